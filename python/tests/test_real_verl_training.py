@@ -125,7 +125,7 @@ async def test_verls_loss_has_the_gradient_of_the_tiny_trainers_with_the_options
     ours = torch.nn.ParameterList([moved.clone()])
     trainer = object.__new__(Trainer)
     trainer.settings, trainer.policy, trainer.system = Settings(), ours, None
-    trainer._rows_of = proxy_rows
+    trainer._to_rows = proxy_rows
     trainer._optimizer = torch.optim.SGD(ours.parameters(), lr=0.0)
     _, rows = trainer._with_advantages(tiny_lines(batch))
     recorded = sampled_logprobs(rows)

@@ -1,4 +1,4 @@
-"""``npm run train-demo``: a policy learns through the proxy, or what becomes of it when its tokens are wrong."""
+"""``npm run train-demo``: trains a policy through the proxy, and compares it with training on wrong tokens."""
 
 from __future__ import annotations
 
@@ -11,47 +11,72 @@ from pathlib import Path
 
 import torch
 
-from . import check, drift, model, pretrain, set_up, show, system, trainer
+from . import check, drift, measure, model, pretrain, set_up, show, system, trainer
 
 
 def main() -> int:
-    """Runs what the command line says; returns the exit code."""
+    """Runs the command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="npm run train-demo --", description=__doc__)
     parser.add_argument(
-        "--seeds", type=int, default=3, help="runs, each with tasks and dice of its own (default 3)"
+        "--seeds", type=int, default=3, help="runs, each with its own tasks and random numbers (default 3)"
     )
     parser.add_argument(
         "--steps", type=int, default=trainer.Settings.steps, help="updates of a run (default %(default)s)"
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("train-demo"), help="for plots, numbers and the proxy's databases"
+        "--out",
+        type=Path,
+        default=Path("train-demo"),
+        help="directory of plots, numbers and the proxy's databases",
     )
-    parser.add_argument("--threads", type=int, default=1, help="of PyTorch in the trainer (default 1)")
     parser.add_argument(
-        "--check", action="store_true", help="a minute's check that all of it works, as CI runs it"
+        "--threads", type=int, default=1, help="threads of PyTorch in the trainer (default 1)"
     )
-    parser.add_argument("--experiment", choices=["drift"], help="train in ways that are wrong as well")
     parser.add_argument(
-        "--arms", default=",".join(drift.ARMS), help="of the experiment (default %(default)s)"
+        "--check", action="store_true", help="check within a minute that everything works; CI runs it"
+    )
+    parser.add_argument(
+        "--experiment",
+        choices=["drift", "measure"],
+        help="drift: also train on tokens that are wrong; measure: the cost of the proxy, and exactness",
+    )
+    parser.add_argument(
+        "--arms", default=",".join(drift.ARMS), help="of the experiment drift (default %(default)s)"
+    )
+    parser.add_argument(
+        "--size", choices=list(model.SIZES), default="tiny", help="of the policy of measure (default tiny)"
+    )
+    parser.add_argument("--device", default="cpu", help="of the policy of measure: cpu or cuda (default cpu)")
+    parser.add_argument(
+        "--dtype",
+        choices=["float32", "bfloat16"],
+        default="float32",
+        help="of the engine's weights in measure (default float32)",
     )
     options = parser.parse_args()
     if unknown := sorted(set(options.arms.split(",")) - set(drift.ARMS)):
         parser.error(f"there is no arm {unknown[0]!r}; there are {', '.join(drift.ARMS)}")
     torch.set_num_threads(options.threads)
-    # What it starts runs in folders of its own.
+    # The processes have other working directories.
     options.out = options.out.resolve()
     options.out.mkdir(parents=True, exist_ok=True)
     if options.check:
         return check.run(options.out)
-    if options.experiment:
+    if options.experiment == "drift":
         weights = pretrain.pretrained(set_up.cache(), seed=0)
         drift.run(weights, options.out, options.seeds, options.steps, options.arms.split(","))
         return 0
+    if options.experiment == "measure":
+        placement = model.Placement(options.device, options.dtype)
+        weights = pretrain.pretrained(
+            set_up.cache(), 0, shape=model.SIZES[options.size], device=options.device
+        )
+        return measure.run(weights, options.out, placement, options.steps)
     return learn(options)
 
 
 def learn(options: argparse.Namespace) -> int:
-    """The policy learns, once for each seed."""
+    """Trains the policy once for each seed."""
     weights = pretrain.pretrained(set_up.cache(), seed=0)
     runs: dict[str, list[show.Step]] = {}
     started = time.monotonic()
@@ -82,6 +107,6 @@ def learn(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    # Ended by a supervisor, it ends what it has started as it does after Ctrl-C.
+    # SIGTERM stops the started processes as Ctrl-C does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main())

@@ -1,6 +1,6 @@
-"""The agent: a loop around the openai package and a calculator. It knows nothing of the proxy, nor of training.
+"""The agent: a loop around the openai package and a calculator, without code for the proxy or for training.
 
-As a command it answers ``TASK_PROMPT``; ``agents.py`` runs many of them in one process.
+As a command it solves ``TASK_PROMPT``; ``agents.py`` runs many agents in one process.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ MAX_TURNS = 4
 
 
 async def solve(client: AsyncOpenAI, question: str, *, tidy: bool = False, noisy: bool = False) -> str:
-    """Asks, calculates what the model wants calculated, and returns its answer.
+    """Runs the model's tool calls until it answers; returns the answer.
 
-    :param tidy: echo the model's messages as many clients do: trimmed, and with arguments written anew
-    :param noisy: ask for a title first, and make the first call twice, as after an answer that was lost on its way
+    :param tidy: echo the model's messages as many clients do: trimmed, and with arguments serialized again
+    :param noisy: request a title first, and send the first request twice, as after a lost response
     """
     if noisy:
         title = [{"role": "user", "content": f"A title: {question}"}]

@@ -1,4 +1,4 @@
-"""Runs agents when ``llm-proxy rollout --runner http`` asks, many at once, and gives each session its reward.
+"""Serves the webhook of ``llm-proxy rollout --runner http``: runs agents concurrently and sends their rewards.
 
 Started as ``python -m tiny_grpo.agents``; the first line of its output is the URL to post tasks to.
 """
@@ -19,7 +19,7 @@ from .tasks import judge
 
 
 class Agents:
-    """The agents that are under way."""
+    """The running agents."""
 
     def __init__(self, habits: dict[str, bool]) -> None:
         self._habits = habits
@@ -44,13 +44,13 @@ class Agents:
                 reward = judge(answer, job["task"]["answer"])
                 await http.post(f"{session}/reward", json={"reward": reward})
                 await http.post(f"{session}/complete")
-            except Exception as error:  # of whatever kind: the rollout is told, and tries again
+            except Exception as error:  # The rollout retries an aborted sample, whatever the error.
                 print(f"agent of {name}: {error!r}", file=sys.stderr, flush=True)
                 await http.post(f"{session}/abort")
 
 
 async def main() -> None:
-    """Serves until it is ended."""
+    """Serves until the process is stopped."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tidy", action="store_true")
     parser.add_argument("--noisy", action="store_true")

@@ -1,7 +1,7 @@
-"""What the model is taught before it learns by itself: to speak the template, and to use its tool now and then.
+"""Dialogues of the pre-training: the chat template, and a tool that is used now and then.
 
-The teacher is careless on purpose. It guesses, mistypes and gives up early, so that there is something to learn, and it
-does not always write a text with the tokens that the tokenizer would choose, as a model that samples does not either.
+The teacher makes mistakes on purpose: it guesses and gives up early, so that training can improve the policy. It splits
+some texts into other tokens than the tokenizer does, as a sampling model does.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Callable
 from .tasks import SYSTEM, TOOLS, Task, draw_task
 from .text import encode, render, tokenizer
 
-#: How often the teacher does the right thing, at each of its messages.
+#: The probability that a message of the teacher is right.
 CARE = 0.6
-#: How often it splits a text otherwise than the tokenizer does, and then each token.
+#: The probability that a text is split into other tokens than the tokenizer's, and then that of each token.
 LOOSE_TEXTS, LOOSE_TOKENS = 0.3, 0.1
 OPENINGS = ("", "", "Let me see.", "Let me see. ", "One step at a time.\n")
 
@@ -23,9 +23,9 @@ OPENINGS = ("", "", "Let me see.", "Let me see. ", "One step at a time.\n")
 def draw_dialogue(
     dice: random.Random, draw: Callable[[random.Random], Task] = draw_task, *, careful: bool = False
 ) -> tuple[list[int], list[int]]:
-    """A conversation about a task as ids, and a mask that is 1 on what the assistant says.
+    """Returns a conversation about a task as ids, and a mask that is 1 on the assistant's tokens.
 
-    :param careful: the teacher makes no mistake, and writes as the tokenizer does
+    :param careful: the teacher makes no mistake, and splits texts as the tokenizer does
     """
     ids: list[int] = []
     mask: list[int] = []
@@ -37,16 +37,16 @@ def draw_dialogue(
 
     task = draw(dice)
     add(render(_opening(task), TOOLS, open_turn=True), 0)
-    for said, heard in _teach(task, dice, 1.0 if careful else CARE):
-        add(f"{said}<|im_end|>", 1, loosely=not careful and dice.random() < LOOSE_TEXTS)
-        if heard is not None:
-            tool = [{"role": "tool", "content": heard}]
+    for message, result in _teach(task, dice, 1.0 if careful else CARE):
+        add(f"{message}<|im_end|>", 1, loosely=not careful and dice.random() < LOOSE_TEXTS)
+        if result is not None:
+            tool = [{"role": "tool", "content": result}]
             add("\n" + render(tool, None, open_turn=True), 0)
     return ids, mask
 
 
 def split_loosely(ids: list[int], dice: random.Random) -> list[int]:
-    """The same text in other tokens: some are split in two where the vocabulary has both parts."""
+    """Returns other ids of the same text: some tokens are split in two where the vocabulary has both parts."""
     loose = []
     for token in ids:
         name = tokenizer.id_to_token(token)
@@ -61,7 +61,7 @@ def _opening(task: Task) -> list[dict[str, str]]:
 
 
 def _teach(task: Task, dice: random.Random, care: float) -> list[tuple[str, str | None]]:
-    """Pairs of what the assistant says and what its tool answers."""
+    """Returns pairs of an assistant's message and its tool's result."""
     talk: list[tuple[str, str | None]] = []
     value = task.steps[0][0].split()[0]
     for step, result in task.steps:

@@ -1,4 +1,4 @@
-"""The experiment: the same training with exact tokens, and with tokens that are wrong in the ways that are common."""
+"""The experiment: the same training with exact tokens, and with tokens that are wrong in common ways."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ NUCLEUS = {"top_p": TOP_P}
 
 @dataclasses.dataclass(frozen=True)
 class Arm:
-    """One way to train."""
+    """A way to train."""
 
     title: str
     token_mode: bool = True
     agent_flags: tuple[str, ...] = ()
-    rows_of: Callable[[system.System, list[Line], float], list[Row]] = proxy_rows
+    to_rows: Callable[[system.System, list[Line], float], list[Row]] = proxy_rows
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def retokenized_rows(where: system.System, lines: list[Line], advantage: float) -> list[Row]:
-    """The conversation's text, tokenized by the trainer, and the recorded logprobs laid on it one by one."""
+    """Returns the conversation's text tokenized by the trainer, with the recorded logprobs assigned one by one."""
     turns = [turn for turn in _turns(where, lines) if turn["status"] == "completed"]
     if not turns:
         return []
     last = turns[-1]
-    answer = {
+    response = {
         "role": "assistant",
         "content": last["completion_text"],
         "tool_calls": last["tool_calls"] or None,
     }
-    messages = [*last["request_messages"], answer]
+    messages = [*last["request_messages"], response]
     ids: list[int] = []
     mask: list[int] = []
     logprobs: list[float] = []
@@ -52,22 +52,24 @@ def retokenized_rows(where: system.System, lines: list[Line], advantage: float) 
             continue
         before = text.encode(text.render(messages[:count], tasks.TOOLS, open_turn=True))
         after = text.encode(text.render(messages[: count + 1], tasks.TOOLS, open_turn=False))[:-1]
-        told = next(recorded, [])[: len(after) - len(before)]
+        known = next(recorded, [])[: len(after) - len(before)]
         ids, mask = after, mask + [0] * (len(before) - len(mask)) + [1] * (len(after) - len(before))
         logprobs += (
-            [0.0] * (len(before) - len(logprobs)) + told + [math.nan] * (len(after) - len(before) - len(told))
+            [0.0] * (len(before) - len(logprobs))
+            + known
+            + [math.nan] * (len(after) - len(before) - len(known))
         )
     return [Row(ids, mask, logprobs, advantage, _versions(lines))]
 
 
 def retokenized_rows_without_logprobs(where: system.System, lines: list[Line], advantage: float) -> list[Row]:
-    """The same, and the trainer computes what the logprobs were: the ratio is 1 whatever was sampled."""
+    """Returns the same rows without logprobs. The trainer computes them, so that each ratio is 1."""
     rows = retokenized_rows(where, lines, advantage)
     return [dataclasses.replace(row, logprobs=[math.nan] * len(row.logprobs)) for row in rows]
 
 
-def all_calls(where: system.System, lines: list[Line], advantage: float) -> list[Row]:
-    """Every answered call of the session is trained, whatever it was for and whether or not it was gone on from."""
+def all_turns(where: system.System, lines: list[Line], advantage: float) -> list[Row]:
+    """Returns a row for each completed turn, side requests and abandoned branches included."""
     return [
         Row(
             ids=turn["prompt_token_ids"] + turn["completion_token_ids"],
@@ -84,23 +86,23 @@ def all_calls(where: system.System, lines: list[Line], advantage: float) -> list
 ARMS = {
     "a": Arm("token mode"),
     "b": Arm("chat mode, agent tidies", token_mode=False, agent_flags=("--tidy",)),
-    "c1": Arm("re-tokenized, recorded logprobs", rows_of=retokenized_rows),
-    "c2": Arm("re-tokenized, logprobs recomputed", rows_of=retokenized_rows_without_logprobs),
-    "d": Arm("side calls and ghosts trained", agent_flags=("--noisy",), rows_of=all_calls),
+    "c1": Arm("re-tokenized, recorded logprobs", to_rows=retokenized_rows),
+    "c2": Arm("re-tokenized, logprobs recomputed", to_rows=retokenized_rows_without_logprobs),
+    "d": Arm("side calls and ghosts trained", agent_flags=("--noisy",), to_rows=all_turns),
     "e1": Arm(f"top_p {TOP_P}, no mask", settings=NUCLEUS),
     "e2": Arm(f"top_p {TOP_P}, with mask", settings=NUCLEUS | {"sampling_mask": True}),
 }
 
 
 def run(weights: Path, out: Path, seeds: int, steps: int, names: list[str]) -> None:
-    """Trains every arm with every seed; runs that are in ``out`` already are not made again."""
+    """Trains every arm with every seed, except for runs whose results are in ``out``."""
     for seed in range(seeds):
         for name in names:
             path = out / f"drift-{name}-{seed}.json"
             if not path.exists():
                 print(f"\n({name}) {ARMS[name].title}, seed {seed}\n{show.header()}", flush=True)
-                told = _train(ARMS[name], weights, out / "drift", seed, steps)
-                path.write_text(json.dumps(told, indent=1))
+                steps_done = _train(ARMS[name], weights, out / "drift", seed, steps)
+                path.write_text(json.dumps(steps_done, indent=1))
     found = {name: _found(out, name) for name in ARMS}
     found = {name: runs for name, runs in found.items() if runs}
     print(f"\n{table(found)}")
@@ -112,14 +114,14 @@ def _train(arm: Arm, weights: Path, directory: Path, seed: int, steps: int) -> l
     torch.manual_seed(seed)
     policy = model.load(weights)
     settings = Settings(**{"steps": steps, "overlap_every": steps + 1} | arm.settings)
-    context, told = policy.shape.context, []
+    context, figures = policy.shape.context, []
     with system.running(
         directory, weights, context=context, seed=seed, token_mode=arm.token_mode, agent_flags=arm.agent_flags
     ) as where:
-        for step in Trainer(where, policy, settings, seed, rows_of=arm.rows_of).run():
-            told.append(step)
+        for step in Trainer(where, policy, settings, seed, to_rows=arm.to_rows).run():
+            figures.append(step)
             print(show.line(step), flush=True)
-    return told
+    return figures
 
 
 def _found(out: Path, name: str) -> list[list[show.Step]]:
@@ -127,7 +129,7 @@ def _found(out: Path, name: str) -> list[list[show.Step]]:
 
 
 def table(found: dict[str, list[list[show.Step]]]) -> str:
-    """A line of Markdown for each arm: means over its seeds, with their spread."""
+    """Returns a Markdown table: for each arm the means over its seeds, with their spread."""
     lines = [
         "| | seeds | reward, all steps | reward, last 5 | largest error of ratio | its mean | clipped | rows a step |",
         "|---|---|---|---|---|---|---|---|",
@@ -156,8 +158,8 @@ def _mean(steps: list[show.Step], name: str) -> float:
 
 def _turns(where: system.System, lines: list[Line]) -> list[dict[str, Any]]:
     session = urllib.parse.quote(lines[0]["extra_fields"]["session_id"], safe="")
-    with urllib.request.urlopen(f"{where.proxy_url}/sessions/{session}", timeout=120) as answer:
-        return json.load(answer)["turns"]
+    with urllib.request.urlopen(f"{where.proxy_url}/sessions/{session}", timeout=120) as response:
+        return json.load(response)["turns"]
 
 
 def _versions(lines: list[Line]) -> tuple[str, str]:

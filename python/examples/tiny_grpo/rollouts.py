@@ -1,4 +1,4 @@
-"""What a trainer asks of llm-proxy: rollouts by its command, and the routes that change weights."""
+"""The trainer's side of llm-proxy: rollouts by its command, and the routes around a change of weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .system import LLM_PROXY, System
 
 
 class Rollouts:
-    """One batch of tasks on its way: agents run from the start of it until ``finish``."""
+    """A batch of tasks whose agents run until ``finish``."""
 
     def __init__(
         self, system: System, step: int, drawn: list[tasks.Task], samples: int, sampling: dict[str, float]
@@ -39,7 +39,7 @@ class Rollouts:
         self._started = time.monotonic()
 
     def finish(self) -> tuple[list[dict[str, Any]], float]:
-        """The rows of all samples, and how many seconds they took."""
+        """Returns the rows of all samples, and how many seconds they took."""
         errors = (self._process.communicate()[1] or b"").decode()
         if self._process.returncode:
             raise RuntimeError(f"llm-proxy rollout: {errors[-2000:]}")
@@ -47,15 +47,15 @@ class Rollouts:
             json.loads(line) for line in self._output.read_text().splitlines()
         ], time.monotonic() - self._started
 
-    def wait_until_under_way(self) -> None:
-        """Until active sessions have half as many turns as there are samples: some agents are then half-way."""
+    def wait_until_half_way(self) -> None:
+        """Waits until active sessions have half as many turns as there are samples, so that agents are in mid-task."""
         url = f"{self._system.proxy_url}/sessions?status=active&totals=true&limit=1"
         while self._process.poll() is None and _get(url)["totals"]["turns"] < self._half:
             time.sleep(0.02)
 
 
 def change_weights(system: System, policy: model.Policy, version: str) -> None:
-    """Gives the engine new weights. No call runs meanwhile, and each turn's record says which weights sampled it."""
+    """Replaces the engine's weights. No request runs meanwhile, and each turn records the weights that sampled it."""
     path = system.directory / "weights.pt"
     model.save(policy, path)
     _post(f"{system.proxy_url}/admin/pause?drain_timeout_s=60")

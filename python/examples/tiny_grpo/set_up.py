@@ -1,10 +1,9 @@
-"""Makes the example's virtual environment, once, and prints its interpreter. Needs Python 3.11 or newer, no more.
+"""Creates the example's virtual environment, once, and prints its interpreter. Requires Python 3.11 or newer.
 
-PyPI's torch for Linux is built for CUDA, and asks for 3 GB of NVIDIA's libraries that no CPU calls. With an index of
-CPU builds (``PIP_EXTRA_INDEX_URL``) pip takes those instead, and nothing here is needed. Without one, torch is
-installed without its dependencies: the names of the libraries that it is linked to become links to a library that is
-there, and functions are bound when they are called, which they never are. If that does not do, all dependencies are
-installed.
+PyPI's torch for Linux is built for CUDA and requires 3 GB of NVIDIA's libraries, which a CPU never calls. With an index
+of CPU builds (``PIP_EXTRA_INDEX_URL``) pip installs those. Without one, torch is installed without its dependencies:
+the names of missing libraries become links to a library that exists, and a function is bound when it is called, which
+never happens. If torch does not work that way, all dependencies are installed.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ LAZY = "import os, sys; sys.setdlopenflags(os.RTLD_LAZY)\n"
 
 
 def cache() -> Path:
-    """Where the environment and pre-trained policies are kept, beside other clones' of the same version."""
+    """Returns the directory of the environment and of pre-trained policies, which all clones share."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llm-proxy" / "tiny-grpo"
 
 
 def environment() -> Path:
-    """The environment's directory: another one for other requirements or another Python."""
+    """Returns the environment's directory, which depends on the requirements and the version of Python."""
     made_of = b"".join(
         path.read_bytes() for path in (*sorted(HERE.glob("requirements*.txt")), Path(__file__))
     )
@@ -40,7 +39,7 @@ def environment() -> Path:
 
 
 def make(directory: Path) -> None:
-    """Installs everything; a directory that is not ready is begun anew."""
+    """Installs everything; an incomplete directory is cleared first."""
     say(f"Installing PyTorch and the rest into {directory}, once: about 800 MB")
     venv.create(directory, clear=True, with_pip=True)
     pip(directory, "-r", "requirements.txt")
@@ -57,7 +56,7 @@ def make(directory: Path) -> None:
 
 
 def link_names(directory: Path) -> None:
-    """Gives each library that is never called the name of one that is loaded anyway."""
+    """Links the name of each missing library to one that is loaded in any case."""
     packages = site_packages(directory)
     for name in NEVER_CALLED:
         link = packages / "torch/lib" / name
@@ -67,7 +66,7 @@ def link_names(directory: Path) -> None:
 
 
 def torch_works(directory: Path) -> bool:
-    """Whether torch can be imported and learns."""
+    """Returns whether torch can be imported and computes gradients."""
     program = "import torch; w = torch.ones(2, 2, requires_grad=True); (w @ w).sum().backward()"
     return (
         subprocess.run([directory / "bin/python", "-c", program], capture_output=True, check=False).returncode
@@ -76,19 +75,19 @@ def torch_works(directory: Path) -> bool:
 
 
 def site_packages(directory: Path) -> Path:
-    """Where pip installs."""
+    """Returns the directory in which pip installs."""
     return directory / f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 
 
 def pip(directory: Path, *what: str) -> None:
-    """``pip install``, its output on stderr."""
+    """Runs ``pip install`` with its output on stderr."""
     command = [directory / "bin/pip", "install", "--quiet", "--disable-pip-version-check", *what]
-    # Without its dependencies torch is incomplete for pip, which says so and is right.
+    # pip warns that torch lacks its dependencies, which is intended.
     subprocess.run(command, cwd=HERE, stdout=sys.stderr, check=True)
 
 
 def say(text: str) -> None:
-    """Stdout has the interpreter alone."""
+    """Prints to stderr, because stdout has the interpreter alone."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -99,7 +98,7 @@ if __name__ == "__main__":
         )
     cache().mkdir(parents=True, exist_ok=True)
     with (cache() / f"{environment().name}.lock").open("w") as lock:
-        # Another clone may be making it; the lock ends with its process.
+        # Another clone may be creating it; its process releases the lock when it ends.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (environment() / "ready").exists():
             make(environment())

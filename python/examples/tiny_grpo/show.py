@@ -1,4 +1,4 @@
-"""What a run shows: a line for each step as it comes, and a plot at the end."""
+"""The output of a run: a line for each step, and a plot at the end."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ COLUMNS = (
 
 
 def header() -> str:
-    """The names of the columns."""
+    """Returns the names of the columns."""
     return "  ".join(f"{name:>{width}}" for name, _, width in COLUMNS)
 
 
 def line(step: Step) -> str:
-    """One step; what no row says (a ratio of rows that are not there) is a dash."""
+    """Returns the line of a step, with a dash for a ratio without rows."""
     shown = []
     for _, form, width in COLUMNS:
         kind = "straddling" if "straddling" in form else "fresh" if "fresh" in form else None
@@ -41,14 +41,14 @@ def line(step: Step) -> str:
 
 
 def smoothed(values: Sequence[float], over: int = 3) -> list[float]:
-    """The mean of each value and those just before it."""
+    """Returns the mean of each value and the ``over - 1`` values before it."""
     return [
         sum(values[max(0, i - over + 1) : i + 1]) / (i + 1 - max(0, i - over + 1)) for i in range(len(values))
     ]
 
 
 def plot_arms(arms: dict[str, list[list[Step]]], path: Path) -> None:
-    """Reward and ratio over steps: the mean of an arm's seeds, and from the least to the greatest of them."""
+    """Plots reward, ratio and clipped share over steps: the mean of an arm's seeds, and their range."""
     figure, axes = plt.subplots(1, 3, figsize=(14, 4.5), layout="constrained")
     panels = (
         ("reward", "mean reward (over 3 steps)"),
@@ -76,7 +76,7 @@ def plot_arms(arms: dict[str, list[list[Step]]], path: Path) -> None:
 
 
 def plot(runs: dict[str, list[Step]], path: Path) -> None:
-    """Four panels over steps, a line for each run."""
+    """Plots four figures over steps, with a line for each run."""
     panels = (
         ("reward", "mean reward, and its mean over 3 steps"),
         ("ratio_error_fresh", "largest |ratio - 1| before the first update"),

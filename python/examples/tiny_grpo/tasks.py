@@ -1,4 +1,4 @@
-"""The tasks: sums of one or two steps, the calculator that does one step at a time, and who is right."""
+"""The tasks: sums of one or two steps, a calculator that does one step at a time, and the reward."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Task:
 
     @property
     def answer(self) -> str:
-        """What the last step gives."""
+        """The result of the last step."""
         return self.steps[-1][1]
 
 
 def draw_task(dice: random.Random) -> Task:
-    """A sum of two numbers of one digit, or of three."""
+    """Draws a sum of two or three numbers of one digit."""
     value = dice.randint(1, 9)
     text, steps = str(value), []
     for _ in range(dice.choice((1, 2))):
@@ -51,7 +51,7 @@ def draw_task(dice: random.Random) -> Task:
 
 
 def calculate(expression: str) -> str:
-    """One step: two whole numbers and a sign. What it cannot read is an error that the model gets to see."""
+    """Returns the result of one step, two whole numbers and a sign; other expressions return ``error`` to the model."""
     found = re.fullmatch(r"\s*(\d{1,9})\s*([+-])\s*(\d{1,9})\s*", expression)
     if found is None:
         return "error"
@@ -60,6 +60,6 @@ def calculate(expression: str) -> str:
 
 
 def judge(answer: str, right: str) -> float:
-    """1 if the last number of the answer is the right one, else 0."""
+    """Returns 1 if the last number of the answer is right, else 0."""
     numbers = re.findall(r"-?\d+", answer)
     return 1.0 if numbers and numbers[-1] == right else 0.0

@@ -1,4 +1,4 @@
-"""Text and tokens: the vocabulary that llm-proxy brings along, and this example's chat template."""
+"""Text and tokens: the vocabulary of llm-proxy's embedded model, and this example's chat template."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ PADDING = tokenizer.token_to_id("<|endoftext|>")
 VOCABULARY = tokenizer.get_vocab_size()
 
 _jinja = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-# Jinja2's own escapes what HTML would read.
+# Jinja2's own filter escapes characters for HTML.
 _jinja.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
 _template = _jinja.from_string(TEMPLATE)
 _CALL = re.compile(r"<tool_call>\n(.*?)\n</tool_call>", re.DOTALL)
 
 
 def render(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, *, open_turn: bool) -> str:
-    """The conversation as text.
+    """Returns the conversation as text.
 
-    :param open_turn: whether the assistant's next message is begun
+    :param open_turn: whether the text ends with the beginning of the assistant's next message
     """
     return _template.render(messages=messages, tools=tools, add_generation_prompt=open_turn)
 
 
 def encode(text: str) -> list[int]:
-    """The ids that the tokenizer gives a text: one way of many to write it."""
+    """Returns the ids of a text as the tokenizer splits it, one of many possible ways."""
     return tokenizer.encode(text, add_special_tokens=False).ids
 
 
 def decode(ids: list[int]) -> str:
-    """The text of ids, special tokens included."""
+    """Returns the text of ids, special tokens included."""
     return tokenizer.decode(ids, skip_special_tokens=False)
 
 
-def parse_answer(text: str) -> dict[str, Any]:
-    """An assistant's message, its tool calls taken out of its text as vLLM's Hermes parser does."""
+def parse_message(text: str) -> dict[str, Any]:
+    """Returns an assistant's message with its tool calls parsed as vLLM's Hermes parser does."""
     content = text.removesuffix("<|im_end|>")
     calls = []
     for found in _CALL.findall(content):
@@ -62,7 +62,7 @@ def parse_answer(text: str) -> dict[str, Any]:
 
 
 def write_model_directory(directory: Path) -> Path:
-    """What ``llm-proxy serve --tokenizer`` reads: the vocabulary with this example's template, in ``directory``."""
+    """Writes the directory that ``llm-proxy serve --tokenizer`` reads: the vocabulary and this example's template."""
     directory.mkdir(parents=True, exist_ok=True)
     shutil.copy(EMBEDDED / "tokenizer.json", directory)
     config = json.loads((EMBEDDED / "tokenizer_config.json").read_text()) | {"chat_template": TEMPLATE}

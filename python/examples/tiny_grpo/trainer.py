@@ -1,4 +1,4 @@
-"""GRPO on rows of llm-proxy: group advantages, a clipped ratio, and masks that say which tokens were sampled."""
+"""GRPO on rows of llm-proxy: group advantages, a clipped ratio, and masks of the sampled tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 from . import model, tasks
 from .batching import nucleus
-from .pretrain import batch_of
+from .pretrain import to_batch
 from .rollouts import Rollouts, change_weights
 from .system import System
 
@@ -23,26 +23,28 @@ Line = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What a run is made of."""
+    """The parameters of a run."""
 
     steps: int = 24
-    #: Tasks of a step, and how often each is tried: the group whose mean reward is the baseline.
+    #: Tasks of a step, and samples of each: a group, whose mean reward is the baseline.
     tasks: int = 8
     samples: int = 8
     rate: float = 1e-3
     clip: float = 0.2
     #: Optimizer steps for each batch of rollouts.
     minibatches: int = 2
-    #: Every so many steps the next rollouts begin before the weights change, so that rows straddle the update.
+    #: Each time after this many steps, rollouts begin before the weights change, so that rows straddle the update.
     overlap_every: int = 5
     top_p: float = 1.0
-    #: With ``top_p``: judge tokens among those that could have been sampled, as they were sampled.
+    #: With ``top_p``: normalise over the tokens that could have been sampled.
     sampling_mask: bool = False
+    #: The type of the engine's weights. The trainer's own are float32.
+    engine_dtype: str = "float32"
 
 
 @dataclasses.dataclass
 class Row:
-    """What is trained on: one sequence, its mask and recorded logprobs as long as it."""
+    """A training sequence; the mask and the recorded logprobs have its length."""
 
     ids: list[int]
     mask: list[int]
@@ -53,9 +55,9 @@ class Row:
 
 
 class Trainer:
-    """Trains a policy on a system that runs.
+    """Trains a policy on a running system.
 
-    :param rows_of: what to make of a sample's lines; the experiment puts other ways here
+    :param to_rows: converts the lines of a sample to rows; the experiment passes other conversions
     """
 
     def __init__(
@@ -65,30 +67,34 @@ class Trainer:
         settings: Settings,
         seed: int,
         draw: Callable[[random.Random], tasks.Task] = tasks.draw_task,
-        rows_of: Callable[[System, list[Line], float], list[Row]] | None = None,
+        to_rows: Callable[[System, list[Line], float], list[Row]] | None = None,
     ) -> None:
         self.system, self.policy, self.settings = system, policy, settings
         self._dice, self._draw = random.Random(seed), draw
-        self._rows_of = rows_of or proxy_rows
+        self._to_rows = to_rows or proxy_rows
         self._optimizer = torch.optim.AdamW(policy.parameters(), lr=settings.rate, weight_decay=0.0)
 
     def run(self) -> Iterator[dict[str, float]]:
-        """Numbers of each step; nothing runs any more when the last one is told."""
+        """Yields the figures of each step. No agent runs after the last one."""
         settings = self.settings
         rollouts = self._start(0)
         for step in range(settings.steps):
             lines, seconds = rollouts.finish()
-            goes_on = step + 1 < settings.steps
-            overlaps = goes_on and (step + 1) % settings.overlap_every == 0
+            has_next = step + 1 < settings.steps
+            overlaps = has_next and (step + 1) % settings.overlap_every == 0
             if overlaps:
                 rollouts = self._start(step + 1)
-            told = self._learn(lines, version=str(step))
+            figures = self._learn(lines, version=str(step))
             if overlaps:
-                rollouts.wait_until_under_way()
+                rollouts.wait_until_half_way()
             change_weights(self.system, self.policy, str(step + 1))
-            if goes_on and not overlaps:
+            if has_next and not overlaps:
                 rollouts = self._start(step + 1)
-            yield {"step": step, "seconds": seconds, "tokens_per_second": told["tokens"] / seconds} | told
+            yield {
+                "step": step,
+                "seconds": seconds,
+                "tokens_per_second": figures["tokens"] / seconds,
+            } | figures
 
     def _start(self, step: int) -> Rollouts:
         drawn = [self._draw(self._dice) for _ in range(self.settings.tasks)]
@@ -98,27 +104,30 @@ class Trainer:
     def _learn(self, lines: list[Line], version: str) -> dict[str, float]:
         rewards, rows = self._with_advantages(lines)
         self._sampler = copy.deepcopy(self.policy)
-        told = {
+        figures = {
             "reward": sum(rewards) / max(len(rewards), 1),
             "rows": len(rows),
             "tokens": sum(sum(r.mask) for r in rows),
         }
-        told["exact_rows"] = sum(not line["metrics"]["inexact_turns"] for line in lines) / len(lines)
+        figures["exact_rows"] = sum(not line["metrics"]["inexact_turns"] for line in lines) / len(lines)
+        figures["logprob_error"] = self._logprob_error(
+            [row for row in rows if row.versions == (version, version)]
+        )
         with torch.no_grad():
             ratios = self._ratios(rows).split([sum(row.mask) for row in rows])
         kinds = {"fresh": (version, version), "straddling": (str(int(version) - 1), version)}
         for kind, versions in kinds.items():
             those = [ratio for ratio, row in zip(ratios, rows, strict=True) if row.versions == versions]
-            joined = torch.cat([*those, torch.ones(0 if those else 1)])
-            told[f"{kind}_rows"] = len(those)
-            told[f"ratio_error_{kind}"] = float((joined - 1).abs().max())
-            told[f"ratio_mean_{kind}"] = float(joined.mean())
+            joined = torch.cat(those) if those else torch.ones(1)
+            figures[f"{kind}_rows"] = len(those)
+            figures[f"ratio_error_{kind}"] = float((joined - 1).abs().max())
+            figures[f"ratio_mean_{kind}"] = float(joined.mean())
         self._dice.shuffle(rows)
         parts = [rows[start :: self.settings.minibatches] for start in range(self.settings.minibatches)]
-        return told | {"clip_share": sum(self._update(part) for part in parts) / len(parts)}
+        return figures | {"clip_share": sum(self._update(part) for part in parts) / len(parts)}
 
     def _with_advantages(self, lines: list[Line]) -> tuple[list[float], list[Row]]:
-        """The rewards of the samples that have one, and their rows with the sample's advantage in its group."""
+        """Returns the rewards of samples that have one, and their rows with the sample's advantage in its group."""
         samples, groups = defaultdict(list), defaultdict(dict)
         for line in lines:
             task, sample = line["task_index"], line["sample_index"]
@@ -131,32 +140,42 @@ class Trainer:
                 continue
             rewards = torch.tensor(list(groups[task].values()))
             advantage = (groups[task][sample] - rewards.mean()) / (rewards.std(correction=0) + 1e-4)
-            rows += self._rows_of(self.system, parts, float(advantage))
+            rows += self._to_rows(self.system, parts, float(advantage))
         return [reward for group in groups.values() for reward in group.values()], rows
 
     def _ratios(self, rows: list[Row]) -> torch.Tensor:
-        """How much more probable each sampled token is than when it was sampled: 1 until something is learnt."""
-        batch = batch_of([(row.ids, row.mask) for row in rows])
+        """Returns the ratio of each sampled token's probability to the recorded one: 1 before the first update."""
+        batch = to_batch([(row.ids, row.mask) for row in rows], self.policy.device)
         logprobs, logits = self.policy.logprobs(*batch)
-        sampled = sampled_logprobs(rows)
+        sampled = sampled_logprobs(rows).to(self.policy.device)
         if self.settings.sampling_mask:
             left_out = ~nucleus(self._before(batch)[1], self.settings.top_p)
             logprobs = (
                 logprobs - logits.masked_fill(left_out, -torch.inf).logsumexp(-1) + logits.logsumexp(-1)
             )
-        # Only the experiment has tokens whose logprob nobody recorded: what this step began with stands in for it.
+        # Only the experiment has tokens without a recorded logprob: that of the step's first weights replaces it.
         if sampled.isnan().any():
             sampled = torch.where(sampled.isnan(), self._before(batch)[0], sampled)
         return (logprobs - sampled).exp()
 
     @torch.no_grad()
+    def _logprob_error(self, rows: list[Row]) -> float:
+        """Returns the largest difference of recorded logprobs from those that weights of the engine's type give."""
+        if not rows:
+            return 0.0
+        engine = copy.deepcopy(self.policy).to(getattr(torch, self.settings.engine_dtype))
+        batch = to_batch([(row.ids, row.mask) for row in rows], self.policy.device)
+        difference = engine.logprobs(*batch)[0] - sampled_logprobs(rows).to(self.policy.device)
+        return float(difference.nan_to_num().abs().max())
+
+    @torch.no_grad()
     def _before(self, batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logprobs and logits as they were when the step began."""
+        """Returns the logprobs and logits of the weights with which the step began."""
         return self._sampler.logprobs(*batch)
 
     def _update(self, rows: list[Row]) -> float:
-        """One step of the optimizer on the clipped surrogate, every token with the same weight; the share clipped."""
-        advantages = torch.cat([torch.full((sum(row.mask),), row.advantage) for row in rows])
+        """Makes one optimizer step on the clipped surrogate, tokens weighted equally; returns the clipped share."""
+        advantages = sampled_advantages(rows).to(self.policy.device)
         ratio = self._ratios(rows)
         bounded = ratio.clamp(1 - self.settings.clip, 1 + self.settings.clip)
         loss = -torch.min(ratio * advantages, bounded * advantages).mean()
@@ -168,7 +187,7 @@ class Trainer:
 
 
 def proxy_rows(_: System, lines: list[Line], advantage: float) -> list[Row]:
-    """Rows as the proxy gives them: what was sampled, behind what the engine saw."""
+    """Returns the rows of the proxy: the sampled tokens after the prompt of the engine."""
     return [
         Row(
             ids=line["prompt_ids"] + line["response_ids"],
@@ -183,5 +202,10 @@ def proxy_rows(_: System, lines: list[Line], advantage: float) -> list[Row]:
 
 
 def sampled_logprobs(rows: list[Row]) -> torch.Tensor:
-    """The recorded logprobs of all sampled tokens, row after row."""
+    """Returns the recorded logprobs of all sampled tokens, row after row."""
     return torch.tensor([p for row in rows for p, bit in zip(row.logprobs, row.mask, strict=True) if bit])
+
+
+def sampled_advantages(rows: list[Row]) -> torch.Tensor:
+    """Returns the advantages of all sampled tokens, row after row."""
+    return torch.cat([torch.full((sum(row.mask),), row.advantage) for row in rows])
