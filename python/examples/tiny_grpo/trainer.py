@@ -175,8 +175,8 @@ class Trainer:
 
     def _update(self, rows: list[Row]) -> float:
         """Makes one optimizer step on the clipped surrogate, tokens weighted equally; returns the clipped share."""
-        advantages = sampled_advantages(rows).to(self.policy.device)
         ratio = self._ratios(rows)
+        advantages = sampled_advantages(rows).to(ratio.device)
         bounded = ratio.clamp(1 - self.settings.clip, 1 + self.settings.clip)
         loss = -torch.min(ratio * advantages, bounded * advantages).mean()
         self._optimizer.zero_grad()
