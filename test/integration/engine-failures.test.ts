@@ -14,7 +14,7 @@ import { openEventStream, type Script, sendJson, startScriptedServer } from '../
 async function outcome(
   t: Test,
   script: Script,
-  { stream = true, ...options }: { stream?: boolean; maxSilenceMs?: number; maxAnswerBytes?: number } = {},
+  { stream = true, ...options }: { stream?: boolean; maxSilenceMs?: number; maxResponseBytes?: number } = {},
 ): Promise<{ events: GenerationEvent[]; failure: ProxyError }> {
   const server = await startScriptedServer(script)
   const client = createVllmClient({ url: server.url.replace('//', '//me:s3cret@'), ...options })
@@ -184,7 +184,7 @@ t.test("spaces around [DONE], events without data and a gateway's own events fai
 t.test(
   'what is larger than any answer fails the call, whole, in one line, in many, and as a refusal',
   async (t) => {
-    const maxAnswerBytes = 100_000
+    const maxResponseBytes = 100_000
     const endless = (response: ServerResponse, piece: string) => {
       const write = () => {
         while (!response.destroyed && response.write(piece));
@@ -214,7 +214,7 @@ t.test(
       ],
     ]
     for (const [what, script, stream] of scripts) {
-      const { events, failure } = await outcome(t, script, { stream, maxAnswerBytes })
+      const { events, failure } = await outcome(t, script, { stream, maxResponseBytes })
       t.match(failure, { code: 'engine_failed', message: /more than 100000 bytes/ }, what)
       t.match(events, stream ? tokenEvents : [], `${what}: what was sampled before it is there`)
     }

@@ -184,7 +184,7 @@ export const PLANTS: readonly Plant[] = [
     seed: 66,
     edits: [
       {
-        file: 'src/proxy/engines/clients/wire/answer-reader.ts',
+        file: 'src/proxy/engines/clients/wire/completion-reader.ts',
         find: 'const weightVersion = first ?? (isComplete ? undefined : this.#weightVersion)',
         put: 'const weightVersion = first ?? this.#weightVersion',
       },
@@ -217,7 +217,7 @@ export const PLANTS: readonly Plant[] = [
     seed: 447,
     edits: [
       {
-        file: 'src/proxy/engines/clients/wire/answer-reader.ts',
+        file: 'src/proxy/engines/clients/wire/completion-reader.ts',
         find: '    this.#weightVersion = lastWeightVersion(choice) ?? this.#weightVersion\n',
         put: '',
       },
@@ -228,7 +228,7 @@ export const PLANTS: readonly Plant[] = [
     seed: 36,
     edits: [
       {
-        file: 'src/proxy/engines/clients/wire/answer-reader.ts',
+        file: 'src/proxy/engines/clients/wire/completion-reader.ts',
         find: '      weightVersion: this.#weightVersion,\n',
         put: '',
       },
@@ -239,7 +239,7 @@ export const PLANTS: readonly Plant[] = [
     seed: 69,
     edits: [
       {
-        file: 'src/proxy/engines/clients/wire/answer-reader.ts',
+        file: 'src/proxy/engines/clients/wire/completion-reader.ts',
         find: '    if (this.#finishReason === undefined) throw answerUnfinished(engine)',
         put: "    if (this.#finishReason === undefined) this.#finishReason = 'stop'",
       },

@@ -2,7 +2,7 @@
 import type { Clock } from '../../base/clock.ts'
 
 /** Longer than a worker waits for its engines, including a check that is already running. */
-const ANSWER_TIMEOUT_MS = 12_000
+const RESPONSE_TIMEOUT_MS = 12_000
 
 export class StatusRequests {
   readonly #clock: Clock
@@ -14,14 +14,14 @@ export class StatusRequests {
   }
 
   /**
-   * Sends a status request. Resolves when it is answered, or will not be.
+   * Sends a status request. Resolves when the status arrives, or will not arrive.
    * @param send receives the number of the request
    */
   send(send: (seq: number) => void): Promise<void> {
     this.#lastSeq += 1
     const seq = this.#lastSeq
     return new Promise((resolve) => {
-      const cancel = this.#clock.after(ANSWER_TIMEOUT_MS, () => this.settle(seq))
+      const cancel = this.#clock.after(RESPONSE_TIMEOUT_MS, () => this.settle(seq))
       this.#waiting.set(seq, () => {
         cancel()
         resolve()

@@ -11,8 +11,8 @@ import { readIds, writeIds } from '../../../src/protocol/token-ids/token-ids-jso
 import * as frames from '../../../src/protocol/worker/frames.ts'
 import { createChunkFrame, parseChunk } from '../../../src/protocol/worker/response-frames.ts'
 import { packTokenIds, unpackTokenIds } from '../../../src/protocol/worker/token-ids.ts'
-import { AnswerReader } from '../../../src/proxy/engines/clients/wire/answer-reader.ts'
-import { parseAnswer } from '../../../src/proxy/engines/clients/wire/parse-answer.ts'
+import { CompletionReader } from '../../../src/proxy/engines/clients/wire/completion-reader.ts'
+import { parseResponse } from '../../../src/proxy/engines/clients/wire/parse-response.ts'
 import { SseParser } from '../../../src/proxy/engines/clients/wire/sse.ts'
 import { ToolCallAssembler } from '../../../src/proxy/engines/clients/wire/tool-call-assembler.ts'
 import { toTurnId } from '../../../src/proxy/http/trainer/sessions/named-turns.ts'
@@ -66,7 +66,7 @@ const ANSWER = {
 export const WIRES: readonly Subject[] = [
   {
     name: 'server-sent events',
-    covers: ['src/proxy/engines/clients/wire/sse.ts', 'src/proxy/engines/clients/wire/joined.ts'],
+    covers: ['src/proxy/engines/clients/wire/sse.ts', 'src/proxy/engines/clients/wire/join-chunks.ts'],
     cases: {
       ...ofUnits((text) => () => feed(Buffer.from(text), 7), {
         newlines: '\n',
@@ -83,31 +83,31 @@ export const WIRES: readonly Subject[] = [
   },
   {
     name: 'answers of engines as JSON',
-    covers: ['src/proxy/engines/clients/wire/parse-answer.ts'],
+    covers: ['src/proxy/engines/clients/wire/parse-response.ts'],
     cases: {
-      ...documents((json) => parseAnswer(json)),
+      ...documents((json) => parseResponse(json)),
       'ids of a prompt': (n) => {
         const json = jsonOf({ id: 1, prompt_token_ids: times(n, (at) => at) })
-        return () => parseAnswer(json)
+        return () => parseResponse(json)
       },
       'keys in strings': (n) => {
         const json = jsonOf({ a: repeated('"prompt_token_ids":[', n) })
-        return () => parseAnswer(json)
+        return () => parseResponse(json)
       },
     },
   },
   {
     name: 'answers of engines',
     covers: [
-      'src/proxy/engines/clients/wire/answer-reader.ts',
-      'src/proxy/engines/clients/wire/answer-message.ts',
+      'src/proxy/engines/clients/wire/completion-reader.ts',
+      'src/proxy/engines/clients/wire/add-message.ts',
     ],
     n: 500,
     cases: {
       'chunks without anything': (n) => {
         const chunk = JSON.stringify({ choices: [{ index: 0, delta: {} }] })
         return () => {
-          const reader = new AnswerReader(ANSWER)
+          const reader = new CompletionReader(ANSWER)
           for (let at = 0; at < n; at += 1) reader.read(chunk, [])
         }
       },
@@ -123,7 +123,7 @@ export const WIRES: readonly Subject[] = [
           }),
         )
         return () => {
-          const reader = new AnswerReader(ANSWER)
+          const reader = new CompletionReader(ANSWER)
           for (const chunk of chunks) reader.read(chunk, [])
         }
       },
@@ -137,7 +137,7 @@ export const WIRES: readonly Subject[] = [
           finish_reason: 'stop',
         }
         const json = jsonOf({ choices: [choice] })
-        return () => new AnswerReader(ANSWER).read(Buffer.from(json), [])
+        return () => new CompletionReader(ANSWER).read(Buffer.from(json), [])
       },
     },
   },

@@ -1,6 +1,6 @@
 import t from 'tap'
 import { detachBuffer } from '../../../src/protocol/json/detach-buffer.ts'
-import { joinForNow } from '../../../src/proxy/engines/clients/wire/joined.ts'
+import { joinChunks } from '../../../src/proxy/engines/clients/wire/join-chunks.ts'
 
 t.test('bytes that share their memory with others are left alone, all others are freed', (t) => {
   const whole = Buffer.alloc(10_000, 'x')
@@ -26,7 +26,7 @@ t.test('pieces are joined in order, whatever memory they share, and however long
       Buffer.alloc(length, 'y'),
     ]
     const expected = `${pieces().map(String).join('')}`
-    t.ok(joinForNow(pieces()).equals(Buffer.from(expected)), `${length}`)
+    t.ok(joinChunks(pieces()).equals(Buffer.from(expected)), `${length}`)
     t.ok(read.equals(Buffer.from('0123456789'.repeat(length))), 'the read is as it was')
   }
   t.end()

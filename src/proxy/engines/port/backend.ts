@@ -6,7 +6,7 @@ import type { EventSink } from '../../../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { CountTokens } from './count-tokens.ts'
 import type { ModelInfo, Unavailable } from './engine-client.ts'
-import type { TokenizerAnswer, TokenizerVerdict } from './expected-tokenizer.ts'
+import type { TokenizerReply, TokenizerVerdict } from './expected-tokenizer.ts'
 
 /** An engine or worker, as `/health` reports it. */
 export interface BackendMember {
@@ -26,7 +26,7 @@ export interface BackendMember {
   /** Engines behind a worker: the engine's ids of the text by which tokenizers are compared. */
   textIds?: readonly number[]
   /** Engines behind a worker: the engine's prompts of the chats by which templates are compared. */
-  chatIds?: TokenizerAnswer['chatIds'] | undefined
+  chatIds?: TokenizerReply['chatIds'] | undefined
   /** The number of requests in flight. */
   inFlight: number
   /** The number of requests that it can serve concurrently. */

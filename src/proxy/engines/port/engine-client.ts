@@ -5,7 +5,7 @@
 import type { EventSink } from '../../../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { CountTokens } from './count-tokens.ts'
-import type { TokenizerAnswer, TokenizerQuestion } from './expected-tokenizer.ts'
+import type { TokenizerQuestion, TokenizerReply } from './expected-tokenizer.ts'
 import type { Score } from './score.ts'
 
 export type EngineKind = 'vllm' | 'sglang' | 'openai' | 'embedded'
@@ -18,7 +18,7 @@ export interface ModelInfo {
   isAdapter?: boolean | undefined
 }
 
-export interface EngineHealth extends TokenizerAnswer {
+export interface EngineHealth extends TokenizerReply {
   models: ModelInfo[]
   /** The version of the weights that the engine serves, in the engine's own notation, if it reports one. */
   weightVersion?: string | undefined

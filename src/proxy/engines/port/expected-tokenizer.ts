@@ -36,7 +36,7 @@ export interface TokenizerQuestion {
 }
 
 /** The engine's response to a {@link TokenizerQuestion}, as far as it supports one. */
-export interface TokenizerAnswer {
+export interface TokenizerReply {
   /** The engine's ids of the text in the question. */
   textIds?: readonly number[]
   /** The engine's text of each id in the question; undefined for an id that it does not report. */
@@ -51,7 +51,7 @@ export interface ExpectedTokenizer {
   /** The ids of {@link TOKENIZER_TEXT}, without a BOS token. */
   readonly ids: readonly number[]
   /** The prompts of those chats that its template accepts. */
-  readonly chatIds?: TokenizerAnswer['chatIds'] | undefined
+  readonly chatIds?: TokenizerReply['chatIds'] | undefined
   decode(ids: readonly number[]): string
 }
 
@@ -68,7 +68,7 @@ export type TokenizerVerdict = 'same' | 'split' | 'other' | 'unknown'
  */
 export function judgeTokenizer(
   expected: ExpectedTokenizer,
-  { textIds, idTexts }: TokenizerAnswer,
+  { textIds, idTexts }: TokenizerReply,
 ): TokenizerVerdict {
   const { ids, decode } = expected
   if (textIds === undefined) {
@@ -85,7 +85,7 @@ export function judgeTokenizer(
 export function describeTokenizer(
   verdict: 'split' | 'other',
   expected: ExpectedTokenizer,
-  { models, textIds, idTexts = [] }: TokenizerAnswer & { models: readonly { id: string }[] },
+  { models, textIds, idTexts = [] }: TokenizerReply & { models: readonly { id: string }[] },
 ): string {
   const { name, ids, decode } = expected
   const model = models[0]?.id ?? 'its model'
@@ -95,16 +95,16 @@ export function describeTokenizer(
     return `the tokenizer of ${model} is not that of --tokenizer ${name}: id ${ids[at]} reads ${texts}`
   }
   const at = firstDifference(ids, textIds)!
-  const place = `id ${at + 1} of a text is ${textIds[at] ?? 'missing'} here and ${ids[at] ?? 'missing'} there`
+  const difference = `id ${at + 1} of a text is ${textIds[at] ?? 'missing'} here and ${ids[at] ?? 'missing'} there`
   return verdict === 'other'
-    ? `the tokenizer of ${model} is not that of --tokenizer ${name}: ${place}`
-    : `the tokenizer of ${model} cuts text in other places than that of --tokenizer ${name}: ${place}`
+    ? `the tokenizer of ${model} is not that of --tokenizer ${name}: ${difference}`
+    : `the tokenizer of ${model} cuts text in other places than that of --tokenizer ${name}: ${difference}`
 }
 
 /** Describes a prompt that the engine's own chat route renders differently; undefined if none is known. */
 export function describePrompts(
   { name, chatIds: ours = {} }: Pick<ExpectedTokenizer, 'name' | 'chatIds'>,
-  { chatIds: theirs = {} }: TokenizerAnswer,
+  { chatIds: theirs = {} }: TokenizerReply,
 ): string | undefined {
   for (const chat of Object.keys(COMPARED_CHATS)) {
     const [own, engines] = [ours[chat], theirs[chat]]

@@ -4,7 +4,7 @@ import { getEffort, parseEffortRejection } from '../../../../protocol/canonical/
 import type { GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import type { EngineConnection } from '../wire/connection.ts'
 import type { EngineResponse } from '../wire/engine-response.ts'
-import { readAnswer } from '../wire/generation.ts'
+import { readCompletion } from '../wire/generation.ts'
 import { bodyJson, getRoute } from '../wire/request.ts'
 import { CapabilityNegotiation } from './capability-negotiation.ts'
 import { detailsBody, getRequestLevels, openaiBody } from './request.ts'
@@ -41,7 +41,7 @@ export class OpenaiRoutes {
       return sink.write(batch)
     }
     try {
-      await readAnswer(this.#connection, request, response, { write })
+      await readCompletion(this.#connection, request, response, { write })
     } catch (thrown) {
       // Engines validate some fields only after a stream has begun: its first event is then the rejection.
       if (!isServed && isMalformed(thrown) && !rejectsEffort(thrown, request)) onRejected?.()

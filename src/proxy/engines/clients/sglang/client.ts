@@ -10,6 +10,7 @@ import { ToolCallConstraints } from '../tool-calls/tool-call-constraints.ts'
 import type { ConnectionOptions } from '../wire/connection.ts'
 import { readWith } from '../wire/generation.ts'
 import { getModels } from '../wire/models.ts'
+import { RemoteTokenizer } from '../wire/remote-tokenizer.ts'
 import {
   bodyWithIds,
   getMaxTokens,
@@ -20,7 +21,6 @@ import {
 } from '../wire/request.ts'
 import { ServerClient } from '../wire/server-client.ts'
 import { ServerVersion } from '../wire/server-version.ts'
-import { TokenizerAnswers } from '../wire/tokenizer-answers.ts'
 import { weightVersionIn } from '../wire/weight-version.ts'
 import { sglangCallTag, TAGS_SINCE } from './call-tags.ts'
 import { GenerateReader } from './generate-reader.ts'
@@ -44,7 +44,7 @@ class SglangClient extends ServerClient implements EngineClient {
   readonly takesTokenIds = true
   readonly takesImages = true
   readonly #openai: OpenaiRoutes
-  readonly #tokenizer: TokenizerAnswers
+  readonly #tokenizer: RemoteTokenizer
   readonly #version: ServerVersion
   readonly #toolCallConstraints: ToolCallConstraints
   readonly #sessions: SglangSessions
@@ -67,7 +67,7 @@ class SglangClient extends ServerClient implements EngineClient {
   constructor(options: ConnectionOptions) {
     super(options)
     this.#openai = new OpenaiRoutes(this.connection)
-    this.#tokenizer = new TokenizerAnswers(this.connection, SGLANG_READING)
+    this.#tokenizer = new RemoteTokenizer(this.connection, SGLANG_READING)
     this.#version = new ServerVersion(this.connection, ['/server_info', '/get_server_info'])
     this.#sessions = new SglangSessions(this.connection)
     this.#toolCallConstraints = new ToolCallConstraints(this.#version, {
@@ -158,7 +158,7 @@ class SglangClient extends ServerClient implements EngineClient {
     // Most versions generate a token for it: a dead engine behind its server fails, and so does a paused one.
     if (!isPaused) await this.connection.queryOptional('/health', signal)
     const models = await getModels(this.connection, signal)
-    this.#sessions.note(await this.#version.said(signal))
+    this.#sessions.note(await this.#version.fields(signal))
     this.#isOld = await this.#version.warningBefore(TESTED, signal)
     this.#adapters = new Set(models.filter(({ isAdapter }) => isAdapter).map(({ id }) => id))
     const weights = models.find(({ isAdapter }) => !isAdapter)
@@ -170,7 +170,7 @@ class SglangClient extends ServerClient implements EngineClient {
       (await this.connection.queryOptional('/model_info', signal)) ??
       (await this.connection.queryOptional('/get_model_info', signal))
     // A paused engine does not respond to queries of its tokenizer.
-    const tokenizer = isPaused ? {} : await this.#tokenizer.of(question, models[0]?.id, signal)
+    const tokenizer = isPaused ? {} : await this.#tokenizer.query(question, models[0]?.id, signal)
     return {
       models,
       weightVersion: weightVersionIn(info),

@@ -20,7 +20,7 @@ import type { CaptureOptions } from '../../../../protocol/token-data/kinds.ts'
 import type { TokenData } from '../../../../protocol/token-data/token-data.ts'
 import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
 import { isTokenId } from '../../../../protocol/token-ids/token-ids.ts'
-import type { ReaderOptions } from '../wire/answer-reader.ts'
+import type { ReaderOptions } from '../wire/completion-reader.ts'
 import {
   expertsInInt32,
   promptEntries,
@@ -30,7 +30,7 @@ import {
   tableOfAlternatives,
   versionSpans,
 } from '../wire/details/read.ts'
-import { answerError, answerUnfinished, isError, saidBy } from '../wire/failures.ts'
+import { engineFailure, isError, responseError, unfinishedResponse } from '../wire/failures.ts'
 import type { JsonReader } from '../wire/generation.ts'
 import { sampledIds } from '../wire/sampled-ids.ts'
 import { firstWeightVersion, readWeightVersion } from '../wire/weight-version.ts'
@@ -66,12 +66,12 @@ export class GenerateReader implements JsonReader {
    *   `engine_rejected` if the engine aborted the request because of an error in it
    */
   read(json: string | Buffer, events: GenerationEvent[], isComplete = false): void {
-    const answer = this.#parse(json.toString(), isComplete)
-    if (answer === undefined) return
-    this.#meta = answer.meta_info
+    const response = this.#parse(json.toString(), isComplete)
+    if (response === undefined) return
+    this.#meta = response.meta_info
     this.#failIfAborted()
-    if (!this.#started) events.push(this.#start(answer, isComplete))
-    const delta = this.#delta(answer)
+    if (!this.#started) events.push(this.#start(response, isComplete))
+    const delta = this.#delta(response)
     if (delta !== undefined) events.push(delta)
   }
 
@@ -81,8 +81,8 @@ export class GenerateReader implements JsonReader {
     if (!isRecord(finish) || typeof finish.type !== 'string') {
       const { engine, redact } = this.#options
       throw this.#skipped === undefined
-        ? answerUnfinished(engine)
-        : answerError(engine, this.#skipped, redact)
+        ? unfinishedResponse(engine)
+        : responseError(engine, this.#skipped, redact)
     }
     const { matched } = finish
     return {
@@ -99,12 +99,12 @@ export class GenerateReader implements JsonReader {
     json: string,
     isComplete: boolean,
   ): (Record<string, unknown> & { meta_info: Record<string, unknown> }) | undefined {
-    const answer = parseJson(json)
-    const isObject = isRecord(answer) && !isError(answer)
+    const response = parseJson(json)
+    const isObject = isRecord(response) && !isError(response)
     this.#skipped = undefined
-    if (isObject && isRecord(answer.meta_info)) return { ...answer, meta_info: answer.meta_info }
-    const mayBeSkipped = isObject && answer.output_ids === undefined && !isComplete
-    if (!mayBeSkipped) throw answerError(this.#options.engine, json, this.#options.redact)
+    if (isObject && isRecord(response.meta_info)) return { ...response, meta_info: response.meta_info }
+    const mayBeSkipped = isObject && response.output_ids === undefined && !isComplete
+    if (!mayBeSkipped) throw responseError(this.#options.engine, json, this.#options.redact)
     this.#skipped = json
     return undefined
   }
@@ -113,16 +113,16 @@ export class GenerateReader implements JsonReader {
   #failIfAborted(): void {
     const { finish_reason: finish } = this.#meta
     if (!isRecord(finish) || finish.type !== 'abort') return
-    const said = this.#options.redact(String(finish.message ?? 'no reason given'))
+    const message = this.#options.redact(String(finish.message ?? 'no reason given'))
     const status = Number(finish.status_code)
     if (status >= 400 && status < 500) {
-      throw new ProxyError('engine_rejected', said, {
+      throw new ProxyError('engine_rejected', message, {
         status,
-        engineBody: { error: { message: said } },
+        engineBody: { error: { message } },
         logMessage: 'the engine aborted the request',
       })
     }
-    throw this.#failure('aborted the request', `: ${said}`)
+    throw this.#failure('aborted the request', `: ${message}`)
   }
 
   #start({ prompt_token_ids: reported }: Record<string, unknown>, isComplete: boolean): GenerationEvent {
@@ -218,8 +218,8 @@ export class GenerateReader implements JsonReader {
     }))
   }
 
-  #failure(what: string, said = ''): ProxyError {
-    return saidBy('engine_failed', `the engine at ${this.#options.engine} ${what}`, said)
+  #failure(what: string, detail = ''): ProxyError {
+    return engineFailure('engine_failed', `the engine at ${this.#options.engine} ${what}`, detail)
   }
 }
 

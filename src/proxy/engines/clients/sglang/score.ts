@@ -5,8 +5,8 @@
  */
 import { isRecord, parseJson } from '../../../../base/json.ts'
 import type { ScoreRequest, TokenScore } from '../../port/score.ts'
+import type { IdReading } from '../wire/remote-tokenizer.ts'
 import { notScored, readAsPrompt, readLogprob, scoredIds } from '../wire/score.ts'
-import type { IdReading } from '../wire/tokenizer-answers.ts'
 
 /** Returns the body. @param withTexts whether the text of each token is requested too */
 export function sglangScoreBody(request: ScoreRequest, withTexts = false): string {
@@ -26,8 +26,8 @@ export function sglangScoreBody(request: ScoreRequest, withTexts = false): strin
 
 /** Reads the scores. @throws ProxyError `engine_failed` */
 export function readSglangScores(engine: string, text: string, request: ScoreRequest): TokenScore[] {
-  const answer = parseJson(text)
-  const meta = isRecord(answer) ? answer.meta_info : undefined
+  const body = parseJson(text)
+  const meta = isRecord(body) ? body.meta_info : undefined
   const entries = isRecord(meta) ? meta.input_token_logprobs : undefined
   if (!isRecord(meta) || !Array.isArray(entries)) throw notScored(engine, 'it has no input_token_logprobs')
   const { completionTokenIds: ids } = request
@@ -36,8 +36,8 @@ export function readSglangScores(engine: string, text: string, request: ScoreReq
   const from = entries.length - ids.length
   if (from < 0) throw notScored(engine, `it reports ${entries.length} of ${ids.length} tokens`)
   return Array.from(ids, (id, at) => {
-    const [value, said] = parseTriple(entries[from + at])
-    if (said !== id) throw notScored(engine, 'it read other tokens than it was sent')
+    const [value, reportedId] = parseTriple(entries[from + at])
+    if (reportedId !== id) throw notScored(engine, 'it read other tokens than it was sent')
     const logprob = value === null ? undefined : readLogprob(value)
     if (logprob === undefined) throw notScored(engine, `it does not report token ${at} of the completion`)
     const top = Array.isArray(tops) ? parseTopLogprobs(tops[tops.length - ids.length + at]) : []
@@ -66,13 +66,13 @@ function parseTopLogprobs(entries: unknown): (readonly [logprob: number, id: num
 export const SGLANG_READING: IdReading = {
   path: '/generate',
   body: (ids) => sglangScoreBody(readAsPrompt(ids), true),
-  textsIn(answer, ids) {
-    const meta = isRecord(answer) ? answer.meta_info : undefined
+  textsIn(body, ids) {
+    const meta = isRecord(body) ? body.meta_info : undefined
     const entries = isRecord(meta) ? meta.input_token_logprobs : undefined
     if (!Array.isArray(entries) || entries.length !== ids.length) return undefined
     return ids.map((id, at) => {
-      const [, said, text] = parseTriple(entries[at])
-      return said === id && typeof text === 'string' ? text : undefined
+      const [, reportedId, text] = parseTriple(entries[at])
+      return reportedId === id && typeof text === 'string' ? text : undefined
     })
   },
 }

@@ -1,5 +1,5 @@
 import type { EngineConnection } from '../wire/connection.ts'
-import { nameOfSession, type RequestSession } from '../wire/session-words.ts'
+import { getSessionName, type RequestSession } from '../wire/session-tokens.ts'
 
 /** The number of sessions that are kept open at the server; beyond it the least recently active one is closed. */
 const MAX_OPEN = 4_096
@@ -25,7 +25,7 @@ export class SglangSessions {
 
   /** Returns the session id for the body of a request. */
   getSessionName(call: RequestSession): string {
-    const name = nameOfSession(call)
+    const name = getSessionName(call)
     if (!this.#areHeld) return name
     const names = this.#open.get(call.sessionId) ?? new Set()
     this.#open.delete(call.sessionId)

@@ -10,7 +10,7 @@ export interface ToolCallConstraintsOptions {
   /** The first version that supports it. */
   since: string
   /** Returns false if other server information rules it out. */
-  allows?(said: Record<string, unknown>): boolean
+  allows?(server: Record<string, unknown>): boolean
 }
 
 export class ToolCallConstraints {
@@ -41,7 +41,7 @@ export class ToolCallConstraints {
     if (fields === undefined) return request
     const { since, allows } = this.#options
     const isNew = await this.#version.isSince(since, signal)
-    if (isNew && (allows?.(await this.#version.said(signal)) ?? true))
+    if (isNew && (allows?.(await this.#version.fields(signal)) ?? true))
       return { ...request, body: { ...request.body, ...fields } }
     const calls = getToolCallRequest(request)
     if (calls && wantsMore(calls)) this.warning = this.#words

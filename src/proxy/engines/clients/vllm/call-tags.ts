@@ -64,13 +64,13 @@ function isConstrained({ format, tools, choice, onlyOne }: ToolCallRequest, hasO
 
 /** Returns the constraint on output other than tool calls, as the fields of `StructuredOutputsParams`. */
 function getRequestedOutput(body: ChatBody): Record<string, unknown> | undefined {
-  const { structured_outputs: given, response_format: format } = body
-  const said = isRecord(given) ? given : undefined
-  if (!isRecord(format) || format.type === 'text') return said
-  if (format.type === 'json_object') return { ...said, json_object: true }
+  const { structured_outputs: outputs, response_format: format } = body
+  const constraint = isRecord(outputs) ? outputs : undefined
+  if (!isRecord(format) || format.type === 'text') return constraint
+  if (format.type === 'json_object') return { ...constraint, json_object: true }
   const { json_schema: named } = format
-  if (format.type === 'json_schema' && isRecord(named)) return { ...said, json: named.schema }
-  return { ...said, structural_tag: JSON.stringify(format) }
+  if (format.type === 'json_schema' && isRecord(named)) return { ...constraint, json: named.schema }
+  return { ...constraint, structural_tag: JSON.stringify(format) }
 }
 
 /**
@@ -85,6 +85,6 @@ function toOutputFormat(output: Record<string, unknown>): Format | undefined {
   if (Array.isArray(choice)) return either(choice.map((value) => constant(String(value))))
   // A Lark grammar, which vLLM would translate, remains the only constraint.
   if (typeof grammar === 'string' && grammar.includes('::=')) return { type: 'grammar', grammar }
-  const said = typeof tag === 'string' ? parseJson(tag) : undefined
-  return isRecord(said) && isRecord(said.format) ? said.format : undefined
+  const parsed = typeof tag === 'string' ? parseJson(tag) : undefined
+  return isRecord(parsed) && isRecord(parsed.format) ? parsed.format : undefined
 }

@@ -10,8 +10,9 @@ import type { ScoreRequest, ScoreResult } from '../../port/score.ts'
 import { ToolCallConstraints } from '../tool-calls/tool-call-constraints.ts'
 import type { ConnectionOptions, EngineConnection } from '../wire/connection.ts'
 import type { EngineResponse } from '../wire/engine-response.ts'
-import { readAnswer } from '../wire/generation.ts'
+import { readCompletion } from '../wire/generation.ts'
 import { getModels } from '../wire/models.ts'
+import { RemoteTokenizer } from '../wire/remote-tokenizer.ts'
 import {
   bodyJson,
   bodyWithIds,
@@ -22,7 +23,6 @@ import {
 } from '../wire/request.ts'
 import { ServerClient } from '../wire/server-client.ts'
 import { ServerVersion } from '../wire/server-version.ts'
-import { TokenizerAnswers } from '../wire/tokenizer-answers.ts'
 import { weightVersionIn } from '../wire/weight-version.ts'
 import { TAGS_SINCE, vllmCallTag } from './call-tags.ts'
 import {
@@ -73,7 +73,7 @@ class VllmClient extends ServerClient implements EngineClient {
   readonly takesTokenIds = true
   readonly takesImages = true
   readonly #contextLength: ContextLength
-  readonly #tokenizer: TokenizerAnswers
+  readonly #tokenizer: RemoteTokenizer
   readonly #version: ServerVersion
   readonly #toolCallConstraints: ToolCallConstraints
   readonly #promptChecks = new PromptChecks()
@@ -91,7 +91,7 @@ class VllmClient extends ServerClient implements EngineClient {
   constructor(options: ConnectionOptions) {
     super(options)
     this.#contextLength = new ContextLength(this.connection)
-    this.#tokenizer = new TokenizerAnswers(this.connection, VLLM_READING)
+    this.#tokenizer = new RemoteTokenizer(this.connection, VLLM_READING)
     this.#version = new ServerVersion(this.connection, ['/version'])
     this.#toolCallConstraints = new ToolCallConstraints(this.#version, { since: TAGS_SINCE })
   }
@@ -109,9 +109,9 @@ class VllmClient extends ServerClient implements EngineClient {
     const details = detailsByIds(request, await this.#idsRoute(request, signal))
     const byIds = details && (await this.#sendByIds(request, signal))
     if (byIds !== undefined) {
-      if (details !== 'masks') return await readAnswer(this.connection, request, byIds, sink)
+      if (details !== 'masks') return await readCompletion(this.connection, request, byIds, sink)
       const watch = new MaskWatch(sink)
-      await readAnswer(this.connection, request, byIds, watch)
+      await readCompletion(this.connection, request, byIds, watch)
       // Later requests that need only masks use the other route.
       if (watch.areMissing) this.#noMasks = NO_MASKS
       return
@@ -122,7 +122,12 @@ class VllmClient extends ServerClient implements EngineClient {
     const response = await this.connection.request(getRoute(request), signal, json, request)
     // The server serves this request, so it was the route that was missing, not the model.
     if (details !== undefined) this.#noRoute = `${NO_ROUTE[details]}: ${SCALE_OUT}`
-    await readAnswer(this.connection, request, response, this.#promptChecks.watch(this.name, request, sink))
+    await readCompletion(
+      this.connection,
+      request,
+      response,
+      this.#promptChecks.watch(this.name, request, sink),
+    )
   }
 
   async #generateText(agentRequest: GenerationRequest, sink: EventSink, signal: AbortSignal): Promise<void> {
@@ -131,14 +136,14 @@ class VllmClient extends ServerClient implements EngineClient {
     const request = isComplete ? { ...agentRequest, stream: false } : agentRequest
     const json = bodyJson(vllmBody(request), request)
     const response = await this.connection.request(getRoute(request), signal, json, request)
-    await readAnswer(this.connection, request, response, sink)
+    await readCompletion(this.connection, request, response, sink)
   }
 
   /** Returns whether this version loses ids of streamed chats, and notes a warning. */
   async #detectLostIds(signal: AbortSignal): Promise<boolean> {
     const isKnown = await this.#version.isSince(IDS_SINCE, signal)
     if (!isKnown || (await this.#version.isSince(COMPLETE_STREAMS_SINCE, signal))) return false
-    const { version } = await this.#version.said(signal)
+    const { version } = await this.#version.fields(signal)
     this.#losesIds =
       `it is vLLM ${version}, whose streams lose token ids if a tool or reasoning parser is on, so chats are not ` +
       `streamed: upgrade it to ${COMPLETE_STREAMS_SINCE}, or use token mode (--tokenizer)`
@@ -200,7 +205,7 @@ class VllmClient extends ServerClient implements EngineClient {
     const body = vllmImagesBody(request, await this.#sentByIds(request, signal))
     const json = bodyWithIds(body, 'token_ids', { ...request, promptTokenIds: ids })
     const response = await this.connection.request(IDS_ROUTE, signal, json, request)
-    await readAnswer(this.connection, request, response, sink)
+    await readCompletion(this.connection, request, response, sink)
   }
 
   async countTokens(body: ChatBody, signal: AbortSignal): Promise<number> {
@@ -259,7 +264,7 @@ class VllmClient extends ServerClient implements EngineClient {
     // Without a tokenizer question the proxy is in chat mode.
     if (question === undefined) await this.#detectLostIds(signal)
     // An engine that is asleep or paused does not respond to queries of its tokenizer.
-    const tokenizer = unavailable ? {} : await this.#tokenizer.of(question, models[0]?.id, signal)
+    const tokenizer = unavailable ? {} : await this.#tokenizer.query(question, models[0]?.id, signal)
     return { models, weightVersion, unavailable, ...tokenizer }
   }
 
@@ -268,12 +273,12 @@ class VllmClient extends ServerClient implements EngineClient {
    * in it. vLLM 0.32 reports a paused engine as sleeping too.
    */
   async #unavailable(signal: AbortSignal): Promise<Unavailable | undefined> {
-    const says = async (name: string) => {
-      const said = parseJson((await this.connection.queryOptional(`/${name}`, signal)) ?? '')
-      return isRecord(said) && said[name] === true
+    const isTrue = async (name: string) => {
+      const body = parseJson((await this.connection.queryOptional(`/${name}`, signal)) ?? '')
+      return isRecord(body) && body[name] === true
     }
-    if (await says('is_paused')) return 'paused'
-    return (await says('is_sleeping')) ? 'asleep' : undefined
+    if (await isTrue('is_paused')) return 'paused'
+    return (await isTrue('is_sleeping')) ? 'asleep' : undefined
   }
 }
 

@@ -87,12 +87,12 @@ export function detailsByIds(request: TokenRequest, route: IdsRoute): 'masks' | 
   const wantsMask = route.masks && record?.samplingMask === true && isMaskBounded(body)
   const wantsSpans = route.spans && record?.weightVersions === true
   if ((!wantsMask && !wantsSpans) || wantsLogprobs(request)) return undefined
-  const asked = Object.entries(withoutRenderedFields(body)).filter(([, value]) => isSet(value))
-  const canBeSaid = asked.every(
+  const fields = Object.entries(withoutRenderedFields(body)).filter(([, value]) => isSet(value))
+  const isSupported = fields.every(
     ([field, value]) =>
       HARMLESS.has(field) || isTextFormat(field, value) || (route.streams && STOP_FIELDS.includes(field)),
   )
-  if (!canBeSaid) return undefined
+  if (!isSupported) return undefined
   return wantsMask ? 'masks' : 'versions'
 }
 
@@ -138,12 +138,12 @@ export function vllmIdsBody(
   const prompt = record?.promptLogprobs
   // Streams do not contain data of the prompt.
   const stream = streams && request.stream && prompt === undefined && !record?.routedExperts
-  const given = [...SAMPLING_FIELDS, ...STOP_FIELDS].filter((field) => isSet(body[field]))
+  const names = [...SAMPLING_FIELDS, ...STOP_FIELDS].filter((field) => isSet(body[field]))
   return {
     model: body.model,
     sampling_params: {
       ...defaults,
-      ...Object.fromEntries(given.map((field) => [field, body[field]])),
+      ...Object.fromEntries(names.map((field) => [field, body[field]])),
       max_tokens: maxTokens,
       // 0: the sampled token's logprob and no alternatives.
       logprobs: getRequestedAlternatives(request),

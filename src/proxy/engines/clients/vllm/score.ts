@@ -5,8 +5,8 @@
  */
 import { isRecord, parseJson } from '../../../../base/json.ts'
 import type { ScoreRequest, TokenScore } from '../../port/score.ts'
+import type { IdReading } from '../wire/remote-tokenizer.ts'
 import { notScored, readAsPrompt, readLogprob, scoredIds } from '../wire/score.ts'
-import type { IdReading } from '../wire/tokenizer-answers.ts'
 
 export function vllmScoreBody(request: ScoreRequest): string {
   const { model, alternatives } = request
@@ -26,8 +26,8 @@ export function vllmScoreBody(request: ScoreRequest): string {
 
 /** Reads the scores. @throws ProxyError `engine_failed` */
 export function readVllmScores(engine: string, text: string, request: ScoreRequest): TokenScore[] {
-  const answer = parseJson(text)
-  const choice = isRecord(answer) && Array.isArray(answer.choices) ? answer.choices[0] : undefined
+  const body = parseJson(text)
+  const choice = isRecord(body) && Array.isArray(body.choices) ? body.choices[0] : undefined
   const entries: unknown = isRecord(choice) ? choice.prompt_logprobs : undefined
   const ids = scoredIds(request)
   if (!isRecord(choice) || !Array.isArray(entries)) throw notScored(engine, 'it has no prompt_logprobs')
@@ -58,8 +58,8 @@ function scoredToken(
   const own = logprobIn(entry[String(id)])
   if (own === undefined) return undefined
   if (alternatives === 0) return { logprob: own, alternatives: [], alternativeIds: [] }
-  const known = Object.entries(entry).flatMap(([key, told]) => {
-    const logprob = logprobIn(told)
+  const known = Object.entries(entry).flatMap(([key, score]) => {
+    const logprob = logprobIn(score)
     return logprob === undefined ? [] : [{ id: Number(key), logprob }]
   })
   return {
@@ -77,13 +77,13 @@ function logprobIn(entry: unknown): number | undefined {
 export const VLLM_READING: IdReading = {
   path: '/v1/completions',
   body: (ids, model) => vllmScoreBody({ ...readAsPrompt(ids), model }),
-  textsIn(answer, ids) {
-    const choice = isRecord(answer) && Array.isArray(answer.choices) ? answer.choices[0] : undefined
+  textsIn(body, ids) {
+    const choice = isRecord(body) && Array.isArray(body.choices) ? body.choices[0] : undefined
     const entries: unknown = isRecord(choice) ? choice.prompt_logprobs : undefined
     if (!Array.isArray(entries) || entries.length !== ids.length) return undefined
     return ids.map((id, at) => {
-      const told = isRecord(entries[at]) ? entries[at][String(id)] : undefined
-      return isRecord(told) && typeof told.decoded_token === 'string' ? told.decoded_token : undefined
+      const score = isRecord(entries[at]) ? entries[at][String(id)] : undefined
+      return isRecord(score) && typeof score.decoded_token === 'string' ? score.decoded_token : undefined
     })
   },
 }

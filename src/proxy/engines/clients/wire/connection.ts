@@ -4,11 +4,11 @@ import { parseJson } from '../../../../base/json.ts'
 import type { GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import { type Endpoint, parseEndpoint } from '../endpoint.ts'
 import { EngineResponse } from './engine-response.ts'
-import { answerTooLarge, healthFailure, refusalError } from './failures.ts'
-import { joinForNow } from './joined.ts'
+import { healthFailure, rejectionError, responseTooLarge } from './failures.ts'
+import { joinChunks } from './join-chunks.ts'
 import { PromptReports } from './prompt-reports.ts'
 import type { BodyPieces } from './request.ts'
-import { type RequestSession, SessionTokens } from './session-words.ts'
+import { type RequestSession, SessionTokens } from './session-tokens.ts'
 
 export interface ConnectionOptions {
   /** `http://host:8000` or `http://host:8000/v1`; may contain `user:password@`. */
@@ -25,20 +25,20 @@ export interface ConnectionOptions {
   /**
    * The limit on a response, or an event of a streamed one; a larger one is a failure of the engine. Default: 100 MiB.
    */
-  maxAnswerBytes?: number
+  maxResponseBytes?: number
   /** Headers that name the session of a request for a router in front of engines. */
   sessionHeaders?: readonly string[]
 }
 
 /** The properties of a request that are sent as headers. */
-export type CallOnWire = RequestSession & Pick<GenerationRequest, 'traceparent'>
+export type RequestIdentity = RequestSession & Pick<GenerationRequest, 'traceparent'>
 
 /** A function that opens sockets, as undici defines it. */
 export type Connect = buildConnector.connector
 
 const MAX_SILENCE_MS = 30 * 60_000
 /** As large as a frame between worker and proxy may be. */
-const MAX_ANSWER_BYTES = 100 * 1024 * 1024
+const MAX_RESPONSE_BYTES = 100 * 1024 * 1024
 const CONNECT_TIMEOUT_MS = 5_000
 /** Shorter than uvicorn's 5 s, so that no request is sent on a connection that the engine is closing. */
 const KEEP_ALIVE_MS = 4_000
@@ -48,7 +48,7 @@ const MAX_COPIED_BYTES = 64 * 1024
 /** HTTP to one engine, over as many kept-alive connections as there are concurrent requests. */
 export class EngineConnection {
   readonly endpoint: Endpoint
-  readonly maxAnswerBytes: number
+  readonly maxResponseBytes: number
   readonly promptReports = new PromptReports()
   readonly #pool: Pool
   readonly #sessions: SessionTokens
@@ -57,7 +57,7 @@ export class EngineConnection {
 
   constructor(options: ConnectionOptions) {
     this.endpoint = parseEndpoint(options.url, options.apiKey)
-    this.maxAnswerBytes = options.maxAnswerBytes ?? MAX_ANSWER_BYTES
+    this.maxResponseBytes = options.maxResponseBytes ?? MAX_RESPONSE_BYTES
     this.#sessions = new SessionTokens(options.sessionHeaders ?? [])
     const silence = options.maxSilenceMs ?? MAX_SILENCE_MS
     this.#pool = new Pool(this.endpoint.origin, {
@@ -76,7 +76,7 @@ export class EngineConnection {
    * Sends a request.
    * @param path after the engine's base path, such as `/v1/models`
    * @param json the body of a POST, perhaps in chunks; without it, the request is a GET
-   * @param call an agent's request: routers send those of one session to one engine, and traced ones name their span
+   * @param agentRequest an agent's request: routers send those of one session to one engine, and traced ones name their span
    * @returns the response once its status is known to be 2xx
    * @throws ProxyError `engine_unreachable`, `engine_rejected`, `engine_failed`, `engine_lost`, `engine_timeout`. After
    *   an abort: `signal.reason`.
@@ -85,29 +85,36 @@ export class EngineConnection {
     path: string,
     signal: AbortSignal,
     json?: string | BodyPieces,
-    call?: CallOnWire,
+    agentRequest?: RequestIdentity,
   ): Promise<EngineResponse> {
     signal.throwIfAborted()
     const response = new EngineResponse(this.name, signal)
     const method = json === undefined ? 'GET' : 'POST'
-    const options = { path: this.endpoint.basePath + path, method, headers: this.#headers(json, call) }
+    const options = {
+      path: this.endpoint.basePath + path,
+      method,
+      headers: this.#headers(json, agentRequest),
+    }
     this.#pool.dispatch({ ...options, body: readBody(json) }, response)
     await response.head
     const { statusCode: status, headers } = response
-    if (call) this.#sessions.hear(call, headers)
+    if (agentRequest) this.#sessions.storeToken(agentRequest, headers)
     if (status >= 200 && status < 300) return response
     const text = this.endpoint.redact(await this.text(response))
-    throw refusalError({ engine: this.name, status, text, retryAfter: headers['retry-after']?.toString() })
+    throw rejectionError({ engine: this.name, status, text, retryAfter: headers['retry-after']?.toString() })
   }
 
-  #headers(json: string | BodyPieces | undefined, call: CallOnWire | undefined): Record<string, string> {
-    const headers = call ? this.#sessions.of(call) : {}
+  #headers(
+    json: string | BodyPieces | undefined,
+    agentRequest: RequestIdentity | undefined,
+  ): Record<string, string> {
+    const headers = agentRequest ? this.#sessions.getHeaders(agentRequest) : {}
     if (json !== undefined) {
       headers['content-type'] = 'application/json'
       headers['content-length'] = String(toBytes(json))
     }
     if (this.endpoint.authorization !== undefined) headers.authorization = this.endpoint.authorization
-    if (call?.traceparent !== undefined) headers.traceparent = call.traceparent
+    if (agentRequest?.traceparent !== undefined) headers.traceparent = agentRequest.traceparent
     return headers
   }
 
@@ -118,11 +125,11 @@ export class EngineConnection {
 
   /** Reads the complete body as text. @throws as {@link request} */
   async text(response: EngineResponse): Promise<string> {
-    return joinForNow(await this.pieces(response)).toString()
+    return joinChunks(await this.readChunks(response)).toString()
   }
 
   /** Reads the complete body. @throws as {@link request}; `engine_failed` for one that is too large */
-  async pieces(response: EngineResponse): Promise<readonly Buffer[]> {
+  async readChunks(response: EngineResponse): Promise<readonly Buffer[]> {
     const parts: Buffer[] = []
     let size = 0
     await response.pushTo({
@@ -132,7 +139,7 @@ export class EngineConnection {
           parts.push(chunk)
           size += chunk.length
         }
-        if (size > this.maxAnswerBytes) throw answerTooLarge(this.name, this.maxAnswerBytes)
+        if (size > this.maxResponseBytes) throw responseTooLarge(this.name, this.maxResponseBytes)
         return undefined
       },
     })

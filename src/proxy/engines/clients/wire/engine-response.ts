@@ -1,6 +1,6 @@
 import type { IncomingHttpHeaders } from 'node:http'
 import type { Dispatcher } from 'undici'
-import { answerFailure, requestFailure } from './failures.ts'
+import { requestFailure, responseFailure } from './failures.ts'
 
 /** Reads the body of a response. */
 export interface BodyReader {
@@ -99,7 +99,7 @@ export class EngineResponse implements Dispatcher.DispatchHandler {
       this.#close()
       this.#head.reject(requestFailure(this.#engine, thrown))
     } else {
-      this.#end = { error: answerFailure(this.#engine, thrown) }
+      this.#end = { error: responseFailure(this.#engine, thrown) }
       this.#schedule()
     }
   }

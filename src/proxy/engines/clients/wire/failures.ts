@@ -10,12 +10,12 @@ const SILENT = new Set(['UND_ERR_HEADERS_TIMEOUT', 'UND_ERR_BODY_TIMEOUT'])
 /** Converts an error of undici before the response began. The code depends on whether there was a connection. */
 export function requestFailure(engine: string, thrown: unknown): ProxyError {
   const code = getErrorCode(thrown)
-  if (SILENT.has(code) || LOST.has(code) || NOT_HTTP.test(code)) return answerFailure(engine, thrown)
+  if (SILENT.has(code) || LOST.has(code) || NOT_HTTP.test(code)) return responseFailure(engine, thrown)
   return failure('engine_unreachable', `cannot connect to the engine at ${engine}`, code, thrown)
 }
 
 /** Converts an error of undici after a connection was established. */
-export function answerFailure(engine: string, thrown: unknown): ProxyError {
+export function responseFailure(engine: string, thrown: unknown): ProxyError {
   const code = getErrorCode(thrown)
   if (SILENT.has(code)) return failure('engine_timeout', `the engine at ${engine} fell silent`, code, thrown)
   if (NOT_HTTP.test(code)) {
@@ -38,7 +38,7 @@ function getErrorCode(thrown: unknown): string {
 }
 
 /** Returns the error for a response that ended before its finish reason. */
-export function answerUnfinished(engine: string): ProxyError {
+export function unfinishedResponse(engine: string): ProxyError {
   return new ProxyError(
     'engine_lost',
     `the response of the engine at ${engine} ended without a finish reason`,
@@ -46,7 +46,7 @@ export function answerUnfinished(engine: string): ProxyError {
 }
 
 /** Returns the error for a response that is too large to be buffered. @param limit in bytes */
-export function answerTooLarge(engine: string, limit: number): ProxyError {
+export function responseTooLarge(engine: string, limit: number): ProxyError {
   return new ProxyError('engine_failed', `the engine at ${engine} sent more than ${limit} bytes at once`)
 }
 
@@ -59,14 +59,14 @@ export interface EngineRejection {
 }
 
 /** Converts a response whose HTTP status is not 2xx. */
-export function refusalError({ engine, status, text, retryAfter }: EngineRejection): ProxyError {
+export function rejectionError({ engine, status, text, retryAfter }: EngineRejection): ProxyError {
   const body = parseJson(text)
-  const said = engineMessage(body) ?? excerpt(text)
+  const detail = engineMessage(body) ?? excerpt(text)
   const retryAfterS = retryAfter === undefined ? undefined : secondsUntil(retryAfter)
   if (status >= 400 && status < 500) {
     return new ProxyError(
       'engine_rejected',
-      said === '' ? `the engine responded with HTTP ${status}` : said,
+      detail === '' ? `the engine responded with HTTP ${status}` : detail,
       {
         status,
         engineBody: body ?? text,
@@ -76,7 +76,7 @@ export function refusalError({ engine, status, text, retryAfter }: EngineRejecti
     )
   }
   const logMessage = `the engine at ${engine} responded with HTTP ${status}`
-  const message = said === '' ? logMessage : `${logMessage}: ${said}`
+  const message = detail === '' ? logMessage : `${logMessage}: ${detail}`
   return new ProxyError('engine_failed', message, { logMessage, retryAfterS })
 }
 
@@ -84,8 +84,8 @@ export function refusalError({ engine, status, text, retryAfter }: EngineRejecti
  * Returns whether a response, or an event of a stream, is an error: `{"error": …}`, or the error itself (SGLang, older
  * vLLM). An empty `error` does not count: gateways add one to responses that they forward.
  */
-export function isError(answer: Record<string, unknown>): boolean {
-  const { error, object } = answer
+export function isError(response: Record<string, unknown>): boolean {
+  const { error, object } = response
   return object === 'error' || (isRecord(error) ? Object.keys(error).length > 0 : Boolean(error))
 }
 
@@ -95,20 +95,20 @@ export function isError(answer: Record<string, unknown>): boolean {
  * that the engine's core rejects.
  * @param json the response as received
  */
-export function answerError(engine: string, json: string, redact: (text: string) => string): ProxyError {
+export function responseError(engine: string, json: string, redact: (text: string) => string): ProxyError {
   const text = redact(json)
-  const answer = parseJson(text)
-  const status = isRecord(answer) && isRecord(answer.error) ? Number(answer.error.code) : Number.NaN
-  if (status >= 400 && status < 500) return refusalError({ engine, status, text })
-  return saidBy(
+  const body = parseJson(text)
+  const status = isRecord(body) && isRecord(body.error) ? Number(body.error.code) : Number.NaN
+  if (status >= 400 && status < 500) return rejectionError({ engine, status, text })
+  return engineFailure(
     'engine_failed',
     `the engine at ${engine} failed`,
-    `: ${engineMessage(answer) ?? excerpt(text)}`,
+    `: ${engineMessage(body) ?? excerpt(text)}`,
   )
 }
 
 /** Returns an error with the proxy's message and the engine's text, of which logs contain only the former. */
-export function saidBy(code: ErrorCode, ours: string, theirs: string): ProxyError {
+export function engineFailure(code: ErrorCode, ours: string, theirs: string): ProxyError {
   return new ProxyError(code, ours + theirs, { logMessage: ours })
 }
 
@@ -136,9 +136,9 @@ function secondsUntil(retryAfter: string): number | undefined {
  */
 export function engineMessage(body: unknown): string | undefined {
   if (!isRecord(body)) return undefined
-  for (const said of [isRecord(body.error) ? body.error.message : body.error, body.message, body.detail]) {
-    if (typeof said === 'string') return said
-    if (said !== undefined && said !== null) return excerpt(JSON.stringify(said))
+  for (const value of [isRecord(body.error) ? body.error.message : body.error, body.message, body.detail]) {
+    if (typeof value === 'string') return value
+    if (value !== undefined && value !== null) return excerpt(JSON.stringify(value))
   }
   return undefined
 }

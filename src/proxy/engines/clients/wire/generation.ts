@@ -1,10 +1,10 @@
 import { ProxyError } from '../../../../base/errors.ts'
 import type { EventSink, GenerationEnd, GenerationEvent } from '../../../../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../../../protocol/canonical/request.ts'
-import { AnswerReader } from './answer-reader.ts'
+import { CompletionReader } from './completion-reader.ts'
 import type { EngineConnection } from './connection.ts'
 import type { BodyReader, EngineResponse } from './engine-response.ts'
-import { joinForNow } from './joined.ts'
+import { joinChunks } from './join-chunks.ts'
 import { sentPromptTokenIds, shownAlternatives, wantsLogprobs } from './request.ts'
 import { SseParser } from './sse.ts'
 
@@ -15,7 +15,7 @@ const DONE = /^\s*\[DONE\]\s*$/
  * engines respond completely although a stream was requested.
  * @throws as EngineClient.generate
  */
-export async function readAnswer(
+export async function readCompletion(
   connection: EngineConnection,
   request: GenerationRequest,
   response: EngineResponse,
@@ -23,7 +23,7 @@ export async function readAnswer(
 ): Promise<void> {
   const { promptLists: lists } = request
   const sent = sentPromptTokenIds(request)
-  const reader = new AnswerReader({
+  const reader = new CompletionReader({
     engine: connection.name,
     wantsLogprobs: wantsLogprobs(request),
     ...(request.record && { record: request.record }),
@@ -97,7 +97,7 @@ export async function readWith(
     return
   }
   const events: GenerationEvent[] = []
-  reader.read(joinForNow(await connection.pieces(response)), events, true)
+  reader.read(joinChunks(await connection.readChunks(response)), events, true)
   events.push(reader.end())
   await sink.write(events)
 }
@@ -109,8 +109,8 @@ class EventStreamReader implements BodyReader {
   readonly #reader: JsonReader
   readonly #sink: EventSink
 
-  constructor({ name, maxAnswerBytes }: EngineConnection, reader: JsonReader, sink: EventSink) {
-    this.#parser = new SseParser(name, maxAnswerBytes)
+  constructor({ name, maxResponseBytes }: EngineConnection, reader: JsonReader, sink: EventSink) {
+    this.#parser = new SseParser(name, maxResponseBytes)
     this.#reader = reader
     this.#sink = sink
   }

@@ -9,10 +9,10 @@ export async function getModels(connection: EngineConnection, signal: AbortSigna
   const text = await connection.query('/v1/models', signal).catch((thrown) => {
     throw healthFailure(thrown)
   })
-  const answer = parseJson(text)
-  if (isRecord(answer) && Array.isArray(answer.data)) return answer.data.filter(isRecord).flatMap(modelInfo)
-  const said = excerpt(connection.endpoint.redact(text))
-  throw new ProxyError('engine_failed', `the engine at ${connection.name} lists no models: ${said}`)
+  const body = parseJson(text)
+  if (isRecord(body) && Array.isArray(body.data)) return body.data.filter(isRecord).flatMap(modelInfo)
+  const detail = excerpt(connection.endpoint.redact(text))
+  throw new ProxyError('engine_failed', `the engine at ${connection.name} lists no models: ${detail}`)
 }
 
 function modelInfo({ id, max_model_len: maxModelLen, parent }: Record<string, unknown>): ModelInfo[] {

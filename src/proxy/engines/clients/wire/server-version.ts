@@ -5,7 +5,7 @@ import type { EngineConnection } from './connection.ts'
 export class ServerVersion {
   readonly #connection: EngineConnection
   readonly #paths: readonly string[]
-  #said: Promise<Record<string, unknown>> | undefined
+  #fields: Promise<Record<string, unknown>> | undefined
 
   /** @param paths routes that may return `version`; the first that exists is used */
   constructor(connection: EngineConnection, paths: readonly string[]) {
@@ -15,21 +15,21 @@ export class ServerVersion {
 
   /** Discards the version: another server may replace this one. */
   forget(): void {
-    this.#said = undefined
+    this.#fields = undefined
   }
 
   /** Returns the version with the other fields of the same response; empty if the server does not report it. */
-  async said(signal: AbortSignal): Promise<Record<string, unknown>> {
-    this.#said ??= this.#query(signal).catch((thrown) => {
-      this.#said = undefined
+  async fields(signal: AbortSignal): Promise<Record<string, unknown>> {
+    this.#fields ??= this.#query(signal).catch((thrown) => {
+      this.#fields = undefined
       throw thrown
     })
-    return await this.#said
+    return await this.#fields
   }
 
   /** Returns whether the server has this version or a newer one; false if its version is unknown. */
   async isSince(first: string, signal: AbortSignal): Promise<boolean> {
-    const { version } = await this.said(signal)
+    const { version } = await this.fields(signal)
     return typeof version === 'string' && isSince(version, first)
   }
 
@@ -42,17 +42,17 @@ export class ServerVersion {
     signal: AbortSignal,
   ): Promise<string | undefined> {
     if (!(await this.isSince(first, signal)) || (await this.isSince(tested, signal))) return undefined
-    const { version } = await this.said(signal)
+    const { version } = await this.fields(signal)
     return `it is ${program} ${version}, older than ${tested}, the oldest with which llm-proxy is tested: upgrade it`
   }
 
   async #query(signal: AbortSignal): Promise<Record<string, unknown>> {
     for (const path of this.#paths) {
-      const said = await this.#connection.query(path, signal).then(parseJson, () => {
+      const body = await this.#connection.query(path, signal).then(parseJson, () => {
         signal.throwIfAborted()
         return undefined
       })
-      if (isRecord(said) && typeof said.version === 'string') return said
+      if (isRecord(body) && typeof body.version === 'string') return body
     }
     return {}
   }

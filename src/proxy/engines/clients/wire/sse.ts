@@ -7,8 +7,8 @@
  * It works on bytes, because a read of the socket may end anywhere, even within a character. Only complete lines are
  * decoded, and long lines are returned as bytes: an engine's first event contains all ids of the prompt.
  */
-import { answerTooLarge } from './failures.ts'
-import { joinForNow, kept } from './joined.ts'
+import { responseTooLarge } from './failures.ts'
+import { joinChunks, kept } from './join-chunks.ts'
 
 const LF = 0x0a
 const CR = 0x0d
@@ -27,8 +27,8 @@ export class SseParser {
   readonly #engine: string
   readonly #maxBytes: number
   /** Chunks of an incomplete line. They are joined once, so that a long line does not take quadratic time. */
-  #pieces: Buffer[] = []
-  #pieceBytes = 0
+  #chunks: Buffer[] = []
+  #chunkBytes = 0
   #data: EventData | undefined
   /** Whether the last read ended with CR: an LF at the start of the next one belongs to it. */
   #afterCr = false
@@ -65,24 +65,24 @@ export class SseParser {
     }
     this.#afterCr = bytes[bytes.length - 1] === CR
     if (at < bytes.length) {
-      this.#pieces.push(bytes.subarray(at))
-      this.#pieceBytes += bytes.length - at
+      this.#chunks.push(bytes.subarray(at))
+      this.#chunkBytes += bytes.length - at
     }
     if (typeof this.#data === 'object') this.#data = kept(this.#data)
-    const held = this.#pieceBytes + (this.#data?.length ?? 0)
-    if (held > this.#maxBytes) throw answerTooLarge(this.#engine, this.#maxBytes)
+    const bufferedBytes = this.#chunkBytes + (this.#data?.length ?? 0)
+    if (bufferedBytes > this.#maxBytes) throw responseTooLarge(this.#engine, this.#maxBytes)
     return events
   }
 
   #endLine(bytes: Buffer, start: number, end: number, events: EventData[]): void {
-    if (this.#pieces.length === 0 && !this.#atStart) {
+    if (this.#chunks.length === 0 && !this.#atStart) {
       this.#readLine(bytes, start, end, events)
       return
     }
     // Only the first line of a chunk may have begun in an earlier one.
-    const line = joinForNow([...this.#pieces, bytes.subarray(start, end)])
-    this.#pieces = []
-    this.#pieceBytes = 0
+    const line = joinChunks([...this.#chunks, bytes.subarray(start, end)])
+    this.#chunks = []
+    this.#chunkBytes = 0
     const hasBom = this.#atStart && line[0] === 0xef && line[1] === 0xbb && line[2] === 0xbf
     this.#atStart = false
     this.#readLine(line, hasBom ? 3 : 0, line.length, events)

@@ -93,12 +93,12 @@ export function writtenAlternatives(
 export function promptObjects(rows: unknown, prompt: PromptIds | undefined): PromptTable | undefined {
   if (!Array.isArray(rows) || rows.length !== prompt?.length) return undefined
   const ids = prompt.whole()
-  const alternatives = rows.map((row, place) => {
+  const alternatives = rows.map((row, position) => {
     if (!isRecord(row)) return undefined
-    const alternatives = Object.entries(row).map(([id, said]): Alternative => {
-      return [Number(id), isRecord(said) ? numberOrNaN(said.logprob) : Number.NaN]
+    const alternatives = Object.entries(row).map(([id, entry]): Alternative => {
+      return [Number(id), isRecord(entry) ? numberOrNaN(entry.logprob) : Number.NaN]
     })
-    const isOwn = ([id]: Alternative) => id === ids[place]
+    const isOwn = ([id]: Alternative) => id === ids[position]
     return alternatives.sort((a, b) => Number(isOwn(b)) - Number(isOwn(a)) || b[1] - a[1])
   })
   return { ...tableOfAlternatives(alternatives), start: 0 }
@@ -160,11 +160,11 @@ function narrowed(numbers: Tensor): Tensor {
 export function versionSpans(spans: unknown): VersionSpan[] | undefined {
   if (!Array.isArray(spans)) return undefined
   const read = spans.map((span) => {
-    const said = isRecord(span) ? span : {}
+    const fields = isRecord(span) ? span : {}
     return {
-      version: readWeightVersion(said.version) ?? '',
-      start: Number(said.start),
-      end: Number(said.end),
+      version: readWeightVersion(fields.version) ?? '',
+      start: Number(fields.start),
+      end: Number(fields.end),
     }
   })
   return read.every(isSpan) ? read : undefined

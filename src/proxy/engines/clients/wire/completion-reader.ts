@@ -14,10 +14,10 @@ import type { TokenLogprob, Usage } from '../../../../protocol/canonical/message
 import type { CaptureOptions } from '../../../../protocol/token-data/kinds.ts'
 import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
 import { isTokenId } from '../../../../protocol/token-ids/token-ids.ts'
-import { addMessage } from './answer-message.ts'
-import { answerDetails } from './details/answer-details.ts'
-import { answerError, answerUnfinished, excerpt, isError, saidBy } from './failures.ts'
-import { type PromptIdParser, parseAnswer } from './parse-answer.ts'
+import { addMessage } from './add-message.ts'
+import { readTokenData } from './details/read-token-data.ts'
+import { engineFailure, excerpt, isError, responseError, unfinishedResponse } from './failures.ts'
+import { type PromptIdParser, parseResponse } from './parse-response.ts'
 import { sampledIds } from './sampled-ids.ts'
 import { ToolCallAssembler } from './tool-call-assembler.ts'
 import { firstWeightVersion, lastWeightVersion, readWeightVersion } from './weight-version.ts'
@@ -38,7 +38,7 @@ export interface ReaderOptions {
   redact(text: string): string
 }
 
-export interface AnswerOptions extends ReaderOptions {
+export interface CompletionReaderOptions extends ReaderOptions {
   /** Whether the agent requested tokens in the form `token_id:123`. */
   wantsIdsAsTokens: boolean
   /** The ids that were sent as the prompt: the engine sees them unchanged, even if it does not repeat them. */
@@ -59,8 +59,8 @@ const FAILURES: ReadonlyMap<string, string> = new Map([
   ['error', 'failed during its response'],
 ])
 
-export class AnswerReader {
-  readonly #options: AnswerOptions
+export class CompletionReader {
+  readonly #options: CompletionReaderOptions
   #started = false
   #finishReason: string | undefined
   #stopReason: string | number | null | undefined
@@ -73,7 +73,7 @@ export class AnswerReader {
   #skipped: string | undefined
   readonly #toolCalls = new ToolCallAssembler()
 
-  constructor(options: AnswerOptions) {
+  constructor(options: CompletionReaderOptions) {
     this.#options = options
   }
 
@@ -85,21 +85,21 @@ export class AnswerReader {
    *   of the client
    */
   read(json: string | Buffer, events: GenerationEvent[], isComplete = false): void {
-    const answer = this.#parse(json)
-    this.#noteRoot(answer)
-    if (!Array.isArray(answer.choices)) {
+    const response = this.#parse(json)
+    this.#noteRoot(response)
+    if (!Array.isArray(response.choices)) {
       this.#skip(json, isComplete)
       return
     }
     this.#skipped = undefined
-    const choice = firstChoice(answer.choices)
+    const choice = firstChoice(response.choices)
     // vLLM: at the root in chat, in the choice in completions; SGLang: in the choice in both.
-    const reported = answer.prompt_token_ids ?? choice?.prompt_token_ids
-    if (!this.#started) this.#start(answer, choice, events, isComplete, reported)
+    const reported = response.prompt_token_ids ?? choice?.prompt_token_ids
+    if (!this.#started) this.#start(response, choice, events, isComplete, reported)
     else this.#notePrompt(reported)
     if (choice === undefined) return
     this.#weightVersion = lastWeightVersion(choice) ?? this.#weightVersion
-    const delta = this.#delta(choice, answer)
+    const delta = this.#delta(choice, response)
     if (delta !== undefined) events.push(delta)
     if (typeof choice.finish_reason === 'string') {
       this.#finishReason = choice.finish_reason
@@ -116,8 +116,8 @@ export class AnswerReader {
   end(): GenerationEnd {
     const { engine } = this.#options
     if (this.#finishReason === undefined && this.#skipped !== undefined)
-      throw answerError(engine, this.#skipped, this.#options.redact)
-    if (this.#finishReason === undefined) throw answerUnfinished(engine)
+      throw responseError(engine, this.#skipped, this.#options.redact)
+    if (this.#finishReason === undefined) throw unfinishedResponse(engine)
     const failed = FAILURES.get(this.#finishReason)
     if (failed !== undefined) throw new ProxyError('engine_failed', `the engine at ${engine} ${failed}`)
     return {
@@ -132,15 +132,15 @@ export class AnswerReader {
 
   #parse(json: string | Buffer): Record<string, unknown> {
     const { engine, redact, readPrompt } = this.#options
-    let answer: unknown
+    let response: unknown
     try {
-      answer = parseAnswer(json, readPrompt)
+      response = parseResponse(json, readPrompt)
     } catch {
-      const said = excerpt(redact(json.toString()))
-      throw saidBy('engine_failed', `the engine at ${engine} did not respond with JSON`, `: ${said}`)
+      const text = excerpt(redact(json.toString()))
+      throw engineFailure('engine_failed', `the engine at ${engine} did not respond with JSON`, `: ${text}`)
     }
-    if (isRecord(answer) && !isError(answer)) return answer
-    throw answerError(engine, json.toString(), redact)
+    if (isRecord(response) && !isError(response)) return response
+    throw responseError(engine, json.toString(), redact)
   }
 
   /**
@@ -149,35 +149,35 @@ export class AnswerReader {
    */
   #skip(json: string | Buffer, isComplete: boolean): void {
     const { engine, redact } = this.#options
-    if (isComplete) throw answerError(engine, json.toString(), redact)
+    if (isComplete) throw responseError(engine, json.toString(), redact)
     this.#skipped = json.toString()
   }
 
-  #noteRoot(answer: Record<string, unknown>): void {
-    if (isRecord(answer.usage)) this.#usage = answer.usage as unknown as Usage
+  #noteRoot(response: Record<string, unknown>): void {
+    if (isRecord(response.usage)) this.#usage = response.usage as unknown as Usage
     // SGLang has it in `metadata`, gateways at the root; vLLM has spans in the choice, on one route.
     const version =
-      answer.weight_version ?? (isRecord(answer.metadata) ? answer.metadata.weight_version : undefined)
+      response.weight_version ?? (isRecord(response.metadata) ? response.metadata.weight_version : undefined)
     this.#weightVersion = readWeightVersion(version) ?? this.#weightVersion
   }
 
   #start(
-    answer: Record<string, unknown>,
+    response: Record<string, unknown>,
     choice: Record<string, unknown> | undefined,
     events: GenerationEvent[],
     isComplete: boolean,
     reported: unknown,
   ): void {
     this.#started = true
-    const places = [answer.metadata, choice].filter(isRecord)
-    const first = places.map((place) => firstWeightVersion(place, isComplete)).find(Boolean)
+    const holders = [response.metadata, choice].filter(isRecord)
+    const first = holders.map((holder) => firstWeightVersion(holder, isComplete)).find(Boolean)
     const weightVersion = first ?? (isComplete ? undefined : this.#weightVersion)
     const promptTokenIds = readIds(reported ?? this.#options.sentPromptTokenIds)
     this.#prompt = promptTokenIds
     events.push({
       type: 'start',
       engine: this.#options.engine,
-      model: typeof answer.model === 'string' ? answer.model : undefined,
+      model: typeof response.model === 'string' ? response.model : undefined,
       promptTokenIds,
       weightVersion,
     })
@@ -195,7 +195,7 @@ export class AnswerReader {
   }
 
   /** Converts a choice. @returns undefined if it contains neither text nor tokens */
-  #delta(choice: Record<string, unknown>, answer: Record<string, unknown>): GenerationDelta | undefined {
+  #delta(choice: Record<string, unknown>, response: Record<string, unknown>): GenerationDelta | undefined {
     const delta: GenerationDelta = { type: 'delta' }
     if (isRecord(choice.delta)) addMessage(delta, choice.delta, true, this.#toolCalls)
     else if (isRecord(choice.message)) addMessage(delta, choice.message, false, this.#toolCalls)
@@ -205,34 +205,36 @@ export class AnswerReader {
     // SGLang's complete chat responses use `response_token_ids` since 0.5.18.
     const ids = choice.token_ids ?? choice.response_token_ids
     if (Array.isArray(ids)) delta.tokenIds = sampledIds(ids)
-    if (this.#options.record) this.#addDetails(delta, choice, answer, entries)
+    if (this.#options.record) this.#addDetails(delta, choice, response, entries)
     return Object.keys(delta).length > 1 ? delta : undefined
   }
 
   #addDetails(
     delta: GenerationDelta,
     choice: Record<string, unknown>,
-    answer: Record<string, unknown>,
+    response: Record<string, unknown>,
     entries: readonly TokenLogprob[],
   ): void {
     const { record, expertsStart = 0 } = this.#options
     this.#tokens += delta.tokenIds?.length ?? 0
-    const said = { answer, choice, prompt: this.#prompt, tokens: this.#tokens, entries, expertsStart }
-    const details = answerDetails(record!, said)
+    const chunk = { response, choice, prompt: this.#prompt, tokens: this.#tokens, entries, expertsStart }
+    const details = readTokenData(record!, chunk)
     if (details) delta.details = details
   }
 
   /** Adds the logprobs of a choice. @returns the engine's entries, unchanged */
   #addLogprobs(delta: GenerationDelta, logprobs: Record<string, unknown>): readonly TokenLogprob[] {
-    const said = Array.isArray(logprobs.content) ? writtenEntries(logprobs.content) : legacyEntries(logprobs)
-    if (said.length === 0) return said
-    if (!said.every(isTokenEntry)) {
+    const reported = Array.isArray(logprobs.content)
+      ? writtenEntries(logprobs.content)
+      : legacyEntries(logprobs)
+    if (reported.length === 0) return reported
+    if (!reported.every(isTokenEntry)) {
       throw new ProxyError(
         'engine_failed',
         `the engine at ${this.#options.engine} responded with invalid logprobs`,
       )
     }
-    const entries = said.map(withNumber)
+    const entries = reported.map(withNumber)
     delta.logprobs = entries.map((entry) => entry.logprob)
     const recovered = recoverTokenIds(entries)
     if (recovered !== undefined) delta.tokenIds = recovered

@@ -16,7 +16,7 @@ import {
 } from './read.ts'
 
 export interface TokenDataResponse {
-  readonly answer: Record<string, unknown>
+  readonly response: Record<string, unknown>
   readonly choice: Record<string, unknown>
   /** The ids of the prompt, if known. */
   readonly prompt: PromptIds | undefined
@@ -29,10 +29,10 @@ export interface TokenDataResponse {
 }
 
 /** Reads the requested token data of a chunk. @returns undefined if it contains none */
-export function answerDetails(requested: CaptureOptions, said: TokenDataResponse): TokenData | undefined {
-  const { answer, choice, prompt, entries } = said
+export function readTokenData(requested: CaptureOptions, chunk: TokenDataResponse): TokenData | undefined {
+  const { response, choice, prompt, entries } = chunk
   const meta = isRecord(choice.meta_info) ? choice.meta_info : {}
-  const metadata = isRecord(answer.metadata) ? answer.metadata : {}
+  const metadata = isRecord(response.metadata) ? response.metadata : {}
   const versions = choice.weight_versions ?? meta.weight_versions ?? metadata.weight_versions
   const details: { [Kind in keyof TokenData]: TokenData[Kind] | undefined } = {
     ...(requested.samplingMask && readMask(choice, meta)),
@@ -40,8 +40,8 @@ export function answerDetails(requested: CaptureOptions, said: TokenDataResponse
     prompt_logprobs:
       requested.promptLogprobs === undefined
         ? undefined
-        : promptObjects(answer.prompt_logprobs ?? choice.prompt_logprobs, prompt),
-    routed_experts: requested.routedExperts ? readExperts(said, meta) : undefined,
+        : promptObjects(response.prompt_logprobs ?? choice.prompt_logprobs, prompt),
+    routed_experts: requested.routedExperts ? readExperts(chunk, meta) : undefined,
     weight_versions: requested.weightVersions ? versionSpans(versions) : undefined,
   }
   const known = Object.entries(details).filter(([, detail]) => detail !== undefined)
@@ -59,10 +59,10 @@ function topLogprobs(entries: readonly TokenLogprob[]) {
   return rows.some((row) => row !== undefined && row.length > 0) ? tableOfAlternatives(rows) : undefined
 }
 
-function readExperts({ answer, choice, prompt, tokens, expertsStart }: TokenDataResponse, meta: object) {
+function readExperts({ response, choice, prompt, tokens, expertsStart }: TokenDataResponse, meta: object) {
   if (prompt === undefined) return undefined
   const npy = expertsInNpy(choice.routed_experts, expertsStart, prompt.length + tokens)
   if (npy !== undefined) return npy
-  const said = isRecord(answer.sglext) ? answer.sglext : (meta as Record<string, unknown>)
-  return expertsInInt32(said.routed_experts, expertsStart, prompt.length + tokens)
+  const source = isRecord(response.sglext) ? response.sglext : (meta as Record<string, unknown>)
+  return expertsInInt32(source.routed_experts, expertsStart, prompt.length + tokens)
 }

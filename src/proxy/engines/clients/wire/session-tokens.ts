@@ -12,7 +12,7 @@ const TOKEN = 'x-session-token'
 const MAX_SESSIONS = 10_000
 
 /** Returns the session's name. A sub-agent has its own conversation, and therefore its own prefix and name. */
-export function nameOfSession({ sessionId, subagent }: RequestSession): string {
+export function getSessionName({ sessionId, subagent }: RequestSession): string {
   return subagent === undefined ? sessionId : `${sessionId}/subagent:${subagent}`
 }
 
@@ -26,26 +26,26 @@ export class SessionTokens {
     this.#names = names
   }
 
-  of(call: RequestSession): Record<string, string> {
+  getHeaders(request: RequestSession): Record<string, string> {
     const headers: Record<string, string> = {}
     for (const name of this.#names) {
-      headers[name] = asHeader(nameOfSession(call))
+      headers[name] = asHeader(getSessionName(request))
       // Dynamo expects both headers (its `docs/agents/session-ids.md`).
-      if (call.subagent !== undefined && /^x-dynamo-session-id$/i.test(name))
-        headers['X-Dynamo-Parent-Session-ID'] = asHeader(call.sessionId)
+      if (request.subagent !== undefined && /^x-dynamo-session-id$/i.test(name))
+        headers['X-Dynamo-Parent-Session-ID'] = asHeader(request.sessionId)
     }
-    const token = this.#tokens.get(call.sessionId)?.get(nameOfSession(call))
+    const token = this.#tokens.get(request.sessionId)?.get(getSessionName(request))
     return token === undefined ? headers : { ...headers, [TOKEN]: token }
   }
 
   /** Stores the token of a response. @param headers of the response */
-  hear(call: RequestSession, headers: Record<string, string | string[] | undefined>): void {
+  storeToken(request: RequestSession, headers: Record<string, string | string[] | undefined>): void {
     const token = headers[TOKEN]
     if (typeof token !== 'string' || this.#names.length === 0) return
-    const tokens = this.#tokens.get(call.sessionId) ?? new Map<string, string>()
-    tokens.set(nameOfSession(call), token)
-    this.#tokens.delete(call.sessionId)
-    this.#tokens.set(call.sessionId, tokens)
+    const tokens = this.#tokens.get(request.sessionId) ?? new Map<string, string>()
+    tokens.set(getSessionName(request), token)
+    this.#tokens.delete(request.sessionId)
+    this.#tokens.set(request.sessionId, tokens)
     if (this.#tokens.size > MAX_SESSIONS) this.#tokens.delete(this.#tokens.keys().next().value!)
   }
 

@@ -10,13 +10,13 @@ let scratch = Buffer.allocUnsafeSlow(64 * 1024)
  * Joins chunks for immediate reading: the result is valid until the next call of this function, for any response. The
  * chunks are detached.
  */
-export function joinForNow(pieces: readonly Buffer[]): Buffer {
-  if (pieces.length === 1) return pieces[0]!
-  const length = pieces.reduce((sum, piece) => sum + piece.length, 0)
+export function joinChunks(chunks: readonly Buffer[]): Buffer {
+  if (chunks.length === 1) return chunks[0]!
+  const length = chunks.reduce((sum, chunk) => sum + chunk.length, 0)
   const joined = length > MAX_BYTES ? Buffer.allocUnsafeSlow(length) : getScratchBuffer(length)
   let at = 0
-  for (const piece of pieces) at += piece.copy(joined, at)
-  for (const piece of pieces) detachBuffer(piece)
+  for (const chunk of chunks) at += chunk.copy(joined, at)
+  for (const chunk of chunks) detachBuffer(chunk)
   return joined
 }
 

@@ -1,11 +1,11 @@
 import fc from 'fast-check'
 import t from 'tap'
 import { PromptIds } from '../../../../../../src/protocol/token-ids/prompt-ids.ts'
-import { parseAnswer } from '../../../../../../src/proxy/engines/clients/wire/parse-answer.ts'
+import { parseResponse } from '../../../../../../src/proxy/engines/clients/wire/parse-response.ts'
 
 /** What was taken out of the text as ids is a list again. */
 function parse(json: string): unknown {
-  return plain(parseAnswer(Buffer.from(json)))
+  return plain(parseResponse(Buffer.from(json)))
 }
 
 function plain(value: unknown): unknown {
@@ -17,16 +17,16 @@ function plain(value: unknown): unknown {
 
 t.test("a prompt's ids are read from the bytes", (t) => {
   const ids = [0, 7, 10, 151_645, 999_999_999]
-  const atRoot = parseAnswer(Buffer.from(JSON.stringify({ choices: [], prompt_token_ids: ids })))
+  const atRoot = parseResponse(Buffer.from(JSON.stringify({ choices: [], prompt_token_ids: ids })))
   t.same(atRoot, { choices: [], prompt_token_ids: PromptIds.from(ids) })
   const choice = { index: 0, text: 'é', prompt_token_ids: ids }
-  const onChoice = parseAnswer(Buffer.from(JSON.stringify({ choices: [choice], prompt_token_ids: null })))
+  const onChoice = parseResponse(Buffer.from(JSON.stringify({ choices: [choice], prompt_token_ids: null })))
   t.same(onChoice, {
     choices: [{ ...choice, prompt_token_ids: PromptIds.from(ids) }],
     prompt_token_ids: null,
   })
   const many = Array.from({ length: 300_000 }, (_, place) => (place * 7919) % 200_000)
-  t.same(parseAnswer(Buffer.from(JSON.stringify({ prompt_token_ids: many }))), {
+  t.same(parseResponse(Buffer.from(JSON.stringify({ prompt_token_ids: many }))), {
     prompt_token_ids: PromptIds.from(many),
   })
   t.end()
@@ -75,7 +75,7 @@ t.test('what is no JSON is refused', (t) => {
     '{"a":"b"prompt_token_ids":[1]}',
     '{"a":b"prompt_token_ids":[1]}',
   ]
-  for (const text of texts) t.throws(() => parseAnswer(Buffer.from(text)), SyntaxError, text)
+  for (const text of texts) t.throws(() => parseResponse(Buffer.from(text)), SyntaxError, text)
   t.end()
 })
 

@@ -10,7 +10,7 @@ import { readIds } from '../../../../protocol/token-ids/token-ids-json.ts'
 
 const KEY = Buffer.from('"prompt_token_ids":[')
 /** A placeholder for the list in the JSON, which no engine can guess. */
-const STAND_IN = randomUUID()
+const PLACEHOLDER = randomUUID()
 const [LIST_END, BACKSLASH] = [0x5d, 0x5c]
 
 /** A parser of comma-separated ids in a byte range; it returns undefined for any other content. */
@@ -22,7 +22,7 @@ export type PromptIdParser = (bytes: Buffer, start: number, end: number) => Prom
  * @returns as `JSON.parse`, but `prompt_token_ids`, at the root or in a choice, may be {@link PromptIds}
  * @throws SyntaxError
  */
-export function parseAnswer(json: string | Buffer, read: PromptIdParser = readAnew): unknown {
+export function parseResponse(json: string | Buffer, read: PromptIdParser = readUncached): unknown {
   const lifted = typeof json === 'string' ? undefined : liftIds(json, read)
   return (lifted && withIds(lifted)) ?? JSON.parse(json.toString())
 }
@@ -44,21 +44,26 @@ function liftIds(json: Buffer, read: PromptIdParser): IdLists | undefined {
   const end = json.indexOf(LIST_END, start)
   const ids = end === -1 ? undefined : read(json, start, end)
   if (ids === undefined) return undefined
-  return { json: `${json.toString('utf8', 0, start - 1)}"${STAND_IN}"${json.toString('utf8', end + 1)}`, ids }
+  return {
+    json: `${json.toString('utf8', 0, start - 1)}"${PLACEHOLDER}"${json.toString('utf8', end + 1)}`,
+    ids,
+  }
 }
 
 /** Inserts the ids. @returns undefined if the list was at a location that readers of responses ignore */
 function withIds({ json, ids }: IdLists): unknown {
-  const answer: unknown = JSON.parse(json)
-  if (!isRecord(answer)) return undefined
-  const choices: unknown[] = Array.isArray(answer.choices) ? answer.choices : []
-  const holder = [answer, ...choices].filter(isRecord).find((place) => place.prompt_token_ids === STAND_IN)
+  const response: unknown = JSON.parse(json)
+  if (!isRecord(response)) return undefined
+  const choices: unknown[] = Array.isArray(response.choices) ? response.choices : []
+  const holder = [response, ...choices]
+    .filter(isRecord)
+    .find((object) => object.prompt_token_ids === PLACEHOLDER)
   if (holder === undefined) return undefined
   holder.prompt_token_ids = ids
-  return answer
+  return response
 }
 
-const readAnew: PromptIdParser = (bytes, start, end) => {
+const readUncached: PromptIdParser = (bytes, start, end) => {
   const ids = readIds(bytes, start, end)
   return ids && new PromptIds(ids)
 }

@@ -1,9 +1,5 @@
 import { isRecord } from '../../../../base/json.ts'
-import {
-  COMPARED_CHATS,
-  type TokenizerAnswer,
-  type TokenizerQuestion,
-} from '../../port/expected-tokenizer.ts'
+import { COMPARED_CHATS, type TokenizerQuestion, type TokenizerReply } from '../../port/expected-tokenizer.ts'
 import type { EngineConnection } from './connection.ts'
 
 /** The time limit for a query; a busy engine is queried again at the next check. */
@@ -13,7 +9,7 @@ const READING_MS = 3_000
 export interface IdReading {
   path: string
   body(ids: readonly number[], model: string | undefined): string
-  textsIn(answer: unknown, ids: readonly number[]): (string | undefined)[] | undefined
+  textsIn(response: unknown, ids: readonly number[]): (string | undefined)[] | undefined
 }
 
 /**
@@ -21,10 +17,10 @@ export interface IdReading {
  * server without that route scores ids, and returns their texts with their logprobs. Queried once, and again after the
  * server was unreachable: another one may have replaced it.
  */
-export class TokenizerAnswers {
+export class RemoteTokenizer {
   readonly #connection: EngineConnection
   readonly #reading: IdReading
-  #known: TokenizerAnswer | undefined
+  #known: TokenizerReply | undefined
 
   constructor(connection: EngineConnection, reading: IdReading) {
     this.#connection = connection
@@ -35,11 +31,11 @@ export class TokenizerAnswers {
     this.#known = undefined
   }
 
-  async of(
+  async query(
     question: TokenizerQuestion | undefined,
     model: string | undefined,
     signal: AbortSignal,
-  ): Promise<TokenizerAnswer> {
+  ): Promise<TokenizerReply> {
     if (question === undefined) return {}
     if (this.#known !== undefined) return this.#known
     const textIds = await this.#tokenize({ model, prompt: question.text, add_special_tokens: false }, signal)
@@ -56,8 +52,8 @@ export class TokenizerAnswers {
 
   /** Returns the ids; undefined if the server does not report them. */
   async #tokenize(body: object, signal: AbortSignal): Promise<number[] | undefined> {
-    const said = await this.#connection.queryIfSupported('/tokenize', signal, JSON.stringify(body))
-    const tokens = isRecord(said) ? said.tokens : undefined
+    const response = await this.#connection.queryIfSupported('/tokenize', signal, JSON.stringify(body))
+    const tokens = isRecord(response) ? response.tokens : undefined
     return Array.isArray(tokens) && tokens.every(Number.isInteger) ? (tokens as number[]) : undefined
   }
 
@@ -65,7 +61,7 @@ export class TokenizerAnswers {
     ids: readonly number[] | undefined,
     model: string | undefined,
     signal: AbortSignal,
-  ): Promise<TokenizerAnswer> {
+  ): Promise<TokenizerReply> {
     if (ids === undefined) {
       this.#known = {}
       return this.#known
@@ -74,8 +70,8 @@ export class TokenizerAnswers {
     try {
       const { path, body, textsIn } = this.#reading
       const either = AbortSignal.any([signal, limit])
-      const said = await this.#connection.queryIfSupported(path, either, body(ids, model))
-      const idTexts = textsIn(said, ids)
+      const response = await this.#connection.queryIfSupported(path, either, body(ids, model))
+      const idTexts = textsIn(response, ids)
       this.#known = idTexts === undefined ? {} : { idTexts }
       return this.#known
     } catch (thrown) {

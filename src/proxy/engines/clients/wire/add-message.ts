@@ -27,11 +27,11 @@ export function addMessage(
   if (typeof reasoning === 'string' && reasoning !== '') delta.reasoning = reasoning
   if (typeof message.refusal === 'string' && message.refusal !== '') delta.refusal = message.refusal
   if (Array.isArray(message.tool_calls) && message.tool_calls.length > 0) {
-    const pieces = message.tool_calls.filter(isRecord)
+    const entries = message.tool_calls.filter(isRecord)
     // In a complete message each entry is a tool call, though a model that generates ids may repeat one.
-    delta.toolCalls = pieces.map((piece, place) => {
-      const read = toolCallPiece(piece)
-      return streamed ? toolCalls.assign(read) : { ...read, index: place }
+    delta.toolCalls = entries.map((entry, index) => {
+      const read = toToolCallPiece(entry)
+      return streamed ? toolCalls.assign(read) : { ...read, index }
     })
   }
   for (const field in message) {
@@ -53,19 +53,19 @@ function toParts(content: unknown): MessageParts {
   if (typeof content === 'string') return { content }
   if (!Array.isArray(content)) return {}
   const parts = content.filter(isRecord)
-  const said = parts.flatMap(({ text }) => (typeof text === 'string' ? [text] : []))
-  const thought = parts.flatMap(({ thinking }) => toParts(thinking).content ?? [])
+  const texts = parts.flatMap(({ text }) => (typeof text === 'string' ? [text] : []))
+  const thoughts = parts.flatMap(({ thinking }) => toParts(thinking).content ?? [])
   return {
-    ...(said.length > 0 && { content: said.join('') }),
-    ...(thought.length > 0 && { thinking: thought.join('') }),
+    ...(texts.length > 0 && { content: texts.join('') }),
+    ...(thoughts.length > 0 && { thinking: thoughts.join('') }),
   }
 }
 
 /** Converts an entry. Some engines omit the index, and omit fields that a chunk lacks or set them to null. */
-function toolCallPiece(piece: Record<string, unknown>): ToolCallPiece {
-  const { index, function: called } = piece
+function toToolCallPiece(entry: Record<string, unknown>): ToolCallPiece {
+  const { index, function: called } = entry
   const { name, arguments: args } = isRecord(called) ? called : {}
-  const id = readText(piece.id)
+  const id = readText(entry.id)
   const text = argumentsText(args)
   return {
     index: typeof index === 'number' ? index : undefined,

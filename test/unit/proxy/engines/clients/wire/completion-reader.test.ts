@@ -3,12 +3,12 @@ import { CompletionBuilder } from '../../../../../../src/protocol/canonical/comp
 import type { GenerationEvent } from '../../../../../../src/protocol/canonical/events.ts'
 import { PromptIds } from '../../../../../../src/protocol/token-ids/prompt-ids.ts'
 import {
-  type AnswerOptions,
-  AnswerReader,
-} from '../../../../../../src/proxy/engines/clients/wire/answer-reader.ts'
+  CompletionReader,
+  type CompletionReaderOptions,
+} from '../../../../../../src/proxy/engines/clients/wire/completion-reader.ts'
 
-function readerFor(options: Partial<AnswerOptions> = {}): AnswerReader {
-  return new AnswerReader({
+function readerFor(options: Partial<CompletionReaderOptions> = {}): CompletionReader {
+  return new CompletionReader({
     engine: 'http://gpu-1',
     wantsLogprobs: false,
     wantsIdsAsTokens: false,
@@ -18,7 +18,7 @@ function readerFor(options: Partial<AnswerOptions> = {}): AnswerReader {
   })
 }
 
-function read(answers: object[], options: Partial<AnswerOptions> = {}): GenerationEvent[] {
+function read(answers: object[], options: Partial<CompletionReaderOptions> = {}): GenerationEvent[] {
   const reader = readerFor(options)
   const events: GenerationEvent[] = []
   for (const answer of answers) reader.read(JSON.stringify(answer), events)
@@ -35,7 +35,7 @@ const entry = (token: string, logprob: number) => ({
   top_logprobs: [],
 })
 /** The deltas of a stream. */
-const deltas = (answers: object[], options: Partial<AnswerOptions> = {}) =>
+const deltas = (answers: object[], options: Partial<CompletionReaderOptions> = {}) =>
   read([...answers, stop], options).filter((event) => event.type === 'delta')
 
 t.test('a start names the model only if the engine does, as text', (t) => {
@@ -165,7 +165,7 @@ t.test('a text completion has its prompt ids on the choice and its logprobs in l
 })
 
 t.test('prompt ids', (t) => {
-  const promptIds = (answer: object, options: Partial<AnswerOptions> = {}) => {
+  const promptIds = (answer: object, options: Partial<CompletionReaderOptions> = {}) => {
     const start = read([answer, stop], options)[0]
     return start?.type === 'start' ? start.promptTokenIds : undefined
   }
@@ -186,7 +186,7 @@ t.test('prompt ids', (t) => {
 })
 
 t.test('prompt ids of a later chunk become those of the completion, and broken ones leave none', (t) => {
-  const promptOf = (later: unknown, options: Partial<AnswerOptions> = {}) => {
+  const promptOf = (later: unknown, options: Partial<CompletionReaderOptions> = {}) => {
     const fold = new CompletionBuilder()
     const first = chunk({ role: 'assistant', content: '' })
     const second = chunk({ content: 'a' }, { token_ids: [7], prompt_token_ids: later })
@@ -554,7 +554,7 @@ t.test('experts of a call that asked for no part of them are those of all tokens
     prompt_token_ids: [1, 2],
     sglext: { routed_experts },
   }
-  const experts = (options: Partial<AnswerOptions>) =>
+  const experts = (options: Partial<CompletionReaderOptions>) =>
     deltas([answer], { record: { routedExperts: true }, ...options })[0]!.details?.routed_experts
   t.match(experts({}), { start: 0, experts: { shape: [3, 1] } })
   t.equal(experts({ expertsStart: 1 }), undefined, 'not as many as were asked for')
