@@ -80,7 +80,7 @@ async function openRelay(
     logger,
     tokenizer,
     watch: metrics.dispatch,
-    callTimeoutMs: config.relayTimeoutMs,
+    requestTimeoutMs: config.relayTimeoutMs,
     graceMs: config.workerGraceMs,
     heartbeatMs: config.heartbeatIntervalMs,
     v1MaxConcurrency: config.maxConcurrency,

@@ -59,7 +59,7 @@ interface InferenceWorkerEvents {
 /** Configuration errors that prevent the worker from serving, keyed by the close code of the connection. */
 const MISTAKES: Readonly<Record<number, string>> = {
   [CLOSE.notRelayMode]:
-    'the proxy is not in relay mode, so that no call will ever come: start it with --mode relay, or name another one',
+    'the proxy is not in relay mode, so that no request will arrive: start it with --mode relay, or connect to another one',
 }
 
 /** Interval at which the worker checks for status changes to report. */

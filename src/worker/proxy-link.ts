@@ -67,7 +67,7 @@ interface ProxyLinkOptions
 export class ProxyLink {
   readonly #options: ProxyLinkOptions
   readonly #stopping = new AbortController()
-  readonly #calls = new Map<string, WorkerRequestState>()
+  readonly #requests = new Map<string, WorkerRequestState>()
   readonly #memory: ProxyCache
   /** Distinguishes proxies that use the same ids. */
   readonly #proxy: string
@@ -77,7 +77,7 @@ export class ProxyLink {
   #refusals = 0
   #ack: WorkerHelloAckV2 | undefined
   /** Resolves when the state of the engines has been refreshed after the ack. */
-  #engineAnswers: Promise<void> = Promise.resolve()
+  #engineCheck: Promise<void> = Promise.resolve()
   #cancelGrace: (() => void) | undefined
   #cancelAlive: (() => void) | undefined
   /** Resolves the promise of {@link drain}; undefined: it was not called, or was reverted. */
@@ -180,7 +180,7 @@ export class ProxyLink {
       ...(unavailable && { unavailable }),
       ...(text_ids && { text_ids }),
       epoch,
-      requests: [...this.#calls.keys()],
+      requests: [...this.#requests.keys()],
     }
   }
 
@@ -203,32 +203,32 @@ export class ProxyLink {
     this.#transition(this.#drained ? 'draining' : 'serving')
     this.#ack = ack
     // While the worker was disconnected, the weights may have changed: earlier reports are out of date.
-    this.#engineAnswers = this.#options.backend.refresh().then(() => this.sendStatus())
-    const received = new Map(ack.requests.map((call) => [call.request_id, call.received]))
-    for (const call of [...this.#calls.values()]) {
-      const last = received.get(call.requestId)
+    this.#engineCheck = this.#options.backend.refresh().then(() => this.sendStatus())
+    const received = new Map(ack.requests.map((state) => [state.request_id, state.received]))
+    for (const state of [...this.#requests.values()]) {
+      const last = received.get(state.requestId)
       if (last === undefined) {
-        this.#abandon(call, 'the proxy does not know this call any more')
+        this.#abandon(state, 'the proxy does not know this request any more')
         continue
       }
-      for (const text of call.after(last)) this.#connection?.send(text)
-      call.setWindow(ack.window_bytes)
+      for (const text of state.after(last)) this.#connection?.send(text)
+      state.setWindow(ack.window_bytes)
     }
     this.sendStatus()
-    if (ack.alive_ms !== undefined) this.#tellAlive(ack.alive_ms)
+    if (ack.alive_ms !== undefined) this.#reportAlive(ack.alive_ms)
   }
 
   /**
    * Reports running requests periodically. A response that is not streamed may send nothing for minutes, which the
    * proxy cannot distinguish from a lost request.
    */
-  #tellAlive(everyMs: number): void {
+  #reportAlive(everyMs: number): void {
     this.#cancelAlive?.()
     this.#cancelAlive = this.#options.clock.after(everyMs, () => {
-      const running = [...this.#calls.values()].filter((call) => !call.hasEnded)
-      const frame = { type: 'calls_alive', request_ids: running.map((call) => call.requestId) } as const
+      const running = [...this.#requests.values()].filter((state) => !state.hasEnded)
+      const frame = { type: 'calls_alive', request_ids: running.map((state) => state.requestId) } as const
       if (running.length > 0) this.#send(JSON.stringify(frame satisfies CallsAlive))
-      this.#tellAlive(everyMs)
+      this.#reportAlive(everyMs)
     })
   }
 
@@ -244,11 +244,11 @@ export class ProxyLink {
     const graceMs = this.#ack.grace_ms
     this.#ack = undefined
     if (code === CLOSE.goingAway && reason === PROXY_SHUTS_DOWN) {
-      this.#abandonAll('the proxy has shut down, and has failed this call')
+      this.#abandonAll('the proxy has shut down, and has failed this request')
       return
     }
     this.#cancelGrace = this.#options.clock.after(graceMs, () => {
-      if (this.#calls.size > 0) this.#drained?.resolve(false)
+      if (this.#requests.size > 0) this.#drained?.resolve(false)
       this.#abandonAll(`the connection to the proxy was lost for ${graceMs} ms`)
     })
   }
@@ -258,40 +258,40 @@ export class ProxyLink {
     else if (frames.ack.passes(frame)) this.#acknowledge(frame.request_id, frame.seq)
     else if (frames.cancel.passes(frame)) this.#cancel(frame.request_id)
     else if (frames.sessionEnd.passes(frame)) this.#endSession(frame.session_id)
-    else if (frames.workerStatusRequest.passes(frame)) void this.#answerStatus(frame.seq)
+    else if (frames.workerStatusRequest.passes(frame)) void this.#reportStatus(frame.seq)
     else if (frame.type !== 'pong') this.#reportUnreadable(frame)
   }
 
   /** Starts a request. A request that is already known was sent again after a reconnect and is being served. */
   #begin(frame: CompletionRequestV2, json?: FrameJson): void {
-    if (this.#calls.has(frame.request_id) || !this.#ack) return
-    const call = new WorkerRequestState(frame.request_id, this.#ack.window_bytes)
-    this.#calls.set(frame.request_id, call)
+    if (this.#requests.has(frame.request_id) || !this.#ack) return
+    const state = new WorkerRequestState(frame.request_id, this.#ack.window_bytes)
+    this.#requests.set(frame.request_id, state)
     if (this.#state !== 'serving')
-      this.#fail(call, new ProxyError('shutting_down', 'the worker is shutting down'))
-    else void this.#serve(call, frame, json)
+      this.#fail(state, new ProxyError('shutting_down', 'the worker is shutting down'))
+    else void this.#serve(state, frame, json)
   }
 
   /** Serves a request. Never rejects: an error becomes the last frame. */
-  async #serve(call: WorkerRequestState, frame: CompletionRequestV2, json?: FrameJson): Promise<void> {
+  async #serve(state: WorkerRequestState, frame: CompletionRequestV2, json?: FrameJson): Promise<void> {
     let lease: Lease | undefined
     try {
       const { prompt_base: name = '', prompt_shared: shared } = frame
       const base = shared === undefined ? undefined : this.#memory.getPrompt(name, shared)
       if (shared !== undefined && base === undefined)
-        return this.#send(call.end(createPromptForgottenFrame(call.requestId)))
+        return this.#send(state.end(createPromptForgottenFrame(state.requestId)))
       const promptLists = this.#memory.getPromptLists(frame.session_id)
       const request = { ...readRequest(frame, json, base), promptLists }
-      await this.#engineAnswers
-      const slot = { callId: `${this.#proxy} ${call.requestId}`, sessionId: frame.session_id }
-      lease = await this.#options.slots.acquire(slot, call.signal)
-      await this.#relay(call, request, this.#findPromptBase(frame, request))
+      await this.#engineCheck
+      const slot = { requestId: `${this.#proxy} ${state.requestId}`, sessionId: frame.session_id }
+      lease = await this.#options.slots.acquire(slot, state.signal)
+      await this.#relay(state, request, this.#findPromptBase(frame, request))
     } catch (thrown) {
-      if (call.signal.aborted || call.hasEnded) return
+      if (state.signal.aborted || state.hasEnded) return
       const error = toProxyError(thrown)
       if (error.code === 'internal')
-        logEvent(this.#options.logger, 'worker_request_failed', { request_id: call.requestId, err: thrown })
-      this.#fail(call, error)
+        logEvent(this.#options.logger, 'worker_request_failed', { request_id: state.requestId, err: thrown })
+      this.#fail(state, error)
     } finally {
       lease?.release()
       // The dispatcher of slots has one member, so session affinity is not needed.
@@ -301,26 +301,26 @@ export class ProxyLink {
 
   /** Forwards the engine's events as frames, at the rate at which the proxy accepts them. */
   async #relay(
-    call: WorkerRequestState,
+    state: WorkerRequestState,
     request: GenerationRequest,
     promptBase: PromptIds | undefined,
   ): Promise<void> {
     const write = (batch: readonly GenerationEvent[]) => {
-      const chunk = createChunkFrame(call.requestId, batch, promptBase)
+      const chunk = createChunkFrame(state.requestId, batch, promptBase)
       const [first] = batch
       if (first?.type === 'start' && first.promptTokenIds)
         this.#memory.sentPrompt(request, first.promptTokenIds)
-      if (chunk) this.#send(call.add(chunk))
+      if (chunk) this.#send(state.add(chunk))
       const last = batch.at(-1)
-      const room = call.room()
+      const room = state.room()
       if (last?.type !== 'end') return room
-      const end = () => this.#send(call.end(createResponseFrame(call.requestId, last)))
+      const end = () => this.#send(state.end(createResponseFrame(state.requestId, last)))
       if (room !== undefined) return room.then(end)
       end()
       return undefined
     }
-    await this.#options.backend.generate(request, { write }, call.signal)
-    if (!call.hasEnded)
+    await this.#options.backend.generate(request, { write }, state.signal)
+    if (!state.hasEnded)
       throw new ProxyError('engine_lost', 'the engine ended its response without a finish reason')
   }
 
@@ -332,8 +332,8 @@ export class ProxyLink {
     return this.#memory.getPrompt(frame.prompt_base)
   }
 
-  #fail(call: WorkerRequestState, error: ProxyError): void {
-    this.#send(call.end(createFailureFrame(call.requestId, error)))
+  #fail(state: WorkerRequestState, error: ProxyError): void {
+    this.#send(state.end(createFailureFrame(state.requestId, error)))
   }
 
   #endSession(sessionId: string): void {
@@ -341,38 +341,38 @@ export class ProxyLink {
     this.#options.backend.releaseSession(sessionId)
   }
 
-  async #answerStatus(seq: number): Promise<void> {
+  async #reportStatus(seq: number): Promise<void> {
     await this.#options.backend.refresh()
     this.sendStatus(seq)
   }
 
   #acknowledge(requestId: string, seq: number): void {
-    const call = this.#calls.get(requestId)
-    call?.acknowledge(seq)
-    if (call?.isDelivered) this.#forget(call)
+    const state = this.#requests.get(requestId)
+    state?.acknowledge(seq)
+    if (state?.isDelivered) this.#forget(state)
   }
 
   #cancel(requestId: string): void {
-    const call = this.#calls.get(requestId)
-    if (call) this.#abandon(call, 'the proxy cancelled this call')
+    const state = this.#requests.get(requestId)
+    if (state) this.#abandon(state, 'the proxy cancelled this request')
   }
 
   #abandonAll(why: string): void {
-    for (const call of [...this.#calls.values()]) this.#abandon(call, why)
+    for (const state of [...this.#requests.values()]) this.#abandon(state, why)
   }
 
-  #abandon(call: WorkerRequestState, why: string): void {
-    this.#forget(call)
-    call.abort(new ProxyError('turn_cancelled', why))
+  #abandon(state: WorkerRequestState, why: string): void {
+    this.#forget(state)
+    state.abort(new ProxyError('turn_cancelled', why))
   }
 
-  #forget(call: WorkerRequestState): void {
-    this.#calls.delete(call.requestId)
+  #forget(state: WorkerRequestState): void {
+    this.#requests.delete(state.requestId)
     this.#checkDrained()
   }
 
   #checkDrained(): void {
-    if (this.#calls.size === 0) this.#drained?.resolve(true)
+    if (this.#requests.size === 0) this.#drained?.resolve(true)
   }
 
   /**
@@ -393,14 +393,14 @@ export class ProxyLink {
   #reportUnreadable(frame: Frame): void {
     const { type, request_id: requestId } = frame
     const isRequest = type === 'completion_request' && typeof requestId === 'string'
-    if (!isRequest || this.#calls.has(requestId) || !this.#ack) {
+    if (!isRequest || this.#requests.has(requestId) || !this.#ack) {
       const id = typeof requestId === 'string' ? requestId : undefined
       logEvent(this.#options.logger, 'proxy_frame_ignored', { frame: type.slice(0, 40), request_id: id })
       return
     }
-    const call = new WorkerRequestState(requestId, this.#ack.window_bytes)
-    this.#calls.set(requestId, call)
-    this.#fail(call, new ProxyError('invalid_request', `bad request: ${frames.requestV2.explain(frame)}`))
+    const state = new WorkerRequestState(requestId, this.#ack.window_bytes)
+    this.#requests.set(requestId, state)
+    this.#fail(state, new ProxyError('invalid_request', `bad request: ${frames.requestV2.explain(frame)}`))
   }
 }
 

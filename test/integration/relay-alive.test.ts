@@ -16,7 +16,7 @@ const TIMEOUT_MS = 300_000
 /** A relay whose time a test moves; heartbeats are none of its business. */
 async function relayWithClock(t: Test) {
   const clock = new FakeClock()
-  return { clock, ...(await relayServerFor(t, { clock, callTimeoutMs: TIMEOUT_MS, heartbeatMs: 1e9 })) }
+  return { clock, ...(await relayServerFor(t, { clock, requestTimeoutMs: TIMEOUT_MS, heartbeatMs: 1e9 })) }
 }
 
 /** A worker with no healthy engine gets no calls. */

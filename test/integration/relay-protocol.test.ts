@@ -274,7 +274,7 @@ t.test('a call that the worker has forgotten is lost', async (t) => {
 t.test(
   'a reader that does not take its answer stops its worker at the window, and no other call',
   async (t) => {
-    const { url, backend } = await relayServerFor(t, { windowBytes: 1_000, callTimeoutMs: 300 })
+    const { url, backend } = await relayServerFor(t, { windowBytes: 1_000, requestTimeoutMs: 300 })
     const worker = await RawWorker.hello(url)
     const slow = pull(backend, chatRequest('slow'), new AbortController().signal)[Symbol.asyncIterator]()
     const first = slow.next()
@@ -316,7 +316,7 @@ t.test('a worker that sends more than the window fails that call', async (t) => 
 })
 
 t.test('a version-2 worker may be busy with a call for long, as long as it sends', async (t) => {
-  const { url, backend } = await relayServerFor(t, { callTimeoutMs: 1_000 })
+  const { url, backend } = await relayServerFor(t, { requestTimeoutMs: 1_000 })
   const worker = await RawWorker.hello(url)
   const text = eventsOf(backend, chatRequest('x')).then(textOf)
   const { request_id: id } = await worker.next('completion_request')

@@ -127,7 +127,7 @@ t.test("a version-1 error is the call's error, and the worker goes on", async (t
 })
 
 t.test('a version-1 worker that takes longer than the relay timeout fails its call with 504', async (t) => {
-  const { url, backend } = await relayServerFor(t, { callTimeoutMs: 50 })
+  const { url, backend } = await relayServerFor(t, { requestTimeoutMs: 50 })
   await V1Worker.connect(url, 'w1', () => new Promise(() => {}))
   await t.rejects(eventsOf(backend, chatRequest('hello')), { code: 'engine_timeout', status: 504 })
   t.equal(backend.list()[0]?.load, 0, 'its slot is free again')

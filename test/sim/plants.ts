@@ -196,8 +196,8 @@ export const PLANTS: readonly Plant[] = [
     edits: [
       {
         file: 'src/proxy/engines/clients/wire/weight-version.ts',
-        find: '(isComplete ? undefined : readWeightVersion(said.weight_version))',
-        put: 'readWeightVersion(said.weight_version)',
+        find: '(isComplete ? undefined : readWeightVersion(holder.weight_version))',
+        put: 'readWeightVersion(holder.weight_version)',
       },
     ],
   },
@@ -207,8 +207,8 @@ export const PLANTS: readonly Plant[] = [
     edits: [
       {
         file: 'src/proxy/engines/clients/wire/weight-version.ts',
-        find: 'versionAt(said.weight_versions, 0)',
-        put: 'versionAt(said.weight_versions, -1)',
+        find: 'versionAt(holder.weight_versions, 0)',
+        put: 'versionAt(holder.weight_versions, -1)',
       },
     ],
   },
@@ -240,7 +240,7 @@ export const PLANTS: readonly Plant[] = [
     edits: [
       {
         file: 'src/proxy/engines/clients/wire/completion-reader.ts',
-        find: '    if (this.#finishReason === undefined) throw answerUnfinished(engine)',
+        find: '    if (this.#finishReason === undefined) throw unfinishedResponse(engine)',
         put: "    if (this.#finishReason === undefined) this.#finishReason = 'stop'",
       },
     ],

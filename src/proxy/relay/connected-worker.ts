@@ -41,7 +41,7 @@ export interface WorkerLimits {
   /**
    * The longest time without a frame or keepalive for a request; for a version-1 worker, the time limit of a request.
    */
-  callTimeoutMs: number
+  requestTimeoutMs: number
   /** The number of bytes of a request that a worker may send before the agent's side has consumed them. */
   windowBytes: number
   /** The number of concurrent requests of a version-1 worker, which cannot declare one. */
@@ -94,7 +94,7 @@ const NO_IDS =
 const AS_TEXT = { binary: false }
 
 interface WorkerRequest {
-  call: RelayRequest
+  handle: RelayRequest
   /** Kept for a worker that never received it, or that needs the complete prompt. */
   request: GenerationRequest
   /** The socket on which the complete prompt was sent. */
@@ -119,7 +119,7 @@ export class ConnectedWorker {
   /** The number of those that belong to other proxies. */
   busyElsewhere = 0
   readonly #context: WorkerContext
-  readonly #calls = new Map<string, WorkerRequest>()
+  readonly #requests = new Map<string, WorkerRequest>()
   readonly #sessions = new LruCache<string, true>(MAX_SESSIONS, () => 1)
   readonly #statusRequests: StatusRequests
   #state: WorkerState = 'handshaking'
@@ -142,8 +142,8 @@ export class ConnectedWorker {
   }
 
   /** The number of its requests that belong to this proxy. */
-  get callCount(): number {
-    return this.#calls.size
+  get requestCount(): number {
+    return this.#requests.size
   }
 
   /**
@@ -152,9 +152,11 @@ export class ConnectedWorker {
    * applies.
    */
   get silenceLimitMs(): number {
-    const { heartbeatMs, callTimeoutMs } = this.#context.limits
+    const { heartbeatMs, requestTimeoutMs } = this.#context.limits
     const limitMs = heartbeatMs * MISSED_HEARTBEATS
-    return this.identity.version === 1 && this.callCount > 0 ? Math.max(limitMs, callTimeoutMs) : limitMs
+    return this.identity.version === 1 && this.requestCount > 0
+      ? Math.max(limitMs, requestTimeoutMs)
+      : limitMs
   }
 
   /** Whether its requests wait for it to reconnect when its connection is lost. */
@@ -190,14 +192,14 @@ export class ConnectedWorker {
     this.healthy = hello.healthy ?? true
     this.unavailable = hello.unavailable
     this.textIds = hello.text_ids
-    const held = new Set(hello.requests)
-    const kept = [...this.#calls].filter(([requestId]) => held.has(requestId))
-    this.#send(this.#ackV2(kept))
-    for (const [, { call }] of kept) call.acknowledgeAgain()
-    for (const [requestId, sent] of [...this.#calls]) {
-      if (held.has(requestId)) continue
-      if (sent.call.received === 0) this.#sendFullRequest(socket, requestId, sent)
-      else sent.call.fail(lost(this.identity.workerId, 'reconnected without this request'))
+    const reported = new Set(hello.requests)
+    const resumed = [...this.#requests].filter(([requestId]) => reported.has(requestId))
+    this.#send(this.#ackV2(resumed))
+    for (const [, { handle }] of resumed) handle.acknowledgeAgain()
+    for (const [requestId, sent] of [...this.#requests]) {
+      if (reported.has(requestId)) continue
+      if (sent.handle.received === 0) this.#sendFullRequest(socket, requestId, sent)
+      else sent.handle.fail(lost(this.identity.workerId, 'reconnected without this request'))
     }
   }
 
@@ -218,7 +220,7 @@ export class ConnectedWorker {
    */
   lose(why: string): void {
     this.#transition('closed')
-    for (const { call } of [...this.#calls.values()]) call.fail(lost(this.identity.workerId, why))
+    for (const { handle } of [...this.#requests.values()]) handle.fail(lost(this.identity.workerId, why))
   }
 
   /**
@@ -249,20 +251,20 @@ export class ConnectedWorker {
       throw new ProxyError('body_too_large', 'the request is larger than a frame to a worker may be')
     }
     const { limits, clock } = this.#context
-    const call = new RelayRequest({
+    const handle = new RelayRequest({
       workerId: this.identity.workerId,
       windowBytes: version === 1 ? Number.POSITIVE_INFINITY : limits.windowBytes,
       promptBase: (request.kind === 'chat' ? request.promptTokenIds : undefined) ?? known.reported?.ids,
-      timeoutMs: limits.callTimeoutMs,
+      timeoutMs: limits.requestTimeoutMs,
       clock,
       prompt: (ids) => attachReportedPrompt(request, { requestId, ids, reportedBy: this }),
       acknowledge: (seq) => this.#acknowledge(requestId, seq),
       leave: (isComplete) => this.#leave(requestId, isComplete),
     })
-    this.#calls.set(requestId, { call, request, fullRequestSocket: undefined })
+    this.#requests.set(requestId, { handle, request, fullRequestSocket: undefined })
     this.#sessions.set(request.sessionId, true)
     sendRequest(socket, json)
-    return call
+    return handle
   }
 
   /**
@@ -346,18 +348,18 @@ export class ConnectedWorker {
 
   /** Handles a response frame. A late or duplicate one belongs to no running request and is ignored. */
   #receiveResponse(frame: Frame, bytes: number): void {
-    const sent = typeof frame.request_id === 'string' ? this.#calls.get(frame.request_id) : undefined
+    const sent = typeof frame.request_id === 'string' ? this.#requests.get(frame.request_id) : undefined
     const v1 = this.identity.version === 1
-    if (!sent) this.#ignore(frame, 'belongs to no call that runs')
+    if (!sent) this.#ignore(frame, 'belongs to no request in flight')
     else if (!v1 && frame.type === 'completion_chunk' && frames.chunk.passes(frame))
-      sent.call.receiveChunk(frame, bytes)
+      sent.handle.receiveChunk(frame, bytes)
     else if (!v1 && frames.responseV2.passes(frame)) {
-      if (!this.#sendsForgotten(sent, frame)) sent.call.receiveResponse(frame, bytes)
+      if (!this.#sendsForgotten(sent, frame)) sent.handle.receiveResponse(frame, bytes)
     } else if (v1 && frames.responseV1.passes(frame)) {
       this.#noteIds(frame)
-      sent.call.receiveComplete(frame, bytes)
+      sent.handle.receiveComplete(frame, bytes)
     } else
-      sent.call.fail(
+      sent.handle.fail(
         new ProxyError('engine_failed', `the worker violated its protocol: ${this.#describeFault(frame)}`),
       )
   }
@@ -379,7 +381,7 @@ export class ConnectedWorker {
       return
     }
     this.load = frame.load
-    this.busyElsewhere = Math.max(0, frame.load - this.callCount)
+    this.busyElsewhere = Math.max(0, frame.load - this.requestCount)
     this.healthy = frame.healthy
     this.unavailable = frame.unavailable
     this.textIds = frame.text_ids
@@ -393,7 +395,7 @@ export class ConnectedWorker {
 
   #receiveAlive(frame: Frame): void {
     if (this.#can(CAPABILITIES.alive) && frames.callsAlive.passes(frame))
-      for (const requestId of frame.request_ids) this.#calls.get(requestId)?.call.noteAlive()
+      for (const requestId of frame.request_ids) this.#requests.get(requestId)?.handle.noteAlive()
     else this.#ignore(frame, 'is not agreed on')
   }
 
@@ -404,7 +406,7 @@ export class ConnectedWorker {
     })
   }
 
-  #ackV2(held: [string, WorkerRequest][]): WorkerHelloAckV2 {
+  #ackV2(resumed: [string, WorkerRequest][]): WorkerHelloAckV2 {
     const { limits } = this.#context
     return {
       type: 'worker_hello_ack',
@@ -416,7 +418,7 @@ export class ConnectedWorker {
       grace_ms: this.resumes ? limits.graceMs : 0,
       window_bytes: limits.windowBytes,
       ...(this.#can(CAPABILITIES.alive) && { alive_ms: aliveMs(limits) }),
-      requests: held.map(([request_id, { call }]) => ({ request_id, received: call.received })),
+      requests: resumed.map(([request_id, { handle }]) => ({ request_id, received: handle.received })),
     }
   }
 
@@ -426,7 +428,7 @@ export class ConnectedWorker {
   }
 
   #leave(requestId: string, isComplete: boolean): void {
-    if (!this.#calls.delete(requestId) || isComplete || !this.#can(CAPABILITIES.cancel)) return
+    if (!this.#requests.delete(requestId) || isComplete || !this.#can(CAPABILITIES.cancel)) return
     this.#send({ type: 'completion_cancel', request_id: requestId } satisfies CompletionCancel)
   }
 
@@ -447,8 +449,8 @@ function sendRequest(socket: RelaySocket, json: string | Buffer): void {
   })
 }
 
-function aliveMs({ heartbeatMs, callTimeoutMs }: WorkerLimits): number {
-  return Math.max(1, Math.floor(Math.min(heartbeatMs, callTimeoutMs / SIGNS_OF_LIFE)))
+function aliveMs({ heartbeatMs, requestTimeoutMs }: WorkerLimits): number {
+  return Math.max(1, Math.floor(Math.min(heartbeatMs, requestTimeoutMs / SIGNS_OF_LIFE)))
 }
 
 export function toWorkerIdentity(hello: WorkerHelloV2): WorkerIdentity {

@@ -38,7 +38,7 @@ export interface RelayBackendOptions
 const DEFAULTS = {
   heartbeatMs: 10_000,
   graceMs: 30_000,
-  callTimeoutMs: 300_000,
+  requestTimeoutMs: 300_000,
   windowBytes: 1024 * 1024,
   v1MaxConcurrency: DISPATCH_DEFAULTS.maxConcurrency,
 } as const satisfies WorkerLimits
@@ -71,8 +71,8 @@ export class RelayBackend implements Backend, Registry {
   constructor(options: RelayBackendOptions) {
     const { logger, clock = systemClock } = options
     const settings = { ...DISPATCH_DEFAULTS, ...DEFAULTS, ...options }
-    const absent = (call: QueuedRequest) =>
-      createUnlistedPolicyError(call, this.status().members) ??
+    const absent = (request: QueuedRequest) =>
+      createUnlistedPolicyError(request, this.status().members) ??
       ({
         code: 'no_worker',
         message: `no worker that could serve this request is connected${this.#refusals()}`,
@@ -243,8 +243,8 @@ export class RelayBackend implements Backend, Registry {
  * Returns a request's id on the wire: the request's own, from the second attempt on with the number of the attempt, so
  * that late frames of an earlier attempt are never attributed to a later one.
  */
-function wireId(callId: string, failedAttempts: number): string {
-  return failedAttempts === 0 ? callId : `${callId}.${failedAttempts + 1}`
+function wireId(requestId: string, failedAttempts: number): string {
+  return failedAttempts === 0 ? requestId : `${requestId}.${failedAttempts + 1}`
 }
 
 function toMember(worker: ConnectedWorker) {
@@ -278,7 +278,7 @@ function toRegistryEntry(worker: ConnectedWorker): RegistryEntry {
     modelName: null,
     weight: 1,
     version,
-    load: Math.max(worker.load, worker.callCount),
+    load: Math.max(worker.load, worker.requestCount),
     maxConcurrency,
     models: worker.models.map((model) => model.id),
     weightVersion: worker.weightVersion ?? null,

@@ -236,10 +236,10 @@ export class WorkerRegistry {
 
   #log(
     event: 'worker_cut_off' | 'worker_disconnected' | 'worker_left',
-    { identity, callCount }: ConnectedWorker,
+    { identity, requestCount }: ConnectedWorker,
     reason: string,
   ): void {
-    const fields = { worker_id: identity.workerId, reason, requests: callCount }
+    const fields = { worker_id: identity.workerId, reason, requests: requestCount }
     logEvent(this.#context.logger, event, fields)
   }
 

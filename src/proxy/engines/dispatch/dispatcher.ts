@@ -20,7 +20,7 @@ import {
 
 export interface DispatcherOptions extends SchedulerOptions {
   /** Returns the error for a request that no member could serve for `waitMs`. */
-  absent(call: QueuedRequest): { code: ErrorCode; message: string }
+  absent(request: QueuedRequest): { code: ErrorCode; message: string }
   /** The longest pause before requests are rejected; 0: unlimited. */
   pauseLimitMs?: number | undefined
   clock?: Clock | undefined
@@ -60,7 +60,7 @@ export interface Lease {
 const MAX_FAILED_SESSIONS = 10_000
 
 interface Waiter {
-  readonly call: QueuedRequest
+  readonly request: QueuedRequest
   grant(memberId: string): void
   fail(error: ProxyError): void
 }
@@ -119,14 +119,14 @@ export class Dispatcher {
    * @throws ProxyError `queue_full`; the code of `absent` if no member could serve the request for `waitMs`; `paused`
    *   if a pause exceeds its limit; `shutting_down`. After an abort: `signal.reason`.
    */
-  acquire(call: QueuedRequest, signal: AbortSignal): Lease | Promise<Lease> {
+  acquire(request: QueuedRequest, signal: AbortSignal): Lease | Promise<Lease> {
     signal.throwIfAborted()
     const reportRefusal = (error: unknown) => {
       if (error instanceof ProxyError && !signal.aborted) this.#watch?.refused(error.code)
       return error
     }
     try {
-      const lease = this.#acquire(call, signal)
+      const lease = this.#acquire(request, signal)
       return lease instanceof Promise ? lease.catch((error) => Promise.reject(reportRefusal(error))) : lease
     } catch (error) {
       throw reportRefusal(error)
@@ -137,10 +137,10 @@ export class Dispatcher {
     if (this.#closed) throw createShutdownError()
     if (this.#pauseWatch.isOverLimit) throw createPauseTimeoutError()
     const failedAt = this.#failedAt.get(requested.sessionId)
-    const call =
+    const request =
       failedAt === undefined ? requested : { ...requested, avoid: [...(requested.avoid ?? []), failedAt] }
     const submittedAtMs = this.#clock.nowMs()
-    const submission = this.#scheduler.submit(call, submittedAtMs)
+    const submission = this.#scheduler.submit(request, submittedAtMs)
     if (submission.outcome === 'queue_full') {
       throw new ProxyError('queue_full', 'too many requests are waiting for an engine; try again later', {
         retryAfterS: 1,
@@ -148,12 +148,12 @@ export class Dispatcher {
     }
     if (submission.outcome === 'assigned') {
       this.#watch?.waited(0)
-      return this.#lease(call, submission.memberId)
+      return this.#lease(request, submission.memberId)
     }
     this.#watchExpiry()
-    return this.#waitForSlot(call, signal).then((memberId) => {
+    return this.#waitForSlot(request, signal).then((memberId) => {
       this.#watch?.waited(this.#clock.nowMs() - submittedAtMs)
-      return this.#lease(call, memberId)
+      return this.#lease(request, memberId)
     })
   }
 
@@ -244,27 +244,27 @@ export class Dispatcher {
   }
 
   #failWaiting(errorOf: () => ProxyError): void {
-    for (const callId of [...this.#waiters.keys()]) {
-      this.#scheduler.withdraw(callId)
-      this.#waiters.get(callId)?.fail(errorOf())
+    for (const requestId of [...this.#waiters.keys()]) {
+      this.#scheduler.withdraw(requestId)
+      this.#waiters.get(requestId)?.fail(errorOf())
     }
   }
 
-  #waitForSlot(call: QueuedRequest, signal: AbortSignal): Promise<string> {
-    const { callId } = call
+  #waitForSlot(request: QueuedRequest, signal: AbortSignal): Promise<string> {
+    const { requestId } = request
     return new Promise((resolve, reject) => {
       const onAbort = () => {
-        this.#waiters.delete(callId)
-        this.#scheduler.withdraw(callId)
+        this.#waiters.delete(requestId)
+        this.#scheduler.withdraw(requestId)
         reject(signal.reason)
       }
       const settle = () => {
         signal.removeEventListener('abort', onAbort)
-        this.#waiters.delete(callId)
+        this.#waiters.delete(requestId)
       }
       signal.addEventListener('abort', onAbort, { once: true })
-      this.#waiters.set(callId, {
-        call,
+      this.#waiters.set(requestId, {
+        request,
         grant(memberId) {
           settle()
           resolve(memberId)
@@ -277,15 +277,15 @@ export class Dispatcher {
     })
   }
 
-  #lease({ callId, sessionId }: QueuedRequest, memberId: string): Lease {
+  #lease({ requestId, sessionId }: QueuedRequest, memberId: string): Lease {
     const dispatchedAtMs = this.#clock.nowMs()
-    let held = true
+    let isHeld = true
     return {
       memberId,
       release: () => {
-        if (!held) return
-        held = false
-        this.#grant(this.#scheduler.release(callId))
+        if (!isHeld) return
+        isHeld = false
+        this.#grant(this.#scheduler.release(requestId))
         this.#takeOutIdle(memberId)
       },
       succeeded: () => {
@@ -328,16 +328,16 @@ export class Dispatcher {
   }
 
   #grant(assignments: Assignment[]): void {
-    for (const { callId, memberId } of assignments) this.#waiters.get(callId)?.grant(memberId)
+    for (const { requestId, memberId } of assignments) this.#waiters.get(requestId)?.grant(memberId)
   }
 
   #watchExpiry(): void {
     this.#cancelExpiry ??= this.#clock.after(this.#expiryCheckMs, () => {
       this.#cancelExpiry = undefined
-      for (const callId of this.#scheduler.expire(this.#clock.nowMs())) {
-        const waiter = this.#waiters.get(callId)
+      for (const requestId of this.#scheduler.expire(this.#clock.nowMs())) {
+        const waiter = this.#waiters.get(requestId)
         if (waiter === undefined) continue
-        const { code, message } = this.#absent(waiter.call)
+        const { code, message } = this.#absent(waiter.request)
         waiter.fail(new ProxyError(code, message))
       }
       if (this.#waiters.size > 0) this.#watchExpiry()

@@ -70,7 +70,7 @@ export async function generateWithFailover(
   let failures = 0
   for (let losses = 0; ; ) {
     const requirements = { model: body.model, mustServe, needs: getRequiredAbility(request), avoid: failed }
-    const leaseRequest = { callId: requestId, sessionId, ...requirements }
+    const leaseRequest = { requestId, sessionId, ...requirements }
     let lease = acquireLease(leaseRequest, policy, request, signal)
     if (lease instanceof Promise) {
       request.log?.queued()

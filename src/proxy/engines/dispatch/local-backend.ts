@@ -73,8 +73,8 @@ class EngineBackend implements LocalBackend {
       ...options,
       queueLimit: options.queueLimit ?? DISPATCH_DEFAULTS.queueLimit,
       waitMs: options.waitMs ?? DISPATCH_DEFAULTS.waitMs,
-      absent: (call) =>
-        createUnlistedPolicyError(call, this.status().members) ?? {
+      absent: (request) =>
+        createUnlistedPolicyError(request, this.status().members) ?? {
           code: 'engine_unreachable',
           message: `no engine that could serve this request is healthy${this.#refusals()}`,
         },

@@ -26,13 +26,13 @@ export interface SchedulerOptions {
 }
 
 export interface QueuedRequest extends Requirements {
-  callId: string
+  requestId: string
   sessionId: string
 }
 
 /** A slot that a request occupies until `release(callId)`. */
 export interface Assignment {
-  callId: string
+  requestId: string
   memberId: string
 }
 
@@ -132,8 +132,10 @@ export class Scheduler {
    */
   removeMember(memberId: string): { lost: string[]; assigned: Assignment[] } {
     if (!this.#members.delete(memberId)) return { lost: [], assigned: [] }
-    const lost = [...this.#running].filter(([, servedBy]) => servedBy === memberId).map(([callId]) => callId)
-    for (const callId of lost) this.#running.delete(callId)
+    const lost = [...this.#running]
+      .filter(([, servedBy]) => servedBy === memberId)
+      .map(([requestId]) => requestId)
+    for (const requestId of lost) this.#running.delete(requestId)
     return { lost, assigned: this.#assignWaiting() }
   }
 
@@ -159,34 +161,34 @@ export class Scheduler {
   }
 
   /** Assigns the request to a member, or queues it. @throws RangeError if the request is already waiting or running */
-  submit(call: QueuedRequest, nowMs: number): Submission {
-    if (this.#waiting.has(call.callId) || this.#running.has(call.callId)) {
-      throw new RangeError(`call ${call.callId} was submitted twice`)
+  submit(request: QueuedRequest, nowMs: number): Submission {
+    if (this.#waiting.has(request.requestId) || this.#running.has(request.requestId)) {
+      throw new RangeError(`request ${request.requestId} was submitted twice`)
     }
-    const candidates = this.#paused ? [] : candidatesFor(this.#members.values(), call)
-    const member = chooseMember(candidates, this.#homes.get(call.sessionId))
+    const candidates = this.#paused ? [] : candidatesFor(this.#members.values(), request)
+    const member = chooseMember(candidates, this.#homes.get(request.sessionId))
     if (member !== undefined) {
-      this.#start(call, member, true)
+      this.#start(request, member, true)
       return { outcome: 'assigned', memberId: member.id }
     }
     if (this.#waiting.size >= this.#options.queueLimit) return { outcome: 'queue_full' }
     const giveUpAtMs = nowMs + this.#options.waitMs
-    this.#waiting.set(call.callId, { ...call, giveUpAtMs, sticky: true, kind: getKindKey(call) })
+    this.#waiting.set(request.requestId, { ...request, giveUpAtMs, sticky: true, kind: getKindKey(request) })
     return { outcome: 'waiting' }
   }
 
   /** Frees the slot of a request that has ended; a no-op if it is not running. @returns requests that start now */
-  release(callId: string): Assignment[] {
-    const memberId = this.#running.get(callId)
+  release(requestId: string): Assignment[] {
+    const memberId = this.#running.get(requestId)
     if (memberId === undefined) return []
-    this.#running.delete(callId)
+    this.#running.delete(requestId)
     this.#members.get(memberId)!.inFlight -= 1
     return this.#assignWaiting()
   }
 
   /** Removes a request from the queue. @returns whether it was waiting */
-  withdraw(callId: string): boolean {
-    return this.#waiting.delete(callId)
+  withdraw(requestId: string): boolean {
+    return this.#waiting.delete(requestId)
   }
 
   /**
@@ -196,12 +198,12 @@ export class Scheduler {
   expire(nowMs: number): string[] {
     const expired: string[] = []
     const kinds = new Map<string, Kind>()
-    for (const call of this.#waiting.values()) {
-      if (this.#paused || this.#getKind(call, kinds).candidates.length > 0) {
-        call.giveUpAtMs = nowMs + this.#options.waitMs
-      } else if (call.giveUpAtMs <= nowMs) {
-        expired.push(call.callId)
-        this.#waiting.delete(call.callId)
+    for (const request of this.#waiting.values()) {
+      if (this.#paused || this.#getKind(request, kinds).candidates.length > 0) {
+        request.giveUpAtMs = nowMs + this.#options.waitMs
+      } else if (request.giveUpAtMs <= nowMs) {
+        expired.push(request.requestId)
+        this.#waiting.delete(request.requestId)
       }
     }
     return expired
@@ -210,8 +212,8 @@ export class Scheduler {
   /** Discards the affinity of a session that has ended. Its running and waiting requests are unaffected. */
   releaseSession(sessionId: string): void {
     this.#setHome(sessionId, undefined)
-    for (const call of this.#waiting.values()) {
-      if (call.sessionId === sessionId) call.sticky = false
+    for (const request of this.#waiting.values()) {
+      if (request.sessionId === sessionId) request.sticky = false
     }
   }
 
@@ -245,19 +247,19 @@ export class Scheduler {
     if (this.#paused) return assignments
     let freeSlots = this.#freeSlots()
     const kinds = new Map<string, Kind>()
-    for (const call of this.#waiting.values()) {
+    for (const request of this.#waiting.values()) {
       if (freeSlots === 0) break
-      const { candidates, stuckAt } = this.#getKind(call, kinds)
-      const home = this.#homes.get(call.sessionId)
+      const { candidates, stuckAt } = this.#getKind(request, kinds)
+      const home = this.#homes.get(request.sessionId)
       if (stuckAt.has(home)) continue
       const member = chooseMember(candidates, home)
       if (member === undefined) {
         stuckAt.add(home)
         continue
       }
-      this.#waiting.delete(call.callId)
-      this.#start(call, member, call.sticky)
-      assignments.push({ callId: call.callId, memberId: member.id })
+      this.#waiting.delete(request.requestId)
+      this.#start(request, member, request.sticky)
+      assignments.push({ requestId: request.requestId, memberId: member.id })
       freeSlots -= 1
     }
     return assignments
@@ -272,24 +274,24 @@ export class Scheduler {
   }
 
   /** @param kinds those of this walk, during which only loads change */
-  #getKind(call: WaitingRequest, kinds: Map<string, Kind>): Kind {
-    let kind = kinds.get(call.kind)
+  #getKind(request: WaitingRequest, kinds: Map<string, Kind>): Kind {
+    let kind = kinds.get(request.kind)
     if (kind === undefined) {
-      kind = { candidates: candidatesFor(this.#members.values(), call), stuckAt: new Set() }
-      kinds.set(call.kind, kind)
+      kind = { candidates: candidatesFor(this.#members.values(), request), stuckAt: new Set() }
+      kinds.set(request.kind, kind)
     }
     return kind
   }
 
-  #start(call: QueuedRequest, member: MemberLoad, sticky: boolean): void {
+  #start(request: QueuedRequest, member: MemberLoad, sticky: boolean): void {
     const state = this.#members.get(member.id)!
     state.inFlight += 1
     state.lastStart = ++this.#starts
-    this.#running.set(call.callId, member.id)
+    this.#running.set(request.requestId, member.id)
     if (!sticky) return
-    const home = this.#homes.get(call.sessionId)
+    const home = this.#homes.get(request.sessionId)
     if (home !== undefined && home !== member.id) this.#moves += 1
-    this.#setHome(call.sessionId, member.id)
+    this.#setHome(request.sessionId, member.id)
   }
 
   #setHome(sessionId: string, memberId: string | undefined): void {

@@ -25,7 +25,7 @@ interface RouteFacts {
 
 /** Returns the description of a response in a media type other than JSON. */
 export function inMedia(media: string, schema: TSchema) {
-  return { description: 'The answer', content: { [media]: { schema } } }
+  return { description: 'The response', content: { [media]: { schema } } }
 }
 
 /**
@@ -34,9 +34,9 @@ export function inMedia(media: string, schema: TSchema) {
 export function described<P extends object>(
   tag: string,
   summary: string,
-  answer: TSchema | ReturnType<typeof inMedia>,
+  success: TSchema | ReturnType<typeof inMedia>,
   parts: P,
 ): { schema: RouteFacts & P } {
-  const response = { 200: answer, '4xx': ErrorReply, '5xx': ErrorReply }
+  const response = { 200: success, '4xx': ErrorReply, '5xx': ErrorReply }
   return { schema: { tags: [tag], summary, querystring: Nothing, ...parts, response } }
 }

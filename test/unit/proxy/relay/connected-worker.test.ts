@@ -18,7 +18,7 @@ const STATUS = { type: 'worker_status', healthy: true, load: 0, models: [], weig
 /** A worker, with the method that leads to each state. */
 function setUp() {
   const { logger, lines } = listingLogger()
-  const limits = { heartbeatMs: 1, graceMs: 1, callTimeoutMs: 1, windowBytes: 1, v1MaxConcurrency: 1 }
+  const limits = { heartbeatMs: 1, graceMs: 1, requestTimeoutMs: 1, windowBytes: 1, v1MaxConcurrency: 1 }
   const identity = { workerId: 'w', version: 2, epoch: 1, capabilities: [], maxConcurrency: 4 } as const
   const worker = new ConnectedWorker(identity, { limits, clock: new FakeClock(), logger })
   const connect = () => worker.connectV2(new FakeRelaySocket(), HELLO)

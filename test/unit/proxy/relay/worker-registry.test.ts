@@ -10,7 +10,7 @@ import { chatRequest } from '../../../helpers/relay-server.ts'
 
 const HEARTBEAT_MS = 1_000
 const GRACE_MS = 5_000
-const CALL_TIMEOUT_MS = 20_000
+const REQUEST_TIMEOUT_MS = 20_000
 const STATUS = { type: 'worker_status', healthy: true, load: 0, models: [], weight_version: null }
 
 function setUp() {
@@ -27,7 +27,7 @@ function setUp() {
   const limits = {
     heartbeatMs: HEARTBEAT_MS,
     graceMs: GRACE_MS,
-    callTimeoutMs: CALL_TIMEOUT_MS,
+    requestTimeoutMs: REQUEST_TIMEOUT_MS,
     windowBytes: 1_000,
     v1MaxConcurrency: 4,
   }
@@ -91,7 +91,7 @@ t.test('a silent worker of version 1 keeps its requests as long as each of them 
   const { clock, dial, told, logged, begin } = setUp()
   const socket = dial({})
   const call = begin()
-  clock.advance(CALL_TIMEOUT_MS - 1)
+  clock.advance(REQUEST_TIMEOUT_MS - 1)
   t.strictSame(told, ['joined w here'])
   socket.says({
     type: 'completion_response',
@@ -117,7 +117,7 @@ t.test('a worker of version 1 that stays silent is cut off in spite of ever new 
   const { clock, dial, told, begin } = setUp()
   dial({})
   const call = begin()
-  clock.advance(CALL_TIMEOUT_MS - HEARTBEAT_MS)
+  clock.advance(REQUEST_TIMEOUT_MS - HEARTBEAT_MS)
   const later = begin('r2')
   clock.advance(2 * HEARTBEAT_MS)
   t.strictSame(told, ['joined w here', 'left w away'])
@@ -200,7 +200,7 @@ t.test('a call without a frame for the relay timeout fails, and is cancelled at 
     clock.advance(HEARTBEAT_MS)
     socket.emit('pong')
   }
-  for (let elapsedMs = 0; elapsedMs < CALL_TIMEOUT_MS; elapsedMs += HEARTBEAT_MS) stay()
+  for (let elapsedMs = 0; elapsedMs < REQUEST_TIMEOUT_MS; elapsedMs += HEARTBEAT_MS) stay()
   await t.rejects(call, { code: 'engine_timeout', status: 504 })
   t.match(socket.sent.at(-1), { type: 'completion_cancel', request_id: 'r1' })
 })

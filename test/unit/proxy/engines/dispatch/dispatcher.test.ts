@@ -12,7 +12,7 @@ const member = (id: string, maxConcurrency = 1): Member => ({
   draining: false,
   models: [],
 })
-const call = (callId: string) => ({ callId, sessionId: `session of ${callId}` })
+const call = (requestId: string) => ({ requestId, sessionId: `session of ${requestId}` })
 
 function setUp(...given: (Member | Partial<DispatcherOptions>)[]) {
   const members = given.filter((one) => 'id' in one)
@@ -22,7 +22,7 @@ function setUp(...given: (Member | Partial<DispatcherOptions>)[]) {
   const dispatcher = new Dispatcher({ queueLimit: 2, waitMs: WAIT_MS, absent, clock, ...options })
   for (const one of members) dispatcher.addMember(one)
   const signal = new AbortController().signal
-  const acquire = async (callId: string) => await dispatcher.acquire(call(callId), signal)
+  const acquire = async (requestId: string) => await dispatcher.acquire(call(requestId), signal)
   return { clock, dispatcher, acquire }
 }
 

@@ -29,71 +29,73 @@ class Model {
 
   submit(sessionId: string, model: string | undefined, avoid: string[]): void {
     this.#calls += 1
-    const call = { callId: `call ${this.#calls}`, sessionId, model, avoid }
+    const call = { requestId: `call ${this.#calls}`, sessionId, model, avoid }
     const expected = this.#expectedMember(call)
     const submission = this.scheduler.submit(call, this.nowMs)
     const memberId = submission.outcome === 'assigned' ? submission.memberId : undefined
-    if (memberId !== expected) throw new Error(`${call.callId} went to ${memberId}, not to ${expected}`)
+    if (memberId !== expected) throw new Error(`${call.requestId} went to ${memberId}, not to ${expected}`)
     if (memberId !== undefined) this.#run(call, memberId)
-    else if (submission.outcome === 'waiting') this.waiting.set(call.callId, call)
+    else if (submission.outcome === 'waiting') this.waiting.set(call.requestId, call)
     else if (this.waiting.size < QUEUE_LIMIT) throw new Error('turned away although the queue has room')
   }
 
   /** Takes over what a change started, and checks that nobody was overtaken. */
   accept(assignments: Assignment[]): void {
-    for (const { callId, memberId } of assignments) {
-      const call = this.waiting.get(callId)
-      if (call === undefined) throw new Error(`${callId} was assigned without waiting`)
+    for (const { requestId, memberId } of assignments) {
+      const call = this.waiting.get(requestId)
+      if (call === undefined) throw new Error(`${requestId} was assigned without waiting`)
       for (const older of this.waiting.values()) {
         if (older === call) break
         const alike = older.model === call.model && `${older.avoid}` === `${call.avoid}`
-        if (alike && !this.homes.has(older.sessionId)) throw new Error(`${callId} overtook ${older.callId}`)
+        if (alike && !this.homes.has(older.sessionId))
+          throw new Error(`${requestId} overtook ${older.requestId}`)
       }
-      this.waiting.delete(callId)
-      this.#run(call, memberId, !this.released.has(callId))
+      this.waiting.delete(requestId)
+      this.#run(call, memberId, !this.released.has(requestId))
     }
   }
 
   finish(index: number): void {
-    const callId = [...this.running.keys()][index % Math.max(1, this.running.size)]
-    if (callId === undefined) return
-    this.running.delete(callId)
-    this.finished.add(callId)
-    this.accept(this.scheduler.release(callId))
-    if (this.scheduler.release(callId).length > 0) throw new Error('a second release freed a slot')
+    const requestId = [...this.running.keys()][index % Math.max(1, this.running.size)]
+    if (requestId === undefined) return
+    this.running.delete(requestId)
+    this.finished.add(requestId)
+    this.accept(this.scheduler.release(requestId))
+    if (this.scheduler.release(requestId).length > 0) throw new Error('a second release freed a slot')
   }
 
   withdraw(index: number): void {
-    const callId = [...this.waiting.keys()][index % Math.max(1, this.waiting.size)]
-    if (callId === undefined) return
-    this.waiting.delete(callId)
-    if (!this.scheduler.withdraw(callId)) throw new Error('a waiting call could not be withdrawn')
+    const requestId = [...this.waiting.keys()][index % Math.max(1, this.waiting.size)]
+    if (requestId === undefined) return
+    this.waiting.delete(requestId)
+    if (!this.scheduler.withdraw(requestId)) throw new Error('a waiting call could not be withdrawn')
   }
 
   remove(memberId: string): void {
     const expected = [...this.running]
       .filter(([, { memberId: at }]) => at === memberId)
-      .map(([callId]) => callId)
+      .map(([requestId]) => requestId)
     const { lost, assigned } = this.scheduler.removeMember(memberId)
     if (`${lost}` !== `${expected}`) throw new Error(`lost ${lost}, expected ${expected}`)
-    for (const callId of lost) this.running.delete(callId)
+    for (const requestId of lost) this.running.delete(requestId)
     this.accept(assigned)
   }
 
   releaseSession(sessionId: string): void {
     this.scheduler.releaseSession(sessionId)
     this.homes.delete(sessionId)
-    for (const call of this.waiting.values()) if (call.sessionId === sessionId) this.released.add(call.callId)
+    for (const call of this.waiting.values())
+      if (call.sessionId === sessionId) this.released.add(call.requestId)
   }
 
   expire(byMs: number): void {
     this.nowMs += byMs
     const paused = this.scheduler.stats().paused
-    for (const callId of this.scheduler.expire(this.nowMs)) {
-      const call = this.waiting.get(callId)!
+    for (const requestId of this.scheduler.expire(this.nowMs)) {
+      const call = this.waiting.get(requestId)!
       if (paused || candidatesFor(this.members(), call).length > 0)
         throw new Error('expired although it could be served')
-      this.waiting.delete(callId)
+      this.waiting.delete(requestId)
     }
   }
 
@@ -113,17 +115,18 @@ class Model {
     for (const call of paused ? [] : this.waiting.values()) {
       const candidates = candidatesFor(members, call)
       if (candidates.length > 0 && candidates.every(hasRoom))
-        throw new Error(`${call.callId} waits for nothing`)
+        throw new Error(`${call.requestId} waits for nothing`)
     }
   }
 
   #run(call: QueuedRequest, memberId: string, sticky = true): void {
-    if (this.running.has(call.callId) || this.finished.has(call.callId)) throw new Error('assigned twice')
+    if (this.running.has(call.requestId) || this.finished.has(call.requestId))
+      throw new Error('assigned twice')
     const member = this.members().find(({ id }) => id === memberId)
     if (member === undefined || !member.healthy || member.draining)
       throw new Error(`${memberId} cannot serve`)
     if (member.inFlight > member.maxConcurrency) throw new Error(`${memberId} is above its limit`)
-    this.running.set(call.callId, { call, memberId })
+    this.running.set(call.requestId, { call, memberId })
     if (sticky) this.homes.set(call.sessionId, memberId)
   }
 

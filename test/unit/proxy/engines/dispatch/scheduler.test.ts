@@ -14,8 +14,8 @@ function schedulerWith(...members: Member[]): Scheduler {
   return scheduler
 }
 
-const call = (callId: string, sessionId = `session of ${callId}`, more = {}) => ({
-  callId,
+const call = (requestId: string, sessionId = `session of ${requestId}`, more = {}) => ({
+  requestId,
   sessionId,
   ...more,
 })
@@ -77,8 +77,8 @@ t.test('calls above the limit wait, in order, and one too many is turned away', 
   for (const id of ['1', '2']) t.equal(scheduler.submit(call(id), 0).outcome, 'assigned')
   for (const id of ['3', '4', '5']) t.equal(scheduler.submit(call(id), 0).outcome, 'waiting')
   t.same(scheduler.submit(call('6'), 0), { outcome: 'queue_full' })
-  t.same(scheduler.release('2'), [{ callId: '3', memberId: 'a' }])
-  t.same(scheduler.release('1'), [{ callId: '4', memberId: 'a' }])
+  t.same(scheduler.release('2'), [{ requestId: '3', memberId: 'a' }])
+  t.same(scheduler.release('1'), [{ requestId: '4', memberId: 'a' }])
   t.equal(scheduler.stats().waiting, 1)
   t.end()
 })
@@ -92,7 +92,7 @@ t.test('a call whose model has no room does not hold up one behind it', (t) => {
   scheduler.submit(call('2', 's2', { model: 'llama' }), 0)
   scheduler.submit(call('3', 's3', { model: 'qwen' }), 0)
   scheduler.submit(call('4', 's4', { model: 'llama' }), 0)
-  t.same(scheduler.release('2'), [{ callId: '4', memberId: 'l' }])
+  t.same(scheduler.release('2'), [{ requestId: '4', memberId: 'l' }])
   t.end()
 })
 
@@ -102,7 +102,7 @@ t.test('waiting calls start when', (t) => {
     t.equal(scheduler.submit(call('1'), 0).outcome, 'waiting')
     return scheduler
   }
-  const started = [{ callId: '1', memberId: 'a' }]
+  const started = [{ requestId: '1', memberId: 'a' }]
   t.same(waiting().addMember(member('a')), started, 'a member comes')
   t.same(
     waiting(member('a', { healthy: false })).updateMember('a', { healthy: true }),
@@ -162,7 +162,7 @@ t.test('a call that a member failed goes to another one, or waits for it, but no
   const again = call('1', 's', { avoid: ['a'] })
   scheduler.submit(call('0', 'other', { avoid: ['a'] }), 0)
   t.equal(scheduler.submit(again, 0).outcome, 'waiting', 'b could serve it once it has room')
-  t.same(scheduler.removeMember('b').assigned, [{ callId: '1', memberId: 'a' }], 'nobody else is left')
+  t.same(scheduler.removeMember('b').assigned, [{ requestId: '1', memberId: 'a' }], 'nobody else is left')
   t.end()
 })
 
@@ -200,8 +200,8 @@ t.test('while paused, calls wait and running ones finish; resume starts them in 
   t.same(scheduler.release('1'), [])
   t.equal(scheduler.stats().paused, true)
   t.same(scheduler.resume(), [
-    { callId: '2', memberId: 'a' },
-    { callId: '3', memberId: 'a' },
+    { requestId: '2', memberId: 'a' },
+    { requestId: '3', memberId: 'a' },
   ])
   t.end()
 })
@@ -221,7 +221,7 @@ t.test('a session that was released is forgotten, although a call of it still wa
   scheduler.submit(call('2', 's'), 0)
   scheduler.releaseSession('s')
   t.equal(scheduler.stats().sessions, 0)
-  t.same(scheduler.release('1'), [{ callId: '2', memberId: 'a' }], 'the call is served')
+  t.same(scheduler.release('1'), [{ requestId: '2', memberId: 'a' }], 'the call is served')
   t.equal(scheduler.stats().sessions, 0)
   t.same(scheduler.stats().members[0]?.sessions, 0)
   t.end()
