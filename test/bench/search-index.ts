@@ -9,7 +9,7 @@ import { join } from 'node:path'
 import type { TurnStore } from '../../src/proxy/store/port/turn-store.ts'
 import { openForReading } from '../../src/proxy/store/sqlite/database.ts'
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
-import { SqliteReader } from '../../src/proxy/store/sqlite/reader.ts'
+import { createReader } from '../../src/proxy/store/sqlite/reader.ts'
 import { aSession, aTurn, record } from '../conformance/turn-store.ts'
 
 const TURNS = Number(process.argv[2] ?? 20_000)
@@ -95,7 +95,7 @@ async function find(store: TurnStore, wanted: string) {
  */
 function indexAll(): number {
   const db = openForReading(path)
-  const reader = new SqliteReader(db, 1024 * 1024, { path: `${path}-search`, mayWrite: true })
+  const reader = createReader(db, 1024 * 1024, { path: `${path}-search`, mayWrite: true })
   const began = process.cpuUsage()
   while (reader.indexSome());
   const took = cpuSince(began)

@@ -8,7 +8,7 @@ import { type OpeningReport, toWireError } from '../../src/proxy/store/common/ca
 import { ReaderLoop, type ReaderMessage } from '../../src/proxy/store/common/reader-loop.ts'
 import type { SpawnThread, ThreadPort } from '../../src/proxy/store/common/store-thread.ts'
 import { openForReading, openForWriting } from '../../src/proxy/store/sqlite/database.ts'
-import { SqliteReader } from '../../src/proxy/store/sqlite/reader.ts'
+import { createReader } from '../../src/proxy/store/sqlite/reader.ts'
 import type { ReaderData } from '../../src/proxy/store/sqlite/reader-thread.ts'
 import { Writer } from '../../src/proxy/store/sqlite/writer.ts'
 import { WriterLoop, type WriterMessage } from '../../src/proxy/store/sqlite/writer-loop.ts'
@@ -84,7 +84,7 @@ function openWriter(port: InProcess, ends: Ends, data: object): OpeningReport {
 function openReader(port: InProcess, ends: Ends, data: object): OpeningReport {
   const { path, indexes } = data as ReaderData
   const db = openForReading(path)
-  const reader = new SqliteReader(db, CACHE_BYTES, { path: `${path}-search`, mayWrite: indexes })
+  const reader = createReader(db, CACHE_BYTES, { path: `${path}-search`, mayWrite: indexes })
   const close = () => {
     reader.close()
     db.close()

@@ -2,7 +2,7 @@
 import { join } from 'node:path'
 import type { Test } from 'tap'
 import { openForReading, openForWriting } from '../../src/proxy/store/sqlite/database.ts'
-import { SqliteReader } from '../../src/proxy/store/sqlite/reader.ts'
+import { createReader } from '../../src/proxy/store/sqlite/reader.ts'
 import { Writer } from '../../src/proxy/store/sqlite/writer.ts'
 
 const CACHE_BYTES = 64 * 1024
@@ -15,7 +15,7 @@ export function openStoreWriter(t: Test) {
     reading.close()
     close()
   })
-  return { db, writer: new Writer(db, CACHE_BYTES), reader: new SqliteReader(reading, CACHE_BYTES) }
+  return { db, writer: new Writer(db, CACHE_BYTES), reader: createReader(reading, CACHE_BYTES) }
 }
 
 /** Creates a new session as the writer receives it. */

@@ -6,7 +6,7 @@ import t, { type Test } from 'tap'
 import type { TurnStore } from '../../src/proxy/store/port/turn-store.ts'
 import { openForReading } from '../../src/proxy/store/sqlite/database.ts'
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
-import { SqliteReader } from '../../src/proxy/store/sqlite/reader.ts'
+import { createReader } from '../../src/proxy/store/sqlite/reader.ts'
 import { anOutcome, aSession, aTurn, record, turnsOf } from '../conformance/turn-store.ts'
 import { toVersion } from '../helpers/older-database.ts'
 import { startProxy } from '../helpers/proxy.ts'
@@ -100,7 +100,7 @@ t.test('a changed value of whatever is trained on is told, and nothing is told i
     t.ok(update(path, change) > 0, `there is a ${change[1]}`)
     for (const read of ['readPage', 'readStepPage', 'readOutlinePage'] as const) {
       const db = openForReading(path)
-      const reader = new SqliteReader(db, 1_000_000)
+      const reader = createReader(db, 1_000_000)
       const readAll = () => [reader.getSession('s'), reader[read](1, 's')]
       t.throws(readAll, DAMAGED, `${change[0]}.${change[1]} by ${read}`)
       db.close()

@@ -11,7 +11,7 @@ import { ReaderLoop, type ReaderMessage } from '../../../src/proxy/store/common/
 import type { SpawnThread, StoreRole, ThreadPort } from '../../../src/proxy/store/common/store-thread.ts'
 import type { Durability } from '../../../src/proxy/store/port/turn-store.ts'
 import { openForReading, openForWriting } from '../../../src/proxy/store/sqlite/database.ts'
-import { SqliteReader } from '../../../src/proxy/store/sqlite/reader.ts'
+import { createReader } from '../../../src/proxy/store/sqlite/reader.ts'
 import { Writer } from '../../../src/proxy/store/sqlite/writer.ts'
 import { WriterLoop, type WriterMessage } from '../../../src/proxy/store/sqlite/writer-loop.ts'
 import { Machine } from './machine.ts'
@@ -209,7 +209,7 @@ class SimThread extends EventEmitter implements ThreadPort {
   #openReader({ path, cacheBytes }: Data): void {
     const db = openForReading(path)
     this.#close = () => db.close()
-    const loop = new ReaderLoop(new SqliteReader(db, cacheBytes), () => db.close(), {
+    const loop = new ReaderLoop(createReader(db, cacheBytes), () => db.close(), {
       reply: (replies: Reply[], transfer) => this.#tell(replies, transfer),
       close: () => this.#exit(),
     })

@@ -8,6 +8,21 @@ import { type ErrorCode, ProxyError, type ProxyErrorOptions } from '../../../bas
 /** The methods of a thread. */
 export type Methods<T> = { [M in keyof T]: (...args: never[]) => unknown }
 
+/** The operations of a port as methods of a thread, which serves them synchronously. */
+export type ThreadMethods<Port> = {
+  [M in keyof Port]: Port[M] extends (...args: infer A) => Promise<infer R> ? (...args: A) => R : never
+}
+
+/** The methods of a thread as other threads call them. */
+export type Remote<T extends Methods<T>> = {
+  [M in keyof T]: (...args: Parameters<T[M]>) => Promise<ReturnType<T[M]>>
+}
+
+/** The methods of a thread, of which any may be asynchronous. */
+export type MaybeAsync<T extends Methods<T>> = {
+  [M in keyof T]: (...args: Parameters<T[M]>) => ReturnType<T[M]> | Promise<ReturnType<T[M]>>
+}
+
 export interface ThreadCommand<T = Record<string, unknown>> {
   id: number
   method: keyof T & string
@@ -39,6 +54,12 @@ interface WireError {
 export function invoke<T extends Methods<T>>(methods: T, call: ThreadCommand<T>): unknown {
   const method = methods[call.method] as unknown as (...args: unknown[]) => unknown
   return method.apply(methods, call.args)
+}
+
+/** Returns some methods of an object, bound to it. */
+export function bindMethods<T extends object, M extends keyof T>(object: T, names: readonly M[]): Pick<T, M> {
+  const bound = names.map((name) => [name, (object[name] as (...args: unknown[]) => unknown).bind(object)])
+  return Object.fromEntries(bound) as Pick<T, M>
 }
 
 /** Converts an error. All but ProxyErrors come from SQLite or the disk, and become `store_failed`. */

@@ -3,17 +3,20 @@
  * message.
  */
 import type { Transferable } from 'node:worker_threads'
-import { invoke, type Reply, type ThreadCommand, toWireError, wholeBuffers } from './calls.ts'
+import {
+  invoke,
+  type MaybeAsync,
+  type Reply,
+  type ThreadCommand,
+  toWireError,
+  wholeBuffers,
+} from './calls.ts'
 import type { ReaderMethods, TurnPage } from './reader.ts'
 
 export type ReaderMessage = ThreadCommand<ReaderMethods>[] | 'close'
 
-/** The methods of a reader that may be asynchronous, depending on the database. */
-export type Reads = {
-  [M in keyof ReaderMethods]: (
-    ...args: Parameters<ReaderMethods[M]>
-  ) => ReturnType<ReaderMethods[M]> | Promise<ReturnType<ReaderMethods[M]>>
-}
+/** The reads of a database, which are asynchronous in some. */
+export type Reads = MaybeAsync<ReaderMethods>
 
 interface ReaderPort {
   reply(replies: Reply[], transfer: Transferable[]): void

@@ -4,16 +4,18 @@ import type { TokenDataKind } from '../../../protocol/token-data/kinds.ts'
 import type { TokenDataBlob } from '../../../protocol/token-data/token-data.ts'
 import type { ConsumerReader } from '../port/consumers.ts'
 import type { ImportReader } from '../port/imports.ts'
-import type {
-  SessionCount,
-  SessionFilter,
-  SessionQuery,
-  SessionRecord,
-  TurnOutline,
-  TurnRecord,
-  TurnStep,
+import {
+  type SESSION_READS,
+  type SessionFilter,
+  type SessionQuery,
+  TURN_READS,
+  type TurnOutline,
+  type TurnReader,
+  type TurnRecord,
+  type TurnStep,
 } from '../port/turn-store.ts'
 import { joinBlobs } from './blobs.ts'
+import type { ThreadMethods } from './calls.ts'
 import { checkSum, DETAIL_SUMMED, damaged, IDS_SUMMED, NODE_SUMMED, TURN_SUMMED } from './check-sums.ts'
 import { expandEcho } from './echo.ts'
 import { unpackRowIds, unpackText } from './packing.ts'
@@ -33,14 +35,16 @@ import {
   toCompletion,
 } from './turn-rows.ts'
 
-/** The reads of consumers, as methods of a thread. */
-export type ConsumerReads = Awaitless<ConsumerReader>
-
-export interface ReaderMethods extends TurnPages, ConsumerReads, Awaitless<ImportReader> {
-  getSession(sessionId: string): SessionRecord | undefined
+/** The reads of sessions, as methods of a thread. */
+export interface SessionReads extends ThreadMethods<Pick<TurnReader, (typeof SESSION_READS)[number]>> {
   listSessions(query: SessionQuery): ListPart
   tallySessions(filter: SessionFilter, by: string | undefined, after: number): AggregatePart
-  countSessions(nowMs: number): SessionCount
+}
+
+/** The reads of consumers, as methods of a thread. */
+export type ConsumerReads = ThreadMethods<ConsumerReader>
+
+export interface ReaderMethods extends TurnPages, SessionReads, ConsumerReads, ThreadMethods<ImportReader> {
   search(part: SearchRequest): SearchPart
   /** Returns whether a search index exists, which is the case after a first search. */
   hasIndex(): boolean
@@ -48,24 +52,23 @@ export interface ReaderMethods extends TurnPages, ConsumerReads, Awaitless<Impor
   indexSome(): boolean
 }
 
-/** A port's methods as methods of a thread. */
-type Awaitless<T> = {
-  [M in keyof T]: T[M] extends (...args: infer A) => Promise<infer R> ? (...args: A) => R : never
-}
-
 /** Reads of sessions' turns, in pages. */
-export interface TurnPages {
+export interface TurnPages extends ThreadMethods<Pick<TurnReader, (typeof TURN_READS)[number]>> {
   readPage(reading: number, sessionId: string): TurnPage
   readStepPage(reading: number, sessionId: string): TurnPage<TurnStep>
   readOutlinePage(reading: number, sessionId: string): TurnPage<TurnOutline>
   endReading(reading: number): void
   readTurn(sessionId: string, turnId: string): TurnPage
-  readDetails(
-    sessionId: string,
-    turnIds: readonly string[],
-    kinds: readonly TokenDataKind[],
-  ): Map<string, TokenDataBlob[]>
 }
+
+export const TURN_PAGES = [
+  'readPage',
+  'readStepPage',
+  'readOutlinePage',
+  'endReading',
+  'readTurn',
+  ...TURN_READS,
+] as const satisfies (keyof TurnPages)[]
 
 /** The next turns of a reading. Each text is included once per reading, however many turns refer to it. */
 export interface TurnPage<T extends TurnParts = TurnRecord> {

@@ -6,6 +6,7 @@ import {
   fromWireError,
   type Methods,
   type OpeningReport,
+  type Remote,
   type Reply,
   type SchemaChange,
   type ThreadCommand,
@@ -203,4 +204,13 @@ export class StoreThread<T extends Methods<T>> {
     for (const pending of this.#pending.values()) pending.reject(this.#ended)
     this.#pending.clear()
   }
+}
+
+/** Returns the methods of these names, each of which sends its command to the thread. */
+export function forwardMethods<T extends Methods<T>, M extends keyof T & string>(
+  thread: Pick<StoreThread<T>, 'call'>,
+  names: readonly M[],
+): Remote<Pick<T, M>> {
+  const forwarded = names.map((name) => [name, (...args: Parameters<T[M]>) => thread.call(name, args)])
+  return Object.fromEntries(forwarded) as Remote<Pick<T, M>>
 }

@@ -4,8 +4,15 @@
  * in both.
  */
 import type { TokenDataBlob } from '../../../protocol/token-data/token-data.ts'
-import type { MarksChange } from '../port/marks.ts'
-import type { Reward, SessionCreation, SessionRecord, SessionStatus, TurnStatus } from '../port/turn-store.ts'
+import type {
+  SESSION_WRITES,
+  SessionCreation,
+  SessionRecord,
+  SessionStatus,
+  TurnStatus,
+  TurnStore,
+} from '../port/turn-store.ts'
+import type { ThreadMethods } from './calls.ts'
 import type { TextColumn } from './packing.ts'
 import type { NewSessionRow, TurnChange } from './session-rows.ts'
 import type { CompletionRow, StepRow, TurnRow } from './turn-rows.ts'
@@ -93,7 +100,7 @@ export interface TurnTables extends RequestTables, SequenceTables {
   putDetail(row: Row): void
 }
 
-export interface SessionTables {
+export interface SessionTables extends ThreadMethods<Pick<TurnStore, (typeof SESSION_WRITES)[number]>> {
   /** Returns `trees.id` of the session's turns. */
   tree(sessionId: string): number | undefined
   /**
@@ -103,9 +110,6 @@ export interface SessionTables {
   checkEpoch(sessionId: string, epoch: number): void
   create(session: NewSessionRow): SessionCreation
   end(sessionId: string, status: 'completed' | 'aborted', atMs: number): SessionRecord | undefined
-  setReward(sessionId: string, reward: Reward, atMs: number): SessionRecord | undefined
-  /** Changes marks. @throws ProxyError `invalid_request` if a session would exceed the limit */
-  changeMarks(sessionId: string, change: MarksChange, atMs: number): SessionRecord | undefined
   reset(sessionId: string, atMs: number): SessionRecord | undefined
   /** Deletes the session immediately; its turns are removed later, in batches. */
   delete(sessionId: string): boolean

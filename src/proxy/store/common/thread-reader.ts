@@ -1,54 +1,59 @@
 /** Reads sessions and turns through the reader thread. */
 import type { ProxyError } from '../../../base/errors.ts'
 import { getAncestor, type Message, MessageTree } from '../../../protocol/canonical/conversation.ts'
-import type { TokenDataKind } from '../../../protocol/token-data/kinds.ts'
-import type { TokenDataBlob } from '../../../protocol/token-data/token-data.ts'
-import type {
-  AvailableQuery,
-  AvailableSession,
-  Consumer,
-  ConsumerCounts,
-  ConsumerReader,
-  ConsumerSession,
-  GroupQuery,
-  GroupsPage,
-} from '../port/consumers.ts'
-import type { ImportEntry, ImportReader } from '../port/imports.ts'
+import { CONSUMER_READS, type ConsumerReader } from '../port/consumers.ts'
+import { IMPORT_READS, type ImportReader } from '../port/imports.ts'
 import { decodeCursor, getOrder } from '../port/session-list.ts'
 import { type AggregateList, addTallies, sumTotals, toGroups } from '../port/session-summary.ts'
 import { decodeSearchCursor } from '../port/turn-search.ts'
-import type {
-  SearchPage,
-  SessionCount,
-  SessionFilter,
-  SessionGroup,
-  SessionPage,
-  SessionQuery,
-  SessionRecord,
-  SessionTotals,
-  TurnOutline,
-  TurnReader,
-  TurnRecord,
-  TurnSearch,
-  TurnStep,
+import {
+  SESSION_READS,
+  type SearchPage,
+  type SessionFilter,
+  type SessionGroup,
+  type SessionPage,
+  type SessionQuery,
+  type SessionTotals,
+  TURN_READS,
+  type TurnOutline,
+  type TurnReader,
+  type TurnRecord,
+  type TurnSearch,
+  type TurnStep,
 } from '../port/turn-store.ts'
+import type { Remote } from './calls.ts'
 import { keepIndexing } from './keep-indexing.ts'
 import type { PageList, PageTurn, ReaderMethods, TurnPage, TurnParts } from './reader.ts'
 import { searchPage } from './search.ts'
 import type { AggregatePart } from './session-rows.ts'
-import type { StoreThread } from './store-thread.ts'
+import { forwardMethods, type StoreThread } from './store-thread.ts'
 
-export class ThreadReader implements TurnReader, ConsumerReader, ImportReader {
+const READS = [...SESSION_READS, ...TURN_READS, ...CONSUMER_READS, ...IMPORT_READS] as const
+
+type ForwardableRead = (typeof READS)[number]
+
+export type ThreadReader = PageReader & TurnReader & ConsumerReader & ImportReader
+
+/** Returns the reader whose thread this is. */
+export function connectReader(thread: StoreThread<ReaderMethods>): ThreadReader {
+  return Object.assign(new PageReader(thread), forwardReads(thread))
+}
+
+/** Returns the reads that are forwarded to the thread as they are. */
+export function forwardReads(
+  thread: StoreThread<ReaderMethods>,
+): Remote<Pick<ReaderMethods, ForwardableRead>> {
+  return forwardMethods<ReaderMethods, ForwardableRead>(thread, READS)
+}
+
+/** The reads that take several commands, or whose results are assembled from the replies. */
+export class PageReader implements Omit<TurnReader, ForwardableRead> {
   readonly #thread: StoreThread<ReaderMethods>
   #lastReading = 0
   #beginIndex: (() => void) | undefined
 
   constructor(thread: StoreThread<ReaderMethods>) {
     this.#thread = thread
-  }
-
-  getSession(sessionId: string): Promise<SessionRecord | undefined> {
-    return this.#thread.call('getSession', [sessionId])
   }
 
   async listSessions(query: SessionQuery): Promise<SessionPage> {
@@ -66,10 +71,6 @@ export class ThreadReader implements TurnReader, ConsumerReader, ImportReader {
 
   async totalSessions(filter: SessionFilter): Promise<SessionTotals> {
     return sumTotals(await this.#tally(filter))
-  }
-
-  countSessions(nowMs: number): Promise<SessionCount> {
-    return this.#thread.call('countSessions', [nowMs])
   }
 
   async searchTurns(search: TurnSearch): Promise<SearchPage> {
@@ -146,42 +147,6 @@ export class ThreadReader implements TurnReader, ConsumerReader, ImportReader {
     const assembler = new TurnAssembler()
     assembler.addTexts(texts)
     return turns[0] && assembler.assemble(turns[0])
-  }
-
-  async readDetails(
-    sessionId: string,
-    turnIds: readonly string[],
-    kinds: readonly TokenDataKind[],
-  ): Promise<ReadonlyMap<string, readonly TokenDataBlob[]>> {
-    return this.#thread.call('readDetails', [sessionId, turnIds, kinds])
-  }
-
-  getConsumer(name: string): Promise<Consumer | undefined> {
-    return this.#thread.call('getConsumer', [name])
-  }
-
-  listConsumers(idPrefix: string): Promise<Consumer[]> {
-    return this.#thread.call('listConsumers', [idPrefix])
-  }
-
-  availableSessions(query: AvailableQuery): Promise<AvailableSession[]> {
-    return this.#thread.call('availableSessions', [query])
-  }
-
-  countForConsumer(name: string, nowMs: number): Promise<ConsumerCounts | undefined> {
-    return this.#thread.call('countForConsumer', [name, nowMs])
-  }
-
-  findGroups(query: GroupQuery): Promise<GroupsPage> {
-    return this.#thread.call('findGroups', [query])
-  }
-
-  givenSessions(sessionId: string): Promise<ConsumerSession[]> {
-    return this.#thread.call('givenSessions', [sessionId])
-  }
-
-  wasImported(item: ImportEntry): Promise<boolean> {
-    return this.#thread.call('wasImported', [item])
   }
 
   /** See {@link StoreThread.lost}. */

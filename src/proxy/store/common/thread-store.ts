@@ -1,26 +1,24 @@
-/** The port's writing methods, executed by the writer thread; reads are executed by the reader thread. */
+/** The port's operations that change data: commands to the writer thread. */
 import type { Transferable } from 'node:worker_threads'
 import { ProxyError } from '../../../base/errors.ts'
 import { intercept } from '../../../base/interceptor.ts'
-import type { Consumer, ConsumerSession, GroupMember, LeaseChange, NewLease } from '../port/consumers.ts'
-import type { ImportEntry } from '../port/imports.ts'
-import type { MarksChange } from '../port/marks.ts'
+import { CONSUMER_WRITES } from '../port/consumers.ts'
+import { IMPORT_WRITES } from '../port/imports.ts'
 import type { NodeCoordination } from '../port/node-coordination.ts'
-import type {
-  NewSession,
-  OpenTurn,
-  Reward,
-  SessionCreation,
-  SessionRecord,
-  TurnDetails,
-  TurnError,
-  TurnOutcome,
-  TurnStore,
+import {
+  type NewSession,
+  type OpenTurn,
+  SESSION_WRITES,
+  type SessionCreation,
+  type SessionRecord,
+  TURN_WRITES,
+  type TurnOutcome,
+  type TurnStore,
 } from '../port/turn-store.ts'
 import { wholeBuffers } from './calls.ts'
 import type { ReaderMethods } from './reader.ts'
-import type { StoreThread } from './store-thread.ts'
-import { ThreadReader } from './thread-reader.ts'
+import { forwardMethods, type StoreThread } from './store-thread.ts'
+import { forwardReads, PageReader, type ThreadReader } from './thread-reader.ts'
 import type { OutcomeMessage } from './turn-message.ts'
 import { TurnSender } from './turn-sender.ts'
 import { WriteCoalescer } from './write-coalescer.ts'
@@ -31,6 +29,10 @@ const SWEEP_BATCH = 200
 
 const NO_IDS = new Int32Array(0)
 
+const WRITES = [...SESSION_WRITES, ...TURN_WRITES, ...CONSUMER_WRITES, ...IMPORT_WRITES] as const
+
+type Write = (typeof WRITES)[number]
+
 interface ThreadStoreHooks {
   /** The access to a database that several nodes share; absent for others. */
   shared?: NodeCoordination
@@ -40,7 +42,8 @@ interface ThreadStoreHooks {
   onClosed?: (() => void) | undefined
 }
 
-export class ThreadStore extends ThreadReader implements TurnStore {
+/** The operations that do more than send a command. */
+export class ThreadStore extends PageReader implements Omit<TurnStore, keyof ThreadReader | Write> {
   readonly #writer: StoreThread<WriteMethods>
   readonly #sent = new TurnSender()
   /** Whether it is unknown if a commit is possible: at the start, and after a failed write. */
@@ -55,10 +58,21 @@ export class ThreadStore extends ThreadReader implements TurnStore {
   readonly shared: NodeCoordination | undefined
   readonly endedWell: boolean
 
-  constructor(
+  /** Returns the store whose threads these are. */
+  static connect(
     writer: StoreThread<WriteMethods>,
     reader: StoreThread<ReaderMethods>,
     hooks: ThreadStoreHooks = {},
+  ): ThreadStore & TurnStore {
+    const store = new ThreadStore(writer, reader, hooks)
+    const writes = forwardMethods<WriteMethods, Write>({ call: store.#call }, WRITES)
+    return Object.assign(store, forwardReads(reader), writes)
+  }
+
+  private constructor(
+    writer: StoreThread<WriteMethods>,
+    reader: StoreThread<ReaderMethods>,
+    hooks: ThreadStoreHooks,
   ) {
     super(reader)
     this.#writer = writer
@@ -106,14 +120,6 @@ export class ThreadStore extends ThreadReader implements TurnStore {
     return this.#call('endSession', [sessionId, status, atMs, epoch])
   }
 
-  setReward(sessionId: string, reward: Reward, atMs: number): Promise<SessionRecord | undefined> {
-    return this.#call('setReward', [sessionId, reward, atMs])
-  }
-
-  changeMarks(sessionId: string, change: MarksChange, atMs: number): Promise<SessionRecord | undefined> {
-    return this.#call('changeMarks', [sessionId, change, atMs])
-  }
-
   resetSession(sessionId: string, atMs: number, epoch?: number): Promise<SessionRecord | undefined> {
     this.#sent.forget(sessionId)
     return this.#call('resetSession', [sessionId, atMs, epoch])
@@ -150,50 +156,6 @@ export class ThreadStore extends ThreadReader implements TurnStore {
     opening.settle(recorded)
     // If the session does not exist, the opening is rejected; there is nothing to close.
     return recorded.catch(unlessSessionIsGone)
-  }
-
-  markUndelivered(sessionId: string, turnId: string, error: TurnError, retriesAnswered = 0): Promise<void> {
-    return this.#call('markUndelivered', [sessionId, turnId, error, retriesAnswered])
-  }
-
-  answerRetry(sessionId: string, turnId: string, retryCount: number): Promise<number | undefined> {
-    return this.#call('answerRetry', [sessionId, turnId, retryCount])
-  }
-
-  addDetails(sessionId: string, turns: readonly TurnDetails[]): Promise<void> {
-    return this.#call('addDetails', [sessionId, turns])
-  }
-
-  createConsumer(consumer: Consumer): Promise<{ created: boolean; consumer: Consumer }> {
-    return this.#call('createConsumer', [consumer])
-  }
-
-  deleteConsumer(name: string): Promise<boolean> {
-    return this.#call('deleteConsumer', [name])
-  }
-
-  leaseSessions(lease: NewLease): Promise<number[]> {
-    return this.#call('leaseSessions', [lease])
-  }
-
-  changeLease(change: LeaseChange): Promise<string[]> {
-    return this.#call('changeLease', [change])
-  }
-
-  putIntoGroups(consumer: string, members: readonly GroupMember[]): Promise<void> {
-    return this.#call('putIntoGroups', [consumer, members])
-  }
-
-  discardGroups(consumer: string, groups: readonly string[], nowMs: number): Promise<number> {
-    return this.#call('discardGroups', [consumer, groups, nowMs])
-  }
-
-  putGiven(sessionId: string, given: readonly ConsumerSession[]): Promise<void> {
-    return this.#call('putGiven', [sessionId, given])
-  }
-
-  setImported(item: ImportEntry, isImported: boolean): Promise<void> {
-    return this.#call('setImported', [item, isImported])
   }
 
   override get lost(): Promise<ProxyError> {

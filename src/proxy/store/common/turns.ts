@@ -156,7 +156,7 @@ export class TurnWriter {
     }
   }
 
-  markUndelivered(sessionId: string, turnId: string, error: TurnError, retriesAnswered: number): void {
+  markUndelivered(sessionId: string, turnId: string, error: TurnError, retriesAnswered = 0): void {
     const turn = this.#tables.findEnded(sessionId, turnId)
     if (turn?.status !== 'completed') return
     const annotations = getAnnotations(turn)

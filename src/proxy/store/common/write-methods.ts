@@ -1,39 +1,23 @@
 /** The writer's methods, which both databases share. */
 import { ProxyError } from '../../../base/errors.ts'
-import type { Consumer, ConsumerSession, GroupMember, LeaseChange, NewLease } from '../port/consumers.ts'
-import type { ImportEntry } from '../port/imports.ts'
-import type { MarksChange } from '../port/marks.ts'
-import type { Reward, SessionCreation, SessionRecord, TurnDetails, TurnError } from '../port/turn-store.ts'
-import type { Reply, ThreadCommand } from './calls.ts'
+import type { ConsumerStore } from '../port/consumers.ts'
+import type { ImportStore } from '../port/imports.ts'
+import { SESSION_WRITES, type SessionCreation, TURN_WRITES, type TurnStore } from '../port/turn-store.ts'
+import { bindMethods, type Reply, type ThreadCommand, type ThreadMethods } from './calls.ts'
 import type { NewSessionRow } from './session-rows.ts'
 import type { SessionTables } from './tables.ts'
 import type { OutcomeMessage, RequestReply, TextBatch, TurnMessage, TurnReply } from './turn-message.ts'
 import type { TurnWriter } from './turns.ts'
 
-export interface ConsumerMethods {
-  createConsumer(consumer: Consumer): { created: boolean; consumer: Consumer }
-  deleteConsumer(name: string): boolean
-  leaseSessions(lease: NewLease): number[]
-  putIntoGroups(consumer: string, members: readonly GroupMember[]): void
-  discardGroups(consumer: string, groups: readonly string[], nowMs: number): number
-  changeLease(change: LeaseChange): string[]
-  putGiven(sessionId: string, given: readonly ConsumerSession[]): void
-}
+type SameAsInPort =
+  | (typeof SESSION_WRITES | typeof TURN_WRITES)[number]
+  | 'endSession'
+  | 'resetSession'
+  | 'deleteSession'
 
-export interface WriteMethods extends ConsumerMethods {
-  setImported(item: ImportEntry, isImported: boolean): void
+/** The changes of one session. */
+export interface SessionWriteMethods extends ThreadMethods<Pick<TurnStore, SameAsInPort>> {
   createSession(session: NewSessionRow): SessionCreation
-  endSession(
-    sessionId: string,
-    status: 'completed' | 'aborted',
-    atMs: number,
-    epoch?: number,
-  ): SessionRecord | undefined
-  setReward(sessionId: string, reward: Reward, atMs: number): SessionRecord | undefined
-  changeMarks(sessionId: string, change: MarksChange, atMs: number): SessionRecord | undefined
-  resetSession(sessionId: string, atMs: number, epoch?: number): SessionRecord | undefined
-  deleteSession(sessionId: string, epoch?: number): boolean
-  sweep(nowMs: number, sinceMs: number, limit: number): string[]
   openTurn(turn: TurnMessage): RequestReply
   /** Stores a batch of the texts of a turn that is opened after it. */
   putStretch(stretch: TextBatch): void
@@ -41,9 +25,13 @@ export interface WriteMethods extends ConsumerMethods {
   closeTurn(outcome: OutcomeMessage): number | undefined
   /** Opens and closes a turn. */
   recordTurn(turn: TurnMessage, outcome: OutcomeMessage): TurnReply
-  markUndelivered(sessionId: string, turnId: string, error: TurnError, retriesAnswered: number): void
-  answerRetry(sessionId: string, turnId: string, retryCount: number): number | undefined
-  addDetails(sessionId: string, turns: readonly TurnDetails[]): void
+}
+
+/** The changes of consumers and imports. */
+export type OtherWriteMethods = ThreadMethods<ConsumerStore & ImportStore>
+
+export interface WriteMethods extends SessionWriteMethods, OtherWriteMethods {
+  sweep(nowMs: number, sinceMs: number, limit: number): string[]
   /** Writes without a change, to find out whether a commit is possible. */
   tryCommit(): void
 }
@@ -70,15 +58,11 @@ export class OpenFailures {
   }
 }
 
-/** The methods that each adapter implements itself. */
-type OwnMethods = Pick<WriteMethods, 'sweep' | 'tryCommit' | 'setImported'> & ConsumerMethods
-
-export function writeMethods(
+export function sessionWriteMethods(
   turns: TurnWriter,
   sessions: SessionTables,
   unopened: OpenFailures,
-  own: OwnMethods,
-): WriteMethods {
+): SessionWriteMethods {
   const toBeChanged = (sessionId: string, epoch: number | undefined) => {
     if (epoch !== undefined) sessions.checkEpoch(sessionId, epoch)
     turns.forgetSession(sessionId)
@@ -89,8 +73,6 @@ export function writeMethods(
       toBeChanged(sessionId, epoch)
       return sessions.end(sessionId, status, atMs)
     },
-    setReward: (sessionId, reward, atMs) => sessions.setReward(sessionId, reward, atMs),
-    changeMarks: (sessionId, change, atMs) => sessions.changeMarks(sessionId, change, atMs),
     resetSession: (sessionId, atMs, epoch) => {
       toBeChanged(sessionId, epoch)
       return sessions.reset(sessionId, atMs)
@@ -108,9 +90,7 @@ export function writeMethods(
       return turn
     },
     recordTurn: (turn, outcome) => turns.record(turn, outcome),
-    markUndelivered: (...undelivered) => turns.markUndelivered(...undelivered),
-    answerRetry: (...retry) => turns.answerRetry(...retry),
-    addDetails: (...details) => turns.addDetails(...details),
-    ...own,
+    ...bindMethods(sessions, SESSION_WRITES),
+    ...bindMethods(turns, TURN_WRITES),
   }
 }

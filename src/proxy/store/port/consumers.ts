@@ -150,6 +150,15 @@ export interface ConsumerReader {
   givenSessions(sessionId: string): Promise<ConsumerSession[]>
 }
 
+export const CONSUMER_READS = [
+  'getConsumer',
+  'listConsumers',
+  'availableSessions',
+  'findGroups',
+  'countForConsumer',
+  'givenSessions',
+] as const satisfies (keyof ConsumerReader)[]
+
 /**
  * Changes consumers and leases. Leases expire by `nowMs`, or in a database shared by several nodes by its own clock.
  * All methods are idempotent: repeating one whose outcome is unknown has no further effect.
@@ -179,6 +188,16 @@ export interface ConsumerStore {
    */
   putGiven(sessionId: string, given: readonly ConsumerSession[]): Promise<void>
 }
+
+export const CONSUMER_WRITES = [
+  'createConsumer',
+  'deleteConsumer',
+  'leaseSessions',
+  'putIntoGroups',
+  'discardGroups',
+  'changeLease',
+  'putGiven',
+] as const satisfies (keyof ConsumerStore)[]
 
 export function noConsumer(name: string): ProxyError {
   return new ProxyError('consumer_not_found', `There is no consumer '${name}': create it first`)

@@ -16,7 +16,11 @@ export interface ImportReader {
   wasImported(item: ImportEntry): Promise<boolean>
 }
 
+export const IMPORT_READS = ['wasImported'] as const satisfies (keyof ImportReader)[]
+
 export interface ImportStore {
   /** Adds an item to the list of imports, or removes it. */
   setImported(item: ImportEntry, isImported: boolean): Promise<void>
 }
+
+export const IMPORT_WRITES = ['setImported'] as const satisfies (keyof ImportStore)[]

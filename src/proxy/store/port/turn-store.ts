@@ -383,3 +383,16 @@ export interface TurnStore extends TurnReader, ConsumerReader, ConsumerStore, Im
   /** Closes the store after all requested changes are durable. */
   close(): Promise<void>
 }
+
+/**
+ * The operations that the threads of both databases serve with one command, with these arguments and this result. They
+ * are carried to the threads by their names; so are those of consumers and imports. All others are translated.
+ */
+export const SESSION_READS = ['getSession', 'countSessions'] as const satisfies (keyof TurnReader)[]
+export const TURN_READS = ['readDetails'] as const satisfies (keyof TurnReader)[]
+export const SESSION_WRITES = ['setReward', 'changeMarks'] as const satisfies (keyof TurnStore)[]
+export const TURN_WRITES = [
+  'markUndelivered',
+  'answerRetry',
+  'addDetails',
+] as const satisfies (keyof TurnStore)[]

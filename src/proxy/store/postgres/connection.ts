@@ -252,3 +252,19 @@ const ADVICE: Readonly<Record<string, string>> = {
   ECONNREFUSED: 'does not answer: nothing listens there',
   ENOTFOUND: 'does not answer: there is no such host',
 }
+
+/** An operation of the database. */
+type Query = (client: pg.Client, ...args: never[]) => Promise<unknown>
+
+type QueryMethod<Q> = Q extends (client: pg.Client, ...args: infer A) => infer R ? (...args: A) => R : never
+
+/** Returns the queries as methods. @param run provides the connection; it may run a query twice */
+export function bindQueries<Q extends Record<string, Query>>(
+  queries: Q,
+  run: (query: (client: pg.Client) => Promise<unknown>) => Promise<unknown>,
+): { [M in keyof Q]: QueryMethod<Q[M]> } {
+  const bound = Object.entries<Query>(queries).map(([name, query]) => {
+    return [name, (...args: never[]) => run((client) => query(client, ...args))]
+  })
+  return Object.fromEntries(bound)
+}

@@ -29,10 +29,8 @@ import {
   type NewLease,
   noConsumer,
 } from '../port/consumers.ts'
-import type { ImportEntry } from '../port/imports.ts'
 import { fromDriver } from './columns.ts'
 import { inTransaction } from './connection.ts'
-import { setImported } from './imports.ts'
 import { SELECT_SESSIONS } from './select-sessions.ts'
 
 const NOW_MS = '(extract(epoch FROM clock_timestamp()) * 1000)::bigint'
@@ -52,19 +50,19 @@ const AVAILABLE = `
   LEFT JOIN llm_proxy.consumer_sessions AS given ON given.tree = ended.tree AND given.consumer = consumers.id
   WHERE consumers.name = $1 AND ${isFree('$2')}`
 
-export async function selectConsumer(client: Client, name: string): Promise<Consumer | undefined> {
+async function getConsumer(client: Client, name: string): Promise<Consumer | undefined> {
   const sql = 'SELECT * FROM llm_proxy.consumers WHERE name = $1'
   const { rows } = await client.query<ConsumerRow>(sql, [name])
   return rows[0] && toConsumer(rows[0])
 }
 
-export async function listConsumers(client: Client, idPrefix: string): Promise<Consumer[]> {
+async function listConsumers(client: Client, idPrefix: string): Promise<Consumer[]> {
   const sql = 'SELECT * FROM llm_proxy.consumers WHERE starts_with(id_prefix, $1) ORDER BY name'
   const { rows } = await client.query<ConsumerRow>(sql, [idPrefix])
   return rows.map(toConsumer)
 }
 
-export async function availableSessions(
+async function availableSessions(
   client: Client,
   { consumer, leaseId, after, limit, rewarded = false, ungrouped = false }: AvailableQuery,
 ): Promise<AvailableSession[]> {
@@ -82,7 +80,7 @@ export async function availableSessions(
   return rows.map((row) => toAvailable(fromDriver(row)))
 }
 
-export async function countForConsumer(client: Client, name: string): Promise<ConsumerCounts | undefined> {
+async function countForConsumer(client: Client, name: string): Promise<ConsumerCounts | undefined> {
   const { rows } = await client.query<ConsumerCounts>(
     `SELECT (SELECT count(*) FROM ${AVAILABLE}) AS available,
        count(given.id) FILTER (WHERE given.leased_until_ms > ${NOW_MS}) AS leased,
@@ -101,7 +99,7 @@ const IN_GROUPS = `
   WHERE consumer = (SELECT id FROM llm_proxy.consumers WHERE name = $1) AND group_hash IS NOT NULL
     AND leased_until_ms IS NOT NULL AND (leased_until_ms <= ${NOW_MS} OR lease_id = $2)`
 
-export async function findGroups(
+async function findGroups(
   client: Client,
   { consumer, leaseId, size, limit, except, timeoutMs }: GroupQuery,
 ): Promise<GroupsPage> {
@@ -168,7 +166,7 @@ function discardGroups(client: Client, name: string, groups: readonly string[]):
   })
 }
 
-export async function givenSessions(client: Client, sessionId: string): Promise<ConsumerSession[]> {
+async function givenSessions(client: Client, sessionId: string): Promise<ConsumerSession[]> {
   const { rows } = await client.query<ConsumerSessionRow>(
     `SELECT name, lease_id, leased_until_ms, deliveries FROM llm_proxy.sessions
      JOIN llm_proxy.consumer_sessions USING (tree) JOIN llm_proxy.consumers ON consumers.id = consumer
@@ -198,7 +196,7 @@ async function putGiven(client: Client, sessionId: string, given: readonly Consu
   )
 }
 
-export async function createConsumer(
+async function createConsumer(
   client: Client,
   consumer: Consumer,
 ): Promise<{ created: boolean; consumer: Consumer }> {
@@ -209,15 +207,15 @@ export async function createConsumer(
     [row.name, row.id_prefix, row.created_at_ms, row.since_ms, row.hold_ms, row.selection],
   )
   if (rowCount === 1) return { created: true, consumer }
-  return { created: false, consumer: (await selectConsumer(client, consumer.name)) ?? consumer }
+  return { created: false, consumer: (await getConsumer(client, consumer.name)) ?? consumer }
 }
 
-export async function deleteConsumer(client: Client, name: string): Promise<boolean> {
+async function deleteConsumer(client: Client, name: string): Promise<boolean> {
   const { rowCount } = await client.query('DELETE FROM llm_proxy.consumers WHERE name = $1', [name])
   return rowCount === 1
 }
 
-export function leaseSessions(
+function leaseSessions(
   client: Client,
   { consumer: name, leaseId, units, leaseMs }: NewLease,
 ): Promise<number[]> {
@@ -244,7 +242,7 @@ export function leaseSessions(
   })
 }
 
-export function changeLease(
+function changeLease(
   client: Client,
   { consumer: name, leaseId, sessionIds, to, leaseMs }: LeaseChange,
 ): Promise<string[]> {
@@ -275,20 +273,23 @@ function withConsumer<T>(client: Client, name: string, work: (consumer: number) 
   })
 }
 
-/** Returns the methods that change consumers. @param ask runs a change; it may run it twice */
-export function consumerMethods(ask: <T>(change: (client: Client) => Promise<T>) => Promise<T>) {
-  return {
-    createConsumer: (consumer: Consumer) => ask((client) => createConsumer(client, consumer)),
-    deleteConsumer: (name: string) => ask((client) => deleteConsumer(client, name)),
-    leaseSessions: (lease: NewLease) => ask((client) => leaseSessions(client, lease)),
-    changeLease: (change: LeaseChange) => ask((client) => changeLease(client, change)),
-    putIntoGroups: (consumer: string, members: readonly GroupMember[]) =>
-      ask((client) => putIntoGroups(client, consumer, members)),
-    discardGroups: (consumer: string, groups: readonly string[]) =>
-      ask((client) => discardGroups(client, consumer, groups)),
-    putGiven: (sessionId: string, given: readonly ConsumerSession[]) =>
-      ask((client) => putGiven(client, sessionId, given)),
-    setImported: (item: ImportEntry, isImported: boolean) =>
-      ask((client) => setImported(client, item, isImported)),
-  }
+/** The reader's methods for consumers. */
+export const consumerReads = {
+  getConsumer,
+  listConsumers,
+  availableSessions,
+  countForConsumer,
+  findGroups,
+  givenSessions,
+}
+
+/** The writer's methods for consumers. */
+export const consumerWrites = {
+  createConsumer,
+  deleteConsumer,
+  leaseSessions,
+  changeLease,
+  putIntoGroups,
+  discardGroups,
+  putGiven,
 }

@@ -7,7 +7,7 @@ import type { Durability } from '../port/turn-store.ts'
 import { askForDurability, connect, explained, rejectSharedSessions } from './connection.ts'
 import { holdLease } from './lease.ts'
 import { checkSchema, migrate } from './migrate.ts'
-import { Reader } from './reader.ts'
+import { createReader } from './reader.ts'
 import { type Reconnect, Writer } from './writer.ts'
 
 /** Maximum number of connections for reads. */
@@ -43,8 +43,8 @@ export async function openForWriting(options: {
   })
 }
 
-export async function openForReading(url: string, cacheBytes: number): Promise<Reader> {
-  const reader = new Reader(() => connect(url), cacheBytes, READERS)
+export async function openForReading(url: string, cacheBytes: number) {
+  const reader = createReader(() => connect(url), cacheBytes, READERS)
   return explained(url, async () => {
     const client = await connect(url)
     try {

@@ -4,16 +4,13 @@ import type { ImportEntry } from '../port/imports.ts'
 
 const IS_ITEM = 'kind = $1 AND name = $2 AND created_at_ms = $3'
 
-export async function wasImported(
-  client: Client,
-  { kind, name, createdAtMs }: ImportEntry,
-): Promise<boolean> {
+async function wasImported(client: Client, { kind, name, createdAtMs }: ImportEntry): Promise<boolean> {
   const sql = `SELECT 1 FROM llm_proxy.imports WHERE ${IS_ITEM}`
   const { rowCount } = await client.query(sql, [kind, name, createdAtMs])
   return rowCount === 1
 }
 
-export async function setImported(
+async function setImported(
   client: Client,
   { kind, name, createdAtMs }: ImportEntry,
   isImported: boolean,
@@ -23,3 +20,6 @@ export async function setImported(
     : `DELETE FROM llm_proxy.imports WHERE ${IS_ITEM}`
   await client.query(sql, [kind, name, createdAtMs])
 }
+
+export const importReads = { wasImported }
+export const importWrites = { setImported }

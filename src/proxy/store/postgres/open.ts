@@ -6,7 +6,7 @@ import { logEvent } from '../../../base/log-events.ts'
 import type { Logger } from '../../../base/logger.ts'
 import type { ReaderMethods } from '../common/reader.ts'
 import { type SpawnThread, StoreThread, spawnFrom } from '../common/store-thread.ts'
-import { ThreadReader } from '../common/thread-reader.ts'
+import { connectReader, type ThreadReader } from '../common/thread-reader.ts'
 import { ThreadStore } from '../common/thread-store.ts'
 import type { Durability, TurnStore } from '../port/turn-store.ts'
 import {
@@ -101,7 +101,7 @@ export async function openPostgresStore({
   try {
     await shared.start()
     const reader = await startReader(url, spawn)
-    const store = new ThreadStore(writer, reader, { shared, onClosing: () => shared.close() })
+    const store = ThreadStore.connect(writer, reader, { shared, onClosing: () => shared.close() })
     if (searchIndex) store.keepIndex((err) => logEvent(logger, 'search_index_failed', { err }))
     return store
   } catch (error) {
@@ -116,7 +116,7 @@ export async function openPostgresReader(
   url: string,
   spawn: SpawnThread = spawnWorker,
 ): Promise<ThreadReader> {
-  return new ThreadReader(await startReader(url, spawn))
+  return connectReader(await startReader(url, spawn))
 }
 
 function startReader(url: string, spawn: SpawnThread): Promise<StoreThread<ReaderMethods>> {

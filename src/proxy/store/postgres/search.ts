@@ -3,8 +3,11 @@ import type { Client } from 'pg'
 import {
   FOUND_COLUMNS,
   type SearchCandidate,
+  type SearchPart,
+  type SearchRequest,
   type SearchRow,
   type SearchSource,
+  searchPart,
   textIds,
   toFoundTurn,
 } from '../common/search.ts'
@@ -22,7 +25,7 @@ const INDEXED_AT_ONCE = 32
 type Text = TextRow & { id: number }
 
 /** The queries of one search, over one connection. */
-export class PostgresSearch implements SearchSource {
+class PostgresSearch implements SearchSource {
   readonly #client: Client
 
   constructor(client: Client) {
@@ -132,4 +135,12 @@ export class PostgresSearch implements SearchSource {
 /** Returns the text as it is compared and as the server accepts it: without U+0000 and lone surrogates. */
 function folded(text: string): string {
   return text.toLowerCase().toWellFormed().replaceAll('\0', ' ')
+}
+
+/** The reader's methods for searches. */
+export const searchReads = {
+  search: (client: Client, part: SearchRequest): Promise<SearchPart> =>
+    searchPart(new PostgresSearch(client), part),
+  hasIndex: (client: Client) => new PostgresSearch(client).hasIndex(),
+  indexSome: (client: Client) => new PostgresSearch(client).indexSome(),
 }

@@ -64,7 +64,7 @@ const ROW_FILTER = `
   AND ($9::text IS NULL OR starts_with(session_id, $9))`
 
 /** Reads a session and verifies the checksum of its reward. @throws ProxyError `data_damaged` */
-export async function selectSession(client: Client, sessionId: string): Promise<SessionRecord | undefined> {
+async function getSession(client: Client, sessionId: string): Promise<SessionRecord | undefined> {
   const { rows } = await client.query<SessionRow>(`${SELECT_SESSIONS} WHERE session_id = $1`, [sessionId])
   const row = rows[0] && fromDriver(rows[0])
   if (row === undefined) return undefined
@@ -78,7 +78,7 @@ export async function selectTree(client: Client, sessionId: string): Promise<num
   return rows[0]?.tree
 }
 
-export async function listSessions(client: Client, query: SessionQuery): Promise<ListPart> {
+async function listSessions(client: Client, query: SessionQuery): Promise<ListPart> {
   const order = getOrder(query)
   const { value, key, none = 0, ...filter } = listParameters(query)
   const column = SORT_COLUMNS[order.sort]
@@ -103,7 +103,7 @@ export async function listSessions(client: Client, query: SessionQuery): Promise
   return listPart(rows.map(fromDriver), query, SESSIONS_AT_ONCE)
 }
 
-export async function tallySessions(
+async function tallySessions(
   client: Client,
   filter: SessionFilter,
   by: string | undefined,
@@ -116,7 +116,7 @@ export async function tallySessions(
   return tallyPart(rows.map(fromDriver), filter, by)
 }
 
-export async function countSessions(client: Client, nowMs: number): Promise<SessionCount> {
+async function countSessions(client: Client, nowMs: number): Promise<SessionCount> {
   const { rows } = await client.query<SessionCount>(
     `SELECT count(*) AS sessions, count(*) FILTER (WHERE status = 'active') AS active,
        count(*) FILTER (WHERE ${IS_EXPIRED}) AS expired FROM llm_proxy.sessions`,
@@ -124,3 +124,6 @@ export async function countSessions(client: Client, nowMs: number): Promise<Sess
   )
   return rows[0]!
 }
+
+/** The reader's methods for sessions. */
+export const sessionReads = { getSession, listSessions, tallySessions, countSessions }

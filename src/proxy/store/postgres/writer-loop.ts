@@ -5,18 +5,15 @@
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { ProxyError } from '../../../base/errors.ts'
-import { invoke, type Reply, type ThreadCommand, toWireError } from '../common/calls.ts'
+import { invoke, type Remote, type Reply, type ThreadCommand, toWireError } from '../common/calls.ts'
 import { PendingCommands } from '../common/pending-commands.ts'
-import type { WriteMethods } from '../common/write-methods.ts'
+import type { OtherWriteMethods, WriteMethods } from '../common/write-methods.ts'
 import type { LeaseRenewal, OwnState, SessionOwnership } from '../port/node-coordination.ts'
 import type { LeaseConnection } from './lease-connection.ts'
 import { PATIENCE_MS, type Writer } from './writer.ts'
 
-/** The commands that the writer of a shared database serves; see {@link SharedRecord}. */
-export interface NodeWriteMethods extends WriteMethods {
-  claim(sessionId: string, seizes: boolean): SessionOwnership | undefined
-  /** Takes a new lease in place of one that has ended. @returns its number */
-  renew(): number
+/** The methods that run at once, concurrently with changes. */
+interface LeaseMethods {
   /** @returns undefined: the lease has ended */
   beat(state: OwnState & { seen: number }): LeaseRenewal | undefined
   ownerOf(sessionId: string): number | undefined
@@ -26,6 +23,17 @@ export interface NodeWriteMethods extends WriteMethods {
   releaseRollout(rolloutId: string): void
 }
 
+/** The methods outside groups of commands. */
+interface SeparateMethods extends OtherWriteMethods, Pick<WriteMethods, 'sweep' | 'tryCommit'> {
+  /** Keeps its order among the commands of the session. */
+  claim(sessionId: string, seizes: boolean): SessionOwnership | undefined
+  /** Takes a new lease in place of one that has ended. @returns its number */
+  renew(): number
+}
+
+/** The commands that the writer of a shared database serves. */
+export interface NodeWriteMethods extends WriteMethods, SeparateMethods, LeaseMethods {}
+
 type Call = ThreadCommand<WriteMethods>
 
 /**
@@ -33,30 +41,6 @@ type Call = ThreadCommand<WriteMethods>
  * session.
  */
 const BARRIERS: ReadonlySet<string> = new Set(['sweep', 'renew'] satisfies (keyof NodeWriteMethods)[])
-
-/** Commands outside groups. A claim keeps its order among the commands of its session. */
-const IN_NO_GROUP: ReadonlySet<string> = new Set([
-  'claim',
-  'tryCommit',
-  'createConsumer',
-  'deleteConsumer',
-  'leaseSessions',
-  'changeLease',
-  'putIntoGroups',
-  'discardGroups',
-  'putGiven',
-  'setImported',
-] satisfies (keyof NodeWriteMethods)[])
-
-/** Commands that run at once, concurrently with changes. */
-const ASIDE: ReadonlySet<string> = new Set([
-  'beat',
-  'ownerOf',
-  'setControl',
-  'claimRollout',
-  'findRollout',
-  'releaseRollout',
-] satisfies (keyof NodeWriteMethods)[])
 
 export type WriterMessage = Call[] | 'close'
 
@@ -77,6 +61,8 @@ export class WriterLoop {
   readonly #writer: Writer
   readonly #port: WriterPort
   readonly #aside: LeaseConnection
+  readonly #separate: Remote<SeparateMethods>
+  readonly #lease: Remote<LeaseMethods>
   /** Received commands, in order. */
   #inbox: Call[] = []
   readonly #waiting = new PendingCommands()
@@ -95,6 +81,8 @@ export class WriterLoop {
     this.#writer = writer
     this.#aside = aside
     this.#port = port
+    this.#separate = this.#separateMethods()
+    this.#lease = this.#leaseMethods()
     this.#watch = setInterval(() => this.#rejectOld(), PATIENCE_MS / 10)
     this.#watch.unref()
     this.#tidySoon()
@@ -104,7 +92,7 @@ export class WriterLoop {
     if (message === 'close') this.#isClosing = true
     else {
       for (const call of message) {
-        if (ASIDE.has(call.method)) void this.#serveAside(call)
+        if (call.method in this.#lease) void this.#serve(this.#lease, call)
         else this.#inbox.push(call)
       }
     }
@@ -142,10 +130,10 @@ export class WriterLoop {
   async #commit(): Promise<void> {
     // A deleted session may be created again in the same group.
     const group = this.#waiting.takeGroup(
-      ({ method }) => method === 'deleteSession' || IN_NO_GROUP.has(method),
+      ({ method }) => method === 'deleteSession' || method in this.#separate,
     )
     const [first] = group
-    if (first !== undefined && IN_NO_GROUP.has(first.method)) {
+    if (first !== undefined && first.method in this.#separate) {
       await this.#serveAlone(first)
       this.#isDue = this.#waiting.size > 0
       return
@@ -157,48 +145,49 @@ export class WriterLoop {
     this.#isDue = this.#waiting.size > 0
   }
 
-  async #serveAlone({ id, method, args }: ThreadCommand<NodeWriteMethods>): Promise<void> {
+  async #serveAlone(call: Call): Promise<void> {
     this.#busySinceMs = performance.now()
-    await this.#reply(id, async () => {
-      if (method === 'claim') return this.#writer.claim(...(args as [string, boolean]))
-      if (method === 'renew') return this.#renew()
-      if (method === 'tryCommit') return this.#writer.tryCommit()
-      if (method !== 'sweep')
-        return invoke(this.#writer.consumers, { id, method, args } as ThreadCommand<Writer['consumers']>)
-      const swept = await this.#writer.sweep(...(args as [number, number, number]))
-      this.#isUntidy ||= swept.length > 0
-      return swept
-    })
+    await this.#serve(this.#separate, call)
     this.#busySinceMs = undefined
   }
 
-  async #renew(): Promise<number> {
-    // A write may already have renewed it.
-    if (await this.#aside.hasEnded(this.#writer.lease)) await this.#writer.renew()
-    return this.#writer.lease
-  }
-
-  #serveAside({ id, method, args }: ThreadCommand<NodeWriteMethods>): Promise<void> {
-    return this.#reply(id, async () => {
-      if (method === 'beat') {
-        const [state] = args as Parameters<NodeWriteMethods['beat']>
-        return this.#aside.beat({ ...state, lease: this.#writer.lease })
-      }
-      if (method === 'ownerOf') return this.#aside.readOwner(...(args as [string]))
-      if (method === 'setControl') return this.#aside.setControl(...(args as [string, unknown]))
-      const [rolloutId] = args as [string]
-      if (method === 'findRollout') return this.#aside.findRollout(rolloutId)
-      return method === 'claimRollout'
-        ? this.#aside.claimRollout(rolloutId, this.#writer.lease)
-        : this.#aside.releaseRollout(rolloutId, this.#writer.lease)
-    })
-  }
-
-  async #reply(id: number, serve: () => Promise<unknown>): Promise<void> {
+  async #serve(methods: object, { id, method, args }: Call): Promise<void> {
     try {
-      this.#port.reply([{ id, value: await serve() }])
+      const value = await invoke(methods as Record<string, () => unknown>, { id, method, args })
+      this.#port.reply([{ id, value }])
     } catch (error) {
       this.#port.reply([{ id, error: toWireError(error) }])
+    }
+  }
+
+  #separateMethods(): Remote<SeparateMethods> {
+    const writer = this.#writer
+    return {
+      ...writer.others,
+      claim: (sessionId, seizes) => writer.claim(sessionId, seizes),
+      renew: async () => {
+        // A write may already have renewed it.
+        if (await this.#aside.hasEnded(writer.lease)) await writer.renew()
+        return writer.lease
+      },
+      tryCommit: () => writer.tryCommit(),
+      sweep: async (...range) => {
+        const swept = await writer.sweep(...range)
+        this.#isUntidy ||= swept.length > 0
+        return swept
+      },
+    }
+  }
+
+  #leaseMethods(): Remote<LeaseMethods> {
+    const [writer, aside] = [this.#writer, this.#aside]
+    return {
+      beat: (state) => aside.beat({ ...state, lease: writer.lease }),
+      ownerOf: (sessionId) => aside.readOwner(sessionId),
+      setControl: (name, value) => aside.setControl(name, value),
+      claimRollout: (rolloutId) => aside.claimRollout(rolloutId, writer.lease),
+      findRollout: (rolloutId) => aside.findRollout(rolloutId),
+      releaseRollout: (rolloutId) => aside.releaseRollout(rolloutId, writer.lease),
     }
   }
 

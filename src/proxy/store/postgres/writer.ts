@@ -9,13 +9,27 @@
  */
 import type { Client } from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
-import { fromWireError, invoke, type Reply, type ThreadCommand, toWireError } from '../common/calls.ts'
+import {
+  fromWireError,
+  invoke,
+  type Remote,
+  type Reply,
+  type ThreadCommand,
+  toWireError,
+} from '../common/calls.ts'
 import { TurnWriter } from '../common/turns.ts'
-import { OpenFailures, type WriteMethods, writeMethods } from '../common/write-methods.ts'
+import {
+  OpenFailures,
+  type OtherWriteMethods,
+  type SessionWriteMethods,
+  sessionWriteMethods,
+  type WriteMethods,
+} from '../common/write-methods.ts'
 import type { SessionOwnership } from '../port/node-coordination.ts'
-import { inTransaction, isConnectionLoss } from './connection.ts'
-import { consumerMethods } from './consumers.ts'
+import { bindQueries, inTransaction, isConnectionLoss } from './connection.ts'
+import { consumerWrites } from './consumers.ts'
 import { type GroupAnswer, GroupStatement } from './group-statement.ts'
+import { importWrites } from './imports.ts'
 import { claimSession, endLeases, freeSessions, type OwnerLease, takeLease } from './lease.ts'
 import { fetchMissing } from './missing-rows.ts'
 import { IS_EXPIRED } from './select-sessions.ts'
@@ -60,9 +74,11 @@ export class Writer {
   #group: number
   #tables!: WriterTables
   #turns!: TurnWriter
-  #methods!: WriteMethods
-  /** The methods that change consumers. They wait for concurrent changes of a consumer by other nodes. */
-  readonly consumers = consumerMethods((change) => this.#withClient(change))
+  #methods!: SessionWriteMethods
+  /** The methods outside groups. They wait for concurrent changes of a consumer by other nodes. */
+  readonly others: Remote<OtherWriteMethods> = bindQueries({ ...consumerWrites, ...importWrites }, (change) =>
+    this.#withClient(change),
+  )
 
   /** Takes a lease, and marks turns that crashed nodes left open as `interrupted`. */
   static async open(options: WriterOptions): Promise<Writer> {
@@ -90,7 +106,7 @@ export class Writer {
     this.#group = group
     this.#tables = new WriterTables({ lease: id, slot }, nextIds)
     this.#turns = new TurnWriter(this.#tables, this.#tables.sessions, this.#cacheBytes)
-    this.#methods = writeMethods(this.#turns, this.#tables.sessions, this.#unopened, IN_NO_GROUP)
+    this.#methods = sessionWriteMethods(this.#turns, this.#tables.sessions, this.#unopened)
   }
 
   /** The number of the writer's lease. */
@@ -268,7 +284,7 @@ export class Writer {
   #attempt(calls: readonly ThreadCommand<WriteMethods>[], isAlone: boolean): Reply[] | undefined {
     const apply = (call: ThreadCommand<WriteMethods>): Reply => ({
       id: call.id,
-      value: invoke(this.#methods, call),
+      value: invoke(this.#methods, call as ThreadCommand<SessionWriteMethods>),
     })
     if (isAlone) return calls.map((call) => this.#alone(call, apply))
     try {
@@ -375,27 +391,6 @@ export class Writer {
   #ask(sql: string, values: readonly unknown[] = []) {
     return this.#withClient((client) => client.query<Record<string, unknown>>(sql, [...values]))
   }
-}
-
-const isServedAlone = (): never => {
-  throw new Error('It is served alone')
-}
-
-/**
- * Methods that no group contains: a sweep may delete any session, a probe creates a table, and the database itself
- * computes the sessions of consumers.
- */
-const IN_NO_GROUP = {
-  sweep: isServedAlone,
-  tryCommit: isServedAlone,
-  createConsumer: isServedAlone,
-  deleteConsumer: isServedAlone,
-  leaseSessions: isServedAlone,
-  changeLease: isServedAlone,
-  putIntoGroups: isServedAlone,
-  discardGroups: isServedAlone,
-  putGiven: isServedAlone,
-  setImported: isServedAlone,
 }
 
 const GONE_BACK =

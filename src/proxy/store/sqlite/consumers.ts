@@ -1,5 +1,6 @@
 /** Reads (reader) and changes (writer) rows of `consumers` and `consumer_sessions`. */
 import type Database from 'better-sqlite3'
+import type { ThreadMethods } from '../common/calls.ts'
 import {
   type AvailableRow,
   type ConsumerRow,
@@ -13,11 +14,11 @@ import {
   toUnits,
 } from '../common/consumer-rows.ts'
 import type { ConsumerReads } from '../common/reader.ts'
-import type { ConsumerMethods } from '../common/write-methods.ts'
 import {
   type AvailableQuery,
   type ConsumerCounts,
   type ConsumerSession,
+  type ConsumerStore,
   type GroupQuery,
   type GroupsPage,
   noConsumer,
@@ -135,7 +136,7 @@ interface LeaseParameters {
 }
 
 /** Prepares the writer's methods for consumers. */
-export function consumerMethods(db: Database.Database): ConsumerMethods {
+export function consumerMethods(db: Database.Database): ThreadMethods<ConsumerStore> {
   const { getConsumer } = consumerReads(db)
   const findId = db.prepare<[string], number>('SELECT id FROM consumers WHERE name = ?').pluck()
   const create = db.prepare<[ConsumerRow]>(`

@@ -3,7 +3,7 @@ import { logEvent } from '../../../base/log-events.ts'
 import type { Logger } from '../../../base/logger.ts'
 import type { ReaderMethods } from '../common/reader.ts'
 import { type SpawnThread, StoreThread, spawnFrom } from '../common/store-thread.ts'
-import { ThreadReader } from '../common/thread-reader.ts'
+import { connectReader, type ThreadReader } from '../common/thread-reader.ts'
 import { ThreadStore } from '../common/thread-store.ts'
 import type { WriteMethods } from '../common/write-methods.ts'
 import type { Durability, TurnStore } from '../port/turn-store.ts'
@@ -55,7 +55,7 @@ export async function openSqliteStore({
   const writer = await StoreThread.start<WriteMethods>('writer', writerData, { onReplies: onCommit, spawn })
   if (writer.migrated) logEvent(logger, 'schema_migrated', writer.migrated)
   try {
-    const store = new ThreadStore(writer, await startReader(path, searchIndex, spawn), { onClosed })
+    const store = ThreadStore.connect(writer, await startReader(path, searchIndex, spawn), { onClosed })
     if (searchIndex) store.keepIndex((err) => logEvent(logger, 'search_index_failed', { err }))
     return store
   } catch (error) {
@@ -72,7 +72,7 @@ export async function openSqliteReader(
   path: string,
   spawn: SpawnThread = spawnWorker,
 ): Promise<ThreadReader> {
-  return new ThreadReader(await startReader(path, false, spawn))
+  return connectReader(await startReader(path, false, spawn))
 }
 
 function startReader(

@@ -5,7 +5,7 @@ import { parentPort, workerData } from 'node:worker_threads'
 import { type OpeningReport, toWireError } from '../common/calls.ts'
 import { ReaderLoop, type ReaderMessage } from '../common/reader-loop.ts'
 import { openForReading } from './database.ts'
-import { SqliteReader } from './reader.ts'
+import { createReader } from './reader.ts'
 
 export interface ReaderData {
   path: string
@@ -20,7 +20,7 @@ const port = parentPort!
 function open({ path, cacheBytes, indexes }: ReaderData): OpeningReport {
   try {
     const db = openForReading(path)
-    const reader = new SqliteReader(db, cacheBytes, { path: `${path}-search`, mayWrite: indexes })
+    const reader = createReader(db, cacheBytes, { path: `${path}-search`, mayWrite: indexes })
     const close = () => {
       reader.close()
       db.close()

@@ -1,5 +1,6 @@
 /** Reads (reader) and changes (writer) rows of `sessions`. */
 import type Database from 'better-sqlite3'
+import type { SessionReads } from '../common/reader.ts'
 import {
   type AggregatePart,
   type AggregateRow,
@@ -140,6 +141,16 @@ export class SessionReader {
       ORDER BY ${column} ${order}, id ${order}`)
     this.#lists.set(name, list)
     return list
+  }
+}
+
+/** The reader's methods for sessions. */
+export function sessionReads(reader: SessionReader): SessionReads {
+  return {
+    getSession: (sessionId) => reader.getSound(sessionId),
+    listSessions: (query) => reader.list(query),
+    tallySessions: (...part) => reader.tally(...part),
+    countSessions: (nowMs) => reader.countSessions(nowMs),
   }
 }
 

@@ -5,7 +5,7 @@
 import type Database from 'better-sqlite3'
 import { invoke, type Reply, type ThreadCommand, toWireError } from '../common/calls.ts'
 import { TurnWriter } from '../common/turns.ts'
-import { OpenFailures, type WriteMethods, writeMethods } from '../common/write-methods.ts'
+import { OpenFailures, sessionWriteMethods, type WriteMethods } from '../common/write-methods.ts'
 import { consumerMethods } from './consumers.ts'
 import { importMethods } from './imports.ts'
 import { sessionWrites } from './sessions.ts'
@@ -51,7 +51,8 @@ export class Writer {
     const sessions = sessionWrites(db)
     this.#db = db
     this.#turns = new TurnWriter(writerTables(db), sessions, cacheBytes)
-    this.#methods = writeMethods(this.#turns, sessions, this.#unopened, {
+    this.#methods = {
+      ...sessionWriteMethods(this.#turns, sessions, this.#unopened),
       sweep: (...args) => sessions.sweep(...args),
       tryCommit: () => {
         checkRoom()
@@ -60,7 +61,7 @@ export class Writer {
       },
       ...consumerMethods(db),
       ...importMethods(db),
-    })
+    }
     this.#begin = db.prepare('BEGIN IMMEDIATE')
     this.#commit = db.prepare('COMMIT')
     this.#savepoint = db.prepare('SAVEPOINT operation')

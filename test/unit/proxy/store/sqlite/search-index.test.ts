@@ -5,7 +5,7 @@ import t, { type Test } from 'tap'
 import type { TurnStore } from '../../../../../src/proxy/store/port/turn-store.ts'
 import { openForReading } from '../../../../../src/proxy/store/sqlite/database.ts'
 import { openSqliteStore } from '../../../../../src/proxy/store/sqlite/open.ts'
-import { SqliteReader } from '../../../../../src/proxy/store/sqlite/reader.ts'
+import { createReader } from '../../../../../src/proxy/store/sqlite/reader.ts'
 import { SearchIndex } from '../../../../../src/proxy/store/sqlite/search-index.ts'
 import { aSession, aTurn, record } from '../../../../conformance/turn-store.ts'
 import { inProcess } from '../../../../helpers/store-in-process.ts'
@@ -19,7 +19,7 @@ const open = (path: string) => openSqliteStore({ path, durability: 'process', sp
 function openSearch(t: Test, path: string, isIndexed = true) {
   const db = openForReading(path)
   const place = isIndexed ? { path: `${path}-search`, mayWrite: true } : undefined
-  const reader = new SqliteReader(db, MEGABYTE, place)
+  const reader = createReader(db, MEGABYTE, place)
   let isOpen = true
   const close = () => {
     if (isOpen) reader.close()
