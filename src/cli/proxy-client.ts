@@ -52,7 +52,7 @@ export class OperatorClient {
   async call<T extends TSchema>(method: string, path: string, schema: T, body?: object): Promise<Static<T>> {
     const response = await this.#ask(method, path, body)
     const answer = parseJson(await text(response))
-    return checkAnswer(schema, answer, response.statusCode ?? 0, this.#url + path)
+    return checkResponse(schema, answer, response.statusCode ?? 0, this.#url + path)
   }
 
   /** Returns the body of a response. @throws ProxyError as {@link call} */
@@ -117,7 +117,7 @@ const AgentError = Type.Object({ error: Type.Object({ message: Type.String() }) 
  * Returns the answer if it is a success of this schema.
  * @throws ProxyError `session_not_found` for a 404, `start_failed` for any other failure
  */
-export function checkAnswer<T extends TSchema>(
+export function checkResponse<T extends TSchema>(
   schema: T,
   answer: unknown,
   status: number,

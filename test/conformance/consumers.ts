@@ -286,31 +286,31 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
       const given = (leasedUntilMs: number | null, consumer = 'trainer') => {
         return { consumer, leaseId: 'elsewhere', leasedUntilMs, deliveries: 2 }
       }
-      await store.putGiven('a', [given(null), given(null, 'unknown')])
-      await store.putGiven('b', [given(untilMs)])
-      await store.putGiven('none', [given(null)])
-      t.strictSame(await store.givenSessions('a'), [given(null)])
-      t.strictSame(await store.givenSessions('b'), [given(untilMs)])
-      t.strictSame(await store.givenSessions('c'), [])
+      await store.putSessionStates('a', [given(null), given(null, 'unknown')])
+      await store.putSessionStates('b', [given(untilMs)])
+      await store.putSessionStates('none', [given(null)])
+      t.strictSame(await store.listSessionStates('a'), [given(null)])
+      t.strictSame(await store.listSessionStates('b'), [given(untilMs)])
+      t.strictSame(await store.listSessionStates('c'), [])
       t.strictSame(await idsAvailable(store), ['c'])
       t.strictSame(await idsAvailable(store, { leaseId: 'elsewhere' }), ['b', 'c'])
-      await store.putGiven('a', [given(untilMs)])
+      await store.putSessionStates('a', [given(untilMs)])
       t.strictSame(
-        await store.givenSessions('a'),
+        await store.listSessionStates('a'),
         [given(null)],
         'no lease takes the place of an acknowledgement',
       )
-      await store.putGiven('b', [given(untilMs + 1)])
-      t.strictSame(await store.givenSessions('b'), [given(untilMs)], 'nor of a lease')
-      await store.putGiven('b', [{ ...given(null), deliveries: 5 }])
-      t.strictSame(await store.givenSessions('b'), [given(null)], 'an acknowledgement does')
+      await store.putSessionStates('b', [given(untilMs + 1)])
+      t.strictSame(await store.listSessionStates('b'), [given(untilMs)], 'nor of a lease')
+      await store.putSessionStates('b', [{ ...given(null), deliveries: 5 }])
+      t.strictSame(await store.listSessionStates('b'), [given(null)], 'an acknowledgement does')
       t.match(await store.countForConsumer('trainer', Date.now()), {
         available: 1,
         leased: 0,
         acknowledged: 2,
       })
       await store.resetSession('a', 2000)
-      t.strictSame(await store.givenSessions('a'), [], 'a session that was reset is new')
+      t.strictSame(await store.listSessionStates('a'), [], 'a session that was reset is new')
     },
   )
 

@@ -355,7 +355,7 @@ async function compareImages(): Promise<number> {
     )
     const { tokens } = await oracle.ask(JSON.stringify({ processor, sides }))
     for (const [place, [width, height]] of sides.entries()) {
-      const found = rule.tokensOf({ width, height })
+      const found = rule.countTokens({ width, height })
       if (found === tokens![place]) continue
       wrong += 1
       console.log(`image of ${width} by ${height}: wanted ${tokens![place]}, found ${found}`)

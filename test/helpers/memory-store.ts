@@ -355,12 +355,12 @@ export class MemoryTurnStore implements TurnStore {
     return this.#consumers.discard(consumer, groups, nowMs)
   }
 
-  async givenSessions(sessionId: string) {
+  async listSessionStates(sessionId: string) {
     const entry = this.#open().get(sessionId)
     return entry === undefined ? [] : this.#consumers.given(entry)
   }
 
-  async putGiven(sessionId: string, given: readonly ConsumerSession[]) {
+  async putSessionStates(sessionId: string, given: readonly ConsumerSession[]) {
     const entry = this.#open().get(sessionId)
     if (entry !== undefined) this.#consumers.put(entry, given)
   }

@@ -62,7 +62,7 @@ t.test('docs/security.md has the limits that the code has', async (t) => {
     `together | ${accounts.arrivingBytes / mib} MiB,`,
     `with one agent's key | ${accounts.connections} |`,
     `TLS handshake | ${LIMITS.tlsHandshakeMs / 1_000} s |`,
-    `unauthenticated connections | ${LIMITS.strangers}, ${LIMITS.strangersPerAddress} from one address`,
+    `unauthenticated connections | ${LIMITS.unauthenticated}, ${LIMITS.unauthenticatedPerAddress} from one address`,
     `${HELLO_TIMEOUT_MS / 1_000} s, ${HANDSHAKE_LIMITS.bytes / mib} MiB, ${HANDSHAKE_LIMITS.frames} frames |`,
   ]) {
     t.ok(limits.includes(figure), figure)
@@ -95,9 +95,9 @@ t.test('without keys every cell says yes', { timeout: 120_000 }, async (t) => {
 
 t.test('a route without a scope does not start', async (t) => {
   const app = Fastify()
-  const strangers = new UnauthenticatedConnections({ limit: 1, limitPerAddress: 1 })
+  const unauthenticated = new UnauthenticatedConnections({ limit: 1, limitPerAddress: 1 })
   const accounts = new Accounts(1)
-  guardRoutes(app, { keyring, strangers, accounts, logger: silentLogger, loopbackOnly: false })
+  guardRoutes(app, { keyring, unauthenticated, accounts, logger: silentLogger, loopbackOnly: false })
   t.throws(() => app.get('/forgotten', () => 'secret'), { message: /GET \/forgotten has no scope/ })
   app.register(
     inScope('admin', async (inner: FastifyInstance) => {

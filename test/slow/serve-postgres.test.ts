@@ -123,7 +123,9 @@ if (noPostgres !== false) {
       // As an earlier release stored 1800 * 1.1 seconds.
       await old.createSession(aSession('fraction', { ttlMs: 1_980_000 }))
       await old.createConsumer(aConsumer())
-      await old.putGiven('s', [{ consumer: 'trainer', leaseId: 'l', leasedUntilMs: null, deliveries: 1 }])
+      await old.putSessionStates('s', [
+        { consumer: 'trainer', leaseId: 'l', leasedUntilMs: null, deliveries: 1 },
+      ])
       await old.close()
       const file = new Database(path)
       file.exec("UPDATE sessions SET ttl_ms = 1980000.0000000002 WHERE session_id = 'fraction'")
@@ -168,7 +170,7 @@ if (noPostgres !== false) {
         t.strictSame(await details(after), await details(before))
       }
       t.equal((await after.getSession('fraction'))?.ttlMs, 1_980_000, 'PostgreSQL has whole milliseconds')
-      t.strictSame(await after.givenSessions('s'), await before.givenSessions('s'))
+      t.strictSame(await after.listSessionStates('s'), await before.listSessionStates('s'))
       t.match(await after.countForConsumer('trainer', 0), { available: 0, acknowledged: 1 })
       const deleted = await runLlmProxy(['sessions', 'delete', 's', '--db', target])
       t.match(deleted, { code: 0, stdout: 's: deleted\n', stderr: '' })

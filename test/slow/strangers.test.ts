@@ -135,7 +135,7 @@ t.test('many silent connections push out each other, never an agent', { timeout:
   const first = await RawConnection.open(proxy.url)
   const rest: RawConnection[] = []
   t.teardown(() => rest.forEach(({ socket }) => void socket.destroy()))
-  for (let count = 0; count < LIMITS.strangersPerAddress; count += 1)
+  for (let count = 0; count < LIMITS.unauthenticatedPerAddress; count += 1)
     rest.push(await RawConnection.open(proxy.url))
   await first.closed
   t.equal(rest.filter(({ socket }) => socket.destroyed).length, 0, 'the newest stay')

@@ -184,24 +184,24 @@ t.test('a rollout over HTTPS, with keys and an authority of its own', async (t) 
 })
 
 t.test("a connection with TLS is its agent's once a key has come over it", async (t) => {
-  const strangers = new UnauthenticatedConnections({ limit: 2, limitPerAddress: 2 })
+  const unauthenticated = new UnauthenticatedConnections({ limit: 2, limitPerAddress: 2 })
   const certificate = readCertificate(await certificateFolder(t))
   const server = createWebServer(
     (request, response) => {
-      strangers.know(request.socket)
+      unauthenticated.know(request.socket)
       response.end('hello')
     },
-    { certificate, strangers },
+    { certificate, unauthenticated },
   )
   t.teardown(() => server.close())
   await once(server.listen(0, '127.0.0.1'), 'listening')
   const url = `https://127.0.0.1:${(server.address() as AddressInfo).port}`
   const agent = await RawConnection.open(url)
-  t.equal(strangers.count, 1)
+  t.equal(unauthenticated.count, 1)
   await agent.send('GET / HTTP/1.1\r\nHost: localhost\r\n\r\n').until('hello')
-  t.equal(strangers.count, 0)
+  t.equal(unauthenticated.count, 0)
   const silent = [await RawConnection.open(url), await RawConnection.open(url), await RawConnection.open(url)]
   await silent[0]!.closed
-  t.equal(strangers.count, 2)
+  t.equal(unauthenticated.count, 2)
   for (const { socket } of [agent, ...silent]) socket.destroy()
 })

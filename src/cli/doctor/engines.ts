@@ -123,7 +123,7 @@ interface ModelList {
   data?: { id: string; max_model_len?: number }[]
 }
 
-interface ChatAnswer {
+interface ChatResponse {
   error?: { message: string }
   choices?: {
     logprobs?: { content?: { top_logprobs?: { token: string; logprob: number }[] }[] | null } | null
@@ -145,14 +145,14 @@ async function firstTokens(
   sampling: typeof WARM | typeof HOT,
 ): Promise<FirstTokens> {
   const response = await chat(proxyUrl, `doctor-${sampling.temperature}`, { model, ...sampling })
-  const { choices } = (await response.json()) as ChatAnswer
+  const { choices } = (await response.json()) as ChatResponse
   const listed = choices?.[0]?.logprobs?.content?.[0]?.top_logprobs ?? []
   return new Map(listed.map(({ token, logprob }) => [token, logprob]))
 }
 
 async function getRecordedTurn(proxyUrl: string, session: string, more: object): Promise<TurnJson> {
   const response = await chat(proxyUrl, session, more)
-  const answer = (await response.json()) as ChatAnswer
+  const answer = (await response.json()) as ChatResponse
   if (!response.ok) throw new Error(answer.error?.message ?? `status ${response.status}`)
   const { turns } = (await (await fetch(`${proxyUrl}/sessions/${session}`)).json()) as SessionWithTurnsJson
   return turns[0]!

@@ -11,7 +11,7 @@ import type { TurnStore } from '../../proxy/store/port/turn-store.ts'
 import { databaseName, isPostgresUrl } from '../../proxy/store/postgres/open.ts'
 import { createLogger } from '../logger.ts'
 import { openIdleDatabase } from '../open-database.ts'
-import { checkAnswer } from '../proxy-client.ts'
+import { checkResponse } from '../proxy-client.ts'
 import type { ChangesApi } from './api.ts'
 
 /** Enough for the rewards of all turns of a session. */
@@ -47,7 +47,7 @@ export async function withDatabaseChanges<T>(db: string, use: (api: ChangesApi) 
       url: path,
       ...(body && { payload: body }),
     })
-    return checkAnswer(schema, parseJson(payload), statusCode, databaseName(db) + path)
+    return checkResponse(schema, parseJson(payload), statusCode, databaseName(db) + path)
   }
   return await use({ call })
 }

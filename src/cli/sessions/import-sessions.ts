@@ -87,8 +87,8 @@ async function importGiven(
   sessionId: string,
   consumers: ReadonlySet<string>,
 ): Promise<void> {
-  const given = (await reader.givenSessions(sessionId)).filter(({ consumer }) => consumers.has(consumer))
-  if (given.length > 0) await store.putGiven(sessionId, given)
+  const states = (await reader.listSessionStates(sessionId)).filter(({ consumer }) => consumers.has(consumer))
+  if (states.length > 0) await store.putSessionStates(sessionId, states)
 }
 
 /**

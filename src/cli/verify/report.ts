@@ -35,7 +35,7 @@ function describeFirstDifference({ first_difference: first, greedy }: TurnResult
   return String(first?.index ?? greedy?.first_difference?.index ?? '-')
 }
 
-export function reportText(report: Report): string {
+export function formatReport(report: Report): string {
   const { compared, differing, skipped, overall, control, turns } = report
   const different = turns.filter(({ verdict }) => verdict === 'differs')
   const counts = Object.entries(skipped).map(([reason, count]) => `${count} ${reason}`)

@@ -11,7 +11,7 @@ import type { SessionsApi, TurnJson } from '../sessions/api.ts'
 import { namedOrAll } from '../sessions/list.ts'
 import { withSessionsApi } from '../sessions/open-api.ts'
 import { formatJson } from '../table.ts'
-import { reportText } from './report.ts'
+import { formatReport } from './report.ts'
 
 /** Exit codes by verdict. Lower codes mean that the command failed. */
 const EXIT_CODES: Readonly<Record<VerifyRun['verdict'], number>> = { same: 0, differs: 3, void: 4 }
@@ -72,7 +72,7 @@ async function verifyWith(
     tolerance,
     turns,
   }
-  process.stdout.write(`${config.json ? formatJson(report, 2) : reportText(report)}\n`)
+  process.stdout.write(`${config.json ? formatJson(report, 2) : formatReport(report)}\n`)
   return EXIT_CODES[run.verdict]
 }
 

@@ -42,7 +42,7 @@ function renderMessage(messages: readonly ChatMessage[], index: number, start: n
   const content = getText(message, index)
   switch (message.role) {
     case 'assistant':
-      return `<|im_start|>assistant\n${renderAnswer(message, content)}<|im_end|>\n`
+      return `<|im_start|>assistant\n${renderCompletion(message, content)}<|im_end|>\n`
     case 'tool': {
       const opens = index === start || messages[index - 1]?.role !== 'tool'
       const closes = messages[index + 1]?.role !== 'tool'
@@ -54,7 +54,7 @@ function renderMessage(messages: readonly ChatMessage[], index: number, start: n
   }
 }
 
-function renderAnswer(message: ChatMessage, content: string): string {
+function renderCompletion(message: ChatMessage, content: string): string {
   const { reasoning_content, reasoning } = message as ChatMessage & { reasoning?: string | null }
   const thought = reasoning_content || reasoning || ''
   const body = thought === '' ? content : content.replace(/^\n+/, '')

@@ -36,7 +36,7 @@ const PlaybookToolCall = Type.Object(
   closed,
 )
 
-const PlaybookAnswer = Type.Object(
+const PlaybookResponse = Type.Object(
   {
     reasoning: Type.Optional(Type.String()),
     content: Type.Optional(Type.String()),
@@ -49,17 +49,17 @@ const PlaybookAnswer = Type.Object(
 )
 
 const Rule = Type.Object(
-  { name: Type.String({ minLength: 1 }), when: Conditions, answer: PlaybookAnswer },
+  { name: Type.String({ minLength: 1 }), when: Conditions, answer: PlaybookResponse },
   closed,
 )
 
 const PlaybookFile = Type.Object({ rules: Type.Array(Rule) }, closed)
 
 type Conditions = Static<typeof Conditions>
-type PlaybookAnswer = Static<typeof PlaybookAnswer>
+type PlaybookResponse = Static<typeof PlaybookResponse>
 
 /** A forced completion. */
-interface AnswerText {
+interface PlaybookText {
   /** Name of the rule. */
   rule: string
   /** Reasoning, content and tool calls in the chat template's format, without the end-of-turn token. */
@@ -72,7 +72,7 @@ interface RuleMatcher {
   when: Conditions
   text: RegExp | undefined
   user: RegExp | undefined
-  answer: PlaybookAnswer
+  answer: PlaybookResponse
 }
 
 export class Playbook {
@@ -111,13 +111,13 @@ export class Playbook {
   }
 
   /** Returns the completion of the first rule that applies; undefined if none does. */
-  answer(conversation: PromptConversation, model: string | undefined): AnswerText | undefined {
+  answer(conversation: PromptConversation, model: string | undefined): PlaybookText | undefined {
     for (const rule of this.#rules) {
       const values = matchRule(rule, conversation, model)
       if (values === undefined) continue
       return {
         rule: rule.name,
-        text: writeAnswer(rule.answer, values),
+        text: writeResponse(rule.answer, values),
         cutAfterTokens: rule.answer.cut_after_tokens,
       }
     }
@@ -159,7 +159,7 @@ function capture(pattern: RegExp, text: string, captures: Map<string, string>): 
 }
 
 /** Formats a completion like the chat template, which renders the reasoning of a later prompt the same way. */
-function writeAnswer(answer: PlaybookAnswer, captures: Captures): string {
+function writeResponse(answer: PlaybookResponse, captures: Captures): string {
   const reasoning = substitute(answer.reasoning ?? '', captures)
   const content = substitute(answer.content ?? '', captures)
   const calls = (answer.tool_calls ?? []).map((call) => {

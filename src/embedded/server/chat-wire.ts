@@ -2,9 +2,9 @@
 import type { Completion } from '../../protocol/canonical/completion.ts'
 import type { GenerationDelta, GenerationEnd } from '../../protocol/canonical/events.ts'
 import type { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
-import type { AnswerFields, AnswerFormat, AnswerHead, ChunkMaker } from './answer-wire.ts'
+import type { ChunkMaker, ResponseFields, ResponseFormat, ResponseHead } from './response-wire.ts'
 
-export const chatFormat: AnswerFormat = {
+export const chatFormat: ResponseFormat = {
   idPrefix: 'chatcmpl-',
   wholeObject: 'chat.completion',
   chunkObject: 'chat.completion.chunk',
@@ -12,7 +12,7 @@ export const chatFormat: AnswerFormat = {
   chunks: (fields) => new ChatChunks(fields),
 }
 
-function toChatCompletion(head: AnswerHead, completion: Completion, fields: AnswerFields): object {
+function toChatCompletion(head: ResponseHead, completion: Completion, fields: ResponseFields): object {
   const { start, end, toolCalls } = completion
   return {
     ...head,
@@ -45,9 +45,9 @@ function toChatCompletion(head: AnswerHead, completion: Completion, fields: Answ
 }
 
 class ChatChunks implements ChunkMaker {
-  readonly #fields: AnswerFields
+  readonly #fields: ResponseFields
 
-  constructor(fields: AnswerFields) {
+  constructor(fields: ResponseFields) {
     this.#fields = fields
   }
 

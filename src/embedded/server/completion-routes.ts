@@ -7,7 +7,6 @@ import type { CanonicalRequest, ChatBody, CompletionBody } from '../../protocol/
 import { SseReply } from '../../proxy/http/agent/sse-reply.ts'
 import { createDisconnectSignal } from '../../proxy/http/transport/disconnect-signal.ts'
 import type { EmbeddedEngine } from '../engine/embedded-engine.ts'
-import { type AnswerFormat, type AnswerHead, readAnswerFields, StreamText } from './answer-wire.ts'
 import { chatFormat } from './chat-wire.ts'
 import { completionFormat } from './completion-wire.ts'
 import { vllmError } from './errors.ts'
@@ -17,6 +16,7 @@ import {
   checkChatRequest,
   checkCompletionRequest,
 } from './request-schemas.ts'
+import { type ResponseFormat, type ResponseHead, readResponseFields, StreamText } from './response-wire.ts'
 
 /** Counters for tests and benchmarks; not on the wire. */
 export interface EngineCounters {
@@ -36,7 +36,7 @@ interface CompletionRoutesOptions {
 }
 
 interface EngineRequest {
-  format: AnswerFormat
+  format: ResponseFormat
   body: AnyCompletionRequest & { logprobs?: unknown }
   generation: CanonicalRequest
 }
@@ -58,7 +58,10 @@ export async function completionRoutes(app: FastifyInstance, options: Completion
 }
 
 /** Returns the completion format with the logprobs of the prompt's tokens in the choice. */
-function scoringFormat(engine: EmbeddedEngine, { prompt_logprobs: count }: CompletionRequest): AnswerFormat {
+function scoringFormat(
+  engine: EmbeddedEngine,
+  { prompt_logprobs: count }: CompletionRequest,
+): ResponseFormat {
   return {
     ...completionFormat,
     whole: (head, completion, fields) => {
@@ -94,13 +97,13 @@ async function answer(
     countCompletion(counters, signal, () =>
       engine.generate({ ...generation, requestId, sessionId: requestId, stream }, sink, signal),
     )
-  const head: AnswerHead = {
+  const head: ResponseHead = {
     id: format.idPrefix + requestId,
     object: stream ? format.chunkObject : format.wholeObject,
     created: Math.floor(Date.now() / 1000),
     model: engine.model,
   }
-  const fields = readAnswerFields(body)
+  const fields = readResponseFields(body)
   if (!stream) {
     const completion = new CompletionBuilder()
     await generate(completion)

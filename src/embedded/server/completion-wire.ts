@@ -3,9 +3,9 @@ import type { Completion } from '../../protocol/canonical/completion.ts'
 import type { GenerationDelta, GenerationEnd } from '../../protocol/canonical/events.ts'
 import type { TokenLogprob } from '../../protocol/canonical/messages.ts'
 import type { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
-import type { AnswerFields, AnswerFormat, AnswerHead, ChunkMaker } from './answer-wire.ts'
+import type { ChunkMaker, ResponseFields, ResponseFormat, ResponseHead } from './response-wire.ts'
 
-export const completionFormat: AnswerFormat = {
+export const completionFormat: ResponseFormat = {
   idPrefix: 'cmpl-',
   wholeObject: 'text_completion',
   chunkObject: 'text_completion',
@@ -13,7 +13,7 @@ export const completionFormat: AnswerFormat = {
   chunks: (fields) => new CompletionChunks(fields),
 }
 
-function toCompletion(head: AnswerHead, completion: Completion, fields: AnswerFields): object {
+function toCompletion(head: ResponseHead, completion: Completion, fields: ResponseFields): object {
   const { start, end } = completion
   return {
     ...head,
@@ -37,13 +37,13 @@ function toCompletion(head: AnswerHead, completion: Completion, fields: AnswerFi
 }
 
 class CompletionChunks implements ChunkMaker {
-  readonly #fields: AnswerFields
+  readonly #fields: ResponseFields
   /** Sent with the first token, then null. */
   #promptTokenIds: number[] | null = null
   /** Length of the tokens' text so far. */
   #textOffset = 0
 
-  constructor(fields: AnswerFields) {
+  constructor(fields: ResponseFields) {
     this.#fields = fields
   }
 

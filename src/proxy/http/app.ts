@@ -114,13 +114,13 @@ export interface App {
 /** The listening server, and its unauthenticated connections. */
 export interface AppSockets {
   serverFactory: FastifyServerFactory
-  strangers: UnauthenticatedConnections
+  unauthenticated: UnauthenticatedConnections
 }
 
 /** The parts by which routes identify callers and connections. */
 interface AppGuards {
   keyring: Keyring
-  strangers: UnauthenticatedConnections
+  unauthenticated: UnauthenticatedConnections
 }
 
 /** Builds the application with all routes of a proxy, not listening yet. */
@@ -140,7 +140,7 @@ export function buildApp(options: AppOptions, sockets?: AppSockets): Promise<App
 export async function buildAppWith(
   options: AppBase,
   add: (app: FastifyInstance, guards: AppGuards) => Promise<void>,
-  { serverFactory, strangers }: AppSockets = plainSockets(),
+  { serverFactory, unauthenticated }: AppSockets = plainSockets(),
 ): Promise<App> {
   const { logger, keys = NO_KEYS, loopbackOnly = false, trustedProxies = [] } = options
   const keyring = new Keyring(keys)
@@ -172,7 +172,14 @@ export async function buildAppWith(
   })
   const accounts = new Accounts(options.bodyLimitBytes, options.limits)
   const { verifyNode } = options
-  const routes = guardRoutes(fastify, { keyring, strangers, accounts, logger, loopbackOnly, verifyNode })
+  const routes = guardRoutes(fastify, {
+    keyring,
+    unauthenticated,
+    accounts,
+    logger,
+    loopbackOnly,
+    verifyNode,
+  })
   fastify.decorateRequest('otherOwner', null)
   fastify.decorateRequest('namedSession', null)
   if (options.toOwner) fastify.addHook('onRequest', options.toOwner)
@@ -199,22 +206,22 @@ export async function buildAppWith(
     const error = new ProxyError('route_not_found', `There is no ${request.method} ${path}${hint}`)
     sendRouteless(error, request, reply)
   })
-  await fastify.register(async (app) => add(app, { keyring, strangers }), {
+  await fastify.register(async (app) => add(app, { keyring, unauthenticated }), {
     prefix: options.basePath ?? '',
   })
   return { fastify, routes, answering }
 }
 
 function plainSockets(): AppSockets {
-  const strangers = createUnauthenticatedConnections()
-  const serverFactory: FastifyServerFactory = (handler) => createWebServer(handler, { strangers })
-  return { serverFactory, strangers }
+  const unauthenticated = createUnauthenticatedConnections()
+  const serverFactory: FastifyServerFactory = (handler) => createWebServer(handler, { unauthenticated })
+  return { serverFactory, unauthenticated }
 }
 
 async function addRoutes(
   app: FastifyInstance,
   options: AppOptions,
-  { keyring, strangers }: AppGuards,
+  { keyring, unauthenticated }: AppGuards,
 ): Promise<void> {
   const { sessions, store, runner, backend, activity = new Activity() } = options
   const onRow = (row: Trajectory) => options.metrics?.rowRead(row, options.weights.version)
@@ -243,7 +250,7 @@ async function addRoutes(
   await app.register(inScope('worker', workerSocket), {
     accept: options.acceptWorker,
     maxFrameBytes: options.maxWorkerFrameBytes,
-    greeted: (socket) => strangers.know(socket),
+    greeted: (socket) => unauthenticated.know(socket),
   })
   await app.register(inScope('admin', adminRoutes), {
     controls: options.controls ?? new Controls({ backend, weights: options.weights, activity }),

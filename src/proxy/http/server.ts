@@ -50,15 +50,15 @@ export async function listenWith(
 ): Promise<HttpServer> {
   const { host, port, certificateFiles, basePath = '' } = options
   const certificate = certificateFiles && readCertificate(certificateFiles)
-  const strangers = createUnauthenticatedConnections()
+  const unauthenticated = createUnauthenticatedConnections()
   // `localhost` may resolve to two addresses, for which Fastify creates two servers.
   const servers: ReturnType<typeof createWebServer>[] = []
   const serverFactory: FastifyServerFactory = (handler) => {
-    const server = createWebServer(handler, { certificate, strangers })
+    const server = createWebServer(handler, { certificate, unauthenticated })
     servers.push(server)
     return server
   }
-  const app = await build({ serverFactory, strangers })
+  const app = await build({ serverFactory, unauthenticated })
   if (certificateFiles && certificate)
     renewCertificate(app, servers, { ...options, certificateFiles, certificate })
   // A port that another proxy has reserved is in use, and listening without sharing it fails with that error.
@@ -77,7 +77,7 @@ export async function listenWith(
     url: baseUrl({ host: bound.address, port: bound.port, secure: certificate !== undefined, basePath }),
     routes: app.routes,
     close: async () => {
-      await closeServer(app, handles, strangers)
+      await closeServer(app, handles, unauthenticated)
       hold?.close()
     },
   }
@@ -109,13 +109,13 @@ const CLOSE_MS = 5_000
 async function closeServer(
   { fastify, answering }: App,
   handles: readonly Server[],
-  strangers: UnauthenticatedConnections,
+  unauthenticated: UnauthenticatedConnections,
 ): Promise<void> {
   const giveUpAtMs = performance.now() + CLOSE_MS
   const poll = setInterval(() => {
     if (answering.size > 0 && performance.now() < giveUpAtMs) return
     fastify.server.closeAllConnections()
-    strangers.closeAll()
+    unauthenticated.closeAll()
   }, 10)
   await Promise.all([fastify.close(), closeHandles(handles)]).finally(() => clearInterval(poll))
 }

@@ -28,7 +28,7 @@ export interface HarborMetadata {
 
 const optional = <T extends TSchema>(schema: T) => Type.Optional(Type.Union([schema, Type.Null()]))
 
-const HarborAnswer = Type.Object({
+const HarborResponse = Type.Object({
   run_id: Type.String(),
   status: Type.Enum(['completed', 'failed', 'timeout', 'error']),
   rewards: optional(Type.Record(Type.String(), Type.Number())),
@@ -36,7 +36,7 @@ const HarborAnswer = Type.Object({
   error: optional(Type.String()),
 })
 
-export type HarborRun = Static<typeof HarborAnswer>
+export type HarborRun = Static<typeof HarborResponse>
 
 export interface HarborClientOptions {
   /** `http://harbor:8080` */
@@ -118,7 +118,7 @@ export class HarborClient {
         body,
         signal: AbortSignal.any([signal, limit]),
       })
-      return parseAnswer(answer)
+      return parseResponse(answer)
     } catch (error) {
       signal.throwIfAborted()
       if (limit.aborted)
@@ -133,8 +133,8 @@ function remember<V>(map: Map<string, V>, key: string, value: V): V {
   return value
 }
 
-function parseAnswer({ status, text }: { status: number; text: string }): HarborRun {
+function parseResponse({ status, text }: { status: number; text: string }): HarborRun {
   const answer = parseJson(text)
-  if (status < 300 && Value.Check(HarborAnswer, answer)) return answer
+  if (status < 300 && Value.Check(HarborResponse, answer)) return answer
   throw new Error(`the Harbor server responded with ${status}: ${text.slice(0, QUOTED_LENGTH)}`)
 }

@@ -162,7 +162,7 @@ export class Rollouts {
 
   async #run(entry: RolloutEntry): Promise<string> {
     const { request, calledOff } = entry
-    const answer = await this.#toAnswer(entry)
+    const answer = await this.#toResponse(entry)
     clearTimeout(entry.leaving)
     entry.status = calledOff.signal.aborted ? 'cancelled' : answer.error === null ? 'done' : 'failed'
     entry.endedAt = Date.now() / 1000
@@ -174,7 +174,7 @@ export class Rollouts {
     return text
   }
 
-  async #toAnswer(entry: RolloutEntry) {
+  async #toResponse(entry: RolloutEntry) {
     const { request, calledOff } = entry
     try {
       const leave = await this.#gate.enter(calledOff.signal)

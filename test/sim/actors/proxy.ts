@@ -140,11 +140,11 @@ export class SimProxy {
 
   /** Does the same as `src/proxy/http/server.ts`, except for the sockets. */
   async #listen(options: ServerOptions): Promise<HttpServer> {
-    const strangers = createUnauthenticatedConnections()
+    const unauthenticated = createUnauthenticatedConnections()
     const app = await buildApp(options, {
-      strangers,
+      unauthenticated,
       serverFactory: (handler) => {
-        const server = createWebServer(handler, { strangers })
+        const server = createWebServer(handler, { unauthenticated })
         // Node checks these timeouts by the real clock.
         server.headersTimeout = 0
         server.requestTimeout = 0

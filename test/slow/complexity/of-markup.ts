@@ -2,7 +2,7 @@
 
 import { MessagesStreamWriter } from '../../../src/proxy/dialects/messages/stream.ts'
 import { PARSER_FAMILIES } from '../../../src/proxy/tokens/parsers/choose-parser.ts'
-import { createForcedCallParser } from '../../../src/proxy/tokens/parsers/forced-tool-calls.ts'
+import { createForcedToolCallParser } from '../../../src/proxy/tokens/parsers/forced-tool-calls.ts'
 import { JsonScanner } from '../../../src/proxy/tokens/parsers/json-scanner.ts'
 import type { OutputParser, ParserFamily } from '../../../src/proxy/tokens/parsers/output-parser.ts'
 import { readPythonCalls } from '../../../src/proxy/tokens/parsers/python-tool-calls.ts'
@@ -80,7 +80,7 @@ export const MARKUP: readonly Subject[] = [
     cases: ofUnits((text) => () => {
       const family = PARSER_FAMILIES.get('hermes')!
       parse(
-        createForcedCallParser(family, { tools: TOOLS }),
+        createForcedToolCallParser(family, { tools: TOOLS }),
         `{"name": "f", "arguments": {"a": "${text}`,
         PIECE,
       )
@@ -137,8 +137,8 @@ export const MARKUP: readonly Subject[] = [
     covers: ['src/proxy/dialects/messages/stream.ts'],
     cases: {
       'white space in pieces': (n) => () => {
-        const answerOptions = { logprobs: false, tokenIds: false, reasoning: true, streamUsage: true }
-        const writer = new MessagesStreamWriter({ turnId: 'a', createdS: 1, model: 'm' }, answerOptions)
+        const responseOptions = { logprobs: false, tokenIds: false, reasoning: true, streamUsage: true }
+        const writer = new MessagesStreamWriter({ turnId: 'a', createdS: 1, model: 'm' }, responseOptions)
         writer.write([{ type: 'start', engine: 'e' }])
         for (let at = 0; at < n / 4; at += 1) writer.write([{ type: 'delta', content: '    ' }])
       },

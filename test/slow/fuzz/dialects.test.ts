@@ -15,7 +15,7 @@ import { mutationsOf } from '../../helpers/mutations.ts'
 import { answer } from '../../helpers/scripted-backend.ts'
 import { serverParts } from '../../helpers/sessions-api.ts'
 import { watchStalls } from '../../helpers/stall-watch.ts'
-import { type Answer, checkAnswer, DIALECTS } from './dialects.ts'
+import { type Answer, checkResponse, DIALECTS } from './dialects.ts'
 
 const RUNS = Number(process.env.FUZZ_RUNS ?? 1_000)
 /** After so many calls, all that they left on record is read, and forgotten. */
@@ -87,7 +87,7 @@ for (const [name, { path, bodies, checkRefusal }] of Object.entries(DIALECTS)) {
         const answered = await inject('POST', `/s/v1/${path}`, body)
         const { statusCode } = answered
         statuses[statusCode] = (statuses[statusCode] ?? 0) + 1
-        checkAnswer(answered, checkRefusal)
+        checkResponse(answered, checkRefusal)
       }
       const { withoutStall } = await watchStalls(t)
       await fc.assert(

@@ -54,7 +54,7 @@ function isWholeAnswer({ headers, body }: Answer): void {
 }
 
 /** A whole answer, or a refusal in the dialect's own shape; never a fault of the proxy. */
-export function checkAnswer(answered: Answer, checkRefusal: FuzzedDialect['checkRefusal']): void {
+export function checkResponse(answered: Answer, checkRefusal: FuzzedDialect['checkRefusal']): void {
   const { statusCode, body } = answered
   assert.ok(statusCode === 200 || (statusCode >= 400 && statusCode < 500), `${statusCode} ${body}`)
   if (statusCode === 200) isWholeAnswer(answered)

@@ -7,7 +7,7 @@ import t from 'tap'
 import { mutationsOf } from '../../helpers/mutations.ts'
 import { startProxy } from '../../helpers/proxy.ts'
 import { watchStalls } from '../../helpers/stall-watch.ts'
-import { type Answer, checkAnswer, DIALECTS } from './dialects.ts'
+import { type Answer, checkResponse, DIALECTS } from './dialects.ts'
 
 const RUNS = Math.ceil(Number(process.env.FUZZ_RUNS ?? 1_000) / 10)
 
@@ -24,7 +24,7 @@ for (const [mode, config] of Object.entries({ chat: {}, token: { tokenizer: 'emb
           headers: Object.fromEntries(response.headers),
           body: await response.text(),
         }
-        checkAnswer(answered, checkRefusal)
+        checkResponse(answered, checkRefusal)
       }
       const { withoutStall } = await watchStalls(t)
       await fc.assert(

@@ -6,7 +6,7 @@ const KEY = 'llm-proxy-key'
 /** The API's root. The page is served as `ui` below it. */
 const BASE = new URL('.', location.href)
 
-interface AnswerEntry {
+interface ResponseEntry {
   json: Record<string, unknown>
   base64: Record<string, string>
 }
@@ -16,9 +16,9 @@ const recorded = readRecorded()
 
 export const IS_FILE = recorded !== undefined
 
-function readRecorded(): AnswerEntry | undefined {
+function readRecorded(): ResponseEntry | undefined {
   const text = document.getElementById('recorded')?.textContent
-  return text ? (JSON.parse(text) as AnswerEntry) : undefined
+  return text ? (JSON.parse(text) as ResponseEntry) : undefined
 }
 
 /** The error message of the API; set while the proxy rejects requests because of the API key. */
@@ -133,7 +133,7 @@ async function toApiError(response: Response): Promise<ApiError> {
 }
 
 /** Returns the embedded response. There is one page of the session list, for all queries. */
-function toResponse({ json, base64 }: AnswerEntry, path: string): Response {
+function toResponse({ json, base64 }: ResponseEntry, path: string): Response {
   const name = path.startsWith('sessions?') ? 'sessions' : path
   const value = json[name]
   if (value !== undefined) return Response.json(value)

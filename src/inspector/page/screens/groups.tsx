@@ -6,7 +6,7 @@ import { useKeys } from '../lib/keys.ts'
 import { useLoad } from '../lib/load.ts'
 import { href, navigate, route, setQuery } from '../lib/route.ts'
 import { GROUP_KEYS } from '../lib/samples.ts'
-import type { Group, Groups as GroupsAnswer, SessionList } from '../lib/wire.ts'
+import type { Group, Groups as GroupsResponse, SessionList } from '../lib/wire.ts'
 import { Await, Bar, Empty, Sources } from '../parts/parts.tsx'
 import { Trend } from '../parts/trend.tsx'
 import { VirtualRows } from '../parts/virtual-table.tsx'
@@ -42,7 +42,7 @@ export function Groups() {
 
 function GroupTable({ by }: { by: string }) {
   const path = `groups?by=${encodeURIComponent(by)}&limit=100000`
-  const answer = useLoad((stop) => getJson<GroupsAnswer>(path, stop), [path])
+  const answer = useLoad((stop) => getJson<GroupsResponse>(path, stop), [path])
   const [selected, select] = useState(0)
   const groups = answer.value?.groups ?? []
   const move = (to: number) => select((at) => Math.max(0, Math.min(groups.length - 1, at + to)))

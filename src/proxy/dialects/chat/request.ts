@@ -64,8 +64,8 @@ const check = createListChecker(ChatCompletionRequest, 'messages', Message)
  * Validates a Chat Completions body and lowers it. The body is neither copied nor changed.
  * @throws ProxyError `invalid_request` naming the field
  */
-export function lowerChatRequest(raw: unknown, repeats: PartMemo = NO_MEMO): DialectRequest {
-  const request = check(raw, repeats)
+export function lowerChatRequest(raw: unknown, memo: PartMemo = NO_MEMO): DialectRequest {
+  const request = check(raw, memo)
   if (request.logprobs !== true && (request.top_logprobs ?? 0) > 0)
     throw invalid("'logprobs' must be true for 'top_logprobs'", 'top_logprobs')
   checkFunctions(request)
@@ -74,7 +74,7 @@ export function lowerChatRequest(raw: unknown, repeats: PartMemo = NO_MEMO): Dia
     body: request as ChatBody,
     stream: request.stream === true,
     ...parseChoiceCount(request.n),
-    answerOptions: {
+    responseOptions: {
       logprobs: request.logprobs === true,
       tokenIds: request.return_token_ids === true,
       reasoning: request.include_reasoning !== false,

@@ -12,7 +12,7 @@ import type { ResponseIdentity, ResponseOptions } from '../common/dialect-reques
 /** Returns the body of a complete response with all choices. `end` of each completion must be set. */
 export function chatCompletion(
   identity: ResponseIdentity,
-  answerOptions: ResponseOptions,
+  responseOptions: ResponseOptions,
   ...completions: readonly [Completion, ...Completion[]]
 ): object {
   const [first] = completions
@@ -22,29 +22,29 @@ export function chatCompletion(
     object: 'chat.completion',
     created: identity.createdS,
     model: first.start?.model ?? identity.model,
-    choices: completions.map((completion, index) => toChoice(completion, index, answerOptions)),
+    choices: completions.map((completion, index) => toChoice(completion, index, responseOptions)),
     usage,
-    ...(answerOptions.tokenIds && { prompt_token_ids: promptIds(first) }),
+    ...(responseOptions.tokenIds && { prompt_token_ids: promptIds(first) }),
   }
 }
 
-function toChoice(completion: Completion, index: number, answerOptions: ResponseOptions): object {
+function toChoice(completion: Completion, index: number, responseOptions: ResponseOptions): object {
   const { end, toolCalls } = completion
   const message = {
     role: 'assistant',
     content: completion.content ?? (saysElse(completion) ? null : ''),
     refusal: completion.refusal,
-    ...(answerOptions.reasoning && completion.reasoning !== null && reasoningFields(completion.reasoning)),
+    ...(responseOptions.reasoning && completion.reasoning !== null && reasoningFields(completion.reasoning)),
     ...(toolCalls.length > 0 && { tool_calls: toolCalls }),
     ...completion.extra,
   }
   return {
     index,
     message,
-    logprobs: answerOptions.logprobs ? { content: completion.logprobsContent, refusal: null } : null,
+    logprobs: responseOptions.logprobs ? { content: completion.logprobsContent, refusal: null } : null,
     finish_reason: end?.finishReason ?? null,
     stop_reason: end?.stopReason,
-    ...(answerOptions.tokenIds && tokenFields(completion.tokenIds)),
+    ...(responseOptions.tokenIds && tokenFields(completion.tokenIds)),
   }
 }
 
@@ -72,13 +72,13 @@ function promptIds({ start }: Pick<Completion, 'start'>): number[] | null {
 /** Writes a stream of `chat.completion.chunk` server-sent events, one batch of events at a time. */
 export class ChatStreamWriter {
   readonly #identity: ResponseIdentity
-  readonly #answerOptions: ResponseOptions
+  readonly #responseOptions: ResponseOptions
   #head = ''
   #tail = ''
 
-  constructor(identity: ResponseIdentity, answerOptions: ResponseOptions) {
+  constructor(identity: ResponseIdentity, responseOptions: ResponseOptions) {
     this.#identity = identity
-    this.#answerOptions = answerOptions
+    this.#responseOptions = responseOptions
     this.#frame(identity.model)
   }
 
@@ -90,7 +90,7 @@ export class ChatStreamWriter {
       else if (event.type === 'end') text += this.#end(event)
       else {
         if (event.model) this.#frame(event.model)
-        const ids = this.#answerOptions.tokenIds
+        const ids = this.#responseOptions.tokenIds
           ? `,"prompt_token_ids":${JSON.stringify(promptIds({ start: event }))}`
           : ''
         text += this.#chunk('{"role":"assistant","content":""}', ',"logprobs":null,"finish_reason":null', ids)
@@ -104,7 +104,7 @@ export class ChatStreamWriter {
     const { turnId, createdS, choice = 0 } = this.#identity
     const root = { id: `chatcmpl-${turnId}`, object: 'chat.completion.chunk', created: createdS, model }
     this.#head = `data: ${JSON.stringify(root).slice(0, -1)},"system_fingerprint":null,"choices":[{"index":${choice},"delta":`
-    this.#tail = this.#answerOptions.streamUsage ? ',"usage":null}\n\n' : '}\n\n'
+    this.#tail = this.#responseOptions.streamUsage ? ',"usage":null}\n\n' : '}\n\n'
   }
 
   #chunk(delta: string, choiceFields: string, rootFields = ''): string {
@@ -112,7 +112,7 @@ export class ChatStreamWriter {
   }
 
   #delta(delta: GenerationDelta): string {
-    const message = messageDelta(delta, this.#answerOptions.reasoning)
+    const message = messageDelta(delta, this.#responseOptions.reasoning)
     const tokens = this.#tokens(delta)
     if (message === '{}' && tokens === undefined) return ''
     return this.#chunk(message, `${tokens ?? ',"logprobs":null'},"finish_reason":null`)
@@ -120,7 +120,7 @@ export class ChatStreamWriter {
 
   /** Returns the choice's token fields; undefined if the agent did not request them or the delta has none. */
   #tokens(delta: GenerationDelta): string | undefined {
-    const { logprobs, tokenIds } = this.#answerOptions
+    const { logprobs, tokenIds } = this.#responseOptions
     const showLogprobs = logprobs && delta.logprobsContent !== undefined
     const showIds = tokenIds && delta.tokenIds !== undefined
     if (!showLogprobs && !showIds) return undefined
@@ -144,7 +144,7 @@ export class ChatStreamWriter {
   }
 
   #usage(usage: Usage | undefined): string {
-    if (!this.#answerOptions.streamUsage || !usage) return ''
+    if (!this.#responseOptions.streamUsage || !usage) return ''
     const beforeChoices = this.#head.slice(0, this.#head.lastIndexOf('"choices":'))
     return `${beforeChoices}"choices":[],"usage":${JSON.stringify(usage)}}\n\n`
   }

@@ -60,17 +60,17 @@ export function createListChecker<S extends TObject>(
   schema: S,
   field: string,
   element: TSchema,
-): (value: unknown, repeats?: PartMemo) => Static<S> {
+): (value: unknown, memo?: PartMemo) => Static<S> {
   const checkAll = createChecker(schema)
   const frame = compileLazily(Type.Object({ ...schema.properties, [field]: Type.Array(Type.Unknown()) }))
   const compiled = compileLazily(element)
   const passes = (part: object) => compiled().Check(part)
-  return (value, repeats = NO_MEMO) => {
+  return (value, memo = NO_MEMO) => {
     const list: unknown = frame().Check(value) ? (value as Record<string, unknown>)[field] : undefined
     const isKnown =
       Array.isArray(list) &&
       list.length > 0 &&
-      list.every((part) => isObject(part) && repeats.once(passes, part))
+      list.every((part) => isObject(part) && memo.once(passes, part))
     return isKnown ? (value as Static<S>) : checkAll(value)
   }
 }

@@ -15,7 +15,7 @@ export interface ResponseOptions {
 /** An agent's request in canonical form. */
 export type DialectRequest = CanonicalRequest & {
   stream: boolean
-  answerOptions: ResponseOptions
+  responseOptions: ResponseOptions
   /** The number of requested completions, if more than one. */
   choices?: number
   /** The parts of the request that no engine receives, to be recorded with the turn. */

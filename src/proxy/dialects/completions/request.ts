@@ -49,7 +49,7 @@ export function lowerCompletionRequest(raw: unknown): DialectRequest {
     body: { ...request, prompt: onePrompt(request.prompt) } as CompletionBody,
     stream: request.stream === true,
     ...parseChoiceCount(request.n),
-    answerOptions: {
+    responseOptions: {
       logprobs: typeof request.logprobs === 'number',
       tokenIds: request.return_token_ids === true,
       reasoning: false,

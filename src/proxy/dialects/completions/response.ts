@@ -8,27 +8,27 @@ import type { ResponseIdentity, ResponseOptions } from '../common/dialect-reques
 /** Returns the body of a complete response with all choices. */
 export function textCompletion(
   identity: ResponseIdentity,
-  answerOptions: ResponseOptions,
+  responseOptions: ResponseOptions,
   ...completions: readonly [Completion, ...Completion[]]
 ): object {
   const [first] = completions
   const usage = completions.length === 1 ? first.end?.usage : sumUsage(completions)
   return {
     ...root(identity, first.start?.model),
-    choices: completions.map((completion, index) => toChoice(completion, index, answerOptions)),
+    choices: completions.map((completion, index) => toChoice(completion, index, responseOptions)),
     usage,
   }
 }
 
-function toChoice(completion: Completion, index: number, answerOptions: ResponseOptions): object {
+function toChoice(completion: Completion, index: number, responseOptions: ResponseOptions): object {
   const { start, end } = completion
   return {
     index,
     text: completion.content ?? '',
-    logprobs: answerOptions.logprobs ? legacyLogprobs(completion.logprobsContent, 0) : null,
+    logprobs: responseOptions.logprobs ? legacyLogprobs(completion.logprobsContent, 0) : null,
     finish_reason: end?.finishReason ?? null,
     stop_reason: end?.stopReason,
-    ...(answerOptions.tokenIds && { token_ids: completion.tokenIds, ...promptIds(start) }),
+    ...(responseOptions.tokenIds && { token_ids: completion.tokenIds, ...promptIds(start) }),
   }
 }
 
@@ -69,14 +69,14 @@ function legacyLogprobs(entries: readonly TokenLogprob[], offset: number): objec
 /** Writes a stream of `text_completion` server-sent events. */
 export class CompletionStreamWriter {
   readonly #identity: ResponseIdentity
-  readonly #answerOptions: ResponseOptions
+  readonly #responseOptions: ResponseOptions
   #start: GenerationStart | undefined
   #promptIdsSent = false
   #offset = 0
 
-  constructor(identity: ResponseIdentity, answerOptions: ResponseOptions) {
+  constructor(identity: ResponseIdentity, responseOptions: ResponseOptions) {
     this.#identity = identity
-    this.#answerOptions = answerOptions
+    this.#responseOptions = responseOptions
   }
 
   write(events: readonly GenerationEvent[]): string {
@@ -88,8 +88,8 @@ export class CompletionStreamWriter {
         text += this.#chunk({ text: '', logprobs: null, finish_reason: event.finishReason, ...stop })
         if (this.#identity.choice === undefined) text += this.finish(event.usage)
       } else {
-        const entries = this.#answerOptions.logprobs ? event.logprobsContent : undefined
-        const ids = this.#answerOptions.tokenIds ? event.tokenIds : undefined
+        const entries = this.#responseOptions.logprobs ? event.logprobsContent : undefined
+        const ids = this.#responseOptions.tokenIds ? event.tokenIds : undefined
         if (!event.content && !entries && !ids) continue
         text += this.#chunk({
           text: event.content ?? '',
@@ -105,12 +105,12 @@ export class CompletionStreamWriter {
 
   /** Returns the end of the stream, for all choices. */
   finish(usage: Usage | undefined): string {
-    const last = this.#answerOptions.streamUsage && usage ? this.#event({ choices: [], usage }) : ''
+    const last = this.#responseOptions.streamUsage && usage ? this.#event({ choices: [], usage }) : ''
     return `${last}data: [DONE]\n\n`
   }
 
   #chunk(choice: object): string {
-    const ids = this.#answerOptions.tokenIds && !this.#promptIdsSent ? promptIds(this.#start) : {}
+    const ids = this.#responseOptions.tokenIds && !this.#promptIdsSent ? promptIds(this.#start) : {}
     this.#promptIdsSent = true
     return this.#event({ choices: [{ index: this.#identity.choice ?? 0, ...choice, ...ids }] })
   }

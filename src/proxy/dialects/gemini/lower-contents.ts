@@ -29,17 +29,17 @@ interface ContentGroup {
 export function lowerContents(
   systemTexts: readonly string[],
   contents: readonly Content[],
-  repeats: PartMemo,
+  memo: PartMemo,
 ): ChatMessage[] {
   const system = systemTexts.join('\n')
   let asked: ToolCall[] = []
   const conversation = groupContents(contents).flatMap((utterance) => {
     const last = utterance.contents.at(-1)!.content
-    const lowered = repeats.once(lowerGroup, last, utterance, asked)
+    const lowered = memo.once(lowerGroup, last, utterance, asked)
     asked = getToolCalls(lowered.at(-1))
     return lowered
   })
-  return system === '' ? conversation : [repeats.once(systemMessage, system), ...conversation]
+  return system === '' ? conversation : [memo.once(systemMessage, system), ...conversation]
 }
 
 /**

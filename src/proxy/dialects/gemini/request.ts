@@ -26,21 +26,21 @@ export interface GeminiPathParams {
 /**
  * Validates the body of a request and lowers it. Fields without a canonical equivalent are recorded with the turn.
  * @param volatileRules removed from the system instruction; none: nothing
- * @param repeats the parts that were lowered with the session's earlier requests
+ * @param memo the parts that were lowered with the session's earlier requests
  * @throws ProxyError `invalid_request` naming the field; `unsupported` for a field that cannot be honoured
  */
 export function lowerGeminiRequest(
   raw: unknown,
   { model, stream }: GeminiPathParams,
   volatileRules: readonly VolatileRule[] = VOLATILE_RULES,
-  repeats: PartMemo = NO_MEMO,
+  memo: PartMemo = NO_MEMO,
 ): DialectRequest {
-  const request = check(namedRequest(raw, repeats), repeats) as GeminiRequest & Record<string, unknown>
+  const request = check(namedRequest(raw, memo), memo) as GeminiRequest & Record<string, unknown>
   rejectServerFeatures(request)
   rejectPrefill(request.contents)
   const { generationConfig } = request
   const config = generationConfig ?? {}
-  const { prompt, removed } = lowerPrompt(request, model, volatileRules, repeats)
+  const { prompt, removed } = lowerPrompt(request, model, volatileRules, memo)
   const body = {
     ...routeFields('engine', request, FIELDS),
     ...prompt,
@@ -59,7 +59,13 @@ export function lowerGeminiRequest(
     body,
     rejectOverlong: true,
     stream,
-    answerOptions: { logprobs: false, tokenIds: false, streamUsage: true, reasoning, sealedReasoning: true },
+    responseOptions: {
+      logprobs: false,
+      tokenIds: false,
+      streamUsage: true,
+      reasoning,
+      sealedReasoning: true,
+    },
     ...(annotations && { annotations }),
   }
 }
@@ -69,19 +75,19 @@ export function lowerGeminiCount(
   raw: unknown,
   model: string,
   volatileRules: readonly VolatileRule[] = VOLATILE_RULES,
-  repeats: PartMemo = NO_MEMO,
+  memo: PartMemo = NO_MEMO,
 ): ChatBody {
   const named = isRecord(raw) ? (raw.generateContentRequest ?? raw.generate_content_request ?? raw) : raw
-  const request = check(namedRequest(named, repeats), repeats) as GeminiRequest & Record<string, unknown>
+  const request = check(namedRequest(named, memo), memo) as GeminiRequest & Record<string, unknown>
   rejectServerFeatures(request)
-  const { prompt } = lowerPrompt(request, model, volatileRules, repeats)
+  const { prompt } = lowerPrompt(request, model, volatileRules, memo)
   const body = { ...routeFields('engine', request, FIELDS), ...prompt }
   toJsonText(body)
   return body
 }
 
 /** Converts the request's own names to camelCase; an engine's fields, such as `repetition_penalty`, are unchanged. */
-function namedRequest(raw: unknown, repeats: PartMemo): unknown {
+function namedRequest(raw: unknown, memo: PartMemo): unknown {
   if (!isRecord(raw)) return raw
   const entries = Object.entries(raw).map(([name, value]) => {
     const camel = toCamelCase(name)
@@ -89,7 +95,7 @@ function namedRequest(raw: unknown, repeats: PartMemo): unknown {
   })
   const named: Record<string, unknown> = Object.fromEntries(entries)
   const { tools, toolConfig, generationConfig: config, systemInstruction: system } = named
-  if (Array.isArray(tools)) named.tools = repeats.once(camelTools, tools)
+  if (Array.isArray(tools)) named.tools = memo.once(camelTools, tools)
   if (isRecord(toolConfig)) named.toolConfig = toCamelMembers(toolConfig, 'functionCallingConfig')
   if (isRecord(config)) named.generationConfig = toCamelMembers(config, 'thinkingConfig')
   if (typeof system === 'string') named.systemInstruction = { parts: [{ text: system }] }
@@ -110,15 +116,15 @@ function lowerPrompt(
   request: GeminiRequest,
   model: string,
   rules: readonly VolatileRule[],
-  repeats: PartMemo,
+  memo: PartMemo,
 ): { prompt: ChatBody; removed: Removal[] } {
   const { systemInstruction, contents, tools, toolConfig, generationConfig } = request
   const system = withPaths(systemInstruction?.parts ?? [], 'systemInstruction').map(parseText)
   const { texts, removed } = removeVolatile(system, rules)
-  const lowered = tools ? repeats.once(lowerTools, tools as Record<string, unknown>[]) : []
+  const lowered = tools ? memo.once(lowerTools, tools as Record<string, unknown>[]) : []
   const prompt = {
     model,
-    messages: lowerContents(texts, contents, repeats),
+    messages: lowerContents(texts, contents, memo),
     ...(lowered.length > 0 && { tools: lowered }),
     ...(toolConfig?.functionCallingConfig && lowerToolChoice(toolConfig.functionCallingConfig, lowered)),
     ...reasoningFields(generationConfig?.thinkingConfig),

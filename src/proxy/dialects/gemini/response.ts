@@ -13,7 +13,7 @@ import type { ResponseIdentity, ResponseOptions } from '../common/dialect-reques
 import { parseToolInput } from '../common/tool-input.ts'
 import { encodeSignature } from './parts.ts'
 
-interface AnswerPart {
+interface ResponsePart {
   text?: string
   thought?: true
   functionCall?: object
@@ -21,14 +21,14 @@ interface AnswerPart {
 }
 
 /** Returns the body of a complete response. `completion.end` must be set. */
-export function geminiAnswer(
+export function geminiResponse(
   identity: ResponseIdentity,
-  answerOptions: ResponseOptions,
+  responseOptions: ResponseOptions,
   completion: Completion,
 ): object {
   const { start, end, reasoning, content, refusal, toolCalls, tokenIds } = completion
   const text = `${content ?? ''}${refusal ?? ''}`
-  const parts = new GeminiParts(answerOptions)
+  const parts = new GeminiParts(responseOptions)
   if (reasoning) parts.addReasoning(reasoning)
   if (text) parts.addText(text)
   for (const { id, function: called } of toolCalls) parts.addCall(id, called.name, called.arguments)
@@ -37,18 +37,18 @@ export function geminiAnswer(
 
 /** Builds the parts of a response, or of a chunk of one. */
 class GeminiParts {
-  readonly #answerOptions: ResponseOptions
-  #parts: AnswerPart[] = []
+  readonly #responseOptions: ResponseOptions
+  #parts: ResponsePart[] = []
   /** The reasoning for the next part's signature. */
   #unsigned = ''
 
-  constructor(answerOptions: ResponseOptions) {
-    this.#answerOptions = answerOptions
+  constructor(responseOptions: ResponseOptions) {
+    this.#responseOptions = responseOptions
   }
 
   addReasoning(reasoning: string): void {
     this.#unsigned += reasoning
-    if (!this.#answerOptions.reasoning) return
+    if (!this.#responseOptions.reasoning) return
     const last = this.#parts.at(-1)
     if (last?.thought) last.text += reasoning
     else this.#parts.push({ text: reasoning, thought: true })
@@ -67,7 +67,7 @@ class GeminiParts {
   }
 
   /** Returns the parts that were added since the previous call. */
-  take(): AnswerPart[] {
+  take(): ResponsePart[] {
     const parts = this.#parts
     this.#parts = []
     return parts
@@ -92,9 +92,13 @@ export class GeminiStreamWriter {
   #start: GenerationStart | undefined
   #outputTokens = 0
 
-  constructor(identity: ResponseIdentity, answerOptions: ResponseOptions, frame: StreamFrame = EVENT_FRAME) {
+  constructor(
+    identity: ResponseIdentity,
+    responseOptions: ResponseOptions,
+    frame: StreamFrame = EVENT_FRAME,
+  ) {
     this.#identity = identity
-    this.#parts = new GeminiParts(answerOptions)
+    this.#parts = new GeminiParts(responseOptions)
     this.#frame = frame
   }
 
@@ -166,7 +170,7 @@ export class ArrayFrame implements StreamFrame {
 function toResponse(
   { turnId, model }: ResponseIdentity,
   start: GenerationStart | undefined,
-  parts: AnswerPart[],
+  parts: ResponsePart[],
   last?: { end: GenerationEnd | undefined; outputTokens: number },
 ): object {
   // Clients treat a response without parts as missing, and with it the whole stream.

@@ -43,7 +43,7 @@ const JOINT = '\n'
 export function lowerConversation(
   systemTexts: readonly string[],
   { messages, tools }: Pick<CountTokensRequest, 'messages' | 'tools'>,
-  repeats: PartMemo,
+  memo: PartMemo,
 ): ChatMessage[] {
   const utterances = groupMessages(messages)
   const opening = utterances[0]?.role === 'system' ? getBlocks(utterances.shift()!).map(parseText) : undefined
@@ -54,11 +54,9 @@ export function lowerConversation(
     const last = utterance.messages.at(-1)!.message
     const found = takeReferencedTools(utterance, unseen)
     // The first reference to a tool depends on all messages before it.
-    return found.size > 0
-      ? lowerGroup(last, { ...utterance, found })
-      : repeats.once(lowerGroup, last, utterance)
+    return found.size > 0 ? lowerGroup(last, { ...utterance, found }) : memo.once(lowerGroup, last, utterance)
   })
-  return system === '' ? conversation : [repeats.once(systemMessage, system), ...conversation]
+  return system === '' ? conversation : [memo.once(systemMessage, system), ...conversation]
 }
 
 /**

@@ -17,18 +17,18 @@ const checkCountTokens = createListChecker(CountTokensRequest, 'messages', Messa
 /**
  * Validates a Messages body and lowers it. Fields without a canonical equivalent are recorded with the turn.
  * @param volatileRules removed from the system prompt; none: nothing
- * @param repeats the parts that were lowered with the session's earlier requests
+ * @param memo the parts that were lowered with the session's earlier requests
  * @throws ProxyError `invalid_request` naming the field; `unsupported` for a field that cannot be honoured
  */
 export function lowerMessagesRequest(
   raw: unknown,
   volatileRules: readonly VolatileRule[] = VOLATILE_RULES,
-  repeats: PartMemo = NO_MEMO,
+  memo: PartMemo = NO_MEMO,
 ): DialectRequest {
-  const request = checkMessages(raw, repeats)
+  const request = checkMessages(raw, memo)
   rejectServerFeatures(request)
   rejectPrefill(request.messages)
-  const { prompt, removed } = lowerPrompt(request, volatileRules, repeats)
+  const { prompt, removed } = lowerPrompt(request, volatileRules, memo)
   const body = {
     ...routeFields('engine', request, FIELDS),
     ...prompt,
@@ -41,7 +41,7 @@ export function lowerMessagesRequest(
     body,
     rejectOverlong: true,
     stream: request.stream === true,
-    answerOptions: { logprobs: false, tokenIds: false, streamUsage: true, ...thinkingOptions(request) },
+    responseOptions: { logprobs: false, tokenIds: false, streamUsage: true, ...thinkingOptions(request) },
     ...(annotations && { annotations }),
   }
 }
@@ -50,11 +50,11 @@ export function lowerMessagesRequest(
 export function lowerCountTokensRequest(
   raw: unknown,
   volatileRules: readonly VolatileRule[] = VOLATILE_RULES,
-  repeats: PartMemo = NO_MEMO,
+  memo: PartMemo = NO_MEMO,
 ): ChatBody {
-  const request = checkCountTokens(raw, repeats)
+  const request = checkCountTokens(raw, memo)
   rejectServerFeatures(request)
-  const { prompt } = lowerPrompt(request, volatileRules, repeats)
+  const { prompt } = lowerPrompt(request, volatileRules, memo)
   // Includes further fields that a template may read, such as `documents`.
   const body = { ...routeFields('engine', request, FIELDS), ...prompt }
   // The counter serializes it as JSON, or traverses it.
@@ -76,15 +76,15 @@ function rejectServerFeatures(request: Record<string, unknown>): void {
 function lowerPrompt(
   request: CountTokensRequest,
   rules: readonly VolatileRule[],
-  repeats: PartMemo,
+  memo: PartMemo,
 ): { prompt: ChatBody; removed: Removal[] } {
   const { system, tool_choice: toolChoice, model } = request
-  const tools = request.tools?.length ? repeats.once(lowerTools, request.tools) : []
+  const tools = request.tools?.length ? memo.once(lowerTools, request.tools) : []
   const blocks = typeof system === 'string' ? [system] : (system ?? []).map(({ text }) => text)
   const { texts, removed } = removeVolatile(blocks, rules)
   const prompt = {
     model,
-    messages: lowerConversation(texts, request, repeats),
+    messages: lowerConversation(texts, request, memo),
     ...(tools.length > 0 && { tools }),
     ...(toolChoice && choiceFields(toolChoice, tools.length > 0 || !request.tools?.length)),
     ...reasoningFields(request),

@@ -9,13 +9,13 @@ import { parseToolInput } from '../common/tool-input.ts'
 /** Returns the body of a complete response. `completion.end` must be set. */
 export function message(
   identity: ResponseIdentity,
-  answerOptions: ResponseOptions,
+  responseOptions: ResponseOptions,
   completion: Completion,
 ): object {
   const { start, end } = completion
   return {
     ...messageHead(identity, start),
-    content: contentBlocks(identity, answerOptions, completion),
+    content: contentBlocks(identity, responseOptions, completion),
     ...(end && stopFields(end, completion.toolCalls.length > 0)),
     usage: usage(start, end, completion.tokenIds.length),
   }
@@ -40,14 +40,14 @@ export function messageHead({ turnId, model }: ResponseIdentity, start: Generati
 
 function contentBlocks(
   identity: ResponseIdentity,
-  answerOptions: ResponseOptions,
+  responseOptions: ResponseOptions,
   completion: Completion,
 ): object[] {
   const { reasoning, content, refusal, toolCalls } = completion
   const text = `${content ?? ''}${refusal ?? ''}`
   const blocks: object[] = []
-  if (reasoning && answerOptions.reasoning) blocks.push(thinkingBlock(reasoning, SIGNATURE))
-  else if (reasoning && answerOptions.sealedReasoning) blocks.push(thinkingBlock('', seal(reasoning)))
+  if (reasoning && responseOptions.reasoning) blocks.push(thinkingBlock(reasoning, SIGNATURE))
+  else if (reasoning && responseOptions.sealedReasoning) blocks.push(thinkingBlock('', seal(reasoning)))
   // The API has no texts of white space alone; between reasoning and tool calls such a text carries no information.
   if (hasText(text)) blocks.push(textBlock(text))
   toolCalls.forEach((call, index) => {

@@ -36,7 +36,7 @@ type BlockKind = 'text' | 'thinking' | 'tool_use'
  */
 export class MessagesStreamWriter {
   readonly #identity: ResponseIdentity
-  readonly #answerOptions: ResponseOptions
+  readonly #responseOptions: ResponseOptions
   #start: GenerationStart | undefined
   #open: BlockKind | undefined
   /** The index of the open, or last, block. */
@@ -53,9 +53,9 @@ export class MessagesStreamWriter {
   #unsaid = ''
   #outputTokens = 0
 
-  constructor(identity: ResponseIdentity, answerOptions: ResponseOptions) {
+  constructor(identity: ResponseIdentity, responseOptions: ResponseOptions) {
     this.#identity = identity
-    this.#answerOptions = answerOptions
+    this.#responseOptions = responseOptions
   }
 
   /**
@@ -89,7 +89,7 @@ export class MessagesStreamWriter {
   }
 
   #thinking(reasoning: string): string {
-    const { reasoning: shown, sealedReasoning: sealed } = this.#answerOptions
+    const { reasoning: shown, sealedReasoning: sealed } = this.#responseOptions
     if (!shown && !sealed) return ''
     const opened = this.#openBlock('thinking', () => thinkingBlock('', ''))
     if (shown) return `${opened}${this.#piece(reasoning)}`

@@ -100,7 +100,7 @@ function toResponseFrame(turn: TurnRecord): ResponseFrame {
       createdS: Math.floor(turn.startedAtMs / 1000),
       model: params.model ?? '',
     },
-    answerOptions: { logprobs: false, reasoning: params.include_reasoning !== false, tokenIds: false },
+    responseOptions: { logprobs: false, reasoning: params.include_reasoning !== false, tokenIds: false },
     annotation,
     wireTools: new Map(Object.entries(annotation.wire_tools)),
     params,

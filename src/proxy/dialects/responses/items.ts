@@ -90,10 +90,10 @@ interface ItemWithPath {
  * Lowers items. Items that form one message are lowered together; a known group is not lowered again.
  * @throws ProxyError `invalid_request` naming the field, `unsupported` for items without an equivalent message
  */
-export function lowerItems(items: readonly InputItem[], repeats: PartMemo = NO_MEMO): CanonicalItems {
+export function lowerItems(items: readonly InputItem[], memo: PartMemo = NO_MEMO): CanonicalItems {
   const lowered: CanonicalItems = { messages: [], tools: [] }
   for (const group of groupItems(items)) {
-    const { messages, tools } = repeats.once(lowerGroup, group.at(-1)!.item, group)
+    const { messages, tools } = memo.once(lowerGroup, group.at(-1)!.item, group)
     lowered.messages.push(...messages)
     lowered.tools.push(...tools)
   }

@@ -43,21 +43,21 @@ interface CanonicalResponsesRequest {
  * Lowers a validated request to the body of Chat Completions.
  * @param history the messages that the request continues: those and the completion of `previous_response_id`
  * @param items the input, with item references resolved
- * @param repeats the parts that were lowered with the session's earlier requests
+ * @param memo the parts that were lowered with the session's earlier requests
  * @throws ProxyError `invalid_request` naming the field; `unsupported` for a request that no engine can serve
  */
 export function lowerResponsesRequest(
   request: ResponsesRequest,
   history: readonly ChatMessage[],
   items: readonly InputItem[],
-  repeats: PartMemo = NO_MEMO,
+  memo: PartMemo = NO_MEMO,
 ): CanonicalResponsesRequest {
   rejectHostedFeatures(request)
-  const { messages, tools: itemTools } = lowerItems(items, repeats)
-  const instructions = request.instructions ? [repeats.once(systemMessage, request.instructions)] : []
+  const { messages, tools: itemTools } = lowerItems(items, memo)
+  const instructions = request.instructions ? [memo.once(systemMessage, request.instructions)] : []
   const all = [...instructions, ...history, ...messages]
   if (all.length === 0) throw invalid("'input' must hold at least one message", 'input')
-  const tools = allTools(request, itemTools, repeats)
+  const tools = allTools(request, itemTools, memo)
   const annotation = createAnnotation(request, tools)
   // Checked now, because the response repeats these fields, and the turn records them.
   toJsonText([annotation, request.tools, request.tool_choice])
@@ -68,7 +68,7 @@ export function lowerResponsesRequest(
     ...toolFields(request, tools),
     ...samplingFields(request),
   } as ChatBody
-  const answerOptions = {
+  const responseOptions = {
     logprobs: body.logprobs === true,
     tokenIds: request.return_token_ids === true,
     reasoning: request.include_reasoning !== false,
@@ -81,7 +81,7 @@ export function lowerResponsesRequest(
       body,
       rejectOverlong: true,
       stream: request.stream === true,
-      answerOptions,
+      responseOptions,
       annotations,
     },
     annotation,
@@ -95,12 +95,8 @@ function rejectHostedFeatures({ background, conversation, prompt }: ResponsesReq
   if (param !== undefined) throw unsupported(`'${param}' is not supported`, param)
 }
 
-function allTools(
-  { tools }: ResponsesRequest,
-  among: readonly InputTools[],
-  repeats: PartMemo,
-): ToolConversion {
-  const own = repeats.once(lowerTools, tools ?? NO_TOOLS, 'tools')
+function allTools({ tools }: ResponsesRequest, among: readonly InputTools[], memo: PartMemo): ToolConversion {
+  const own = memo.once(lowerTools, tools ?? NO_TOOLS, 'tools')
   if (among.length === 0) return own
   const shown = [own, ...among.filter((some) => !some.isFound).map((some) => lowerTools(some.tools, some.at))]
   const lowered = [

@@ -16,7 +16,7 @@ import type { WireTools } from './tools.ts'
 /** The parts of a response that repeat its request, and the options of its form. */
 export interface ResponseFrame {
   identity: ResponseIdentity
-  answerOptions: Pick<ResponseOptions, 'logprobs' | 'reasoning' | 'tokenIds'>
+  responseOptions: Pick<ResponseOptions, 'logprobs' | 'reasoning' | 'tokenIds'>
   annotation: ResponsesAnnotation
   wireTools: WireTools
   /** The canonical body without its messages. */
@@ -111,21 +111,21 @@ export function createResponse(frame: ResponseFrame, completion: Completion): ob
 
 export function outputOptions({
   identity,
-  answerOptions,
+  responseOptions,
   annotation,
   wireTools,
 }: ResponseFrame): OutputOptions {
-  const { logprobs, reasoning } = answerOptions
+  const { logprobs, reasoning } = responseOptions
   const sealedReasoning = annotation.include.includes('reasoning.encrypted_content')
   return { turnId: identity.turnId, wireTools, logprobs, reasoning, sealedReasoning }
 }
 
 /** Returns the fields for agents that requested token ids; the names are those of Chat Completions. */
 export function tokenFields(
-  { answerOptions }: ResponseFrame,
+  { responseOptions }: ResponseFrame,
   { start, tokenIds }: Pick<Completion, 'start' | 'tokenIds'>,
 ): object | undefined {
-  if (!answerOptions.tokenIds) return undefined
+  if (!responseOptions.tokenIds) return undefined
   return {
     prompt_token_ids: start?.promptTokenIds ? Array.from(start.promptTokenIds) : null,
     token_ids: tokenIds,

@@ -33,7 +33,8 @@ export class ResponsesStreamWriter {
       if (event.type === 'start') text += this.#begin(event)
       else if (event.type === 'end') text += this.#end(event)
       else {
-        if (this.#frame.answerOptions.tokenIds) for (const id of event.tokenIds ?? []) this.#tokenIds.push(id)
+        if (this.#frame.responseOptions.tokenIds)
+          for (const id of event.tokenIds ?? []) this.#tokenIds.push(id)
         text += this.#texts(this.#output.add(event))
       }
     }

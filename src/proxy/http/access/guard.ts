@@ -71,7 +71,7 @@ const HAVE_SHOWN_A_KEY: ReadonlySet<Caller['is']> = new Set([
 
 interface GuardOptions {
   keyring: Keyring
-  strangers: UnauthenticatedConnections
+  unauthenticated: UnauthenticatedConnections
   accounts: Accounts
   logger: Logger
   /** Whether the server listens on the loopback interface only, where web pages in a local browser can reach it. */
@@ -90,7 +90,7 @@ export const REJECTED_BODY: DiscardLimits = { bytes: 256 * 1024, ms: 2_000 }
  * @returns the routes, complete when the server is ready
  */
 export function guardRoutes(app: FastifyInstance, options: GuardOptions): readonly RouteScope[] {
-  const { keyring, strangers, accounts, logger } = options
+  const { keyring, unauthenticated, accounts, logger } = options
   const routes = collectScopes(app)
   const refusals = new RejectionLog(logger)
   app.decorateRequest('caller')
@@ -107,13 +107,13 @@ export function guardRoutes(app: FastifyInstance, options: GuardOptions): readon
       if (request.caller.is === 'stranger') refusals.add(refusal, request.ip)
       discardBody(request.raw, REJECTED_BODY)
     } else if (HAVE_SHOWN_A_KEY.has(request.caller.is)) {
-      strangers.know(request.raw.socket)
+      unauthenticated.know(request.raw.socket)
     }
     done(refusal)
   })
   // Without keys, a complete request suffices as authentication; a worker authenticates with its `hello`.
   app.addHook('preHandler', ({ caller, raw }, _reply, done) => {
-    if (caller.is === 'anyone' && !asksForUpgrade(raw)) strangers.know(raw.socket)
+    if (caller.is === 'anyone' && !asksForUpgrade(raw)) unauthenticated.know(raw.socket)
     done()
   })
   app.addHook('onResponse', endAnsweredUpgrade)

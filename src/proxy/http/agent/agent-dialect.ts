@@ -13,18 +13,18 @@ import type {
 export interface AgentDialect {
   /** The dialect's name in the store. */
   name: string
-  lower(body: unknown, repeats: PartMemo): DialectRequest
+  lower(body: unknown, memo: PartMemo): DialectRequest
   /** @param completions one, or as many as the request asked for */
   complete(
     identity: ResponseIdentity,
-    answerOptions: ResponseOptions,
+    responseOptions: ResponseOptions,
     ...completions: readonly [Completion, ...Completion[]]
   ): object
-  streamWriter(identity: ResponseIdentity, answerOptions: ResponseOptions): StreamWriter
+  streamWriter(identity: ResponseIdentity, responseOptions: ResponseOptions): StreamWriter
   /** Returns the writer of a stream of several choices. Present if the dialect supports them. */
   choicesWriter?(
     identity: ResponseIdentity,
-    answerOptions: ResponseOptions,
+    responseOptions: ResponseOptions,
     count: number,
   ): StreamWriter<ChoiceEvents>
   /** Returns the text of the event for an error after the beginning of a stream. */

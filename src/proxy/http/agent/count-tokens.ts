@@ -13,14 +13,14 @@ export function countTokens({ sessions, runner, ...policy }: RequestHandlerOptio
   return async (
     request: FastifyRequest,
     reply: FastifyReply,
-    lower: (body: unknown, repeats: PartMemo) => ChatBody,
+    lower: (body: unknown, memo: PartMemo) => ChatBody,
   ): Promise<number> => {
     const { caller } = request
     const sessionOf = caller.is === 'anyone' && !sessions.strict ? namedSession : getSessionId
     const sessionId = await sessionOf(request, sessions)
-    const { read, repeats, nextStep } = getSessionBody(request)
+    const { read, memo, nextStep } = getSessionBody(request)
     await nextStep()
-    const body = lower(read.value, repeats)
+    const body = lower(read.value, memo)
     const allowed = caller.is === 'agent' ? restrict(body).body : body
     return runner.countTokens(sessionId, allowed, createDisconnectSignal(reply))
   }

@@ -7,7 +7,7 @@ import {
   ArrayFrame,
   EVENT_FRAME,
   GeminiStreamWriter,
-  geminiAnswer,
+  geminiResponse,
   type StreamFrame,
 } from '../../dialects/gemini/response.ts'
 import { GeminiRequest } from '../../dialects/gemini/schema.ts'
@@ -35,9 +35,9 @@ function geminiDialect(path: GeminiPathParams, isSse: boolean, options: GeminiRo
   const frame = isSse ? EVENT_FRAME : new ArrayFrame()
   return {
     name: 'gemini',
-    lower: (body, repeats) => lowerGeminiRequest(body, path, options.volatileRules, repeats),
-    complete: geminiAnswer,
-    streamWriter: (identity, answerOptions) => new GeminiStreamWriter(identity, answerOptions, frame),
+    lower: (body, memo) => lowerGeminiRequest(body, path, options.volatileRules, memo),
+    complete: geminiResponse,
+    streamWriter: (identity, responseOptions) => new GeminiStreamWriter(identity, responseOptions, frame),
     streamError: (error) => streamError(error, frame, isSse),
     errorBody: googleError,
     // Python's SDK would parse a comment as JSON.
@@ -69,8 +69,8 @@ export const geminiRoutes: FastifyPluginCallback<GeminiRoutesOptions> = (app, op
     return handle(geminiDialect(path, isSse, options))(request, reply)
   }
   const countPrompt = async (request: FastifyRequest, reply: FastifyReply, model: string) => ({
-    totalTokens: await count(request, reply, (body, repeats) =>
-      lowerGeminiCount(body, model, options.volatileRules, repeats),
+    totalTokens: await count(request, reply, (body, memo) =>
+      lowerGeminiCount(body, model, options.volatileRules, memo),
     ),
   })
   const routeDocs = createRouteDocs(

@@ -17,9 +17,9 @@ export type MessagesRoutesOptions = RequestHandlerOptions
 function messagesDialect({ volatileRules }: MessagesRoutesOptions): AgentDialect {
   return {
     name: 'messages',
-    lower: (body, repeats) => lowerMessagesRequest(body, volatileRules, repeats),
+    lower: (body, memo) => lowerMessagesRequest(body, volatileRules, memo),
     complete: message,
-    streamWriter: (identity, answerOptions) => new MessagesStreamWriter(identity, answerOptions),
+    streamWriter: (identity, responseOptions) => new MessagesStreamWriter(identity, responseOptions),
     streamError: anthropicErrorEvent,
     errorBody: (error) => anthropicError(error),
     keepAlive: () => PING,
@@ -53,8 +53,8 @@ export const messagesRoutes: FastifyPluginCallback<MessagesRoutesOptions> = (app
 function countHandler(options: MessagesRoutesOptions) {
   const count = countTokens(options)
   return async (request: FastifyRequest, reply: FastifyReply) => ({
-    input_tokens: await count(request, reply, (body, repeats) =>
-      lowerCountTokensRequest(body, options.volatileRules, repeats),
+    input_tokens: await count(request, reply, (body, memo) =>
+      lowerCountTokensRequest(body, options.volatileRules, memo),
     ),
   })
 }

@@ -34,7 +34,7 @@ export interface RequestHandlerOptions extends DeliveryOptions, AgentPolicy {
 }
 
 /** Creates a dialect that must query the session before it can convert a request. */
-type DialectReader = (body: unknown, sessionId: string, repeats: PartMemo) => Promise<AgentDialect>
+type DialectReader = (body: unknown, sessionId: string, memo: PartMemo) => Promise<AgentDialect>
 
 /** Returns the turn that a request continues, if its body declares one. */
 type FindContinuation = (body: unknown) => string | undefined
@@ -50,19 +50,19 @@ export function createRequestHandler(options: RequestHandlerOptions) {
   return (of: AgentDialect | DialectReader, continuedTurnOf: FindContinuation = () => undefined) =>
     async (request: FastifyRequest, reply: FastifyReply): Promise<unknown> => {
       // 1. The body has been parsed with the cache of its session, which is acquired once.
-      const { read, repeats, session: acquired, nextStep } = getSessionBody(request)
+      const { read, memo, session: acquired, nextStep } = getSessionBody(request)
       const sessionId = await getOrCreateSessionId(request, reply, sessions, continuedTurnOf(read.value))
       const session = acquired ?? acquireSession(sessionId, sessions, reply.raw)
       await nextStep()
-      const dialect = typeof of === 'function' ? await of(read.value, sessionId, repeats) : of
+      const dialect = typeof of === 'function' ? await of(read.value, sessionId, memo) : of
       const log = requestLogs?.accepted({ session_id: sessionId, request_id: request.id }, dialect.name)
       const span = tracer && beginSpan(tracer, { sessionId, dialect: dialect.name }, request, reply)
       try {
         // 2. Convert the request to canonical form, and restrict it to what its caller may request.
-        const converted = removeVolatileMessage(dialect.lower(read.value, repeats), options.volatileRules)
+        const converted = removeVolatileMessage(dialect.lower(read.value, memo), options.volatileRules)
         const isAgent = request.caller.is === 'agent'
         const canonical = isAgent ? restrictRequest(converted, restrict) : converted
-        const { stream, answerOptions, annotations, choices: count = 1 } = canonical
+        const { stream, responseOptions, annotations, choices: count = 1 } = canonical
         // 3. Admit all its choices.
         rejectTooManyChoices(count, choiceLimit)
         request.charge.addCalls(count - 1)
@@ -91,16 +91,16 @@ export function createRequestHandler(options: RequestHandlerOptions) {
           const turns = await beginChoices(runner, agentRequest, count, delivery.gone.signal)
           const identity = identify(turns)
           return stream
-            ? await delivery.stream(turns, dialect.choicesWriter(identity, answerOptions, count))
+            ? await delivery.stream(turns, dialect.choicesWriter(identity, responseOptions, count))
             : await delivery.complete(turns, () =>
-                dialect.complete(identity, answerOptions, ...turns.completions),
+                dialect.complete(identity, responseOptions, ...turns.completions),
               )
         }
         const turn = await runner.begin(agentRequest, delivery.gone.signal)
         const identity = identify(turn)
         return stream
-          ? await delivery.stream(turn, dialect.streamWriter(identity, answerOptions))
-          : await delivery.complete(turn, () => dialect.complete(identity, answerOptions, turn.completion))
+          ? await delivery.stream(turn, dialect.streamWriter(identity, responseOptions))
+          : await delivery.complete(turn, () => dialect.complete(identity, responseOptions, turn.completion))
       } catch (thrown) {
         span?.failed(toProxyError(thrown).code)
         throw thrown

@@ -32,7 +32,7 @@ export const responsesRoutes: FastifyPluginCallback<ResponsesRoutesOptions> = (a
     (turnId) =>
       store.getTurn(sessionId, turnId)
   const create = createRequestHandler(options)(
-    (body, sessionId, repeats) => createResponsesDialect(body, finder(sessionId), repeats),
+    (body, sessionId, memo) => createResponsesDialect(body, finder(sessionId), memo),
     findContinuedTurn,
   )
   const read = createReadDocs('A response of this session', ResponsesResponse)
@@ -65,22 +65,18 @@ function rejectReplay({ stream }: { stream?: string }): void {
  * the request's parameters.
  * @throws ProxyError `invalid_request`, `unsupported`, `response_not_found`
  */
-async function createResponsesDialect(
-  body: unknown,
-  find: FindTurn,
-  repeats: PartMemo,
-): Promise<AgentDialect> {
-  const request = checkResponsesRequest(body, repeats)
+async function createResponsesDialect(body: unknown, find: FindTurn, memo: PartMemo): Promise<AgentDialect> {
+  const request = checkResponsesRequest(body, memo)
   const history = await readHistory(request, find)
   const { lowered, annotation, wireTools } = lowerResponsesRequest(
     request,
     history,
     await inputItems(request, find),
-    repeats,
+    memo,
   )
-  const frame = (identity: ResponseIdentity, answerOptions: ResponseOptions): ResponseFrame => ({
+  const frame = (identity: ResponseIdentity, responseOptions: ResponseOptions): ResponseFrame => ({
     identity,
-    answerOptions,
+    responseOptions,
     annotation,
     wireTools,
     params: lowered.body,
@@ -93,10 +89,10 @@ async function createResponsesDialect(
     ...OPENAI,
     name: 'responses',
     lower: () => lowered,
-    complete: (identity, answerOptions, completion) =>
-      createResponse(frame(identity, answerOptions), completion),
-    streamWriter: (identity, answerOptions) => {
-      writer = new ResponsesStreamWriter(frame(identity, answerOptions))
+    complete: (identity, responseOptions, completion) =>
+      createResponse(frame(identity, responseOptions), completion),
+    streamWriter: (identity, responseOptions) => {
+      writer = new ResponsesStreamWriter(frame(identity, responseOptions))
       return writer
     },
     keepAlive: () => writer?.keepAlive() ?? OPENAI.keepAlive(),

@@ -37,9 +37,9 @@ const CHAT: AgentDialect = {
   name: 'chat',
   lower: lowerChatRequest,
   complete: chatCompletion,
-  streamWriter: (identity, answerOptions) => new ChatStreamWriter(identity, answerOptions),
-  choicesWriter: (identity, answerOptions, count) =>
-    new ChoicesWriter(count, (choice) => new ChatStreamWriter({ ...identity, choice }, answerOptions)),
+  streamWriter: (identity, responseOptions) => new ChatStreamWriter(identity, responseOptions),
+  choicesWriter: (identity, responseOptions, count) =>
+    new ChoicesWriter(count, (choice) => new ChatStreamWriter({ ...identity, choice }, responseOptions)),
   ...OPENAI,
 }
 
@@ -47,9 +47,12 @@ const COMPLETIONS: AgentDialect = {
   name: 'completions',
   lower: lowerCompletionRequest,
   complete: textCompletion,
-  streamWriter: (identity, answerOptions) => new CompletionStreamWriter(identity, answerOptions),
-  choicesWriter: (identity, answerOptions, count) =>
-    new ChoicesWriter(count, (choice) => new CompletionStreamWriter({ ...identity, choice }, answerOptions)),
+  streamWriter: (identity, responseOptions) => new CompletionStreamWriter(identity, responseOptions),
+  choicesWriter: (identity, responseOptions, count) =>
+    new ChoicesWriter(
+      count,
+      (choice) => new CompletionStreamWriter({ ...identity, choice }, responseOptions),
+    ),
   ...OPENAI,
 }
 

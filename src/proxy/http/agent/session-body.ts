@@ -24,7 +24,7 @@ import { namedSession } from './request-session.ts'
 interface SessionBody {
   readonly read: BodyContent
   /** The parse results of the parts of earlier bodies. */
-  readonly repeats: PartMemo
+  readonly memo: PartMemo
   /** The session, until the response is complete; undefined: the request names none. */
   readonly session: SessionReference | undefined
   /** Schedules each further CPU-heavy step. @returns undefined: it may run now; else a promise of when it may */
@@ -37,7 +37,7 @@ const MAX_DETACHED = 4 * 1024 * 1024
 const AT_ONCE = () => undefined
 const NO_BODY: SessionBody = {
   read: { value: undefined, newNodes: 0 },
-  repeats: NO_MEMO,
+  memo: NO_MEMO,
   session: undefined,
   nextStep: AT_ONCE,
 }
@@ -109,7 +109,7 @@ function readWith(sessions: Sessions): preHandlerAsyncHookHandler {
     heavy.addHeavy(account, read.newNodes, raw)
     request.sessionBody = {
       read,
-      repeats: requests,
+      memo: requests,
       session,
       nextStep: isLarge ? () => slices.further(account) : AT_ONCE,
     }

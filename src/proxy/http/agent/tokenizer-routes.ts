@@ -73,13 +73,13 @@ function tokenizeHandler({ sessions, runner, ...policy }: RequestHandlerOptions)
   return async (request: FastifyRequest) => {
     const { tokenizer, contextLength } = toTokens({ runner })
     const sessionId = await getSessionId(request, sessions)
-    const { read, repeats, nextStep } = getSessionBody(request)
+    const { read, memo, nextStep } = getSessionBody(request)
     await nextStep()
     const tokenizeBody = checkTokenize(read.value)
     const addSpecialTokens = tokenizeBody.add_special_tokens !== false
     const tokens =
       tokenizeBody.prompt === undefined
-        ? await runner.promptIds(sessionId, toChat(read.value, repeats))
+        ? await runner.promptIds(sessionId, toChat(read.value, memo))
         : tokenizer.encode(tokenizeBody.prompt, { addSpecialTokens })
     return {
       count: tokens.length,

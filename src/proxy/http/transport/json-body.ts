@@ -62,7 +62,7 @@ export function readBody(
   request: FastifyRequest,
   body: Buffer,
   reader: RequestReader,
-  answerOptions: RequestReaderOptions = {},
+  responseOptions: RequestReaderOptions = {},
 ): BodyContent {
   // Decoding would replace the invalid bytes, so a different text would be sampled from and recorded.
   if (!isUtf8(body)) throw new ProxyError('invalid_json', 'The request body is not valid UTF-8')
@@ -70,7 +70,7 @@ export function readBody(
     rejectTooMany(weight)
     request.bodyMemoryBytes = body.length + weight.nodes * NODE_BYTES + weight.commas * ELEMENT_BYTES
   }
-  const read = parseJson(body, () => reader.read(body, admit, answerOptions))
+  const read = parseJson(body, () => reader.read(body, admit, responseOptions))
   if (read.list !== undefined || !isNestedTooDeeply(read.value)) return read
   throw new ProxyError(
     'invalid_request',

@@ -23,8 +23,8 @@ export const LIMITS = {
    * Longer than the idle limits of common load balancers (60 s), so that they and not the proxy close idle connections.
    */
   keepAliveMs: 75_000,
-  strangers: 4_096,
-  strangersPerAddress: 2_048,
+  unauthenticated: 4_096,
+  unauthenticatedPerAddress: 2_048,
 } as const
 
 /** The interval at which Node checks the time limits. */
@@ -36,10 +36,10 @@ const CHECK_INTERVAL_MS = 2_000
 const SHARE_OF_OPEN_FILES = 0.25
 
 export function createUnauthenticatedConnections(): UnauthenticatedConnections {
-  const limit = Math.min(LIMITS.strangers, Math.floor(openFilesLimit() * SHARE_OF_OPEN_FILES))
+  const limit = Math.min(LIMITS.unauthenticated, Math.floor(openFilesLimit() * SHARE_OF_OPEN_FILES))
   return new UnauthenticatedConnections({
     limit,
-    limitPerAddress: Math.min(LIMITS.strangersPerAddress, limit),
+    limitPerAddress: Math.min(LIMITS.unauthenticatedPerAddress, limit),
   })
 }
 
@@ -54,12 +54,12 @@ function isWorkerSocket({ method, url = '', headers }: IncomingMessage): boolean
 interface WebServerOptions {
   /** Absent: plain HTTP. */
   certificate?: Certificate | undefined
-  strangers: UnauthenticatedConnections
+  unauthenticated: UnauthenticatedConnections
 }
 
 export function createWebServer(
   handler: RequestListener,
-  { certificate, strangers }: WebServerOptions,
+  { certificate, unauthenticated }: WebServerOptions,
 ): Server | HttpsServer {
   const limits = {
     maxHeaderSize: LIMITS.headerBytes,
@@ -72,7 +72,7 @@ export function createWebServer(
   const server = certificate
     ? createHttpsServer({ ...limits, ...certificate, handshakeTimeout: LIMITS.tlsHandshakeMs }, handler)
     : createHttpServer(limits, handler)
-  return server.on('connection', (socket) => strangers.admit(socket))
+  return server.on('connection', (socket) => unauthenticated.admit(socket))
 }
 
 /**

@@ -135,7 +135,7 @@ export class Consumers {
    * Leases as {@link take} does, but waits for sessions. Returns at the deadline, possibly with nothing.
    * @throws `signal.reason`
    */
-  async takeWhenThere(
+  async waitAndTake(
     lease: LeaseRequest,
     limit: number,
     progress: FetchProgress,

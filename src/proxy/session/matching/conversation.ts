@@ -27,17 +27,17 @@ const keyed = new SideTable<Message, MessageInfo>()
 
 /**
  * Computes the keys of a conversation. Each message is read once, however many requests repeat it.
- * @param repeats memo of the tools of earlier requests
+ * @param memo memo of the tools of earlier requests
  * @throws ProxyError `invalid_request` for fields that are nested too deeply to be compared
  */
 export function readConversation(
   last: Message | undefined,
   tools: readonly Tool[] | null | undefined,
-  repeats: PartMemo = NO_MEMO,
+  memo: PartMemo = NO_MEMO,
 ): ConversationKeys {
   try {
     for (const _batch of readMessages(last));
-    return { toolsKey: tools && tools.length > 0 ? repeats.once(toolsKey, tools) : '', last }
+    return { toolsKey: tools && tools.length > 0 ? memo.once(toolsKey, tools) : '', last }
   } catch (cause) {
     throw explained(cause)
   }
@@ -45,7 +45,7 @@ export function readConversation(
 
 /** Does the same as {@link readConversation} for long conversations: yields to the event loop after each batch. */
 export async function readInSlices(
-  ...[last, tools, repeats]: Parameters<typeof readConversation>
+  ...[last, tools, memo]: Parameters<typeof readConversation>
 ): Promise<ConversationKeys> {
   const batches = readMessages(last)
   try {
@@ -53,7 +53,7 @@ export async function readInSlices(
   } catch (cause) {
     throw explained(cause)
   }
-  return readConversation(last, tools, repeats)
+  return readConversation(last, tools, memo)
 }
 
 /** Number of new messages read per time slice: a few milliseconds of work. */

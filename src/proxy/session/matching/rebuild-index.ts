@@ -45,13 +45,13 @@ export async function rebuildIndex<Recorded extends IndexTurnRecord, Turn>(
 
 /** Creates a function that computes the keys of recorded requests as they were computed in flight. */
 export function createConversationReader(
-  repeats?: PartMemo,
+  memo?: PartMemo,
 ): (record: Pick<IndexTurnRecord, 'lastMessage' | 'tools'>) => ConversationKeys {
   let latest: { json: string; tools: Tool[] } | undefined
   return ({ lastMessage, tools: json }) => {
     if (json !== null && latest?.json !== json) latest = { json, tools: parseKeepingNumbers(json) as Tool[] }
     const tools = json === null ? null : latest!.tools
-    return readConversation(lastMessage, tools, repeats)
+    return readConversation(lastMessage, tools, memo)
   }
 }
 

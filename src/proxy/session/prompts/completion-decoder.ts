@@ -4,9 +4,9 @@ import type { TokenLogprob } from '../../../protocol/canonical/messages.ts'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import type { TokenModel } from '../../tokens/model/token-model.ts'
 import { opensReasoning } from '../../tokens/parsers/choose-parser.ts'
-import { createForcedCallParser } from '../../tokens/parsers/forced-tool-calls.ts'
+import { createForcedToolCallParser } from '../../tokens/parsers/forced-tool-calls.ts'
 import type { OutputDelta } from '../../tokens/parsers/output-delta.ts'
-import { createAnswerReader, type OutputReader } from '../../tokens/parsers/output-reader.ts'
+import { createOutputReader, type OutputReader } from '../../tokens/parsers/output-reader.ts'
 import { StopStrings } from '../../tokens/tokenizer/stop-strings.ts'
 import { StreamingDecoder } from '../../tokens/tokenizer/streaming-decoder.ts'
 
@@ -28,7 +28,7 @@ export function createDecoder(
   const includeStop = body.include_stop_str_in_output === true || body.no_stop_trim === true
   const byTemplate = forcesCall ? undefined : responses
   const parserOf = () =>
-    forcesCall ? createForcedCallParser(parser, parserOptions) : parser.create(parserOptions)
+    forcesCall ? createForcedToolCallParser(parser, parserOptions) : parser.create(parserOptions)
   return new CompletionDecoder({
     decoder: new StreamingDecoder(tokenizer, {
       // A response template may refer to any special token.
@@ -42,7 +42,7 @@ export function createDecoder(
     oneToolCall: body.parallel_tool_calls === false,
     minTokens: typeof body.min_tokens === 'number' ? body.min_tokens : 0,
     ...(parser.reasoning && { reasoningCount: new ReasoningCount(parser.reasoning, startsInReasoning) }),
-    reader: byTemplate?.open(prefix, parserOptions.tools) ?? createAnswerReader(parserOf()),
+    reader: byTemplate?.open(prefix, parserOptions.tools) ?? createOutputReader(parserOf()),
   })
 }
 

@@ -278,13 +278,13 @@ async function extend(
 
 /**
  * Returns the parts of a chat body that a template reads, other than the messages.
- * @param repeats the tools of earlier requests
+ * @param memo the tools of earlier requests
  */
-export function toPromptOptions(body: ChatBody, repeats: PartMemo = NO_MEMO): PromptOptions {
+export function toPromptOptions(body: ChatBody, memo: PartMemo = NO_MEMO): PromptOptions {
   const { tools, documents } = body
   return {
     // Converted to text, because the notation of a number is lost between threads.
-    tools: tools && tools.length > 0 ? repeats.once(formatTools, tools) : null,
+    tools: tools && tools.length > 0 ? memo.once(formatTools, tools) : null,
     kwargs: templateVariables(body),
     documents: Array.isArray(documents) ? documents : undefined,
   }

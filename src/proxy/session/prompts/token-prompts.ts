@@ -27,7 +27,7 @@ import type { SessionMemory } from '../state/session-memory.ts'
 import { type CompletionDecoder, createDecoder } from './completion-decoder.ts'
 import { createEchoAnnotation, findUnknownIds } from './echo-annotation.ts'
 import { inexactReason } from './exactness.ts'
-import { constrainedBody, forcedCallSchema } from './forced-call.ts'
+import { constrainedBody, forcedToolCallSchema } from './forced-tool-call.ts'
 import {
   type ChatGeneration,
   planPrompt,
@@ -70,7 +70,7 @@ export class TokenPrompts implements Prompts {
     if (incoming.kind !== 'chat') return plainPrompt(incoming)
     const { body, change } = adaptEffort(incoming.body, this.#model.efforts)
     const request = body === incoming.body ? incoming : { ...incoming, body }
-    const forcedCall = this.#getForcedCall(request.body)
+    const forcedToolCall = this.#getForcedToolCall(request.body)
     const turns = await this.#getTurns(request.sessionId, memory)
     const unknownIds = findUnknownIds(request.lastMessage, memory.callIds)
     const prompt = await this.#planOnce(request, memory, turns)
@@ -84,7 +84,7 @@ export class TokenPrompts implements Prompts {
       ...(specialTokens.length > 0 && { special_tokens_in_text: specialTokens }),
     }
     return this.#createPrompt(
-      { request, turns, prompt, annotations, forcedCall, counts: this.#counts },
+      { request, turns, prompt, annotations, forcedToolCall, counts: this.#counts },
       budget,
     )
   }
@@ -160,8 +160,8 @@ export class TokenPrompts implements Prompts {
   }
 
   /** @throws ProxyError `unsupported`, `invalid_request` */
-  #getForcedCall(body: ChatBody): object | undefined {
-    const schema = forcedCallSchema(body)
+  #getForcedToolCall(body: ChatBody): object | undefined {
+    const schema = forcedToolCallSchema(body)
     if (schema === undefined || this.#model.parser.grammar !== undefined) return schema
     throw new ProxyError(
       'unsupported',
@@ -196,7 +196,7 @@ interface PromptParts {
    */
   readonly annotations: object
   /** The schema that constrains decoding, if the agent forces a tool call. */
-  readonly forcedCall: object | undefined
+  readonly forcedToolCall: object | undefined
   readonly counts: PromptCounts
 }
 
@@ -234,9 +234,9 @@ class TokenIdsPrompt extends TokenRequestPrompt {
 
   constructor(parts: PromptParts, model: TokenModel, room: number) {
     super(parts)
-    const { request, prompt, forcedCall } = parts
+    const { request, prompt, forcedToolCall } = parts
     const body = withBudget(request.body, room)
-    const sent = forcedCall ? constrainedBody(body, forcedCall) : body
+    const sent = forcedToolCall ? constrainedBody(body, forcedToolCall) : body
     const tokenIds = { promptTokenIds: prompt.ids, ...imagesPart(prompt, model) }
     const format = body.tools?.length ? { callFormat: model.parser.name } : {}
     const mayReason = leavesRoomToReason(model.parser, prompt.text) && { mayReason: true }
@@ -245,7 +245,7 @@ class TokenIdsPrompt extends TokenRequestPrompt {
     this.#decoder = createDecoder(model, request.body, {
       promptText: prompt.text,
       prefix: prompt.prefix,
-      forcesCall: forcedCall !== undefined,
+      forcesCall: forcedToolCall !== undefined,
     })
   }
 

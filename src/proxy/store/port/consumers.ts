@@ -147,7 +147,7 @@ export interface ConsumerReader {
   /** Counts sessions; `available` as in {@link availableSessions}. @returns undefined: there is no such consumer */
   countForConsumer(name: string, nowMs: number): Promise<ConsumerCounts | undefined>
   /** Returns the leases and acknowledgements of a session since its last reset. */
-  givenSessions(sessionId: string): Promise<ConsumerSession[]>
+  listSessionStates(sessionId: string): Promise<ConsumerSession[]>
 }
 
 export const CONSUMER_READS = [
@@ -156,7 +156,7 @@ export const CONSUMER_READS = [
   'availableSessions',
   'findGroups',
   'countForConsumer',
-  'givenSessions',
+  'listSessionStates',
 ] as const satisfies (keyof ConsumerReader)[]
 
 /**
@@ -186,7 +186,7 @@ export interface ConsumerStore {
    * Adds leases and acknowledgements of a session from another store. Those of unknown consumers are ignored; an
    * acknowledgement in either store takes precedence, then a lease in this store.
    */
-  putGiven(sessionId: string, given: readonly ConsumerSession[]): Promise<void>
+  putSessionStates(sessionId: string, given: readonly ConsumerSession[]): Promise<void>
 }
 
 export const CONSUMER_WRITES = [
@@ -196,7 +196,7 @@ export const CONSUMER_WRITES = [
   'putIntoGroups',
   'discardGroups',
   'changeLease',
-  'putGiven',
+  'putSessionStates',
 ] as const satisfies (keyof ConsumerStore)[]
 
 export function noConsumer(name: string): ProxyError {

@@ -166,7 +166,7 @@ function discardGroups(client: Client, name: string, groups: readonly string[]):
   })
 }
 
-async function givenSessions(client: Client, sessionId: string): Promise<ConsumerSession[]> {
+async function listSessionStates(client: Client, sessionId: string): Promise<ConsumerSession[]> {
   const { rows } = await client.query<ConsumerSessionRow>(
     `SELECT name, lease_id, leased_until_ms, deliveries FROM llm_proxy.sessions
      JOIN llm_proxy.consumer_sessions USING (tree) JOIN llm_proxy.consumers ON consumers.id = consumer
@@ -177,7 +177,7 @@ async function givenSessions(client: Client, sessionId: string): Promise<Consume
 }
 
 /** Inserts the consumers' leases of a session with one statement. */
-async function putGiven(client: Client, sessionId: string, given: readonly ConsumerSession[]): Promise<void> {
+async function putSessionStates(client: Client, sessionId: string, given: readonly ConsumerSession[]): Promise<void> {
   await client.query(
     `INSERT INTO llm_proxy.consumer_sessions (tree, consumer, session, lease_id, leased_until_ms, deliveries)
      SELECT tree, consumers.id, sessions.id, given.lease_id, given.leased_until_ms, given.deliveries
@@ -280,7 +280,7 @@ export const consumerReads = {
   availableSessions,
   countForConsumer,
   findGroups,
-  givenSessions,
+  listSessionStates,
 }
 
 /** The writer's methods for consumers. */
@@ -291,5 +291,5 @@ export const consumerWrites = {
   changeLease,
   putIntoGroups,
   discardGroups,
-  putGiven,
+  putSessionStates,
 }

@@ -19,7 +19,7 @@ interface GroupConditions {
 }
 
 /** The result of a group's statement. */
-export interface GroupAnswer {
+export interface GroupResponse {
   /** 1; or 0 if the lease is not the writer's any more, and nothing has changed. */
   writers: number
   /** Ids of the sessions that match the writer's cache. */
@@ -97,7 +97,7 @@ export class GroupStatement {
     ])
   }
 
-  /** The statement. Its one row is a {@link GroupAnswer}. */
+  /** The statement. Its one row is a {@link GroupResponse}. */
   get query(): { name: string; text: string; values: unknown[] } {
     const text = `WITH ${this.#parts.join(',\n')}
       SELECT (SELECT count(*) FROM me) AS writers, ARRAY(SELECT id FROM same) AS sessions, ARRAY(SELECT id FROM kept) AS blobs`

@@ -25,7 +25,7 @@ const MAX_ID_BYTES = 16 * 1024 * 1024
 const one = () => 1
 
 /** The lease and slot of the writer's node. */
-export interface ProxyPlace {
+export interface ProxyPosition {
   readonly lease: number
   /** Below {@link SLOTS}. */
   readonly slot: number
@@ -59,7 +59,7 @@ export class WriterTables implements TurnTables {
   #found: { key: string; row: Omit<TurnEndRow, 'session_status'> } | undefined
 
   /** @param ids the next ids of each table */
-  constructor({ lease, slot }: ProxyPlace, ids: NextIds) {
+  constructor({ lease, slot }: ProxyPosition, ids: NextIds) {
     this.#changes = new GroupChanges(slot, ids)
     this.sessions = new WriterSessions(this.#changes, lease)
   }

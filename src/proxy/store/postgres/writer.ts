@@ -28,7 +28,7 @@ import {
 import type { SessionOwnership } from '../port/node-coordination.ts'
 import { bindQueries, inTransaction, isConnectionLoss } from './connection.ts'
 import { consumerWrites } from './consumers.ts'
-import { type GroupAnswer, GroupStatement } from './group-statement.ts'
+import { type GroupResponse, GroupStatement } from './group-statement.ts'
 import { importWrites } from './imports.ts'
 import { claimSession, endLeases, freeSessions, type OwnerLease, takeLease } from './lease.ts'
 import { fetchMissing } from './missing-rows.ts'
@@ -312,7 +312,7 @@ export class Writer {
       const statement = new GroupStatement({ lease, group, nextIds, ...this.#tables.conditions })
       this.#tables.writeTo(statement)
       try {
-        const { rows } = await this.#client.query<GroupAnswer>(statement.query)
+        const { rows } = await this.#client.query<GroupResponse>(statement.query)
         if (rows[0]!.writers !== 1) {
           await this.#learnWhy(rows[0]!)
           return false
@@ -332,7 +332,7 @@ export class Writer {
   }
 
   /** Drops the caches that made the group's preconditions fail, and takes a new lease if this one has ended. */
-  async #learnWhy(same: GroupAnswer): Promise<void> {
+  async #learnWhy(same: GroupResponse): Promise<void> {
     this.#tables.forgetOthers(same)
     this.#turns.forget()
     const isOurs = await this.#withClient(async (client) => {

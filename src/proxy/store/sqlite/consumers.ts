@@ -124,7 +124,7 @@ export function consumerReads(db: Database.Database): ConsumerReads {
     },
     ...groupReads(db),
     countForConsumer: (consumer, nowMs) => count.get({ consumer, nowMs, leaseId: '' }),
-    givenSessions: (sessionId) => given.all(sessionId).map(toGiven),
+    listSessionStates: (sessionId) => given.all(sessionId).map(toGiven),
   }
 }
 
@@ -225,7 +225,7 @@ export function consumerMethods(db: Database.Database): ThreadMethods<ConsumerSt
       })
       return changed.filter((sessionId) => typeof sessionId === 'string')
     },
-    putGiven(sessionId, given) {
+    putSessionStates(sessionId, given) {
       for (const one of given) put.run({ ...one, sessionId })
     },
   }

@@ -15,7 +15,7 @@ export interface ImageRule {
   /**
    * Returns the number of tokens, or undefined for an image that the model's processor rejects because of its shape.
    */
-  tokensOf(image: ImageSide): number | undefined
+  countTokens(image: ImageSide): number | undefined
 }
 
 /** The fields of `preprocessor_config.json`, or of `image_processor` in `processor_config.json`, that are used here. */
@@ -59,7 +59,7 @@ interface ImageFamily {
    * Returns the counting function of a processor that resizes. @returns undefined if the files contain an unknown
    * setting
    */
-  createCounter(config: ProcessorConfig): ImageRule['tokensOf'] | undefined
+  createCounter(config: ProcessorConfig): ImageRule['countTokens'] | undefined
   /** Returns the ids around an image. @returns undefined if the files do not declare them */
   edges?(model: VisionConfig): ImageEdges | undefined
 }
@@ -109,11 +109,11 @@ export function readImageRule(
   const tokenId =
     model.image_token_id ?? model.media_placeholder_token_id ?? addedTokens.get(family.placeholder)
   // A processor that does not resize requires sides that are multiples of its factor, which agents do not provide.
-  const tokensOf = config!.do_resize === false ? undefined : family.createCounter(config!)
+  const countTokens = config!.do_resize === false ? undefined : family.createCounter(config!)
   const edges = family.edges?.(model)
-  if (tokenId === undefined || tokensOf === undefined || (family.edges && edges === undefined))
+  if (tokenId === undefined || countTokens === undefined || (family.edges && edges === undefined))
     return undefined
-  return { tokenId, tokensOf, ...(edges && { edges }) }
+  return { tokenId, countTokens, ...(edges && { edges }) }
 }
 
 /** Returns the processor's name. Kimi's published files declare their processor only as code. */
@@ -143,7 +143,7 @@ export function isTextOnly(directory: string): boolean {
 
 // Defaults are those of transformers.
 
-function createQwenCounter(config: ProcessorConfig): ImageRule['tokensOf'] {
+function createQwenCounter(config: ProcessorConfig): ImageRule['countTokens'] {
   const factor = (config.patch_size ?? 14) * (config.merge_size ?? 2)
   const minPixels = config.min_pixels ?? config.size?.shortest_edge ?? 56 * 56
   const maxPixels = config.max_pixels ?? config.size?.longest_edge ?? 28 * 28 * 1280
@@ -154,7 +154,7 @@ function createQwenCounter(config: ProcessorConfig): ImageRule['tokensOf'] {
  * Returns GLM's counting function. The declared bounds apply to a video with as many frames as one patch has. There are
  * no defaults, because they differ between releases.
  */
-function createGlmCounter(config: ProcessorConfig): ImageRule['tokensOf'] | undefined {
+function createGlmCounter(config: ProcessorConfig): ImageRule['countTokens'] | undefined {
   const { shortest_edge: least, longest_edge: most } = config.size ?? {}
   if (least === undefined || most === undefined) return undefined
   const factor = (config.patch_size ?? 14) * (config.merge_size ?? 2)
@@ -167,13 +167,13 @@ function countSquares(resized: ImageSide | undefined, factor: number): number | 
   return resized && (resized.width / factor) * (resized.height / factor)
 }
 
-function createGemmaCounter(config: ProcessorConfig): ImageRule['tokensOf'] {
+function createGemmaCounter(config: ProcessorConfig): ImageRule['countTokens'] {
   const factor = (config.patch_size ?? 16) * (config.pooling_kernel_size ?? 3)
   const maxTokens = config.max_soft_tokens ?? 280
   return (image) => gemmaTokens(image, { factor, maxTokens })
 }
 
-function createKimiCounter(config: ProcessorConfig): ImageRule['tokensOf'] | undefined {
+function createKimiCounter(config: ProcessorConfig): ImageRule['countTokens'] | undefined {
   const media = config.media_proc_cfg
   if ((media?.fixed_output_tokens ?? null) !== null) return undefined
   const bounds = {

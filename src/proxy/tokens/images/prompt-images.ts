@@ -115,7 +115,7 @@ function tokenImage(url: string | undefined, rule: ImageRule | undefined, param:
     throw new ProxyError('unsupported', message, { param })
   }
   const image = readImage(url, param)
-  const tokens = rule.tokensOf(image)
+  const tokens = rule.countTokens(image)
   if (tokens !== undefined) return { ...image, tokens }
   const { width, height } = image
   throw new ProxyError('invalid_request', `an image of ${width} by ${height} pixels is too narrow`, { param })

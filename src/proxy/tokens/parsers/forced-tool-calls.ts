@@ -13,7 +13,7 @@ import type { OutputToolCall } from './output-delta.ts'
 import { type Grammar, OutputParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
 import type { Reading, TextReader } from './text-reader.ts'
 
-export function createForcedCallParser(family: ParserFamily, options: OutputParserOptions): OutputParser {
+export function createForcedToolCallParser(family: ParserFamily, options: OutputParserOptions): OutputParser {
   const { reasoning, callBegin = [], grammar } = family
   if (grammar === undefined) return family.create(options)
   const readFreely = grammar

@@ -14,7 +14,7 @@ export interface OutputReader {
 }
 
 /** Returns a reader that runs a parser on this thread. */
-export function createAnswerReader(parser: OutputParser): OutputReader {
+export function createOutputReader(parser: OutputParser): OutputReader {
   return {
     read: (texts, isEnd) => {
       const deltas = texts.map((text) => parser.push(text))

@@ -61,7 +61,7 @@ export interface NewPart {
   endId: number | undefined
 }
 
-export type NewPartAnswer = NewPart | TemplateRejection | 'needs_history'
+export type NewPartReply = NewPart | TemplateRejection | 'needs_history'
 
 /**
  * Digests of the beginnings of prompts without and with tools, excluding date and tool definitions; and the end of
@@ -142,7 +142,7 @@ export class PromptEngine {
     return from === -1 || to === -1 ? undefined : text.slice(from + reasoning!.length, to)
   }
 
-  newPart(request: NewPartRequest, options: PromptOptions): NewPartAnswer {
+  newPart(request: NewPartRequest, options: PromptOptions): NewPartReply {
     const answer = this.#newPart(request, options)
     const { situation } = request
     const { echo } = situation
@@ -161,7 +161,7 @@ export class PromptEngine {
    * that equals the last user message. The messages of a dummy history all differ, so the complete history must show
    * that nothing changes.
    */
-  #newPartOfRepeated(request: NewPartRequest, options: PromptOptions): NewPartAnswer | undefined {
+  #newPartOfRepeated(request: NewPartRequest, options: PromptOptions): NewPartReply | undefined {
     const { history, newMessages } = request
     if (history === undefined) return 'needs_history'
     const historyTexts = new Set(history.map(toJson))
@@ -170,7 +170,7 @@ export class PromptEngine {
       : undefined
   }
 
-  #newPart(request: NewPartRequest, options: PromptOptions, isRepeated = false): NewPartAnswer {
+  #newPart(request: NewPartRequest, options: PromptOptions, isRepeated = false): NewPartReply {
     const end = this.#endOfTurn(options)
     if (end === undefined) return { refused: 'no_end_of_turn' }
     const key = `${getSignatureKey(request.situation)}${getVariablesKey(options)}${isRepeated ? ' repeated' : ''}`

@@ -12,7 +12,7 @@ import type { CutOffState } from '../parsers/unfinished.ts'
 import type { MessageOrJson, RenderOptions } from '../templates/chat-template.ts'
 import { getMessageText, WordFinder } from '../templates/template-words.ts'
 import type { Tokenizer } from '../tokenizer/tokenizer.ts'
-import type { Beginnings, NewPart, NewPartAnswer, NewPartRequest, PromptOptions } from './prompt-engine.ts'
+import type { Beginnings, NewPart, NewPartReply, NewPartRequest, PromptOptions } from './prompt-engine.ts'
 import type { PromptService } from './prompt-service.ts'
 import type { TemplateRejection } from './template-rejection.ts'
 import { createTemplateSignature } from './template-signature.ts'
@@ -114,7 +114,7 @@ export class PromptRenderer {
       newMessages: all.slice(history.length),
     }
     const short = this.#selectVariables(options)
-    let part: NewPartAnswer = 'needs_history'
+    let part: NewPartReply = 'needs_history'
     if (!hasWords) part = await this.#service.newPart(asked, { ...short, tools: options.tools ? [] : null })
     if (part === 'needs_history') {
       const echo = history.at(-1)!

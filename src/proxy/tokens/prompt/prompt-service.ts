@@ -6,8 +6,8 @@ import { ProxyError } from '../../../base/errors.ts'
 import type { MessageOrJson, RenderOptions } from '../templates/chat-template.ts'
 import { PythonThread, type PythonThreadLimits } from '../templates/python/python-thread.ts'
 import type { TemplateWords } from '../templates/template-words.ts'
-import type { Beginnings, NewPartAnswer, NewPartRequest, PromptOptions } from './prompt-engine.ts'
-import type { PromptAnswer, PromptJob, PromptThreadData } from './prompt-thread.ts'
+import type { Beginnings, NewPartReply, NewPartRequest, PromptOptions } from './prompt-engine.ts'
+import type { PromptJob, PromptReply, PromptThreadData } from './prompt-thread.ts'
 
 /** The interface for rendering prompts, on any thread. */
 export type PromptService = Pick<PromptThread, 'words' | 'beginnings' | 'render' | 'newPart'>
@@ -21,7 +21,7 @@ const LONG_MESSAGES = 1_000
 const ENTRY_POINT = new URL('./prompt-thread.ts', import.meta.url)
 
 export class PromptThread {
-  readonly #thread: PythonThread<PromptJob, PromptAnswer>
+  readonly #thread: PythonThread<PromptJob, PromptReply>
 
   constructor(data: PromptThreadData, limits: Partial<PythonThreadLimits> = {}) {
     this.#thread = new PythonThread({
@@ -67,10 +67,10 @@ export class PromptThread {
     return (await this.#thread.ask(job, messages.length > LONG_MESSAGES)) as string
   }
 
-  async newPart(request: NewPartRequest, options: PromptOptions): Promise<NewPartAnswer> {
+  async newPart(request: NewPartRequest, options: PromptOptions): Promise<NewPartReply> {
     const job = { kind: 'newPart', request, options: asText(options) } as const
     const count = (request.history?.length ?? 0) + request.newMessages.length
-    return (await this.#thread.ask(job, count > LONG_MESSAGES)) as NewPartAnswer
+    return (await this.#thread.ask(job, count > LONG_MESSAGES)) as NewPartReply
   }
 
   close(): Promise<void> {

@@ -7,12 +7,12 @@ import {
   type RenderOptions,
 } from '../templates/chat-template.ts'
 import { PythonTemplates } from '../templates/python/python-templates.ts'
-import { answerJobs } from '../templates/python/thread-jobs.ts'
+import { serveJobs } from '../templates/python/thread-jobs.ts'
 import type { TemplateWords } from '../templates/template-words.ts'
 import type { BoundaryTokens } from './bridge.ts'
 import {
   type Beginnings,
-  type NewPartAnswer,
+  type NewPartReply,
   type NewPartRequest,
   PromptEngine,
   type PromptOptions,
@@ -29,16 +29,16 @@ export type PromptJob =
   | { kind: 'render'; messages: readonly MessageOrJson[]; options: RenderOptions }
   | { kind: 'newPart'; request: NewPartRequest; options: PromptOptions }
 
-export type PromptAnswer = TemplateWords | Beginnings | string | NewPartAnswer
+export type PromptReply = TemplateWords | Beginnings | string | NewPartReply
 
 const { template, tokens } = workerData as PromptThreadData
 
-void answerJobs<PythonTemplates, PromptJob, PromptAnswer>(PythonTemplates.start, (python) => {
+void serveJobs<PythonTemplates, PromptJob, PromptReply>(PythonTemplates.start, (python) => {
   const engine = new PromptEngine(new ChatTemplate(python, template), tokens)
   return (job) => run(engine, job)
 })
 
-function run(engine: PromptEngine, job: PromptJob): PromptAnswer {
+function run(engine: PromptEngine, job: PromptJob): PromptReply {
   switch (job.kind) {
     case 'words':
       return engine.words

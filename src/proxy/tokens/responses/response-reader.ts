@@ -8,7 +8,7 @@ import { ProxyError } from '../../../base/errors.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
 import { DeltaBuilder, type OutputDelta } from '../parsers/output-delta.ts'
 import type { OutputReader } from '../parsers/output-reader.ts'
-import type { AnswerOpening, ResponseTexts } from '../templates/python/python-responses.ts'
+import type { ResponseOpening, ResponseTexts } from '../templates/python/python-responses.ts'
 import { PythonThread, type PythonThreadLimits } from '../templates/python/python-thread.ts'
 import type { ResponseJob, ResponseReply, ResponseThreadData } from './response-thread.ts'
 
@@ -50,7 +50,10 @@ export class ResponseReader {
   /** Returns a reader for a completion. @param prefix the text before the completion */
   open(prefix: string, tools: readonly Tool[] | null | undefined): OutputReader {
     this.#answers += 1
-    return new ResponseAnswer(this.#thread, this.#answers, { prefix, tools: JSON.stringify(tools ?? []) })
+    return new TemplateOutputReader(this.#thread, this.#answers, {
+      prefix,
+      tools: JSON.stringify(tools ?? []),
+    })
   }
 
   close(): Promise<void> {
@@ -58,10 +61,10 @@ export class ResponseReader {
   }
 }
 
-class ResponseAnswer implements OutputReader {
+class TemplateOutputReader implements OutputReader {
   readonly #thread: ResponseThread
   readonly #id: number
-  readonly #opening: AnswerOpening
+  readonly #opening: ResponseOpening
   readonly #delta = new DeltaBuilder()
   /** The text that the thread has read, for a replacement of the thread. */
   #past = ''
@@ -69,7 +72,7 @@ class ResponseAnswer implements OutputReader {
   #isOpen = false
   #isRaw = false
 
-  constructor(thread: ResponseThread, id: number, opening: AnswerOpening) {
+  constructor(thread: ResponseThread, id: number, opening: ResponseOpening) {
     this.#thread = thread
     this.#id = id
     this.#opening = opening

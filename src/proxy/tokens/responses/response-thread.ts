@@ -4,12 +4,12 @@
 import { workerData } from 'node:worker_threads'
 import type { PyProxy } from 'pyodide/ffi'
 import {
-  type AnswerOpening,
   PythonResponses,
+  type ResponseOpening,
   type ResponseTemplate,
   type ResponseTexts,
 } from '../templates/python/python-responses.ts'
-import { answerJobs } from '../templates/python/thread-jobs.ts'
+import { serveJobs } from '../templates/python/thread-jobs.ts'
 
 export interface ResponseThreadData {
   /** The template as JSON. */
@@ -17,7 +17,7 @@ export interface ResponseThreadData {
 }
 
 export type ResponseJob =
-  | { kind: 'read'; id: number; opening?: AnswerOpening; texts: readonly string[]; isEnd: boolean }
+  | { kind: 'read'; id: number; opening?: ResponseOpening; texts: readonly string[]; isEnd: boolean }
   | { kind: 'close'; id: number }
 
 /** The reply to a job. `unknown`: another thread was reading the completion. */
@@ -26,7 +26,7 @@ export type ResponseReply = ResponseTexts | 'unknown'
 const NOTHING: ResponseTexts = { deltas: [], undecided: 0 }
 const answers = new Map<number, PyProxy>()
 
-void answerJobs<PythonResponses, ResponseJob, ResponseReply>(PythonResponses.start, (python) => {
+void serveJobs<PythonResponses, ResponseJob, ResponseReply>(PythonResponses.start, (python) => {
   const template = python.open((workerData as ResponseThreadData).template)
   return (job) => run(template, job)
 })

@@ -11,7 +11,7 @@ import {
 } from '../../../../src/proxy/dialects/completions/response.ts'
 
 const identity = { turnId: 'T', createdS: 5, model: 'asked' }
-const answerOptions = { logprobs: false, tokenIds: true, reasoning: true, streamUsage: true }
+const responseOptions = { logprobs: false, tokenIds: true, reasoning: true, streamUsage: true }
 
 const usage = (completion_tokens: number, reasoning_tokens?: number) => ({
   prompt_tokens: 2,
@@ -45,13 +45,13 @@ t.test('the usage of several choices counts the prompt once and every sampled to
 
 const KINDS = {
   chat: {
-    writer: (choice: number) => new ChatStreamWriter({ ...identity, choice }, answerOptions),
+    writer: (choice: number) => new ChatStreamWriter({ ...identity, choice }, responseOptions),
     whole: chatCompletion,
     // biome-ignore lint/suspicious/noExplicitAny: a choice of either dialect
     textOf: (choice: any) => choice.delta?.content ?? choice.message?.content ?? '',
   },
   completions: {
-    writer: (choice: number) => new CompletionStreamWriter({ ...identity, choice }, answerOptions),
+    writer: (choice: number) => new CompletionStreamWriter({ ...identity, choice }, responseOptions),
     whole: textCompletion,
     textOf: (choice: { text?: string }) => choice.text ?? '',
   },
@@ -81,7 +81,7 @@ for (const [kind, { writer: writerOf, whole, textOf }] of Object.entries(KINDS))
           const read = chunks.map((chunk) => JSON.parse(chunk.slice('data: '.length)))
           const answer = JSON.parse(
             JSON.stringify(
-              whole(identity, answerOptions, ...(folds as [CompletionBuilder, ...CompletionBuilder[]])),
+              whole(identity, responseOptions, ...(folds as [CompletionBuilder, ...CompletionBuilder[]])),
             ),
           )
           t.same(read.at(-1).usage, answer.usage)

@@ -27,7 +27,7 @@ interface Talk {
 
 interface Dialect {
   talk(name: string): Talk
-  lower(body: unknown, repeats: PartMemo): DialectRequest
+  lower(body: unknown, memo: PartMemo): DialectRequest
 }
 
 const LONG = 'A long text that an agent has said. '.repeat(20)
@@ -93,16 +93,16 @@ function messagesTalk(name: string, marks: boolean): Talk {
 }
 
 const MESSAGES: Dialect = {
-  lower: (body, repeats) => lowerMessagesRequest(body, VOLATILE_RULES, repeats),
+  lower: (body, memo) => lowerMessagesRequest(body, VOLATILE_RULES, memo),
   talk: (name) => messagesTalk(name, false),
 }
 
 const MARKED: Dialect = { ...MESSAGES, talk: (name) => messagesTalk(name, true) }
 
 const RESPONSES: Dialect = {
-  lower(body, repeats) {
-    const request = checkResponsesRequest(body, repeats)
-    return lowerResponsesRequest(request, [], request.input as InputItem[], repeats).lowered
+  lower(body, memo) {
+    const request = checkResponsesRequest(body, memo)
+    return lowerResponsesRequest(request, [], request.input as InputItem[], memo).lowered
   },
   talk: (name) => ({
     perAnswer: 2,

@@ -107,8 +107,8 @@ t.test('an image has as many tokens as transformers counts', async (t) => {
     const rule = readImageRule(model.directory, new Map())!
     t.equal(rule.tokenId, model.imageId)
     for (const [width, height, tokens] of images)
-      t.equal(rule.tokensOf({ width, height }), tokens, `${width} by ${height}`)
-    t.equal(rule.tokensOf({ width: 33, height: 6601 }), undefined, 'more than 200 to 1')
+      t.equal(rule.countTokens({ width, height }), tokens, `${width} by ${height}`)
+    t.equal(rule.countTokens({ width: 33, height: 6601 }), undefined, 'more than 200 to 1')
   }
 })
 
@@ -165,7 +165,7 @@ t.test('images of Gemma 4, GLM and Kimi K2.5 are counted by their own rules', as
     t.strictSame(rule.edges, 'boi_token_id' in model ? [6, 7] : undefined)
     for (const [width, height, tokens] of images)
       t.equal(
-        rule.tokensOf({ width, height }),
+        rule.countTokens({ width, height }),
         tokens,
         `${width} by ${height} of ${JSON.stringify(processor)}`,
       )
@@ -214,7 +214,7 @@ t.test('a template is shown that there is an image, and none of its bytes', asyn
 t.test(
   'a placeholder becomes as many as the image has tokens, and one that a text spells out is refused',
   async (t) => {
-    const rule = { tokenId: 9, tokensOf: () => 1 }
+    const rule = { tokenId: 9, countTokens: () => 1 }
     const image = { width: 1, height: 1, sha256: '', mediaType: '', tokens: 3 }
     t.strictSame(withImages([1, 9, 2, 9, 3], [image, { ...image, tokens: 1 }], rule), [1, 9, 9, 9, 2, 9, 3])
     t.strictSame(withImages([1, 9, 2], [image], { ...rule, edges: [7, 8] }), [1, 7, 9, 9, 9, 8, 2])

@@ -8,7 +8,7 @@ import type { Worker } from 'node:worker_threads'
 import { startThread } from '../../../../base/assets.ts'
 import { ProxyError } from '../../../../base/errors.ts'
 import { baseUrl } from '../../transport/base-url.ts'
-import type { HealthAnswer, HealthThreadData, HealthThreadReply } from './health-thread.ts'
+import type { HealthResponse, HealthThreadData, HealthThreadReply } from './health-thread.ts'
 
 interface HealthPortOptions {
   host: string
@@ -17,7 +17,7 @@ interface HealthPortOptions {
   /** The path that precedes `/health`. Default: none. */
   basePath?: string
   /** Returns the current response of `/health` to a caller without a key. */
-  health: () => Promise<HealthAnswer>
+  health: () => Promise<HealthResponse>
   /** The interval of the reports to the thread. Default: 1 s. */
   intervalMs?: number
   /** The time without a report after which the thread reports the proxy as stuck. Default: 30 s. */

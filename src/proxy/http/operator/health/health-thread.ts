@@ -14,7 +14,7 @@ export interface HealthThreadData {
 }
 
 /** The response of the proxy's own `/health`. */
-export interface HealthAnswer {
+export interface HealthResponse {
   code: number
   body: string
 }
@@ -25,13 +25,13 @@ export type HealthThreadReply = { port: number } | { failure: string }
 const { host, port, path, stuckMs } = workerData as HealthThreadData
 const proxy = parentPort!
 
-const STUCK: HealthAnswer = { code: 503, body: '{"status":"stuck"}' }
-const NOT_FOUND: HealthAnswer = { code: 404, body: '{"detail":"There is nothing here but GET /health"}' }
+const STUCK: HealthResponse = { code: 503, body: '{"status":"stuck"}' }
+const NOT_FOUND: HealthResponse = { code: 404, body: '{"detail":"There is nothing here but GET /health"}' }
 
-let latest: HealthAnswer = { code: 503, body: '{"status":"starting"}' }
+let latest: HealthResponse = { code: 503, body: '{"status":"starting"}' }
 let latestAtMs = performance.now()
 
-proxy.on('message', (health: HealthAnswer) => {
+proxy.on('message', (health: HealthResponse) => {
   latest = health
   latestAtMs = performance.now()
 })

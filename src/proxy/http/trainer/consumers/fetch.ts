@@ -48,7 +48,7 @@ export class ConsumerFetch {
       do {
         const { limit } = this.#asked
         const until = { untilMs, signal }
-        this.#waiting = await this.#parts.consumers.takeWhenThere(this.#lease, limit, this.#progress, until)
+        this.#waiting = await this.#parts.consumers.waitAndTake(this.#lease, limit, this.#progress, until)
         first = await this.#next()
       } while (first === undefined && performance.now() < untilMs)
       signal.throwIfAborted()

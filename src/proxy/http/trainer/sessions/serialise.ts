@@ -11,7 +11,7 @@ import type { TurnSampling } from '../../../session/turn/sampling.ts'
 import { NO_MARKS, type SessionMarks } from '../../../store/port/marks.ts'
 import type { SessionRecord, TurnOutline, TurnRecord } from '../../../store/port/turn-store.ts'
 import { member, numberArray, openObject, textArray } from './json-stream.ts'
-import { type NewParts, RequestHistory } from './request-history.ts'
+import { type KnownParts, RequestHistory } from './request-history.ts'
 import type { Session } from './schemas.ts'
 
 const toSeconds = (ms: number) => ms / 1000
@@ -92,7 +92,7 @@ export function* turnToWire(
   turn: TurnRecord | TurnOutline,
   { line, rule }: AgentRoleMatch,
   marks: SessionMarks,
-  parts: NewParts | 'none' | undefined,
+  parts: KnownParts | 'none' | undefined,
 ): Generator<string> {
   const isShown = parts !== 'none'
   const { messages: known, prompt: shown } = isShown && parts ? parts : {}

@@ -4,7 +4,7 @@ import { ProxyError } from '../../../../base/errors.ts'
 import { bootPython } from './boot.ts'
 
 /** The context of a completion: the text of its prompt, or its end, and the request's tools as JSON. */
-export interface AnswerOpening {
+export interface ResponseOpening {
   prefix: string
   tools: string
 }
@@ -18,7 +18,7 @@ export interface ResponseTexts {
 }
 
 export interface ResponseTemplate {
-  begin(opening: AnswerOpening): PyProxy
+  begin(opening: ResponseOpening): PyProxy
   read(answer: PyProxy, texts: readonly string[], isEnd: boolean): ResponseTexts
 }
 

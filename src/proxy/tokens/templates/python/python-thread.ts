@@ -17,7 +17,7 @@ export interface PythonThreadLimits {
 }
 
 interface PythonThreadOptions {
-  /** The thread's module, which calls `answerJobs`. */
+  /** The thread's module, which calls `serveJobs`. */
   entryPoint: URL
   name: string
   /** A plain object, which the thread receives together with `maxMemoryBytes`. */
@@ -29,9 +29,9 @@ interface PythonThreadOptions {
   refusal(why: string): ProxyError
 }
 
-interface Waiting<Job, Answer> {
+interface Waiting<Job, Reply> {
   job: Job
-  resolve(answer: Answer): void
+  resolve(answer: Reply): void
   reject(error: ProxyError): void
 }
 
@@ -44,12 +44,12 @@ const MAX_SHORT_IN_A_ROW = 64
  */
 const START_LIMIT_MS = 120_000
 
-export class PythonThread<Job, Answer> {
+export class PythonThread<Job, Reply> {
   readonly #options: PythonThreadOptions
-  readonly #short: Waiting<Job, Answer>[] = []
-  readonly #long: Waiting<Job, Answer>[] = []
+  readonly #short: Waiting<Job, Reply>[] = []
+  readonly #long: Waiting<Job, Reply>[] = []
   #shortInARow = 0
-  #current: Waiting<Job, Answer> | undefined
+  #current: Waiting<Job, Reply> | undefined
   #worker: Worker | undefined
   #timer: NodeJS.Timeout | undefined
   #closed = false
@@ -63,7 +63,7 @@ export class PythonThread<Job, Answer> {
    * @param isLong the job takes many times as long as others, which precede it
    * @throws ProxyError of the job, `start_failed` without Python, `queue_full`, `shutting_down`
    */
-  ask(job: Job, isLong = false): Promise<Answer> {
+  ask(job: Job, isLong = false): Promise<Reply> {
     return new Promise((resolve, reject) => {
       if (this.#closed) return reject(this.#closedError())
       if (this.#short.length + this.#long.length >= (this.#options.limits.maxQueued ?? 1024)) {
@@ -95,7 +95,7 @@ export class PythonThread<Job, Answer> {
     else this.#send(this.#worker, this.#current)
   }
 
-  #take(): Waiting<Job, Answer> | undefined {
+  #take(): Waiting<Job, Reply> | undefined {
     const isLongOnesTurn = this.#short.length === 0 || this.#shortInARow >= MAX_SHORT_IN_A_ROW
     const long = isLongOnesTurn ? this.#long.shift() : undefined
     this.#shortInARow = long === undefined ? this.#shortInARow + 1 : 0
@@ -109,7 +109,7 @@ export class PythonThread<Job, Answer> {
     const worker = startThread(entryPoint, { workerData, name })
     this.#worker = worker
     let works: 'nothing' | 'python' | 'template' = 'nothing'
-    worker.on('message', (reply: ThreadProgress | ThreadReply<Answer>) => {
+    worker.on('message', (reply: ThreadProgress | ThreadReply<Reply>) => {
       if (this.#worker !== worker) return
       clearTimeout(this.#timer)
       if ('works' in reply) {
@@ -130,7 +130,7 @@ export class PythonThread<Job, Answer> {
     this.#limit(START_LIMIT_MS, () => this.#startError(undefined))
   }
 
-  #send(worker: Worker, { job }: Waiting<Job, Answer>): void {
+  #send(worker: Worker, { job }: Waiting<Job, Reply>): void {
     worker.ref()
     worker.postMessage(job)
     this.#limitJob()
@@ -141,7 +141,7 @@ export class PythonThread<Job, Answer> {
     this.#limit(limits.timeLimitMs, () => refusal(`it takes more than ${limits.timeLimitMs / 1000} s`))
   }
 
-  #settle(reply: ThreadReply<Answer>): void {
+  #settle(reply: ThreadReply<Reply>): void {
     if ('exhausted' in reply) {
       this.#lose(this.#options.refusal('it takes too much memory'))
       return

@@ -7,8 +7,8 @@ export interface ThreadProgress {
   works: 'python' | 'template'
 }
 
-export type ThreadReply<Answer> =
-  | { answer: Answer }
+export type ThreadReply<Reply> =
+  | { answer: Reply }
   | { error: ThreadError }
   /** The memory limit was exceeded; the thread must be replaced. */
   | { exhausted: true }
@@ -23,13 +23,13 @@ export class MemoryExhaustion extends Error {}
  * Starts Python, reports progress or the error, and runs jobs.
  * @param open throws a ProxyError if the template cannot be used
  */
-export async function answerJobs<Python, Job, Answer>(
+export async function serveJobs<Python, Job, Reply>(
   start: () => Promise<Python>,
-  open: (python: Python) => (job: Job) => Answer,
+  open: (python: Python) => (job: Job) => Reply,
 ): Promise<void> {
   limitMemory((workerData as { maxMemoryBytes: number }).maxMemoryBytes)
   const port = parentPort!
-  const say = (reply: ThreadProgress | ThreadReply<Answer>) => port.postMessage(reply)
+  const say = (reply: ThreadProgress | ThreadReply<Reply>) => port.postMessage(reply)
   const python = await start()
   say({ works: 'python' })
   try {
@@ -41,7 +41,7 @@ export async function answerJobs<Python, Job, Answer>(
   }
 }
 
-function replyTo<Job, Answer>(answer: (job: Job) => Answer, job: Job): ThreadReply<Answer> {
+function replyTo<Job, Reply>(answer: (job: Job) => Reply, job: Job): ThreadReply<Reply> {
   try {
     return { answer: answer(job) }
   } catch (error) {

@@ -52,7 +52,7 @@ t.test('a request passes through with every field it came with', async (t) => {
 })
 
 t.test('what the agent wants to see is read from its request', async (t) => {
-  t.same(lowerChatRequest({ messages }).answerOptions, {
+  t.same(lowerChatRequest({ messages }).responseOptions, {
     logprobs: false,
     tokenIds: false,
     reasoning: true,
@@ -66,7 +66,7 @@ t.test('what the agent wants to see is read from its request', async (t) => {
     include_reasoning: false,
     stream_options: { include_usage: true },
   }
-  t.same(lowerChatRequest(all).answerOptions, {
+  t.same(lowerChatRequest(all).responseOptions, {
     logprobs: true,
     tokenIds: true,
     reasoning: false,
@@ -75,7 +75,7 @@ t.test('what the agent wants to see is read from its request', async (t) => {
   const none = { messages, stream: null, logprobs: null, return_token_ids: false, stream_options: null }
   t.match(lowerChatRequest(none), {
     stream: false,
-    answerOptions: { logprobs: false, tokenIds: false, reasoning: true, streamUsage: false },
+    responseOptions: { logprobs: false, tokenIds: false, reasoning: true, streamUsage: false },
   })
 })
 

@@ -137,11 +137,12 @@ t.test(
     const fold = new CompletionBuilder()
     for (const event of events) fold.add(event)
     for (const reasoning of [true, false]) {
-      const answerOptions = { ...quiet, reasoning }
-      const { message } = JSON.parse(JSON.stringify(chatCompletion(identity, answerOptions, fold))).choices[0]
+      const responseOptions = { ...quiet, reasoning }
+      const { message } = JSON.parse(JSON.stringify(chatCompletion(identity, responseOptions, fold)))
+        .choices[0]
       const shown = reasoning ? { reasoning_content: 'hm!', reasoning: 'hm!' } : {}
       t.strictSame(reasoningIn(message), shown)
-      const merged = merge(chunksOf(new ChatStreamWriter(identity, answerOptions).write(events)))
+      const merged = merge(chunksOf(new ChatStreamWriter(identity, responseOptions).write(events)))
       t.strictSame(reasoningIn(merged.message), shown)
       t.equal(merged.message.content, 'hi')
     }

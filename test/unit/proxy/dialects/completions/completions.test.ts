@@ -50,8 +50,8 @@ t.test('what turns cannot hold is refused', async (t) => {
 t.test('logprobs are laid out as parallel lists with offsets into the text', async (t) => {
   const fold = new CompletionBuilder()
   for (const event of events) fold.add(event)
-  const answerOptions = { logprobs: true, tokenIds: true, reasoning: false, streamUsage: false }
-  t.same(JSON.parse(JSON.stringify(textCompletion(identity, answerOptions, fold))), {
+  const responseOptions = { logprobs: true, tokenIds: true, reasoning: false, streamUsage: false }
+  t.same(JSON.parse(JSON.stringify(textCompletion(identity, responseOptions, fold))), {
     id: 'cmpl-T',
     object: 'text_completion',
     created: 5,

@@ -15,7 +15,7 @@ import { lowerGeminiCount, lowerGeminiRequest } from '../../../../../src/proxy/d
 import {
   ArrayFrame,
   GeminiStreamWriter,
-  geminiAnswer,
+  geminiResponse,
 } from '../../../../../src/proxy/dialects/gemini/response.ts'
 
 const CALL = { model: 'm', stream: false }
@@ -52,7 +52,7 @@ t.test('results of role `tool`, and files that no model can be shown, are taken'
 })
 
 t.test('a request with all that agents send becomes a canonical one', async (t) => {
-  const { body, answerOptions, annotations } = lower({
+  const { body, responseOptions, annotations } = lower({
     systemInstruction: { parts: [{ text: 'Be' }, { text: 'brief.' }] },
     tools: [
       {
@@ -123,7 +123,7 @@ t.test('a request with all that agents send becomes a canonical one', async (t) 
     seed: 3,
     stop: ['x'],
   })
-  t.match(answerOptions, { reasoning: true })
+  t.match(responseOptions, { reasoning: true })
   t.match(annotations, {
     request_fields: { safetySettings: [], generationConfig: { mediaResolution: 'LOW' } },
   })
@@ -242,7 +242,7 @@ type Answer = {
 function whole(events: readonly GenerationEvent[], reasoning: boolean): Answer {
   const fold = new CompletionBuilder()
   for (const event of events) fold.add(event)
-  return JSON.parse(JSON.stringify(geminiAnswer(identity, wishesOf(reasoning), fold)))
+  return JSON.parse(JSON.stringify(geminiResponse(identity, wishesOf(reasoning), fold)))
 }
 
 /** @param sizes how many events each batch has */

@@ -35,7 +35,7 @@ t.test('the smallest request', async (t) => {
     body: { model: 'm', max_tokens: 10, messages: hi },
     rejectOverlong: true,
     stream: false,
-    answerOptions: { logprobs: false, tokenIds: false, reasoning: true, streamUsage: true },
+    responseOptions: { logprobs: false, tokenIds: false, reasoning: true, streamUsage: true },
   })
 })
 
@@ -255,12 +255,12 @@ t.test('thinking and effort are told to chat templates that know of them', async
 })
 
 t.test('thinking is shown unless the agent does not want it', async (t) => {
-  const answerOptions = (thinking?: object) =>
-    lowerMessagesRequest({ ...ask, messages: hi, thinking }).answerOptions
-  const shows = (thinking?: object) => answerOptions(thinking).reasoning
-  const sealed = answerOptions({ type: 'adaptive', display: 'omitted' })
+  const responseOptions = (thinking?: object) =>
+    lowerMessagesRequest({ ...ask, messages: hi, thinking }).responseOptions
+  const shows = (thinking?: object) => responseOptions(thinking).reasoning
+  const sealed = responseOptions({ type: 'adaptive', display: 'omitted' })
   t.match(sealed, { reasoning: false, sealedReasoning: true })
-  t.notOk(answerOptions({ type: 'disabled', display: 'omitted' }).sealedReasoning)
+  t.notOk(responseOptions({ type: 'disabled', display: 'omitted' }).sealedReasoning)
   t.equal(shows({ type: 'adaptive' }), true)
   t.equal(shows({ type: 'adaptive', display: 'summarized' }), true)
   t.equal(shows({ type: 'enabled', budget_tokens: 1024, display: 'omitted' }), false)

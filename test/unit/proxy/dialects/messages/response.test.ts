@@ -15,7 +15,7 @@ import { message } from '../../../../../src/proxy/dialects/messages/response.ts'
 import { MessagesStreamWriter } from '../../../../../src/proxy/dialects/messages/stream.ts'
 
 const identity = { turnId: 'ab-cd', createdS: 5, model: 'asked' }
-const answerOptions = { logprobs: false, tokenIds: false, reasoning: true, streamUsage: true }
+const responseOptions = { logprobs: false, tokenIds: false, reasoning: true, streamUsage: true }
 const start: GenerationEvent = { type: 'start', engine: 'e', model: 'm', promptTokenIds: PromptIds.of(7, 8) }
 const end: GenerationEnd = {
   type: 'end',
@@ -26,7 +26,7 @@ const end: GenerationEnd = {
 function whole(events: readonly GenerationEvent[], reasoning = true): Message {
   const fold = new CompletionBuilder()
   for (const event of events) fold.add(event)
-  return JSON.parse(JSON.stringify(message(identity, { ...answerOptions, reasoning }, fold)))
+  return JSON.parse(JSON.stringify(message(identity, { ...responseOptions, reasoning }, fold)))
 }
 
 /** The events of a stream, as name and data; the name says what the data says. */
@@ -43,7 +43,7 @@ function eventsOf(text: string) {
 }
 
 function streamed(events: readonly GenerationEvent[], reasoning = true) {
-  return eventsOf(new MessagesStreamWriter(identity, { ...answerOptions, reasoning }).write(events))
+  return eventsOf(new MessagesStreamWriter(identity, { ...responseOptions, reasoning }).write(events))
 }
 
 /** What the official client makes of a stream whose bytes come in pieces of this length. */
@@ -148,7 +148,7 @@ t.test('reasoning that the agent does not want stays away', async (t) => {
 })
 
 t.test('reasoning that is not to be read goes out sealed, and comes back as it was', async (t) => {
-  const sealing = { ...answerOptions, reasoning: false, sealedReasoning: true }
+  const sealing = { ...responseOptions, reasoning: false, sealedReasoning: true }
   const fold = new CompletionBuilder()
   for (const event of callEvents) fold.add(event)
   const { content } = message(identity, sealing, fold) as Message
@@ -253,7 +253,7 @@ t.test('an engine that goes back to an earlier tool call is at fault', async (t)
 })
 
 t.test('the official client reads the stream, whatever its bytes come in', async (t) => {
-  const text = new MessagesStreamWriter(identity, answerOptions).write(callEvents)
+  const text = new MessagesStreamWriter(identity, responseOptions).write(callEvents)
   const expected = whole(callEvents).content
   for (const pieceBytes of [1, 2, 3, 7, 64, 100_000]) {
     const { content, stop_reason } = await readBySdk(text, pieceBytes)
@@ -349,7 +349,7 @@ t.test('a stream, however it is cut and batched, says what the whole answer says
     fc.property(anyAnswer, joins, fc.nat(), (answer, joins, seed) => {
       const deltas = merged(inCharacters(answer), joins)
       const events: GenerationEvent[] = [start, ...deltas, end]
-      const writer = new MessagesStreamWriter(identity, answerOptions)
+      const writer = new MessagesStreamWriter(identity, responseOptions)
       const cut = seed % events.length
       const told = said(eventsOf(writer.write(events.slice(0, cut)) + writer.write(events.slice(cut))))
       const { content } = whole(events)

@@ -125,12 +125,12 @@ t.test('fields become those of Chat Completions, and unknown ones pass through',
 t.test('what the agent wants to see is read from its request', async (t) => {
   t.match(lower({}).lowered, {
     stream: false,
-    answerOptions: { logprobs: false, tokenIds: false, reasoning: true },
+    responseOptions: { logprobs: false, tokenIds: false, reasoning: true },
   })
   const all = { stream: true, include: ['message.output_text.logprobs'], return_token_ids: true }
   t.match(lower({ ...all, include_reasoning: false }).lowered, {
     stream: true,
-    answerOptions: { logprobs: true, tokenIds: true, reasoning: false },
+    responseOptions: { logprobs: true, tokenIds: true, reasoning: false },
   })
 })
 

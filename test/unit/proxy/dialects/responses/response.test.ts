@@ -37,10 +37,10 @@ function frameOf(fields: object = {}): ResponseFrame {
   const request = checkResponsesRequest({ model: 'asked', input: 'hi', tools: TOOLS, ...fields })
   const items = [{ role: 'user', content: 'hi' }] as InputItem[]
   const { lowered, annotation, wireTools } = lowerResponsesRequest(request, [], items)
-  const { answerOptions, body: params } = lowered
+  const { responseOptions, body: params } = lowered
   return {
     identity: { turnId: 'T', createdS: 5, endedS: 7, model: 'asked' },
-    answerOptions,
+    responseOptions,
     annotation,
     wireTools,
     params,

@@ -1,6 +1,6 @@
 import t from 'tap'
 import { findParser } from '../../../../../src/proxy/tokens/parsers/choose-parser.ts'
-import { createForcedCallParser } from '../../../../../src/proxy/tokens/parsers/forced-tool-calls.ts'
+import { createForcedToolCallParser } from '../../../../../src/proxy/tokens/parsers/forced-tool-calls.ts'
 import { mergeDeltas, parseWhole } from '../../../../helpers/parsed-output.ts'
 import { TOOLS } from './parse.ts'
 
@@ -10,7 +10,7 @@ const NATIVE = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
 /** Also that the text may come cut anywhere. */
 function read(text: string, startsInReasoning = false) {
   const create = () =>
-    createForcedCallParser(findParser('hermes'), {
+    createForcedToolCallParser(findParser('hermes'), {
       tools: TOOLS,
       startsInReasoning,
       makeToolCallId: () => 'id',

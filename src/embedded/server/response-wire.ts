@@ -5,7 +5,7 @@ import type { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
 import type { AnyCompletionRequest } from './request-schemas.ts'
 
 /** The first fields of a response and of each of its chunks. */
-export interface AnswerHead {
+export interface ResponseHead {
   id: string
   object: string
   created: number
@@ -13,14 +13,14 @@ export interface AnswerHead {
 }
 
 /** Optional parts of the response that were requested. */
-export interface AnswerFields {
+export interface ResponseFields {
   tokenIds: boolean
   logprobs: boolean
   streamUsage: boolean
 }
 
 /** Parses the requested parts. In vLLM, `stream_options` without `include_usage` requests usage. */
-export function readAnswerFields(body: AnyCompletionRequest & { logprobs?: unknown }): AnswerFields {
+export function readResponseFields(body: AnyCompletionRequest & { logprobs?: unknown }): ResponseFields {
   const { logprobs, stream_options: streamOptions } = body
   return {
     tokenIds: body.return_token_ids === true,
@@ -30,12 +30,12 @@ export function readAnswerFields(body: AnyCompletionRequest & { logprobs?: unkno
 }
 
 /** The format of one kind of response; both kinds have the same fields. */
-export interface AnswerFormat {
+export interface ResponseFormat {
   idPrefix: string
   wholeObject: string
   chunkObject: string
-  whole(head: AnswerHead, completion: Completion, fields: AnswerFields): object
-  chunks(fields: AnswerFields): ChunkMaker
+  whole(head: ResponseHead, completion: Completion, fields: ResponseFields): object
+  chunks(fields: ResponseFields): ChunkMaker
 }
 
 /** Creates the chunks of one stream, as the members of the JSON object after those of the head. */
@@ -56,9 +56,9 @@ export interface ChunkMaker {
 export class StreamText {
   readonly #head: string
   readonly #chunks: ChunkMaker
-  readonly #fields: AnswerFields
+  readonly #fields: ResponseFields
 
-  constructor(head: AnswerHead, chunks: ChunkMaker, fields: AnswerFields) {
+  constructor(head: ResponseHead, chunks: ChunkMaker, fields: ResponseFields) {
     this.#head = `data: ${JSON.stringify(head).slice(0, -1)},`
     this.#chunks = chunks
     this.#fields = fields

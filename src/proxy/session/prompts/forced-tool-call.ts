@@ -14,7 +14,7 @@ type FunctionTool = Extract<Tool, { type: 'function' }>
  * Returns the schema that the completion must match; undefined if the agent forces no tool call.
  * @throws ProxyError `unsupported` or `invalid_request`, naming the field
  */
-export function forcedCallSchema(body: ChatBody): object | undefined {
+export function forcedToolCallSchema(body: ChatBody): object | undefined {
   const { tool_choice: choice } = body
   if (choice === undefined || choice === null || choice === 'auto' || choice === 'none') return undefined
   const tools = (body.tools ?? []).filter(isFunction)
