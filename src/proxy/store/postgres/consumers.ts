@@ -177,7 +177,11 @@ async function listSessionStates(client: Client, sessionId: string): Promise<Con
 }
 
 /** Inserts the consumers' leases of a session with one statement. */
-async function putSessionStates(client: Client, sessionId: string, given: readonly ConsumerSession[]): Promise<void> {
+async function putSessionStates(
+  client: Client,
+  sessionId: string,
+  given: readonly ConsumerSession[],
+): Promise<void> {
   await client.query(
     `INSERT INTO llm_proxy.consumer_sessions (tree, consumer, session, lease_id, leased_until_ms, deliveries)
      SELECT tree, consumers.id, sessions.id, given.lease_id, given.leased_until_ms, given.deliveries
