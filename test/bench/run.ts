@@ -10,13 +10,14 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
+import { PostgresServer } from '../helpers/postgres.ts'
 import { Children } from './parts/children.ts'
 import { LoadGenerator } from './parts/load.ts'
 import { describeMachine, machineLine } from './parts/machine.ts'
 import { replaceSections } from './parts/results-page.ts'
 import { startEngine } from './parts/start-engine.ts'
 import { table } from './parts/table.ts'
-import { TARGET_NAMES, USUAL_TARGETS } from './parts/targets.ts'
+import { IN_POSTGRES, TARGET_NAMES, USUAL_TARGETS } from './parts/targets.ts'
 import { large, small, stream } from './rows/comparisons.ts'
 import { crowd } from './rows/crowd.ts'
 import { details } from './rows/details.ts'
@@ -72,12 +73,14 @@ async function main(): Promise<void> {
   console.log(machineLine(machine))
   const startedAt = Date.now()
   await using children = new Children()
+  await using databases = new AsyncDisposableStack()
   const eventsPerWrite = Number(options['events-per-write'])
   const bench: Bench = {
     engineUrl: (await startEngine(children, { eventsPerWrite })).url,
     eventsPerWrite,
     load: await LoadGenerator.start(children),
     folder,
+    postgres: targetNames.includes(IN_POSTGRES) ? await startPostgres(databases) : undefined,
     quick: options.quick,
     rounds: options.rounds === undefined ? undefined : Number(options.rounds),
     targetNames,
@@ -99,6 +102,13 @@ async function main(): Promise<void> {
       `${JSON.stringify({ machine, quick: bench.quick, eventsPerWrite, results }, null, 2)}\n`,
     )
   if (options.write) writeResults(results, machineLine(machine))
+}
+
+/** Starts a server as the default durability requires it. */
+async function startPostgres(databases: AsyncDisposableStack): Promise<PostgresServer> {
+  const server = await PostgresServer.start({ fsync: 'on' })
+  databases.defer(() => server.end())
+  return server
 }
 
 /** Replaces the rows' sections in RESULTS.md. Quick runs have no figures to write. */

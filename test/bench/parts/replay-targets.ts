@@ -5,7 +5,7 @@ import type { Bench } from '../rows/row.ts'
 import type { Child, Children } from './children.ts'
 import type { ReplayJob, ReplayResult } from './replay-job.ts'
 import { startEngine } from './start-engine.ts'
-import { isTokenMode, recordedBy, type TargetName, Targets, untilConnected } from './targets.ts'
+import { createDatabase, isTokenMode, type TargetName, Targets, untilConnected } from './targets.ts'
 import { TOKEN_MODEL } from './token-model.ts'
 
 /** The only path of all targets but ours: they pass bytes through to the engine. */
@@ -34,19 +34,17 @@ export async function startTargets(
     ? await startEngine(children, { tokenizer: TOKEN_MODEL, eventsPerWrite: bench.eventsPerWrite })
     : undefined
   for (const name of bench.targetNames) {
-    const { folder, cpuProfileFolder } = bench
+    const { cpuProfileFolder } = bench
     const isToken = isTokenMode(name)
     const targets = new Targets(children, isToken ? tokenEngine!.url : bench.engineUrl)
     const options = {
-      db: join(folder, `${row}-${name}.db`),
+      db: await createDatabase(bench, row, name),
       cpuProfileFolder,
       args: isToken ? [...args, '--tokenizer', TOKEN_MODEL] : args,
     }
     if (isToken || name.startsWith('local') || name === 'relay') {
       const isLocal = name.startsWith('local')
-      const proxy = await (isLocal
-        ? targets.startLocal(recordedBy(name, options))
-        : targets.startRelayWithoutWorkers(options))
+      const proxy = await (isLocal ? targets.startLocal(options) : targets.startRelayWithoutWorkers(options))
       const pids = [proxy.pid]
       if (!isLocal) {
         pids.push((await targets.startWorker(proxy.url, 'replay-1')).pid)

@@ -1,6 +1,7 @@
 /** The compared paths from an agent to the engine. */
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import type { Bench } from '../rows/row.ts'
 import type { Child, Children } from './children.ts'
 
 export interface Target {
@@ -15,8 +16,8 @@ export interface Target {
 const PASS_THROUGHS = ['pipe', 'pipe+ids', 'parse'] as const
 /** Targets of rows with real text for a tokenizer: other rows send only text of the right length. */
 const TOKEN_MODES = ['local-token', 'relay-token'] as const
-/** Records to the empty database that `DATABASE_URL` names; measured only on request. */
-const IN_POSTGRES = 'local-postgres'
+/** Records to a PostgreSQL server that the bench starts; measured only on request. */
+export const IN_POSTGRES = 'local-postgres'
 /** The least that a recorder costs. */
 const FLOOR = 'floor'
 export const USUAL_TARGETS = ['direct', ...PASS_THROUGHS, FLOOR, 'local', 'relay', ...TOKEN_MODES] as const
@@ -42,11 +43,13 @@ export interface ProxyOptions {
   nodeArgs?: string[]
 }
 
-/** Returns the options of a proxy that records to the database of its target. */
-export function recordedBy(name: TargetName, options: ProxyOptions): ProxyOptions {
-  const db = name === IN_POSTGRES ? process.env.DATABASE_URL : options.db
-  if (db === undefined) throw new Error(`${name} needs DATABASE_URL, of an empty database`)
-  return { ...options, db }
+/** Creates the database of a target. @returns the value of `--db` */
+export async function createDatabase(
+  { folder, postgres }: Pick<Bench, 'folder' | 'postgres'>,
+  row: string,
+  name: TargetName,
+): Promise<string> {
+  return name === IN_POSTGRES ? postgres!.newDatabase() : join(folder, `${row}-${name}.db`)
 }
 
 const LAUNCHER = join(import.meta.dirname, '../../../bin/llm-proxy')
@@ -75,8 +78,7 @@ export class Targets {
       const child = await this.#startFloor(proxy)
       return { name, url: child.url + CALL_PATH, pid: child.pid }
     }
-    const child =
-      name === 'relay' ? await this.startRelay(proxy) : await this.startLocal(recordedBy(name, proxy))
+    const child = name === 'relay' ? await this.startRelay(proxy) : await this.startLocal(proxy)
     return { name, url: callUrl(child), pid: child.pid }
   }
 

@@ -1,11 +1,10 @@
 /** The same load on every target, in alternating rounds, so that changes in the machine's speed affect all alike. */
-import { join } from 'node:path'
 import { Children } from '../parts/children.ts'
 import type { LoadFigures, LoadJob, LoadResult } from '../parts/load-job.ts'
 import { rssMib } from '../parts/proc-stat.ts'
 import { spreadOf } from '../parts/statistics.ts'
 import { figure, percent, table } from '../parts/table.ts'
-import { isTokenMode, type Target, type TargetName, Targets } from '../parts/targets.ts'
+import { createDatabase, isTokenMode, type Target, type TargetName, Targets } from '../parts/targets.ts'
 import type { Aim, Bench, Row } from './row.ts'
 
 export interface Comparison {
@@ -53,7 +52,7 @@ async function startTargets(bench: Bench, children: Children, row: string): Prom
   const started: Target[] = []
   for (const name of bench.targetNames) {
     if (isTokenMode(name)) continue
-    const db = join(bench.folder, `${row}-${name}.db`)
+    const db = await createDatabase(bench, row, name)
     started.push(await targets.start(name, { db, cpuProfileFolder: bench.cpuProfileFolder }))
   }
   return started

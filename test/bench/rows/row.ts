@@ -1,4 +1,5 @@
 /** The input and the result of every row. */
+import type { PostgresServer } from '../../helpers/postgres.ts'
 import type { LoadGenerator } from '../parts/load.ts'
 import type { TargetName } from '../parts/targets.ts'
 
@@ -10,6 +11,8 @@ export interface Bench {
   load: LoadGenerator
   /** The folder for databases, which is deleted at the end. */
   folder: string
+  /** The server of the target `local-postgres`; undefined if the target is not measured. */
+  postgres: PostgresServer | undefined
   /** Whether to check that everything works instead of measuring. */
   quick: boolean
   /** undefined: each row's own number. */
