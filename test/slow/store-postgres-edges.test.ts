@@ -31,6 +31,11 @@ async function connect(t: Test, url: string): Promise<pg.Client> {
   return client
 }
 
+const AN_IMAGE = JSON.stringify({
+  role: 'user',
+  content: `data:image/png;base64,${Buffer.alloc(1_500, 'x').toString('base64')}`,
+})
+
 if (noPostgres !== false) {
   t.pass(`left out: ${noPostgres}`)
 } else {
@@ -118,8 +123,7 @@ if (noPostgres !== false) {
       )
       const store = await open(t, url)
       await store.createSession(aSession('s'))
-      const image = `data:image/png;base64,${Buffer.alloc(1_500, 'x').toString('base64')}`
-      const requestMessages = [JSON.stringify({ role: 'user', content: image }), ...HI]
+      const requestMessages = [AN_IMAGE, ...HI]
       await recordTurn(store, aTurn('t', { requestMessages }))
       t.strictSame(
         (await turnsOf(store)).map((turn) => turn.requestMessages),
@@ -127,6 +131,27 @@ if (noPostgres !== false) {
       )
     })
   }
+
+  t.test('images of a deleted session are removed even if their removal fails at first', async (t) => {
+    const url = await server.newDatabase()
+    const store = await open(t, url)
+    const client = await connect(t, url)
+    await store.createSession(aSession('s'))
+    await recordTurn(store, aTurn('t', { requestMessages: [AN_IMAGE] }))
+    await client.query(`
+      CREATE SEQUENCE failures;
+      CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql
+        AS $$ BEGIN PERFORM nextval('failures'); RAISE 'no space left'; END $$;
+      CREATE TRIGGER failing BEFORE DELETE ON llm_proxy.blobs EXECUTE FUNCTION fail()`)
+    await store.deleteSession('s')
+    const count = async (sql: string) => (await client.query<{ count: string }>(sql)).rows[0]?.count
+    await until(
+      async () => (await count('SELECT last_value AS count FROM failures WHERE is_called')) !== undefined,
+    )
+    await client.query('DROP TRIGGER failing ON llm_proxy.blobs')
+    await until(async () => (await count('SELECT count(*) FROM llm_proxy.trees')) === '0')
+    t.equal(await count('SELECT count(*) FROM llm_proxy.blobs'), '0')
+  })
 
   t.test('requests continue after the server has ended all connections of a node', async (t) => {
     const url = await server.newDatabase()

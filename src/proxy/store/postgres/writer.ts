@@ -26,20 +26,15 @@ import {
   type WriteMethods,
 } from '../common/write-methods.ts'
 import type { SessionOwnership } from '../port/node-coordination.ts'
-import { bindQueries, inTransaction, isConnectionLoss } from './connection.ts'
+import { bindQueries, isConnectionLoss } from './connection.ts'
 import { consumerWrites } from './consumers.ts'
 import { type GroupResponse, GroupStatement } from './group-statement.ts'
 import { importWrites } from './imports.ts'
 import { claimSession, endLeases, freeSessions, type OwnerLease, takeLease } from './lease.ts'
 import { fetchMissing } from './missing-rows.ts'
+import { purgeRows } from './purge.ts'
 import { IS_EXPIRED } from './select-sessions.ts'
 import { WriterTables } from './writer-tables.ts'
-
-/**
- * Number of rows of deleted sessions that one step removes, in some milliseconds. Referencing rows are removed first.
- */
-const PURGE_ROWS = 1_000
-const PURGED_TABLES = ['consumer_sessions', 'details', 'turns', 'nodes', 'texts', 'blob_uses']
 
 /** Size of the probe table: more than a turn usually takes. */
 const ROOM_KB = 1024
@@ -208,45 +203,13 @@ export class Writer {
 
   /** Removes some rows of deleted or reset sessions. @returns whether there may be more */
   async purge(): Promise<boolean> {
-    const { rows } = await this.#ask('SELECT id FROM llm_proxy.trees WHERE dropped = 1 LIMIT 1')
-    if (rows[0] === undefined) return false
-    const tree = rows[0].id
-    for (const table of PURGED_TABLES) {
-      const some = `SELECT id FROM llm_proxy.${table} WHERE tree = $1 LIMIT ${PURGE_ROWS}`
-      const gone = `DELETE FROM llm_proxy.${table} WHERE id IN (${some})`
-      if (table !== 'blob_uses') {
-        const { rowCount } = await this.#ask(table === 'turns' ? withNotes(gone) : gone, [tree])
-        if (rowCount! > 0) return true
-        continue
-      }
-      const { rows: uses } = await this.#ask(`${gone} RETURNING blob`, [tree])
-      if (uses.length === 0) continue
-      await this.#dropUnused(uses.map(({ blob }) => blob as number))
-      return true
+    const purged = await this.#withClient(purgeRows)
+    if (purged === 'blobs') {
+      // To find out which blobs were deleted is not worth a query.
+      this.#tables.blobs.forgetAll()
+      this.#tables.blobUses.forgetAll()
     }
-    await this.#ask('DELETE FROM llm_proxy.trees WHERE id = $1', [tree])
-    return true
-  }
-
-  /** Deletes blobs that no text uses any more. */
-  async #dropUnused(blobs: readonly number[]): Promise<void> {
-    await this.#withClient((client) =>
-      inTransaction(client, async () => {
-        // A group that references one of the blobs locks its row: the deletion sees what that group adds.
-        await client.query(
-          'SELECT FROM llm_proxy.blobs WHERE id = ANY($1::bigint[]) ORDER BY id FOR UPDATE',
-          [blobs],
-        )
-        await client.query(
-          `DELETE FROM llm_proxy.blobs WHERE id = ANY($1::bigint[])
-             AND NOT EXISTS (SELECT 1 FROM llm_proxy.blob_uses WHERE blob_uses.blob = blobs.id)`,
-          [blobs],
-        )
-      }),
-    )
-    // The caches of blobs are stale, and finding out which blobs were deleted is not worth a query.
-    this.#tables.blobs.forgetAll()
-    this.#tables.blobUses.forgetAll()
+    return purged !== 'done'
   }
 
   /** Ends the lease, which frees the node's sessions at once. */
@@ -405,11 +368,4 @@ function isTaken(error: unknown): boolean {
 function isOfOneCall(error: unknown): boolean {
   const { code } = error as { code?: unknown }
   return typeof code === 'string' && /^2[23]...$/.test(code)
-}
-
-/** Deletes turns together with their notes for the search index, which nothing else deletes if no search runs. */
-function withNotes(turnsGone: string): string {
-  return `WITH gone AS (${turnsGone} RETURNING id),
-    notes AS (DELETE FROM llm_proxy.unsearched USING gone WHERE unsearched.id = gone.id)
-    SELECT FROM gone`
 }
