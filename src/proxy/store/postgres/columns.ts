@@ -1,7 +1,6 @@
 /** The columns that the writer writes, with their types: a group of rows is sent as an array per column. */
 import type { TextColumn } from '../common/packing.ts'
 import { OUTCOME_COLUMNS, REQUEST_COLUMNS } from '../common/turns.ts'
-import { fromColumn, toColumn } from './text-columns.ts'
 
 type ColumnType = 'bigint' | 'double precision' | 'text' | 'bytea'
 
@@ -61,6 +60,27 @@ export function fromDriver<T extends object>(row: T): T {
     if (typeof value === 'string') read[column] = fromColumn(value)
   }
   return read as T
+}
+
+/** U+001A, SUBSTITUTE. */
+const ESCAPE = '\u001a'
+const UTF16 = `${ESCAPE}u`
+const JSON_TEXT = `${ESCAPE}j`
+
+/**
+ * Returns a text as the type `text` can store it: the type rejects U+0000, and lone surrogates have no UTF-8. Such texts,
+ * and those that begin like an escaped one, are stored after an escape; all others unchanged, so that SQL can read them.
+ */
+function toColumn(text: TextColumn): string {
+  if (typeof text !== 'string') return UTF16 + text.toString('base64')
+  return text.includes('\0') || text.startsWith(ESCAPE) ? JSON_TEXT + JSON.stringify(text) : text
+}
+
+/** Reverses {@link toColumn}. */
+function fromColumn(column: string): TextColumn {
+  if (!column.startsWith(ESCAPE)) return column
+  const rest = column.slice(UTF16.length)
+  return column.startsWith(UTF16) ? Buffer.from(rest, 'base64') : (JSON.parse(rest) as string)
 }
 
 function createView(bytes: Uint8Array): Buffer {

@@ -8,7 +8,8 @@ import { askForDurability, connect, explained, rejectSharedSessions } from './co
 import { holdLease } from './lease.ts'
 import { checkSchema, migrate } from './migrate.ts'
 import { createReader } from './reader.ts'
-import { type Reconnect, Writer } from './writer.ts'
+import { Writer } from './writer.ts'
+import type { Reconnect } from './writer-connection.ts'
 
 /** Maximum number of connections for reads. */
 const READERS = 4

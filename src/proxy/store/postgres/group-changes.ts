@@ -1,9 +1,9 @@
-/** The changes of a group of operations: collected while the group is computed, and written by one statement. */
+/** The changes of a group: collected while the group is computed, and written by one statement. */
 import type { Row } from '../common/tables.ts'
 import { OUTCOME_COLUMNS } from '../common/turns.ts'
 import { COLUMNS } from './columns.ts'
 import type { GroupStatement } from './group-statement.ts'
-import { Attempt } from './layers.ts'
+import { UndoLog } from './row-cache.ts'
 
 /** The number of slots. Ids of different slots never collide; it exceeds the number of nodes that run at a time. */
 export const SLOTS = 1024
@@ -28,11 +28,11 @@ const SESSION_COLUMNS = COLUMNS.sessions.filter((column) => column !== 'id' && c
 
 export class GroupChanges {
   readonly #slot: number
-  #recordedIds: NextIds
+  #committedIds: NextIds
   #ids: NextIds
-  #attempt = new Attempt()
-  /** New rows, by table. */
-  readonly #added = new Map<keyof typeof COLUMNS, Row[]>()
+  #undo = new UndoLog()
+  /** New rows of tables other than `turns` and `details`. */
+  readonly #inserted = new Map<keyof typeof COLUMNS, Row[]>()
   /** Turns that are new or closed in this group, by id, in their final state. */
   readonly #turns = new Map<number, { row: Row; isNew: boolean }>()
   readonly #deliveries = new Map<number, Row>()
@@ -44,22 +44,22 @@ export class GroupChanges {
   /** @param slot the node's slot, below {@link SLOTS} @param ids the next ids of each table */
   constructor(slot: number, ids: NextIds) {
     this.#slot = slot
-    this.#recordedIds = ids
+    this.#committedIds = ids
     this.#ids = { ...ids }
   }
 
   /** Starts a group. @returns the undo log of its changes */
-  begin(): Attempt {
-    this.#attempt = new Attempt()
-    this.#ids = { ...this.#recordedIds }
-    for (const changes of [this.#added, this.#turns, this.#deliveries, this.#details]) changes.clear()
+  begin(): UndoLog {
+    this.#undo = new UndoLog()
+    this.#ids = { ...this.#committedIds }
+    for (const changes of [this.#inserted, this.#turns, this.#deliveries, this.#details]) changes.clear()
     this.#deletedSessions.length = 0
     this.#droppedTrees.length = 0
-    return this.#attempt
+    return this.#undo
   }
 
   commit(): void {
-    this.#recordedIds = { ...this.#ids }
+    this.#committedIds = { ...this.#ids }
   }
 
   get nextIds(): NextIds {
@@ -75,21 +75,22 @@ export class GroupChanges {
     return this.#turns.get(id)
   }
 
-  nextId(table: keyof NextIds): number {
+  /** Returns an id that no node has used. */
+  allocateId(table: keyof NextIds): number {
     const count = this.#ids[table]
     this.#ids[table] += 1
     return count * SLOTS + this.#slot
   }
 
-  add(table: keyof typeof COLUMNS, row: Row): void {
-    const rows = this.#added.get(table) ?? []
-    this.#added.set(table, rows)
+  insert(table: keyof typeof COLUMNS, row: Row): void {
+    const rows = this.#inserted.get(table) ?? []
+    this.#inserted.set(table, rows)
     this.#push(rows, row)
   }
 
   #push<T>(list: T[], item: T): void {
     list.push(item)
-    this.#attempt.onUndo(() => list.pop())
+    this.#undo.push(() => list.pop())
   }
 
   putTurn(row: Row, isNew: boolean): void {
@@ -102,7 +103,7 @@ export class GroupChanges {
 
   #set<K, V>(changes: Map<K, V>, key: K, value: V): void {
     const before = changes.get(key)
-    this.#attempt.onUndo(() => (before === undefined ? changes.delete(key) : changes.set(key, before)))
+    this.#undo.push(() => (before === undefined ? changes.delete(key) : changes.set(key, before)))
     changes.set(key, value)
   }
 
@@ -120,8 +121,8 @@ export class GroupChanges {
 
   /** Writes the changes to the statement. @param sessions rows of all changed sessions, including new ones */
   writeTo(statement: GroupStatement, sessions: readonly Row[]): void {
-    const isNew = new Set(this.#added.get('sessions')?.map(({ id }) => id))
-    for (const [table, rows] of this.#added) if (table !== 'sessions') statement.insert(table, rows)
+    const isNew = new Set(this.#inserted.get('sessions')?.map(({ id }) => id))
+    for (const [table, rows] of this.#inserted) if (table !== 'sessions') statement.insert(table, rows)
     statement.insert(
       'sessions',
       sessions.filter(({ id }) => isNew.has(id)),

@@ -1,13 +1,22 @@
 /**
- * Builds the changes of a group of operations as one statement, which PostgreSQL runs as one transaction, in one round
- * trip. The statement first locks the rows that the group depends on (sessions in order of their ids, to avoid
- * deadlocks between groups). It changes nothing if one of them differs from the writer's cache.
+ * Builds the changes of a group as one statement, which PostgreSQL runs as one transaction in one round trip:
+ *
+ *     WITH locked_sessions AS (SELECT … FROM sessions … ORDER BY id FOR NO KEY UPDATE),
+ *       valid_sessions AS (… those with the version that the writer read …),
+ *       valid_blobs AS (… blobs that still exist … FOR KEY SHARE),
+ *       lease AS (UPDATE proxies … WHERE … all preconditions are met … RETURNING id),
+ *       insert_turns AS (INSERT INTO turns … SELECT … FROM unnest(…) AS input, lease),
+ *       update_sessions AS (UPDATE sessions … FROM unnest(…) AS input, lease …), …
+ *     SELECT … whether the lease was updated, and which preconditions are met
+ *
+ * Every change joins `lease`, which has no row if a precondition is not met: then nothing changes. Sessions are locked in
+ * order of their ids, so that groups of two nodes cannot deadlock.
  */
 import type { Row } from '../common/tables.ts'
 import { COLUMNS, getColumnType, type Table, toDriver } from './columns.ts'
 
-/** The preconditions of a group. */
-interface GroupConditions {
+/** The preconditions of a group, and its number. */
+interface GroupPreconditions {
   /** The writer's lease and the epoch of its connection. */
   readonly lease: { readonly id: number; readonly epoch: number }
   readonly group: number
@@ -19,10 +28,10 @@ interface GroupConditions {
 }
 
 /** The result of a group's statement. */
-export interface GroupResponse {
-  /** 1; or 0 if the lease is not the writer's any more, and nothing has changed. */
-  writers: number
-  /** Ids of the sessions that match the writer's cache. */
+export interface GroupResult {
+  /** 1: the group is committed. 0: a precondition is not met, and nothing has changed. */
+  committed: number
+  /** Ids of the sessions whose version is the expected one. */
   sessions: number[]
   /** Ids of the blobs that still exist. */
   blobs: number[]
@@ -32,24 +41,26 @@ export class GroupStatement {
   readonly #parts: string[] = []
   readonly #values: unknown[] = []
 
-  constructor({ lease, group, nextIds, sessions, blobs }: GroupConditions) {
-    const ids = this.#bind(sessions.map(({ id }) => id))
-    const known = this.#bind(blobs)
+  constructor({ lease, group, nextIds, sessions, blobs }: GroupPreconditions) {
+    const sessionIds = this.#bind(sessions.map(({ id }) => id))
+    const blobIds = this.#bind(blobs)
     const versions = this.#bind(sessions.map(({ version }) => version))
     this.#parts.push(
-      `locked AS MATERIALIZED (
-        SELECT id, version FROM llm_proxy.sessions WHERE id = ANY(${ids}::bigint[]) ORDER BY id FOR NO KEY UPDATE
+      `locked_sessions AS MATERIALIZED (
+        SELECT id, version FROM llm_proxy.sessions WHERE id = ANY(${sessionIds}::bigint[])
+        ORDER BY id FOR NO KEY UPDATE
       )`,
-      `same AS MATERIALIZED (
-        SELECT id FROM locked JOIN unnest(${ids}::bigint[], ${versions}::bigint[]) AS known (id, version) USING (id, version)
+      `valid_sessions AS MATERIALIZED (
+        SELECT id FROM locked_sessions
+        JOIN unnest(${sessionIds}::bigint[], ${versions}::bigint[]) AS expected (id, version) USING (id, version)
       )`,
-      `kept AS MATERIALIZED (
-        SELECT id FROM llm_proxy.blobs WHERE id = ANY(${known}::bigint[]) ORDER BY id FOR KEY SHARE
+      `valid_blobs AS MATERIALIZED (
+        SELECT id FROM llm_proxy.blobs WHERE id = ANY(${blobIds}::bigint[]) ORDER BY id FOR KEY SHARE
       )`,
-      `me AS (
+      `lease AS (
         UPDATE llm_proxy.proxies SET last_group = ${this.#bind(group)}, next_ids = ${this.#bind(nextIds)}
-        WHERE (SELECT count(*) FROM same) = cardinality(${ids}::bigint[])
-          AND (SELECT count(*) FROM kept) = cardinality(${known}::bigint[])
+        WHERE (SELECT count(*) FROM valid_sessions) = cardinality(${sessionIds}::bigint[])
+          AND (SELECT count(*) FROM valid_blobs) = cardinality(${blobIds}::bigint[])
           AND id = ${this.#bind(lease.id)} AND epoch = ${this.#bind(lease.epoch)} AND ended = 0
         RETURNING id
       )`,
@@ -62,8 +73,8 @@ export class GroupStatement {
     const columns = COLUMNS[table]
     this.#add(`insert_${table}`, [
       `INSERT INTO llm_proxy.${table} (${columns.join(', ')})`,
-      `SELECT ${columns.map((column) => `given.${column}`).join(', ')}`,
-      `FROM ${this.#given(table, columns, rows)}, me ${conflict}`,
+      `SELECT ${columns.map((column) => `input.${column}`).join(', ')}`,
+      `FROM ${this.#unnest(table, columns, rows)}, lease ${conflict}`,
     ])
   }
 
@@ -80,27 +91,23 @@ export class GroupStatement {
   update(table: Table, columns: readonly string[], rows: readonly Row[]): void {
     if (rows.length === 0) return
     this.#add(`update_${table}_${columns.length}`, [
-      `UPDATE llm_proxy.${table} SET ${columns.map((column) => `${column} = given.${column}`).join(', ')}`,
-      `FROM ${this.#given(table, ['id', ...columns], rows)}, me WHERE ${table}.id = given.id`,
+      `UPDATE llm_proxy.${table} SET ${columns.map((column) => `${column} = input.${column}`).join(', ')}`,
+      `FROM ${this.#unnest(table, ['id', ...columns], rows)}, lease WHERE ${table}.id = input.id`,
     ])
   }
 
   delete(table: Table, ids: readonly number[]): void {
     if (ids.length === 0) return
-    const given = this.#given(
-      table,
-      ['id'],
-      ids.map((id) => ({ id })),
-    )
     this.#add(`delete_${table}`, [
-      `DELETE FROM llm_proxy.${table} USING ${given}, me WHERE ${table}.id = given.id`,
+      `DELETE FROM llm_proxy.${table} USING lease WHERE ${table}.id = ANY(${this.#bind(ids)}::bigint[])`,
     ])
   }
 
-  /** The statement. Its one row is a {@link GroupResponse}. */
+  /** The statement. Its one row is a {@link GroupResult}. */
   get query(): { name: string; text: string; values: unknown[] } {
     const text = `WITH ${this.#parts.join(',\n')}
-      SELECT (SELECT count(*) FROM me) AS writers, ARRAY(SELECT id FROM same) AS sessions, ARRAY(SELECT id FROM kept) AS blobs`
+      SELECT (SELECT count(*) FROM lease) AS committed, ARRAY(SELECT id FROM valid_sessions) AS sessions,
+        ARRAY(SELECT id FROM valid_blobs) AS blobs`
     return { name: getName(text), text, values: this.#values }
   }
 
@@ -108,12 +115,13 @@ export class GroupStatement {
     this.#parts.push(`${name} AS (\n${lines.join('\n')}\n)`)
   }
 
-  #given(table: Table, columns: readonly string[], rows: readonly Row[]): string {
+  /** Returns rows as a table `input`. They are sent as an array per column. */
+  #unnest(table: Table, columns: readonly string[], rows: readonly Row[]): string {
     const arrays = columns.map((column) => {
       const type = getColumnType(table, column)
       return `${this.#bind(rows.map((row) => toDriver(type, row[column])))}::${type}[]`
     })
-    return `unnest(${arrays.join(', ')}) AS given (${columns.join(', ')})`
+    return `unnest(${arrays.join(', ')}) AS input (${columns.join(', ')})`
   }
 
   #bind(value: unknown): string {

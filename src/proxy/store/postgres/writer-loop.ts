@@ -10,7 +10,8 @@ import { PendingCommands } from '../common/pending-commands.ts'
 import type { OtherWriteMethods, WriteMethods } from '../common/write-methods.ts'
 import type { LeaseRenewal, OwnState, SessionOwnership } from '../port/node-coordination.ts'
 import type { LeaseConnection } from './lease-connection.ts'
-import { PATIENCE_MS, type Writer } from './writer.ts'
+import type { Writer } from './writer.ts'
+import { PATIENCE_MS } from './writer-connection.ts'
 
 /** The methods that run at once, concurrently with changes. */
 interface LeaseMethods {

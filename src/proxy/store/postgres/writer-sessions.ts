@@ -1,4 +1,4 @@
-/** Rows of sessions as the writer sees them while it computes a group of operations. Sends no queries. */
+/** The sessions as the writer sees them while it computes a group. Sends no queries. */
 import { LruCache } from '../../../base/lru-cache.ts'
 import {
   marksColumn,
@@ -15,7 +15,7 @@ import { changedMarks, type MarksChange } from '../port/marks.ts'
 import { sessionMoved } from '../port/node-coordination.ts'
 import type { Reward, SessionCreation, SessionRecord, SessionStatus } from '../port/turn-store.ts'
 import type { GroupChanges } from './group-changes.ts'
-import { Layer } from './layers.ts'
+import { RowCache } from './row-cache.ts'
 
 /** Cache limits: the number of trees whose sessions are known, and the size of session rows. */
 const MAX_TREES = 200_000
@@ -23,19 +23,19 @@ const MAX_SESSION_CHARS = 32 * 1024 * 1024
 /** Size of a session's row without its texts. */
 const SESSION_CHARS = 500
 
-/** A session as this writer knows it, valid while its `version` equals the committed one. */
+/** A cached session. It is valid while its `version` equals that of the committed row. */
 export interface SessionOwnershipRow extends SessionRow, OwnershipRow {
   version: number
 }
 
 export class WriterSessions implements SessionTables {
-  readonly rows = new Layer<string, SessionOwnershipRow>(MAX_SESSION_CHARS, sessionChars)
+  readonly rows = new RowCache<string, SessionOwnershipRow>(MAX_SESSION_CHARS, sessionChars)
   readonly #changes: GroupChanges
   readonly #lease: number
-  /** Sessions that the group depends on. */
-  readonly #consulted = new Set<string>()
-  /** Sessions by their trees. */
-  readonly #owners = new LruCache<number, string>(MAX_TREES, () => 1)
+  /** Ids of the sessions that the group depends on. */
+  readonly #dependencies = new Set<string>()
+  /** Ids of sessions by their trees. */
+  readonly #sessionIds = new LruCache<number, string>(MAX_TREES, () => 1)
 
   /** @param lease lease of the writer's node */
   constructor(changes: GroupChanges, lease: number) {
@@ -44,17 +44,17 @@ export class WriterSessions implements SessionTables {
   }
 
   begin(): void {
-    this.#consulted.clear()
+    this.#dependencies.clear()
   }
 
-  /** The rows that the group depends on, as the writer read them. */
-  get consulted(): SessionOwnershipRow[] {
-    return [...this.#consulted].flatMap((sessionId) => this.rows.recorded(sessionId) ?? [])
+  /** The cached rows that the group depends on. */
+  get dependencies(): SessionOwnershipRow[] {
+    return [...this.#dependencies].flatMap((sessionId) => this.rows.getCommitted(sessionId) ?? [])
   }
 
   tree(sessionId: string): number | undefined {
     const tree = this.find(sessionId)?.tree
-    if (tree !== undefined) this.#owners.set(tree, sessionId)
+    if (tree !== undefined) this.#sessionIds.set(tree, sessionId)
     return tree
   }
 
@@ -69,8 +69,8 @@ export class WriterSessions implements SessionTables {
     if (existing !== undefined) return { created: false, session: toRecord(existing) }
     const epoch = session.isOwn ? 1 : 0
     const row: SessionOwnershipRow = {
-      id: this.#changes.nextId('sessions'),
-      tree: this.#plantTree(),
+      id: this.#changes.allocateId('sessions'),
+      tree: this.#createTree(),
       session_id: session.sessionId,
       created_at_ms: session.createdAtMs,
       updated_at_ms: session.createdAtMs,
@@ -86,10 +86,10 @@ export class WriterSessions implements SessionTables {
       owner: epoch && this.#lease,
       epoch,
       version: 0,
-      ...NEW_LIFE,
+      ...NO_TURNS,
     }
-    this.#changes.add('sessions', { id: row.id })
-    this.rows.put(session.sessionId, row)
+    this.#changes.insert('sessions', { id: row.id })
+    this.rows.set(session.sessionId, row)
     return { created: true, session: toRecord(row), ...(epoch > 0 && { epoch }) }
   }
 
@@ -115,7 +115,7 @@ export class WriterSessions implements SessionTables {
     const row = this.find(sessionId)
     if (row === undefined) return undefined
     this.#changes.dropTree(row.tree)
-    return this.#change(row, { ...NEW_LIFE, tree: this.#plantTree(), updated_at_ms: atMs })
+    return this.#change(row, { ...NO_TURNS, tree: this.#createTree(), updated_at_ms: atMs })
   }
 
   delete(sessionId: string): boolean {
@@ -123,7 +123,7 @@ export class WriterSessions implements SessionTables {
     if (row === undefined) return false
     this.#changes.dropTree(row.tree)
     this.#changes.deleteSession(row.id)
-    this.rows.put(sessionId, undefined)
+    this.rows.set(sessionId, undefined)
     return true
   }
 
@@ -143,32 +143,32 @@ export class WriterSessions implements SessionTables {
 
   #change(row: SessionOwnershipRow, change: Partial<SessionOwnershipRow>): SessionRecord {
     const changed = { ...row, ...change, version: row.version + 1 }
-    this.rows.put(row.session_id, changed)
+    this.rows.set(row.session_id, changed)
     return toRecord(changed)
   }
 
-  /** Finds a session. The group becomes dependent on its committed row. */
+  /** Finds a session, and makes the group depend on its row. */
   find(sessionId: string): SessionOwnershipRow | undefined {
-    this.#consulted.add(sessionId)
+    this.#dependencies.add(sessionId)
     return this.rows.get(sessionId)
   }
 
-  #plantTree(): number {
-    const id = this.#changes.nextId('trees')
-    this.#changes.add('trees', { id, dropped: 0 })
+  #createTree(): number {
+    const id = this.#changes.allocateId('trees')
+    this.#changes.insert('trees', { id, dropped: 0 })
     return id
   }
 
   /** Advances the next turn index of the session. */
-  countIndex({ tree, call_index: index }: Row): void {
-    const session = this.rows.get(this.#owners.get(tree as number)!)!
+  advanceNextIndex({ tree, call_index: index }: Row): void {
+    const session = this.rows.get(this.#sessionIds.get(tree as number)!)!
     const next = Math.max(session.next_index, (index as number) + 1)
-    if (next > session.next_index) this.rows.put(session.session_id, { ...session, next_index: next })
+    if (next > session.next_index) this.rows.set(session.session_id, { ...session, next_index: next })
   }
 }
 
 /** The columns of a session without turns. */
-const NEW_LIFE = {
+const NO_TURNS = {
   status: 'active' as SessionStatus,
   ended_at_ms: null,
   reward: null,

@@ -1,4 +1,4 @@
-/** The tables as the writer sees them while it computes a group of operations. Sends no queries. */
+/** The tables as the writer sees them while it computes a group: caches and uncommitted changes. Sends no queries. */
 import { hash as digest } from 'node:crypto'
 import { LruCache } from '../../../base/lru-cache.ts'
 import type { TextColumn } from '../common/packing.ts'
@@ -15,56 +15,58 @@ import {
 import type { CompletionRow, StepRow } from '../common/turn-rows.ts'
 import { GroupChanges, type NextIds } from './group-changes.ts'
 import type { GroupStatement } from './group-statement.ts'
-import { Attempt, Layer } from './layers.ts'
+import type { OwnerLease } from './lease.ts'
+import { RowCache, UndoLog } from './row-cache.ts'
 import { WriterSessions } from './writer-sessions.ts'
 
 /** Cache limits: numbers of small rows, and sizes of larger ones. */
 const MAX_KEYS = 200_000
 const MAX_CHARS = 8 * 1024 * 1024
 const MAX_ID_BYTES = 16 * 1024 * 1024
-const one = () => 1
+const ONE_ROW = () => 1
 
-/** The lease and slot of the writer's node. */
-export interface ProxyPosition {
-  readonly lease: number
-  /** Below {@link SLOTS}. */
-  readonly slot: number
+/** The row of a list of texts, and the number of texts. */
+export interface ListPosition {
+  id: number
+  depth: number
 }
+
+/** The columns of an ended turn that delivery reads or changes. */
+export type TurnEndColumns = Omit<TurnEndRow, 'session_status'>
 
 export class WriterTables implements TurnTables {
   readonly sessions: WriterSessions
   readonly #changes: GroupChanges
-  #attempt = new Attempt()
-  /** Committed blobs that the group references. */
-  readonly #knownBlobs = new Map<number, string>()
+  #undo = new UndoLog()
+  /** Committed blobs that the group references, by id. */
+  readonly #referencedBlobs = new Map<number, string>()
   /** Ids, by tree and hash. */
-  readonly texts = new Layer<string, number>(MAX_KEYS, one)
+  readonly texts = new RowCache<string, number>(MAX_KEYS, ONE_ROW)
   /** Trees, by the ids of texts. */
-  readonly textTrees = new Layer<number, number>(MAX_KEYS, one)
-  readonly nodes = new Layer<string, { id: number; depth: number }>(MAX_KEYS, one)
-  readonly blobs = new Layer<string, number>(MAX_KEYS, one)
-  readonly blobUses = new Layer<string, number>(MAX_KEYS, one)
+  readonly textTrees = new RowCache<number, number>(MAX_KEYS, ONE_ROW)
+  readonly nodes = new RowCache<string, ListPosition>(MAX_KEYS, ONE_ROW)
+  readonly blobs = new RowCache<string, number>(MAX_KEYS, ONE_ROW)
+  readonly blobUses = new RowCache<string, number>(MAX_KEYS, ONE_ROW)
   /** By tree and turn id. */
-  readonly openTurns = new Layer<string, OpenRow>(MAX_KEYS, one)
-  readonly endedTurns = new Layer<string, Omit<TurnEndRow, 'session_status'>>(MAX_KEYS / 20, one)
-  readonly sequences = new Layer<number, SequenceRow>(MAX_ID_BYTES, sequenceBytes)
+  readonly openTurns = new RowCache<string, OpenRow>(MAX_KEYS, ONE_ROW)
+  readonly endedTurns = new RowCache<string, TurnEndColumns>(MAX_KEYS / 20, ONE_ROW)
+  readonly sequences = new RowCache<number, SequenceRow>(MAX_ID_BYTES, sequenceBytes)
   /** The last turn with a prompt, by tree. */
-  readonly lastPrompts = new Layer<number, number>(MAX_KEYS, one)
+  readonly lastPrompts = new RowCache<number, number>(MAX_KEYS, ONE_ROW)
   /**
    * Completions by tree, the newest first. They are not read from the database: a message that is not a known echo is
    * stored in full.
    */
-  readonly #answers = new LruCache<number, readonly CompletionRow[]>(MAX_CHARS, answersChars)
+  readonly #completions = new LruCache<number, readonly CompletionRow[]>(MAX_CHARS, completionChars)
   /** The ended turn of the last lookup. */
-  #found: { key: string; row: Omit<TurnEndRow, 'session_status'> } | undefined
+  #found: { key: string; row: TurnEndColumns } | undefined
 
-  /** @param ids the next ids of each table */
-  constructor({ lease, slot }: ProxyPosition, ids: NextIds) {
-    this.#changes = new GroupChanges(slot, ids)
-    this.sessions = new WriterSessions(this.#changes, lease)
+  constructor({ id, slot, nextIds }: Pick<OwnerLease, 'id' | 'slot' | 'nextIds'>) {
+    this.#changes = new GroupChanges(slot, nextIds)
+    this.sessions = new WriterSessions(this.#changes, id)
   }
 
-  get layers() {
+  get #caches() {
     return [
       ...[this.sessions.rows, this.texts, this.textTrees, this.nodes, this.blobs, this.blobUses],
       ...[this.openTurns, this.endedTurns, this.sequences, this.lastPrompts],
@@ -73,67 +75,75 @@ export class WriterTables implements TurnTables {
 
   /** Starts to compute a group, for the first time or again. */
   begin(): void {
-    this.#attempt = this.#changes.begin()
+    this.#undo = this.#changes.begin()
     this.sessions.begin()
-    this.#knownBlobs.clear()
-    for (const layer of this.layers) layer.begin(this.#attempt)
+    this.#referencedBlobs.clear()
+    for (const cache of this.#caches) cache.begin(this.#undo)
   }
 
-  /** Runs one operation. Undoes its changes if it throws. */
-  alone<T>(call: () => T): T {
-    const mark = this.#attempt.mark
+  /** Runs one operation, and undoes its changes if it throws, as a savepoint does. */
+  withSavepoint<T>(run: () => T): T {
+    const savepoint = this.#undo.length
     try {
-      return call()
+      return run()
     } catch (error) {
-      this.#attempt.undoTo(mark)
+      this.#undo.undoTo(savepoint)
       throw error
     }
   }
 
   get hasMissing(): boolean {
-    return this.layers.some((layer) => layer.missing.length > 0)
+    return this.#caches.some((cache) => cache.missing.length > 0)
   }
 
   get nextIds(): NextIds {
     return this.#changes.nextIds
   }
 
-  /** The preconditions of the group's statement. */
-  get conditions() {
-    return { sessions: this.sessions.consulted, blobs: [...this.#knownBlobs.keys()] }
+  /** The cached rows that the group depends on. Its statement verifies that they are unchanged. */
+  get preconditions() {
+    return { sessions: this.sessions.dependencies, blobs: [...this.#referencedBlobs.keys()] }
   }
 
-  /** Drops cached rows that another node has changed. @param same ids of rows that are unchanged */
-  forgetOthers(same: { sessions: readonly number[]; blobs: readonly number[] }): void {
-    const { sessions } = this.conditions
-    const changed = sessions.filter(({ id }) => !same.sessions.includes(id))
-    this.sessions.rows.forget(changed.map(({ session_id: sessionId }) => sessionId))
-    const gone = [...this.#knownBlobs].filter(([id]) => !same.blobs.includes(id))
-    this.blobs.forget(gone.map(([, sha256]) => sha256))
-    if (gone.length > 0) this.blobUses.forgetAll()
+  /** Drops cached rows that another node has changed. @param valid ids of the preconditions that are met */
+  invalidateChanged(valid: { sessions: readonly number[]; blobs: readonly number[] }): void {
+    const changed = this.preconditions.sessions.filter(({ id }) => !valid.sessions.includes(id))
+    this.sessions.rows.invalidate(changed.map(({ session_id: sessionId }) => sessionId))
+    const deleted = [...this.#referencedBlobs].filter(([id]) => !valid.blobs.includes(id))
+    this.blobs.invalidate(deleted.map(([, sha256]) => sha256))
+    if (deleted.length > 0) this.blobUses.invalidateAll()
+  }
+
+  /** Drops cached blobs after some were deleted. To find out which ones is not worth a query. */
+  invalidateBlobs(): void {
+    this.blobs.invalidateAll()
+    this.blobUses.invalidateAll()
   }
 
   /** Drops cached turns after the session's owner changed: another node may have added turns. */
-  forgetTurns(sessionId: string): void {
-    this.sessions.rows.forget([sessionId])
-    this.openTurns.forgetAll()
-    this.endedTurns.forgetAll()
-    this.lastPrompts.forgetAll()
+  invalidateTurns(sessionId: string): void {
+    this.sessions.rows.invalidate([sessionId])
+    this.openTurns.invalidateAll()
+    this.endedTurns.invalidateAll()
+    this.lastPrompts.invalidateAll()
   }
 
+  /** Adds the group's changes to its statement. */
   writeTo(statement: GroupStatement): void {
     const changed = [...this.sessions.rows.changed.values()].filter((row) => row !== undefined)
     this.#changes.writeTo(statement, changed as readonly object[] as readonly Row[])
   }
 
+  /** Applies the group's changes to the caches, after their commit. */
   commit(): void {
     this.#changes.commit()
-    for (const layer of this.layers) layer.commit()
-    for (const row of this.#changes.turnRows()) this.#rememberAnswer(row)
+    for (const cache of this.#caches) cache.commit()
+    for (const row of this.#changes.turnRows()) this.#cacheCompletion(row)
   }
 
-  forgetGroup(): void {
-    for (const layer of this.layers) layer.forgetGroup()
+  /** Discards the changes of a group that was not committed. */
+  rollback(): void {
+    for (const cache of this.#caches) cache.rollback()
   }
 
   // Requests.
@@ -147,42 +157,42 @@ export class WriterTables implements TurnTables {
   }
 
   addText({ echoOf, ...text }: NewText): number {
-    const id = this.#changes.nextId('texts')
-    this.#changes.add('texts', { ...text, id, echo_of: echoOf })
-    this.texts.put(getKey(text.tree, text.hash), id)
-    this.textTrees.put(id, text.tree)
+    const id = this.#changes.allocateId('texts')
+    this.#changes.insert('texts', { ...text, id, echo_of: echoOf })
+    this.texts.set(getKey(text.tree, text.hash), id)
+    this.textTrees.set(id, text.tree)
     return id
   }
 
-  findNode(tree: number, hash: Buffer): { id: number; depth: number } | undefined {
+  findNode(tree: number, hash: Buffer): ListPosition | undefined {
     return this.nodes.get(getKey(tree, hash))
   }
 
   addNode({ sum, ...node }: NewNode): number {
-    const id = this.#changes.nextId('nodes')
-    this.#changes.add('nodes', { ...node, id, node_sum: sum })
-    this.nodes.put(getKey(node.tree, node.hash), { id, depth: node.depth })
+    const id = this.#changes.allocateId('nodes')
+    this.#changes.insert('nodes', { ...node, id, node_sum: sum })
+    this.nodes.set(getKey(node.tree, node.hash), { id, depth: node.depth })
     return id
   }
 
   answers(tree: number): Iterable<CompletionRow> {
-    return this.#answers.get(tree) ?? []
+    return this.#completions.get(tree) ?? []
   }
 
   putBlob(tree: number, body: Buffer): number {
     const sha256 = digest('sha256', body, 'buffer')
     const key = sha256.toString('hex')
     const known = this.blobs.get(key)
-    const blob = known ?? this.#changes.nextId('others')
+    const blob = known ?? this.#changes.allocateId('others')
     if (known === undefined) {
-      this.#changes.add('blobs', { id: blob, sha256, body })
-      this.blobs.put(key, blob)
-    } else if (this.blobs.recorded(key) === known) this.#knownBlobs.set(known, key)
+      this.#changes.insert('blobs', { id: blob, sha256, body })
+      this.blobs.set(key, blob)
+    } else if (this.blobs.getCommitted(key) === known) this.#referencedBlobs.set(known, key)
     const use = `${tree} ${blob}`
     if (this.blobUses.get(use) === undefined) {
-      const id = this.#changes.nextId('others')
-      this.#changes.add('blob_uses', { id, tree, blob })
-      this.blobUses.put(use, id)
+      const id = this.#changes.allocateId('others')
+      this.#changes.insert('blob_uses', { id, tree, blob })
+      this.blobUses.set(use, id)
     }
     return blob
   }
@@ -190,10 +200,10 @@ export class WriterTables implements TurnTables {
   // Turns.
 
   openTurn(row: Row): void {
-    const open = { ...row, id: this.#changes.nextId('turns') } as unknown as OpenRow
+    const open = { ...row, id: this.#changes.allocateId('turns') } as unknown as OpenRow
     this.#changes.putTurn(open, true)
-    this.sessions.countIndex(row)
-    this.openTurns.put(turnKey(open), open)
+    this.sessions.advanceNextIndex(row)
+    this.openTurns.set(turnKey(open), open)
   }
 
   findOpen(tree: number, turnId: string): OpenRow | undefined {
@@ -202,15 +212,15 @@ export class WriterTables implements TurnTables {
 
   closeTurn(id: number, row: Row): void {
     this.#changes.putTurn({ ...row, id }, this.#changes.turn(id)?.isNew ?? false)
-    this.openTurns.put(turnKey(row), undefined)
-    this.#end({ ...row, id })
+    this.openTurns.set(turnKey(row), undefined)
+    this.#cacheEnded({ ...row, id })
   }
 
   addTurn(row: Row): number {
-    const id = this.#changes.nextId('turns')
+    const id = this.#changes.allocateId('turns')
     this.#changes.putTurn({ ...row, id }, true)
-    this.sessions.countIndex(row)
-    this.#end({ ...row, id })
+    this.sessions.advanceNextIndex(row)
+    this.#cacheEnded({ ...row, id })
     return id
   }
 
@@ -227,7 +237,7 @@ export class WriterTables implements TurnTables {
     const delivery = { status, error_code: code, error_message: message, annotations }
     const found = this.#found
     if (found !== undefined && found.row.id === id) {
-      this.endedTurns.put(found.key, { ...found.row, ...(delivery as Partial<TurnEndRow>) })
+      this.endedTurns.set(found.key, { ...found.row, ...(delivery as Partial<TurnEndRow>) })
     }
     const turn = this.#changes.turn(id as number)
     if (turn !== undefined) this.#changes.putTurn({ ...turn.row, ...delivery }, turn.isNew)
@@ -235,7 +245,7 @@ export class WriterTables implements TurnTables {
   }
 
   putDetail({ sum, ...detail }: Row): void {
-    this.#changes.putDetail({ ...detail, id: this.#changes.nextId('others'), detail_sum: sum })
+    this.#changes.putDetail({ ...detail, id: this.#changes.allocateId('others'), detail_sum: sum })
   }
 
   // Token ids.
@@ -255,25 +265,25 @@ export class WriterTables implements TurnTables {
   }
 
   /** Caches what later turns need of a turn that ended. */
-  #end(row: Row): void {
+  #cacheEnded(row: Row): void {
     const { id, tree, prompt_base, prompt_shared, prompt_rest, completion_ids, ids_sum } =
       row as unknown as StepRow & {
         tree: number
       }
-    this.endedTurns.put(turnKey(row), row as unknown as TurnEndRow)
+    this.endedTurns.set(turnKey(row), row as unknown as TurnEndRow)
     if (prompt_rest === null) return
     const prompt = { base: prompt_base, shared: prompt_shared, rest: prompt_rest }
-    this.sequences.put(id, { id, ...prompt, completion: completion_ids, sum: ids_sum })
-    this.lastPrompts.put(tree, id)
+    this.sequences.set(id, { id, ...prompt, completion: completion_ids, sum: ids_sum })
+    this.lastPrompts.set(tree, id)
   }
 
-  #rememberAnswer(row: Row): void {
+  #cacheCompletion(row: Row): void {
     const { tree, tool_calls: toolCalls } = row as { tree: number; tool_calls?: TextColumn | null }
     if (toolCalls === null || toolCalls === undefined) return
     const { id, completion_text, reasoning } = row as unknown as CompletionRow
     const answer: CompletionRow = { id, completion_text, reasoning, tool_calls: toolCalls }
-    const others = (this.#answers.get(tree) ?? []).filter((other) => other.id !== id)
-    this.#answers.set(tree, [answer, ...others].slice(0, MAX_ANSWERS))
+    const others = (this.#completions.get(tree) ?? []).filter((other) => other.id !== id)
+    this.#completions.set(tree, [answer, ...others].slice(0, MAX_ANSWERS))
   }
 }
 
@@ -290,8 +300,8 @@ function sequenceBytes({ rest, completion }: SequenceRow): number {
   return (rest?.length ?? 0) + (completion?.length ?? 0)
 }
 
-function answersChars(answers: readonly CompletionRow[]): number {
-  return answers.reduce((sum, { completion_text: text, reasoning, tool_calls: calls }) => {
+function completionChars(completions: readonly CompletionRow[]): number {
+  return completions.reduce((sum, { completion_text: text, reasoning, tool_calls: calls }) => {
     return sum + (text?.length ?? 0) + (reasoning?.length ?? 0) + (calls?.length ?? 0)
   }, 0)
 }

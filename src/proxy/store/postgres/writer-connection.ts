@@ -1,0 +1,159 @@
+/**
+ * The writer's connection and its lease. Each connection raises the epoch of the lease, which fences statements of
+ * earlier connections that the server may still execute. The outcome of a commit whose reply was lost is therefore
+ * looked up under the new epoch, by the number of the group; if it is missing, the group is sent again.
+ */
+import type { Client } from 'pg'
+import { ProxyError } from '../../../base/errors.ts'
+import { isConnectionLoss } from './connection.ts'
+import type { GroupResult, GroupStatement } from './group-statement.ts'
+import { endLeases, type OwnerLease, takeLease } from './lease.ts'
+
+/** Returns a new connection once there is one. Rejects with the reason after `patienceMs`. */
+export type Reconnect = (patienceMs: number, lease: OwnerLease) => Promise<Client>
+
+/** The time limit of a command that has changed nothing and waits for the database. */
+export const PATIENCE_MS = 10_000
+
+const COMMITS_LOST =
+  'the database has lost acknowledged commits, as after a fail-over to a standby that lagged: restart llm-proxy'
+
+/** The parts of a group's statement that depend on the connection. */
+export interface GroupNumber {
+  readonly lease: { readonly id: number; readonly epoch: number }
+  readonly group: number
+}
+
+export class WriterConnection {
+  readonly #reconnect: Reconnect
+  readonly #name: string
+  #client: Client
+  #lease: OwnerLease
+  /** The epoch of this connection. */
+  #epoch: number
+  /** The number of the last committed group. */
+  #group: number
+  #lost: ProxyError | undefined
+
+  /** Takes a lease. @param name name of the machine or pod */
+  static async open(client: Client, reconnect: Reconnect, name: string): Promise<WriterConnection> {
+    return new WriterConnection(client, reconnect, name, await takeLease(client, name))
+  }
+
+  private constructor(client: Client, reconnect: Reconnect, name: string, lease: OwnerLease) {
+    this.#client = client
+    this.#reconnect = reconnect
+    this.#name = name
+    this.#lease = lease
+    this.#epoch = lease.epoch
+    this.#group = lease.group
+  }
+
+  /** The lease. It is another object after {@link renew}: all cached rows are invalid then. */
+  get lease(): OwnerLease {
+    return this.#lease
+  }
+
+  /** The reason why this connection can never write again; undefined: it can. */
+  get lost(): ProxyError | undefined {
+    return this.#lost
+  }
+
+  /** Runs queries that change nothing or are idempotent. Reconnects and repeats them if the connection is lost. */
+  async run<T>(query: (client: Client) => Promise<T>): Promise<T> {
+    while (true) {
+      try {
+        return await query(this.#client)
+      } catch (error) {
+        if (!isConnectionLoss(error)) throw error
+        const [lease, group] = [this.#lease, this.#group]
+        const last = await this.#resume(PATIENCE_MS)
+        if (this.#lease === lease && last !== group) throw this.#lose()
+      }
+    }
+  }
+
+  /**
+   * Commits a group. If the connection is lost, the outcome is unknown: it waits for the database without a limit,
+   * because no command may be answered before the outcome is known.
+   * @param build builds the statement
+   */
+  async commitGroup(build: (number: GroupNumber) => GroupStatement): Promise<GroupResult> {
+    const group = this.#group + 1
+    while (true) {
+      const { id } = this.#lease
+      try {
+        const statement = build({ lease: { id, epoch: this.#epoch }, group })
+        const { rows } = await this.#client.query<GroupResult>(statement.query)
+        const result = rows[0]!
+        if (result.committed === 1) this.#group = group
+        return result
+      } catch (error) {
+        if (!isConnectionLoss(error)) throw error
+        const last = await this.#resume(Number.POSITIVE_INFINITY)
+        const isRenewed = this.#lease.id !== id
+        if (!isRenewed && last !== group && last !== this.#group) throw this.#lose()
+        if (!isRenewed && last === group) this.#group = group
+        if (isRenewed || last === group) return { committed: last === group ? 1 : 0, sessions: [], blobs: [] }
+      }
+    }
+  }
+
+  /** Takes a new lease if another node has ended this one, or if another connection uses it. */
+  async ensureLease(): Promise<void> {
+    const isCurrent = await this.run(async (client) => {
+      const { rows } = await client.query<{ ended: number; epoch: number }>(
+        'SELECT ended, epoch FROM llm_proxy.proxies WHERE id = $1',
+        [this.#lease.id],
+      )
+      return rows[0]?.ended === 0 && rows[0].epoch === this.#epoch
+    })
+    if (!isCurrent) await this.renew()
+  }
+
+  /** Takes a new lease, after another node has ended this one. */
+  async renew(): Promise<void> {
+    const lease = await this.run((client) => takeLease(client, this.#name))
+    this.#lease = lease
+    this.#epoch = lease.epoch
+    this.#group = lease.group
+  }
+
+  /** Ends the lease, which frees the node's sessions at once. */
+  async close(): Promise<void> {
+    await endLeases(this.#client, [this.#lease.id]).catch(() => {})
+    await this.#disconnect()
+  }
+
+  /**
+   * Reconnects under a new epoch, or under a new lease if this one was ended.
+   * @returns the number of the last group committed before; undefined: it cannot be determined any more
+   */
+  async #resume(patienceMs: number): Promise<number | undefined> {
+    while (true) {
+      await this.#disconnect()
+      this.#client = await this.#reconnect(patienceMs, this.#lease)
+      try {
+        const { rows } = await this.#client.query<{ epoch: number; last_group: number; ended: number }>(
+          'UPDATE llm_proxy.proxies SET epoch = epoch + 1 WHERE id = $1 RETURNING epoch, last_group, ended',
+          [this.#lease.id],
+        )
+        const row = rows[0]
+        if (row?.ended === 0) this.#epoch = row.epoch
+        else await this.renew()
+        return row?.last_group
+      } catch (error) {
+        if (!isConnectionLoss(error)) throw error
+      }
+    }
+  }
+
+  async #disconnect(): Promise<void> {
+    await this.#client.end().catch(() => {})
+  }
+
+  #lose(): ProxyError {
+    this.#lost = new ProxyError('store_failed', COMMITS_LOST)
+    return this.#lost
+  }
+}
