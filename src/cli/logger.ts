@@ -1,6 +1,7 @@
 import { styleText } from 'node:util'
 import { pino } from 'pino'
 import type { Logger } from '../base/logger.ts'
+import { escapeInvisible } from '../protocol/transcript/visible.ts'
 import type { EngineConfig } from '../proxy/config/options/engine.ts'
 import { printable } from './table.ts'
 
@@ -23,7 +24,8 @@ export function createLogger(
       timestamp: pino.stdTimeFunctions.isoTime,
       formatters: { level: (label) => ({ level: label }) },
     },
-    isText ? { write: (line: string) => stderr.write(formatLine(line)) } : stderr,
+    // JSON escapes of control characters only those below U+0020; a terminal obeys others too.
+    { write: (line: string) => stderr.write(isText ? formatLine(line) : escapeInvisible(line)) },
   )
 }
 

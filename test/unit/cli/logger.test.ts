@@ -1,3 +1,4 @@
+import { spawnSync } from 'node:child_process'
 import t from 'tap'
 import { formatLine } from '../../../src/cli/logger.ts'
 
@@ -32,4 +33,14 @@ t.test('values with spaces are quoted, and control characters cannot reach the t
     msg: 'Worker is down',
   })
   t.equal(text, '10:11:12 INFO  Worker is down: a b state="not now" worker_id=w [2J\n')
+})
+
+t.test('a JSON line contains no control character, and its values are unchanged', async (t) => {
+  const reason = 'a\u009b2J\u202e\u0007b'
+  const script = `
+    import { createLogger } from './src/cli/logger.ts'
+    createLogger('info', 'json').info({ reason: ${JSON.stringify(reason)} }, 'Engine is down')`
+  const { stderr } = spawnSync(process.execPath, ['--input-type=module', '-e', script], { encoding: 'utf8' })
+  t.equal(JSON.parse(stderr).reason, reason)
+  t.match(stderr, /^[ -~]+\n$/)
 })
