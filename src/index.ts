@@ -7,16 +7,16 @@ export { ERROR_CATALOGUE, type ErrorCode, ProxyError } from './base/errors.ts'
 export type { Logger } from './base/logger.ts'
 export { type EngineChoice, openEngines } from './embedded/open-engines.ts'
 export { type RunningServer, type RunningWorker, startServer, startWorker } from './main.ts'
-export { loadConfig } from './proxy/config/load.ts'
-export { SERVE, type ServeConfig } from './proxy/config/options/serve.ts'
-export { WORKER, type WorkerConfig } from './proxy/config/options/worker.ts'
-export { createLocalBackend, type LocalBackendOptions } from './proxy/engines/dispatch/local-backend.ts'
 export type {
   AgentLoopExtraFields,
   AgentLoopMetrics,
   AgentLoopOutput,
-  AgentLoopOutputs,
-} from './rollout/agent-loop-output.ts'
+} from './protocol/schema/agent-loop-output.ts'
+export { loadConfig } from './proxy/config/load.ts'
+export { SERVE, type ServeConfig } from './proxy/config/options/serve.ts'
+export { WORKER, type WorkerConfig } from './proxy/config/options/worker.ts'
+export { createLocalBackend, type LocalBackendOptions } from './proxy/engines/dispatch/local-backend.ts'
+export type { AgentLoopOutputs } from './rollout/agent-loop-output.ts'
 export { RemoteAgentLoop, type RemoteAgentLoopOptions } from './rollout/remote-agent-loop.ts'
 export { AgentCoreRunner, type AgentCoreRunnerOptions } from './rollout/runners/agentcore/agentcore-runner.ts'
 export { CommandRunner, type CommandRunnerOptions } from './rollout/runners/command-runner.ts'

@@ -67,6 +67,13 @@ def a_row(
         place += length
     row = {
         **dict.fromkeys(("finish_reason", "weight_version_min", "weight_version_max")),
+        "policy": None,
+        "labels": [],
+        "num_turns": len(turns),
+        "unversioned_turns": 0,
+        "reward_components": {},
+        "inexact_reason": None,
+        "prompt_truncated": False,
         "exact": True,
         "finished": True,
         "truncated": False,
@@ -74,7 +81,7 @@ def a_row(
         "session_id": f"s{leaf}",
         "reward": draw.choice([None, 0.5, -1.0]),
         "leaf": leaf,
-        "turns": [{**turn, "index": 0, "reward": None, **NO_VERSIONS} for turn in turns],
+        "turns": [{**turn, "index": 0, "reward": None, **TURN} for turn in turns],
         "prompt_tokens": prompt,
         "response_tokens": len(ids) - prompt,
     }
@@ -82,7 +89,11 @@ def a_row(
     return row, {**lists, "response_mask": mask, "response_logprobs": logprobs}
 
 
-NO_VERSIONS = dict.fromkeys(("finish_reason", "weight_version_start", "weight_version_end"))
+TURN = {
+    **dict.fromkeys(("policy", "finish_reason", "weight_version_start", "weight_version_end")),
+    "line": "main",
+    "labels": [],
+}
 
 
 def rows_of_one(row: dict[str, Any]) -> Row:

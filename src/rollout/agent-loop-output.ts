@@ -1,77 +1,20 @@
 /**
- * The result of a rollout as a trainer receives it, with the names of verl's `AgentLoopOutput`: one for each row of the
- * session, because a session that branched has several.
- * @see https://github.com/verl-project/verl/blob/main/verl/experimental/agent_loop/agent_loop.py
+ * The result of a rollout as a trainer receives it: one output for each row of the session, because a session that
+ * branched has several.
  */
+import Type from 'typebox'
+import {
+  type AgentLoopExtraFields,
+  type AgentLoopMetrics,
+  type AgentLoopOutput,
+  extraFields,
+  rolloutFields,
+  type rowExtraFields,
+} from '../protocol/schema/agent-loop-output.ts'
+import type { RecordOf } from '../protocol/schema/field.ts'
 import type { SessionTrajectories, TrajectoryRow } from './proxy-client.ts'
-import { type RowDetailsJson, selectRowDetails } from './row-details.ts'
+import { selectRowDetails } from './row-details.ts'
 import type { AgentStatus } from './runners/runner.ts'
-
-/** A row with the token data that its session captured: `routed_experts` is verl's own name, too. */
-export interface AgentLoopOutput extends RowDetailsJson {
-  prompt_ids: number[]
-  response_ids: number[]
-  /** 1 for sampled tokens that this row trains, otherwise 0. As long as `response_ids`. */
-  response_mask: number[]
-  /** 0.0 where the mask is 0. As long as `response_ids`. */
-  response_logprobs: number[]
-  /** The reward of the complete rollout, the same in each of its rows; null if it has none. */
-  reward_score: number | null
-  /** The number of LLM requests in this row. */
-  num_turns: number
-  metrics: AgentLoopMetrics
-  extra_fields: AgentLoopExtraFields
-  /** Keys of `RolloutResult.images` in the order of their tokens. Absent: not requested. */
-  images?: { sha256: string }[]
-}
-
-/** Numbers that a trainer averages. They describe the complete rollout and are equal in each of its rows. */
-export interface AgentLoopMetrics {
-  /** Seconds from the start of the first attempt to the end of the last, waits between attempts included. */
-  agent_seconds: number
-  /** The number of times that the agent was run. */
-  tries: number
-  /** 1: no attempt succeeded, and the row is a padding row. */
-  failed: 0 | 1
-  /** 1: a padding row. There is nothing to train on, and the sample needs a row. */
-  inert: 0 | 1
-  /** The number of rows of the rollout; each of them has the reward. */
-  num_rows: number
-  /** The number of turns without exact token ids, which are in no row. */
-  inexact_turns: number
-}
-
-export interface AgentLoopExtraFields {
-  trial_id: string
-  /** The session of the attempt that counts. */
-  session_id: string
-  agent_status: AgentStatus
-  /** The reason for a padding row, or for which the agent did not complete; null if it did. */
-  error: string | null
-  /** The index of the row in the rollout. */
-  row: number
-  /** The agent role: `main`, `compaction` or `subagent:…` (docs/lines.md); null for a padding row. */
-  line: string | null
-  /** The parts of the reward. */
-  reward_components: Record<string, number>
-  /** The rewards of turns that have their own, with the span of each completion in `response_ids`. */
-  turn_rewards: TurnReward[]
-  finish_reason: string | null
-  /** Whether the session was completed: always true if a row trains. */
-  finished: boolean
-  /** Whether `responseLength` truncated the row. */
-  truncated: boolean
-  /** Whether `promptLength` truncated the row. */
-  prompt_truncated: boolean
-  weight_version_min: string | null
-  weight_version_max: string | null
-}
-
-export interface TurnReward {
-  start: number
-  end: number
-  reward: number
-}
 
 /** The outcome of a rollout other than its rows. */
 export interface RolloutFacts {
@@ -190,25 +133,25 @@ function toExtraFields(
   { trialId, sessionId, status, error }: RolloutFacts,
   rewardComponents: Record<string, number>,
   position: number,
+  /** Absent: a padding row. */
   row?: TrajectoryRow,
 ): AgentLoopExtraFields {
-  return {
+  const own: Readonly<Record<string, unknown>> = {
     trial_id: trialId,
     session_id: sessionId,
     agent_status: status,
     error,
     row: position,
-    line: row?.line ?? null,
     reward_components: { ...rewardComponents },
     turn_rewards:
       row?.turns.flatMap(({ start, end, reward }) => (reward === null ? [] : { start, end, reward })) ?? [],
-    finish_reason: row?.finish_reason ?? null,
-    finished: row?.finished ?? false,
-    truncated: row?.truncated ?? false,
-    prompt_truncated: row?.prompt_truncated ?? false,
-    weight_version_min: row?.weight_version_min ?? null,
-    weight_version_max: row?.weight_version_max ?? null,
-  }
+  } satisfies RecordOf<typeof rolloutFields>
+  const values = Object.entries(extraFields).map(([name, { type }]) => {
+    if (name in rolloutFields) return [name, own[name]]
+    const value = row?.[name as keyof typeof rowExtraFields]
+    return [name, value ?? (Type.IsBoolean(type) ? false : null)]
+  })
+  return Object.fromEntries(values) as AgentLoopExtraFields
 }
 
 function whyNothing({ trajectories, excluded_turns: excluded }: SessionTrajectories): string {

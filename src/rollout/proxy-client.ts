@@ -3,9 +3,13 @@ import Type, { type Static, type TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import { ERROR_CATALOGUE, type ErrorCode, ProxyError } from '../base/errors.ts'
 import { parseJson } from '../base/json.ts'
+import { ownRowFields, rowExtraFields } from '../protocol/schema/agent-loop-output.ts'
+import { nullable, pickFields, toProperties, toReader } from '../protocol/schema/field.ts'
+import { rowFields, rowTurnFields } from '../protocol/schema/row.ts'
+import { capturedFields } from '../protocol/schema/row-details.ts'
 import { backoffMs, pause } from './backoff.ts'
 import type { HttpClient, HttpResponse } from './http-client.ts'
-import { nullable, rowDetailFields, shownDetails } from './row-details.ts'
+import { shownDetails } from './row-details.ts'
 import { sessionSegment } from './session-urls.ts'
 
 const Status = Type.Enum(['active', 'completed', 'aborted'])
@@ -17,32 +21,13 @@ const Numbers = Type.Record(Type.String(), Type.Number())
 const Rewarded = Type.Object({ reward_lines: Type.Optional(Numbers), reward_turns: Type.Optional(Numbers) })
 const Ended = Type.Object({ status: Type.Union([Status, Type.Literal('not_found')]) })
 const Row = Type.Object({
-  prompt_ids: Type.Array(Type.Integer()),
-  response_ids: Type.Array(Type.Integer()),
-  response_mask: Type.Array(Type.Integer()),
-  response_logprobs: Type.Array(Type.Number()),
+  ...toReader({ ...ownRowFields, ...rowExtraFields, ...pickFields(rowFields, ['exact', 'inexact_reason']) })
+    .properties,
   reward: Type.Optional(nullable(Type.Number())),
-  num_turns: Type.Integer(),
-  line: Type.String(),
-  finish_reason: nullable(Type.String()),
-  weight_version_min: nullable(Type.String()),
-  weight_version_max: nullable(Type.String()),
-  exact: Type.Boolean(),
-  inexact_reason: nullable(Type.String()),
-  finished: Type.Boolean(),
-  truncated: Type.Boolean(),
-  prompt_truncated: Type.Boolean(),
-  turns: Type.Array(
-    Type.Object({
-      turn_id: Type.String(),
-      start: Type.Integer(),
-      end: Type.Integer(),
-      reward: nullable(Type.Number()),
-    }),
-  ),
+  turns: Type.Array(toReader(pickFields(rowTurnFields, ['turn_id', 'start', 'end', 'reward']))),
   /** The images whose tokens are in the row, in order; absent unless requested. */
   images: Type.Optional(Type.Array(Type.Object({ sha256: Type.String() }))),
-  ...rowDetailFields,
+  ...toProperties(capturedFields),
 })
 const Trajectories = Type.Object({
   reward: nullable(Type.Number()),

@@ -6,7 +6,7 @@ import { promisify } from 'node:util'
 import { PutObjectCommand, S3Client } from '@aws-sdk/client-s3'
 import { GetQueueAttributesCommand, SendMessageCommand, SQSClient } from '@aws-sdk/client-sqs'
 import t, { type Test } from 'tap'
-import type { AgentLoopOutput } from '../../src/rollout/agent-loop-output.ts'
+import type { AgentLoopOutput } from '../../src/protocol/schema/agent-loop-output.ts'
 import { RemoteAgentLoop } from '../../src/rollout/remote-agent-loop.ts'
 import {
   AgentCoreRunner,

@@ -1,4 +1,5 @@
-import type { AgentLoopOutput, AgentLoopOutputs } from '../../src/rollout/agent-loop-output.ts'
+import type { AgentLoopOutput } from '../../src/protocol/schema/agent-loop-output.ts'
+import type { AgentLoopOutputs } from '../../src/rollout/agent-loop-output.ts'
 
 /** Creates the rows of a rollout that branched into `rows` rows. */
 export function agentLoopOutputs(

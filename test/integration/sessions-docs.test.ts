@@ -2,10 +2,10 @@ import { readFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import t from 'tap'
 import { type TObject, Type } from 'typebox'
+import { rowDetailFields } from '../../src/protocol/schema/row-details.ts'
 import { NewEngineBody, Worker } from '../../src/proxy/http/operator/workers/schemas.ts'
 import { FetchBody, NewConsumerBody } from '../../src/proxy/http/trainer/consumers/schemas.ts'
 import * as reads from '../../src/proxy/http/trainer/read/schemas.ts'
-import { detailFields } from '../../src/proxy/http/trainer/sessions/detail-schemas.ts'
 import * as schemas from '../../src/proxy/http/trainer/sessions/schemas.ts'
 import { Trace, TracesQueryBody } from '../../src/proxy/http/trainer/traces/schemas.ts'
 import { RESERVED_SEGMENTS } from '../../src/proxy/session/state/sessions.ts'
@@ -101,13 +101,13 @@ for (const [name, schema] of Object.entries(TABLES)) {
 
 /** Without the details of tokens, which docs/details.md has. */
 function withoutDetails({ properties }: TObject): TObject {
-  const own = Object.entries(properties).filter(([name]) => !(name in detailFields))
+  const own = Object.entries(properties).filter(([name]) => !(name in rowDetailFields))
   return Type.Object(Object.fromEntries(own))
 }
 
 t.test('docs/details.md has the fields that docs/http-api.md leaves to it', async (t) => {
   const details = readFileSync(join(dirname(PAGE), 'details.md'), 'utf8')
-  for (const name of Object.keys(detailFields)) t.ok(details.includes(`\`${name}\``), name)
+  for (const name of Object.keys(rowDetailFields)) t.ok(details.includes(`\`${name}\``), name)
 })
 
 /** One row for neighbours with the same words, and one for all of which the name says enough. */

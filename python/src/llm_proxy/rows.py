@@ -6,55 +6,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from .records import RowFields, TurnFields
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 
-@dataclass(frozen=True)
-class Turn:
+@dataclass(frozen=True, kw_only=True)
+class Turn(TurnFields):
     """One turn in a row."""
 
-    turn_id: str
-    index: int
-    #: The span of its completion in ``response_ids``.
-    start: int
-    end: int
-    #: Whether the mask is 1 in the span; if not, another row trains it.
-    trained: bool
-    #: The turn's own reward; ``None``: none.
-    reward: float | None
-    finish_reason: str | None
-    weight_version_start: str | None
-    weight_version_end: str | None
     #: All fields of the proxy's response.
     fields: Mapping[str, Any] = field(repr=False)
 
 
-@dataclass(frozen=True)
-class Row:
+@dataclass(frozen=True, kw_only=True)
+class Row(RowFields):
     """One sequence of a session; the lists of the response are equally long."""
 
     session_id: str
-    prompt_ids: list[int]
-    response_ids: list[int]
-    #: 1 for sampled tokens that this row trains, else 0.
-    response_mask: list[int]
-    #: Natural logarithms, as the engine reported them; 0.0 where the mask is 0.
-    response_logprobs: list[float]
     turns: Sequence[Turn]
-    reward: float | None
-    #: ``False``: the engine did not report exact ids, and the row contains none.
-    exact: bool
-    #: Whether the session was completed.
-    finished: bool
-    truncated: bool
-    finish_reason: str | None
-    #: ``None`` if the version of one turn is unknown.
-    weight_version_min: str | None
-    weight_version_max: str | None
-    #: All fields of the proxy's response except the lists of tokens: ``line``, ``reward_components``, and the requested
-    #: details (docs/details.md).
+    #: All fields of the proxy's response except the lists of tokens; includes the requested details (docs/details.md).
     fields: Mapping[str, Any] = field(repr=False)
 
     def arrays(self) -> dict[str, NDArray[np.int64] | NDArray[np.float64]]:
@@ -104,5 +77,8 @@ def row_of(session_id: str, row: Mapping[str, Any]) -> Row:
 
 
 def _made(kind: type[T], told: Mapping[str, Any], **own: Any) -> T:
-    """Creates an object from the proxy's fields of the same names, except those that are given."""
-    return kind(**own, **{spec.name: told[spec.name] for spec in fields(kind) if spec.name not in own})
+    """Creates an object from the proxy's fields of the same names, except those that are given. A proxy of an earlier
+    release lacks fields that have a default.
+    """
+    names = [spec.name for spec in fields(kind) if spec.name not in own]
+    return kind(**own, **{name: told[name] for name in names if name in told})

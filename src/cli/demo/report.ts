@@ -1,7 +1,7 @@
 /** Formats the results of the demo's rollouts. */
 
+import type { AgentLoopOutput } from '../../protocol/schema/agent-loop-output.ts'
 import { revealExactly } from '../../protocol/transcript/visible.ts'
-import type { AgentLoopOutput } from '../../rollout/agent-loop-output.ts'
 import { type Column, renderTable } from '../table.ts'
 import type { DemoRollout } from './rollouts.ts'
 

@@ -1,17 +1,24 @@
 /** A line of a rollout's output file. */
 import Type, { type Static } from 'typebox'
-import type { AgentLoopOutput } from '../../rollout/agent-loop-output.ts'
+import type { AgentLoopOutput } from '../../protocol/schema/agent-loop-output.ts'
+import { type FieldTable, nullableText, type RecordOf, toProperties } from '../../protocol/schema/field.ts'
 
 /** The fields that identify a row. */
+export const sampleFields = {
+  task_index: { type: Type.Integer() },
+  sample_index: { type: Type.Integer() },
+  instance_id: { type: nullableText() },
+  task_digest: { type: Type.String({ description: "Digest of the task's content" }) },
+} satisfies FieldTable
+
+/** A row of any version that wrote the file. */
 export const FileRow = Type.Object({
-  task_index: Type.Integer(),
-  sample_index: Type.Integer(),
-  instance_id: Type.Union([Type.String(), Type.Null()]),
-  /** Digest of the task's content; absent in rows of earlier versions. */
+  ...toProperties(sampleFields),
+  /** Absent in rows of earlier versions. */
   task_digest: Type.Optional(Type.String()),
   metrics: Type.Object({ num_rows: Type.Integer(), failed: Type.Optional(Type.Integer()) }),
 })
 
 export type FileRow = Static<typeof FileRow>
 
-export type OutputRow = Required<Omit<FileRow, 'metrics'>> & AgentLoopOutput
+export type OutputRow = RecordOf<typeof sampleFields> & AgentLoopOutput

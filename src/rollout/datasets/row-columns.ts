@@ -1,41 +1,40 @@
 /** The columns that rows of tokens share in Parquet and Arrow files. */
+import Type, { type TSchema } from 'typebox'
+import type { FieldTable } from '../../protocol/schema/field.ts'
 import { writeArrowGroups } from './arrow-file.ts'
 import type { Row } from './parquet-columns.ts'
 import { writeParquetGroups } from './parquet-file.ts'
 import type { Shape } from './shape.ts'
 
-export const INTEGER: Shape = { kind: 'integer' }
-export const NUMBER: Shape = { kind: 'number' }
-export const TEXT: Shape = { kind: 'text' }
-export const BOOLEAN: Shape = { kind: 'boolean' }
-export const listOf = (of: Shape): Shape => ({ kind: 'list', of })
-export const struct = (fields: Record<string, Shape>): Shape => ({
-  kind: 'struct',
-  fields: new Map(Object.entries(fields)),
-})
+const TEXT: Shape = { kind: 'text' }
 
-export const TOKEN_COLUMNS = {
-  prompt_ids: listOf(INTEGER),
-  response_ids: listOf(INTEGER),
-  response_mask: listOf(INTEGER),
-  response_logprobs: listOf(NUMBER),
+/** Returns the columns of a record. */
+export function toColumns(fields: FieldTable): Record<string, Shape> {
+  const stored = Object.entries(fields).filter(([, { column }]) => column !== 'none')
+  return Object.fromEntries(
+    stored.map(([name, { type, column }]) => [name, column === 'json' ? TEXT : toShape(type)]),
+  )
 }
 
-const perToken = (of: Shape): Shape => listOf(listOf(of))
+/** Returns the shape of a column of this type. Every column can be null. */
+function toShape(type: TSchema): Shape {
+  if (Type.IsUnion(type)) return toShape(type.anyOf.find((member) => !Type.IsNull(member))!)
+  if (Type.IsInteger(type) || (Type.IsEnum(type) && typeof type.enum[0] === 'number'))
+    return { kind: 'integer' }
+  if (Type.IsNumber(type)) return { kind: 'number' }
+  if (Type.IsBoolean(type)) return { kind: 'boolean' }
+  if (Type.IsArray(type)) return listOf(toShape(type.items))
+  if (Type.IsObject(type))
+    return struct(Object.entries(type.properties).map(([name, of]) => [name, toShape(of)]))
+  // A record's names differ between rows, so that it is JSON text.
+  return TEXT
+}
 
-/** The columns of token data. */
-export const DETAIL_COLUMNS = {
-  sampling_mask: perToken(INTEGER),
-  sampling_mask_logprobs: perToken(NUMBER),
-  sampling_logprobs: listOf(NUMBER),
-  top_logprob_ids: perToken(INTEGER),
-  top_logprobs: perToken(NUMBER),
-  prompt_logprob_ids: perToken(INTEGER),
-  prompt_logprobs: perToken(NUMBER),
-  // The bytes are base64, as in JSON: the input lines have no binary values.
-  routed_experts: struct({ dtype: TEXT, shape: listOf(INTEGER), known: perToken(INTEGER), data: TEXT }),
-  weight_versions: listOf(struct({ version: TEXT, start: INTEGER, end: INTEGER })),
-} satisfies Record<string, Shape>
+export const listOf = (of: Shape): Shape => ({ kind: 'list', of })
+export const struct = (fields: Iterable<readonly [string, Shape]>): Shape => ({
+  kind: 'struct',
+  fields: new Map(fields),
+})
 
 /** Returns whether a file's name selects a columnar format. */
 export function isColumns(path: string): boolean {

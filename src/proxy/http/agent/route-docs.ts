@@ -3,7 +3,7 @@
  * unchanged, and write errors and responses in their own format.
  */
 import Type, { type TSchema } from 'typebox'
-import { nullable } from '../schemas/described.ts'
+import { nullable } from '../../../protocol/schema/field.ts'
 
 const anything = () => Type.Record(Type.String(), Type.Unknown())
 const usage = () => Type.Optional(anything())

@@ -1,11 +1,12 @@
 /** Admin routes of scheduling and weights: pause requests while weights change, and announce the weight version. */
 import type { FastifyPluginCallback } from 'fastify'
 import Type, { type Static } from 'typebox'
+import { nullable } from '../../../protocol/schema/field.ts'
 import type { InFlightTurn } from '../../session/state/live-turn.ts'
 import type { Sessions } from '../../session/state/sessions.ts'
 import type { WeightAnnouncement } from '../../session/turn/weight-announcement.ts'
 import type { OtherNodes } from '../nodes/other-nodes.ts'
-import { described, Nothing, nullable, STRICT } from '../schemas/described.ts'
+import { described, Nothing, STRICT } from '../schemas/described.ts'
 import { typedApp } from '../schemas/typed-app.ts'
 import { readAnyBodyAsJson } from '../transport/json-body.ts'
 import type { Controls } from './controls.ts'

@@ -1,14 +1,12 @@
 /** Parts that the schemas of trainers' and operators' routes share. */
 import Type, { type TSchema } from 'typebox'
+import { nullable } from '../../../protocol/schema/field.ts'
 
 /** For a request object: a field that it does not define is rejected. */
 export const STRICT = { additionalProperties: false }
 
 /** A body, or a query, without fields. */
 export const Nothing = Type.Object({}, STRICT)
-
-/** Returns the schema of a response field that may be null. */
-export const nullable = <T extends TSchema>(schema: T) => Type.Union([schema, Type.Null()])
 
 export const ErrorReply = Type.Object({
   detail: Type.String(),

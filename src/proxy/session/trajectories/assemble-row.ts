@@ -1,10 +1,11 @@
 /** Assembles one row of a chain of turns: the turns that it trains, the spans of their tokens, and the truncation. */
 import { isCutByEngine } from '../../../protocol/canonical/finish-reason.ts'
+import type { RowImage, RowJson, RowTurn } from '../../../protocol/schema/row.ts'
 import type { SessionMarks } from '../../store/port/marks.ts'
 import type { Reward } from '../../store/port/turn-store.ts'
 import type { AgentRole } from '../roles/agent-role.ts'
 import type { RowLayout } from './row-details.ts'
-import { beginOutside, endOutside, imagesWithin, type RowImage } from './row-images.ts'
+import { beginOutside, endOutside, imagesWithin } from './row-images.ts'
 import type { TurnNode } from './turn-tree.ts'
 
 export interface TrajectoryOptions {
@@ -21,64 +22,29 @@ export interface TrajectoryOptions {
 }
 
 /** The span of a turn's completion in `response_ids`. */
-export interface TurnSpan {
-  turn_id: string
-  index: number
-  line: AgentRole
-  /** The model that the session's policies assign to the turn; null: none. */
-  policy: string | null
-  /** Offsets; equal if truncation removed the complete turn. */
-  start: number
-  end: number
-  /** Whether the mask is 1 in the span; if not, another row trains the turn. */
-  trained: boolean
-  /** The turn's own reward, repeated in each row that contains the turn; null: none. */
-  reward: number | null
-  /** Labels that people assigned. */
-  labels: readonly string[]
-  finish_reason: string | null
-  weight_version_start: string | null
-  weight_version_end: string | null
+export type TurnSpan = Readonly<Omit<RowTurn, 'line' | 'labels' | 'sampling'>> & {
+  readonly line: AgentRole
+  readonly labels: readonly string[]
 }
 
-/** One row, with its wire field names. */
-export interface Trajectory {
+/** A row as the trajectories API returns it, with typed arrays, and without what the API adds. */
+export interface Trajectory
+  extends Readonly<Omit<RowJson, 'finished' | 'line' | 'turns' | 'labels' | keyof RowArrays>>,
+    RowArrays {
   /** The role of the last turn; if that is a compaction, the role of the turns before it. */
-  line: AgentRole
-  /** The policy of all turns; null if they have none, or several. */
-  policy: string | null
-  prompt_ids: Int32Array
-  response_ids: Int32Array
-  /** 1 for sampled tokens that this row trains, 0 elsewhere. As long as `response_ids`. */
-  response_mask: Uint8Array
-  /** 0.0 where the mask is 0. As long as `response_ids`. */
-  response_logprobs: Float64Array
-  turns: TurnSpan[]
-  num_turns: number
-  /** The finish reason of the last turn. */
-  finish_reason: string | null
-  /**
-   * Lowest and highest version of the turns that the row keeps tokens of; null if one of them has none. See {@link
-   * versionRange}.
-   */
-  weight_version_min: string | null
-  weight_version_max: string | null
-  /** Number of turns that the row keeps tokens of and whose version at the start or the end is unknown. */
-  unversioned_turns: number
-  /** The reward of the row's agent role if it has its own, else that of the session. */
-  reward: number | null
-  reward_components: Record<string, number>
-  /** Labels of the session. */
-  labels: readonly string[]
-  /** False: the engine did not report exact ids, and the row contains none. */
-  exact: boolean
-  inexact_reason: string | null
-  /** `responseLength`, or the engine, truncated the response. */
-  truncated: boolean
-  /** `promptLength` truncated the prompt. */
-  prompt_truncated: boolean
-  /** Images whose tokens are in prompt and response, in order; none is truncated. Absent: there are none. */
-  images?: RowImage[]
+  readonly line: AgentRole
+  readonly turns: readonly TurnSpan[]
+  readonly labels: readonly string[]
+  /** Images whose tokens are in prompt and response. Absent: there are none. */
+  readonly images?: readonly RowImage[]
+}
+
+/** The lists of tokens of a row. */
+interface RowArrays {
+  readonly prompt_ids: Int32Array
+  readonly response_ids: Int32Array
+  readonly response_mask: Uint8Array
+  readonly response_logprobs: Float64Array
 }
 
 /** A row before its tokens are assembled. */

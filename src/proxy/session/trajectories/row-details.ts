@@ -14,7 +14,7 @@ import type {
 import { getRowSize } from '../../../protocol/token-data/token-data.ts'
 
 /** A turn that the row contains tokens of, or continues. */
-interface RowTurn {
+interface LayoutTurn {
   readonly turnId: string
   readonly promptLength: number
   readonly completionLength: number
@@ -27,7 +27,7 @@ interface RowTurn {
 
 export interface RowLayout {
   /** Turns in index order, from the first turn of the sequence; includes those before a row of one turn. */
-  readonly turns: readonly RowTurn[]
+  readonly turns: readonly LayoutTurn[]
   /** Offset of the row's first token from the start of the first turn's prompt. */
   readonly first: number
   /** Offset of the first token of its response, from the same start. */

@@ -1,19 +1,6 @@
 /** The recorded images of a session's prompts. Each is recorded with the first turn whose prompt contains it. */
+import type { RowImage } from '../../../protocol/schema/row.ts'
 import type { TurnStep } from '../../store/port/turn-store.ts'
-
-/** An image with its wire field names. */
-export interface RowImage {
-  /** Digest of the image's bytes, in hexadecimal. */
-  sha256: string
-  media_type: string
-  /** Width in pixels. */
-  width: number
-  height: number
-  /** Position of its first token; in a row, counted over prompt and response. */
-  at: number
-  /** Number of tokens that represent the image. */
-  tokens: number
-}
 
 interface ImageAnnotations {
   from?: string

@@ -2,6 +2,7 @@
  * Builds training-ready rows from a session's turns: one row per leaf of the tree of turns, token for token as sampled,
  * and each sampled token is trained in only one row.
  */
+import type { RowImage } from '../../../protocol/schema/row.ts'
 import { noMarks, type SessionMarks } from '../../store/port/marks.ts'
 import type { Reward, TurnRecord } from '../../store/port/turn-store.ts'
 import { getReplacedEnd } from '../matching/recorded-parent.ts'
@@ -20,7 +21,7 @@ import {
 import { Compactions } from './compactions.ts'
 import { type AttemptTurn, findRepeatedByLast, Retries } from './retries.ts'
 import type { RowLayout } from './row-details.ts'
-import { type RowImage, SessionImages } from './row-images.ts'
+import { SessionImages } from './row-images.ts'
 import { type TrainableTurn, type TurnNode, TurnTree } from './turn-tree.ts'
 
 export type { Trajectory, TrajectoryOptions, TurnSpan } from './assemble-row.ts'

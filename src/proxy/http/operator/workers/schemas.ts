@@ -1,6 +1,7 @@
 /** Schemas of the routes for engines and workers; names are the wire's, which rLLM's gateway client reads. */
 import Type from 'typebox'
-import { nullable, STRICT } from '../../schemas/described.ts'
+import { nullable } from '../../../../protocol/schema/field.ts'
+import { STRICT } from '../../schemas/described.ts'
 
 export const NewEngineBody = Type.Object(
   {

@@ -1,7 +1,8 @@
 /** Schemas of consumers of completed sessions; see `../sessions/schemas.ts`. */
 import Type from 'typebox'
+import { nullable } from '../../../../protocol/schema/field.ts'
 import { DEFAULT_GROUP_TIMEOUT_MS } from '../../../store/port/consumers.ts'
-import { nullable, STRICT } from '../../schemas/described.ts'
+import { STRICT } from '../../schemas/described.ts'
 import { Trajectories, TrajectoriesQuery } from '../sessions/schemas.ts'
 
 /** One week. */

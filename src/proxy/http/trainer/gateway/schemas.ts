@@ -1,6 +1,7 @@
 /** Schemas of the second model-gateway contract; names are those of `rllm_model_gateway/v2/types.py`. */
 import Type from 'typebox'
-import { nullable, STRICT } from '../../schemas/described.ts'
+import { nullable } from '../../../../protocol/schema/field.ts'
+import { STRICT } from '../../schemas/described.ts'
 
 const fields = () => Type.Record(Type.String(), Type.Unknown())
 const ids = () => Type.Array(Type.Integer())

@@ -1,10 +1,11 @@
 /** Schemas of the read-only routes; see `sessions/schemas.ts`. */
 import Type from 'typebox'
+import { nullable, toProperties } from '../../../../protocol/schema/field.ts'
+import { rowDetailFields } from '../../../../protocol/schema/row-details.ts'
 import { NEW_ROW_REASONS } from '../../../session/trajectories/new-rows.ts'
 import { EXCLUSIONS } from '../../../session/trajectories/trajectories.ts'
 import { MIN_SEARCHED_CHARS } from '../../../store/port/turn-search.ts'
-import { nullable, STRICT } from '../../schemas/described.ts'
-import { detailFields } from '../sessions/detail-schemas.ts'
+import { STRICT } from '../../schemas/described.ts'
 import { turnMarkFields } from '../sessions/mark-schemas.ts'
 import {
   Session,
@@ -153,7 +154,7 @@ export const TokenForest = Type.Object({
       session_id: Type.Optional(
         Type.String({ description: 'Only for sampled tokens, like all fields below' }),
       ),
-      ...Type.Partial(Type.Object({ ...turnFields, ...detailFields })).properties,
+      ...Type.Partial(Type.Object({ ...turnFields, ...toProperties(rowDetailFields) })).properties,
       logprobs: Type.Optional(
         Type.Array(Type.Number(), { description: 'One per id; 0.0 if no row trains the tokens' }),
       ),

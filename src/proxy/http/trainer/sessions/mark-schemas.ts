@@ -1,6 +1,7 @@
 /** Schemas of the labels and notes that people set; see `schemas.ts`. */
 import Type from 'typebox'
-import { nullable, STRICT } from '../../schemas/described.ts'
+import { nullable } from '../../../../protocol/schema/field.ts'
+import { STRICT } from '../../schemas/described.ts'
 
 const labels = (description: string) => Type.Array(Type.String(), { description })
 const note = () => nullable(Type.String({ description: 'A note by people; null: none' }))
@@ -15,9 +16,6 @@ export const sessionMarkFields = {
     description: 'The `labels` and `note` of turns that have any, by `index`',
   }),
 }
-
-/** The labels of a row, which has no notes. */
-export const rowLabels = () => labels('Labels by people')
 
 const change = {
   labels: Type.Optional(

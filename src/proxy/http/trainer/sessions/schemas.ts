@@ -3,11 +3,13 @@
  * document. Names are the wire's. An unknown field or parameter is rejected: a typo must not be silent.
  */
 import Type from 'typebox'
+import { nullable, toProperties } from '../../../../protocol/schema/field.ts'
+import { optionalRowFields, rowFields } from '../../../../protocol/schema/row.ts'
 import { MAX_SESSION_ID_BYTES } from '../../../session/state/session-id.ts'
 import { EXCLUSIONS } from '../../../session/trajectories/trajectories.ts'
-import { nullable, STRICT } from '../../schemas/described.ts'
-import { detailFields, detailsParameter, Sampling } from './detail-schemas.ts'
-import { rowLabels, sessionMarkFields, turnMarkFields } from './mark-schemas.ts'
+import { STRICT } from '../../schemas/described.ts'
+import { detailsParameter } from './detail-schemas.ts'
+import { sessionMarkFields, turnMarkFields } from './mark-schemas.ts'
 
 const withDescription = (description?: string) => (description === undefined ? {} : { description })
 const nullableText = (description?: string) => nullable(Type.String(withDescription(description)))
@@ -326,72 +328,7 @@ const sessionOfTurns = {
 export const SessionWithTurns = Type.Object({ ...sessionOfTurns, turns: Type.Array(Turn) })
 export const ShownSessionWithTurns = Type.Object({ ...sessionOfTurns, turns: Type.Array(ShownTurn) })
 
-const RowImage = Type.Object({
-  sha256: Type.String(),
-  media_type: Type.String(),
-  width: Type.Integer(),
-  height: Type.Integer(),
-  at: Type.Integer({ description: 'The index of its first token in prompt and response' }),
-  tokens: Type.Integer(),
-})
-
-const VERSION_RANGE =
-  'The lowest, or highest, version of the turns whose tokens the row contains, compared as numbers if all are numbers, else the first, or last; null if one is ' +
-  'unknown: the row may contain tokens of any age'
-
-export const TrajectoryRow = Type.Object({
-  line: line(),
-  policy: nullableText('The policy of all its turns; null: none, or several; see docs/lines.md'),
-  finished: Type.Boolean({
-    description: 'Whether the session was completed; false: aborted, or still active',
-  }),
-  prompt_ids: ids('The prompt of its first turn'),
-  response_ids: ids('Completions, and the tokens between them'),
-  response_mask: Type.Array(Type.Enum([0, 1]), { description: '1 on sampled tokens that this row trains' }),
-  response_logprobs: Type.Array(Type.Number(), { description: '0.0 where the mask is 0' }),
-  turns: Type.Array(
-    Type.Object({
-      turn_id: Type.String(),
-      index: Type.Integer(),
-      line: line(),
-      policy: nullableText(),
-      start: Type.Integer(),
-      end: Type.Integer(),
-      trained: Type.Boolean(),
-      reward: nullable(Type.Number()),
-      labels: rowLabels(),
-      finish_reason: nullableText(),
-      weight_version_start: nullableText(),
-      weight_version_end: nullableText(),
-      sampling: Type.Optional(Sampling),
-    }),
-    {
-      description:
-        'In order; `start` and `end`: the span of its completion in `response_ids`, `trained`: whether the mask is 1 there, `reward`: its own, if it has one',
-    },
-  ),
-  num_turns: Type.Integer(),
-  finish_reason: nullableText('The finish reason of its last turn'),
-  weight_version_min: nullableText(VERSION_RANGE),
-  weight_version_max: nullableText(VERSION_RANGE),
-  unversioned_turns: Type.Integer({
-    description: 'The number of turns with an unknown version at the start or the end',
-  }),
-  reward: nullable(Type.Number({ description: 'The reward of its agent role, or of the session' })),
-  reward_components: numbers(),
-  labels: rowLabels(),
-  exact: Type.Boolean({ description: 'False: the row is one turn without exact ids, with empty lists' }),
-  inexact_reason: nullableText(),
-  truncated: Type.Boolean({ description: 'Whether `response_length` or the engine truncated it' }),
-  prompt_truncated: Type.Boolean({ description: 'Whether `prompt_length` truncated it' }),
-  images: Type.Optional(
-    Type.Array(RowImage, {
-      description:
-        'Images of token mode in the row: `sha256`, `media_type`, `width`, `height`, `at` (first token), `tokens`',
-    }),
-  ),
-  ...detailFields,
-})
+export const TrajectoryRow = Type.Object(toProperties({ ...rowFields, ...optionalRowFields }))
 
 export const Trajectories = Type.Object({
   ...sessionFields,

@@ -1,7 +1,10 @@
 /** Schemas of traces; names and types are those of `TraceRecord` in rLLM's model gateway. */
 import Type from 'typebox'
-import { nullable, STRICT } from '../../schemas/described.ts'
-import { detailFields, detailsParameter, Sampling } from '../sessions/detail-schemas.ts'
+import { nullable, pickFields, toProperties } from '../../../../protocol/schema/field.ts'
+import { rowTurnFields } from '../../../../protocol/schema/row.ts'
+import { rowDetailFields } from '../../../../protocol/schema/row-details.ts'
+import { STRICT } from '../../schemas/described.ts'
+import { detailsParameter } from '../sessions/detail-schemas.ts'
 import { turnMarkFields } from '../sessions/mark-schemas.ts'
 
 const fields = () => Type.Record(Type.String(), Type.Unknown())
@@ -59,8 +62,7 @@ const answer = {
   response_message: fields(),
   completion_token_ids: Type.Array(Type.Integer(), { description: 'Empty unless all ids are exact' }),
   logprobs: Type.Array(Type.Number(), { description: 'One per id in `completion_token_ids`' }),
-  ...detailFields,
-  sampling: Type.Optional(Sampling),
+  ...toProperties({ ...rowDetailFields, ...pickFields(rowTurnFields, ['sampling']) }),
 }
 
 export const Trace = Type.Object({

@@ -1,4 +1,5 @@
 import t from 'tap'
+import type { RowImage } from '../../../../../src/protocol/schema/row.ts'
 import {
   assemble,
   assignTraining,
@@ -6,7 +7,6 @@ import {
   type Plan,
   type TrajectoryOptions,
 } from '../../../../../src/proxy/session/trajectories/assemble-row.ts'
-import type { RowImage } from '../../../../../src/proxy/session/trajectories/row-images.ts'
 import {
   type TrainableTurn,
   type TurnNode,

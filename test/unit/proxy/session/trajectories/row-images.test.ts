@@ -1,10 +1,10 @@
 import fc from 'fast-check'
 import t from 'tap'
+import type { RowImage } from '../../../../../src/protocol/schema/row.ts'
 import {
   beginOutside,
   endOutside,
   imagesWithin,
-  type RowImage,
   SessionImages,
 } from '../../../../../src/proxy/session/trajectories/row-images.ts'
 
