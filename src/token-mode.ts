@@ -47,9 +47,10 @@ export async function openModel(
 /** Returns the model's options. @returns undefined in chat mode */
 function getModelOptions(config: ServeConfig): TokenModelOptions | undefined {
   const { tokenizer, toolParser: parser, promptFormat, contextLength, tokenizerBackend } = config
+  const { promptEncoder, trustModelCode } = config
   if (tokenizer === undefined) return undefined
   const source = tokenizer === 'embedded' ? embeddedModelFolder() : tokenizer
-  return { source, parser, promptFormat, contextLength, tokenizerBackend }
+  return { source, parser, promptFormat, contextLength, tokenizerBackend, promptEncoder, trustModelCode }
 }
 
 /** Returns what an engine reports that has the model's tokenizer and template. @param name `--tokenizer` */
@@ -112,7 +113,7 @@ export async function findServedLength(
 
 /** Returns, and logs, the format of prompts and the parser of completions, as `/health` has them. */
 export function reportMarkup(model: TokenModel, logger: Logger) {
-  const { parserChoice, promptFormat, efforts, contextLength } = model
+  const { parserChoice, promptFormat, promptEncoder, efforts, contextLength } = model
   const { family, chosenBy, evidence, warning } = parserChoice
   const markup = {
     tool_parser: {
@@ -126,6 +127,8 @@ export function reportMarkup(model: TokenModel, logger: Logger) {
       name: promptFormat.name,
       chosen_by: promptFormat.chosenBy,
       evidence: promptFormat.evidence,
+      /** The code that runs, if the model has its own; its SHA-256 is also recorded with each turn. */
+      encoder: promptEncoder,
     },
     /** undefined: the template rejects a plain chat, so its efforts are unknown. */
     reasoning_efforts: efforts && {

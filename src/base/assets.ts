@@ -8,12 +8,27 @@ import { createRequire, getCompileCacheDir } from 'node:module'
 import { basename, dirname, join } from 'node:path'
 import { getAsset, getAssetKeys, getRawAsset } from 'node:sea'
 import { fileURLToPath } from 'node:url'
+import { compileFunction } from 'node:vm'
 import { Worker, type WorkerOptions } from 'node:worker_threads'
 import { ProxyError } from './errors.ts'
 import { type PackedFile, unpack } from './unpack.ts'
 
 /** The prefix that stands for the root of the checkout; the key of the asset follows. */
 export const INSIDE = 'llm-proxy:///'
+
+/** The command of the standalone executable that runs a file of code by its key, in a process of its own. */
+export const CONFINED_COMMAND = 'run-confined-code'
+
+/** Runs a file of code of the standalone executable in this process. @param key see {@link getInsideKey} */
+export function runInside(key: string): void {
+  const code = compileFunction(getAsset(key, 'utf8'), ['require'], { filename: key })
+  code(createRequire(process.execPath))
+}
+
+/** Returns the key of a file of code in the standalone executable. */
+export function getInsideKey(code: URL): string {
+  return getAssetKey(code)
+}
 
 /** Starts a thread that runs a file of code. */
 export function startThread(code: URL, options: WorkerOptions): Worker {

@@ -1,4 +1,7 @@
 /** The entry point of the executable; the counterpart of `bin/llm-proxy`. */
+import { CONFINED_COMMAND, runInside } from '../../src/base/assets.ts'
 import { run } from '../../src/cli/run.ts'
 
-void run(process.argv.slice(2))
+const [command, key] = process.argv.slice(2)
+if (command === CONFINED_COMMAND && process.send !== undefined) runInside(key!)
+else void run(process.argv.slice(2))

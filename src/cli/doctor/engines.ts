@@ -88,16 +88,22 @@ async function findWarnings(proxyUrl: string, served = Number.POSITIVE_INFINITY)
   const health = (await (await fetch(`${proxyUrl}/health`)).json()) as {
     engines?: { warning?: string }[]
     tool_parser?: { warning?: string }
+    prompt_format?: { encoder?: { file: string; sha256: string } }
     reasoning_efforts?: EffortFacts
     context_length?: number
   }
+  const encoder = health.prompt_format?.encoder
   const less = (health.engines ?? []).flatMap(({ warning: text }) => text ?? [])
   const found = less.map((text) => warning('engine', text, 'see docs/engines.md'))
   const unread = health.tool_parser?.warning
   if (unread !== undefined)
     found.push(warning('tool calls', unread, 'see docs/token-mode.md for the formats'))
-  if (health.reasoning_efforts !== undefined)
-    found.push(ok('reasoning efforts', describeEfforts(health.reasoning_efforts)))
+  if (encoder !== undefined)
+    found.push(ok('prompt encoder', `${encoder.file} writes the prompts, SHA-256 ${encoder.sha256}`))
+  if (health.reasoning_efforts !== undefined) {
+    const source = encoder === undefined ? 'the chat template' : 'the prompt encoder'
+    found.push(ok('reasoning efforts', describeEfforts(source, health.reasoning_efforts)))
+  }
   if (health.context_length === undefined || served >= health.context_length) return found
   const seen = `the engine serves ${served} tokens, and the model has ${health.context_length}`
   return [...found, warning('context', seen, `give --context-length ${served}, or the engine more`)]
@@ -108,15 +114,15 @@ interface EffortFacts {
   read: boolean
 }
 
-function describeEfforts({ accepted, read }: EffortFacts): string {
-  if (!read) return 'the chat template ignores reasoning_effort'
-  if (accepted.length === REASONING_EFFORTS.length) return 'the chat template accepts every reasoning_effort'
+function describeEfforts(source: string, { accepted, read }: EffortFacts): string {
+  if (!read) return `${source} ignores reasoning_effort`
+  if (accepted.length === REASONING_EFFORTS.length) return `${source} accepts every reasoning_effort`
   const nearest = EFFORT_LEVELS.filter((level) => !accepted.includes(level)).flatMap((level) => {
     const sent = nearestLevel(level, (other) => accepted.includes(other))
     return sent === undefined ? [] : [`${level} becomes ${sent}`]
   })
   const list = accepted.join(', ') || 'none of the known efforts'
-  return `the chat template accepts ${[list, ...nearest].join('; ')}`
+  return `${source} accepts ${[list, ...nearest].join('; ')}`
 }
 
 interface ModelList {

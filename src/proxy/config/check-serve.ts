@@ -24,13 +24,18 @@ export function checkServeConfig(config: ServeConfig): void {
     config.tokenizer === undefined &&
     (config.toolParser !== 'auto' ||
       config.promptFormat !== 'auto' ||
+      config.promptEncoder !== undefined ||
+      config.trustModelCode !== undefined ||
       config.tokenizerBackend !== 'auto' ||
       config.contextLength !== undefined)
   ) {
     reject(
-      'tool-parser, prompt-format, tokenizer-backend and context-length are for token mode: give tokenizer as well, or ' +
-        'leave them out',
+      'tool-parser, prompt-format, prompt-encoder, trust-model-code, tokenizer-backend and context-length are for ' +
+        'token mode: give tokenizer as well, or leave them out',
     )
+  }
+  if (config.promptEncoder !== undefined && config.promptFormat !== 'auto') {
+    reject('prompt-format and prompt-encoder both say what writes prompts: leave out one of them')
   }
   if ((config.tlsCert === undefined) !== (config.tlsKey === undefined)) {
     reject('--tls-cert and --tls-key must be given together')

@@ -62,6 +62,22 @@ export const tokenMode = grouped('Token mode', {
     default: 'auto',
     help: "Format of prompts: template, the model's; harmony, OpenAI's rules; auto, harmony only for gpt-oss",
   },
+  promptEncoder: {
+    flag: 'prompt-encoder',
+    hidden: true,
+    type: 'text',
+    help:
+      "Prompt encoder, by its path in the model's folder (encoding/encoding_dsv4.py); default: the only one, if " +
+      'the model has no chat template',
+  },
+  trustModelCode: {
+    flag: 'trust-model-code',
+    hidden: true,
+    type: 'text',
+    help:
+      "Allows the model's prompt encoder to run, in a confined process: the SHA-256 of its code, or the path of a " +
+      'file with that code',
+  },
   tokenizerBackend: {
     flag: 'tokenizer-backend',
     hidden: true,

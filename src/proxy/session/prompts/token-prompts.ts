@@ -81,6 +81,7 @@ export class TokenPrompts implements Prompts {
     const annotations = {
       ...createEchoAnnotation(prompt.match, request.lastMessage, unknownIds),
       ...(change && { reasoning_effort: change }),
+      ...(this.#model.promptEncoder && { prompt_encoder: this.#model.promptEncoder }),
       ...(specialTokens.length > 0 && { special_tokens_in_text: specialTokens }),
     }
     return this.#createPrompt(

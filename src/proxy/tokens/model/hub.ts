@@ -4,7 +4,7 @@
  * their downloads.
  */
 import { randomUUID } from 'node:crypto'
-import { createWriteStream, existsSync } from 'node:fs'
+import { createWriteStream, existsSync, readFileSync } from 'node:fs'
 import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
 import { homedir } from 'node:os'
 import { dirname, join } from 'node:path'
@@ -12,6 +12,7 @@ import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import type { ReadableStream } from 'node:stream/web'
 import { ProxyError } from '../../../base/errors.ts'
+import { findPromptEncoders, isPromptEncoder } from './model-code.ts'
 
 /** The environment variables of huggingface_hub that are supported here. */
 export interface HubEnvironment {
@@ -60,7 +61,9 @@ export async function fetchModelDirectory(
   const cached = await cachedSnapshot(repository)
   const unlisted = cached === undefined ? [] : unlistedFiles(repository, cached)
   const directory = cached && join(repository, 'snapshots', cached)
-  if (directory !== undefined && unlisted.length === 0) return { directory, unlisted }
+  if (directory !== undefined && unlisted.length === 0 && hasPromptSource(directory)) {
+    return { directory, unlisted }
+  }
   if (/^(1|true|yes|on)$/i.test(environment.HF_HUB_OFFLINE ?? '')) {
     if (directory !== undefined) return { directory, unlisted }
     throw new ProxyError('config_invalid', `${modelId} is not in ${repository}, and HF_HUB_OFFLINE is set`)
@@ -107,6 +110,18 @@ function unlistedFiles(repository: string, commit: string): string[] {
   return WANTED_FILES.filter((file) => !isListed(file))
 }
 
+/** Returns whether a template or an encoder is there. Other tools' downloads may lack the encoder. */
+function hasPromptSource(directory: string): boolean {
+  const isThere = (file: string) => existsSync(join(directory, file))
+  return (
+    isThere('chat_template.jinja') ||
+    isThere('chat_template.json') ||
+    findPromptEncoders(directory).length > 0 ||
+    (isThere('tokenizer_config.json') &&
+      readFileSync(join(directory, 'tokenizer_config.json'), 'utf8').includes('"chat_template"'))
+  )
+}
+
 /** The fields of the hub's revision description that are used here. */
 interface Revision {
   sha: string
@@ -139,7 +154,11 @@ class Download {
       throw new ProxyError('config_invalid', `${this.#modelId} has no tokenizer.json on ${this.#endpoint}`)
     }
     await mkdir(directory, { recursive: true })
-    for (const file of cached === undefined ? WANTED_FILES : unlistedFiles(this.#repository, cached)) {
+    const encoders = [...available].filter(
+      (file) => isPromptEncoder(file) && !existsSync(join(directory, file)),
+    )
+    const wanted = cached === undefined ? WANTED_FILES : unlistedFiles(this.#repository, cached)
+    for (const file of [...wanted, ...encoders]) {
       if (available.has(file)) await this.#downloadFile(revision.sha, file, join(directory, file))
       else await this.#noteAbsent(revision.sha, file)
     }
@@ -169,6 +188,7 @@ class Download {
 
   async #downloadFile(commit: string, file: string, path: string): Promise<void> {
     const response = await this.#get(`${this.#modelId}/resolve/${commit}/${file}`)
+    await mkdir(dirname(path), { recursive: true })
     await replaceFile(path, async (partial) => {
       await pipeline(Readable.fromWeb(response.body as ReadableStream), createWriteStream(partial))
     })

@@ -8,10 +8,11 @@ import type { ParserFamily } from '../parsers/output-parser.ts'
 import { PromptRenderer } from '../prompt/prompt-renderer.ts'
 import { PromptThread } from '../prompt/prompt-service.ts'
 import { ResponseReader } from '../responses/response-reader.ts'
-import { type ChatTemplateFiles, readChatTemplate } from '../templates/chat-template.ts'
+import { type ChatTemplateFiles, encoderFiles, readChatTemplate } from '../templates/chat-template.ts'
 import { probeEfforts, type TemplateEfforts } from '../templates/probe-efforts.ts'
 import {
   choosePromptFormat,
+  ENCODER_VARIABLES,
   HARMONY_VARIABLES,
   type PromptFormat,
   type PromptFormatChoice,
@@ -29,6 +30,7 @@ import {
 } from '../tokenizer/tokenizer.ts'
 import { readTokenizerFilesWithoutModel, type TokenizerFiles } from '../tokenizer/tokenizer-files.ts'
 import { loadModelFiles, type ModelFiles } from './load-model-files.ts'
+import { type ModelCode, type ModelCodeOptions, readModelCode } from './model-code.ts'
 
 export interface TokenModel {
   readonly tokenizer: Tokenizer
@@ -49,6 +51,8 @@ export interface TokenModel {
   readonly efforts?: TemplateEfforts | undefined
   /** The format in which prompts are written. */
   readonly promptFormat: PromptFormatChoice
+  /** The code of the model's authors that writes the prompts; undefined: none is run. */
+  readonly promptEncoder?: Pick<ModelCode, 'file' | 'sha256'> | undefined
   /** Ids that end a completion unless the request sets `ignore_eos`. */
   readonly eosTokenIds: readonly number[]
   /** The maximum number of tokens of prompt and completion together; undefined: unknown. */
@@ -71,13 +75,13 @@ export interface TokenModel {
   close(): Promise<void>
 }
 
-export interface TokenModelOptions {
+export interface TokenModelOptions extends ModelCodeOptions {
   /** A directory, a `tokenizer.json`, or a model id of the Hugging Face hub. */
   source: string
   /** The name of a parser family, or `auto`: the family whose format the template teaches. */
   parser: string
   /** The prompt format. Default: `auto`, harmony's rules for gpt-oss and the chat template for all other models. */
-  promptFormat?: PromptFormat | 'auto'
+  promptFormat?: Exclude<PromptFormat, 'encoder'> | 'auto'
   /** The context length, which overrides that of the model's files. */
   contextLength?: number | undefined
   /** The tokenizer backend. Default: `auto`, the fastest available one that returns the same ids. */
@@ -115,17 +119,22 @@ export async function startTokenModel(options: TokenModelOptions): Promise<Start
   const modelFiles = await loadModelFiles(options.source)
   const { directory, eosTokenIds: configured } = modelFiles
   const files = readTokenizerFilesWithoutModel(directory)
-  const template = readChatTemplate(directory, files.tokenizerConfig)
+  const chatTemplate = readChatTemplate(directory, files.tokenizerConfig)
+  const hasTemplate = chatTemplate !== undefined
+  const promptEncoder = readModelCode(directory, options.source, { ...options, hasTemplate })
+  const template = promptEncoder ? encoderFiles(promptEncoder.source) : chatTemplate
   if (template === undefined) {
     throw new ProxyError(
       'config_invalid',
-      `${options.source} has no chat template, which token mode renders prompts with`,
+      `${options.source} has no chat template and no prompt encoder, one of which token mode writes prompts with`,
     )
   }
   const { addedTokens, eosTokenId } = readAddedTokens(files)
   const eosTokenIds = [eosTokenId ?? [], configured].flat()
   const tokens = { ids: addedTokens, eosIds: new Set(eosTokenIds) }
-  const promptFormat = choosePromptFormat(options.promptFormat ?? 'auto', template.withTools)
+  const promptFormat: PromptFormatChoice = promptEncoder
+    ? { name: 'encoder', chosenBy: options.promptEncoder ? 'name' : 'files', evidence: [promptEncoder.file] }
+    : choosePromptFormat(options.promptFormat ?? 'auto', template.withTools)
   const prompts = new PromptThread({ template: { ...template, format: promptFormat.name }, tokens })
   const templateWorks = prompts.begin()
   templateWorks.catch(() => {})
@@ -137,6 +146,7 @@ export async function startTokenModel(options: TokenModelOptions): Promise<Start
     addedTokens,
     eosTokenIds,
     promptFormat,
+    promptEncoder,
   }
   const parsers = startParsers(options.parser, template.withTools, files)
   const close = async () => {
@@ -207,6 +217,7 @@ interface ModelDescription {
   addedTokens: ReadonlyMap<string, number>
   eosTokenIds: number[]
   promptFormat: PromptFormatChoice
+  promptEncoder: ModelCode | undefined
 }
 
 async function createTokenModel(
@@ -216,13 +227,13 @@ async function createTokenModel(
   prompts: PromptThread,
   { choice: parserChoice, responses }: ParserSetup,
 ): Promise<TokenModel> {
-  const { options, modelFiles, files, template, addedTokens, eosTokenIds, promptFormat } = read
+  const { options, modelFiles, files, addedTokens, eosTokenIds, promptFormat, promptEncoder } = read
   const added = files.tokenizerJson.added_tokens ?? []
   const encode = (text: string, promptChars: number) => encoder.encode(text, promptChars)
   const memory = new ContentCache(encode, added, { cutsAtSpaces: mayCutAtSpaces(files.tokenizerJson) })
   encoder.onFault?.(() => memory.clear())
   const renderer = new PromptRenderer(prompts, tokenizer, {
-    source: promptFormat.name === 'harmony' ? HARMONY_VARIABLES : template.withTools + template.plain,
+    source: getVariablesSource(read),
     eosTokenIds,
     encode: (text: string) => memory.encode(text),
   })
@@ -245,6 +256,7 @@ async function createTokenModel(
     responses,
     efforts,
     promptFormat,
+    promptEncoder: promptEncoder && { file: promptEncoder.file, sha256: promptEncoder.sha256 },
     eosTokenIds,
     get encodedBy() {
       return encoder.kind
@@ -277,6 +289,13 @@ async function openTokenizer(
   const tokenizer = tokenizerNamedBy(rust, files, directory)
   const encoder = fast && (await openFastEncoder(fast, rust, [...addedTokens.keys()]))
   return { tokenizer, encoder: encoder ?? rust }
+}
+
+/** Returns a text that mentions every variable which changes prompts. */
+function getVariablesSource({ promptFormat, template }: ModelDescription): string {
+  if (promptFormat.name === 'harmony') return HARMONY_VARIABLES
+  const source = template.withTools + template.plain
+  return promptFormat.name === 'encoder' ? `${ENCODER_VARIABLES} ${source}` : source
 }
 
 const SHORT_CHAT: readonly ChatMessage[] = [{ role: 'user', content: 'Hello.' }]

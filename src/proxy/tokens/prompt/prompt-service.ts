@@ -2,12 +2,15 @@
  * The thread that renders prompts, seen from the event loop. Templates are third-party programs: one that exceeds its
  * time or memory limit fails the request for which it was rendered, and its thread is replaced.
  */
+import { startThread } from '../../../base/assets.ts'
 import { ProxyError } from '../../../base/errors.ts'
 import type { MessageOrJson, RenderOptions } from '../templates/chat-template.ts'
+import { startConfinedProcess } from '../templates/python/confined-process.ts'
 import { PythonThread, type PythonThreadLimits } from '../templates/python/python-thread.ts'
 import type { TemplateWords } from '../templates/template-words.ts'
+import type { EncoderProcessData } from './encoder-process.ts'
 import type { Beginnings, NewPartReply, NewPartRequest, PromptOptions } from './prompt-engine.ts'
-import type { PromptJob, PromptReply, PromptThreadData } from './prompt-thread.ts'
+import type { PromptJob, PromptReply, PromptThreadData } from './prompt-jobs.ts'
 
 /** The interface for rendering prompts, on any thread. */
 export type PromptService = Pick<PromptThread, 'words' | 'beginnings' | 'render' | 'newPart'>
@@ -19,18 +22,24 @@ const TIME_LIMIT_MS = 10_000
 const LONG_MESSAGES = 1_000
 
 const ENTRY_POINT = new URL('./prompt-thread.ts', import.meta.url)
+const CONFINED_ENTRY_POINT = new URL('./encoder-process.ts', import.meta.url)
 
 export class PromptThread {
   readonly #thread: PythonThread<PromptJob, PromptReply>
 
   constructor(data: PromptThreadData, limits: Partial<PythonThreadLimits> = {}) {
+    const isModelCode = data.template.format === 'encoder'
+    const source = isModelCode ? "the model's prompt encoder" : 'the chat template'
     this.#thread = new PythonThread({
-      entryPoint: ENTRY_POINT,
+      start: (workerData) =>
+        isModelCode
+          ? startConfinedProcess(CONFINED_ENTRY_POINT, workerData)
+          : startThread(ENTRY_POINT, { workerData, name: 'prompts' }),
       name: 'prompts',
-      data,
+      data: isModelCode ? toJsonData(data) : data,
       limits: { timeLimitMs: TIME_LIMIT_MS, ...limits },
-      task: 'renders chat templates',
-      refusal,
+      task: 'renders prompts',
+      refusal: (why) => refusal(source, why),
     })
   }
 
@@ -88,8 +97,10 @@ function asText<Options extends PromptOptions>(options: Options): Options {
   }
 }
 
-function refusal(why: string): ProxyError {
-  return new ProxyError('invalid_request', `the chat template cannot be rendered: ${why}`, {
-    param: 'messages',
-  })
+function toJsonData({ template, tokens }: PromptThreadData): EncoderProcessData {
+  return { template, tokens: { ids: [...tokens.ids], eosIds: [...tokens.eosIds] } }
+}
+
+function refusal(source: string, why: string): ProxyError {
+  return new ProxyError('invalid_request', `${source} cannot be rendered: ${why}`, { param: 'messages' })
 }

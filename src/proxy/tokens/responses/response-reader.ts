@@ -4,6 +4,7 @@
  * model's text may take any amount of time. A completion that exceeds the limit is returned as raw text from its first
  * character that was not yet returned; others that the thread was reading are read again on its replacement.
  */
+import { startThread } from '../../../base/assets.ts'
 import { ProxyError } from '../../../base/errors.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
 import { DeltaBuilder, type OutputDelta } from '../parsers/output-delta.ts'
@@ -30,7 +31,7 @@ export class ResponseReader {
   constructor(template: object, limits: Partial<PythonThreadLimits> = {}) {
     const data: ResponseThreadData = { template: JSON.stringify(template) }
     this.#thread = new PythonThread({
-      entryPoint: ENTRY_POINT,
+      start: (workerData) => startThread(ENTRY_POINT, { workerData, name: 'responses' }),
       name: 'responses',
       data,
       limits: { ...LIMITS, ...limits },

@@ -6,11 +6,14 @@ import { join } from 'node:path'
 import { ProxyError } from '../../../base/errors.ts'
 import type { ChatMessage, Tool } from '../../../protocol/canonical/messages.ts'
 import { readModelFile, readModelJson } from '../tokenizer/model-file.ts'
-import { specialTokenText } from '../tokenizer/tokenizer.ts'
-import type { SpecialTokenConfig, TokenizerConfig } from '../tokenizer/tokenizer-files.ts'
+import {
+  type SpecialTokenConfig,
+  specialTokenText,
+  type TokenizerConfig,
+} from '../tokenizer/tokenizer-files.ts'
 import type { PromptFormat } from './prompt-format.ts'
 import type { PythonTemplate, PythonTemplates } from './python/python-templates.ts'
-import { MemoryExhaustion } from './python/thread-jobs.ts'
+import { PythonDamage } from './python/thread-jobs.ts'
 import type { TemplateWords } from './template-words.ts'
 
 /** A message, or its original JSON, which keeps numbers and the order of keys. */
@@ -41,7 +44,7 @@ export interface ChatTemplateFiles {
   withTools: string
   /** Variables for the template: `bos_token`, `eos_token` … */
   specialTokens: Readonly<Record<string, string>>
-  /** The prompt format. Default: the template. */
+  /** The prompt format. Default: the template. `encoder`: both texts are the code of the model's prompt encoder. */
   format?: PromptFormat | undefined
 }
 
@@ -73,17 +76,25 @@ export function chatTemplateFiles(
   return { plain, withTools: named.get('tool_use') ?? plain, specialTokens }
 }
 
+/** Returns the code of a prompt encoder in the form of a template. */
+export function encoderFiles(source: string): ChatTemplateFiles {
+  return { plain: source, withTools: source, specialTokens: {}, format: 'encoder' }
+}
+
 export class ChatTemplate {
   readonly #plain: PythonTemplate
   readonly #withTools: PythonTemplate
+  /** The name of the source, for error messages. */
+  readonly #source: string
 
-  /** @throws ProxyError `config_invalid` if the template is not valid Jinja */
+  /** @throws ProxyError `config_invalid` if the template is not valid Jinja, or the encoder not valid Python */
   constructor(python: PythonTemplates, { plain, withTools, specialTokens, format }: ChatTemplateFiles) {
+    this.#source = format === 'encoder' ? "the model's prompt encoder" : 'the chat template'
     const open = (source: string) => {
       try {
-        return python.open(source, specialTokens)
+        return format === 'encoder' ? python.openEncoder(source) : python.open(source, specialTokens)
       } catch (error) {
-        const message = `the chat template is not valid: ${(error as Error).message}`
+        const message = `${this.#source} is not valid: ${(error as Error).message}`
         throw new ProxyError('config_invalid', message, { cause: error })
       }
     }
@@ -111,7 +122,7 @@ export class ChatTemplate {
   /**
    * Renders a prompt.
    * @throws ProxyError `invalid_request` with the template's own error message if it rejects these messages,
-   *   `unsupported` for content that is not text; {@link MemoryExhaustion}
+   *   `unsupported` for content that is not text; {@link PythonDamage}
    */
   render(messages: readonly MessageOrJson[], options: RenderOptions = {}): string {
     const { tools, kwargs, documents, now, addGenerationPrompt = true, continueFinalMessage } = options
@@ -125,10 +136,10 @@ export class ChatTemplate {
       ...(now && { now_s: now.getTime() / 1000 }),
     })
     if ('text' in outcome) return outcome.text
-    if ('exhausted' in outcome) throw new MemoryExhaustion()
+    if ('damaged' in outcome) throw new PythonDamage(outcome.damaged)
     if ('refusal' in outcome) {
-      const message = `the chat template rejects these messages: ${outcome.refusal}`
-      const logMessage = 'the chat template rejects these messages'
+      const message = `${this.#source} rejects these messages: ${outcome.refusal}`
+      const logMessage = `${this.#source} rejects these messages`
       throw new ProxyError('invalid_request', message, { param: 'messages', logMessage })
     }
     const { type, path } = outcome.unsupported

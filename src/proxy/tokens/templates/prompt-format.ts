@@ -1,12 +1,13 @@
 /** The format of a model's prompts: its chat template, or rules that engines use instead. */
 
-/** The rules by which prompts are written. */
-export type PromptFormat = 'template' | 'harmony'
+/** The rules by which prompts are written. `encoder`: those of the code that the model's authors publish. */
+export type PromptFormat = 'template' | 'harmony' | 'encoder'
 
 export interface PromptFormatChoice {
   readonly name: PromptFormat
-  readonly chosenBy: 'name' | 'template'
-  /** Template texts that indicate the format. */
+  /** `files`: the model has a prompt encoder and no chat template. */
+  readonly chosenBy: 'name' | 'template' | 'files'
+  /** Template texts, or the file, that indicate the format. */
   readonly evidence: readonly string[]
 }
 
@@ -16,12 +17,15 @@ const HARMONY_SIGNS = ['<|start|>assistant', '<|channel|>analysis', '<|channel|>
 /** The names of the variables that harmony's rules use. */
 export const HARMONY_VARIABLES = 'reasoning_effort model_identity builtin_tools'
 
+/** The names of the variables that a prompt encoder is called with; see `python/model_encoder.py`. */
+export const ENCODER_VARIABLES = 'thinking enable_thinking reasoning_effort drop_thinking'
+
 /**
  * Chooses the prompt format. vLLM writes the prompts of gpt-oss by harmony's rules and ignores the model's template; so
  * does `auto`.
  */
 export function choosePromptFormat(
-  requested: PromptFormat | 'auto',
+  requested: Exclude<PromptFormat, 'encoder'> | 'auto',
   templateSource: string,
 ): PromptFormatChoice {
   if (requested !== 'auto') return { name: requested, chosenBy: 'name', evidence: [] }

@@ -28,6 +28,11 @@ export interface TokenizerConfig {
 /** A special token in the config: a text, an object with flags, or absent. */
 export type SpecialTokenConfig = string | { content: string } | null | undefined
 
+/** Returns the text of a special token in either form of the config. */
+export function specialTokenText(token: SpecialTokenConfig): string | undefined {
+  return typeof token === 'string' ? token : token?.content
+}
+
 /**
  * Reads and parses the files.
  * @throws ProxyError `config_invalid` if there is no `tokenizer.json`, or if a file is invalid

@@ -12,7 +12,7 @@ import {
   type TokenPiece,
   type TokenPieces,
 } from './token-pieces.ts'
-import { readTokenizerFiles, type SpecialTokenConfig, type TokenizerFiles } from './tokenizer-files.ts'
+import { readTokenizerFiles, specialTokenText, type TokenizerFiles } from './tokenizer-files.ts'
 import { listedVocabulary, type TokenNames } from './vocabulary.ts'
 
 /**
@@ -66,11 +66,6 @@ export function readAddedTokens({ tokenizerJson, tokenizerConfig }: TokenizerFil
   const addedTokens = new Map((tokenizerJson.added_tokens ?? []).map(({ content, id }) => [content, id]))
   const eos = specialTokenText(tokenizerConfig.eos_token)
   return { addedTokens, eosTokenId: eos === undefined ? undefined : addedTokens.get(eos) }
-}
-
-/** Returns the text of a special token in either form of the config. */
-export function specialTokenText(token: SpecialTokenConfig): string | undefined {
-  return typeof token === 'string' ? token : token?.content
 }
 
 const NOTHING: TokenPiece = { bytes: new Uint8Array(0), text: '' }

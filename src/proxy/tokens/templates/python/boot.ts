@@ -39,6 +39,8 @@ const MODULES: Modules = {
   template_words: new URL('./template_words.py', import.meta.url),
   harmony: new URL('./harmony.py', import.meta.url),
   chat_templates: new URL('./chat_templates.py', import.meta.url),
+  encoder_words: new URL('./encoder_words.py', import.meta.url),
+  model_encoder: new URL('./model_encoder.py', import.meta.url),
   regex: new URL('./regex.py', import.meta.url),
   response_reader: new URL('./response_reader.py', import.meta.url),
 }
@@ -56,11 +58,15 @@ for module in pkgutil.iter_modules(jinja2.__path__):
 datetime.now().strftime('%Y')
 `
 
-/** Starts Python, from the snapshot if there is a current one. @returns Python with our modules imported */
-export async function bootPython(modules = MODULES): Promise<PyodideAPI> {
+/**
+ * Starts Python, from the snapshot if there is a current one.
+ * @param folder see {@link getPyodideFolder}
+ * @returns Python with our modules imported
+ */
+export async function bootPython(modules = MODULES, folder = getPyodideFolder()): Promise<PyodideAPI> {
   const snapshot = readSnapshot()
-  if (snapshot === undefined) return await bootWithout(modules)
-  const python = await loadPyodide({ ...options(), _loadSnapshot: snapshot })
+  if (snapshot === undefined) return await bootWithout(modules, false, folder)
+  const python = await loadPyodide({ ...options(folder), _loadSnapshot: snapshot })
   if (!hasModules(python, modules)) {
     // The snapshot contains memory, but no files.
     writeWheels(python)
@@ -74,7 +80,7 @@ export async function snapshotFits(): Promise<boolean> {
   const snapshot = readSnapshot()
   return (
     snapshot !== undefined &&
-    hasModules(await loadPyodide({ ...options(), _loadSnapshot: snapshot }), MODULES)
+    hasModules(await loadPyodide({ ...options(getPyodideFolder()), _loadSnapshot: snapshot }), MODULES)
   )
 }
 
@@ -114,8 +120,12 @@ function modulesKey(modules: Modules): string {
 }
 
 /** Starts Python without a snapshot, which takes seconds. */
-export async function bootWithout(modules = MODULES, forSnapshot = false): Promise<PyodideAPI> {
-  const python = await loadPyodide({ ...options(), _makeSnapshot: forSnapshot })
+export async function bootWithout(
+  modules = MODULES,
+  forSnapshot = false,
+  folder = getPyodideFolder(),
+): Promise<PyodideAPI> {
+  const python = await loadPyodide({ ...options(folder), _makeSnapshot: forSnapshot })
   writeWheels(python)
   python.runPython(WARM_UP)
   importModules(python, modules)
@@ -141,10 +151,15 @@ function readSnapshot(): Uint8Array | undefined {
   return key === snapshotKey() ? zstdDecompressSync(file.subarray(KEY_LENGTH), options) : undefined
 }
 
+/** Returns the folder of Pyodide's files, which the standalone executable unpacks. @throws ProxyError `start_failed` */
+export function getPyodideFolder(): string {
+  return filesPath(PYODIDE_FILES)
+}
+
 /** Returns options without access to JavaScript and without packages to fetch. */
-function options() {
+function options(indexURL: string) {
   return {
-    indexURL: filesPath(PYODIDE_FILES),
+    indexURL,
     lockFileContents: { info: LOCK_INFO, packages: {} } as never,
     jsglobals: {},
   }

@@ -18,7 +18,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from harmony import HarmonyTemplate
-from template_messages import Unsupported, find_needs, template_messages
+from template_messages import Damaged, Unsupported, find_needs, template_messages
 from template_words import find_words
 
 
@@ -210,7 +210,7 @@ def words_of(template):
 
 def render(template, messages, tools, options):
     """Each argument but the first is JSON, or bytes of it. The answer's first character tells what the rest is: `=` a prompt,
-    `!` why the template refuses, `?` what it cannot be given (JSON), `*` that there was not enough memory."""
+    `!` why the template refuses, `?` what it cannot be given (JSON), `*` why this Python must not be used again."""
     try:
         asked = json.loads(options)
         now = asked.get("now_s")
@@ -229,7 +229,9 @@ def render(template, messages, tools, options):
         return "=" + (text_before_tag(text) if continues else text)
     except Unsupported as refusal:
         return "?" + json.dumps(refusal.args)
+    except Damaged as damage:
+        return f"*{damage}"
     except MemoryError:
-        return "*"
+        return "*it takes too much memory"
     except Exception as error:
         return "!" + (str(error) or type(error).__name__)

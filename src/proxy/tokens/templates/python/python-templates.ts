@@ -20,8 +20,8 @@ type RenderOutcome =
   | { refusal: string }
   /** A content part that is not text, and its path. */
   | { unsupported: { type: string; path: string } }
-  /** The template exceeded the memory limit; this Python must not be used again. */
-  | { exhausted: true }
+  /** Why this Python must not be used again: the template exceeded the memory limit, for instance. */
+  | { damaged: string }
 
 export interface PythonTemplate {
   /** The form in which it expects messages, as JSON; see `template_messages.py`. */
@@ -40,17 +40,29 @@ interface ChatTemplatesModule extends PyProxy {
   render(template: PyProxy, messages: TemplateSource, tools: TemplateSource, options: string): string
 }
 
+interface ModelEncoderModule extends PyProxy {
+  open_encoder(source: string): PyProxy
+}
+
 export class PythonTemplates {
   readonly #module: ChatTemplatesModule
+  readonly #encoders: ModelEncoderModule
 
-  private constructor(module: ChatTemplatesModule) {
+  private constructor(module: ChatTemplatesModule, encoders: ModelEncoderModule) {
     this.#module = module
+    this.#encoders = encoders
   }
 
-  /** Starts Python, which takes a third of a second, or seconds without a snapshot, and about 100 MB. */
-  static async start(): Promise<PythonTemplates> {
-    const python = await bootPython()
-    return new PythonTemplates(python.pyimport('chat_templates') as ChatTemplatesModule)
+  /**
+   * Starts Python, which takes a third of a second, or seconds without a snapshot, and about 100 MB.
+   * @param folder the folder of Pyodide's files; default: as {@link bootPython} finds it
+   */
+  static async start(folder?: string): Promise<PythonTemplates> {
+    const python = await bootPython(undefined, folder)
+    return new PythonTemplates(
+      python.pyimport('chat_templates') as ChatTemplatesModule,
+      python.pyimport('model_encoder') as ModelEncoderModule,
+    )
   }
 
   /**
@@ -59,12 +71,15 @@ export class PythonTemplates {
    * @throws Error with Jinja2's message if the source is not a valid template
    */
   open(source: string, specialTokens: Readonly<Record<string, string>>): PythonTemplate {
-    try {
-      return this.#opened(this.#module.open_template(source, JSON.stringify(specialTokens)))
-    } catch (error) {
-      // The error message is the last line of Python's traceback.
-      throw new Error((error as Error).message.trim().split('\n').at(-1), { cause: error })
-    }
+    return orLastLine(() => this.#opened(this.#module.open_template(source, JSON.stringify(specialTokens))))
+  }
+
+  /**
+   * Confines this Python for good, and opens a model's encoder in it.
+   * @throws Error with Python's message if the source defines no encoder
+   */
+  openEncoder(source: string): PythonTemplate {
+    return orLastLine(() => this.#opened(this.#encoders.open_encoder(source)))
   }
 
   /** Returns a renderer that writes prompts as OpenAI's harmony library does, in place of a template. */
@@ -79,6 +94,15 @@ export class PythonTemplates {
       render: (messages, tools, variables) =>
         readOutcome(this.#module.render(template, given(messages), given(tools), JSON.stringify(variables))),
     }
+  }
+}
+
+/** @throws Error with the last line of Python's traceback, which is its error message */
+function orLastLine<Result>(open: () => Result): Result {
+  try {
+    return open()
+  } catch (error) {
+    throw new Error((error as Error).message.trim().split('\n').at(-1), { cause: error })
   }
 }
 
@@ -105,6 +129,6 @@ function readOutcome(answer: string): RenderOutcome {
       return { unsupported: { type, path } }
     }
     default:
-      return { exhausted: true }
+      return { damaged: rest }
   }
 }

@@ -2,8 +2,6 @@
  * A thread with Python that runs one job after the other, seen from the event loop. The jobs run third-party templates:
  * a job that exceeds its time or memory limit fails alone, and the thread is replaced.
  */
-import type { Worker } from 'node:worker_threads'
-import { startThread } from '../../../../base/assets.ts'
 import { ProxyError } from '../../../../base/errors.ts'
 import type { ThreadError, ThreadProgress, ThreadReply } from './thread-jobs.ts'
 
@@ -16,11 +14,21 @@ export interface PythonThreadLimits {
   maxQueued?: number | undefined
 }
 
+/** What runs Python: a thread (Node's `Worker`), or a process. */
+export interface PythonHost {
+  on(event: 'message', listener: (reply: unknown) => void): unknown
+  on(event: 'error', listener: (cause: unknown) => void): unknown
+  postMessage(job: unknown): void
+  ref(): void
+  unref(): void
+  terminate(): unknown
+}
+
 interface PythonThreadOptions {
-  /** The thread's module, which calls `serveJobs`. */
-  entryPoint: URL
+  /** Starts a module that calls `serveJobs`. @param workerData `data` and `maxMemoryBytes` */
+  start(workerData: object): PythonHost
   name: string
-  /** A plain object, which the thread receives together with `maxMemoryBytes`. */
+  /** A plain object. */
   data: object
   limits: PythonThreadLimits
   /** The task of this Python, for error messages: `renders chat templates`. */
@@ -50,7 +58,7 @@ export class PythonThread<Job, Reply> {
   readonly #long: Waiting<Job, Reply>[] = []
   #shortInARow = 0
   #current: Waiting<Job, Reply> | undefined
-  #worker: Worker | undefined
+  #worker: PythonHost | undefined
   #timer: NodeJS.Timeout | undefined
   #closed = false
 
@@ -104,13 +112,13 @@ export class PythonThread<Job, Reply> {
 
   /** Starts a thread. Its first messages report that Python has started, then that the template has been compiled. */
   #spawn(): void {
-    const { entryPoint, name, data, limits } = this.#options
-    const workerData = { ...data, maxMemoryBytes: limits.maxMemoryBytes ?? 2 ** 30 }
-    const worker = startThread(entryPoint, { workerData, name })
+    const { start, name, data, limits } = this.#options
+    const worker = start({ ...data, maxMemoryBytes: limits.maxMemoryBytes ?? 2 ** 30 })
     this.#worker = worker
     let works: 'nothing' | 'python' | 'template' = 'nothing'
-    worker.on('message', (reply: ThreadProgress | ThreadReply<Reply>) => {
+    worker.on('message', (message) => {
       if (this.#worker !== worker) return
+      const reply = message as ThreadProgress | ThreadReply<Reply>
       clearTimeout(this.#timer)
       if ('works' in reply) {
         works = reply.works
@@ -123,14 +131,16 @@ export class PythonThread<Job, Reply> {
       if (this.#worker !== worker) return
       this.#lose(
         works === 'template'
-          ? new ProxyError('internal', `the ${name} thread died`, { cause })
+          ? cause instanceof ProxyError
+            ? cause
+            : new ProxyError('internal', `the ${name} thread died`, { cause })
           : this.#startError(cause),
       )
     })
     this.#limit(START_LIMIT_MS, () => this.#startError(undefined))
   }
 
-  #send(worker: Worker, { job }: Waiting<Job, Reply>): void {
+  #send(worker: PythonHost, { job }: Waiting<Job, Reply>): void {
     worker.ref()
     worker.postMessage(job)
     this.#limitJob()
@@ -142,8 +152,8 @@ export class PythonThread<Job, Reply> {
   }
 
   #settle(reply: ThreadReply<Reply>): void {
-    if ('exhausted' in reply) {
-      this.#lose(this.#options.refusal('it takes too much memory'))
+    if ('damaged' in reply) {
+      this.#lose(this.#options.refusal(reply.damaged))
       return
     }
     const { resolve, reject } = this.#current!
@@ -166,7 +176,7 @@ export class PythonThread<Job, Reply> {
     this.#next()
   }
 
-  #dismiss(): Worker | undefined {
+  #dismiss(): PythonHost | undefined {
     clearTimeout(this.#timer)
     const worker = this.#worker
     this.#worker = undefined

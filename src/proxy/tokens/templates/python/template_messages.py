@@ -19,6 +19,10 @@ class Unsupported(Exception):
     """Content that is no text: what it is, and its path in the request."""
 
 
+class Damaged(Exception):
+    """This Python must not be used again: what a model's code did to it."""
+
+
 class Needs(NamedTuple):
     # Content may be text; content may be a list of text parts. At least one of the two.
     takes_text: bool

@@ -10,34 +10,51 @@ export interface ThreadProgress {
 export type ThreadReply<Reply> =
   | { answer: Reply }
   | { error: ThreadError }
-  /** The memory limit was exceeded; the thread must be replaced. */
-  | { exhausted: true }
+  /** Why the thread must be replaced. */
+  | { damaged: string }
 
 /** The fields of a {@link ProxyError}. */
 export type ThreadError = Pick<ProxyError, 'code' | 'message' | 'param'>
 
-/** The error of a template that exceeds the memory limit; its thread must be replaced. */
-export class MemoryExhaustion extends Error {}
+/** The error of a template that exceeds the memory limit or changes Python; its thread must be replaced. */
+export class PythonDamage extends Error {}
+
+/** The connection to the event loop that sends the jobs. */
+export interface JobPort {
+  readonly maxMemoryBytes: number
+  postMessage(reply: unknown): void
+  on(event: 'message', listener: (job: unknown) => void): unknown
+}
 
 /**
  * Starts Python, reports progress or the error, and runs jobs.
  * @param open throws a ProxyError if the template cannot be used
+ * @param port default: that of this thread
  */
 export async function serveJobs<Python, Job, Reply>(
   start: () => Promise<Python>,
   open: (python: Python) => (job: Job) => Reply,
+  port: JobPort = getThreadPort(),
 ): Promise<void> {
-  limitMemory((workerData as { maxMemoryBytes: number }).maxMemoryBytes)
-  const port = parentPort!
+  limitMemory(port.maxMemoryBytes)
   const say = (reply: ThreadProgress | ThreadReply<Reply>) => port.postMessage(reply)
   const python = await start()
   say({ works: 'python' })
   try {
     const answer = open(python)
-    port.on('message', (job: Job) => say(replyTo(answer, job)))
+    port.on('message', (job) => say(replyTo(answer, job as Job)))
     say({ works: 'template' })
   } catch (error) {
     say(toErrorReply(error))
+  }
+}
+
+function getThreadPort(): JobPort {
+  const port = parentPort!
+  return {
+    maxMemoryBytes: (workerData as { maxMemoryBytes: number }).maxMemoryBytes,
+    postMessage: (reply) => port.postMessage(reply),
+    on: (event, listener) => port.on(event, listener),
   }
 }
 
@@ -51,7 +68,7 @@ function replyTo<Job, Reply>(answer: (job: Job) => Reply, job: Job): ThreadReply
 
 /** Converts an error to a reply. @throws errors that are not the result of a job */
 function toErrorReply(error: unknown): ThreadReply<never> {
-  if (error instanceof MemoryExhaustion) return { exhausted: true }
+  if (error instanceof PythonDamage) return { damaged: error.message }
   if (!(error instanceof ProxyError)) throw error
   const { code, message, param } = error
   return { error: { code, message, param } }

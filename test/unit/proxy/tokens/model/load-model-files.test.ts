@@ -128,6 +128,24 @@ t.test('what other tools have downloaded in part is completed', async (t) => {
   t.same(await loadModelFiles('org/model', { environment: offline }), files)
 })
 
+t.test('a prompt encoder is downloaded, also one that another tool has left out', async (t) => {
+  const { 'chat_template.jinja': _, ...plain } = FILES
+  const encoder = 'encoding/encoding_x.py'
+  const tests = 'encoding/test_encoding_x.py'
+  const hub = await startHub(t, { ...plain, [encoder]: '', 'encoding_x.py': 'code', [tests]: '' })
+  const model = { refs: { main: COMMIT }, snapshots: { [COMMIT]: plain } }
+  const directory = t.testdir({ empty: {}, part: { 'models--org--model': model } })
+  for (const cache of ['empty', 'part']) {
+    const environment = { HF_HUB_CACHE: `${directory}/${cache}`, HF_ENDPOINT: hub.endpoint }
+    const files = await loadModelFiles('org/model', { environment })
+    t.ok(existsSync(`${files.directory}/${encoder}`))
+    t.notOk(existsSync(`${files.directory}/${tests}`))
+    const requests = hub.asked.length
+    t.same(await loadModelFiles('org/model', { environment }), files)
+    t.equal(hub.asked.length, requests, 'the second time the hub is not asked')
+  }
+})
+
 t.test('a token opens private models', async (t) => {
   const hub = await startHub(t, FILES, 'secret')
   const environment = { HF_HOME: t.testdir({}), HF_ENDPOINT: hub.endpoint }

@@ -1,0 +1,102 @@
+/**
+ * A model's prompt encoder: Python code that its authors publish in the model's folder in place of a chat template
+ * (`encoding/encoding_dsv4.py` of DeepSeek V4). It is third-party code, so it runs only if the operator names its
+ * digest, and then in a confined process.
+ */
+import { hash } from 'node:crypto'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { ProxyError } from '../../../base/errors.ts'
+
+export interface ModelCode {
+  /** The path in the model's folder. */
+  file: string
+  source: string
+  sha256: string
+}
+
+export interface ModelCodeOptions {
+  /** The path of the encoder in the model's folder. Default: the only one, if the model has no chat template. */
+  promptEncoder?: string | undefined
+  /** The SHA-256 of trusted code, or the path of a local file with that code. */
+  trustModelCode?: string | undefined
+}
+
+/** The folders of a model in which encoders are published. */
+const FOLDERS = ['', 'encoding/']
+
+/** Returns whether a file of a model is a prompt encoder, by its path in the model's folder. */
+export function isPromptEncoder(file: string): boolean {
+  return /^(encoding\/)?(encoding_\w+|(?!test_)\w+_encoding)\.py$/.test(file)
+}
+
+/**
+ * Reads the encoder that writes a model's prompts.
+ * @param model the model's name, for error messages
+ * @returns undefined: the chat template writes them
+ * @throws ProxyError `config_invalid` if the encoder is ambiguous, missing or not trusted
+ */
+export function readModelCode(
+  directory: string,
+  model: string,
+  { hasTemplate, promptEncoder, trustModelCode }: ModelCodeOptions & { hasTemplate: boolean },
+): ModelCode | undefined {
+  const file = chooseEncoder(directory, model, { hasTemplate, promptEncoder })
+  if (file === undefined) {
+    if (trustModelCode === undefined) return undefined
+    throw invalid(`${model} has no prompt encoder that would run: leave out --trust-model-code`)
+  }
+  const bytes = readFileSync(join(directory, file))
+  const sha256 = hash('sha256', bytes)
+  const trusted = trustModelCode && getTrustedDigest(trustModelCode)
+  if (trusted === sha256) return { file, source: bytes.toString('utf8'), sha256 }
+  const found =
+    trusted === undefined
+      ? 'which runs only if you trust it'
+      : `which is other code than the trusted one (SHA-256 ${trusted})`
+  throw invalid(
+    `${model} writes its prompts with code of its authors, ${file}, ${found}: read it, then add ` +
+      `--trust-model-code ${sha256}`,
+  )
+}
+
+function chooseEncoder(
+  directory: string,
+  model: string,
+  { hasTemplate, promptEncoder }: { hasTemplate: boolean; promptEncoder: string | undefined },
+): string | undefined {
+  const files = findPromptEncoders(directory)
+  if (promptEncoder !== undefined) {
+    if (files.includes(promptEncoder)) return promptEncoder
+    throw invalid(`${model} has no prompt encoder ${promptEncoder}; it has ${files.join(', ') || 'none'}`)
+  }
+  if (hasTemplate || files.length === 0) return undefined
+  if (files.length === 1) return files[0]
+  throw invalid(`${model} has several prompt encoders: name one of ${files.join(', ')} with --prompt-encoder`)
+}
+
+/** Returns the prompt encoders in a model's folder, by their paths in it. */
+export function findPromptEncoders(directory: string): string[] {
+  return FOLDERS.filter((folder) => existsSync(join(directory, folder)))
+    .flatMap((folder) => readdirSync(join(directory, folder)).map((name) => folder + name))
+    .filter(isPromptEncoder)
+    .sort()
+}
+
+/** @throws ProxyError `config_invalid` if it is neither a digest nor a file */
+function getTrustedDigest(trustModelCode: string): string {
+  if (/^[0-9a-f]{64}$/i.test(trustModelCode)) return trustModelCode.toLowerCase()
+  try {
+    return hash('sha256', readFileSync(trustModelCode))
+  } catch (cause) {
+    throw new ProxyError(
+      'config_invalid',
+      `--trust-model-code takes a SHA-256 in hexadecimal or a file, and ${trustModelCode} is neither`,
+      { cause },
+    )
+  }
+}
+
+function invalid(message: string): ProxyError {
+  return new ProxyError('config_invalid', message)
+}

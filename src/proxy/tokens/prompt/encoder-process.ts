@@ -1,0 +1,33 @@
+/** The confined process that writes prompts by a model's own encoder: starts Python, then runs one job after the other. */
+import { ChatTemplate, type ChatTemplateFiles } from '../templates/chat-template.ts'
+import { confine, openConfinedPort } from '../templates/python/confinement.ts'
+import { PythonTemplates } from '../templates/python/python-templates.ts'
+import { serveJobs } from '../templates/python/thread-jobs.ts'
+import type { BoundaryTokens } from './bridge.ts'
+import { PromptEngine } from './prompt-engine.ts'
+import { type PromptJob, type PromptReply, runPromptJob } from './prompt-jobs.ts'
+
+/** The data of `prompt-thread.ts` as JSON. */
+export interface EncoderProcessData {
+  template: ChatTemplateFiles
+  tokens: { ids: [text: string, id: number][]; eosIds: number[] }
+}
+
+confine()
+openConfinedPort<EncoderProcessData>(({ template, tokens, pyodideFolder }, port) => {
+  const boundaries: BoundaryTokens = { ids: new Map(tokens.ids), eosIds: new Set(tokens.eosIds) }
+  void serveJobs<PythonTemplates, PromptJob, PromptReply>(
+    () => PythonTemplates.start(pyodideFolder),
+    (python) => {
+      const engine = new PromptEngine(new ChatTemplate(python, template), boundaries)
+      return (job) => runPromptJob(engine, withDate(job))
+    },
+    port,
+  )
+})
+
+/** Restores the date, which is a text in JSON. */
+function withDate(job: PromptJob): PromptJob {
+  if (job.kind === 'words' || job.options.now === undefined) return job
+  return { ...job, options: { ...job.options, now: new Date(job.options.now) } }
+}

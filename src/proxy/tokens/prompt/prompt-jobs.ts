@@ -1,0 +1,38 @@
+/** The jobs of the thread or process that renders prompts. */
+import type { ChatTemplateFiles, MessageOrJson, RenderOptions } from '../templates/chat-template.ts'
+import type { TemplateWords } from '../templates/template-words.ts'
+import type { BoundaryTokens } from './bridge.ts'
+import type {
+  Beginnings,
+  NewPartReply,
+  NewPartRequest,
+  PromptEngine,
+  PromptOptions,
+} from './prompt-engine.ts'
+
+export interface PromptThreadData {
+  template: ChatTemplateFiles
+  tokens: BoundaryTokens
+}
+
+export type PromptJob =
+  | { kind: 'words' }
+  | { kind: 'beginnings'; options: PromptOptions }
+  | { kind: 'render'; messages: readonly MessageOrJson[]; options: RenderOptions }
+  | { kind: 'newPart'; request: NewPartRequest; options: PromptOptions }
+
+export type PromptReply = TemplateWords | Beginnings | string | NewPartReply
+
+/** Runs a job. @throws see {@link PromptEngine} */
+export function runPromptJob(engine: PromptEngine, job: PromptJob): PromptReply {
+  switch (job.kind) {
+    case 'words':
+      return engine.words
+    case 'beginnings':
+      return engine.beginnings(job.options)
+    case 'render':
+      return engine.render(job.messages, job.options)
+    case 'newPart':
+      return engine.newPart(job.request, job.options)
+  }
+}

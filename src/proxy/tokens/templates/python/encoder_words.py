@@ -1,0 +1,99 @@
+"""The words that a model's encoder looks for in what messages say; `template_words.py` finds those of a template.
+
+Only functions that the entry point may reach are read: DeepSeek's file reads completions, too.
+"""
+
+import ast
+
+from template_words import ANY, SEARCHES
+
+
+def find_words(module, entry_point):
+    """@returns the words that a text may have in it, and those that it may be as a whole"""
+    search = WordSearch(constants_of(module))
+    for function in reachable(module, entry_point):
+        search.visit(function)
+    return {"inside": sorted(search.inside), "whole": sorted(search.whole - {""})}
+
+
+def constants_of(module):
+    """Each name that a text is assigned to, once."""
+    found = {}
+    for statement in module.body:
+        if isinstance(statement, (ast.Assign, ast.AnnAssign)) and isinstance(statement.value, ast.Constant):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            for target in targets:
+                if isinstance(target, ast.Name) and isinstance(statement.value.value, str):
+                    found[target.id] = statement.value.value
+    return found
+
+
+def reachable(module, entry_point):
+    defined = {
+        node.name: node
+        for node in module.body
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+    }
+    waiting, found = [entry_point], {}
+    while waiting:
+        name = waiting.pop()
+        if name in found or name not in defined:
+            continue
+        found[name] = defined[name]
+        waiting.extend(node.id for node in ast.walk(defined[name]) if isinstance(node, ast.Name))
+    return found.values()
+
+
+class WordSearch(ast.NodeVisitor):
+    def __init__(self, constants):
+        self.inside = set()
+        self.whole = set()
+        self.constants = constants
+
+    def visit_Compare(self, node):
+        left = node.left
+        for operator, right in zip(node.ops, node.comparators):
+            if isinstance(operator, (ast.In, ast.NotIn)):
+                self.read_membership(left, right)
+            elif isinstance(operator, (ast.Eq, ast.NotEq)):
+                self.read_equality(left, right)
+                self.read_equality(right, left)
+            left = right
+        self.generic_visit(node)
+
+    def read_membership(self, part, whole):
+        if isinstance(whole, (ast.List, ast.Tuple, ast.Set)):
+            for item in whole.elts:
+                self.read_equality(part, item)
+            return
+        # A name that is looked up is one of a list or a dictionary; a text is looked for by what it says.
+        self.inside.update(word for word in self.texts_of(part) if word is not ANY)
+
+    def read_equality(self, text, other):
+        """A slice of a text that is a word is in the text."""
+        if isinstance(other, ast.Constant) and isinstance(other.value, str):
+            is_slice = isinstance(text, ast.Subscript) and isinstance(text.slice, ast.Slice)
+            (self.inside if is_slice and other.value else self.whole).add(other.value)
+
+    def visit_Call(self, node):
+        function = node.func
+        if isinstance(function, ast.Attribute):
+            is_pattern = isinstance(function.value, ast.Name) and function.value.id == "re"
+            if is_pattern:
+                self.inside.add(ANY)
+            elif function.attr in SEARCHES:
+                for argument in node.args[:1]:
+                    self.inside.update(self.texts_of(argument))
+        self.generic_visit(node)
+
+    def texts_of(self, expression):
+        match expression:
+            case ast.Constant(value=str(text)):
+                return [text]
+            case ast.Constant():
+                return []
+            case ast.Tuple(elts=items):
+                return [text for item in items for text in self.texts_of(item)]
+            case ast.Name(id=name) if name in self.constants:
+                return [self.constants[name]]
+        return [ANY]
