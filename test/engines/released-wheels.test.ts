@@ -1,7 +1,7 @@
 /**
- * What the clients send to vLLM and SGLang, and read from them, is in the newest releases of both, and but for a closed list
- * in those of a year ago: wheels are read, not installed and not run. What is gone or was renamed fails here, before users
- * meet it.
+ * The fields and routes that the clients use exist in the newest releases of vLLM and SGLang, and, except for a closed
+ * list, in year-old releases. Wheels are read without being installed or run. This test detects removed and renamed
+ * names before users do.
  */
 import { mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -15,7 +15,7 @@ import { SGLANG, VLLM } from './wheels/needed.ts'
 
 const WHEELS = join(CACHE, 'wheels')
 const LIMIT_MS = 240_000
-/** Of the machines that engines run on, whatever this one is. */
+/** A platform that engines run on, independent of this machine's. */
 const PLATFORM = [
   '--platform',
   'manylinux_2_34_x86_64',
@@ -38,8 +38,8 @@ async function python(...args: string[]): Promise<string> {
 
 /**
  * Downloads a release, once.
- * @param requirement the newest of a name, or `name==version`
- * @param needed what is looked for, by the names of its classes
+ * @param requirement the newest release of a name, or `name==version`
+ * @param needed names to look for, by class
  */
 async function released(requirement: string, needed: Needed): Promise<{ file: string; wheel: Wheel }> {
   mkdirSync(WHEELS, { recursive: true })
@@ -56,7 +56,7 @@ async function released(requirement: string, needed: Needed): Promise<{ file: st
   ]
   const output = await python(...download)
   const file = /(\S+\.whl)\s*$/m.exec(output.replaceAll(/\(.*\)/g, ''))?.[1]
-  if (file === undefined) throw new Error(`pip told no file: ${output}`)
+  if (file === undefined) throw new Error(`pip reported no file: ${output}`)
   return { file, wheel: await readWheel(file, needed) }
 }
 
@@ -77,16 +77,16 @@ for (const [name, needed] of Object.entries({ vllm: VLLM, sglang: SGLANG }))
   })
 
 for (const [requirement, lacked] of Object.entries(LACKED))
-  t.test(`${requirement} lacks what docs/engines.md says, and no more`, async (t) => {
+  t.test(`${requirement} lacks exactly what docs/engines.md lists`, async (t) => {
     const needed = requirement.startsWith('sglang') ? SGLANG : VLLM
     const { wheel } = await released(requirement, needed)
     t.strictSame(gone(needed, wheel), lacked)
   })
 
-t.test('modules are found in whatever package they are, with the bases of their classes', async (t) => {
+t.test('modules are found in any package, with the bases of their classes', async (t) => {
   const folder = t.testdir({
     vllm: {
-      // As a release leaves it behind that has moved a module.
+      // As in a release that has moved a module and re-exports its names.
       entrypoints: { 'protocol.py': 'from vllm.frontend.openai.protocol import Choice\n' },
       frontend: {
         openai: {
@@ -112,7 +112,7 @@ t.test('modules are found in whatever package they are, with the bases of their 
   t.strictSame(gone(needed, await readWheel(file, needed)), ['name output_ids'])
 })
 
-t.test('what is gone or was renamed is found', async (t) => {
+t.test('removed and renamed names are found', async (t) => {
   const wheel: Wheel = {
     routes: ['/generate'],
     classes: { Choice: { response_token_ids: null, max_tokens: '32' } },
@@ -133,7 +133,7 @@ t.test('what is gone or was renamed is found', async (t) => {
   ])
 })
 
-/** One assertion for each route, class and name. */
+/** Yields one assertion for each route, class and name. */
 function* each({ routes = [], fields = {}, defaults = {}, names = [] }: Needed): Generator<[string, Needed]> {
   for (const route of routes) yield [route, { routes: [route] }]
   for (const [name, list] of Object.entries(fields)) yield [name, { fields: { [name]: list } }]

@@ -1,10 +1,10 @@
 /**
- * SGLang itself, on this machine's CPU: what this proxy promises, held to what its scheduler was asked and sampled, as a plugin
- * in its process writes it down. The first run installs vLLM's environment (5 GB), and SGLang over it.
+ * SGLang itself, on this machine's CPU: the proxy's guarantees, compared with what SGLang's scheduler received and
+ * sampled, as a plugin in its process logs it. The first run installs vLLM's environment (5 GB), and SGLang over it.
  *
- *     TURNS=500 PROPERTY_SEED=7 npm run test:sglang
+ *  TURNS=500 PROPERTY_SEED=7 npm run test:sglang
  *
- * With `UPDATE=1` its wire is recorded anew, for `test/integration/engine-wires.test.ts`.
+ * With `UPDATE=1` the test records SGLang's wire again, for `test/integration/engine-wires.test.ts`.
  */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -30,14 +30,14 @@ if (sglang !== undefined) {
   const engine = sglangProcess(sglang, folder, await freePort())
   t.teardown(() => engine.kill())
   await engine.start()
-  t.comment(`seed ${SEED}: run again with PROPERTY_SEED=${SEED}`)
+  t.comment(`seed ${SEED}: repeat with PROPERTY_SEED=${SEED}`)
   const modes = await startModes(
     t,
     { url: engine.url, model: sglang.models.base, contextLength: CONTEXT_LENGTH },
     folder,
   )
   if (process.env.UPDATE === '1') await recordWires(`sglang-${SGLANG_VERSION}`, engine.url, engine.core)
-  await t.test('the check finds what is planted', (t) => checkTheCheck(t, modes[0]!, engine.core))
+  await t.test('the check finds planted mismatches', (t) => checkTheCheck(t, modes[0]!, engine.core))
   await t.test('doctor finds nothing wrong', (t) =>
     checkDoctor(t, engine.url, {
       model: sglang.models.base,
@@ -45,7 +45,7 @@ if (sglang !== undefined) {
       logprobs: /after temperature and before/,
     }),
   )
-  await t.test('what is on record of random agents is what the scheduler was asked and sampled', (t) =>
+  await t.test('recorded turns of random agents are what the scheduler received and sampled', (t) =>
     checkTurns(t, modes, engine.core, { turns: TURNS, seed: SEED, seconds: RANDOM_SECONDS }),
   )
   await t.test('verify finds the same logprobs', (t) =>

@@ -1,8 +1,9 @@
 /**
- * vLLM's own HTTP tests, unmodified, against vLLM and against this proxy in front of it: what passes there passes here,
- * but for the closed list of `vllm-http/differences.ts`. A listed test that passes has to leave the list.
+ * vLLM's own HTTP tests, unmodified, against vLLM and against this proxy in front of it: a test that passes with vLLM
+ * alone passes through the proxy, except for the closed list of `vllm-http/differences.ts`. A listed test that passes
+ * must leave the list.
  *
- *     npm run test:vllm-http
+ *  npm run test:vllm-http
  */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -17,9 +18,9 @@ import { DIFFERENCES, type ProxyMode } from './vllm-http/differences.ts'
 import { installHttpTests, MODEL_NAMES } from './vllm-http/install.ts'
 import { compareOutcomes, type Outcome, runCases } from './vllm-http/outcomes.ts'
 
-/** As most of the tests start vLLM with; some assert it. */
+/** Flags with which most of the tests start vLLM; some tests assert them. */
 const CONTEXT_LENGTH = '8192'
-/** Fewer than these would compare little: some 200 cases pass with the tiny model. */
+/** Fewer passing tests would compare little: some 200 cases pass with the tiny model. */
 const MIN_PASSED = 150
 
 const installed = await installedFor(t, async (note) => {
@@ -41,19 +42,19 @@ if (installed !== undefined) {
   ]
   await engine.start(['--served-model-name', ...MODEL_NAMES, ...flags])
   const run = async (url: string, cases?: readonly string[]) => {
-    // A test of cached tokens begins with none.
+    // A test of cached tokens requires an empty cache at its start.
     await engine.post('/reset_prefix_cache')
     const python = join(vllm.venv, 'bin/python')
     return runCases(python, tests, { url, file: join(folder, 'outcomes.jsonl') }, cases)
   }
   let alone = new Map<string, Outcome>()
   let passed: string[] = []
-  await t.test('vLLM alone passes its tests, where the tiny model can', async (t) => {
+  await t.test('vLLM alone passes its tests as far as the tiny model can', async (t) => {
     alone = await run(engine.url)
     passed = [...alone.values()].flatMap(({ case: name, outcome }) => (outcome === 'passed' ? [name] : []))
     t.ok(passed.length >= MIN_PASSED, `${passed.length} of ${alone.size} pass`)
   })
-  /** Cases that fail run once more: what one samples may decide. */
+  /** Failed cases run once more, because the outcome of some depends on what the model samples. */
   const checkMode = async (t: Test, mode: ProxyMode, flags: readonly string[]) => {
     const db = join(folder, `${mode}.db`)
     const url = `${await startProxy(t, ['--db', db, '--engine-url', engine.url, ...flags])}/http-tests`

@@ -33,13 +33,13 @@ const TURNS = Number(process.env.TURNS ?? (IS_FULL ? 100 : 20))
 const SEED = Number(process.env.PROPERTY_SEED ?? Math.floor(Math.random() * 1_000_000))
 const vllm = await installedFor(t, installVllm)
 if (vllm !== undefined) {
-  // Another run of tap in this clone would remove testdir() under the proxies.
+  // Another run of tap in this clone would remove testdir() while the proxies use it.
   const folder = mkdtempSync(join(tmpdir(), 'vllm-'))
   t.teardown(() => rmSync(folder, { recursive: true, force: true }))
   const engine = vllmProcess(vllm, folder, await freePort())
   t.teardown(() => engine.kill())
   await engine.start()
-  t.comment(`seed ${SEED}: run again with PROPERTY_SEED=${SEED}`)
+  t.comment(`seed ${SEED}: repeat with PROPERTY_SEED=${SEED}`)
   const modes = await startModes(
     t,
     { url: engine.url, model: vllm.models.base, contextLength: CONTEXT_LENGTH },
@@ -48,33 +48,35 @@ if (vllm !== undefined) {
   if (process.env.UPDATE === '1') await recordWires(`vllm-${VLLM_VERSION}`, engine.url, engine.core)
   const { base, other, adapters } = vllm.models
   const near = modes.slice(0, 2)
-  await t.test('the check finds what is planted', (t) => checkTheCheck(t, modes[0]!, engine.core))
+  await t.test('the check finds planted mismatches', (t) => checkTheCheck(t, modes[0]!, engine.core))
   await t.test('doctor finds nothing wrong', (t) =>
     checkDoctor(t, engine.url, { model: base, folder, logprobs: /raw_logprobs/ }),
   )
-  // Each part is a test of its own: where none runs, tap takes the file for done, and ends the proxies.
-  await t.test('what is on record of random agents is what the core was asked and sampled', (t) =>
+  // Each part is a subtest of the file: while none runs, tap considers the file done and ends the proxies.
+  await t.test('recorded turns of random agents are what the core received and sampled', (t) =>
     checkTurns(t, modes, engine.core, { turns: TURNS, seed: SEED, seconds: RANDOM_SECONDS }),
   )
   await t.test('verify finds the same logprobs', (t) =>
     checkVerify(t, near, { engineUrl: engine.url, turns: TURNS }),
   )
   if (VLLM_VERSION === NEWEST) {
-    await t.test('a teacher reads rows as vLLM reads prompts', (t) => checkScore(t, near, engine))
-    await t.test('what vLLM refuses is refused in its words, whole and streamed', (t) =>
+    await t.test('a teacher scores rows as vLLM scores prompts', (t) => checkScore(t, near, engine))
+    await t.test('requests that vLLM rejects are rejected with its message, complete and streamed', (t) =>
       checkRefusals(t, engine.url, modes),
     )
-    await t.test('the same seeded call samples the same by each way', (t) =>
+    await t.test('the same seeded request samples the same in each mode', (t) =>
       checkSame(t, near, engine.url, { calls: Math.ceil(TURNS / 3), seed: SEED }),
     )
-    await t.test('an agent that leaves frees the engine', (t) => checkLeaving(t, modes, engine))
-    await t.test('experts of each token are in rows', (t) => checkExperts(t, near, engine))
-    await t.test('weights that are replaced in the middle of a call are told from those before', (t) =>
-      checkWeights(t, modes, engine, [base, other]),
+    await t.test('an agent that disconnects frees the engine', (t) => checkLeaving(t, modes, engine))
+    await t.test('routed experts of each token are in rows', (t) => checkExperts(t, near, engine))
+    await t.test(
+      'weights that are replaced in the middle of a request are distinguished from those before',
+      (t) => checkWeights(t, modes, engine, [base, other]),
     )
-    await t.test('an engine that is held gets no calls, and loses none', (t) => checkHeld(t, modes, engine))
-    await t.test('an engine that dies under load is an error for its agents, and serves again', (t) =>
-      checkCrash(t, modes, engine, () => engine.start(adapterFlags(adapters))),
+    await t.test('a paused engine gets no requests, and loses none', (t) => checkHeld(t, modes, engine))
+    await t.test(
+      'an engine that crashes under load is an error for its agents, and serves again after its restart',
+      (t) => checkCrash(t, modes, engine, () => engine.start(adapterFlags(adapters))),
     )
     await t.test('an adapter samples for the sessions of its policy', (t) =>
       checkAdapters(t, modes, engine.core),

@@ -1,6 +1,6 @@
 /**
- * Agents of each dialect, on its makers' client (Gemini's as its makers' client speaks): each holds a conversation and echoes
- * what it got as such agents do.
+ * Agents for each dialect, built on the vendor's client (for Gemini, on requests as the vendor's client sends them).
+ * Each agent holds a conversation and echoes responses as agents of that dialect do.
  */
 import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
@@ -9,17 +9,17 @@ import type { Dice } from './dice.ts'
 // biome-ignore lint/suspicious/noExplicitAny: bodies and answers hold fields that the clients' types do not have
 type Json = any
 
-/** What an agent understood of an answer. */
+/** What an agent parsed from a response. */
 export interface Said {
   text: string
   reasoning: string
   calls: { id: string; name: string; arguments: string }[]
   finish: string | null
-  /** If they were asked for and told. */
+  /** Token ids, if they were requested and reported. */
   ids: number[]
 }
 
-/** How one call is asked; `sampling` has the names of Chat Completions. */
+/** Parameters of one request; `sampling` uses the names of Chat Completions. */
 export interface Asked {
   stream: boolean
   sampling: Readonly<Record<string, unknown>>
@@ -27,9 +27,9 @@ export interface Asked {
 }
 
 export interface Agent {
-  /** @param url of the session, without `/v1` */
+  /** @param url session URL, without `/v1` */
   call(url: string, asked: Asked): Promise<Said>
-  /** Takes the answer into the conversation, and says something next. */
+  /** Adds the response to the conversation, followed by a next user message. */
   goOn(said: Said): void
 }
 
@@ -55,7 +55,10 @@ function nothing(): Said {
   return { text: '', reasoning: '', calls: [], finish: null, ids: [] }
 }
 
-/** As its users have it; one that may leave does not count its tries, for its call would go on for a while without it. */
+/**
+ * Returns the client options that users have. An agent that may disconnect does not report its retry count, because a
+ * request with a retry count continues for a while after its client has left.
+ */
 function optionsOf(signal: AbortSignal | undefined) {
   const options = { apiKey: 'none', timeout: 600_000 }
   if (signal === undefined) return options
@@ -66,7 +69,7 @@ function openai(url: string, signal?: AbortSignal): OpenAI {
   return new OpenAI({ ...optionsOf(signal), baseURL: `${url}/v1` })
 }
 
-/** One call of Chat Completions, whole or streamed. */
+/** Sends one Chat Completions request, complete or streamed. */
 export async function chat(url: string, body: Json, signal?: AbortSignal): Promise<Said> {
   const answer = await openai(url, signal).chat.completions.create(body, { signal: signal ?? null })
   const said = nothing()
@@ -186,7 +189,10 @@ class MessagesAgent implements Agent {
   }
 }
 
-/** Event by event, as Claude Code does: the client's own reading fails where a model writes arguments that are no JSON. */
+/**
+ * Reads the response event by event, as Claude Code does: the client's own parser fails where a model writes arguments
+ * that are not JSON.
+ */
 async function readMessage(events: AsyncIterable<Json>): Promise<Json> {
   const message: Json = { content: [], stop_reason: null }
   for await (const event of events) {
@@ -322,14 +328,14 @@ class GeminiAgent implements Agent {
   }
 }
 
-/** One, an array of them, or events; empty lines keep a connection alive. */
+/** Parses a response: one object, an array, or events. Empty lines keep a connection alive. */
 function geminiAnswers(body: string): Json[] {
   if (!body.trimStart().startsWith('data: ')) return [JSON.parse(body)].flat()
   const events = body.split(/\n\n+/).filter((event) => event.startsWith('data: '))
   return events.map((event) => JSON.parse(event.slice('data: '.length)))
 }
 
-/** Of the oldest API: one that writes the template itself, or one that thinks in ids. */
+/** An agent for the oldest API: it writes the template itself, or works in token ids. */
 class CompletionsAgent implements Agent {
   readonly #dice: Dice
   #prompt: string | number[]

@@ -1,11 +1,14 @@
-/** The commands that people ask about their set-up, in front of an engine itself. */
+/** Checks of the commands with which users examine their setup, in front of a real engine. */
 import { join } from 'node:path'
 import type { Test } from 'tap'
 import { runLlmProxy } from '../../helpers/llm-proxy.ts'
 import type { Mode } from './proxies.ts'
 import { getJson } from './record.ts'
 
-/** What was recorded, scored anew by the engine: the same logprobs. @param turns of each mode on record */
+/**
+ * Checks that `verify`, which has the engine score recorded turns again, finds the same logprobs.
+ * @param turns recorded turns per mode
+ */
 export async function checkVerify(
   t: Test,
   modes: readonly Mode[],
@@ -17,7 +20,11 @@ export async function checkVerify(
       `${url}/sessions/${sessions[0].session_id}/trajectories?details=sampling`,
     )
     const [first] = trajectories[0].turns
-    t.match(first.sampling.logprobs_mode, /^(raw|temperature)_logprobs$/, `${name}: measured before it`)
+    t.match(
+      first.sampling.logprobs_mode,
+      /^(raw|temperature)_logprobs$/,
+      `${name}: logprobs mode, measured by the proxy`,
+    )
     const args = ['verify', '--url', url, '--engine-url', engineUrl, '--limit', '40', '--json']
     const { code, stdout, stderr } = await runLlmProxy(args)
     t.equal(code, 0, `${name}: ${stderr}`)
@@ -33,8 +40,8 @@ export async function checkVerify(
 }
 
 /**
- * @param model its directory, for token mode
- * @param logprobs what doctor measures that they are of, where the engine is not told otherwise
+ * @param model the model's directory, for token mode
+ * @param logprobs the logprobs mode that doctor measures for an engine without a declared one
  */
 export async function checkDoctor(
   t: Test,
@@ -48,7 +55,7 @@ export async function checkDoctor(
     const findings = JSON.parse(stdout) as { about: string; state: string; seen: string }[]
     t.equal(code, 0, `${token[0] ?? 'chat mode'}: ${stderr}`)
     const engine = findings.find(({ about }) => about.startsWith('engine'))
-    t.match(engine, { state: 'ok', seen: /ids and logprobs/ }, 'the engine tells ids and logprobs')
+    t.match(engine, { state: 'ok', seen: /ids and logprobs/ }, 'the engine reports ids and logprobs')
     t.match(
       findings.find(({ about }) => about === 'logprobs'),
       { state: 'ok', seen: logprobs },
@@ -57,7 +64,7 @@ export async function checkDoctor(
       t.match(
         findings.find(({ about }) => about === 'token mode'),
         { state: 'ok' },
-        'the same prompt',
+        'doctor finds the same prompt in token mode',
       )
   }
   await Promise.all([[], ['--tokenizer', model]].map(check))

@@ -1,7 +1,7 @@
-/** What an engine's core was asked and what it sampled, as the plugin in its process wrote it down. */
+/** What an engine's core received and sampled, as logged by the plugin in its process. */
 import { existsSync, openSync, readSync } from 'node:fs'
 
-/** One line each; `vllm/plugin/core_log.py` says what is in them. */
+/** One line of the log; `vllm/plugin/core_log.py` describes the fields. */
 type Line =
   | { asked: string; prompt: number[]; params: Record<string, unknown>; lora: string | null }
   | {
@@ -15,18 +15,20 @@ type Line =
       at: number
     }
 
-/** One request to the core. The ids of what was sampled after a stop string or an abort are left out: nobody got them. */
+/**
+ * One request to the core. Ids sampled after a stop string or an abort are left out, because no client received them.
+ */
 export interface CoreCall {
   prompt: readonly number[]
   params: Record<string, unknown>
   lora: string | null
   ids: number[]
   logprobs: number[]
-  /** Of each token. */
+  /** Weight version for each token. */
   weights: (string | null)[]
   finish: string | null
   stop: string | number | null
-  /** When the core gave something for it the last time, heard or not, in ms since the epoch. */
+  /** Time of the core's latest output for the request, delivered or not, in ms since the epoch. */
   lastAtMs: number
 }
 
@@ -36,7 +38,7 @@ const CHUNK_BYTES = 1 << 20
 export class CoreLog {
   readonly #path: string
   readonly #calls = new Map<string, CoreCall>()
-  /** By the ids of their prompts, in order: thousands of turns are looked up among thousands of calls. */
+  /** Requests by their prompt ids, in order: thousands of turns are looked up among thousands of requests. */
   readonly #prompted = new Map<string, CoreCall[]>()
   #offset = 0
   #rest = Buffer.alloc(0)
@@ -46,15 +48,15 @@ export class CoreLog {
     this.#path = path
   }
 
-  /** All calls until now, in order; those that were returned before have grown. */
+  /** Returns all requests logged so far, in order. Objects returned earlier are updated in place. */
   calls(): CoreCall[] {
     this.#read()
     return [...this.#calls.values()]
   }
 
   /**
-   * @param fits short prompts with short answers may be those of several calls: the last one that fits is meant
-   * @returns the last call with this prompt whose completion begins with these ids
+   * @param fits chooses among several requests with the same short prompt and completion; the last match wins
+   * @returns the last request with this prompt whose completion begins with these ids
    */
   find(
     prompt: readonly number[],

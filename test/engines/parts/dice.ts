@@ -1,4 +1,4 @@
-/** Random choices that a seed repeats, and texts that are hard on tokenizers, templates and parsers. */
+/** Random choices that a seed reproduces, and texts that are hard on tokenizers, templates and parsers. */
 import { seededRandom } from '../../bench/parts/text.ts'
 
 const WORDS = (
@@ -18,7 +18,7 @@ export class Dice {
     this.#random = seededRandom(seed)
   }
 
-  /** A whole number from `least` to `most`, both included. */
+  /** Returns an integer from `least` to `most`, both included. */
   int(least: number, most: number): number {
     return least + Math.floor(this.#random() * (most - least + 1))
   }

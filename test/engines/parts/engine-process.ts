@@ -1,4 +1,4 @@
-/** A real engine on this machine's CPU, started by the command that docs/engines.md tells its readers to use. */
+/** A real engine on this machine's CPU, started by the command that docs/engines.md documents. */
 import { createWriteStream, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -10,15 +10,18 @@ const POLL_MS = 250
 
 const CPU_ENVIRONMENT = {
   CUDA_VISIBLE_DEVICES: '',
-  // With more threads than idle cores its small operations wait for each other.
+  // With more threads than idle cores, torch's small operations wait for each other.
   OMP_NUM_THREADS: '1',
-  // Its thousands of modules are compiled once, and not by each of its processes at each start.
+  // Thousands of Python modules are compiled once instead of by each process at each start.
   PYTHONDONTWRITEBYTECODE: '',
   HF_HUB_OFFLINE: '1',
   NO_COLOR: '1',
 }
 
-/** The first command of a program that docs/engines.md shows in a code block, in words; `NAME=value` may come before it. */
+/**
+ * Returns, split into words, the first command of a program that docs/engines.md shows in a code block; `NAME=value`
+ * may precede it.
+ */
 export function documentedCommand(program: string): { env: Record<string, string>; words: string[] } {
   const page = readFileSync(join(import.meta.dirname, '../../../docs/engines.md'), 'utf8')
   const blocks = [...page.matchAll(/(?:^ {4}.*\n)+/gm)].map(([block]) => block.replaceAll('\\\n', ' ').trim())
@@ -31,7 +34,7 @@ export function documentedCommand(program: string): { env: Record<string, string
 }
 
 export interface EngineOptions {
-  /** For its logs; the test's own. */
+  /** Directory for the engine's logs; it belongs to the test. */
   folder: string
   port: number
   command: string
@@ -39,11 +42,11 @@ export interface EngineOptions {
   env: Record<string, string>
 }
 
-/** Not started yet. */
+/** Creates the process without starting it. */
 export class EngineProcess {
   readonly url: string
   readonly core: CoreLog
-  /** While it is there, vLLM's outputs have routed experts. */
+  /** While this file exists, vLLM's outputs have routed experts. */
   readonly expertsFile: string
   readonly #options: EngineOptions
   readonly #coreLog: string
@@ -60,15 +63,15 @@ export class EngineProcess {
   }
 
   /**
-   * Returns when it serves; on the same port each time.
-   * @param flags beyond those that it always has
+   * Starts the engine on the same port each time and returns when it serves.
+   * @param flags in addition to the default ones
    */
   async start(flags: readonly string[] = []): Promise<void> {
     const { command, args, port, env } = this.#options
     const { VIRTUAL_ENV: _, ...outer } = process.env
     const child = startChild(command, [...args, '--host', '127.0.0.1', '--port', String(port), ...flags], {
       env: { ...outer, ...CPU_ENVIRONMENT, ...env, CORE_LOG: this.#coreLog },
-      // With it go the processes that it starts.
+      // The engine's child processes belong to its process group and are killed with it.
       detached: true,
     })
     this.#child = child
@@ -82,7 +85,7 @@ export class EngineProcess {
     }
   }
 
-  /** Ends it at once, as a crash does, with all of its processes. */
+  /** Kills the engine with all of its processes at once, as a crash does. */
   async kill(): Promise<void> {
     const child = this.#child
     if (child === undefined || child.exitCode !== null || child.signalCode !== null) return
@@ -90,9 +93,9 @@ export class EngineProcess {
     await ended(child)
   }
 
-  /** POSTs to a route of its own. @returns the answer's JSON, or null */
+  /** Sends a POST to one of the engine's own routes. @returns the parsed JSON response, or null */
   async post(path: string, body: object = {}): Promise<unknown> {
-    // A connection of its own: vLLM closes idle ones after seconds, and may do so just now.
+    // A new connection: vLLM closes idle ones after seconds, possibly just as one is reused.
     const headers = { 'content-type': 'application/json', connection: 'close' }
     const response = await fetch(this.url + path, { method: 'POST', headers, body: JSON.stringify(body) })
     const answer = await response.text()

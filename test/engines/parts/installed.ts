@@ -1,11 +1,11 @@
-/** What a test of a released engine needs, or why it is left out. */
+/** What a test of a released engine needs, or the reason why it is skipped. */
 import type { Test } from 'tap'
 import { NotForThisMachine } from '../vllm/install.ts'
 
-/** In the gate a machine that cannot run these has not passed. */
+/** In the full gate, a machine that cannot run these tests has not passed. */
 const IS_REQUIRED = process.env.ENGINES_REQUIRED === '1'
 
-/** @returns undefined where this machine cannot have it: the test is skipped, and says why */
+/** @returns undefined if the machine cannot install the engine: the test is skipped with the reason */
 export async function installedFor<Installed>(
   t: Pick<Test, 'comment' | 'plan'>,
   install: (note: (text: string) => void) => Promise<Installed>,

@@ -1,4 +1,4 @@
-/** Proxies in front of one engine in each way there is, as their users start them. */
+/** Proxies in front of one engine in each mode, started as users start them. */
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import type { Test } from 'tap'
@@ -9,7 +9,7 @@ import { getJson } from './record.ts'
 
 export interface Mode {
   name: string
-  /** Where the proxy listens. */
+  /** Base URL of the proxy. */
   url: string
   /**
    * How often the proxy, or the worker, has logged that the engine was unhealthy or that the worker's connection was lost.
@@ -18,14 +18,15 @@ export interface Mode {
   countInterruptions(): number
 }
 
-/** In this order: chat, token, relay, relay with token mode. All stop when the test ends. */
+/** Starts the modes in this order: chat, token, relay, relay with token mode. All stop when the test ends. */
 export async function startModes(
   t: Test,
   engine: { url: string; model: string; contextLength: number },
   folder: string,
 ): Promise<Mode[]> {
   const token = ['--tokenizer', engine.model, '--context-length', String(engine.contextLength)]
-  // vLLM's answers tell no weights: those that are replaced in a call are seen by a check before it ends.
+  // Responses of vLLM do not report the weight version, so a frequent health check has to see a replacement before the
+  // request ends.
   const often = ['--health-interval', '500ms']
   const start = async (name: string, ...args: string[]): Promise<Mode> => {
     let interruptions = 0

@@ -1,35 +1,32 @@
-/** Holds what a proxy has on record of sessions to what the engine's core was asked and sampled. */
+/** Compares the sessions recorded by a proxy with what the engine's core received and sampled. */
 import type { Said } from './agents.ts'
 import type { CoreCall, CoreLog } from './core-log.ts'
 
 // biome-ignore lint/suspicious/noExplicitAny: answers of the sessions API are read as their readers do
 type Json = any
 
-/** A call that an agent made, and what it understood of the answer. */
+/** A request that an agent sent, and what it parsed from the response. */
 export interface MadeCall {
   dialect: string
   stream: boolean
   said: Said
 }
 
-/** What is wrong, a line each. */
+/** Result of a check: one line per mismatch in `wrong`. */
 export interface Verdict {
   turns: number
   tokens: number
-  /** Turns whose weights nobody knows. */
+  /** Number of turns with an unknown weight version. */
   unversioned: number
   wrong: string[]
 }
 
 interface Strictness {
-  /**
-   * Weights of which a turn says that they are not known are not wrong: a machine that is busy with something else misses
-   * health checks of its engine.
-   */
+  /** Accepts turns with unknown weights: a busy machine misses health checks of its engine. */
   mayNotKnowWeights?: boolean
 }
 
-/** A logprob passes JSON and a float of 32 bits. */
+/** Tolerance for a logprob, which passes through JSON and a 32-bit float. */
 const NEAR = 1e-6
 
 export async function checkSession(
@@ -73,10 +70,10 @@ export async function checkSession(
   return verdict
 }
 
-/** @throws Error with the answer, unless it is a good one */
+/** @throws Error with the response body, unless the status is a success */
 export async function getJson(url: string, tries = 3): Promise<Json> {
   const response = await fetch(url).catch((error: Error) => error)
-  // As SDKs do: a connection that waited may be closed, with 408 or without a word, just as it is used.
+  // Retried as SDKs do: an idle connection may be closed, with 408 or without a response, just as it is reused.
   const isUnread = response instanceof Error || response.status === 408
   if (isUnread && tries > 1) return getJson(url, tries - 1)
   if (response instanceof Error) throw response
@@ -86,13 +83,13 @@ export async function getJson(url: string, tries = 3): Promise<Json> {
 
 function* againstCore(turn: Json, sampled: CoreCall): Generator<string> {
   const { completion_token_ids: ids, completion_logprobs: logprobs, usage, finish_reason: finish } = turn
-  // An abort or a stop string ends what was heard; ids that were sampled and heard are on record to the last.
+  // An abort or a stop string ends the delivered ids; all ids that were sampled and delivered are recorded.
   if (ids.length !== sampled.ids.length)
     yield `${ids.length} ids of the ${sampled.ids.length} that were sampled`
   yield* differences('a logprob', logprobs, sampled.logprobs.slice(0, ids.length))
   if (usage.completion_tokens !== ids.length || usage.prompt_tokens !== sampled.prompt.length)
     yield `usage ${JSON.stringify(usage)} of ${sampled.prompt.length} and ${ids.length} tokens`
-  // The core counts tokens. A stop string in the last of them, and calls, are found in the text by its server.
+  // The core counts tokens. A stop string in the last of them and tool calls are found in the text by the API server.
   const mayEnd =
     sampled.finish === 'length'
       ? ['length', 'tool_calls', ...(typeof turn.stop_reason === 'string' ? ['stop'] : [])]
@@ -109,17 +106,17 @@ function weightsOf(turn: Json, { weights }: CoreCall): { isUnknown: boolean; wro
   return { isUnknown: differing.every(([version]) => version === null), wrong }
 }
 
-/** What is on record of a turn's sampling, which is what a trainer corrects with. */
+/** Compares the recorded sampling parameters, which a trainer uses for corrections, with the core's. */
 function* againstParams(sampling: Json, { params }: CoreCall): Generator<string> {
   for (const [name, value] of Object.entries<Json>(sampling?.values ?? {})) {
     const used = params[name]
-    // null: a default that the engine does not tell.
+    // null: a default that the engine does not report.
     if (value === null || used === undefined || value === used) continue
-    // vLLM turns top_k off by either.
+    // vLLM disables top_k with 0 as well as with -1.
     if (name === 'top_k' && value <= 0 && (used as number) <= 0) continue
-    // At temperature 0 the core has these switched off.
+    // At temperature 0 the core disables these.
     if (params.temperature === 0 && ['top_p', 'top_k', 'min_p'].includes(name)) continue
-    yield `${name} ${value} on record, ${used} at the core`
+    yield `${name} ${value} recorded, ${used} at the core`
   }
 }
 
@@ -127,20 +124,20 @@ function* againstSaid(turn: Json, { dialect, stream, said }: MadeCall): Generato
   const how = stream ? 'streamed' : 'whole'
   const isBlank = dialect === 'messages' && turn.completion_text.trim() === '' && said.text === ''
   if (said.text !== turn.completion_text && !isBlank)
-    yield `${how}: text ${quote(said.text)}, on record ${quote(turn.completion_text)}`
+    yield `${how}: text ${quote(said.text)}, recorded ${quote(turn.completion_text)}`
   if (dialect === 'completions') return
   const { reasoning_content: reasoning } = turn
   if (said.reasoning !== (reasoning ?? ''))
-    yield `${how}: reasoning ${quote(said.reasoning)}, on record ${quote(reasoning)}`
-  // Some have arguments as an object, so that spaces and doubled keys are lost on the way.
+    yield `${how}: reasoning ${quote(said.reasoning)}, recorded ${quote(reasoning)}`
+  // Some dialects have arguments as an object, so that spaces and duplicate keys are lost in transit.
   const hasObjects = dialect === 'messages' || dialect === 'gemini'
   const shown = (called: { name: string; arguments: string }[]) =>
     quote(called.map((each) => (hasObjects ? each.name : [each.name, each.arguments])))
   const recorded = shown(turn.tool_calls.map((call: Json) => call.function))
-  if (shown(said.calls) !== recorded) yield `${how}: calls ${shown(said.calls)}, on record ${recorded}`
+  if (shown(said.calls) !== recorded) yield `${how}: calls ${shown(said.calls)}, recorded ${recorded}`
 }
 
-/** Rows are what turns saw and sampled, each sampled token trains once. */
+/** Checks that rows contain what turns saw and sampled, and that each sampled token is trained once. */
 function checkRows(turns: readonly Json[], rows: readonly Json[]): string[] {
   const wrong: string[] = []
   const byId = new Map(turns.map((turn) => [turn.turn_id, turn]))

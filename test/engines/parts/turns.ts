@@ -1,4 +1,4 @@
-/** Random agents of every dialect, through every way to the engine: the record is what the core was asked and sampled. */
+/** Random agents of every dialect, through every mode: the recorded turns are what the core received and sampled. */
 import type { Test } from 'tap'
 import { AGENTS, type Asked } from './agents.ts'
 import type { CoreCall, CoreLog } from './core-log.ts'
@@ -8,24 +8,27 @@ import { checkSession, type MadeCall } from './record.ts'
 
 const DIALECTS = Object.keys(AGENTS)
 const MOST_TURNS = 7
-/** Agents of one mode that call at once. */
+/** Concurrent agents per mode. */
 const AT_ONCE = 4
 const LONGEST = 160
 const TRIES = 3
-/** Share of turns. One call with a `top_p` in a batch has the vocabulary of all sorted, most of a step's time on a CPU: they come together, first. */
+/**
+ * Share of turns. One request with a `top_p` makes the engine sort the vocabulary for the whole batch, most of a step's
+ * time on a CPU. These requests therefore come first, together.
+ */
 const WITH_TOP_P = 0.2
 
 interface Conversation {
   sessionId: string
   made: MadeCall[]
-  /** What its agent failed with, which ended it. */
+  /** Error of its agent, which ended the conversation. */
   failed?: string
-  /** vLLM has sampled an answer that it cannot send. */
+  /** Whether vLLM has sampled a completion that it cannot serialize. */
   isUnwritten?: boolean
 }
 
 /**
- * @param turns of each mode in a round
+ * @param turns per mode and round
  * @param seconds for rounds after the first one, each with the next seed
  */
 export async function checkTurns(
@@ -62,21 +65,21 @@ async function checkConversations(
   }
   t.comment(`${name}: ${exact} turns exact, ${tokens} tokens`)
   t.equal(exact, turns, 'every turn')
-  // Only a proxy that has missed health checks, as on a busy machine, does not know the weights; it logs that.
+  // The weights are unknown only to a proxy that has missed health checks, as on a busy machine; the proxy logs this.
   t.ok(
     unversioned === 0 || countInterruptions() > 0,
     `${unversioned} turns of unknown weights, ${countInterruptions()} interruptions`,
   )
 }
 
-/** A check that finds nothing must be able to find something. */
+/** Proves that the check detects planted mismatches. */
 export async function checkTheCheck(t: Test, mode: Mode, core: CoreLog): Promise<void> {
-  // A machine that is busy with something else may miss a health check of its engine: then the weights are in doubt.
+  // A busy machine may miss a health check of its engine: the weights are unknown then.
   for (let tries = 1; tries <= TRIES; tries += 1)
     if (await controlled(t, mode, core, { sessionId: `control-${tries}`, isLast: tries === TRIES })) return
 }
 
-/** @returns whether there was nothing to find in an answer as it was */
+/** @returns whether the unmodified response passed the check */
 async function controlled(
   t: Test,
   { url }: Mode,
@@ -102,14 +105,14 @@ async function controlled(
     '8 ids of the 9': ({ ids }) => ({ ids: [...ids, 1] }),
     'ended by length': () => ({ finish: 'stop' }),
     'sampled by 7': ({ weights }) => ({ weights: weights.map(() => '7') }),
-    'temperature 1 on record': ({ params }) => ({ params: { ...params, temperature: 0.9 } }),
+    'temperature 1 recorded': ({ params }) => ({ params: { ...params, temperature: 0.9 } }),
   }
   for (const [found, plant] of Object.entries(plants)) t.match((await check(plant)).wrong.join(), found)
   t.match((await check((call) => call, `${said.text}!`)).wrong.join(), 'text')
   return true
 }
 
-/** At temperatures, limits and stops of all kinds, until so many calls were made. */
+/** Runs agents with temperatures, limits and stops of all kinds until `turns` requests were sent. */
 async function converse({ name, url }: Mode, turns: number, seed: number): Promise<Conversation[]> {
   const conversations: Conversation[] = []
   let left = turns
@@ -129,11 +132,11 @@ async function converse({ name, url }: Mode, turns: number, seed: number): Promi
         try {
           const said = await agent.call(`${url}/${sessionId}`, asked)
           made.push({ dialect, stream: asked.stream, said })
-          // Its tokenizer refuses half of a surrogate pair (`TextEncodeInput must be …`), whoever sends it.
+          // vLLM's tokenizer rejects half of a surrogate pair (`TextEncodeInput must be …`) from every client.
           if (said.calls.some(({ arguments: json }) => /\\u[dD][89a-fA-F]/.test(json))) break
           agent.goOn(said)
         } catch (error) {
-          // Nor can it write an answer down in which a model has written half of one in a call's arguments.
+          // Nor can vLLM serialize a response whose tool-call arguments contain half of a pair.
           conversation.isUnwritten = /surrogates not allowed/.test(`${error}`)
           if (conversation.isUnwritten) left += made.length + 1
           else

@@ -1,6 +1,6 @@
 /**
- * SGLang from PyPI, as a folder over vLLM's environment, which has the torch and most packages that it needs. What it calls
- * on GPUs alone is left out. Made once, beside vLLM's.
+ * SGLang from PyPI, as a folder over vLLM's environment, which has torch and most packages that SGLang needs. Packages
+ * that it calls only on GPUs are left out. Installed once, beside vLLM's environment.
  */
 import { join } from 'node:path'
 import { CACHE, digest, installOnce } from '../../helpers/install-once.ts'
@@ -9,7 +9,7 @@ import { installVllm, NotForThisMachine, run, type VllmInstalled } from '../vllm
 /** The release that docs/engines.md names. */
 export const SGLANG_VERSION = '0.5.23'
 
-/** Imported at its start, and not among vLLM's. */
+/** Packages that SGLang imports at its start and that vLLM's environment lacks. */
 const PACKAGES = [
   `sglang==${SGLANG_VERSION}`,
   'torchvision==0.28.0',
@@ -19,11 +19,11 @@ const PACKAGES = [
 ]
 
 export interface SglangInstalled extends VllmInstalled {
-  /** For PYTHONPATH. */
+  /** Value for PYTHONPATH. */
   packages: string
 }
 
-/** @throws NotForThisMachine as `installVllm` */
+/** @throws NotForThisMachine under the conditions of `installVllm` */
 export async function installSglang(note: (text: string) => void): Promise<SglangInstalled> {
   const vllm = await installVllm(note)
   const packages = join(CACHE, `sglang-${SGLANG_VERSION}-${digest(PACKAGES.join(), vllm.venv)}`)

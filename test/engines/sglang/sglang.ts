@@ -1,4 +1,6 @@
-/** The command of docs/engines.md for SGLang, with what a CPU needs and with the plugin that logs the core. */
+/**
+ * The command of docs/engines.md for SGLang, with the flags that a CPU needs and with the plugin that logs the core.
+ */
 import { join } from 'node:path'
 import { MODEL } from '../parts/agents.ts'
 import { documentedCommand, EngineProcess } from '../parts/engine-process.ts'
@@ -10,7 +12,7 @@ const CPU_FLAGS =
   '--device cpu --attention-backend torch_native --sampling-backend pytorch --dtype float32 --disable-cuda-graph ' +
   '--disable-overlap-schedule --disable-custom-all-reduce --max-total-tokens 60000 --max-running-requests 16'
 
-/** Not started yet. @param folder for its logs */
+/** Creates the process without starting it. @param folder for its logs */
 export function sglangProcess(
   { venv, models, packages }: SglangInstalled,
   folder: string,

@@ -1,4 +1,4 @@
-/** The HTTP tests of vLLM whose outcome differs behind the proxy, each with its reason, and those that are left out. */
+/** vLLM's HTTP tests whose outcome differs behind the proxy, each with its reason, and those that are not run. */
 
 export type ProxyMode = 'chat' | 'token'
 
@@ -131,8 +131,8 @@ export const DIFFERENCES: readonly Difference[] = [
 ]
 
 /**
- * Cases that run nowhere, by the beginnings of their names: what the tiny model samples, or how many tokens a chunk has,
- * decides their outcome.
+ * Cases that are never run, by the beginnings of their names: their outcome depends on what the tiny model samples, or
+ * on how many tokens a chunk has.
  */
 export const LEFT_OUT: readonly string[] = [
   `${CHAT}::test_chat_completion_n_parameter_streaming`,

@@ -21,7 +21,7 @@ export const MODEL_NAMES = [
   'zephyr-lora',
 ]
 
-/** An adapter that a fixture downloads; the server that runs already does not load it. */
+/** An adapter that a fixture downloads; the running server does not load it. */
 const ADAPTER = 'typeof/zephyr-7b-beta-lora'
 
 export interface HttpTests {

@@ -1,11 +1,11 @@
-/** Runs vLLM's HTTP tests against a URL, and reads what pytest reports of each case. */
+/** Runs vLLM's HTTP tests against a URL, and parses pytest's report of each case. */
 import { readFileSync, rmSync } from 'node:fs'
 import { delimiter } from 'node:path'
 import { runProgram } from '../../agents/parts/programs.ts'
 import { type Difference, LEFT_OUT, type ProxyMode } from './differences.ts'
 import type { HttpTests } from './install.ts'
 
-/** Below `tests/entrypoints`. Other files need models of another kind, GPUs or flags that exclude each other. */
+/** Paths below `tests/entrypoints`. Other files need models of another kind, GPUs, or flags that exclude each other. */
 const FILES = [
   'anthropic/test_messages.py',
   'openai/chat_completion/test_chat.py',
@@ -41,7 +41,7 @@ export interface Outcome {
 
 interface Target {
   url: string
-  /** For pytest's report; replaced. */
+  /** File for pytest's report; it is replaced. */
   file: string
 }
 

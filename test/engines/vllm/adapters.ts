@@ -1,4 +1,4 @@
-/** Adapters beside the base model: who is asked for by a session's policy is who samples, and is on record. */
+/** Adapters beside the base model: the model that a session's policy names samples, and is recorded. */
 import type { Test } from 'tap'
 import { AGENTS, MODEL } from '../parts/agents.ts'
 import type { CoreLog } from '../parts/core-log.ts'
@@ -6,7 +6,7 @@ import { Dice } from '../parts/dice.ts'
 import type { Mode } from '../parts/proxies.ts'
 import { checkSession, getJson } from '../parts/record.ts'
 
-/** What makes vLLM serve them under the names of their places: `adapter-1` and so on. */
+/** Arguments with which vLLM serves the adapters under names by position: `adapter-1` and so on. */
 export function adapterFlags(adapters: readonly string[]): string[] {
   const named = adapters.map((path, at) => `adapter-${at + 1}=${path}`)
   return ['--enable-lora', '--max-loras', String(adapters.length), '--lora-modules', ...named]
@@ -29,7 +29,7 @@ export async function checkAdapters(t: Test, modes: readonly Mode[], core: CoreL
         t.strictSame((await checkSession(mode.url, sessionId, made, core)).wrong, [], what)
         const { turns } = await getJson(`${mode.url}/sessions/${sessionId}`)
         const [{ model, prompt_token_ids: prompt, completion_token_ids: ids }] = turns
-        t.equal(model, policy ?? MODEL, `${what}: on record`)
+        t.equal(model, policy ?? MODEL, `${what}: recorded`)
         t.equal(core.find(prompt, ids)?.lora ?? null, policy ?? null, `${what}: at the core`)
       }
   }

@@ -1,4 +1,4 @@
-/** Routed experts of each token, which vLLM's own routes carry to rows. */
+/** Routed experts of each token, from vLLM's own routes to rows. */
 import { rmSync, writeFileSync } from 'node:fs'
 import type { Test } from 'tap'
 import { AGENTS } from '../parts/agents.ts'
@@ -9,7 +9,9 @@ import { getJson } from '../parts/record.ts'
 
 const [LAYERS, RANKS] = [3, 2]
 
-/** As `made_experts` in `plugin/core_log.py` makes them; the last token was sampled, and never computed. */
+/**
+ * Returns the experts that `made_experts` in `plugin/core_log.py` makes; the last token was sampled but never computed.
+ */
 function expectedOf(places: number): Buffer {
   const experts = Buffer.alloc(places * LAYERS * RANKS)
   for (let place = 0; place < places - 1; place += 1)
@@ -19,7 +21,7 @@ function expectedOf(places: number): Buffer {
   return experts
 }
 
-/** A second turn asks for those alone that are not on record. */
+/** A second turn requests only the experts that are not recorded yet. */
 export async function checkExperts(t: Test, modes: readonly Mode[], vllm: EngineProcess): Promise<void> {
   writeFileSync(vllm.expertsFile, '')
   const check = async (mode: Mode) => {
@@ -41,7 +43,7 @@ export async function checkExperts(t: Test, modes: readonly Mode[], vllm: Engine
         const places = prompt_ids.length + response_ids.length
         t.match(experts, { dtype: 'uint8', shape: [places, LAYERS, RANKS], known: [[0, places - 1]] }, what)
         const wrong = Buffer.compare(Buffer.from(experts.data, 'base64'), expectedOf(places))
-        t.equal(wrong, 0, `${what}: each token's own, of ${places}`)
+        t.equal(wrong, 0, `${what}: the experts of each token, of ${places}`)
       }
     }
   }

@@ -4,10 +4,10 @@ import { join } from 'node:path'
 import { runProgram } from '../../agents/parts/programs.ts'
 import { CACHE, digest, installOnce } from '../../helpers/install-once.ts'
 
-/** The releases that docs/engines.md names, the newest first, with the torch that each was built with. */
+/** The releases that docs/engines.md names, the newest first, with the torch version that each was built with. */
 const TORCH = { '0.32.0': '2.13.0', '0.12.0': '2.9.1' }
 export const [NEWEST] = Object.keys(TORCH)
-/** Which one is run. */
+/** Index of the release to run. */
 export const VLLM_VERSION = process.env.VLLM_VERSION ?? NEWEST!
 
 const HERE = import.meta.dirname
@@ -16,18 +16,18 @@ const INSTALL_MS = 600_000
 const LOOK_MS = 60_000
 
 /**
- * The wheel wants `torch==…+cpu`, which only PyTorch's own index has; PyPI's torch of that version does as well, and
- * its CUDA libraries are never called. What is left out is for pictures and sound.
+ * The wheel requires `torch==…+cpu`, which only PyTorch's own index has; PyPI's torch of that version works as well,
+ * and its CUDA libraries are never called. Packages for images and sound are left out.
  */
 const OVERRIDES = `torch==${TORCH[VLLM_VERSION as keyof typeof TORCH]}
 setuptools>=78.1.1,<81
 ${['torchaudio', 'torchvision', 'torchcodec', 'opencv-python-headless', 'triton'].map((name) => `${name} ; sys_platform == "never"\n`).join('')}`
 
-/** Nothing here is broken: this machine cannot have it. */
+/** This machine cannot run the engine; nothing is broken. */
 export class NotForThisMachine extends Error {}
 
 export interface VllmInstalled {
-  /** `bin/vllm` and `bin/python` are in it. */
+  /** Directory that has `bin/vllm` and `bin/python`. */
   venv: string
   models: Models
 }
@@ -35,15 +35,15 @@ export interface VllmInstalled {
 /** Directories of models, each with the tokenizer and the template of Qwen3. */
 export interface Models {
   base: string
-  /** The same with other weights. */
+  /** The same model with other weights. */
   other: string
-  /** An adapter for the base, and a second one. */
+  /** Two adapters for the base model. */
   adapters: readonly [string, string]
 }
 
 /**
- * @param note hears what takes minutes
- * @throws NotForThisMachine without Python 3.11, a wheel for the platform, or a way to PyPI
+ * @param note receives a message before steps that take minutes
+ * @throws NotForThisMachine without Python 3.11, a wheel for the platform, or access to PyPI
  */
 export async function installVllm(note: (text: string) => void): Promise<VllmInstalled> {
   const python = await pythonVersion()
@@ -56,7 +56,7 @@ export async function installVllm(note: (text: string) => void): Promise<VllmIns
   const models = join(CACHE, `vllm-models-${digest(readFileSync(program), VLLM_VERSION)}`)
   await installOnce(models, async () => {
     note(`making tiny models in ${models}, once`)
-    // With more threads than idle cores its small operations wait for each other.
+    // With more threads than idle cores, torch's small operations wait for each other.
     const env = { ...process.env, OMP_NUM_THREADS: '1', CUDA_VISIBLE_DEVICES: '', HF_HUB_OFFLINE: '1' }
     await run(join(venv, 'bin/python'), [program, models, TOKENIZER], { env })
   })
@@ -89,15 +89,16 @@ async function makeVenv(venv: string): Promise<void> {
     throw new NotForThisMachine(`vLLM cannot be installed here: ${(error as Error).message}`)
   }
   const packages = await run(python, ['-c', 'import sysconfig; print(sysconfig.get_path("purelib"))'])
-  // vLLM looks for a package of its own name, and takes itself for a build for CPUs if its version says "cpu".
+  // vLLM looks up a package of its own name, and considers itself a CPU build if the version of that package contains
+  // "cpu".
   const info = join(packages, `vllm-${VLLM_VERSION}+cpu.dist-info`)
   mkdirSync(info)
   writeFileSync(join(info, 'METADATA'), `Metadata-Version: 2.1\nName: vllm\nVersion: ${VLLM_VERSION}+cpu\n`)
-  // The module is found by PYTHONPATH, in the clone whose tests run.
+  // Python finds the module by PYTHONPATH, in the clone whose tests run.
   appendFileSync(join(info, 'entry_points.txt'), '[vllm.general_plugins]\ncore_log = core_log:register\n')
 }
 
-/** @returns what it printed */
+/** @returns the command's output */
 export async function run(
   command: string,
   args: readonly string[],

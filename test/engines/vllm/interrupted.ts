@@ -1,4 +1,4 @@
-/** Calls that something comes between: agents that leave, engines that pause, sleep, get other weights, or die. */
+/** Interrupted requests: agents that disconnect, and engines that pause, sleep, get other weights, or crash. */
 import type { Test } from 'tap'
 import { IS_FULL } from '../../helpers/tier.ts'
 import { until } from '../../helpers/until.ts'
@@ -12,22 +12,22 @@ import { checkSession, getJson } from '../parts/record.ts'
 // biome-ignore lint/suspicious/noExplicitAny: answers of the sessions API are read as their readers do
 type Json = any
 
-/** Something else happens once so many tokens were sampled, far from the end. */
+/** The interruption happens once this many tokens were sampled, far from the end. */
 const BEGUN = 20
 const SHORT = 250
 const MIDDLE = 600
 const FAR = 1_500
-/** What the context holds beside a prompt. */
+/** Number of tokens in the context beside a prompt. */
 const LONGEST = 3_500
 const STEPS = { max_tokens: 20, ignore_eos: true }
 
-/** A long call of an agent of its own: the core has begun it, and nobody knows yet how it ends. */
+/** A long request of a new agent that the core has started. */
 interface Running {
   sessionId: string
   log: CoreLog
   core: CoreCall
   leave(): void
-  /** What the agent got, or what it was told instead. */
+  /** The response that the agent received, or its error. */
   answer: Promise<Said | Error>
 }
 
@@ -40,7 +40,7 @@ interface Begun {
   record?: string[]
 }
 
-/** A machine that is busy with something else may miss a health check of its engine: then the call is made again. */
+/** A busy machine may miss a health check of its engine: the request is then repeated. */
 const TRIES = 3
 
 async function begin(log: CoreLog, mode: Mode, how: Begun = {}): Promise<Running> {
@@ -51,7 +51,7 @@ async function begin(log: CoreLog, mode: Mode, how: Begun = {}): Promise<Running
   }
 }
 
-/** @returns an error for a call that ended before the core had begun it */
+/** @returns an error if the request ended before the core had started it */
 async function tryToBegin(
   log: CoreLog,
   mode: Mode,
@@ -61,7 +61,7 @@ async function tryToBegin(
   const sessionId = `interrupted-${mode.name}-${process.pid}-${number}`
   if (record.length > 0) {
     const body = JSON.stringify({ session_id: sessionId, record })
-    // A connection of its own: one that was idle may be closed at the other end just now.
+    // A new connection: the other end may just be closing an idle one.
     const headers = { 'content-type': 'application/json', connection: 'close' }
     await fetch(`${mode.url}/sessions`, { method: 'POST', headers, body })
   }
@@ -86,26 +86,27 @@ async function tryToBegin(
       .find(({ ids }) => ids.length >= BEGUN)
   await until(() => begun() ?? isOver)
   const core = begun()
-  if (core === undefined) return early ?? new Error(`${sessionId}: answered before the core had begun`)
-  // The core is ahead of what has come from it: by seconds, on a busy machine.
+  if (core === undefined)
+    return early ?? new Error(`${sessionId}: a response came before the core had started`)
+  // The core is ahead of the proxy, by seconds on a busy machine.
   if (stream) await until(async () => isOver || (await sampledSoFar(mode, sessionId)) > 0)
   return { sessionId, log, core, leave: () => control.abort(), answer }
 }
 
-/** Tokens of the session's open call that have reached the proxy. */
+/** Returns how many tokens of the session's open request have reached the proxy. */
 async function sampledSoFar({ url }: Mode, sessionId: string): Promise<number> {
   const { turns } = await getJson(`${url}/admin/turns`)
   const turn = turns.find((open: Json) => open.session_id === sessionId)
   return turn?.sampled_tokens ?? 0
 }
 
-/** The engine, or the worker before it, as the proxy sees it. */
+/** Returns the engine, or the worker in front of it, as the proxy reports it. */
 async function engineOf({ url }: Mode): Promise<Json> {
   const { engines, workers } = await getJson(`${url}/health`)
   return (engines ?? workers)[0]
 }
 
-/** The only turn of its session, once it has ended. */
+/** Returns the only turn of the session, once it has ended. */
 async function turnOf(mode: Mode, { sessionId }: Running): Promise<Json> {
   return until(async () => {
     const { turns } = await getJson(`${mode.url}/sessions/${sessionId}`)
@@ -113,7 +114,7 @@ async function turnOf(mode: Mode, { sessionId }: Running): Promise<Json> {
   })
 }
 
-/** What a turn has on record is what its call sampled, from the first token on. */
+/** Checks that the recorded turn is a prefix of what its request sampled. */
 function checkPrefix(t: Test, turn: Json, { core, log }: Running, what: string): void {
   log.calls()
   const { completion_token_ids: ids, completion_logprobs: logprobs } = turn
@@ -126,7 +127,9 @@ function checkPrefix(t: Test, turn: Json, { core, log }: Running, what: string):
   t.ok(logprobs.length === ids.length && isNear, `${what}: logprobs as sampled`)
 }
 
-/** An agent that leaves frees the engine long before its answer would have ended, whatever its dialect. */
+/**
+ * Checks that an agent that disconnects frees the engine long before its response would have ended, in every dialect.
+ */
 export async function checkLeaving(t: Test, modes: readonly Mode[], vllm: EngineProcess): Promise<void> {
   for (const [modeAt, mode] of modes.entries()) {
     const calls: { what: string; stream: boolean; running: Running; leftMs: number }[] = []
@@ -142,7 +145,7 @@ export async function checkLeaving(t: Test, modes: readonly Mode[], vllm: Engine
       t.equal(turn.status, 'aborted', what)
       if (stream) checkPrefix(t, turn, running, what)
     }
-    // A step of the engine samples a token of every request that it has. One that was aborted gets none.
+    // A step of the engine samples a token for each running request. An aborted request gets none.
     const step = () => vllm.post('/v1/completions', { model: MODEL, prompt: 'the', ...STEPS })
     const countSampled = () => {
       vllm.core.calls()
@@ -153,12 +156,12 @@ export async function checkLeaving(t: Test, modes: readonly Mode[], vllm: Engine
     for (const { what, running } of calls)
       t.ok(running.core.ids.length < FAR, `${what}: the engine stopped at ${running.core.ids.length}`)
     const tookMs = calls.map(({ running, leftMs }) => Math.round(running.core.lastAtMs - leftMs))
-    // How long is a matter of what else the machine does.
+    // The duration depends on the load of the machine.
     t.comment(`${mode.name}: the engine was free after ${tookMs.sort((a, b) => a - b).join(', ')} ms`)
   }
 }
 
-/** Weights are replaced while each mode has a request running, with each way to pause; dev mode. */
+/** Replaces weights while each mode has a request running, with each way to pause; needs vLLM's dev mode. */
 export async function checkWeights(
   t: Test,
   modes: readonly Mode[],
@@ -173,11 +176,11 @@ export async function checkWeights(
     for (const round of IS_FULL ? [0, 1] : [0]) {
       // A complete response reports no weights: its request started with those of the last health check.
       await areStamped()
-      // Long enough to be in its middle when the weights come, also on a fast machine; "wait" waits for its end.
+      // Long enough that the weights arrive in the middle of a request on a fast machine too; "wait" waits for its end.
       const tokens = pause === 'wait' ? SHORT : MIDDLE
       const requests = await beginAndPause(vllm, modes, pause, { tokens, firstStreams: pauseAt + round })
       version += 1
-      // A response that is complete but not read yet has the weights of when it is read.
+      // A complete response that the client has not read yet gets the weights of the time when it is read.
       if (pause === 'wait') for (const { mode, running } of requests) await turnOf(mode, running)
       await vllm.post('/collective_rpc', {
         method: 'reload_weights',
@@ -228,9 +231,9 @@ async function checkReplaced(
 }
 
 /**
- * Begins a request of each mode, every second one streamed, and pauses the engine. A busy machine may pause so late that a
- * request has ended: then requests of twice the length are begun. Within the context there is a length at which all are in
- * their middle.
+ * Begins a request in each mode, every second one streamed, and pauses the engine. On a busy machine the pause may come
+ * after a request has ended: requests of twice the length are then begun. Some length within the context keeps all of
+ * them running at the pause.
  */
 async function beginAndPause(
   vllm: EngineProcess,
@@ -245,7 +248,7 @@ async function beginAndPause(
       const running = await begin(vllm.core, mode, { stream, tokens, record: ['weight_versions'] })
       requests.push({ mode, stream, running })
     }
-    // "wait" answers when all requests have ended.
+    // "wait" responds when all requests have ended.
     await vllm.post(`/pause?mode=${pause}`)
     vllm.core.calls()
     const areInTheirMiddle = requests.every(({ running }) => running.core.ids.length < tokens)
@@ -255,15 +258,18 @@ async function beginAndPause(
   }
 }
 
-/** By whom a trainer holds it, and lets it go on. */
+/** Routes with which a trainer pauses the engine and resumes it. */
 const HELD = [
   ['/pause?mode=keep', '/resume'],
   ['/sleep?level=0&mode=keep', '/wake_up'],
 ] as const
 
-/** A paused or sleeping engine gets no requests: they wait until it resumes, and those that it had continue unchanged. */
+/**
+ * Checks that a paused or sleeping engine gets no requests: new ones wait until it resumes, and running ones continue
+ * unchanged.
+ */
 export async function checkHeld(t: Test, modes: readonly Mode[], vllm: EngineProcess): Promise<void> {
-  // Each turn is to begin with the weights that the core has.
+  // Each turn must begin with the weights that the core has.
   const version = String(Date.now())
   await vllm.post('/update_weight_version', { new_version: version })
   await Promise.all(modes.map((mode) => untilWeights(mode, version)))
@@ -280,7 +286,7 @@ export async function checkHeld(t: Test, modes: readonly Mode[], vllm: EnginePro
       new AGENTS.chat!(new Dice(1)).call(`${url}/held-${number}`, { stream: false, sampling }),
     )
     await Promise.all(modes.map(({ url }) => until(async () => (await getJson(`${url}/health`)).queued > 0)))
-    t.equal(vllm.core.calls().length, before, `${hold}: nothing is sent to it`)
+    t.equal(vllm.core.calls().length, before, `${hold}: nothing is sent to the engine`)
     await vllm.post(resume)
     for (const { finish } of await Promise.all(waiting))
       t.equal(finish, 'length', `${hold}: the request was served when it resumed`)
@@ -294,7 +300,7 @@ export async function checkHeld(t: Test, modes: readonly Mode[], vllm: EnginePro
   }
 }
 
-/** The engine dies under load, and comes back. @param restart returns when it serves again */
+/** The engine crashes under load and is restarted. @param restart returns when it serves again */
 export async function checkCrash(
   t: Test,
   modes: readonly Mode[],
@@ -309,12 +315,12 @@ export async function checkCrash(
     }
   await vllm.kill()
   for (const { mode, stream, running } of calls) {
-    // One that nothing of has reached its agent waits for an engine.
+    // A request whose response has not begun waits for an engine.
     if (!stream) {
       running.leave()
       continue
     }
-    t.ok((await running.answer) instanceof Error, `${mode.name}: the agent hears of it`)
+    t.ok((await running.answer) instanceof Error, `${mode.name}: the agent gets an error`)
     const turn = await turnOf(mode, running)
     t.match(turn, { status: 'failed', error: { code: 'engine_lost' } }, mode.name)
     checkPrefix(t, turn, running, mode.name)

@@ -1,11 +1,12 @@
 """Makes tiny models that behave like an agent's: they think, call tools in Hermes' markup, answer and end their turns,
-and now and then say any other token of Qwen3's vocabulary (bytes that are no UTF-8, control tokens, ids that no
+and now and then sample any other token of Qwen3's vocabulary (bytes that are not UTF-8, control tokens, ids that no
 tokenizer has). A minute on one core.
 
-    python make_models.py OUT TOKENIZER
+python make_models.py OUT TOKENIZER
 
 writes `OUT/base`, `OUT/other` (the same with other weights), and `OUT/adapter-1` and `OUT/adapter-2`, for the base.
-The model learns in a vocabulary of the tokens that its texts have, and of one more that stands for all others.
+The model is trained on a vocabulary of the tokens in its texts, plus one that represents all others.
+
 """
 
 from __future__ import annotations
@@ -47,18 +48,18 @@ WORDS = (
 CITIES = ["Paris", "Tokyo 東京", "New York", "São Paulo", "Łódź", "Ulm"]
 
 Sample = tuple[list[int], list[bool]]
-"""Token ids, and which of them a model says."""
+"""Token ids, and which of them the model generates."""
 
 rng = random.Random(1)
 
 
 def words(most: int) -> str:
-    """From one word to so many."""
+    """Returns from one to `most` words."""
     return " ".join(rng.choice(WORDS) for _ in range(rng.randint(1, most)))
 
 
 def call() -> str:
-    """One call of a tool, in the markup that Qwen3's template teaches."""
+    """Returns one tool call, in the markup that Qwen3's template teaches."""
     arguments = {
         "get_weather": {
             "city": rng.choice(CITIES),
@@ -74,7 +75,7 @@ def call() -> str:
 
 
 def answer() -> str:
-    """What a model says in one turn."""
+    """Returns what a model generates in one turn."""
     text = f"<think>\n{words(12)}\n</think>\n\n" if rng.random() < 0.6 else ""
     if rng.random() < 0.4:
         return f"{text}{words(20)}<|im_end|>"
@@ -85,7 +86,7 @@ def answer() -> str:
 
 
 def conversation(system: str) -> Iterator[tuple[str, bool]]:
-    """Pieces of text, and whether the model says them."""
+    """Yields segments of text, and whether the model generates them."""
     yield system, False
     for _ in range(rng.randint(1, 3)):
         asked = words(8) if rng.random() < 0.6 else f"<tool_response>\n{words(6)}\n</tool_response>"
@@ -95,7 +96,7 @@ def conversation(system: str) -> Iterator[tuple[str, bool]]:
 
 
 def sample(tokenizer: AutoTokenizer, system: str) -> Sample:
-    """One conversation in ids."""
+    """Returns one conversation in ids."""
     ids: list[int] = []
     said: list[bool] = []
     for text, is_said in conversation(system):
@@ -106,7 +107,7 @@ def sample(tokenizer: AutoTokenizer, system: str) -> Sample:
 
 
 def tools_prompt(tokenizer: AutoTokenizer) -> str:
-    """How the template begins a conversation with tools."""
+    """Returns the beginning of a conversation with tools, as the template writes it."""
     names = ("get_weather", "calculator", "search", "write_file")
     parameters = {"type": "object", "properties": {"x": {"type": "string"}}}
     tools = [
@@ -118,7 +119,7 @@ def tools_prompt(tokenizer: AutoTokenizer) -> str:
 
 
 def train(samples: list[Sample], long_samples: list[Sample]) -> Qwen3ForCausalLM:
-    """A model that says what these say."""
+    """Trains a model on the samples."""
     used = sorted({token for ids, _ in samples + long_samples for token in ids} | {END, PAD})
     small_id = {token: at for at, token in enumerate(used)}
     other = len(used)
@@ -128,7 +129,7 @@ def train(samples: list[Sample], long_samples: list[Sample]) -> Qwen3ForCausalLM
     optimizer = torch.optim.AdamW(small.parameters(), weight_decay=0.01)
     for step in range(STEPS):
         optimizer.param_groups[0]["lr"] = 4e-3 * min(1, (step + 1) / 50) * (1 - 0.95 * step / STEPS)
-        # Some with tools: they are long.
+        # Some batches have tools, which makes them long.
         length, count, source = (640, 3, long_samples) if step % 4 == 3 else (192, 8, samples)
         ids = torch.zeros(count, length, dtype=torch.long)
         goals = torch.full((count, length), -100)
@@ -143,7 +144,7 @@ def train(samples: list[Sample], long_samples: list[Sample]) -> Qwen3ForCausalLM
                 [t if s else -100 for t, s in zip(small_ids, said, strict=True)][1 : n + 1]
             )
         inputs = embeddings(ids)
-        # Any other token: what comes after it must not hang on which one it was.
+        # Any other token: what follows must not depend on which one it was.
         inputs = torch.where((ids == other)[..., None], torch.randn_like(inputs), inputs)
         logits = small.lm_head(small.model(inputs_embeds=inputs).last_hidden_state)
         # In the large vocabulary each of the others has a logit of about 0.
@@ -159,7 +160,7 @@ def train(samples: list[Sample], long_samples: list[Sample]) -> Qwen3ForCausalLM
 
 @torch.no_grad()
 def enlarged(small: Qwen3ForCausalLM, used: list[int]) -> Qwen3ForCausalLM:
-    """The same model in the vocabulary of its tokenizer."""
+    """Expands the model to the vocabulary of its tokenizer."""
     model = Qwen3ForCausalLM(
         Qwen3Config(vocab_size=VOCABULARY, bos_token_id=PAD, eos_token_id=END, pad_token_id=PAD, **SHAPE)
     )
@@ -177,18 +178,18 @@ def enlarged(small: Qwen3ForCausalLM, used: list[int]) -> Qwen3ForCausalLM:
 
 
 def write_model(model: Qwen3ForCausalLM, out: Path, tokenizer: Path) -> None:
-    """As transformers saves it, with the tokenizer."""
+    """Writes a model as transformers saves it, with the tokenizer."""
     model.eval().save_pretrained(out)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(tokenizer / name, out / name)
-    # vLLM takes what is not asked for from here, as with the real Qwen3.
+    # vLLM takes sampling defaults from here, as with the real Qwen3.
     defaults = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95}
     ids = {"bos_token_id": PAD, "eos_token_id": [END, PAD], "pad_token_id": PAD}
     (out / "generation_config.json").write_text(json.dumps({**ids, **defaults}))
 
 
 def write_perturbed(base: Path, out: Path) -> None:
-    """The same model with a little noise on its weights."""
+    """Writes a copy of the model with a little noise on its weights."""
     shutil.copytree(base, out)
     weights = load_file(base / "model.safetensors")
     for value in weights.values():
@@ -198,7 +199,7 @@ def write_perturbed(base: Path, out: Path) -> None:
 
 
 def write_adapter(base: Path, out: Path) -> None:
-    """A LoRA adapter of rank 4 that changes what the model says."""
+    """Writes a LoRA adapter of rank 4 that changes what the model generates."""
     rank, modules = 4, ["q_proj", "k_proj", "v_proj", "o_proj"]
     weights = {}
     for name, value in load_file(base / "model.safetensors").items():
@@ -213,7 +214,7 @@ def write_adapter(base: Path, out: Path) -> None:
 
 
 def main(out: Path, tokenizer_directory: Path) -> None:
-    """Makes all of them."""
+    """Makes all models and adapters."""
     torch.manual_seed(1)
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_directory)
     system = f"<|im_start|>system\n{words(5)}<|im_end|>\n"

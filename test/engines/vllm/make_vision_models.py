@@ -1,8 +1,10 @@
-"""Makes tiny models that see images, with random weights: what they say is noise, and their prompts are what is tested.
+"""Makes tiny models that see images, with random weights: their completions are noise, and the tests check their
+prompts.
 
-    python make_vision_models.py OUT TOKENIZER
+python make_vision_models.py OUT TOKENIZER
 
 writes `OUT/gemma4` and `OUT/glm4v`, with the processors of these families as they are published.
+
 """
 
 import json

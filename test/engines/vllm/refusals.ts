@@ -1,4 +1,4 @@
-/** What vLLM refuses is refused with its status in both modes, whether the agent streams or not. */
+/** Requests that vLLM rejects are rejected with its status in both modes, streamed or not. */
 import OpenAI from 'openai'
 import type { Test } from 'tap'
 import { chat, MODEL } from '../parts/agents.ts'
@@ -9,7 +9,7 @@ const schema = (name: string, of: object) => ({
   response_format: { type: 'json_schema', json_schema: { name, schema: of } },
 })
 
-/** Some, vLLM refuses before it streams, some only then, as an event after status 200. */
+/** vLLM rejects some requests before it streams, and some only afterwards, as an event after status 200. */
 const REFUSED: Record<string, object> = {
   'a negative temperature': { temperature: -1 },
   'a top_p above 1': { top_p: 2 },
@@ -46,13 +46,13 @@ export async function checkRefusals(t: Test, url: string, modes: readonly Mode[]
     [404, NOT_FOUND],
   ] as const)
     for (const [name, body] of Object.entries(cases)) {
-      t.equal(await statusOf(url, body), status, `${name}: vLLM refuses it itself`)
+      t.equal(await statusOf(url, body), status, `${name}: vLLM itself rejects it`)
       for (const mode of modes)
         for (const stream of [false, true])
           t.equal(
             await statusOf(`${mode.url}/refusals-${mode.name}`, { ...body, stream }),
             status,
-            `${name}: ${mode.name}, ${stream ? 'streamed' : 'whole'}`,
+            `${name}: ${mode.name}, ${stream ? 'streamed' : 'complete'}`,
           )
     }
 }

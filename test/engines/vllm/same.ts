@@ -1,15 +1,15 @@
-/** The same seeded call by three ways: vLLM's own route, chat mode and token mode. */
+/** The same seeded request over three routes: vLLM's own route, chat mode and token mode. */
 import type { Test } from 'tap'
 import { AGENTS, type Said } from '../parts/agents.ts'
 import { Dice } from '../parts/dice.ts'
 import type { Mode } from '../parts/proxies.ts'
 
-/** Calls that are asked at once. */
+/** Concurrent requests. */
 const AT_ONCE = 4
 
 /**
- * Chat mode gives what vLLM itself gives, whole as whole and stream as stream. Token mode samples the same ids, and reads
- * them as vLLM's whole answer does; how many it reads in another way is told, for docs/engines.md to say which.
+ * Checks that chat mode returns vLLM's own responses, complete and streamed. Token mode must sample the same ids, and
+ * parses them as vLLM's complete response does; the output lists differing readings, which docs/engines.md explains.
  */
 export async function checkSame(
   t: Test,
@@ -39,11 +39,11 @@ export async function checkSame(
     for (let next = numbers.pop(); next !== undefined; next = numbers.pop()) await ask(next)
   })
   await Promise.all(agents)
-  t.strictSame(wrong, [], `${calls} calls, whole and streamed`)
-  for (const one of read) t.comment(`token mode reads in its own way: ${one}`)
+  t.strictSame(wrong, [], `${calls} requests, complete and streamed`)
+  for (const one of read) t.comment(`token mode parses differently: ${one}`)
 }
 
-/** The agent's first call of a conversation that its number makes. */
+/** Sends the first request of the conversation that `number` seeds. */
 function sampled(url: string, number: number, stream: boolean): Promise<Said> {
   const dice = new Dice(number)
   const agent = new AGENTS.chat!(dice)
@@ -57,7 +57,7 @@ function sampled(url: string, number: number, stream: boolean): Promise<Said> {
   return agent.call(url, { stream, sampling })
 }
 
-/** Without the ids of calls, which are drawn anew each time. */
+/** Serializes a response without tool-call ids, which are random. */
 function shown({ calls, ...said }: Said): string {
   return JSON.stringify({ ...said, calls: calls.map(({ name, arguments: given }) => [name, given]) })
 }

@@ -1,4 +1,4 @@
-/** A teacher's logprobs of what is on record are those that vLLM's own route gives for the same prompt. */
+/** A teacher's logprobs of recorded tokens are those that vLLM's own route returns for the same prompt. */
 import type { Test } from 'tap'
 import { AGENTS, MODEL } from '../parts/agents.ts'
 import { Dice } from '../parts/dice.ts'
@@ -6,7 +6,7 @@ import type { EngineProcess } from '../parts/engine-process.ts'
 import type { Mode } from '../parts/proxies.ts'
 import { getJson } from '../parts/record.ts'
 
-/** Both are computed by the engine, in batches of other sizes. */
+/** Tolerance: the engine computes both, in batches of other sizes. */
 const NEAR = 1e-4
 
 export async function checkScore(t: Test, modes: readonly Mode[], vllm: EngineProcess): Promise<void> {
@@ -23,13 +23,13 @@ export async function checkScore(t: Test, modes: readonly Mode[], vllm: EnginePr
     const { trajectories } = await getJson(read)
     let tokens = 0
     for (const { prompt_ids, response_ids, response_mask, teacher_logprobs, teacher } of trajectories) {
-      t.equal(teacher, MODEL, `${mode.name}: its name`)
+      t.equal(teacher, MODEL, `${mode.name}: the teacher's name`)
       const own = await promptLogprobs(vllm, [...prompt_ids, ...response_ids])
       const sampled = response_ids.flatMap((_: number, at: number) => (response_mask[at] === 1 ? [at] : []))
       const wrong = sampled.filter(
         (at: number) => !(Math.abs(teacher_logprobs[at] - own[prompt_ids.length + at]!) < NEAR),
       )
-      t.strictSame(wrong, [], `${mode.name}: each of ${sampled.length} tokens as vLLM reads it`)
+      t.strictSame(wrong, [], `${mode.name}: each of ${sampled.length} tokens as vLLM scores it`)
       tokens += sampled.length
     }
     t.match(told, { rows: trajectories.length, tokens }, mode.name)
@@ -38,7 +38,7 @@ export async function checkScore(t: Test, modes: readonly Mode[], vllm: EnginePr
   await Promise.all(modes.map(check))
 }
 
-/** By vLLM's own completions route; of the first token there is none. */
+/** Returns logprobs from vLLM's own completions route, which has none for the first token. */
 async function promptLogprobs(vllm: EngineProcess, prompt: readonly number[]): Promise<(number | null)[]> {
   const body = JSON.stringify({ model: MODEL, prompt, max_tokens: 1, prompt_logprobs: 0 })
   const headers = { 'content-type': 'application/json', connection: 'close' }

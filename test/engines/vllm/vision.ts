@@ -1,10 +1,12 @@
-/** Tiny models that see images, and torchvision, which their processors want: made once for all clones, as vLLM is. */
+/**
+ * Tiny models that see images, and torchvision, which their processors require: made once for all clones, as vLLM is.
+ */
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { CACHE, digest, installOnce } from '../../helpers/install-once.ts'
 import { run, VLLM_VERSION, type VllmInstalled } from './install.ts'
 
-/** For the torch of vLLM's newest release; the rest of it is there. */
+/** The version for the torch of vLLM's newest release; its other dependencies are installed already. */
 const TORCHVISION = 'torchvision==0.28.0'
 
 export const FAMILIES = ['gemma4', 'glm4v'] as const
@@ -12,11 +14,11 @@ export const FAMILIES = ['gemma4', 'glm4v'] as const
 interface Vision {
   /** Directories by family. */
   models: Record<(typeof FAMILIES)[number], string>
-  /** For `PYTHONPATH`. */
+  /** Value for `PYTHONPATH`. */
   packages: string
 }
 
-/** @param base whose tokenizer the models get */
+/** @param base the model whose tokenizer the models get */
 export async function installVision({ venv, models: { base } }: VllmInstalled): Promise<Vision> {
   const python = join(venv, 'bin/python')
   const packages = join(CACHE, TORCHVISION.replace('==', '-'))

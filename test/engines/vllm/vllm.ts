@@ -1,4 +1,4 @@
-/** The command of docs/engines.md for vLLM, with what a CPU needs and with the plugin that logs the core. */
+/** The command of docs/engines.md for vLLM, with the flags that a CPU needs and with the plugin that logs the core. */
 import { delimiter, join } from 'node:path'
 import { MODEL } from '../parts/agents.ts'
 import { documentedCommand, EngineProcess } from '../parts/engine-process.ts'
@@ -6,14 +6,15 @@ import { NEWEST, VLLM_VERSION, type VllmInstalled } from './install.ts'
 
 export const CONTEXT_LENGTH = 4_096
 
-/** Of the newest release: the older one has all that this opens. */
+/** Flags of the newest release: the older one enables all of this by default. */
 const NEW_FLAG = '--enable-scale-out'
 
-/** Logprobs are then equal in every batch. */
+/** Makes logprobs independent of the batch. */
 const CPU_FLAGS = ['--dtype', 'float32', '--enforce-eager', '--max-num-seqs', '16']
 /**
- * Of the older release. Its build for CPUs reads q and k of a Qwen3 as if they lay side by side, which they do only where a
- * step has a single token (vllm-project/vllm#28103): what it reads in one piece has other logprobs than what it samples.
+ * Flags of the older release. Its build for CPUs reads q and k of a Qwen3 as if they were contiguous, which holds only
+ * where a step has a single token (vllm-project/vllm#28103): a prompt computed in one chunk has other logprobs than the
+ * same tokens sampled.
  */
 const OLD_CPU_FLAGS = ['--compilation-config', '{"custom_ops": ["-rms_norm"]}']
 const CPU_ENVIRONMENT = {
@@ -24,7 +25,7 @@ const CPU_ENVIRONMENT = {
 }
 
 /**
- * Not started yet.
+ * Creates the process without starting it.
  * @param folder for its logs
  * @param packages a directory of further Python packages
  */

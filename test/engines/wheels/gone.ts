@@ -1,24 +1,24 @@
-/** An engine's sources as `read_wheel.py` tells them. */
+/** An engine's sources as `read_wheel.py` reports them. */
 export interface Wheel {
   routes: readonly string[]
-  /** Fields of classes with their defaults as they are written. */
+  /** Fields of classes, with their defaults as source text. */
   classes: Readonly<Record<string, Readonly<Record<string, string | null>>>>
   /** Every name and text in the sources. */
   names: readonly string[]
 }
 
-/** What a client needs an engine to have. */
+/** What a client requires of an engine. */
 export interface Needed {
   routes?: readonly string[]
   fields?: Readonly<Record<string, readonly string[]>>
   defaults?: Readonly<Record<string, Readonly<Record<string, string>>>>
-  /** Keys of answers that are made without a class. */
+  /** Keys of responses that are built without a class. */
   names?: readonly string[]
-  /** Classes whose modules build the responses that have these names. */
+  /** Classes whose modules build the responses with these names. */
   builders?: readonly string[]
 }
 
-/** @returns what the wheel lacks, in words */
+/** @returns a line for each name that the wheel lacks */
 export function gone(
   { routes = [], fields = {}, defaults = {}, names = [] }: Needed,
   wheel: Wheel,

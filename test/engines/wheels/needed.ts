@@ -1,7 +1,7 @@
-/** What `src/proxy/engines/clients` sends and reads, by the engines' own names. */
+/** Names that `src/proxy/engines/clients` sends and reads, as the engines spell them. */
 import type { Needed } from './gone.ts'
 
-/** Sampling fields that agents set, and that both modes pass on. */
+/** Sampling fields that agents set, and that both modes forward. */
 const SAMPLING = [
   'temperature',
   'top_p',
@@ -96,7 +96,7 @@ export const VLLM: Needed = {
     DetokenizeRequest: ['tokens'],
   },
   defaults: {
-    // Why the limit and this flag are always sent.
+    // The reason why the limit and this flag are always sent.
     CompletionRequest: { max_tokens: '16' },
     ModelCard: { owned_by: "'vllm'" },
   },
@@ -173,7 +173,7 @@ export const SGLANG: Needed = {
     ModelCard: ['id', 'owned_by', 'root', 'parent', 'max_model_len'],
   },
   defaults: {
-    // Why constrained calls say that the model thinks first.
+    // The reason why requests with constrained tool calls declare that the model thinks first.
     GenerateReqInput: { require_reasoning: 'False' },
     SamplingParams: { max_new_tokens: '128' },
     ModelCard: { owned_by: "'sglang'" },

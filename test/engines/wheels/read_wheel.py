@@ -1,10 +1,11 @@
-"""Reads the sources in a wheel without installing or running them, and writes as JSON what its HTTP API is made of.
+"""Reads the sources in a wheel without installing or running them, and writes a description of its HTTP API as JSON.
 
-    python read_wheel.py WHEEL OUT CLASS...
+python read_wheel.py WHEEL OUT CLASS...
 
 Modules are found by what they define (a route, one of these classes or a base of one), because releases move them to
 other packages. `routes`: their paths. `classes`: by name, the fields that are declared in the class or in its bases,
-each with its default as it is written, or null. `names`: every name, keyword and text in these modules.
+each with its default as source text, or null. `names`: every name, keyword and text in these modules.
+
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ def sources(wheel: str, wanted: Iterable[str]) -> Iterator[ast.Module]:
 
 
 def bases_of(node: ast.ClassDef) -> list[str]:
-    """Their names, without the module and the parameters of a generic class."""
+    """Returns the names of the bases, without the module and the parameters of a generic class."""
     return [ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases]
 
 
 def route_of(decorator: ast.expr) -> str | None:
-    """The path of ``@router.post("/path")`` or ``@app.get("/path")``."""
+    """Returns the path of ``@router.post("/path")`` or ``@app.get("/path")``."""
     if not isinstance(decorator, ast.Call) or not isinstance(decorator.func, ast.Attribute):
         return None
     if decorator.func.attr not in VERBS or not decorator.args:
@@ -63,7 +64,7 @@ def route_of(decorator: ast.expr) -> str | None:
 
 
 def fields_of(node: ast.ClassDef) -> dict[str, str | None]:
-    """Those that are declared with a type."""
+    """Returns the fields that are declared with a type."""
     return {
         item.target.id: None if item.value is None else ast.unparse(item.value)
         for item in node.body
@@ -72,7 +73,7 @@ def fields_of(node: ast.ClassDef) -> dict[str, str | None]:
 
 
 def parameters_of(node: ast.ClassDef) -> dict[str, str | None]:
-    """Of ``__init__``: a plain class has its fields there."""
+    """Returns the fields that ``__init__`` assigns, which a plain class has."""
     for item in node.body:
         if isinstance(item, ast.FunctionDef) and item.name == "__init__":
             of = item.args
@@ -86,7 +87,7 @@ def parameters_of(node: ast.ClassDef) -> dict[str, str | None]:
 
 
 def main(wheel: str, out: str, *wanted: str) -> None:
-    """Writes it."""
+    """Writes the description of the wheel as JSON."""
     routes: set[str] = set()
     names: set[str] = set()
     own: dict[str, dict[str, str | None]] = {}
@@ -96,7 +97,7 @@ def main(wheel: str, out: str, *wanted: str) -> None:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 routes |= {path for each in node.decorator_list if (path := route_of(each))}
             elif isinstance(node, ast.ClassDef):
-                # Two modules may have a class of one name: together they have these fields.
+                # Two modules may have a class of one name: their fields are merged.
                 own.setdefault(node.name, {}).update({**parameters_of(node), **fields_of(node)})
                 bases.setdefault(node.name, []).extend(bases_of(node))
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 100:

@@ -1,4 +1,6 @@
-/** The calls whose wire is recorded: one for each route that the clients use, and for what engines refuse there. */
+/**
+ * The requests whose wire is recorded: one for each route that the clients use, and for requests that engines reject.
+ */
 import type { GenerationRequest } from '../../../src/protocol/canonical/request.ts'
 import type { EngineClient } from '../../../src/proxy/engines/port/engine-client.ts'
 import { TOKENIZER_TEXT } from '../../../src/proxy/engines/port/expected-tokenizer.ts'
@@ -7,11 +9,11 @@ import { FUNCTIONS, MODEL } from '../parts/agents.ts'
 
 export interface RecordedCall {
   request(stream: boolean): GenerationRequest
-  /** Status with which both engines refuse it. */
+  /** Status with which both engines reject it. */
   refused?: number
 }
 
-/** `<|im_start|>user\nthe wind<|im_end|>\n<|im_start|>assistant\n` to a Qwen3. */
+/** The ids of `<|im_start|>user\nthe wind<|im_end|>\n<|im_start|>assistant\n` for a Qwen3. */
 const PROMPT = [151644, 872, 198, 1782, 9956, 151645, 198, 151644, 77091, 198]
 const SAMPLING = { model: MODEL, temperature: 1, top_p: 1, max_tokens: 24, seed: 11 }
 const messages = [{ role: 'user', content: 'the wind' }]
@@ -40,7 +42,7 @@ export const CALLS: Record<string, RecordedCall> = {
   'token mode with alternatives': { request: token({ logprobs: true, top_logprobs: 2, max_tokens: 6 }) },
   'token mode with a schema': { request: token({ response_format }) },
   'token mode with a stop string': { request: token({ stop: ['e'] }) },
-  // vLLM 0.32 tells the version of each token by its route of ids alone.
+  // vLLM 0.32 reports the version of each token only on its route for token ids.
   'token mode with weight versions': {
     request: (stream) => ({ ...token({})(stream), record: { weightVersions: true } }),
   },
@@ -54,7 +56,7 @@ export const CALLS: Record<string, RecordedCall> = {
   },
 }
 
-/** What clients ask beside calls, of engines that can say it; each answer is what its client made of it. */
+/** Other questions that clients send to engines; each answer is what the client parsed from the response. */
 export const QUESTIONS: Record<string, (client: EngineClient) => Promise<unknown> | undefined> = {
   'how it is, and what its tokenizer makes of a text and of chats': (client) =>
     client.checkHealth(noAbort, { text: TOKENIZER_TEXT, chats: true }),

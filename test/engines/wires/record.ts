@@ -1,4 +1,4 @@
-/** Records the wire of a running engine: each call whole and streamed, by the client that users get. */
+/** Records the wire of a running engine: each request complete and streamed, by the client that users get. */
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { collect, noAbort } from '../../conformance/engine-client.ts'
@@ -21,7 +21,7 @@ export async function recordWires(engine: string, url: string, core: CoreLog): P
       const recorder = await startRecorder(url, (exchange) => exchanges.push(exchange))
       const client = CLIENTS[kind]!({ url: recorder.url })
       const before = core.calls().length
-      // What the engine refuses is part of its wire.
+      // The engine's rejections are part of its wire.
       await collect(pull(client, request(stream), noAbort)).catch(() => {})
       await client.close()
       await recorder.close()
@@ -48,7 +48,7 @@ export async function recordWires(engine: string, url: string, core: CoreLog): P
   const recorded: RecordedEngine = { engine, wires, questions }
   writeFileSync(
     join(import.meta.dirname, 'fixtures', `${engine}.json`),
-    // Servers tell where their model lies.
+    // Servers report the path of their model.
     `${JSON.stringify(recorded, undefined, 1).replaceAll(PATH, 'MODEL')}\n`,
   )
 }

@@ -1,10 +1,10 @@
-/** What a released engine said on the wire, recorded in front of it and answered again without it. */
+/** The wire of a released engine: recorded in front of it, and replayed without it. */
 
 import { once } from 'node:events'
 import { createServer, request as httpRequest, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 
-/** One request of a client, and the bytes of the answer. */
+/** One request of a client, and the bytes of the response. */
 export interface Exchange {
   path: string
   body: Record<string, unknown> | null
@@ -13,20 +13,20 @@ export interface Exchange {
   answer: string
 }
 
-/** A call of a client, and what the engine's core was asked and sampled for it. */
+/** A client's request, and what the engine's core received and sampled for it. */
 export interface Wire {
   name: string
-  /** Of the calls in `calls.ts`. */
+  /** Name of a request in `calls.ts`. */
   call: string
   stream: boolean
   exchanges: Exchange[]
-  /** Nothing if the engine refused. */
+  /** null if the engine rejected the request. */
   core: { prompt: number[]; ids: number[]; logprobs: number[] } | null
 }
 
-/** What a client asked beside calls, and what it made of the answer. */
+/** A question beside requests, and what the client parsed from the response. */
 export interface Questioned {
-  /** Of the questions in `calls.ts`. */
+  /** Name of a question in `calls.ts`. */
   question: string
   exchanges: Exchange[]
   answer: unknown
@@ -44,7 +44,10 @@ export interface WireServer {
   close(): Promise<void>
 }
 
-/** Stands before an engine and keeps what passes. @param onExchange hears of each once it is over */
+/**
+ * Starts a server in front of an engine that records exchanges. @param onExchange receives each exchange once it is
+ * complete
+ */
 export async function startRecorder(
   engineUrl: string,
   onExchange: (exchange: Exchange) => void,
@@ -71,8 +74,8 @@ export async function startRecorder(
 }
 
 /**
- * Answers as the engine did: the first exchange of that path and stream, in pieces that end anywhere.
- * @param cutAt ends the connection after this share of a streamed answer
+ * Replays recorded responses: the first exchange with that path and shape, in chunks that end anywhere.
+ * @param cutAt share of a streamed response after which the connection is closed
  */
 export async function startReplay(exchanges: readonly Exchange[], cutAt = 1): Promise<WireServer> {
   const left = [...exchanges]
@@ -80,7 +83,7 @@ export async function startReplay(exchanges: readonly Exchange[], cutAt = 1): Pr
     const asked = parsed(body)
     const kept = (exchange: Exchange) =>
       exchange.path === path && JSON.stringify(shape(exchange.body)) === JSON.stringify(shape(asked))
-    // Whoever asks the same twice gets the second answer the second time.
+    // A repeated request gets the second recorded response.
     const at = left.findIndex(kept)
     const exchange = at === -1 ? exchanges.findLast(kept) : left.splice(at, 1)[0]
     if (exchange === undefined) {
@@ -99,10 +102,10 @@ export async function startReplay(exchanges: readonly Exchange[], cutAt = 1): Pr
   })
 }
 
-/** A prime: no event of an engine is a multiple of it. */
+/** A prime, so that chunks never end where events do. */
 const PIECE_BYTES = 997
 
-/** What an engine's answer hangs on, beside prompt and sampling. */
+/** Returns the request fields, beside prompt and sampling, on which an engine's response depends. */
 function shape(body: Record<string, unknown> | null): object {
   return { stream: body?.stream ?? false, ids: body?.return_token_ids ?? false }
 }

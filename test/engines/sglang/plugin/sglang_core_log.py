@@ -1,5 +1,6 @@
-"""Writes down what SGLang's scheduler was asked and what it sampled, before anything is detokenized, parsed or served: the
+"""Logs what SGLang's scheduler received and sampled, before anything is detokenized, parsed or served: the
 lines of `../../vllm/plugin/core_log.py`, with vLLM's names of sampling parameters.
+
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def sampled(manager: Any, batch: Any, at: int, request: str) -> dict[str, Any]:
 
 def logprobs_of(ids: list[int], batch: Any, at: int) -> list[float] | None:
     values = getattr(batch, "output_token_logprobs_val", None)
-    # One that asked for none, such as a health check, has an empty list where another of the batch asked.
+    # A request without logprobs, such as a health check, has an empty list where another of the batch requested them.
     if not values or not values[at]:
         return None
     told = [int(token) for token in batch.output_token_logprobs_idx[at]]
@@ -66,7 +67,7 @@ def logprobs_of(ids: list[int], batch: Any, at: int) -> list[float] | None:
 def params_of(params: Any) -> dict[str, Any]:
     told = {name: getattr(params, own, None) for own, name in NAMES.items()}
     told |= {name: getattr(params, name, None) for name in SAME}
-    # `SamplingParams` has written over what it was given: no limit as this number, and temperature 0 as a top_k of 1.
+    # `SamplingParams` has overwritten its input: a missing limit becomes this number, and temperature 0 a top_k of 1.
     if told["top_k"] == 1 << 30:
         told["top_k"] = -1
     if told["top_k"] == 1:

@@ -1,5 +1,7 @@
-"""Loaded by every Python process that has this folder on its PYTHONPATH, those that SGLang spawns too: it stands in for
-compiled kernels that no package for CPUs has, and hooks the log of the core in.
+"""Loaded by every Python process that has this folder on its PYTHONPATH, including those that SGLang spawns: it
+replaces
+compiled kernels that no package for CPUs has by dummies, and installs the log of the core.
+
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ LOGGED = "sglang.srt.managers.tokenizer_manager"
 
 
 class Missing:
-    """May be read and compared, and not called."""
+    """A dummy that may be read and compared, but not called."""
 
     def __init__(self, name: str) -> None:
         self.__name__ = name
@@ -55,7 +57,7 @@ class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class Logged(importlib.abc.MetaPathFinder):
-    """Lets the log in once the module that it watches is there."""
+    """Installs the log once the module that it patches is imported."""
 
     def find_spec(self, name: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
         if name != LOGGED:

@@ -1,16 +1,17 @@
-"""A general plugin of vLLM: writes down what the engine's core was asked and what it sampled, before anything is
-detokenized, parsed or served. One JSON line each, to the file that $CORE_LOG names:
+"""A general plugin of vLLM: logs what the engine's core received and sampled, before anything is detokenized, parsed or
+served. One JSON line each, to the file that $CORE_LOG names:
 
-    {"asked": id, "prompt": ids, "params": SamplingParams, "lora": name or null}
-    {"sampled": id, "ids", "logprobs": one per id, or null, "heard", "weights": version or null, "finish", "stop",
-     "at": seconds since the epoch}
+{"asked": id, "prompt": ids, "params": SamplingParams, "lora": name or null}
+{"sampled": id, "ids", "logprobs": one per id, or null, "heard", "weights": version or null, "finish", "stop",
+"at": seconds since the epoch}
 
-`heard` is false for what was sampled after a stop string was found or after an abort: it reaches nobody. Both are seen
-in the API server, where requests leave for the core and outputs come back from it (`OutputProcessor`).
+`heard` is false for ids that were sampled after a stop string was found or after an abort: no client receives them.
+Both are seen in the API server, where requests leave for the core and outputs come back from it (`OutputProcessor`).
 
-While there is a file $CORE_LOG.experts, outputs have routed experts, as a GPU's core tells them: a row for each place
-that a step computed. vLLM's CPU build has none, so these are made of the place, and what is vLLM's own is their way from
-here.
+While a file $CORE_LOG.experts exists, outputs have routed experts as a GPU's core reports them: a row for each position
+that a step computed. vLLM's CPU build has none, so these are derived from the position; their path from here on is
+vLLM's own.
+
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def register() -> None:
         log.write(json.dumps(line, default=plain) + "\n")
 
     experts = Path(f"{path}.experts")
-    #: Of each request: the first place whose experts are wanted, the length of its prompt, and what it has sampled.
+    # : By request: the first position whose experts are requested, the length of its prompt, and the number of sampled
+    # ids.
     places: dict[str, tuple[int, int, int]] = {}
 
     def add_experts(output: Any) -> None:
@@ -89,7 +91,7 @@ def register() -> None:
 
 
 def made_experts(first: int, end: int) -> Any:
-    """Those of places from `first` to `end`, in three layers of two: `uint8[places, 3, 2]`."""
+    """Returns the experts of positions from `first` to `end`, in three layers of two: `uint8[positions, 3, 2]`."""
     import numpy as np
 
     place, layer, rank = np.ogrid[first:end, 0:3, 0:2]
@@ -97,7 +99,7 @@ def made_experts(first: int, end: int) -> Any:
 
 
 def logprobs_of(ids: list[int], logprobs: Any) -> list[float] | None:
-    """Those of the sampled ids, which vLLM has at the head of each row of its table."""
+    """Returns the logprobs of the sampled ids, which vLLM has at the head of each row of its table."""
     if logprobs is None:
         return None
     heads = [int(row[0]) for row in logprobs.logprob_token_ids][: len(ids)]
@@ -107,12 +109,12 @@ def logprobs_of(ids: list[int], logprobs: Any) -> list[float] | None:
 
 
 def fields(params: Any) -> dict[str, Any] | None:
-    """Of a msgspec struct."""
+    """Returns the fields of a msgspec struct."""
     return None if params is None else {name: getattr(params, name) for name in params.__struct_fields__}
 
 
 def plain(value: Any) -> Any:
-    """What JSON has no type for."""
+    """Converts types that JSON lacks."""
     if isinstance(value, set | frozenset):
         return sorted(value)
     return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else str(value)
