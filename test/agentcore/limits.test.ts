@@ -1,6 +1,6 @@
 /**
- * How many calls reach AgentCore, and when: real sockets, and a time that moves on when a call has arrived. So a busy
- * machine changes nothing of what is counted.
+ * How many requests reach AgentCore, and when: real sockets and a fake clock that advances when a request has arrived,
+ * so that the load of the machine does not change what is counted.
  */
 import { setImmediate } from 'node:timers/promises'
 import t, { type Test } from 'tap'
@@ -15,16 +15,19 @@ const NEVER = new AbortController().signal
 
 interface Batch {
   front: Front
-  /** Each call that reached the front, in ms: also those that it refused. */
+  /** Times of all requests that reached the front, rejected ones included, in ms. */
   calls: number[]
   refused: number[]
-  /** What the tasks' agents were asked, in order. */
+  /** The prompts of the tasks' agents, in order. */
   prompts: number[]
   results: readonly { status: string }[]
   progress: string
 }
 
-/** Runs a batch whose agents answer at once: a start and a stop for each. @param limitAt calls that the front takes in a second */
+/**
+ * Runs a batch whose agents respond at once: a start and a stop for each. @param limitAt requests per second that the
+ * front accepts
+ */
 async function runBatch(t: Test, name: string, limitAt: (nowMs: number) => number): Promise<Batch> {
   const clock = new FakeClock()
   const batch = { calls: [] as number[], refused: [] as number[], prompts: [] as number[] }
@@ -64,7 +67,7 @@ async function runBatch(t: Test, name: string, limitAt: (nowMs: number) => numbe
   return { ...batch, front, results: await over, progress: runner.describe() }
 }
 
-/** Of calls in order of time: those after `sinceMs`. */
+/** Counts the requests after `sinceMs`; `calls` is in order of time. */
 function callsSince(calls: readonly number[], sinceMs: number): number {
   return calls.length - 1 - calls.findLastIndex((atMs) => atMs <= sinceMs)
 }
@@ -73,13 +76,13 @@ function mostInASecond(calls: readonly number[]): number {
   return Math.max(...calls.map((_, last) => callsSince(calls.slice(0, last + 1), calls[last]! - 1_000)))
 }
 
-t.test('200 rollouts make 25 calls in each second and never more, the first to ask first', async (t) => {
+t.test('200 rollouts send at most 25 requests in each second, in order of arrival', async (t) => {
   const { front, calls, refused, prompts, results, progress } = await runBatch(t, 'steady-x', () => RATE)
   t.ok(results.every(({ status }) => status === 'completed'))
   t.strictSame(refused, [])
   t.equal(calls.length, 2 * ROLLOUTS, 'a start and a stop each')
   t.equal(mostInASecond(calls), RATE)
-  t.ok(calls.at(-1)! - calls[0]! <= calls.length * (1_000 / RATE), 'none too few')
+  t.ok(calls.at(-1)! - calls[0]! <= calls.length * (1_000 / RATE), 'the full rate is used')
   t.strictSame(
     prompts,
     Array.from({ length: ROLLOUTS }, (_, number) => number),
@@ -88,7 +91,7 @@ t.test('200 rollouts make 25 calls in each second and never more, the first to a
   t.match(progress, /200 started, 0 running, 0 waiting, 200 done, 0 failed, 0 calls throttled/)
 })
 
-t.test('where others use up the quota for a while the rate halves, and comes back', async (t) => {
+t.test('the rate halves while other clients use the quota, and recovers', async (t) => {
   const [busyFromMs, busyUntilMs, left] = [2_000, 6_000, 10]
   const { front, calls, refused, results } = await runBatch(t, 'shared-x', (nowMs) =>
     nowMs >= busyFromMs && nowMs < busyUntilMs ? left : RATE,
@@ -98,19 +101,19 @@ t.test('where others use up the quota for a while the rate halves, and comes bac
   const throttledAtMs = refused[0]!
   t.ok(
     results.every(({ status }) => status === 'completed'),
-    'each call that was refused was made again',
+    'each rejected request was repeated',
   )
   t.ok(throttledAtMs >= busyFromMs && throttledAtMs < busyUntilMs)
   t.ok(between(throttledAtMs - 1_000, throttledAtMs) >= RATE - 1)
   const next = between(throttledAtMs, throttledAtMs + 1_000)
-  t.ok(next >= RATE / 2 - 1 && next <= RATE / 2 + 2, `${next} in the second after that: half of it`)
+  t.ok(next >= RATE / 2 - 1 && next <= RATE / 2 + 2, `${next} in the second after that: half of the rate`)
   t.ok(
     refused.every((atMs) => atMs < busyUntilMs + 1_000),
-    'and none when the quota is whole again',
+    'none is rejected once the quota is whole again',
   )
-  t.ok(between(busyUntilMs, busyUntilMs + 1_000) < RATE - 5, 'it comes back step by step')
+  t.ok(between(busyUntilMs, busyUntilMs + 1_000) < RATE - 5, 'the rate recovers step by step')
   const lastMs = calls.at(-1)!
-  t.ok(between(lastMs - 1_000, lastMs) >= RATE - 1, 'to all of it')
+  t.ok(between(lastMs - 1_000, lastMs) >= RATE - 1, 'the full rate at the end')
   t.equal(mostInASecond(calls), RATE)
   t.strictSame(front.stopped.toSorted(), front.started.toSorted())
 })

@@ -34,7 +34,7 @@ function waysOf({ storage }: Machine): Record<Way, Partial<AgentCoreRunnerOption
 }
 
 function runnerFor(t: Test, options: Partial<AgentCoreRunnerOptions>): AgentCoreRunner {
-  // Each call of testdir() empties the folder.
+  // Each further testdir() empties the folder.
   const folder = existsSync(t.testdirName) ? t.testdirName : t.testdir({})
   const ledger = join(folder, 'ledger')
   const runner = new AgentCoreRunner({ arn: newArn(), tps: 100, ledger, retryBaseMs: 10, ...options })
@@ -47,7 +47,7 @@ interface Expected {
   turns: number
 }
 
-/** A rollout's one row is what the proxy says of its session, and trains each token that was sampled in it, once. */
+/** Checks that a rollout's only row equals the proxy's row for its session, and trains each sampled token once. */
 async function checkRow(
   t: Test,
   proxy: TestProxy,
@@ -76,9 +76,10 @@ async function main(): Promise<void> {
   const machine = await startMachine(t)
   const ways = waysOf(machine)
 
-  // The first: a long poll that a run gave up may hide messages here until it ends, which SQS does at once.
+  // This test is first: a long poll that an earlier run abandoned hides messages in this stand-in until it ends; SQS
+  // itself releases them at once.
   t.test(
-    'messages that come twice, late or for nobody are taken off the queue, and those of others are not',
+    'duplicate, late and unclaimed messages are taken off the queue, and those of others are not',
     async (t) => {
       await machine.front(t, 's3')
       const { queueUrl: QueueUrl, url } = machine.storage
@@ -108,7 +109,7 @@ async function main(): Promise<void> {
   )
 
   for (const way of ['s3', 'sqs', 'envelope'] as const) {
-    t.test(`the toolkit's app is run, and its rows are exact: results by ${way}`, async (t) => {
+    t.test(`the toolkit's app runs, and its rows are exact: results by ${way}`, async (t) => {
       const front = await machine.front(t, way === 'envelope' ? 'envelope' : 's3')
       const proxy = await startProxy(t, { db: `${t.testdir({})}/proxy.db` })
       const runner = runnerFor(t, ways[way])
@@ -117,7 +118,7 @@ async function main(): Promise<void> {
         instance_id: `sum-${number}`,
         prompt: `What is ${number}?`,
       }))
-      // With these seeds none begins with reasoning, which the agent would leave out of what it echoes.
+      // With these seeds no completion begins with reasoning, which the agent would leave out of its echo.
       const run = (sample: Record<string, unknown>, index: number) =>
         loop.run({ temperature: 1, seed: index + 1 }, sample)
       const rollouts = await Promise.all(samples.map(run))
@@ -129,40 +130,41 @@ async function main(): Promise<void> {
   }
 
   for (const way of ['s3', 'envelope'] as const) {
-    t.test(
-      `a Strands agent that calculates step by step trains with exact rows: results by ${way}`,
-      async (t) => {
-        await machine.front(t, way)
-        const proxy = await startProxy(t, { db: `${t.testdir({})}/proxy.db` })
-        const loop = new RemoteAgentLoop(
-          { proxyUrl: proxy.url, runner: runnerFor(t, ways[way]), maxRetries: 0 },
-          {},
-        )
-        const tasks = [
-          { prompt: 'What is 2 + 3 * 4?', answer: '14', reward: 1, turns: 3 },
-          { prompt: 'What is 7 - 5?', answer: '2', reward: 1, turns: 2 },
-          { prompt: 'What is 2 + 2?', answer: '5', reward: 0, turns: 2 },
-        ]
-        const run = (task: object) => loop.run({ temperature: 1 }, { does: 'calculate', ...task })
-        const rollouts = await Promise.all(tasks.map(run))
-        for (const [index, rows] of rollouts.entries()) await checkRow(t, proxy, rows, tasks[index]!)
-        await loop.close()
-      },
-    )
+    t.test(`a Strands agent that calculates step by step has exact rows: results by ${way}`, async (t) => {
+      await machine.front(t, way)
+      const proxy = await startProxy(t, { db: `${t.testdir({})}/proxy.db` })
+      const loop = new RemoteAgentLoop(
+        { proxyUrl: proxy.url, runner: runnerFor(t, ways[way]), maxRetries: 0 },
+        {},
+      )
+      const tasks = [
+        { prompt: 'What is 2 + 3 * 4?', answer: '14', reward: 1, turns: 3 },
+        { prompt: 'What is 7 - 5?', answer: '2', reward: 1, turns: 2 },
+        { prompt: 'What is 2 + 2?', answer: '5', reward: 0, turns: 2 },
+      ]
+      const run = (task: object) => loop.run({ temperature: 1 }, { does: 'calculate', ...task })
+      const rollouts = await Promise.all(tasks.map(run))
+      for (const [index, rows] of rollouts.entries()) await checkRow(t, proxy, rows, tasks[index]!)
+      await loop.close()
+    })
   }
 
-  t.test('what goes wrong in the container is one clear outcome', async (t) => {
+  t.test('each failure in the container is one clear outcome', async (t) => {
     const front = await machine.front(t, 's3')
     const runner = runnerFor(t, ways.s3)
     const run = (does: string) => runner.run(agentTask({ sample: { does, prompt: 'x' } }), NEVER)
     t.match(await run('raise'), { status: 'failed', rewards: {}, error: 'boom' })
     t.match(await run('html'), { status: 'error', rewards: {}, error: 'its result is not JSON: <html>' })
-    t.match(await run('early'), { status: 'completed', rewards: { reward: 0.75 } }, 'it is at work still')
+    t.match(
+      await run('early'),
+      { status: 'completed', rewards: { reward: 0.75 } },
+      'the agent is still working',
+    )
     await runner.close()
     t.strictSame(front.stopped, front.started)
   })
 
-  t.test('a result that is there before the call that started its agent returns counts', async (t) => {
+  t.test('a result that arrives before the request that started its agent returns counts', async (t) => {
     const { url: endpoint, bucket } = machine.storage
     const s3 = new S3Client({ region: 'us-west-2', endpoint, forcePathStyle: true })
     const returns = Promise.withResolvers<ContainerAnswer>()
@@ -180,19 +182,16 @@ async function main(): Promise<void> {
     s3.destroy()
   })
 
-  t.test(
-    'a result that never comes runs out of time, and one that no message told of is found',
-    async (t) => {
-      await machine.front(t, 's3')
-      const silent = { ...ways.sqs, bucket: machine.storage.bucket, timeLimitMs: 1_500 }
-      const run = (does: string) =>
-        runnerFor(t, silent).run(agentTask({ sample: { does, prompt: 'x' } }), NEVER)
-      t.match(await run('sleep'), { status: 'timeout', error: /no result within 1.5 s/ })
-      t.match(await run('raise'), { status: 'failed', error: 'boom' })
-    },
-  )
+  t.test('a missing result times out, and one without a message is found', async (t) => {
+    await machine.front(t, 's3')
+    const silent = { ...ways.sqs, bucket: machine.storage.bucket, timeLimitMs: 1_500 }
+    const run = (does: string) =>
+      runnerFor(t, silent).run(agentTask({ sample: { does, prompt: 'x' } }), NEVER)
+    t.match(await run('sleep'), { status: 'timeout', error: /no result within 1.5 s/ })
+    t.match(await run('raise'), { status: 'failed', error: 'boom' })
+  })
 
-  t.test('a bucket or a queue that is not there is said before anything is started', async (t) => {
+  t.test('a missing bucket or queue is reported before anything is started', async (t) => {
     const front = await machine.front(t, 's3')
     const noBucket = runnerFor(t, { ...ways.s3, bucket: 'nobody-made-this' })
     await t.rejects(noBucket.prepare(NEVER), {
@@ -208,7 +207,7 @@ async function main(): Promise<void> {
   t.test("the toolkit's own client and app work through the proxy", async (t) => {
     const front = await machine.front(t, 's3')
     const proxy = await startProxy(t, { db: `${t.testdir({})}/proxy.db` })
-    // No reasoning with this seed either.
+    // With this seed no completion has reasoning either.
     await proxy.post('/sessions', { session_id: 'theirs-1', sampling_params: { seed: 1 } })
     const env = {
       ...process.env,
@@ -226,7 +225,7 @@ async function main(): Promise<void> {
     t.match(trajectories, [{ exact: true, num_turns: 2 }])
   })
 
-  t.test("the proxy stands in for the toolkit's own gateway, and makes the same records of it", async (t) => {
+  t.test("the proxy replaces the toolkit's own gateway, and makes the same records", async (t) => {
     const front = await machine.front(t, 'envelope')
     const proxy = await startProxy(t, { db: `${t.testdir({})}/proxy.db` })
     const page = readFileSync(join(import.meta.dirname, '../../docs/gateway.md'), 'utf8')
@@ -245,47 +244,36 @@ async function main(): Promise<void> {
     t.strictSame(front.stopped, front.started)
   })
 
-  t.test(
-    '200 rollouts keep to the rate, to the bound of sessions, and each has its own result',
-    async (t) => {
-      const front = await machine.front(t, 'envelope', { tps: 120, sessions: 40 })
-      const proxy = await startProxy(t, { db: `${t.testdir({})}/proxy.db` })
-      const folder = t.testdirName
-      const tasks = Array.from({ length: 200 }, (_, number) => ({
-        instance_id: `t-${number}`,
-        prompt: `${number}?`,
-      }))
-      writeFileSync(join(folder, 'tasks.jsonl'), tasks.map((task) => JSON.stringify(task)).join('\n'))
-      const args = [
-        'rollout',
-        '--proxy-url',
-        proxy.url,
-        '--agentcore-arn',
-        newArn(),
-        '--tasks',
-        'tasks.jsonl',
-      ]
-      // Half of what the front accepts: a busy machine delays requests, which then arrive together.
-      const limits = ['--agentcore-tps', '50', '--agentcore-sessions', '40', '--concurrency', '60']
-      const result = await runLlmProxy([...args, ...limits], { cwd: folder, env: awsEnv(front.url) })
-      t.match(result, { code: 0, stderr: '' })
-      t.match(
-        result.stdout,
-        /^200\/200 0 failed, .* AgentCore: 200 started, .* 200 done, 0 failed, 0 calls throttled/m,
-      )
-      const rows = readFileSync(join(folder, 'rollouts.jsonl'), 'utf8').trim().split('\n')
-      t.equal(new Set(rows.map((row) => JSON.parse(row).instance_id)).size, 200)
-      t.equal(front.throttled, 0)
-      t.ok(front.most <= 40, `${front.most} at a time`)
-      t.strictSame(front.stopped.toSorted(), front.started.toSorted())
-      t.notOk(
-        existsSync(join(folder, 'agentcore-sessions')) &&
-          readdirSync(join(folder, 'agentcore-sessions')).length,
-      )
-    },
-  )
+  t.test('200 rollouts keep to the rate and to the session limit, and each has its own result', async (t) => {
+    const front = await machine.front(t, 'envelope', { tps: 120, sessions: 40 })
+    const proxy = await startProxy(t, { db: `${t.testdir({})}/proxy.db` })
+    const folder = t.testdirName
+    const tasks = Array.from({ length: 200 }, (_, number) => ({
+      instance_id: `t-${number}`,
+      prompt: `${number}?`,
+    }))
+    writeFileSync(join(folder, 'tasks.jsonl'), tasks.map((task) => JSON.stringify(task)).join('\n'))
+    const args = ['rollout', '--proxy-url', proxy.url, '--agentcore-arn', newArn(), '--tasks', 'tasks.jsonl']
+    // Half of what the front accepts: a busy machine delays requests, which then arrive together.
+    const limits = ['--agentcore-tps', '50', '--agentcore-sessions', '40', '--concurrency', '60']
+    const result = await runLlmProxy([...args, ...limits], { cwd: folder, env: awsEnv(front.url) })
+    t.match(result, { code: 0, stderr: '' })
+    t.match(
+      result.stdout,
+      /^200\/200 0 failed, .* AgentCore: 200 started, .* 200 done, 0 failed, 0 calls throttled/m,
+    )
+    const rows = readFileSync(join(folder, 'rollouts.jsonl'), 'utf8').trim().split('\n')
+    t.equal(new Set(rows.map((row) => JSON.parse(row).instance_id)).size, 200)
+    t.equal(front.throttled, 0)
+    t.ok(front.most <= 40, `${front.most} at a time`)
+    t.strictSame(front.stopped.toSorted(), front.started.toSorted())
+    t.notOk(
+      existsSync(join(folder, 'agentcore-sessions')) &&
+        readdirSync(join(folder, 'agentcore-sessions')).length,
+    )
+  })
 
-  t.test('the agent and the command of the documentation are all that it takes', async (t) => {
+  t.test('the agent and the command of the documentation suffice', async (t) => {
     const front = await machine.front(t, 'documented')
     const proxy = await startProxy(t, { db: `${t.testdir({})}/proxy.db` })
     const folder = t.testdirName
@@ -309,7 +297,7 @@ async function main(): Promise<void> {
     t.strictSame(front.stopped.toSorted(), front.started.toSorted())
   })
 
-  t.test('a run that is killed leaves sessions, which the same command stops', async (t) => {
+  t.test('sessions that a killed run leaves are stopped by the same command', async (t) => {
     const front = await machine.front(t, 'envelope')
     const proxy = await startProxy(t, { db: `${t.testdir({})}/proxy.db` })
     const folder = t.testdirName

@@ -47,7 +47,7 @@ const steps = [
 await testFileTask(claudeCode, { steps })
 await testLostEngine(claudeCode, { steps })
 
-/** Its default effort is high for a model that it does not know, and medium for its own default model. */
+/** Claude Code's default effort is high for an unknown model, and medium for its own default model. */
 const onOtherModel: Agent = {
   ...claudeCode,
   program: (job) => {
@@ -90,24 +90,21 @@ await t.test('Claude Code reads a PDF, which the model cannot see', { skip: ONLY
   )
 })
 
-await t.test(
-  'an engine with a shorter context than Claude Code knows of is asked again for less',
-  async (t) => {
-    const playbook = playbookOf(steps, 'tidy')
-    const setup = { mode: 'local', prompts: 'chat', playbook, contextLength: 40_000 } as const
-    const { code, output, turns, rows } = await runAgent(t, claudeCode, setup, taskIn)
-    t.equal(code, 0, 'it ends well', { output })
-    const completed = turns.filter(({ status }) => status === 'completed')
-    t.equal(completed.length, steps.length)
-    t.ok(completed.length < turns.length, 'calls that asked for too much are on record as failed')
-    t.equal(rows.length, 1)
-    checkRows(t, completed, rows)
-  },
-)
+await t.test('a request that exceeds the context of an engine is repeated with a lower limit', async (t) => {
+  const playbook = playbookOf(steps, 'tidy')
+  const setup = { mode: 'local', prompts: 'chat', playbook, contextLength: 40_000 } as const
+  const { code, output, turns, rows } = await runAgent(t, claudeCode, setup, taskIn)
+  t.equal(code, 0, 'it ends well', { output })
+  const completed = turns.filter(({ status }) => status === 'completed')
+  t.equal(completed.length, steps.length)
+  t.ok(completed.length < turns.length, 'requests that exceeded the context are recorded as failed')
+  t.equal(rows.length, 1)
+  checkRows(t, completed, rows)
+})
 
-await t.test('a sub-agent of Claude Code has a row of its own', async (t) => {
-  // A general-purpose sub-agent may delegate too: Claude Code sends it the list of agents at a time of its own, in a user
-  // message that no rule here matches. Explore cannot delegate and gets no such message.
+await t.test('a sub-agent of Claude Code has a separate row', async (t) => {
+  // A general-purpose sub-agent may delegate too: Claude Code sends it the list of agents at an unpredictable time, in
+  // a user message that no rule here matches. Explore cannot delegate and gets no such message.
   const delegate = {
     description: 'Make the file',
     prompt: 'Helper: make the file in $<folder> please.',
@@ -151,7 +148,7 @@ await t.test('a sub-agent of Claude Code has a row of its own', async (t) => {
   t.strictSame(lastWords(turns, rows), { main: 'Done: it says 42.', subagent: 'Helper says 42.' })
 })
 
-await t.test('Claude Code compacts a talk that has filled the context, and goes on', async (t) => {
+await t.test('Claude Code compacts a conversation that has filled the context, and continues', async (t) => {
   const read = { command: 'head -c 12000 /dev/urandom | base64 -w 0 | head -c 12000', description: 'Read on' }
   const rules = [
     {

@@ -23,7 +23,7 @@ async function installCline(): Promise<Agent> {
           ...SHELL_ENV,
           HOME: home,
           CLINE_DIR: join(home, 'cline'),
-          // Otherwise the first Cline starts a daemon that outlives it, and serves all others of the machine.
+          // Otherwise the first Cline starts a daemon that outlives it and serves all others on the machine.
           CLINE_SESSION_BACKEND_MODE: 'local',
         },
       }
@@ -45,6 +45,6 @@ const steps = [
   { says: 'Done: it says 42.' },
 ]
 
-// Its package has 430 MB.
+// The package has 430 MB.
 if (IS_FULL) await testFileTask(await installCline(), { steps }, TWO_SETUPS)
 else t.pass('Cline CLI does its task', { skip: ONLY_FULL })

@@ -39,8 +39,8 @@ interface KnownModel {
 }
 
 /**
- * A model of its makers that this version knows. What Codex does for a model hangs on such features, and the models
- * change from version to version.
+ * Finds a model of OpenAI's that this version of Codex knows. Codex's behaviour depends on a model's features, and the
+ * models change from version to version.
  */
 async function modelWith(
   home: string,
@@ -56,10 +56,10 @@ async function modelWith(
 
 const NO_SUCH_MODEL = 'this version of Codex has no such model'
 
-/** In this folder `printed.txt` is made. */
+/** The sub-agent creates `printed.txt` in this folder. */
 const taskIn = (work: string) => `Delegate in ${work} : it is too much for one.`
 
-await t.test('a freeform tool of Codex gets its input as the model wrote it', async (t) => {
+await t.test('a freeform tool of Codex gets its input as the model generated it', async (t) => {
   const model = await modelWith(
     t.testdir({}),
     (known) => known.apply_patch_tool_type === 'freeform' && !known.tool_mode,
@@ -82,7 +82,7 @@ await t.test('a freeform tool of Codex gets its input as the model wrote it', as
   t.strictSame(lastWords(turns, rows), { main: 'Done.' })
 })
 
-await t.test('Codex finds a tool of an MCP server by tool_search', { skip: ONLY_FULL }, async (t) => {
+await t.test('Codex finds a tool of an MCP server with tool_search', { skip: ONLY_FULL }, async (t) => {
   const model = await modelWith(t.testdir({}), ({ slug }) => slug === 'gpt-5.5')
   if (model === undefined) {
     t.pass('an MCP tool is called', { skip: NO_SUCH_MODEL })
@@ -104,7 +104,7 @@ await t.test('Codex finds a tool of an MCP server by tool_search', { skip: ONLY_
   t.match(JSON.stringify(run.turns.at(-1)?.request_messages.at(-1)), 'got {', 'the tool ran')
 })
 
-await t.test('a sub-agent that goes on from the talk of its parent is a branch of it', async (t) => {
+await t.test("a sub-agent that continues its parent's conversation is a branch of it", async (t) => {
   const model = await modelWith(
     t.testdir({}),
     (known) => known.tool_mode === 'code_mode_only' && known.multi_agent_version === 'v2',
@@ -143,7 +143,7 @@ await t.test('a sub-agent that goes on from the talk of its parent is a branch o
   t.strictSame(lastWords(turns, rows), { main: 'Done: it says 42.', subagent: 'Helper says 42.' })
 })
 
-await t.test('Codex compacts its talk before it has filled the context that it was told of', async (t) => {
+await t.test('Codex compacts its conversation before it has filled the declared context', async (t) => {
   const read = { cmd: 'head -c 12000 /dev/urandom | base64 -w 0 | head -c 12000' }
   const rules = [
     { name: 'compact', when: { text: 'CONTEXT CHECKPOINT' }, answer: { content: 'I read a lot.' } },

@@ -1,4 +1,4 @@
-/** GitHub Copilot CLI speaks each of three dialects to a provider of the user's. */
+/** GitHub Copilot CLI speaks each of three dialects to a custom provider. */
 import t from 'tap'
 import { IS_FULL, ONLY_FULL } from '../helpers/tier.ts'
 import { resumingAgent, runAgent } from './parts/agent.ts'
@@ -31,7 +31,7 @@ await testFileTask(copilotAgent(installed), { steps }, ONE_SETUP)
 await testLostEngine(copilotAgent(installed), { steps })
 
 if (IS_FULL) {
-  // In chat mode its history over Responses repeats reasoning as text where the model wrote no text.
+  // In chat mode its history over Responses repeats reasoning as text where the model generated no text.
   for (const dialect of ['messages', 'responses'] as const)
     await testFileTask(copilotAgent(installed, dialect), { steps }, TWO_SETUPS.slice(1))
 }

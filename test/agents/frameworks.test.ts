@@ -1,4 +1,6 @@
-/** Frameworks whose users write agents of their own: the same small task with a tool, in three calls, as one row. */
+/**
+ * Frameworks with which users write their own agents: the same small task with a tool, in three requests, as one row.
+ */
 import t from 'tap'
 import { runFramework } from './frameworks/run-framework.ts'
 import { hasPython } from './parts/install.ts'
@@ -8,7 +10,7 @@ const FRAMEWORKS = { ai_sdk: true, pydantic_ai: await hasPython() }
 
 for (const [name, canRun] of Object.entries(FRAMEWORKS)) {
   const skip = canRun ? false : 'there is no python3 with venv'
-  t.test(`${name}: an untidy model's three calls are one row in token mode`, { skip }, async (t) => {
+  t.test(`${name}: three requests with an untidy model are one row in token mode`, { skip }, async (t) => {
     const { version, turns, rows } = await runFramework(name, 'token', (url) => ({
       OPENAI_BASE_URL: `${url}/s/v1`,
       OPENAI_API_KEY: 'none',
@@ -26,7 +28,7 @@ for (const [name, canRun] of Object.entries(FRAMEWORKS)) {
         ['completed', 'chat', '', { a: 5, b: 4 }],
         ['completed', 'chat', 'It is 9.'],
       ],
-      'it has worked with its tool',
+      'the agent used its tool',
     )
     t.strictSame(
       rows.map((row) => row.turns.map(({ index }) => index)),

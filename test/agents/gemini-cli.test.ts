@@ -36,7 +36,7 @@ await testFileTask(geminiCli, { steps }, TWO_SETUPS)
 await testLostEngine(geminiCli, { steps, isDefault: true })
 
 await t.test('Gemini CLI --resume extends its row', { skip: ONLY_FULL }, async (t) => {
-  // Its first message lists the files of the folder, which must not change.
+  // Its first message lists the files of the folder, so the folder must not change.
   const look = { tool: 'run_shell_command', arguments: { command: 'echo 42', description: 'Look' } }
   const talk = [{ thinks: 'I look.', says: 'I look.', calls: [look] }, { calls: [look] }, { says: 'Done.' }]
   const agent = resumingAgent(geminiCli, '--resume latest')

@@ -1,4 +1,4 @@
-/** Harbor as it is released runs trials whose agents are sessions here: one of its own agents, and one of a user's. */
+/** The released Harbor runs trials whose agents are sessions here: one of Harbor's own agents, and one of a user's. */
 import { spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -22,7 +22,7 @@ if (python === undefined) {
 } else {
   const { folder } = await installFromPyPI('harbor', [], { python })
   process.env.PYTHONPATH = join(import.meta.dirname, 'harbor')
-  // The programs of an installation name the folder that it was made in.
+  // The programs of an installation contain the path of the folder in which it was made.
   const harborCommand = `"${join(folder, 'bin/python')}" -c "from harbor.cli.main import app; app()"`
 
   const harbor = (more: Partial<HarborTrialsOptions> = {}) =>
@@ -34,7 +34,7 @@ if (python === undefined) {
     })
 
   t.test(
-    'a rollout by an agent of the user: its session is a row, with the reward of the verifier',
+    "a rollout with a user's agent: its session is a row, with the reward of the verifier",
     async (t) => {
       const rig = await rigWith(t, { content: 'I say 42' })
       const { workDir } = rig
@@ -49,14 +49,14 @@ if (python === undefined) {
       t.ok(row!.response_mask.includes(1))
       const [session] = (await rig.get('/sessions')).sessions
       const kept = join(workDir, session.session_id, 'trial')
-      t.ok(existsSync(join(kept, 'result.json')), 'logs and artefacts are kept beside the work')
-      t.notOk(existsSync(leftover()), 'the environment is gone')
+      t.ok(existsSync(join(kept, 'result.json')), 'logs and artefacts are kept in the work directory')
+      t.notOk(existsSync(leftover()), 'the environment is removed')
     },
   )
 
-  t.test("Harbor's own Terminus 2 works on a task, and is recorded call by call", async (t) => {
+  t.test("Harbor's own Terminus 2 works on a task, and each request is recorded", async (t) => {
     const commands = [{ keystrokes: 'printf 42 > /app/answer.txt\n', duration: 1 }]
-    // It asks whether the task is done, and hears the same again.
+    // Terminus asks whether the task is done, and receives the same response again.
     const content = JSON.stringify({ analysis: 'a', plan: 'p', commands, task_complete: true })
     const rig = await rigWith(t, { content })
     const { workDir } = rig
@@ -72,35 +72,32 @@ if (python === undefined) {
     t.ok(turns.every((turn: { exact: boolean }) => turn.exact))
   })
 
-  t.test(
-    'Claude Code as Harbor runs it in its sandbox finds its session, and its task is a row',
-    async (t) => {
-      const claude = await installFromNpm('@anthropic-ai/claude-code', 'install.cjs')
-      const write = { name: 'Write', arguments: { file_path: '/app/answer.txt', content: '42' } }
-      const rules = [
-        { name: 'write', when: { role: 'user', tool: 'Write' }, answer: { tool_calls: [write] } },
-        { name: 'done', when: { role: 'tool' }, answer: { content: 'Done.' } },
-      ]
-      const rig = await rigWith(t, rules)
-      const { workDir } = rig
-      // Harbor installs an agent in its sandbox unless it is there.
-      process.env.ENVIRONMENT_TOOLS = claude.folder
-      t.teardown(() => {
-        delete process.env.ENVIRONMENT_TOOLS
-      })
-      const task = agentTask({
-        ...sessionOf(rig, 'claude'),
-        taskPath: taskFolder(workDir, 'Write 42 into /app/answer.txt.'),
-        modelName: 'embedded',
-      })
-      const result = await harbor({ agentName: 'claude-code', workDir }).run(task, NEVER)
-      t.match(result, { status: 'completed', rewards: { reward: 0.75 } })
-      const { trajectories } = await rig.get('/sessions/claude/trajectories')
-      t.match(trajectories, [{ exact: true, finish_reason: 'stop' }])
-    },
-  )
+  t.test("Claude Code in Harbor's sandbox finds its session, and its task is a row", async (t) => {
+    const claude = await installFromNpm('@anthropic-ai/claude-code', 'install.cjs')
+    const write = { name: 'Write', arguments: { file_path: '/app/answer.txt', content: '42' } }
+    const rules = [
+      { name: 'write', when: { role: 'user', tool: 'Write' }, answer: { tool_calls: [write] } },
+      { name: 'done', when: { role: 'tool' }, answer: { content: 'Done.' } },
+    ]
+    const rig = await rigWith(t, rules)
+    const { workDir } = rig
+    // Harbor installs an agent in its sandbox unless the agent is installed there.
+    process.env.ENVIRONMENT_TOOLS = claude.folder
+    t.teardown(() => {
+      delete process.env.ENVIRONMENT_TOOLS
+    })
+    const task = agentTask({
+      ...sessionOf(rig, 'claude'),
+      taskPath: taskFolder(workDir, 'Write 42 into /app/answer.txt.'),
+      modelName: 'embedded',
+    })
+    const result = await harbor({ agentName: 'claude-code', workDir }).run(task, NEVER)
+    t.match(result, { status: 'completed', rewards: { reward: 0.75 } })
+    const { trajectories } = await rig.get('/sessions/claude/trajectories')
+    t.match(trajectories, [{ exact: true, finish_reason: 'stop' }])
+  })
 
-  t.test('a rollout that is cancelled takes its environment down', async (t) => {
+  t.test('a cancelled rollout removes its environment', async (t) => {
     const rig = await rigWith(t, { content: 'sleep 42' })
     const { workDir } = rig
     const cancel = new AbortController()
@@ -109,14 +106,14 @@ if (python === undefined) {
     const begun = async () => {
       while (((await rig.get('/sessions/sleeper')).turns?.length ?? 0) === 0) await delay(50)
     }
-    t.equal(await Promise.race([run, begun()]), undefined, 'the agent has called the model')
+    t.equal(await Promise.race([run, begun()]), undefined, 'the agent has sent a request')
     t.ok(existsSync(leftover()))
     cancel.abort(new Error('enough'))
     await t.rejects(run, { message: 'enough' })
-    t.notOk(existsSync(leftover()), 'the environment is gone')
+    t.notOk(existsSync(leftover()), 'the environment is removed')
   })
 
-  t.test('what goes wrong is told: an agent without time, no such agent, no Harbor', async (t) => {
+  t.test('failures are reported: agent timeout, unknown agent, missing Harbor', async (t) => {
     const rig = await rigWith(t, { content: 'sleep 42' })
     const { workDir } = rig
     const slow = agentTask({ ...sessionOf(rig, 'slow'), taskPath: taskFolder(workDir, 'Sleep.', 2) })
@@ -132,7 +129,7 @@ if (python === undefined) {
   })
 }
 
-/** @param says what the model answers: to every user message, or by rules */
+/** @param says the model's response to every user message, or rules */
 async function rigWith(t: Test, says: object | readonly object[]): Promise<Rig & { workDir: string }> {
   const rules = Array.isArray(says) ? says : [{ name: 'answer', when: { role: 'user' }, answer: says }]
   const folder = t.testdir({ rig: {}, work: {} })
@@ -151,12 +148,12 @@ function sessionOf({ url }: Rig, sessionId: string) {
   return { sessionId, anthropicBaseUrl, openaiBaseUrl: `${anthropicBaseUrl}/v1`, apiKey: 'none' }
 }
 
-/** Where the environment of the last trial was. */
+/** Returns the directory of the last trial's environment. */
 function leftover(): string {
   return readFileSync(process.env.ENVIRONMENT_LOG!, 'utf8')
 }
 
-/** A task in Harbor's form: 42 in `/app/answer.txt` is worth 0.75. */
+/** Creates a task in Harbor's format: 42 in `/app/answer.txt` earns the reward 0.75. */
 function taskFolder(parent: string, instruction: string, agentSeconds = 120): string {
   const folder = join(parent, 'task')
   for (const each of ['tests', 'environment']) mkdirSync(join(folder, each), { recursive: true })

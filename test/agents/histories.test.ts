@@ -1,7 +1,8 @@
 /**
- * What agents do to the calls that they send back: they fill in defaults, strip white space, parse numbers, rename tools
- * and cut what is old. In token mode a task is one row all the same, unless it is cut on purpose; in chat mode, where the
- * engine reads what the agent wrote, a row ends at each such call. The table of docs/agents.md is made here (FULL=1 UPDATE=1).
+ * How agents change the tool calls that they echo: they fill in defaults, strip white space, parse numbers, rename
+ * tools and truncate old ones. In token mode a task is still one row, unless the agent truncates on purpose; in chat
+ * mode, where the engine reads the agent's text, a row ends at each changed call. This test generates the table of
+ * docs/agents.md (FULL=1 UPDATE=1).
  */
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
@@ -20,7 +21,7 @@ interface Measured {
   tokens: number
 }
 
-/** Calls without tools, such as for a title, are on the side. */
+/** Measures main rows only: requests without tools, such as for a title, are side requests. */
 function measured({ turns, rows }: AgentRun): Measured {
   const sides = new Set(turns.filter(({ tools }) => !tools?.length).map(({ index }) => index))
   const main = rows.filter((row) => !row.turns.every(({ index }) => sides.has(index)))
@@ -35,10 +36,10 @@ const AGENTS = [
 const installed = await Promise.all(AGENTS.map((casesOf) => casesOf()))
 const lines: string[] = []
 
-/** Chat mode belongs to the full gate: the tests of each agent run it in every gate. */
+/** Chat mode runs only in the full gate, since each agent's own tests cover it in every gate. */
 const PROMPTS = IS_FULL ? (['token', 'chat'] as const) : (['token'] as const)
 
-// Agents wait for their own start most of the time.
+// Agents spend most of their time waiting for their own start.
 t.jobs = 2
 
 async function measure(t: Test, place: number, measuredCase: HistoryCase) {
@@ -50,7 +51,7 @@ async function measure(t: Test, place: number, measuredCase: HistoryCase) {
     const main = run.turns.filter(({ tools }) => tools?.length)
     const said = main.map((turn) => turn.tool_calls.map((one) => one.function.name))
     const script = steps.map(({ calls = [] }) => calls.map(({ tool }) => tool))
-    t.strictSame(said, script, 'each step is a call')
+    t.strictSame(said, script, 'each step is a request')
     for (const turn of main) t.match(turn, { status: 'completed', dialect: agent.dialect })
     const own = run.rows.filter((row) =>
       row.turns.some(({ index }) => main.some((turn) => turn.index === index)),
@@ -60,7 +61,7 @@ async function measure(t: Test, place: number, measuredCase: HistoryCase) {
     if (prompts === 'token' && rows.token === 1) {
       const last = main.at(-1)!
       const length = last.prompt_token_ids.length + last.completion_token_ids.length
-      t.equal(found.token?.tokens, length, 'no token stands in two rows')
+      t.equal(found.token?.tokens, length, 'no token is in two rows')
     }
   }
   t.strictSame(
@@ -82,7 +83,7 @@ await Promise.all(
 
 const isComplete = IS_FULL && installed.every((cases) => cases.length > 0)
 const skip = isComplete ? false : 'needs FULL=1, and each agent installed'
-t.test('docs/agents.md has what was measured (UPDATE=1 writes it)', { skip }, async (t) => {
+t.test('docs/agents.md has the measured table (UPDATE=1 writes it)', { skip }, async (t) => {
   const path = join(import.meta.dirname, '../../docs/agents.md')
   const withoutTokens = (table: string) => table.replaceAll(/\| [\d.]+ times \|$/gm, '|')
   const head = [

@@ -1,4 +1,7 @@
-/** mini-swe-agent calls through LiteLLM, as SWE-agent does, in Chat Completions. It has one tool, and no last word. */
+/**
+ * mini-swe-agent sends Chat Completions through LiteLLM, as SWE-agent does. It has one tool, and ends without a last
+ * message.
+ */
 import t from 'tap'
 import { HELLO, testFileTask } from './parts/file-task.ts'
 import { hasPython, installFromPyPI } from './parts/install.ts'

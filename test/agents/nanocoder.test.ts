@@ -39,6 +39,6 @@ const steps = [
   { says: 'Done: it says 42.' },
 ]
 
-// Its package has 300 MB.
+// The package has 300 MB.
 if (IS_FULL) await testFileTask(await installNanocoder(), { steps, forgetsReasoning: true }, TWO_SETUPS)
 else t.pass('nanocoder does its task', { skip: ONLY_FULL })

@@ -31,7 +31,7 @@ const steps = [
     says: 'I write the script.',
     calls: [{ tool: 'write_file', arguments: { path: '$<folder>/hello.sh', content: HELLO } }],
   },
-  // Two calls in one answer, and their results in one request.
+  // Two tool calls in one response, and their results in one request.
   {
     calls: [
       { tool: 'bash', arguments: { command: 'sh hello.sh > printed.txt' } },

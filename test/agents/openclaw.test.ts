@@ -48,7 +48,7 @@ const steps = [
   { says: 'Done: it says 42.' },
 ]
 
-// Its package has 650 MB, and it takes half a minute to start.
+// The package has 650 MB, and OpenClaw takes half a minute to start.
 if (IS_FULL) {
   const agentOn = await installOpenClaw()
   await testFileTask(agentOn('chat'), { steps }, TWO_SETUPS)

@@ -1,4 +1,4 @@
-/** opencode speaks Chat Completions, and asks for a title of the talk on the side. */
+/** opencode speaks Chat Completions, and sends a side request for a title of the conversation. */
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Agent, SHELL_ENV } from './parts/agent.ts'

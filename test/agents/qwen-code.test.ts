@@ -36,7 +36,8 @@ await testFileTask(qwenCode, { steps }, TWO_SETUPS)
 await testLostEngine(qwenCode, { steps })
 
 await t.test("Qwen Code's memory extraction is in no row", { skip: ONLY_FULL }, async (t) => {
-  // It follows an answer without tool calls, and repeats the whole conversation under another system prompt.
+  // The extraction follows a response without tool calls, and repeats the whole conversation under another system
+  // prompt.
   const rules = [{ name: 'answer', when: {}, answer: { content: 'It is 42.' } }]
   const setup = { mode: 'local', prompts: 'token', playbook: { rules } } as const
   const run = await runAgent(t, qwenCode, setup, taskIn)

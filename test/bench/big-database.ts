@@ -10,7 +10,7 @@ const SESSIONS = 10_000
 const [READ, SAMPLED] = [140, 60]
 
 const path = process.argv[2]
-if (path === undefined) throw new Error('name the database file')
+if (path === undefined) throw new Error('pass the name of a database file')
 const store = await openSqliteStore({ path, durability: 'process' })
 const startMs = Date.now() - SESSIONS * 1_000
 

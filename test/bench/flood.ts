@@ -77,7 +77,7 @@ async function main(): Promise<void> {
 
 function kindOf(name: string): FloodKind {
   const kind = FLOOD_KINDS.find((candidate) => candidate === name)
-  if (!kind) throw new Error(`there is no flood of ${name}; known are ${FLOOD_KINDS.join(', ')}`)
+  if (!kind) throw new Error(`there is no flood ${name}; the floods are ${FLOOD_KINDS.join(', ')}`)
   return kind
 }
 

@@ -21,7 +21,7 @@ const SCREENS = [
 ]
 
 const path = process.argv[2]
-if (path === undefined) throw new Error('name a database that test/bench/big-database.ts made')
+if (path === undefined) throw new Error('pass a database that test/bench/big-database.ts created')
 const view = startLlmProxy(['view', '--db', path, '--port', '0'])
 view.stderr.pipe(process.stderr)
 const { value: ready } = await createInterface({ input: view.stdout })[Symbol.asyncIterator]().next()

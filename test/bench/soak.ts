@@ -159,12 +159,12 @@ function print({ seconds, sessions }: SoakPlan, result: SoakResult): void {
   const rss = samples.map(({ proxyMib }) => proxyMib).filter((mib) => mib > 0)
   console.log(`${seconds} s in ${legs.length} legs, ${sessions} sessions at once
 kills      proxy ${proxy}, workers ${worker}, engines ${engine}; ${cuts} links cut; weights replaced ${updates} times
-sessions   ${tally.sessions}, of which nobody ended ${tally.abandoned}
+sessions   ${tally.sessions}, of which ${tally.abandoned} were never ended
 calls      ${tally.calls}, p50 ${figure(quantile(times, 0.5))} ms, p99 ${figure(quantile(times, 0.99))} ms, the longest ${figure(tally.longestMs / 1000)} s
-answered   ${answered}, each on record with its ids, and trains once
+answered   ${answered}, each recorded with its ids, and trained once
 refused    ${refused}${codes.length > 0 ? ` (${codes.join(', ')})` : ''}
 left       ${left}
-broken     ${broken} while the proxy was away
+broken     ${broken} while the proxy was unavailable
 hostile    ${hostile.calls} ${JSON.stringify(hostile.statuses)}; p99 beside them ${figure(beside)} ms, without ${figure(alone)} ms (${figure(ratio)} times)
 memory     proxy ${figure(quantile(rss, 0.5))} MiB, at most ${figure(Math.max(...rss))}
 stalls     ${world.stallsMs.length}${world.stallsMs.length > 0 ? `, the longest ${figure(Math.max(...world.stallsMs))} ms` : ''}`)

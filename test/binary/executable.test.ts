@@ -1,4 +1,4 @@
-/** What the standalone executable promises beyond what a checkout does; `run` says where these tests run. */
+/** Guarantees of the standalone executable beyond those of a checkout; `run` describes where these tests run. */
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
@@ -27,22 +27,19 @@ async function ask(url: string, sessionId: string, headers: Record<string, strin
   return response.status
 }
 
-t.test(
-  'it leaves its database where it runs, one folder among the temporary files, and nothing else',
-  async (t) => {
-    const root = t.testdir({ data: {}, temporary: {} })
-    const env = { TMPDIR: join(root, 'temporary') }
-    const { child, url } = await serve(t, join(root, 'data'), env)
-    t.equal(await ask(url, 'first'), 200)
-    child.kill('SIGTERM')
-    t.strictSame(await ended(child), [0, null])
-    const files = ['llm-proxy.db', 'llm-proxy.db.lock']
-    t.strictSame(readdirSync(join(root, 'data')), files)
-    t.strictSame(readdirSync(join(root, 'temporary')), ['llm-proxy-65532'])
-  },
-)
+t.test('it writes only its database in its folder, and one folder among the temporary files', async (t) => {
+  const root = t.testdir({ data: {}, temporary: {} })
+  const env = { TMPDIR: join(root, 'temporary') }
+  const { child, url } = await serve(t, join(root, 'data'), env)
+  t.equal(await ask(url, 'first'), 200)
+  child.kill('SIGTERM')
+  t.strictSame(await ended(child), [0, null])
+  const files = ['llm-proxy.db', 'llm-proxy.db.lock']
+  t.strictSame(readdirSync(join(root, 'data')), files)
+  t.strictSame(readdirSync(join(root, 'temporary')), ['llm-proxy-65532'])
+})
 
-t.test('it reads what was recorded: sessions list, show and export', async (t) => {
+t.test('it reads recorded data: sessions list, show and export', async (t) => {
   const cwd = t.testdir()
   const { url } = await serve(t, cwd, {})
   t.equal(await ask(url, 'first'), 200)
@@ -55,7 +52,7 @@ t.test('it reads what was recorded: sessions list, show and export', async (t) =
   t.match(JSON.parse(stdout), { session_id: 'first', num_turns: 1 })
 })
 
-t.test('several that start at once on a machine that never saw it all start', async (t) => {
+t.test('several that start at once on a new machine all start', async (t) => {
   const root = t.testdir({ a: {}, b: {}, c: {}, d: {}, temporary: {} })
   const env = { TMPDIR: join(root, 'temporary') }
   const servers = ['a', 'b', 'c', 'd'].map((name) => serve(t, join(root, name), env))
@@ -63,7 +60,7 @@ t.test('several that start at once on a machine that never saw it all start', as
 })
 
 t.test(
-  'temporary files that may not be executed, or none at all, are one line that says what to do',
+  'a temporary folder that is missing or mounted noexec is reported in one line with a remedy',
   async (t) => {
     for (const TMPDIR of ['/noexec', '/nowhere']) {
       const { code, stdout, stderr } = await runLlmProxy(['--port', '0', '--log-level', 'silent'], {
@@ -76,7 +73,7 @@ t.test(
   },
 )
 
-t.test('what records nothing needs no temporary files', async (t) => {
+t.test('commands that record nothing need no temporary files', async (t) => {
   const env = { TMPDIR: '/nowhere' }
   const { url } = await serve(t, t.testdir(), {})
   t.match(await runLlmProxy(['--version'], { env }), { code: 0 })
@@ -87,7 +84,7 @@ t.test('what records nothing needs no temporary files', async (t) => {
   await said(worker.stdout, / serves /)
 })
 
-t.test('it asks for no newer libraries than Debian 12 has', async (t) => {
+t.test('it needs no newer libraries than those of Debian 12', async (t) => {
   const executable = readFileSync('dist/llm-proxy', 'latin1')
   const newest = (library: string) =>
     Math.max(
@@ -97,7 +94,7 @@ t.test('it asks for no newer libraries than Debian 12 has', async (t) => {
   t.ok(newest('GLIBCXX_3\\.4\\.') <= 30)
 })
 
-t.test('below a base path and with keys, every way to look on works on one database', async (t) => {
+t.test('below a base path and with keys, every viewer works on one database', async (t) => {
   const [admin, view] = ['an-admin-key-for-tests', 'a-view-key-for-tests']
   const cwd = t.testdir()
   const env = { LLM_PROXY_ADMIN_KEY: admin, LLM_PROXY_VIEW_KEY: view, LLM_PROXY_BASE_PATH: '/llm' }
@@ -121,7 +118,7 @@ t.test('below a base path and with keys, every way to look on works on one datab
   await looksOn(t, viewed, view)
 })
 
-/** The inspector's page, and what it reads. */
+/** Requests the inspector's page and its data. */
 async function looksOn(t: Test, url: string, key: string): Promise<void> {
   const page = await fetch(`${url}/ui`)
   t.match(await page.text(), /<script [^>]*src="[^"]*app\.js"/)

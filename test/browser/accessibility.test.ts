@@ -1,4 +1,4 @@
-/** Every screen of the inspector, light and dark, as axe-core judges what everybody can read and reach. */
+/** Every screen of the inspector, light and dark, checked by axe-core for readability and keyboard access. */
 import { existsSync, readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { type Browser, chromium, type Page } from 'playwright-core'
@@ -29,7 +29,7 @@ interface Finding {
 }
 
 async function findings(page: Page, options: object = {}): Promise<object[]> {
-  // Not as a script of the page, which its content security policy would refuse.
+  // Not added as a script of the page, which its content security policy would block.
   await page.evaluate(AXE)
   const { violations } = (await page.evaluate(`axe.run(${JSON.stringify(options)})`)) as {
     violations: Finding[]
@@ -41,7 +41,7 @@ async function findings(page: Page, options: object = {}): Promise<object[]> {
   }))
 }
 
-/** In a narrow window more is scrolled, which the keyboard must be able to do. */
+/** In a narrow window more elements scroll, which must be possible by keyboard. */
 const NARROW = { runOnly: ['scrollable-region-focusable'] }
 
 t.test('axe-core', { skip: !existsSync(CHROMIUM) && 'there is no chromium' }, async (t) => {

@@ -1,4 +1,4 @@
-/** The inspector in a real browser: every screen on sessions that runs made, by keyboard, with hostile output. */
+/** The inspector in a real browser: every screen, by keyboard, on sessions of real runs and with hostile output. */
 import { existsSync, mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Browser, chromium, type Page } from 'playwright-core'
@@ -13,7 +13,7 @@ import { until } from '../helpers/until.ts'
 
 const CHROMIUM = '/usr/bin/chromium'
 
-/** For people to look at; below a folder that git does not keep. */
+/** Screenshots for people; the folder is ignored by git. */
 const PICTURES = join(import.meta.dirname, '../../dist/screenshots')
 
 const HOSTILE = `<script>document.title = 'owned'</script><img src=x onerror="document.title = 'owned'">\u202eevil\u0000`
@@ -56,11 +56,13 @@ async function openPage(t: Test, browser: Browser) {
   page.on('pageerror', (error) => said.push(String(error)))
   t.teardown(() => page.close())
   const isSilent = () =>
-    t.same(said, [], 'the console is silent: no error, no breach of the content security policy')
+    t.same(said, [], 'the console is silent: no error, no violation of the content security policy')
   return { page, isSilent }
 }
 
-/** Presses keys one after the other, each as soon as the page has taken the one before: no picture is drawn between. */
+/**
+ * Presses keys one after the other, each as soon as the page has handled the one before, without a frame in between.
+ */
 const pressFast = (page: Page, keys: readonly string[]) =>
   page.evaluate(`(async () => {
     const { port1, port2 } = new MessageChannel()
@@ -79,7 +81,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
   const browser = await chromium.launch({ executablePath: CHROMIUM, args: ['--no-sandbox'] })
   t.teardown(() => browser.close())
 
-  t.test('goes from the list to a session and its tokens by keyboard, below a base path', async (t) => {
+  t.test('navigates from the list to a session and its tokens by keyboard, below a base path', async (t) => {
     const { url } = await startInspector(t, { basePath: '/llm' })
     const { page, isSilent } = await openPage(t, browser)
     await page.goto(`${url}/ui/`)
@@ -88,11 +90,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     await picture(page, 'sessions')
     await page.setViewportSize({ width: 390, height: 820 })
     await picture(page, 'sessions-narrow')
-    t.equal(
-      await page.evaluate('document.documentElement.scrollWidth'),
-      390,
-      'a narrow window holds the page',
-    )
+    t.equal(await page.evaluate('document.documentElement.scrollWidth'), 390, 'the page fits a narrow window')
     await page.setViewportSize({ width: 1360, height: 820 })
     await page.keyboard.press('Escape')
     t.match(page.url(), /\/ui/, 'Escape on the list stays in the inspector')
@@ -109,15 +107,15 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     await page.keyboard.press('Enter')
     await page.locator('.heat-map span').first().waitFor()
     await page.keyboard.press('n')
-    t.equal(await page.locator('.heat-map .here').textContent(), ' w101', 'n goes to the unlikely token')
-    t.match(page.url(), /t=21/, 'and the address links to it')
+    t.equal(await page.locator('.heat-map .here').textContent(), ' w101', 'n moves to the unlikely token')
+    t.match(page.url(), /t=21/, 'the address links to it')
     await picture(page, 'tokens')
     await page.keyboard.press('?')
     await page.getByText('Next unlikely token').waitFor()
     isSilent()
   })
 
-  t.test('has all the text of a long row, and elements only for tokens that come near sight', async (t) => {
+  t.test('has all the text of a long row, and elements only for tokens near the viewport', async (t) => {
     const { url, store, sessions } = await startInspector(t)
     await sessions.create({ sessionId: 'long' })
     const completionLogprobs = new Float64Array(40_000).fill(-0.5)
@@ -140,7 +138,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     isSilent()
   })
 
-  t.test('shows what else might have been sampled, once somebody looks at a token', async (t) => {
+  t.test('loads and shows alternatives once the pointer is on a token', async (t) => {
     const { url, store, sessions } = await startInspector(t)
     await sessions.create({ sessionId: 'told' })
     await recordTurn(store, 'told', 0, {
@@ -169,11 +167,11 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     await shown.first().waitFor({ state: 'detached' })
     await tokens.nth(3).hover()
     await shown.nth(2).waitFor()
-    t.equal(asked.length, 1, 'what was told once is not asked for again')
+    t.equal(asked.length, 1, 'loaded alternatives are not requested again')
     isSilent()
   })
 
-  t.test('colours tokens by what the trainer has said of them', async (t) => {
+  t.test("colours tokens by the trainer's data", async (t) => {
     const { url, store, sessions } = await startInspector(t)
     await sessions.create({ sessionId: 'known' })
     await recordTurn(store, 'known', 0, {
@@ -203,7 +201,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     isSilent()
   })
 
-  t.test('shows hostile output as text, with what hides in it made visible', async (t) => {
+  t.test('shows hostile output as text, with hidden characters made visible', async (t) => {
     const { url } = await startInspector(t)
     const { page, isSilent } = await openPage(t, browser)
     await page.goto(`${url}/ui#/session/run-0`)
@@ -216,7 +214,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     isSilent()
   })
 
-  t.test('shows what coding agents do so that one can read it, and why a row was split', async (t) => {
+  t.test('shows the requests of coding agents legibly, and why a row was split', async (t) => {
     const { url, store, sessions } = await startInspector(t)
     await sessions.create({ sessionId: 'code' })
     const pixel =
@@ -338,7 +336,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     isSilent()
   })
 
-  t.test('shows the rewards of turns beside them, where there are any', async (t) => {
+  t.test('shows the rewards of turns beside them, where they exist', async (t) => {
     const { url, sessions } = await startInspector(t)
     const { page, isSilent } = await openPage(t, browser)
     await page.goto(`${url}/ui#/session/run-0`)
@@ -355,7 +353,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     isSilent()
   })
 
-  t.test('takes labels and notes of a session and its turns, and finds sessions by them', async (t) => {
+  t.test('accepts labels and notes for a session and its turns, and finds sessions by them', async (t) => {
     const { url, store } = await startInspector(t)
     const { page, isSilent } = await openPage(t, browser)
     await page.goto(`${url}/ui#/session/run-0`)
@@ -399,7 +397,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     isSilent()
   })
 
-  t.test('shows when the calls of a session ran, side by side where they did', async (t) => {
+  t.test('shows when the requests of a session ran, side by side where they overlapped', async (t) => {
     const { url, store, sessions } = await startInspector(t)
     await sessions.create({ sessionId: 'helpers' })
     const startedAtMs = Date.UTC(2026, 0, 1)
@@ -458,7 +456,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     isSilent()
   })
 
-  t.test('shows groups, their samples, and where two of them part', async (t) => {
+  t.test('shows groups, their samples, and where two of them diverge', async (t) => {
     const { url } = await startInspector(t, {
       facts: () => ({ engines: [{ name: 'a', warning: 'its streams lose ids' }] }),
     })
@@ -486,7 +484,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     await columns.nth(1).waitFor()
     await page.keyboard.press('v')
     await page.getByText('0.707', { exact: true }).waitFor()
-    // Where the pointer happens to rest does not matter to the keys.
+    // The position of the pointer must not affect the keys.
     await page.getByRole('row').nth(2).hover()
     await page.keyboard.press('c')
     await page.getByText('comparing run-1 with').waitFor()
@@ -555,7 +553,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     isSilent()
   })
 
-  t.test('takes keys that come faster than the screen is painted', async (t) => {
+  t.test('handles keys that arrive faster than the screen is painted', async (t) => {
     const { url } = await startInspector(t)
     const { page, isSilent } = await openPage(t, browser)
     await page.goto(`${url}/ui#/group/instance_id/%22sea%22`)
@@ -593,7 +591,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     isSilent()
   })
 
-  t.test('follows a turn as it is answered, and shows it with the others when it is over', async (t) => {
+  t.test('follows a running turn, and shows it with the others once it has ended', async (t) => {
     const api = await startInspector(t)
     const steps = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
     api.backend.script = async function* () {
@@ -625,7 +623,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     isSilent()
   })
 
-  t.test('shows the rollouts of a proxy that runs them, and no such view of another', async (t) => {
+  t.test('shows the rollouts of a proxy that runs them, and hides the view otherwise', async (t) => {
     const none = await startProxy(t, { db: 'memory' })
     const command =
       'curl -sf "$OPENAI_BASE_URL/chat/completions" -d \'{"model":"m","messages":[{"role":"user","content":"x"}]}\''
@@ -652,7 +650,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     isSilent()
   })
 
-  t.test('shows rewards and lengths over the steps of a run, with a way into each', async (t) => {
+  t.test('shows rewards and lengths over the steps of a run, with links to each', async (t) => {
     const { url, store, sessions } = await startInspector(t)
     for (let step = 1; step <= 12; step += 1) {
       const sessionId = `step-${step}`
@@ -681,11 +679,11 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     await page.getByRole('heading', { name: 'step = 12' }).waitFor()
     await page.goto(`${url}/ui/#/groups?by=instance_id`)
     await page.getByText('sea').first().waitFor()
-    t.equal(await page.locator('.trend').count(), 0, 'words have no order')
+    t.equal(await page.locator('.trend').count(), 0, 'there is no trend over words')
     isSilent()
   })
 
-  t.test('finds what was said, page by page, and leads to the turn', async (t) => {
+  t.test('finds text, page by page, and links to the turn', async (t) => {
     const { url, store, sessions } = await startInspector(t)
     for (let place = 0; place < 102; place += 1) {
       await sessions.create({ sessionId: `said-${place}` })
@@ -722,7 +720,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     isSilent()
   })
 
-  t.test('says that the proxy is away, keeps what it shows, and goes on when it is back', async (t) => {
+  t.test('reports a lost connection to the proxy, keeps its content, and resumes', async (t) => {
     const { url, sessions } = await startInspector(t)
     const { page } = await openPage(t, browser)
     await page.goto(`${url}/ui/`)
@@ -730,14 +728,14 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     await page.route('**/*', (route) => route.abort('connectionrefused'))
     await sessions.create({ sessionId: 'meanwhile' })
     await page.getByText('Proxy unreachable').waitFor()
-    t.ok(await page.getByText('run-1').isVisible(), 'what was there stays')
+    t.ok(await page.getByText('run-1').isVisible(), 'the content is kept')
     await picture(page, 'away')
     await page.unroute('**/*')
     await page.getByText('meanwhile').waitFor()
     await page.getByText('Proxy unreachable').waitFor({ state: 'detached' })
   })
 
-  t.test('asks for a key where there are keys, and is content with one that views', async (t) => {
+  t.test('asks for a key where keys are required, and accepts one with the view permission', async (t) => {
     const { url } = await startInspector(t, { keys: KEYS })
     const page = await browser.newPage()
     t.teardown(() => page.close())

@@ -1,4 +1,4 @@
-/** Every screen of the inspector, light and dark and in the window of a telephone: its texts can be read and reached. */
+/** Every screen of the inspector, light, dark and at the width of a telephone: its texts are legible and reachable. */
 import { existsSync, mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Browser, chromium, type Page } from 'playwright-core'
@@ -14,12 +14,12 @@ const PICTURES = join(import.meta.dirname, '../../dist/screenshots/legibility')
 
 interface Screen {
   path: string
-  /** A selector of an element that shows when the screen is complete. */
+  /** Selector of an element that is visible when the screen is complete. */
   shows: string
-  /** Keys to press, each of which shows the element of `opens` at its end. */
+  /** Keys to press, each of which finally shows the element of `opens`. */
   keys?: readonly string[]
   opens?: string
-  /** The text of a button to click. */
+  /** Text of a button to click. */
   click?: string
 }
 
@@ -193,7 +193,7 @@ t.test('legibility', { skip: !existsSync(CHROMIUM) && 'there is no chromium' }, 
   const picture = (name: string) => page.screenshot({ path: join(PICTURES, `${name}.png`) })
 
   for (const [name, screen] of Object.entries(SCREENS)) {
-    t.test(`${name}: texts have a contrast of 4.5, and a telephone shows all of them`, async (t) => {
+    t.test(`${name}: texts have a contrast of 4.5, and all fit a telephone`, async (t) => {
       await page.setViewportSize({ width: 1440, height: 900 })
       await show(page, api.url, screen)
       for (const colorScheme of ['dark', 'light'] as const) {

@@ -105,7 +105,7 @@ class LegacyTag(BaseModel):
 
 
 class Anything:
-    """Stands for what is imported and not used."""
+    """A dummy for something that is imported but not used."""
 
     def __init_subclass__(cls, **_more):
         pass
@@ -124,7 +124,7 @@ class Stub(types.ModuleType):
 
 
 class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """All of SGLang but its detectors."""
+    """Dummies for all of SGLang but its detectors."""
 
     def find_spec(self, name, path, target=None):
         own = name.startswith("sglang.srt.") and not name.startswith("sglang.srt.function_call")
@@ -157,7 +157,7 @@ def load(name):
 
 
 def load_xgrammar():
-    # Its `__init__` wants its binary and torch.
+    # The package's `__init__` needs its binary and torch.
     xgrammar = package("xgrammar")
     xgrammar.StructuralTag = load("xgrammar.structural_tag").StructuralTag
     builtin = load("xgrammar.builtin_structural_tag")
@@ -201,7 +201,7 @@ call_parser, sglang_utils = load_sglang(LEVELS)
 
 
 def vllm_tag(family, tools, choice, parallel):
-    """`DelegatingParser._apply_structural_tag` of a call that is held to nothing else."""
+    """Does what `DelegatingParser._apply_structural_tag` does for a call without other constraints."""
     model = VLLM_MODELS[family]
     level = LEVELS.FUNCTION if model == "glm_4_7" or parallel is False else LEVELS.AUTO
     tag = registry.get_model_structural_tag(model, tools, choice, reasoning=False, strict_level=level)
@@ -211,7 +211,7 @@ def vllm_tag(family, tools, choice, parallel):
 
 
 def sglang_tag(family, tools, choice, parallel):
-    """As `OpenAIServingChat` with a reasoning parser."""
+    """Does what `OpenAIServingChat` does with a reasoning parser."""
     parser = call_parser.FunctionCallParser(tools, SGLANG_DETECTORS[family])
     kind, tag = parser.get_structure_constraint(choice, parallel_tool_calls=parallel is not False) or (None, None)
     if kind != "structural_tag":
@@ -224,7 +224,7 @@ def cases():
     for engine, families, make in (("vllm", VLLM_MODELS, vllm_tag), ("sglang", SGLANG_DETECTORS, sglang_tag)):
         for family in families:
             for at, tools in enumerate(LISTS):
-                # All strict makes a difference to GLM alone.
+                # Tools that are all strict make a difference only for GLM.
                 for choice in CHOICES if at < 2 or family == "glm45" else []:
                     for parallel in (True, False) if at == 0 else (True,):
                         parsed = [Tool.model_validate(one) for one in tools]

@@ -1,16 +1,16 @@
-/** Random conversations between an agent and a model, with all that templates were seen to trip over. */
+/** Random conversations between an agent and a model, with everything that was seen to cause errors in templates. */
 import type { ChatMessage, ToolCall } from '../../src/protocol/canonical/messages.ts'
 
 export interface Talk {
   opening: ChatMessage[]
-  /** JSON: some of its numbers are none of JavaScript's. */
+  /** JSON text, because JavaScript cannot represent some of its numbers. */
   tools: string | null
   rounds: { answer: ChatMessage; next: ChatMessage[] }[]
 }
 
 type Random = () => number
 
-/** mulberry32: the same numbers for the same seed. */
+/** Returns mulberry32, a generator with the same numbers for the same seed. */
 export function randomFrom(seed: number): Random {
   let state = seed >>> 0
   return () => {
@@ -33,7 +33,7 @@ const TEXTS = [
   '{{ x }}',
   '\u2028\ufeff',
   'x'.repeat(300),
-  // What templates look for: switches of reasoning, and markup that they take for their own.
+  // Text that templates react to: switches of reasoning, and markup that they treat as their own.
   'Be brief. /no_think',
   'see src/think/x.py',
   '/nothink',
@@ -97,7 +97,7 @@ export function randomTalk(random: Random, { withTools }: { withTools: boolean }
   }
   return {
     opening: [
-      // Codex has two.
+      // Codex sends two system messages.
       ...Array.from({ length: chance(0.6) ? (chance(0.2) ? 2 : 1) : 0 }, () => ({
         role: 'system' as const,
         content: text(),

@@ -1,18 +1,21 @@
-/** Published templates of model families, as llama-cpp-python's source distribution carries them. */
+/** Published templates of model families, from llama-cpp-python's source distribution. */
 
 export interface Family {
-  /** Without `.jinja`. */
+  /** File name without `.jinja`. */
   template: string
   /** Tokens that end a completion, the tokenizer's own first. */
   eos: readonly [string, ...string[]]
   bos?: string
-  /** What the template puts into the `{}` of its tokens. */
+  /** Text for the `{}` in the template's tokens. */
   fill?: string
-  /** What writes its prompts. Default: the template. */
+  /** What renders the prompts. Default: the template. */
   format?: 'harmony'
-  /** It moves what is said beside calls behind their results, where it was not sampled: what is added follows the calls alone. */
+  /**
+   * The template moves content beside tool calls behind their results, where it was not sampled. The added tokens then
+   * follow the calls alone.
+   */
   movesText?: true
-  /** Its conversations have no tools: the template knows none. */
+  /** The conversations have no tools, because the template supports none. */
   withoutTools?: true
 }
 

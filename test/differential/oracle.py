@@ -63,7 +63,7 @@ def tokens_of(config, width, height):
 
 @functools.cache
 def function_of(family, name):
-    """A function of transformers alone: its module wants torch."""
+    """Loads a function of transformers alone, because its module needs torch."""
     source = Path(transformers.__file__).parent / f"models/{family}/image_processing_{family}.py"
     found = next(node for node in ast.parse(source.read_text()).body if getattr(node, "name", None) == name)
     scope = {"math": math}
@@ -91,7 +91,7 @@ def harmony_encoding():
 
 
 def harmony_messages(messages, tools):
-    """vLLM's `_make_request_with_harmony` and `harmony_utils.py`."""
+    """Does what vLLM's `_make_request_with_harmony` and `harmony_utils.py` do."""
     today = datetime.now().strftime("%Y-%m-%d")
     system = harmony.SystemContent.new().with_conversation_start_date(today)
     result = [harmony.Message.from_role_and_content(harmony.Role.SYSTEM, system)]
@@ -150,8 +150,9 @@ def tokenizer_at(path):
 
 
 def prepared(messages, needs):
-    """What a Python caller of `apply_chat_template` makes of OpenAI messages: absent fields are left out, arguments are
-    objects unless the template wants text, content is text unless it wants parts."""
+    """Converts OpenAI messages as a Python caller of `apply_chat_template` does: absent fields are left out, arguments
+    are
+    objects unless the template needs text, content is text unless the template needs parts."""
     result = []
     for message in messages:
         message = {name: value for name, value in message.items() if value is not None}

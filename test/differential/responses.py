@@ -1,8 +1,8 @@
-"""Published response templates, and what transformers itself reads in an answer by one of them.
+"""Published response templates, and what transformers itself reads in a response by each of them.
 
-    python test/differential/responses.py TRL.whl 12 1 > test/unit/proxy/tokens/responses/fixtures/published.json
+python test/differential/responses.py TRL.whl 12 1 > test/unit/proxy/tokens/responses/fixtures/published.json
 
-The numbers are how many answers a template gets, and the seed. The differential makes more.
+The numbers are how many responses a template gets, and the seed. The differential makes more.
 """
 
 import ast
@@ -19,7 +19,8 @@ FIELDS_OF_REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
 def published(trl_wheel):
-    """TRL's, from the module's text, since the module wants PyTorch; and those that `transformers serve` falls back on."""
+    """Returns TRL's templates, from the module's text since the module needs PyTorch, and the fallbacks of
+    `transformers serve`."""
     source = zipfile.ZipFile(trl_wheel).read("trl/chat_template_utils.py").decode()
     names = {"_SUPPORTS_PARSE_RESPONSE_TOOLS": True}
     exec(source[source.index("\nqwen3_template = {") : source.index("\ncohere_chat_template")], names)
@@ -33,7 +34,7 @@ def published(trl_wheel):
 
 
 def read(template, prefix, pieces, tools):
-    """The values of all regions, one behind the other: a message has the last one's alone where there are several."""
+    """Returns the values of all regions in order; a message has only the last one's where there are several."""
     parser = ResponseParser(template, prefix=prefix, tools=tools)
     try:
         events = [event for piece in pieces for event in parser.feed(piece)] + parser.finalize()[1]
@@ -58,7 +59,7 @@ TOOLS = [
     }
 ]
 
-# A thought, a call and an end as the models of a template write them.
+# A thought, a call and an end as a template's models write them.
 WRITTEN = {
     "qwen3": ("<think>\n{}\n</think>\n\n", '<tool_call>\n{{"name": "get_it", "arguments": {{"a": "{}", "n": 5}}}}\n</tool_call>', "<|im_end|>"),
     "qwen2": ("<think>\n{}\n</think>\n\n", '<tool_call>\n{{"name": "get_it", "arguments": {{"a": "{}", "n": 5}}}}\n</tool_call>', "<|im_end|>"),
@@ -82,7 +83,7 @@ def prefix_of(template):
 
 
 def sample(name, rnd):
-    """An answer: whole, cut or broken."""
+    """Returns a response: complete, cut or broken."""
     thought, call, end = WRITTEN[name.split(" ")[1]]
     said = lambda: "".join(rnd.choice(WORDS) for _ in range(rnd.randint(0, 5)))
     parts = [thought.format(said())] if rnd.random() < 0.7 else []

@@ -1,24 +1,26 @@
-/** Answers by published response templates: what transformers reads in random ones, whole and streamed, is read here. */
+/**
+ * Responses by published response templates: the proxy reads random ones, complete and streamed, as transformers does.
+ */
 import { execFileSync } from 'node:child_process'
 import { globSync } from 'node:fs'
 import { join } from 'node:path'
 import { PythonResponses } from '../../src/proxy/tokens/templates/python/python-responses.ts'
 import { differences, type PublishedResponses } from '../helpers/read-responses.ts'
 
-/** Has templates of its own for models whose files have none. */
+/** Has templates for models whose files have none. */
 export const TRL = 'trl==1.16.0'
 
 interface CompareOptions {
-  /** With transformers. */
+  /** A Python with transformers. */
   python: string
-  /** The folder of what was downloaded: TRL is in `wheels`. */
+  /** The download folder: TRL is in `wheels`. */
   cache: string
-  /** Of each template. */
+  /** Number of responses per template. */
   answers: number
   seed: string
 }
 
-/** @returns how many readings differ */
+/** @returns the number of differing readings */
 export async function compareResponses({ python, cache, answers, seed }: CompareOptions): Promise<number> {
   const [wheel] = globSync('wheels/trl-*.whl', { cwd: cache })
   const script = join(import.meta.dirname, 'responses.py')

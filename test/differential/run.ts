@@ -31,23 +31,26 @@ import { FAMILIES, type Family } from './families.ts'
 import { compareResponses, TRL } from './responses.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
-/** Models are written anew by each run. */
+/** Each run writes its models again. */
 const MODELS = join(ROOT, 'node_modules/.cache/llm-proxy/differential')
 const PAGE = join(ROOT, 'docs/prompts.md')
 const EMBEDDED = join(ROOT, 'src/embedded/model')
 const PACKAGES = [
   ...['transformers==5.24.0', 'jinja2==3.1.6', 'tokenizers==0.23.3', 'pillow==13.0.0'],
   'openai-harmony==0.0.8',
-  // What vLLM's parsers import.
+  // Imports of vLLM's parsers.
   ...['openai==3.57.0', 'partial-json-parser==0.2.1.1.post7', 'ijson==3.6.0', 'regex==2026.11.19'],
   ...['mistral-common==1.13.1', 'cohere-melody==0.15.3'],
 ]
-/** Carries the vocabulary of gpt-oss, which openai-harmony would load from elsewhere. */
+/** Contains the vocabulary of gpt-oss, which openai-harmony would otherwise download. */
 const VOCABULARY = 'tiktoken@1.0.22'
 const TEMPLATES = 'llama-cpp-python==0.3.36'
-/** What is downloaded, once for all clones on this machine. */
+/** Downloads, shared by all clones on this machine. */
 const INSTALLED = join(CACHE, `differential-${digest([...PACKAGES, VOCABULARY, TEMPLATES, TRL].join())}`)
-/** Image processors as published: Qwen2-VL's and Qwen2.5-VL's, Qwen3-VL's, what says nothing, Gemma 4's, GLM's, Kimi's. */
+/**
+ * Published image processors: Qwen2-VL's and Qwen2.5-VL's, Qwen3-VL's, one that declares no sizes, Gemma 4's, GLM's,
+ * Kimi's.
+ */
 const QWEN = { image_processor_type: 'Qwen2VLImageProcessor' }
 const PROCESSORS = [
   { ...QWEN, patch_size: 14, merge_size: 2, min_pixels: 3136, max_pixels: 12845056 },
@@ -86,7 +89,7 @@ interface Counts {
   needless: number
 }
 
-/** Texts and ids by transformers, one question at a time. */
+/** Renders texts and ids with transformers, one request at a time. */
 class Oracle {
   readonly #process: ChildProcess
   readonly #lines: AsyncIterator<string>
@@ -129,7 +132,7 @@ const { seed, write } = options
 const wrongReadings = await compareWithVllm({ python, answers: Number(options.answers), seed, write })
 report()
 
-/** Python with transformers, and the templates; once. @returns the path of Python */
+/** Installs Python with transformers and the templates, once. @returns the path of Python */
 async function prepare(): Promise<string> {
   const python = join(INSTALLED, 'venv/bin/python')
   await installOnce(INSTALLED, async () => {
@@ -150,7 +153,7 @@ async function prepare(): Promise<string> {
   return python
 }
 
-/** As openai-harmony reads it: a token in base64 and its rank a line. */
+/** Writes the vocabulary as openai-harmony reads it: one line per token, base64 and rank. */
 function writeVocabulary(run: (command: string, ...args: string[]) => void): void {
   const file = join(INSTALLED, 'vocabulary/o200k_base.tiktoken')
   mkdirSync(join(INSTALLED, 'vocabulary'))
@@ -185,7 +188,7 @@ async function playFamily(name: string, family: Family, turns: number): Promise<
   return counts
 }
 
-/** The family's template over a borrowed vocabulary, with the template's own special tokens. */
+/** Opens the family's template over a borrowed vocabulary, with the template's own special tokens. */
 async function openPlayer(name: string, family: Family, counts: Counts) {
   const [file] = globSync(`templates/**/${family.template}.jinja`, { cwd: INSTALLED })
   const source = readFileSync(join(INSTALLED, file!), 'utf8')
@@ -222,7 +225,7 @@ async function openPlayer(name: string, family: Family, counts: Counts) {
     await whole(messages, tools)
     for (const { answer, next } of rounds) {
       const history = [...messages, answer]
-      // What openai-harmony has no rule for.
+      // openai-harmony has no rule for a continued message.
       if (random() < 0.2 && family.format === undefined) await continued(history, tools)
       await addedBy(history, next, tools, random)
       messages = [...history, ...next]
@@ -230,7 +233,7 @@ async function openPlayer(name: string, family: Family, counts: Counts) {
     }
   }
 
-  /** @returns undefined if transformers refuses it */
+  /** @returns undefined if transformers rejects it */
   async function whole(messages: ChatMessage[], tools: string | null): Promise<true | undefined> {
     counts.turns += 1
     const reference = await expected(messages, tools, true)
@@ -249,11 +252,11 @@ async function openPlayer(name: string, family: Family, counts: Counts) {
     return true
   }
 
-  /** The prompt that goes on from what the last message says; of one without text there is none. */
+  /** Compares the prompt that continues the last message; a message without text has none. */
   async function continued(messages: ChatMessage[], tools: string | null): Promise<void> {
     if (typeof messages.at(-1)?.content !== 'string') return
     const reference = await expected(messages, tools, false, true)
-    // transformers gives up where the template rewrites the text; here the model goes on from what it makes of it.
+    // transformers raises an error where the template rewrites the text; the proxy continues from the rewritten text.
     if (reference.error?.includes('final message does not appear')) return
     const ending = { addGenerationPrompt: false, continueFinalMessage: true }
     const prompt = await renderer.renderFull(messages, { tools, ...ending }).catch((error: unknown) => {
@@ -264,7 +267,7 @@ async function openPlayer(name: string, family: Family, counts: Counts) {
     if (!isSame) mismatch('continued', reference.text ?? reference.error, prompt?.text ?? 'refused')
   }
 
-  /** What a turn adds to recorded ids is the end of the whole prompt. */
+  /** Checks that what a turn adds to recorded ids is the end of the whole prompt. */
   async function addedBy(
     history: ChatMessage[],
     next: ChatMessage[],
@@ -284,7 +287,7 @@ async function openPlayer(name: string, family: Family, counts: Counts) {
       const tail = reference.ids!.slice(reference.ids!.length - part.newIds.length)
       const ids = String(part.newIds)
       counts.extended += 1
-      // What the completion sampled already is not there again.
+      // Tokens that the completion already sampled are not added again.
       if (!reference.text.endsWith(part.text) || String(tail) !== ids)
         mismatch('added', reference.text.slice(-part.text.length - 80), part.text)
       return
@@ -304,7 +307,7 @@ async function openPlayer(name: string, family: Family, counts: Counts) {
     return isMoved ? [...history.slice(0, -1), { ...last, content: null }] : history
   }
 
-  /** GLM's models sample the token that opens the next message. */
+  /** Returns the end of a completion: GLM's models sample the token that opens the next message. */
   function endOf(answer: ChatMessage, next: ChatMessage[]): number {
     const opener = next[0]?.role === 'tool' ? '<|observation|>' : '<|user|>'
     if (family.eos.includes(opener)) return tokenizer.tokenToId(opener)!
@@ -322,7 +325,7 @@ async function openPlayer(name: string, family: Family, counts: Counts) {
   return { play, close: () => encoder.close() }
 }
 
-/** @returns the published templates that show a model tools, and whose calls nobody can read */
+/** @returns the published templates that show a model tools, but whose calls no parser reads */
 function unreadTemplates(): string[] {
   const files = globSync('templates/**/*.jinja', { cwd: INSTALLED })
   const choices = files.map((file) => ({
@@ -338,7 +341,7 @@ function unreadTemplates(): string[] {
   return unread
 }
 
-/** How many tokens images have, for random sides. @returns how many of them are counted otherwise */
+/** Compares image token counts for random sides. @returns the number of differing counts */
 async function compareImages(): Promise<number> {
   const random = randomFrom(Number(options.seed))
   const side = () => Math.ceil(Math.exp(random() * Math.log(9_000)))
@@ -365,7 +368,7 @@ async function compareImages(): Promise<number> {
   return wrong
 }
 
-/** All that looks like one in the template. */
+/** Returns all texts in the template that look like tokens. */
 function tokensOf(source: string, { eos, bos, fill = '' }: Family): string[] {
   const found = source
     .replaceAll('{}', fill)
@@ -396,12 +399,12 @@ function rowOf(name: string, { turns, equal, refusedByBoth, continued, extended,
   return `| ${name} | ${turns} | ${equal} | ${refusedByBoth} | ${extended} of ${continued} | ${needless} |`
 }
 
-/** Broken behind commas, as wide as the page. */
+/** Breaks a line after commas, at the page width. */
 function inLines(text: string): string {
   return text.replace(/(.{1,119}[,.])(?: |$)/g, '$1\n').trimEnd()
 }
 
-/** Nothing of note: it is named, and counted in the sum. */
+/** Returns whether a family has nothing notable: its name and counts then appear only in the sum. */
 function isPlain({ continued, extended, needless }: Counts): boolean {
   return continued === extended && needless === 0
 }

@@ -1,4 +1,4 @@
-/** The image as the Dockerfile makes it; `run` says how that is done without Docker. */
+/** The image that the Dockerfile makes; `run` describes how it is built without Docker. */
 import { execFileSync } from 'node:child_process'
 import { mkdirSync, readdirSync, statSync } from 'node:fs'
 import { dirname, join } from 'node:path'
@@ -11,7 +11,7 @@ const { workdir, image } = readDockerfile()
 const CONTEXT = process.env.IMAGE_CONTEXT!
 const IMAGE_ROOT = process.env.IMAGE_ROOT!
 
-/** As in the base image. */
+/** The PATH of the base image. */
 const PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
 
 t.before(() => {
@@ -50,18 +50,18 @@ for (const [args, mode] of [
     const health = await (await fetch(`http://127.0.0.1:${image.port}/health`)).json()
     t.match(health, { status: 'ok', mode })
     const check = run(t, [], image.healthcheck)
-    t.strictSame(await ended(check), [0, null], 'the health check finds it well')
+    t.strictSame(await ended(check), [0, null], 'the health check reports it healthy')
 
-    t.strictSame(await ended(run(t, ['sessions', 'list'])), [0, null], 'the database is found beside it')
+    t.strictSame(await ended(run(t, ['sessions', 'list'])), [0, null], 'the health check finds the database')
 
     server.kill('SIGTERM')
     t.strictSame(await ended(server), [0, null])
     t.match((await log).split('\n')[0], /"level":"warn".*can read, change and delete all sessions/)
-    t.strictSame(await ended(run(t, [], image.healthcheck)), [1, null], 'the health check finds it gone')
+    t.strictSame(await ended(run(t, [], image.healthcheck)), [1, null], 'the health check reports it stopped')
   })
 }
 
-t.test('the database is in the volume, and belongs to the user that the image runs as', async (t) => {
+t.test('the database is in the volume, owned by the user that the image runs as', async (t) => {
   const volume = join(IMAGE_ROOT, image.volume)
   t.ok(readdirSync(volume).includes('llm-proxy.db'))
   for (const path of [volume, join(volume, 'llm-proxy.db')]) {
@@ -70,7 +70,7 @@ t.test('the database is in the volume, and belongs to the user that the image ru
   }
 })
 
-t.test('nothing but the volume can be written', async (t) => {
+t.test('only the volume is writable', async (t) => {
   const server = run(t, ['--db', '/elsewhere.db'])
   t.match(await text(server.stderr), '/elsewhere.db cannot be opened')
   t.strictSame(await ended(server), [1, null])

@@ -61,7 +61,7 @@ async function look(
     const path = join(folder, file)
     const code = readFileSync(path, 'utf8')
     if (code.split(find).length !== 2)
-      throw new Error(`'${name}' cannot be planted: ${file} has no such place, or several`)
+      throw new Error(`'${name}' cannot be planted: ${file} does not have its text exactly once`)
     writeFileSync(
       path,
       code.replace(find, () => put),

@@ -9,7 +9,7 @@ export interface Plant {
 
 export const PLANTS: readonly Plant[] = [
   {
-    name: 'an answer is acknowledged before its commit',
+    name: 'a response is acknowledged before its commit',
     seed: 5,
     edits: [
       {
@@ -20,7 +20,7 @@ export const PLANTS: readonly Plant[] = [
     ],
   },
   {
-    name: 'a worker of an older epoch is taken on',
+    name: 'a worker of an older epoch is accepted',
     seed: 12,
     edits: [
       {
@@ -31,7 +31,7 @@ export const PLANTS: readonly Plant[] = [
     ],
   },
   {
-    name: 'the index of a turn that could not be put on record is kept',
+    name: 'the index of a turn that could not be recorded is kept',
     seed: 34,
     edits: [
       {
@@ -57,7 +57,7 @@ export const PLANTS: readonly Plant[] = [
     ],
   },
   {
-    name: 'the lease of a call that failed before its first event is not given back',
+    name: 'the lease of a request that failed before its first event is not released',
     seed: 7,
     edits: [
       {
@@ -68,7 +68,7 @@ export const PLANTS: readonly Plant[] = [
     ],
   },
   {
-    name: 'a reset leaves the turns on record',
+    name: 'a reset keeps the recorded turns',
     seed: 25,
     edits: [
       {
@@ -82,7 +82,7 @@ export const PLANTS: readonly Plant[] = [
     ],
   },
   {
-    name: 'what comes again after a reconnect is delivered twice',
+    name: 'a frame that is resent after a reconnect is delivered twice',
     seed: 16,
     edits: [
       {
@@ -98,7 +98,7 @@ export const PLANTS: readonly Plant[] = [
     ],
   },
   {
-    name: 'a frame that comes twice is delivered twice',
+    name: 'a duplicate frame is delivered twice',
     seed: 62,
     edits: [
       {
@@ -109,14 +109,14 @@ export const PLANTS: readonly Plant[] = [
     ],
   },
   {
-    name: 'a call is handed on after its agent has had a part of the answer',
+    name: 'a request fails over after its agent has received a part of the response',
     seed: 26,
     edits: [
       { file: 'src/proxy/engines/dispatch/failover.ts', find: 'if (begun || verdict', put: 'if (verdict' },
     ],
   },
   {
-    name: '/health says ok while nothing can be put on record',
+    name: '/health reports ok while nothing can be recorded',
     seed: 26,
     edits: [
       {
@@ -127,7 +127,7 @@ export const PLANTS: readonly Plant[] = [
     ],
   },
   {
-    name: 'a call is answered after its session has ended',
+    name: 'a request is served after its session has ended',
     seed: 32,
     edits: [
       {
@@ -138,7 +138,7 @@ export const PLANTS: readonly Plant[] = [
     ],
   },
   {
-    name: 'a completion that several rows share trains in each of them',
+    name: 'a completion that several rows share is trained in each of them',
     edits: [
       {
         file: 'src/proxy/session/trajectories/assemble-row.ts',
@@ -148,7 +148,7 @@ export const PLANTS: readonly Plant[] = [
     ],
   },
   {
-    name: 'an answer is tokenized anew for the prompt that goes on from it',
+    name: 'a completion is tokenized again for the prompt that continues it',
     edits: [
       {
         file: 'src/proxy/session/prompts/prompt-planner.ts',
@@ -158,7 +158,7 @@ export const PLANTS: readonly Plant[] = [
     ],
   },
   {
-    name: 'an engine that tells fewer ids than it counts is believed',
+    name: 'an engine that reports fewer ids than it counts is believed',
     seed: 25,
     edits: [
       {
@@ -169,7 +169,7 @@ export const PLANTS: readonly Plant[] = [
     ],
   },
   {
-    name: 'an engine that tells fewer ids of the prompt than it counts is believed',
+    name: 'an engine that reports fewer prompt ids than it counts is believed',
     seed: 20,
     edits: [
       {
@@ -180,7 +180,7 @@ export const PLANTS: readonly Plant[] = [
     ],
   },
   {
-    name: 'the weights of the end of a whole answer are those of its start',
+    name: 'the end weights of a complete response are those of its start',
     seed: 66,
     edits: [
       {
@@ -191,7 +191,7 @@ export const PLANTS: readonly Plant[] = [
     ],
   },
   {
-    name: 'the weights told with a whole answer are those of its start',
+    name: 'the weights that a complete response reports are those of its start',
     seed: 84,
     edits: [
       {
@@ -224,7 +224,7 @@ export const PLANTS: readonly Plant[] = [
     ],
   },
   {
-    name: 'the weights at the end of an answer are dropped',
+    name: 'the end weights of a response are dropped',
     seed: 36,
     edits: [
       {
@@ -235,7 +235,7 @@ export const PLANTS: readonly Plant[] = [
     ],
   },
   {
-    name: 'an answer that was cut before its finish reason counts as whole',
+    name: 'a response that was cut before its finish reason counts as complete',
     seed: 69,
     edits: [
       {
@@ -246,7 +246,7 @@ export const PLANTS: readonly Plant[] = [
     ],
   },
   {
-    name: 'calls that their agent has cut count as those that were sampled',
+    name: 'tool calls that their agent has cut count as those that were sampled',
     seed: 50,
     edits: [
       {
@@ -257,7 +257,7 @@ export const PLANTS: readonly Plant[] = [
     ],
   },
   {
-    name: 'calls that their agent has tidied are others',
+    name: 'tool calls that their agent has tidied count as others',
     seed: 4,
     edits: [
       {
@@ -268,7 +268,7 @@ export const PLANTS: readonly Plant[] = [
     ],
   },
   {
-    name: 'results stand behind calls in the order in which they were sent',
+    name: 'results follow tool calls in the order in which they were sent',
     seed: 32,
     edits: [
       {

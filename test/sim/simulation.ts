@@ -128,7 +128,7 @@ async function run(world: World, { steps, path, chosen, tokens }: Shape): Promis
   chaos.heal()
   world.log('world', 'is whole again')
   await world.time.run(FAULTS_UNTIL_MS + PATIENCE_MS, () => isDone || isTooLong())
-  if (!isDone) world.violated(isTooLong() ? 'the run takes too many steps' : 'somebody waits for ever')
+  if (!isDone) world.violated(isTooLong() ? 'the run takes too many steps' : 'an operation waits forever')
   await finish(world, { health, proxy, workers, engines, history, path, faults, model, isTokenMode })
   const { attempts } = history
   return {
@@ -166,7 +166,7 @@ async function finish(world: World, ending: Ending): Promise<void> {
     proxy.isOver = true
     await Promise.all(workers.map((worker) => worker.stop(5_000)))
     await proxy.stop(5_000)
-    if (engines.some(({ running }) => running > 0)) world.violated('an engine still samples for nobody')
+    if (engines.some(({ running }) => running > 0)) world.violated('an engine still samples without a client')
   }
   void end().then(
     () => {
@@ -239,7 +239,7 @@ function startUpdates(world: World, engines: readonly SimEngine[], isUndisturbed
 /** Reports unhandled errors, which would end the process. */
 function watchErrors(world: World): () => void {
   const port = Object.assign(new EventEmitter(), {
-    exit: () => world.violated('an error that nobody foresaw would have ended a process'),
+    exit: () => world.violated('an unhandled error would have ended a process'),
   })
   exitOnUnexpectedErrors(loggerOf(world, 'process'), port)
   const onError = (error: unknown) => {

@@ -34,7 +34,7 @@ def put(payload, context, body: bytes) -> None:
 
 @entrypoint
 def agent(payload, context):
-    """Asks twice, as a loop of a model and a tool does; what it does in place of that is the row's to say."""
+    """Sends two requests, as a loop of a model and a tool does, unless the payload's `does` names something else."""
     does = payload.get("does")
     if does == "raise":
         raise RuntimeError("boom")
@@ -60,5 +60,6 @@ def agent(payload, context):
 
 listening = socket.create_server(("127.0.0.1", 0))
 print(json.dumps({"url": f"http://127.0.0.1:{listening.getsockname()[1]}"}), flush=True)
-# The connections of a batch wait longer than 5 s between two calls: one that is closed then may lose the next call.
+# The connections of a batch are idle for more than 5 s between requests; a request may be lost on one that is just
+# being closed.
 uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_keep_alive=3600)).run(sockets=[listening])

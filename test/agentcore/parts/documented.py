@@ -1,4 +1,4 @@
-"""The agent of docs/agentcore.md, word for word. Prints its port."""
+"""Runs the agent of docs/agentcore.md verbatim. Prints its port."""
 
 import json
 import re
@@ -16,7 +16,8 @@ exec(program, names)
 
 listening = socket.create_server(("127.0.0.1", 0))
 print(json.dumps({"url": f"http://127.0.0.1:{listening.getsockname()[1]}"}), flush=True)
-# Nobody reads on, and the agent prints what it says.
+# The test reads no stdout from here on, and the agent prints to it.
 sys.stdout = sys.stderr
-# The connections of a batch wait longer than 5 s between two calls: one that is closed then may lose the next call.
+# The connections of a batch are idle for more than 5 s between requests; a request may be lost on one that is just
+# being closed.
 uvicorn.Server(uvicorn.Config(names["app"], log_level="error", timeout_keep_alive=3600)).run(sockets=[listening])

@@ -15,12 +15,12 @@ import { ended, type PipedProcess, startChild } from '../../helpers/children.ts'
 export interface Storage {
   url: string
   bucket: string
-  /** Its results are told to the queue. */
+  /** A bucket that reports its results to the queue. */
   toldBucket: string
   queueUrl: string
 }
 
-/** A program of `container.py`, or the one of the documentation. */
+/** A program of `container.py`, or the program of the documentation. */
 export type Kind = 's3' | 'envelope' | 'documented'
 
 export interface Machine {
@@ -30,9 +30,11 @@ export interface Machine {
   front(t: Test, kind: Kind, limits?: FrontLimits): Promise<Front>
 }
 
-/** Ended with the test. The environment names its S3 and SQS to every AWS client of this process. */
+/**
+ * Starts AgentCore; it ends with the test. The environment sets its S3 and SQS for every AWS client of this process.
+ */
 export async function startMachine(t: Test): Promise<Machine> {
-  // The toolkit leaves its server's half to whoever deploys one, and that of trainers.
+  // The toolkit does not install the dependencies of its server side, nor those of trainers.
   const others = [
     'bedrock-agentcore',
     'moto[server]',
@@ -52,7 +54,7 @@ export async function startMachine(t: Test): Promise<Machine> {
   Object.assign(process.env, { AWS_ENDPOINT_URL_S3: storage.url, AWS_ENDPOINT_URL_SQS: storage.url })
   const env = { ...process.env, STATE_DIR: t.testdir({}), AWS_ENDPOINT_URL: storage.url }
   const start = (command: [string, ...string[]]) => startPart(t, python, command, env)
-  // A container for each session is what AgentCore has; the apps keep sessions apart by their ids.
+  // AgentCore has a container per session; here the apps keep sessions apart by their ids.
   const [s3, envelope, documented] = await Promise.all([
     start(['container.py', 's3']),
     start(['container.py', 'envelope']),
@@ -78,7 +80,7 @@ function containerAt(url: string): Container {
   }
 }
 
-/** @returns the line of JSON that it says when it is there */
+/** @returns the line of JSON that the program prints when it is ready */
 async function startPart(
   t: Test,
   python: string,
@@ -99,5 +101,5 @@ async function firstLine(child: PipedProcess): Promise<string> {
     errors += piece
   })
   for await (const line of createInterface(child.stdout)) if (line.startsWith('{')) return line
-  throw new Error(`it ended before it was there: ${errors}`)
+  throw new Error(`the program ended before it was ready: ${errors}`)
 }

@@ -1,7 +1,7 @@
-"""A trainer on the toolkit's 0.2, with the proxy in the place of its `rollout_gateway`, as docs/gateway.md says.
+"""A trainer on the toolkit's 0.2, with the proxy in place of its `rollout_gateway`, as docs/gateway.md describes.
 
-Sessions run by the toolkit's own `RolloutSession`; what its own gateway would have made of the same calls, by its
-`TrajectoryManager`, is what the proxy's rows become. Any difference ends this with an error.
+Sessions run by the toolkit's own `RolloutSession`. The proxy's rows must become the same records that the toolkit's
+own gateway, by its `TrajectoryManager`, makes of the same requests. Any difference ends this program with an error.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from openai import APIStatusError, OpenAI
 
 PROXY = os.environ["PROXY_URL"]
 REWARD = 0.5
-#: How often it asks for a result; the toolkit has 10 s.
+# : Interval at which it polls for a result; the toolkit uses 10 s.
 runtime_client.POLL_INTERVAL = 0.2
 
 http = httpx.Client(base_url=PROXY, timeout=60)
@@ -31,7 +31,7 @@ def post(path: str, **body: object) -> httpx.Response:
 
 def create_session() -> str:
     session_id = f"verl_{uuid.uuid4().hex}"
-    # With this seed no answer has reasoning, which the agents would leave out of what they echo.
+    # With this seed no completion has reasoning, which the agents would leave out of their echo.
     post("/sessions", session_id=session_id, sampling_params={"temperature": 1.0, "seed": 1})
     return session_id
 
@@ -41,7 +41,7 @@ def fields(record: object) -> tuple:
 
 
 def records(session_id: str) -> list:
-    """What the documentation makes of the rows, after the toolkit's own of the same calls was found to be equal."""
+    """Returns the records that the documented code makes of the rows, after comparing them with the toolkit's own."""
     post(f"/sessions/{session_id}/complete")
     rows = http.get(f"/sessions/{session_id}/trajectories").json()["trajectories"]
     ours = [documented["trace_record"](row, REWARD) for row in rows]
@@ -58,7 +58,7 @@ def records(session_id: str) -> list:
 
 
 async def run_agent() -> None:
-    """A session of AgentCore, whose agent has the fixed base URL, and the session's id as its key."""
+    """Runs an AgentCore session whose agent has the fixed base URL, and the session's id as its key."""
     session_id = create_session()
     config = {"base_url": f"{PROXY}/v1", "api_key": session_id, "model_id": "any"}
     async with AgentCoreHttpClient(os.environ["ARN"]) as client:
@@ -70,7 +70,7 @@ async def run_agent() -> None:
 
 
 def branch() -> None:
-    """Two continuations of one answer: it trains in the first of two records."""
+    """Sends two continuations of one completion, which is trained in the first of two records."""
     session_id = create_session()
     agent = OpenAI(base_url=f"{PROXY}/v1", api_key=session_id, max_retries=0)
     assert agent.models.list().data

@@ -1,4 +1,4 @@
-"""A Strands agent with a calculator, as the toolkit's own math example is one."""
+"""A Strands agent with a calculator, like the toolkit's own math example."""
 
 import operator
 from typing import Any
@@ -21,7 +21,7 @@ def calculator(expression: str) -> str:
 
 
 def solve(question: str, config: dict[str, Any]) -> str:
-    """Its answer, after as many calls of the calculator as the model wants."""
+    """Returns the agent's response, after as many calculator calls as the model makes."""
     client = {"api_key": config["api_key"], "base_url": config["base_url"]}
     model = OpenAIModel(client_args=client, model_id=config["model_id"], params={"max_tokens": 64})
     agent = Agent(model=model, tools=[calculator], system_prompt="Use the calculator.", callback_handler=None)

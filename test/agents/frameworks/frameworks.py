@@ -1,6 +1,6 @@
 """
-The same task, worked out by each framework as its own documentation writes it: two additions with a tool, then the
-answer. `python frameworks.py NAME`; where to call is in OPENAI_BASE_URL or ANTHROPIC_BASE_URL.
+The same task in each framework, as its own documentation writes it: two additions with a tool, then the
+answer. `python frameworks.py NAME`; the endpoint is in OPENAI_BASE_URL or ANTHROPIC_BASE_URL.
 """
 import asyncio
 import json
@@ -28,7 +28,7 @@ def add(a: int, b: int) -> int:
 
 
 def loop(complete):
-    """The tool loop of OpenAI's documentation; LiteLLM's is the same."""
+    """Runs the tool loop of OpenAI's documentation; LiteLLM's is the same."""
     messages = [{"role": "user", "content": TASK}]
     while True:
         message = complete(messages=messages, tools=[{"type": "function", "function": FUNCTION}]).choices[0].message
@@ -149,7 +149,7 @@ def dspy():
 
 
 def aider():
-    """It offers no tools: it has the model write files, and goes on from what it did with them."""
+    """Offers no tools: aider has the model write files, and continues from their content."""
     from aider.coders import Coder
     from aider.io import InputOutput
     from aider.models import Model

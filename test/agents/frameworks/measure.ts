@@ -8,7 +8,7 @@
 import type { Turn } from '../parts/session-checks.ts'
 import { NAMES, runFramework } from './run-framework.ts'
 
-/** How each of them is told where to call. */
+/** Environment variables that configure the endpoint of each framework. */
 const environment = (url: string) => ({
   ...{ OPENAI_API_KEY: 'none', ANTHROPIC_API_KEY: 'none' },
   ...{ OPENAI_BASE_URL: `${url}/s/v1`, OPENAI_API_BASE: `${url}/s/v1` },
@@ -23,7 +23,7 @@ interface Message {
   tool_calls?: { function: { arguments: string } }[] | null
 }
 
-/** What became of the turns in the history that the last one was asked with. */
+/** Describes how the last request's history differs from the recorded turns. */
 function rewritten(turns: readonly Turn[]): string {
   const messages = (turns.at(-1)?.request_messages ?? []) as readonly Message[]
   const told = messages.filter(({ role }) => role === 'assistant')

@@ -1,4 +1,6 @@
-/** What the model says to each framework: untidily, with white space around its words and JSON in a spacing of its own. */
+/**
+ * The model's completions for each framework. They are untidy: white space around words, and irregularly spaced JSON.
+ */
 
 interface Rule {
   name: string
@@ -19,25 +21,25 @@ const FIRST = `<think>\n First the sum. \n</think>\n\n I add. \n${call(2, 3)}`
 const SECOND = `<think>\n Then four. \n</think>\n\n${call(5, 4)}`
 const LAST = ' It is 9. \n'
 
-/** By what the tool has said, for some tell it in the user's name. */
+/** Rules by the tool's result, because some frameworks send it in a user message. */
 const withTools = (last: string): Rule[] => [
   rule('last', { text: '\\b9\\b', tool: 'add' }, last),
   rule('second', { text: '\\b5\\b', tool: 'add' }, SECOND),
   rule('first', { tool: 'add' }, FIRST),
 ]
 
-/** The fields of DSPy's own format, which stands in for tool calls. */
+/** Fields of DSPy's own format, which DSPy uses in place of tool calls. */
 const fields = (...pairs: [name: string, value: string][]) =>
   [...pairs, ['completed', '']].map(([name, value]) => `[[ ## ${name} ## ]]\n ${value} \n`).join('\n')
 const step = (thought: string, tool: string, args: string) =>
   fields(['next_thought', thought], ['next_tool_name', tool], ['next_tool_args', args])
 
-/** A file as a whole, as aider's `whole` format has it. */
+/** A complete file, in aider's `whole` format. */
 const file = (words: string, content: string) => ` ${words} \n\nsum.txt\n\`\`\`\n${content}\n\`\`\`\n`
 
-/** Those that do not offer tools by the API, or end in a way of their own. */
+/** Rules for frameworks that do not offer tools by the API, or that end differently. */
 const OWN: Record<string, Rule[]> = {
-  // It ends with a tool, too.
+  // smolagents ends with a tool call, too.
   smolagents: withTools('<tool_call>\n{"name": "final_answer", "arguments": {"answer": "9"}}\n</tool_call>'),
   dspy: [
     rule(

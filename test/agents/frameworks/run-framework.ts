@@ -1,4 +1,4 @@
-/** A framework as it comes from its registry, on one small task, through a proxy on an engine that follows a script. */
+/** A framework from its registry, on one small task, through a proxy with an engine that follows a script. */
 import { execFile } from 'node:child_process'
 import { cpSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -14,7 +14,7 @@ import { playbookFor } from './playbooks.ts'
 
 const LIMIT_MS = 180_000
 
-/** What is to be installed, by the name in `frameworks.py`. The first package gives the version. */
+/** Packages to install, by the name in `frameworks.py`. The first package determines the version. */
 const PACKAGES: Record<string, readonly [string, ...string[]]> = {
   openai: ['openai'],
   anthropic: ['anthropic'],
@@ -30,7 +30,7 @@ const PACKAGES: Record<string, readonly [string, ...string[]]> = {
   aider: ['aider-chat'],
 }
 
-/** Those of npm: their program, and what is to be installed. The first package gives the version. */
+/** npm frameworks: their program and packages. The first package determines the version. */
 const NPM_PACKAGES: Record<string, { program: string; packages: readonly [string, ...string[]] }> = {
   ai_sdk: { program: 'ai-sdk.mjs', packages: ['ai', '@ai-sdk/openai-compatible'] },
   mastra: { program: 'mastra.mjs', packages: ['@mastra/core'] },
@@ -42,7 +42,7 @@ async function programOf(name: string, folder: string): Promise<{ version: strin
   const ofNpm = NPM_PACKAGES[name]
   if (ofNpm) {
     let version: string | undefined
-    // Each has what it needs beside it.
+    // Each framework brings its own dependencies.
     for (const one of ofNpm.packages) {
       const installed = await installFromNpm(one)
       version ??= installed.version
@@ -70,7 +70,7 @@ export interface FrameworkRun {
 
 /**
  * @param name one of {@link NAMES}
- * @param environment what points it to the proxy, which has this URL
+ * @param environment variables that point the framework to the proxy at this URL
  * @throws Error when the program fails
  */
 export async function runFramework(

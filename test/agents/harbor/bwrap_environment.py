@@ -1,4 +1,4 @@
-"""An environment for Harbor's trials that needs no Docker: each command runs in bubblewrap, with folders of its own."""
+"""An environment for Harbor's trials without Docker: each command runs in bubblewrap, with separate folders."""
 
 import asyncio
 import contextlib
@@ -25,11 +25,11 @@ class BwrapEnvironment(BaseEnvironment):
         self._root = Path(tempfile.mkdtemp(prefix="harbor-bwrap-"))
         for name in (*OWN, "logs/agent", "logs/verifier", "logs/artifacts"):
             (self._root / name).mkdir(parents=True, exist_ok=True)
-        # Who looks for leftovers finds out where it was.
+        # The test that looks for leftovers reads the location from this log.
         Path(os.environ["ENVIRONMENT_LOG"]).write_text(str(self._root))
 
     async def stop(self, delete: bool) -> None:
-        # Harbor ignores an error here, such as that of a busy machine on which this takes longer.
+        # Harbor ignores an error here, such as a timeout on a busy machine.
         try:
             await self.exec("tmux kill-server", timeout_sec=10)
         finally:
@@ -78,7 +78,7 @@ class BwrapEnvironment(BaseEnvironment):
         try:
             out, err = await asyncio.wait_for(process.communicate(), timeout_sec)
         except BaseException:
-            # An interrupt of the process group has ended it, perhaps.
+            # The process may have ended on an interrupt of the process group.
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             raise

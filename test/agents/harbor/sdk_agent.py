@@ -1,4 +1,4 @@
-"""An agent that a user writes for Harbor: it asks once, by OpenAI's SDK, and writes down what it was told to."""
+"""A user's agent for Harbor: it sends one request with OpenAI's SDK, and writes the response to a file."""
 
 from openai import AsyncOpenAI
 

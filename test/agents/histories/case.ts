@@ -1,15 +1,15 @@
-/** What is measured of an agent that rewrites what it was given. */
+/** A measurement of an agent that rewrites its history. */
 import type { Agent } from '../parts/agent.ts'
 import type { Step } from '../parts/script.ts'
 
 export interface HistoryCase {
   agent: Agent
   does: string
-  /** In the order in which they are answered. */
+  /** Steps in the order in which the model responds to them. */
   steps: readonly Step[]
-  /** Where not each step follows the one before it in the same conversation. */
+  /** Needed where steps do not follow each other in one conversation. */
   playbook?: object
-  /** Of the proxy, in token mode. */
+  /** Flags of the proxy, in token mode. */
   flags?: readonly string[]
   rows: { token: number; chat: number }
 }

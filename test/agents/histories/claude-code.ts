@@ -9,7 +9,7 @@ const PROGRAMS = join(import.meta.dirname, '../programs')
 
 export async function claudeCode(): Promise<HistoryCase[]> {
   const { version, folder } = await installFromNpm('@anthropic-ai/claude-code', 'install.cjs')
-  /** @param script of a shell, with the command as its arguments and the folder as its name */
+  /** @param script a shell script that gets the command as its arguments and the folder as its name */
   const agentBy = (script = '"$@" -p "$TASK"'): Agent => ({
     name: `Claude Code ${version}`,
     dialect: 'messages',
@@ -38,7 +38,7 @@ export async function claudeCode(): Promise<HistoryCase[]> {
   const bash = (command: string) =>
     call('Bash', { command: `cd $<folder> && ${command}`, description: 'Run' })
   const fib = '$<folder>/fib.py'
-  // After more calls than these it adds a reminder, which the script would not know as a result.
+  // After more tool calls than these, Claude Code adds a reminder, which the script would not recognize as a result.
   const task = [
     bash('ls -la'),
     call('Write', { file_path: fib, content: 'def fib(n):  \n    return n\t\n' }),
@@ -58,7 +58,7 @@ export async function claudeCode(): Promise<HistoryCase[]> {
     description: 'Help',
     run_in_background: false,
   }
-  // One that has the Agent tool is told late, at times, whom it can call, which the script would not know as a result.
+  // An agent with the Agent tool may receive the list of agents late, which the script would not recognize as a result.
   const main = [call('Agent', { ...delegate, subagent_type: 'Explore' }), DONE]
   const helped = [bash('ls'), DONE]
   return [

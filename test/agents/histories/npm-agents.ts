@@ -1,4 +1,4 @@
-/** Agents and frameworks of npm. */
+/** Agents and frameworks from npm. */
 import { cpSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Agent, SHELL_ENV } from '../parts/agent.ts'
@@ -110,7 +110,7 @@ export async function kimiCode(): Promise<HistoryCase[]> {
   ]
   return (['chat', 'messages'] as const).map((dialect) => ({
     ...{ agent: agentOn(dialect), does: 'the order of calls, one of them of no tool', steps },
-    // Reminders follow the task as user messages of their own.
+    // Reminders follow the task as separate user messages.
     playbook: playbookOf(steps, 'tidy', ''),
     rows: { token: 1, chat: 2 },
   }))
@@ -131,7 +131,7 @@ export async function pi(): Promise<HistoryCase[]> {
   }))
 }
 
-/** Its goals come back as the output of a call that nobody made. */
+/** Codex sends its goals as the output of a call that the model did not make. */
 export async function codex(): Promise<HistoryCase[]> {
   const agent = codexAgent(await installFromNpm('@openai/codex'))
   const OBJECTIVE = 'The file is there'
@@ -143,7 +143,7 @@ export async function codex(): Promise<HistoryCase[]> {
     call('update_goal', { status: 'complete' }),
     DONE,
   ]
-  // A goal is told like a user's message, and its steps are counted from there.
+  // A goal is sent like a user message, and steps are counted from there.
   const [before, after] = [steps.slice(0, 2), steps.slice(2)]
   const playbook = {
     rules: [...playbookOf(before, 'tidy').rules, ...playbookOf(after, 'tidy', OBJECTIVE).rules],
@@ -162,7 +162,7 @@ export async function qwenCode(): Promise<HistoryCase[]> {
   return [untouched(agent, { is_background: false })]
 }
 
-/** Gemini CLI and those that come from it send back what was sampled. @param run what a command has beside itself */
+/** Gemini CLI and its forks echo what was sampled. @param run further options of the run */
 function untouched(agent: Agent, run: Record<string, unknown>): HistoryCase {
   const steps = [
     call('run_shell_command', { command: 'ls  ', ...run }),

@@ -1,4 +1,4 @@
-/** Agents and frameworks of PyPI; none where there is no Python for them. */
+/** Agents and frameworks from PyPI; none on a machine without a suitable Python. */
 import { join } from 'node:path'
 import { type Agent, SHELL_ENV } from '../parts/agent.ts'
 import { hasPython, installFromPyPI, python312 } from '../parts/install.ts'
@@ -7,7 +7,7 @@ import { call, DONE, type HistoryCase } from './case.ts'
 
 const PROGRAMS = join(import.meta.dirname, '../programs')
 
-/** Above 2,000 characters it cuts the arguments of `write_file` in all messages but the last 20. */
+/** Above 2,000 characters, deepagents truncates the arguments of `write_file` in all messages but the last 20. */
 export async function deepagents(): Promise<HistoryCase[]> {
   if (!(await hasPython())) return []
   const { version, folder } = await installFromPyPI('deepagents', ['langchain-openai==1.7.3'])

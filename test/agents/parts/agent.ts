@@ -1,4 +1,4 @@
-/** An agent, as it comes from its registry, on a task, through a proxy of its own. */
+/** A released agent from its registry, on a task, through a new proxy. */
 import { mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -12,23 +12,23 @@ const AGENT_MS = 90_000
 
 const SESSION = 'rollout'
 
-/** What a program needs to know of the rollout. */
+/** What a program has to know about the rollout. */
 export interface Job {
   /** The proxy's base URL for this session, as Anthropic clients want it; OpenAI clients append `/v1`. */
   baseUrl: string
   task: string
-  /** For the session; any text where the proxy has no keys. */
+  /** The session's key; any text where the proxy has no keys. */
   key: string
-  /** Empty folders of the agent's own. */
+  /** Empty folders for this agent. */
   home: string
   work: string
 }
 
 export interface Agent {
-  /** With its version. */
+  /** Name with version. */
   name: string
   dialect: 'chat' | 'messages' | 'responses' | 'gemini'
-  /** How it is pointed at the proxy, and set to work without a terminal. */
+  /** Returns the command that points the agent at the proxy and runs it without a terminal. */
   program(job: Job): Pick<Program, 'command' | 'args' | 'env'>
 }
 
@@ -42,21 +42,21 @@ export const resumingAgent = (agent: Agent, flags: string): Agent => ({
   },
 })
 
-/** What an agent's shell needs of this environment; nothing of it is about models. */
+/** The part of this environment that an agent's shell needs; nothing in it configures models. */
 export const SHELL_ENV = { PATH: process.env.PATH, TERM: 'dumb', LANG: 'C.UTF-8' }
 
 export interface AgentRun extends FinishedProgram, RecordedSession {
   work: string
 }
 
-/** @param taskIn says what is to be done in the agent's folder */
+/** @param taskIn returns the task for the agent's folder */
 export async function runAgent(
   t: Test,
   agent: Agent,
   setup: Omit<RigOptions, 'folder'>,
   taskIn: (folder: string) => string,
 ): Promise<AgentRun> {
-  // Not in the checkout: agents look for a repository around them.
+  // Outside the checkout, because agents look for a repository around their folder.
   const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-real-agent-'))
   t.teardown(() => rmSync(folder, { recursive: true, force: true, maxRetries: 3 }))
   const [home, work, temporary] = ['home', 'work', 'tmp'].map((name) => join(folder, name)) as [

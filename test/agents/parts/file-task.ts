@@ -1,6 +1,6 @@
 /**
- * A small task for any agent: it writes a file, runs a command and reads the result, each with a tool of its own,
- * because the model tells it to.
+ * A small task for any agent: it writes a file, runs a command and reads the result, each with a separate tool, as the
+ * model's script instructs.
  */
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -10,26 +10,27 @@ import { SETUPS, type Setup } from './rig.ts'
 import { playbookOf, type Step, taskIn } from './script.ts'
 import { checkRows, checkScript, type Turn } from './session-checks.ts'
 
-/** The file that is to be written, and what it prints. */
+/** Content of the file to be written, whose output is checked. */
 export const HELLO = 'echo "hello from $((6 * 7))"\n'
 const PRINTED = 'hello from 42\n'
 
 export interface FileTask {
-  /** With the agent's own tools. */
+  /** Steps with the agent's own tools. */
   steps: readonly Step[]
-  /** The agent does not send reasoning back: in chat mode the engine would render another past. */
+  /** The agent does not send reasoning back: in chat mode the engine would render a different history. */
   forgetsReasoning?: boolean
 }
 
 /**
- * Where the proxy demands keys: in one setup of each list, as what it checks depends on the dialect; under FULL in all.
+ * Where the proxy requires keys: in one setup of each list, because the check depends on the dialect; under FULL in all
+ * setups.
  */
 function keysIn({ mode, prompts }: Setup): boolean[] {
   const isKeyed = mode === 'relay' && prompts === 'token'
   return process.env.FULL === '1' ? [false, true] : [isKeyed]
 }
 
-/** Gives the agent the task in each of these setups, and checks what it did and what was recorded. */
+/** Gives the agent the task in each setup, and checks its work and what was recorded. */
 export async function testFileTask(
   agent: Agent,
   task: FileTask,
@@ -41,13 +42,13 @@ export async function testFileTask(
     await t.test(`${title}: does its task, and its session is one row`, async (t) => {
       const isTokenMode = setup.prompts === 'token'
       const steps = task.forgetsReasoning && !isTokenMode ? task.steps.map(withoutReasoning) : task.steps
-      // In chat mode the prompt is what the agent echoes; in token mode it must not matter how the agent tidies it.
+      // In chat mode the prompt is the agent's echo; in token mode the agent's changes to it must not matter.
       const playbook = playbookOf(steps, isTokenMode ? 'untidy' : 'tidy')
       const run = await runAgent(t, agent, { ...setup, playbook }, taskIn)
       t.equal(run.code, 0, 'it ends well', { output: run.output })
       const read = (name: string) => readFileSync(join(run.work, name), 'utf8')
-      t.equal(read('hello.sh').trimEnd(), HELLO.trimEnd(), 'it wrote the file')
-      t.equal(read('printed.txt'), PRINTED, 'it ran the command')
+      t.equal(read('hello.sh').trimEnd(), HELLO.trimEnd(), 'the agent wrote the file')
+      t.equal(read('printed.txt'), PRINTED, 'the agent ran the command')
       checkSession(t, run, agent, steps)
     })
   }
@@ -71,35 +72,35 @@ function checkSession(t: Test, { turns, rows, work }: AgentRun, { dialect }: Age
   t.strictSame(
     ofTalk.map((row) => ({ line: row.line, turns: row.turns.map(({ index }) => index) })),
     [{ line: 'main', turns: indexes }],
-    'the talk is one row',
+    'the conversation is one row',
   )
   checkRows(t, talk, ofTalk)
 }
 
-/** Such as for the title of the talk. */
+/** Side requests have no tools, such as one for a title of the conversation. */
 function isSideCall({ tools }: Turn): boolean {
   return tools === null || tools.length === 0
 }
 
-/** How an agent takes the loss. */
+/** How an agent handles the loss of its engine. */
 export interface LostEngineTask extends FileTask {
-  /** It runs by default, and not only under FULL: its dialect has an error of its own in streams. */
+  /** The test runs by default, and not only under FULL: the dialect has a specific error event in streams. */
   isDefault?: boolean
-  /** Rows of its talk; default: 1. */
+  /** Rows of the conversation; default: 1. */
   rows?: number
 }
 
-/** Breaks the engine's connection in the middle of its second answer: the agent asks again and does its task. */
+/** Breaks the engine's connection in the middle of its second response: the agent must retry and complete its task. */
 export async function testLostEngine(
   agent: Agent,
   { steps, rows = 1, isDefault }: LostEngineTask,
 ): Promise<void> {
   if (!isDefault && process.env.FULL !== '1') return
-  await t.test(`${agent.name} does its task when its engine is lost in mid-stream`, async (t) => {
+  await t.test(`${agent.name} completes its task when its engine is lost in mid-stream`, async (t) => {
     const setup = { mode: 'local', prompts: 'token', lostAnswer: 1 } as const
     const run = await runAgent(t, agent, { ...setup, playbook: playbookOf(steps, 'untidy') }, taskIn)
     t.equal(run.code, 0, 'it ends well', { output: run.output })
-    t.equal(readFileSync(join(run.work, 'printed.txt'), 'utf8'), PRINTED, 'it ran the command')
+    t.equal(readFileSync(join(run.work, 'printed.txt'), 'utf8'), PRINTED, 'the agent ran the command')
     const failed = run.turns.filter(({ status }) => status !== 'completed')
     t.match(failed, [{ status: 'failed', error: { code: 'engine_lost' } }], 'one turn failed')
     const talk = run.turns.filter((turn) => turn.status === 'completed' && !isSideCall(turn))

@@ -1,6 +1,6 @@
 /**
- * Agents as their users get them, from their registry: the version that is pinned, or the current one. An installation is
- * kept for all clones on a machine under its version, so that only the first run after a release downloads anything.
+ * Released agents from their registry: the pinned version, or the current one. An installation is kept for all clones
+ * on a machine under its version, so that only the first run after a release downloads anything.
  */
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -13,13 +13,13 @@ const INSTALL_MS = 180_000
 
 export interface Installed {
   version: string
-  /** Where `node_modules` is, or `bin/python`. */
+  /** Contains `node_modules`, or `bin/python`. */
   folder: string
 }
 
 /**
  * @param postinstall a script of the package that its installation needs: scripts of dependencies are not run
- * @param others beside it
+ * @param others further packages
  */
 export async function installFromNpm(
   name: string,
@@ -39,12 +39,12 @@ export async function installFromNpm(
   })
 }
 
-/** Undefined: the current one. */
+/** Returns the pinned version; undefined means the current one. */
 function pinnedVersion(name: string): string | undefined {
   return process.env.NEWEST_AGENTS === '1' ? undefined : AGENT_VERSIONS[name]
 }
 
-/** Whether this machine has what {@link installFromPyPI} needs. */
+/** Returns whether this machine has what {@link installFromPyPI} needs. */
 export async function hasPython(python = 'python3'): Promise<boolean> {
   const probe = {
     command: python,
@@ -58,7 +58,7 @@ export async function hasPython(python = 'python3'): Promise<boolean> {
   )
 }
 
-/** For packages that want it; undefined: there is none. */
+/** Returns a Python 3.12 for packages that require it, or undefined. */
 export async function python312(): Promise<string | undefined> {
   const ofPyenv = { command: 'pyenv', args: ['prefix', '3.12.1'], cwd: tmpdir(), env: process.env }
   const prefix = await runProgram(ofPyenv, LOOK_UP_MS).catch(() => undefined)
@@ -68,8 +68,8 @@ export async function python312(): Promise<string | undefined> {
 }
 
 /**
- * @param missing what the package needs and does not name
- * @param choice `pinned`: default is that of `versions.ts`, or the current one
+ * @param missing dependencies that the package does not declare
+ * @param choice `pinned`: the version of `versions.ts`, or the current one if there is none
  */
 export async function installFromPyPI(
   name: string,
@@ -89,11 +89,11 @@ export async function installFromPyPI(
   })
 }
 
-/** @param pattern finds it among warnings */
+/** @param pattern finds the version among warnings */
 async function currentVersion(command: string, args: readonly string[], pattern: RegExp): Promise<string> {
   const { output } = await ran(command, args, tmpdir(), LOOK_UP_MS)
   const version = pattern.exec(output)?.[1]
-  if (version === undefined) throw new Error(`${command} ${args.join(' ')} told no version: ${output}`)
+  if (version === undefined) throw new Error(`${command} ${args.join(' ')} reported no version: ${output}`)
   return version
 }
 

@@ -1,4 +1,4 @@
-/** Agents that several tests run: how each is pointed at the proxy. */
+/** Agents that several tests run, each with its configuration for the proxy. */
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Agent, SHELL_ENV } from './agent.ts'
@@ -6,7 +6,7 @@ import type { Installed } from './install.ts'
 
 export const codexCommand = ({ folder }: Pick<Installed, 'folder'>) => join(folder, 'node_modules/.bin/codex')
 
-/** @param model by its name Codex chooses its prompt and its tools; one that it does not know gets plain functions */
+/** @param model Codex chooses its prompt and its tools by this name; an unknown model gets plain functions */
 export const codexAgent = (
   { version, folder }: Installed,
   model = 'embedded',
@@ -25,7 +25,7 @@ export const codexAgent = (
     writeFileSync(join(home, 'config.toml'), config.join('\n'))
     return {
       command: codexCommand({ folder }),
-      // Its sandbox needs what a container seldom has; the container is the sandbox.
+      // Codex's sandbox needs privileges that a container seldom has; the container is the sandbox.
       args: ['exec', '--skip-git-repo-check', '--dangerously-bypass-approvals-and-sandbox', task],
       env: { ...SHELL_ENV, HOME: home, CODEX_HOME: home, PROXY_KEY: key },
     }
@@ -36,7 +36,7 @@ export const geminiCliAgent = ({ version, folder }: Installed): Agent => ({
   name: `Gemini CLI ${version}`,
   dialect: 'gemini',
   program: ({ baseUrl, task, key, home }) => {
-    // Without it, the base URL alone makes the agent choose a way to log in that it then refuses.
+    // Without this, the base URL alone makes the agent choose a login method that it then rejects.
     mkdirSync(join(home, '.gemini'), { recursive: true })
     const settings = { security: { auth: { selectedType: 'gemini-api-key' } } }
     writeFileSync(join(home, '.gemini/settings.json'), JSON.stringify(settings))
@@ -106,13 +106,13 @@ export const piAgent = ({ version, folder }: Installed, dialect: keyof typeof PI
     return {
       command: join(folder, 'node_modules/.bin/pi'),
       args: ['-p', '--provider', 'proxy', '--model', 'embedded', task],
-      // It looks for updates of itself.
+      // Disables the update check.
       env: { ...SHELL_ENV, HOME: home, PI_OFFLINE: '1' },
     }
   },
 })
 
-/** LiteLLM imports mcp for every call with tools, and does not depend on it. */
+/** LiteLLM imports mcp for every request with tools, and does not declare the dependency. */
 export const MINI_SWE_AGENT = ['mini-swe-agent', ['mcp']] as const
 
 export const miniSweAgent = ({ version, folder }: Installed): Agent => ({
@@ -136,7 +136,7 @@ export const miniSweAgent = ({ version, folder }: Installed): Agent => ({
       OPENAI_API_BASE: `${baseUrl}/v1`,
       OPENAI_API_KEY: key,
       MSWEA_CONFIGURED: 'true',
-      // LiteLLM has no price for the model, and would fetch its list of prices.
+      // LiteLLM has no price for the model, and would fetch its price list.
       MSWEA_COST_TRACKING: 'ignore_errors',
       LITELLM_LOCAL_MODEL_COST_MAP: 'True',
     },

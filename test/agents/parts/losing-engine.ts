@@ -1,4 +1,7 @@
-/** An engine that is lost in the middle of one answer: a server between the proxy and the engine breaks its connection. */
+/**
+ * An engine whose connection is lost in the middle of one response: a server between the proxy and the engine breaks
+ * it.
+ */
 import { once } from 'node:events'
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -6,9 +9,9 @@ import { buffer } from 'node:stream/consumers'
 import type { Test } from 'tap'
 
 /**
- * Forwards to the engine, but for one answer, of which half is forwarded.
- * @param lostAnswer which of the streamed answers that is, from 0
- * @returns the URL to give to the proxy
+ * Forwards requests to the engine, and only half of one response.
+ * @param lostAnswer index of the streamed response that is lost, from 0
+ * @returns the URL for the proxy
  */
 export async function startLosingEngine(t: Test, engineUrl: string, lostAnswer: number): Promise<string> {
   let streams = 0

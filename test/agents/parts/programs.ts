@@ -1,4 +1,4 @@
-/** Programs of others, run to their end: bounded in time, in a process group that does not outlive them. */
+/** External programs, run to completion with a time limit, in a process group that does not outlive them. */
 import { once } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { ended, type PipedProcess, startChild } from '../../helpers/children.ts'
@@ -12,15 +12,15 @@ export interface Program {
 }
 
 export interface FinishedProgram {
-  /** null: it was ended at its time limit. */
+  /** null if the program was killed at its time limit. */
   code: number | null
-  /** What it wrote to stdout and stderr, as it came. */
+  /** What the program wrote to stdout and stderr, in order of arrival. */
   output: string
 }
 
-/** How much of an output is kept: the end says what went wrong. */
+/** Number of characters kept of an output; its end says what went wrong. */
 const OUTPUT_CHARS = 20_000
-/** What a program has written may still be in its pipes when it ends; who else holds them is not waited for. */
+/** Output may still be in the pipes when a program ends. Other holders of the pipes get only this long. */
 const DRAIN_MS = 5_000
 
 /** @throws Error when it cannot be started */
@@ -33,7 +33,7 @@ export async function runProgram(program: Program, limitMs: number): Promise<Fin
   const limit = setTimeout(() => killGroup(child), limitMs)
   const [code] = await ended(child)
   clearTimeout(limit)
-  // Agents leave helpers behind, and those hold the pipes open.
+  // Agents leave helper processes behind that hold the pipes open.
   killGroup(child)
   await Promise.race([closed, sleep(DRAIN_MS, undefined, { ref: false })])
   return { code, output: output() }
@@ -54,6 +54,6 @@ function killGroup({ pid }: PipedProcess): void {
   try {
     process.kill(-pid, 'SIGKILL')
   } catch {
-    // None of it is left.
+    // The whole group is gone already.
   }
 }

@@ -1,4 +1,4 @@
-/** A proxy as its users run it, from the command line, on an embedded engine that follows a script. */
+/** A proxy started from the command line, as users start it, with an embedded engine that follows a script. */
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Test } from 'tap'
@@ -8,19 +8,19 @@ import { startLlmProxy } from '../../helpers/llm-proxy.ts'
 import { IS_FULL } from '../../helpers/tier.ts'
 import { startLosingEngine } from './losing-engine.ts'
 
-/** Every way from an agent to an engine. */
+/** Every route from an agent to an engine. */
 export const SETUPS = (['local', 'relay'] as const).flatMap((mode) =>
   (['chat', 'token'] as const).map((prompts) => ({ mode, prompts })),
 )
 export type Setup = (typeof SETUPS)[number]
 
-/** One of each kind, for agents whose dialect others test in every setup. */
+/** One setup of each kind, for agents whose dialect other tests cover in every setup. */
 export const TWO_SETUPS: readonly Setup[] = [
   { mode: 'local', prompts: 'chat' },
   { mode: 'relay', prompts: 'token' },
 ]
 
-/** For agents that send what others send: the second of them, and both under FULL. */
+/** For agents that send what other agents send: the second setup, and both under FULL. */
 export const ONE_SETUP = IS_FULL ? TWO_SETUPS : TWO_SETUPS.slice(1)
 
 // biome-ignore lint/suspicious/noExplicitAny: tests look into answers of any shape
@@ -35,15 +35,15 @@ export interface Rig {
 
 export interface RigOptions extends Setup {
   playbook: object
-  /** For its files. */
+  /** Folder for the rig's files. */
   folder: string
-  /** Of the engine; agents have long prompts and ask for long answers. */
+  /** Context length of the engine; agents have long prompts and request long completions. */
   contextLength?: number
-  /** Of the proxy. */
+  /** Flags of the proxy. */
   flags?: readonly string[]
-  /** The proxy demands keys. */
+  /** The proxy requires keys. */
   keyed?: boolean
-  /** Which of the engine's answers is lost in the middle, from 0. */
+  /** Index of the engine response that is lost in the middle, from 0. */
   lostAnswer?: number
   /** The model rejects efforts as Qwen3.8 does: its template in token mode, its engine in chat mode. */
   checksEfforts?: boolean
@@ -71,7 +71,7 @@ export async function startRig(t: Test, options: RigOptions): Promise<Rig> {
   if (checksEfforts) writeModelWithEfforts(model)
   const url = await serve(t, [
     ...['serve', '--port', '0', '--db', join(folder, 'proxy.db'), '--mode', mode],
-    // Agents ask for the models of their makers.
+    // Agents request the models of their vendors.
     ...['--model', 'embedded'],
     ...(mode === 'local' ? ['--engine-url', engineUrl] : []),
     ...(prompts === 'token' ? ['--tokenizer', model, ...length] : []),
@@ -98,7 +98,7 @@ async function serve(t: Test, args: string[]): Promise<string> {
   return url!
 }
 
-/** Waits for what a command says on stdout when it is ready. */
+/** Waits for the line that a command writes to stdout when it is ready. */
 async function start(t: Test, args: string[], ready = /\n/): Promise<RegExpExecArray> {
   const child = startLlmProxy([...args, '--log-level', 'error'])
   child.stderr.setEncoding('utf8').on('data', (text: string) => t.comment(text))

@@ -1,11 +1,11 @@
-/** What the model says to an agent, step by step, as a playbook of the embedded engine. */
+/** The model's completions for an agent, step by step, as a playbook of the embedded engine. */
 
 export interface ScriptedCall {
   tool: string
   arguments: Record<string, unknown>
 }
 
-/** One answer of the model; `$<folder>` stands for the folder that the task names. */
+/** One completion of the model; `$<folder>` stands for the folder that the task names. */
 export interface Step {
   thinks?: string
   says?: string
@@ -20,14 +20,14 @@ export function taskIn(folder: string): string {
 }
 
 /**
- * How the model writes. An agent's client trims and rewrites what is `untidy` before it echoes it; in token mode none
- * of that may cost a token.
+ * How the model writes. An agent's client trims and rewrites an `untidy` completion before it echoes it; in token mode
+ * this must not cost a token.
  */
 export type Hand = 'tidy' | 'untidy'
 
 /**
- * The first step answers the task, each other one the results of the step before it. A call that offers other tools,
- * or none, is not of this script: the model answers as it likes.
+ * Returns a playbook: the first step responds to the task, each other one to the results of the step before it. A
+ * request that offers other tools, or none, is not part of the script and gets any completion.
  * @param task a regular expression on the text of the last user message
  */
 export function playbookOf(steps: readonly Step[], hand: Hand, task = FOLDER_OF_TASK): { rules: object[] } {
@@ -45,7 +45,7 @@ export function playbookOf(steps: readonly Step[], hand: Hand, task = FOLDER_OF_
   return { rules }
 }
 
-/** As the chat template would write it. */
+/** Writes a step as the chat template would. */
 function tidy({ thinks, says, calls }: Step): object {
   return {
     ...(thinks !== undefined && { reasoning: thinks }),
@@ -54,7 +54,10 @@ function tidy({ thinks, says, calls }: Step): object {
   }
 }
 
-/** The same with white space around all of it, and calls with their keys in another order and spaced in another way. */
+/**
+ * Writes a step with white space around everything, and tool calls with their keys in another order and irregular
+ * spacing.
+ */
 function untidy({ thinks, says, calls = [] }: Step): object {
   const written = calls.map((call) => {
     const json = `{ "arguments":${JSON.stringify(call.arguments)},  "name" : "${call.tool}" }`

@@ -1,4 +1,4 @@
-/** What a session must look like when an agent has done its task: its turns, and the rows that a person would draw. */
+/** Checks of a session after an agent has done its task: its turns and its rows. */
 import type { Test } from 'tap'
 import type { FinishedProgram } from './programs.ts'
 import type { ScriptedCall, Step } from './script.ts'
@@ -6,7 +6,7 @@ import type { ScriptedCall, Step } from './script.ts'
 export interface Turn {
   turn_id: string
   index: number
-  /** What the call was for: `docs/lines.md`. */
+  /** The purpose of the request, see `docs/lines.md`. */
   line: string
   line_rule: string
   status: string
@@ -42,7 +42,7 @@ export interface RecordedSession {
   rows: Row[]
 }
 
-/** The turns of a script are on record as they were said. @param folder that the task named */
+/** Checks that the recorded turns match the script. @param folder that the task named */
 export function checkScript(t: Test, turns: readonly Turn[], steps: readonly Step[], folder: string): void {
   const inFolder = (calls: readonly ScriptedCall[]): unknown =>
     JSON.parse(JSON.stringify(calls).replaceAll('$<folder>', folder))
@@ -67,7 +67,7 @@ function callOf({ function: { name, arguments: written } }: Turn['tool_calls'][n
   return { tool: name, arguments: JSON.parse(written) }
 }
 
-/** Every sampled token is trained in one row, under its own prompt and with its own logprob. */
+/** Checks that every sampled token is trained in one row, under its own prompt and with its own logprob. */
 export function checkRows(t: Test, turns: readonly Turn[], rows: readonly Row[]): void {
   const byId = new Map(turns.map((turn) => [turn.turn_id, turn]))
   for (const row of rows) {
@@ -94,7 +94,7 @@ export function checkRows(t: Test, turns: readonly Turn[], rows: readonly Row[])
   )
 }
 
-/** Checks that a program ended well and that its main turns are one exact row, and no other turn is in a row. */
+/** Checks that a program ended well, that its main turns are one exact row, and that no other turn is in a row. */
 export function checkOneRow(t: Test, run: FinishedProgram & RecordedSession, turnCount: number): void {
   t.equal(run.code, 0, 'it ends well', { output: run.output })
   const main = run.turns.filter(({ line }) => line === 'main')
@@ -103,14 +103,17 @@ export function checkOneRow(t: Test, run: FinishedProgram & RecordedSession, tur
   checkRows(t, main, run.rows)
 }
 
-/** Prompts have tens of thousands of ids: where they part says more than a list of all of them, and is found sooner. */
+/**
+ * Compares the first difference only: prompts have tens of thousands of ids, and a diff of all of them is slow and says
+ * less.
+ */
 function checkSame(t: Test, found: readonly number[], wanted: readonly number[], what: string): void {
   const partAt = found.findIndex((number, at) => number !== wanted[at])
   const isSame = partAt === -1 && found.length === wanted.length
   t.ok(isSame, what, { partAt, found: found.length, wanted: wanted.length })
 }
 
-/** What each row ends with, under the line that it is of; helpers are not told apart. */
+/** Returns what each row ends with, by its line; sub-agents are not distinguished. */
 export function lastWords(turns: readonly Turn[], rows: readonly Row[]): Record<string, string> {
   return Object.fromEntries(
     rows.map(({ line, turns: spans }) => {

@@ -1,4 +1,4 @@
-"""An agent as deepagents' pages write it, with its own files and one tool. `python deep-agent.py TASK`."""
+"""An agent written as in deepagents' documentation, with its own files and one tool. `python deep-agent.py TASK`."""
 import sys
 
 from deepagents import create_deep_agent

@@ -1,5 +1,5 @@
 /**
- * An agent as one writes it with `@google/genai`; it knows nothing of the proxy, and takes where to call from
+ * A typical agent with `@google/genai`. It knows nothing of the proxy, and takes its endpoint from
  * GOOGLE_GEMINI_BASE_URL. `node google-genai.mjs whole|streamed TASK`, beside a `node_modules` with the SDK.
  */
 import { execFile } from 'node:child_process'

@@ -1,5 +1,5 @@
 /**
- * An agent as one writes it with the OpenAI Agents SDK; it knows nothing of the proxy, and takes where to call from
+ * A typical agent with the OpenAI Agents SDK. It knows nothing of the proxy, and takes its endpoint from
  * OPENAI_BASE_URL. `node openai-agents.mjs responses|chat_completions TASK`, beside a `node_modules` with the SDK.
  */
 import { execFile } from 'node:child_process'

@@ -1,4 +1,5 @@
-"""An agent as OpenHands' pages write it, with its editor. `python openhands-agent.py TASK`, in the folder of the task."""
+"""An agent written as in OpenHands' documentation, with its editor. `python openhands-agent.py TASK`, in the folder of
+the task."""
 import os
 import sys
 

@@ -1,4 +1,4 @@
-/** Harbor as it is released reads the trajectories that are exported for it. */
+/** The released Harbor reads the trajectories that are exported for it. */
 import { writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -25,7 +25,7 @@ if (python === undefined) {
 } else {
   const { folder } = await installFromPyPI('harbor', [], { python })
 
-  t.test('Harbor finds nothing wrong with a session in ATIF, and reads what is in it', async (t) => {
+  t.test('Harbor accepts a session in ATIF, and reads its content', async (t) => {
     const api = await startSessionsApi(t)
     await recordToolSession(api, 'a', 1)
     await api.sessions.create({ sessionId: 'images' })
@@ -53,12 +53,12 @@ if (python === undefined) {
       const { output } = await runProgram(program, 60_000)
       const { errors, read } = JSON.parse(output)
       t.strictSame(errors, [], query)
-      t.strictSame(withoutNull(JSON.parse(text)), withoutNull(read), 'it keeps all that it was told')
+      t.strictSame(withoutNull(JSON.parse(text)), withoutNull(read), 'Harbor keeps all exported values')
     }
   })
 }
 
-/** As Harbor writes a trajectory: what is null is left out. */
+/** Removes null values, as Harbor does when it writes a trajectory. */
 function withoutNull(value: unknown): unknown {
   return JSON.parse(JSON.stringify(value, (_key, each) => (each === null ? undefined : each)))
 }

@@ -1,4 +1,4 @@
-/** Phoenix as it is released reads what spans say, by its own reader of OpenTelemetry's conventions. */
+/** The released Phoenix reads the proxy's spans with its own reader of OpenTelemetry's conventions. */
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t from 'tap'
@@ -11,7 +11,7 @@ import { runProgram } from '../parts/programs.ts'
 
 const PHOENIX = 'arize-phoenix==20.26.1'
 
-// Its packages would start a server, and are not needed.
+// Phoenix's packages would start a server, and are not needed.
 const READ = `
 import importlib.util, json, sys, types
 for name in ("phoenix", "phoenix.trace"):
@@ -25,7 +25,7 @@ print(json.dumps(get_openinference_attributes(json.loads(sys.argv[1]))))
 if (!(await hasPython())) {
   t.pass('left out: there is no Python')
 } else {
-  t.test('Phoenix finds the messages, the calls, their results and the tools of a span', async (t) => {
+  t.test('Phoenix finds the messages, the tool calls, their results and the tools of a span', async (t) => {
     const needs = ['opentelemetry-semantic-conventions', 'numpy', 'pydantic']
     const { folder } = await installFromPyPI('openinference-semantic-conventions', needs)
     const python = (...args: string[]) => {

@@ -98,7 +98,7 @@ export class Children implements AsyncDisposable {
     const timer = setTimeout(() => child.kill('SIGKILL'), STOP_MS)
     await exited
     clearTimeout(timer)
-    if (child.signalCode === 'SIGKILL') throw new Error(`${name} did not end when asked to`)
+    if (child.signalCode === 'SIGKILL') throw new Error(`${name} did not end on SIGTERM`)
   }
 
   /** Kills a process whose shutdown does not matter. */
@@ -144,12 +144,12 @@ async function firstAnswer(
     if (answer?.ok) return new URL(healthUrl).origin
     await sleep(100)
   }
-  throw new Error(`${name} did not begin to listen: ${stderr()}`)
+  throw new Error(`${name} did not start to listen: ${stderr()}`)
 }
 
 function firstUrl({ name, process: child }: Child, readyMs: number, stderr: () => string): Promise<string> {
   const { promise, resolve, reject } = Promise.withResolvers<string>()
-  const timer = setTimeout(() => reject(new Error(`${name} did not say where it listens`)), readyMs)
+  const timer = setTimeout(() => reject(new Error(`${name} did not print its URL`)), readyMs)
   let stdout = ''
   child.stdout!.setEncoding('utf8').on('data', (piece: string) => {
     stdout = (stdout + piece).slice(-STDERR_CHARS)

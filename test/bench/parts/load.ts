@@ -32,7 +32,7 @@ export class LoadGenerator {
     const [result] = (await once(process, 'message', { signal: patience })) as [LoadResult]
     if (result.failures === 0 && result.calls > 0) return result
     throw new Error(
-      `${result.failures} of ${result.calls} calls to ${job.url} failed: ${result.firstFailure}`,
+      `${result.failures} of ${result.calls} requests to ${job.url} failed: ${result.firstFailure}`,
     )
   }
 }

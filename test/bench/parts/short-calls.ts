@@ -37,7 +37,7 @@ export class ShortCalls {
     for (let call = 0; !this.#isOver; call += 1) {
       const startedAt = performance.now()
       const { status, text } = await post(`${url}/short-${call}`, fields, 1, 'hi')
-      if (status !== 200) throw new Error(`a short call was answered with ${status}: ${text}`)
+      if (status !== 200) throw new Error(`a short request got status ${status}: ${text}`)
       this.#tookMs.push(performance.now() - startedAt)
       await sleep(EVERY_MS)
     }

@@ -158,5 +158,5 @@ export async function untilConnected(proxyUrl: string, count: number): Promise<v
     if (health.connected_workers >= count) return
     await sleep(50)
   }
-  throw new Error(`${count} workers were started, and did not connect`)
+  throw new Error(`${count} workers were started, but did not connect`)
 }

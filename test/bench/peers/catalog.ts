@@ -177,6 +177,6 @@ async function address(): Promise<{ url: string; args: string[] }> {
 async function read(url: string): Promise<any> {
   const answer = await fetch(url)
   if (answer.status === 404) return {}
-  if (!answer.ok) throw new Error(`${url} answered ${answer.status}: ${await answer.text()}`)
+  if (!answer.ok) throw new Error(`${url} returned ${answer.status}: ${await answer.text()}`)
   return answer.json()
 }

@@ -93,7 +93,10 @@ async function serve(): Promise<void> {
       {
         onRequestStart(controller) {
           agent.on('drain', () => controller.resume())
-          agent.on('close', () => agent.writableFinished || controller.abort(new Error('the agent left')))
+          agent.on(
+            'close',
+            () => agent.writableFinished || controller.abort(new Error('the agent disconnected')),
+          )
         },
         onResponseStart(_controller, status, { 'content-type': type, 'content-length': length }) {
           isStream = type?.includes('text/event-stream') === true

@@ -34,7 +34,7 @@ export function tokenAnswers(root: string, directory: string): TokenAnswers {
   const call = `{"name": "${ANSWER_TOOL.name}", "arguments": {"path": ${path}}}`
   const text = `${ANSWER_TEXT}\n<tool_call>\n${call}\n</tool_call>`
   const ids = [...tokenizer.encode(text), tokenizer.eosTokenId!]
-  if (ids.length !== ANSWER_TOKENS) throw new Error(`the answer has ${ids.length} tokens`)
+  if (ids.length !== ANSWER_TOKENS) throw new Error(`the completion has ${ids.length} tokens`)
   const head = `data: {${root},"object":"text_completion","choices":[{"index":0,"text":`
   const chunks = ids.map((id, at) => {
     const isLast = at === ids.length - 1
@@ -72,7 +72,7 @@ export function tokenAnswers(root: string, directory: string): TokenAnswers {
 export function promptIdsOf(body: Buffer): Buffer {
   const start = body.indexOf(PROMPT) + PROMPT.length
   const end = body.indexOf(']', start) + 1
-  if (start < PROMPT.length || end === 0 || body[start] !== 0x5b) throw new Error('no ids in the body')
+  if (start < PROMPT.length || end === 0 || body[start] !== 0x5b) throw new Error('the body has no ids')
   return body.subarray(start, end)
 }
 

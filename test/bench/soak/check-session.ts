@@ -57,7 +57,7 @@ function checkCall(
   if (ending.kind === 'refused') return ending.code === 'internal' ? [`${marker}: an internal error`] : []
   if (ending.kind === 'left') return []
   const turn = byId.get(ending.turnId)
-  if (turn?.status !== 'completed') return [`${marker}: answered, and ${turn?.status ?? 'not'} on record`]
+  if (turn?.status !== 'completed') return [`${marker}: answered, but ${turn?.status ?? 'not recorded'}`]
   const faults: string[] = []
   if (turn.completion_text !== ending.text) faults.push(`${marker}: recorded with another text`)
   if (!isSame(turn.completion_token_ids, ending.tokenIds)) faults.push(`${marker}: recorded with other ids`)

@@ -1,8 +1,10 @@
 /**
- * What SGLang's own parsers read in random texts of every family that they know (whole, cut off, broken) against what ours
- * read, whole and a character at a time. Prints a table by kind; fails where a whole text is read otherwise.
+ * Compares what SGLang's own parsers read in random texts of every family that they support (complete, cut, broken)
+ * with what the proxy's parsers read, at once and one character at a time. Prints a table by kind; fails where a
+ * complete text is read differently.
  *
- *     python test/unit/proxy/tokens/parsers/fixtures/make.py FOLDER 20000 | node test/differential/answers/sglang.ts [--show 3]
+ *  python test/unit/proxy/tokens/parsers/fixtures/make.py FOLDER 20000 | node test/differential/answers/sglang.ts
+ * [--show 3]
  */
 
 import { createInterface } from 'node:readline'
@@ -34,12 +36,15 @@ const tools: Tool[] = ['f', 'get_it'].map((name) => ({
   type: 'function',
   function: { name, parameters: { type: 'object', properties } },
 }))
-/** SGLang strips strings that these models' templates write as they are. */
+/** Families whose strings SGLang strips, although their templates write them verbatim. */
 const STRIPPED = /DeepSeekV32|DeepSeekV4|MinimaxM[23]|MiniCPM5|Qwen3Coder|MiMo|Glm4|Hunyuan/
 
-/** SGLang reads `null` as null where the schema says string; vLLM goes by the schema, and so do we. */
+/**
+ * Families in which SGLang reads `null` as null where the schema says string; vLLM follows the schema, as the proxy
+ * does.
+ */
 const NULLS = /Qwen3Coder|MinimaxM2|MiMo/
-/** SGLang takes quotes off a string as of Python's; vLLM takes it as it is written, and so do we. */
+/** Families in which SGLang removes quotes as of a Python string; vLLM keeps the text verbatim, as the proxy does. */
 const UNQUOTED = /Glm4/
 
 const table: Record<string, Record<string, number>> = {}
@@ -57,7 +62,7 @@ function compare(line: Line): void {
   const calls = callsOf(found)
   const asTheirs = (value: unknown) => eachString(value, (text) => asReadBy(detector, text))
   const isSame = isDeepStrictEqual(asTheirs(calls), asTheirs(line.calls))
-  // What is no call is shown here as the text that it was; SGLang drops some of it.
+  // The proxy shows the text of an invalid call; SGLang drops some of it.
   const isShown = kind !== 'whole' || found.content.trim() === line.content.trim()
   if (isSame && isShown) count(line, `${kind}: same`)
   else if (kind === 'whole') count(line, 'whole: differs')

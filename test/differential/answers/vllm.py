@@ -1,11 +1,13 @@
-"""What vLLM's own parsers read in random texts of the families that they know, as whole answers: a line of JSON each.
+"""What vLLM's own parsers read in random texts of the families that they support, as complete responses: a line of JSON
+each.
 
-    python vllm.py WHEEL COUNT SEED [FAMILY...]
+python vllm.py WHEEL COUNT SEED [FAMILY...]
 
-WHEEL is the released wheel of vllm, which is read and not installed. Its `parser`, `tool_parsers` and `reasoning` run as
-they are; stood in for is the rest of vLLM: what only names types, and classes of the fields that parsers fill and read.
-The first line has the tools. `whole` texts are what models write, `cut` ones end somewhere, `hostile` ones have a piece
-left out, twice or elsewhere, or are markers and words in any order.
+WHEEL is the released wheel of vllm, which is read without being installed. Its `parser`, `tool_parsers` and `reasoning`
+run unmodified; dummies replace the rest of vLLM: names of types, and classes of the fields that parsers fill and read.
+The first line has the tools. `whole` texts are what models write, `cut` ones end anywhere, `hostile` ones have a
+segment
+omitted, repeated or moved, or are markers and words in any order.
 """
 
 import importlib.abc
@@ -119,7 +121,7 @@ UNUSED = ("prometheus_client", "torch", "transformers", "xgrammar")
 
 
 class Anything:
-    """A class that is named and not used."""
+    """A class that is named but not used."""
 
 
 class Stub(types.ModuleType):
@@ -132,7 +134,7 @@ class Stub(types.ModuleType):
 
 
 class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """All of vLLM but its parsers."""
+    """Dummies for all of vLLM but its parsers."""
 
     def find_spec(self, name, path, target=None):
         if name.split(".")[0] in UNUSED or name.startswith("vllm.") and not name.startswith(REAL):
@@ -151,7 +153,7 @@ sys.meta_path.insert(0, Stubs())
 
 from vllm.parser.parser_manager import ParserManager  # noqa: E402
 
-#: What else a schema may allow than one type.
+# : Schemas that allow more than one type.
 MIXED = {
     "either": {"anyOf": [{"type": "integer"}, {"type": "string"}]},
     "maybe": {"type": ["string", "null"]},
@@ -178,8 +180,8 @@ def array(opening, close=""):
 THINK = ("<think>", "</think>")
 MISTRAL = ("[THINK]", "[/THINK]")
 COHERE = ("<|START_THINKING|>", "<|END_THINKING|>")
-#: By our parser (and a variant): vLLM's parsers of calls and of reasoning, the markers of reasoning, whether vLLM takes
-#: it that the prompt has opened it, and what writes calls.
+# : By the proxy's parser (and a variant): vLLM's parsers of tool calls and of reasoning, the markers of reasoning,
+# whether vLLM : assumes that the prompt has opened it, and the function that writes calls.
 FAMILIES = {
     "hermes": ("hermes", "qwen3", THINK, True, W["hermes"][2]),
     "qwen3_coder": ("qwen3_coder", "qwen3", THINK, True, W["qwen3_coder"][2]),
@@ -215,10 +217,10 @@ FAMILIES = {
     "apertus": ("apertus", None, None, False, W["apertus"][2]),
     "lfm2": ("lfm2", "qwen3", THINK, True, W["lfm2"][2]),
 }
-#: Calls are the whole of such an answer, or there is one call in it.
+# : Such a response consists of tool calls only, or has a single one.
 ALONE = ("llama3_json", "muse_glimmer")
 SINGLE = ("gigachat3", "muse_glimmer")
-#: Arguments of other types, which vLLM's parsers read in these families.
+# : Arguments of other types, which vLLM's parsers read in these families.
 UNTYPED = {
     **dict.fromkeys(
         ("hermes", "llama3_json", "mistral", "kimi_k2", "deepseek_v3", "granite", "phi4_mini_json", "apertus", "gigachat3"),
@@ -227,11 +229,11 @@ UNTYPED = {
     "deepseek_v31": ("x", [1]),
     "hunyuan_a13b": ("x",),
 }
-#: What the markup does not tell from another value: Gemma's template writes null as Python does, MiniMax M3's writes
-#: nothing for several.
+# : Values that the markup does not distinguish from others: Gemma's template writes null as Python does, MiniMax M3's
+# writes : nothing for several.
 NOT_TOLD = {"gemma4": lambda value: value is None, "minimax_m3": lambda value: value in (None, [], {})}
 MARKER = regex.compile(r'<\|?[^<>\s]{1,40}\|?>|\[/?[A-Z_]+\]|\]<\]minimax\[>\[|<\|"\|>|functools')
-#: Tokens that parsers ask a vocabulary for, whatever the text.
+# : Tokens that parsers look up in a vocabulary, independent of the text.
 TOKENS = [
     *(*THINK, "<tool_call>", "</tool_call>", "<|im_start|>", "<|im_end|>", "<seed:bos>", "<seed:eos>"),
     *("<|python_tag|>", "[TOOL_CALLS]", "<|tool_call|>"),
@@ -276,7 +278,7 @@ def opened(tool_parser, reasoning_parser, markers):
     kwargs = {"enable_thinking": True, "thinking": True, "reasoning_effort": "high"}
 
     def read(text):
-        # CPU time: a busy machine is not a parser that hangs.
+        # CPU time, because a busy machine must not look like a parser that hangs.
         signal.setitimer(signal.ITIMER_VIRTUAL, 2)
         try:
             parser = parser_class(tokenizer, TOOLS, chat_template_kwargs=kwargs)
@@ -319,7 +321,7 @@ def random_calls(key):
 
 
 def sampled(key, think, opens, write):
-    """Reasoning, what is said, and calls, each of which may be missing."""
+    """Returns reasoning, content and tool calls, each of which may be missing."""
     calls = write(random_calls(key)) if random.random() < 0.8 else ""
     said = "" if calls and key in ALONE else random.choice(["", "I look.", "I look.\n\n", " a\n b"])
     thought = ""

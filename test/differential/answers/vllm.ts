@@ -1,7 +1,8 @@
 /**
- * What vLLM's own parsers read in random answers of every family that they know (whole, cut off, hostile) against what ours
- * read, whole and a character at a time. Calls, content and reasoning of whole answers must be the same, and calls before
- * a cut; hostile ones are counted by outcome, of which there may not be more than `vllm.json` has in a thousand.
+ * Compares what vLLM's own parsers read in random responses of every family that they support (complete, cut, hostile)
+ * with what the proxy's parsers read, at once and one character at a time. Tool calls, content and reasoning of
+ * complete responses must be equal, and the calls before a cut; hostile ones are counted by outcome, with a limit per
+ * thousand in `vllm.json`.
  */
 import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -15,16 +16,16 @@ import { CACHE } from '../../helpers/install-once.ts'
 import { mergeDeltas, type ParsedOutput, parseWhole } from '../../helpers/parsed-output.ts'
 
 export const VLLM = 'vllm==0.33.0'
-/** Where `test:drift` has it too, for all clones on a machine. */
+/** Shared with `test:drift`, for all clones on a machine. */
 const WHEELS = join(CACHE, 'wheels')
 const PINNED = join(import.meta.dirname, 'vllm.json')
 
 interface Line {
   parser: string
-  /** The parser, and which of vLLM's and of its templates. */
+  /** The proxy's parser, and which of vLLM's and of its templates. */
   reader: string
   kind: 'whole' | 'cut' | 'hostile'
-  /** vLLM takes it that the prompt has opened reasoning. */
+  /** vLLM assumes that the prompt has opened reasoning. */
   opened: boolean
   text: string
   error?: string
@@ -39,10 +40,10 @@ interface Call {
 }
 
 /**
- * - `text here`: the same calls; what is no call, or lies behind a cut, is shown here and dropped there.
- * - `call there`: calls that are cut or broken are told there as far as they were read.
- * - `none there`: one call that cannot be read makes all of the answer text there.
- * - `call here`: whole but for the marker behind it, where the text ends.
+ * - `text here`: the same calls; text that is not a call, or that follows a cut, is shown here and dropped by vLLM.
+ * - `call there`: vLLM reports cut or broken calls as far as it read them.
+ * - `none there`: for vLLM, one unreadable call turns the whole response into text.
+ * - `call here`: complete except for the marker behind it, where the text ends.
  */
 type Outcome =
   | ('same' | 'text here' | 'call there' | 'none there' | 'call here')
@@ -53,7 +54,7 @@ const ALLOWED: Record<string, readonly Outcome[]> = {
   cut: ['same', 'text here', 'call there', 'none there', 'call here'],
 }
 
-/** What vLLM's readers lose, or read as what no template writes: docs/token-mode.md names each. */
+/** What vLLM's parsers lose, or read as something no template writes: docs/token-mode.md names each. */
 const NAMED: Record<string, Partial<Record<Line['kind'], readonly Outcome[]>>> = {
   minicpm5: { whole: ['text here'] },
   phi4_mini_json: { whole: ['text here', 'none there'] },
@@ -64,7 +65,7 @@ const NAMED: Record<string, Partial<Record<Line['kind'], readonly Outcome[]>>> =
   apertus: { cut: ['other text'] },
 }
 
-/** Values that those readers tell otherwise, changed into what both are then compared as. */
+/** Values that vLLM's parsers report differently, normalized for the comparison. */
 const AS_THEIRS: Record<string, (value: unknown) => unknown> = {
   cohere_command: (value) => (isDeepStrictEqual(value, { malformed: '' }) ? {} : value),
   gemma4: scalarText,
@@ -76,7 +77,7 @@ const AS_THEIRS: Record<string, (value: unknown) => unknown> = {
 
 type Counts = Partial<Record<Outcome, number>>
 
-/** @returns how many outcomes there are that there must not be */
+/** @returns the number of outcomes beyond the limits */
 export async function compareWithVllm({
   python,
   answers,
@@ -145,7 +146,7 @@ function count(table: Record<string, Counts>, line: Line, tools: Tool[]): void {
 
 function outcomeOf(line: Line, { reasoning, content, toolCalls }: ParsedOutput): Outcome {
   if (line.error !== undefined) return 'vLLM fails'
-  // White space at the ends is the model's own here; there it is left out, or belongs to a call.
+  // White space at the ends belongs to the model's text here; vLLM drops it, or adds it to a call.
   if (line.reasoning.trim() !== reasoning.trim()) return 'other reasoning'
   const change = AS_THEIRS[line.parser] ?? ((value: unknown) => value)
   const theirs = line.calls.map((call) => eachValue(call, change))
@@ -169,7 +170,7 @@ function isAllowed({ parser, kind }: Pick<Line, 'parser' | 'kind'>, outcome: Out
   return allowed.includes(outcome)
 }
 
-/** A sample may have more than its share by chance: five standard deviations. */
+/** A sample may exceed its share by chance, by up to five standard deviations. */
 function tooMany(row: string, counts: Counts, pinned: Counts): string[] {
   const [reader = '', kind] = row.split(', ') as [string, Line['kind']]
   const line = { parser: reader.split(' ')[0]!, kind }
@@ -223,7 +224,7 @@ function jsonOr(text: string): unknown {
   }
 }
 
-/** As `vllm.py` shows them. */
+/** Parses arguments as `vllm.py` prints them. */
 function argumentsOf(written: string): unknown {
   try {
     return JSON.parse(written)

@@ -1,6 +1,6 @@
-"""What the models of every family write as calls, and random calls and texts.
+"""What the models of every family write as tool calls, and random calls and texts.
 
-Shared by what has SGLang's and vLLM's own parsers read them. Needs nothing but Python.
+Shared by the scripts that run SGLang's and vLLM's own parsers. Needs only Python.
 """
 
 import json
@@ -23,7 +23,8 @@ def named(calls, key="arguments"):
     return [J({"name": n, key: a}) for n, a in calls]
 
 
-#: By our parser (a space behind it tells variants apart): SGLang's module and class, and what writes calls.
+# : By the proxy's parser (a suffix after a space distinguishes variants): SGLang's module and class, and the function
+# that writes calls.
 W = {}
 W["hermes"] = (
     "hermes_detector",
@@ -290,7 +291,7 @@ RANDOM = {
 
 
 def broken(text):
-    """A piece is left out, comes twice, or stands somewhere else."""
+    """Omits, repeats or moves a segment."""
     start, length, to = random.randrange(len(text)), random.randint(1, 20), random.randrange(len(text))
     piece, rest = text[start : start + length], text[:start] + text[start + length :]
     return random.choice([rest, text[:to] + piece + text[to:], rest[:to] + piece + rest[to:]])

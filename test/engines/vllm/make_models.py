@@ -6,7 +6,6 @@ python make_models.py OUT TOKENIZER
 
 writes `OUT/base`, `OUT/other` (the same with other weights), and `OUT/adapter-1` and `OUT/adapter-2`, for the base.
 The model is trained on a vocabulary of the tokens in its texts, plus one that represents all others.
-
 """
 
 from __future__ import annotations

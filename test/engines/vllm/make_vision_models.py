@@ -4,7 +4,6 @@ prompts.
 python make_vision_models.py OUT TOKENIZER
 
 writes `OUT/gemma4` and `OUT/glm4v`, with the processors of these families as they are published.
-
 """
 
 import json

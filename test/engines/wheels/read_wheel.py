@@ -5,7 +5,6 @@ python read_wheel.py WHEEL OUT CLASS...
 Modules are found by what they define (a route, one of these classes or a base of one), because releases move them to
 other packages. `routes`: their paths. `classes`: by name, the fields that are declared in the class or in its bases,
 each with its default as source text, or null. `names`: every name, keyword and text in these modules.
-
 """
 
 from __future__ import annotations

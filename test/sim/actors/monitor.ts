@@ -30,13 +30,13 @@ export function watchHealth(world: World, proxy: SimProxy, history: History): { 
       if (!isWhole || lives !== proxy.lives || !proxy.isUp || isUsableSinceMs > sentAtMs) continue
       const said = JSON.parse(text).status
       if (wasUsable && status !== 200)
-        world.violated(`/health says ${said} while everything can be put on record`)
+        world.violated(`/health reports ${said} while everything can be recorded`)
       const hasFailed = history.attempts.some(
         ({ code, endedAtMs }) =>
           code === 'store_failed' && endedAtMs! > world.disk.brokenAtMs && endedAtMs! < sentAtMs,
       )
       if (world.disk.isBroken && hasFailed && status === 200)
-        world.violated('/health says ok while nothing can be put on record')
+        world.violated('/health reports ok while nothing can be recorded')
     }
   }
   machine.run(() => void probe())

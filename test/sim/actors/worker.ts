@@ -49,7 +49,7 @@ export class SimWorker {
 
   /** Starts a new process with the same name; the old one may still run. */
   restart(): void {
-    this.#world.log(this.name, 'is started anew')
+    this.#world.log(this.name, 'is restarted')
     this.#machine = new Machine(this.name)
     this.#running = this.#start()
   }

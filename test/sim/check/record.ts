@@ -70,7 +70,7 @@ function checkAttempts(world: World, said: SessionHistory, turns: readonly TurnO
     const turn = turnId === undefined ? undefined : byId.get(turnId)
     if (attempt.code === 'internal') world.violated(`${call} failed with an internal error`)
     if (turn && said.mustBeGone(attempt))
-      world.violated(`${call} is on record, and the session was reset after it`)
+      world.violated(`${call} is recorded, but the session was reset after it`)
     if (outcome !== 'read') continue
     if (turnId === undefined) {
       world.violated(`the answer to ${call} names no turn`)
@@ -83,13 +83,12 @@ function checkAttempts(world: World, said: SessionHistory, turns: readonly TurnO
     if (before && attempt.retry === 0) world.violated(`${call} was answered twice with one turn`)
     readTurns.set(turnId, attempt)
     if (turn === undefined) {
-      if (!said.mayBeGone(attempt)) world.violated(`the answer to ${call} was read, and is not on record`)
+      if (!said.mayBeGone(attempt)) world.violated(`the answer to ${call} was read, but is not recorded`)
     } else if (turn.status !== 'completed')
       world.violated(`the answer to ${call} was read, and its turn is ${turn.status}`)
-    else if (turn.completion_text !== text)
-      world.violated(`${call} was answered with another text than the record has`)
+    else if (turn.completion_text !== text) world.violated(`${call} has another text than the recorded turn`)
     else if (!isSameText(turn.tool_calls.map(meaningOf), attempt.calls!.map(meaningOf)))
-      world.violated(`${call} was answered with other calls than the record has`)
+      world.violated(`${call} has other tool calls than the recorded turn`)
   }
   const ids = turns.flatMap(({ tool_calls: calls }) => calls.map(({ id }) => id))
   if (new Set(ids).size < ids.length) world.violated(`two calls of ${said.sessionId} have one id`)
@@ -109,7 +108,7 @@ function checkOperations(world: World, said: SessionHistory, session: SessionOnR
   if (ends.some((end) => isDone(end) && end.found) && session?.status === 'active')
     world.violated(`${sessionId} was ended, and is active`)
   if (ends.length === 0 && session && session.status !== 'active')
-    world.violated(`nobody has ended ${sessionId}`)
+    world.violated(`${sessionId} has ended without an operation`)
   const rewards = operations.filter(({ kind }) => kind === 'reward')
   const last = rewards.at(-1)
   const isLastAlone =

@@ -1,6 +1,5 @@
 """Logs what SGLang's scheduler received and sampled, before anything is detokenized, parsed or served: the
 lines of `../../vllm/plugin/core_log.py`, with vLLM's names of sampling parameters.
-
 """
 
 from __future__ import annotations

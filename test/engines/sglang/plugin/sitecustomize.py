@@ -1,7 +1,6 @@
 """Loaded by every Python process that has this folder on its PYTHONPATH, including those that SGLang spawns: it
 replaces
 compiled kernels that no package for CPUs has by dummies, and installs the log of the core.
-
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ Both are seen in the API server, where requests leave for the core and outputs c
 While a file $CORE_LOG.experts exists, outputs have routed experts as a GPU's core reports them: a row for each position
 that a step computed. vLLM's CPU build has none, so these are derived from the position; their path from here on is
 vLLM's own.
-
 """
 
 from __future__ import annotations
