@@ -46,7 +46,7 @@ t.test('GET /admin/workers shows each worker', async (t) => {
 })
 
 t.test(
-  'a pause holds new calls in local mode too, and says whether the running ones have ended',
+  'a pause holds new requests in local mode too, and reports whether the running ones have ended',
   async (t) => {
     const proxy = await startProxy(t)
     const before = Date.now() / 1_000
@@ -58,13 +58,13 @@ t.test(
     t.ok(since >= before && since <= Date.now() / 1_000)
     t.strictSame(await proxy.post('/admin/resume'), { status: 'running' })
     t.match(await proxy.get('/health'), { paused: false, paused_since: null })
-    // Its text may be empty: the model may end its turn at once.
+    // The completion may be empty, because the model may end its turn at once.
     t.equal((await held).error, undefined)
   },
 )
 
 for (const mode of ['local', 'relay'] as const)
-  t.test(`${mode} mode: calls that wait for a forgotten pause are refused with the reason`, async (t) => {
+  t.test(`${mode} mode: requests that wait for a forgotten pause are rejected with the reason`, async (t) => {
     const options = { pauseLimitMs: 1 }
     const proxy = mode === 'local' ? await startProxy(t, options) : await relayProxy(t, options)
     await proxy.post('/admin/pause')
@@ -73,7 +73,7 @@ for (const mode of ['local', 'relay'] as const)
     t.match(await turnsOf(proxy, 's'), [{ status: 'failed', error: { code: 'paused' } }])
   })
 
-t.test('a pause whose drain takes too long still holds', async (t) => {
+t.test('a pause whose drain times out still holds', async (t) => {
   const relay = await relayProxy(t)
   workerFor(t, relay.url, 'w')
   await untilWorkers(relay, 'w')
@@ -86,24 +86,21 @@ t.test('a pause whose drain takes too long still holds', async (t) => {
   t.match(await paused, { status: 'paused' })
 })
 
-t.test(
-  'turns of an engine that tells no weights have the version that was told, as it was at that moment',
-  async (t) => {
-    const proxy = await startProxy(t)
-    t.strictSame(await proxy.get('/admin/weight_version'), { weight_version: null })
-    for (const version of ['step-1', 2]) {
-      t.strictSame(await proxy.post('/admin/weight_version', { weight_version: version }), {
-        weight_version: version,
-      })
-      await streamed(agentOf(proxy, `s${version}`), { max_tokens: 2 })
-      t.match(await turnsOf(proxy, `s${version}`), [
-        { weight_version_start: String(version), weight_version_end: String(version) },
-      ])
-    }
-  },
-)
+t.test('turns of an engine that reports no weights have the version that was last declared', async (t) => {
+  const proxy = await startProxy(t)
+  t.strictSame(await proxy.get('/admin/weight_version'), { weight_version: null })
+  for (const version of ['step-1', 2]) {
+    t.strictSame(await proxy.post('/admin/weight_version', { weight_version: version }), {
+      weight_version: version,
+    })
+    await streamed(agentOf(proxy, `s${version}`), { max_tokens: 2 })
+    t.match(await turnsOf(proxy, `s${version}`), [
+      { weight_version_start: String(version), weight_version_end: String(version) },
+    ])
+  }
+})
 
-t.test('what cannot be read is refused by name', async (t) => {
+t.test('invalid parameters are rejected by name', async (t) => {
   const proxy = await startProxy(t)
   for (const [path, body, param] of [
     ['/admin/pause?drain_timeout_s=-1', {}, 'drain_timeout_s'],
@@ -125,7 +122,7 @@ async function proxyInMode(t: Test, mode: string, engineUrl: string): Promise<Te
 
 const ASK = { model: 'embedded', max_tokens: 2 }
 
-// The engine tells its weights in health checks only, as vLLM does, and nobody waits for the next of them.
+// The engine reports its weights only in health checks, as vLLM does, and the test does not wait for the next one.
 for (const mode of ['local', 'relay'])
   t.test(`${mode} mode: after a pause for new weights no turn has the version of the old ones`, async (t) => {
     const { url, engine } = await startEngine(t, { weightVersion: 'step-1' })
@@ -145,7 +142,7 @@ for (const mode of ['local', 'relay'])
     )
   })
 
-/** An engine as `startEngine` has it, which answers the question for its weights when a test says so. */
+/** Starts an engine as `startEngine` does; the test decides how it responds to the request for its weights. */
 async function engineThatTells(t: Test, answer: () => Promise<unknown>) {
   const engine = new EmbeddedEngine({ weightVersion: 'step-1' })
   const server = buildEngineServer(engine)
@@ -158,59 +155,65 @@ async function engineThatTells(t: Test, answer: () => Promise<unknown>) {
 }
 
 for (const mode of ['local', 'relay'])
-  t.test(`${mode} mode: while an engine does not tell its new weights, turns have no version`, async (t) => {
-    let answer: Promise<unknown> = Promise.resolve()
-    const { url, engine } = await engineThatTells(t, () => answer)
-    const proxy = await proxyInMode(t, mode, url)
-    await streamed(agentOf(proxy, 's'), ASK)
-    await proxy.post('/admin/pause')
-    const { promise, resolve: tell } = Promise.withResolvers<void>()
-    t.teardown(tell)
-    answer = promise
-    engine.weightVersion = 'step-2'
-    t.strictSame(await proxy.post('/admin/resume'), { status: 'running' })
-    t.equal((await streamed(agentOf(proxy, 's'), ASK)).error, undefined)
-    t.match(await proxy.get('/admin/workers'), [{ weight_version: null }])
-    tell()
-    await until(async () => (await proxy.get('/admin/workers'))[0]?.weight_version === 'step-2')
-    await streamed(agentOf(proxy, 's'), ASK)
-    const turns = await turnsOf(proxy, 's')
-    t.same(
-      turns.map((turn: Record<string, unknown>) => [turn.weight_version_start, turn.weight_version_end]),
-      ['step-1', null, 'step-2'].map((version) => [version, version]),
-    )
-  })
+  t.test(
+    `${mode} mode: while an engine does not report its new weights, turns have no version`,
+    async (t) => {
+      let answer: Promise<unknown> = Promise.resolve()
+      const { url, engine } = await engineThatTells(t, () => answer)
+      const proxy = await proxyInMode(t, mode, url)
+      await streamed(agentOf(proxy, 's'), ASK)
+      await proxy.post('/admin/pause')
+      const { promise, resolve: tell } = Promise.withResolvers<void>()
+      t.teardown(tell)
+      answer = promise
+      engine.weightVersion = 'step-2'
+      t.strictSame(await proxy.post('/admin/resume'), { status: 'running' })
+      t.equal((await streamed(agentOf(proxy, 's'), ASK)).error, undefined)
+      t.match(await proxy.get('/admin/workers'), [{ weight_version: null }])
+      tell()
+      await until(async () => (await proxy.get('/admin/workers'))[0]?.weight_version === 'step-2')
+      await streamed(agentOf(proxy, 's'), ASK)
+      const turns = await turnsOf(proxy, 's')
+      t.same(
+        turns.map((turn: Record<string, unknown>) => [turn.weight_version_start, turn.weight_version_end]),
+        ['step-1', null, 'step-2'].map((version) => [version, version]),
+      )
+    },
+  )
 
 for (const mode of ['local', 'relay'])
-  t.test(`${mode} mode: a whole answer began with the weights of when it was asked for`, async (t) => {
-    const { promise: over, resolve: finish } = Promise.withResolvers<void>()
-    t.teardown(finish)
-    const engine = new EmbeddedEngine()
-    const server = buildEngineServer(engine)
-    server.addHook('onSend', async ({ url }) => {
-      if (url.startsWith('/v1/chat')) await over
-    })
-    await server.listen({ host: '127.0.0.1', port: 0 })
-    t.teardown(() => server.close())
-    const { port } = server.server.address() as AddressInfo
-    const proxy = await proxyInMode(t, mode, `http://127.0.0.1:${port}`)
-    await proxy.post('/admin/weight_version', { weight_version: 1 })
-    const asked = agentOf(proxy, 's').chat.completions.create({
-      ...ASK,
-      messages: [{ role: 'user', content: 'hello' }],
-    })
-    await until(async () => (await proxy.get('/admin/workers'))[0]?.load === 1)
-    await proxy.post('/admin/weight_version', { weight_version: 2 })
-    finish()
-    t.ok(await asked)
-    t.match(await turnsOf(proxy, 's'), [{ weight_version_start: '1', weight_version_end: '2' }])
-    t.match(await proxy.get('/sessions/s/trajectories'), {
-      trajectories: [{ weight_version_min: '1', weight_version_max: '2' }],
-    })
-  })
+  t.test(
+    `${mode} mode: a complete response starts with the weights at the time of its request`,
+    async (t) => {
+      const { promise: over, resolve: finish } = Promise.withResolvers<void>()
+      t.teardown(finish)
+      const engine = new EmbeddedEngine()
+      const server = buildEngineServer(engine)
+      server.addHook('onSend', async ({ url }) => {
+        if (url.startsWith('/v1/chat')) await over
+      })
+      await server.listen({ host: '127.0.0.1', port: 0 })
+      t.teardown(() => server.close())
+      const { port } = server.server.address() as AddressInfo
+      const proxy = await proxyInMode(t, mode, `http://127.0.0.1:${port}`)
+      await proxy.post('/admin/weight_version', { weight_version: 1 })
+      const asked = agentOf(proxy, 's').chat.completions.create({
+        ...ASK,
+        messages: [{ role: 'user', content: 'hello' }],
+      })
+      await until(async () => (await proxy.get('/admin/workers'))[0]?.load === 1)
+      await proxy.post('/admin/weight_version', { weight_version: 2 })
+      finish()
+      t.ok(await asked)
+      t.match(await turnsOf(proxy, 's'), [{ weight_version_start: '1', weight_version_end: '2' }])
+      t.match(await proxy.get('/sessions/s/trajectories'), {
+        trajectories: [{ weight_version_min: '1', weight_version_max: '2' }],
+      })
+    },
+  )
 
 t.test(
-  'a worker that was away when calls went out again asks its engines before it serves any',
+  'a worker that was disconnected during a resume checks its engines before it serves requests',
   async (t) => {
     const { url, engine } = await startEngine(t, { weightVersion: 'step-1' })
     const proxy = await relayProxy(t)
@@ -234,7 +237,7 @@ t.test(
   },
 )
 
-t.test('a pause that begins while calls are about to go out again holds', async (t) => {
+t.test('a pause that begins during a resume holds', async (t) => {
   const proxy = await startProxy(t)
   await proxy.post('/admin/pause')
   const [, paused] = await Promise.all([proxy.post('/admin/resume'), proxy.post('/admin/pause')])

@@ -1,6 +1,6 @@
 /**
- * The AI SDK as its pages have it: tools with zod schemas. It sends back what zod made of a call (defaults filled in,
- * unknown members dropped, texts trimmed, numbers converted) in place of what was sampled.
+ * The AI SDK as its documentation uses it: tools with zod schemas. It echoes what zod made of a tool call (defaults
+ * filled in, unknown members dropped, texts trimmed, numbers converted) in place of what was sampled.
  */
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -11,7 +11,7 @@ import t, { type Test } from 'tap'
 import { z } from 'zod'
 import { startProxy } from '../helpers/proxy.ts'
 
-/** What the model says, call by call; the tool's result names the next one. */
+/** The arguments that the model samples, call by call; the tool's result names the next one. */
 const ARGUMENTS = [
   { command: 'ls' },
   { command: 'ls', timeout: 9 },
@@ -44,7 +44,7 @@ const MODELS: Record<string, (url: string) => LanguageModel> = {
   messages: (url) => createAnthropic({ baseURL: `${url}/s/v1`, apiKey: 'none' })('embedded'),
 }
 
-/** Rows and turns of the task. */
+/** Runs the task. @returns its rows and turns */
 async function runTask(t: Test, modelOf: (url: string) => LanguageModel, editedCalls: 'auto' | 'branch') {
   const playbook = join(t.testdir({}), 'playbook.json')
   writeFileSync(playbook, JSON.stringify({ rules }))
@@ -90,7 +90,7 @@ for (const [dialect, modelOf] of Object.entries(MODELS)) {
   })
 }
 
-t.test('under branch each call that zod has changed begins a row', async (t) => {
+t.test('under branch each tool call that zod has changed starts a row', async (t) => {
   const { rows, tree } = await runTask(t, MODELS.chat!, 'branch')
   t.equal(rows.length, 26)
   t.match(tree[1].changed_calls, ['edited', 'arguments'])

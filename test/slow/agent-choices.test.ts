@@ -1,4 +1,4 @@
-/** Several answers to one call (`n` above 1), with the official client, in each mode. */
+/** Several choices for one request (`n` above 1), with the official client, in each mode. */
 import OpenAI from 'openai'
 import type { ChatCompletionMessageParam } from 'openai/resources/chat/completions'
 import t, { type Test } from 'tap'
@@ -36,7 +36,7 @@ interface Said {
   finish: string | null
 }
 
-/** What a stream says of each choice, and the order in which the choices had their pieces. */
+/** Collects each choice of a stream, and the order in which the choices had their chunks. */
 async function readStream(chunks: AsyncIterable<OpenAI.ChatCompletionChunk | OpenAI.Completion>) {
   const said: Said[] = Array.from({ length: N }, () => ({ text: '', ids: [], finish: null }))
   const order: number[] = []
@@ -56,7 +56,7 @@ async function readStream(chunks: AsyncIterable<OpenAI.ChatCompletionChunk | Ope
   return { said, order, usage, ids: [...ids] }
 }
 
-/** Each choice is a turn as the agent read it, exact, and trained once. */
+/** Checks that each choice is a turn as the agent read it, exact, and trained once. */
 async function checkRecord(t: Test, proxy: TestProxy, said: Said[], usage: OpenAI.CompletionUsage) {
   const turns = await turnsOf(proxy, 's')
   t.same(
@@ -67,7 +67,7 @@ async function checkRecord(t: Test, proxy: TestProxy, said: Said[], usage: OpenA
     })),
     said,
   )
-  t.ok(new Set(said.map(({ text }) => text)).size > 1, 'they are no copies of one another')
+  t.ok(new Set(said.map(({ text }) => text)).size > 1, 'they are not copies of one another')
   t.ok(
     turns.every(({ exact, status }: { exact: boolean; status: string }) => exact && status === 'completed'),
   )
@@ -93,7 +93,7 @@ const asked = {
 }
 
 for (const [mode, config] of Object.entries(MODES)) {
-  t.test(`${mode}: n answers are n turns, each exact and trained once, streamed or not`, async (t) => {
+  t.test(`${mode}: n choices are n turns, each exact and trained once, streamed or not`, async (t) => {
     const proxy = await startMode(t, config)
     await t.test('chat', (t) => chatChoices(t, proxy))
     await proxy.post('/sessions/s/reset')
@@ -121,8 +121,8 @@ async function chatChoices(t: Test, proxy: TestProxy) {
     stream_options: { include_usage: true },
   })
   const streamed = await readStream(stream)
-  t.same(streamed.said, said, 'the same seed: the same answers')
-  t.equal(streamed.ids.length, 1, 'one answer has one id')
+  t.same(streamed.said, said, 'the same seed: the same choices')
+  t.equal(streamed.ids.length, 1, 'one response has one id')
   t.same(new Set(streamed.order), new Set([0, 1, 2]))
   await checkRecord(t, proxy, streamed.said, streamed.usage!)
 }
@@ -146,7 +146,7 @@ async function completionChoices(t: Test, proxy: TestProxy) {
   await checkRecord(t, proxy, streamed.said, streamed.usage!)
 }
 
-t.test('an agent goes on from any of the answers: the others stay rows of their own', async (t) => {
+t.test('an agent continues from any of the choices: the others remain separate rows', async (t) => {
   const proxy = await startMode(t, { tokenizer: 'embedded' })
   const openai = client(proxy, 's')
   const { choices } = await openai.chat.completions.create({ ...asked, messages: question })
@@ -159,7 +159,7 @@ t.test('an agent goes on from any of the answers: the others stay rows of their 
   )
 })
 
-t.test('more answers than --choice-limit allows are refused, with a word on the limit', async (t) => {
+t.test('more choices than --choice-limit allows are rejected with the limit', async (t) => {
   const proxy = await startMode(t, { choiceLimit: 2 })
   const openai = client(proxy, 's')
   await t.rejects(openai.chat.completions.create({ ...asked, messages: question }), {
@@ -171,13 +171,13 @@ t.test('more answers than --choice-limit allows are refused, with a word on the 
   t.equal(choices.length, 2)
 })
 
-t.test("an agent's answers count as its calls", async (t) => {
+t.test("an agent's choices count as its requests", async (t) => {
   const proxy = await startMode(t, { ...KEYS, agentCallLimit: N })
   const { agent_key: apiKey } = await proxy.post('/sessions', { session_id: 's' })
   const openai = new OpenAI({ baseURL: proxy.baseUrl('s'), apiKey, maxRetries: 0 })
   for (let time = 0; time < 2; time += 1) {
     const { choices } = await openai.chat.completions.create({ ...asked, messages: question })
-    t.equal(choices.length, N, 'they are given back')
+    t.equal(choices.length, N, 'they are released')
   }
   await t.rejects(openai.chat.completions.create({ ...asked, n: N + 1, messages: question }), {
     status: 429,
@@ -186,17 +186,20 @@ t.test("an agent's answers count as its calls", async (t) => {
 })
 
 for (const stream of [false, true]) {
-  t.test(`what an engine refuses of one answer, it refuses of the call, stream: ${stream}`, async (t) => {
-    const engine = await startScriptedServer((request, response) => {
-      if (request.method === 'GET') return sendJson(response, { data: [{ id: 'm', owned_by: 'vllm' }] })
-      sendJson(response, { error: { message: 'no such adapter', type: 'BadRequestError', code: 400 } }, 400)
-    })
-    t.teardown(() => engine.close())
-    const proxy = await startProxy(t, { engineUrls: [engine.url], engineKind: 'vllm' })
-    const refused = client(proxy, 's').chat.completions.create({ ...asked, messages: question, stream })
-    await t.rejects(refused, { status: 400, message: /no such adapter/ })
-    const turns = await turnsOf(proxy, 's')
-    t.equal(turns.length, N)
-    t.ok(turns.every(({ status }: { status: string }) => status === 'failed' || status === 'aborted'))
-  })
+  t.test(
+    `a request with choices fails with the engine's error for one of them, stream: ${stream}`,
+    async (t) => {
+      const engine = await startScriptedServer((request, response) => {
+        if (request.method === 'GET') return sendJson(response, { data: [{ id: 'm', owned_by: 'vllm' }] })
+        sendJson(response, { error: { message: 'no such adapter', type: 'BadRequestError', code: 400 } }, 400)
+      })
+      t.teardown(() => engine.close())
+      const proxy = await startProxy(t, { engineUrls: [engine.url], engineKind: 'vllm' })
+      const refused = client(proxy, 's').chat.completions.create({ ...asked, messages: question, stream })
+      await t.rejects(refused, { status: 400, message: /no such adapter/ })
+      const turns = await turnsOf(proxy, 's')
+      t.equal(turns.length, N)
+      t.ok(turns.every(({ status }: { status: string }) => status === 'failed' || status === 'aborted'))
+    },
+  )
 }

@@ -1,4 +1,4 @@
-/** What the official clients make of the proxy's errors: class, type, code, ids, and whether they try again. */
+/** The proxy's errors as the official clients raise them: class, type, code, ids, and whether they are retried. */
 import assert from 'node:assert/strict'
 import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
@@ -145,7 +145,7 @@ const EXPECTED: Expected[] = [
   { ...conflict, code: 'turn_cancelled' },
 ]
 
-/** How often the engine is asked until the client gives up, and with what. */
+/** Makes the engine fail with `error`. @returns the number of attempts, and the client's error */
 async function failing(
   api: SessionsApi,
   client: Client,
@@ -210,7 +210,7 @@ for (const [name, client] of Object.entries({ ...OPENAI_CLIENTS, messages: anthr
     },
   )
 
-  t.test(`${name}: the client tries again what another try may mend, and nothing else`, async (t) => {
+  t.test(`${name}: the client retries what a retry may fix, and nothing else`, async (t) => {
     const api = await startSessionsApi(t)
     for (const { code, options = {}, isFinal = false } of EXPECTED) {
       const retry = isFinal ? {} : { retryAfterS: 0.001 }
@@ -220,7 +220,7 @@ for (const [name, client] of Object.entries({ ...OPENAI_CLIENTS, messages: anthr
     }
   })
 
-  t.test(`${name}: the client waits as long as retry-after says`, async (t) => {
+  t.test(`${name}: the client waits for the time in retry-after`, async (t) => {
     const api = await startSessionsApi(t)
     const begun = performance.now()
     const busy = new ProxyError('engine_rejected', 'slow down', { status: 429, retryAfterS: 0.25 })
@@ -228,7 +228,7 @@ for (const [name, client] of Object.entries({ ...OPENAI_CLIENTS, messages: anthr
     t.ok(performance.now() - begun >= 250)
   })
 
-  t.test(`${name}: a call that becomes no turn has an id, too`, async (t) => {
+  t.test(`${name}: a request without a turn has an id, too`, async (t) => {
     const api = await startSessionsApi(t)
     await api.call('POST', '/sessions/s')
     await api.call('POST', '/sessions/s/complete')
@@ -243,7 +243,7 @@ async function latestTurnId(api: SessionsApi): Promise<string> {
 }
 
 t.test(
-  'a prompt that does not fit has the code by which agents know it, in chat and in token mode',
+  'a prompt that exceeds the context has the code that agents know, in chat and in token mode',
   async (t) => {
     const content = 'word '.repeat(140_000)
     for (const config of [{}, { tokenizer: 'embedded' }]) {
@@ -255,7 +255,7 @@ t.test(
         responses: openai.responses.create({ model, input: content }),
         streamed: openai.responses.stream({ model, input: content }).finalResponse(),
       }
-      // All of them are under way: each rejection needs its owner at once.
+      // All requests are in flight: each rejection needs a handler at once.
       const outcomes = await Promise.allSettled(Object.values(calls))
       for (const [at, name] of Object.keys(calls).entries()) {
         const refused = (outcomes[at] as PromiseRejectedResult).reason
@@ -266,7 +266,7 @@ t.test(
   },
 )
 
-t.test('what is nowhere has an id, in the shape of the API that was asked', async (t) => {
+t.test('a missing object is an error with an id, in the format of the requested API', async (t) => {
   const api = await startSessionsApi(t)
   const ask = async (path: string) => {
     const response = await fetch(`${api.url}${path}`, { method: 'POST' })

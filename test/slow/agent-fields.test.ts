@@ -1,6 +1,6 @@
 /**
- * Every field that the types of the official clients have is served, refused, or listed in docs/dialects.md as ignored. Asked
- * in token mode, where the proxy itself does what an engine's chat route would.
+ * Every field in the types of the official clients is served, rejected, or listed in docs/dialects.md as ignored.
+ * Tested in token mode, where the proxy itself does what an engine's chat route would.
  */
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -23,13 +23,13 @@ const PARTS = { id: 'x', data: 'y' }
 type Body = Record<string, unknown>
 
 interface Dialect {
-  /** Where the SDK declares the body, and under which name. */
+  /** File that declares the SDK's body type, and the type's name. */
   file: string
   type: string
   route: string
-  /** A body with the fields that must be there. */
+  /** A body with the required fields. */
   base: Body
-  /** One value of each other field, as agents send it. */
+  /** One value for each other field, as agents send it. */
   samples: Body
 }
 
@@ -160,10 +160,10 @@ const DIALECTS: Record<string, Dialect> = {
   },
 }
 
-/** Fields that mean something beside another only. */
+/** Fields that have a meaning only beside another one. */
 const WITH: Body = { stream_options: { stream: true }, top_logprobs: { logprobs: true } }
 
-/** The members of a type, as its declaration has them. */
+/** Returns the members of a type, from its declaration. */
 function membersOf({ file, type }: Dialect): string[] {
   const text = readFileSync(join(ROOT, 'node_modules', file), 'utf8')
   const declaration = text.slice(text.indexOf(`export interface ${type} {`))
@@ -171,7 +171,7 @@ function membersOf({ file, type }: Dialect): string[] {
   return [...new Set(Array.from(members, ([, name]) => name!))]
 }
 
-/** The fields in the rows of a dialect under the heading. */
+/** Returns the fields in the rows of a dialect under the heading. */
 function listed(dialect: string, column: 'refused' | 'ignored'): string[] {
   const docs = readFileSync(join(ROOT, 'docs/dialects.md'), 'utf8')
   const row = docs.split('\n').find((line) => line.startsWith(`| ${dialect}, ${column} |`)) ?? ''
@@ -197,14 +197,14 @@ async function setUp(t: Test): Promise<{ proxy: TestProxy; engine: ScriptedServe
   return { engine, proxy: await startProxy(t, { engineUrls, engineKind: 'vllm', tokenizer: QWEN3 }) }
 }
 
-/** What differs from call to call, whatever was asked. */
+/** Matches what differs from request to request in any case. */
 const VOLATILE =
   /"(id|created|created_at|completed_at|call_id|item_id|signature|encrypted_content)":("[^"]*"|[\d.]+)/g
 
-t.test('no field of an official client is dropped without a word', async (t) => {
+t.test('no field of an official client is dropped silently', async (t) => {
   const { proxy, engine } = await setUp(t)
   let session = 0
-  /** What the engine was asked and the agent got: equal for two bodies if what differs in them is ignored. */
+  /** Returns the engine's request and the agent's response: equal for two bodies if their difference is ignored. */
   const outcome = async ({ route }: Dialect, body: Body) => {
     session += 1
     const answer = await fetch(`${proxy.url}/s${session}/v1/${route}`, {
@@ -214,7 +214,7 @@ t.test('no field of an official client is dropped without a word', async (t) => 
     })
     const text = (await answer.text()).replaceAll(VOLATILE, '')
     const sent = engine.requests.findLast(({ method }) => method === 'POST')?.body
-    // Goes with one call of 32, whatever they say.
+    // Every 32nd request has this field, whatever the bodies are.
     return { status: answer.status, seen: JSON.stringify([{ ...sent, return_token_ids: undefined }, text]) }
   }
   for (const [name, dialect] of Object.entries(DIALECTS)) {
@@ -228,12 +228,12 @@ t.test('no field of an official client is dropped without a word', async (t) => 
     for (const [field, value] of Object.entries(samples)) {
       const before = { ...base, ...(WITH[field] as Body) }
       const without = await outcome(dialect, before)
-      t.equal(without.status, 200, `${name}: a call without ${field}`)
+      t.equal(without.status, 200, `${name}: a request without ${field}`)
       const asked = await outcome(dialect, { ...before, [field]: value })
       if (asked.status === 400) found.refused.push(field)
       else if (asked.seen === without.seen) found.ignored.push(field)
     }
     for (const column of ['refused', 'ignored'] as const)
-      t.same(found[column].sort(), listed(name, column), `${name}: ${column} is as the docs have it`)
+      t.same(found[column].sort(), listed(name, column), `${name}: ${column} as documented`)
   }
 })

@@ -1,4 +1,4 @@
-/** Agents that make calls for several purposes, as a trainer sees them. */
+/** Agents that send requests for several purposes, as a trainer sees them. */
 import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
 import t from 'tap'
@@ -7,7 +7,7 @@ import { startProxy } from '../helpers/proxy.ts'
 const HELLO = { model: 'x', max_tokens: 6 }
 const user = (content: string): Anthropic.MessageParam => ({ role: 'user', content })
 
-/** A conversation that keeps its system prompt and tools, and sends a header of its own. */
+/** Creates a conversation with a fixed system prompt, tools and header. */
 function conversation(
   anthropic: Anthropic,
   system: string,
@@ -35,7 +35,7 @@ const ones = (rows: Row[]) =>
 
 for (const tokenizer of [undefined, 'embedded']) {
   t.test(
-    `Claude Code's calls give the rows that a person would draw (${tokenizer ? 'token' : 'chat'} mode)`,
+    `Claude Code's requests become separate rows by purpose (${tokenizer ? 'token' : 'chat'} mode)`,
     async (t) => {
       const proxy = await startProxy(t, tokenizer === undefined ? {} : { tokenizer })
       const defaultHeaders = { 'user-agent': 'claude-cli/2.1.330 (external, cli)' }
@@ -106,7 +106,7 @@ for (const tokenizer of [undefined, 'embedded']) {
   )
 }
 
-t.test("Codex's compaction has no tools and is a row of its own, of the main line's work", async (t) => {
+t.test("Codex's compaction has no tools, and is a separate row of the main line", async (t) => {
   const proxy = await startProxy(t)
   const openai = new OpenAI({ baseURL: proxy.baseUrl('s'), apiKey: 'none', maxRetries: 0 })
   const tools = [{ type: 'function' as const, name: 'exec_command', parameters: {}, strict: null }]
@@ -139,7 +139,7 @@ t.test("Codex's compaction has no tools and is a row of its own, of the main lin
   t.same(await rows('?select=main'), ['main', 'compaction', 'main'])
 })
 
-t.test('an agent may name its line with a header; one that there is not is refused', async (t) => {
+t.test('an agent may declare its line with a header; an unknown line is rejected', async (t) => {
   const proxy = await startProxy(t)
   const openai = new OpenAI({
     baseURL: proxy.baseUrl('s'),

@@ -1,7 +1,7 @@
 /**
- * Agents behind a bad tunnel: of each five tries in a hundred are refused, break before, during or after the answer, or go
- * silent. Every rollout comes to its end, each call is sampled once, and each sampled token trains once.
- * `npm run bad-network` does the same at length, and prints figures.
+ * Agents behind a bad network: of 100 attempts, five each are rejected, break before, during or after the response, or
+ * hang. Every rollout completes, each request is sampled once, and each sampled token is trained once. `npm run
+ * bad-network` does the same at length, and prints figures.
  */
 import t from 'tap'
 import { CLIENTS, onRecord, random, rollOut } from '../helpers/bad-network.ts'
@@ -13,7 +13,7 @@ const CALLS = 10
 
 for (const client of Object.keys(CLIENTS)) {
   t.test(
-    `${ROLLOUTS} rollouts of ${CALLS} calls over a bad network, by the client of ${client}`,
+    `${ROLLOUTS} rollouts of ${CALLS} requests over a bad network, with the client of ${client}`,
     async (t) => {
       const engine = await startEngine(t)
       const proxy = await startProxy(t, { engineUrls: [engine.url], tokenizer: 'embedded' })
@@ -25,16 +25,16 @@ for (const client of Object.keys(CLIENTS)) {
       )
       let answered = 0
       for (const { sessionId, error } of rolledOut) {
-        t.equal(error, undefined, `${sessionId} came to its end`)
+        t.equal(error, undefined, `${sessionId} completed`)
         const { turns, sampledTokens, trainedTokens, answeredRetries } = await onRecord(proxy, sessionId)
-        t.equal(turns, CALLS, `${sessionId}: each call was sampled once`)
+        t.equal(turns, CALLS, `${sessionId}: each request was sampled once`)
         t.ok(sampledTokens > 0)
-        t.equal(trainedTokens, sampledTokens, `${sessionId}: each token trains once`)
+        t.equal(trainedTokens, sampledTokens, `${sessionId}: each token is trained once`)
         answered += answeredRetries
       }
       const lost = rolledOut.reduce((sum, { lostTries }) => sum + lostTries, 0)
       t.comment(
-        `${lost} tries of ${ROLLOUTS * CALLS} calls were lost; ${answered} retries were answered without sampling`,
+        `${lost} attempts of ${ROLLOUTS * CALLS} requests were lost; ${answered} retries got a response without sampling`,
       )
       t.ok(answered > 0)
     },

@@ -1,4 +1,4 @@
-/** Real load balancers with the configurations of deploy/balancers: all calls of a session come to one node. */
+/** Real load balancers with the configurations of deploy/balancers: all requests of a session reach one node. */
 import { once } from 'node:events'
 import { createServer, request } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -7,7 +7,7 @@ import { BALANCERS } from '../../deploy/balancers/make.ts'
 import { createAgentKey } from '../../src/proxy/http/access/agent-key.ts'
 import { type BalancerKind, PACKAGES, programOf, startBalancer } from '../helpers/balancer.ts'
 
-/** A server that says its name and the path that it was asked for. */
+/** Starts a server that responds with its name and the request's path. */
 async function startNamed(t: Test, name: string): Promise<string> {
   const server = createServer((request, response) => {
     request.resume()
@@ -21,7 +21,7 @@ async function startNamed(t: Test, name: string): Promise<string> {
   return `127.0.0.1:${(server.address() as AddressInfo).port}`
 }
 
-/** The path as it is: `fetch` would tidy it. */
+/** Sends the path verbatim; `fetch` would normalize it. */
 async function ask(url: string, path: string, headers: Record<string, string> = {}) {
   const { hostname, port } = new URL(url)
   const asked = request({ hostname, port, path, method: 'POST', headers })
@@ -42,7 +42,7 @@ const IDS = [
 for (const kind of Object.keys(BALANCERS) as BalancerKind[]) {
   const skip = programOf(kind) === undefined && `${kind} is not here (${PACKAGES[kind]})`
   t.test(
-    `${kind} sends the calls of a session to one node, as they came, and others to all`,
+    `${kind} sends the requests of a session unchanged to one node, and others to all`,
     { skip },
     async (t) => {
       const nodes: string[] = []
@@ -63,7 +63,7 @@ for (const kind of Object.keys(BALANCERS) as BalancerKind[]) {
         ])
           t.strictSame(await ask(url, path), { name: own, url: path }, `${id} by ${path}`)
         const key = createAgentKey('secret'.repeat(8), id)
-        // nginx cannot decode what is in a header.
+        // nginx cannot decode a header's value.
         if (kind === 'nginx' && key.includes('%')) continue
         for (const headers of [{ authorization: `Bearer ${key}` }, { 'x-api-key': key }] as Record<
           string,
@@ -79,7 +79,7 @@ for (const kind of Object.keys(BALANCERS) as BalancerKind[]) {
         for (const path of ['/sessions', '/sessions/rollout-1/complete', '/admin/pause', '/groups'])
           others.add((await ask(url, path)).name)
       }
-      t.ok(others.size > 1, 'what names no session goes to several')
+      t.ok(others.size > 1, 'requests without a session go to several nodes')
     },
   )
 }

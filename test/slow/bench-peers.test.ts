@@ -9,13 +9,13 @@ import { measure } from '../bench/peers/loads.ts'
 import { mergedCalls, totalsOf } from '../bench/peers/sequences.ts'
 import { echoed } from '../bench/peers/tidied.ts'
 
-/** Of the bench, the one that needs no installation; it forgets all calls. */
+/** The only peer that needs no installation; it records nothing. */
 const forgetful: Peer = {
   ...PEERS.find(({ name }) => name === 'pipe')!,
   record: { calls: async () => 0, sequences: async () => [] },
 }
 
-t.test('a kill shows who acknowledges what is not on record', async (t) => {
+t.test('a kill reveals a peer that acknowledges requests without recording them', async (t) => {
   await using children = new Children()
   const { url } = await startEngine(children)
   const plan = { stream: true, calls: 12, agents: 3 }
@@ -24,7 +24,7 @@ t.test('a kill shows who acknowledges what is not on record', async (t) => {
 })
 
 t.test(
-  'an agent that tidies its echo splits rows of chat mode, and all of its tokens train once',
+  'an agent that tidies its echo splits rows of chat mode, and all of its tokens are trained once',
   async (t) => {
     const { sampled, trained, again, sequences } = await echoed(CHAT, t.testdir(), true)
     t.ok(sampled > 0)
@@ -50,7 +50,7 @@ t.test('a peer is measured under each load', async (t) => {
 })
 
 t.test(
-  'calls are joined where one goes on from another, and what is in two sequences counts once',
+  'requests are merged where one continues another, and tokens in two sequences count once',
   async (t) => {
     const joined = mergedCalls([
       { prompt: [1, 2], completion: [3] },

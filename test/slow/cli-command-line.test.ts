@@ -7,7 +7,7 @@ import t, { type Test } from 'tap'
 import { freePort } from '../helpers/free-port.ts'
 import { OLD_NODE, runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
 
-/** A wrong command line is answered with this one line, nothing on stdout, and exit code 2. */
+/** Checks that a wrong command line prints only this line, on stderr, and exits with code 2. */
 async function refused(
   t: Test,
   args: string[],
@@ -21,7 +21,7 @@ async function refused(
   )
 }
 
-t.test('help and version are printed on stdout and end well', async (t) => {
+t.test('help and version are printed on stdout, with exit code 0', async (t) => {
   for (const args of [
     ['--help'],
     ['-h'],
@@ -36,7 +36,7 @@ t.test('help and version are printed on stdout and end well', async (t) => {
   t.match(await runLlmProxy(['--version']), { code: 0, stdout: /^\d+\.\d+\.\d+\n$/, stderr: '' })
 })
 
-t.test('an unknown command or flag is refused in one line, with what was probably meant', async (t) => {
+t.test('an unknown command or flag is rejected in one line with a suggestion', async (t) => {
   await refused(t, ['sessons'], "unknown command 'sessons' (Did you mean sessions?)")
   await refused(t, ['sesions', '--help'], "unknown command 'sesions' (Did you mean sessions?)")
   await refused(t, ['sessions', 'front', '--help'], "unknown command 'front'")
@@ -64,7 +64,7 @@ t.test('an unknown command or flag is refused in one line, with what was probabl
   await refused(t, ['--port'], "option '--port <port>' argument missing")
 })
 
-t.test('a wrong value is refused in one line that names its origin', async (t) => {
+t.test('a wrong value is rejected in one line that names its origin', async (t) => {
   const allowed = 'expected an integer from 0 to 65535'
   await refused(t, ['--port', 'x'], `--port: invalid value "x": ${allowed}`)
   await refused(t, [], `PROXY_PORT: invalid value "y": ${allowed}`, { PROXY_PORT: 'y' })
@@ -80,20 +80,20 @@ t.test('a wrong value is refused in one line that names its origin', async (t) =
   )
 })
 
-t.test('sessions without a subcommand shows which ones there are', async (t) => {
+t.test('sessions without a subcommand lists the subcommands', async (t) => {
   const { code, stdout, stderr } = await runLlmProxy(['sessions'])
   t.match({ code, stdout }, { code: 2, stdout: '' })
   t.match(stderr, 'export')
 })
 
-t.test('a reader that has seen enough ends a command quietly', async (t) => {
+t.test('a command ends quietly when the reader closes its output', async (t) => {
   const child = startLlmProxy(['serve', '--help'])
   child.stdout.destroy()
   const [stderr, [code]] = await Promise.all([text(child.stderr), once(child, 'close')])
   t.strictSame({ code, stderr }, { code: 0, stderr: '' })
 })
 
-/** A proxy that answers `/health` with this. */
+/** Starts a server that answers `/health` with this. */
 async function healthServer(t: Test, status: number): Promise<string> {
   const server = createServer((request, response) => {
     response.writeHead(request.url === '/health' ? status : 404).end('{"status":"ok"}')
@@ -103,7 +103,7 @@ async function healthServer(t: Test, status: number): Promise<string> {
   return String((server.address() as AddressInfo).port)
 }
 
-t.test('health prints what the proxy says, and exits with 0 only when it is well', async (t) => {
+t.test("health prints the proxy's report, and exits with 0 only when it is healthy", async (t) => {
   const url = `http://127.0.0.1:${await healthServer(t, 200)}/`
   t.strictSame(await runLlmProxy(['health', '--url', url]), {
     code: 0,
@@ -114,19 +114,19 @@ t.test('health prints what the proxy says, and exits with 0 only when it is well
   t.match(await runLlmProxy(['health', '--url', sick]), { code: 1, stdout: '{"status":"ok"}\n' })
 })
 
-t.test('health without a URL asks where serve listens in the same environment', async (t) => {
+t.test('health without a URL uses the address of serve in the same environment', async (t) => {
   const env = { LLM_PROXY_HOST: '0.0.0.0', LLM_PROXY_PORT: await healthServer(t, 200) }
   t.match(await runLlmProxy(['health'], { env }), { code: 0 })
 })
 
-t.test('health of a proxy that is not there is one line and exit code 1', async (t) => {
+t.test('health of an unreachable proxy is one line and exit code 1', async (t) => {
   const url = `http://127.0.0.1:${await freePort()}`
   const { code, stdout, stderr } = await runLlmProxy(['health', '--url', url])
   t.match({ code, stdout }, { code: 1, stdout: '' })
   t.match(stderr, new RegExp(`^llm-proxy: no proxy answers at ${url}: .*ECONNREFUSED.*\n$`))
 })
 
-t.test('health does not wait for ever', async (t) => {
+t.test('health times out', async (t) => {
   const server = createServer(() => {}).listen(0, '127.0.0.1')
   await once(server, 'listening')
   t.teardown(() => {
@@ -136,7 +136,7 @@ t.test('health does not wait for ever', async (t) => {
   const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
   const { code, stderr } = await runLlmProxy(['health', '--url', url, '--timeout', '50ms'])
   t.equal(code, 1)
-  t.match(stderr, 'nothing came within 50 ms')
+  t.match(stderr, 'nothing arrived within 50 ms')
 })
 
 t.test('under an older Node the launcher uses the one that npm installed', { skip: !OLD_NODE }, async (t) => {

@@ -1,4 +1,4 @@
-/** `llm-proxy doctor`: what it says of set-ups that work, and of those that do not. */
+/** `llm-proxy doctor`: its findings for working and broken setups. */
 import { cpSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -27,7 +27,7 @@ async function doctor(t: Test, ...words: string[]) {
   }
 }
 
-t.test('a set-up that works is all ok, token mode included', async (t) => {
+t.test('a working setup is all ok, token mode included', async (t) => {
   const engine = await startEngine(t)
   const { code, findings, of } = await doctor(t, '--engine-url', engine.url, '--tokenizer', 'embedded')
   t.same(
@@ -41,7 +41,7 @@ t.test('a set-up that works is all ok, token mode included', async (t) => {
   t.match(of('disk'), { seen: /syncs a write in/ })
 })
 
-t.test('logprobs of another distribution than the option says are a failure', async (t) => {
+t.test('logprobs of another distribution than the declared one are a failure', async (t) => {
   const engine = await startEngine(t)
   const option = ['--logprobs-mode', 'processed_logprobs']
   const { code, of } = await doctor(t, '--engine-url', engine.url, ...option)
@@ -49,9 +49,9 @@ t.test('logprobs of another distribution than the option says are a failure', as
   t.equal(code, 1)
 })
 
-t.test('a model whose calls nobody can read is a warning', async (t) => {
+t.test('a model whose tool calls no parser reads is a warning', async (t) => {
   const engine = await startEngine(t)
-  // Beside the test's own folder, which is made anew for the database.
+  // Beside the test's own folder, which is recreated for the database.
   const model = join(t.testdir({}), '..', 'cli-doctor-model')
   t.teardown(() => rmSync(model, { recursive: true }))
   cpSync(join(import.meta.dirname, '../../src/embedded/model'), model, { recursive: true })
@@ -64,44 +64,41 @@ t.test('a model whose calls nobody can read is a warning', async (t) => {
   t.equal(code, 0)
 })
 
-t.test(
-  'an engine that writes tools in another way is a warning, with the first place that differs',
-  async (t) => {
-    const engine = await startEngine(t)
-    const server = createServer(async (request, response) => {
-      const text = (await Array.fromAsync(request)).join('')
-      const body = text === '' ? undefined : JSON.parse(text)
-      // As SGLang 0.5.23 does: its `Tool` has the field, and its chat route shows all fields to the template.
-      const isShown = request.url === '/tokenize' && body.tools
-      if (isShown) body.tools = body.tools.map((tool: object) => ({ ...tool, defer_loading: null }))
-      const answer = await fetch(engine.url + request.url, {
-        method: request.method!,
-        headers: { 'content-type': 'application/json' },
-        ...(body && { body: JSON.stringify(body) }),
-      })
-      response.writeHead(answer.status, {
-        'content-type': answer.headers.get('content-type') ?? 'text/plain',
-      })
-      response.end(await answer.text())
+t.test('an engine that renders tools differently is a warning with the first difference', async (t) => {
+  const engine = await startEngine(t)
+  const server = createServer(async (request, response) => {
+    const text = (await Array.fromAsync(request)).join('')
+    const body = text === '' ? undefined : JSON.parse(text)
+    // As SGLang 0.5.23 does: its `Tool` has the field, and its chat route passes all fields to the template.
+    const isShown = request.url === '/tokenize' && body.tools
+    if (isShown) body.tools = body.tools.map((tool: object) => ({ ...tool, defer_loading: null }))
+    const answer = await fetch(engine.url + request.url, {
+      method: request.method!,
+      headers: { 'content-type': 'application/json' },
+      ...(body && { body: JSON.stringify(body) }),
     })
-    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-    t.teardown(() => server.close())
-    const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
-    const { code, findings, of } = await doctor(t, '--engine-url', url, '--tokenizer', 'embedded')
-    t.equal(code, 0)
-    t.match(of('token mode'), { state: 'ok' })
-    t.match(
-      findings.find(({ about }) => about === 'engine'),
-      {
-        state: 'warning',
-        seen: /^prompt mismatch for a chat with a tool: the engine's chat endpoint renders \d+ tokens/,
-        remedy: /docs\/engines.md/,
-      },
-    )
-  },
-)
+    response.writeHead(answer.status, {
+      'content-type': answer.headers.get('content-type') ?? 'text/plain',
+    })
+    response.end(await answer.text())
+  })
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  t.teardown(() => server.close())
+  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+  const { code, findings, of } = await doctor(t, '--engine-url', url, '--tokenizer', 'embedded')
+  t.equal(code, 0)
+  t.match(of('token mode'), { state: 'ok' })
+  t.match(
+    findings.find(({ about }) => about === 'engine'),
+    {
+      state: 'warning',
+      seen: /^prompt mismatch for a chat with a tool: the engine's chat endpoint renders \d+ tokens/,
+      remedy: /docs\/engines.md/,
+    },
+  )
+})
 
-t.test('an engine that is out of reach or tells no ids is a failure, with what to do', async (t) => {
+t.test('an unreachable engine, or one that reports no ids, is a failure with a remedy', async (t) => {
   const away = await doctor(t, '--engine-url', 'http://127.0.0.1:1')
   t.equal(away.code, 1)
   t.match(away.of('engine 127.0.0.1:1'), { state: 'failure', remedy: /--engine-url/ })
@@ -113,50 +110,37 @@ t.test('an engine that is out of reach or tells no ids is a failure, with what t
   t.match(silent.of('engine '), { state: 'failure' })
 })
 
-t.test(
-  'doors that are open to strangers are a warning, options that contradict each other failures',
-  async (t) => {
-    const shut = await doctor(t, '--mode', 'relay', '--host', '0.0.0.0')
-    t.match(shut.findings, [{ about: 'options', state: 'failure', seen: /--open/ }])
-    t.equal(shut.code, 1)
-    const open = await doctor(t, '--mode', 'relay', '--host', '0.0.0.0', '--open')
-    t.match(open.of('keys'), { state: 'warning', remedy: /--admin-key/ })
-    t.match(open.of('tls'), { state: 'warning' })
-    const wrong = await doctor(t, '--mode', 'relay', '--engine-url', 'http://127.0.0.1:1')
-    t.match(wrong.findings, [{ about: 'options', state: 'failure' }])
-    const detail = await doctor(t, '--record', 'masks')
-    const seen = /^--record: 'masks' cannot be recorded: (?!.*'masks')/
-    t.match(detail.findings.at(-1), { about: 'options', state: 'failure', seen })
-  },
-)
+t.test('unauthenticated access is a warning, contradictory options are failures', async (t) => {
+  const shut = await doctor(t, '--mode', 'relay', '--host', '0.0.0.0')
+  t.match(shut.findings, [{ about: 'options', state: 'failure', seen: /--open/ }])
+  t.equal(shut.code, 1)
+  const open = await doctor(t, '--mode', 'relay', '--host', '0.0.0.0', '--open')
+  t.match(open.of('keys'), { state: 'warning', remedy: /--admin-key/ })
+  t.match(open.of('tls'), { state: 'warning' })
+  const wrong = await doctor(t, '--mode', 'relay', '--engine-url', 'http://127.0.0.1:1')
+  t.match(wrong.findings, [{ about: 'options', state: 'failure' }])
+  const detail = await doctor(t, '--record', 'masks')
+  const seen = /^--record: 'masks' cannot be recorded: (?!.*'masks')/
+  t.match(detail.findings.at(-1), { about: 'options', state: 'failure', seen })
+})
 
-t.test('people get a line for each thing', async (t) => {
+t.test('the text output has a line for each finding', async (t) => {
   const { stdout } = await runLlmProxy(['doctor', '--port', '0', '--db', 'memory', '--mode', 'relay'])
   t.match(stdout, /^ok {7}options: relay mode\nok {7}keys: /)
   t.match(stdout, /^warning {2}disk: sessions end with the process: give --db a file/m)
 })
 
-t.test(
-  'what an engine serves less of than the model has, or is not switched on at it, is a warning',
-  async (t) => {
-    const engine = await startEngine(t)
-    const words = ['--engine-kind', 'vllm', '--context-length', '1000000', '--record', 'sampling_mask']
-    const { code, findings } = await doctor(
-      t,
-      '--engine-url',
-      engine.url,
-      '--tokenizer',
-      'embedded',
-      ...words,
-    )
-    t.equal(code, 0)
-    t.match(
-      findings.find(({ about }) => about === 'context'),
-      { state: 'warning', seen: /^the engine serves \d+ tokens, and the model has 1000000$/ },
-    )
-    t.match(
-      findings.find(({ about }) => about === 'engine'),
-      { state: 'warning', seen: /--enable-scale-out/ },
-    )
-  },
-)
+t.test('features of the model that the engine lacks or has not enabled are a warning', async (t) => {
+  const engine = await startEngine(t)
+  const words = ['--engine-kind', 'vllm', '--context-length', '1000000', '--record', 'sampling_mask']
+  const { code, findings } = await doctor(t, '--engine-url', engine.url, '--tokenizer', 'embedded', ...words)
+  t.equal(code, 0)
+  t.match(
+    findings.find(({ about }) => about === 'context'),
+    { state: 'warning', seen: /^the engine serves \d+ tokens, and the model has 1000000$/ },
+  )
+  t.match(
+    findings.find(({ about }) => about === 'engine'),
+    { state: 'warning', seen: /--enable-scale-out/ },
+  )
+})

@@ -1,4 +1,4 @@
-/** The commands that steer and watch a running proxy, as a user types them. */
+/** The commands that control and watch a running proxy, as a user runs them. */
 import { createInterface } from 'node:readline'
 import t, { type Test } from 'tap'
 import { runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
@@ -15,7 +15,7 @@ async function rig(t: Test) {
 const sessionsOf = async (proxy: TestProxy) =>
   (await proxy.get('/sessions')).sessions.map(({ session_id }: { session_id: string }) => session_id)
 
-t.test('chat makes one call, says how it was recorded, and leaves nothing behind', async (t) => {
+t.test('chat sends one request, prints how it was recorded, and leaves nothing behind', async (t) => {
   const { proxy, run } = await rig(t)
   const spoken = await run('chat', 'What is 2 + 2?', '--max-tokens', '8')
   t.match(spoken, { code: 0, stderr: '' })
@@ -27,7 +27,7 @@ t.test('chat makes one call, says how it was recorded, and leaves nothing behind
   t.same(await sessionsOf(proxy), ['mine'])
 })
 
-t.test('sessions are aborted and deleted by their ids; one that is not there is told', async (t) => {
+t.test('sessions are aborted and deleted by their ids; an unknown one is reported', async (t) => {
   const { proxy, run } = await rig(t)
   for (const id of ['a', 'b/c:0']) await proxy.post('/sessions', { session_id: id })
   t.match(await run('sessions', 'abort', 'a', 'b/c:0'), { code: 0, stdout: 'a: aborted\nb/c:0: aborted\n' })
@@ -58,7 +58,7 @@ t.test('sessions are rewarded and completed from the command line', async (t) =>
   t.match(await run('sessions', 'reward', 'b/c:0', 'high'), { code: 2, stderr: /invalid reward "high"/ })
 })
 
-t.test('calls are paused and resumed, weights are told, workers listed', async (t) => {
+t.test('requests are paused and resumed, weights declared, workers listed', async (t) => {
   const { proxy, run } = await rig(t)
   t.match(await run('pause'), { code: 0, stdout: /^paused: no call runs/ })
   t.equal((await proxy.get('/health')).paused, true)
@@ -73,7 +73,7 @@ t.test('calls are paused and resumed, weights are told, workers listed', async (
   ])
 })
 
-t.test('tail shows the sessions that changed last, and goes on with what happens', async (t) => {
+t.test('tail shows the sessions that changed last, and follows further events', async (t) => {
   const { proxy, address, run } = await rig(t)
   for (const id of ['first', 'second', 'third']) await proxy.post('/sessions', { session_id: id })
   const tail = await run('sessions', 'tail', '--limit', '2')
@@ -85,7 +85,7 @@ t.test('tail shows the sessions that changed last, and goes on with what happens
   t.teardown(() => child.kill())
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]()
   t.match((await lines.next()).value, / third /)
-  // Each of its own kind: some may come before the stream of events is open.
+  // One event of each kind, because some may arrive before the stream of events is open.
   const next = lines.next()
   let isTold = false
   void next.then(() => {
@@ -95,7 +95,7 @@ t.test('tail shows the sessions that changed last, and goes on with what happens
   t.match((await next).value, /Z {2}third {2}reward 0\.5$/)
 })
 
-t.test('a proxy that does not answer, or asks for a key, is told in one line', async (t) => {
+t.test('a proxy that does not respond, or requires a key, is reported in one line', async (t) => {
   const { proxy } = await rig(t)
   const refused = await runLlmProxy(['pause', '--url', proxy.url])
   t.match(refused, { code: 1, stdout: '', stderr: /^llm-proxy: No key: .*: give --admin-key\n$/ })

@@ -7,7 +7,7 @@ import { type Launch, runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { until } from '../helpers/until.ts'
 
-/** An agent in JavaScript that makes one call and prints the number of its task. */
+/** A JavaScript agent that sends one request and prints the number of its task. */
 const AGENT = `
   const { OPENAI_BASE_URL: base, OPENAI_API_KEY: key, TASK_FILE } = process.env
   const { number } = JSON.parse(require('node:fs').readFileSync(TASK_FILE, 'utf8'))
@@ -21,7 +21,7 @@ interface Rig {
   proxy: TestProxy
   folder: string
   output: string
-  /** The command line but for the agent. */
+  /** The command line without the agent. */
   args: string[]
 }
 
@@ -42,7 +42,7 @@ async function rig(t: Test, tasks: number, more: string[] = []): Promise<Rig> {
     join(folder, 'tasks.jsonl'),
     '--output',
     output,
-    // Its agents leave notes for the test beside the directories that they have.
+    // Its agents write files for the test outside of their directories.
     ...['--sandbox', 'none', '--verifier-env', 'FOLDER', '--verifier-env', 'NODE'],
     ...['--environment-overrides', JSON.stringify({ FOLDER: folder, NODE: process.execPath })],
   ]
@@ -51,7 +51,7 @@ async function rig(t: Test, tasks: number, more: string[] = []): Promise<Rig> {
 
 const inFolder = ({ folder }: Rig): Launch => ({
   cwd: folder,
-  // What a run leaves behind that was killed is the test's to remove.
+  // The test removes the remains of a killed run.
   env: { FOLDER: folder, NODE: process.execPath, TMPDIR: folder },
 })
 
@@ -64,7 +64,7 @@ const rowsIn = (path: string) =>
 const keysIn = (path: string) =>
   rowsIn(path).map(({ task_index, sample_index }) => `${task_index}.${sample_index}`)
 
-t.test('tasks become rows, judged, with a summary at the end', async (t) => {
+t.test('tasks become rows with rewards, and a summary is printed at the end', async (t) => {
   const it = await rig(t, 3, ['--n', '2', '--concurrency', '2', '--sampling-params', '{"max_tokens": 4}'])
   const command = '"$NODE" "$FOLDER/agent.cjs"'
   const verifier = 'grep -q 1 "$AGENT_OUTPUT_FILE"'
@@ -80,7 +80,7 @@ t.test('tasks become rows, judged, with a summary at the end', async (t) => {
       reward_score: row.task_index === 1 ? 1 : 0,
       num_turns: 1,
     })
-    // Fewer where the model ended its turn.
+    // Fewer tokens where the model ended its turn.
     t.match(row.response_mask.join(''), /^1{1,4}$/)
     t.match(await it.proxy.get(`/sessions/${row.extra_fields.session_id}`), {
       status: 'completed',
@@ -92,14 +92,14 @@ t.test('tasks become rows, judged, with a summary at the end', async (t) => {
   t.strictSame(again.stdout.split('\n').slice(1), [`${it.output} has 6 of 6 samples already`, ''])
 })
 
-t.test('agents that fail are shown with why, and have inert rows', async (t) => {
+t.test('failed agents are reported with the reason, and have masked rows', async (t) => {
   const it = await rig(t, 2, ['--max-retries', '1'])
   const command = 'echo "no model" >&2; exit 3'
   const result = await runLlmProxy([...it.args, '--command', command], inFolder(it))
   t.match(result, { code: 1, stderr: '' })
   t.match(result.stdout, /^task-0-\S+: agent failed \(failed\): exit code 3: no model$/m)
   const again = await runLlmProxy([...it.args, '--command', 'true'], inFolder(it))
-  t.match(again, { code: 1, stderr: '' }, 'that it is run again makes it no success')
+  t.match(again, { code: 1, stderr: '' }, 'running it again does not make it a success')
   t.match(again.stdout, '2 of them failed and are not run again without --retry-failed: task-0 #0, task-1 #0')
   t.match(result.stdout, /^failed +2$/m)
   t.match(rowsIn(it.output), [
@@ -108,7 +108,7 @@ t.test('agents that fail are shown with why, and have inert rows', async (t) => 
   ])
 })
 
-t.test('samples that failed are run again on demand, and no others', async (t) => {
+t.test('only failed samples are run again on demand', async (t) => {
   const it = await rig(t, 3, ['--max-retries', '0'])
   const onlyFirst =
     'case "$(cat "$TASK_FILE")" in *\'"number":0}\') exec "$NODE" "$FOLDER/agent.cjs";; *) exit 3;; esac'
@@ -124,12 +124,12 @@ t.test('samples that failed are run again on demand, and no others', async (t) =
     rows.map(({ task_index, metrics }) => [task_index, metrics.failed]).sort(),
     [0, 1, 2].map((task) => [task, 0]),
   )
-  t.strictSame(rows[0], kept, 'what had its result is as it was')
+  t.strictSame(rows[0], kept, 'completed samples are unchanged')
   t.match(await runLlmProxy([...again, 'false'], inFolder(it)), { code: 0 }, 'nothing is left to run')
   t.same(rowsIn(it.output), rows)
 })
 
-/** Agents of the tasks 0 and 1 are done at once; each of the others says that it is there, and stays. */
+/** The agents of tasks 0 and 1 end at once; each of the others reports its start, and stays. */
 const STAYING =
   'case "$TASK_PROMPT$(cat "$TASK_FILE")" in *\'"number":\'[01]}) ;; *) echo $$ > "$FOLDER/$TRIAL_ID.pid"; sleep 100;; esac'
 
@@ -142,7 +142,7 @@ function isAlive(pid: number): boolean {
   return existsSync(`/proc/${pid}`) && !/^State:\s+[ZX]/m.test(readFileSync(`/proc/${pid}/status`, 'utf8'))
 }
 
-t.test('Ctrl-C ends the agents and their sessions; the same command goes on from there', async (t) => {
+t.test('Ctrl-C ends the agents and their sessions; the same command resumes', async (t) => {
   const it = await rig(t, 6, ['--concurrency', '4'])
   const child = startLlmProxy([...it.args, '--command', STAYING], inFolder(it))
   const summary = said(child.stdout, /^interrupted; run the same command to resume$/m)
@@ -153,7 +153,7 @@ t.test('Ctrl-C ends the agents and their sessions; the same command goes on from
   child.kill('SIGINT')
   t.strictSame(await ended(child), [130, null])
   await summary
-  t.strictSame(pids(it).filter(isAlive), [], 'no agent is left')
+  t.strictSame(pids(it).filter(isAlive), [], 'no agent remains')
   const { sessions } = await it.proxy.get('/sessions')
   t.strictSame(sessions.map(({ status }: { status: string }) => status).sort(), [
     ...Array(4).fill('aborted'),
@@ -164,7 +164,7 @@ t.test('Ctrl-C ends the agents and their sessions; the same command goes on from
   t.strictSame(keysIn(it.output).sort(), ['0.0', '1.0', '2.0', '3.0', '4.0', '5.0'])
 })
 
-t.test('a run that was killed outright goes on from what it had written', async (t) => {
+t.test('a killed run resumes from its output', async (t) => {
   const it = await rig(t, 6, ['--concurrency', '4'])
   const child = startLlmProxy([...it.args, '--command', STAYING], inFolder(it))
   await until(() => pids(it).length === 4 && existsSync(it.output) && rowsIn(it.output).length === 2)
@@ -175,7 +175,7 @@ t.test('a run that was killed outright goes on from what it had written', async 
   t.strictSame(keysIn(it.output).sort(), ['0.0', '1.0', '2.0', '3.0', '4.0', '5.0'])
 })
 
-t.test('without a reader of its output the run ends, and its agents with it', async (t) => {
+t.test('a run without a reader of its output ends with its agents', async (t) => {
   const it = await rig(t, 6, ['--concurrency', '4'])
   const child = startLlmProxy([...it.args, '--command', STAYING], inFolder(it))
   child.stdout.destroy()
@@ -183,14 +183,14 @@ t.test('without a reader of its output the run ends, and its agents with it', as
   await until(() => pids(it).every((pid) => !isAlive(pid)))
 })
 
-t.test('a proxy that refuses ends the run with what it said', async (t) => {
+t.test("a rejection by the proxy ends the run with the proxy's message", async (t) => {
   const it = await rig(t, 3, ['--sampling-params', '{"n": 2}'])
   const result = await runLlmProxy([...it.args, '--command', 'true'], inFolder(it))
   t.match(result, { code: 1, stderr: /^llm-proxy: 'sampling_params\.n' must be 1/ })
   t.match(result.stdout, /^samples +0 of 3$/m)
 })
 
-t.test('without a proxy at its URL a run ends at once, and says in one line where it looked', async (t) => {
+t.test('an unreachable proxy ends a run at once, with its URL in one line', async (t) => {
   const it = await rig(t, 3)
   await it.proxy.server.stop(1_000)
   const command = 'touch "$FOLDER/agent-ran"'
@@ -204,7 +204,7 @@ t.test('without a proxy at its URL a run ends at once, and says in one line wher
   t.notOk(existsSync(join(it.folder, 'agent-ran')))
 })
 
-t.test('a rollout server runs the tasks that it is asked for, and ends with its agents', async (t) => {
+t.test('a rollout server runs the requested tasks, and ends with its agents', async (t) => {
   const it = await rig(t, 1)
   const command = '"$NODE" "$FOLDER/agent.cjs"; while [ -e "$FOLDER/hold" ]; do sleep 0.05; done'
   const verifier = 'grep -q 7 "$AGENT_OUTPUT_FILE"'
@@ -222,12 +222,12 @@ t.test('a rollout server runs the tasks that it is asked for, and ends with its 
   await until(async () => (await it.proxy.get('/sessions')).sessions.length === 2)
   child.kill('SIGTERM')
   t.match(await held, { status: 'cancelled', error: { code: 'shutting_down' } })
-  t.strictSame(await ended(child), [1, null], 'an agent was cut off')
+  t.strictSame(await ended(child), [1, null], 'an agent was aborted')
   const { sessions } = await it.proxy.get('/sessions')
   t.match(sessions, [{ status: 'aborted' }, { status: 'completed' }])
 })
 
-/** Whether a process of the machine has this in its command line. Linux only. */
+/** Returns whether a process of the machine has this text in its command line. Linux only. */
 function runs(text: string): boolean {
   const ids = readdirSync('/proc').filter((name) => /^\d+$/.test(name))
   return ids.some((id) => {
@@ -242,7 +242,7 @@ function runs(text: string): boolean {
 const hasSandbox = process.platform === 'linux' && spawnSync('bwrap', ['--version']).status === 0
 
 t.test(
-  'a rollout server that is killed takes its sandboxed agents with it, and runs anew what it is asked for again',
+  'a killed rollout server takes its sandboxed agents with it, and runs requested tasks again',
   { skip: hasSandbox ? false : 'there is no bubblewrap' },
   async (t) => {
     const it = await rig(t, 1)
@@ -264,7 +264,7 @@ t.test(
     await until(() => runs(nap))
     first.child.kill('SIGKILL')
     await ended(first.child)
-    t.type(await lost, Error, 'the trainer learns that its answer will not come')
+    t.type(await lost, Error, 'the trainer learns that no result will come')
     await until(() => !runs(nap))
 
     const second = await start()
@@ -274,7 +274,7 @@ t.test(
   },
 )
 
-t.test('a command line that lacks something is refused before anything runs', async (t) => {
+t.test('an incomplete command line is rejected before anything runs', async (t) => {
   const folder = t.testdir({ 'tasks.jsonl': '{}' })
   const tasks = ['--tasks', join(folder, 'tasks.jsonl')]
   const proxy = ['--proxy-url', 'http://127.0.0.1:1']

@@ -39,7 +39,7 @@ function call(url: string, sessionId: string, body: object = {}, headers: object
   })
 }
 
-t.test('serve says on its first line where it listens and with what, and answers there', async (t) => {
+t.test('serve prints its address and settings on its first line, and responds there', async (t) => {
   const { url, readyLine } = await serve(t, [])
   t.match(
     readyLine,
@@ -49,7 +49,7 @@ t.test('serve says on its first line where it listens and with what, and answers
   t.match(await runLlmProxy(['health', '--url', url]), { code: 0 })
 })
 
-/** The line of each row. */
+/** Returns the line of each row. */
 async function exportedLines(cwd: string, options: string[]): Promise<string[]> {
   const { stdout } = await runLlmProxy(['sessions', 'export', ...options], { cwd })
   return stdout.split('\n').flatMap((row) => (row === '' ? [] : [JSON.parse(row).line]))
@@ -65,7 +65,7 @@ t.test('sessions are exported by line, from a running proxy and from its databas
     const linesOf = (...options: string[]) => exportedLines(cwd, [...source, ...options])
     t.same(await linesOf(), ['main', 'subagent:a'])
     t.same(await linesOf('--side-calls', '--format', 'trajectories'), ['main', 'subagent:a', 'side'])
-    // What the source does not decide is read from one.
+    // Options that the source does not determine are tested with one source.
     if (source.length > 0) {
       t.same(await linesOf('--select', 'main'), ['main'])
       t.same(await linesOf('--format', 'sft', '--side-calls'), ['main', 'subagent:a', 'side'])
@@ -85,7 +85,7 @@ t.test('sessions are exported by line, from a running proxy and from its databas
   }
 })
 
-t.test('a compaction that the agent rejected is exported when it is asked for', async (t) => {
+t.test('a compaction that the agent rejected is exported on request', async (t) => {
   const cwd = t.testdir()
   const taken = 'Ships sail to the north, and one of them has come back.'
   const rules = [
@@ -114,49 +114,49 @@ t.test('a compaction that the agent rejected is exported when it is asked for', 
   }
 })
 
-/** Of servers with `--db memory`; the executable keeps its compiled code there too. */
+/** Lists the databases of servers with `--db memory`; the executable keeps its compiled code there too. */
 function databasesIn(folder: string): string[] {
   return readdirSync(folder).filter((name) => name.startsWith('llm-proxy.'))
 }
 
-t.test('a signal ends an idle server well, and the log has its life in the format asked for', async (t) => {
-  const logs: string[] = []
-  for (const [signal, format] of [
-    ['SIGTERM', []],
-    ['SIGINT', ['--log-format', 'text']],
-  ] as const) {
-    const TMPDIR = t.testdir()
-    const env = { TMPDIR, LOG_LEVEL: 'info' }
-    const { child, readyLine } = await serve(t, ['--db', 'memory', ...format], { cwd: TMPDIR, env })
-    t.match(databasesIn(TMPDIR), [`llm-proxy.${child.pid}.`])
-    const log = text(child.stderr)
-    child.kill(signal)
-    t.strictSame(await end(child), { code: 0, signal: null }, signal)
-    t.strictSame(databasesIn(TMPDIR), [], 'its sessions end with it')
-    logs.push(await log)
-    t.equal((readyLine + logs.at(-1)).match(/listening/gi)?.length, 1, 'listening is announced once')
-  }
-  const events = logs[0]!.match(/.+/g)!.map((line) => JSON.parse(line).event)
-  t.strictSame(events, ['configuration_note', 'server_started', 'drain_started', 'server_stopped'])
-  const lines = logs[1]!.match(/.+/g)!.map((line) => /^\d\d:\d\d:\d\d (\w+ +\w+)/.exec(line)?.[1])
-  t.strictSame(lines, ['WARN  Note', 'INFO  Server', 'INFO  Draining', 'INFO  Server'])
-})
-
 t.test(
-  'the database of a server with --db memory that was killed goes when the next one starts',
+  'a signal ends an idle server cleanly, and the log has its life cycle in the requested format',
   async (t) => {
-    const TMPDIR = t.testdir()
-    const launch = { cwd: TMPDIR, env: { TMPDIR } }
-    const { child: killed } = await serve(t, ['--db', 'memory'], launch)
-    killed.kill('SIGKILL')
-    await end(killed)
-    t.equal(databasesIn(TMPDIR).length, 1)
-    const { child } = await serve(t, ['--db', 'memory'], launch)
-    t.match(databasesIn(TMPDIR), [`llm-proxy.${child.pid}.`])
+    const logs: string[] = []
+    for (const [signal, format] of [
+      ['SIGTERM', []],
+      ['SIGINT', ['--log-format', 'text']],
+    ] as const) {
+      const TMPDIR = t.testdir()
+      const env = { TMPDIR, LOG_LEVEL: 'info' }
+      const { child, readyLine } = await serve(t, ['--db', 'memory', ...format], { cwd: TMPDIR, env })
+      t.match(databasesIn(TMPDIR), [`llm-proxy.${child.pid}.`])
+      const log = text(child.stderr)
+      child.kill(signal)
+      t.strictSame(await end(child), { code: 0, signal: null }, signal)
+      t.strictSame(databasesIn(TMPDIR), [], 'its sessions end with it')
+      logs.push(await log)
+      t.equal((readyLine + logs.at(-1)).match(/listening/gi)?.length, 1, 'listening is announced once')
+    }
+    const events = logs[0]!.match(/.+/g)!.map((line) => JSON.parse(line).event)
+    t.strictSame(events, ['configuration_note', 'server_started', 'drain_started', 'server_stopped'])
+    const lines = logs[1]!.match(/.+/g)!.map((line) => /^\d\d:\d\d:\d\d (\w+ +\w+)/.exec(line)?.[1])
+    t.strictSame(lines, ['WARN  Note', 'INFO  Server', 'INFO  Draining', 'INFO  Server'])
   },
 )
 
-t.test('a call that runs when the signal comes is finished, and is on record', async (t) => {
+t.test('the database of a killed server with --db memory is removed when the next one starts', async (t) => {
+  const TMPDIR = t.testdir()
+  const launch = { cwd: TMPDIR, env: { TMPDIR } }
+  const { child: killed } = await serve(t, ['--db', 'memory'], launch)
+  killed.kill('SIGKILL')
+  await end(killed)
+  t.equal(databasesIn(TMPDIR).length, 1)
+  const { child } = await serve(t, ['--db', 'memory'], launch)
+  t.match(databasesIn(TMPDIR), [`llm-proxy.${child.pid}.`])
+})
+
+t.test('a request that runs when the signal arrives is completed and recorded', async (t) => {
   const cwd = t.testdir()
   const engine = await serve(t, ['engine', '--latency', '300ms'], { cwd })
   const proxy = await serve(t, ['--engine-url', engine.url], { cwd })
@@ -169,7 +169,7 @@ t.test('a call that runs when the signal comes is finished, and is on record', a
   t.match(stdout, /0 +main +completed/)
 })
 
-t.test('a second signal does not wait for calls that run', async (t) => {
+t.test('a second signal does not wait for running requests', async (t) => {
   const engine = await serve(t, ['engine', '--latency', '60s'])
   const proxy = await serve(t, ['--engine-url', engine.url, '--db', 'memory'], { env: { LOG_LEVEL: 'info' } })
   const cutOff = t.rejects(call(proxy.url, 'slow'), 'the call is cut off')
@@ -182,9 +182,9 @@ t.test('a second signal does not wait for calls that run', async (t) => {
   await cutOff
 })
 
-t.test('what a library still waits for does not keep a proxy that has stopped', async (t) => {
+t.test('pending work of a library does not keep a stopped proxy alive', async (t) => {
   const { promise: asked, resolve: tellAsked } = Promise.withResolvers<void>()
-  // Each export is refused for now, and may be tried again for ten minutes.
+  // Each export is rejected for now, and may be retried for ten minutes.
   const receiver = createServer((request, response) => {
     request.resume()
     response.writeHead(503, { 'retry-after': '500' }).end()
@@ -201,12 +201,12 @@ t.test('what a library still waits for does not keep a proxy that has stopped', 
   t.strictSame(await end(child), { code: 0, signal: null })
 })
 
-/** Resolves when the engine has got a call. */
+/** Resolves when the engine has received a request. */
 async function callInFlight(url: string): Promise<void> {
   await until(async () => /"in_flight":[1-9]/.test(await (await fetch(`${url}/health`)).text()))
 }
 
-t.test('a port that is taken is one line and exit code 1, with nothing else before it', async (t) => {
+t.test('a port in use is one line and exit code 1, with no other output before it', async (t) => {
   const server = createServer().listen(0, '127.0.0.1')
   await once(server, 'listening')
   t.teardown(() => server.close())
@@ -221,26 +221,23 @@ t.test('a port that is taken is one line and exit code 1, with nothing else befo
   }
 })
 
-t.test(
-  'a database that cannot be opened and an engine that is not there are one line and exit code 1',
-  async (t) => {
-    const notADatabase = join(
-      t.testdir({ file: 'this is not a database, but long enough to be one'.repeat(20) }),
-      'file',
-    )
-    for (const args of [
-      ['--db', notADatabase],
-      ['--db', join(notADatabase, 'inside-of-a-file.db')],
-      ['--db', 'memory', '--engine-url', 'http://127.0.0.1:1'],
-    ]) {
-      const { code, stdout, stderr } = await runLlmProxy([...args, '--port', '0', '--log-level', 'silent'])
-      t.match({ code, stdout }, { code: 1, stdout: '' }, args.join(' '))
-      t.match(stderr, /^llm-proxy: .+\n$/, 'one line')
-    }
-  },
-)
+t.test('an unusable database and an unreachable engine are one line and exit code 1', async (t) => {
+  const notADatabase = join(
+    t.testdir({ file: 'this is not a database, but long enough to be one'.repeat(20) }),
+    'file',
+  )
+  for (const args of [
+    ['--db', notADatabase],
+    ['--db', join(notADatabase, 'inside-of-a-file.db')],
+    ['--db', 'memory', '--engine-url', 'http://127.0.0.1:1'],
+  ]) {
+    const { code, stdout, stderr } = await runLlmProxy([...args, '--port', '0', '--log-level', 'silent'])
+    t.match({ code, stdout }, { code: 1, stdout: '' }, args.join(' '))
+    t.match(stderr, /^llm-proxy: .+\n$/, 'one line')
+  }
+})
 
-t.test('a reader that leaves after the first line does not end the server', async (t) => {
+t.test('a reader that closes the output after the first line does not end the server', async (t) => {
   const { child, url } = await serve(t, ['--db', 'memory'])
   child.stdout.destroy()
   t.equal((await call(url, 'unwatched')).status, 200)
@@ -257,7 +254,7 @@ t.test(
   },
 )
 
-t.test('a launcher that is killed takes its server along', { skip: !OLD_NODE }, async (t) => {
+t.test('a killed launcher takes its server along', { skip: !OLD_NODE }, async (t) => {
   const { child, url } = await serve(t, ['--db', 'memory'], { node: OLD_NODE! })
   child.kill('SIGKILL')
   await text(child.stdout)
@@ -265,7 +262,7 @@ t.test('a launcher that is killed takes its server along', { skip: !OLD_NODE }, 
 })
 
 t.test(
-  'Ctrl-C, which a terminal sends to all that run in it, drains a server under an older Node',
+  'Ctrl-C, which a terminal sends to the whole process group, drains a server under an older Node',
   { skip: !OLD_NODE },
   async (t) => {
     const { child } = await serve(t, ['--db', 'memory'], { node: OLD_NODE!, detached: true })

@@ -1,4 +1,6 @@
-/** `llm-proxy sessions show` prints what was said, from a proxy and from its database, and nothing that moves a cursor. */
+/**
+ * `llm-proxy sessions show` prints conversations, from a proxy and from its database, and nothing that moves a cursor.
+ */
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
@@ -48,7 +50,7 @@ async function startRecord(t: Test) {
   return { url: api.url, sessions: api.sessions, db }
 }
 
-t.test('what people said of a session and its turns is printed with them', async (t) => {
+t.test('labels and notes of a session and its turns are printed with them', async (t) => {
   const { url, db, sessions } = await startRecord(t)
   const note = 'looks \u001b[2Jfine\nask Kim'
   await sessions.mark('code', {
@@ -71,7 +73,7 @@ t.test('what people said of a session and its turns is printed with them', async
   t.notMatch(part.stdout, /^code /m)
 })
 
-t.test('a session is printed turn by turn, from a proxy and a database alike', async (t) => {
+t.test('a session is printed turn by turn, the same from a proxy and a database', async (t) => {
   const { url, db } = await startRecord(t)
   const show = (...more: string[]) => runLlmProxy(['sessions', 'show', 'code', ...more])
   const { code, stdout, stderr } = await show('--url', url)
@@ -102,7 +104,7 @@ sampled
   t.match(second, '  ⟨ESC⟩[2J⟨ESC⟩[1;1Hsampled\n  ── turn 9⟨BEL⟩⟨CR⟩⟨U+009B⟩31m\n')
 })
 
-t.test('a summary is its table alone, and in full nothing is left out', async (t) => {
+t.test('a summary is only its table, and the full output omits nothing', async (t) => {
   const { db } = await startRecord(t)
   const show = async (...more: string[]) =>
     (await runLlmProxy(['sessions', 'show', 'code', '--db', db, ...more])).stdout

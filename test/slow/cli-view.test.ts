@@ -1,4 +1,4 @@
-/** A database is looked at without a proxy: in the browser, and as one file. */
+/** A database is viewed without a proxy: in the browser, and as one file. */
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
@@ -48,7 +48,7 @@ t.test('view serves the page and the reads of a database, and nothing that chang
   t.equal(removal.status, 404)
 })
 
-t.test('view asks for a key where it has one, below its base path', async (t) => {
+t.test('view asks for a key where one is set, below its base path', async (t) => {
   const key = 'a-view-key-for-tests'
   const url = await startView(t, ['--db', await database(t), '--view-key', key, '--base-path', '/llm'])
   t.match(url, /\/llm$/)
@@ -56,19 +56,19 @@ t.test('view asks for a key where it has one, below its base path', async (t) =>
   t.match(await answer(`${url}/sessions`, { authorization: `Bearer ${key}` }), { status: 200 })
 })
 
-t.test('view refuses what cannot be meant', async (t) => {
+t.test('view rejects meaningless options', async (t) => {
   t.match(await runLlmProxy(['view', '--db', 'nowhere.db']), { code: 1, stderr: /there is no database/ })
   const open = await runLlmProxy(['view', '--db', await database(t), '--host', '0.0.0.0'])
   t.match(open, { code: 2, stderr: /Set --view-key/ })
 })
 
-/** What the page's own script finds in the file. */
+/** Returns what the page's own script finds in the file. */
 function recordedIn(html: string) {
   const [, json] = html.match(/<script type="application\/json" id="recorded">(.*?)<\/script>/s)!
   return JSON.parse(json!)
 }
 
-t.test('a session is one file that loads nothing, and whose texts are no markup', async (t) => {
+t.test('a session is one file that loads nothing, and whose texts are not markup', async (t) => {
   const db = await database(t)
   const output = `${db}.html`
   const words = ['sessions', 'export', '--format', 'html', '--db', db]
@@ -99,7 +99,7 @@ t.test('the file of a database has the text of tokens by --tokenizer', async (t)
   t.match(wrong, { code: 2, stderr: /--tokenizer is for --format html/ })
 })
 
-t.test('a running proxy is asked for the same file', async (t) => {
+t.test('a running proxy provides the same file', async (t) => {
   const proxy = await startProxy(t)
   await proxy.post('/sessions', { session_id: 's' })
   const { code, stdout } = await runLlmProxy([
@@ -115,7 +115,7 @@ t.test('a running proxy is asked for the same file', async (t) => {
   t.match(recordedIn(stdout).json.sessions, { sessions: [{ session_id: 's' }] })
 })
 
-t.test('sessions are listed by what was asked for', async (t) => {
+t.test('sessions are listed by the given filters', async (t) => {
   const path = join(t.testdir({}), 'turns.db')
   const store = await openSqliteStore({ path, durability: 'process' })
   for (const [place, sessionId] of ['a', 'b', 'c'].entries()) {

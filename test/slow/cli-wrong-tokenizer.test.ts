@@ -1,4 +1,4 @@
-/** A start in token mode that cannot succeed: it says why in one line, and ends. */
+/** A start in token mode that cannot succeed reports the reason in one line, and ends. */
 import { cpSync, existsSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { join } from 'node:path'
@@ -6,7 +6,7 @@ import t from 'tap'
 import { embeddedModelFolder } from '../../src/embedded/engine/embedded-model.ts'
 import { runLlmProxy } from '../helpers/llm-proxy.ts'
 
-/** The embedded model's files, and these in their place or beside them; null: none of that name. */
+/** Creates a model folder: the embedded model's files with these replaced or added; null removes one. */
 function model(folder: string, files: Record<string, string | null>): string {
   cpSync(embeddedModelFolder(), folder, { recursive: true })
   for (const [name, content] of Object.entries(files)) {
@@ -37,7 +37,7 @@ const WRONG: Record<string, { files: Record<string, string | null>; says: RegExp
 }
 
 for (const [name, { files, says }] of Object.entries(WRONG)) {
-  t.test(`a model with ${name} ends the start before there is a database`, async (t) => {
+  t.test(`a model with ${name} ends the start before a database is created`, async (t) => {
     const folder = model(t.testdir(), files)
     const args = ['serve', '--port', '0', '--db', 'turns.db', '--tokenizer', folder]
     const { code, stderr } = await runLlmProxy(args, { cwd: folder })
@@ -48,7 +48,7 @@ for (const [name, { files, says }] of Object.entries(WRONG)) {
   })
 }
 
-t.test('a chat template that is no valid Jinja ends the start with the reason', async (t) => {
+t.test('an invalid Jinja chat template ends the start with the reason', async (t) => {
   const folder = model(t.testdir(), { 'chat_template.jinja': '{% for message in messages %}{{ message' })
   const { code, stderr } = await runLlmProxy(
     ['serve', '--port', '0', '--db', 'memory', '--tokenizer', folder],
@@ -58,7 +58,7 @@ t.test('a chat template that is no valid Jinja ends the start with the reason', 
   t.equal(code, 2)
 })
 
-t.test('a port that is taken ends the start, however far Python is', async (t) => {
+t.test('a port in use ends the start, even while Python is starting', async (t) => {
   const taken = createServer()
   await new Promise<void>((resolve) => taken.listen(0, '127.0.0.1', resolve))
   t.teardown(() => taken.close())

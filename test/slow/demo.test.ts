@@ -4,7 +4,7 @@ import { openSqliteReader } from '../../src/proxy/store/sqlite/open.ts'
 import { ended, said } from '../helpers/children.ts'
 import { runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
 
-t.test('the demo runs rollouts, shows what was trained on, and leaves the records behind', async (t) => {
+t.test('the demo runs rollouts, shows what was trained, and leaves the records behind', async (t) => {
   const db = `${t.testdir({})}/demo.db`
   const { code, stdout, stderr } = await runLlmProxy(['demo', '--db', db])
   t.equal(code, 0, stderr)
@@ -31,7 +31,7 @@ t.test('the demo runs rollouts, shows what was trained on, and leaves the record
   const show = / {2}\S*llm-proxy (sessions show \S+) --db/.exec(stdout)?.[1]?.split(' ') ?? []
   t.match(await runLlmProxy([...show, '--db', db]), { code: 0, stdout: 'The answer is 57.' })
 
-  // Its last word: where the command before it shows a session in a browser.
+  // The last line: the demo prints where a browser shows a session.
   const [, inBrowser] = /http:\/\/127\.0\.0\.1:8091\/ui#\/session\/(\S+)\n$/.exec(stdout) ?? []
   t.ok(sessionIds.some((sessionId) => sessionId === inBrowser))
   const viewer = startLlmProxy(['view', '--db', db, '--port', '0'])

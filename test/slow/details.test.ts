@@ -26,7 +26,7 @@ import { silentLogger } from '../helpers/silent-logger.ts'
 
 const ALL = ['sampling_mask', 'top_logprobs:2', 'prompt_logprobs:1', 'routed_experts', 'weight_versions']
 const IN_STREAMS = ['sampling_mask', 'top_logprobs:2', 'weight_versions']
-/** A mask is asked for where top_k bounds it. */
+/** A mask is requested where top_k bounds it. */
 const FILTERED = { temperature: 0.9, top_p: 0.8, top_k: 40 }
 
 let lastSeed = 0
@@ -38,7 +38,7 @@ async function engineFor(t: Test, options: Partial<DetailedEngineOptions> = {}) 
 
 type Message = OpenAI.ChatCompletionMessageParam
 
-/** Calls once. @returns the answer's text */
+/** Sends one request. @returns the completion's text */
 async function call(
   proxy: TestProxy,
   sessionId: string,
@@ -57,7 +57,7 @@ async function call(
 const user = (content: string): Message => ({ role: 'user', content })
 const assistant = (content: string): Message => ({ role: 'assistant', content })
 
-/** Two turns, then two that go on from the second one: a branch. */
+/** Sends two turns, then two that continue the second one: a branch. */
 async function talk(proxy: TestProxy, sessionId: string, stream: boolean): Promise<void> {
   const first = [user('a long first question'), assistant('')]
   first[1] = assistant(await call(proxy, sessionId, first.slice(0, 1), stream))
@@ -94,7 +94,7 @@ for (const [place, kind, isTokenMode] of [
   for (const stream of [false, true]) {
     const title = `${place}, ${stream ? 'streamed' : 'whole'}`
     t.test(
-      `${title}: what the engine told stands beside each token, over turns, branches and a restart`,
+      `${title}: the engine's data stands beside each token, over turns, branches and a restart`,
       async (t) => {
         const tokenizer = await loadTokenizer(embeddedModelFolder())
         const tokens = isTokenMode ? { tokens: tokenizer.encode('the agent reads files and lists them') } : {}
@@ -137,7 +137,7 @@ for (const [place, kind, isTokenMode] of [
   }
 }
 
-t.test('of an extended prompt only the experts are asked for that no turn has told yet', async (t) => {
+t.test('for an extended prompt only the missing experts are requested', async (t) => {
   const tokenizer = await loadTokenizer(embeddedModelFolder())
   const engine = await engineFor(t, { tokens: tokenizer.encode('lists and files') })
   const config = {
@@ -159,27 +159,30 @@ t.test('of an extended prompt only the experts are asked for that no turn has to
   t.same([second, third, fourth], [lengths[0] - 1, lengths[1] - 1, lengths[1] - 1])
 })
 
-t.test('of SGLang a mask is asked for where top_k bounds it: without, it refuses the call', async (t) => {
-  const tokenizer = await loadTokenizer(embeddedModelFolder())
-  const engine = await engineFor(t, { tokens: tokenizer.encode('lists and files') })
-  const proxy = await startProxy(t, {
-    engineUrls: [engine.url],
-    engineKind: 'sglang',
-    tokenizer: 'embedded',
-    record: ['sampling_mask'],
-  })
-  const agent = new OpenAI({ baseURL: proxy.baseUrl('s'), apiKey: 'none', maxRetries: 0 })
-  const body = { model: 'detailed', messages: [user('hi')], max_tokens: 8 }
-  for (const filter of [{ top_p: 0.8 }, { top_k: -1, top_p: 0.8 }, { top_k: 20 }])
-    await agent.chat.completions.create({ ...body, ...filter })
-  const asked = engine.requests.filter(({ path }) => path === '/generate').map(({ body }) => body)
-  t.same(
-    asked.map(({ return_sampling_mask: mask }) => mask),
-    [undefined, undefined, true],
-  )
-})
+t.test(
+  'SGLang is asked for a mask only where top_k bounds it, because it rejects the request otherwise',
+  async (t) => {
+    const tokenizer = await loadTokenizer(embeddedModelFolder())
+    const engine = await engineFor(t, { tokens: tokenizer.encode('lists and files') })
+    const proxy = await startProxy(t, {
+      engineUrls: [engine.url],
+      engineKind: 'sglang',
+      tokenizer: 'embedded',
+      record: ['sampling_mask'],
+    })
+    const agent = new OpenAI({ baseURL: proxy.baseUrl('s'), apiKey: 'none', maxRetries: 0 })
+    const body = { model: 'detailed', messages: [user('hi')], max_tokens: 8 }
+    for (const filter of [{ top_p: 0.8 }, { top_k: -1, top_p: 0.8 }, { top_k: 20 }])
+      await agent.chat.completions.create({ ...body, ...filter })
+    const asked = engine.requests.filter(({ path }) => path === '/generate').map(({ body }) => body)
+    t.same(
+      asked.map(({ return_sampling_mask: mask }) => mask),
+      [undefined, undefined, true],
+    )
+  },
+)
 
-t.test('rows are cut with their details', async (t) => {
+t.test('rows are truncated with their details', async (t) => {
   const engine = await engineFor(t)
   const proxy = await startProxy(t, { engineUrls: [engine.url], engineKind: 'vllm', record: ALL })
   await talk(proxy, 's', false)
@@ -199,7 +202,7 @@ t.test('rows are cut with their details', async (t) => {
   )
 })
 
-t.test('relay mode: details arrive whole although the connection is lost again and again', async (t) => {
+t.test('relay mode: details arrive complete although the connection is lost repeatedly', async (t) => {
   const engine = await engineFor(t)
   const proxy = await relayProxy(t, { record: IN_STREAMS })
   const forwarder = await Forwarder.to(t, Number(new URL(proxy.url).port))
@@ -233,7 +236,7 @@ t.test('relay mode: details arrive whole although the connection is lost again a
 
 for (const tokenizer of [undefined, 'embedded'])
   await t.test(
-    `relay mode, ${tokenizer ? 'token' : 'chat'} mode: a call that is asked for whole brings experts and prompt logprobs`,
+    `relay mode, ${tokenizer ? 'token' : 'chat'} mode: a request that is not streamed returns experts and prompt logprobs`,
     async (t) => {
       const tokens = tokenizer && {
         tokens: (await loadTokenizer(embeddedModelFolder())).encode('reads and lists'),
@@ -256,7 +259,7 @@ for (const tokenizer of [undefined, 'embedded'])
     },
   )
 
-t.test('an answer that was cut off keeps the details of the tokens that came', async (t) => {
+t.test('a response that was cut off keeps the details of the received tokens', async (t) => {
   let cutAfter: number | undefined = 2
   const engine = await engineFor(t, { cutAfter: () => cutAfter })
   const db = join(t.testdir({}), 'proxy.db')
@@ -278,13 +281,13 @@ t.test('an answer that was cut off keeps the details of the tokens that came', a
 })
 
 t.test(
-  'a session says what it is recorded with; where nobody asks, nothing is asked of engines or kept',
+  'a session declares what it records; without a declaration nothing is requested of engines or kept',
   async (t) => {
     const engine = await engineFor(t)
     const db = join(t.testdir({}), 'proxy.db')
     const proxy = await startProxy(t, { engineUrls: [engine.url], engineKind: 'vllm', db })
     await talk(proxy, 'plain', false)
-    // Two calls of one token come first: what its logprobs are of is measured.
+    // Two single-token requests come first: they measure the logprobs mode.
     const [, , plain] = engine.requests.filter(({ path }) => path === '/v1/chat/completions')
     for (const field of ['prompt_logprobs', 'top_logprobs', 'return_tokens_as_token_ids', 'return_meta_info'])
       t.notOk(field in plain!.body, field)
@@ -311,7 +314,7 @@ t.test(
   },
 )
 
-t.test('an agent sees the alternatives that it asked for, and no more', async (t) => {
+t.test('an agent receives the alternatives that it requested, and no more', async (t) => {
   const engine = await engineFor(t)
   const proxy = await startProxy(t, {
     engineUrls: [engine.url],
@@ -331,7 +334,7 @@ t.test('an agent sees the alternatives that it asked for, and no more', async (t
   for (const row of rows) t.equal(row.top_logprob_ids?.[0]?.length, 5)
 })
 
-t.test('in token mode the record has its alternatives also where the agent asks for logprobs', async (t) => {
+t.test('in token mode alternatives are recorded also where the agent requests logprobs', async (t) => {
   const { url } = await startEngine(t)
   const proxy = await startProxy(t, {
     engineUrls: [url],
@@ -340,11 +343,12 @@ t.test('in token mode the record has its alternatives also where the agent asks 
     record: ['top_logprobs:5'],
   })
   const agent = new OpenAI({ baseURL: proxy.baseUrl('s'), apiKey: 'none' })
-  // With this seed the text ends at the limit: the entry of a token that ends a turn has text that the answer has not.
+  // With this seed the text ends at the limit: the entry of an end-of-turn token would have text that the response
+  // lacks.
   const body = { model: 'embedded', messages: [user('hi')], max_tokens: 6, logprobs: true, seed: 1 }
   const { choices } = await agent.chat.completions.create({ ...body, top_logprobs: 2 })
   const entries = choices[0]!.logprobs!.content!
-  t.equal(entries[0]!.top_logprobs.length, 2, 'the agent has as many as it asked for')
+  t.equal(entries[0]!.top_logprobs.length, 2, 'the agent gets as many as it requested')
   t.notMatch(JSON.stringify(entries), /token_id:/, 'with the text of the tokens')
   t.equal(
     entries
@@ -355,16 +359,16 @@ t.test('in token mode the record has its alternatives also where the agent asks 
   )
   const asIds = { ...body, return_tokens_as_token_ids: true }
   const { choices: byIds } = await agent.chat.completions.create(asIds)
-  t.match(byIds[0]!.logprobs!.content![0]!.token, /^token_id:\d+$/, 'or as ids, if it wants those')
+  t.match(byIds[0]!.logprobs!.content![0]!.token, /^token_id:\d+$/, 'or as ids, on request')
   for (const row of await rowsOf(proxy, 's')) t.ok(row.top_logprob_ids![0]!.length >= 5)
 })
 
-t.test('whose sampling parameters a turn was sampled with is told', async (t) => {
+t.test('the effective sampling parameters of a turn are reported', async (t) => {
   const engine = await engineFor(t)
   const proxy = await startProxy(t, {
     engineUrls: [engine.url],
     engineKind: 'vllm',
-    // Its alternatives are made up, and nothing can be measured by them.
+    // The engine's alternatives are made up, so that nothing can be measured with them.
     logprobsMode: 'processed_logprobs',
   })
   await proxy.post('/sessions', { session_id: 's', sampling_params: { temperature: 0.5, seed: 7 } })
@@ -395,7 +399,7 @@ t.test('whose sampling parameters a turn was sampled with is told', async (t) =>
   })
 })
 
-t.test('the loop in TypeScript has sessions recorded, and its rows show it', async (t) => {
+t.test('the TypeScript loop has sessions recorded, and its rows contain the data', async (t) => {
   const engine = await engineFor(t)
   const proxy = await startProxy(t, { engineUrls: [engine.url], engineKind: 'vllm' })
   const http = new HttpClient()
@@ -414,7 +418,7 @@ t.test('the loop in TypeScript has sessions recorded, and its rows show it', asy
   }
 })
 
-t.test('an export has the details that it is asked for, of a database and of a proxy alike', async (t) => {
+t.test('an export has the requested details, the same from a database and a proxy', async (t) => {
   const engine = await engineFor(t)
   const db = join(t.testdir({}), 'details.db')
   const proxy = await startProxy(t, { engineUrls: [engine.url], record: ALL, db })
@@ -446,14 +450,14 @@ t.test('an export has the details that it is asked for, of a database and of a p
     runLlmProxy(['sessions', 'export', 's', '--db', db, '--output', join(folder, output), ...options])
   await exported('rows.parquet', '--details', 'all')
   const read = await Array.fromAsync(readParquet(join(folder, 'rows.parquet')))
-  // What has other names in each row is JSON text there.
+  // Objects with different keys per row become JSON text there.
   const asColumns = (_row: unknown, place: number) => {
     const row = structuredClone(lines[place])
     row.reward_components = JSON.stringify(row.reward_components)
     for (const turn of row.turns) turn.sampling = JSON.stringify(turn.sampling)
     return withoutNull(row)
   }
-  t.same(read.map(withoutNull), read.map(asColumns), 'columns hold what lines hold')
+  t.same(read.map(withoutNull), read.map(asColumns), 'columns have the same content as lines')
   await exported('rows.arrow', '--format', 'sft')
   const table = tableFromIPC(readFileSync(join(folder, 'rows.arrow')))
   const [row] = rows
@@ -469,7 +473,7 @@ t.test('an export has the details that it is asked for, of a database and of a p
   })
 })
 
-/** A column is there for every row. */
+/** A column exists for every row. */
 function withoutNull(value: object): unknown {
   return JSON.parse(JSON.stringify(value), (_key, each) => each ?? undefined)
 }

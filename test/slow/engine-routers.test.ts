@@ -1,4 +1,4 @@
-/** Real routers in front of engines, from PyPI: the header that names a session keeps its calls on one engine. */
+/** Real routers in front of engines, from PyPI: the header that names a session keeps its requests on one engine. */
 import { execFile } from 'node:child_process'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -63,7 +63,7 @@ async function startRouter(t: Test, router: Router, bin: string, engineUrls: str
   throw new Error(`${router.name} does not serve: ${output.slice(-2_000)}`)
 }
 
-/** @returns for each session, on which engines its calls were */
+/** @returns for each session, the engines that its requests reached */
 async function callThrough(url: string, engines: Engine[], engineSessionHeader: string): Promise<number[][]> {
   const [client] = openEngines({ engineUrls: [url], engineKind: 'vllm', engineSessionHeader })
   const served: number[][] = []
@@ -71,7 +71,7 @@ async function callThrough(url: string, engines: Engine[], engineSessionHeader: 
     const seen: number[] = []
     for (let call = 0; call < CALLS; call += 1) {
       const before = engines.map(callsOf)
-      // As a conversation grows, no two bodies are alike.
+      // In a growing conversation all bodies differ.
       const request = chatRequest({ model: 'fake', seed: session * CALLS + call })
       await collect(pull(client!, { ...request, sessionId: `task-7~${session}` }, noAbort))
       seen.push(engines.findIndex((engine, at) => callsOf(engine) > before[at]!))
@@ -82,7 +82,7 @@ async function callThrough(url: string, engines: Engine[], engineSessionHeader: 
   return served
 }
 
-/** Each session's calls are on one engine, and the sessions are on both. */
+/** Returns whether each session's requests are on one engine, and the sessions are on both. */
 function areToldApart(served: readonly number[][]): boolean {
   return served.every((seen) => new Set(seen).size === 1) && new Set(served.flat()).size > 1
 }
@@ -93,26 +93,30 @@ function callsOf({ requests }: Engine): number {
   return requests.filter(({ path }) => path === '/v1/chat/completions').length
 }
 
-t.test('the calls of a session stay on one engine behind a real router', { timeout: 400_000 }, async (t) => {
-  const folder = t.testdir()
-  const python = process.env.PYTHON ?? 'python3'
-  await run(python, ['-m', 'venv', join(folder, 'venv')])
-  const bin = join(folder, 'venv/bin')
-  const requirements = ROUTERS.map(({ requirement }) => requirement)
-  await run(join(bin, 'pip'), ['install', '--quiet', '--disable-pip-version-check', ...requirements])
+t.test(
+  'the requests of a session stay on one engine behind a real router',
+  { timeout: 400_000 },
+  async (t) => {
+    const folder = t.testdir()
+    const python = process.env.PYTHON ?? 'python3'
+    await run(python, ['-m', 'venv', join(folder, 'venv')])
+    const bin = join(folder, 'venv/bin')
+    const requirements = ROUTERS.map(({ requirement }) => requirement)
+    await run(join(bin, 'pip'), ['install', '--quiet', '--disable-pip-version-check', ...requirements])
 
-  for (const router of ROUTERS) {
-    await t.test(router.name, async (t) => {
-      const engines = await Promise.all([startFakeVllm({}), startFakeVllm({})])
-      t.teardown(() => Promise.all(engines.map((engine) => engine.close())))
-      const url = await startRouter(
-        t,
-        router,
-        bin,
-        engines.map((engine) => engine.url),
-      )
-      t.ok(areToldApart(await callThrough(url, engines, router.header)))
-      t.notOk(areToldApart(await callThrough(url, engines, 'none')), 'not without the header')
-    })
-  }
-})
+    for (const router of ROUTERS) {
+      await t.test(router.name, async (t) => {
+        const engines = await Promise.all([startFakeVllm({}), startFakeVllm({})])
+        t.teardown(() => Promise.all(engines.map((engine) => engine.close())))
+        const url = await startRouter(
+          t,
+          router,
+          bin,
+          engines.map((engine) => engine.url),
+        )
+        t.ok(areToldApart(await callThrough(url, engines, router.header)))
+        t.notOk(areToldApart(await callThrough(url, engines, 'none')), 'not without the header')
+      })
+    }
+  },
+)

@@ -1,4 +1,4 @@
-/** What an engine says wrongly of its tokens: the call goes on, and the turn is on record as not exact, in both modes. */
+/** Invalid token data from an engine: the request continues, and the turn is recorded as not exact, in both modes. */
 import t, { type Test } from 'tap'
 import { createVllmClient } from '../../src/proxy/engines/clients/vllm/client.ts'
 import { createLocalBackend } from '../../src/proxy/engines/dispatch/local-backend.ts'
@@ -6,7 +6,7 @@ import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { relayProxy, untilWorkers, workerFor } from '../helpers/relay-rig.ts'
 import { sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
 
-/** A vLLM that answers each text completion with these ids and logprobs, as they are written here. */
+/** Starts a vLLM that returns each completion with these ids and logprobs verbatim. */
 async function engineThatSays(t: Test, ids: string, logprobs: string): Promise<string> {
   const { url, close } = await startScriptedServer(({ path }, response) => {
     if (path === '/v1/models') return sendJson(response, { data: [{ id: 'fake', owned_by: 'vllm' }] })
@@ -42,23 +42,26 @@ const WRONG: [title: string, ids: string, logprobs: string, reason: RegExp][] = 
 
 for (const mode of ['local', 'relay'])
   for (const [title, ids, logprobs, reason] of WRONG)
-    t.test(`${mode} mode: an engine that tells ${title} is answered from, and not trained on`, async (t) => {
-      const proxy = await proxyInMode(t, mode, await engineThatSays(t, ids, logprobs))
-      const answer = await proxy.post('/s/v1/completions', { model: 'fake', prompt: [1, 2, 3] })
-      t.equal(answer.choices?.[0].text, 'a b')
-      const [row] = (await proxy.get('/sessions/s/trajectories')).trajectories
-      t.match(row, { exact: false, inexact_reason: reason })
-      const [turn] = (await proxy.get('/sessions/s')).turns
-      t.notOk(turn.completion_token_ids.includes(5) && ids !== '4, 5', 'no id became another one')
-    })
+    t.test(
+      `${mode} mode: a response of an engine that reports ${title} is delivered but not trained`,
+      async (t) => {
+        const proxy = await proxyInMode(t, mode, await engineThatSays(t, ids, logprobs))
+        const answer = await proxy.post('/s/v1/completions', { model: 'fake', prompt: [1, 2, 3] })
+        t.equal(answer.choices?.[0].text, 'a b')
+        const [row] = (await proxy.get('/sessions/s/trajectories')).trajectories
+        t.match(row, { exact: false, inexact_reason: reason })
+        const [turn] = (await proxy.get('/sessions/s')).turns
+        t.notOk(turn.completion_token_ids.includes(5) && ids !== '4, 5', 'no id was changed into another one')
+      },
+    )
 
-t.test('a prompt with an id that does not fit into 32 bits is refused', async (t) => {
+t.test('a prompt with an id that does not fit into 32 bits is rejected', async (t) => {
   const proxy = await startProxy(t)
   const answer = await proxy.post('/s/v1/completions', { model: 'fake', prompt: [1, 4_294_967_301] })
   t.match(answer.error, { type: 'invalid_request_error' })
 })
 
-t.test('in token mode an id beyond the vocabulary is no sampled token', async (t) => {
+t.test('in token mode an id beyond the vocabulary is not a sampled token', async (t) => {
   const engineUrls = [await engineThatSays(t, '4, 2000000', '-0.1, -0.2')]
   const proxy = await startProxy(t, { engineUrls, engineKind: 'vllm', tokenizer: 'embedded' })
   const messages = [{ role: 'user', content: 'Hello.' }]

@@ -1,4 +1,4 @@
-/** An engine that answers requests with an error while its health checks succeed. */
+/** An engine that responds to requests with an error while its health checks succeed. */
 import t, { type Test } from 'tap'
 import { startEngine } from '../helpers/engine.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
@@ -22,7 +22,7 @@ const DIALECTS: [string, object][] = [
 ]
 const SESSIONS = 20
 
-/** An engine in front of `engineUrl` that fails what would sample. */
+/** Starts an engine in front of `engineUrl` that fails requests that sample. */
 async function failingFront(t: Test, engineUrl: string, status: number) {
   const headers = status === 500 ? {} : { 'retry-after': '30' }
   const server = await startScriptedServer(async ({ method, path, text }, response) => {
@@ -96,7 +96,7 @@ for (const { mode, tokenizer } of MODES) {
 for (const mode of ['local', 'relay']) {
   for (const status of [503, 429]) {
     t.test(
-      `${mode}: the Retry-After of an only engine that answers ${status} reaches the client`,
+      `${mode}: the Retry-After of the only engine, with status ${status}, reaches the client`,
       async (t) => {
         const { url } = await startEngine(t)
         const { url: failing } = await failingFront(t, url, status)

@@ -1,4 +1,4 @@
-/** What docs/gateway.md says of rLLM's client, told by that client: the released one, as PyPI has it. */
+/** The claims of docs/gateway.md about rLLM's client, checked with the released client from PyPI. */
 import { execFile } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -10,7 +10,7 @@ import { startProxy } from '../helpers/proxy.ts'
 
 const DOCUMENT = join(import.meta.dirname, '../../docs/gateway.md')
 
-/** Runs a script with rLLM's package, beside a proxy without engines and an engine that nobody has registered. */
+/** Runs a script with rLLM's package, beside a proxy without engines and an unregistered engine. */
 async function tells(t: Test, script: string, env: Record<string, string> = {}): Promise<void> {
   if (!(await hasPython())) {
     t.pass('rLLM is not asked', { skip: 'there is no python3 with venv' })
@@ -35,12 +35,12 @@ async function tells(t: Test, script: string, env: Record<string, string> = {}):
   t.match(stdout, /\ndone\n$/)
 }
 
-t.test("rLLM's client does what docs/gateway.md says", async (t) => {
+t.test("rLLM's client behaves as docs/gateway.md says", async (t) => {
   const example = /```python\n(.*?)```/s.exec(readFileSync(DOCUMENT, 'utf8'))?.[1]
   t.ok(example, 'the document has an example')
   await tells(t, 'gateway_client.py', { EXAMPLE: example! })
 })
 
-t.test('a manager that starts a gateway on the port of the proxy gets the proxy', (t) =>
+t.test("a manager that starts a gateway on the proxy's port gets the proxy", (t) =>
   tells(t, 'gateway_manager.py'),
 )

@@ -1,4 +1,4 @@
-/** Engines that a trainer registers while the proxy runs, and the one list of who serves. */
+/** Engines that a trainer registers while the proxy runs, and the common list of engines and workers. */
 import t from 'tap'
 import { Worker } from '../../src/proxy/http/operator/workers/schemas.ts'
 import { startFakeVllm } from '../helpers/fake-vllm.ts'
@@ -18,7 +18,7 @@ const ask = (proxy: TestProxy, session: string, more = {}) =>
 const enginesOf = async (proxy: TestProxy, session: string): Promise<string[]> =>
   (await turnsOf(proxy, session)).map((turn: { engine: string }) => turn.engine)
 
-/** A call that goes on until it is aborted. */
+/** Starts a request that runs until it is aborted. */
 const begin = (proxy: TestProxy, session: string, signal: AbortSignal) =>
   fetch(`${proxy.baseUrl(session)}/chat/completions`, {
     method: 'POST',
@@ -26,7 +26,7 @@ const begin = (proxy: TestProxy, session: string, signal: AbortSignal) =>
     signal,
   })
 
-t.test('a proxy that awaits engines lets calls wait until one is registered', async (t) => {
+t.test('a proxy that awaits engines lets requests wait until one is registered', async (t) => {
   const proxy = await startProxy(t, { awaitEngines: true })
   t.strictSame(await proxy.get('/admin/workers'), [])
   const waiting = ask(proxy, 's')
@@ -52,38 +52,35 @@ t.test('a proxy that awaits engines lets calls wait until one is registered', as
   t.match(await proxy.get('/health'), { notes: [], engines: [{ name: engine.url }] })
 })
 
-t.test(
-  'the embedded engine that stood in for one answers nothing once an engine is registered',
-  async (t) => {
-    const proxy = await startProxy(t)
-    t.match(await proxy.get('/admin/workers'), [{ kind: 'engine', engine: 'embedded', url: '' }])
-    await ask(proxy, 'before', { model: 'embedded' })
-    t.match((await proxy.get('/sessions/before')).metadata, { llm_proxy_note: /No engine was named/ })
-    const engine = await startFakeVllm()
-    t.teardown(engine.close)
-    await proxy.post('/admin/workers', { url: engine.url })
-    await ask(proxy, 'before')
-    await ask(proxy, 'after')
-    t.strictSame(await enginesOf(proxy, 'before'), ['embedded', engine.url])
-    t.strictSame((await proxy.get('/sessions/after')).metadata, {})
-    t.match(await proxy.get('/admin/workers'), [{ url: engine.url }])
-    t.strictSame((await proxy.get('/health')).notes, [])
-    t.match(await proxy.get('/sessions/after/v1/models'), { data: [{ id: 'fake' }] })
-  },
-)
+t.test('the embedded fallback engine serves nothing once an engine is registered', async (t) => {
+  const proxy = await startProxy(t)
+  t.match(await proxy.get('/admin/workers'), [{ kind: 'engine', engine: 'embedded', url: '' }])
+  await ask(proxy, 'before', { model: 'embedded' })
+  t.match((await proxy.get('/sessions/before')).metadata, { llm_proxy_note: /No engine was named/ })
+  const engine = await startFakeVllm()
+  t.teardown(engine.close)
+  await proxy.post('/admin/workers', { url: engine.url })
+  await ask(proxy, 'before')
+  await ask(proxy, 'after')
+  t.strictSame(await enginesOf(proxy, 'before'), ['embedded', engine.url])
+  t.strictSame((await proxy.get('/sessions/after')).metadata, {})
+  t.match(await proxy.get('/admin/workers'), [{ url: engine.url }])
+  t.strictSame((await proxy.get('/health')).notes, [])
+  t.match(await proxy.get('/sessions/after/v1/models'), { data: [{ id: 'fake' }] })
+})
 
-t.test('it gives way to an engine that is not up yet, too', async (t) => {
+t.test('the fallback also yields to an engine that is not up yet', async (t) => {
   const proxy = await startProxy(t, { queueWaitMs: 50 })
   const gone = await startFakeVllm()
   await gone.close()
   t.match(await proxy.post('/admin/workers', { url: gone.url }), { healthy: false, error: String })
-  t.match((await proxy.get('/health')).notes, [/^No engine is healthy/], 'which does not look like health')
+  t.match((await proxy.get('/health')).notes, [/^No engine is healthy/], 'which does not report healthy')
   t.match(await proxy.post('/s/v1/chat/completions', { model: 'm', messages: MESSAGES }), {
     error: { code: 'engine_unreachable' },
   })
 })
 
-t.test('an engine is one engine, however its URL is written, and keeps its id over a restart', async (t) => {
+t.test('an engine is identified by its normalized URL, and keeps its id over a restart', async (t) => {
   const engine = await startFakeVllm()
   t.teardown(engine.close)
   const proxy = await startProxy(t, { awaitEngines: true })
@@ -102,7 +99,7 @@ t.test('an engine is one engine, however its URL is written, and keeps its id ov
   t.equal((await next.post('/admin/workers', { url: engine.url })).worker_id, id)
 })
 
-t.test('an engine of twice the weight gets twice the calls', async (t) => {
+t.test('an engine of twice the weight gets twice the requests', async (t) => {
   const engines = [await startFakeVllm(), await startFakeVllm()]
   for (const engine of engines) t.teardown(engine.close)
   const proxy = await startProxy(t, { awaitEngines: true })
@@ -120,7 +117,7 @@ t.test('an engine of twice the weight gets twice the calls', async (t) => {
   leaving.abort()
 })
 
-t.test('a removed engine finishes its call, gets nothing new, and leaves', async (t) => {
+t.test('a removed engine finishes its request, gets no new one, and leaves', async (t) => {
   const [old, fresh] = [await startFakeVllm(), await startFakeVllm()]
   for (const engine of [old, fresh]) t.teardown(engine.close)
   const proxy = await startProxy(t, { engineUrls: [old.url] })
@@ -135,8 +132,8 @@ t.test('a removed engine finishes its call, gets nothing new, and leaves', async
     { url: fresh.url, draining: false },
   ])
   for (const session of ['a', 'b', 's']) await ask(proxy, session)
-  t.equal(old.running(), 1, 'the call goes on')
-  t.ok((await answer.read()).value, 'and its agent gets what comes')
+  t.equal(old.running(), 1, 'the request continues')
+  t.ok((await answer.read()).value, 'and its agent gets the rest')
   leaving.abort()
   await answer.read().catch(() => {})
   await until(async () => (await proxy.get('/admin/workers')).length === 1)
@@ -144,7 +141,7 @@ t.test('a removed engine finishes its call, gets nothing new, and leaves', async
   t.strictSame(await enginesOf(proxy, 'a'), [fresh.url])
 })
 
-t.test('an engine that is registered again while it leaves stays', async (t) => {
+t.test('an engine that is registered again while it drains stays', async (t) => {
   const engine = await startFakeVllm()
   t.teardown(engine.close)
   const proxy = await startProxy(t, { engineUrls: [engine.url] })
@@ -160,7 +157,7 @@ t.test('an engine that is registered again while it leaves stays', async (t) => 
   t.ok((await ask(proxy, 't')).text)
 })
 
-t.test('in token mode an engine that takes no token ids is refused', async (t) => {
+t.test('in token mode an engine that accepts no token ids is rejected', async (t) => {
   const [plain, vllm] = [await startFakeVllm({ strict: true }), await startFakeVllm()]
   for (const engine of [plain, vllm]) t.teardown(engine.close)
   const proxy = await startProxy(t, { awaitEngines: true, tokenizer: 'embedded' })
@@ -169,7 +166,7 @@ t.test('in token mode an engine that takes no token ids is refused', async (t) =
   t.match(await proxy.post('/admin/workers', { url: vllm.url }), { healthy: true })
 })
 
-t.test('GET /health/workers counts who is well', async (t) => {
+t.test('GET /health/workers counts healthy engines', async (t) => {
   const [well, gone] = [await startFakeVllm(), await startFakeVllm()]
   t.teardown(well.close)
   await gone.close()
@@ -197,7 +194,7 @@ t.test('in relay mode workers are in the same list, and engines are not register
   t.ok((await ask(relay, 's', { max_tokens: 2 })).text, 'and all of that has changed nothing')
 })
 
-t.test('what cannot be registered is refused by name, and changes nothing', async (t) => {
+t.test('an invalid registration is rejected by name, and changes nothing', async (t) => {
   const proxy = await startProxy(t)
   const before = await proxy.get('/admin/workers')
   for (const [body, code, param] of [

@@ -1,4 +1,7 @@
-/** The second contract of rLLM's model gateway: sessions below /admin, keys that end with them, calls with their lineage. */
+/**
+ * The second contract of rLLM's model gateway: sessions below /admin, keys that end with them, requests with their
+ * lineage.
+ */
 import OpenAI from 'openai'
 import t, { type Test } from 'tap'
 import { ProxyError } from '../../src/base/errors.ts'
@@ -15,7 +18,7 @@ type Json = any
 
 const closedProxy = (t: Test, more = {}) => startProxy(t, { ...KEYS, ...more })
 
-/** With the admin key. */
+/** Sends a request with the admin key. */
 async function admin(proxy: TestProxy, method: string, path: string, body?: object) {
   const response = await fetch(`${proxy.url}/admin/sessions${path}`, {
     method,
@@ -34,7 +37,7 @@ const HI = { role: 'user' as const, content: 'What is the sea, in a few words?' 
 const chat = (agent: OpenAI, messages: OpenAI.ChatCompletionMessageParam[] = [HI]) =>
   agent.chat.completions.create({ model: 'embedded', messages, max_tokens: 8 })
 
-t.test('a session has a key that its deletion ends, and another one when it is made again', async (t) => {
+t.test('a session has a key that its deletion revokes, and a new key when it is created again', async (t) => {
   const proxy = await closedProxy(t)
   const made = await admin(proxy, 'POST', '', {
     session_id: 'task/7:0',
@@ -53,7 +56,7 @@ t.test('a session has a key that its deletion ends, and another one when it is m
   t.match(await admin(proxy, 'GET', '/task/7:0'), { status: 404, body: { code: 'session_not_found' } })
   await t.rejects(chat(agent), { status: 401, code: 'unauthorized' })
   await t.rejects(agent.models.list(), { status: 401, code: 'unauthorized' })
-  t.match(await admin(proxy, 'GET', '/task/7:0'), { status: 404 }, 'the refused call made no session')
+  t.match(await admin(proxy, 'GET', '/task/7:0'), { status: 404 }, 'the rejected request created no session')
 
   const again = await admin(proxy, 'POST', '', { session_id: 'task/7:0' })
   t.not(again.body.agent_key, made.body.agent_key)
@@ -62,7 +65,7 @@ t.test('a session has a key that its deletion ends, and another one when it is m
   t.equal((await admin(proxy, 'GET', '/task/7:0')).body.traces.length, 1)
 })
 
-t.test('a key ends with its session also where a restart lies between', async (t) => {
+t.test('a key ends with its session, also across a restart', async (t) => {
   const db = `${t.testdir({})}/proxy.db`
   const first = await closedProxy(t, { db })
   const { agent_key: kept } = (await admin(first, 'POST', '', { session_id: 'kept' })).body
@@ -74,7 +77,7 @@ t.test('a key ends with its session also where a restart lies between', async (t
   await t.rejects(chat(agentOf(second, 'gone', gone)), { status: 401, code: 'unauthorized' })
 })
 
-t.test('a session with a key of its own takes no key that only its name makes', async (t) => {
+t.test('a session with its own key accepts no key derived from its name alone', async (t) => {
   const proxy = await closedProxy(t)
   const { agent_key: ofName } = await proxy.post('/sessions', { session_id: 's' })
   await chat(agentOf(proxy, 's', ofName))
@@ -83,22 +86,19 @@ t.test('a session with a key of its own takes no key that only its name makes', 
   await t.rejects(chat(agentOf(proxy, 's', ofName)), { status: 401, code: 'unauthorized' })
 })
 
-t.test(
-  'without keys a session answers to its id, and without a secret for them there are none',
-  async (t) => {
-    const open = await startProxy(t)
-    t.same(await open.post('/admin/sessions', { session_id: 'a b' }), {
-      session_id: 'a b',
-      agent_key: 'a%20b',
-    })
-    await chat(new OpenAI({ baseURL: `${open.url}/v1`, apiKey: 'a%20b', maxRetries: 0 }))
-    t.equal((await open.get('/sessions/a%20b')).num_turns, 1)
-    const adminOnly = await startProxy(t, { adminKeys: KEYS.adminKeys, db: 'memory' })
-    t.match(await admin(adminOnly, 'POST', '', {}), { status: 400, body: { code: 'unsupported' } })
-  },
-)
+t.test("without keys a session's key is its id, and without a secret none are derived", async (t) => {
+  const open = await startProxy(t)
+  t.same(await open.post('/admin/sessions', { session_id: 'a b' }), {
+    session_id: 'a b',
+    agent_key: 'a%20b',
+  })
+  await chat(new OpenAI({ baseURL: `${open.url}/v1`, apiKey: 'a%20b', maxRetries: 0 }))
+  t.equal((await open.get('/sessions/a%20b')).num_turns, 1)
+  const adminOnly = await startProxy(t, { adminKeys: KEYS.adminKeys, db: 'memory' })
+  t.match(await admin(adminOnly, 'POST', '', {}), { status: 400, body: { code: 'unsupported' } })
+})
 
-t.test('the calls of a session come with what each goes on from', async (t) => {
+t.test('the requests of a session are listed with their parents', async (t) => {
   const proxy = await closedProxy(t)
   await proxy.post('/admin/weight_version', { weight_version: 17 })
   const { session_id: id, agent_key: key } = (await admin(proxy, 'POST', '', {})).body
@@ -127,7 +127,7 @@ t.test('the calls of a session come with what each goes on from', async (t) => {
   t.match(text.response, { prompt_tokens: text.input.prompt_token_ids.length, completion_tokens: 4 })
 })
 
-/** What rLLM's client makes of a graph: each call whole again, from its parents. */
+/** Rebuilds each request from its parents, as rLLM's client does. */
 function flattened(deltas: Json[]) {
   const calls = new Map<string, { messages: Json[]; prompt: number[]; delta: Json }>()
   for (const delta of deltas) {
@@ -143,14 +143,14 @@ function flattened(deltas: Json[]) {
   return [...calls.values()]
 }
 
-t.test('traces in compact form are a graph that comes to the same calls', async (t) => {
+t.test('traces in compact form are a graph of the same requests', async (t) => {
   const proxy = await startProxy(t)
   const agent = agentOf(proxy, 's', 'none')
   const talk: OpenAI.ChatCompletionMessageParam[] = [HI]
   for (const more of ['And a river?', 'And a lake?', 'And a pond?']) {
     talk.push((await chat(agent, talk)).choices[0]!.message, { role: 'user', content: more })
   }
-  // A branch, and a conversation of its own.
+  // A branch, and a separate conversation.
   await chat(agent, [...talk.slice(0, 2), { role: 'user', content: 'Or a puddle?' }])
   await chat(agent, [{ role: 'user', content: 'Something else altogether.' }])
   const traces = await proxy.get('/sessions/s/traces')
@@ -180,14 +180,14 @@ t.test('traces in compact form are a graph that comes to the same calls', async 
   t.ok(c.prompt_ids_suffix.length < traces[2].prompt_token_ids.length / 2, 'only what is new')
 
   const late = await proxy.get(`/sessions/s/traces?format=compact&since=${traces[1].timestamp}`)
-  t.equal(late.deltas[0].parent_trace_id, null, 'a call whose parent is left out is whole')
+  t.equal(late.deltas[0].parent_trace_id, null, 'a request whose parent is left out is complete')
   t.strictSame(
     flattened(late.deltas).map(({ prompt }) => prompt),
     traces.slice(-late.deltas.length).map((trace: Json) => trace.prompt_token_ids),
   )
 })
 
-/** A call that is waited for until its client has seen a sign of life; what comes then. */
+/** Sends a request that is delayed until its client has received a keep-alive. @param end what follows */
 async function slowCall(t: Test, end: 'answer' | ProxyError, path = 'chat/completions') {
   const { url, backend, call } = await startSessionsApi(t, undefined, {}, { answerKeepAliveMs: 20 })
   const seen = Promise.withResolvers<void>()
@@ -207,7 +207,7 @@ async function slowCall(t: Test, end: 'answer' | ProxyError, path = 'chat/comple
   return { response, text, call }
 }
 
-t.test('a call that is waited for shows signs of life, and its answer is what it would be', async (t) => {
+t.test('a delayed request gets keep-alives, and its response is unchanged', async (t) => {
   for (const path of ['chat/completions', 'messages']) {
     const { response, text, call } = await slowCall(t, 'answer', path)
     t.equal(response.status, 200)
@@ -219,11 +219,11 @@ t.test('a call that is waited for shows signs of life, and its answer is what it
   }
 })
 
-t.test('a failure after the first sign of life breaks the connection, so that SDKs try again', async (t) => {
+t.test('a failure after the first keep-alive breaks the connection, so that SDKs retry', async (t) => {
   await t.rejects(slowCall(t, new ProxyError('engine_lost', 'gone')), /terminated/)
 })
 
-t.test('one that trying again cannot help is told in the body', async (t) => {
+t.test('a failure that a retry cannot fix is reported in the body', async (t) => {
   const refused = new ProxyError('engine_rejected', 'no such model')
   const chat = await slowCall(t, refused)
   t.match(JSON.parse(chat.text), { error: { message: 'no such model', code: 'engine_rejected' } })

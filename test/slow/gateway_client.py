@@ -1,4 +1,4 @@
-"""Asks a proxy with rLLM's own client; any claim of docs/gateway.md that does not hold ends this with an error."""
+"""Uses a proxy with rLLM's own client; any claim of docs/gateway.md that does not hold ends this with an error."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ def talk(base_url: str) -> None:
     client.chat.completions.create(model="fake", messages=[{"role": "user", "content": "hi"}])
 
 
-# The document's own example, with an agent in the place of the comment and addresses of ours.
+# The document's own example, with an agent in place of the comment and with the test's addresses.
 example = os.environ["EXAMPLE"].replace("http://proxy:9090", proxy).replace("http://vllm-0:8000", engine)
 assert "# … the agent runs …" in example
 found: dict = {"talk": talk}

@@ -1,7 +1,7 @@
-"""Managers that start rLLM's gateway themselves, unchanged, on a machine where a proxy has the port already.
+"""Managers that start rLLM's gateway themselves, unchanged, on a machine where a proxy already uses the port.
 
-`SlimeGatewayManager` is the one of AgentCore's toolkit 0.1.5, which PyPI has; rLLM's `GatewayManager`, which it has not,
-starts the command below, and then asks the address of its options as the toolkit's does. Any claim of docs/gateway.md
+`SlimeGatewayManager` comes from AgentCore's toolkit 0.1.5 on PyPI. rLLM's `GatewayManager` is not on PyPI: it starts
+the command below, and then uses the address of its options as the toolkit's does. Any claim of docs/gateway.md
 that does not hold ends this with an error.
 """
 
@@ -27,7 +27,7 @@ def talk(base_url: str) -> None:
 
 
 def of_rllm() -> None:
-    """Its options: `rllm.gateway.host`, `rllm.gateway.port`."""
+    """Starts the gateway with the manager's options: `rllm.gateway.host`, `rllm.gateway.port`."""
     command = ["-m", "rllm_model_gateway", "--host", "0.0.0.0", "--port", str(proxy.port), "--store", "memory"]
     spawned = subprocess.Popen([sys.executable, *command])
     client = GatewayClient(f"http://{proxy.hostname}:{proxy.port}")

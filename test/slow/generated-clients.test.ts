@@ -1,4 +1,4 @@
-/** Clients that others generate of openapi.json, against the proxy that serves it. */
+/** Clients that are generated from openapi.json, against the proxy that serves it. */
 import { execFile } from 'node:child_process'
 import { cpSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -23,7 +23,7 @@ async function proxyAndDocument(t: Test) {
   return { folder, document, url: proxy.url }
 }
 
-t.test('openapi-python-client makes a client that works', async (t) => {
+t.test('openapi-python-client generates a client that works', async (t) => {
   if (!(await hasPython())) {
     t.pass('it is not asked', { skip: 'there is no python3 with venv' })
     return
@@ -38,7 +38,7 @@ t.test('openapi-python-client makes a client that works', async (t) => {
     join(installed.folder, 'bin/openapi-python-client'),
     ...['generate', '--path', document, '--config', config, '--output-path', generated],
   ])
-  // Streams of lines have no place in such a client; everything else has.
+  // The generator does not support streams of lines, and supports everything else.
   const leftOut = [...(made.stdout + made.stderr).matchAll(/WARNING parsing (\S+ \S+)/g)].map(
     ([, route]) => route,
   )
@@ -49,28 +49,35 @@ t.test('openapi-python-client makes a client that works', async (t) => {
   t.match((await run(python, [program], env)).stdout, /^done\n$/)
 })
 
-t.test('openapi-typescript makes types that a program is held to, and the proxy keeps', async (t) => {
-  const generator = await installFromNpm('openapi-typescript')
-  const client = await installFromNpm('openapi-fetch')
-  const { folder, document, url } = await proxyAndDocument(t)
-  const cli = join(generator.folder, 'node_modules/openapi-typescript/bin/cli.js')
-  await run(process.execPath, [cli, document, '--output', join(folder, 'api.d.ts')])
-  cpSync(join(HERE, 'generated/client.ts'), join(folder, 'program.ts'))
-  symlinkSync(join(client.folder, 'node_modules'), join(folder, 'node_modules'))
-  writeFileSync(join(folder, 'package.json'), '{"type":"module"}')
-  const compilerOptions = {
-    ...{ strict: true, noEmit: true, target: 'esnext', module: 'nodenext', skipLibCheck: true },
-    ...{ allowImportingTsExtensions: true, noUncheckedIndexedAccess: true, exactOptionalPropertyTypes: true },
-    ...{ types: ['node'], typeRoots: [join(ROOT, 'node_modules/@types')] },
-  }
-  writeFileSync(
-    join(folder, 'tsconfig.json'),
-    JSON.stringify({ compilerOptions, files: ['program.ts', 'api.d.ts'] }),
-  )
-  const checked = await run(join(ROOT, 'node_modules/.bin/tsc'), ['-p', folder]).catch(
-    ({ stdout }: { stdout: string }) => ({ stdout }),
-  )
-  t.equal(checked.stdout, '', 'the program is as the types say')
-  const { stdout } = await run(process.execPath, [join(folder, 'program.ts'), url, ADMIN_KEY!])
-  t.equal(stdout, 'done\n')
-})
+t.test(
+  'openapi-typescript generates types that a program compiles with and the proxy conforms to',
+  async (t) => {
+    const generator = await installFromNpm('openapi-typescript')
+    const client = await installFromNpm('openapi-fetch')
+    const { folder, document, url } = await proxyAndDocument(t)
+    const cli = join(generator.folder, 'node_modules/openapi-typescript/bin/cli.js')
+    await run(process.execPath, [cli, document, '--output', join(folder, 'api.d.ts')])
+    cpSync(join(HERE, 'generated/client.ts'), join(folder, 'program.ts'))
+    symlinkSync(join(client.folder, 'node_modules'), join(folder, 'node_modules'))
+    writeFileSync(join(folder, 'package.json'), '{"type":"module"}')
+    const compilerOptions = {
+      ...{ strict: true, noEmit: true, target: 'esnext', module: 'nodenext', skipLibCheck: true },
+      ...{
+        allowImportingTsExtensions: true,
+        noUncheckedIndexedAccess: true,
+        exactOptionalPropertyTypes: true,
+      },
+      ...{ types: ['node'], typeRoots: [join(ROOT, 'node_modules/@types')] },
+    }
+    writeFileSync(
+      join(folder, 'tsconfig.json'),
+      JSON.stringify({ compilerOptions, files: ['program.ts', 'api.d.ts'] }),
+    )
+    const checked = await run(join(ROOT, 'node_modules/.bin/tsc'), ['-p', folder]).catch(
+      ({ stdout }: { stdout: string }) => ({ stdout }),
+    )
+    t.equal(checked.stdout, '', 'the program compiles with the types')
+    const { stdout } = await run(process.execPath, [join(folder, 'program.ts'), url, ADMIN_KEY!])
+    t.equal(stdout, 'done\n')
+  },
+)

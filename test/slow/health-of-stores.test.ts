@@ -1,4 +1,4 @@
-/** `/health` while the database does not answer: load balancers and Kubernetes give a probe one second. */
+/** `/health` while the database does not respond: load balancers and Kubernetes give a probe one second. */
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
 import t, { type Test } from 'tap'
@@ -11,7 +11,7 @@ import { until } from '../helpers/until.ts'
 
 const BODY = JSON.stringify({ messages: [{ role: 'user', content: 'hi' }], max_tokens: 2 })
 
-/** Serves in a process of its own, because the tests' store in process would block their event loop. */
+/** Serves in a separate process, because the tests' in-process store would block their event loop. */
 async function serve(t: Test, env: Record<string, string>): Promise<string> {
   const child = startLlmProxy(['serve', '--port', '0', '--log-level', 'error'], { env })
   t.teardown(() => child.kill('SIGKILL'))
@@ -25,12 +25,12 @@ function send(url: string): Promise<Response> {
   return fetch(`${url}/s/v1/chat/completions`, { method: 'POST', headers, body: BODY })
 }
 
-/** @throws where the answer takes more than a second */
+/** @throws Error if the response takes more than a second */
 async function probe(url: string): Promise<number> {
   return (await fetch(`${url}/health`, { signal: AbortSignal.timeout(1_000) })).status
 }
 
-/** Blocks the database until a request has failed, and probes all the time. */
+/** Blocks the database until a request has failed, and probes meanwhile. */
 async function probeWhileBlocked(t: Test, url: string, unblock: () => void): Promise<void> {
   const failed = send(url)
   let isOver = false
@@ -42,7 +42,7 @@ async function probeWhileBlocked(t: Test, url: string, unblock: () => void): Pro
   await until(async () => (await probe(url)) === 503)
   unblock()
   await until(async () => (await probe(url)) === 200)
-  t.equal((await send(url)).status, 200, 'the database is back')
+  t.equal((await send(url)).status, 200, 'the database has recovered')
 }
 
 t.test('a SQLite file that another process has locked', { timeout: 120_000 }, async (t) => {
@@ -54,10 +54,10 @@ t.test('a SQLite file that another process has locked', { timeout: 120_000 }, as
   await probeWhileBlocked(t, url, () => other.exec('ROLLBACK'))
 })
 
-/** Half a minute, because statements wait for the server as long as they may. */
+/** Half a minute, because statements wait for the server until their timeout. */
 const skip = noPostgres || (!IS_FULL && 'runs with FULL=1')
 
-t.test('a PostgreSQL server that does not answer', { skip, timeout: 120_000 }, async (t) => {
+t.test('a PostgreSQL server that does not respond', { skip, timeout: 120_000 }, async (t) => {
   const server = await PostgresServer.start({ fsync: 'on' })
   t.teardown(() => server.end())
   const link = new DatabaseLink(server.port)

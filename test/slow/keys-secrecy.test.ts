@@ -1,4 +1,4 @@
-/** No key is where it does not belong: in a log, an error, the database, an engine's request, or a worker's frame. */
+/** Keys never appear in a log, an error, the database, an engine's request, or a worker's frame. */
 import assert from 'node:assert/strict'
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -17,7 +17,7 @@ const WRONG_KEY = 'a-wrong-key-for-tests'
 const AGENT_KEY = createAgentKey(KEYS.agentKeySecrets[0]!, 's')
 const OTHER_KEY = createAgentKey(KEYS.agentKeySecrets[0]!, 'other')
 
-/** What each key looks like, plain and as basic authentication has it. */
+/** The forms of each key: plain and as in basic authentication. */
 const SECRETS = [...Object.values(KEYS).flat(), ENGINE_KEY, WRONG_KEY, AGENT_KEY, OTHER_KEY].flatMap(
   (key) => [key, Buffer.from(`:${key}`).toString('base64')],
 )
@@ -31,14 +31,14 @@ const ENV = {
 }
 
 function holdsNone(t: Test, haystack: string, what: string, secrets = SECRETS): void {
-  for (const secret of secrets) t.notOk(haystack.includes(secret), `${what} holds no ${secret}`)
+  for (const secret of secrets) t.notOk(haystack.includes(secret), `${what} contains no ${secret}`)
 }
 
 interface Logged {
   child: PipedProcess
-  /** Where it listens or dials. */
+  /** The URL on which it listens, or to which it connects. */
   url: string
-  /** All that it prints, when it has ended. */
+  /** Stops the process. @returns everything that it printed */
   stop(): Promise<string>
 }
 
@@ -55,7 +55,7 @@ async function start(t: Test, args: string[], cwd: string): Promise<Logged> {
   return { child, url: url!, stop }
 }
 
-/** Answers, or repeats what it was sent when it refuses, as some servers do. */
+/** Starts an engine that echoes the request in its errors, as some servers do. */
 async function startEngine(t: Test): Promise<ScriptedServer> {
   const engine = await startScriptedServer(({ method, path, headers, body }, response) => {
     if (method === 'GET') {
@@ -74,7 +74,7 @@ async function startEngine(t: Test): Promise<ScriptedServer> {
   return engine
 }
 
-/** Calls that go well and badly, with keys in every place where one may stand. @returns all that they were answered */
+/** Sends valid and invalid requests with keys in every possible position. @returns all responses */
 async function makeCalls(url: string): Promise<string> {
   const answers: string[] = []
   const call = async (path: string, headers: Record<string, string>, body?: object) => {
@@ -122,7 +122,7 @@ t.test('local mode: proxy, engine and agents', { timeout: 120_000 }, async (t) =
   )
   holdsNone(t, await makeCalls(proxy.url), 'an answer')
   const printed = await proxy.stop()
-  t.match(printed, 'unauthorized', 'the log tells of strangers')
+  t.match(printed, 'unauthorized', 'the log reports unauthenticated clients')
   t.match(printed, 'engine', 'and of the engine')
   holdsNone(t, printed, 'the log')
   holdsNone(t, databaseText(folder), 'the database')
@@ -157,13 +157,13 @@ t.test('relay mode: proxy, worker, engine and agents', { timeout: 120_000 }, asy
   holdsNone(t, JSON.stringify(engine.requests), 'the engine', strangers)
 })
 
-t.test('what a worker is sent', { timeout: 120_000 }, async (t) => {
+t.test('frames to a worker contain no keys', { timeout: 120_000 }, async (t) => {
   const proxy = await start(t, ['serve', '--port', '0', '--mode', 'relay'], t.testdir({}))
   const socketUrl = `${proxy.url.replace('http://', `ws://:${KEYS.workerKeys[1]}@`)}/ws/worker`
   const worker = await RawWorker.hello(socketUrl)
   const frames: object[] = [await worker.next('worker_hello_ack')]
   const answers = makeCalls(proxy.url)
-  // As many as get through to a worker: the last of them is one that the session's own key may not have made.
+  // The number of requests that reach a worker; the last of them is one that the session's own key may not have sent.
   for (let count = 0; count < 7; count += 1) {
     const request = await worker.next('completion_request')
     frames.push(request)

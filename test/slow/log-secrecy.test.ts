@@ -1,4 +1,7 @@
-/** What an engine, a worker or a template says may quote the prompt: the agent and the record have it, and no log. */
+/**
+ * Errors of an engine, a worker or a template may quote the prompt: the agent gets them and they are recorded, but not
+ * logged.
+ */
 import { Writable } from 'node:stream'
 import { pino } from 'pino'
 import t, { type Test } from 'tap'
@@ -52,20 +55,20 @@ async function start(t: Test, mode: 'local' | 'relay', script: Script, overrides
 
 for (const mode of ['local', 'relay'] as const)
   for (const [what, script] of Object.entries(ANSWERS))
-    t.test(`${mode} mode: what an engine says as ${what} is in no log`, async (t) => {
+    t.test(`${mode} mode: the text of an engine's response is in no log: ${what}`, async (t) => {
       const { proxy, lines } = await start(t, mode, script)
       const body = { model: 'm', stream: true, messages: [{ role: 'user', content: PROMPT }] }
       const headers = { 'content-type': 'application/json' }
       const init = { method: 'POST', headers, body: JSON.stringify(body) }
       const text = await (await fetch(`${proxy.baseUrl('s')}/chat/completions`, init)).text()
       t.match(text, /error/)
-      if (what !== 'no HTTP') t.match(text, PROMPT, 'the agent is told')
+      if (what !== 'no HTTP') t.match(text, PROMPT, 'the agent receives it')
       const failures = lines.filter((line) => /engine_(failed|rejected|lost)/.test(line))
       t.ok(failures.length > 0, 'the log has a line of it')
       t.notMatch(lines.join(''), PROMPT)
     })
 
-t.test('what administrative requests bring is in no log, as JSON or as text', async (t) => {
+t.test('the content of administrative requests is in no log, as JSON or as text', async (t) => {
   const { lines, logger: log } = logger()
   const proxy = await startProxy(t, {}, log)
   await proxy.post('/sessions', { session_id: 's', metadata: { task: PROMPT } })
@@ -122,7 +125,7 @@ t.test(
   },
 )
 
-t.test('what a worker of version 1 says is in no log', async (t) => {
+t.test('errors of a worker of version 1 are in no log', async (t) => {
   const log = logger()
   const proxy = await startProxy(t, { mode: 'relay' }, log.logger)
   const url = `${proxy.url.replace('http', 'ws')}/ws/worker`

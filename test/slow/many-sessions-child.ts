@@ -1,6 +1,6 @@
 /**
- * Sessions that nobody ends, each with a few calls. Prints as JSON, after each round, the heap, what is counted of it,
- * and how many sessions are remembered.
+ * Sessions that are never ended, each with a few requests. Prints as JSON, after each round, the heap, the accounted
+ * part of it, and how many sessions are cached.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { ChatPrompts } from '../../src/proxy/session/prompts/chat-prompts.ts'
@@ -68,7 +68,10 @@ async function round(name: number): Promise<void> {
   await Promise.all(agents)
 }
 
-/** V8 frees the memory of buffers beside the program, some time after it has found that nobody holds them. */
+/**
+ * Returns the least of several measurements, because V8 frees the memory of unreachable buffers concurrently, some time
+ * after a collection.
+ */
 async function heldBytes(): Promise<number> {
   let least = Number.POSITIVE_INFINITY
   for (let looks = 0; looks < LOOKS; looks += 1) {

@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import { promisify } from 'node:util'
 import t, { type Test } from 'tap'
 
-/** `MANY_SESSIONS=100000` tries so many (and needs `--timeout=1800` of tap). */
+/** `MANY_SESSIONS=100000` runs that many (and needs `--timeout=1800` of tap). */
 const SESSIONS = Number(process.env.MANY_SESSIONS ?? 6_000)
 const ROUNDS = 6
 
@@ -20,18 +20,18 @@ async function measure(t: Test, memoryBytes: number, rounds: number, sessions: n
   return JSON.parse(stdout) as Measured[]
 }
 
-t.test('sessions that nobody ends take no more memory than they may', async (t) => {
+t.test('sessions that are never ended stay within their memory limit', async (t) => {
   const budget = 4_000_000
   const measured = await measure(t, budget, ROUNDS, Math.ceil(SESSIONS / ROUNDS))
   for (const { counted } of measured) t.ok(counted <= budget, `${counted} bytes are counted`)
   // The first rounds fill the memory, and compile code.
   const [before, after] = [measured[2]!, measured[5]!]
-  t.ok(before.remembered < 1_000, `${before.remembered} sessions are remembered`)
+  t.ok(before.remembered < 1_000, `${before.remembered} sessions are cached`)
   t.ok(Math.abs(after.remembered - before.remembered) < 10)
   t.ok(after.heap - before.heap < budget / 2, `${before.heap} to ${after.heap} bytes`)
 })
 
-t.test('what is counted of a session is what it takes', async (t) => {
+t.test('the accounted memory of a session is its actual memory', async (t) => {
   const sessions = 500
   const [, first, second] = await measure(t, 1e12, 3, sessions)
   const [real, counted] = [second!.heap - first!.heap, second!.counted - first!.counted]

@@ -1,4 +1,7 @@
-/** What `GET /metrics` exposes after a run, what docs/metrics.md says of it, and what the dashboard and alerts ask for. */
+/**
+ * The metrics of `GET /metrics` after a run, compared with docs/metrics.md and with the queries of dashboard and
+ * alerts.
+ */
 import { spawnSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -15,7 +18,7 @@ const OPENMETRICS = 'application/openmetrics-text; version=1.0.0'
 const hasPromtool = spawnSync('promtool', ['--version']).status === 0
 const skip = hasPromtool ? false : 'promtool is not installed'
 
-/** Two streamed turns and a whole one, an error, a reward and an end. */
+/** Runs two streamed turns and a complete one, an error, a reward and an end. */
 async function run(proxy: TestProxy): Promise<void> {
   const ask = async (path: string, body: object) => {
     const response = await fetch(proxy.url + path, {
@@ -42,13 +45,13 @@ async function scrape(proxy: TestProxy, accept = 'text/plain'): Promise<string> 
 
 const namesOf = (text: string) => [...text.matchAll(/^# TYPE (\S+)/gm)].map(([, name]) => name!)
 
-/** The value of the one sample whose line begins so. */
+/** Returns the value of the only sample whose line starts with `start`. */
 function sample(text: string, start: string): number {
   const line = text.split('\n').find((each) => each.startsWith(`${start} `))
   return Number(line?.slice(start.length + 1).split(' ')[0])
 }
 
-t.test('a run is counted, and told in two formats', async (t) => {
+t.test('a run is counted, and reported in two formats', async (t) => {
   const proxy = await startProxy(t, { tokenizer: 'embedded' })
   await proxy.post('/admin/weight_version', { weight_version: 'step-7' })
   await run(proxy)
@@ -95,11 +98,15 @@ t.test('a run is counted, and told in two formats', async (t) => {
   const [reused, rendered] = ['reused', 'rendered'].map((how) =>
     sample(text, `llm_proxy_prompt_tokens_${how}_total`),
   )
-  t.equal(reused! + rendered!, total('prompt_token_ids'), 'each token of a prompt was re-used or rendered')
+  t.equal(reused! + rendered!, total('prompt_token_ids'), 'each token of a prompt was reused or rendered')
   t.ok(sample(text, 'llm_proxy_database_bytes{file="database"}') > 0)
   t.ok(sample(text, 'llm_proxy_commit_operations_count') > 0)
   t.ok(sample(text, 'process_cpu_seconds_total') > 0)
-  t.notMatch(text, /task-17|trial|a-name-by-the-agent|claude/, 'no label has what agents and trainers named')
+  t.notMatch(
+    text,
+    /task-17|trial|a-name-by-the-agent|claude/,
+    'no label contains names that agents and trainers chose',
+  )
 
   const open = await scrape(proxy, OPENMETRICS)
   t.match(open, /# EOF\n$/)
@@ -109,21 +116,21 @@ t.test('a run is counted, and told in two formats', async (t) => {
   )
   const exemplar = /^llm_proxy_turn_duration_seconds_bucket\{le="\S+"\} \d+ # \{turn_id="(\S+)"\}/m.exec(open)
   const ids = turns.map((turn: { turn_id: string }) => turn.turn_id)
-  t.ok(ids.includes(exemplar?.[1]), 'an exemplar names a turn of the record')
+  t.ok(ids.includes(exemplar?.[1]), 'an exemplar names a recorded turn')
   t.notMatch(text, 'turn_id', 'the older format has no exemplars')
-  await t.test('promtool finds no fault', { skip }, async (t) => {
+  await t.test('promtool accepts the metrics', { skip }, async (t) => {
     const checked = spawnSync('promtool', ['check', 'metrics'], { input: text, encoding: 'utf8' })
     t.equal(checked.stdout + checked.stderr, '')
     t.equal(checked.status, 0)
   })
 })
 
-t.test('docs/metrics.md has every metric, and each is exposed (UPDATE=1 writes it anew)', async (t) => {
+t.test('docs/metrics.md has every metric, and each is exposed (UPDATE=1 writes it)', async (t) => {
   const { families } = new Metrics()
   const tables = [...Map.groupBy(families, ({ type }) => type)].map(([type, members]) => {
     const rows = members.map(({ name, labelNames, help }) => {
       const labels = labelNames.length === 0 ? '' : `{${labelNames.join(', ')}}`
-      // By what it is counted, the labels say.
+      // The labels already list the dimensions.
       const said = labelNames.length === 0 ? help : help.replace(/, by .*$/, '')
       return `| \`${name}${labels}\` | ${said} |`
     })
@@ -138,18 +145,18 @@ t.test('docs/metrics.md has every metric, and each is exposed (UPDATE=1 writes i
   )
   const page = readFileSync(DOCUMENT, 'utf8')
   for (const label of new Set(families.flatMap(({ labelNames }) => labelNames))) {
-    t.ok(new RegExp(`^\\|[^|]*\`${label}\``, 'm').test(page), `what ${label} may be is written down`)
+    t.ok(new RegExp(`^\\|[^|]*\`${label}\``, 'm').test(page), `the values of ${label} are documented`)
   }
 })
 
-/** What a PromQL expression, or a text with some, reads. */
+/** Returns the metrics that a PromQL expression, or a text with some, reads. */
 function metricsIn(t: Test, text: string): Set<string> {
   const names = [...text.matchAll(/\b(?:llm_proxy|process)_[a-z_]+\b/g)].map(([name]) => name)
   t.ok(names.length > 0)
   return new Set(names)
 }
 
-t.test('the dashboard and the alerts read metrics that there are', async (t) => {
+t.test('the dashboard and the alerts read existing metrics', async (t) => {
   const { families } = new Metrics()
   const series = new Set(
     families.flatMap(({ name, type }) =>
@@ -164,14 +171,14 @@ t.test('the dashboard and the alerts read metrics that there are', async (t) => 
   for (const name of metricsIn(t, readFileSync(join(ROOT, 'deploy/alerts.yaml'), 'utf8'))) {
     t.ok(series.has(name), `an alert reads ${name}`)
   }
-  await t.test('promtool finds no fault with the rules', { skip }, async (t) => {
+  await t.test('promtool accepts the rules', { skip }, async (t) => {
     const rules = join(ROOT, 'deploy/alerts.yaml')
     const checked = spawnSync('promtool', ['check', 'rules', rules], { encoding: 'utf8' })
     t.equal(checked.status, 0, checked.stdout + checked.stderr)
   })
 })
 
-t.test('rows of weights whose version nobody told are counted', async (t) => {
+t.test('rows of weights with an unknown version are counted', async (t) => {
   const proxy = await startProxy(t)
   const body = JSON.stringify({ messages: [{ role: 'user', content: 'hi' }], max_tokens: 4 })
   const headers = { 'content-type': 'application/json' }
@@ -185,7 +192,7 @@ t.test('rows of weights whose version nobody told are counted', async (t) => {
   t.equal(sample(text, 'llm_proxy_row_staleness_versions_count'), 1)
 })
 
-t.test('calls that fail are counted by their code', async (t) => {
+t.test('failed requests are counted by their code', async (t) => {
   const proxy = await startProxy(t, { awaitEngines: true, queueWaitMs: 20 })
   const body = JSON.stringify({ messages: [{ role: 'user', content: 'hi' }] })
   const headers = { 'content-type': 'application/json' }
@@ -198,11 +205,11 @@ t.test('calls that fail are counted by their code', async (t) => {
   t.equal(
     sample(text, 'llm_proxy_turn_duration_seconds_count'),
     0,
-    'a failed turn says nothing of how long turns take',
+    'a failed turn does not count in the durations of turns',
   )
 })
 
-t.test('with keys, metrics are for those who hold one that reads', async (t) => {
+t.test('with keys, metrics require a key that may read', async (t) => {
   const proxy = await startProxy(t, KEYS)
   const statusWith = async (key: string) =>
     (await fetch(`${proxy.url}/metrics`, { headers: { authorization: `Bearer ${key}` } })).status
@@ -212,7 +219,7 @@ t.test('with keys, metrics are for those who hold one that reads', async (t) => 
   t.equal((await fetch(`${proxy.url}/metrics`)).status, 401)
 })
 
-t.test('calls that get no slot are counted by why', async (t) => {
+t.test('requests without a slot are counted by reason', async (t) => {
   const proxy = await startProxy(t, { awaitEngines: true, queueWaitMs: 1 })
   const answer = await proxy.post('/s/v1/chat/completions', {
     model: 'm',
@@ -222,7 +229,7 @@ t.test('calls that get no slot are counted by why', async (t) => {
   t.equal(sample(await scrape(proxy), 'llm_proxy_queue_refusals_total{code="engine_unreachable"}'), 1)
 })
 
-t.test('a proxy in relay mode tells of its workers', async (t) => {
+t.test('a proxy in relay mode exposes its workers', async (t) => {
   const proxy = await relayProxy(t)
   workerFor(t, proxy.url, 'w1')
   await untilWorkers(proxy, 'w1')

@@ -1,4 +1,7 @@
-/** Nodes of the release before beside nodes of this one: each forwards to the other, and nothing is lost or superseded. */
+/**
+ * Nodes of the previous release beside nodes of this one: each forwards to the other, and nothing is lost or
+ * superseded.
+ */
 import { join } from 'node:path'
 import t from 'tap'
 import { extractRelease, missingRelease } from '../helpers/earlier-release.ts'
@@ -57,6 +60,6 @@ t.test('old and new nodes share sessions', { skip: noPostgres || missingRelease(
   t.strictSame(
     turns.map(({ total }) => total),
     [0, 0],
-    'each asks the other',
+    'each forwards to the other',
   )
 })

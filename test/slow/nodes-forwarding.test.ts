@@ -1,4 +1,7 @@
-/** Requests that arrive at another node than their session's owner: where they go, who gets the responses, what is believed. */
+/**
+ * Requests that arrive at another node than their session's owner: where they go, who gets the responses, which headers
+ * are trusted.
+ */
 import { once } from 'node:events'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -29,11 +32,11 @@ async function startPair(): Promise<NodePair> {
 const statusOf = (response: string) => /^HTTP\/1\.1 (\d{3})/.exec(response)?.[1]
 const countResponses = (received: string) => received.match(/^HTTP\/1\.1 \d{3}/gm)?.length ?? 0
 
-/** A request with a key, its head only. */
+/** Returns the head of a request with a key. */
 const head = (line: string, key: string, ...headers: string[]) =>
   [`${line} HTTP/1.1`, 'host: x', `authorization: Bearer ${key}`, ...headers, '', ''].join('\r\n')
 
-/** A host that no client may make a node connect to. */
+/** Starts a host that no client may make a node connect to. */
 async function startCanary(t: Test) {
   const seen: string[] = []
   const server = createServer((request, response) => {
@@ -48,44 +51,40 @@ async function startCanary(t: Test) {
   return { seen, host: `127.0.0.1:${(server.address() as AddressInfo).port}` }
 }
 
-t.test(
-  'a body that came in chunks is no further request at the owner, whatever the method',
-  { skip },
-  async (t) => {
-    const { owner, other, open } = await pair
-    const run = runKey('job-1')
-    const smuggled = (name: string, key: string) =>
-      `${head(`POST /sessions/${encodeURIComponent(`runs/job-1/${name}`)}`, key, 'content-length: 0')}`.repeat(
-        2,
-      )
-    const cases = [
-      ['DELETE', (session: string) => `/sessions/${session}`, run, '400'],
-      ['POST', (session: string) => `/sessions/${session}/complete`, run, '400'],
-      ['GET', (session: string) => `/sessions/${session}/live`, VIEW!, '200'],
-      ['HEAD', (session: string) => `/sessions/${session}/live`, VIEW!, '200'],
-    ] as const
-    for (const [method, path, key, status] of cases) {
-      const session = `runs/job-1/${method}`
-      await open(session)
-      const body = chunked(smuggled(`smuggled-${method}`, run))
-      const request =
-        head(`${method} ${path(encodeURIComponent(session))}`, key, 'transfer-encoding: chunked') + body
-      const received = await sendRaw(other.url, request, 500)
-      t.equal(statusOf(received), status, `${method} is answered by the owner`)
-      t.equal(countResponses(received), 1, `${method} gets one response`)
-      const smuggledUrl = `${owner.url}/sessions/${encodeURIComponent(`runs/job-1/smuggled-${method}`)}`
-      const { status: found } = await fetch(smuggledUrl, { headers: { authorization: `Bearer ${ADMIN}` } })
-      t.equal(found, 404, `${method}: its body was not executed`)
-    }
-    const key = await open('victim')
-    const answers = await Promise.all(
-      Array.from({ length: 20 }, (_, i) => ask(other, 'victim', `question ${i};`, key)),
+t.test('a chunked body is not another request at the owner, whatever the method', { skip }, async (t) => {
+  const { owner, other, open } = await pair
+  const run = runKey('job-1')
+  const smuggled = (name: string, key: string) =>
+    `${head(`POST /sessions/${encodeURIComponent(`runs/job-1/${name}`)}`, key, 'content-length: 0')}`.repeat(
+      2,
     )
-    for (const [i, { text }] of answers.entries()) t.match(text, `answer to question ${i};`)
-  },
-)
+  const cases = [
+    ['DELETE', (session: string) => `/sessions/${session}`, run, '400'],
+    ['POST', (session: string) => `/sessions/${session}/complete`, run, '400'],
+    ['GET', (session: string) => `/sessions/${session}/live`, VIEW!, '200'],
+    ['HEAD', (session: string) => `/sessions/${session}/live`, VIEW!, '200'],
+  ] as const
+  for (const [method, path, key, status] of cases) {
+    const session = `runs/job-1/${method}`
+    await open(session)
+    const body = chunked(smuggled(`smuggled-${method}`, run))
+    const request =
+      head(`${method} ${path(encodeURIComponent(session))}`, key, 'transfer-encoding: chunked') + body
+    const received = await sendRaw(other.url, request, 500)
+    t.equal(statusOf(received), status, `the owner responds to ${method}`)
+    t.equal(countResponses(received), 1, `${method} gets one response`)
+    const smuggledUrl = `${owner.url}/sessions/${encodeURIComponent(`runs/job-1/smuggled-${method}`)}`
+    const { status: found } = await fetch(smuggledUrl, { headers: { authorization: `Bearer ${ADMIN}` } })
+    t.equal(found, 404, `${method}: its body was not executed`)
+  }
+  const key = await open('victim')
+  const answers = await Promise.all(
+    Array.from({ length: 20 }, (_, i) => ask(other, 'victim', `question ${i};`, key)),
+  )
+  for (const [i, { text }] of answers.entries()) t.match(text, `answer to question ${i};`)
+})
 
-t.test('a body with the length that its head declares arrives whole', { skip }, async (t) => {
+t.test('a body with the declared length arrives completely', { skip }, async (t) => {
   const { other, open } = await pair
   const key = await open('whole')
   const body = chatBody('x'.repeat(300_000))
@@ -97,7 +96,7 @@ t.test('a body with the length that its head declares arrives whole', { skip }, 
   for (const [name, request] of Object.entries(framings)) {
     const received = await sendRaw(other.url, request, 10_000)
     t.equal(statusOf(received), '200', name)
-    t.ok(received.includes('x'.repeat(300_000)), `${name}: the engine was asked all of it`)
+    t.ok(received.includes('x'.repeat(300_000)), `${name}: the engine received all of it`)
   }
 })
 
@@ -120,7 +119,7 @@ t.test('a target in absolute form is read as its path, and reaches no other host
         5_000,
       )
       t.equal(statusOf(received), '200', target)
-      t.match(received, 'answer to hello', `${target} is answered by the owner`)
+      t.match(received, 'answer to hello', `the owner responds to ${target}`)
     }
     for (const target of [
       `ftp://${host}${rest}`,
@@ -156,7 +155,7 @@ t.test('a target in absolute form is read as its path, and reaches no other host
   t.strictSame(seen, [], 'no node has connected to the host that the targets named')
 })
 
-/** Reads a whole response, then breaks the connection as a process does that is killed. */
+/** Reads a complete response, then breaks the connection as a killed process does. */
 async function askAndBreak(url: string, sessionId: string, key: string, ...headers: string[]): Promise<void> {
   const body = chatBody('again')
   const connection = await RawConnection.open(url)
@@ -168,14 +167,14 @@ async function askAndBreak(url: string, sessionId: string, key: string, ...heade
   await connection.closed
 }
 
-/** Rows of a session, and the turns that were superseded. */
+/** Returns the rows of a session, and the superseded turns. */
 async function readRows({ owner }: NodePair, sessionId: string) {
   const { trajectories, excluded_turns: excluded } = await owner.get(`/sessions/${sessionId}/trajectories`)
   return { rows: trajectories.length, superseded: excluded.superseded ?? 0 }
 }
 
 t.test(
-  'a client cannot pose as a node, and so not choose which of its answers train',
+  'a client cannot pose as a node, and therefore not choose which of its responses are trained',
   { skip },
   async (t) => {
     const nodes = await pair
@@ -204,7 +203,7 @@ t.test(
       return response.status
     }
     t.equal(await rejected(undefined), 401, 'an acknowledgement needs the signature of a node')
-    t.equal(await rejected(ADMIN), 403, 'which an admin does not have')
+    t.equal(await rejected(ADMIN), 403, 'which an admin key does not replace')
   },
 )
 
@@ -214,10 +213,14 @@ t.test('a node reports whether a forwarded response reached its client', { skip 
   const key = await open('reported')
   await ask(other, 'reported', 'again', key)
   await ask(other, 'reported', 'again', key)
-  t.strictSame(await readRows(nodes, 'reported'), { rows: 3, superseded: 0 }, 'what was read is a sample')
+  t.strictSame(
+    await readRows(nodes, 'reported'),
+    { rows: 3, superseded: 0 },
+    'a delivered response is a sample',
+  )
 })
 
-t.test('the secret of the nodes is replaced while they forward, and nothing fails', { skip }, async (t) => {
+t.test("the nodes' secret is rotated while they forward, and nothing fails", { skip }, async (t) => {
   const nodes = await pair
   const { owner, other, open, server, db } = nodes
   const key = await open('rotated')
@@ -247,7 +250,7 @@ t.test('the secret of the nodes is replaced while they forward, and nothing fail
   const { rows, superseded } = await readRows(nodes, 'rotated')
   t.strictSame({ rows, superseded }, { rows: count + 1, superseded: 0 })
   const single = await fetch(`${owner.url}/admin/nodes/secret`, { method: 'POST' })
-  t.equal(single.status, 401, 'which takes an admin')
+  t.equal(single.status, 401, 'which requires an admin key')
 })
 
 t.test('a page of one node may change a session of another one', { skip }, async (t) => {
@@ -273,6 +276,6 @@ t.test('a header that the connection header names stays at the first node', { sk
   )
   const received = await sendRaw(other.url, request + body, 5_000)
   t.equal(statusOf(received), '200')
-  t.notMatch(received, /x-llm-proxy-(node|delivery|hops)/i, 'and no header of the nodes reaches the client')
+  t.notMatch(received, /x-llm-proxy-(node|delivery|hops)/i, 'no internal header reaches the client')
   t.ok(engine.requests.length > 0)
 })

@@ -1,7 +1,8 @@
 /**
- * Three nodes on one database, behind HAProxy and without, with rollouts that call in parallel: nodes are killed and come back,
- * one is stopped for longer than its lease, clocks differ by two hours, a worker leaves for good. No answer that an agent has read is lost, none trains
- * twice, and every agent comes to its end by its SDK's own retries. `npm run nodes` does more of it, and prints figures.
+ * Three nodes on one database, behind HAProxy and without, with rollouts that send parallel requests: nodes are killed
+ * and restarted, one is stopped for longer than its lease, clocks differ by two hours, a worker leaves permanently. No
+ * response that an agent has read is lost, none is trained twice, and every agent completes with its SDK's own retries.
+ * `npm run nodes` does more of it, and prints figures.
  */
 import t from 'tap'
 import { PACKAGES, programOf } from '../helpers/balancer.ts'
@@ -35,10 +36,10 @@ for (const { balancer, kills, stops, skews } of RUNS) {
         },
       })
       t.comment(JSON.stringify(figures))
-      t.equal(figures.finished, SESSIONS, 'every rollout has come to its end')
-      t.equal(figures.lost, 0, 'every answer that was read is on record')
-      t.equal(figures.untrained, 0, 'every answer that was read trains')
-      t.equal(figures.twice, 0, 'no turn trains twice, nor one that nobody has read')
+      t.equal(figures.finished, SESSIONS, 'every rollout has completed')
+      t.equal(figures.lost, 0, 'every delivered response is recorded')
+      t.equal(figures.untrained, 0, 'every delivered response is trained')
+      t.equal(figures.twice, 0, 'no turn is trained twice or undelivered')
       t.equal(figures.listed, SESSIONS, 'each is listed once')
     },
   )

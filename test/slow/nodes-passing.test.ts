@@ -1,4 +1,7 @@
-/** A call that came to another node than its session's: what becomes of its answer when that node dies with it in its hands. */
+/**
+ * A request that arrives at another node than its session's owner: the outcome of its response if that node crashes
+ * while forwarding it.
+ */
 import t, { type Test } from 'tap'
 import { DatabaseLink } from '../helpers/database-link.ts'
 import { startEngine } from '../helpers/engine.ts'
@@ -8,12 +11,12 @@ import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
 import { joinWorker } from '../helpers/relay-rig.ts'
 import { until } from '../helpers/until.ts'
 
-/** Created by three nodes at once each. */
+/** Created by three nodes concurrently. */
 const SESSIONS = 20
 
 const BODY = { model: 'embedded', max_tokens: 12 }
 
-/** As an agent that never tells that it tries again. @returns the turn */
+/** Sends a request as an agent that does not declare retries. @returns the turn */
 async function ask(
   url: string,
   content: string,
@@ -36,7 +39,10 @@ interface Turn {
   status: string
 }
 
-/** Three nodes, of which the first one has the session `s`. The others reach it by `ownerLink`, and workers the engine by `link`. */
+/**
+ * Starts three nodes; the first one owns the session `s`. The others reach it by `ownerLink`, and workers reach the
+ * engine by `link`.
+ */
 async function setUp(t: Test) {
   const server = await PostgresServer.start({ fsync: 'on' })
   t.teardown(() => server.end())
@@ -70,7 +76,7 @@ async function setUp(t: Test) {
 }
 
 t.test(
-  'a node dies with an answer that it passes on: a second try supersedes it',
+  'a node crashes while it forwards a response: a second attempt supersedes it',
   { skip: noPostgres },
   async (t) => {
     const { passer, other, link, turns, trained } = await setUp(t)
@@ -85,7 +91,7 @@ t.test(
     await passer.kill()
     await lost
     const again = await ask(other.url, 'Go on.')
-    t.not(again, committed.turn_id, 'the agent did not say that it tries again')
+    t.not(again, committed.turn_id, 'the agent did not declare a retry')
     const { ids, excluded } = await trained()
     t.ok(ids.includes(again))
     t.notOk(ids.includes(committed.turn_id))
@@ -94,7 +100,7 @@ t.test(
 )
 
 t.test(
-  'a node that drains, or goes on, has passed its answers on: equal calls are samples',
+  'a node that drains or keeps running has delivered its responses: equal requests are samples',
   { skip: noPostgres },
   async (t) => {
     const { owner, passer, other, turns, trained } = await setUp(t)
@@ -112,11 +118,11 @@ t.test(
 )
 
 t.test(
-  'a request in the moment after its owner was killed waits for the lease, and is served',
+  'a request right after its owner was killed waits for the lease, and is served',
   { skip: noPostgres },
   async (t) => {
     const { owner, passer, other } = await setUp(t)
-    // This node has a kept connection to the owner, the other one has none.
+    // This node has an open connection to the owner, the other one has none.
     await ask(passer.url, 'Go on.')
     await owner.kill()
     const [first, second] = await Promise.all([ask(passer.url, 'More.'), ask(other.url, 'Other.')])
@@ -130,24 +136,20 @@ t.test(
   },
 )
 
-t.test(
-  'a request in flight at an owner that is killed is served by the next one',
-  { skip: noPostgres },
-  async (t) => {
-    const { owner, passer, link, turns } = await setUp(t)
-    link.isHeld = true
-    const asked = ask(passer.url, 'Go on.')
-    await until(async () => (await turns()).some(({ status }) => status === 'open'))
-    await owner.kill()
-    link.isHeld = false
-    const turnId = await asked
-    t.match(await turns(), [
-      { status: 'completed' },
-      { status: 'interrupted' },
-      { status: 'completed', turn_id: turnId },
-    ])
-  },
-)
+t.test('a request in flight at a killed owner is served by the next one', { skip: noPostgres }, async (t) => {
+  const { owner, passer, link, turns } = await setUp(t)
+  link.isHeld = true
+  const asked = ask(passer.url, 'Go on.')
+  await until(async () => (await turns()).some(({ status }) => status === 'open'))
+  await owner.kill()
+  link.isHeld = false
+  const turnId = await asked
+  t.match(await turns(), [
+    { status: 'completed' },
+    { status: 'interrupted' },
+    { status: 'completed', turn_id: turnId },
+  ])
+})
 
 const CLIENTS: [string, Record<string, string>][] = [
   ['that does not count its attempts', {}],
@@ -156,7 +158,7 @@ const CLIENTS: [string, Record<string, string>][] = [
 
 for (const [client, headers] of CLIENTS) {
   t.test(
-    `an owner dies after a commit, before its response: the client, ${client}, gets another one that supersedes it`,
+    `an owner crashes after a commit, before its response: the client, ${client}, gets another one that supersedes it`,
     { skip: noPostgres },
     async (t) => {
       const { owner, passer, link, ownerLink, turns, trained } = await setUp(t)
@@ -181,7 +183,7 @@ for (const [client, headers] of CLIENTS) {
 }
 
 t.test(
-  'a request with an idempotency key gets what its lost owner committed',
+  'a request with an idempotency key gets what its crashed owner committed',
   { skip: noPostgres },
   async (t) => {
     const { owner, passer, link, ownerLink, turns } = await setUp(t)

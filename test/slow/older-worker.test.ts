@@ -1,4 +1,4 @@
-/** A worker of an earlier version, as it was: a cluster is not updated in one moment. */
+/** A worker of an earlier version, unchanged: the nodes and workers of a cluster are not updated at once. */
 import { join } from 'node:path'
 import t from 'tap'
 import { startChild } from '../helpers/children.ts'
@@ -10,7 +10,7 @@ import { until } from '../helpers/until.ts'
 const COMMIT = '9fc4fe7'
 
 t.test(
-  'a worker of an earlier version serves, and comes back on a new connection',
+  'a worker of an earlier version serves, and reconnects',
   { skip: missingRelease(COMMIT) },
   async (t) => {
     const folder = t.testdir({})

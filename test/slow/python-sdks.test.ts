@@ -1,4 +1,4 @@
-/** Whether answers are what OpenAI's and Anthropic's Python packages, as PyPI has them now, say that answers are. */
+/** Responses conform to the types of OpenAI's and Anthropic's current Python packages from PyPI. */
 import { execFile } from 'node:child_process'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
@@ -10,7 +10,7 @@ import { startSessionsApi } from '../helpers/sessions-api.ts'
 
 const JUDGE = join(import.meta.dirname, 'python_sdks.py')
 
-t.test("the Python SDKs' types take every answer, whole and streamed", async (t) => {
+t.test("the Python SDKs' types accept every response, complete and streamed", async (t) => {
   if (!(await hasPython())) {
     t.pass('the SDKs are not asked', { skip: 'there is no python3 with venv' })
     return

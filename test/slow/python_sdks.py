@@ -1,7 +1,8 @@
-"""Asks one proxy in every dialect, and has each answer judged by the types of OpenAI's and Anthropic's own packages.
+"""Sends requests in every dialect to one proxy, and validates each response with the types of OpenAI's and Anthropic's
+packages.
 
-Their clients build answers without validating them: what does not fit surfaces later, as an attribute that is not there.
-Here every body and every event is validated strictly, and fields that the types do not know must be on our list.
+Their clients do not validate responses: a mismatch surfaces later, as a missing attribute. Here every body and every
+event is validated strictly, and fields that the types do not know must be on our list.
 """
 
 import json
@@ -21,8 +22,8 @@ from pydantic import BaseModel, TypeAdapter
 URL = os.environ["PROXY_URL"]
 CASES = json.loads(os.environ["CASES"])
 
-# What we add, as docs/dialects.md says, and what OpenAI answers though these types do not name it (store; the name of a call
-# whose arguments are done).
+# Fields that the proxy adds, as docs/dialects.md says, and fields that OpenAI sends although these types lack them
+# (store; the name of a call whose arguments are done).
 OURS = {"reasoning", "reasoning_content", "token_ids", "prompt_token_ids", "provider_specific_fields", "stop_reason", "max_model_len", "store", "name"}
 
 TOOL = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -33,7 +34,7 @@ RESPONSES = {"model": "m", "input": "Hi", "tools": [{"type": "function", "name":
 MESSAGES = {"model": "m", "max_tokens": 100, "messages": HI, "tools": [{"name": "weather", "input_schema": TOOL}]}
 
 def unknown_fields(value: Any, path: str) -> Iterator[str]:
-    """The fields, anywhere below, that the types do not name."""
+    """Yields the fields, at any depth, that the types do not declare."""
     if isinstance(value, BaseModel):
         for name in value.model_extra or {}:
             if name not in OURS:
@@ -46,7 +47,7 @@ def unknown_fields(value: Any, path: str) -> Iterator[str]:
 
 
 def judge(model: Any, text: str, what: str) -> Any:
-    """Validates a JSON text; nothing is converted, and nothing is passed over."""
+    """Validates a JSON text without conversions, and with all fields."""
     value = TypeAdapter(model).validate_json(text, strict=True)
     extra = list(unknown_fields(value, what))
     assert not extra, extra
@@ -84,13 +85,13 @@ def judge_completions(session: str, case: str) -> None:
     completion = {"model": "m", "prompt": "Hi"}
     judge(Completion, post(session, "completions", completion), f"{case}: completions")
     for event in events(post(session, "completions", {**completion, "stream": True})):
-        # The type forgets that an answer which goes on has no reason to end: OpenAI itself says null.
+        # The type does not allow null for a completion in progress, which OpenAI itself sends.
         whole = event.replace('"finish_reason":null', '"finish_reason":"stop"')
         judge(Completion, whole, f"{case}: completions, streamed")
 
 
 def put_together(session: str) -> None:
-    """What the clients' own helpers make of the streams."""
+    """Compares the results of the clients' own stream helpers."""
     chat = openai.OpenAI(base_url=f"{URL}/{session}/v1", api_key="none", max_retries=0)
     messages = anthropic.Anthropic(base_url=f"{URL}/{session}", api_key="none", max_retries=0)
     with chat.chat.completions.stream(**CHAT) as stream:
@@ -107,7 +108,7 @@ def put_together(session: str) -> None:
 
 for place, case in enumerate(CASES):
     judge_case(f"s{place}", case)
-    # Of a cut answer OpenAI's helpers make an error, whoever sent it.
+    # OpenAI's helpers raise an error for a truncated response from any server.
     if "cut" not in case:
         put_together(f"s{place}")
     print(f"{case}: fits")

@@ -7,7 +7,7 @@ import { until } from '../helpers/until.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
 
-t.test('only fences that are marked are commands to run', async (t) => {
+t.test('only marked fences are commands to run', async (t) => {
   const markdown = [
     '# Title',
     '```sh',
@@ -42,10 +42,10 @@ t.test('a background block that never listens is a failure', async (t) => {
 for (const document of globSync('{README.md,docs/*.md}', { cwd: ROOT }).sort()) {
   const blocks = commandBlocks(readFileSync(join(ROOT, document), 'utf8'))
   if (blocks.length === 0) continue
-  t.test(`the commands of ${document} do what they say`, { timeout: 600_000 }, async (t) => {
+  t.test(`the commands of ${document} work`, { timeout: 600_000 }, async (t) => {
     const cwd = t.testdir()
     linkCheckout(ROOT, cwd)
-    // The documentation's own port: another clone's run of this test may have it.
+    // The documentation's own port may be in use by another clone's run of this test.
     if (blocks.some(({ background }) => background)) await until(() => isFree(8080))
     for (const { line, script, background } of blocks) {
       if (background) {
@@ -58,7 +58,7 @@ for (const document of globSync('{README.md,docs/*.md}', { cwd: ROOT }).sort()) 
   })
 }
 
-/** Whether a server of this machine could listen on a port. */
+/** Returns whether a server of this machine could listen on a port. */
 function isFree(port: number): Promise<boolean> {
   const server = createServer()
   return new Promise((resolve) => {

@@ -20,7 +20,7 @@ async function startVllm(t: Test, options: FakeVllmOptions = {}): Promise<FakeVl
   return engine
 }
 
-/** A proxy on the engine, which is behind a worker in relay mode. */
+/** Starts a proxy for the engine, which is behind a worker in relay mode. */
 async function proxyOf(t: Test, mode: 'local' | 'relay', engineUrl: string, more: Partial<ServeConfig> = {}) {
   if (mode === 'local') return startProxy(t, { engineUrls: [engineUrl], ...more })
   const proxy = await relayProxy(t, more)
@@ -38,7 +38,7 @@ async function chat(proxy: TestProxy, session: string, fields: object) {
   return { status: response.status, text: await response.text() }
 }
 
-/** The bodies of the chats that the engine got, without those by which the proxy measures its logprobs. */
+/** Returns the bodies of the engine's chat requests, without those that measure the logprobs mode. */
 function chatsAt({ requests }: Pick<FakeVllm, 'requests'>): Record<string, unknown>[] {
   return requests
     .filter(({ path, body }) => path.endsWith('/chat/completions') && body.messages[0].content === 'Hello.')
@@ -57,7 +57,7 @@ async function lastTurn(proxy: TestProxy, session: string) {
 for (const mode of ['local', 'relay'] as const) {
   for (const stream of [false, true]) {
     const title = `${mode} mode, ${stream ? 'a stream' : 'a complete response'}`
-    t.test(`${title}: the engine's error teaches its efforts, once`, async (t) => {
+    t.test(`${title}: the engine's error declares its efforts, once`, async (t) => {
       const engine = await startVllm(t)
       const proxy = await proxyOf(t, mode, engine.url)
       for (const [effort, sent, attempts] of [
@@ -73,7 +73,7 @@ for (const mode of ['local', 'relay'] as const) {
         const turn = await lastTurn(proxy, 's')
         t.equal(turn.status, 'completed')
         t.strictSame(turn.annotations.reasoning_effort, { requested: effort, sent })
-        t.equal(turn.params.reasoning_effort, effort, 'the record has what the agent sent')
+        t.equal(turn.params.reasoning_effort, effort, "the agent's request is recorded")
       }
       await chat(proxy, 's', { stream, reasoning_effort: 'medium' })
       t.equal((await lastTurn(proxy, 's')).annotations.reasoning_effort, undefined)
@@ -83,7 +83,7 @@ for (const mode of ['local', 'relay'] as const) {
     })
   }
 
-  t.test(`${mode} mode: what an engine rejects is forgotten once it was away`, async (t) => {
+  t.test(`${mode} mode: learned efforts are dropped once the engine was unavailable`, async (t) => {
     const engine = await startVllm(t)
     const proxy = await proxyOf(t, mode, engine.url, { healthIntervalMs: 20 })
     await chat(proxy, 's', { reasoning_effort: 'high' })
@@ -104,7 +104,7 @@ for (const mode of ['local', 'relay'] as const) {
 const templateErrorOf7 = (body: Record<string, unknown>) =>
   qwen38Error(body) ?? (body.seed === 7 ? 'seed 7 is not available' : undefined)
 
-t.test('an error that has nothing to do with efforts stays one request', async (t) => {
+t.test('an error that is unrelated to efforts is not retried', async (t) => {
   const engine = await startVllm(t, { templateError: templateErrorOf7 })
   const proxy = await proxyOf(t, 'local', engine.url)
   const { status, text } = await chat(proxy, 's', { reasoning_effort: 'low', seed: 7 })
@@ -124,12 +124,12 @@ t.test('a request is sent twice at most, and then has the error of its own effor
   t.match(text, 'Unsupported reasoning effort: high')
   t.strictSame(effortsAt(engine), ['high', 'xhigh'])
   t.equal((await ask()).status, 400)
-  t.strictSame(effortsAt(engine).slice(2), ['medium', 'max'], 'both that were rejected are known')
+  t.strictSame(effortsAt(engine).slice(2), ['medium', 'max'], 'both rejected efforts are known')
   t.equal((await ask()).status, 200)
   t.strictSame((await lastTurn(proxy, 's')).annotations.reasoning_effort, { requested: 'high', sent: 'low' })
 })
 
-t.test('errors that differ in more than the effort teach nothing', async (t) => {
+t.test('errors that differ in more than the effort declare nothing', async (t) => {
   const templateError = ({ reasoning_effort: effort }: Record<string, unknown>) =>
     effort === undefined ? undefined : `effort ${effort} and budget ${effort === 'high' ? 1 : 2} conflict`
   const engine = await startVllm(t, { templateError })
@@ -138,7 +138,7 @@ t.test('errors that differ in more than the effort teach nothing', async (t) => 
   t.strictSame(effortsAt(engine), ['high', 'xhigh', 'high', 'xhigh'])
 })
 
-t.test('the retry keeps its own error where that is about something else', async (t) => {
+t.test('the retry keeps its own error where that has another cause', async (t) => {
   const engine = await startVllm(t, { templateError: templateErrorOf7 })
   const proxy = await proxyOf(t, 'local', engine.url)
   const { status, text } = await chat(proxy, 's', { reasoning_effort: 'high', seed: 7 })
@@ -156,7 +156,7 @@ t.test("an effort of the session's sampling_params is adapted like the agent's",
   t.strictSame((await lastTurn(proxy, 's')).annotations.reasoning_effort, { requested: 'max', sent: 'xhigh' })
 })
 
-t.test('each model of an engine has efforts of its own', async (t) => {
+t.test('each model of an engine has separate efforts', async (t) => {
   const templateError = (body: Record<string, unknown>) =>
     body.model === 'fake' ? qwen38Error(body) : undefined
   const engine = await startVllm(t, { templateError })
@@ -166,7 +166,7 @@ t.test('each model of an engine has efforts of its own', async (t) => {
   t.strictSame(effortsAt(engine), ['high', 'xhigh', 'high'])
 })
 
-t.test('none becomes reasoning that is disabled', async (t) => {
+t.test('none becomes disabled reasoning', async (t) => {
   const engine = await startVllm(t)
   const proxy = await proxyOf(t, 'local', engine.url)
   const { status } = await chat(proxy, 's', { reasoning_effort: 'none' })
@@ -176,13 +176,16 @@ t.test('none becomes reasoning that is disabled', async (t) => {
   t.strictSame((await lastTurn(proxy, 's')).annotations.reasoning_effort, { requested: 'none', sent: null })
 })
 
-t.test('an engine of unknown make is not asked for less because of an effort', async (t) => {
-  const engine = await startVllm(t)
-  const proxy = await proxyOf(t, 'local', engine.url, { engineKind: 'openai' })
-  await chat(proxy, 's', { reasoning_effort: 'high' })
-  t.strictSame(effortsAt(engine), ['high', 'xhigh'])
-  t.equal((await lastTurn(proxy, 's')).exact, true)
-})
+t.test(
+  'the rejection of an effort does not reduce what is requested of an unidentified engine',
+  async (t) => {
+    const engine = await startVllm(t)
+    const proxy = await proxyOf(t, 'local', engine.url, { engineKind: 'openai' })
+    await chat(proxy, 's', { reasoning_effort: 'high' })
+    t.strictSame(effortsAt(engine), ['high', 'xhigh'])
+    t.equal((await lastTurn(proxy, 's')).exact, true)
+  },
+)
 
 t.test('count_tokens counts the prompt with the effort that is sent', async (t) => {
   const efforts: unknown[] = []
@@ -195,7 +198,7 @@ t.test('count_tokens counts the prompt with the effort that is sent', async (t) 
   for (let asked = 0; asked < 2; asked += 1) t.strictSame(await count(proxy, 'fake'), { input_tokens: 3 })
   t.strictSame(efforts, ['xhigh', 'xhigh'])
   const attempts = engine.requests.filter(({ path, body }) => path === '/tokenize' && body.messages)
-  t.equal(attempts.length, 3, 'the first count was rejected once, and taught the efforts')
+  t.equal(attempts.length, 3, 'the first count was rejected once, and declared the efforts')
 })
 
 function count(proxy: TestProxy, model: string) {

@@ -24,7 +24,7 @@ interface Line {
   forwarder: Forwarder
 }
 
-/** A proxy, one worker, and between them a line that can be broken. */
+/** Starts a proxy and one worker with a breakable line between them. */
 async function brokenLine(t: Test, overrides: Partial<ServeConfig> = {}): Promise<Line> {
   const proxy = await relayProxy(t, { heartbeatIntervalMs: 100, ...overrides })
   const forwarder = await Forwarder.to(t, Number(new URL(proxy.url).port))
@@ -34,7 +34,7 @@ async function brokenLine(t: Test, overrides: Partial<ServeConfig> = {}): Promis
   return { proxy, engine, forwarder }
 }
 
-/** Does something once, when the agent has seen this piece. */
+/** Returns a callback that runs `act` once, when the agent has received this chunk. */
 function onceAt(piece: number, act: () => void): (text: string) => void {
   let done = false
   return (text) => {
@@ -44,7 +44,7 @@ function onceAt(piece: number, act: () => void): (text: string) => void {
   }
 }
 
-t.test('a worker killed before the first byte: the call goes to another worker', async (t) => {
+t.test('a worker killed before the first byte: the request goes to another worker', async (t) => {
   const proxy = await relayProxy(t, { workerGraceMs: 200 })
   const doomed = workerProcess(t, proxy.url, 'doomed', { startMs: 60_000 })
   await untilWorkers(proxy, 'doomed')
@@ -57,17 +57,20 @@ t.test('a worker killed before the first byte: the call goes to another worker',
   t.match(await turnsOf(proxy, 's'), [{ status: 'completed', engine: 'other/counting' }])
 })
 
-t.test('a worker killed before the first byte and restarted: its new life serves the call', async (t) => {
-  const proxy = await relayProxy(t)
-  const doomed = workerProcess(t, proxy.url, 'w', { startMs: 60_000 })
-  await untilWorkers(proxy, 'w')
-  const answer = streamed(agentOf(proxy, 's'))
-  await until(async () => (await proxy.get('/admin/workers'))[0].load === 1)
-  doomed.kill('SIGKILL')
-  await untilWorkers(proxy)
-  workerFor(t, proxy.url, 'w')
-  t.same(await answer, { text: countedText(20), error: undefined }, 'long before the grace time is over')
-})
+t.test(
+  'a worker killed before the first byte and restarted: its new process serves the request',
+  async (t) => {
+    const proxy = await relayProxy(t)
+    const doomed = workerProcess(t, proxy.url, 'w', { startMs: 60_000 })
+    await untilWorkers(proxy, 'w')
+    const answer = streamed(agentOf(proxy, 's'))
+    await until(async () => (await proxy.get('/admin/workers'))[0].load === 1)
+    doomed.kill('SIGKILL')
+    await untilWorkers(proxy)
+    workerFor(t, proxy.url, 'w')
+    t.same(await answer, { text: countedText(20), error: undefined }, 'long before the end of the grace time')
+  },
+)
 
 t.test('a worker killed after the first byte: the agent gets an error, the turn is failed', async (t) => {
   const proxy = await relayProxy(t, { workerGraceMs: 200 })
@@ -81,32 +84,32 @@ t.test('a worker killed after the first byte: the agent gets an error, the turn 
     onceAt(3, () => doomed.kill('SIGKILL')),
   )
   t.ok(text.startsWith('0 1 2 3 '))
-  t.ok(error, 'the stream does not end as if it were whole')
+  t.ok(error, 'the stream does not end as if it were complete')
   t.match(await turnsOf(proxy, 's'), [
     { status: 'failed', error: { code: 'worker_lost' }, completion_text: text },
   ])
   t.match(
     await streamed(agentOf(proxy, 's')),
     { text: countedText(3), error: undefined },
-    'the session goes on',
+    'the session continues',
   )
 })
 
-t.test('a socket that is cut and comes back within the grace time costs the agent nothing', async (t) => {
+t.test('a socket that is cut and reconnects within the grace time costs the agent nothing', async (t) => {
   const { proxy, forwarder } = await brokenLine(t)
   const cuts = [2, 11, 20, 30].map((piece) => onceAt(piece, () => forwarder.cut()))
   const { text, error } = await streamed(agentOf(proxy, 's'), {}, (soFar) => {
     for (const cut of cuts) cut(soFar)
   })
   t.equal(error, undefined)
-  t.equal(text, countedText(PIECES), 'no piece is lost, none comes twice')
+  t.equal(text, countedText(PIECES), 'no chunk is lost or duplicated')
   t.ok(forwarder.acceptedAtMs.length >= 3, 'the line was cut more than once')
   t.match(await turnsOf(proxy, 's'), [
     { status: 'completed', completion_token_ids: Array.from({ length: PIECES }, (_, i) => i) },
   ])
 })
 
-t.test('a whole answer survives a cut as well', async (t) => {
+t.test('a complete response survives a cut as well', async (t) => {
   const { proxy, forwarder, engine } = await brokenLine(t)
   const answer = agentOf(proxy, 's').chat.completions.create({
     model: 'counting',
@@ -118,7 +121,7 @@ t.test('a whole answer survives a cut as well', async (t) => {
 })
 
 t.test(
-  'a socket that comes back after the grace time: failed call, cancelled work, then service',
+  'a socket that reconnects after the grace time: failed request, cancelled work, then service',
   async (t) => {
     const { proxy, forwarder, engine } = await brokenLine(t, { workerGraceMs: 50 })
     const { text, error } = await streamed(
@@ -140,7 +143,7 @@ t.test(
   },
 )
 
-t.test('a half-open socket is found by the heartbeat, and the call goes on', async (t) => {
+t.test('a half-open socket is detected by the heartbeat, and the request continues', async (t) => {
   const { proxy, forwarder } = await brokenLine(t)
   const { text, error } = await streamed(
     agentOf(proxy, 's'),
@@ -151,24 +154,27 @@ t.test('a half-open socket is found by the heartbeat, and the call goes on', asy
   t.equal(text, countedText(PIECES))
 })
 
-t.test('an agent that leaves while the socket is cut: the work ends when the worker is back', async (t) => {
-  const { proxy, forwarder, engine } = await brokenLine(t, { retryGraceMs: 0 })
-  const controller = new AbortController()
-  const stream = await agentOf(proxy, 's').chat.completions.create(
-    { model: 'counting', messages: [{ role: 'user', content: 'count' }], stream: true, max_tokens: 10_000 },
-    { signal: controller.signal },
-  )
-  await stream[Symbol.asyncIterator]().next()
-  forwarder.refuse(true)
-  forwarder.cut()
-  controller.abort()
-  t.match(await turnsOf(proxy, 's'), [{ status: 'aborted', error: { code: 'agent_gone' } }])
-  t.equal(engine.running, 1)
-  forwarder.refuse(false)
-  await until(() => engine.running === 0)
-})
+t.test(
+  'an agent that disconnects while the socket is cut: the work ends when the worker reconnects',
+  async (t) => {
+    const { proxy, forwarder, engine } = await brokenLine(t, { retryGraceMs: 0 })
+    const controller = new AbortController()
+    const stream = await agentOf(proxy, 's').chat.completions.create(
+      { model: 'counting', messages: [{ role: 'user', content: 'count' }], stream: true, max_tokens: 10_000 },
+      { signal: controller.signal },
+    )
+    await stream[Symbol.asyncIterator]().next()
+    forwarder.refuse(true)
+    forwarder.cut()
+    controller.abort()
+    t.match(await turnsOf(proxy, 's'), [{ status: 'aborted', error: { code: 'agent_gone' } }])
+    t.equal(engine.running, 1)
+    forwarder.refuse(false)
+    await until(() => engine.running === 0)
+  },
+)
 
-t.test('an agent that leaves cancels its call at the worker', async (t) => {
+t.test('an agent that disconnects cancels its request at the worker', async (t) => {
   const { proxy, engine } = await brokenLine(t, { retryGraceMs: 0 })
   const stream = await agentOf(proxy, 's').chat.completions.create({
     model: 'counting',
@@ -196,7 +202,7 @@ t.test('a shutdown does not wait for a worker that has stopped reading', async (
   t.match((await answer).error, { code: 'shutting_down' })
 })
 
-t.test('no worker: the call waits, then gets 503 in the shape of its dialect', async (t) => {
+t.test('no worker: the request waits, then gets 503 in the format of its dialect', async (t) => {
   const proxy = await relayProxy(t, { queueWaitMs: 100 })
   const response = await fetch(`${proxy.baseUrl('s')}/chat/completions`, {
     method: 'POST',
@@ -207,7 +213,7 @@ t.test('no worker: the call waits, then gets 503 in the shape of its dialect', a
   t.match(await turnsOf(proxy, 's'), [{ status: 'failed', error: { code: 'no_worker' } }])
 })
 
-t.test('a pause during load: running calls finish, new ones wait, and are served after it', async (t) => {
+t.test('a pause under load: running requests finish, new ones wait, and are served after it', async (t) => {
   const { proxy, engine } = await brokenLine(t)
   const running = Array.from({ length: 5 }, (_, i) => streamed(agentOf(proxy, `r${i}`)))
   await until(() => engine.running === 5)

@@ -1,4 +1,4 @@
-/** A worker that is given one name for all nodes: it dials each address of it, and follows the name's changes. */
+/** A worker that gets one DNS name for all nodes connects to each address of it, and follows its changes. */
 import { once } from 'node:events'
 import t, { type Test } from 'tap'
 import { InferenceWorkerClient } from '../../src/worker/inference-worker-client.ts'
@@ -8,7 +8,7 @@ import { chatRequest, eventsOf, type RelayServer, startRelayServer, textOf } fro
 import { silentLogger } from '../helpers/silent-logger.ts'
 import { until } from '../helpers/until.ts'
 
-/** Nodes of one port at addresses of their own, and the name that stands for those that a test puts there. */
+/** Starts nodes with one port at separate addresses, behind a name for the addresses that a test selects. */
 async function nodesFor(t: Test, count: number) {
   const port = await freePort()
   const hosts = Array.from({ length: count }, (_, i) => `127.0.0.${i + 1}`)
@@ -48,7 +48,7 @@ function workerOf(
 
 const hasWorker = ({ backend }: RelayServer) => backend.list().length === 1
 
-t.test('a worker dials every address of a name, and serves calls of each', async (t) => {
+t.test('a worker connects to every address of a name, and serves requests of each', async (t) => {
   const { port, hosts, nodes } = await nodesFor(t, 3)
   const { asked } = workerOf(t, port, () => hosts, new CountingBackend({ pieces: 3 }))
   await until(() => nodes.every(hasWorker))
@@ -57,7 +57,7 @@ t.test('a worker dials every address of a name, and serves calls of each', async
     t.equal(textOf(await eventsOf(backend, chatRequest('count'))), countedText(3))
 })
 
-t.test('a node that is added is dialled, and one that is taken away is left after its calls', async (t) => {
+t.test('a worker connects to an added node, and leaves a removed one after its requests', async (t) => {
   const { port, hosts, nodes } = await nodesFor(t, 2)
   const [first, second] = nodes as [RelayServer, RelayServer]
   let there = hosts.slice(0, 1)
@@ -71,7 +71,7 @@ t.test('a node that is added is dialled, and one that is taken away is left afte
   there = hosts.slice(1)
   await until(() => hasWorker(second))
   await until(() => first.backend.list()[0]?.draining === true)
-  t.notOk(second.backend.list()[0]?.draining, 'it leaves one node, and no other')
+  t.notOk(second.backend.list()[0]?.draining, 'the worker leaves one node, and no other')
   await t.rejects(eventsOf(first.backend, chatRequest('more')), { code: 'no_worker' })
   open()
   t.equal(await text, countedText(3))
@@ -79,35 +79,38 @@ t.test('a node that is added is dialled, and one that is taken away is left afte
   t.equal(textOf(await eventsOf(second.backend, chatRequest('count'))), countedText(3))
 })
 
-t.test('a node whose address was away for a while keeps its calls, and gets new ones again', async (t) => {
-  const { port, hosts, nodes } = await nodesFor(t, 1)
-  const [node] = nodes as [RelayServer]
-  let there: readonly string[] = hosts
-  const { promise: opened, resolve: open } = Promise.withResolvers<void>()
-  const engine = new CountingBackend({ pieces: 3, opened })
-  workerOf(t, port, () => there, engine)
-  await until(() => hasWorker(node))
-  const calls = ['waits', 'waits too'].map((text) => eventsOf(node.backend, chatRequest(text)).then(textOf))
-  await until(() => engine.running === 2)
-  // The answers of a resolver that is behind: the node itself is well all the time.
-  there = ['127.0.0.2']
-  await until(() => node.backend.list()[0]?.draining === true)
-  there = hosts
-  await until(() => node.backend.list()[0]?.draining === false)
-  t.equal(engine.running, 2)
-  open()
-  t.same(await Promise.all(calls), [countedText(3), countedText(3)])
-  t.equal(engine.requests.length, 2, 'nothing was sampled twice')
-  t.equal(textOf(await eventsOf(node.backend, chatRequest('count'))), countedText(3))
-  // It may leave and come back as often as it likes.
-  there = ['127.0.0.2']
-  await until(() => !hasWorker(node))
-  there = hosts
-  await until(() => hasWorker(node) && node.backend.list()[0]?.draining === false)
-  t.equal(textOf(await eventsOf(node.backend, chatRequest('count'))), countedText(3))
-})
+t.test(
+  'a node whose address was missing for a while keeps its requests, and gets new ones again',
+  async (t) => {
+    const { port, hosts, nodes } = await nodesFor(t, 1)
+    const [node] = nodes as [RelayServer]
+    let there: readonly string[] = hosts
+    const { promise: opened, resolve: open } = Promise.withResolvers<void>()
+    const engine = new CountingBackend({ pieces: 3, opened })
+    workerOf(t, port, () => there, engine)
+    await until(() => hasWorker(node))
+    const calls = ['waits', 'waits too'].map((text) => eventsOf(node.backend, chatRequest(text)).then(textOf))
+    await until(() => engine.running === 2)
+    // The responses of an outdated resolver: the node itself is healthy all the time.
+    there = ['127.0.0.2']
+    await until(() => node.backend.list()[0]?.draining === true)
+    there = hosts
+    await until(() => node.backend.list()[0]?.draining === false)
+    t.equal(engine.running, 2)
+    open()
+    t.same(await Promise.all(calls), [countedText(3), countedText(3)])
+    t.equal(engine.requests.length, 2, 'nothing was sampled twice')
+    t.equal(textOf(await eventsOf(node.backend, chatRequest('count'))), countedText(3))
+    // This may happen any number of times.
+    there = ['127.0.0.2']
+    await until(() => !hasWorker(node))
+    there = hosts
+    await until(() => hasWorker(node) && node.backend.list()[0]?.draining === false)
+    t.equal(textOf(await eventsOf(node.backend, chatRequest('count'))), countedText(3))
+  },
+)
 
-t.test('a node that comes back at another address is found again', async (t) => {
+t.test('a node that returns at another address is found again', async (t) => {
   const { port, hosts, nodes, start } = await nodesFor(t, 1)
   let there: readonly string[] = hosts
   const { worker } = workerOf(t, port, () => there)
@@ -119,7 +122,7 @@ t.test('a node that comes back at another address is found again', async (t) => 
   await until(() => worker.isConnected)
 })
 
-t.test('a worker that is stopped before its name was resolved ends, and dials nobody', async (t) => {
+t.test('a worker that is stopped before its name was resolved ends, and connects to no node', async (t) => {
   const port = await freePort()
   const { promise: addresses, resolve } = Promise.withResolvers<string[]>()
   const worker = new InferenceWorkerClient({
@@ -130,7 +133,7 @@ t.test('a worker that is stopped before its name was resolved ends, and dials no
     logger: silentLogger,
     resolve: () => addresses,
     dial: () => {
-      throw new Error('dialled')
+      throw new Error('connected')
     },
   })
   worker.start()

@@ -1,4 +1,7 @@
-/** Serves calls over a relay and a worker, a tenth of them aborted, and prints the heap's size between rounds as JSON. */
+/**
+ * Serves requests over a relay and a worker, a tenth of them aborted, and prints the heap's size between rounds as
+ * JSON.
+ */
 import { InferenceWorkerClient } from '../../src/worker/inference-worker-client.ts'
 import { CountingBackend } from '../helpers/counting-backend.ts'
 import { pull } from '../helpers/event-stream.ts'

@@ -10,7 +10,7 @@ import { until } from '../helpers/until.ts'
 const PIECES = 400
 const COUNTING = { pieces: PIECES, pieceMs: 10 }
 
-/** `llm-proxy serve --mode relay` as a process, once it listens. */
+/** Starts `llm-proxy serve --mode relay` as a process, and waits until it listens. */
 async function relayProcess(t: Test, db: string) {
   const args = ['serve', '--mode', 'relay', '--port', '0', '--db', db, '--log-level', 'error']
   const process = startLlmProxy(args)
@@ -30,12 +30,12 @@ async function untilRecorded(proxy: Pick<TestProxy, 'get'>, sessionId: string): 
   await until(async () => (await proxy.get(`/sessions/${sessionId}`)).turns?.length === 1)
 }
 
-/** The most events within any time of this length. */
+/** Returns the maximum number of events within any interval of this length. */
 function busiest(atMs: readonly number[], withinMs: number): number {
   return Math.max(...atMs.map((from) => atMs.filter((at) => at >= from && at < from + withinMs).length))
 }
 
-t.test('a proxy that is killed under twenty workers and started again', async (t) => {
+t.test('a proxy is killed with twenty workers, and restarted', async (t) => {
   const db = `${t.testdir({})}/proxy.db`
   const first = await relayProcess(t, db)
   let { port } = first
@@ -61,10 +61,10 @@ t.test('a proxy that is killed under twenty workers and started again', async (t
       model: 'counting',
       messages: [{ role: 'user', content: 'count' }],
     }),
-    'a call that is answered whole',
+    'a request that is not streamed',
   )
   await until(() => begun === ids.length)
-  // A turn may reach its agent a moment before the store: kill only what is there.
+  // A turn may reach its agent slightly before the store: kill only after all are stored.
   for (const id of [...ids, 'whole']) await untilRecorded(first, id)
   first.process.kill('SIGKILL')
   await whole
@@ -75,21 +75,21 @@ t.test('a proxy that is killed under twenty workers and started again', async (t
   await untilWorkers(second, ...ids)
   const backAtMs = performance.now()
   await until(() => engine.running === 0)
-  t.ok(performance.now() - backAtMs < 1_000, 'frees the engines of what the first one asked for')
+  t.ok(performance.now() - backAtMs < 1_000, "frees the engines of the first proxy's requests")
 
   t.ok(
     seen.every(({ error }) => error !== undefined),
-    'ends no stream as if it were whole',
+    'ends no stream as if it were complete',
   )
   t.equal(
     busiest(forwarder.acceptedAtMs.slice(dialled), 50) <= 10,
     true,
-    'is dialled by all, but not at once',
+    'is reconnected to by all workers, but not at once',
   )
   t.same(short, { text: countedText(3), error: undefined })
   t.match(await turnsOf(second, 'short'), [{ status: 'completed', completion_text: countedText(3) }])
   for (const id of [...ids, 'whole'])
-    t.match(await turnsOf(second, id), [{ status: 'interrupted' }], 'knows which turns it did not finish')
+    t.match(await turnsOf(second, id), [{ status: 'interrupted' }], 'knows which turns were interrupted')
   t.same(
     await Promise.all(ids.map((id) => streamed(agentOf(second, id), { max_tokens: 5 }))),
     ids.map(() => ({ text: countedText(5), error: undefined })),

@@ -34,7 +34,7 @@ async function ask(
 
 const GOOD: AgentResult = { status: 'completed', rewards: { solved: 1, style: 0.5 } }
 
-t.test('a rollout is the rows of its session, with the reward that the runner gave', async (t) => {
+t.test("a rollout is the rows of its session, with the runner's reward", async (t) => {
   const proxy = await startProxy(t)
   const loop = loopOf(t, proxy.url, async (task) => {
     await ask(task)
@@ -68,7 +68,7 @@ t.test('a rollout is the rows of its session, with the reward that the runner ga
 })
 
 t.test(
-  'a session that branched gives several rows, each with the reward, or those that are chosen',
+  'a session that branched gives several rows, all or the selected ones, each with the reward',
   async (t) => {
     const proxy = await startProxy(t)
     const run: Run = async (task) => {
@@ -87,7 +87,7 @@ t.test(
 )
 
 t.test(
-  'a failed try leaves nothing in the result; its session is aborted and refuses what comes late',
+  'a failed attempt leaves nothing in the result; its session is aborted and rejects late requests',
   async (t) => {
     const proxy = await startProxy(t)
     const tasks: AgentTask[] = []
@@ -95,7 +95,7 @@ t.test(
     const run: Run = async (task) => {
       tasks.push(task)
       await ask(task, `This is try ${task.tryNumber}`)
-      if (task.tryNumber === 1) throw new Error('it broke')
+      if (task.tryNumber === 1) throw new Error('it failed')
       if (task.tryNumber === 2) return { status: 'failed', rewards: { solved: 1 }, error: 'gave up' }
       return GOOD
     }
@@ -121,7 +121,7 @@ t.test(
   },
 )
 
-t.test('when every try failed, the row is inert and says why', async (t) => {
+t.test('when every attempt failed, the row is masked and has the reason', async (t) => {
   const proxy = await startProxy(t)
   const run: Run = async (task) => {
     await ask(task)
@@ -137,14 +137,14 @@ t.test('when every try failed, the row is inert and says why', async (t) => {
   ])
 })
 
-t.test('an agent that made no call has an inert row with its reward, and is not run again', async (t) => {
+t.test('an agent that sent no request has a masked row with its reward, and is not run again', async (t) => {
   const proxy = await startProxy(t)
   t.match(await loopOf(t, proxy.url, async () => GOOD).run({}, { instance_id: 'x' }), [
     { response_mask: [0], reward_score: 1.5, metrics: { tries: 1, failed: 0, inert: 1 } },
   ])
 })
 
-t.test('an agent that ran out of time has failed, unless such tries are kept', async (t) => {
+t.test('a timed-out agent has failed, unless such attempts are kept', async (t) => {
   const proxy = await startProxy(t)
   const run: Run = async (task) => {
     await ask(task)
@@ -163,7 +163,7 @@ t.test('an agent that ran out of time has failed, unless such tries are kept', a
   ])
 })
 
-t.test('a reward that is no number is an error', async (t) => {
+t.test('a reward that is not a number is an error', async (t) => {
   const proxy = await startProxy(t)
   const run: Run = async () => ({ status: 'completed', rewards: { solved: Number.NaN } })
   t.match(await loopOf(t, proxy.url, run, { maxRetries: 0 }).run({}, {}), [
@@ -174,7 +174,7 @@ t.test('a reward that is no number is an error', async (t) => {
   ])
 })
 
-t.test('what an agent does to its inputs is seen by no other try and not by the caller', async (t) => {
+t.test("an agent's changes to its inputs are invisible to other attempts and to the caller", async (t) => {
   const proxy = await startProxy(t)
   const sample = { instance_id: 'x', extra: { list: [1] } }
   const samplingParams = { stop: ['a'] }
@@ -190,7 +190,7 @@ t.test('what an agent does to its inputs is seen by no other try and not by the 
   t.strictSame([sample.extra.list, samplingParams.stop], [[1], ['a']])
 })
 
-t.test('a rollout that is called off stops its agent and aborts its session', async (t) => {
+t.test('a cancelled rollout stops its agent and aborts its session', async (t) => {
   const proxy = await startProxy(t)
   const controller = new AbortController()
   let sessionId = ''
@@ -198,14 +198,14 @@ t.test('a rollout that is called off stops its agent and aborts its session', as
     sessionId = task.sessionId
     return new Promise((_, reject) => {
       signal.addEventListener('abort', () => reject(signal.reason))
-      controller.abort(new Error('called off'))
+      controller.abort(new Error('cancelled'))
     })
   }
   await t.rejects(loopOf(t, proxy.url, run).run({}, {}, controller.signal), { message: 'called off' })
   t.match(await proxy.get(`/sessions/${sessionId}`), { status: 'aborted' })
 })
 
-t.test("agents get the address that they reach the proxy at, and the session's key", async (t) => {
+t.test("agents get the proxy's address as they reach it, and the session's key", async (t) => {
   const proxy = await startProxy(t)
   let seen: AgentTask | undefined
   const run: Run = async (task) => {
@@ -226,7 +226,7 @@ t.test("agents get the address that they reach the proxy at, and the session's k
 })
 
 t.test(
-  'a proxy with keys is called with its admin key, and gives the agent one that can do nothing else',
+  "a proxy with keys is called with its admin key, and the agent's key allows nothing else",
   async (t) => {
     const adminKeys = ['admin-key-0123456789']
     const proxy = await startProxy(t, { adminKeys, agentKeySecrets: ['agent-secret-0123456789'] })
@@ -245,7 +245,7 @@ t.test(
   },
 )
 
-t.test('a proxy that is away for a moment fails no rollout', async (t) => {
+t.test('a short outage of the proxy fails no rollout', async (t) => {
   const proxy = await startProxy(t)
   const failures = ['cut', 'cut', '503', '502']
   const front = await startScriptedServer(async ({ method, path, body }, response) => {
@@ -261,7 +261,7 @@ t.test('a proxy that is away for a moment fails no rollout', async (t) => {
   t.strictSame(failures, [])
 })
 
-t.test("the proxy's refusals are errors of the rollout, in its own words", async (t: Test) => {
+t.test("the proxy's errors are errors of the rollout, with its messages", async (t: Test) => {
   const proxy: TestProxy = await startProxy(t)
   const loop = loopOf(t, proxy.url, async () => GOOD)
   await t.rejects(loop.run({ n: 2 }, {}), { code: 'unsupported', message: /must be 1/ })
@@ -344,14 +344,14 @@ t.test('an invalid setting is rejected with the name of its variable', async (t)
   t.throws(() => new RemoteAgentLoop({}, {}), { code: 'config_invalid', message: /PROXY_SERVER_URL/ })
 })
 
-t.test('rollouts that wait between tries are called off at once, all by one signal', async (t) => {
+t.test('rollouts that wait between attempts are cancelled at once, all by one signal', async (t) => {
   const proxy = await startProxy(t)
   const controller = new AbortController()
   const failing: Run = async () => ({ status: 'failed', rewards: {} })
   const loop = loopOf(t, proxy.url, failing, { retryBaseDelayMs: 60_000 })
   const rollouts = Array.from({ length: 30 }, () => loop.run({}, {}, controller.signal))
   await until(async () => (await proxy.get('/sessions?status=aborted')).sessions.length === 30)
-  controller.abort(new Error('called off'))
+  controller.abort(new Error('cancelled'))
   for (const outcome of await Promise.allSettled(rollouts))
     t.match(outcome, { reason: { message: 'called off' } })
 })

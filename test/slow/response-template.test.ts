@@ -1,4 +1,4 @@
-/** A model whose files have a `response_template`: it decides how answers are read. */
+/** A model whose files have a `response_template`, which decides how responses are parsed. */
 import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -19,7 +19,7 @@ const tool = {
   type: 'function' as const,
   function: { name: 'weather', parameters: { type: 'object', properties: { days: { type: 'integer' } } } },
 }
-/** As no family writes it, so that only the template can have read it. */
+/** Markup of no known family, so that only the template can have parsed it. */
 const template = {
   start_anchor: '<|im_start|>assistant\n',
   fields: {
@@ -36,7 +36,7 @@ const template = {
 }
 const ANSWER = '[thought]It is cold.[said]\nOne moment.\n[call weather]\ndays: 3\n[end]'
 
-/** A model with this template, and an engine that writes `text` for it, a token a chunk where it streams. */
+/** Creates a model with this template, and an engine that returns `text`, one token per chunk if it streams. */
 async function start(t: Test, responseTemplate: object, text: string, toolParser = 'auto') {
   const model = mkdtempSync(join(tmpdir(), 'response-template-'))
   t.teardown(() => rmSync(model, { recursive: true }))
@@ -50,7 +50,7 @@ async function start(t: Test, responseTemplate: object, text: string, toolParser
     if (method === 'GET' && path === '/version') return sendJson(response, { version: '0.12.0' })
     if (method === 'GET')
       return sendJson(response, { object: 'list', data: [{ id: 'm', object: 'model', max_model_len: 4096 }] })
-    // It has no chat template, and what its logprobs are of is not to be found out.
+    // The engine has no chat template, and its logprobs mode cannot be measured.
     if (body.messages) return sendJson(response, {}, 400)
     if (path === '/tokenize') return sendJson(response, { tokens: tokenizer.encode(body.prompt) })
     const choiceOf = (some: readonly number[], isLast: boolean) => ({
@@ -88,7 +88,7 @@ const WANTED = {
   tool_calls: [{ type: 'function', function: { name: 'weather', arguments: '{"days": 3}' } }],
 }
 
-t.test('answers are read by it, whole and streamed, and told so', async (t) => {
+t.test('responses are parsed by it, complete and streamed, and health reports it', async (t) => {
   const { client, health, proxy } = await start(t, template, ANSWER)
   t.match(await health(), { tool_parser: { name: 'response_template', chosen_by: 'response_template' } })
   const whole = await client.chat.completions.create({ model: 'm', messages, tools: [tool] })
@@ -104,7 +104,7 @@ t.test('answers are read by it, whole and streamed, and told so', async (t) => {
   ])
 })
 
-t.test('a call that the engine is held to is read as what that is', async (t) => {
+t.test('constrained tool calls are parsed as JSON', async (t) => {
   const { client } = await start(t, template, '[{"name": "weather", "parameters": {"days":3}}]')
   const { choices } = await client.chat.completions.create({
     model: 'm',
@@ -115,14 +115,14 @@ t.test('a call that the engine is held to is read as what that is', async (t) =>
   t.match(choices[0]!.message.tool_calls, [{ function: { name: 'weather', arguments: '{"days":3}' } }])
 })
 
-t.test("--tool-parser has the operator's word", async (t) => {
+t.test('--tool-parser overrides the template', async (t) => {
   const { client, health } = await start(t, template, ANSWER, 'plain')
   t.match(await health(), { tool_parser: { name: 'plain', chosen_by: 'name' } })
   const { choices } = await client.chat.completions.create({ model: 'm', messages, tools: [tool] })
   t.equal(choices[0]!.message.content, ANSWER)
 })
 
-t.test('one that cannot be used is a warning, and the chat template decides', async (t) => {
+t.test('an unusable template is a warning, and the chat template decides', async (t) => {
   const call = '<tool_call>\n{"name": "weather", "arguments": {"days": 3}}\n</tool_call>'
   const { client, health } = await start(t, { ...template, version: 2 }, call)
   t.match(await health(), {
@@ -132,7 +132,7 @@ t.test('one that cannot be used is a warning, and the chat template decides', as
   t.match(choices[0]!.message.tool_calls, WANTED.tool_calls)
 })
 
-t.test('what the prompt says of the answer is where reading begins', async (t) => {
+t.test('parsing begins with the part of the response that the prompt contains', async (t) => {
   const { client } = await start(t, published.templates['transformers qwen2']!, ' it is.\n</think>\nCold.')
   const begun = { role: 'assistant' as const, content: '<think>\nSo' }
   const { choices } = await client.chat.completions.create({

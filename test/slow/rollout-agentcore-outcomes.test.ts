@@ -1,4 +1,7 @@
-/** Whatever goes wrong on AgentCore is one outcome of one try: the sample is run again, and trains what its last try sampled. */
+/**
+ * Each failure on AgentCore is one outcome of one attempt: the sample is run again, and only its last attempt is
+ * trained.
+ */
 import { join } from 'node:path'
 import t from 'tap'
 import { RemoteAgentLoop } from '../../src/rollout/remote-agent-loop.ts'
@@ -11,7 +14,7 @@ interface Payload {
   _agentcore_runtime: { operation: 'start' | 'get'; invocation_id: string }
 }
 
-/** An agent's one call of its model. @returns the status of the answer */
+/** Sends an agent's only request to its model. @returns the status of the response */
 async function talk({ _config }: Payload): Promise<number> {
   const { base_url, api_key } = _config!
   const response = await fetch(`${base_url}/chat/completions`, {
@@ -32,7 +35,7 @@ const THROTTLED: Fault = { name: 'ThrottlingException', status: 429 }
 const QUOTA: Fault = { name: 'ServiceQuotaExceededException', status: 402 }
 const times = (count: number, fault: Fault) => Array.from({ length: count }, () => fault)
 
-/** What the first session of a sample does after its agent has called its model, and what AgentCore does to its calls. */
+/** By title: the behaviour of a sample's first session after its request, and AgentCore's faults. */
 const FIRST: Record<string, { does?: (id: string) => ContainerAnswer; faults?: Fault[] }> = {
   'an agent that raises': { does: (id) => state(id, 'completed', { error: 'boom' }) },
   'a result that is no JSON object': { does: done('<html>') },
@@ -47,7 +50,7 @@ const FIRST: Record<string, { does?: (id: string) => ContainerAnswer; faults?: F
 }
 
 for (const [what, { does, faults = [] }] of Object.entries(FIRST)) {
-  t.test(`${what} is run again, and nothing of it trains`, async (t) => {
+  t.test(`${what} is run again, and nothing of it is trained`, async (t) => {
     const proxy = await startProxy(t, { db: `${t.testdir({})}/proxy.db` })
     const heard: string[] = []
     const container = async (id: string, payload: Payload): Promise<ContainerAnswer> => {
@@ -66,7 +69,7 @@ for (const [what, { does, faults = [] }] of Object.entries(FIRST)) {
       ledger: join(t.testdirName, 'ledger'),
       tps: 1_000,
       retryBaseMs: 1,
-      // The second try must do within it what takes a moment, on a busy machine as well.
+      // The second attempt takes a moment, and must fit into this on a busy machine as well.
       timeLimitMs: what.includes('out of time') ? 6_000 : 120_000,
     })
     const options = { proxyUrl: proxy.url, runner, maxRetries: 1, retryBaseDelayMs: 1 }
@@ -90,28 +93,25 @@ for (const [what, { does, faults = [] }] of Object.entries(FIRST)) {
   })
 }
 
-t.test(
-  'an agent whose start got lost and that works on all the same adds nothing to any record',
-  async (t) => {
-    const proxy = await startProxy(t, { db: `${t.testdir({})}/proxy.db` })
-    const agents: Payload[] = []
-    const front = await startFront(t, async (id, payload: Payload) => {
-      if (payload._agentcore_runtime.operation === 'start') agents.push(payload)
-      if (agents.length === 2) await talk(payload)
-      return state(id, 'completed', { result: { reward: 1 } })
-    })
-    front.invokeFaults.push('cut late')
-    const runner = new AgentCoreRunner({
-      arn: 'arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/works_on',
-      ledger: join(t.testdirName, 'ledger'),
-      retryBaseMs: 1,
-    })
-    const loop = new RemoteAgentLoop({ proxyUrl: proxy.url, runner, maxRetries: 1, retryBaseDelayMs: 1 }, {})
-    const [row] = await loop.run({ temperature: 1 }, { instance_id: 'x' })
-    await loop.close()
-    t.match(row, { num_turns: 1, metrics: { tries: 2 } })
-    t.equal(await talk(agents[0]!), 409, 'its session is over')
-    const { trajectories } = await proxy.get(`/sessions/${row!.extra_fields.session_id}/trajectories`)
-    t.equal(trajectories.length, 1)
-  },
-)
+t.test('an agent that runs although its start was lost adds nothing to any session', async (t) => {
+  const proxy = await startProxy(t, { db: `${t.testdir({})}/proxy.db` })
+  const agents: Payload[] = []
+  const front = await startFront(t, async (id, payload: Payload) => {
+    if (payload._agentcore_runtime.operation === 'start') agents.push(payload)
+    if (agents.length === 2) await talk(payload)
+    return state(id, 'completed', { result: { reward: 1 } })
+  })
+  front.invokeFaults.push('cut late')
+  const runner = new AgentCoreRunner({
+    arn: 'arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/works_on',
+    ledger: join(t.testdirName, 'ledger'),
+    retryBaseMs: 1,
+  })
+  const loop = new RemoteAgentLoop({ proxyUrl: proxy.url, runner, maxRetries: 1, retryBaseDelayMs: 1 }, {})
+  const [row] = await loop.run({ temperature: 1 }, { instance_id: 'x' })
+  await loop.close()
+  t.match(row, { num_turns: 1, metrics: { tries: 2 } })
+  t.equal(await talk(agents[0]!), 409, 'its session has ended')
+  const { trajectories } = await proxy.get(`/sessions/${row!.extra_fields.session_id}/trajectories`)
+  t.equal(trajectories.length, 1)
+})

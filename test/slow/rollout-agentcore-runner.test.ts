@@ -19,7 +19,7 @@ import { until } from '../helpers/until.ts'
 
 const NEVER = new AbortController().signal
 
-/** A program in a container that is asked for its result at the first poll. */
+/** A container program that returns this result at the first poll. */
 const working =
   (result: object): Container =>
   (_, { _agentcore_runtime: { operation, invocation_id } }) =>
@@ -56,7 +56,7 @@ async function rig(
 
 const opened = ({ ledger }: Rig) => readdirSync(ledger)
 
-t.test('an agent is started in a session of its own, asked for its result, and stopped', async (t) => {
+t.test('an agent is started in a new session, polled for its result, and stopped', async (t) => {
   const seen: object[] = []
   const it = await rig(t, (id, payload) => {
     seen.push(payload)
@@ -83,7 +83,7 @@ t.test('an agent is started in a session of its own, asked for its result, and s
   ])
 })
 
-t.test("the row's payload is what the agent gets, if there is one", async (t) => {
+t.test("the agent gets the row's payload, if there is one", async (t) => {
   let seen: object = {}
   const it = await rig(t, (_, payload) => {
     seen = payload
@@ -94,7 +94,7 @@ t.test("the row's payload is what the agent gets, if there is one", async (t) =>
   t.match(
     result,
     { status: 'completed', rewards: { reward: 1 } },
-    'an app without the envelope answers at once',
+    'an app without the envelope responds at once',
   )
   t.match(seen, { prompt: 'Hi' })
   t.notMatch(seen, { answer: '42' })
@@ -128,7 +128,7 @@ const THROTTLED = { name: 'ThrottlingException', status: 429 }
 const QUOTA = { name: 'ServiceQuotaExceededException', status: 402 }
 const CONFLICT = { name: 'RetryableConflictException', status: 409 }
 
-t.test('a start that was not taken is made again, in the same session', async (t) => {
+t.test('a start that was not accepted is repeated, in the same session', async (t) => {
   const it = await rig(t, working({ result: { reward: 1 } }))
   it.front.invokeFaults.push(THROTTLED, QUOTA, CONFLICT)
   t.match(await it.runner.run(agentTask(), NEVER), { status: 'completed' })
@@ -142,28 +142,28 @@ for (const [fault, error] of [
   [{ name: 'AccessDeniedException', status: 403 }, /rejected the call/],
   [{ name: 'ResourceNotFoundException', status: 404 }, /runtime or session does not exist/],
 ] as const) {
-  t.test(`${fault.name} to the end is an error; what was never started is not stopped`, async (t) => {
-    const it = await rig(t, working({}))
-    it.front.invokeFaults.push(...Array.from({ length: 8 }, () => fault))
-    t.match(await it.runner.run(agentTask(), NEVER), outcome('error', error))
-    await it.runner.close()
-    t.strictSame([it.front.started, it.front.stopped, opened(it)], [[], [], []])
-  })
+  t.test(
+    `${fault.name} on each attempt is an error; a session that never started is not stopped`,
+    async (t) => {
+      const it = await rig(t, working({}))
+      it.front.invokeFaults.push(...Array.from({ length: 8 }, () => fault))
+      t.match(await it.runner.run(agentTask(), NEVER), outcome('error', error))
+      await it.runner.close()
+      t.strictSame([it.front.started, it.front.stopped, opened(it)], [[], [], []])
+    },
+  )
 }
 
-t.test(
-  'a start that got lost is not made again: a second agent would join the record of the first',
-  async (t) => {
-    const it = await rig(t, working({ result: { reward: 1 } }))
-    it.front.invokeFaults.push('cut')
-    t.match(await it.runner.run(agentTask(), NEVER), outcome('error', /is unknown/))
-    await it.runner.close()
-    t.strictSame(it.front.started, [])
-    t.equal(it.front.stopped.length, 1, 'it is stopped all the same')
-  },
-)
+t.test('a lost start is not repeated: a second agent would join the session of the first', async (t) => {
+  const it = await rig(t, working({ result: { reward: 1 } }))
+  it.front.invokeFaults.push('cut')
+  t.match(await it.runner.run(agentTask(), NEVER), outcome('error', /is unknown/))
+  await it.runner.close()
+  t.strictSame(it.front.started, [])
+  t.equal(it.front.stopped.length, 1, 'it is stopped nevertheless')
+})
 
-t.test('a poll that got lost is made again', async (t) => {
+t.test('a lost poll is repeated', async (t) => {
   const it = await rig(t, (id, payload) => {
     it.front.invokeFaults.push('cut', THROTTLED)
     it.front.invokeFaults.splice(2)
@@ -173,7 +173,7 @@ t.test('a poll that got lost is made again', async (t) => {
   t.match(await it.runner.run(agentTask(), NEVER), { status: 'completed', rewards: { reward: 1 } })
 })
 
-t.test('a session whose polls are refused to the end is stopped: it runs', async (t) => {
+t.test('a session whose polls are all rejected is stopped, because it runs', async (t) => {
   const it = await rig(t, (id) => {
     it.front.invokeFaults.push(...Array.from({ length: 8 }, () => THROTTLED))
     return stateOf(id, { status: 'in_progress' })
@@ -184,45 +184,49 @@ t.test('a session whose polls are refused to the end is stopped: it runs', async
   t.strictSame(it.front.stopped, it.front.started)
 })
 
-t.test('an agent that takes too long has run out of time, and is stopped', async (t) => {
+t.test('an agent that takes too long has timed out, and is stopped', async (t) => {
   const it = await rig(t, (id) => stateOf(id, { status: 'in_progress' }), { timeLimitMs: 200 })
   t.match(await it.runner.run(agentTask(), NEVER), outcome('timeout', /no result within 0.2 s/))
   await it.runner.close()
   t.strictSame(it.front.stopped, it.front.started)
 })
 
-t.test('a result that is there when the time is up counts', async (t) => {
+t.test('a result that is available at the timeout counts', async (t) => {
   const it = await rig(t, working({ result: { reward: 1 } }), { timeLimitMs: 200 })
   t.match(await it.runner.run(agentTask(), NEVER), { status: 'completed', rewards: { reward: 1 } })
 })
 
-t.test('a run that is called off throws why, and its session is stopped', async (t) => {
+t.test('a cancelled run throws the reason, and its session is stopped', async (t) => {
   const it = await rig(t, (id) => stateOf(id, { status: 'in_progress' }))
   const off = new AbortController()
   const running = it.runner.run(agentTask(), off.signal)
   await until(() => it.front.started.length === 1)
-  off.abort(new Error('called off'))
+  off.abort(new Error('cancelled'))
   await t.rejects(running, { message: 'called off' })
   await it.runner.close()
   t.strictSame(it.front.stopped, it.front.started)
 })
 
-t.test('a session that comes to be after its start was called off is stopped all the same', async (t) => {
+t.test('a session that is created after its start was cancelled is stopped nevertheless', async (t) => {
   const started = Promise.withResolvers<void>()
   const it = await rig(t, working({ result: {} }), {}, { start: () => started.promise })
   const off = new AbortController()
   const running = it.runner.run(agentTask(), off.signal)
   await until(() => it.front.started.length === 1)
-  off.abort(new Error('called off'))
+  off.abort(new Error('cancelled'))
   await t.rejects(running, { message: 'called off' })
   await until(() => it.front.stopped.length === 1)
-  t.equal(opened(it).length, 1, 'the stop found no session, which says nothing while its start is on its way')
+  t.equal(
+    opened(it).length,
+    1,
+    'the stop found no session, which proves nothing while its start is in flight',
+  )
   started.resolve()
   await it.runner.close()
   t.strictSame([[...it.front.running], opened(it)], [[], []])
 })
 
-t.test('a stop is tried until it is answered', async (t) => {
+t.test('a stop is repeated until it is confirmed', async (t) => {
   const it = await rig(t, working({ result: {} }))
   it.front.stopFaults.push('cut', THROTTLED, { name: 'InternalServerException', status: 500 }, CONFLICT)
   await it.runner.run(agentTask(), NEVER)
@@ -230,7 +234,7 @@ t.test('a stop is tried until it is answered', async (t) => {
   t.strictSame([it.front.stopped, opened(it)], [it.front.started, []])
 })
 
-t.test('a stop that is refused is told once, and stays in the ledger for a run that may', async (t) => {
+t.test('a rejected stop is reported once, and stays in the ledger for a run that may', async (t) => {
   const it = await rig(t, working({ result: {} }), { maxSessions: 1 })
   const denied = { name: 'AccessDeniedException', status: 403 }
   it.front.stopFaults.push(denied, denied)
@@ -241,7 +245,7 @@ t.test('a stop that is refused is told once, and stays in the ledger for a run t
   t.equal(opened(it).length, 1)
 })
 
-t.test('what a run left behind that crashed is stopped by the next one', async (t) => {
+t.test('sessions of a crashed run are stopped by the next one', async (t) => {
   const arn = newArn()
   const ledger = join(t.testdir({}), 'ledger')
   const head = { version: 1, arn, qualifier: 'DEFAULT', host: hostname(), pid: 2 ** 30 }
@@ -256,7 +260,7 @@ t.test('what a run left behind that crashed is stopped by the next one', async (
   t.strictSame([it.front.stopped, opened(it)], [[left], []])
 })
 
-t.test('what another run leaves behind meanwhile is stopped by one that runs', async (t) => {
+t.test('sessions that another run leaves meanwhile are stopped by a running one', async (t) => {
   const arn = newArn()
   const it = await rig(t, working({ result: {} }), { arn, lookAgainMs: 10 })
   await it.runner.prepare(NEVER)
@@ -270,19 +274,22 @@ t.test('what another run leaves behind meanwhile is stopped by one that runs', a
   t.strictSame(opened(it), [])
 })
 
-t.test('no more sessions than the bound run at a time, and none too many calls are made', async (t) => {
-  const limits = { tps: 200, sessions: 8 }
-  const it = await rig(t, working({ result: { reward: 1 } }), { tps: 150, maxSessions: 8 }, limits)
-  const runs = Array.from({ length: 24 }, () => it.runner.run(agentTask(), NEVER))
-  const results = await Promise.all(runs)
-  await it.runner.close()
-  t.ok(results.every(({ status }) => status === 'completed'))
-  t.ok(it.front.most <= 8, `${it.front.most} at a time`)
-  t.equal(it.front.throttled, 0)
-  t.strictSame(it.front.stopped.toSorted(), it.front.started.toSorted())
-})
+t.test(
+  'no more sessions than the limit run at a time, and no more requests than the rate are sent',
+  async (t) => {
+    const limits = { tps: 200, sessions: 8 }
+    const it = await rig(t, working({ result: { reward: 1 } }), { tps: 150, maxSessions: 8 }, limits)
+    const runs = Array.from({ length: 24 }, () => it.runner.run(agentTask(), NEVER))
+    const results = await Promise.all(runs)
+    await it.runner.close()
+    t.ok(results.every(({ status }) => status === 'completed'))
+    t.ok(it.front.most <= 8, `${it.front.most} at a time`)
+    t.equal(it.front.throttled, 0)
+    t.strictSame(it.front.stopped.toSorted(), it.front.started.toSorted())
+  },
+)
 
-t.test('what is missing is said before anything is started', async (t) => {
+t.test('a missing setting is reported before anything is started', async (t) => {
   const arn = newArn()
   for (const [options, message] of [
     [{ arn: 'agent-1' }, /"agent-1" is not the ARN of an AgentCore runtime/],

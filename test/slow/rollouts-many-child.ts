@@ -1,6 +1,6 @@
 /**
- * An agent in a process of its own that behaves as its task's plan says for this try; it prints the id of each
- * completion that it got.
+ * An agent in a separate process that behaves as its task's plan requires for this attempt; it prints the id of each
+ * completion that it received.
  */
 import { spawn } from 'node:child_process'
 import { readFileSync } from 'node:fs'
@@ -23,7 +23,7 @@ if (process.argv[2] === 'haunt') {
     await talk.hang()
   }
   if (behaviour === 'zombie') {
-    // Out of the group, as a container would be.
+    // In another process group, as in a container.
     spawn(process.execPath, [fileURLToPath(import.meta.url), 'haunt'], {
       detached: true,
       stdio: 'ignore',

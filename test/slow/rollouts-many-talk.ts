@@ -1,20 +1,20 @@
-/** What the agents of rollouts-many.test.ts do on the wire. */
+/** The requests of the agents of rollouts-many.test.ts. */
 import { idsOf } from '../helpers/plain-tokens.ts'
 
 export type Behaviour = 'good' | 'crash' | 'hang' | 'zombie'
 
-/** A type and no interface, for a sample may have any fields. */
+/** A type instead of an interface, because a sample may have any fields. */
 export type TalkTask = {
   sample: number
   isProcess: boolean
-  /** What the agent does in each try. */
+  /** The agent's behaviour in each attempt. */
   plan: Behaviour[]
 }
 
-/** The engine never answers a prompt that ends in this. */
+/** The engine never responds to a prompt that ends with this. */
 export const HANG = 666
 
-/** So many calls of a zombie at most, should nobody refuse them. */
+/** The maximum number of requests of a zombie, if they are not rejected. */
 const HAUNTING_CALLS = 200
 
 export interface TalkOptions {
@@ -24,9 +24,9 @@ export interface TalkOptions {
   tryNumber: number
 }
 
-/** A conversation whose every prompt begins with the sample and the try. */
+/** A conversation whose every prompt begins with the sample and the attempt. */
 export class Talk {
-  /** Ids of the completions that were read to their end and not asked for again. */
+  /** Ids of the completions that were read completely and not requested again. */
   readonly answers: number[] = []
   readonly #options: TalkOptions
   readonly #messages: { role: string; content: string }[]
@@ -36,25 +36,28 @@ export class Talk {
     this.#messages = [{ role: 'system', content: `${options.sample} ${options.tryNumber}` }]
   }
 
-  /** The next turn. `double` sends it twice and goes on from the second; `retry` as an SDK whose answer got lost. */
+  /**
+   * Sends the next turn. `double` sends it twice and continues from the second; `retry` acts as an SDK whose response
+   * got lost.
+   */
   async say(how: 'once' | 'double' | 'retry' = 'once'): Promise<void> {
     this.#messages.push({ role: 'user', content: '5' })
     let [answer] = how === 'retry' ? [] : await this.#call()
     if (how === 'double' && answer !== undefined) this.answers.push(answer)
     if (how === 'retry') await this.#call()
     if (how !== 'once') [answer] = await this.#call(how === 'retry' ? 1 : 0)
-    if (answer === undefined) throw new Error('no answer')
+    if (answer === undefined) throw new Error('no response')
     this.answers.push(answer)
     this.#messages.push({ role: 'assistant', content: String(answer) })
   }
 
-  /** Never comes back, unless the call fails. */
+  /** Sends a request that returns only if it fails. */
   async hang(): Promise<void> {
     this.#messages.push({ role: 'user', content: String(HANG) })
     await this.#call()
   }
 
-  /** Goes on calling until it is refused. @returns the status of that, 0 if it never was */
+  /** Sends requests until one is rejected. @returns its status, 0 if none was */
   async haunt(): Promise<number> {
     for (let calls = 0; calls < HAUNTING_CALLS; calls += 1) {
       try {

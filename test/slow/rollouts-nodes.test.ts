@@ -37,7 +37,7 @@ if (noPostgres !== false) {
     return healths.every(({ nodes }) => nodes?.filter(({ url }: { url: unknown }) => url).length === 2)
   })
 
-  t.test('an id that both nodes receive runs once, and both give its result', async (t) => {
+  t.test('an id that both nodes receive runs once, and both return its result', async (t) => {
     const both = nodes.map((node) => post(node, 'a/1'))
     await until(() => started() === 1)
     for (const node of nodes) {
@@ -49,11 +49,11 @@ if (noPostgres !== false) {
     const [one, two] = await Promise.all(both)
     t.match(one, { status: 200, body: { rollout_id: 'a/1', status: 'done' } })
     t.strictSame(two, one)
-    for (const node of nodes) t.strictSame(await post(node, 'a/1'), one, 'its result is given again')
+    for (const node of nodes) t.strictSame(await post(node, 'a/1'), one, 'its result is returned again')
     t.equal(started(), 1)
   })
 
-  t.test('a rollout is removed at any node, and begins again', async (t) => {
+  t.test('a rollout is removed at any node, and starts again', async (t) => {
     for (const node of nodes) {
       t.equal((await call(node, 'DELETE', '/a%2F1')).status, 200)
       for (const each of nodes) t.equal((await call(each, 'GET', '/a%2F1')).status, 404)

@@ -1,7 +1,7 @@
 /**
- * Schemathesis makes requests of what openapi.json says, and holds the answers to it: no 5xx, no status that is not
- * documented, no answer against its schema, no route that asks for a key and does without. The same requests in each
- * run, on a proxy without keys and with each kind of key.
+ * Schemathesis generates requests from openapi.json, and checks the responses: no 5xx, no undocumented status, no
+ * response that violates its schema, no route that documents a key and works without. The same requests in each run, on
+ * a proxy without keys and with each kind of key.
  */
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -13,7 +13,7 @@ import { KEYS } from '../helpers/keys.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { IS_FULL } from '../helpers/tier.ts'
 
-/** What it makes of a document changes from version to version. */
+/** The generated requests change from version to version. */
 const VERSION = '4.32.5'
 const CHECKS = [
   'not_a_server_error',
@@ -24,12 +24,12 @@ const CHECKS = [
   'ignored_auth',
 ]
 const EXAMPLES_PER_ROUTE = IS_FULL ? 8 : 2
-/** Far more than it takes. */
+/** Far more than a run takes. */
 const LIMIT_MS = IS_FULL ? 540_000 : 240_000
 
-/** They answer for as long as somebody listens. */
+/** Endless responses. */
 const STREAMS = ['getEvents', 'getSessionsBySessionIdLive']
-/** After these LLM calls wait for an engine: they are tried on a proxy of their own. */
+/** Routes after which LLM requests wait for an engine: they are tested on a separate proxy. */
 const LAMING = ['postAdminPause', 'postAdminWorkers', 'deleteAdminWorkersByWorkerId']
 
 const SESSION = 'of-the-agent'
@@ -42,7 +42,7 @@ const CALLERS: Record<string, string | undefined> = {
   'an agent': createAgentKey(KEYS.agentKeySecrets[0]!, SESSION),
 }
 
-/** Without it a wait for a session takes as long as it may. */
+/** Without this, waiting for a session takes the maximum time. */
 const CONFIG = `
 [[operations]]
 include-operation-id = "getSessionsBySessionIdWait"
@@ -54,7 +54,7 @@ async function schemathesis(t: Test, environment: string, key: string | undefine
   const proxy = await startProxy(t, {
     db: 'memory',
     tokenizer: 'embedded',
-    // Bounds the answers of calls that do not say how long they may be.
+    // Bounds the completions of requests without a limit.
     contextLength: 256,
     ...(key !== undefined && KEYS),
   })
@@ -95,11 +95,11 @@ else {
   else {
     const { folder } = installed
     for (const [name, key] of Object.entries(CALLERS)) {
-      t.test(`${name} gets answers as openapi.json says they are`, async (t) => {
+      t.test(`responses to ${name} conform to openapi.json`, async (t) => {
         await schemathesis(t, folder, key, [])
       })
     }
-    t.test('so does who pauses the proxy and changes its engines', async (t) => {
+    t.test('so do those of the routes that pause the proxy and change its engines', async (t) => {
       await schemathesis(t, folder, OPEN, LAMING)
     })
   }

@@ -1,4 +1,4 @@
-/** The proxy on a record in PostgreSQL, as its user has it. */
+/** The proxy with a PostgreSQL database, as users run it. */
 import { once } from 'node:events'
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
@@ -18,7 +18,7 @@ import { detailsOf } from '../helpers/reported-details.ts'
 
 const CALLS = 200
 const CONCURRENCY = 8
-/** The server trusts whoever asks; what counts is that nobody shows it. */
+/** The server accepts any password; the test checks that none is printed. */
 const PASSWORD = 'not-to-be-shown'
 
 if (noPostgres !== false) {
@@ -36,7 +36,7 @@ if (noPostgres !== false) {
     return { child, line, proxy: /http:\/\/[\d.]+:\d+/.exec(line)![0] }
   }
 
-  t.test(`${CALLS} acknowledged calls, then SIGKILL: all of them are in the database`, async (t) => {
+  t.test(`${CALLS} acknowledged requests, then SIGKILL: all of them are in the database`, async (t) => {
     const { child, line, proxy } = await serve()
     t.match(line, /db postgres:\/\/proxy@127\.0\.0\.1:\d+\/test_1/)
     const acknowledged = new Map<string, string>()
@@ -67,25 +67,28 @@ if (noPostgres !== false) {
     )
   })
 
-  t.test('a second start goes on with the record, and its trajectories train', async (t) => {
-    const { child, proxy } = await serve()
-    const answer = await fetch(`${proxy}/sessions/s0/trajectories?select=all`)
-    t.equal(answer.status, 200)
-    const { trajectories } = (await answer.json()) as { trajectories: { response_ids: number[] }[] }
-    t.ok(trajectories.length > 0 && trajectories.every((row) => row.response_ids.length > 0))
-    const health = (await (await fetch(`${proxy}/health`)).json()) as { db?: string; database?: object }
-    t.match(health.database, {
-      server: /^\d+/,
-      fsync: 'on',
-      full_page_writes: 'on',
-      synchronous_commit: 'on',
-    })
-    t.notMatch(JSON.stringify(health), PASSWORD)
-    child.kill('SIGTERM')
-    t.strictSame(await once(child, 'exit'), [0, null])
-  })
+  t.test(
+    'a second start continues with the recorded turns, and its trajectories are trainable',
+    async (t) => {
+      const { child, proxy } = await serve()
+      const answer = await fetch(`${proxy}/sessions/s0/trajectories?select=all`)
+      t.equal(answer.status, 200)
+      const { trajectories } = (await answer.json()) as { trajectories: { response_ids: number[] }[] }
+      t.ok(trajectories.length > 0 && trajectories.every((row) => row.response_ids.length > 0))
+      const health = (await (await fetch(`${proxy}/health`)).json()) as { db?: string; database?: object }
+      t.match(health.database, {
+        server: /^\d+/,
+        fsync: 'on',
+        full_page_writes: 'on',
+        synchronous_commit: 'on',
+      })
+      t.notMatch(JSON.stringify(health), PASSWORD)
+      child.kill('SIGTERM')
+      t.strictSame(await once(child, 'exit'), [0, null])
+    },
+  )
 
-  t.test('the commands read it, and doctor tells what the server promises', async (t) => {
+  t.test("the commands read the database, and doctor reports the server's durability", async (t) => {
     const list = await runLlmProxy(['sessions', 'list'], { env })
     t.equal(list.code, 0, list.stderr)
     t.match(list.stdout, /\bs0\b/)
@@ -99,7 +102,7 @@ if (noPostgres !== false) {
     t.match(unknown.stderr, /--db: unsupported scheme "mysql": use a file path or postgres:\/\/…/)
   })
 
-  t.test('people read the views, with a role that reads no more', async (t) => {
+  t.test('people read the views, with a read-only role', async (t) => {
     const database = new URL(url).pathname.slice(1)
     await server.query('CREATE ROLE reader LOGIN', database)
     await server.query('GRANT USAGE ON SCHEMA llm_proxy TO reader', database)
@@ -115,7 +118,7 @@ if (noPostgres !== false) {
   })
 
   t.test(
-    'sessions of a file are imported whole: rows train as before, and a second time changes nothing',
+    'sessions of a file are imported completely: rows train as before, and a second import changes nothing',
     async (t) => {
       const path = join(t.testdir(), 'old.db')
       const old = await openSqliteStore({ path, durability: 'process' })
@@ -130,10 +133,10 @@ if (noPostgres !== false) {
       const file = new Database(path)
       file.exec("UPDATE sessions SET ttl_ms = 1980000.0000000002 WHERE session_id = 'fraction'")
       file.close()
-      // What was in flight is known to be interrupted as soon as somebody opens a record.
+      // Opening a database marks turns that were in flight as interrupted.
       await (await openSqliteStore({ path, durability: 'process' })).close()
       const target = await server.newDatabase()
-      // An import that was killed left a part of it.
+      // A killed import left a part of it.
       const half = await openPostgresStore({ url: target, durability: 'process' })
       await half.createSession(aSession('s'))
       await half.openTurn(aTurn('t0'))
@@ -179,7 +182,7 @@ if (noPostgres !== false) {
   )
 }
 
-/** Turns of each end, one with details. */
+/** Records turns with each outcome, one with details. */
 async function fillRecord(store: TurnStore): Promise<void> {
   const messages = ['{"role":"user","content":"one"}', '{"role":"assistant","content":"\\u0000 and \ud800"}']
   await store.createSession(aSession('s', { metadata: { task: 'django' }, ttlMs: 5_000, keyTag: 'tag' }))

@@ -1,4 +1,4 @@
-/** Ids of every kind, on every route, with the slashes as clients happen to write them. */
+/** Ids of every kind, on every route, with their slashes raw and encoded. */
 import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
 import t from 'tap'
@@ -17,7 +17,7 @@ const IDS = [
 ]
 
 const encoded = (id: string) => encodeURIComponent(id)
-/** As whoever puts an id into a URL and thinks of spaces, but not of slashes. */
+/** Encodes an id for a URL, except its slashes. */
 const raw = (id: string) => encodeURIComponent(id).replaceAll('%2F', '/')
 
 async function status(proxy: TestProxy, method: string, path: string, key?: string): Promise<number> {
@@ -28,9 +28,9 @@ async function status(proxy: TestProxy, method: string, path: string, key?: stri
 }
 
 for (const [how, write] of Object.entries({ raw, encoded })) {
-  t.test(`a session of any id has its whole life, written ${how}`, async (t) => {
+  t.test(`a session with any id works throughout its life, written ${how}`, async (t) => {
     const proxy = await startProxy(t)
-    // Its last part is the name of a route: whoever writes its slash raw means that route.
+    // The last part of this id is the name of a route: with a raw slash, the path means that route.
     for (const id of IDS.filter((id) => how === 'encoded' || id !== 'a/complete')) {
       const path = `/sessions/${write(id)}`
       t.match(await proxy.post(path), { session_id: id, status: 'created' })
@@ -70,7 +70,7 @@ t.test("on a proxy without keys an id is its session's key, percent-encoded", as
 })
 
 t.test(
-  'with keys, the key of such a session is for this one only, however its path is written',
+  'with keys, the key of such a session is valid for this one only, however its path is written',
   async (t) => {
     const proxy = await startProxy(t, KEYS)
     for (const id of IDS) {
@@ -100,7 +100,7 @@ t.test(
   },
 )
 
-t.test('no path leads out of a session', async (t) => {
+t.test('no path escapes a session', async (t) => {
   const proxy = await startProxy(t)
   for (const path of [
     '/a/%2e%2e%2fother',
@@ -117,7 +117,7 @@ t.test('no path leads out of a session', async (t) => {
   t.same((await proxy.get('/sessions')).sessions, [])
 })
 
-t.test('a base URL that has an API path already records in no other session', async (t) => {
+t.test('a base URL that already has an API path records in no other session', async (t) => {
   const proxy = await startProxy(t)
   for (const path of [
     '/a/messages/v1/messages',

@@ -27,22 +27,19 @@ t.test('missing folders are created', async (t) => {
   t.ok(existsSync(path))
 })
 
-t.test(
-  'a store that is opened again has what it had, and nothing but the database and its lock is left',
-  async (t) => {
-    const folder = t.testdir()
-    const path = join(folder, 'turns.db')
-    const first = await open(path)
-    await first.createSession(aSession('s'))
-    await record(first, aTurn('a'))
-    const before = await turnsOf(first)
-    await first.close()
-    t.strictSame(readdirSync(folder), ['turns.db', 'turns.db.lock'])
-    const second = await open(path)
-    t.teardown(() => second.close())
-    t.strictSame(await turnsOf(second), before)
-  },
-)
+t.test('a reopened store has its content, and nothing but the database and its lock is left', async (t) => {
+  const folder = t.testdir()
+  const path = join(folder, 'turns.db')
+  const first = await open(path)
+  await first.createSession(aSession('s'))
+  await record(first, aTurn('a'))
+  const before = await turnsOf(first)
+  await first.close()
+  t.strictSame(readdirSync(folder), ['turns.db', 'turns.db.lock'])
+  const second = await open(path)
+  t.teardown(() => second.close())
+  t.strictSame(await turnsOf(second), before)
+})
 
 t.test('turns that were open when the process ended are interrupted', async (t) => {
   const path = join(t.testdir(), 'turns.db')
@@ -53,17 +50,17 @@ t.test('turns that were open when the process ended are interrupted', async (t) 
   const second = await open(path)
   t.teardown(() => second.close())
   t.match(await turnsOf(second), [{ status: 'interrupted', endedAtMs: null, completionText: null }])
-  t.strictSame(await second.sweep(10_000), ['s'], 'they do not keep their session from being swept')
+  t.strictSame(await second.sweep(10_000), ['s'], 'they do not keep their session from expiring')
 })
 
-t.test('a second proxy on the same file is refused and told which process has it', async (t) => {
+t.test('a second proxy on the same file is rejected with the process that has it', async (t) => {
   const folder = t.testdir()
   const path = join(folder, 'turns.db')
   const store = await open(path)
   symlinkSync(path, join(folder, 'link.db'))
   const inUse = refused(new RegExp(`in use by another llm-proxy \\(process ${process.pid}\\)`))
   await t.rejects(open(path), inUse)
-  await t.rejects(open(join(folder, 'link.db')), inUse, 'by another name too')
+  await t.rejects(open(join(folder, 'link.db')), inUse, 'with another path, too')
   await t.resolves(store.createSession(aSession('s')), 'the first one is not disturbed')
   await store.close()
   await t.resolves(
@@ -72,7 +69,7 @@ t.test('a second proxy on the same file is refused and told which process has it
   )
 })
 
-t.test('a database from a newer version is refused, with both versions named', async (t) => {
+t.test('a database of a newer version is rejected, with both versions named', async (t) => {
   const path = join(t.testdir(), 'turns.db')
   await (await open(path)).close()
   const db = new Database(path)
@@ -82,7 +79,7 @@ t.test('a database from a newer version is refused, with both versions named', a
   await t.rejects(openSqliteReader(path), refused(/schema version 99/))
 })
 
-t.test('a database from before prompts were stored in pieces is read, and goes on', async (t) => {
+t.test('a database from before prompts were stored in segments is read and continued', async (t) => {
   const path = join(t.testdir(), 'turns.db')
   const old = await open(path)
   await old.createSession(aSession('s'))
@@ -104,14 +101,14 @@ t.test('a database from before prompts were stored in pieces is read, and goes o
   await store.close()
 })
 
-t.test('a file that is no database is refused and left as it is', async (t) => {
+t.test('a file that is not a database is rejected and left unchanged', async (t) => {
   const folder = t.testdir({ 'notes.txt': 'not a database '.repeat(1000) })
   await t.rejects(open(join(folder, 'notes.txt')), refused(/is not a database: name another file/))
   await t.rejects(openSqliteReader(join(folder, 'notes.txt')), refused(/is not a database/))
   t.strictSame(readdirSync(folder), ['notes.txt'])
 })
 
-t.test("another program's database is refused and left as it is", async (t) => {
+t.test("another program's database is rejected and left unchanged", async (t) => {
   const folder = t.testdir()
   const path = join(folder, 'photos.db')
   const db = new Database(path)
@@ -122,13 +119,13 @@ t.test("another program's database is refused and left as it is", async (t) => {
   t.strictSame(readdirSync(folder), ['photos.db'])
 })
 
-t.test('a path that cannot be a file is refused, with what must be', async (t) => {
+t.test('a path that cannot be a file is rejected, with the requirement', async (t) => {
   const folder = t.testdir({ file: '', folder: {} })
   await t.rejects(open(join(folder, 'file', 'turns.db')), refused(/folder .* cannot be created/))
   await t.rejects(open(join(folder, 'folder')), refused(/cannot be opened: .* permission/))
 })
 
-t.test('a damaged database is refused', async (t) => {
+t.test('a damaged database is rejected', async (t) => {
   const path = join(t.testdir(), 'turns.db')
   const store = await open(path)
   await store.close()
@@ -152,11 +149,11 @@ t.test('a reader sees what a running server has committed, and does not disturb 
   await t.resolves(record(store, aTurn('b', { index: 1 })))
   await store.close()
   const later = await openSqliteReader(path)
-  t.equal((await turnsOf(later)).length, 2, 'and works with no server as well')
+  t.equal((await turnsOf(later)).length, 2, 'it also works without a server')
   await later.close()
 })
 
-t.test('a reader refuses a file that is not there, or that no server has made ready', async (t) => {
+t.test('a reader rejects a file that does not exist, or that no server has initialized', async (t) => {
   const folder = t.testdir()
   await t.rejects(openSqliteReader(join(folder, 'none.db')), refused(/there is no database at/))
   new Database(join(folder, 'empty.db')).close()
@@ -166,7 +163,7 @@ t.test('a reader refuses a file that is not there, or that no server has made re
 })
 
 t.test(
-  'the files of a database are readable by their owner alone, those of an earlier version too',
+  'the files of a database are readable only by their owner, also those of an earlier version',
   async (t) => {
     const path = join(t.testdir(), 'turns.db')
     const modes = () =>
@@ -184,7 +181,7 @@ t.test(
 )
 
 for (const suffix of ['', '-wal', '.lock']) {
-  t.test(`once its file *${suffix} is removed under it, a store acknowledges nothing more`, async (t) => {
+  t.test(`once its file *${suffix} is removed, a store acknowledges nothing more`, async (t) => {
     const path = join(t.testdir(), 'turns.db')
     const store = await open(path)
     t.teardown(() => store.close())
@@ -196,13 +193,13 @@ for (const suffix of ['', '-wal', '.lock']) {
     await t.rejects(
       store.setReward('s', { reward: 1, components: {} }, 1),
       lost,
-      'another file is none of ours',
+      'another file does not count',
     )
-    await t.rejects(store.check(), lost, 'health is red')
+    await t.rejects(store.check(), lost, 'the health check fails')
   })
 }
 
-t.test('a store that has not written yet is asked whether it can, at the first probe', async (t) => {
+t.test('the first probe checks whether a new store is writable', async (t) => {
   const path = join(t.testdir(), 'turns.db')
   const store = await open(path)
   await store.createSession(aSession('s'))
@@ -213,7 +210,7 @@ t.test('a store that has not written yet is asked whether it can, at the first p
   await t.rejects(again.check(), { code: 'store_failed' })
 })
 
-t.test('a database whose pages do not hang together is refused at the start', async (t) => {
+t.test('a database whose pages are inconsistent is rejected at the start', async (t) => {
   const path = join(t.testdir(), 'turns.db')
   const store = await open(path)
   for (let index = 0; index < 50; index += 1) await store.createSession(aSession(`session-${index}`))

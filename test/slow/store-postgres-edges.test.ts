@@ -1,4 +1,4 @@
-/** What administrators and pools do to a database that nodes record in: failovers, locks, isolation levels, PgBouncer. */
+/** Effects of administrators and pools on a database that nodes use: failovers, locks, isolation levels, PgBouncer. */
 import { spawnSync } from 'node:child_process'
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
@@ -42,36 +42,39 @@ if (noPostgres !== false) {
   const server = await PostgresServer.start({ fsync: 'on' })
   t.teardown(() => server.end())
 
-  t.test('a node that met a standby after a failover goes back to the primary by itself', async (t) => {
-    const db = new URL(await server.newDatabase())
-    const standby = await server.startStandby()
-    t.teardown(() => standby.end())
-    const link = new DatabaseLink(server.port)
-    db.port = String(await link.open())
-    t.teardown(() => link.close())
-    const store = await open(t, db.href)
-    await store.createSession(aSession('s'))
-    await record(store, 's', 'before', 0)
-    await store.check()
-    link.lead(standby.port)
-    link.cut()
-    await t.rejects(store.shared!.readOwner('s'), { code: 'store_failed' })
-    let isHealthy = false
-    const checked = store.check().then(() => {
-      isHealthy = true
-    })
-    const recorded = record(store, 's', 'during', 1)
-    await delay(2_000)
-    t.notOk(isHealthy, 'a probe waits for the primary: /health is 503 after 0.8 s')
-    link.lead(server.port)
-    await t.resolves(checked)
-    await t.resolves(recorded, 'the name leads to the primary again, and the turn is recorded')
-    await record(store, 's', 'after', 2)
-    await t.rejects(openPostgresStore({ url: standby.url(db.pathname.slice(1)), durability: 'power' }), {
-      code: 'start_failed',
-      message: /rejects writes: name the primary/,
-    })
-  })
+  t.test(
+    'a node that connected to a standby after a failover returns to the primary by itself',
+    async (t) => {
+      const db = new URL(await server.newDatabase())
+      const standby = await server.startStandby()
+      t.teardown(() => standby.end())
+      const link = new DatabaseLink(server.port)
+      db.port = String(await link.open())
+      t.teardown(() => link.close())
+      const store = await open(t, db.href)
+      await store.createSession(aSession('s'))
+      await record(store, 's', 'before', 0)
+      await store.check()
+      link.lead(standby.port)
+      link.cut()
+      await t.rejects(store.shared!.readOwner('s'), { code: 'store_failed' })
+      let isHealthy = false
+      const checked = store.check().then(() => {
+        isHealthy = true
+      })
+      const recorded = record(store, 's', 'during', 1)
+      await delay(2_000)
+      t.notOk(isHealthy, 'a probe waits for the primary: /health is 503 after 0.8 s')
+      link.lead(server.port)
+      await t.resolves(checked)
+      await t.resolves(recorded, 'the name resolves to the primary again, and the turn is recorded')
+      await record(store, 's', 'after', 2)
+      await t.rejects(openPostgresStore({ url: standby.url(db.pathname.slice(1)), durability: 'power' }), {
+        code: 'start_failed',
+        message: /rejects writes: name the primary/,
+      })
+    },
+  )
 
   for (const level of ['repeatable read', 'serializable']) {
     t.test(`the default isolation of the database may be ${level}`, async (t) => {
@@ -106,14 +109,14 @@ if (noPostgres !== false) {
     const limited = await connectNode(url, { timeoutMs: 2_500 })
     t.teardown(() => limited.end())
     const { rows: shown } = await limited.query('SHOW statement_timeout')
-    t.strictSame(shown, [{ statement_timeout: '2s' }], 'a limit of its own applies')
+    t.strictSame(shown, [{ statement_timeout: '2s' }], 'its own limit applies')
   })
 
   for (const [title, count] of [
     ['four million', 2 ** 22],
     ['two million', 2 ** 21],
   ] as const) {
-    t.test(`messages and images can be read after ${title} rows of a node`, async (t) => {
+    t.test(`messages and images are readable after ${title} rows of a node`, async (t) => {
       const url = await server.newDatabase()
       await (await openPostgresStore({ url, durability: 'power' })).close()
       const ids = { trees: 1, sessions: 1, texts: count, nodes: count, turns: count, others: count }
@@ -183,7 +186,7 @@ if (noPostgres !== false) {
     t.strictSame(rows, [{ ended: 0 }])
   })
 
-  t.test('a table that is locked holds requests up, and connections do not add up', async (t) => {
+  t.test('a locked table blocks requests, but connections do not accumulate', async (t) => {
     const url = await server.newDatabase()
     const name = new URL(url).pathname.slice(1)
     const store = await open(t, url)
@@ -207,7 +210,7 @@ if (noPostgres !== false) {
     await t.resolves(record(store, 's', 't', 0))
   })
 
-  t.test('a control whose commit takes long is followed all the same', async (t) => {
+  t.test('a setting whose commit takes long is still applied', async (t) => {
     const url = await server.newDatabase()
     const [one, other] = [await open(t, url), await open(t, url)]
     const followed: Record<string, unknown>[] = [{}, {}]
@@ -236,7 +239,7 @@ if (noPostgres !== false) {
   const skip = pgbouncer === undefined && 'there is no PgBouncer here (pgbouncer of Debian)'
   for (const mode of ['session', 'transaction']) {
     t.test(
-      `PgBouncer in ${mode} mode is ${mode === 'session' ? 'a way to the database' : 'rejected'}`,
+      `PgBouncer in ${mode} mode is ${mode === 'session' ? 'supported' : 'rejected'}`,
       { skip },
       async (t) => {
         const db = new URL(await server.newDatabase())
@@ -250,7 +253,7 @@ if (noPostgres !== false) {
             ...[`pool_mode = ${mode}`, 'max_client_conn = 100', 'default_pool_size = 20'],
           ].join('\n'),
         })
-        // It does not run as root.
+        // PgBouncer does not run as root.
         const user = process.getuid?.() === 0 ? ['-u', 'postgres'] : []
         const child = startChild(pgbouncer!, [...user, `${folder}/pgbouncer.ini`])
         t.teardown(() => child.kill('SIGKILL'))

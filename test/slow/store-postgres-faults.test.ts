@@ -1,4 +1,4 @@
-/** What becomes of the record when the database's server, the way to it, or the proxy goes away. */
+/** Recorded data survives failures of the database's server, of the connection to it, and of the proxy. */
 import { spawnSync } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { chownSync, mkdirSync, mkdtempSync, rmdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
@@ -15,7 +15,7 @@ import { DatabaseLink } from '../helpers/database-link.ts'
 import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
 import { until } from '../helpers/until.ts'
 
-/** More by environment, for a long run by hand. */
+/** Set by the environment for a long manual run. */
 const ROUNDS = Array.from({ length: Number(process.env.KILL_ROUNDS ?? 1) }, (_, times) => times)
 
 async function record(store: TurnStore, turnId: string, index: number): Promise<void> {
@@ -32,7 +32,7 @@ async function open(t: Test, url: string): Promise<TurnStore> {
 
 const PROBE_TABLES = "SELECT relname FROM pg_class WHERE relname LIKE 'probe_%'"
 
-/** @returns undefined where this is not root */
+/** @returns undefined unless it runs as root */
 function mountSmallDisk(): { folder: string; unmount(): void } | undefined {
   const folder = mkdtempSync(join(tmpdir(), 'small-disk-'))
   if (spawnSync('mount', ['-t', 'tmpfs', '-o', 'size=24m,mode=755', 'tmpfs', folder]).status !== 0) {
@@ -60,7 +60,7 @@ if (noPostgres !== false) {
   const server = await PostgresServer.start({ fsync: 'on' })
   t.teardown(() => server.end())
 
-  t.test('a proxy that is killed loses no acknowledged turn, and the next one begins at once', async (t) => {
+  t.test('a killed proxy loses no acknowledged turn, and the next one starts at once', async (t) => {
     const db = await server.newDatabase()
     const acknowledged: string[] = []
     for (const [round, most] of ROUNDS.flatMap(() => [1, 40, 300]).entries()) {
@@ -74,34 +74,37 @@ if (noPostgres !== false) {
     t.strictSame(
       acknowledged.filter((turn) => !completed.has(turn)),
       [],
-      'every acknowledged turn is there',
+      'every acknowledged turn is recorded',
     )
-    t.strictSame(halfWritten, [], 'none is half written, and those in flight are interrupted')
+    t.strictSame(halfWritten, [], 'none is partial, and those in flight are interrupted')
   })
 
-  t.test('a read that is under way as the store closes keeps no connection, and so no process', async (t) => {
-    const url = await server.newDatabase()
-    const store = await openPostgresStore({ url, durability: 'power' })
-    const held = new Client({ connectionString: url })
-    await held.connect()
-    t.teardown(() => held.end())
-    await held.query('BEGIN; LOCK TABLE llm_proxy.sessions IN ACCESS EXCLUSIVE MODE')
-    const read = store.getSession('s').catch((error: Error) => error)
-    const others = async (more: string) => {
-      const { rows } = await held.query(
-        `SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND ${more}`,
-      )
-      return rows.length
-    }
-    await until(async () => (await others("wait_event_type = 'Lock'")) > 0)
-    const closed = store.close()
-    await held.query('COMMIT')
-    await Promise.all([read, closed])
-    await until(async () => (await others('true')) === 0)
-    t.pass('all are gone')
-  })
+  t.test(
+    'a read in progress when the store closes keeps no connection, and therefore no process',
+    async (t) => {
+      const url = await server.newDatabase()
+      const store = await openPostgresStore({ url, durability: 'power' })
+      const held = new Client({ connectionString: url })
+      await held.connect()
+      t.teardown(() => held.end())
+      await held.query('BEGIN; LOCK TABLE llm_proxy.sessions IN ACCESS EXCLUSIVE MODE')
+      const read = store.getSession('s').catch((error: Error) => error)
+      const others = async (more: string) => {
+        const { rows } = await held.query(
+          `SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND ${more}`,
+        )
+        return rows.length
+      }
+      await until(async () => (await others("wait_event_type = 'Lock'")) > 0)
+      const closed = store.close()
+      await held.query('COMMIT')
+      await Promise.all([read, closed])
+      await until(async () => (await others('true')) === 0)
+      t.pass('all are gone')
+    },
+  )
 
-  t.test('a server that crashes and comes back loses nothing, and calls go on', async (t) => {
+  t.test('a server that crashes and recovers loses nothing, and requests continue', async (t) => {
     const store = await openPostgresStore({ url: await server.newDatabase(), durability: 'power' })
     t.teardown(() => store.close())
     await store.createSession(aSession('s'))
@@ -117,7 +120,7 @@ if (noPostgres !== false) {
     }
   })
 
-  t.test('a commit whose answer is lost is looked up: recorded once, and acknowledged', async (t) => {
+  t.test('a commit whose result is lost is looked up: recorded once, and acknowledged', async (t) => {
     const link = new DatabaseLink(server.port)
     const port = await link.open()
     const database = new URL(await server.newDatabase()).pathname.slice(1)
@@ -130,14 +133,14 @@ if (noPostgres !== false) {
     for (const index of [0, 1, 2, 3, 4]) {
       link.losesNextCommit = true
       await record(store, `t${index}`, index)
-      t.notOk(link.losesNextCommit, 'the answer was lost')
+      t.notOk(link.losesNextCommit, 'the result was lost')
     }
     t.strictSame(await turnIds(store), ['t0', 't1', 't2', 't3', 't4'])
     const session = await store.getSession('s')
     t.match(session, { turnCount: 5, openTurns: 0, sampledTokens: 10 }, 'counted once')
   })
 
-  t.test('a link that is held for a while delays calls, and one that is cut loses none', async (t) => {
+  t.test('a blocked link delays requests, and a cut one loses none', async (t) => {
     const link = new DatabaseLink(server.port)
     const port = await link.open()
     const database = new URL(await server.newDatabase()).pathname.slice(1)
@@ -160,7 +163,7 @@ if (noPostgres !== false) {
     t.equal((await turnIds(store)).length, 13)
   })
 
-  t.test('two proxies share a database: what one changes, the other goes by', async (t) => {
+  t.test("two proxies share a database: one sees the other's changes", async (t) => {
     const url = await server.newDatabase()
     const [one, other] = [await open(t, url), await open(t, url)]
     t.match(await one.createSession({ ...aSession('s'), isOwn: true }), { created: true, epoch: 1 })
@@ -169,16 +172,20 @@ if (noPostgres !== false) {
       one.createSession(aSession('twin')),
       other.createSession(aSession('twin')),
     ])
-    t.not(made.created, found.created, 'of two that make one session at once, one has made it')
+    t.not(made.created, found.created, 'of two that create one session at once, one has created it')
     for (const [place, store] of [one, other, one].entries()) {
       await store.setReward('s', { reward: place, components: {} }, 3_000 + place)
       t.equal((await one.getSession('s'))?.reward?.reward, place)
     }
     await other.resetSession('s', 4_000)
     await record(one, 'after', 0)
-    t.strictSame(await turnIds(one), ['after'], 'in the tree of after the reset')
+    t.strictSame(await turnIds(one), ['after'], 'in the tree after the reset')
     await other.deleteSession('s')
-    t.equal(await one.setReward('s', { reward: 1, components: {} }, 5_000), undefined, 'it is gone for both')
+    t.equal(
+      await one.setReward('s', { reward: 1, components: {} }, 5_000),
+      undefined,
+      'it is deleted for both',
+    )
     t.match(await one.createSession(aSession('s')), { created: true })
     t.strictSame(await turnIds(other), [])
     const reader = await openPostgresReader(url)
@@ -186,7 +193,7 @@ if (noPostgres !== false) {
     await reader.close()
   })
 
-  t.test('what other sessions have much of keeps no claim and no short turn waiting', async (t) => {
+  t.test('large writes of other sessions delay no claim and no short turn', async (t) => {
     const store = await open(t, await server.newDatabase())
     const texts = Array.from({ length: 5_000 }, (_, at) => JSON.stringify({ role: 'user', content: `${at}` }))
     const heaps = Array.from({ length: 10 }, (_, each) => `heap-${each}`)
@@ -198,13 +205,13 @@ if (noPostgres !== false) {
     })
     await store.shared!.claim('s')
     await record(store, 'short', 0)
-    t.ok(written < heaps.length, `${written} heaps are on record before it`)
+    t.ok(written < heaps.length, `${written} large turns are recorded before it`)
     await Promise.all(writing)
     t.strictSame(await turnIds(store), ['short'])
     t.equal((await store.getSession('heap-9'))?.turnCount, 1)
   })
 
-  t.test("a session's turns are its owner's: what an earlier owner still sends is refused", async (t) => {
+  t.test("a session's turns belong to its owner: late writes of an earlier owner are rejected", async (t) => {
     const url = await server.newDatabase()
     const [one, other] = [await open(t, url), await open(t, url)]
     await one.createSession(aSession('s'))
@@ -213,8 +220,12 @@ if (noPostgres !== false) {
     const { epoch } = claimed!
     await one.openTurn(aTurn('open', { sessionId: 's', index: 0, epoch }))
     t.equal((await other.shared!.readOwner('s'))?.id, one.shared!.self?.id)
-    t.equal(await other.shared!.claim('s'), undefined, 'who is there keeps it')
-    t.strictSame(await other.shared!.claim('s', true), { epoch: 2, wasLost: false }, 'whoever is there knows')
+    t.equal(await other.shared!.claim('s'), undefined, 'a live owner keeps it')
+    t.strictSame(
+      await other.shared!.claim('s', true),
+      { epoch: 2, wasLost: false },
+      'a forced claim knows a live owner',
+    )
     const seized = 2
     await t.rejects(one.closeTurn(anOutcome('open', { sessionId: 's', epoch })), {
       code: 'session_moved',
@@ -229,7 +240,7 @@ if (noPostgres !== false) {
     t.match(await one.getSession('s'), { turnCount: 2, openTurns: 0, failedTurns: 1 })
   })
 
-  t.test('a lease that others have ended is no more: the proxy takes another, and is told', async (t) => {
+  t.test('a proxy whose lease others have ended takes a new one, and is notified', async (t) => {
     const url = await server.newDatabase()
     const store = await open(t, url)
     await store.createSession({ ...aSession('s'), isOwn: true })
@@ -244,7 +255,7 @@ if (noPostgres !== false) {
     t.strictSame(await store.shared!.claim('s'), { epoch: 2, wasLost: true })
   })
 
-  t.test('sessions of a proxy that drains are free as soon as no turn is in flight', async (t) => {
+  t.test('sessions of a draining proxy are free as soon as no turn is in flight', async (t) => {
     const url = await server.newDatabase()
     const [one, other] = [await open(t, url), await open(t, url)]
     await one.createSession({ ...aSession('s'), isOwn: true })
@@ -255,7 +266,7 @@ if (noPostgres !== false) {
     t.strictSame(await other.shared!.claim('s'), { epoch: 2, wasLost: false })
   })
 
-  t.test('what is set for all reaches who is there, and who comes', async (t) => {
+  t.test('a shared setting reaches running and new proxies', async (t) => {
     const url = await server.newDatabase()
     const [one, other] = [await open(t, url), await open(t, url)]
     const heard: unknown[] = []
@@ -278,7 +289,7 @@ if (noPostgres !== false) {
     t.match(await told, { name: 'weight_version', value: '7', change })
   })
 
-  t.test('what cannot be recorded in is refused at the start, with what to do', async (t) => {
+  t.test('an unusable database is rejected at the start, with a remedy', async (t) => {
     const refused = (url: string, message: RegExp) =>
       t.rejects(openPostgresStore({ url, durability: 'power' }), { code: 'start_failed', message })
     await refused(server.url('nowhere'), /nowhere does not exist: create it, with createdb/)
@@ -294,10 +305,10 @@ if (noPostgres !== false) {
   })
 
   const smallDisk = mountSmallDisk()
-  // Not of the test below, which may be left out.
+  // Not in the teardown of the test below, which may be skipped.
   if (smallDisk) t.teardown(smallDisk.unmount)
   t.test(
-    'a full disk of the server fails the calls on it, and recording goes on once there is room',
+    'a full disk of the server fails the requests on it, and recording continues once there is room',
     { skip: smallDisk === undefined && 'only root can mount a small disk' },
     async (t) => {
       const { folder } = smallDisk!
@@ -312,10 +323,10 @@ if (noPostgres !== false) {
       const store = await open(t, url)
       const database = new URL(url).pathname.slice(1)
       await store.createSession(aSession('s'))
-      // A connection cannot be made where PostgreSQL cannot write: the one for reads is there.
+      // A new connection is impossible while PostgreSQL cannot write; the one for reads is open already.
       t.strictSame(await turnIds(store), [])
       let index = 0
-      // It is not to be compressed.
+      // Random, so that PostgreSQL cannot compress it.
       const long = () => randomBytes(200_000).toString('base64')
       const fill = async () => {
         for (; index < 200; index += 1) {
@@ -329,29 +340,26 @@ if (noPostgres !== false) {
       t.strictSame(
         await turnIds(store),
         Array.from({ length: index }, (_, at) => `t${at}`),
-        'what was acknowledged before is there',
+        'turns acknowledged before are recorded',
       )
       for (let probe = 0; probe < 3; probe += 1)
         await t.rejects(store.check(), { code: 'store_failed', message: /No space left on device/ })
       rmSync(ballast)
-      await t.resolves(store.check(), 'a probe learns that it is over')
+      await t.resolves(store.check(), 'a probe notices the recovery')
       t.strictSame(await server.query(PROBE_TABLES, database), [], 'probes leave no tables')
       await record(store, 'after', index)
       t.equal((await turnIds(store)).at(-1), 'after')
     },
   )
 
-  t.test(
-    'a server that does not keep what it acknowledges is refused, unless that is asked for',
-    async (t) => {
-      const careless = await PostgresServer.start({ fsync: 'off' })
-      t.teardown(() => careless.end())
-      const url = await careless.newDatabase()
-      await t.rejects(openPostgresStore({ url, durability: 'power' }), {
-        code: 'start_failed',
-        message: /has fsync off .* give --durability process/,
-      })
-      await (await openPostgresStore({ url, durability: 'process' })).close()
-    },
-  )
+  t.test('a server that may lose acknowledged commits is rejected, unless configured', async (t) => {
+    const careless = await PostgresServer.start({ fsync: 'off' })
+    t.teardown(() => careless.end())
+    const url = await careless.newDatabase()
+    await t.rejects(openPostgresStore({ url, durability: 'power' }), {
+      code: 'start_failed',
+      message: /has fsync off .* give --durability process/,
+    })
+    await (await openPostgresStore({ url, durability: 'process' })).close()
+  })
 }

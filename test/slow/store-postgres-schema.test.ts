@@ -1,4 +1,4 @@
-/** How a database comes to have a release's tables, and which releases may use those of another one. */
+/** How a database gets a release's tables, and which releases may use those of another one. */
 import pg from 'pg'
 import t from 'tap'
 import { migrate } from '../../src/proxy/store/postgres/migrate.ts'
@@ -8,7 +8,7 @@ import { anOutcome, aSession, aTurn } from '../conformance/turn-store.ts'
 import { listingLogger } from '../helpers/listing-logger.ts'
 import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
 
-/** Releases to come. */
+/** Future releases. */
 const NEXT: readonly Migration[] = [
   ...MIGRATIONS,
   {
@@ -38,7 +38,7 @@ if (noPostgres !== false) {
     }
   }
 
-  t.test('twenty programs that start at once make one schema', async (t) => {
+  t.test('twenty programs that start at once create one schema', async (t) => {
     const url = await server.newDatabase()
     const clients = await Promise.all(
       Array.from({ length: 20 }, async () => {
@@ -53,7 +53,7 @@ if (noPostgres !== false) {
     await Promise.all(clients.map((client) => client.end()))
   })
 
-  t.test('a record of the first schema is brought up to date, its rewards are sound', async (t) => {
+  t.test('a database of the first schema is migrated, and its rewards are correct', async (t) => {
     const url = await server.newDatabase()
     const database = new URL(url).pathname.slice(1)
     const lines = { 'subagent:critic': -0.5 }
@@ -86,7 +86,7 @@ if (noPostgres !== false) {
   })
 
   t.test(
-    'a release goes on beside the next one, whose migration only adds, and starts on its record',
+    'a release continues beside the next one, whose migration only adds, and starts on its database',
     async (t) => {
       const url = await server.newDatabase()
       const store = await openPostgresStore({ url, durability: 'process' })
@@ -99,22 +99,22 @@ if (noPostgres !== false) {
       await record('before', 0)
       const between = Array.from({ length: 20 }, (_, place) => record(`meanwhile ${place}`, place + 1))
       await Promise.all([asRelease(url, NEXT), ...between])
-      // What the database has prepared selects what it selected.
+      // A prepared statement must return its original columns.
       await store.shared!.claim('s', true)
       await record('after', 21)
       const session = await store.getSession('s')
       t.equal(session?.nextIndex, 22)
       const again = await openPostgresStore({ url, durability: 'process' })
-      t.strictSame(await again.getSession('s'), session, 'a proxy of the release may be started again')
+      t.strictSame(await again.getSession('s'), session, 'a proxy of the release may be restarted')
       await again.close()
       const reader = await openPostgresReader(url)
-      t.strictSame(await reader.getSession('s'), session, 'and its commands read the record')
+      t.strictSame(await reader.getSession('s'), session, 'and its commands read the database')
       await reader.close()
     },
   )
 
   t.test(
-    'what removes is not done while a proxy runs that needs it, and shuts it out afterwards',
+    'a removing migration waits for proxies that need the columns, and locks them out afterwards',
     async (t) => {
       const url = await server.newDatabase()
       const store = await openPostgresStore({ url, durability: 'process', name: 'node-7' })
@@ -134,7 +134,7 @@ if (noPostgres !== false) {
     },
   )
 
-  t.test('a proxy that was stopped while newer ones removed what it needs gets no lease', async (t) => {
+  t.test('a suspended proxy gets no lease after newer ones removed what it needs', async (t) => {
     const url = await server.newDatabase()
     const store = await openPostgresStore({ url, durability: 'process' })
     t.teardown(() => store.close())

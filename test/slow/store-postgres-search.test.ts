@@ -13,7 +13,7 @@ if (noPostgres !== false) {
   const open = async () => openPostgresStore({ url: await server.newDatabase(), durability: 'process' })
   sessionReadsConformance(t, open)
 
-  t.test('the search has an index, which turns leave that leave the record', async (t) => {
+  t.test('the search has an index, which deleted turns leave', async (t) => {
     const url = await server.newDatabase()
     const database = new URL(url).pathname.slice(1)
     const count = async (table: string) => {
@@ -34,7 +34,11 @@ if (noPostgres !== false) {
     t.teardown(() => store.close())
     const find = async (wanted: string) =>
       (await store.searchTurns({ wanted, limit: 10, perSession: 10 })).hits.map(({ match }) => match)
-    t.strictSame(await find('assert_'), ['Assert_'], 'the first search finds without it, and begins it')
+    t.strictSame(
+      await find('assert_'),
+      ['Assert_'],
+      'the first search works without the index, and starts it',
+    )
     await until(async () => (await count('searched')) === 1)
     t.equal(await count('unsearched'), 0)
     t.strictSame(await find('0 % of assert_'), ['0 % of Assert_'])
@@ -48,7 +52,7 @@ if (noPostgres !== false) {
     await until(async () => (await count('searched')) === 0)
   })
 
-  t.test('several proxies index and search one record, and pass over no turn of each other', async (t) => {
+  t.test('several proxies index and search one database, and skip no turn of each other', async (t) => {
     const url = await server.newDatabase()
     const database = new URL(url).pathname.slice(1)
     const count = async (table: string) => {
@@ -82,7 +86,7 @@ if (noPostgres !== false) {
        FROM llm_proxy.turns`,
       database,
     )
-    t.ok(later!.is_below, 'ids do not follow the time')
+    t.ok(later!.is_below, 'ids are not in the order of time')
     const find = async (store: typeof busy) => {
       const found: string[] = []
       let cursor: string | undefined

@@ -17,7 +17,7 @@ const ONE_BY_ONE = aConsumer({
   selection: { metadata: {}, groupBy: null, groupSize: 1, groupTimeoutMs: 1, rewarded: false },
 })
 
-/** The ids of sessions that have ended. */
+/** Ends these sessions. */
 async function end(store: TurnStore, ids: readonly string[]): Promise<void> {
   for (const sessionId of ids) {
     await store.createSession(aSession(sessionId))
@@ -37,7 +37,7 @@ if (noPostgres !== false) {
   turnStoreConformance(t, open)
   consumerConformance(t, open)
 
-  /** Of two proxies on one record. */
+  /** Opens two proxies on one database. */
   async function openTwo(t: Test) {
     const url = await server.newDatabase()
     const stores = [await openOn(url), await openOn(url)] as const
@@ -46,7 +46,7 @@ if (noPostgres !== false) {
     return { url, stores }
   }
 
-  t.test('of two proxies that lease the same sessions at once, each session is one’s alone', async (t) => {
+  t.test('when two proxies lease the same sessions at once, each session has one owner', async (t) => {
     const { stores } = await openTwo(t)
     const made = idsOf('s')
     await Promise.all(stores.map((store, at) => end(store, made.slice(at * 30, at * 30 + 30))))
@@ -73,7 +73,7 @@ if (noPostgres !== false) {
     t.strictSame(acknowledged.flat().sort(), made.sort())
   })
 
-  t.test('two proxies take from one consumer while sessions end: none twice, none lost', async (t) => {
+  t.test('two proxies lease from one consumer while sessions end: none twice, none lost', async (t) => {
     const { stores } = await openTwo(t)
     const made = [idsOf('a'), idsOf('b')]
     let ending = 2
@@ -87,7 +87,7 @@ if (noPostgres !== false) {
         const units = await consumers.take(of, 5, { leasedTrees: new Set(), incomplete: 0 })
         const sessionIds = units.flat().map(({ session }) => session.sessionId)
         given.push(...sessionIds)
-        // Every third process dies with what it has; a restarted trainer gives that back.
+        // Every third process dies with its leases; a restarted trainer releases them.
         const to = lease % 3 === 2 ? 'released' : 'acknowledged'
         if (to === 'released') for (const id of sessionIds) given.splice(given.indexOf(id), 1)
         if (units.length > 0)
@@ -102,13 +102,13 @@ if (noPostgres !== false) {
     t.strictSame(await stores[0].countForConsumer('trainer', Date.now()), counts)
   })
 
-  t.test("a session's owner changes it as it is; another proxy takes it over for that", async (t) => {
+  t.test("a session's owner changes it directly; another proxy takes it over first", async (t) => {
     const { url, stores } = await openTwo(t)
     const hooks = { onEnded: () => {}, onSweepFailed: () => {}, onSweepDeferred: () => {} }
     const options = { strict: false, defaultTtlMs: null }
     const [own, other] = [new Sessions(stores[0], hooks, options), new Sessions(stores[1], hooks, options)]
     t.teardown(() => Promise.all([own.close(), other.close()]))
-    // What is in use is not forgotten.
+    // A session in use is not evicted.
     using _used = own.acquire('s')
     const epoch = async () => {
       const rows = await server.query(
@@ -120,38 +120,35 @@ if (noPostgres !== false) {
     const call = await allocateTurn(own, 's')
     call.done()
     for (const change of ['complete', 'reset', 'abort', 'reset'] as const) await own[change]('s')
-    t.equal(await epoch(), 1, 'each was one commit, without a take-over before it')
+    t.equal(await epoch(), 1, 'each was one commit, without a takeover')
     await other.reset('s')
     t.equal(await epoch(), 2, 'taken over')
     t.equal((await own.complete('s')).status, 'completed')
-    t.equal(await epoch(), 3, 'and taken back, as it was refused at first')
+    t.equal(await epoch(), 3, 'and taken back, because it was rejected at first')
     t.ok(await own.delete('s'))
     t.equal(await epoch(), undefined)
   })
 
-  t.test(
-    'a proxy that stops in the middle of a lease keeps the others waiting for seconds only',
-    async (t) => {
-      const { url, stores } = await openTwo(t)
-      await end(stores[0], ['s1'])
-      const stopped = await connect(url)
-      const goesOn = Promise.withResolvers<void>()
-      const stop = inTransaction(stopped, async () => {
-        await stopped.query('SELECT FROM llm_proxy.consumers FOR UPDATE')
-        await goesOn.promise
-      })
-      await delay(100)
-      const of = { consumer: ONE_BY_ONE, leaseId: 'l', leaseMs: LEASE_MS }
-      const beganMs = performance.now()
-      const units = await new Consumers(stores[0], new Activity()).take(of, 1, {
-        leasedTrees: new Set(),
-        incomplete: 0,
-      })
-      t.equal(units.length, 1)
-      t.ok(performance.now() - beganMs < 8_000)
-      goesOn.resolve()
-      await t.rejects(stop)
-      await stopped.end().catch(() => {})
-    },
-  )
+  t.test('a proxy that stops during a lease delays the others only for seconds', async (t) => {
+    const { url, stores } = await openTwo(t)
+    await end(stores[0], ['s1'])
+    const stopped = await connect(url)
+    const goesOn = Promise.withResolvers<void>()
+    const stop = inTransaction(stopped, async () => {
+      await stopped.query('SELECT FROM llm_proxy.consumers FOR UPDATE')
+      await goesOn.promise
+    })
+    await delay(100)
+    const of = { consumer: ONE_BY_ONE, leaseId: 'l', leaseMs: LEASE_MS }
+    const beganMs = performance.now()
+    const units = await new Consumers(stores[0], new Activity()).take(of, 1, {
+      leasedTrees: new Set(),
+      incomplete: 0,
+    })
+    t.equal(units.length, 1)
+    t.ok(performance.now() - beganMs < 8_000)
+    goesOn.resolve()
+    await t.rejects(stop)
+    await stopped.end().catch(() => {})
+  })
 }

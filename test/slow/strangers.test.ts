@@ -1,4 +1,4 @@
-/** What callers of whom nothing is known cannot do: hold connections, fill memory or disk, or stand in the way of others. */
+/** Unauthenticated clients cannot hold connections, fill memory or disk, or block others. */
 import { once } from 'node:events'
 import t from 'tap'
 import WebSocket from 'ws'
@@ -15,7 +15,7 @@ import { STALL_LIMIT_MS, watchStalls } from '../helpers/stall-watch.ts'
 
 const POST = 'POST /s/v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n'
 
-t.test('headers that are too long are refused, and the connection ends', async (t) => {
+t.test('headers that are too long are rejected, and the connection ends', async (t) => {
   const { url } = await startProxy(t, KEYS)
   const connection = await RawConnection.open(url)
   connection.send(`GET /health HTTP/1.1\r\nHost: localhost\r\nX: ${'x'.repeat(LIMITS.headerBytes)}\r\n\r\n`)
@@ -26,23 +26,19 @@ t.test('headers that are too long are refused, and the connection ends', async (
   t.match(body.error.message, /too large/, 'in the form that clients of all dialects read')
 })
 
-t.test(
-  'silence, headers that never end and bodies that never end are cut off',
-  { timeout: 60_000 },
-  async (t) => {
-    const { url } = await startProxy(t, KEYS)
-    const silent = await RawConnection.open(url)
-    const slow = (await RawConnection.open(url)).send('GET /health HTTP/1.1\r\nHost: local')
-    const endless = (await RawConnection.open(url)).send(`${POST}Content-Length: 1000000\r\n\r\n{"messages"`)
-    const sending = setInterval(() => endless.send('x'), 100)
-    t.teardown(() => clearInterval(sending))
-    t.match(await endless.closed, /^HTTP\/1.1 401 /, 'the refusal comes first')
-    t.match(await silent.closed, /^HTTP\/1.1 408 /)
-    t.match(await slow.closed, /^HTTP\/1.1 408 /)
-  },
-)
+t.test('silence, endless headers and endless bodies are cut off', { timeout: 60_000 }, async (t) => {
+  const { url } = await startProxy(t, KEYS)
+  const silent = await RawConnection.open(url)
+  const slow = (await RawConnection.open(url)).send('GET /health HTTP/1.1\r\nHost: local')
+  const endless = (await RawConnection.open(url)).send(`${POST}Content-Length: 1000000\r\n\r\n{"messages"`)
+  const sending = setInterval(() => endless.send('x'), 100)
+  t.teardown(() => clearInterval(sending))
+  t.match(await endless.closed, /^HTTP\/1.1 401 /, 'the error comes first')
+  t.match(await silent.closed, /^HTTP\/1.1 408 /)
+  t.match(await slow.closed, /^HTTP\/1.1 408 /)
+})
 
-t.test('of a body that is refused no more than a little is read', { timeout: 60_000 }, async (t) => {
+t.test('only a little of a rejected body is read', { timeout: 60_000 }, async (t) => {
   const { url } = await startProxy(t, KEYS)
   const connection = await RawConnection.open(url)
   connection.send(`${POST}Transfer-Encoding: chunked\r\n\r\n`)
@@ -55,11 +51,11 @@ t.test('of a body that is refused no more than a little is read', { timeout: 60_
     await Promise.race([new Promise((resolve) => socket.once('drain', resolve)), connection.closed])
   }
   t.match(connection.received, /^HTTP\/1.1 401 /)
-  t.ok(sent < 32 * 1024 * 1024, `${sent} bytes: what the kernel holds, and the little`)
+  t.ok(sent < 32 * 1024 * 1024, `${sent} bytes: the kernel's buffers, and a little`)
 })
 
 t.test(
-  'bodies that never end share a budget, and the largest of who sends most is refused',
+  'endless bodies share a budget, and the largest of the heaviest sender is rejected',
   { timeout: 60_000 },
   async (t) => {
     const { url } = await startSessionsApi(
@@ -93,7 +89,7 @@ t.test(
 )
 
 t.test(
-  'endless bodies that nobody asked for are cut off, and nothing else',
+  'endless bodies of requests without a body are cut off, and nothing else',
   { timeout: 60_000 },
   async (t) => {
     const { url } = await startSessionsApi(
@@ -115,7 +111,7 @@ t.test(
   },
 )
 
-t.test('a body that ends soon leaves its connection usable', async (t) => {
+t.test('a body that ends soon keeps its connection usable', async (t) => {
   const { url } = await startProxy(t, KEYS)
   const connection = await RawConnection.open(url)
   connection.send(`${POST}Content-Length: 200000\r\n\r\n${'x'.repeat(200_000)}`)
@@ -126,7 +122,7 @@ t.test('a body that ends soon leaves its connection usable', async (t) => {
   connection.socket.destroy()
 })
 
-t.test('many silent connections push out each other, never an agent', { timeout: 120_000 }, async (t) => {
+t.test('many silent connections evict each other, never an agent', { timeout: 120_000 }, async (t) => {
   const proxy = await startProxy(t, KEYS)
   const { agent_key: key } = await proxy.post('/sessions/s')
   const agent = await RawConnection.open(proxy.url)
@@ -145,7 +141,7 @@ t.test('many silent connections push out each other, never an agent', { timeout:
   agent.socket.destroy()
 })
 
-t.test('a socket that sends much, or often, before its hello is closed', async (t) => {
+t.test('a socket that sends too much, or too often, before its hello is closed', async (t) => {
   const proxy = await relayProxy(t)
   const open = async () => {
     const { socket } = new RawWorker(`${proxy.url.replace('http', 'ws')}/ws/worker`)
@@ -166,7 +162,7 @@ t.test('a socket that sends much, or often, before its hello is closed', async (
   t.equal((await proxy.get('/health')).connected_workers, 0)
 })
 
-t.test('a worker that has said hello sends what it likes', async (t) => {
+t.test('a worker may send anything after its hello', async (t) => {
   const proxy = await relayProxy(t, KEYS)
   const url = `${proxy.url.replace('http', `ws`)}/ws/worker`.replace('//', `//:${KEYS.workerKeys[0]}@`)
   const worker = await RawWorker.hello(url)
@@ -180,7 +176,7 @@ t.test('a worker that has said hello sends what it likes', async (t) => {
 })
 
 t.test(
-  'a socket whose hello was bad is gone soon, though it does not answer the close',
+  'a socket with a bad hello is removed soon, even if it does not respond to the close',
   { timeout: 30_000 },
   async (t) => {
     const proxy = await relayProxy(t)
@@ -196,7 +192,7 @@ t.test(
   },
 )
 
-t.test('an upgrade to anything else, or elsewhere, is an ordinary request', async (t) => {
+t.test('an upgrade to another protocol or path is an ordinary request', async (t) => {
   const proxy = await startProxy(t)
   for (const [line, upgrade] of [
     ['GET /health', 'websocket'],
@@ -212,7 +208,7 @@ t.test('an upgrade to anything else, or elsewhere, is an ordinary request', asyn
   }
 })
 
-t.test('strangers get a line of the log in a while, not one each', async (t) => {
+t.test('unauthenticated clients get one log line per interval, not one each', async (t) => {
   const { logger, lines } = listingLogger()
   const { url } = await startProxy(t, KEYS, logger)
   await Promise.all(
@@ -242,7 +238,7 @@ t.test('pages of other origins reach nothing of a proxy without keys', async (t)
   t.equal(await status({ Origin: 'https://evil.example' }), 403)
   t.equal(await status({ Origin: 'null' }), 403)
   t.equal(await status({ Origin: `http://${host}` }, 'OPTIONS /sessions'), 404, 'no CORS')
-  // A name of the page's own that points here.
+  // DNS rebinding: a name of the page's domain that resolves to this host.
   t.equal(await status({ Host: 'evil.example:8080', Origin: 'http://evil.example:8080' }), 403)
   t.equal(await status({ Host: 'evil.example' }, 'GET /sessions'), 403)
   for (const name of [
@@ -257,7 +253,7 @@ t.test('pages of other origins reach nothing of a proxy without keys', async (t)
   }
 })
 
-t.test('the worker socket is for no page, key or not', async (t) => {
+t.test('the worker socket is closed to pages, with or without a key', async (t) => {
   const open = await relayProxy(t)
   const closed = await relayProxy(t, { ...KEYS, db: 'memory' })
   for (const { url } of [open, closed]) {
@@ -273,11 +269,11 @@ t.test('the worker socket is for no page, key or not', async (t) => {
       return answer
     }
     t.equal(await status('https://evil.example'), 403)
-    t.equal(await status(url), 101, 'libraries that send the origin of the server itself')
+    t.equal(await status(url), 101, "libraries that send the server's own origin")
   }
 })
 
-t.test('no first frame of a worker holds up the proxy', async (t) => {
+t.test('no first frame of a worker blocks the proxy', async (t) => {
   const proxy = await relayProxy(t)
   const size = HANDSHAKE_LIMITS.bytes - 1_000
   const frames = ['\\"', '"', '[', '{"a":', '{"a":NaN,'].map((part) => part.repeat(size / part.length))

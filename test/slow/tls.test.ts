@@ -23,7 +23,7 @@ import { startSessionsApi } from '../helpers/sessions-api.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
 import { until } from '../helpers/until.ts'
 
-/** The serial number of the certificate that a new connection gets. */
+/** Returns the serial number of the certificate that a new connection gets. */
 async function serialAt(url: string): Promise<string> {
   const { hostname: host, port } = new URL(url)
   const socket = connect({ host, port: Number(port), rejectUnauthorized: false })
@@ -46,7 +46,7 @@ t.test('the proxy serves HTTPS, to clients that trust its authority', async (t) 
   await t.rejects(ask(`${url}/health`), { code: 'UNABLE_TO_VERIFY_LEAF_SIGNATURE' })
 })
 
-t.test('a worker connects over wss, and not to a proxy that its authorities do not vouch for', async (t) => {
+t.test('a worker connects over wss, but not to a proxy with an untrusted certificate', async (t) => {
   const certificates = await certificateFolder(t)
   const { url } = await secureProxy(t, certificates, { mode: 'relay', ...KEYS })
   const workerOf = (ca?: string[]) => {
@@ -68,7 +68,7 @@ t.test('a worker connects over wss, and not to a proxy that its authorities do n
   await once(workerOf([readFileSync(certificates.caPath, 'utf8')]), 'connected')
 })
 
-t.test('sessions and health of a proxy with an authority of its own', async (t) => {
+t.test('sessions and health work with a proxy that has a private authority', async (t) => {
   const { certPath, keyPath, caPath } = await certificateFolder(t)
   const { url } = await startProxy(t, { tlsCert: certPath, tlsKey: keyPath, db: 'memory', basePath: '/llm' })
   t.match(await runLlmProxy(['sessions', 'list', '--url', url, '--tls-ca', caPath]), { code: 0 })
@@ -85,13 +85,13 @@ t.test('sessions and health of a proxy with an authority of its own', async (t) 
     LLM_PROXY_TLS_KEY: keyPath,
     LLM_PROXY_PORT: new URL(url).port,
     LLM_PROXY_BASE_PATH: 'llm',
-    // A container listens on all addresses and asks itself at one that stands in no certificate.
+    // A container listens on all addresses and connects to itself at one that is in no certificate.
     LLM_PROXY_HOST: '0.0.0.0',
   }
   t.match(await runLlmProxy(['health'], { env }), { code: 0 })
 })
 
-t.test('a certificate that has changed is used for new connections, and running ones go on', async (t) => {
+t.test('a changed certificate is used for new connections, and existing ones continue', async (t) => {
   const certificates = await certificateFolder(t)
   const { url } = await startSessionsApi(
     t,
@@ -110,7 +110,7 @@ t.test('a certificate that has changed is used for new connections, and running 
   running.socket.destroy()
 })
 
-t.test('half of a new certificate is left until the other half is there', async (t) => {
+t.test('a certificate without its new key is ignored until the key is there', async (t) => {
   const certificates = await certificateFolder(t)
   const { logger, lines } = listingLogger()
   const used: string[] = []
@@ -129,10 +129,10 @@ t.test('half of a new certificate is left until the other half is there', async 
   await certificates.renew()
   await until(() => used.length)
   t.equal(used[0], readFileSync(certificates.keyPath, 'utf8'))
-  t.equal(lines.filter(({ level }) => level === 'warn').length, 1, 'the same trouble is logged once')
+  t.equal(lines.filter(({ level }) => level === 'warn').length, 1, 'the same problem is logged once')
 })
 
-t.test('files that are no certificate do not start', async (t) => {
+t.test('files that are not certificates are rejected at the start', async (t) => {
   const { certPath, keyPath } = await certificateFolder(t)
   const serve = (...args: string[]) => runLlmProxy(['serve', '--port', '0', '--db', 'memory', ...args])
   const missing = join(t.testdirName, 'missing.pem')
@@ -150,7 +150,7 @@ t.test('files that are no certificate do not start', async (t) => {
   })
 })
 
-t.test('a plain request to the TLS port, and a handshake that never ends, do no harm', async (t) => {
+t.test('a plain request to the TLS port, and an endless handshake, do no harm', async (t) => {
   const { url } = await secureProxy(t, await certificateFolder(t))
   const plain = await RawConnection.open(url.replace('https', 'http'))
   plain.send('GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n')
@@ -163,7 +163,7 @@ t.test('a plain request to the TLS port, and a handshake that never ends, do no 
   garbage.socket.destroy()
 })
 
-t.test('a rollout over HTTPS, with keys and an authority of its own', async (t) => {
+t.test('a rollout works over HTTPS, with keys and a private authority', async (t) => {
   const certificates = await certificateFolder(t)
   const { url } = await secureProxy(t, certificates, KEYS)
   const ca = readFileSync(certificates.caPath, 'utf8')
@@ -183,7 +183,7 @@ t.test('a rollout over HTTPS, with keys and an authority of its own', async (t) 
   t.match(asked, [/^https:\/\/127\.0\.0\.1:\d+\/one-\w+\/v1 200$/])
 })
 
-t.test("a connection with TLS is its agent's once a key has come over it", async (t) => {
+t.test('a connection with TLS belongs to its agent once it has sent a key', async (t) => {
   const unauthenticated = new UnauthenticatedConnections({ limit: 2, limitPerAddress: 2 })
   const certificate = readCertificate(await certificateFolder(t))
   const server = createWebServer(

@@ -1,4 +1,4 @@
-/** What recorders of LLM calls are known to get wrong, in token mode, whether engines are reached directly or by workers. */
+/** Known errors of recorders of LLM requests, in token mode, with engines that are reached directly or by workers. */
 import OpenAI from 'openai'
 import type { ChatCompletionMessage, ChatCompletionMessageParam } from 'openai/resources/chat/completions'
 import type { Test } from 'tap'
@@ -79,7 +79,7 @@ export function testFaults(t: Test, mode: keyof typeof MODES): void {
     })
 
     t.test(
-      'an edited message and other tools start rows of their own, and nothing sampled is lost',
+      'an edited message and other tools start separate rows, and nothing sampled is lost',
       async (t) => {
         const proxy = await start(t, (await startEngine(t)).url)
         const openai = client(proxy)
@@ -99,14 +99,14 @@ export function testFaults(t: Test, mode: keyof typeof MODES): void {
     )
 
     t.test(
-      'a call with malformed arguments is shown as the text that it is, and stays what was sampled',
+      'a tool call with malformed arguments is returned as text, and stays as it was sampled',
       async (t) => {
         const content = '<tool_call>\n{"name": "a", "arguments": {"x": 1,}}\n</tool_call>'
         const playbook = new Playbook({ rules: [{ name: 'only', when: {}, answer: { content } }] })
         const proxy = await start(t, (await startEngine(t, { playbook })).url)
         const openai = client(proxy)
         const said = await ask(openai, [user('Hello.')], { tools: [tool('a')], max_tokens: 60 })
-        t.equal(said.content, content, 'what is no call is shown as it was written')
+        t.equal(said.content, content, 'an invalid call is returned as it was written')
         await ask(openai, [user('Hello.'), said, user('Go on.')], { tools: [tool('a')] })
         const turns = await turnsOf(proxy)
         t.equal(turns[1]!.annotations.prompt.reason, 'extended')
@@ -118,7 +118,7 @@ export function testFaults(t: Test, mode: keyof typeof MODES): void {
     )
 
     t.test(
-      'an answer that its client gave up on is not trained on, and one that it lost and asks for again once',
+      'a response that its client cancelled is not trained, and one that was lost and retried is trained once',
       async (t) => {
         const { url } = await startEngine(t, { latencyMs: 300 })
         const proxy = await start(t, url)
@@ -127,7 +127,7 @@ export function testFaults(t: Test, mode: keyof typeof MODES): void {
         await until(async () => /"in_flight":1/.test(JSON.stringify(await proxy.get('/health'))))
         leaving.abort()
         t.ok((await lost) instanceof OpenAI.APIUserAbortError)
-        // Another question: of the one above its client knows that it failed, and a retry of it would be that one's.
+        // Another question, because the client knows that the one above failed, and a retry would belong to it.
         for (const retry of ['0', '1'])
           await ask(client(proxy, { defaultHeaders: { 'x-stainless-retry-count': retry } }), [user('Hi.')])
         const turns = await turnsOf(proxy)
@@ -139,7 +139,7 @@ export function testFaults(t: Test, mode: keyof typeof MODES): void {
       },
     )
 
-    t.test('max_completion_tokens limits an answer as max_tokens does, and neither means 16', async (t) => {
+    t.test('max_completion_tokens limits a response as max_tokens does, and neither means 16', async (t) => {
       const proxy = await start(t, (await startEngine(t)).url)
       for (const limit of [{ max_tokens: undefined, max_completion_tokens: 3 }, { max_tokens: 40 }])
         await ask(client(proxy), [user('Go on and on.')], { ...limit, ignore_eos: true })
@@ -147,27 +147,24 @@ export function testFaults(t: Test, mode: keyof typeof MODES): void {
       t.same(lengths, [3, 40])
     })
 
-    t.test(
-      'calls of one session in flight at once are turns of their own, and each can be continued',
-      async (t) => {
-        const { url } = await startEngine(t, { latencyMs: 100 })
-        const proxy = await start(t, url)
-        const openai = client(proxy)
-        const talk = async (question: string) => {
-          const said = await ask(openai, [user(question)])
-          await ask(openai, [user(question), said, user('Go on.')])
-        }
-        await Promise.all([talk('One.'), talk('Two.'), talk('Three.')])
-        const turns = await turnsOf(proxy)
-        t.equal(turns.filter((turn) => turn.annotations.prompt.reason === 'extended').length, 3)
-        const rows = await rowsOf(proxy)
-        t.same(
-          rows.map((row) => row.turns.length),
-          [2, 2, 2],
-        )
-        t.same(sampledOf(rows).sort(), turns.flatMap((turn) => turn.completion_token_ids).sort())
-      },
-    )
+    t.test('concurrent requests of one session are separate turns, and each can be continued', async (t) => {
+      const { url } = await startEngine(t, { latencyMs: 100 })
+      const proxy = await start(t, url)
+      const openai = client(proxy)
+      const talk = async (question: string) => {
+        const said = await ask(openai, [user(question)])
+        await ask(openai, [user(question), said, user('Go on.')])
+      }
+      await Promise.all([talk('One.'), talk('Two.'), talk('Three.')])
+      const turns = await turnsOf(proxy)
+      t.equal(turns.filter((turn) => turn.annotations.prompt.reason === 'extended').length, 3)
+      const rows = await rowsOf(proxy)
+      t.same(
+        rows.map((row) => row.turns.length),
+        [2, 2, 2],
+      )
+      t.same(sampledOf(rows).sort(), turns.flatMap((turn) => turn.completion_token_ids).sort())
+    })
 
     t.test('a prompt that fills the context ends a stream at once, empty, and is recorded', async (t) => {
       const engine = await startEngine(t)
@@ -178,12 +175,12 @@ export function testFaults(t: Test, mode: keyof typeof MODES): void {
         .chat.completions.stream({ model: 'embedded', messages: [user('A long story. '.repeat(40))] })
         .finalChatCompletion()
       t.match(full.choices[0], { finish_reason: 'length', message: { content: '' } })
-      t.equal(engine.server.counters.served, served, 'no engine was asked')
+      t.equal(engine.server.counters.served, served, 'no engine was called')
       t.match((await turnsOf(proxy))[1], { status: 'completed', exact: true, completion_token_ids: [] })
     })
 
     t.test(
-      'an engine that saw another prompt than it was sent is counted, and recorded as it says',
+      'an engine that reports another prompt than it received is counted, and recorded as reported',
       async (t) => {
         const { url, close } = await startFakeVllm({ model: 'embedded', claimedPromptIds: [101, 102, 103] })
         t.teardown(close)
@@ -191,7 +188,7 @@ export function testFaults(t: Test, mode: keyof typeof MODES): void {
         await ask(client(proxy), [user('Hello.')])
         const { turns, prompts } = await proxy.get('/sessions/s')
         t.same(turns[0].annotations.prompt, { reason: 'first', reused_tokens: 0, mismatched: true })
-        t.same(turns[0].prompt_token_ids, [101, 102, 103], 'what the engine says that it saw')
+        t.same(turns[0].prompt_token_ids, [101, 102, 103], 'the prompt that the engine reports')
         t.same(prompts, { first: 1, mismatched: 1 })
         t.same((await proxy.get('/health')).prompts, { first: 1, mismatched: 1 })
       },

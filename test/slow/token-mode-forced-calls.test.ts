@@ -1,4 +1,7 @@
-/** In token mode, an agent that forces a call gets one: the engine is held to a JSON schema, and its answer is read as calls. */
+/**
+ * In token mode, an agent that forces a tool call gets one: the engine is constrained to a JSON schema, and its
+ * completion is parsed as calls.
+ */
 import OpenAI from 'openai'
 import t, { type Test } from 'tap'
 import { embeddedModelFolder } from '../../src/embedded/engine/embedded-model.ts'
@@ -9,7 +12,7 @@ import { type SeenRequest, sendJson, startScriptedServer } from '../helpers/scri
 const tokenizer = loadTokenizer(embeddedModelFolder())
 const END = tokenizer.eosTokenId!
 
-/** An engine in vLLM's words that writes `text`, whatever it is asked. */
+/** Starts an engine with vLLM's wire format that always writes `text`. */
 async function startWriter(t: Test, text: string, version = '0.12.0') {
   const ids = [...tokenizer.encode(text), END]
   const server = await startScriptedServer(({ method, path, body }: SeenRequest, response) => {
@@ -23,7 +26,7 @@ async function startWriter(t: Test, text: string, version = '0.12.0') {
         })
       return
     }
-    // It has no chat template, and what its logprobs are of is not to be found out.
+    // The engine has no chat template, and its logprobs mode cannot be measured.
     if (body.messages) return sendJson(response, {}, 400)
     if (path === '/tokenize') return sendJson(response, { tokens: tokenizer.encode(body.prompt) })
     const choice = {
@@ -46,7 +49,7 @@ async function startWriter(t: Test, text: string, version = '0.12.0') {
   return { proxy, client, asked }
 }
 
-/** Strict, as the SDK's helpers make them: it parses their arguments. */
+/** A strict tool, as the SDK's helpers make them: the SDK parses its arguments. */
 function tool(name: string, properties: Record<string, object>) {
   const parameters = { type: 'object', properties, required: Object.keys(properties) }
   return { type: 'function' as const, function: { name, strict: true, parameters } }
@@ -57,7 +60,7 @@ const clock = tool('clock', {})
 const messages = [{ role: 'user' as const, content: 'Weather in Oslo?' }]
 const ONE_CALL = '[{"name": "weather", "parameters": {"city":  "Oslo"}}]'
 
-t.test("openai's own parse helper gets the function that it names", async (t) => {
+t.test("openai's own parse helper gets the named function", async (t) => {
   const { client, proxy, asked } = await startWriter(t, ONE_CALL)
   const completion = await client.chat.completions.parse({
     model: 'm',
@@ -88,10 +91,10 @@ t.test("openai's own parse helper gets the function that it names", async (t) =>
   })
   const { turns } = await proxy.get('/sessions/s')
   t.equal(turns[0].exact, true)
-  t.same(turns[0].completion_token_ids, [...tokenizer.encode(ONE_CALL), END], 'what was sampled is on record')
+  t.same(turns[0].completion_token_ids, [...tokenizer.encode(ONE_CALL), END], 'the sampled text is recorded')
 })
 
-t.test('what follows a forced call goes on from the tokens that were sampled', async (t) => {
+t.test('a request after a forced call continues from the sampled tokens', async (t) => {
   const { client, proxy, asked } = await startWriter(t, ONE_CALL)
   const tools = [weather]
   const first = await client.chat.completions.create({ model: 'm', messages, tools, tool_choice: 'required' })
@@ -123,7 +126,7 @@ t.test('any of several functions: all are offered, with one call if calls may no
 const MARKUP = '<tool_call>\n{"name": "weather", "arguments": {"city":  "Oslo"}}\n</tool_call>'
 
 t.test(
-  "an engine of today is held to the model's own markup, and what it wrote is read as a call",
+  "a current engine is constrained to the model's own markup, and its completion is parsed as a call",
   async (t) => {
     const { client, proxy, asked } = await startWriter(t, MARKUP, '0.32.0+cpu')
     const body = { model: 'm', messages, tools: [weather, clock] }
@@ -149,7 +152,7 @@ t.test(
   },
 )
 
-t.test('strict tools and one call at most bind what an engine of today samples', async (t) => {
+t.test('strict tools and a limit of one call constrain a current engine', async (t) => {
   const { client, asked } = await startWriter(t, MARKUP, '0.33.0')
   const loose = { type: 'function' as const, function: { name: 'clock' } }
   const body = { model: 'm', messages, tools: [loose] }
@@ -167,21 +170,21 @@ t.test('strict tools and one call at most bind what an engine of today samples',
   })
 })
 
-t.test('an older engine is asked as ever, and what it cannot be held to is told', async (t) => {
+t.test('an older engine gets unchanged requests, and what it cannot enforce is reported', async (t) => {
   const { client, proxy, asked } = await startWriter(t, 'No.')
   await client.chat.completions.create({ model: 'm', messages, tools: [weather] })
   t.notOk('structured_outputs' in asked()[0])
   t.match((await proxy.get('/health')).engines[0].warning, /0\.32 or newer.*strict/)
 })
 
-t.test('an engine that was held to nothing may write its own markup', async (t) => {
+t.test('an unconstrained engine may write its own markup', async (t) => {
   const { client } = await startWriter(t, '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>')
   const body = { model: 'm', messages, tools: [clock], tool_choice: 'required' as const }
   const { choices } = await client.chat.completions.create(body)
   t.match(choices[0]?.message.tool_calls, [{ function: { name: 'clock', arguments: '{}' } }])
 })
 
-t.test('a choice that cannot be kept to is refused with the reason', async (t) => {
+t.test('a choice that cannot be enforced is rejected with the reason', async (t) => {
   const { client, asked } = await startWriter(t, ONE_CALL)
   const refusal = (extra: object) =>
     client.chat.completions.create({ model: 'm', messages, tools: [weather], ...extra }).then(
@@ -195,10 +198,10 @@ t.test('a choice that cannot be kept to is refused with the reason', async (t) =
     status: 400,
     param: 'response_format',
   })
-  t.equal(asked().length, 0, 'the engine is not asked')
+  t.equal(asked().length, 0, 'the engine is not called')
 })
 
-t.test('a session may say that calls are offered only', async (t) => {
+t.test('a session may declare that tools are only offered', async (t) => {
   const { client, proxy, asked } = await startWriter(t, 'No.')
   await proxy.post('/sessions', { session_id: 's', sampling_params: { tool_choice: 'auto' } })
   const body = { model: 'm', messages, tools: [weather], tool_choice: 'required' as const }

@@ -1,4 +1,6 @@
-/** Token mode: the model is shown the numbers of tools and calls as the agent wrote them, and as Python writes what it reads. */
+/**
+ * Token mode: the model sees the numbers of tools and calls as the agent wrote them, and as Python writes parsed ones.
+ */
 import t, { type Test } from 'tap'
 import { embeddedModelFolder } from '../../src/embedded/engine/embedded-model.ts'
 import { loadTokenizer } from '../../src/proxy/tokens/tokenizer/tokenizer.ts'
@@ -13,7 +15,7 @@ const SHOWN_SCHEMA =
   '"c": {"maximum": 9007199254740993}, "d": {"default": null}, "e": {"enum": [-0.0, 5, 2.5, "1.0"]}}}'
 const SHOWN_TOOL = `{"type": "function", "function": {"name": "f", "parameters": ${SHOWN_SCHEMA}}}`
 
-/** Numbers that the proxy reads itself may be written in any way. */
+/** Numbers that the proxy itself parses may have any notation. */
 const SAMPLING = '"model":"embedded","temperature":0.0,"top_p":1.0'
 
 interface Dialect {
@@ -43,7 +45,7 @@ const DIALECTS: Record<string, Dialect> = {
   },
 }
 
-/** The embedded template's text: one question, or a call before it. */
+/** Returns the embedded template's prompt: one question, optionally after a call. */
 function promptOf(tool: string, talk: string): number[] {
   const text =
     '<|im_start|>system\nYou are a helpful assistant.\n\n# Tools\n\nYou may call one or more functions to assist with the ' +
@@ -69,7 +71,7 @@ async function call(t: Test, proxy: TestProxy, sessionId: string, path: string, 
     body,
   })
   const text = await answer.text()
-  t.equal(answer.status, 200, `${path} is answered`)
+  t.equal(answer.status, 200, `${path} is served`)
   return text
 }
 
@@ -80,7 +82,7 @@ async function turnsOf(proxy: TestProxy, sessionId: string) {
 const proxy = await startTokenProxy(t)
 
 t.test('a prompt shows the numbers of a tool as the reference does, in each dialect', async (t) => {
-  // A long request is read in another way than a short one.
+  // Long requests are parsed by a different code path than short ones.
   const questions = { short: 'Why?', long: 'Why? '.repeat(1_000).trim() }
   for (const [name, { path, body }] of Object.entries(DIALECTS)) {
     for (const [length, question] of Object.entries(questions)) {
@@ -135,14 +137,14 @@ t.test(
   },
 )
 
-t.test('numbers stay as they were written on record and in answers', async (t) => {
+t.test('numbers are recorded and returned as they were written', async (t) => {
   const { path, body } = DIALECTS.Responses!
   t.match(await call(t, proxy, 's', path, body('Why?')), '"default":1000.0')
   const record = await (await fetch(`${proxy.url}/sessions/s`)).text()
   t.match(record, '"maximum":9007199254740993')
 })
 
-t.test('a restarted proxy goes on from a turn under the same tools, and not under others', async (t) => {
+t.test('a restarted proxy continues a turn with the same tools, and not with others', async (t) => {
   const db = `${t.testdir({})}/proxy.db`
   const { path, body } = DIALECTS['Chat Completions']!
   const first = await startTokenProxy(t, db)

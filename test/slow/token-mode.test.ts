@@ -1,4 +1,4 @@
-/** Token mode: the prompt of a call that continues a turn begins with that turn's tokens, always. */
+/** Token mode: the prompt of a request that continues a turn always begins with that turn's tokens. */
 import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
 import type { ChatCompletionMessageParam } from 'openai/resources/chat/completions'
@@ -27,7 +27,7 @@ interface Row {
 const sampledOf = (rows: Row[]) =>
   rows.flatMap((row) => row.response_ids.filter((_, i) => row.response_mask[i] === 1))
 
-/** In relay mode: the engine is reached through a worker that dials in. */
+/** Starts relay mode: the engine is reached through a worker. */
 async function startRelayedTokenProxy(t: Test, db: string): Promise<TestProxy> {
   const engine = await startEngine(t)
   const proxy = await startProxy(t, { mode: 'relay', tokenizer: 'embedded', db })
@@ -47,7 +47,7 @@ function client(proxy: TestProxy, sessionId = 's'): OpenAI {
 
 type Echo = (message: OpenAI.ChatCompletionMessage) => ChatCompletionMessageParam
 
-/** A tool-using talk of several turns, in which the agent echoes what it got in its own way. */
+/** Runs a conversation with tools, in which the agent echoes completions in the given way. */
 async function talk(proxy: TestProxy, echo: Echo, sessionId = 's'): Promise<ChatCompletionMessageParam[]> {
   const openai = client(proxy, sessionId)
   const messages: ChatCompletionMessageParam[] = [
@@ -98,7 +98,7 @@ const ECHOES: Record<string, Echo> = {
   }),
 }
 
-/** One proxy of each mode, for all tests that want nothing of their own of it: each has a session of its own. */
+/** One proxy per mode, shared by all tests without special configuration; each test has its own session. */
 const shared = {} as { local: TestProxy; relay: TestProxy }
 t.before(async () => {
   const folder = t.testdir({})
@@ -111,7 +111,7 @@ const CASES = (['local', 'relay'] as const).flatMap((mode) =>
 )
 
 for (const { mode, how, echo } of CASES) {
-  t.test(`in ${mode} mode an agent that echoes ${how} loses not one trained token`, async (t) => {
+  t.test(`in ${mode} mode an agent that echoes ${how} loses no trained token`, async (t) => {
     const proxy = shared[mode]
     const session = how.replaceAll(' ', '-')
     await talk(proxy, echo, session)
@@ -119,7 +119,7 @@ for (const { mode, how, echo } of CASES) {
     t.equal(turns.length, 6)
     for (const [i, turn] of turns.entries()) {
       t.equal(turn.exact, true)
-      t.equal(turn.annotations.prompt.mismatched, false, 'the engine saw the ids that it was sent')
+      t.equal(turn.annotations.prompt.mismatched, false, 'the engine received the ids that the proxy sent')
       t.equal(turn.annotations.prompt.reason, i === 0 ? 'first' : 'extended')
       if (i === 0) continue
       const before = [...turns[i - 1].prompt_token_ids, ...turns[i - 1].completion_token_ids]
@@ -144,7 +144,7 @@ t.test('tool calls are tool calls on every turn, and none of their markup is tex
   }
 })
 
-t.test('the same session after a restart goes on from the tokens on record', async (t) => {
+t.test('the session continues from the recorded tokens after a restart', async (t) => {
   const engine = await startEngine(t)
   const db = `${t.testdir({})}/restart.db`
   const config = { engineUrls: [engine.url], tokenizer: 'embedded', db }
@@ -168,7 +168,7 @@ t.test('the same session after a restart goes on from the tokens on record', asy
   t.equal((await after.get('/sessions/s/trajectories')).trajectories.length, 1)
 })
 
-t.test('an answer that was cut short is ended by rule, with mask 0, before the next message', async (t) => {
+t.test('a truncated completion is closed by rule, with mask 0, before the next message', async (t) => {
   const proxy = shared.local
   const openai = client(proxy, 'cut')
   const cut = (
@@ -201,7 +201,7 @@ t.test('an answer that was cut short is ended by rule, with mask 0, before the n
   t.equal(row.response_mask[3], 0)
 })
 
-t.test('a sub-agent and a compaction give the rows that a person would draw', async (t) => {
+t.test('a sub-agent and a compaction become separate rows', async (t) => {
   const { proxy } = await startTokenProxy(t)
   const openai = client(proxy)
   const ask = async (messages: ChatCompletionMessageParam[]) =>
@@ -239,21 +239,21 @@ t.test('a turn that is continued a second time forks there', async (t) => {
   t.same(prompts, { first: 1, extended: 1, forked: 1 })
 })
 
-t.test('a prompt that fills the context is answered at once, empty, and recorded', async (t) => {
+t.test('a prompt that fills the context gets an empty response at once, and is recorded', async (t) => {
   const { proxy, engine } = await startTokenProxy(t, { contextLength: 40 })
   const ask = (content: string) =>
     client(proxy).chat.completions.create({ model: 'embedded', messages: [user(content)] })
   const short = await ask('Hi.')
-  t.ok(short.usage!.total_tokens <= 40, 'what is left bounds the answer')
+  t.ok(short.usage!.total_tokens <= 40, 'the rest of the context bounds the completion')
   const served = engine.server.counters.served
   const full = await ask('A long story, told at length. '.repeat(20))
   t.match(full.choices[0], { finish_reason: 'length', message: { content: '' } })
-  t.equal(engine.server.counters.served, served, 'no engine was asked')
+  t.equal(engine.server.counters.served, served, 'no engine was called')
   const { turns } = await proxy.get('/sessions/s')
   t.match(turns[1], { status: 'completed', exact: true, completion_token_ids: [], finish_reason: 'length' })
 })
 
-t.test('a row ends where the engine was last asked, not with a prompt that fills the context', async (t) => {
+t.test('a row ends with the last engine request, not with a prompt that fills the context', async (t) => {
   const { proxy } = await startTokenProxy(t, { contextLength: 60 })
   const messages: ChatCompletionMessageParam[] = [user('Hi.')]
   const ask = async () => {
@@ -269,27 +269,30 @@ t.test('a row ends where the engine was last asked, not with a prompt that fills
   t.match(excluded, { empty: 1 })
 })
 
-t.test('where agents shorten their talk for it, a prompt that fills the context is an error', async (t) => {
-  const { proxy, engine } = await startTokenProxy(t, { contextLength: 40 })
-  const content = 'A long story, told at length. '.repeat(20)
-  const messages = await proxy.post('/s/v1/messages', {
-    model: 'm',
-    max_tokens: 9,
-    messages: [user(content)],
-  })
-  t.match(messages.error, {
-    type: 'invalid_request_error',
-    message: /^prompt is too long: \d+ tokens > 40 maximum$/,
-  })
-  const response = await proxy.post('/s/v1/responses', { model: 'm', input: content })
-  t.match(response.error, { type: 'invalid_request_error', code: 'context_length_exceeded' })
-  t.equal(engine.server.counters.served, 0, 'no engine was asked')
-  const { turns } = await proxy.get('/sessions/s')
-  for (const turn of turns) t.match(turn, { status: 'failed', error: { code: 'context_length_exceeded' } })
-  t.same((await proxy.get('/sessions/s/trajectories')).trajectories, [])
-})
+t.test(
+  'where agents shorten their conversation for it, a prompt that fills the context is an error',
+  async (t) => {
+    const { proxy, engine } = await startTokenProxy(t, { contextLength: 40 })
+    const content = 'A long story, told at length. '.repeat(20)
+    const messages = await proxy.post('/s/v1/messages', {
+      model: 'm',
+      max_tokens: 9,
+      messages: [user(content)],
+    })
+    t.match(messages.error, {
+      type: 'invalid_request_error',
+      message: /^prompt is too long: \d+ tokens > 40 maximum$/,
+    })
+    const response = await proxy.post('/s/v1/responses', { model: 'm', input: content })
+    t.match(response.error, { type: 'invalid_request_error', code: 'context_length_exceeded' })
+    t.equal(engine.server.counters.served, 0, 'no engine was called')
+    const { turns } = await proxy.get('/sessions/s')
+    for (const turn of turns) t.match(turn, { status: 'failed', error: { code: 'context_length_exceeded' } })
+    t.same((await proxy.get('/sessions/s/trajectories')).trajectories, [])
+  },
+)
 
-t.test('what token mode cannot do is refused by name', async (t) => {
+t.test('requests that token mode does not support are rejected by name', async (t) => {
   const proxy = shared.local
   const refused = async (extra: object) =>
     client(proxy, 'refused')
@@ -313,7 +316,7 @@ t.test('what token mode cannot do is refused by name', async (t) => {
   t.match(await refused({ chat_template: '{{ messages }}' }), { param: 'chat_template' })
 })
 
-t.test('an engine that takes no token ids is refused at the start', async (t) => {
+t.test('an engine that accepts no token ids is rejected at the start', async (t) => {
   const { url } = await startEngine(t)
   await t.rejects(startProxy(t, { engineUrls: [url], engineKind: 'openai', tokenizer: 'embedded' }), {
     code: 'start_failed',
@@ -321,7 +324,7 @@ t.test('an engine that takes no token ids is refused at the start', async (t) =>
   })
 })
 
-t.test('stop strings end the text as the engine would, and their tokens stay on record', async (t) => {
+t.test('stop strings end the text as the engine would, and their tokens are recorded', async (t) => {
   const proxy = shared.local
   const openai = client(proxy, 'stopped')
   const question = [user('What is 2 + 2?')]
@@ -348,9 +351,9 @@ t.test('stop strings end the text as the engine would, and their tokens stay on 
   t.equal(turns[1].completion_token_ids.length, stopped.usage?.completion_tokens)
 })
 
-t.test('tokens are counted as the prompt that the call will have, not rendered anew', async (t) => {
+t.test('tokens are counted for the actual prompt, which is not rendered again', async (t) => {
   const proxy = shared.local
-  // So hot that the model writes words in pieces which the tokenizer would never choose.
+  // So hot that the model writes words in tokens which the tokenizer would never choose.
   const hot = { temperature: 4, seed: 7 }
   const unthinking = { ...hot, chat_template_kwargs: { enable_thinking: false } }
   await proxy.post('/sessions', { session_id: 'hot', sampling_params: hot })
@@ -378,12 +381,12 @@ t.test('tokens are counted as the prompt that the call will have, not rendered a
   }
 })
 
-t.test('health tells what writes prompts: the template', async (t) => {
+t.test('health reports what renders prompts: the template', async (t) => {
   const { proxy } = await startTokenProxy(t)
   t.match((await proxy.get('/health')).prompt_format, { name: 'template', chosen_by: 'template' })
 })
 
-t.test('health tells what writes prompts: the rules that the operator names', async (t) => {
+t.test('health reports what renders prompts: the rules that the operator selected', async (t) => {
   const { proxy } = await startTokenProxy(t, { promptFormat: 'harmony' })
   t.match(await proxy.get('/health'), {
     prompt_format: { name: 'harmony', chosen_by: 'name' },

@@ -1,4 +1,4 @@
-/** Spans of calls, as a receiver of OTLP gets them. */
+/** Spans of requests, as an OTLP receiver gets them. */
 import t, { type Test } from 'tap'
 import type { Logger } from '../../src/base/logger.ts'
 import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
@@ -13,11 +13,11 @@ import { until } from '../helpers/until.ts'
 
 const TRACE = '4bf92f3577b34da6a3ce929d0e0e4736'
 const PARENT = '00f067aa0ba902b7'
-/** What an agent that is traced itself sends. */
+/** The headers of an agent that is traced itself. */
 const TRACED = { traceparent: `00-${TRACE}-${PARENT}-01`, tracestate: 'rojo=1', baggage: 'user=secret-user' }
 const SECRET = 'the launch code is 7421'
 
-/** The environment is this process's: it is set while a proxy starts. */
+/** Sets the environment of this process while a proxy starts. */
 async function tracedProxy(
   t: Test,
   endpoint: string,
@@ -68,13 +68,13 @@ async function ask(proxy: TestProxy, { session = 's1', headers = {}, body = {} }
   return { status: response.status, text: await response.text() }
 }
 
-/** All spans are out once the proxy has stopped. */
+/** Stops the proxy, after which all spans are exported. */
 async function spansOf(proxy: TestProxy, receiver: OtlpReceiver): Promise<ReceivedSpan[]> {
   await proxy.server.stop(0)
   return receiver.spans
 }
 
-/** The headers of the first call of an agent: those that measure logprobs ask for one token. */
+/** Returns the headers of the agent's first request: requests that measure logprobs have a limit of one token. */
 const headersAt = ({ requests }: FakeVllm) =>
   requests.find(({ path, body }) => path.endsWith('/completions') && body.max_tokens !== 1)!.headers
 const named = (spans: readonly ReceivedSpan[], name: string) => spans.filter((span) => span.name === name)
@@ -83,7 +83,7 @@ const ROUTE = 'POST /:sessionId/v1/chat/completions'
 for (const mode of ['local', 'relay'] as const) {
   for (const stream of [false, true]) {
     const how = `${stream ? 'streamed' : 'whole'}, in ${mode} mode`
-    t.test(`a call is a span of its agent's trace, with its steps below it: ${how}`, async (t) => {
+    t.test(`a request is a span of its agent's trace, with its steps below it: ${how}`, async (t) => {
       const receiver = await startOtlpReceiver(t)
       const engine = await engineFor(t)
       const proxy = await tracedProxy(t, receiver.url, mode === 'local' ? local(engine) : { mode })
@@ -111,8 +111,8 @@ for (const mode of ['local', 'relay'] as const) {
       t.notHas(call!.attributes, 'error.type')
       for (const span of spans.filter((each) => each !== call)) {
         t.match(span, { traceId: TRACE, parentSpanId: call!.spanId, isError: false }, span.name)
-        t.ok(call!.startMs <= span.startMs && span.startMs <= span.endMs, `${span.name} has its time`)
-        t.ok(span.endMs <= call!.endMs, `${span.name} ends before the call`)
+        t.ok(call!.startMs <= span.startMs && span.startMs <= span.endMs, `${span.name} has its duration`)
+        t.ok(span.endMs <= call!.endMs, `${span.name} ends before the request's span`)
       }
 
       const [asked] = named(spans, 'chat fake')
@@ -136,7 +136,7 @@ for (const mode of ['local', 'relay'] as const) {
         t.match(asked!.attributes, { 'server.address': '127.0.0.1', 'server.port': engine.port })
 
       const headers = headersAt(engine)
-      t.equal(headers.traceparent, `00-${TRACE}-${asked!.spanId}-01`, 'the engine is told its span')
+      t.equal(headers.traceparent, `00-${TRACE}-${asked!.spanId}-01`, 'the engine receives its span')
       t.notHas(headers, 'baggage')
       t.notHas(headers, 'tracestate')
       t.match(call!.resource, { 'service.name': 'llm-proxy' })
@@ -150,7 +150,7 @@ const CONTENT = { OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT: 'span_only
 const contentOf = (span: ReceivedSpan | undefined, name: string) =>
   JSON.parse(String(span?.attributes[`gen_ai.${name}`]))
 
-t.test('spans have what is said where that is asked for, by the conventions, and no key', async (t) => {
+t.test('spans have content on request, by the conventions, and no key', async (t) => {
   const receiver = await startOtlpReceiver(t)
   const engine = await engineFor(t)
   const proxy = await tracedProxy(t, receiver.url, local(engine), { env: CONTENT })
@@ -203,7 +203,7 @@ t.test('spans have what is said where that is asked for, by the conventions, and
   t.notOk(receiver.text().includes('sk-agents-own'))
 })
 
-t.test('of a long conversation spans have the latest, and no more than there is room for', async (t) => {
+t.test('for a long conversation spans have the latest messages, up to their limit', async (t) => {
   const receiver = await startOtlpReceiver(t)
   const proxy = await tracedProxy(t, receiver.url, local(await engineFor(t)), { env: CONTENT })
   const messages = [
@@ -232,7 +232,7 @@ t.test('of a long conversation spans have the latest, and no more than there is 
   )
 })
 
-t.test('a word that asks for events, or for nothing, leaves spans without content', async (t) => {
+t.test('a setting for events only, or for nothing, leaves spans without content', async (t) => {
   for (const value of ['event_only', 'no_content', 'false', '']) {
     const receiver = await startOtlpReceiver(t)
     const env = { OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT: value }
@@ -243,7 +243,7 @@ t.test('a word that asks for events, or for nothing, leaves spans without conten
   }
 })
 
-t.test('calls without a trace of their own are in one trace, which follows from the session', async (t) => {
+t.test('requests without a trace are in one trace, which is derived from the session', async (t) => {
   const receiver = await startOtlpReceiver(t)
   const proxy = await tracedProxy(t, receiver.url, { tokenizer: 'embedded' })
   await proxy.post('/admin/weight_version', { weight_version: 'step-7' })
@@ -251,7 +251,7 @@ t.test('calls without a trace of their own are in one trace, which follows from 
   const { text } = await ask(proxy, { session: 'task~1', body: { messages: [first], max_tokens: 4 } })
   const { message } = JSON.parse(text).choices[0]
   const messages = [first, message, { role: 'user', content: 'And 3 + 3?' }]
-  // What is no trace counts as none.
+  // An invalid trace counts as none.
   const headers = { traceparent: '00-not-a-trace-01', 'x-llm-proxy-line': 'main' }
   await ask(proxy, { session: 'task~1', headers, body: { messages, max_tokens: 4 } })
   await ask(proxy, { session: 'task~2', body: { messages: [first], max_tokens: 4 } })
@@ -277,7 +277,7 @@ t.test('calls without a trace of their own are in one trace, which follows from 
   t.not(getTraceId('task~1'), getTraceId('task~2'))
 })
 
-t.test('a call that fails says with what, and each engine that was asked has a span', async (t) => {
+t.test('a failed request has its error, and each engine that was tried has a span', async (t) => {
   const receiver = await startOtlpReceiver(t)
   const engine = await startFakeVllm()
   const proxy = await tracedProxy(t, receiver.url, { ...local(engine), queueWaitMs: 100 })
@@ -299,7 +299,7 @@ t.test('a call that fails says with what, and each engine that was asked has a s
   t.match(named(of('s1'), 'chat fake'), [{ isError: true, attributes: { 'error.type': 'engine_rejected' } }])
 
   t.match(of('s2'), [{ name: ROUTE, isError: false, attributes: { 'error.type': 'invalid_request' } }])
-  t.equal(of('s2').length, 1, 'nothing was asked of an engine')
+  t.equal(of('s2').length, 1, 'no engine was called')
 
   const [lost] = named(of('s3'), ROUTE)
   t.match(lost, { isError: true, traceId: TRACE, attributes: { 'llm_proxy.turn.status': 'failed' } })
@@ -307,7 +307,7 @@ t.test('a call that fails says with what, and each engine that was asked has a s
   t.ok(named(of('s3'), 'chat fake').every(({ isError }) => isError))
 })
 
-t.test('an agent that leaves a stream ends its span, and the turn that was cut says so', async (t) => {
+t.test('an agent that disconnects ends its span, and the cut turn is marked', async (t) => {
   const receiver = await startOtlpReceiver(t)
   const engine = await engineFor(t)
   const proxy = await tracedProxy(t, receiver.url, { ...local(engine), retryGraceMs: 0 })
@@ -353,7 +353,7 @@ t.test('the standard variables are honoured: service, headers, sampler', async (
   )
 })
 
-t.test('without tracing no engine is told of a trace', async (t) => {
+t.test('without tracing no engine receives a trace', async (t) => {
   const engine = await engineFor(t)
   const proxy = await startProxy(t, local(engine))
   t.equal((await ask(proxy, { headers: TRACED })).status, 200)
@@ -361,10 +361,10 @@ t.test('without tracing no engine is told of a trace', async (t) => {
   for (const name of ['traceparent', 'tracestate', 'baggage']) t.notHas(headers, name)
 })
 
-t.test('a receiver that is away costs calls nothing, and is told of once', async (t) => {
+t.test('an unreachable receiver costs requests nothing, and is reported once', async (t) => {
   const { logger, lines } = listingLogger()
   const env = { OTEL_BSP_SCHEDULE_DELAY: '1', OTEL_EXPORTER_OTLP_TIMEOUT: '500' }
-  // Nobody listens there: the port was free, and is again.
+  // No server listens there: the port was free, and is again.
   const gone = await startFakeVllm()
   await gone.close()
   const proxy = await tracedProxy(t, gone.url, {}, { env, logger })
@@ -378,10 +378,13 @@ t.test('a receiver that is away costs calls nothing, and is told of once', async
   t.equal(lost(), 1)
 })
 
-t.test('a receiver that takes spans and never answers does not keep the proxy from stopping', async (t) => {
-  const receiver = await startOtlpReceiver(t, false)
-  const proxy = await tracedProxy(t, receiver.url, {}, { env: { OTEL_EXPORTER_OTLP_TIMEOUT: '120000' } })
-  t.equal((await ask(proxy, { body: { max_tokens: 2 } })).status, 200)
-  await proxy.server.stop(0)
-  t.equal(receiver.waiting(), 1, 'it has the spans, and still owes an answer')
-})
+t.test(
+  'a receiver that accepts spans without responding does not keep the proxy from stopping',
+  async (t) => {
+    const receiver = await startOtlpReceiver(t, false)
+    const proxy = await tracedProxy(t, receiver.url, {}, { env: { OTEL_EXPORTER_OTLP_TIMEOUT: '120000' } })
+    t.equal((await ask(proxy, { body: { max_tokens: 2 } })).status, 200)
+    await proxy.server.stop(0)
+    t.equal(receiver.waiting(), 1, 'it has the spans, and has not responded yet')
+  },
+)

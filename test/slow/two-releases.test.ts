@@ -1,6 +1,6 @@
 /**
- * Two releases side by side on one record: nodes are drained one by one and started again as the next release, whose schema has
- * more, and one of them as the old one again, while rollouts call. Sessions move between them; nothing is lost or there twice.
+ * Two releases on one database: nodes are drained one by one and restarted as the next release, whose schema has more,
+ * and one of them as the old one again, while rollouts run. Sessions move between them; nothing is lost or duplicated.
  */
 import t from 'tap'
 import { killInTurn, runNodesKilled } from '../helpers/nodes-killed.ts'
@@ -9,7 +9,7 @@ import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
 
 const SESSIONS = 48
 
-/** What the next release writes, and this one does not know. */
+/** A column that the next release writes, and this one does not know. */
 const MIGRATION = `{
     sql: \`
       ALTER TABLE llm_proxy.sessions ADD COLUMN mood text;
@@ -20,7 +20,7 @@ const MIGRATION = `{
     adds: true,
   }`
 
-t.test(`${SESSIONS} sessions while nodes are updated and set back`, { skip: noPostgres }, async (t) => {
+t.test(`${SESSIONS} sessions while nodes are upgraded and downgraded`, { skip: noPostgres }, async (t) => {
   const folder = t.testdir({})
   const next = makeRelease(`${folder}/next`, MIGRATION)
   const server = await PostgresServer.start({ fsync: 'on' })
@@ -46,11 +46,11 @@ t.test(`${SESSIONS} sessions while nodes are updated and set back`, { skip: noPo
     },
   })
   t.comment(JSON.stringify(figures))
-  t.strictSame(codes, [0, 0, 0, 0], 'each node hands its sessions over and ends well')
-  t.equal(figures.finished, SESSIONS, 'every rollout has come to its end')
-  t.equal(figures.lost, 0, 'every answer that was read is on record')
-  t.equal(figures.untrained, 0, 'every answer that was read trains')
-  t.equal(figures.twice, 0, 'no turn trains twice, nor one that nobody has read')
+  t.strictSame(codes, [0, 0, 0, 0], 'each node releases its sessions and ends cleanly')
+  t.equal(figures.finished, SESSIONS, 'every rollout has completed')
+  t.equal(figures.lost, 0, 'every delivered response is recorded')
+  t.equal(figures.untrained, 0, 'every delivered response is trained')
+  t.equal(figures.twice, 0, 'no turn is trained twice or undelivered')
   t.equal(figures.listed, SESSIONS, 'each is listed once')
   const database = new URL(db).pathname.slice(1)
   const [leases] = await server.query(

@@ -1,4 +1,4 @@
-/** `llm-proxy verify` as a program, over what a proxy recorded with the embedded engine. */
+/** `llm-proxy verify` as a program, on turns that a proxy recorded with the embedded engine. */
 import OpenAI from 'openai'
 import t, { type Test } from 'tap'
 import { packTokenData } from '../../src/protocol/token-data/token-data.ts'
@@ -11,7 +11,7 @@ import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { randomOf, startScoringEngine, TableModel } from '../helpers/scoring-engines.ts'
 import { recordTurn } from '../helpers/sessions-api.ts'
 
-/** Three turns: one is hot, one goes on from it through top_p, one is greedy. */
+/** Records three turns: one is hot, one continues it with top_p, one is greedy. */
 async function record(proxy: TestProxy, sessionId = 's') {
   const openai = new OpenAI({ baseURL: proxy.baseUrl(sessionId), apiKey: KEYS.adminKeys[0]!, maxRetries: 0 })
   const { create } = openai.chat.completions
@@ -55,7 +55,7 @@ t.test('a database of the embedded engine: the difference is 0, over HTTP and in
   }
 })
 
-t.test('a running proxy with keys is asked as well, for some of its sessions', async (t) => {
+t.test('a running proxy with keys is verified as well, for some of its sessions', async (t) => {
   const { engine, proxy } = await startRecorded(t, { ...KEYS, tokenizer: 'embedded' })
   await record(proxy, 'other')
   const key = ['--admin-key', KEYS.adminKeys[0]!]
@@ -71,7 +71,7 @@ t.test('a running proxy with keys is asked as well, for some of its sessions', a
   t.equal(unknown.code, 1)
 })
 
-t.test('turns that were recorded wrongly: exit code 3, with what differs first', async (t) => {
+t.test('wrongly recorded turns: exit code 3, with the first difference', async (t) => {
   const db = `${t.testdir({})}/proxy.db`
   const proxy = await startProxy(t, { engineUrls: [(await startEngine(t, new HalvedEngine())).url], db })
   await record(proxy)
@@ -81,7 +81,7 @@ t.test('turns that were recorded wrongly: exit code 3, with what differs first',
   t.match(stdout, /differs\n$/)
 })
 
-t.test('other weights are no fault: nothing is compared, and nothing proved; exit code 4', async (t) => {
+t.test('other weights are not a fault: nothing is compared or proved; exit code 4', async (t) => {
   const { engine, db } = await startRecorded(t)
   engine.engine.weightVersion = '8'
   const { code, stdout } = await verify('--db', db, '--engine-url', engine.url)
@@ -98,45 +98,42 @@ t.test('an engine that does not respond, and one that cannot score, fail the com
   t.match(stderr, /the engine does not respond/)
 })
 
-t.test(
-  'masks on record are read with the turns that they belong to, and a missing one is told',
-  async (t) => {
-    const db = `${t.testdir({})}/masks.db`
-    const model = new TableModel(1)
-    const engine = await startScoringEngine(t, 'vllm', { policy: model })
-    const store = await openSqliteStore({ path: db, durability: 'process' })
-    await store.createSession({
-      sessionId: 's',
-      createdAtMs: 1,
-      ttlMs: null,
-      metadata: {},
-      samplingParams: {},
-      trustAgent: false,
-    })
-    for (const index of [0, 1, 2]) {
-      const prompt = [3, 1, 4, 1, 5, 9, 2, 6].map((id) => id + index)
-      const { ids, raw, filtered, masks } = model.sample(prompt, 40, { topP: 0.6, random: randomOf(index) })
-      const told = index === 2 ? masks.map(() => []) : masks
-      const details = {
-        sampling_mask: { counts: told.map(({ length }) => length), ids: told.flat() },
-        sampling_logprobs: filtered,
-      }
-      await recordTurn(store, 's', index, {
-        model: 'policy',
-        params: '{"model":"policy","top_p":0.6}',
-        promptTokenIds: Int32Array.from(prompt),
-        completionTokenIds: Int32Array.from(ids),
-        completionLogprobs: Float64Array.from(raw),
-        details: packTokenData(details),
-      })
+t.test('recorded masks are read with their turns, and a missing one is reported', async (t) => {
+  const db = `${t.testdir({})}/masks.db`
+  const model = new TableModel(1)
+  const engine = await startScoringEngine(t, 'vllm', { policy: model })
+  const store = await openSqliteStore({ path: db, durability: 'process' })
+  await store.createSession({
+    sessionId: 's',
+    createdAtMs: 1,
+    ttlMs: null,
+    metadata: {},
+    samplingParams: {},
+    trustAgent: false,
+  })
+  for (const index of [0, 1, 2]) {
+    const prompt = [3, 1, 4, 1, 5, 9, 2, 6].map((id) => id + index)
+    const { ids, raw, filtered, masks } = model.sample(prompt, 40, { topP: 0.6, random: randomOf(index) })
+    const told = index === 2 ? masks.map(() => []) : masks
+    const details = {
+      sampling_mask: { counts: told.map(({ length }) => length), ids: told.flat() },
+      sampling_logprobs: filtered,
     }
-    await store.close()
-    const args = ['--db', db, '--engine-url', engine.url, '--engine-kind', 'vllm', '--any-weights', '--json']
-    const { code, stdout, stderr } = await verify(...args)
-    t.equal(code, 3, stderr)
-    const { turns } = JSON.parse(stdout)
-    const byIndex = (index: number) => turns.find((turn: { index: number }) => turn.index === index)
-    for (const index of [0, 1]) t.match(byIndex(index), { verdict: 'same', masked: { tokens: 40 } })
-    t.match(byIndex(2), { verdict: 'differs', hint: /a mask is missing/, comparison: { ratio_outside: 0 } })
-  },
-)
+    await recordTurn(store, 's', index, {
+      model: 'policy',
+      params: '{"model":"policy","top_p":0.6}',
+      promptTokenIds: Int32Array.from(prompt),
+      completionTokenIds: Int32Array.from(ids),
+      completionLogprobs: Float64Array.from(raw),
+      details: packTokenData(details),
+    })
+  }
+  await store.close()
+  const args = ['--db', db, '--engine-url', engine.url, '--engine-kind', 'vllm', '--any-weights', '--json']
+  const { code, stdout, stderr } = await verify(...args)
+  t.equal(code, 3, stderr)
+  const { turns } = JSON.parse(stdout)
+  const byIndex = (index: number) => turns.find((turn: { index: number }) => turn.index === index)
+  for (const index of [0, 1]) t.match(byIndex(index), { verdict: 'same', masked: { tokens: 40 } })
+  t.match(byIndex(2), { verdict: 'differs', hint: /a mask is missing/, comparison: { ratio_outside: 0 } })
+})

@@ -1,6 +1,6 @@
 /**
- * Every function that reads what others have written takes time by its input's length: inputs made to hurt, from n to
- * 32n. A file in a folder of readers is in the table, or says why it is not.
+ * Every function that reads external input takes time in proportion to its input's length, tested with adversarial
+ * inputs from n to 32n. Each file in a folder of readers is in the table, or listed with the reason why not.
  */
 import { globSync } from 'node:fs'
 import { join } from 'node:path'
@@ -14,7 +14,7 @@ import { repeated, type Subject, times } from './subject.ts'
 const ROOT = join(import.meta.dirname, '../../..')
 const SUBJECTS: readonly Subject[] = [...WIRES, ...REQUESTS, ...MARKUP]
 
-/** Where what strangers, engines, workers and models write is read. */
+/** Folders with readers of what clients, engines, workers and models write. */
 const READERS = [
   'src/protocol/{canonical,json,token-ids}/*.ts',
   'src/proxy/dialects/**/*.ts',
@@ -30,18 +30,18 @@ const READERS = [
   'src/proxy/tokens/tokenizer/{added-tokens,markers,stop-strings,streaming-decoder,token-pieces}.ts',
 ]
 
-/** Files there that walk through nothing of anybody's, or only write. */
+/** Files there that iterate over no external input, or that only write. */
 const WALK_THROUGH_NOTHING = [
   'src/protocol/json/detach-buffer.ts',
-  // Types, and folds of events that add each one once.
+  // Types, and folds of events that add each event once.
   'src/protocol/canonical/{completion,events,finish-reason,generation-log,messages,request,spans}.ts',
   'src/protocol/token-ids/{prompt-ids,prompt-lists,token-ids}.ts',
   'src/protocol/json/{json-member,growable-json}.ts',
-  // Puts together what the store has read and checked.
+  // Combines what the store has read and validated.
   'src/proxy/session/matching/{recorded-parent,session-turns}.ts',
-  // Errors, in words of our own.
+  // Errors, in the proxy's own words.
   'src/proxy/dialects/common/{openai-error,context-overflow,request-errors}.ts',
-  // Connections to engines, what they are asked, and words of one line.
+  // Connections to engines, requests to them, and single-line values.
   'src/proxy/engines/clients/{auto-client,client-of-kind,endpoint,open-servers,token-text-reader}.ts',
   'src/proxy/engines/clients/wire/{connection,engine-response,failures,generation}.ts',
   'src/proxy/engines/clients/wire/{prompt-reports,server-version}.ts',
@@ -61,15 +61,15 @@ for (const { name, cases, n = 8_000 } of SUBJECTS) {
   })
 }
 
-t.test('no reader is forgotten', async (t) => {
+t.test('every reader is covered', async (t) => {
   const found = (patterns: readonly string[]) =>
     new Set(patterns.flatMap(expandBraces).flatMap((each) => globSync(each, { cwd: ROOT })))
   const covers = SUBJECTS.flatMap((subject) => subject.covers)
   const known = found([...covers, ...WALK_THROUGH_NOTHING])
   const forgotten = [...found(READERS)].filter((file) => !known.has(file))
-  t.same(forgotten, [], 'each has inputs that would hurt it in this folder')
+  t.same(forgotten, [], 'each has adversarial inputs in this folder')
   for (const pattern of [...READERS, ...covers, ...WALK_THROUGH_NOTHING].flatMap(expandBraces))
-    t.ok(globSync(pattern, { cwd: ROOT }).length > 0, `there is ${pattern}`)
+    t.ok(globSync(pattern, { cwd: ROOT }).length > 0, `${pattern} matches files`)
 })
 
 /** Returns one pattern for each name in braces: `globSync` ignores a name that matches no file. */
@@ -78,7 +78,7 @@ function expandBraces(pattern: string): string[] {
   return names === undefined ? [pattern] : names.split(',').map((name) => pattern.replace(braces!, name))
 }
 
-/** Readers that a busy programmer might write: each is to be found. */
+/** Readers with typical mistakes; the measure must detect each. */
 const QUADRATIC: Record<string, { n: number; work: MakeWork }> = {
   'one that copies what it has with each piece that comes': {
     n: 6_000,
@@ -113,7 +113,7 @@ const QUADRATIC: Record<string, { n: number; work: MakeWork }> = {
 }
 
 for (const [reader, { n, work }] of Object.entries(QUADRATIC)) {
-  t.test(`the measure finds ${reader}`, async (t) => {
+  t.test(`the measure detects ${reader}`, async (t) => {
     const { leastMs, mostMs, perDoubling } = growthOf(work, n)
     t.ok(perDoubling > ALLOWED_PER_DOUBLING, `${leastMs} ms, up to ${mostMs} ms: ${perDoubling} per doubling`)
   })

@@ -1,4 +1,4 @@
-/** Readers of what models write: tokens, markers, tool calls. */
+/** Readers of model output: tokens, markers, tool calls. */
 
 import { MessagesStreamWriter } from '../../../src/proxy/dialects/messages/stream.ts'
 import { PARSER_FAMILIES } from '../../../src/proxy/tokens/parsers/choose-parser.ts'
@@ -24,7 +24,7 @@ function parse(parser: OutputParser, text: string, piece: number): void {
   parser.finish()
 }
 
-/** The first call of a family begun, then what its markup is made of, whole and in pieces. */
+/** Inputs: the beginning of a family's first call, followed by the parts of its markup, complete and split. */
 function familySubject(family: ParserFamily): Subject {
   const [begun = ''] = BEGUN[family.name] ?? []
   const units = {
@@ -46,7 +46,7 @@ function familySubject(family: ParserFamily): Subject {
   }
 }
 
-/** Tokens of one byte each: characters that never come to their end among them. */
+/** Tokens of one byte each, including characters that are never completed. */
 const PIECES = Array.from({ length: 256 }, (_, id) => pieceFromBytes(Uint8Array.of(id)))
 const BYTES: TokenPieces = {
   stripsFirstSpace: false,
@@ -55,7 +55,7 @@ const BYTES: TokenPieces = {
   getPiece: (id) => PIECES[id]!,
 }
 
-/** Families with headers, with an opener of several words, and with one that is a single token. */
+/** Families with headers, with an opener of several words, and with a single-token opener. */
 const OPENERS = ['harmony', 'gemma4', 'hermes']
 
 export const MARKUP: readonly Subject[] = [

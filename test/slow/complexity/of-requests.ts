@@ -1,4 +1,4 @@
-/** What is made of a request that has been read: lowering, matching, lines. */
+/** Processing of a parsed request: lowering, matching, lines. */
 
 import { MessageTree } from '../../../src/protocol/canonical/conversation.ts'
 import { getImageUrls, splitDataUrl } from '../../../src/protocol/canonical/images.ts'
@@ -37,7 +37,7 @@ const call = (at: number, args = '{}') => ({
   type: 'function',
   function: { name: 'f', arguments: args },
 })
-/** Ends with the user's word. */
+/** A conversation that ends with a user message. */
 const talk = (n: number): Message[] =>
   times(n | 1, (at) => ({ role: at % 2 === 1 ? 'assistant' : 'user', content: `m${at}` }))
 /** One message with n calls, and the result of each. */
@@ -49,7 +49,7 @@ const results = (n: number): Message[] => [
 const tools = (n: number) =>
   times(n, (at) => ({ type: 'function', function: { name: `f${at}`, parameters: {} } }))
 
-/** Each input is made anew: what was made of a message hangs on it. */
+/** Makes each input again, because results are attached to its messages. */
 function fresh<T>(make: (n: number) => T, work: (value: T) => unknown): Case {
   return (n) => {
     const value = structuredClone(make(n))

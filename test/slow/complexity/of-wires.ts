@@ -1,4 +1,4 @@
-/** Readers of bytes and frames: bodies of agents, answers of engines, frames of workers. */
+/** Readers of bytes and frames: bodies of agents, responses of engines, frames of workers. */
 
 import { parseKeepingNumbers, parseRequest } from '../../../src/protocol/canonical/number-texts.ts'
 import { parseEffortRejection } from '../../../src/protocol/canonical/reasoning-effort.ts'
@@ -30,7 +30,7 @@ import {
 
 const jsonOf = (value: unknown) => Buffer.from(JSON.stringify(value))
 
-/** JSON documents of about `n` bytes, each hurtful in a way of its own. */
+/** JSON documents of about `n` bytes, each adversarial in a different way. */
 function documents(work: (json: Buffer) => unknown): Record<string, Case> {
   const of = (make: (n: number) => Buffer): Case => {
     return (n) => {

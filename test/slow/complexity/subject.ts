@@ -1,19 +1,19 @@
 import type { MakeWork } from './measure.ts'
 
-/** A function that reads what others have written, and what would hurt it. */
+/** A function that reads external input, with adversarial inputs. */
 export interface Subject {
   name: string
-  /** The files whose work this is, from the root of the repository; `*` for all of a folder. */
+  /** The files that do this work, from the root of the repository; `*` for all of a folder. */
   covers: readonly string[]
-  /** By what is hurtful about them: an input of about `n` characters, bytes or elements. */
+  /** Adversarial inputs by name: each has about `n` characters, bytes or elements. */
   cases: Readonly<Record<string, Case>>
-  /** Of the smallest input; the largest is 32 times that. Default: 8,000. */
+  /** The smallest input; the largest is 32 times as large. Default: 8,000. */
   n?: number
 }
 
 export type Case = MakeWork
 
-/** What hurts readers of JSON and of markup: repeated, it is text of any length. */
+/** Adversarial text for readers of JSON and of markup: repeated to any length. */
 export const UNITS: Readonly<Record<string, string>> = {
   escapes: '\\"',
   backslashes: '\\',
@@ -28,12 +28,12 @@ export const UNITS: Readonly<Record<string, string>> = {
   'surrogate pairs': '🙂',
 }
 
-/** The text of one unit, about `n` characters long. */
+/** Returns `unit` repeated, about `n` characters long. */
 export function repeated(unit: string, n: number): string {
   return unit.repeat(Math.max(1, Math.floor(n / unit.length)))
 }
 
-/** Text of each unit as a string of JSON would hold it, and what is made of it. */
+/** Makes cases: text of each unit as in a JSON string, and the work on it. */
 export function ofUnits(
   work: (text: string) => () => unknown,
   units: Readonly<Record<string, string>> = UNITS,
@@ -43,7 +43,7 @@ export function ofUnits(
   )
 }
 
-/** A list with one of its elements after the other, each nested 200 deep. */
+/** Returns a list of elements, each nested 200 deep. */
 export function deepValues(n: number): unknown[] {
   const deep = (): unknown => {
     let value: unknown = 1
@@ -53,7 +53,9 @@ export function deepValues(n: number): unknown[] {
   return Array.from({ length: Math.max(1, Math.floor(n / 200)) }, deep)
 }
 
-/** An object with about so many members. From 1,020 on V8 keeps them in another way, which is a step: begin above it. */
+/**
+ * Returns an object with about `n` members. From 1,020 on V8 stores them differently, which is a step: start above it.
+ */
 export function wideObject(n: number): Record<string, unknown> {
   return Object.fromEntries(Array.from({ length: n }, (_, at) => [`m${at}`, {}]))
 }

@@ -1,6 +1,6 @@
 /**
- * Answers of an engine that are wrong anywhere, whole and streamed, in chat and in token mode: the agent gets an answer
- * or an error that says that the engine is at fault, and nothing becomes exact that is none. A fifth of `FUZZ_RUNS`.
+ * Responses of an engine with random errors, complete and streamed, in chat and in token mode: the agent gets a
+ * response or an error that blames the engine, and no turn is exact wrongly. A fifth of `FUZZ_RUNS`.
  */
 import assert from 'node:assert/strict'
 import fc from 'fast-check'
@@ -11,7 +11,7 @@ import { sendJson, startScriptedServer } from '../../helpers/scripted-server.ts'
 import { watchStalls } from '../../helpers/stall-watch.ts'
 
 const RUNS = Math.ceil(Number(process.env.FUZZ_RUNS ?? 1_000) / 20)
-/** After so many calls what they left on record is read, and forgotten. */
+/** After this many requests the recorded turns are read and deleted. */
 const CALLS_A_SESSION = 50
 const HANG_MS = 60_000
 
@@ -77,7 +77,7 @@ const end = (chunk: { choices: object[] }) => ({
   choices: [{ ...chunk.choices[0], finish_reason: 'stop' }],
 })
 
-/** What an engine sends, by mode, and whether as a stream. */
+/** An engine's responses, by mode, and whether they are streamed. */
 const MODES = {
   chat: { config: {}, whole: CHAT, chunk: CHAT_CHUNK },
   token: { config: { tokenizer: 'embedded' }, whole: completionOf('stop'), chunk: completionOf(null) },
@@ -112,7 +112,7 @@ function checkTurn({
 for (const [mode, { config, whole, chunk }] of Object.entries(MODES)) {
   for (const stream of [false, true]) {
     const shape = stream ? 'streamed' : 'whole'
-    t.test(`${RUNS} ${shape} answers that are wrong, in ${mode} mode`, async (t) => {
+    t.test(`${RUNS} invalid ${shape} responses, in ${mode} mode`, async (t) => {
       let said = ''
       const engine = await startScriptedServer((request, response) => {
         if (request.method === 'GET')
@@ -134,7 +134,7 @@ for (const [mode, { config, whole, chunk }] of Object.entries(MODES)) {
         const { turns = [] } = await proxy.get('/sessions/s')
         for (const turn of turns) checkTurn(turn)
         const { status } = await fetch(`${proxy.url}/sessions/s/trajectories`)
-        // A session is made by its first call.
+        // The first request creates the session.
         assert.ok(status === 200 || turns.length === 0, String(status))
         await fetch(`${proxy.url}/sessions/s`, { method: 'DELETE' })
       }
@@ -149,7 +149,7 @@ for (const [mode, { config, whole, chunk }] of Object.entries(MODES)) {
         })
         const body = await response.text()
         statuses[response.status] = (statuses[response.status] ?? 0) + 1
-        // The engine's fault, and not the proxy's own; nor one that silences an agent for good.
+        // The error blames the engine, not the proxy, and does not silence an agent permanently.
         assert.doesNotMatch(body, /"code":"internal"/)
       }
       const { withoutStall } = await watchStalls(t)
@@ -166,7 +166,7 @@ for (const [mode, { config, whole, chunk }] of Object.entries(MODES)) {
       )
       await readBack()
       t.equal((await fetch(`${proxy.url}/health`)).status, 200, JSON.stringify(statuses))
-      t.ok((statuses[200] ?? 0) > RUNS / 50, 'some are taken')
+      t.ok((statuses[200] ?? 0) > RUNS / 50, 'some are accepted')
     })
   }
 }

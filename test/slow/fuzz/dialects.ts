@@ -1,4 +1,4 @@
-/** The dialects, and what each may answer to a request that is wrong. */
+/** The dialects, and their permitted responses to invalid requests. */
 import assert from 'node:assert/strict'
 import { CHAT, COMPLETIONS, MESSAGES, RESPONSES } from './bodies.ts'
 
@@ -43,7 +43,7 @@ function isAnthropicRefusal({ body, headers }: Answer): void {
   assert.equal(request_id, headers['request-id'])
 }
 
-/** Nothing went wrong after the status line either. */
+/** Checks that no error follows the status line. */
 function isWholeAnswer({ headers, body }: Answer): void {
   if (!String(headers['content-type']).startsWith('text/event-stream')) return void JSON.parse(body)
   assert.match(
@@ -53,7 +53,7 @@ function isWholeAnswer({ headers, body }: Answer): void {
   assert.doesNotMatch(body, /^(event: error|data: \{"error")/m)
 }
 
-/** A whole answer, or a refusal in the dialect's own shape; never a fault of the proxy. */
+/** Checks for a complete response, or an error in the dialect's format that is not an internal one. */
 export function checkResponse(answered: Answer, checkRefusal: FuzzedDialect['checkRefusal']): void {
   const { statusCode, body } = answered
   assert.ok(statusCode === 200 || (statusCode >= 400 && statusCode < 500), `${statusCode} ${body}`)

@@ -1,6 +1,6 @@
 /**
- * Requests that are wrong anywhere, with an engine and sockets behind them: what the dialects let through must not break
- * a chat template, a tokenizer or an engine's own checks. A tenth of `FUZZ_RUNS`, because an engine takes its time.
+ * Requests with random errors, with an engine and sockets behind the proxy: what the dialects accept must not break a
+ * chat template, a tokenizer or an engine's own checks. A tenth of `FUZZ_RUNS`, because an engine is slow.
  */
 import fc from 'fast-check'
 import t from 'tap'
@@ -13,9 +13,9 @@ const RUNS = Math.ceil(Number(process.env.FUZZ_RUNS ?? 1_000) / 10)
 
 for (const [mode, config] of Object.entries({ chat: {}, token: { tokenizer: 'embedded' } })) {
   for (const [name, { path, bodies, checkRefusal }] of Object.entries(DIALECTS)) {
-    t.test(`${name} in ${mode} mode: ${RUNS} bodies that are wrong`, async (t) => {
+    t.test(`${name} in ${mode} mode: ${RUNS} invalid bodies`, async (t) => {
       const proxy = await startProxy(t, { db: 'memory', ...config })
-      // Whatever becomes of the limit in the body.
+      // Bounds completions, whatever limit the body has.
       await proxy.post('/sessions/s', { sampling_params: { max_tokens: 4 } })
       const ask = async (body: string) => {
         const response = await fetch(`${proxy.baseUrl('s')}/${path}`, { method: 'POST', body })

@@ -1,6 +1,6 @@
 /**
- * Frames that are wrong anywhere, from workers that are connected and from such that only say hello: a call that stands
- * open ends, by its own worker or another one, and the proxy goes on. A fifth of `FUZZ_RUNS`.
+ * Frames with random errors, from connected workers and from connections that only send a hello: an open request ends,
+ * by its own worker or another one, and the proxy continues. A fifth of `FUZZ_RUNS`.
  */
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
@@ -16,7 +16,7 @@ import { watchStalls } from '../../helpers/stall-watch.ts'
 const RUNS = Math.ceil(Number(process.env.FUZZ_RUNS ?? 1_000) / 10)
 const HANG_MS = 30_000
 
-/** Stands for the id of the call that is open. */
+/** Placeholder for the id of the open request. */
 const CALL = 'the-call'
 const DELTA = {
   content: 'hi',
@@ -81,7 +81,7 @@ const inTime = <T>(work: Promise<T>): Promise<T> => {
   return Promise.race([work, hang]).finally(() => late.abort())
 }
 
-/** Serves a call to its end after `frame`, with another worker if the proxy has had enough of this one. */
+/** Serves a request to its end after `frame`, with another worker if the proxy has disconnected this one. */
 async function callWith({ url, backend }: RelayServer, worker: RawWorker, frame: string): Promise<RawWorker> {
   const request = chatRequest('x')
   const ended = eventsOf(backend, request).catch((error: unknown) => error)
@@ -108,7 +108,7 @@ function checkEnd(ended: unknown): void {
   assert.notEqual(ended.code, 'internal')
 }
 
-t.test(`${RUNS} frames that are wrong end no call but their own, and none stays open`, async (t) => {
+t.test(`${RUNS} invalid frames end only their own request, and none stays open`, async (t) => {
   const server = await relayServerFor(t, { graceMs: 0 })
   let worker = await RawWorker.hello(server.url)
   const { withoutStall } = await watchStalls(t)
@@ -123,7 +123,7 @@ t.test(`${RUNS} frames that are wrong end no call but their own, and none stays 
   t.equal(server.backend.status().queued, 0)
 })
 
-t.test(`${RUNS} hellos that are wrong are answered or refused`, async (t) => {
+t.test(`${RUNS} invalid hellos are accepted or rejected`, async (t) => {
   const { url, backend } = await relayServerFor(t)
   const outcomes: Record<string, number> = {}
   const say = async (hello: string) => {
@@ -145,6 +145,6 @@ t.test(`${RUNS} hellos that are wrong are answered or refused`, async (t) => {
     ),
     { numRuns: RUNS, endOnFailure: true },
   )
-  t.ok((outcomes.taken ?? 0) > 0, `some are taken: ${JSON.stringify(outcomes)}`)
+  t.ok((outcomes.taken ?? 0) > 0, `some are accepted: ${JSON.stringify(outcomes)}`)
   t.equal(backend.status().queued, 0)
 })

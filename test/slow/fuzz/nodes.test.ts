@@ -13,8 +13,8 @@ import { noPostgres } from '../../helpers/postgres.ts'
 const SEED = Number(process.env.PROPERTY_SEED ?? Math.floor(Math.random() * 1_000_000))
 const ATTACKS = Number(process.env.ATTACKS ?? (process.env.FULL ? 2_000 : 400))
 
-t.test('hostile requests at two nodes get nothing that is not their own', { skip: noPostgres }, async (t) => {
-  t.comment(`seed ${SEED}: run again with PROPERTY_SEED=${SEED}`)
+t.test('hostile requests at two nodes get no data of other clients', { skip: noPostgres }, async (t) => {
+  t.comment(`seed ${SEED}: repeat with PROPERTY_SEED=${SEED}`)
   const pair = await startNodePair(t)
   const folder = t.testdir({})
   const direct = await fuzzNodes(t, pair, { name: 'direct', attacks: ATTACKS, seed: SEED })

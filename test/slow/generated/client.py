@@ -1,4 +1,5 @@
-"""A rollout through the client that openapi-python-client makes of openapi.json: its calls, its models, its errors."""
+"""A rollout through the client that openapi-python-client generates from openapi.json: its requests, its models, its
+errors."""
 import os
 import sys
 

@@ -1,4 +1,6 @@
-/** A rollout through the types that openapi-typescript makes of openapi.json, and openapi-fetch, which goes by them. */
+/**
+ * A rollout through the types that openapi-typescript generates from openapi.json, and openapi-fetch, which uses them.
+ */
 import assert from 'node:assert/strict'
 import createClient from 'openapi-fetch'
 import type { paths } from './api.d.ts'
@@ -11,7 +13,7 @@ const at = { params: { path: { sessionId } } }
 const created = await proxy.POST('/sessions', { body: { session_id: sessionId, metadata: { a: 1 } } })
 const status: 'created' | 'exists' | undefined = created.data?.status
 assert.equal(status, 'created')
-// The document says of which bodies nothing is needed.
+// The document declares which bodies are optional.
 assert.equal((await proxy.POST('/sessions')).data?.status, 'created')
 
 const answer = await proxy.POST('/{sessionId}/v1/chat/completions', {

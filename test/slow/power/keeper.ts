@@ -1,4 +1,7 @@
-/** Keeps a database, and names each turn in a file beside it once it is acknowledged. Ends without a word to the store. */
+/**
+ * Writes a database, and appends the id of each turn to a file once the turn is acknowledged. Exits without closing the
+ * store.
+ */
 import { openSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
 import { ProxyError } from '../../../src/base/errors.ts'
@@ -11,7 +14,7 @@ const [folder, durability] = process.argv.slice(2)
 const acknowledged = openSync(join(folder!, 'acknowledged'), 'w')
 let bytes = 0
 
-// Twice, as closing moves the log into the database and removes it.
+// Twice, because closing moves the log into the database and removes it.
 await keep('before', true)
 await keep('after', false)
 process.exit(0)
@@ -27,11 +30,11 @@ async function record(store: TurnStore, sessionId: string, index: number): Promi
   const turnId = `${sessionId}-${index}`
   void store.openTurn(aTurn(turnId, { sessionId, index })).catch(() => {})
   if (!(await known(() => store.closeTurn(anOutcome(turnId, { sessionId }))))) return
-  // With a place: one call that the shim knows.
+  // With a position: a single system call, which the shim records.
   bytes += writeSync(acknowledged, `${turnId}\n`, bytes)
 }
 
-/** A start that fails says why; the next one finds what that one left. */
+/** Opens the store. A failed start reports its reason; the next one continues from its files. */
 async function opened(): Promise<TurnStore> {
   const options = { path: join(folder!, 'turns.db'), durability: durability as Durability }
   try {
@@ -42,7 +45,7 @@ async function opened(): Promise<TurnStore> {
   }
 }
 
-/** @returns whether it came to be; a refusal is one of the errors that callers know, or the keeper ends with it */
+/** @returns whether the change succeeded; unexpected errors end the keeper */
 async function known(change: () => Promise<unknown>): Promise<boolean> {
   try {
     await change()

@@ -1,6 +1,6 @@
 /**
- * Lives of a store in each of which one call to the operating system fails: of the first life the first one, and so on. Says
- * how many there were, or ends with what was lost. To be run with the shim: `lives.ts FOLDER ERRNO`.
+ * Runs a store once for each system call that it makes; in each run another call fails. Prints the number of calls, or
+ * fails with the lost turns. Runs under the shim: `lives.ts FOLDER ERRNO`.
  */
 import { mkdirSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
@@ -17,7 +17,7 @@ const TURNS = 3
 const KNOWN = ['store_failed', 'start_failed', 'session_not_found']
 
 const [root, errno] = process.argv.slice(2)
-/** The store's threads are a part of this one: a life costs milliseconds then. */
+/** Runs the store's threads within this one, so that a run takes milliseconds. */
 const atOnce: Timeline = { nowMs: 0, after: (_ms, task, owner) => setImmediate(() => owner.run(task)) }
 
 process.env.POWER_ERRNO = errno
@@ -29,7 +29,7 @@ let refused = 0
 for (let call = 1; call <= calls; call += 1) refused += await liveAndCheck(call)
 console.log(`${calls} calls failed, one in each life; ${refused} changes were refused`)
 
-/** @returns how many changes were refused */
+/** @returns the number of rejected changes */
 async function liveAndCheck(call: number): Promise<number> {
   const folder = join(root!, `life-${call}`)
   mkdirSync(folder)
@@ -59,7 +59,7 @@ async function liveAndCheck(call: number): Promise<number> {
 async function live(path: string): Promise<{ refused: number; acknowledged: string[] }> {
   const acknowledged: string[] = []
   let refused = 0
-  /** A refusal is one of the errors that callers know, or all ends with it. */
+  /** Returns whether the change succeeded; unexpected errors are thrown. */
   const isDone = async (change: () => Promise<unknown>) => {
     try {
       await change()

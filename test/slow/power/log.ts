@@ -1,10 +1,10 @@
-/** What the shim has noted: the calls that changed files, in their order. */
+/** The log of the shim: system calls that changed files, in order. */
 import { existsSync, readFileSync } from 'node:fs'
 
 export interface Noted {
   kind: 'write' | 'sync' | 'truncate' | 'unlink'
   file: string
-  /** Where it writes; of a truncation the new size. */
+  /** The position of a write; the new size of a truncation. */
   offset: number
   data: Buffer
 }

@@ -1,12 +1,12 @@
-/** A disk that loses power: what was synced is there, and of the rest what chance leaves. */
+/** A disk that loses power: synced data remains, and a random part of the rest. */
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Noted } from './log.ts'
 
-/** Of what was not synced: `all` of it arrived, `none` of it, or `some`: parts of it, torn, and not in order. */
+/** The remainder of unsynced data: `all`, `none`, or `some`: parts, torn and out of order. */
 export type Left = 'all' | 'none' | 'some'
 
-/** Disks write sectors whole. */
+/** Disks write sectors atomically. */
 const SECTOR = 512
 
 interface OnDisk {
@@ -17,7 +17,7 @@ interface OnDisk {
 export class PowerCut {
   readonly #files = new Map<string, OnDisk>()
 
-  /** A call has been made before the power went. */
+  /** Records a call that was made before the power loss. */
   add(noted: Noted): void {
     const file = this.#files.get(noted.file) ?? { synced: Buffer.alloc(0), pending: [] }
     this.#files.set(noted.file, file)
@@ -28,7 +28,7 @@ export class PowerCut {
     } else file.pending.push(noted)
   }
 
-  /** Writes the files as they are found afterwards. */
+  /** Writes the files in their state after the power loss. */
   leave(folder: string, left: Left, random: () => number): void {
     for (const [name, { synced, pending }] of this.#files) {
       const arrived = left === 'all' ? pending : left === 'none' ? [] : some(pending, random)

@@ -1,4 +1,4 @@
-/** What a store survives: the loss of power at any moment, and any one call to the operating system that fails. */
+/** A store survives the loss of power at any moment, and the failure of any one system call. */
 import { execFileSync, spawnSync } from 'node:child_process'
 import { mkdirSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
@@ -33,7 +33,7 @@ function callsOf(durability: Durability): Noted[] {
   return readLog(log)
 }
 
-/** What is wrong with the files that the power left, or ''. */
+/** Returns what is wrong with the files after the power loss, or ''. */
 function lookAt(cut: PowerCut, left: Left, told: readonly string[], random: () => number): string {
   const place = join(folder, 'found')
   mkdirSync(place)
@@ -56,7 +56,7 @@ function lookAt(cut: PowerCut, left: Left, told: readonly string[], random: () =
 }
 
 for (const durability of ['power', 'process'] as const) {
-  t.test(`${durability}: the power goes after each call that changes a file`, { skip }, async (t) => {
+  t.test(`${durability}: power loss after each call that changes a file`, { skip }, async (t) => {
     const calls = callsOf(durability)
     const random = seededRandom(20_260_101)
     const cut = new PowerCut()
@@ -71,14 +71,14 @@ for (const durability of ['power', 'process'] as const) {
       cut.add(noted)
       for (const left of ['all', 'none', 'some', 'some'] as const) {
         const wrong = lookAt(cut, left, told, random)
-        // With `process` a turn is safe from the end of the process, which takes nothing that was written.
+        // With `process` a turn must survive the end of the process, which loses no written data.
         const mayLose = durability === 'process' && left !== 'all'
         if (mayLose && wrong.endsWith('is lost')) losses += 1
         else if (wrong !== '') found.push(`after call ${place}, ${left} of what was not synced: ${wrong}`)
       }
     }
     t.equal(told.length, 8, 'all turns were acknowledged')
-    // Else nothing here would notice a sync that is left out.
+    // Otherwise the test could not detect a missing sync.
     if (durability === 'process') t.ok(losses > 0, `${losses} cuts lost turns that were not synced`)
     t.ok(calls.length > 50, `${calls.length} calls`)
     t.strictSame(found.slice(0, 5), [])
@@ -89,14 +89,10 @@ for (const [name, errno] of [
   ['EIO', 5],
   ['ENOSPC', 28],
 ] as const) {
-  t.test(
-    `${name} at each call of a store's life loses nothing that was acknowledged`,
-    { skip },
-    async (t) => {
-      const lives = join(folder, name)
-      mkdirSync(lives)
-      const said = under('lives.ts', [lives, String(errno)], { POWER_FOLDER: lives })
-      t.match(said, /^\d\d+ calls failed, one in each life; [1-9]\d* changes were refused$/m, said)
-    },
-  )
+  t.test(`${name} at each system call of a store loses no acknowledged turn`, { skip }, async (t) => {
+    const lives = join(folder, name)
+    mkdirSync(lives)
+    const said = under('lives.ts', [lives, String(errno)], { POWER_FOLDER: lives })
+    t.match(said, /^\d\d+ calls failed, one in each life; [1-9]\d* changes were refused$/m, said)
+  })
 }

@@ -13,7 +13,7 @@ const SPECIAL = [...tokenizer.addedTokens]
   .filter(([, id]) => tokenizer.isSpecial(id))
   .map(([content, id]) => ({ content, id, special: true, normalized: false }))
 
-/** A memory, and what it had to have tokenized. */
+/** Creates a cache that logs what it had to have tokenized. */
 function memoryOf(maxBytes?: number) {
   const encoded: string[] = []
   const encode = async (text: string) => {
@@ -27,7 +27,7 @@ const message = (role: string, text: string) => `<|im_start|>${role}\n${text}<|i
 const LONG = 'A long rule. '.repeat(100)
 
 for (const name of REAL_MODELS) {
-  t.test(`${name}: ids are those of the whole text, known or not`, async (t) => {
+  t.test(`${name}: ids are those of the whole text, cached or not`, async (t) => {
     const encoder = (await openRustEncoder(modelDirectory(name)))!
     t.teardown(() => encoder.close())
     const files = readTokenizerFiles(modelDirectory(name)).tokenizerJson
@@ -41,7 +41,8 @@ for (const name of REAL_MODELS) {
       fc.constantFrom(' ', '\n\n', 'é', '1234', '▁', '\u00a0'),
     )
     const long = fc.tuple(word, fc.integer({ min: 60, max: 400 })).map(([text, times]) => text.repeat(times))
-    // Long enough to be cut: words, white space of all kinds behind them, and now and then what tokenizers trip over.
+    // Long enough to be cut: words, white space of all kinds behind them, and sometimes text that is hard on
+    // tokenizers.
     const plain = fc.constantFrom(
       'word',
       'A',
@@ -91,7 +92,7 @@ for (const name of REAL_MODELS) {
   })
 }
 
-t.test('what any session tokenized is not tokenized again', async (t) => {
+t.test('text that any session tokenized is not tokenized again', async (t) => {
   const { memory, encoded } = memoryOf()
   const first = message('system', LONG) + message('user', 'One?')
   const second = message('system', LONG) + message('user', 'Two?')
@@ -102,7 +103,7 @@ t.test('what any session tokenized is not tokenized again', async (t) => {
 })
 
 t.test(
-  'of a long text that differs in a place, only what is around that place is tokenized again',
+  'of a long text that differs in one place, only the surroundings of that place are tokenized again',
   async (t) => {
     const encoded: string[] = []
     const encode = async (text: string) => {
@@ -122,7 +123,7 @@ t.test(
   },
 )
 
-t.test('a long prompt has a few of its texts tokenized at once, whatever number it is of', async (t) => {
+t.test('a long prompt has a few of its texts tokenized at once, independent of their number', async (t) => {
   let running = 0
   let most = 0
   const lengths = new Set<number>()
@@ -137,10 +138,10 @@ t.test('a long prompt has a few of its texts tokenized at once, whatever number 
   const prompt = Array.from({ length: 40 }, (_, number) => message('user', `${number} ${LONG}`)).join('')
   t.same([...(await memory.encode(prompt))], tokenizer.encode(prompt))
   t.ok(most <= 4, `${most} at once`)
-  t.same([...lengths], [prompt.length], 'each is known as a piece of a long prompt')
+  t.same([...lengths], [prompt.length], 'each is known as a part of a long prompt')
 })
 
-t.test('a long prompt of new texts leaves turns of the event loop to others', async (t) => {
+t.test('a long prompt of new texts yields to the event loop', async (t) => {
   const { memory, encoded } = memoryOf()
   const turns: number[] = []
   let done = false
@@ -155,7 +156,7 @@ t.test('a long prompt of new texts leaves turns of the event loop to others', as
   t.ok(Math.max(...inOneTurn.slice(1)) <= 30, `${inOneTurn}`)
   const known = turns.length
   await memory.encode(texts.join(''))
-  t.ok(turns.length - known <= 2, 'known ones need none')
+  t.ok(turns.length - known <= 2, 'cached texts do not yield')
   done = true
 })
 
@@ -167,7 +168,7 @@ t.test('the short text that ends each message is tokenized once', async (t) => {
   t.equal(encoded.filter((text) => text.startsWith('<|im_end|>')).length, 1)
 })
 
-t.test('prompts that begin alike and come at once wait for one encoding', async (t) => {
+t.test('concurrent prompts with a common beginning wait for one encoding', async (t) => {
   const { memory, encoded } = memoryOf()
   await Promise.all(
     [1, 2, 3].map((number) => memory.encode(message('system', LONG) + message('user', `${number}`))),
@@ -175,7 +176,7 @@ t.test('prompts that begin alike and come at once wait for one encoding', async 
   t.equal(encoded.filter((text) => text.includes('long rule')).length, 1)
 })
 
-t.test('memory is bounded, and keeps what was used last', async (t) => {
+t.test('memory is bounded, and keeps the most recently used texts', async (t) => {
   const { memory, encoded } = memoryOf(20_000)
   const texts = Array.from({ length: 40 }, (_, index) => message('user', `${index} ${LONG}`))
   for (const text of texts) {
@@ -194,7 +195,7 @@ t.test('memory is bounded, and keeps what was used last', async (t) => {
   t.ok(kept > 1 && kept * 4 * tokenizer.encode(texts[0]!).length <= 20_000, `${kept} texts are kept`)
 })
 
-t.test('what fails is tried again', async (t) => {
+t.test('a failed encoding is retried', async (t) => {
   let fails = true
   const memory = new ContentCache(async (text) => {
     if (fails) throw new Error('not now')

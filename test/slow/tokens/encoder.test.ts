@@ -5,7 +5,7 @@ import { openRustEncoder, RustEncoder } from '../../../src/proxy/tokens/tokenize
 import { loadTokenizer } from '../../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import { modelDirectory, REAL_MODELS, readFixture } from '../../unit/proxy/tokens/real-models.ts'
 
-/** Of Unicode's characters, those that tokenizers were seen to trip over. */
+/** Unicode characters that were seen to cause errors in tokenizers. */
 const odd = fc.constantFrom(
   'e\u0301',
   '\u200d',
@@ -26,31 +26,28 @@ const odd = fc.constantFrom(
 )
 
 for (const name of REAL_MODELS) {
-  t.test(
-    `${name}: the tokenizer in Rust gives the ids of transformers, and the one in JavaScript does, too`,
-    async (t) => {
-      const rust = (await openRustEncoder(modelDirectory(name)))!
-      t.teardown(() => rust.close())
-      const javascript = loadTokenizer(modelDirectory(name))
-      const { texts } = readFixture(name)
-      for (const { text, ids } of texts) t.same(await rust.encode(text), ids)
-      const text = fc
-        .array(fc.oneof(odd, fc.string({ unit: 'grapheme' }), fc.string({ unit: 'binary' })), {
-          maxLength: 8,
-        })
-        .map((parts) => parts.join('').toWellFormed())
-      await fc.assert(
-        fc.asyncProperty(text, async (whole) => {
-          assert.deepEqual(javascript.encode(whole), await rust.encode(whole))
-        }),
-        { numRuns: 200 },
-      )
-    },
-  )
+  t.test(`${name}: the tokenizers in Rust and in JavaScript give the ids of transformers`, async (t) => {
+    const rust = (await openRustEncoder(modelDirectory(name)))!
+    t.teardown(() => rust.close())
+    const javascript = loadTokenizer(modelDirectory(name))
+    const { texts } = readFixture(name)
+    for (const { text, ids } of texts) t.same(await rust.encode(text), ids)
+    const text = fc
+      .array(fc.oneof(odd, fc.string({ unit: 'grapheme' }), fc.string({ unit: 'binary' })), {
+        maxLength: 8,
+      })
+      .map((parts) => parts.join('').toWellFormed())
+    await fc.assert(
+      fc.asyncProperty(text, async (whole) => {
+        assert.deepEqual(javascript.encode(whole), await rust.encode(whole))
+      }),
+      { numRuns: 200 },
+    )
+  })
 }
 
 for (const name of REAL_MODELS) {
-  t.test(`${name}: the tokenizer in Rust knows each token by the name that the file gives it`, async (t) => {
+  t.test(`${name}: the tokenizer in Rust finds each token by its name in the file`, async (t) => {
     const listed = loadTokenizer(modelDirectory(name))
     const rust = (await openRustEncoder(modelDirectory(name)))!
     t.teardown(() => rust.close())
@@ -62,7 +59,7 @@ for (const name of REAL_MODELS) {
   })
 }
 
-t.test('short texts wait for no long ones, and long ones go too', async (t) => {
+t.test('short texts do not wait for long ones, and long ones are served too', async (t) => {
   const rust = (await openRustEncoder(modelDirectory('qwen3')))!
   const done: string[] = []
   const encode = (name: string, text: string) => rust.encode(text).then(() => done.push(name))
@@ -70,29 +67,29 @@ t.test('short texts wait for no long ones, and long ones go too', async (t) => {
   const first = Array.from({ length: 4 }, () => encode('first', long))
   const others = [encode('long', long), encode('short', 'short')]
   await Promise.all([...first, ...others])
-  t.equal(done[0], 'short', 'not even long ones that have begun keep it waiting')
+  t.equal(done[0], 'short', 'not even for long ones in progress')
   t.equal(done.length, 6)
   await rust.close()
   await t.rejects(rust.encode('x'), { code: 'shutting_down' })
 })
 
-t.test('a short text is one of the next, however many longer ones have waited', async (t) => {
+t.test('a short text is served soon, however many longer ones have waited', async (t) => {
   const rust = (await openRustEncoder(modelDirectory('qwen3')))!
   t.teardown(() => rust.close())
   const done: string[] = []
   const encode = (name: string, text: string) => rust.encode(text).then(() => done.push(name))
   const all = Array.from({ length: 300 }, () => encode('longer', 'longer text '.repeat(100)))
-  // Each overtakes all of those.
+  // Each overtakes all of the longer ones.
   all.push(...Array.from({ length: 100 }, () => encode('tiny', 'x')))
   await Promise.all(all.slice(300))
   await encode('short', 'some short text')
   const longer = done.filter((name) => name === 'longer').length
-  t.ok(longer < 250, `${longer} of 300 went before it`)
+  t.ok(longer < 250, `${longer} of 300 were served before it`)
   await Promise.all(all)
   t.equal(done.length, 401)
 })
 
-t.test('the pieces of long prompts leave a thread to short prompts', async (t) => {
+t.test('the parts of long prompts leave a thread to short prompts', async (t) => {
   const begun: string[] = []
   const ends: (() => void)[] = []
   const encoder = new RustEncoder({
@@ -110,7 +107,7 @@ t.test('the pieces of long prompts leave a thread to short prompts', async (t) =
   t.equal(begun.at(-1), 'short')
   ends.at(-1)!()
   t.same(await short, [5])
-  t.equal(begun.length, before + 1, 'its thread is kept for the next one')
+  t.equal(begun.length, before + 1, 'its thread stays reserved for the next one')
   for (let at = 0; at < ends.length; at += 1) {
     ends[at]!()
     await new Promise(setImmediate)
@@ -118,7 +115,7 @@ t.test('the pieces of long prompts leave a thread to short prompts', async (t) =
   t.equal((await Promise.all(pieces)).length, 10)
 })
 
-t.test('a broken tokenizer.json is refused', async (t) => {
+t.test('a broken tokenizer.json is rejected', async (t) => {
   const directory = t.testdir({ 'tokenizer.json': '{}' })
   await t.rejects(openRustEncoder(directory), { code: 'config_invalid', message: /tokenizer\.json/ })
 })

@@ -31,7 +31,7 @@ async function encoderFor(t: Test, model: string) {
 for (const model of REAL_MODELS) {
   t.test(`${model}: the same ids`, { skip }, async (t) => {
     const { encoder, tokens, faults } = await encoderFor(t, model)
-    t.equal(encoder.kind, 'fastokens', 'it knows this kind of tokenizer, and passes its proofs')
+    t.equal(encoder.kind, 'fastokens', 'the encoder supports this kind of tokenizer, and passes its checks')
     let text = ''
     let points = 0
     for (let point = 0; point < 0x110000; point += 1) {

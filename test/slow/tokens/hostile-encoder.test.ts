@@ -1,8 +1,8 @@
-/** A model's prompt encoder that does what no encoder should: it gets an error, and the proxy goes on. */
+/** A hostile prompt encoder of a model gets an error, and the proxy continues. */
 import t from 'tap'
 import { PromptThread } from '../../../src/proxy/tokens/prompt/prompt-service.ts'
 
-/** Runs what the message says. */
+/** Runs the code in the message. */
 const ENCODER = `
 import json
 kept = []
@@ -32,7 +32,7 @@ const DENIED: readonly [code: string, message: RegExp][] = [
   ...['js', 'pyodide_js', '_pyodide', 'ctypes', 'os', 'sys', 'socket', 'subprocess', 'random', 'time'].map(
     (name) => [`import ${name}`, new RegExp(`the model's code may not import ${name}$`)] as const,
   ),
-  // Past the import statement, with Python's own function.
+  // Without the import statement, with Python's own function.
   ...['js', 'pyodide_js', '_pyodide_core', 'ctypes', '_ctypes'].map(
     (name) => [`load("${name}")`, /the model's code may not use import/] as const,
   ),
@@ -53,7 +53,7 @@ t.test('modules that lead out of Python, files, processes and the network are de
   t.equal(await run('answer = str("secret" in load("os").environ)'), 'False')
 })
 
-/** A function of JavaScript that Python's event loop has. */
+/** A JavaScript function that Python's event loop has. */
 const JAVASCRIPT = `
 classes, found = [object], []
 for cls in classes:
@@ -72,7 +72,7 @@ t.test('JavaScript that Python still refers to runs no code', async (t) => {
   await t.rejects(evaluate('function.constructor.constructor("return globalThis")()'), denied)
 })
 
-t.test('what is no prompt is an error', async (t) => {
+t.test('a value that is not a prompt is an error', async (t) => {
   await t.rejects(run('answer = 5'), { message: /returns no text, but int/ })
   await t.rejects(run('answer = "a" * (65 * 2**20)'), { message: /returns more than 67108864 characters/ })
   await t.rejects(run('raise SystemExit(3)'), { message: /rejects these messages: SystemExit: 3/ })
@@ -94,13 +94,13 @@ const CHANGES = [
 ]
 
 for (const code of CHANGES) {
-  t.test(`Python that an encoder has changed is not used again: ${code}`, async (t) => {
+  t.test(`a Python interpreter that an encoder has changed is not used again: ${code}`, async (t) => {
     await t.rejects(run(code), { code: 'invalid_request', message: /it changes Python's modules/ })
     t.equal(await run('answer = json.dumps(len("ab"))'), '2')
   })
 }
 
-t.test('an encoder that returns another prompt for equal messages is an error', async (t) => {
+t.test('an encoder that returns different prompts for equal messages is an error', async (t) => {
   await t.rejects(
     run(
       'answer = str(id(object()) + id([*range(len(str(id(kept))))]) + id(scope))'.replace(
@@ -121,14 +121,14 @@ const ENDS: readonly [code: string, message: RegExp][] = [
 ]
 
 for (const [code, message] of ENDS) {
-  t.test(`only the request of an encoder that does not end, or ends more, fails: ${code}`, async (t) => {
+  t.test(`an endless or crashing encoder fails only its own request: ${code}`, async (t) => {
     const [failed, next] = await Promise.allSettled([run(code), run('answer = "next"')])
     t.match(failed, { status: 'rejected', reason: { code: 'invalid_request', message } })
     t.match(next, { status: 'fulfilled', value: 'next' })
   })
 }
 
-t.test('code that defines no encoder, or is no Python, is reported at the start', async (t) => {
+t.test('code that defines no encoder, or is not Python, is reported at the start', async (t) => {
   await t.rejects(openPrompts('x = 1').begin(), {
     code: 'config_invalid',
     message: /the model's prompt encoder is not valid: .*it defines no function encode_messages/,

@@ -1,4 +1,4 @@
-/** A model whose folder has a prompt encoder in place of a chat template, served as its authors publish it. */
+/** A model with a prompt encoder in place of a chat template, served as its authors publish it. */
 import { hash } from 'node:crypto'
 import { cpSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -10,7 +10,7 @@ import { listingLogger } from '../../helpers/listing-logger.ts'
 import { runLlmProxy } from '../../helpers/llm-proxy.ts'
 import { startProxy } from '../../helpers/proxy.ts'
 
-/** ChatML, as the embedded engine's model has it; an effort is written into the first message. */
+/** Renders ChatML, as the embedded engine's model does; an effort is written into the first message. */
 const ENCODER = `
 import json
 import re
@@ -38,7 +38,7 @@ def encode_messages(messages, thinking_mode, reasoning_effort=None):
 const SHA256 = hash('sha256', ENCODER)
 const FILE = 'encoding/encoding_chatml.py'
 
-/** The embedded engine's model, without its chat template. */
+/** Creates the embedded engine's model without its chat template. */
 function publish(t: Test): string {
   const folder = embeddedModelFolder()
   const { chat_template: _, ...config } = JSON.parse(
@@ -93,7 +93,7 @@ t.test('the encoder writes the prompts of a session, each of which extends the p
   )
 })
 
-t.test('efforts that the encoder rejects become the nearest that it accepts', async (t) => {
+t.test('efforts that the encoder rejects become the nearest accepted ones', async (t) => {
   const { proxy } = await serve(t, { tokenizer: publish(t), trustModelCode: SHA256 })
   const body = { model: 'embedded', messages: [{ role: 'user', content: 'Hello.' }], max_tokens: 5 }
   await proxy.post('/s/v1/chat/completions', { ...body, reasoning_effort: 'xhigh' })
@@ -101,7 +101,7 @@ t.test('efforts that the encoder rejects become the nearest that it accepts', as
   t.match(turn.annotations.reasoning_effort, { requested: 'xhigh', sent: 'high' })
 })
 
-t.test('without trust the proxy does not start, and doctor says what to do', async (t) => {
+t.test('without trust the proxy does not start, and doctor prints a remedy', async (t) => {
   const tokenizer = publish(t)
   const message = `${tokenizer} writes its prompts with code of its authors, ${FILE}, which runs only if you trust it: read it, then add --trust-model-code ${SHA256}`
   await t.rejects(serve(t, { tokenizer }), { code: 'config_invalid', message })

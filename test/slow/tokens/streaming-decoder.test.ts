@@ -4,7 +4,7 @@ import { StreamingDecoder } from '../../../src/proxy/tokens/tokenizer/streaming-
 import type { Tokenizer } from '../../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import { loadRealTokenizer } from '../../unit/proxy/tokens/real-models.ts'
 
-/** Random ids, among them every kind that is difficult: parts of characters, special ones, ones that do not exist. */
+/** Generates random ids of every difficult kind: partial characters, special tokens, ids that do not exist. */
 function someIds(tokenizer: Tokenizer): fc.Arbitrary<number[]> {
   const partial = [...Array(tokenizer.vocabSize).keys()].filter(
     (id) => tokenizer.getPiece(id).text === undefined,
@@ -41,7 +41,7 @@ for (const model of ['qwen3', 'llama3_1', 'gemma3']) {
     )
   })
 
-  t.test(`${model}: no piece of a valid text holds a part of a character`, async () => {
+  t.test(`${model}: no chunk of a valid text contains a partial character`, async () => {
     fc.assert(
       fc.property(fc.string({ unit: 'grapheme', minLength: 1 }), (text) => {
         const decoder = new StreamingDecoder(tokenizer)
@@ -67,23 +67,26 @@ t.test('a character appears with the token that completes it', async (t) => {
   )
 })
 
-t.test('what never becomes a character is shown as U+FFFD: before the next one, or at the end', async (t) => {
-  const decoder = new StreamingDecoder(qwen)
-  const [begin] = qwen.encode('𓀀')
-  t.equal(decoder.push([begin!]), '')
-  t.equal(decoder.push(qwen.encode('a')), '\ufffda')
-  t.equal(decoder.push([begin!]), '')
-  t.equal(decoder.flush(), '\ufffd')
-  t.equal(decoder.flush(), '')
-})
+t.test(
+  'bytes that never form a character are shown as U+FFFD: before the next one, or at the end',
+  async (t) => {
+    const decoder = new StreamingDecoder(qwen)
+    const [begin] = qwen.encode('𓀀')
+    t.equal(decoder.push([begin!]), '')
+    t.equal(decoder.push(qwen.encode('a')), '\ufffda')
+    t.equal(decoder.push([begin!]), '')
+    t.equal(decoder.flush(), '\ufffd')
+    t.equal(decoder.flush(), '')
+  },
+)
 
-t.test('an id that does not exist leaves an unfinished character as it is', async (t) => {
+t.test('an id that does not exist leaves an incomplete character unchanged', async (t) => {
   const decoder = new StreamingDecoder(qwen)
   const [begin, ...rest] = qwen.encode('𓀀')
   t.equal(decoder.push([begin!, 10_000_000, ...rest]), '𓀀')
 })
 
-t.test('special tokens are skipped, but for those that a parser reads', async (t) => {
+t.test('special tokens are skipped, except those that a parser reads', async (t) => {
   const llama = loadRealTokenizer('llama3_2')
   const ids = llama.encode('<|python_tag|>{}<|eom_id|>')
   const skipping = new StreamingDecoder(llama, { skipSpecialTokens: true })

@@ -47,7 +47,7 @@ t.test('a tokenizer knows its special tokens', async (t) => {
   t.equal(loadRealTokenizer('deepseek_v3').eosTokenId, 1, 'written as an object in the config')
 })
 
-t.test('decoding can leave special tokens out', async (t) => {
+t.test('decoding can omit special tokens', async (t) => {
   const tokenizer = loadRealTokenizer('qwen3')
   const ids = tokenizer.encode('<|im_start|>user\nHi<|im_end|>')
   t.equal(tokenizer.decode(ids), '<|im_start|>user\nHi<|im_end|>')
@@ -60,13 +60,13 @@ t.test('ids outside the vocabulary decode to nothing, as in transformers', async
   t.equal(tokenizer.decode([]), '')
 })
 
-t.test('spaces before punctuation stay, although the config asks for their clean-up', async (t) => {
+t.test('spaces before punctuation stay, although the config requests their clean-up', async (t) => {
   const tokenizer = loadRealTokenizer('llama3_1')
   t.equal(readModelConfig('llama3_1').clean_up_tokenization_spaces, true)
   t.equal(tokenizer.decode(tokenizer.encode("a , b . c 's")), "a , b . c 's")
 })
 
-t.test('a piece is a token as bytes, and as text where it is whole characters', async (t) => {
+t.test("a token's piece is its bytes, and its text where it consists of complete characters", async (t) => {
   const tokenizer = loadRealTokenizer('llama3_1')
   const ids = tokenizer.encode('﷽')
   t.ok(ids.length > 1, 'one character in several tokens')
@@ -114,7 +114,7 @@ t.test("SentencePiece's dummy first space is not part of a text", async (t) => {
   t.equal(tokenizer.decode([0, 3], { skipSpecialTokens: true }), 'a')
 })
 
-t.test('files that cannot be used are refused with their path or the reason', async (t) => {
+t.test('unusable files are rejected with their path or the reason', async (t) => {
   const refused = (message: RegExp) => ({ name: 'ProxyError', code: 'config_invalid', message })
   const directory = t.testdir({ 'tokenizer.json': '{', other: {} })
   t.throws(() => loadTokenizer(directory), refused(/tokenizer\.json/))
@@ -126,7 +126,7 @@ t.test('files that cannot be used are refused with their path or the reason', as
   t.throws(() => loadTokenizer({ tokenizerJson: {}, tokenizerConfig: {} }), refused(/tokenizer\.json/))
 })
 
-t.test('a directory without tokenizer_config.json will do', async (t) => {
+t.test('a directory without tokenizer_config.json is sufficient', async (t) => {
   const directory = t.testdir({ 'tokenizer.json': JSON.stringify(SENTENCE_PIECE.tokenizerJson) })
   t.same(loadTokenizer(directory).encode('a'), [3])
 })

@@ -1,4 +1,4 @@
-/** The work of a parser grows with the text and with nothing else, whatever a model writes. */
+/** The work of a parser grows only with the text, whatever a model writes. */
 import t from 'tap'
 import { PARSER_FAMILIES } from '../../../../src/proxy/tokens/parsers/choose-parser.ts'
 import { JsonScanner } from '../../../../src/proxy/tokens/parsers/json-scanner.ts'
@@ -8,7 +8,7 @@ import { MarkerSet } from '../../../../src/proxy/tokens/tokenizer/markers.ts'
 import { BEGUN } from '../../../helpers/begun-calls.ts'
 import { TOOLS } from '../../../unit/proxy/tokens/parsers/parse.ts'
 
-/** What is repeated behind it, of any family. */
+/** Repeated text, for each family. */
 const UNITS = [
   '\\"',
   '\\',
@@ -47,7 +47,7 @@ countIn(TextReader, 'atEnd', () => 1)
 
 type Method = (...args: unknown[]) => unknown
 
-/** Adds to the steps what `cost` says of each call: how many characters it looked at. */
+/** Adds the number of characters that each call reads to the steps. */
 function countIn(
   owner: { prototype: object },
   name: string,
@@ -71,7 +71,7 @@ function stepsOf(work: () => void): number {
 for (const [name, family] of PARSER_FAMILIES) {
   const texts = ['', ...BEGUN[name]!].flatMap((head) => unitsOf(family).map((unit) => ({ head, unit })))
 
-  t.test(`${name}: four times the text takes at most four times the steps, and some`, async (t) => {
+  t.test(`${name}: four times the text takes at most about four times the steps`, async (t) => {
     for (const { head, unit } of texts) {
       for (const pieceLength of [1, Number.POSITIVE_INFINITY]) {
         const [once, fourTimes] = [60, 240].map((times) =>
@@ -89,12 +89,12 @@ for (const [name, family] of PARSER_FAMILIES) {
     longUnits.map((unit) => head + unit.repeat(100_000 / Math.max(unit.length, 1))),
   )
 
-  t.test(`${name}: a text that comes in many pieces is not copied for each of them`, async (t) => {
+  t.test(`${name}: a text in many chunks is not copied for each of them`, async (t) => {
     for (const text of longTexts) run(family, text, 2)
     t.pass('50,000 copies of each growing text would take minutes')
   })
 
-  t.test(`${name}: a long text that comes in one piece is not copied for each of its blocks`, async (t) => {
+  t.test(`${name}: a long text in one chunk is not copied for each of its blocks`, async (t) => {
     for (const text of longTexts) run(family, text.repeat(3), Number.POSITIVE_INFINITY)
     t.pass('a copy of what is left for each of thousands of blocks would take minutes')
   })

@@ -11,7 +11,7 @@ import { loadRealTokenizer, modelDirectory } from '../../../unit/proxy/tokens/re
 const tools: Tool[] = [{ type: 'function', function: { name: 'f', parameters: { type: 'object' } } }]
 const USER: ChatMessage = { role: 'user', content: 'Hi' }
 
-/** No numbers: JavaScript writes some of them otherwise than Python does. No keys that JavaScript would sort. */
+/** No numbers, because JavaScript writes some of them differently from Python. No keys that JavaScript would sort. */
 const argumentsObject = fc.dictionary(
   fc.string({ unit: 'grapheme' }).filter((key) => !/^\d+$/.test(key) && key !== '__proto__'),
   fc.oneof(fc.string({ unit: 'grapheme' }), fc.boolean(), fc.constant(null), fc.array(fc.string())),
@@ -28,14 +28,14 @@ for (const { model, callCount } of [
   const tokenizer = loadRealTokenizer(model)
   const { family } = chooseParser(source)
 
-  /** Qwen's tokenizers normalise. */
+  /** Qwen's tokenizers normalize. */
   const asRead = (text: string) => (model.startsWith('qwen') ? text.normalize('NFC') : text)
 
-  /** What the model would have to write for `message`, and how an agent would see it. */
+  /** Returns what the model would write for `message`, and what an agent would receive. */
   function writeAndParse(message: ChatMessage) {
     const prompt = template.render([USER], { tools })
     const whole = template.render([USER, message], { tools, addGenerationPrompt: false })
-    if (!whole.startsWith(prompt)) throw new Error('the prompt is not where the answer begins')
+    if (!whole.startsWith(prompt)) throw new Error('the prompt is not a prefix of the conversation')
     const ids = tokenizer.encode(whole.slice(prompt.length))
     const decoder = new StreamingDecoder(tokenizer, {
       skipSpecialTokens: true,
@@ -44,7 +44,7 @@ for (const { model, callCount } of [
     return parseWhole(family.create({ tools }), decoder.push(ids) + decoder.flush())
   }
 
-  t.test(`${model}: calls come back as they were`, async () => {
+  t.test(`${model}: calls are read as they were written`, async () => {
     const calls = fc.array(argumentsObject, { minLength: 1, maxLength: callCount })
     fc.assert(
       fc.property(calls, (all) => {
@@ -64,7 +64,7 @@ for (const { model, callCount } of [
     )
   })
 
-  t.test(`${model}: text comes back as it was`, async () => {
+  t.test(`${model}: text is read as it was written`, async () => {
     fc.assert(
       fc.property(content, (text) => {
         const parsed = writeAndParse({ role: 'assistant', content: text })
