@@ -10,21 +10,12 @@ import { Sessions, type SessionsOptions } from '../../src/proxy/session/state/se
 import { TurnRunner } from '../../src/proxy/session/turn/run-turn.ts'
 import { WeightAnnouncement } from '../../src/proxy/session/turn/weight-announcement.ts'
 import type { OpenTurn, TurnOutcome, TurnStore } from '../../src/proxy/store/port/turn-store.ts'
-import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
-import { MemoryTurnStore } from './memory-store.ts'
 import { lastOfTexts } from './messages.ts'
 import { watched } from './no-stalls.ts'
 import { asPrompt, type OutcomeFields } from './prompt-ids.ts'
 import { ScriptedBackend } from './scripted-backend.ts'
 import { silentLogger } from './silent-logger.ts'
-import { inProcess } from './store-in-process.ts'
-
-/** Both stores of the API, by name. */
-export const STORES: Record<string, (t: Test) => Promise<TurnStore>> = {
-  memory: async () => new MemoryTurnStore(),
-  sqlite: (t) =>
-    openSqliteStore({ path: `${t.testdir({})}/turns.db`, durability: 'process', spawn: inProcess }),
-}
+import { openMemoryStore } from './store-in-process.ts'
 
 // biome-ignore lint/suspicious/noExplicitAny: tests look into answers of any shape
 type Json = any
@@ -45,10 +36,11 @@ export interface SessionsApi {
 /** Starts the HTTP server over this store, on a free port, until the test ends. */
 export async function startSessionsApi(
   t: Test,
-  store: TurnStore = new MemoryTurnStore(),
+  given?: TurnStore,
   options: Partial<SessionsOptions> = {},
   server: Partial<ServerOptions> = {},
 ): Promise<SessionsApi> {
+  const store = given ?? (await openMemoryStore())
   const parts = serverParts(store, options)
   const { sessions, backend } = parts
   const http = await watched(() => listen({ ...parts.options, ...server }))

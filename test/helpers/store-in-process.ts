@@ -4,12 +4,16 @@
  */
 import { EventEmitter } from 'node:events'
 import type { Transferable } from 'node:worker_threads'
+import Database from 'better-sqlite3'
 import { type OpeningReport, toWireError } from '../../src/proxy/store/common/calls.ts'
-import { ReaderLoop, type ReaderMessage } from '../../src/proxy/store/common/reader-loop.ts'
+import { ReaderLoop, type ReaderMessage, type Reads } from '../../src/proxy/store/common/reader-loop.ts'
 import type { SpawnThread, ThreadPort } from '../../src/proxy/store/common/store-thread.ts'
+import type { TurnStore } from '../../src/proxy/store/port/turn-store.ts'
 import { openForReading, openForWriting } from '../../src/proxy/store/sqlite/database.ts'
+import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { createReader } from '../../src/proxy/store/sqlite/reader.ts'
 import type { ReaderData } from '../../src/proxy/store/sqlite/reader-thread.ts'
+import { migrate } from '../../src/proxy/store/sqlite/schema.ts'
 import { Writer } from '../../src/proxy/store/sqlite/writer.ts'
 import { WriterLoop, type WriterMessage } from '../../src/proxy/store/sqlite/writer-loop.ts'
 import type { WriterData } from '../../src/proxy/store/sqlite/writer-thread.ts'
@@ -44,24 +48,51 @@ class InProcess extends EventEmitter implements ThreadPort {
   }
 }
 
-/** Connects the ends as `writer-thread.ts` and `reader-thread.ts` do. */
-export const inProcess: SpawnThread = (role, data) => {
+/** Opens databases in files, as `writer-thread.ts` and `reader-thread.ts` do. */
+export const inProcess: SpawnThread = (role, data) =>
+  openEnd((port, ends) => (role === 'writer' ? openWriter(port, ends, data) : openReader(port, ends, data)))
+
+/** Opens the store on a database in memory. A test need not close it: it has neither files nor threads. */
+export function openMemoryStore(): Promise<TurnStore> {
+  const db = new Database(migratedDatabase())
+  const spawn: SpawnThread = (role) =>
+    openEnd((port, ends) => {
+      if (role === 'reader') return serveReads(port, ends, createReader(db, CACHE_BYTES), () => {})
+      return serveWrites(port, ends, new Writer(db, CACHE_BYTES), () => db.close())
+    })
+  return openSqliteStore({ path: ':memory:', durability: 'process', spawn })
+}
+
+let migrated: Buffer | undefined
+
+/** Returns the bytes of an empty database with the current schema, which take milliseconds to create. */
+function migratedDatabase(): Buffer {
+  if (migrated === undefined) {
+    const db = new Database(':memory:')
+    migrate(db, ':memory:')
+    migrated = db.serialize()
+    db.close()
+  }
+  return migrated
+}
+
+interface Ends {
+  reply(replies: unknown, transfer?: readonly Transferable[]): void
+  close(): void
+}
+
+function openEnd(open: (port: InProcess, ends: Ends) => OpeningReport): InProcess {
   const port = new InProcess()
   const ends = {
     reply: (replies: unknown, transfer?: readonly Transferable[]) => port.reply(replies, transfer),
     close: () => port.end(),
   }
   try {
-    port.reply(role === 'writer' ? openWriter(port, ends, data) : openReader(port, ends, data))
+    port.reply(open(port, ends))
   } catch (error) {
     port.reply({ opened: false, error: toWireError(error) })
   }
   return port
-}
-
-interface Ends {
-  reply(replies: unknown, transfer?: readonly Transferable[]): void
-  close(): void
 }
 
 function openWriter(port: InProcess, ends: Ends, data: object): OpeningReport {
@@ -73,22 +104,34 @@ function openWriter(port: InProcess, ends: Ends, data: object): OpeningReport {
     () => files.check(),
     () => files.checkRoom(),
   )
+  return { ...serveWrites(port, ends, writer, close), endedWell, migrated }
+}
+
+function serveWrites(
+  port: InProcess,
+  ends: Ends,
+  writer: Writer,
+  close: (endsWell: boolean) => void,
+): { opened: true } {
   const loop = new WriterLoop(writer, close, {
     ...ends,
     next: () => port.next() as WriterMessage | undefined,
   })
   port.receive = (message) => loop.receive(message as WriterMessage)
-  return { opened: true, endedWell, migrated }
+  return { opened: true }
 }
 
 function openReader(port: InProcess, ends: Ends, data: object): OpeningReport {
   const { path, indexes } = data as ReaderData
   const db = openForReading(path)
   const reader = createReader(db, CACHE_BYTES, { path: `${path}-search`, mayWrite: indexes })
-  const close = () => {
+  return serveReads(port, ends, reader, () => {
     reader.close()
     db.close()
-  }
+  })
+}
+
+function serveReads(port: InProcess, ends: Ends, reader: Reads, close: () => void): { opened: true } {
   const loop = new ReaderLoop(reader, close, ends)
   port.receive = (message) => loop.receive(message as ReaderMessage)
   return { opened: true }

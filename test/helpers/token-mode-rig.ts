@@ -7,12 +7,12 @@ import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
 import { TokenPrompts } from '../../src/proxy/session/prompts/token-prompts.ts'
 import { Sessions } from '../../src/proxy/session/state/sessions.ts'
 import { TurnRunner } from '../../src/proxy/session/turn/run-turn.ts'
-import type { TurnRecord } from '../../src/proxy/store/port/turn-store.ts'
+import type { TurnRecord, TurnStore } from '../../src/proxy/store/port/turn-store.ts'
 import type { TokenModel } from '../../src/proxy/tokens/model/token-model.ts'
 import { NamedTurnRunner } from './begin-turn.ts'
-import { MemoryTurnStore } from './memory-store.ts'
 import { ScriptedBackend } from './scripted-backend.ts'
 import { silentLogger } from './silent-logger.ts'
+import { openMemoryStore } from './store-in-process.ts'
 
 /** The engine's completion of a request. */
 export interface Answer {
@@ -35,12 +35,13 @@ const never = new AbortController().signal
  * Creates the rig.
  * @param answer returns the completion of each request
  */
-export function tokenModeRig(
+export async function tokenModeRig(
   t: Test,
   model: TokenModel,
   answer: (request: GenerationRequest) => Answer,
-  store = new MemoryTurnStore(),
+  given?: TurnStore,
 ) {
+  const store = given ?? (await openMemoryStore())
   const backend = new ScriptedBackend(async function* (request) {
     const { text, isCut = false, isWithoutIds = false, seen, usage, details, endId } = answer(request)
     const ids = [...model.tokenizer.encode(text), ...(isCut ? [] : [endId ?? model.tokenizer.eosTokenId!])]

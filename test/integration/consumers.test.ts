@@ -5,13 +5,7 @@ import { Fetched } from '../../src/proxy/http/trainer/consumers/schemas.ts'
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { ended, startChild } from '../helpers/children.ts'
 import { STEPS } from '../helpers/consuming-trainer.ts'
-import {
-  recordTurn,
-  type SessionsApi,
-  STORES,
-  schemaErrors,
-  startSessionsApi,
-} from '../helpers/sessions-api.ts'
+import { recordTurn, type SessionsApi, schemaErrors, startSessionsApi } from '../helpers/sessions-api.ts'
 import { inProcess } from '../helpers/store-in-process.ts'
 import { until } from '../helpers/until.ts'
 
@@ -32,8 +26,8 @@ async function make({ store, sessions }: SessionsApi, sessionId: string, made: M
   await sessions.complete(sessionId)
 }
 
-async function start(t: Test, consumer: object = {}, openStore = STORES.memory!): Promise<SessionsApi> {
-  const api = await startSessionsApi(t, await openStore(t))
+async function start(t: Test, consumer: object = {}): Promise<SessionsApi> {
+  const api = await startSessionsApi(t)
   t.match(await api.call('POST', '/consumers/trainer', consumer), {
     status: 200,
     body: { status: 'created' },
@@ -51,45 +45,44 @@ async function fetched(api: SessionsApi, body: object = {}) {
 const ack = async (api: SessionsApi, lease_id: string, session_ids?: string[]) =>
   (await api.call('POST', '/consumers/trainer/ack', { lease_id, session_ids })).body
 
-for (const [name, openStore] of Object.entries(STORES))
-  t.test(
-    `${name}: sessions come in the order of their ends, with their rows, once acknowledged never again`,
-    async (t) => {
-      const api = await start(t, {}, openStore)
-      for (const id of ['b', 'a/1', 'c']) await make(api, id)
-      const first = await fetched(api, { limit: 2, lease_s: 600 })
-      t.strictSame(first.ids, ['b', 'a/1'])
-      const { ids: _, ...answer } = first
-      t.strictSame(schemaErrors(Fetched, answer), [])
-      const { body: read } = await api.call('GET', '/sessions/b/trajectories')
-      t.strictSame(first.sessions[0], { ...read, deliveries: 1 })
-      const second = await fetched(api, { limit: 2 })
-      t.strictSame(second.ids, ['c'], 'the others are leased')
-      t.strictSame((await fetched(api)).ids, [])
-      t.match(await ack(api, first.lease_id), { acknowledged: { length: 2 }, lost: [] })
-      const { body: released } = await api.call('POST', '/consumers/trainer/release', {
-        lease_id: second.lease_id,
-      })
-      t.strictSame(released, { released: ['c'], lost: [] })
-      const again = await fetched(api, { limit: 5, lease_id: 'mine' })
-      t.match(again, { lease_id: 'mine', ids: ['c'], sessions: [{ deliveries: 2 }] })
-      t.match(await fetched(api, { limit: 5, lease_id: 'mine' }), {
-        ids: ['c'],
-        sessions: [{ deliveries: 2 }],
-      })
-      t.strictSame(await ack(api, second.lease_id, ['c', 'none']), { acknowledged: [], lost: ['c', 'none'] })
-      const { body: extended } = await api.call('POST', '/consumers/trainer/extend', { lease_id: 'mine' })
-      t.strictSame(extended, { extended: ['c'], lost: [] })
-      t.match((await api.call('GET', '/consumers/trainer')).body, {
-        available: 0,
-        leased: 1,
-        acknowledged: 2,
-      })
-      await api.sessions.reset('b')
-      await api.sessions.complete('b')
-      t.strictSame((await fetched(api)).ids, ['b'], 'what it comes to now is new')
-    },
-  )
+t.test(
+  `sessions come in the order of their ends, with their rows, once acknowledged never again`,
+  async (t) => {
+    const api = await start(t)
+    for (const id of ['b', 'a/1', 'c']) await make(api, id)
+    const first = await fetched(api, { limit: 2, lease_s: 600 })
+    t.strictSame(first.ids, ['b', 'a/1'])
+    const { ids: _, ...answer } = first
+    t.strictSame(schemaErrors(Fetched, answer), [])
+    const { body: read } = await api.call('GET', '/sessions/b/trajectories')
+    t.strictSame(first.sessions[0], { ...read, deliveries: 1 })
+    const second = await fetched(api, { limit: 2 })
+    t.strictSame(second.ids, ['c'], 'the others are leased')
+    t.strictSame((await fetched(api)).ids, [])
+    t.match(await ack(api, first.lease_id), { acknowledged: { length: 2 }, lost: [] })
+    const { body: released } = await api.call('POST', '/consumers/trainer/release', {
+      lease_id: second.lease_id,
+    })
+    t.strictSame(released, { released: ['c'], lost: [] })
+    const again = await fetched(api, { limit: 5, lease_id: 'mine' })
+    t.match(again, { lease_id: 'mine', ids: ['c'], sessions: [{ deliveries: 2 }] })
+    t.match(await fetched(api, { limit: 5, lease_id: 'mine' }), {
+      ids: ['c'],
+      sessions: [{ deliveries: 2 }],
+    })
+    t.strictSame(await ack(api, second.lease_id, ['c', 'none']), { acknowledged: [], lost: ['c', 'none'] })
+    const { body: extended } = await api.call('POST', '/consumers/trainer/extend', { lease_id: 'mine' })
+    t.strictSame(extended, { extended: ['c'], lost: [] })
+    t.match((await api.call('GET', '/consumers/trainer')).body, {
+      available: 0,
+      leased: 1,
+      acknowledged: 2,
+    })
+    await api.sessions.reset('b')
+    await api.sessions.complete('b')
+    t.strictSame((await fetched(api)).ids, ['b'], 'what it comes to now is new')
+  },
+)
 
 t.test('a group is given when it has its size, all at once, and only what is the consumer’s', async (t) => {
   const api = await start(t, {
@@ -220,7 +213,7 @@ async function runTrainer(api: SessionsApi, dieAt: string) {
 t.test(
   'a trainer that is killed at any step loses nothing, and repeats nothing that it acknowledged',
   async (t) => {
-    const api = await start(t, {}, STORES.sqlite)
+    const api = await start(t)
     const made: string[] = []
     for (const step of STEPS) {
       for (let count = 0; count < 4; count += 1) {
@@ -262,7 +255,7 @@ t.test(
 )
 
 t.test('processes share the sessions, and no two get one', async (t) => {
-  const api = await start(t, {}, STORES.sqlite)
+  const api = await start(t)
   const made = Array.from({ length: 40 }, (_, at) => `s${String(at).padStart(2, '0')}`)
   for (const id of made) await make(api, id)
   const all = await Promise.all(Array.from({ length: 3 }, () => runTrainer(api, 'never')))

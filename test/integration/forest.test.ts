@@ -5,13 +5,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { packTokenData } from '../../src/protocol/token-data/token-data.ts'
 import { TokenForest } from '../../src/proxy/http/trainer/read/schemas.ts'
-import {
-  recordTurn,
-  type SessionsApi,
-  STORES,
-  schemaErrors,
-  startSessionsApi,
-} from '../helpers/sessions-api.ts'
+import { recordTurn, type SessionsApi, schemaErrors, startSessionsApi } from '../helpers/sessions-api.ts'
 
 const DOCS = readFileSync(join(import.meta.dirname, '../../docs/http-api.md'), 'utf8')
 const UNPACK = /```python forest\n(.*?)```/s.exec(DOCS)![1]!
@@ -52,60 +46,53 @@ async function group({ store, sessions }: SessionsApi): Promise<void> {
   await recordTurn(store, 'other', 0, { exact: false, inexactReason: 'no ids', promptTokenIds: array() })
 }
 
-for (const [name, openStore] of Object.entries(STORES)) {
-  t.test(
-    `${name}: unpacked, it is the rows of the sessions, and a common prompt is there once`,
-    async (t) => {
-      const api = await startSessionsApi(t, await openStore(t))
-      await group(api)
-      const get = async (path: string) => (await api.call('GET', path)).body
-      const rowsOf = async (id: string) =>
-        (await get(`/sessions/${encodeURIComponent(id)}/trajectories`)).trajectories
-      const all = await get('/forest?metadata.task=7')
-      t.same(schemaErrors(TokenForest, all), [])
-      t.same(
-        all.sessions.map(({ session_id: id }: { session_id: string }) => id),
-        ['a', 'b/c'],
-      )
-      for (const [forest, ids] of [
-        [all, ['a', 'b/c']],
-        [await get('/sessions/a/forest'), ['a']],
-        [await get('/sessions/b%2Fc/forest'), ['b/c']],
-        [await get('/sessions/other/forest'), ['other']],
-      ] as const) {
-        const wanted = (await Promise.all(ids.map(rowsOf))).flat()
-        const rows = unpacked(forest).map(
-          ({ session_id: _id, leaf: _leaf, ...row }: Record<string, unknown>) => {
-            const { prompt_tokens: _prompt, response_tokens: _response, ...rest } = row
-            return rest
-          },
-        )
-        t.same(rows, wanted, ids.join())
-      }
-      const prompts = all.nodes.filter(({ ids }: { ids: number[] }) => ids.length === PROMPT.length)
-      t.equal(prompts.length, 1)
-    },
+t.test(`unpacked, it is the rows of the sessions, and a common prompt is there once`, async (t) => {
+  const api = await startSessionsApi(t)
+  await group(api)
+  const get = async (path: string) => (await api.call('GET', path)).body
+  const rowsOf = async (id: string) =>
+    (await get(`/sessions/${encodeURIComponent(id)}/trajectories`)).trajectories
+  const all = await get('/forest?metadata.task=7')
+  t.same(schemaErrors(TokenForest, all), [])
+  t.same(
+    all.sessions.map(({ session_id: id }: { session_id: string }) => id),
+    ['a', 'b/c'],
   )
-
-  t.test(`${name}: a sampled node has the details of its tokens, once`, async (t) => {
-    const api = await startSessionsApi(t, await openStore(t))
-    await group(api)
-    const { nodes } = (await api.call('GET', '/sessions/a/forest?details=advantages,weight_versions')).body
-    t.match(nodes[1], {
-      session_id: 'a',
-      turn_id: 'a-0',
-      trained: true,
-      reward: null,
-      logprobs: [-0.1, -1 / 3],
-      advantages: [0.5, -0.5],
-      weight_versions: [{ version: '4', start: 0, end: 2 }],
+  for (const [forest, ids] of [
+    [all, ['a', 'b/c']],
+    [await get('/sessions/a/forest'), ['a']],
+    [await get('/sessions/b%2Fc/forest'), ['b/c']],
+    [await get('/sessions/other/forest'), ['other']],
+  ] as const) {
+    const wanted = (await Promise.all(ids.map(rowsOf))).flat()
+    const rows = unpacked(forest).map(({ session_id: _id, leaf: _leaf, ...row }: Record<string, unknown>) => {
+      const { prompt_tokens: _prompt, response_tokens: _response, ...rest } = row
+      return rest
     })
-    t.match(nodes[3], { turn_id: 'a-1', reward: 0.25, advantages: null, weight_versions: null })
-    t.strictSame(Object.keys(nodes[0]), ['parent', 'ids'])
-    const every = (await api.call('GET', '/sessions/a/forest?details=all')).body.nodes[1]
-    t.notOk('prompt_logprobs' in every || 'routed_experts' in every)
+    t.same(rows, wanted, ids.join())
+  }
+  const prompts = all.nodes.filter(({ ids }: { ids: number[] }) => ids.length === PROMPT.length)
+  t.equal(prompts.length, 1)
+})
+
+t.test(`a sampled node has the details of its tokens, once`, async (t) => {
+  const api = await startSessionsApi(t)
+  await group(api)
+  const { nodes } = (await api.call('GET', '/sessions/a/forest?details=advantages,weight_versions')).body
+  t.match(nodes[1], {
+    session_id: 'a',
+    turn_id: 'a-0',
+    trained: true,
+    reward: null,
+    logprobs: [-0.1, -1 / 3],
+    advantages: [0.5, -0.5],
+    weight_versions: [{ version: '4', start: 0, end: 2 }],
   })
-}
+  t.match(nodes[3], { turn_id: 'a-1', reward: 0.25, advantages: null, weight_versions: null })
+  t.strictSame(Object.keys(nodes[0]), ['parent', 'ids'])
+  const every = (await api.call('GET', '/sessions/a/forest?details=all')).body.nodes[1]
+  t.notOk('prompt_logprobs' in every || 'routed_experts' in every)
+})
 
 t.test('what a forest cannot show is refused', async (t) => {
   const api = await startSessionsApi(t)

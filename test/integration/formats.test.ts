@@ -1,6 +1,6 @@
 /** Sessions in formats of others. Those others' own code reads them in test/agents/readers/formats.test.ts and python/tests. */
 import t from 'tap'
-import { recordTurn, type SessionsApi, STORES, startSessionsApi } from '../helpers/sessions-api.ts'
+import { recordTurn, type SessionsApi, startSessionsApi } from '../helpers/sessions-api.ts'
 import { recordToolSession } from '../helpers/tool-session.ts'
 
 // biome-ignore lint/suspicious/noExplicitAny: documents of any shape
@@ -18,109 +18,107 @@ async function lines({ url }: SessionsApi, path: string): Promise<Json[]> {
     .map((line) => JSON.parse(line))
 }
 
-for (const [name, openStore] of Object.entries(STORES)) {
-  t.test(
-    `${name}: a session in ATIF has a step for what was said once, and results where they were asked for`,
-    async (t) => {
-      const api = await startSessionsApi(t, await openStore(t))
-      await recordToolSession(api, 'a/b', 1)
-      const [document] = await lines(api, '/sessions/a%2Fb/export?format=atif')
-      t.match(document, {
-        schema_version: 'ATIF-v1.7',
-        session_id: 'a/b',
-        trajectory_id: 'a/b:main',
-        agent: { name: 'mini', version: '1.0', model_name: 'm' },
-        final_metrics: { total_steps: 6, total_cached_tokens: 8 },
-        extra: { status: 'completed', reward: 1, reward_components: { tests: 1 }, metadata: { task: 'fix' } },
-      })
-      t.strictSame(
-        document.steps.map(({ step_id, source, message }: Json) => [step_id, source, message]),
-        [
-          [1, 'system', 'You fix things.'],
-          [2, 'user', 'Fix it.'],
-          [3, 'agent', 'Looking.'],
-          [4, 'agent', 'Done 1.'],
-          [5, 'user', 'No ids'],
-          [6, 'agent', 'None'],
-        ],
-      )
-      const [, , first, second, , last] = document.steps
-      t.strictSame(first.tool_calls, [
-        { tool_call_id: 'call_a', function_name: 'run', arguments: { command: 'ls' } },
-        { tool_call_id: 'call_b', function_name: 'run', arguments: {}, extra: { arguments: '{"command":' } },
-      ])
-      t.strictSame(first.observation.results, [
-        { source_call_id: 'call_a', content: 'a.txt' },
-        { source_call_id: 'call_b', content: 'bad arguments' },
-      ])
-      t.strictSame(first.metrics, {
-        prompt_tokens: 20,
-        completion_tokens: 2,
-        cached_tokens: 8,
-        prompt_token_ids: Array.from({ length: 20 }, (_, id) => id),
-        completion_token_ids: [100, 101],
-        logprobs: [-0.5, -0.25],
-      })
-      t.equal(first.reasoning_content, 'First look.')
-      t.strictSame(second.metrics.completion_token_ids, [201])
-      t.strictSame(last.metrics, {}, 'a turn without exact ids has none')
-      t.equal(last.extra.inexact_reason, 'the engine sent no ids')
-      t.match(document.subagent_trajectories, [
-        {
-          trajectory_id: 'a/b:subagent:finder',
-          steps: [{ source: 'system' }, { source: 'user' }, { source: 'agent' }],
-        },
-      ])
-      const [light] = await lines(api, '/sessions/a%2Fb/export?format=atif&ids=false&select=main')
-      t.notOk(JSON.stringify(light).includes('token_ids'))
-      t.equal(light.subagent_trajectories, undefined)
-      const [whole] = await lines(api, '/sessions/a%2Fb/export?format=atif&side_calls=true')
-      t.equal(whole.subagent_trajectories.length, 2)
-    },
-  )
+t.test(
+  `a session in ATIF has a step for what was said once, and results where they were asked for`,
+  async (t) => {
+    const api = await startSessionsApi(t)
+    await recordToolSession(api, 'a/b', 1)
+    const [document] = await lines(api, '/sessions/a%2Fb/export?format=atif')
+    t.match(document, {
+      schema_version: 'ATIF-v1.7',
+      session_id: 'a/b',
+      trajectory_id: 'a/b:main',
+      agent: { name: 'mini', version: '1.0', model_name: 'm' },
+      final_metrics: { total_steps: 6, total_cached_tokens: 8 },
+      extra: { status: 'completed', reward: 1, reward_components: { tests: 1 }, metadata: { task: 'fix' } },
+    })
+    t.strictSame(
+      document.steps.map(({ step_id, source, message }: Json) => [step_id, source, message]),
+      [
+        [1, 'system', 'You fix things.'],
+        [2, 'user', 'Fix it.'],
+        [3, 'agent', 'Looking.'],
+        [4, 'agent', 'Done 1.'],
+        [5, 'user', 'No ids'],
+        [6, 'agent', 'None'],
+      ],
+    )
+    const [, , first, second, , last] = document.steps
+    t.strictSame(first.tool_calls, [
+      { tool_call_id: 'call_a', function_name: 'run', arguments: { command: 'ls' } },
+      { tool_call_id: 'call_b', function_name: 'run', arguments: {}, extra: { arguments: '{"command":' } },
+    ])
+    t.strictSame(first.observation.results, [
+      { source_call_id: 'call_a', content: 'a.txt' },
+      { source_call_id: 'call_b', content: 'bad arguments' },
+    ])
+    t.strictSame(first.metrics, {
+      prompt_tokens: 20,
+      completion_tokens: 2,
+      cached_tokens: 8,
+      prompt_token_ids: Array.from({ length: 20 }, (_, id) => id),
+      completion_token_ids: [100, 101],
+      logprobs: [-0.5, -0.25],
+    })
+    t.equal(first.reasoning_content, 'First look.')
+    t.strictSame(second.metrics.completion_token_ids, [201])
+    t.strictSame(last.metrics, {}, 'a turn without exact ids has none')
+    t.equal(last.extra.inexact_reason, 'the engine sent no ids')
+    t.match(document.subagent_trajectories, [
+      {
+        trajectory_id: 'a/b:subagent:finder',
+        steps: [{ source: 'system' }, { source: 'user' }, { source: 'agent' }],
+      },
+    ])
+    const [light] = await lines(api, '/sessions/a%2Fb/export?format=atif&ids=false&select=main')
+    t.notOk(JSON.stringify(light).includes('token_ids'))
+    t.equal(light.subagent_trajectories, undefined)
+    const [whole] = await lines(api, '/sessions/a%2Fb/export?format=atif&side_calls=true')
+    t.equal(whole.subagent_trajectories.length, 2)
+  },
+)
 
-  t.test(
-    `${name}: a training trace has each trained turn once, under the prompt that it was sampled after`,
-    async (t) => {
-      const api = await startSessionsApi(t, await openStore(t))
-      await recordToolSession(api, 's', 1)
-      const [trace] = await lines(api, '/sessions/s/export?format=training_trace')
-      t.equal(trace.schema_version, 1)
-      t.strictSame(
-        trace.turns.map((turn: Json) => [turn.node_id, turn.completion_token_ids, turn.per_token_logps]),
-        [
-          ['s-0', [100, 101], [-0.5, -0.25]],
-          ['s-1', [201], [-1]],
-          ['s-2', [502], [-0.5]],
-        ],
-      )
-      const [first, second] = trace.turns
-      t.strictSame(second.prompt_token_ids, [...first.prompt_token_ids, ...first.completion_token_ids, 900])
-      t.strictSame(second.loss_mask, [...Array(23).fill(0), 1])
-      t.strictSame(first.request.messages[0], { role: 'system', content: 'You fix things.' })
-      t.equal(first.request.tools[0].function.name, 'run')
-      t.match(first.response.choices, [
-        {
-          message: { role: 'assistant', content: 'Looking.', tool_calls: [{ id: 'call_a' }, {}] },
-          finish_reason: 'tool_calls',
-        },
-      ])
-      t.match(first.metadata, { index: 0, line: 'main', model: 'm', weight_version_start: '7' })
-    },
-  )
-
-  t.test(`${name}: rows to fine-tune on have the sampled tokens as labels, and no others`, async (t) => {
-    const api = await startSessionsApi(t, await openStore(t))
+t.test(
+  `a training trace has each trained turn once, under the prompt that it was sampled after`,
+  async (t) => {
+    const api = await startSessionsApi(t)
     await recordToolSession(api, 's', 1)
-    const [main, helper, ...others] = await lines(api, '/sessions/s/export?format=sft')
-    t.match(main, { session_id: 's', line: 'main', num_turns: 2, reward: 1 })
-    t.equal(main.input_ids.length, main.labels.length)
-    t.strictSame(main.labels.slice(20), [100, 101, -100, 201])
-    t.ok(main.labels.slice(0, 20).every((label: number) => label === -100))
-    t.strictSame(helper.labels, [-100, -100, 502])
-    t.strictSame(others, [], 'nothing of side calls, and of turns without ids')
-  })
-}
+    const [trace] = await lines(api, '/sessions/s/export?format=training_trace')
+    t.equal(trace.schema_version, 1)
+    t.strictSame(
+      trace.turns.map((turn: Json) => [turn.node_id, turn.completion_token_ids, turn.per_token_logps]),
+      [
+        ['s-0', [100, 101], [-0.5, -0.25]],
+        ['s-1', [201], [-1]],
+        ['s-2', [502], [-0.5]],
+      ],
+    )
+    const [first, second] = trace.turns
+    t.strictSame(second.prompt_token_ids, [...first.prompt_token_ids, ...first.completion_token_ids, 900])
+    t.strictSame(second.loss_mask, [...Array(23).fill(0), 1])
+    t.strictSame(first.request.messages[0], { role: 'system', content: 'You fix things.' })
+    t.equal(first.request.tools[0].function.name, 'run')
+    t.match(first.response.choices, [
+      {
+        message: { role: 'assistant', content: 'Looking.', tool_calls: [{ id: 'call_a' }, {}] },
+        finish_reason: 'tool_calls',
+      },
+    ])
+    t.match(first.metadata, { index: 0, line: 'main', model: 'm', weight_version_start: '7' })
+  },
+)
+
+t.test(`rows to fine-tune on have the sampled tokens as labels, and no others`, async (t) => {
+  const api = await startSessionsApi(t)
+  await recordToolSession(api, 's', 1)
+  const [main, helper, ...others] = await lines(api, '/sessions/s/export?format=sft')
+  t.match(main, { session_id: 's', line: 'main', num_turns: 2, reward: 1 })
+  t.equal(main.input_ids.length, main.labels.length)
+  t.strictSame(main.labels.slice(20), [100, 101, -100, 201])
+  t.ok(main.labels.slice(0, 20).every((label: number) => label === -100))
+  t.strictSame(helper.labels, [-100, -100, 502])
+  t.strictSame(others, [], 'nothing of side calls, and of turns without ids')
+})
 
 t.test('a history that begins anew is copied context, and is answered in steps of its own', async (t) => {
   const api = await startSessionsApi(t)

@@ -7,7 +7,7 @@ import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { readTensors } from '../helpers/read-tensors.ts'
 import { joinWorker, relayProxy, untilWorkers } from '../helpers/relay-rig.ts'
 import { answer, wholeAnswer } from '../helpers/scripted-backend.ts'
-import { recordTurn, type SessionsApi, STORES, startSessionsApi } from '../helpers/sessions-api.ts'
+import { recordTurn, type SessionsApi, startSessionsApi } from '../helpers/sessions-api.ts'
 
 /** Two turns of one row: prompt 1 2, sampled 3 4; prompt 1 2 3 4 5, sampled 6. */
 async function twoTurns({ store, call }: SessionsApi): Promise<void> {
@@ -21,86 +21,80 @@ async function twoTurns({ store, call }: SessionsApi): Promise<void> {
 const rowOf = async ({ call }: SessionsApi, details: string) =>
   (await call('GET', `/sessions/s/trajectories?details=${details}`)).body.trajectories[0]
 
-for (const [name, openStore] of Object.entries(STORES)) {
-  t.test(`${name}: a trainer's numbers stand at their tokens, and the latest ones count`, async (t) => {
-    const api = await startSessionsApi(t, await openStore(t))
-    await twoTurns(api)
-    const turns = { 0: { advantages: [0.1, 7] }, 's-1': { advantages: [null], ratios: [1.5] } }
-    t.match(await api.call('POST', '/sessions/s/details', { turns }), {
-      status: 200,
-      body: { session_id: 's', turns: 2 },
-    })
-    await api.call('POST', '/sessions/s/details', { turns: { 's-0': { advantages: [-0.25] } } })
-    const row = await rowOf(api, 'advantages,ratios,entropies')
-    t.same(row.response_ids, [3, 4, 5, 6])
-    t.same(row.advantages, [-0.25, null, null, null], 'fewer numbers are the first ones')
-    t.same(row.ratios, [null, null, null, 1.5])
-    t.equal(row.entropies, null)
-    const tensors = await readTensors(`${api.url}/sessions/s/rows/0/tokens`)
-    t.same([...tensors.ratios!], [NaN, NaN, NaN, NaN, NaN, 1.5])
-    t.notOk('entropies' in tensors)
-    const { teacher, teacher_logprobs } = await rowOf(api, 'all')
-    t.same([teacher, teacher_logprobs], [null, null])
+t.test(`a trainer's numbers stand at their tokens, and the latest ones count`, async (t) => {
+  const api = await startSessionsApi(t)
+  await twoTurns(api)
+  const turns = { 0: { advantages: [0.1, 7] }, 's-1': { advantages: [null], ratios: [1.5] } }
+  t.match(await api.call('POST', '/sessions/s/details', { turns }), {
+    status: 200,
+    body: { session_id: 's', turns: 2 },
   })
+  await api.call('POST', '/sessions/s/details', { turns: { 's-0': { advantages: [-0.25] } } })
+  const row = await rowOf(api, 'advantages,ratios,entropies')
+  t.same(row.response_ids, [3, 4, 5, 6])
+  t.same(row.advantages, [-0.25, null, null, null], 'fewer numbers are the first ones')
+  t.same(row.ratios, [null, null, null, 1.5])
+  t.equal(row.entropies, null)
+  const tensors = await readTensors(`${api.url}/sessions/s/rows/0/tokens`)
+  t.same([...tensors.ratios!], [NaN, NaN, NaN, NaN, NaN, 1.5])
+  t.notOk('entropies' in tensors)
+  const { teacher, teacher_logprobs } = await rowOf(api, 'all')
+  t.same([teacher, teacher_logprobs], [null, null])
+})
 
-  t.test(`${name}: what is no number of a turn's token is refused, and nothing of it is kept`, async (t) => {
-    const api = await startSessionsApi(t, await openStore(t))
-    await twoTurns(api)
-    const good = { advantages: [1] }
-    const refused = [
-      [{ turns: { 1: good, 9: good } }, 404, /no turn '9'/],
-      [{ turns: { 1: good, gone: good } }, 404, /no turn 'gone'/],
-      [{ turns: { '': good } }, 404, /no turn ''/],
-      [{ turns: { 1: good, 's-1': good } }, 400, /turn 1 twice/],
-      [
-        { turns: { 1: good, 0: { ratios: [1, 2, 3] } } },
-        400,
-        /'ratios' of turn 0 has 3 numbers for 2 tokens/,
-      ],
-      [{ turns: { 1: good, 0: { teacher_logprobs: [-1] } } }, 400, /need a 'teacher'/],
-      [{ turns: { 1: { advantages: ['1'] } } }, 400, /advantages/],
-      [{ turns: { 1: { prompt_logprobs: [1] } } }, 400, /prompt_logprobs/],
-      [{}, 400, /turns/],
-    ] as const
-    for (const [body, status, detail] of refused)
-      t.match(await api.call('POST', '/sessions/s/details', body), { status, body: { detail } })
-    t.match(await api.call('POST', '/sessions/gone/details', { turns: {} }), { status: 404 })
-    t.equal((await rowOf(api, 'advantages')).advantages, null)
-  })
+t.test(`what is no number of a turn's token is refused, and nothing of it is kept`, async (t) => {
+  const api = await startSessionsApi(t)
+  await twoTurns(api)
+  const good = { advantages: [1] }
+  const refused = [
+    [{ turns: { 1: good, 9: good } }, 404, /no turn '9'/],
+    [{ turns: { 1: good, gone: good } }, 404, /no turn 'gone'/],
+    [{ turns: { '': good } }, 404, /no turn ''/],
+    [{ turns: { 1: good, 's-1': good } }, 400, /turn 1 twice/],
+    [{ turns: { 1: good, 0: { ratios: [1, 2, 3] } } }, 400, /'ratios' of turn 0 has 3 numbers for 2 tokens/],
+    [{ turns: { 1: good, 0: { teacher_logprobs: [-1] } } }, 400, /need a 'teacher'/],
+    [{ turns: { 1: { advantages: ['1'] } } }, 400, /advantages/],
+    [{ turns: { 1: { prompt_logprobs: [1] } } }, 400, /prompt_logprobs/],
+    [{}, 400, /turns/],
+  ] as const
+  for (const [body, status, detail] of refused)
+    t.match(await api.call('POST', '/sessions/s/details', body), { status, body: { detail } })
+  t.match(await api.call('POST', '/sessions/gone/details', { turns: {} }), { status: 404 })
+  t.equal((await rowOf(api, 'advantages')).advantages, null)
+})
 
-  t.test(`${name}: an engine that does not tell, or tells of other tokens, scores nothing`, async (t) => {
-    const api = await startSessionsApi(t, await openStore(t))
-    await twoTurns(api)
-    const table = (ids: number[], logprobs = ids.map(() => -1)) => ({
-      start: 0,
-      counts: [0, ...ids.map(() => 1)],
-      ids,
-      logprobs,
-    })
-    const refused = [
-      [undefined, /does not return logprobs of a prompt/],
-      [table([2, 3, 4, 5, 7]), /logprob of token 5/],
-      [table([2, 3, 4, 5, 6], [-1, -1, -1, -1, Number.NaN]), /logprob of token 5/],
-      [table([2, 3, 4, 5]), /returned the logprobs of 3 of 4 tokens/],
-    ] as const
-    for (const [told, detail] of refused) {
-      const [start, , , end] = wholeAnswer()
-      const details = told && { prompt_logprobs: told }
-      api.backend.script = () => answer([start!, { type: 'delta', ...(details && { details }) }, end!])
-      const scored = await api.call('POST', '/sessions/s/score', { model: 'wise' })
-      t.match(scored, { status: 502, body: { code: 'engine_failed', detail } })
-    }
-    const [asked] = api.backend.requests
-    t.match(asked, { mustServe: true, body: { model: 'wise', max_tokens: 1 }, record: { promptLogprobs: 0 } })
-    t.same([...asked!.promptTokenIds!], [1, 2, 3, 4, 5, 6], 'it reads the whole row once')
-    t.not(asked!.sessionId, 's', 'and the session stays with its engine')
-    t.same(
-      api.backend.released,
-      api.backend.requests.map(({ sessionId }) => sessionId),
-    )
-    t.equal((await rowOf(api, 'teacher_logprobs')).teacher_logprobs, null)
+t.test(`an engine that does not tell, or tells of other tokens, scores nothing`, async (t) => {
+  const api = await startSessionsApi(t)
+  await twoTurns(api)
+  const table = (ids: number[], logprobs = ids.map(() => -1)) => ({
+    start: 0,
+    counts: [0, ...ids.map(() => 1)],
+    ids,
+    logprobs,
   })
-}
+  const refused = [
+    [undefined, /does not return logprobs of a prompt/],
+    [table([2, 3, 4, 5, 7]), /logprob of token 5/],
+    [table([2, 3, 4, 5, 6], [-1, -1, -1, -1, Number.NaN]), /logprob of token 5/],
+    [table([2, 3, 4, 5]), /returned the logprobs of 3 of 4 tokens/],
+  ] as const
+  for (const [told, detail] of refused) {
+    const [start, , , end] = wholeAnswer()
+    const details = told && { prompt_logprobs: told }
+    api.backend.script = () => answer([start!, { type: 'delta', ...(details && { details }) }, end!])
+    const scored = await api.call('POST', '/sessions/s/score', { model: 'wise' })
+    t.match(scored, { status: 502, body: { code: 'engine_failed', detail } })
+  }
+  const [asked] = api.backend.requests
+  t.match(asked, { mustServe: true, body: { model: 'wise', max_tokens: 1 }, record: { promptLogprobs: 0 } })
+  t.same([...asked!.promptTokenIds!], [1, 2, 3, 4, 5, 6], 'it reads the whole row once')
+  t.not(asked!.sessionId, 's', 'and the session stays with its engine')
+  t.same(
+    api.backend.released,
+    api.backend.requests.map(({ sessionId }) => sessionId),
+  )
+  t.equal((await rowOf(api, 'teacher_logprobs')).teacher_logprobs, null)
+})
 
 t.test('rows that nobody can read are left out, and said', async (t) => {
   const api = await startSessionsApi(t)

@@ -2,7 +2,7 @@
 import t from 'tap'
 import { createAgentKey, createRunKey } from '../../src/proxy/http/access/agent-key.ts'
 import { KEYS } from '../helpers/keys.ts'
-import { recordTurn, STORES, startSessionsApi } from '../helpers/sessions-api.ts'
+import { recordTurn, startSessionsApi } from '../helpers/sessions-api.ts'
 
 type Hit = {
   session_id: string
@@ -13,50 +13,48 @@ type Hit = {
   after: string
 }
 
-for (const [name, open] of Object.entries(STORES)) {
-  t.test(`a search shows where a text stands, page by page (${name})`, async (t) => {
-    const api = await startSessionsApi(t, await open(t))
-    for (const sessionId of ['a', 'b']) {
-      await api.sessions.create({ sessionId, metadata: { task: sessionId } })
-      for (const index of [0, 1])
-        await recordTurn(api.store, sessionId, index, {
-          completionText: `${sessionId}${index}: now assert True holds`,
-        })
-    }
-    await api.sessions.setReward('a', { reward: 1, components: {} })
-    const found = async (query: string) => (await api.call('GET', `/search?${query}`)).body
-    const all = await found('text=ASSERT%20true')
-    t.strictSame(
-      all.hits.map(({ session_id: id, index, reward }: Hit & { reward: number }) => [id, index, reward]),
-      [
-        ['b', 1, null],
-        ['b', 0, null],
-        ['a', 1, 1],
-        ['a', 0, 1],
-      ],
-    )
-    t.match(all.hits[0], {
-      status: 'active',
-      found_in: 'completion',
-      before: 'b1: now ',
-      match: 'assert True',
-    })
-    t.match(all.hits[0], { after: ' holds', turn_id: String, started_at: Number })
-    t.equal(all.next_cursor, null)
-    const first = await found('text=assert&limit=1&per_session=1')
-    t.match(first.hits, [{ session_id: 'b', index: 1 }])
-    const rest = await found(`text=assert&limit=9&per_session=1&cursor=${first.next_cursor}`)
-    t.match(rest.hits, [
-      { session_id: 'b', index: 0 },
-      { session_id: 'a', index: 1 },
-    ])
-    t.strictSame((await found('text=assert&metadata.task=b')).hits.length, 2)
-    t.strictSame((await found('text=assert&reward_min=1&per_session=1')).hits.length, 1)
-    t.match(await api.call('GET', '/search?text=as'), { status: 400 }, 'too short to be looked for')
-    t.match(await api.call('GET', '/search?text=assert&cursor=bm8'), { status: 400 })
-    t.match(await api.call('GET', '/search'), { status: 400 })
+t.test(`a search shows where a text stands, page by page`, async (t) => {
+  const api = await startSessionsApi(t)
+  for (const sessionId of ['a', 'b']) {
+    await api.sessions.create({ sessionId, metadata: { task: sessionId } })
+    for (const index of [0, 1])
+      await recordTurn(api.store, sessionId, index, {
+        completionText: `${sessionId}${index}: now assert True holds`,
+      })
+  }
+  await api.sessions.setReward('a', { reward: 1, components: {} })
+  const found = async (query: string) => (await api.call('GET', `/search?${query}`)).body
+  const all = await found('text=ASSERT%20true')
+  t.strictSame(
+    all.hits.map(({ session_id: id, index, reward }: Hit & { reward: number }) => [id, index, reward]),
+    [
+      ['b', 1, null],
+      ['b', 0, null],
+      ['a', 1, 1],
+      ['a', 0, 1],
+    ],
+  )
+  t.match(all.hits[0], {
+    status: 'active',
+    found_in: 'completion',
+    before: 'b1: now ',
+    match: 'assert True',
   })
-}
+  t.match(all.hits[0], { after: ' holds', turn_id: String, started_at: Number })
+  t.equal(all.next_cursor, null)
+  const first = await found('text=assert&limit=1&per_session=1')
+  t.match(first.hits, [{ session_id: 'b', index: 1 }])
+  const rest = await found(`text=assert&limit=9&per_session=1&cursor=${first.next_cursor}`)
+  t.match(rest.hits, [
+    { session_id: 'b', index: 0 },
+    { session_id: 'a', index: 1 },
+  ])
+  t.strictSame((await found('text=assert&metadata.task=b')).hits.length, 2)
+  t.strictSame((await found('text=assert&reward_min=1&per_session=1')).hits.length, 1)
+  t.match(await api.call('GET', '/search?text=as'), { status: 400 }, 'too short to be looked for')
+  t.match(await api.call('GET', '/search?text=assert&cursor=bm8'), { status: 400 })
+  t.match(await api.call('GET', '/search'), { status: 400 })
+})
 
 t.test('nobody finds what he may not read', async (t) => {
   const { url, sessions, store } = await startSessionsApi(t, undefined, {}, { keys: KEYS })

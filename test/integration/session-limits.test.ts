@@ -6,7 +6,8 @@ import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
 import { parseLimits, SessionUsage, withinBudget } from '../../src/proxy/session/state/limits.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { answer, untilAborted, wholeAnswer } from '../helpers/scripted-backend.ts'
-import { type SessionsApi, STORES, startSessionsApi } from '../helpers/sessions-api.ts'
+import { type SessionsApi, startSessionsApi } from '../helpers/sessions-api.ts'
+import { openMemoryStore } from '../helpers/store-in-process.ts'
 
 const ASKED = { model: 'm', messages: [{ role: 'user', content: 'hello' }] }
 
@@ -29,74 +30,72 @@ function greedy(api: SessionsApi): void {
   }
 }
 
-for (const [name, openStore] of Object.entries(STORES)) {
-  t.test(`${name}: at a limit of turns the agent of each dialect gets an ordinary end`, async (t) => {
-    const api = await startSessionsApi(t, await openStore(t))
-    await api.call('POST', '/sessions/s', { limits: { turns: 2 } })
-    for (const _ of [1, 2])
-      t.match(await ask(api), { body: { choices: [{ message: { content: 'hi there' } }] } })
-    const end = await ask(api)
-    t.match(end, {
-      status: 200,
-      body: {
-        choices: [{ message: { content: '' }, finish_reason: 'stop' }],
-        usage: { prompt_tokens: 0, completion_tokens: 0 },
-      },
-    })
-    const anthropic = await api.call('POST', '/s/v1/messages', { ...ASKED, max_tokens: 9 })
-    t.match(anthropic, { status: 200, body: { stop_reason: 'end_turn', usage: { output_tokens: 0 } } })
-    const responses = await api.call('POST', '/s/v1/responses', { model: 'm', input: 'hello' })
-    t.match(responses, { status: 200, body: { status: 'completed', usage: { output_tokens: 0 } } })
-    const completion = await api.call('POST', '/s/v1/completions', { model: 'm', prompt: 'hello' })
-    t.match(completion, { status: 200, body: { choices: [{ text: '', finish_reason: 'stop' }] } })
-    t.equal(api.backend.requests.length, 2, 'no engine was asked')
-
-    const traces = (await api.call('GET', '/sessions/s/traces')).body
-    t.equal(traces.length ?? traces.traces.length, 2, 'nor has any answered the others')
-    const { turns, ...session } = (await api.call('GET', '/sessions/s')).body
-    t.match(session, { limits: { turns: 2 }, turn_count: 6, inexact_turns: 0, failed_turns: 0 })
-    const ended = { status: 'completed', finish_reason: 'stop', engine: 'none', exact: true }
-    t.match(turns[2], { ...ended, completion_text: '', annotations: { limit: 'turns' } })
-    t.same([turns[2].prompt_token_ids, turns[2].completion_token_ids], [[], []])
-    const rows = (await api.call('GET', '/sessions/s/trajectories')).body
-    t.match(rows.excluded_turns, { empty: 4 })
-    const inRows = rows.trajectories.flatMap((row: { turns: { index: number }[] }) => row.turns)
-    t.same(
-      inRows.map(({ index }: { index: number }) => index),
-      [0, 1],
-    )
+t.test(`at a limit of turns the agent of each dialect gets an ordinary end`, async (t) => {
+  const api = await startSessionsApi(t)
+  await api.call('POST', '/sessions/s', { limits: { turns: 2 } })
+  for (const _ of [1, 2])
+    t.match(await ask(api), { body: { choices: [{ message: { content: 'hi there' } }] } })
+  const end = await ask(api)
+  t.match(end, {
+    status: 200,
+    body: {
+      choices: [{ message: { content: '' }, finish_reason: 'stop' }],
+      usage: { prompt_tokens: 0, completion_tokens: 0 },
+    },
   })
+  const anthropic = await api.call('POST', '/s/v1/messages', { ...ASKED, max_tokens: 9 })
+  t.match(anthropic, { status: 200, body: { stop_reason: 'end_turn', usage: { output_tokens: 0 } } })
+  const responses = await api.call('POST', '/s/v1/responses', { model: 'm', input: 'hello' })
+  t.match(responses, { status: 200, body: { status: 'completed', usage: { output_tokens: 0 } } })
+  const completion = await api.call('POST', '/s/v1/completions', { model: 'm', prompt: 'hello' })
+  t.match(completion, { status: 200, body: { choices: [{ text: '', finish_reason: 'stop' }] } })
+  t.equal(api.backend.requests.length, 2, 'no engine was asked')
 
-  t.test(`${name}: tokens are sampled to the last one of a budget, and no more`, async (t) => {
-    const api = await startSessionsApi(t, await openStore(t))
-    greedy(api)
-    await api.call('POST', '/sessions/s', { limits: { sampled_tokens: 12 } })
-    for (const field of ['max_tokens', 'max_completion_tokens', 'max_tokens', 'max_tokens'])
-      t.equal((await ask(api, { [field]: 5 })).status, 200)
-    const { turns, sampled_tokens } = (await api.call('GET', '/sessions/s')).body
-    t.same(
-      turns.map((turn: { completion_token_ids: number[] }) => turn.completion_token_ids.length),
-      [5, 5, 2, 0],
-    )
-    t.equal(sampled_tokens, 12)
-    t.same(turns[2].params.max_tokens, 5, 'what the agent asked for is on record')
-    t.match(turns[3].annotations, { limit: 'sampled_tokens' })
-  })
+  const traces = (await api.call('GET', '/sessions/s/traces')).body
+  t.equal(traces.length ?? traces.traces.length, 2, 'nor has any answered the others')
+  const { turns, ...session } = (await api.call('GET', '/sessions/s')).body
+  t.match(session, { limits: { turns: 2 }, turn_count: 6, inexact_turns: 0, failed_turns: 0 })
+  const ended = { status: 'completed', finish_reason: 'stop', engine: 'none', exact: true }
+  t.match(turns[2], { ...ended, completion_text: '', annotations: { limit: 'turns' } })
+  t.same([turns[2].prompt_token_ids, turns[2].completion_token_ids], [[], []])
+  const rows = (await api.call('GET', '/sessions/s/trajectories')).body
+  t.match(rows.excluded_turns, { empty: 4 })
+  const inRows = rows.trajectories.flatMap((row: { turns: { index: number }[] }) => row.turns)
+  t.same(
+    inRows.map(({ index }: { index: number }) => index),
+    [0, 1],
+  )
+})
 
-  t.test(`${name}: a proxy that is started anew knows what was spent`, async (t) => {
-    const store = await openStore(t)
-    const limits = { prompt_tokens: 4, seconds: 3_600 }
-    const before = await startSessionsApi(t, store)
-    await before.call('POST', '/sessions/s', { limits })
-    await ask(before)
-    await before.sessions.close()
-    const after = await startSessionsApi(t, store)
-    t.match(await ask(after), { body: { choices: [{ message: { content: 'hi there' } }] } }, '3 of 4')
-    await ask(after)
-    const { turns } = (await after.call('GET', '/sessions/s')).body
-    t.match(turns[2].annotations, { limit: 'prompt_tokens' })
-  })
-}
+t.test(`tokens are sampled to the last one of a budget, and no more`, async (t) => {
+  const api = await startSessionsApi(t)
+  greedy(api)
+  await api.call('POST', '/sessions/s', { limits: { sampled_tokens: 12 } })
+  for (const field of ['max_tokens', 'max_completion_tokens', 'max_tokens', 'max_tokens'])
+    t.equal((await ask(api, { [field]: 5 })).status, 200)
+  const { turns, sampled_tokens } = (await api.call('GET', '/sessions/s')).body
+  t.same(
+    turns.map((turn: { completion_token_ids: number[] }) => turn.completion_token_ids.length),
+    [5, 5, 2, 0],
+  )
+  t.equal(sampled_tokens, 12)
+  t.same(turns[2].params.max_tokens, 5, 'what the agent asked for is on record')
+  t.match(turns[3].annotations, { limit: 'sampled_tokens' })
+})
+
+t.test(`a proxy that is started anew knows what was spent`, async (t) => {
+  const store = await openMemoryStore()
+  const limits = { prompt_tokens: 4, seconds: 3_600 }
+  const before = await startSessionsApi(t, store)
+  await before.call('POST', '/sessions/s', { limits })
+  await ask(before)
+  await before.sessions.close()
+  const after = await startSessionsApi(t, store)
+  t.match(await ask(after), { body: { choices: [{ message: { content: 'hi there' } }] } }, '3 of 4')
+  await ask(after)
+  const { turns } = (await after.call('GET', '/sessions/s')).body
+  t.match(turns[2].annotations, { limit: 'prompt_tokens' })
+})
 
 t.test('calls in flight count, failed ones do not', async (t) => {
   const api = await startSessionsApi(t)

@@ -3,280 +3,276 @@ import t from 'tap'
 import * as reads from '../../src/proxy/http/trainer/read/schemas.ts'
 import * as schemas from '../../src/proxy/http/trainer/sessions/schemas.ts'
 import { untilAborted } from '../helpers/scripted-backend.ts'
-import { recordTurn, STORES, schemaErrors, startSessionsApi } from '../helpers/sessions-api.ts'
+import { recordTurn, schemaErrors, startSessionsApi } from '../helpers/sessions-api.ts'
 
-for (const [name, openStore] of Object.entries(STORES)) {
-  t.test(`the sessions API on the ${name} store`, async (t) => {
-    t.test('creates a session under a given or a generated id', async (t) => {
-      const { call } = await startSessionsApi(t, await openStore(t))
-      t.same(await call('POST', '/sessions/s-1'), {
-        status: 200,
-        body: { session_id: 's-1', status: 'created' },
-      })
-      t.same(await call('POST', '/sessions/s-1'), {
-        status: 200,
-        body: { session_id: 's-1', status: 'exists' },
-      })
-      const named = await call('POST', '/sessions', { session_id: 's-2', metadata: { step: 3 }, ttl_s: 60 })
-      t.same(named.body, { session_id: 's-2', status: 'created' })
-      const generated = await call('POST', '/sessions')
-      t.equal(generated.body.status, 'created')
-      t.match(await call('GET', `/sessions/${generated.body.session_id}`), { status: 200 })
-      t.match((await call('GET', '/sessions/s-2')).body, { metadata: { step: 3 }, ttl_s: 60 })
-      await call('POST', '/sessions', { session_id: 's-3', ttl_s: 1800 * 1.1 })
-      t.match((await call('GET', '/sessions/s-3')).body, { ttl_s: 1980 }, 'in whole milliseconds')
-      await call('DELETE', '/sessions/s-3')
+t.test('the sessions API', async (t) => {
+  t.test('creates a session under a given or a generated id', async (t) => {
+    const { call } = await startSessionsApi(t)
+    t.same(await call('POST', '/sessions/s-1'), {
+      status: 200,
+      body: { session_id: 's-1', status: 'created' },
     })
-
-    t.test('lists sessions newest first, in pages, by status and metadata', async (t) => {
-      let nowMs = 1_000
-      const { call } = await startSessionsApi(t, await openStore(t), { clock: () => ++nowMs })
-      for (let at = 0; at < 5; at += 1) {
-        const metadata = { step: at % 2, name: String(at % 2), 'a.b': at === 4 }
-        await call('POST', `/sessions/s${at}`, { metadata })
-      }
-      await call('POST', '/sessions/s1/complete')
-      const ids = async (query: string) =>
-        (await call('GET', `/sessions?${query}`)).body.sessions.map(
-          (s: { session_id: string }) => s.session_id,
-        )
-      t.same(await ids(''), ['s4', 's3', 's2', 's1', 's0'])
-      t.same(await ids('status=completed'), ['s1'])
-      t.same(await ids('status=active&metadata.step=1'), ['s3'])
-      t.same(await ids('metadata.name=1'), [], 'the text is not the number')
-      t.same(await ids('metadata.name=%221%22'), ['s3', 's1'])
-      t.same(await ids('metadata.a.b=true'), ['s4'])
-      const page = await call('GET', '/sessions?limit=3')
-      t.same(schemaErrors(reads.SessionList, page.body), [])
-      t.same(await ids(`limit=3&cursor=${page.body.next_cursor}`), ['s1', 's0'])
-      t.equal((await call('GET', `/sessions?cursor=${page.body.next_cursor}`)).body.next_cursor, null)
-      t.match(await call('GET', '/sessions?cursor=nonsense'), { status: 400, body: { param: 'cursor' } })
+    t.same(await call('POST', '/sessions/s-1'), {
+      status: 200,
+      body: { session_id: 's-1', status: 'exists' },
     })
-
-    t.test('tells status, times and reward of a session from its creation to its end', async (t) => {
-      let nowMs = 1_500
-      const { call } = await startSessionsApi(t, await openStore(t), { clock: () => nowMs })
-      await call('POST', '/sessions/s', { sampling_params: { temperature: 0.5 } })
-      t.same((await call('GET', '/sessions/s')).body, {
-        session_id: 's',
-        status: 'active',
-        completed: false,
-        created_at: 1.5,
-        updated_at: 1.5,
-        ended_at: null,
-        ttl_s: null,
-        metadata: {},
-        sampling_params: { temperature: 0.5 },
-        trust_agent: false,
-        record: null,
-        policy: {},
-        edited_calls: null,
-        limits: null,
-        reward: null,
-        reward_components: {},
-        reward_lines: {},
-        reward_turns: {},
-        labels: [],
-        note: null,
-        marked_turns: {},
-        turn_count: 0,
-        num_turns: 0,
-        open_turns: 0,
-        failed_turns: 0,
-        inexact_turns: 0,
-        sampled_tokens: 0,
-        turns: [],
-        prompts: {},
-        changed_calls: {},
-        trace_count: 0,
-        aborted_turns: 0,
-      })
-      nowMs = 2_500
-      const rewarded = await call('POST', '/sessions/s/reward', { reward: 1, components: { tests: 0.5 } })
-      t.match(rewarded, { status: 200, body: { reward: 1, reward_components: { tests: 0.5 } } })
-      t.same(schemaErrors(schemas.Session, rewarded.body), [])
-      nowMs = 3_500
-      const completed = await call('POST', '/sessions/s/complete', {})
-      t.match(completed, { status: 200, body: { status: 'completed', completed: true, ended_at: 3.5 } })
-      t.match((await call('POST', '/sessions/s/abort')).body, { status: 'completed' }, 'it stays as it ended')
-    })
-
-    t.test('turns are rewarded by index or by id, and no turn that is not there', async (t) => {
-      const { call, store } = await startSessionsApi(t, await openStore(t))
-      await call('POST', '/sessions/s')
-      for (const index of [0, 1, 2]) await recordTurn(store, 's', index)
-      const { turns } = (await call('GET', '/sessions/s')).body
-      const given = { reward: 1, turns: { 0: 0.5, [turns[2].turn_id]: -0.25 } }
-      const rewarded = await call('POST', '/sessions/s/reward', given)
-      t.match(rewarded, { status: 200, body: { reward: 1, reward_turns: { 0: 0.5, 2: -0.25 } } })
-      t.same(schemaErrors(schemas.Session, rewarded.body), [])
-      for (const name of ['3', '-1', '01', '1.0', 'none', '__proto__', '999999999']) {
-        const body = `{"reward": 2, "turns": {${JSON.stringify(name)}: 1}}`
-        const refused = await call('POST', '/sessions/s/reward', body)
-        t.match(refused, { status: 404, body: { code: 'turn_not_found', param: 'turns' } }, name)
-      }
-      const twice = { reward: 2, turns: { 2: 1, [turns[2].turn_id]: 1 } }
-      t.match(await call('POST', '/sessions/s/reward', twice), { status: 400, body: { param: 'turns' } })
-      t.match(await call('POST', '/sessions/s/reward', { reward: 2, turns: { 0: 'x' } }), { status: 400 })
-      t.match((await call('GET', '/sessions/s')).body, { reward: 1, reward_turns: { 0: 0.5, 2: -0.25 } })
-      const rows = (await call('GET', '/sessions/s/trajectories')).body
-      t.same(schemaErrors(schemas.Trajectories, rows), [])
-      const spans = rows.trajectories.flatMap((row: { turns: unknown[] }) => row.turns)
-      t.match(spans, [
-        { index: 0, reward: 0.5 },
-        { index: 1, reward: null },
-        { index: 2, reward: -0.25 },
-      ])
-      t.match((await call('POST', '/sessions/s/reset')).body, { reward: null, reward_turns: {} })
-      const early = await call('POST', '/sessions/s/reward', { reward: 1, turns: { 0: 1 } })
-      t.match(early, { status: 404, body: { code: 'turn_not_found' } }, 'they went with the reset')
-    })
-
-    t.test('people label a session and its turns, and whoever reads them sees it', async (t) => {
-      const { call, store } = await startSessionsApi(t, await openStore(t))
-      await call('POST', '/sessions/a%2Fb')
-      for (const index of [0, 1]) await recordTurn(store, 'a/b', index)
-      const at = '/sessions/a%2Fb'
-      const [first, second] = (await call('GET', at)).body.turns
-      const turns = { [second.turn_id]: { labels: ['cheat'], note: 'edits the test' } }
-      const marked = await call('PATCH', '/sessions/a/b', { labels: ['seen', 'odd one'], turns })
-      const shown = {
-        labels: ['seen', 'odd one'],
-        note: null,
-        marked_turns: { 1: { labels: ['cheat'], note: 'edits the test' } },
-      }
-      t.match(marked, { status: 200, body: { session_id: 'a/b', ...shown } })
-      t.same(schemaErrors(schemas.Session, marked.body), [])
-      t.match((await call('PATCH', at, { note: 'ask Kim' })).body, { ...shown, note: 'ask Kim' })
-      const bare = { labels: [], note: null }
-      const whole = (await call('GET', at)).body
-      t.match(whole, { labels: shown.labels, note: 'ask Kim', turns: [bare, shown.marked_turns[1]] })
-      t.same(schemaErrors(schemas.SessionWithTurns, whole), [])
-      t.match((await call('GET', `${at}/turns/1`)).body, shown.marked_turns[1])
-      const tree = (await call('GET', `${at}/tree`)).body
-      t.match(tree, { note: 'ask Kim', turns: [bare, shown.marked_turns[1]] })
-      t.same(schemaErrors(reads.Tree, tree), [])
-      const rows = (await call('GET', `${at}/trajectories`)).body
-      t.same(schemaErrors(schemas.Trajectories, rows), [])
-      const spans = rows.trajectories.flatMap((row: { turns: unknown[] }) => row.turns)
-      t.match(rows.trajectories, [{ labels: shown.labels }])
-      t.match(spans, [{ labels: [] }, { labels: ['cheat'] }])
-      const traces = (await call('GET', `${at}/traces`)).body
-      t.match(traces, [{ metadata: bare }, { metadata: shown.marked_turns[1] }])
-      t.match((await call('GET', `/traces/${traces[1].trace_id}`)).body.metadata, { labels: ['cheat'] })
-      const atif = (await call('GET', `${at}/export?format=atif`)).body
-      t.match(atif.extra, { ...shown, note: 'ask Kim' })
-      const trace = (await call('GET', `${at}/export?format=training_trace`)).body
-      t.match(trace.turns, [
-        { node_id: first.turn_id, metadata: { labels: [] } },
-        { metadata: { labels: ['cheat'] } },
-      ])
-      t.match((await call('GET', '/sessions?label=cheat&q=kim')).body.sessions, [{ session_id: 'a/b' }])
-      t.same((await call('GET', '/sessions?label=che')).body.sessions, [])
-      for (const body of [
-        {},
-        { labels: 'cheat' },
-        { labels: ['a', 'a'] },
-        { labels: [' a'] },
-        { labels: [''] },
-        { note: '' },
-        { reward: 1 },
-        { turns: { 0: {} } },
-        { turns: { 0: { reward: 1 } } },
-      ])
-        t.match(await call('PATCH', at, body), { status: 400 }, JSON.stringify(body))
-      const none = await call('PATCH', at, { labels: [], turns: { 2: { note: 'x' } } })
-      t.match(none, { status: 404, body: { code: 'turn_not_found', param: 'turns' } })
-      t.match((await call('GET', `${at}/tree`)).body, { labels: shown.labels }, 'nothing of it has been done')
-      t.match(await call('PATCH', '/sessions/none', { note: 'x' }), { status: 404 })
-      t.match((await call('POST', `${at}/reset`)).body, { labels: [], note: null, marked_turns: {} })
-    })
-
-    t.test('an aborted session is not completed', async (t) => {
-      const { call } = await startSessionsApi(t, await openStore(t))
-      await call('POST', '/sessions/s')
-      t.match((await call('POST', '/sessions/s/abort')).body, { status: 'aborted', completed: false })
-    })
-
-    t.test('a reset forgets turns and reward and opens the session again', async (t) => {
-      const { call, store } = await startSessionsApi(t, await openStore(t))
-      await call('POST', '/sessions/s')
-      await recordTurn(store, 's', 0)
-      await call('POST', '/sessions/s/reward', { reward: 1 })
-      await call('POST', '/sessions/s/complete')
-      t.match((await call('GET', '/sessions/s')).body, { turns: { length: 1 } })
-      t.match((await call('POST', '/sessions/s/reset')).body, {
-        status: 'active',
-        reward: null,
-        turn_count: 0,
-      })
-      t.match((await call('GET', '/sessions/s')).body, { turns: { length: 0 } })
-    })
-
-    t.test('a deleted session is gone', async (t) => {
-      const { call } = await startSessionsApi(t, await openStore(t))
-      await call('POST', '/sessions/s')
-      t.same(await call('DELETE', '/sessions/s'), {
-        status: 200,
-        body: { session_id: 's', status: 'deleted', deleted: 1 },
-      })
-      t.match(await call('GET', '/sessions/s'), { status: 404 })
-    })
-
-    t.test('ending or removing a session that is not there succeeds, says so, and makes none', async (t) => {
-      const { call } = await startSessionsApi(t, await openStore(t))
-      for (const how of ['complete', 'abort']) {
-        const body = { session_id: 'nobody', status: 'not_found', completed: false }
-        t.same(await call('POST', `/sessions/nobody/${how}`), { status: 200, body })
-      }
-      const body = { session_id: 'nobody', status: 'not_found', deleted: 0 }
-      t.same(await call('DELETE', '/sessions/nobody'), { status: 200, body })
-      t.same((await call('GET', '/sessions')).body.sessions, [])
-    })
-
-    t.test('to read, reset or reward an unknown session is a 404', async (t) => {
-      const { call } = await startSessionsApi(t, await openStore(t))
-      for (const [method, path, body] of [
-        ['GET', ''],
-        ['GET', '/trajectories'],
-        ['GET', '/wait'],
-        ['POST', '/reset'],
-        ['POST', '/reward', { reward: 1 }],
-      ] as const) {
-        t.same(await call(method, `/sessions/nobody${path}`, body), {
-          status: 404,
-          body: { detail: 'Session not found', code: 'session_not_found', param: null },
-        })
-      }
-    })
-
-    t.test(
-      'completing a session with a call in flight leaves an aborted turn and ends its worker',
-      async (t) => {
-        const { url, call, backend } = await startSessionsApi(t, await openStore(t))
-        const asked = Promise.withResolvers<void>()
-        backend.script = async function* (_request, signal) {
-          asked.resolve()
-          yield await untilAborted(signal)
-        }
-        const answer = fetch(`${url}/s/v1/chat/completions`, {
-          method: 'POST',
-          body: JSON.stringify({ model: 'm', messages: [{ role: 'user', content: 'hi' }] }),
-        })
-        await asked.promise
-        t.match((await call('POST', '/sessions/s/complete')).body, { status: 'completed', turn_count: 1 })
-        const { body } = await call('GET', '/sessions/s')
-        t.match(body.turns, [{ status: 'aborted', error: { code: 'turn_cancelled' } }])
-        t.equal((await answer).status, 409)
-        t.same(backend.released, ['s'])
-        const late = await call('POST', '/s/v1/chat/completions', {
-          messages: [{ role: 'user', content: 'hi' }],
-        })
-        t.match(late, { status: 409, body: { error: { code: 'session_ended' } } })
-      },
-    )
+    const named = await call('POST', '/sessions', { session_id: 's-2', metadata: { step: 3 }, ttl_s: 60 })
+    t.same(named.body, { session_id: 's-2', status: 'created' })
+    const generated = await call('POST', '/sessions')
+    t.equal(generated.body.status, 'created')
+    t.match(await call('GET', `/sessions/${generated.body.session_id}`), { status: 200 })
+    t.match((await call('GET', '/sessions/s-2')).body, { metadata: { step: 3 }, ttl_s: 60 })
+    await call('POST', '/sessions', { session_id: 's-3', ttl_s: 1800 * 1.1 })
+    t.match((await call('GET', '/sessions/s-3')).body, { ttl_s: 1980 }, 'in whole milliseconds')
+    await call('DELETE', '/sessions/s-3')
   })
-}
+
+  t.test('lists sessions newest first, in pages, by status and metadata', async (t) => {
+    let nowMs = 1_000
+    const { call } = await startSessionsApi(t, undefined, { clock: () => ++nowMs })
+    for (let at = 0; at < 5; at += 1) {
+      const metadata = { step: at % 2, name: String(at % 2), 'a.b': at === 4 }
+      await call('POST', `/sessions/s${at}`, { metadata })
+    }
+    await call('POST', '/sessions/s1/complete')
+    const ids = async (query: string) =>
+      (await call('GET', `/sessions?${query}`)).body.sessions.map((s: { session_id: string }) => s.session_id)
+    t.same(await ids(''), ['s4', 's3', 's2', 's1', 's0'])
+    t.same(await ids('status=completed'), ['s1'])
+    t.same(await ids('status=active&metadata.step=1'), ['s3'])
+    t.same(await ids('metadata.name=1'), [], 'the text is not the number')
+    t.same(await ids('metadata.name=%221%22'), ['s3', 's1'])
+    t.same(await ids('metadata.a.b=true'), ['s4'])
+    const page = await call('GET', '/sessions?limit=3')
+    t.same(schemaErrors(reads.SessionList, page.body), [])
+    t.same(await ids(`limit=3&cursor=${page.body.next_cursor}`), ['s1', 's0'])
+    t.equal((await call('GET', `/sessions?cursor=${page.body.next_cursor}`)).body.next_cursor, null)
+    t.match(await call('GET', '/sessions?cursor=nonsense'), { status: 400, body: { param: 'cursor' } })
+  })
+
+  t.test('tells status, times and reward of a session from its creation to its end', async (t) => {
+    let nowMs = 1_500
+    const { call } = await startSessionsApi(t, undefined, { clock: () => nowMs })
+    await call('POST', '/sessions/s', { sampling_params: { temperature: 0.5 } })
+    t.same((await call('GET', '/sessions/s')).body, {
+      session_id: 's',
+      status: 'active',
+      completed: false,
+      created_at: 1.5,
+      updated_at: 1.5,
+      ended_at: null,
+      ttl_s: null,
+      metadata: {},
+      sampling_params: { temperature: 0.5 },
+      trust_agent: false,
+      record: null,
+      policy: {},
+      edited_calls: null,
+      limits: null,
+      reward: null,
+      reward_components: {},
+      reward_lines: {},
+      reward_turns: {},
+      labels: [],
+      note: null,
+      marked_turns: {},
+      turn_count: 0,
+      num_turns: 0,
+      open_turns: 0,
+      failed_turns: 0,
+      inexact_turns: 0,
+      sampled_tokens: 0,
+      turns: [],
+      prompts: {},
+      changed_calls: {},
+      trace_count: 0,
+      aborted_turns: 0,
+    })
+    nowMs = 2_500
+    const rewarded = await call('POST', '/sessions/s/reward', { reward: 1, components: { tests: 0.5 } })
+    t.match(rewarded, { status: 200, body: { reward: 1, reward_components: { tests: 0.5 } } })
+    t.same(schemaErrors(schemas.Session, rewarded.body), [])
+    nowMs = 3_500
+    const completed = await call('POST', '/sessions/s/complete', {})
+    t.match(completed, { status: 200, body: { status: 'completed', completed: true, ended_at: 3.5 } })
+    t.match((await call('POST', '/sessions/s/abort')).body, { status: 'completed' }, 'it stays as it ended')
+  })
+
+  t.test('turns are rewarded by index or by id, and no turn that is not there', async (t) => {
+    const { call, store } = await startSessionsApi(t)
+    await call('POST', '/sessions/s')
+    for (const index of [0, 1, 2]) await recordTurn(store, 's', index)
+    const { turns } = (await call('GET', '/sessions/s')).body
+    const given = { reward: 1, turns: { 0: 0.5, [turns[2].turn_id]: -0.25 } }
+    const rewarded = await call('POST', '/sessions/s/reward', given)
+    t.match(rewarded, { status: 200, body: { reward: 1, reward_turns: { 0: 0.5, 2: -0.25 } } })
+    t.same(schemaErrors(schemas.Session, rewarded.body), [])
+    for (const name of ['3', '-1', '01', '1.0', 'none', '__proto__', '999999999']) {
+      const body = `{"reward": 2, "turns": {${JSON.stringify(name)}: 1}}`
+      const refused = await call('POST', '/sessions/s/reward', body)
+      t.match(refused, { status: 404, body: { code: 'turn_not_found', param: 'turns' } }, name)
+    }
+    const twice = { reward: 2, turns: { 2: 1, [turns[2].turn_id]: 1 } }
+    t.match(await call('POST', '/sessions/s/reward', twice), { status: 400, body: { param: 'turns' } })
+    t.match(await call('POST', '/sessions/s/reward', { reward: 2, turns: { 0: 'x' } }), { status: 400 })
+    t.match((await call('GET', '/sessions/s')).body, { reward: 1, reward_turns: { 0: 0.5, 2: -0.25 } })
+    const rows = (await call('GET', '/sessions/s/trajectories')).body
+    t.same(schemaErrors(schemas.Trajectories, rows), [])
+    const spans = rows.trajectories.flatMap((row: { turns: unknown[] }) => row.turns)
+    t.match(spans, [
+      { index: 0, reward: 0.5 },
+      { index: 1, reward: null },
+      { index: 2, reward: -0.25 },
+    ])
+    t.match((await call('POST', '/sessions/s/reset')).body, { reward: null, reward_turns: {} })
+    const early = await call('POST', '/sessions/s/reward', { reward: 1, turns: { 0: 1 } })
+    t.match(early, { status: 404, body: { code: 'turn_not_found' } }, 'they went with the reset')
+  })
+
+  t.test('people label a session and its turns, and whoever reads them sees it', async (t) => {
+    const { call, store } = await startSessionsApi(t)
+    await call('POST', '/sessions/a%2Fb')
+    for (const index of [0, 1]) await recordTurn(store, 'a/b', index)
+    const at = '/sessions/a%2Fb'
+    const [first, second] = (await call('GET', at)).body.turns
+    const turns = { [second.turn_id]: { labels: ['cheat'], note: 'edits the test' } }
+    const marked = await call('PATCH', '/sessions/a/b', { labels: ['seen', 'odd one'], turns })
+    const shown = {
+      labels: ['seen', 'odd one'],
+      note: null,
+      marked_turns: { 1: { labels: ['cheat'], note: 'edits the test' } },
+    }
+    t.match(marked, { status: 200, body: { session_id: 'a/b', ...shown } })
+    t.same(schemaErrors(schemas.Session, marked.body), [])
+    t.match((await call('PATCH', at, { note: 'ask Kim' })).body, { ...shown, note: 'ask Kim' })
+    const bare = { labels: [], note: null }
+    const whole = (await call('GET', at)).body
+    t.match(whole, { labels: shown.labels, note: 'ask Kim', turns: [bare, shown.marked_turns[1]] })
+    t.same(schemaErrors(schemas.SessionWithTurns, whole), [])
+    t.match((await call('GET', `${at}/turns/1`)).body, shown.marked_turns[1])
+    const tree = (await call('GET', `${at}/tree`)).body
+    t.match(tree, { note: 'ask Kim', turns: [bare, shown.marked_turns[1]] })
+    t.same(schemaErrors(reads.Tree, tree), [])
+    const rows = (await call('GET', `${at}/trajectories`)).body
+    t.same(schemaErrors(schemas.Trajectories, rows), [])
+    const spans = rows.trajectories.flatMap((row: { turns: unknown[] }) => row.turns)
+    t.match(rows.trajectories, [{ labels: shown.labels }])
+    t.match(spans, [{ labels: [] }, { labels: ['cheat'] }])
+    const traces = (await call('GET', `${at}/traces`)).body
+    t.match(traces, [{ metadata: bare }, { metadata: shown.marked_turns[1] }])
+    t.match((await call('GET', `/traces/${traces[1].trace_id}`)).body.metadata, { labels: ['cheat'] })
+    const atif = (await call('GET', `${at}/export?format=atif`)).body
+    t.match(atif.extra, { ...shown, note: 'ask Kim' })
+    const trace = (await call('GET', `${at}/export?format=training_trace`)).body
+    t.match(trace.turns, [
+      { node_id: first.turn_id, metadata: { labels: [] } },
+      { metadata: { labels: ['cheat'] } },
+    ])
+    t.match((await call('GET', '/sessions?label=cheat&q=kim')).body.sessions, [{ session_id: 'a/b' }])
+    t.same((await call('GET', '/sessions?label=che')).body.sessions, [])
+    for (const body of [
+      {},
+      { labels: 'cheat' },
+      { labels: ['a', 'a'] },
+      { labels: [' a'] },
+      { labels: [''] },
+      { note: '' },
+      { reward: 1 },
+      { turns: { 0: {} } },
+      { turns: { 0: { reward: 1 } } },
+    ])
+      t.match(await call('PATCH', at, body), { status: 400 }, JSON.stringify(body))
+    const none = await call('PATCH', at, { labels: [], turns: { 2: { note: 'x' } } })
+    t.match(none, { status: 404, body: { code: 'turn_not_found', param: 'turns' } })
+    t.match((await call('GET', `${at}/tree`)).body, { labels: shown.labels }, 'nothing of it has been done')
+    t.match(await call('PATCH', '/sessions/none', { note: 'x' }), { status: 404 })
+    t.match((await call('POST', `${at}/reset`)).body, { labels: [], note: null, marked_turns: {} })
+  })
+
+  t.test('an aborted session is not completed', async (t) => {
+    const { call } = await startSessionsApi(t)
+    await call('POST', '/sessions/s')
+    t.match((await call('POST', '/sessions/s/abort')).body, { status: 'aborted', completed: false })
+  })
+
+  t.test('a reset forgets turns and reward and opens the session again', async (t) => {
+    const { call, store } = await startSessionsApi(t)
+    await call('POST', '/sessions/s')
+    await recordTurn(store, 's', 0)
+    await call('POST', '/sessions/s/reward', { reward: 1 })
+    await call('POST', '/sessions/s/complete')
+    t.match((await call('GET', '/sessions/s')).body, { turns: { length: 1 } })
+    t.match((await call('POST', '/sessions/s/reset')).body, {
+      status: 'active',
+      reward: null,
+      turn_count: 0,
+    })
+    t.match((await call('GET', '/sessions/s')).body, { turns: { length: 0 } })
+  })
+
+  t.test('a deleted session is gone', async (t) => {
+    const { call } = await startSessionsApi(t)
+    await call('POST', '/sessions/s')
+    t.same(await call('DELETE', '/sessions/s'), {
+      status: 200,
+      body: { session_id: 's', status: 'deleted', deleted: 1 },
+    })
+    t.match(await call('GET', '/sessions/s'), { status: 404 })
+  })
+
+  t.test('ending or removing a session that is not there succeeds, says so, and makes none', async (t) => {
+    const { call } = await startSessionsApi(t)
+    for (const how of ['complete', 'abort']) {
+      const body = { session_id: 'nobody', status: 'not_found', completed: false }
+      t.same(await call('POST', `/sessions/nobody/${how}`), { status: 200, body })
+    }
+    const body = { session_id: 'nobody', status: 'not_found', deleted: 0 }
+    t.same(await call('DELETE', '/sessions/nobody'), { status: 200, body })
+    t.same((await call('GET', '/sessions')).body.sessions, [])
+  })
+
+  t.test('to read, reset or reward an unknown session is a 404', async (t) => {
+    const { call } = await startSessionsApi(t)
+    for (const [method, path, body] of [
+      ['GET', ''],
+      ['GET', '/trajectories'],
+      ['GET', '/wait'],
+      ['POST', '/reset'],
+      ['POST', '/reward', { reward: 1 }],
+    ] as const) {
+      t.same(await call(method, `/sessions/nobody${path}`, body), {
+        status: 404,
+        body: { detail: 'Session not found', code: 'session_not_found', param: null },
+      })
+    }
+  })
+
+  t.test(
+    'completing a session with a call in flight leaves an aborted turn and ends its worker',
+    async (t) => {
+      const { url, call, backend } = await startSessionsApi(t)
+      const asked = Promise.withResolvers<void>()
+      backend.script = async function* (_request, signal) {
+        asked.resolve()
+        yield await untilAborted(signal)
+      }
+      const answer = fetch(`${url}/s/v1/chat/completions`, {
+        method: 'POST',
+        body: JSON.stringify({ model: 'm', messages: [{ role: 'user', content: 'hi' }] }),
+      })
+      await asked.promise
+      t.match((await call('POST', '/sessions/s/complete')).body, { status: 'completed', turn_count: 1 })
+      const { body } = await call('GET', '/sessions/s')
+      t.match(body.turns, [{ status: 'aborted', error: { code: 'turn_cancelled' } }])
+      t.equal((await answer).status, 409)
+      t.same(backend.released, ['s'])
+      const late = await call('POST', '/s/v1/chat/completions', {
+        messages: [{ role: 'user', content: 'hi' }],
+      })
+      t.match(late, { status: 409, body: { error: { code: 'session_ended' } } })
+    },
+  )
+})
 
 t.test('waiting ends with the session', async (t) => {
   const { call } = await startSessionsApi(t)

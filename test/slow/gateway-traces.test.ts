@@ -9,7 +9,7 @@ import { startFakeVllm } from '../helpers/fake-vllm.ts'
 import type { OutcomeFields } from '../helpers/prompt-ids.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { relayProxy, untilWorkers, workerFor } from '../helpers/relay-rig.ts'
-import { recordTurn, STORES, schemaErrors, startSessionsApi } from '../helpers/sessions-api.ts'
+import { recordTurn, schemaErrors, startSessionsApi } from '../helpers/sessions-api.ts'
 import { until } from '../helpers/until.ts'
 
 // biome-ignore lint/suspicious/noExplicitAny: tests look into answers of any shape
@@ -105,66 +105,64 @@ t.test('calls that failed upstream, or that their agent left, are not traces', a
   t.match(await proxy.get(`/traces/s:${turns[1].turn_id}`), { code: 'trace_not_found' })
 })
 
-for (const [name, openStore] of Object.entries(STORES)) {
-  t.test(`whatever a session has on record (${name}), its traces are the completed turns`, async (t) => {
-    const { store, call } = await startSessionsApi(t, await openStore(t))
-    const number = fc.nat({ max: 200_000 })
-    const turn = fc.record({
-      status: fc.constantFrom<TurnOutcome['status']>('completed', 'completed', 'failed', 'aborted'),
-      ids: fc.array(number, { minLength: 1, maxLength: 6 }),
-      completion: fc.array(fc.tuple(number, fc.double({ max: 0, noNaN: true })), { maxLength: 6 }),
-      exact: fc.boolean(),
-      reasoning: fc.option(fc.string()),
-      text: fc.option(fc.string()),
-      endedAtMs: fc.integer({ min: 1_000, max: 9_000 }),
-    })
-    let session = 0
-    await fc.assert(
-      fc.asyncProperty(fc.array(turn, { maxLength: 8 }), async (turns) => {
-        session += 1
-        const sessionId = `s.${session}`
-        await call('POST', `/sessions/${sessionId}`, {})
-        for (const [index, facts] of turns.entries()) {
-          await recordTurn(store, sessionId, index, {
-            status: facts.status,
-            promptTokenIds: Int32Array.from(facts.ids),
-            completionTokenIds: Int32Array.from(facts.completion, ([id]) => id),
-            completionLogprobs: Float64Array.from(facts.completion, ([, logprob]) => logprob),
-            exact: facts.exact,
-            reasoning: facts.reasoning,
-            completionText: facts.text,
-            endedAtMs: facts.endedAtMs,
-          })
-        }
-        const { body: traces } = await call('GET', `/sessions/${sessionId}/traces`)
-        const completed = turns.flatMap((facts, index) =>
-          facts.status === 'completed' ? [{ index, ...facts }] : [],
-        )
-        t.strictSame(
-          traces.map((trace: Json) => [
-            trace.metadata.index,
-            trace.prompt_token_ids,
-            trace.completion_token_ids,
-            trace.logprobs,
-            trace.response_message.content,
-          ]),
-          completed.map(({ index, exact, ids, completion, text }) => [
-            index,
-            exact ? ids : [],
-            exact ? completion.map(([id]) => id) : [],
-            exact ? completion.map(([, logprob]) => Math.max(logprob, -Number.MAX_VALUE) + 0) : [],
-            text ?? '',
-          ]),
-        )
-        t.strictSame(
-          traces.flatMap((trace: Json) => schemaErrors(Trace, trace)),
-          [],
-        )
-      }),
-      { numRuns: 40 },
-    )
+t.test(`whatever a session has on record, its traces are the completed turns`, async (t) => {
+  const { store, call } = await startSessionsApi(t)
+  const number = fc.nat({ max: 200_000 })
+  const turn = fc.record({
+    status: fc.constantFrom<TurnOutcome['status']>('completed', 'completed', 'failed', 'aborted'),
+    ids: fc.array(number, { minLength: 1, maxLength: 6 }),
+    completion: fc.array(fc.tuple(number, fc.double({ max: 0, noNaN: true })), { maxLength: 6 }),
+    exact: fc.boolean(),
+    reasoning: fc.option(fc.string()),
+    text: fc.option(fc.string()),
+    endedAtMs: fc.integer({ min: 1_000, max: 9_000 }),
   })
-}
+  let session = 0
+  await fc.assert(
+    fc.asyncProperty(fc.array(turn, { maxLength: 8 }), async (turns) => {
+      session += 1
+      const sessionId = `s.${session}`
+      await call('POST', `/sessions/${sessionId}`, {})
+      for (const [index, facts] of turns.entries()) {
+        await recordTurn(store, sessionId, index, {
+          status: facts.status,
+          promptTokenIds: Int32Array.from(facts.ids),
+          completionTokenIds: Int32Array.from(facts.completion, ([id]) => id),
+          completionLogprobs: Float64Array.from(facts.completion, ([, logprob]) => logprob),
+          exact: facts.exact,
+          reasoning: facts.reasoning,
+          completionText: facts.text,
+          endedAtMs: facts.endedAtMs,
+        })
+      }
+      const { body: traces } = await call('GET', `/sessions/${sessionId}/traces`)
+      const completed = turns.flatMap((facts, index) =>
+        facts.status === 'completed' ? [{ index, ...facts }] : [],
+      )
+      t.strictSame(
+        traces.map((trace: Json) => [
+          trace.metadata.index,
+          trace.prompt_token_ids,
+          trace.completion_token_ids,
+          trace.logprobs,
+          trace.response_message.content,
+        ]),
+        completed.map(({ index, exact, ids, completion, text }) => [
+          index,
+          exact ? ids : [],
+          exact ? completion.map(([id]) => id) : [],
+          exact ? completion.map(([, logprob]) => Math.max(logprob, -Number.MAX_VALUE) + 0) : [],
+          text ?? '',
+        ]),
+      )
+      t.strictSame(
+        traces.flatMap((trace: Json) => schemaErrors(Trace, trace)),
+        [],
+      )
+    }),
+    { numRuns: 40 },
+  )
+})
 
 async function apiWith(
   t: Parameters<typeof startSessionsApi>[0],

@@ -14,13 +14,7 @@ import { DISCARD } from '../helpers/event-stream.ts'
 import { aside } from '../helpers/no-stalls.ts'
 import { readTensors } from '../helpers/read-tensors.ts'
 import { ScriptedBackend } from '../helpers/scripted-backend.ts'
-import {
-  recordTurn,
-  type SessionsApi,
-  STORES,
-  schemaErrors,
-  startSessionsApi,
-} from '../helpers/sessions-api.ts'
+import { recordTurn, type SessionsApi, schemaErrors, startSessionsApi } from '../helpers/sessions-api.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
 import { until } from '../helpers/until.ts'
 
@@ -54,183 +48,181 @@ async function recordThree({ store, call }: SessionsApi): Promise<void> {
   })
 }
 
-for (const [name, openStore] of Object.entries(STORES)) {
-  t.test(name, async (t) => {
-    const api = await startSessionsApi(t, await openStore(t))
-    await recordThree(api)
-    const get = async (path: string, schema?: Parameters<typeof schemaErrors>[0]) => {
-      const { status, body } = await api.call('GET', path)
-      if (schema) t.same(schemaErrors(schema, body), [], path)
-      return { status, body }
-    }
+t.test('the reads of a session are documented, page by page', async (t) => {
+  const api = await startSessionsApi(t)
+  await recordThree(api)
+  const get = async (path: string, schema?: Parameters<typeof schemaErrors>[0]) => {
+    const { status, body } = await api.call('GET', path)
+    if (schema) t.same(schemaErrors(schema, body), [], path)
+    return { status, body }
+  }
 
-    t.test('the tree tells how turns hang together, and where a shared prefix broke', async (t) => {
-      const { body } = await get('/sessions/s/tree', reads.Tree)
-      t.match(body.turns, [
-        { index: 0, parent: null, shared_tokens: 0, prompt_tokens: 20, sampled_tokens: 3, line: 'main' },
-        {
-          index: 1,
-          parent: 0,
-          shared_tokens: 23,
-          continues: true,
-          prompt_reason: 'extended',
-          duration_ms: 500,
-        },
-        { index: 2, shared_tokens: 10, continues: false, prompt_reason: 'branched', first_token_ms: 250 },
-      ])
-      t.notOk(JSON.stringify(body.turns).includes('one'), 'no text of a message')
-      t.equal((await get('/sessions/nowhere/tree')).status, 404)
-    })
-
-    t.test('one turn has the messages that are new in it, and ids if it is asked for them', async (t) => {
-      const { body } = await get('/sessions/s/turns/1')
-      t.match(body, {
+  t.test('the tree tells how turns hang together, and where a shared prefix broke', async (t) => {
+    const { body } = await get('/sessions/s/tree', reads.Tree)
+    t.match(body.turns, [
+      { index: 0, parent: null, shared_tokens: 0, prompt_tokens: 20, sampled_tokens: 3, line: 'main' },
+      {
         index: 1,
-        request_messages: [{ content: 'two' }],
-        request_messages_from: 1,
-        line: 'main',
-      })
-      t.equal(body.request_messages_of, 's-0')
-      t.notOk('prompt_token_ids' in body)
-      const whole = (await get('/sessions/s/turns/1?messages=all&ids=true', Turn)).body
-      t.match(whole, {
-        request_messages: [{ content: 'one' }, { content: 'two' }],
-        completion_token_ids: [200, 201],
-      })
-      t.match(await get('/sessions/s/turns/3'), { status: 404, body: { code: 'turn_not_found' } })
-      t.match(await get('/sessions/nowhere/turns/0'), { status: 404, body: { code: 'session_not_found' } })
-    })
+        parent: 0,
+        shared_tokens: 23,
+        continues: true,
+        prompt_reason: 'extended',
+        duration_ms: 500,
+      },
+      { index: 2, shared_tokens: 10, continues: false, prompt_reason: 'branched', first_token_ms: 250 },
+    ])
+    t.notOk(JSON.stringify(body.turns).includes('one'), 'no text of a message')
+    t.equal((await get('/sessions/nowhere/tree')).status, 404)
+  })
 
-    t.test('a session is read without ids', async (t) => {
-      const { body } = await get('/sessions/s?ids=false&messages=new')
-      t.match(body, { sampled_tokens: 6, trace_count: 3 })
-      t.same(
-        body.turns.map((turn: object) => 'completion_token_ids' in turn),
-        [false, false, false],
-      )
+  t.test('one turn has the messages that are new in it, and ids if it is asked for them', async (t) => {
+    const { body } = await get('/sessions/s/turns/1')
+    t.match(body, {
+      index: 1,
+      request_messages: [{ content: 'two' }],
+      request_messages_from: 1,
+      line: 'main',
     })
-
-    t.test('rows are summed up, and their tokens are those of the trajectories', async (t) => {
-      const { trajectories } = (await get('/sessions/s/trajectories')).body
-      const { rows } = (await get('/sessions/s/rows', reads.Rows)).body
-      t.match(rows, [
-        { row: 0, prompt_tokens: 20, response_tokens: 6, trained_tokens: 5, min_logprob: -2, num_turns: 2 },
-        { row: 1, prompt_tokens: 11, response_tokens: 1, trained_tokens: 1, mean_logprob: -3 },
-      ])
-      for (const [number, row] of trajectories.entries()) {
-        const tokens = await readTensors(`${api.url}/sessions/s/rows/${number}/tokens`)
-        t.same([...tokens.ids!], [...row.prompt_ids, ...row.response_ids])
-        t.same([...tokens.logprobs!].slice(row.prompt_ids.length), row.response_logprobs)
-        t.same([...tokens.mask!].slice(row.prompt_ids.length), row.response_mask)
-        t.match(JSON.parse(tokens.metadata.row!), rows[number])
-      }
-      const { turns } = await readTensors(`${api.url}/sessions/s/rows/0/tokens`)
-      t.same([...turns!], [...Array(20).fill(-1), 0, 0, 0, -1, 1, 1])
-      t.match(await get('/sessions/s/rows/2/tokens'), { status: 404, body: { code: 'row_not_found' } })
-      t.match((await get('/sessions/s/rows/0/token_texts', reads.TokenTexts)).body, {
-        source: null,
-        texts: null,
-      })
+    t.equal(body.request_messages_of, 's-0')
+    t.notOk('prompt_token_ids' in body)
+    const whole = (await get('/sessions/s/turns/1?messages=all&ids=true', Turn)).body
+    t.match(whole, {
+      request_messages: [{ content: 'one' }, { content: 'two' }],
+      completion_token_ids: [200, 201],
     })
+    t.match(await get('/sessions/s/turns/3'), { status: 404, body: { code: 'turn_not_found' } })
+    t.match(await get('/sessions/nowhere/turns/0'), { status: 404, body: { code: 'session_not_found' } })
+  })
 
-    t.test('the list is searched, sorted and counted', async (t) => {
-      const { body } = await get(
-        '/sessions?q=SEA&sort=tokens&order=asc&totals=true&inexact=false',
-        reads.SessionList,
-      )
-      t.match(body, {
-        sessions: [{ session_id: 's', turn_count: 3, open_turns: 0 }],
-        totals: { sessions: 1, turns: 3 },
-      })
-      t.match((await get('/sessions?reward_min=0&totals=true')).body, {
-        sessions: [],
-        totals: { sessions: 0 },
-      })
-      t.match(await get('/sessions?sort=size'), { status: 400, body: { param: 'sort' } })
-    })
+  t.test('a session is read without ids', async (t) => {
+    const { body } = await get('/sessions/s?ids=false&messages=new')
+    t.match(body, { sampled_tokens: 6, trace_count: 3 })
+    t.same(
+      body.turns.map((turn: object) => 'completion_token_ids' in turn),
+      [false, false, false],
+    )
+  })
 
-    t.test('groups tell how rewards of one task are spread', async (t) => {
-      for (const [id, reward] of [
-        ['g1', 0.5],
-        ['g2', 0.5],
-        ['g3', 1],
-      ] as const) {
-        await api.call('POST', `/sessions/${id}`, { metadata: { task: id === 'g3' ? 'x' : 'same' } })
-        await api.call('POST', `/sessions/${id}/reward`, { reward })
-      }
-      const { body } = await get('/groups?by=task', reads.Groups)
-      const byValue = Object.fromEntries(body.groups.map((group: { value: string }) => [group.value, group]))
-      t.match(byValue.same, { sessions: 2, rewards: { count: 2, mean: 0.5, std: 0 }, zero_variance: true })
-      t.match(byValue.x, { sessions: 1, zero_variance: false })
-      t.equal(body.total, 3)
-      t.equal((await get('/groups?by=task&limit=1')).body.groups.length, 1)
-      t.notOk('pass_at' in body || 'passed' in byValue.same)
-      const passed = (await get('/groups?by=task&pass_reward=0.5', reads.Groups)).body
-      t.equal(passed.groups.find(({ value }: { value: string }) => value === 'same').passed, 2)
-      t.equal(passed.pass_at[2], 1)
-      t.match(await get('/groups'), { status: 400, body: { param: 'by' } })
-    })
-
-    t.test('a preview has the task and the last answer of the main line, in a line each', async (t) => {
-      const said = (role: string, content: unknown) => JSON.stringify({ role, content })
-      await api.call('POST', '/sessions/p', {})
-      t.same((await get('/sessions/p/preview', reads.Preview)).body, { task: null, answer: null })
-      const asked = [said('system', 'You fix.'), said('user', [{ type: 'text', text: ' Mend\n the  sea ' }])]
-      const calls = JSON.stringify([{ id: 'a', type: 'function', function: { name: 'f', arguments: '{}' } }])
-      await recordTurn(api.store, 'p', 0, { requestMessages: asked, completionText: 'First.' })
-      const more = [...asked, said('assistant', 'First.'), said('user', 'Go on.')]
-      await recordTurn(api.store, 'p', 1, {
-        requestMessages: more,
-        completionText: `Done. ${'x'.repeat(999)}`,
-      })
-      await recordTurn(api.store, 'p', 2, { requestMessages: more, completionText: null, toolCalls: calls })
-      await recordTurn(api.store, 'p', 3, {
-        requestMessages: more,
-        completionText: 'half',
-        status: 'aborted',
-      })
-      const { body } = await get('/sessions/p/preview', reads.Preview)
-      t.equal(body.task, 'Mend the sea')
-      t.match(body.answer, /^Done\. x{294}$/)
-      t.match(await get('/sessions/none/preview'), { status: 404 })
-    })
-
-    t.test('groups tell what rows, cut answers and old weights their turns come to', async (t) => {
-      const prompt = [...Array(20).keys()]
-      const versions = { weightVersionStart: '7', weightVersionEnd: '7' }
-      for (const [place, id] of ['t1', 't2', 't3'].entries()) {
-        const step = place === 2 ? 2 : 1
-        await api.call('POST', `/sessions/${id}`, { metadata: { step } })
-        await api.call('POST', `/sessions/${id}/reward`, { reward: 1, components: { tests: place } })
-      }
-      const first = { promptTokenIds: Int32Array.from(prompt), completionTokenIds: Int32Array.of(50, 51) }
-      // One row of two turns, one that begins anew, and a turn that trains nothing.
-      await recordTurn(api.store, 't1', 0, { ...first, ...versions })
-      const goesOn = Int32Array.from([...prompt, 50, 51, 90])
-      const older = { weightVersionStart: '5', weightVersionEnd: '7' }
-      await recordTurn(api.store, 't1', 1, {
-        ...first,
-        promptTokenIds: goesOn,
-        finishReason: 'length',
-        ...older,
-      })
-      await recordTurn(api.store, 't1', 2, { ...first, promptTokenIds: Int32Array.of(1, 2, 3) })
-      await recordTurn(api.store, 't1', 3, { ...first, status: 'failed' })
-      await recordTurn(api.store, 't2', 0, { ...first, ...versions })
-      const { body } = await get('/groups?by=step&turns=true', reads.Groups)
-      t.match(body.groups, [
-        { value: 2, of_turns: { sessions: 1, rows: 0, turns: 0, truncated: 0, staleness: null } },
-        { value: 1, reward_components: { tests: 0.5 } },
-      ])
-      const { staleness, ...counts } = body.groups[1].of_turns
-      t.strictSame(counts, { sessions: 2, rows: 3, turns: 5, truncated: 1 })
-      t.ok(Math.abs(staleness - 2 / 3) < 1e-9, 'by tokens: a third of them two versions old')
-      t.notOk('of_turns' in (await get('/groups?by=step')).body.groups[0])
-      const only = await get('/groups?by=step&turns=true&metadata.step=2', reads.Groups)
-      t.match(only.body.groups, [{ value: 2, of_turns: { sessions: 1 } }])
+  t.test('rows are summed up, and their tokens are those of the trajectories', async (t) => {
+    const { trajectories } = (await get('/sessions/s/trajectories')).body
+    const { rows } = (await get('/sessions/s/rows', reads.Rows)).body
+    t.match(rows, [
+      { row: 0, prompt_tokens: 20, response_tokens: 6, trained_tokens: 5, min_logprob: -2, num_turns: 2 },
+      { row: 1, prompt_tokens: 11, response_tokens: 1, trained_tokens: 1, mean_logprob: -3 },
+    ])
+    for (const [number, row] of trajectories.entries()) {
+      const tokens = await readTensors(`${api.url}/sessions/s/rows/${number}/tokens`)
+      t.same([...tokens.ids!], [...row.prompt_ids, ...row.response_ids])
+      t.same([...tokens.logprobs!].slice(row.prompt_ids.length), row.response_logprobs)
+      t.same([...tokens.mask!].slice(row.prompt_ids.length), row.response_mask)
+      t.match(JSON.parse(tokens.metadata.row!), rows[number])
+    }
+    const { turns } = await readTensors(`${api.url}/sessions/s/rows/0/tokens`)
+    t.same([...turns!], [...Array(20).fill(-1), 0, 0, 0, -1, 1, 1])
+    t.match(await get('/sessions/s/rows/2/tokens'), { status: 404, body: { code: 'row_not_found' } })
+    t.match((await get('/sessions/s/rows/0/token_texts', reads.TokenTexts)).body, {
+      source: null,
+      texts: null,
     })
   })
-}
+
+  t.test('the list is searched, sorted and counted', async (t) => {
+    const { body } = await get(
+      '/sessions?q=SEA&sort=tokens&order=asc&totals=true&inexact=false',
+      reads.SessionList,
+    )
+    t.match(body, {
+      sessions: [{ session_id: 's', turn_count: 3, open_turns: 0 }],
+      totals: { sessions: 1, turns: 3 },
+    })
+    t.match((await get('/sessions?reward_min=0&totals=true')).body, {
+      sessions: [],
+      totals: { sessions: 0 },
+    })
+    t.match(await get('/sessions?sort=size'), { status: 400, body: { param: 'sort' } })
+  })
+
+  t.test('groups tell how rewards of one task are spread', async (t) => {
+    for (const [id, reward] of [
+      ['g1', 0.5],
+      ['g2', 0.5],
+      ['g3', 1],
+    ] as const) {
+      await api.call('POST', `/sessions/${id}`, { metadata: { task: id === 'g3' ? 'x' : 'same' } })
+      await api.call('POST', `/sessions/${id}/reward`, { reward })
+    }
+    const { body } = await get('/groups?by=task', reads.Groups)
+    const byValue = Object.fromEntries(body.groups.map((group: { value: string }) => [group.value, group]))
+    t.match(byValue.same, { sessions: 2, rewards: { count: 2, mean: 0.5, std: 0 }, zero_variance: true })
+    t.match(byValue.x, { sessions: 1, zero_variance: false })
+    t.equal(body.total, 3)
+    t.equal((await get('/groups?by=task&limit=1')).body.groups.length, 1)
+    t.notOk('pass_at' in body || 'passed' in byValue.same)
+    const passed = (await get('/groups?by=task&pass_reward=0.5', reads.Groups)).body
+    t.equal(passed.groups.find(({ value }: { value: string }) => value === 'same').passed, 2)
+    t.equal(passed.pass_at[2], 1)
+    t.match(await get('/groups'), { status: 400, body: { param: 'by' } })
+  })
+
+  t.test('a preview has the task and the last answer of the main line, in a line each', async (t) => {
+    const said = (role: string, content: unknown) => JSON.stringify({ role, content })
+    await api.call('POST', '/sessions/p', {})
+    t.same((await get('/sessions/p/preview', reads.Preview)).body, { task: null, answer: null })
+    const asked = [said('system', 'You fix.'), said('user', [{ type: 'text', text: ' Mend\n the  sea ' }])]
+    const calls = JSON.stringify([{ id: 'a', type: 'function', function: { name: 'f', arguments: '{}' } }])
+    await recordTurn(api.store, 'p', 0, { requestMessages: asked, completionText: 'First.' })
+    const more = [...asked, said('assistant', 'First.'), said('user', 'Go on.')]
+    await recordTurn(api.store, 'p', 1, {
+      requestMessages: more,
+      completionText: `Done. ${'x'.repeat(999)}`,
+    })
+    await recordTurn(api.store, 'p', 2, { requestMessages: more, completionText: null, toolCalls: calls })
+    await recordTurn(api.store, 'p', 3, {
+      requestMessages: more,
+      completionText: 'half',
+      status: 'aborted',
+    })
+    const { body } = await get('/sessions/p/preview', reads.Preview)
+    t.equal(body.task, 'Mend the sea')
+    t.match(body.answer, /^Done\. x{294}$/)
+    t.match(await get('/sessions/none/preview'), { status: 404 })
+  })
+
+  t.test('groups tell what rows, cut answers and old weights their turns come to', async (t) => {
+    const prompt = [...Array(20).keys()]
+    const versions = { weightVersionStart: '7', weightVersionEnd: '7' }
+    for (const [place, id] of ['t1', 't2', 't3'].entries()) {
+      const step = place === 2 ? 2 : 1
+      await api.call('POST', `/sessions/${id}`, { metadata: { step } })
+      await api.call('POST', `/sessions/${id}/reward`, { reward: 1, components: { tests: place } })
+    }
+    const first = { promptTokenIds: Int32Array.from(prompt), completionTokenIds: Int32Array.of(50, 51) }
+    // One row of two turns, one that begins anew, and a turn that trains nothing.
+    await recordTurn(api.store, 't1', 0, { ...first, ...versions })
+    const goesOn = Int32Array.from([...prompt, 50, 51, 90])
+    const older = { weightVersionStart: '5', weightVersionEnd: '7' }
+    await recordTurn(api.store, 't1', 1, {
+      ...first,
+      promptTokenIds: goesOn,
+      finishReason: 'length',
+      ...older,
+    })
+    await recordTurn(api.store, 't1', 2, { ...first, promptTokenIds: Int32Array.of(1, 2, 3) })
+    await recordTurn(api.store, 't1', 3, { ...first, status: 'failed' })
+    await recordTurn(api.store, 't2', 0, { ...first, ...versions })
+    const { body } = await get('/groups?by=step&turns=true', reads.Groups)
+    t.match(body.groups, [
+      { value: 2, of_turns: { sessions: 1, rows: 0, turns: 0, truncated: 0, staleness: null } },
+      { value: 1, reward_components: { tests: 0.5 } },
+    ])
+    const { staleness, ...counts } = body.groups[1].of_turns
+    t.strictSame(counts, { sessions: 2, rows: 3, turns: 5, truncated: 1 })
+    t.ok(Math.abs(staleness - 2 / 3) < 1e-9, 'by tokens: a third of them two versions old')
+    t.notOk('of_turns' in (await get('/groups?by=step')).body.groups[0])
+    const only = await get('/groups?by=step&turns=true&metadata.step=2', reads.Groups)
+    t.match(only.body.groups, [{ value: 2, of_turns: { sessions: 1 } }])
+  })
+})
 
 t.test('the tree of a thousand turns is some tens of kilobytes on the wire', async (t) => {
   const api = await startSessionsApi(t)
@@ -405,38 +397,33 @@ async function openLines(t: Test, url: string): Promise<Record<string, unknown>[
 }
 
 t.test('alternatives are those of the tokens that were asked for, where some are on record', async (t) => {
-  for (const [name, open] of Object.entries(STORES)) {
-    t.test(name, async (t) => {
-      const tokenTexts = async (_model: string | null, tokens: Int32Array) => ({
-        source: 'letters',
-        texts: [...tokens].map((id) => `w${id}`),
-      })
-      const api = await startSessionsApi(t, await open(t), {}, { tokenTexts })
-      await api.sessions.create({ sessionId: 's' })
-      const first = { promptTokenIds: Int32Array.of(1, 2), completionTokenIds: Int32Array.of(10, 11, 12) }
-      const details = packTokenData({
-        top_logprobs: { counts: [2, 0, 1], ids: [10, 20, 12], logprobs: [-0.5, -1, Number.NaN] },
-      })
-      await recordTurn(api.store, 's', 0, {
-        ...first,
-        completionLogprobs: Float64Array.of(-1, -1, -1),
-        details,
-      })
-      const read = async (query = '') =>
-        (await api.call('GET', `/sessions/s/rows/0/alternatives${query}`)).body
-      const of10 = [
-        { id: 10, logprob: -0.5, text: 'w10' },
-        { id: 20, logprob: -1, text: 'w20' },
-      ]
-      const of12 = [{ id: 12, logprob: null, text: 'w12' }]
-      t.strictSame(await read(), { from: 0, alternatives: [null, null, of10, null, of12] })
-      t.strictSame(await read('?from=2&count=1'), { from: 2, alternatives: [of10] })
-      t.strictSame(await read('?from=4&count=9'), { from: 4, alternatives: [of12] })
-      t.strictSame(await read('?from=5'), { from: 5, alternatives: [] })
-      t.equal((await api.call('GET', '/sessions/s/rows/0/alternatives?count=257')).status, 400)
-      t.equal((await api.call('GET', '/sessions/s/rows/1/alternatives')).status, 404)
-    })
-  }
+  const tokenTexts = async (_model: string | null, tokens: Int32Array) => ({
+    source: 'letters',
+    texts: [...tokens].map((id) => `w${id}`),
+  })
+  const api = await startSessionsApi(t, undefined, {}, { tokenTexts })
+  await api.sessions.create({ sessionId: 's' })
+  const first = { promptTokenIds: Int32Array.of(1, 2), completionTokenIds: Int32Array.of(10, 11, 12) }
+  const details = packTokenData({
+    top_logprobs: { counts: [2, 0, 1], ids: [10, 20, 12], logprobs: [-0.5, -1, Number.NaN] },
+  })
+  await recordTurn(api.store, 's', 0, {
+    ...first,
+    completionLogprobs: Float64Array.of(-1, -1, -1),
+    details,
+  })
+  const read = async (query = '') => (await api.call('GET', `/sessions/s/rows/0/alternatives${query}`)).body
+  const of10 = [
+    { id: 10, logprob: -0.5, text: 'w10' },
+    { id: 20, logprob: -1, text: 'w20' },
+  ]
+  const of12 = [{ id: 12, logprob: null, text: 'w12' }]
+  t.strictSame(await read(), { from: 0, alternatives: [null, null, of10, null, of12] })
+  t.strictSame(await read('?from=2&count=1'), { from: 2, alternatives: [of10] })
+  t.strictSame(await read('?from=4&count=9'), { from: 4, alternatives: [of12] })
+  t.strictSame(await read('?from=5'), { from: 5, alternatives: [] })
+  t.equal((await api.call('GET', '/sessions/s/rows/0/alternatives?count=257')).status, 400)
+  t.equal((await api.call('GET', '/sessions/s/rows/1/alternatives')).status, 404)
 })
 
 t.test('alternatives have no text where no tokenizer is known', async (t) => {

@@ -15,7 +15,7 @@ import { toRolloutSettings } from '../../src/rollout/server/request.ts'
 import { Rollouts } from '../../src/rollout/server/rollouts.ts'
 import { buildRolloutServer } from '../../src/rollout/server/server.ts'
 import { plainTokens } from '../helpers/plain-tokens.ts'
-import { STORES, startSessionsApi } from '../helpers/sessions-api.ts'
+import { startSessionsApi } from '../helpers/sessions-api.ts'
 import { type Behaviour, HANG, Talk, type TalkTask } from './rollouts-many-talk.ts'
 
 const SAMPLES = 1_000
@@ -208,8 +208,8 @@ async function startRolloutServer(t: Test, loop: RemoteAgentLoop) {
 
 t.test('1,000 rollouts with agents that crash, hang, retry, send twice and outlive their try', async (t) => {
   const tasks = tasksOf(seeded(1))
-  const store = await STORES.sqlite!(t)
-  const api = await startSessionsApi(t, store)
+  const api = await startSessionsApi(t)
+  const { store } = api
   let completions = 0
   api.backend.script = plainTokens((promptIds) =>
     promptIds.at(-1) === HANG ? undefined : [FIRST_COMPLETION + completions++, 9],

@@ -5,8 +5,8 @@ import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import t, { type Test } from 'tap'
 import { LongSession } from '../helpers/long-session.ts'
-import { MemoryTurnStore } from '../helpers/memory-store.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
+import { openMemoryStore } from '../helpers/store-in-process.ts'
 
 const TURNS = 200
 const PROMPT_TOKENS = 100_000
@@ -16,8 +16,9 @@ setFlagsFromString('--expose-gc')
 const collectGarbage: () => void = runInNewContext('gc')
 
 async function startWith(t: Test, session: LongSession, read = () => session as AsyncIterable<never>) {
-  const store = new MemoryTurnStore()
+  const store = await openMemoryStore()
   store.readTurns = read
+  store.readSteps = read
   const api = await startSessionsApi(t, store)
   await api.call('POST', '/sessions/s')
   return api

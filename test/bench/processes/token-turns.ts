@@ -12,9 +12,9 @@ import type { GenerationRequest } from '../../../src/protocol/canonical/request.
 import { TokenPrompts } from '../../../src/proxy/session/prompts/token-prompts.ts'
 import { openTokenModel } from '../../../src/proxy/tokens/model/token-model.ts'
 import type { EventStream } from '../../helpers/event-stream.ts'
-import { MemoryTurnStore } from '../../helpers/memory-store.ts'
 import { generatePrompted } from '../../helpers/prompted.ts'
 import { ScriptedBackend } from '../../helpers/scripted-backend.ts'
+import { openMemoryStore } from '../../helpers/store-in-process.ts'
 import { sumInto, threadSeconds } from '../parts/proc-stat.ts'
 import { quantile, spreadOf } from '../parts/statistics.ts'
 import { prose } from '../parts/text.ts'
@@ -37,7 +37,7 @@ const ALONE_PROMPTS = quick ? 1 : 30
 const ALONE_TOKENS = 100_000
 
 const model = await openTokenModel({ source: TOKEN_MODEL, parser: 'auto' })
-const prompts = new TokenPrompts(model, new MemoryTurnStore())
+const prompts = new TokenPrompts(model, await openMemoryStore())
 const backend = new ScriptedBackend(sample)
 const answerIds = [...model.tokenizer.encode('I see.'), model.tokenizer.eosTokenId!]
 const signal = new AbortController().signal

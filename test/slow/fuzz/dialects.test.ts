@@ -10,11 +10,11 @@ import t, { type Test } from 'tap'
 import type { GenerationEvent } from '../../../src/protocol/canonical/events.ts'
 import { PromptIds } from '../../../src/protocol/token-ids/prompt-ids.ts'
 import { buildApp } from '../../../src/proxy/http/app.ts'
-import { MemoryTurnStore } from '../../helpers/memory-store.ts'
 import { mutationsOf } from '../../helpers/mutations.ts'
 import { answer } from '../../helpers/scripted-backend.ts'
 import { serverParts } from '../../helpers/sessions-api.ts'
 import { watchStalls } from '../../helpers/stall-watch.ts'
+import { openMemoryStore } from '../../helpers/store-in-process.ts'
 import { type Answer, checkResponse, DIALECTS } from './dialects.ts'
 
 const RUNS = Number(process.env.FUZZ_RUNS ?? 1_000)
@@ -42,7 +42,7 @@ const ANSWER: GenerationEvent[] = [
 
 /** The proxy, asked without sockets. */
 async function startInjected(t: Test) {
-  const store = new MemoryTurnStore()
+  const store = await openMemoryStore()
   const { options, sessions, backend } = serverParts(store)
   backend.script = () => answer(ANSWER)
   const { fastify: app } = await buildApp(options)

@@ -14,9 +14,9 @@ import type { Backend } from '../../../src/proxy/engines/port/backend.ts'
 import { TokenPrompts } from '../../../src/proxy/session/prompts/token-prompts.ts'
 import { openTokenModel } from '../../../src/proxy/tokens/model/token-model.ts'
 import { pull } from '../../helpers/event-stream.ts'
-import { MemoryTurnStore } from '../../helpers/memory-store.ts'
 import { generatePrompted } from '../../helpers/prompted.ts'
 import { ScriptedBackend } from '../../helpers/scripted-backend.ts'
+import { openMemoryStore } from '../../helpers/store-in-process.ts'
 
 const engine = new EmbeddedEngine({ contextLength: 700 })
 const model = await openTokenModel({
@@ -26,7 +26,7 @@ const model = await openTokenModel({
 })
 t.teardown(() => model.close())
 const chatMode = new ScriptedBackend((request, signal) => pull(engine, request, signal))
-const prompts = new TokenPrompts(model, new MemoryTurnStore())
+const prompts = new TokenPrompts(model, await openMemoryStore())
 const tokenMode = new ScriptedBackend((request, signal) =>
   generatePrompted(prompts, chatMode, request, signal),
 )

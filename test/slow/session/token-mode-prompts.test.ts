@@ -21,7 +21,7 @@ t.test('a developer speaks as the system where the template knows no developer',
     ['gemma3', '<start_of_turn>user\nBe brief.\n\nHello.<end_of_turn>'],
   ] as const) {
     const model = loadTokenModel(name)
-    const { promptTokenIds } = await tokenModeRig(t, model, () => ({ text: 'I see.' })).ask(messages)
+    const { promptTokenIds } = await (await tokenModeRig(t, model, () => ({ text: 'I see.' }))).ask(messages)
     t.ok(model.tokenizer.decode(promptTokenIds).includes(shown), name)
   }
 })
@@ -29,7 +29,7 @@ t.test('a developer speaks as the system where the template knows no developer',
 t.test('a prompt of 128,000 tokens leaves the event loop to others', { timeout: 60_000 }, async (t) => {
   const model = await openTokenModel({ source: modelDirectory('qwen3'), parser: 'auto' })
   t.teardown(() => model.close())
-  const { ask } = tokenModeRig(t, model, () => ({ text: 'I see.' }))
+  const { ask } = await tokenModeRig(t, model, () => ({ text: 'I see.' }))
   const messages = longConversation(128_000)
   // The code is warm and the thread has its tokenizer, as a moment after the start of a proxy.
   await ask([{ role: 'user', content: 'Warm up.' }, ...messages.slice(1)])

@@ -5,12 +5,12 @@ import { importSessions } from '../../../../src/cli/sessions/import-sessions.ts'
 import type { TurnStore } from '../../../../src/proxy/store/port/turn-store.ts'
 import { aConsumer } from '../../../conformance/consumers.ts'
 import { aSession, aTurn, record, turnsOf } from '../../../conformance/turn-store.ts'
-import { MemoryTurnStore } from '../../../helpers/memory-store.ts'
+import { openMemoryStore } from '../../../helpers/store-in-process.ts'
 
 const NOTHING = { sessions: 0, turns: 0, completed: 0, kept: 0, deleted: 0, different: [] }
 
-function openBoth(t: Test): { source: TurnStore; target: TurnStore } {
-  const both = { source: new MemoryTurnStore(), target: new MemoryTurnStore() }
+async function openBoth(t: Test): Promise<{ source: TurnStore; target: TurnStore }> {
+  const both = { source: await openMemoryStore(), target: await openMemoryStore() }
   t.teardown(() => Promise.all([both.source.close(), both.target.close()]))
   return both
 }
@@ -45,7 +45,7 @@ async function turnIds(store: TurnStore, sessionId: string): Promise<string[]> {
 }
 
 t.test('consumers come with their leases and acknowledgements', async (t) => {
-  const { source, target } = openBoth(t)
+  const { source, target } = await openBoth(t)
   await source.createConsumer(aConsumer())
   for (const id of ['trained', 'leased', 'new']) {
     await recordSession(source, id, 1)
@@ -87,7 +87,7 @@ t.test('consumers come with their leases and acknowledgements', async (t) => {
 })
 
 t.test('a consumer that the trainer created at the destination gets the acknowledgements', async (t) => {
-  const { source, target } = openBoth(t)
+  const { source, target } = await openBoth(t)
   await source.createConsumer(aConsumer())
   await recordSession(source, 'a', 1)
   await source.endSession('a', 'completed', 4000)
@@ -101,7 +101,7 @@ t.test('a consumer that the trainer created at the destination gets the acknowle
 })
 
 t.test('nothing is imported beside a consumer of the same name with other settings', async (t) => {
-  const { source, target } = openBoth(t)
+  const { source, target } = await openBoth(t)
   await source.createConsumer(aConsumer())
   await recordSession(source, 'a', 1)
   await target.createConsumer(aConsumer({ holdMs: 1 }))
@@ -113,7 +113,7 @@ t.test('nothing is imported beside a consumer of the same name with other settin
 })
 
 t.test('a second import puts back nothing that was deleted, reset or made again', async (t) => {
-  const { source, target } = openBoth(t)
+  const { source, target } = await openBoth(t)
   for (const id of ['deleted', 'reset', 'shorter', 'again', 'continued']) await recordSession(source, id, 2)
   t.match(await importAll(source, target), { sessions: 5, turns: 10 })
   await target.deleteSession('deleted')
@@ -160,7 +160,7 @@ t.test('a session that an import left incomplete is completed, whatever it lacks
   ]
   for (const [title, leave] of states) {
     t.test(title, async (t) => {
-      const { source, target } = openBoth(t)
+      const { source, target } = await openBoth(t)
       await whole(source)
       await leave(target)
       t.match(await importAll(source, target), { sessions: 0, completed: 1, kept: 0 })
@@ -174,7 +174,7 @@ t.test('a session that an import left incomplete is completed, whatever it lacks
 t.test(
   'a session that went on at the source is imported again, unless the destination went on too',
   async (t) => {
-    const { source, target } = openBoth(t)
+    const { source, target } = await openBoth(t)
     for (const id of ['a', 'b', 'ended']) await recordSession(source, id, 1)
     await importAll(source, target)
     for (const id of ['a', 'b', 'ended']) await recordSession(source, id, 2, 1)
@@ -188,7 +188,7 @@ t.test(
 )
 
 t.test('labels that were removed at the destination stay removed', async (t) => {
-  const { source, target } = openBoth(t)
+  const { source, target } = await openBoth(t)
   await recordSession(source, 'a', 1)
   await source.changeMarks('a', { labels: ['l'] }, 3500)
   await importAll(source, target)

@@ -5,8 +5,8 @@ import { expose } from '../../../../src/proxy/metrics/exposition.ts'
 import { Metrics } from '../../../../src/proxy/metrics/metrics.ts'
 import { TurnWatch } from '../../../../src/proxy/metrics/turn-watch.ts'
 import type { TurnStore } from '../../../../src/proxy/store/port/turn-store.ts'
-import { MemoryTurnStore } from '../../../helpers/memory-store.ts'
 import { QUIET_TURN, recordTurn } from '../../../helpers/sessions-api.ts'
+import { openMemoryStore } from '../../../helpers/store-in-process.ts'
 
 const session = {
   sessionId: 's',
@@ -20,7 +20,7 @@ const session = {
 async function watchedStore(broken: Partial<TurnStore> = {}) {
   const metrics = new Metrics()
   const watch = new TurnWatch(metrics)
-  const inner = Object.assign(new MemoryTurnStore(), broken)
+  const inner = Object.assign(await openMemoryStore(), broken)
   const store = watch.ofStore(inner)
   await store.createSession(session)
   const has = (line: string) => expose(metrics.families).text.includes(`\nllm_proxy_${line}\n`)
@@ -97,6 +97,7 @@ t.test('a change that could not be put on record is counted, and still refused',
 
 t.test('what is not watched is as it was', async (t) => {
   const { store, inner } = await watchedStore()
-  t.equal(store.lost, inner.lost)
+  t.type(store.lost, Promise)
+  t.equal(store.endedWell, inner.endedWell)
   t.equal((await store.getSession('s'))?.sessionId, 's')
 })

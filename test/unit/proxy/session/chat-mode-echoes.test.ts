@@ -5,18 +5,19 @@ import { PromptIds } from '../../../../src/protocol/token-ids/prompt-ids.ts'
 import { ChatPrompts } from '../../../../src/proxy/session/prompts/chat-prompts.ts'
 import { Sessions } from '../../../../src/proxy/session/state/sessions.ts'
 import { TurnRunner } from '../../../../src/proxy/session/turn/run-turn.ts'
-import type { TurnRecord } from '../../../../src/proxy/store/port/turn-store.ts'
+import type { TurnRecord, TurnStore } from '../../../../src/proxy/store/port/turn-store.ts'
 import { NamedTurnRunner } from '../../../helpers/begin-turn.ts'
 import { DISCARD } from '../../../helpers/event-stream.ts'
-import { MemoryTurnStore } from '../../../helpers/memory-store.ts'
 import { answer, ScriptedBackend } from '../../../helpers/scripted-backend.ts'
 import { silentLogger } from '../../../helpers/silent-logger.ts'
+import { openMemoryStore } from '../../../helpers/store-in-process.ts'
 
 const user = (content: string): ChatMessage => ({ role: 'user', content })
 const never = new AbortController().signal
 
 /** A session of an engine that calls a function under this id, each time. */
-function rigOf(id: string | undefined, store = new MemoryTurnStore()) {
+async function rigOf(id: string | undefined, given?: TurnStore) {
+  const store = given ?? (await openMemoryStore())
   let asked = 0
   const backend = new ScriptedBackend(() => {
     // Each prompt begins with the one before and its answer.
@@ -64,7 +65,7 @@ const result = (id: string): ChatMessage => ({ role: 'tool', tool_call_id: id, c
 
 t.test('a model that names its calls reads these names, also after a restart', async (t) => {
   const own = 'functions.f:0'
-  const rig = rigOf(own)
+  const rig = await rigOf(own)
   const { turn: first } = await rig.ask([user('task')])
   const { id } = callOf(first)
   t.match(id, /^call_[0-9a-f]{24}$/)
@@ -84,14 +85,14 @@ t.test('a model that names its calls reads these names, also after a restart', a
   })
   t.not(callOf(second).id, id, 'the same name, another id')
   t.match(second.lastMessage!.value, result(id), 'on record as it was sent')
-  const { sent: afterRestart, turn } = await rigOf(own, rig.store).ask(messages)
+  const { sent: afterRestart, turn } = await (await rigOf(own, rig.store)).ask(messages)
   t.same(afterRestart, shown)
   t.notOk(JSON.parse(turn.annotations).echo?.kinds.includes('unknown_id'))
 })
 
 t.test("an engine's made-up ids, or none, leave the messages as the agent wrote them", async (t) => {
   for (const own of ['chatcmpl-tool-0a1b', undefined]) {
-    const rig = rigOf(own)
+    const rig = await rigOf(own)
     const { turn } = await rig.ask([user('task')])
     t.same(JSON.parse(turn.annotations).call_ids, { [callOf(turn).id]: own ?? null })
     const messages = [user('task'), filledIn(callOf(turn)), result(callOf(turn).id)]

@@ -5,8 +5,8 @@
 import { deepStrictEqual, ok } from 'node:assert/strict'
 import fc from 'fast-check'
 import t from 'tap'
-import { MemoryTurnStore } from '../../../helpers/memory-store.ts'
 import { recordTurn, startSessionsApi } from '../../../helpers/sessions-api.ts'
+import { openMemoryStore } from '../../../helpers/store-in-process.ts'
 
 const SIZE = { numRuns: 150 }
 
@@ -59,7 +59,7 @@ function recordedAs(asked: Call, index: number, earlier: readonly Recorded[]): R
 }
 
 t.test('the routes of a session agree on parents, lines and rows', async (t) => {
-  const store = new MemoryTurnStore()
+  const store = await openMemoryStore()
   const { call: ask } = await startSessionsApi(t, store)
   let count = 0
 

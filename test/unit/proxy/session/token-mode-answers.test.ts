@@ -1,11 +1,12 @@
 /** What token mode makes of an engine's answer, and what the next call goes on from. */
 import t, { type Test } from 'tap'
 import { ProxyError } from '../../../../src/base/errors.ts'
+import { intercept } from '../../../../src/base/interceptor.ts'
 import type { ChatMessage } from '../../../../src/protocol/canonical/messages.ts'
 import { createDecoder } from '../../../../src/proxy/session/prompts/completion-decoder.ts'
-import type { TurnOutcome, TurnRecord } from '../../../../src/proxy/store/port/turn-store.ts'
+import type { TurnRecord, TurnStore } from '../../../../src/proxy/store/port/turn-store.ts'
 import type { TokenModel } from '../../../../src/proxy/tokens/model/token-model.ts'
-import { MemoryTurnStore } from '../../../helpers/memory-store.ts'
+import { openMemoryStore } from '../../../helpers/store-in-process.ts'
 import { type Answer, tokenModeRig } from '../../../helpers/token-mode-rig.ts'
 import { loadTokenModel } from './token-mode-talk.ts'
 
@@ -14,7 +15,7 @@ const user: ChatMessage = { role: 'user', content: 'Count.' }
 const says = (content: string): ChatMessage => ({ role: 'assistant', content })
 const promptOf = ({ annotations }: TurnRecord) => JSON.parse(annotations).prompt
 
-function setUp(t: Test, answers: Answer[], store?: MemoryTurnStore) {
+async function setUp(t: Test, answers: Answer[], store?: TurnStore) {
   return tokenModeRig(t, model as TokenModel, () => answers.shift()!, store)
 }
 
@@ -26,7 +27,7 @@ t.test('an engine that tells text and no ids has failed: its answer would be emp
     { text: '', isWithoutIds: true, usage },
   ]
   for (const answer of answers) {
-    const { ask, store } = setUp(t, [answer])
+    const { ask, store } = await setUp(t, [answer])
     await t.rejects(ask([user]), { code: 'engine_failed', message: /no token ids/ })
     t.match(await Array.fromAsync(store.readTurns('s')), [
       { status: 'failed', exact: false, error: { code: 'engine_failed' } },
@@ -35,7 +36,7 @@ t.test('an engine that tells text and no ids has failed: its answer would be emp
 })
 
 t.test('an answer of nothing is an answer', async (t) => {
-  const turn = await setUp(t, [{ text: '', isWithoutIds: true }]).ask([user])
+  const turn = await (await setUp(t, [{ text: '', isWithoutIds: true }])).ask([user])
   t.match(turn, { status: 'completed', exact: true, finishReason: 'stop' })
 })
 
@@ -43,7 +44,7 @@ t.test('tokens of reasoning are counted where the engine reports a count of all'
   const qwen3 = loadTokenModel('qwen3') as TokenModel
   const countIn = async (text: string) => {
     const usage = { prompt_tokens: 9, completion_tokens: 9, total_tokens: 18 }
-    const { ask } = tokenModeRig(t, qwen3, () => ({ text, usage }))
+    const { ask } = await tokenModeRig(t, qwen3, () => ({ text, usage }))
     return JSON.parse((await ask([user])).usage!).completion_tokens_details?.reasoning_tokens
   }
   const thought = '\nHm, é 🙂 three.\n'
@@ -57,19 +58,16 @@ t.test('tokens of reasoning are counted where the engine reports a count of all'
 t.test(
   'no call goes on from a turn whose commit failed: nobody could find its parent on record',
   async (t) => {
-    class OnceFullStore extends MemoryTurnStore {
-      #isFull = true
-      override async closeTurn(outcome: TurnOutcome): Promise<void> {
-        if (!this.#isFull || outcome.status !== 'completed') return super.closeTurn(outcome)
-        this.#isFull = false
+    let isFull = true
+    const onceFull = intercept(await openMemoryStore(), {
+      closeTurn: async (call, outcome) => {
+        if (!isFull || outcome.status !== 'completed') return call()
+        isFull = false
         throw new ProxyError('store_failed', 'the disk is full')
-      }
-    }
-    const { ask, store } = setUp(
-      t,
-      [{ text: 'One.' }, { text: 'Two.' }, { text: 'Three.' }],
-      new OnceFullStore(),
-    )
+      },
+    })
+    const answers = [{ text: 'One.' }, { text: 'Two.' }, { text: 'Three.' }]
+    const { ask, store } = await setUp(t, answers, onceFull)
     await t.rejects(ask([user]), { code: 'store_failed' })
     const next = await ask([user, says('One.'), user])
     t.match(promptOf(next), { reason: 'first', from: undefined })
@@ -82,7 +80,7 @@ t.test(
 
 t.test('the next prompt goes on from the ids that the engine says it saw', async (t) => {
   const seen = [...model.tokenizer.encode('Another prompt than the one that was sent.')]
-  const { ask } = setUp(t, [{ text: 'One.', seen }, { text: 'Two.' }])
+  const { ask } = await setUp(t, [{ text: 'One.', seen }, { text: 'Two.' }])
   const first = await ask([user])
   t.match(promptOf(first), { mismatched: true })
   t.same([...first.promptTokenIds], seen)
@@ -96,7 +94,7 @@ t.test(
   "a stop string belongs to the text of an agent that says so, in vLLM's word or in SGLang's",
   async (t) => {
     const contentWith = async (fields: object) => {
-      const { ask } = setUp(t, [{ text: 'One. Two. Three.' }])
+      const { ask } = await setUp(t, [{ text: 'One. Two. Three.' }])
       return (await ask([user], { stop: 'Two.', ...fields })).completionText
     }
     t.equal(await contentWith({}), 'One. ')

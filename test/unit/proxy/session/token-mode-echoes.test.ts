@@ -7,10 +7,10 @@ import {
   type Trajectory,
   TrajectoryBuilder,
 } from '../../../../src/proxy/session/trajectories/trajectories.ts'
-import type { TurnRecord } from '../../../../src/proxy/store/port/turn-store.ts'
+import type { TurnRecord, TurnStore } from '../../../../src/proxy/store/port/turn-store.ts'
 import type { TokenModel } from '../../../../src/proxy/tokens/model/token-model.ts'
 import { findParser } from '../../../../src/proxy/tokens/parsers/choose-parser.ts'
-import { MemoryTurnStore } from '../../../helpers/memory-store.ts'
+import { openMemoryStore } from '../../../helpers/store-in-process.ts'
 import { rendererFor, templateOf } from '../../../helpers/templates.ts'
 import { tokenModeRig } from '../../../helpers/token-mode-rig.ts'
 import { loadTokenModel } from './token-mode-talk.ts'
@@ -66,14 +66,15 @@ function rowsOf(turns: readonly TurnRecord[]): Trajectory[] {
 }
 
 /** An engine that says one answer after the other. */
-function rigOf(t: Test, model: TokenModel, said: string[], store = new MemoryTurnStore()) {
+async function rigOf(t: Test, model: TokenModel, said: string[], given?: TurnStore) {
+  const store = given ?? (await openMemoryStore())
   let at = 0
   return tokenModeRig(t, model, () => ({ text: said[at++]! }), store)
 }
 
 t.test('a call that its agent fills in is gone on from as it was sampled, and told', async (t) => {
   const args = { file: 'a.py', old: 'x  ', new: 'y' }
-  const rig = rigOf(t, qwen, [hermes('Edit', args), hermes('run', { command: 'cd /w && ls' }), 'Done.'])
+  const rig = await rigOf(t, qwen, [hermes('Edit', args), hermes('run', { command: 'cd /w && ls' }), 'Done.'])
   const first = await rig.ask([user('task')], { tools: TOOLS })
   t.match(callsOf(first)[0]!.id, /^call_[0-9a-f]{24}$/)
   const told = { replace_all: false, old: 'x', new: 'y', file: 'a.py' }
@@ -102,7 +103,7 @@ t.test('a call that its agent fills in is gone on from as it was sampled, and to
 
 t.test('a session under branch, or one whose calls were pruned, begins a new row, and says so', async (t) => {
   const content = 'word '.repeat(600)
-  const rig = rigOf(t, qwen, [hermes('Edit', { content }), 'Pruned.', 'On.'])
+  const rig = await rigOf(t, qwen, [hermes('Edit', { content }), 'Pruned.', 'On.'])
   const first = await rig.ask([user('task')], { tools: TOOLS })
   const cut = echoOf(first, withArguments({ content: 'word ...' }))
   const messages = [user('task'), cut, result(callsOf(first)[0]!.id, 'ok')]
@@ -118,7 +119,7 @@ t.test('a session under branch, or one whose calls were pruned, begins a new row
   t.match(notesOf(third).prompt, { reason: 'extended', from: second.turnId })
   t.equal(notesOf(third).echo, undefined)
 
-  const strict = rigOf(t, qwen, [hermes('run', { a: 1 }), 'Done.'])
+  const strict = await rigOf(t, qwen, [hermes('run', { a: 1 }), 'Done.'])
   await strict.sessions.create({ sessionId: 's', editedCalls: 'branch' })
   const asked = await strict.ask([user('task')], { tools: TOOLS })
   const filled = echoOf(asked, withArguments({ a: 1, b: 2 }))
@@ -127,7 +128,7 @@ t.test('a session under branch, or one whose calls were pruned, begins a new row
 })
 
 t.test('a template shows the name that was sampled, and not the one that came back', async (t) => {
-  const rig = rigOf(t, modelOf(WITH_NAMES, 'hermes'), [hermes('nope', { a: 1 }), 'Done.'])
+  const rig = await rigOf(t, modelOf(WITH_NAMES, 'hermes'), [hermes('nope', { a: 1 }), 'Done.'])
   const first = await rig.ask([user('task')], { tools: TOOLS })
   const renamed = (call: ToolCall) => ({
     ...call,
@@ -143,7 +144,7 @@ t.test('ids that a client strips to letters and digits are those that it was giv
   const both = `${hermes('run', { a: 1 })}\n${hermes('run', { b: 2 })}`
   const stripped = (call: ToolCall) => ({ ...call, id: call.id.replace('_', '') })
   for (const model of [qwen, modelOf(WITH_IDS, 'hermes')]) {
-    const rig = rigOf(t, model, [both, 'Done.'])
+    const rig = await rigOf(t, model, [both, 'Done.'])
     const first = await rig.ask([user('task')], { tools: TOOLS })
     const [a, b] = callsOf(first)
     const results = [result(stripped(b!).id, 'two'), result(stripped(a!).id, 'one')]
@@ -159,7 +160,7 @@ t.test('ids that a client strips to letters and digits are those that it was giv
 t.test('results stand in the order of the calls that were sampled', async (t) => {
   const both = `${hermes('run', { a: 1 })}\n${hermes('run', { b: 2 })}`
   const said = [both, 'Done.', both, 'Done.', both, 'Done.', both, 'Done.']
-  const rig = rigOf(t, qwen, said)
+  const rig = await rigOf(t, qwen, said)
   const after = async (task: string, resultsOf: (a: string, b: string) => ChatMessage[]) => {
     const first = await rig.ask([user(task)], { tools: TOOLS })
     const [a, b] = callsOf(first).map(({ id }) => id)
@@ -186,13 +187,13 @@ t.test('results stand in the order of the calls that were sampled', async (t) =>
 t.test('the model reads its own ids, its agent those of the proxy, which never repeat', async (t) => {
   const repeated = 'functions.run:0'
   const said = [...[1, 2, 3, 4].map((n) => kimiCall(repeated, `{"n": ${n}}`)), 'Done.']
-  const store = new MemoryTurnStore()
-  let rig = rigOf(t, kimi, said.slice(0, 3), store)
+  const store = await openMemoryStore()
+  let rig = await rigOf(t, kimi, said.slice(0, 3), store)
   const messages: ChatMessage[] = [user('task')]
   const turns: TurnRecord[] = []
   for (let at = 0; at < said.length; at += 1) {
     // As after a restart: what is known of the session comes from the record.
-    if (at === 3) rig = rigOf(t, kimi, said.slice(3), store)
+    if (at === 3) rig = await rigOf(t, kimi, said.slice(3), store)
     const turn = await rig.ask(messages, { tools: TOOLS })
     turns.push(turn)
     t.equal(notesOf(turn).prompt.reason, at === 0 ? 'first' : 'extended')
@@ -207,7 +208,7 @@ t.test('the model reads its own ids, its agent those of the proxy, which never r
   t.equal(new Set(turns.flatMap(callsOf).map(({ id }) => id)).size, 4)
   t.equal(rowsOf(turns).length, 1)
   // Another branch has the same calls: under the same names.
-  const branch = rigOf(t, kimi, ['Other.'], store)
+  const branch = await rigOf(t, kimi, ['Other.'], store)
   const other = await branch.ask([user('summary'), ...messages.slice(-2)], { tools: TOOLS })
   t.match(notesOf(other).prompt.reason, 'branched')
   t.ok(textOf(other).includes(`Return of ${repeated}: result 3`))
@@ -217,9 +218,9 @@ t.test('the model reads its own ids, its agent those of the proxy, which never r
 t.test(
   'an id of a proxy that is not on record is told, and any other goes through as it was sent',
   async (t) => {
-    const other = rigOf(t, qwen, [hermes('run', { a: 1 })])
+    const other = await rigOf(t, qwen, [hermes('run', { a: 1 })])
     const lost = callsOf(await other.ask([user('task')], { tools: TOOLS }))[0]!
-    const rig = rigOf(t, kimi, ['One.', 'Two.'])
+    const rig = await rigOf(t, kimi, ['One.', 'Two.'])
     const echo = (id: string): ChatMessage[] => [
       user('task'),
       { role: 'assistant', content: null, tool_calls: [{ ...lost, id }] },
@@ -237,7 +238,7 @@ t.test(
 t.test('an image that a tool returns is told in words to a model that does not see it', async (t) => {
   const url = 'data:image/png;base64,AAAA'
   const image = { type: 'image_url', image_url: { url } }
-  const rig = rigOf(t, qwen, [hermes('run', { a: 1 }), 'I cannot see it.', 'Still not.'])
+  const rig = await rigOf(t, qwen, [hermes('run', { a: 1 }), 'I cannot see it.', 'Still not.'])
   const first = await rig.ask([user('look')], { tools: TOOLS })
   const { id } = callsOf(first)[0]!
   const messages = [user('look'), echoOf(first), { role: 'tool', tool_call_id: id, content: [image] }]
@@ -254,7 +255,7 @@ t.test('an image that a tool returns is told in words to a model that does not s
 t.test('a lone surrogate that an agent replaces, or a number that it rounds, ends no row', async (t) => {
   const sampled =
     '<tool_call>\n{"name": "run", "arguments": {"c": "\\ud800x", "n": 12345678901234567890}}\n</tool_call>'
-  const rig = rigOf(t, qwen, [sampled, 'Done.'])
+  const rig = await rigOf(t, qwen, [sampled, 'Done.'])
   const first = await rig.ask([user('task')], { tools: TOOLS })
   const echo = echoOf(first, withArguments({ c: '\ufffdx', n: 12345678901234567000 }))
   const second = await rig.ask([user('task'), echo, result(callsOf(first)[0]!.id, 'ok')], { tools: TOOLS })

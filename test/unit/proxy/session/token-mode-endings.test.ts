@@ -4,9 +4,8 @@ import type { ChatMessage } from '../../../../src/protocol/canonical/messages.ts
 import { Forest } from '../../../../src/proxy/session/trajectories/forest.ts'
 import { readTraces } from '../../../../src/proxy/session/trajectories/traces.ts'
 import { TrajectoryBuilder } from '../../../../src/proxy/session/trajectories/trajectories.ts'
-import type { TurnRecord } from '../../../../src/proxy/store/port/turn-store.ts'
+import type { TurnRecord, TurnStore } from '../../../../src/proxy/store/port/turn-store.ts'
 import type { TokenModel } from '../../../../src/proxy/tokens/model/token-model.ts'
-import type { MemoryTurnStore } from '../../../helpers/memory-store.ts'
 import { rendererFor, templateOf } from '../../../helpers/templates.ts'
 import { tokenModeRig } from '../../../helpers/token-mode-rig.ts'
 import { loadTokenModel } from './token-mode-talk.ts'
@@ -14,7 +13,7 @@ import { loadTokenModel } from './token-mode-talk.ts'
 const model = loadTokenModel('qwen2_5')
 
 /** An engine that says these texts, one a call; one that ends with a dash is cut off there. */
-function setUp(t: Test, answers: string[], store?: MemoryTurnStore) {
+async function setUp(t: Test, answers: string[], store?: TurnStore) {
   const answer = () => {
     const text = answers.shift()!
     return { text, isCut: text.endsWith('-') }
@@ -39,7 +38,7 @@ const textOf = ({ promptTokenIds }: TurnRecord) => model.tokenizer.decode(prompt
 const promptOf = ({ annotations }: TurnRecord) => JSON.parse(annotations).prompt
 
 t.test('a final message is gone on from, and only what is sampled is trained on', async (t) => {
-  const { ask, store } = setUp(t, [' three.', 'Four.'])
+  const { ask, store } = await setUp(t, [' three.', 'Four.'])
   const turn = await ask([user, says('One, two,')], CONTINUED)
   t.match(textOf(turn), /<\|im_start\|>user\nCount.<\|im_end\|>\n<\|im_start\|>assistant\nOne, two,$/)
   t.equal(turn.completionText, ' three.')
@@ -54,13 +53,13 @@ t.test('a final message is gone on from, and only what is sampled is trained on'
   const trained = row!.response_ids.filter((_, at) => row!.response_mask[at] === 1)
   t.equal(model.tokenizer.decode(trained, { skipSpecialTokens: true }), ' three.Four.')
   // The same from the record alone.
-  const later = setUp(t, ['Five.'], store)
+  const later = await setUp(t, ['Five.'], store)
   const restored = await later.ask([user, says('One, two, three.'), { role: 'user', content: 'Well?' }])
   t.match(promptOf(restored), { reason: 'forked', from: turn.turnId })
 })
 
 t.test('an answer that was cut off goes on from its own tokens', async (t) => {
-  const { ask, store } = setUp(t, ['One, two -', ' three.', 'Four.'])
+  const { ask, store } = await setUp(t, ['One, two -', ' three.', 'Four.'])
   const cut = await ask([user])
   const turn = await ask([user, says('One, two -')], CONTINUED)
   t.strictSame([...turn.promptTokenIds], [...cut.promptTokenIds, ...cut.completionTokenIds])
@@ -70,7 +69,7 @@ t.test('an answer that was cut off goes on from its own tokens', async (t) => {
     'one message with the cut one',
   )
   // A process that knows nothing of the session but its record goes on from both of them.
-  const later = setUp(t, ['Five.'], store)
+  const later = await setUp(t, ['Five.'], store)
   const restored = await later.ask([user, says('One, two - three.'), user])
   t.match(promptOf(restored), { reason: 'extended', from: turn.turnId })
   const next = await ask([user, says('One, two - three.'), user])
@@ -83,7 +82,7 @@ t.test(
     const qwen3 = loadTokenModel('qwen3') as TokenModel
     const goOn = async (cutOff: string, more: string, echo: object, asked = qwen3) => {
       const texts = [cutOff, more]
-      const { ask } = tokenModeRig(t, asked, () => {
+      const { ask } = await tokenModeRig(t, asked, () => {
         const text = texts.shift()!
         return { text, isCut: text.endsWith('-') }
       })
@@ -112,7 +111,7 @@ t.test(
 )
 
 t.test('an answer that ended itself is rendered, for its end would come first', async (t) => {
-  const { ask } = setUp(t, ['One.', ' Two.'])
+  const { ask } = await setUp(t, ['One.', ' Two.'])
   await ask([user])
   const turn = await ask([user, says('One.')], CONTINUED)
   t.match(promptOf(turn), { reason: 'branched' })
@@ -121,7 +120,7 @@ t.test('an answer that ended itself is rendered, for its end would come first', 
 
 t.test('a request that ends with the completion before it goes on from its tokens', async (t) => {
   for (const text of ['One.', 'One -']) {
-    const { ask, store } = setUp(t, [text, 'Two.', 'Three.'])
+    const { ask, store } = await setUp(t, [text, 'Two.', 'Three.'])
     const first = await ask([user])
     t.notOk('parent' in promptOf(first))
     const second = await ask([user, says(text)])
@@ -138,7 +137,7 @@ t.test('a request that ends with the completion before it goes on from its token
 })
 
 t.test('the head of the turn is left to the model', async (t) => {
-  const turn = await setUp(t, ['x']).ask([user], { add_generation_prompt: false })
+  const turn = await (await setUp(t, ['x'])).ask([user], { add_generation_prompt: false })
   t.match(textOf(turn), /<\|im_start\|>user\nCount.<\|im_end\|>\n$/)
 })
 
@@ -153,7 +152,7 @@ for (const limit of ['contextLength', 'servedLength']) {
       },
     })
     const small = { ...model, renderer, [limit]: 100 } as TokenModel
-    const { ask } = tokenModeRig(t, small, () => ({ text: 'One.' }))
+    const { ask } = await tokenModeRig(t, small, () => ({ text: 'One.' }))
     const long: ChatMessage = { role: 'user', content: [{ type: 'text', text: 'sea '.repeat(100_000) }] }
     await t.rejects(ask([user, long]), {
       code: 'context_length_exceeded',
@@ -166,7 +165,7 @@ for (const limit of ['contextLength', 'servedLength']) {
 }
 
 t.test('stop strings without end are refused', async (t) => {
-  const { ask } = setUp(t, ['One.'])
+  const { ask } = await setUp(t, ['One.'])
   const refused = { code: 'invalid_request', param: 'stop' }
   await t.rejects(ask([user], { stop: 'x'.repeat(4_097) }), refused)
   await t.rejects(ask([user], { stop: Array.from({ length: 65 }, (_, at) => `${at}`) }), refused)
@@ -174,7 +173,7 @@ t.test('stop strings without end are refused', async (t) => {
 })
 
 t.test('what cannot be gone on from is refused', async (t) => {
-  const { ask } = setUp(t, [])
+  const { ask } = await setUp(t, [])
   await t.rejects(ask([], CONTINUED), { code: 'invalid_request' })
   await t.rejects(ask([user, says('a')], { ...CONTINUED, add_generation_prompt: true }), {
     code: 'invalid_request',
@@ -194,7 +193,7 @@ t.test(
     const opened = { ...qwen3, renderer, source: OPENS_REASONING } as TokenModel
     const followedBy = async (asked: TokenModel, cutOff: string, echo: object) => {
       const answers = [{ text: cutOff, isCut: true }, { text: 'Yes.' }]
-      const { ask, store } = tokenModeRig(t, asked, () => answers.shift()!)
+      const { ask, store } = await tokenModeRig(t, asked, () => answers.shift()!)
       const cut = await ask([user])
       const next = await ask([user, { role: 'assistant', ...echo } as ChatMessage, user])
       t.match(promptOf(next), { reason: 'extended', from: cut.turnId })
@@ -247,7 +246,7 @@ t.test('another end of turn than that of the next message is replaced in one row
       { text: 'Done.', endId: asks },
       { text: 'Yes.', endId: asks },
     ]
-    const { ask, store } = tokenModeRig(t, glm, () => answers.shift()!)
+    const { ask, store } = await tokenModeRig(t, glm, () => answers.shift()!)
     const call = await ask([user], { tools: TOOLS })
     const toolCalls = JSON.parse(call.toolCalls!)
     const echo = { role: 'assistant', content: '', tool_calls: toolCalls } as ChatMessage
@@ -299,7 +298,7 @@ t.test('a completion whose end one row replaces is trained to its end in another
   const ends = { source: OPENERS_END_TURNS, eosTokenIds: [asks, gives] }
   const renderer = rendererFor(templateOf(OPENERS_END_TURNS), tokenizer, ends)
   const glm = { ...model, renderer, ...ends } as TokenModel
-  const { ask, store } = tokenModeRig(t, glm, () => ({ text: 'One.', endId: asks }))
+  const { ask, store } = await tokenModeRig(t, glm, () => ({ text: 'One.', endId: asks }))
   const first = await ask([user])
   const result = { role: 'tool', tool_call_id: 'x', content: '42' } as ChatMessage
   await ask([user, says('One.'), result])

@@ -29,7 +29,7 @@ export function testTokenMode(t: Test, name: string): void {
       const counts = { extended: 0, ambiguous: 0, cut: 0, calls: 0 }
       await fc.assert(
         fc.asyncProperty(plannedTalks(!WITHOUT_TOOLS.includes(name)), async (plan) => {
-          const talk = new Talk(model, plan)
+          const talk = await Talk.open(model, plan)
           const { turns, continued } = await talk.play()
           for (const [i, turn] of turns.entries()) {
             checkRecord(turn, talk.sampled[i]!)
@@ -54,7 +54,7 @@ export function testTokenMode(t: Test, name: string): void {
     })
 
     await t.test('where a template changes nothing later, prompts are its full renders', async (t) => {
-      const { turns } = await new Talk(model, PLAIN_TALK).play()
+      const { turns } = await (await Talk.open(model, PLAIN_TALK)).play()
       t.equal(turns.length, PLAIN_TALK.turns.length)
       for (const turn of turns) t.same([...turn.promptTokenIds], (await renderedIds(model, turn))!)
     })

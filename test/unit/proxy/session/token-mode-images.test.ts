@@ -6,20 +6,19 @@ import {
   TrajectoryBuilder,
   type TrajectoryOptions,
 } from '../../../../src/proxy/session/trajectories/trajectories.ts'
-import type { TurnRecord } from '../../../../src/proxy/store/port/turn-store.ts'
+import type { TurnRecord, TurnStore } from '../../../../src/proxy/store/port/turn-store.ts'
 import { openTokenModel, type TokenModel } from '../../../../src/proxy/tokens/model/token-model.ts'
-import type { MemoryTurnStore } from '../../../helpers/memory-store.ts'
 import { tokenModeRig } from '../../../helpers/token-mode-rig.ts'
 import { imagePart, pngUrl, TEMPLATE_BLIND_TO_TOOLS, visionModel } from '../../../helpers/vision-model.ts'
 
 /** An engine that answers `I see.` to everything. */
-function setUp(t: Test, model: TokenModel, store?: MemoryTurnStore) {
+async function setUp(t: Test, model: TokenModel, store?: TurnStore) {
   const asked: GenerationRequest[] = []
   const answer = (request: GenerationRequest) => {
     asked.push(request)
     return { text: 'I see.' }
   }
-  return { asked, ...tokenModeRig(t, model, answer, store) }
+  return { asked, ...(await tokenModeRig(t, model, answer, store)) }
 }
 
 function promptOf({ annotations }: TurnRecord): { reason: string; images: [{ at: number }] } {
@@ -42,7 +41,7 @@ async function openVision(t: Test, processor?: object | null, template?: string)
 const { model, imageId } = await openVision(t)
 
 t.test('a prompt has the tokens of its images, and goes on from them', async (t) => {
-  const { ask, asked, store } = setUp(t, model)
+  const { ask, asked, store } = await setUp(t, model)
   const pads = (count: number) => '<|image_pad|>'.repeat(count)
   const first = await ask([picture(56, 84)])
   t.equal(
@@ -65,7 +64,7 @@ t.test('a prompt has the tokens of its images, and goes on from them', async (t)
   t.strictSame([...second.promptTokenIds.slice(placed.at, placed.at + 16)], new Array(16).fill(imageId))
   t.not(second.promptTokenIds[placed.at - 1], imageId)
   // A process that knows nothing of the session but its record.
-  const later = setUp(t, model, store)
+  const later = await setUp(t, model, store)
   const third = await later.ask([...talk, seen, { role: 'user', content: 'Sure?' }])
   t.match(promptOf(third), { reason: 'extended', images: undefined })
   t.strictSame(later.asked[0]?.images, { tokenId: imageId, edges: undefined, tokens: [6, 16] })
@@ -75,12 +74,12 @@ t.test(
   'an extended prompt is the whole one, however many images came before it and however they are numbered',
   async (t) => {
     for (const chat_template_kwargs of [{}, { add_vision_id: true }]) {
-      const { ask } = setUp(t, model)
+      const { ask } = await setUp(t, model)
       const messages: ChatMessage[] = []
       for (let place = 0; place < 6; place += 1) {
         messages.push(place % 3 === 2 ? { role: 'user', content: 'Go on.' } : picture(28 * (place + 2), 56))
         const turn = await ask(messages, { chat_template_kwargs })
-        const whole = await setUp(t, model).ask(messages, { chat_template_kwargs })
+        const whole = await (await setUp(t, model)).ask(messages, { chat_template_kwargs })
         t.strictSame([...turn.promptTokenIds], [...whole.promptTokenIds])
         t.match(promptOf(turn), { reason: place === 0 ? 'first' : 'extended' })
         messages.push(seen)
@@ -90,28 +89,28 @@ t.test(
 )
 
 t.test('another image is another message', async (t) => {
-  const { ask } = setUp(t, model)
+  const { ask } = await setUp(t, model)
   await ask([picture(56, 56)])
   const other = await ask([picture(56, 57), seen, { role: 'user', content: 'Sure?' }])
   t.match(promptOf(other), { reason: 'branched', images: [{ height: 57 }] })
 })
 
 t.test('images that cannot become tokens are refused, and so is their placeholder in a text', async (t) => {
-  const { ask } = setUp(t, model)
+  const { ask } = await setUp(t, model)
   const spelt: ChatMessage = { role: 'user', content: 'Say <|image_pad|>.' }
   await t.rejects(ask([spelt]), { code: 'invalid_request' })
   const remote: ChatMessage = { role: 'user', content: [imagePart('https://example.org/a.png')] }
   await t.rejects(ask([remote]), { code: 'unsupported', param: 'messages.0.content.0' })
   await t.rejects(ask([picture(10, 4000)]), { code: 'invalid_request' })
   const { model: blind } = await openVision(t, null)
-  await t.rejects(setUp(t, blind).ask([picture(56, 56)]), {
+  await t.rejects((await setUp(t, blind)).ask([picture(56, 56)]), {
     code: 'unsupported',
     message: /images are not supported for this model in token mode/,
   })
 })
 
 t.test('a row says which images it has, and no cut goes through one', async (t) => {
-  const { ask, store } = setUp(t, model)
+  const { ask, store } = await setUp(t, model)
   const talk = [picture(56, 84), seen, picture(112, 112), seen, { role: 'user', content: 'Sure?' }] as const
   for (const length of [1, 3, 5]) await ask(talk.slice(0, length))
   await ask([picture(28, 28)])
@@ -152,7 +151,7 @@ t.test(
       { role: 'tool', tool_call_id: 'call_1', content: [imagePart(url)] } as never,
     ]
     t.equal(model.seesToolImages, true)
-    const shown = setUp(t, model)
+    const shown = await setUp(t, model)
     await shown.ask(returned(pngUrl(56, 84)))
     t.match(shown.asked[0]?.images, { tokens: [6] })
     for (const [template, own] of [
@@ -165,7 +164,7 @@ t.test(
     ] as const) {
       const { model: blind } = await openVision(t, undefined, template)
       t.equal(blind.seesToolImages, false)
-      const { ask, asked } = setUp(t, blind)
+      const { ask, asked } = await setUp(t, blind)
       const turn = await ask(returned(pngUrl(56, 84)))
       t.equal(asked[0]?.images, undefined)
       if (own === undefined) continue

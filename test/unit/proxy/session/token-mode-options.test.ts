@@ -1,22 +1,24 @@
 /** What of a call decides its prompt in token mode, and what the engine is asked for beside it. */
+
 import t, { type Test } from 'tap'
 import type { ChatMessage, Tool } from '../../../../src/protocol/canonical/messages.ts'
 import type { GenerationRequest } from '../../../../src/protocol/canonical/request.ts'
 import { TokenPrompts } from '../../../../src/proxy/session/prompts/token-prompts.ts'
+import type { TurnStore } from '../../../../src/proxy/store/port/turn-store.ts'
 import type { TokenModel } from '../../../../src/proxy/tokens/model/token-model.ts'
 import { harmony } from '../../../../src/proxy/tokens/parsers/harmony.ts'
-import { MemoryTurnStore } from '../../../helpers/memory-store.ts'
+import { openMemoryStore } from '../../../helpers/store-in-process.ts'
 import { type Answer, tokenModeRig } from '../../../helpers/token-mode-rig.ts'
 import { loadTokenModel } from './token-mode-talk.ts'
 
 /** An engine that answers `I see.` to everything, behind token mode. */
-function setUp(t: Test, model: TokenModel, store?: MemoryTurnStore, more?: Partial<Answer>) {
+async function setUp(t: Test, model: TokenModel, store?: TurnStore, more?: Partial<Answer>) {
   const asked: GenerationRequest[] = []
   const answer = (request: GenerationRequest) => {
     asked.push(request)
     return { text: 'I see.', ...more }
   }
-  return { asked, ...tokenModeRig(t, model, answer, store) }
+  return { asked, ...(await tokenModeRig(t, model, answer, store)) }
 }
 
 const hello: ChatMessage = { role: 'user', content: 'Hello.' }
@@ -25,7 +27,7 @@ const qwen3 = loadTokenModel('qwen3')
 
 t.test("a session's chat_template_kwargs reach the template, whatever the agent says", async (t) => {
   const model = qwen3
-  const { sessions, ask } = setUp(t, model)
+  const { sessions, ask } = await setUp(t, model)
   await sessions.create({
     sessionId: 's',
     samplingParams: { chat_template_kwargs: { enable_thinking: false } },
@@ -50,7 +52,7 @@ t.test(
         }
       },
     })
-    const { ask, askFor } = setUp(
+    const { ask, askFor } = await setUp(
       t,
       new Proxy(model, {
         get: (target, name) => (name === 'renderer' ? counting : Reflect.get(target, name)),
@@ -72,7 +74,7 @@ t.test(
 )
 
 t.test('an effort is what the template calls it, unless its own variable says otherwise', async (t) => {
-  const { ask } = setUp(t, qwen3)
+  const { ask } = await setUp(t, qwen3)
   const isOff = async (fields: object) => {
     const { promptTokenIds } = await ask([hello], fields)
     return qwen3.tokenizer.decode(promptTokenIds).endsWith('<think>\n\n</think>\n\n')
@@ -88,10 +90,10 @@ t.test('after a restart a call goes on from one with the same template variables
   // Its template begins with the date.
   const llama = loadTokenModel('llama3_2')
   const dated = (date_string: string) => ({ chat_template_kwargs: { date_string } })
-  const { ask, store } = setUp(t, llama)
+  const { ask, store } = await setUp(t, llama)
   const first = await ask([hello], dated('1 May'))
   const restarted = async (fields: object) => {
-    const { annotations } = await setUp(t, llama, store).ask([hello, seen, hello], fields)
+    const { annotations } = await (await setUp(t, llama, store)).ask([hello, seen, hello], fields)
     return JSON.parse(annotations).prompt
   }
   t.match(await restarted(dated('1 May')), { from: first.turnId })
@@ -99,23 +101,23 @@ t.test('after a restart a call goes on from one with the same template variables
 })
 
 t.test('an answer has what the context leaves, at most what the agent asks for', async (t) => {
-  const { ask, asked } = setUp(t, qwen3)
+  const { ask, asked } = await setUp(t, qwen3)
   const { promptTokenIds } = await ask([hello])
   const used = promptTokenIds.length
   t.notOk('max_tokens' in asked[0]!.body, 'how long the context is nobody says')
   await ask([hello], { max_completion_tokens: 7, max_tokens: 9 })
   t.match(asked[1]!.body, { max_tokens: 7 })
-  const small = setUp(t, { ...qwen3, contextLength: used + 5 } as TokenModel)
+  const small = await setUp(t, { ...qwen3, contextLength: used + 5 } as TokenModel)
   for (const max_tokens of [undefined, 4, 6]) await small.ask([hello], max_tokens && { max_tokens })
   t.strictSame(
     small.asked.map(({ body }) => body.max_tokens),
     [5, 4, 5],
   )
-  const limited = setUp(t, { ...qwen3, contextLength: used + 50 } as TokenModel)
+  const limited = await setUp(t, { ...qwen3, contextLength: used + 50 } as TokenModel)
   await limited.sessions.create({ sessionId: 's', limits: { sampled_tokens: 4 } })
   await limited.ask([hello])
   t.equal(limited.asked[0]!.body.max_tokens, 4, 'what is left of the budget of its session')
-  const full = setUp(t, { ...qwen3, contextLength: used } as TokenModel)
+  const full = await setUp(t, { ...qwen3, contextLength: used } as TokenModel)
   const turn = await full.ask([hello])
   t.equal(full.asked.length, 0, 'no engine is asked')
   t.match(turn, { status: 'completed', completionText: '', finishReason: 'length', engine: 'none' })
@@ -128,13 +130,13 @@ const tools: Tool[] = [{ type: 'function', function: { name: 'look', parameters:
 t.test(
   'a forced call is asked for as a schema, and refused where the format has no place for one',
   async (t) => {
-    const { ask, asked } = setUp(t, qwen3)
+    const { ask, asked } = await setUp(t, qwen3)
     await ask([hello], { tools, tool_choice: 'required' })
     const { promptTokenIds } = await ask([hello], { tools })
     t.match(qwen3.tokenizer.decode(promptTokenIds), /"look"/)
     const isHeld = asked.map(({ body }) => 'response_format' in body)
     t.strictSame(isHeld, [true, false])
-    const free = setUp(t, { ...qwen3, parser: harmony } as TokenModel)
+    const free = await setUp(t, { ...qwen3, parser: harmony } as TokenModel)
     const refused = { code: 'unsupported', param: 'tool_choice' }
     await t.rejects(free.ask([hello], { tools, tool_choice: 'required' }), refused)
     t.match(await free.ask([hello], { tools }), { status: 'completed' })
@@ -143,7 +145,7 @@ t.test(
 
 t.test('a request without images has no places for any', async (t) => {
   const imageRule = { tokenId: 1 } as TokenModel['imageRule']
-  const { ask, asked } = setUp(t, { ...qwen3, imageRule } as TokenModel)
+  const { ask, asked } = await setUp(t, { ...qwen3, imageRule } as TokenModel)
   await ask([hello])
   t.notOk('images' in asked[0]!)
 })
@@ -152,7 +154,7 @@ t.test('experts of what is on record with an earlier turn are not asked for agai
   const experts = { start: 0, experts: { shape: [1, 1, 1], data: Int32Array.of(0) } }
   const details = { routed_experts: experts } as unknown as Answer['details']
   const startsOf = async (record: string[], more: Partial<Answer>) => {
-    const { sessions, ask, asked } = setUp(t, qwen3, undefined, more)
+    const { sessions, ask, asked } = await setUp(t, qwen3, undefined, more)
     await sessions.create({ sessionId: 's', record })
     const first = await ask([hello])
     await ask([hello, seen, hello])
@@ -169,7 +171,7 @@ t.test('experts of what is on record with an earlier turn are not asked for agai
 })
 
 t.test('what token mode cannot do is refused, and named', async (t) => {
-  const { ask } = setUp(t, qwen3)
+  const { ask } = await setUp(t, qwen3)
   const refuses = (param: string, value: unknown) =>
     t.rejects(ask([hello], { [param]: value }), { code: 'unsupported', param })
   await refuses('chat_template', '{{ messages }}')
@@ -179,7 +181,7 @@ t.test('what token mode cannot do is refused, and named', async (t) => {
 })
 
 t.test('what a call is refused for, a count of its tokens is refused for', async (t) => {
-  const prompts = new TokenPrompts(qwen3, new MemoryTurnStore())
+  const prompts = new TokenPrompts(qwen3, await openMemoryStore())
   const { signal } = new AbortController()
   const messages = [{ role: 'user' as const, content: 'x' }]
   t.ok((await prompts.countTokens({ messages }, signal)) > 1)
@@ -193,18 +195,20 @@ t.test('what a call is refused for, a count of its tokens is refused for', async
 })
 
 t.test("what a session's next prompt would have is counted by the tokens on record", async (t) => {
-  const { ask, count } = tokenModeRig(t, qwen3, () => ({ text: '<think>\nA long thought.\n</think>\n\nHi.' }))
+  const { ask, count } = await tokenModeRig(t, qwen3, () => ({
+    text: '<think>\nA long thought.\n</think>\n\nHi.',
+  }))
   await ask([hello])
   const next: ChatMessage[] = [hello, { role: 'assistant', content: 'Hi.' }, hello]
   const counted = await count(next)
   t.equal((await ask(next)).promptTokenIds.length, counted)
   const { signal } = new AbortController()
-  const anew = await new TokenPrompts(qwen3, new MemoryTurnStore()).countTokens({ messages: next }, signal)
+  const anew = await new TokenPrompts(qwen3, await openMemoryStore()).countTokens({ messages: next }, signal)
   t.ok(anew < counted, 'the template drops the thought, which the engine saw')
 })
 
 t.test('files and sounds are rejected with the mode that forwards them', async (t) => {
-  const { ask } = setUp(t, qwen3)
+  const { ask } = await setUp(t, qwen3)
   const file = { type: 'file', file: { file_data: 'data:application/pdf;base64,JVBERi0=' } }
   const sound = { type: 'input_audio', input_audio: { data: 'AA', format: 'wav' } }
   for (const part of [file, sound]) {

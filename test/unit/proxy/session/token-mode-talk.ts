@@ -7,16 +7,16 @@ import type { GenerationRequest } from '../../../../src/protocol/canonical/reque
 import { TokenPrompts } from '../../../../src/proxy/session/prompts/token-prompts.ts'
 import { Sessions } from '../../../../src/proxy/session/state/sessions.ts'
 import { TurnRunner } from '../../../../src/proxy/session/turn/run-turn.ts'
-import type { TurnRecord } from '../../../../src/proxy/store/port/turn-store.ts'
+import type { TurnRecord, TurnStore } from '../../../../src/proxy/store/port/turn-store.ts'
 import type { TokenModel } from '../../../../src/proxy/tokens/model/token-model.ts'
 import { chooseParser, opensReasoning } from '../../../../src/proxy/tokens/parsers/choose-parser.ts'
 import { StreamingDecoder } from '../../../../src/proxy/tokens/tokenizer/streaming-decoder.ts'
 import { NamedTurnRunner } from '../../../helpers/begin-turn.ts'
 import { DISCARD, type EventStream } from '../../../helpers/event-stream.ts'
-import { MemoryTurnStore } from '../../../helpers/memory-store.ts'
 import { mergeDeltas } from '../../../helpers/parsed-output.ts'
 import { ScriptedBackend } from '../../../helpers/scripted-backend.ts'
 import { silentLogger } from '../../../helpers/silent-logger.ts'
+import { openMemoryStore } from '../../../helpers/store-in-process.ts'
 import { loadModel, type Model } from '../tokens/prompt-rollout.ts'
 import { echoOf, markupOf, type PlannedTalk, type Sample } from './token-mode-samples.ts'
 
@@ -46,13 +46,18 @@ export class Talk {
   readonly sampled: number[][] = []
   readonly #model: TokenModel
   readonly #plan: PlannedTalk
-  readonly #store = new MemoryTurnStore()
+  readonly #store: TurnStore
   readonly #sessions: Sessions
   readonly #runner: NamedTurnRunner
   #next: Sample | undefined
 
-  constructor(model: TokenModel, plan: PlannedTalk) {
+  static async open(model: TokenModel, plan: PlannedTalk): Promise<Talk> {
+    return new Talk(model, plan, await openMemoryStore())
+  }
+
+  private constructor(model: TokenModel, plan: PlannedTalk, store: TurnStore) {
     this.#model = model
+    this.#store = store
     this.#plan = plan
     const backend = new ScriptedBackend((request) => this.#sample(request))
     const prompts = new TokenPrompts(model, this.#store)

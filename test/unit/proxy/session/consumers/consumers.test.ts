@@ -1,30 +1,32 @@
 /** What a fetch reads of the sessions that a consumer waits for. */
 import t from 'tap'
+import { intercept } from '../../../../../src/base/interceptor.ts'
 import { Consumers } from '../../../../../src/proxy/session/consumers/consumers.ts'
 import { Activity } from '../../../../../src/proxy/session/state/activity.ts'
 import { FIRST_END } from '../../../../../src/proxy/store/port/consumers.ts'
 import type { TurnStore } from '../../../../../src/proxy/store/port/turn-store.ts'
 import { aConsumer } from '../../../../conformance/consumers.ts'
 import { aSession } from '../../../../conformance/turn-store.ts'
-import { MemoryTurnStore } from '../../../../helpers/memory-store.ts'
+import { openMemoryStore } from '../../../../helpers/store-in-process.ts'
 
 const SELECTION = { metadata: {}, groupBy: 'task', groupSize: 8, groupTimeoutMs: Date.now(), rewarded: false }
 
-/** Counts the sessions that the store returns. */
-class CountingStore extends MemoryTurnStore {
-  read = 0
-
-  override async availableSessions(query: Parameters<TurnStore['availableSessions']>[0]) {
-    const found = await super.availableSessions(query)
-    this.read += found.length
-    return found
-  }
-
-  override async findGroups(query: Parameters<TurnStore['findGroups']>[0]) {
-    const found = await super.findGroups(query)
-    this.read += found.units.flat().length
-    return found
-  }
+/** Opens a store that counts the sessions that it returns. */
+async function openCountingStore() {
+  const counts = { read: 0 }
+  const store = intercept(await openMemoryStore(), {
+    availableSessions: async (call) => {
+      const found = await call()
+      counts.read += found.length
+      return found
+    },
+    findGroups: async (call) => {
+      const found = await call()
+      counts.read += found.units.flat().length
+      return found
+    },
+  })
+  return { store, counts }
 }
 
 async function complete(store: TurnStore, sessionId: string, task: unknown, atMs = 4000): Promise<void> {
@@ -33,38 +35,38 @@ async function complete(store: TurnStore, sessionId: string, task: unknown, atMs
 }
 
 async function start(selection: Partial<typeof SELECTION> = {}) {
-  const store = new CountingStore()
+  const { store, counts } = await openCountingStore()
   const consumers = new Consumers(store, new Activity())
   const { consumer } = await consumers.create(aConsumer({ selection: { ...SELECTION, ...selection } }))
   let leases = 0
   const progress = { leasedTrees: new Set<number>(), incomplete: 0 }
   const take = async (limit = 10) => {
-    store.read = 0
+    counts.read = 0
     leases += 1
     const lease = { consumer, leaseId: `lease ${leases}`, leaseMs: 60_000 }
     const units = await consumers.take(lease, limit, progress)
     return units.map((unit) => unit.map(({ session }) => session.sessionId).join(' '))
   }
-  return { store, take, progress }
+  return { store, counts, take, progress }
 }
 
 t.test('a fetch reads no session of an incomplete group twice', async (t) => {
-  const { store, take } = await start()
+  const { store, counts, take } = await start()
   for (let at = 0; at < 700; at += 1) await complete(store, `s${at}`, Math.floor(at / 7))
   t.strictSame(await take(), [])
-  t.equal(store.read, 700)
+  t.equal(counts.read, 700)
   t.strictSame(await take(), [])
-  t.equal(store.read, 0)
+  t.equal(counts.read, 0)
   await complete(store, 'eighth', 3)
   t.strictSame(await take(), ['s21 s22 s23 s24 s25 s26 s27 eighth'])
-  t.equal(store.read, 9, 'the new one, and the group that it completes')
+  t.equal(counts.read, 9, 'the new one, and the group that it completes')
 })
 
 t.test('a fetch reads no session again that has no reward', async (t) => {
-  const { store, take } = await start({ rewarded: true, groupSize: 1 })
+  const { store, counts, take } = await start({ rewarded: true, groupSize: 1 })
   await complete(store, 'a', 1)
   t.strictSame(await take(), [])
-  t.equal(store.read, 0)
+  t.equal(counts.read, 0)
   await store.setReward('a', { reward: 0, components: {} }, 5000)
   t.strictSame(await take(), ['a'])
 })

@@ -5,15 +5,15 @@ import { Sessions } from '../../../../../src/proxy/session/state/sessions.ts'
 import { type RequestMetadata, TurnRunner } from '../../../../../src/proxy/session/turn/run-turn.ts'
 import { NamedTurnRunner, type SessionRequest } from '../../../../helpers/begin-turn.ts'
 import { type EventStream, readResponse as read } from '../../../../helpers/event-stream.ts'
-import { MemoryTurnStore } from '../../../../helpers/memory-store.ts'
 import { ScriptedBackend, untilAborted, wholeAnswer } from '../../../../helpers/scripted-backend.ts'
 import { silentLogger } from '../../../../helpers/silent-logger.ts'
+import { openMemoryStore } from '../../../../helpers/store-in-process.ts'
 
 const never = new AbortController().signal
 const gone = () => new ProxyError('agent_gone', 'left')
 
 /** An engine that says the first half of each answer, and the rest when it is told to. */
-function setUp(t: Test, retryGraceMs = 0) {
+async function setUp(t: Test, retryGraceMs = 0) {
   const { promise: told, resolve: goOn } = Promise.withResolvers<void>()
   async function* script(_request: unknown, signal: AbortSignal): EventStream {
     const [start, first, ...rest] = wholeAnswer()
@@ -22,7 +22,7 @@ function setUp(t: Test, retryGraceMs = 0) {
     yield rest
   }
   const backend = new ScriptedBackend(script)
-  const store = new MemoryTurnStore()
+  const store = await openMemoryStore()
   const hooks = { onEnded() {}, onSweepFailed() {}, onSweepDeferred() {} }
   const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null, settleMs: 1_000 })
   t.teardown(() => sessions.close())
@@ -58,7 +58,7 @@ for (const [when, before] of [
   ],
 ] as const) {
   t.test(`tries of one name at once in a session ${when} are one call`, async (t) => {
-    const { backend, runner, sessions, turns, goOn } = setUp(t)
+    const { backend, runner, sessions, turns, goOn } = await setUp(t)
     await before(sessions)
     const keyed = (idempotencyKey: string) =>
       runner.begin(call({ sendsRetryCount: false, idempotencyKey }), never)
@@ -73,7 +73,7 @@ for (const [when, before] of [
 }
 
 t.test('answers to one call that has a name stand side by side', async (t) => {
-  const { runner, turns, goOn } = setUp(t)
+  const { runner, turns, goOn } = await setUp(t)
   const named = call({ idempotencyKey: 'k' })
   const choices = [0, 1].map((index) =>
     runner.begin({ ...named, choice: { index, of: 2, call: 'c' } }, never),
@@ -90,7 +90,7 @@ t.test('answers to one call that has a name stand side by side', async (t) => {
 })
 
 t.test('a try that cannot begin leaves its name to the next one', async (t) => {
-  const { runner, sessions } = setUp(t)
+  const { runner, sessions } = await setUp(t)
   await sessions.create({ sessionId: 's' })
   await sessions.complete('s')
   const keyed = () => runner.begin(call({ sendsRetryCount: false, idempotencyKey: 'k' }), never)
@@ -99,7 +99,7 @@ t.test('a try that cannot begin leaves its name to the next one', async (t) => {
 })
 
 t.test('a retry joins its first try while that runs, and both get the whole answer', async (t) => {
-  const { backend, runner, turns, goOn } = setUp(t)
+  const { backend, runner, turns, goOn } = await setUp(t)
   const first = await runner.begin(call(), never)
   const reading = read(first)
   await Promise.resolve()
@@ -114,7 +114,7 @@ t.test('a retry joins its first try while that runs, and both get the whole answ
 })
 
 t.test('the first connection may go when a retry has joined', async (t) => {
-  const { runner, turns, goOn } = setUp(t)
+  const { runner, turns, goOn } = await setUp(t)
   const agent = new AbortController()
   const first = await runner.begin(call(), agent.signal)
   const reading = read(first)
@@ -128,7 +128,7 @@ t.test('the first connection may go when a retry has joined', async (t) => {
 })
 
 t.test('an answer that neither try got is aborted, and the next retry gets it', async (t) => {
-  const { runner, turns, goOn } = setUp(t)
+  const { runner, turns, goOn } = await setUp(t)
   const first = await runner.begin(call(), never)
   const reading = read(first)
   const second = await runner.begin(call({ retryCount: 1 }), never)
@@ -147,7 +147,7 @@ t.test('an answer that neither try got is aborted, and the next retry gets it', 
 })
 
 t.test('a call whose agent may try again goes on for a while, and the retry joins it', async (t) => {
-  const { backend, runner, turns, goOn } = setUp(t, 60_000)
+  const { backend, runner, turns, goOn } = await setUp(t, 60_000)
   const agent = new AbortController()
   const first = await runner.begin(call(), agent.signal)
   const reading = read(first)
@@ -161,7 +161,7 @@ t.test('a call whose agent may try again goes on for a while, and the retry join
 })
 
 t.test('when no retry comes in time, the call is cancelled', async (t) => {
-  const { runner, turns } = setUp(t, 1)
+  const { runner, turns } = await setUp(t, 1)
   const agent = new AbortController()
   const reading = read(await runner.begin(call(), agent.signal))
   agent.abort(gone())
@@ -170,7 +170,7 @@ t.test('when no retry comes in time, the call is cancelled', async (t) => {
 })
 
 t.test('a call of a client that says nothing of its tries is cancelled at once', async (t) => {
-  const { runner, turns } = setUp(t, 60_000)
+  const { runner, turns } = await setUp(t, 60_000)
   const agent = new AbortController()
   const reading = read(await runner.begin(call({ sendsRetryCount: false }), agent.signal))
   agent.abort(gone())
@@ -179,7 +179,7 @@ t.test('a call of a client that says nothing of its tries is cancelled at once',
 })
 
 t.test('a stream that has begun is cancelled at once, unless a key names it', async (t) => {
-  const { runner, turns, goOn } = setUp(t, 60_000)
+  const { runner, turns, goOn } = await setUp(t, 60_000)
   const agent = new AbortController()
   const begin = async (word: Partial<RequestMetadata>) => {
     const turn = await runner.begin(call(word), agent.signal)
@@ -199,7 +199,7 @@ t.test('a stream that has begun is cancelled at once, unless a key names it', as
 })
 
 t.test('few calls of a session go on for agents that are away: one more is cancelled at once', async (t) => {
-  const { runner, goOn, turns } = setUp(t, 60_000)
+  const { runner, goOn, turns } = await setUp(t, 60_000)
   const agent = new AbortController()
   const readings = []
   for (let i = 0; i < 10; i += 1) readings.push(read(await runner.begin(call({}, false), agent.signal)))
@@ -212,7 +212,7 @@ t.test('few calls of a session go on for agents that are away: one more is cance
 })
 
 t.test('a retry of a call that failed is sampled anew', async (t) => {
-  const { backend, runner, turns, goOn } = setUp(t)
+  const { backend, runner, turns, goOn } = await setUp(t)
   const script = backend.script
   backend.script = () => {
     throw new ProxyError('engine_lost', 'gone')
@@ -225,7 +225,7 @@ t.test('a retry of a call that failed is sampled anew', async (t) => {
 })
 
 t.test('a retry in a session that was reset finds nothing of what was before', async (t) => {
-  const { backend, runner, sessions, goOn } = setUp(t)
+  const { backend, runner, sessions, goOn } = await setUp(t)
   goOn()
   await read(await runner.begin(call(), never))
   await sessions.reset('s')
@@ -234,7 +234,7 @@ t.test('a retry in a session that was reset finds nothing of what was before', a
 })
 
 t.test('with keys alone the session is read only when one comes again', async (t) => {
-  const { runner, store, goOn } = setUp(t)
+  const { runner, store, goOn } = await setUp(t)
   goOn()
   let readings = 0
   const outlines = store.readOutlines.bind(store)

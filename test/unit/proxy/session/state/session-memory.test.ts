@@ -2,13 +2,14 @@
 import fc from 'fast-check'
 import t from 'tap'
 import { ProxyError } from '../../../../../src/base/errors.ts'
+import { intercept } from '../../../../../src/base/interceptor.ts'
 import { MessageTree } from '../../../../../src/protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../../../src/protocol/canonical/messages.ts'
 import { getMessageKey } from '../../../../../src/proxy/session/matching/conversation.ts'
 import { TokenPrompts } from '../../../../../src/proxy/session/prompts/token-prompts.ts'
 import { SessionMemory } from '../../../../../src/proxy/session/state/session-memory.ts'
-import { MemoryTurnStore } from '../../../../helpers/memory-store.ts'
 import { conversationOf } from '../../../../helpers/messages.ts'
+import { openMemoryStore } from '../../../../helpers/store-in-process.ts'
 import { loadTokenModel } from '../token-mode-talk.ts'
 
 const call: ChatMessage = {
@@ -41,13 +42,13 @@ t.test('a conversation that is known in part is read as if it were new', async (
 
 t.test('a session that cannot be read fails its call, and is read again by the next', async (t) => {
   let isBroken = true
-  class Store extends MemoryTurnStore {
-    override async *readTurns(sessionId: string) {
+  const store = intercept(await openMemoryStore(), {
+    readSteps: async function* (call) {
       if (isBroken) throw new ProxyError('store_failed', 'the disk is gone')
-      yield* super.readTurns(sessionId)
-    }
-  }
-  const prompts = new TokenPrompts(loadTokenModel('qwen3'), new Store())
+      yield* call()
+    },
+  })
+  const prompts = new TokenPrompts(loadTokenModel('qwen3'), store)
   const memory = new SessionMemory()
   const messages: ChatMessage[] = [{ role: 'user', content: 'Hello.' }]
   const begin = () => {

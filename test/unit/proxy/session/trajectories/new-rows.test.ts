@@ -2,8 +2,8 @@
 import t from 'tap'
 import { readTree } from '../../../../../src/proxy/http/trainer/read/tree.ts'
 import { noMarks } from '../../../../../src/proxy/store/port/marks.ts'
-import { MemoryTurnStore } from '../../../../helpers/memory-store.ts'
 import { recordTurn } from '../../../../helpers/sessions-api.ts'
+import { openMemoryStore } from '../../../../helpers/store-in-process.ts'
 
 type Facts = NonNullable<Parameters<typeof recordTurn>[3]>
 
@@ -19,7 +19,7 @@ const FIRST = { requestMessages: [system, task], promptTokenIds: Int32Array.from
 const GOES_ON = Int32Array.from([...START, 3, 50])
 
 async function reasonsOf(...turns: Facts[]) {
-  const store = new MemoryTurnStore()
+  const store = await openMemoryStore()
   const at = { createdAtMs: 1, ttlMs: null, metadata: {}, samplingParams: {}, trustAgent: false }
   await store.createSession({ sessionId: 's', ...at })
   for (const [index, facts] of turns.entries()) await recordTurn(store, 's', index, facts)

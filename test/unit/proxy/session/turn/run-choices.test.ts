@@ -7,9 +7,8 @@ import { Sessions } from '../../../../../src/proxy/session/state/sessions.ts'
 import { TrajectoryBuilder } from '../../../../../src/proxy/session/trajectories/trajectories.ts'
 import { beginChoices, type Choices } from '../../../../../src/proxy/session/turn/run-choices.ts'
 import { TurnRunner } from '../../../../../src/proxy/session/turn/run-turn.ts'
-import type { OpenTurn } from '../../../../../src/proxy/store/port/turn-store.ts'
+import type { OpenTurn, TurnStore } from '../../../../../src/proxy/store/port/turn-store.ts'
 import { NamedTurnRunner, type SessionRequest } from '../../../../helpers/begin-turn.ts'
-import { MemoryTurnStore } from '../../../../helpers/memory-store.ts'
 import {
   answer,
   type Script,
@@ -18,10 +17,12 @@ import {
   wholeAnswer,
 } from '../../../../helpers/scripted-backend.ts'
 import { silentLogger } from '../../../../helpers/silent-logger.ts'
+import { openMemoryStore } from '../../../../helpers/store-in-process.ts'
 
 const never = new AbortController().signal
 
-function setUp(t: Test, script?: Script, store = new MemoryTurnStore()) {
+async function setUp(t: Test, script?: Script, given?: TurnStore) {
+  const store = given ?? (await openMemoryStore())
   const backend = new ScriptedBackend(script)
   const hooks = { onEnded() {}, onSweepFailed() {}, onSweepDeferred() {} }
   const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null, settleMs: 1_000 })
@@ -51,7 +52,7 @@ async function read(choices: Choices): Promise<number[]> {
   return order
 }
 
-const turnsOf = (store: MemoryTurnStore) => Array.fromAsync(store.readTurns('s'))
+const turnsOf = (store: TurnStore) => Array.fromAsync(store.readTurns('s'))
 
 /** The first one fails once another one is whole; the others run until they are cancelled. */
 function firstFails(failure: ProxyError): Script {
@@ -72,7 +73,7 @@ function firstFails(failure: ProxyError): Script {
 }
 
 t.test('each choice is a turn: side by side, asked for alone, with a seed of its own', async (t) => {
-  const { runner, store, backend } = setUp(t)
+  const { runner, store, backend } = await setUp(t)
   await Promise.all([
     runner.beginChoices(call(3, { seed: 7 }), 3, never).then(read),
     runner.beginChoices(call(2), 2, never).then(read),
@@ -111,7 +112,7 @@ t.test('each choice is a turn: side by side, asked for alone, with a seed of its
 })
 
 t.test("a session's own seed is each choice's seed, too", async (t) => {
-  const { runner, sessions, backend } = setUp(t)
+  const { runner, sessions, backend } = await setUp(t)
   await sessions.create({ sessionId: 's', samplingParams: { seed: 40 } })
   await read(await runner.beginChoices(call(2, { seed: 1 }), 2, never))
   t.same(
@@ -123,7 +124,7 @@ t.test("a session's own seed is each choice's seed, too", async (t) => {
 t.test('what comes of the choices is handed on as it comes', async (t) => {
   const gates = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
   let calls = 0
-  const { runner } = setUp(t, async function* () {
+  const { runner } = await setUp(t, async function* () {
     const place = calls++
     yield [wholeAnswer()[0]!]
     await gates[place]!.promise
@@ -147,7 +148,7 @@ t.test('what comes of the choices is handed on as it comes', async (t) => {
 
 t.test('when one choice fails, the call fails, and nothing of the others is trained', async (t) => {
   const failure = new ProxyError('engine_failed', 'out of memory')
-  const { runner, store } = setUp(t, firstFails(failure))
+  const { runner, store } = await setUp(t, firstFails(failure))
   const choices = await runner.beginChoices(call(3), 3, never)
   await t.rejects(read(choices), failure)
   const turns = await turnsOf(store)
@@ -165,7 +166,7 @@ t.test('when one choice fails, the call fails, and nothing of the others is trai
 t.test('an agent that leaves aborts every choice, whole ones too', async (t) => {
   const agent = new AbortController()
   let calls = 0
-  const { runner, store } = setUp(t, async function* (_request, signal) {
+  const { runner, store } = await setUp(t, async function* (_request, signal) {
     const place = calls++
     yield* answer(wholeAnswer().slice(0, -1))
     if (place > 0) await untilAborted(signal)
@@ -187,7 +188,7 @@ t.test('an agent that leaves aborts every choice, whole ones too', async (t) => 
 })
 
 t.test('a sink that fails ends every choice', async (t) => {
-  const { runner, store } = setUp(t)
+  const { runner, store } = await setUp(t)
   const choices = await runner.beginChoices(call(2), 2, never)
   const write = () => {
     throw new ProxyError('engine_failed', 'it cannot be written')
@@ -203,8 +204,8 @@ t.test('a sink that fails ends every choice', async (t) => {
 })
 
 t.test('when the store refuses one turn, none is left open and no engine is asked', async (t) => {
-  const store = new MemoryTurnStore()
-  const { runner, backend, sessions } = setUp(t, undefined, store)
+  const store = await openMemoryStore()
+  const { runner, backend, sessions } = await setUp(t, undefined, store)
   let opened = 0
   const begin = async (...[agentCall, signal]: Parameters<TurnRunner['begin']>) => {
     opened += 1
@@ -228,7 +229,7 @@ t.test('when the store refuses one turn, none is left open and no engine is aske
 t.test(
   'choices that came out equal are never superseded; a retry of the call supersedes each once',
   async (t) => {
-    const { runner, store } = setUp(t)
+    const { runner, store } = await setUp(t)
     const rowsOf = async () => {
       const builder = new TrajectoryBuilder()
       for (const turn of await turnsOf(store)) builder.add(turn)
@@ -257,7 +258,9 @@ t.test(
   async (t) => {
     let fails = true
     const failing = firstFails(new ProxyError('engine_failed', 'out of memory'))
-    const { runner, store } = setUp(t, (...asked) => (fails ? failing(...asked) : answer(wholeAnswer())))
+    const { runner, store } = await setUp(t, (...asked) =>
+      fails ? failing(...asked) : answer(wholeAnswer()),
+    )
     await t.rejects(runner.beginChoices(call(2), 2, never).then(read))
     fails = false
     await read(await runner.beginChoices(call(2), 2, never))
@@ -270,7 +273,7 @@ t.test(
 )
 
 t.test('the turns of a session that ends under its choices are all closed', async (t) => {
-  const { runner, store, sessions } = setUp(t, async function* (_request, signal) {
+  const { runner, store, sessions } = await setUp(t, async function* (_request, signal) {
     await untilAborted(signal)
     yield []
   })

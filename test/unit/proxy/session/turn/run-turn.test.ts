@@ -1,14 +1,14 @@
 import { mock } from 'node:test'
 import t, { type Test } from 'tap'
 import { ProxyError } from '../../../../../src/base/errors.ts'
+import { intercept } from '../../../../../src/base/interceptor.ts'
 import type { EventSink, GenerationEvent } from '../../../../../src/protocol/canonical/events.ts'
 import { Sessions } from '../../../../../src/proxy/session/state/sessions.ts'
 import { TurnRunner } from '../../../../../src/proxy/session/turn/run-turn.ts'
 import { WeightAnnouncement } from '../../../../../src/proxy/session/turn/weight-announcement.ts'
-import type { OpenTurn, TurnOutcome, TurnRecord } from '../../../../../src/proxy/store/port/turn-store.ts'
+import type { TurnRecord, TurnStore } from '../../../../../src/proxy/store/port/turn-store.ts'
 import { NamedTurnRunner, type SessionRequest } from '../../../../helpers/begin-turn.ts'
 import { readResponse as read } from '../../../../helpers/event-stream.ts'
-import { MemoryTurnStore } from '../../../../helpers/memory-store.ts'
 import {
   answer,
   type Script,
@@ -17,16 +17,18 @@ import {
   wholeAnswer,
 } from '../../../../helpers/scripted-backend.ts'
 import { silentLogger } from '../../../../helpers/silent-logger.ts'
+import { openMemoryStore } from '../../../../helpers/store-in-process.ts'
 
 const never = new AbortController().signal
 
-function setUp(
+async function setUp(
   t: Test,
   script?: Script,
-  store: MemoryTurnStore = new MemoryTurnStore(),
+  given?: TurnStore,
   weights = new WeightAnnouncement(),
   settleMs = 1_000,
 ) {
+  const store = given ?? (await openMemoryStore())
   const backend = new ScriptedBackend(script)
   const hooks = {
     onEnded: (id: string) => backend.releaseSession(id),
@@ -63,12 +65,17 @@ function noteTypes(types: string[]): EventSink {
   return { write: (batch) => void types.push(batch.map(({ type }) => type).join()) as undefined }
 }
 
-async function turnsOf(store: MemoryTurnStore): Promise<TurnRecord[]> {
+async function turnsOf(store: TurnStore): Promise<TurnRecord[]> {
   return Array.fromAsync(store.readTurns('s'))
 }
 
+/** Waits until earlier writes are committed: the store delays openings until a write that may depend on them. */
+async function commitDelayed(store: TurnStore): Promise<void> {
+  await store.deleteSession('another')
+}
+
 t.test('a call becomes a completed turn that holds what the agent saw', async (t) => {
-  const { runner, store, backend } = setUp(t)
+  const { runner, store, backend } = await setUp(t)
   const turn = await runner.begin(call({ metadata: { retryCount: 2, hasAgentKey: false } }), never)
   t.same(await read(turn), wholeAnswer())
   const [record, ...others] = await turnsOf(store)
@@ -112,7 +119,7 @@ t.test('weights that are announced while an engine is at it are none that it beg
     weights.announced = 'v2'
     yield bare
   }
-  const { runner, store } = setUp(t, script, undefined, weights)
+  const { runner, store } = await setUp(t, script, undefined, weights)
   await read(await runner.begin(call({ stream: false }), never))
   t.match(await turnsOf(store), [{ weightVersionStart: 'v1', weightVersionEnd: 'v2' }])
 })
@@ -131,7 +138,7 @@ t.test(
       ]
       yield [{ type: 'end', finishReason: 'stop', weightVersion: 'v3' }]
     }
-    const { runner, store } = setUp(t, script)
+    const { runner, store } = await setUp(t, script)
     await read(await runner.begin(call(), never))
     t.match(await turnsOf(store), [{ weightVersionStart: 'v2', weightVersionEnd: 'v3' }])
   },
@@ -139,21 +146,20 @@ t.test(
 
 t.test('the end of an answer is held back until the turn is in the store', async (t) => {
   const steps: string[] = []
-  class WatchedStore extends MemoryTurnStore {
-    override async closeTurn(outcome: TurnOutcome): Promise<void> {
+  const store = intercept(await openMemoryStore(), {
+    closeTurn: async (call) => {
       steps.push('commit begins')
-      await new Promise((resolve) => setImmediate(resolve))
-      await super.closeTurn(outcome)
+      await call()
       steps.push('commit ends')
-    }
-  }
-  const { runner } = setUp(t, undefined, new WatchedStore())
+    },
+  })
+  const { runner } = await setUp(t, undefined, store)
   await (await runner.begin(call(), never)).deliver(noteTypes(steps))
   t.same(steps, ['start', 'delta', 'delta', 'commit begins', 'commit ends', 'end'])
 })
 
 t.test('an end that comes in one batch with everything else is held back as well', async (t) => {
-  const { runner } = setUp(t, async function* () {
+  const { runner } = await setUp(t, async function* () {
     yield wholeAnswer()
   })
   const batches: string[] = []
@@ -162,12 +168,10 @@ t.test('an end that comes in one batch with everything else is held back as well
 })
 
 t.test('a turn that cannot be stored fails the call before its answer ends', async (t) => {
-  class FullStore extends MemoryTurnStore {
-    override closeTurn(): Promise<void> {
-      return Promise.reject(new ProxyError('store_failed', 'the disk is full'))
-    }
-  }
-  const { runner } = setUp(t, undefined, new FullStore())
+  const store = intercept(await openMemoryStore(), {
+    closeTurn: () => Promise.reject(new ProxyError('store_failed', 'the disk is full')),
+  })
+  const { runner } = await setUp(t, undefined, store)
   const seen: string[] = []
   const turn = await runner.begin(call(), never)
   await t.rejects(turn.deliver(noteTypes(seen)), { code: 'store_failed' })
@@ -177,29 +181,27 @@ t.test('a turn that cannot be stored fails the call before its answer ends', asy
 t.test(
   'a turn whose end was refused is closed when the store takes it, unless another proxy has its session',
   async (t) => {
-    class RefusingStore extends MemoryTurnStore {
-      closings = 0
-      error: ProxyError | undefined
-      override closeTurn(outcome: TurnOutcome): Promise<void> {
-        this.closings += 1
-        return this.error ? Promise.reject(this.error) : super.closeTurn(outcome)
-      }
-    }
     t.teardown(() => mock.timers.reset())
     mock.timers.enable({ apis: ['setTimeout'] })
     for (const [error, closings, status] of [
       [new ProxyError('store_failed', 'the disk is full'), 2, 'failed'],
       [new ProxyError('session_moved', 'it is elsewhere'), 1, 'open'],
     ] as const) {
-      const store = new RefusingStore()
-      store.error = error
-      const { runner } = setUp(t, () => answer(wholeAnswer().slice(0, 2)), store)
+      const writes = { closings: 0, error: error as ProxyError | undefined }
+      const store = intercept(await openMemoryStore(), {
+        closeTurn: (call) => {
+          writes.closings += 1
+          return writes.error ? Promise.reject(writes.error) : call()
+        },
+      })
+      const { runner } = await setUp(t, () => answer(wholeAnswer().slice(0, 2)), store)
       await t.rejects(read(await runner.begin(call(), never)), { code: 'engine_lost' })
+      await commitDelayed(store)
       t.match(await turnsOf(store), [{ status: 'open' }])
-      store.error = undefined
+      writes.error = undefined
       mock.timers.tick(60_000)
-      await new Promise(setImmediate)
-      t.equal(store.closings, closings)
+      await commitDelayed(store)
+      t.equal(writes.closings, closings)
       t.match(await turnsOf(store), [{ status }])
     }
   },
@@ -210,59 +212,51 @@ for (const [code, status, error] of [
   ['store_failed', 'completed', null],
 ] as const) {
   t.test(`after ${code} at a turn's end, the other turn of its session is ${status}`, async (t) => {
-    class RefusingStore extends MemoryTurnStore {
-      refusedId = ''
-      override closeTurn(outcome: TurnOutcome): Promise<void> {
-        if (outcome.turnId !== this.refusedId) return super.closeTurn(outcome)
-        return Promise.reject(new ProxyError(code, 'not recorded'))
-      }
-    }
+    let rejectedId = ''
+    const store = intercept(await openMemoryStore(), {
+      closeTurn: (call, { turnId }) =>
+        turnId === rejectedId ? Promise.reject(new ProxyError(code, 'not recorded')) : call(),
+    })
     const { promise: told, resolve: goOn } = Promise.withResolvers<void>()
     const script: Script = async function* ({ requestId }, signal) {
-      if (requestId !== store.refusedId) await Promise.race([told, untilAborted(signal)])
+      if (requestId !== rejectedId) await Promise.race([told, untilAborted(signal)])
       yield wholeAnswer()
     }
-    const store = new RefusingStore()
-    const { runner } = setUp(t, script, store)
+    const { runner } = await setUp(t, script, store)
     const other = await runner.begin(call(), never)
     const others = read(other).then(
       () => null,
       (failure: unknown) => failure,
     )
-    const refused = await runner.begin(call(), never)
-    store.refusedId = refused.turnId
-    await t.rejects(read(refused), { code })
+    const rejected = await runner.begin(call(), never)
+    rejectedId = rejected.turnId
+    await t.rejects(read(rejected), { code })
     goOn()
     t.match(await others, error)
   })
 }
 
 t.test('a turn whose opening failed is not acknowledged, even if its closing seems to work', async (t) => {
-  class ForgetfulStore extends MemoryTurnStore {
-    override openTurn(): Promise<void> {
-      return Promise.reject(new ProxyError('store_failed', 'the disk was full for a moment'))
-    }
-  }
-  const { runner } = setUp(t, undefined, new ForgetfulStore())
+  const store = intercept(await openMemoryStore(), {
+    openTurn: () => Promise.reject(new ProxyError('store_failed', 'the disk was full for a moment')),
+  })
+  const { runner } = await setUp(t, undefined, store)
   await t.rejects(read(await runner.begin(call(), never)), { code: 'store_failed' })
 })
 
 t.test(
   'calls that could not be put on record leave no gap in the indexes of those that follow',
   async (t) => {
-    class FullStore extends MemoryTurnStore {
-      isFull = true
-      override openTurn(turn: OpenTurn): Promise<void> {
-        if (!this.isFull) return super.openTurn(turn)
-        return Promise.reject(new ProxyError('store_failed', 'the disk is full'))
-      }
-    }
-    const store = new FullStore()
-    const { runner } = setUp(t, undefined, store)
+    let isFull = true
+    const store = intercept(await openMemoryStore(), {
+      openTurn: (call) =>
+        isFull ? Promise.reject(new ProxyError('store_failed', 'the disk is full')) : call(),
+    })
+    const { runner } = await setUp(t, undefined, store)
     for (let tries = 0; tries < 3; tries += 1) {
       await t.rejects(read(await runner.begin(call(), never)), { code: 'store_failed' })
     }
-    store.isFull = false
+    isFull = false
     for (let turns = 0; turns < 2; turns += 1) await read(await runner.begin(call(), never))
     t.same(
       (await turnsOf(store)).map(({ index }) => index),
@@ -276,7 +270,7 @@ t.test(
   async (t) => {
     const agent = new AbortController()
     let engineSignal: AbortSignal | undefined
-    const { runner, store } = setUp(t, async function* (_request, signal) {
+    const { runner, store } = await setUp(t, async function* (_request, signal) {
       engineSignal = signal
       yield wholeAnswer().slice(0, 2)
       await untilAborted(signal)
@@ -297,7 +291,7 @@ t.test(
 )
 
 t.test('a sink that fails fails the turn', async (t) => {
-  const { runner, store } = setUp(t)
+  const { runner, store } = await setUp(t)
   const turn = await runner.begin(call(), never)
   const write = () => {
     throw new ProxyError('engine_failed', 'it cannot be written')
@@ -307,7 +301,7 @@ t.test('a sink that fails fails the turn', async (t) => {
 })
 
 t.test('an engine that fails leaves a failed turn with the cause and the tokens so far', async (t) => {
-  const { runner, store } = setUp(t, async function* () {
+  const { runner, store } = await setUp(t, async function* () {
     yield wholeAnswer().slice(0, 2)
     throw new ProxyError('engine_lost', 'connection reset')
   })
@@ -329,7 +323,7 @@ t.test('where one id is none, none is kept, and the turn is not exact', async (t
     tokenIds: [5, -1, 7],
     logprobs: [-1, -1, -1],
   }
-  const { runner, store } = setUp(t, () => answer([start, delta, end]))
+  const { runner, store } = await setUp(t, () => answer([start, delta, end]))
   await read(await runner.begin(call(), never))
   const [record] = await turnsOf(store)
   t.match(record, { status: 'completed', completionText: 'hi', exact: false })
@@ -337,7 +331,7 @@ t.test('where one id is none, none is kept, and the turn is not exact', async (t
 })
 
 t.test('an engine that ends without a finish reason has failed', async (t) => {
-  const { runner, store } = setUp(t, () => answer(wholeAnswer().slice(0, 3)))
+  const { runner, store } = await setUp(t, () => answer(wholeAnswer().slice(0, 3)))
   await t.rejects(read(await runner.begin(call(), never)), { code: 'engine_lost' })
   t.match(await turnsOf(store), [{ status: 'failed' }])
 })
@@ -350,7 +344,7 @@ t.test(
       { type: 'delta', content: 'x', extra: deep },
       { type: 'end', finishReason: 'stop', usage: deep },
     ] as GenerationEvent[]) {
-      const { runner, store } = setUp(t, async function* () {
+      const { runner, store } = await setUp(t, async function* () {
         yield [event]
       })
       await t.rejects(read(await runner.begin(call(), never)), { code: 'engine_failed', cause: RangeError })
@@ -361,11 +355,11 @@ t.test(
 
 t.test('what an engine says without a name of ours is on record with the answer', async (t) => {
   const unnamed = { extra: { citations: [1] } }
-  const { runner, store } = setUp(t, () =>
+  const { runner, store } = await setUp(t, () =>
     answer(wholeAnswer().map((event) => (event.type === 'delta' ? { ...event, ...unnamed } : event))),
   )
   await read(await runner.begin(call(), never))
-  const { runner: plain, store: bare } = setUp(t)
+  const { runner: plain, store: bare } = await setUp(t)
   await read(await plain.begin(call(), never))
   t.strictSame(
     [...(await turnsOf(store)), ...(await turnsOf(bare))].map(({ annotations }) => JSON.parse(annotations)),
@@ -376,7 +370,7 @@ t.test('what an engine says without a name of ours is on record with the answer'
 t.test('the first token came with the first piece, and not with a later one', async (t) => {
   let now = 0
   const [start, ...rest] = wholeAnswer()
-  const store = new MemoryTurnStore()
+  const store = await openMemoryStore()
   const sessions = new Sessions(
     store,
     { onEnded() {}, onSweepFailed() {}, onSweepDeferred() {} },
@@ -399,7 +393,7 @@ t.test('the first token came with the first piece, and not with a later one', as
 t.test(
   'tokens are counted for the model that the session names, and for its session if it is there',
   async (t) => {
-    const { runner, backend, sessions } = setUp(t)
+    const { runner, backend, sessions } = await setUp(t)
     const asked: unknown[][] = []
     backend.countTokens = async (...given: unknown[]) => {
       asked.push(given)
@@ -418,7 +412,7 @@ t.test(
 )
 
 t.test('an error that nobody foresaw is told as internal, and the turn is failed', async (t) => {
-  const { runner, store } = setUp(t, async function* () {
+  const { runner, store } = await setUp(t, async function* () {
     yield wholeAnswer().slice(0, 1)
     throw new TypeError('a bug')
   })
@@ -427,7 +421,7 @@ t.test('an error that nobody foresaw is told as internal, and the turn is failed
 })
 
 t.test("the session's sampling parameters override the agent's, on the wire and on record", async (t) => {
-  const { runner, sessions, store, backend } = setUp(t)
+  const { runner, sessions, store, backend } = await setUp(t)
   await sessions.create({ sessionId: 's', samplingParams: { temperature: 1, top_k: 5 } })
   const body = { model: 'm', temperature: 0, seed: 3, messages: [{ role: 'user' as const, content: 'x' }] }
   await read(await runner.begin(call({ request: { kind: 'chat', body } }), never))
@@ -437,7 +431,7 @@ t.test("the session's sampling parameters override the agent's, on the wire and 
 })
 
 t.test("the session's limit on an answer holds under whatever name the agent gives one", async (t) => {
-  const { runner, sessions, backend } = setUp(t)
+  const { runner, sessions, backend } = await setUp(t)
   for (const [limit, asked] of [
     ['max_tokens', 'max_completion_tokens'],
     ['max_completion_tokens', 'max_tokens'],
@@ -452,7 +446,7 @@ t.test("the session's limit on an answer holds under whatever name the agent giv
 })
 
 t.test('a request nested too deeply to be written down is refused and leaves no trace', async (t) => {
-  const { runner, sessions, store } = setUp(t)
+  const { runner, sessions, store } = await setUp(t)
   const deep = JSON.parse(`${'['.repeat(100_000)}${']'.repeat(100_000)}`)
   const messages = [{ role: 'user' as const, content: 'hello' }]
   for (const body of [
@@ -471,7 +465,7 @@ t.test('a request nested too deeply to be written down is refused and leaves no 
 })
 
 t.test('ending a session cancels its calls, and their turns are settled when it has ended', async (t) => {
-  const { runner, sessions, store } = setUp(t, async function* (_request, signal) {
+  const { runner, sessions, store } = await setUp(t, async function* (_request, signal) {
     yield wholeAnswer().slice(0, 1)
     await untilAborted(signal)
   })
@@ -483,7 +477,7 @@ t.test('ending a session cancels its calls, and their turns are settled when it 
 })
 
 t.test('an answer that was committed and not delivered is taken back', async (t) => {
-  const { runner, store } = setUp(t)
+  const { runner, store } = await setUp(t)
   const turn = await runner.begin(call(), never)
   await read(turn)
   await turn.undelivered()
@@ -492,7 +486,7 @@ t.test('an answer that was committed and not delivered is taken back', async (t)
 
 t.test('draining lets what runs finish and refuses what is new', async (t) => {
   const gate = Promise.withResolvers<void>()
-  const { runner, store } = setUp(t, async function* () {
+  const { runner, store } = await setUp(t, async function* () {
     yield wholeAnswer().slice(0, 1)
     await gate.promise
     yield wholeAnswer().slice(1)
@@ -507,7 +501,7 @@ t.test('draining lets what runs finish and refuses what is new', async (t) => {
 })
 
 t.test('what outlasts the grace period is cancelled and recorded as failed', async (t) => {
-  const { runner, store } = setUp(t, async function* (_request, signal) {
+  const { runner, store } = await setUp(t, async function* (_request, signal) {
     yield wholeAnswer().slice(0, 1)
     await untilAborted(signal)
   })
@@ -518,12 +512,12 @@ t.test('what outlasts the grace period is cancelled and recorded as failed', asy
 })
 
 t.test('a turn that cannot begin gives its place back: nothing waits for it', async (t) => {
-  class BrokenStore extends MemoryTurnStore {
-    override openTurn(): Promise<void> {
+  const store = intercept(await openMemoryStore(), {
+    openTurn: () => {
       throw new TypeError('a bug')
-    }
-  }
-  const { runner, sessions } = setUp(t, undefined, new BrokenStore(), undefined, 10_000)
+    },
+  })
+  const { runner, sessions } = await setUp(t, undefined, store, undefined, 10_000)
   await t.rejects(runner.begin(call(), never), { message: 'a bug' })
   const begun = performance.now()
   await sessions.complete('s')

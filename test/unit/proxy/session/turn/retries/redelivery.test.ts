@@ -1,28 +1,19 @@
 import t from 'tap'
+import { intercept } from '../../../../../../src/base/interceptor.ts'
 import { redeliver } from '../../../../../../src/proxy/session/turn/retries/redelivery.ts'
 import type { TurnRecord } from '../../../../../../src/proxy/store/port/turn-store.ts'
-import { MemoryTurnStore } from '../../../../../helpers/memory-store.ts'
+import { openMemoryStore } from '../../../../../helpers/store-in-process.ts'
 
-/** A store that has one turn. */
-class OneTurnStore extends MemoryTurnStore {
-  readonly #turn: Partial<TurnRecord>
-
-  constructor(turn: Partial<TurnRecord>) {
-    super()
-    this.#turn = turn
-  }
-
-  override async getTurn(): Promise<TurnRecord> {
-    return this.#turn as TurnRecord
-  }
-
-  override async answerRetry(): Promise<number> {
-    return 1
-  }
+/** Opens a store that has one turn. @param position of the answered retry; undefined if the turn is gone */
+async function openOneTurnStore(turn: Partial<TurnRecord>, position: number | undefined) {
+  return intercept(await openMemoryStore(), {
+    getTurn: async () => turn as TurnRecord,
+    answerRetry: async () => position,
+  })
 }
 
 t.test('an answer that is given again has all that the record has of it', async (t) => {
-  const store = new OneTurnStore({
+  const turn = {
     engine: 'e',
     model: 'm',
     startedAtMs: 1,
@@ -39,7 +30,8 @@ t.test('an answer that is given again has all that the record has of it', async 
     finishReason: 'tool_calls',
     stopReason: '"x"',
     usage: '{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}',
-  })
+  }
+  const store = await openOneTurnStore(turn, 1)
   const given = await redeliver(store, { sessionId: 's', turnId: 't' }, 1)
   const { completion } = given!
   t.match(completion, {
@@ -62,8 +54,7 @@ t.test('an answer that is given again has all that the record has of it', async 
 
 t.test('an answer that is gone, or went while it was read, is given to nobody', async (t) => {
   const name = { sessionId: 's', turnId: 't' }
-  t.equal(await redeliver(new MemoryTurnStore(), name, 1), undefined)
-  const store = new OneTurnStore({})
-  store.answerRetry = async () => undefined as unknown as number
+  t.equal(await redeliver(await openMemoryStore(), name, 1), undefined)
+  const store = await openOneTurnStore({}, undefined)
   t.equal(await redeliver(store, name, 1), undefined)
 })
