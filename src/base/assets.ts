@@ -8,7 +8,7 @@ import { createRequire, getCompileCacheDir } from 'node:module'
 import { basename, dirname, join } from 'node:path'
 import { getAsset, getAssetKeys, getRawAsset } from 'node:sea'
 import { fileURLToPath } from 'node:url'
-import { compileFunction } from 'node:vm'
+import { compileFunction, constants } from 'node:vm'
 import { Worker, type WorkerOptions } from 'node:worker_threads'
 import { ProxyError } from './errors.ts'
 import { type PackedFile, unpack } from './unpack.ts'
@@ -21,8 +21,11 @@ export const CONFINED_COMMAND = 'run-confined-code'
 
 /** Runs a file of code of the standalone executable in this process. @param key see {@link getInsideKey} */
 export function runInside(key: string): void {
-  const code = compileFunction(getAsset(key, 'utf8'), ['require'], { filename: key })
-  code(createRequire(process.execPath))
+  const code = compileFunction(getAsset(key, 'utf8'), ['require', 'module'], {
+    filename: key,
+    importModuleDynamically: constants.USE_MAIN_CONTEXT_DEFAULT_LOADER,
+  })
+  code(createRequire(process.execPath), { exports: {} })
 }
 
 /** Returns the key of a file of code in the standalone executable. */
