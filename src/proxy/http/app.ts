@@ -38,6 +38,7 @@ import { metricsRoute } from './operator/metrics.ts'
 import { workersRoutes } from './operator/workers/routes.ts'
 import { openApi, openApiRoute } from './schemas/openapi.ts'
 import { consumerRoutes } from './trainer/consumers/routes.ts'
+import { formatRoutes } from './trainer/formats/routes.ts'
 import { gatewayRoutes } from './trainer/gateway/routes.ts'
 import { eventsRoutes } from './trainer/read/events.ts'
 import { readRoutes, type TokenTextReader } from './trainer/read/routes.ts'
@@ -244,6 +245,7 @@ async function addRoutes(
     turnMessages: options.turnMessages ?? 'all',
     onRow,
   })
+  await app.register(inScope('view', formatRoutes), { reader: store, onRow })
   if (options.inspector) await app.register(inScope('open', options.inspector))
   const others = options.nodes?.others
   await app.register(inScope('view', eventsRoutes), { activity, sessions, backend, reader: store, others })

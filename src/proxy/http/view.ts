@@ -3,6 +3,7 @@ import type { FastifyPluginCallback } from 'fastify'
 import { inScope } from './access/guard.ts'
 import { type App, type AppBase, type AppSockets, buildAppWith } from './app.ts'
 import { type HttpServer, type ListenOptions, listenWith } from './server.ts'
+import { formatRoutes } from './trainer/formats/routes.ts'
 import { type ReadRoutesOptions, readRoutes } from './trainer/read/routes.ts'
 
 /** The fields of `/health` other than its state. */
@@ -26,6 +27,7 @@ export function buildView(options: ViewOptions, sockets?: AppSockets): Promise<A
   const add: Parameters<typeof buildAppWith>[1] = async (app) => {
     await app.register(inScope('open', viewHealth), { facts })
     await app.register(inScope('view', readRoutes), { reader, tokenTexts })
+    await app.register(inScope('view', formatRoutes), { reader })
     await app.register(inScope('view', noEvents))
     if (inspector) await app.register(inScope('open', inspector))
   }

@@ -7,9 +7,6 @@ import type { Trajectory } from '../../../session/trajectories/trajectories.ts'
 import type { TurnReader } from '../../../store/port/turn-store.ts'
 import { described, inMedia } from '../../schemas/described.ts'
 import { type SchemaApp, typedApp } from '../../schemas/typed-app.ts'
-import { NDJSON } from '../../transport/ndjson-reply.ts'
-import { exportSession } from '../formats/export-session.ts'
-import { ExportLine, ExportQuery } from '../formats/schemas.ts'
 import { detailsOnRecord } from '../sessions/details.ts'
 import { jsonStream, objectChunks, streamJson } from '../sessions/json-stream.ts'
 import * as schemas from '../sessions/schemas.ts'
@@ -52,7 +49,6 @@ export const readRoutes: FastifyPluginCallback<ReadRoutesOptions> = (plain, opti
   listRoutes(app, options)
   wholeRoutes(app, options)
   forestRoutes(app, options)
-  formatRoutes(app, options)
   turnRoutes(app, options)
   rowRoutes(app, options)
   done()
@@ -146,23 +142,6 @@ function wholeRoutes(app: SchemaApp, { reader, turnMessages = 'all', onRow }: Re
     async ({ params: { sessionId }, query }, reply) => {
       const session = await getSessionOrThrow(reader, sessionId)
       return streamJson(reply, (await readTrajectories(reader, session, query)).toWire(onRow))
-    },
-  )
-}
-
-function formatRoutes(app: SchemaApp, { reader, onRow }: ReadRoutesOptions): void {
-  app.get(
-    '/sessions/:sessionId/export',
-    described('sessions', 'Read a session in a foreign format', inMedia(NDJSON, ExportLine), {
-      description:
-        'One line of JSON per row; for `atif` and `training_trace` one line with the whole document.',
-      params: schemas.SessionParams,
-      querystring: ExportQuery,
-    }),
-    async ({ params: { sessionId }, query }, reply) => {
-      const session = await getSessionOrThrow(reader, sessionId)
-      const lines = await exportSession(reader, session, query, onRow)
-      return reply.type(NDJSON).send(jsonStream(lines))
     },
   )
 }
