@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { packTokenData } from '../../src/protocol/token-data/token-data.ts'
-import { TokenForest } from '../../src/proxy/http/trainer/read/schemas.ts'
+import { TokenForest } from '../../src/proxy/http/trainer/sessions/read-schemas.ts'
 import { recordTurn, type SessionsApi, schemaErrors, startSessionsApi } from '../helpers/sessions-api.ts'
 
 const DOCS = readFileSync(join(import.meta.dirname, '../../docs/http-api.md'), 'utf8')

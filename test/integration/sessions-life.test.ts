@@ -1,6 +1,6 @@
 import { once } from 'node:events'
 import t from 'tap'
-import * as reads from '../../src/proxy/http/trainer/read/schemas.ts'
+import * as reads from '../../src/proxy/http/trainer/sessions/read-schemas.ts'
 import * as schemas from '../../src/proxy/http/trainer/sessions/schemas.ts'
 import { untilAborted } from '../helpers/scripted-backend.ts'
 import { recordTurn, schemaErrors, startSessionsApi } from '../helpers/sessions-api.ts'

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { passAtK } from '../../src/proxy/http/trainer/read/pass-at-k.ts'
+import { passAtK } from '../../src/proxy/http/trainer/sessions/pass-at-k.ts'
 
 const task = (count: number, passed: number) => ({ rewards: { count }, passed })
 

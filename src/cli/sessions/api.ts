@@ -1,7 +1,7 @@
 /** The sessions API that the `sessions` commands read and change, of a running proxy or over a database. */
 import type { Static, TSchema } from 'typebox'
 import type { ExportQuery } from '../../proxy/http/trainer/formats/schemas.ts'
-import type { SearchHits, SessionList, Tree } from '../../proxy/http/trainer/read/schemas.ts'
+import type { SearchHits, SessionList, Tree } from '../../proxy/http/trainer/sessions/read-schemas.ts'
 import type {
   Session,
   SessionWithTurns,

@@ -1,4 +1,4 @@
-import { SearchHits, SessionList, Tree } from '../../proxy/http/trainer/read/schemas.ts'
+import { SearchHits, SessionList, Tree } from '../../proxy/http/trainer/sessions/read-schemas.ts'
 import {
   SessionWithTurns,
   ShownSessionWithTurns,

@@ -1,6 +1,6 @@
 import type { Static } from 'typebox'
 import type { SessionsTailConfig } from '../../proxy/config/options/operator.ts'
-import { ProxyEvent, SessionList } from '../../proxy/http/trainer/read/schemas.ts'
+import { ProxyEvent, SessionList } from '../../proxy/http/trainer/sessions/read-schemas.ts'
 import { coloured } from '../colours.ts'
 import { OperatorClient } from '../proxy-client.ts'
 import { formatJson, formatNumber, printable } from '../table.ts'

@@ -4,7 +4,7 @@ import { inScope } from './access/guard.ts'
 import { type App, type AppBase, type AppSockets, buildAppWith } from './app.ts'
 import { type HttpServer, type ListenOptions, listenWith } from './server.ts'
 import { formatRoutes } from './trainer/formats/routes.ts'
-import { type ReadRoutesOptions, readRoutes } from './trainer/read/routes.ts'
+import { type ReadRoutesOptions, readRoutes } from './trainer/sessions/read-routes.ts'
 
 /** The fields of `/health` other than its state. */
 interface ViewFacts {

@@ -1,7 +1,7 @@
 /** Types of the API's responses, derived from its schemas. */
 import type { Static } from 'typebox'
 import type * as workers from '../../../proxy/http/operator/workers/schemas.ts'
-import type * as reads from '../../../proxy/http/trainer/read/schemas.ts'
+import type * as reads from '../../../proxy/http/trainer/sessions/read-schemas.ts'
 import type * as sessions from '../../../proxy/http/trainer/sessions/schemas.ts'
 
 export type Session = Static<typeof sessions.Session>

@@ -1,7 +1,7 @@
 import t from 'tap'
 import { MessageTree } from '../../../../../src/protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../../../src/protocol/canonical/messages.ts'
-import { readTree } from '../../../../../src/proxy/http/trainer/read/tree.ts'
+import { readTree } from '../../../../../src/proxy/http/trainer/sessions/tree.ts'
 import {
   readSpecialTokens,
   SpecialTokenFinder,

@@ -1,6 +1,6 @@
 /** Why rows begin, as `/tree` tells it: of what agents and templates do, and nothing else. */
 import t from 'tap'
-import { readTree } from '../../../../../src/proxy/http/trainer/read/tree.ts'
+import { readTree } from '../../../../../src/proxy/http/trainer/sessions/tree.ts'
 import { noMarks } from '../../../../../src/proxy/store/port/marks.ts'
 import { recordTurn } from '../../../../helpers/sessions-api.ts'
 import { openMemoryStore } from '../../../../helpers/store-in-process.ts'

@@ -3,8 +3,8 @@ import type { Static } from 'typebox'
 import type { TokenData } from '../../../../protocol/token-data/token-data.ts'
 import { type RowLayout, type TokenRow, topLogprobs } from '../../../session/trajectories/row-details.ts'
 import type { Trajectory } from '../../../session/trajectories/trajectories.ts'
+import type { Alternatives } from './read-schemas.ts'
 import type { TextsOfTokens } from './rows.ts'
-import type { Alternatives } from './schemas.ts'
 
 type AtToken = Static<typeof Alternatives>['alternatives'][number]
 

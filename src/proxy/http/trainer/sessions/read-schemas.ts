@@ -6,14 +6,8 @@ import { NEW_ROW_REASONS } from '../../../session/trajectories/new-rows.ts'
 import { EXCLUSIONS } from '../../../session/trajectories/trajectories.ts'
 import { MIN_SEARCHED_CHARS } from '../../../store/port/turn-search.ts'
 import { STRICT } from '../../schemas/described.ts'
-import { turnMarkFields } from '../sessions/mark-schemas.ts'
-import {
-  Session,
-  sessionFields,
-  Trajectories,
-  TrajectoriesQuery,
-  TrajectoryRow,
-} from '../sessions/schemas.ts'
+import { turnMarkFields } from './mark-schemas.ts'
+import { Session, sessionFields, Trajectories, TrajectoriesQuery, TrajectoryRow } from './schemas.ts'
 
 const nullableText = () => nullable(Type.String())
 const nullableNumber = () => nullable(Type.Number())

@@ -7,7 +7,7 @@ import { isSplit, type NewRow, NewRows } from '../../../session/trajectories/new
 import { TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
 import { NO_MARKS, type SessionMarks } from '../../../store/port/marks.ts'
 import type { TurnStep } from '../../../store/port/turn-store.ts'
-import type { TreeTurn } from './schemas.ts'
+import type { TreeTurn } from './read-schemas.ts'
 
 type TreeTurnJson = Static<typeof TreeTurn>
 

@@ -3,9 +3,9 @@ import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
 import { AgentRoleFinder } from '../../../session/roles/agent-role-finder.ts'
 import type { SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
-import { RequestHistory } from '../sessions/request-history.ts'
-import { turnToWire } from '../sessions/serialise.ts'
-import type { OneTurnQuery } from './schemas.ts'
+import type { OneTurnQuery } from './read-schemas.ts'
+import { RequestHistory } from './request-history.ts'
+import { turnToWire } from './serialise.ts'
 
 /**
  * Reads the turn as chunks of one JSON text. Its agent role and the new part of its request depend on the turns before

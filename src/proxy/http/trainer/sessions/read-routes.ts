@@ -7,18 +7,16 @@ import type { Trajectory } from '../../../session/trajectories/trajectories.ts'
 import type { TurnReader } from '../../../store/port/turn-store.ts'
 import { described, inMedia } from '../../schemas/described.ts'
 import { type SchemaApp, typedApp } from '../../schemas/typed-app.ts'
-import { detailsOnRecord } from '../sessions/details.ts'
-import { jsonStream, objectChunks, streamJson } from '../sessions/json-stream.ts'
-import * as schemas from '../sessions/schemas.ts'
-import { sessionToWire, sessionWithTurns } from '../sessions/serialise.ts'
-import { readTrajectories } from '../sessions/trajectory-query.ts'
 import { readAlternatives } from './alternatives.ts'
+import { detailsOnRecord } from './details.ts'
 import { groupToWire, hitsToWire, toSessionFilter, totalsToWire } from './filter.ts'
 import { findForestSessions, queryForest } from './forest.ts'
 import { getSessionOrThrow } from './get-session.ts'
+import { jsonStream, objectChunks, streamJson } from './json-stream.ts'
 import { turnByIndex } from './one-turn.ts'
 import { passAtK } from './pass-at-k.ts'
 import { readPreview } from './preview.ts'
+import * as reads from './read-schemas.ts'
 import {
   getRowIds,
   getTrainerData,
@@ -28,7 +26,9 @@ import {
   rowTensors,
   type TextsOfTokens,
 } from './rows.ts'
-import * as reads from './schemas.ts'
+import * as schemas from './schemas.ts'
+import { sessionToWire, sessionWithTurns } from './serialise.ts'
+import { readTrajectories } from './trajectory-query.ts'
 import { readTree } from './tree.ts'
 import { readTurnFigures, turnFiguresToWire } from './turn-figures.ts'
 

@@ -9,9 +9,9 @@ import type { OtherNodes } from '../../nodes/other-nodes.ts'
 import { described, inMedia } from '../../schemas/described.ts'
 import { validatorCompiler } from '../../schemas/validate.ts'
 import { NDJSON, NdjsonReply } from '../../transport/ndjson-reply.ts'
-import { SessionParams } from '../sessions/schemas.ts'
 import { getSessionOrThrow } from './get-session.ts'
-import { LiveEvent, ProxyEvent } from './schemas.ts'
+import { LiveEvent, ProxyEvent } from './read-schemas.ts'
+import { SessionParams } from './schemas.ts'
 
 interface EventsOptions {
   activity: Activity

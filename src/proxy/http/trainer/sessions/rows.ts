@@ -9,8 +9,8 @@ import {
   TrajectoryBuilder,
 } from '../../../session/trajectories/trajectories.ts'
 import type { SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
-import { detailsOnRecord } from '../sessions/details.ts'
-import type { RowsQuery } from './schemas.ts'
+import { detailsOnRecord } from './details.ts'
+import type { RowsQuery } from './read-schemas.ts'
 
 /** The turn index of a token that no turn sampled. */
 const NO_TURN = -1

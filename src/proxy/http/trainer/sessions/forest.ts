@@ -5,11 +5,11 @@ import { TOKEN_DATA_KINDS, type TokenDataKind } from '../../../../protocol/token
 import { type CompletionTokens, Forest, type PromptTokens } from '../../../session/trajectories/forest.ts'
 import { type Trajectory, TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
 import type { SessionFilter, SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
-import { DetailChoice, detailMembers } from '../sessions/details.ts'
-import { member, numberArray, openObject } from '../sessions/json-stream.ts'
-import { sessionToWire } from '../sessions/serialise.ts'
-import { rejectPartial, reportRows } from '../sessions/trajectory-query.ts'
-import type { ForestQuery } from './schemas.ts'
+import { DetailChoice, detailMembers } from './details.ts'
+import { member, numberArray, openObject } from './json-stream.ts'
+import type { ForestQuery } from './read-schemas.ts'
+import { sessionToWire } from './serialise.ts'
+import { rejectPartial, reportRows } from './trajectory-query.ts'
 
 /** More than the samples of a group; all of their tokens are in memory at once. */
 const MAX_SESSIONS = 128

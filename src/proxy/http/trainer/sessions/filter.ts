@@ -8,7 +8,7 @@ import type {
   SessionTotals,
 } from '../../../store/port/turn-store.ts'
 import { type Caller, getRequestedRun } from '../../access/scopes.ts'
-import { metadataFilter } from '../sessions/metadata-filter.ts'
+import { metadataFilter } from './metadata-filter.ts'
 import type {
   ForestQuery,
   Group,
@@ -17,7 +17,7 @@ import type {
   SearchHits,
   SearchQuery,
   Totals,
-} from './schemas.ts'
+} from './read-schemas.ts'
 
 /** @throws ProxyError `forbidden`, `invalid_request` */
 export function toSessionFilter(
