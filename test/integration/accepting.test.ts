@@ -1,4 +1,4 @@
-/** Agents are new processes, and a rollout begins with hundreds of them at once. */
+/** Agents are new processes, and a rollout starts hundreds of them at once. */
 import { subscribe, unsubscribe } from 'node:diagnostics_channel'
 import { once } from 'node:events'
 import { connect } from 'node:net'
@@ -12,7 +12,7 @@ const REQUEST = 'GET /robots.txt HTTP/1.1\r\nHost: localhost\r\n\r\n'
 t.test('many connections are accepted in one turn of the event loop', onLinux, async (t) => {
   const { url } = await startProxy(t)
   const { port, hostname } = new URL(url)
-  // Each turn of the event loop that accepts connections is counted, however many a busy machine has in between.
+  // Counts the event-loop turns that accept connections, however many others a busy machine has in between.
   const turns = new Set<number>()
   let turn = 0
   const countTurn = () => {
@@ -32,21 +32,21 @@ t.test('many connections are accepted in one turn of the event loop', onLinux, a
   t.same(new Set(await Promise.all(answers)), new Set(['HTTP/1.1 404 Not Found']))
   clearImmediate(counting)
   unsubscribe('net.server.socket', onAccepted)
-  // One connection a turn would take as many turns as there are agents.
+  // Accepting one connection per turn would take as many turns as there are agents.
   t.ok(turns.size >= 1 && turns.size < AGENTS / 2, `${turns.size} turns`)
 })
 
-t.test('a port is for one proxy, though it has several handles', async (t) => {
+t.test('a port has one proxy, although it has several handles', async (t) => {
   const first = await startProxy(t, { db: 'memory' })
   const port = Number(new URL(first.url).port)
   await t.rejects(startProxy(t, { db: 'memory', port }), { code: 'EADDRINUSE' })
   await first.server.stop(0)
   const { url } = await startProxy(t, { db: 'memory', port })
-  t.equal(url, first.url, 'and free again when that has stopped')
+  t.equal(url, first.url, 'and free again once the proxy has stopped')
 })
 
 t.test(
-  'whichever handle took a connection, its broken request is refused and its answer is waited for',
+  'whichever handle accepted a connection, its broken request is rejected, and shutdown waits for its response',
   async (t) => {
     const { url, server } = await startProxy(t, { db: 'memory' })
     const { port, hostname } = new URL(url)

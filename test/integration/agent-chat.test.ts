@@ -1,4 +1,4 @@
-/** The official OpenAI client, unmodified, against a session's base URL. */
+/** The official OpenAI client, unmodified, with a session's base URL. */
 import { once } from 'node:events'
 import { connect } from 'node:net'
 import { inspect } from 'node:util'
@@ -27,10 +27,10 @@ function client(proxy: TestProxy, sessionId: string): OpenAI {
   return new OpenAI({ baseURL: proxy.baseUrl(sessionId), apiKey: 'none', maxRetries: 0 })
 }
 
-/** What a call was refused with. */
+/** Returns the error with which a request was rejected. */
 async function refusal(call: Promise<unknown>): Promise<unknown> {
   return call.then(
-    () => new Error('the call was accepted'),
+    () => new Error('the request was accepted'),
     (error: unknown) => error,
   )
 }
@@ -41,7 +41,7 @@ async function onlyTurn(t: Test, proxy: TestProxy, sessionId: string) {
   return session.turns[0]
 }
 
-t.test('an answer that is not streamed: the session shows what the agent saw', async (t) => {
+t.test('a response that is not streamed: the session shows what the agent received', async (t) => {
   const proxy = await startProxy(t)
   const answer = await client(proxy, 'a').chat.completions.create({
     model: 'embedded',
@@ -59,11 +59,11 @@ t.test('an answer that is not streamed: the session shows what the agent saw', a
   t.equal(turn.completion_logprobs.length, turn.completion_token_ids.length)
   t.equal(turn.prompt_token_ids.length, answer.usage?.prompt_tokens)
   t.equal(turn.exact, true)
-  t.equal(answer.choices[0]?.logprobs, null, 'the agent did not ask for logprobs')
-  t.notOk('token_ids' in answer.choices[0]!, 'nor for token ids')
+  t.equal(answer.choices[0]?.logprobs, null, 'the agent did not request logprobs')
+  t.notOk('token_ids' in answer.choices[0]!, 'nor token ids')
 })
 
-t.test('a streamed answer: the pieces add up to what the session shows', async (t) => {
+t.test('a streamed response: the chunks add up to what the session shows', async (t) => {
   const proxy = await startProxy(t)
   const stream = await client(proxy, 'a').chat.completions.create({
     model: 'embedded',
@@ -73,7 +73,7 @@ t.test('a streamed answer: the pieces add up to what the session shows', async (
     stream: true,
     stream_options: { include_usage: true },
     logprobs: true,
-    // vLLM's field, as a trainer's own agent would send it
+    // vLLM's field, as a trainer's own agent would send it.
     ...{ return_token_ids: true },
   })
   let text = ''
@@ -97,7 +97,7 @@ t.test('a streamed answer: the pieces add up to what the session shows', async (
   t.same(turn.completion_logprobs, logprobs)
 })
 
-t.test('a tool loop through the stream() helper: each turn is recorded with its calls', async (t) => {
+t.test('a tool loop through the stream() helper: each turn is recorded with its tool calls', async (t) => {
   const proxy = await startProxy(t)
   const openai = client(proxy, 'a')
   const messages = [...question]
@@ -120,7 +120,7 @@ t.test('a tool loop through the stream() helper: each turn is recorded with its 
   t.equal(turns[1].completion_text, messages[3]?.content)
   t.match(turns[1].completion_text, /408/)
   const { trajectories } = await proxy.get('/sessions/a/trajectories')
-  t.equal(trajectories.length, 1, 'the second prompt goes on from the first completion')
+  t.equal(trajectories.length, 1, 'the second prompt continues the first completion')
   const sampled = turns.flatMap((turn: { completion_token_ids: number[] }) => turn.completion_token_ids)
   const row = trajectories[0]
   t.same(
@@ -156,7 +156,7 @@ t.test('the tool runner runs its loop, streamed and not', async (t) => {
   }
 })
 
-t.test('structured output reaches the engine as it was asked for, and the client parses it', async (t) => {
+t.test('structured output reaches the engine unchanged, and the client parses it', async (t) => {
   const api = await startSessionsApi(t)
   api.backend.script = () =>
     answer([wholeAnswer()[0]!, { type: 'delta', content: '{"city":"Rome"}' }, wholeAnswer().at(-1)!])
@@ -173,7 +173,7 @@ t.test('structured output reaches the engine as it was asked for, and the client
 })
 
 t.test(
-  'an agent that aborts its stream ends the engine call before its end, and the turn says so',
+  'an agent that aborts its stream ends the engine request before its end, and the turn is marked',
   async (t) => {
     const proxy = await startProxy(t)
     const stream = client(proxy, 'a').chat.completions.stream({
@@ -220,7 +220,7 @@ t.test('every form of the base URL leads to the same session', async (t) => {
   t.equal((await proxy.get('/sessions/a')).turns.length, 5)
 })
 
-t.test('a call that names no session has one of its own, and its key makes none', async (t) => {
+t.test('a request without a session gets a new one, and its key creates none', async (t) => {
   const proxy = await startProxy(t)
   const openai = new OpenAI({ baseURL: `${proxy.url}/v1`, apiKey: 'EMPTY', maxRetries: 0 })
   const ask = async () => {
@@ -233,7 +233,7 @@ t.test('a call that names no session has one of its own, and its key makes none'
   t.match(sessions[0], { num_turns: 1, metadata: { made_for: 'a call that named no session' } })
 })
 
-t.test('where sessions must be created first, a call that names none is refused', async (t) => {
+t.test('where sessions must be created first, a request without one is rejected', async (t) => {
   const proxy = await startProxy(t, { strictSessions: true })
   const openai = new OpenAI({ baseURL: `${proxy.url}/v1`, apiKey: 'EMPTY', maxRetries: 0 })
   t.match(await refusal(openai.chat.completions.create({ model: 'x', messages: question })), {
@@ -243,7 +243,7 @@ t.test('where sessions must be created first, a call that names none is refused'
   t.same((await proxy.get('/sessions')).sessions, [])
 })
 
-t.test('Completions take text or token ids, and tell ids and logprobs to who asks', async (t) => {
+t.test('Completions accept text or token ids, and report ids and logprobs on request', async (t) => {
   const proxy = await startProxy(t)
   const openai = client(proxy, 'a')
   const whole = await openai.completions.create({
@@ -286,7 +286,7 @@ t.test('models are listed and found', async (t) => {
   t.match(await refusal(openai.models.retrieve('gpt-9')), { status: 404 })
 })
 
-t.test('what is wrong with a call is told in the words of the API, and nothing is recorded', async (t) => {
+t.test("an invalid request is rejected in the API's format, and nothing is recorded", async (t) => {
   const proxy = await startProxy(t, { maxBodyBytes: 2_000 })
   const openai = client(proxy, 'a')
   const create = (body: object) =>
@@ -321,7 +321,7 @@ t.test('what is wrong with a call is told in the words of the API, and nothing i
   t.same((await proxy.get('/sessions')).sessions, [])
 })
 
-t.test('a body that is no JSON text is refused in plain words, and what it says is in no log', async (t) => {
+t.test('a body that is not JSON is rejected clearly, and its content is in no log', async (t) => {
   const lines: string[] = []
   const note = (fields: object, message: string) => {
     lines.push(inspect(fields), message)
@@ -350,7 +350,7 @@ t.test('a body that is no JSON text is refused in plain words, and what it says 
 })
 
 t.test(
-  'an agent that sends all of a body that is too large, and then reads, reads the refusal',
+  'an agent that sends all of a body that is too large, and then reads, receives the error',
   async (t) => {
     const proxy = await startProxy(t, { maxBodyBytes: 2_000 })
     const body = 'x'.repeat(30_000_000)
@@ -373,7 +373,7 @@ t.test(
   },
 )
 
-t.test('a URL that cannot be read is refused in the shape of the API', async (t) => {
+t.test("an invalid URL is rejected in the API's format", async (t) => {
   const proxy = await startProxy(t)
   t.match(await proxy.get('/a%zz/v1/models'), {
     error: { code: 'invalid_request', type: 'invalid_request_error' },
@@ -382,7 +382,7 @@ t.test('a URL that cannot be read is refused in the shape of the API', async (t)
   t.match(await proxy.get('/sessions/a%zz'), { code: 'invalid_request', detail: /url/ })
 })
 
-t.test('an agent that leaves in the middle of its request is no error', async (t) => {
+t.test('an agent that disconnects in the middle of its request is not an error', async (t) => {
   const failures: object[] = []
   const { promise: told, resolve: tell } = Promise.withResolvers<object>()
   const fail = (fields: object) => {
@@ -399,14 +399,14 @@ t.test('an agent that leaves in the middle of its request is no error', async (t
   )
 })
 
-/** Passes on what is logged of a call that failed. */
+/** Returns a logger function that forwards failures of requests. */
 function tellOf(tell: (fields: object) => void) {
   return (fields: object) => {
     if ('code' in fields) tell(fields)
   }
 }
 
-t.test('after its end a session takes no calls, and SDKs do not try again', async (t) => {
+t.test('after its end a session accepts no requests, and SDKs do not retry', async (t) => {
   const proxy = await startProxy(t)
   await proxy.post('/sessions/a')
   await proxy.post('/sessions/a/complete')
@@ -423,7 +423,7 @@ t.test('after its end a session takes no calls, and SDKs do not try again', asyn
   t.equal(tries, 1)
 })
 
-t.test('with strict sessions a call for an unknown session is a 404', async (t) => {
+t.test('with strict sessions a request for an unknown session is a 404', async (t) => {
   const proxy = await startProxy(t, { strictSessions: true })
   const ask = (sessionId: string) =>
     client(proxy, sessionId).chat.completions.create({ model: 'x', messages: question, max_tokens: 1 })
@@ -432,20 +432,17 @@ t.test('with strict sessions a call for an unknown session is a 404', async (t) 
   t.match(await ask('known'), { object: 'chat.completion' })
 })
 
-t.test(
-  'a proxy that falls back to the embedded engine says so in its health and in each session',
-  async (t) => {
-    const fallen = await startProxy(t)
-    await client(fallen, 'a').chat.completions.create({ model: 'x', messages: question, max_tokens: 1 })
-    t.match((await fallen.get('/health')).notes, [/No engine was named/])
-    t.match((await fallen.get('/sessions/a')).metadata, { llm_proxy_note: /No engine was named/ })
-    const chosen = await startProxy(t, { engineKind: 'embedded', db: 'memory' })
-    await chosen.post('/sessions/a')
-    t.same((await chosen.get('/sessions/a')).metadata, {})
-  },
-)
+t.test('a proxy with the fallback engine reports it in its health and in each session', async (t) => {
+  const fallen = await startProxy(t)
+  await client(fallen, 'a').chat.completions.create({ model: 'x', messages: question, max_tokens: 1 })
+  t.match((await fallen.get('/health')).notes, [/No engine was named/])
+  t.match((await fallen.get('/sessions/a')).metadata, { llm_proxy_note: /No engine was named/ })
+  const chosen = await startProxy(t, { engineKind: 'embedded', db: 'memory' })
+  await chosen.post('/sessions/a')
+  t.same((await chosen.get('/sessions/a')).metadata, {})
+})
 
-t.test('a stop lets go of idle connections and long polls at once', async (t) => {
+t.test('a stop closes idle connections and ends long polls at once', async (t) => {
   const proxy = await startProxy(t)
   await proxy.post('/sessions/a')
   const socket = connect(Number(new URL(proxy.url).port), '127.0.0.1')

@@ -1,4 +1,4 @@
-/** The official Anthropic client, unmodified, against a session's base URL. */
+/** The official Anthropic client, unmodified, with a session's base URL. */
 import assert from 'node:assert/strict'
 import Anthropic from '@anthropic-ai/sdk'
 import { betaTool } from '@anthropic-ai/sdk/helpers/beta/json-schema'
@@ -28,7 +28,7 @@ const calculator = {
 const question: MessageParam[] = [{ role: 'user', content: 'What is (12 + 34) * 2?' }]
 const small = { model: 'x', max_tokens: 1, messages: question }
 
-/** @param tries gets what each try of a call asks for */
+/** @param tries receives the request of each attempt */
 function client(proxy: { url: string }, sessionId: string, maxRetries = 0, tries: unknown[] = []): Anthropic {
   const counting: typeof fetch = (asked, init) => {
     tries.push(asked)
@@ -42,20 +42,20 @@ function client(proxy: { url: string }, sessionId: string, maxRetries = 0, tries
   })
 }
 
-/** What a call was refused with. */
+/** Returns the error with which a request was rejected. */
 async function refusal(call: Promise<unknown>): Promise<unknown> {
   return call.then(
-    () => new Error('the call was accepted'),
+    () => new Error('the request was accepted'),
     (error: unknown) => error,
   )
 }
 
-/** The calculator, as far as these talks need it. */
+/** A calculator with the operators of these conversations. */
 function evaluate(expression: string): string {
   return expression === '12 + 34' ? '46' : '92'
 }
 
-t.test('an answer that is not streamed: the session shows what the agent saw', async (t) => {
+t.test('a response that is not streamed: the session shows what the agent received', async (t) => {
   const proxy = await startProxy(t)
   const call = client(proxy, 'a').messages.create({
     ...small,
@@ -77,7 +77,7 @@ t.test('an answer that is not streamed: the session shows what the agent saw', a
   t.equal(message.id, `msg_${turn.turn_id.replaceAll('-', '')}`)
 })
 
-t.test('a stop sequence is told', async (t) => {
+t.test('a stop sequence is reported', async (t) => {
   const proxy = await startProxy(t)
   const ask = { ...small, max_tokens: 50, tools: [calculator], stop_sequences: ['brackets'] }
   const message = await client(proxy, 'a').messages.create(ask)
@@ -85,7 +85,7 @@ t.test('a stop sequence is told', async (t) => {
   t.same(message.content, [{ type: 'text', text: 'First the ' }])
 })
 
-t.test('a tool loop through the stream() helper goes on from its own tokens', async (t) => {
+t.test('a tool loop through the stream() helper continues from its own tokens', async (t) => {
   const proxy = await startProxy(t)
   const messages = [...question]
   for (let turn = 0; turn < 5; turn++) {
@@ -161,67 +161,70 @@ t.test('structured output reaches the engine as a response format, and the clien
   })
 })
 
-/** One talk with a tool loop and sampled text, through whichever client; `say` adds to it what was said. */
+/** A conversation with a tool loop and sampled text, for any client; `say` adds the model's messages to it. */
 async function talk(step: (turn: number) => Promise<void>): Promise<void> {
   for (let turn = 0; turn < 4; turn++) await step(turn)
 }
 
-t.test('the same talk through Chat and Messages gives the same tokens, masks and logprobs', async (t) => {
-  const proxy = await startProxy(t)
-  const system = 'Be brief.'
-  const followUp = 'Now tell me something about the sea.'
-  const sampling = { model: 'x', max_tokens: 60, temperature: 0.8, top_p: 0.9, ...{ seed: 5, top_k: 50 } }
+t.test(
+  'the same conversation through Chat and Messages gives the same tokens, masks and logprobs',
+  async (t) => {
+    const proxy = await startProxy(t)
+    const system = 'Be brief.'
+    const followUp = 'Now tell me something about the sea.'
+    const sampling = { model: 'x', max_tokens: 60, temperature: 0.8, top_p: 0.9, ...{ seed: 5, top_k: 50 } }
 
-  const anthropic = client(proxy, 'messages')
-  const said: MessageParam[] = [...question]
-  await talk(async (turn) => {
-    const tools = [calculator]
-    const ask = { ...sampling, system: [{ type: 'text' as const, text: system }], messages: said, tools }
-    const message = await (turn % 2
-      ? anthropic.messages.stream(ask).finalMessage()
-      : anthropic.messages.create(ask))
-    said.push({ role: 'assistant', content: message.content })
-    const use = message.content.find((block) => block.type === 'tool_use')
-    const content = use && evaluate((use.input as { expression: string }).expression)
-    if (use && content)
-      said.push({ role: 'user', content: [{ type: 'tool_result', tool_use_id: use.id, content }] })
-    else said.push({ role: 'user', content: followUp })
-  })
+    const anthropic = client(proxy, 'messages')
+    const said: MessageParam[] = [...question]
+    await talk(async (turn) => {
+      const tools = [calculator]
+      const ask = { ...sampling, system: [{ type: 'text' as const, text: system }], messages: said, tools }
+      const message = await (turn % 2
+        ? anthropic.messages.stream(ask).finalMessage()
+        : anthropic.messages.create(ask))
+      said.push({ role: 'assistant', content: message.content })
+      const use = message.content.find((block) => block.type === 'tool_use')
+      const content = use && evaluate((use.input as { expression: string }).expression)
+      if (use && content)
+        said.push({ role: 'user', content: [{ type: 'tool_result', tool_use_id: use.id, content }] })
+      else said.push({ role: 'user', content: followUp })
+    })
 
-  const openai = new OpenAI({ baseURL: proxy.baseUrl('chat'), apiKey: 'none', maxRetries: 0 })
-  const { name, description } = calculator
-  const tools = [{ type: 'function' as const, function: { name, description, parameters } }]
-  const spoken: ChatCompletionMessageParam[] = [
-    { role: 'system', content: system },
-    { role: 'user', content: question[0]?.content as string },
-  ]
-  await talk(async () => {
-    const completion = await openai.chat.completions.create({ ...sampling, messages: spoken, tools })
-    const { message } = completion.choices[0]!
-    spoken.push(message)
-    const [call] = message.tool_calls ?? []
-    if (call?.type === 'function') {
-      const content = evaluate(JSON.parse(call.function.arguments).expression)
-      spoken.push({ role: 'tool', tool_call_id: call.id, content })
-    } else spoken.push({ role: 'user', content: followUp })
-  })
+    const openai = new OpenAI({ baseURL: proxy.baseUrl('chat'), apiKey: 'none', maxRetries: 0 })
+    const { name, description } = calculator
+    const tools = [{ type: 'function' as const, function: { name, description, parameters } }]
+    const spoken: ChatCompletionMessageParam[] = [
+      { role: 'system', content: system },
+      { role: 'user', content: question[0]?.content as string },
+    ]
+    await talk(async () => {
+      const completion = await openai.chat.completions.create({ ...sampling, messages: spoken, tools })
+      const { message } = completion.choices[0]!
+      spoken.push(message)
+      const [call] = message.tool_calls ?? []
+      if (call?.type === 'function') {
+        const content = evaluate(JSON.parse(call.function.arguments).expression)
+        spoken.push({ role: 'tool', tool_call_id: call.id, content })
+      } else spoken.push({ role: 'user', content: followUp })
+    })
 
-  const [messages, chat] = await Promise.all(
-    ['messages', 'chat'].map(async (id) => {
-      const { trajectories } = await proxy.get(`/sessions/${id}/trajectories`)
-      return trajectories.map((row: Record<string, unknown>) => ({
-        prompt_ids: row.prompt_ids,
-        response_ids: row.response_ids,
-        response_mask: row.response_mask,
-        response_logprobs: row.response_logprobs,
-      }))
-    }),
-  )
-  t.ok(chat[0].response_mask.filter((mask: number) => mask === 1).length > 60, 'text was sampled')
-  t.same(messages, chat)
-})
+    const [messages, chat] = await Promise.all(
+      ['messages', 'chat'].map(async (id) => {
+        const { trajectories } = await proxy.get(`/sessions/${id}/trajectories`)
+        return trajectories.map((row: Record<string, unknown>) => ({
+          prompt_ids: row.prompt_ids,
+          response_ids: row.response_ids,
+          response_mask: row.response_mask,
+          response_logprobs: row.response_logprobs,
+        }))
+      }),
+    )
+    t.ok(chat[0].response_mask.filter((mask: number) => mask === 1).length > 60, 'text was sampled')
+    t.same(messages, chat)
+  },
+)
 
-t.test("Claude Code's calls are one talk, though their headers change from call to call", async (t) => {
+t.test("Claude Code's requests are one conversation, although their headers change each time", async (t) => {
   const proxy = await startProxy(t)
   const anthropic = client(proxy, 'a')
   const messages: Anthropic.Beta.BetaMessageParam[] = [
@@ -231,7 +234,7 @@ t.test("Claude Code's calls are one talk, though their headers change from call 
     const message = await anthropic.beta.messages.create({
       ...small,
       max_tokens: 20,
-      // What is sampled at random may have a token that no text says, such as the end of a message.
+      // Random samples may contain a token without text, such as the end of a message.
       ...{ temperature: 0 },
       messages,
       system: [
@@ -275,14 +278,14 @@ t.test("Claude Code's calls are one talk, though their headers change from call 
   t.equal((await proxy.get('/sessions/a/trajectories')).trajectories.length, 1)
 })
 
-t.test('the rules that take out what changes can be switched off', async (t) => {
+t.test('the rules that remove volatile text can be disabled', async (t) => {
   const api = await startSessionsApi(t, undefined, {}, { volatileRules: [] })
   const system = 'x-anthropic-billing-header: cc_version=2;\nBe brief.'
   await client(api, 'a').messages.create({ ...small, system })
   t.match(api.backend.requests, [{ body: { messages: [{ role: 'system', content: system }] } }])
 })
 
-t.test('an agent that aborts its stream ends the call, and the turn says so', async (t) => {
+t.test('an agent that aborts its stream ends the request, and the turn is marked', async (t) => {
   const proxy = await startProxy(t)
   const endless = { ...small, max_tokens: 30_000, ...{ ignore_eos: true } }
   const stream = client(proxy, 'a').messages.stream({
@@ -301,7 +304,7 @@ t.test('an agent that aborts its stream ends the call, and the turn says so', as
   t.ok(turn.completion_token_ids.length > 0, 'the tokens so far are kept')
 })
 
-t.test('errors are of the classes that the client has for them, and retried as it retries', async (t) => {
+t.test('errors have the classes of the client, and are retried as it does', async (t) => {
   const api = await startSessionsApi(t)
   const failWith = (error: ProxyError) => {
     // biome-ignore lint/correctness/useYield: it fails before it yields
@@ -357,7 +360,7 @@ t.test('an error in the middle of a stream is an error event', async (t) => {
   t.match(failed, { type: 'api_error', apiMessage: 'the engine is gone' })
 })
 
-t.test('a prompt that does not fit is refused in the words that agents look for', async (t) => {
+t.test('a prompt that exceeds the context is rejected with the message that agents look for', async (t) => {
   const proxy = await startProxy(t)
   const long = [{ role: 'user' as const, content: 'word '.repeat(600_000) }]
   t.match(await refusal(client(proxy, 'a').messages.create({ ...small, messages: long })), {
@@ -408,12 +411,12 @@ t.test('tokens are counted as the engine counts them, and nothing is recorded', 
 })
 
 t.test(
-  'a call that names no session is answered and counted, unless sessions must be created first',
+  'a request without a session is served and counted, unless sessions must be created first',
   async (t) => {
     const open = await startProxy(t)
     const anthropic = new Anthropic({ baseURL: open.url, apiKey: 'none', maxRetries: 0 })
     t.ok((await anthropic.messages.countTokens({ model: 'x', messages: question })).input_tokens > 0)
-    t.same((await open.get('/sessions')).sessions, [], 'a count makes no session')
+    t.same((await open.get('/sessions')).sessions, [], 'counting creates no session')
     t.ok((await anthropic.messages.create(small)).id)
     t.match((await open.get('/sessions')).sessions, [{ num_turns: 1 }])
     const strict = await startProxy(t, { strictSessions: true, db: 'memory' })
@@ -424,7 +427,7 @@ t.test(
   },
 )
 
-t.test('where nothing can count, a count is refused at once and not guessed', async (t) => {
+t.test('a count that no engine can compute is rejected at once instead of estimated', async (t) => {
   const engine = await startEngine(t)
   const openai = await startProxy(t, { engineUrls: [engine.url], engineKind: 'openai' })
   const relay = await startProxy(t, { mode: 'relay', db: 'memory' })
@@ -436,7 +439,7 @@ t.test('where nothing can count, a count is refused at once and not guessed', as
   }
 })
 
-/** A proxy whose engine says nothing until it is told what. */
+/** Starts a proxy whose engine is silent until the test lets it respond. */
 async function silentEngine(t: Test) {
   const { promise: word, resolve: speak } = Promise.withResolvers<ProxyError | undefined>()
   const api = await startSessionsApi(t, undefined, {}, { keepAliveMs: 20 })
@@ -448,7 +451,7 @@ async function silentEngine(t: Test) {
   return { api, speak }
 }
 
-/** Reads a stream; `onText` gets all that has come so far. */
+/** Reads a stream; `onText` receives the text so far. */
 async function readStream(url: string, body: object, onText: (text: string) => void): Promise<string> {
   const response = await fetch(url, { method: 'POST', body: JSON.stringify({ ...body, stream: true }) })
   assert.equal(response.status, 200)
@@ -462,7 +465,7 @@ async function readStream(url: string, body: object, onText: (text: string) => v
 
 const twice = (what: string) => (text: string) => text.split(what).length > 2
 
-t.test('a stream that waits for its first token pings, and then answers', async (t) => {
+t.test('a stream that waits for its first token sends pings, then the response', async (t) => {
   const { api, speak } = await silentEngine(t)
   const pinged = twice('event: ping\ndata: {"type":"ping"}\n\n')
   const text = await readStream(`${api.url}/a/v1/messages`, small, (sofar) => {
@@ -472,7 +475,7 @@ t.test('a stream that waits for its first token pings, and then answers', async 
   t.match(text, /event: message_stop\ndata: {"type":"message_stop"}\n\n$/)
 })
 
-t.test('pings are nothing to the official client', async (t) => {
+t.test('the official client ignores pings', async (t) => {
   const { api, speak } = await silentEngine(t)
   const stream = client(api, 'a').messages.stream(small)
   void stream.emitted('connect').then(() => speak(undefined))
@@ -486,7 +489,7 @@ t.test('an error after a ping is an error event', async (t) => {
   t.match(await refusal(stream.finalMessage()), { type: 'timeout_error', apiMessage: 'too slow' })
 })
 
-t.test('a Chat Completions stream that waits sends comments; an error after them is an event', async (t) => {
+t.test('a waiting Chat Completions stream sends comments; an error after them is an event', async (t) => {
   const { api, speak } = await silentEngine(t)
   const commented = twice(': keep-alive\n\n')
   const text = await readStream(`${api.url}/a/v1/chat/completions`, { messages: question }, (sofar) => {
@@ -496,7 +499,7 @@ t.test('a Chat Completions stream that waits sends comments; an error after them
   t.match(text, /data: {"error":{"message":"504 Gateway Timeout: too slow".*}}\n\n$/)
 })
 
-/** A request in which every part has its place. */
+/** A request with every kind of part. */
 const FULL = {
   model: 'x',
   max_tokens: 1,
@@ -533,7 +536,7 @@ const FULL = {
   chat_template_kwargs: {},
 }
 
-/** Every path of a JSON value that leads to a value. */
+/** Returns every path to a value of a JSON value. */
 function pathsOf(value: unknown): string[][] {
   if (typeof value !== 'object' || value === null) return []
   return Object.entries(value).flatMap(([key, inner]) => [
@@ -552,7 +555,7 @@ function mutate(path: readonly string[], change: unknown): unknown {
   return body
 }
 
-t.test('a body that is wrong anywhere is answered, or refused in the shape of the API', async (t) => {
+t.test('an invalid body is accepted, or rejected in the format of the API', async (t) => {
   const proxy = await startProxy(t, { db: 'memory' })
   const change = fc.oneof(
     fc.constantFrom(
@@ -596,7 +599,7 @@ t.test('a body that is wrong anywhere is answered, or refused in the shape of th
   )
 })
 
-t.test('a body that is nested beyond all measure is refused, wherever it is', async (t) => {
+t.test('an extremely nested body is rejected, wherever the nesting is', async (t) => {
   const proxy = await startProxy(t, { db: 'memory' })
   const depth = 50_000
   const deep = `${'['.repeat(depth)}${']'.repeat(depth)}`

@@ -1,4 +1,4 @@
-/** The official OpenAI client, unmodified, and what Codex sends, against a session's Responses routes. */
+/** The official OpenAI client, unmodified, and Codex's requests, with a session's Responses routes. */
 import fc from 'fast-check'
 import OpenAI from 'openai'
 import { makeParseableTextFormat } from 'openai/lib/parser'
@@ -31,12 +31,12 @@ function client({ url }: { url: string }, sessionId: string): OpenAI {
 
 async function refusal(call: Promise<unknown>): Promise<unknown> {
   return call.then(
-    () => new Error('the call was accepted'),
+    () => new Error('the request was accepted'),
     (error: unknown) => error,
   )
 }
 
-/** What the calculator says to each call of a response. */
+/** Returns the calculator's results for the calls of a response. */
 function outputsOf({ output }: Pick<OpenAiResponse, 'output'>): ResponseInput {
   return output.flatMap((item) => {
     if (item.type !== 'function_call') return []
@@ -46,7 +46,7 @@ function outputsOf({ output }: Pick<OpenAiResponse, 'output'>): ResponseInput {
   })
 }
 
-/** A talk with all of the history in each call. */
+/** Runs a conversation with the complete history in each request. */
 async function talkByItems(openai: OpenAI, stream: boolean): Promise<OpenAiResponse[]> {
   const input: ResponseInput = [{ role: 'user', content: QUESTION }]
   const responses: OpenAiResponse[] = []
@@ -62,7 +62,7 @@ async function talkByItems(openai: OpenAI, stream: boolean): Promise<OpenAiRespo
   return responses
 }
 
-/** The same talk through Chat Completions. */
+/** Runs the same conversation through Chat Completions. */
 async function talkByChat(openai: OpenAI): Promise<void> {
   const messages: ChatCompletionMessageParam[] = [
     { role: 'system', content: 'be brief' },
@@ -82,7 +82,7 @@ async function talkByChat(openai: OpenAI): Promise<void> {
   }
 }
 
-/** What a trainer sees of a session, but for names and times. */
+/** Returns what a trainer sees of a session, without names and times. */
 async function trainingView(proxy: TestProxy, sessionId: string) {
   const { turns } = await proxy.get(`/sessions/${sessionId}`)
   const { trajectories } = await proxy.get(`/sessions/${sessionId}/trajectories`)
@@ -92,31 +92,34 @@ async function trainingView(proxy: TestProxy, sessionId: string) {
   return { turns: turns.map(only(fields)), trajectories: trajectories.map(only(rows)) }
 }
 
-t.test('the same talk through Chat and Responses gives the same ids, masks and logprobs', async (t) => {
-  const proxy = await startProxy(t)
-  await talkByChat(client(proxy, 'chat'))
-  const responses = await talkByItems(client(proxy, 'items'), false)
-  await talkByItems(client(proxy, 'streamed'), true)
-  const openai = client(proxy, 'linked')
-  let input: ResponseInput = [{ role: 'user', content: QUESTION }]
-  let previous: string | undefined
-  for (let turn = 0; turn < responses.length; turn++) {
-    const link = previous === undefined ? {} : { previous_response_id: previous }
-    const body = { model: 'x', instructions: 'be brief', input, tools: [calculator], ...{ seed: turn } }
-    const response = await openai.responses.create({ ...body, ...link })
-    input = outputsOf(response)
-    previous = response.id
-  }
-  const expected = await trainingView(proxy, 'chat')
-  t.equal(expected.turns.length, 3)
-  t.equal(expected.trajectories.length, 1, 'each prompt goes on from the completion before it')
-  for (const sessionId of ['items', 'streamed', 'linked']) {
-    t.strictSame(await trainingView(proxy, sessionId), expected, sessionId)
-  }
-  t.match(responses.at(-1)?.output_text, /20/)
-})
+t.test(
+  'the same conversation through Chat and Responses gives the same ids, masks and logprobs',
+  async (t) => {
+    const proxy = await startProxy(t)
+    await talkByChat(client(proxy, 'chat'))
+    const responses = await talkByItems(client(proxy, 'items'), false)
+    await talkByItems(client(proxy, 'streamed'), true)
+    const openai = client(proxy, 'linked')
+    let input: ResponseInput = [{ role: 'user', content: QUESTION }]
+    let previous: string | undefined
+    for (let turn = 0; turn < responses.length; turn++) {
+      const link = previous === undefined ? {} : { previous_response_id: previous }
+      const body = { model: 'x', instructions: 'be brief', input, tools: [calculator], ...{ seed: turn } }
+      const response = await openai.responses.create({ ...body, ...link })
+      input = outputsOf(response)
+      previous = response.id
+    }
+    const expected = await trainingView(proxy, 'chat')
+    t.equal(expected.turns.length, 3)
+    t.equal(expected.trajectories.length, 1, 'each prompt continues the completion before it')
+    for (const sessionId of ['items', 'streamed', 'linked']) {
+      t.strictSame(await trainingView(proxy, sessionId), expected, sessionId)
+    }
+    t.match(responses.at(-1)?.output_text, /20/)
+  },
+)
 
-t.test('a response is found again, by its session alone, unless it was not to be stored', async (t) => {
+t.test('a response is found again, only in its session, unless it was not stored', async (t) => {
   const proxy = await startProxy(t)
   const openai = client(proxy, 'a')
   const body = { model: 'x', input: QUESTION, tools: [calculator], instructions: 'be brief' }
@@ -133,7 +136,7 @@ t.test('a response is found again, by its session alone, unless it was not to be
   const replayed = openai.responses.retrieve(created.id, { stream: true })
   t.match(await refusal(replayed), { status: 400, code: 'unsupported' })
   const { turns } = await proxy.get('/sessions/a')
-  t.equal(turns.length, 2, 'what is not stored for the agent is recorded all the same')
+  t.equal(turns.length, 2, 'a response that is not stored for the agent is recorded nevertheless')
   const chat = await openai.chat.completions.create({
     model: 'x',
     messages: [{ role: 'user', content: 'hi' }],
@@ -142,12 +145,12 @@ t.test('a response is found again, by its session alone, unless it was not to be
   t.match(
     await refusal(openai.responses.retrieve(ofChat)),
     unknown,
-    'a turn of another dialect is no response',
+    'a turn of another dialect is not a response',
   )
 })
 
-t.test('a call goes on from an earlier response, without its instructions', async (t) => {
-  // Text and nothing else: what a model samples may be a thought, and then the first item is no message.
+t.test('a request continues an earlier response, without its instructions', async (t) => {
+  // Text only: a random sample may be a thought, and then the first item is not a message.
   const api = await startSessionsApi(t)
   const openai = client(api, 'a')
   const short = { model: 'x', max_output_tokens: 5 }
@@ -220,7 +223,7 @@ t.test('structured output reaches the engine as a response format, and the clien
   })
 })
 
-/** What Codex sends with every call, in the shape of `ResponsesApiRequest` in codex-rs. */
+/** Fields of every Codex request, as in `ResponsesApiRequest` of codex-rs. */
 const CODEX = {
   model: 'x',
   instructions: 'You are Codex.',
@@ -260,10 +263,10 @@ const CODEX_INPUT = [
 // biome-ignore lint/suspicious/noExplicitAny: tests look into events of any shape
 type Json = any
 
-/** Whatever the engine calls them, agents get calls under ids of the proxy's own. */
+/** Agents get tool calls with the proxy's own ids, whatever ids the engine uses. */
 const DRAWN = /^call_[0-9a-f]{24}$/
 
-/** Posts as Codex does, and reads what its client reads: items as they are done, and the end. */
+/** Sends a request as Codex does, and reads what its client reads: completed items, and the end. */
 async function codexTurn({ url }: SessionsApi, input: unknown[]): Promise<{ items: Json[]; last: Json }> {
   const response = await fetch(`${url}/s/v1/responses`, {
     method: 'POST',
@@ -278,7 +281,7 @@ async function codexTurn({ url }: SessionsApi, input: unknown[]): Promise<{ item
   return { items, last: events.at(-1) }
 }
 
-t.test('a Codex talk with custom tools, shell, namespaces and reasoning is one line of talk', async (t) => {
+t.test('a Codex conversation with custom tools, shell, namespaces and reasoning is one row', async (t) => {
   const api = await startSessionsApi(t)
   const [start, , , end] = wholeAnswer() as [GenerationEvent, unknown, unknown, GenerationEvent]
   const patch = '*** Begin Patch\n+"x"\n*** End Patch'
@@ -311,7 +314,7 @@ t.test('a Codex talk with custom tools, shell, namespaces and reasoning is one l
     { type: 'function_call_output', call_id: c1, output: 'a.txt' },
     { type: 'function_call_output', call_id: c2, output: [{ type: 'input_text', text: 'commit' }] },
   ]
-  // As Codex keeps them: without ids.
+  // Codex keeps them without ids.
   const echo = items.map(({ id: _id, status: _status, ...item }) => item)
   await codexTurn(api, [...CODEX_INPUT, ...echo, ...outputs])
   const { messages } = api.backend.requests[1]!.body as { messages: unknown[] }
@@ -339,11 +342,11 @@ t.test('a Codex talk with custom tools, shell, namespaces and reasoning is one l
   t.same(
     body.turns[0].annotations.responses.dropped_tools,
     ['web_search'],
-    'the record says what was left out',
+    'the turn lists what was left out',
   )
 })
 
-t.test('an answer that fails in the middle ends with response.failed, and the turn is failed', async (t) => {
+t.test('a response that fails in the middle ends with response.failed, and the turn is failed', async (t) => {
   const api = await startSessionsApi(t)
   api.backend.script = async function* () {
     yield wholeAnswer().slice(0, 2)
@@ -358,7 +361,7 @@ t.test('an answer that fails in the middle ends with response.failed, and the tu
 })
 
 t.test(
-  'an engine that goes on with a tool call after the next fails the turn instead of garbling it',
+  'an engine that continues a tool call after the next one fails the turn instead of garbling it',
   async (t) => {
     const api = await startSessionsApi(t)
     const piece = (index: number): GenerationEvent => ({
@@ -371,7 +374,7 @@ t.test(
   },
 )
 
-t.test('an agent that aborts its stream ends the engine call, and the turn says so', async (t) => {
+t.test('an agent that aborts its stream ends the engine request, and the turn is marked', async (t) => {
   const api = await startSessionsApi(t)
   let engineSignal: AbortSignal | undefined
   api.backend.script = async function* (_request, signal) {
@@ -396,34 +399,31 @@ async function untilClosed(api: SessionsApi): Promise<Json> {
   })
 }
 
-t.test(
-  'errors are of the classes that the client has for them, and are tried again where that helps',
-  async (t) => {
-    const api = await startSessionsApi(t)
-    const openai = new OpenAI({ baseURL: `${api.url}/s/v1`, apiKey: 'none', maxRetries: 1 })
-    const create = (body: object) =>
-      openai.responses.create(body as OpenAI.Responses.ResponseCreateParamsNonStreaming)
-    const wrong = await refusal(create({ model: 'x', input: [{ role: 'user' }] }))
-    t.ok(wrong instanceof OpenAI.BadRequestError)
-    t.match(wrong, { param: 'input.0.content', type: 'invalid_request_error' })
-    t.equal(api.backend.requests.length, 0)
-    let tries = 0
-    api.backend.script = () => {
-      tries += 1
-      if (tries === 1) throw new ProxyError('engine_unreachable', 'No engine', { retryAfterS: 0.001 })
-      return answer(wholeAnswer())
-    }
-    t.equal((await create({ model: 'x', input: 'hi' })).output_text, 'hi there')
-    t.equal(tries, 2)
-    const { body } = await api.call('GET', '/sessions/s')
-    t.match(body.turns, [{ status: 'failed' }, { status: 'completed', retry_count: 1 }])
-    await api.call('POST', '/sessions/s/complete')
-    t.ok((await refusal(create({ model: 'x', input: 'hi' }))) instanceof OpenAI.ConflictError)
-    t.equal(tries, 2)
-  },
-)
+t.test('errors have the classes of the client, and are retried where that helps', async (t) => {
+  const api = await startSessionsApi(t)
+  const openai = new OpenAI({ baseURL: `${api.url}/s/v1`, apiKey: 'none', maxRetries: 1 })
+  const create = (body: object) =>
+    openai.responses.create(body as OpenAI.Responses.ResponseCreateParamsNonStreaming)
+  const wrong = await refusal(create({ model: 'x', input: [{ role: 'user' }] }))
+  t.ok(wrong instanceof OpenAI.BadRequestError)
+  t.match(wrong, { param: 'input.0.content', type: 'invalid_request_error' })
+  t.equal(api.backend.requests.length, 0)
+  let tries = 0
+  api.backend.script = () => {
+    tries += 1
+    if (tries === 1) throw new ProxyError('engine_unreachable', 'No engine', { retryAfterS: 0.001 })
+    return answer(wholeAnswer())
+  }
+  t.equal((await create({ model: 'x', input: 'hi' })).output_text, 'hi there')
+  t.equal(tries, 2)
+  const { body } = await api.call('GET', '/sessions/s')
+  t.match(body.turns, [{ status: 'failed' }, { status: 'completed', retry_count: 1 }])
+  await api.call('POST', '/sessions/s/complete')
+  t.ok((await refusal(create({ model: 'x', input: 'hi' }))) instanceof OpenAI.ConflictError)
+  t.equal(tries, 2)
+})
 
-t.test('an engine whose bytes come one by one is read like any other', async (t) => {
+t.test('an engine that sends single bytes is read like any other', async (t) => {
   const chunk = (delta: object, more: object = {}) => ({
     choices: [
       { index: 0, delta, token_ids: [5], logprobs: { content: [{ token: 'x', logprob: -1 }] }, ...more },
@@ -459,7 +459,7 @@ t.test('an engine whose bytes come one by one is read like any other', async (t)
   ])
 })
 
-t.test('no mutation of a request makes the proxy fail, hang or fall', async (t) => {
+t.test('no mutation of a request causes an internal error, a hang or a crash', async (t) => {
   const api = await startSessionsApi(t)
   const base = { ...CODEX, stream: false, input: [...CODEX_INPUT, ...HISTORY] }
   const junk = fc.constantFrom<unknown>(
@@ -492,7 +492,7 @@ t.test('no mutation of a request makes the proxy fail, hang or fall', async (t) 
   t.pass('for any mutation')
 })
 
-t.test('a request that is nested too deeply is refused, wherever it is', async (t) => {
+t.test('a request that is nested too deeply is rejected, wherever the nesting is', async (t) => {
   const api = await startSessionsApi(t)
   const deep = `${'{"a":'.repeat(20_000)}1${'}'.repeat(20_000)}`
   const places = [
@@ -529,7 +529,7 @@ const HISTORY = [
   { type: 'function_call_output', call_id: 'c2', output: [{ type: 'input_text', text: 'x' }] },
 ]
 
-/** Changes the `at`-th value of the tree, counted from the top. What is put in is a copy: a later change may be inside it. */
+/** Changes the `at`-th value of the tree in pre-order. Inserts a copy, because a later change may be inside it. */
 function mutate(root: object, at: number, value: unknown, how: string): void {
   const places: [Record<string, unknown>, string][] = []
   const walk = (node: unknown) => {
@@ -550,7 +550,7 @@ async function acceptedOrRefused(t: Test, { url }: SessionsApi, body: unknown): 
   const response = await fetch(`${url}/s/v1/responses`, { method: 'POST', body: text })
   const answered = await response.text()
   if (response.status === 200) {
-    if (!/"status":"completed"/.test(answered)) t.fail(`${text} was answered with ${answered}`)
+    if (!/"status":"completed"/.test(answered)) t.fail(`${text} got ${answered}`)
     return
   }
   const { error } = JSON.parse(answered)

@@ -1,12 +1,12 @@
-/** What the official SDKs' own retries get: the answer of their first try, sampled once and trained once. */
+/** The official SDKs' own retries receive the response of their original attempt, sampled once and trained once. */
 import t from 'tap'
 import { type LossyFetch, lossyFetch } from '../helpers/lossy-fetch.ts'
 import { DIALECTS, said, startLocal, testRetries, turnsOf } from './retried-calls.ts'
 
-// The other three are in test/slow.
+// test/slow has the other three.
 testRetries(t, 'local, chat mode')
 
-t.test('a proxy that was started anew answers a retry of what it had committed', async (t) => {
+t.test('a restarted proxy responds to a retry with what it had committed', async (t) => {
   const db = `${t.testdir({})}/proxy.db`
   const before = await startLocal(t, { db })
   const lost: Record<string, LossyFetch> = {}
@@ -32,7 +32,7 @@ t.test('a proxy that was started anew answers a retry of what it had committed',
   }
 })
 
-t.test('samples of one prompt are never joined: neither at once nor one after the other', async (t) => {
+t.test('samples of one prompt are never merged, neither concurrent nor sequential ones', async (t) => {
   const proxy = await startLocal(t, {})
   const ask = () => DIALECTS.chat!({ baseUrl: proxy.baseUrl('s'), fetch }, true)
   await Promise.all([ask(), ask(), ask()])
@@ -40,10 +40,10 @@ t.test('samples of one prompt are never joined: neither at once nor one after th
   t.equal((await turnsOf(proxy, 's')).length, 4)
   const headers = { 'x-stainless-retry-count': '1' }
   await DIALECTS.chat!({ baseUrl: proxy.baseUrl('s'), fetch, headers }, true)
-  t.equal((await turnsOf(proxy, 's')).length, 5, 'a retry that could be of any of them is none of them')
+  t.equal((await turnsOf(proxy, 's')).length, 5, 'a retry that matches several samples matches none')
 })
 
-t.test('an idempotency key names the call among samples of one prompt', async (t) => {
+t.test('an idempotency key identifies the request among samples of one prompt', async (t) => {
   const proxy = await startLocal(t, {})
   const ask = (key: string, lossy: LossyFetch) =>
     DIALECTS.chat!(
@@ -57,7 +57,7 @@ t.test('an idempotency key names the call among samples of one prompt', async (t
   t.equal((await turnsOf(proxy, 's')).length, 2)
 })
 
-t.test('an agent with a key of its own gets its answer again, and its record stays as it was', async (t) => {
+t.test('an agent with a session key gets its response again, and its turns are unchanged', async (t) => {
   const proxy = await startLocal(t, {
     adminKeys: ['admin-key-0123456789'],
     agentKeySecrets: ['s'.repeat(32)],
@@ -69,7 +69,7 @@ t.test('an agent with a key of its own gets its answer again, and its record sta
   t.match(await turnsOf(proxy, 's'), [{ status: 'completed', retry_count: 0 }])
 })
 
-t.test('a session that has ended gives nothing again', async (t) => {
+t.test('an ended session redelivers nothing', async (t) => {
   const proxy = await startLocal(t, {})
   const lossy = lossyFetch([])
   await DIALECTS.chat!({ baseUrl: proxy.baseUrl('s'), fetch: lossy.fetch }, false)

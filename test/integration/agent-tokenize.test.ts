@@ -6,7 +6,7 @@ import { startProxy } from '../helpers/proxy.ts'
 
 const TOOLS = [{ type: 'function', function: { name: 'add', description: 'Adds.', parameters: {} } }]
 
-t.test('it tells the prompt of the call that was just made, turn after turn', async (t) => {
+t.test('it returns the prompt of the previous request, turn after turn', async (t) => {
   const proxy = await startProxy(t, { tokenizer: 'embedded' })
   for (const base of ['/a/b', '/sessions/other']) {
     const messages: object[] = [{ role: 'user', content: 'What is a lake?' }]
@@ -24,14 +24,14 @@ t.test('it tells the prompt of the call that was just made, turn after turn', as
       )
       t.same(tokens, turns[turn].prompt_token_ids)
       t.match({ count, strings, length }, { count: tokens.length, strings: null, length: null })
-      // What an agent does to an answer does not change what was sampled, and is sent to the engine.
+      // The agent's changes to a completion do not change the sampled tokens in the prompt.
       messages.push({ ...choices[0].message, content: choices[0].message.content?.trim() })
       messages.push({ role: 'user', content: 'Go on.' })
     }
   }
 })
 
-t.test("texts are read as the engine's own routes read them", async (t) => {
+t.test("texts are tokenized as by the engine's own routes", async (t) => {
   const engine = await startEngine(t)
   const proxy = await startProxy(t, { tokenizer: 'embedded', engineUrls: [engine.url], contextLength: 512 })
   const ask = async (url: string, body: object) =>
@@ -58,10 +58,10 @@ t.test("texts are read as the engine's own routes read them", async (t) => {
       await ask(`${engine.url}/detokenize`, { tokens: said.tokens }),
     )
   }
-  t.same((await proxy.get('/sessions')).sessions, [], 'nothing is recorded, and no session made')
+  t.same((await proxy.get('/sessions')).sessions, [], 'nothing is recorded, and no session is created')
 })
 
-t.test('what it cannot tell is refused in words', async (t) => {
+t.test('unsupported requests are rejected with the reason', async (t) => {
   const proxy = await startProxy(t, {
     tokenizer: 'embedded',
     adminKeys: ['admin'],
@@ -97,7 +97,7 @@ t.test('what it cannot tell is refused in words', async (t) => {
   }
 })
 
-t.test('ids that no token has become nothing', async (t) => {
+t.test('ids without a token become empty text', async (t) => {
   const proxy = await startProxy(t, { tokenizer: 'embedded' })
   const ids = loadEmbeddedTokenizer().encode('A lake')
   t.same(await proxy.post('/s/detokenize', { tokens: [...ids, 2 ** 31 - 1] }), { prompt: 'A lake' })

@@ -1,6 +1,6 @@
 /**
- * What agents' libraries make of our answers: the AI SDK checks every answer and event against its own schemas, and
- * refuses those that do not fit.
+ * Responses as libraries of agents read them: the AI SDK validates every response and event with its own schemas, and
+ * rejects invalid ones.
  */
 import { type AnthropicProvider, createAnthropic } from '@ai-sdk/anthropic'
 import { createOpenAI, type OpenAIProvider } from '@ai-sdk/openai'
@@ -40,7 +40,7 @@ function anthropic(url: string): AnthropicProvider {
 for (const [dialect, model] of Object.entries(DIALECTS)) {
   for (const [what, events] of Object.entries(ANSWERS)) {
     if (dialect === 'completions' && /tool|reasoning/.test(what)) continue
-    t.test(`the AI SDK takes ${what} in ${dialect}, whole and streamed`, async (t) => {
+    t.test(`the AI SDK accepts ${what} in ${dialect}, complete and streamed`, async (t) => {
       const { url, backend } = await startSessionsApi(t)
       backend.script = () => answer(events)
       const request = {

@@ -1,4 +1,4 @@
-/** Behind an ingress: below a path of its own, and told by it who calls. */
+/** The proxy behind an ingress: below a base path, with forwarded client addresses. */
 import { once } from 'node:events'
 import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
@@ -26,7 +26,7 @@ t.test('everything is below the base path, and nothing beside it', async (t) => 
   t.equal(
     root.headers.get('location'),
     '/team/llm/ui',
-    'who opens the address in a browser is shown the inspector',
+    'a browser at this address is redirected to the inspector',
   )
   for (const path of ['/health', '/sessions/s', '/s/v1/models', '/team/health', '/team/llmhealth']) {
     const response = await fetch(origin + path)
@@ -38,14 +38,14 @@ t.test('everything is below the base path, and nothing beside it', async (t) => 
   }
 })
 
-t.test('a worker dials below the base path', async (t) => {
+t.test('a worker connects below the base path', async (t) => {
   const proxy = await relayProxy(t, { basePath: '/llm' })
   const worker = workerFor(t, proxy.url, 'w')
   await once(worker, 'connected')
   await untilWorkers(proxy, 'w')
 })
 
-t.test('X-Forwarded-* is believed of trusted proxies, and of nobody else', async (t) => {
+t.test('X-Forwarded-* is accepted only from trusted proxies', async (t) => {
   const addresses = async (trustedProxies: string[]) => {
     const seen: unknown[] = []
     const logger = {
@@ -63,7 +63,7 @@ t.test('X-Forwarded-* is believed of trusted proxies, and of nobody else', async
   t.same(await addresses(['127.0.0.1', '10.0.0.0/8']), ['203.0.113.7'])
 })
 
-t.test('the origin of a page is compared with the host that a trusted proxy was asked for', async (t) => {
+t.test("the origin of a page is compared with the host in a trusted proxy's request", async (t) => {
   const status = async (trustedProxies: string[]) => {
     const { url } = await relayProxy(t, { ...KEYS, trustedProxies, db: 'memory' })
     const headers = { 'x-forwarded-host': 'llm.example' }

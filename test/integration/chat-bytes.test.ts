@@ -1,13 +1,13 @@
 /**
- * Chat mode passes the messages of a chat on as the agent wrote them, byte for byte: the engine renders what the agent
- * said, and not what another JSON writer makes of it. The later calls count as well, of which the proxy knows the past.
+ * Chat mode forwards the agent's messages byte for byte: the engine renders the agent's text instead of another
+ * serializer's. This includes later requests, whose history the proxy knows.
  */
 import t from 'tap'
 import { startFakeVllm } from '../helpers/fake-vllm.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { joinWorker, relayProxy, untilWorkers } from '../helpers/relay-rig.ts'
 
-/** Each is written as `JSON.stringify` would not write it. */
+/** Each is written differently from `JSON.stringify`. */
 const MESSAGES = [
   String.raw`{"content":"Be \u0062rief.","role":"system"}`,
   String.raw`{ "role" : "system",  "content" : "And kind.\/" }`,
@@ -22,7 +22,7 @@ const messagesIn = (body: string) => body.slice(body.indexOf('"messages":') + '"
 for (const mode of ['local', 'relay'] as const) {
   for (const stream of [false, true]) {
     await t.test(
-      `${mode} mode, ${stream ? 'streamed' : 'whole'}: the engine gets the bytes of the agent`,
+      `${mode} mode, ${stream ? 'streamed' : 'complete'}: the engine gets the agent's bytes`,
       async (t) => {
         const engine = await startFakeVllm()
         t.teardown(() => engine.close())
@@ -53,7 +53,7 @@ for (const mode of ['local', 'relay'] as const) {
         t.same(
           turns[2].request_messages,
           JSON.parse(JSON.stringify(JSON.parse(`[${MESSAGES}]`))),
-          'and the record says the same',
+          'and the turn has the same bytes',
         )
       },
     )

@@ -39,7 +39,7 @@ t.test('task directories become rows with the columns of verl, one file per spli
   t.same(
     rows.map((row) => row.instance_id),
     ['a', 'b', 'org/c'],
-    'in order of their names, the same everywhere',
+    'in the order of their names, independent of the file system',
   )
   const path = join(folder, 'train', 'b')
   t.strictSame(rows[1], {
@@ -58,7 +58,7 @@ t.test('task directories become rows with the columns of verl, one file per spli
     local_task_path: path,
   })
   t.match(rows[0], { prompt: [{ content: 'Schreib „ünï“ 🎉' }], ability: 'agent' })
-  t.notMatch(JSON.stringify(rows), /sk-secret/, 'what else is in task.toml stays there')
+  t.notMatch(JSON.stringify(rows), /sk-secret/, 'other content of task.toml is preserved')
   t.match(await Array.fromAsync(readParquet(join(out, 'val.parquet'))), [
     { extra_info: { split: 'val', index: 0, task_metadata: { level: 1.5, category: null } } },
   ])
@@ -75,7 +75,7 @@ t.test('task directories become rows with the columns of verl, one file per spli
   t.match(stdout, /val\.parquet: 1 task, written\n$/)
 })
 
-t.test('a second run rewrites only what has changed, and says so', async (t) => {
+t.test('a second run rewrites only changed files, and reports them', async (t) => {
   const folder = taskFolder(t)
   const file = join(folder, 'train.parquet')
   const make = () => dataset('--train', join(folder, 'train'), '--out', folder)
@@ -100,7 +100,7 @@ t.test('a limit takes the first tasks by name of each split; a data source names
   ])
 })
 
-t.test('a directory that is a task itself is one', async (t) => {
+t.test('a directory that is itself a task is one', async (t) => {
   const folder = taskFolder(t)
   await dataset('--train', join(folder, 'train', 'b'), '--out', folder)
   t.match(await Array.fromAsync(readParquet(join(folder, 'train.parquet'))), [
@@ -108,7 +108,7 @@ t.test('a directory that is a task itself is one', async (t) => {
   ])
 })
 
-t.test('a run that cannot be right ends with one line, and writes nothing', async (t) => {
+t.test('an invalid run ends with one line, and writes nothing', async (t) => {
   const folder = taskFolder(t)
   const [train, out] = [join(folder, 'train'), join(folder, 'out')]
   for (const [args, code, line] of [

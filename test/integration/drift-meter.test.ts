@@ -1,4 +1,4 @@
-/** `--verify-share`: turns are verified while they are recorded, and what is found shows in /health and metrics. */
+/** `--verify-share`: turns are verified while they are recorded, and the results are in /health and metrics. */
 import OpenAI from 'openai'
 import t from 'tap'
 import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
@@ -40,11 +40,11 @@ t.test('turns of the share are verified with the engine that sampled them', asyn
   t.match(metrics, /^llm_proxy_verified_turns_total\{verdict="same"\} 3$/m)
   t.match(metrics, /^llm_proxy_verified_mean_difference_bucket\{le="0.0001"\} 3$/m)
   t.match(metrics, /^llm_proxy_verify_controls_total\{caught="true"\} 1$/m)
-  t.equal((await proxy.get('/sessions/s')).turns.length, 3, 'what it asks is on no record')
+  t.equal((await proxy.get('/sessions/s')).turns.length, 3, 'verification requests are not recorded')
 })
 
 for (const mode of ['local', 'relay'] as const) {
-  t.test(`${mode}: an engine of its own finds what another one reported wrongly`, async (t) => {
+  t.test(`${mode}: a dedicated engine finds what another one reported wrongly`, async (t) => {
     const truth = await startEngine(t)
     const { url: wrong } = await startEngine(t, new HalvedEngine())
     const given: Partial<ServeConfig> = mode === 'local' ? { engineUrls: [wrong] } : { mode }
@@ -63,7 +63,7 @@ for (const mode of ['local', 'relay'] as const) {
 }
 
 t.test(
-  'logprobs over a sampling mask are no drift while the mask is on record, and are without it',
+  'logprobs over a sampling mask are no drift if the mask is recorded, and are drift otherwise',
   async (t) => {
     const engine = await startScoringEngine(t, 'vllm', { policy: new TableModel(1) })
     const proxy = await startProxy(t, {
@@ -89,7 +89,7 @@ t.test(
   },
 )
 
-t.test('without a share nothing is verified, and nothing is said of it', async (t) => {
+t.test('without a share nothing is verified or reported', async (t) => {
   const proxy = await startProxy(t)
   await ask(proxy, 1)
   t.equal(await driftOf(proxy), undefined)

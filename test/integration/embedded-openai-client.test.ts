@@ -24,7 +24,7 @@ async function serve(
   return { server, client: new OpenAI({ baseURL: `${url}/v1`, apiKey: 'none', maxRetries: 0 }) }
 }
 
-t.test('a chat is answered', async (t) => {
+t.test('a chat request gets a response', async (t) => {
   const { client, server } = await serve(t)
   const answer = await client.chat.completions.create({
     model: 'embedded',
@@ -39,7 +39,7 @@ t.test('a chat is answered', async (t) => {
   t.match(server.counters, { running: 0, served: 1, aborted: 0, failed: 0 })
 })
 
-t.test('a stream carries what the whole answer says', async (t) => {
+t.test('a stream carries the content of the complete response', async (t) => {
   const { client } = await serve(t)
   const request = {
     model: 'embedded',
@@ -73,7 +73,7 @@ t.test('a stream carries what the whole answer says', async (t) => {
   t.match(chunks.at(-1), { choices: [], usage: { completion_tokens: whole.usage!.completion_tokens } })
 })
 
-t.test('a tool loop runs to its answer, streamed and whole', async (t) => {
+t.test('a tool loop runs to its result, streamed and complete', async (t) => {
   const { client } = await serve(t)
   for (const stream of [false, true]) {
     const messages: ChatCompletionMessageParam[] = [
@@ -103,7 +103,7 @@ t.test('a tool loop runs to its answer, streamed and whole', async (t) => {
   }
 })
 
-t.test('a client that leaves stops the engine within 100 ms', async (t) => {
+t.test('a client that disconnects stops the engine within 100 ms', async (t) => {
   const { client, server } = await serve(t, { cannedTokens: 30_000, tokensPerSecond: 500 })
   for (const stream of [true, false]) {
     const controller = new AbortController()
@@ -132,7 +132,7 @@ t.test('a client that breaks out of its stream stops the engine', async (t) => {
   t.equal(server.counters.aborted, 1)
 })
 
-t.test('completions of token ids continue them, streamed and whole', async (t) => {
+t.test('completions of token ids continue them, streamed and complete', async (t) => {
   const { client } = await serve(t)
   const request = {
     model: 'embedded',

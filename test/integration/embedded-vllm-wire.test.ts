@@ -1,4 +1,4 @@
-/** The served engine's bytes are vLLM's, field by field, null by null. */
+/** The embedded engine's bytes equal vLLM's, including every field and null. */
 import t from 'tap'
 import { ProxyError } from '../../src/base/errors.ts'
 import { EmbeddedEngine, type EmbeddedEngineOptions } from '../../src/embedded/engine/embedded-engine.ts'
@@ -19,7 +19,7 @@ async function post(engine: EmbeddedEngine, url: string, body: object, headers: 
   return reply
 }
 
-/** The events of a stream, `[DONE]` included, without what differs from call to call. */
+/** Returns the events of a stream, `[DONE]` included, without the fields that vary per request. */
 function eventsOf(body: string): unknown[] {
   return body
     .split('\n\n')
@@ -55,7 +55,7 @@ t.test('a chat stream: role chunk, one chunk per token, finish with the last tok
 })
 
 t.test(
-  'tokens whose text the tool parser holds back are chunks only for those who count tokens',
+  'tokens whose text the tool parser buffers are chunks only for clients that request token ids',
   async (t) => {
     const engine = say({ tool_calls: [{ name: 'f', arguments: { a: 1 } }] })
     const tools = [{ type: 'function', function: { name: 'f' } }]
@@ -84,7 +84,7 @@ t.test(
   },
 )
 
-t.test('a whole chat answer has every field that vLLM sends', async (t) => {
+t.test('a complete chat response has every field that vLLM sends', async (t) => {
   const engine = say({ reasoning: 'Well.', content: 'Hi!' })
   const reply = await post(engine, '/v1/chat/completions', { messages: MESSAGES, return_token_ids: true })
   const promptIds = await engine.tokenizeChat({ messages: [{ role: 'user', content: 'Hello!' }] })
@@ -144,7 +144,7 @@ t.test('a completion stream has its own head and nulls', async (t) => {
   ])
 })
 
-t.test('one prompt may come in a list, several are refused', async (t) => {
+t.test('one prompt may be in a list, several are rejected', async (t) => {
   const engine = say({}, { cannedTokens: 2 })
   for (const prompt of [['x'], [[5, 6]], 'x', [5, 6]]) {
     t.equal((await post(engine, '/v1/completions', { prompt })).statusCode, 200, JSON.stringify(prompt))
@@ -155,7 +155,7 @@ t.test('one prompt may come in a list, several are refused', async (t) => {
   }
 })
 
-t.test('tokens are written as ids where the request asks for it', async (t) => {
+t.test('tokens are written as ids if the request asks for it', async (t) => {
   const engine = say({ content: 'Hi!' })
   const ids = await engine.tokenizeText('Hi!<|im_end|>')
   const body = { messages: MESSAGES, logprobs: true, return_tokens_as_token_ids: true }
@@ -167,7 +167,7 @@ t.test('tokens are written as ids where the request asks for it', async (t) => {
   )
 })
 
-t.test("the id is the caller's, from the header or else from the body", async (t) => {
+t.test('the client determines the id, in the header or else in the body', async (t) => {
   const engine = say({ content: 'Hi!' })
   const body = { messages: MESSAGES, request_id: 'from-body' }
   t.equal((await post(engine, '/v1/chat/completions', body)).json().id, 'chatcmpl-from-body')
@@ -175,7 +175,7 @@ t.test("the id is the caller's, from the header or else from the body", async (t
   t.equal((await post(engine, '/v1/chat/completions', body, headers)).json().id, 'chatcmpl-from-header')
 })
 
-t.test('what fails after the first event is an event in the stream', async (t) => {
+t.test('a failure after the first event is an event in the stream', async (t) => {
   const engine = failingAfter(new EmbeddedEngine({ cannedTokens: 100 }))
   const reply = await post(engine, '/v1/chat/completions', { messages: MESSAGES, stream: true })
   t.equal(reply.statusCode, 200)
@@ -185,7 +185,7 @@ t.test('what fails after the first event is an event in the stream', async (t) =
   ])
 })
 
-/** An engine that fails behind its first batch. */
+/** Returns an engine that fails after its first batch. */
 function failingAfter(engine: EmbeddedEngine): EmbeddedEngine {
   async function generate(...[request, sink, signal]: Parameters<EmbeddedEngine['generate']>): Promise<void> {
     let isFirst = true
@@ -211,7 +211,7 @@ t.test('broken JSON and unknown paths', async (t) => {
   t.same((await server.inject('/nowhere')).json(), { detail: 'Not Found' })
 })
 
-t.test('text, messages and ids are turned into each other', async (t) => {
+t.test('text, messages and ids are converted into each other', async (t) => {
   const engine = say({})
   const text = await post(engine, '/tokenize', { prompt: 'Hello there', return_token_strs: true })
   const ids = await engine.tokenizeText('Hello there')
@@ -229,7 +229,7 @@ t.test('text, messages and ids are turned into each other', async (t) => {
   t.equal((await post(engine, '/tokenize', {})).statusCode, 400)
 })
 
-t.test('health, version, load and weights are told', async (t) => {
+t.test('health, version, load and weights are reported', async (t) => {
   const engine = say({}, { weightVersion: 'step-1' })
   const server = buildEngineServer(engine, { version: '0.11.0' })
   t.teardown(() => server.close())

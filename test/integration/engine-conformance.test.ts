@@ -9,7 +9,7 @@ import { startFakeVllm } from '../helpers/fake-vllm.ts'
 
 type Engine = Pick<Awaited<ReturnType<typeof startFakeVllm>>, 'url' | 'running' | 'close'>
 
-/** A client of an engine that is started for it. */
+/** Starts an engine and creates a client for it. */
 async function setUp(
   starting: Promise<Engine>,
   createClient: typeof createVllmClient,
@@ -37,6 +37,6 @@ for (const streams of STREAMS) {
   })
 }
 
-t.test('the client that finds out, of SGLang in token mode', async (t) => {
+t.test('the auto-detecting client, for SGLang in token mode', async (t) => {
   engineClientSuite(t, () => setUp(startFakeSglang(), createAutoClient), 'token')
 })

@@ -10,7 +10,9 @@ import { chatRequest, collect, eventually, noAbort } from '../conformance/engine
 import { pull } from '../helpers/event-stream.ts'
 import { openEventStream, type Script, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
 
-/** What comes of a call to an engine that answers as `script` says: the events until the failure, and the failure. */
+/**
+ * Sends a request to an engine that responds as `script` does. @returns the events until the failure, and the failure
+ */
 async function outcome(
   t: Test,
   script: Script,
@@ -29,7 +31,7 @@ async function outcome(
     if (failure instanceof ProxyError) return { events, failure }
     throw failure
   }
-  throw new Error('the call did not fail')
+  throw new Error('the request did not fail')
 }
 
 const answerWith =
@@ -40,7 +42,7 @@ const answerWith =
 const token = { choices: [{ index: 0, delta: { content: 'a' }, token_ids: [1] }] }
 const tokenEvents = [{ type: 'start' }, { type: 'delta', content: 'a', tokenIds: [1] }]
 
-t.test("the engine's refusal keeps its status, its words and its body", async (t) => {
+t.test("the engine's error keeps its status, its message and its body", async (t) => {
   const bodies: [object, string][] = [
     [{ error: { message: 'too long', type: 'BadRequestError', param: null, code: 400 } }, 'too long'],
     [{ object: 'error', message: 'too long', type: 'BadRequestError', code: 400 }, 'too long'],
@@ -68,7 +70,7 @@ for (const [status, expected] of [
   })
 }
 
-t.test('credentials that the engine repeats are in no error', async (t) => {
+t.test('credentials that the engine echoes are in no error', async (t) => {
   const { failure } = await outcome(t, (request, response) =>
     sendJson(response, { error: { message: `s3cret ${request.headers.authorization}` } }, 401),
   )
@@ -77,14 +79,14 @@ t.test('credentials that the engine repeats are in no error', async (t) => {
   t.notMatch(JSON.stringify(failure), 's3cret')
 })
 
-t.test('an HTTP error of the engine is a failure, with the beginning of what it said', async (t) => {
+t.test('an HTTP error of the engine is a failure, with the beginning of its text', async (t) => {
   const { failure } = await outcome(t, answerWith(502, `<html>\n${'bad gateway '.repeat(100)}`))
   t.match(failure, { code: 'engine_failed', status: 502, message: /HTTP 502: <html> bad gateway/ })
   t.ok(failure.message.length < 300)
   t.match((await outcome(t, answerWith(302, ''))).failure, { code: 'engine_failed' }, 'so is a redirect')
 })
 
-t.test('an answer that is no answer is a failure', async (t) => {
+t.test('an invalid response is a failure', async (t) => {
   for (const stream of [true, false]) {
     const html = await outcome(t, answerWith(200, '<html>login</html>', { 'content-type': 'text/html' }), {
       stream,
@@ -95,7 +97,7 @@ t.test('an answer that is no answer is a failure', async (t) => {
   }
 })
 
-t.test('an error in a stream comes after the tokens before it, in the words of the engine', async (t) => {
+t.test("an error in a stream comes after the tokens before it, with the engine's message", async (t) => {
   for (const error of [
     { message: 'out of memory', code: 500 },
     { object: 'error', message: 'out of memory' },
@@ -113,9 +115,9 @@ t.test('an error in a stream comes after the tokens before it, in the words of t
 })
 
 t.test(
-  "an error in a stream that is the caller's is a refusal with its status, before the tokens and after",
+  'a client error in a stream is a rejection with its status, before the tokens and after',
   async (t) => {
-    // vLLM 0.32.0 and SGLang 0.5.23, of a regular expression that cannot be compiled, an hour apart.
+    // vLLM 0.32.0 and SGLang 0.5.23, for an invalid regular expression, an hour apart.
     const errors = [
       { message: 'bad regex', type: 'BadRequestError', param: null, code: 400 },
       { object: 'error', message: 'bad regex', type: 'BAD_REQUEST', param: null, code: 400 },
@@ -146,7 +148,7 @@ t.test('a request that the engine aborted is a failure, after the tokens before 
   t.match(failure, { code: 'engine_failed', message: /aborted the request/ })
 })
 
-t.test('a stream that ends without a finish reason is lost, [DONE] or not', async (t) => {
+t.test('a stream that ends without a finish reason is lost, with or without [DONE]', async (t) => {
   for (const end of [
     'data: [DONE]\n\n',
     '',
@@ -182,7 +184,7 @@ t.test("spaces around [DONE], events without data and a gateway's own events fai
 })
 
 t.test(
-  'what is larger than any answer fails the call, whole, in one line, in many, and as a refusal',
+  'a response that exceeds the size limit fails the request: complete, in one line, in many, and as an error',
   async (t) => {
     const maxResponseBytes = 100_000
     const endless = (response: ServerResponse, piece: string) => {
@@ -216,12 +218,12 @@ t.test(
     for (const [what, script, stream] of scripts) {
       const { events, failure } = await outcome(t, script, { stream, maxResponseBytes })
       t.match(failure, { code: 'engine_failed', message: /more than 100000 bytes/ }, what)
-      t.match(events, stream ? tokenEvents : [], `${what}: what was sampled before it is there`)
+      t.match(events, stream ? tokenEvents : [], `${what}: the tokens sampled before are delivered`)
     }
   },
 )
 
-t.test('a connection that breaks is lost, before the answer, in a stream, in a whole answer', async (t) => {
+t.test('a broken connection is lost, before the response, in a stream, in a complete response', async (t) => {
   const before = await outcome(t, (_, response) => void response.destroy())
   t.match(before.failure, { code: 'engine_lost', status: 502 })
   const streamed = await outcome(t, (_, response) => {
@@ -237,7 +239,7 @@ t.test('a connection that breaks is lost, before the answer, in a stream, in a w
   t.match((await outcome(t, cut, { stream: false })).failure, { code: 'engine_lost' })
 })
 
-t.test('an engine that falls silent times out, before its answer and in it', async (t) => {
+t.test('a silent engine times out, before its response and during it', async (t) => {
   const never = await outcome(t, () => {}, { maxSilenceMs: 50 })
   t.match(never.failure, { code: 'engine_timeout', status: 504 })
   const midway = await outcome(t, (_, response) => void openEventStream(response)(token), {
@@ -247,7 +249,7 @@ t.test('an engine that falls silent times out, before its answer and in it', asy
   t.match(midway.failure, { code: 'engine_timeout' })
 })
 
-t.test('what does not speak HTTP is a failure, and not an engine to wait for', async (t) => {
+t.test('a server that does not speak HTTP is a failure, and not an engine to wait for', async (t) => {
   const server = createServer((socket) =>
     socket.on('error', () => {}).once('data', () => socket.end('SSH-2.0-OpenSSH_9.7\r\n')),
   )
@@ -263,7 +265,7 @@ t.test('what does not speak HTTP is a failure, and not an engine to wait for', a
   })
 })
 
-t.test('an engine that is not there is unreachable', async (t) => {
+t.test('an engine without a listener is unreachable', async (t) => {
   const server = await startScriptedServer(() => {})
   await server.close()
   for (const url of [server.url, 'http://no-such-host.invalid:1']) {
@@ -277,7 +279,7 @@ t.test('an engine that is not there is unreachable', async (t) => {
   }
 })
 
-t.test('the connection of an answer that was read is not cut, for the next call to use', async (t) => {
+t.test('the connection of a completed response stays open for the next request', async (t) => {
   const cut: boolean[] = []
   const server = await startScriptedServer((request, response) => {
     if (request.body === undefined) return sendJson(response, {}, 404)
@@ -287,7 +289,7 @@ t.test('the connection of an answer that was read is not cut, for the next call 
     const send = openEventStream(response)
     send(done)
     send('[DONE]')
-    // As uvicorn does: the end of the body is a packet of its own.
+    // As uvicorn does: the end of the body is a separate packet.
     setTimeout(() => response.end(), 20)
   })
   const client = createVllmClient({ url: server.url })

@@ -1,4 +1,4 @@
-/** Images beside token ids, as each engine takes them. */
+/** Images beside token ids, in each engine's format. */
 import { once } from 'node:events'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
@@ -45,7 +45,7 @@ async function serverFor(t: Test, create: (options: { url: string }) => EngineCl
 const run = async (client: EngineClient, request = imageRequest()) =>
   fold(await collect(pull(client, request, noAbort)))
 
-/** As SGLang 0.5.23 does: one placeholder for each image becomes as many as it counts. */
+/** Responds as SGLang 0.5.23 does: one placeholder per image becomes as many as it counts. */
 function sglang(counts: readonly number[] | undefined): Script {
   return ({ body }, response) => {
     if (body === undefined) return sendJson(response, { object: 'list', data: [] })
@@ -68,24 +68,21 @@ function sglang(counts: readonly number[] | undefined): Script {
   }
 }
 
-t.test(
-  'SGLang gets one placeholder and the pixels for each image, and tells what it made of the prompt',
-  async (t) => {
-    const { client, server } = await serverFor(t, createSglangClient, sglang(IMAGES.tokens))
-    const completion = await run(client)
-    t.match(server.requests[0]?.body, {
-      input_ids: [1, 9, 2, 9, 3],
-      image_data: URLS,
-      return_prompt_token_ids: true,
-      sampling_params: { max_new_tokens: 7 },
-    })
-    t.strictSame([...completion.start!.promptTokenIds!], PROMPT)
-    t.equal(inexactReason(completion), null)
-  },
-)
+t.test('SGLang gets one placeholder and the pixels for each image, and reports its prompt', async (t) => {
+  const { client, server } = await serverFor(t, createSglangClient, sglang(IMAGES.tokens))
+  const completion = await run(client)
+  t.match(server.requests[0]?.body, {
+    input_ids: [1, 9, 2, 9, 3],
+    image_data: URLS,
+    return_prompt_token_ids: true,
+    sampling_params: { max_new_tokens: 7 },
+  })
+  t.strictSame([...completion.start!.promptTokenIds!], PROMPT)
+  t.equal(inexactReason(completion), null)
+})
 
 t.test(
-  'an SGLang that counts otherwise is believed, and one that does not tell makes the turn inexact',
+  'the prompt of an SGLang that counts differently is accepted, and an unreported one makes the turn inexact',
   async (t) => {
     const other = await serverFor(t, createSglangClient, sglang([2, 1]))
     t.strictSame([...(await run(other.client)).start!.promptTokenIds!], [1, 9, 9, 2, 9, 3])
@@ -108,7 +105,10 @@ t.test(
   },
 )
 
-/** As vLLM 0.32 and 0.33 do: one placeholder for each image becomes as many as it counts, with the edges that it writes. */
+/**
+ * Responds as vLLM 0.32 and 0.33 do: one placeholder per image becomes as many as it counts, with the edges that it
+ * writes.
+ */
 function vllm(counts: readonly number[], edges: readonly [number[], number[]] = [[], []]): Script {
   return ({ path, body }, response) => {
     if (path === '/version') return sendJson(response, { version: '0.32.0' })
@@ -131,31 +131,28 @@ function vllm(counts: readonly number[], edges: readonly [number[], number[]] = 
   }
 }
 
-t.test(
-  'vLLM reads the images itself, and tells the prompt that it made of one placeholder each',
-  async (t) => {
-    for (const stream of [false, true]) {
-      const { client, server } = await serverFor(t, createVllmClient, vllm(IMAGES.tokens))
-      const request = imageRequest({ temperature: 0.5, stop: ['x'], custom: 1 }, stream)
-      const completion = await run(client, request)
-      const { path, body } = server.requests.at(-1)!
-      t.equal(path, '/inference/v1/generate')
-      t.strictSame(body, {
-        model: 'm',
-        token_ids: [1, 9, 2, 9, 3],
-        content_parts: URLS.map((url) => ({ type: 'image_url', url })),
-        sampling_params: { temperature: 0.5, top_k: 20, stop: ['x'], max_tokens: 7, logprobs: 0 },
-        return_token_ids: true,
-        stream,
-        ...(stream && { stream_options: { include_usage: true } }),
-      })
-      t.strictSame(completion.tokenIds, [5, 2])
-      t.strictSame(completion.logprobs, [-0.5, -0.5])
-      t.strictSame([...completion.start!.promptTokenIds!], PROMPT)
-      t.equal(inexactReason(completion), null)
-    }
-  },
-)
+t.test('vLLM reads the images itself, and reports the prompt with expanded placeholders', async (t) => {
+  for (const stream of [false, true]) {
+    const { client, server } = await serverFor(t, createVllmClient, vllm(IMAGES.tokens))
+    const request = imageRequest({ temperature: 0.5, stop: ['x'], custom: 1 }, stream)
+    const completion = await run(client, request)
+    const { path, body } = server.requests.at(-1)!
+    t.equal(path, '/inference/v1/generate')
+    t.strictSame(body, {
+      model: 'm',
+      token_ids: [1, 9, 2, 9, 3],
+      content_parts: URLS.map((url) => ({ type: 'image_url', url })),
+      sampling_params: { temperature: 0.5, top_k: 20, stop: ['x'], max_tokens: 7, logprobs: 0 },
+      return_token_ids: true,
+      stream,
+      ...(stream && { stream_options: { include_usage: true } }),
+    })
+    t.strictSame(completion.tokenIds, [5, 2])
+    t.strictSame(completion.logprobs, [-0.5, -0.5])
+    t.strictSame([...completion.start!.promptTokenIds!], PROMPT)
+    t.equal(inexactReason(completion), null)
+  }
+})
 
 t.test(
   'edges of images are left out for vLLM, which writes them, and kept for SGLang, which does not',
@@ -176,7 +173,7 @@ t.test(
   },
 )
 
-t.test("the sampling masks of a vLLM's answer after images are on record", async (t) => {
+t.test('the sampling masks of a vLLM response after images are recorded', async (t) => {
   const { client } = await serverFor(t, createVllmClient, (request, response) => {
     if (request.path !== '/inference/v1/generate') return vllm([])(request, response)
     const content = [5, 2].map((id) => ({ token: `token_id:${id}`, logprob: -0.5, top_logprobs: [] }))
@@ -191,7 +188,7 @@ t.test("the sampling masks of a vLLM's answer after images are on record", async
 })
 
 t.test(
-  'a vLLM that would leave images out, and what it cannot be held to beside them, is refused',
+  'a vLLM that would ignore images, and constraints that it cannot enforce beside them, are rejected',
   async (t) => {
     const schema = { response_format: { type: 'json_object' } }
     for (const [version, body, param] of [
@@ -207,7 +204,7 @@ t.test(
   },
 )
 
-t.test('engines that take no images say so', async (t) => {
+t.test('engines that accept no images are reported', async (t) => {
   const embedded = new EmbeddedEngine()
   t.teardown(() => embedded.close())
   await t.rejects(run(embedded), { code: 'unsupported', message: /does not accept images with token ids/ })
@@ -215,7 +212,7 @@ t.test('engines that take no images say so', async (t) => {
   await t.rejects(run(openai.client), { code: 'unsupported' })
 })
 
-t.test('a worker whose engines take images serves them by the messages that it gets', async (t) => {
+t.test('a worker whose engines accept images gets them in the messages', async (t) => {
   const engine = await serverFor(t, createSglangClient, sglang(IMAGES.tokens))
   const { url, backend } = await relayServerFor(t)
   const local = createLocalBackend({ clients: [engine.client] })
@@ -227,7 +224,7 @@ t.test('a worker whose engines take images serves them by the messages that it g
   t.strictSame(start?.type === 'start' && [...start.promptTokenIds!], PROMPT)
 })
 
-t.test('a worker that knows of no images is never asked to sample without them', async (t) => {
+t.test('a worker without image support never gets a request with images', async (t) => {
   const { url, backend } = await relayServerFor(t)
   await RawWorker.hello(url, { capabilities: ['resume', 'token_ids'] })
   await t.rejects(eventsOf(backend, imageRequest()), {
@@ -236,7 +233,7 @@ t.test('a worker that knows of no images is never asked to sample without them',
   })
 })
 
-t.test('images of a session come back with its rows, once each', async (t) => {
+t.test('images of a session are returned with its rows, once each', async (t) => {
   const { directory, imageId } = visionModel(t)
   const engine = await startVisionEngine(t, imageId, [6, 6, 4])
   const config = { tokenizer: directory, engineUrls: [engine.url], engineKind: 'sglang' as const }

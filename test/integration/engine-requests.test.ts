@@ -31,7 +31,7 @@ async function setUp(
   return { client, engine, bodies: () => engine.requests.flatMap(({ body }) => body ?? []) }
 }
 
-t.test('a call tells routers in front of engines which session it belongs to', async (t) => {
+t.test('a request tells routers in front of engines its session', async (t) => {
   const engine = await startFakeVllm({})
   t.teardown(() => engine.close())
   for (const engineKind of ['vllm', 'openai', 'auto'] as const) {
@@ -59,7 +59,7 @@ t.test('a call tells routers in front of engines which session it belongs to', a
   t.match(
     engine.requests.at(-1)?.headers,
     { 'x-dynamo-session-id': 'a%2Fsubagent%3Ab%201', 'x-dynamo-parent-session-id': 'a' },
-    "a sub-agent has a session of its own, and Dynamo hears its parent's",
+    "a sub-agent has a separate session, and Dynamo receives its parent's",
   )
   const [silent] = openEngines({ engineUrls: [engine.url], engineKind: 'vllm', engineSessionHeader: 'none' })
   t.teardown(() => silent!.close())
@@ -71,37 +71,34 @@ t.test('a call tells routers in front of engines which session it belongs to', a
   }
 })
 
-t.test(
-  "llm-d's router hears the word again by which it named its engine, until the session ends",
-  async (t) => {
-    const router = await startScriptedServer(({ headers }, response) => {
-      response.setHeader('x-session-token', `pod-of-${headers['x-session-id']}`)
-      sendJson(response, { choices: [{ index: 0, message: { content: 'hi' }, finish_reason: 'stop' }] })
-    })
-    t.teardown(() => router.close())
-    for (const kind of ['vllm', 'sglang', 'openai'] as const) {
-      const choice = { engineUrls: [router.url], engineKind: kind, engineSessionHeader: 'X-Session-ID' }
-      const [client] = openEngines(choice)
-      t.teardown(() => client!.close())
-      const call = async (session: { sessionId: string; subagent?: string }) => {
-        await collect(pull(client!, { ...chatRequest({}, false), ...session }, noAbort)).catch(() => {})
-        return router.requests.findLast(({ path }) => path === '/v1/chat/completions')?.headers[
-          'x-session-token'
-        ]
-      }
-      t.equal(await call({ sessionId: 'a' }), undefined)
-      t.equal(await call({ sessionId: 'a' }), 'pod-of-a')
-      t.equal(await call({ sessionId: 'a', subagent: 'b' }), undefined, 'a sub-agent may be elsewhere')
-      t.equal(await call({ sessionId: 'a', subagent: 'b' }), 'pod-of-a%2Fsubagent%3Ab')
-      t.equal(await call({ sessionId: 'c' }), undefined)
-      client!.endSession!('a')
-      t.equal(await call({ sessionId: 'a' }), undefined)
-      t.equal(await call({ sessionId: 'c' }), 'pod-of-c')
+t.test("llm-d's router gets its own token for the chosen engine back, until the session ends", async (t) => {
+  const router = await startScriptedServer(({ headers }, response) => {
+    response.setHeader('x-session-token', `pod-of-${headers['x-session-id']}`)
+    sendJson(response, { choices: [{ index: 0, message: { content: 'hi' }, finish_reason: 'stop' }] })
+  })
+  t.teardown(() => router.close())
+  for (const kind of ['vllm', 'sglang', 'openai'] as const) {
+    const choice = { engineUrls: [router.url], engineKind: kind, engineSessionHeader: 'X-Session-ID' }
+    const [client] = openEngines(choice)
+    t.teardown(() => client!.close())
+    const call = async (session: { sessionId: string; subagent?: string }) => {
+      await collect(pull(client!, { ...chatRequest({}, false), ...session }, noAbort)).catch(() => {})
+      return router.requests.findLast(({ path }) => path === '/v1/chat/completions')?.headers[
+        'x-session-token'
+      ]
     }
-  },
-)
+    t.equal(await call({ sessionId: 'a' }), undefined)
+    t.equal(await call({ sessionId: 'a' }), 'pod-of-a')
+    t.equal(await call({ sessionId: 'a', subagent: 'b' }), undefined, 'a sub-agent may be on another engine')
+    t.equal(await call({ sessionId: 'a', subagent: 'b' }), 'pod-of-a%2Fsubagent%3Ab')
+    t.equal(await call({ sessionId: 'c' }), undefined)
+    client!.endSession!('a')
+    t.equal(await call({ sessionId: 'a' }), undefined)
+    t.equal(await call({ sessionId: 'c' }), 'pod-of-c')
+  }
+})
 
-t.test('what vLLM is asked in a chat, whatever the agent said about it', async (t) => {
+t.test("vLLM's chat requests, whatever the agent requested", async (t) => {
   const { client, bodies, engine } = await setUp(t, createVllmClient, { apiKey: 'sk-1' })
   const agent = {
     logprobs: null,
@@ -132,44 +129,47 @@ t.test('what vLLM is asked in a chat, whatever the agent said about it', async (
   t.equal(engine.requests.at(-1)?.headers.authorization, 'Bearer sk-1')
 })
 
-t.test('a vLLM whose streams lose ids is told at the start, and asked for whole chats', async (t) => {
-  const versions: [version: string, isWhole: boolean][] = [
-    ['0.12.0', true],
-    ['0.10.2', true],
-    ['0.13.0', false],
-    ['0.32.0', false],
-    ['0.1.dev9+gabc', false],
-  ]
-  for (const [version, isWhole] of versions) {
-    const seen: unknown[] = []
-    const script: Script = ({ path, body }, response) => {
-      if (path === '/version') return sendJson(response, { version })
-      if (path === '/v1/models') return sendJson(response, { object: 'list', data: [{ id: 'm' }] })
-      if (body === undefined) return void response.end()
-      seen.push(body.stream)
-      const logprobs = { content: [{ token: 'a', logprob: -1, bytes: null, top_logprobs: [] }] }
-      const message = { role: 'assistant', content: 'a' }
-      const choice = { index: 0, token_ids: [5], logprobs, finish_reason: 'stop', message }
-      sendJson(response, { prompt_token_ids: [1], choices: [choice] })
+t.test(
+  'a vLLM whose streams lose ids is reported at the start, and gets requests without streaming',
+  async (t) => {
+    const versions: [version: string, isWhole: boolean][] = [
+      ['0.12.0', true],
+      ['0.10.2', true],
+      ['0.13.0', false],
+      ['0.32.0', false],
+      ['0.1.dev9+gabc', false],
+    ]
+    for (const [version, isWhole] of versions) {
+      const seen: unknown[] = []
+      const script: Script = ({ path, body }, response) => {
+        if (path === '/version') return sendJson(response, { version })
+        if (path === '/v1/models') return sendJson(response, { object: 'list', data: [{ id: 'm' }] })
+        if (body === undefined) return void response.end()
+        seen.push(body.stream)
+        const logprobs = { content: [{ token: 'a', logprob: -1, bytes: null, top_logprobs: [] }] }
+        const message = { role: 'assistant', content: 'a' }
+        const choice = { index: 0, token_ids: [5], logprobs, finish_reason: 'stop', message }
+        sendJson(response, { prompt_token_ids: [1], choices: [choice] })
+      }
+      const server = await startScriptedServer(script)
+      const client = createVllmClient(server)
+      t.teardown(async () => {
+        await client.close()
+        await server.close()
+      })
+      await client.checkHealth(noAbort)
+      t.match(
+        client.warning ?? '',
+        isWhole ? /vLLM 0\.1\d.*upgrade it to 0\.13, or use token mode/ : /^$|^it is vLLM 0\.13\.0, older/,
+        version,
+      )
+      t.strictSame(fold(await collect(pull(client, chatRequest({}, true), noAbort))).tokenIds, [5])
+      t.strictSame(seen, [!isWhole], version)
     }
-    const server = await startScriptedServer(script)
-    const client = createVllmClient(server)
-    t.teardown(async () => {
-      await client.close()
-      await server.close()
-    })
-    await client.checkHealth(noAbort)
-    t.match(
-      client.warning ?? '',
-      isWhole ? /vLLM 0\.1\d.*upgrade it to 0\.13, or use token mode/ : /^$|^it is vLLM 0\.13\.0, older/,
-      version,
-    )
-    t.strictSame(fold(await collect(pull(client, chatRequest({}, true), noAbort))).tokenIds, [5])
-    t.strictSame(seen, [!isWhole], version)
-  }
-})
+  },
+)
 
-t.test('messages that were written as JSON already are sent as they are written', async (t) => {
+t.test('messages that are serialized already are sent unchanged', async (t) => {
   for (const createClient of [createVllmClient, createOpenaiClient]) {
     const { client, bodies } = await setUp(t, createClient)
     const request = chatRequest({})
@@ -186,7 +186,7 @@ t.test('messages that were written as JSON already are sent as they are written'
   t.strictSame([bodies()[0]?.messages, bodies()[0]?.prompt], [undefined, [1, 2]], 'ids take their place')
 })
 
-t.test('an agent that asks for logprobs keeps its number of alternatives', async (t) => {
+t.test('an agent that requests logprobs keeps its number of alternatives', async (t) => {
   const { client, bodies } = await setUp(t, createVllmClient)
   await collect(pull(client, chatRequest({ logprobs: true, top_logprobs: 5 }), noAbort))
   await collect(pull(client, completionRequest({ prompt: 'a', logprobs: 3 }), noAbort))
@@ -194,7 +194,7 @@ t.test('an agent that asks for logprobs keeps its number of alternatives', async
   t.match(bodies(), [{ logprobs: true, top_logprobs: 5 }, { logprobs: 3 }, { logprobs: 0 }])
 })
 
-t.test('a completion is asked for under the older name of its limit', async (t) => {
+t.test('a completion request has its limit under the older name', async (t) => {
   const { client, bodies, engine } = await setUp(t, createVllmClient)
   const request = completionRequest({ prompt: [1, 2], max_tokens: null, max_completion_tokens: 3 }, false)
   const completion = fold(await collect(pull(client, request, noAbort)))
@@ -204,26 +204,26 @@ t.test('a completion is asked for under the older name of its limit', async (t) 
 })
 
 t.test(
-  'an engine that refuses unknown fields time and again is asked without them, and remembered',
+  'an engine that repeatedly rejects unknown fields gets requests without them from then on',
   async (t) => {
     const { client, bodies } = await setUp(t, createOpenaiClient, { strict: true })
     const first = fold(await collect(pull(client, chatRequest({ model: 'fake' }), noAbort)))
     t.equal(first.content, 'Hello there, agent')
     t.equal(first.logprobs.length, 4, 'logprobs are still recorded')
     t.equal(first.tokenIds.length, 0)
-    t.equal(client.warning, undefined, 'one refusal proves nothing')
+    t.equal(client.warning, undefined, 'one rejection proves nothing')
     for (let call = 2; call <= 4; call += 1)
       await collect(pull(client, chatRequest({ model: 'fake' }), noAbort))
     t.same(
       bodies().map((body) => body.return_token_ids),
       [...Array(3).fill([true, true, undefined]).flat(), undefined],
-      'three calls were refused with ids, the fourth does not try',
+      'three requests were rejected with ids, the fourth omits them',
     )
     t.match(client.warning, /token ids/)
   },
 )
 
-t.test('an engine that refuses what it takes a second later is asked for everything again', async (t) => {
+t.test('an engine that accepts the fields a second later gets them again', async (t) => {
   for (const createClient of [createOpenaiClient, createSglangClient]) {
     const { client, bodies, engine } = await setUp(t, createClient)
     engine.refuseNext(1)
@@ -234,31 +234,27 @@ t.test('an engine that refuses what it takes a second later is asked for everyth
   }
 })
 
-t.test(
-  'an engine that was replaced is asked for everything again, after a failed check or some calls',
-  async (t) => {
-    for (const checks of [true, false]) {
-      const { client, engine } = await setUp(t, createOpenaiClient)
-      const ask = async () =>
-        fold(await collect(pull(client, chatRequest({ model: 'fake' }, false), noAbort)))
-      engine.refuseIds(true)
-      for (let call = 0; call < 4; call += 1) t.same((await ask()).tokenIds, [])
-      t.match(client.warning, /token ids/)
-      engine.refuseIds(false)
-      t.same((await ask()).tokenIds, [], 'which cannot be known')
-      if (checks) {
-        engine.fail(true)
-        await t.rejects(client.checkHealth(noAbort))
-        engine.fail(false)
-        await client.checkHealth(noAbort)
-      } else for (let call = 0; call < 50 && client.warning; call += 1) await ask()
-      t.ok((await ask()).tokenIds.length > 0)
-      t.equal(client.warning, undefined)
-    }
-  },
-)
+t.test('a replaced engine gets all fields again, after a failed check or some requests', async (t) => {
+  for (const checks of [true, false]) {
+    const { client, engine } = await setUp(t, createOpenaiClient)
+    const ask = async () => fold(await collect(pull(client, chatRequest({ model: 'fake' }, false), noAbort)))
+    engine.refuseIds(true)
+    for (let call = 0; call < 4; call += 1) t.same((await ask()).tokenIds, [])
+    t.match(client.warning, /token ids/)
+    engine.refuseIds(false)
+    t.same((await ask()).tokenIds, [], 'which cannot be known')
+    if (checks) {
+      engine.fail(true)
+      await t.rejects(client.checkHealth(noAbort))
+      engine.fail(false)
+      await client.checkHealth(noAbort)
+    } else for (let call = 0; call < 50 && client.warning; call += 1) await ask()
+    t.ok((await ask()).tokenIds.length > 0)
+    t.equal(client.warning, undefined)
+  }
+})
 
-t.test('ids are worth more than a stream to an engine that has not both', async (t) => {
+t.test('ids take precedence over streaming for an engine that does not support both', async (t) => {
   const refusal = { object: 'error', message: 'return_token_ids is not supported with streaming', code: 400 }
   const server = await startScriptedServer(({ body }, response) => {
     if (body.stream && body.return_token_ids) return sendJson(response, refusal, 400)
@@ -282,15 +278,18 @@ t.test('ids are worth more than a stream to an engine that has not both', async 
   await server.close()
 })
 
-t.test('what the agent did wrong is refused, and teaches nothing about the engine', async (t) => {
-  const { client, bodies } = await setUp(t, createOpenaiClient)
-  const wrong = chatRequest({ model: 'fake', temperature: -1 })
-  await t.rejects(collect(pull(client, wrong, noAbort)), { code: 'engine_rejected', status: 400 })
-  await collect(pull(client, chatRequest({ model: 'fake' }), noAbort))
-  t.equal(bodies().at(-1).return_token_ids, true)
-})
+t.test(
+  "an invalid request of the agent is rejected, and does not change the engine's capabilities",
+  async (t) => {
+    const { client, bodies } = await setUp(t, createOpenaiClient)
+    const wrong = chatRequest({ model: 'fake', temperature: -1 })
+    await t.rejects(collect(pull(client, wrong, noAbort)), { code: 'engine_rejected', status: 400 })
+    await collect(pull(client, chatRequest({ model: 'fake' }), noAbort))
+    t.equal(bodies().at(-1).return_token_ids, true)
+  },
+)
 
-t.test('ids are recovered from an engine that only writes them into the tokens', async (t) => {
+t.test('ids are recovered from an engine that writes them only into the tokens', async (t) => {
   const server = await startScriptedServer(({ body }, response) => {
     t.equal(body.return_tokens_as_token_ids, true)
     const content = [{ token: 'token_id:7', logprob: -1, bytes: [104, 105], top_logprobs: [] }]
@@ -328,11 +327,7 @@ t.test('health', async (t) => {
     ({ path }, response) => sendJson(response, models, path === '/weight_info' ? 404 : 200),
     2,
   )
-  t.same(
-    old.paths.filter((path) => path === '/weight_info').length,
-    1,
-    'a route that is not there is asked for once',
-  )
+  t.same(old.paths.filter((path) => path === '/weight_info').length, 1, 'a missing route is requested once')
   const resting = async (says: Record<string, boolean>) => {
     const { health } = await ask(({ path }, response) => {
       if (path === '/v1/models') return sendJson(response, models)
@@ -342,7 +337,7 @@ t.test('health', async (t) => {
     return health.unavailable
   }
   t.equal(await resting({ is_paused: true, is_sleeping: true }), 'paused')
-  t.equal(await resting({ is_sleeping: true }), 'asleep', 'where there is no pause')
+  t.equal(await resting({ is_sleeping: true }), 'asleep', 'only if it is not paused')
   t.equal(await resting({ is_paused: false, is_sleeping: false }), undefined)
   const failing: [string, Script][] = [
     [
@@ -377,7 +372,7 @@ t.test('the kind of an engine', async (t) => {
       path === '/v1/models'
         ? sendJson(response, { data: [{ id: 'm', owned_by: owner }] })
         : sendJson(response, {}, 404)
-  t.equal(await detect(models('vllm')), 'vllm', 'is told by the owner of its models')
+  t.equal(await detect(models('vllm')), 'vllm', 'is detected by the owner of its models')
   t.equal(await detect(models('sglang')), 'sglang')
   t.equal(await detect(models('somebody')), 'openai')
   t.equal(
@@ -386,7 +381,7 @@ t.test('the kind of an engine', async (t) => {
       sendJson(response, { version: '0.12' }, path === '/version' ? 200 : 401)
     }),
     'vllm',
-    'is told by its version and its metrics, without a key',
+    'is detected by its version and its metrics, without a key',
   )
   for (const owner of ['tensorrt_llm', 'llamacpp', 'nvidia', 'acme'])
     for (const [metrics, kind] of [
@@ -405,7 +400,7 @@ t.test('the kind of an engine', async (t) => {
     const kind = await detect(({ path }, response) =>
       sendJson(response, { is_generation: true }, path === route ? 200 : 401),
     )
-    t.equal(kind, 'sglang', 'is told by what its server says of the model')
+    t.equal(kind, 'sglang', "is detected by its server's description of the model")
   }
   await t.rejects(
     detect((_, response) => sendJson(response, {}, 404)),
@@ -417,7 +412,7 @@ t.test('the kind of an engine', async (t) => {
   await t.rejects(detectEngineKind({ url: 'nonsense' }, noAbort), { code: 'config_invalid' })
 })
 
-t.test('an agent that says which of its sub-agents calls has it told to routers', async (t) => {
+t.test('an agent that declares its sub-agents has them forwarded to routers', async (t) => {
   const engine = await startFakeVllm({})
   t.teardown(() => engine.close())
   const proxy = await startProxy(t, { engineUrls: [engine.url] })
@@ -431,29 +426,26 @@ t.test('an agent that says which of its sub-agents calls has it told to routers'
   }
 })
 
-t.test(
-  'an engine of any kind whose prompt ids are dropped on the way is warned of after a few',
-  async (t) => {
-    let ids: object = {}
-    const server = await startScriptedServer((request, response) => {
-      if (request.method === 'GET') return sendJson(response, { data: [{ id: 'm' }] })
-      const message = { role: 'assistant', content: 'a' }
-      sendJson(response, { ...ids, choices: [{ index: 0, message, token_ids: [1], finish_reason: 'stop' }] })
-    })
-    t.teardown(() => server.close())
-    for (const create of [createVllmClient, createSglangClient, createOpenaiClient]) {
-      const client = create({ url: server.url })
-      const ask = async () => await collect(pull(client, chatRequest({}, false), noAbort))
-      for (let count = 0; count < 3; count += 1) {
-        t.equal(client.warning, undefined, `${client.kind}: ${count}`)
-        await ask()
-      }
-      t.match(client.warning, /reports no token ids of prompts/, client.kind)
-      ids = { prompt_token_ids: [7] }
+t.test('missing prompt ids of any kind of engine are warned of after a few requests', async (t) => {
+  let ids: object = {}
+  const server = await startScriptedServer((request, response) => {
+    if (request.method === 'GET') return sendJson(response, { data: [{ id: 'm' }] })
+    const message = { role: 'assistant', content: 'a' }
+    sendJson(response, { ...ids, choices: [{ index: 0, message, token_ids: [1], finish_reason: 'stop' }] })
+  })
+  t.teardown(() => server.close())
+  for (const create of [createVllmClient, createSglangClient, createOpenaiClient]) {
+    const client = create({ url: server.url })
+    const ask = async () => await collect(pull(client, chatRequest({}, false), noAbort))
+    for (let count = 0; count < 3; count += 1) {
+      t.equal(client.warning, undefined, `${client.kind}: ${count}`)
       await ask()
-      t.equal(client.warning, undefined, `${client.kind}: it reports them again`)
-      ids = {}
-      await client.close()
     }
-  },
-)
+    t.match(client.warning, /reports no token ids of prompts/, client.kind)
+    ids = { prompt_token_ids: [7] }
+    await ask()
+    t.equal(client.warning, undefined, `${client.kind}: it reports them again`)
+    ids = {}
+    await client.close()
+  }
+})

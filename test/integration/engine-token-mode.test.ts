@@ -24,7 +24,7 @@ import { openEventStream, type Script, sendJson, startScriptedServer } from '../
 
 type Create = typeof createVllmClient
 
-/** A client of a server that was started for the test; both end with it. */
+/** Creates a client of a server that was started for the test; both are closed with it. */
 function clientOf<Server extends { url: string; close(): Promise<void> }>(
   t: Test,
   create: Create,
@@ -42,7 +42,7 @@ const run = async (client: EngineClient, body: Record<string, unknown>, stream =
   fold(await collect(pull(client, tokenRequest([5, 6, 7], body, stream), noAbort)))
 
 t.test(
-  'a limit above the length that vLLM serves is cut to it, and a smaller one is sent as it is',
+  'a limit above the length that vLLM serves is reduced to it, and a smaller one is sent unchanged',
   async (t) => {
     const { client, server } = clientOf(t, createVllmClient, await startFakeVllm())
     await client.checkHealth(noAbort)
@@ -55,7 +55,7 @@ t.test(
   },
 )
 
-t.test('what vLLM is asked in token mode', async (t) => {
+t.test("vLLM's requests in token mode", async (t) => {
   const { client, server } = clientOf(t, createVllmClient, await startFakeVllm())
   const rendered = {
     tools: [{ type: 'function', function: { name: 'f' } }],
@@ -95,11 +95,11 @@ t.test('what vLLM is asked in token mode', async (t) => {
     stream_options: { include_usage: true },
   })
   t.match(whole?.body, { logprobs: 3, stream: false, return_tokens_as_token_ids: true })
-  t.notOk('return_token_ids' in whole!.body, 'the first call alone has its prompt repeated')
+  t.notOk('return_token_ids' in whole!.body, 'only the first request asks for its prompt')
   t.notOk('stream_options' in whole!.body || 'top_logprobs' in whole!.body)
 })
 
-/** Of a vLLM that is not well, and samples one token after what it has seen. */
+/** Returns the script of an unhealthy vLLM that samples one token after the prompt that it saw. */
 const sampledAfter =
   (seen: () => readonly number[]): Script =>
   ({ body, method }, response) => {
@@ -112,7 +112,7 @@ const sampledAfter =
     })
   }
 
-t.test('vLLM repeats one prompt of 32, and all once it has seen another one', async (t) => {
+t.test('vLLM returns one prompt of 32, and all once it has seen another one', async (t) => {
   let seen = [5, 6, 7]
   const script = sampledAfter(() => seen)
   const { client, server } = clientOf(t, createVllmClient, await startScriptedServer(script))
@@ -129,13 +129,13 @@ t.test('vLLM repeats one prompt of 32, and all once it has seen another one', as
   t.same(repeated(), [true, ...Array(31).fill(false), true])
   await client.checkHealth(noAbort).catch(() => {})
   seen = [5, 6, 8]
-  t.same(await ask(), seen, 'a server that was away is asked again')
+  t.same(await ask(), seen, 'a server that was unavailable is asked again')
   t.same(await ask(), seen)
-  t.same(repeated().slice(-2), [true, true], 'and one that saw another prompt each time')
+  t.same(repeated().slice(-2), [true, true], 'and one that saw another prompt, each time')
 })
 
 t.test(
-  'a prompt of another length that nobody knows fails the call, and the next one has its own repeated',
+  'an unknown prompt of another length fails the request, and the next one asks for its prompt',
   async (t) => {
     let seen = [5, 6, 7]
     const script = sampledAfter(() => seen)
@@ -151,7 +151,7 @@ t.test(
   },
 )
 
-t.test('a call without a limit may fill the context', async (t) => {
+t.test('a request without a limit may fill the context', async (t) => {
   const models = [{ id: 'adapter' }, { id: 'base', max_model_len: 100 }, { id: 'small', max_model_len: 2 }]
   const choice = { index: 0, text: 'a', token_ids: [1], finish_reason: 'stop' }
   const script: Script = ({ method }, response) =>
@@ -166,17 +166,17 @@ t.test('a call without a limit may fill the context', async (t) => {
     await run(client, { model, max_tokens: null }, false)
     t.equal(server.requests.at(-1)?.body.max_tokens, expected, `of ${model}`)
   }
-  t.equal(server.requests.filter(({ path }) => path === '/v1/models').length, 1, 'which is asked for once')
+  t.equal(server.requests.filter(({ path }) => path === '/v1/models').length, 1, 'which is requested once')
   models.splice(0, 3, { id: 'base', max_model_len: 50 })
   await client.checkHealth(noAbort)
   await run(client, { max_tokens: null }, false)
-  t.equal(server.requests.at(-1)?.body.max_tokens, 47, 'and is learned anew with each health check')
+  t.equal(server.requests.at(-1)?.body.max_tokens, 47, 'and is read again with each health check')
   models[0] = { id: 'base' }
   await client.checkHealth(noAbort)
   await t.rejects(run(client, { max_tokens: null }), { code: 'unsupported', param: 'max_tokens' })
 })
 
-t.test('the ids that vLLM says it saw are reported, whatever was sent', async (t) => {
+t.test('the ids that vLLM reports as its prompt are reported, whatever was sent', async (t) => {
   const answers: [object, number[]][] = [
     [{ prompt_token_ids: [1, 5, 6, 7] }, [1, 5, 6, 7]],
     [{ prompt_token_ids: null }, [5, 6, 7]],
@@ -189,7 +189,7 @@ t.test('the ids that vLLM says it saw are reported, whatever was sent', async (t
   }
 })
 
-t.test('an agent that asked for logprobs alone sees no alternatives', async (t) => {
+t.test('an agent that requested only logprobs gets no alternatives', async (t) => {
   const top = { 'token_id:5': -0.5, 'token_id:6': -1.5 }
   const logprobs = { tokens: ['token_id:5'], token_logprobs: [-0.5], top_logprobs: [top] }
   const vllm = { choices: [{ index: 0, text: 'a', finish_reason: 'stop', logprobs }] }
@@ -216,7 +216,7 @@ t.test('an agent that asked for logprobs alone sees no alternatives', async (t) 
   }
 })
 
-t.test("vLLM's wire gives in token mode what it gives in chat mode, before it is parsed", async (t) => {
+t.test("vLLM's wire gives in token mode what it gives in chat mode, before parsing", async (t) => {
   const text =
     'A queue gives things back in the order in which they came, and a stack in the opposite one. '.repeat(2)
   const rules = [{ name: 'only', when: {}, answer: { content: text } }]
@@ -238,7 +238,7 @@ t.test("vLLM's wire gives in token mode what it gives in chat mode, before it is
   }
 })
 
-t.test('a chat of SGLang is asked for whole, because its streams have no ids', async (t) => {
+t.test('a chat of SGLang is requested without streaming, because its streams have no ids', async (t) => {
   const { client, server } = clientOf(t, createSglangClient, await startFakeSglang())
   for (let call = 0; call < 4; call += 1) {
     const completion = fold(await collect(pull(client, chatRequest({ model: 'fake' }), noAbort)))
@@ -249,14 +249,14 @@ t.test('a chat of SGLang is asked for whole, because its streams have no ids', a
   t.same(
     server.requests.map(({ path, body }) => [path, body.stream]),
     [true, false, true, false, true, false, false].map((stream) => ['/v1/chat/completions', stream]),
-    'which is remembered once it was refused three times',
+    'which is remembered after three rejections',
   )
   const text = fold(await collect(pull(client, completionRequest({ prompt: [5, 6] }), noAbort)))
   t.equal(inexactReason(text), null, 'a completion is streamed')
   t.same([server.requests.at(-1)?.path, server.requests.at(-1)?.body.stream], ['/v1/completions', true])
 })
 
-t.test('what SGLang is asked in token mode', async (t) => {
+t.test("SGLang's requests in token mode", async (t) => {
   const { client, server } = clientOf(t, createSglangClient, await startFakeSglang())
   const completion = await run(client, { temperature: 0.5, max_tokens: null, tools: [], custom: 1 })
   t.same(completion.tokenIds, [1_000, 1_001, 1_002, 1_003, 1_004, 2])
@@ -281,14 +281,14 @@ t.test('a limit above the length that SGLang serves is the rest of that length',
     await run(client, limit)
     return server.requests.at(-1)!.body.sampling_params
   }
-  t.same(await limitAsked({ max_tokens: 5_000 }), { max_new_tokens: 5_000 }, 'no health check has seen it')
+  t.same(await limitAsked({ max_tokens: 5_000 }), { max_new_tokens: 5_000 }, 'before any health check')
   await client.checkHealth(noAbort)
   t.same(await limitAsked({ max_tokens: 4_092 }), { max_new_tokens: 4_092 })
   t.same(await limitAsked({ max_tokens: 4_093 }), { max_new_tokens: null })
   t.same(await limitAsked({ max_completion_tokens: 40_957, max_tokens: 5 }), { max_new_tokens: null })
 })
 
-t.test('what SGLang refuses or fails at keeps its words', async (t) => {
+t.test('rejections and failures of SGLang keep their message', async (t) => {
   const token = {
     output_ids: [1],
     meta_info: { finish_reason: null, completion_tokens: 1, prompt_tokens: 3 },
@@ -351,16 +351,12 @@ t.test('the health of SGLang', async (t) => {
   t.same(newer, { health: healthy, paths: ['/ready', '/health', '/v1/models', ...versions, '/model_info'] })
   const older = await ask(server('/get_model_info'), 2)
   t.same(older.health, healthy)
-  t.equal(
-    older.paths.filter((path) => path === '/model_info').length,
-    1,
-    'a route that is not there is asked once',
-  )
+  t.equal(older.paths.filter((path) => path === '/model_info').length, 1, 'a missing route is requested once')
   t.same((await ask(server('none'))).health, { models: healthy.models })
   await t.rejects(ask(server('none', 503)), { code: 'engine_failed' })
 })
 
-t.test('an engine whose kind is to be found out is asked before token mode is refused', async (t) => {
+t.test('an engine of an unknown kind is probed before token mode is rejected', async (t) => {
   const vllm = clientOf(t, createAutoClient, await startFakeVllm())
   t.equal(vllm.client.takesTokenIds, true, 'it may')
   t.equal(inexactReason(await run(vllm.client, {})), null)
@@ -369,7 +365,7 @@ t.test('an engine whose kind is to be found out is asked before token mode is re
   t.equal(other.client.takesTokenIds, false)
 })
 
-t.test('health tells which engines take token ids', async (t) => {
+t.test('health reports which engines accept token ids', async (t) => {
   const server = await startFakeVllm()
   t.teardown(() => server.close())
   for (const [engineKind, expected] of [
@@ -381,7 +377,7 @@ t.test('health tells which engines take token ids', async (t) => {
   }
 })
 
-t.test('a start in front of an engine that serves less context than the model has says so', async (t) => {
+t.test('a start with an engine that serves less context than the model has is a warning', async (t) => {
   const { url } = await startEngine(t)
   const { logger, lines } = listingLogger()
   const config = { engineUrls: [url], tokenizer: 'embedded', contextLength: 1_000_000 }

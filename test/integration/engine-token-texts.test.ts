@@ -1,4 +1,4 @@
-/** In chat mode the texts of tokens are the engine's, where it tells. */
+/** In chat mode the texts of tokens are the engine's, if it reports them. */
 import t from 'tap'
 import { embeddedModelFolder, loadEmbeddedTokenizer } from '../../src/embedded/engine/embedded-model.ts'
 import { createTokenTextReader, tokenTexts } from '../../src/proxy/engines/clients/token-text-reader.ts'
@@ -14,7 +14,7 @@ const serving = (client: ReturnType<typeof createVllmClient>, healthy = true) =>
   watch: { healthy, models: [{ id: 'm' }] },
 })
 
-t.test('an engine tells what each token adds to the text as a tokenizer does', async (t) => {
+t.test('an engine reports the text that each token adds, as a tokenizer does', async (t) => {
   const { url, engine } = await startEngine(t)
   const client = createVllmClient({ url })
   t.teardown(() => client.close())
@@ -22,14 +22,14 @@ t.test('an engine tells what each token adds to the text as a tokenizer does', a
   const told = await client.tokenTexts!('embedded', ids, AbortSignal.timeout(60_000))
   t.equal(told?.join(''), TEXT)
   t.equal(told?.length, ids.length)
-  // A run of pieces of characters has its text at its end; all others are the tokenizer's.
+  // The text of consecutive partial characters is at their last token; all other texts equal the tokenizer's.
   const expected = await tokenTexts(loadTokenizer(embeddedModelFolder()), ids)
   const whole = expected.map((text, place) => (text.length > 0 && told?.[place] === text ? text : undefined))
   t.ok(whole.filter((text) => text !== undefined).length > ids.length / 3)
   t.strictSame(await client.tokenTexts!('embedded', new Int32Array(0), AbortSignal.timeout(60_000)), [])
 })
 
-t.test('a token that was told once is not asked for again', async (t) => {
+t.test('the text of a token is requested once', async (t) => {
   let asked = 0
   const server = await startScriptedServer((request, response) => {
     asked += 1
@@ -49,7 +49,7 @@ t.test('a token that was told once is not asked for again', async (t) => {
   t.equal(asked, 2)
   t.match(await texts('m', Int32Array.of(6, 7)), { texts: [' t6', ' t7'] })
   t.equal(asked, 3)
-  t.equal(await texts('another', Int32Array.of(6)), undefined, 'nobody serves the model')
+  t.equal(await texts('another', Int32Array.of(6)), undefined, 'no engine serves the model')
   t.equal(
     await createTokenTextReader(undefined, loadEmbeddedTokenizer, () => [serving(client, false)])(
       'm',
@@ -59,7 +59,7 @@ t.test('a token that was told once is not asked for again', async (t) => {
   )
 })
 
-t.test('an engine without the route, or that cannot be understood, tells nothing', async (t) => {
+t.test('an engine without the route, or with an invalid response, reports nothing', async (t) => {
   for (const answer of [
     { status: 404, body: {} },
     { status: 200, body: { tokens: [0], prompt: 'x' } },

@@ -1,6 +1,6 @@
 /**
- * What released engines said on the wire, answered again: the clients read from it what the engine's core sampled.
- * `test/engines/wires` records it from the engines themselves.
+ * Recorded wires of released engines, replayed: the clients read from them what the engine's core sampled.
+ * `test/engines/wires` records them from the engines themselves.
  */
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -56,7 +56,7 @@ async function checkCut(t: Test, engine: string, wire: Wire): Promise<void> {
     for await (const batch of await answered(t, engine, wire, CUT_AT))
       for (const event of batch) if (event.type === 'delta') ids.push(...(event.tokenIds ?? []))
   })
-  t.match(thrown, { code: 'engine_lost' }, 'the call fails')
+  t.match(thrown, { code: 'engine_lost' }, 'the request fails')
   t.ok(ids.length > 0 && ids.length < wire.core!.ids.length, `after ${ids.length} ids`)
   t.strictSame(ids, wire.core!.ids.slice(0, ids.length), 'those before are as sampled')
 }

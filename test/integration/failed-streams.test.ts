@@ -8,7 +8,7 @@ const LOST = '502 Bad Gateway: the connection to the engine was lost'
 const CHAT = { model: 'm', stream: true, max_tokens: 4, messages: [{ role: 'user', content: 'Hello' }] }
 const GEMINI = { contents: [{ role: 'user', parts: [{ text: 'Hello' }] }] }
 
-/** The chunks of the body, as they arrive. */
+/** Returns the chunks of the body, as they arrive. */
 async function chunksOf(t: Test, path: string, body: object, code: 'engine_lost' | 'engine_rejected') {
   const api = await startSessionsApi(t)
   api.backend.script = async function* () {
@@ -21,7 +21,7 @@ async function chunksOf(t: Test, path: string, body: object, code: 'engine_lost'
     headers: { 'content-type': 'application/json' },
     body: JSON.stringify(body),
   })
-  t.equal(response.status, 200, 'the stream had begun')
+  t.equal(response.status, 200, 'the stream has started')
   const chunks: string[] = []
   for await (const chunk of response.body!) chunks.push(Buffer.from(chunk).toString())
   return chunks
@@ -29,38 +29,35 @@ async function chunksOf(t: Test, path: string, body: object, code: 'engine_lost'
 
 const lastEvent = (chunks: readonly string[]) => JSON.parse(/data: (.*)\n\n$/.exec(chunks.join(''))![1]!)
 
-t.test(
-  'the message of a lost engine has the status in it, by which agents decide to try again',
-  async (t) => {
-    const paths: [string, object, object][] = [
-      ['v1/chat/completions', CHAT, { error: { message: LOST, code: 'engine_lost', type: 'server_error' } }],
-      ['v1/completions', { ...CHAT, prompt: 'Hello' }, { error: { message: LOST, code: 'engine_lost' } }],
-      ['v1/messages', CHAT, { type: 'error', error: { type: 'api_error', message: LOST } }],
-      [
-        'v1/responses',
-        { model: 'm', stream: true, input: 'Hello' },
-        { type: 'response.failed', response: { error: { code: 'engine_lost', message: LOST } } },
-      ],
-    ]
-    for (const [path, body, wanted] of paths)
-      t.match(lastEvent(await chunksOf(t, path, body, 'engine_lost')), wanted, path)
-  },
-)
+t.test('the message of a lost engine contains its status, by which agents decide to retry', async (t) => {
+  const paths: [string, object, object][] = [
+    ['v1/chat/completions', CHAT, { error: { message: LOST, code: 'engine_lost', type: 'server_error' } }],
+    ['v1/completions', { ...CHAT, prompt: 'Hello' }, { error: { message: LOST, code: 'engine_lost' } }],
+    ['v1/messages', CHAT, { type: 'error', error: { type: 'api_error', message: LOST } }],
+    [
+      'v1/responses',
+      { model: 'm', stream: true, input: 'Hello' },
+      { type: 'response.failed', response: { error: { code: 'engine_lost', message: LOST } } },
+    ],
+  ]
+  for (const [path, body, wanted] of paths)
+    t.match(lastEvent(await chunksOf(t, path, body, 'engine_lost')), wanted, path)
+})
 
-t.test('what the agent did wrong is in the words of its engine', async (t) => {
+t.test("an agent's error has the engine's message", async (t) => {
   const chunks = await chunksOf(t, 'v1/chat/completions', CHAT, 'engine_rejected')
   t.match(lastEvent(chunks), { error: { message: 'the connection to the engine was lost' } })
 })
 
-t.test("Gemini's events end with the error as an event, and as bare JSON behind it", async (t) => {
+t.test("Gemini's events end with the error as an event, followed by bare JSON", async (t) => {
   const chunks = await chunksOf(t, 'v1beta/models/m:streamGenerateContent?alt=sse', GEMINI, 'engine_lost')
   const error = { error: { code: 502, status: 'INTERNAL', message: LOST } }
   const [, events, rest] = /^(.*\n\n)(.*)$/s.exec(chunks.join(''))!
   t.match(lastEvent([events!]), error, 'for clients that read events')
-  t.match(JSON.parse(rest!), error, "for Gemini CLI's SDK, which takes no rest for an answer")
+  t.match(JSON.parse(rest!), error, "for Gemini CLI's SDK, which rejects a partial event")
 })
 
-t.test('an array of Gemini answers ends with the error, and is JSON', async (t) => {
+t.test('an array of Gemini responses ends with the error, and is JSON', async (t) => {
   const chunks = await chunksOf(t, 'v1beta/models/m:streamGenerateContent', GEMINI, 'engine_lost')
   t.match(JSON.parse(chunks.join('')).at(-1), { error: { code: 502, message: LOST } })
 })

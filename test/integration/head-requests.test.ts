@@ -1,4 +1,4 @@
-/** A HEAD request of a route whose GET streams for ever. */
+/** A HEAD request of a route whose GET streams endlessly. */
 import t from 'tap'
 import { RawConnection } from '../helpers/raw-connection.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'

@@ -7,7 +7,7 @@ import { until } from '../helpers/until.ts'
 
 const OK = { code: 200, body: '{"status":"ok"}' }
 
-/** Asks on a thread until the answer has this status, while this one is held up. @returns whether it came */
+/** Polls on a thread until the response has this status, while this thread is blocked. @returns whether it had */
 async function answersWhileStuck(t: Test, url: string, status: number): Promise<boolean> {
   const shared = new SharedArrayBuffer(8)
   const [BEGIN, DONE] = [0, 1]
@@ -32,13 +32,13 @@ async function answersWhileStuck(t: Test, url: string, status: number): Promise<
   return Atomics.wait(flags, DONE, 0, 60_000) !== 'timed-out'
 }
 
-t.test('the health port answers while the proxy has no time for anybody', async (t) => {
+t.test("the health port responds while the proxy's thread is blocked", async (t) => {
   const proxy = await startProxy(t, { healthPort: 0 })
   const { healthUrl } = proxy.server
   t.ok(await answersWhileStuck(t, healthUrl!, 200))
 })
 
-t.test('it says what /health says to whoever has no key, and nothing else', async (t) => {
+t.test('it returns what /health returns without a key, and nothing else', async (t) => {
   const proxy = await startProxy(t, { healthPort: 0, adminKeys: ['an-admin-key-that-is-long'] })
   const answer = await fetch(proxy.server.healthUrl!)
   t.equal(answer.status, 200)
@@ -49,7 +49,7 @@ t.test('it says what /health says to whoever has no key, and nothing else', asyn
   t.equal((await fetch(`${origin}/health`, { method: 'HEAD' })).status, 200)
 })
 
-t.test('what the proxy says of itself is told on', async (t) => {
+t.test("it forwards the proxy's own report", async (t) => {
   let now = OK
   const port = await openHealthPort({
     host: '127.0.0.1',
@@ -66,13 +66,13 @@ t.test('what the proxy says of itself is told on', async (t) => {
   t.equal(await (await fetch(port.url)).text(), now.body)
 })
 
-t.test('a proxy that says nothing for long is stuck', async (t) => {
+t.test('a proxy that reports nothing for long is stuck', async (t) => {
   const port = await openHealthPort({ host: '127.0.0.1', port: 0, stuckMs: 50, health: async () => OK })
   t.teardown(() => port.close())
   t.ok(await answersWhileStuck(t, port.url, 503))
 })
 
-t.test('a port that is taken is an error at the start', async (t) => {
+t.test('a port in use is an error at the start', async (t) => {
   const options = { host: '127.0.0.1', health: async () => OK }
   const port = await openHealthPort({ ...options, port: 0 })
   t.teardown(() => port.close())
@@ -82,7 +82,7 @@ t.test('a port that is taken is an error at the start', async (t) => {
   })
 })
 
-t.test('silent connections push out each other, and never a probe', async (t) => {
+t.test('silent connections evict each other, and never a probe', async (t) => {
   const proxy = await startProxy(t, { healthPort: 0 })
   const url = proxy.server.healthUrl!
   const silent: RawConnection[] = []

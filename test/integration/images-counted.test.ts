@@ -1,11 +1,11 @@
-/** `count_tokens` in token mode counts images as the engine does that then sees them. */
+/** `count_tokens` in token mode counts images as the engine does that receives them. */
 import { join } from 'node:path'
 import t from 'tap'
 import { startProxy } from '../helpers/proxy.ts'
 import { startVisionEngine } from '../helpers/vision-engine.ts'
 import { pngUrl, visionModel } from '../helpers/vision-model.ts'
 
-/** As published, and tokens of images as transformers' processors count them. */
+/** Published processors, and the number of tokens that transformers counts for each image. */
 const FAMILIES = {
   'Qwen2.5-VL': {
     processor: undefined,
@@ -28,14 +28,14 @@ const FAMILIES = {
   },
 }
 
-/** An Anthropic content part. */
+/** Creates an Anthropic content part. */
 function picture({ width, height }: { width: number; height: number }) {
   const [, data] = pngUrl(width, height).split(',')
   return { type: 'image', source: { type: 'base64', media_type: 'image/png', data } }
 }
 
 for (const [family, { processor, images }] of Object.entries(FAMILIES)) {
-  t.test(`${family}: counted is what the prompt of the call that follows has`, async (t) => {
+  t.test(`${family}: the count equals the prompt of the following request`, async (t) => {
     const { directory, imageId } = visionModel(t, processor)
     const engine = await startVisionEngine(
       t,
@@ -57,7 +57,7 @@ for (const [family, { processor, images }] of Object.entries(FAMILIES)) {
       t.equal(counted, prompt.length)
       const placeholders = prompt.filter((id: number) => id === imageId).length
       const seen = images.slice(0, turn + 1).reduce((sum, { tokens }) => sum + tokens, 0)
-      t.equal(placeholders, seen, 'whose images are in it')
+      t.equal(placeholders, seen, 'which contains the images')
       messages.push({ role: 'assistant', content }, { role: 'user', content: [picture(images[1]!)] })
     }
   })

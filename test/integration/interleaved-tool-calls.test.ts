@@ -2,7 +2,7 @@ import t from 'tap'
 import { startProxy } from '../helpers/proxy.ts'
 import { openEventStream, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
 
-/** A piece of a tool call. @param id of its first one */
+/** Creates a chunk of a tool call. @param id only in its first chunk */
 const piece = (index: number, written: string, id?: string) => ({
   tool_calls: [
     {
@@ -22,7 +22,7 @@ const ASKED = {
   'v1/responses': { tools: [{ type: 'function', name: 'f', parameters: {} }], input: 'x' },
 }
 
-/** The arguments of each tool call, as its pieces bring them. */
+/** Joins the arguments of each tool call from its chunks. */
 function argumentsIn(events: Record<string, unknown>[]): string[] {
   const texts = new Map<unknown, string>()
   for (const { type, index, output_index, delta } of events) {
@@ -36,7 +36,7 @@ function argumentsIn(events: Record<string, unknown>[]): string[] {
 
 for (const [path, body] of Object.entries(ASKED)) {
   t.test(
-    `interleaved pieces of two tool calls reach the agent of ${path} one call after the other`,
+    `interleaved chunks of two tool calls reach the agent of ${path} one call after the other`,
     async (t) => {
       const engine = await startScriptedServer(async (request, response) => {
         if (request.method === 'GET') return sendJson(response, { data: [{ id: 'm' }] })

@@ -1,4 +1,4 @@
-/** A connection outlives a refusal: an agent shortens what it sent, and goes on over the same one. */
+/** A connection survives a rejection: an agent shortens its request, and continues on the same connection. */
 import { mock } from 'node:test'
 import t from 'tap'
 import { ProxyError } from '../../src/base/errors.ts'
@@ -8,7 +8,7 @@ import { answer, type Script, wholeAnswer } from '../helpers/scripted-backend.ts
 import { startSessionsApi } from '../helpers/sessions-api.ts'
 import { until } from '../helpers/until.ts'
 
-/** More than is waited for what is left of a refused body. */
+/** Longer than the wait for the rest of a rejected body. */
 const A_WHILE_MS = 60_000
 
 const post = (body: string) =>
@@ -27,7 +27,7 @@ const REFUSALS = {
 }
 
 for (const [refused, { request, ...engine }] of Object.entries(REFUSALS)) {
-  t.test(`a call is answered long after one that ${refused}, on its connection`, async (t) => {
+  t.test(`a request is served long after one that ${refused}, on its connection`, async (t) => {
     const { url, backend, call: ask } = await startSessionsApi(t)
     if ('script' in engine) backend.script = engine.script
     const connection = await RawConnection.open(url)
@@ -52,7 +52,7 @@ for (const [refused, { request, ...engine }] of Object.entries(REFUSALS)) {
   })
 }
 
-t.test('a refused body that does not end is closed with its connection', async (t) => {
+t.test('a rejected endless body is closed with its connection', async (t) => {
   const { url } = await startSessionsApi(t, undefined, {}, { bodyLimitBytes: 100 })
   const connection = await RawConnection.open(url)
   mock.timers.enable({ apis: ['setTimeout'] })

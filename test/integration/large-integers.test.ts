@@ -1,4 +1,6 @@
-/** Integers above 2^53 reach engines and the record with all of their digits: seeds of 64 bits, and bounds of schemas. */
+/**
+ * Integers above 2^53 reach engines and recorded turns with all of their digits: 64-bit seeds, and bounds of schemas.
+ */
 import t, { type Test } from 'tap'
 import { embeddedModelFolder } from '../../src/embedded/engine/embedded-model.ts'
 import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
@@ -52,7 +54,7 @@ async function post(url: string, body: string): Promise<Response> {
   return fetch(url, { method: 'POST', headers: { 'content-type': 'application/json' }, body })
 }
 
-/** @returns the text of each turn of a session as the sessions API has it */
+/** @returns the text of each turn of a session from the sessions API */
 const recordOf = async (proxy: TestProxy, session: string) => {
   const response = await fetch(`${proxy.url}/sessions/${session}`)
   return response.text()
@@ -74,7 +76,7 @@ async function checkDialects(
       t.match(asked, `"${seedField}":${SEED}`, `${name}: the engine's seed`)
       if (hasSchema)
         t.match(asked, `maximum${asked.includes('\\"') ? '\\' : ''}":${BOUND}`, `${name}: a schema's bound`)
-      t.match(await recordOf(proxy, session), `"seed":${SEED}`, `${name}: the record`)
+      t.match(await recordOf(proxy, session), `"seed":${SEED}`, `${name}: recorded`)
     }
   }
 }
@@ -130,7 +132,7 @@ t.test("a session's seed overrides the agent's, is echoed, and is the one in row
   t.match(await rows.text(), `"seed":${SEED}`)
 })
 
-t.test('each choice of a call with n has a seed of its own', async (t) => {
+t.test('each choice of a request with n has a separate seed', async (t) => {
   const { engine, proxy } = await vllmProxy(t)
   const body = `{"model":"m","messages":${ASKED},"n":2,"max_tokens":4,"seed":${BOUND}}`
   t.equal((await post(`${proxy.url}/s/v1/chat/completions`, body)).status, 200)
@@ -152,7 +154,7 @@ t.test('the embedded engine draws with all 64 bits', async (t) => {
   t.not(await draw('9007199254740993'), await draw('9007199254740995'))
 })
 
-t.test('a seed that is no integer is rejected, and names the field', async (t) => {
+t.test("a seed that is not an integer is rejected with the field's name", async (t) => {
   const { proxy } = await vllmProxy(t)
   for (const seed of ['1.5', '"a"', '{"rawJSON":"1"}', '[1]']) {
     const response = await post(

@@ -1,4 +1,4 @@
-/** Each turn says what its logprobs are of, although no engine tells and nobody was asked. */
+/** Each turn has a logprobs mode, although neither the engine nor the operator declares it. */
 import t from 'tap'
 import { startEngine } from '../helpers/engine.ts'
 import { startProxy } from '../helpers/proxy.ts'
@@ -9,7 +9,7 @@ for (const mode of ['local', 'relay'] as const)
     t.test(`${mode}, ${tokenizer === undefined ? 'chat' : 'token'} mode`, async (t) => {
       const engine = await startEngine(t)
       const where = mode === 'local' ? { engineUrls: [engine.url] } : { mode }
-      // Who runs the proxy is mistaken.
+      // The operator's declaration is wrong.
       const proxy = await startProxy(t, { ...where, tokenizer, logprobsMode: 'processed_logprobs' })
       if (mode === 'relay') joinWorker(t, { proxyUrls: [proxy.url], engineUrls: [engine.url] })
       const messages = [{ role: 'user', content: 'hi' }]
@@ -25,6 +25,6 @@ for (const mode of ['local', 'relay'] as const)
         Array(3).fill('raw_logprobs'),
       )
       t.equal(engine.server.counters.served, 3 + 2, 'measured once')
-      t.equal((await proxy.get('/sessions/s')).turns.length, 3, 'and on no record')
+      t.equal((await proxy.get('/sessions/s')).turns.length, 3, 'and not recorded')
       t.equal((await proxy.get('/sessions')).sessions.length, 1)
     })

@@ -1,10 +1,10 @@
-/** Trainers name turns by the ids that agents saw in their responses, in every dialect. */
+/** Trainers identify turns by the ids in agents' responses, in every dialect. */
 import t, { type Test } from 'tap'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 
 const CHAT = { model: 'm', messages: [{ role: 'user', content: 'Hello' }], max_tokens: 4 }
 
-/** Path below the session, body, and where the response has its id. */
+/** Path below the session, body, and the position of the id in the response. */
 const DIALECTS: Record<string, [path: string, body: object, id: string]> = {
   chat: ['v1/chat/completions', CHAT, 'id'],
   completions: ['v1/completions', { model: 'm', prompt: 'Hello', max_tokens: 4 }, 'id'],
@@ -33,7 +33,7 @@ async function oneTurn(t: Test, dialect: string) {
 }
 
 for (const dialect of Object.keys(DIALECTS)) {
-  t.test(`${dialect}: rewards, details and marks name a turn by the id of its response`, async (t) => {
+  t.test(`${dialect}: rewards, details and labels identify a turn by the id of its response`, async (t) => {
     const { proxy, id } = await oneTurn(t, dialect)
     t.match(await proxy.post('/sessions/s/reward', { reward: 1, turns: { [id]: 0.5 } }), {
       reward_turns: { 1: 0.5 },
@@ -52,7 +52,7 @@ for (const dialect of Object.keys(DIALECTS)) {
   })
 }
 
-t.test('a response id of another session names no turn', async (t) => {
+t.test('a response id of another session identifies no turn', async (t) => {
   const { proxy, id } = await oneTurn(t, 'chat')
   await proxy.post('/sessions/other')
   t.match(await proxy.post('/sessions/other/reward', { reward: 1, turns: { [id]: 1 } }), {

@@ -1,4 +1,7 @@
-/** One node between a client and an owner that a test plays: what is sent, what is reported, what is left when one side breaks. */
+/**
+ * One node between a client and an owner that the test plays: its requests, its reports, and its state when one side
+ * breaks.
+ */
 import type { ServerResponse } from 'node:http'
 import Fastify, { type FastifyRequest } from 'fastify'
 import t, { type Test } from 'tap'
@@ -19,7 +22,7 @@ function bodyOf({ raw }: FastifyRequest): RequestBody {
   return new RequestBody(raw, { limitBytes: 1024, setMemory: () => {} })
 }
 
-/** @param script of the owner, for all but the reports */
+/** @param script of the owner, for everything except reports */
 async function startNode(t: Test, script: Script) {
   const ownerShared = fakeSharedRecord({ lease: OWNER_LEASE })
   const ownerIdentity = new NodeIdentity(ownerShared)
@@ -60,7 +63,7 @@ async function startNode(t: Test, script: Script) {
 const post = (line: string, body: string) =>
   `POST ${line} HTTP/1.1\r\nhost: x\r\ncontent-length: ${body.length}\r\n\r\n${body}`
 
-t.test('a response that was read is reported as delivered, with others in one request', async (t) => {
+t.test('a delivered response is reported, with others in one request', async (t) => {
   const { url, owner, reports, idOf, forwarder } = await startNode(t, (_request, response) => {
     response.writeHead(200, TRACKED).end('answer')
   })
@@ -86,7 +89,7 @@ t.test('a response that was read is reported as delivered, with others in one re
   )
 })
 
-t.test('a response that its client left is reported as lost', async (t) => {
+t.test('a response whose client disconnected is reported as lost', async (t) => {
   let finish = (): unknown => undefined
   const { url, reports, idOf } = await startNode(t, (request, response) => {
     response.writeHead(200, TRACKED).write('begin')
@@ -102,7 +105,7 @@ t.test('a response that its client left is reported as lost', async (t) => {
 })
 
 t.test(
-  'a client that leaves before the response begins is reported, as the owner may have sent all of it',
+  'a client that disconnects before the response begins is reported, as the owner may have sent all of it',
   async (t) => {
     const { url, owner, reports } = await startNode(t, () => {})
     const client = await RawConnection.open(url)
@@ -115,7 +118,7 @@ t.test(
   },
 )
 
-t.test('an owner of the release before, which does not ask for reports, gets none', async (t) => {
+t.test('an owner of the previous release, which requests no reports, gets none', async (t) => {
   const { url, reports, forwarder } = await startNode(t, (_request, response) => {
     response.end('answer')
   })
@@ -124,7 +127,7 @@ t.test('an owner of the release before, which does not ask for reports, gets non
   t.strictSame(reports, [])
 })
 
-t.test('an owner that is lost: nothing was read, nothing was answered, or the response breaks', async (t) => {
+t.test('an owner is lost: before it read, before it responded, or during the response', async (t) => {
   const lose = { begun: false }
   const { url, owner, shared, failures } = await startNode(t, (_request, response) => {
     if (lose.begun) response.writeHead(200).write('begin')
@@ -142,7 +145,7 @@ t.test('an owner that is lost: nothing was read, nothing was answered, or the re
   t.equal(failures.length, 1)
 })
 
-t.test('a response to the head alone reaches a client that still sends its body', async (t) => {
+t.test('a response to the head alone reaches a client that is still sending its body', async (t) => {
   const rejecting = await startRejectingOwner(t)
   const size = 4 * 1024 * 1024
   const client = await RawConnection.open(rejecting.url)
@@ -153,7 +156,7 @@ t.test('a response to the head alone reaches a client that still sends its body'
   t.match(await client.closed, /413[\s\S]*HTTP\/1\.1 413/, 'and its connection serves the next request')
 })
 
-/** A node before an owner that answers 413 as soon as it has read a head. */
+/** Starts a node in front of an owner that responds with 413 as soon as it has read a head. */
 async function startRejectingOwner(t: Test): Promise<{ url: string }> {
   const owner = Fastify({ bodyLimit: 10 })
   owner.addHook('onRequest', async (_request, reply) => reply.code(413).send('too large'))
@@ -178,7 +181,7 @@ async function startRejectingOwner(t: Test): Promise<{ url: string }> {
   return { url }
 }
 
-t.test('a slow client holds the owner up, and gets every byte', async (t) => {
+t.test('a slow client blocks the owner, and gets every byte', async (t) => {
   const size = 24 * 1024 * 1024
   let written: ServerResponse | undefined
   const { url } = await startNode(t, (_request, response) => {

@@ -1,9 +1,9 @@
 /**
- * A record that an older program made gives the rows that it gave there, byte for byte: what was trained on stays what it was.
+ * The database of an older program yields the same rows, byte for byte, so that trained data does not change.
  *
- * `older-record/` has a database of commit 9fc4fe7 and its answers. Sessions of each dialect, in chat and in token mode, local and
- * through a worker: conversations with answers that were cut and that agents tidied, tools, a sub-agent in between, edits,
- * compaction, samples of one prompt, tries of one call.
+ * `older-record/` has a database of commit 9fc4fe7 and its rows. Sessions of each dialect, in chat and in token mode,
+ * local and through a worker: conversations with truncated completions and tidied echoes, tools, a sub-agent in
+ * between, edits, compaction, samples of one prompt, attempts of one request.
  */
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -16,7 +16,7 @@ type Row = Record<string, unknown>
 const unpacked = (name: string) =>
   brotliDecompressSync(readFileSync(join(import.meta.dirname, 'older-record', `${name}.br`)))
 
-t.test('rows of a record of 9fc4fe7', async (t) => {
+t.test('rows of a database of 9fc4fe7', async (t) => {
   const db = join(t.testdir({}), 'record.db')
   writeFileSync(db, unpacked('record.db'))
   const proxy = await startProxy(t, { db })
@@ -30,7 +30,7 @@ t.test('rows of a record of 9fc4fe7', async (t) => {
   }
 })
 
-/** A row may have more members by now, and so may its turns. */
+/** Ignores members that rows and their turns have gained since. */
 function membersOf(row: Row, older: Row): Row {
   const today = (name: string) => (name === 'turns' ? turnsOf(row.turns, older.turns) : row[name])
   return Object.fromEntries(Object.keys(older).map((name) => [name, today(name)]))

@@ -36,7 +36,7 @@ function operationsOf({ paths }: Document): [string, string, Operation][] {
   )
 }
 
-t.test('the OpenAPI document is a valid one, open and with keys', async (t) => {
+t.test('the OpenAPI document is valid, with and without keys', async (t) => {
   const open = await startSessionsApi(t)
   const keyed = await startSessionsApi(t, undefined, {}, { keys: KEYS })
   for (const document of [
@@ -48,7 +48,7 @@ t.test('the OpenAPI document is a valid one, open and with keys', async (t) => {
   }
 })
 
-t.test('each operation has a name, its parameters, its answer and its errors', async (t) => {
+t.test('each operation has a name, its parameters, its responses and its errors', async (t) => {
   const { url } = await startSessionsApi(t)
   const operations = operationsOf(await documentOf(url))
   const names = new Set<string | undefined>()
@@ -65,9 +65,9 @@ t.test('each operation has a name, its parameters, its answer and its errors', a
     const needless = parameters.filter(({ required, schema }) => required && schema?.default !== undefined)
     t.same(needless, [], route)
     const [media] = Object.values(responses['200']?.content ?? {})
-    t.ok(Object.keys(media?.schema ?? {}).length > 0 || responses['204'], `${route} says what it answers`)
+    t.ok(Object.keys(media?.schema ?? {}).length > 0 || responses['204'], `${route} declares its responses`)
     const [error] = Object.values(responses['4XX']?.content ?? {})
-    t.ok(error?.schema || path === '/health', `${route} says how it refuses`)
+    t.ok(error?.schema || path === '/health', `${route} declares its errors`)
   }
   t.equal(names.size, operations.length)
   t.ok(operations.length > 40)
@@ -82,25 +82,28 @@ t.test('the names of operations do not change with the base path', async (t) => 
   t.same(await namesAt('/team/llm'), await namesAt(''))
 })
 
-t.test('on a proxy with keys the document says which operations need one, and how it is sent', async (t) => {
-  const { url } = await startSessionsApi(t, undefined, {}, { keys: KEYS })
-  const document = await documentOf(url, bearer(KEYS.adminKeys[0]!))
-  t.match(document.components.securitySchemes, {
-    bearer: { type: 'http', scheme: 'bearer' },
-    apiKey: { type: 'apiKey', in: 'header', name: 'x-api-key' },
-  })
-  for (const [, route, { security }] of operationsOf(document)) {
-    const path = route.split(' ')[1]!.replaceAll(/\{\w+\}/g, 'x')
-    const { status } = await fetch(url + path, { method: route.split(' ')[0]! })
-    t.equal(status === 401, security !== undefined, `${route}: ${status}`)
-  }
-  const open = await startSessionsApi(t)
-  const openDocument = await documentOf(open.url)
-  t.notOk(openDocument.components.securitySchemes)
-  t.ok(operationsOf(openDocument).every(([, , { security }]) => security === undefined))
-})
+t.test(
+  'on a proxy with keys the document declares which operations need one, and how it is sent',
+  async (t) => {
+    const { url } = await startSessionsApi(t, undefined, {}, { keys: KEYS })
+    const document = await documentOf(url, bearer(KEYS.adminKeys[0]!))
+    t.match(document.components.securitySchemes, {
+      bearer: { type: 'http', scheme: 'bearer' },
+      apiKey: { type: 'apiKey', in: 'header', name: 'x-api-key' },
+    })
+    for (const [, route, { security }] of operationsOf(document)) {
+      const path = route.split(' ')[1]!.replaceAll(/\{\w+\}/g, 'x')
+      const { status } = await fetch(url + path, { method: route.split(' ')[0]! })
+      t.equal(status === 401, security !== undefined, `${route}: ${status}`)
+    }
+    const open = await startSessionsApi(t)
+    const openDocument = await documentOf(open.url)
+    t.notOk(openDocument.components.securitySchemes)
+    t.ok(operationsOf(openDocument).every(([, , { security }]) => security === undefined))
+  },
+)
 
-t.test('the document says which bodies may be left out, and of others what must be in them', async (t) => {
+t.test('the document declares which bodies are optional, and the required fields of others', async (t) => {
   const { url, call } = await startSessionsApi(t)
   const operations = operationsOf(await documentOf(url))
   const optional = operations.filter(([, , { requestBody }]) => requestBody?.required === false)

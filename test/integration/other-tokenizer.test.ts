@@ -1,4 +1,7 @@
-/** Token mode in front of an engine of another tokenizer: its ids would mean another text, and every turn would look exact. */
+/**
+ * Token mode in front of an engine with another tokenizer: its ids would mean another text, although every turn would
+ * look exact.
+ */
 import t, { type Test } from 'tap'
 import { loadEmbeddedTokenizer } from '../../src/embedded/engine/embedded-model.ts'
 import { startEngine } from '../helpers/engine.ts'
@@ -9,7 +12,7 @@ import { joinWorker } from '../helpers/relay-rig.ts'
 import { until } from '../helpers/until.ts'
 
 const tokenizer = loadEmbeddedTokenizer()
-/** The same pieces under other ids. */
+/** The same tokens with other ids. */
 const shifted = (text: string) => tokenizer.encode(text).map((id) => id + 1)
 const OTHER = /the tokenizer of llama is not that of --tokenizer embedded: id 1 of a text is \d+ here/
 
@@ -19,7 +22,7 @@ async function startOther(t: Test, textIds?: FakeVllmOptions['textIds'], more: F
   return engine
 }
 
-t.test('a proxy all of whose engines have another one does not start, and says both names', async (t) => {
+t.test('a proxy whose engines all have another one does not start, and reports both names', async (t) => {
   const { url } = await startOther(t, shifted)
   await t.rejects(startProxy(t, { engineUrls: [url], tokenizer: 'embedded' }), {
     code: 'config_invalid',
@@ -28,7 +31,7 @@ t.test('a proxy all of whose engines have another one does not start, and says b
 })
 
 t.test(
-  'beside a right engine the other one gets no calls, and one that is registered is refused',
+  'beside a matching engine the other one gets no requests, and its registration is rejected',
   async (t) => {
     const right = await startEngine(t)
     const wrong = await startOther(t, shifted)
@@ -54,24 +57,27 @@ t.test(
   },
 )
 
-t.test('a worker with such an engine gets no calls, and the error and /health say why', async (t) => {
-  const right = await startEngine(t)
-  const wrong = await startOther(t, shifted)
-  const proxy = await startProxy(t, { mode: 'relay', tokenizer: 'embedded', queueWaitMs: 100 })
-  joinWorker(t, { proxyUrls: [proxy.url], engineUrls: [wrong.url], workerId: 'wrong' })
-  const workers = async () => (await proxy.get('/health')).workers
-  await until(async () => (await workers())[0]?.tokenizer === 'other')
-  t.match(await workers(), [{ name: 'wrong', healthy: false, error: OTHER }])
-  const body = { model: 'llama', messages: [{ role: 'user', content: 'hi' }], max_tokens: 2 }
-  const refused = await proxy.post('/a/v1/chat/completions', body)
-  t.match(refused, { error: { code: 'no_worker', message: OTHER } })
-  joinWorker(t, { proxyUrls: [proxy.url], engineUrls: [right.url], workerId: 'right' })
-  await until(async () => (await workers())[1]?.tokenizer === 'same')
-  const model = (await workers())[1].models[0]
-  t.ok((await proxy.post('/a/v1/chat/completions', { ...body, model })).choices)
-})
+t.test(
+  'a worker with such an engine gets no requests, and the error and /health give the reason',
+  async (t) => {
+    const right = await startEngine(t)
+    const wrong = await startOther(t, shifted)
+    const proxy = await startProxy(t, { mode: 'relay', tokenizer: 'embedded', queueWaitMs: 100 })
+    joinWorker(t, { proxyUrls: [proxy.url], engineUrls: [wrong.url], workerId: 'wrong' })
+    const workers = async () => (await proxy.get('/health')).workers
+    await until(async () => (await workers())[0]?.tokenizer === 'other')
+    t.match(await workers(), [{ name: 'wrong', healthy: false, error: OTHER }])
+    const body = { model: 'llama', messages: [{ role: 'user', content: 'hi' }], max_tokens: 2 }
+    const refused = await proxy.post('/a/v1/chat/completions', body)
+    t.match(refused, { error: { code: 'no_worker', message: OTHER } })
+    joinWorker(t, { proxyUrls: [proxy.url], engineUrls: [right.url], workerId: 'right' })
+    await until(async () => (await workers())[1]?.tokenizer === 'same')
+    const model = (await workers())[1].models[0]
+    t.ok((await proxy.post('/a/v1/chat/completions', { ...body, model })).choices)
+  },
+)
 
-t.test('an engine that has no /tokenize is told by what ids read like to it', async (t) => {
+t.test('an engine without /tokenize is checked by its texts of ids', async (t) => {
   const wrong = await startOther(t, undefined, { idText: (id) => tokenizer.decode([id + 1]) })
   await t.rejects(startProxy(t, { engineUrls: [wrong.url], tokenizer: 'embedded' }), {
     code: 'config_invalid',
@@ -82,11 +88,11 @@ t.test('an engine that has no /tokenize is told by what ids read like to it', as
   const proxy = await startProxy(t, { engineUrls: [right.url], tokenizer: 'embedded' })
   t.match((await proxy.get('/health')).engines, [{ healthy: true, tokenizer: 'same' }])
   const readings = right.requests.filter(({ body }) => body?.prompt_logprobs === 0)
-  t.equal(readings.length, 1, 'asked once')
+  t.equal(readings.length, 1, 'requested once')
 })
 
 t.test(
-  'a prompt that its own template makes in another way is a warning in /health and in the log, behind a worker too',
+  "a prompt that the engine's template renders differently is a warning in /health and in the log, also behind a worker",
   async (t) => {
     const { url: own } = await startEngine(t)
     const chatIds = async (chat: object) => {

@@ -1,4 +1,4 @@
-/** A session names the model of each line, and no agent, engine or worker can have it otherwise. */
+/** A session names the model of each line, and no agent, engine or worker can change it. */
 import OpenAI from 'openai'
 import t, { type Test } from 'tap'
 import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
@@ -7,7 +7,7 @@ import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { joinWorker, turnsOf } from '../helpers/relay-rig.ts'
 import { until } from '../helpers/until.ts'
 
-/** Two engines, of one model each. */
+/** Starts two engines with one model each. */
 async function startTwo(t: Test, mode: 'local' | 'relay', config: Partial<ServeConfig> = {}) {
   const engines = await Promise.all(['actor', 'critic'].map((model) => startEngine(t, { model })))
   const urls = engines.map(({ url }) => url)
@@ -31,12 +31,12 @@ const ask = (proxy: TestProxy, line?: string) =>
     line === undefined ? {} : { headers: { 'x-llm-proxy-line': line } },
   )
 
-/** Before an engine's first call two others find out what its logprobs are of. */
+/** Two requests before an engine's first one measure its logprobs mode. */
 const MEASURING = 2
 const served = ({ server }: TestEngine) => Math.max(0, server.counters.served - MEASURING)
 
 for (const mode of ['local', 'relay'] as const) {
-  t.test(`${mode}: each line is sampled by its policy, whatever the agent asks for`, async (t) => {
+  t.test(`${mode}: each line is sampled by its policy, whatever the agent requests`, async (t) => {
     const { proxy, actor, critic } = await startTwo(t, mode)
     const policy = { main: 'actor', 'subagent:critic': 'critic' }
     await proxy.post('/sessions', { session_id: 's', policy, sampling_params: { model: 'base' } })
@@ -63,26 +63,29 @@ for (const mode of ['local', 'relay'] as const) {
     )
   })
 
-  t.test(`${mode}: a policy that nobody serves fails, and never runs on another one's weights`, async (t) => {
-    const { proxy, actor, critic } = await startTwo(t, mode, { queueWaitMs: 100 })
-    await proxy.post('/sessions', { session_id: 's', policy: 'gone' })
-    const refused = await ask(proxy).catch((error: unknown) => error)
-    t.match(refused, { status: 503, code: 'policy_not_served' })
-    t.match((refused as Error).message, /no engine lists the policy gone; they list actor, critic$/)
-    t.same((await proxy.get('/sessions/s/trajectories')).trajectories, [])
-    t.same([served(actor), served(critic)], [0, 0])
-    await proxy.post('/sessions', { session_id: 'free' })
-    const free = new OpenAI({ baseURL: proxy.baseUrl('free'), apiKey: 'none', maxRetries: 0 })
-    await free.chat.completions.create({
-      model: 'actor',
-      messages: [{ role: 'user', content: 'hi' }],
-      max_tokens: 2,
-    })
-    t.equal(served(actor), 1, 'sessions without a policy go on')
-  })
+  t.test(
+    `${mode}: a policy that no engine serves fails, and never runs on another one's weights`,
+    async (t) => {
+      const { proxy, actor, critic } = await startTwo(t, mode, { queueWaitMs: 100 })
+      await proxy.post('/sessions', { session_id: 's', policy: 'gone' })
+      const refused = await ask(proxy).catch((error: unknown) => error)
+      t.match(refused, { status: 503, code: 'policy_not_served' })
+      t.match((refused as Error).message, /no engine lists the policy gone; they list actor, critic$/)
+      t.same((await proxy.get('/sessions/s/trajectories')).trajectories, [])
+      t.same([served(actor), served(critic)], [0, 0])
+      await proxy.post('/sessions', { session_id: 'free' })
+      const free = new OpenAI({ baseURL: proxy.baseUrl('free'), apiKey: 'none', maxRetries: 0 })
+      await free.chat.completions.create({
+        model: 'actor',
+        messages: [{ role: 'user', content: 'hi' }],
+        max_tokens: 2,
+      })
+      t.equal(served(actor), 1, 'sessions without a policy continue')
+    },
+  )
 }
 
-t.test('rewards are given for the session and for lines of it', async (t) => {
+t.test('rewards are given for the session and for its lines', async (t) => {
   const { proxy } = await startTwo(t, 'local')
   await proxy.post('/sessions', { session_id: 's', policy: { '*': 'actor', 'subagent:critic': 'critic' } })
   await ask(proxy, 'main')
@@ -100,7 +103,7 @@ t.test('rewards are given for the session and for lines of it', async (t) => {
   t.match(await proxy.post('/sessions/s/reward', { reward: 2 }), { reward: 2, reward_lines: {} })
 })
 
-t.test('a policy of no line is refused, and so is a selection that there is not', async (t) => {
+t.test('a policy without a line is rejected, and so is an unknown selection', async (t) => {
   const proxy = await startProxy(t)
   t.match(await proxy.post('/sessions', { policy: { critic: 'x' } }), {
     code: 'invalid_request',

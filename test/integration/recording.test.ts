@@ -1,4 +1,4 @@
-/** What recorders of LLM calls are known to get wrong, from the agent's socket to the trainer's rows. */
+/** Known errors of recorders of LLM requests, from the agent's socket to the trainer's rows. */
 import OpenAI from 'openai'
 import type { ChatCompletionMessageParam } from 'openai/resources/chat/completions'
 import t from 'tap'
@@ -30,34 +30,31 @@ interface Row {
 const sampledOf = (rows: Row[]) =>
   rows.flatMap((row) => row.response_ids.filter((_, i) => row.response_mask[i] === 1))
 
-t.test(
-  'the log-probabilities of a recorded session are those that anybody computes from its ids',
-  async (t) => {
-    const { url } = await startEngine(t)
-    const proxy = await startProxy(t, { engineUrls: [url] })
-    const openai = client(proxy)
-    const messages = [user('Tell me of the sea.')]
-    for (let i = 0; i < 3; i++) {
-      messages.push(
-        await ask(openai, messages, { temperature: 1.3, top_p: 0.9, seed: i, max_tokens: 25 }),
-        user('Go on.'),
-      )
-    }
-    const { ngrams } = loadEmbeddedModel()
-    const { turns } = await proxy.get('/sessions/s')
-    t.equal(turns.length, 3)
-    for (const turn of turns) {
-      t.equal(turn.exact, true)
-      const { prompt_token_ids: prompt, completion_token_ids: completion } = turn
-      const ranked = rankTokens(ngrams, [...prompt, ...completion], prompt.length, 0)
-      const logprobs = ranked.map(({ logprob }) => logprob)
-      t.same(turn.completion_logprobs, logprobs)
-    }
-  },
-)
+t.test('the logprobs of a recorded session equal those computed from its ids', async (t) => {
+  const { url } = await startEngine(t)
+  const proxy = await startProxy(t, { engineUrls: [url] })
+  const openai = client(proxy)
+  const messages = [user('Tell me of the sea.')]
+  for (let i = 0; i < 3; i++) {
+    messages.push(
+      await ask(openai, messages, { temperature: 1.3, top_p: 0.9, seed: i, max_tokens: 25 }),
+      user('Go on.'),
+    )
+  }
+  const { ngrams } = loadEmbeddedModel()
+  const { turns } = await proxy.get('/sessions/s')
+  t.equal(turns.length, 3)
+  for (const turn of turns) {
+    t.equal(turn.exact, true)
+    const { prompt_token_ids: prompt, completion_token_ids: completion } = turn
+    const ranked = rankTokens(ngrams, [...prompt, ...completion], prompt.length, 0)
+    const logprobs = ranked.map(({ logprob }) => logprob)
+    t.same(turn.completion_logprobs, logprobs)
+  }
+})
 
 t.test(
-  'the same prompt sampled twice and continued from the first answer is built on the first',
+  'the same prompt sampled twice and continued from the first completion is built on the first',
   async (t) => {
     const proxy = await startProxy(t)
     const openai = client(proxy)
@@ -72,7 +69,7 @@ t.test(
   },
 )
 
-t.test('an edited assistant message is recorded as edited, and starts a row of its own', async (t) => {
+t.test('an edited assistant message is recorded as edited, and starts a separate row', async (t) => {
   const proxy = await startProxy(t)
   const openai = client(proxy)
   await ask(openai, [user('Hello.')])
@@ -91,64 +88,58 @@ t.test('an edited assistant message is recorded as edited, and starts a row of i
   )
 })
 
-t.test(
-  "an answer that came too late for the client's patience does not train; the next one does",
-  async (t) => {
-    const { url, engine } = await startEngine(t)
-    const generate = engine.generate.bind(engine)
-    const [asked, released] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
-    // The engine answers the client's first request after its second one, however long either takes.
-    engine.generate = async (request, sink, signal) => {
-      if (JSON.stringify(request.body).includes('Hello.')) {
-        engine.generate = generate
-        asked.resolve()
-        await released.promise
-      }
-      await generate(request, sink, signal)
+t.test("a response after the client's timeout is not trained; the next one is", async (t) => {
+  const { url, engine } = await startEngine(t)
+  const generate = engine.generate.bind(engine)
+  const [asked, released] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
+  // The engine responds to the client's first request after its second one, however long either takes.
+  engine.generate = async (request, sink, signal) => {
+    if (JSON.stringify(request.body).includes('Hello.')) {
+      engine.generate = generate
+      asked.resolve()
+      await released.promise
     }
-    const proxy = await startProxy(t, { engineUrls: [url], retryGraceMs: 50 })
-    const patience = new AbortController()
-    const body = { model: 'embedded', messages: [user('Hello.')] }
-    const impatient = client(proxy).chat.completions.create(body, { signal: patience.signal })
-    await asked.promise
-    patience.abort()
-    t.ok((await impatient.catch((error) => error)) instanceof OpenAI.APIUserAbortError)
-    const statusOf = async (turn: number) => (await proxy.get('/sessions/s')).turns[turn]?.status
-    await until(async () => (await statusOf(0)) === 'aborted')
-    await ask(client(proxy), [user('Hello.')])
-    released.resolve()
-    const turns = await until(async () => {
-      const session = await proxy.get('/sessions/s')
-      return session.turns.every(({ status }: { status: string }) => status !== 'open') && session.turns
-    })
-    t.same(
-      turns.map((turn: { status: string }) => turn.status),
-      ['aborted', 'completed'],
-    )
-    const { trajectories } = await proxy.get('/sessions/s/trajectories')
-    t.same(sampledOf(trajectories), turns[1].completion_token_ids)
-  },
-)
+    await generate(request, sink, signal)
+  }
+  const proxy = await startProxy(t, { engineUrls: [url], retryGraceMs: 50 })
+  const patience = new AbortController()
+  const body = { model: 'embedded', messages: [user('Hello.')] }
+  const impatient = client(proxy).chat.completions.create(body, { signal: patience.signal })
+  await asked.promise
+  patience.abort()
+  t.ok((await impatient.catch((error) => error)) instanceof OpenAI.APIUserAbortError)
+  const statusOf = async (turn: number) => (await proxy.get('/sessions/s')).turns[turn]?.status
+  await until(async () => (await statusOf(0)) === 'aborted')
+  await ask(client(proxy), [user('Hello.')])
+  released.resolve()
+  const turns = await until(async () => {
+    const session = await proxy.get('/sessions/s')
+    return session.turns.every(({ status }: { status: string }) => status !== 'open') && session.turns
+  })
+  t.same(
+    turns.map((turn: { status: string }) => turn.status),
+    ['aborted', 'completed'],
+  )
+  const { trajectories } = await proxy.get('/sessions/s/trajectories')
+  t.same(sampledOf(trajectories), turns[1].completion_token_ids)
+})
 
-t.test(
-  'an answer that was lost on its way to a client that asks again trains once, for the client gets it',
-  async (t) => {
-    const proxy = await startProxy(t)
-    const post = (retry: number, content: string) =>
-      fetch(`${proxy.baseUrl('s')}/chat/completions`, {
-        method: 'POST',
-        headers: { 'x-stainless-retry-count': String(retry) },
-        body: JSON.stringify({ model: 'embedded', messages: [user(content)], max_tokens: 5 }),
-      }).then((answer) => answer.json())
-    const lost = await post(0, 'Hello.')
-    t.same(await post(1, 'Hello.'), lost)
-    const { turns } = await proxy.get('/sessions/s')
-    const { trajectories } = await proxy.get('/sessions/s/trajectories')
-    t.same(sampledOf(trajectories), turns[0].completion_token_ids)
-  },
-)
+t.test('a response that was lost and retried is trained once, because the client gets it', async (t) => {
+  const proxy = await startProxy(t)
+  const post = (retry: number, content: string) =>
+    fetch(`${proxy.baseUrl('s')}/chat/completions`, {
+      method: 'POST',
+      headers: { 'x-stainless-retry-count': String(retry) },
+      body: JSON.stringify({ model: 'embedded', messages: [user(content)], max_tokens: 5 }),
+    }).then((answer) => answer.json())
+  const lost = await post(0, 'Hello.')
+  t.same(await post(1, 'Hello.'), lost)
+  const { turns } = await proxy.get('/sessions/s')
+  const { trajectories } = await proxy.get('/sessions/s/trajectories')
+  t.same(sampledOf(trajectories), turns[0].completion_token_ids)
+})
 
-t.test('max_completion_tokens limits an answer as max_tokens does, and neither means 16', async (t) => {
+t.test('max_completion_tokens limits a response as max_tokens does, and neither means 16', async (t) => {
   const { url } = await startEngine(t)
   const proxy = await startProxy(t, { engineUrls: [url] })
   const openai = client(proxy)
@@ -161,7 +152,7 @@ t.test('max_completion_tokens limits an answer as max_tokens does, and neither m
   )
 })
 
-t.test('a dead engine listed first does not make new sessions fail', async (t) => {
+t.test('a crashed engine listed first does not make new sessions fail', async (t) => {
   const { url } = await startEngine(t)
   const dead = 'http://127.0.0.1:1'
   for (const engineKind of ['auto', 'vllm'] as const) {
@@ -173,7 +164,7 @@ t.test('a dead engine listed first does not make new sessions fail', async (t) =
   }
 })
 
-t.test('an engine that dies is left for another one by the next call', async (t) => {
+t.test('the next request leaves a crashed engine for another one', async (t) => {
   const [first, second] = [await startEngine(t), await startEngine(t)]
   const proxy = await startProxy(t, { engineUrls: [first.url, second.url], healthIntervalMs: 60_000 })
   const openai = client(proxy)
@@ -187,7 +178,7 @@ t.test('an engine that dies is left for another one by the next call', async (t)
   t.equal(after[1].engine, other.url)
 })
 
-t.test('lists of a turn are lists, whatever became of it', async (t) => {
+t.test('lists of a turn are lists, whatever its outcome', async (t) => {
   const { url } = await startEngine(t)
   const proxy = await startProxy(t, { engineUrls: [url] })
   await ask(client(proxy), [user('Hello.')], { max_tokens: 100_000_000 }).catch(() => undefined)
@@ -209,7 +200,7 @@ t.test('lists of a turn are lists, whatever became of it', async (t) => {
   t.same(trajectories, [])
 })
 
-t.test('an engine that tells no ids is recorded as inexact, and nothing of it trains', async (t) => {
+t.test('an engine that reports no ids is recorded as inexact, and nothing of it is trained', async (t) => {
   const { url, close } = await startFakeVllm({ strict: true, model: 'embedded' })
   t.teardown(close)
   const proxy = await startProxy(t, { engineUrls: [url] })
@@ -222,16 +213,16 @@ t.test('an engine that tells no ids is recorded as inexact, and nothing of it tr
   t.match(trajectories, [{ exact: false, response_ids: [], inexact_reason: /token ids of the prompt/ }])
 })
 
-t.test("the session's sampling parameters reach the engine, whatever the agent asks for", async (t) => {
+t.test("the session's sampling parameters reach the engine, whatever the agent requests", async (t) => {
   const proxy = await startProxy(t)
   await proxy.post('/sessions', { session_id: 's', sampling_params: { max_tokens: 2, ignore_eos: true } })
   await ask(client(proxy), [user('Hello.')], { max_tokens: 50, logprobs: null, return_token_ids: false })
   const { turns } = await proxy.get('/sessions/s')
   t.equal(turns[0].completion_token_ids.length, 2)
-  t.equal(turns[0].exact, true, 'what the client says of logprobs does not turn recording off')
+  t.equal(turns[0].exact, true, "the client's logprobs fields do not disable recording")
 })
 
-t.test('two calls of one session in flight at once are two turns', async (t) => {
+t.test('two concurrent requests of one session are two turns', async (t) => {
   const { url } = await startEngine(t, { latencyMs: 100 })
   const proxy = await startProxy(t, { engineUrls: [url] })
   const openai = client(proxy)
@@ -247,17 +238,17 @@ t.test('two calls of one session in flight at once are two turns', async (t) => 
   )
 })
 
-/** The same answer each time, which the template renders as it was sampled. */
+/** The same completion each time, which the template renders as it was sampled. */
 const GREEDY = { max_tokens: 40, temperature: 0 }
 
 t.test(
-  'in chat mode each turn says whether its prompt still begins with the turn that it continues',
+  'in chat mode each turn records whether its prompt still begins with the turn that it continues',
   async (t) => {
     const proxy = await startProxy(t)
     const openai = client(proxy)
     const first = await ask(openai, [user('Hello.')], GREEDY)
     await ask(openai, [user('Hello.'), first, user('Go on.')])
-    // Trimmed white space is the same message to matching, and other tokens to a template that renders it anew.
+    // Trimmed white space is the same message for matching, and other tokens for a template that renders it again.
     const padded = { ...first, content: `  ${first.content}` } as ChatCompletionMessageParam
     await ask(openai, [user('Hello.'), padded, user('Go on, please.')])
     await ask(openai, [user('Something else.')])
@@ -294,10 +285,10 @@ t.test('a turn that is continued a second time forks there, in chat mode too', a
   )
   t.same(prompts, { first: 1, extended: 2, forked: 1 })
   const { trajectories } = await proxy.get('/sessions/s/trajectories')
-  t.equal(trajectories.length, 2, 'the reason says where the second row comes from')
+  t.equal(trajectories.length, 2, 'the reason names the origin of the second row')
 })
 
-t.test('a call of a turn that is lost shows itself in the session, its tree and the metrics', async (t) => {
+t.test('a tool call of a lost turn is reported in the session, its tree and the metrics', async (t) => {
   for (const tokenizer of [undefined, 'embedded']) {
     const proxy = await startProxy(t, { db: 'memory', ...(tokenizer && { tokenizer }) })
     const openai = client(proxy)
@@ -309,7 +300,7 @@ t.test('a call of a turn that is lost shows itself in the session, its tree and 
       { role: 'tool', tool_call_id: id, content: 'done' },
     ]
     await ask(openai, [user('task'), ...told])
-    // Told once: the next call repeats it.
+    // Reported once: the next request repeats it.
     await ask(openai, [user('task'), ...told, user('Go on.')])
     const kinds = [undefined, ['unknown_id'], undefined]
     const { turns, changed_calls: counts } = await proxy.get('/sessions/s')
@@ -328,7 +319,7 @@ t.test('a call of a turn that is lost shows itself in the session, its tree and 
   }
 })
 
-t.test("examples in a session's first call are no turns that the proxy has forgotten", async (t) => {
+t.test("examples in a session's first request are not lost turns", async (t) => {
   const proxy = await startProxy(t)
   const examples = [user('1 + 1?'), { role: 'assistant', content: '2' } as const]
   await ask(client(proxy), [...examples, user('2 + 2?')])
@@ -336,7 +327,7 @@ t.test("examples in a session's first call are no turns that the proxy has forgo
   t.same((await proxy.get('/sessions/s')).prompts, { first: 1, branched: 1 })
 })
 
-t.test('what chat mode cannot compare, it calls unknown', async (t) => {
+t.test('a prompt that chat mode cannot compare is unknown', async (t) => {
   const db = `${t.testdir({})}/restart.db`
   const before = await startProxy(t, { db })
   const first = await ask(client(before), [user('Hello.')])
@@ -346,7 +337,7 @@ t.test('what chat mode cannot compare, it calls unknown', async (t) => {
   const second = await ask(openai, [user('Hello.'), first, user('Go on.')])
   await ask(openai, [user('Hello.'), first, user('Go on.'), second, user('And on.')])
   const { turns, prompts } = await after.get('/sessions/s')
-  t.same(turns[1].annotations.prompt, { reason: 'unknown' }, 'the turn before is of another process')
+  t.same(turns[1].annotations.prompt, { reason: 'unknown' }, 'the previous turn is from another process')
   t.match(turns[2].annotations.prompt, { from: turns[1].turn_id })
   t.match(prompts, { first: 1, unknown: 1 })
   await ask(openai, [user('Something else.')])

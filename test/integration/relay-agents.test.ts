@@ -14,7 +14,7 @@ const QUESTION = {
   max_tokens: 12,
 }
 
-t.test('with a version-1 worker chat calls work', async (t) => {
+t.test('with a version-1 worker chat requests work', async (t) => {
   const proxy = await relayProxy(t)
   await V1Worker.connect(`${proxy.url.replace('http', 'ws')}/ws/worker`, 'old', ({ messages }) => ({
     token_ids: [7, 8],
@@ -40,7 +40,7 @@ t.test('with a version-1 worker chat calls work', async (t) => {
   t.match(await proxy.get('/health'), { mode: 'relay', connected_workers: 1 })
 })
 
-t.test("a version-1 worker's answer has usage, and text where it is empty, whole and streamed", async (t) => {
+t.test("a version-1 worker's response has usage, and an empty text, complete and streamed", async (t) => {
   const proxy = await relayProxy(t)
   await V1Worker.connect(`${proxy.url.replace('http', 'ws')}/ws/worker`, 'old', () => ({
     token_ids: [7, 8],
@@ -60,7 +60,7 @@ t.test("a version-1 worker's answer has usage, and text where it is empty, whole
   t.match(await turnsOf(proxy, 's'), [{ usage }, { usage }])
 })
 
-t.test('with a version-1 worker streaming calls and tool calls work', async (t) => {
+t.test('with a version-1 worker streaming and tool calls work', async (t) => {
   const proxy = await relayProxy(t)
   const call = { id: 'c1', type: 'function', function: { name: 'open', arguments: '{"box":1}' } }
   let seen: unknown
@@ -94,7 +94,7 @@ t.test('with a version-1 worker streaming calls and tool calls work', async (t) 
   t.same(seen, named, 'the worker reads the id that it gave')
 })
 
-t.test('an agent cannot tell relay mode from local mode, and neither can a trainer', async (t) => {
+t.test('neither an agent nor a trainer can distinguish relay mode from local mode', async (t) => {
   const { url: engineUrl } = await startEngine(t, { model: 'any', weightVersion: '12' })
   const relay = await relayProxy(t)
   const local = await startProxy(t, { engineUrls: [engineUrl], db: 'memory' })
@@ -120,7 +120,7 @@ t.test('an agent cannot tell relay mode from local mode, and neither can a train
   t.same(await relay.get('/s/v1/models'), await local.get('/s/v1/models'))
 })
 
-t.test('a worker process that gets SIGTERM finishes its call, leaves and exits with 0', async (t) => {
+t.test('a worker process that gets SIGTERM finishes its request, leaves and exits with 0', async (t) => {
   const { url: engineUrl } = await startEngine(t, { model: 'any', tokensPerSecond: 40 })
   const relay = await relayProxy(t)
   const args = ['worker', '--proxy-url', relay.url, '--engine-url', engineUrl, '--worker-id', 'w']
@@ -139,13 +139,13 @@ t.test('a worker process that gets SIGTERM finishes its call, leaves and exits w
   await untilWorkers(relay)
 })
 
-t.test('a worker without a proxy to dial says so', async (t) => {
+t.test('a worker without a proxy URL reports it', async (t) => {
   const process = startLlmProxy(['worker'])
   const [code] = await ended(process)
   t.not(code, 0)
 })
 
-/** A turn without what differs from run to run. */
+/** Removes the fields of a turn that vary from run to run. */
 function withoutCircumstances(turn: Record<string, unknown>): object {
   const { turn_id, started_at, ended_at, first_token_at, created_at, latency_ms, engine, ...rest } = turn
   return rest

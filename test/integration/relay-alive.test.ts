@@ -1,4 +1,6 @@
-/** An answer that is not streamed brings nothing for minutes: the worker says meanwhile that it works on it. */
+/**
+ * A response that is not streamed sends nothing for minutes: meanwhile the worker reports that the request is alive.
+ */
 import { once } from 'node:events'
 import t, { type Test } from 'tap'
 import type { RelayBackend } from '../../src/proxy/relay/relay-backend.ts'
@@ -13,13 +15,13 @@ import { until } from '../helpers/until.ts'
 
 const TIMEOUT_MS = 300_000
 
-/** A relay whose time a test moves; heartbeats are none of its business. */
+/** Starts a relay whose clock the test controls; heartbeats are disabled. */
 async function relayWithClock(t: Test) {
   const clock = new FakeClock()
   return { clock, ...(await relayServerFor(t, { clock, requestTimeoutMs: TIMEOUT_MS, heartbeatMs: 1e9 })) }
 }
 
-/** A worker with no healthy engine gets no calls. */
+/** Reports a healthy engine, since a worker without one gets no requests. */
 class HealthyBackend extends ScriptedBackend {
   override status() {
     const member = {
@@ -35,7 +37,7 @@ class HealthyBackend extends ScriptedBackend {
   }
 }
 
-/** A worker whose engine answers when a test says so. */
+/** Starts a worker whose engine responds when the test lets it. */
 async function slowWorker(t: Test, url: string) {
   const clock = new FakeClock()
   let answer = () => {}
@@ -52,12 +54,12 @@ async function slowWorker(t: Test, url: string) {
   return { clock, backend, answer }
 }
 
-/** Everything that the worker has sent until now has been received: it answers in order. */
+/** Waits until everything that the worker has sent was received, since frames are in order. */
 async function settled(backend: RelayBackend): Promise<void> {
   await backend.refresh()
 }
 
-t.test('a call whose engine is silent for longer than the relay timeout is answered', async (t) => {
+t.test('a request whose engine is silent for longer than the relay timeout is served', async (t) => {
   const { clock, url, backend } = await relayWithClock(t)
   const worker = await slowWorker(t, url)
   const text = eventsOf(backend, chatRequest('x')).then(textOf)
@@ -71,7 +73,7 @@ t.test('a call whose engine is silent for longer than the relay timeout is answe
   t.equal(await text, 'hi there')
 })
 
-t.test('a call of which the worker no longer speaks fails after the relay timeout', async (t) => {
+t.test('a request that the worker no longer reports fails after the relay timeout', async (t) => {
   const { clock, url, backend } = await relayWithClock(t)
   const worker = await RawWorker.hello(url, { capabilities: ['alive', 'status'] })
   t.match(await worker.next('worker_hello_ack'), { capabilities: ['alive', 'status'], alive_ms: 100_000 })
@@ -90,7 +92,7 @@ t.test('a call of which the worker no longer speaks fails after the relay timeou
   await lost
 })
 
-t.test('a sign of life does not excuse an agent that leaves its answer lying', async (t) => {
+t.test('an alive frame does not excuse an agent that does not read its response', async (t) => {
   const { clock, url, backend } = await relayWithClock(t)
   const worker = await RawWorker.hello(url, { capabilities: ['alive'] })
   const events = pull(backend, chatRequest('x'), new AbortController().signal)[Symbol.asyncIterator]()

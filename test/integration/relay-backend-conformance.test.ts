@@ -16,7 +16,7 @@ interface Place {
   proxy: RelayBackend
 }
 
-/** A worker with an engine of its own. */
+/** A worker with its own engine. */
 class WorkerMember implements MemberUnderTest {
   readonly #place: Place
   #life: { engine: FakeVllm; close(): Promise<void> } | undefined

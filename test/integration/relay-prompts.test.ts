@@ -1,4 +1,4 @@
-/** How workers tell prompts: what a proxy has already is not told again. */
+/** Workers do not send prompts that the proxy has already. */
 import { once } from 'node:events'
 import t, { type Test } from 'tap'
 import { MessageTree } from '../../src/protocol/canonical/conversation.ts'
@@ -12,7 +12,7 @@ import { chatRequest, eventsOf, relayServerFor } from '../helpers/relay-server.t
 import { answer, ScriptedBackend, wholeAnswer } from '../helpers/scripted-backend.ts'
 
 const LONG = Int32Array.from({ length: 3_000 }, (_, place) => place * 7)
-/** What all calls go on from. */
+/** The common beginning of all requests. */
 const FIRST = new MessageTree().addMessages([{ role: 'user', content: 'x' }])
 const LONGER = Int32Array.of(...LONG, 1, 2, 3)
 
@@ -25,7 +25,7 @@ function promptOf(events: readonly GenerationEvent[]): Int32Array | undefined {
   return start?.type === 'start' ? start.promptTokenIds?.whole() : undefined
 }
 
-t.test('whatever an engine saw before, its prompts arrive as they are', async (t) => {
+t.test('whatever an engine saw before, its prompts arrive unchanged', async (t) => {
   const { url, backend } = await relayServerFor(t)
   let prompt = LONG
   const engine = new ScriptedBackend(() => {
@@ -54,7 +54,7 @@ t.test('whatever an engine saw before, its prompts arrive as they are', async (t
   }
 })
 
-/** A worker that is asked once more after it has told a long prompt. */
+/** Sends a second request to a worker after it has reported a long prompt. */
 async function askedAgain(t: Test) {
   const { url, backend } = await relayServerFor(t)
   const worker = await RawWorker.hello(url, { capabilities: ['resume', 'token_ids'] })
@@ -66,11 +66,11 @@ async function askedAgain(t: Test) {
   t.strictSame(promptOf(await first), LONG)
   const second = eventsOf(backend, call('a'))
   const { request_id: id, prompt_base: base } = await worker.next('completion_request')
-  t.equal(base, firstId, 'the proxy says whose prompt it has')
+  t.equal(base, firstId, 'the proxy names the request whose prompt it has')
   return { worker, id, answer: second, backend }
 }
 
-t.test('a worker may tell a prompt as what it adds to the one that the proxy has', async (t) => {
+t.test('a worker may report a prompt as an extension of the one that the proxy has', async (t) => {
   const { worker, id, answer } = await askedAgain(t)
   const start = { engine: 'e', prompt_shared: 2_999, prompt_token_ids: packTokenIds([8, 9]) }
   worker.chunk(id, 1, 'hi', { start })
@@ -78,20 +78,20 @@ t.test('a worker may tell a prompt as what it adds to the one that the proxy has
   t.strictSame(promptOf(await answer), Int32Array.of(...LONG.subarray(0, 2_999), 8, 9))
 })
 
-t.test('a worker that does not know of that tells it whole', async (t) => {
+t.test('a worker without this feature reports it completely', async (t) => {
   const { worker, id, answer } = await askedAgain(t)
   worker.chunk(id, 1, 'hi', { start: { engine: 'e', prompt_token_ids: packTokenIds(LONGER) } })
   worker.end(id, 2)
   t.strictSame(promptOf(await answer), LONGER)
 })
 
-t.test('a worker that refers to more than there is fails its call', async (t) => {
+t.test('a worker that refers beyond the end of a prompt fails its request', async (t) => {
   const { worker, id, answer } = await askedAgain(t)
   worker.chunk(id, 1, 'hi', { start: { engine: 'e', prompt_shared: 3_001, prompt_token_ids: '' } })
   await t.rejects(answer, { code: 'engine_failed' })
 })
 
-t.test('a worker that refers to a prompt that nobody told fails its call', async (t) => {
+t.test('a worker that refers to an unreported prompt fails its request', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const worker = await RawWorker.hello(url)
   const answer = eventsOf(backend, call('a'))
@@ -100,7 +100,7 @@ t.test('a worker that refers to a prompt that nobody told fails its call', async
   await t.rejects(answer, { code: 'engine_failed' })
 })
 
-t.test("a call that brings its prompt's ids is its own base", async (t) => {
+t.test("a request that contains its prompt's ids is its own base", async (t) => {
   const { worker, id, answer, backend } = await askedAgain(t)
   worker.chunk(id, 1, 'hi')
   worker.end(id, 2)
@@ -113,7 +113,7 @@ t.test("a call that brings its prompt's ids is its own base", async (t) => {
   t.strictSame(promptOf(await inTokenMode), LONGER)
 })
 
-/** A worker in token mode that is asked once more: by what the prompt adds. */
+/** Sends a second request to a worker in token mode, with only the added ids. */
 async function askedShortly(t: Test) {
   const { url, backend } = await relayServerFor(t)
   const hello = { capabilities: ['resume', 'token_ids', 'prompt_shared'] }
@@ -121,7 +121,7 @@ async function askedShortly(t: Test) {
   const first = eventsOf(backend, call('a', { promptTokenIds: new PromptIds(LONG) }))
   const { request_id: firstId, prompt_base: own, messages } = await worker.next('completion_request')
   t.equal(own, firstId)
-  t.strictSame(messages, [], 'ids are enough')
+  t.strictSame(messages, [], 'only ids')
   worker.chunk(firstId, 1, 'hi', { start: { engine: 'e', prompt_shared: LONG.length, prompt_token_ids: '' } })
   worker.end(firstId, 2)
   await first
@@ -141,7 +141,7 @@ const forgotten = (id: unknown) => ({
   error: { code: 'prompt_forgotten', message: 'why', status: 409 },
 })
 
-/** The same call once more, with all of its prompt. */
+/** Waits for the same request again, with its complete prompt. */
 async function untilWhole(t: Test, worker: RawWorker, id: unknown) {
   const frame = await worker.next('completion_request')
   t.match(frame, { request_id: id, prompt_base: id, prompt_token_ids: packTokenIds(LONGER) })
@@ -153,16 +153,20 @@ function endTold(worker: RawWorker, id: unknown): void {
   worker.end(id, 2)
 }
 
-t.test('a prompt in token mode is sent as what it adds to the one before it', async (t) => {
+t.test('a prompt in token mode is sent as an extension of the previous one', async (t) => {
   const { worker, id, answer } = await askedShortly(t)
   endTold(worker, id)
   t.strictSame(promptOf(await answer), LONGER)
 })
 
-t.test('a worker that has forgotten the prompt gets all of it, once', async (t) => {
+t.test('a worker that has evicted the prompt gets all of it, once', async (t) => {
   const { worker, id, answer } = await askedShortly(t)
   worker.send(forgotten(id))
-  t.match(await worker.next('completion_ack'), { request_id: id, seq: 1 }, 'the first try is over there')
+  t.match(
+    await worker.next('completion_ack'),
+    { request_id: id, seq: 1 },
+    'the first attempt has ended there',
+  )
   await untilWhole(t, worker, id)
   endTold(worker, id)
   t.strictSame(promptOf(await answer), LONGER)
@@ -170,37 +174,37 @@ t.test('a worker that has forgotten the prompt gets all of it, once', async (t) 
   again.worker.send(forgotten(again.id))
   await untilWhole(t, again.worker, again.id)
   again.worker.send(forgotten(again.id))
-  await t.rejects(again.answer, { code: 'engine_failed' }, 'and is not asked without end')
-})
-
-t.test('a prompt that was lost on its way is sent whole to the worker that comes back', async (t) => {
-  const { url, hello, worker, id, answer } = await askedShortly(t)
-  worker.socket.terminate()
-  await worker.closed
-  const back = await RawWorker.hello(url, hello)
-  await untilWhole(t, back, id)
-  endTold(back, id)
-  t.strictSame(promptOf(await answer), LONGER)
+  await t.rejects(again.answer, { code: 'engine_failed' }, 'and is not requested endlessly')
 })
 
 t.test(
-  'a worker that comes back and says once more that it has forgotten is sent all once more',
+  'a prompt that was lost in transit is sent completely to the worker after its reconnect',
   async (t) => {
     const { url, hello, worker, id, answer } = await askedShortly(t)
-    worker.send(forgotten(id))
-    await untilWhole(t, worker, id)
     worker.socket.terminate()
     await worker.closed
-    const back = await RawWorker.hello(url, { ...hello, requests: [id] })
-    t.match(await back.next('worker_hello_ack'), { requests: [{ request_id: id, received: 0 }] })
-    back.send(forgotten(id))
+    const back = await RawWorker.hello(url, hello)
     await untilWhole(t, back, id)
     endTold(back, id)
     t.strictSame(promptOf(await answer), LONGER)
   },
 )
 
-t.test('whatever a worker of this version remembers, its engine gets the prompt', async (t) => {
+t.test('a worker that reconnects and reports the eviction again is sent everything again', async (t) => {
+  const { url, hello, worker, id, answer } = await askedShortly(t)
+  worker.send(forgotten(id))
+  await untilWhole(t, worker, id)
+  worker.socket.terminate()
+  await worker.closed
+  const back = await RawWorker.hello(url, { ...hello, requests: [id] })
+  t.match(await back.next('worker_hello_ack'), { requests: [{ request_id: id, received: 0 }] })
+  back.send(forgotten(id))
+  await untilWhole(t, back, id)
+  endTold(back, id)
+  t.strictSame(promptOf(await answer), LONGER)
+})
+
+t.test('whatever a worker of this version has cached, its engine gets the prompt', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const asked: GenerationRequest[] = []
   const engine = new ScriptedBackend((request) => {
@@ -213,7 +217,7 @@ t.test('whatever a worker of this version remembers, its engine gets the prompt'
   engine.status = () => ({ members: [{ ...member, takesTokenIds: true }], queued: 0 })
   await once(workerFor(t, url, 'w', engine), 'connected')
   const prompts = [LONG, LONGER, LONG.with(2_999, 1), Int32Array.of(5), LONGER, LONG.subarray(7)]
-  // So many others that the worker forgets its prompts, and one that goes on then.
+  // Enough other prompts that the worker evicts its own, and one that continues then.
   const huge = Array.from({ length: 34 }, (_, at) => new Int32Array(1_000_000).fill(at))
   for (const each of [...prompts, ...huge, LONGER]) {
     const events = await eventsOf(backend, call('a', { promptTokenIds: new PromptIds(each) }))

@@ -9,7 +9,7 @@ import { chatRequest, eventsOf, relayServerFor, textOf } from '../helpers/relay-
 import { until } from '../helpers/until.ts'
 import { V1Worker } from '../helpers/v1-worker.ts'
 
-t.test('a version-2 worker is told the terms of the connection', async (t) => {
+t.test('a version-2 worker receives the terms of the connection', async (t) => {
   const { url } = await relayServerFor(t)
   const worker = await RawWorker.hello(url, { capabilities: ['resume', 'flight'] })
   t.strictSame(await worker.next('worker_hello_ack'), {
@@ -25,7 +25,7 @@ t.test('a version-2 worker is told the terms of the connection', async (t) => {
   })
 })
 
-t.test('a worker of a later version is spoken to in version 2', async (t) => {
+t.test('a worker of a later version is served with version 2', async (t) => {
   const { url } = await relayServerFor(t)
   const worker = await RawWorker.hello(url, { protocol: 3, news: true })
   t.match(await worker.next('worker_hello_ack'), { protocol: 2 })
@@ -58,7 +58,7 @@ t.test("a request has version 1's fields and the agent's body, large parts once"
   })
 })
 
-t.test('answers reach the call that they name, in whatever order they come', async (t) => {
+t.test('responses reach the request that they name, in any order', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const worker = await RawWorker.hello(url)
   const calls = ['a', 'b', 'c'].map((content) => eventsOf(backend, chatRequest(content)))
@@ -73,7 +73,7 @@ t.test('answers reach the call that they name, in whatever order they come', asy
   t.same((await Promise.all(calls)).map(textOf), ['aa', 'bb', 'cc'])
 })
 
-t.test('a garbage frame ends the worker at once; its call goes to another', async (t) => {
+t.test('a garbage frame ends the worker at once; its request goes to another', async (t) => {
   for (const garbage of ['{"type":', 'null', '[]', '7', '{}', '{"type":7}']) {
     const { url, backend } = await relayServerFor(t)
     const bad = await RawWorker.hello(url, { worker_id: 'bad' })
@@ -98,7 +98,7 @@ t.test('a binary frame is garbage too', async (t) => {
   t.equal(await worker.closed, 4003)
 })
 
-t.test('frames of a wrong type, of unknown calls and late ones change nothing', async (t) => {
+t.test('frames of a wrong type, of unknown requests and late ones change nothing', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const worker = await RawWorker.hello(url)
   const text = eventsOf(backend, chatRequest('x')).then(textOf)
@@ -121,7 +121,7 @@ t.test('frames of a wrong type, of unknown calls and late ones change nothing', 
   t.equal(backend.list().length, 1, 'and the worker stays')
 })
 
-t.test('a chunk that comes twice is taken once', async (t) => {
+t.test('a duplicate chunk is accepted once', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const worker = await RawWorker.hello(url)
   const text = eventsOf(backend, chatRequest('x')).then(textOf)
@@ -134,7 +134,7 @@ t.test('a chunk that comes twice is taken once', async (t) => {
   t.equal(await text, 'ab')
 })
 
-t.test('a frame that breaks its schema fails its own call and no other', async (t) => {
+t.test('a frame that violates its schema fails only its own request', async (t) => {
   const breaks: object[] = [
     { seq: 'one' },
     { deltas: [{ content: 7 }] },
@@ -165,7 +165,7 @@ t.test('a frame that breaks its schema fails its own call and no other', async (
   t.equal(await healthy, 'fine')
 })
 
-t.test('an answer that begins anew in its middle fails: what was sampled has one prompt', async (t) => {
+t.test('a response that starts again in its middle fails: sampled tokens have one prompt', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const worker = await RawWorker.hello(url)
   const failing = t.rejects(eventsOf(backend, chatRequest('x')), { code: 'engine_failed', message: /twice/ })
@@ -175,7 +175,7 @@ t.test('an answer that begins anew in its middle fails: what was sampled has one
   await failing
 })
 
-t.test("a worker's error reaches the agent as it was in local mode", async (t) => {
+t.test("a worker's error reaches the agent as in local mode", async (t) => {
   const { url, backend } = await relayServerFor(t)
   const worker = await RawWorker.hello(url)
   const error = {
@@ -212,7 +212,7 @@ t.test('a worker without the resume capability is lost with its connection', asy
   await failing
 })
 
-t.test('a newer epoch of an id replaces the older one, which is refused from then on', async (t) => {
+t.test('a newer epoch of an id replaces the older one, which is rejected from then on', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const old = await RawWorker.hello(url, { epoch: 1 })
   const text = eventsOf(backend, chatRequest('x')).then(textOf)
@@ -220,7 +220,7 @@ t.test('a newer epoch of an id replaces the older one, which is refused from the
   const young = await RawWorker.hello(url, { epoch: 2 })
   t.equal(await old.closed, 4004)
   const { request_id: id } = await young.next('completion_request')
-  t.not(id, oldId, 'a second attempt has an id of its own, so that answers cannot be mixed up')
+  t.not(id, oldId, 'a second attempt has a new id, so that responses cannot be confused')
   t.equal(await (await RawWorker.hello(url, { epoch: 1 })).closed, 4005)
   young.chunk(id, 1, 'young')
   young.end(id, 2)
@@ -228,7 +228,7 @@ t.test('a newer epoch of an id replaces the older one, which is refused from the
   t.equal(backend.list().length, 1)
 })
 
-t.test('the same epoch on a second socket is the worker come back: the newest socket counts', async (t) => {
+t.test('the same epoch on a second socket is a reconnect: the newest socket counts', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const first = await RawWorker.hello(url)
   const text = eventsOf(backend, chatRequest('x')).then(textOf)
@@ -238,7 +238,7 @@ t.test('the same epoch on a second socket is the worker come back: the newest so
   const second = await RawWorker.hello(url, { requests: [id, 'forgotten'] })
   const { requests } = await second.next('worker_hello_ack')
   t.equal(await first.closed, 4004)
-  t.strictSame(requests, [{ request_id: id, received: 1 }], 'what the proxy no longer wants is left out')
+  t.strictSame(requests, [{ request_id: id, received: 1 }], 'what the proxy no longer needs is left out')
   second.chunk(id, 1, 'a')
   second.chunk(id, 2, 'b')
   second.end(id, 3)
@@ -258,7 +258,7 @@ t.test('a request that was lost with the socket is sent again', async (t) => {
   t.equal(await text, 'a')
 })
 
-t.test('a call that the worker has forgotten is lost', async (t) => {
+t.test('a request that the worker does not know is lost', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const first = await RawWorker.hello(url)
   const failing = t.rejects(eventsOf(backend, chatRequest('x')), { code: 'worker_lost' })
@@ -272,7 +272,7 @@ t.test('a call that the worker has forgotten is lost', async (t) => {
 })
 
 t.test(
-  'a reader that does not take its answer stops its worker at the window, and no other call',
+  'a reader that does not read its response stops its worker at the window, and no other request',
   async (t) => {
     const { url, backend } = await relayServerFor(t, { windowBytes: 1_000, requestTimeoutMs: 300 })
     const worker = await RawWorker.hello(url)
@@ -297,7 +297,7 @@ t.test(
   },
 )
 
-t.test('a worker that sends more than the window fails that call', async (t) => {
+t.test('a worker that exceeds the window fails that request', async (t) => {
   const { url, backend } = await relayServerFor(t, { windowBytes: 1_000 })
   const worker = await RawWorker.hello(url)
   const slow = pull(backend, chatRequest('slow'), new AbortController().signal)[Symbol.asyncIterator]()
@@ -315,7 +315,7 @@ t.test('a worker that sends more than the window fails that call', async (t) => 
   )
 })
 
-t.test('a version-2 worker may be busy with a call for long, as long as it sends', async (t) => {
+t.test('a version-2 worker may take long for a request, as long as it sends', async (t) => {
   const { url, backend } = await relayServerFor(t, { requestTimeoutMs: 1_000 })
   const worker = await RawWorker.hello(url)
   const text = eventsOf(backend, chatRequest('x')).then(textOf)
@@ -329,20 +329,23 @@ t.test('a version-2 worker may be busy with a call for long, as long as it sends
   await t.rejects(eventsOf(backend, chatRequest('y')), { code: 'engine_timeout' }, 'and not if it is silent')
 })
 
-t.test('what no frame holds fails its own call, on either side, and the worker stays', async (t) => {
-  const { url, backend } = await relayServerFor(t)
-  const tooMuch = 'x'.repeat(MAX_FRAME_BYTES)
-  const worker = await RawWorker.hello(url)
-  await worker.next('worker_hello_ack')
-  await t.rejects(eventsOf(backend, chatRequest(tooMuch)), { code: 'body_too_large', status: 413 })
-  t.match(backend.list(), [{ id: 'w', load: 0 }])
-  const answer = new OutgoingFrames()
-  t.equal(answer.add(String), '1')
-  t.throws(() => answer.add(() => `"${tooMuch}"`), { code: 'engine_failed' })
-  t.equal(answer.end(String), '2', 'the frame that says so follows the last that was sent')
-})
+t.test(
+  'data that exceeds a frame fails only its own request, on either side, and the worker stays',
+  async (t) => {
+    const { url, backend } = await relayServerFor(t)
+    const tooMuch = 'x'.repeat(MAX_FRAME_BYTES)
+    const worker = await RawWorker.hello(url)
+    await worker.next('worker_hello_ack')
+    await t.rejects(eventsOf(backend, chatRequest(tooMuch)), { code: 'body_too_large', status: 413 })
+    t.match(backend.list(), [{ id: 'w', load: 0 }])
+    const answer = new OutgoingFrames()
+    t.equal(answer.add(String), '1')
+    t.throws(() => answer.add(() => `"${tooMuch}"`), { code: 'engine_failed' })
+    t.equal(answer.end(String), '2', 'the frame that reports it follows the last that was sent')
+  },
+)
 
-t.test('a worker that is back is taken for what it says now, and drains if it did before', async (t) => {
+t.test('a reconnected worker has its newly reported state, and drains if it did before', async (t) => {
   const { url, backend } = await relayServerFor(t, { waitMs: 0 })
   const first = await RawWorker.hello(url)
   await first.next('worker_hello_ack')
@@ -357,7 +360,7 @@ t.test('a worker that is back is taken for what it says now, and drains if it di
   t.match(backend.status().members, [{ takesTokenIds: true }])
 })
 
-t.test('a call that ends its workers is given up before it has ended them all', async (t) => {
+t.test('a request that crashes its workers is failed before it has crashed all', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const lost: string[] = []
   for (const id of ['a', 'b', 'c', 'd', 'e']) {
@@ -374,7 +377,7 @@ t.test('a call that ends its workers is given up before it has ended them all', 
   t.equal(backend.list().length, 2)
 })
 
-t.test('a call goes to a worker that can serve it, not to an idler one that cannot', async (t) => {
+t.test('a request goes to a worker that can serve it, not to an idler one that cannot', async (t) => {
   const { url, backend } = await relayServerFor(t)
   await V1Worker.connect(url, 'old', () => ({ completion_text: 'old' }))
   const plain = await RawWorker.hello(url, { worker_id: 'plain' })

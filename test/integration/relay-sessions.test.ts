@@ -1,4 +1,4 @@
-/** What engines and routers hear of sessions through workers is what they hear from a proxy in local mode. */
+/** Engines and routers receive the same session information through workers as from a proxy in local mode. */
 import t, { type Test } from 'tap'
 import { pull } from '../helpers/event-stream.ts'
 import { startFakeVllm } from '../helpers/fake-vllm.ts'
@@ -25,7 +25,7 @@ async function relayOf(t: Test, engineUrl: string): Promise<Proxy> {
   return proxy
 }
 
-t.test('a sub-agent has a session of its own for routers', async (t) => {
+t.test('a sub-agent has a separate session for routers', async (t) => {
   const engine = await startFakeVllm({})
   t.teardown(() => engine.close())
   const proxy = await relayOf(t, engine.url)
@@ -36,7 +36,7 @@ t.test('a sub-agent has a session of its own for routers', async (t) => {
   }
 })
 
-t.test('SGLang closes what it keeps of a session and of its sub-agents when the session ends', async (t) => {
+t.test('SGLang releases its state of a session and of its sub-agents when the session ends', async (t) => {
   const server = await startScriptedServer(({ method, path }, response) => {
     if (path === '/v1/models') return sendJson(response, { data: [{ id: 'fake', owned_by: 'sglang' }] })
     if (path === '/server_info')
@@ -59,7 +59,7 @@ t.test('SGLang closes what it keeps of a session and of its sub-agents when the 
   )
 })
 
-t.test('only a worker that has served the session, and can hear it, is told of its end', async (t) => {
+t.test('only a capable worker that has served the session is notified of its end', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const capabilities = ['cancel', 'session_end']
   const workers = [
@@ -85,13 +85,13 @@ t.test('only a worker that has served the session, and can hear it, is told of i
   backend.releaseSession('s')
   backend.releaseSession('s')
   t.match(await workers[1]!.next('session_end'), { session_id: 's' })
-  // Frames come in order: what was sent before the pong is there.
+  // Frames are in order: everything sent before the pong has arrived.
   for (const worker of workers) {
     worker.send({ type: 'ping' })
     await worker.next('pong')
     t.notOk(
       worker.frames.some(({ type }) => type === 'session_end'),
-      'once, and to nobody else',
+      'once, and to no other worker',
     )
   }
 })

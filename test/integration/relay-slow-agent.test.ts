@@ -10,7 +10,7 @@ import { until } from '../helpers/until.ts'
 
 const PIECE = 'x'.repeat(64 * 1024)
 
-/** Never ends for who asks it to go on; says one word to everybody else. */
+/** Never ends for the prompt that asks it to continue; responds with one word to any other. */
 class EndlessBackend extends ScriptedBackend {
   pieces = 0
   running = 0
@@ -51,7 +51,7 @@ class EndlessBackend extends ScriptedBackend {
   }
 }
 
-t.test('an agent that stops reading stops its own call, and no other of the same worker', async (t) => {
+t.test('an agent that stops reading stops its own request, and no other of the same worker', async (t) => {
   const proxy = await relayProxy(t, { relayTimeoutMs: 2_500 })
   const engine = new EndlessBackend()
   workerFor(t, proxy.url, 'w', engine)
@@ -69,7 +69,7 @@ t.test('an agent that stops reading stops its own call, and no other of the same
   )
 
   for (let before = -1; before < engine.pieces || before === 0; await sleep(300)) before = engine.pieces
-  t.ok(engine.pieces * PIECE.length < 32 * 1024 * 1024, 'what the kernel and the window take, and no more')
+  t.ok(engine.pieces * PIECE.length < 32 * 1024 * 1024, 'what the kernel and the window buffer, and no more')
   t.equal(engine.running, 1, 'the engine waits')
   const others = Array.from({ length: 20 }, (_, i) => streamed(agentOf(proxy, `quick-${i}`)))
   for (const other of await Promise.all(others)) t.same(other, { text: 'word', error: undefined })
@@ -78,7 +78,7 @@ t.test('an agent that stops reading stops its own call, and no other of the same
   await until(() => engine.running === 0)
   agent.resume()
   while (!tail.includes('0\r\n\r\n')) await once(agent, 'data')
-  t.match(tail, /"code":"agent_too_slow"/, 'it is told when it reads on')
+  t.match(tail, /"code":"agent_too_slow"/, 'it receives the error when it reads again')
   t.match(await turnsOf(proxy, 'slow'), [
     { status: 'failed', error: { code: 'agent_too_slow' }, finish_reason: null },
   ])

@@ -13,13 +13,13 @@ async function closeCodeOf(socket: WebSocket): Promise<number> {
   return code as number
 }
 
-t.test('a version-1 worker is greeted with exactly the version-1 ack', async (t) => {
+t.test('a version-1 worker receives exactly the version-1 ack', async (t) => {
   const { url } = await relayServerFor(t)
   const worker = await V1Worker.connect(url, 'w1', () => ({}))
   t.strictSame(worker.frames, [{ type: 'worker_hello_ack', worker_id: 'w1', status: 'connected' }])
 })
 
-t.test('a version-1 request has each field, with its default where the agent left it out', async (t) => {
+t.test('a version-1 request has each field, with its default where the agent omitted it', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const worker = await V1Worker.connect(url, 'w1', () => ({ completion_text: 'hi' }))
   const request = chatRequest('hello')
@@ -41,7 +41,7 @@ t.test('a version-1 request has each field, with its default where the agent lef
   ])
 })
 
-t.test('a version-1 request has what the agent asked for, and nothing beyond its fields', async (t) => {
+t.test('a version-1 request has what the agent requested, and nothing beyond its fields', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const worker = await V1Worker.connect(url, 'w1', () => ({ completion_text: 'hi' }))
   const tools = [{ type: 'function', function: { name: 'f', parameters: {} } }]
@@ -51,7 +51,7 @@ t.test('a version-1 request has what the agent asked for, and nothing beyond its
   t.strictSame(rest, { ...asked, max_tokens: 7 })
 })
 
-t.test('a version-1 answer becomes one event per field', async (t) => {
+t.test('a version-1 response becomes one event per field', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const call = { id: 'c1', type: 'function', function: { name: 'f', arguments: '{"a":1}' } }
   await V1Worker.connect(url, 'w1', () => ({
@@ -71,25 +71,22 @@ t.test('a version-1 answer becomes one event per field', async (t) => {
   ])
 })
 
-t.test(
-  'a logprob that is no number, as Python writes it, leaves the rest of the answer as it is',
-  async (t) => {
-    const { url, backend } = await relayServerFor(t)
-    const worker = await V1Worker.connect(url, 'w1', () => new Promise(() => {}))
-    const events = eventsOf(backend, chatRequest('hello'))
-    await until(() => worker.requests.length === 1)
-    const id = JSON.stringify(worker.requests[0]!.request_id)
-    worker.socket.send(
-      `{"type":"completion_response","request_id":${id},"token_ids":[1,2],"log_probs":[NaN,-0.5],"completion_text":"NaN"}`,
-    )
-    t.strictSame((await events).slice(1, 3), [
-      { type: 'delta', content: 'NaN' },
-      { type: 'delta', tokenIds: [1, 2], logprobs: [Number.NaN, -0.5] },
-    ])
-  },
-)
+t.test('an infinite logprob, as Python writes it, leaves the rest of the response unchanged', async (t) => {
+  const { url, backend } = await relayServerFor(t)
+  const worker = await V1Worker.connect(url, 'w1', () => new Promise(() => {}))
+  const events = eventsOf(backend, chatRequest('hello'))
+  await until(() => worker.requests.length === 1)
+  const id = JSON.stringify(worker.requests[0]!.request_id)
+  worker.socket.send(
+    `{"type":"completion_response","request_id":${id},"token_ids":[1,2],"log_probs":[NaN,-0.5],"completion_text":"NaN"}`,
+  )
+  t.strictSame((await events).slice(1, 3), [
+    { type: 'delta', content: 'NaN' },
+    { type: 'delta', tokenIds: [1, 2], logprobs: [Number.NaN, -0.5] },
+  ])
+})
 
-t.test('a worker that keeps its token ids is warned of, until it sends them', async (t) => {
+t.test('a worker that does not send its token ids is warned of, until it sends them', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const timing = { worker_received_at: 1.5 }
   let ids: number[] | undefined
@@ -112,7 +109,7 @@ t.test('a worker that keeps its token ids is warned of, until it sends them', as
   t.equal(warning(), undefined)
 })
 
-t.test("a version-1 error is the call's error, and the worker goes on", async (t) => {
+t.test("a version-1 error is the request's error, and the worker continues", async (t) => {
   const { url, backend } = await relayServerFor(t)
   await V1Worker.connect(url, 'w1', ({ messages }) =>
     messages[0]?.content === 'bad' ? { error: 'CUDA out of memory' } : { completion_text: 'fine' },
@@ -126,7 +123,7 @@ t.test("a version-1 error is the call's error, and the worker goes on", async (t
   t.strictSame(delta, { type: 'delta', content: 'fine' })
 })
 
-t.test('a version-1 worker that takes longer than the relay timeout fails its call with 504', async (t) => {
+t.test('a version-1 worker that exceeds the relay timeout fails its request with 504', async (t) => {
   const { url, backend } = await relayServerFor(t, { requestTimeoutMs: 50 })
   await V1Worker.connect(url, 'w1', () => new Promise(() => {}))
   await t.rejects(eventsOf(backend, chatRequest('hello')), { code: 'engine_timeout', status: 504 })
@@ -141,7 +138,7 @@ t.test('ping is answered by pong', async (t) => {
   t.strictSame(worker.frames.at(-1), { type: 'pong' })
 })
 
-t.test('a first frame that is another than a hello closes with 4001', async (t) => {
+t.test('a first frame that is not a hello closes with 4001', async (t) => {
   const { url } = await relayServerFor(t)
   for (const frame of [{ type: 'ping' }, { type: 'completion_response', request_id: 'x' }]) {
     const socket = new WebSocket(url)
@@ -150,7 +147,7 @@ t.test('a first frame that is another than a hello closes with 4001', async (t) 
   }
 })
 
-t.test('a hello that cannot be read closes with 4000', async (t) => {
+t.test('an invalid hello closes with 4000', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const hellos = [
     'not json',
@@ -178,7 +175,7 @@ t.test('a proxy that is not in relay mode closes with 4002', async (t) => {
   t.equal(await closeCodeOf(new WebSocket(`${url}/ws/worker`)), 4002)
 })
 
-t.test('a second version-1 worker of the same id replaces the first, whose calls it serves', async (t) => {
+t.test('a second version-1 worker of the same id replaces the first, whose requests it serves', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const first = await V1Worker.connect(url, 'w1', () => new Promise(() => {}))
   const answer = eventsOf(backend, chatRequest('hello'))
@@ -191,7 +188,7 @@ t.test('a second version-1 worker of the same id replaces the first, whose calls
   t.equal(backend.list().length, 1)
 })
 
-t.test('a large request and a large answer pass whole', async (t) => {
+t.test('a large request and a large response pass completely', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const text = 'x'.repeat(20 * 1024 * 1024)
   await V1Worker.connect(url, 'w1', ({ messages }) => ({ content_text: messages[0]?.content }))
@@ -199,7 +196,7 @@ t.test('a large request and a large answer pass whole', async (t) => {
   t.ok(delta?.type === 'delta' && delta.content === text)
 })
 
-t.test('a worker that gives itself no id gets one, and two of them are two', async (t) => {
+t.test('a worker without an id gets one, and two of them are two', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const workers = []
   for (const hello of [{}, { worker_id: null }]) {

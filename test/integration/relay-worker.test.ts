@@ -19,7 +19,7 @@ async function connected(t: Test, url: string, workerId: string, backend: Counti
   return worker
 }
 
-t.test('a worker that is stopped finishes what it has, takes nothing new, and leaves', async (t) => {
+t.test('a worker that is stopped finishes its requests, accepts no new ones, and leaves', async (t) => {
   const { url, backend } = await relayServerFor(t, { waitMs: 0 })
   const engine = new CountingBackend({ pieces: 20, pieceMs: 5 })
   const worker = await connected(t, url, 'w', engine)
@@ -34,7 +34,7 @@ t.test('a worker that is stopped finishes what it has, takes nothing new, and le
   t.notOk(worker.isConnected)
 })
 
-t.test('a worker whose time is up drops what it has', async (t) => {
+t.test('a worker drops its requests at the timeout', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const engine = new CountingBackend({ startMs: 60_000 })
   const worker = await connected(t, url, 'w', engine)
@@ -44,11 +44,11 @@ t.test('a worker whose time is up drops what it has', async (t) => {
   t.same(await worker.stop(AbortSignal.abort()), { drained: false })
   await until(() => engine.running === 0)
   await until(() => backend.status().queued === 1)
-  controller.abort(new Error('left'))
-  await t.rejects(waiting, { message: 'left' }, 'the call was waiting for another worker')
+  controller.abort(new Error('disconnected'))
+  await t.rejects(waiting, { message: 'disconnected' }, 'the request was waiting for another worker')
 })
 
-t.test('a worker that loses its proxy for good while it drains tells that it dropped a call', async (t) => {
+t.test('a worker that loses its proxy permanently while it drains reports a dropped request', async (t) => {
   const { port, backend } = await relayServerFor(t, { graceMs: 50, waitMs: 0 })
   const forwarder = await Forwarder.to(t, port)
   const engine = new CountingBackend({ startMs: 60_000 })
@@ -64,20 +64,27 @@ t.test('a worker that loses its proxy for good while it drains tells that it dro
 })
 
 for (const first of ['worker', 'proxy'])
-  t.test(`stopped with its proxy, the ${first} first: a worker waits for no grace time`, async (t) => {
-    const proxy = await startRelayServer({ graceMs: 3_600_000, waitMs: 0 })
-    const engine = new CountingBackend({ startMs: 60_000 })
-    const worker = await connected(t, proxy.url, 'w', engine)
-    const failed = t.rejects(eventsOf(proxy.backend, chatRequest('x')))
-    await until(() => engine.running === 1)
-    const stopped = first === 'worker' ? worker.stop() : undefined
-    await proxy.close()
-    await failed
-    await until(() => engine.running === 0)
-    t.same(await (stopped ?? worker.stop()), { drained: true }, 'its proxy has failed the call, and said so')
-  })
+  t.test(
+    `stopped with its proxy, the ${first} first: a worker does not wait for the grace time`,
+    async (t) => {
+      const proxy = await startRelayServer({ graceMs: 3_600_000, waitMs: 0 })
+      const engine = new CountingBackend({ startMs: 60_000 })
+      const worker = await connected(t, proxy.url, 'w', engine)
+      const failed = t.rejects(eventsOf(proxy.backend, chatRequest('x')))
+      await until(() => engine.running === 1)
+      const stopped = first === 'worker' ? worker.stop() : undefined
+      await proxy.close()
+      await failed
+      await until(() => engine.running === 0)
+      t.same(
+        await (stopped ?? worker.stop()),
+        { drained: true },
+        'its proxy has failed the request, and reported it',
+      )
+    },
+  )
 
-t.test('a worker that dials a proxy which is not in relay mode says so, at level error', async (t) => {
+t.test('a worker that connects to a proxy outside of relay mode logs it at level error', async (t) => {
   const proxy = await startProxy(t)
   const said = new Promise((resolve) => {
     const error = (fields: object) => resolve(fields)
@@ -94,25 +101,28 @@ t.test('a worker that dials a proxy which is not in relay mode says so, at level
   t.match(await said, { close_code: 4002, proxy: proxy.url, reason: /^the proxy is not in relay mode/ })
 })
 
-t.test('a worker whose engines are down is there, and gets nothing until one of them serves', async (t) => {
-  const { url, backend } = await relayServerFor(t)
-  const text = eventsOf(backend, chatRequest('x')).then(textOf)
-  const engine = new CountingBackend({ pieces: 2 })
-  engine.healthy = false
-  await connected(t, url, 'w', engine)
-  t.match(backend.list(), [{ id: 'w', healthy: false, load: 0 }])
-  t.equal(backend.status().queued, 1, 'the call waits on')
-  engine.healthy = true
-  t.equal(await text, countedText(2))
-})
+t.test(
+  'a worker whose engines are down is connected, and gets nothing until one of them serves',
+  async (t) => {
+    const { url, backend } = await relayServerFor(t)
+    const text = eventsOf(backend, chatRequest('x')).then(textOf)
+    const engine = new CountingBackend({ pieces: 2 })
+    engine.healthy = false
+    await connected(t, url, 'w', engine)
+    t.match(backend.list(), [{ id: 'w', healthy: false, load: 0 }])
+    t.equal(backend.status().queued, 1, 'the request still waits')
+    engine.healthy = true
+    t.equal(await text, countedText(2))
+  },
+)
 
-t.test('a request that crosses a stop on the way goes to another worker', async (t) => {
+t.test('a request that crosses a stop in transit goes to another worker', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const busy = new CountingBackend({ pieces: 2, startMs: 50 })
   const first = await connected(t, url, 'first', busy)
   const held = eventsOf(backend, chatRequest('held')).then(textOf)
   await until(() => busy.running === 1)
-  // The proxy has not been told yet when it sends the second request.
+  // The proxy has not been notified when it sends the second request.
   const stopped = first.stop()
   const crossing = eventsOf(backend, chatRequest('crossing')).then(textOf)
   await connected(t, url, 'second', new CountingBackend({ pieces: 3 }))
@@ -133,7 +143,7 @@ t.test('one worker serves several proxies within one limit', async (t) => {
   })
   t.teardown(() => worker.stop(AbortSignal.abort()))
   worker.start()
-  // A proxy knows of the worker before the worker knows of that.
+  // A proxy knows the worker before the worker knows the proxy.
   await until(() => worker.isConnected && proxies.every(({ backend }) => backend.list().length === 1))
   const texts = proxies.flatMap(({ backend }) =>
     Array.from({ length: 4 }, () => eventsOf(backend, chatRequest('x')).then(textOf)),
@@ -142,7 +152,7 @@ t.test('one worker serves several proxies within one limit', async (t) => {
   t.equal(engine.mostRunning, 2)
 })
 
-t.test('a worker has messages and tools as their JSON came, numbers as they were written', async (t) => {
+t.test('a worker receives messages and tools as their original JSON, with unchanged numbers', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const engine = new CountingBackend({ pieces: 1 })
   const asked: GenerationRequest[] = []
@@ -172,7 +182,7 @@ t.test('a worker has messages and tools as their JSON came, numbers as they were
   )
 })
 
-t.test('a worker tells its load, models and weights when they change', async (t) => {
+t.test('a worker reports its load, models and weights when they change', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const engine = new CountingBackend({ startMs: 60_000 })
   await connected(t, url, 'w', engine)
@@ -185,7 +195,7 @@ t.test('a worker tells its load, models and weights when they change', async (t)
   t.same(await backend.models(), [])
 })
 
-t.test('a worker dials until the proxy is there, and tells of each connection', async (t) => {
+t.test('a worker retries until the proxy listens, and reports each connection', async (t) => {
   let port = 1
   const forwarder = await Forwarder.to(t, () => port)
   const worker = workerFor(t, `ws://127.0.0.1:${forwarder.port}`, 'w')
@@ -200,7 +210,7 @@ t.test('a worker dials until the proxy is there, and tells of each connection', 
   t.match((await gone)[0], { code: 1001 })
 })
 
-t.test('stopping ends a worker that waits to dial at once', async (t) => {
+t.test('stopping ends a worker that waits for its next attempt at once', async (t) => {
   const worker = workerFor(t, 'http://127.0.0.1:1', 'w', undefined, () => 1)
   await once(worker, 'disconnected')
   const stopped = once(worker, 'stopped')
@@ -208,7 +218,7 @@ t.test('stopping ends a worker that waits to dial at once', async (t) => {
   await stopped
 })
 
-t.test('a worker leaves a proxy that does not speak its version, and says why', async (t) => {
+t.test('a worker leaves a proxy that does not support its version, and reports the reason', async (t) => {
   const server = new WebSocketServer({ port: 0, host: '127.0.0.1' })
   t.teardown(() => server.close())
   await once(server, 'listening')
@@ -225,7 +235,7 @@ t.test('a worker leaves a proxy that does not speak its version, and says why', 
 })
 
 t.test(
-  'an answer larger than the window comes through whole, and the worker never runs far ahead',
+  'a response larger than the window is delivered completely, and the worker never runs far ahead',
   async (t) => {
     const { url, backend } = await relayServerFor(t, { windowBytes: 2_000 })
     const engine = new CountingBackend({ pieces: 5_000 })

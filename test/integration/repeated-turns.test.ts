@@ -1,6 +1,6 @@
 /**
- * Conversations that take turns in one session, from the agent's messages to the rows in the file: what is recorded is the
- * same whatever comes between two turns, and costs what is new. Nothing here is timed.
+ * Interleaved conversations in one session, from the agent's messages to the rows in the file: what is recorded does
+ * not depend on what comes between two turns, and costs only what is new. Nothing here is timed.
  */
 
 import Database from 'better-sqlite3'
@@ -23,12 +23,12 @@ import { ScriptedBackend } from '../helpers/scripted-backend.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
 import { inProcess } from '../helpers/store-in-process.ts'
 
-/** So long that its ids are known by their JSON. */
+/** So long that its ids are identified by their JSON. */
 const SYSTEM = Array.from({ length: 1_500 }, (_, place) => (place * 7919) % 100_000)
 const SEPARATOR = 7
 const never = new AbortController().signal
 
-/** An engine whose tokens are the numbers in its messages, and which tells a prompt as JSON, as engines do. */
+/** An engine whose tokens are the numbers in its messages, and which reports a prompt as JSON, as engines do. */
 async function* engine(request: GenerationRequest): EventStream {
   const { messages } = request.body as { messages: ChatMessage[] }
   const ids = messages.flatMap(({ role, content }) =>
@@ -44,7 +44,7 @@ async function* engine(request: GenerationRequest): EventStream {
   yield [{ type: 'end', finishReason: 'stop' }]
 }
 
-/** A proxy without its sockets, on a database that outlives it. */
+/** Starts a proxy without sockets, on a database that outlives it. */
 async function startOn(path: string) {
   const backend = new ScriptedBackend((request) => engine(request))
   const store = await openSqliteStore({ path, durability: 'process', spawn: inProcess })
@@ -75,11 +75,11 @@ async function startOn(path: string) {
 }
 
 interface Step {
-  /** Which of the conversations takes its turn. */
+  /** Index of the conversation whose turn is next. */
   conversation: number
-  /** The agent says otherwise what it said before: a branch. */
+  /** The agent first changes an earlier message, which is a branch. */
   edits: boolean
-  /** The process ends first. */
+  /** The process restarts first. */
   restarts: boolean
 }
 
@@ -90,7 +90,7 @@ function opening(conversation: number): ChatMessage[] {
   ]
 }
 
-/** @returns what is on record afterwards, but for names and times */
+/** @returns what is recorded afterwards, without names and times */
 async function recordOf(path: string, steps: readonly Step[]): Promise<object[]> {
   let proxy = await startOn(path)
   const conversations = [0, 1, 2].map(opening)
@@ -112,7 +112,7 @@ async function recordOf(path: string, steps: readonly Step[]): Promise<object[]>
   }))
 }
 
-t.test('what is recorded is the same whether or not the proxy is started anew between turns', async (t) => {
+t.test('what is recorded does not depend on restarts of the proxy between turns', async (t) => {
   const folder = t.testdir()
   let runs = 0
   const step = fc.record({
@@ -136,7 +136,7 @@ t.test('what is recorded is the same whether or not the proxy is started anew be
 })
 
 t.test(
-  'turn 120 of a session leaves as much in the file as turn 20, in each of three conversations',
+  'turn 120 of a session adds as much to the file as turn 20, in each of three conversations',
   async (t) => {
     const path = `${t.testdir()}/proxy.db`
     const steps = Array.from({ length: 363 }, (_, place) => ({
@@ -154,7 +154,7 @@ t.test(
       .all()
     for (const conversation of [0, 1, 2]) {
       const [early, late] = [rows[60 + conversation]!, rows[360 + conversation]!]
-      // The number of a step has a digit more, and so may its id.
+      // The number of a step has one digit more, and so may its id.
       t.ok(late.rest <= early.rest + 2, `${early.rest} and ${late.rest} bytes of ids`)
       t.ok(late.texts <= early.texts + 4, `${early.texts} and ${late.texts} bytes of places`)
       t.ok(late.shared > early.shared)
@@ -162,32 +162,35 @@ t.test(
   },
 )
 
-t.test('turn 200 of a session is told by a worker, and written for an engine, as turn 20 is', (t) => {
-  const worker = new ProxyCache(new WorkerCache(() => 0), 'a')
-  const frames: number[] = []
-  const converted: number[] = []
-  let ids = [...SYSTEM, ...SYSTEM]
-  let prompt: PromptIds | undefined
-  for (let turn = 0; turn <= 200; turn += 1) {
-    const lists = worker.getPromptLists('s')
-    const request = { requestId: `r${turn}`, sessionId: 's', promptLists: lists } as GenerationRequest
-    const before = lists.converted
-    ids = [...ids, 100, 200, 300]
-    // By turns as chat mode has it, which reads what the engine tells, and as token mode, which writes what it is asked.
-    if (prompt !== undefined && turn % 2 === 1) {
-      prompt = prompt.continuedBy([100, 200, 300])
-      lists.write(prompt)
-    } else prompt = lists.read(Buffer.from(ids.join()), 0, ids.join().length)!
-    converted.push(lists.converted - before)
-    const base = worker.getPrompt(`r${turn - 1}`)
-    frames.push(
-      createChunkFrame('r', [{ type: 'start', engine: 'e', promptTokenIds: prompt }], base)!(1).length,
-    )
-    worker.sentPrompt(request, prompt)
-    t.equal(prompt.length, ids.length)
-  }
-  t.equal(frames[200], frames[20])
-  t.equal(converted[200], converted[20])
-  t.equal(converted[199], converted[19])
-  t.end()
-})
+t.test(
+  'turn 200 of a session is reported by a worker, and serialized for an engine, at the cost of turn 20',
+  (t) => {
+    const worker = new ProxyCache(new WorkerCache(() => 0), 'a')
+    const frames: number[] = []
+    const converted: number[] = []
+    let ids = [...SYSTEM, ...SYSTEM]
+    let prompt: PromptIds | undefined
+    for (let turn = 0; turn <= 200; turn += 1) {
+      const lists = worker.getPromptLists('s')
+      const request = { requestId: `r${turn}`, sessionId: 's', promptLists: lists } as GenerationRequest
+      const before = lists.converted
+      ids = [...ids, 100, 200, 300]
+      // Alternates between chat mode, which reads the engine's report, and token mode, which serializes the request.
+      if (prompt !== undefined && turn % 2 === 1) {
+        prompt = prompt.continuedBy([100, 200, 300])
+        lists.write(prompt)
+      } else prompt = lists.read(Buffer.from(ids.join()), 0, ids.join().length)!
+      converted.push(lists.converted - before)
+      const base = worker.getPrompt(`r${turn - 1}`)
+      frames.push(
+        createChunkFrame('r', [{ type: 'start', engine: 'e', promptTokenIds: prompt }], base)!(1).length,
+      )
+      worker.sentPrompt(request, prompt)
+      t.equal(prompt.length, ids.length)
+    }
+    t.equal(frames[200], frames[20])
+    t.equal(converted[200], converted[20])
+    t.equal(converted[199], converted[19])
+    t.end()
+  },
+)

@@ -59,7 +59,7 @@ async function start(t: Test, config: Partial<ServeConfig>, isLevelEnabled: Logg
   return { proxy, lines, ask }
 }
 
-/** Returns the lines of each request of a session, in order of arrival, once so many responses have been sent. */
+/** Returns the lines of each request of a session, in order of arrival, once this many responses have been sent. */
 async function livesOf(lines: readonly LogLine[], sessionId: string, count: number): Promise<LogLine[][]> {
   const own = () => lines.filter(({ session_id }) => session_id === sessionId)
   await until(() => own().filter(({ event }) => event === 'response_delivered').length === count)
@@ -172,35 +172,38 @@ t.test('a request that waits and fails over has a line of each engine', async (t
   t.match(life![9], { engine: url, attempts: 2, queue_ms: life![5]!.queue_ms })
 })
 
-t.test('in relay mode, a turn whose agent has left is logged as aborted and undelivered', async (t) => {
-  const engine = new GatedEngine()
-  const { url } = await startEngine(t, engine)
-  const { proxy, lines } = await start(t, { mode: 'relay' }, () => true)
-  joinWorker(t, { workerId: 'w', proxyUrls: [proxy.url], engineUrls: [url], engineKind: 'vllm' })
-  await untilWorkers(proxy, 'w')
-  const gate = Promise.withResolvers<void>()
-  t.teardown(() => gate.resolve())
-  engine.gate = gate.promise
-  const agent = new AbortController()
-  const body = JSON.stringify({ model: 'embedded', messages: QUESTION })
-  const headers = { 'content-type': 'application/json' }
-  const request = { method: 'POST', headers, body, signal: agent.signal }
-  const asked = fetch(`${proxy.baseUrl('s')}/chat/completions`, request)
-  await until(() => lines.some(({ event }) => event === 'turn_dispatched'))
-  agent.abort()
-  await t.rejects(asked)
-  const ended = await until(() => lines.find(({ event }) => event === 'turn_ended'))
-  t.match(ended, { turn_status: 'aborted', code: 'agent_gone', sampled_tokens: 0, attempts: 1 })
-  const [life = []] = await livesOf(lines, 's', 1)
-  t.match(
-    life.find(({ event }) => event === 'turn_dispatched'),
-    { member: 'w' },
-  )
-  t.match(
-    life.find(({ event }) => event === 'response_delivered'),
-    { complete: false },
-  )
-})
+t.test(
+  'in relay mode, a turn whose agent has disconnected is logged as aborted and undelivered',
+  async (t) => {
+    const engine = new GatedEngine()
+    const { url } = await startEngine(t, engine)
+    const { proxy, lines } = await start(t, { mode: 'relay' }, () => true)
+    joinWorker(t, { workerId: 'w', proxyUrls: [proxy.url], engineUrls: [url], engineKind: 'vllm' })
+    await untilWorkers(proxy, 'w')
+    const gate = Promise.withResolvers<void>()
+    t.teardown(() => gate.resolve())
+    engine.gate = gate.promise
+    const agent = new AbortController()
+    const body = JSON.stringify({ model: 'embedded', messages: QUESTION })
+    const headers = { 'content-type': 'application/json' }
+    const request = { method: 'POST', headers, body, signal: agent.signal }
+    const asked = fetch(`${proxy.baseUrl('s')}/chat/completions`, request)
+    await until(() => lines.some(({ event }) => event === 'turn_dispatched'))
+    agent.abort()
+    await t.rejects(asked)
+    const ended = await until(() => lines.find(({ event }) => event === 'turn_ended'))
+    t.match(ended, { turn_status: 'aborted', code: 'agent_gone', sampled_tokens: 0, attempts: 1 })
+    const [life = []] = await livesOf(lines, 's', 1)
+    t.match(
+      life.find(({ event }) => event === 'turn_dispatched'),
+      { member: 'w' },
+    )
+    t.match(
+      life.find(({ event }) => event === 'response_delivered'),
+      { complete: false },
+    )
+  },
+)
 
 t.test('with --log-requests a turn is one line at info, and its steps are not written', async (t) => {
   const { url } = await startEngine(t)

@@ -1,4 +1,4 @@
-/** Calls of the official SDKs whose first tries are lost, in each dialect and each mode. */
+/** Requests of the official SDKs whose first attempts are lost, in each dialect and each mode. */
 import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
 import type { Test } from 'tap'
@@ -16,7 +16,7 @@ interface Client {
   headers?: Record<string, string>
 }
 
-/** Asks one question in a dialect, with the vendor's client as it comes, and reads all of the answer. */
+/** Sends one question in a dialect with the vendor's unmodified client, and reads the complete response. */
 type Ask = (client: Client, stream: boolean) => Promise<void>
 
 const QUESTION = 'Tell me of the sea.'
@@ -69,7 +69,7 @@ export const DIALECTS: Record<string, Ask> = {
   },
 }
 
-/** What an answer says, however it is cut into events. */
+/** Returns the text of a response, however it is split into events. */
 export function said(body: string): string {
   if (!/^(event|data|:)/.test(body)) return JSON.stringify(JSON.parse(body))
   const events = [...body.matchAll(/^data: (\{.*)$/gm)].map(([, json]) => JSON.parse(json!))
@@ -104,14 +104,14 @@ const MODES = {
 export const turnsOf = async (proxy: TestProxy, sessionId: string) =>
   (await proxy.get(`/sessions/${sessionId}`)).turns ?? []
 
-/** SDKs try no stream again that has begun, so none of those breaks. */
+/** SDKs do not retry a stream that has begun, so no stream breaks. */
 const LOSSES: readonly Loss[][] = [['refused'], ['broken'], ['silent'], ['unread'], ['unread', 'unread']]
 
 function losing(proxy: TestProxy, sessionId: string, losses: Loss[]): LossyFetch {
   return lossyFetch(losses, () => until(async () => (await turnsOf(proxy, sessionId)).length > 0))
 }
 
-/** One call whose first tries are lost. */
+/** Sends one request whose first attempts are lost. */
 async function checkRetry(
   t: Test,
   proxy: TestProxy,
@@ -122,39 +122,42 @@ async function checkRetry(
   await ask({ baseUrl: proxy.baseUrl(sessionId), fetch: lossy.fetch }, stream)
   const turns = await turnsOf(proxy, sessionId)
   t.equal(turns.length, 1, `${sessionId}: sampled once`)
-  t.equal(turns[0].status, 'completed', `${sessionId}: on record as completed`)
+  t.equal(turns[0].status, 'completed', `${sessionId}: recorded as completed`)
   const answers = turns[0].annotations.answered_retries ?? []
   const reached = losses.filter((loss) => loss !== 'refused').length
-  t.equal(answers.length, reached, `${sessionId}: the record says for how many retries`)
+  t.equal(answers.length, reached, `${sessionId}: the number of retries is recorded`)
   const [first, ...others] = lossy.bodies.map(said)
-  for (const other of others) t.equal(other, first, `${sessionId}: the very same answer`)
+  for (const other of others) t.equal(other, first, `${sessionId}: the same response`)
   const { trajectories } = await proxy.get(`/sessions/${sessionId}/trajectories`)
   const mask = trajectories.flatMap((row: { response_mask: number[] }) => row.response_mask)
   const trained = mask.filter((bit: number) => bit === 1).length
-  t.equal(trained, turns[0].completion_token_ids.length, `${sessionId}: each sampled token trains once`)
+  t.equal(trained, turns[0].completion_token_ids.length, `${sessionId}: each sampled token is trained once`)
 }
 
 export function testRetries(t: Test, mode: keyof typeof MODES): void {
-  t.test(`${mode}: a retry gets its first try's answer, in every dialect, whole and streamed`, async (t) => {
-    const proxy = await MODES[mode](t)
-    const calls = Object.entries(DIALECTS).flatMap(([name, ask]) =>
-      [true, false].flatMap((stream) =>
-        LOSSES.filter(([loss]) => !stream || loss !== 'broken').map((losses) => ({
-          name,
-          ask,
-          stream,
-          losses,
-        })),
-      ),
-    )
-    await Promise.all(calls.map((call) => checkRetry(t, proxy, call)))
-    const metrics = await (await fetch(`${proxy.url}/metrics`)).text()
-    const counted = [...metrics.matchAll(/^llm_proxy_answered_retries_total\{.*\} (\d+)$/gm)]
-    const sum = counted.reduce((total, [, count]) => total + Number(count), 0)
-    t.equal(
-      sum,
-      calls.reduce((sum, { losses }) => sum + losses.filter((loss) => loss !== 'refused').length, 0),
-      'each is counted',
-    )
-  })
+  t.test(
+    `${mode}: a retry gets the response of the original attempt, in every dialect, complete and streamed`,
+    async (t) => {
+      const proxy = await MODES[mode](t)
+      const calls = Object.entries(DIALECTS).flatMap(([name, ask]) =>
+        [true, false].flatMap((stream) =>
+          LOSSES.filter(([loss]) => !stream || loss !== 'broken').map((losses) => ({
+            name,
+            ask,
+            stream,
+            losses,
+          })),
+        ),
+      )
+      await Promise.all(calls.map((call) => checkRetry(t, proxy, call)))
+      const metrics = await (await fetch(`${proxy.url}/metrics`)).text()
+      const counted = [...metrics.matchAll(/^llm_proxy_answered_retries_total\{.*\} (\d+)$/gm)]
+      const sum = counted.reduce((total, [, count]) => total + Number(count), 0)
+      t.equal(
+        sum,
+        calls.reduce((sum, { losses }) => sum + losses.filter((loss) => loss !== 'refused').length, 0),
+        'each is counted',
+      )
+    },
+  )
 }

@@ -12,7 +12,7 @@ function run(options: CommandRunnerOptions, task: Partial<AgentTask> = {}, signa
   return new CommandRunner({ sandbox: { mode: 'none' }, warn() {}, ...options }).run(agentTask(task), signal)
 }
 
-/** Whether a process is there, other than as an entry that nobody has collected. */
+/** Returns whether a process exists and is not a zombie. */
 function isAlive(pid: number): boolean {
   try {
     return !/^State:\s+[ZX]/m.test(readFileSync(`/proc/${pid}/status`, 'utf8'))
@@ -57,7 +57,7 @@ t.test('an agent finds its session, its task and its model in its environment', 
   ])
 })
 
-t.test("the trainer's own keys are not the agent's to see", async (t) => {
+t.test("the agent cannot see the trainer's own keys", async (t) => {
   process.env.LLM_PROXY_ADMIN_KEY = 'admin-secret'
   process.env.ANTHROPIC_API_KEY = 'anthropic-secret'
   t.teardown(() => {
@@ -68,7 +68,7 @@ t.test("the trainer's own keys are not the agent's to see", async (t) => {
   t.notMatch(output, 'secret')
 })
 
-t.test('each agent works in an empty directory of its own, which is gone afterwards', async (t) => {
+t.test('each agent works in an empty directory, which is removed afterwards', async (t) => {
   const { output: first = '' } = await run({ command: 'pwd; ls -A; touch here' })
   const { output: second = '' } = await run({ command: 'pwd; ls -A' })
   t.match(first.trim().split('\n'), [/\/work$/])
@@ -76,7 +76,7 @@ t.test('each agent works in an empty directory of its own, which is gone afterwa
   t.notOk(existsSync(first.trim()))
 })
 
-t.test('with a working directory given, what each try leaves there stays', async (t) => {
+t.test('with a working directory given, the files of each attempt stay there', async (t) => {
   const workDir = t.testdir()
   await run({ command: 'echo said; echo made > file', workDir }, { sessionId: 'trial-1~2' })
   const files = join(workDir, 'trial-1~2')
@@ -89,7 +89,7 @@ t.test('a program and its arguments may be given as a list, which no shell reads
   t.match(await run({ command: ['echo', '$HOME', 'a  b'] }), { status: 'completed', output: '$HOME a  b\n' })
 })
 
-t.test('an agent that ends badly has failed; one that cannot be started is an error', async (t) => {
+t.test('an agent with a non-zero exit code has failed; one that cannot be started is an error', async (t) => {
   t.strictSame(await run({ command: 'echo first; echo "no model" >&2; exit 3' }), {
     status: 'failed',
     rewards: {},
@@ -110,7 +110,7 @@ t.test("a verifier's exit code is the reward", async (t) => {
   t.match((await run({ command, verifier: 'exit 255' })).rewards, { reward: 0 }, 'exit(-1) is a verdict')
 })
 
-t.test('a reward file goes before the exit code', async (t) => {
+t.test('a reward file overrides the exit code', async (t) => {
   const verifier = (content: string) => `echo '${content}' > "$REWARD_FILE"; exit 1`
   t.strictSame((await run({ command: 'true', verifier: verifier('0.5') })).rewards, { reward: 0.5 })
   t.strictSame((await run({ command: 'true', verifier: verifier('{"tests": 1, "style": 0.25}') })).rewards, {
@@ -124,7 +124,7 @@ t.test('a reward file goes before the exit code', async (t) => {
   }
 })
 
-t.test('a verifier that was killed gave no verdict, whatever it had written', async (t) => {
+t.test('a killed verifier gave no verdict, whatever it had written', async (t) => {
   const killed = { message: /^the verifier was killed: SIG(KILL|SEGV)/ }
   await t.rejects(run({ command: 'true', verifier: 'kill -9 $$' }), killed)
   await t.rejects(run({ command: 'true', verifier: ['/bin/sh', '-c', 'kill -SEGV $$'] }), killed)
@@ -136,7 +136,7 @@ t.test('a verifier that was killed gave no verdict, whatever it had written', as
   await t.rejects(run({ command: 'true', verifier: 'echo 0 > "$REWARD_FILE"; kill -9 $$' }), killed)
 })
 
-t.test("the ground truth is the verifier's to see, not the agent's", async (t) => {
+t.test('the verifier sees the ground truth, the agent does not', async (t) => {
   // As verl's own script makes rows of GSM8K: the worked solution is beside the ground truth.
   const solution = 'It is 6 * 7. #### 42'
   const tools_kwargs = { calc_gsm8k_reward: { create_kwargs: { ground_truth: '42' } } }
@@ -184,15 +184,15 @@ t.test('a verifier may be a function', async (t) => {
   t.strictSame(rewards, { said: 1, made: 1, task: 1 })
 })
 
-t.test('an agent that is not judged has no reward', async (t) => {
+t.test('an agent without a verifier has no reward', async (t) => {
   t.strictSame((await run({ command: 'true' })).rewards, {})
 })
 
-/** Leaves the process ids of a shell that does not listen, and of one that it started, in the directory. */
+/** Writes the process ids of a shell that ignores signals, and of its child, into the directory. */
 const STUBBORN =
   'trap "" TERM; echo $$ > ../../shell; (trap "" TERM; while :; do sleep 1; done) & echo $! > ../../child; '
 
-t.test('an agent that runs out of time is stopped with all that it started', async (t) => {
+t.test('an agent that times out is stopped with all processes that it started', async (t) => {
   const workDir = t.testdir()
   const result = await run({
     command: `${STUBBORN} echo begun; wait`,
@@ -204,31 +204,31 @@ t.test('an agent that runs out of time is stopped with all that it started', asy
   for (const name of ['shell', 'child']) await untilDead(pidIn(join(workDir, name)))
 })
 
-t.test('one that ends when it is asked to is not waited for', async (t) => {
+t.test('an agent that ends on SIGTERM is not waited for', async (t) => {
   const command = 'trap "echo saved; exit 0" TERM; echo begun; while :; do sleep 0.05; done'
   const result = await run({ command, timeLimitMs: 300, graceMs: 60_000 })
   t.match(result, { status: 'timeout', output: /saved\n$/ })
 })
 
-t.test('what an agent left in the background ends with it', async (t) => {
+t.test("an agent's background processes end with it", async (t) => {
   const workDir = t.testdir()
   const result = await run({ command: `${STUBBORN} exit 0`, workDir })
   t.equal(result.status, 'completed')
   await untilDead(pidIn(join(workDir, 'child')))
 })
 
-t.test('an agent that is called off is stopped, and the reason is thrown', async (t: Test) => {
+t.test('a cancelled agent is stopped, and the reason is thrown', async (t: Test) => {
   const workDir = t.testdir()
   const controller = new AbortController()
   const running = run({ command: `${STUBBORN} wait`, workDir, graceMs: 50 }, {}, controller.signal)
   await until(() => existsSync(join(workDir, 'child')))
-  controller.abort(new Error('called off'))
-  await t.rejects(running, { message: 'called off' })
+  controller.abort(new Error('cancelled'))
+  await t.rejects(running, { message: 'cancelled' })
   for (const name of ['shell', 'child']) await untilDead(pidIn(join(workDir, name)))
-  await t.rejects(run({ command: 'true' }, {}, controller.signal), { message: 'called off' })
+  await t.rejects(run({ command: 'true' }, {}, controller.signal), { message: 'cancelled' })
 })
 
-t.test('of a talkative agent the end of the output is kept', async (t) => {
+t.test('the end of a long output is kept', async (t) => {
   const { output = '' } = await run({ command: 'yes | head -c 1000000; echo last' })
   t.ok(output.length < 300_000)
   t.match(output, /^\[\d+ bytes before this are left out\]/)

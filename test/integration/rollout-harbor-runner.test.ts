@@ -29,7 +29,7 @@ const COMPLETED = {
   error: null,
 }
 
-/** A task directory with everything that an archive could spoil. */
+/** Creates a task directory with everything that an archive could damage. */
 function taskDirectory(t: Test): string {
   const task = join(t.testdir(), '@fix the bug-ü')
   mkdirSync(join(task, 'tests', 'empty'), { recursive: true })
@@ -49,7 +49,7 @@ function taskDirectory(t: Test): string {
   return task
 }
 
-/** What is below a directory: bytes, links, and what may be executed. */
+/** Returns the content of a directory: bytes, links, and executable flags. */
 function contentOf(root: string): Record<string, string> {
   const inside = readdirSync(root).sort()
   return Object.fromEntries(inside.flatMap((name) => describe(join(root, name), name)))
@@ -67,15 +67,15 @@ function describe(path: string, name: string): [string, string][] {
   return [[name, `${stat.mode & 0o111 ? 'executable' : 'file'} ${readFileSync(path, 'base64')}`]]
 }
 
-/** Unpacked by a program that is not ours. */
+/** Unpacks an archive with an external program. */
 function unpack(t: Test, archive: Buffer, into: string): string {
   mkdirSync(into)
   execFileSync('tar', ['-xzf', '-', '-C', into], { input: archive })
-  t.equal(readdirSync(into).length, 1, 'the archive holds one directory')
+  t.equal(readdirSync(into).length, 1, 'the archive contains one directory')
   return join(into, readdirSync(into)[0]!)
 }
 
-t.test('an archive holds the task directory under its own name, byte for byte', async (t) => {
+t.test('an archive contains the task directory under its own name, byte for byte', async (t) => {
   const task = taskDirectory(t)
   const unpacked = unpack(t, await taskArchive(`${task}/`), `${task}-unpacked`)
   t.match(unpacked, /\/@fix the bug-ü$/)
@@ -83,7 +83,7 @@ t.test('an archive holds the task directory under its own name, byte for byte', 
   t.match(Object.keys(contentOf(task)), { length: 12 })
 })
 
-t.test('equal directories give equal archives, whenever and by whomever they were made', async (t) => {
+t.test('equal directories give equal archives, independent of time and user', async (t) => {
   const task = taskDirectory(t)
   const first = await taskArchive(task)
   utimesSync(join(task, 'task.toml'), 1, 1)
@@ -154,7 +154,7 @@ t.test('a run is a form of metadata and archive', async (t) => {
   t.equal(run!.archiveType, 'task.tar.gz application/gzip')
 })
 
-t.test('what is not configured is null or empty', async (t) => {
+t.test('settings that are not configured are null or empty', async (t) => {
   const taskPath = t.testdir({ 'task.toml': '' })
   const harbor = await startHarborServer(t, async () => ({ body: COMPLETED }))
   await runOnce(t, runner(harbor.url), { taskPath })
@@ -166,7 +166,7 @@ t.test('what is not configured is null or empty', async (t) => {
   })
 })
 
-t.test('each status of an answer is the status of the try, with rewards and error', async (t) => {
+t.test('each status of a response is the status of the attempt, with rewards and error', async (t) => {
   const taskPath = t.testdir({})
   for (const status of ['failed', 'timeout', 'error']) {
     const body = { run_id: 'r', status, rewards: null, rollout_details: { steps: 3 }, error: 'why' }
@@ -180,7 +180,7 @@ t.test('each status of an answer is the status of the try, with rewards and erro
   }
 })
 
-t.test('an answer that is none is an error that quotes it', async (t) => {
+t.test('an invalid response is an error that quotes it', async (t) => {
   const taskPath = t.testdir({})
   for (const [status, body] of [
     [500, { detail: 'no cluster' }],
@@ -195,7 +195,7 @@ t.test('an answer that is none is an error that quotes it', async (t) => {
   await t.rejects(runOnce(t, runner('http://127.0.0.1:1'), { taskPath }), { code: 'ECONNREFUSED' })
 })
 
-t.test('a run that takes too long has run out of time, and the server is hung up on', async (t) => {
+t.test('a run that takes too long has timed out, and its connection is closed', async (t) => {
   const harbor = await startHarborServer(t, () => new Promise(() => {}))
   const taskPath = t.testdir({})
   const result = await runOnce(t, runner(harbor.url, { harborTimeoutMs: 100 }), { taskPath })
@@ -203,18 +203,18 @@ t.test('a run that takes too long has run out of time, and the server is hung up
   await harbor.hungUp
 })
 
-t.test('a run that is called off throws the reason', async (t) => {
+t.test('a cancelled run throws the reason', async (t) => {
   const controller = new AbortController()
   const harbor = await startHarborServer(t, async () => {
-    controller.abort(new Error('called off'))
+    controller.abort(new Error('cancelled'))
     return new Promise(() => {})
   })
   await t.rejects(runOnce(t, runner(harbor.url), { taskPath: t.testdir({}) }, controller.signal), {
-    message: 'called off',
+    message: 'cancelled',
   })
 })
 
-t.test('a row without a task directory, or with one that is not there, says so', async (t) => {
+t.test('a row with a missing task directory is an error', async (t) => {
   const harbor = await startHarborServer(t, async () => ({ body: COMPLETED }))
   await t.rejects(runOnce(t, runner(harbor.url)), { message: /^the row names no task directory/ })
   const taskPath = join(t.testdir({}), 'gone')
@@ -222,11 +222,11 @@ t.test('a row without a task directory, or with one that is not there, says so',
   t.equal(harbor.runs.length, 0)
 })
 
-t.test('without a server the runner cannot be made', async (t) => {
+t.test('without a server the runner cannot be created', async (t) => {
   t.throws(() => new HarborRunner({ harborUrl: undefined, harborTimeoutMs: 1 }), { code: 'config_invalid' })
 })
 
-t.test('a batch is run some at a time; each run has its own result, in order', async (t) => {
+t.test('a batch is run with a limit; each run has its own result, in order', async (t) => {
   const root = t.testdir({ one: { 'task.toml': '1' }, two: { 'task.toml': '2' } })
   const harbor = await startHarborServer(t, async ({ metadata }) => {
     await once(AbortSignal.timeout(20), 'abort')

@@ -23,7 +23,7 @@ function loopFor(t: Test, proxy: TestProxy, webhookUrl: string, timeLimitMs = 30
 
 const ASK = { model: 'm', messages: [{ role: 'user', content: 'What is the sea?' }], max_tokens: 5 }
 
-t.test('a webhook is told of the task; the rollout ends when somebody completes the session', async (t) => {
+t.test('a webhook receives the task; the rollout ends when a client completes the session', async (t) => {
   const proxy = await startProxy(t)
   const hook = await webhook(t, async ({ body }, response) => {
     sendJson(response, {}, 202)
@@ -66,7 +66,7 @@ t.test('a webhook is told of the task; the rollout ends when somebody completes 
   t.equal(output.response_mask.length, 5)
 })
 
-t.test('a session that is aborted is a failed try, and the next one has a session of its own', async (t) => {
+t.test('an aborted session is a failed attempt, and the next one has a new session', async (t) => {
   const proxy = await startProxy(t)
   const hook = await webhook(t, async ({ body }, response) => {
     sendJson(response, {})
@@ -78,7 +78,7 @@ t.test('a session that is aborted is a failed try, and the next one has a sessio
   t.match(output, { num_turns: 1, metrics: { tries: 2, failed: 0 }, extra_fields: { session_id: /~2$/ } })
 })
 
-t.test('a webhook that refuses is an error of the try', async (t) => {
+t.test('a webhook that rejects is an error of the attempt', async (t) => {
   const hook = await webhook(t, (_, response) => sendJson(response, { detail: 'no place' }, 507))
   const runner = new HttpRunner({ webhookUrl: hook.url })
   t.teardown(() => runner.close())
@@ -87,7 +87,7 @@ t.test('a webhook that refuses is an error of the try', async (t) => {
   })
 })
 
-t.test('a session that nobody ends runs out of time', async (t) => {
+t.test('a session that is never completed times out', async (t) => {
   const proxy = await startProxy(t)
   const hook = await webhook(t, (_, response) => sendJson(response, {}))
   const [output] = await loopFor(t, proxy, hook.url, 50).run({}, { instance_id: 'sea' })

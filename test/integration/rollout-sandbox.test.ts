@@ -1,4 +1,4 @@
-/** What an agent in the sandbox cannot do: give itself a reward, see what judges it, or reach another try. */
+/** An agent in the sandbox cannot give itself a reward, see its verifier, or reach another attempt. */
 import { existsSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs'
 import { delimiter, join } from 'node:path'
 import t, { type Test } from 'tap'
@@ -12,7 +12,7 @@ import { agentTask } from '../helpers/agent-task.ts'
 
 const NEVER = new AbortController().signal
 const { missing } = openSandbox({ mode: 'auto' })
-/** Machines may forbid the namespaces that it is made of; what is said then is tested everywhere. */
+/** Machines may forbid the namespaces that the sandbox needs; the resulting message is tested everywhere. */
 const needsSandbox = missing === undefined ? {} : { skip: `no sandbox here: ${missing}` }
 
 function run(options: CommandRunnerOptions, task: Partial<AgentTask> = {}) {
@@ -27,7 +27,7 @@ function taskDirectory(t: Test): string {
   return join(root, 'task')
 }
 
-t.test('an agent reads its task without the answers, and changes nothing of it', needsSandbox, async (t) => {
+t.test('an agent reads its task without the ground truth, and cannot change it', needsSandbox, async (t) => {
   const taskPath = taskDirectory(t)
   const command =
     'cat "$TASK_DIR/instruction.md"; cat "$TASK_DIR/tests/expected" "$TASK_DIR/solution/solve.sh" 2>/dev/null; ' +
@@ -39,7 +39,7 @@ t.test('an agent reads its task without the answers, and changes nothing of it',
   t.notOk(existsSync(join(taskPath, 'new')))
 })
 
-t.test('what an agent leaves running is gone before the verifier begins', needsSandbox, async (t) => {
+t.test("an agent's remaining processes end before the verifier begins", needsSandbox, async (t) => {
   const workDir = t.testdir()
   const command =
     'setsid sh -c "while :; do date +%N > beat; sleep 0.02; done" & while [ ! -s beat ]; do sleep 0.02; done'
@@ -48,7 +48,7 @@ t.test('what an agent leaves running is gone before the verifier begins', needsS
 })
 
 t.test(
-  "an agent sees no process but its own, and none of the trainer's variables",
+  "an agent sees only its own processes, and none of the trainer's variables",
   needsSandbox,
   async (t) => {
     const secrets = {
@@ -71,7 +71,7 @@ t.test(
 )
 
 t.test(
-  'an agent sees neither other tries, nor tasks with their ground truth, nor the home',
+  'an agent sees neither other attempts, nor tasks with their ground truth, nor the home',
   needsSandbox,
   async (t) => {
     const root = t.testdir({
@@ -88,7 +88,7 @@ t.test(
   },
 )
 
-t.test('an agent sees no key of its trainer, wherever that is, and no record', needsSandbox, async (t) => {
+t.test('an agent sees no key of its trainer, wherever that is, and no database', needsSandbox, async (t) => {
   const key = `the-key-${'x'.repeat(16)}`
   const secrets = { 'admin.key': key, 'worker.key': key, '.env': key, 'llm-proxy.db': key }
   const cwd = t.testdir({ ...secrets, 'llm-proxy.db-wal': key, code: 'mine' })
@@ -101,14 +101,14 @@ t.test('an agent sees no key of its trainer, wherever that is, and no record', n
   const runner = createRunner(config, () => {})
   const { output = '' } = await runner.run(agentTask(), NEVER)
   t.notMatch(output, 'the-key')
-  t.match(output, 'mine', 'it reads what is beside them')
-  t.notMatch(output, /^(lib|cache|log)$/m, 'what is no part of the system is not shown unless it is named')
+  t.match(output, 'mine', 'it reads other files in their directory')
+  t.notMatch(output, /^(lib|cache|log)$/m, 'directories outside of the system are visible only if named')
 })
 
-t.test('an agent writes nowhere but into its own directory', needsSandbox, async (t) => {
+t.test('an agent writes only in its own directory', needsSandbox, async (t) => {
   const root = t.testdir({ mine: 'as it was' })
   const command = `echo x > here; echo x > ${root}/mine; echo x > ${root}/new; echo x > "$TASK_FILE"; cat here; true`
-  // The refusals come by another pipe, before or after it.
+  // The errors arrive over another pipe, before or after it.
   t.match(await run({ command }), { status: 'completed', output: /^x$/m })
   t.equal(readFileSync(join(root, 'mine'), 'utf8'), 'as it was')
   t.notOk(existsSync(join(root, 'new')))
@@ -121,11 +121,11 @@ t.test('a verifier that was killed in the sandbox gave no verdict', needsSandbox
   t.strictSame((await run({ command: 'true', verifier: 'exit 3' })).rewards, { reward: 0 })
 })
 
-t.test('a verifier that bubblewrap could not start gave none either', needsSandbox, async (t) => {
+t.test('nor did a verifier that bubblewrap could not start', needsSandbox, async (t) => {
   const directory = t.testdir()
   const bwrap = (process.env.PATH ?? '').split(delimiter).find((path) => existsSync(join(path, 'bwrap')))
   const refusal = 'echo "bwrap: Creating new namespace failed" >&2; exit 1'
-  // The machine's namespaces have run out when it is the verifier's turn.
+  // The machine runs out of namespaces when the verifier starts.
   const script = `#!/bin/sh\n[ -z "$AGENT_OUTPUT_FILE" ] || { ${refusal}; }\nexec ${bwrap}/bwrap "$@"\n`
   writeFileSync(join(directory, 'bwrap'), script, { mode: 0o755 })
   const path = process.env.PATH
@@ -138,25 +138,29 @@ t.test('a verifier that bubblewrap could not start gave none either', needsSandb
   })
 })
 
-t.test('an agent that is asked to end may finish what it does', needsSandbox, async (t) => {
+t.test('an agent may finish its work after SIGTERM', needsSandbox, async (t) => {
   const command = 'trap "echo saved; exit 0" TERM; echo begun; while :; do sleep 0.05; done'
   const result = await run({ command, timeLimitMs: 500, graceMs: 60_000 })
   t.match(result, { status: 'timeout', output: /saved\n$/ })
 })
 
-t.test('one that does not end is killed with all that it started', needsSandbox, async (t) => {
-  const workDir = t.testdir()
-  const command =
-    'trap "" TERM; setsid sh -c "trap \\"\\" TERM; while :; do date +%N > beat; sleep 0.02; done" & wait; wait'
-  const result = await run({ command, workDir, timeLimitMs: 300, graceMs: 100 })
-  t.match(result, { status: 'timeout' })
-  const beat = join(workDir, 'trial-1', 'work', 'beat')
-  writeFileSync(beat, '')
-  await new Promise((resolve) => setTimeout(resolve, 200))
-  t.equal(readFileSync(beat, 'utf8'), '')
-})
+t.test(
+  'an agent that ignores SIGTERM is killed with all processes that it started',
+  needsSandbox,
+  async (t) => {
+    const workDir = t.testdir()
+    const command =
+      'trap "" TERM; setsid sh -c "trap \\"\\" TERM; while :; do date +%N > beat; sleep 0.02; done" & wait; wait'
+    const result = await run({ command, workDir, timeLimitMs: 300, graceMs: 100 })
+    t.match(result, { status: 'timeout' })
+    const beat = join(workDir, 'trial-1', 'work', 'beat')
+    writeFileSync(beat, '')
+    await new Promise((resolve) => setTimeout(resolve, 200))
+    t.equal(readFileSync(beat, 'utf8'), '')
+  },
+)
 
-t.test('directories of programs that are private can be shown', needsSandbox, async (t) => {
+t.test('private directories of programs can be made visible', needsSandbox, async (t) => {
   const tools = `/tmp/llm-proxy-test-tools-${process.pid}`
   mkdirSync(tools)
   t.teardown(() => import('node:fs').then(({ rmSync }) => rmSync(tools, { recursive: true })))
@@ -167,7 +171,7 @@ t.test('directories of programs that are private can be shown', needsSandbox, as
   t.match(await run({ command, sandbox: { mode: 'bwrap', visible } }), { output: 'at work\n' })
 })
 
-t.test('without a sandbox it is said that agents must be trusted', async (t) => {
+t.test('without a sandbox a warning says that agents must be trusted', async (t) => {
   const said: string[] = []
   const warn = (text: string) => void said.push(text)
   const runner = new CommandRunner({ command: 'true', sandbox: { mode: 'none' }, warn })
@@ -183,7 +187,7 @@ t.test('without a sandbox it is said that agents must be trusted', async (t) => 
   t.throws(() => new CommandRunner({ command: 'true', sandbox: { mode: 'bwrap' } }), { code: 'start_failed' })
 })
 
-t.test('a reward is read from a plain file and from nothing else', async (t) => {
+t.test('a reward is read only from a regular file', async (t) => {
   const root = t.testdir({ score: '1' })
   symlinkSync(join(root, 'score'), join(root, 'link'))
   const verify = (verifier: string) =>
@@ -194,7 +198,7 @@ t.test('a reward is read from a plain file and from nothing else', async (t) => 
   await t.rejects(verify('head -c 100000 /dev/zero > "$REWARD_FILE"'), { message: /has 100000 bytes/ })
 })
 
-t.test('what an agent put in the place of a file is not followed', async (t) => {
+t.test('a link that an agent put in place of a file is not followed', async (t) => {
   const workDir = t.testdir()
   const victim = join(t.testdirName, 'victim')
   writeFileSync(victim, 'as it was')

@@ -1,4 +1,4 @@
-/** A rollout server over HTTP: what it gives, who may ask, and what becomes of a rollout that is left, or ended. */
+/** A rollout server over HTTP: its results, its access control, and rollouts that are abandoned or cancelled. */
 import type { AddressInfo } from 'node:net'
 import t, { type Test } from 'tap'
 import { startServer } from '../../src/main.ts'
@@ -17,7 +17,7 @@ import { until } from '../helpers/until.ts'
 
 interface Rig {
   proxyUrl: string
-  /** What agents were run with, in order. */
+  /** Tasks of the agents, in order. */
   tasks: AgentTask[]
   url: string
   rollouts: Rollouts
@@ -27,7 +27,7 @@ interface Rig {
   letGo(): void
 }
 
-/** Agents ask once, and go on until they are let go. */
+/** Starts a server whose agents send one request, and run until the test releases them. */
 async function rig(t: Test, { concurrency = 8, keys = [] as string[], graceMs = 0 } = {}): Promise<Rig> {
   const proxy = await startProxy(t)
   const go = Promise.withResolvers<void>()
@@ -91,7 +91,7 @@ async function jsonOf(response: Promise<Response>): Promise<any> {
 
 const get = async (it: Rig, path: string) => jsonOf(fetch(it.url + path))
 
-t.test('a rollout is rows and a reward, with signs of life until it has ended', async (t) => {
+t.test('a rollout returns rows and a reward, with keep-alives until it has ended', async (t) => {
   const it = await rig(t)
   const response = await post(it, {
     sample: { name: 'a' },
@@ -107,7 +107,7 @@ t.test('a rollout is rows and a reward, with signs of life until it has ended', 
   }
   t.match(await get(it, '/rollouts'), { rollouts: [begun] })
   const reader = response.body!.getReader()
-  t.match(Buffer.from((await reader.read()).value!).toString(), /^ +$/, 'while the agent is at work')
+  t.match(Buffer.from((await reader.read()).value!).toString(), /^ +$/, 'while the agent runs')
   it.letGo()
   let text = ''
   for await (const chunk of { [Symbol.asyncIterator]: () => chunksOf(reader) }) text += chunk
@@ -142,7 +142,7 @@ t.test("a seed above 2^53 reaches the runner and the rollout's session with all 
   t.match(await session.text(), '"sampling_params":{"seed":9007199254740993,')
 })
 
-t.test('a rollout may have settings of its own, and what is not said is as the server has it', async (t) => {
+t.test("a rollout may have its own settings, and the server's otherwise", async (t) => {
   const it = await rig(t)
   it.letGo()
   const own = {
@@ -170,7 +170,7 @@ t.test('a rollout may have settings of its own, and what is not said is as the s
   t.match(it.tasks[2], { modelName: undefined, openaiBaseUrl: new RegExp(`^${it.proxyUrl}/`) })
 })
 
-t.test('rewards of turns and lines that were set stay where the runner has rewards of its own', async (t) => {
+t.test('rewards of turns and lines that were set stay where the runner has its own rewards', async (t) => {
   const it = await rig(t)
   it.letGo()
   const rewards = {
@@ -188,7 +188,7 @@ t.test('rewards of turns and lines that were set stay where the runner has rewar
   t.match(session, { reward: 0.5, reward_turns: { 0: 0.25 }, reward_lines: { 'subagent:critic': -1 } })
 })
 
-t.test('rows that are not all of a session say what they leave out', async (t) => {
+t.test('rows that are not the complete session declare what they leave out', async (t) => {
   const it = await rig(t)
   it.letGo()
   const sample = { name: 'a', questions: ['What is the sea?', 'What is a lake?', 'What is a river?'] }
@@ -202,26 +202,23 @@ t.test('rows that are not all of a session say what they leave out', async (t) =
   }
 })
 
-t.test(
-  'one id is one rollout: asked for again it is joined, and later its result is given again',
-  async (t) => {
-    const it = await rig(t)
-    const body = { rollout_id: 'step-1/a', sample: { name: 'a' } }
-    const answers = [jsonOf(post(it, body)), jsonOf(post(it, body))]
-    await until(() => it.atWork.size === 1)
-    t.match(await jsonOf(post(it, { ...body, sample: { name: 'b' } })), {
-      code: 'invalid_request',
-      detail: /another sample/,
-    })
-    it.letGo()
-    const [first, second] = await Promise.all(answers)
-    t.strictSame(second, first)
-    t.strictSame(await jsonOf(post(it, body)), first)
-    t.equal(it.runs, 1)
-  },
-)
+t.test('one id is one rollout: a second request joins it, and a later one gets its result', async (t) => {
+  const it = await rig(t)
+  const body = { rollout_id: 'step-1/a', sample: { name: 'a' } }
+  const answers = [jsonOf(post(it, body)), jsonOf(post(it, body))]
+  await until(() => it.atWork.size === 1)
+  t.match(await jsonOf(post(it, { ...body, sample: { name: 'b' } })), {
+    code: 'invalid_request',
+    detail: /another sample/,
+  })
+  it.letGo()
+  const [first, second] = await Promise.all(answers)
+  t.strictSame(second, first)
+  t.strictSame(await jsonOf(post(it, body)), first)
+  t.equal(it.runs, 1)
+})
 
-t.test('an agent whose callers have all left is ended, and one whose caller comes back is not', async (t) => {
+t.test('an agent is stopped when all of its callers have left, and continues if one returns', async (t) => {
   const it = await rig(t)
   const leave = new AbortController()
   const left = post(it, { sample: { name: 'left' } }, { signal: leave.signal })
@@ -244,7 +241,7 @@ t.test('an agent whose callers have all left is ended, and one whose caller come
 })
 
 t.test(
-  'no more than the cap run at a time, and one that is removed ends and can be begun anew',
+  'no more than the limit run at a time, and one that is removed ends and can be restarted',
   async (t) => {
     const it = await rig(t, { concurrency: 1 })
     const first = jsonOf(post(it, { rollout_id: 'first', sample: { name: 'first' } }))
@@ -263,7 +260,7 @@ t.test(
   },
 )
 
-t.test('a server that is stopped ends its agents, says so, and takes no more', async (t) => {
+t.test('a server that is stopped ends its agents, reports it, and accepts no more', async (t) => {
   const it = await rig(t)
   const answer = jsonOf(post(it, { sample: { name: 'a' } }))
   await until(() => it.atWork.size === 1)
@@ -274,7 +271,7 @@ t.test('a server that is stopped ends its agents, says so, and takes no more', a
   t.match({ status: late.status, body: await late.json() }, { status: 503, body: { code: 'shutting_down' } })
 })
 
-t.test('only who has a key may ask, and what is no rollout is refused and begins nothing', async (t) => {
+t.test('a request requires a key, and an invalid rollout is rejected and starts nothing', async (t) => {
   const it = await rig(t, { keys: ['first', 'second'] })
   const sample = { name: 'a' }
   for (const authorization of ['', 'Bearer other', 'second']) {
@@ -297,7 +294,7 @@ t.test('only who has a key may ask, and what is no rollout is refused and begins
   t.match(await jsonOf(post(it, { sample }, { headers })), { status: 'done' })
 })
 
-t.test('a proxy passes rollouts on, as they come, for those who have its admin key', async (t) => {
+t.test('a proxy forwards rollouts unbuffered, for clients with its admin key', async (t) => {
   const it = await rig(t, { keys: ['admin'] })
   const config = { rolloutServer: `${it.url}/`, adminKeys: ['admin'], viewKeys: ['view'], basePath: '/llm' }
   const proxy = await startProxy(t, { ...config, db: 'memory', maxBodyBytes: 1024 })
@@ -320,16 +317,16 @@ t.test('a proxy passes rollouts on, as they come, for those who have its admin k
       `GET /llm/rollouts/${id} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer admin\r\nconnection: close\r\n\r\n`,
       5_000,
     )
-    t.match(received, /rollout_not_found/, `${id} is an id, and no path at the rollout server`)
+    t.match(received, /rollout_not_found/, `${id} is an id, and not a path at the rollout server`)
   }
 
   const response = await post(at, { sample, rollout_id: 'step/a' }, keyed('admin'))
   t.equal(response.headers.get('x-rollout-id'), 'step%2Fa')
   const reader = response.body!.getReader()
-  t.match(Buffer.from((await reader.read()).value!).toString(), /^ +$/, 'while the agent is at work')
+  t.match(Buffer.from((await reader.read()).value!).toString(), /^ +$/, 'while the agent runs')
   const one = await jsonOf(fetch(`${at.url}/rollouts/step%2Fa`, keyed('admin')))
   t.match(one, { rollout_id: 'step/a', status: 'running' })
-  // It runs from before its session is made.
+  // It runs before its session is created.
   await until(() => it.runs === 1)
   await reader.cancel()
   await until(() => it.rollouts.ended.cancelled === 1)
@@ -346,7 +343,7 @@ t.test('a proxy passes rollouts on, as they come, for those who have its admin k
   t.match(await jsonOf(post(at, { sampel: {} }, keyed('admin'))), { code: 'invalid_request' })
 })
 
-t.test('a proxy says that its rollout server is away, and that there is none', async (t) => {
+t.test('a proxy reports an unavailable or missing rollout server', async (t) => {
   const away = await startProxy(t, { rolloutServer: 'http://127.0.0.1:9', db: 'memory' })
   const none = await startProxy(t, { db: 'memory' })
   t.match(await away.post('/rollouts', { sample: {} }), {
@@ -356,12 +353,12 @@ t.test('a proxy says that its rollout server is away, and that there is none', a
   t.match(await none.post('/rollouts', { sample: {} }), { code: 'route_not_found' })
 })
 
-t.test('a proxy that gives its rollout server a key that is not its own says so', async (t) => {
+t.test('a proxy reports that its rollout server rejects its key', async (t) => {
   const it = await rig(t, { keys: ['other'] })
   const proxy = await startProxy(t, { rolloutServer: it.url, adminKeys: ['admin'], db: 'memory' })
   const headers = { authorization: 'Bearer admin' }
   const refused = await post({ ...it, url: proxy.url }, { sample: {} }, { headers })
-  t.equal(refused.status, 500, 'nobody is to ask again')
+  t.equal(refused.status, 500, 'clients must not retry')
   t.match(await refused.json(), {
     code: 'rollout_server_refused',
     detail: /rejects the proxy's first admin key/,
@@ -402,7 +399,7 @@ t.test('a proxy runs rollouts itself', async (t) => {
   const as = (key: string) => ({ headers: { authorization: `Bearer ${key}` } })
   const sample = { name: 'a' }
 
-  await t.test('for those who have its admin key', async (t) => {
+  await t.test('for clients with its admin key', async (t) => {
     t.equal((await post(at, { sample }, as('view'))).status, 403)
     const plain = { headers: { ...as('admin').headers, 'content-type': 'text/plain' } }
     t.equal((await post(at, { sample }, plain)).status, 415, 'not for a page of another site')
@@ -442,19 +439,22 @@ t.test('a proxy runs rollouts itself', async (t) => {
   })
 })
 
-t.test('a proxy that could not run rollouts, or would for anybody, does not start', async (t) => {
-  const runner = { runner: 'command', command: 'true' } as const
-  for (const [config, why] of [
-    [{ runner: 'command' }, /needs --command/],
-    [{ ...runner, rolloutServer: 'http://127.0.0.1:9' }, /two ways to answer/],
-    [{ ...runner, host: '0.0.0.0' }, /run agents on this machine: give an admin-key/],
-    [{ ...runner, tlsCert: 'a', tlsKey: 'b' }, /without TLS/],
-  ] as const) {
-    const start = async () => {
-      const whole = { ...loadConfig(SERVE, {}, {}), db: 'memory', port: 0, ...config }
-      checkServeConfig(whole)
-      await startServer(whole, { logger: silentLogger })
+t.test(
+  'a proxy that cannot run rollouts, or would for unauthenticated clients, does not start',
+  async (t) => {
+    const runner = { runner: 'command', command: 'true' } as const
+    for (const [config, why] of [
+      [{ runner: 'command' }, /needs --command/],
+      [{ ...runner, rolloutServer: 'http://127.0.0.1:9' }, /two ways to answer/],
+      [{ ...runner, host: '0.0.0.0' }, /run agents on this machine: give an admin-key/],
+      [{ ...runner, tlsCert: 'a', tlsKey: 'b' }, /without TLS/],
+    ] as const) {
+      const start = async () => {
+        const whole = { ...loadConfig(SERVE, {}, {}), db: 'memory', port: 0, ...config }
+        checkServeConfig(whole)
+        await startServer(whole, { logger: silentLogger })
+      }
+      await t.rejects(start(), { code: 'config_invalid', message: why })
     }
-    await t.rejects(start(), { code: 'config_invalid', message: why })
-  }
-})
+  },
+)

@@ -72,7 +72,7 @@ t.test('two jobs give their sessions the same names, and neither sees the other'
   t.equal((await listed(ADMIN)).length, 3)
 })
 
-t.test('a run has consumers of its own, which get its sessions and no others', async (t) => {
+t.test('a run has its own consumers, which get its sessions and no others', async (t) => {
   const ask = await startShared(t)
   const [one, two] = [createRunKey(SECRET, 'job-1'), createRunKey(SECRET, 'job-2')]
   for (const key of [one, two]) {
@@ -101,7 +101,7 @@ t.test('a run has consumers of its own, which get its sessions and no others', a
   t.equal((await ask(two, 'GET', '/consumers/trainer')).status, 200)
 })
 
-t.test('what is no run, or no deletion, is refused by name', async (t) => {
+t.test('an invalid run or deletion is rejected by name', async (t) => {
   const ask = await startShared(t)
   for (const [method, path, sent, param] of [
     ['POST', '/sessions', { session_id: 'runs/job-1' }, 'session_id'],
@@ -121,7 +121,7 @@ t.test('what is no run, or no deletion, is refused by name', async (t) => {
   t.equal((await ask(createRunKey('another-secret-of-nobody', 'job-1'), 'GET', '/sessions')).status, 401)
 })
 
-t.test('who changed what is a line of the log, and who reads or is refused is not', async (t) => {
+t.test('changes are audited in the log, reads and rejected requests are not', async (t) => {
   const { logger, lines } = listingLogger()
   const ask = await startShared(t, logger)
   const run = createRunKey(SECRET, 'job-1')

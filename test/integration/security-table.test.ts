@@ -1,4 +1,4 @@
-/** The table of docs/security.md is what the code decides, and what a server does, cell by cell. */
+/** The table of docs/security.md equals the code's decisions, and a server's behaviour, cell by cell. */
 import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
 import { request } from 'node:http'
@@ -35,7 +35,7 @@ const KEY_OF: Record<CallerName, string | undefined> = {
   'agent of another session': keyring.agentKey('another'),
 }
 
-t.test('docs/security.md has every route with what each key may do (UPDATE=1 writes it anew)', async (t) => {
+t.test('docs/security.md has every route with what each key may do (UPDATE=1 writes it)', async (t) => {
   const { routes } = await startSessionsApi(t, undefined, {}, { keys: KEYS })
   const table = accessMarkdown(accessTable(routes))
   t.equal(generatedSection(DOCUMENT, 'who may do what', table), table)
@@ -44,7 +44,7 @@ t.test('docs/security.md has every route with what each key may do (UPDATE=1 wri
     routes.filter((route) => route.path === path && (route.method === 'GET' || route.method === 'HEAD'))
   for (const { path } of routes.filter(({ method }) => method === 'HEAD')) {
     const scopes = new Set(readersOf(path).map(({ scope }) => scope))
-    t.equal(scopes.size, 1, `HEAD ${path} is for those whom GET is for`)
+    t.equal(scopes.size, 1, `HEAD ${path} requires what GET requires`)
   }
   t.equal(scopeOf('/sessions/:sessionId/reward'), 'admin')
   t.equal(scopeOf('/ws/worker'), 'worker')
@@ -69,7 +69,7 @@ t.test('docs/security.md has the limits that the code has', async (t) => {
   }
 })
 
-t.test('each cell of the table is what a server does', { timeout: 120_000 }, async (t) => {
+t.test("each cell of the table is a server's behaviour", { timeout: 120_000 }, async (t) => {
   const { url, routes } = await startSessionsApi(t, undefined, {}, { keys: KEYS })
   for (const row of accessTable(routes)) {
     for (const caller of Object.keys(KEY_OF) as CallerName[]) {
@@ -84,11 +84,11 @@ t.test('each cell of the table is what a server does', { timeout: 120_000 }, asy
 t.test('without keys every cell says yes', { timeout: 120_000 }, async (t) => {
   const { url, routes } = await startSessionsApi(t)
   for (const { route } of accessTable(routes) satisfies AccessRow[]) {
-    // On an open proxy /v1 without a session in the path is the one that refuses: it cannot tell which session.
+    // On an open proxy only /v1 without a session in the path rejects requests, because the session is unknown.
     const status = await statusFor(url, route, undefined)
     const mayNotKnow = route.path.startsWith('/v1/') && !route.path.includes(':sessionId')
     const isAllowed = (status !== 401 && status !== 403) || mayNotKnow
-    // Without keys, too, a node proves that it is one.
+    // Even without keys, a node must prove its identity.
     t.equal(isAllowed, route.scope !== 'node', `${route.method} ${route.path}: ${status}`)
   }
 })
@@ -110,7 +110,7 @@ t.test('a route without a scope does not start', async (t) => {
   t.equal((await app.inject('/too')).statusCode, 401)
 })
 
-/** The status that a call ends with whose path is filled in and whose body is empty. */
+/** Returns the status of a request with placeholders in its path and an empty body. */
 async function statusFor(url: string, route: RouteScope, key: string | undefined): Promise<number> {
   const path = route.path
     .replace(':sessionId', 'runs%2Fr%2Fthis')

@@ -1,7 +1,7 @@
 import t from 'tap'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
 
-t.test('a request that is wrong is refused with the name of what is wrong', async (t) => {
+t.test('an invalid request is rejected with the name of the field', async (t) => {
   const { call } = await startSessionsApi(t)
   await call('POST', '/sessions/s')
   const refusals: [string, string, unknown, string | null, RegExp][] = [
@@ -74,7 +74,7 @@ t.test('a request that is wrong is refused with the name of what is wrong', asyn
   t.match((await call('GET', '/sessions/s')).body, { status: 'active', reward: null }, 'nothing was changed')
 })
 
-t.test('a body is nested to a thousand levels, and no deeper', async (t) => {
+t.test('a body may be nested a thousand levels deep, and no deeper', async (t) => {
   const { call } = await startSessionsApi(t)
   const nested = (levels: number) => `{"metadata":{"x":${'['.repeat(levels - 2)}${']'.repeat(levels - 2)}}}`
   t.equal((await call('POST', '/sessions/s', nested(1_000))).status, 200)
@@ -93,7 +93,7 @@ t.test('metadata may have any names and values', async (t) => {
   t.equal(JSON.stringify((await call('GET', '/sessions/s')).body.metadata), metadata)
 })
 
-t.test('a body is JSON whatever its content type says', async (t) => {
+t.test('a body is parsed as JSON whatever its content type is', async (t) => {
   const { url, call } = await startSessionsApi(t)
   for (const type of ['application/json', 'text/plain', 'application/x-www-form-urlencoded']) {
     const response = await fetch(`${url}/sessions`, {
@@ -133,7 +133,7 @@ t.test('the OpenAPI document describes every route of the sessions API', async (
   t.match(limit.schema, { minimum: 1, maximum: 1000, default: 100 })
 })
 
-t.test('a misspelled route of a session names the route, an unknown session does not', async (t) => {
+t.test('the error of a misspelled route names the route, that of an unknown session does not', async (t) => {
   const { call } = await startSessionsApi(t)
   await call('POST', '/sessions/a')
   await call('POST', '/sessions/b/c')

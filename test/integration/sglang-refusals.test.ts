@@ -1,4 +1,4 @@
-/** What SGLang 0.5.23 says of a stream's faults, and what the proxy may conclude of it. */
+/** SGLang 0.5.23's rejections of streams, and the conclusions that the proxy may draw from them. */
 import t from 'tap'
 import { createSglangClient } from '../../src/proxy/engines/clients/sglang/client.ts'
 import { chatRequest, collect, noAbort } from '../conformance/engine-client.ts'
@@ -9,8 +9,8 @@ const REFUSED = { object: 'error', message: 'no ids in streams', type: 'BadReque
 const BAD_REGEX = { object: 'error', message: 'bad regex', type: 'BAD_REQUEST', param: null, code: 400 }
 
 /**
- * Its chat route refuses ids in a stream, and a bad regular expression: at once where the answer is whole, and with the
- * first event where it is streamed.
+ * Starts an engine whose chat route rejects ids in a stream, and an invalid regular expression: at once in a complete
+ * response, and with the first event in a stream.
  */
 async function start() {
   return await startScriptedServer(({ body }, response) => {
@@ -29,7 +29,7 @@ async function start() {
   })
 }
 
-t.test("one agent's bad streamed calls take nobody's token ids away", async (t) => {
+t.test("an agent's invalid streamed requests do not disable token ids for others", async (t) => {
   const server = await start()
   const client = createSglangClient({ url: server.url })
   t.teardown(async () => {

@@ -10,7 +10,10 @@ import { until } from '../helpers/until.ts'
 
 const PIECE = 'x'.repeat(64 * 1024)
 
-/** An endless stream to an agent that reads only while it is told to. @param stallMs how long it may read nothing */
+/**
+ * Sends an endless stream to an agent that reads only when the test lets it. @param stallMs how long it may read
+ * nothing
+ */
 async function endlessStream(t: Test, stallMs: number) {
   const app = Fastify({ forceCloseConnections: true })
   t.teardown(() => app.close())
@@ -33,11 +36,11 @@ async function endlessStream(t: Test, stallMs: number) {
   return { agent, ended, sent: () => sent }
 }
 
-t.test('an agent that stops reading holds bounded memory, and loses its stream after a while', async (t) => {
+t.test('an agent that stops reading uses bounded memory, and loses its stream after a while', async (t) => {
   const { agent, ended, sent } = await endlessStream(t, 100)
   agent.pause()
   t.match(await ended, { name: 'ProxyError', code: 'agent_too_slow' })
-  t.ok(sent() * PIECE.length < 32 * 1024 * 1024, 'what the kernel takes, and no more')
+  t.ok(sent() * PIECE.length < 32 * 1024 * 1024, "the kernel's buffers, and no more")
 })
 
 t.test('an agent that reads now and then keeps its stream', async (t) => {
@@ -55,10 +58,10 @@ t.test('an agent that reads now and then keeps its stream', async (t) => {
   }
   t.equal(outcome, undefined)
   agent.destroy()
-  t.not((await ended)?.name, 'ProxyError', 'it left by itself')
+  t.not((await ended)?.name, 'ProxyError', 'it disconnected by itself')
 })
 
-/** An engine whose one answer never ends, and that tells when nobody takes more of it. */
+/** Starts an engine whose response never ends, and that reports when its output is not read. */
 async function endlessEngine(t: Test) {
   const { promise: stuck, resolve: tellStuck } = Promise.withResolvers<void>()
   const engine = await startScriptedServer(async (request, response) => {
@@ -76,7 +79,7 @@ async function endlessEngine(t: Test) {
   return { url: engine.url, stuck }
 }
 
-/** A proxy with a call in flight whose agent reads nothing of its answer. */
+/** Starts a proxy with a request in flight whose agent does not read the response. */
 async function proxyWithDeafAgent(t: Test): Promise<TestProxy> {
   const engine = await endlessEngine(t)
   const proxy = await startProxy(t, { engineUrls: [engine.url], engineKind: 'openai' })

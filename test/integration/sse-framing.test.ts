@@ -1,4 +1,4 @@
-/** How a stream lies on the wire, byte by byte, for the kinds of connection that agents open. */
+/** The bytes of a stream on the wire, for each kind of connection that agents open. */
 import { once } from 'node:events'
 import { type AddressInfo, connect } from 'node:net'
 import { text } from 'node:stream/consumers'
@@ -8,7 +8,7 @@ import { SseReply } from '../../src/proxy/http/agent/sse-reply.ts'
 
 const PIECES = ['data: a\n\n', 'data: \u{1F30A}é\n\n', ': keep-alive\n\n']
 
-/** What a server sends back for these bytes, until it closes. */
+/** Returns a server's response to these bytes, until it closes the connection. */
 async function answerTo(t: Test, request: string): Promise<string> {
   const app = Fastify({ forceCloseConnections: true })
   t.teardown(() => app.close())
@@ -37,12 +37,12 @@ t.test('each text is a chunk of HTTP/1.1, and its length is in bytes', async (t)
   t.equal(body.join('\r\n\r\n'), `${CHUNKS}0\r\n\r\n`)
 })
 
-t.test('HTTP/1.0 knows no chunks: the body ends with the connection', async (t) => {
+t.test('HTTP/1.0 has no chunks: the body ends with the connection', async (t) => {
   const answer = await answerTo(t, 'GET / HTTP/1.0\r\n\r\n')
   t.equal(answer.slice(answer.indexOf('\r\n\r\n') + 4), PIECES.join(''))
 })
 
-t.test('answers to requests that were sent one behind the other come whole and in order', async (t) => {
+t.test('responses to pipelined requests are complete and in order', async (t) => {
   const get = 'GET / HTTP/1.1\r\nhost: p\r\n'
   const answer = await answerTo(t, `${get}\r\n${get}connection: close\r\n\r\n`)
   const bodies = answer.split(/HTTP\/1\.1 200 OK\r\n/).slice(1)

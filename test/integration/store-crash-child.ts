@@ -1,4 +1,4 @@
-/** Puts turns on record until it is killed, and names each one on stdout once it is acknowledged. */
+/** Records turns until it is killed, and prints each one's id on stdout once it is acknowledged. */
 
 import type { Durability } from '../../src/proxy/store/port/turn-store.ts'
 import { isPostgresUrl, openPostgresStore } from '../../src/proxy/store/postgres/open.ts'

@@ -22,8 +22,8 @@ for (const durability of ['power', 'process'] as const) {
     t.strictSame(
       everAcknowledged.filter((turn) => !completed.has(turn)),
       [],
-      'every acknowledged turn is there',
+      'every acknowledged turn is recorded',
     )
-    t.strictSame(halfWritten, [], 'none is half written, and those in flight are interrupted')
+    t.strictSame(halfWritten, [], 'none is partial, and those in flight are interrupted')
   })
 }

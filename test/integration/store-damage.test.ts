@@ -1,4 +1,4 @@
-/** A byte that a disk has changed within a value: told to whoever reads it, and trained on by nobody. */
+/** A byte that changed on disk within a value is reported to every reader, and never trained. */
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
@@ -22,10 +22,10 @@ const FIRST = Array.from({ length: 40 }, (_, place) => 1_000 + place)
 const ANSWER = 'An answer that is long enough to be named by its echo, as answers are.'
 const QUESTION = JSON.stringify({ role: 'user', content: 'What is the answer to it?' })
 
-/** Two turns, the second one going on from the first; a reward. */
+/** Records two turns, of which the second continues the first, and a reward. */
 async function fill(store: TurnStore): Promise<void> {
   await store.createSession(aSession('s'))
-  // Arrays of their own: they are handed over.
+  // New arrays each time, because they are transferred.
   const answered = () => ({
     completionText: ANSWER,
     completionTokenIds: Int32Array.of(7, 8, 9),
@@ -44,7 +44,7 @@ async function readAll(store: TurnStore): Promise<void> {
   for await (const _ of store.readTurns('s'));
 }
 
-/** Each is one value, changed as a flipped bit would change it. */
+/** Each changes one value as a flipped bit would. */
 const CHANGES: readonly [table: string, column: string, change: string][] = [
   ...['completion_ids', 'prompt_rest'].map((column) => changeOfBlob('turns', column)),
   changeOfBlob('turns', 'completion_logprobs'),
@@ -63,7 +63,7 @@ const CHANGES: readonly [table: string, column: string, change: string][] = [
   ['sessions', 'reward_turns', 'NULL'],
 ]
 
-/** The last byte, by one bit. */
+/** Flips one bit of the last byte. */
 function changeOfBlob(table: string, column: string): [string, string, string] {
   const last = `flipped(${column})`
   return [table, column, last]
@@ -93,7 +93,7 @@ async function filled(t: Test): Promise<{ path: string; bytes: Buffer }> {
   return { path, bytes: readFileSync(path) }
 }
 
-t.test('a changed value of whatever is trained on is told, and nothing is told in its place', async (t) => {
+t.test('a changed value of trained data is reported, and nothing is returned in its place', async (t) => {
   const { path, bytes } = await filled(t)
   for (const change of CHANGES) {
     writeFileSync(path, bytes)
@@ -108,7 +108,7 @@ t.test('a changed value of whatever is trained on is told, and nothing is told i
   }
 })
 
-t.test('a flipped bit of the file is found, though its pages hang together', async (t) => {
+t.test('a flipped bit of the file is found, although its pages are consistent', async (t) => {
   const { path, bytes } = await filled(t)
   const at = bytes.indexOf('An answer that is long')
   t.ok(at > 0)
@@ -119,7 +119,7 @@ t.test('a flipped bit of the file is found, though its pages hang together', asy
   await store.close()
 })
 
-t.test('turns from before there were check sums are read', async (t) => {
+t.test('turns from before checksums existed are read', async (t) => {
   const { path } = await filled(t)
   const db = new Database(path)
   toVersion(db, 6)
@@ -134,7 +134,7 @@ t.test('turns from before there were check sums are read', async (t) => {
   await store.close()
 })
 
-t.test('a reward from before turns had their own is sound, and a changed one is not', async (t) => {
+t.test('a reward from before turns had rewards is sound, and a changed one is not', async (t) => {
   const path = join(t.testdir(), 'turns.db')
   const before = await open(t, path)
   await before.createSession(aSession('s'))
@@ -153,7 +153,7 @@ t.test('a reward from before turns had their own is sound, and a changed one is 
   await changed.close()
 })
 
-t.test('what changes of a turn after its end is no damage', async (t) => {
+t.test('later changes of a turn are not damage', async (t) => {
   const { path } = await filled(t)
   const store = await open(t, path)
   await store.markUndelivered('s', 'b', { code: 'agent_gone', message: 'gone' })
@@ -166,7 +166,7 @@ t.test('what changes of a turn after its end is no damage', async (t) => {
   await store.close()
 })
 
-t.test('a trainer gets an error for the damaged session, and the others whole', async (t) => {
+t.test('a trainer gets an error for the damaged session, and the others completely', async (t) => {
   const path = join(t.testdir({}), 'proxy.db')
   const first = await startProxy(t, { db: path })
   const call = (session: string) =>

@@ -26,7 +26,7 @@ t.teardown(() => {
 })
 
 t.test(
-  'a full disk fails the calls on it, and the store works on once there is room',
+  'a full disk fails the requests on it, and the store continues once there is room',
   { skip },
   async (t) => {
     const ballast = join(folder, 'ballast')
@@ -42,14 +42,14 @@ t.test(
     }
     await t.rejects(fill(), { code: 'store_failed', message: /full/ })
     const kept = await turnsOf(store)
-    t.equal(kept.length, index, 'what was acknowledged before is there')
+    t.equal(kept.length, index, 'turns acknowledged before are recorded')
     t.ok(kept.every((turn) => turn.status === 'completed'))
 
     for (let probe = 0; probe < 3; probe += 1)
       await t.rejects(store.check(), { code: 'store_failed', message: /not enough disk space/ })
     t.notOk(existsSync(join(folder, 'turns.db.probe')))
     rmSync(ballast)
-    await t.resolves(store.check(), 'a probe learns that it is over, without any other write')
+    await t.resolves(store.check(), 'a probe notices the recovery, without any other write')
     await record(store, aTurn('after', { index }))
     t.match((await turnsOf(store)).at(-1), { turnId: 'after', status: 'completed' })
     await store.close()

@@ -32,7 +32,7 @@ t.test('docs/store.md names every table, and its statements work beside a runnin
   for (const sql of statements) t.match(db.prepare(sql).all(), { length: 1 }, sql)
 })
 
-t.test('the backup of docs/deployment.md ends while turns are recorded', async (t) => {
+t.test('the backup of docs/deployment.md completes while turns are recorded', async (t) => {
   const folder = t.testdir()
   const path = join(folder, 'turns.db')
   const store = await openSqliteStore({ path, durability: 'process' })

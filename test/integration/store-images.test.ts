@@ -1,4 +1,4 @@
-/** Images in the SQLite file: once for all sessions, through restarts, and in files that an earlier version wrote. */
+/** Images in the SQLite file: once for all sessions, through restarts, and in files of an earlier version. */
 import { createHash } from 'node:crypto'
 import { statSync } from 'node:fs'
 import { join } from 'node:path'
@@ -14,7 +14,7 @@ import { until } from '../helpers/until.ts'
 import { startVisionEngine } from '../helpers/vision-engine.ts'
 import { imagePart, pngUrl, visionModel } from '../helpers/vision-model.ts'
 
-/** As far as a model sees it a picture of 56 by 84 pixels; of so many bytes that they tell in a file's size. */
+/** For a model, a picture of 56 by 84 pixels, with enough bytes to be visible in the size of a file. */
 const PICTURE = Buffer.concat([
   Buffer.from(pngUrl(56, 84).split(',')[1]!, 'base64'),
   Uint8Array.from({ length: 300_000 }, (_, at) => (at * at * 7919) % 253),
@@ -33,7 +33,7 @@ function count(path: string, table: string): number {
 }
 
 t.test(
-  'the samples of a group hold a picture once, and give it to whoever reads, also after a restart',
+  'the samples of a group store a picture once, and return it to every reader, also after a restart',
   async (t) => {
     const { directory, imageId } = visionModel(t)
     const engine = await startVisionEngine(t, imageId, [6])
@@ -60,7 +60,7 @@ t.test(
       const { turns } = await second.get(`/sessions/${session}`)
       const [trace] = await second.get(`/sessions/${session}/traces`)
       const { trajectories, images } = await second.get(`/sessions/${session}/trajectories?images=true`)
-      // Compared as text, so that a difference does not print all of a picture.
+      // Compared as text, so that a failure does not print the whole picture.
       t.ok(JSON.stringify(turns[0].request_messages) === JSON.stringify([MESSAGE]), 'as a turn')
       t.ok(JSON.stringify(trace.messages) === JSON.stringify([MESSAGE]), 'as a trace')
       t.equal(trajectories[0].images[0].sha256, sha256)
@@ -71,13 +71,13 @@ t.test(
   },
 )
 
-t.test('what a crash kept from being removed is removed at the next start', async (t) => {
+t.test('an image that a crash kept from being removed is removed at the next start', async (t) => {
   const path = join(t.testdir(), 'proxy.db')
   const store = await open(path)
   await store.createSession(aSession('s'))
   await record(store, aTurn('a', { requestMessages: [ASKED] }))
   await store.close()
-  // As a process leaves it that ends with the commit of the deletion.
+  // The state of a process that ends right after the commit of the deletion.
   const { db, close } = openForWriting(path, 'process')
   db.exec('UPDATE trees SET dropped = 1; DELETE FROM sessions')
   close()
@@ -88,7 +88,7 @@ t.test('what a crash kept from being removed is removed at the next start', asyn
   t.strictSame([count(path, 'blobs'), count(path, 'blob_uses'), count(path, 'texts')], [0, 0, 0])
 })
 
-t.test('a database from before images were stored by themselves is read, and goes on', async (t) => {
+t.test('a database from before images were stored separately is read and continued', async (t) => {
   const path = join(t.testdir(), 'proxy.db')
   const old = await open(path)
   await old.createSession(aSession('s'))
@@ -115,7 +115,7 @@ t.test('a database from before images were stored by themselves is read, and goe
   t.strictSame(await messagesOf('t'), [again])
 })
 
-t.test('a changed byte of a picture is told to whoever reads a session with it', async (t) => {
+t.test('a changed byte of a picture is reported to every reader of a session with it', async (t) => {
   const path = join(t.testdir(), 'proxy.db')
   const store = await open(path)
   await store.createSession(aSession('s'))

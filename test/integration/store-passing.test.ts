@@ -8,7 +8,7 @@ import { lockForWriting } from '../../src/proxy/store/sqlite/writer-lock.ts'
 import { aSession } from '../conformance/turn-store.ts'
 import { inProcess } from '../helpers/store-in-process.ts'
 
-/** A folder for temporary files that nobody else has, until the test ends. */
+/** Creates a private folder for temporary files, until the test ends. */
 function temporaryFolder(t: Test): string {
   const root = t.testdir({})
   const before = process.env.TMPDIR
@@ -21,7 +21,7 @@ function temporaryFolder(t: Test): string {
 }
 
 t.test(
-  'its folder is open to its owner alone, says whose it is, and goes when the store closes',
+  'its folder is accessible only to its owner, names its process, and is removed when the store closes',
   async (t) => {
     const root = temporaryFolder(t)
     const [one, two] = await Promise.all([
@@ -45,34 +45,38 @@ t.test(
 )
 
 const told = getProcessStart(process.pid) !== undefined
-t.test('the next start removes what a killed process left, and nothing else', { skip: !told }, async (t) => {
-  const root = temporaryFolder(t)
-  const start = (pid: number) => getProcessStart(pid)!.replace(' ', '_')
-  const earlier = start(process.pid).replace(/_\d+$/, '_1')
-  const [left, begun, locked, living, strange, link] = [
-    `llm-proxy.${process.pid}.${earlier}.aaaaaa`,
-    `llm-proxy.${process.pid}.${earlier}.bbbbbb`,
-    `llm-proxy.${process.pid}.${earlier}.cccccc`,
-    `llm-proxy.${process.ppid}.${start(process.ppid)}.dddddd`,
-    'llm-proxy.notes',
-    `llm-proxy.${process.pid}.${earlier}.eeeeee`,
-  ].map((name) => join(root, name)) as [string, string, string, string, string, string]
-  for (const folder of [left, begun, locked, living, strange]) mkdirSync(folder)
-  symlinkSync(strange, link)
-  for (const folder of [left, locked]) writeFileSync(join(folder, 'turns.db'), '')
-  const { unlock } = lockForWriting(join(locked, 'turns.db'))
-  const store = await openPassingStore({ spawn: inProcess })
-  t.notOk(existsSync(left), 'of a process that is gone')
-  t.notOk(existsSync(begun), 'of one that was killed before it had a database')
-  t.ok(existsSync(locked), 'whose database is open, in a container with other numbers')
-  t.ok(existsSync(living), 'of a process that runs')
-  t.ok(existsSync(strange), 'of another name')
-  t.ok(existsSync(link), 'a link is nobody’s folder')
-  unlock()
-  await store.close()
-})
+t.test(
+  'the next start removes the folder of a killed process, and nothing else',
+  { skip: !told },
+  async (t) => {
+    const root = temporaryFolder(t)
+    const start = (pid: number) => getProcessStart(pid)!.replace(' ', '_')
+    const earlier = start(process.pid).replace(/_\d+$/, '_1')
+    const [left, begun, locked, living, strange, link] = [
+      `llm-proxy.${process.pid}.${earlier}.aaaaaa`,
+      `llm-proxy.${process.pid}.${earlier}.bbbbbb`,
+      `llm-proxy.${process.pid}.${earlier}.cccccc`,
+      `llm-proxy.${process.ppid}.${start(process.ppid)}.dddddd`,
+      'llm-proxy.notes',
+      `llm-proxy.${process.pid}.${earlier}.eeeeee`,
+    ].map((name) => join(root, name)) as [string, string, string, string, string, string]
+    for (const folder of [left, begun, locked, living, strange]) mkdirSync(folder)
+    symlinkSync(strange, link)
+    for (const folder of [left, locked]) writeFileSync(join(folder, 'turns.db'), '')
+    const { unlock } = lockForWriting(join(locked, 'turns.db'))
+    const store = await openPassingStore({ spawn: inProcess })
+    t.notOk(existsSync(left), 'of an ended process')
+    t.notOk(existsSync(begun), 'of one that was killed before it created a database')
+    t.ok(existsSync(locked), 'whose database is open, in a container with other process ids')
+    t.ok(existsSync(living), 'of a running process')
+    t.ok(existsSync(strange), 'of another name')
+    t.ok(existsSync(link), 'a link is not removed')
+    unlock()
+    await store.close()
+  },
+)
 
-t.test('without a place for its folder it says what to do', async (t) => {
+t.test('an unusable temporary folder is an error with a remedy', async (t) => {
   const root = temporaryFolder(t)
   process.env.TMPDIR = join(root, 'missing')
   await t.rejects(openPassingStore({ spawn: inProcess }), {

@@ -9,7 +9,7 @@ import { inProcess } from '../helpers/store-in-process.ts'
 const TURNS = 100
 const QUESTION_CHARS = 1200
 const ANSWER_CHARS = 800
-/** New prompt ids and completion ids of a turn: about four characters a token. */
+/** New prompt ids and completion ids of a turn: about four characters per token. */
 const NEW_PROMPT_IDS = 300
 const COMPLETION_IDS = 200
 
@@ -21,10 +21,10 @@ const textOf = (seed: number, chars: number) => {
   return text.slice(0, chars)
 }
 
-/** What is new in a session's turns, once: its text as UTF-8, four bytes an id, four bytes a logprob. */
+/** The new data of a session's turns, once: text as UTF-8, four bytes per id, four bytes per logprob. */
 const NET_BYTES = TURNS * (QUESTION_CHARS + ANSWER_CHARS + 4 * (NEW_PROMPT_IDS + 2 * COMPLETION_IDS))
 
-/** @returns bytes on disk after a session whose first message `system` gives for each turn */
+/** @returns bytes on disk after a session whose first message in each turn is `system` */
 async function bytesOnDisk(path: string, system: (index: number) => string): Promise<number> {
   const store = await openSqliteStore({ path, durability: 'process', spawn: inProcess })
   await store.createSession(aSession('s'))
@@ -63,7 +63,7 @@ t.test('a session takes at most three times what is new in its turns', async (t)
   t.ok(bytes <= 3 * NET_BYTES)
 })
 
-t.test('so does a session whose agent edits its first message on every call', async (t) => {
+t.test('so does a session whose agent edits its first message on every request', async (t) => {
   const bytes = await bytesOnDisk(join(t.testdir(), 'turns.db'), (index) => `It is ${index} o'clock.`)
   t.comment(`${bytes} bytes for ${NET_BYTES}: ${(bytes / NET_BYTES).toFixed(2)}`)
   t.ok(bytes <= 3 * NET_BYTES)

@@ -15,7 +15,7 @@ const QUERY = {
   finished_only: true,
 } as const
 
-/** Opens a store and takes hold of its threads, to break them. */
+/** Opens a store with access to its threads, to break them. */
 async function openWithThreads(path: string) {
   const threads: Worker[] = []
   const take = (thread: Worker) => threads.push(thread)
@@ -26,7 +26,7 @@ async function openWithThreads(path: string) {
   return { store, writer, reader }
 }
 
-t.test('when the writer thread dies, calls under way and later ones are refused', async (t) => {
+t.test('when the writer thread dies, pending and later requests are rejected', async (t) => {
   const { store, writer } = await openWithThreads(join(t.testdir(), 'turns.db'))
   await store.createSession(aSession('s'))
   const ended = writer.terminate()
@@ -35,11 +35,11 @@ t.test('when the writer thread dies, calls under way and later ones are refused'
   await t.rejects(pending, { code: 'store_failed', message: /writer thread/ })
   await ended
   await t.rejects(store.endSession('s', 'completed', 1), { code: 'store_failed' })
-  t.match(await store.getSession('s'), { sessionId: 's' }, 'reads go on')
+  t.match(await store.getSession('s'), { sessionId: 's' }, 'reads continue')
   await store.close()
 })
 
-t.test('when the reader thread dies, reads are refused and writes go on', async (t) => {
+t.test('when the reader thread dies, reads are rejected and writes continue', async (t) => {
   const { store, reader } = await openWithThreads(join(t.testdir(), 'turns.db'))
   await store.createSession(aSession('s'))
   for (let index = 0; index < 100; index += 1) await record(store, aTurn(`t${index}`, { index }))
@@ -49,31 +49,28 @@ t.test('when the reader thread dies, reads are refused and writes go on', async 
   await t.rejects(turnsOf(store), { code: 'store_failed', message: /reader thread/ })
   await t.resolves(async () => {
     await reading.return?.()
-  }, 'a reading that is given up is no failure')
+  }, 'a cancelled read is not a failure')
   await t.resolves(record(store, aTurn('after', { index: 100 })))
   await store.close()
 })
 
 for (const which of ['writer', 'reader'] as const) {
-  t.test(
-    `a store whose ${which} thread dies says that it is lost; one that is closed does not`,
-    async (t) => {
-      const opened = await openWithThreads(join(t.testdir(), 'turns.db'))
-      await opened[which].terminate()
-      t.match(await opened.store.lost, { code: 'store_failed', message: new RegExp(`${which} thread`) })
-      await opened.store.close()
-      const { store } = await openWithThreads(join(t.testdir(), 'other.db'))
-      let isLost = false
-      void store.lost.then(() => {
-        isLost = true
-      })
-      await store.close()
-      t.equal(isLost, false)
-    },
-  )
+  t.test(`a store whose ${which} thread dies reports the loss; one that is closed does not`, async (t) => {
+    const opened = await openWithThreads(join(t.testdir(), 'turns.db'))
+    await opened[which].terminate()
+    t.match(await opened.store.lost, { code: 'store_failed', message: new RegExp(`${which} thread`) })
+    await opened.store.close()
+    const { store } = await openWithThreads(join(t.testdir(), 'other.db'))
+    let isLost = false
+    void store.lost.then(() => {
+      isLost = true
+    })
+    await store.close()
+    t.equal(isLost, false)
+  })
 }
 
-t.test('health is red while nothing can be put on record', async (t) => {
+t.test('health fails while nothing can be recorded', async (t) => {
   const { store, writer } = await openWithThreads(join(t.testdir(), 'turns.db'))
   const { call } = await startSessionsApi(t, store)
   t.match(await call('GET', '/health'), { status: 200, body: { status: 'ok' } })
@@ -93,27 +90,27 @@ t.test('a read after an awaited change sees it', async (t) => {
   t.equal((await turnsOf(store)).length, 200)
 })
 
-/** As many as are worth being moved. */
+/** Creates enough ids to be worth a transfer. */
 function longIds(): Int32Array {
   return Int32Array.from({ length: 2000 }, (_, at) => at)
 }
 
-t.test('long arrays are moved to the writer and from the reader, not copied', async (t) => {
+t.test('long arrays are transferred to the writer and from the reader, not copied', async (t) => {
   const { store } = await openWithThreads(join(t.testdir(), 'turns.db'))
   t.teardown(() => store.close())
   await store.createSession(aSession('s'))
   const completionTokenIds = longIds()
   await record(store, aTurn('a'), { completionTokenIds })
-  t.equal(completionTokenIds.length, 0, 'the caller has handed it over')
+  t.equal(completionTokenIds.length, 0, "the caller's array is detached")
   await t.rejects(store.closeTurn(anOutcome('b', { completionTokenIds })), { code: 'store_failed' })
   const view = longIds().subarray(10)
   await record(store, aTurn('b', { index: 1 }), { completionTokenIds: view })
-  t.equal(view.length, 1990, 'part of a larger array is not: the rest may belong to somebody else')
+  t.equal(view.length, 1990, 'a part of a larger array is copied: the rest may belong to another owner')
   const [, second] = await turnsOf(store)
   t.strictSame(second?.completionTokenIds, view)
 })
 
-t.test('what cannot be handed over holds up nothing else of the same moment', async (t) => {
+t.test('a turn that cannot be transferred blocks no other of the same group', async (t) => {
   const { store } = await openWithThreads(join(t.testdir(), 'turns.db'))
   t.teardown(() => store.close())
   await store.createSession(aSession('s'))
@@ -132,7 +129,7 @@ t.test('what cannot be handed over holds up nothing else of the same moment', as
   t.match(await turnsOf(store), [{ turnId: 'a' }, { turnId: 'b' }, { turnId: 'd' }])
 })
 
-t.test('a session that is reset while it is read ends the reading', async (t) => {
+t.test('the reset of a session ends a read in progress', async (t) => {
   const { store } = await openWithThreads(join(t.testdir(), 'turns.db'))
   t.teardown(() => store.close())
   await store.createSession(aSession('s'))
@@ -148,14 +145,14 @@ t.test('a session that is reset while it is read ends the reading', async (t) =>
 
 for (const how of ['removed', 'reset'] as const)
   t.test(
-    `a session that is ${how} while its rows are made has none, and not those of its first turns`,
+    `a session that is ${how} while its rows are read has none, instead of those of its first turns`,
     async (t) => {
       const { store } = await openWithThreads(join(t.testdir(), 'turns.db'))
       t.teardown(() => store.close())
       await store.createSession(aSession('s'))
       for (let index = 0; index < 200; index += 1) void record(store, aTurn(`t${index}`, { index }))
       const session = (await store.endSession('s', 'completed', 5_000))!
-      t.ok(await readTrajectories(store, session, QUERY), 'at rest it has rows')
+      t.ok(await readTrajectories(store, session, QUERY), 'undisturbed it has rows')
       const change = {
         removed: () => store.deleteSession('s'),
         reset: async () => {

@@ -1,12 +1,12 @@
 /**
- * What the loop and the worker of alibaba/verl-recipe (`agentic/`, commit a3105f6) meet here: `PROXY_SERVER_URL` names a
- * proxy that they do not know.
+ * The loop and the worker of alibaba/verl-recipe (`agentic/`, commit a3105f6) with this proxy: `PROXY_SERVER_URL` names
+ * a proxy that they do not know.
  */
 import t from 'tap'
 import { startProxy } from '../helpers/proxy.ts'
 import { V1Worker } from '../helpers/v1-worker.ts'
 
-/** As its `vllm_provider.py` and `worker_client.py` answer: the ids stay in the worker's cache. */
+/** Responses as its `vllm_provider.py` and `worker_client.py` send them: the ids stay in the worker's cache. */
 const frame = (text: string) => ({
   completion_text: text,
   content_text: text,
@@ -20,7 +20,7 @@ const frame = (text: string) => ({
   timing: { worker_received_at: 1.25, worker_inference_started_at: 1.5 },
 })
 
-/** Messages of the gaps between turns, by the rule of its `_reconstruct_output`. */
+/** Returns the messages of the gaps between turns, by the rule of its `_reconstruct_output`. */
 const gapsOf = (turns: { request_messages: { role: string; content: string }[] }[]) =>
   turns
     .slice(1)
@@ -29,7 +29,7 @@ const gapsOf = (turns: { request_messages: { role: string; content: string }[] }
     )
 
 for (const turnMessages of ['new', 'all'] as const) {
-  t.test(`its loop reads messages of turns as --turn-messages ${turnMessages} shows them`, async (t) => {
+  t.test(`its loop reads messages of turns as --turn-messages ${turnMessages} returns them`, async (t) => {
     const proxy = await startProxy(t, { mode: 'relay', turnMessages })
     const answers = ['one', 'two', 'three']
     await V1Worker.connect(`${proxy.url.replace('http', 'ws')}/ws/worker`, 'w1', () =>
@@ -64,7 +64,7 @@ for (const turnMessages of ['new', 'all'] as const) {
     const { trajectories } = await proxy.get('/sessions/t-1/trajectories')
     t.ok(
       trajectories.every(({ exact }: { exact: boolean }) => !exact),
-      'and the rows say so',
+      'and the rows report it',
     )
 
     t.equal((await fetch(`${proxy.url}/sessions/t-1`, { method: 'POST' })).status, 200, 'a retry finds it')
@@ -73,7 +73,7 @@ for (const turnMessages of ['new', 'all'] as const) {
   })
 }
 
-t.test('its routes for timings are refused in words', async (t) => {
+t.test('its routes for timings are rejected with the reason', async (t) => {
   const proxy = await startProxy(t)
   for (const [method, path] of [
     ['POST', '/training/timing'],

@@ -1,4 +1,4 @@
-/** vLLM's `/inference/v1/generate`: which calls without images are asked there, and what becomes of those that cannot be. */
+/** vLLM's `/inference/v1/generate`: which requests without images use it, and where the others go. */
 import t, { type Test } from 'tap'
 import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
 import { createVllmClient } from '../../src/proxy/engines/clients/vllm/client.ts'
@@ -14,7 +14,7 @@ const RENDER = '/v1/completions/render'
 
 const usage = { prompt_tokens: 3, completion_tokens: 2, total_tokens: 5 }
 
-/** vLLM at 006ebac2. */
+/** Responses of vLLM at 006ebac2. */
 const answers: Script = ({ path }, response) => {
   if (path === '/health') return void response.end()
   if (path === '/v1/models') return sendJson(response, { object: 'list', data: [{ id: 'm' }] })
@@ -58,37 +58,40 @@ function request(
   return { ...asked, record } as GenerationRequest
 }
 
-t.test('a call whose mask is recorded is asked by ids, whole, and brings all that is told', async (t) => {
-  const { client, sampled } = await serverFor(t)
-  const record = { samplingMask: true, topLogprobs: 2, promptLogprobs: 1, weightVersions: true }
-  const harmless = { user: 'me', response_format: { type: 'text' }, stop: [], stream_options: {}, seed: 4 }
-  const events = await collect(pull(client, request(harmless, record), noAbort))
-  t.equal(sampled().length, 1)
-  t.equal(sampled()[0]?.path, BY_IDS)
-  t.strictSame(sampled()[0]?.body, {
-    model: 'm',
-    sampling_params: { top_k: 8, seed: 4, max_tokens: 7, logprobs: 2, prompt_logprobs: 1 },
-    stream: false,
-    return_token_ids: true,
-    token_ids: PROMPT,
-  })
-  const completion = fold(events)
-  t.strictSame(completion.tokenIds, [5, 2])
-  t.strictSame(completion.logprobs, [-0.25, -0.25])
-  t.equal(inexactReason(completion), null)
-  t.match(events.at(0), { type: 'start', weightVersion: 'v1' })
-  t.match(events.at(-1), { type: 'end', weightVersion: 'v2', finishReason: 'stop' })
-  const details = events.flatMap((event) => (event.type === 'delta' ? (event.details ?? []) : []))
-  t.match(details, [
-    {
-      sampling_mask: { counts: [2, 1], ids: [5, 6, 2] },
-      top_logprobs: { counts: [2, 2], ids: [5, 6, 2, 3] },
-      weight_versions: [{ version: 'v1' }, { version: 'v2', start: 1, end: 2 }],
-    },
-  ])
-})
+t.test(
+  'a request with a recorded mask is sent by ids, without streaming, and returns all data',
+  async (t) => {
+    const { client, sampled } = await serverFor(t)
+    const record = { samplingMask: true, topLogprobs: 2, promptLogprobs: 1, weightVersions: true }
+    const harmless = { user: 'me', response_format: { type: 'text' }, stop: [], stream_options: {}, seed: 4 }
+    const events = await collect(pull(client, request(harmless, record), noAbort))
+    t.equal(sampled().length, 1)
+    t.equal(sampled()[0]?.path, BY_IDS)
+    t.strictSame(sampled()[0]?.body, {
+      model: 'm',
+      sampling_params: { top_k: 8, seed: 4, max_tokens: 7, logprobs: 2, prompt_logprobs: 1 },
+      stream: false,
+      return_token_ids: true,
+      token_ids: PROMPT,
+    })
+    const completion = fold(events)
+    t.strictSame(completion.tokenIds, [5, 2])
+    t.strictSame(completion.logprobs, [-0.25, -0.25])
+    t.equal(inexactReason(completion), null)
+    t.match(events.at(0), { type: 'start', weightVersion: 'v1' })
+    t.match(events.at(-1), { type: 'end', weightVersion: 'v2', finishReason: 'stop' })
+    const details = events.flatMap((event) => (event.type === 'delta' ? (event.details ?? []) : []))
+    t.match(details, [
+      {
+        sampling_mask: { counts: [2, 1], ids: [5, 6, 2] },
+        top_logprobs: { counts: [2, 2], ids: [5, 6, 2, 3] },
+        weight_versions: [{ version: 'v1' }, { version: 'v2', start: 1, end: 2 }],
+      },
+    ])
+  },
+)
 
-t.test('a call that asks for what that route lacks goes where it gets it', async (t) => {
+t.test('a request with a feature that the route lacks uses another route', async (t) => {
   const { client, paths } = await serverFor(t)
   for (const body of [
     { stop: ['x'] },
@@ -107,7 +110,7 @@ t.test('a call that asks for what that route lacks goes where it gets it', async
   t.strictSame(paths(), [COMPLETIONS], 'no mask is recorded')
 })
 
-/** vLLM 0.32.0 without `--enable-scale-out`. */
+/** The error of vLLM 0.32.0 without `--enable-scale-out`. */
 const scaleOutIsOff = {
   error: {
     message: 'Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.',
@@ -120,7 +123,7 @@ for (const [status, said] of [
   [404, { detail: 'Not Found' }],
   [403, scaleOutIsOff],
 ] as const) {
-  t.test(`a server without the route (${status}) is asked the other way, until it was away`, async (t) => {
+  t.test(`a server without the route (${status}) gets the other one, until it was unavailable`, async (t) => {
     let isAway = false
     const { client, paths } = await serverFor(t, (asked, response) => {
       if (isAway) return sendJson(response, {}, 500)
@@ -143,7 +146,7 @@ for (const [status, said] of [
   })
 }
 
-t.test('a server that runs without masks is not asked for whole answers again', async (t) => {
+t.test('a server that runs without masks gets no further requests without streaming', async (t) => {
   const { client, paths } = await serverFor(t, (asked, response) => {
     if (asked.path !== BY_IDS) return answers(asked, response)
     const content = [5, 2].map((id) => ({ token_id: id, logprob: -0.25, top_logprobs: [] }))
@@ -159,7 +162,7 @@ t.test('a server that runs without masks is not asked for whole answers again', 
   t.match(client.warning, /--return-sampling-mask/)
 })
 
-t.test('a model that the server does not know is no sign that it lacks the route', async (t) => {
+t.test('a model that the server does not know does not mean that the route is missing', async (t) => {
   const { client, paths } = await serverFor(t, (asked, response) => {
     if (asked.body?.model !== 'other') return answers(asked, response)
     sendJson(response, { error: { message: 'The model `other` does not exist.', code: 404 } }, 404)
@@ -173,7 +176,7 @@ t.test('a model that the server does not know is no sign that it lacks the route
   t.strictSame(paths(), [BY_IDS])
 })
 
-t.test('what the server refuses there is refused: it is not asked twice', async (t) => {
+t.test('a request that the server rejects there is rejected: it is not sent twice', async (t) => {
   const { client, paths } = await serverFor(t, (asked, response) => {
     if (asked.path !== BY_IDS) return answers(asked, response)
     sendJson(response, { error: { message: 'top_k is too large', code: 400 } }, 400)
@@ -182,12 +185,12 @@ t.test('what the server refuses there is refused: it is not asked twice', async 
   t.strictSame(paths(), [BY_IDS])
 })
 
-t.test('versions that are recorded without a mask are asked for where the answer streams', async (t) => {
+t.test('versions that are recorded without a mask are requested in a stream', async (t) => {
   const spans = [
     { version: 'v1', start: 0, end: 1 },
     { version: 'v2', start: 1, end: 2 },
   ]
-  /** vLLM 0.33, by its sources: in the last piece of a stream. */
+  /** In vLLM 0.33, according to its sources, the last chunk of a stream has them. */
   const { client, server } = await serverFor(t, ({ path, body }, response) => {
     if (path === '/version') return sendJson(response, { version: '0.33.0' })
     const choice = (id: number, last: object) => ({
@@ -215,10 +218,10 @@ t.test('versions that are recorded without a mask are asked for where the answer
   t.equal(await asked({ topLogprobs: 2 }), undefined)
   t.notOk('return_weight_versions' in server.requests.at(-1)!.body)
   await asked({ weightVersions: true }, { use_beam_search: true })
-  t.notOk('return_weight_versions' in server.requests.at(-1)!.body, 'vLLM refuses it there')
+  t.notOk('return_weight_versions' in server.requests.at(-1)!.body, 'vLLM rejects it there')
 })
 
-/** vLLM 0.32.0, as its own stream was seen: a piece for each token, and versions in the last one. */
+/** Streams as vLLM 0.32.0 was seen to: a chunk for each token, and versions in the last one. */
 function streaming032(between: () => Promise<unknown> = async () => {}): Script {
   return async ({ path, body }, response) => {
     if (path === '/version') return sendJson(response, { version: '0.32.0' })
@@ -264,39 +267,36 @@ const RENDERED = {
   output_kind: 2,
 }
 
-t.test(
-  'vLLM 0.32 is asked for a stream there: the first token comes while the second is sampled',
-  async (t) => {
-    const firstHasCome = Promise.withResolvers<void>()
-    const { client, sampled } = await serverFor(
-      t,
-      streaming032(() => firstHasCome.promise),
-    )
-    const events = []
-    for await (const batch of pull(client, request({ stop: ['x'] }), noAbort)) {
-      events.push(...batch)
-      if (batch.some(({ type }) => type === 'delta')) firstHasCome.resolve()
-    }
-    t.match(sampled()[0]?.body, { stream: true, stream_options: { include_usage: true } })
-    t.strictSame(sampled()[0]?.body.sampling_params.stop, ['x'])
-    const completion = fold(events)
-    t.strictSame(completion.tokenIds, [5, 2])
-    t.strictSame(completion.logprobs, [-0.25, -0.25])
-    t.equal(inexactReason(completion), null)
-    t.match(events.at(-1), { type: 'end', finishReason: 'stop', stopReason: 'x', weightVersion: 'v2' })
-    const masks = events.flatMap((event) =>
-      event.type === 'delta' ? (event.details?.sampling_mask ?? []) : [],
-    )
-    t.match(masks, [{ ids: [5, 6] }, { ids: [2, 3] }])
-    t.equal(client.warning, undefined)
-    const whole = { samplingMask: true, promptLogprobs: 1 }
-    await collect(pull(client, request({}, whole), noAbort))
-    t.equal(sampled().at(-1)?.body.stream, false, 'a stream has no place for what is told of the prompt')
-  },
-)
+t.test('vLLM 0.32 streams there: the first token arrives while the second is sampled', async (t) => {
+  const firstHasCome = Promise.withResolvers<void>()
+  const { client, sampled } = await serverFor(
+    t,
+    streaming032(() => firstHasCome.promise),
+  )
+  const events = []
+  for await (const batch of pull(client, request({ stop: ['x'] }), noAbort)) {
+    events.push(...batch)
+    if (batch.some(({ type }) => type === 'delta')) firstHasCome.resolve()
+  }
+  t.match(sampled()[0]?.body, { stream: true, stream_options: { include_usage: true } })
+  t.strictSame(sampled()[0]?.body.sampling_params.stop, ['x'])
+  const completion = fold(events)
+  t.strictSame(completion.tokenIds, [5, 2])
+  t.strictSame(completion.logprobs, [-0.25, -0.25])
+  t.equal(inexactReason(completion), null)
+  t.match(events.at(-1), { type: 'end', finishReason: 'stop', stopReason: 'x', weightVersion: 'v2' })
+  const masks = events.flatMap((event) =>
+    event.type === 'delta' ? (event.details?.sampling_mask ?? []) : [],
+  )
+  t.match(masks, [{ ids: [5, 6] }, { ids: [2, 3] }])
+  t.equal(client.warning, undefined)
+  const whole = { samplingMask: true, promptLogprobs: 1 }
+  await collect(pull(client, request({}, whole), noAbort))
+  t.equal(sampled().at(-1)?.body.stream, false, 'a stream has no field for data of the prompt')
+})
 
 t.test(
-  'vLLM 0.32 tells the version of each token there alone: calls that record it are asked there',
+  'vLLM 0.32 reports the version of each token only there: requests that record it use the route',
   async (t) => {
     const { client, sampled } = await serverFor(t, streaming032())
     const record = { weightVersions: true }
@@ -310,7 +310,7 @@ t.test(
       { version: 'v2', start: 1, end: 2 },
     ])
     await collect(pull(client, request({ response_format: { type: 'json_object' } }, record), noAbort))
-    t.equal(sampled().at(-1)?.path, COMPLETIONS, 'this cannot be said there')
+    t.equal(sampled().at(-1)?.path, COMPLETIONS, 'this is not supported there')
     const closed = await serverFor(t, (asked, response) =>
       asked.path === BY_IDS
         ? sendJson(response, scaleOutIsOff, 403)
@@ -324,18 +324,15 @@ t.test(
   },
 )
 
-t.test(
-  'a call samples there with the defaults of the engine where it says nothing, as by its other routes',
-  async (t) => {
-    const { client, server, sampled } = await serverFor(t, streaming032())
-    await collect(pull(client, request({ top_p: 1, top_k: 5 }), noAbort))
-    await collect(pull(client, request({ temperature: 0, top_k: 5 }), noAbort))
-    t.match(server.requests.find(({ path }) => path === RENDER)?.body, { model: 'm' })
-    t.equal(server.requests.filter(({ path }) => path === RENDER).length, 1, 'asked once')
-    const params = sampled().map(({ body }) => body.sampling_params)
-    t.strictSame(params, [
-      { temperature: 0.6, top_p: 1, top_k: 5, min_p: 0, max_tokens: 7, logprobs: 0 },
-      { temperature: 0, top_p: 0.9, top_k: 5, min_p: 0, max_tokens: 7, logprobs: 0 },
-    ])
-  },
-)
+t.test("unset parameters have the engine's defaults there, as on its other routes", async (t) => {
+  const { client, server, sampled } = await serverFor(t, streaming032())
+  await collect(pull(client, request({ top_p: 1, top_k: 5 }), noAbort))
+  await collect(pull(client, request({ temperature: 0, top_k: 5 }), noAbort))
+  t.match(server.requests.find(({ path }) => path === RENDER)?.body, { model: 'm' })
+  t.equal(server.requests.filter(({ path }) => path === RENDER).length, 1, 'requested once')
+  const params = sampled().map(({ body }) => body.sampling_params)
+  t.strictSame(params, [
+    { temperature: 0.6, top_p: 1, top_k: 5, min_p: 0, max_tokens: 7, logprobs: 0 },
+    { temperature: 0, top_p: 0.9, top_k: 5, min_p: 0, max_tokens: 7, logprobs: 0 },
+  ])
+})

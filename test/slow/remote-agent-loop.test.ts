@@ -115,7 +115,7 @@ t.test(
       t.match(await proxy.get(`/sessions/${sessionId}`), { status: 'aborted', reward: null })
     await t.rejects(ask(tasks[0]!), { message: 'status 409' })
     t.match(logged, [
-      { session_id: first, agent_status: 'error', reason: 'it broke', attempt: 1 },
+      { session_id: first, agent_status: 'error', reason: 'it failed', attempt: 1 },
       { session_id: second, agent_status: 'failed', reason: 'gave up', attempt: 2 },
     ])
   },
@@ -201,7 +201,7 @@ t.test('a cancelled rollout stops its agent and aborts its session', async (t) =
       controller.abort(new Error('cancelled'))
     })
   }
-  await t.rejects(loopOf(t, proxy.url, run).run({}, {}, controller.signal), { message: 'called off' })
+  await t.rejects(loopOf(t, proxy.url, run).run({}, {}, controller.signal), { message: 'cancelled' })
   t.match(await proxy.get(`/sessions/${sessionId}`), { status: 'aborted' })
 })
 
@@ -353,5 +353,5 @@ t.test('rollouts that wait between attempts are cancelled at once, all by one si
   await until(async () => (await proxy.get('/sessions?status=aborted')).sessions.length === 30)
   controller.abort(new Error('cancelled'))
   for (const outcome of await Promise.allSettled(rollouts))
-    t.match(outcome, { reason: { message: 'called off' } })
+    t.match(outcome, { reason: { message: 'cancelled' } })
 })

@@ -202,7 +202,7 @@ t.test('a cancelled run throws the reason, and its session is stopped', async (t
   const running = it.runner.run(agentTask(), off.signal)
   await until(() => it.front.started.length === 1)
   off.abort(new Error('cancelled'))
-  await t.rejects(running, { message: 'called off' })
+  await t.rejects(running, { message: 'cancelled' })
   await it.runner.close()
   t.strictSame(it.front.stopped, it.front.started)
 })
@@ -214,7 +214,7 @@ t.test('a session that is created after its start was cancelled is stopped never
   const running = it.runner.run(agentTask(), off.signal)
   await until(() => it.front.started.length === 1)
   off.abort(new Error('cancelled'))
-  await t.rejects(running, { message: 'called off' })
+  await t.rejects(running, { message: 'cancelled' })
   await until(() => it.front.stopped.length === 1)
   t.equal(
     opened(it).length,
