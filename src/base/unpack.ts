@@ -4,7 +4,16 @@
  * An existing file is not replaced, because other threads of this process load it too.
  */
 import { createHash } from 'node:crypto'
-import { linkSync, lstatSync, mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import {
+  linkSync,
+  lstatSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { threadId } from 'node:worker_threads'
@@ -30,9 +39,55 @@ export function unpack(files: readonly PackedFile[]): string {
     }
     return folder
   } catch (cause) {
-    const message = `cannot unpack into ${tmpdir()}, set TMPDIR to another directory: ${(cause as Error).message}`
-    throw new ProxyError('start_failed', message, { cause })
+    throw unusableError(cause)
   }
+}
+
+/** The file that is written last, with a digest of the others, because a power failure may leave partial files. */
+const DIGEST_FILE = 'digest'
+
+/**
+ * Returns a folder with files that take long to make. They are made if an earlier start has not left them.
+ * @param key identifies the content: a digest of everything that the files are made of
+ * @throws errors of `make`, and ProxyError `start_failed` if the temporary directory cannot be used
+ */
+export function unpackMade(key: string, make: () => readonly PackedFile[]): string {
+  const folder = getFolder(key)
+  if (isComplete(folder)) return folder
+  const files = make().toSorted((a, b) => (a.name < b.name ? -1 : 1))
+  try {
+    for (const { name, content } of files) writeAtomically(join(folder, name), content)
+    writeAtomically(join(folder, DIGEST_FILE), Buffer.from(digest(files)))
+    return folder
+  } catch (cause) {
+    throw unusableError(cause)
+  }
+}
+
+function getFolder(name: string): string {
+  try {
+    const folder = join(getPrivateFolder(), name)
+    makeFolder(folder)
+    return folder
+  } catch (cause) {
+    throw unusableError(cause)
+  }
+}
+
+/** Returns whether the folder has all files as they were written. They are in the order of their names. */
+function isComplete(folder: string): boolean {
+  try {
+    const names = readdirSync(folder).filter((name) => name !== DIGEST_FILE && !/\.\d+\.\d+$/.test(name))
+    const files = names.sort().map((name) => ({ name, content: readFileSync(join(folder, name)) }))
+    return readFileSync(join(folder, DIGEST_FILE), 'utf8') === digest(files)
+  } catch {
+    return false
+  }
+}
+
+function unusableError(cause: unknown): ProxyError {
+  const message = `cannot unpack into ${tmpdir()}, set TMPDIR to another directory: ${(cause as Error).message}`
+  return new ProxyError('start_failed', message, { cause })
 }
 
 /**

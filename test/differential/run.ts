@@ -1,12 +1,13 @@
 /**
  * Prompts of random conversations, over the published templates of all families, against transformers itself: text and ids of whole
  * prompts, and of what a turn adds to one. Prints a table, and fails on one mismatch. Then answers, against transformers' own
- * reading by response templates, and against vLLM's own parsers.
+ * reading by response templates, and against vLLM's own parsers; and published tokenizers, against tiktoken and mistral-common.
  *
- * node test/differential/run.ts [--turns 2000] [--answers 300] [--seed 1] [--family NAME] [--write]
+ * node test/differential/run.ts [--turns 2000] [--answers 300] [--texts 1000] [--tokenizer FOLDER] [--seed 1] [--family NAME]
+ * [--write]
  *
- * --turns of all families, --answers of each of vLLM's readers; --write puts the table into docs/prompts.md and what vLLM
- * reads otherwise into answers/vllm.json.
+ * --turns of all families, --answers of each of vLLM's readers, --texts of each published tokenizer, or of the one in FOLDER;
+ * --write puts the table into docs/prompts.md and what vLLM reads otherwise into answers/vllm.json.
  */
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
 import { globSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
@@ -29,6 +30,7 @@ import { compareWithVllm } from './answers/vllm.ts'
 import { randomFrom, randomTalk, type Talk } from './conversations.ts'
 import { FAMILIES, type Family } from './families.ts'
 import { compareResponses, TRL } from './responses.ts'
+import { compareTokenizers } from './tokenizers.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
 /** Each run writes its models again. */
@@ -71,6 +73,8 @@ const { values: options } = parseArgs({
   options: {
     turns: { type: 'string', default: '2000' },
     answers: { type: 'string', default: '300' },
+    texts: { type: 'string', default: '1000' },
+    tokenizer: { type: 'string' },
     seed: { type: 'string', default: '1' },
     family: { type: 'string' },
     write: { type: 'boolean', default: false },
@@ -130,6 +134,13 @@ const wrongResponses = await compareResponses({ python, cache: INSTALLED, answer
 oracle.close()
 const { seed, write } = options
 const wrongReadings = await compareWithVllm({ python, answers: Number(options.answers), seed, write })
+const wrongTokenizers = await compareTokenizers({
+  python,
+  vocabulary: join(INSTALLED, 'vocabulary/o200k_base.tiktoken'),
+  texts: Number(options.texts),
+  seed: Number(seed),
+  folder: options.tokenizer,
+})
 report()
 
 /** Installs Python with transformers and the templates, once. @returns the path of Python */
@@ -444,6 +455,7 @@ function report(): void {
     wrongImages > 0 ||
     wrongResponses > 0 ||
     wrongReadings > 0 ||
+    wrongTokenizers > 0 ||
     total.mismatches > 0 ||
     total.refusedHere > 0 ||
     unread.length > 0 ||

@@ -6,7 +6,8 @@ import { createTokenTextReader } from '../../proxy/engines/clients/token-text-re
 import type { ViewOptions } from '../../proxy/http/view.ts'
 import { databaseName } from '../../proxy/store/postgres/open.ts'
 import { loadModelFiles } from '../../proxy/tokens/model/load-model-files.ts'
-import { loadTokenizer } from '../../proxy/tokens/tokenizer/tokenizer.ts'
+import { openTokenizerDirectory } from '../../proxy/tokens/tokenizer/published-tokenizer.ts'
+import { loadTokenizer, type Tokenizer } from '../../proxy/tokens/tokenizer/tokenizer.ts'
 import { openDatabase } from '../open-database.ts'
 
 interface ViewSource {
@@ -27,7 +28,7 @@ export async function withView<T>(
   { db, tokenizer: name, logger }: ViewSource,
   use: (options: ViewOptions) => Promise<T>,
 ): Promise<T> {
-  const tokenizer = name === undefined ? undefined : loadTokenizer((await loadModelFiles(name)).directory)
+  const tokenizer = name === undefined ? undefined : await openTokenizer(name)
   const reader = await openDatabase(db)
   try {
     return await use({
@@ -41,4 +42,8 @@ export async function withView<T>(
   } finally {
     await reader.close()
   }
+}
+
+async function openTokenizer(name: string): Promise<Tokenizer> {
+  return loadTokenizer(openTokenizerDirectory((await loadModelFiles(name)).directory))
 }

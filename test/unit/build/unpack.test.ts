@@ -3,7 +3,7 @@ import { chmodSync, readdirSync, readFileSync, statSync, writeFileSync } from 'n
 import { dirname, join } from 'node:path'
 import { Worker } from 'node:worker_threads'
 import t, { type Test } from 'tap'
-import { type PackedFile, unpack } from '../../../src/base/unpack.ts'
+import { type PackedFile, unpack, unpackMade } from '../../../src/base/unpack.ts'
 
 /** What unpacks into a directory of the test's own. */
 function unpackInto(t: Test, temporary: string, files: readonly PackedFile[]): string {
@@ -90,4 +90,30 @@ t.test('a temporary directory that is not there is an error that says what to do
     code: 'start_failed',
     message: 'cannot unpack into /nowhere, set TMPDIR to another directory: ',
   })
+})
+
+t.test('files that take long to make are made once, and again if one of them is damaged', async (t) => {
+  const before = process.env.TMPDIR
+  t.teardown(() => {
+    if (before === undefined) delete process.env.TMPDIR
+    else process.env.TMPDIR = before
+  })
+  process.env.TMPDIR = t.testdir()
+  let times = 0
+  const make = () => {
+    times += 1
+    return [file('b', 'second'), file('a', 'first')]
+  }
+  const folder = unpackMade('key', make)
+  t.equal(unpackMade('key', make), folder)
+  t.equal(times, 1)
+  t.not(unpackMade('other', make), folder)
+  for (const damage of ['a', 'digest']) {
+    writeFileSync(join(folder, damage), 'fi')
+    unpackMade('key', make)
+    t.equal(readFileSync(join(folder, 'a'), 'utf8'), 'first')
+  }
+  t.equal(times, 4)
+  process.env.TMPDIR = '/nowhere'
+  t.throws(() => unpackMade('key', make), { code: 'start_failed', message: /set TMPDIR/ })
 })

@@ -12,6 +12,7 @@ import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import type { ReadableStream } from 'node:stream/web'
 import { ProxyError } from '../../../base/errors.ts'
+import { TOKENIZER_FILES } from '../tokenizer/published-tokenizer.ts'
 import { findPromptEncoders, isPromptEncoder } from './model-code.ts'
 
 /** The environment variables of huggingface_hub that are supported here. */
@@ -25,8 +26,8 @@ export interface HubEnvironment {
   HF_HUB_OFFLINE?: string | undefined
 }
 
-/** The files that tokenization uses. Only the first is required. */
-const WANTED_FILES = [
+/** The files that tokenization uses. Only a tokenizer is required. */
+const WANTED_FILES: readonly string[] = [
   'tokenizer.json',
   'tokenizer_config.json',
   'chat_template.jinja',
@@ -35,7 +36,9 @@ const WANTED_FILES = [
   'generation_config.json',
   'preprocessor_config.json',
   'processor_config.json',
-] as const
+]
+/** The files that a model without `tokenizer.json` has in its place. */
+const PUBLISHED_FILES = ['tiktoken.model', 'tokenization_kimi.py', 'tekken.json']
 
 /** The time limit for completing a partly cached model: the proxy can start with the cached files. */
 const COMPLETION_MS = 30_000
@@ -94,7 +97,8 @@ function cacheDirectory(environment: HubEnvironment): string {
 async function cachedSnapshot(repository: string): Promise<string | undefined> {
   try {
     const commit = (await readFile(join(repository, 'refs', 'main'), 'utf8')).trim()
-    return existsSync(join(repository, 'snapshots', commit, 'tokenizer.json')) ? commit : undefined
+    const snapshot = join(repository, 'snapshots', commit)
+    return TOKENIZER_FILES.some((file) => existsSync(join(snapshot, file))) ? commit : undefined
   } catch {
     return undefined
   }
@@ -107,7 +111,12 @@ async function cachedSnapshot(repository: string): Promise<string | undefined> {
 function unlistedFiles(repository: string, commit: string): string[] {
   const isListed = (file: string) =>
     ['snapshots', '.no_exist'].some((folder) => existsSync(join(repository, folder, commit, file)))
-  return WANTED_FILES.filter((file) => !isListed(file))
+  const hasTokenizerJson = existsSync(join(repository, 'snapshots', commit, 'tokenizer.json'))
+  return wantedFiles(hasTokenizerJson).filter((file) => !isListed(file))
+}
+
+function wantedFiles(hasTokenizerJson: boolean): readonly string[] {
+  return hasTokenizerJson ? WANTED_FILES : [...WANTED_FILES, ...PUBLISHED_FILES]
 }
 
 /** Returns whether a template or an encoder is there. Other tools' downloads may lack the encoder. */
@@ -150,14 +159,20 @@ class Download {
     const revision = await this.#readRevision(cached ?? 'main')
     const directory = join(this.#repository, 'snapshots', revision.sha)
     const available = new Set(revision.siblings.map((sibling) => sibling.rfilename))
-    if (!available.has('tokenizer.json')) {
-      throw new ProxyError('config_invalid', `${this.#modelId} has no tokenizer.json on ${this.#endpoint}`)
+    if (!TOKENIZER_FILES.some((file) => available.has(file))) {
+      throw new ProxyError(
+        'config_invalid',
+        `${this.#modelId} has no ${TOKENIZER_FILES.join(', ')} on ${this.#endpoint}, one of which token mode needs`,
+      )
     }
     await mkdir(directory, { recursive: true })
     const encoders = [...available].filter(
       (file) => isPromptEncoder(file) && !existsSync(join(directory, file)),
     )
-    const wanted = cached === undefined ? WANTED_FILES : unlistedFiles(this.#repository, cached)
+    const wanted =
+      cached === undefined
+        ? wantedFiles(available.has('tokenizer.json'))
+        : unlistedFiles(this.#repository, cached)
     for (const file of [...wanted, ...encoders]) {
       if (available.has(file)) await this.#downloadFile(revision.sha, file, join(directory, file))
       else await this.#noteAbsent(revision.sha, file)

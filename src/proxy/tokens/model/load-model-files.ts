@@ -1,12 +1,13 @@
 /** Finds a model's files, locally or on the Hugging Face hub, and reads the model's limits from its configs. */
-import { statSync } from 'node:fs'
+import { existsSync, statSync } from 'node:fs'
 import { basename, dirname, join } from 'node:path'
 import { ProxyError } from '../../../base/errors.ts'
 import { readModelJson } from '../tokenizer/model-file.ts'
+import { TOKENIZER_FILES } from '../tokenizer/published-tokenizer.ts'
 import { fetchModelDirectory, type HubEnvironment } from './hub.ts'
 
 export interface ModelFiles {
-  /** The directory that contains `tokenizer.json` and the model's other files. */
+  /** The directory that contains the tokenizer and the model's other files. */
   directory: string
   /** The context length in tokens, if `config.json` declares it. */
   contextLength: number | undefined
@@ -28,7 +29,7 @@ export interface ModelFiles {
 
 /**
  * Finds the model's files and reads its limits.
- * @param source a directory, a `tokenizer.json`, or a model id of the Hugging Face hub
+ * @param source a directory, the tokenizer's file in it, or a model id of the Hugging Face hub
  * @throws ProxyError `config_invalid` if the source contains no usable tokenizer, `start_failed` if the hub cannot be
  *   reached
  */
@@ -59,14 +60,14 @@ export async function loadModelFiles(
 function findLocalDirectory(source: string): string | undefined {
   const stats = statSync(source, { throwIfNoEntry: false })
   if (stats === undefined) return undefined
-  const path = stats.isDirectory() ? join(source, 'tokenizer.json') : source
-  if (basename(path) !== 'tokenizer.json' || statSync(path, { throwIfNoEntry: false }) === undefined) {
-    throw new ProxyError(
-      'config_invalid',
-      `${source} is neither a tokenizer.json nor a directory that contains one`,
-    )
-  }
-  return dirname(path)
+  const directory = stats.isDirectory() ? source : dirname(source)
+  const files = stats.isDirectory() ? TOKENIZER_FILES : [basename(source)]
+  const isTokenizer = (file: string) => TOKENIZER_FILES.includes(file) && existsSync(join(directory, file))
+  if (files.some(isTokenizer)) return directory
+  throw new ProxyError(
+    'config_invalid',
+    `${source} is neither a tokenizer (${TOKENIZER_FILES.join(', ')}) nor a directory that contains one`,
+  )
 }
 
 /** Validates a model id, because it becomes part of a URL and of a path. */

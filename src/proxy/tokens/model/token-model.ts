@@ -20,6 +20,7 @@ import {
 import { ContentCache } from '../tokenizer/content-cache.ts'
 import { javaScriptEncoder, type OnFault, openRustEncoder, type TextEncoder } from '../tokenizer/encoder.ts'
 import { loadFastTokenizer, openFastEncoder } from '../tokenizer/fast-encoder.ts'
+import { openTokenizerDirectory, verifyConversion } from '../tokenizer/published-tokenizer.ts'
 import { mayCutAtSpaces } from '../tokenizer/safe-cuts.ts'
 import {
   loadTokenizer,
@@ -76,7 +77,7 @@ export interface TokenModel {
 }
 
 export interface TokenModelOptions extends ModelCodeOptions {
-  /** A directory, a `tokenizer.json`, or a model id of the Hugging Face hub. */
+  /** A directory, a tokenizer's file, or a model id of the Hugging Face hub. */
   source: string
   /** The name of a parser family, or `auto`: the family whose format the template teaches. */
   parser: string
@@ -118,7 +119,8 @@ export async function openTokenModel(options: TokenModelOptions): Promise<TokenM
 export async function startTokenModel(options: TokenModelOptions): Promise<StartingModel> {
   const modelFiles = await loadModelFiles(options.source)
   const { directory, eosTokenIds: configured } = modelFiles
-  const files = readTokenizerFilesWithoutModel(directory)
+  const tokenizerDirectory = openTokenizerDirectory(directory)
+  const files = readTokenizerFilesWithoutModel(tokenizerDirectory)
   const chatTemplate = readChatTemplate(directory, files.tokenizerConfig)
   const hasTemplate = chatTemplate !== undefined
   const promptEncoder = readModelCode(directory, options.source, { ...options, hasTemplate })
@@ -153,7 +155,8 @@ export async function startTokenModel(options: TokenModelOptions): Promise<Start
     await Promise.all([prompts.close(), parsers.close()])
   }
   const ready = async () => {
-    const { tokenizer, encoder } = await openTokenizer(directory, read)
+    const { tokenizer, encoder } = await openTokenizer(tokenizerDirectory, read)
+    if (tokenizerDirectory !== directory) await verifyConversion(tokenizer, encoder)
     await templateWorks
     return createTokenModel(read, tokenizer, encoder, prompts, await parsers.chosen)
   }

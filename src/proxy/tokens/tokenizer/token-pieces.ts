@@ -105,8 +105,16 @@ function byteLevelBytes(token: string): Uint8Array {
   return Uint8Array.from(bytes)
 }
 
+/** Returns the name of a token in a byte-level vocabulary. @param bytes one character from U+0000 to U+00FF per byte */
+export function byteLevelName(bytes: string): string {
+  let name = ''
+  for (let at = 0; at < bytes.length; at += 1) name += CHARACTER_OF_BYTE[bytes.charCodeAt(at)]
+  return name
+}
+
 /** GPT-2's alphabet: printable bytes represent themselves; characters from U+0100 represent the others. */
 const BYTE_OF_CHARACTER: ReadonlyMap<string, number> = makeByteAlphabet()
+const CHARACTER_OF_BYTE: readonly string[] = [...BYTE_OF_CHARACTER.keys()]
 
 function makeByteAlphabet(): Map<string, number> {
   const alphabet = new Map<string, number>()

@@ -53,6 +53,17 @@ t.test('a directory and a tokenizer.json are used as they are', async (t) => {
   }
 })
 
+t.test('a model without a tokenizer.json has the tokenizer that its authors publish', async (t) => {
+  const directory = t.testdir({ kimi: { 'tiktoken.model': '' }, mistral: { 'tekken.json': '{}' } })
+  for (const [model, file] of [
+    ['kimi', 'tiktoken.model'],
+    ['mistral', 'tekken.json'],
+  ]) {
+    for (const source of [model, `${model}/${file}`])
+      t.match(await loadModelFiles(`${directory}/${source}`), { directory: `${directory}/${model}` })
+  }
+})
+
 t.test('limits are read from the configs that there are', async (t) => {
   const directory = t.testdir({
     none: { 'tokenizer.json': '{}' },
@@ -85,6 +96,24 @@ t.test('a model id is downloaded once, without its weights', async (t) => {
   const askedBefore = hub.asked.length
   t.same(await loadModelFiles('org/model', { environment }), files)
   t.equal(hub.asked.length, askedBefore, 'the second time the hub is not asked')
+})
+
+t.test('a model without a tokenizer.json is downloaded with what takes its place', async (t) => {
+  const { 'tokenizer.json': _, ...others } = FILES
+  const published = { 'tiktoken.model': 'ranks', 'tokenization_kimi.py': 'code', 'tekken.json': '{}' }
+  const [hub, cache] = [await startHub(t, { ...others, ...published }), t.testdir({})]
+  const environment = { HF_HOME: cache, HF_ENDPOINT: hub.endpoint }
+  const { directory } = await loadModelFiles('org/model', { environment })
+  for (const [file, text] of Object.entries(published))
+    t.equal(readFileSync(`${directory}/${file}`, 'utf8'), text)
+  const askedBefore = hub.asked.length
+  t.match(await loadModelFiles('org/model', { environment }), { directory, unlisted: undefined })
+  t.equal(hub.asked.length, askedBefore, 'the second time the hub is not asked')
+  const whole = await startHub(t, { ...FILES, ...published })
+  const both = await loadModelFiles('org/model', {
+    environment: { HF_HOME: t.testdir({ other: {} }), HF_ENDPOINT: whole.endpoint },
+  })
+  t.notOk(existsSync(`${both.directory}/tekken.json`), 'a tokenizer.json is enough')
 })
 
 t.test('what other tools put into the cache is found, also offline', async (t) => {

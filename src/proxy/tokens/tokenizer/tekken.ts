@@ -1,0 +1,73 @@
+/**
+ * Reads a tokenizer that Mistral publishes as `tekken.json`: special tokens have the first ids, and as many of the
+ * listed tokens as the vocabulary has room for follow (mistral-common's `tekken.py`).
+ */
+import { join } from 'node:path'
+import { type BytePairTokenizer, invalidFile, type SpecialToken } from './byte-pair-tokenizer.ts'
+import { readModelJson } from './model-file.ts'
+
+interface TekkenJson {
+  config: {
+    pattern: string
+    default_vocab_size: number
+    default_num_special_tokens: number
+    version: string
+  }
+  vocab: { rank: number; token_bytes: string }[]
+  special_tokens?: { rank: number; token_str: string }[] | null
+}
+
+/** The special tokens of files that list none, which is allowed up to version 7, by id. */
+const FIRST_SPECIAL_TOKENS = [
+  ...['<unk>', '<s>', '</s>', '[INST]', '[/INST]', '[AVAILABLE_TOOLS]', '[/AVAILABLE_TOOLS]'],
+  ...['[TOOL_RESULTS]', '[/TOOL_RESULTS]', '[TOOL_CALLS]', '[IMG]', '<pad>', '[IMG_BREAK]', '[IMG_END]'],
+  ...['[PREFIX]', '[MIDDLE]', '[SUFFIX]', '[SYSTEM_PROMPT]', '[/SYSTEM_PROMPT]', '[TOOL_CONTENT]'],
+]
+const LAST_UNLISTED_VERSION = 7
+
+/** The fields of `tokenizer_config.json` that chat templates and decoding use, as each tekken file has them. */
+export const TEKKEN_CONFIG = { bos_token: '<s>', eos_token: '</s>', unk_token: '<unk>', pad_token: '<pad>' }
+
+/**
+ * @param directory contains `tekken.json`
+ * @throws ProxyError `config_invalid` if the file does not have the form of Mistral's
+ */
+export function readTekken(directory: string): BytePairTokenizer {
+  const path = join(directory, 'tekken.json')
+  const { config, vocab, special_tokens: listed } = readModelJson<Partial<TekkenJson>>(path) ?? {}
+  const { pattern, default_vocab_size: size, default_num_special_tokens: count, version } = config ?? {}
+  if (typeof pattern !== 'string' || !isCount(size) || !isCount(count) || !Array.isArray(vocab))
+    throw invalidFile(path, 'it has no pattern, sizes or vocabulary')
+  const specialTokens = listed?.map(({ rank, token_str }) => ({ id: rank, content: token_str }))
+  if (!specialTokens && !(Number(/^v(\d+)$/.exec(version ?? '')?.[1]) <= LAST_UNLISTED_VERSION))
+    throw invalidFile(path, `it lists no special tokens, which version ${version} must`)
+  const used = size - count
+  if (used < 256 || used > vocab.length) throw invalidFile(path, `it lists ${vocab.length} of ${used} tokens`)
+  return {
+    tokens: vocab.slice(0, used).map(({ rank, token_bytes }, at) => {
+      if (rank !== at) throw invalidFile(path, 'its tokens are not in the order of their ranks')
+      return Buffer.from(token_bytes, 'base64').toString('latin1')
+    }),
+    firstId: count,
+    pattern,
+    specialTokens: fillSpecialTokens(
+      specialTokens ?? FIRST_SPECIAL_TOKENS.map((content, id) => ({ id, content })),
+      count,
+      path,
+    ),
+  }
+}
+
+function isCount(value: unknown): value is number {
+  return Number.isSafeInteger(value) && (value as number) >= 0
+}
+
+/** Returns all special tokens: the listed ones, and unnamed ones after them. */
+function fillSpecialTokens(listed: SpecialToken[], count: number, path: string): SpecialToken[] {
+  if (listed.length > count || listed.some(({ id }, at) => id !== at))
+    throw invalidFile(path, 'its special tokens are not in the order of their ids')
+  return Array.from({ length: count }, (_, id) => ({
+    ...(listed[id] ?? { id, content: `<SPECIAL_${id}>` }),
+    special: true,
+  }))
+}

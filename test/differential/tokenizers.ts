@@ -1,0 +1,215 @@
+/**
+ * Tokenizers as their authors publish them, against the libraries that read those files: `tiktoken.model` with the code of
+ * Kimi K2 against tiktoken, `tekken.json` against mistral-common. Fails on one text with other ids.
+ *
+ * The vocabulary of Kimi's files cannot be had from a package registry, so gpt-oss's stands in for it.
+ */
+import { execFileSync } from 'node:child_process'
+import { copyFileSync, globSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { dirname, join } from 'node:path'
+import { ContentCache } from '../../src/proxy/tokens/tokenizer/content-cache.ts'
+import { openRustEncoder, type TextEncoder } from '../../src/proxy/tokens/tokenizer/encoder.ts'
+import { loadFastTokenizer, openFastEncoder } from '../../src/proxy/tokens/tokenizer/fast-encoder.ts'
+import {
+  openTokenizerDirectory,
+  verifyConversion,
+} from '../../src/proxy/tokens/tokenizer/published-tokenizer.ts'
+import { mayCutAtSpaces } from '../../src/proxy/tokens/tokenizer/safe-cuts.ts'
+import { loadTokenizer, type Tokenizer } from '../../src/proxy/tokens/tokenizer/tokenizer.ts'
+import { readTokenizerFiles } from '../../src/proxy/tokens/tokenizer/tokenizer-files.ts'
+import { kimiFiles } from '../helpers/kimi-files.ts'
+import { randomFrom } from './conversations.ts'
+
+interface TokenizerRun {
+  /** Of the environment with tiktoken and mistral-common. */
+  python: string
+  /** Contains the vocabulary of gpt-oss in the form of tiktoken. */
+  vocabulary: string
+  texts: number
+  seed: number
+  /** A folder with a `tiktoken.model` or a `tekken.json` to compare in place of those at hand. */
+  folder?: string | undefined
+}
+
+/** @returns the number of texts with other ids */
+export async function compareTokenizers(run: TokenizerRun): Promise<number> {
+  const folder = mkdtempSync(join(tmpdir(), 'tokenizers-'))
+  try {
+    const published = run.folder === undefined ? writeFolders(folder, run) : [run.folder]
+    let wrong = 0
+    for (const each of published) wrong += await compareFolder(each, run)
+    return wrong
+  } finally {
+    rmSync(folder, { recursive: true })
+  }
+}
+
+function writeFolders(folder: string, { python, vocabulary }: TokenizerRun): string[] {
+  const kimi = join(folder, 'kimi')
+  mkdirSync(kimi)
+  copyFileSync(vocabulary, join(kimi, 'tiktoken.model'))
+  const size = readFileSync(vocabulary, 'utf8').trimEnd().split('\n').length
+  for (const [name, text] of Object.entries(kimiFiles(size))) writeFileSync(join(kimi, name), text)
+  const packages = join(dirname(python), '../lib/python*/site-packages/mistral_common/data/tekken_*.json')
+  const tekken = globSync(packages).map((file) => {
+    const target = join(folder, file.split('/').at(-1)!.replace('.json', ''))
+    mkdirSync(target)
+    copyFileSync(file, join(target, 'tekken.json'))
+    return target
+  })
+  if (tekken.length === 0) throw new Error(`mistral-common has no ${packages}`)
+  return [kimi, ...tekken]
+}
+
+async function compareFolder(folder: string, { python, texts: count, seed }: TokenizerRun): Promise<number> {
+  const directory = openTokenizerDirectory(folder)
+  const rust = (await openRustEncoder(directory))!
+  const tokenizer = loadTokenizer(directory)
+  await verifyConversion(tokenizer, rust)
+  const fast = await openFastEncoder(loadFastTokenizer(directory), rust, [...tokenizer.addedTokens.keys()])
+  const random = randomFrom(seed)
+  const texts = [...everyCharacter(), ...Array.from({ length: count }, () => hostileText(tokenizer, random))]
+  const expected = askOracle(python, folder, texts)
+  let wrong = 0
+  for (const [at, text] of texts.entries()) {
+    const ids = Array.from(await (fast ?? rust).encode(text))
+    const isEqual = ids.join() === expected[at]!.join() && tokenizer.decode(ids) === text
+    if (isEqual) continue
+    wrong += 1
+    if (wrong <= 5) console.log(JSON.stringify({ text, ids, expected: expected[at] }))
+  }
+  wrong += Number(!(await isCutSafely(directory, texts.join(' word\n'), rust)))
+  console.log(
+    `tokenizer ${folder.split('/').at(-1)} (${(fast ?? rust).kind}): ${texts.length} texts, ${wrong} differ`,
+  )
+  await (fast ?? rust).close()
+  return wrong
+}
+
+/** Returns whether a long text has the same ids in parts. */
+async function isCutSafely(directory: string, text: string, rust: TextEncoder): Promise<boolean> {
+  const { tokenizerJson } = readTokenizerFiles(directory)
+  const cutsAtSpaces = mayCutAtSpaces(tokenizerJson)
+  const encode = (part: string) => rust.encode(part)
+  const cache = new ContentCache(encode, tokenizerJson.added_tokens ?? [], { cutsAtSpaces })
+  const ids = [await cache.encode(text), Array.from(await rust.encode(text))]
+  return cutsAtSpaces && ids[0]!.join() === ids[1]!.join()
+}
+
+function askOracle(python: string, folder: string, texts: readonly string[]): number[][] {
+  const output = execFileSync(python, [join(import.meta.dirname, 'tokenizer_oracle.py'), folder], {
+    input: JSON.stringify(texts),
+    maxBuffer: 2 ** 30,
+    stdio: ['pipe', 'pipe', 'inherit'],
+  })
+  return JSON.parse(output.toString()) as number[][]
+}
+
+/** Every character of the planes that have some, between others that show its class: a letter, a digit, white space, Han. */
+function* everyCharacter(): Generator<string> {
+  for (const plane of [0, 1, 2, 3, 14]) {
+    for (let from = plane * 0x10000; from < (plane + 1) * 0x10000; from += 0x400) {
+      if (from >= 0xd800 && from < 0xe000) continue
+      const characters = Array.from({ length: 0x400 }, (_, at) => String.fromCodePoint(from + at))
+      for (const after of ['a ', '7漢A\n'])
+        yield characters.map((character) => `${character}${after}`).join('')
+    }
+  }
+}
+
+const PIECES = [
+  ..."'s 'S 'ſ 'll 'LL 'Ll 're 've 'm 'd 't ' '' \" ’s".split(' '),
+  ...['漢字', 'かな', 'カナ', '한글', '〇々〆', '⺀⼀', '𠀀𪛖', '㐂', '豈', '中a文', 'ａｂｃ', '，。'],
+  ...[
+    'A',
+    'ABC',
+    'Abc',
+    'aBC',
+    'ǅ',
+    'ʰ',
+    'ª',
+    'ß',
+    'ẞ',
+    'İ',
+    'é',
+    'e\u0301',
+    '\u0301',
+    '\u20dd',
+    '\u200d',
+    '\ufe0f',
+  ],
+  ...['0', '12', '123', '1234', '٣٤٥', 'Ⅷ', '½', '²³', '①', '𝟙𝟚'],
+  ...[
+    ' ',
+    '  ',
+    '   ',
+    '\t',
+    '\n',
+    '\n\n',
+    '\r\n',
+    '\r',
+    '\u00a0',
+    '\u1680',
+    '\u2003',
+    '\u2028',
+    '\u3000',
+    '\u0085',
+    '\u000b',
+  ],
+  ...[
+    '\u200b',
+    '\ufeff',
+    '\u0000',
+    '\u001c',
+    '\u00ad',
+    '\ufffd',
+    '\ue000',
+    '\u{10ffff}',
+    '\u0378',
+    '\u{1fae9}',
+  ],
+  ...[
+    '/',
+    '//',
+    '/*',
+    '...',
+    '!?',
+    '({[',
+    '<|',
+    '|>',
+    '[',
+    ']',
+    '</',
+    '_',
+    '__init__',
+    '#',
+    '€',
+    '🙂',
+    '👩‍👩‍👧',
+    '🇩🇪',
+  ],
+]
+
+function hostileText(tokenizer: Tokenizer, random: () => number): string {
+  const upTo = (limit: number) => Math.floor(random() * limit)
+  const added = [...tokenizer.addedTokens.keys()]
+  const kinds = [
+    () => PIECES[upTo(PIECES.length)]!,
+    () => PIECES[upTo(PIECES.length)]!.repeat(1 + upTo(3) * upTo(40)),
+    () => tokenizer.decode([upTo(tokenizer.vocabSize)]).replaceAll('\ufffd', ''),
+    () => String.fromCodePoint(randomCodePoint(random)),
+    () => Array.from({ length: 1 + upTo(30) }, () => String.fromCharCode(0x61 + upTo(26))).join(''),
+    () => Array.from({ length: 1 + upTo(12) }, () => String.fromCharCode(0x80 + upTo(0x700))).join(''),
+    () => (random() < 0.3 ? added[upTo(added.length)]! : added[upTo(added.length)]!.slice(upTo(3))),
+  ]
+  return Array.from({ length: 1 + upTo(24) }, () => kinds[upTo(kinds.length)]!())
+    .join('')
+    .toWellFormed()
+}
+
+function randomCodePoint(random: () => number): number {
+  const planes = [0x80, 0x800, 0x3000, 0x10000, 0x20000, 0x40000, 0x110000]
+  const point = Math.floor(random() * planes[Math.floor(random() * planes.length)]!)
+  return point >= 0xd800 && point < 0xe000 ? 0x20 : point
+}
