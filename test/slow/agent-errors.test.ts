@@ -162,7 +162,7 @@ async function failing(
     api,
     maxRetries,
   )(stream).then(
-    () => assert.fail('the call was answered'),
+    () => assert.fail('the request succeeded'),
     (refused: unknown) => refused,
   )
   return { tries, thrown }
