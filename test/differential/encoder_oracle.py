@@ -1,4 +1,4 @@
-"""What a model's prompt encoder and Hugging Face's tokenizer make of a chat: one request and one answer a line."""
+"""What a model's prompt encoder and Hugging Face's tokenizer make of a chat: a request and a response per line."""
 
 import copy
 import importlib.util
@@ -20,7 +20,7 @@ def encoder_at(path):
 
 
 def with_tools(messages, tools):
-    """As in the examples that DeepSeek publishes: the tools belong to the leading system message."""
+    """Adds the tools to the leading system message, as in the examples that DeepSeek publishes."""
     messages = copy.deepcopy(messages)
     if tools:
         if messages[0]["role"] not in ("system", "developer"):
@@ -32,7 +32,7 @@ def with_tools(messages, tools):
 def encoded(request):
     messages = with_tools(request["messages"], request["tools"])
     for message in messages:
-        # The copies of vLLM have another name for it.
+        # vLLM's copies have another name for it.
         if "reasoning_content" in message:
             message["reasoning"] = message["reasoning_content"]
     text = encoder_at(request["encoder"]).encode_messages(messages, **request["arguments"])

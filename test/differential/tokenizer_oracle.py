@@ -37,7 +37,7 @@ def class_constants(path):
 def open_tekken(folder):
     tekken = Tekkenizer.from_file(folder / "tekken.json")
     special = tekken._special_tokens_reverse_vocab
-    # The longest first: an expression takes the first alternative that matches.
+    # The longest first, because an expression takes the first alternative that matches.
     names = "|".join(re.escape(name) for name in sorted(special, key=len, reverse=True))
 
     def encode(text):

@@ -1,8 +1,8 @@
 /**
- * Tokenizers as their authors publish them, against the libraries that read those files: `tiktoken.model` with the code of
- * Kimi K2 against tiktoken, `tekken.json` against mistral-common. Fails on one text with other ids.
+ * Compares tokenizers in their authors' formats with the libraries that read those files: `tiktoken.model` with the
+ * code of Kimi K2 against tiktoken, `tekken.json` against mistral-common. Fails on one text with other ids.
  *
- * The vocabulary of Kimi's files cannot be had from a package registry, so gpt-oss's stands in for it.
+ * No package registry has the vocabulary of Kimi's files, so gpt-oss's replaces it.
  */
 import { execFileSync } from 'node:child_process'
 import { copyFileSync, globSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
@@ -22,13 +22,13 @@ import { kimiFiles } from '../helpers/kimi-files.ts'
 import { randomFrom } from './conversations.ts'
 
 interface TokenizerRun {
-  /** Of the environment with tiktoken and mistral-common. */
+  /** The Python environment with tiktoken and mistral-common. */
   python: string
   /** Contains the vocabulary of gpt-oss in the form of tiktoken. */
   vocabulary: string
   texts: number
   seed: number
-  /** A folder with a `tiktoken.model` or a `tekken.json` to compare in place of those at hand. */
+  /** A folder with a `tiktoken.model` or a `tekken.json` to compare in place of the installed ones. */
   folder?: string | undefined
 }
 
@@ -106,7 +106,7 @@ function askOracle(python: string, folder: string, texts: readonly string[]): nu
   return JSON.parse(output.toString()) as number[][]
 }
 
-/** Every character of the planes that have some, between others that show its class: a letter, a digit, white space, Han. */
+/** Every character of the assigned planes, between others that show its class: a letter, a digit, white space, Han. */
 function* everyCharacter(): Generator<string> {
   for (const plane of [0, 1, 2, 3, 14]) {
     for (let from = plane * 0x10000; from < (plane + 1) * 0x10000; from += 0x400) {

@@ -112,7 +112,7 @@ async function recordOf(path: string, steps: readonly Step[]): Promise<object[]>
   }))
 }
 
-t.test('what is recorded does not depend on restarts of the proxy between turns', async (t) => {
+t.test('recorded turns do not depend on restarts of the proxy between them', async (t) => {
   const folder = t.testdir()
   let runs = 0
   const step = fc.record({

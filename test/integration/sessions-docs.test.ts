@@ -17,7 +17,7 @@ const page = readFileSync(PAGE, 'utf8')
 
 const CONSUMERS = join(import.meta.dirname, '../../docs/consumers.md')
 
-/** Its first table of routes; some are in another one, with what they take and answer. */
+/** The page's first table of routes; other routes are in another table, with their parameters and responses. */
 const ROUTES = /<!-- routes -->(.*?)<!-- \/routes -->/s.exec(page)![1]!
 
 interface Operation {
@@ -26,7 +26,7 @@ interface Operation {
   parameters?: { name: string; in: string }[]
 }
 
-t.test('docs/http-api.md lists the routes and parameters that there are', async (t) => {
+t.test('docs/http-api.md lists the existing routes and parameters', async (t) => {
   const { call } = await startSessionsApi(t)
   const { paths } = (await call('GET', '/openapi.json')).body as {
     paths: Record<string, Record<string, Operation>>
@@ -49,7 +49,7 @@ t.test('docs/http-api.md lists the routes and parameters that there are', async 
   }
 })
 
-t.test('docs/consumers.md lists the routes that there are', async (t) => {
+t.test('docs/consumers.md lists the existing routes', async (t) => {
   const { call } = await startSessionsApi(t)
   const { paths } = (await call('GET', '/openapi.json')).body as {
     paths: Record<string, Record<string, Operation>>
@@ -77,7 +77,7 @@ for (const [name, schema] of Object.entries({
     t.equal(generatedSection(CONSUMERS, name, table), table)
   })
 
-/** The tables of fields and parameters, by the name of their section. */
+/** The tables of fields and parameters, by their section's name. */
 const TABLES: Record<string, TObject> = {
   'fields of a new session': schemas.NewSessionBody,
   'fields of a session': schemas.Session,
@@ -96,18 +96,18 @@ for (const [name, schema] of Object.entries(TABLES)) {
   })
 }
 
-/** Without the details of tokens, which docs/details.md has. */
+/** Returns the type without the fields of token data, which docs/details.md has. */
 function withoutDetails({ properties }: TObject): TObject {
   const own = Object.entries(properties).filter(([name]) => !(name in rowDetailFields))
   return Type.Object(Object.fromEntries(own))
 }
 
-t.test('docs/details.md has the fields that docs/http-api.md leaves to it', async (t) => {
+t.test('docs/details.md has the fields that docs/http-api.md omits', async (t) => {
   const details = readFileSync(join(dirname(PAGE), 'details.md'), 'utf8')
   for (const name of Object.keys(rowDetailFields)) t.ok(details.includes(`\`${name}\``), name)
 })
 
-/** One row for neighbours with the same words, and one for all of which the name says enough. */
+/** Renders a table. Neighbours with the same description share a row, and fields without a description another. */
 function fieldTable({ properties }: TObject): string {
   const rows: { names: string[]; text: string }[] = []
   for (const [name, schema] of Object.entries(properties)) {
@@ -129,12 +129,12 @@ interface Described {
   anyOf?: Described[]
 }
 
-/** What is said of a field, behind the values that it may have. */
+/** Returns the possible values of a field and its description. */
 function textOf(schema: Described): string {
   const inner = schema.anyOf?.find(({ description, enum: values }) => description ?? values) ?? {}
   const values = (schema.enum ?? inner.enum ?? []).map((value) => `\`${value}\``).join(', ')
   const fallback = schema.default === undefined ? '' : `Default: \`${schema.default}\``
-  // Which every time is, as the page says once.
+  // Every time has this format, and the page describes it once.
   const said = (schema.description ?? inner.description ?? '').replace(/[;,]? ?seconds since the epoch$/i, '')
   return [values, said, fallback].filter((part) => part !== '').join('. ')
 }

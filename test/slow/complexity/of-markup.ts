@@ -133,7 +133,7 @@ export const MARKUP: readonly Subject[] = [
     },
   },
   {
-    name: 'answers in a dialect',
+    name: 'responses in a dialect',
     covers: ['src/proxy/dialects/messages/stream.ts'],
     cases: {
       'white space in pieces': (n) => () => {

@@ -364,7 +364,7 @@ export const REQUESTS: readonly Subject[] = [
     },
   },
   {
-    name: 'tries of a call',
+    name: 'attempts of a request',
     covers: ['src/proxy/session/trajectories/retries.ts'],
     n: 200,
     cases: {

@@ -82,7 +82,7 @@ export const WIRES: readonly Subject[] = [
     },
   },
   {
-    name: 'answers of engines as JSON',
+    name: 'responses of engines as JSON',
     covers: ['src/proxy/engines/clients/wire/parse-response.ts'],
     cases: {
       ...documents((json) => parseResponse(json)),
@@ -97,7 +97,7 @@ export const WIRES: readonly Subject[] = [
     },
   },
   {
-    name: 'answers of engines',
+    name: 'responses of engines',
     covers: [
       'src/proxy/engines/clients/wire/completion-reader.ts',
       'src/proxy/engines/clients/wire/add-message.ts',

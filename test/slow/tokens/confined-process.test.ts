@@ -1,4 +1,4 @@
-/** What code in a confined process can do, past Python: nothing that leaves the process. */
+/** Code in a confined process cannot leave the process, even outside of Python. */
 import { once } from 'node:events'
 import t from 'tap'
 import { startConfinedProcess } from '../../../src/proxy/tokens/templates/python/confined-process.ts'
