@@ -1,18 +1,16 @@
 /**
- * The composition root, the only file that knows every adapter. {@link startServer} creates the parts of a server in
+ * The composition root, which knows every adapter. {@link startServer} creates the parts of a server in
  * the order of their dependencies: a part receives only parts that precede it. The stack owns what has to be closed,
  * and closes it in the reverse order.
  */
 import { hostname } from 'node:os'
 import { AsyncDisposableStack } from '@whatwg-node/disposablestack'
-import { openBackend } from './backend.ts'
+import { openBackend, openEngines } from './backend.ts'
 import { ProxyError } from './base/errors.ts'
 import { logEvent } from './base/log-events.ts'
 import type { Logger } from './base/logger.ts'
 import { VERSION } from './base/version.ts'
-import { loadEmbeddedTokenizer } from './embedded/engine/embedded-model.ts'
-import { openEngines } from './embedded/open-engines.ts'
-import { uiRoutes } from './inspector/routes/routes.ts'
+import { products, requireProduct } from './included-products.ts'
 import { type CaptureOptions, parseCaptureOptions, undefinedIfEmpty } from './protocol/token-data/kinds.ts'
 import { MAX_FRAME_BYTES } from './protocol/worker/protocol.ts'
 import { fallbackNote, isLoopback, NO_ENGINE_NOTE, namesNoEngine, notesOn } from './proxy/config/notes.ts'
@@ -42,22 +40,14 @@ import { openRequestLogs } from './proxy/session/turn/request-log.ts'
 import { TurnRunner } from './proxy/session/turn/run-turn.ts'
 import { WeightAnnouncement } from './proxy/session/turn/weight-announcement.ts'
 import type { SpawnThread } from './proxy/store/common/store-thread.ts'
+import { databaseName, isPostgresUrl } from './proxy/store/port/database-name.ts'
 import type { TurnRecord, TurnStore } from './proxy/store/port/turn-store.ts'
-import {
-  databaseName,
-  isPostgresUrl,
-  lookAtPostgres,
-  openPostgresStore,
-} from './proxy/store/postgres/open.ts'
 import { openSqliteStore } from './proxy/store/sqlite/open.ts'
 import { openPassingStore } from './proxy/store/sqlite/passing.ts'
 import type { openTokenModel } from './proxy/tokens/model/token-model.ts'
 import { openTracing } from './proxy/tracing/open.ts'
 import { type DriftEngine, DriftMeter } from './proxy/verify/drift-meter.ts'
 import { idleEngine } from './proxy/verify/idle-engine.ts'
-import { forwardRollouts } from './rollout/server/forward-rollouts.ts'
-import { InProcessRollouts } from './rollout/server/in-process-rollouts.ts'
-import { rolloutRoutes } from './rollout/server/routes.ts'
 import {
   checkTokenEngines,
   findServedLength,
@@ -126,7 +116,9 @@ export async function startServer(
   const store = tracing?.watchStore(countedStore) ?? countedStore
   stack.defer(() => store.close())
   const { shared } = store
-  const database = isPostgresUrl(config.db) ? await lookAtPostgres(config.db, config.durability) : undefined
+  const database = isPostgresUrl(config.db)
+    ? await requireProduct('postgres').lookAtPostgres(config.db, config.durability)
+    : undefined
 
   // 3. The model of token mode, and what engines that have its tokenizer report.
   const model = await openModel(config, logger, platform.openModel)
@@ -195,14 +187,9 @@ export async function startServer(
   const cluster = nodes && new ClusterControls({ ...controlled, ...nodes, registry })
 
   // 10. Rollouts, which this process runs or forwards.
-  const rollouts =
-    config.runner === undefined
-      ? undefined
-      : new InProcessRollouts(config, logger, nodes && new RolloutOwners(nodes))
-  const forwarded =
-    config.rolloutServer === undefined
-      ? undefined
-      : forwardRollouts({ serverUrl: config.rolloutServer, adminKey: adminKeys[0] })
+  const hasRollouts = (config.runner ?? config.rolloutServer) !== undefined
+  const owners = nodes && new RolloutOwners(nodes)
+  const rollouts = hasRollouts ? requireProduct('rollouts').openRollouts(config, logger, owners) : undefined
 
   // 11. The HTTP server of agents, trainers, operators and workers; beside it the port for probes.
   const http = await (platform.listen ?? listen)({
@@ -211,22 +198,22 @@ export async function startServer(
     requestLogs: openRequestLogs(logger, config.logRequests),
     registry: mode === 'local' && cluster ? cluster : registry,
     controls: cluster ?? new Controls(controlled),
-    inspector: uiRoutes,
-    rollouts: rollouts ? rolloutRoutes(rollouts) : forwarded,
+    inspector: products.inspector?.uiRoutes,
+    rollouts: rollouts?.routes,
     tokenTexts: createTokenTextReader(
       model && { name: config.tokenizer!, tokenizer: model.tokenizer },
-      loadEmbeddedTokenizer,
+      products.embedded?.loadEmbeddedTokenizer,
       engines,
     ),
     metrics: metrics.source({
-      ...{ backend, prompts, store, rollouts: rollouts?.rollouts },
+      ...{ backend, prompts, store, rollouts: rollouts?.own?.rollouts },
       ...(config.db !== 'memory' && !isPostgresUrl(config.db) && { databasePath: config.db }),
     }),
     facts: () => ({
       version: VERSION,
       db: databaseName(config.db),
       database,
-      ...((config.runner ?? config.rolloutServer) !== undefined && { rollouts: true }),
+      ...(hasRollouts && { rollouts: true }),
       prompts: prompts.counts(),
       ...markup,
       drift: drift?.meter.state(),
@@ -251,8 +238,8 @@ export async function startServer(
   // 12. What needs the server's address. Notes follow its start, so that they do not hide the reason of a failure.
   const notes = notesOn(config)
   if (notes.length > 0) logEvent(logger, 'configuration_note', { note: notes.join(' ') })
-  stack.defer(() => rollouts?.close())
-  await rollouts?.begin({ proxyUrl: http.url, adminKeys, tlsCa: undefined })
+  stack.defer(() => rollouts?.own?.close())
+  await rollouts?.own?.begin({ proxyUrl: http.url, adminKeys, tlsCa: undefined })
   await shared?.tell({ url: config.nodeUrl ?? reachableUrl(http.url) })
   const running = stack.move()
   return {
@@ -261,7 +248,7 @@ export async function startServer(
     lost: store.lost,
     stop: async (graceMs) => {
       // Agents run for minutes, so they are ended and the trainer retries.
-      await rollouts?.rollouts.stop(0)
+      await rollouts?.own?.rollouts.stop(0)
       // Without a database the other nodes cannot be notified, and nothing more is recorded.
       await shared?.tell({ isDraining: true }).catch(() => {})
       const drained = await runner.drain(graceMs)
@@ -284,7 +271,8 @@ async function openStore(
   const onCommit = (operations: number, tookMs: number) => metrics.committed(operations, tookMs)
   const options = { onCommit, searchIndex, logger, spawn }
   if (db === 'memory') return openPassingStore(options)
-  if (isPostgresUrl(db)) return openPostgresStore({ url: db, durability, ...options })
+  if (isPostgresUrl(db))
+    return requireProduct('postgres').openPostgresStore({ url: db, durability, ...options })
   return openSqliteStore({ path: db, durability, ...options })
 }
 

@@ -2,7 +2,7 @@
 import { ProxyError } from './base/errors.ts'
 import { logEvent } from './base/log-events.ts'
 import type { Logger } from './base/logger.ts'
-import { embeddedModelFolder } from './embedded/engine/embedded-model.ts'
+import { requireProduct } from './included-products.ts'
 import { REASONING_EFFORTS } from './protocol/canonical/reasoning-effort.ts'
 import type { ServeConfig } from './proxy/config/options/serve.ts'
 import type { Backend, BackendMember } from './proxy/engines/port/backend.ts'
@@ -49,7 +49,7 @@ function getModelOptions(config: ServeConfig): TokenModelOptions | undefined {
   const { tokenizer, toolParser: parser, promptFormat, contextLength, tokenizerBackend } = config
   const { promptEncoder, trustModelCode } = config
   if (tokenizer === undefined) return undefined
-  const source = tokenizer === 'embedded' ? embeddedModelFolder() : tokenizer
+  const source = tokenizer === 'embedded' ? requireProduct('embedded').embeddedModelFolder() : tokenizer
   return { source, parser, promptFormat, contextLength, tokenizerBackend, promptEncoder, trustModelCode }
 }
 

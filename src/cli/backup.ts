@@ -1,7 +1,7 @@
 import { existsSync, realpathSync } from 'node:fs'
 import { ProxyError } from '../base/errors.ts'
 import type { BackupConfig } from '../proxy/config/options/backup.ts'
-import { isPostgresUrl } from '../proxy/store/postgres/open.ts'
+import { isPostgresUrl } from '../proxy/store/port/database-name.ts'
 import { type CopyCounts, copyDatabase } from '../proxy/store/sqlite/backup.ts'
 import { writeFileAtomically } from '../rollout/datasets/atomic-file.ts'
 

@@ -1,13 +1,9 @@
 /** Opens the database that `--db` names, whichever kind it is: to read, or to change. */
 import { existsSync } from 'node:fs'
 import { ProxyError } from '../base/errors.ts'
+import { databaseName, isPostgresUrl } from '../proxy/store/port/database-name.ts'
 import type { Durability, TurnStore } from '../proxy/store/port/turn-store.ts'
-import {
-  databaseName,
-  isPostgresUrl,
-  openPostgresReader,
-  openPostgresStore,
-} from '../proxy/store/postgres/open.ts'
+import { openPostgresReader, openPostgresStore } from '../proxy/store/postgres/open.ts'
 import { openSqliteReader, openSqliteStore } from '../proxy/store/sqlite/open.ts'
 
 /** Opens the database read-only; a proxy may be writing to it. @throws ProxyError `start_failed` */

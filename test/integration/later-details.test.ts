@@ -1,4 +1,4 @@
-/** Data that a trainer adds to sampled tokens later: who may add it, what is rejected, and where it appears. */
+/** What becomes known of sampled tokens after the fact: who may say it, what of it is refused, and where it shows. */
 import t from 'tap'
 import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
 import { createVllmClient } from '../../src/proxy/engines/clients/vllm/client.ts'
@@ -9,7 +9,7 @@ import { joinWorker, relayProxy, untilWorkers } from '../helpers/relay-rig.ts'
 import { answer, wholeAnswer } from '../helpers/scripted-backend.ts'
 import { recordTurn, type SessionsApi, startSessionsApi } from '../helpers/sessions-api.ts'
 
-/** Records two turns of one row: prompt 1 2, sampled 3 4; prompt 1 2 3 4 5, sampled 6. */
+/** Two turns of one row: prompt 1 2, sampled 3 4; prompt 1 2 3 4 5, sampled 6. */
 async function twoTurns({ store, call }: SessionsApi): Promise<void> {
   await call('POST', '/sessions/s')
   const sampled = { completionTokenIds: Int32Array.of(3, 4), completionLogprobs: Float64Array.of(-0.5, -1) }
@@ -42,7 +42,7 @@ t.test(`a trainer's numbers stand at their tokens, and the latest ones count`, a
   t.same([teacher, teacher_logprobs], [null, null])
 })
 
-t.test(`data that does not fit a turn's tokens is rejected completely`, async (t) => {
+t.test(`what is no number of a turn's token is refused, and nothing of it is kept`, async (t) => {
   const api = await startSessionsApi(t)
   await twoTurns(api)
   const good = { advantages: [1] }
@@ -63,7 +63,7 @@ t.test(`data that does not fit a turn's tokens is rejected completely`, async (t
   t.equal((await rowOf(api, 'advantages')).advantages, null)
 })
 
-t.test(`an engine that reports no logprobs, or those of other tokens, scores nothing`, async (t) => {
+t.test(`an engine that does not tell, or tells of other tokens, scores nothing`, async (t) => {
   const api = await startSessionsApi(t)
   await twoTurns(api)
   const table = (ids: number[], logprobs = ids.map(() => -1)) => ({
@@ -88,7 +88,7 @@ t.test(`an engine that reports no logprobs, or those of other tokens, scores not
   const [asked] = api.backend.requests
   t.match(asked, { mustServe: true, body: { model: 'wise', max_tokens: 1 }, record: { promptLogprobs: 0 } })
   t.same([...asked!.promptTokenIds!], [1, 2, 3, 4, 5, 6], 'it reads the whole row once')
-  t.not(asked!.sessionId, 's', 'and the session keeps its engine')
+  t.not(asked!.sessionId, 's', 'and the session stays with its engine')
   t.same(
     api.backend.released,
     api.backend.requests.map(({ sessionId }) => sessionId),
@@ -96,7 +96,7 @@ t.test(`an engine that reports no logprobs, or those of other tokens, scores not
   t.equal((await rowOf(api, 'teacher_logprobs')).teacher_logprobs, null)
 })
 
-t.test('rows that cannot be scored are left out and counted', async (t) => {
+t.test('rows that nobody can read are left out, and said', async (t) => {
   const api = await startSessionsApi(t)
   await api.call('POST', '/sessions/s')
   await recordTurn(api.store, 's', 0, { exact: false, inexactReason: 'no ids' })
@@ -122,7 +122,7 @@ async function talk(proxy: TestProxy): Promise<void> {
 }
 
 for (const mode of ['local', 'relay'] as const) {
-  t.test(`${mode}: a teacher's logprobs are those that the engine itself returns`, async (t) => {
+  t.test(`${mode}: a teacher's logprobs are those that the engine gives by itself`, async (t) => {
     const { url } = await startEngine(t)
     const options = { engineUrls: [url], engineKind: 'vllm' as const }
     const proxy = mode === 'local' ? await startProxy(t, options) : await relayProxy(t)
@@ -151,7 +151,7 @@ for (const mode of ['local', 'relay'] as const) {
       const glue = row.response_mask.flatMap((bit: number, at: number) => (bit === 0 ? [at] : []))
       t.ok(
         glue.every((at: number) => row.teacher_logprobs[at] === null),
-        'nothing where nothing is trained',
+        'nothing where nothing trains',
       )
     }
   })

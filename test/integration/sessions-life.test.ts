@@ -40,7 +40,7 @@ t.test('the sessions API', async (t) => {
     t.same(await ids(''), ['s4', 's3', 's2', 's1', 's0'])
     t.same(await ids('status=completed'), ['s1'])
     t.same(await ids('status=active&metadata.step=1'), ['s3'])
-    t.same(await ids('metadata.name=1'), [], 'the text does not match the number')
+    t.same(await ids('metadata.name=1'), [], 'the text is not the number')
     t.same(await ids('metadata.name=%221%22'), ['s3', 's1'])
     t.same(await ids('metadata.a.b=true'), ['s4'])
     const page = await call('GET', '/sessions?limit=3')
@@ -50,7 +50,7 @@ t.test('the sessions API', async (t) => {
     t.match(await call('GET', '/sessions?cursor=nonsense'), { status: 400, body: { param: 'cursor' } })
   })
 
-  t.test('reports status, times and reward of a session from its creation to its end', async (t) => {
+  t.test('tells status, times and reward of a session from its creation to its end', async (t) => {
     let nowMs = 1_500
     const { call } = await startSessionsApi(t, undefined, { clock: () => nowMs })
     await call('POST', '/sessions/s', { sampling_params: { temperature: 0.5 } })
@@ -98,7 +98,7 @@ t.test('the sessions API', async (t) => {
     t.match((await call('POST', '/sessions/s/abort')).body, { status: 'completed' }, 'it stays as it ended')
   })
 
-  t.test('turns are rewarded by index or by id, and an unknown turn is rejected', async (t) => {
+  t.test('turns are rewarded by index or by id, and no turn that is not there', async (t) => {
     const { call, store } = await startSessionsApi(t)
     await call('POST', '/sessions/s')
     for (const index of [0, 1, 2]) await recordTurn(store, 's', index)
@@ -126,10 +126,10 @@ t.test('the sessions API', async (t) => {
     ])
     t.match((await call('POST', '/sessions/s/reset')).body, { reward: null, reward_turns: {} })
     const early = await call('POST', '/sessions/s/reward', { reward: 1, turns: { 0: 1 } })
-    t.match(early, { status: 404, body: { code: 'turn_not_found' } }, 'the reset removed them')
+    t.match(early, { status: 404, body: { code: 'turn_not_found' } }, 'they went with the reset')
   })
 
-  t.test('people label a session and its turns, and every reader sees it', async (t) => {
+  t.test('people label a session and its turns, and whoever reads them sees it', async (t) => {
     const { call, store } = await startSessionsApi(t)
     await call('POST', '/sessions/a%2Fb')
     for (const index of [0, 1]) await recordTurn(store, 'a/b', index)
@@ -184,7 +184,7 @@ t.test('the sessions API', async (t) => {
       t.match(await call('PATCH', at, body), { status: 400 }, JSON.stringify(body))
     const none = await call('PATCH', at, { labels: [], turns: { 2: { note: 'x' } } })
     t.match(none, { status: 404, body: { code: 'turn_not_found', param: 'turns' } })
-    t.match((await call('GET', `${at}/tree`)).body, { labels: shown.labels }, 'none of it was applied')
+    t.match((await call('GET', `${at}/tree`)).body, { labels: shown.labels }, 'nothing of it has been done')
     t.match(await call('PATCH', '/sessions/none', { note: 'x' }), { status: 404 })
     t.match((await call('POST', `${at}/reset`)).body, { labels: [], note: null, marked_turns: {} })
   })
@@ -195,7 +195,7 @@ t.test('the sessions API', async (t) => {
     t.match((await call('POST', '/sessions/s/abort')).body, { status: 'aborted', completed: false })
   })
 
-  t.test('a reset removes turns and reward and reopens the session', async (t) => {
+  t.test('a reset forgets turns and reward and opens the session again', async (t) => {
     const { call, store } = await startSessionsApi(t)
     await call('POST', '/sessions/s')
     await recordTurn(store, 's', 0)
@@ -210,7 +210,7 @@ t.test('the sessions API', async (t) => {
     t.match((await call('GET', '/sessions/s')).body, { turns: { length: 0 } })
   })
 
-  t.test('a deleted session does not exist', async (t) => {
+  t.test('a deleted session is gone', async (t) => {
     const { call } = await startSessionsApi(t)
     await call('POST', '/sessions/s')
     t.same(await call('DELETE', '/sessions/s'), {
@@ -220,7 +220,7 @@ t.test('the sessions API', async (t) => {
     t.match(await call('GET', '/sessions/s'), { status: 404 })
   })
 
-  t.test('ending or removing an unknown session succeeds, reports it, and creates none', async (t) => {
+  t.test('ending or removing a session that is not there succeeds, says so, and makes none', async (t) => {
     const { call } = await startSessionsApi(t)
     for (const how of ['complete', 'abort']) {
       const body = { session_id: 'nobody', status: 'not_found', completed: false }
@@ -231,7 +231,7 @@ t.test('the sessions API', async (t) => {
     t.same((await call('GET', '/sessions')).body.sessions, [])
   })
 
-  t.test('reading, resetting or rewarding an unknown session is a 404', async (t) => {
+  t.test('to read, reset or reward an unknown session is a 404', async (t) => {
     const { call } = await startSessionsApi(t)
     for (const [method, path, body] of [
       ['GET', ''],
@@ -248,7 +248,7 @@ t.test('the sessions API', async (t) => {
   })
 
   t.test(
-    'completing a session with a request in flight leaves an aborted turn and ends its worker',
+    'completing a session with a call in flight leaves an aborted turn and ends its worker',
     async (t) => {
       const { url, call, backend } = await startSessionsApi(t)
       const asked = Promise.withResolvers<void>()
@@ -296,7 +296,7 @@ t.test('waiting ends with a 404 when the session is deleted', async (t) => {
   t.equal((await wait).status, 404)
 })
 
-t.test('a client that stops waiting leaves no waiter behind', async (t) => {
+t.test('a client that stops waiting leaves nobody behind', async (t) => {
   const { url, call, sessions } = await startSessionsApi(t)
   await call('POST', '/sessions/s')
   const waiting = onceWaiting(sessions)

@@ -112,7 +112,7 @@ t.test('reading a session', async (t) => {
     }
   })
 
-  t.test('counts interrupted turns separately from failed ones', async (t) => {
+  t.test('counts turns whose stream was cut apart from those that failed', async (t) => {
     const { call, store } = await startSessionsApi(t)
     await call('POST', '/sessions/s')
     for (const [index, status] of (['aborted', 'failed', 'completed', 'aborted'] as const).entries())
@@ -122,7 +122,7 @@ t.test('reading a session', async (t) => {
     t.same(schemaErrors(schemas.SessionWithTurns, body), [])
   })
 
-  t.test('returns rows ready for training', async (t) => {
+  t.test('gives rows ready to train on', async (t) => {
     const { call, store } = await startSessionsApi(t)
     await call('POST', '/sessions/s')
     await call('POST', '/sessions/s/reward', { reward: 0.5, components: { tests: 1 } })
@@ -223,7 +223,7 @@ t.test('reading a session', async (t) => {
 })
 
 t.test(
-  'a row reports whether its session was completed, and finished_only omits rows of other sessions',
+  'a row says whether its session was completed, and finished_only leaves out those of the others',
   async (t) => {
     const { call, store } = await startSessionsApi(t)
     for (const [id, end] of [
@@ -248,7 +248,7 @@ t.test('a session without turns has no rows', async (t) => {
   t.same((await call('GET', '/sessions/s/trajectories')).body.trajectories, [])
 })
 
-t.test('messages=new returns the part of a prompt that no earlier turn of the session has', async (t) => {
+t.test('messages=new shows the part of a prompt that no earlier turn of the session asked', async (t) => {
   const { call, store } = await startSessionsApi(t)
   await call('POST', '/sessions/s')
   const prompts = ['Once upon', 'Once upon a time', [1, 2], [1, 2, 3]]
@@ -276,28 +276,31 @@ t.test('messages=new returns the part of a prompt that no earlier turn of the se
   )
 })
 
-t.test('messages=none returns completions and parameters, without prompts', async (t) => {
-  const { call, store } = await startSessionsApi(t)
-  await call('POST', '/sessions/s')
-  const tools = '[{"type":"function","function":{"name":"f"}}]'
-  await recordTurn(store, 's', 0, { requestMessages: [user('a')], tools })
-  await recordTurn(store, 's', 1, { requestMessages: [], promptPieces: toPromptChunks('Once upon') })
-  const { body } = await call('GET', '/sessions/s?messages=none')
-  t.same(schemaErrors(schemas.SessionWithTurns, body), [])
-  const params = { model: 'm' }
-  const shown = {
-    request_messages: [],
-    tools: [],
-    params,
-    completion_text: 'hello',
-    completion_token_ids: [3],
-  }
-  for (const turn of body.turns)
-    for (const [name, value] of Object.entries(shown)) t.same(turn[name], value, name)
-  t.equal(body.turns.length, 2)
-})
+t.test(
+  'messages=none shows what was answered, and nothing of what was asked but its parameters',
+  async (t) => {
+    const { call, store } = await startSessionsApi(t)
+    await call('POST', '/sessions/s')
+    const tools = '[{"type":"function","function":{"name":"f"}}]'
+    await recordTurn(store, 's', 0, { requestMessages: [user('a')], tools })
+    await recordTurn(store, 's', 1, { requestMessages: [], promptPieces: toPromptChunks('Once upon') })
+    const { body } = await call('GET', '/sessions/s?messages=none')
+    t.same(schemaErrors(schemas.SessionWithTurns, body), [])
+    const params = { model: 'm' }
+    const shown = {
+      request_messages: [],
+      tools: [],
+      params,
+      completion_text: 'hello',
+      completion_token_ids: [3],
+    }
+    for (const turn of body.turns)
+      for (const [name, value] of Object.entries(shown)) t.same(turn[name], value, name)
+    t.equal(body.turns.length, 2)
+  },
+)
 
-t.test('messages=new omits what an earlier turn of the same line has', async (t) => {
+t.test('messages=new leaves out what an earlier turn of the same line asked already', async (t) => {
   const { call, store } = await startSessionsApi(t)
   await call('POST', '/sessions/s')
   const [a, b, c] = [user('a'), assistant('b'), user('c')]

@@ -1,7 +1,8 @@
 /** Records turns until it is killed, and prints each one's id on stdout once it is acknowledged. */
 
+import { isPostgresUrl } from '../../src/proxy/store/port/database-name.ts'
 import type { Durability } from '../../src/proxy/store/port/turn-store.ts'
-import { isPostgresUrl, openPostgresStore } from '../../src/proxy/store/postgres/open.ts'
+import { openPostgresStore } from '../../src/proxy/store/postgres/open.ts'
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { anOutcome, aSession, aTurn } from '../conformance/turn-store.ts'
 

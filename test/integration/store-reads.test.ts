@@ -12,13 +12,13 @@ t.test('SQLite passes the conformance suite of session reads', async (t) =>
   sessionReadsConformance(t, openMemoryStore),
 )
 
-t.test('a database of version 2 gets the counts of its turns', async (t) => {
+t.test('a database of version 2 gets the counts that its turns come to', async (t) => {
   const path = join(t.testdir(), 'turns.db')
   const first = await openSqliteStore({ path, durability: 'process', spawn: inProcess })
   await first.createSession(aSession('s'))
   await first.createSession(aSession('empty'))
   await record(first, aTurn('a'))
-  // So many ids that they take more bytes than a small value: both layouts are counted.
+  // More ids than there are bytes to a small one, so that both layouts are counted.
   const completionTokenIds = Int32Array.from({ length: 9 }, (_, i) => -i)
   await record(first, aTurn('b', { index: 1 }), { completionTokenIds, exact: false })
   await record(first, aTurn('c', { index: 2 }), { status: 'failed', completionTokenIds: Int32Array.of(300) })
@@ -40,7 +40,7 @@ t.test('a database of version 2 gets the counts of its turns', async (t) => {
   t.match(await second.getSession('empty'), { turnCount: 0, failedTurns: 0, sampledTokens: 0 })
 })
 
-t.test('turns that a crash left open count as failed after the next start', async (t) => {
+t.test('turns that a crash left open count as failed from the next start on', async (t) => {
   const path = join(t.testdir(), 'turns.db')
   const first = await openSqliteStore({ path, durability: 'process', spawn: inProcess })
   await first.createSession(aSession('s'))
@@ -51,7 +51,7 @@ t.test('turns that a crash left open count as failed after the next start', asyn
   t.match(await second.getSession('s'), { turnCount: 1, openTurns: 0, failedTurns: 1 })
 })
 
-t.test('a growing conversation stores each token once', async (t) => {
+t.test('the steps of a growing conversation hold each token once', async (t) => {
   const store = await openSqliteStore({
     path: join(t.testdir(), 'turns.db'),
     durability: 'process',

@@ -162,7 +162,7 @@ async function failing(
     api,
     maxRetries,
   )(stream).then(
-    () => assert.fail('the request succeeded'),
+    () => assert.fail('the call was answered'),
     (refused: unknown) => refused,
   )
   return { tries, thrown }

@@ -1,4 +1,4 @@
-/** Recorded requests as traces: what rLLM's gateway client reads, and which requests are rejected. */
+/** Recorded calls as traces: what rLLM's gateway client reads, and refuses. */
 import fc from 'fast-check'
 import OpenAI from 'openai'
 import t from 'tap'
@@ -18,7 +18,7 @@ type Json = any
 const agentOf = (proxy: TestProxy, session: string) =>
   new OpenAI({ baseURL: `${proxy.url}/sessions/${session}/v1`, apiKey: 'none', maxRetries: 0 })
 
-/** Sends three requests that extend each other, streamed and not, and one in another dialect. */
+/** Three calls that extend each other, streamed and not, and one in another dialect. */
 async function talk(proxy: TestProxy, session: string): Promise<void> {
   const agent = agentOf(proxy, session)
   const messages: OpenAI.ChatCompletionMessageParam[] = [{ role: 'user', content: 'What is the sea?' }]
@@ -30,7 +30,7 @@ async function talk(proxy: TestProxy, session: string): Promise<void> {
 }
 
 for (const mode of ['local', 'relay'] as const) {
-  t.test(`in ${mode} mode the traces of a session are its turns, in order`, async (t) => {
+  t.test(`in ${mode} mode the traces of a session are its turns, in call order`, async (t) => {
     const proxy = mode === 'local' ? await startProxy(t) : await relayProxy(t)
     if (mode === 'relay') {
       const { createLocalBackend } = await import('../../src/proxy/engines/dispatch/local-backend.ts')
@@ -75,7 +75,7 @@ for (const mode of ['local', 'relay'] as const) {
   })
 }
 
-t.test('requests that failed upstream, or whose agent disconnected, are not traces', async (t) => {
+t.test('calls that failed upstream, or that their agent left, are not traces', async (t) => {
   const engine = await startFakeVllm()
   const proxy = await startProxy(t, {
     engineUrls: [engine.url],
@@ -105,7 +105,7 @@ t.test('requests that failed upstream, or whose agent disconnected, are not trac
   t.match(await proxy.get(`/traces/s:${turns[1].turn_id}`), { code: 'trace_not_found' })
 })
 
-t.test(`the traces of any session are its completed turns`, async (t) => {
+t.test(`whatever a session has on record, its traces are the completed turns`, async (t) => {
   const { store, call } = await startSessionsApi(t)
   const number = fc.nat({ max: 200_000 })
   const turn = fc.record({
@@ -174,7 +174,7 @@ async function apiWith(
   return api
 }
 
-t.test('a weight version that is not an integer is null, and in the metadata', async (t) => {
+t.test('a weight version that is no whole number is null, and in the metadata', async (t) => {
   const versions = ['17', '-1', 'step-17', '1.5', '', '9007199254740993', null]
   const { call } = await apiWith(
     t,
@@ -188,7 +188,7 @@ t.test('a weight version that is not an integer is null, and in the metadata', a
   t.match(body[2].metadata, { weight_version_start: 'step-17', weight_version_end: 'end' })
 })
 
-t.test('a turn without exact ids has none, and the reason', async (t) => {
+t.test('a turn without exact ids has none, and says why', async (t) => {
   const { call } = await apiWith(t, [{ exact: false, inexactReason: 'no ids' }])
   t.match((await call('GET', '/sessions/s/traces')).body, [
     {
@@ -200,14 +200,14 @@ t.test('a turn without exact ids has none, and the reason', async (t) => {
   ])
 })
 
-t.test('a response that was not delivered, because its client retried, is not a trace', async (t) => {
+t.test('an answer that its agent never had, because its client tried again, is no trace', async (t) => {
   const again = { promptTokenIds: Int32Array.of(1, 2) }
   const { call } = await apiWith(t, [again, { ...again, retryCount: 1 }])
   t.match((await call('GET', '/sessions/s/traces')).body, [{ metadata: { index: 1 } }])
 })
 
 t.test(
-  'samples of one prompt stay in the traces and the rows when one of their requests is retried',
+  'samples of one prompt stay in the traces and the rows when one call for them is tried again',
   async (t) => {
     const { url, backend, call } = await startSessionsApi(t)
     let calls = 0
@@ -250,10 +250,10 @@ t.test('tool calls and reasoning are in the response message, reasoning under bo
     tool_calls: calls,
   })
   t.strictSame(body[1].response_message, { role: 'assistant', content: 'hello' })
-  t.strictSame(body[2].response_message, { role: 'assistant', content: '' }, 'as the agent received it')
+  t.strictSame(body[2].response_message, { role: 'assistant', content: '' }, 'as the agent got it')
 })
 
-t.test('since and limit select traces from a time on, and the first of them', async (t) => {
+t.test('since and limit keep the calls from then on, and the first of them', async (t) => {
   const { call } = await apiWith(
     t,
     [1_000, 2_500, 2_000, 3_000].map((endedAtMs) => ({ endedAtMs })),
@@ -298,7 +298,7 @@ t.test('POST /sessions/batch_delete removes sessions with their traces', async (
   t.equal((await call('GET', '/traces/s:s-0')).status, 404)
 })
 
-t.test('an unknown session, or one without requests, has no traces', async (t) => {
+t.test('a session that is not there, or that nobody called, has no traces', async (t) => {
   const { call } = await apiWith(t, [])
   await call('POST', '/sessions/unused', {})
   for (const session of ['nowhere', 'unused']) {
@@ -306,7 +306,7 @@ t.test('an unknown session, or one without requests, has no traces', async (t) =
   }
 })
 
-t.test('an unknown or invalid argument is rejected by name', async (t) => {
+t.test('what is not there, or cannot be read, is refused by name', async (t) => {
   const { call } = await apiWith(t, [{}])
   for (const [method, path, body, status, code] of [
     ['GET', '/traces/s:none', undefined, 404, 'trace_not_found'],

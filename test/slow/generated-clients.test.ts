@@ -25,7 +25,7 @@ async function proxyAndDocument(t: Test) {
 
 t.test('openapi-python-client generates a client that works', async (t) => {
   if (!(await hasPython())) {
-    t.pass('it is not run', { skip: 'there is no python3 with venv' })
+    t.pass('it is not asked', { skip: 'there is no python3 with venv' })
     return
   }
   const installed = await installFromPyPI('openapi-python-client')

@@ -12,7 +12,7 @@ const JUDGE = join(import.meta.dirname, 'python_sdks.py')
 
 t.test("the Python SDKs' types accept every response, complete and streamed", async (t) => {
   if (!(await hasPython())) {
-    t.pass('the SDKs are not run', { skip: 'there is no python3 with venv' })
+    t.pass('the SDKs are not asked', { skip: 'there is no python3 with venv' })
     return
   }
   const { folder } = await installFromPyPI('anthropic', ['openai'])

@@ -1,6 +1,6 @@
 /**
- * 1,000 rollouts of a server with agents that fail in every way, and with trainers that disconnect and retry: each
- * sample has one result, of one attempt, and the counts match.
+ * 1,000 rollouts of a server with agents that fail in every way, and with trainers that leave and ask again: each sample has
+ * one result, of one try, and the books balance.
  */
 import type { AddressInfo } from 'node:net'
 import { fileURLToPath } from 'node:url'
@@ -20,20 +20,20 @@ import { type Behaviour, HANG, Talk, type TalkTask } from './rollouts-many-talk.
 
 const SAMPLES = 1_000
 const AT_ONCE = 64
-/** The interval of callers that break their connection as soon as the rollout has begun, and retry. */
+/** Every so many callers break their connection as soon as the rollout has begun, and ask again. */
 const LEAVES_EVERY = 7
 const RETRIES = 3
-/** The interval of samples whose agent is a separate process. */
+/** Every so many samples have an agent in a process of its own. */
 const PROCESS_EVERY = 50
 const AGENT = fileURLToPath(new URL('./rollouts-many-child.ts', import.meta.url))
-/** The only process that hangs, because its time limit must pass. */
+/** The only process that hangs, for its time limit is waited for. */
 const HANGING_PROCESS = 0
-/** Far more than a process needs that does not hang, even on a busy machine. */
+/** Far more than a process needs that does not hang, on a busy machine too. */
 const TIME_LIMIT_MS = 15_000
 /** Completions are numbered from here, so that no other token looks like one. */
 const FIRST_COMPLETION = 1_000_000
 
-/** Returns a generator of reproducible numbers from 0 to 1 (a linear congruential generator). */
+/** Numbers from 0 to 1 that are the same in each run (a linear congruential generator). */
 function seeded(seed: number): () => number {
   let state = seed
   return () => {
@@ -49,16 +49,16 @@ function planOf(random: () => number): Behaviour[] {
   })
 }
 
-/** In-process agents of every behaviour; some tasks run in real processes. */
+/** In-process agents of every behaviour; the tasks of some go to real processes. */
 class UnrulyRunner implements AgentRunner {
-  /** The completions that agents of good attempts received, by sample. */
+  /** What the agents of good tries were answered, by sample. */
   readonly answers = new Map<number, number[]>()
   readonly haunting: Promise<number>[] = []
   readonly hanging: Promise<unknown>[] = []
   readonly #random = seeded(7)
   readonly #processes = new CommandRunner({
     command: [process.execPath, AGENT],
-    // Some agents leave a process behind on purpose.
+    // Some of them leave a process behind on purpose.
     sandbox: { mode: 'none' },
     warn() {},
     timeLimitMs: TIME_LIMIT_MS,
@@ -117,7 +117,7 @@ async function allAtOnce<T, R>(
   return results
 }
 
-/** Returns the number of attempts until the task succeeds, or all attempts. */
+/** In which try the task is done; all tries when in none. */
 const triesOf = ({ plan }: TalkTask) => plan.indexOf('good') + 1 || plan.length
 const hasGoodTry = ({ plan }: TalkTask) => plan.includes('good')
 
@@ -139,7 +139,7 @@ function withoutHanging(behaviour: Behaviour): Behaviour {
   return behaviour === 'hang' ? 'crash' : behaviour
 }
 
-/** Returns what is wrong with the rows of a task. */
+/** What is wrong with the rows of a task. */
 function problemsOf(task: TalkTask, rows: AgentLoopOutputs, answers: readonly number[] = []): string[] {
   const [{ metrics }] = rows
   const trained = completionsIn(rows)
@@ -161,7 +161,7 @@ function problemsOf(task: TalkTask, rows: AgentLoopOutputs, answers: readonly nu
     .map(([what]) => what)
 }
 
-/** Returns the trained completions. */
+/** The completions that are trained on. */
 function completionsIn(rows: readonly AgentLoopOutput[]): number[] {
   return rows.flatMap(({ response_ids, response_mask }) =>
     response_ids.filter((id, i) => response_mask[i] === 1 && id >= FIRST_COMPLETION),
@@ -170,11 +170,11 @@ function completionsIn(rows: readonly AgentLoopOutput[]): number[] {
 
 async function everySession(store: TurnStore): Promise<SessionRecord[]> {
   const { sessions, nextCursor } = await store.listSessions({ limit: 10_000 })
-  if (nextCursor != null) throw new Error('there are more sessions than possible')
+  if (nextCursor != null) throw new Error('there are more sessions than can be')
   return sessions
 }
 
-/** Requests a rollout over HTTP, as a trainer does. */
+/** What a trainer is told over HTTP. */
 async function askFor(url: string, task: TalkTask): Promise<AgentLoopOutputs> {
   const body = JSON.stringify({
     sample: task,
@@ -206,57 +206,58 @@ async function startRolloutServer(t: Test, loop: RemoteAgentLoop) {
   return { rollouts, url: `http://127.0.0.1:${(server.server.address() as AddressInfo).port}` }
 }
 
-t.test(
-  '1,000 rollouts with agents that crash, hang, retry, send twice and outlive their attempt',
-  async (t) => {
-    const tasks = tasksOf(seeded(1))
-    const api = await startSessionsApi(t)
-    const { store } = api
-    let completions = 0
-    api.backend.script = plainTokens((promptIds) =>
-      promptIds.at(-1) === HANG ? undefined : [FIRST_COMPLETION + completions++, 9],
-    )
-    const runner = new UnrulyRunner()
-    const options = { proxyUrl: api.url, runner, maxRetries: RETRIES, retryBaseDelayMs: 1 }
-    const loop = new RemoteAgentLoop(options, {})
-    const { rollouts, url } = await startRolloutServer(t, loop)
+t.test('1,000 rollouts with agents that crash, hang, retry, send twice and outlive their try', async (t) => {
+  const tasks = tasksOf(seeded(1))
+  const api = await startSessionsApi(t)
+  const { store } = api
+  let completions = 0
+  api.backend.script = plainTokens((promptIds) =>
+    promptIds.at(-1) === HANG ? undefined : [FIRST_COMPLETION + completions++, 9],
+  )
+  const runner = new UnrulyRunner()
+  const options = { proxyUrl: api.url, runner, maxRetries: RETRIES, retryBaseDelayMs: 1 }
+  const loop = new RemoteAgentLoop(options, {})
+  const { rollouts, url } = await startRolloutServer(t, loop)
 
-    const results = await allAtOnce(tasks, 2 * AT_ONCE, (task) => askFor(url, task))
+  const results = await allAtOnce(tasks, 2 * AT_ONCE, (task) => askFor(url, task))
 
-    const problems = tasks.flatMap((task, i) => {
-      const found = problemsOf(task, results[i]!, runner.answers.get(task.sample))
-      return found.length > 0 ? [{ sample: task.sample, found }] : []
-    })
-    t.strictSame(problems, [], 'each sample has one result, of its good attempt, with all of its tokens')
-    t.strictSame(
-      new Set(await Promise.all(runner.haunting)),
-      new Set([409]),
-      'each zombie was finally rejected',
-    )
-    await Promise.all(runner.hanging)
+  const problems = tasks.flatMap((task, i) => {
+    const found = problemsOf(task, results[i]!, runner.answers.get(task.sample))
+    return found.length > 0 ? [{ sample: task.sample, found }] : []
+  })
+  t.strictSame(problems, [], 'each sample has one result, of its good try, with every token of it')
+  t.strictSame(
+    new Set(await Promise.all(runner.haunting)),
+    new Set([409]),
+    'each zombie was refused in the end',
+  )
+  await Promise.all(runner.hanging)
 
-    const succeeded = tasks.filter(hasGoodTry).length
-    const tries = tasks.reduce((sum, task) => sum + triesOf(task), 0)
-    t.strictSame(rollouts.ended, { done: SAMPLES, failed: 0, cancelled: 0 }, 'a retry starts nothing')
-    t.equal(rollouts.tries, tries)
-    t.ok(succeeded > SAMPLES / 2 && succeeded < SAMPLES, 'some samples fail permanently')
-    const sessions = await everySession(store)
-    const counted = Object.entries(Object.groupBy(sessions, ({ status }) => status))
-    t.strictSame(
-      Object.fromEntries(counted.map(([status, group]) => [status, group.length])),
-      { completed: succeeded, aborted: tries - succeeded },
-      'a session for each attempt, and none is left open',
-    )
-    t.equal(new Set(sessions.map(({ metadata }) => metadata.trial_id)).size, SAMPLES)
-    const turns = await Array.fromAsync(sessions, ({ sessionId }) =>
-      Array.fromAsync(store.readTurns(sessionId)),
-    )
-    const statuses = turns.flat().map(({ status }) => status)
-    t.equal(
-      statuses.filter((status) => status === 'completed').length,
-      completions,
-      'each completion is a turn',
-    )
-    t.notOk(statuses.includes('open'))
-  },
-)
+  const succeeded = tasks.filter(hasGoodTry).length
+  const tries = tasks.reduce((sum, task) => sum + triesOf(task), 0)
+  t.strictSame(
+    rollouts.ended,
+    { done: SAMPLES, failed: 0, cancelled: 0 },
+    'who asks again begins nothing anew',
+  )
+  t.equal(rollouts.tries, tries)
+  t.ok(succeeded > SAMPLES / 2 && succeeded < SAMPLES, 'some samples fail for good')
+  const sessions = await everySession(store)
+  const counted = Object.entries(Object.groupBy(sessions, ({ status }) => status))
+  t.strictSame(
+    Object.fromEntries(counted.map(([status, group]) => [status, group.length])),
+    { completed: succeeded, aborted: tries - succeeded },
+    'a session for each try, and none is left open',
+  )
+  t.equal(new Set(sessions.map(({ metadata }) => metadata.trial_id)).size, SAMPLES)
+  const turns = await Array.fromAsync(sessions, ({ sessionId }) =>
+    Array.fromAsync(store.readTurns(sessionId)),
+  )
+  const statuses = turns.flat().map(({ status }) => status)
+  t.equal(
+    statuses.filter((status) => status === 'completed').length,
+    completions,
+    'each completion is a turn',
+  )
+  t.notOk(statuses.includes('open'))
+})

@@ -24,13 +24,13 @@ async function startWith(t: Test, session: LongSession, read = () => session as 
   return api
 }
 
-/** Returns the head of a response whose body is not read yet. */
+/** The head of an answer whose body nobody has read yet. */
 async function open(url: string): Promise<IncomingMessage> {
   const [response] = await once(get(url, { agent: false }), 'response')
   return response as IncomingMessage
 }
 
-t.test('200 turns of 100,000 tokens are sent in little memory', async (t) => {
+t.test('200 turns of 100,000 tokens go out in little memory', async (t) => {
   const { url } = await startWith(t, new LongSession(TURNS, PROMPT_TOKENS))
   const response = await open(`${url}/sessions/s`)
   const before = memoryInUse()
@@ -42,16 +42,16 @@ t.test('200 turns of 100,000 tokens are sent in little memory', async (t) => {
     nextLookAt += 10 * MB
     peak = Math.max(peak, memoryInUse() - before)
   }
-  t.ok(bytes > 100 * MB, `${bytes} bytes arrived`)
+  t.ok(bytes > 100 * MB, `${bytes} bytes came`)
   t.match(
     tail,
     /\}\],"trace_count":200,"prompts":\{\},"changed_calls":\{\},"aborted_turns":0\}$/,
-    'the response is complete',
+    'the answer is whole',
   )
   t.ok(peak < 64 * MB, `${Math.round(peak / MB)} MB were in use at the peak`)
 })
 
-t.test('turns are read no faster than a slow client accepts them', async (t) => {
+t.test('turns are read no faster than a slow client takes them', async (t) => {
   const session = new LongSession(TURNS, PROMPT_TOKENS)
   const { url } = await startWith(t, session)
   const response = await open(`${url}/sessions/s`)
@@ -63,7 +63,7 @@ t.test('turns are read no faster than a slow client accepts them', async (t) => 
   t.equal(session.read, TURNS)
 })
 
-t.test('a client that disconnects during a response ends the reading', async (t) => {
+t.test('a client that leaves in the middle of an answer ends the reading', async (t) => {
   const session = new LongSession(TURNS, PROMPT_TOKENS)
   const { url, call } = await startWith(t, session)
   const response = await open(`${url}/sessions/s`)
@@ -71,39 +71,39 @@ t.test('a client that disconnects during a response ends the reading', async (t)
   response.destroy()
   await session.left
   t.ok(session.read < TURNS, `${session.read} turns were read`)
-  t.equal((await call('GET', '/sessions')).status, 200, 'the server continues')
+  t.equal((await call('GET', '/sessions')).status, 200, 'the server goes on')
 })
 
 t.test(
-  'a store that fails during a response breaks it, so that it is not mistaken for a complete one',
+  'a store that fails in the middle of an answer breaks it off, so that nobody takes it for whole',
   async (t) => {
     const { url, call } = await startWith(t, new LongSession(1, 1), async function* () {
       for await (const turn of new LongSession(2, PROMPT_TOKENS)) yield turn as never
-      throw new Error('the disk failed')
+      throw new Error('the disk is gone')
     })
     const response = await fetch(`${url}/sessions/s`)
     t.equal(response.status, 200)
     await t.rejects(response.text())
-    t.equal((await call('GET', '/sessions')).status, 200, 'the server continues')
+    t.equal((await call('GET', '/sessions')).status, 200, 'the server goes on')
   },
 )
 
-t.test('a store that fails before the response begins is an error', async (t) => {
+t.test('a store that fails before the answer began is an error', async (t) => {
   const { call } = await startWith(t, new LongSession(1, 1), async function* () {
     yield* []
-    throw new Error('the disk failed')
+    throw new Error('the disk is gone')
   })
   t.equal((await call('GET', '/sessions/s/trajectories')).status, 500)
 })
 
-/** Returns the bytes that are still reachable. */
+/** Bytes that are still referred to from somewhere. */
 function memoryInUse(): number {
   collectGarbage()
   const { heapUsed, external } = process.memoryUsage()
   return heapUsed + external
 }
 
-/** Sockets do not report that they are full. @returns the value once it has been constant for a while */
+/** Sockets do not tell that they are full. @returns the value once it has stood still for a while */
 async function untilSettled(read: () => number): Promise<number> {
   let value = -1
   while (value !== read()) {

@@ -100,7 +100,7 @@ if (noPostgres !== false) {
       await held.query('COMMIT')
       await Promise.all([read, closed])
       await until(async () => (await others('true')) === 0)
-      t.pass('all have ended')
+      t.pass('all are gone')
     },
   )
 

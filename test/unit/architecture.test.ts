@@ -12,9 +12,9 @@ import {
 
 const ROOT = join(import.meta.dirname, '../..')
 
-/** What every room may import. */
+/** What every folder may import. */
 const GROUND = ['src/base', 'src/protocol']
-/** What the proxy's rooms ask for, whoever does it. */
+/** What the proxy's folders depend on, whichever adapter implements it. */
 const PORTS = ['src/proxy/engines/port', 'src/proxy/tokens', 'src/proxy/store/port', ...GROUND]
 /** The engines of this process: what chooses among engines, and what speaks to them. */
 const ENGINES = ['src/proxy/engines/dispatch', 'src/proxy/engines/clients']
@@ -47,10 +47,18 @@ const RULES: ArchitectureRules = {
       ...PROXY,
     ],
     'src/index.ts': ['src/main.ts', ...PRODUCTS, ...PROXY],
-    // The only file that imports every adapter.
-    'src/main.ts': ['src/backend.ts', 'src/token-mode.ts', ...PRODUCTS, ...PROXY],
+    // The products, any of which a build may leave out: everything else imports them through this list.
+    'src/products.ts': ['src/embedded', 'src/inspector/routes', 'src/rollout', 'src/proxy/store/postgres'],
+    'src/included-products.ts': ['src/products.ts', 'src/base'],
+    'src/main.ts': [
+      'src/backend.ts',
+      'src/token-mode.ts',
+      'src/included-products.ts',
+      'src/worker',
+      ...PROXY.filter((folder) => folder !== 'src/proxy/store/postgres'),
+    ],
     'src/backend.ts': [
-      'src/embedded',
+      'src/included-products.ts',
       'src/proxy/config',
       'src/proxy/metrics',
       'src/proxy/relay',
@@ -59,14 +67,14 @@ const RULES: ArchitectureRules = {
       ...GROUND,
     ],
     'src/token-mode.ts': [
-      'src/embedded',
+      'src/included-products.ts',
       'src/proxy/config',
       'src/proxy/engines/port',
       'src/proxy/session',
       'src/proxy/tokens',
       ...GROUND,
     ],
-    // The page that a browser runs: of the proxy it knows what the API answers, as types.
+    // The page that a browser runs: it knows the API's responses, as types.
     'src/inspector/page': ['src/proxy/http', 'src/protocol/transcript'],
     'src/inspector/routes': GROUND,
     // Trainers' side: it knows the proxy by its HTTP API alone.
@@ -99,7 +107,7 @@ const RULES: ArchitectureRules = {
     'src/proxy/tokens': GROUND,
     'src/proxy/config': ['src/base'],
     'src/protocol': ['src/base'],
-    // What people read of calls and messages, in the page and in a terminal.
+    // Calls and messages as text, in the page and in a terminal.
     'src/protocol/transcript': [],
     'src/base': [],
     'tools/build': ['src/base', 'src/cli'],
@@ -153,18 +161,18 @@ const RULES: ArchitectureRules = {
 
 /** Folders of rooms, which have no file of their own, but for those that put their rooms together. */
 const ROOMS_ALONE: Readonly<Record<string, readonly string[]>> = {
-  // The composition root, what differs between its modes, and the package's entry point.
-  src: ['main.ts', 'backend.ts', 'token-mode.ts', 'index.ts'],
+  // The composition root, its products, what differs between its modes, and the package's entry point.
+  src: ['main.ts', 'products.ts', 'included-products.ts', 'backend.ts', 'token-mode.ts', 'index.ts'],
   'src/proxy': [],
   'src/proxy/dialects': [],
   'src/proxy/engines': [],
-  // What listens: the proxy's routes put together, and those of a record that is only looked at.
+  // What listens: the proxy's routes, and those of a viewer.
   'src/proxy/http': ['app.ts', 'server.ts', 'view.ts'],
   'src/proxy/session': [],
   'src/proxy/store': [],
   'src/proxy/tokens': [],
   'src/protocol': [],
-  // From a choice of engines to their clients: its servers, or else the one that is embedded.
+  // From a choice of engines to their clients: servers, or else the embedded engine.
   'src/embedded': ['open-engines.ts'],
   'src/inspector': [],
   tools: ['make-page.ts', 'make-snapshot.ts'],
@@ -328,7 +336,8 @@ t.test('the graph knows every form of import, and neither comments nor strings',
 t.test('docs/architecture.md has every folder of the rules, and names files that there are', async (t) => {
   const page = readFileSync(join(ROOT, 'docs/architecture.md'), 'utf8')
   const inMap = [...page.matchAll(/^\| `((?:src|tools)[^`]*)` \|/gm)].map(([, part]) => part!)
-  const folders = Object.keys(RULES.parts).filter((part) => !part.endsWith('.ts') || part === 'src/main.ts')
+  const described = ['src/main.ts', 'src/products.ts']
+  const folders = Object.keys(RULES.parts).filter((part) => !part.endsWith('.ts') || described.includes(part))
   t.strictSame(inMap.sort(), folders.sort())
   const named = [...page.matchAll(/`(src\/[\w./-]+|test\/[\w./-]+)`/g)].map(([, path]) => path!)
   for (const path of named) t.ok(existsSync(join(ROOT, path)), path)

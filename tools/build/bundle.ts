@@ -22,16 +22,32 @@ const LIBRARY_FILE = /import\.meta\.resolve\('([^']+)'\)/g
 /** The bundler's own helpers, which it lists among the imports. */
 const HELPERS = '<runtime>'
 
-/** Bundles the program. @param root the checkout @param target operating system and processor, as in `linux-x64` */
-export async function bundleProgram(root: string, target: string): Promise<Bundle> {
+/** What a program contains. Default: all commands and products. */
+export interface ProgramContents {
+  /** The entry point, relative to the checkout. */
+  entry?: string
+  /** Names of products that are left out, as `src/products.ts` exports them. */
+  withoutProducts?: readonly string[]
+}
+
+/** The list of products, with one line for each. */
+const PRODUCTS_FILE = 'src/products.ts'
+
+/** Bundles a program. @param root the checkout @param target operating system and processor, as in `linux-x64` */
+export async function bundleProgram(
+  root: string,
+  target: string,
+  { entry = 'tools/build/entry.ts', withoutProducts = [] }: ProgramContents = {},
+): Promise<Bundle> {
   const assets = new Map<string, Uint8Array>()
   const threads: string[] = []
   const found: FoundFiles = {
     onThread: (path) => threads.push(path),
     onFile: (path) => assets.set(relative(root, path), readFileSync(path)),
   }
-  const bundle = (entry: string) => bundleScript(root, target, entry, found)
-  const main = await bundle(join(root, 'tools/build/entry.ts'))
+  const plugins = [withoutExports(join(root, PRODUCTS_FILE), withoutProducts), ownFiles(root, target, found)]
+  const bundle = (path: string) => bundleScript(root, target, path, [...plugins, nativeModules(root, found)])
+  const main = await bundle(join(root, entry))
   // A thread may refer to another one, which is then appended to the list.
   for (const path of threads) {
     const key = relative(root, path)
@@ -45,7 +61,7 @@ interface FoundFiles {
   onFile(path: string): void
 }
 
-async function bundleScript(root: string, target: string, entry: string, found: FoundFiles): Promise<string> {
+async function bundleScript(root: string, target: string, entry: string, plugins: Plugin[]): Promise<string> {
   const options = {
     entryPoints: [entry],
     absWorkingDir: root,
@@ -63,11 +79,28 @@ async function bundleScript(root: string, target: string, entry: string, found: 
       tokenizers: `tokenizers/tokenizers.${target.startsWith('linux') ? `${target}-gnu` : target}.node`,
     },
     logLevel: 'warning',
-    plugins: [ownFiles(root, target, found), nativeModules(root, found)],
+    plugins,
   } as const satisfies BuildOptions
   const { outputFiles, metafile } = await build(options)
   refuseMissingLibraries(metafile)
   return outputFiles[0]!.text
+}
+
+/** Leaves out exports of a file that has one line for each. @throws Error for an unknown name */
+function withoutExports(path: string, names: readonly string[]): Plugin {
+  return {
+    name: 'without-exports',
+    setup({ onLoad }) {
+      if (names.length === 0) return
+      onLoad({ filter: /[\\/]products\.ts$/ }, (loaded) => {
+        if (loaded.path !== path) return undefined
+        const lines = readFileSync(path, 'utf8').split('\n')
+        const excluded = lines.filter((line) => names.some((name) => line.startsWith(`export * as ${name} `)))
+        if (excluded.length !== names.length) throw new Error(`Unknown product among ${names.join(', ')}`)
+        return { contents: lines.filter((line) => !excluded.includes(line)).join('\n'), loader: 'ts' }
+      })
+    },
+  }
 }
 
 /**

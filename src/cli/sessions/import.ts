@@ -4,7 +4,7 @@
  */
 import { ProxyError } from '../../base/errors.ts'
 import type { SessionsImportConfig } from '../../proxy/config/options/sessions.ts'
-import { databaseName } from '../../proxy/store/postgres/open.ts'
+import { databaseName } from '../../proxy/store/port/database-name.ts'
 import { openDatabase, openIdleDatabase } from '../open-database.ts'
 import { printable } from '../table.ts'
 import { importConsumers } from './import-consumers.ts'

@@ -75,7 +75,7 @@ export interface AppBase {
   /** Returns the lease of the node that has signed a request, if one has. Default: there are no other nodes. */
   verifyNode?: ((request: FastifyRequest) => number | undefined) | undefined
   /** The routes of the inspector. Default: none. */
-  inspector?: FastifyPluginCallback
+  inspector?: FastifyPluginCallback | undefined
   /** The routes of rollouts, for admins. Default: none. */
   rollouts?: FastifyPluginCallback | undefined
   /** Default: there is no `/metrics`. */

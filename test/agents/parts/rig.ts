@@ -2,17 +2,22 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Test } from 'tap'
-import { ended, said } from '../../helpers/children.ts'
+import { ended, said, startChild } from '../../helpers/children.ts'
 import { startEffortCheck, writeModelWithEfforts } from '../../helpers/effort-rules.ts'
 import { startLlmProxy } from '../../helpers/llm-proxy.ts'
 import { IS_FULL } from '../../helpers/tier.ts'
 import { startLosingEngine } from './losing-engine.ts'
 
 /** Every route from an agent to an engine. */
-export const SETUPS = (['local', 'relay'] as const).flatMap((mode) =>
+export const SETUPS: readonly Setup[] = (['local', 'relay'] as const).flatMap((mode) =>
   (['chat', 'token'] as const).map((prompts) => ({ mode, prompts })),
 )
-export type Setup = (typeof SETUPS)[number]
+export interface Setup {
+  mode: 'local' | 'relay'
+  prompts: 'chat' | 'token'
+  /** The executable of the proxy. Default: the checkout. */
+  executable?: string
+}
 
 /** One setup of each kind, for agents whose dialect other tests cover in every setup. */
 export const TWO_SETUPS: readonly Setup[] = [
@@ -60,7 +65,7 @@ const KEY_FLAGS = [
 /** Everything stops when the test ends. */
 export async function startRig(t: Test, options: RigOptions): Promise<Rig> {
   const { mode, prompts, folder, contextLength = ROOMY, flags = [], checksEfforts = false } = options
-  const { keyed = false, lostAnswer } = options
+  const { keyed = false, lostAnswer, executable } = options
   const playbook = join(folder, 'playbook.json')
   writeFileSync(playbook, JSON.stringify(options.playbook))
   const length = ['--context-length', String(contextLength)]
@@ -69,7 +74,7 @@ export async function startRig(t: Test, options: RigOptions): Promise<Rig> {
   const engineUrl = lostAnswer === undefined ? checkedUrl : await startLosingEngine(t, checkedUrl, lostAnswer)
   const model = checksEfforts ? join(folder, 'model') : 'embedded'
   if (checksEfforts) writeModelWithEfforts(model)
-  const url = await serve(t, [
+  const proxyArgs = [
     ...['serve', '--port', '0', '--db', join(folder, 'proxy.db'), '--mode', mode],
     // Agents request the models of their vendors.
     ...['--model', 'embedded'],
@@ -77,7 +82,8 @@ export async function startRig(t: Test, options: RigOptions): Promise<Rig> {
     ...(prompts === 'token' ? ['--tokenizer', model, ...length] : []),
     ...(keyed ? KEY_FLAGS : []),
     ...flags,
-  ])
+  ]
+  const url = await serve(t, proxyArgs, executable)
   const workerKey = keyed ? ['--worker-key', WORKER_KEY] : []
   if (mode === 'relay')
     await start(t, ['worker', '--proxy-url', url, '--engine-url', engineUrl, ...workerKey])
@@ -93,14 +99,15 @@ export async function startRig(t: Test, options: RigOptions): Promise<Rig> {
   }
 }
 
-async function serve(t: Test, args: string[]): Promise<string> {
-  const [url] = await start(t, args, /http:\/\/[\d.]+:\d+/)
+async function serve(t: Test, args: string[], executable?: string): Promise<string> {
+  const [url] = await start(t, args, /http:\/\/[\d.]+:\d+/, executable)
   return url!
 }
 
 /** Waits for the line that a command writes to stdout when it is ready. */
-async function start(t: Test, args: string[], ready = /\n/): Promise<RegExpExecArray> {
-  const child = startLlmProxy([...args, '--log-level', 'error'])
+async function start(t: Test, args: string[], ready = /\n/, executable?: string): Promise<RegExpExecArray> {
+  const all = [...args, '--log-level', 'error']
+  const child = executable === undefined ? startLlmProxy(all) : startChild(executable, all)
   child.stderr.setEncoding('utf8').on('data', (text: string) => t.comment(text))
   t.teardown(() => {
     child.kill('SIGKILL')

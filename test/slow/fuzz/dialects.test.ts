@@ -1,7 +1,7 @@
 /**
- * Requests with random errors, in every dialect, against the whole proxy without sockets. `FUZZ_RUNS=20000` runs that
- * many of each (and needs `--timeout=1200` of tap). A failure prints its seed, its path and the smallest failing body,
- * which reproduce it.
+ * Requests that are wrong anywhere, in every dialect, against all of the proxy but its sockets. `FUZZ_RUNS=20000` tries
+ * that many of each (and needs `--timeout=1200` of tap); what a failure prints (its seed, its path, and the smallest body
+ * that fails) brings it back.
  */
 import assert from 'node:assert/strict'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -18,11 +18,11 @@ import { openMemoryStore } from '../../helpers/store-in-process.ts'
 import { type Answer, checkResponse, DIALECTS } from './dialects.ts'
 
 const RUNS = Number(process.env.FUZZ_RUNS ?? 1_000)
-/** After this many requests, all recorded turns are read and deleted. */
+/** After so many calls, all that they left on record is read, and forgotten. */
 const CALLS_A_SESSION = 100
 const HANG_MS = 30_000
 
-/** A response with every kind of event. */
+/** An answer with something of everything. */
 const ANSWER: GenerationEvent[] = [
   { type: 'start', engine: 'scripted', model: 'scripted', promptTokenIds: PromptIds.of(1, 2) },
   { type: 'delta', reasoning: 'hm', tokenIds: [3], logprobs: [-1] },
@@ -40,7 +40,7 @@ const ANSWER: GenerationEvent[] = [
   },
 ]
 
-/** Starts the proxy without sockets. */
+/** The proxy, asked without sockets. */
 async function startInjected(t: Test) {
   const store = await openMemoryStore()
   const { options, sessions, backend } = serverParts(store)
@@ -54,7 +54,7 @@ async function startInjected(t: Test) {
   return async (method: 'GET' | 'POST' | 'DELETE', url: string, payload?: string): Promise<Answer> => {
     const late = new AbortController()
     const hang = sleep(HANG_MS, undefined, { signal: late.signal }).then(() => {
-      throw new Error(`no response within ${HANG_MS} ms`)
+      throw new Error(`no answer within ${HANG_MS} ms`)
     })
     hang.catch(() => {})
     const answered = app.inject({ method, url, ...(payload !== undefined && { payload }) })
@@ -64,7 +64,7 @@ async function startInjected(t: Test) {
 
 for (const [name, { path, bodies, checkRefusal }] of Object.entries(DIALECTS)) {
   t.test(
-    `${name}: ${RUNS} invalid bodies are accepted or rejected, and leave readable sessions`,
+    `${name}: ${RUNS} bodies that are wrong are answered or refused, and leave readable sessions`,
     async (t) => {
       const inject = await startInjected(t)
       let calls = 0
@@ -77,7 +77,7 @@ for (const [name, { path, bodies, checkRefusal }] of Object.entries(DIALECTS)) {
           '/trajectories?select=main&per_turn=true',
         ]) {
           const { statusCode, body } = await inject('GET', `/sessions/s${part}`)
-          // The first accepted request creates the session.
+          // A session is made by its first call that is accepted.
           assert.ok(statusCode === 200 || statusCode === 404, `${part}: ${statusCode} ${body}`)
           assert.doesNotMatch(JSON.stringify(JSON.parse(body).turns ?? []), /"status":"(open|failed)"/)
         }
@@ -100,7 +100,7 @@ for (const [name, { path, bodies, checkRefusal }] of Object.entries(DIALECTS)) {
       )
       await readBack()
       t.ok((statuses[200] ?? 0) > RUNS / 50, `some are accepted: ${JSON.stringify(statuses)}`)
-      t.ok((statuses[400] ?? 0) > RUNS / 50, 'and some rejected')
+      t.ok((statuses[400] ?? 0) > RUNS / 50, 'and some refused')
     },
   )
 }

@@ -1,6 +1,6 @@
 /*
- * Preloaded into a process that writes a database: logs each system call that changes a file of the folder POWER_FOLDER to
- * the file POWER_LOG, in order, and makes the POWER_FAIL_AT-th of them fail with POWER_ERRNO.
+ * Preloaded under a process that keeps a database: notes each call that changes a file of the folder POWER_FOLDER in the file
+ * POWER_LOG, in the order in which they were made, and lets the POWER_FAIL_AT-th of them fail with POWER_ERRNO.
  *
  * A record: kind (1 byte: w, s, t, u), length of the name (2), name, offset (8), length (4), data. Little-endian.
  */
@@ -20,7 +20,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int calls = 0;
 
-/* Returns the name of a file in the folder; NULL if the file is not watched. */
+/* The name of a file in the folder; NULL: not one of those that are watched. */
 static const char *watched(const char *path) {
   const char *folder = getenv("POWER_FOLDER");
   size_t length;
@@ -28,7 +28,7 @@ static const char *watched(const char *path) {
   length = strlen(folder);
   if (strncmp(path, folder, length) != 0 || path[length] != '/') return NULL;
   path += length + 1;
-  /* Shared memory, which is rebuilt after a crash, and locks. */
+  /* Shared memory that is built anew after a crash, and locks. */
   if (strstr(path, "-shm") || strstr(path, ".lock")) return NULL;
   return path;
 }
@@ -57,12 +57,12 @@ static void note(char kind, const char *name, uint64_t offset, uint32_t length, 
   close(fd);
 }
 
-/* Returns whether this call must fail. Called with the lock held. The list of acknowledged turns never fails. */
+/* Whether this call is the one that fails. Called with the lock held. What is acknowledged is no part of the database. */
 static int fails(const char *name) {
   const char *at = getenv("POWER_FAIL_AT");
   const char *number = getenv("POWER_ERRNO");
   const char *folder = getenv("POWER_FOLDER");
-  /* Each folder belongs to another run. */
+  /* Another folder is another life. */
   static char last[4096];
   if (strncmp(last, folder, sizeof last - 1) != 0) {
     strncpy(last, folder, sizeof last - 1);

@@ -1,6 +1,6 @@
 /**
- * Token mode compared with chat mode: the embedded engine renders, samples, decodes and parses a chat by itself, or it
- * gets ids and the proxy does the rest. An agent must not be able to distinguish them.
+ * Token mode against chat mode: the embedded engine renders, samples, decodes and parses a chat by itself, or it gets
+ * ids and the proxy does the rest. An agent must not be able to tell.
  */
 import { isDeepStrictEqual } from 'node:util'
 import fc from 'fast-check'
@@ -94,13 +94,13 @@ async function ask(backend: Backend, body: ChatBody, stream: boolean): Promise<C
   return fold
 }
 
-/** Returns everything that an agent or a trainer sees, except for the random ids of tool calls. */
+/** Everything that an agent or a trainer sees, except for the random names of tool calls. */
 function seen({ start, end, content, reasoning, toolCalls, tokenIds, logprobs }: Completion): object {
   const calls = toolCalls.map(({ function: called }) => called)
   const promptTokenIds = Array.from(start!.promptTokenIds!)
   return {
     promptTokenIds,
-    // Only token mode counts the tokens of reasoning: the embedded engine does not, like vLLM before 0.32.
+    // Token mode alone counts the tokens of reasoning: the embedded engine does not, as vLLM before 0.32.
     end: end?.usage ? { ...end, usage: { ...end.usage, completion_tokens_details: undefined } } : end,
     content: content ?? '',
     reasoning: reasoning ?? '',

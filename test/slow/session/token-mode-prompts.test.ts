@@ -9,7 +9,7 @@ import { tokenModeRig } from '../../helpers/token-mode-rig.ts'
 import { loadTokenModel } from '../../unit/proxy/session/token-mode-talk.ts'
 import { modelDirectory } from '../../unit/proxy/tokens/real-models.ts'
 
-t.test('a developer message becomes a system message where the template supports no developer', async (t) => {
+t.test('a developer speaks as the system where the template knows no developer', async (t) => {
   const messages: ChatMessage[] = [
     { role: 'developer', content: 'Be brief.' },
     { role: 'user', content: 'Hello.' },
@@ -26,12 +26,12 @@ t.test('a developer message becomes a system message where the template supports
   }
 })
 
-t.test('a prompt of 128,000 tokens does not block the event loop', { timeout: 60_000 }, async (t) => {
+t.test('a prompt of 128,000 tokens leaves the event loop to others', { timeout: 60_000 }, async (t) => {
   const model = await openTokenModel({ source: modelDirectory('qwen3'), parser: 'auto' })
   t.teardown(() => model.close())
   const { ask } = await tokenModeRig(t, model, () => ({ text: 'I see.' }))
   const messages = longConversation(128_000)
-  // Warms up: the code is compiled and the thread has its tokenizer, as soon after the start of a proxy.
+  // The code is warm and the thread has its tokenizer, as a moment after the start of a proxy.
   await ask([{ role: 'user', content: 'Warm up.' }, ...messages.slice(1)])
   const first = await longestBlockMs(() => ask(messages))
   const news: ChatMessage[] = [
@@ -40,14 +40,11 @@ t.test('a prompt of 128,000 tokens does not block the event loop', { timeout: 60
   ]
   const extended = await longestBlockMs(() => ask([...messages, ...news]))
   t.comment(`blocked for ${first.toFixed(1)} ms at first, ${extended.toFixed(1)} ms when it was extended`)
-  // Ten times the usual duration; tokenizing on this thread alone would block for twice as long.
+  // Ten times what it takes; on the spot, tokenizing alone blocks for twice as long.
   t.ok(Math.max(first, extended) < 100)
 })
 
-/**
- * Returns the longest computation of this thread in one turn of the event loop: its CPU time, independent of other
- * load.
- */
+/** The longest that this thread computed in one turn of the event loop: its own time, however busy the machine is. */
 async function longestBlockMs(call: () => Promise<TurnRecord>): Promise<number> {
   let [longest, lastMs, running] = [0, threadMs(), true]
   const turn = () => {
@@ -68,7 +65,7 @@ function threadMs(): number {
   return (user + system) / 1000
 }
 
-/** Builds a conversation from this repository's own text. */
+/** Of this repository's own text. */
 function longConversation(tokens: number): ChatMessage[] {
   const text = readFileSync(new URL('../../../docs/token-mode.md', import.meta.url), 'utf8')
   const bytes = tokens * 5

@@ -20,19 +20,20 @@ const TIMEOUT_MS = 10_000
 /**
  * Returns a function that reads the texts of tokens: with this tokenizer or, without one, with the embedded model's
  * tokenizer for tokens that it sampled, otherwise from an engine that serves the model.
- * @param loadEmbedded called once, for the first ids that the embedded model sampled
+ * @param loadEmbedded called once, for the first ids that the embedded model sampled; absent: there is no embedded
+ *   model
  * @returns a function that resolves to undefined if no tokenizer is known
  */
 export function createTokenTextReader(
   named: TokenizerWithName | undefined,
-  loadEmbedded: () => Tokenizer,
+  loadEmbedded: (() => Tokenizer) | undefined,
   engines: () => readonly EngineWithModels[] = () => [],
 ) {
   let embedded: Tokenizer | undefined
   return async (model: string | null, ids: Int32Array) => {
     if (named !== undefined) return { source: named.name, texts: await tokenTexts(named.tokenizer, ids) }
     if (model === null) return undefined
-    if (model !== 'embedded') return queryEngines(engines(), model, ids)
+    if (model !== 'embedded' || loadEmbedded === undefined) return queryEngines(engines(), model, ids)
     embedded ??= loadEmbedded()
     return { source: model, texts: await tokenTexts(embedded, ids) }
   }

@@ -1,6 +1,7 @@
 /** Connections to the database, and the classification of their errors. */
 import pg from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
+import { withoutPassword } from '../port/database-name.ts'
 import type { Durability } from '../port/turn-store.ts'
 
 /** The silence after which TCP probes a connection. */
@@ -231,13 +232,6 @@ export async function explained<T>(url: string, open: () => Promise<T>): Promise
     const advice = ADVICE[code ?? ''] ?? `cannot be reached: ${message || code}`
     throw new ProxyError('start_failed', `the database ${withoutPassword(url)} ${advice}`, { cause: error })
   }
-}
-
-/** Returns the URL without its password, for messages. */
-export function withoutPassword(url: string): string {
-  if (!URL.canParse(url)) return 'that --db names'
-  const parsed = new URL(url)
-  return `${parsed.protocol}//${parsed.username}${parsed.username && '@'}${parsed.host}${parsed.pathname}`
 }
 
 const ADVICE: Readonly<Record<string, string>> = {

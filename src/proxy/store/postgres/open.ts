@@ -1,7 +1,6 @@
 /** The store in PostgreSQL: a {@link TurnStore} on a database, and a reader beside it. */
 import { hostname } from 'node:os'
 
-import { ProxyError } from '../../../base/errors.ts'
 import { logEvent } from '../../../base/log-events.ts'
 import type { Logger } from '../../../base/logger.ts'
 import type { ReaderMethods } from '../common/reader.ts'
@@ -9,13 +8,7 @@ import { type SpawnThread, StoreThread, spawnFrom } from '../common/store-thread
 import { connectReader, type ThreadReader } from '../common/thread-reader.ts'
 import { ThreadStore } from '../common/thread-store.ts'
 import type { Durability, TurnStore } from '../port/turn-store.ts'
-import {
-  askForDurability,
-  connect,
-  type DurabilitySettings,
-  explained,
-  withoutPassword,
-} from './connection.ts'
+import { askForDurability, connect, type DurabilitySettings, explained } from './connection.ts'
 import type { ReaderData } from './reader-thread.ts'
 import { PostgresShared } from './shared.ts'
 import type { NodeWriteMethods } from './writer-loop.ts'
@@ -46,25 +39,6 @@ const spawnWorker = spawnFrom({
 
 /** Memory for token ids in each thread. */
 const TOKEN_CACHE_BYTES = 64 * 1024 * 1024
-
-/**
- * Returns whether `--db` names a PostgreSQL database instead of a file.
- * @throws ProxyError `start_failed` for a database of another kind
- */
-export function isPostgresUrl(db: string): boolean {
-  const [, scheme] = /^([a-z][a-z0-9+.-]+):\/\//i.exec(db) ?? []
-  if (scheme === undefined) return false
-  if (/^postgres(ql)?$/i.test(scheme)) return true
-  throw new ProxyError(
-    'start_failed',
-    `--db: unsupported scheme "${scheme}": use a file path or postgres://…`,
-  )
-}
-
-/** Returns the name for display, without the password. */
-export function databaseName(db: string): string {
-  return isPostgresUrl(db) ? withoutPassword(db) : db
-}
 
 /** Returns the settings that determine the durability of a commit. @throws ProxyError `start_failed` */
 export function lookAtPostgres(url: string, durability: Durability): Promise<DurabilitySettings> {

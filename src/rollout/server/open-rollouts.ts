@@ -1,0 +1,30 @@
+/** The rollouts of a proxy: run by its process, or forwarded to a rollout server. */
+import type { FastifyPluginCallback } from 'fastify'
+import type { Logger } from '../../base/logger.ts'
+import type { RunnerConfig } from '../../proxy/config/options/rollout.ts'
+import { forwardRollouts } from './forward-rollouts.ts'
+import { InProcessRollouts } from './in-process-rollouts.ts'
+import type { RolloutOwners } from './owners.ts'
+import { rolloutRoutes } from './routes.ts'
+
+interface RolloutsConfig extends RunnerConfig {
+  /** The URL of the server to which rollouts are forwarded; undefined: there is none. */
+  rolloutServer?: string | undefined
+  adminKeys: readonly string[]
+  db?: string
+}
+
+/** Opens the rollouts. `own` are those of this process, if it has a runner. @throws ProxyError `config_invalid` */
+export function openRollouts(
+  config: RolloutsConfig,
+  logger: Logger,
+  owners?: RolloutOwners,
+): { own?: InProcessRollouts; routes: FastifyPluginCallback | undefined } {
+  if (config.runner !== undefined) {
+    const own = new InProcessRollouts(config, logger, owners)
+    return { own, routes: rolloutRoutes(own) }
+  }
+  const { rolloutServer: serverUrl, adminKeys } = config
+  const routes = serverUrl === undefined ? undefined : forwardRollouts({ serverUrl, adminKey: adminKeys[0] })
+  return { routes }
+}
