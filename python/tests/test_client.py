@@ -44,10 +44,12 @@ def test_a_rollout_from_its_session_to_its_rows(proxy: Proxy) -> None:
         with client.create("task/7 ä", metadata={"task": "7", "step": 3}) as session:
             assert session.id == "task/7 ä"
             talk(session.base_url, session.agent_key)
-            session.reward(1, components={"style": 0.5}, turns={1: 0.25})
+            session.reward(1, components={"style": 0.5}, turns={1: 0.25}, agent_roles={"side": 0})
         info = session.info()
         assert (info["status"], info["reward"], info["turn_count"]) == ("completed", 1.0, 2)
+        assert info["reward_lines"] == {"side": 0}
         (row,) = session.rows(details=["advantages"])
+        assert [row.agent_role, *(turn.agent_role for turn in row.turns)] == ["main"] * 3
         assert (row.session_id, row.finished, row.exact, row.reward) == (session.id, True, True, 1.0)
         assert [turn.reward for turn in row.turns] == [None, 0.25]
         marked = session.mark(labels=["cheat"], turns={1: {"labels": ["odd"], "note": "here"}})

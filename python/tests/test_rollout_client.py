@@ -221,7 +221,7 @@ async def test_whoever_waits_for_a_rollout_hears_that_another_called_it_off(
     async with HarborServer(forever), AsyncClient(relay_proxy.rollouts_url) as client:
         task = asyncio.create_task(client.rollout(asked))
         await eventually(lambda: len(begun) == 1, "the agent runs")
-        await client.call_off("off/by another")
+        await client.cancel("off/by another")
         with pytest.raises(ProxyApiError, match="rollout"):
             await task
         await client.call_off("off/by another")

@@ -8,6 +8,7 @@ import Type, { type Static, type TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import { ProxyError } from '../base/errors.ts'
 import { parseJson } from '../base/json.ts'
+import { readFormerNames } from '../protocol/schema/former-names.ts'
 import { loadConfig } from '../proxy/config/load.ts'
 import { SERVE } from '../proxy/config/options/serve.ts'
 import { trustedAuthorities } from '../proxy/config/trusted-authorities.ts'
@@ -123,6 +124,7 @@ export function checkResponse<T extends TSchema>(
   status: number,
   url: string,
 ): Static<T> {
+  readFormerNames(schema, answer)
   if (status >= 200 && status < 300 && Value.Check(schema, answer)) return answer
   throw refusal(status, answer, url)
 }

@@ -12,6 +12,7 @@ import {
   type rowExtraFields,
 } from '../protocol/schema/agent-loop-output.ts'
 import type { RecordOf } from '../protocol/schema/field.ts'
+import { isDeprecated, withFormerNames } from '../protocol/schema/former-names.ts'
 import type { SessionTrajectories, TrajectoryRow } from './proxy-client.ts'
 import { selectRowDetails } from './row-details.ts'
 import type { AgentStatus } from './runners/runner.ts'
@@ -119,14 +120,15 @@ export function createPaddingOutput(
     response_logprobs: [0],
     reward_score: reward.score,
     num_turns: 0,
-    metrics: toMetrics(facts, { failed, inert: 1, inexact_turns: inexactTurns }),
+    metrics: toMetrics(facts, { failed, padding: 1, inexact_turns: inexactTurns }),
     extra_fields: toExtraFields(facts, reward.components, 0),
   }
 }
 
-function toMetrics(facts: RolloutFacts, more: Partial<AgentLoopMetrics>): AgentLoopMetrics {
+function toMetrics(facts: RolloutFacts, more: Partial<Omit<AgentLoopMetrics, 'inert'>>): AgentLoopMetrics {
   const { agentSeconds, tries } = facts
-  return { agent_seconds: agentSeconds, tries, failed: 0, inert: 0, num_rows: 1, inexact_turns: 0, ...more }
+  const counts = { failed: 0, padding: 0, num_rows: 1, inexact_turns: 0 } as const
+  return withFormerNames({ agent_seconds: agentSeconds, tries, ...counts, ...more })
 }
 
 function toExtraFields(
@@ -146,12 +148,13 @@ function toExtraFields(
     turn_rewards:
       row?.turns.flatMap(({ start, end, reward }) => (reward === null ? [] : { start, end, reward })) ?? [],
   } satisfies RecordOf<typeof rolloutFields>
-  const values = Object.entries(extraFields).map(([name, { type }]) => {
-    if (name in rolloutFields) return [name, own[name]]
+  const values = Object.entries(extraFields).flatMap(([name, { type }]) => {
+    if (isDeprecated(type)) return []
+    if (name in rolloutFields) return [[name, own[name]]]
     const value = row?.[name as keyof typeof rowExtraFields]
-    return [name, value ?? (Type.IsBoolean(type) ? false : null)]
+    return [[name, value ?? (Type.IsBoolean(type) ? false : null)]]
   })
-  return Object.fromEntries(values) as AgentLoopExtraFields
+  return withFormerNames(Object.fromEntries(values)) as AgentLoopExtraFields
 }
 
 function whyNothing({ trajectories, excluded_turns: excluded }: SessionTrajectories): string {

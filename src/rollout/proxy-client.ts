@@ -5,6 +5,7 @@ import { ERROR_CATALOGUE, type ErrorCode, ProxyError } from '../base/errors.ts'
 import { parseJson } from '../base/json.ts'
 import { ownRowFields, rowExtraFields } from '../protocol/schema/agent-loop-output.ts'
 import { nullable, pickFields, toProperties, toReader } from '../protocol/schema/field.ts'
+import { readFormerNames } from '../protocol/schema/former-names.ts'
 import { rowFields, rowTurnFields } from '../protocol/schema/row.ts'
 import { capturedFields } from '../protocol/schema/row-details.ts'
 import { backoffMs, pause } from './backoff.ts'
@@ -18,7 +19,10 @@ const Created = Type.Object({ session_id: Type.String(), agent_key: Type.Optiona
 const Session = Type.Object({ status: Status })
 const Numbers = Type.Record(Type.String(), Type.Number())
 /** Older proxies do not support rewards of turns. */
-const Rewarded = Type.Object({ reward_lines: Type.Optional(Numbers), reward_turns: Type.Optional(Numbers) })
+const Rewarded = Type.Object({
+  reward_agent_roles: Type.Optional(Numbers),
+  reward_turns: Type.Optional(Numbers),
+})
 const Ended = Type.Object({ status: Type.Union([Status, Type.Literal('not_found')]) })
 const Row = Type.Object({
   ...toReader({ ...ownRowFields, ...rowExtraFields, ...pickFields(rowFields, ['exact', 'inexact_reason']) })
@@ -130,7 +134,8 @@ export class ProxyClient {
   ): Promise<void> {
     const path = getSessionPath(sessionId)
     const set = await this.#ask('GET', `${path}/wait?timeout_s=0`, Rewarded, signal)
-    const { reward_lines: lines = {}, reward_turns: turns = {} } = set
+    const { reward_agent_roles: lines = {}, reward_turns: turns = {} } = set
+    // Until 0.3.0 the former name is sent: proxies of 0.1.0 reject `agent_roles`.
     const kept = { lines: hasAny(lines) ? lines : undefined, turns: hasAny(turns) ? turns : undefined }
     await this.#ask('POST', `${path}/reward`, Session, signal, { ...reward, ...kept })
   }
@@ -168,6 +173,7 @@ export class ProxyClient {
         await pause(backoffMs(RETRY_BASE_MS, failures, this.#options.random ?? Math.random), signal)
       } else {
         const value = parseJson(answer.text)
+        readFormerNames(schema, value)
         if (answer.status < 300 && Value.Check(schema, value)) return value
         throw this.#refusal(path, answer)
       }

@@ -103,6 +103,39 @@ t.test('rewards are given for the session and for its lines', async (t) => {
   t.match(await proxy.post('/sessions/s/reward', { reward: 2 }), { reward: 2, reward_lines: {} })
 })
 
+t.test('requests accept the present and the former names, and responses have both', async (t) => {
+  const { proxy } = await startTwo(t, 'local')
+  await proxy.post('/sessions', { session_id: 's' })
+  await client(proxy).chat.completions.create(
+    { model: 'actor', messages: [{ role: 'user', content: 'hi' }], max_tokens: 4 },
+    { headers: { 'x-llm-proxy-agent-role': 'subagent:critic' } },
+  )
+  const roles = { 'subagent:critic': -0.5 }
+  const rewarded = { reward: 1, reward_agent_roles: roles, reward_lines: roles }
+  t.match(await proxy.post('/sessions/s/reward', { reward: 1, lines: roles }), rewarded)
+  t.match(await proxy.post('/sessions/s/reward', { reward: 1, agent_roles: roles }), rewarded)
+  t.match(await proxy.post('/sessions/s/reward', { reward: 1, agent_roles: roles, lines: roles }), {
+    code: 'invalid_request',
+    param: 'lines',
+  })
+  const role = { agent_role: 'subagent:critic', line: 'subagent:critic' }
+  const declared = { told: 'subagent:critic', rule: 'header' }
+  t.match((await proxy.get('/sessions/s')).turns, [
+    {
+      ...role,
+      ...{ agent_role_rule: 'header', line_rule: 'header' },
+      annotations: { agent_role: declared, line: declared },
+    },
+  ])
+  const { trajectories } = await proxy.get('/sessions/s/trajectories')
+  t.match(trajectories, [{ ...role, reward: -0.5, turns: [role] }])
+  t.match((await proxy.get('/sessions/s/rows')).rows, [{ ...role, turns: [role] }])
+  t.match((await proxy.get('/sessions/s/tree')).turns, [role])
+  const forest = await proxy.get('/sessions/s/forest')
+  t.match(forest.rows, [{ ...role, turns: [role] }])
+  t.match(forest.nodes.at(-1), role)
+})
+
 t.test('a policy without a line is rejected, and so is an unknown selection', async (t) => {
   const proxy = await startProxy(t)
   t.match(await proxy.post('/sessions', { policy: { critic: 'x' } }), {

@@ -2,12 +2,14 @@ import { readFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import t from 'tap'
 import { type TObject, Type } from 'typebox'
+import { FORMER_NAMES } from '../../src/protocol/schema/former-names.ts'
 import { rowDetailFields } from '../../src/protocol/schema/row-details.ts'
 import { NewEngineBody, Worker } from '../../src/proxy/http/operator/workers/schemas.ts'
 import { FetchBody, NewConsumerBody } from '../../src/proxy/http/trainer/consumers/schemas.ts'
 import * as reads from '../../src/proxy/http/trainer/sessions/read-schemas.ts'
 import * as schemas from '../../src/proxy/http/trainer/sessions/schemas.ts'
 import { Trace, TracesQueryBody } from '../../src/proxy/http/trainer/traces/schemas.ts'
+import { AGENT_ROLE_HEADERS } from '../../src/proxy/session/roles/agent-role.ts'
 import { RESERVED_SEGMENTS } from '../../src/proxy/session/state/sessions.ts'
 import { generatedSection } from '../helpers/generated-text.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
@@ -104,6 +106,13 @@ function withoutDetails({ properties }: TObject): TObject {
   const own = Object.entries(properties).filter(([name]) => !(name in rowDetailFields))
   return Type.Object(Object.fromEntries(own))
 }
+
+t.test('docs/http-api.md lists the former names (UPDATE=1 writes them)', async (t) => {
+  const rows = Object.entries(FORMER_NAMES).map(([name, former]) => `| \`${name}\` | \`${former}\` |`)
+  const header = `| ${AGENT_ROLE_HEADERS.map((name) => `\`${name}\``).join(' | ')} |`
+  const table = ['| name | deprecated |', '|---|---|', ...rows, header].join('\n')
+  t.equal(generatedSection(PAGE, 'former names', table), table)
+})
 
 t.test('docs/details.md has the fields that docs/http-api.md omits', async (t) => {
   const details = readFileSync(join(dirname(PAGE), 'details.md'), 'utf8')

@@ -40,7 +40,9 @@ t.test('reading a session', async (t) => {
       {
         turn_id: 's-0',
         index: 0,
+        agent_role: 'main',
         line: 'main',
+        agent_role_rule: 'first',
         line_rule: 'first',
         status: 'completed',
         dialect: 'chat',
@@ -160,6 +162,7 @@ t.test('reading a session', async (t) => {
     const span = { finish_reason: 'stop', trained: true, policy: null, reward: null, labels: [] }
     t.same(body.trajectories, [
       {
+        agent_role: 'main',
         line: 'main',
         policy: null,
         prompt_ids: [1, 2],
@@ -171,6 +174,7 @@ t.test('reading a session', async (t) => {
             ...span,
             turn_id: 's-0',
             index: 0,
+            agent_role: 'main',
             line: 'main',
             start: 0,
             end: 1,
@@ -181,6 +185,7 @@ t.test('reading a session', async (t) => {
             ...span,
             turn_id: 's-1',
             index: 1,
+            agent_role: 'main',
             line: 'main',
             start: 3,
             end: 5,

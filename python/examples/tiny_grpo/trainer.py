@@ -197,7 +197,7 @@ def proxy_rows(_: System, lines: list[Line], advantage: float) -> list[Row]:
             versions=(line["extra_fields"]["weight_version_min"], line["extra_fields"]["weight_version_max"]),
         )
         for line in lines
-        if not line["metrics"]["inert"]
+        if not line["metrics"]["padding"]
     ]
 
 

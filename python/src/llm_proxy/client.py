@@ -174,9 +174,14 @@ class _ClientCalls(Generic[S, C]):
         return self._rollouts.run({"rollout_id": str(uuid.uuid4()), **rollout})
 
     @call
-    def call_off(self, rollout_id: str) -> Steps[None]:
+    def cancel(self, rollout_id: str) -> Steps[None]:
         """Cancels a running rollout; callers that wait for it receive a ``ProxyApiError``."""
-        return self._rollouts.call_off(rollout_id)
+        return self._rollouts.cancel(rollout_id)
+
+    @call
+    def call_off(self, rollout_id: str) -> Steps[None]:
+        """Deprecated: the former name of :meth:`cancel`, until 0.3.0."""
+        return self._rollouts.cancel(rollout_id)
 
     def _page(self, filters: Mapping[str, Any]) -> Steps[tuple[list[dict[str, Any]], str | None]]:
         """Returns one page of sessions, and the cursor of the next one."""

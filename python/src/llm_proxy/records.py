@@ -5,6 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+#: The names that proxies of 0.1.0 use.
+FORMER_NAMES = {
+    "agent_role": "line",
+    "agent_role_rule": "line_rule",
+    "agent_roles": "lines",
+    "padding": "inert",
+    "recovered_at_index": "resumed_at",
+    "reward_agent_roles": "reward_lines",
+    "turn_labels": "marked_turns",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class TurnFields:
@@ -14,7 +25,7 @@ class TurnFields:
     #: The position of the turn in its session, from 0
     index: int
     #: ``main``, ``compaction``, ``side`` or ``subagent:…``; see docs/lines.md
-    line: str
+    agent_role: str
     #: The model that the policies of the session assign to it; ``None``: none
     policy: str | None
     #: Start of its completion in ``response_ids``
@@ -37,7 +48,7 @@ class RowFields:
     """The fields of a row, without its turns."""
 
     #: ``main``, ``compaction``, ``side`` or ``subagent:…``; see docs/lines.md
-    line: str
+    agent_role: str
     #: The policy of all its turns; ``None``: none, or several; see docs/lines.md
     policy: str | None
     #: Whether the session was completed; false: aborted, or still active

@@ -60,16 +60,16 @@ class Rollouts:
         is_known = last.url in self._answered and not others
         return (yield from self._run_at(last, rollout, _LONG_PATIENCE_S if is_known else _PATIENCE_S))
 
-    def call_off(self, rollout_id: str) -> Steps[None]:
+    def cancel(self, rollout_id: str) -> Steps[None]:
         """Cancels a rollout, wherever it runs; callers that wait for it receive a ``ProxyApiError``."""
         for api in self._apis:
-            yield from _call_off(api, rollout_id)
+            yield from _cancel(api, rollout_id)
 
     def _run_at(self, api: Api, rollout: Mapping[str, Any], patience_s: float) -> Steps[dict[str, Any]]:
         try:
             return (yield from self._until_done(api, rollout, patience_s))
         except (asyncio.CancelledError, KeyboardInterrupt):
-            yield from _call_off(api, str(rollout["rollout_id"]))
+            yield from _cancel(api, str(rollout["rollout_id"]))
             raise
 
     def _until_done(self, api: Api, rollout: Mapping[str, Any], patience_s: float) -> Steps[dict[str, Any]]:
@@ -101,7 +101,7 @@ class Rollouts:
             yield Pause(delay * (1 + random.random()) / 2)
 
 
-def _call_off(api: Api, rollout_id: str) -> Steps[None]:
+def _cancel(api: Api, rollout_id: str) -> Steps[None]:
     asked = api.request("DELETE", f"/rollouts/{quoted(rollout_id)}", timeout=_FAREWELL_TIMEOUT)
     try:
         answer = yield asked
@@ -110,7 +110,7 @@ def _call_off(api: Api, rollout_id: str) -> Steps[None]:
         logger.warning("nobody says that %s has ended: %s", asked.url, error or type(error).__name__)
     else:
         if answer.status >= 300 and answer.status != 404:
-            logger.warning("%s was not called off: %s", asked.url, answer.text[:300])
+            logger.warning("%s was not cancelled: %s", asked.url, answer.text[:300])
 
 
 class _NobodyThereError(ProxyApiError):

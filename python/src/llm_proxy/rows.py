@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .records import RowFields, TurnFields
+from .records import FORMER_NAMES, RowFields, TurnFields
 
 if TYPE_CHECKING:
     import numpy as np
@@ -78,7 +78,9 @@ def row_of(session_id: str, row: Mapping[str, Any]) -> Row:
 
 def _made(kind: type[T], told: Mapping[str, Any], **own: Any) -> T:
     """Creates an object from the proxy's fields of the same names, except those that are given. A proxy of an earlier
-    release lacks fields that have a default.
+    release lacks fields that have a default, and has others by their former names.
     """
     names = [spec.name for spec in fields(kind) if spec.name not in own]
-    return kind(**own, **{name: told[name] for name in names if name in told})
+    former = {name: told[FORMER_NAMES[name]] for name in names if FORMER_NAMES.get(name) in told}
+    present = {name: told[name] for name in names if name in told}
+    return kind(**own, **{**former, **present})

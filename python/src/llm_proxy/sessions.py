@@ -80,15 +80,22 @@ class _SessionCalls:
         *,
         components: Mapping[str, float] | None = None,
         turns: Mapping[int | str, float] | None = None,
+        agent_roles: Mapping[str, float] | None = None,
         lines: Mapping[str, float] | None = None,
     ) -> Steps[None]:
         """Sets the reward, replacing an earlier one.
 
         :param components: named parts of it, for information
         :param turns: rewards of single turns, by index or id
-        :param lines: rewards for the rows of an agent role (docs/lines.md)
+        :param agent_roles: rewards for the rows of an agent role (docs/lines.md)
+        :param lines: deprecated: the former name of ``agent_roles``, until 0.3.0
         """
-        parts = {"components": components, "turns": turns, "lines": lines}
+        # Sent by its former name until 0.3.0: proxies of 0.1.0 reject the present one.
+        parts = {
+            "components": components,
+            "turns": turns,
+            "lines": lines if agent_roles is None else agent_roles,
+        }
         given = {name: dict(part) for name, part in parts.items() if part is not None}
         yield from self._ask("POST", "/reward", json={"reward": float(reward), **given})
 

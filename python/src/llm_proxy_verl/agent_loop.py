@@ -83,7 +83,7 @@ class RemoteAgentLoop(AgentLoopBase):
         )
         result = result_of(answer, self._filler_id())
         rows = await self._replayable(result)
-        if result.numbers["inert"]:
+        if result.numbers["padding"]:
             rows = [_of_its_step(row, kwargs.get("global_steps")) for row in rows]
         reward = await self._reward_of(result, member)
         outputs = [self._output(result, row, reward) for row in rows]
@@ -179,7 +179,7 @@ def _of_its_step(row: Row, step: int | None) -> Row:
 
 
 def _extra_fields(result: RolloutResult, row: Row) -> dict[str, Any]:
-    numbers = ("tries", "failed", "inert", "num_rows", "inexact_turns", "left_out_turns")
+    numbers = ("tries", "failed", "padding", "inert", "num_rows", "inexact_turns", "left_out_turns")
     metrics = {
         **{name: result.numbers[name] for name in numbers},
         "no_reward": int(result.reward is None),

@@ -138,7 +138,7 @@ def _record(row: Row, room: int, rollout_id: str | int | None, reward: float) ->
         response_length=len(response),
         rollout_id=rollout_id,
         reward=reward,
-        metadata={"session_id": row.session_id, "line": row.fields["line"]},
+        metadata={"session_id": row.session_id, "agent_role": row.agent_role, "line": row.agent_role},
     )
 
 

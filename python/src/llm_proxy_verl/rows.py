@@ -65,12 +65,19 @@ def result_of(answer: Mapping[str, Any], filler_id: int) -> RolloutResult:
     """
     first = answer["rows"][0]
     rows = [_row_of(row, answer.get("images") or {}) for row in answer["rows"]]
-    if first["metrics"]["inert"]:
+    # Rollout servers of 0.1.0 report it as ``inert``.
+    padding = first["metrics"].get("padding", first["metrics"].get("inert"))
+    if padding:
         rows = [dataclasses.replace(row, prompt_ids=[filler_id], response_ids=[filler_id]) for row in rows]
     return RolloutResult(
         rows=sorted(rows, key=lambda row: row.trained_tokens),
         reward=answer["reward"],
-        numbers={**first["metrics"], "left_out_turns": answer["left_out_turns"]},
+        numbers={
+            **first["metrics"],
+            "padding": padding,
+            "inert": padding,
+            "left_out_turns": answer["left_out_turns"],
+        },
         about=first["extra_fields"],
     )
 

@@ -18,7 +18,8 @@ from typing import Any
 import aiohttp
 
 REPOSITORY = Path(__file__).parents[3]
-LAUNCHER = REPOSITORY / "bin" / "llm-proxy"
+#: Another one is the proxy of an earlier version.
+LAUNCHER = Path(os.environ.get("LLM_PROXY_LAUNCHER", REPOSITORY / "bin" / "llm-proxy"))
 START_TIMEOUT_S = 60
 
 

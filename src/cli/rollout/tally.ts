@@ -6,7 +6,7 @@ export class Tally {
   /** Samples whose attempts all failed. */
   failed = 0
   /** Samples without trainable tokens, including failed ones. */
-  inert = 0
+  padding = 0
   rows = 0
   turns = 0
   tries = 0
@@ -21,13 +21,13 @@ export class Tally {
     const [{ metrics, reward_score: reward }] = outputs
     this.done += 1
     this.failed += metrics.failed
-    this.inert += metrics.inert
+    this.padding += metrics.padding
     this.tries += metrics.tries
     if (reward !== null) {
       this.#rewardSum += reward
       this.#rewarded += 1
     }
-    if (metrics.inert === 1) return
+    if (metrics.padding === 1) return
     this.rows += outputs.length
     for (const { prompt_ids, response_mask, num_turns } of outputs) {
       const sampled = response_mask.reduce((sum, bit) => sum + bit, 0)
@@ -59,11 +59,12 @@ export function describeTally({ failed, tokensPerSecond, meanReward }: Tally): s
 
 /** Returns a line for each figure, for the end of a run. */
 export function summarise(tally: Tally, planned: number): string {
-  const { done, failed, inert, rows, turns, tries, promptTokens, sampledTokens, meanReward, seconds } = tally
+  const { done, failed, padding, rows, turns, tries, promptTokens, sampledTokens, meanReward, seconds } =
+    tally
   const figures: [string, string][] = [
     ['samples', `${done} of ${planned}`],
     ['failed', String(failed)],
-    ['nothing to train on', String(inert)],
+    ['nothing to train on', String(padding)],
     ['tries', String(tries)],
     ['rows', String(rows)],
     ['turns', String(turns)],

@@ -14,7 +14,7 @@ const TRAJECTORY = {
 }
 
 const SFT = toColumns({
-  ...pickFields(rowFields, ['line', 'num_turns', 'reward']),
+  ...pickFields(rowFields, ['agent_role', 'line', 'num_turns', 'reward']),
   input_ids: { type: ids() },
   labels: { type: ids() },
 })

@@ -5,12 +5,12 @@ import type { TreeJson } from './api.ts'
 import { withSessionsApi } from './open-api.ts'
 import { transcript } from './transcript.ts'
 
-const LINE_LENGTH = 20
+const ROLE_LENGTH = 20
 const REASON_LENGTH = 60
 
 const COLUMNS: readonly Column<TreeJson['turns'][number]>[] = [
   { header: 'turn', value: (turn) => String(turn.index), align: 'right' },
-  { header: 'line', value: (turn) => printable(turn.line, LINE_LENGTH) },
+  { header: 'agent role', value: (turn) => printable(turn.agent_role, ROLE_LENGTH) },
   { header: 'status', value: (turn) => turn.status },
   { header: 'excluded', value: (turn) => turn.excluded ?? '-' },
   { header: 'finish', value: (turn) => printable(turn.finish_reason ?? '-') },

@@ -66,7 +66,7 @@ function echoed(turn: number | undefined): string {
 
 function heading(turn: TurnDisplayJson, reward: number | undefined): string {
   const facts = [
-    turn.line,
+    turn.agent_role,
     turn.model,
     turn.finish_reason ?? turn.status,
     turn.latency_ms === null ? null : `${turn.latency_ms} ms`,

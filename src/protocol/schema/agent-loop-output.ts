@@ -14,6 +14,7 @@ import {
   text,
   toProperties,
 } from './field.ts'
+import { withFormerFields } from './former-names.ts'
 import { rowFields } from './row.ts'
 import type { TokenDataJson } from './row-details.ts'
 
@@ -21,7 +22,7 @@ const count = (description: string) => ({ type: Type.Integer({ description }) })
 const flag = (description: string) => ({ type: Type.Enum([0, 1], { description }) })
 
 /** Numbers that a trainer averages. They describe the complete rollout and are equal in each of its rows. */
-const metricFields = {
+const metricFields = withFormerFields({
   agent_seconds: {
     type: Type.Number({
       description:
@@ -30,10 +31,10 @@ const metricFields = {
   },
   tries: count('The number of times that the agent was run'),
   failed: flag('1: no attempt succeeded, and the row is a padding row'),
-  inert: flag('1: a padding row. There is nothing to train on, and the sample needs a row'),
+  padding: flag('1: a padding row. There is nothing to train on, and the sample needs a row'),
   num_rows: count('The number of rows of the rollout; each of them has the reward'),
   inexact_turns: count('The number of turns without exact token ids, which are in no row'),
-} satisfies FieldTable
+} satisfies FieldTable)
 
 const turnRewardFields = {
   start: { type: Type.Integer() },
@@ -88,7 +89,7 @@ export type AgentLoopExtraFields = RecordOf<typeof rolloutFields> & PaddingExtra
 /** The extra fields; those of 0.1.0 in the order that its files have. */
 export const extraFields = {
   ...pickFields(rolloutFields, ['trial_id', 'session_id', 'agent_status', 'error', 'row']),
-  ...pickFields(rowExtraFields, ['line']),
+  ...pickFields(rowExtraFields, ['agent_role', 'line']),
   ...rolloutFields,
   ...pickFields(rowExtraFields, ['finish_reason', 'finished', 'truncated', 'prompt_truncated']),
   ...rowExtraFields,

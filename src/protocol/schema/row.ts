@@ -10,6 +10,7 @@ import {
   text,
   toProperties,
 } from './field.ts'
+import { withFormerFields } from './former-names.ts'
 import { rowDetailFields } from './row-details.ts'
 
 /** A field of a row. */
@@ -32,10 +33,10 @@ const samplingFields = {
 } satisfies Record<string, Field>
 
 /** The span of a turn in a row. */
-export const rowTurnFields = {
+export const rowTurnFields = withFormerFields({
   turn_id: { type: Type.String() },
   index: { type: Type.Integer({ description: 'The position of the turn in its session, from 0' }) },
-  line: { type: agentRole() },
+  agent_role: { type: agentRole() },
   policy: { type: nullableText('The model that the policies of the session assign to it; null: none') },
   start: { type: Type.Integer({ description: 'Start of its completion in `response_ids`' }) },
   end: { type: Type.Integer({ description: 'End of it; equal to `start` if truncation removed the turn' }) },
@@ -50,7 +51,7 @@ export const rowTurnFields = {
   weight_version_start: { type: nullableText() },
   weight_version_end: { type: nullableText() },
   sampling: { type: Type.Optional(Type.Object(toProperties(samplingFields))), column: 'json' },
-} satisfies Record<string, Field>
+} satisfies Record<string, Field>)
 
 /** An image whose tokens are in a row. */
 const rowImageFields = {
@@ -71,8 +72,8 @@ const versionRange = () =>
   )
 
 /** The fields of every row. */
-export const rowFields = {
-  line: { type: agentRole(), output: 'extra_fields' },
+export const rowFields = withFormerFields({
+  agent_role: { type: agentRole(), output: 'extra_fields' },
   policy: { type: nullableText('The policy of all its turns; null: none, or several; see docs/lines.md') },
   finished: {
     type: Type.Boolean({ description: 'Whether the session was completed; false: aborted, or still active' }),
@@ -124,7 +125,7 @@ export const rowFields = {
     type: Type.Boolean({ description: 'Whether `prompt_length` truncated it' }),
     output: 'extra_fields',
   },
-} satisfies Record<string, RowField>
+} satisfies Record<string, RowField>)
 
 /** The fields of a row that are present if it has images, or if they were requested. */
 export const optionalRowFields = {

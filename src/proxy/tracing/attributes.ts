@@ -94,6 +94,8 @@ export function getTurnAttributes(outcome: TurnOutcome, index: number): Attribut
     'llm_proxy.turn.id': outcome.turnId,
     'llm_proxy.turn.index': index,
     'llm_proxy.turn.status': outcome.status,
+    'llm_proxy.agent_role': line?.told,
+    // Until 0.3.0.
     'llm_proxy.line': line?.told,
     'llm_proxy.exact': outcome.exact,
     'llm_proxy.inexact_reason': inexactReason === null ? undefined : inexactCode(inexactReason),

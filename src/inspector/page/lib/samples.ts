@@ -40,7 +40,7 @@ export function toSamples(sessions: readonly Session[]): Samples {
 
 /** Returns the last completed turn of the main agent role; undefined if there is none. */
 export function finalAnswer(turns: readonly Turn[]): Turn | undefined {
-  return turns.findLast(({ line, status }) => line === 'main' && status === 'completed')
+  return turns.findLast(({ agent_role, status }) => agent_role === 'main' && status === 'completed')
 }
 
 /** Metadata keys that trainers assign to a task's samples, in order of precedence. */

@@ -54,7 +54,7 @@ export function Labels({ of }: { of: readonly string[] }) {
 }
 
 /** Returns the labels of a session and its turns. */
-export function labelsIn({ labels, marked_turns: turns }: Session): string[] {
+export function labelsIn({ labels, turn_labels: turns }: Session): string[] {
   return [...new Set([labels, ...Object.values(turns).map((turn) => turn.labels)].flat())]
 }
 

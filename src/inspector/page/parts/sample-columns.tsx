@@ -112,7 +112,7 @@ function FinalAnswer({ turn }: { turn: Turn }) {
 
 /** Shows why no turn of the main agent role was completed. */
 function NoAnswer({ turns }: { turns: readonly Turn[] }) {
-  const last = turns.findLast(({ line }) => line === 'main')
+  const last = turns.findLast(({ agent_role }) => agent_role === 'main')
   return (
     <>
       <p class="quiet">no completed turn{last && `: turn ${last.index} ${last.status}`}</p>
@@ -126,7 +126,7 @@ function Step({ turn, reward, to }: { turn: Turn; reward: number | undefined; to
   return (
     <li>
       <a href={to}>turn {turn.index}</a>{' '}
-      {turn.line !== 'main' && <span class="quiet">{revealInvisible(turn.line)} </span>}
+      {turn.agent_role !== 'main' && <span class="quiet">{revealInvisible(turn.agent_role)} </span>}
       {turn.error && <span class="bad">{revealInvisible(turn.error.code)} </span>}
       {reward !== undefined && (
         <>

@@ -85,12 +85,12 @@ function RowLinks({ sessionId, rows }: { sessionId: string; rows: readonly Row[]
   const trained = rows.reduce((sum, row) => sum + row.trained_tokens, 0)
   return (
     <>
-      {rows.slice(0, MAX_ROW_LINKS).map(({ row, line, response_tokens }) => (
+      {rows.slice(0, MAX_ROW_LINKS).map(({ row, agent_role, response_tokens }) => (
         <a
           key={row}
           class="rowlink"
           href={href(['tokens', sessionId, row])}
-          title={`${line}: ${number(response_tokens)} tokens`}
+          title={`${agent_role}: ${number(response_tokens)} tokens`}
         >
           {row}
         </a>

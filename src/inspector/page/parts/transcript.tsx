@@ -123,7 +123,7 @@ const TurnView = memo(function TurnView(props: TurnViewProps) {
     <section class={selected ? 'turn selected' : 'turn'} data-turn={turn.index}>
       <header>
         <b>turn {turn.index}</b>
-        <span class="quiet">{revealInvisible(turn.line)}</span>
+        <span class="quiet">{revealInvisible(turn.agent_role)}</span>
         <span class="quiet" title={clockTime(turn.started_at)}>
           {duration(turn.latency_ms)}
         </span>

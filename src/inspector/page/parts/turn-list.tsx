@@ -74,7 +74,7 @@ function Line({
       title={explain(turn)}
     >
       <span class="num">
-        <i class={`line-dot ${lineKind(turn.line)}`} />
+        <i class={`line-dot ${lineKind(turn.agent_role)}`} />
         {turn.index}
         {(turn.labels.length > 0 || turn.note !== null) && <b title={marksLine(turn)}>⚑</b>}
       </span>

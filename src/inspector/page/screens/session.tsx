@@ -35,7 +35,7 @@ function Session({ tree, refresh, reload }: { tree: Tree; refresh: number; reloa
   const asked = route.value.query
   const line = asked.get('line')
   const shownTurns = useMemo(
-    () => (line === null ? turns : turns.filter((turn) => turn.line === line)),
+    () => (line === null ? turns : turns.filter((turn) => turn.agent_role === line)),
     [turns, line],
   )
   const [shown, setShown] = useState<MessageContent>({
@@ -102,7 +102,7 @@ function Session({ tree, refresh, reload }: { tree: Tree; refresh: number; reloa
                 shown={shown}
                 tokensOf={tokensOf}
                 rewards={tree.reward_turns}
-                marks={tree.marked_turns}
+                marks={tree.turn_labels}
                 marking={marking}
                 marked={marked}
                 splitOf={(index) => splits.get(index) ?? undefined}
@@ -180,7 +180,7 @@ interface SwitchesProps {
 }
 
 function Switches({ turns, line, shown, span, toggle }: SwitchesProps) {
-  const lines = useMemo(() => Map.groupBy(turns, (turn) => turn.line), [turns])
+  const lines = useMemo(() => Map.groupBy(turns, (turn) => turn.agent_role), [turns])
   return (
     <div class="switches">
       <Chip on={line === null} onClick={() => setQuery({ line: undefined, turn: undefined })}>

@@ -43,9 +43,10 @@ export function Tokens({ sessionId, row }: { sessionId: string; row: number }) {
             aria-label="Row"
             onChange={(event) => navigate(href(['tokens', sessionId, event.currentTarget.value]))}
           >
-            {(rows ?? [{ row, line: '', response_tokens: 0 }]).map((each) => (
+            {(rows ?? [{ row, agent_role: '', response_tokens: 0 }]).map((each) => (
               <option key={each.row} value={each.row}>
-                {each.row} {each.line} {each.response_tokens > 0 ? `(${number(each.response_tokens)})` : ''}
+                {each.row} {each.agent_role}{' '}
+                {each.response_tokens > 0 ? `(${number(each.response_tokens)})` : ''}
               </option>
             ))}
           </select>

@@ -38,16 +38,22 @@ export function isMainWork(line: AgentRole): boolean {
   return line === 'main' || line === 'compaction'
 }
 
-/** The header in which an agent or its launcher declares a request's role. It overrides all other rules. */
-export const AGENT_ROLE_HEADER = 'x-llm-proxy-line'
+/**
+ * The header in which an agent or its launcher declares a request's role, and its former name, until 0.3.0. It overrides
+ * all other rules.
+ */
+export const AGENT_ROLE_HEADERS = ['x-llm-proxy-agent-role', 'x-llm-proxy-line'] as const
 
-/** @throws ProxyError `invalid_request` for an unknown role */
-export function parseAgentRole(text: string): DeclaredRole {
+/**
+ * Parses the value of the header.
+ * @throws ProxyError `invalid_request` for an unknown role
+ */
+export function parseAgentRole(text: string, name: string): DeclaredRole {
   if (isDeclaredRole(text)) return text
   throw new ProxyError(
     'invalid_request',
-    `'${AGENT_ROLE_HEADER}' must be main, compaction, side, subagent or subagent:<name>, where a name has at most 200 ` +
+    `'${name}' must be main, compaction, side, subagent or subagent:<name>, where a name has at most 200 ` +
       'visible characters of ASCII',
-    { param: AGENT_ROLE_HEADER },
+    { param: name },
   )
 }

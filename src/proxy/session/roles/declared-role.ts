@@ -1,5 +1,5 @@
 /** Finds the role that a request declares, by the proxy's header or by the conventions of a known agent. */
-import { AGENT_ROLE_HEADER, type DeclaredRole, parseAgentRole } from './agent-role.ts'
+import { AGENT_ROLE_HEADERS, type DeclaredRole, parseAgentRole } from './agent-role.ts'
 import { CLAUDE_CODE_RULES } from './rules/claude-code.ts'
 import { CODEX_RULES } from './rules/codex.ts'
 import { KNOWN_PROMPT_RULES } from './rules/known-prompts.ts'
@@ -11,8 +11,11 @@ export type { Headers } from './rules/rule.ts'
 const explicit: AgentRoleRule = {
   name: 'header',
   find(call) {
-    const line = header(call, AGENT_ROLE_HEADER)
-    return line === undefined ? undefined : parseAgentRole(line)
+    for (const name of AGENT_ROLE_HEADERS) {
+      const role = header(call, name)
+      if (role !== undefined) return parseAgentRole(role, name)
+    }
+    return undefined
   },
 }
 

@@ -22,17 +22,17 @@ export interface TrajectoryOptions {
 }
 
 /** The span of a turn's completion in `response_ids`. */
-export type TurnSpan = Readonly<Omit<RowTurn, 'line' | 'labels' | 'sampling'>> & {
-  readonly line: AgentRole
+export type TurnSpan = Readonly<Omit<RowTurn, 'agent_role' | 'line' | 'labels' | 'sampling'>> & {
+  readonly agent_role: AgentRole
   readonly labels: readonly string[]
 }
 
 /** A row as the trajectories API returns it, with typed arrays, and without what the API adds. */
 export interface Trajectory
-  extends Readonly<Omit<RowJson, 'finished' | 'line' | 'turns' | 'labels' | keyof RowArrays>>,
+  extends Readonly<Omit<RowJson, 'finished' | 'agent_role' | 'line' | 'turns' | 'labels' | keyof RowArrays>>,
     RowArrays {
   /** The role of the last turn; if that is a compaction, the role of the turns before it. */
-  readonly line: AgentRole
+  readonly agent_role: AgentRole
   readonly turns: readonly TurnSpan[]
   readonly labels: readonly string[]
   /** Images whose tokens are in prompt and response. Absent: there are none. */
@@ -119,7 +119,7 @@ export function assemble(
   const turns = chain.map((turn, position) => ({
     turn_id: turn.turnId,
     index: turn.index,
-    line: turn.line,
+    agent_role: turn.line,
     ...computeSpan(position, plan, options),
     trained: trainedBy.get(turn) === plan,
     finish_reason: turn.finishReason,
@@ -129,7 +129,7 @@ export function assemble(
     reward: reward?.turns?.[turn.index] ?? null,
     labels: marks.turns[turn.index]?.labels ?? [],
   }))
-  const line = getAgentRole(chain)
+  const agentRole = getAgentRole(chain)
   turns.forEach(({ start, end, trained }, position) => {
     if (!trained) return
     mask.fill(1, start, end)
@@ -138,7 +138,7 @@ export function assemble(
   const keptTurns = turns.filter(({ start, end }) => end > start)
   const versions = versionRange(keptTurns)
   return {
-    line,
+    agent_role: agentRole,
     policy: turns.every(({ policy }) => policy === turns[0]!.policy) ? turns[0]!.policy : null,
     prompt_ids: tokens.subarray(promptStart, base),
     response_ids: tokens.subarray(base, base + kept),
@@ -150,7 +150,7 @@ export function assemble(
     weight_version_min: versions.min,
     weight_version_max: versions.max,
     unversioned_turns: keptTurns.filter(isUnversioned).length,
-    reward: reward?.lines?.[line] ?? reward?.reward ?? null,
+    reward: reward?.lines?.[agentRole] ?? reward?.reward ?? null,
     reward_components: reward?.components ?? {},
     labels: marks.labels,
     exact: last.exact,

@@ -55,24 +55,27 @@ for (const ending of ['parquet', 'arrow']) {
   })
 }
 
-t.test('the columns, and the fields of `extra_fields`, have the order of 0.1.0', async (t) => {
-  const folder = t.testdir({})
-  await writeColumns(join(folder, 'rows.arrow'), linesOf([], folder))
-  const { fields } = tableFromIPC(readFileSync(join(folder, 'rows.arrow'))).schema
-  t.equal(
-    fields.map(({ name }) => name).join(' '),
-    'task_index sample_index instance_id task_digest prompt_ids response_ids response_mask response_logprobs ' +
-      'reward_score num_turns metrics extra_fields',
-  )
-  t.equal(
-    fields
-      .at(-1)!
-      .type.children.map(({ name }: { name: string }) => name)
-      .join(' '),
-    'trial_id session_id agent_status error row line reward_components turn_rewards finish_reason finished ' +
-      'truncated prompt_truncated weight_version_min weight_version_max',
-  )
-})
+t.test(
+  'the columns, and the fields of `extra_fields`, have the order of 0.1.0, each renamed one before it',
+  async (t) => {
+    const folder = t.testdir({})
+    await writeColumns(join(folder, 'rows.arrow'), linesOf([], folder))
+    const { fields } = tableFromIPC(readFileSync(join(folder, 'rows.arrow'))).schema
+    t.equal(
+      fields.map(({ name }) => name).join(' '),
+      'task_index sample_index instance_id task_digest prompt_ids response_ids response_mask response_logprobs ' +
+        'reward_score num_turns metrics extra_fields',
+    )
+    t.equal(
+      fields
+        .at(-1)!
+        .type.children.map(({ name }: { name: string }) => name)
+        .join(' '),
+      'trial_id session_id agent_status error row agent_role line reward_components turn_rewards finish_reason finished ' +
+        'truncated prompt_truncated weight_version_min weight_version_max',
+    )
+  },
+)
 
 t.test('an Arrow file of no rows has its columns, and one that cannot be written says so', async (t) => {
   const folder = t.testdir({})

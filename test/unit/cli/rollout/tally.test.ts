@@ -9,12 +9,12 @@ t.test('the books of a run add up', async (t) => {
   tally.add(agentLoopOutputs(3, { reward_score: 0.5 }, { tries: 2 }))
   tally.add(agentLoopOutputs(1, { reward_score: null }))
   tally.add(
-    agentLoopOutputs(1, { reward_score: null, response_mask: [0] }, { failed: 1, inert: 1, tries: 4 }),
+    agentLoopOutputs(1, { reward_score: null, response_mask: [0] }, { failed: 1, padding: 1, tries: 4 }),
   )
   t.match(tally, {
     done: 4,
     failed: 1,
-    inert: 1,
+    padding: 1,
     rows: 5,
     turns: 10,
     tries: 8,

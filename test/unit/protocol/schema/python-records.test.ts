@@ -3,6 +3,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import Type, { type TSchema } from 'typebox'
 import { type FieldTable, nullable } from '../../../../src/protocol/schema/field.ts'
+import { FORMER_NAMES } from '../../../../src/protocol/schema/former-names.ts'
 import { rowFields, rowTurnFields } from '../../../../src/protocol/schema/row.ts'
 
 const FILE = join(import.meta.dirname, '../../../../python/src/llm_proxy/records.py')
@@ -17,6 +18,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+#: The names that proxies of 0.1.0 use.
+FORMER_NAMES = ${toDict(FORMER_NAMES)}
+
 
 ${toClass('TurnFields', 'The span of a turn in a row.', rowTurnFields)}
 
@@ -25,6 +29,12 @@ ${toClass('RowFields', 'The fields of a row, without its turns.', ownFields)}`
   t.equal(readFileSync(FILE, 'utf8'), generated)
   t.end()
 })
+
+/** Returns a dictionary, in the format of ruff. */
+function toDict(values: Readonly<Record<string, string>>): string {
+  const members = Object.entries(values).map(([name, value]) => `    "${name}": "${value}",\n`)
+  return `{\n${members.join('')}}`
+}
 
 /** Returns the class of a record; fields that a response may lack are not in it. */
 function toClass(name: string, about: string, fields: FieldTable): string {

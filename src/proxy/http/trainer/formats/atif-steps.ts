@@ -2,6 +2,7 @@
 import { isRecord } from '../../../../base/json.ts'
 import { getMessagesBetween, type Message } from '../../../../protocol/canonical/conversation.ts'
 import type { ChatMessage, ToolCall, Usage } from '../../../../protocol/canonical/messages.ts'
+import { withFormerNames } from '../../../../protocol/schema/former-names.ts'
 import { promptJson } from '../../../session/prompts/prompt-chunks.ts'
 import { NewPrompts } from '../sessions/new-prompts.ts'
 import { type AtifPart, atifContent } from './atif-content.ts'
@@ -120,15 +121,15 @@ export class AtifSteps {
       model_name: model ?? undefined,
       reasoning_content: reasoning ?? undefined,
       llm_call_count: 1,
-      extra: {
+      extra: withFormerNames({
         turn_id: turnId,
         index,
-        line: turn.line,
+        agent_role: turn.line,
         finish_reason: finishReason,
         exact,
         inexact_reason: inexactReason ?? undefined,
         weight_version: turn.weightVersionEnd,
-      },
+      }),
     })
     this.#addCalls(step, JSON.parse(turn.toolCalls) as ToolCall[])
     return step

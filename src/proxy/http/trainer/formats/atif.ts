@@ -2,6 +2,7 @@
  * A session in ATIF, Harbor's Agent Trajectory Interchange Format, version 1.7: `harbor/models/trajectories` of Harbor
  * 0.25.0, which also reads it.
  */
+import { withFormerNames } from '../../../../protocol/schema/former-names.ts'
 import { isMainWork } from '../../../session/roles/agent-role.ts'
 import { isTrace } from '../../../session/trajectories/traces.ts'
 import type { SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
@@ -49,15 +50,17 @@ async function* rootDocument(
   const { status, reward, marks, metadata } = source.session
   yield* trajectory(source, first)
   yield* member('extra', [
-    JSON.stringify({
-      status,
-      reward: reward?.reward ?? null,
-      reward_components: reward?.components,
-      labels: marks.labels,
-      note: marks.note,
-      marked_turns: marks.turns,
-      metadata,
-    }),
+    JSON.stringify(
+      withFormerNames({
+        status,
+        reward: reward?.reward ?? null,
+        reward_components: reward?.components,
+        labels: marks.labels,
+        note: marks.note,
+        turn_labels: marks.turns,
+        metadata,
+      }),
+    ),
   ])
   let separator = ',"subagent_trajectories":['
   for (const other of others) {

@@ -2,6 +2,7 @@
  * Rows in the form in which TRL's `SFTTrainer` and most other trainers read tokenized data: `input_ids`, and `labels`
  * with -100 for no loss.
  */
+import { withFormerNames } from '../../../../protocol/schema/former-names.ts'
 import type { Trajectory } from '../../../session/trajectories/trajectories.ts'
 import { member, numberArray, openObject } from '../sessions/json-stream.ts'
 
@@ -20,12 +21,8 @@ export function* sftLines(sessionId: string, rows: Iterable<Trajectory>): Genera
     mask.forEach((bit, place) => {
       if (bit === 1) labels[prompt.length + place] = response[place]!
     })
-    yield openObject({
-      session_id: sessionId,
-      line: row.line,
-      num_turns: row.num_turns,
-      reward: row.reward,
-    })
+    const { agent_role, num_turns, reward } = row
+    yield openObject(withFormerNames({ session_id: sessionId, agent_role, num_turns, reward }))
     yield* member('input_ids', numberArray(ids))
     yield* member('labels', numberArray(labels))
     yield '}\n'

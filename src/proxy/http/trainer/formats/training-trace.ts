@@ -3,6 +3,7 @@
  * (`trl/experimental/async_grpo/openenv_harness.py` of 1.16.0).
  */
 import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
+import { withFormerNames } from '../../../../protocol/schema/former-names.ts'
 import type { Trajectory, TurnSpan } from '../../../session/trajectories/trajectories.ts'
 import { member, numberArray, openObject, textArray } from '../sessions/json-stream.ts'
 import { responseMessage } from '../traces/serialise.ts'
@@ -34,14 +35,15 @@ export function* trainingTrace(
 
 function* trainingTurn(row: Trajectory, span: TurnSpan, turn: TurnText): Generator<string> {
   const { turn_id, start, end, weight_version_start, weight_version_end } = span
-  const { index, line, policy, reward, labels } = span
+  const { index, agent_role, policy, reward, labels } = span
   const promptLength = row.prompt_ids.length + start
   const prompt = new Int32Array(promptLength)
   prompt.set(row.prompt_ids)
   prompt.set(row.response_ids.subarray(0, start), row.prompt_ids.length)
   const mask = new Uint8Array(promptLength + end - start).fill(1, promptLength)
   const versions = { weight_version_start, weight_version_end }
-  const metadata = { index, line, policy, reward, labels, model: turn.model, ...versions }
+  const own = { index, agent_role, policy, reward, labels, model: turn.model }
+  const metadata = { ...withFormerNames(own), ...versions }
   yield openObject({ node_id: turn_id, metadata })
   yield* member('prompt_token_ids', numberArray(prompt))
   yield* member('completion_token_ids', numberArray(row.response_ids.subarray(start, end)))

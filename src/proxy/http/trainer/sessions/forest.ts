@@ -1,6 +1,7 @@
 /** Sessions as one forest of tokens, as JSON. */
 import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
+import { withFormerNames } from '../../../../protocol/schema/former-names.ts'
 import { TOKEN_DATA_KINDS, type TokenDataKind } from '../../../../protocol/token-data/kinds.ts'
 import { type CompletionTokens, Forest, type PromptTokens } from '../../../session/trajectories/forest.ts'
 import { type Trajectory, TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
@@ -8,7 +9,7 @@ import type { SessionFilter, SessionRecord, TurnReader } from '../../../store/po
 import { DetailChoice, detailMembers } from './details.ts'
 import { member, numberArray, openObject } from './json-stream.ts'
 import type { ForestQuery } from './read-schemas.ts'
-import { sessionToWire } from './serialise.ts'
+import { rowWithFormerNames, sessionToWire } from './serialise.ts'
 import { rejectPartial, reportRows } from './trajectory-query.ts'
 
 /** More than the samples of a group; all of their tokens are in memory at once. */
@@ -60,7 +61,7 @@ export async function queryForest(
   const completed = new Set(
     sessions.filter(({ status }) => status === 'completed').map(({ sessionId }) => sessionId),
   )
-  const shownRows = rows.map((row) => ({ ...row, finished: completed.has(row.session_id) }))
+  const shownRows = rows.map((row) => rowWithFormerNames({ ...row, finished: completed.has(row.session_id) }))
   return forestToWire({ sessions: shown, rows: shownRows }, nodes, (node) =>
     writeNodeDetails(reader, node, kinds),
   )
@@ -88,7 +89,9 @@ async function* forestToWire(
     const isSampled = 'turn' in node
     const { parent } = node
     yield separator +
-      openObject(isSampled ? { parent, session_id: node.sessionId, ...node.turn } : { parent })
+      openObject(
+        isSampled ? { parent, session_id: node.sessionId, ...withFormerNames(node.turn) } : { parent },
+      )
     yield* member('ids', numberArray(node.ids))
     if (isSampled) {
       yield* member('logprobs', numberArray(node.logprobs))

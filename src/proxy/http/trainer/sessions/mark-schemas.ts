@@ -1,6 +1,7 @@
 /** Schemas of the labels and notes that people set; see `schemas.ts`. */
 import Type from 'typebox'
 import { nullable } from '../../../../protocol/schema/field.ts'
+import { withFormerProperties } from '../../../../protocol/schema/former-names.ts'
 import { STRICT } from '../../schemas/described.ts'
 
 const labels = (description: string) => Type.Array(Type.String(), { description })
@@ -9,13 +10,13 @@ const note = () => nullable(Type.String({ description: 'A note by people; null: 
 /** The marks of a turn. */
 export const turnMarkFields = { labels: labels('Labels by people'), note: note() }
 
-export const sessionMarkFields = {
+export const sessionMarkFields = withFormerProperties({
   labels: labels('Labels by people; empty until they are set'),
   note: note(),
-  marked_turns: Type.Record(Type.String(), Type.Object(turnMarkFields), {
+  turn_labels: Type.Record(Type.String(), Type.Object(turnMarkFields), {
     description: 'The `labels` and `note` of turns that have any, by `index`',
   }),
-}
+})
 
 const change = {
   labels: Type.Optional(

@@ -1,6 +1,7 @@
 /** Schemas of the read-only routes; see `sessions/schemas.ts`. */
 import Type from 'typebox'
 import { nullable, toProperties } from '../../../../protocol/schema/field.ts'
+import { withFormerProperties } from '../../../../protocol/schema/former-names.ts'
 import { rowDetailFields } from '../../../../protocol/schema/row-details.ts'
 import { NEW_ROW_REASONS } from '../../../session/trajectories/new-rows.ts'
 import { EXCLUSIONS } from '../../../session/trajectories/trajectories.ts'
@@ -223,77 +224,79 @@ export const Groups = Type.Object({
   ),
 })
 
-export const TreeTurn = Type.Object({
-  index: Type.Integer(),
-  line: Type.String(),
-  status: Type.Enum(['open', 'completed', 'aborted', 'failed', 'interrupted']),
-  parent: nullable(
-    Type.Integer({
-      description:
-        'The index of the turn that it follows in a row; if it begins a row, of an earlier turn that shares a prefix with its ' +
-        'prompt; null: none, or fewer than 8 tokens',
-    }),
-  ),
-  shared_tokens: count(
-    "The number of tokens of the prompt that are those of its parent's prompt and completion",
-  ),
-  continues: Type.Boolean({ description: 'Whether it follows its parent in a row' }),
-  message_parent: nullable(
-    Type.Integer({
-      description: 'The index of the turn that its messages continue; null: it begins a conversation',
-    }),
-  ),
-  new_row: nullable(
-    Type.Object(
-      {
-        why: Type.Enum([...NEW_ROW_REASONS]),
-        turn: nullable(Type.Integer({ description: 'The index of the turn that it could have continued' })),
-        text: Type.String({ description: 'A description for people' }),
-        split: Type.Boolean({ description: 'Whether it splits what could be one row' }),
-        changes: Type.Array(
-          Type.Object({
-            what: Type.String(),
-            before: nullableText(),
-            now: nullableText(),
-          }),
-          { description: 'The parts that the agent changed; null: absent' },
-        ),
-      },
-      {
+export const TreeTurn = Type.Object(
+  withFormerProperties({
+    index: Type.Integer(),
+    agent_role: Type.String(),
+    status: Type.Enum(['open', 'completed', 'aborted', 'failed', 'interrupted']),
+    parent: nullable(
+      Type.Integer({
         description:
-          'Why it begins a row: `why`, the `turn` that it could have continued, `text` for people, `split`: it could have ' +
-          'been one row with it, `changes`: the parts that the agent changed, `before` and `now`; null: it begins no row',
-      },
+          'The index of the turn that it follows in a row; if it begins a row, of an earlier turn that shares a prefix with its ' +
+          'prompt; null: none, or fewer than 8 tokens',
+      }),
     ),
-  ),
-  excluded: nullable(
-    Type.Enum([...EXCLUSIONS], {
-      description: 'Why no row contains it, as in `excluded_turns` of trajectories; null: a row does',
+    shared_tokens: count(
+      "The number of tokens of the prompt that are those of its parent's prompt and completion",
+    ),
+    continues: Type.Boolean({ description: 'Whether it follows its parent in a row' }),
+    message_parent: nullable(
+      Type.Integer({
+        description: 'The index of the turn that its messages continue; null: it begins a conversation',
+      }),
+    ),
+    new_row: nullable(
+      Type.Object(
+        {
+          why: Type.Enum([...NEW_ROW_REASONS]),
+          turn: nullable(Type.Integer({ description: 'The index of the turn that it could have continued' })),
+          text: Type.String({ description: 'A description for people' }),
+          split: Type.Boolean({ description: 'Whether it splits what could be one row' }),
+          changes: Type.Array(
+            Type.Object({
+              what: Type.String(),
+              before: nullableText(),
+              now: nullableText(),
+            }),
+            { description: 'The parts that the agent changed; null: absent' },
+          ),
+        },
+        {
+          description:
+            'Why it begins a row: `why`, the `turn` that it could have continued, `text` for people, `split`: it could have ' +
+            'been one row with it, `changes`: the parts that the agent changed, `before` and `now`; null: it begins no row',
+        },
+      ),
+    ),
+    excluded: nullable(
+      Type.Enum([...EXCLUSIONS], {
+        description: 'Why no row contains it, as in `excluded_turns` of trajectories; null: a row does',
+      }),
+    ),
+    prompt_tokens: Type.Integer(),
+    sampled_tokens: Type.Integer(),
+    prompt_reason: nullable(Type.String({ description: 'How the prompt was built; see docs/token-mode.md' })),
+    changed_calls: Type.Array(Type.String(), {
+      description: 'The kinds of changes that the agent made to its tool calls; see docs/token-mode.md',
     }),
-  ),
-  prompt_tokens: Type.Integer(),
-  sampled_tokens: Type.Integer(),
-  prompt_reason: nullable(Type.String({ description: 'How the prompt was built; see docs/token-mode.md' })),
-  changed_calls: Type.Array(Type.String(), {
-    description: 'The kinds of changes that the agent made to its tool calls; see docs/token-mode.md',
+    special_tokens: Type.Array(Type.String(), {
+      description: 'The special tokens that texts of its new messages contain, in token mode',
+    }),
+    started_at: Type.Number({ description: 'Seconds since the epoch' }),
+    first_token_ms: nullable(
+      Type.Number({ description: 'The time after `started_at`, including the queue wait' }),
+    ),
+    duration_ms: nullable(Type.Number({ description: 'The time after `started_at`, as above' })),
+    finish_reason: nullableText(),
+    exact: Type.Boolean(),
+    inexact_reason: nullableText(),
+    weight_version_start: nullableText(),
+    weight_version_end: nullableText(),
+    retry_count: Type.Integer(),
+    error: nullable(Type.Object({ code: Type.String(), message: Type.String() })),
+    ...turnMarkFields,
   }),
-  special_tokens: Type.Array(Type.String(), {
-    description: 'The special tokens that texts of its new messages contain, in token mode',
-  }),
-  started_at: Type.Number({ description: 'Seconds since the epoch' }),
-  first_token_ms: nullable(
-    Type.Number({ description: 'The time after `started_at`, including the queue wait' }),
-  ),
-  duration_ms: nullable(Type.Number({ description: 'The time after `started_at`, as above' })),
-  finish_reason: nullableText(),
-  exact: Type.Boolean(),
-  inexact_reason: nullableText(),
-  weight_version_start: nullableText(),
-  weight_version_end: nullableText(),
-  retry_count: Type.Integer(),
-  error: nullable(Type.Object({ code: Type.String(), message: Type.String() })),
-  ...turnMarkFields,
-})
+)
 export const Tree = Type.Object({ ...sessionFields, turns: Type.Array(TreeTurn) })
 
 export const Preview = Type.Object({ task: nullableText(), answer: nullableText() })

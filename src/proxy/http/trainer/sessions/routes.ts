@@ -127,8 +127,15 @@ function lifeRoutes(app: SchemaApp, { sessions, store }: SessionsRoutesOptions):
       params: schemas.SessionParams,
       body: schemas.RewardBody,
     }),
-    async ({ params, body: { components = {}, ...reward } }) =>
-      sessionToWire(await sessions.setReward(params.sessionId, { ...withTurnNames(reward), components })),
+    async ({ params, body: { components = {}, agent_roles, lines, ...reward } }) => {
+      if (agent_roles !== undefined && lines !== undefined)
+        throw new ProxyError('invalid_request', "'lines' is the former name of 'agent_roles': send one", {
+          param: 'lines',
+        })
+      const roles = agent_roles ?? lines
+      const named = { ...withTurnNames(reward), components, ...(roles && { lines: roles }) }
+      return sessionToWire(await sessions.setReward(params.sessionId, named))
+    },
   )
   app.patch(
     '/sessions/:sessionId',

@@ -11,6 +11,7 @@ import {
 import type { SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
 import { detailsOnRecord } from './details.ts'
 import type { RowsQuery } from './read-schemas.ts'
+import { rowWithFormerNames } from './serialise.ts'
 
 /** The turn index of a token that no turn sampled. */
 const NO_TURN = -1
@@ -57,7 +58,7 @@ export function rowSummary(row: Trajectory, number: number) {
     trained_tokens: trained,
     mean_logprob: trained === 0 ? null : finite(sum / trained),
     min_logprob: trained === 0 ? null : finite(lowest),
-    ...rest,
+    ...rowWithFormerNames(rest),
   }
 }
 

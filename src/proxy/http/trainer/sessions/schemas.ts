@@ -4,6 +4,7 @@
  */
 import Type from 'typebox'
 import { nullable, toProperties } from '../../../../protocol/schema/field.ts'
+import { withFormerProperties } from '../../../../protocol/schema/former-names.ts'
 import { optionalRowFields, rowFields } from '../../../../protocol/schema/row.ts'
 import { MAX_SESSION_ID_BYTES } from '../../../session/state/session-id.ts'
 import { EXCLUSIONS } from '../../../session/trajectories/trajectories.ts'
@@ -92,12 +93,14 @@ export const RunKey = Type.Object({ run: Type.String(), run_key: Type.String() }
 export const NewSessionBody = Type.Object(newSessionFields, STRICT)
 
 export const RewardBody = Type.Object(
-  {
+  withFormerProperties({
     reward: Type.Number(),
     components: Type.Optional(numbers()),
-    lines: Type.Optional(numbers("Rewards of single agent roles, which replace the session's in their rows")),
+    agent_roles: Type.Optional(
+      numbers("Rewards of single agent roles, which replace the session's in their rows"),
+    ),
     turns: Type.Optional(numbers('Rewards of single turns, by `index`, `turn_id` or the id of the response')),
-  },
+  }),
   STRICT,
 )
 
@@ -172,7 +175,7 @@ export const WaitQuery = Type.Object(
   STRICT,
 )
 
-export const sessionFields = {
+export const sessionFields = withFormerProperties({
   session_id: Type.String(),
   status: Type.Enum(['active', 'completed', 'aborted']),
   completed: Type.Boolean({ description: 'Whether the status is `completed`' }),
@@ -197,7 +200,7 @@ export const sessionFields = {
   limits: nullable(Type.Object(limitFields, { description: 'Budgets; null: none' })),
   reward: nullable(Type.Number({ description: 'Null until it is set' })),
   reward_components: numbers('Empty until they are set'),
-  reward_lines: numbers('Empty until they are set'),
+  reward_agent_roles: numbers('Empty until they are set'),
   reward_turns: numbers('By `index`; empty until they are set'),
   ...sessionMarkFields,
   turn_count: Type.Integer({ description: 'The number of turns, whatever their status' }),
@@ -208,7 +211,7 @@ export const sessionFields = {
   }),
   inexact_turns: Type.Integer({ description: 'The number of completed turns that cannot be trained on' }),
   sampled_tokens: Type.Integer({ description: 'The number of sampled tokens of all turns' }),
-}
+})
 export const Session = Type.Object(sessionFields)
 
 export const CreatedSession = Type.Object({
@@ -239,14 +242,14 @@ export const DeletedSessions = Type.Object({
 })
 export const WaitedSession = Type.Object({ ...sessionFields, timed_out: Type.Boolean() })
 
-const line = () =>
+const agentRole = () =>
   Type.String({ description: '`main`, `compaction`, `side` or `subagent:…`; see docs/lines.md' })
 
-const turnFields = {
+const turnFields = withFormerProperties({
   turn_id: Type.String(),
   index: Type.Integer({ description: 'The position of the turn in the session, from 0' }),
-  line: line(),
-  line_rule: Type.String({ description: 'The rule that determined the agent role' }),
+  agent_role: agentRole(),
+  agent_role_rule: Type.String({ description: 'The rule that determined the agent role' }),
   status: Type.Enum(['open', 'completed', 'aborted', 'failed', 'interrupted'], {
     description:
       '`aborted`: the agent disconnected, or the session ended; `interrupted`: open when the process died',
@@ -282,7 +285,7 @@ const turnFields = {
   annotations: fields(
     'Further data: how its prompt was built; `answered_retries`: the counts of retries that received its response; `call_ids`: the ' +
       "ids that the model or its engine gave the tool calls; `echo`: the agent's changes to its tool calls; `prompt_encoder`: `file` and `sha256` of the model's code that wrote its prompt; `reasoning_effort`: the " +
-      'effort `requested` and the one `sent` where the model rejects the former (null: none was sent); `resumed_at`: the index ' +
+      'effort `requested` and the one `sent` where the model rejects the former (null: none was sent); `recovered_at_index`: the index ' +
       'from which its node serves the session, after the crash of another one; `special_tokens_in_text`: in token mode, the special ' +
       'tokens that texts of its new messages contain, by index, role, token and count',
   ),
@@ -297,7 +300,7 @@ const turnFields = {
   error: nullable(Type.Object({ code: Type.String(), message: Type.String() })),
   retry_count: Type.Integer({ description: 'The number of earlier attempts that the SDK reports' }),
   ...turnMarkFields,
-}
+})
 const turnTokenFields = {
   completion_token_ids: ids('The ids that the engine reported; empty if it reported none'),
   completion_logprobs: Type.Array(Type.Number(), { description: 'One per id' }),

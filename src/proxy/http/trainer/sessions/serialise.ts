@@ -1,6 +1,7 @@
 /** Rows of the store in the form of the sessions API. */
 import type { Static } from 'typebox'
 import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
+import { FORMER_NAMES, withFormerNames } from '../../../../protocol/schema/former-names.ts'
 import { readEchoAnnotation } from '../../../session/prompts/echo-annotation.ts'
 import { promptJson } from '../../../session/prompts/prompt-chunks.ts'
 import { AgentRoleFinder, type AgentRoleMatch } from '../../../session/roles/agent-role-finder.ts'
@@ -14,11 +15,13 @@ import { member, numberArray, openObject, textArray } from './json-stream.ts'
 import { type KnownParts, RequestHistory } from './request-history.ts'
 import type { Session } from './schemas.ts'
 
+const STORED_NAMES = [FORMER_NAMES.agent_role, FORMER_NAMES.recovered_at_index]
+
 const toSeconds = (ms: number) => ms / 1000
 const toSecondsOrNull = (ms: number | null) => (ms === null ? null : toSeconds(ms))
 
 export function sessionToWire(session: SessionRecord): Static<typeof Session> {
-  return {
+  return withFormerNames({
     session_id: session.sessionId,
     status: session.status,
     completed: session.status === 'completed',
@@ -35,18 +38,18 @@ export function sessionToWire(session: SessionRecord): Static<typeof Session> {
     limits: session.limits,
     reward: session.reward?.reward ?? null,
     reward_components: session.reward?.components ?? {},
-    reward_lines: session.reward?.lines ?? {},
+    reward_agent_roles: session.reward?.lines ?? {},
     reward_turns: session.reward?.turns ?? {},
     labels: session.marks.labels,
     note: session.marks.note,
-    marked_turns: session.marks.turns,
+    turn_labels: session.marks.turns,
     turn_count: session.turnCount,
     num_turns: session.turnCount,
     open_turns: session.openTurns,
     failed_turns: session.failedTurns,
     inexact_turns: session.inexactTurns,
     sampled_tokens: session.sampledTokens,
-  }
+  })
 }
 
 /** Yields the session with its turns, as chunks of one JSON text; keeps one turn in memory at a time. */
@@ -96,32 +99,34 @@ export function* turnToWire(
 ): Generator<string> {
   const isShown = parts !== 'none'
   const { messages: known, prompt: shown } = isShown && parts ? parts : {}
-  yield openObject({
-    turn_id: turn.turnId,
-    index: turn.index,
-    line,
-    line_rule: rule,
-    status: turn.status,
-    dialect: turn.dialect,
-    ...(known && { request_messages_from: known.count, request_messages_of: known.turnId }),
-    prompt_of: shown?.turnId,
-    completion_text: turn.completionText ?? '',
-    finish_reason: turn.finishReason,
-    reasoning_content: turn.reasoning,
-    model: turn.model,
-    engine: turn.engine,
-    exact: turn.exact,
-    inexact_reason: turn.inexactReason,
-    weight_version_start: turn.weightVersionStart,
-    weight_version_end: turn.weightVersionEnd,
-    started_at: toSeconds(turn.startedAtMs),
-    first_token_at: toSecondsOrNull(turn.firstTokenAtMs),
-    ended_at: toSecondsOrNull(turn.endedAtMs),
-    latency_ms: turn.endedAtMs === null ? null : turn.endedAtMs - turn.startedAtMs,
-    error: turn.error,
-    retry_count: turn.retryCount,
-    ...(marks.turns[turn.index] ?? NO_MARKS),
-  })
+  yield openObject(
+    withFormerNames({
+      turn_id: turn.turnId,
+      index: turn.index,
+      agent_role: line,
+      agent_role_rule: rule,
+      status: turn.status,
+      dialect: turn.dialect,
+      ...(known && { request_messages_from: known.count, request_messages_of: known.turnId }),
+      prompt_of: shown?.turnId,
+      completion_text: turn.completionText ?? '',
+      finish_reason: turn.finishReason,
+      reasoning_content: turn.reasoning,
+      model: turn.model,
+      engine: turn.engine,
+      exact: turn.exact,
+      inexact_reason: turn.inexactReason,
+      weight_version_start: turn.weightVersionStart,
+      weight_version_end: turn.weightVersionEnd,
+      started_at: toSeconds(turn.startedAtMs),
+      first_token_at: toSecondsOrNull(turn.firstTokenAtMs),
+      ended_at: toSecondsOrNull(turn.endedAtMs),
+      latency_ms: turn.endedAtMs === null ? null : turn.endedAtMs - turn.startedAtMs,
+      error: turn.error,
+      retry_count: turn.retryCount,
+      ...(marks.turns[turn.index] ?? NO_MARKS),
+    }),
+  )
   const texts = getTextsUpTo(isShown ? turn.lastMessage : undefined, known?.count)
   yield* member('request_messages', textArray(texts))
   yield* member('tools', [(isShown && turn.tools) || '[]'])
@@ -130,9 +135,18 @@ export function* turnToWire(
   yield* member('tool_calls', [turn.toolCalls])
   yield* member('stop_reason', [turn.stopReason ?? 'null'])
   yield* member('usage', [turn.usage ?? 'null'])
-  yield* member('annotations', [turn.annotations])
+  yield* member('annotations', [annotationsToWire(turn.annotations)])
   if ('promptTokenIds' in turn) yield* turnTokens(turn)
   yield '}'
+}
+
+/** Returns annotations, which the store has under their former names, under both. */
+export function annotationsToWire(stored: string): string {
+  if (!STORED_NAMES.some((name) => stored.includes(`"${name}"`))) return stored
+  const { line, resumed_at } = JSON.parse(stored) as { line?: object; resumed_at?: number }
+  const present = JSON.stringify({ agent_role: line, recovered_at_index: resumed_at })
+  // Numbers that JavaScript would round stay as they are stored.
+  return present === '{}' ? stored : `${stored.slice(0, -1)},${present.slice(1)}`
 }
 
 function* turnTokens(turn: TurnRecord): Generator<string> {
@@ -188,13 +202,18 @@ function* imagesToWire(images: ReadonlyMap<string, string>): Generator<string> {
   yield images.size === 0 ? '{}' : '}'
 }
 
+/** Returns the fields of a row, and of its turns, under both names. */
+export function rowWithFormerNames<Row extends { readonly turns: readonly object[] }>(row: Row) {
+  return withFormerNames({ ...row, turns: row.turns.map((turn) => withFormerNames(turn)) })
+}
+
 async function* rowToWire({ row, details, sampling }: RowView, finished: boolean): AsyncGenerator<string> {
   const { prompt_ids, response_ids, response_mask, response_logprobs, ...rest } = row
   const turns = rest.turns.map((turn) => {
     const sampled = sampling(turn.turn_id)
     return sampled ? { ...turn, sampling: sampled } : turn
   })
-  yield openObject({ ...rest, turns, finished })
+  yield openObject(rowWithFormerNames({ ...rest, turns, finished }))
   const arrays = { prompt_ids, response_ids, response_mask, response_logprobs }
   for (const [name, numbers] of Object.entries(arrays)) yield* member(name, numberArray(numbers))
   yield* details

@@ -1,5 +1,6 @@
 /** A session's turns without texts and ids: their parents, their durations, and where a shared prefix broke. */
 import type { Static } from 'typebox'
+import { withFormerNames } from '../../../../protocol/schema/former-names.ts'
 import { getPromptReason, getRecordedParent } from '../../../session/matching/recorded-parent.ts'
 import { readEchoAnnotation } from '../../../session/prompts/echo-annotation.ts'
 import { readSpecialTokens } from '../../../session/prompts/special-tokens.ts'
@@ -71,12 +72,12 @@ function newRowToWire(newRow: NewRow, indexOf: (turnId: string | undefined) => n
   }
 }
 
-function toTreeTurn(turn: TurnStep, line: string): TurnLinks['shown'] {
+function toTreeTurn(turn: TurnStep, agentRole: string): TurnLinks['shown'] {
   const { base, shared, rest } = turn.promptStep
   const after = (ms: number | null) => (ms === null ? null : ms - turn.startedAtMs)
-  return {
+  return withFormerNames({
     index: turn.index,
-    line,
+    agent_role: agentRole,
     status: turn.status,
     prompt_tokens: (base === null ? 0 : shared) + rest.length,
     sampled_tokens: turn.completionTokenIds.length,
@@ -93,5 +94,5 @@ function toTreeTurn(turn: TurnStep, line: string): TurnLinks['shown'] {
     weight_version_end: turn.weightVersionEnd,
     retry_count: turn.retryCount,
     error: turn.error,
-  }
+  })
 }

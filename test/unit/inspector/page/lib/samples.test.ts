@@ -55,7 +55,8 @@ t.test('advantages add up to nothing, and have a deviation of one', async (t) =>
 })
 
 t.test('the final answer is the last of the main line that was completed', async (t) => {
-  const turn = (index: number, line: string, status = 'completed') => ({ index, line, status }) as Turn
+  const turn = (index: number, agent_role: string, status = 'completed') =>
+    ({ index, agent_role, status }) as Turn
   const turns = [
     turn(0, 'main'),
     turn(1, 'main'),

@@ -17,15 +17,18 @@ const by = (headers: Headers) => told({ messages, headers })
 
 t.test('an agent may say the line of a call, or whoever starts it', async (t) => {
   for (const line of ['main', 'compaction', 'side', 'subagent', 'subagent:critic/1']) {
-    t.equal(by({ 'x-llm-proxy-line': line }), `${line} by header`)
+    t.equal(by({ 'x-llm-proxy-agent-role': line }), `${line} by header`)
+    t.equal(by({ 'x-llm-proxy-line': line }), `${line} by header`, 'the former name of the header')
   }
   const subagent = { 'x-claude-code-agent-id': 'a1' }
-  t.equal(by({ ...subagent, 'x-llm-proxy-line': 'main' }), 'main by header')
+  t.equal(by({ ...subagent, 'x-llm-proxy-agent-role': 'main' }), 'main by header')
+  t.equal(by({ 'x-llm-proxy-agent-role': 'main', 'x-llm-proxy-line': 'side' }), 'main by header')
 })
 
 t.test('a line that there is not is refused by the name of the header', async (t) => {
   for (const line of ['Main', 'subagent:', 'subagent:a b', `subagent:${'x'.repeat(201)}`, 'main, side']) {
-    t.throws(() => by({ 'x-llm-proxy-line': line }), { code: 'invalid_request', param: 'x-llm-proxy-line' })
+    for (const param of ['x-llm-proxy-agent-role', 'x-llm-proxy-line'])
+      t.throws(() => by({ [param]: line }), { code: 'invalid_request', param })
   }
 })
 

@@ -316,7 +316,7 @@ t.test('the line is that of the last turn that sums nothing up', async (t) => {
       completion: [2 * index + 1],
       line,
     }))
-    return assembleRow(planOf(buildTree(specs))).line
+    return assembleRow(planOf(buildTree(specs))).agent_role
   }
   t.equal(lineOf('main', 'subagent:1'), 'subagent:1')
   t.equal(lineOf('main', 'compaction'), 'main')

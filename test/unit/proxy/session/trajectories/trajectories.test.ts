@@ -462,7 +462,7 @@ const agents: Sketch[] = [
 t.test('a row has the line of its turns; a compaction at its end is part of what it sums up', async (t) => {
   const rows = rowsOf(agents)
   t.same(
-    rows.map((row) => [row.line, turnIds(row)]),
+    rows.map((row) => [row.agent_role, turnIds(row)]),
     [
       ['subagent:a', ['t2', 't4']],
       ['main', ['t1', 't3', 't5']],
@@ -470,7 +470,7 @@ t.test('a row has the line of its turns; a compaction at its end is part of what
     ],
   )
   t.same(
-    rows[1]!.turns.map(({ line, trained }) => [line, trained]),
+    rows[1]!.turns.map(({ agent_role, trained }) => [agent_role, trained]),
     [
       ['main', true],
       ['main', true],
@@ -478,7 +478,7 @@ t.test('a row has the line of its turns; a compaction at its end is part of what
     ],
   )
   const [alone] = rowsOf([{ prompt: [1], completion: [2], ...told('compaction') }])
-  t.equal(alone!.line, 'compaction')
+  t.equal(alone!.agent_role, 'compaction')
 })
 
 t.test('a row that goes off from another line has the line of its last turn', async (t) => {
@@ -488,7 +488,7 @@ t.test('a row that goes off from another line has the line of its last turn', as
     { prompt: [1, 2, 5], completion: [6], ...told('main') },
   ]
   t.same(
-    rowsOf(turns).map((row) => [row.line, turnIds(row), row.turns.map(({ trained }) => trained)]),
+    rowsOf(turns).map((row) => [row.agent_role, turnIds(row), row.turns.map(({ trained }) => trained)]),
     [
       ['subagent:fork', ['t0', 't1'], [true, true]],
       ['main', ['t0', 't2'], [false, true]],
@@ -512,7 +512,7 @@ t.test('side calls are counted and not trained, unless they are asked for', asyn
   const all = builderOf(turns, { sideCalls: true })
   t.equal(all.excluded().side, 0)
   t.same(
-    [...all.rows({}, null)].map((row) => [row.line, turnIds(row)]),
+    [...all.rows({}, null)].map((row) => [row.agent_role, turnIds(row)]),
     [
       ['side', ['t0']],
       ['subagent:a', ['t2', 't4']],
@@ -541,7 +541,7 @@ t.test('what the main line says goes on around a side call keeps the tokens, wit
 t.test('the main line alone: its compaction with it, and neither sub-agents nor side calls', async (t) => {
   const main = rowsOf(agents, {}, { lines: 'main', sideCalls: true })
   t.same(
-    main.map((row) => [row.line, turnIds(row)]),
+    main.map((row) => [row.agent_role, turnIds(row)]),
     [
       ['main', ['t1', 't3', 't5']],
       ['main', ['t6']],
@@ -932,7 +932,7 @@ t.test('the rows of a selection are those of a session that has only the selecte
         rows.map((row) => JSON.stringify(plain(row))),
         [...builderOf(selected, { sideCalls: true }).rows({}, null)].map((row) => JSON.stringify(plain(row))),
       )
-      ensure(rows.every((row) => row.turns.every(({ index, line }) => line === lines[index])))
+      ensure(rows.every((row) => row.turns.every(({ index, agent_role }) => agent_role === lines[index])))
     }),
     { numRuns: 500 },
   )
