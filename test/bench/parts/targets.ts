@@ -14,7 +14,7 @@ export interface Target {
 
 /** Targets that record nothing. */
 const PASS_THROUGHS = ['pipe', 'pipe+ids', 'parse'] as const
-/** Targets of rows with real text for a tokenizer: other rows send only text of the right length. */
+/** Targets of rows whose engine has tokens of a real model. */
 const TOKEN_MODES = ['local-token', 'relay-token'] as const
 /** Records to a PostgreSQL server that the bench starts; measured only on request. */
 export const IN_POSTGRES = 'local-postgres'
@@ -24,13 +24,12 @@ export const USUAL_TARGETS = ['direct', ...PASS_THROUGHS, FLOOR, 'local', 'relay
 export const TARGET_NAMES = [...USUAL_TARGETS, IN_POSTGRES] as const
 export type TargetName = (typeof TARGET_NAMES)[number]
 type PassThrough = (typeof PASS_THROUGHS)[number]
-type TokenMode = (typeof TOKEN_MODES)[number]
 
 export function isPassThrough(name: TargetName): name is PassThrough {
   return (PASS_THROUGHS as readonly TargetName[]).includes(name)
 }
 
-export function isTokenMode(name: TargetName): name is TokenMode {
+export function isTokenMode(name: TargetName): boolean {
   return (TOKEN_MODES as readonly TargetName[]).includes(name)
 }
 
@@ -68,7 +67,8 @@ export class Targets {
     this.#engineUrl = engineUrl
   }
 
-  async start(name: Exclude<TargetName, TokenMode>, proxy: ProxyOptions): Promise<Target> {
+  /** @param name in token mode, the engine has a tokenizer, which the proxy's arguments name, too */
+  async start(name: TargetName, proxy: ProxyOptions): Promise<Target> {
     if (name === 'direct') return { name, url: this.#engineUrl + CALL_PATH }
     if (isPassThrough(name)) {
       const child = await this.startPassThrough(name)
@@ -78,7 +78,8 @@ export class Targets {
       const child = await this.#startFloor(proxy)
       return { name, url: child.url + CALL_PATH, pid: child.pid }
     }
-    const child = name === 'relay' ? await this.startRelay(proxy) : await this.startLocal(proxy)
+    const isRelay = name === 'relay' || name === 'relay-token'
+    const child = isRelay ? await this.startRelay(proxy) : await this.startLocal(proxy)
     return { name, url: callUrl(child), pid: child.pid }
   }
 

@@ -178,12 +178,17 @@ function whole(ask: Ask, response: ServerResponse): void {
 }
 
 function complete(body: Buffer, response: ServerResponse): void {
-  if (answers === undefined || !isStreamed(body) || limitOf(body) !== ANSWER_TOKENS) {
+  if (answers === undefined || (isStreamed(body) && limitOf(body) !== ANSWER_TOKENS)) {
     response.writeHead(400).end('{"error":{"message":"not a replayed call"}}')
     return
   }
   const promptIds = promptIdsOf(body)
   const told = says(body, '"return_token_ids":', 'true') ? promptIds : undefined
+  if (!isStreamed(body)) {
+    const json = answers.whole(told, countIds(promptIds), limitOf(body))
+    response.writeHead(200, { 'content-type': 'application/json', 'content-length': json.length }).end(json)
+    return
+  }
   open(response, {
     tokens: ANSWER_TOKENS,
     chunk: (at) => answers.chunk(told, at),

@@ -1,7 +1,8 @@
 /**
  * `/v1/completions` as vLLM serves it to clients that send ids: streamed, one token per chunk, with the id as its text;
- * with `return_token_ids` the first chunk contains the prompt's ids, and each chunk its own. Each completion is the one
- * that replaying agents echo, in Qwen3's format: some text, and a tool call.
+ * with `return_token_ids` the first chunk contains the prompt's ids, and each chunk its own. Each streamed completion is
+ * the one that replaying agents echo, in Qwen3's format: some text, and a tool call. A complete one has the first words
+ * of its text.
  *
  * Fields as in `CompletionResponseStreamChoice` of `vllm/entrypoints/openai/completion/protocol.py`.
  */
@@ -17,6 +18,8 @@ export interface TokenAnswers {
   chunk(promptIds: Buffer | undefined, at: number): Buffer
   /** Returns what follows the last token. */
   end(promptTokens: number): string
+  /** Returns a complete response of this many tokens. */
+  whole(promptIds: Buffer | undefined, promptTokens: number, tokens: number): Buffer
 }
 
 const PROMPT = '"prompt":'
@@ -61,6 +64,30 @@ export function tokenAnswers(root: string, directory: string): TokenAnswers {
     end(promptTokens) {
       const usage = `{"prompt_tokens":${promptTokens},"completion_tokens":${ANSWER_TOKENS},"total_tokens":${promptTokens + ANSWER_TOKENS}}`
       return `data: {${root},"object":"text_completion","choices":[],"usage":${usage}}\n\ndata: [DONE]\n\n`
+    },
+    whole(promptIds, promptTokens, tokens) {
+      const sampled = [...ids.slice(0, tokens - 1), tokenizer.eosTokenId!]
+      const names = sampled.map((id) => `token_id:${id}`)
+      const token_logprobs = sampled.map((id) => Math.fround(-((id % 997) + 1) / 1499))
+      const choice = {
+        index: 0,
+        text: tokenizer.decode(sampled.slice(0, -1)),
+        logprobs: {
+          token_logprobs,
+          tokens: names,
+          top_logprobs: names.map((name, at) => ({ [name]: token_logprobs[at] })),
+        },
+        finish_reason: 'stop',
+        stop_reason: null,
+        ...(promptIds && { token_ids: sampled, prompt_token_ids: JSON.parse(promptIds.toString()) }),
+      }
+      const usage = {
+        prompt_tokens: promptTokens,
+        completion_tokens: tokens,
+        total_tokens: promptTokens + tokens,
+      }
+      const body = JSON.stringify({ object: 'text_completion', choices: [choice], usage })
+      return Buffer.from(`{${root},${body.slice(1)}`)
     },
   }
 }

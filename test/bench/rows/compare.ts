@@ -2,9 +2,11 @@
 import { Children } from '../parts/children.ts'
 import type { LoadFigures, LoadJob, LoadResult } from '../parts/load-job.ts'
 import { rssMib } from '../parts/proc-stat.ts'
+import { startEngine } from '../parts/start-engine.ts'
 import { spreadOf } from '../parts/statistics.ts'
 import { figure, percent, table } from '../parts/table.ts'
 import { createDatabase, isTokenMode, type Target, type TargetName, Targets } from '../parts/targets.ts'
+import { TOKEN_MODEL } from '../parts/token-model.ts'
 import type { Aim, Bench, Row } from './row.ts'
 
 export interface Comparison {
@@ -14,6 +16,8 @@ export interface Comparison {
   growthBytes: number
   stream: boolean
   maxTokens: number
+  /** Whether it is also measured in token mode. */
+  inTokenMode?: boolean
   aims(at: FigureAt): Aim[]
 }
 
@@ -34,7 +38,7 @@ const CALLS_PER_SESSION = 20
 export function compare(comparison: Comparison): Row {
   return async (bench) => {
     await using children = new Children()
-    const targets = await startTargets(bench, children, comparison.row)
+    const targets = await startTargets(bench, children, comparison)
     const cells = await measure(bench, comparison, targets)
     const figureAt: FigureAt = (target, concurrency) =>
       cells.find((cell) => cell.target === target && cell.concurrency === concurrency)?.figures
@@ -47,13 +51,23 @@ export function compare(comparison: Comparison): Row {
   }
 }
 
-async function startTargets(bench: Bench, children: Children, row: string): Promise<Target[]> {
-  const targets = new Targets(children, bench.engineUrl)
+async function startTargets(
+  bench: Bench,
+  children: Children,
+  { row, inTokenMode }: Comparison,
+): Promise<Target[]> {
+  const { cpuProfileFolder, eventsPerWrite, targetNames } = bench
+  const names = targetNames.filter((name) => inTokenMode || !isTokenMode(name))
+  const tokenEngine = names.some(isTokenMode)
+    ? await startEngine(children, { tokenizer: TOKEN_MODEL, eventsPerWrite })
+    : undefined
   const started: Target[] = []
-  for (const name of bench.targetNames) {
-    if (isTokenMode(name)) continue
+  for (const name of names) {
+    const isToken = isTokenMode(name)
+    const targets = new Targets(children, isToken ? tokenEngine!.url : bench.engineUrl)
+    const args = isToken ? ['--tokenizer', TOKEN_MODEL] : []
     const db = await createDatabase(bench, row, name)
-    started.push(await targets.start(name, { db, cpuProfileFolder: bench.cpuProfileFolder }))
+    started.push(await targets.start(name, { db, cpuProfileFolder, args }))
   }
   return started
 }

@@ -11,6 +11,7 @@ const SMALL: Comparison = {
   growthBytes: 0,
   stream: false,
   maxTokens: 32,
+  inTokenMode: true,
   aims: (at) => rateAims(at, '1 KB'),
 }
 
