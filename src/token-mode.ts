@@ -38,6 +38,7 @@ export async function openModel(
   model.onTokenizerFault?.(({ why: reason, textSha256: text_sha256, chars, error: err }) =>
     logEvent(logger, 'fast_tokenizer_disabled', { reason, text_sha256, chars, err }),
   )
+  model.onTemplateFault?.(() => logEvent(logger, 'template_specialization_disabled', {}))
   if (model.encodedBy === 'javascript') logEvent(logger, 'fast_tokenizer_missing', {})
   if (model.unlistedFiles !== undefined)
     logEvent(logger, 'model_files_missing', { files: model.unlistedFiles })

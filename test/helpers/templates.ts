@@ -3,6 +3,7 @@
 import { PromptEngine } from '../../src/proxy/tokens/prompt/prompt-engine.ts'
 import { PromptRenderer, type PromptRendererOptions } from '../../src/proxy/tokens/prompt/prompt-renderer.ts'
 import type { PromptService } from '../../src/proxy/tokens/prompt/prompt-service.ts'
+import { PromptSpecializer, type TemplateService } from '../../src/proxy/tokens/prompt/prompt-specializer.ts'
 import {
   ChatTemplate,
   type ChatTemplateSource,
@@ -30,19 +31,33 @@ export function loadTemplate(directory: string): { template: ChatTemplate; sourc
   return { template: new ChatTemplate(python, files), source: files.withTools }
 }
 
-/** Creates what the proxy's prompt thread provides, without the thread. */
+/** Creates what the proxy renders prompts with, without the thread. */
 export function serviceOf(
   template: ChatTemplate,
   tokenizer: Tokenizer,
   eosTokenIds: readonly number[] = [],
 ): PromptService {
+  return new PromptSpecializer(threadOf(engineOf(template, tokenizer, eosTokenIds)))
+}
+
+function engineOf(
+  template: ChatTemplate,
+  tokenizer: Tokenizer,
+  eosTokenIds: readonly number[] = [],
+): PromptEngine {
   const eosIds = new Set([tokenizer.eosTokenId!, ...eosTokenIds])
-  const engine = new PromptEngine(template, { ids: tokenizer.addedTokens, eosIds })
+  return new PromptEngine(template, { ids: tokenizer.addedTokens, eosIds })
+}
+
+/** Creates what the proxy's prompt thread provides, without the thread. */
+export function threadOf(engine: PromptEngine): TemplateService {
   return {
     words: async () => engine.words,
     beginnings: async (options) => engine.beginnings(options),
     render: async (messages, options) => engine.render(messages, options),
     newPart: async (request, options) => engine.newPart(request, options),
+    specialize: async (messages, options, paths) => engine.specialize(messages, options, paths),
+    specializePart: async (request, options) => engine.specializePart(request, options),
   }
 }
 
@@ -52,4 +67,14 @@ export function rendererFor(
   options: PromptRendererOptions,
 ): PromptRenderer {
   return new PromptRenderer(serviceOf(template, tokenizer, options.eosTokenIds), tokenizer, options)
+}
+
+/** Creates a renderer that does not specialize the template, which then renders each prompt itself. */
+export function unspecializedRendererFor(
+  template: ChatTemplate,
+  tokenizer: Tokenizer,
+  options: PromptRendererOptions,
+): PromptRenderer {
+  const engine = engineOf(template, tokenizer, options.eosTokenIds)
+  return new PromptRenderer(threadOf(engine), tokenizer, options)
 }

@@ -35,6 +35,7 @@ t.test(
       'src/proxy/tokens/templates/python/python.snapshot',
       'src/proxy/tokens/templates/python/regex.py',
       'src/proxy/tokens/templates/python/response_reader.py',
+      'src/proxy/tokens/templates/python/specialize.py',
       'src/proxy/tokens/templates/python/template_messages.py',
       'src/proxy/tokens/templates/python/template_words.py',
       'src/proxy/tokens/templates/python/vendor/jinja2-3.1.6-py3-none-any.whl',

@@ -7,6 +7,7 @@ import { chooseParser, findParser, type ParserChoice } from '../parsers/choose-p
 import type { ParserFamily } from '../parsers/output-parser.ts'
 import { PromptRenderer } from '../prompt/prompt-renderer.ts'
 import { PromptThread } from '../prompt/prompt-service.ts'
+import { PromptSpecializer } from '../prompt/prompt-specializer.ts'
 import { ResponseReader } from '../responses/response-reader.ts'
 import { type ChatTemplateFiles, encoderFiles, readChatTemplate } from '../templates/chat-template.ts'
 import { probeEfforts, type TemplateEfforts } from '../templates/probe-efforts.ts'
@@ -70,6 +71,8 @@ export interface TokenModel {
    * Registers a listener that receives the reason why this encoder was abandoned, also if that has already happened.
    */
   onTokenizerFault?(listener: OnFault): void
+  /** Registers a listener that is called if a specialization of the template differed from it. */
+  onTemplateFault?(listener: () => void): void
   /** See {@link ModelFiles.unlisted}. */
   readonly unlistedFiles?: readonly string[] | undefined
   /** Ends the threads that render prompts, read completions and tokenize long texts. */
@@ -235,7 +238,8 @@ async function createTokenModel(
   const encode = (text: string, promptChars: number) => encoder.encode(text, promptChars)
   const memory = new ContentCache(encode, added, { cutsAtSpaces: mayCutAtSpaces(files.tokenizerJson) })
   encoder.onFault?.(() => memory.clear())
-  const renderer = new PromptRenderer(prompts, tokenizer, {
+  const specializer = promptFormat.name === 'template' ? new PromptSpecializer(prompts) : undefined
+  const renderer = new PromptRenderer(specializer ?? prompts, tokenizer, {
     source: getVariablesSource(read),
     eosTokenIds,
     encode: (text: string) => memory.encode(text),
@@ -265,6 +269,7 @@ async function createTokenModel(
       return encoder.kind
     },
     onTokenizerFault: (listener) => encoder.onFault?.(listener),
+    onTemplateFault: (listener) => specializer?.onFault(listener),
     unlistedFiles: modelFiles.unlisted,
     contextLength: options.contextLength ?? modelFiles.contextLength,
     // The tokenizer's `vocabSize` builds a list of all its tokens, so it is read only if the config declares no size.

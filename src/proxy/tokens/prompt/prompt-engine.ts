@@ -7,7 +7,6 @@
  * (`template-words.ts`).
  */
 import { hash } from 'node:crypto'
-import { ProxyError } from '../../../base/errors.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import {
   type ChatTemplate,
@@ -15,6 +14,7 @@ import {
   type RenderOptions,
   toJson,
 } from '../templates/chat-template.ts'
+import { type Specialization, splitContents, type TextPath } from '../templates/specialization.ts'
 import type { TemplateWords } from '../templates/template-words.ts'
 import { AddedTokenFinder } from '../tokenizer/added-tokens.ts'
 import { type BoundaryTokens, type Bridge, type EndOfTurn, findBridge, findEndOfTurn } from './bridge.ts'
@@ -50,6 +50,8 @@ export interface NewPartRequest {
   /** The text of the echo, if it contains a word that the template searches for. */
   echoText?: string | undefined
   newMessages: readonly MessageOrJson[]
+  /** Whether to verify the dummy history on the complete one. Default: if the signature's count is a power of two. */
+  verifies?: true
 }
 
 export interface NewPart {
@@ -59,6 +61,8 @@ export interface NewPart {
   closingIds: readonly number[]
   /** The token before the text; undefined: the model ends its turn by sampling the text's first token. */
   endId: number | undefined
+  /** Set if no dummy history represents this one: the text is that of the complete conversation. */
+  needsHistory?: true
 }
 
 export type NewPartReply = NewPart | TemplateRejection | 'needs_history'
@@ -72,6 +76,11 @@ export interface Beginnings {
   withTools: string
   /** The text that the template writes between reasoning and content; undefined if it does not render both. */
   endOfReasoning: string | undefined
+}
+
+/** The text of a {@link NewPart} for new messages of one shape. */
+export interface PartSpecialization extends Omit<NewPart, 'text' | 'needsHistory'> {
+  specialization: Specialization
 }
 
 interface SignatureEntry {
@@ -123,7 +132,7 @@ export class PromptEngine {
     const user: ChatMessage = { role: 'user', content: 'next' }
     const digest = (tools: PromptOptions['tools']) => {
       const texts = [[user], [{ role: 'system' as const, content: 'rule' }, user]].map((messages) =>
-        this.#tryRender(messages, { ...fixed, tools }),
+        this.#template.tryRender(messages, { ...fixed, tools }),
       )
       return hash('sha256', JSON.stringify(texts), 'base64')
     }
@@ -136,10 +145,64 @@ export class PromptEngine {
     const { message, marks } = createSentinelEcho({ ...ANSWER, reasons: true })
     const [contentSentinel, , reasoning] = marks
     const user: ChatMessage = { role: 'user', content: createSentinel('message', FIRST_SENTINEL) }
-    const text = this.#tryRender([user, message], options) ?? ''
+    const text = this.#template.tryRender([user, message], options) ?? ''
     const from = text.indexOf(reasoning!)
     const to = text.indexOf(contentSentinel!, from)
     return from === -1 || to === -1 ? undefined : text.slice(from + reasoning!.length, to)
+  }
+
+  /** See {@link ChatTemplate.specialize}. */
+  specialize(
+    messages: readonly MessageOrJson[],
+    options: RenderOptions,
+    paths: readonly TextPath[],
+  ): Specialization | undefined {
+    return this.#template.specialize(messages, options, paths)
+  }
+
+  /**
+   * Specializes the text of {@link newPart} to the shape of the new messages. The contents are those of the messages,
+   * then the ids of the echo's tool calls.
+   *
+   * The template is specialized to a dummy history with and without the new messages. No content or id may be written
+   * in the history, so that it is known for all contents whether the new messages change it.
+   * @returns undefined if it cannot be specialized, or is not known to be that after a dummy history
+   */
+  specializePart(
+    { situation, newMessages }: NewPartRequest,
+    options: PromptOptions,
+  ): PartSpecialization | undefined {
+    const { closing, shortHolds } = this.#situations.get(getSituationKey({ situation }, options)) ?? {}
+    if (closing === undefined || !shortHolds) return undefined
+    const [past] = createDummyHistories(situation)
+    const [form] = listEchoForms(situation.echo)
+    const { message, marks } = createSentinelEcho(form!)
+    const split = splitContents(newMessages, past!.length + 1)
+    if (split === undefined) return undefined
+    const dressed = { ...options, tools: situation.withTools ? MARKED_TOOLS_JSON : null }
+    const idPaths = form!.toolCalls.map((_, at) => [past!.length, 'tool_calls', at, 'id'])
+    const alone = this.#template.specialize(
+      [...past!, message],
+      { ...dressed, addGenerationPrompt: false },
+      idPaths,
+    )
+    const followed = this.#template.specialize([...past!, message, ...newMessages], dressed, [
+      ...split.paths,
+      ...idPaths,
+    ])
+    const before = alone && cutPieces(alone.pieces, marks)
+    const after = followed && cutPieces(followed.pieces, marks)
+    if (before === undefined || after === undefined || !isSameHistory(before.past, after.past))
+      return undefined
+    const [first, ...rest] = after.behind
+    if (!first!.startsWith(closing.text) || after.behind.some(isSentinelPiece)) return undefined
+    const idsFrom = split.contents.length
+    const conditions = [
+      ...followed!.conditions,
+      ...alone!.conditions.map(([index, ...asked]) => [index + idsFrom, ...asked] as const),
+    ]
+    const pieces = [first!.slice(closing.text.length), ...rest]
+    return { specialization: { pieces, conditions }, closingIds: closing.ids, endId: closing.endId }
   }
 
   newPart(request: NewPartRequest, options: PromptOptions): NewPartReply {
@@ -173,7 +236,7 @@ export class PromptEngine {
   #newPart(request: NewPartRequest, options: PromptOptions, isRepeated = false): NewPartReply {
     const end = this.#endOfTurn(options)
     if (end === undefined) return { refused: 'no_end_of_turn' }
-    const key = `${getSignatureKey(request.situation)}${getVariablesKey(options)}${isRepeated ? ' repeated' : ''}`
+    const key = getSituationKey(request, options) + (isRepeated ? ' repeated' : '')
     const known = this.#situations.get(key) ?? {
       count: 0,
       shortHolds: !request.situation.hasWords,
@@ -184,7 +247,7 @@ export class PromptEngine {
     const ofShort = isRepeated ? undefined : this.#behindShort(request, dated, key)
     if (ofShort === PAST_CHANGES) return { refused: PAST_CHANGES }
     const short = known.shortHolds ? ofShort : undefined
-    const isProof = isPowerOfTwo(known.count + 1)
+    const isProof = request.verifies ?? isPowerOfTwo(known.count + 1)
     if ((isProof || short === undefined) && request.history === undefined) return 'needs_history'
     // The sentinels of a dummy history show which part was removed; without a dummy history, only the texts can be
     // compared.
@@ -212,7 +275,8 @@ export class PromptEngine {
     const { ids: closingIds, endId, text } = closing
     const written = closedId && callId ? text.replace(closedId, () => callId) : text
     if (!behind.startsWith(written)) return { refused: 'no_end_of_turn' }
-    return { text: behind.slice(written.length), closingIds, endId }
+    const part = { text: behind.slice(written.length), closingIds, endId }
+    return known.shortHolds ? part : { ...part, needsHistory: true }
   }
 
   /**
@@ -254,7 +318,7 @@ export class PromptEngine {
   ): Behind {
     for (const form of listEchoForms(echo)) {
       const { message, marks } = createSentinelEcho(form)
-      const after = cutBehind(this.#tryRender([...past, message, ...newMessages], options), marks)
+      const after = cutBehind(this.#template.tryRender([...past, message, ...newMessages], options), marks)
       if (after !== undefined) return stays(form, after.past) ? after.behind : PAST_CHANGES
     }
     return undefined
@@ -287,7 +351,7 @@ export class PromptEngine {
   /** Returns a rendered history and the echo, up to its sentinels; undefined if the template does not render them. */
   #pastAlone(past: readonly MessageOrJson[], form: EchoShape, options: PromptOptions): string | undefined {
     const { message, marks } = createSentinelEcho(form)
-    const text = this.#tryRender([...past, message], { ...options, addGenerationPrompt: false })
+    const text = this.#template.tryRender([...past, message], { ...options, addGenerationPrompt: false })
     return cutBehind(text, marks)?.past
   }
 
@@ -301,7 +365,7 @@ export class PromptEngine {
     const endWith = (tools: PromptOptions['tools']) => {
       const dressed = { ...options, tools }
       const behinds = followers.flatMap((follower) => {
-        const cut = cutBehind(this.#tryRender([user, message, ...follower], dressed), marks)
+        const cut = cutBehind(this.#template.tryRender([user, message, ...follower], dressed), marks)
         // Hunyuan's template writes nothing after an assistant message that is the last one.
         return cut === undefined || cut.behind === '' ? [] : [getTextBeforeSentinel(cut.behind)]
       })
@@ -315,8 +379,8 @@ export class PromptEngine {
   }
 
   #generationPrompt(user: ChatMessage, options: PromptOptions): string {
-    const without = this.#tryRender([user], { ...options, addGenerationPrompt: false })
-    const whole = this.#tryRender([user], options)
+    const without = this.#template.tryRender([user], { ...options, addGenerationPrompt: false })
+    const whole = this.#template.tryRender([user], options)
     return without !== undefined && whole?.startsWith(without) ? whole.slice(without.length) : ''
   }
 
@@ -340,23 +404,13 @@ export class PromptEngine {
     const following = createFollowingMessages(situation)
     for (const echo of listEchoForms(situation.echo)) {
       const { message, marks } = createSentinelEcho(echo)
-      const followed = cutBehind(this.#tryRender([...past, message, ...following], options), marks)
+      const followed = cutBehind(this.#template.tryRender([...past, message, ...following], options), marks)
       if (followed === undefined) continue
-      const alone = this.#tryRender([...past, message], { ...options, addGenerationPrompt: false })
+      const alone = this.#template.tryRender([...past, message], { ...options, addGenerationPrompt: false })
       const tail = cutBehind(alone, marks)?.behind ?? ''
       return findBridge(getTextBeforeSentinel(followed.behind), tail, end, this.#finder, this.#eosIds)
     }
     return undefined
-  }
-
-  /** Renders messages. Returns undefined if the template rejects them. */
-  #tryRender(messages: readonly MessageOrJson[], options: RenderOptions): string | undefined {
-    try {
-      return this.#template.render(messages, options)
-    } catch (error) {
-      if (error instanceof ProxyError) return undefined
-      throw error
-    }
   }
 }
 
@@ -381,6 +435,21 @@ function cutBehind(
   return end === undefined ? undefined : { past: text!.slice(0, end), behind: text!.slice(end) }
 }
 
+/** Splits pieces after the echo with these sentinels. Returns undefined if that is not in the first of the texts. */
+function cutPieces(
+  pieces: Specialization['pieces'],
+  marks: readonly string[],
+): { past: string; behind: readonly [string, ...Specialization['pieces']] } | undefined {
+  const first = pieces.findIndex((piece) => typeof piece !== 'string')
+  const texts = first === -1 ? pieces : pieces.slice(0, first)
+  const cut = cutBehind(texts.join(''), marks)
+  return cut && { past: cut.past, behind: [cut.behind, ...pieces.slice(texts.length)] }
+}
+
+function isSentinelPiece(piece: Specialization['pieces'][number]): boolean {
+  return typeof piece === 'string' && hasSentinel(piece)
+}
+
 /** Removes the ids of the echo's tool calls: Apriel's template prints them only if a message follows. */
 function withoutIds(past: string, { toolCalls }: EchoShape): string {
   return toolCalls.reduce((text, { id }) => text.replace(`, "id": ${JSON.stringify(id)}`, ''), past)
@@ -401,6 +470,10 @@ const BEGINNING_TOOLS = [
 
 function isFound<Found>(found: Found | undefined): found is Found {
   return found !== undefined
+}
+
+function getSituationKey({ situation }: Pick<NewPartRequest, 'situation'>, options: PromptOptions): string {
+  return getSignatureKey(situation) + getVariablesKey(options)
 }
 
 function getVariablesKey({ kwargs, documents, tools }: PromptOptions): string {

@@ -1,11 +1,13 @@
 /** The jobs of the thread or process that renders prompts. */
 import type { ChatTemplateFiles, MessageOrJson, RenderOptions } from '../templates/chat-template.ts'
+import type { Specialization, TextPath } from '../templates/specialization.ts'
 import type { TemplateWords } from '../templates/template-words.ts'
 import type { BoundaryTokens } from './bridge.ts'
 import type {
   Beginnings,
   NewPartReply,
   NewPartRequest,
+  PartSpecialization,
   PromptEngine,
   PromptOptions,
 } from './prompt-engine.ts'
@@ -20,8 +22,22 @@ export type PromptJob =
   | { kind: 'beginnings'; options: PromptOptions }
   | { kind: 'render'; messages: readonly MessageOrJson[]; options: RenderOptions }
   | { kind: 'newPart'; request: NewPartRequest; options: PromptOptions }
+  | {
+      kind: 'specialize'
+      messages: readonly MessageOrJson[]
+      options: RenderOptions
+      paths: readonly TextPath[]
+    }
+  | { kind: 'specializePart'; request: NewPartRequest; options: PromptOptions }
 
-export type PromptReply = TemplateWords | Beginnings | string | NewPartReply
+export type PromptReply =
+  | TemplateWords
+  | Beginnings
+  | string
+  | NewPartReply
+  | Specialization
+  | PartSpecialization
+  | undefined
 
 /** Runs a job. @throws see {@link PromptEngine} */
 export function runPromptJob(engine: PromptEngine, job: PromptJob): PromptReply {
@@ -34,5 +50,9 @@ export function runPromptJob(engine: PromptEngine, job: PromptJob): PromptReply 
       return engine.render(job.messages, job.options)
     case 'newPart':
       return engine.newPart(job.request, job.options)
+    case 'specialize':
+      return engine.specialize(job.messages, job.options, job.paths)
+    case 'specializePart':
+      return engine.specializePart(job.request, job.options)
   }
 }

@@ -7,9 +7,17 @@ import { ProxyError } from '../../../base/errors.ts'
 import type { MessageOrJson, RenderOptions } from '../templates/chat-template.ts'
 import { startConfinedProcess } from '../templates/python/confined-process.ts'
 import { PythonThread, type PythonThreadLimits } from '../templates/python/python-thread.ts'
+import type { Specialization, TextPath } from '../templates/specialization.ts'
 import type { TemplateWords } from '../templates/template-words.ts'
 import type { EncoderProcessData } from './encoder-process.ts'
-import type { Beginnings, NewPartReply, NewPartRequest, PromptOptions } from './prompt-engine.ts'
+import type {
+  Beginnings,
+  NewPartReply,
+  NewPartRequest,
+  PartSpecialization,
+  PromptEngine,
+  PromptOptions,
+} from './prompt-engine.ts'
 import type { PromptJob, PromptReply, PromptThreadData } from './prompt-jobs.ts'
 
 /** The interface for rendering prompts, on any thread. */
@@ -80,6 +88,25 @@ export class PromptThread {
     const job = { kind: 'newPart', request, options: asText(options) } as const
     const count = (request.history?.length ?? 0) + request.newMessages.length
     return (await this.#thread.ask(job, count > LONG_MESSAGES)) as NewPartReply
+  }
+
+  /** See {@link PromptEngine.specialize}. */
+  async specialize(
+    messages: readonly MessageOrJson[],
+    options: RenderOptions,
+    paths: readonly TextPath[],
+  ): Promise<Specialization | undefined> {
+    const job = { kind: 'specialize', messages, options: asText(options), paths } as const
+    return (await this.#thread.ask(job)) as Specialization | undefined
+  }
+
+  /** See {@link PromptEngine.specializePart}. */
+  async specializePart(
+    request: NewPartRequest,
+    options: PromptOptions,
+  ): Promise<PartSpecialization | undefined> {
+    const job = { kind: 'specializePart', request, options: asText(options) } as const
+    return (await this.#thread.ask(job)) as PartSpecialization | undefined
   }
 
   close(): Promise<void> {

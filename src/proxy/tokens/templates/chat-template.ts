@@ -12,8 +12,9 @@ import {
   type TokenizerConfig,
 } from '../tokenizer/tokenizer-files.ts'
 import type { PromptFormat } from './prompt-format.ts'
-import type { PythonTemplate, PythonTemplates } from './python/python-templates.ts'
+import type { PythonTemplate, PythonTemplates, RenderVariables } from './python/python-templates.ts'
 import { PythonDamage } from './python/thread-jobs.ts'
+import { isVerified, type Specialization, type TextPath, writesDate } from './specialization.ts'
 import type { TemplateWords } from './template-words.ts'
 
 /** A message, or its original JSON, which keeps numbers and the order of keys. */
@@ -125,16 +126,11 @@ export class ChatTemplate {
    *   `unsupported` for content that is not text; {@link PythonDamage}
    */
   render(messages: readonly MessageOrJson[], options: RenderOptions = {}): string {
-    const { tools, kwargs, documents, now, addGenerationPrompt = true, continueFinalMessage } = options
-    const template = tools ? this.#withTools : this.#plain
-    const toolsJson = typeof tools === 'string' ? tools : JSON.stringify(tools ?? null)
-    const outcome = template.render(`[${messages.map(toJson).join(',')}]`, toolsJson, {
-      add_generation_prompt: addGenerationPrompt,
-      ...(continueFinalMessage && { continue_final_message: true }),
-      kwargs,
-      documents,
-      ...(now && { now_s: now.getTime() / 1000 }),
-    })
+    const outcome = this.#templateFor(options).render(
+      toJsonList(messages),
+      toolsToJson(options),
+      toVariables(options),
+    )
     if ('text' in outcome) return outcome.text
     if ('damaged' in outcome) throw new PythonDamage(outcome.damaged)
     if ('refusal' in outcome) {
@@ -148,6 +144,74 @@ export class ChatTemplate {
       'use chat mode with an engine that reads it, or send its text'
     throw new ProxyError('unsupported', message, { param: path })
   }
+
+  /**
+   * Specializes the template to the shape of these messages, and verifies the result on variants of them.
+   * @param paths the places of contents
+   * @returns undefined if it cannot be specialized, or writes the date
+   * @throws PythonDamage
+   */
+  specialize(
+    messages: readonly MessageOrJson[],
+    options: RenderOptions,
+    paths: readonly TextPath[],
+  ): Specialization | undefined {
+    const found = this.#templateFor(options).specialize(
+      toJsonList(messages),
+      toolsToJson(options),
+      toVariables(options),
+      JSON.stringify(paths),
+    )
+    if (found === undefined) return undefined
+    if ('damaged' in found) throw new PythonDamage(found.damaged)
+    if (writesDate(found)) return undefined
+    const values = JSON.parse(toJsonList(messages)) as ChatMessage[]
+    const sample = paths.map((path) => Reflect.get(getHolder(values, path), path.at(-1)!) as string)
+    const render = (contents: readonly string[]) => {
+      for (const [index, path] of paths.entries())
+        Reflect.set(getHolder(values, path), path.at(-1)!, contents[index])
+      return this.tryRender(values, options)
+    }
+    return isVerified(found, sample, render) ? found : undefined
+  }
+
+  /** Renders a prompt. Returns undefined if the template rejects the messages. @throws PythonDamage */
+  tryRender(messages: readonly MessageOrJson[], options: RenderOptions): string | undefined {
+    try {
+      return this.render(messages, options)
+    } catch (error) {
+      if (error instanceof ProxyError) return undefined
+      throw error
+    }
+  }
+
+  #templateFor({ tools }: RenderOptions): PythonTemplate {
+    return tools ? this.#withTools : this.#plain
+  }
+}
+
+/** Returns the object or list that contains the text at a path. */
+function getHolder(messages: readonly ChatMessage[], path: TextPath): object {
+  return path.slice(0, -1).reduce<object>((value, step) => Reflect.get(value, step) as object, messages)
+}
+
+function toolsToJson({ tools }: RenderOptions): string {
+  return typeof tools === 'string' ? tools : JSON.stringify(tools ?? null)
+}
+
+function toVariables(options: RenderOptions): RenderVariables {
+  const { kwargs, documents, now, addGenerationPrompt = true, continueFinalMessage } = options
+  return {
+    add_generation_prompt: addGenerationPrompt,
+    ...(continueFinalMessage && { continue_final_message: true }),
+    kwargs,
+    documents,
+    ...(now && { now_s: now.getTime() / 1000 }),
+  }
+}
+
+function toJsonList(messages: readonly MessageOrJson[]): string {
+  return `[${messages.map(toJson).join(',')}]`
 }
 
 export function toJson(message: MessageOrJson): string {

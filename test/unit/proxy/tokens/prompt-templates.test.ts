@@ -11,7 +11,7 @@ import type {
 import { TEMPLATE_REJECTIONS } from '../../../../src/proxy/tokens/prompt/template-rejection.ts'
 import { ChatTemplate, chatTemplateFiles } from '../../../../src/proxy/tokens/templates/chat-template.ts'
 import { PythonTemplates } from '../../../../src/proxy/tokens/templates/python/python-templates.ts'
-import { rendererFor, templateOf } from '../../../helpers/templates.ts'
+import { rendererFor, templateOf, unspecializedRendererFor } from '../../../helpers/templates.ts'
 import { TOOLS } from './prompt-conversations.ts'
 import { loadModel } from './prompt-rollout.ts'
 
@@ -125,7 +125,7 @@ t.test('once a situation is proved, no part of the history is rendered or tokeni
     return tokenizer.encode(text)
   }
   const template = new CountingTemplate(await PythonTemplates.start(), chatTemplateFiles(embedded))
-  const renderer = rendererFor(template, tokenizer, { source: embedded, encode })
+  const renderer = unspecializedRendererFor(template, tokenizer, { source: embedded, encode })
   const costOf = async (turns: number, tools: Tool[]) => {
     const history = Array.from({ length: turns }, () => [QUESTION, CALL, RESULT, ANSWER]).flat()
     rendered = encoded = 0
@@ -290,7 +290,7 @@ async function rendersOf(source: string): Promise<number[]> {
     renders += 1
     return render(...args)
   }
-  const renderer = rendererFor(template, tokenizer, { source })
+  const renderer = unspecializedRendererFor(template, tokenizer, { source })
   const counts: number[] = []
   for (let number = 1; number <= 7; number += 1) {
     renders = 0

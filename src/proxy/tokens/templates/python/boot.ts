@@ -35,6 +35,7 @@ const PICTURE_BYTES = 32 * 1024 ** 2
 type Modules = Readonly<Record<string, URL>>
 
 const MODULES: Modules = {
+  specialize: new URL('./specialize.py', import.meta.url),
   template_messages: new URL('./template_messages.py', import.meta.url),
   template_words: new URL('./template_words.py', import.meta.url),
   harmony: new URL('./harmony.py', import.meta.url),

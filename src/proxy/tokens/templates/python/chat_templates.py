@@ -7,8 +7,10 @@ on namespaces. A test renders every known family's template with transformers it
 What JavaScript calls takes and gives text only, so that numbers and key orders are those of the JSON that came in.
 """
 
+import functools
 import gc
 import json
+from copy import copy
 from datetime import datetime
 
 from jinja2 import TemplateError, nodes, pass_eval_context
@@ -18,6 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from harmony import HarmonyTemplate
+from specialize import CLOCK, Opaque, Slot, Tracing, Unspecializable, put_slots, specialization
 from template_messages import Damaged, Unsupported, find_needs, template_messages
 from template_words import find_words
 
@@ -98,6 +101,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super().getattr(obj, attribute)
 
 
+class TracingSandbox(Tracing, Sandbox):
+    """Renders a template with opaque values in place of contents."""
+
+
 # A template may make up names without end.
 MAX_KNOWN_SAFE = 4096
 
@@ -109,21 +116,34 @@ class ChatTemplate:
 
     def __init__(self, source, special_tokens):
         self.now = None
-        environment = Sandbox(
+        self.source = source
+        self.special_tokens = special_tokens
+        environment = self.environment(Sandbox, self.strftime_now)
+        self.template = environment.from_string(source)
+        syntax_tree = environment.parse(source)
+        self.needs = find_needs(syntax_tree, self.try_to_render)
+        self.words = find_words(syntax_tree)
+
+    def environment(self, sandbox, strftime_now):
+        environment = sandbox(
             trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlocks, loopcontrols]
         )
         environment.filters["tojson"] = tojson
         environment.globals.update(
             raise_exception=raise_exception,
-            strftime_now=self.strftime_now,
+            strftime_now=strftime_now,
             dict=GuardedDict(),
             namespace=GuardedNamespace,
         )
-        self.special_tokens = special_tokens
-        self.template = environment.from_string(source)
-        syntax_tree = environment.parse(source)
-        self.needs = find_needs(syntax_tree, self.try_to_render)
-        self.words = find_words(syntax_tree)
+        return environment
+
+    def tracing(self):
+        """This template, for opaque contents. The date is one of them, but no condition may depend on it."""
+        traced = copy(self)
+        traced.conditions = {}
+        date = lambda format: Opaque([Slot(CLOCK, (), traced.strftime_now(format))], traced.conditions)
+        traced.template = self.environment(TracingSandbox, date).from_string(self.source)
+        return traced
 
     def strftime_now(self, format):
         return (self.now or datetime.now()).strftime(format)
@@ -179,6 +199,11 @@ def parsed(given):
     return json.loads(given if isinstance(given, str) else given.to_bytes())
 
 
+def time_in(options):
+    now = options.get("now_s")
+    return None if now is None else datetime.fromtimestamp(now)
+
+
 # Python looks for circles that nothing refers to after so many new objects. A render leaves none, and the looking would be
 # half of the time that a long one takes.
 OBJECTS_BETWEEN_COLLECTIONS = 100_000
@@ -208,13 +233,42 @@ def words_of(template):
     return json.dumps(template.words)
 
 
+@functools.lru_cache(maxsize=4)
+def tracing_template(template):
+    return template.tracing()
+
+
+def specialize(template, messages, tools, options, paths):
+    """Takes what `render` takes, without the continuation of a final message, and the paths of the texts that are
+    contents. The answer's first character tells what the rest is: `=` a specialization, `*` why this Python must not be
+    used again, `!` that there is none."""
+    try:
+        asked = json.loads(options)
+        traced = tracing_template(template)
+        traced.conditions = {}
+        traced.now = time_in(asked)
+        slotted = parsed(messages)
+        put_slots(slotted, json.loads(paths), traced.conditions)
+        text = traced.render(
+            traced.prepared(slotted),
+            parsed(tools),
+            value_of(asked.get("documents")),
+            asked["add_generation_prompt"],
+            value_of(asked.get("kwargs")) or {},
+        )
+        return "=" + specialization(text, traced.conditions)
+    except MemoryError:
+        return "*it takes too much memory"
+    except (Exception, Unspecializable):
+        return "!"
+
+
 def render(template, messages, tools, options):
     """Each argument but the first is JSON, or bytes of it. The answer's first character tells what the rest is: `=` a prompt,
     `!` why the template refuses, `?` what it cannot be given (JSON), `*` why this Python must not be used again."""
     try:
         asked = json.loads(options)
-        now = asked.get("now_s")
-        template.now = None if now is None else datetime.fromtimestamp(now)
+        template.now = time_in(asked)
         prepared = template.prepared(parsed(messages))
         continues = asked.get("continue_final_message", False)
         if continues:

@@ -1,9 +1,10 @@
 /** Chat templates, compiled and rendered by Jinja2 on CPython, on the calling thread. */
 import type { PyProxy } from 'pyodide/ffi'
+import type { Specialization } from '../specialization.ts'
 import { bootPython } from './boot.ts'
 
 /** The variables of a template besides messages and tools, in Python's names. */
-interface RenderVariables {
+export interface RenderVariables {
   add_generation_prompt: boolean
   /** Whether to cut the text after the final message's. Default: no. */
   continue_final_message?: boolean
@@ -30,6 +31,17 @@ export interface PythonTemplate {
   readonly words: string
   /** Renders a prompt. @param messages JSON of the list @param tools JSON of the list, or `null` */
   render(messages: string, tools: string, variables: RenderVariables): RenderOutcome
+  /**
+   * Specializes the template to the shape of these messages.
+   * @param paths JSON of the places of contents
+   * @returns undefined if it cannot be specialized; `damaged` as {@link render}
+   */
+  specialize(
+    messages: string,
+    tools: string,
+    variables: RenderVariables,
+    paths: string,
+  ): Specialization | { damaged: string } | undefined
 }
 
 interface ChatTemplatesModule extends PyProxy {
@@ -38,6 +50,7 @@ interface ChatTemplatesModule extends PyProxy {
   needs_of(template: PyProxy): string
   words_of(template: PyProxy): string
   render(template: PyProxy, messages: TemplateSource, tools: TemplateSource, options: string): string
+  specialize(template: PyProxy, messages: string, tools: string, options: string, paths: string): string
 }
 
 interface ModelEncoderModule extends PyProxy {
@@ -93,6 +106,10 @@ export class PythonTemplates {
       words: this.#module.words_of(template),
       render: (messages, tools, variables) =>
         readOutcome(this.#module.render(template, given(messages), given(tools), JSON.stringify(variables))),
+      specialize: (messages, tools, variables, paths) =>
+        readSpecialization(
+          this.#module.specialize(template, messages, tools, JSON.stringify(variables), paths),
+        ),
     }
   }
 }
@@ -115,6 +132,11 @@ const utf8 = new TextEncoder()
 function given(json: string): TemplateSource {
   // An unpaired surrogate has no UTF-8 encoding.
   return json.length > LONG_CHARS && json.isWellFormed() ? utf8.encode(json) : json
+}
+
+function readSpecialization(answer: string): Specialization | { damaged: string } | undefined {
+  if (answer[0] === '*') return { damaged: answer.slice(1) }
+  return answer[0] === '=' ? (JSON.parse(answer.slice(1)) as Specialization) : undefined
 }
 
 function readOutcome(answer: string): RenderOutcome {

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 from jinja2 import nodes
 
+from specialize import Opaque
+
 
 class Unsupported(Exception):
     """Content that is no text: what it is, and its path in the request."""
@@ -87,14 +89,14 @@ IMAGE = {"type": "image"}
 def content_of(parts, needs):
     """One part says the same as text, and a template that loops over content in one place may want text in another."""
     if IMAGE not in parts and needs.takes_text and (len(parts) <= 1 or not needs.takes_parts):
-        return "\n".join(parts)
+        return parts[0] if parts and isinstance(parts[0], Opaque) else "\n".join(parts)
     return [dict(IMAGE) if part is IMAGE else {"type": "text", "text": part} for part in parts]
 
 
 def parts_of(content, path, needs):
     if content is None:
         return []
-    if isinstance(content, str):
+    if isinstance(content, (str, Opaque)):
         return [content]
     return [part_of(part, f"{path}.{at}", needs) for at, part in enumerate(content)]
 

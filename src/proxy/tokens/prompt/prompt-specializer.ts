@@ -1,0 +1,232 @@
+/**
+ * Renders prompts without the thread that runs the template, where the template was specialized to the shape of the
+ * messages (`templates/specialization.ts`). A specialization is equal to the template by construction; it is compared
+ * with it before its first use and for one rendering in {@link RENDERINGS_A_CHECK}, and after a difference none is used
+ * again. It saves the round trip to Python: 0.35 to 0.5 of 0.5 to 0.65 CPU ms of a short prompt.
+ */
+import { ProxyError } from '../../../base/errors.ts'
+import { LruCache } from '../../../base/lru-cache.ts'
+import type { MessageOrJson, RenderOptions } from '../templates/chat-template.ts'
+import { fillSlots, splitContents } from '../templates/specialization.ts'
+import type {
+  NewPart,
+  NewPartReply,
+  NewPartRequest,
+  PartSpecialization,
+  PromptOptions,
+} from './prompt-engine.ts'
+import type { PromptService, PromptThread } from './prompt-service.ts'
+import type { TemplateRejection } from './template-rejection.ts'
+import { getSignatureKey } from './template-signature.ts'
+
+/** The thread that runs the template. */
+export type TemplateService = PromptService & Pick<PromptThread, 'specialize' | 'specializePart'>
+
+/** The part of {@link NewPart} that does not depend on contents. */
+type Bridge = Pick<NewPart, 'closingIds' | 'endId'>
+
+/** Messages of one shape. */
+interface ShapeEntry {
+  /** One for each path that the contents took through the template. */
+  readonly specializations: PartSpecialization[]
+  /** The number of renderings without a specialization since the last one was derived. */
+  misses: number
+  /** The number of renderings with a specialization. */
+  uses: number
+  isLearning: boolean
+}
+
+/** The shapes of one situation or, for complete conversations, one set of options. */
+interface Group {
+  readonly shapes: Map<string, ShapeEntry>
+  /** The size of keys and specializations. */
+  chars: number
+}
+
+const RENDERINGS_A_CHECK = 64
+/** A shape that occurs once is not specialized. */
+const MIN_MISSES = 2
+/** The number of renderings after which a failed specialization is tried again. */
+const MISSES_AFTER_FAILURE = 1_000
+const MAX_PATHS = 4
+const MAX_SHAPES = 64
+/** The size of all groups. */
+const MAX_CHARS = 8 * 1024 ** 2
+/** What an entry takes besides its texts. */
+const ENTRY_CHARS = 200
+/** Variables and tools of this size are in the key and in the text of a specialization. */
+const MAX_KEY_CHARS = 8 * 1024
+const TEMPLATE_REJECTION: TemplateRejection = { refused: 'template_refuses' }
+const NO_BRIDGE: Bridge = { closingIds: [], endId: undefined }
+
+export class PromptSpecializer implements PromptService {
+  readonly #service: TemplateService
+  readonly #groups = new LruCache<string, Group>(MAX_CHARS, ({ chars }) => chars)
+  readonly #listeners: (() => void)[] = []
+  #isFaulty = false
+
+  constructor(service: TemplateService) {
+    this.#service = service
+  }
+
+  /** Registers a listener that is called after a difference from the template. */
+  onFault(listener: () => void): void {
+    this.#listeners.push(listener)
+  }
+
+  words: PromptService['words'] = () => this.#service.words()
+
+  beginnings: PromptService['beginnings'] = (options) => this.#service.beginnings(options)
+
+  async render(messages: readonly MessageOrJson[], options: RenderOptions): Promise<string> {
+    const run = () => this.#service.render(messages, options)
+    if (this.#isFaulty || options.continueFinalMessage || hasLongTools(options)) return run()
+    const split = splitContents(messages)
+    if (split === undefined) return run()
+    // No specialization depends on the date.
+    const key = JSON.stringify({ ...options, now: undefined })
+    const entry = this.#getEntry(key, split.key)
+    if (entry === undefined) return run()
+    const filled = fill(entry, split.contents)
+    if (filled !== undefined) {
+      if (entry.uses % RENDERINGS_A_CHECK === 0)
+        void this.#compare(filled, async () => ({ ...NO_BRIDGE, text: await run() }))
+      return filled.text
+    }
+    const text = await run()
+    void this.#learn(key, entry, split.contents, { ...NO_BRIDGE, text }, async () => {
+      const specialization = await this.#service.specialize(messages, options, split.paths)
+      return specialization && { ...NO_BRIDGE, specialization }
+    })
+    return text
+  }
+
+  async newPart(request: NewPartRequest, options: PromptOptions): Promise<NewPartReply> {
+    const { situation, newMessages, history } = request
+    if (this.#isFaulty || situation.hasWords) return this.#service.newPart(request, options)
+    const tools = Boolean(options.tools)
+    const key = JSON.stringify([getSignatureKey(situation), { ...options, now: undefined, tools }])
+    const run = () => this.#runNewPart(key, request, options)
+    const split = splitContents(newMessages)
+    if (split === undefined) return run()
+    const { toolCalls } = situation.echo
+    const names = toolCalls.map(({ function: { name } }) => name)
+    const entry = this.#getEntry(key, JSON.stringify([names, split.key]))
+    if (entry === undefined) return run()
+    const contents = [...split.contents, ...toolCalls.map(({ id }) => id)]
+    const filled = fill(entry, contents)
+    if (filled === undefined) {
+      const reply = await run()
+      if (history === undefined && isNewPart(reply))
+        void this.#learn(key, entry, contents, reply, () => this.#service.specializePart(request, options))
+      return reply
+    }
+    if (history === undefined) {
+      // The dummy history is verified as often as without a specialization.
+      if (isPowerOfTwo(entry.uses)) return 'needs_history'
+      if (entry.uses % RENDERINGS_A_CHECK === 0) void this.#compare(filled, run)
+      return filled
+    }
+    const reply = await this.#runNewPart(key, { ...request, verifies: true }, options)
+    // A difference is one between the dummy history and this one, for which the reply is right.
+    if (!isNewPart(reply) || !isSamePart(reply, filled)) this.#groups.delete(key)
+    return reply
+  }
+
+  /** Renders a new part on the thread. If no dummy history represents the situation, its specializations are deleted. */
+  async #runNewPart(key: string, request: NewPartRequest, options: PromptOptions): Promise<NewPartReply> {
+    const reply = await this.#service.newPart(request, options)
+    const isRepresented = reply === 'needs_history' || (isNewPart(reply) && !reply.needsHistory)
+    if (!isRepresented) this.#groups.delete(key)
+    return reply
+  }
+
+  /** @returns undefined if a key is too long, or the group has too many shapes */
+  #getEntry(groupKey: string, shapeKey: string): ShapeEntry | undefined {
+    if (groupKey.length + shapeKey.length > MAX_KEY_CHARS) return undefined
+    const group = this.#groups.get(groupKey) ?? { shapes: new Map(), chars: groupKey.length }
+    const known = group.shapes.get(shapeKey)
+    if (known !== undefined) return known
+    if (group.shapes.size >= MAX_SHAPES) return undefined
+    const entry: ShapeEntry = { specializations: [], misses: 0, uses: 0, isLearning: false }
+    group.shapes.set(shapeKey, entry)
+    this.#grow(groupKey, group, shapeKey.length + ENTRY_CHARS)
+    return entry
+  }
+
+  #grow(key: string, group: Group, chars: number): void {
+    group.chars += chars
+    this.#groups.set(key, group)
+  }
+
+  /** Specializes the template for a shape. @param expected the template's own text for these contents */
+  async #learn(
+    key: string,
+    entry: ShapeEntry,
+    contents: readonly string[],
+    expected: NewPart,
+    specialize: () => Promise<PartSpecialization | undefined>,
+  ): Promise<void> {
+    entry.misses += 1
+    if (entry.isLearning || entry.misses < MIN_MISSES || entry.specializations.length >= MAX_PATHS) return
+    entry.isLearning = true
+    // A busy or closed thread does not indicate that the template cannot be specialized.
+    const found = await specialize().catch(() => 'failed' as const)
+    entry.isLearning = false
+    entry.misses = 0
+    if (found === 'failed') {
+      entry.misses = MIN_MISSES - MISSES_AFTER_FAILURE
+      return
+    }
+    const text = found && fillSlots(found.specialization, contents)
+    if (text === undefined || !isSamePart({ ...found!, text }, expected)) {
+      entry.misses = Number.NEGATIVE_INFINITY
+      return
+    }
+    entry.specializations.push(found!)
+    const group = this.#groups.get(key)
+    if (group !== undefined) this.#grow(key, group, JSON.stringify(found).length)
+  }
+
+  async #compare(filled: NewPart, run: () => Promise<NewPartReply>): Promise<void> {
+    const reply = await run().catch((error) => (isRejection(error) ? TEMPLATE_REJECTION : 'needs_history'))
+    if (reply !== 'needs_history' && !(isNewPart(reply) && isSamePart(reply, filled))) this.#fail()
+  }
+
+  #fail(): void {
+    this.#isFaulty = true
+    for (const listener of this.#listeners.splice(0)) listener()
+  }
+}
+
+function hasLongTools({ tools }: RenderOptions): boolean {
+  return Boolean(tools) && (typeof tools !== 'string' || tools!.length > MAX_KEY_CHARS)
+}
+
+function fill(entry: ShapeEntry, contents: readonly string[]): NewPart | undefined {
+  for (const { specialization, closingIds, endId } of entry.specializations) {
+    const text = fillSlots(specialization, contents)
+    if (text === undefined) continue
+    entry.uses += 1
+    return { text, closingIds, endId }
+  }
+  return undefined
+}
+
+/** Returns whether the template rejects the messages; other errors are those of the thread. */
+function isRejection(error: unknown): boolean {
+  return error instanceof ProxyError && error.code === 'invalid_request'
+}
+
+function isNewPart(reply: NewPartReply): reply is NewPart {
+  return typeof reply === 'object' && 'text' in reply
+}
+
+function isSamePart(left: NewPart, right: NewPart): boolean {
+  const isSameBridge = left.endId === right.endId && left.closingIds.join() === right.closingIds.join()
+  return left.text === right.text && isSameBridge
+}
+
+function isPowerOfTwo(count: number): boolean {
+  return (count & (count - 1)) === 0
+}

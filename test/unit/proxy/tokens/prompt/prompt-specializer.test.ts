@@ -1,0 +1,294 @@
+import { setImmediate } from 'node:timers/promises'
+import fc from 'fast-check'
+import t from 'tap'
+import { ProxyError } from '../../../../../src/base/errors.ts'
+import type { ChatMessage } from '../../../../../src/protocol/canonical/messages.ts'
+import { type NewPart, PromptEngine } from '../../../../../src/proxy/tokens/prompt/prompt-engine.ts'
+import {
+  PromptSpecializer,
+  type TemplateService,
+} from '../../../../../src/proxy/tokens/prompt/prompt-specializer.ts'
+import { createTemplateSignature } from '../../../../../src/proxy/tokens/prompt/template-signature.ts'
+import { templateOf, threadOf } from '../../../../helpers/templates.ts'
+import { loadModel } from '../prompt-rollout.ts'
+
+const SYSTEM: ChatMessage = { role: 'system', content: 'Be brief.' }
+const question = (content: string): ChatMessage => ({ role: 'user', content })
+const CALL_ID = 'call00001'
+const HISTORY: ChatMessage[] = [
+  SYSTEM,
+  question('What?'),
+  {
+    role: 'assistant',
+    content: null,
+    tool_calls: [{ id: CALL_ID, type: 'function', function: { name: 'read', arguments: '{"path": "a"}' } }],
+  },
+]
+const result = (content: string): ChatMessage => ({ role: 'tool', tool_call_id: CALL_ID, content })
+const TEXTS = fc.oneof(
+  fc.string({ unit: 'grapheme' }),
+  fc.constantFrom('', ' ', '<tool_response>x</tool_response>', '<think>a</think>', '\n a \u3000'),
+)
+
+/** Counts the jobs of the thread, of which there is none in this process. */
+function setUp(name: string, wrong: Partial<TemplateService> = {}) {
+  const { template, tokenizer, end } = loadModel(name)
+  const thread = threadOf(
+    new PromptEngine(template, { ids: tokenizer.addedTokens, eosIds: new Set([end.id]) }),
+  )
+  return { thread, ...countJobs({ ...thread, ...wrong }) }
+}
+
+function countJobs(thread: TemplateService) {
+  const jobs = { render: 0, newPart: 0, learned: 0 }
+  const prompts = new PromptSpecializer({
+    ...thread,
+    render: (...given) => {
+      jobs.render += 1
+      return thread.render(...given)
+    },
+    newPart: (...given) => {
+      jobs.newPart += 1
+      return thread.newPart(...given)
+    },
+    specializePart: async (...given) => {
+      const found = await thread.specializePart(...given)
+      if (found !== undefined) jobs.learned += 1
+      return found
+    },
+  })
+  const faults: string[] = []
+  prompts.onFault(() => faults.push('fault'))
+  return { prompts, jobs, faults }
+}
+
+/** Renders the new part as the renderer does: first without the history. */
+async function newPartOf(
+  prompts: Pick<TemplateService, 'newPart'>,
+  history: readonly ChatMessage[],
+  message: ChatMessage,
+) {
+  const newMessages = [message]
+  const request = { situation: createTemplateSignature(history, newMessages, false), newMessages }
+  const short = await prompts.newPart(request, {})
+  return short === 'needs_history'
+    ? prompts.newPart({ ...request, history: history.slice(0, -1) }, {})
+    : short
+}
+
+function newPart(
+  prompts: Pick<TemplateService, 'newPart'>,
+  content: string,
+  history = HISTORY,
+  fields: object = {},
+) {
+  return newPartOf(prompts, history, { ...result(content), ...fields })
+}
+
+for (const name of ['qwen3', 'embedded']) {
+  t.test(`${name}: prompts and new parts are the template's, without a job for most of them`, async (t) => {
+    const { thread, prompts, jobs, faults } = setUp(name)
+    let count = 0
+    await fc.assert(
+      fc.asyncProperty(TEXTS, async (text) => {
+        count += 1
+        const conversation = [SYSTEM, question(text)]
+        t.equal(await prompts.render(conversation, {}), await thread.render(conversation, {}))
+        t.strictSame(await newPart(prompts, text), await newPart(thread, text))
+      }),
+      { numRuns: 150 },
+    )
+    t.ok(jobs.render! < count / 2, `${jobs.render} of ${count} prompts are jobs`)
+    t.ok(jobs.newPart! < count / 2, `${jobs.newPart} of ${count} new parts are jobs`)
+    t.strictSame(faults, [])
+  })
+}
+
+t.test('tools, variables and roles are part of the shape', async (t) => {
+  const { thread, prompts } = setUp('qwen3')
+  const tools = JSON.stringify([{ type: 'function', function: { name: 'read', parameters: {} } }])
+  const variants = [{}, { tools }, { kwargs: { enable_thinking: false } }, { addGenerationPrompt: false }]
+  for (let round = 0; round < 4; round += 1)
+    for (const options of variants)
+      for (const conversation of [[question(`${round}`)], [SYSTEM, question(`${round}`)]])
+        t.equal(await prompts.render(conversation, options), await thread.render(conversation, options))
+})
+
+t.test('a specialization that does not write its own sample is not used', async (t) => {
+  const { thread, prompts, jobs } = setUp('qwen3', {
+    specialize: async () => ({ pieces: ['x'], conditions: [] }),
+  })
+  for (let at = 0; at < 10; at += 1)
+    t.equal(await prompts.render([question('a')], {}), await thread.render([question('a')], {}))
+  t.equal(jobs.render, 10)
+})
+
+t.test('a specialization that differs from the template is found, and none is used again', async (t) => {
+  const { thread, prompts, faults } = setUp('qwen3', {
+    specialize: async (messages, options) => ({
+      pieces: [await thread.render(messages, options)],
+      conditions: [],
+    }),
+  })
+  for (let at = 0; at < 3; at += 1) await prompts.render([question('a')], {})
+  for (let at = 0; at < 70; at += 1) await prompts.render([question('b')], {})
+  await setImmediate()
+  t.strictSame(faults, ['fault'])
+  t.equal(await prompts.render([question('b')], {}), await thread.render([question('b')], {}))
+})
+
+t.test('the history is verified on the complete conversation when the count has doubled', async (t) => {
+  const { prompts, jobs } = setUp('qwen3')
+  const verified: number[] = []
+  for (let count = 1; count <= 70; count += 1) {
+    const before = jobs.newPart!
+    const part = (await newPart(prompts, `text ${count}`)) as NewPart
+    t.match(part.text, `text ${count}`)
+    if (jobs.newPart! > before) verified.push(count)
+  }
+  t.ok(verified.length < 16, `jobs for ${verified.join()}`)
+  t.ok(verified.some((count) => count > 30))
+})
+
+t.test('a rejection where a specialization has a text is a difference', async (t) => {
+  const { thread, prompts, faults } = setUp('qwen3', {
+    specialize: async (messages, options) => ({
+      pieces: [await thread.render(messages, options)],
+      conditions: [],
+    }),
+    render: async (messages, options) => {
+      if (JSON.stringify(messages).includes('rejected')) throw new ProxyError('invalid_request', 'rejected')
+      return thread.render(messages, options)
+    },
+  })
+  for (let at = 0; at < 3; at += 1) await prompts.render([question('a')], {})
+  for (let at = 0; at < 70; at += 1) await prompts.render([question('rejected')], {}).catch(() => '')
+  await setImmediate()
+  t.strictSame(faults, ['fault'])
+})
+
+t.test(
+  'an error of the thread is no difference, and a failed specialization is tried again later',
+  async (t) => {
+    let fails = 0
+    const { prompts, jobs, faults } = setUp('qwen3', {
+      specialize: async () => {
+        fails += 1
+        throw new Error('busy')
+      },
+    })
+    for (let at = 0; at < 500; at += 1) await prompts.render([question(`${at}`)], {})
+    t.strictSame([fails, jobs.render, faults], [1, 500, []])
+  },
+)
+
+t.test('a situation that a dummy history does not represent is not specialized any longer', async (t) => {
+  let isRefuted = false
+  const { thread } = setUp('qwen3')
+  const { prompts, jobs } = setUp('qwen3', {
+    newPart: async (request, options) => {
+      const reply = await thread.newPart(request, options)
+      return isRefuted && typeof reply === 'object' && 'text' in reply
+        ? { ...reply, needsHistory: true }
+        : reply
+    },
+    specializePart: (...given) => (isRefuted ? Promise.resolve(undefined) : thread.specializePart(...given)),
+  })
+  for (let count = 1; count <= 10; count += 1) await newPart(prompts, `text ${count}`)
+  const before = jobs.newPart
+  await newPart(prompts, 'text')
+  t.equal(jobs.newPart, before, 'it is specialized')
+  isRefuted = true
+  // Messages of another shape in the same situation.
+  await newPart(prompts, 'text', HISTORY, { name: 'read' })
+  const after = jobs.newPart
+  await newPart(prompts, 'text')
+  t.ok(jobs.newPart > after)
+})
+
+const CHATML = (head: string, body: string) =>
+  `${head}{% for m in messages %}<|im_start|>{{ m.role }}\n${body}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}`
+const CONTENT = "{{ m.content or '' }}"
+
+/** Templates by what they do, and whether a new part can be specialized. */
+const HOSTILE: Record<string, [template: string, isSpecialized: boolean]> = {
+  'write each content': [CHATML('', CONTENT), true],
+  trim: [CHATML('', "{{ (m.content or '') | trim }}"), true],
+  'mark the last message': [CHATML('', `${CONTENT}{% if loop.last %}!{% endif %}`), false],
+  'count messages': [CHATML('', `{{ loop.index }} of {{ messages | length }}: ${CONTENT}`), false],
+  'mark odd messages': [CHATML('', `{{ loop.cycle("a", "b") }}${CONTENT}`), true],
+  'count characters': [CHATML('', `{{ m.content | length }}${CONTENT}`), false],
+  'sum up characters': [
+    CHATML(
+      '{% set ns = namespace(n=0) %}',
+      `{% set ns.n = ns.n + (m.content or '') | length %}{{ ns.n }}${CONTENT}`,
+    ),
+    false,
+  ],
+  'begin with the last content': [CHATML('{{ messages[-1].content }}', CONTENT), false],
+  'begin with the last content, trimmed': [CHATML('{{ messages[-1].content | trim }}', CONTENT), false],
+  'begin with a word of the last content': [
+    CHATML('{% if "x" in messages[-1].content %}X{% endif %}', CONTENT),
+    true,
+  ],
+  'write the first content again': [CHATML('', `${CONTENT}{{ messages[0].content }}`), false],
+  'compare with the first content': [
+    CHATML('', `${CONTENT}{% if m.content == messages[0].content %}!{% endif %}`),
+    true,
+  ],
+  'write the date': [CHATML('', `${CONTENT}{{ strftime_now("%Y") }}`), false],
+  'choose by the date': [CHATML('', `${CONTENT}{% if strftime_now("%Y") > "2000" %}!{% endif %}`), false],
+  'write ids of calls': [
+    CHATML('', `${CONTENT}{% for c in m.tool_calls or [] %}{{ c.id }}{{ c.function.arguments }}{% endfor %}`),
+    true,
+  ],
+  'write ids of results': [
+    CHATML(
+      '',
+      `${CONTENT}{% for c in m.tool_calls or [] %}{{ c.function.arguments }}{% endfor %}{{ m.tool_call_id }}`,
+    ),
+    true,
+  ],
+  'choose at random': [CHATML('', `${CONTENT}{{ [1] | random }}`), false],
+  'reject a content': [
+    CHATML('', `${CONTENT}{% if m.content == "x" %}{{ raise_exception("x") }}{% endif %}`),
+    true,
+  ],
+}
+
+// "Compare with the first content" is specialized, because the first content of a dummy history is a constant; a new part
+// without a specialization does not see the real one either. "Write ids of calls" is where the echo has none.
+for (const [action, [source, isSpecialized]] of Object.entries(HOSTILE)) {
+  t.test(`new parts of templates that ${action}`, async (t) => {
+    const { tokenizer, end } = loadModel('qwen3')
+    const tokens = { ids: tokenizer.addedTokens, eosIds: new Set([end.id]) }
+    const own = threadOf(new PromptEngine(templateOf(source), tokens))
+    const { prompts, jobs, faults } = countJobs(threadOf(new PromptEngine(templateOf(source), tokens)))
+    const answered: ChatMessage[] = [SYSTEM, question('What?'), { role: 'assistant', content: 'That.' }]
+    const contents = [
+      'a',
+      '',
+      ' ',
+      'x',
+      'b',
+      ' a ',
+      '<|im_end|>',
+      'Be brief.',
+      'axa',
+      '{"a": 1}',
+      '𝔸',
+      'a',
+      'c',
+    ]
+    for (const content of [...contents, ...contents])
+      for (const [history, message] of [
+        [HISTORY, result(content)],
+        [answered, question(content)],
+      ] as const) {
+        const expected = await newPartOf(own, history, message)
+        t.strictSame(await newPartOf(prompts, history, message), expected, `${message.role} ${content}`)
+      }
+    t.equal(jobs.learned > 0, isSpecialized, `${jobs.learned} specializations`)
+    t.strictSame(faults, [])
+  })
+}
