@@ -174,6 +174,7 @@ export async function startServer(
     logprobsMode: config.logprobsMode,
     retryGraceMs: config.retryGraceMs,
     editedCalls: config.editedCalls,
+    continueResponses: config.continueResponses,
     model: config.model,
     onTrainable: drift && ((turn) => drift.meter.offer(turn)),
   })

@@ -39,6 +39,7 @@ export const ERROR_CATALOGUE = {
   context_length_exceeded: { status: 400, log: 'info' },
   engine_rejected: { status: 400, log: 'info' },
   engine_failed: { status: 502, log: 'warn' },
+  engine_aborted: { status: 502, log: 'warn' },
   engine_lost: { status: 502, log: 'warn' },
   engine_unreachable: { status: 503, log: 'warn' },
   engine_timeout: { status: 504, log: 'warn' },

@@ -335,6 +335,13 @@ export const LOG_EVENTS = {
     'code',
     'reason',
   ),
+  turn_continued: debug(
+    'Response continues after its engine request was cut',
+    ...REQUEST_IDS,
+    'code',
+    'reason',
+    'sampled_tokens',
+  ),
   turn_first_token: debug('First token of the turn received', ...REQUEST_IDS, 'first_token_ms'),
   turn_committed: debug('Turn committed', ...REQUEST_IDS, 'turn_status'),
   turn_ended: chosen(

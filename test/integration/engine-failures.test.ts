@@ -145,7 +145,7 @@ t.test('a request that the engine aborted is a failure, after the tokens before 
     response.end()
   })
   t.match(events, tokenEvents)
-  t.match(failure, { code: 'engine_failed', message: /aborted the request/ })
+  t.match(failure, { code: 'engine_aborted', message: /aborted the request/ })
 })
 
 t.test('a stream that ends without a finish reason is lost, with or without [DONE]', async (t) => {

@@ -11,6 +11,8 @@ export interface GenerationLog {
   dispatched(member: string): void
   /** Logs that an engine or worker failed the request, which another one serves. */
   failedOver(member: string, error: unknown): void
+  /** Logs that the response continues after its engine request was cut. @param sampledTokens number of its tokens so far */
+  continued(error: unknown, sampledTokens: number): void
 }
 
 export interface PromptMatch {

@@ -80,6 +80,11 @@ export type GenerationRequest = CanonicalRequest & {
   choiceOf?: string | undefined
   /** Requires an engine that lists the body's model: any other one would sample with other weights. */
   mustServe?: boolean | undefined
+  /**
+   * The weights that sampled the first part of this response: an engine with older ones must not serve the rest. Absent:
+   * any may serve it.
+   */
+  minWeightVersion?: string | undefined
   /** The last of the body's messages; set for recorded requests. */
   lastMessage?: Message | undefined
   /**

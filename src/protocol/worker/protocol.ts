@@ -241,6 +241,8 @@ export const CompletionRequestV2 = Type.Intersect([
     prompt_shared: Type.Optional(Type.Integer({ minimum: 1 })),
     /** The session's sub-agent that sent the request; engines and routers treat it as a separate session. */
     subagent: Type.Optional(Type.String({ minLength: 1, maxLength: 256 })),
+    /** For the rest of a response that was cut: an engine with older weights must not serve it. */
+    min_weight_version: Type.Optional(Type.String()),
     /** For a traced request: a header for the engine (W3C Trace Context). */
     traceparent: Type.Optional(
       Type.String({ pattern: '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$' }),

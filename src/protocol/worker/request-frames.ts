@@ -120,6 +120,7 @@ export function requestFromV2(
     stream: frame.stream,
     ...captureFromWire(frame),
     ...(frame.subagent !== undefined && { subagent: frame.subagent }),
+    ...(frame.min_weight_version !== undefined && { minWeightVersion: frame.min_weight_version }),
     ...(frame.traceparent !== undefined && { traceparent: frame.traceparent }),
   }
   const packed = frame.prompt_token_ids
@@ -165,10 +166,11 @@ function imagesFromWire(frame: CompletionRequestV2) {
 
 /** Encodes the fields of a request that are not the agent's. */
 function besideBody(request: GenerationRequest) {
-  const { subagent, traceparent } = request
+  const { subagent, minWeightVersion, traceparent } = request
   return {
     ...captureToWire(request),
     ...(subagent !== undefined && { subagent }),
+    ...(minWeightVersion !== undefined && { min_weight_version: minWeightVersion }),
     ...(traceparent !== undefined && { traceparent }),
   }
 }

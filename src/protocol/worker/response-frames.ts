@@ -252,6 +252,7 @@ const WORKERS_CODES: ReadonlySet<string> = new Set<ErrorCode>([
   'context_length_exceeded',
   'engine_rejected',
   'engine_failed',
+  'engine_aborted',
   'engine_lost',
   'engine_unreachable',
   'engine_timeout',

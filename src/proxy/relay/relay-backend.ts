@@ -255,6 +255,7 @@ function toMember(worker: ConnectedWorker) {
     unavailable: worker.unavailable,
     draining: worker.state === 'draining',
     models: worker.models.map((model) => model.id),
+    weightVersion: worker.weightVersion,
     lacks: findMissingAbilities(worker),
     busyElsewhere: worker.busyElsewhere,
   }

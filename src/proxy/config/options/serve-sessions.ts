@@ -72,6 +72,15 @@ export const sessions = grouped('Sessions', {
       'How to handle tool calls that an agent sends back changed: `keep` treats them as sampled, ' +
       '`branch` begins a new row, `auto` does so only if a large part was removed',
   },
+  continueResponses: {
+    flag: 'continue-responses',
+    hidden: true,
+    type: 'boolean',
+    default: 'false',
+    help:
+      'Token mode: request the rest of a response whose engine request was cut by a weight update or a lost engine; ' +
+      'the turn lists its engine requests',
+  },
   turnMessages: {
     flag: 'turn-messages',
     hidden: true,

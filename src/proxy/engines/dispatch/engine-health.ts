@@ -33,6 +33,7 @@ export interface EngineHealthReport {
   healthy: boolean
   unavailable: Unavailable | undefined
   models: string[]
+  weightVersion: string | undefined
 }
 
 /** `unchecked`: no check has shown yet whether the engine serves. */
@@ -66,6 +67,8 @@ export class EngineHealthWatch {
   weightVersion: string | undefined
   /** The number of times that the weight version was discarded because the weights may have changed. */
   timesForgotten = 0
+  /** Resolves when a refresh that is in progress has ended. */
+  refreshing: Promise<void> | undefined
   /** The reason why the engine is unhealthy. */
   error: string | undefined
   /** Resolves when the engine has been checked once, whatever the outcome. */
@@ -116,7 +119,12 @@ export class EngineHealthWatch {
       this.#next = undefined
       return this.#checkNow()
     })
-    return this.#next
+    const next = this.#next
+    this.refreshing = next
+    void next.then(() => {
+      if (this.refreshing === next) this.refreshing = undefined
+    })
+    return next
   }
 
   /** Marks an engine as unhealthy that a request found unreachable, until the next successful check. */
@@ -223,8 +231,9 @@ export class EngineHealthWatch {
 
   #tell(): void {
     this.#logWarning()
-    const { healthy, unavailable, models } = this
-    this.#options.onHealth({ healthy, unavailable, models: models.map((model) => model.id) })
+    const { healthy, unavailable, models, weightVersion } = this
+    const names = models.map((model) => model.id)
+    this.#options.onHealth({ healthy, unavailable, models: names, weightVersion })
   }
 
   /** Compares the engine's tokenizer with the expected one. @returns why the engine must not be used */

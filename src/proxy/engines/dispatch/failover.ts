@@ -63,13 +63,14 @@ export async function generateWithFailover(
   sink: EventSink,
   signal: AbortSignal,
 ): Promise<void> {
-  const { requestId, sessionId, body, mustServe } = request
+  const { requestId, sessionId, body, mustServe, minWeightVersion } = request
   const failed: string[] = []
   const negotiation = policy.efforts && new EffortNegotiation(policy.efforts, renderedBody(request))
   let attempts = 0
   let failures = 0
   for (let losses = 0; ; ) {
-    const requirements = { model: body.model, mustServe, needs: getRequiredAbility(request), avoid: failed }
+    const needs = getRequiredAbility(request)
+    const requirements = { model: body.model, mustServe, needs, minWeightVersion, avoid: failed }
     const leaseRequest = { requestId, sessionId, ...requirements }
     let lease = acquireLease(leaseRequest, policy, request, signal)
     if (lease instanceof Promise) {
@@ -124,6 +125,7 @@ export async function generateWithFailover(
  * enough.
  */
 export function judgeResponse(error: ProxyError): FailureVerdict {
+  if (error.code === 'engine_aborted') return 'failed'
   return isEngineFault(error) && error.code !== 'engine_timeout' ? 'failed' : 'final'
 }
 

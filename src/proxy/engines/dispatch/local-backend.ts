@@ -124,10 +124,18 @@ class EngineBackend implements LocalBackend {
   ): Promise<void> {
     const { client, watch, logprobs } = this.#engine(engine)
     const logprobsMode = logprobs && (await logprobs.mode(watch.models[0]?.id, signal))
+    // The weights of each part of a response are recorded: they must be known at its dispatch.
+    if (request.minWeightVersion !== undefined) await watch.refreshing
     const weights = new WeightStamp(watch)
     const write = (batch: readonly GenerationEvent[]) =>
       sink.write(withMode(weights.stamp(batch), logprobsMode))
-    await client.generate(request, { write }, signal)
+    try {
+      await client.generate(request, { write }, signal)
+    } catch (thrown) {
+      // A trainer aborts requests to load new weights. Until it resumes the engine, no request must be dispatched to it.
+      if (thrown instanceof ProxyError && thrown.code === 'engine_aborted') await watch.refresh()
+      throw thrown
+    }
   }
 
   #judge(thrown: unknown, engine: string): FailureVerdict {

@@ -28,6 +28,8 @@ export interface Member {
   readonly ejected?: boolean | undefined
   /** The models that it serves; empty: it reports none, and gets requests for any. */
   readonly models: readonly string[]
+  /** The version of its weights as last reported; absent: unknown. */
+  readonly weightVersion?: string | undefined
   /** The capabilities that it lacks; absent: none. */
   readonly lacks?: readonly Ability[] | undefined
   /**
@@ -51,6 +53,8 @@ export interface Requirements {
   readonly needs?: Ability | undefined
   /** Whether only members qualify that list the model, even if none does. */
   readonly mustServe?: boolean | undefined
+  /** Only members qualify whose weights are not known to be older. */
+  readonly minWeightVersion?: string | undefined
   /** Members that failed this request: they get it again only if no other member could ever serve it. */
   readonly avoid?: readonly string[] | undefined
 }
@@ -112,7 +116,11 @@ export function candidatesFor(members: Iterable<MemberLoad>, requirements: Requi
   const all = [...members]
   const serving = all.filter((member) => serves(member, requirements))
   const candidates = serving.length > 0 || requirements.mustServe ? serving : all
-  const able = candidates.filter((member) => member.healthy && !member.draining)
+  const { minWeightVersion } = requirements
+  const able = candidates.filter(
+    ({ healthy, draining, weightVersion }) =>
+      healthy && !draining && !isOlderVersion(weightVersion, minWeightVersion),
+  )
   const awake = able.filter((member) => member.unavailable === undefined)
   const left = awake.length > 0 ? awake : able
   const untried = left.filter((member) => !requirements.avoid?.includes(member.id))
@@ -141,6 +149,11 @@ export function createUnlistedPolicyError(
 
 /** The limit for an error message; an engine may list hundreds of adapters. */
 const MAX_NAMES = 8
+
+/** Returns whether a version is older than another one. Only numbers have an order. */
+export function isOlderVersion(version: string | undefined, than: string | undefined): boolean {
+  return Number(version || Number.NaN) < Number(than || Number.NaN)
+}
 
 function serves(member: Member, { model, needs, mustServe }: Requirements): boolean {
   if (needs !== undefined && member.lacks?.includes(needs)) return false

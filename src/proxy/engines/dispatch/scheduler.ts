@@ -314,8 +314,8 @@ export class Scheduler {
     member: Member,
     { inFlight, lastStart }: Pick<MemberState, 'inFlight' | 'lastStart'>,
   ): MemberState {
-    const { id, maxConcurrency, healthy, unavailable, draining, ejected, models, lacks, busyElsewhere } =
-      member
+    const { id, maxConcurrency, healthy, unavailable, draining, ejected } = member
+    const { models, weightVersion, lacks, busyElsewhere } = member
     if (!(maxConcurrency >= 1)) throw new RangeError(`maxConcurrency of ${id} must be at least 1`)
     const sessionsAt = this.#sessionsAt
     return {
@@ -326,6 +326,7 @@ export class Scheduler {
       draining,
       ejected,
       models,
+      weightVersion,
       lacks,
       busyElsewhere,
       inFlight,
@@ -337,6 +338,6 @@ export class Scheduler {
   }
 }
 
-function getKindKey({ model, needs, mustServe, avoid }: QueuedRequest): string {
-  return JSON.stringify([model, needs, mustServe, avoid])
+function getKindKey({ model, needs, mustServe, minWeightVersion, avoid }: QueuedRequest): string {
+  return JSON.stringify([model, needs, mustServe, minWeightVersion, avoid])
 }

@@ -51,8 +51,8 @@ export interface EngineClient {
    * of the sink, cancels the engine's work immediately. Does not retry; the backend does.
    * @throws ProxyError `unsupported` (the engine lacks a capability), `engine_unreachable` (no connection: nothing was
    *   sampled), `engine_rejected` (the engine's 4xx, with its status and body), `engine_failed` (its 5xx, or a response
-   *   that violates its protocol), `engine_lost` (the connection ended before `end`), `engine_timeout` (the engine
-   *   stopped sending), and what the sink throws. After an abort: `signal.reason`.
+   *   that violates its protocol), `engine_aborted` (it aborted the request, as for new weights), `engine_lost` (the
+   *   connection ended before `end`), `engine_timeout` (the engine stopped sending), and what the sink throws. After an abort: `signal.reason`.
    */
   generate(request: GenerationRequest, sink: EventSink, signal: AbortSignal): Promise<void>
 

@@ -16,27 +16,21 @@ import { StreamingDecoder } from '../../tokens/tokenizer/streaming-decoder.ts'
  *   that was already sampled, default: promptText; `forcesCall`: decoding is constrained to tool calls as JSON
  */
 export function createDecoder(
-  { tokenizer, parser, responses, eosTokenIds }: TokenModel,
+  model: TokenModel,
   body: ChatBody,
   followed: { promptText: string; prefix?: string | undefined; forcesCall: boolean },
 ): CompletionDecoder {
+  const { tokenizer, parser, responses } = model
   const { promptText, prefix = promptText, forcesCall } = followed
-  const stops = typeof body.stop === 'string' ? [body.stop] : (body.stop ?? [])
   const startsInReasoning = opensReasoning(parser, promptText)
   const parserOptions = { tools: body.tool_choice === 'none' ? null : body.tools, startsInReasoning }
-  // The names of the option in vLLM and in SGLang.
-  const includeStop = body.include_stop_str_in_output === true || body.no_stop_trim === true
+  const includeStop = includesStop(body)
   const byTemplate = forcesCall ? undefined : responses
   const parserOf = () =>
     forcesCall ? createForcedToolCallParser(parser, parserOptions) : parser.create(parserOptions)
   return new CompletionDecoder({
-    decoder: new StreamingDecoder(tokenizer, {
-      // A response template may refer to any special token.
-      skipSpecialTokens: body.skip_special_tokens !== false && byTemplate === undefined,
-      keepTokens: parser.keepTokens,
-    }),
-    stops: new StopStrings(stops, { include: includeStop }),
-    endTokenIds: new Set([...eosTokenIds, ...toNumbers(body.stop_token_ids)]),
+    ...createText(model, body, forcesCall),
+    endTokenIds: getEndTokenIds(model, body),
     includeStop,
     ...(body.return_tokens_as_token_ids !== true && { textOf: (id: number) => tokenizer.decode([id]) }),
     oneToolCall: body.parallel_tool_calls === false,
@@ -44,6 +38,35 @@ export function createDecoder(
     ...(parser.reasoning && { reasoningCount: new ReasoningCount(parser.reasoning, startsInReasoning) }),
     reader: byTemplate?.open(prefix, parserOptions.tools) ?? createOutputReader(parserOf()),
   })
+}
+
+/**
+ * Returns a decoder of a completion's tokens and the search for stop strings in its text.
+ * @param forcesCall whether decoding is constrained to tool calls as JSON
+ */
+export function createText(
+  { tokenizer, parser, responses }: TokenModel,
+  body: ChatBody,
+  forcesCall: boolean,
+): { decoder: StreamingDecoder; stops: StopStrings } {
+  // A response template may refer to any special token.
+  const isByTemplate = !forcesCall && responses !== undefined
+  const skipSpecialTokens = body.skip_special_tokens !== false && !isByTemplate
+  const stops = typeof body.stop === 'string' ? [body.stop] : (body.stop ?? [])
+  return {
+    decoder: new StreamingDecoder(tokenizer, { skipSpecialTokens, keepTokens: parser.keepTokens }),
+    stops: new StopStrings(stops, { include: includesStop(body) }),
+  }
+}
+
+/** Returns the tokens that end a completion if they are its last. */
+export function getEndTokenIds({ eosTokenIds }: TokenModel, body: ChatBody): ReadonlySet<number> {
+  return new Set([...eosTokenIds, ...toNumbers(body.stop_token_ids)])
+}
+
+/** The names of the option in vLLM and in SGLang. */
+function includesStop(body: ChatBody): boolean {
+  return body.include_stop_str_in_output === true || body.no_stop_trim === true
 }
 
 function toNumbers(value: unknown): number[] {

@@ -24,7 +24,8 @@ import type { ToolCallIds } from '../matching/tool-call-ids.ts'
 import { type RequestBudget, UNLIMITED } from '../state/limits.ts'
 import type { PromptPlan } from '../state/prompt-plan.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
-import { type CompletionDecoder, createDecoder } from './completion-decoder.ts'
+import { type CompletionDecoder, createDecoder, createText, getEndTokenIds } from './completion-decoder.ts'
+import { PromptContinuation } from './continuation.ts'
 import { createEchoAnnotation, findUnknownIds } from './echo-annotation.ts'
 import { inexactReason } from './exactness.ts'
 import { constrainedBody, forcedToolCallSchema } from './forced-tool-call.ts'
@@ -230,6 +231,7 @@ abstract class TokenRequestPrompt implements RequestPrompt {
 /** A request that reaches the engine as ids, and whose sampled tokens are decoded. */
 class TokenIdsPrompt extends TokenRequestPrompt {
   readonly request: GenerationRequest
+  readonly continuation: PromptContinuation
   readonly #decoder: CompletionDecoder
   readonly #vocabularySize: number
 
@@ -241,7 +243,14 @@ class TokenIdsPrompt extends TokenRequestPrompt {
     const tokenIds = { promptTokenIds: prompt.ids, ...imagesPart(prompt, model) }
     const format = body.tools?.length ? { callFormat: model.parser.name } : {}
     const mayReason = leavesRoomToReason(model.parser, prompt.text) && { mayReason: true }
-    this.request = { ...request, ...expertsPart(parts), ...tokenIds, ...format, ...mayReason, body: sent }
+    const planned = { ...request, ...expertsPart(parts), ...tokenIds, ...format, ...mayReason, body: sent }
+    this.request = planned
+    this.continuation = new PromptContinuation({
+      request: planned,
+      body: request.body,
+      endTokenIds: getEndTokenIds(model, request.body),
+      createText: () => createText(model, request.body, forcedToolCall !== undefined),
+    })
     this.#vocabularySize = model.vocabularySize
     this.#decoder = createDecoder(model, request.body, {
       promptText: prompt.text,

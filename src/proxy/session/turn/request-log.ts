@@ -148,6 +148,12 @@ export class TurnLog implements GenerationLog {
     logEvent(this.#logger, 'turn_failed_over', { member, code, reason })
   }
 
+  continued(error: unknown, sampledTokens: number): void {
+    if (!this.#hasSteps) return
+    const { code, logMessage: reason } = toProxyError(error)
+    logEvent(this.#logger, 'turn_continued', { code, reason, sampled_tokens: sampledTokens })
+  }
+
   /** Logs the first token. @param atMs its time, in milliseconds since the epoch */
   firstToken(atMs: number): void {
     if (!this.#hasSteps) return

@@ -5,12 +5,13 @@
 import { ProxyError, toProxyError } from '../../../base/errors.ts'
 import { logEvent } from '../../../base/log-events.ts'
 import type { Logger } from '../../../base/logger.ts'
-import type { GenerationEvent } from '../../../protocol/canonical/events.ts'
-import type { ChatBody } from '../../../protocol/canonical/request.ts'
+import type { EventSink, GenerationEvent } from '../../../protocol/canonical/events.ts'
+import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { CaptureOptions } from '../../../protocol/token-data/kinds.ts'
 import type { Backend } from '../../engines/port/backend.ts'
 import { isMoved } from '../../store/port/node-coordination.ts'
 import type { OpenTurn, ToolCallRewritePolicy, TurnOutcome, TurnStore } from '../../store/port/turn-store.ts'
+import type { PromptContinuation } from '../prompts/continuation.ts'
 import {
   endAtLimit,
   type PromptSession,
@@ -30,6 +31,7 @@ import type { AgentRequest } from './agent-request.ts'
 import { CloseRetries } from './close-retries.ts'
 import { applyOverrides, applySessionConfig, prepareTurn } from './prepared-turn.ts'
 import { type RequestTexts, toParamsText, writeRequest } from './request-texts.ts'
+import { ResponseContinuation } from './response-continuation.ts'
 import { findFirstAttempt } from './retries/find-first-attempt.ts'
 import { mayBeRetry } from './retries/first-attempt.ts'
 import { redeliver } from './retries/redelivery.ts'
@@ -56,6 +58,8 @@ interface TurnRunnerOptions {
   record?: CaptureOptions | undefined
   /** The kind of logprobs that is recorded if an engine does not report it. */
   logprobsMode?: string | undefined
+  /** Whether a response continues after its engine request was cut, unless the session configures it; default: no. */
+  continueResponses?: boolean
   /** The tool-call rewrite policy, unless the session configures it. */
   editedCalls?: ToolCallRewritePolicy
   /** Called when turns open and close. */
@@ -328,9 +332,12 @@ export class TurnRunner {
     const onDispatched = () => {
       turn.weightsAtDispatch = weights?.version
     }
+    const request = { ...prompt.request, onDispatched }
     const generated = prompt.response
       ? sink.write(prompt.response)
-      : backend.generate({ ...prompt.request, onDispatched }, sink, allocation.signal)
+      : this.#options.continueResponses
+        ? this.#generateContinued(turn, { request, continuation: prompt.continuation }, sink)
+        : backend.generate(request, sink, allocation.signal)
     generated?.catch(() => {})
     try {
       prepared = prompt.prepareToRead() || undefined
@@ -342,6 +349,21 @@ export class TurnRunner {
     await generated
     if (!last) throw new ProxyError('engine_lost', 'The engine ended its response without a finish reason')
     return last
+  }
+
+  async #generateContinued(
+    turn: RunningTurn,
+    { request, continuation }: { request: GenerationRequest; continuation: PromptContinuation | undefined },
+    sink: EventSink,
+  ): Promise<void> {
+    const { backend, weights } = this.#options
+    const announcedVersion = () => weights?.version
+    const response = new ResponseContinuation({ backend, request, continuation, announcedVersion })
+    try {
+      await response.pushTo(sink, turn.allocation.signal)
+    } finally {
+      turn.annotations.engine_requests = response.engineRequests
+    }
   }
 
   /**

@@ -62,21 +62,29 @@ export class GenerateReader implements JsonReader {
 
   /**
    * Reads one event, or the complete response.
-   * @throws ProxyError `engine_failed` if it is the engine's error, an abort, or has inconsistent tokens;
-   *   `engine_rejected` if the engine aborted the request because of an error in it
+   * @throws ProxyError `engine_failed` if it is the engine's error or has inconsistent tokens; `engine_aborted` if the
+   *   engine aborted the request, `engine_rejected` if it did so because of an error in the request
    */
   read(json: string | Buffer, events: GenerationEvent[], isComplete = false): void {
     const response = this.#parse(json.toString(), isComplete)
     if (response === undefined) return
     this.#meta = response.meta_info
-    this.#failIfAborted()
+    const aborted = this.#toAbort()
+    if (aborted !== undefined && !this.#hasNewTokens(response.output_ids)) throw aborted
     if (!this.#started) events.push(this.#start(response, isComplete))
     const delta = this.#delta(response)
     if (delta !== undefined) events.push(delta)
+    // Of a stream, tokens before an error are recorded; the complete response ends with `end`.
+    if (aborted !== undefined && !isComplete) throw aborted
   }
 
-  /** Returns the end event. @throws ProxyError `engine_lost` if no finish reason arrived */
+  /**
+   * Returns the end event.
+   * @throws ProxyError `engine_lost` if no finish reason arrived; as {@link read} for an aborted response
+   */
   end(): GenerationEnd {
+    const aborted = this.#toAbort()
+    if (aborted !== undefined) throw aborted
     const { finish_reason: finish, weight_version: weights } = this.#meta
     if (!isRecord(finish) || typeof finish.type !== 'string') {
       const { engine, redact } = this.#options
@@ -109,20 +117,36 @@ export class GenerateReader implements JsonReader {
     return undefined
   }
 
-  /** Fails an aborted response: it ends like any other, with incomplete ids. */
-  #failIfAborted(): void {
+  /** Returns the error of an aborted response, which ends like any other; undefined for any other response. */
+  #toAbort(): ProxyError | undefined {
     const { finish_reason: finish } = this.#meta
-    if (!isRecord(finish) || finish.type !== 'abort') return
+    if (!isRecord(finish) || finish.type !== 'abort') return undefined
     const message = this.#options.redact(String(finish.message ?? 'no reason given'))
     const status = Number(finish.status_code)
     if (status >= 400 && status < 500) {
-      throw new ProxyError('engine_rejected', message, {
+      return new ProxyError('engine_rejected', message, {
         status,
         engineBody: { error: { message } },
         logMessage: 'the engine aborted the request',
       })
     }
-    throw this.#failure('aborted the request', `: ${message}`)
+    return engineFailure(
+      'engine_aborted',
+      `the engine at ${this.#options.engine} aborted the request`,
+      `: ${message}`,
+    )
+  }
+
+  /**
+   * Returns whether an aborted response has new tokens. SGLang repeats the last one in the abort of a request that
+   * waits (`_handle_abort_req`), and older versions report no ids.
+   */
+  #hasNewTokens(ids: unknown): boolean {
+    if (!Array.isArray(ids) || ids.length === 0) return false
+    const fresh = this.#fresh(ids)
+    return (
+      fresh !== undefined && this.#seen + fresh.length === this.#meta.completion_tokens && fresh.length > 0
+    )
   }
 
   #start({ prompt_token_ids: reported }: Record<string, unknown>, isComplete: boolean): GenerationEvent {

@@ -3,7 +3,7 @@
  * `text_completion`) and chunks. Where engines differ, all known locations of a value are read; `docs/engine-wire.md`
  * lists the sources. Only the choice with index 0 is read: a turn records one completion.
  */
-import { ProxyError } from '../../../../base/errors.ts'
+import { type ErrorCode, ProxyError } from '../../../../base/errors.ts'
 import { isRecord } from '../../../../base/json.ts'
 import type {
   GenerationDelta,
@@ -50,13 +50,13 @@ export interface CompletionReaderOptions extends ReaderOptions {
 const TOKEN_ID = /^token_id:(\d+)$/
 
 /**
- * Finish reasons of failed responses. vLLM fails a request whose cache could not be loaded with `error` (`FinishReason`
- * in `vllm/v1/engine/__init__.py`), which its ids route returns like any other; OpenRouter uses it for a provider
- * failure.
+ * Finish reasons of failed responses (`FinishReason` in `vllm/v1/engine/__init__.py`). vLLM ends running requests with
+ * `abort` when a trainer pauses it in that mode, and one whose cache could not be loaded with `error`, which its ids
+ * route returns like any other; OpenRouter uses `error` for a provider failure.
  */
-const FAILURES: ReadonlyMap<string, string> = new Map([
-  ['abort', 'aborted the request'],
-  ['error', 'failed during its response'],
+const FAILURES: ReadonlyMap<string, { code: ErrorCode; what: string }> = new Map([
+  ['abort', { code: 'engine_aborted', what: 'aborted the request' }],
+  ['error', { code: 'engine_failed', what: 'failed during its response' }],
 ])
 
 export class CompletionReader {
@@ -109,9 +109,9 @@ export class CompletionReader {
 
   /**
    * Returns the event that ends the response, after the last chunk.
-   * @throws ProxyError `engine_lost` if no finish reason arrived; `engine_failed` if the engine aborted the request, or
-   *   failed: the tokens sampled until then are not a finished sample; either, or `engine_rejected`, if the last event
-   *   without choices replaces a finish reason
+   * @throws ProxyError `engine_lost` if no finish reason arrived; `engine_aborted` or `engine_failed` if the engine
+   *   aborted the request or failed: the tokens sampled until then are not a finished sample; `engine_failed` or
+   *   `engine_rejected` if the last event without choices replaces a finish reason
    */
   end(): GenerationEnd {
     const { engine } = this.#options
@@ -119,7 +119,7 @@ export class CompletionReader {
       throw responseError(engine, this.#skipped, this.#options.redact)
     if (this.#finishReason === undefined) throw unfinishedResponse(engine)
     const failed = FAILURES.get(this.#finishReason)
-    if (failed !== undefined) throw new ProxyError('engine_failed', `the engine at ${engine} ${failed}`)
+    if (failed !== undefined) throw new ProxyError(failed.code, `the engine at ${engine} ${failed.what}`)
     return {
       type: 'end',
       finishReason: this.#finishReason,

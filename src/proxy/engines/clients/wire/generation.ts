@@ -98,7 +98,13 @@ export async function readWith(
   }
   const events: GenerationEvent[] = []
   reader.read(joinChunks(await connection.readChunks(response)), events, true)
-  events.push(reader.end())
+  try {
+    events.push(reader.end())
+  } catch (thrown) {
+    // Tokens sampled before the engine failed are recorded.
+    await sink.write(events)
+    throw thrown
+  }
   await sink.write(events)
 }
 

@@ -28,6 +28,18 @@ function member(
 
 const ids = (members: MemberLoad[]) => members.map(({ id }) => id)
 
+t.test('the rest of a response is sampled by weights that are not older', (t) => {
+  const versions = { a: '9', b: '10', c: undefined, d: 'step-1' }
+  const members = Object.entries(versions).map(([id, weightVersion]) => member(id, 0, 1, { weightVersion }))
+  const able = (minWeightVersion?: string) => ids(candidatesFor(members, { minWeightVersion })).join('')
+  t.equal(able(), 'abcd')
+  t.equal(able('9'), 'abcd')
+  t.equal(able('10'), 'bcd', 'numbers are compared as numbers')
+  t.equal(able('11'), 'cd', 'an unknown version is not known to be older')
+  t.equal(able('step-2'), 'abcd', 'names have no order')
+  t.end()
+})
+
 t.test('a member is clearly more loaded', (t) => {
   const cases: [string, MemberLoad, MemberLoad, boolean][] = [
     ['when it is full and the other idle', member('a', 1, 1), member('b', 0, 1), true],

@@ -228,15 +228,17 @@ t.test('an abort is not the end of a sample', (t) => {
   const reader = readerFor()
   reader.read(answer([1], reasonless), events)
   t.throws(() => reader.read(abort({ message: 'key sk-1' }), events), {
-    code: 'engine_failed',
+    code: 'engine_aborted',
     message: /aborted the request: key \*\*\*$/,
   })
-  t.equal(events.length, 2, 'and its ids are not all there')
+  t.equal(events.length, 2, 'an id that it repeats is no new token')
+  t.throws(() => reader.read(answer([1, 9], { finish_reason: { type: 'abort' } }), events))
+  t.match(events.at(-1), { tokenIds: [9] }, 'a new one is')
   const failing = (fields: object, code: string, status: number, message: RegExp) =>
     t.throws(() => read([abort(fields)]), { code, status, message })
   failing({ message: 'too long', status_code: 400 }, 'engine_rejected', 400, /^too long$/)
-  failing({ message: 'no memory', status_code: 503 }, 'engine_failed', 502, /no memory$/)
-  failing({ message: null }, 'engine_failed', 502, /no reason given$/)
+  failing({ message: 'no memory', status_code: 503 }, 'engine_aborted', 502, /no memory$/)
+  failing({ message: null }, 'engine_aborted', 502, /no reason given$/)
   t.end()
 })
 

@@ -367,14 +367,11 @@ t.test('what is no answer', (t) => {
   }
   t.throws(() => read([{ warning: 'slow' }, chunk({ content: 'a' })]), { code: 'engine_lost' })
   t.throws(() => readerFor().end(), { code: 'engine_lost' }, 'no finish reason')
-  for (const [reason, message] of [
-    ['abort', /aborted the request/],
-    ['error', /failed during its response/],
+  for (const [reason, code, message] of [
+    ['abort', 'engine_aborted', /aborted the request/],
+    ['error', 'engine_failed', /failed during its response/],
   ] as const)
-    t.throws(() => read([chunk({ content: 'a' }, { finish_reason: reason })]), {
-      code: 'engine_failed',
-      message,
-    })
+    t.throws(() => read([chunk({ content: 'a' }, { finish_reason: reason })]), { code, message })
   t.end()
 })
 

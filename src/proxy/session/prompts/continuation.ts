@@ -1,0 +1,133 @@
+/**
+ * The rest of a response in token mode whose engine request was cut: the engine samples after the prompt and the tokens
+ * so far. It knows only its own part, so whatever depends on earlier tokens cannot be continued, except stop strings and
+ * the token limit, which are handled here.
+ */
+import type { GenerationEnd } from '../../../protocol/canonical/events.ts'
+import { readInteger } from '../../../protocol/canonical/number-texts.ts'
+import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
+import { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
+import type { StopStrings } from '../../tokens/tokenizer/stop-strings.ts'
+import type { StreamingDecoder } from '../../tokens/tokenizer/streaming-decoder.ts'
+
+/** How a response ends, as an engine reports it. */
+export type Finish = Pick<GenerationEnd, 'finishReason' | 'stopReason'>
+
+/** The rest of a response: a request to an engine, or nothing, because the tokens so far are complete. */
+export type ResponseRest =
+  | { readonly request: GenerationRequest; readonly stops: StopsAcrossCut }
+  | { readonly finish: Finish }
+
+type TokenIdsRequest = GenerationRequest & { kind: 'chat'; promptTokenIds: PromptIds }
+
+interface ContinuationParts {
+  readonly request: TokenIdsRequest
+  /** The agent's body, before constraints are added. */
+  readonly body: ChatBody
+  /** Tokens that end a completion if they are its last. */
+  readonly endTokenIds: ReadonlySet<number>
+  createText(): { readonly decoder: StreamingDecoder; readonly stops: StopStrings }
+}
+
+export class PromptContinuation {
+  readonly #parts: ContinuationParts
+
+  constructor(parts: ContinuationParts) {
+    this.#parts = parts
+  }
+
+  /** The reason why the rest cannot be requested; undefined: it can. */
+  get obstacle(): string | undefined {
+    const { request, body } = this.#parts
+    if (request.choiceOf !== undefined) return 'it has several choices'
+    if (request.images !== undefined) return 'it has images'
+    return findObstacle(body)
+  }
+
+  /** Returns the rest of the response after the tokens so far. */
+  plan(sampled: readonly number[]): ResponseRest {
+    const { request, body, endTokenIds, createText } = this.#parts
+    const stops = new StopsAcrossCut(createText())
+    stops.read(sampled)
+    if (stops.matched !== undefined) return { finish: { finishReason: 'stop', stopReason: stops.matched } }
+    const last = sampled.at(-1)
+    // The connection was lost between the last token and the end of the response.
+    if (last !== undefined && endTokenIds.has(last) && body.ignore_eos !== true)
+      return { finish: { finishReason: 'stop', stopReason: isStopToken(body, last) ? last : null } }
+    const { max_tokens: limit } = request.body
+    const left = typeof limit === 'number' ? limit - sampled.length : undefined
+    if (left !== undefined && left <= 0) return { finish: { finishReason: 'length', stopReason: null } }
+    const { promptTokenIds: prompt } = request
+    const promptTokenIds = new PromptIds(Int32Array.from(sampled), prompt, prompt.length)
+    const limited = left === undefined ? request.body : { ...request.body, max_tokens: left }
+    return { request: { ...request, promptTokenIds, body: limited }, stops }
+  }
+}
+
+/**
+ * Finds a stop string of which the cut separates the beginning from the end. The engine finds those that are in its part
+ * completely.
+ */
+export class StopsAcrossCut {
+  readonly #decoder: StreamingDecoder
+  readonly #stops: StopStrings
+
+  constructor({ decoder, stops }: { decoder: StreamingDecoder; stops: StopStrings }) {
+    this.#decoder = decoder
+    this.#stops = stops
+  }
+
+  get matched(): string | undefined {
+    return this.#stops.matched
+  }
+
+  /** Reads further tokens. @returns the number of those up to the one that completes a stop string; undefined: none does */
+  read(ids: readonly number[]): number | undefined {
+    for (const [at, id] of ids.entries()) {
+      this.#stops.push(this.#decoder.push([id]))
+      if (this.matched !== undefined) return at + 1
+    }
+    return undefined
+  }
+}
+
+function isStopToken({ stop_token_ids: ids }: ChatBody, id: number): boolean {
+  return Array.isArray(ids) && ids.includes(id)
+}
+
+/** Constraints on the output, by the names of vLLM and SGLang. */
+const CONSTRAINTS = [
+  ...['structured_outputs', 'guided_json', 'guided_regex', 'guided_choice', 'guided_grammar'],
+  ...['regex', 'ebnf', 'json_schema', 'structural_tag'],
+]
+/** Fields whose effect depends on the tokens sampled before, or on their number. */
+const DEPENDENT = [
+  ...['min_tokens', 'min_new_tokens', 'presence_penalty', 'frequency_penalty', 'bad_words'],
+  ...['use_beam_search', 'thinking_token_budget', 'custom_logit_processor', 'custom_params'],
+  ...['logits_processors', 'vllm_xargs', 'repetition_detection'],
+]
+
+/** Returns the first property of a request that depends on its earlier tokens. */
+function findObstacle(body: ChatBody): string | undefined {
+  const constraint = CONSTRAINTS.find((field) => isSet(body[field]))
+  if (constraint !== undefined) return `it sets '${constraint}'`
+  const { response_format: format, tool_choice: choice, repetition_penalty: repetition } = body
+  if (isSet(format) && (format as { type?: unknown }).type !== 'text') return "it sets 'response_format'"
+  if (isSet(choice) && choice !== 'auto' && choice !== 'none') return 'it forces a tool call'
+  if (body.tools?.some(isStrict)) return 'it has strict tools'
+  // Engines treat a negative seed as none.
+  if ((readInteger(body.seed) ?? -1n) >= 0n) return "it sets 'seed'"
+  if (isSet(repetition) && repetition !== 1) return "it sets 'repetition_penalty'"
+  const dependent = DEPENDENT.find((field) => isSet(body[field]) && body[field] !== 0)
+  return dependent && `it sets '${dependent}'`
+}
+
+function isStrict(tool: object): boolean {
+  return (tool as { function?: { strict?: unknown } }).function?.strict === true
+}
+
+function isSet(value: unknown): boolean {
+  return (
+    value !== undefined && value !== null && value !== false && !(Array.isArray(value) && value.length === 0)
+  )
+}

@@ -1,0 +1,120 @@
+/** The token data of a response of several engine requests, each of which reports its own part. */
+import type { GenerationDelta } from '../../../protocol/canonical/events.ts'
+import {
+  type ExpertTable,
+  getRowSize,
+  type PromptTable,
+  type TokenData,
+  type TokenTable,
+  type VersionSpan,
+} from '../../../protocol/token-data/token-data.ts'
+
+/** Data of the whole completion. Other kinds have a row per token of a delta, and are concatenated with the deltas. */
+type WholeData = Pick<TokenData, 'prompt_logprobs' | 'routed_experts' | 'weight_versions'>
+
+export class TokenDataConcatenation {
+  readonly #promptLength: number
+  /** The data of the earlier engine requests, and that of the current one joined with it. */
+  #earlier: WholeData = {}
+  #joined: WholeData = {}
+  #offset = 0
+
+  constructor(promptLength: number) {
+    this.#promptLength = promptLength
+  }
+
+  /** Begins the next engine request. @param offset number of tokens of the completion so far */
+  next(offset: number): void {
+    this.#earlier = this.#joined
+    this.#offset = offset
+  }
+
+  /**
+   * The first position whose experts are still to be requested. Without those of earlier requests it is that of the last
+   * token, which no engine has read: an engine would report the positions before it with other weights.
+   */
+  get expertsStart(): number {
+    const { routed_experts: experts } = this.#earlier
+    if (experts !== undefined) return experts.start + experts.experts.shape[0]!
+    return Math.max(0, this.#promptLength + this.#offset - 1)
+  }
+
+  /** The spans that engines have reported, in tokens of the completion. */
+  get versions(): readonly VersionSpan[] | undefined {
+    return this.#joined.weight_versions
+  }
+
+  /** Joins the data of a delta of the current engine request with that of the earlier ones. */
+  join(details: TokenData): TokenData {
+    if (this.#offset === 0) {
+      this.#joined = { ...this.#joined, ...details }
+      return details
+    }
+    const { prompt_logprobs: prompt, routed_experts: experts, weight_versions: versions, ...rows } = details
+    const joined: WholeData = {
+      ...(prompt && {
+        prompt_logprobs: this.#earlier.prompt_logprobs ?? untilRow(prompt, this.#promptLength),
+      }),
+      ...(experts && { routed_experts: this.#joinExperts(experts) }),
+      ...(versions && { weight_versions: this.#joinVersions(versions) }),
+    }
+    this.#joined = { ...this.#joined, ...joined }
+    return { ...rows, ...joined }
+  }
+
+  #joinVersions(versions: readonly VersionSpan[]): VersionSpan[] {
+    const moved = versions.map(({ version, start, end }) => {
+      return { version, start: start + this.#offset, end: end + this.#offset }
+    })
+    return [...(this.#earlier.weight_versions ?? []), ...moved]
+  }
+
+  #joinExperts(table: ExpertTable): ExpertTable {
+    const { routed_experts: earlier } = this.#earlier
+    if (earlier === undefined) return table
+    const [rows, ...row] = earlier.experts.shape
+    const isNext = table.start === earlier.start + rows! && table.experts.dtype === earlier.experts.dtype
+    if (!isNext || getRowSize(table.experts) !== getRowSize(earlier.experts)) return earlier
+    const data = Buffer.concat([earlier.experts.data, table.experts.data])
+    return {
+      start: earlier.start,
+      experts: { ...earlier.experts, shape: [rows! + table.experts.shape[0]!, ...row], data },
+    }
+  }
+}
+
+/** Returns the rows of a table of positions before `end`: later positions are tokens of the completion. */
+function untilRow({ start, counts, ids, logprobs }: PromptTable, end: number): PromptTable {
+  const kept = counts.slice(0, Math.max(0, end - start))
+  const length = kept.reduce((sum, count) => sum + count, 0)
+  return {
+    start,
+    counts: kept,
+    ids: ids.slice(0, length),
+    ...(logprobs && { logprobs: logprobs.slice(0, length) }),
+  }
+}
+
+/** Returns the first tokens of a delta and their data. */
+export function truncateDelta(delta: GenerationDelta, count: number): GenerationDelta {
+  const { tokenIds, logprobs, logprobsContent, details } = delta
+  if (tokenIds === undefined || tokenIds.length <= count) return delta
+  return {
+    ...delta,
+    tokenIds: tokenIds.slice(0, count),
+    ...(logprobs && { logprobs: logprobs.slice(0, count) }),
+    ...(logprobsContent && { logprobsContent: logprobsContent.slice(0, count) }),
+    ...(details && { details: truncateDetails(details, count, tokenIds.length) }),
+  }
+}
+
+function truncateDetails(details: TokenData, count: number, tokens: number): TokenData {
+  const { sampling_mask: mask, top_logprobs: tops, sampling_logprobs: logprobs, ...rest } = details
+  const isPerToken = (table: TokenTable | undefined) => table?.counts.length === tokens
+  return {
+    ...rest,
+    ...(mask && isPerToken(mask) && { sampling_mask: untilRow({ start: 0, ...mask }, count) }),
+    ...(tops && isPerToken(tops) && { top_logprobs: untilRow({ start: 0, ...tops }, count) }),
+    ...(logprobs?.length === tokens && { sampling_logprobs: logprobs.slice(0, count) }),
+  }
+}

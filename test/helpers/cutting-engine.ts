@@ -1,0 +1,195 @@
+/**
+ * A stand-in for vLLM and SGLang in token mode that samples one completion, and whose requests are cut: aborted, as by a
+ * trainer's pause, or lost with their connection. A request whose prompt ends with a part of the completion samples the
+ * rest. The logprob of a token shows the weights that sampled it.
+ */
+import type { ServerResponse } from 'node:http'
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import { usageOf } from './sampled-words.ts'
+import {
+  openEventStream,
+  type ScriptedServer,
+  type SeenRequest,
+  sendJson,
+  startScriptedServer,
+} from './scripted-server.ts'
+
+export type CutKind = 'abort' | 'lost'
+
+/** Cuts one request. */
+export interface Cut {
+  /** The number of tokens that the request samples before. */
+  after: number
+  kind: CutKind
+  /** The weights from then on. Default: the same. */
+  version?: string
+}
+
+export interface CuttingEngine extends ScriptedServer {
+  /** The cuts of the next requests, in order; later requests are not cut. */
+  cuts: Cut[]
+  version: string
+  /** The requests that sample. */
+  generations(): SeenRequest[]
+}
+
+interface Sampling {
+  /** The ids of this request, up to its end or its cut. */
+  ids: number[]
+  version: string
+  prompt: number[]
+  /** A finish reason; `lost`: the connection breaks. */
+  end: 'stop' | 'length' | CutKind
+  stop?: string | undefined
+}
+
+interface CuttingEngineOptions {
+  kind: 'vllm' | 'sglang'
+  completion: readonly number[]
+  decode(ids: readonly number[]): string
+}
+
+export async function startCuttingEngine(options: CuttingEngineOptions): Promise<CuttingEngine> {
+  const { kind, completion, decode } = options
+  const sample = (body: SeenRequest['body']): Sampling => {
+    const prompt: number[] = kind === 'vllm' ? body.prompt : body.input_ids
+    const params = kind === 'vllm' ? body : body.sampling_params
+    const limit: number = (kind === 'vllm' ? params.max_tokens : params.max_new_tokens) ?? 1_000
+    const rest = completion.slice(countSampled(prompt, completion))
+    const stop = findStop(rest, [params.stop ?? []].flat(), decode)
+    const natural = rest.slice(0, Math.min(limit, stop?.count ?? rest.length))
+    const end = stop === undefined && natural.length < rest.length ? 'length' : 'stop'
+    const { version } = engine
+    const cut = engine.cuts.shift()
+    if (cut?.version !== undefined) engine.version = cut.version
+    if (cut === undefined || cut.after > natural.length)
+      return { ids: natural, version, prompt, end, stop: stop?.text }
+    return { ids: natural.slice(0, cut.after), version, prompt, end: cut.kind }
+  }
+  const paths = ['/v1/completions', '/generate']
+  const server = await startScriptedServer(async (request, response) => {
+    if (!paths.includes(request.path)) return answerOthers(kind, engine.version, request, response)
+    const sampling = sample(request.body)
+    const write = kind === 'vllm' ? writeVllm : writeSglang
+    await write(sampling, request.body, response)
+  })
+  const generations = () => server.requests.filter(({ path }) => paths.includes(path))
+  const engine: CuttingEngine = { ...server, cuts: [], version: '1', generations }
+  return engine
+}
+
+/** Returns the logprob of a token that weights of this version sampled. */
+export function logprobBy(version: string, id: number): number {
+  return -Number(version) - (id % 64) / 64
+}
+
+/** Returns the length of the longest end of the prompt that is a beginning of the completion. */
+function countSampled(prompt: readonly number[], completion: readonly number[]): number {
+  for (let count = completion.length; count > 0; count -= 1)
+    if (completion.slice(0, count).every((id, at) => prompt[prompt.length - count + at] === id)) return count
+  return 0
+}
+
+function findStop(ids: readonly number[], stops: readonly string[], decode: CuttingEngineOptions['decode']) {
+  for (let count = 1; count <= ids.length; count += 1) {
+    const text = decode(ids.slice(0, count))
+    const found = stops.find((stop) => text.includes(stop))
+    if (found !== undefined) return { count, text: found }
+  }
+  return undefined
+}
+
+function answerOthers(kind: string, version: string, { path }: SeenRequest, response: ServerResponse): void {
+  const model = { id: 'fake', object: 'model', owned_by: kind, max_model_len: 4096 }
+  const isVersion = path === '/weight_info' || path === '/get_model_info'
+  const body =
+    path === '/v1/models'
+      ? { object: 'list', data: [model] }
+      : isVersion
+        ? { weight_version: version, is_generation: true }
+        : {}
+  sendJson(response, body, Object.keys(body).length > 0 || path === '/health' ? 200 : 404)
+}
+
+async function writeVllm(
+  { ids, version, prompt, end, stop }: Sampling,
+  body: SeenRequest['body'],
+  response: ServerResponse,
+): Promise<void> {
+  const root = { id: 'cmpl-1', created: 1, model: 'fake' }
+  const choice = (own: readonly number[], reason: string | null) => ({
+    index: 0,
+    text: '',
+    logprobs: {
+      tokens: own.map((id) => `token_id:${id}`),
+      token_logprobs: own.map((id) => logprobBy(version, id)),
+    },
+    ...(body.return_token_ids && { prompt_token_ids: prompt }),
+    finish_reason: reason,
+    stop_reason: reason === 'stop' ? (stop ?? null) : null,
+  })
+  if (!body.stream) {
+    if (end === 'lost') {
+      response.destroy()
+      return
+    }
+    return sendJson(response, { ...root, choices: [choice(ids, end)], usage: usageOf(prompt, ids) })
+  }
+  const send = openEventStream(response)
+  for (const id of ids) {
+    send({ ...root, choices: [choice([id], null)] })
+    await nextTurn()
+  }
+  if (end === 'lost') {
+    response.destroy()
+    return
+  }
+  send({ ...root, choices: [choice([], end)] })
+  send({ ...root, choices: [], usage: usageOf(prompt, ids) })
+  send('[DONE]')
+  response.end()
+}
+
+async function writeSglang(
+  { ids, version, prompt, end, stop }: Sampling,
+  body: SeenRequest['body'],
+  response: ServerResponse,
+): Promise<void> {
+  const reasons = {
+    stop: { type: 'stop', matched: stop ?? 2 },
+    length: { type: 'length', length: ids.length },
+    abort: { type: 'abort', message: 'Aborted', status_code: null },
+    lost: null,
+  }
+  const answer = (count: number, isLast: boolean) => ({
+    text: '',
+    output_ids: ids.slice(0, count),
+    meta_info: {
+      id: 'b3c1',
+      finish_reason: isLast ? reasons[end] : null,
+      prompt_tokens: prompt.length,
+      completion_tokens: count,
+      weight_version: version,
+      output_token_logprobs: ids.slice(0, count).map((id) => [logprobBy(version, id), id, null]),
+    },
+  })
+  if (!body.stream) {
+    if (end === 'lost') {
+      response.destroy()
+      return
+    }
+    return sendJson(response, answer(ids.length, true))
+  }
+  const send = openEventStream(response)
+  for (const at of ids.keys()) {
+    send(answer(at + 1, end !== 'lost' && at + 1 === ids.length))
+    await nextTurn()
+  }
+  if (end === 'lost') {
+    response.destroy()
+    return
+  }
+  if (ids.length === 0) send(answer(0, true))
+  send('[DONE]')
+  response.end()
+}

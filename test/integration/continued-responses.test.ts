@@ -1,0 +1,277 @@
+/** Responses in token mode whose engine requests are cut: one response, one stream, one turn. */
+import t, { type Test } from 'tap'
+import { loadEmbeddedTokenizer } from '../../src/embedded/engine/embedded-model.ts'
+import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
+import { type Cut, type CutKind, logprobBy, startCuttingEngine } from '../helpers/cutting-engine.ts'
+import { startProxy } from '../helpers/proxy.ts'
+import { joinWorker, untilWorkers } from '../helpers/relay-rig.ts'
+
+const tokenizer = loadEmbeddedTokenizer()
+const decode = (ids: readonly number[]) => tokenizer.decode(ids)
+/** Reasoning, a text with a character of four bytes, and a tool call. */
+const TEXT =
+  '<think>\nNaïve 🙂 thought.\n</think>\n\nThe end is 🙃 near.\n<tool_call>\n{"name": "f", "arguments": {"a": "ü"}}\n</tool_call>'
+const COMPLETION = [...tokenizer.encode(TEXT), tokenizer.eosTokenId!]
+const LENGTH = COMPLETION.length
+
+const tool = {
+  name: 'f',
+  description: 'A function',
+  parameters: { type: 'object', properties: { a: { type: 'string' } } },
+}
+const messages = [{ role: 'user', content: 'Hello!' }]
+const BODIES: Record<string, (id: string, stream: boolean) => { path: string; body: object }> = {
+  chat: (id, stream) => ({
+    path: `/${id}/v1/chat/completions`,
+    body: {
+      model: 'fake',
+      messages,
+      tools: [{ type: 'function', function: tool }],
+      stream,
+      ...(stream && { stream_options: { include_usage: true } }),
+    },
+  }),
+  responses: (id, stream) => ({
+    path: `/${id}/v1/responses`,
+    body: { model: 'fake', input: 'Hello!', tools: [{ type: 'function', ...tool, strict: false }], stream },
+  }),
+  messages: (id, stream) => ({
+    path: `/${id}/v1/messages`,
+    body: {
+      model: 'fake',
+      max_tokens: 500,
+      messages,
+      tools: [{ name: 'f', input_schema: tool.parameters }],
+      stream,
+    },
+  }),
+  gemini: (id, stream) => ({
+    path: `/${id}/v1beta/models/fake:${stream ? 'streamGenerateContent?alt=sse' : 'generateContent'}`,
+    body: {
+      contents: [{ role: 'user', parts: [{ text: 'Hello!' }] }],
+      tools: [{ functionDeclarations: [tool] }],
+    },
+  }),
+}
+
+/** Starts an engine and a proxy, in relay mode with a worker between them. */
+async function rig(t: Test, kind: 'vllm' | 'sglang', overrides: Partial<ServeConfig> = {}) {
+  const engine = await startCuttingEngine({ kind, completion: COMPLETION, decode })
+  t.teardown(() => engine.close())
+  const engines = { engineUrls: [engine.url], engineKind: kind }
+  const isRelay = overrides.mode === 'relay'
+  const proxy = await startProxy(t, {
+    tokenizer: 'embedded',
+    contextLength: 4_096,
+    continueResponses: true,
+    ...(!isRelay && engines),
+    ...overrides,
+  })
+  if (isRelay) {
+    joinWorker(t, { ...engines, proxyUrls: [proxy.url], workerId: 'w1' })
+    await untilWorkers(proxy, 'w1')
+  }
+  let sessions = 0
+  /** Sends a request whose engine requests are cut. @returns what its agent receives, and its turn */
+  const ask = async (dialect: string, stream: boolean, cuts: readonly Cut[], fields: object = {}) => {
+    engine.cuts = [...cuts]
+    sessions += 1
+    const id = `s${sessions}`
+    const { path, body } = BODIES[dialect]!(id, stream)
+    const response = await fetch(proxy.url + path, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({ ...body, ...fields }),
+    })
+    const text = await response.text()
+    const { turns } = await proxy.get(`/sessions/${id}`)
+    return { id, status: response.status, text, turn: turns.at(-1), turns }
+  }
+  return { engine, proxy, ask }
+}
+
+/** The agent's response without ids and times; the texts of a stream are joined. */
+function received(text: string, stream: boolean): unknown {
+  if (!stream) return withoutIds(JSON.parse(text))
+  const events = [...text.matchAll(/^data: (\{.*\})$/gm)].map(([, json]) => JSON.parse(json!))
+  const strings: Record<string, string> = {}
+  for (const event of events) addStrings(withoutIds(event), '', strings)
+  return strings
+}
+
+// biome-ignore lint/suspicious/noExplicitAny: tests look into turns of any shape
+type Json = any
+
+const VARIES =
+  /^(id|.*_id|call_id|created|created_at|completed_at|responseId|createTime|sequence_number|encrypted_content|signature|type|obfuscation|role|modelVersion)$/
+
+function withoutIds(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(withoutIds)
+  if (typeof value !== 'object' || value === null) return value
+  const kept = Object.entries(value).filter(([key]) => !VARIES.test(key))
+  return Object.fromEntries(kept.map(([key, member]) => [key, withoutIds(member)]))
+}
+
+function addStrings(value: unknown, path: string, strings: Record<string, string>): void {
+  if (typeof value === 'string') strings[path] = (strings[path] ?? '') + value
+  else if (typeof value === 'object' && value !== null)
+    for (const [key, member] of Object.entries(value)) addStrings(member, `${path}.${key}`, strings)
+}
+
+/** Returns what a turn must have: each token once, with the logprob of the weights that sampled it. */
+function expectedTurn({
+  turn,
+  parts,
+  reasons,
+}: {
+  turn: Json
+  parts: Json[]
+  reasons: readonly string[]
+}): object {
+  const versions = parts.flatMap(({ start, end, weight_version: version }) =>
+    Array(end - start).fill(version),
+  )
+  return {
+    status: 'completed',
+    exact: true,
+    ids: COMPLETION,
+    logprobs: COMPLETION.map((id, at) => logprobBy(versions[at], id)),
+    reasons,
+    starts: [0, ...parts.slice(0, -1).map(({ end }) => end)],
+    requests: reasons.length,
+    counted: [turn.prompt_token_ids.length, LENGTH],
+  }
+}
+
+function checkTurn(t: Test, turn: Json, kinds: readonly CutKind[], what: string): void {
+  const parts: Json[] = turn.annotations.engine_requests ?? []
+  const reasons = [...kinds.map((kind) => (kind === 'abort' ? 'abort' : 'engine_lost')), 'stop']
+  const { prompt_tokens: prompt, completion_tokens: completion } = turn.usage
+  const actual = {
+    status: turn.status,
+    exact: turn.exact,
+    ids: turn.completion_token_ids,
+    logprobs: turn.completion_logprobs,
+    reasons: parts.map(({ end_reason: reason }) => reason),
+    starts: parts.map(({ start }) => start),
+    requests: new Set(parts.map(({ request_id: id }) => id)).size,
+    counted: [prompt, completion],
+  }
+  t.strictSame(actual, expectedTurn({ turn, parts, reasons }), what)
+}
+
+for (const kind of ['vllm', 'sglang'] as const)
+  t.test(`${kind}: a response that is cut anywhere is the one that was not cut`, async (t) => {
+    const { ask, engine } = await rig(t, kind)
+    for (const dialect of Object.keys(BODIES))
+      for (const stream of [true, false]) {
+        const whole = await ask(dialect, stream, [])
+        t.equal(whole.turn.annotations.engine_requests, undefined)
+        const isEverywhere = kind === 'vllm' && dialect === 'chat' && stream
+        for (const after of isEverywhere ? Array(LENGTH - 2).keys() : [5, 17]) {
+          // The connection of a response that is not streamed brings all tokens or none.
+          const kinds: CutKind[] = stream && after % 2 === 1 ? ['lost', 'abort'] : ['abort']
+          const version = String(Number(engine.version) + 1)
+          const cuts = kinds.map((kind, at) => ({ kind, after: at === 0 ? after : 1, version }))
+          const what = `${dialect} ${stream ? 'streamed' : 'complete'} cut after ${after}`
+          const cut = await ask(dialect, stream, cuts)
+          t.strictSame(received(cut.text, stream), received(whole.text, stream), what)
+          checkTurn(t, cut.turn, kinds, what)
+        }
+      }
+  })
+
+t.test('through a worker, too', async (t) => {
+  const { ask, engine } = await rig(t, 'vllm', { mode: 'relay' })
+  for (const stream of [true, false]) {
+    const whole = await ask('chat', stream, [])
+    for (const after of [1, 8, 20]) {
+      const kinds: CutKind[] = stream ? ['lost', 'abort'] : ['abort']
+      const version = String(Number(engine.version) + 1)
+      const cut = await ask(
+        'chat',
+        stream,
+        kinds.map((kind) => ({ kind, after, version })),
+      )
+      t.strictSame(received(cut.text, stream), received(whole.text, stream))
+      checkTurn(t, cut.turn, kinds, `cut after ${after}`)
+    }
+  }
+})
+
+t.test('a stop string and the token limit apply to the whole response', async (t) => {
+  const { ask, engine } = await rig(t, 'vllm')
+  for (const fields of [{ stop: ['end is 🙃'] }, { stop: 'near' }, { max_completion_tokens: 30 }]) {
+    const whole = await ask('chat', true, [], fields)
+    const { completion_token_ids: ids, finish_reason: reason } = whole.turn
+    t.ok(ids.length < LENGTH - 10)
+    for (let after = 1; after < ids.length; after += 2) {
+      const { turn, text } = await ask('chat', true, [{ kind: 'abort', after }], fields)
+      const what = `${JSON.stringify(fields)} cut after ${after}`
+      t.strictSame([turn.completion_token_ids, turn.finish_reason, turn.exact], [ids, reason, true], what)
+      t.strictSame(received(text, true), received(whole.text, true), what)
+    }
+  }
+  t.equal(engine.generations().at(-1)!.body.max_tokens, 1, 'the rest of the limit is requested')
+})
+
+t.test('a response whose tokens are complete when its connection is lost is complete', async (t) => {
+  const { ask, engine } = await rig(t, 'vllm')
+  const before = engine.generations().length
+  for (const [after, fields, reason] of [
+    [LENGTH, {}, 'tool_calls'],
+    [20, { max_completion_tokens: 20 }, 'length'],
+  ] as const) {
+    const { turn } = await ask('chat', true, [{ kind: 'lost', after }], fields)
+    t.match(turn, { status: 'completed', exact: true, finish_reason: reason })
+    t.equal(turn.completion_token_ids.length, after)
+  }
+  t.equal(engine.generations().length - before, 2, 'and no engine request follows')
+})
+
+t.test('a response that cannot be continued fails as before, with the reason in the turn', async (t) => {
+  const { ask } = await rig(t, 'vllm')
+  const schema = { type: 'object', properties: {} }
+  const strict = { type: 'function', function: { ...tool, strict: true } }
+  for (const [fields, reason] of [
+    [{ seed: 1 }, 'seed'],
+    [{ response_format: { type: 'json_object' } }, 'response_format'],
+    [{ structured_outputs: { json: schema } }, 'structured_outputs'],
+    [{ presence_penalty: 1 }, 'presence_penalty'],
+    [{ repetition_penalty: 1.1 }, 'repetition_penalty'],
+    [{ min_tokens: 3 }, 'min_tokens'],
+    [{ tool_choice: 'required' }, 'forces a tool call'],
+    [{ tools: [strict] }, 'strict tools'],
+    [{ n: 2 }, 'several choices'],
+  ] as const) {
+    const { turn, turns } = await ask('chat', true, [{ kind: 'abort', after: 3 }], fields)
+    const failed = turns.find(({ error }: Json) => error?.code === 'engine_aborted') ?? turn
+    t.match(failed, { status: 'failed', error: { code: 'engine_aborted', message: `does not continue: it` } })
+    t.match(failed.error.message, reason)
+    t.equal(failed.completion_token_ids.length, 3)
+  }
+  const neutral = { seed: -1, presence_penalty: 0, repetition_penalty: 1, response_format: { type: 'text' } }
+  t.match((await ask('chat', true, [{ kind: 'abort', after: 3 }], neutral)).turn, { status: 'completed' })
+})
+
+t.test('a response has at most eight engine requests', async (t) => {
+  const { ask, engine } = await rig(t, 'vllm')
+  const cut = { kind: 'abort', after: 1 } as const
+  const { turn } = await ask('chat', true, Array(7).fill(cut))
+  t.match(turn, { status: 'completed', completion_token_ids: COMPLETION })
+  const before = engine.generations().length
+  const failed = await ask('chat', true, Array(8).fill(cut))
+  t.match(failed.turn, { status: 'failed', error: { message: /it had 8 engine requests/ } })
+  t.equal(failed.turn.completion_token_ids.length, 8)
+  t.equal(engine.generations().length - before, 8)
+})
+
+t.test('without --continue-responses an aborted response fails', async (t) => {
+  const { ask } = await rig(t, 'sglang', { continueResponses: false })
+  const { turn } = await ask('chat', true, [{ kind: 'abort', after: 3 }])
+  t.match(turn, { status: 'failed', error: { code: 'engine_aborted' } })
+  t.equal(turn.completion_token_ids.length, 3)
+  t.notMatch(turn.error.message, /continue/)
+  const complete = await ask('chat', false, [{ kind: 'abort', after: 3 }])
+  t.equal(complete.turn.completion_token_ids.length, 3, 'tokens of a complete response are recorded, too')
+})
