@@ -142,8 +142,9 @@ export async function recordTurn(
 ): Promise<void> {
   const turn = { ...QUIET_TURN, sessionId, index, turnId: `${sessionId}-${index}`, ...facts }
   const { requestMessages, ...open } = pick(turn, OPEN_FIELDS)
-  await store.openTurn({ ...open, lastMessage: lastOfTexts(requestMessages) })
-  await store.closeTurn({
+  // At once, as a request does: an opening alone is held for some milliseconds.
+  const opened = store.openTurn({ ...open, lastMessage: lastOfTexts(requestMessages) })
+  const closed = store.closeTurn({
     ...(omit(turn, OPEN_FIELDS) as TurnOutcome),
     turnId: turn.turnId,
     sessionId,
@@ -151,6 +152,7 @@ export async function recordTurn(
     completionTokenIds: turn.completionTokenIds.slice(),
     completionLogprobs: turn.completionLogprobs.slice(),
   })
+  await Promise.all([opened, closed])
 }
 
 const OPEN_FIELDS = [

@@ -67,11 +67,12 @@ t.test('the routes of a session agree on parents, lines and rows', async (t) => 
     const sessionId = `s${count++}`
     await ask('POST', `/sessions/${sessionId}`, {})
     const earlier: Recorded[] = []
+    const writes: Promise<void>[] = []
     for (const [index, asked] of calls.entries()) {
       const recorded = recordedAs(asked, index, earlier)
       earlier.push(recorded)
       const { line, exact, status } = asked
-      await recordTurn(store, sessionId, index, {
+      const written = recordTurn(store, sessionId, index, {
         turnId: `${sessionId}-${index}`,
         requestMessages: recorded.messages,
         retryCount: recorded.retryCount,
@@ -83,19 +84,26 @@ t.test('the routes of a session agree on parents, lines and rows', async (t) => 
         completionLogprobs: Float64Array.from(recorded.completion, () => -1),
         annotations: JSON.stringify(line === undefined ? {} : { line: { told: line, rule: 'header' } }),
       })
+      writes.push(written)
     }
+    await Promise.all(writes)
     return sessionId
   }
 
   async function check(calls: readonly Call[]): Promise<void> {
     const sessionId = await record(calls)
     const read = async (path: string) => (await ask('GET', path)).body
-    const { turns: tree } = await read(`/sessions/${sessionId}/tree`)
-    const { turns } = await read(`/sessions/${sessionId}`)
-    const { trajectories } = await read(`/sessions/${sessionId}/trajectories`)
-    const { trajectories: withSide } = await read(`/sessions/${sessionId}/trajectories?side_calls=true`)
-    const { rows } = await read(`/sessions/${sessionId}/rows`)
-    const graph = await read(`/sessions/${sessionId}/traces?format=compact`)
+    const paths = [
+      '/tree',
+      '',
+      '/trajectories',
+      '/trajectories?side_calls=true',
+      '/rows',
+      '/traces?format=compact',
+    ]
+    const responses = await Promise.all(paths.map((path) => read(`/sessions/${sessionId}${path}`)))
+    const [{ turns: tree }, { turns }, { trajectories }, { trajectories: withSide }, { rows }, graph] =
+      responses
 
     deepStrictEqual(
       tree.map(({ index, line }: Turn) => [index, line]),
