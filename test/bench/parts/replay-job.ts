@@ -2,6 +2,12 @@
 export const REPLAY_DIALECTS = ['chat', 'messages', 'responses'] as const
 export type ReplayDialect = (typeof REPLAY_DIALECTS)[number]
 
+export const REPLAY_PATHS: Readonly<Record<ReplayDialect, string>> = {
+  chat: '/v1/chat/completions',
+  messages: '/v1/messages',
+  responses: '/v1/responses',
+}
+
 /** The sessions that are replayed. */
 export type Shape =
   /** The sessions of `data/claude-code.json`; each agent begins at another position of another session. */

@@ -5,15 +5,16 @@
 import { Pool } from 'undici'
 import { headersOf } from '../parts/headers.ts'
 import { cpuSeconds, sumInto, threadSeconds } from '../parts/proc-stat.ts'
-import type { ReplayDialect, ReplayJob, ReplayResult, Shape } from '../parts/replay-job.ts'
+import {
+  REPLAY_PATHS,
+  type ReplayDialect,
+  type ReplayJob,
+  type ReplayResult,
+  type Shape,
+} from '../parts/replay-job.ts'
 import { ReplayedConversation, scriptOf } from '../parts/replayed-session.ts'
 import { quantile } from '../parts/statistics.ts'
 
-const PATHS: Readonly<Record<ReplayDialect, string>> = {
-  chat: '/v1/chat/completions',
-  messages: '/v1/messages',
-  responses: '/v1/responses',
-}
 const CALL_TIMEOUT_MS = 120_000
 
 process.on('message', (job: ReplayJob) => {
@@ -159,7 +160,7 @@ class Agent {
     this.#prepared = undefined
     const base = new URL(job.baseUrl).pathname.replace(/\/$/, '')
     const session = `replay-${this.#dialect}-${this.#number}-${this.#sessions}`
-    const path = (base + (job.path ?? PATHS[this.#dialect])).replace('%7Bsession%7D', session)
+    const path = (base + (job.path ?? REPLAY_PATHS[this.#dialect])).replace('%7Bsession%7D', session)
     const headers = headersOf(job, session)
     const startedAt = performance.now()
     const failure = await post(pool, path, headers, body)

@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import { Pool } from 'undici'
 import { Children } from '../parts/children.ts'
 import { type HeldBytes, heldBy, PROBE_ARGS } from '../parts/held-bytes.ts'
-import { GROWTH_TOKENS, REPLAY_DIALECTS, type ReplayDialect } from '../parts/replay-job.ts'
+import { GROWTH_TOKENS, REPLAY_DIALECTS, REPLAY_PATHS, type ReplayDialect } from '../parts/replay-job.ts'
 import { ReplayedConversation, type Script } from '../parts/replayed-session.ts'
 import { figure, table } from '../parts/table.ts'
 import { Targets } from '../parts/targets.ts'
@@ -20,12 +20,6 @@ const PLENTY = '4GiB'
 const ID_BYTES = 4
 const KIB = 1024
 const MOST_OF_CONTENT = 2
-
-const PATHS: Readonly<Record<ReplayDialect, string>> = {
-  chat: '/v1/chat/completions',
-  messages: '/v1/messages',
-  responses: '/v1/responses',
-}
 
 /** The figures of one session. */
 interface Figures {
@@ -96,7 +90,7 @@ async function run(
   while (!conversation.isOver) {
     const { body } = conversation.next()
     bytes = body.length
-    await post(pool, `/${session}${PATHS[dialect]}`, body)
+    await post(pool, `/${session}${REPLAY_PATHS[dialect]}`, body)
   }
   return bytes
 }
