@@ -1,6 +1,7 @@
 /**
  * Prompts of random conversations by the encoders that DeepSeek publishes in place of a chat template, against the same
  * encoders in plain Python and Hugging Face's tokenizer: text and ids of whole prompts, and of what a turn adds to one.
+ * Responses in the encoder's markup are read by the model's output parser.
  * Each model is opened from its folder as published. Prints a table, and fails on one mismatch.
  *
  * node test/differential/encoders.ts [--talks 1000] [--seed 1] [--encoder NAME] [--write]
@@ -15,9 +16,10 @@ import { basename, join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { parseArgs } from 'node:util'
 import { ProxyError } from '../../src/base/errors.ts'
-import type { ChatMessage } from '../../src/protocol/canonical/messages.ts'
+import type { ChatMessage, Tool, ToolCall } from '../../src/protocol/canonical/messages.ts'
 import { openTokenModel, type TokenModel } from '../../src/proxy/tokens/model/token-model.ts'
 import { CACHE, digest, installOnce } from '../helpers/install-once.ts'
+import { type ParsedOutput, parseWhole } from '../helpers/parsed-output.ts'
 import { randomFrom, randomTalk, type Talk } from './conversations.ts'
 
 const ENCODERS = ['encoding_dsv32.py', 'encoding_dsv4.py', 'encoding_dsv41.py']
@@ -64,6 +66,8 @@ interface Counts {
   extended: number
   /** Turns after which the encoder rewrites earlier text: it drops reasoning. */
   rewritten: number
+  /** Responses in the encoder's own markup that the output parser reads back as they were. */
+  read: number
   mismatches: number
 }
 
@@ -145,6 +149,7 @@ async function compare(model: TokenModel, directory: string, file: string, mode:
     continued: 0,
     extended: 0,
     rewritten: 0,
+    read: 0,
     mismatches: 0,
   }
   const random = randomFrom(Number(options.seed) + 7919 * ENCODERS.indexOf(file))
@@ -172,6 +177,7 @@ async function compare(model: TokenModel, directory: string, file: string, mode:
       if (!goesOn) return
       const history = [...messages, answer]
       await addedBy(history, next, tools)
+      await readBack(history, tools)
       messages = [...history, ...next]
       goesOn = await whole(messages, tools)
     }
@@ -218,6 +224,31 @@ async function compare(model: TokenModel, directory: string, file: string, mode:
     }
   }
 
+  /** Compares what the output parser reads in the encoder's text of a response with the response. */
+  async function readBack(history: ChatMessage[], tools: string | null): Promise<void> {
+    const answer = history.at(-1)!
+    if (answer.role !== 'assistant') return
+    const prompt = await renderer.renderFull(history.slice(0, -1), { tools, kwargs })
+    const whole = await expected(history, tools)
+    const content = typeof answer.content === 'string' ? answer.content : ''
+    const isPlain = ![content, answer.reasoning_content ?? ''].some((text) => text.includes('<'))
+    const ending = tokenizer.idToToken(tokenizer.eosTokenId!)!
+    // The tools are read as JSON: the parser needs only types of parameters.
+    const list = tools === null ? null : (JSON.parse(tools) as Tool[])
+    if (!isPlain || !whole.text?.startsWith(prompt.text) || !whole.text.endsWith(ending)) return
+    const startsInReasoning = prompt.text.endsWith('<think>')
+    const parser = model.parser.create({ tools: list, startsInReasoning })
+    const found = parseWhole(parser, whole.text.slice(prompt.text.length, -ending.length))
+    const wanted: ParsedOutput = {
+      content,
+      reasoning: startsInReasoning ? (answer.reasoning_content ?? '') : '',
+      toolCalls: (answer.tool_calls ?? []) as ToolCall[],
+    }
+    const [wantedText, foundText] = [wanted, found].map(describeOutput)
+    if (foundText === wantedText) counts.read += 1
+    else mismatch('read back', wantedText, foundText!)
+  }
+
   function mismatch(what: string, wanted: string | undefined, found: string): void {
     counts.mismatches += 1
     const end = (text: string | undefined) => JSON.stringify(text)?.slice(-700)
@@ -228,6 +259,12 @@ async function compare(model: TokenModel, directory: string, file: string, mode:
     await play(varyTalk(randomTalk(random, { withTools: true }), random))
   }
   return counts
+}
+
+/** Returns an output as text: names, and arguments as JavaScript reads them. White space at the ends is markup. */
+function describeOutput({ content, reasoning, toolCalls }: ParsedOutput): string {
+  const calls = toolCalls.map(({ function: { name, arguments: json } }) => [name, JSON.parse(json)])
+  return JSON.stringify([content.trim(), reasoning.trim(), calls])
 }
 
 /** Puts markup into texts of users and tools, and results of tools into another order than their calls. */
@@ -252,12 +289,12 @@ function report(): void {
   const lines = [
     `${options.talks} conversations for each row:`,
     '',
-    '| encoder | thinking mode | prompts | equal | rejected by both | turns extended | earlier text rewritten |',
-    '|---|---|---|---|---|---|---|',
+    '| encoder | thinking mode | prompts | equal | rejected by both | turns extended | earlier text rewritten | responses read |',
+    '|---|---|---|---|---|---|---|---|',
     ...table.map(([name, counts]) => {
-      const { prompts, equal, rejectedByBoth, extended, continued, rewritten } = counts
+      const { prompts, equal, rejectedByBoth, extended, continued, rewritten, read } = counts
       const turns = `${extended} of ${continued}`
-      return `| ${name} | ${prompts} | ${equal} | ${rejectedByBoth} | ${turns} | ${rewritten} |`
+      return `| ${name} | ${prompts} | ${equal} | ${rejectedByBoth} | ${turns} | ${rewritten} | ${read} |`
     }),
   ]
   const mismatches = table.reduce((total, [, counts]) => total + counts.mismatches, 0)

@@ -31,6 +31,10 @@ export const BEGUN: Record<string, readonly string[]> = {
     '<tool_call:opensource>f<arg_key:opensource>a</arg_key:opensource><arg_value:opensource>',
   ],
   lfm2: ['<|tool_call_start|>[f(a="', '<|tool_call_start|>[f(', '<|tool_call_start|>[{"name": "'],
+  deepseek_v41: [
+    '<｜DSML｜ invoke name="f">\n<｜DSML｜ parameter name="a" string="false">',
+    '<｜DSML｜ calls><｜DSML｜ invoke name="',
+  ],
   deepseek_v4: [
     '<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="a" string="false">',
     '<｜DSML｜tool_calls><｜DSML｜invoke name="',

@@ -195,6 +195,7 @@ FAMILIES = {
     "deepseek_v31": ("deepseek_v31", "deepseek_v3", THINK, True, W["deepseek_v3 "][2]),
     "deepseek_v32": ("deepseek_v32", "deepseek_v3", THINK, True, W["deepseek_v32"][2]),
     "deepseek_v4": ("deepseek_v4", "deepseek_v4", THINK, True, W["deepseek_v4"][2]),
+    "deepseek_v41": ("deepseek_v41", "deepseek_v41", THINK, True, W["deepseek_v41"][2]),
     "glm45": ("glm45", "glm45", THINK, True, W["glm45"][2]),
     "glm45 4.7": ("glm47", "glm47", THINK, True, W["glm45 "][2]),
     "hy_v3": ("hy_v3", "hy_v3", THINK, True, W["hy_v3"][2]),

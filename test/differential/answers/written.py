@@ -169,24 +169,26 @@ W["qwen3_coder "] = (
 )
 
 
-def dsml(block):
+def dsml(block, space=""):
+    tag = D + space
     return lambda cs: (
-        f"\n\n<{D}{block}>\n"
+        f"\n\n<{tag}{block}>\n"
         + "".join(
-            f'<{D}invoke name="{n}">\n'
+            f'<{tag}invoke name="{n}">\n'
             + "".join(
-                f'<{D}parameter name="{k}" string="{"true" if isinstance(v, str) else "false"}">{S(v)}</{D}parameter>\n'
+                f'<{tag}parameter name="{k}" string="{"true" if isinstance(v, str) else "false"}">{S(v)}</{tag}parameter>\n'
                 for k, v in a.items()
             )
-            + f"</{D}invoke>\n"
+            + f"</{tag}invoke>\n"
             for n, a in cs
         )
-        + f"</{D}{block}>"
+        + f"</{tag}{block}>"
     )
 
 
 W["deepseek_v32"] = ("deepseekv32_detector", "DeepSeekV32Detector", dsml("function_calls"))
 W["deepseek_v4"] = ("deepseekv4_detector", "DeepSeekV4Detector", dsml("tool_calls"))
+W["deepseek_v41"] = ("deepseekv41_detector", "DeepSeekV41Detector", dsml("calls", " "))
 JSON_TYPES = {int: "number", float: "number", bool: "boolean", list: "array", dict: "object", str: "string"}
 
 

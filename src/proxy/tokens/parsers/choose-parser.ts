@@ -30,6 +30,7 @@ import type { ParserFamily } from './output-parser.ts'
 import {
   deepseekV4,
   deepseekV32,
+  deepseekV41,
   kimiK3,
   mimo,
   miniCpm5,
@@ -56,6 +57,7 @@ const SIGNS: readonly (readonly [signs: readonly string[], family: ParserFamily]
   [['<function name=', '<param name='], miniCpm5],
   [['<seed:tool_call>'], seedOss],
   [['<minimax:tool_call>', '<invoke name='], minimaxM2],
+  [['｜DSML｜', '<｜System｜>'], deepseekV41],
   [['｜DSML｜', 'function_calls'], deepseekV32],
   [['｜DSML｜', 'tool_calls>'], deepseekV4],
   [['tool_sep', 'arg_key', ':opensource'], hunyuanOpenSource],
@@ -113,6 +115,7 @@ const OTHER_NAMES: Readonly<Record<string, ParserFamily>> = {
   deepseekv3: deepseek,
   deepseekv31: deepseekV31,
   deepseekv32: deepseekV32,
+  deepseekv41: deepseekV41,
   'minimax-m2': minimaxM2,
   llama3: llama3,
   cohere_command4: cohere,

@@ -77,9 +77,18 @@ export const deepseekV4 = blockFamily('deepseek_v4', [], {
   call: dsmlCallSyntax('tool_calls'),
 })
 
-function dsmlCallSyntax(wrapper: string) {
+/**
+ * DeepSeek V4.1: the same with a space before the name of each tag: `<｜DSML｜ calls>`, `<｜DSML｜ invoke name="f">`.
+ * Sources: the model's prompt encoder; SGLang's `deepseekv41_detector.py`.
+ */
+export const deepseekV41 = blockFamily('deepseek_v41', [], {
+  reasoning: THINK_OR_CALL,
+  call: dsmlCallSyntax(' calls', ' '),
+})
+
+function dsmlCallSyntax(wrapper: string, space = '') {
   return taggedCallSyntax({
-    ...invokeTags('｜DSML｜'),
+    ...invokeTags(`｜DSML｜${space}`),
     nameEnds: {
       '">': {},
       '" string="true">': { type: 'string' },

@@ -46,6 +46,8 @@ t.test('templates of other families are told apart by what only they say', async
     mistral: '[TOOL_CALLS] [',
     harmony: '<|start|>assistant<|channel|>final<|message|>',
     deepseek_v4: "'<｜DSML｜' + 'tool_calls>'",
+    deepseek_v41:
+      'dsml_token = "｜DSML｜"\nSYSTEM_SP_TOKEN = "<｜System｜>"\ntool_calls_block_name = " calls"',
     kimi_k3: "open_tag('tools') open_tag('call', [])",
     minimax_m1: '<tool_calls>\\n{"name": <tool-name>',
     minimax_m3: ']<]minimax[>[ <invoke name=',

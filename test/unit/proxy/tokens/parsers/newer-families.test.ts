@@ -24,6 +24,9 @@ const read = (name: string, text: string, startsInReasoning = false) =>
 function dsml(name: string, isString: boolean, value: string): string {
   return `<｜DSML｜parameter name="${name}" string="${isString}">${value}</｜DSML｜parameter>\n`
 }
+function dsml41(...parameter: Parameters<typeof dsml>): string {
+  return dsml(...parameter).replaceAll('｜DSML｜parameter', '｜DSML｜ parameter')
+}
 function kimi(key: string, type: string, value: string): string {
   return `<|open|>argument key="${key}" type="${type}"<|sep|>${value}<|close|>argument<|sep|>`
 }
@@ -37,6 +40,11 @@ const WRITTEN: { name: string; text: string; opened?: true; content?: string; ar
       name: 'deepseek_v4',
       opened: true,
       text: `hm</think>I look.\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="f">\n${dsml('text', true, TEXT)}${dsml('count', false, '5')}${dsml('list', false, '["x", "y"]')}${dsml('map', false, '{"k": "v", "n": [1.5, null]}')}${dsml('on', false, 'true')}</｜DSML｜invoke>\n<｜DSML｜invoke name="g">\n\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>`,
+    },
+    {
+      name: 'deepseek_v41',
+      opened: true,
+      text: `hm</think>I look.\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name="f">\n${dsml41('text', true, TEXT)}${dsml41('count', false, '5')}${dsml41('list', false, '["x", "y"]')}${dsml41('map', false, '{"k": "v", "n": [1.5, null]}')}${dsml41('on', false, 'true')}</｜DSML｜ invoke>\n<｜DSML｜ invoke name="g">\n\n</｜DSML｜ invoke>\n</｜DSML｜ calls>`,
     },
     {
       name: 'kimi_k3',
