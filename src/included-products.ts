@@ -4,6 +4,8 @@ import * as all from './products.ts'
 
 type Products = typeof all
 
+export type ServerRolloutsConfig = all.rollouts.ServerRolloutsConfig
+
 export const products: Partial<Products> = all
 
 const NAMES: Record<keyof Products, string> = {

@@ -5,6 +5,7 @@
 
 export { ERROR_CATALOGUE, type ErrorCode, ProxyError } from './base/errors.ts'
 export type { Logger } from './base/logger.ts'
+export { SERVE_COMMAND as SERVE, type ServerConfig as ServeConfig } from './commands.ts'
 export { type EngineChoice, openEngines } from './embedded/open-engines.ts'
 export { type RunningServer, type RunningWorker, startServer, startWorker } from './main.ts'
 export type {
@@ -13,7 +14,6 @@ export type {
   AgentLoopOutput,
 } from './protocol/schema/agent-loop-output.ts'
 export { loadConfig } from './proxy/config/load.ts'
-export { SERVE, type ServeConfig } from './proxy/config/options/serve.ts'
 export { WORKER, type WorkerConfig } from './proxy/config/options/worker.ts'
 export { createLocalBackend, type LocalBackendOptions } from './proxy/engines/dispatch/local-backend.ts'
 export type { AgentLoopOutputs } from './rollout/agent-loop-output.ts'

@@ -10,7 +10,7 @@ import { ProxyError } from './base/errors.ts'
 import { logEvent } from './base/log-events.ts'
 import type { Logger } from './base/logger.ts'
 import { VERSION } from './base/version.ts'
-import { products, requireProduct } from './included-products.ts'
+import { products, requireProduct, type ServerRolloutsConfig } from './included-products.ts'
 import { type CaptureOptions, parseCaptureOptions, undefinedIfEmpty } from './protocol/token-data/kinds.ts'
 import { MAX_FRAME_BYTES } from './protocol/worker/protocol.ts'
 import { fallbackNote, isLoopback, NO_ENGINE_NOTE, namesNoEngine, notesOn } from './proxy/config/notes.ts'
@@ -100,10 +100,12 @@ export interface RunningServer {
  * listen
  */
 export async function startServer(
-  config: ServeConfig,
+  config: ServeConfig & ServerRolloutsConfig,
   { logger, platform = {} }: StartOptions,
 ): Promise<RunningServer> {
   const { mode, host, basePath, adminKeys } = config
+  const hasRollouts = (config.runner ?? config.rolloutServer) !== undefined
+  if (hasRollouts) requireProduct('rollouts').checkRollouts(config)
   await using stack = new AsyncDisposableStack()
 
   // 1. Metrics and tracing, which observe the other parts and close last.
@@ -188,7 +190,6 @@ export async function startServer(
   const cluster = nodes && new ClusterControls({ ...controlled, ...nodes, registry })
 
   // 10. Rollouts, which this process runs or forwards.
-  const hasRollouts = (config.runner ?? config.rolloutServer) !== undefined
   const owners = nodes && new RolloutOwners(nodes)
   const rollouts = hasRollouts ? requireProduct('rollouts').openRollouts(config, logger, owners) : undefined
 

@@ -1,6 +1,6 @@
 /** The command line, built from the option tables. */
 import { Command, Option } from 'commander'
-import { COMMANDS } from '../proxy/config/commands.ts'
+import { COMMANDS, DOCTOR, SERVE_COMMAND } from '../commands.ts'
 import { type Env, type Flags, loadConfig, rejectUnknownEnv } from '../proxy/config/load.ts'
 import {
   type CommandSpec,
@@ -12,7 +12,6 @@ import {
 import { BACKUP } from '../proxy/config/options/backup.ts'
 import { DATASET_HARBOR } from '../proxy/config/options/dataset.ts'
 import { DEMO } from '../proxy/config/options/demo.ts'
-import { DOCTOR } from '../proxy/config/options/doctor.ts'
 import { ENGINE } from '../proxy/config/options/engine.ts'
 import { HEALTH } from '../proxy/config/options/health.ts'
 import {
@@ -27,8 +26,6 @@ import {
   WEIGHTS_SET,
   WORKERS_LIST,
 } from '../proxy/config/options/operator.ts'
-import { ROLLOUT } from '../proxy/config/options/rollout.ts'
-import { SERVE } from '../proxy/config/options/serve.ts'
 import {
   SESSIONS_EXPORT,
   SESSIONS_GREP,
@@ -39,6 +36,7 @@ import {
 import { VERIFY } from '../proxy/config/options/verify.ts'
 import { VIEW } from '../proxy/config/options/view.ts'
 import { WORKER } from '../proxy/config/options/worker.ts'
+import { ROLLOUT } from '../rollout/options.ts'
 
 const HELP_WIDTH = 100
 
@@ -81,7 +79,7 @@ export function buildProgram(version: string, env: Env, onExit: (code: number) =
   const group = (name: string, description: string) =>
     configure(program.command(name)).description(description).helpCommand(false)
 
-  add(program, SERVE, () => import('./serve.ts'))
+  add(program, SERVE_COMMAND, () => import('./serve.ts'))
   const sessions = group('sessions', 'Read recorded sessions, export, import, reward, end or remove them')
   add(sessions, SESSIONS_LIST, () => import('./sessions/list.ts'))
   add(sessions, SESSIONS_GREP, () => import('./sessions/grep.ts'), '<text>')

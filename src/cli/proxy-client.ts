@@ -1,4 +1,5 @@
 /** Client of a running proxy, for commands. */
+
 import { readFileSync } from 'node:fs'
 import { type IncomingMessage, request as requestHttp } from 'node:http'
 import { type RequestOptions, request as requestHttps } from 'node:https'
@@ -8,9 +9,9 @@ import Type, { type Static, type TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import { ProxyError } from '../base/errors.ts'
 import { parseJson } from '../base/json.ts'
+import { SERVE_COMMAND } from '../commands.ts'
 import { readFormerNames } from '../protocol/schema/former-names.ts'
 import { loadConfig } from '../proxy/config/load.ts'
-import { SERVE } from '../proxy/config/options/serve.ts'
 import { trustedAuthorities } from '../proxy/config/trusted-authorities.ts'
 import { ErrorReply } from '../proxy/http/schemas/described.ts'
 import { baseUrl } from '../proxy/http/transport/base-url.ts'
@@ -154,7 +155,7 @@ export function serverAt({ url, tlsCa }: Omit<ProxyAddress, 'adminKeys'>): Serve
 
 /** Returns the address from the environment: in a container, commands run with the same environment as `serve`. */
 function serverOfEnvironment(): Server {
-  const { host, port, basePath, tlsCert } = loadConfig(SERVE, {}, process.env)
+  const { host, port, basePath, tlsCert } = loadConfig(SERVE_COMMAND, {}, process.env)
   const reachable = host === '0.0.0.0' ? '127.0.0.1' : host === '::' ? '::1' : host
   const url = baseUrl({ host: reachable, port, basePath, secure: tlsCert !== undefined })
   return { url, trust: tlsCert === undefined ? {} : trustInVeryCertificate(tlsCert) }

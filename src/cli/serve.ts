@@ -2,13 +2,14 @@ import { checkServeConfig } from '../proxy/config/check-serve.ts'
 import type { ServeConfig } from '../proxy/config/options/serve.ts'
 import { databaseName } from '../proxy/store/port/database-name.ts'
 import type { StartingModel } from '../proxy/tokens/model/token-model.ts'
+import type { ServerRolloutsConfig } from '../rollout/options.ts'
 import { explainListenFailure } from './fail.ts'
 import { createLogger } from './logger.ts'
 import { exitOnStoreLoss } from './process-lifecycle.ts'
 import { serveAnnounced } from './serve-announced.ts'
 
 /** Runs `llm-proxy serve`: serves until a signal. @returns the exit code */
-export async function run(config: ServeConfig): Promise<number> {
+export async function run(config: ServeConfig & ServerRolloutsConfig): Promise<number> {
   checkServeConfig(config)
   const logger = createLogger(config.logLevel, config.logFormat)
   const model = config.tokenizer === undefined ? undefined : await beginModel(config)

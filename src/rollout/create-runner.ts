@@ -1,7 +1,7 @@
 import { ProxyError } from '../base/errors.ts'
 import { getSecretFiles } from '../proxy/config/load.ts'
-import type { RunnerConfig } from '../proxy/config/options/rollout.ts'
 import { SERVE } from '../proxy/config/options/serve.ts'
+import type { RunnerConfig } from './options.ts'
 import { AgentCoreRunner } from './runners/agentcore/agentcore-runner.ts'
 import { CommandRunner } from './runners/command-runner.ts'
 import { HarborRunner } from './runners/harbor-runner.ts'

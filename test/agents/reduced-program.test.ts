@@ -46,7 +46,7 @@ t.test('an option that needs a missing product is an error', async (t) => {
   for (const [args, message] of [
     [[], 'built without the embedded engine: give --engine-url'],
     [[...relay, '--db', 'postgres://127.0.0.1:1/x'], 'built without PostgreSQL'],
-    [[...relay, '--rollout-server', 'http://127.0.0.1:9'], 'built without rollouts'],
+    [[...relay, '--rollout-server', 'http://127.0.0.1:9'], 'LLM_PROXY_ROLLOUT_SERVER is not a setting'],
   ] as const) {
     const child = startChild(executable, ['serve', '--port', '0', '--db', 'memory', ...args])
     const [stderr, [code]] = await Promise.all([text(child.stderr), once(child, 'exit')])

@@ -1,8 +1,8 @@
 import type { Test } from 'tap'
 import type { Logger } from '../../src/base/logger.ts'
+import { SERVE_COMMAND, type ServerConfig } from '../../src/commands.ts'
 import { type RunningServer, startServer } from '../../src/main.ts'
 import { loadConfig } from '../../src/proxy/config/load.ts'
-import { SERVE, type ServeConfig } from '../../src/proxy/config/options/serve.ts'
 import { isPostgresUrl } from '../../src/proxy/store/port/database-name.ts'
 import { watched } from './no-stalls.ts'
 import { openSharedModel } from './shared-model.ts'
@@ -34,11 +34,11 @@ interface Host extends Pick<Test, 'teardown'> {
  */
 export async function startProxy(
   t: Host,
-  overrides: Partial<ServeConfig> = {},
+  overrides: Partial<ServerConfig> = {},
   logger: Logger = silentLogger,
 ): Promise<TestProxy> {
-  const config: ServeConfig = {
-    ...loadConfig(SERVE, {}, {}),
+  const config: ServerConfig = {
+    ...loadConfig(SERVE_COMMAND, {}, {}),
     port: 0,
     // No test cuts its machine's power, and each sync of a busy disk takes time.
     durability: 'process',

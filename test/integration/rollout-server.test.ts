@@ -1,10 +1,9 @@
 /** A rollout server over HTTP: its results, its access control, and rollouts that are abandoned or cancelled. */
 import type { AddressInfo } from 'node:net'
 import t, { type Test } from 'tap'
+import { SERVE_COMMAND } from '../../src/commands.ts'
 import { startServer } from '../../src/main.ts'
-import { checkServeConfig } from '../../src/proxy/config/check-serve.ts'
 import { loadConfig } from '../../src/proxy/config/load.ts'
-import { SERVE } from '../../src/proxy/config/options/serve.ts'
 import { RemoteAgentLoop } from '../../src/rollout/remote-agent-loop.ts'
 import type { AgentRunner, AgentTask } from '../../src/rollout/runners/runner.ts'
 import { toRolloutSettings } from '../../src/rollout/server/request.ts'
@@ -450,8 +449,7 @@ t.test(
       [{ ...runner, tlsCert: 'a', tlsKey: 'b' }, /without TLS/],
     ] as const) {
       const start = async () => {
-        const whole = { ...loadConfig(SERVE, {}, {}), db: 'memory', port: 0, ...config }
-        checkServeConfig(whole)
+        const whole = { ...loadConfig(SERVE_COMMAND, {}, {}), db: 'memory', port: 0, ...config }
         await startServer(whole, { logger: silentLogger })
       }
       await t.rejects(start(), { code: 'config_invalid', message: why })

@@ -40,13 +40,16 @@ const RULES: ArchitectureRules = {
   parts: {
     'src/cli': [
       'src/main.ts',
+      'src/commands.ts',
       'src/token-mode.ts',
       'src/rollout/datasets',
       'src/protocol/transcript',
       ...PRODUCTS,
       ...PROXY,
     ],
-    'src/index.ts': ['src/main.ts', ...PRODUCTS, ...PROXY],
+    'src/index.ts': ['src/main.ts', 'src/commands.ts', ...PRODUCTS, ...PROXY],
+    // The commands with all their options, those of products included.
+    'src/commands.ts': ['src/proxy/config', 'src/rollout'],
     // The products, any of which a build may leave out: everything else imports them through this list.
     'src/products.ts': ['src/embedded', 'src/inspector/routes', 'src/rollout', 'src/proxy/store/postgres'],
     'src/included-products.ts': ['src/products.ts', 'src/base'],
@@ -162,7 +165,15 @@ const RULES: ArchitectureRules = {
 /** Folders of rooms, which have no file of their own, but for those that put their rooms together. */
 const ROOMS_ALONE: Readonly<Record<string, readonly string[]>> = {
   // The composition root, its products, what differs between its modes, and the package's entry point.
-  src: ['main.ts', 'products.ts', 'included-products.ts', 'backend.ts', 'token-mode.ts', 'index.ts'],
+  src: [
+    'main.ts',
+    'products.ts',
+    'included-products.ts',
+    'commands.ts',
+    'backend.ts',
+    'token-mode.ts',
+    'index.ts',
+  ],
   'src/proxy': [],
   'src/proxy/dialects': [],
   'src/proxy/engines': [],
@@ -219,6 +230,7 @@ t.test('an import against the direction is a violation', async (t) => {
     ['src/proxy/store/port/turn-store.ts', 'src/proxy/store/sqlite/schema.ts'],
     ['src/proxy/http/server.ts', 'src/main.ts'],
     ['src/proxy/http/app.ts', 'src/inspector/routes/routes.ts'],
+    ['src/proxy/config/options/serve.ts', 'src/rollout/options.ts'],
     ['src/proxy/engines/clients/open-servers.ts', 'src/embedded/open-engines.ts'],
     ['src/main.ts', 'src/cli/run.ts'],
     ['src/worker/proxy-link.ts', 'src/proxy/relay/relay-request.ts'],

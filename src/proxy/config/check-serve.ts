@@ -1,6 +1,6 @@
 /** Constraints between options of `serve`: an option that would have no effect is rejected, not ignored. */
 import { ProxyError } from '../../base/errors.ts'
-import { isLoopback, isOpenDoor } from './notes.ts'
+import { isOpenDoor } from './notes.ts'
 import type { ServeConfig } from './options/serve.ts'
 
 /** Checks the configuration. @throws ProxyError `config_invalid` */
@@ -46,29 +46,11 @@ export function checkServeConfig(config: ServeConfig): void {
   if (config.verifyShare > 0 && config.mode === 'relay' && config.verifyEngineUrl === undefined) {
     reject('verify-share needs verify-engine-url in relay mode, where the proxy reaches no engine itself')
   }
-  if (config.runner !== undefined) checkRunner(config)
   checkKeys(config)
   if (isOpenDoor(config) && !config.open) {
     reject(
       `refusing to listen on ${config.host} without a key: anyone who can reach it could read, change or delete every ` +
         'session. Set --admin-key, use --host 127.0.0.1, or pass --open',
-    )
-  }
-}
-
-/** Checks options of the runner. A client with access to `/rollouts` runs agents on this machine. */
-function checkRunner({ adminKeys, host, rolloutServer, tlsCert }: ServeConfig): void {
-  if (rolloutServer !== undefined) {
-    reject('runner and rollout-server are two ways to answer /rollouts: leave out one of them')
-  }
-  if (adminKeys.length === 0 && !isLoopback(host)) {
-    reject(
-      `any client that reaches ${host} could run agents on this machine: give an admin-key, or listen on 127.0.0.1`,
-    )
-  }
-  if (tlsCert !== undefined) {
-    reject(
-      'agents of a runner connect to the proxy without TLS: run llm-proxy rollout --listen, and give its URL as rollout-server',
     )
   }
 }

@@ -1,8 +1,8 @@
 /** Rollouts that run in this process, with the runner that its options select. */
 import { logEvent } from '../../base/log-events.ts'
 import type { Logger } from '../../base/logger.ts'
-import type { RunnerConfig } from '../../proxy/config/options/rollout.ts'
 import { createRunner } from '../create-runner.ts'
+import type { RunnerConfig } from '../options.ts'
 import { RemoteAgentLoop } from '../remote-agent-loop.ts'
 import type { RolloutOwners } from './owners.ts'
 import { toRolloutSettings } from './request.ts'

@@ -1,18 +1,16 @@
 /** The rollouts of a proxy: run by its process, or forwarded to a rollout server. */
 import type { FastifyPluginCallback } from 'fastify'
 import type { Logger } from '../../base/logger.ts'
-import type { RunnerConfig } from '../../proxy/config/options/rollout.ts'
+import type { ServerRolloutsConfig } from '../options.ts'
 import { forwardRollouts } from './forward-rollouts.ts'
 import { InProcessRollouts } from './in-process-rollouts.ts'
 import type { RolloutOwners } from './owners.ts'
 import { rolloutRoutes } from './routes.ts'
 
-interface RolloutsConfig extends RunnerConfig {
-  /** The URL of the server to which rollouts are forwarded; undefined: there is none. */
-  rolloutServer?: string | undefined
-  adminKeys: readonly string[]
-  db?: string
-}
+export type { ServerRolloutsConfig } from '../options.ts'
+export { checkRollouts } from './check-rollouts.ts'
+
+type RolloutsConfig = ServerRolloutsConfig & { adminKeys: readonly string[]; db?: string }
 
 /** Opens the rollouts. `own` are those of this process, if it has a runner. @throws ProxyError `config_invalid` */
 export function openRollouts(

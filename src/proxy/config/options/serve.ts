@@ -1,6 +1,5 @@
 /** Options of the proxy itself. */
-import { type CommandSpec, type ConfigOf, grouped, type OptionTable, withAll } from '../option.ts'
-import { OWN_ROLLOUTS } from './rollout.ts'
+import { type CommandSpec, type ConfigOf, grouped } from '../option.ts'
 import { drift, engines, relayMode, scheduling, tokenMode } from './serve-engines.ts'
 import { sessions } from './serve-sessions.ts'
 import {
@@ -13,16 +12,6 @@ import {
   shutdownGraceMs,
   workerKeys,
 } from './shared.ts'
-
-const { runner, ...ownOptions } = OWN_ROLLOUTS
-
-/**
- * Hides options from `--help`, because few users need them, and removes their environment variables: trainers set
- * these, and the values on this machine may be those of rollouts that run elsewhere.
- */
-function ownRollouts<T extends OptionTable>(options: T): T {
-  return withAll(options, { hidden: true, group: 'Rollouts', env: [] }) as T
-}
 
 const server = grouped('Server', {
   mode: {
@@ -97,19 +86,6 @@ const server = grouped('Server', {
     type: 'path',
     help: 'JSON file with any of these options; a name there has _ instead of -',
   },
-  rolloutServer: {
-    flag: 'rollout-server',
-    type: 'url',
-    help: 'Base URL of llm-proxy rollout --listen, which serves /rollouts of the proxy',
-  },
-  runner: {
-    ...runner,
-    // The environment may name a runner for rollouts that run elsewhere, so it does not apply here.
-    flagOnly: true,
-    help:
-      'Serve /rollouts by running agents on this machine: command, harbor, http or agentcore; --help-all lists its options, ' +
-      'which are those of llm-proxy rollout',
-  },
   answerKeepAliveMs: {
     flag: 'answer-keep-alive',
     formerly: 'heartbeat',
@@ -179,7 +155,6 @@ export const SERVE = {
   options: {
     ...server,
     ...keys,
-    ...ownRollouts(ownOptions),
     ...engines,
     ...tokenMode,
     ...scheduling,

@@ -2,10 +2,10 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { ERROR_CATALOGUE } from '../../../../src/base/errors.ts'
-import { COMMANDS } from '../../../../src/proxy/config/commands.ts'
+import { COMMANDS } from '../../../../src/commands.ts'
 import { type CommandSpec, envNames, type OptionSpec } from '../../../../src/proxy/config/option.ts'
 import { OPERATOR_COMMANDS } from '../../../../src/proxy/config/options/operator.ts'
-import { OWN_ROLLOUTS, REMOTE_AGENT, ROLLOUT } from '../../../../src/proxy/config/options/rollout.ts'
+import { OWN_ROLLOUTS, REMOTE_AGENT, ROLLOUT } from '../../../../src/rollout/options.ts'
 import { generatedSection } from '../../../helpers/generated-text.ts'
 
 const DOCS = join(import.meta.dirname, '../../../../docs')

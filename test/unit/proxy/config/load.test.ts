@@ -2,11 +2,11 @@ import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { ProxyError } from '../../../../src/base/errors.ts'
-import { COMMANDS } from '../../../../src/proxy/config/commands.ts'
+import { COMMANDS } from '../../../../src/commands.ts'
 import { type Env, type Flags, loadConfig, rejectUnknownEnv } from '../../../../src/proxy/config/load.ts'
 import { ENGINE } from '../../../../src/proxy/config/options/engine.ts'
-import { REMOTE_AGENT } from '../../../../src/proxy/config/options/rollout.ts'
 import { SERVE } from '../../../../src/proxy/config/options/serve.ts'
+import { REMOTE_AGENT } from '../../../../src/rollout/options.ts'
 
 /** The message of the `config_invalid` that loading fails with. */
 function refusal(load: () => unknown): string {

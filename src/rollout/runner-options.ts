@@ -1,5 +1,5 @@
 /** Options of agent runners. */
-import { grouped, type OptionTable } from '../option.ts'
+import { grouped, type OptionTable } from '../proxy/config/option.ts'
 
 /** Options of the command, and of a proxy that runs rollouts itself. */
 export const RUNNER_OPTIONS = {

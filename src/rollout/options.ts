@@ -1,7 +1,17 @@
-/** Options of rollouts: the options of RemoteAgentLoop, also available in the library, and those of the command. */
-import { type CommandSpec, type ConfigOf, grouped, groupedFlags } from '../option.ts'
-import { RUNNER_OPTIONS } from './runner.ts'
-import { adminKeys, select, tlsCa } from './shared.ts'
+/**
+ * Options of rollouts: the options of RemoteAgentLoop, also available in the library, those of the command, and those
+ * that it adds to the proxy's.
+ */
+import {
+  type CommandSpec,
+  type ConfigOf,
+  grouped,
+  groupedFlags,
+  type OptionTable,
+  withAll,
+} from '../proxy/config/option.ts'
+import { adminKeys, select, tlsCa } from '../proxy/config/options/shared.ts'
+import { RUNNER_OPTIONS } from './runner-options.ts'
 
 /** Settings that a RemoteAgentLoop reads from the environment; each is also an option of its constructor. */
 export const REMOTE_AGENT = {
@@ -248,3 +258,38 @@ const {
 export const OWN_ROLLOUTS = { ...RUNNER_OPTIONS, ...LOOP_OPTIONS }
 
 export type RunnerConfig = ConfigOf<CommandSpec<typeof OWN_ROLLOUTS>>
+
+const { runner, ...ownOptions } = OWN_ROLLOUTS
+
+/** Options of the command `serve`, besides the proxy's. */
+export const SERVER_ROLLOUTS = {
+  ...grouped('Server', {
+    rolloutServer: {
+      flag: 'rollout-server',
+      type: 'url',
+      help: 'Base URL of llm-proxy rollout --listen, which serves /rollouts of the proxy',
+    },
+    runner: {
+      ...runner,
+      // The environment may name a runner for rollouts that run elsewhere, so it does not apply here.
+      flagOnly: true,
+      help:
+        'Serve /rollouts by running agents on this machine: command, harbor, http or agentcore; --help-all lists its options, ' +
+        'which are those of llm-proxy rollout',
+    },
+  }),
+  ...ownRollouts(ownOptions),
+} as const satisfies OptionTable
+
+/**
+ * Hides options from `--help`, because few users need them, and removes their environment variables: trainers set
+ * these, and the values on this machine may be those of rollouts that run elsewhere.
+ */
+function ownRollouts<T extends OptionTable>(options: T): T {
+  return withAll(options, { hidden: true, group: 'Rollouts', env: [] }) as T
+}
+
+/** The configuration of a proxy's rollouts, which a proxy without rollouts may lack. */
+export type ServerRolloutsConfig =
+  | ConfigOf<CommandSpec<typeof SERVER_ROLLOUTS>>
+  | { runner?: undefined; rolloutServer?: undefined }
