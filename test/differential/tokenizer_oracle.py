@@ -27,11 +27,16 @@ def open_tiktoken(folder):
 
 
 def class_constants(path):
-    """Returns what the class body assigns, without running the rest of the file."""
+    """Returns the assigned numbers and joined lists of the file's class, without running it."""
     (body,) = [node.body for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)]
-    names = {}
-    exec(compile(ast.Module([node for node in body if isinstance(node, ast.Assign)], []), str(path), "exec"), names)
-    return names
+    constants = {}
+    for node in body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            joint = ast.literal_eval(node.value.func.value)
+            constants[node.targets[0].id] = joint.join(ast.literal_eval(node.value.args[0]))
+        elif isinstance(node, ast.Assign):
+            constants[node.targets[0].id] = ast.literal_eval(node.value)
+    return constants
 
 
 def open_tekken(folder):
