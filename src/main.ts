@@ -36,7 +36,7 @@ import { Activity } from './proxy/session/state/activity.ts'
 import { parseLimits } from './proxy/session/state/limits.ts'
 import { Sessions } from './proxy/session/state/sessions.ts'
 import { describeBacklog, type SweepBacklog } from './proxy/session/state/sweeper.ts'
-import { openRequestLogs } from './proxy/session/turn/request-log.ts'
+import { createRequestLogger } from './proxy/session/turn/request-log.ts'
 import { TurnRunner } from './proxy/session/turn/run-turn.ts'
 import { WeightAnnouncement } from './proxy/session/turn/weight-announcement.ts'
 import type { SpawnThread } from './proxy/store/common/store-thread.ts'
@@ -197,7 +197,7 @@ export async function startServer(
   const http = await (platform.listen ?? listen)({
     ...httpOptions,
     ...{ sessions, store, runner, backend, logger, weights, activity, nodes, tracer: tracing, acceptWorker },
-    requestLogs: openRequestLogs(logger, config.logRequests),
+    logRequest: createRequestLogger(logger, config.logRequests),
     registry: mode === 'local' && cluster ? cluster : registry,
     controls: cluster ?? new Controls(controlled),
     inspector: products.inspector?.uiRoutes,

@@ -10,7 +10,7 @@ import { removeVolatileMessage, type VolatileRule } from '../../dialects/common/
 import { findDeclaredRole } from '../../session/roles/declared-role.ts'
 import type { Sessions } from '../../session/state/sessions.ts'
 import type { RequestMetadata } from '../../session/turn/agent-request.ts'
-import type { RequestLog, RequestLogs } from '../../session/turn/request-log.ts'
+import type { RequestLog, RequestLogger } from '../../session/turn/request-log.ts'
 import { beginChoices } from '../../session/turn/run-choices.ts'
 import type { ResponseHandle, TurnRunner } from '../../session/turn/run-turn.ts'
 import { onClose } from '../transport/on-close.ts'
@@ -29,8 +29,8 @@ export interface RequestHandlerOptions extends DeliveryOptions, AgentPolicy {
   volatileRules?: readonly VolatileRule[] | undefined
   /** The tracer. Default: requests are not traced. */
   tracer?: RequestTracer | undefined
-  /** The logs of requests. Default: requests are not logged. */
-  requestLogs?: RequestLogs | undefined
+  /** Logs requests on arrival. Default: requests are not logged. */
+  logRequest?: RequestLogger | undefined
 }
 
 /** Creates a dialect that must query the session before it can convert a request. */
@@ -45,7 +45,7 @@ const CHOICE_LIMIT = 128
  * Creates the handlers of a dialect's routes, which find the session, run the request as a turn and send the response.
  */
 export function createRequestHandler(options: RequestHandlerOptions) {
-  const { sessions, runner, choiceLimit = CHOICE_LIMIT, tracer, requestLogs } = options
+  const { sessions, runner, choiceLimit = CHOICE_LIMIT, tracer, logRequest } = options
   const restrict = agentPolicy(options)
   return (of: AgentDialect | DialectReader, continuedTurnOf: FindContinuation = () => undefined) =>
     async (request: FastifyRequest, reply: FastifyReply): Promise<unknown> => {
@@ -55,7 +55,7 @@ export function createRequestHandler(options: RequestHandlerOptions) {
       const session = acquired ?? acquireSession(sessionId, sessions, reply.raw)
       await nextStep()
       const dialect = typeof of === 'function' ? await of(read.value, sessionId, memo) : of
-      const log = requestLogs?.accepted({ session_id: sessionId, request_id: request.id }, dialect.name)
+      const log = logRequest?.({ session_id: sessionId, request_id: request.id }, dialect.name)
       const span = tracer && beginSpan(tracer, { sessionId, dialect: dialect.name }, request, reply)
       try {
         // 2. Convert the request to canonical form, and restrict it to what its caller may request.

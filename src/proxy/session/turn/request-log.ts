@@ -26,30 +26,23 @@ interface LogTarget {
   readonly level: 'debug' | 'info'
 }
 
-/** Creates the log of each request. */
-export class RequestLogs {
-  readonly #target: LogTarget
-
-  constructor(target: LogTarget) {
-    this.#target = target
-  }
-
-  /** Logs a request on arrival. @returns the log of its further life */
-  accepted(ids: RequestIds, dialect: string): RequestLog {
-    if (this.#target.hasSteps) logEvent(this.#target.logger, 'request_accepted', { ...ids, dialect })
-    return new RequestLog(this.#target, ids)
-  }
-}
+/** Logs a request on arrival. @returns the log of its further life */
+export type RequestLogger = (ids: RequestIds, dialect: string) => RequestLog
 
 /**
- * Opens the logs of requests.
+ * Creates the logger of requests.
  * @param logsRequests whether the line per turn is `info`
  * @returns undefined if the logger writes none of the lines
  */
-export function openRequestLogs(logger: Logger, logsRequests: boolean): RequestLogs | undefined {
+export function createRequestLogger(logger: Logger, logsRequests: boolean): RequestLogger | undefined {
   const hasSteps = isLevelEnabled(logger, 'debug')
   const level = logsRequests ? 'info' : 'debug'
-  return isLevelEnabled(logger, level) ? new RequestLogs({ logger, hasSteps, level }) : undefined
+  if (!isLevelEnabled(logger, level)) return undefined
+  const target: LogTarget = { logger, hasSteps, level }
+  return (ids, dialect) => {
+    if (hasSteps) logEvent(logger, 'request_accepted', { ...ids, dialect })
+    return new RequestLog(target, ids)
+  }
 }
 
 /** The log of one request of an agent. */
