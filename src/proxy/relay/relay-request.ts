@@ -1,6 +1,7 @@
 /** A request at a worker: the worker's frames arrive on one side, and their events are pushed to the agent's side. */
 import type { Clock } from '../../base/clock.ts'
 import { ProxyError, toProxyError } from '../../base/errors.ts'
+import { PushLoop } from '../../base/push-loop.ts'
 import type { EventSink, GenerationEvent } from '../../protocol/canonical/events.ts'
 import type { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
 import type {
@@ -44,9 +45,11 @@ export class RelayRequest {
   #lastFrameAtMs: number
   #cancelTimeout: (() => void) | undefined
   #sink: EventSink | undefined
-  /** `blocked`: the sink accepts nothing. `closed`: the outcome is known. */
-  #state: 'pushing' | 'blocked' | 'closed' = 'pushing'
-  #isScheduled = false
+  /** Closed when the outcome is known. */
+  readonly #loop = new PushLoop({
+    push: () => this.#push(),
+    fail: (reason) => this.#close({ reason }),
+  })
   readonly #outcome = Promise.withResolvers<void>()
 
   constructor(options: RelayRequestOptions) {
@@ -147,31 +150,21 @@ export class RelayRequest {
     this.#schedule()
   }
 
-  /** The frames of one read of the socket arrive in one task; their events are pushed together after it. */
   #schedule(): void {
-    if (this.#isScheduled || this.#sink === undefined || this.#state !== 'pushing') return
-    this.#isScheduled = true
-    queueMicrotask(this.#push)
+    if (this.#sink !== undefined) this.#loop.schedule()
   }
 
-  readonly #push = (): void => {
-    this.#isScheduled = false
-    if (this.#state !== 'pushing') return
+  #push(): Promise<void> | undefined {
     // While the agent has received nothing, another attempt is better than a partial response.
     if (this.#failure && !this.#handedOn) {
       this.#close(this.#failure)
-      return
+      return undefined
     }
-    let accepted: Promise<void> | undefined
-    try {
-      accepted = this.#pushEvents()
-    } catch (reason) {
-      this.#close({ reason })
-      return
-    }
-    if (accepted !== undefined) this.#block(accepted)
-    else if (this.#failure) this.#close(this.#failure)
+    const accepted = this.#pushEvents()
+    if (accepted !== undefined) return accepted
+    if (this.#failure) this.#close(this.#failure)
     else if (this.#isComplete) this.#close()
+    return undefined
   }
 
   #pushEvents(): Promise<void> | undefined {
@@ -184,21 +177,9 @@ export class RelayRequest {
     return this.#sink!.write(events)
   }
 
-  #block(accepted: Promise<void>): void {
-    this.#state = 'blocked'
-    accepted.then(
-      () => {
-        if (this.#state !== 'blocked') return
-        this.#state = 'pushing'
-        this.#push()
-      },
-      (reason) => this.#close({ reason }),
-    )
-  }
-
   #close(failure?: { reason: unknown }): void {
-    if (this.#state === 'closed') return
-    this.#state = 'closed'
+    if (this.#loop.isClosed) return
+    this.#loop.close()
     this.#leave()
     if (failure) this.#outcome.reject(failure.reason)
     else this.#outcome.resolve()

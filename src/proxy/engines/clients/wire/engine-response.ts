@@ -1,5 +1,6 @@
 import type { IncomingHttpHeaders } from 'node:http'
 import type { Dispatcher } from 'undici'
+import { PushLoop, type PushSource } from '../../../../base/push-loop.ts'
 import { requestFailure, responseFailure } from './failures.ts'
 
 /** Reads the body of a response. */
@@ -22,7 +23,7 @@ const DRAIN_MS = 1_000
  * microtask for each read of the socket and without a stream between. While the reader accepts nothing, reading stops
  * after one buffer (64 KiB), and the engine's socket fills up.
  */
-export class EngineResponse implements Dispatcher.DispatchHandler {
+export class EngineResponse implements Dispatcher.DispatchHandler, PushSource {
   statusCode = 0
   headers: IncomingHttpHeaders = {}
   readonly #engine: string
@@ -32,9 +33,8 @@ export class EngineResponse implements Dispatcher.DispatchHandler {
   #controller: Dispatcher.DispatchController | undefined
   #reader: BodyReader | undefined
   #chunks: Buffer[] = []
-  /** `reading` includes the wait for the head. `closed`: the outcome is known, and further bytes are ignored. */
-  #state: 'reading' | 'blocked' | 'closed' = 'reading'
-  #isScheduled = false
+  /** Closed when the outcome is known: further bytes are ignored. */
+  readonly #loop = new PushLoop(this)
   /** How the body has ended: completely, or with an error; undefined: it has not. */
   #end: { error?: unknown } | undefined
   #drain: NodeJS.Timeout | undefined
@@ -71,7 +71,7 @@ export class EngineResponse implements Dispatcher.DispatchHandler {
 
   onRequestStart(controller: Dispatcher.DispatchController): void {
     this.#controller = controller
-    if (this.#state === 'closed') controller.abort(this.#signal.reason)
+    if (this.#loop.isClosed) controller.abort(this.#signal.reason)
   }
 
   onResponseStart(_: unknown, statusCode: number, headers: IncomingHttpHeaders): void {
@@ -82,7 +82,7 @@ export class EngineResponse implements Dispatcher.DispatchHandler {
   }
 
   onResponseData(_: unknown, chunk: Buffer): void {
-    if (this.#state === 'closed') return
+    if (this.#loop.isClosed) return
     this.#chunks.push(chunk)
     this.#schedule()
   }
@@ -104,44 +104,29 @@ export class EngineResponse implements Dispatcher.DispatchHandler {
     }
   }
 
-  /** The chunks of one read of the socket arrive in one task; they are read together after it. */
   #schedule(): void {
-    if (this.#isScheduled || this.#reader === undefined || this.#state !== 'reading') return
-    this.#isScheduled = true
-    queueMicrotask(this.#read)
+    if (this.#reader !== undefined) this.#loop.schedule()
   }
 
-  readonly #read = (): void => {
-    this.#isScheduled = false
+  /** Pushes the chunks that have arrived to the reader. */
+  push(): Promise<void> | undefined {
     const reader = this.#reader!
-    if (this.#state !== 'reading') return
     const chunks = this.#chunks
     this.#chunks = []
-    let accepted: Promise<void> | undefined
-    try {
-      if (chunks.length > 0) accepted = reader.read(chunks)
-    } catch (thrown) {
-      this.#fail(thrown)
-      return
-    }
-    if (accepted !== undefined) this.#block(accepted)
-    else if (reader.isDone) this.#finish()
-    else if (this.#end?.error !== undefined) this.#fail(this.#end.error)
+    const accepted = chunks.length > 0 ? reader.read(chunks) : undefined
+    if (accepted !== undefined) return accepted
+    if (reader.isDone) this.#finish()
+    else if (this.#end?.error !== undefined) this.fail(this.#end.error)
     else if (this.#end) this.#finish()
+    return undefined
   }
 
-  #block(accepted: Promise<void>): void {
-    this.#state = 'blocked'
+  pause(): void {
     this.#controller?.pause()
-    accepted.then(
-      () => {
-        if (this.#state !== 'blocked') return
-        this.#state = 'reading'
-        this.#controller?.resume()
-        this.#read()
-      },
-      (thrown) => this.#fail(thrown),
-    )
+  }
+
+  resume(): void {
+    this.#controller?.resume()
   }
 
   /** A connection is reused only after its response has ended. */
@@ -151,15 +136,16 @@ export class EngineResponse implements Dispatcher.DispatchHandler {
     if (this.#end === undefined) this.#drain = setTimeout(() => this.#disconnect(), DRAIN_MS).unref()
   }
 
-  #fail(thrown: unknown): void {
-    if (this.#state === 'closed') return
+  /** Fails the response, and closes the connection. */
+  fail(thrown: unknown): void {
+    if (this.#loop.isClosed) return
     this.#close()
     this.#body.reject(thrown)
     this.#disconnect(thrown)
   }
 
   readonly #onAbort = (): void => {
-    if (this.#state === 'closed') return
+    if (this.#loop.isClosed) return
     const { reason } = this.#signal
     this.#close()
     this.#head.reject(reason)
@@ -168,7 +154,7 @@ export class EngineResponse implements Dispatcher.DispatchHandler {
   }
 
   #close(): void {
-    this.#state = 'closed'
+    this.#loop.close()
     this.#chunks = []
     this.#signal.removeEventListener('abort', this.#onAbort)
   }

@@ -1,0 +1,67 @@
+import { setImmediate } from 'node:timers/promises'
+import t from 'tap'
+import { PushLoop } from '../../../src/base/push-loop.ts'
+
+/** Creates a loop whose pushes return what `push` returns, and a log of its calls. */
+function setUp(push: (loop: PushLoop) => Promise<void> | undefined) {
+  const calls: string[] = []
+  const loop: PushLoop = new PushLoop({
+    push: () => {
+      calls.push('push')
+      return push(loop)
+    },
+    fail: (thrown) => calls.push(`fail ${(thrown as Error).message}`),
+    pause: () => calls.push('pause'),
+    resume: () => calls.push('resume'),
+  })
+  return { loop, calls }
+}
+
+t.test('what is scheduled in one task is one push after it', async (t) => {
+  const { loop, calls } = setUp(() => undefined)
+  loop.schedule()
+  loop.schedule()
+  t.strictSame(calls, [])
+  await setImmediate()
+  t.strictSame(calls, ['push'])
+})
+
+t.test('a blocked receiver receives nothing until it accepts more', async (t) => {
+  const accepted = Promise.withResolvers<void>()
+  const results = [accepted.promise]
+  const { loop, calls } = setUp(() => results.shift())
+  loop.schedule()
+  await setImmediate()
+  loop.schedule()
+  await setImmediate()
+  t.strictSame(calls, ['push', 'pause'])
+  accepted.resolve()
+  await setImmediate()
+  t.strictSame(calls, ['push', 'pause', 'resume', 'push'])
+})
+
+t.test('errors of a push, thrown or of its promise, are failures', async (t) => {
+  const { loop, calls } = setUp(() => {
+    throw new Error('thrown')
+  })
+  loop.schedule()
+  await setImmediate()
+  t.strictSame(calls, ['push', 'fail thrown'])
+  const rejected = setUp(() => Promise.reject(new Error('rejected')))
+  rejected.loop.schedule()
+  await setImmediate()
+  t.strictSame(rejected.calls, ['push', 'pause', 'fail rejected'])
+})
+
+t.test('a loop that is closed, also during a push, pushes nothing more', async (t) => {
+  const { loop, calls } = setUp((open) => {
+    open.close()
+    return Promise.resolve()
+  })
+  loop.schedule()
+  await setImmediate()
+  loop.schedule()
+  await setImmediate()
+  t.strictSame(calls, ['push'])
+  t.ok(loop.isClosed)
+})
