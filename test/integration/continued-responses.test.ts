@@ -275,3 +275,14 @@ t.test('without --continue-responses an aborted response fails', async (t) => {
   const complete = await ask('chat', false, [{ kind: 'abort', after: 3 }])
   t.equal(complete.turn.completion_token_ids.length, 3, 'tokens of a complete response are recorded, too')
 })
+
+t.test('a row has the weights that sampled each of its tokens', async (t) => {
+  const { ask, proxy } = await rig(t, 'vllm')
+  const { id } = await ask('chat', true, [{ kind: 'abort', after: 7, version: '2' }])
+  const { trajectories: rows } = await proxy.get(`/sessions/${id}/trajectories?details=weight_versions`)
+  const versions = [
+    { version: '1', start: 0, end: 7 },
+    { version: '2', start: 7, end: LENGTH },
+  ]
+  t.match(rows, [{ response_ids: COMPLETION, weight_versions: versions, weight_version_min: '1' }])
+})
