@@ -1,5 +1,5 @@
 /** Agents that several tests run, each with its configuration for the proxy. */
-import { mkdirSync, writeFileSync } from 'node:fs'
+import { cpSync, mkdirSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Agent, SHELL_ENV } from './agent.ts'
 import type { Installed } from './install.ts'
@@ -44,6 +44,24 @@ export const geminiCliAgent = ({ version, folder }: Installed): Agent => ({
       command: join(folder, 'node_modules/.bin/gemini'),
       args: ['--yolo', '--skip-trust', '--model', 'embedded', '--prompt', task],
       env: { ...SHELL_ENV, HOME: home, GOOGLE_GEMINI_BASE_URL: baseUrl, GEMINI_API_KEY: key },
+    }
+  },
+})
+
+export const openaiAgentsSdk = (
+  { version, folder }: Installed,
+  api: 'responses' | 'chat_completions',
+): Agent => ({
+  name: `OpenAI Agents SDK ${version} (${api})`,
+  dialect: api === 'responses' ? 'responses' : 'chat',
+  program: ({ baseUrl, task, key, home }) => {
+    const program = join(home, 'agent.mjs')
+    cpSync(join(import.meta.dirname, '../programs/openai-agents.mjs'), program)
+    symlinkSync(join(folder, 'node_modules'), join(home, 'node_modules'))
+    return {
+      command: process.execPath,
+      args: [program, api, task],
+      env: { ...SHELL_ENV, HOME: home, OPENAI_BASE_URL: `${baseUrl}/v1`, OPENAI_API_KEY: key },
     }
   },
 })

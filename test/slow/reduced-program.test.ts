@@ -1,6 +1,6 @@
 /**
- * The products are walls apart: a program without the inspector, rollouts, the embedded engine and PostgreSQL is the
- * same composition root with fewer lines in `src/products.ts`, contains nothing of them, and serves a real agent.
+ * A program without the inspector, rollouts, the embedded engine and PostgreSQL: the same composition root with fewer
+ * lines in `src/products.ts`. It contains nothing of them, and serves a real agent.
  */
 import { once } from 'node:events'
 import { join } from 'node:path'
@@ -9,16 +9,17 @@ import t from 'tap'
 import { bundleProgram } from '../../tools/build/bundle.ts'
 import { writeExecutable } from '../../tools/build/executable.ts'
 import { HOST, openNodeBase } from '../../tools/build/node-base.ts'
+import { HELLO, testFileTask } from '../agents/parts/file-task.ts'
+import { installFromNpm } from '../agents/parts/install.ts'
+import { openaiAgentsSdk } from '../agents/parts/known-agents.ts'
 import { startChild } from '../helpers/children.ts'
-import { testFileTask } from './parts/file-task.ts'
-import { openaiAgent, openaiSteps } from './parts/openai-agent.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
 const EXCLUDED = ['src/embedded/', 'src/inspector/', 'src/rollout/', 'src/proxy/store/postgres/']
 const LIBRARIES = ['pg', '@aws-sdk', 'apache-arrow', 'hyparquet', 'smol-toml', 'tar']
 
 const bundle = await bundleProgram(ROOT, HOST, {
-  entry: 'test/agents/programs/reduced-program.ts',
+  entry: 'test/helpers/reduced-program.ts',
   withoutProducts: ['embedded', 'inspector', 'postgres', 'rollouts'],
 })
 const executable = join(t.testdir(), 'reduced')
@@ -55,6 +56,11 @@ t.test('an option that needs a missing product is an error', async (t) => {
   }
 })
 
-await testFileTask(openaiAgent('chat_completions'), { steps: openaiSteps, forgetsReasoning: true }, [
-  { mode: 'local', prompts: 'chat', executable },
-])
+const steps = [
+  { calls: [{ tool: 'write_file', arguments: { path: '$<folder>/hello.sh', content: HELLO } }] },
+  { calls: [{ tool: 'bash', arguments: { command: 'sh hello.sh > printed.txt' } }] },
+  { calls: [{ tool: 'read_file', arguments: { path: '$<folder>/printed.txt' } }] },
+  { says: 'Done: it says 42.' },
+]
+const agent = openaiAgentsSdk(await installFromNpm('@openai/agents'), 'chat_completions')
+await testFileTask(agent, { steps }, [{ mode: 'local', prompts: 'chat', executable }])

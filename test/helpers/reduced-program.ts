@@ -1,7 +1,7 @@
 /** A program with the command `serve` alone, whose bundle lacks the products. Each option is given as `--name value`. */
-import { run } from '../../../src/cli/serve.ts'
-import { loadConfig, rejectUnknownEnv } from '../../../src/proxy/config/load.ts'
-import { SERVE } from '../../../src/proxy/config/options/serve.ts'
+import { run } from '../../src/cli/serve.ts'
+import { loadConfig, rejectUnknownEnv } from '../../src/proxy/config/load.ts'
+import { SERVE } from '../../src/proxy/config/options/serve.ts'
 
 const args = process.argv.slice(3)
 const env: Record<string, string> = {}
