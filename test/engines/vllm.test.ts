@@ -1,13 +1,14 @@
 /**
- * vLLM itself, on this machine's CPU: what this proxy promises, held to what the engine's core was asked and sampled, as a
- * plugin in its process writes it down. The first run installs vLLM (5 GB) and trains tiny models.
+ * Released vLLM on this machine's CPU: compares what the proxy records with what the engine's core received and sampled,
+ * which a plugin in its process logs. The first run installs vLLM (5 GB) and trains tiny models.
  *
  *     PROPERTY_SEED=7 npm run test:vllm
- *     TURNS=2000 npm run test:vllm -- --timeout=7200 --grep=/random/   # many turns, and no more than those
+ *     TURNS=2000 npm run test:vllm -- --timeout=7200 --grep=/random/   # only the random turns, and many
+ *     CUTS=500 npm run test:vllm -- --timeout=7200 --grep=/continue/   # only aborted responses that continue
  *
- * Agents leave, weights are replaced, and the engine pauses, sleeps and dies in the middle of calls too. With `UPDATE=1` its
- * wire is recorded anew, for `test/integration/engine-wires.test.ts`. With `VLLM_VERSION=0.12.0` the release of a year ago is
- * run, by hand, and what is on record held to its core and to `verify`.
+ * Agents disconnect, weights are replaced, and the engine pauses, sleeps and crashes in the middle of requests, too. UPDATE=1
+ * records its wire again, for `test/integration/engine-wires.test.ts`. VLLM_VERSION=0.12.0 runs the release of a year ago, by
+ * hand, and compares records with its core and `verify`.
  */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -17,9 +18,10 @@ import { freePort } from '../helpers/free-port.ts'
 import { IS_FULL, RANDOM_SECONDS } from '../helpers/tier.ts'
 import { checkDoctor, checkVerify } from './parts/commands.ts'
 import { installedFor } from './parts/installed.ts'
-import { startModes } from './parts/proxies.ts'
+import { startContinuingModes, startModes } from './parts/proxies.ts'
 import { checkTheCheck, checkTurns } from './parts/turns.ts'
 import { adapterFlags, checkAdapters } from './vllm/adapters.ts'
+import { checkContinued } from './vllm/continued.ts'
 import { checkExperts } from './vllm/experts.ts'
 import { installVllm, NEWEST, VLLM_VERSION } from './vllm/install.ts'
 import { checkCrash, checkHeld, checkLeaving, checkWeights } from './vllm/interrupted.ts'
@@ -30,6 +32,8 @@ import { CONTEXT_LENGTH, vllmProcess } from './vllm/vllm.ts'
 import { recordWires } from './wires/record.ts'
 
 const TURNS = Number(process.env.TURNS ?? (IS_FULL ? 100 : 20))
+/** Aborted engine requests whose responses continue. */
+const CUTS = Number(process.env.CUTS ?? (IS_FULL ? 200 : 20))
 const SEED = Number(process.env.PROPERTY_SEED ?? Math.floor(Math.random() * 1_000_000))
 const vllm = await installedFor(t, installVllm)
 if (vllm !== undefined) {
@@ -40,11 +44,8 @@ if (vllm !== undefined) {
   t.teardown(() => engine.kill())
   await engine.start()
   t.comment(`seed ${SEED}: repeat with PROPERTY_SEED=${SEED}`)
-  const modes = await startModes(
-    t,
-    { url: engine.url, model: vllm.models.base, contextLength: CONTEXT_LENGTH },
-    folder,
-  )
+  const served = { url: engine.url, model: vllm.models.base, contextLength: CONTEXT_LENGTH }
+  const modes = await startModes(t, served, folder)
   if (process.env.UPDATE === '1') await recordWires(`vllm-${VLLM_VERSION}`, engine.url, engine.core)
   const { base, other, adapters } = vllm.models
   const near = modes.slice(0, 2)
@@ -72,6 +73,14 @@ if (vllm !== undefined) {
     await t.test(
       'weights that are replaced in the middle of a request are distinguished from those before',
       (t) => checkWeights(t, modes, engine, [base, other]),
+    )
+    await t.test('responses that the engine aborts for new weights continue', async (t) =>
+      checkContinued(t, engine, {
+        modes: await startContinuingModes(t, served, folder),
+        models: [base, other],
+        cuts: CUTS,
+        seed: SEED,
+      }),
     )
     await t.test('a paused engine gets no requests, and loses none', (t) => checkHeld(t, modes, engine))
     await t.test(

@@ -18,34 +18,55 @@ export interface Mode {
   countInterruptions(): number
 }
 
+interface Engine {
+  url: string
+  model: string
+  contextLength: number
+}
+
 /** Starts the modes in this order: chat, token, relay, relay with token mode. All stop when the test ends. */
-export async function startModes(
+export function startModes(t: Test, engine: Engine, folder: string): Promise<Mode[]> {
+  return startNamedModes(t, engine, folder, ['chat', 'token', 'relay', 'relay-token'])
+}
+
+/** Starts proxies of token mode whose responses continue: local, then relay. They stop when the test ends. */
+export function startContinuingModes(t: Test, engine: Engine, folder: string): Promise<Mode[]> {
+  return startNamedModes(t, engine, folder, ['token', 'relay-token'], ['--continue-responses'])
+}
+
+type ModeName = 'chat' | 'token' | 'relay' | 'relay-token'
+
+async function startNamedModes(
   t: Test,
-  engine: { url: string; model: string; contextLength: number },
+  engine: Engine,
   folder: string,
+  names: readonly ModeName[],
+  flags: readonly string[] = [],
 ): Promise<Mode[]> {
   const token = ['--tokenizer', engine.model, '--context-length', String(engine.contextLength)]
   // Responses of vLLM do not report the weight version, so a frequent health check has to see a replacement before the
   // request ends.
   const often = ['--health-interval', '500ms']
-  const start = async (name: string, ...args: string[]): Promise<Mode> => {
+  const modeArgs: Record<ModeName, string[]> = {
+    chat: ['--engine-url', engine.url, ...often],
+    token: ['--engine-url', engine.url, ...often, ...token],
+    relay: ['--mode', 'relay'],
+    'relay-token': ['--mode', 'relay', ...token],
+  }
+  const start = async (name: ModeName): Promise<Mode> => {
+    const args = [...modeArgs[name], ...flags]
     let interruptions = 0
     const onLog = (line: string) => {
       if (/engine_down|worker_down|proxy_disconnected/.test(line)) interruptions += 1
     }
-    const url = await startProxy(t, ['--db', join(folder, `${name}.db`), ...args], onLog)
+    const url = await startProxy(t, ['--db', join(folder, `${[name, ...flags].join('')}.db`), ...args], onLog)
     if (args.includes('relay')) {
       await startCommand(t, ['worker', '--proxy-url', url, '--engine-url', engine.url], { onLog })
       await until(async () => (await getJson(`${url}/health`)).workers?.length === 1)
     }
     return { name, url, countInterruptions: () => interruptions }
   }
-  return Promise.all([
-    start('chat', '--engine-url', engine.url, ...often),
-    start('token', '--engine-url', engine.url, ...often, ...token),
-    start('relay', '--mode', 'relay'),
-    start('relay-token', '--mode', 'relay', ...token),
-  ])
+  return Promise.all(names.map(start))
 }
 
 /**

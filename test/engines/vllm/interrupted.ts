@@ -194,7 +194,8 @@ export async function checkWeights(
     }
 }
 
-async function untilWeights(mode: Mode, version: string): Promise<void> {
+/** Waits until the proxy has seen this weight version. */
+export async function untilWeights(mode: Mode, version: string): Promise<void> {
   await until(async () => (await engineOf(mode)).weight_version === version)
 }
 
