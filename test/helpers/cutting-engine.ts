@@ -14,7 +14,8 @@ import {
   startScriptedServer,
 } from './scripted-server.ts'
 
-export type CutKind = 'abort' | 'lost'
+/** `held`: a streamed request of vLLM pauses, and samples the rest after {@link CuttingEngine.release}. */
+export type CutKind = 'abort' | 'lost' | 'held'
 
 /** Cuts one request. */
 export interface Cut {
@@ -31,6 +32,8 @@ export interface CuttingEngine extends ScriptedServer {
   version: string
   /** The requests that sample. */
   generations(): SeenRequest[]
+  /** Continues the held request. */
+  release(): void
 }
 
 interface Sampling {
@@ -39,8 +42,11 @@ interface Sampling {
   version: string
   prompt: number[]
   /** A finish reason; `lost`: the connection breaks. */
-  end: 'stop' | 'length' | CutKind
+  end: 'stop' | 'length' | 'abort' | 'lost'
   stop?: string | undefined
+  /** The number of tokens after which the request is held. */
+  heldAfter?: number
+  released: Promise<void>
 }
 
 interface CuttingEngineOptions {
@@ -51,6 +57,7 @@ interface CuttingEngineOptions {
 
 export async function startCuttingEngine(options: CuttingEngineOptions): Promise<CuttingEngine> {
   const { kind, completion, decode } = options
+  const hold = Promise.withResolvers<void>()
   const sample = (body: SeenRequest['body']): Sampling => {
     const prompt: number[] = kind === 'vllm' ? body.prompt : body.input_ids
     const params = kind === 'vllm' ? body : body.sampling_params
@@ -62,9 +69,11 @@ export async function startCuttingEngine(options: CuttingEngineOptions): Promise
     const { version } = engine
     const cut = engine.cuts.shift()
     if (cut?.version !== undefined) engine.version = cut.version
+    const sampled = { version, prompt, released: hold.promise }
+    if (cut?.kind === 'held') return { ...sampled, ids: natural, end, stop: stop?.text, heldAfter: cut.after }
     if (cut === undefined || cut.after > natural.length)
-      return { ids: natural, version, prompt, end, stop: stop?.text }
-    return { ids: natural.slice(0, cut.after), version, prompt, end: cut.kind }
+      return { ...sampled, ids: natural, end, stop: stop?.text }
+    return { ...sampled, ids: natural.slice(0, cut.after), end: cut.kind }
   }
   const paths = ['/v1/completions', '/generate']
   const server = await startScriptedServer(async (request, response) => {
@@ -74,7 +83,7 @@ export async function startCuttingEngine(options: CuttingEngineOptions): Promise
     await write(sampling, request.body, response)
   })
   const generations = () => server.requests.filter(({ path }) => paths.includes(path))
-  const engine: CuttingEngine = { ...server, cuts: [], version: '1', generations }
+  const engine: CuttingEngine = { ...server, cuts: [], version: '1', generations, release: hold.resolve }
   return engine
 }
 
@@ -112,7 +121,7 @@ function answerOthers(kind: string, version: string, { path }: SeenRequest, resp
 }
 
 async function writeVllm(
-  { ids, version, prompt, end, stop }: Sampling,
+  { ids, version, prompt, end, stop, heldAfter, released }: Sampling,
   body: SeenRequest['body'],
   response: ServerResponse,
 ): Promise<void> {
@@ -136,7 +145,8 @@ async function writeVllm(
     return sendJson(response, { ...root, choices: [choice(ids, end)], usage: usageOf(prompt, ids) })
   }
   const send = openEventStream(response)
-  for (const id of ids) {
+  for (const [at, id] of ids.entries()) {
+    if (at === heldAfter) await released
     send({ ...root, choices: [choice([id], null)] })
     await nextTurn()
   }

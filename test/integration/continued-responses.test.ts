@@ -3,8 +3,11 @@ import t, { type Test } from 'tap'
 import { loadEmbeddedTokenizer } from '../../src/embedded/engine/embedded-model.ts'
 import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
 import { type Cut, type CutKind, logprobBy, startCuttingEngine } from '../helpers/cutting-engine.ts'
+import { Forwarder } from '../helpers/forwarder.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { joinWorker, untilWorkers } from '../helpers/relay-rig.ts'
+import { IS_FULL } from '../helpers/tier.ts'
+import { until } from '../helpers/until.ts'
 
 const tokenizer = loadEmbeddedTokenizer()
 const decode = (ids: readonly number[]) => tokenizer.decode(ids)
@@ -13,6 +16,9 @@ const TEXT =
   '<think>\nNaïve 🙂 thought.\n</think>\n\nThe end is 🙃 near.\n<tool_call>\n{"name": "f", "arguments": {"a": "ü"}}\n</tool_call>'
 const COMPLETION = [...tokenizer.encode(TEXT), tokenizer.eosTokenId!]
 const LENGTH = COMPLETION.length
+
+/** Cuts after these numbers of tokens; with FULL, after each. */
+const EVERYWHERE = [...Array(LENGTH - 2).keys()].filter((after) => IS_FULL || after % 3 === 0)
 
 const tool = {
   name: 'f',
@@ -54,8 +60,16 @@ const BODIES: Record<string, (id: string, stream: boolean) => { path: string; bo
   }),
 }
 
-/** Starts an engine and a proxy, in relay mode with a worker between them. */
-async function rig(t: Test, kind: 'vllm' | 'sglang', overrides: Partial<ServeConfig> = {}) {
+/**
+ * Starts an engine and a proxy, in relay mode with a worker between them.
+ * @param linkTo returns the URL at which the worker reaches the proxy. Default: the proxy's
+ */
+async function rig(
+  t: Test,
+  kind: 'vllm' | 'sglang',
+  overrides: Partial<ServeConfig> = {},
+  linkTo = async (url: string) => url,
+) {
   const engine = await startCuttingEngine({ kind, completion: COMPLETION, decode })
   t.teardown(() => engine.close())
   const engines = { engineUrls: [engine.url], engineKind: kind }
@@ -68,7 +82,7 @@ async function rig(t: Test, kind: 'vllm' | 'sglang', overrides: Partial<ServeCon
     ...overrides,
   })
   if (isRelay) {
-    joinWorker(t, { ...engines, proxyUrls: [proxy.url], workerId: 'w1' })
+    joinWorker(t, { ...engines, proxyUrls: [await linkTo(proxy.url)], workerId: 'w1' })
     await untilWorkers(proxy, 'w1')
   }
   let sessions = 0
@@ -87,7 +101,7 @@ async function rig(t: Test, kind: 'vllm' | 'sglang', overrides: Partial<ServeCon
     const { turns } = await proxy.get(`/sessions/${id}`)
     return { id, status: response.status, text, turn: turns.at(-1), turns }
   }
-  return { engine, proxy, ask }
+  return { engine, engines, proxy, ask }
 }
 
 /** The agent's response without ids and times; the texts of a stream are joined. */
@@ -143,9 +157,11 @@ function expectedTurn({
   }
 }
 
+const END_REASONS = { abort: 'abort', lost: 'engine_lost', held: 'worker_lost' } as const
+
 function checkTurn(t: Test, turn: Json, kinds: readonly CutKind[], what: string): void {
   const parts: Json[] = turn.annotations.engine_requests ?? []
-  const reasons = [...kinds.map((kind) => (kind === 'abort' ? 'abort' : 'engine_lost')), 'stop']
+  const reasons = [...kinds.map((kind) => END_REASONS[kind]), 'stop']
   const { prompt_tokens: prompt, completion_tokens: completion } = turn.usage
   const actual = {
     status: turn.status,
@@ -168,7 +184,7 @@ for (const kind of ['vllm', 'sglang'] as const)
         const whole = await ask(dialect, stream, [])
         t.equal(whole.turn.annotations.engine_requests, undefined)
         const isEverywhere = kind === 'vllm' && dialect === 'chat' && stream
-        for (const after of isEverywhere ? Array(LENGTH - 2).keys() : [5, 17]) {
+        for (const after of isEverywhere ? EVERYWHERE : [5, 17]) {
           // The connection of a response that is not streamed brings all tokens or none.
           const kinds: CutKind[] = stream && after % 2 === 1 ? ['lost', 'abort'] : ['abort']
           const version = String(Number(engine.version) + 1)
@@ -198,6 +214,37 @@ t.test('through a worker, too', async (t) => {
     }
   }
 })
+
+t.test(
+  'after the loss of a worker, another one continues, and what the first returns with is dropped',
+  async (t) => {
+    let link: Forwarder | undefined
+    const options = { mode: 'relay', workerGraceMs: 200 } as const
+    const { ask, engine, engines, proxy } = await rig(t, 'vllm', options, async (url) => {
+      link = await Forwarder.to(t, Number(new URL(url).port))
+      return `http://127.0.0.1:${link.port}`
+    })
+    const whole = await ask('chat', true, [])
+    const before = engine.generations().length
+    const cut = ask('chat', true, [{ kind: 'held', after: 9 }])
+    await until(async () => (await proxy.get('/admin/turns')).turns[0]?.sampled_tokens === 9)
+    link!.refuse(true)
+    link!.cut()
+    // The first worker receives the rest while it is disconnected.
+    engine.release()
+    joinWorker(t, { ...engines, proxyUrls: [proxy.url], workerId: 'w2' })
+    const { text, turn } = await cut
+    link!.refuse(false)
+    await untilWorkers(proxy, 'w1', 'w2')
+    t.strictSame(received(text, true), received(whole.text, true))
+    checkTurn(t, turn, ['held'], 'cut after 9')
+    t.strictSame(
+      turn.annotations.engine_requests.map(({ end }: Json) => end),
+      [9, LENGTH],
+    )
+    t.equal(engine.generations().length - before, 2, 'one request continues')
+  },
+)
 
 t.test('a stop string and the token limit apply to the whole response', async (t) => {
   const { ask, engine } = await rig(t, 'vllm')
