@@ -172,7 +172,7 @@ function membersOf({ file, type }: Dialect): string[] {
 }
 
 /** Returns the fields in the rows of a dialect under the heading. */
-function listed(dialect: string, column: 'refused' | 'ignored'): string[] {
+function listed(dialect: string, column: 'rejected' | 'ignored'): string[] {
   const docs = readFileSync(join(ROOT, 'docs/dialects.md'), 'utf8')
   const row = docs.split('\n').find((line) => line.startsWith(`| ${dialect}, ${column} |`)) ?? ''
   return Array.from(row.matchAll(/`(\w+)`/g), ([, name]) => name!).sort()
@@ -224,16 +224,16 @@ t.test('no field of an official client is dropped silently', async (t) => {
       membersOf(dialect).sort(),
       `${name}: every field`,
     )
-    const found: Record<'refused' | 'ignored', string[]> = { refused: [], ignored: [] }
+    const found: Record<'rejected' | 'ignored', string[]> = { rejected: [], ignored: [] }
     for (const [field, value] of Object.entries(samples)) {
       const before = { ...base, ...(WITH[field] as Body) }
       const without = await outcome(dialect, before)
       t.equal(without.status, 200, `${name}: a request without ${field}`)
       const asked = await outcome(dialect, { ...before, [field]: value })
-      if (asked.status === 400) found.refused.push(field)
+      if (asked.status === 400) found.rejected.push(field)
       else if (asked.seen === without.seen) found.ignored.push(field)
     }
-    for (const column of ['refused', 'ignored'] as const)
+    for (const column of ['rejected', 'ignored'] as const)
       t.same(found[column].sort(), listed(name, column), `${name}: ${column} as documented`)
   }
 })

@@ -24,7 +24,7 @@ function configWithout(field: string): string {
 const WRONG: Record<string, { files: Record<string, string | null>; says: RegExp }> = {
   'no tokenizer.json': {
     files: { 'tokenizer.json': null },
-    says: /is neither a tokenizer\.json nor a directory that contains one\n$/,
+    says: /is neither a tokenizer \(tokenizer\.json, tiktoken\.model, tekken\.json\) nor a directory that contains one\n$/,
   },
   'a broken tokenizer.json': {
     files: { 'tokenizer.json': '{"added_tokens":' },
@@ -32,7 +32,7 @@ const WRONG: Record<string, { files: Record<string, string | null>; says: RegExp
   },
   'no chat template': {
     files: { 'chat_template.jinja': null, 'tokenizer_config.json': configWithout('chat_template') },
-    says: /has no chat template, which token mode renders prompts with\n$/,
+    says: /has no chat template and no prompt encoder, one of which token mode writes prompts with\n$/,
   },
 }
 

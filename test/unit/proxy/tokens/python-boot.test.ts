@@ -1,20 +1,19 @@
-/** Python's start from the picture of its memory. */
+/** Python's start from the snapshot of its memory. */
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import type { PyProxy } from 'pyodide/ffi'
 import t from 'tap'
-import { bootPython, bootWithout } from '../../../../src/proxy/tokens/templates/python/boot.ts'
+import { bootPython, bootWithout, MODULES } from '../../../../src/proxy/tokens/templates/python/boot.ts'
 
 const FOLDER = join(import.meta.dirname, '../../../../src/proxy/tokens/templates/python')
-const NAMES = ['template_messages', 'template_words', 'harmony', 'chat_templates', 'regex', 'response_reader']
 
-/** Copies of our modules whose answers are those of an edited program. */
+/** Copies of our modules that an edit has changed. */
 function editedModules(folder: string): Record<string, URL> {
-  const edited = NAMES.map((name) => {
+  const edited = Object.keys(MODULES).map((name) => {
     const path = join(folder, `${name}.py`)
     const source = readFileSync(join(FOLDER, `${name}.py`), 'utf8')
-    writeFileSync(path, source.replace('"=" + ', '"edited:" + ').replace('"reasoning_content"', '"edited"'))
+    writeFileSync(path, source.replace('"=" + (', '"edited:" + (').replace('"reasoning_content"', '"edited"'))
     return [name, pathToFileURL(path)] as const
   })
   return Object.fromEntries(edited)
@@ -30,8 +29,8 @@ interface Harmony extends PyProxy {
 }
 
 for (const [from, boot] of [
-  ['a picture of an older program', bootPython],
-  ['no picture', bootWithout],
+  ['the snapshot of an older program', bootPython],
+  ['no snapshot', bootWithout],
 ] as const) {
   t.test(`Python that starts from ${from} runs our modules as they are now`, async (t) => {
     const python = await boot(editedModules(t.testdir()))
@@ -42,7 +41,7 @@ for (const [from, boot] of [
       templates.render(template, '[{"role":"user","content":"hello"}]', 'null', options),
       'edited:hello',
     )
-    // What one module has of another is that one's of now, too.
+    // What one module imports from another is current, too.
     t.equal((python.pyimport('harmony') as Harmony).REASONING_FIELDS.toJs()[0], 'edited')
   })
 }

@@ -34,7 +34,7 @@ const PICTURE_BYTES = 32 * 1024 ** 2
 /** Python files by module name, in the order in which they import each other. */
 type Modules = Readonly<Record<string, URL>>
 
-const MODULES: Modules = {
+export const MODULES: Modules = {
   specialize: new URL('./specialize.py', import.meta.url),
   template_messages: new URL('./template_messages.py', import.meta.url),
   template_words: new URL('./template_words.py', import.meta.url),
