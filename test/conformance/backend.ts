@@ -80,7 +80,7 @@ export function backendSuite(
 
   for (const stream of [true, false]) {
     withBackend(
-      `a generation keeps its tokens (${stream ? 'streamed' : 'whole'})`,
+      `a generation keeps its tokens (${stream ? 'streamed' : 'complete'})`,
       {},
       async (t, subject) => {
         const completion = await serve(subject, 's', stream)
@@ -91,7 +91,7 @@ export function backendSuite(
     )
   }
 
-  withBackend('the calls of a session go to one member, fresh sessions to others', {}, async (t, subject) => {
+  withBackend('requests of a session go to one member, new sessions to others', {}, async (t, subject) => {
     for (let call = 0; call < 3; call += 1) {
       await serve(subject, 'first')
       await serve(subject, 'second')
@@ -103,7 +103,7 @@ export function backendSuite(
   })
 
   withBackend(
-    'no member gets more than its limit; what waits is served',
+    'no member gets more than its limit; waiting requests are served',
     { maxConcurrency: 1 },
     async (t, subject) => {
       const running = [await begin(subject, 'a'), await begin(subject, 'b')]
@@ -121,7 +121,7 @@ export function backendSuite(
   )
 
   withBackend(
-    'a full queue turns calls away',
+    'a full queue rejects requests',
     { members: 1, maxConcurrency: 1, queueLimit: 0 },
     async (t, subject) => {
       const running = await begin(subject, 'a')
@@ -130,7 +130,7 @@ export function backendSuite(
     },
   )
 
-  withBackend('a member that is gone makes no session fail, fresh or old', {}, async (t, subject) => {
+  withBackend('an unavailable member makes no session fail, new or old', {}, async (t, subject) => {
     await serve(subject, 'old')
     const home = subject.members.findIndex((member) => member.asked() > 0)
     await subject.members[home]!.stop()
@@ -139,7 +139,7 @@ export function backendSuite(
   })
 
   withBackend(
-    'a member that is lost after the first event fails the call, and not the next',
+    'a member that is lost after the first event fails the request, but not the next one',
     {},
     async (t, subject) => {
       const running = await begin(subject, 's')
@@ -154,7 +154,7 @@ export function backendSuite(
     },
   )
 
-  withBackend('a call waits for a member to come back', { members: 1 }, async (t, subject) => {
+  withBackend('a request waits for a member to return', { members: 1 }, async (t, subject) => {
     await serve(subject, 's')
     await subject.members[0]!.stop()
     const waiting = serve(subject, 's')
@@ -172,7 +172,7 @@ export function backendSuite(
     },
   )
 
-  withBackend("an engine's refusal is passed on and not tried again", {}, async (t, subject) => {
+  withBackend("an engine's rejection is forwarded and not retried", {}, async (t, subject) => {
     const refused = pull(subject.backend, request(subject, 's', { temperature: -1 }), noAbort)
     await t.rejects(collect(refused), { code: 'engine_rejected', status: 400 })
     t.equal(subject.members[0]!.asked() + subject.members[1]!.asked(), 1)
@@ -191,7 +191,7 @@ export function backendSuite(
   })
 
   withBackend(
-    'an abort takes a waiting call out of the queue',
+    'an abort removes a waiting request from the queue',
     { members: 1, maxConcurrency: 1 },
     async (t, subject) => {
       const running = await begin(subject, 'a')
@@ -228,7 +228,7 @@ export function backendSuite(
     await running.return?.(undefined)
   })
 
-  withBackend('a pause holds new calls and lets running ones finish', {}, async (t, subject) => {
+  withBackend('a pause defers new requests and lets running ones finish', {}, async (t, subject) => {
     const running = await begin(subject, 's')
     subject.backend.pause()
     const waiting = serve(subject, 't')
@@ -240,7 +240,7 @@ export function backendSuite(
   })
 
   withBackend(
-    'after closing begins, calls that wait or come fail',
+    'once closing has started, waiting and new requests fail',
     { members: 1, maxConcurrency: 1 },
     async (t, subject) => {
       const controller = new AbortController()

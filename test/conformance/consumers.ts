@@ -75,7 +75,7 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
       await check(t, store)
     })
 
-  cell('a consumer has what it was created with, and creating it again changes nothing', async (t, store) => {
+  cell('a consumer has its fields, and creating it again changes nothing', async (t, store) => {
     const consumer = aConsumer({ name: 'runs/job-1/trainer', idPrefix: 'runs/job-1/' })
     t.strictSame(await store.createConsumer(consumer), { created: true, consumer })
     const again = await store.createConsumer({ ...consumer, createdAtMs: 2000, holdMs: 1 })
@@ -126,13 +126,13 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
   })
 
   cell(
-    'what is leased is nobody else’s until it is released, and never again once acknowledged',
+    'a leased session is unavailable to others until its release, and to all once acknowledged',
     async (t, store) => {
       await store.createConsumer(aConsumer())
       for (const id of ['a', 'b', 'c']) await ended(store, id, 1000)
       const [a, b, c] = (await keysOf(store, 'a', 'b', 'c')) as [SessionKey, SessionKey, SessionKey]
       t.strictSame(await lease(store, 'one', [[a], [b]]), [a.tree, b.tree])
-      t.strictSame(await lease(store, 'one', [[a]]), [a.tree], 'asked again, it has happened once')
+      t.strictSame(await lease(store, 'one', [[a]]), [a.tree], 'a repeated request leases it once')
       t.strictSame(await idsAvailable(store), ['c'])
       t.strictSame(await idsAvailable(store, { leaseId: 'one' }), ['a', 'b', 'c'])
       t.match(await available(store, { leaseId: 'one' }), [
@@ -140,13 +140,17 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
         { deliveries: 1 },
         { deliveries: 1 },
       ])
-      t.strictSame(await lease(store, 'two', [[a, c], [b]]), [], 'a unit is whole, or nobody’s')
+      t.strictSame(await lease(store, 'two', [[a, c], [b]]), [], 'a unit is leased completely or not at all')
       t.strictSame(await change(store, 'acknowledged', 'one', ['a', 'c', 'none']), ['a'])
       t.strictSame(await change(store, 'acknowledged', 'one', ['a']), ['a'], 'again')
-      t.strictSame(await change(store, 'released', 'one'), ['b'], 'what is acknowledged stays so')
+      t.strictSame(
+        await change(store, 'released', 'one'),
+        ['b'],
+        'an acknowledged session stays acknowledged',
+      )
       t.strictSame(await idsAvailable(store, { leaseId: 'one' }), ['b', 'c'])
       t.strictSame(await lease(store, 'two', [[b, c]]), [b.tree, c.tree])
-      t.strictSame(await change(store, 'acknowledged', 'one', ['b']), [], 'it is another’s now')
+      t.strictSame(await change(store, 'acknowledged', 'one', ['b']), [], 'another lease has it')
       t.match(await available(store, { leaseId: 'two' }), [{ deliveries: 2 }, { deliveries: 1 }])
       t.strictSame(await store.countForConsumer('trainer', Date.now()), {
         ...{ available: 0, leased: 2, acknowledged: 1, discarded: 0 },
@@ -156,7 +160,7 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
     },
   )
 
-  cell('a lease that has run out is the next one’s, and still good until then', async (t, store) => {
+  cell('an expired lease is valid until another lease takes its sessions', async (t, store) => {
     await store.createConsumer(aConsumer())
     for (const id of ['a', 'b', 'c']) await ended(store, id, 1000)
     const [a, b, c] = (await keysOf(store, 'a', 'b', 'c')) as [SessionKey, SessionKey, SessionKey]
@@ -169,7 +173,7 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
     t.strictSame(await idsAvailable(store), [])
   })
 
-  cell('consumers know nothing of each other, and one that is made anew begins anew', async (t, store) => {
+  cell('consumers are independent, and a consumer that is created again has no state', async (t, store) => {
     await store.createConsumer(aConsumer())
     await store.createConsumer(aConsumer({ name: 'other' }))
     await ended(store, 'a', 1000)
@@ -181,23 +185,23 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
     t.strictSame(await idsAvailable(store), ['a'])
   })
 
-  cell('a session that was reset, or deleted and made again, is new', async (t, store) => {
+  cell('a session that was reset, or deleted and created again, is new', async (t, store) => {
     await store.createConsumer(aConsumer())
     for (const id of ['a', 'b']) await ended(store, id, 1000)
     const [a, b] = (await keysOf(store, 'a', 'b')) as [SessionKey, SessionKey]
     await lease(store, 'one', [[a], [b]])
     await store.resetSession('a', 2000)
     await store.deleteSession('b')
-    t.strictSame(await change(store, 'acknowledged', 'one', ['a', 'b']), [], 'what it had is gone')
+    t.strictSame(await change(store, 'acknowledged', 'one', ['a', 'b']), [], 'its lease no longer exists')
     t.strictSame(await idsAvailable(store), [])
     await store.endSession('a', 'completed', 3000)
     await ended(store, 'b', 4000)
     t.strictSame(await idsAvailable(store), ['a', 'b'])
-    t.strictSame(await lease(store, 'one', [[a], [b]]), [], 'by its old keys it cannot be had')
+    t.strictSame(await lease(store, 'one', [[a], [b]]), [], 'its former keys lease nothing')
   })
 
   cell(
-    'a sweep leaves what a consumer has not acknowledged, for the time that it holds',
+    'a sweep keeps sessions that a consumer has not acknowledged, during its retention time',
     async (t, store) => {
       const nowMs = Date.now()
       const endMs = nowMs - 10_000
@@ -210,16 +214,16 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
       t.match(await store.countSessions(nowMs), { expired: 3 })
       t.strictSame((await store.sweep(nowMs)).sort(), ['held-bad', 'held-old', 'other'])
       await lease(store, 'one', [await keysOf(store, 'held-1'), await keysOf(store, 'held-2')])
-      t.strictSame(await store.sweep(nowMs), [], 'to have it is not enough')
+      t.strictSame(await store.sweep(nowMs), [], 'a lease alone does not permit removal')
       await change(store, 'acknowledged', 'one', ['held-1'])
       t.strictSame(await store.sweep(nowMs), ['held-1'])
       await store.deleteConsumer('trainer')
       await store.createConsumer(aConsumer({ holdMs: 5_000 }))
-      t.strictSame(await store.sweep(nowMs), ['held-2'], 'its time is over')
+      t.strictSame(await store.sweep(nowMs), ['held-2'], 'its retention time has passed')
     },
   )
 
-  cell('groups are found once they are complete, in the order in which they became so', async (t, store) => {
+  cell('groups are found once they are complete, in the order of their completion', async (t, store) => {
     await store.createConsumer(aConsumer())
     const groups = { a1: 'a', b1: 'b', a2: 'a', b2: 'b', c1: 'c', a3: 'a', b3: 'b' }
     for (const [place, id] of Object.keys(groups).entries()) await ended(store, id, 1000 + place)
@@ -244,11 +248,15 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
     const [a1] = await keysOf(store, 'a1')
     t.strictSame(idsOf(await find({ except: [a1!.tree] })), ['b1 b2', 'a2 a3'])
     t.match(await store.countForConsumer('trainer', Date.now()), { available: 7, leased: 0, discarded: 0 })
-    t.strictSame(await change(store, 'released', null), [], 'what waits was never leased')
+    t.strictSame(await change(store, 'released', null), [], 'sessions of incomplete groups were never leased')
     t.match(await available(store), [{ deliveries: 1 }, {}, {}, {}, {}, {}, {}])
     await lease(store, 'one', [await keysOf(store, 'b1', 'b2')])
-    t.strictSame(idsOf(await find()), ['a1 a2'], 'a lease holds the others')
-    t.strictSame(idsOf(await find({ leaseId: 'one' })), ['a1 a2', 'b1 b2'], 'but not its own')
+    t.strictSame(idsOf(await find()), ['a1 a2'], 'the other groups are leased')
+    t.strictSame(
+      idsOf(await find({ leaseId: 'one' })),
+      ['a1 a2', 'b1 b2'],
+      'its own lease does not exclude them',
+    )
     await change(store, 'released', 'one')
     t.match((await find()).units[1], [{ deliveries: 2 }, { deliveries: 2 }])
     await store.deleteSession('a1')
@@ -259,7 +267,7 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
       // The deleted member counts until its rows are removed.
       const stale = async () => (await find({ size: 3 })).stale.sort()
       await until(async () => (await stale()).length === 2)
-      t.strictSame(await stale(), ['a', 'c'], 'b was released a moment ago')
+      t.strictSame(await stale(), ['a', 'c'], 'b was released recently')
       const nowMs = Date.now()
       t.equal(await store.discardGroups('trainer', ['c', 'none'], nowMs), 1)
       t.equal((await idsAvailable(store)).includes('c1'), false)
@@ -269,7 +277,7 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
     })
   })
 
-  cell('sessions without a reward can be left out', async (t, store) => {
+  cell('sessions without a reward can be omitted', async (t, store) => {
     await store.createConsumer(aConsumer())
     for (const id of ['a', 'b']) await ended(store, id, 1000)
     await store.setReward('b', { reward: 0, components: {} }, 2000)
@@ -298,12 +306,12 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
       t.strictSame(
         await store.listSessionStates('a'),
         [given(null)],
-        'no lease takes the place of an acknowledgement',
+        'a lease does not replace an acknowledgement',
       )
       await store.putSessionStates('b', [given(untilMs + 1)])
-      t.strictSame(await store.listSessionStates('b'), [given(untilMs)], 'nor of a lease')
+      t.strictSame(await store.listSessionStates('b'), [given(untilMs)], 'nor does it replace a lease')
       await store.putSessionStates('b', [{ ...given(null), deliveries: 5 }])
-      t.strictSame(await store.listSessionStates('b'), [given(null)], 'an acknowledgement does')
+      t.strictSame(await store.listSessionStates('b'), [given(null)], 'an acknowledgement replaces a lease')
       t.match(await store.countForConsumer('trainer', Date.now()), {
         available: 1,
         leased: 0,
@@ -314,7 +322,7 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
     },
   )
 
-  cell('the store lists what was imported, also after it was deleted', async (t, store) => {
+  cell('the store lists imported items, also after their deletion', async (t, store) => {
     const item = { kind: 'session', name: 'a', createdAtMs: 1000 } as const
     t.equal(await store.wasImported(item), false)
     await ended(store, 'a', 1000)
@@ -327,7 +335,7 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
     t.equal(await store.wasImported(item), false)
   })
 
-  cell('whatever trainers do, each session is acknowledged once and none is lost', async (t, store) => {
+  cell('for any sequence of steps, each session is acknowledged once and none is lost', async (t, store) => {
     let last = 0
     await fc.assert(
       fc.asyncProperty(fc.array(fc.nat({ max: 6 }), { maxLength: 40 }), async (steps) => {

@@ -140,7 +140,7 @@ export function engineClientSuite(
     )
 
     withEngine(
-      `${how}: an agent that asks for logprobs gets one entry per token`,
+      `${how}: an agent that requests logprobs gets one entry per token`,
       async (t, { client, model }) => {
         const completion = fold(await collect(pull(client, chat({ model, logprobs: true }, stream), noAbort)))
         t.same(

@@ -53,12 +53,12 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
     t.match(await counts(), { failedTurns: 1 }, 'a turn that is closed again counts once')
     await store.markUndelivered('s', 'c', { code: 'agent_gone', message: 'gone' })
     await store.markUndelivered('s', 'c', { code: 'agent_gone', message: 'gone' })
-    t.match(await counts(), { inexactTurns: 0 }, 'what never reached its agent is not inexact but aborted')
+    t.match(await counts(), { inexactTurns: 0 }, 'an undelivered turn is aborted instead of inexact')
     await store.resetSession('s', 9_000)
     t.strictSame(await counts(), COUNTS)
   })
 
-  cell('turns are found by what was said and sampled, the latest first', async (t, store) => {
+  cell('turns are found by their messages and completions, latest first', async (t, store) => {
     await searchedSessions(store)
     const find = async (wanted: string, search: Partial<TurnSearch> = {}) => {
       const { hits } = await store.searchTurns({ wanted, limit: 10, perSession: 10, ...search })
@@ -67,13 +67,17 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
       )
     }
     t.strictSame(await find('ASSERT true'), ['b#1 completion assert True', 'a#0 completion assert True'])
-    t.strictSame(await find("'s/x/\\n/'"), ["b#1 completion 's/x/\\n/'"], 'arguments are what they say')
-    t.strictSame(await find('two\nlines'), ['a#1 request two\nlines'], 'only where the request brings it')
-    t.strictSame(await find('100%_'), ['a#1 request 100%_'], 'no sign stands for others')
+    t.strictSame(
+      await find("'s/x/\\n/'"),
+      ["b#1 completion 's/x/\\n/'"],
+      'arguments are searched as decoded text',
+    )
+    t.strictSame(await find('two\nlines'), ['a#1 request two\nlines'], 'only in the request that adds it')
+    t.strictSame(await find('100%_'), ['a#1 request 100%_'], 'no character is a wildcard')
     t.strictSame(await find('海是什'), ['b#0 request 海是什'])
     t.strictSame(await find('because'), ['a#0 completion Because'], 'reasoning')
     t.strictSame(await find('a prompt'), ['b#2 request a prompt'])
-    t.strictSame(await find('call_1'), [], 'ids are not said')
+    t.strictSame(await find('call_1'), [], 'ids are not searched')
     t.strictSame(await find('not here'), [])
     t.strictSame(await find('still open'), [])
     t.strictSame(await find('assert', { idPrefix: 'a' }), ['a#0 completion assert'])
@@ -85,7 +89,7 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
     t.strictSame(await find('assert'), [])
   })
 
-  cell('a search goes on where its page ended', async (t, store) => {
+  cell('a search continues where its page ended', async (t, store) => {
     await searchedSessions(store)
     const found: string[] = []
     let cursor: string | undefined
@@ -126,12 +130,12 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
     t.equal(await sorted('created', 'asc'), 'a b c d')
     t.equal(await sorted('reward', 'desc'), 'b a d c')
     t.equal(await sorted('reward', 'asc'), 'a b c d', 'those without a reward are last')
-    t.equal(await sorted('turns', 'desc'), 'c d a b', 'of equals the latest first')
+    t.equal(await sorted('turns', 'desc'), 'c d a b', 'equal values are sorted latest first')
     t.equal(await sorted('tokens', 'desc'), 'c a d b')
     t.equal(await sorted('changed', 'desc'), 'b a c d')
   })
 
-  cell('a cursor is for the order that it came from', async (t, store) => {
+  cell('a cursor is valid only for the order of its page', async (t, store) => {
     await createFour(store)
     const { nextCursor: cursor } = await store.listSessions({ limit: 1, sort: 'turns' })
     await t.rejects(store.listSessions({ limit: 1, sort: 'tokens', cursor: cursor! }), {
@@ -150,12 +154,12 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
       t.equal((await store.totalSessions(filter)).sessions, sessions.length, 'totals count the same')
       return sessions.map(({ sessionId }) => sessionId).join(' ')
     }
-    t.equal(await found({ text: 'DJANGO' }), 'a b', 'in metadata, in whatever case')
+    t.equal(await found({ text: 'DJANGO' }), 'a b', 'in metadata, case-insensitively')
     t.equal(await found({ text: 'deep' }), 'c', 'at any depth')
     t.equal(await found({ text: 'd' }), 'a b c d', 'in the id too')
-    t.equal(await found({ text: '%' }), '', 'and means itself')
+    t.equal(await found({ text: '%' }), '', 'and is not a wildcard')
     t.equal(await found({ idPrefix: 'a' }), 'a')
-    t.equal(await found({ idPrefix: '_' }), '', 'and means itself')
+    t.equal(await found({ idPrefix: '_' }), '', 'and is not a wildcard')
     t.equal(await found({ idPrefix: 'abc' }), '')
     t.equal(await found({ rewardMin: 0.5 }), 'b')
     t.equal(await found({ rewardMax: 0.5 }), 'a')
@@ -167,7 +171,7 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
     t.equal(await found({ metadata: { task: 'django' }, text: 'b' }), 'b')
   })
 
-  cell('totals tell how sessions ended and how rewards are spread', async (t, store) => {
+  cell('totals report how sessions ended and the distribution of rewards', async (t, store) => {
     await createFour(store)
     const { rewards, ...counts } = await store.totalSessions({})
     t.strictSame(counts, {
@@ -188,7 +192,7 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
     ])
   })
 
-  cell('groups have the sessions of one metadata value, and tell of their rewards', async (t, store) => {
+  cell('groups have the sessions of one metadata value, and report their rewards', async (t, store) => {
     await createFour(store)
     t.match(await store.groupSessions('task', {}), [
       { value: 7, sessions: 1, failed: 1, rewards: { count: 0, mean: null, std: null } },
@@ -212,7 +216,7 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
     t.strictSame((await components()).at(-1), { tests: 0.75, length: 2, style: -1 })
   })
 
-  cell('an outline is its turn without tokens, and says what its prompt begins like', async (t, store) => {
+  cell('an outline is its turn without tokens; a step names the turn that it extends', async (t, store) => {
     await store.createSession(aSession('s'))
     const first = Int32Array.from({ length: 20 }, (_, i) => i)
     const answer = Int32Array.of(100, 101)
@@ -248,7 +252,7 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
         { base: null },
         { base: null },
       ],
-      'a step is the difference to an earlier turn that has eight tokens or more in common with it',
+      'a step is the difference from an earlier turn that shares at least eight tokens with it',
     )
     const whole = (await store.getTurn('s', 'b'))!
     const { promptTokens, sampledTokens, ...outline } = outlines[1]!
@@ -259,7 +263,7 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
 
   let lastSession = 0
   cell(
-    'steps put together are the turns, and make the same rows, in whatever order calls ended',
+    'joined steps equal the turns, and make the same rows, in any order in which requests ended',
     async (t, store) => {
       await fc.assert(
         fc.asyncProperty(fc.array(aGrownTurn, { maxLength: 12 }), async (grown) => {
@@ -278,7 +282,7 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
     },
   )
 
-  cell('a step is based on no turn that was still open when it was given out', async (t, store) => {
+  cell('a step is never based on a turn that was open when it was returned', async (t, store) => {
     await store.createSession(aSession('s'))
     // More than one read returns.
     for (let index = 0; index < 70; index += 1) await store.openTurn(aTurn(`t${index}`, { index }))

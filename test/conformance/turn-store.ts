@@ -119,7 +119,7 @@ export function turnStoreConformance(t: Test, open: (t: Test) => Promise<TurnSto
 type Cell = (title: string, check: (t: Test, store: TurnStore) => Promise<void>) => void
 
 function sessionCells(cell: Cell): void {
-  cell('a created session has what it was created with', async (t, store) => {
+  cell('a created session has the fields of its creation', async (t, store) => {
     const metadata = { task: 'django-1', nested: { list: [1, null, 'x'] } }
     const given = aSession('s', {
       ttlMs: 60_000,
@@ -152,7 +152,7 @@ function sessionCells(cell: Cell): void {
     t.strictSame(await store.getSession('s'), session)
   })
 
-  cell('the next index is above all on record, whatever is missing between them', async (t, store) => {
+  cell('the next index is above all recorded ones, also after gaps', async (t, store) => {
     await store.createSession(aSession('s'))
     await record(store, aTurn('a', { index: 3 }))
     await record(store, aTurn('b', { index: 1 }))
@@ -161,7 +161,7 @@ function sessionCells(cell: Cell): void {
     t.match(await store.resetSession('s', 5000), { turnCount: 0, nextIndex: 0 })
   })
 
-  cell('creating a session again changes nothing and says so', async (t, store) => {
+  cell('creating a session again changes nothing and reports that it exists', async (t, store) => {
     await store.createSession(aSession('s', { metadata: { first: true } }))
     const again = await store.createSession(aSession('s', { createdAtMs: 9, metadata: { first: false } }))
     t.equal(again.created, false)
@@ -169,7 +169,7 @@ function sessionCells(cell: Cell): void {
     t.equal(again.session.createdAtMs, 1000)
   })
 
-  cell('what is not there is undefined, false or empty', async (t, store) => {
+  cell('results for an unknown session are undefined, false or empty', async (t, store) => {
     t.equal(await store.getSession('none'), undefined)
     t.equal(await store.endSession('none', 'completed', 1), undefined)
     t.equal(await store.setReward('none', { reward: 1, components: {} }, 1), undefined)
@@ -179,7 +179,7 @@ function sessionCells(cell: Cell): void {
     t.strictSame(await turnsOf(store, 'none'), [])
   })
 
-  cell('a session that has ended keeps the status it has', async (t, store) => {
+  cell('an ended session keeps its status', async (t, store) => {
     await store.createSession(aSession('s'))
     const ended = await store.endSession('s', 'aborted', 5000)
     t.match(ended, { status: 'aborted', endedAtMs: 5000, updatedAtMs: 5000 })
@@ -202,7 +202,7 @@ function sessionCells(cell: Cell): void {
     t.equal((await store.getSession('s'))?.updatedAtMs, 20)
   })
 
-  cell('people mark a session and its turns, and what a change leaves out stays', async (t, store) => {
+  cell('people label a session and its turns, and fields that a change omits stay', async (t, store) => {
     await store.createSession(aSession('s'))
     t.strictSame((await store.getSession('s'))!.marks, { labels: [], note: null, turns: {} })
     const note = 'it wrote\u0000 "\ud800" into the test\n— twice'
@@ -227,7 +227,7 @@ function sessionCells(cell: Cell): void {
     t.strictSame((await store.resetSession('s', 70))!.marks, { labels: [], note: null, turns: {} })
   })
 
-  cell('changes take effect in the order of the calls, awaited or not', async (t, store) => {
+  cell('changes take effect in the order in which they were requested, awaited or not', async (t, store) => {
     void store.createSession(aSession('s'))
     void store.openTurn(aTurn('a'))
     void store.closeTurn(anOutcome('a'))
@@ -238,19 +238,16 @@ function sessionCells(cell: Cell): void {
     t.match(await turnsOf(store), [{ turnId: 'a', status: 'completed' }])
   })
 
-  cell(
-    'close ends after everything that was asked for, and nothing can be asked after it',
-    async (t, store) => {
-      await store.createSession(aSession('s'))
-      const asked = [store.openTurn(aTurn('a')), store.closeTurn(anOutcome('a'))]
-      await store.close()
-      await t.resolves(Promise.all(asked))
-      await t.rejects(store.closeTurn(anOutcome('a')), { code: 'store_failed' })
-      await t.rejects(store.getSession('s'), { code: 'store_failed' })
-      await t.rejects(turnsOf(store), { code: 'store_failed' })
-      await t.resolves(store.close(), 'closing again is well')
-    },
-  )
+  cell('close completes after all earlier operations, and later ones are rejected', async (t, store) => {
+    await store.createSession(aSession('s'))
+    const asked = [store.openTurn(aTurn('a')), store.closeTurn(anOutcome('a'))]
+    await store.close()
+    await t.resolves(Promise.all(asked))
+    await t.rejects(store.closeTurn(anOutcome('a')), { code: 'store_failed' })
+    await t.rejects(store.getSession('s'), { code: 'store_failed' })
+    await t.rejects(turnsOf(store), { code: 'store_failed' })
+    await t.resolves(store.close(), 'closing again succeeds')
+  })
 }
 
 function listCells(cell: Cell): void {
@@ -277,7 +274,7 @@ function listCells(cell: Cell): void {
     t.equal((await store.listSessions({ limit: 2 })).nextCursor, undefined)
   })
 
-  cell('a filter takes sessions of that status, with all of those metadata values', async (t, store) => {
+  cell('a filter selects sessions with a status and with all given metadata values', async (t, store) => {
     const metadata = { task: 'x', n: 1, flag: true, 'odd."key': 'v' }
     await store.createSession(aSession('a', { metadata }))
     await store.createSession(aSession('b', { metadata: { task: 'x', n: '1', flag: 1 } }))
@@ -291,13 +288,13 @@ function listCells(cell: Cell): void {
     t.strictSame(await list({ metadata: { toString: 'x' } }), [])
     t.strictSame(await list({ status: 'active' }), ['c', 'a'])
     t.strictSame(await list({ sinceMs: 1000 }), ['c', 'b', 'a'])
-    t.strictSame(await list({ sinceMs: 2000 }), ['b'], 'changed then')
+    t.strictSame(await list({ sinceMs: 2000 }), ['b'], 'changed at that time')
     t.strictSame(await list({ sinceMs: 2001 }), [])
     t.strictSame(await list({ status: 'completed', metadata: { task: 'x' } }), ['b'])
     t.strictSame(ids(await store.listSessions({ limit: 1, metadata: { n: '1' } })), ['b'])
     await store.changeMarks('a', { labels: ['cheat'], note: 'Edits the TEST' }, 3000)
     await store.changeMarks('c', { turns: { 1: { labels: ['cheat', 'x'] } } }, 3000)
-    t.strictSame(await list({ label: 'cheat' }), ['c', 'a'], 'its own, or that of a turn')
+    t.strictSame(await list({ label: 'cheat' }), ['c', 'a'], 'a label of the session or of a turn')
     t.strictSame(await list({ label: 'cheat', status: 'active', metadata: { n: 1 } }), ['a'])
     t.strictSame(await list({ label: 'che' }), [])
     t.strictSame(await list({ text: 'the test' }), ['a'])
@@ -313,7 +310,7 @@ function listCells(cell: Cell): void {
 }
 
 function turnCells(cell: Cell): void {
-  cell('an open turn has its request and nothing of an outcome', async (t, store) => {
+  cell('an open turn has its request and no outcome', async (t, store) => {
     await store.createSession(aSession('s'))
     const turn = aTurn('a', { tools: '[{"type":"function"}]', retryCount: 2, dialect: 'messages' })
     await store.openTurn(turn)
@@ -364,7 +361,7 @@ function turnCells(cell: Cell): void {
     t.match(await store.getSession('s'), { turnCount: 1, updatedAtMs: 3000 })
   })
 
-  cell('turns are read in call order, whatever order they were opened and closed in', async (t, store) => {
+  cell('turns are read by index, in whatever order they were opened and closed', async (t, store) => {
     await store.createSession(aSession('s'))
     for (const index of [2, 0, 1]) void store.openTurn(aTurn(`t${index}`, { index }))
     for (const index of [1, 2, 0]) await store.closeTurn(anOutcome(`t${index}`))
@@ -374,7 +371,7 @@ function turnCells(cell: Cell): void {
     )
   })
 
-  cell('a turn is closed once: what comes later changes nothing', async (t, store) => {
+  cell('a turn is closed once: later outcomes change nothing', async (t, store) => {
     await store.createSession(aSession('s'))
     await record(store, aTurn('a'), { completionText: 'first' })
     await store.closeTurn(anOutcome('a', { completionText: 'second', status: 'failed' }))
@@ -395,10 +392,10 @@ function turnCells(cell: Cell): void {
       { status: 'failed', error: { code: 'x' } },
       { status: 'open' },
     ])
-    t.equal(turns[0]?.completionText, 'hello', 'what was sampled stays')
+    t.equal(turns[0]?.completionText, 'hello', 'the completion is unchanged')
   })
 
-  cell('an answer that is given to a retry is completed, delivered or not, and says so', async (t, store) => {
+  cell('a turn that is redelivered to a retry is completed and records the retry', async (t, store) => {
     await store.createSession(aSession('s'))
     const gone = { code: 'agent_gone', message: 'left \ud800' }
     await record(store, aTurn('a', { index: 0 }), { annotations: '{"line":"main \ud800"}', exact: false })
@@ -415,13 +412,17 @@ function turnCells(cell: Cell): void {
     ])
     t.match(await store.getSession('s'), { inexactTurns: 1 })
     await store.markUndelivered('s', 'a', gone, 1)
-    t.match(await turnsOf(store), [{ status: 'aborted', error: gone }], 'the retry has not got it either')
+    t.match(
+      await turnsOf(store),
+      [{ status: 'aborted', error: gone }],
+      'it was not delivered to the retry either',
+    )
     t.equal(await store.answerRetry('s', 'a', 3), 2)
     t.match(await turnsOf(store), [{ status: 'completed', completionText: 'hello' }])
   })
 
   cell(
-    'a turn without a whole answer, or of a session that has ended, answers no retry',
+    'a turn without a complete response, or of an ended session, is not redelivered to a retry',
     async (t, store) => {
       await store.createSession(aSession('s'))
       const cancelled = { status: 'aborted', error: { code: 'turn_cancelled', message: 'x' } } as const
@@ -443,12 +444,12 @@ function turnCells(cell: Cell): void {
     },
   )
 
-  cell('a turn of a session that is not there is refused', async (t, store) => {
+  cell('a turn of an unknown session is rejected', async (t, store) => {
     await t.rejects(store.openTurn(aTurn('a')), { code: 'session_not_found' })
     await t.resolves(store.closeTurn(anOutcome('a')))
   })
 
-  cell('a second turn with the same id is refused and harms nothing', async (t, store) => {
+  cell('a second turn with the same id is rejected and affects no other turn', async (t, store) => {
     await store.createSession(aSession('s'))
     const first = store.openTurn(aTurn('a'))
     const second = store.openTurn(aTurn('a', { index: 1 }))
@@ -462,7 +463,7 @@ function turnCells(cell: Cell): void {
     t.equal((await store.getSession('s'))?.turnCount, 2)
   })
 
-  cell('one turn is found by its id, as it is read with the others', async (t, store) => {
+  cell('one turn is found by its id, and equals the turn in a read of the session', async (t, store) => {
     await store.createSession(aSession('s'))
     await store.createSession(aSession('other'))
     await record(store, aTurn('a'))
@@ -479,7 +480,7 @@ function turnCells(cell: Cell): void {
     t.equal(await store.getTurn('s', 'a'), undefined)
   })
 
-  cell('a consumer may leave a reading early', async (t, store) => {
+  cell('a caller may stop reading early', async (t, store) => {
     await store.createSession(aSession('s'))
     for (let index = 0; index < 200; index += 1) void store.openTurn(aTurn(`t${index}`, { index }))
     await store.closeTurn(anOutcome('t0'))
@@ -489,7 +490,7 @@ function turnCells(cell: Cell): void {
 }
 
 function removalCells(cell: Cell): void {
-  cell('a reset forgets turns and reward and makes the session active again', async (t, store) => {
+  cell('a reset removes turns and reward and makes the session active again', async (t, store) => {
     await store.createSession(aSession('s', { metadata: { kept: 1 } }))
     await record(store, aTurn('a'))
     await store.openTurn(aTurn('in-flight', { index: 1 }))
@@ -497,7 +498,7 @@ function removalCells(cell: Cell): void {
     await store.endSession('s', 'completed', 5000)
     const fresh = { status: 'active', endedAtMs: null, reward: null, turnCount: 0, updatedAtMs: 6000 }
     t.match(await store.resetSession('s', 6000), { ...fresh, metadata: { kept: 1 }, createdAtMs: 1000 })
-    await t.resolves(store.closeTurn(anOutcome('in-flight')), 'the turn under it is gone')
+    await t.resolves(store.closeTurn(anOutcome('in-flight')), 'although its turn was removed')
     t.strictSame(await turnsOf(store), [])
     await record(store, aTurn('a'), { completionText: 'anew' })
     t.match(await turnsOf(store), [{ turnId: 'a', completionText: 'anew' }])
@@ -536,7 +537,7 @@ function removalCells(cell: Cell): void {
     },
   )
 
-  cell('a sweep can leave what ran out before a time', async (t, store) => {
+  cell('a sweep can keep sessions that expired before a given time', async (t, store) => {
     for (const [name, ttlMs] of [
       ['first', 1_000],
       ['second', 1_001],
@@ -566,7 +567,7 @@ function exactnessCells(cell: Cell): void {
     unit: fc.integer({ min: 0, max: 0xffff }).map((unit) => String.fromCharCode(unit)),
   })
 
-  cell('turns of very many messages come back whole', async (t, store) => {
+  cell('turns of very many messages are read back completely', async (t, store) => {
     await store.createSession(aSession('s'))
     const texts = Array.from({ length: 10_000 }, (_, at) => `{"role":"user","content":"${at}"}`)
     for (const [index, [messages, pieces]] of [
@@ -586,7 +587,7 @@ function exactnessCells(cell: Cell): void {
     t.strictSame(second!.promptPieces, texts.slice(0, 6_000))
   })
 
-  cell('token ids and logprobs come back bit for bit', async (t, store) => {
+  cell('token ids and logprobs are read back bit for bit', async (t, store) => {
     const turns = fc.array(
       fc.record({
         promptTokenIds: fc.array(tokenId).map((ids) => Int32Array.from(ids)),
@@ -612,7 +613,7 @@ function exactnessCells(cell: Cell): void {
     await t.resolves(fc.assert(property, { numRuns: 50 }))
   })
 
-  cell('prompts come back as they were, whatever they go on from', async (t, store) => {
+  cell('prompts are read back unchanged, whichever prompt they extend', async (t, store) => {
     const step = fc.record({
       from: fc.nat(20),
       keep: fc.nat(60),
@@ -655,7 +656,7 @@ function exactnessCells(cell: Cell): void {
     await t.resolves(fc.assert(property, { numRuns: 50 }))
   })
 
-  cell('every text comes back as it was, lone surrogates and NUL characters included', async (t, store) => {
+  cell('every text is read back unchanged, also lone surrogates and NUL characters', async (t, store) => {
     const fields = fc.record({
       requestMessages: fc.array(text, { maxLength: 6 }),
       tools: fc.option(text),
@@ -697,7 +698,7 @@ function exactnessCells(cell: Cell): void {
     )
   })
 
-  cell('an echoed completion comes back as the agent wrote it, however it wrote it', async (t, store) => {
+  cell('an echoed completion is read back as the agent wrote it, in any form', async (t, store) => {
     await store.createSession(aSession('s'))
     const content = `  The "answer" is\n${'long and '.repeat(20)}über  `
     const args = `{"path": "src/${'deep/'.repeat(20)}file.py"}`
@@ -727,7 +728,7 @@ function exactnessCells(cell: Cell): void {
     )
   })
 
-  cell('one prompt sampled twice and continued from either answer keeps both', async (t, store) => {
+  cell('one prompt sampled twice and continued from either completion keeps both', async (t, store) => {
     await store.createSession(aSession('s'))
     const prompt = Int32Array.from({ length: 50 }, (_, at) => at)
     const question = HI
@@ -775,7 +776,7 @@ function exactnessCells(cell: Cell): void {
     )
   })
 
-  cell('a session of 200 turns and 100,000 tokens is read back whole', async (t, store) => {
+  cell('a session of 200 turns and 100,000 tokens is read back completely', async (t, store) => {
     await store.createSession(aSession('s'))
     const sequence: number[] = []
     const messages: string[] = []
@@ -815,13 +816,13 @@ function detailCells(cell: Cell): void {
   const told = detailsOf([1, 2, 3], [4, 5])
 
   cell(
-    'details of a turn come back bit for bit, and only those of the kinds that are asked for',
+    'details of a turn are read back bit for bit, and only those of the requested kinds',
     async (t, store) => {
       await store.createSession(aSession('s'))
       await record(store, aTurn('t1'), { details: packTokenData(told) })
       await record(store, aTurn('t2', { index: 1 }))
       const found = await store.readDetails('s', ['t1', 't2', 'gone'], TOKEN_DATA_KINDS)
-      t.strictSame([...found.keys()], ['t1'], 'a turn without any is not in it')
+      t.strictSame([...found.keys()], ['t1'], 'a turn without details is omitted')
       t.ok(isDeepStrictEqual(plainDetails(found.get('t1')), plainDetails(packTokenData(told))))
       const masks = await store.readDetails('s', ['t1'], ['sampling_mask'])
       t.strictSame(
@@ -832,16 +833,16 @@ function detailCells(cell: Cell): void {
     },
   )
 
-  cell('a turn that is closed after it was opened on record has its details', async (t, store) => {
+  cell('a turn whose opening was recorded before its end has its details', async (t, store) => {
     await store.createSession(aSession('s'))
     await store.openTurn(aTurn('t1'))
     await store.closeTurn(anOutcome('t1', { status: 'failed', details: packTokenData(told) }))
     t.equal((await store.readDetails('s', ['t1'], TOKEN_DATA_KINDS)).get('t1')?.length, 6)
     const [turn] = await turnsOf(store)
-    t.notOk('details' in turn!, 'and a turn that is read brings none of it')
+    t.notOk('details' in turn!, 'a read of the turn does not include them')
   })
 
-  cell('a session that is reset or deleted has no details any more', async (t, store) => {
+  cell('a session that was reset or deleted has no details', async (t, store) => {
     await store.createSession(aSession('s'))
     await record(store, aTurn('t1'), { details: packTokenData(told) })
     await store.resetSession('s', 4000)
@@ -854,7 +855,7 @@ function detailCells(cell: Cell): void {
 
   const PARTS = ['advantages', 'teacher_logprobs'] as const
 
-  cell('details that are added to ended turns take the place of those of their kind', async (t, store) => {
+  cell('details that are added to ended turns replace those of the same kind', async (t, store) => {
     await store.createSession(aSession('s'))
     await record(store, aTurn('t1'), { details: packTokenData(told) })
     await record(store, aTurn('t2', { index: 1 }))
@@ -878,11 +879,15 @@ function detailCells(cell: Cell): void {
       teacher_logprobs: { teacher: 'third', logprobs: [0.3] },
     })
     t.strictSame(unpackTokenData(found.get('t2')!).advantages, [1 / 3])
-    t.equal((await store.readDetails('s', ['t1'], TOKEN_DATA_KINDS)).get('t1')?.length, 8, 'the others stay')
+    t.equal(
+      (await store.readDetails('s', ['t1'], TOKEN_DATA_KINDS)).get('t1')?.length,
+      8,
+      'other kinds are unchanged',
+    )
   })
 
   cell(
-    'details of a turn that is not there, or has not ended, are refused with all of their call',
+    'details of an unknown or open turn are rejected together with the others of their request',
     async (t, store) => {
       await store.createSession(aSession('s'))
       await record(store, aTurn('t1'))

@@ -70,7 +70,7 @@ export async function checkRules(
 ): Promise<void> {
   const parts = partsOf(objects, keys)
   const { proxy, worker, settings, proxyPod, workerPod, proxyContainer, workerContainer, config } = parts
-  await t.test('every object is what Kubernetes has a schema for', async (t) => {
+  await t.test('every object is valid by the schema of Kubernetes', async (t) => {
     for (const object of objects) {
       const models: Record<string, new (data: object) => { validate(): void }> = await import(
         `kubernetes-models/${object.apiVersion}`
@@ -107,7 +107,7 @@ export async function checkRules(
     t.strictSame(engineUrls, ['http://127.0.0.1:8000'])
   })
 
-  await t.test('a worker knows no key but its own', async (t) => {
+  await t.test('a worker receives only its own key', async (t) => {
     const secrets = (workerContainer.env ?? []).flatMap(({ name, valueFrom }) =>
       valueFrom?.secretKeyRef ? [[name, valueFrom.secretKeyRef.key]] : [],
     )
@@ -133,13 +133,16 @@ export async function checkRules(
         ingress!.map(({ ports }) => ports),
         [[{ port: config.port }]],
       )
-      t.notOk(objectOf('NetworkPolicy', 'llm-proxy-worker', objects).spec!.ingress, 'nobody dials a worker')
+      t.notOk(
+        objectOf('NetworkPolicy', 'llm-proxy-worker', objects).spec!.ingress,
+        'nothing connects to a worker',
+      )
       for (const probe of ['startupProbe', 'readinessProbe', 'livenessProbe'] as const)
         t.strictSame(proxyContainer[probe]!.httpGet, { path: '/health', port: 'health' })
     },
   )
 
-  await t.test('everything that selects pods selects those that are meant', async (t) => {
+  await t.test('every selector selects the intended pods', async (t) => {
     const proxyLabels = proxy.template.metadata!.labels
     const workerLabels = worker.template.metadata!.labels
     t.not(proxyLabels!['app.kubernetes.io/component'], workerLabels!['app.kubernetes.io/component'])
@@ -160,7 +163,7 @@ export async function checkRules(
   })
 
   await t.test(
-    'both dial proxies, names and the hub; the proxy its database too; neither any private address',
+    'both may reach proxies, DNS and the hub; the proxy also its database; neither a private address',
     async (t) => {
       const own = objectOf('NetworkPolicy', 'llm-proxy', objects).spec!
       t.ok(own.policyTypes!.includes('Egress'))
@@ -200,11 +203,11 @@ export async function checkRules(
     t.ok(settings.HF_HOME!.startsWith('/data/'))
   })
 
-  await t.test('calls that run are given their time before a pod is ended', async (t) => {
+  await t.test('running requests have their grace period before a pod is terminated', async (t) => {
     const graceS = config.shutdownGraceMs / 1000
     t.ok(proxyPod.terminationGracePeriodSeconds! >= graceS + 15)
     const { periodSeconds, failureThreshold } = proxyContainer.livenessProbe!
-    t.ok(periodSeconds! * failureThreshold! > graceS, 'a proxy that drains is not taken for dead')
+    t.ok(periodSeconds! * failureThreshold! > graceS, 'the liveness probe does not kill a draining proxy')
     const { shutdownGraceMs } = loadConfig(
       WORKER,
       {},
@@ -213,7 +216,10 @@ export async function checkRules(
           ?.value,
       },
     )
-    t.ok(shutdownGraceMs >= config.shutdownGraceMs, 'a worker outlasts the calls of a proxy that drains')
+    t.ok(
+      shutdownGraceMs >= config.shutdownGraceMs,
+      'a worker runs longer than the requests of a draining proxy',
+    )
     t.ok(workerPod.terminationGracePeriodSeconds! >= shutdownGraceMs / 1000 + 15)
     t.equal(workerPod.initContainers![0]!.restartPolicy, 'Always', 'the engine is a sidecar, which ends last')
   })

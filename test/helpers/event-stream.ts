@@ -16,8 +16,8 @@ export function pull(generator: Generator, request: GenerationRequest, signal: A
 }
 
 /**
- * Yields what `run` writes to its sink; the sink accepts a batch when the consumer asks for the next one. Nothing runs
- * before the first `next`.
+ * Yields what `run` writes to its sink; the sink accepts a batch when the consumer requests the next one.
+ * Nothing runs before the first `next`.
  * @param run receives a signal that aborts when the consumer leaves the loop
  */
 export async function* pullFrom(

@@ -1,4 +1,4 @@
-/** Consumers over HTTP: what trainers' processes fetch and acknowledge, and what becomes of it when one dies. */
+/** Consumers over HTTP: trainers' processes fetch and acknowledge sessions, also when one of them dies. */
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { Fetched } from '../../src/proxy/http/trainer/consumers/schemas.ts'
@@ -17,7 +17,7 @@ interface Made {
   version?: string | null
 }
 
-/** A completed session of one exact turn. */
+/** Creates a completed session of one exact turn. */
 async function make({ store, sessions }: SessionsApi, sessionId: string, made: Made = {}): Promise<void> {
   const { metadata = {}, reward = 1, version = '5' } = made
   await sessions.create({ sessionId, metadata })
@@ -46,7 +46,7 @@ const ack = async (api: SessionsApi, lease_id: string, session_ids?: string[]) =
   (await api.call('POST', '/consumers/trainer/ack', { lease_id, session_ids })).body
 
 t.test(
-  `sessions come in the order of their ends, with their rows, once acknowledged never again`,
+  `sessions are delivered with their rows in the order of their ends, and not after an acknowledgement`,
   async (t) => {
     const api = await start(t)
     for (const id of ['b', 'a/1', 'c']) await make(api, id)
@@ -80,11 +80,11 @@ t.test(
     })
     await api.sessions.reset('b')
     await api.sessions.complete('b')
-    t.strictSame((await fetched(api)).ids, ['b'], 'what it comes to now is new')
+    t.strictSame((await fetched(api)).ids, ['b'], 'a session that was reset is delivered as a new one')
   },
 )
 
-t.test('a group is given when it has its size, all at once, and only what is the consumer’s', async (t) => {
+t.test('a group is delivered once it has its size, and only with sessions of the consumer', async (t) => {
   const api = await start(t, {
     metadata: { split: 'train' },
     group_by: 'task',
@@ -118,7 +118,7 @@ t.test('a group that stays incomplete is discarded after its timeout, and counte
   t.match(await fetched(api, { limit: 9 }), { ids: [], incomplete: 1 })
 })
 
-t.test('who waits gets what ends next; nothing in time is an empty answer', async (t) => {
+t.test('a waiting fetch returns the next session that ends, or nothing after its timeout', async (t) => {
   const api = await start(t)
   t.strictSame((await fetched(api, { wait_s: 0.02 })).ids, [])
   const waiting = [fetched(api, { wait_s: 60 }), fetched(api, { wait_s: 60 })]
@@ -127,7 +127,7 @@ t.test('who waits gets what ends next; nothing in time is an empty answer', asyn
   t.strictSame((await Promise.all(waiting)).map(({ ids }) => ids.join()).sort(), ['a', 'b'])
 })
 
-t.test('sessions with older tokens, or of unknown age, are discarded; a group as a whole', async (t) => {
+t.test('sessions with older or unknown weight versions are discarded with their group', async (t) => {
   const api = await start(t, { group_by: 'task', group_size: 2 })
   for (const [task, ...versions] of [
     ['old', '9', '10'],
@@ -144,7 +144,7 @@ t.test('sessions with older tokens, or of unknown age, are discarded; a group as
   t.match((await api.call('GET', '/consumers/trainer')).body, { available: 0, leased: 2, acknowledged: 4 })
 })
 
-t.test('a client that leaves in the middle of its answer has leased nothing', async (t) => {
+t.test('a client that disconnects during its response has leased nothing', async (t) => {
   const api = await start(t)
   const long = Array.from({ length: 1_500_000 }, (_, id) => id)
   for (const id of ['a', 'b', 'c']) {
@@ -161,7 +161,7 @@ t.test('a client that leaves in the middle of its answer has leased nothing', as
   await until(async () => (await api.call('GET', '/consumers/trainer')).body.available === 3)
 })
 
-t.test('creating a consumer again finds it; another choice under its name is refused', async (t) => {
+t.test('creating a consumer again returns it; another selection under its name is rejected', async (t) => {
   const api = await start(t, { metadata: { task: 'x' }, since: 5 })
   const create = (body: object) => api.call('POST', '/consumers/trainer', body)
   const { status, body } = await create({ metadata: { task: 'x' }, since: 9 })
@@ -197,11 +197,11 @@ t.test(
     t.strictSame(await second.sessions.sweep(), ['a'])
     t.strictSame((await fetched(second, { limit: 9 })).ids, ['b'])
     nowMs += 604_800_000
-    t.strictSame(await second.sessions.sweep(), ['b'], 'for a week')
+    t.strictSame(await second.sessions.sweep(), ['b'], 'after a week')
   },
 )
 
-/** @returns what the trainer's process has said, and whether it killed itself */
+/** @returns the output of the trainer's process, and whether it killed itself */
 async function runTrainer(api: SessionsApi, dieAt: string) {
   const child = startChild(process.execPath, [TRAINER, api.url, dieAt])
   let said = ''
@@ -211,7 +211,7 @@ async function runTrainer(api: SessionsApi, dieAt: string) {
 }
 
 t.test(
-  'a trainer that is killed at any step loses nothing, and repeats nothing that it acknowledged',
+  'a trainer that is killed at any step loses no session, and repeats none that it acknowledged',
   async (t) => {
     const api = await start(t)
     const made: string[] = []
@@ -226,7 +226,7 @@ t.test(
       const { lines: said, died } = await runTrainer(api, step)
       t.ok(died, step)
       lines.push(...said)
-      // Its successor: what was leased, and is not acknowledged, it gets first of all.
+      // The trainer's successor: sessions that were leased and not acknowledged are delivered first.
       await api.call('POST', '/consumers/trainer/release', {})
     }
     const { lines: rest, died } = await runTrainer(api, 'never')
@@ -241,9 +241,10 @@ t.test(
       if (what === 'trained') trained.push(id)
     }
     t.strictSame([...new Set(trained)].sort(), [...made].sort(), 'none is lost')
-    // In their order, but for those that were given again.
+    // In their order, except for redelivered ones.
     t.strictSame([...new Set(trained)], made)
-    // What was trained on before it was acknowledged, once. Whether an ack has come whose answer nobody saw, nobody knows.
+    // Sessions that were trained before their acknowledgement. It is unknown whether an ack was applied whose
+    // response was lost.
     const repeated = trained.length - made.length
     t.ok([3, 6].includes(repeated), `${repeated} sessions were trained on twice`)
     t.match((await api.call('GET', '/consumers/trainer')).body, {
@@ -254,7 +255,7 @@ t.test(
   },
 )
 
-t.test('processes share the sessions, and no two get one', async (t) => {
+t.test('processes share the sessions, and no session is delivered to two of them', async (t) => {
   const api = await start(t)
   const made = Array.from({ length: 40 }, (_, at) => `s${String(at).padStart(2, '0')}`)
   for (const id of made) await make(api, id)
@@ -275,7 +276,7 @@ t.test('rewards of sessions that were fetched without one are counted in /health
   t.equal(await lateRewards(), 0)
   const reward = { reward: 1 }
   await api.call('POST', '/sessions/early/reward', reward)
-  t.equal(await lateRewards(), 0, 'the first reward was there when the session was fetched')
+  t.equal(await lateRewards(), 0, 'the first reward existed when the session was fetched')
   for (const id of ['late', 'late']) await api.call('POST', `/sessions/${id}/reward`, reward)
   t.equal(await lateRewards(), 1)
   await api.call('POST', '/consumers/trainer/release', { lease_id, session_ids: ['released'] })

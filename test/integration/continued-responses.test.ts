@@ -246,7 +246,7 @@ t.test(
   },
 )
 
-t.test('a stop string and the token limit apply to the whole response', async (t) => {
+t.test('a stop string and the token limit apply to the complete response', async (t) => {
   const { ask, engine } = await rig(t, 'vllm')
   for (const fields of [{ stop: ['end is 🙃'] }, { stop: 'near' }, { max_completion_tokens: 30 }]) {
     const whole = await ask('chat', true, [], fields)

@@ -174,7 +174,7 @@ t.test('errors are those of vLLM', async (t) => {
     client.chat.completions
       .create({ model: 'embedded', messages: [{ role: 'user', content: 'Hello!' }], ...body })
       .then(
-        () => t.fail('should be refused'),
+        () => t.fail('should be rejected'),
         ({ status, error }: APIError) => ({ status, error }),
       )
   t.same(await refusal({ model: 'gpt-4' }), {

@@ -155,7 +155,7 @@ t.test('one prompt may be in a list, several are rejected', async (t) => {
   }
 })
 
-t.test('tokens are written as ids if the request asks for it', async (t) => {
+t.test('tokens are written as ids on request', async (t) => {
   const engine = say({ content: 'Hi!' })
   const ids = await engine.tokenizeText('Hi!<|im_end|>')
   const body = { messages: MESSAGES, logprobs: true, return_tokens_as_token_ids: true }

@@ -196,8 +196,8 @@ t.test(
     }
     const padding = 'x'.repeat(10_000)
     const scripts: [string, Script, boolean][] = [
-      ['a whole answer', (_, response) => endless(response, padding), false],
-      ['a refusal', (_, response) => endless(response.writeHead(500), padding), false],
+      ['a complete response', (_, response) => endless(response, padding), false],
+      ['a rejection', (_, response) => endless(response.writeHead(500), padding), false],
       [
         'a line',
         (_, response) => {

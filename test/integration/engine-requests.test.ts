@@ -31,7 +31,7 @@ async function setUp(
   return { client, engine, bodies: () => engine.requests.flatMap(({ body }) => body ?? []) }
 }
 
-t.test('a request tells routers in front of engines its session', async (t) => {
+t.test('a request reports its session to routers in front of engines', async (t) => {
   const engine = await startFakeVllm({})
   t.teardown(() => engine.close())
   for (const engineKind of ['vllm', 'openai', 'auto'] as const) {
@@ -344,11 +344,8 @@ t.test('health', async (t) => {
       'a dead engine behind its server',
       ({ path }, response) => sendJson(response, models, path === '/health' ? 503 : 200),
     ],
-    [
-      'a key that is refused',
-      ({ path }, response) => sendJson(response, {}, path === '/v1/models' ? 401 : 200),
-    ],
-    ['models that are none', (_, response) => sendJson(response, { data: 'none' })],
+    ['a rejected key', ({ path }, response) => sendJson(response, {}, path === '/v1/models' ? 401 : 200)],
+    ['an invalid list of models', (_, response) => sendJson(response, { data: 'none' })],
     ['a page', (_, response) => void response.end('<html>')],
   ]
   for (const [title, script] of failing) await t.rejects(ask(script), { code: 'engine_failed' }, title)

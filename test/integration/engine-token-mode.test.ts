@@ -95,7 +95,7 @@ t.test("vLLM's requests in token mode", async (t) => {
     stream_options: { include_usage: true },
   })
   t.match(whole?.body, { logprobs: 3, stream: false, return_tokens_as_token_ids: true })
-  t.notOk('return_token_ids' in whole!.body, 'only the first request asks for its prompt')
+  t.notOk('return_token_ids' in whole!.body, 'only the first request requests its prompt ids')
   t.notOk('stream_options' in whole!.body || 'top_logprobs' in whole!.body)
 })
 
@@ -129,13 +129,13 @@ t.test('vLLM returns one prompt of 32, and all once it has seen another one', as
   t.same(repeated(), [true, ...Array(31).fill(false), true])
   await client.checkHealth(noAbort).catch(() => {})
   seen = [5, 6, 8]
-  t.same(await ask(), seen, 'a server that was unavailable is asked again')
+  t.same(await ask(), seen, 'after a failed health check the prompt ids are requested again')
   t.same(await ask(), seen)
   t.same(repeated().slice(-2), [true, true], 'and one that saw another prompt, each time')
 })
 
 t.test(
-  'an unknown prompt of another length fails the request, and the next one asks for its prompt',
+  'an unknown prompt of another length fails the request, and the next one requests its prompt ids',
   async (t) => {
     let seen = [5, 6, 7]
     const script = sampledAfter(() => seen)
@@ -216,7 +216,7 @@ t.test('an agent that requested only logprobs gets no alternatives', async (t) =
   }
 })
 
-t.test("vLLM's wire gives in token mode what it gives in chat mode, before parsing", async (t) => {
+t.test("vLLM's wire returns the same in token mode as in chat mode, before parsing", async (t) => {
   const text =
     'A queue gives things back in the order in which they came, and a stack in the opposite one. '.repeat(2)
   const rules = [{ name: 'only', when: {}, answer: { content: text } }]
@@ -295,7 +295,7 @@ t.test('rejections and failures of SGLang keep their message', async (t) => {
   }
   const outcomes: [string, Script, { code: string; [field: string]: unknown }][] = [
     [
-      'a refusal',
+      'a rejection',
       (_, response) => sendJson(response, { error: { message: 'top_k must be -1' } }, 400),
       { code: 'engine_rejected', status: 400, message: 'top_k must be -1' },
     ],
@@ -319,7 +319,7 @@ t.test('rejections and failures of SGLang keep their message', async (t) => {
       { code: 'engine_lost' },
     ],
     [
-      'a whole answer of several samples',
+      'a complete response of several samples',
       (_, response) => sendJson(response, [token, token]),
       { code: 'engine_failed' },
     ],

@@ -1,4 +1,4 @@
-/** Sessions as a forest, over HTTP: its rows are those of the trajectories, by the code that the docs show. */
+/** Sessions as a forest, over HTTP: the code in the docs unpacks it into the rows of the trajectories. */
 import { execFileSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -17,7 +17,7 @@ const unpacked = (forest: object) =>
 const array = (...ids: number[]) => Int32Array.from(ids)
 const PROMPT = Array.from({ length: 300 }, (_, id) => id)
 
-/** Two samples of one prompt, each with two turns and a branch. */
+/** Records two samples of one prompt, each with two turns and a branch. */
 async function group({ store, sessions }: SessionsApi): Promise<void> {
   for (const [at, sessionId] of ['a', 'b/c'].entries()) {
     await sessions.create({ sessionId, metadata: { task: 7 } })
@@ -46,7 +46,7 @@ async function group({ store, sessions }: SessionsApi): Promise<void> {
   await recordTurn(store, 'other', 0, { exact: false, inexactReason: 'no ids', promptTokenIds: array() })
 }
 
-t.test(`unpacked, it is the rows of the sessions, and a common prompt is there once`, async (t) => {
+t.test(`an unpacked forest equals the rows of the sessions, and contains a common prompt once`, async (t) => {
   const api = await startSessionsApi(t)
   await group(api)
   const get = async (path: string) => (await api.call('GET', path)).body
@@ -94,7 +94,7 @@ t.test(`a sampled node has the details of its tokens, once`, async (t) => {
   t.notOk('prompt_logprobs' in every || 'routed_experts' in every)
 })
 
-t.test('what a forest cannot show is refused', async (t) => {
+t.test('fields and selections that a forest does not support are rejected', async (t) => {
   const api = await startSessionsApi(t)
   await group(api)
   for (const [path, status, detail] of [

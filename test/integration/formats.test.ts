@@ -1,4 +1,4 @@
-/** Sessions in formats of others. Those others' own code reads them in test/agents/readers/formats.test.ts and python/tests. */
+/** Exports in other projects' formats. Tests in test/agents/readers and python/tests parse them there. */
 import t from 'tap'
 import { recordTurn, type SessionsApi, startSessionsApi } from '../helpers/sessions-api.ts'
 import { recordToolSession } from '../helpers/tool-session.ts'
@@ -18,95 +18,89 @@ async function lines({ url }: SessionsApi, path: string): Promise<Json[]> {
     .map((line) => JSON.parse(line))
 }
 
-t.test(
-  `a session in ATIF has a step for what was said once, and results where they were asked for`,
-  async (t) => {
-    const api = await startSessionsApi(t)
-    await recordToolSession(api, 'a/b', 1)
-    const [document] = await lines(api, '/sessions/a%2Fb/export?format=atif')
-    t.match(document, {
-      schema_version: 'ATIF-v1.7',
-      session_id: 'a/b',
-      trajectory_id: 'a/b:main',
-      agent: { name: 'mini', version: '1.0', model_name: 'm' },
-      final_metrics: { total_steps: 6, total_cached_tokens: 8 },
-      extra: { status: 'completed', reward: 1, reward_components: { tests: 1 }, metadata: { task: 'fix' } },
-    })
-    t.strictSame(
-      document.steps.map(({ step_id, source, message }: Json) => [step_id, source, message]),
-      [
-        [1, 'system', 'You fix things.'],
-        [2, 'user', 'Fix it.'],
-        [3, 'agent', 'Looking.'],
-        [4, 'agent', 'Done 1.'],
-        [5, 'user', 'No ids'],
-        [6, 'agent', 'None'],
-      ],
-    )
-    const [, , first, second, , last] = document.steps
-    t.strictSame(first.tool_calls, [
-      { tool_call_id: 'call_a', function_name: 'run', arguments: { command: 'ls' } },
-      { tool_call_id: 'call_b', function_name: 'run', arguments: {}, extra: { arguments: '{"command":' } },
-    ])
-    t.strictSame(first.observation.results, [
-      { source_call_id: 'call_a', content: 'a.txt' },
-      { source_call_id: 'call_b', content: 'bad arguments' },
-    ])
-    t.strictSame(first.metrics, {
-      prompt_tokens: 20,
-      completion_tokens: 2,
-      cached_tokens: 8,
-      prompt_token_ids: Array.from({ length: 20 }, (_, id) => id),
-      completion_token_ids: [100, 101],
-      logprobs: [-0.5, -0.25],
-    })
-    t.equal(first.reasoning_content, 'First look.')
-    t.strictSame(second.metrics.completion_token_ids, [201])
-    t.strictSame(last.metrics, {}, 'a turn without exact ids has none')
-    t.equal(last.extra.inexact_reason, 'the engine sent no ids')
-    t.match(document.subagent_trajectories, [
-      {
-        trajectory_id: 'a/b:subagent:finder',
-        steps: [{ source: 'system' }, { source: 'user' }, { source: 'agent' }],
-      },
-    ])
-    const [light] = await lines(api, '/sessions/a%2Fb/export?format=atif&ids=false&select=main')
-    t.notOk(JSON.stringify(light).includes('token_ids'))
-    t.equal(light.subagent_trajectories, undefined)
-    const [whole] = await lines(api, '/sessions/a%2Fb/export?format=atif&side_calls=true')
-    t.equal(whole.subagent_trajectories.length, 2)
-  },
-)
+t.test(`a session in ATIF has one step per message, and each result at its tool call`, async (t) => {
+  const api = await startSessionsApi(t)
+  await recordToolSession(api, 'a/b', 1)
+  const [document] = await lines(api, '/sessions/a%2Fb/export?format=atif')
+  t.match(document, {
+    schema_version: 'ATIF-v1.7',
+    session_id: 'a/b',
+    trajectory_id: 'a/b:main',
+    agent: { name: 'mini', version: '1.0', model_name: 'm' },
+    final_metrics: { total_steps: 6, total_cached_tokens: 8 },
+    extra: { status: 'completed', reward: 1, reward_components: { tests: 1 }, metadata: { task: 'fix' } },
+  })
+  t.strictSame(
+    document.steps.map(({ step_id, source, message }: Json) => [step_id, source, message]),
+    [
+      [1, 'system', 'You fix things.'],
+      [2, 'user', 'Fix it.'],
+      [3, 'agent', 'Looking.'],
+      [4, 'agent', 'Done 1.'],
+      [5, 'user', 'No ids'],
+      [6, 'agent', 'None'],
+    ],
+  )
+  const [, , first, second, , last] = document.steps
+  t.strictSame(first.tool_calls, [
+    { tool_call_id: 'call_a', function_name: 'run', arguments: { command: 'ls' } },
+    { tool_call_id: 'call_b', function_name: 'run', arguments: {}, extra: { arguments: '{"command":' } },
+  ])
+  t.strictSame(first.observation.results, [
+    { source_call_id: 'call_a', content: 'a.txt' },
+    { source_call_id: 'call_b', content: 'bad arguments' },
+  ])
+  t.strictSame(first.metrics, {
+    prompt_tokens: 20,
+    completion_tokens: 2,
+    cached_tokens: 8,
+    prompt_token_ids: Array.from({ length: 20 }, (_, id) => id),
+    completion_token_ids: [100, 101],
+    logprobs: [-0.5, -0.25],
+  })
+  t.equal(first.reasoning_content, 'First look.')
+  t.strictSame(second.metrics.completion_token_ids, [201])
+  t.strictSame(last.metrics, {}, 'a turn without exact ids has none')
+  t.equal(last.extra.inexact_reason, 'the engine sent no ids')
+  t.match(document.subagent_trajectories, [
+    {
+      trajectory_id: 'a/b:subagent:finder',
+      steps: [{ source: 'system' }, { source: 'user' }, { source: 'agent' }],
+    },
+  ])
+  const [light] = await lines(api, '/sessions/a%2Fb/export?format=atif&ids=false&select=main')
+  t.notOk(JSON.stringify(light).includes('token_ids'))
+  t.equal(light.subagent_trajectories, undefined)
+  const [whole] = await lines(api, '/sessions/a%2Fb/export?format=atif&side_calls=true')
+  t.equal(whole.subagent_trajectories.length, 2)
+})
 
-t.test(
-  `a training trace has each trained turn once, under the prompt that it was sampled after`,
-  async (t) => {
-    const api = await startSessionsApi(t)
-    await recordToolSession(api, 's', 1)
-    const [trace] = await lines(api, '/sessions/s/export?format=training_trace')
-    t.equal(trace.schema_version, 1)
-    t.strictSame(
-      trace.turns.map((turn: Json) => [turn.node_id, turn.completion_token_ids, turn.per_token_logps]),
-      [
-        ['s-0', [100, 101], [-0.5, -0.25]],
-        ['s-1', [201], [-1]],
-        ['s-2', [502], [-0.5]],
-      ],
-    )
-    const [first, second] = trace.turns
-    t.strictSame(second.prompt_token_ids, [...first.prompt_token_ids, ...first.completion_token_ids, 900])
-    t.strictSame(second.loss_mask, [...Array(23).fill(0), 1])
-    t.strictSame(first.request.messages[0], { role: 'system', content: 'You fix things.' })
-    t.equal(first.request.tools[0].function.name, 'run')
-    t.match(first.response.choices, [
-      {
-        message: { role: 'assistant', content: 'Looking.', tool_calls: [{ id: 'call_a' }, {}] },
-        finish_reason: 'tool_calls',
-      },
-    ])
-    t.match(first.metadata, { index: 0, line: 'main', model: 'm', weight_version_start: '7' })
-  },
-)
+t.test(`a training trace has each trained turn once, with the prompt of its completion`, async (t) => {
+  const api = await startSessionsApi(t)
+  await recordToolSession(api, 's', 1)
+  const [trace] = await lines(api, '/sessions/s/export?format=training_trace')
+  t.equal(trace.schema_version, 1)
+  t.strictSame(
+    trace.turns.map((turn: Json) => [turn.node_id, turn.completion_token_ids, turn.per_token_logps]),
+    [
+      ['s-0', [100, 101], [-0.5, -0.25]],
+      ['s-1', [201], [-1]],
+      ['s-2', [502], [-0.5]],
+    ],
+  )
+  const [first, second] = trace.turns
+  t.strictSame(second.prompt_token_ids, [...first.prompt_token_ids, ...first.completion_token_ids, 900])
+  t.strictSame(second.loss_mask, [...Array(23).fill(0), 1])
+  t.strictSame(first.request.messages[0], { role: 'system', content: 'You fix things.' })
+  t.equal(first.request.tools[0].function.name, 'run')
+  t.match(first.response.choices, [
+    {
+      message: { role: 'assistant', content: 'Looking.', tool_calls: [{ id: 'call_a' }, {}] },
+      finish_reason: 'tool_calls',
+    },
+  ])
+  t.match(first.metadata, { index: 0, line: 'main', model: 'm', weight_version_start: '7' })
+})
 
 t.test(`rows to fine-tune on have the sampled tokens as labels, and no others`, async (t) => {
   const api = await startSessionsApi(t)
@@ -117,10 +111,10 @@ t.test(`rows to fine-tune on have the sampled tokens as labels, and no others`, 
   t.strictSame(main.labels.slice(20), [100, 101, -100, 201])
   t.ok(main.labels.slice(0, 20).every((label: number) => label === -100))
   t.strictSame(helper.labels, [-100, -100, 502])
-  t.strictSame(others, [], 'nothing of side calls, and of turns without ids')
+  t.strictSame(others, [], 'side requests and turns without ids are omitted')
 })
 
-t.test('a history that begins anew is copied context, and is answered in steps of its own', async (t) => {
+t.test('a rewritten history is copied context, and its completion is a separate step', async (t) => {
   const api = await startSessionsApi(t)
   await api.sessions.create({ sessionId: 's' })
   const [task, go] = ['{"role":"user","content":"Task"}', '{"role":"user","content":"Go on."}']
@@ -143,7 +137,7 @@ t.test('a history that begins anew is copied context, and is answered in steps o
   )
 })
 
-t.test('images are parts with their addresses; those inside a message are named in a text', async (t) => {
+t.test('images are parts with their addresses; inline images are described by a text', async (t) => {
   const api = await startSessionsApi(t)
   await api.sessions.create({ sessionId: 's' })
   const image = (url: string) => ({ type: 'image_url', image_url: { url } })
@@ -163,7 +157,7 @@ t.test('images are parts with their addresses; those inside a message are named 
   ])
 })
 
-t.test('a completion is a step of its prompt, of which only what is new is told', async (t) => {
+t.test('a prompt of Completions is a step with only its new part, followed by its completion', async (t) => {
   const api = await startSessionsApi(t)
   await api.sessions.create({ sessionId: 's' })
   const completion = { dialect: 'completions', requestMessages: [] }
@@ -176,7 +170,7 @@ t.test('a completion is a step of its prompt, of which only what is new is told'
   )
 })
 
-t.test('where there is nothing to tell there are no lines, and a wrong format is refused', async (t) => {
+t.test('an export without turns has no lines, and an unknown format is rejected', async (t) => {
   const api = await startSessionsApi(t)
   await api.sessions.create({ sessionId: 's' })
   t.strictSame(await lines(api, '/sessions/s/export?format=atif'), [])

@@ -1,4 +1,4 @@
-/** What becomes known of sampled tokens after the fact: who may say it, what of it is refused, and where it shows. */
+/** Data that trainers add to sampled tokens afterwards: what is rejected, and where it is returned. */
 import t from 'tap'
 import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
 import { createVllmClient } from '../../src/proxy/engines/clients/vllm/client.ts'
@@ -9,7 +9,7 @@ import { joinWorker, relayProxy, untilWorkers } from '../helpers/relay-rig.ts'
 import { answer, wholeAnswer } from '../helpers/scripted-backend.ts'
 import { recordTurn, type SessionsApi, startSessionsApi } from '../helpers/sessions-api.ts'
 
-/** Two turns of one row: prompt 1 2, sampled 3 4; prompt 1 2 3 4 5, sampled 6. */
+/** Records two turns of one row: prompt 1 2, sampled 3 4; prompt 1 2 3 4 5, sampled 6. */
 async function twoTurns({ store, call }: SessionsApi): Promise<void> {
   await call('POST', '/sessions/s')
   const sampled = { completionTokenIds: Int32Array.of(3, 4), completionLogprobs: Float64Array.of(-0.5, -1) }
@@ -21,7 +21,7 @@ async function twoTurns({ store, call }: SessionsApi): Promise<void> {
 const rowOf = async ({ call }: SessionsApi, details: string) =>
   (await call('GET', `/sessions/s/trajectories?details=${details}`)).body.trajectories[0]
 
-t.test(`a trainer's numbers stand at their tokens, and the latest ones count`, async (t) => {
+t.test(`a trainer's numbers are returned at their tokens, and the latest ones count`, async (t) => {
   const api = await startSessionsApi(t)
   await twoTurns(api)
   const turns = { 0: { advantages: [0.1, 7] }, 's-1': { advantages: [null], ratios: [1.5] } }
@@ -32,7 +32,7 @@ t.test(`a trainer's numbers stand at their tokens, and the latest ones count`, a
   await api.call('POST', '/sessions/s/details', { turns: { 's-0': { advantages: [-0.25] } } })
   const row = await rowOf(api, 'advantages,ratios,entropies')
   t.same(row.response_ids, [3, 4, 5, 6])
-  t.same(row.advantages, [-0.25, null, null, null], 'fewer numbers are the first ones')
+  t.same(row.advantages, [-0.25, null, null, null], 'fewer numbers belong to the first tokens')
   t.same(row.ratios, [null, null, null, 1.5])
   t.equal(row.entropies, null)
   const tensors = await readTensors(`${api.url}/sessions/s/rows/0/tokens`)
@@ -42,7 +42,7 @@ t.test(`a trainer's numbers stand at their tokens, and the latest ones count`, a
   t.same([teacher, teacher_logprobs], [null, null])
 })
 
-t.test(`what is no number of a turn's token is refused, and nothing of it is kept`, async (t) => {
+t.test(`invalid numbers and unknown turns are rejected, and nothing is recorded`, async (t) => {
   const api = await startSessionsApi(t)
   await twoTurns(api)
   const good = { advantages: [1] }
@@ -63,7 +63,7 @@ t.test(`what is no number of a turn's token is refused, and nothing of it is kep
   t.equal((await rowOf(api, 'advantages')).advantages, null)
 })
 
-t.test(`an engine that does not tell, or tells of other tokens, scores nothing`, async (t) => {
+t.test(`an engine that reports no logprobs, or those of other tokens, scores nothing`, async (t) => {
   const api = await startSessionsApi(t)
   await twoTurns(api)
   const table = (ids: number[], logprobs = ids.map(() => -1)) => ({
@@ -87,7 +87,7 @@ t.test(`an engine that does not tell, or tells of other tokens, scores nothing`,
   }
   const [asked] = api.backend.requests
   t.match(asked, { mustServe: true, body: { model: 'wise', max_tokens: 1 }, record: { promptLogprobs: 0 } })
-  t.same([...asked!.promptTokenIds!], [1, 2, 3, 4, 5, 6], 'it reads the whole row once')
+  t.same([...asked!.promptTokenIds!], [1, 2, 3, 4, 5, 6], 'it reads the complete row once')
   t.not(asked!.sessionId, 's', 'and the session stays with its engine')
   t.same(
     api.backend.released,
@@ -96,7 +96,7 @@ t.test(`an engine that does not tell, or tells of other tokens, scores nothing`,
   t.equal((await rowOf(api, 'teacher_logprobs')).teacher_logprobs, null)
 })
 
-t.test('rows that nobody can read are left out, and said', async (t) => {
+t.test('inexact rows are omitted and counted', async (t) => {
   const api = await startSessionsApi(t)
   await api.call('POST', '/sessions/s')
   await recordTurn(api.store, 's', 0, { exact: false, inexactReason: 'no ids' })
@@ -108,7 +108,7 @@ t.test('rows that nobody can read are left out, and said', async (t) => {
   t.equal(api.backend.requests.length, 0)
 })
 
-/** A conversation of two turns and a branch. */
+/** Sends a conversation of two turns and a branch. */
 async function talk(proxy: TestProxy): Promise<void> {
   const user = (content: string) => ({ role: 'user', content })
   const ask = async (messages: object[]) => {
@@ -122,7 +122,7 @@ async function talk(proxy: TestProxy): Promise<void> {
 }
 
 for (const mode of ['local', 'relay'] as const) {
-  t.test(`${mode}: a teacher's logprobs are those that the engine gives by itself`, async (t) => {
+  t.test(`${mode}: a teacher's logprobs equal those of a direct request to the engine`, async (t) => {
     const { url } = await startEngine(t)
     const options = { engineUrls: [url], engineKind: 'vllm' as const }
     const proxy = mode === 'local' ? await startProxy(t, options) : await relayProxy(t)
@@ -151,7 +151,7 @@ for (const mode of ['local', 'relay'] as const) {
       const glue = row.response_mask.flatMap((bit: number, at: number) => (bit === 0 ? [at] : []))
       t.ok(
         glue.every((at: number) => row.teacher_logprobs[at] === null),
-        'nothing where nothing trains',
+        'tokens that are not trained have no logprobs',
       )
     }
   })

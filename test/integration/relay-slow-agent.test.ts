@@ -10,7 +10,7 @@ import { until } from '../helpers/until.ts'
 
 const PIECE = 'x'.repeat(64 * 1024)
 
-/** Never ends for the prompt that asks it to continue; responds with one word to any other. */
+/** Never ends for a prompt that contains `go on`; responds with one word to any other. */
 class EndlessBackend extends ScriptedBackend {
   pieces = 0
   running = 0

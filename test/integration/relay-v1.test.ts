@@ -130,7 +130,7 @@ t.test('a version-1 worker that exceeds the relay timeout fails its request with
   t.equal(backend.list()[0]?.load, 0, 'its slot is free again')
 })
 
-t.test('ping is answered by pong', async (t) => {
+t.test('the response to a ping is a pong', async (t) => {
   const { url } = await relayServerFor(t)
   const worker = await V1Worker.connect(url, 'w1', () => ({}))
   worker.send({ type: 'ping' })

@@ -1,4 +1,4 @@
-/** Finding turns by what was said and sampled, over HTTP. */
+/** Search for turns by their messages and completions, over HTTP. */
 import t from 'tap'
 import { createAgentKey, createRunKey } from '../../src/proxy/http/access/agent-key.ts'
 import { KEYS } from '../helpers/keys.ts'
@@ -13,7 +13,7 @@ type Hit = {
   after: string
 }
 
-t.test(`a search shows where a text stands, page by page`, async (t) => {
+t.test(`a search returns the positions of a text, page by page`, async (t) => {
   const api = await startSessionsApi(t)
   for (const sessionId of ['a', 'b']) {
     await api.sessions.create({ sessionId, metadata: { task: sessionId } })
@@ -51,12 +51,12 @@ t.test(`a search shows where a text stands, page by page`, async (t) => {
   ])
   t.strictSame((await found('text=assert&metadata.task=b')).hits.length, 2)
   t.strictSame((await found('text=assert&reward_min=1&per_session=1')).hits.length, 1)
-  t.match(await api.call('GET', '/search?text=as'), { status: 400 }, 'too short to be looked for')
+  t.match(await api.call('GET', '/search?text=as'), { status: 400 }, 'the text is too short for a search')
   t.match(await api.call('GET', '/search?text=assert&cursor=bm8'), { status: 400 })
   t.match(await api.call('GET', '/search'), { status: 400 })
 })
 
-t.test('nobody finds what he may not read', async (t) => {
+t.test('a search returns only sessions that its key may read', async (t) => {
   const { url, sessions, store } = await startSessionsApi(t, undefined, {}, { keys: KEYS })
   const [secret] = KEYS.agentKeySecrets as [string]
   for (const sessionId of ['runs/one/a', 'runs/two/b', 'c']) {
@@ -71,9 +71,9 @@ t.test('nobody finds what he may not read', async (t) => {
   }
   t.strictSame(await search(KEYS.adminKeys[0]), ['c', 'runs/two/b', 'runs/one/a'])
   t.strictSame(await search(KEYS.viewKeys[0], '&run=two'), ['runs/two/b'])
-  t.strictSame(await search(createRunKey(secret, 'one')), ['runs/one/a'], 'a run sees its own')
+  t.strictSame(await search(createRunKey(secret, 'one')), ['runs/one/a'], 'a run finds its own sessions')
   t.equal(await search(createRunKey(secret, 'one'), '&run=two'), 403)
-  t.equal(await search(createAgentKey(secret, 'c')), 403, 'an agent nothing, not even its own')
+  t.equal(await search(createAgentKey(secret, 'c')), 403, 'an agent may not search, not even its own session')
   t.equal(await search(KEYS.workerKeys[0]), 403)
   t.equal(await search(KEYS.metricsKeys[0]), 403)
   t.equal(await search(undefined), 401)

@@ -1,4 +1,4 @@
-/** Budgets of a session: what its agent gets at a limit, what is on record of that, and what counts. */
+/** Budgets of a session: the response at a limit, what is recorded of it, and what counts. */
 import fc from 'fast-check'
 import t from 'tap'
 import type { GenerationEvent } from '../../src/protocol/canonical/events.ts'
@@ -16,7 +16,7 @@ const ask = ({ call }: Pick<SessionsApi, 'call'>, more = {}, session = 's') =>
 
 const LIMIT_REACHED = { status: 400, body: { error: { code: 'limit_reached' } } }
 
-/** Samples as many tokens as it may. */
+/** Makes the engine sample as many tokens as the request permits. */
 function greedy(api: SessionsApi): void {
   api.backend.script = ({ body: { max_tokens, max_completion_tokens } }) => {
     const count = max_completion_tokens ?? max_tokens ?? 3
@@ -30,7 +30,7 @@ function greedy(api: SessionsApi): void {
   }
 }
 
-t.test(`at a limit of turns the agent of each dialect gets an ordinary end`, async (t) => {
+t.test(`at a limit of turns the agent of each dialect gets an ordinary final response`, async (t) => {
   const api = await startSessionsApi(t)
   await api.call('POST', '/sessions/s', { limits: { turns: 2 } })
   for (const _ of [1, 2])
@@ -49,10 +49,10 @@ t.test(`at a limit of turns the agent of each dialect gets an ordinary end`, asy
   t.match(responses, { status: 200, body: { status: 'completed', usage: { output_tokens: 0 } } })
   const completion = await api.call('POST', '/s/v1/completions', { model: 'm', prompt: 'hello' })
   t.match(completion, { status: 200, body: { choices: [{ text: '', finish_reason: 'stop' }] } })
-  t.equal(api.backend.requests.length, 2, 'no engine was asked')
+  t.equal(api.backend.requests.length, 2, 'no engine received a request')
 
   const traces = (await api.call('GET', '/sessions/s/traces')).body
-  t.equal(traces.length ?? traces.traces.length, 2, 'nor has any answered the others')
+  t.equal(traces.length ?? traces.traces.length, 2, 'the other requests have no traces')
   const { turns, ...session } = (await api.call('GET', '/sessions/s')).body
   t.match(session, { limits: { turns: 2 }, turn_count: 6, inexact_turns: 0, failed_turns: 0 })
   const ended = { status: 'completed', finish_reason: 'stop', engine: 'none', exact: true }
@@ -67,7 +67,7 @@ t.test(`at a limit of turns the agent of each dialect gets an ordinary end`, asy
   )
 })
 
-t.test(`tokens are sampled to the last one of a budget, and no more`, async (t) => {
+t.test(`tokens are sampled up to the limit of a budget, and no more`, async (t) => {
   const api = await startSessionsApi(t)
   greedy(api)
   await api.call('POST', '/sessions/s', { limits: { sampled_tokens: 12 } })
@@ -79,11 +79,11 @@ t.test(`tokens are sampled to the last one of a budget, and no more`, async (t) 
     [5, 5, 2, 0],
   )
   t.equal(sampled_tokens, 12)
-  t.same(turns[2].params.max_tokens, 5, 'what the agent asked for is on record')
+  t.same(turns[2].params.max_tokens, 5, 'the limit that the agent requested is recorded')
   t.match(turns[3].annotations, { limit: 'sampled_tokens' })
 })
 
-t.test(`a proxy that is started anew knows what was spent`, async (t) => {
+t.test(`a restarted proxy knows the usage of a session`, async (t) => {
   const store = await openMemoryStore()
   const limits = { prompt_tokens: 4, seconds: 3_600 }
   const before = await startSessionsApi(t, store)
@@ -97,7 +97,7 @@ t.test(`a proxy that is started anew knows what was spent`, async (t) => {
   t.match(turns[2].annotations, { limit: 'prompt_tokens' })
 })
 
-t.test('calls in flight count, failed ones do not', async (t) => {
+t.test('requests in flight count, failed ones do not', async (t) => {
   const api = await startSessionsApi(t)
   const { promise: isAsked, resolve: asked } = Promise.withResolvers<void>()
   const { promise: mayFail, resolve: fail } = Promise.withResolvers<void>()
@@ -118,7 +118,7 @@ t.test('calls in flight count, failed ones do not', async (t) => {
   t.match(await ask(api), { body: { choices: [{ message: { content: '' } }] } })
 })
 
-t.test('what a call in flight has sampled so far counts', async (t) => {
+t.test('tokens that a request in flight has sampled so far count', async (t) => {
   const api = await startSessionsApi(t)
   const { promise: hasSampled, resolve: sampled } = Promise.withResolvers<void>()
   api.backend.script = async function* (_request, signal) {
@@ -137,7 +137,7 @@ t.test('what a call in flight has sampled so far counts', async (t) => {
   await running.then((response) => response.text()).catch(() => {})
 })
 
-t.test('each of several answers to one call is an end', async (t) => {
+t.test('at a limit, each of several choices of one request is an end', async (t) => {
   const api = await startSessionsApi(t)
   await api.call('POST', '/sessions/s', { limits: { turns: 1 } })
   await ask(api)
@@ -147,10 +147,10 @@ t.test('each of several answers to one call is an end', async (t) => {
     [...new Set(body.choices.map((choice: { finish_reason: string }) => choice.finish_reason))],
     ['stop'],
   )
-  t.match(await ask(api), LIMIT_REACHED, 'which are more than enough')
+  t.match(await ask(api), LIMIT_REACHED, 'the choices count as ends')
 })
 
-t.test('of calls one after the other none passes a budget, and the last one ends at it', () => {
+t.test('sequential requests never exceed a budget, and the last one ends at it', () => {
   const call = fc.record({
     asked: fc.option(fc.integer({ min: 1, max: 9 })),
     says: fc.integer({ min: 0, max: 9 }),
@@ -176,7 +176,7 @@ t.test('of calls one after the other none passes a budget, and the last one ends
   return Promise.resolve()
 })
 
-t.test('the seconds run from the first call, and anew after a reset', async (t) => {
+t.test('the seconds are counted from the first request, and again after a reset', async (t) => {
   let nowMs = 1_000
   const api = await startSessionsApi(t, undefined, { clock: () => nowMs })
   await api.call('POST', '/sessions/s', { limits: { seconds: 10, at_limit: 'error' } })
@@ -186,12 +186,12 @@ t.test('the seconds run from the first call, and anew after a reset', async (t) 
   t.equal((await ask(api)).status, 200)
   nowMs += 1
   t.match(await ask(api), LIMIT_REACHED)
-  t.equal((await api.call('GET', '/sessions/s')).body.turn_count, 2, 'a refused call is no turn')
+  t.equal((await api.call('GET', '/sessions/s')).body.turn_count, 2, 'a rejected request is not a turn')
   await api.call('POST', '/sessions/s/reset')
   t.equal((await ask(api)).status, 200)
 })
 
-t.test('an agent that takes no end for one is refused in the end, and told not to try again', async (t) => {
+t.test('an agent that continues after its end is eventually rejected, without retries', async (t) => {
   const api = await startSessionsApi(t)
   await api.call('POST', '/sessions/s', { limits: { turns: 1 } })
   for (let calls = 0; calls < 9; calls += 1) t.equal((await ask(api)).status, 200)
@@ -204,7 +204,7 @@ t.test('an agent that takes no end for one is refused in the end, and told not t
   t.match(await refused.json(), { type: 'error', error: { message: /limit of 1 turns/ } })
 })
 
-t.test('sessions without limits of their own have those of the proxy', async (t) => {
+t.test('sessions without limits have those of the proxy', async (t) => {
   const proxy = await startProxy(t, { sessionLimits: ['turns=1', 'at_limit=error'] })
   const answered = (session: string) =>
     proxy.post(`/${session}/v1/chat/completions`, { ...ASKED, max_tokens: 2 })
@@ -215,7 +215,7 @@ t.test('sessions without limits of their own have those of the proxy', async (t)
   for (const _ of [1, 2]) t.match(await answered('free'), { choices: [{}] })
 })
 
-t.test('limits that are none are refused', async (t) => {
+t.test('invalid limits are rejected', async (t) => {
   const { call } = await startSessionsApi(t)
   for (const limits of [
     { turns: 0 },
@@ -249,7 +249,7 @@ t.test('a context limit of a session bounds prompt and completion together, in t
   t.match(
     await chat('s', 99),
     { choices: [{ finish_reason: 'length', message: { content: '' } }], usage: { completion_tokens: 0 } },
-    'the end that a full context of the model has',
+    'the end is that of a full context of the model',
   )
   const overlong = {
     model: 'm',
@@ -265,7 +265,7 @@ t.test('a context limit of a session bounds prompt and completion together, in t
   for (const { prompt_ids, response_ids } of trajectories) t.ok(prompt_ids.length + response_ids.length <= 64)
 })
 
-t.test('a context limit is rejected where the engine makes the prompts', async (t) => {
+t.test('a context limit is rejected where the engine renders the prompts', async (t) => {
   const proxy = await startProxy(t)
   await proxy.post('/sessions/s', { limits: { context_tokens: 64 } })
   t.match(await proxy.post('/s/v1/chat/completions', ASKED), {

@@ -50,7 +50,7 @@ t.test('the sessions API', async (t) => {
     t.match(await call('GET', '/sessions?cursor=nonsense'), { status: 400, body: { param: 'cursor' } })
   })
 
-  t.test('tells status, times and reward of a session from its creation to its end', async (t) => {
+  t.test('reports status, times and reward of a session from its creation to its end', async (t) => {
     let nowMs = 1_500
     const { call } = await startSessionsApi(t, undefined, { clock: () => nowMs })
     await call('POST', '/sessions/s', { sampling_params: { temperature: 0.5 } })
@@ -97,10 +97,14 @@ t.test('the sessions API', async (t) => {
     nowMs = 3_500
     const completed = await call('POST', '/sessions/s/complete', {})
     t.match(completed, { status: 200, body: { status: 'completed', completed: true, ended_at: 3.5 } })
-    t.match((await call('POST', '/sessions/s/abort')).body, { status: 'completed' }, 'it stays as it ended')
+    t.match(
+      (await call('POST', '/sessions/s/abort')).body,
+      { status: 'completed' },
+      'its status does not change after its end',
+    )
   })
 
-  t.test('turns are rewarded by index or by id, and no turn that is not there', async (t) => {
+  t.test('turns are rewarded by index or by id, and an unknown turn is rejected', async (t) => {
     const { call, store } = await startSessionsApi(t)
     await call('POST', '/sessions/s')
     for (const index of [0, 1, 2]) await recordTurn(store, 's', index)
@@ -128,10 +132,10 @@ t.test('the sessions API', async (t) => {
     ])
     t.match((await call('POST', '/sessions/s/reset')).body, { reward: null, reward_turns: {} })
     const early = await call('POST', '/sessions/s/reward', { reward: 1, turns: { 0: 1 } })
-    t.match(early, { status: 404, body: { code: 'turn_not_found' } }, 'they went with the reset')
+    t.match(early, { status: 404, body: { code: 'turn_not_found' } }, 'the reset removed the turns')
   })
 
-  t.test('people label a session and its turns, and whoever reads them sees it', async (t) => {
+  t.test('people label a session and its turns, and every read returns the labels', async (t) => {
     const { call, store } = await startSessionsApi(t)
     await call('POST', '/sessions/a%2Fb')
     for (const index of [0, 1]) await recordTurn(store, 'a/b', index)
@@ -186,7 +190,11 @@ t.test('the sessions API', async (t) => {
       t.match(await call('PATCH', at, body), { status: 400 }, JSON.stringify(body))
     const none = await call('PATCH', at, { labels: [], turns: { 2: { note: 'x' } } })
     t.match(none, { status: 404, body: { code: 'turn_not_found', param: 'turns' } })
-    t.match((await call('GET', `${at}/tree`)).body, { labels: shown.labels }, 'nothing of it has been done')
+    t.match(
+      (await call('GET', `${at}/tree`)).body,
+      { labels: shown.labels },
+      'the rejected request changed nothing',
+    )
     t.match(await call('PATCH', '/sessions/none', { note: 'x' }), { status: 404 })
     t.match((await call('POST', `${at}/reset`)).body, { labels: [], note: null, marked_turns: {} })
   })
@@ -197,7 +205,7 @@ t.test('the sessions API', async (t) => {
     t.match((await call('POST', '/sessions/s/abort')).body, { status: 'aborted', completed: false })
   })
 
-  t.test('a reset forgets turns and reward and opens the session again', async (t) => {
+  t.test('a reset removes turns and reward and makes the session active again', async (t) => {
     const { call, store } = await startSessionsApi(t)
     await call('POST', '/sessions/s')
     await recordTurn(store, 's', 0)
@@ -222,7 +230,7 @@ t.test('the sessions API', async (t) => {
     t.match(await call('GET', '/sessions/s'), { status: 404 })
   })
 
-  t.test('ending or removing a session that is not there succeeds, says so, and makes none', async (t) => {
+  t.test('ending or deleting an unknown session succeeds, reports not_found, and creates none', async (t) => {
     const { call } = await startSessionsApi(t)
     for (const how of ['complete', 'abort']) {
       const body = { session_id: 'nobody', status: 'not_found', completed: false }
@@ -233,7 +241,7 @@ t.test('the sessions API', async (t) => {
     t.same((await call('GET', '/sessions')).body.sessions, [])
   })
 
-  t.test('to read, reset or reward an unknown session is a 404', async (t) => {
+  t.test('a read, reset or reward of an unknown session is a 404', async (t) => {
     const { call } = await startSessionsApi(t)
     for (const [method, path, body] of [
       ['GET', ''],
@@ -250,7 +258,7 @@ t.test('the sessions API', async (t) => {
   })
 
   t.test(
-    'completing a session with a call in flight leaves an aborted turn and ends its worker',
+    'completing a session with a request in flight aborts its turn and releases its engine',
     async (t) => {
       const { url, call, backend } = await startSessionsApi(t)
       const asked = Promise.withResolvers<void>()
@@ -298,7 +306,7 @@ t.test('waiting ends with a 404 when the session is deleted', async (t) => {
   t.equal((await wait).status, 404)
 })
 
-t.test('a client that stops waiting leaves nobody behind', async (t) => {
+t.test('a wait ends when its client disconnects', async (t) => {
   const { url, call, sessions } = await startSessionsApi(t)
   await call('POST', '/sessions/s')
   const waiting = onceWaiting(sessions)
@@ -311,7 +319,7 @@ t.test('a client that stops waiting leaves nobody behind', async (t) => {
   t.match(signal.reason, { code: 'agent_gone' })
 })
 
-/** @returns the signal of the next wait, once it has begun */
+/** @returns the signal of the next wait, once it has started */
 function onceWaiting(sessions: { wait: (...args: [string, number, AbortSignal]) => unknown }) {
   const { promise, resolve } = Promise.withResolvers<AbortSignal>()
   const wait = sessions.wait.bind(sessions)

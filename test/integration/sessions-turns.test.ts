@@ -124,7 +124,7 @@ t.test('reading a session', async (t) => {
     t.same(schemaErrors(schemas.SessionWithTurns, body), [])
   })
 
-  t.test('gives rows ready to train on', async (t) => {
+  t.test('returns rows for training', async (t) => {
     const { call, store } = await startSessionsApi(t)
     await call('POST', '/sessions/s')
     await call('POST', '/sessions/s/reward', { reward: 0.5, components: { tests: 1 } })
@@ -228,7 +228,7 @@ t.test('reading a session', async (t) => {
 })
 
 t.test(
-  'a row says whether its session was completed, and finished_only leaves out those of the others',
+  'a row reports whether its session was completed, and finished_only omits the other rows',
   async (t) => {
     const { call, store } = await startSessionsApi(t)
     for (const [id, end] of [
@@ -253,7 +253,7 @@ t.test('a session without turns has no rows', async (t) => {
   t.same((await call('GET', '/sessions/s/trajectories')).body.trajectories, [])
 })
 
-t.test('messages=new shows the part of a prompt that no earlier turn of the session asked', async (t) => {
+t.test('messages=new returns the part of a prompt that no earlier turn contains', async (t) => {
   const { call, store } = await startSessionsApi(t)
   await call('POST', '/sessions/s')
   const prompts = ['Once upon', 'Once upon a time', [1, 2], [1, 2, 3]]
@@ -277,35 +277,32 @@ t.test('messages=new shows the part of a prompt that no earlier turn of the sess
   t.same(
     (await shown('')).map((turn: { params: object }) => turn.params),
     prompts.map((prompt) => ({ model: 'm', prompt })),
-    'and all of it otherwise',
+    'other reads return the complete prompt',
   )
 })
 
-t.test(
-  'messages=none shows what was answered, and nothing of what was asked but its parameters',
-  async (t) => {
-    const { call, store } = await startSessionsApi(t)
-    await call('POST', '/sessions/s')
-    const tools = '[{"type":"function","function":{"name":"f"}}]'
-    await recordTurn(store, 's', 0, { requestMessages: [user('a')], tools })
-    await recordTurn(store, 's', 1, { requestMessages: [], promptPieces: toPromptChunks('Once upon') })
-    const { body } = await call('GET', '/sessions/s?messages=none')
-    t.same(schemaErrors(schemas.SessionWithTurns, body), [])
-    const params = { model: 'm' }
-    const shown = {
-      request_messages: [],
-      tools: [],
-      params,
-      completion_text: 'hello',
-      completion_token_ids: [3],
-    }
-    for (const turn of body.turns)
-      for (const [name, value] of Object.entries(shown)) t.same(turn[name], value, name)
-    t.equal(body.turns.length, 2)
-  },
-)
+t.test('messages=none returns the completion, and only the parameters of the request', async (t) => {
+  const { call, store } = await startSessionsApi(t)
+  await call('POST', '/sessions/s')
+  const tools = '[{"type":"function","function":{"name":"f"}}]'
+  await recordTurn(store, 's', 0, { requestMessages: [user('a')], tools })
+  await recordTurn(store, 's', 1, { requestMessages: [], promptPieces: toPromptChunks('Once upon') })
+  const { body } = await call('GET', '/sessions/s?messages=none')
+  t.same(schemaErrors(schemas.SessionWithTurns, body), [])
+  const params = { model: 'm' }
+  const shown = {
+    request_messages: [],
+    tools: [],
+    params,
+    completion_text: 'hello',
+    completion_token_ids: [3],
+  }
+  for (const turn of body.turns)
+    for (const [name, value] of Object.entries(shown)) t.same(turn[name], value, name)
+  t.equal(body.turns.length, 2)
+})
 
-t.test('messages=new leaves out what an earlier turn of the same line asked already', async (t) => {
+t.test('messages=new omits messages that an earlier turn of the same line contains', async (t) => {
   const { call, store } = await startSessionsApi(t)
   await call('POST', '/sessions/s')
   const [a, b, c] = [user('a'), assistant('b'), user('c')]

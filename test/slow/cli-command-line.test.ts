@@ -93,7 +93,7 @@ t.test('a command ends quietly when the reader closes its output', async (t) => 
   t.strictSame({ code, stderr }, { code: 0, stderr: '' })
 })
 
-/** Starts a server that answers `/health` with this. */
+/** Starts a server whose response to `/health` is this. */
 async function healthServer(t: Test, status: number): Promise<string> {
   const server = createServer((request, response) => {
     response.writeHead(request.url === '/health' ? status : 404).end('{"status":"ok"}')

@@ -70,7 +70,11 @@ t.test('tasks become rows with rewards, and a summary is printed at the end', as
   const verifier = 'grep -q 1 "$AGENT_OUTPUT_FILE"'
   const result = await runLlmProxy([...it.args, '--command', command, '--verifier', verifier], inFolder(it))
   t.match(result, { code: 0, stderr: '' })
-  t.match(result.stdout, /^trusted agents only: there is no sandbox around them/, 'the first line says so')
+  t.match(
+    result.stdout,
+    /^trusted agents only: there is no sandbox around them/,
+    'the first line is the warning',
+  )
   t.match(result.stdout, /^6\/6 0 failed, [\d,]+ tokens\/s, mean reward 0\.33$/m)
   t.match(result.stdout, /^samples +6 of 6$/m)
   t.strictSame(keysIn(it.output).sort(), ['0.0', '0.1', '1.0', '1.1', '2.0', '2.1'])

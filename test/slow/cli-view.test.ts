@@ -48,7 +48,7 @@ t.test('view serves the page and the reads of a database, and nothing that chang
   t.equal(removal.status, 404)
 })
 
-t.test('view asks for a key where one is set, below its base path', async (t) => {
+t.test('view requires a key where one is set, below its base path', async (t) => {
   const key = 'a-view-key-for-tests'
   const url = await startView(t, ['--db', await database(t), '--view-key', key, '--base-path', '/llm'])
   t.match(url, /\/llm$/)

@@ -92,9 +92,9 @@ for (const [place, kind, isTokenMode] of [
   ['token mode on SGLang', 'sglang', true],
 ] as const) {
   for (const stream of [false, true]) {
-    const title = `${place}, ${stream ? 'streamed' : 'whole'}`
+    const title = `${place}, ${stream ? 'streamed' : 'complete'}`
     t.test(
-      `${title}: the engine's data stands beside each token, over turns, branches and a restart`,
+      `${title}: the engine's data is returned for each token, across turns, branches and a restart`,
       async (t) => {
         const tokenizer = await loadTokenizer(embeddedModelFolder())
         const tokens = isTokenMode ? { tokens: tokenizer.encode('the agent reads files and lists them') } : {}
@@ -160,7 +160,7 @@ t.test('for an extended prompt only the missing experts are requested', async (t
 })
 
 t.test(
-  'SGLang is asked for a mask only where top_k bounds it, because it rejects the request otherwise',
+  'a mask is requested from SGLang only where top_k bounds it, because it rejects the request otherwise',
   async (t) => {
     const tokenizer = await loadTokenizer(embeddedModelFolder())
     const engine = await engineFor(t, { tokens: tokenizer.encode('lists and files') })

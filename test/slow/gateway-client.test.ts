@@ -35,7 +35,7 @@ async function tells(t: Test, script: string, env: Record<string, string> = {}):
   t.match(stdout, /\ndone\n$/)
 }
 
-t.test("rLLM's client behaves as docs/gateway.md says", async (t) => {
+t.test("rLLM's client behaves as docs/gateway.md describes", async (t) => {
   const example = /```python\n(.*?)```/s.exec(readFileSync(DOCUMENT, 'utf8'))?.[1]
   t.ok(example, 'the document has an example')
   await tells(t, 'gateway_client.py', { EXAMPLE: example! })

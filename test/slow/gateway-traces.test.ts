@@ -1,4 +1,4 @@
-/** Recorded calls as traces: what rLLM's gateway client reads, and refuses. */
+/** Recorded requests as traces for rLLM's gateway client. */
 import fc from 'fast-check'
 import OpenAI from 'openai'
 import t from 'tap'
@@ -18,7 +18,7 @@ type Json = any
 const agentOf = (proxy: TestProxy, session: string) =>
   new OpenAI({ baseURL: `${proxy.url}/sessions/${session}/v1`, apiKey: 'none', maxRetries: 0 })
 
-/** Three calls that extend each other, streamed and not, and one in another dialect. */
+/** Sends two requests, the second of which is streamed and extends the first, and one in another dialect. */
 async function talk(proxy: TestProxy, session: string): Promise<void> {
   const agent = agentOf(proxy, session)
   const messages: OpenAI.ChatCompletionMessageParam[] = [{ role: 'user', content: 'What is the sea?' }]
@@ -30,7 +30,7 @@ async function talk(proxy: TestProxy, session: string): Promise<void> {
 }
 
 for (const mode of ['local', 'relay'] as const) {
-  t.test(`in ${mode} mode the traces of a session are its turns, in call order`, async (t) => {
+  t.test(`in ${mode} mode the traces of a session are its turns, in their order`, async (t) => {
     const proxy = mode === 'local' ? await startProxy(t) : await relayProxy(t)
     if (mode === 'relay') {
       const { createLocalBackend } = await import('../../src/proxy/engines/dispatch/local-backend.ts')
@@ -75,7 +75,7 @@ for (const mode of ['local', 'relay'] as const) {
   })
 }
 
-t.test('calls that failed upstream, or that their agent left, are not traces', async (t) => {
+t.test('requests that failed upstream, or that their agent cancelled, are not traces', async (t) => {
   const engine = await startFakeVllm()
   const proxy = await startProxy(t, {
     engineUrls: [engine.url],
@@ -105,7 +105,7 @@ t.test('calls that failed upstream, or that their agent left, are not traces', a
   t.match(await proxy.get(`/traces/s:${turns[1].turn_id}`), { code: 'trace_not_found' })
 })
 
-t.test(`whatever a session has on record, its traces are the completed turns`, async (t) => {
+t.test(`the traces of any session are its completed turns`, async (t) => {
   const { store, call } = await startSessionsApi(t)
   const number = fc.nat({ max: 200_000 })
   const turn = fc.record({
@@ -174,7 +174,7 @@ async function apiWith(
   return api
 }
 
-t.test('a weight version that is no whole number is null, and in the metadata', async (t) => {
+t.test('a weight version that is not an integer is null, and is in the metadata', async (t) => {
   const versions = ['17', '-1', 'step-17', '1.5', '', '9007199254740993', null]
   const { call } = await apiWith(
     t,
@@ -188,7 +188,7 @@ t.test('a weight version that is no whole number is null, and in the metadata', 
   t.match(body[2].metadata, { weight_version_start: 'step-17', weight_version_end: 'end' })
 })
 
-t.test('a turn without exact ids has none, and says why', async (t) => {
+t.test('a turn without exact ids has no ids in its trace, and reports the reason', async (t) => {
   const { call } = await apiWith(t, [{ exact: false, inexactReason: 'no ids' }])
   t.match((await call('GET', '/sessions/s/traces')).body, [
     {
@@ -200,14 +200,14 @@ t.test('a turn without exact ids has none, and says why', async (t) => {
   ])
 })
 
-t.test('an answer that its agent never had, because its client tried again, is no trace', async (t) => {
+t.test('a turn that was superseded by a retry is not a trace', async (t) => {
   const again = { promptTokenIds: Int32Array.of(1, 2) }
   const { call } = await apiWith(t, [again, { ...again, retryCount: 1 }])
   t.match((await call('GET', '/sessions/s/traces')).body, [{ metadata: { index: 1 } }])
 })
 
 t.test(
-  'samples of one prompt stay in the traces and the rows when one call for them is tried again',
+  'samples of one prompt stay in the traces and the rows when one of their requests is retried',
   async (t) => {
     const { url, backend, call } = await startSessionsApi(t)
     let calls = 0
@@ -250,10 +250,10 @@ t.test('tool calls and reasoning are in the response message, reasoning under bo
     tool_calls: calls,
   })
   t.strictSame(body[1].response_message, { role: 'assistant', content: 'hello' })
-  t.strictSame(body[2].response_message, { role: 'assistant', content: '' }, 'as the agent got it')
+  t.strictSame(body[2].response_message, { role: 'assistant', content: '' }, 'as the agent received it')
 })
 
-t.test('since and limit keep the calls from then on, and the first of them', async (t) => {
+t.test('since selects the requests from a time on, and limit the first of them', async (t) => {
   const { call } = await apiWith(
     t,
     [1_000, 2_500, 2_000, 3_000].map((endedAtMs) => ({ endedAtMs })),
@@ -298,7 +298,7 @@ t.test('POST /sessions/batch_delete removes sessions with their traces', async (
   t.equal((await call('GET', '/traces/s:s-0')).status, 404)
 })
 
-t.test('a session that is not there, or that nobody called, has no traces', async (t) => {
+t.test('an unknown session, or one without requests, has no traces', async (t) => {
   const { call } = await apiWith(t, [])
   await call('POST', '/sessions/unused', {})
   for (const session of ['nowhere', 'unused']) {
@@ -306,7 +306,7 @@ t.test('a session that is not there, or that nobody called, has no traces', asyn
   }
 })
 
-t.test('what is not there, or cannot be read, is refused by name', async (t) => {
+t.test('unknown traces and invalid requests are rejected with their code', async (t) => {
   const { call } = await apiWith(t, [{}])
   for (const [method, path, body, status, code] of [
     ['GET', '/traces/s:none', undefined, 404, 'trace_not_found'],

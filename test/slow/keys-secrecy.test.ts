@@ -120,7 +120,7 @@ t.test('local mode: proxy, engine and agents', { timeout: 120_000 }, async (t) =
     ['serve', '--port', '0', '--engine-url', engine.url, '--engine-kind', 'openai'],
     folder,
   )
-  holdsNone(t, await makeCalls(proxy.url), 'an answer')
+  holdsNone(t, await makeCalls(proxy.url), 'a response')
   const printed = await proxy.stop()
   t.match(printed, 'unauthorized', 'the log reports unauthenticated clients')
   t.match(printed, 'engine', 'and of the engine')
@@ -146,7 +146,7 @@ t.test('relay mode: proxy, worker, engine and agents', { timeout: 120_000 }, asy
   await until(async () =>
     (await (await fetch(`${proxy.url}/health`)).text()).includes('"connected_workers":1'),
   )
-  holdsNone(t, await makeCalls(proxy.url), 'an answer')
+  holdsNone(t, await makeCalls(proxy.url), 'a response')
   const refusedPrinted = await refused.stop()
   t.match(refusedPrinted, 'the proxy rejects the worker key')
   const printed = (await worker.stop()) + refusedPrinted + (await proxy.stop())

@@ -148,10 +148,10 @@ t.test('a session starts one request at a time that adds thousands of messages',
   await until(() => goOn.length === 3)
   t.equal(backend.requests.length, 3, 'two wait')
   await until(() => goOn.length === 5)
-  t.pass('they begin though the first one goes on')
+  t.pass('they start although the first one continues')
   calls.push(send(url, talk('f', 1, ' word'.repeat(10_000)), 's'))
   await until(() => goOn.length === 6)
-  t.pass('so does a long one that is not heavy')
+  t.pass('a long request with few messages starts, too')
   for (const each of goOn) each()
   for (const call of calls) t.equal((await call).status, 200)
   goOn.length = 0

@@ -1,4 +1,4 @@
-/** The light reads: what people and tools see of sessions without reading all of them. */
+/** Reads for people and tools that return parts of sessions. */
 import { once } from 'node:events'
 import { request } from 'node:http'
 import { buffer } from 'node:stream/consumers'
@@ -21,7 +21,7 @@ import { until } from '../helpers/until.ts'
 const ids = (from: number, count: number) => Int32Array.from({ length: count }, (_, i) => from + i)
 const user = (text: string) => JSON.stringify({ role: 'user', content: text })
 
-/** Turn 0 answers 20 tokens with 3, turn 1 goes on from it, turn 2 breaks the prefix at 10 tokens. */
+/** Records turn 0 (20 prompt tokens, 3 sampled), turn 1, which continues it, and turn 2, a branch at 10. */
 async function recordThree({ store, call }: SessionsApi): Promise<void> {
   await call('POST', '/sessions/s', { metadata: { task: 'sea', step: 3 } })
   const logprobs = (...values: number[]) => ({ completionLogprobs: Float64Array.from(values) })
@@ -57,7 +57,7 @@ t.test('the reads of a session are documented, page by page', async (t) => {
     return { status, body }
   }
 
-  t.test('the tree tells how turns hang together, and where a shared prefix broke', async (t) => {
+  t.test('the tree reports the parents of turns, and where a shared prefix ends', async (t) => {
     const { body } = await get('/sessions/s/tree', reads.Tree)
     t.match(body.turns, [
       { index: 0, parent: null, shared_tokens: 0, prompt_tokens: 20, sampled_tokens: 3, line: 'main' },
@@ -71,11 +71,11 @@ t.test('the reads of a session are documented, page by page', async (t) => {
       },
       { index: 2, shared_tokens: 10, continues: false, prompt_reason: 'branched', first_token_ms: 250 },
     ])
-    t.notOk(JSON.stringify(body.turns).includes('one'), 'no text of a message')
+    t.notOk(JSON.stringify(body.turns).includes('one'), 'it contains no text of a message')
     t.equal((await get('/sessions/nowhere/tree')).status, 404)
   })
 
-  t.test('one turn has the messages that are new in it, and ids if it is asked for them', async (t) => {
+  t.test('one turn has its new messages, and its ids on request', async (t) => {
     const { body } = await get('/sessions/s/turns/1')
     t.match(body, {
       index: 1,
@@ -103,7 +103,7 @@ t.test('the reads of a session are documented, page by page', async (t) => {
     )
   })
 
-  t.test('rows are summed up, and their tokens are those of the trajectories', async (t) => {
+  t.test('rows are summarized, and their tokens are those of the trajectories', async (t) => {
     const { trajectories } = (await get('/sessions/s/trajectories')).body
     const { rows } = (await get('/sessions/s/rows', reads.Rows)).body
     t.match(rows, [
@@ -142,7 +142,7 @@ t.test('the reads of a session are documented, page by page', async (t) => {
     t.match(await get('/sessions?sort=size'), { status: 400, body: { param: 'sort' } })
   })
 
-  t.test('groups tell how rewards of one task are spread', async (t) => {
+  t.test('groups report the distribution of rewards of one task', async (t) => {
     for (const [id, reward] of [
       ['g1', 0.5],
       ['g2', 0.5],
@@ -164,7 +164,7 @@ t.test('the reads of a session are documented, page by page', async (t) => {
     t.match(await get('/groups'), { status: 400, body: { param: 'by' } })
   })
 
-  t.test('a preview has the task and the last answer of the main line, in a line each', async (t) => {
+  t.test('a preview has the task and the last completion of the main line, one line each', async (t) => {
     const said = (role: string, content: unknown) => JSON.stringify({ role, content })
     await api.call('POST', '/sessions/p', {})
     t.same((await get('/sessions/p/preview', reads.Preview)).body, { task: null, answer: null })
@@ -188,7 +188,7 @@ t.test('the reads of a session are documented, page by page', async (t) => {
     t.match(await get('/sessions/none/preview'), { status: 404 })
   })
 
-  t.test('groups tell what rows, cut answers and old weights their turns come to', async (t) => {
+  t.test('groups report the rows, truncated completions and staleness of their turns', async (t) => {
     const prompt = [...Array(20).keys()]
     const versions = { weightVersionStart: '7', weightVersionEnd: '7' }
     for (const [place, id] of ['t1', 't2', 't3'].entries()) {
@@ -197,7 +197,7 @@ t.test('the reads of a session are documented, page by page', async (t) => {
       await api.call('POST', `/sessions/${id}/reward`, { reward: 1, components: { tests: place } })
     }
     const first = { promptTokenIds: Int32Array.from(prompt), completionTokenIds: Int32Array.of(50, 51) }
-    // One row of two turns, one that begins anew, and a turn that trains nothing.
+    // One row of two turns, a turn that starts another row, and a turn that is not trained.
     await recordTurn(api.store, 't1', 0, { ...first, ...versions })
     const goesOn = Int32Array.from([...prompt, 50, 51, 90])
     const older = { weightVersionStart: '5', weightVersionEnd: '7' }
@@ -217,14 +217,14 @@ t.test('the reads of a session are documented, page by page', async (t) => {
     ])
     const { staleness, ...counts } = body.groups[1].of_turns
     t.strictSame(counts, { sessions: 2, rows: 3, turns: 5, truncated: 1 })
-    t.ok(Math.abs(staleness - 2 / 3) < 1e-9, 'by tokens: a third of them two versions old')
+    t.ok(Math.abs(staleness - 2 / 3) < 1e-9, 'weighted by tokens: a third of them are two versions old')
     t.notOk('of_turns' in (await get('/groups?by=step')).body.groups[0])
     const only = await get('/groups?by=step&turns=true&metadata.step=2', reads.Groups)
     t.match(only.body.groups, [{ value: 2, of_turns: { sessions: 1 } }])
   })
 })
 
-t.test('the tree of a thousand turns is some tens of kilobytes on the wire', async (t) => {
+t.test('the tree of a thousand turns takes some tens of kilobytes on the wire', async (t) => {
   const api = await startSessionsApi(t)
   await api.sessions.create({ sessionId: 's' })
   await aside(async () => {
@@ -244,7 +244,7 @@ t.test('the tree of a thousand turns is some tens of kilobytes on the wire', asy
   t.ok(sent.length < 60_000, `${sent.length} bytes`)
 })
 
-t.test('answers are compressed for whoever reads gzip, and for nobody else', async (t) => {
+t.test('responses are compressed only for clients that accept gzip', async (t) => {
   const api = await startSessionsApi(t)
   await recordThree(api)
   const encoding = async (accept: string) => {
@@ -260,7 +260,7 @@ t.test('answers are compressed for whoever reads gzip, and for nobody else', asy
   t.equal(await encoding('identity'), undefined)
 })
 
-t.test('texts of tokens are those of the tokenizer that knows the model', async (t) => {
+t.test('texts of tokens are those of the tokenizer of the model', async (t) => {
   const tokenTexts = async (model: string | null, ids: Int32Array) =>
     model === 'm' ? { source: 'a tokenizer', texts: [...ids].map((id) => `<é${id}>`) } : undefined
   const api = await startSessionsApi(t, undefined, {}, { tokenTexts })
@@ -278,9 +278,9 @@ t.test('texts of tokens are those of the tokenizer that knows the model', async 
   t.notOk('text' in (await readTensors(`${api.url}/sessions/s/rows/1/tokens`)))
 })
 
-t.test('events are told as they happen, to those who listen', async (t) => {
+t.test('events are sent to their listeners as they happen', async (t) => {
   const activity = new Activity()
-  // All of it within one millisecond.
+  // All events are within one millisecond.
   const clock = () => 1_800_000_000_000
   const api = await startSessionsApi(t, undefined, { activity, clock }, { activity })
   const events = await openLines(t, `${api.url}/events`)
@@ -303,7 +303,7 @@ t.test('events are told as they happen, to those who listen', async (t) => {
   for (const event of told()) t.same(schemaErrors(reads.ProxyEvent, event), [])
 })
 
-t.test('a session in flight is seen as it speaks', async (t) => {
+t.test('an in-flight turn is shown while it is sampled', async (t) => {
   const activity = new Activity()
   const api = await startSessionsApi(t, undefined, { activity }, { activity })
   await api.call('POST', '/sessions/s', {})
@@ -351,7 +351,7 @@ t.test('a session in flight is seen as it speaks', async (t) => {
   t.equal((await api.call('GET', '/sessions/nowhere/live')).status, 404)
 })
 
-t.test('a watcher that does not read is dropped, and never waited for', async (t) => {
+t.test('a listener that does not read is disconnected, and never delays others', async (t) => {
   const activity = new Activity()
   const api = await startSessionsApi(t, undefined, {}, { activity })
   const listeners = activity.listenerCount
@@ -363,7 +363,7 @@ t.test('a watcher that does not read is dropped, and never waited for', async (t
   response.pause()
   response.on('error', () => {})
   const closed = new Promise((resolve) => response.once('close', resolve))
-  // More than the buffers of both kernels hold.
+  // More than fits into the buffers of both kernels.
   const session_id = 'x'.repeat(1_000)
   const tell = () => {
     for (let i = 0; i < 4_000; i += 1) activity.emit({ type: 'session_deleted', session_id })
@@ -377,7 +377,7 @@ t.test('a watcher that does not read is dropped, and never waited for', async (t
   t.pass('the connection was cut')
 })
 
-/** Lines of an answer that goes on until the test ends, parsed as they come. */
+/** Opens a response that continues until the test ends. @returns its lines, parsed as they arrive */
 async function openLines(t: Test, url: string): Promise<Record<string, unknown>[]> {
   const call = request(url, { agent: false })
   call.on('error', () => {})
@@ -396,7 +396,7 @@ async function openLines(t: Test, url: string): Promise<Record<string, unknown>[
   return lines
 }
 
-t.test('alternatives are those of the tokens that were asked for, where some are on record', async (t) => {
+t.test('alternatives are returned for the requested tokens, where some are recorded', async (t) => {
   const tokenTexts = async (_model: string | null, tokens: Int32Array) => ({
     source: 'letters',
     texts: [...tokens].map((id) => `w${id}`),

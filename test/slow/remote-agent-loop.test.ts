@@ -68,7 +68,7 @@ t.test("a rollout is the rows of its session, with the runner's reward", async (
 })
 
 t.test(
-  'a session that branched gives several rows, all or the selected ones, each with the reward',
+  'a session that branched has several rows, all or the selected ones, each with the reward',
   async (t) => {
     const proxy = await startProxy(t)
     const run: Run = async (task) => {
@@ -226,7 +226,7 @@ t.test("agents get the proxy's address as they reach it, and the session's key",
 })
 
 t.test(
-  "a proxy with keys is called with its admin key, and the agent's key allows nothing else",
+  "requests to a proxy with keys use its admin key, and the agent's key allows nothing else",
   async (t) => {
     const adminKeys = ['admin-key-0123456789']
     const proxy = await startProxy(t, { adminKeys, agentKeySecrets: ['agent-secret-0123456789'] })

@@ -1,6 +1,6 @@
 /**
- * 1,000 rollouts of a server with agents that fail in every way, and with trainers that leave and ask again: each sample has
- * one result, of one try, and the books balance.
+ * 1,000 rollouts of a server with agents that fail in every way, and with trainers that disconnect and repeat
+ * their requests: each sample has one result, from one attempt, and all counts agree.
  */
 import type { AddressInfo } from 'node:net'
 import { fileURLToPath } from 'node:url'
@@ -20,20 +20,20 @@ import { type Behaviour, HANG, Talk, type TalkTask } from './rollouts-many-talk.
 
 const SAMPLES = 1_000
 const AT_ONCE = 64
-/** Every so many callers break their connection as soon as the rollout has begun, and ask again. */
+/** One of this number of callers disconnects as soon as the rollout has started, and repeats its request. */
 const LEAVES_EVERY = 7
 const RETRIES = 3
-/** Every so many samples have an agent in a process of its own. */
+/** One of this number of samples has an agent in a separate process. */
 const PROCESS_EVERY = 50
 const AGENT = fileURLToPath(new URL('./rollouts-many-child.ts', import.meta.url))
-/** The only process that hangs, for its time limit is waited for. */
+/** The only process that hangs, because the test waits for its time limit. */
 const HANGING_PROCESS = 0
-/** Far more than a process needs that does not hang, on a busy machine too. */
+/** Far more than a process that does not hang needs, also on a busy machine. */
 const TIME_LIMIT_MS = 15_000
 /** Completions are numbered from here, so that no other token looks like one. */
 const FIRST_COMPLETION = 1_000_000
 
-/** Numbers from 0 to 1 that are the same in each run (a linear congruential generator). */
+/** Creates a linear congruential generator of numbers from 0 to 1, which are the same in each run. */
 function seeded(seed: number): () => number {
   let state = seed
   return () => {
@@ -49,9 +49,9 @@ function planOf(random: () => number): Behaviour[] {
   })
 }
 
-/** In-process agents of every behaviour; the tasks of some go to real processes. */
+/** Runs in-process agents of every behaviour; some tasks run in separate processes. */
 class UnrulyRunner implements AgentRunner {
-  /** What the agents of good tries were answered, by sample. */
+  /** The responses that the agents of good attempts received, by sample. */
   readonly answers = new Map<number, number[]>()
   readonly haunting: Promise<number>[] = []
   readonly hanging: Promise<unknown>[] = []
@@ -117,7 +117,7 @@ async function allAtOnce<T, R>(
   return results
 }
 
-/** In which try the task is done; all tries when in none. */
+/** Returns the number of attempts until the task succeeds, or all of them if none does. */
 const triesOf = ({ plan }: TalkTask) => plan.indexOf('good') + 1 || plan.length
 const hasGoodTry = ({ plan }: TalkTask) => plan.includes('good')
 
@@ -139,7 +139,7 @@ function withoutHanging(behaviour: Behaviour): Behaviour {
   return behaviour === 'hang' ? 'crash' : behaviour
 }
 
-/** What is wrong with the rows of a task. */
+/** Returns what is wrong with the rows of a task. */
 function problemsOf(task: TalkTask, rows: AgentLoopOutputs, answers: readonly number[] = []): string[] {
   const [{ metrics }] = rows
   const trained = completionsIn(rows)
@@ -161,7 +161,7 @@ function problemsOf(task: TalkTask, rows: AgentLoopOutputs, answers: readonly nu
     .map(([what]) => what)
 }
 
-/** The completions that are trained on. */
+/** Returns the trained completions. */
 function completionsIn(rows: readonly AgentLoopOutput[]): number[] {
   return rows.flatMap(({ response_ids, response_mask }) =>
     response_ids.filter((id, i) => response_mask[i] === 1 && id >= FIRST_COMPLETION),
@@ -174,7 +174,7 @@ async function everySession(store: TurnStore): Promise<SessionRecord[]> {
   return sessions
 }
 
-/** What a trainer is told over HTTP. */
+/** Requests a rollout over HTTP as a trainer does. @returns its rows */
 async function askFor(url: string, task: TalkTask): Promise<AgentLoopOutputs> {
   const body = JSON.stringify({
     sample: task,
@@ -206,7 +206,7 @@ async function startRolloutServer(t: Test, loop: RemoteAgentLoop) {
   return { rollouts, url: `http://127.0.0.1:${(server.server.address() as AddressInfo).port}` }
 }
 
-t.test('1,000 rollouts with agents that crash, hang, retry, send twice and outlive their try', async (t) => {
+t.test('1,000 rollouts of agents that crash, hang, retry, send twice or outlive an attempt', async (t) => {
   const tasks = tasksOf(seeded(1))
   const api = await startSessionsApi(t)
   const { store } = api
@@ -225,11 +225,11 @@ t.test('1,000 rollouts with agents that crash, hang, retry, send twice and outli
     const found = problemsOf(task, results[i]!, runner.answers.get(task.sample))
     return found.length > 0 ? [{ sample: task.sample, found }] : []
   })
-  t.strictSame(problems, [], 'each sample has one result, of its good try, with every token of it')
+  t.strictSame(problems, [], 'each sample has one result, from its good attempt, with all of its tokens')
   t.strictSame(
     new Set(await Promise.all(runner.haunting)),
     new Set([409]),
-    'each zombie was refused in the end',
+    'each zombie was eventually rejected',
   )
   await Promise.all(runner.hanging)
 
@@ -238,7 +238,7 @@ t.test('1,000 rollouts with agents that crash, hang, retry, send twice and outli
   t.strictSame(
     rollouts.ended,
     { done: SAMPLES, failed: 0, cancelled: 0 },
-    'who asks again begins nothing anew',
+    'a repeated request starts no second rollout',
   )
   t.equal(rollouts.tries, tries)
   t.ok(succeeded > SAMPLES / 2 && succeeded < SAMPLES, 'some samples fail for good')
@@ -247,7 +247,7 @@ t.test('1,000 rollouts with agents that crash, hang, retry, send twice and outli
   t.strictSame(
     Object.fromEntries(counted.map(([status, group]) => [status, group.length])),
     { completed: succeeded, aborted: tries - succeeded },
-    'a session for each try, and none is left open',
+    'each attempt has a session, and none stays open',
   )
   t.equal(new Set(sessions.map(({ metadata }) => metadata.trial_id)).size, SAMPLES)
   const turns = await Array.fromAsync(sessions, ({ sessionId }) =>

@@ -24,13 +24,13 @@ async function startWith(t: Test, session: LongSession, read = () => session as 
   return api
 }
 
-/** The head of an answer whose body nobody has read yet. */
+/** Returns a response whose body has not been read. */
 async function open(url: string): Promise<IncomingMessage> {
   const [response] = await once(get(url, { agent: false }), 'response')
   return response as IncomingMessage
 }
 
-t.test('200 turns of 100,000 tokens go out in little memory', async (t) => {
+t.test('200 turns of 100,000 tokens are sent with little memory', async (t) => {
   const { url } = await startWith(t, new LongSession(TURNS, PROMPT_TOKENS))
   const response = await open(`${url}/sessions/s`)
   const before = memoryInUse()
@@ -42,16 +42,16 @@ t.test('200 turns of 100,000 tokens go out in little memory', async (t) => {
     nextLookAt += 10 * MB
     peak = Math.max(peak, memoryInUse() - before)
   }
-  t.ok(bytes > 100 * MB, `${bytes} bytes came`)
+  t.ok(bytes > 100 * MB, `${bytes} bytes were received`)
   t.match(
     tail,
     /\}\],"trace_count":200,"prompts":\{\},"changed_calls":\{\},"aborted_turns":0\}$/,
-    'the answer is whole',
+    'the response is complete',
   )
   t.ok(peak < 64 * MB, `${Math.round(peak / MB)} MB were in use at the peak`)
 })
 
-t.test('turns are read no faster than a slow client takes them', async (t) => {
+t.test('turns are read no faster than a slow client receives them', async (t) => {
   const session = new LongSession(TURNS, PROMPT_TOKENS)
   const { url } = await startWith(t, session)
   const response = await open(`${url}/sessions/s`)
@@ -63,7 +63,7 @@ t.test('turns are read no faster than a slow client takes them', async (t) => {
   t.equal(session.read, TURNS)
 })
 
-t.test('a client that leaves in the middle of an answer ends the reading', async (t) => {
+t.test('a client that disconnects during a response ends the read', async (t) => {
   const session = new LongSession(TURNS, PROMPT_TOKENS)
   const { url, call } = await startWith(t, session)
   const response = await open(`${url}/sessions/s`)
@@ -71,11 +71,11 @@ t.test('a client that leaves in the middle of an answer ends the reading', async
   response.destroy()
   await session.left
   t.ok(session.read < TURNS, `${session.read} turns were read`)
-  t.equal((await call('GET', '/sessions')).status, 200, 'the server goes on')
+  t.equal((await call('GET', '/sessions')).status, 200, 'the server continues')
 })
 
 t.test(
-  'a store that fails in the middle of an answer breaks it off, so that nobody takes it for whole',
+  'a store that fails during a response breaks the connection, so that the response is not taken as complete',
   async (t) => {
     const { url, call } = await startWith(t, new LongSession(1, 1), async function* () {
       for await (const turn of new LongSession(2, PROMPT_TOKENS)) yield turn as never
@@ -84,11 +84,11 @@ t.test(
     const response = await fetch(`${url}/sessions/s`)
     t.equal(response.status, 200)
     await t.rejects(response.text())
-    t.equal((await call('GET', '/sessions')).status, 200, 'the server goes on')
+    t.equal((await call('GET', '/sessions')).status, 200, 'the server continues')
   },
 )
 
-t.test('a store that fails before the answer began is an error', async (t) => {
+t.test('a store that fails before the response has started is an error', async (t) => {
   const { call } = await startWith(t, new LongSession(1, 1), async function* () {
     yield* []
     throw new Error('the disk is gone')
@@ -96,14 +96,14 @@ t.test('a store that fails before the answer began is an error', async (t) => {
   t.equal((await call('GET', '/sessions/s/trajectories')).status, 500)
 })
 
-/** Bytes that are still referred to from somewhere. */
+/** Returns the number of bytes that are still referenced. */
 function memoryInUse(): number {
   collectGarbage()
   const { heapUsed, external } = process.memoryUsage()
   return heapUsed + external
 }
 
-/** Sockets do not tell that they are full. @returns the value once it has stood still for a while */
+/** Sockets do not report that they are full. @returns the value once it no longer changes */
 async function untilSettled(read: () => number): Promise<number> {
   let value = -1
   while (value !== read()) {

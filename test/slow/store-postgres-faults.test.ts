@@ -100,7 +100,7 @@ if (noPostgres !== false) {
       await held.query('COMMIT')
       await Promise.all([read, closed])
       await until(async () => (await others('true')) === 0)
-      t.pass('all are gone')
+      t.pass('no connection remains')
     },
   )
 

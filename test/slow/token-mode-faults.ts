@@ -175,7 +175,7 @@ export function testFaults(t: Test, mode: keyof typeof MODES): void {
         .chat.completions.stream({ model: 'embedded', messages: [user('A long story. '.repeat(40))] })
         .finalChatCompletion()
       t.match(full.choices[0], { finish_reason: 'length', message: { content: '' } })
-      t.equal(engine.server.counters.served, served, 'no engine was called')
+      t.equal(engine.server.counters.served, served, 'no engine received a request')
       t.match((await turnsOf(proxy))[1], { status: 'completed', exact: true, completion_token_ids: [] })
     })
 

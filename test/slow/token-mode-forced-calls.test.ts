@@ -198,7 +198,7 @@ t.test('a choice that cannot be enforced is rejected with the reason', async (t)
     status: 400,
     param: 'response_format',
   })
-  t.equal(asked().length, 0, 'the engine is not called')
+  t.equal(asked().length, 0, 'the engine receives no request')
 })
 
 t.test('a session may declare that tools are only offered', async (t) => {

@@ -248,7 +248,7 @@ t.test('a prompt that fills the context gets an empty response at once, and is r
   const served = engine.server.counters.served
   const full = await ask('A long story, told at length. '.repeat(20))
   t.match(full.choices[0], { finish_reason: 'length', message: { content: '' } })
-  t.equal(engine.server.counters.served, served, 'no engine was called')
+  t.equal(engine.server.counters.served, served, 'no engine received a request')
   const { turns } = await proxy.get('/sessions/s')
   t.match(turns[1], { status: 'completed', exact: true, completion_token_ids: [], finish_reason: 'length' })
 })
@@ -285,7 +285,7 @@ t.test(
     })
     const response = await proxy.post('/s/v1/responses', { model: 'm', input: content })
     t.match(response.error, { type: 'invalid_request_error', code: 'context_length_exceeded' })
-    t.equal(engine.server.counters.served, 0, 'no engine was called')
+    t.equal(engine.server.counters.served, 0, 'no engine received a request')
     const { turns } = await proxy.get('/sessions/s')
     for (const turn of turns) t.match(turn, { status: 'failed', error: { code: 'context_length_exceeded' } })
     t.same((await proxy.get('/sessions/s/trajectories')).trajectories, [])

@@ -299,7 +299,7 @@ t.test('a failed request has its error, and each engine that was tried has a spa
   t.match(named(of('s1'), 'chat fake'), [{ isError: true, attributes: { 'error.type': 'engine_rejected' } }])
 
   t.match(of('s2'), [{ name: ROUTE, isError: false, attributes: { 'error.type': 'invalid_request' } }])
-  t.equal(of('s2').length, 1, 'no engine was called')
+  t.equal(of('s2').length, 1, 'no engine received a request')
 
   const [lost] = named(of('s3'), ROUTE)
   t.match(lost, { isError: true, traceId: TRACE, attributes: { 'llm_proxy.turn.status': 'failed' } })

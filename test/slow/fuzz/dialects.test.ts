@@ -1,7 +1,7 @@
 /**
- * Requests that are wrong anywhere, in every dialect, against all of the proxy but its sockets. `FUZZ_RUNS=20000` tries
- * that many of each (and needs `--timeout=1200` of tap); what a failure prints (its seed, its path, and the smallest body
- * that fails) brings it back.
+ * Requests with errors anywhere, in every dialect, sent to the complete proxy except for its sockets.
+ * `FUZZ_RUNS=20000` runs that many of each (and needs `--timeout=1200` of tap). The output of a failure (its
+ * seed, its path, and the smallest failing body) reproduces it.
  */
 import assert from 'node:assert/strict'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -18,11 +18,11 @@ import { openMemoryStore } from '../../helpers/store-in-process.ts'
 import { type Answer, checkResponse, DIALECTS } from './dialects.ts'
 
 const RUNS = Number(process.env.FUZZ_RUNS ?? 1_000)
-/** After so many calls, all that they left on record is read, and forgotten. */
+/** After this number of requests, everything that they recorded is read and deleted. */
 const CALLS_A_SESSION = 100
 const HANG_MS = 30_000
 
-/** An answer with something of everything. */
+/** A response with every kind of content. */
 const ANSWER: GenerationEvent[] = [
   { type: 'start', engine: 'scripted', model: 'scripted', promptTokenIds: PromptIds.of(1, 2) },
   { type: 'delta', reasoning: 'hm', tokenIds: [3], logprobs: [-1] },
@@ -40,7 +40,7 @@ const ANSWER: GenerationEvent[] = [
   },
 ]
 
-/** The proxy, asked without sockets. */
+/** Starts a proxy that receives requests without sockets. */
 async function startInjected(t: Test) {
   const store = await openMemoryStore()
   const { options, sessions, backend } = serverParts(store)
@@ -77,7 +77,7 @@ for (const [name, { path, bodies, checkRefusal }] of Object.entries(DIALECTS)) {
           '/trajectories?select=main&per_turn=true',
         ]) {
           const { statusCode, body } = await inject('GET', `/sessions/s${part}`)
-          // A session is made by its first call that is accepted.
+          // The first accepted request of a session creates it.
           assert.ok(statusCode === 200 || statusCode === 404, `${part}: ${statusCode} ${body}`)
           assert.doesNotMatch(JSON.stringify(JSON.parse(body).turns ?? []), /"status":"(open|failed)"/)
         }
@@ -100,7 +100,7 @@ for (const [name, { path, bodies, checkRefusal }] of Object.entries(DIALECTS)) {
       )
       await readBack()
       t.ok((statuses[200] ?? 0) > RUNS / 50, `some are accepted: ${JSON.stringify(statuses)}`)
-      t.ok((statuses[400] ?? 0) > RUNS / 50, 'and some refused')
+      t.ok((statuses[400] ?? 0) > RUNS / 50, 'and some are rejected')
     },
   )
 }

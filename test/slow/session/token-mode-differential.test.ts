@@ -1,6 +1,6 @@
 /**
  * Token mode against chat mode: the embedded engine renders, samples, decodes and parses a chat by itself, or it gets
- * ids and the proxy does the rest. An agent must not be able to tell.
+ * ids and the proxy does the rest. An agent must not be able to see the difference.
  */
 import { isDeepStrictEqual } from 'node:util'
 import fc from 'fast-check'
