@@ -90,7 +90,7 @@ async def test_verls_worker_makes_a_batch_of_rows_that_train_and_one_that_does_n
     assert data.batch["rm_scores"].sum(dim=1).tolist() == [1.0, 2.0, 0.5]
     log_probs, mask = data.batch["rollout_log_probs"], data.batch["response_mask"]
     assert ((log_probs != 0) == (mask == 1)).all()
-    assert data.non_tensor_batch["remote_agent/inert"].tolist() == [0, 0, 1]
+    assert data.non_tensor_batch["remote_agent/padding"].tolist() == [0, 0, 1]
     assert data.non_tensor_batch["remote_agent/left_out_turns"].tolist() == [0, 1, 0]
 
 

@@ -74,7 +74,7 @@ def tiny_lines(data: Any) -> list[dict[str, Any]]:
                 "response_ids": row["responses"][is_response].tolist(),
                 "response_mask": row["response_mask"][is_response].tolist(),
                 "response_logprobs": row["rollout_log_probs"][is_response].tolist(),
-                "metrics": {"inert": int(data.non_tensor_batch["remote_agent/inert"][number])},
+                "metrics": {"padding": int(data.non_tensor_batch["remote_agent/padding"][number])},
                 "extra_fields": {"weight_version_min": "3", "weight_version_max": "3"},
             }
         )
