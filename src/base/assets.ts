@@ -16,7 +16,7 @@ import { type PackedFile, unpack } from './unpack.ts'
 /** The prefix that stands for the root of the checkout; the key of the asset follows. */
 export const INSIDE = 'llm-proxy:///'
 
-/** The command of the standalone executable that runs a file of code by its key, in a process of its own. */
+/** The command of the standalone executable that runs a file of code by its key, in a separate process. */
 export const CONFINED_COMMAND = 'run-confined-code'
 
 /** Runs a file of code of the standalone executable in this process. @param key see {@link getInsideKey} */

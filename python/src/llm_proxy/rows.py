@@ -76,11 +76,11 @@ def row_of(session_id: str, row: Mapping[str, Any]) -> Row:
     return _made(Row, row, session_id=session_id, turns=turns, fields=others)
 
 
-def _made(kind: type[T], told: Mapping[str, Any], **own: Any) -> T:
+def _made(kind: type[T], values: Mapping[str, Any], **own: Any) -> T:
     """Creates an object from the proxy's fields of the same names, except those that are given. A proxy of an earlier
     release lacks fields that have a default, and has others by their former names.
     """
     names = [spec.name for spec in fields(kind) if spec.name not in own]
-    former = {name: told[FORMER_NAMES[name]] for name in names if FORMER_NAMES.get(name) in told}
-    present = {name: told[name] for name in names if name in told}
+    former = {name: values[FORMER_NAMES[name]] for name in names if FORMER_NAMES.get(name) in values}
+    present = {name: values[name] for name in names if name in values}
     return kind(**own, **{**former, **present})

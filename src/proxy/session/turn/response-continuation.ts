@@ -236,7 +236,7 @@ export class ResponseContinuation {
       ...rest,
       ...(offset === 0 && promptTokenIds && { promptTokenIds }),
       usage: withEarlierTokens(end, offset),
-      // Without a version of its own, the end would get that of the first part.
+      // Without a version, the end would get that of the first part.
       weightVersion: end.weightVersion ?? this.#version ?? null,
     })
   }
@@ -311,12 +311,12 @@ function withEarlierTokens({ usage }: GenerationEnd, offset: number): Generation
 
 function withReason(cut: ProxyError, why: string): ProxyError {
   const { code, message, status, retryAfterS, engineBody, logMessage } = cut
-  const said = `; the response does not continue: ${why}`
-  return new ProxyError(code, message + said, {
+  const explanation = `; the response does not continue: ${why}`
+  return new ProxyError(code, message + explanation, {
     cause: cut,
     status,
     retryAfterS,
     engineBody,
-    logMessage: logMessage + said,
+    logMessage: logMessage + explanation,
   })
 }

@@ -4,7 +4,7 @@
  *
  * tiktoken has no list of merges: of all adjacent tokens whose concatenation is a token, it merges those with the lowest
  * rank first, and the leftmost of equal ones. Up to the moment at which a token comes into being, no merge crosses its
- * ends, so the merges inside it are those of its own bytes alone, and the last one is always the same pair. One merge
+ * ends, so the merges inside it are those of its bytes alone, and the last one is always the same pair. One merge
  * per token, in the order of the ranks, therefore has the same result.
  */
 import { ProxyError } from '../../../base/errors.ts'

@@ -239,9 +239,9 @@ def tracing_template(template):
 
 
 def specialize(template, messages, tools, options, paths):
-    """Takes what `render` takes, without the continuation of a final message, and the paths of the texts that are
-    contents. The answer's first character tells what the rest is: `=` a specialization, `*` why this Python must not be
-    used again, `!` that there is none."""
+    """Takes the arguments of `render`, without the continuation of a final message, and the paths of the texts that are
+    contents. The first character of the result defines the rest: `=` a specialization, `*` the reason why this Python
+    must not be used again, `!` nothing: there is no specialization."""
     try:
         asked = json.loads(options)
         traced = tracing_template(template)

@@ -1,7 +1,7 @@
 """A model's prompt encoder as its authors publish it, in the place of a chat template.
 
 The encoder is a Python file that defines `encode_messages`, as DeepSeek V3.2, V4 and V4.1 have one. It runs unmodified,
-once per prompt in a module of its own, so that it keeps no state. The process that runs this file is confined
+once per prompt in a new module, so that it keeps no state. The process that runs this file is confined
 (`encoder-process.ts`); `confine` takes away what Python itself could reach of it.
 
 How a chat becomes the encoder's arguments is vLLM's rule (0.33, `vllm/tokenizers/deepseek_v4.py`), except that the tools

@@ -236,10 +236,10 @@ FILTERS = {
     "random": refuse,
 }
 
-# It asks at most whether a text is empty.
+# At most, the filter checks whether a text is empty.
 SAFE_FILTERS = {"default", "d"}
 
-# Their answers about a text do not depend on it, or are asked of the opaque value.
+# The result of these tests does not depend on the text, or the opaque value computes it.
 SAFE_TESTS = {
     *("defined", "undefined", "none", "boolean", "true", "false", "integer", "float", "number", "mapping"),
     *("eq", "equalto", "==", "ne", "!=", "in"),
