@@ -58,6 +58,10 @@ const BODIES: Record<string, (id: string, stream: boolean) => { path: string; bo
       tools: [{ functionDeclarations: [tool] }],
     },
   }),
+  completions: (id, stream) => ({
+    path: `/${id}/v1/completions`,
+    body: { model: 'fake', prompt: tokenizer.encode('Hello!'), max_tokens: 500, stream },
+  }),
 }
 
 /**
@@ -176,10 +180,12 @@ function checkTurn(t: Test, turn: Json, kinds: readonly CutKind[], what: string)
   t.strictSame(actual, expectedTurn({ turn, parts, reasons }), what)
 }
 
+const DIALECTS = Object.keys(BODIES).filter((dialect) => dialect !== 'completions')
+
 for (const kind of ['vllm', 'sglang'] as const)
   t.test(`${kind}: a response that is cut anywhere is the one that was not cut`, async (t) => {
     const { ask, engine } = await rig(t, kind)
-    for (const dialect of Object.keys(BODIES))
+    for (const dialect of DIALECTS)
       for (const stream of [true, false]) {
         const whole = await ask(dialect, stream, [])
         t.equal(whole.turn.annotations.engine_requests, undefined)
@@ -280,7 +286,7 @@ t.test('a response that cannot be continued fails as before, with the reason in 
   const { ask } = await rig(t, 'vllm')
   const schema = { type: 'object', properties: {} }
   const strict = { type: 'function', function: { ...tool, strict: true } }
-  for (const [fields, reason] of [
+  for (const [fields, reason, dialect = 'chat'] of [
     [{ seed: 1 }, 'seed'],
     [{ response_format: { type: 'json_object' } }, 'response_format'],
     [{ structured_outputs: { json: schema } }, 'structured_outputs'],
@@ -290,8 +296,9 @@ t.test('a response that cannot be continued fails as before, with the reason in 
     [{ tool_choice: 'required' }, 'forces a tool call'],
     [{ tools: [strict] }, 'strict tools'],
     [{ n: 2 }, 'several choices'],
+    [{}, 'is a text completion', 'completions'],
   ] as const) {
-    const { turn, turns } = await ask('chat', true, [{ kind: 'abort', after: 3 }], fields)
+    const { turn, turns } = await ask(dialect, true, [{ kind: 'abort', after: 3 }], fields)
     const failed = turns.find(({ error }: Json) => error?.code === 'engine_aborted') ?? turn
     t.match(failed, { status: 'failed', error: { code: 'engine_aborted', message: `does not continue: it` } })
     t.match(failed.error.message, reason)

@@ -54,7 +54,7 @@ export interface RequestPrompt {
   readonly request: GenerationRequest
   /** The response, if no engine is needed. */
   readonly response?: readonly GenerationEvent[]
-  /** Plans the rest of a response that was cut; absent: it cannot be continued, because the engine renders prompts. */
+  /** Plans the rest of a response that was cut; absent: it cannot be continued, because the engine makes the prompt. */
   readonly continuation?: PromptContinuation
   /**
    * Does the work that `read` requires and that can overlap with the engine's, and therefore costs no latency. To be

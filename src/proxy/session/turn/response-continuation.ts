@@ -34,7 +34,7 @@ interface ResponseContinuationOptions {
   readonly backend: Pick<Backend, 'generate'>
   /** The request of the first part. */
   readonly request: GenerationRequest
-  /** Absent: the response cannot be continued, because the engine renders its prompt. */
+  /** Absent: the response cannot be continued, because the engine renders or tokenizes its prompt. */
   readonly continuation: PromptContinuation | undefined
   /** Returns the weight version that a trainer has announced, for engines that report none. */
   announcedVersion(): string | undefined
@@ -136,15 +136,16 @@ export class ResponseContinuation {
   }
 
   #planRest(cut: ProxyError): ReturnType<PromptContinuation['plan']> {
-    const { continuation } = this.#options
     const why = this.#findObstacle()
-    if (continuation === undefined || why !== undefined) throw withReason(cut, why ?? 'it is in chat mode')
-    return continuation.plan(this.#sampled)
+    if (why !== undefined) throw withReason(cut, why)
+    return this.#options.continuation!.plan(this.#sampled)
   }
 
   #findObstacle(): string | undefined {
-    const { continuation } = this.#options
-    if (continuation?.obstacle !== undefined) return continuation.obstacle
+    const { continuation, request } = this.#options
+    if (request.kind === 'completion') return 'it is a text completion'
+    if (continuation === undefined) return 'it is in chat mode'
+    if (continuation.obstacle !== undefined) return continuation.obstacle
     const lacksIds = this.#hasText && this.#sampled.length === 0
     if (lacksIds || !this.#sampled.every(isTokenId)) return 'the engine did not report its token ids'
     if (this.#ended.length >= MAX_ENGINE_REQUESTS) return `it had ${MAX_ENGINE_REQUESTS} engine requests`
