@@ -10,7 +10,8 @@ import {
 } from '../../../../../src/proxy/tokens/prompt/prompt-specializer.ts'
 import { createTemplateSignature } from '../../../../../src/proxy/tokens/prompt/template-signature.ts'
 import { templateOf, threadOf } from '../../../../helpers/templates.ts'
-import { loadModel } from '../prompt-rollout.ts'
+import { IS_FULL } from '../../../../helpers/tier.ts'
+import { loadModel, type Model } from '../prompt-rollout.ts'
 
 const SYSTEM: ChatMessage = { role: 'system', content: 'Be brief.' }
 const question = (content: string): ChatMessage => ({ role: 'user', content })
@@ -30,12 +31,28 @@ const TEXTS = fc.oneof(
   fc.constantFrom('', ' ', '<tool_response>x</tool_response>', '<think>a</think>', '\n a \u3000'),
 )
 
+const models = new Map<string, Model>()
+
+/** Returns a model that all tests share: loading one takes longer than most of them. */
+function sharedModel(name: string): Model {
+  const model = models.get(name) ?? loadModel(name)
+  models.set(name, model)
+  return model
+}
+
+function createThread(name: string, source?: string): TemplateService {
+  const { template, tokenizer, end } = sharedModel(name)
+  return threadOf(
+    new PromptEngine(source === undefined ? template : templateOf(source), {
+      ids: tokenizer.addedTokens,
+      eosIds: new Set([end.id]),
+    }),
+  )
+}
+
 /** Counts the jobs of the thread, of which there is none in this process. */
 function setUp(name: string, wrong: Partial<TemplateService> = {}) {
-  const { template, tokenizer, end } = loadModel(name)
-  const thread = threadOf(
-    new PromptEngine(template, { ids: tokenizer.addedTokens, eosIds: new Set([end.id]) }),
-  )
+  const thread = createThread(name)
   return { thread, ...countJobs({ ...thread, ...wrong }) }
 }
 
@@ -96,7 +113,7 @@ for (const name of ['qwen3', 'embedded']) {
         t.equal(await prompts.render(conversation, {}), await thread.render(conversation, {}))
         t.strictSame(await newPart(prompts, text), await newPart(thread, text))
       }),
-      { numRuns: 150 },
+      { numRuns: IS_FULL ? 150 : 50 },
     )
     t.ok(jobs.render! < count / 2, `${jobs.render} of ${count} prompts are jobs`)
     t.ok(jobs.newPart! < count / 2, `${jobs.newPart} of ${count} new parts are jobs`)
@@ -256,37 +273,25 @@ const HOSTILE: Record<string, [template: string, isSpecialized: boolean]> = {
   ],
 }
 
+const CONTENTS = ['a', '', ' ', 'x', 'b', ' a ', '<|im_end|>', 'Be brief.', 'axa', '{"a": 1}', '𝔸', 'a', 'c']
+
 // "Compare with the first content" is specialized, because the first content of a dummy history is a constant; a new part
 // without a specialization does not see the real one either. "Write ids of calls" is where the echo has none.
 for (const [action, [source, isSpecialized]] of Object.entries(HOSTILE)) {
   t.test(`new parts of templates that ${action}`, async (t) => {
-    const { tokenizer, end } = loadModel('qwen3')
-    const tokens = { ids: tokenizer.addedTokens, eosIds: new Set([end.id]) }
-    const own = threadOf(new PromptEngine(templateOf(source), tokens))
-    const { prompts, jobs, faults } = countJobs(threadOf(new PromptEngine(templateOf(source), tokens)))
+    const own = createThread('qwen3', source)
+    const { prompts, jobs, faults } = countJobs(createThread('qwen3', source))
     const answered: ChatMessage[] = [SYSTEM, question('What?'), { role: 'assistant', content: 'That.' }]
-    const contents = [
-      'a',
-      '',
-      ' ',
-      'x',
-      'b',
-      ' a ',
-      '<|im_end|>',
-      'Be brief.',
-      'axa',
-      '{"a": 1}',
-      '𝔸',
-      'a',
-      'c',
-    ]
-    for (const content of [...contents, ...contents])
-      for (const [history, message] of [
-        [HISTORY, result(content)],
-        [answered, question(content)],
-      ] as const) {
-        const expected = await newPartOf(own, history, message)
-        t.strictSame(await newPartOf(prompts, history, message), expected, `${message.role} ${content}`)
+    const turns = CONTENTS.flatMap((content): [ChatMessage[], ChatMessage][] => [
+      [HISTORY, result(content)],
+      [answered, question(content)],
+    ])
+    const expected = await Promise.all(turns.map((turn) => newPartOf(own, ...turn)))
+    // A specialization is learned in one round, and used in the next.
+    for (let round = 0; round < 2; round += 1)
+      for (const [at, turn] of turns.entries()) {
+        const [, message] = turn
+        t.strictSame(await newPartOf(prompts, ...turn), expected[at], `${message.role} ${message.content}`)
       }
     t.equal(jobs.learned > 0, isSpecialized, `${jobs.learned} specializations`)
     t.strictSame(faults, [])
