@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -14,6 +16,8 @@ import pytest
 from helpers.forwarder import Forwarder
 from helpers.proxy import Proxy, start_proxy
 from llm_proxy import AsyncClient, Client, ProxyApiError, Row, api
+from llm_proxy.records import RowFields
+from llm_proxy.rows import row_of
 
 KEY = "admin-key-of-a-test"
 
@@ -37,6 +41,35 @@ def talk(base_url: str, key: str | None, turns: int = 2) -> None:
         answer = httpx.post(f"{base_url}/chat/completions", json=body, headers=headers, timeout=30)
         answer.raise_for_status()
         messages.append(answer.json()["choices"][0]["message"])
+
+
+def test_a_row_has_the_engine_requests_of_a_turn_that_continued_after_a_cut() -> None:
+    request = {
+        "start": 0,
+        "end": 2,
+        "engine": "e",
+        "weight_version": None,
+        "request_id": "r",
+        "end_reason": "abort",
+    }
+    turn = {
+        "turn_id": "t",
+        "index": 0,
+        "agent_role": "main",
+        "start": 0,
+        "end": 2,
+        "trained": True,
+        "labels": [],
+    }
+    turn |= dict.fromkeys(("policy", "reward", "finish_reason", "weight_version_start", "weight_version_end"))
+    lists: dict[str, Any] = {
+        name: [] for name in ("prompt_ids", "response_ids", "response_mask", "response_logprobs")
+    }
+    others = {spec.name: None for spec in dataclasses.fields(RowFields)}
+    continued = {**turn, "engine_requests": [request]}
+    row = row_of("s", {**others, **lists, "turns": [continued, turn]})
+    assert [dataclasses.asdict(each) for each in row.turns[0].engine_requests] == [request]
+    assert row.turns[1].engine_requests == []
 
 
 def test_a_rollout_from_its_session_to_its_rows(proxy: Proxy) -> None:

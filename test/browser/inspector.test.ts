@@ -138,6 +138,42 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     isSilent()
   })
 
+  t.test(
+    'shows the engine requests of a response that continued, and the weights of each token',
+    async (t) => {
+      const { url, store, sessions } = await startInspector(t)
+      await sessions.create({ sessionId: 'continued' })
+      const request = (start: number, end: number, version: string, reason: string) => ({
+        ...{ start, end, engine: 'e', weight_version: version, request_id: `r${start}`, end_reason: reason },
+      })
+      await recordTurn(store, 'continued', 0, {
+        promptTokenIds: ids(0, 3),
+        completionTokenIds: Int32Array.of(10, 11),
+        completionLogprobs: Float64Array.of(-1, -1),
+        ...{ weightVersionStart: '6', weightVersionEnd: '7' },
+        annotations: JSON.stringify({
+          engine_requests: [request(0, 1, '6', 'abort'), request(1, 2, '7', 'stop')],
+        }),
+      })
+      const { page, isSilent } = await openPage(t, browser)
+      await page.goto(`${url}/ui#/session/continued`)
+      const tag = page.getByText('2 engine requests')
+      await tag.waitFor()
+      const title = await tag.locator('..').getAttribute('title')
+      t.equal(title, 'tokens 0 to 1, e, weights 6, abort\ntokens 1 to 2, e, weights 7, stop')
+      for (const [token, version, part] of [
+        [3, 6, 1],
+        [4, 7, 2],
+      ]) {
+        await page.goto(`${url}/ui#/tokens/continued/0?by=weights&t=${token}`)
+        await page.getByText(`weights ${version}`, { exact: true }).waitFor()
+        await page.getByText(`engine request ${part} of 2`).waitFor()
+        await page.locator(`.heat-map .k${part! - 1}`).waitFor()
+      }
+      isSilent()
+    },
+  )
+
   t.test('loads and shows alternatives once the pointer is on a token', async (t) => {
     const { url, store, sessions } = await startInspector(t)
     await sessions.create({ sessionId: 'told' })

@@ -1,11 +1,19 @@
 /** Responses in token mode whose engine requests are cut: one response, one stream, one turn. */
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { tableFromIPC } from 'apache-arrow'
 import t, { type Test } from 'tap'
+import { writeExportColumns } from '../../src/cli/sessions/export-columns.ts'
 import { loadEmbeddedTokenizer } from '../../src/embedded/engine/embedded-model.ts'
 import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
+import { TokenForest } from '../../src/proxy/http/trainer/sessions/read-schemas.ts'
+import { Trajectories } from '../../src/proxy/http/trainer/sessions/schemas.ts'
+import { readParquet } from '../../src/rollout/datasets/parquet-file.ts'
 import { type Cut, type CutKind, logprobBy, startCuttingEngine } from '../helpers/cutting-engine.ts'
 import { Forwarder } from '../helpers/forwarder.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { joinWorker, untilWorkers } from '../helpers/relay-rig.ts'
+import { schemaErrors } from '../helpers/sessions-api.ts'
 import { IS_FULL } from '../helpers/tier.ts'
 import { until } from '../helpers/until.ts'
 
@@ -328,6 +336,31 @@ t.test('without --continue-responses an aborted response fails', async (t) => {
   t.notMatch(turn.error.message, /continue/)
   const complete = await ask('chat', false, [{ kind: 'abort', after: 3 }])
   t.equal(complete.turn.completion_token_ids.length, 3, 'tokens of a complete response are recorded, too')
+})
+
+t.test('rows, the forest and files have the engine requests of each turn', async (t) => {
+  const { ask, proxy } = await rig(t, 'vllm')
+  const { id, turn } = await ask('chat', true, [{ kind: 'abort', after: 7, version: '2' }])
+  const parts = turn.annotations.engine_requests
+  const body = await proxy.get(`/sessions/${id}/trajectories`)
+  t.strictSame(schemaErrors(Trajectories, body), [])
+  t.strictSame(body.trajectories[0].turns[0].engine_requests, parts)
+  const forest = await proxy.get(`/sessions/${id}/forest`)
+  t.strictSame(schemaErrors(TokenForest, forest), [])
+  t.strictSame(forest.nodes[1].engine_requests, parts)
+  for (const ending of ['parquet', 'arrow']) {
+    const path = join(t.testdir(), `rows.${ending}`)
+    const lines = body.trajectories.map((row: object) => `${JSON.stringify({ session_id: id, ...row })}\n`)
+    await writeExportColumns(path, { format: 'trajectories', details: [] }, lines)
+    const [row] =
+      ending === 'parquet'
+        ? await Array.fromAsync(readParquet(path))
+        : tableFromIPC(readFileSync(path)).toArray()
+    const stored = JSON.parse(
+      JSON.stringify(row, (_, value) => (typeof value === 'bigint' ? Number(value) : value)),
+    )
+    t.strictSame(stored.turns[0].engine_requests, parts, ending)
+  }
 })
 
 t.test('a row has the weights that sampled each of its tokens', async (t) => {

@@ -4,6 +4,7 @@ from .client import AsyncClient, Client
 from .consumers import AsyncConsumer, AsyncLease, Consumer, Fetched, Lease
 from .errors import LlmProxyError, ProxyApiError
 from .forest import PackedForest, TokenForest
+from .records import EngineRequest
 from .rows import Row, Turn
 from .sessions import AsyncSession, Session
 
@@ -14,6 +15,7 @@ __all__ = [
     "AsyncSession",
     "Client",
     "Consumer",
+    "EngineRequest",
     "Fetched",
     "Lease",
     "LlmProxyError",

@@ -18,6 +18,23 @@ FORMER_NAMES = {
 
 
 @dataclass(frozen=True, kw_only=True)
+class EngineRequest:
+    """An engine request of a response that continued after its engine request was cut."""
+
+    #: Start of its tokens, counted as those of the turn
+    start: int
+    #: End of them; equal to ``start`` if it has none
+    end: int
+    #: The engine; ``None``: none accepted it
+    engine: str | None
+    #: The weights that sampled it; ``None``: unknown, or several
+    weight_version: str | None
+    request_id: str
+    #: The finish reason, ``abort``, or the code of the error that cut it
+    end_reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class TurnFields:
     """The span of a turn in a row."""
 
@@ -71,7 +88,7 @@ class RowFields:
     #: The lowest, or highest, version of the turns whose tokens the row contains, compared as numbers if all
     #: are numbers, else the first, or last; ``None`` if one is unknown: the row may contain tokens of any age
     weight_version_max: str | None
-    #: The number of turns with an unknown version at the start or the end
+    #: The number of turns with an unknown version at the start or the end, or in an engine request
     unversioned_turns: int
     #: The reward of its agent role, or of the session
     reward: float | None

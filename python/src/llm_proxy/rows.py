@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .records import FORMER_NAMES, RowFields, TurnFields
+from .records import FORMER_NAMES, EngineRequest, RowFields, TurnFields
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 class Turn(TurnFields):
     """One turn in a row."""
 
+    #: Its engine requests, if it continued after a cut (``--continue-responses``); empty: it had one.
+    engine_requests: Sequence[EngineRequest] = ()
     #: All fields of the proxy's response.
     fields: Mapping[str, Any] = field(repr=False)
 
@@ -61,7 +63,7 @@ class Row(RowFields):
 
 _LISTS = ("prompt_ids", "response_ids", "response_mask", "response_logprobs")
 
-T = TypeVar("T", Row, Turn)
+T = TypeVar("T", Row, Turn, EngineRequest)
 
 
 def rows_of(answer: Mapping[str, Any]) -> list[Row]:
@@ -71,9 +73,13 @@ def rows_of(answer: Mapping[str, Any]) -> list[Row]:
 
 def row_of(session_id: str, row: Mapping[str, Any]) -> Row:
     """Returns one row of such a response."""
-    turns = [_made(Turn, turn, fields=turn) for turn in row["turns"]]
+    turns = [_made(Turn, turn, engine_requests=_requests_of(turn), fields=turn) for turn in row["turns"]]
     others = {name: value for name, value in row.items() if name not in _LISTS}
     return _made(Row, row, session_id=session_id, turns=turns, fields=others)
+
+
+def _requests_of(turn: Mapping[str, Any]) -> list[EngineRequest]:
+    return [_made(EngineRequest, request) for request in turn.get("engine_requests", [])]
 
 
 def _made(kind: type[T], values: Mapping[str, Any], **own: Any) -> T:

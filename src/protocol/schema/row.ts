@@ -32,6 +32,16 @@ const samplingFields = {
   from: { type: Type.Record(Type.String(), Type.Enum(['session', 'agent', 'engine'])) },
 } satisfies Record<string, Field>
 
+/** An engine request of a response that continued after its engine request was cut. */
+export const engineRequestFields = {
+  start: { type: Type.Integer({ description: 'Start of its tokens, counted as those of the turn' }) },
+  end: { type: Type.Integer({ description: 'End of them; equal to `start` if it has none' }) },
+  engine: { type: nullableText('The engine; null: none accepted it') },
+  weight_version: { type: nullableText('The weights that sampled it; null: unknown, or several') },
+  request_id: { type: Type.String() },
+  end_reason: { type: text('The finish reason, `abort`, or the code of the error that cut it') },
+} satisfies Record<string, Field>
+
 /** The span of a turn in a row. */
 export const rowTurnFields = withFormerFields({
   turn_id: { type: Type.String() },
@@ -51,6 +61,13 @@ export const rowTurnFields = withFormerFields({
   weight_version_start: { type: nullableText() },
   weight_version_end: { type: nullableText() },
   sampling: { type: Type.Optional(Type.Object(toProperties(samplingFields))), column: 'json' },
+  engine_requests: {
+    type: Type.Optional(
+      Type.Array(Type.Object(toProperties(engineRequestFields)), {
+        description: 'Its engine requests, if it continued after a cut; see docs/token-mode.md',
+      }),
+    ),
+  },
 } satisfies Record<string, Field>)
 
 /** An image whose tokens are in a row. */
@@ -98,7 +115,7 @@ export const rowFields = withFormerFields({
     type: Type.Array(Type.Object(toProperties(rowTurnFields)), {
       description:
         'In order; `start` and `end`: the span of its completion in `response_ids`, `trained`: whether the mask is 1 there, ' +
-        '`reward`: its own, if it has one',
+        '`reward`: its own, if it has one; `engine_requests`: the spans of its engine requests, if it continued after a cut',
     }),
   },
   num_turns: { type: Type.Integer({ description: 'The number of its turns' }), output: 'row' },
@@ -107,7 +124,8 @@ export const rowFields = withFormerFields({
   weight_version_max: { type: versionRange(), output: 'extra_fields' },
   unversioned_turns: {
     type: Type.Integer({
-      description: 'The number of turns with an unknown version at the start or the end',
+      description:
+        'The number of turns with an unknown version at the start or the end, or in an engine request',
     }),
   },
   reward: { type: nullable(Type.Number({ description: 'The reward of its agent role, or of the session' })) },
@@ -145,4 +163,6 @@ export const optionalRowFields = {
 
 export type RowTurn = RecordOf<typeof rowTurnFields>
 export type RowJson = RecordOf<typeof rowFields>
+/** An engine request of a response. Offsets are in tokens of the completion, in a row those of `response_ids`. */
+export type EngineRequest = Readonly<RecordOf<typeof engineRequestFields>>
 export type RowImage = RecordOf<typeof rowImageFields>

@@ -1,5 +1,6 @@
 /** Maps each token to a class. The style sheet has a colour for each class, in light and in dark mode. */
 import type { RowData } from './row-texts.ts'
+import { findEngineRequest, rowVersions } from './turns.ts'
 
 /** The property that determines a token's colour; other values are names of tensors that were added to the tokens. */
 export type ColourBy = 'logprob' | 'mask' | 'turn' | 'weights' | (string & {})
@@ -51,9 +52,14 @@ export function createClassGetter(read: RowData, by: ColourBy): (place: number) 
       return (place) => (turns[place]! >= 0 ? `k${order.get(turns[place]!)! % 6}` : 'read')
     }
     case 'weights': {
-      const versions = [...new Set(row.turns.map(({ weight_version_end }) => weight_version_end))]
-      const ofTurn = new Map(row.turns.map((turn) => [turn.index, versions.indexOf(turn.weight_version_end)]))
-      return (place) => (turns[place]! >= 0 ? `k${ofTurn.get(turns[place]!)! % 6}` : 'read')
+      const colours = new Map(rowVersions(row).map((version, order) => [version, `k${order % 6}`]))
+      const byIndex = new Map(row.turns.map((turn) => [turn.index, turn]))
+      return (place) => {
+        const turn = byIndex.get(turns[place]!)
+        if (turn === undefined) return 'read'
+        const sampledBy = findEngineRequest(turn, place - row.prompt_tokens)
+        return colours.get(sampledBy ? sampledBy.weight_version : turn.weight_version_end) ?? 'read'
+      }
     }
     default:
       return () => 'read'

@@ -1,4 +1,7 @@
-import type { TreeTurn } from './wire.ts'
+import type { Row, TreeTurn, Turn } from './wire.ts'
+
+type RowTurn = Row['turns'][number]
+type EngineRequest = NonNullable<RowTurn['engine_requests']>[number]
 
 /** Returns whether a turn begins a row although it could have continued another one. */
 export function isRowSplit({ new_row: begins }: TreeTurn): boolean {
@@ -14,6 +17,24 @@ export function lineKind(line: string): string {
 export function weightVersions(turns: readonly TreeTurn[]): string[] {
   const versions = turns.flatMap((turn) => [turn.weight_version_start, turn.weight_version_end])
   return [...new Set(versions)].filter((version) => version !== null)
+}
+
+/** Returns the engine requests of a turn that continued after a cut; empty: it had one. */
+export function getEngineRequests({ annotations }: Pick<Turn, 'annotations'>): readonly EngineRequest[] {
+  return (annotations.engine_requests as readonly EngineRequest[] | undefined) ?? []
+}
+
+/** Returns the engine request that sampled a token; undefined: the turn had one. @param at index in the response */
+export function findEngineRequest(turn: RowTurn | undefined, at: number): EngineRequest | undefined {
+  return turn?.engine_requests?.find(({ start, end }) => start <= at && at < end)
+}
+
+/** Returns the weight versions of a row's turns and engine requests, each once; null: unknown. */
+export function rowVersions({ turns }: Row): (string | null)[] {
+  const versions = turns.flatMap(
+    (turn) => turn.engine_requests?.map(({ weight_version }) => weight_version) ?? [turn.weight_version_end],
+  )
+  return [...new Set(versions)]
 }
 
 /** A time span in milliseconds since the epoch. */

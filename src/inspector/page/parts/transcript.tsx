@@ -9,6 +9,7 @@ import {
   type ToolCallWire,
 } from '../../../protocol/transcript/tool-calls.ts'
 import { clockTime, duration, number, revealInvisible } from '../lib/format.ts'
+import { getEngineRequests } from '../lib/turns.ts'
 import type { Marks, TreeTurn, Turn } from '../lib/wire.ts'
 import { Diff } from './long-text.tsx'
 import { type Marking, MarksView, type MarkTarget } from './marks.tsx'
@@ -112,6 +113,23 @@ interface TurnViewProps {
   specialTokens: string
 }
 
+/** The engine requests of a turn that continued after a cut, with the reason of each end. */
+function ContinuedTag({ turn }: { turn: Turn }) {
+  const requests = getEngineRequests(turn)
+  if (requests.length === 0) return null
+  const parts = requests.map(({ start, end, engine, weight_version: version, end_reason: reason }) =>
+    [`tokens ${start} to ${end}`, engine, version && `weights ${version}`, reason]
+      .filter(Boolean)
+      .map((each) => revealInvisible(each!))
+      .join(', '),
+  )
+  return (
+    <span title={parts.join('\n')}>
+      <Tag kind="plain">{requests.length} engine requests</Tag>
+    </span>
+  )
+}
+
 const UNMARKED: Marks = { labels: [], note: null }
 
 const TurnView = memo(function TurnView(props: TurnViewProps) {
@@ -130,6 +148,7 @@ const TurnView = memo(function TurnView(props: TurnViewProps) {
         {turn.error && <Tag kind="bad">{turn.error.code}</Tag>}
         {!turn.exact && turn.status === 'completed' && <Tag kind="warn">inexact</Tag>}
         {turn.status === 'open' && <Tag kind="live">open</Tag>}
+        <ContinuedTag turn={turn} />
         {changedCalls !== '' && (
           <Tag kind="warn">tool calls changed by the agent: {revealInvisible(changedCalls)}</Tag>
         )}

@@ -7,6 +7,7 @@ import { useKeys } from '../lib/keys.ts'
 import { useLoad } from '../lib/load.ts'
 import { href, navigate, route, setQuery } from '../lib/route.ts'
 import { loadRow, type RowData, textAt } from '../lib/row-texts.ts'
+import { findEngineRequest, rowVersions } from '../lib/turns.ts'
 import type { Row } from '../lib/wire.ts'
 import { AlternativesView } from '../parts/alternatives.tsx'
 import { HeatMap } from '../parts/heat-map.tsx'
@@ -188,7 +189,7 @@ function Legend({ by, read }: { by: ColourBy; read: RowData }) {
   }
   if (by === 'turn')
     return <span class="legend">{read.row.turns.length} turns, each completion in a separate colour</span>
-  const versions = [...new Set(read.row.turns.map(({ weight_version_end }) => weight_version_end))]
+  const versions = rowVersions(read.row)
   return (
     <span class="legend">
       {versions.map((version, place) => (
@@ -212,6 +213,8 @@ function TokenBar({ read, place }: { read: RowData; place: number }) {
   }
   const turn = turns[place]!
   const span = row.turns.find(({ index }) => index === turn)
+  const sampledBy = findEngineRequest(span, place - row.prompt_tokens)
+  const version = sampledBy ? sampledBy.weight_version : span?.weight_version_end
   const isTrained = mask[place] === 1
   return (
     <div class="token-bar" {...scrollable('Token')}>
@@ -240,8 +243,12 @@ function TokenBar({ read, place }: { read: RowData; place: number }) {
         ),
       )}
       {turn >= 0 && <a href={href(['session', read.sessionId], { turn })}>turn {turn}</a>}
-      {span?.weight_version_end && (
-        <span class="quiet">weights {revealInvisible(span.weight_version_end)}</span>
+      {version && <span class="quiet">weights {revealInvisible(version)}</span>}
+      {sampledBy && (
+        <span class="quiet">
+          engine request {number(span!.engine_requests!.indexOf(sampledBy) + 1)} of{' '}
+          {number(span!.engine_requests!.length)}
+        </span>
       )}
     </div>
   )

@@ -4,6 +4,7 @@ import type { RowImage, RowJson, RowTurn } from '../../../protocol/schema/row.ts
 import type { SessionMarks } from '../../store/port/marks.ts'
 import type { Reward } from '../../store/port/turn-store.ts'
 import type { AgentRole } from '../roles/agent-role.ts'
+import { placeEngineRequests } from './engine-requests.ts'
 import type { RowLayout } from './row-details.ts'
 import { beginOutside, endOutside, imagesWithin } from './row-images.ts'
 import type { TurnNode } from './turn-tree.ts'
@@ -116,19 +117,23 @@ export function assemble(
   const promptStart = beginOutside(images, Math.max(0, base - (options.promptLength ?? base)))
   const mask = new Uint8Array(kept)
   const logprobs = new Float64Array(kept)
-  const turns = chain.map((turn, position) => ({
-    turn_id: turn.turnId,
-    index: turn.index,
-    agent_role: turn.line,
-    ...computeSpan(position, plan, options),
-    trained: trainedBy.get(turn) === plan,
-    finish_reason: turn.finishReason,
-    weight_version_start: turn.weightVersionStart,
-    weight_version_end: turn.weightVersionEnd,
-    policy: policyOf(turn),
-    reward: reward?.turns?.[turn.index] ?? null,
-    labels: marks.turns[turn.index]?.labels ?? [],
-  }))
+  const turns = chain.map((turn, position): TurnSpan => {
+    const span = computeSpan(position, plan, options)
+    return {
+      turn_id: turn.turnId,
+      index: turn.index,
+      agent_role: turn.line,
+      ...span,
+      trained: trainedBy.get(turn) === plan,
+      finish_reason: turn.finishReason,
+      weight_version_start: turn.weightVersionStart,
+      weight_version_end: turn.weightVersionEnd,
+      policy: policyOf(turn),
+      reward: reward?.turns?.[turn.index] ?? null,
+      labels: marks.turns[turn.index]?.labels ?? [],
+      ...(turn.engineRequests && { engine_requests: placeEngineRequests(turn.engineRequests, span) }),
+    }
+  })
   const agentRole = getAgentRole(chain)
   turns.forEach(({ start, end, trained }, position) => {
     if (!trained) return
@@ -198,13 +203,19 @@ function getAgentRole(chain: readonly TurnNode[]): AgentRole {
  */
 function versionRange(turns: readonly TurnSpan[]): { min: string | null; max: string | null } {
   if (turns.some(isUnversioned)) return { min: null, max: null }
-  const versions = turns.flatMap((turn) => [turn.weight_version_start!, turn.weight_version_end!])
+  const versions = turns.flatMap(getVersions).map((version) => version!)
   if (versions.every(isNumeric)) versions.sort((a, b) => Number(a) - Number(b))
   return { min: versions[0] ?? null, max: versions.at(-1) ?? null }
 }
 
-function isUnversioned({ weight_version_start: start, weight_version_end: end }: TurnSpan): boolean {
-  return start === null || end === null
+function isUnversioned(turn: TurnSpan): boolean {
+  return getVersions(turn).includes(null)
+}
+
+/** Returns the versions of a turn's tokens, from the first to the last token; null: unknown. */
+function getVersions({ weight_version_start, weight_version_end, engine_requests }: TurnSpan) {
+  const sampled = engine_requests?.filter(({ start, end }) => end > start)
+  return sampled?.map(({ weight_version }) => weight_version) ?? [weight_version_start, weight_version_end]
 }
 
 function isNumeric(version: string): boolean {

@@ -4,6 +4,7 @@
  * equal tokens. Tokens that were read are shared if equal: prompts, also between sessions, and the tokens between two
  * completions.
  */
+import { placeEngineRequests } from './engine-requests.ts'
 import { TokenNode } from './token-tree.ts'
 import type { Trajectory, TurnSpan } from './trajectories.ts'
 
@@ -22,7 +23,7 @@ export interface CompletionTokens extends PromptTokens {
   readonly logprobs: Float64Array
 }
 
-/** A turn's span without its offsets. `trained`: a row trains it. */
+/** A turn's span without its offsets; those of engine requests count from the node. `trained`: a row trains it. */
 type ForestTurn = Omit<TurnSpan, 'start' | 'end'>
 
 /** A row is the path from a root to its leaf. */
@@ -124,12 +125,14 @@ function findPath(
 
 function findSampledSpans(
   sessionId: string,
-  { start, end, ...turn }: TurnSpan,
+  { start, end, engine_requests: requests, ...others }: TurnSpan,
   row: Trajectory,
   known: Map<string, CompletionSpan>,
 ): CompletionSpan {
   // If a later prompt replaces the end of a completion, the rows of other prompts have more of its tokens.
-  const key = `${turn.turn_id} ${end - start}`
+  const key = `${others.turn_id} ${end - start}`
+  const offsets = { start: -start, end: end - start }
+  const turn = { ...others, ...(requests && { engine_requests: placeEngineRequests(requests, offsets) }) }
   const before = known.get(key)
   if (before !== undefined && !turn.trained) return before
   const logprobs = row.response_logprobs.slice(start, end)

@@ -19,6 +19,7 @@ import {
   type TrajectoryOptions,
 } from './assemble-row.ts'
 import { Compactions } from './compactions.ts'
+import { readEngineRequests } from './engine-requests.ts'
 import { type AttemptTurn, findRepeatedByLast, Retries } from './retries.ts'
 import type { RowLayout } from './row-details.ts'
 import { SessionImages } from './row-images.ts'
@@ -100,7 +101,8 @@ export class TrajectoryBuilder {
     else if (isSelected && isEmpty(turn)) this.#excluded.set(turn.turnId, 'empty')
     else if (isSelected) {
       const chosenModel = policy === null ? this.#getModel(turn) : undefined
-      const trainable = { ...turn, chosenModel, replacedEnd: getReplacedEnd(turn) }
+      const engineRequests = readEngineRequests(turn)
+      const trainable = { ...turn, chosenModel, replacedEnd: getReplacedEnd(turn), engineRequests }
       this.#tree.add(trainable, sequence, line, findRepeatedByLast(tries, this.#wasRead))
     }
     return { line, rule, images }

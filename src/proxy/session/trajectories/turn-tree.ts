@@ -1,4 +1,5 @@
 /** The tree of a session's turns, derived from their token ids alone. */
+import type { EngineRequest } from '../../../protocol/schema/row.ts'
 import type { TurnRecord, TurnStep } from '../../store/port/turn-store.ts'
 import type { AgentRole } from '../roles/agent-role.ts'
 import { TokenNode } from './token-tree.ts'
@@ -21,6 +22,8 @@ export type TrainableTurn = Pick<
     readonly chosenModel?: string | null | undefined
     /** The turn whose end the prompt replaces; absent: none. */
     readonly replacedEnd?: EndReplacement | undefined
+    /** Its engine requests, with offsets in its completion; absent: it had one. */
+    readonly engineRequests?: readonly EngineRequest[] | undefined
   }
 
 /** Tokens at the end of a turn's completion that a later prompt replaces with the template's token. */
@@ -176,6 +179,7 @@ function createNode(
     finishReason: turn.finishReason,
     weightVersionStart: turn.weightVersionStart,
     weightVersionEnd: turn.weightVersionEnd,
+    engineRequests: turn.engineRequests,
     chosenModel: turn.chosenModel,
     parent,
     sharedLength,

@@ -11,24 +11,12 @@ import type {
   GenerationStart,
 } from '../../../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
+import type { EngineRequest } from '../../../protocol/schema/row.ts'
 import type { VersionSpan } from '../../../protocol/token-data/token-data.ts'
 import { isTokenId } from '../../../protocol/token-ids/token-ids.ts'
 import type { Backend } from '../../engines/port/backend.ts'
 import type { Finish, PromptContinuation, StopsAcrossCut } from '../prompts/continuation.ts'
 import { TokenDataConcatenation, truncateDelta } from './token-data-concatenation.ts'
-
-/** An engine request of a response, as it is recorded. Offsets are in tokens of the completion. */
-export interface EngineRequest {
-  readonly start: number
-  readonly end: number
-  /** null: no engine accepted it. */
-  readonly engine: string | null
-  /** The weights that sampled it; null: unknown, or several. */
-  readonly weight_version: string | null
-  readonly request_id: string
-  /** The finish reason, `abort`, or the code of the error that cut it. */
-  readonly end_reason: string
-}
 
 interface ResponseContinuationOptions {
   readonly backend: Pick<Backend, 'generate'>

@@ -4,7 +4,7 @@ import t from 'tap'
 import Type, { type TSchema } from 'typebox'
 import { type FieldTable, nullable } from '../../../../src/protocol/schema/field.ts'
 import { FORMER_NAMES } from '../../../../src/protocol/schema/former-names.ts'
-import { rowFields, rowTurnFields } from '../../../../src/protocol/schema/row.ts'
+import { engineRequestFields, rowFields, rowTurnFields } from '../../../../src/protocol/schema/row.ts'
 
 const FILE = join(import.meta.dirname, '../../../../python/src/llm_proxy/records.py')
 const LINE_LENGTH = 110
@@ -21,6 +21,8 @@ from dataclasses import dataclass
 #: The names that proxies of 0.1.0 use.
 FORMER_NAMES = ${toDict(FORMER_NAMES)}
 
+
+${toClass('EngineRequest', 'An engine request of a response that continued after its engine request was cut.', engineRequestFields)}
 
 ${toClass('TurnFields', 'The span of a turn in a row.', rowTurnFields)}
 

@@ -283,7 +283,7 @@ const turnFields = withFormerProperties({
   engine: nullableText('The engine that sampled it'),
   usage: nullable(fields()),
   annotations: fields(
-    'Further data: how its prompt was built; `answered_retries`: the counts of retries that received its response; `call_ids`: the ' +
+    'Further data: how its prompt was built; `answered_retries`: the counts of retries that received its response; `engine_requests`: those of a response that continued after a cut, with offsets in its tokens; `call_ids`: the ' +
       "ids that the model or its engine gave the tool calls; `echo`: the agent's changes to its tool calls; `prompt_encoder`: `file` and `sha256` of the model's code that wrote its prompt; `reasoning_effort`: the " +
       'effort `requested` and the one `sent` where the model rejects the former (null: none was sent); `recovered_at_index`: the index ' +
       'from which its node serves the session, after the crash of another one; `special_tokens_in_text`: in token mode, the special ' +

@@ -220,6 +220,71 @@ t.test('a turn that another row trains is in the mask of that one alone', async 
   t.equal(better.get(first), deep, 'the row that keeps more of it')
 })
 
+/** The engine requests of a turn: the number of tokens and the weights of each. */
+const requestsOf = (...parts: readonly (readonly [tokens: number, version: string | null])[]) => {
+  let end = 0
+  return parts.map(([tokens, version], place) => {
+    const start = end
+    end += tokens
+    const reason = place === parts.length - 1 ? 'stop' : 'abort'
+    return { start, end, engine: 'e', weight_version: version, request_id: `r${place}`, end_reason: reason }
+  })
+}
+
+t.test('engine requests of a turn have the offsets of the row, up to its truncation', async (t) => {
+  const chain = buildTree([
+    { prompt: [1, 2, 3], completion: [4, 5] },
+    {
+      ...{ prompt: [1, 2, 3, 4, 5, 6, 7], completion: [8, 9, 10] },
+      engineRequests: requestsOf([2, '1'], [0, '2'], [1, '3']),
+    },
+  ])
+  const spansOf = (options: TrajectoryOptions) =>
+    assembleRow(planOf(chain), options).turns.map(({ engine_requests: requests }) =>
+      requests?.map(({ start, end }) => [start, end]),
+    )
+  t.strictSame(spansOf({}), [
+    undefined,
+    [
+      [4, 6],
+      [6, 6],
+      [6, 7],
+    ],
+  ])
+  t.strictSame(spansOf({ responseLength: 5 }), [
+    undefined,
+    [
+      [4, 5],
+      [5, 5],
+      [5, 5],
+    ],
+  ])
+  t.strictSame(spansOf({ responseLength: 1 }), [
+    undefined,
+    [
+      [1, 1],
+      [1, 1],
+      [1, 1],
+    ],
+  ])
+  t.match(assembleRow(planOf(chain)).turns[1]!.engine_requests![2], {
+    ...{ engine: 'e', weight_version: '3', request_id: 'r2', end_reason: 'stop' },
+  })
+})
+
+t.test('the range of weight versions contains those of engine requests with tokens in the row', async (t) => {
+  const rangeOf = (requests: ReturnType<typeof requestsOf>, options = {}) => {
+    const versions = { weightVersionStart: '5', weightVersionEnd: '5' }
+    const turn = { prompt: [1], completion: [2, 3, 4, 5], ...versions, engineRequests: requests }
+    const row = assembleRow(planOf(buildTree([turn])), options)
+    return [row.weight_version_min, row.weight_version_max, row.unversioned_turns]
+  }
+  t.strictSame(rangeOf(requestsOf([1, '5'], [2, '4'], [1, '5'])), ['4', '5', 0])
+  t.strictSame(rangeOf(requestsOf([1, '5'], [2, '4'], [1, '5']), { responseLength: 1 }), ['5', '5', 0])
+  t.strictSame(rangeOf(requestsOf([1, '5'], [0, '4'], [3, '5'])), ['5', '5', 0], 'one without tokens')
+  t.strictSame(rangeOf(requestsOf([1, '5'], [2, null], [1, '5'])), [null, null, 1], 'tokens of any age')
+})
+
 t.test('the range of weight versions is that of the turns that the row keeps', async (t) => {
   const rangeOf = (versions: readonly (readonly [string | null, string | null])[], options = {}) => {
     const specs = versions.map(([start, end], index) => ({
