@@ -4,6 +4,7 @@
  * outcome is recorded with each turn; if it is `broken`, the trajectory is split there, which token mode would have
  * prevented.
  */
+import assert from 'node:assert/strict'
 import { ProxyError } from '../../../base/errors.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import { getMessagesBetween } from '../../../protocol/canonical/conversation.ts'
@@ -126,6 +127,8 @@ class ChatRequestPrompt implements RequestPrompt {
   }
 
   read(events: readonly GenerationEvent[]): readonly GenerationEvent[] {
+    // Otherwise the turn would be recorded as one whose relation to earlier turns is unknown.
+    assert(this.#match !== undefined, 'events are read before prepareToRead has ended')
     const [first] = events
     return first?.type === 'start' ? [this.#annotate(first), ...events.slice(1)] : events
   }

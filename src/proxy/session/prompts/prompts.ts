@@ -62,7 +62,10 @@ export interface RequestPrompt {
    * @throws ProxyError `invalid_request`
    */
   prepareToRead(): MaybePromise<void>
-  /** Converts the engine's events into those for the agent. */
+  /**
+   * Converts the engine's events into those for the agent.
+   * @throws AssertionError before {@link prepareToRead} has ended
+   */
   read(events: readonly GenerationEvent[]): MaybePromise<readonly GenerationEvent[]>
   /** Releases resources at the end of the events, whether or not the response is complete. */
   close?(): void

@@ -3,6 +3,7 @@ import t from 'tap'
 import type { ChatMessage, ToolCall } from '../../../../src/protocol/canonical/messages.ts'
 import { PromptIds } from '../../../../src/protocol/token-ids/prompt-ids.ts'
 import { ChatPrompts } from '../../../../src/proxy/session/prompts/chat-prompts.ts'
+import { SessionMemory } from '../../../../src/proxy/session/state/session-memory.ts'
 import { Sessions } from '../../../../src/proxy/session/state/sessions.ts'
 import { TurnRunner } from '../../../../src/proxy/session/turn/run-turn.ts'
 import type { TurnRecord, TurnStore } from '../../../../src/proxy/store/port/turn-store.ts'
@@ -99,4 +100,19 @@ t.test("an engine's made-up ids, or none, leave the messages as the agent wrote 
     const { sent } = await rig.ask(messages)
     t.equal(sent, messages, 'the very list')
   }
+})
+
+t.test('events are not read before the prompt is matched', async (t) => {
+  const memory = new SessionMemory()
+  const lastMessage = memory.messages.addMessages([user('task')])
+  const ids = { requestId: 'r', sessionId: 's' }
+  const messages = [user('task')]
+  const request = { kind: 'chat' as const, body: { messages }, stream: false, lastMessage, ...ids }
+  const prompt = await new ChatPrompts(async () => 0).begin(request, memory)
+  const events = [{ type: 'start', engine: 'scripted', promptTokenIds: PromptIds.of(1) }] as const
+  t.throws(() => prompt.read(events), /before prepareToRead/)
+  const prepared = prompt.prepareToRead()
+  t.throws(() => prompt.read(events), /before prepareToRead/)
+  await prepared
+  t.match(await prompt.read(events), [{ annotations: { prompt: { reason: 'branched' } } }])
 })
