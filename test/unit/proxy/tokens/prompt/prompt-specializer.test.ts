@@ -121,6 +121,19 @@ for (const name of ['qwen3', 'embedded']) {
   })
 }
 
+for (const name of ['qwen3', 'embedded']) {
+  t.test(`${name}: Python writes fewer than 20 of 200 new messages`, async (t) => {
+    const { prompts, jobs, faults } = setUp(name)
+    for (let at = 0; at < 200; at += 1) {
+      const { text } = (await newPart(prompts, `line ${at} of a result`)) as NewPart
+      t.match(text, `line ${at} of a result`)
+    }
+    // Two before the template is specialized, those that verify it, and some that compare it.
+    t.ok(jobs.newPart! < 20, `${jobs.newPart} of 200 new messages are jobs`)
+    t.strictSame(faults, [])
+  })
+}
+
 t.test('tools, variables and roles are part of the shape', async (t) => {
   const { thread, prompts } = setUp('qwen3')
   const tools = JSON.stringify([{ type: 'function', function: { name: 'read', parameters: {} } }])
