@@ -22,6 +22,7 @@ import { large, small, stream } from './rows/comparisons.ts'
 import { crowd } from './rows/crowd.ts'
 import { details } from './rows/details.ts'
 import { disk } from './rows/disk.ts'
+import { firstRow } from './rows/first-row.ts'
 import { forest } from './rows/forest.ts'
 import { heap } from './rows/heap.ts'
 import { liveSessions } from './rows/live-sessions.ts'
@@ -43,6 +44,7 @@ const ROWS = {
   'live-sessions': liveSessions,
   disk,
   read,
+  'first-row': firstRow,
   forest,
   details,
   token,

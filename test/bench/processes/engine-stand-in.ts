@@ -26,7 +26,8 @@ import { countIds, promptIdsOf, tokenAnswers } from './token-answers.ts'
 /** Distinct tokens of the sequence, which repeats after them. */
 const CYCLE = 4096
 const VOCABULARY = 151_000
-const MAX_TOKENS = 256 * 1024
+/** More than the longest prompt of the row `by-size`. */
+const MAX_TOKENS = 1_250_000
 const MODEL = 'stand-in'
 /** Tokens of the tool call in a canned completion. */
 const CALL_TOKENS = 20

@@ -53,16 +53,24 @@ const REPLAYED: Load[] = [
     inTokenMode: true,
   },
 ]
-const BY_SIZE: Load[] = [10_000, 50_000, 100_000, 200_000].map((promptTokens) => ({
-  title: `Messages, prompts of ${promptTokens / 1000}k tokens`,
-  dialect: 'messages',
-  shape: { kind: 'steady', promptTokens },
-  concurrency: 16,
-  inTokenMode: true,
-}))
+const BY_SIZE: Load[] = [
+  ...[10_000, 50_000, 100_000, 200_000].map((promptTokens) => bySizeLoad(promptTokens, 16)),
+  // Each request has 4 MB.
+  bySizeLoad(1_000_000, 4),
+]
 
 export const replay: Row = replayRow('replay', 'Replayed sessions of Claude Code, streamed', REPLAYED)
 export const bySize: Row = replayRow('by-size', 'Turns by the size of their prompt', BY_SIZE)
+
+function bySizeLoad(promptTokens: number, concurrency: number): Load {
+  return {
+    title: `Messages, prompts of ${promptTokens / 1000}k tokens`,
+    dialect: 'messages',
+    shape: { kind: 'steady', promptTokens },
+    concurrency,
+    inTokenMode: true,
+  }
+}
 
 function replayRow(row: string, title: string, loads: Load[]): Row {
   return async (bench) => {
