@@ -12,11 +12,11 @@ import {
 
 const ROOT = join(import.meta.dirname, '../..')
 
-/** What every folder may import. */
+/** Folders that every other folder may import. */
 const GROUND = ['src/base', 'src/protocol']
-/** What the proxy's folders depend on, whichever adapter implements it. */
+/** Interfaces that the proxy's folders depend on, independent of the adapter that implements them. */
 const PORTS = ['src/proxy/engines/port', 'src/proxy/tokens', 'src/proxy/store/port', ...GROUND]
-/** The engines of this process: what chooses among engines, and what speaks to them. */
+/** The engines of this process: the dispatcher and the engine clients. */
 const ENGINES = ['src/proxy/engines/dispatch', 'src/proxy/engines/clients']
 const PROXY = [
   'src/proxy/config',
@@ -35,7 +35,7 @@ const PROXY = [
 ]
 const PRODUCTS = ['src/embedded', 'src/inspector/routes', 'src/rollout', 'src/worker']
 
-/** The layers of the design, top down. Adapters implement ports and never know each other. */
+/** The layers of the design, top down. Adapters implement ports and do not import each other. */
 const RULES: ArchitectureRules = {
   parts: {
     'src/cli': [
@@ -48,9 +48,9 @@ const RULES: ArchitectureRules = {
       ...PROXY,
     ],
     'src/index.ts': ['src/main.ts', 'src/commands.ts', ...PRODUCTS, ...PROXY],
-    // The commands with all their options, those of products included.
+    // All commands with all their options, including those of products.
     'src/commands.ts': ['src/proxy/config', 'src/rollout'],
-    // The products, any of which a build may leave out: everything else imports them through this list.
+    // The products, each of which a build may leave out: all other modules import them through this list.
     'src/products.ts': ['src/embedded', 'src/inspector/routes', 'src/rollout', 'src/proxy/store/postgres'],
     'src/included-products.ts': ['src/products.ts', 'src/base'],
     'src/main.ts': [
@@ -77,10 +77,10 @@ const RULES: ArchitectureRules = {
       'src/proxy/tokens',
       ...GROUND,
     ],
-    // The page that a browser runs: it knows the API's responses, as types.
+    // The page in the browser imports the types of the API's responses.
     'src/inspector/page': ['src/proxy/http', 'src/protocol/transcript'],
     'src/inspector/routes': GROUND,
-    // Trainers' side: it knows the proxy by its HTTP API alone.
+    // The side of trainers uses the proxy through its HTTP API only.
     'src/rollout': ['src/proxy/config', ...GROUND],
     'src/rollout/datasets': GROUND,
     'src/embedded': ['src/proxy/dialects', 'src/proxy/http', 'src/proxy/engines/clients', ...PORTS],
@@ -102,7 +102,7 @@ const RULES: ArchitectureRules = {
     'src/proxy/engines/dispatch': ['src/proxy/engines/port', ...GROUND],
     'src/proxy/engines/port': GROUND,
     'src/proxy/relay': ['src/proxy/engines/dispatch', ...PORTS],
-    // What both databases have in common.
+    // Code that both databases share.
     'src/proxy/store/common': ['src/proxy/store/port', ...GROUND],
     'src/proxy/store/sqlite': ['src/proxy/store/common', 'src/proxy/store/port', ...GROUND],
     'src/proxy/store/postgres': ['src/proxy/store/common', 'src/proxy/store/port', ...GROUND],
@@ -110,7 +110,7 @@ const RULES: ArchitectureRules = {
     'src/proxy/tokens': GROUND,
     'src/proxy/config': ['src/base'],
     'src/protocol': ['src/base'],
-    // Calls and messages as text, in the page and in a terminal.
+    // Renders requests and messages as text, in the page and in a terminal.
     'src/protocol/transcript': [],
     'src/base': [],
     'tools/build': ['src/base', 'src/cli'],
@@ -119,7 +119,7 @@ const RULES: ArchitectureRules = {
     'tools/make-snapshot.ts': ['src/proxy/tokens'],
   },
   owners: {
-    // Node's own, where it has one: Node 22 lacks it.
+    // A polyfill for Node 22; later versions have a built-in one.
     '@whatwg-node/disposablestack': 'src/main.ts',
     '@aws-sdk/client-bedrock-agentcore': 'src/rollout',
     '@aws-sdk/client-s3': 'src/rollout',
@@ -155,16 +155,17 @@ const RULES: ArchitectureRules = {
     pino: 'src/cli',
     'smol-toml': 'src/rollout/datasets',
     tar: ['src/rollout', 'tools/build'],
-    // Clients of different servers, which have nothing in common but the library.
+    // Clients of different servers, which share only the library.
     undici: ['src/proxy/engines/clients', 'src/proxy/http', 'src/rollout'],
     ws: ['src/worker', 'src/proxy/relay'],
   },
   shared: ['typebox'],
 }
 
-/** Folders of rooms, which have no file of their own, but for those that put their rooms together. */
+/** Folders that contain only folders, except for the listed files that compose them. */
 const ROOMS_ALONE: Readonly<Record<string, readonly string[]>> = {
-  // The composition root, its products, what differs between its modes, and the package's entry point.
+  // The composition root, its products, the modules that differ between its modes, and the package's entry
+  // point.
   src: [
     'main.ts',
     'products.ts',
@@ -177,38 +178,41 @@ const ROOMS_ALONE: Readonly<Record<string, readonly string[]>> = {
   'src/proxy': [],
   'src/proxy/dialects': [],
   'src/proxy/engines': [],
-  // What listens: the proxy's routes, and those of a viewer.
+  // Modules that register routes: those of the proxy and those of a viewer.
   'src/proxy/http': ['app.ts', 'server.ts', 'view.ts'],
   'src/proxy/session': [],
   'src/proxy/store': [],
   'src/proxy/tokens': [],
   'src/protocol': [],
-  // From a choice of engines to their clients: servers, or else the embedded engine.
+  // Modules that create clients from a choice of engines: servers, or the embedded engine.
   'src/embedded': ['open-engines.ts'],
   'src/inspector': [],
   tools: ['make-page.ts', 'make-snapshot.ts'],
 }
 
-t.test('every import of src keeps to the layers, and every library to its one folder', async (t) => {
-  const graph = new Map(readImportGraph(ROOT, ['tsconfig.json', 'src/inspector/page/tsconfig.json']))
-  // The demo's agent stands for a program that knows nothing of the proxy; it runs in a process of its own.
-  graph.delete('src/cli/demo/agent.ts')
-  t.ok(
-    graph.has('src/base/errors.ts') && graph.has('src/inspector/page/app.tsx'),
-    'the graph is of this repository',
-  )
-  t.strictSame(violations(graph, RULES), [])
-  t.strictSame(folderCycles(graph), [], 'no folders import each other in a circle')
-  t.strictSame(fileCycles(graph), [], 'nor do files')
-})
+t.test(
+  'every import in src follows the layers, and each library is imported by its owner only',
+  async (t) => {
+    const graph = new Map(readImportGraph(ROOT, ['tsconfig.json', 'src/inspector/page/tsconfig.json']))
+    // The demo's agent represents a program that does not know the proxy; it runs in its own process.
+    graph.delete('src/cli/demo/agent.ts')
+    t.ok(
+      graph.has('src/base/errors.ts') && graph.has('src/inspector/page/app.tsx'),
+      'the graph covers this repository',
+    )
+    t.strictSame(violations(graph, RULES), [])
+    t.strictSame(folderCycles(graph), [], 'no folders import each other in a cycle')
+    t.strictSame(fileCycles(graph), [], 'no files import each other in a cycle')
+  },
+)
 
-t.test('a folder of rooms has no loose file but those that put its rooms together', async (t) => {
+t.test('a folder of folders has no file of its own except those that compose it', async (t) => {
   for (const [folder, composing] of Object.entries(ROOMS_ALONE)) {
     t.strictSame(globSync('*.ts', { cwd: join(ROOT, folder) }).sort(), composing.toSorted(), folder)
   }
 })
 
-t.test('what is known of messages is kept by the messages, and in no map beside them', async (t) => {
+t.test('data about a message is stored on the message, not in a map beside it', async (t) => {
   const sources = globSync('src/**/*.ts', { cwd: ROOT }).map((file) => ({
     file,
     text: readFileSync(join(ROOT, file), 'utf8'),
@@ -221,7 +225,7 @@ t.test('what is known of messages is kept by the messages, and in no map beside 
 
 const graphOf = (imports: Record<string, string[]>): ImportGraph => new Map(Object.entries(imports))
 
-t.test('an import against the direction is a violation', async (t) => {
+t.test('an import against the direction of the layers is a violation', async (t) => {
   for (const [file, target] of [
     ['src/proxy/session/turn/run-turn.ts', 'src/proxy/http/app.ts'],
     ['src/proxy/dialects/chat/response.ts', 'src/proxy/session/state/sessions.ts'],
@@ -242,7 +246,7 @@ t.test('an import against the direction is a violation', async (t) => {
   }
 })
 
-t.test('an import along the direction is none', async (t) => {
+t.test('an import along the direction of the layers is allowed', async (t) => {
   const graph = graphOf({
     'src/main.ts': ['src/proxy/store/sqlite/open.ts', 'src/proxy/http/server.ts', 'node:fs'],
     'src/proxy/store/sqlite/open.ts': [
@@ -257,7 +261,7 @@ t.test('an import along the direction is none', async (t) => {
 })
 
 t.test(
-  'a library outside of its folder, one without an owner, and an import from test are violations',
+  'a library imported outside its folder, one without an owner, and an import from test are violations',
   async (t) => {
     const graph = graphOf({
       'src/proxy/session/turn/run-turn.ts': ['fastify', 'pyodide/types', 'left-pad'],
@@ -272,12 +276,12 @@ t.test(
   },
 )
 
-t.test('a file in a folder that the rules do not know is a violation', async (t) => {
+t.test('a file in a folder that the rules do not list is a violation', async (t) => {
   t.match(violations(graphOf({ 'src/utils/misc.ts': [] }), RULES), ['src/utils/misc.ts is in no part'])
 })
 
 t.test(
-  'folders that import each other are a cycle, around a corner too; a folder and its inside are not',
+  'folders that import each other form a cycle, also indirectly; a folder and its subfolder do not',
   async (t) => {
     const cycle = graphOf({
       'src/a/one.ts': ['src/b/two.ts'],
@@ -296,7 +300,7 @@ t.test(
   },
 )
 
-t.test('files that import each other are a cycle, inside one folder too', async (t) => {
+t.test('files that import each other form a cycle, also inside one folder', async (t) => {
   const cycle = graphOf({
     'src/a/one.ts': ['src/a/two.ts'],
     'src/a/two.ts': ['src/a/three.ts', 'zod'],
@@ -306,7 +310,7 @@ t.test('files that import each other are a cycle, inside one folder too', async 
   t.strictSame(fileCycles(cycle), [['src/a/one.ts', 'src/a/three.ts', 'src/a/two.ts']])
 })
 
-t.test('the graph knows every form of import, and neither comments nor strings', async (t) => {
+t.test('the graph contains every form of import, and ignores comments and strings', async (t) => {
   const root = t.testdir({
     'tsconfig.json': JSON.stringify({
       compilerOptions: { module: 'nodenext', noEmit: true, allowImportingTsExtensions: true },
@@ -345,7 +349,7 @@ t.test('the graph knows every form of import, and neither comments nor strings',
   ])
 })
 
-t.test('docs/architecture.md has every folder of the rules, and names files that there are', async (t) => {
+t.test('docs/architecture.md lists every folder of the rules, and names only existing files', async (t) => {
   const page = readFileSync(join(ROOT, 'docs/architecture.md'), 'utf8')
   const inMap = [...page.matchAll(/^\| `((?:src|tools)[^`]*)` \|/gm)].map(([, part]) => part!)
   const described = ['src/main.ts', 'src/products.ts']

@@ -1,4 +1,4 @@
-/** The pages of docs/ as a whole: the index has each, links lead somewhere, and a page is read at one sitting. */
+/** The pages of docs/ as a whole: the index lists each, links resolve, and a page has a limited length. */
 import { existsSync, globSync, readFileSync } from 'node:fs'
 import { dirname, join, normalize } from 'node:path'
 import t from 'tap'
@@ -9,7 +9,7 @@ const PAGES = globSync('{README,CHANGELOG,CONTRIBUTING,docs/*,python/**/*,test/b
   exclude: (path) => /node_modules|\.venv/.test(path),
 }).sort()
 
-/** Looked up, not read from top to bottom. */
+/** Reference pages, which are looked up instead of read from top to bottom. */
 const REFERENCES = [
   'agents',
   'configuration',
@@ -22,7 +22,7 @@ const REFERENCES = [
 
 const read = (page: string) => readFileSync(join(ROOT, page), 'utf8')
 
-/** Without code, in which `](` and `#` mean something else. */
+/** Removes code, in which `](` and `#` have another meaning. */
 const prose = (page: string) => read(page).replace(/^```.*?^```$/gms, '')
 
 /** The anchors that GitHub gives to a page's headings. */
@@ -32,7 +32,7 @@ function anchorsOf(page: string): Set<string> {
   return new Set(plain.map((heading) => heading.replace(/[^\p{L}\p{N}_\- ]/gu, '').replaceAll(' ', '-')))
 }
 
-t.test('docs/README.md has every page on one shelf', async (t) => {
+t.test('docs/README.md lists every page in one section', async (t) => {
   const listed = [...read('docs/README.md').matchAll(/^\| \[([\w-]+\.md)\]\(\1\) \|/gm)].map(
     ([, page]) => page!,
   )
@@ -40,7 +40,7 @@ t.test('docs/README.md has every page on one shelf', async (t) => {
   t.strictSame(listed.sort(), pages.filter((page) => page !== 'README.md').sort())
 })
 
-t.test('links between pages lead to files and headings that there are', async (t) => {
+t.test('links between pages lead to existing files and headings', async (t) => {
   for (const page of PAGES) {
     for (const [, link] of prose(page).matchAll(/\]\(([^)\s]+)\)/g)) {
       if (/^https?:/.test(link!)) continue
@@ -52,7 +52,7 @@ t.test('links between pages lead to files and headings that there are', async (t
   }
 })
 
-t.test('a page that is not a reference has at most 2,500 words beside what is generated', async (t) => {
+t.test('a page that is not a reference has at most 2,500 words, without generated text', async (t) => {
   for (const page of globSync('docs/*.md', { cwd: ROOT })) {
     if (REFERENCES.some((name) => page === `docs/${name}.md`)) continue
     const words = read(page)
@@ -63,7 +63,7 @@ t.test('a page that is not a reference has at most 2,500 words beside what is ge
 })
 
 t.test(
-  'what people read is at most 45,000 words, without what is generated and the recipes of trainers',
+  "pages other than generated text and trainers' recipes have at most 45,000 words together",
   async (t) => {
     const isLeftOut = /docs\/(configuration|http-api|verl|trl|trainers|nemo-gym|your-trainer)\.md$/
     const pages = globSync('{README,docs/*,test/bench/*}.md', { cwd: ROOT }).filter(
@@ -79,10 +79,10 @@ t.test(
   },
 )
 
-t.test('what stays different from engines is a closed list: whoever makes it longer says why', (t) => {
+t.test('the differences from engines that remain are a closed list: an addition needs a reason', (t) => {
   const section = /^## Remaining differences from the engine\n(.*?)^## /ms.exec(read('docs/engines.md'))![1]!
   const rows = section.split('\n').filter((line) => line.startsWith('|'))
-  t.equal(rows.length - 2, 17, 'mended ones leave it')
+  t.equal(rows.length - 2, 17, 'resolved ones are removed from the list')
   for (const row of rows) t.match(row, /^\| .*\| .+ \| .+ \|$|^\|[-|]+\|$|^\| \|/)
   t.end()
 })

@@ -1,4 +1,4 @@
-/** The guard that every proxy of a test has: see test/helpers/no-stalls.ts. */
+/** The stall guard that every proxy of a test has: see test/helpers/no-stalls.ts. */
 
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
@@ -14,8 +14,8 @@ async function endOf(...ways: string[]) {
 }
 
 for (const [title, way] of Object.entries({
-  'a request that holds up the event loop of a proxy fails the file that sent it': 'request',
-  'so does one to a proxy in a process of its own': 'child',
+  'a request that blocks the event loop of a proxy fails the file that sent it': 'request',
+  'so does a request to a proxy in its own process': 'child',
 })) {
   t.test(title, async (t) => {
     const { code, stderr } = await endOf(way)
@@ -25,12 +25,12 @@ for (const [title, way] of Object.entries({
 }
 
 for (const [title, ways] of Object.entries({
-  'the start of a proxy, what a test does aside and a thread that waits do not count': [
+  'the start of a proxy, other work of a test and a waiting thread do not count': [
     'starting',
     'aside',
     'waiting',
   ],
-  'a file that stalls on purpose says so': ['purpose'],
+  'a file that stalls intentionally can declare it': ['purpose'],
 })) {
   t.test(title, async (t) => t.same(await endOf(...ways), { code: 0, stderr: '' }))
 }

@@ -4,20 +4,20 @@ import { passAtK } from '../../src/proxy/http/trainer/sessions/pass-at-k.ts'
 
 const task = (count: number, passed: number) => ({ rewards: { count }, passed })
 
-t.test('it is the mean over the tasks that have as many samples', async (t) => {
+t.test('pass@k is the mean over the tasks that have at least k samples', async (t) => {
   t.same(passAtK([]), {})
   t.same(passAtK([task(0, 0)]), {})
   t.same(passAtK([task(4, 0), task(2, 2)]), { 1: 0.5, 2: 0.5, 4: 0 })
   t.same(passAtK([task(4, 1)]), { 1: 0.25, 2: 0.5, 4: 1 })
 })
 
-/** All ways to draw k of n. */
+/** Returns all combinations of k out of n. */
 function draws(n: number, k: number): number[][] {
   if (k === 0) return [[]]
   return n < k ? [] : [...draws(n - 1, k), ...draws(n - 1, k - 1).map((rest) => [...rest, n - 1])]
 }
 
-t.test('it is the share of all draws of k samples that have one that passes', async (t) => {
+t.test('pass@k is the share of all draws of k samples that contain a passing one', async (t) => {
   const counts = fc.integer({ min: 1, max: 9 }).chain((n) => fc.tuple(fc.constant(n), fc.nat(n)))
   const isShare = fc.property(counts, ([n, c]) => {
     for (const [k, measured] of Object.entries(passAtK([task(n, c)]))) {

@@ -1,4 +1,4 @@
-/** The table of slow test files in CONTRIBUTING.md, and what becomes of it when a file gets slow. */
+/** The table of slow test files in CONTRIBUTING.md, and the result when a file becomes slow. */
 import { execFileSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { access } from 'node:fs/promises'
@@ -37,7 +37,7 @@ t.test('a table is read as it was written, in its page', async (t) => {
   t.throws(() => tableOf('no table'), /no table of slow test files/)
 })
 
-t.test('a file that became slow is named, and a machine that is slow in all of them is not', async (t) => {
+t.test('a file that became slow is reported, but not a machine that is slow in all of them', async (t) => {
   const table = [file('a', 30), file('b', 20), file('c', 10)]
   t.same(complaints(table, [...table, file('new', 29)]), [])
   t.same(complaints(table, [...table, file('new', 31)]), ['new took 31.0 s'])
@@ -46,16 +46,16 @@ t.test('a file that became slow is named, and a machine that is slow in all of t
   t.same(complaints(table, tenfold), [])
   t.same(complaints(table, table.slice(1)), ['a did not run'])
   const quick = [file('a', 1)]
-  t.same(complaints(quick, [...quick, file('new', 20)]), [], 'some seconds more are nothing')
+  t.same(complaints(quick, [...quick, file('new', 20)]), [], 'a few more seconds are ignored')
 })
 
-t.test('the table of CONTRIBUTING.md names twenty files that are there', async (t) => {
+t.test('the table of CONTRIBUTING.md names twenty existing files', async (t) => {
   const table = tableOf(readFileSync(join(ROOT, 'CONTRIBUTING.md'), 'utf8'))
   t.equal(table.length, 20)
   for (const { path } of table) await access(join(ROOT, path))
 })
 
-t.test('a process that a test starts loads nothing of the test runner', async (t) => {
+t.test('a process that a test starts loads no module of the test runner', async (t) => {
   const options = execFileSync(process.execPath, ['--print', 'process.env.NODE_OPTIONS ?? ""'], {
     encoding: 'utf8',
   })

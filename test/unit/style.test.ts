@@ -1,6 +1,6 @@
 /**
- * What CONTRIBUTING.md asks of names and words, as counts that may only fall. `UPDATE=1` writes a lower count into the
- * baseline; a higher one needs other names, or a change of this file in the open.
+ * The rules of CONTRIBUTING.md for names and words, as counts that may only fall. `UPDATE=1` writes a lower
+ * count into the baseline; a higher one needs other names, or an explicit change of this file.
  */
 import { execFileSync } from 'node:child_process'
 import { readFileSync, writeFileSync } from 'node:fs'
@@ -34,7 +34,7 @@ t.test('names and words of the source are no worse than the baseline', async (t)
   t.strictSame(measures, baseline, 'the baseline is as low as it can be (UPDATE=1 lowers it)')
 })
 
-t.test('each measure counts what it names', async (t) => {
+t.test('each measure counts what its name states', async (t) => {
   const code = [
     {
       path: 'a.ts',

@@ -1,4 +1,4 @@
-/** package.json has the version; what cannot read it there repeats it. */
+/** The version is in package.json; files that cannot read it there repeat it. */
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
@@ -6,7 +6,7 @@ import { VERSION } from '../../src/base/version.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
 
-/** Where a version stands, as the first group. */
+/** The position of a version, as the first group. */
 const PLACES: Readonly<Record<string, RegExp>> = {
   'python/pyproject.toml': /^version = "([^"]+)"$/gm,
   Dockerfile: /image\.version="([^"]+)"/g,
@@ -15,7 +15,7 @@ const PLACES: Readonly<Record<string, RegExp>> = {
   'CHANGELOG.md': /^## (\d\S*)/m,
 }
 
-t.test('what says which Node the npm package needs names one number', async (t) => {
+t.test('all files that name the required Node version of the npm package agree', async (t) => {
   const read = (path: string) => readFileSync(join(ROOT, path), 'utf8')
   const needed = JSON.parse(read('package.json')).engines.node.replace('>=', '')
   t.match(read('docs/deployment.md'), `for Node ${needed} or\nnewer`)

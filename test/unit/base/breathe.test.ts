@@ -3,7 +3,7 @@ import t from 'tap'
 import { yieldToEventLoop } from '../../../src/base/yield-to-event-loop.ts'
 
 t.test(
-  'of works that wait one goes on in each turn of the event loop, in the order in which they asked',
+  'one waiting task continues in each iteration of the event loop, in the order of their requests',
   async (t) => {
     const log: string[] = []
     const works = ['a', 'b', 'c'].map(async (name) => {

@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import { FairQueue } from '../../../src/base/fair-queue.ts'
 
-t.test('accounts take turns, each gives its oldest item first', async (t) => {
+t.test('accounts are served in rotation, each with its oldest item first', async (t) => {
   const queue = new FairQueue<string>()
   for (const item of ['a1', 'a2', 'a3', 'b1', 'c1', 'c2']) queue.push(item[0]!, item)
   t.equal(queue.next, 'a1')
@@ -15,7 +15,7 @@ t.test('accounts take turns, each gives its oldest item first', async (t) => {
   t.equal(queue.size, 0)
 })
 
-t.test('an account whose oldest item may not go keeps its turn', async (t) => {
+t.test('an account whose oldest item is not admitted keeps its position', async (t) => {
   const queue = new FairQueue<string>()
   for (const item of ['a1', 'a2', 'b1', 'c1']) queue.push(item[0]!, item)
   const notFirstOfA = (item: string) => item !== 'a1'
@@ -26,7 +26,7 @@ t.test('an account whose oldest item may not go keeps its turn', async (t) => {
 })
 
 t.test(
-  'nothing is lost, and an item waits for one of each other account and for those of its own',
+  'no item is lost; an item waits for at most one of each other account and its own predecessors',
   async () => {
     fc.assert(
       fc.property(fc.array(fc.constantFrom('a', 'b', 'c', 'd')), (accounts) => {

@@ -1,4 +1,6 @@
-/** The catalogue of log events: what it lists is logged, what is logged it lists, and docs/logs.md has the same. */
+/**
+ * The catalogue of log events: the source logs exactly the listed events, and docs/logs.md lists the same.
+ */
 import { globSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
@@ -12,7 +14,7 @@ const ROOT = join(import.meta.dirname, '../../..')
 const DOC = join(ROOT, 'docs/logs.md')
 const events = Object.entries(LOG_EVENTS)
 
-/** The levels that differ from line to line, as docs/logs.md describes them. */
+/** Levels that differ between lines of one event, as docs/logs.md describes them. */
 const CHOSEN_LEVELS: Record<string, string> = {
   code: 'of the [code](errors.md)',
   chosen: 'debug; info with `--log-requests`',
@@ -36,12 +38,12 @@ t.test('docs/logs.md explains every field (UPDATE=1 writes them)', async (t) => 
   t.equal(generatedSection(DOC, 'fields', table), table)
 })
 
-t.test('each field belongs to an event, in the order of the alphabet', async (t) => {
+t.test('each field belongs to an event, in alphabetical order', async (t) => {
   const used = new Set(events.flatMap(([, { fields }]) => fields.map((field) => field.replace('?', ''))))
   t.strictSame(Object.keys(LOG_FIELDS), [...used].sort())
 })
 
-t.test('the source logs every event of the catalogue, and logs nothing else', async (t) => {
+t.test('the source logs every event of the catalogue, and no other', async (t) => {
   const names = new Set<string>()
   const others: string[] = []
   for (const path of globSync('src/**/*.{ts,tsx}', { cwd: ROOT })) {

@@ -2,7 +2,7 @@ import { setImmediate } from 'node:timers/promises'
 import t from 'tap'
 import { PushLoop } from '../../../src/base/push-loop.ts'
 
-/** Creates a loop whose pushes return what `push` returns, and a log of its calls. */
+/** Creates a loop whose pushes return the result of `push`, and a log of its calls. */
 function setUp(push: (loop: PushLoop) => Promise<void> | undefined) {
   const calls: string[] = []
   const loop: PushLoop = new PushLoop({
@@ -17,7 +17,7 @@ function setUp(push: (loop: PushLoop) => Promise<void> | undefined) {
   return { loop, calls }
 }
 
-t.test('what is scheduled in one task is one push after it', async (t) => {
+t.test('items scheduled in one task are pushed together after it', async (t) => {
   const { loop, calls } = setUp(() => undefined)
   loop.schedule()
   loop.schedule()
@@ -40,7 +40,7 @@ t.test('a blocked receiver receives nothing until it accepts more', async (t) =>
   t.strictSame(calls, ['push', 'pause', 'resume', 'push'])
 })
 
-t.test('errors of a push, thrown or of its promise, are failures', async (t) => {
+t.test('exceptions and rejected promises of a push are failures', async (t) => {
   const { loop, calls } = setUp(() => {
     throw new Error('thrown')
   })
@@ -53,7 +53,7 @@ t.test('errors of a push, thrown or of its promise, are failures', async (t) => 
   t.strictSame(rejected.calls, ['push', 'pause', 'fail rejected'])
 })
 
-t.test('a loop that is closed, also during a push, pushes nothing more', async (t) => {
+t.test('a closed loop pushes nothing more, also when it is closed during a push', async (t) => {
   const { loop, calls } = setUp((open) => {
     open.close()
     return Promise.resolve()

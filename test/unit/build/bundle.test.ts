@@ -5,10 +5,10 @@ import { bundleProgram } from '../../../tools/build/bundle.ts'
 const ROOT = join(import.meta.dirname, '../../..')
 
 t.test(
-  'the program, its threads and the files that they read are in, and where it was built is not',
+  'the bundle contains the program, its threads and the files that they read, and no build path',
   async (t) => {
     const { main, assets } = await bundleProgram(ROOT, 'linux-x64')
-    // Is in where it was built.
+    // A path inside the build directory.
     const keys = [...assets.keys()].filter((key) => !key.endsWith('fastokens.node'))
     t.strictSame(keys.sort(), [
       'node_modules/better-sqlite3/prebuilds/linux-x64.node',
@@ -49,7 +49,7 @@ t.test(
   },
 )
 
-t.test('each kind of machine gets its own native module', async (t) => {
+t.test('each platform gets its own native module', async (t) => {
   const { assets } = await bundleProgram(ROOT, 'darwin-x64')
   const modules = [...assets.keys()].filter((key) => key.endsWith('.node'))
   t.strictSame(modules.sort(), [

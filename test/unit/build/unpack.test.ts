@@ -5,7 +5,7 @@ import { Worker } from 'node:worker_threads'
 import t, { type Test } from 'tap'
 import { type PackedFile, unpack, unpackMade } from '../../../src/base/unpack.ts'
 
-/** What unpacks into a directory of the test's own. */
+/** A program that unpacks files into the test's directory. */
 function unpackInto(t: Test, temporary: string, files: readonly PackedFile[]): string {
   const before = process.env.TMPDIR
   t.teardown(() => {
@@ -18,7 +18,7 @@ function unpackInto(t: Test, temporary: string, files: readonly PackedFile[]): s
 
 const file = (name: string, text: string): PackedFile => ({ name, content: Buffer.from(text) })
 
-t.test('files that belong together end up in one folder that nobody else may enter', async (t) => {
+t.test('files that belong together are unpacked into one folder that other users cannot enter', async (t) => {
   const folder = unpackInto(t, t.testdir(), [file('a.json', '{}'), file('b.bin', 'b')])
   t.strictSame(readdirSync(folder).sort(), ['a.json', 'b.bin'])
   t.equal(readFileSync(join(folder, 'b.bin'), 'utf8'), 'b')
@@ -26,12 +26,16 @@ t.test('files that belong together end up in one folder that nobody else may ent
   t.equal(statSync(join(folder, 'b.bin')).mode & 0o777, 0o600)
 })
 
-t.test('unpacking again finds the files where they are, and other contents go elsewhere', async (t) => {
+t.test('unpacking again finds the existing files, and other contents go to another folder', async (t) => {
   const temporary = t.testdir()
   const first = unpackInto(t, temporary, [file('a', 'version 1')])
   const { ino } = statSync(join(first, 'a'))
   t.equal(unpackInto(t, temporary, [file('a', 'version 1')]), first)
-  t.equal(statSync(join(first, 'a')).ino, ino, 'a thread that loads it now loads what the others have')
+  t.equal(
+    statSync(join(first, 'a')).ino,
+    ino,
+    'a thread that loads it now gets the files of the other threads',
+  )
   t.not(unpackInto(t, temporary, [file('a', 'version 2')]), first)
 })
 
@@ -58,7 +62,7 @@ t.test('threads that unpack at the same time all get the same file', async (t) =
   t.equal(new Set(await Promise.all(inodes)).size, 1)
 })
 
-t.test('half a file that a crash left is replaced', async (t) => {
+t.test('a partial file that a crash left is replaced', async (t) => {
   const temporary = t.testdir()
   const folder = unpackInto(t, temporary, [file('a', 'the whole')])
   writeFileSync(join(folder, 'a'), 'the wh')
@@ -67,7 +71,7 @@ t.test('half a file that a crash left is replaced', async (t) => {
   t.strictSame(readdirSync(folder), ['a'])
 })
 
-t.test('a folder that somebody else could have filled is refused', async (t) => {
+t.test('a folder that another user could have written to is rejected', async (t) => {
   const own = `llm-proxy-${process.getuid!()}`
   const root = t.testdir({
     open: { [own]: {} },
@@ -85,14 +89,14 @@ t.test('a folder that somebody else could have filled is refused', async (t) => 
   }
 })
 
-t.test('a temporary directory that is not there is an error that says what to do', async (t) => {
+t.test('a missing temporary directory is an error that names the remedy', async (t) => {
   t.throws(() => unpackInto(t, '/nowhere', [file('a', 'a')]), {
     code: 'start_failed',
     message: 'cannot unpack into /nowhere, set TMPDIR to another directory: ',
   })
 })
 
-t.test('files that take long to make are made once, and again if one of them is damaged', async (t) => {
+t.test('files that are expensive to make are made once, and again if one of them is damaged', async (t) => {
   const before = process.env.TMPDIR
   t.teardown(() => {
     if (before === undefined) delete process.env.TMPDIR

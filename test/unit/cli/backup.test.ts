@@ -16,15 +16,18 @@ async function recordedDatabase(t: Test) {
   return { folder, db, store, to: join(folder, 'backup.db') }
 }
 
-t.test('backup copies the turns of a database that is open for writing, for its owner only', async (t) => {
-  const { folder, db, store, to } = await recordedDatabase(t)
-  t.strictSame(await backup({ db, force: false }, to), { sessions: 1, turns: 1 })
-  t.equal(statSync(to).mode & 0o777, 0o600)
-  t.notOk(readdirSync(folder).some((name) => name.includes('partial')))
-  const reader = await openSqliteReader(to)
-  t.teardown(() => reader.close())
-  t.strictSame(await turnsOf(reader, 's'), await turnsOf(store, 's'))
-})
+t.test(
+  'backup copies the turns of a database that is open for writing, readable by its owner only',
+  async (t) => {
+    const { folder, db, store, to } = await recordedDatabase(t)
+    t.strictSame(await backup({ db, force: false }, to), { sessions: 1, turns: 1 })
+    t.equal(statSync(to).mode & 0o777, 0o600)
+    t.notOk(readdirSync(folder).some((name) => name.includes('partial')))
+    const reader = await openSqliteReader(to)
+    t.teardown(() => reader.close())
+    t.strictSame(await turnsOf(reader, 's'), await turnsOf(store, 's'))
+  },
+)
 
 t.test('backup replaces a file only with --force, never the database or a file with a log', async (t) => {
   const { db, to } = await recordedDatabase(t)
@@ -40,7 +43,7 @@ t.test('backup replaces a file only with --force, never the database or a file w
   t.match(readFileSync(other, 'latin1'), /^SQLite format 3/)
 })
 
-t.test('backup rejects what it cannot copy, and leaves no file', async (t) => {
+t.test('backup rejects a source that it cannot copy, and leaves no file', async (t) => {
   const { folder, db, to } = await recordedDatabase(t)
   const rejects = (source: string, message: RegExp) =>
     t.rejects(backup({ db: source, force: false }, to), { message }, String(message))
@@ -56,7 +59,7 @@ t.test('backup rejects what it cannot copy, and leaves no file', async (t) => {
   t.notOk(existsSync(to))
 })
 
-t.test('backup copies a database of an earlier schema, and finds a damaged page', async (t) => {
+t.test('backup copies a database of an earlier schema, and detects a damaged page', async (t) => {
   const { db, store, to } = await recordedDatabase(t)
   await store.close()
   const earlier = new Database(db)

@@ -2,7 +2,7 @@ import { WriteStream } from 'node:tty'
 import t, { type Test } from 'tap'
 import { coloured } from '../../../src/cli/colours.ts'
 
-/** stdout as a terminal of 256 colours has it. */
+/** stdout of a terminal with 256 colours. */
 function onTerminal(t: Test, env: Record<string, string>): void {
   const { env: before } = process
   const own = Object.getOwnPropertyDescriptors(process.stdout)
@@ -28,11 +28,11 @@ t.test('a terminal gets a colour by status', async (t) => {
   t.equal(coloured('active'), 'active')
 })
 
-t.test('NO_COLOR is kept', async (t) => {
+t.test('NO_COLOR is respected', async (t) => {
   onTerminal(t, { NO_COLOR: '1' })
   t.equal(coloured('failed'), 'failed')
 })
 
-t.test('what is no terminal gets none', async (t) => {
+t.test('an output that is not a terminal gets no colours', async (t) => {
   t.equal(coloured('failed'), process.stdout.isTTY ? coloured('failed') : 'failed')
 })

@@ -1,4 +1,4 @@
-/** What `llm-proxy doctor` concludes from what may have been the first token at temperature 1 and 2. */
+/** The conclusions of `llm-proxy doctor` from candidates for the first token at temperature 1 and 2. */
 import t from 'tap'
 import { judgeLogprobs } from '../../../src/cli/doctor/logprobs.ts'
 
@@ -17,7 +17,7 @@ const CASES: Record<string, Case> = {
     finds: { state: 'ok', seen: /model gave.*\(raw_logprobs\)/ },
   },
   'the gap is halved': {
-    // The sampled token first, as engines list it.
+    // The sampled token comes first, as engines list it.
     hot: { pond: -2.75, lake: -2, sea: -1 },
     finds: { state: 'ok', seen: /before filters \(temperature_logprobs\)/ },
   },

@@ -6,7 +6,7 @@ import { describeFailure, explainListenFailure } from '../../../src/cli/fail.ts'
 const systemError = (code: string) =>
   Object.assign(new Error(`${code}: refused`), { code, syscall: 'listen' })
 
-t.test('a wrong configuration is exit code 2, any other refusal 1', async (t) => {
+t.test('a wrong configuration is exit code 2, any other rejection 1', async (t) => {
   t.strictSame(describeFailure(new ProxyError('config_invalid', 'no')), { line: 'no', exitCode: 2 })
   t.strictSame(describeFailure(new ProxyError('start_failed', 'no')), { line: 'no', exitCode: 1 })
   t.strictSame(
@@ -18,12 +18,12 @@ t.test('a wrong configuration is exit code 2, any other refusal 1', async (t) =>
   )
 })
 
-t.test('help and version end well and say nothing more', async (t) => {
+t.test('help and version exit with 0 and print nothing more', async (t) => {
   const shown = new CommanderError(0, 'commander.helpDisplayed', '(outputHelp)')
   t.strictSame(describeFailure(shown), { line: undefined, exitCode: 0 })
 })
 
-t.test('the cause is told unless the message has it, and all of it is one line', async (t) => {
+t.test('the cause is printed unless the message contains it, and the error is one line', async (t) => {
   const cause = new Error('disk\n  full')
   t.equal(
     describeFailure(new ProxyError('start_failed', 'cannot write', { cause })).line,
@@ -35,13 +35,19 @@ t.test('the cause is told unless the message has it, and all of it is one line',
   )
 })
 
-t.test('what the operating system refuses is told without a stack, a fault of ours with one', async (t) => {
-  t.strictSame(describeFailure(systemError('EROFS')), { line: 'EROFS: refused', exitCode: 1 })
-  t.match(describeFailure(new TypeError('x is not a function')).line, /TypeError: x is not a function\n +at /)
-  t.strictSame(describeFailure('thrown text'), { line: 'thrown text', exitCode: 1 })
-})
+t.test(
+  'an error of the operating system is printed without a stack, an internal error with one',
+  async (t) => {
+    t.strictSame(describeFailure(systemError('EROFS')), { line: 'EROFS: refused', exitCode: 1 })
+    t.match(
+      describeFailure(new TypeError('x is not a function')).line,
+      /TypeError: x is not a function\n +at /,
+    )
+    t.strictSame(describeFailure('thrown text'), { line: 'thrown text', exitCode: 1 })
+  },
+)
 
-t.test('an address that cannot be listened on says how to mend it', async (t) => {
+t.test('the error for an address that cannot be bound names the remedy', async (t) => {
   const line = (code: string) => describeFailure(explainListenFailure(systemError(code), '10.0.0.1', 80)).line
   t.match(
     line('EADDRINUSE'),
@@ -51,5 +57,5 @@ t.test('an address that cannot be listened on says how to mend it', async (t) =>
   t.match(line('EADDRNOTAVAIL'), 'this machine has no address 10.0.0.1')
   t.match(line('ENOTFOUND'), 'this machine has no address 10.0.0.1')
   const other = systemError('EMFILE')
-  t.equal(explainListenFailure(other, '10.0.0.1', 80), other, 'anything else stays as it is')
+  t.equal(explainListenFailure(other, '10.0.0.1', 80), other, 'any other error is unchanged')
 })

@@ -8,7 +8,7 @@ import { generatedText } from '../../helpers/generated-text.ts'
 
 const HELP_TEXTS = join(import.meta.dirname, 'help')
 
-/** The program and each of its commands, by what a user types. */
+/** The program and each of its commands, as a user types them. */
 function* commandsOf(command: Command, path: string): Generator<[string, Command]> {
   yield [path, command]
   for (const child of command.commands) yield* commandsOf(child, `${path} ${child.name()}`)
@@ -18,7 +18,7 @@ for (const [path, command] of commandsOf(
   buildProgram('0.0.0', {}, () => {}),
   'llm-proxy',
 )) {
-  t.test(`${path} --help is the text that was reviewed (UPDATE=1 writes it anew)`, async (t) => {
+  t.test(`${path} --help is the reviewed text (UPDATE=1 writes it)`, async (t) => {
     command.configureOutput({ getOutHelpWidth: () => 100 })
     const help = command.helpInformation()
     t.equal(help, generatedText(join(HELP_TEXTS, `${path.replaceAll(' ', '-')}.txt`), help))
@@ -29,7 +29,7 @@ for (const [path, command] of commandsOf(
   })
 }
 
-t.test('serve --help has what most people set, --help-all every option', async (t) => {
+t.test('serve --help has the common options, --help-all every option', async (t) => {
   const help = (flag: string) => {
     const program = buildProgram('0.0.0', {}, () => {})
     let text = ''
@@ -44,7 +44,7 @@ t.test('serve --help has what most people set, --help-all every option', async (
   t.ok(shown.includes('help-all'))
   for (const { flag, formerly } of Object.values(SERVE.options as OptionTable)) {
     t.ok(all.includes(flag), flag)
-    t.notOk(all.includes(formerly), 'the name of earlier releases is understood, and not recommended')
+    t.notOk(all.includes(formerly), 'a former name is accepted, and not listed')
   }
 })
 

@@ -10,20 +10,20 @@ import {
 } from '../../../src/cli/process-lifecycle.ts'
 import { listingLogger } from '../../helpers/listing-logger.ts'
 
-/** Stands in for `process`, and notes the codes that it was told to exit with. */
+/** A fake `process` that logs the codes with which it was told to exit. */
 function fakeProcess() {
   const exits: number[] = []
   return Object.assign(new EventEmitter(), { exits, exit: (code: number) => void exits.push(code) })
 }
 
-/** Notes the levels of what was logged. */
+/** Records the levels of logged lines. */
 function fakeLogger() {
   const levels: string[] = []
   const note = (level: string) => () => void levels.push(level)
   return { levels, debug: note('debug'), info: note('info'), warn: note('warn'), error: note('error') }
 }
 
-t.test('nothing stops before a signal; the first one drains with the grace period', async (t) => {
+t.test('no process stops before a signal; the first signal drains with the grace period', async (t) => {
   for (const signal of ['SIGTERM', 'SIGINT']) {
     const port = fakeProcess()
     const graces: number[] = []
@@ -40,7 +40,7 @@ t.test('nothing stops before a signal; the first one drains with the grace perio
   }
 })
 
-t.test('the first process of a container ends at a signal that comes before it serves', async (t) => {
+t.test('the first process of a container ends at a signal that arrives before it serves', async (t) => {
   for (const [signal, code] of [
     ['SIGTERM', 143],
     ['SIGINT', 130],
@@ -67,7 +67,7 @@ t.test('any other process leaves a signal before it serves to the system', async
   t.strictSame(port.eventNames(), [])
 })
 
-t.test('a process whose store is gone says so and ends', async (t) => {
+t.test('a process that loses its store reports this and ends', async (t) => {
   const port = fakeProcess()
   const logger = fakeLogger()
   const { promise, resolve } = Promise.withResolvers<ProxyError>()
@@ -90,7 +90,7 @@ t.test('a second signal ends the process at once, with the exit code of that sig
   t.strictSame(port.exits, [130, 143])
 })
 
-t.test('calls that were cut off, and a stop that fails, are exit code 1', async (t) => {
+t.test('requests that were cut off, and a shutdown that fails, are exit code 1', async (t) => {
   for (const stop of [
     async () => ({ drained: false }),
     async () => {
@@ -116,7 +116,7 @@ t.test('an unforeseen error is logged and ends the process', async (t) => {
   }
 })
 
-t.test('a known condition that nobody handled is logged and survived', async (t) => {
+t.test('a known error that was not handled is logged, and the process continues', async (t) => {
   const aborted = new DOMException('aborted', 'AbortError')
   const reset = Object.assign(new Error('reset'), { code: 'ECONNRESET' })
   for (const error of [new ProxyError('store_failed', 'disk full'), aborted, reset]) {
@@ -128,7 +128,7 @@ t.test('a known condition that nobody handled is logged and survived', async (t)
   }
 })
 
-t.test('a warning of a library is one line of the log, and is printed nowhere else', async (t) => {
+t.test('a warning of a library is one line of the log, and is not printed elsewhere', async (t) => {
   const port = new EventEmitter()
   const printed: unknown[] = []
   port.on('warning', (warning) => printed.push(warning))

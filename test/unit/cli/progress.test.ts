@@ -2,13 +2,13 @@ import { PassThrough } from 'node:stream'
 import t from 'tap'
 import { Progress } from '../../../src/cli/progress.ts'
 
-/** A stream that keeps what it is told. */
+/** A stream that stores the text written to it. */
 function screen(isTTY: boolean) {
   const out = Object.assign(new PassThrough(), { isTTY }) as unknown as NodeJS.WriteStream
   return { out, text: () => String((out as unknown as PassThrough).read() ?? '') }
 }
 
-t.test('without a terminal each step is a line, or one now and then, and the last one always', async (t) => {
+t.test('without a terminal, steps are printed as lines at intervals, and the last one always', async (t) => {
   const each = screen(false)
   const progress = new Progress(2, each.out)
   progress.step('one')
@@ -23,7 +23,7 @@ t.test('without a terminal each step is a line, or one now and then, and the las
   t.equal(some.text(), '1/3 one\nby the way\n3/3 three\n')
 })
 
-t.test('on a terminal a bar is drawn over itself, below what else is said', async (t) => {
+t.test('on a terminal, a bar is redrawn in place below other output', async (t) => {
   const { out, text } = screen(true)
   const progress = new Progress(2, out)
   progress.step('one')

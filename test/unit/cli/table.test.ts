@@ -24,16 +24,16 @@ t.test('a table without rows is its headers, and no line ends in white space', a
   t.equal(renderTable(columns, [1]).split('\n')[1], 'x')
 })
 
-t.test('text from a model cannot steer the terminal', async (t) => {
+t.test('text from a model cannot control the terminal', async (t) => {
   t.equal(printable('a\u001b[2Jb\u0007c\r\nd\u009b31me'), 'a [2Jb c d 31me')
-  t.equal(printable('\u001b[1;32mok\u001b[0m'), 'ok', 'colours leave no remains')
+  t.equal(printable('\u001b[1;32mok\u001b[0m'), 'ok', 'removed colours leave no characters behind')
   t.equal(printable('a\u202eb'), 'a⟨U+202E⟩b')
   const value = { a: '\u009b2J\u202e\u{e0041}\u001b é' }
   t.equal(formatJson(value), '{"a":"\\u009b2J\\u202e\\udb40\\udc41\\u001b é"}')
   t.same(JSON.parse(formatJson(value, 2)), value)
 })
 
-t.test('long text is cut and says so', async (t) => {
+t.test('long text is cut, and the cut is marked', async (t) => {
   t.equal(printable('abcdef', 4), 'abc…')
   t.equal(printable('abcd', 4), 'abcd')
 })

@@ -73,11 +73,15 @@ t.test('no command prints recorded control characters, as text or as JSON', asyn
     t.notMatch(stdout, EXECUTED, `${name} as JSON`)
     t.doesNotThrow(() => stdout.split(/\n(?=\{)/).map((line) => JSON.parse(line)), `${name} is JSON`)
   }
-  t.match(JSON.parse(objects.at(-1)!.stdout), { completion_text: `found ${LINES}` }, 'escapes keep the value')
+  t.match(
+    JSON.parse(objects.at(-1)!.stdout),
+    { completion_text: `found ${LINES}` },
+    'escapes preserve the value',
+  )
 })
 
 t.test(
-  'the response of a server that is no proxy, or an error message, cannot steer the terminal',
+  'the response of a server that is not a proxy, or an error message, cannot control the terminal',
   async (t) => {
     const server = createServer(({ url }, response) => {
       response.statusCode = url === '/health' ? 200 : 500

@@ -15,16 +15,16 @@ const keys = ownKeys('postgres://u:p@db:5432/d')
 const placeholders = objectOf('Secret', 'llm-proxy-keys').stringData!
 const { proxy, settings, proxyPod, workerPod, proxyContainer, config } = partsOf(OBJECTS, keys)
 
-t.test('its objects keep the rules', (t) => checkRules(t, OBJECTS, keys))
+t.test('its objects follow the deployment rules', (t) => checkRules(t, OBJECTS, keys))
 
-t.test('a misspelt field would be found', async (t) => {
+t.test('a misspelt field is detected', async (t) => {
   const misspelt = { ...objectOf('Service', 'llm-proxy-server'), spec: { port: [] } }
   t.match(unknownFields(t.testdir(), [misspelt as KubernetesObject]), [
     /"port".* does not exist in type 'IServiceSpec'/,
   ])
 })
 
-t.test('with a placeholder in the place of any key nothing starts', async (t) => {
+t.test('no component starts while one of its keys is a placeholder', async (t) => {
   t.strictSame(Object.keys(placeholders), Object.keys(keys))
   for (const [name, placeholder] of Object.entries(placeholders)) {
     const load = () => loadConfig(SERVE, {}, { ...settings, ...keys, [name]: placeholder })
@@ -34,7 +34,7 @@ t.test('with a placeholder in the place of any key nothing starts', async (t) =>
   t.throws(() => loadConfig(WORKER, {}, { LLM_PROXY_WORKER_KEY }), { code: 'config_invalid' })
 })
 
-t.test('the README makes a copy of it that starts', async (t) => {
+t.test('the README describes a copy of it that starts', async (t) => {
   const block = commandBlocks(readFileSync(join(ROOT, 'README.md'), 'utf8')).find(({ script }) =>
     script.includes('my-deploy.yaml'),
   )
@@ -47,7 +47,7 @@ t.test('the README makes a copy of it that starts', async (t) => {
   t.equal(pod.containers[0]!.image, `registry.example.com/llm-proxy:${VERSION}`)
 })
 
-t.test('the engine is of the version, and has the flags, that the gate runs', async (t) => {
+t.test('the engine has the version and the flags that the gate runs', async (t) => {
   const [engine] = workerPod.initContainers!
   const page = readFileSync(join(ROOT, 'docs/engines.md'), 'utf8')
   const [, version] = /`npm run test:vllm` and `npm run test:sglang` start vLLM ([0-9.]+) and/.exec(page)!
@@ -65,7 +65,7 @@ t.test('the engine is of the version, and has the flags, that the gate runs', as
 })
 
 t.test(
-  'nothing that counts is on a pod: two at least are on one database, and one at a time goes',
+  'pods have no state to lose: at least two share one database, and they are replaced one at a time',
   async (t) => {
     const { minReplicas, maxReplicas, scaleTargetRef } = objectOf('HorizontalPodAutoscaler', 'llm-proxy')
       .spec!
@@ -83,6 +83,6 @@ t.test(
   },
 )
 
-t.test('no alias and no merge: not every tool that reads YAML knows them', async (t) => {
+t.test('no alias and no merge key, because not every YAML reader supports them', async (t) => {
   t.notMatch(readFileSync(join(ROOT, 'deploy.yaml'), 'utf8'), /^[^#]*(: [&*]\w|<<:)/m)
 })

@@ -10,31 +10,39 @@ import { ROOT, readDockerfile } from '../../helpers/dockerfile.ts'
 
 const { bases, runs, image } = readDockerfile()
 
-t.test('it is built on the version of Node that this runs on, and runs without one', async (t) => {
+t.test('the image is built on the Node version of this run, and contains no Node of its own', async (t) => {
   const [major] = process.versions.node.split('.')
   const [builder, ...rest] = bases
-  t.match(builder, /^rust:[\d.]+-slim-bookworm$/, 'for the fast tokenizer, with the C library of the others')
+  t.match(
+    builder,
+    /^rust:[\d.]+-slim-bookworm$/,
+    'for the fast tokenizer, with the C library of the other stages',
+  )
   t.strictSame(rest, [`node:${major}-bookworm`, 'gcr.io/distroless/cc-debian12:nonroot'])
-  t.strictSame(runs, ['.ci/build-image'], 'its one step is the script that is tested')
+  t.strictSame(runs, ['.ci/build-image'], 'its only step is the tested script')
 })
 
-t.test('it listens for everybody and records into the volume', async (t) => {
+t.test('the container listens on all addresses and records into the volume', async (t) => {
   t.doesNotThrow(() => rejectUnknownEnv(COMMANDS, image.env))
   const config = loadConfig(SERVE, {}, image.env)
-  t.doesNotThrow(() => checkServeConfig(config), 'without keys, too')
+  t.doesNotThrow(() => checkServeConfig(config), 'also without keys')
   const { host, port, db } = config
   t.equal(host, '0.0.0.0')
   t.equal(String(port), image.port)
   t.ok(db.startsWith(`${image.volume}/`))
-  t.equal(image.workdir, image.volume, 'as do commands that write where they run, such as the demo')
+  t.equal(
+    image.workdir,
+    image.volume,
+    'as do commands that write to their working directory, such as the demo',
+  )
 })
 
 t.test(
-  'arguments are those of llm-proxy, the health check is its own, the user is a number and not root',
+  'arguments are those of llm-proxy, the health check is built in, the user is a number and not root',
   async (t) => {
     t.strictSame(image.entrypoint, ['llm-proxy'])
     t.strictSame(image.healthcheck, ['llm-proxy', 'health'])
-    // Kubernetes can tell that a number is not root, and cannot tell it of a name.
+    // Kubernetes can verify that a numeric user is not root, but not a user's name.
     t.match(image.user, /^[1-9]\d*:[1-9]\d*$/)
     const data = image.copies.find(({ destination }) => destination === image.volume)
     t.equal(data?.owner, image.user)
@@ -50,10 +58,10 @@ t.test('its labels are those of this version', async (t) => {
   })
 })
 
-t.test('Docker is sent what the build needs, by name', async (t) => {
+t.test('the context sent to Docker has the files that the build needs, each by name', async (t) => {
   const lines = readFileSync(join(ROOT, '.dockerignore'), 'utf8').split('\n')
   const [first, ...sent] = lines.filter((line) => line !== '' && !line.startsWith('#'))
   t.equal(first, '*')
-  t.match(sent.pop(), /fastokens\.node\*$/, 'but for what was built for another machine')
+  t.match(sent.pop(), /fastokens\.node\*$/, 'except for files that were built for another platform')
   for (const line of sent) t.ok(line.startsWith('!') && existsSync(join(ROOT, line.slice(1))), line)
 })

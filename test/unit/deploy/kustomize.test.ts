@@ -1,4 +1,4 @@
-/** The overlays of deploy/kustomize, as kubectl makes objects of them. */
+/** The overlays of deploy/kustomize, as kubectl builds objects from them. */
 import { spawnSync } from 'node:child_process'
 import { cpSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -8,7 +8,7 @@ import { checkRules, ownKeys, partsOf } from '../../helpers/deploy-rules.ts'
 import { OBJECTS, objectOf, objectsIn } from '../../helpers/deploy-yaml.ts'
 import { ROOT } from '../../helpers/dockerfile.ts'
 
-/** The gate names the one that it has brought; without it there is no skipping. */
+/** The gate sets the path of the kubectl that it installed, and must not skip these tests. */
 const { KUBECTL: named } = process.env
 const kubectl = named ?? 'kubectl'
 const isHere = named !== undefined || spawnSync(kubectl, ['kustomize', '--help']).status === 0
@@ -18,7 +18,7 @@ const DATABASE = 'postgres://u:p@db:5432/d'
 const DOCS = readFileSync(join(ROOT, 'docs/deployment.md'), 'utf8')
 const KINDS = OBJECTS.map(({ kind }) => kind)
 
-/** As docs have it; its last word is the folder. */
+/** The command in the docs; its last word is the folder. */
 const [, COMMAND] = /^kubectl (kustomize .*) \| kubectl apply -f -$/m.exec(DOCS)!
 
 function built(overlay: string, cwd = ROOT) {
@@ -28,9 +28,9 @@ function built(overlay: string, cwd = ROOT) {
   return objectsIn(stdout)
 }
 
-t.test('several nodes: all of deploy.yaml but its Secret', { skip }, async (t) => {
+t.test('several nodes: all objects of deploy.yaml except its Secret', { skip }, async (t) => {
   const objects = built('deploy/kustomize/several-nodes')
-  await t.test('keeps the rules', (t) => checkRules(t, objects, ownKeys(DATABASE)))
+  await t.test('follows the deployment rules', (t) => checkRules(t, objects, ownKeys(DATABASE)))
   t.strictSame(objects.map(({ kind }) => kind).sort(), KINDS.filter((kind) => kind !== 'Secret').sort())
   for (const object of objects)
     t.strictSame(object, objectOf(object.kind as 'Service', object.metadata!.name!))
@@ -38,7 +38,7 @@ t.test('several nodes: all of deploy.yaml but its Secret', { skip }, async (t) =
 
 t.test('one node: SQLite on a volume, and one pod at a time', { skip }, async (t) => {
   const objects = built('deploy/kustomize/one-node')
-  await t.test('keeps the rules', (t) => checkRules(t, objects, ownKeys()))
+  await t.test('follows the deployment rules', (t) => checkRules(t, objects, ownKeys()))
   const { proxy, proxyPod, proxyContainer, config } = partsOf(objects, ownKeys())
   const several = ['Secret', 'HorizontalPodAutoscaler', 'PodDisruptionBudget']
   const kinds = [...KINDS.filter((kind) => !several.includes(kind!)), 'PersistentVolumeClaim']
@@ -53,7 +53,7 @@ t.test('one node: SQLite on a volume, and one pod at a time', { skip }, async (t
   t.strictSame(spec!.accessModes, ['ReadWriteOnce'])
 })
 
-t.test('an overlay of one’s own, as docs have it', { skip }, async (t) => {
+t.test("a user's own overlay, as documented", { skip }, async (t) => {
   const [, overlay] = /^```yaml\n(# my-llm-proxy\/kustomization\.yaml\n[\s\S]*?)^```/m.exec(DOCS)!
   const root = t.testdir()
   cpSync(join(ROOT, 'deploy'), join(root, 'llm-proxy/deploy'), { recursive: true })

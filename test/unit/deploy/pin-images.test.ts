@@ -1,4 +1,4 @@
-/** `.ci/pin-images`, which makes the `deploy.yaml` of a release, with a `docker` that says what the test tells it to. */
+/** `.ci/pin-images`, which makes the `deploy.yaml` of a release, with a fake `docker`. */
 import { execFile } from 'node:child_process'
 import { chmodSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -10,13 +10,13 @@ import { ROOT } from '../../helpers/dockerfile.ts'
 const OURS = `ghcr.io/owner/llm-proxy:v0.1.0@sha256:${'a'.repeat(64)}`
 const THEIRS = `sha256:${'b'.repeat(64)}`
 
-/** A docker that tells one digest of whatever it is asked for, but for our image, which has been pushed. */
+/** A fake docker that reports one digest for every image except ours, which has been pushed. */
 const ASKED = `[ "$1 $2 $3 $4 $5" = "buildx imagetools inspect --format {{.Manifest.Digest}}" ] || exit 1
 case $6 in llm-proxy* | *@*) exit 1 ;; *) echo ${THEIRS} ;; esac`
 
 /**
- * @param says what docker does, as a shell script
- * @param text of the file that is to be pinned; default: that of deploy.yaml
+ * @param says the fake docker, as a shell script
+ * @param text of the file to pin; default: that of deploy.yaml
  */
 async function pinned(t: Test, image: string, says: string, text?: string) {
   const folder = t.testdir({ docker: `#!/bin/sh\n${says}\n`, ...(text && { 'nodes.yaml': text }) })
@@ -28,12 +28,12 @@ async function pinned(t: Test, image: string, says: string, text?: string) {
   return readObjects(join(folder, 'pinned.yaml'))
 }
 
-/** Replaces what stands at `image`, at any depth. */
+/** Replaces each image at `image`, at any depth. */
 function withImages(value: unknown, change: (image: string) => string): unknown {
   return JSON.parse(JSON.stringify(value), (key, held) => (key === 'image' ? change(held) : held))
 }
 
-t.test('every image has a digest, and all else is as it was', async (t) => {
+t.test('every image gets a digest, and nothing else changes', async (t) => {
   const objects = await pinned(t, OURS, ASKED)
   const expected = withImages(OBJECTS, (image) =>
     image.startsWith('llm-proxy:') ? OURS : `${image}@${THEIRS}`,
@@ -42,7 +42,7 @@ t.test('every image has a digest, and all else is as it was', async (t) => {
   t.notSame(objects, OBJECTS)
 })
 
-t.test('an image whose digest is not known is refused', async (t) => {
+t.test('an image with an unknown digest is rejected', async (t) => {
   const told = `echo ${THEIRS}`
   const refused = 'pin-images: not an image with its digest: '
   for (const [image, says, stderr] of [

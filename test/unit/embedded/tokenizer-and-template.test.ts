@@ -19,7 +19,7 @@ const TOOLS: Tool[] = ['calculator', 'bash'].map((name) => ({
   },
 }))
 
-t.test('every text comes back from its ids', async () => {
+t.test('every text is restored from its ids', async () => {
   const text = fc.oneof(fc.string({ unit: 'grapheme' }), fc.string({ unit: 'binary' }))
   fc.assert(
     fc.property(text, (string) => tokenizer.decode(tokenizer.encode(string)) === string.toWellFormed()),
@@ -42,7 +42,7 @@ t.test("markup is one token each, and the end of a turn is the tokenizer's eos",
   t.notOk(tokenizer.isSpecial(tokenizer.tokenToId('<tool_call>')!), 'parsers must see it')
 })
 
-t.test('a conversation with tools is rendered as Qwen2.5 does', async (t) => {
+t.test('a conversation with tools is rendered as by Qwen2.5', async (t) => {
   const messages: ChatMessage[] = [
     { role: 'system', content: 'Be brief.' },
     { role: 'user', content: 'Add 1 and 2, and list.' },
@@ -78,11 +78,11 @@ function call(name: string, args: string): ToolCall {
   return { id: `call_${name}`, type: 'function', function: { name, arguments: args } }
 }
 
-/** Text that holds no markup; a message that quotes `<|im_end|>` ends itself, in every ChatML template. */
+/** Text without markup; a message that quotes `<|im_end|>` ends itself in every ChatML template. */
 const plain = fc.string({ unit: fc.constantFrom('a', 'Z', '7', ' ', '\n', '.', '"', '{', 'é', '<', '🙂') })
 const spoken = plain.map((text) => text.trim())
 
-/** What a model may write: content, then calls, as the template spaces them. */
+/** A possible completion: content, then tool calls, with the whitespace of the template. */
 const completion = fc
   .record({
     reasoning: spoken,
@@ -102,7 +102,7 @@ const completion = fc
 
 const turn = fc.record({ completion, reply: plain })
 
-t.test('each prompt starts with the prompt before it and the completion that followed', async () => {
+t.test('each prompt starts with the previous prompt and its completion', async () => {
   fc.assert(
     fc.property(
       fc.array(turn, { minLength: 1, maxLength: 4 }),
@@ -130,7 +130,7 @@ t.test('each prompt starts with the prompt before it and the completion that fol
   )
 })
 
-t.test('a rendered prompt is read back into the conversation that it came from', async (t) => {
+t.test('a rendered prompt is parsed into its original conversation', async (t) => {
   const messages: ChatMessage[] = [
     { role: 'system', content: 'Be brief.' },
     { role: 'user', content: 'First\ntask' },
@@ -153,13 +153,13 @@ t.test('a rendered prompt is read back into the conversation that it came from',
   ])
 })
 
-t.test('a prompt that is not a chat waiting for the assistant is no conversation', async (t) => {
+t.test('a prompt that is not a chat with a generation prompt is not a conversation', async (t) => {
   t.equal(readPrompt('Once upon a time'), undefined)
   const whole = template.render([{ role: 'user', content: 'hi' }], { addGenerationPrompt: false })
   t.equal(readPrompt(whole), undefined)
 })
 
-t.test('the engine writes what Jinja2 makes of the template', async () => {
+t.test('the engine renders the template as Jinja2 does', async () => {
   const text = fc.oneof(
     fc.string({ unit: 'grapheme' }),
     fc.constantFrom('', '\n', '\n\na\n', 'é<&"', '\u2028'),

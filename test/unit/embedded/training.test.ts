@@ -18,12 +18,12 @@ t.test('training again gives the committed model, byte for byte', async (t) => {
   }
 })
 
-t.test('the model stays small enough to live in the repository', async (t) => {
+t.test('the model stays small enough to be committed to the repository', async (t) => {
   const bytes = FILES.map((file) => statSync(new URL(file, COMMITTED)).size)
   t.ok(bytes.reduce((sum, size) => sum + size, 0) < 2_000_000)
 })
 
-t.test('pairs are merged in order of frequency, and the older pair first when two are equal', async (t) => {
+t.test('pairs are merged in order of frequency, with the older of two equal pairs first', async (t) => {
   const { merges, wordIds } = trainBpe(['abab abab cdcd'], 256 + 3)
   t.same(merges, [
     ['a', 'b'],
@@ -37,7 +37,7 @@ t.test('no pair that occurs once becomes a token', async (t) => {
   t.same(trainBpe(['xyz'], 1000).merges, [])
 })
 
-t.test('n-gram counts know what follows each context and never cross documents', async (t) => {
+t.test('n-gram counts list the successors of each context and never cross documents', async (t) => {
   const counts = countNgrams(
     [
       [1, 2, 3],
@@ -56,7 +56,7 @@ t.test('n-gram counts know what follows each context and never cross documents',
   t.same([...trigrams!.tokens], [0, 3])
 })
 
-t.test('counts come back from their file as they were', async () => {
+t.test('counts are read back unchanged from their file', async () => {
   const documents = fc.array(fc.array(fc.nat(9), { maxLength: 20 }), { maxLength: 5 })
   fc.assert(
     fc.property(documents, fc.integer({ min: 1, max: 4 }), (ids, order) => {
@@ -67,7 +67,7 @@ t.test('counts come back from their file as they were', async () => {
   )
 })
 
-t.test('a file that is not a model, or only half of one, is refused', async (t) => {
+t.test('a file that is not a model, or is truncated, is rejected', async (t) => {
   const whole = encodeNgrams(countNgrams([[0, 1, 2]], 3, 3))
   t.throws(() => decodeNgrams(Buffer.alloc(16)), { message: 'not an n-gram file' })
   t.throws(() => decodeNgrams(whole.subarray(0, whole.length - 4)), { message: /ends too early/ })

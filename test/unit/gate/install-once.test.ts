@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { installOnce } from '../../helpers/install-once.ts'
 
-t.test('of several that want the same folder at once, one installs it and the others wait', async (t) => {
+t.test('when several processes want the same folder, one installs it and the others wait', async (t) => {
   const folder = join(t.testdir(), 'cache/program-1')
   let installed = 0
   const install = () =>
@@ -20,7 +20,7 @@ t.test('of several that want the same folder at once, one installs it and the ot
   t.equal(installed, 1)
 })
 
-t.test('an installation that was interrupted is removed, and made again', async (t) => {
+t.test('an interrupted installation is removed and repeated', async (t) => {
   const folder = join(t.testdir(), 'program-1')
   mkdirSync(folder)
   writeFileSync(join(folder, 'half'), '')
@@ -28,7 +28,7 @@ t.test('an installation that was interrupted is removed, and made again', async 
   t.strictSame(readdirSync(folder).sort(), ['ready', 'used', 'whole'])
 })
 
-t.test('one that fails is not complete, and the next one tries', async (t) => {
+t.test('a failed installation is not complete, and the next process retries', async (t) => {
   const folder = join(t.testdir(), 'program-1')
   await t.rejects(
     installOnce(folder, () => Promise.reject(new Error('no network'))),
@@ -40,7 +40,7 @@ t.test('one that fails is not complete, and the next one tries', async (t) => {
 })
 
 t.test(
-  'what no run has used for 30 days is removed, and nothing that lacks the mark of an installation',
+  'a folder that no run has used for 30 days is removed, but none without the mark of an installation',
   async (t) => {
     const home = t.testdir()
     const cache = join(home, 'llm-proxy')

@@ -1,11 +1,15 @@
-/** What runs the parts of the gate, `.ci/lanes`, with parts of its own. */
+/** `.ci/lanes`, which runs the parts of the gate, with parts of the test. */
 import { spawnSync } from 'node:child_process'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 
 const LANES = join(import.meta.dirname, '../../../.ci/lanes')
 
-/** @param lanes functions in bash @returns lines of the output, and whether the gate has passed */
+/**
+ * Runs two lanes.
+ * @param lanes functions in bash
+ * @returns lines of the output, and whether the gate has passed
+ */
 function run(t: Test, lanes: string, limit = 30) {
   const script = `
     set -uo pipefail
@@ -19,8 +23,8 @@ function run(t: Test, lanes: string, limit = 30) {
   return { output: stdout, lines: stdout.trimEnd().split('\n'), passed: status === 0 }
 }
 
-t.test('two lanes run side by side, and their parts are summed', async (t) => {
-  // Each waits for the other.
+t.test('two lanes run in parallel, and their parts are summed', async (t) => {
+  // Each lane waits for the other.
   const { output, lines, passed } = run(
     t,
     `meet() { touch "$work/$1"; until [ -f "$work/$2" ]; do sleep 0.01; done; }
@@ -29,12 +33,12 @@ t.test('two lanes run side by side, and their parts are summed', async (t) => {
     second() { part 'three' 20 bash -c 'meet b a && echo met'; }`,
   )
   t.equal(lines.at(-1), '3 passed, 0 failed')
-  t.match(output, /^\[three\] met$/m, 'lines are named')
+  t.match(output, /^\[three\] met$/m, 'lines have the name of their part')
   t.match(output, /^ +\d+ +\d+ {2}one$/m, 'the table has each part')
   t.ok(passed)
 })
 
-t.test('a part that fails is shown whole, and one that hangs is stopped', async (t) => {
+t.test('a failed part is printed completely, and a hanging part is stopped', async (t) => {
   const { output, lines, passed } = run(
     t,
     `first() { part 'broken' 20 sh -c 'echo said; exit 3'; }
@@ -46,24 +50,21 @@ t.test('a part that fails is shown whole, and one that hangs is stopped', async 
   t.notOk(passed)
 })
 
-t.test(
-  'at the end of the time what runs is stopped and fails, and the closing line is printed',
-  async (t) => {
-    // The time is over once one part has ended and the other one runs.
-    const { lines, passed } = run(
-      t,
-      `export work
+t.test('at the time limit running parts are stopped and fail, and the closing line is printed', async (t) => {
+  // The limit passes after one part has ended and while the other one runs.
+  const { lines, passed } = run(
+    t,
+    `export work
       sleep() { command sleep 0.05; [ ! -f "$work/done" ] || SECONDS=1000; }
       first() { part 'long' 60 sh -c 'touch "$work/began"; exec sleep 60'; }
       second() { until [ -f "$work/began" ]; do command sleep 0.01; done; part 'short' 60 true; touch "$work/done"; }`,
-      500,
-    )
-    t.equal(lines.at(-1), '1 passed, 1 failed')
-    t.notOk(passed)
-  },
-)
+    500,
+  )
+  t.equal(lines.at(-1), '1 passed, 1 failed')
+  t.notOk(passed)
+})
 
-/** An npm whose tests pass, or fail as its first argument after `run --silent` says. */
+/** A fake npm whose tests pass or fail as its first argument after `run --silent` demands. */
 const NPM = `npm() {
     case "$*" in
       exec*) echo 'ok 1 - test/a.test.ts'; echo '# { total: 5, pass: 5 }' ;;
@@ -73,14 +74,14 @@ const NPM = `npm() {
   export -f npm
   timeout() { shift 2; "$@"; }`
 
-t.test('a file that fails beside others and passes alone is counted, and named as unstable', async (t) => {
+t.test('a file that fails in parallel and passes alone is counted, and reported as unstable', async (t) => {
   const { output, lines, passed } = run(t, `${NPM}\nfirst() { tests 'tests' 20 test; }; second() { :; }`)
   t.match(output, /^UNSTABLE, passed only when run again: test\/a\.test\.ts$/m)
   t.equal(lines.at(-1), '12 passed, 0 failed')
   t.ok(passed)
 })
 
-t.test('a runner that runs nothing has not passed', async (t) => {
+t.test('a runner that runs no test has not passed', async (t) => {
   const { lines, passed } = run(
     t,
     `npm() { :; }; timeout() { shift 2; "$@"; }\nfirst() { tests 'tests' 20 test; }; second() { :; }`,

@@ -46,7 +46,10 @@ const details: fc.Arbitrary<TokenData> = fc.record(
   { requiredKeys: [], noNullPrototype: true },
 )
 
-/** As text that tells apart what JSON does not: bytes of buffers and arrays are the same, NaN is no infinity. */
+/**
+ * Text that distinguishes values that JSON does not: bytes of buffers and arrays are the same, NaN differs
+ * from infinity.
+ */
 const plain = ({ routed_experts: experts, ...value }: TokenData) =>
   inspect(
     [value, experts && { ...experts, experts: { ...experts.experts, data: [...experts.experts.data] } }],
@@ -58,7 +61,7 @@ const plain = ({ routed_experts: experts, ...value }: TokenData) =>
     },
   )
 
-t.test('each kind is unpacked as it was packed, bit for bit', async (t) => {
+t.test('each kind is unpacked bit for bit', async (t) => {
   fc.assert(
     fc.property(details, (given) => {
       t.equal(plain(unpackTokenData(packTokenData(given))), plain(given))
@@ -66,7 +69,7 @@ t.test('each kind is unpacked as it was packed, bit for bit', async (t) => {
   )
 })
 
-t.test('a packed detail is a safetensors file whose arrays begin where typed arrays may', async (t) => {
+t.test('packed token data is a safetensors file whose arrays are aligned for typed arrays', async (t) => {
   const [packed] = packTokenData({ top_logprobs: { counts: [1], ids: [70_000], logprobs: [-0.1] } })
   const { body } = packed!
   const headerBytes = Number(Buffer.from(body).readBigUInt64LE())
@@ -78,10 +81,14 @@ t.test('a packed detail is a safetensors file whose arrays begin where typed arr
     ids: { dtype: 'I32', shape: [1], data_offsets: [8, 12] },
     counts: { dtype: 'U8', shape: [1], data_offsets: [12, 13] },
   })
-  t.equal(body.buffer.byteLength, body.byteLength, 'in memory of its own, which another thread can take over')
+  t.equal(
+    body.buffer.byteLength,
+    body.byteLength,
+    'in its own memory, which can be transferred to another thread',
+  )
 })
 
-t.test('what is no packed detail is refused, and never half read', async (t) => {
+t.test('invalid packed token data is rejected, and never read partially', async (t) => {
   const whole = packTokenData(detailsOf([1, 2, 3], [4, 5]))
   for (const { kind, body } of whole) {
     for (const end of [0, 5, 9, body.length - 1])
@@ -110,7 +117,7 @@ t.test('what is no packed detail is refused, and never half read', async (t) => 
   )
 })
 
-t.test('requested details are read by their names, and written so that they are read again', async (t) => {
+t.test('requested token data is parsed from its names, and written so that it is parsed again', async (t) => {
   t.same(parseCaptureOptions(['sampling_mask', 'top_logprobs', 'prompt_logprobs']), {
     samplingMask: true,
     topLogprobs: 20,
@@ -135,7 +142,7 @@ t.test('requested details are read by their names, and written so that they are 
     t.throws(() => parseCaptureOptions([name]), { code: 'invalid_request', param: 'record' }, name)
 })
 
-t.test('however a completion is cut into pieces, its details are those of the whole', async (t) => {
+t.test('for any chunks of a completion, its token data is that of the whole', async (t) => {
   const pieces = fc.array(fc.tuple(fc.array(fc.nat(50_000), { maxLength: 5 }), fc.boolean()), {
     maxLength: 8,
   })
@@ -164,7 +171,7 @@ t.test('however a completion is cut into pieces, its details are those of the wh
       let at = 0
       for (const [place, token] of expected.entries()) {
         const count = mask.counts[place]!
-        t.equal(count > 0, token !== undefined, 'a piece that tells nothing leaves its place empty')
+        t.equal(count > 0, token !== undefined, 'a chunk without data leaves its position empty')
         if (token !== undefined) t.equal(mask.ids[at], token)
         at += count
       }
@@ -172,7 +179,7 @@ t.test('however a completion is cut into pieces, its details are those of the wh
   )
 })
 
-t.test('rows that are not as many as the tokens beside them are no rows of these tokens', async (t) => {
+t.test('rows that differ in number from their tokens are rejected', async (t) => {
   const fold = new TokenDataBuilder()
   fold.add(detailsOf([1], [2, 3]), 0, 1)
   t.same(Object.keys(fold.details(1)).sort(), ['prompt_logprobs', 'routed_experts', 'weight_versions'])

@@ -2,7 +2,7 @@ import t from 'tap'
 import { detachBuffer } from '../../../src/protocol/json/detach-buffer.ts'
 import { joinChunks } from '../../../src/proxy/engines/clients/wire/join-chunks.ts'
 
-t.test('bytes that share their memory with others are left alone, all others are freed', (t) => {
+t.test('bytes that share their memory with others are kept, all others are detached', (t) => {
   const whole = Buffer.alloc(10_000, 'x')
   const part = whole.subarray(0, 9_999)
   const pooled = Buffer.from('short')
@@ -12,11 +12,11 @@ t.test('bytes that share their memory with others are left alone, all others are
   t.equal(pooled.toString(), 'short')
   detachBuffer(whole)
   t.equal(whole.length, 0)
-  t.doesNotThrow(() => detachBuffer(whole), 'once more is once too often, and nothing else')
+  t.doesNotThrow(() => detachBuffer(whole), 'detaching again is rejected, and has no other effect')
   t.end()
 })
 
-t.test('pieces are joined in order, whatever memory they share, and however long they are', (t) => {
+t.test('chunks are joined in order, with or without shared memory, at any length', (t) => {
   for (const length of [1, 100, 70_000, 3_000_000]) {
     const read = Buffer.from('0123456789'.repeat(length))
     const pieces = () => [
@@ -27,7 +27,7 @@ t.test('pieces are joined in order, whatever memory they share, and however long
     ]
     const expected = `${pieces().map(String).join('')}`
     t.ok(joinChunks(pieces()).equals(Buffer.from(expected)), `${length}`)
-    t.ok(read.equals(Buffer.from('0123456789'.repeat(length))), 'the read is as it was')
+    t.ok(read.equals(Buffer.from('0123456789'.repeat(length))), 'the source is unchanged')
   }
   t.end()
 })

@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import { BytePrefix, DigestPrefix, type VerifiedPrefix } from '../../../src/protocol/json/verified-prefix.ts'
 
-/** What is known of bytes may end here, where it is not all. */
+/** A verified prefix may end here although its length is unknown. */
 const UNIT_BYTES = 16 * 1024
 
 const KINDS: Readonly<Record<string, (bytes: Buffer) => VerifiedPrefix>> = {
@@ -10,7 +10,7 @@ const KINDS: Readonly<Record<string, (bytes: Buffer) => VerifiedPrefix>> = {
   proven: DigestPrefix.of,
 }
 
-/** Of as many bytes, which are others for another seed. */
+/** As many bytes, different for another seed. */
 function someBytes(length: number, seed: number): Buffer {
   return Buffer.from(Array.from({ length }, (_, at) => (Math.imul(at + 1, seed * 2 + 40_503) >>> 8) & 0xff))
 }
@@ -24,7 +24,7 @@ function changedAt(bytes: Buffer, at: number): Buffer {
 }
 
 for (const [name, of] of Object.entries(KINDS)) {
-  t.test(`${name}: bytes that go on from known ones begin with all of them`, (t) => {
+  t.test(`${name}: bytes that extend known ones share all of them`, (t) => {
     let known = of(LONG)
     for (let grown = 0; grown < 20; grown += 1) {
       const others = Buffer.concat([LONG, someBytes(grown * 3_000, 2)])
@@ -38,7 +38,7 @@ for (const [name, of] of Object.entries(KINDS)) {
     t.end()
   })
 
-  t.test(`${name}: one changed bit is seen, wherever it is`, (t) => {
+  t.test(`${name}: one changed bit is detected at any position`, (t) => {
     const known = of(LONG)
     for (const at of [0, 1, 16_383, 16_384, 40_000, 65_536, 81_919, 81_920, 99_998, 99_999]) {
       const shared = known.sharedWith(changedAt(LONG, at))
@@ -49,7 +49,7 @@ for (const [name, of] of Object.entries(KINDS)) {
     t.end()
   })
 
-  t.test(`${name}: near their end it is known to the byte where others differ`, (t) => {
+  t.test(`${name}: near their end, a difference is located to the byte`, (t) => {
     const known = of(LONG)
     for (const at of [LONG.length - 1, LONG.length - 5_000, LONG.length - UNIT_BYTES]) {
       t.equal(known.sharedWith(changedAt(LONG, at)), at)
@@ -57,7 +57,7 @@ for (const [name, of] of Object.entries(KINDS)) {
     t.end()
   })
 
-  t.test(`${name}: what was known stays known when others go on from it twice`, (t) => {
+  t.test(`${name}: a known prefix stays known after two different continuations`, (t) => {
     const known = of(LONG)
     const left = Buffer.concat([LONG, Buffer.alloc(2_000, 'l')])
     const right = Buffer.concat([LONG, Buffer.alloc(2_000, 'r')])
@@ -70,7 +70,7 @@ for (const [name, of] of Object.entries(KINDS)) {
     t.end()
   })
 
-  t.test(`${name}: nothing of the bytes is kept but copies`, (t) => {
+  t.test(`${name}: only copies of the bytes are kept`, (t) => {
     const bytes = Buffer.from(LONG)
     const known = of(bytes)
     bytes.fill(0)
@@ -79,7 +79,7 @@ for (const [name, of] of Object.entries(KINDS)) {
   })
 }
 
-t.test('whatever was known before, as many bytes are said to be shared as are', async () => {
+t.test('for any earlier bytes, the shared length is correct', async () => {
   const step = fc.record({
     from: fc.nat(9),
     keep: fc.nat(110_000),
@@ -104,14 +104,14 @@ t.test('whatever was known before, as many bytes are said to be shared as are', 
   )
 })
 
-t.test('of proven bytes hardly more is kept than their end', (t) => {
+t.test('little more than the end of verified bytes is kept', (t) => {
   const megabyte = Buffer.alloc(1024 * 1024, 'x')
   t.ok(DigestPrefix.of(megabyte).bytes < 50 * 1024)
   t.ok(BytePrefix.of(megabyte).bytes < 1.2 * megabyte.length)
   t.end()
 })
 
-t.test('nothing stays nothing: what follows on it is kept by its own session alone', async (t) => {
+t.test('an empty prefix stays empty: its continuations are kept by their own session only', async (t) => {
   DigestPrefix.NONE.followedBy(Buffer.from('["of one session"'), 0)
   t.strictSame([DigestPrefix.NONE.length, DigestPrefix.NONE.bytes], [0, 0])
 })

@@ -1,4 +1,6 @@
-/** How calls, messages and settings of a recorded turn are read for people, in a page and in a terminal. */
+/**
+ * How requests, messages and settings of a recorded turn are shown to people, in a page and in a terminal.
+ */
 import t from 'tap'
 import { diffLines, patchLines } from '../../../src/protocol/transcript/diff-lines.ts'
 import { getContentText, getImages, getNewMessages } from '../../../src/protocol/transcript/messages.ts'
@@ -13,7 +15,7 @@ const call = (name: string, given: unknown) => ({
 const marked = (lines: readonly { kind: string; text: string }[]) =>
   lines.map(({ kind, text }) => `${{ same: ' ', added: '+', removed: '-' }[kind] ?? ''}${text}`)
 
-t.test('arguments are read by their names, texts as they are and the rest as JSON', async (t) => {
+t.test('arguments are shown by their names, with texts unchanged and other values as JSON', async (t) => {
   const given = { command: 'cd /a\nls', timeout: 3, env: { A: '1' } }
   t.same(new ToolCallReader().read(call('Bash', given)), {
     name: 'Bash',
@@ -28,41 +30,44 @@ t.test('arguments are read by their names, texts as they are and the rest as JSO
   t.same(new ToolCallReader().read({}), { name: '?', fields: [{ name: '', text: '' }] })
 })
 
-t.test('edits are differences, under the names of each agent, several in one call as well', async (t) => {
-  for (const [old, now] of [
-    ['old_string', 'new_string'],
-    ['old_str', 'new_str'],
-    ['oldString', 'newString'],
-  ] as const) {
-    const edit = { path: 'a', [old]: 'x\ny', [now]: 'x\nz' }
-    t.same(new ToolCallReader().read(call('edit', edit)).fields.at(-1), {
-      name: `${old} → ${now}`,
-      diff: [
-        { kind: 'same', text: 'x' },
-        { kind: 'removed', text: 'y' },
-        { kind: 'added', text: 'z' },
-      ],
-    })
-  }
-  const edits = [
-    { old_string: 'a', new_string: 'b' },
-    { old_string: 'c', new_string: 'd', replace_all: true },
-  ]
-  const names = new ToolCallReader()
-    .read(call('MultiEdit', { file_path: 'f', edits }))
-    .fields.map(({ name }) => name)
-  t.same(names, [
-    'file_path',
-    'edits[0].old_string → new_string',
-    'edits[1].replace_all',
-    'edits[1].old_string → new_string',
-  ])
-  t.match(new ToolCallReader().read(call('edit', { old_string: 'a' })).fields, [
-    { name: 'old_string', text: 'a' },
-  ])
-})
+t.test(
+  'edits are shown as differences, under the names of each agent, also several in one tool call',
+  async (t) => {
+    for (const [old, now] of [
+      ['old_string', 'new_string'],
+      ['old_str', 'new_str'],
+      ['oldString', 'newString'],
+    ] as const) {
+      const edit = { path: 'a', [old]: 'x\ny', [now]: 'x\nz' }
+      t.same(new ToolCallReader().read(call('edit', edit)).fields.at(-1), {
+        name: `${old} → ${now}`,
+        diff: [
+          { kind: 'same', text: 'x' },
+          { kind: 'removed', text: 'y' },
+          { kind: 'added', text: 'z' },
+        ],
+      })
+    }
+    const edits = [
+      { old_string: 'a', new_string: 'b' },
+      { old_string: 'c', new_string: 'd', replace_all: true },
+    ]
+    const names = new ToolCallReader()
+      .read(call('MultiEdit', { file_path: 'f', edits }))
+      .fields.map(({ name }) => name)
+    t.same(names, [
+      'file_path',
+      'edits[0].old_string → new_string',
+      'edits[1].replace_all',
+      'edits[1].old_string → new_string',
+    ])
+    t.match(new ToolCallReader().read(call('edit', { old_string: 'a' })).fields, [
+      { name: 'old_string', text: 'a' },
+    ])
+  },
+)
 
-t.test('a file that is written again is shown as what changes, after its edits too', async (t) => {
+t.test('a file that is written again is shown as its changes, also after edits', async (t) => {
   const reader = new ToolCallReader()
   const write = (content: string) => reader.read(call('Write', { file_path: 'a.py', content })).fields.at(-1)
   t.same(write('one\ntwo\n'), { name: 'content', text: 'one\ntwo\n' })
@@ -70,12 +75,12 @@ t.test('a file that is written again is shown as what changes, after its edits t
   const again = write('one\nthree\n')
   t.same(again && 'diff' in again && marked(again.diff), [' one', '-$& 2', '+three'])
   reader.read(call('Edit', { file_path: 'a.py', old_string: 'not there', new_string: 'x' }))
-  t.same(write('one\n'), { name: 'content', text: 'one\n' }, 'who knows what is in it now')
+  t.same(write('one\n'), { name: 'content', text: 'one\n' }, 'its present content is unknown')
   const other = { name: 'file_text', text: 'one\n' }
   t.same(reader.read(call('create', { path: 'b.py', file_text: 'one\n' })).fields.at(-1), other)
 })
 
-t.test('patches are differences wherever they stand, and nothing else is', async (t) => {
+t.test('patches are shown as differences in any field, and other texts are not', async (t) => {
   const patch = '*** Begin Patch\n*** Update File: a\n@@\n same\n-x\n+y\n*** End Patch'
   const [field] = new ToolCallReader().read(call('apply_patch', { input: patch })).fields
   t.same(field && 'diff' in field && marked(field.diff), [
@@ -93,7 +98,7 @@ t.test('patches are differences wherever they stand, and nothing else is', async
   t.equal(patchLines('- a list\n+ of marks\n--- a rule'), undefined)
 })
 
-t.test('lines that no change is near to are left out, with their number', async (t) => {
+t.test('unchanged lines far from a change are omitted, with their number', async (t) => {
   const lines = Array.from({ length: 20 }, (_, place) => `line ${place}`)
   const now = lines.with(10, 'changed')
   t.same(marked(diffLines(lines.join('\n'), now.join('\n'))), [
@@ -105,7 +110,7 @@ t.test('lines that no change is near to are left out, with their number', async 
   t.same(diffLines('', ''), [])
 })
 
-t.test('texts with nothing in common are told whole, in no time', async (t) => {
+t.test('texts that share nothing are shown completely, and quickly', async (t) => {
   const many = (word: string) => Array.from({ length: 20_000 }, (_, place) => `${word}${place}`).join('\n')
   const started = process.cpuUsage()
   const diff = diffLines(many('a'), many('b'))
@@ -114,26 +119,23 @@ t.test('texts with nothing in common are told whole, in no time', async (t) => {
   t.ok(process.cpuUsage(started).user < 5_000_000)
 })
 
-t.test(
-  'a turn adds what nobody said before: the answer that its agent sends back is none of it',
-  async (t) => {
-    const calls = [call('Bash', { command: 'ls' })]
-    const before = { index: 3, request_messages: [], completion_text: 'I look. ', tool_calls: calls }
-    const echo = { role: 'assistant', content: 'I look.', tool_calls: calls }
-    const result = { role: 'tool', content: 'a.py' }
-    const turn = { index: 4, completion_text: '', tool_calls: [], request_messages_from: 2 }
-    t.same(getNewMessages({ ...turn, request_messages: [echo, result] }, before), {
-      from: 2,
-      echoOf: 3,
-      messages: [result],
-    })
-    const other = { ...echo, content: 'I looked.' }
-    t.same(getNewMessages({ ...turn, request_messages: [other, result] }, before).messages, [other, result])
-    t.same(getNewMessages({ ...turn, request_messages: [echo] }, undefined).messages, [echo])
-  },
-)
+t.test("a turn adds the new messages, without the echo of the assistant's message", async (t) => {
+  const calls = [call('Bash', { command: 'ls' })]
+  const before = { index: 3, request_messages: [], completion_text: 'I look. ', tool_calls: calls }
+  const echo = { role: 'assistant', content: 'I look.', tool_calls: calls }
+  const result = { role: 'tool', content: 'a.py' }
+  const turn = { index: 4, completion_text: '', tool_calls: [], request_messages_from: 2 }
+  t.same(getNewMessages({ ...turn, request_messages: [echo, result] }, before), {
+    from: 2,
+    echoOf: 3,
+    messages: [result],
+  })
+  const other = { ...echo, content: 'I looked.' }
+  t.same(getNewMessages({ ...turn, request_messages: [other, result] }, before).messages, [other, result])
+  t.same(getNewMessages({ ...turn, request_messages: [echo] }, undefined).messages, [echo])
+})
 
-t.test('of a content pictures are told that the record has, and other parts by their kind', async (t) => {
+t.test('of a content, recorded images are shown, and other parts by their kind', async (t) => {
   const png = 'data:image/png;base64,AA'
   const content = [
     { type: 'text', text: 'one' },
@@ -147,7 +149,7 @@ t.test('of a content pictures are told that the record has, and other parts by t
   t.same([getContentText(null), getContentText('x'), getContentText({ a: 1 })], ['', 'x', '{"a":1}'])
 })
 
-t.test('settings are all of a request that is neither message nor prompt', async (t) => {
+t.test('settings are all fields of a request other than messages and prompt', async (t) => {
   const tools = [
     { type: 'function', function: { name: 'Bash', description: 'Runs.', parameters: { type: 'object' } } },
     { type: 'web_search' },
@@ -167,13 +169,13 @@ t.test('settings are all of a request that is neither message nor prompt', async
   })
 })
 
-t.test('what hides in a text is named, and joined emoji stay whole', async (t) => {
+t.test('invisible characters in a text are named, and joined emoji stay intact', async (t) => {
   t.equal(revealInvisible('a\u001b[2J\u0007\u009b\r\nb\t'), 'a⟨ESC⟩[2J⟨BEL⟩⟨U+009B⟩⟨CR⟩\nb\t')
   t.equal(revealInvisible('\u202eevil\u{e0041}'), '⟨U+202E⟩evil⟨U+E0041⟩')
   t.equal(revealInvisible('\u{1f469}\u200d\u{1f4bb} می\u200cخواهم'), '\u{1f469}\u200d\u{1f4bb} می\u200cخواهم')
 })
 
-t.test('colours of a terminal are no text, except in the text of tokens', async (t) => {
+t.test('terminal colours are removed from text, but not from the text of tokens', async (t) => {
   const coloured = '\u001b[1;38:5:2m\u001b[Kok\u001b[m\u001b[K'
   t.equal(revealInvisible(coloured), 'ok')
   t.equal(revealExactly(coloured), '⟨ESC⟩[1;38:5:2m⟨ESC⟩[Kok⟨ESC⟩[m⟨ESC⟩[K')
@@ -181,7 +183,7 @@ t.test('colours of a terminal are no text, except in the text of tokens', async 
   t.same(['\u001b[0m \n', '\u001b[0m.', ''].map(isBlank), [true, false, true])
 })
 
-t.test('a completion without text is described by what it has, and by why it ended', async (t) => {
+t.test('a completion without text is described by its other content and its finish reason', async (t) => {
   const silent = {
     status: 'completed',
     completion_text: '',
@@ -190,7 +192,7 @@ t.test('a completion without text is described by what it has, and by why it end
     finish_reason: 'stop',
   }
   t.equal(describeMissingText({ ...silent, completion_text: 'a' }), undefined)
-  t.equal(describeMissingText({ ...silent, status: 'open' }), undefined, 'it may still come')
+  t.equal(describeMissingText({ ...silent, status: 'open' }), undefined, 'text may still follow')
   t.equal(describeMissingText(silent), 'no text (finish reason: stop)')
   t.equal(
     describeMissingText({
@@ -209,7 +211,7 @@ t.test('a completion without text is described by what it has, and by why it end
   t.equal(describeMissingText({ ...silent, finish_reason: null }), 'no text (no finish reason)')
 })
 
-t.test('a call is summed up by its name and the first line of what tells most', async (t) => {
+t.test('a tool call is summarized by its name and the first line of its main argument', async (t) => {
   const about = (given: unknown) => summarizeToolCall(call('f', given)).about
   t.equal(about({ description: 'Lists', command: 'cd /a\nls' }), 'cd /a')
   t.equal(about({ content: 'x', file_path: 'a.py' }), 'a.py')

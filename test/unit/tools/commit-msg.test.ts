@@ -15,7 +15,7 @@ function runHook(t: Test, message: string) {
 
 const BODY = '\n\nA merged write halves the commits of short turns.\n'
 
-t.test('a subject with an area and a body that says why are accepted', async (t) => {
+t.test('a subject with an area, and a body with the reason, are accepted', async (t) => {
   t.equal(runHook(t, `store: merge the open and close of short turns${BODY}`).status, 0)
   t.equal(runHook(t, `test/bench: add a row${BODY}\n# a comment of git`).status, 0)
 })

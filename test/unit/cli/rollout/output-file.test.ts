@@ -8,7 +8,7 @@ import { readParquet } from '../../../../src/rollout/datasets/parquet-file.ts'
 import { agentLoopOutputs } from '../../../helpers/agent-loop-outputs.ts'
 
 const SAMPLES = planSamples([{ instance_id: 'ä' }, { instance_id: 'b' }, {}], 2)
-/** Branches of the samples: as many rows each. */
+/** The number of branches, and so of rows, of each sample. */
 const ROWS = [1, 3, 2, 1, 1, 2]
 
 function rowsOf(path: string) {
@@ -18,7 +18,10 @@ function rowsOf(path: string) {
     .map((line) => JSON.parse(line))
 }
 
-/** Appends what the file lacks. @returns how many samples that were */
+/**
+ * Appends the samples that the file lacks.
+ * @returns the number of appended samples
+ */
 async function goOn(path: string, samples: readonly SamplePlan[] = SAMPLES): Promise<number> {
   const output = await OutputFile.open(path)
   const missing = output.missing(samples)
@@ -33,7 +36,7 @@ function pathFor(t: Test): string {
   return join(t.testdir({}), 'rollouts.jsonl')
 }
 
-t.test('the rows of a sample say which one they are of', async (t) => {
+t.test('each row of a sample names its sample', async (t) => {
   const path = pathFor(t)
   t.equal(await goOn(path), 6)
   t.match(rowsOf(path).slice(0, 4), [
@@ -45,17 +48,17 @@ t.test('the rows of a sample say which one they are of', async (t) => {
   t.match(rowsOf(path).at(-1), { task_index: 2, sample_index: 1, instance_id: null })
 })
 
-t.test('a file that one run writes is refused to another, and free once that one has ended', async (t) => {
+t.test('a file that one run writes is locked against others until that run has ended', async (t) => {
   const path = pathFor(t)
   const output = await OutputFile.open(path)
   const message = `${path} is in use by another llm-proxy (process ${process.pid}): stop that one, or name another file`
   await t.rejects(OutputFile.open(path), { code: 'start_failed', message })
   await output.append(SAMPLES[0]!, agentLoopOutputs(1))
   await output.close()
-  t.equal(await goOn(path), 5, 'and has what that one wrote')
+  t.equal(await goOn(path), 5, 'and it contains the rows of the first run')
 })
 
-t.test('what the file has is not missing, and more samples of the same tasks are', async (t) => {
+t.test('recorded samples are not missing, while additional samples of the same tasks are', async (t) => {
   const path = pathFor(t)
   await goOn(path)
   t.equal(await goOn(path), 0)
@@ -68,30 +71,27 @@ t.test('what the file has is not missing, and more samples of the same tasks are
   )
 })
 
-t.test(
-  'rows of other tasks are told by what the tasks say, also where they have no instance id',
-  async (t) => {
-    const tasksOf = (...prompts: string[]) =>
-      planSamples(
-        prompts.map((prompt) => ({ prompt, index: { n: 1 } })),
-        1,
-      )
-    const path = pathFor(t)
-    t.equal(await goOn(path, tasksOf('train 0', 'train 1')), 2)
-    const output = await OutputFile.open(path)
-    t.teardown(() => output.close())
-    const others = {
-      code: 'config_invalid',
-      message: `${path} has rows of other tasks: task 0 is another one there; choose another --output`,
-    }
-    t.throws(() => output.missing(tasksOf('test 0', 'test 1', 'test 2')), others)
-    t.throws(() => output.missing(tasksOf('train 1', 'train 0')), others, 'in another order')
-    const sameInAnotherOrder = planSamples([{ index: { n: 1 }, prompt: 'train 0' }], 1)
-    t.strictSame(output.missing(sameInAnotherOrder), [], 'the order of columns means nothing')
-  },
-)
+t.test("rows of other tasks are detected by the tasks' content, also without instance ids", async (t) => {
+  const tasksOf = (...prompts: string[]) =>
+    planSamples(
+      prompts.map((prompt) => ({ prompt, index: { n: 1 } })),
+      1,
+    )
+  const path = pathFor(t)
+  t.equal(await goOn(path, tasksOf('train 0', 'train 1')), 2)
+  const output = await OutputFile.open(path)
+  t.teardown(() => output.close())
+  const others = {
+    code: 'config_invalid',
+    message: `${path} has rows of other tasks: task 0 is another one there; choose another --output`,
+  }
+  t.throws(() => output.missing(tasksOf('test 0', 'test 1', 'test 2')), others)
+  t.throws(() => output.missing(tasksOf('train 1', 'train 0')), others, 'in another order')
+  const sameInAnotherOrder = planSamples([{ index: { n: 1 }, prompt: 'train 0' }], 1)
+  t.strictSame(output.missing(sameInAnotherOrder), [], 'the order of columns is irrelevant')
+})
 
-t.test('a file of an earlier version is gone on with by its instance ids', async (t) => {
+t.test('a file of an earlier version is continued by its instance ids', async (t) => {
   const path = pathFor(t)
   await goOn(path)
   const before = readFileSync(path, 'utf8').replaceAll(/"task_digest":"[^"]*",/g, '')
@@ -102,7 +102,7 @@ t.test('a file of an earlier version is gone on with by its instance ids', async
   t.throws(() => output.missing(planSamples([{ instance_id: 'b' }], 1)), { message: /task 0 is ä there/ })
 })
 
-t.test('wherever the file was cut off, going on gives each sample once and whole', async (t) => {
+t.test('wherever the file was cut off, a continued run has each sample once and complete', async (t) => {
   const path = pathFor(t)
   await goOn(path)
   const whole = readFileSync(path)
@@ -122,12 +122,12 @@ t.test('wherever the file was cut off, going on gives each sample once and whole
   )
 })
 
-t.test('in Parquet, the file is made of the lines beside it when all is there', async (t) => {
+t.test('a Parquet file is made from the lines beside it once all samples are there', async (t) => {
   const lines = pathFor(t)
   await goOn(lines)
   const path = lines.replace('.jsonl', '.parquet')
   t.equal(await goOn(path), 6)
-  t.notOk(existsSync(path), 'not before it is finished')
+  t.notOk(existsSync(path), 'the file does not exist before the run is finished')
   const output = await OutputFile.open(path)
   t.strictSame(output.missing(SAMPLES), [])
   await output.finish()
@@ -147,7 +147,7 @@ t.test('in Parquet, the file is made of the lines beside it when all is there', 
   })
 })
 
-t.test('a file with rows of other tasks, or of something else, is refused and left as it is', async (t) => {
+t.test('a file with rows of other tasks, or of another format, is rejected and left unchanged', async (t) => {
   const path = pathFor(t)
   await goOn(path)
   const others = planSamples([{ instance_id: 'other' }], 1)

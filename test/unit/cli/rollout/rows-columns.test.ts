@@ -23,7 +23,7 @@ function linesOf(rows: readonly object[], folder: string): string {
   return path
 }
 
-/** As JSON has it: integers of 64 bits are numbers, vectors lists, and a struct its fields. */
+/** Converts values as JSON does: 64-bit integers become numbers, vectors lists, and a struct its fields. */
 function plain(value: unknown): unknown {
   return JSON.parse(
     JSON.stringify(value, (_key, inner) => (typeof inner === 'bigint' ? Number(inner) : inner)),
@@ -31,7 +31,7 @@ function plain(value: unknown): unknown {
 }
 
 for (const ending of ['parquet', 'arrow']) {
-  t.test(`rows with details and rows without are in one .${ending} file as they were`, async (t) => {
+  t.test(`rows with and without token data are read back unchanged from one .${ending} file`, async (t) => {
     const folder = t.testdir({})
     const outputs = agentLoopOutputs(2).map((output) => ({ ...HEAD, ...output }))
     const lines = linesOf([{ ...outputs[0], ...DETAILS }, outputs[1]!], folder)
@@ -45,18 +45,18 @@ for (const ending of ['parquet', 'arrow']) {
     const { sampling_mask_logprobs: absent, ...told } = DETAILS
     for (const [name, detail] of Object.entries(told)) {
       t.strictSame(first[name], detail, name)
-      t.equal(second[name], null, `${name} of a row without`)
+      t.equal(second[name], null, `${name} of a row without token data`)
     }
     t.equal(first.sampling_mask_logprobs, absent)
     t.strictSame(first.response_logprobs, outputs[0]!.response_logprobs)
     t.strictSame(second.prompt_ids, outputs[1]!.prompt_ids)
     t.strictSame(second.metrics, outputs[1]!.metrics)
-    t.notOk('prompt_logprobs' in first, 'a detail that no row has is no column')
+    t.notOk('prompt_logprobs' in first, 'token data that no row has is not a column')
   })
 }
 
 t.test(
-  'the columns, and the fields of `extra_fields`, have the order of 0.1.0, each renamed one before it',
+  'the columns, and the fields of `extra_fields`, have the order of 0.1.0, each new name before its former one',
   async (t) => {
     const folder = t.testdir({})
     await writeColumns(join(folder, 'rows.arrow'), linesOf([], folder))
@@ -77,15 +77,18 @@ t.test(
   },
 )
 
-t.test('an Arrow file of no rows has its columns, and one that cannot be written says so', async (t) => {
-  const folder = t.testdir({})
-  const lines = linesOf([], folder)
-  await writeColumns(join(folder, 'rows.arrow'), lines)
-  const table = tableFromIPC(readFileSync(join(folder, 'rows.arrow')))
-  t.equal(table.numRows, 0)
-  t.ok(table.schema.names.includes('response_ids'))
-  await t.rejects(writeColumns(join(folder, 'no', 'rows.arrow'), lines), { code: 'start_failed' })
-  const broken = join(folder, 'broken.jsonl')
-  writeFileSync(broken, '{"prompt_ids"\n')
-  await t.rejects(writeColumns(join(folder, 'broken.arrow'), broken), { code: 'start_failed' })
-})
+t.test(
+  'an Arrow file without rows has its columns, and a row that cannot be written is an error',
+  async (t) => {
+    const folder = t.testdir({})
+    const lines = linesOf([], folder)
+    await writeColumns(join(folder, 'rows.arrow'), lines)
+    const table = tableFromIPC(readFileSync(join(folder, 'rows.arrow')))
+    t.equal(table.numRows, 0)
+    t.ok(table.schema.names.includes('response_ids'))
+    await t.rejects(writeColumns(join(folder, 'no', 'rows.arrow'), lines), { code: 'start_failed' })
+    const broken = join(folder, 'broken.jsonl')
+    writeFileSync(broken, '{"prompt_ids"\n')
+    await t.rejects(writeColumns(join(folder, 'broken.arrow'), broken), { code: 'start_failed' })
+  },
+)

@@ -3,7 +3,7 @@ import t from 'tap'
 import { planSamples, readSamples } from '../../../../src/cli/rollout/samples.ts'
 import { writeParquet } from '../../../../src/rollout/datasets/parquet-file.ts'
 
-t.test('tasks are the objects of a file, one a line', async (t) => {
+t.test('tasks are the objects of a file, one per line', async (t) => {
   const path = join(
     t.testdir({ tasks: '{"instance_id": "a"}\r\n\n{"instance_id": "b", "prompt": "ü"}' }),
     'tasks',
@@ -19,7 +19,7 @@ t.test('tasks are the rows of a data set in Parquet', async (t) => {
   await t.rejects(readSamples(join(path, '..', 'gone.parquet')), { code: 'start_failed' })
 })
 
-t.test('a line that is no object is refused with its number, as is a file without tasks', async (t) => {
+t.test('a line that is not an object is rejected with its number, as is a file without tasks', async (t) => {
   for (const [text, message] of [
     ['{"a": 1}\n{"a": ', /:2 is not JSON$/],
     ['{"a": 1}\n\n[1]\n', /:3 is no JSON object$/],
@@ -34,7 +34,7 @@ t.test('a line that is no object is refused with its number, as is a file withou
   })
 })
 
-t.test('the samples of a task follow one another', async (t) => {
+t.test('the samples of a task are consecutive', async (t) => {
   const samples = planSamples([{ instance_id: 'a' }, { instance_id: 'b' }], 2)
   t.strictSame(
     samples.map(({ taskIndex, sampleIndex, task }) => [taskIndex, sampleIndex, task.instance_id]),

@@ -2,7 +2,7 @@ import t from 'tap'
 import { describeTally, summarise, Tally } from '../../../../src/cli/rollout/tally.ts'
 import { agentLoopOutputs } from '../../../helpers/agent-loop-outputs.ts'
 
-t.test('the books of a run add up', async (t) => {
+t.test('the counts of a run add up', async (t) => {
   const tally = new Tally()
   t.match(describeTally(tally), /^0 failed, 0 tokens\/s, no reward$/)
   tally.add(agentLoopOutputs(1, { reward_score: 1 }))
@@ -21,7 +21,7 @@ t.test('the books of a run add up', async (t) => {
     promptTokens: 15,
     sampledTokens: 10,
   })
-  t.equal(tally.meanReward, 0.75, 'of those that were judged, a rollout once however many rows it has')
+  t.equal(tally.meanReward, 0.75, 'among judged rollouts, each counts once however many rows it has')
   t.match(describeTally(tally), /^1 failed, [\d,]+ tokens\/s, mean reward 0\.75$/)
   const summary = summarise(tally, 6)
   for (const line of [/^samples +4 of 6$/m, /^failed +1$/m, /^rows +5$/m, /^mean reward +0\.7500$/m])

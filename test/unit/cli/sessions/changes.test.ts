@@ -1,4 +1,4 @@
-/** The commands that change sessions, without a proxy: on the database itself. */
+/** The commands that change sessions directly in the database, without a proxy. */
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
@@ -21,9 +21,9 @@ async function recordSessions(t: Test): Promise<string> {
   return path
 }
 
-t.test('sessions in a database are changed without a proxy, as a proxy changes them', async (t) => {
+t.test('sessions in a database are changed without a proxy in the same way as by a proxy', async (t) => {
   const db = await recordSessions(t)
-  // As a crash leaves it: the pid of the process instead of the mark of an orderly end.
+  // The state after a crash: the pid of the process instead of the mark of an orderly shutdown.
   const lock = new Database(`${db}.lock`)
   lock.pragma('user_version = 1')
   lock.close()
@@ -53,10 +53,10 @@ t.test('sessions in a database are changed without a proxy, as a proxy changes t
   })
   t.match(await store.getSession('bad'), { status: 'aborted' })
   t.equal(await store.getSession('runs/one/x'), undefined)
-  t.equal(store.endedWell, false, 'the next proxy still knows that the last one crashed')
+  t.equal(store.endedWell, false, 'the next proxy still detects that the last one crashed')
 })
 
-t.test('a change that is impossible is reported with what to do instead', async (t) => {
+t.test('a change that is impossible is reported with its alternative', async (t) => {
   const db = await recordSessions(t)
   const store = await openStore(db)
   t.teardown(() => store.close())

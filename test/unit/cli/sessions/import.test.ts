@@ -1,4 +1,4 @@
-/** What an import puts into the destination, and what it leaves there. */
+/** The data that an import writes to the destination, and the data that it leaves unchanged there. */
 import t, { type Test } from 'tap'
 import { importConsumers } from '../../../../src/cli/sessions/import-consumers.ts'
 import { importSessions } from '../../../../src/cli/sessions/import-sessions.ts'
@@ -60,7 +60,7 @@ t.test('consumers come with their leases and acknowledgements', async (t) => {
   await acknowledge(target, 'step 1', ['leased'])
   t.match(await target.countForConsumer('trainer', Date.now()), { leased: 1, acknowledged: 2 })
 
-  t.test('what the source acknowledged since then is acknowledged by the next import', async (t) => {
+  t.test('acknowledgements made at the source after an import come with the next import', async (t) => {
     await leaseAll(source, 'step 3')
     await acknowledge(source, 'step 3', ['new'])
     t.match(await importAll(source, target), {
@@ -76,14 +76,17 @@ t.test('consumers come with their leases and acknowledgements', async (t) => {
     })
   })
 
-  t.test('a consumer that was deleted or created again at the destination begins there', async (t) => {
-    await target.deleteConsumer('trainer')
-    t.match(await importAll(source, target), { consumers: { created: 0, dropped: ['trainer'] } })
-    t.equal(await target.getConsumer('trainer'), undefined)
-    await target.createConsumer(aConsumer({ createdAtMs: 9000 }))
-    t.match(await importAll(source, target), { consumers: { dropped: ['trainer'] } })
-    t.match(await target.countForConsumer('trainer', Date.now()), { available: 3, acknowledged: 0 })
-  })
+  t.test(
+    "a consumer that was deleted or created again at the destination starts with the destination's state",
+    async (t) => {
+      await target.deleteConsumer('trainer')
+      t.match(await importAll(source, target), { consumers: { created: 0, dropped: ['trainer'] } })
+      t.equal(await target.getConsumer('trainer'), undefined)
+      await target.createConsumer(aConsumer({ createdAtMs: 9000 }))
+      t.match(await importAll(source, target), { consumers: { dropped: ['trainer'] } })
+      t.match(await target.countForConsumer('trainer', Date.now()), { available: 3, acknowledged: 0 })
+    },
+  )
 })
 
 t.test('a consumer that the trainer created at the destination gets the acknowledgements', async (t) => {
@@ -112,7 +115,7 @@ t.test('nothing is imported beside a consumer of the same name with other settin
   t.equal(await target.getSession('a'), undefined)
 })
 
-t.test('a second import puts back nothing that was deleted, reset or made again', async (t) => {
+t.test('a second import does not restore deleted, reset or recreated sessions', async (t) => {
   const { source, target } = await openBoth(t)
   for (const id of ['deleted', 'reset', 'shorter', 'again', 'continued']) await recordSession(source, id, 2)
   t.match(await importAll(source, target), { sessions: 5, turns: 10 })
@@ -132,7 +135,7 @@ t.test('a second import puts back nothing that was deleted, reset or made again'
   t.strictSame(await turnIds(target, 'continued'), ['continued-0', 'continued-1', 'continued-2'])
 })
 
-t.test('a session that an import left incomplete is completed, whatever it lacks', async (t) => {
+t.test('a session that an import left incomplete is completed', async (t) => {
   const whole = async (store: TurnStore) => {
     await recordSession(store, 'a', 2)
     await store.endSession('a', 'completed', 4000)
@@ -172,7 +175,7 @@ t.test('a session that an import left incomplete is completed, whatever it lacks
 })
 
 t.test(
-  'a session that went on at the source is imported again, unless the destination went on too',
+  'a session that continued at the source is imported again, unless it continued at the destination too',
   async (t) => {
     const { source, target } = await openBoth(t)
     for (const id of ['a', 'b', 'ended']) await recordSession(source, id, 1)

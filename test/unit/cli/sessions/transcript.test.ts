@@ -15,7 +15,7 @@ async function linesOf(t: Test, turn: Parameters<typeof recordTurn>[3]): Promise
   return [...transcript(tree.body, body.turns, false)]
 }
 
-t.test('a completion without text says so, and why it ended', async (t) => {
+t.test('a completion without text is reported as such, with its finish reason', async (t) => {
   const lines = await linesOf(t, { completionText: '', finishReason: 'length', reasoning: 'Hm.' })
   t.same(lines.slice(-4), [
     'sampled',

@@ -28,7 +28,7 @@ const CALCULATOR: Tool = {
   function: { name: 'calculator', parameters: { type: 'object' } },
 }
 
-/** What the model thinks of the completion's tokens after its prompt. */
+/** Returns the model's logprobs of the completion's tokens after its prompt. */
 function scoresOf({ start, tokenIds }: CompletionBuilder): number[] {
   const prompt = [...start!.promptTokenIds!]
   return rankTokens(ngrams, [...prompt, ...tokenIds], prompt.length, 0).map(({ logprob }) => logprob)
@@ -48,7 +48,7 @@ async function run(
 for (const mode of ['chat', 'token'] as const) {
   t.test(`the port in ${mode} mode`, (t) => {
     const setUp = async () => {
-      // A canned completion is as long as it is allowed to be, whatever the seed.
+      // A canned completion has the maximum length for every seed.
       const client = new EmbeddedEngine({ cannedTokens: 30_000, tokensPerSecond: 2_000 })
       return {
         client,
@@ -63,7 +63,7 @@ for (const mode of ['chat', 'token'] as const) {
   })
 }
 
-t.test('in token mode the answer is the one of chat mode, with its markup as text', async (t) => {
+t.test('in token mode the response is the one of chat mode, with its markup as text', async (t) => {
   const engine = new EmbeddedEngine({
     playbook: forcing({ content: 'Let me see.', tool_calls: [{ name: 'calculator', arguments: { a: 1 } }] }),
   })
@@ -74,7 +74,7 @@ t.test('in token mode the answer is the one of chat mode, with its markup as tex
   }
   const inChat = fold(await collect(pull(engine, chatRequest(body), noAbort)))
   const ids = await engine.tokenizeChat(body)
-  // The messages that a call in token mode brings are for the record.
+  // The messages of a request in token mode are for the record.
   const request = tokenRequest(ids, { ...body, messages: [{ role: 'user', content: 'Something else' }] })
   const inTokens = fold(await collect(pull(engine, request, noAbort)))
   t.same([...inTokens.start!.promptTokenIds!], ids)
@@ -89,28 +89,31 @@ t.test('in token mode the answer is the one of chat mode, with its markup as tex
   })
 })
 
-t.test('reported logprobs can be recomputed from the ids, bit for bit, whatever the sampling', async () => {
-  const engine = new EmbeddedEngine()
-  const sampling = fc.record({
-    temperature: fc.constantFrom(0, 0.5, 1, 2),
-    top_p: fc.constantFrom(0.5, 0.9, 1),
-    top_k: fc.constantFrom(-1, 5),
-    repetition_penalty: fc.constantFrom(1, 1.3),
-    seed: fc.nat(),
-    ignore_eos: fc.boolean(),
-  })
-  const prompts = fc.oneof(fc.string(), fc.constantFrom('Hello!', 'What is a queue?', 'Tell me about Ada.'))
-  await fc.assert(
-    fc.asyncProperty(sampling, prompts, async (fields, content) => {
-      const body = { ...fields, messages: [{ role: 'user', content }], max_tokens: 24 }
-      const completion = fold(await collect(pull(engine, chatRequest(body), noAbort)))
-      return scoresOf(completion).every((score, i) => Object.is(score, completion.logprobs[i]))
-    }),
-    { numRuns: 60 },
-  )
-})
+t.test(
+  'reported logprobs can be recomputed from the ids, bit for bit, with any sampling parameters',
+  async () => {
+    const engine = new EmbeddedEngine()
+    const sampling = fc.record({
+      temperature: fc.constantFrom(0, 0.5, 1, 2),
+      top_p: fc.constantFrom(0.5, 0.9, 1),
+      top_k: fc.constantFrom(-1, 5),
+      repetition_penalty: fc.constantFrom(1, 1.3),
+      seed: fc.nat(),
+      ignore_eos: fc.boolean(),
+    })
+    const prompts = fc.oneof(fc.string(), fc.constantFrom('Hello!', 'What is a queue?', 'Tell me about Ada.'))
+    await fc.assert(
+      fc.asyncProperty(sampling, prompts, async (fields, content) => {
+        const body = { ...fields, messages: [{ role: 'user', content }], max_tokens: 24 }
+        const completion = fold(await collect(pull(engine, chatRequest(body), noAbort)))
+        return scoresOf(completion).every((score, i) => Object.is(score, completion.logprobs[i]))
+      }),
+      { numRuns: 60 },
+    )
+  },
+)
 
-t.test('the same seed gives the same completion, streamed or whole', async (t) => {
+t.test('the same seed gives the same completion, streamed or complete', async (t) => {
   const engine = new EmbeddedEngine()
   for (const seed of [1, 2, 3, 4, 5]) {
     const body = { seed, max_tokens: 60, logprobs: true, top_logprobs: 2, tools: [CALCULATOR] }
@@ -142,7 +145,7 @@ t.test('the prompt ids are the rendered messages', async (t) => {
   })
 })
 
-t.test('messages and their token ids get the same answer', async (t) => {
+t.test('messages and their token ids get the same completion', async (t) => {
   const engine = new EmbeddedEngine()
   const messages = [{ role: 'user' as const, content: 'What is 3 + 4?' }]
   const chat = fold(
@@ -160,7 +163,7 @@ t.test('messages and their token ids get the same answer', async (t) => {
 })
 
 t.test(
-  "a forced answer comes token by token with the model's logprobs and its own end of turn",
+  "a forced completion is streamed token by token with the model's logprobs and its own end of turn",
   async (t) => {
     const body = { max_tokens: 100 }
     const playbook = forcing({
@@ -173,7 +176,7 @@ t.test(
     const deltas = events.filter((event) => event.type === 'delta')
     t.ok(
       deltas.every((delta) => delta.tokenIds?.length === 1),
-      'one token each, also while the call is held back',
+      'one token each, also while the tool call is held back',
     )
     const completion = fold(events)
     t.equal(completion.reasoning, '\nLet me see.\n')
@@ -197,7 +200,7 @@ t.test('tool calls stay text where no tools are offered or tool_choice is none',
   }
 })
 
-t.test('a rule may cut its answer off', async (t) => {
+t.test('a rule may cut its completion off', async (t) => {
   const completion = await run(
     { playbook: forcing({ content: 'a long answer', cut_after_tokens: 2 }) },
     { max_tokens: 50 },
@@ -213,7 +216,7 @@ t.test('a tool call that max_tokens cuts in two ends with length', async (t) => 
   t.equal(completion.tokenIds.length, 6)
 })
 
-t.test('a stop string ends the completion, is not shown, and is named', async (t) => {
+t.test('a stop string ends the completion, is removed from its text, and is reported', async (t) => {
   const completion = await run(
     { playbook: forcing({ content: 'one two three four' }) },
     { stop: ['three', 'zzz'], max_tokens: 50 },
@@ -223,10 +226,13 @@ t.test('a stop string ends the completion, is not shown, and is named', async (t
   t.match(tokenizer.decode(completion.tokenIds), /^one two three/, 'the sampled tokens keep it')
 })
 
-t.test('text that was held back for a stop string that did not come is shown', async (t) => {
-  const playbook = forcing({ content: 'it was the EN' })
-  t.equal((await run({ playbook }, { stop: 'END', max_tokens: 50 })).content, 'it was the EN')
-})
+t.test(
+  'text that was held back for a stop string is sent when the stop string does not follow',
+  async (t) => {
+    const playbook = forcing({ content: 'it was the EN' })
+    t.equal((await run({ playbook }, { stop: 'END', max_tokens: 50 })).content, 'it was the EN')
+  },
+)
 
 t.test('a stop token ends the completion and is the last of its ids', async (t) => {
   const [two] = tokenizer.encode(' two')
@@ -239,7 +245,7 @@ t.test('a stop token ends the completion and is the last of its ids', async (t) 
   t.match(completion.end, { finishReason: 'stop', stopReason: two })
 })
 
-t.test('ignore_eos goes on behind the end of the turn, min_tokens holds it off', async (t) => {
+t.test('ignore_eos continues past the end of the turn, min_tokens delays it', async (t) => {
   const playbook = forcing({ content: 'Hi.' })
   const ignoring = await run({ playbook }, { ignore_eos: true, max_tokens: 40 })
   t.equal(ignoring.tokenIds.length, 40)
@@ -252,7 +258,7 @@ t.test('ignore_eos goes on behind the end of the turn, min_tokens holds it off',
   }
 })
 
-t.test('a character whose bytes are several tokens is shown when it is whole', async (t) => {
+t.test('a character of several tokens is sent when it is complete', async (t) => {
   const events = await collect(
     pull(
       new EmbeddedEngine({ playbook: forcing({ content: 'a🙂b' }) }),
@@ -284,7 +290,7 @@ t.test('top_logprobs lists the most probable tokens, also beside a forced one', 
   )
 })
 
-t.test('a request that cannot be served is refused before anything is sampled', async (t) => {
+t.test('a request that cannot be served is rejected before sampling', async (t) => {
   const engine = new EmbeddedEngine({ contextLength: 100 })
   const refused: [Parameters<EmbeddedEngine['generate']>[0], object][] = [
     [chatRequest({ max_tokens: 99 }), { param: 'input_tokens' }],
@@ -306,7 +312,7 @@ t.test('a request that cannot be served is refused before anything is sampled', 
   t.equal(engine.running, 0)
 })
 
-t.test('a completion request stops after 16 tokens unless it says otherwise', async (t) => {
+t.test('a completion request stops after 16 tokens unless it sets another limit', async (t) => {
   const request = completionRequest({ prompt: 'Once', max_tokens: null, ignore_eos: true })
   t.equal(fold(await collect(pull(new EmbeddedEngine(), request, noAbort))).tokenIds.length, 16)
 })
@@ -322,7 +328,7 @@ t.test('the first token comes after the latency and the others at the given pace
   t.ok(performance.now() - startedAtMs >= 38 + 10 * 5)
 })
 
-t.test('an abort during the latency is seen at once', async (t) => {
+t.test('an abort during the latency takes effect immediately', async (t) => {
   const engine = new EmbeddedEngine({ latencyMs: 60_000 })
   const controller = new AbortController()
   const pulled = collect(pull(engine, chatRequest({}), controller.signal))
@@ -333,7 +339,7 @@ t.test('an abort during the latency is seen at once', async (t) => {
   t.equal(engine.running, 0)
 })
 
-t.test('a fast completion lets other work have its turn', async (t) => {
+t.test('a fast completion yields to other tasks', async (t) => {
   const engine = new EmbeddedEngine({ cannedTokens: 5_000 })
   let turns = 0
   const count = () => {
@@ -346,18 +352,21 @@ t.test('a fast completion lets other work have its turn', async (t) => {
   t.ok(turns > 50, `${turns} turns`)
 })
 
-t.test('the weight version is told at the start, and at the end as it is then', async (t) => {
-  const engine = new EmbeddedEngine({ weightVersion: 'v1', cannedTokens: 100 })
-  const events = []
-  for await (const batch of pull(engine, chatRequest({ max_tokens: 100 }), noAbort)) {
-    events.push(...batch)
-    engine.weightVersion = 'v2'
-  }
-  const completion = fold(events)
-  t.equal(completion.start?.weightVersion, 'v1')
-  t.equal(completion.end?.weightVersion, 'v2')
-  t.match(await engine.checkHealth(noAbort), { weightVersion: 'v2', models: [{ maxModelLen: 131_072 }] })
-})
+t.test(
+  'the weight version is reported at the start, and again at the end with its value at that time',
+  async (t) => {
+    const engine = new EmbeddedEngine({ weightVersion: 'v1', cannedTokens: 100 })
+    const events = []
+    for await (const batch of pull(engine, chatRequest({ max_tokens: 100 }), noAbort)) {
+      events.push(...batch)
+      engine.weightVersion = 'v2'
+    }
+    const completion = fold(events)
+    t.equal(completion.start?.weightVersion, 'v1')
+    t.equal(completion.end?.weightVersion, 'v2')
+    t.match(await engine.checkHealth(noAbort), { weightVersion: 'v2', models: [{ maxModelLen: 131_072 }] })
+  },
+)
 
 t.test('a canned completion has exactly its length and ends its turn', async (t) => {
   const completion = await run({ cannedTokens: 50 }, { max_tokens: 1_000 })
@@ -367,7 +376,7 @@ t.test('a canned completion has exactly its length and ends its turn', async (t)
 })
 
 t.test(
-  'a limit beyond the context is cut in token mode, where an agent does not know the room',
+  "a limit beyond the context is reduced in token mode, where an agent does not know the prompt's length",
   async (t) => {
     const engine = new EmbeddedEngine({ contextLength: 12 })
     const ask = async (prompt: number[]) =>

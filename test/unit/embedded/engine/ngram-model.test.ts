@@ -15,7 +15,7 @@ const anyContext = fc.oneof(
     .map((text) => tokenizer.encode(text)),
 )
 
-t.test('after any context the probabilities of all tokens are above zero and sum to one', async () => {
+t.test('after any context the probabilities of all tokens are positive and sum to one', async () => {
   const probabilities = new Float64Array(ngrams.vocabularySize)
   fc.assert(
     fc.property(anyContext, (context) => {
@@ -26,7 +26,7 @@ t.test('after any context the probabilities of all tokens are above zero and sum
   )
 })
 
-t.test('the probability of one token is bit for bit the one in the whole distribution', async () => {
+t.test('the probability of one token equals, bit for bit, the one in the complete distribution', async () => {
   const probabilities = new Float64Array(ngrams.vocabularySize)
   fc.assert(
     fc.property(anyContext, anyId, (context, id) => {
@@ -38,7 +38,7 @@ t.test('the probability of one token is bit for bit the one in the whole distrib
 })
 
 t.test('interpolation gives the unseen share of a context to the shorter one', async (t) => {
-  // Two documents: 0 is followed by 1 and 2 once each. Worked out by hand with the discount 0.25.
+  // Two documents: 0 is followed by 1 and 2 once each. Calculated by hand with the discount 0.25.
   const model = new NgramModel(countNgrams([[0, 1], [0, 2]], 4, 2)) // biome-ignore format: one line shows it
   const uniform = (0.25 * 3) / 4 / 4
   const unigram = (count: number) => Math.max(count - 0.25, 0) / 4 + uniform
@@ -49,7 +49,7 @@ t.test('interpolation gives the unseen share of a context to the shorter one', a
   t.equal(next.probability(3), unigram(0) * left)
 })
 
-t.test('a context that was never seen falls back to the shorter one', async (t) => {
+t.test('an unseen context falls back to the shorter one', async (t) => {
   const context = tokenizer.encode('zebra quartz How can I')
   const shorter = context.slice(-2)
   const unseen = [tokenizer.encode('§')[0]!, ...shorter]

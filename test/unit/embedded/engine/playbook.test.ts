@@ -21,7 +21,7 @@ function playbook(...rules: { when: object; answer: object }[]): Playbook {
   return new Playbook({ rules: rules.map((rule, i) => ({ name: `rule ${i}`, ...rule })) })
 }
 
-t.test('the first rule whose conditions all hold answers', async (t) => {
+t.test('the first rule whose conditions all match gives the response', async (t) => {
   const book = playbook(
     { when: { text: 'hello', tool: 'bash' }, answer: { content: 'with a shell' } },
     { when: { text: 'hello' }, answer: { content: 'plain' } },
@@ -32,7 +32,7 @@ t.test('the first rule whose conditions all hold answers', async (t) => {
   t.equal(book.answer(talk([asks('Bye')]), undefined)?.rule, 'rule 2')
 })
 
-t.test('each condition can keep a rule from answering', async (t) => {
+t.test('each condition can exclude a rule', async (t) => {
   const conversation = talk([asks('go'), answers('x'), reports('42 files')], ['bash'])
   const holds = { role: 'tool', text: '42', user: '^go$', step: 1, tool: 'bash', model: 'm', messages: 3 }
   const fails = { role: 'user', text: '43', user: 'stop', step: 2, tool: 'python', model: 'n', messages: 2 }
@@ -43,7 +43,7 @@ t.test('each condition can keep a rule from answering', async (t) => {
   }
 })
 
-t.test('captures of both patterns go into content, reasoning and deep into arguments', async (t) => {
+t.test('captures of both patterns are inserted into content, reasoning and nested arguments', async (t) => {
   const book = playbook({
     when: { user: 'write (?<file>\\S+)', text: '(\\d+) lines' },
     answer: {
@@ -63,18 +63,21 @@ t.test('captures of both patterns go into content, reasoning and deep into argum
   )
 })
 
-t.test('a capture that did not take part is empty', async (t) => {
+t.test('a capture group that did not participate is empty', async (t) => {
   const book = playbook({ when: { text: 'a(b)?c' }, answer: { content: '[$1$2]' } })
   t.equal(book.answer(talk([asks('ac')]), undefined)?.text, '[]')
 })
 
-t.test('a conversation that ends with the assistant, or has no messages, is not answered', async (t) => {
-  const book = playbook({ when: {}, answer: { content: 'x' } })
-  t.equal(book.answer(talk([asks('a'), answers('b')]), undefined), undefined)
-  t.equal(book.answer(talk([]), undefined), undefined)
-})
+t.test(
+  'a conversation without messages, or one that ends with the assistant, gets no response',
+  async (t) => {
+    const book = playbook({ when: {}, answer: { content: 'x' } })
+    t.equal(book.answer(talk([asks('a'), answers('b')]), undefined), undefined)
+    t.equal(book.answer(talk([]), undefined), undefined)
+  },
+)
 
-t.test('a playbook that is not well-formed is refused with the place of the mistake', async (t) => {
+t.test('a malformed playbook is rejected with the path of the error', async (t) => {
   const rule = { name: 'r', when: {}, answer: {} }
   const wrong: [unknown, RegExp][] = [
     [null, /playbook: the whole must be object/],
@@ -95,7 +98,7 @@ t.test('a playbook that is not well-formed is refused with the place of the mist
     t.throws(() => new Playbook(source), { code: 'config_invalid', message })
 })
 
-t.test('a playbook file that is missing or not JSON is refused with its path', async (t) => {
+t.test('a playbook file that is missing or not JSON is rejected with its path', async (t) => {
   const folder = t.testdir({ 'broken.json': '{', 'good.json': '{"rules": []}' })
   t.throws(() => Playbook.fromFile(join(folder, 'none.json')), {
     code: 'config_invalid',
@@ -108,7 +111,7 @@ t.test('a playbook file that is missing or not JSON is refused with its path', a
   t.ok(Playbook.fromFile(join(folder, 'good.json')).isEmpty)
 })
 
-t.test('the example of the documentation runs through its three steps', async (t) => {
+t.test('the documented example runs through its three steps', async (t) => {
   const page = readFileSync(new URL('../../../../docs/embedded-engine.md', import.meta.url), 'utf8')
   const book = new Playbook(JSON.parse(/```json\n(.*?)```/s.exec(page)![1]!))
   const messages = [asks('Please fix src/a.py')]
@@ -122,7 +125,7 @@ t.test('the example of the documentation runs through its three steps', async (t
   t.equal(rules[2]?.text, 'Done: 3 tests pass.')
 })
 
-t.test('the built-in playbook works sums out with a calculator', async (t) => {
+t.test('the built-in playbook solves sums with a calculator', async (t) => {
   const book = Playbook.fromFile(
     join(import.meta.dirname, '../../../../src/embedded/engine/default-playbook.json'),
   )

@@ -17,17 +17,19 @@ function makeSampler(body: Record<string, unknown>, promptIds: number[] = [], vo
   })
 }
 
-/** A distribution of our own making. */
+/** A distribution made for the test. */
 function fixed(probabilities: number[]): NextToken {
   return { fill: (out: Float64Array) => out.set(probabilities) } as unknown as NextToken
 }
 
-/** Which ids are drawn in many draws. */
+/** Counts how often each id is drawn. */
 function support(sampler: Sampler, next: NextToken, draws = 2000): number[] {
   return [...new Set(Array.from({ length: draws }, () => sampler.draw(next)))].sort((a, b) => a - b)
 }
 
-/** Pearson's statistic over tokens that are expected at least five times, the rest in one bin. */
+/**
+ * Returns Pearson's statistic over tokens that are expected at least five times, with the others in one bin.
+ */
 function chiSquare(counts: ReadonlyMap<number, number>, expected: Float64Array, draws: number) {
   let [statistic, bins, restCount, restExpected] = [0, 0, draws, draws]
   expected.forEach((probability, id) => {
@@ -58,7 +60,8 @@ t.test('sampled frequencies follow the model', async (t) => {
   const expected = new Float64Array(ngrams.vocabularySize)
   next.fill(expected)
   const { statistic, freedom } = chiSquare(drawMany({}, next, 10_000), expected, 10_000)
-  // Mean and spread of the chi-square distribution; four of them leave one false alarm in ten thousand seeds.
+  // Mean and standard deviation of the chi-square distribution; a limit of four deviations leaves one false
+  // alarm in ten thousand seeds.
   t.ok(statistic < freedom + 4 * Math.sqrt(2 * freedom), `${statistic} with ${freedom} degrees of freedom`)
 })
 
@@ -80,10 +83,10 @@ t.test('temperature raises the probabilities to its inverse', async (t) => {
     powers.map((power) => power / total),
     10_000,
   )
-  t.ok(wrong.statistic > wrong.freedom * 2, 'the statistic can tell two temperatures apart')
+  t.ok(wrong.statistic > wrong.freedom * 2, 'the statistic distinguishes two temperatures')
 })
 
-t.test('temperature 0 takes the most probable token, the lower id of two equals', async (t) => {
+t.test('temperature 0 selects the most probable token, and the lower id of two equal ones', async (t) => {
   t.same(support(makeSampler({ temperature: 0 }), fixed(MIDDLE), 50), [1])
   t.same(support(makeSampler({ temperature: 0 }), fixed([0.1, 0.4, 0.1, 0.4, 0, 0]), 50), [1])
 })
@@ -114,7 +117,7 @@ t.test('min_p is relative to the most probable', async (t) => {
   t.same(support(makeSampler({ min_p: 0.3 }), fixed(MIDDLE)), [1, 2, 3])
 })
 
-t.test('top_p leaves what sorting the whole vocabulary leaves', async () => {
+t.test('top_p keeps the same tokens as sorting the complete vocabulary does', async () => {
   const distribution = fc.array(fc.double({ min: 1e-9, max: 1, noNaN: true }), { minLength: 6, maxLength: 6 })
   fc.assert(
     fc.property(distribution, fc.double({ min: 0.05, max: 0.999, noNaN: true }), (weights, topP) => {
@@ -127,7 +130,7 @@ t.test('top_p leaves what sorting the whole vocabulary leaves', async () => {
   )
 })
 
-t.test('the same seed draws the same tokens, another seed others', async (t) => {
+t.test('the same seed draws the same tokens, and another seed draws others', async (t) => {
   const draws = (seed: number) => {
     const sampler = makeSampler({ seed })
     return Array.from({ length: 40 }, () => sampler.draw(fixed(MIDDLE)))

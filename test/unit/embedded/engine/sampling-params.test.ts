@@ -4,15 +4,18 @@ import { readLogprobsOptions, readSamplingParams } from '../../../../src/embedde
 const rejectedAt = (param: string) => ({ code: 'engine_rejected', param })
 const limits = { contextLength: 100, promptLength: 60, defaultMaxTokens: 16, defaultSeed: 3 }
 
-t.test('a limit beyond the context is cut to it for a prompt of ids, and rejected otherwise', async (t) => {
-  const cut = { ...limits, cutsMaxTokens: true }
-  t.equal(readSamplingParams({ max_tokens: 32_000 }, cut).maxTokens, 40)
-  t.equal(readSamplingParams({ max_tokens: 7 }, cut).maxTokens, 7)
-  t.throws(() => readSamplingParams({ max_tokens: 32_000 }, limits), rejectedAt('input_tokens'))
-  t.throws(() => readSamplingParams({}, { ...cut, promptLength: 100 }), rejectedAt('input_tokens'))
-})
+t.test(
+  'a limit beyond the context is reduced to it for a prompt of ids, and rejected otherwise',
+  async (t) => {
+    const cut = { ...limits, cutsMaxTokens: true }
+    t.equal(readSamplingParams({ max_tokens: 32_000 }, cut).maxTokens, 40)
+    t.equal(readSamplingParams({ max_tokens: 7 }, cut).maxTokens, 7)
+    t.throws(() => readSamplingParams({ max_tokens: 32_000 }, limits), rejectedAt('input_tokens'))
+    t.throws(() => readSamplingParams({}, { ...cut, promptLength: 100 }), rejectedAt('input_tokens'))
+  },
+)
 
-t.test('what is left out or null has the default of vLLM', async (t) => {
+t.test('absent and null fields have the default of vLLM', async (t) => {
   const defaults = readSamplingParams({}, limits)
   t.match(defaults, {
     temperature: 1,
@@ -28,7 +31,7 @@ t.test('what is left out or null has the default of vLLM', async (t) => {
   t.same(readSamplingParams(nulls, limits), defaults)
 })
 
-t.test('max_completion_tokens wins over max_tokens', async (t) => {
+t.test('max_completion_tokens takes precedence over max_tokens', async (t) => {
   t.equal(readSamplingParams({ max_tokens: 5, max_completion_tokens: 7 }, limits).maxTokens, 7)
   t.equal(readSamplingParams({ max_tokens: 5, max_completion_tokens: null }, limits).maxTokens, 5)
 })
@@ -37,12 +40,12 @@ t.test('without a limit the completion may fill the context', async (t) => {
   t.equal(readSamplingParams({}, { ...limits, defaultMaxTokens: 100 }).maxTokens, 40)
 })
 
-t.test('one stop string may come without a list', async (t) => {
+t.test('one stop string is accepted without a list', async (t) => {
   t.same(readSamplingParams({ stop: 'END' }, limits).stop, ['END'])
   t.same(readSamplingParams({ stop: ['a', 'b'] }, limits).stop, ['a', 'b'])
 })
 
-t.test('a value that makes no sense is refused with the name of its field', async (t) => {
+t.test('an invalid value is rejected with the name of its field', async (t) => {
   const wrong: Record<string, unknown> = {
     temperature: -0.1,
     top_p: 0,
@@ -64,7 +67,7 @@ t.test('a value that makes no sense is refused with the name of its field', asyn
   t.throws(() => readSamplingParams({ stop: [''] }, limits), rejectedAt('stop.0'))
 })
 
-t.test('a prompt that leaves no room is refused in the words of vLLM', async (t) => {
+t.test("a prompt that leaves no room is rejected with vLLM's message", async (t) => {
   const message =
     "This model's maximum context length is 100 tokens. However, you requested 41 output tokens and your prompt " +
     'contains 60 input tokens, for a total of 101 tokens. Please reduce the length of the input prompt or the ' +
@@ -88,13 +91,13 @@ t.test('logprobs may be a boolean with top_logprobs or a number', async (t) => {
   t.throws(() => readLogprobsOptions({ logprobs: -1 }), rejectedAt('logprobs'))
 })
 
-t.test('more stop tokens than vLLM takes are rejected', async (t) => {
+t.test('more stop tokens than vLLM accepts are rejected', async (t) => {
   const ids = (length: number) => ({ stop_token_ids: Array.from({ length }, (_, id) => id) })
   t.equal(readSamplingParams(ids(128), limits).stopTokenIds.length, 128)
   t.throws(() => readSamplingParams(ids(129), limits), rejectedAt('stop_token_ids'))
 })
 
-t.test('more stop strings than token mode takes are rejected', async (t) => {
+t.test('more stop strings than token mode accepts are rejected', async (t) => {
   const stops = (length: number) => ({ stop: Array.from({ length }, (_, place) => `${place}`) })
   t.equal(readSamplingParams(stops(64), limits).stop.length, 64)
   t.throws(() => readSamplingParams(stops(65), limits), rejectedAt('stop'))

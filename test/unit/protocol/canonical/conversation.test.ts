@@ -19,7 +19,7 @@ function written(tree: MessageTree, last: Message | undefined): string {
   return last === undefined ? '' : Buffer.concat(tree.jsonUpTo(last)).toString()
 }
 
-t.test('what is noted of a message takes no more room when there were many trees before', async (t) => {
+t.test('data about a message does not grow with the number of trees before', async (t) => {
   const noted = () => {
     const tree = new MessageTree()
     const last = tree.addMessages([user('a'), user('b')])!
@@ -31,7 +31,7 @@ t.test('what is noted of a message takes no more room when there were many trees
   t.equal(noted(), first)
 })
 
-t.test('text beyond Latin-1 counts as the two bytes a letter that it takes', async (t) => {
+t.test('text beyond Latin-1 counts as two bytes per character', async (t) => {
   const bytesOf = (content: string) => {
     const tree = new MessageTree()
     tree.addMessages([user(content)])
@@ -41,7 +41,7 @@ t.test('text beyond Latin-1 counts as the two bytes a letter that it takes', asy
   t.equal(bytesOf('a'.repeat(10_000)) - bytesOf('a'.repeat(5_000)), 5_000)
 })
 
-t.test('what was said in earlier calls is there once: as values, or as the texts of a record', async (t) => {
+t.test('content of earlier requests is stored once: as values, or as the texts of a record', async (t) => {
   const content = 'x'.repeat(100_000)
   const tree = new MessageTree()
   const last = tree.addMessages([user(content)])!
@@ -54,12 +54,12 @@ t.test('what was said in earlier calls is there once: as values, or as the texts
   const text = JSON.stringify(user(content)).replace(':', ' : ')
   const read = recorded.addMessageTexts([text])!
   recorded.letGoOfJson()
-  t.equal(read.json, text, 'which may be written in another way')
+  t.equal(read.json, text, 'with another formatting')
   t.same(read.value, user(content))
   t.ok(recorded.bytes > content.length)
 })
 
-t.test('numbers stay as they were written when a message is written again', async (t) => {
+t.test('numbers keep their text when a message is serialized again', async (t) => {
   const call = '{"role":"assistant","tool_calls":[{"function":{"arguments":{"x":1.0,"y":9007199254740993}}}]}'
   const { messages } = parseRequest(`{"tools":[],"messages":[${call}]}`) as { messages: ChatMessage[] }
   const tree = new MessageTree()
@@ -69,7 +69,7 @@ t.test('numbers stay as they were written when a message is written again', asyn
   t.equal(last.json, call)
 })
 
-t.test('whatever is let go of, each message is the same and says the same', async () => {
+t.test('whatever is evicted, each message is the same object with the same content', async () => {
   const content = fc.constantFrom(
     'a',
     'b',
@@ -82,7 +82,7 @@ t.test('whatever is let go of, each message is the same and says the same', asyn
   )
   const call = fc.record({
     contents: fc.array(content, { maxLength: 5 }),
-    /** The objects of before, as far as they say the same. */
+    /** The earlier objects, as far as their content is the same. */
     known: fc.boolean(),
     how: fc.constantFrom('values', 'values', 'values', 'texts'),
     writes: fc.boolean(),
@@ -116,14 +116,11 @@ t.test('whatever is let go of, each message is the same and says the same', asyn
   )
 })
 
-t.test(
-  'a message that is said as text, then as one object and then as another, is one message',
-  async (t) => {
-    const tree = new MessageTree()
-    tree.addMessages([{ role: 'user', content: 'first' }])
-    const said = () => ({ role: 'user', content: 'b' }) as const
-    const second = tree.addMessageTexts([JSON.stringify(said())])
-    t.equal(tree.addMessages([said()]), second)
-    t.equal(tree.addMessages([said()]), second)
-  },
-)
+t.test('a message written as text, as one object and as another object is one message', async (t) => {
+  const tree = new MessageTree()
+  tree.addMessages([{ role: 'user', content: 'first' }])
+  const said = () => ({ role: 'user', content: 'b' }) as const
+  const second = tree.addMessageTexts([JSON.stringify(said())])
+  t.equal(tree.addMessages([said()]), second)
+  t.equal(tree.addMessages([said()]), second)
+})

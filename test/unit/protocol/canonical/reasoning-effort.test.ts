@@ -26,14 +26,14 @@ const GPT_OSS = { ...accepting('low', 'medium', 'high'), hasThinkingSwitch: fals
 const sent = (support: EffortSupport, effort: string) =>
   getEffort(adaptEffort({ messages, reasoning_effort: effort }, support).body)
 
-t.test('an effort becomes the nearest one that the model accepts, of two the higher', async (t) => {
+t.test('an effort becomes the nearest one that the model accepts, and the higher of two', async (t) => {
   const table = (support: EffortSupport) => EFFORT_LEVELS.map((level) => sent(support, level)).join(' ')
   //                        minimal low medium high xhigh max
   t.equal(table(QWEN_3_8), 'low low medium xhigh xhigh xhigh')
   t.equal(table(GLM_5_2), 'low low high high max max')
   t.equal(table(GPT_OSS), 'low low medium high high high')
   t.equal(table(accepting('minimal', 'max')), 'minimal minimal minimal max max max')
-  t.equal(table(accepting()), EFFORT_LEVELS.join(' '), 'nothing to choose from: the engine says so')
+  t.equal(table(accepting()), EFFORT_LEVELS.join(' '), 'without choices the engine decides')
 })
 
 t.test(
@@ -60,7 +60,7 @@ t.test(
   },
 )
 
-t.test('a request is adapted in both places that name an effort, and says so', async (t) => {
+t.test('a request is adapted in both fields that name an effort, and the change is reported', async (t) => {
   const kwargs = { reasoning_effort: 'high', custom: 1 }
   t.strictSame(adaptEffort({ messages, reasoning_effort: 'max', chat_template_kwargs: kwargs }, QWEN_3_8), {
     body: {
@@ -113,7 +113,7 @@ t.test('reasoning that is disabled stays disabled, and is never raised', async (
   t.equal(adaptEffort(deepseek, QWEN_3_8).body.reasoning_effort, 'medium')
 })
 
-t.test("an engine's error tells which efforts it rejects", async (t) => {
+t.test("an engine's error states which efforts it rejects", async (t) => {
   const rejected = (message: string, effort: string) => {
     const found = parseEffortRejection(message, effort)
     return found && REASONING_EFFORTS.filter((name) => found.has(name)).join(' ')
@@ -129,11 +129,11 @@ t.test("an engine's error tells which efforts it rejects", async (t) => {
     "[{'type': 'literal_error', 'loc': ('body', 'reasoning_effort'), 'msg': \"Input should be 'none', 'minimal', " +
     "'low', 'medium', 'high' or 'xhigh'\", 'input': 'max'}]"
   t.equal(rejected(schema, 'max'), 'max')
-  t.equal(rejected('Unsupported effort: max', 'max'), 'max', 'no list: the value alone')
+  t.equal(rejected('Unsupported effort: max', 'max'), 'max', 'without a list, the value alone')
   t.equal(rejected("Harmony does not support reasoning_effort='none'", 'none'), 'none')
 })
 
-t.test('an error about something else is none about efforts', async (t) => {
+t.test('an error about another parameter does not concern efforts', async (t) => {
   for (const message of [
     'temperature must be non-negative, got -1; high values are fine, low ones too',
     'reasoning_effort and thinking_token_budget cannot both be set',
@@ -146,7 +146,7 @@ t.test('an error about something else is none about efforts', async (t) => {
   t.equal(parseEffortRejection('Unexpected reasoning effort', undefined), undefined)
 })
 
-t.test('a recorded turn tells how its effort was adapted', async (t) => {
+t.test('a recorded turn states how its effort was adapted', async (t) => {
   const change = { requested: 'high', sent: 'xhigh' }
   t.strictSame(readEffortChange({ annotations: JSON.stringify({ reasoning_effort: change }) }), change)
   t.equal(readEffortChange({ annotations: '{}' }), undefined)

@@ -25,7 +25,7 @@ function parse(bodies: RequestReader, body: object | string): Body {
   return read(bodies, body).value as Body
 }
 
-t.test('what a body repeats of the one before it is the same objects', (t) => {
+t.test('parts that a body repeats from the previous one are the same objects', (t) => {
   const bodies = new RequestReader()
   const body = { model: 'm', messages: HISTORY, tools: TOOLS }
   const first = parse(bodies, body)
@@ -37,7 +37,7 @@ t.test('what a body repeats of the one before it is the same objects', (t) => {
   t.end()
 })
 
-t.test('a body that differs in the middle shares what is before', (t) => {
+t.test('a body that differs in the middle shares the parts before', (t) => {
   for (const place of [0, 1, 4, 7]) {
     const bodies = new RequestReader()
     const first = parse(bodies, { messages: HISTORY })
@@ -50,37 +50,34 @@ t.test('a body that differs in the middle shares what is before', (t) => {
   t.end()
 })
 
-t.test(
-  'of a long list only as much is kept as proves that it comes again, unless its JSON is wanted',
-  (t) => {
-    const long = Array.from({ length: 300 }, (_, place) => message(place))
-    const size = JSON.stringify(long).length
-    for (const [options, copies] of [
-      [{}, 1],
-      [{ listJson: true }, 2],
-    ] as const) {
-      const bodies = new RequestReader()
-      const first = read(bodies, { messages: long }, options).value as Body
-      t.ok(bodies.valueBytes > size && bodies.valueBytes < 1.3 * size, `${bodies.valueBytes} bytes of values`)
-      t.ok(bodies.bytes < (copies - 1 + 0.2) * size, `${bodies.bytes} bytes of ${size}`)
-      const longer = [...long, message(300)]
-      const { parsed } = bodies
-      const { value, list } = read(bodies, { messages: longer }, options)
-      t.equal(bodies.parsed, parsed + 1)
-      t.equal((value as Body).messages[299], first.messages[299])
-      t.equal(list?.json?.toString(), copies === 2 ? JSON.stringify(longer).slice(1, -1) : undefined)
-      // Where it branches off early, messages just before that may be read again.
-      const branch = long.with(150, message(150, 'edited'))
-      const branched = read(bodies, { messages: branch }, options).value as Body
-      t.strictSame(branched.messages, branch)
-      t.equal(branched.messages[130], first.messages[130])
-      t.ok(bodies.parsed - parsed <= 1 + 150 + 20)
-    }
-    t.end()
-  },
-)
+t.test('a long list is kept only as far as it proves a repetition, unless its JSON is needed', (t) => {
+  const long = Array.from({ length: 300 }, (_, place) => message(place))
+  const size = JSON.stringify(long).length
+  for (const [options, copies] of [
+    [{}, 1],
+    [{ listJson: true }, 2],
+  ] as const) {
+    const bodies = new RequestReader()
+    const first = read(bodies, { messages: long }, options).value as Body
+    t.ok(bodies.valueBytes > size && bodies.valueBytes < 1.3 * size, `${bodies.valueBytes} bytes of values`)
+    t.ok(bodies.bytes < (copies - 1 + 0.2) * size, `${bodies.bytes} bytes of ${size}`)
+    const longer = [...long, message(300)]
+    const { parsed } = bodies
+    const { value, list } = read(bodies, { messages: longer }, options)
+    t.equal(bodies.parsed, parsed + 1)
+    t.equal((value as Body).messages[299], first.messages[299])
+    t.equal(list?.json?.toString(), copies === 2 ? JSON.stringify(longer).slice(1, -1) : undefined)
+    // Near an early branch, messages just before it may be read again.
+    const branch = long.with(150, message(150, 'edited'))
+    const branched = read(bodies, { messages: branch }, options).value as Body
+    t.strictSame(branched.messages, branch)
+    t.equal(branched.messages[130], first.messages[130])
+    t.ok(bodies.parsed - parsed <= 1 + 150 + 20)
+  }
+  t.end()
+})
 
-t.test('what comes before or behind the list may change', (t) => {
+t.test('fields before or after the list may change', (t) => {
   const bodies = new RequestReader()
   const first = parse(bodies, { model: 'm', messages: HISTORY, seed: 1 })
   const second = parse(bodies, { model: 'm', messages: HISTORY, seed: 2, stop: ['"', ']}'] })
@@ -90,7 +87,7 @@ t.test('what comes before or behind the list may change', (t) => {
   t.end()
 })
 
-t.test('a list is shared wherever it stands, and its JSON is at hand', (t) => {
+t.test('a list is shared wherever it is, with its JSON', (t) => {
   const bodies = new RequestReader()
   const first = parse(bodies, { request: 1, messages: HISTORY })
   const text = `{"request":"two","n":{"messages":[]},"messages": ${JSON.stringify(HISTORY)} ,"x":1}`
@@ -101,7 +98,7 @@ t.test('a list is shared wherever it stands, and its JSON is at hand', (t) => {
   t.end()
 })
 
-t.test('the messages of a short request are at hand as they came, however they are written', (t) => {
+t.test('the messages of a short request keep their JSON, with any formatting', (t) => {
   const short = [
     '[{"role":"user","content":"a"}]',
     '[{"role": "user", "content": "a"}]',
@@ -122,7 +119,7 @@ t.test('the messages of a short request are at hand as they came, however they a
       const found = read(new RequestReader(), text, { listJson: true })
       t.equal(`[${found.list?.json}]`, list, text)
       t.equal(found.list?.elements, (found.value as Body).messages)
-      t.notOk(read(new RequestReader(), text).list, 'nobody asked for it')
+      t.notOk(read(new RequestReader(), text).list, 'it was not requested')
     }
   t.notOk(
     read(new RequestReader(), `{"messages":${'['.repeat(1_500)}${']'.repeat(1_500)}}`, { listJson: true })
@@ -131,7 +128,7 @@ t.test('the messages of a short request are at hand as they came, however they a
   t.end()
 })
 
-t.test('the bytes that were read may be used for something else', (t) => {
+t.test('the buffer of a read body may be reused', (t) => {
   const bodies = new RequestReader()
   const lists = [4, 6, 8, 5, 7].map((length) => HISTORY.slice(0, length))
   const read = lists.map((messages) => {
@@ -147,14 +144,14 @@ t.test('the bytes that were read may be used for something else', (t) => {
   t.end()
 })
 
-t.test('who changes a list that was returned changes no other', (t) => {
+t.test('a caller that changes a returned list changes no other', (t) => {
   const bodies = new RequestReader()
   parse(bodies, { messages: HISTORY }).messages.length = 0
   t.strictSame(parse(bodies, { messages: HISTORY }).messages, HISTORY)
   t.end()
 })
 
-t.test('JSON that is written in odd ways is read as JSON.parse reads it', (t) => {
+t.test('JSON with unusual formatting is read as by JSON.parse', (t) => {
   const list = HISTORY.map((each) => JSON.stringify(each)).join()
   const texts = [
     `{"messages":[${list}],"messages":[]}`,
@@ -179,7 +176,7 @@ t.test('JSON that is written in odd ways is read as JSON.parse reads it', (t) =>
   t.end()
 })
 
-t.test('what is no JSON is refused with the words of JSON.parse', (t) => {
+t.test('invalid JSON is rejected with the message of JSON.parse', (t) => {
   const list = HISTORY.map((each) => JSON.stringify(each)).join()
   const bodies = new RequestReader()
   parse(bodies, `{"messages":[${list}]}`)
@@ -202,7 +199,7 @@ t.test('what is no JSON is refused with the words of JSON.parse', (t) => {
   t.end()
 })
 
-t.test('whatever came before, a body says what it says', (t) => {
+t.test('a body is read correctly after any other bodies', (t) => {
   const scalar = fc.constantFrom<unknown>(
     1,
     12,
@@ -230,7 +227,7 @@ t.test('whatever came before, a body says what it says', (t) => {
     tail: fc.constantFrom({}, {}, {}, { seed: 1 }, { messages: [2] }, { input: [3] }),
     field: fc.constantFrom('messages', 'messages', 'messages', 'input', 'other'),
     indent: fc.constantFrom(0, 0, 0, 0, 1),
-    /** Where to cut the text, from its end; mostly nowhere. */
+    /** Positions at which to cut the text, from its end; mostly without a cut. */
     cut: fc.oneof({ weight: 6, arbitrary: fc.constant(0) }, fc.nat(60)),
   })
   const outcome = (read: () => unknown): string => {
@@ -273,7 +270,7 @@ t.test('whatever came before, a body says what it says', (t) => {
   t.end()
 })
 
-t.test('numbers of tools and of calls stay as they were written, all others are numbers', (t) => {
+t.test('numbers of tools and tool calls keep their text, all others are numbers', (t) => {
   const tools = '[{"name":"f","input_schema":{"default":1000.0,"maximum":9007199254740993,"minimum":0.5}}]'
   const use = '{"type":"tool_use","input":{"x":1e2,"tools":[-0,1.50]}}'
   for (const text of ['short', LONG.repeat(5)]) {
@@ -294,7 +291,7 @@ t.test('numbers of tools and of calls stay as they were written, all others are 
   t.end()
 })
 
-t.test('integers above 2^53 stay as written where engines read them, and limits are numbers', (t) => {
+t.test('integers above 2^53 keep their text where engines read them, and limits are numbers', (t) => {
   const large = '9007199254740993'
   const exact =
     `"seed":-${large},"response_format":{"schema":{"maximum":${large}}},` +
@@ -315,20 +312,20 @@ t.test('integers above 2^53 stay as written where engines read them, and limits 
   t.end()
 })
 
-t.test('so do those of what else a template is given, in a request of any length', (t) => {
+t.test('so do integers in other template variables, in a request of any length', (t) => {
   const given = '"chat_template_kwargs":{"budget":1.0},"documents":[{"score":1e2}]'
   for (const text of ['short', LONG.repeat(5)]) {
     const value = parse(new RequestReader(), `{${given},"messages":[{"content":"${text}"}]}`)
     t.equal(JSON.stringify(value.chat_template_kwargs), '{"budget":1.0}')
     t.equal(JSON.stringify(value.documents), '[{"score":1e2}]')
-    // As a worker gets it.
+    // As received by a worker.
     const frame = `{"session_id":"s","messages":[{"content":"${text}"}],"body":{"top_p":1.0,${given}}}`
     t.equal(JSON.stringify(parse(new RequestReader(), frame).body), `{"top_p":1,${given}}`)
   }
   t.end()
 })
 
-t.test('a request without a list of messages is read by its parts as well', (t) => {
+t.test('a request without a list of messages is read in parts as well', (t) => {
   const bodies = new RequestReader()
   const body = { model: 'm', prompt: Array.from({ length: 5_000 }, (_, id) => id), max_tokens: 1 }
   const first = parse(bodies, body)
@@ -337,25 +334,22 @@ t.test('a request without a list of messages is read by its parts as well', (t) 
   t.end()
 })
 
-t.test(
-  'of prompts, which come once, the latest is kept; of system prompts those of all conversations',
-  (t) => {
-    for (const [field, kept] of [
-      ['prompt', 1],
-      ['prompt_token_ids', 1],
-      ['system', 16],
-      ['instructions', 16],
-    ] as const) {
-      const bodies = new RequestReader()
-      for (let call = 0; call < 20; call += 1) parse(bodies, { [field]: `${call} ${LONG.repeat(100)}` })
-      const each = 2 * LONG.length * 100
-      t.ok(bodies.bytes >= kept * each && bodies.bytes < (kept + 1) * each, `${field}: ${bodies.bytes}`)
-    }
-    t.end()
-  },
-)
+t.test('the latest prompt is kept, and the system prompts of all conversations', (t) => {
+  for (const [field, kept] of [
+    ['prompt', 1],
+    ['prompt_token_ids', 1],
+    ['system', 16],
+    ['instructions', 16],
+  ] as const) {
+    const bodies = new RequestReader()
+    for (let call = 0; call < 20; call += 1) parse(bodies, { [field]: `${call} ${LONG.repeat(100)}` })
+    const each = 2 * LONG.length * 100
+    t.ok(bodies.bytes >= kept * each && bodies.bytes < (kept + 1) * each, `${field}: ${bodies.bytes}`)
+  }
+  t.end()
+})
 
-t.test('what is no object may stand beside tools, and nesting without end is read as ever', (t) => {
+t.test('values beside tools may be scalars, and deep nesting is read as before', (t) => {
   for (const text of ['short', LONG.repeat(5)]) {
     const odd = { messages: ['"tools" ,{ 1.50', 1.5, null, [{ tools: 2.5 }]], tools: 1.5, text }
     t.strictSame(read(new RequestReader(), odd).value, odd)

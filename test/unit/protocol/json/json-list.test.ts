@@ -2,14 +2,14 @@ import fc from 'fast-check'
 import t from 'tap'
 import { findStringEnd } from '../../../../src/protocol/json/json-list.ts'
 
-/** The same byte by byte. */
+/** The same, byte by byte. */
 function endOf(json: Buffer, start: number): number {
   let at = start + 1
   while (at < json.length && json[at] !== 0x22) at += json[at] === 0x5c ? 2 : 1
   return Math.min(at + 1, json.length)
 }
 
-t.test('a string ends at the first quote that nothing escapes, however long it is', (t) => {
+t.test('a string ends at the first quote that is not escaped, at any length', (t) => {
   const piece = fc.constantFrom(
     '"',
     '\\',

@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import { addWeights, WEIGHTLESS, weigh } from '../../../../src/protocol/json/json-weight.ts'
 
-/** The same by the values themselves. */
+/** The same, from the values themselves. */
 function weightOf(value: unknown): ReturnType<typeof weigh> {
   if (typeof value !== 'object' || value === null) return WEIGHTLESS
   const items = Object.values(value)
@@ -11,7 +11,7 @@ function weightOf(value: unknown): ReturnType<typeof weigh> {
   return addWeights(own, ...items.map(weightOf))
 }
 
-t.test('a text weighs what its values weigh', async () => {
+t.test('a text has the weight of its values', async () => {
   fc.assert(
     fc.property(fc.jsonValue({ maxDepth: 8 }), fc.constantFrom(0, 1, 4), (value, indent) => {
       const json = JSON.stringify(value, null, indent)
@@ -20,11 +20,11 @@ t.test('a text weighs what its values weigh', async () => {
   )
 })
 
-t.test('what stands in strings weighs nothing', async (t) => {
+t.test('characters in strings have no weight', async (t) => {
   t.strictSame(weigh(Buffer.from('["{[,:\\"{","\\\\",1]')), { nodes: 1, commas: 2, widest: 0 })
 })
 
-t.test('parts of a text, and texts that end nowhere, are counted for what they are', async (t) => {
+t.test('fragments and unterminated texts are counted by their content', async (t) => {
   t.strictSame(weigh(Buffer.from(']}]},"a":1,"b":[')), { nodes: 3, commas: 2, widest: 2 })
   t.equal(weigh(Buffer.from('['.repeat(100_000))).nodes, 100_000)
   t.strictSame(weigh(Buffer.from(`{"${'\\"'.repeat(100_000)}`)), { nodes: 1, commas: 0, widest: 0 })

@@ -9,7 +9,7 @@ import {
   withFormerProperties,
 } from '../../../../src/protocol/schema/former-names.ts'
 
-t.test('a response has both names of a value, the present one first', (t) => {
+t.test('a response has both names of a value, with the current one first', (t) => {
   const values = withFormerNames({ index: 0, agent_role: 'main', agent_role_rule: 'first' })
   t.equal(
     JSON.stringify(values),

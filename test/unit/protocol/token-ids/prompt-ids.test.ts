@@ -7,18 +7,18 @@ function answered(prompt: PromptIds, ...completion: number[]): PromptIds {
   return prompt
 }
 
-t.test('a prompt that goes on from another keeps what it adds', (t) => {
+t.test('a prompt that extends another one keeps only its addition', (t) => {
   const first = answered(PromptIds.of(1, 2), 3)
   const second = first.continuedBy([4], [5])
   t.strictSame([...second], [1, 2, 3, 4, 5])
   t.strictSame([...second.rest], [4, 5])
   t.ok(second.goesOnFrom(first))
   t.notOk(PromptIds.of(1, 2, 9).goesOnFrom(first))
-  t.notOk(PromptIds.of(1, 2).goesOnFrom(first), 'which has not all of it')
+  t.notOk(PromptIds.of(1, 2).goesOnFrom(first), 'which lacks a part of it')
   t.end()
 })
 
-t.test('a prompt that came whole keeps no more than it adds, once it is known what it goes on from', (t) => {
+t.test('a prompt that arrived complete keeps only its addition once its predecessor is known', (t) => {
   const first = answered(PromptIds.of(1, 2), 3)
   const second = PromptIds.of(1, 2, 3, 4)
   t.ok(second.goesOnFrom(first))
@@ -32,7 +32,7 @@ t.test('a prompt that came whole keeps no more than it adds, once it is known wh
   t.end()
 })
 
-t.test('a prompt that shares nothing is not copied to be read whole', (t) => {
+t.test('a prompt that shares nothing is read without a copy', (t) => {
   const prompt = PromptIds.of(1, 2)
   t.equal(prompt.whole(), prompt.rest)
   const second = answered(prompt, 3).continuedBy([4])
@@ -40,7 +40,7 @@ t.test('a prompt that shares nothing is not copied to be read whole', (t) => {
   t.end()
 })
 
-t.test('nothing that a prompt does not share is kept because of it', (t) => {
+t.test('a prompt that is not shared does not stay in memory because of another one', (t) => {
   const first = PromptIds.of(1, 2, 3)
   const second = new PromptIds(Int32Array.of(4), first, 3)
   const third = new PromptIds(Int32Array.of(9), second, 2)
@@ -50,7 +50,7 @@ t.test('nothing that a prompt does not share is kept because of it', (t) => {
   t.end()
 })
 
-t.test('however prompts came about, they say what lists of ids would say', (t) => {
+t.test('prompts built in any way read as lists of ids do', (t) => {
   const id = fc.nat(2)
   const step = fc.record({
     from: fc.nat(20),

@@ -7,7 +7,7 @@ import { readIds } from '../../../../src/protocol/token-ids/token-ids-json.ts'
 /** Long enough to be kept. */
 const LONG = Array.from({ length: 2_000 }, (_, place) => (place * 7919) % 200_000)
 
-/** As in an answer, with something before and behind. */
+/** As in a response, with other fields before and after. */
 function read(lists: PromptLists, list: string): PromptIds | undefined {
   const bytes = Buffer.from(`[${list}]`)
   return lists.read(bytes, 1, bytes.length - 1)
@@ -17,7 +17,7 @@ function written(lists: PromptLists, ids: PromptIds): string {
   return Buffer.concat([...lists.write(ids)]).toString()
 }
 
-t.test('of a prompt that goes on from an earlier one only what is new is read', (t) => {
+t.test('only the new part of a prompt that extends an earlier one is read', (t) => {
   const lists = new PromptLists()
   const first = read(lists, LONG.join())!
   t.strictSame([...first], LONG)
@@ -31,7 +31,7 @@ t.test('of a prompt that goes on from an earlier one only what is new is read', 
 })
 
 t.test(
-  'what an engine sends back as it was sent is not read, and is another prompt than the one that was sent',
+  'a list that an engine returns unchanged is not parsed, and is another prompt than the sent one',
   (t) => {
     const lists = new PromptLists()
     const ids = [...LONG, ...LONG]
@@ -43,7 +43,7 @@ t.test(
     t.strictSame([...echo], ids)
     t.equal(lists.converted, converted)
     echo.completion = Int32Array.of(4)
-    t.strictSame([...first.completion], [5, 6], 'what follows on the echo is its own')
+    t.strictSame([...first.completion], [5, 6], 'a continuation of the echo belongs to the echo')
     const longer = written(lists, new PromptIds(Int32Array.of(7, 8, 9), first, 4_002))
     converted = lists.converted
     const longerEcho = read(lists, longer)!
@@ -61,7 +61,7 @@ t.test(
   },
 )
 
-t.test('what was sampled after a prompt is not kept again with the one that goes on from it', (t) => {
+t.test('sampled tokens are not kept again with the prompt that extends them', (t) => {
   const lists = new PromptLists()
   const first = read(lists, LONG.join())!
   first.completion = Int32Array.of(5, 6)
@@ -70,7 +70,7 @@ t.test('what was sampled after a prompt is not kept again with the one that goes
   t.end()
 })
 
-t.test('prompts of several conversations by turns are each read on from their own', (t) => {
+t.test('alternating prompts of several conversations each extend their own', (t) => {
   const lists = new PromptLists()
   const conversations = [LONG, LONG.with(900, 1), LONG.with(1, 3)]
   for (const ids of conversations) read(lists, ids.join())
@@ -80,7 +80,7 @@ t.test('prompts of several conversations by turns are each read on from their ow
   t.end()
 })
 
-t.test('of a prompt that branches off, what it shares is not read again', (t) => {
+t.test('the shared part of a prompt that branches is not read again', (t) => {
   const lists = new PromptLists()
   const first = read(lists, LONG.join())!
   const converted = lists.converted
@@ -91,7 +91,7 @@ t.test('of a prompt that branches off, what it shares is not read again', (t) =>
   t.end()
 })
 
-t.test('of a long prompt that branches off early, a part of what it shares may be read again', (t) => {
+t.test('a part of the shared prefix may be read again for a long prompt that branches early', (t) => {
   const lists = new PromptLists()
   const long = Array.from({ length: 60_000 }, (_, place) => (place * 7919) % 200_000)
   read(lists, long.join())
@@ -104,12 +104,12 @@ t.test('of a long prompt that branches off early, a part of what it shares may b
   t.end()
 })
 
-t.test('a prompt that is another one is read for what it is', (t) => {
+t.test('a different prompt is read in full', (t) => {
   const others: number[][] = [
     LONG.with(0, 5),
     LONG.with(-1, LONG.at(-1)! + 1),
     LONG.slice(0, -1),
-    // The same bytes, and then the last id goes on.
+    // The same bytes, followed by further digits of the last id.
     LONG.with(-1, LONG.at(-1)! * 10),
   ]
   for (const other of others) {
@@ -120,7 +120,7 @@ t.test('a prompt that is another one is read for what it is', (t) => {
   t.end()
 })
 
-t.test('what follows a known beginning must be ids too', (t) => {
+t.test('the continuation of a known prefix must be ids too', (t) => {
   const lists = new PromptLists()
   read(lists, LONG.join())
   for (const rest of [',', ',x', ', 1', ',1,', ',-1', ',01']) {
@@ -129,7 +129,7 @@ t.test('what follows a known beginning must be ids too', (t) => {
   t.end()
 })
 
-t.test('whatever came before, lists are read and written as if they were the first', (t) => {
+t.test('after any earlier lists, lists are read and written as if they were the first', (t) => {
   const step = fc.record({
     from: fc.nat(10),
     keep: fc.nat(2_100),
@@ -167,7 +167,7 @@ t.test('whatever came before, lists are read and written as if they were the fir
   t.end()
 })
 
-t.test('the memory of a session grows with what its prompts add', (t) => {
+t.test('the memory of a session grows by the additions of its prompts', (t) => {
   const lists = new PromptLists()
   let ids = LONG
   for (let turn = 0; turn < 200; turn += 1) {

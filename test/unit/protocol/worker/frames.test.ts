@@ -5,8 +5,8 @@ import { parseFrame } from '../../../../src/protocol/worker/frames.ts'
 const MIB = 1024 * 1024
 const parsed = (text: string) => parseFrame(Buffer.from(text), false)
 
-t.test('what is no frame is refused in one pass, however its quotes and backslashes stand', async (t) => {
-  // With a pattern that tries each quote anew, the first of these takes 20 minutes.
+t.test('an invalid frame is rejected in one pass, with quotes and backslashes at any position', async (t) => {
+  // With a pattern that retries from each quote, the first of these takes 20 minutes.
   for (const part of ['\\"', '"', '\\', '"\\', '{"a":NaN,', '-Infinity', '-']) {
     t.equal(parsed(part.repeat(MIB / part.length)), undefined, JSON.stringify(part))
   }
@@ -22,7 +22,7 @@ t.test('a frame with NaN and a long text is read', async (t) => {
   })
 })
 
-t.test('what stands in strings stays as it is', async (t) => {
+t.test('the content of strings is unchanged', async (t) => {
   t.strictSame(parsed('{"type":"a","b":"NaN \\" -Infinity \\\\","NaN":NaN,"c":[Infinity,"\\\\",NaN]}'), {
     type: 'a',
     b: 'NaN " -Infinity \\',
@@ -31,7 +31,7 @@ t.test('what stands in strings stays as it is', async (t) => {
   })
 })
 
-t.test('frames of any texts are read as Python wrote them', async () => {
+t.test('frames with any texts are read as Python wrote them', async () => {
   const piece = fc.constantFrom('"', '\\', 'NaN', '-Infinity', 'Infinity', 'x', '\n', '{', ',')
   const text = fc.array(piece).map((pieces) => pieces.join(''))
   fc.assert(

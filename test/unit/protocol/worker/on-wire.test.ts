@@ -25,7 +25,7 @@ import { toEvents } from '../../../../src/proxy/relay/responses-v1.ts'
 
 const ids = fc.array(fc.nat({ max: 2 ** 31 - 1 }), { maxLength: 20 })
 const text = fc.string({ unit: 'binary' })
-/** As JSON has it: minus zero is zero. */
+/** Converts numbers as JSON does: minus zero becomes zero. */
 const json = fc.jsonValue().map((value): unknown => JSON.parse(JSON.stringify(value)))
 const fields = fc.dictionary(fc.string({ minLength: 1 }), json)
 
@@ -54,7 +54,7 @@ const delta: fc.Arbitrary<GenerationDelta> = fc.record(
   { requiredKeys: ['type'] },
 )
 
-/** What a frame's text says to the other side. */
+/** Returns the receiver's view of a frame's text. */
 function received<Schema extends { passes(frame: unknown): boolean }>(check: Schema, frame: string) {
   const value = JSON.parse(frame)
   assert.ok(check.passes(value))
@@ -66,7 +66,7 @@ const plain = <T>(value: T): T => structuredClone(value)
 const sameEvents = (a: readonly GenerationEvent[], b: readonly GenerationEvent[]) =>
   assert.deepEqual(plain(a), plain(b))
 
-t.test('every batch of events survives the wire', async (t) => {
+t.test('every batch of events survives serialization', async (t) => {
   fc.assert(
     fc.property(fc.array(delta, { minLength: 1 }), ids, (deltas, promptIds) => {
       const events: GenerationEvent[] = [
@@ -86,7 +86,7 @@ t.test('every batch of events survives the wire', async (t) => {
   t.pass('in random batches')
 })
 
-t.test('a prompt survives the wire whatever the other side has of it', async (t) => {
+t.test('a prompt survives serialization whatever part the receiver has', async (t) => {
   fc.assert(
     fc.property(ids, ids, fc.nat(50), (base, more, keep) => {
       const promptTokenIds = PromptIds.from([...base.slice(0, keep), ...more])
@@ -98,10 +98,10 @@ t.test('a prompt survives the wire whatever the other side has of it', async (t)
       assert.deepEqual([...start.promptTokenIds!], [...promptTokenIds])
     }),
   )
-  t.pass('as what differs')
+  t.pass('as a difference')
 })
 
-t.test('the end of a completion survives the wire', async (t) => {
+t.test('the end of a completion survives serialization', async (t) => {
   const usage = { prompt_tokens: 1, completion_tokens: 2, total_tokens: 3 }
   for (const end of [
     { type: 'end', finishReason: 'stop' },
@@ -114,13 +114,13 @@ t.test('the end of a completion survives the wire', async (t) => {
   }
 })
 
-/** Of its engines, and of the request. */
+/** Extras of the engine, and of the request. */
 const isWorkers = (code: string) =>
   /^(engine_.*|invalid_request|unsupported|context_length_exceeded|no_worker|queue_full|shutting_down)$/.test(
     code,
   )
 
-t.test('every error that a worker may tell survives the wire', async (t) => {
+t.test('every error that a worker may report survives serialization', async (t) => {
   for (const code of (Object.keys(ERROR_CATALOGUE) as ErrorCode[]).filter(isWorkers)) {
     const error = new ProxyError(code, 'why', { param: 'p', retryAfterS: 2, engineBody: { a: 1 } })
     const response = received(frames.responseV2, createFailureFrame('r', error)(1))
@@ -135,7 +135,7 @@ t.test('every error that a worker may tell survives the wire', async (t) => {
   }
 })
 
-t.test("the proxy's own errors are not a worker's to tell", async (t) => {
+t.test("a worker cannot report the proxy's own errors", async (t) => {
   const others = (Object.keys(ERROR_CATALOGUE) as ErrorCode[]).filter((code) => !isWorkers(code))
   t.ok(others.includes('unauthorized') && others.includes('agent_gone') && others.includes('session_ended'))
   for (const code of others) {
@@ -151,12 +151,12 @@ t.test("the proxy's own errors are not a worker's to tell", async (t) => {
   }
 })
 
-t.test('an answer without a finish reason has failed', async (t) => {
+t.test('a response without a finish reason has failed', async (t) => {
   const response = { type: 'completion_response', request_id: 'r', seq: 1, finish_reason: null, error: null }
   t.throws(() => parseResponseEnd(response as never), { code: 'engine_failed', message: /finish reason/ })
 })
 
-t.test('an error code from a later version counts as engine_failed and keeps its status', async (t) => {
+t.test('an error code of a later version counts as engine_failed and keeps its status', async (t) => {
   const error = { code: 'constructor', message: 'why', status: 507 }
   t.throws(
     () =>
@@ -165,7 +165,7 @@ t.test('an error code from a later version counts as engine_failed and keeps its
   )
 })
 
-t.test('every request survives the wire, key by key', async (t) => {
+t.test('every request survives serialization, key by key', async (t) => {
   const messages = fc.array(fc.record({ role: fc.constant('user'), content: text }))
   const chat = fc.record(
     {
@@ -196,7 +196,7 @@ t.test('every request survives the wire, key by key', async (t) => {
   t.pass('in random bodies')
 })
 
-t.test('a chat call in token mode keeps its ids, and is not for version 1', async (t) => {
+t.test('a chat request in token mode keeps its ids, and is not sent to version 1', async (t) => {
   const promptTokenIds = PromptIds.of(1, 2, 151_645)
   const request = {
     kind: 'chat',
@@ -214,7 +214,7 @@ t.test('a chat call in token mode keeps its ids, and is not for version 1', asyn
   t.throws(() => requestToV1({ ...request, body: { messages: [] } }, 'r'), { code: 'unsupported' })
 })
 
-t.test('messages that were written as JSON already are taken as they are written', async (t) => {
+t.test('messages that are already JSON are sent unchanged', async (t) => {
   const messages = [
     { role: 'user', content: 'a' },
     { role: 'assistant', content: '"b"' },
@@ -236,7 +236,7 @@ t.test('messages that were written as JSON already are taken as they are written
   }
 })
 
-t.test('a version-1 worker is asked for max_completion_tokens before max_tokens', async (t) => {
+t.test('a version-1 worker gets max_completion_tokens in preference to max_tokens', async (t) => {
   const request = (body: object) =>
     ({
       kind: 'chat',
@@ -263,23 +263,26 @@ t.test('a version-1 worker cannot serve a text completion', async (t) => {
 
 const v1 = (fields: object) => toEvents({ type: 'completion_response', request_id: 'r', ...fields }, 'w')
 
-t.test('version 1: what is absent counts as null', async (t) => {
+t.test('version 1: absent counts as null', async (t) => {
   t.strictSame(v1({}), [
     { type: 'start', engine: 'w' },
     { type: 'end', finishReason: 'stop' },
   ])
 })
 
-t.test('version 1: content_text goes before completion_text, which may hold tool-call markup', async (t) => {
-  t.match(v1({ content_text: 'a', completion_text: 'b' })[1], { content: 'a' })
-  t.match(v1({ content_text: null, completion_text: 'b' })[1], { content: 'b' })
-  t.equal(v1({ content_text: '', completion_text: 'b' }).length, 2, 'an empty one is no piece')
-  const toolCalls = [{ function: { name: 'f' } }]
-  t.match(v1({ content_text: null, completion_text: '<tool_call>', tool_calls: toolCalls })[1], {
-    content: undefined,
-    toolCalls: [{ index: 0, id: 'call_r_0', type: 'function', function: { name: 'f', arguments: '{}' } }],
-  })
-})
+t.test(
+  'version 1: content_text takes precedence over completion_text, which may contain tool-call markup',
+  async (t) => {
+    t.match(v1({ content_text: 'a', completion_text: 'b' })[1], { content: 'a' })
+    t.match(v1({ content_text: null, completion_text: 'b' })[1], { content: 'b' })
+    t.equal(v1({ content_text: '', completion_text: 'b' }).length, 2, 'an empty text is not a chunk')
+    const toolCalls = [{ function: { name: 'f' } }]
+    t.match(v1({ content_text: null, completion_text: '<tool_call>', tool_calls: toolCalls })[1], {
+      content: undefined,
+      toolCalls: [{ index: 0, id: 'call_r_0', type: 'function', function: { name: 'f', arguments: '{}' } }],
+    })
+  },
+)
 
 t.test('version 1: tool calls may be JSON text, and arguments an object', async (t) => {
   const list = [{ id: 'c', type: 'function', function: { name: 'f', arguments: { a: 1 } } }]
@@ -291,14 +294,14 @@ t.test('version 1: tool calls may be JSON text, and arguments an object', async 
     t.throws(() => v1({ tool_calls: broken }), { code: 'engine_failed' })
 })
 
-t.test('token ids survive packing; text that holds none is refused', async (t) => {
+t.test('token ids survive packing, and invalid text is rejected', async (t) => {
   fc.assert(fc.property(ids, (list) => assert.deepEqual([...unpackTokenIds(packTokenIds(list))], list)))
-  t.equal(packTokenIds([1, 256]), 'AQAAAAABAAA=', 'little-endian, whatever the machine')
+  t.equal(packTokenIds([1, 256]), 'AQAAAAABAAA=', 'little-endian on every platform')
   t.throws(() => unpackTokenIds('AAA='), RangeError)
   t.throws(() => unpackTokenIds(Buffer.from([0, 0, 0, 128]).toString('base64')), RangeError)
 })
 
-t.test('what is no frame at all is told from a frame of any type', async (t) => {
+t.test('invalid frames are distinguished from frames of any type', async (t) => {
   for (const garbage of ['', '{', 'null', '1', '"x"', '[]', '{}', '{"type":null}']) {
     t.equal(frames.parseFrame(garbage, false), undefined, garbage)
   }
@@ -307,17 +310,17 @@ t.test('what is no frame at all is told from a frame of any type', async (t) => 
   t.same(
     frames.parseFrame('{"type":"x","log_probs":[NaN,-Infinity,-0.5],"text":"\\"NaN\\", -Infinity"}', false),
     { type: 'x', log_probs: [null, null, -0.5], text: '"NaN", -Infinity' },
-    "Python's numbers that are none",
+    "Python's non-finite numbers",
   )
 })
 
-t.test('an explanation of a bad frame says where and why, and not what stands there', async (t) => {
+t.test('the error of an invalid frame names the position and the reason without its content', async (t) => {
   const bad = { type: 'completion_chunk', request_id: 'r', seq: 1, deltas: [{ content: 12345 }] }
   t.equal(frames.chunk.explain(bad), '/deltas/0/content must be string')
 })
 
 t.test(
-  "a request's prompt survives the wire whatever the worker has of it, and brings no messages",
+  "a request's prompt survives serialization whatever part the worker has, and is sent without messages",
   async (t) => {
     const many = fc.array(fc.nat({ max: 99 }), { minLength: 900, maxLength: 1_200 })
     fc.assert(
@@ -338,18 +341,18 @@ t.test(
         assert.equal(frame.prompt_base, isShort ? 'before' : 'r')
       }),
     )
-    t.pass('as what differs')
+    t.pass('as a difference')
   },
 )
 
-t.test('messages whose images an engine needs are sent beside the ids', async (t) => {
+t.test('messages are sent beside the ids when an engine needs their images', async (t) => {
   const body = { messages: [{ role: 'user', content: 'x' }] }
   const images = { tokenId: 1, tokens: [1] }
   const request = { kind: 'chat', requestId: 'r', sessionId: 's', stream: true, body, images }
   const asked = { ...request, promptTokenIds: PromptIds.of(1) } as GenerationRequest
   const frame = JSON.parse(requestJson(asked, 'r', 2, { takesShared: true }).toString())
   t.strictSame(frame.messages, body.messages)
-  // In chat mode the engine needs them always.
+  // In chat mode the engine always needs them.
   const { promptTokenIds: _ids, images: _images, ...inChatMode } = asked
   const chat = requestJson(inChatMode as GenerationRequest, 'r', 2, { takesShared: true }).toString()
   t.strictSame(JSON.parse(chat).messages, body.messages)

@@ -4,14 +4,15 @@ import Type from 'typebox'
 import * as protocol from '../../../../src/protocol/worker/protocol.ts'
 
 /**
- * Workers of other versions, and of other people, are out there. A changed hash means a changed wire: if an old worker
- * still understands every frame and is still understood, write the new hash down; if not, it is a new version.
+ * Workers of other versions, and of other authors, are deployed. A changed hash means a changed wire: if an
+ * old worker still understands every frame and is still understood, write the new hash here; otherwise it is
+ * a new version.
  */
 const HASH = 'daae971a567a9d3b'
 
-t.test('the wire is what it was', async (t) => {
+t.test('the wire schema is unchanged', async (t) => {
   const schemas = Object.entries(protocol).filter(([, value]) => Type.IsSchema(value))
-  t.ok(schemas.length >= 19, 'all frames are in it')
+  t.ok(schemas.length >= 19, 'it contains all frames')
   const text = JSON.stringify([Object.fromEntries(schemas.sort()), protocol.CLOSE, protocol.CAPABILITIES])
   t.equal(createHash('sha256').update(text).digest('hex').slice(0, 16), HASH)
 })

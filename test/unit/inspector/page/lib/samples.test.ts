@@ -6,7 +6,7 @@ import type { Session, Turn } from '../../../../../src/inspector/page/lib/wire.t
 const withRewards = (...rewards: (number | null)[]) =>
   toSamples(rewards.map((reward, place) => ({ session_id: String(place), reward }) as Session))
 
-t.test('a sample without a reward has no advantage, counts for nothing and comes last', async (t) => {
+t.test('a sample without a reward has no advantage, is not counted and comes last', async (t) => {
   const { samples, mean, count } = withRewards(null, 1, 0)
   t.strictSame(
     samples.map(({ session, centred }) => [session.session_id, centred]),
@@ -28,19 +28,19 @@ t.test('the deviation is that of a sample, divided by n - 1', async (t) => {
   )
 })
 
-t.test('several equal rewards teach nothing, whatever rounding makes of their mean', async (t) => {
+t.test('several equal rewards carry no signal, whatever rounding makes of their mean', async (t) => {
   const { samples, std, isFlat } = withRewards(0.1, 0.1, 0.1)
   t.strictSame([std, isFlat], [0, true])
   t.ok(samples.every(({ centred, normed }) => centred === 0 && normed === 0))
 })
 
-t.test('one reward alone, or none, is no sign of anything', async (t) => {
+t.test('one reward alone, or none, carries no signal', async (t) => {
   t.match(withRewards(0.7, null), { std: 0, count: 1, isFlat: false })
   t.match(withRewards(null), { std: 0, count: 0, isFlat: false })
   t.match(withRewards(), { samples: [], isFlat: false })
 })
 
-t.test('advantages add up to nothing, and have a deviation of one', async (t) => {
+t.test('advantages sum to zero, and have a deviation of one', async (t) => {
   const reward = fc.integer({ min: -1000, max: 1000 }).map((n) => n / 8)
   fc.assert(
     fc.property(fc.array(reward, { minLength: 2, maxLength: 30 }), (rewards) => {
@@ -51,10 +51,10 @@ t.test('advantages add up to nothing, and have a deviation of one', async (t) =>
       return Math.abs(sum) < 1e-6 && Math.abs(squares - (isFlat ? 0 : rewards.length - 1)) < 1e-6
     }),
   )
-  t.pass('of all that were tried')
+  t.pass('among all that were attempted')
 })
 
-t.test('the final answer is the last of the main line that was completed', async (t) => {
+t.test('the final answer is the last completed one with the main role', async (t) => {
   const turn = (index: number, agent_role: string, status = 'completed') =>
     ({ index, agent_role, status }) as Turn
   const turns = [
@@ -68,7 +68,7 @@ t.test('the final answer is the last of the main line that was completed', async
   t.equal(finalAnswer([turn(0, 'side')]), undefined)
 })
 
-t.test('of many samples four are asked for at a time', async (t) => {
+t.test('samples are requested four at a time', async (t) => {
   const { samples } = withRewards(...Array(10).fill(0))
   let [asked, most] = [0, 0]
   const loaded = await loadEach(samples, async (id) => {
