@@ -6,7 +6,7 @@ import { SERVE } from '../../../../src/proxy/config/options/serve.ts'
 const check = (flags: Flags) => () => checkServeConfig(loadConfig(SERVE, flags, {}))
 const engineUrls = ['http://127.0.0.1:8000']
 
-t.test('options that belong together pass', async (t) => {
+t.test('options that belong together are accepted', async (t) => {
   t.doesNotThrow(check({}))
   t.doesNotThrow(check({ engineUrls }))
   t.doesNotThrow(check({ playbook: 'answers.json' }))
@@ -15,7 +15,7 @@ t.test('options that belong together pass', async (t) => {
   t.doesNotThrow(check({ awaitEngines: true, engineKind: 'vllm' }))
 })
 
-t.test('beyond this machine a proxy has keys, or somebody said that it is open', async (t) => {
+t.test('a proxy that other machines can reach needs keys, or an explicit option to be open', async (t) => {
   const needs = { code: 'config_invalid', message: /refusing to listen on .*Set --admin-key, .* --open$/ }
   for (const host of ['0.0.0.0', '::', '10.0.0.1']) {
     t.throws(check({ host }), needs)
@@ -26,7 +26,7 @@ t.test('beyond this machine a proxy has keys, or somebody said that it is open',
   for (const host of ['127.0.0.1', 'localhost', '::1']) t.doesNotThrow(check({ host }))
 })
 
-t.test('an option that would have no effect is refused with what to do instead', async (t) => {
+t.test('an option that would have no effect is rejected with an alternative', async (t) => {
   const invalid = (message: string) => ({ code: 'config_invalid', message: new RegExp(message) })
   t.throws(check({ mode: 'relay', engineUrls }), invalid('give engine-url to the workers'))
   t.throws(check({ mode: 'relay', engineKind: 'embedded' }), invalid('relay mode connects to no engine'))

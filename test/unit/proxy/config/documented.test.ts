@@ -10,7 +10,10 @@ import { generatedSection } from '../../../helpers/generated-text.ts'
 
 const DOCS = join(import.meta.dirname, '../../../../docs')
 
-/** The flag, with a star if it has no other name; type and default; what is said of it, and names that do not follow. */
+/**
+ * Returns the table row of an option: the flag, with a star if it has no other name; type and default; its
+ * help, and names that do not follow from it.
+ */
 function optionRow(command: CommandSpec, option: OptionSpec): string {
   const [own, ...others] = envNames(command, option)
   const names = others.map((name) => `\`${name}\``).join(', ')
@@ -22,7 +25,7 @@ function optionRow(command: CommandSpec, option: OptionSpec): string {
   return `| \`--${option.flag}\`${mark} ${value.filter((part) => part !== '').join(': ')} | ${help}${remark} |`
 }
 
-/** What the page says of a type, for all options that have it. */
+/** Statements that the page makes once about a type, for all options that have it. */
 const SAID_ABOVE = /[;,] (?:may be given several times|given like --admin-key|@file reads it from a file)/g
 
 const TYPES: Partial<Record<OptionSpec['type'], string>> = {
@@ -39,7 +42,7 @@ function typeOf(option: OptionSpec): string {
   return option.repeatable && option.type !== 'key' ? `list of ${type}` : type
 }
 
-/** Which command has a row first: each option is described once. */
+/** The command that documents a row first: each option is described once. */
 const firstWith = new Map<string, CommandSpec>()
 for (const command of COMMANDS)
   for (const option of optionsOf(command)) {
@@ -47,13 +50,16 @@ for (const command of COMMANDS)
     if (!firstWith.has(row)) firstWith.set(row, command)
   }
 
-/** Of rollouts that a proxy runs itself, those of the command that is there for them are described. */
+/** Options of rollouts that a proxy runs itself are described for their own command only. */
 function optionsOf({ name, options }: CommandSpec): OptionSpec[] {
   const isElsewhere = (key: string) => name !== 'rollout' && key !== 'runner' && key in OWN_ROLLOUTS
   return Object.entries<OptionSpec>(options).flatMap(([key, option]) => (isElsewhere(key) ? [] : [option]))
 }
 
-/** The options that a command has alone, and the names of those that it shares with ones before it. */
+/**
+ * Returns the table of the options that only this command has, and the names of those that it shares with
+ * earlier ones.
+ */
 function tableOf(command: CommandSpec): string {
   const own: string[] = []
   const shared = new Map<CommandSpec, string[]>()
@@ -82,38 +88,32 @@ const rowsOf = (command: CommandSpec) => optionsOf(command).map((option) => opti
 const isSubset = (some: string[], all: string[]) => some.every((row) => all.includes(row))
 
 for (const command of COMMANDS.filter((one) => !isOperators(one))) {
-  t.test(
-    `docs/configuration.md has the options of ${command.name} (UPDATE=1 writes them anew)`,
-    async (t) => {
-      const table = tableOf(command)
-      t.equal(generatedSection(join(DOCS, 'configuration.md'), `options of ${command.name}`, table), table)
-    },
-  )
+  t.test(`docs/configuration.md has the options of ${command.name} (UPDATE=1 writes them)`, async (t) => {
+    const table = tableOf(command)
+    t.equal(generatedSection(join(DOCS, 'configuration.md'), `options of ${command.name}`, table), table)
+  })
 }
 
-/** What commands for a running proxy have in common, and the page says once. */
+/** Properties that all commands for a running proxy share, which the page states once. */
 const CLIENT_FLAGS = ['url', 'admin-key', 'tls-ca', 'json']
 
-t.test(
-  'docs/configuration.md has the commands for a running proxy (UPDATE=1 writes them anew)',
-  async (t) => {
-    const rows = OPERATOR_COMMANDS.map((command) => {
-      const options = optionsOf(command)
-      const flags = options.map(({ flag }) => flag)
-      for (const flag of CLIENT_FLAGS) t.ok(flags.includes(flag), `${command.name} has --${flag}`)
-      const own = options.filter(({ flag }) => !CLIENT_FLAGS.includes(flag))
-      const said = own.map((option) =>
-        optionRow(command, option).slice(2, -2).replace('\\*', '').replace(' | ', ': '),
-      )
-      return `| \`${command.name}\` | ${command.summary} | ${said.join('. ')} |`.replaceAll('|  |', '| |')
-    })
-    const table = ['| command | does | its own options |', '|---|---|---|', ...rows].join('\n')
-    const section = generatedSection(join(DOCS, 'configuration.md'), 'commands for a running proxy', table)
-    t.equal(section, table)
-  },
-)
+t.test('docs/configuration.md has the commands for a running proxy (UPDATE=1 writes them)', async (t) => {
+  const rows = OPERATOR_COMMANDS.map((command) => {
+    const options = optionsOf(command)
+    const flags = options.map(({ flag }) => flag)
+    for (const flag of CLIENT_FLAGS) t.ok(flags.includes(flag), `${command.name} has --${flag}`)
+    const own = options.filter(({ flag }) => !CLIENT_FLAGS.includes(flag))
+    const said = own.map((option) =>
+      optionRow(command, option).slice(2, -2).replace('\\*', '').replace(' | ', ': '),
+    )
+    return `| \`${command.name}\` | ${command.summary} | ${said.join('. ')} |`.replaceAll('|  |', '| |')
+  })
+  const table = ['| command | does | its own options |', '|---|---|---|', ...rows].join('\n')
+  const section = generatedSection(join(DOCS, 'configuration.md'), 'commands for a running proxy', table)
+  t.equal(section, table)
+})
 
-t.test('docs/rollouts.md has what a RemoteAgentLoop reads (UPDATE=1 writes it anew)', async (t) => {
+t.test('docs/rollouts.md has the options of a RemoteAgentLoop (UPDATE=1 writes them)', async (t) => {
   const options = Object.entries<OptionSpec>(REMOTE_AGENT.options)
   for (const [key, option] of options)
     t.equal(OWN_FLAGS.get(option.flag), option, `${key} is a flag of rollout`)
@@ -126,7 +126,7 @@ t.test('docs/rollouts.md has what a RemoteAgentLoop reads (UPDATE=1 writes it an
   t.equal(generatedSection(join(DOCS, 'rollouts.md'), 'options of a RemoteAgentLoop', text), text)
 })
 
-/** Of the command by which rollouts are run, whose table says what each is. */
+/** Options of the command that runs rollouts, described in its table. */
 const OWN_FLAGS = new Map(Object.values<OptionSpec>(ROLLOUT.options).map((option) => [option.flag, option]))
 
 function inLines(text: string, width: number): string {

@@ -27,7 +27,7 @@ t.test('several keys come from flags, from commas in the environment, or from li
   t.same(loadConfig(SESSIONS_LIST, {}, { LLM_PROXY_ADMIN_KEY: ONE }).adminKeys, [ONE])
 })
 
-t.test('a file that is missing or holds no key is refused', async (t) => {
+t.test('a file that is missing or has no key is rejected', async (t) => {
   const empty = join(t.testdir({ empty: '\n' }), 'empty')
   t.throws(() => load({ adminKeys: [`@${empty}`] }), refused(/^--admin-key: there is no key in .*empty$/))
   t.throws(
@@ -36,7 +36,7 @@ t.test('a file that is missing or holds no key is refused', async (t) => {
   )
 })
 
-t.test('a placeholder that nobody replaced does not start', async (t) => {
+t.test('a key that is still a placeholder is rejected', async (t) => {
   const path = join(t.testdir({ key: 'CHANGE-ME-to-an-admin-key' }), 'key')
   for (const value of ['CHANGE-ME', 'CHANGE-ME-to-an-admin-key', 'change_me_please_please', `@${path}`]) {
     t.throws(
@@ -50,7 +50,7 @@ t.test('a placeholder that nobody replaced does not start', async (t) => {
   }
 })
 
-t.test('a key that can be guessed or cannot be sent is refused, and not shown', async (t) => {
+t.test('a key that can be guessed or cannot be sent is rejected, and not printed', async (t) => {
   for (const key of [
     'short',
     'fifteen-letters',
@@ -68,10 +68,10 @@ t.test('a key that can be guessed or cannot be sent is refused, and not shown', 
     .then(() => load({ config: path }))
     .then(String, String)
   t.match(message, 'is not JSON')
-  t.notMatch(message, 'admin', 'nor what stands around a fault of the file')
+  t.notMatch(message, 'admin', 'nor the text around an error of the file')
 })
 
-t.test('keys are for a proxy that is closed, and for one scope each', async (t) => {
+t.test('keys require a closed proxy, and each key has one scope', async (t) => {
   const check = (flags: Flags) => () => checkServeConfig(load(flags))
   const [adminKeys, workerKeys, agentKeySecrets] = [
     [ONE],
@@ -81,7 +81,7 @@ t.test('keys are for a proxy that is closed, and for one scope each', async (t) 
   t.doesNotThrow(check({ adminKeys }))
   t.doesNotThrow(check({ adminKeys, workerKeys, agentKeySecrets }))
   t.doesNotThrow(check({ mode: 'relay', adminKeys, workerKeys }))
-  t.doesNotThrow(check({ adminKeys: [ONE, ONE, TWO] }), 'a list may repeat itself')
+  t.doesNotThrow(check({ adminKeys: [ONE, ONE, TWO] }), 'a list may contain a key twice')
   t.throws(check({ workerKeys }), refused(/need an admin-key/))
   t.throws(check({ agentKeySecrets }), refused(/need an admin-key/))
   t.throws(check({ viewKeys: ['view-key-number-one'] }), refused(/need an admin-key/))

@@ -8,7 +8,7 @@ import { ENGINE } from '../../../../src/proxy/config/options/engine.ts'
 import { SERVE } from '../../../../src/proxy/config/options/serve.ts'
 import { REMOTE_AGENT } from '../../../../src/rollout/options.ts'
 
-/** The message of the `config_invalid` that loading fails with. */
+/** Returns the message of the `config_invalid` error of a failed load. */
 function refusal(load: () => unknown): string {
   try {
     load()
@@ -44,7 +44,7 @@ t.test('without any setting every option has its default', async (t) => {
   })
 })
 
-t.test('every default of every command is a value that the option itself accepts', async (t) => {
+t.test('every default of every command is a value that the option accepts', async (t) => {
   for (const command of COMMANDS) {
     const config: Record<string, unknown> = loadConfig(command, {}, {})
     for (const [key, option] of Object.entries(command.options)) {
@@ -60,24 +60,21 @@ t.test('no two options of a command share a flag', async (t) => {
   }
 })
 
-t.test(
-  'a flag goes before the environment, the environment before the file, the file before the default',
-  async (t) => {
-    const config = file(t, { port: 1, host: 'file', mode: 'relay', queue_limit: 5 })
-    const env = { LLM_PROXY_PORT: '2', LLM_PROXY_HOST: 'env' }
-    const loaded = loadConfig(SERVE, { port: '3', config }, env)
-    t.match(loaded, { port: 3, host: 'env', mode: 'relay', queueLimit: 5, durability: 'power' })
-  },
-)
+t.test('precedence is flag, environment, file, default', async (t) => {
+  const config = file(t, { port: 1, host: 'file', mode: 'relay', queue_limit: 5 })
+  const env = { LLM_PROXY_PORT: '2', LLM_PROXY_HOST: 'env' }
+  const loaded = loadConfig(SERVE, { port: '3', config }, env)
+  t.match(loaded, { port: 3, host: 'env', mode: 'relay', queueLimit: 5, durability: 'power' })
+})
 
-t.test('the derived variable goes before its alias, and an empty one counts as not set', async (t) => {
+t.test('the derived variable precedes its alias, and an empty one counts as not set', async (t) => {
   t.equal(loadConfig(SERVE, {}, { PROXY_PORT: '1' }).port, 1)
   t.equal(loadConfig(SERVE, {}, { PROXY_PORT: '1', LLM_PROXY_PORT: '2' }).port, 2)
   t.equal(loadConfig(SERVE, {}, { PROXY_PORT: '1', LLM_PROXY_PORT: '' }).port, 1)
   t.equal(loadConfig(SERVE, {}, { RELAY_TIMEOUT: '12' }).relayTimeoutMs, 12_000)
 })
 
-t.test('a list of paths may have colons between them in the environment, as PATH has', async (t) => {
+t.test('a list of paths may be separated by colons in the environment, as PATH is', async (t) => {
   const { datasetDirs } = loadConfig(REMOTE_AGENT, {}, { HARBOR_DATASET_DIRS: '/a:/b,/c d:' })
   t.strictSame(datasetDirs, ['/a', '/b', '/c d'])
 })
@@ -103,17 +100,17 @@ t.test('a file holds JSON types, and quantities with units as text', async (t) =
   })
 })
 
-t.test('the file may be named by the environment', async (t) => {
+t.test('the environment may name the file', async (t) => {
   t.equal(loadConfig(SERVE, {}, { LLM_PROXY_CONFIG: file(t, { port: 7 }) }).port, 7)
 })
 
-t.test('the stand-in engine does not read the variables of the proxy beside it', async (t) => {
+t.test('the demo engine does not read the variables of a proxy beside it', async (t) => {
   const env = { LLM_PROXY_PORT: '9000', LLM_PROXY_ENGINE_PORT: '9001' }
   t.equal(loadConfig(ENGINE, {}, env).port, 9001)
   t.equal(loadConfig(SERVE, {}, env).port, 9000)
 })
 
-t.test('a wrong value is named with its origin and with what is allowed', async (t) => {
+t.test('a wrong value is reported with its origin and the accepted values', async (t) => {
   t.equal(serveRefusal({ port: 'abc' }), '--port: invalid value "abc": expected an integer from 0 to 65535')
   t.equal(
     serveRefusal({}, { PROXY_PORT: '70000' }),
@@ -130,7 +127,7 @@ t.test('a wrong value is named with its origin and with what is allowed', async 
   )
 })
 
-t.test('a JSON value of the wrong type is refused, whatever it would look like as text', async (t) => {
+t.test('a JSON value of the wrong type is rejected, whatever its text would mean', async (t) => {
   for (const [key, value] of Object.entries({
     host: 8080,
     port: true,
@@ -144,28 +141,28 @@ t.test('a JSON value of the wrong type is refused, whatever it would look like a
   t.match(serveRefusal({ config: file(t, { engine_url: ['http://a', 5] }) }), 'invalid value 5: expected')
 })
 
-t.test('one wrong item of a list is named, not the list', async (t) => {
+t.test('one wrong item of a list is reported instead of the list', async (t) => {
   t.match(
     serveRefusal({}, { LLM_PROXY_ENGINE_URL: 'http://a:1,b:2' }),
     /^LLM_PROXY_ENGINE_URL: invalid value "b:2": expected/,
   )
 })
 
-t.test('a secret and the credentials of a URL stay out of messages', async (t) => {
+t.test('a secret and the credentials of a URL are omitted from messages', async (t) => {
   t.match(serveRefusal({ engineApiKey: '' }), '--engine-api-key: invalid value: expected')
   const message = serveRefusal({ engineUrls: ['ftp://user:hunter2@engine'] })
   t.match(message, 'ftp://***@engine')
   t.notMatch(message, 'hunter2')
 })
 
-t.test('an unknown key of the file is refused with the name that was probably meant', async (t) => {
+t.test('an unknown key of the file is rejected with the most similar name', async (t) => {
   const config = file(t, { engine_urls: ['http://a'] })
   t.equal(serveRefusal({ config }), `${config}: there is no option "engine_urls" (did you mean engine_url?)`)
   t.match(serveRefusal({ config: file(t, { config: 'other.json' }) }), 'there is no option "config"')
   t.match(serveRefusal({ config: file(t, '{"__proto__":{"port":1}}') }), 'there is no option "__proto__"')
 })
 
-t.test('a file that is missing, unreadable, not JSON or not an object is refused in one line', async (t) => {
+t.test('a file that is missing, unreadable, not JSON or not an object is rejected in one line', async (t) => {
   const missing = join(t.testdir(), 'none.json')
   t.equal(serveRefusal({ config: missing }), `--config: cannot read ${missing}: there is no such file`)
   t.match(serveRefusal({}, { LLM_PROXY_CONFIG: missing }), /^LLM_PROXY_CONFIG: cannot read/)
@@ -179,7 +176,7 @@ t.test('a file that is missing, unreadable, not JSON or not an object is refused
 })
 
 t.test(
-  'a variable with our prefix that nothing reads is refused with the name that was probably meant',
+  'an unknown variable with the prefix of llm-proxy is rejected with the most similar name',
   async (t) => {
     t.equal(
       refusal(() => rejectUnknownEnv(COMMANDS, { LLM_PROXY_PROT: '1' })),
@@ -193,7 +190,7 @@ t.test(
   },
 )
 
-t.test('the variables that Kubernetes sets beside a service called llm-proxy have no effect', async (t) => {
+t.test('variables that Kubernetes sets for a service named llm-proxy have no effect', async (t) => {
   const env = {
     LLM_PROXY_SERVICE_HOST: '10.0.0.1',
     LLM_PROXY_SERVICE_PORT: '8080',
@@ -207,7 +204,7 @@ t.test('the variables that Kubernetes sets beside a service called llm-proxy hav
 })
 
 t.test(
-  "an option's name of an earlier release is understood on the command line, in the environment and in files",
+  'a former name of an option is accepted on the command line, in the environment and in files',
   async (t) => {
     const path = join(t.testdir({ 'config.json': '{"heartbeat": "3s"}' }), 'config.json')
     t.equal(loadConfig(SERVE, {}, { LLM_PROXY_HEARTBEAT: '2s' }).answerKeepAliveMs, 2_000)

@@ -5,23 +5,24 @@ import { SERVE } from '../../../../src/proxy/config/options/serve.ts'
 
 const notes = (flags: Record<string, string | string[]>) => notesOn(loadConfig(SERVE, flags, {}))
 
-t.test(
-  'a proxy on a database and a named engine, for this machine alone, has nothing to warn of',
-  async (t) => {
-    for (const host of ['127.0.0.1', '127.1.2.3', 'localhost', '::1'])
-      t.same(notes({ engineKind: 'embedded', host }), [])
-    t.same(notes({ mode: 'relay' }), [])
-  },
-)
+t.test('a local proxy with a database and a named engine has no warnings', async (t) => {
+  for (const host of ['127.0.0.1', '127.1.2.3', 'localhost', '::1'])
+    t.same(notes({ engineKind: 'embedded', host }), [])
+  t.same(notes({ mode: 'relay' }), [])
+})
 
 t.test(
-  'an embedded engine that nobody named, a database that nothing keeps, and an open door are told',
+  'a default embedded engine, a database without a volume, and missing keys cause warnings',
   async (t) => {
     t.match(notes({}), [/No engine was named/])
     t.match(notes({ mode: 'relay', db: 'memory' }), [/end with this process/])
     for (const host of ['0.0.0.0', '::', '10.0.0.1', '127.evil.example']) {
       t.match(notes({ mode: 'relay', host }), [`Every client that reaches ${host} can read`])
-      t.match(notes({ host }), [/^Every client that reaches/, /No engine/], 'the open door comes first')
+      t.match(
+        notes({ host }),
+        [/^Every client that reaches/, /No engine/],
+        'the warning about missing keys comes first',
+      )
       const adminKeys = ['0123456789abcdef']
       const tls = { tlsCert: 'tls.crt', tlsKey: 'tls.key' }
       const closed = { mode: 'relay', host, adminKeys, agentKeySecrets: ['fedcba9876543210'] }
@@ -34,7 +35,7 @@ t.test(
 )
 
 t.test(
-  'in token mode with the tokens of another model, the embedded engine is told to refuse them',
+  "in token mode with another model's tokens, the embedded engine is configured to reject them",
   async (t) => {
     t.match(notes({ tokenizer: 'Qwen/Qwen3-8B' }), [
       /^No engine was named: .*it rejects prompts in the tokens of Qwen\/Qwen3-8B\. Name one with --engine-url\.$/,

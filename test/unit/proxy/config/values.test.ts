@@ -7,7 +7,7 @@ import { expectation, parseValue } from '../../../../src/proxy/config/values.ts'
 const base = { flag: 'x', group: 'g', help: 'h' }
 const option = (rest: object) => ({ ...base, ...rest }) as OptionSpec
 
-t.test('a duration is read with its unit, into milliseconds', async (t) => {
+t.test('a duration is parsed with its unit into milliseconds', async (t) => {
   const duration = option({ type: 'duration' })
   for (const [text, ms] of Object.entries({
     '500ms': 500,
@@ -26,13 +26,13 @@ t.test('a duration without a unit is in seconds', async (t) => {
   t.equal(parseValue(option({ type: 'duration' }), '300'), 300_000)
 })
 
-t.test('a duration that no timer of Node can hold is refused unless the option allows it', async (t) => {
+t.test("a duration beyond Node's timers is rejected unless the option allows it", async (t) => {
   t.equal(parseValue(option({ type: 'duration' }), '25d'), undefined)
   t.equal(parseValue(option({ type: 'duration', max: '3650d' }), '25d'), 25 * 86_400_000)
   t.ok(Number(parseValue(option({ type: 'duration' }), '24d')) < 2 ** 31, 'the limit fits a timer')
 })
 
-t.test('a size is read with binary and decimal units, into bytes', async (t) => {
+t.test('a size is parsed with binary and decimal units into bytes', async (t) => {
   const bytes = option({ type: 'bytes' })
   for (const [text, size] of Object.entries({
     '64MiB': 64 * 2 ** 20,
@@ -46,7 +46,7 @@ t.test('a size is read with binary and decimal units, into bytes', async (t) => 
   }
 })
 
-t.test('limits are part of what a quantity expects, and are inclusive', async (t) => {
+t.test('limits are named in the expectation of a quantity, and are inclusive', async (t) => {
   const size = option({ type: 'bytes', min: '1KiB', max: '2KiB' })
   t.equal(parseValue(size, '1KiB'), 1024)
   t.equal(parseValue(size, '2048'), 2048)
@@ -55,7 +55,7 @@ t.test('limits are part of what a quantity expects, and are inclusive', async (t
   t.match(expectation(size), 'from 1KiB to 2KiB')
 })
 
-t.test('a JSON object is read as one, and nothing else is', async (t) => {
+t.test('only JSON objects are parsed as such', async (t) => {
   const json = option({ type: 'json' })
   t.strictSame(parseValue(json, '{"a": [1], "b": null}'), { a: [1], b: null })
   for (const text of ['', '{"a": 1', '[1]', 'null', '"a"', '1'])
@@ -71,7 +71,7 @@ t.test('a port is a whole number up to 65535', async (t) => {
   }
 })
 
-t.test('a quantity is never read from text that only begins like one', async (t) => {
+t.test('a text that only begins like a quantity is rejected', async (t) => {
   for (const type of ['duration', 'bytes', 'number', 'integer'] as const) {
     for (const text of [
       '',
@@ -90,14 +90,14 @@ t.test('a quantity is never read from text that only begins like one', async (t)
   }
 })
 
-t.test('an enum takes any case and gives its own', async (t) => {
+t.test('an enum is case-insensitive and returns its own spelling', async (t) => {
   const mode = option({ type: 'enum', values: ['local', 'relay'] })
   t.equal(parseValue(mode, 'Relay'), 'relay')
   t.equal(parseValue(mode, 'relays'), undefined)
   t.equal(expectation(mode), 'local or relay')
 })
 
-t.test('an enum takes the names that others have for its values', async (t) => {
+t.test('an enum accepts other common names of its values', async (t) => {
   const { logLevel } = SERVE.options
   const python = { WARNING: 'warn', critical: 'fatal', ERROR: 'error', Info: 'info', NOTSET: 'trace' }
   for (const [theirs, ours] of Object.entries(python)) t.equal(parseValue(logLevel, theirs), ours)
@@ -123,7 +123,7 @@ t.test('a URL must be absolute, and http or https', async (t) => {
   }
 })
 
-t.test('what a worker dials may be a name for several', async (t) => {
+t.test('the address that a worker dials may be a name of several hosts', async (t) => {
   const url = option({ type: 'dialUrl' })
   for (const text of ['dns+ws://nodes:8080', 'dns+https://nodes', 'wss://node-1', 'http://node-1:8080/base'])
     t.equal(parseValue(url, text), text)
@@ -132,11 +132,11 @@ t.test('what a worker dials may be a name for several', async (t) => {
   t.equal(
     parseValue(option({ type: 'socketUrl' }), 'dns+ws://nodes'),
     undefined,
-    'nobody else looks names up',
+    'only workers look up names',
   )
 })
 
-t.test('any whole number of any unit is read as exactly that many', async (t) => {
+t.test('any integer with any unit is parsed exactly', async (t) => {
   const units = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000 }
   const property = fc.property(
     fc.nat(500),

@@ -40,7 +40,7 @@ t.test('the usage of several choices counts the prompt once and every sampled to
     prompt_tokens_details: { cached_tokens: 1 },
     completion_tokens_details: { reasoning_tokens: 3 },
   })
-  t.equal(sumUsage([ended(usage(3)), ended()]), undefined, 'a part of it would be wrong')
+  t.equal(sumUsage([ended(usage(3)), ended()]), undefined, 'partial usage would be wrong')
 })
 
 const KINDS = {
@@ -58,48 +58,45 @@ const KINDS = {
 }
 
 for (const [kind, { writer: writerOf, whole, textOf }] of Object.entries(KINDS)) {
-  t.test(
-    `${kind}: a stream of choices, in whatever order they come, adds up to the whole answer`,
-    async (t) => {
-      const words = fc.array(fc.string({ minLength: 1 }), { minLength: 1, maxLength: 4 })
-      const answers = fc.array(words, { minLength: 2, maxLength: 4 })
-      await fc.assert(
-        fc.asyncProperty(answers, fc.infiniteStream(fc.nat()), async (texts, picks) => {
-          const left = texts.map(eventsOf)
-          const folds = texts.map(() => new CompletionBuilder())
-          const writer = new ChoicesWriter(texts.length, writerOf)
-          let stream = ''
-          while (left.some((events) => events.length > 0)) {
-            const choice = picks.next().value % texts.length
-            const event = left[choice]!.shift()
-            if (event === undefined) continue
-            folds[choice]!.add(event)
-            stream += writer.write({ choice, events: [event] })
-          }
-          const chunks = stream.split('\n\n').slice(0, -1)
-          t.equal(chunks.pop(), 'data: [DONE]')
-          const read = chunks.map((chunk) => JSON.parse(chunk.slice('data: '.length)))
-          const answer = JSON.parse(
-            JSON.stringify(
-              whole(identity, responseOptions, ...(folds as [CompletionBuilder, ...CompletionBuilder[]])),
-            ),
+  t.test(`${kind}: a stream of choices in any order adds up to the complete response`, async (t) => {
+    const words = fc.array(fc.string({ minLength: 1 }), { minLength: 1, maxLength: 4 })
+    const answers = fc.array(words, { minLength: 2, maxLength: 4 })
+    await fc.assert(
+      fc.asyncProperty(answers, fc.infiniteStream(fc.nat()), async (texts, picks) => {
+        const left = texts.map(eventsOf)
+        const folds = texts.map(() => new CompletionBuilder())
+        const writer = new ChoicesWriter(texts.length, writerOf)
+        let stream = ''
+        while (left.some((events) => events.length > 0)) {
+          const choice = picks.next().value % texts.length
+          const event = left[choice]!.shift()
+          if (event === undefined) continue
+          folds[choice]!.add(event)
+          stream += writer.write({ choice, events: [event] })
+        }
+        const chunks = stream.split('\n\n').slice(0, -1)
+        t.equal(chunks.pop(), 'data: [DONE]')
+        const read = chunks.map((chunk) => JSON.parse(chunk.slice('data: '.length)))
+        const answer = JSON.parse(
+          JSON.stringify(
+            whole(identity, responseOptions, ...(folds as [CompletionBuilder, ...CompletionBuilder[]])),
+          ),
+        )
+        t.same(read.at(-1).usage, answer.usage)
+        t.same(read.at(-1).choices, [])
+        for (const [index, choice] of answer.choices.entries()) {
+          const pieces = read.flatMap(({ choices }) => choices).filter((piece) => piece.index === index)
+          t.equal(pieces.map(textOf).join(''), textOf(choice))
+          t.same(
+            pieces.flatMap(({ token_ids: ids }) => ids ?? []),
+            choice.token_ids,
           )
-          t.same(read.at(-1).usage, answer.usage)
-          t.same(read.at(-1).choices, [])
-          for (const [index, choice] of answer.choices.entries()) {
-            const pieces = read.flatMap(({ choices }) => choices).filter((piece) => piece.index === index)
-            t.equal(pieces.map(textOf).join(''), textOf(choice))
-            t.same(
-              pieces.flatMap(({ token_ids: ids }) => ids ?? []),
-              choice.token_ids,
-            )
-            t.equal(pieces.filter((piece) => piece.finish_reason === 'stop').length, 1)
-            t.equal(choice.index, index)
-          }
-          t.equal(new Set(read.map(({ id }) => id)).size, 1)
-        }),
-        { numRuns: 30 },
-      )
-    },
-  )
+          t.equal(pieces.filter((piece) => piece.finish_reason === 'stop').length, 1)
+          t.equal(choice.index, index)
+        }
+        t.equal(new Set(read.map(({ id }) => id)).size, 1)
+      }),
+      { numRuns: 30 },
+    )
+  })
 }

@@ -6,7 +6,7 @@ const ROOT = join(import.meta.dirname, '../../../..')
 
 const read = (path: string) => readFileSync(join(ROOT, path), 'utf8')
 
-/** The tests of a section, by the name of its dialect. */
+/** The test files of a section, by the name of its dialect. */
 const SECTIONS = {
   'All dialects': undefined,
   'OpenAI Chat Completions and Completions': 'chat',
@@ -32,13 +32,13 @@ function fileOf(label: string, dialect: string | undefined): string | undefined 
   return candidates.map((name) => `test/${name}.test.ts`).find((path) => existsSync(join(ROOT, path)))
 }
 
-/** For each feature that the page lists, by section, the tests that prove it: `agent: title of the test`. */
+/** The tests of each feature that the page lists, by section: `agent: title of the test`. */
 const PROOFS: Record<string, Record<string, string | string[]>> = JSON.parse(
   read('test/unit/proxy/dialects/features.json'),
 )
 
 for (const [heading, dialect] of Object.entries(SECTIONS)) {
-  t.test(`every feature under "${heading}" has a test that there is`, async (t) => {
+  t.test(`every feature under "${heading}" has an existing test`, async (t) => {
     const section = read('docs/dialects.md')
       .split(/^## /m)
       .find((part) => part.startsWith(`${heading}\n`))
@@ -49,7 +49,8 @@ for (const [heading, dialect] of Object.entries(SECTIONS)) {
       const [, label, title] = /^([\w-]+): (.+)$/.exec(proof) ?? []
       const file = label === undefined ? undefined : fileOf(label, dialect)
       const tests = file === undefined ? '' : read(file)
-      // Titles that are made for each of several dialects have its name before this, or more behind it.
+      // Titles generated for several dialects have the dialect's name before this text, or further text after
+      // it.
       const starts = ["'", '"', '`', ': ', '} ']
       t.ok(title !== undefined && starts.some((start) => tests.includes(start + title)), proof)
     }

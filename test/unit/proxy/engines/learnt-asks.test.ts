@@ -3,7 +3,7 @@ import { CapabilityNegotiation } from '../../../../src/proxy/engines/clients/ope
 
 const ALL = ['ids', 'logprobs', 'plain'] as const
 
-t.test('one refusal that hits many calls at once is one refusal', async (t) => {
+t.test('one rejection of many concurrent requests counts once', async (t) => {
   const learnt = new CapabilityNegotiation()
   const plans = Array.from({ length: 20 }, () => learnt.planFor('k', ALL))
   for (const plan of plans) learnt.accepted('k', plan, 'plain')
@@ -11,18 +11,22 @@ t.test('one refusal that hits many calls at once is one refusal', async (t) => {
   t.equal(learnt.shortage, undefined)
 })
 
-t.test('what was accepted in full is asked in full, whatever was refused before', async (t) => {
+t.test('a request that was accepted in full is sent in full, whatever was rejected before', async (t) => {
   const learnt = new CapabilityNegotiation()
   for (const ask of ['plain', 'plain', 'ids', 'plain', 'plain'] as const)
     learnt.accepted('k', learnt.planFor('k', ALL), ask)
   t.same(learnt.planFor('k', ALL).levels, ALL)
 })
 
-t.test('routes, models and streams learn apart', async (t) => {
+t.test('capabilities are separate for routes, models and streams', async (t) => {
   const learnt = new CapabilityNegotiation()
   for (let call = 0; call < 3; call += 1) learnt.accepted('k', learnt.planFor('k', ALL), 'logprobs')
   t.same(learnt.planFor('k', ALL).levels, ['logprobs'])
   t.same(learnt.planFor('other', ALL).levels, ALL)
   learnt.rejected('k')
-  t.same(learnt.planFor('k', ALL).levels, ALL, 'one that refuses the lesser ask too may be another server')
+  t.same(
+    learnt.planFor('k', ALL).levels,
+    ALL,
+    'an engine that rejects the reduced request too may be another server',
+  )
 })

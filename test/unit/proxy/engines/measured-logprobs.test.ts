@@ -1,4 +1,4 @@
-/** What an engine's logprobs are of is measured before its first call, in the slot of that call. */
+/** The mode of an engine's logprobs is measured before its first request, in the slot of that request. */
 import t from 'tap'
 import { ProxyError } from '../../../../src/base/errors.ts'
 import type { EventSink, GenerationEvent } from '../../../../src/protocol/canonical/events.ts'
@@ -15,18 +15,18 @@ import { silentLogger } from '../../../helpers/silent-logger.ts'
 const LOGITS = { sea: 3, lake: 2, pond: 1.5, bay: 0 }
 const INTERVAL_MS = 5_000
 
-/** Tells the best tokens as an engine of this mode does. */
+/** A client of an engine that reports its best tokens in the given mode. */
 class ModalClient implements EngineClient {
   readonly takesTokenIds = true
   readonly name = 'engine'
   kind: EngineClient['kind'] = 'vllm'
   mode: LogprobsMode
   measured = 0
-  /** To say what logprobs are of. */
+  /** Whether the engine rejects requests for logprobs. */
   refuses = false
   askedFor: string | undefined
   served = 0
-  /** Awaited before a call of the measuring is answered. */
+  /** Awaited before a measuring request gets its response. */
   gate: Promise<void> | undefined
   failure: (() => Error) | undefined
   said: Partial<GenerationEvent> = {}
@@ -88,26 +88,26 @@ function setUp(mode: LogprobsMode = 'raw_logprobs', measuresLogprobs = true) {
 }
 
 for (const mode of ['raw_logprobs', 'temperature_logprobs', 'processed_logprobs'] as const)
-  t.test(`the first turn has ${mode} on record already`, async (t) => {
+  t.test(`the first turn has ${mode} recorded already`, async (t) => {
     const { client, serve } = setUp(mode)
     t.equal(await serve(), mode)
     t.equal(await serve(), mode)
     t.match({ measured: client.measured, served: client.served }, { measured: 2, served: 2 })
   })
 
-t.test('calls that come at once wait for one measuring', async (t) => {
+t.test('concurrent requests wait for one measurement', async (t) => {
   const { client, serve } = setUp()
   t.strictSame(await Promise.all([serve('a'), serve('b'), serve('c')]), Array(3).fill('raw_logprobs'))
   t.equal(client.measured, 2)
 })
 
-t.test('what the engine says itself counts for more', async (t) => {
+t.test('the mode that the engine reports has precedence', async (t) => {
   const { client, serve } = setUp()
   client.said = { sampling: { logprobsMode: 'raw_logits' } }
   t.equal(await serve(), 'raw_logits')
 })
 
-t.test('any other server, and a backend that was not told to, is asked for nothing', async (t) => {
+t.test('other servers, and engines of a backend without this option, are not measured', async (t) => {
   const { client, serve } = setUp()
   client.kind = 'openai'
   t.equal(await serve(), undefined)
@@ -116,7 +116,7 @@ t.test('any other server, and a backend that was not told to, is asked for nothi
   t.strictSame([client.measured, other.client.measured], [0, 0])
 })
 
-t.test('an engine that refuses the question serves, and is asked with three calls', async (t) => {
+t.test('an engine that rejects the measurement serves, and is tried with three requests', async (t) => {
   const { client, serve } = setUp()
   client.refuses = true
   for (const measured of [2, 4, 6, 6, 6]) {
@@ -126,7 +126,7 @@ t.test('an engine that refuses the question serves, and is asked with three call
 })
 
 t.test(
-  'what went wrong once is tried again by the next call, with a model that the engine lists',
+  'a failed measurement is retried by the next request, with a model that the engine lists',
   async (t) => {
     const { client, serve } = setUp()
     client.failure = () => new ProxyError('engine_failed', 'overloaded')
@@ -137,7 +137,7 @@ t.test(
   },
 )
 
-t.test('an engine that was away may have been started with other options', async (t) => {
+t.test('an engine that returns after an outage may have other options', async (t) => {
   const { client, clock, serve, settle } = setUp()
   t.equal(await serve(), 'raw_logprobs')
   client.mode = 'processed_logprobs'
@@ -153,20 +153,20 @@ t.test('an engine that was away may have been started with other options', async
   t.equal(await serve(), 'processed_logprobs')
 })
 
-t.test('a pause finds the slot taken until the measuring is over', async (t) => {
+t.test('a pause finds the slot occupied until the measurement is over', async (t) => {
   const { client, backend, serve, settle } = setUp()
   const gate = Promise.withResolvers<void>()
   client.gate = gate.promise
   const first = serve('first')
   await settle()
   backend.pause()
-  t.match(backend.status().members, [{ inFlight: 1 }], 'whoever waits for idle engines waits')
+  t.match(backend.status().members, [{ inFlight: 1 }], 'a caller that waits for idle engines waits')
   gate.resolve()
   t.equal(await first, 'raw_logprobs')
   t.match(backend.status().members, [{ inFlight: 0 }])
 })
 
-t.test('a call that leaves ends its measuring, and the next one begins anew', async (t) => {
+t.test('a cancelled request ends its measurement, and the next one restarts it', async (t) => {
   const { client, serve, settle } = setUp()
   const gate = Promise.withResolvers<void>()
   client.gate = gate.promise

@@ -4,17 +4,17 @@ import { type EngineChoice, openEngines } from '../../../../src/embedded/open-en
 const kindsOf = (engineKind: EngineChoice['engineKind'], engineUrls: string[] = []) =>
   openEngines({ engineKind, engineUrls }).map(({ kind }) => kind)
 
-t.test('without a URL the embedded engine answers, named or not', async (t) => {
+t.test('without a URL the embedded engine serves, whether selected or not', async (t) => {
   t.strictSame(kindsOf('auto'), ['embedded'])
   t.strictSame(kindsOf('embedded'), ['embedded'])
 })
 
-t.test('a kind of server without a URL is refused, and nothing answers in its place', async (t) => {
+t.test('an engine kind without a URL is rejected, without a fallback', async (t) => {
   for (const kind of ['vllm', 'sglang', 'openai'] as const) {
     t.throws(() => kindsOf(kind), { code: 'config_invalid', message: /give --engine-url/ }, kind)
   }
 })
 
-t.test('each URL is a client of its own', async (t) => {
+t.test('each URL has its own client', async (t) => {
   t.strictSame(kindsOf('vllm', ['http://127.0.0.1:1', 'http://127.0.0.1:2/v1']), ['vllm', 'vllm'])
 })

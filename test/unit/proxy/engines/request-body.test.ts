@@ -20,7 +20,7 @@ const REQUEST = {
   toolsJson: TOOLS_JSON,
 } as const
 
-t.test('messages and tools that are there as JSON are sent as they are, and not copied', (t) => {
+t.test('messages and tools that exist as JSON are sent unchanged and without a copy', (t) => {
   const pieces = bodyJson({ ...REQUEST.body, stream: true }, REQUEST)
   assert.ok(typeof pieces !== 'string')
   for (const piece of [...MESSAGES_JSON, TOOLS_JSON]) t.ok(pieces.includes(piece))
@@ -28,7 +28,7 @@ t.test('messages and tools that are there as JSON are sent as they are, and not 
   t.end()
 })
 
-t.test('what an engine client has changed is written as it is now', (t) => {
+t.test('a field that an engine client changed is serialized with its present value', (t) => {
   const said = (body: Record<string, unknown>) => {
     const json = bodyJson(body, REQUEST)
     return JSON.parse(typeof json === 'string' ? json : Buffer.concat(json).toString())
@@ -40,7 +40,7 @@ t.test('what an engine client has changed is written as it is now', (t) => {
   t.end()
 })
 
-t.test('an object with lists that are there as JSON is as if all of it had been written', (t) => {
+t.test('an object with lists that exist as JSON equals a complete serialization', (t) => {
   const list = fc.array(fc.jsonValue(), { maxLength: 3 })
   fc.assert(
     fc.property(fc.dictionary(fc.string(), fc.jsonValue()), list, list, (object, first, second) => {

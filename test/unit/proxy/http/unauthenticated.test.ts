@@ -4,7 +4,7 @@ import { UnauthenticatedConnections } from '../../../../src/proxy/http/transport
 
 let ports = 1_000
 
-/** A connection from this address, as far as anybody looks at it. */
+/** Creates a connection from this address, with the properties that the code reads. */
 function connection(remoteAddress: string, remotePort = ++ports): Socket {
   const socket = new Socket()
   const ends = { remoteAddress, remotePort, localAddress: '10.0.0.1', localPort: 8080 }
@@ -14,26 +14,29 @@ function connection(remoteAddress: string, remotePort = ++ports): Socket {
 
 const closed = (sockets: Socket[]) => sockets.map((socket) => socket.destroyed)
 
-t.test('the oldest stranger makes room for the newest, of its own address first', async (t) => {
-  const unauthenticated = new UnauthenticatedConnections({ limit: 4, limitPerAddress: 2 })
-  const quiet = connection('10.0.0.2')
-  unauthenticated.admit(quiet)
-  const flood = Array.from({ length: 5 }, () => connection('10.0.0.3'))
-  for (const socket of flood) unauthenticated.admit(socket)
-  t.same(closed(flood), [true, true, true, false, false])
-  t.notOk(quiet.destroyed, 'a flood from one address leaves the others')
-  t.equal(unauthenticated.count, 3)
-  const others = ['4', '5'].map((last) => connection(`10.0.0.${last}`))
-  for (const socket of others) unauthenticated.admit(socket)
-  t.ok(quiet.destroyed, 'a flood from everywhere does not')
-  t.equal(unauthenticated.count, 4)
-})
+t.test(
+  'the oldest unauthenticated connection is closed for a new one, from the same address first',
+  async (t) => {
+    const unauthenticated = new UnauthenticatedConnections({ limit: 4, limitPerAddress: 2 })
+    const quiet = connection('10.0.0.2')
+    unauthenticated.admit(quiet)
+    const flood = Array.from({ length: 5 }, () => connection('10.0.0.3'))
+    for (const socket of flood) unauthenticated.admit(socket)
+    t.same(closed(flood), [true, true, true, false, false])
+    t.notOk(quiet.destroyed, 'many connections from one address do not displace the others')
+    t.equal(unauthenticated.count, 3)
+    const others = ['4', '5'].map((last) => connection(`10.0.0.${last}`))
+    for (const socket of others) unauthenticated.admit(socket)
+    t.ok(quiet.destroyed, 'many connections from all addresses do')
+    t.equal(unauthenticated.count, 4)
+  },
+)
 
-t.test('who is known, or has gone, is no longer counted', async (t) => {
+t.test('an authenticated or closed connection is no longer counted', async (t) => {
   const unauthenticated = new UnauthenticatedConnections({ limit: 2, limitPerAddress: 2 })
   const agent = connection('10.0.0.2', 7)
   unauthenticated.admit(agent)
-  // With TLS the request comes over a socket of its own.
+  // With TLS the request arrives over its own socket.
   unauthenticated.know(connection('10.0.0.2', 7))
   t.equal(unauthenticated.count, 0)
   unauthenticated.know(agent)
@@ -46,12 +49,15 @@ t.test('who is known, or has gone, is no longer counted', async (t) => {
   t.equal(unauthenticated.count, 2)
 })
 
-t.test('the end of a server closes those that have shown nothing, and leaves the others to it', async (t) => {
-  const unauthenticated = new UnauthenticatedConnections({ limit: 4, limitPerAddress: 4 })
-  const agent = connection('10.0.0.2')
-  const silent = [connection('10.0.0.2'), connection('10.0.0.3')]
-  for (const socket of [agent, ...silent]) unauthenticated.admit(socket)
-  unauthenticated.know(agent)
-  unauthenticated.closeAll()
-  t.same(closed([agent, ...silent]), [false, true, true])
-})
+t.test(
+  'the end of a server closes connections without a request, and leaves the others to the server',
+  async (t) => {
+    const unauthenticated = new UnauthenticatedConnections({ limit: 4, limitPerAddress: 4 })
+    const agent = connection('10.0.0.2')
+    const silent = [connection('10.0.0.2'), connection('10.0.0.3')]
+    for (const socket of [agent, ...silent]) unauthenticated.admit(socket)
+    unauthenticated.know(agent)
+    unauthenticated.closeAll()
+    t.same(closed([agent, ...silent]), [false, true, true])
+  },
+)

@@ -7,7 +7,7 @@ const lines = (...families: Parameters<typeof expose>[0]) =>
     .text.split('\n')
     .filter((line) => line !== '' && !line.startsWith('#'))
 
-t.test('buckets hold everything up to their bound, the last one all', async (t) => {
+t.test('buckets include values up to their bound, and the last one all values', async (t) => {
   const histogram = new Histogram({ name: 'h', help: 'H', buckets: [0.5, 1] })
   for (const value of [0.5, 0.75, 1, 7]) histogram.observe(value)
   t.same(lines(histogram), [
@@ -19,16 +19,19 @@ t.test('buckets hold everything up to their bound, the last one all', async (t) 
   ])
 })
 
-t.test('what has no labels is zero from the start, what has some is there once it was seen', async (t) => {
-  t.same(lines(new Counter({ name: 'c_total', help: 'C' })), ['c_total 0'])
-  const labelled = new Counter({ name: 'l_total', help: 'L', labelNames: ['a', 'b'] })
-  t.same(lines(labelled), [])
-  labelled.add(2, 'x', 'y')
-  labelled.add(1, 'x', 'y')
-  t.same(lines(labelled), ['l_total{a="x",b="y"} 3'])
-})
+t.test(
+  'a metric without labels is zero from the start, and one with labels exists once it was seen',
+  async (t) => {
+    t.same(lines(new Counter({ name: 'c_total', help: 'C' })), ['c_total 0'])
+    const labelled = new Counter({ name: 'l_total', help: 'L', labelNames: ['a', 'b'] })
+    t.same(lines(labelled), [])
+    labelled.add(2, 'x', 'y')
+    labelled.add(1, 'x', 'y')
+    t.same(lines(labelled), ['l_total{a="x",b="y"} 3'])
+  },
+)
 
-t.test('a label may hold any text, and a value may be no number', async (t) => {
+t.test('a label may contain any text, and a value may be NaN', async (t) => {
   const gauge = new Gauge({ name: 'g', help: 'a \\ and\na line', labelNames: ['of'] })
   gauge.set(Number.POSITIVE_INFINITY, '"quoted" \\ and\nbroken')
   gauge.set(Number.NaN, 'nan')
@@ -39,7 +42,7 @@ t.test('a label may hold any text, and a value may be no number', async (t) => {
   )
 })
 
-t.test('OpenMetrics names the family of a counter without its ending, and ends the text', async (t) => {
+t.test('OpenMetrics omits the suffix from the family of a counter, and terminates the text', async (t) => {
   const counter = new Counter({ name: 'c_total', help: 'C' })
   const { contentType, text } = expose(
     [counter],

@@ -16,7 +16,7 @@ const member = (name: string) => ({
   weightVersion: '7',
 })
 
-/** The samples of members after a scrape of this state. */
+/** Returns the samples of members after a scrape of this state. */
 function memberLines(metrics: Metrics, status: BackendStatus, openTurns = 0): string[] {
   const backend = new ScriptedBackend()
   backend.status = () => status
@@ -26,7 +26,7 @@ function memberLines(metrics: Metrics, status: BackendStatus, openTurns = 0): st
     .filter((line) => line.includes('{member=') || line.includes('{phase='))
 }
 
-t.test('the series of a member go when it goes', async (t) => {
+t.test('the series of a member are removed with it', async (t) => {
   const metrics = new Metrics()
   const both = memberLines(metrics, { members: [member('a'), member('b')], queued: 0 })
   t.ok(both.includes('llm_proxy_member_up{member="a"} 1'))
@@ -36,7 +36,7 @@ t.test('the series of a member go when it goes', async (t) => {
   t.ok(one.includes('llm_proxy_member_capacity{member="b"} 10'))
 })
 
-t.test('64 members have series of their own, the rest is counted together', async (t) => {
+t.test('64 members have their own series, and the others share one', async (t) => {
   const members = Array.from({ length: 70 }, (_, i) => member(`e${i}`))
   const lines = memberLines(new Metrics(), { members, queued: 0 })
   t.equal(lines.filter((line) => line.startsWith('llm_proxy_member_up{')).length, 65)

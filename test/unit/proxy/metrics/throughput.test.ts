@@ -3,14 +3,14 @@ import { logThroughput } from '../../../../src/proxy/metrics/throughput.ts'
 import { FakeClock } from '../../../helpers/fake-clock.ts'
 import { listingLogger } from '../../../helpers/listing-logger.ts'
 
-t.test('each minute with traffic is one line, with what was new in it', async (t) => {
+t.test('each minute with traffic is one line, with its new values', async (t) => {
   const { logger, lines } = listingLogger()
   const clock = new FakeClock()
   let totals = { requests: 5, failed: 1, sampled_tokens: 100 }
   let load = { in_flight: 0, waiting: 0 }
   const stop = logThroughput({ logger, clock, readTotals: () => totals, readLoad: () => load })
   clock.advance(60_000)
-  t.strictSame(lines, [], 'a minute without traffic is none')
+  t.strictSame(lines, [], 'a minute without traffic has no line')
   totals = { requests: 8, failed: 2, sampled_tokens: 160 }
   clock.advance(60_000)
   load = { in_flight: 1, waiting: 2 }

@@ -27,7 +27,7 @@ async function watchedStore(broken: Partial<TurnStore> = {}) {
   return { store, inner, watch, has }
 }
 
-t.test('a turn is counted with its line, its reason and its weights', async (t) => {
+t.test('a turn is counted with its agent role, its reason and its weights', async (t) => {
   const { store, watch, has } = await watchedStore()
   await recordTurn(store, 's', 0, {
     retryCount: 2,
@@ -39,7 +39,7 @@ t.test('a turn is counted with its line, its reason and its weights', async (t) 
   })
   t.equal(watch.openCount, 0)
   t.ok(has('turns_total{dialect="chat",outcome="completed"} 1'))
-  t.ok(has('turns_by_line_total{line="subagent"} 1'), 'helpers are many, and count as one')
+  t.ok(has('turns_by_line_total{line="subagent"} 1'), 'subagents are many, and share one label')
   t.ok(has('inexact_turns_total{reason="counts_differ"} 1'))
   t.ok(has('weight_change_turns_total 1'))
   t.ok(has('client_retries_total 1'))
@@ -58,14 +58,14 @@ t.test('a turn whose reasoning effort was adapted is counted with both efforts',
   t.ok(has('reasoning_efforts_adapted_total{requested="none",sent="low"} 1'))
 })
 
-t.test('where the engine told no ids, its own counts count', async (t) => {
+t.test('if the engine reported no ids, its own counts are used', async (t) => {
   const { store, has } = await watchedStore()
   const none = { promptTokenIds: new Int32Array(), completionTokenIds: new Int32Array() }
   await recordTurn(store, 's', 0, { ...none, usage: '{"prompt_tokens":7,"completion_tokens":5}' })
   t.ok(has('prompt_tokens_total 7') && has('completion_tokens_total 5'))
 })
 
-t.test('the finish reason that only one engine has is "other"', async (t) => {
+t.test('a finish reason of a single engine is "other"', async (t) => {
   const { store, has } = await watchedStore()
   await recordTurn(store, 's', 0, { finishReason: 'sensitive-4711' })
   t.ok(has('finish_reasons_total{reason="other"} 1'))
@@ -87,7 +87,7 @@ t.test('a session that had ended is not counted again', async (t) => {
   t.notOk(has('sessions_ended_total{status="aborted"} 1'))
 })
 
-t.test('a change that could not be put on record is counted, and still refused', async (t) => {
+t.test('a change that could not be committed is counted, and still rejected', async (t) => {
   const full = new ProxyError('store_failed', 'the disk is full')
   const { store, has } = await watchedStore({ setReward: () => Promise.reject(full) })
   await t.rejects(store.setReward('s', { reward: 1, components: {} }, 5), full)
@@ -95,7 +95,7 @@ t.test('a change that could not be put on record is counted, and still refused',
   t.ok(has('session_reward_count 0'))
 })
 
-t.test('what is not watched is as it was', async (t) => {
+t.test('methods that are not observed are unchanged', async (t) => {
   const { store, inner } = await watchedStore()
   t.type(store.lost, Promise)
   t.equal(store.endedWell, inner.endedWell)

@@ -45,7 +45,7 @@ const PATHS: Record<State, State[]> = {
 t.test('each transition of a worker is logged', async (t) => {
   for (const [from, to] of allowed) {
     const { worker, lines, enter } = setUp()
-    // Only a worker that drained before it was disconnected drains when it reconnects.
+    // Only a worker that drained before its disconnect drains after its reconnect.
     const path: State[] =
       `${from} ${to}` === 'disconnected draining' ? [...PATHS.draining, from] : PATHS[from]
     for (const state of path) enter[state]()

@@ -8,7 +8,7 @@ import { OutgoingFrames } from '../../../../src/worker/frame-sender.ts'
 
 const WINDOW_BYTES = 30
 
-/** A frame as this test writes it: its number and one piece of text. */
+/** A frame of this test: its number and one part of a text. */
 const write = (content: string) => (seq: number) => JSON.stringify([seq, content])
 
 function deliver(incoming: FrameReceiver, text: string): string {
@@ -21,7 +21,7 @@ function deliver(incoming: FrameReceiver, text: string): string {
 const contents = (events: readonly GenerationEvent[]) =>
   events.map((event) => (event.type === 'delta' ? event.content : event.type))
 
-/** Two state machines and a connection between them that breaks when told. */
+/** Two state machines and a connection between them that the test can break. */
 class Exchange {
   readonly outgoing = new OutgoingFrames()
   readonly incoming: FrameReceiver
@@ -29,7 +29,7 @@ class Exchange {
   readonly sent: string[] = []
   readonly handedOn: unknown[] = []
   readonly verdicts = new Set<string>()
-  /** In flight on the connection, and on connections that were cut. */
+  /** Frames in flight on the connection, and on connections that were cut. */
   wire: string[] = []
   late: string[] = []
   acks: number[] = []
@@ -62,7 +62,7 @@ class Exchange {
     this.#tell(acknowledge)
   }
 
-  /** Each frame brings one piece: the worker may forget those that the agent's side has, and no others. */
+  /** Each frame contains one part: the worker may drop only those that the agent's side has received. */
   #tell(seq: number | undefined): void {
     if (seq === undefined) return
     assert.ok(seq <= this.handedOn.length, `${seq} acknowledged, ${this.handedOn.length} taken`)
@@ -93,11 +93,11 @@ class Exchange {
   }
 }
 
-/** In a large one, what was taken is not acknowledged at once. */
+/** A large window does not acknowledge consumed frames immediately. */
 const WINDOWS = fc.constantFrom(WINDOW_BYTES, 20 * WINDOW_BYTES)
 const STEPS = ['produce', 'arrive', 'arriveLate', 'take', 'acknowledge', 'reconnect'] as const
 
-t.test('whatever is cut, comes twice or comes late: each piece is handed on once, in order', async (t) => {
+t.test('for any cuts, duplicates and delays, each part is delivered once, in order', async (t) => {
   fc.assert(
     fc.property(fc.array(fc.constantFrom(...STEPS), { maxLength: 200 }), WINDOWS, (steps, windowBytes) => {
       const exchange = new Exchange(windowBytes)
@@ -111,20 +111,20 @@ t.test('whatever is cut, comes twice or comes late: each piece is handed on once
   t.pass('in a thousand random exchanges')
 })
 
-t.test('a sender stops at the window, and goes on when its frames were acknowledged', async (t) => {
+t.test('a sender stops at the window, and continues when its frames were acknowledged', async (t) => {
   const exchange = new Exchange()
   for (let i = 0; i < 10; i += 1) exchange.produce()
   t.equal(exchange.sent.length, 3, 'the frame that crosses the limit is the last')
   for (let i = 0; i < 10; i += 1) exchange.arrive()
   exchange.produce()
-  t.equal(exchange.sent.length, 3, 'what was received and not taken still counts')
+  t.equal(exchange.sent.length, 3, 'frames that were received but not consumed still count')
   exchange.take()
   exchange.acknowledge()
   exchange.produce()
   t.equal(exchange.sent.length, 4)
 })
 
-t.test('what was received still fills the window after a reconnect', async (t) => {
+t.test('received frames still fill the window after a reconnect', async (t) => {
   const exchange = new Exchange()
   for (let i = 0; i < 3; i += 1) exchange.produce()
   for (let i = 0; i < 3; i += 1) exchange.arrive()
@@ -133,10 +133,10 @@ t.test('what was received still fills the window after a reconnect', async (t) =
   t.notOk(exchange.outgoing.hasRoom(WINDOW_BYTES))
 })
 
-t.test('a worker that is back is told of what was taken, and not of what still waits', async (t) => {
+t.test('a reconnecting worker gets acknowledgements of consumed frames only', async (t) => {
   const incoming = new FrameReceiver(1_000)
   incoming.receive([], 10)
-  t.equal(incoming.take().acknowledge, undefined, 'too little to be told at once')
+  t.equal(incoming.take().acknowledge, undefined, 'too little for an immediate acknowledgement')
   incoming.receive([], 10)
   t.equal(incoming.acknowledge(), 1)
   t.equal(incoming.received, 2)
@@ -167,16 +167,16 @@ t.test('acknowledgements are rare: one for each quarter of the window', async (t
   incoming.take()
   t.equal(incoming.acknowledge(), 101)
   incoming.receive([], 249)
-  t.equal(incoming.take().acknowledge, undefined, 'the count begins anew')
+  t.equal(incoming.take().acknowledge, undefined, 'the count restarts')
   incoming.receive([], 1)
   t.equal(incoming.take().acknowledge, 103)
 })
 
-t.test('a text that no frame holds is refused, and the next one has its number', async (t) => {
+t.test('a text beyond the frame limit is rejected, and the next one has its number', async (t) => {
   const outgoing = new OutgoingFrames()
   const most = 'x'.repeat(MAX_FRAME_BYTES)
   t.throws(() => outgoing.add(() => `${most}x`), { code: 'engine_failed' })
-  t.ok(outgoing.hasRoom(1), 'nothing of it is kept')
+  t.ok(outgoing.hasRoom(1), 'no part of it is kept')
   t.equal(
     outgoing.add(() => most),
     most,
@@ -184,11 +184,11 @@ t.test('a text that no frame holds is refused, and the next one has its number',
   t.equal(outgoing.add(write('a')), '[2,"a"]')
 })
 
-t.test('a call is delivered once its last frame was acknowledged', async (t) => {
+t.test('a request is delivered once its last frame was acknowledged', async (t) => {
   const outgoing = new OutgoingFrames()
   outgoing.add(write('a'))
   outgoing.acknowledge(1)
-  t.notOk(outgoing.isDelivered, 'more may come')
+  t.notOk(outgoing.isDelivered, 'more frames may follow')
   outgoing.end(write('b'))
   t.notOk(outgoing.isDelivered)
   outgoing.acknowledge(2)

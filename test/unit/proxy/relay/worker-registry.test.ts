@@ -62,7 +62,7 @@ function setUp() {
   return { clock, told, logged, registry, dial, dialV2, begin, defects }
 }
 
-t.test('a socket that says nothing for ten seconds is closed, and heard no more', async (t) => {
+t.test('a socket that is silent for ten seconds is closed, and its later frames are ignored', async (t) => {
   const { clock, dial, registry } = setUp()
   const socket = dial()
   clock.advance(9_999)
@@ -73,21 +73,24 @@ t.test('a socket that says nothing for ten seconds is closed, and heard no more'
   t.equal(registry.get('w'), undefined)
 })
 
-t.test('a worker that answers pings stays; one that is silent for three heartbeats is away', async (t) => {
-  const { clock, dialV2, told, logged } = setUp()
-  const socket = dialV2()
-  for (let beat = 0; beat < 10; beat += 1) {
-    clock.advance(HEARTBEAT_MS)
-    socket.emit('pong')
-  }
-  t.equal(socket.pings, 10)
-  t.strictSame(told, ['joined w here'])
-  clock.advance(3 * HEARTBEAT_MS)
-  t.strictSame(told, ['joined w here', 'changed w away'])
-  t.match(logged('worker_cut_off'), [{ level: 'warn', worker_id: 'w', reason: '3 s of silence' }])
-})
+t.test(
+  'a worker that answers pings stays; one that is silent for three heartbeats is disconnected',
+  async (t) => {
+    const { clock, dialV2, told, logged } = setUp()
+    const socket = dialV2()
+    for (let beat = 0; beat < 10; beat += 1) {
+      clock.advance(HEARTBEAT_MS)
+      socket.emit('pong')
+    }
+    t.equal(socket.pings, 10)
+    t.strictSame(told, ['joined w here'])
+    clock.advance(3 * HEARTBEAT_MS)
+    t.strictSame(told, ['joined w here', 'changed w away'])
+    t.match(logged('worker_cut_off'), [{ level: 'warn', worker_id: 'w', reason: '3 s of silence' }])
+  },
+)
 
-t.test('a silent worker of version 1 keeps its requests as long as each of them may take', async (t) => {
+t.test('a silent worker of version 1 keeps its requests up to the time limit of each', async (t) => {
   const { clock, dial, told, logged, begin } = setUp()
   const socket = dial({})
   const call = begin()
@@ -98,7 +101,7 @@ t.test('a silent worker of version 1 keeps its requests as long as each of them 
     request_id: 'r1',
     response: { choices: [{ message: { content: 'late' }, finish_reason: 'stop' }] },
   })
-  t.equal((await call).done, false, 'the response comes late and counts')
+  t.equal((await call).done, false, 'the response arrives late and is accepted')
   t.strictSame(logged('worker_cut_off'), [])
 })
 
@@ -113,7 +116,7 @@ t.test(
   },
 )
 
-t.test('a worker of version 1 that stays silent is cut off in spite of ever new requests', async (t) => {
+t.test('a worker of version 1 that stays silent is cut off in spite of new requests', async (t) => {
   const { clock, dial, told, begin } = setUp()
   dial({})
   const call = begin()
@@ -135,7 +138,7 @@ t.test('any frame is a sign of life', async (t) => {
   t.strictSame(told, ['joined w here'])
 })
 
-t.test('calls of a worker that is away wait for the grace time, to the millisecond', async (t) => {
+t.test('requests of a disconnected worker wait for the grace period, to the millisecond', async (t) => {
   const { clock, dialV2, told, begin } = setUp()
   const socket = dialV2()
   const call = begin()
@@ -148,7 +151,7 @@ t.test('calls of a worker that is away wait for the grace time, to the milliseco
   t.equal(clock.pending, 0, 'no timer is left')
 })
 
-t.test('a worker that is back in time keeps its calls for good', async (t) => {
+t.test('a worker that reconnects in time keeps its requests', async (t) => {
   const { clock, dialV2, told, begin } = setUp()
   const socket = dialV2()
   const call = begin()
@@ -164,7 +167,7 @@ t.test('a worker that is back in time keeps its calls for good', async (t) => {
   t.same((await call).value, [{ type: 'delta', content: 'a' }])
 })
 
-t.test('a worker that closes with 1000 has left, and is not waited for', async (t) => {
+t.test('a worker that closes with 1000 has left, and has no grace period', async (t) => {
   const { dialV2, told, begin } = setUp()
   const socket = dialV2()
   const call = begin()
@@ -173,7 +176,7 @@ t.test('a worker that closes with 1000 has left, and is not waited for', async (
   await t.rejects(call, { code: 'worker_lost' })
 })
 
-t.test('a version-1 worker is not waited for either', async (t) => {
+t.test('nor has a version-1 worker', async (t) => {
   const { dial, told, begin } = setUp()
   const socket = dial({})
   const call = begin()
@@ -182,7 +185,7 @@ t.test('a version-1 worker is not waited for either', async (t) => {
   await t.rejects(call, { code: 'worker_lost' })
 })
 
-t.test('the late close of a socket that was replaced changes nothing', async (t) => {
+t.test('the late close of a replaced socket has no effect', async (t) => {
   const { dialV2, told } = setUp()
   const old = dialV2()
   dialV2()
@@ -192,7 +195,7 @@ t.test('the late close of a socket that was replaced changes nothing', async (t)
   t.strictSame(told, ['joined w here', 'changed w here'])
 })
 
-t.test('a call without a frame for the relay timeout fails, and is cancelled at the worker', async (t) => {
+t.test('a request without a frame for the relay timeout fails, and is cancelled at the worker', async (t) => {
   const { clock, dialV2, begin } = setUp()
   const socket = dialV2()
   const call = begin()
@@ -205,7 +208,7 @@ t.test('a call without a frame for the relay timeout fails, and is cancelled at 
   t.match(socket.sent.at(-1), { type: 'completion_cancel', request_id: 'r1' })
 })
 
-t.test('closing sends every worker away with 1001 and fails what runs', async (t) => {
+t.test('closing disconnects every worker with 1001 and fails running requests', async (t) => {
   const { registry, dialV2, begin, clock } = setUp()
   const socket = dialV2()
   const call = begin()

@@ -15,7 +15,7 @@ function refusal(body: unknown): { code: string; param: string | undefined; mess
   throw new Error('the request was accepted')
 }
 
-t.test('a request passes through with every field it came with', async (t) => {
+t.test('a request keeps every field it came with', async (t) => {
   const body = {
     model: 'm',
     messages: [
@@ -47,11 +47,11 @@ t.test('a request passes through with every field it came with', async (t) => {
   }
   const before = JSON.stringify(body)
   const lowered = lowerChatRequest(body)
-  t.equal(lowered.body, body, 'the very object: nothing was dropped, coerced or defaulted')
+  t.equal(lowered.body, body, 'the same object: no field is dropped, coerced or defaulted')
   t.equal(JSON.stringify(lowered.body), before)
 })
 
-t.test('what the agent wants to see is read from its request', async (t) => {
+t.test('the request selects the outputs that its agent receives', async (t) => {
   t.same(lowerChatRequest({ messages }).responseOptions, {
     logprobs: false,
     tokenIds: false,
@@ -79,7 +79,7 @@ t.test('what the agent wants to see is read from its request', async (t) => {
   })
 })
 
-t.test('a body that is wrong is refused by the name of the field', async (t) => {
+t.test('an invalid body is rejected with the name of the field', async (t) => {
   const cases: [body: unknown, param: string | undefined, message: RegExp][] = [
     [[], undefined, /must be object/],
     [null, undefined, /must be object/],
@@ -125,7 +125,7 @@ t.test('a function tool without its function is rejected by name', async (t) => 
   t.match(refusal({ messages, tool_choice }), { code: 'invalid_request', param: 'tool_choice.function' })
 })
 
-t.test('n above 1 asks for as many choices', async (t) => {
+t.test('n above 1 requests as many choices', async (t) => {
   t.equal(lowerChatRequest({ messages, n: 4 }).choices, 4)
   for (const n of [1, null, undefined]) t.notOk('choices' in lowerChatRequest({ messages, n }))
   for (const n of [0, -1, 1.5, '2'])
@@ -133,7 +133,7 @@ t.test('n above 1 asks for as many choices', async (t) => {
 })
 
 t.test(
-  'alternatives are for an agent that wants logprobs: without them it is told, as by vLLM and OpenAI',
+  'alternatives require logprobs: a request without them is rejected, as by vLLM and OpenAI',
   async (t) => {
     for (const logprobs of [undefined, null, false]) {
       t.match(refusal({ messages, top_logprobs: 2, logprobs }), {
@@ -141,7 +141,7 @@ t.test(
         param: 'top_logprobs',
         message: /'logprobs' must be true/,
       })
-      t.equal(lowerChatRequest({ messages, top_logprobs: 0, logprobs }).kind, 'chat', 'none are wanted')
+      t.equal(lowerChatRequest({ messages, top_logprobs: 0, logprobs }).kind, 'chat', 'none are requested')
     }
     t.equal(lowerChatRequest({ messages, top_logprobs: 2, logprobs: true }).kind, 'chat')
   },

@@ -19,7 +19,7 @@ function chunksOf(text: string) {
   return events.map((event) => (event === 'data: [DONE]' ? '[DONE]' : JSON.parse(event.slice(6))))
 }
 
-// A client's own merge, written without the code under test: strings are appended, tool calls found by index.
+// A client's own merge, independent of the code under test: strings are appended, tool calls found by index.
 function merge(chunks: ReturnType<typeof chunksOf>) {
   const message: Record<string, string> = {}
   const calls: { id?: string; name: string; arguments: string }[] = []
@@ -41,7 +41,7 @@ function merge(chunks: ReturnType<typeof chunksOf>) {
   return { message, calls, tokenIds }
 }
 
-t.test('an agent that asked for nothing sees no trace of the recording', async (t) => {
+t.test('an agent that requests no extras receives no trace of the recording', async (t) => {
   const fold = new CompletionBuilder()
   const events: GenerationEvent[] = [
     start,
@@ -84,7 +84,7 @@ t.test('an agent that asked for nothing sees no trace of the recording', async (
   ])
 })
 
-t.test('an answer without a word is the empty text, and null where a call stands in its place', async (t) => {
+t.test('a response without text has an empty text, or null beside a tool call', async (t) => {
   const contentOf = (...deltas: GenerationEvent[]) => {
     const fold = new CompletionBuilder()
     for (const event of [start, ...deltas]) fold.add(event)
@@ -98,7 +98,7 @@ t.test('an answer without a word is the empty text, and null where a call stands
   t.match(contentOf({ type: 'delta', toolCalls: [call], tokenIds: [1], logprobs: [-0.5] }), { content: null })
 })
 
-t.test('token ids, logprobs and usage are shown to the agent that asked for them', async (t) => {
+t.test('token ids, logprobs and usage are sent to an agent that requests them', async (t) => {
   const entry = { token: 'hi', logprob: -0.5, bytes: [104, 105], top_logprobs: [] }
   const events: GenerationEvent[] = [
     start,
@@ -119,35 +119,31 @@ t.test('token ids, logprobs and usage are shown to the agent that asked for them
   t.same(chunks[0].prompt_token_ids, [7, 8])
   t.same(chunks[1].choices[0].token_ids, [1])
   t.same(chunks[1].choices[0].logprobs, { content: [entry], refusal: null })
-  t.same(chunks[2].choices[0].delta, {}, 'a token without text is a chunk of its own for who counts tokens')
+  t.same(chunks[2].choices[0].delta, {}, 'a token without text is its own chunk for agents that count tokens')
   t.equal(chunks[3].choices[0].stop_reason, 2)
   t.same(chunks[4], { ...chunks[4], choices: [], usage })
   t.ok(chunks.slice(0, 4).every((chunk) => chunk.usage === null))
 })
 
-t.test(
-  'reasoning is shown, under both names that engines have for it, unless the agent said no',
-  async (t) => {
-    const events: GenerationEvent[] = [
-      start,
-      { type: 'delta', reasoning: 'hm', tokenIds: [1] },
-      { type: 'delta', content: 'hi', reasoning: '!', tokenIds: [2] },
-      { type: 'end', finishReason: 'stop' },
-    ]
-    const fold = new CompletionBuilder()
-    for (const event of events) fold.add(event)
-    for (const reasoning of [true, false]) {
-      const responseOptions = { ...quiet, reasoning }
-      const { message } = JSON.parse(JSON.stringify(chatCompletion(identity, responseOptions, fold)))
-        .choices[0]
-      const shown = reasoning ? { reasoning_content: 'hm!', reasoning: 'hm!' } : {}
-      t.strictSame(reasoningIn(message), shown)
-      const merged = merge(chunksOf(new ChatStreamWriter(identity, responseOptions).write(events)))
-      t.strictSame(reasoningIn(merged.message), shown)
-      t.equal(merged.message.content, 'hi')
-    }
-  },
-)
+t.test('reasoning is sent under both names that engines use, unless the agent declines it', async (t) => {
+  const events: GenerationEvent[] = [
+    start,
+    { type: 'delta', reasoning: 'hm', tokenIds: [1] },
+    { type: 'delta', content: 'hi', reasoning: '!', tokenIds: [2] },
+    { type: 'end', finishReason: 'stop' },
+  ]
+  const fold = new CompletionBuilder()
+  for (const event of events) fold.add(event)
+  for (const reasoning of [true, false]) {
+    const responseOptions = { ...quiet, reasoning }
+    const { message } = JSON.parse(JSON.stringify(chatCompletion(identity, responseOptions, fold))).choices[0]
+    const shown = reasoning ? { reasoning_content: 'hm!', reasoning: 'hm!' } : {}
+    t.strictSame(reasoningIn(message), shown)
+    const merged = merge(chunksOf(new ChatStreamWriter(identity, responseOptions).write(events)))
+    t.strictSame(reasoningIn(merged.message), shown)
+    t.equal(merged.message.content, 'hi')
+  }
+})
 
 function reasoningIn({ reasoning_content, reasoning }: Record<string, string>): object {
   return reasoning_content === undefined && reasoning === undefined ? {} : { reasoning_content, reasoning }
@@ -176,7 +172,7 @@ const anyDelta: fc.Arbitrary<GenerationDelta> = fc
   )
   .map((fields) => ({ type: 'delta', ...fields }))
 
-t.test('a stream, however its events are batched, adds up to the answer that was not streamed', async (t) => {
+t.test('a stream with any batches of events adds up to the complete response', async (t) => {
   fc.assert(
     fc.property(fc.array(anyDelta, { maxLength: 12 }), fc.nat(5), (deltas, cut) => {
       const events: GenerationEvent[] = [start, ...deltas, { type: 'end', finishReason: 'stop' }]

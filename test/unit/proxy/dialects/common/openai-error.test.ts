@@ -5,7 +5,7 @@ import { openAiError } from '../../../../../src/proxy/dialects/common/openai-err
 const tooLong =
   "This model's maximum context length is 4096 tokens and your prompt contains 5000 input tokens."
 
-t.test('what an engine refuses keeps its own words, type and code', async (t) => {
+t.test("an engine's rejection keeps its message, type and code", async (t) => {
   const engineBody = { error: { message: 'No such model', type: 'NotFoundError', code: 404, more: 1 } }
   const error = new ProxyError('engine_rejected', 'No such model', { engineBody, status: 404 })
   t.same(openAiError(error).error, {
@@ -17,7 +17,7 @@ t.test('what an engine refuses keeps its own words, type and code', async (t) =>
   })
 })
 
-t.test('that a prompt does not fit has the code by which agents know it, whoever says so', async (t) => {
+t.test('a prompt that does not fit has the code that agents know, whoever detects it', async (t) => {
   const known = {
     message: tooLong,
     type: 'invalid_request_error',

@@ -9,7 +9,7 @@ function ordered(pieces: readonly ToolCallDelta[]): ToolCallDelta[] {
   return [...pieces.flatMap((piece) => order.add(piece)), ...order.end()]
 }
 
-/** What each tool call has in all, by index, in the order in which the calls begin. */
+/** Returns the concatenated deltas of each tool call, by index, in the order in which the calls begin. */
 function callsIn(pieces: readonly ToolCallDelta[]): Map<number, object> {
   const calls = new Map<number, { id: string; name: string; text: string }>()
   for (const { index, id, function: called } of pieces) {
@@ -25,7 +25,7 @@ function callsIn(pieces: readonly ToolCallDelta[]): Map<number, object> {
 
 const piece = (index: number, text: string): ToolCallDelta => ({ index, function: { arguments: text } })
 
-/** Tool calls in pieces, in an order of any kind in which each call's own pieces keep theirs. */
+/** Tool calls in deltas that are interleaved in any order, while each call keeps its own order. */
 const interleaved = fc
   .array(fc.tuple(fc.dictionary(fc.string(), fc.jsonValue()), fc.array(fc.nat({ max: 30 })), fc.boolean()), {
     maxLength: 4,
@@ -47,7 +47,7 @@ const interleaved = fc
     })
   })
 
-t.test('each tool call is complete before the next one begins, and has all its pieces', (t) => {
+t.test('each tool call is complete before the next one begins, and has all its deltas', (t) => {
   fc.assert(
     fc.property(interleaved, (pieces) => {
       const written = ordered(pieces)
@@ -60,7 +60,7 @@ t.test('each tool call is complete before the next one begins, and has all its p
   t.end()
 })
 
-t.test('pieces of tool calls that follow one another are written as they come', (t) => {
+t.test('deltas of consecutive tool calls are written as they arrive', (t) => {
   const order = new ToolCallOrder()
   const pieces = [
     piece(0, '{"a":"}'),
@@ -71,7 +71,7 @@ t.test('pieces of tool calls that follow one another are written as they come', 
     piece(2, ''),
   ]
   for (const each of pieces) t.same(order.add(each), [each])
-  t.same(order.add(piece(3, '{}')), [], 'not beside arguments that are open')
+  t.same(order.add(piece(3, '{}')), [], 'except while the arguments of another tool call are open')
   t.same(order.add(piece(2, '{}')), [piece(2, '{}'), piece(3, '{}')])
   t.end()
 })

@@ -11,7 +11,7 @@ import {
 
 const header = 'x-anthropic-billing-header: cc_version=2.1.329.3f1; cc_entrypoint=sdk-cli; cch=00000;'
 
-t.test("Claude Code's accounting goes, as a block and as a first line", async (t) => {
+t.test("Claude Code's accounting is removed, as a block and as a first line", async (t) => {
   t.same(removeVolatile([header, 'You are'], VOLATILE_RULES), {
     texts: ['You are'],
     removed: [{ rule: 'claude_code_billing_header', text: header }],
@@ -22,17 +22,17 @@ t.test("Claude Code's accounting goes, as a block and as a first line", async (t
   })
 })
 
-t.test('a prompt that only speaks of it stays as it is', async (t) => {
+t.test('a prompt that only mentions it is unchanged', async (t) => {
   for (const text of [`Never send ${header}`, `One\n${header}`, '', 'x-anthropic-billing']) {
     t.same(removeVolatile([text], VOLATILE_RULES), { texts: [text], removed: [] })
   }
 })
 
-t.test('without rules nothing is touched', async (t) => {
+t.test('without patterns a prompt is unchanged', async (t) => {
   t.same(removeVolatile([header, ''], []), { texts: [header, ''], removed: [] })
 })
 
-t.test('what is left and what was removed are the whole prompt', async (t) => {
+t.test('the remaining and the removed parts are the complete prompt', async (t) => {
   const block = fc.oneof(
     fc.string(),
     fc.string().map((rest) => `${header}\n${rest}`),
@@ -59,7 +59,7 @@ function lowered(...messages: object[]): DialectRequest {
 const asking = { role: 'user', content: 'task' }
 
 t.test(
-  "OpenClaw's empty snapshots at the end of a request are removed, whatever the form of the message",
+  "OpenClaw's empty snapshots at the end of a request are removed, in any form of message",
   async (t) => {
     for (const content of [
       EMPTY,
@@ -101,7 +101,7 @@ t.test("OpenClaw's empty snapshots are removed from a message that has other par
   }
 })
 
-t.test('what such a block tells a model stays', async (t) => {
+t.test('a block with content for the model is kept', async (t) => {
   const block = { role: 'user', content: EMPTY }
   const told = [
     snapshots(section('Active exec sessions:\n- a1 running pid=7 :: npm test')),
@@ -123,5 +123,5 @@ t.test('what such a block tells a model stays', async (t) => {
   ])
     t.equal(removeVolatileMessage(request), request)
   const request = lowered(asking, block)
-  t.equal(removeVolatileMessage(request, []), request, 'nor is anything touched without rules')
+  t.equal(removeVolatileMessage(request, []), request, 'nor is it changed without patterns')
 })

@@ -35,7 +35,7 @@ t.test('a prompt is one text or one list of token ids', async (t) => {
   t.throws(() => lowerCompletionRequest({}), { code: 'invalid_request', param: 'prompt' })
 })
 
-t.test('what turns cannot hold is refused', async (t) => {
+t.test('fields that turns cannot represent are rejected', async (t) => {
   t.throws(() => lowerCompletionRequest({ prompt: 'x', echo: true }), { code: 'unsupported', param: 'echo' })
   for (const n of [undefined, 2])
     t.throws(() => lowerCompletionRequest({ prompt: 'x', best_of: 3, n }), {
@@ -44,10 +44,10 @@ t.test('what turns cannot hold is refused', async (t) => {
     })
   const { body, choices } = lowerCompletionRequest({ prompt: 'x', best_of: 2, n: 2 })
   t.equal(choices, 2)
-  t.notOk('best_of' in body, 'n says it all')
+  t.notOk('best_of' in body, 'n is sufficient')
 })
 
-t.test('logprobs are laid out as parallel lists with offsets into the text', async (t) => {
+t.test('logprobs are arranged as parallel lists with offsets into the text', async (t) => {
   const fold = new CompletionBuilder()
   for (const event of events) fold.add(event)
   const responseOptions = { logprobs: true, tokenIds: true, reasoning: false, streamUsage: false }
@@ -75,7 +75,7 @@ t.test('logprobs are laid out as parallel lists with offsets into the text', asy
   })
 })
 
-t.test('a stream adds up to the whole answer, with prompt ids on its first chunk only', async (t) => {
+t.test('a stream adds up to the complete response, with prompt ids on its first chunk only', async (t) => {
   const writer = new CompletionStreamWriter(identity, {
     logprobs: true,
     tokenIds: true,
@@ -102,7 +102,7 @@ t.test('a stream adds up to the whole answer, with prompt ids on its first chunk
   )
   t.same(chunks[0].choices[0].prompt_token_ids, [1, 2])
   t.notOk('prompt_token_ids' in chunks[1].choices[0])
-  t.same(chunks[1].choices[0].logprobs.text_offset, [2], 'offsets go on from chunk to chunk')
+  t.same(chunks[1].choices[0].logprobs.text_offset, [2], 'offsets continue from chunk to chunk')
   t.same(chunks.at(-1), {
     ...chunks.at(-1),
     choices: [],

@@ -1,4 +1,6 @@
-/** Gemini's generateContent: its reader, its writer, and that one reads what the other has written. */
+/**
+ * Gemini's generateContent: its parser, its serializer, and that the parser reads the serializer's output.
+ */
 import fc from 'fast-check'
 import t from 'tap'
 import { ProxyError } from '../../../../../src/base/errors.ts'
@@ -23,19 +25,19 @@ const contents = [{ role: 'user', parts: [{ text: 'go' }] }]
 const lower = (body: object) => lowerGeminiRequest({ contents, ...body }, CALL)
 const messagesOf = (some: object[]) => lower({ contents: some }).body.messages as ChatMessage[] | undefined
 
-t.test('a member of a part that is null is not set', async (t) => {
+t.test('a null member of a part is not set', async (t) => {
   const parts = [{ text: 'go', functionResponse: null, function_call: null, inline_data: null }]
   t.same(messagesOf([{ role: 'user', parts }]), [{ role: 'user', content: 'go' }])
 })
 
-t.test('tools that Google runs are left out and listed', async (t) => {
+t.test('tools that Google runs are omitted and listed', async (t) => {
   const tools = [{ google_search: {} }, { functionDeclarations: [{ name: 'f' }] }]
   const { body, annotations } = lower({ tools })
   t.match(body.tools, [{ function: { name: 'f' } }])
   t.same(annotations, { dropped_tools: ['googleSearch'] })
 })
 
-t.test('results of role `tool`, and files that no model can be shown, are taken', async (t) => {
+t.test('results with role `tool`, and files that models cannot read, are accepted', async (t) => {
   const call = { role: 'model', parts: [{ functionCall: { id: 'c', name: 'read', args: {} } }] }
   const result = {
     role: 'tool',
@@ -51,7 +53,7 @@ t.test('results of role `tool`, and files that no model can be shown, are taken'
   ])
 })
 
-t.test('a request with all that agents send becomes a canonical one', async (t) => {
+t.test('a request with all fields that agents send becomes a canonical one', async (t) => {
   const { body, responseOptions, annotations } = lower({
     systemInstruction: { parts: [{ text: 'Be' }, { text: 'brief.' }] },
     tools: [
@@ -129,7 +131,7 @@ t.test('a request with all that agents send becomes a canonical one', async (t) 
   })
 })
 
-t.test('names in snake_case, as of curl and Python, say the same', async (t) => {
+t.test('snake_case names, as sent by curl and Python, are equivalent', async (t) => {
   const tools = {
     functionDeclarations: [{ name: 'f', parameters: { type: 'OBJECT', any_of: [{ type: 'STRING' }] } }],
   }
@@ -152,7 +154,7 @@ t.test('names in snake_case, as of curl and Python, say the same', async (t) => 
   t.match(messagesOf(image)?.[0], { content: [{ image_url: { url: 'data:image/png;base64,a+/b' } }] })
 })
 
-t.test('results without ids are of the calls of their names, in their order', async (t) => {
+t.test('results without ids belong to the tool calls of their names, in order', async (t) => {
   const call = (name: string, id?: string) => ({ functionCall: { name, args: {}, ...(id && { id }) } })
   const result = (name: string, output: unknown, id?: string) => ({
     functionResponse: { name, response: { output }, ...(id && { id }) },
@@ -183,7 +185,7 @@ t.test('results without ids are of the calls of their names, in their order', as
   t.match(failed, { role: 'tool', content: 'Error: no' })
 })
 
-t.test('equal results of one call are one result', async (t) => {
+t.test('equal results of one tool call are one result', async (t) => {
   const result = (id: string | undefined, output: string) => ({
     functionResponse: { name: 'a', response: { output }, ...(id && { id }) },
   })
@@ -202,11 +204,11 @@ t.test('equal results of one call are one result', async (t) => {
   t.equal(
     toolsOf(result(undefined, 'ok'), result(undefined, 'ok'))?.length,
     2,
-    'without ids each is of its call',
+    'without ids each belongs to its own tool call',
   )
 })
 
-t.test('what cannot be honoured is refused, and the error names it', async (t) => {
+t.test('unsupported fields are rejected with their name', async (t) => {
   const refusals: [object, string, string][] = [
     [{ contents: [] }, 'invalid_request', 'contents'],
     [{ contents: [{ role: 'user', parts: [{ text: 3 }] }] }, 'invalid_request', 'contents.0.parts.0.text'],
@@ -220,7 +222,7 @@ t.test('what cannot be honoured is refused, and the error names it', async (t) =
   for (const [body, code, param] of refusals) t.throws(() => lower(body), { code, param }, `${code} ${param}`)
 })
 
-t.test('a count takes contents, or a whole request', async (t) => {
+t.test('a token count accepts contents, or a complete request', async (t) => {
   const system = { systemInstruction: { parts: [{ text: 's' }] } }
   const counted = lowerGeminiCount(
     { generateContentRequest: { model: 'models/m', contents, ...system } },
@@ -245,7 +247,7 @@ function whole(events: readonly GenerationEvent[], reasoning: boolean): Answer {
   return JSON.parse(JSON.stringify(geminiResponse(identity, wishesOf(reasoning), fold)))
 }
 
-/** @param sizes how many events each batch has */
+/** @param sizes the number of events in each batch */
 function written(
   events: readonly GenerationEvent[],
   reasoning: boolean,
@@ -275,60 +277,63 @@ const delta: fc.Arbitrary<GenerationDelta> = fc.oneof(
   })),
 )
 
-t.test('however a stream is cut, framed and shown, its echo is what the model said', async (t) => {
-  const property = fc.property(
-    fc.array(delta, { maxLength: 12 }),
-    fc.array(fc.nat(4)),
-    fc.boolean(),
-    fc.boolean(),
-    (deltas, sizes, isSse, shown) => {
-      // Engines count calls in the order in which they begin.
-      const begun = [
-        ...new Set(deltas.flatMap(({ toolCalls }) => (toolCalls ?? []).map(({ index }) => index))),
-      ]
-      const ordered = deltas.map((one) => ({
-        ...one,
-        ...(one.toolCalls && {
-          toolCalls: one.toolCalls.map((call) => ({ ...call, index: begun.indexOf(call.index) })),
-        }),
-      }))
-      const events = [start, ...ordered, end]
-      const fold = new CompletionBuilder()
-      for (const event of events) fold.add(event)
-      const content = fold.content ?? ''
-      const hasPart = content !== '' || fold.toolCalls.length > 0
-      const expected = {
-        content: content === '' && fold.toolCalls.length > 0 ? null : content,
-        // Reasoning that nothing follows has no part whose signature could hold it, where it is not shown.
-        reasoning: (shown || hasPart) && fold.reasoning ? fold.reasoning : undefined,
-        calls: fold.toolCalls.map(({ id, function: { name } }) => ({ id, name })),
-      }
-      const streamed = written(events, shown, sizes, isSse)
-      const last = streamed.at(-1)!.candidates[0]
-      if (last.finishReason !== 'STOP') throw new Error('no finish reason')
-      for (const answers of [streamed, [whole(events, shown)]]) {
-        const echo = answers.map((answer) => answer.candidates[0].content)
-        const answered = { role: 'user', parts: [{ text: 'next' }] }
-        const said = messagesOf([...contents, ...echo, answered])?.[1] as unknown as Record<string, unknown>
-        const calls = (said.tool_calls ?? []) as { id: string; function: { name: string } }[]
-        const actual = {
-          content: said.content,
-          calls: calls.map(({ id, function: { name } }) => ({ id, name })),
+t.test(
+  "for any chunks, framing and thinking setting, the echo of a stream is the model's message",
+  async (t) => {
+    const property = fc.property(
+      fc.array(delta, { maxLength: 12 }),
+      fc.array(fc.nat(4)),
+      fc.boolean(),
+      fc.boolean(),
+      (deltas, sizes, isSse, shown) => {
+        // Engines number tool calls in the order in which they begin.
+        const begun = [
+          ...new Set(deltas.flatMap(({ toolCalls }) => (toolCalls ?? []).map(({ index }) => index))),
+        ]
+        const ordered = deltas.map((one) => ({
+          ...one,
+          ...(one.toolCalls && {
+            toolCalls: one.toolCalls.map((call) => ({ ...call, index: begun.indexOf(call.index) })),
+          }),
+        }))
+        const events = [start, ...ordered, end]
+        const fold = new CompletionBuilder()
+        for (const event of events) fold.add(event)
+        const content = fold.content ?? ''
+        const hasPart = content !== '' || fold.toolCalls.length > 0
+        const expected = {
+          content: content === '' && fold.toolCalls.length > 0 ? null : content,
+          // Hidden reasoning at the end has no following part whose signature could contain it.
+          reasoning: (shown || hasPart) && fold.reasoning ? fold.reasoning : undefined,
+          calls: fold.toolCalls.map(({ id, function: { name } }) => ({ id, name })),
         }
-        if (JSON.stringify(actual) !== JSON.stringify({ content: expected.content, calls: expected.calls }))
-          throw new Error(`${JSON.stringify(actual)} is not ${JSON.stringify(expected)}`)
-        // A piece of reasoning behind the last part is only in its thought.
-        const isLast = deltas.at(-1)?.reasoning !== undefined
-        if ((shown || !isLast) && answers !== streamed && said.reasoning_content !== expected.reasoning)
-          throw new Error(`${said.reasoning_content} is not ${expected.reasoning}`)
-      }
-    },
-  )
-  fc.assert(property)
-  t.pass()
-})
+        const streamed = written(events, shown, sizes, isSse)
+        const last = streamed.at(-1)!.candidates[0]
+        if (last.finishReason !== 'STOP') throw new Error('no finish reason')
+        for (const answers of [streamed, [whole(events, shown)]]) {
+          const echo = answers.map((answer) => answer.candidates[0].content)
+          const answered = { role: 'user', parts: [{ text: 'next' }] }
+          const said = messagesOf([...contents, ...echo, answered])?.[1] as unknown as Record<string, unknown>
+          const calls = (said.tool_calls ?? []) as { id: string; function: { name: string } }[]
+          const actual = {
+            content: said.content,
+            calls: calls.map(({ id, function: { name } }) => ({ id, name })),
+          }
+          if (JSON.stringify(actual) !== JSON.stringify({ content: expected.content, calls: expected.calls }))
+            throw new Error(`${JSON.stringify(actual)} is not ${JSON.stringify(expected)}`)
+          // Reasoning after the last part is only in its thought.
+          const isLast = deltas.at(-1)?.reasoning !== undefined
+          if ((shown || !isLast) && answers !== streamed && said.reasoning_content !== expected.reasoning)
+            throw new Error(`${said.reasoning_content} is not ${expected.reasoning}`)
+        }
+      },
+    )
+    fc.assert(property)
+    t.pass()
+  },
+)
 
-t.test('thoughts that are not shown come back by the signature of what follows them', async (t) => {
+t.test('hidden thoughts are restored from the signature of the following part', async (t) => {
   const events: GenerationEvent[] = [
     start,
     { type: 'delta', reasoning: 'I thïnk.' },
@@ -339,7 +344,7 @@ t.test('thoughts that are not shown come back by the signature of what follows t
     const [{ content, finishReason }] = whole(events, shown).candidates
     t.equal(finishReason, 'STOP')
     t.equal(content.parts.length, shown ? 2 : 1)
-    // As Gemini CLI does, the echo leaves out the thoughts.
+    // The echo omits the thoughts, as Gemini CLI does.
     const parts = content.parts.filter(({ thought }) => thought !== true)
     t.match(messagesOf([...contents, { role: 'model', parts }, ...contents])?.[1], {
       reasoning_content: 'I thïnk.',
@@ -348,7 +353,7 @@ t.test('thoughts that are not shown come back by the signature of what follows t
   }
 })
 
-t.test('usage counts thoughts apart, and an end has the reason of its kind', async (t) => {
+t.test('usage counts thoughts separately, and an end has its finish reason', async (t) => {
   const usage = {
     prompt_tokens: 5,
     completion_tokens: 4,
@@ -396,7 +401,7 @@ t.test('a thinking level is forwarded under its own name, in lower case', async 
   }
 })
 
-t.test('names of types are lower case in every schema that a schema holds', async (t) => {
+t.test('names of types are lower case in every nested schema', async (t) => {
   const google = {
     type: 'OBJECT',
     properties: {
@@ -430,29 +435,26 @@ t.test('names of types are lower case in every schema that a schema holds', asyn
   }
 })
 
-t.test(
-  'formats and rules for names that grammars reject, and that demand nothing, are left out',
-  async (t) => {
-    const properties = {
-      day: { type: 'STRING', format: 'date-time' },
-      size: { type: 'STRING', format: 'enum', enum: ['S', 'M'] },
-      count: { type: 'INTEGER', format: 'int32', nullable: true },
-      open: { type: 'object', propertyNames: { type: 'string' }, additionalProperties: {} },
+t.test('formats and name rules that grammars reject, and that constrain nothing, are removed', async (t) => {
+  const properties = {
+    day: { type: 'STRING', format: 'date-time' },
+    size: { type: 'STRING', format: 'enum', enum: ['S', 'M'] },
+    count: { type: 'INTEGER', format: 'int32', nullable: true },
+    open: { type: 'object', propertyNames: { type: 'string' }, additionalProperties: {} },
+    ruled: { type: 'object', propertyNames: { type: 'string', pattern: '^x' } },
+  }
+  const generationConfig = { responseMimeType: 'application/json', responseSchema: { properties } }
+  const { response_format: format } = lower({ generationConfig }).body
+  t.strictSame((format as { json_schema: { schema: object } }).json_schema.schema, {
+    properties: {
+      day: { type: 'string', format: 'date-time' },
+      size: { type: 'string', enum: ['S', 'M'] },
+      count: { type: ['integer', 'null'] },
+      open: { type: 'object', additionalProperties: {} },
       ruled: { type: 'object', propertyNames: { type: 'string', pattern: '^x' } },
-    }
-    const generationConfig = { responseMimeType: 'application/json', responseSchema: { properties } }
-    const { response_format: format } = lower({ generationConfig }).body
-    t.strictSame((format as { json_schema: { schema: object } }).json_schema.schema, {
-      properties: {
-        day: { type: 'string', format: 'date-time' },
-        size: { type: 'string', enum: ['S', 'M'] },
-        count: { type: ['integer', 'null'] },
-        open: { type: 'object', additionalProperties: {} },
-        ruled: { type: 'object', propertyNames: { type: 'string', pattern: '^x' } },
-      },
-    })
-  },
-)
+    },
+  })
+})
 
 t.test('some of the functions may be allowed, and an unknown mode is an error', async (t) => {
   const tools = [{ functionDeclarations: ['a', 'b', 'c'].map((name) => ({ name })) }]
@@ -470,7 +472,7 @@ t.test('some of the functions may be allowed, and an unknown mode is an error', 
   t.throws(() => choose(unknown), { code: 'invalid_request', param: `${param}.allowedFunctionNames` })
 })
 
-t.test('a choice without tools is left out, and one that demands a call is an error', async (t) => {
+t.test('a tool choice without tools is removed, and one that requires a call is an error', async (t) => {
   const param = 'toolConfig.functionCallingConfig'
   for (const tools of [[{ googleSearch: {} }], []]) {
     const choose = (mode: string) => lower({ tools, toolConfig: { functionCallingConfig: { mode } } }).body

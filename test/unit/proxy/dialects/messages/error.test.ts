@@ -6,7 +6,7 @@ import {
   anthropicStatus,
 } from '../../../../../src/proxy/dialects/messages/error.ts'
 
-/** Those that Anthropic's API has: https://platform.claude.com/docs/en/api/errors */
+/** Error types of Anthropic's API: https://platform.claude.com/docs/en/api/errors */
 const TYPE_OF_STATUS: Record<number, string> = {
   400: 'invalid_request_error',
   401: 'authentication_error',
@@ -25,7 +25,7 @@ const TYPE_OF_STATUS: Record<number, string> = {
   529: 'overloaded_error',
 }
 
-t.test('every error has the type that belongs to its status, and its own code beside it', async (t) => {
+t.test('every error has the type of its status, with its own code beside it', async (t) => {
   for (const code of Object.keys(ERROR_CATALOGUE) as ErrorCode[]) {
     const error = new ProxyError(code, 'no', { param: 'x' })
     t.same(anthropicError(error, 'r'), {
@@ -40,7 +40,7 @@ t.test('every error has the type that belongs to its status, and its own code be
   }
 })
 
-t.test('too many calls at once are an overload; every other error keeps its status', async (t) => {
+t.test('a rate limit becomes an overload; every other error keeps its status', async (t) => {
   t.equal(anthropicStatus(new ProxyError('queue_full', 'x')), 529)
   t.equal(anthropicStatus(new ProxyError('no_worker', 'x')), 529)
   t.equal(anthropicStatus(new ProxyError('engine_rejected', 'x', { status: 429 })), 429)
@@ -53,13 +53,13 @@ t.test('an error in a stream is an event', async (t) => {
   t.match(JSON.parse(data!), { type: 'error', error: { type: 'api_error', message: 'gone' } })
 })
 
-t.test('a prompt that does not fit is told in the words that agents look for', async (t) => {
+t.test('a prompt that does not fit is reported with the text that agents search for', async (t) => {
   const told = (message: string) => anthropicError(new ProxyError('engine_rejected', message)).error.message
   const tooLong = 'prompt is too long: 5000 tokens > 4096 maximum'
   const tooMuch =
     'input length and `max_tokens` exceed context limit: 3000 + 2000 > 4096, ' +
     'decrease input length or `max_tokens` and try again'
-  // Of vLLM, by version.
+  // Messages of vLLM, by version.
   t.equal(
     told(
       "This model's maximum context length is 4096 tokens. However, you requested 5500 tokens (5000 in the messages, " +
@@ -82,7 +82,7 @@ t.test('a prompt that does not fit is told in the words that agents look for', a
     tooMuch,
   )
   t.equal(told('The decoder prompt (length 5000) is longer than the maximum model length of 4096.'), tooLong)
-  // Of SGLang.
+  // Messages of SGLang.
   t.equal(told("The input (5000 tokens) is longer than the model's context length (4096 tokens)."), tooLong)
   t.equal(
     told(
@@ -94,13 +94,13 @@ t.test('a prompt that does not fit is told in the words that agents look for', a
   const unread = "This model's maximum context length is 4096 tokens, and that is all there is to say."
   t.equal(told(unread), `prompt is too long: ${unread}`)
   t.equal(told('temperature must be non-negative'), 'temperature must be non-negative')
-  // Of token mode.
+  // A message of token mode.
   const filled =
     "This model's maximum context length is 4096 tokens. However, your prompt contains 5000 input tokens."
   t.equal(anthropicError(new ProxyError('context_length_exceeded', filled)).error.message, tooLong)
 })
 
-t.test("only what an engine says is taken for an engine's word", async (t) => {
+t.test("only an engine's own error is parsed as an engine's message", async (t) => {
   const message = 'the engine fell silent after "maximum context length is 5"'
   t.equal(anthropicError(new ProxyError('engine_timeout', message)).error.message, message)
 })

@@ -39,17 +39,18 @@ t.test('the smallest request', async (t) => {
   })
 })
 
-t.test('the system prompt is one system message, its blocks joined by line ends', async (t) => {
+t.test('the system prompt is one system message, its blocks joined by newlines', async (t) => {
   t.same(talk(hi, { system: 'Be brief.' }), [{ role: 'system', content: 'Be brief.' }, ...hi])
   const blocks = [
     { type: 'text', text: 'Be brief.', cache_control: { type: 'ephemeral' } },
     { type: 'text', text: 'Be kind.' },
   ]
   t.same(talk(hi, { system: blocks }), [{ role: 'system', content: 'Be brief.\nBe kind.' }, ...hi])
-  for (const system of ['', [], null]) t.same(talk(hi, { system }), hi, 'none says nothing')
+  for (const system of ['', [], null])
+    t.same(talk(hi, { system }), hi, 'an empty system prompt is no message')
 })
 
-t.test("what the system says in the middle of the talk is said on the user's side", async (t) => {
+t.test('a system message within the conversation becomes part of a user message', async (t) => {
   const hurry = { role: 'system', content: [{ type: 'text', text: 'Hurry.' }] }
   const reminder = '<system-reminder>\nHurry.\n</system-reminder>'
   t.match(talk([...hi, hurry]), [{ role: 'user', content: [{ text: 'hi' }, { text: reminder }] }])
@@ -61,13 +62,13 @@ t.test("what the system says in the middle of the talk is said on the user's sid
   })
 })
 
-t.test('what the system says before the talk is part of the system prompt', async (t) => {
+t.test('a system message before the conversation is part of the system prompt', async (t) => {
   const messages = [{ role: 'system', content: 'Be kind.' }, ...hi]
   t.same(talk(messages), [{ role: 'system', content: 'Be kind.' }, ...hi])
   t.same(talk(messages, { system: 'Be brief.' }), [{ role: 'system', content: 'Be brief.\nBe kind.' }, ...hi])
 })
 
-t.test('text, images and documents of text are parts of a message', async (t) => {
+t.test('text, images and text documents are parts of a message', async (t) => {
   const content = [
     { type: 'text', text: 'look', cache_control: { type: 'ephemeral' }, citations: null },
     image,
@@ -92,10 +93,10 @@ t.test('text, images and documents of text are parts of a message', async (t) =>
       ],
     },
   ])
-  t.same(talk([{ role: 'user', content: [{ type: 'text', text: 'hi' }] }]), hi, 'one text is a text')
+  t.same(talk([{ role: 'user', content: [{ type: 'text', text: 'hi' }] }]), hi, 'one text is a plain string')
 })
 
-t.test('a thinking block may have no signature, or its signature alone', async (t) => {
+t.test('a thinking block may have no signature, or only its signature', async (t) => {
   const sealed = seal('Hm.')
   for (const [block, reasoning] of [
     [{ type: 'thinking', thinking: 'So.', signature: null }, 'So.'],
@@ -111,7 +112,7 @@ t.test('a thinking block may have no signature, or its signature alone', async (
   }
 })
 
-t.test('an assistant message: text without seams, reasoning, tool calls', async (t) => {
+t.test('an assistant message has joined text, reasoning and tool calls', async (t) => {
   const content = [
     { type: 'thinking', thinking: 'Hm. ', signature: 'llm-proxy' },
     { type: 'redacted_thinking', data: 'sealed' },
@@ -140,7 +141,7 @@ t.test('an assistant message: text without seams, reasoning, tool calls', async 
   t.match(talk([...hi, { role: 'assistant', content: silent }, ...hi]), { 1: { content: null } })
 })
 
-t.test('arguments that were no JSON object come back as the model wrote them', async (t) => {
+t.test('arguments that were not a JSON object are restored as the model wrote them', async (t) => {
   const content = [{ type: 'tool_use', id: 'a', name: 'f', input: { INVALID_JSON: '{"x": 1' } }]
   t.match(talk([...hi, { role: 'assistant', content }, ...hi]), {
     1: { tool_calls: [{ function: { arguments: '{"x": 1' } }] },
@@ -151,7 +152,7 @@ t.test('arguments that were no JSON object come back as the model wrote them', a
   })
 })
 
-t.test('results of tools come first, each a message; what else the user says comes after them', async (t) => {
+t.test("tool results come first, each as a message, followed by the user's other content", async (t) => {
   const content = [
     { type: 'text', text: 'go on' },
     { type: 'tool_result', tool_use_id: 'a', content: '1', cache_control: { type: 'ephemeral' } },
@@ -173,7 +174,7 @@ t.test('results of tools come first, each a message; what else the user says com
   ])
 })
 
-t.test('the model can tell the error of a tool from its result', async (t) => {
+t.test("the model can distinguish a tool's error from its result", async (t) => {
   const result = (content: unknown) => ({ type: 'tool_result', tool_use_id: 'a', is_error: true, content })
   const contentOf = (content: unknown) => {
     const messages = talk([{ role: 'user', content: [result(content)] }]) as { content: unknown }[]
@@ -187,7 +188,7 @@ t.test('the model can tell the error of a tool from its result', async (t) => {
   t.match(talk([{ role: 'user', content: [fine] }]), [{ content: '1' }])
 })
 
-t.test('messages of one side in a row are one', async (t) => {
+t.test('consecutive messages of one role are one', async (t) => {
   const use = { type: 'tool_use', id: 'a', name: 'f', input: {} }
   const messages = [
     { role: 'user', content: 'one' },
@@ -205,7 +206,7 @@ t.test('messages of one side in a row are one', async (t) => {
   ])
 })
 
-t.test('tools and the choice among them', async (t) => {
+t.test('tools and tool_choice are converted', async (t) => {
   const tool = {
     name: 'f',
     description: 'does',
@@ -241,7 +242,7 @@ t.test('sampling fields keep their meaning', async (t) => {
   t.notOk('stop' in lowered({ stop_sequences: [] }))
 })
 
-t.test('thinking and effort are told to chat templates that know of them', async (t) => {
+t.test('thinking and effort are passed to chat templates that support them', async (t) => {
   const kwargs = (thinking: object | null, fields: object = {}) =>
     lowered({ thinking, ...fields }).chat_template_kwargs
   t.same(kwargs({ type: 'enabled', budget_tokens: 1024 }), { enable_thinking: true })
@@ -249,12 +250,16 @@ t.test('thinking and effort are told to chat templates that know of them', async
   t.equal(kwargs({ type: 'adaptive' }), undefined)
   t.equal(kwargs(null), undefined)
   const own = { chat_template_kwargs: { thinking: true, enable_thinking: true } }
-  t.same(kwargs({ type: 'disabled' }, own), own.chat_template_kwargs, "the agent's own word wins")
+  t.same(
+    kwargs({ type: 'disabled' }, own),
+    own.chat_template_kwargs,
+    "the agent's own setting has precedence",
+  )
   for (const effort of ['low', 'medium', 'high', 'xhigh', 'max'])
     t.equal(lowered({ output_config: { effort } }).reasoning_effort, effort)
 })
 
-t.test('thinking is shown unless the agent does not want it', async (t) => {
+t.test('thinking is sent unless the agent declines it', async (t) => {
   const responseOptions = (thinking?: object) =>
     lowerMessagesRequest({ ...ask, messages: hi, thinking }).responseOptions
   const shows = (thinking?: object) => responseOptions(thinking).reasoning
@@ -267,7 +272,7 @@ t.test('thinking is shown unless the agent does not want it', async (t) => {
   t.equal(shows({ type: 'disabled' }), false)
 })
 
-t.test('a schema for the output', async (t) => {
+t.test('a schema for the output is converted', async (t) => {
   const format = { type: 'json_schema', schema: { type: 'object' } }
   const wanted = {
     type: 'json_schema',
@@ -277,7 +282,7 @@ t.test('a schema for the output', async (t) => {
   t.same(lowered({ output_format: format }).response_format, wanted)
 })
 
-t.test("Anthropic's own fields are kept for the record, an engine's own go to the engine", async (t) => {
+t.test("Anthropic's own fields are recorded, an engine's own are sent to the engine", async (t) => {
   const anthropics = {
     metadata: { user_id: '{"device_id":"d","session_id":"s"}' },
     context_management: { edits: [{ type: 'clear_thinking_20251015', keep: 'all' }] },
@@ -303,7 +308,7 @@ t.test("Anthropic's own fields are kept for the record, an engine's own go to th
   })
 })
 
-t.test('what changes from call to call is taken out of the system prompt, and told', async (t) => {
+t.test('volatile parts are removed from the system prompt and reported', async (t) => {
   const header = (hash: string) => `x-anthropic-billing-header: cc_version=2.1.329.${hash}; cch=00000;`
   const request = (hash: string) => ({
     ...ask,
@@ -331,7 +336,7 @@ t.test('a thinking block may lack its signature or its text', async (t) => {
   t.match(thinking({ signature: seal('Hm') }), { reasoning_content: 'Hm' })
 })
 
-t.test('server tools are left out and listed, and their histories are read', async (t) => {
+t.test('server tools are omitted and listed, and their histories are read', async (t) => {
   const web = { type: 'web_search_20250305', name: 'web_search' }
   const own = { name: 'f', input_schema: { type: 'object' } }
   const { body, annotations } = lowerMessagesRequest({ ...ask, messages: hi, tools: [web, own] })
@@ -357,7 +362,7 @@ t.test('server tools are left out and listed, and their histories are read', asy
   ])
 })
 
-t.test('a document at an address, or of a file id, is named in words', async (t) => {
+t.test('a document with a URL or a file id is replaced by a text that names it', async (t) => {
   const content = [
     { type: 'document', source: { type: 'url', url: 'https://x/y.pdf' } },
     { type: 'document', source: { type: 'file', file_id: 'file_1' } },
@@ -372,7 +377,7 @@ t.test('a document at an address, or of a file id, is named in words', async (t)
   ])
 })
 
-t.test('a toolset of an MCP server has no name, and is left out', async (t) => {
+t.test('an MCP toolset has no name, and is omitted', async (t) => {
   const toolset = { type: 'mcp_toolset', mcp_server_name: 'm' }
   const own = { name: 'f', input_schema: { type: 'object' } }
   const { body, annotations } = lowerMessagesRequest({ ...ask, messages: hi, tools: [toolset, own] })
@@ -386,7 +391,7 @@ t.test('a toolset of an MCP server has no name, and is left out', async (t) => {
     t.match(refusal({ tools: [nameless] }), { code: 'invalid_request', param: 'tools.0.name' })
 })
 
-t.test('a result of a server tool shows what a model can read of it', async (t) => {
+t.test('a result of a server tool keeps the parts that a model can read', async (t) => {
   const shown = (type: string, content: unknown) => {
     const result = { type, tool_use_id: 's', content }
     const answer = [result, { type: 'text', text: 'Done.' }]
@@ -414,7 +419,7 @@ t.test('a result of a server tool shows what a model can read of it', async (t) 
   t.equal(shown('mcp_tool_result', null), 'Done.')
 })
 
-t.test('what cannot be honoured is refused by name', async (t) => {
+t.test('unsupported fields are rejected with their name', async (t) => {
   const cases: [fields: object, param: string][] = [
     [{ messages: [...hi, { role: 'assistant', content: 'I think' }] }, 'messages.1.role'],
     [{ thread: { type: 'create' } }, 'thread'],
@@ -443,7 +448,7 @@ t.test('what cannot be honoured is refused by name', async (t) => {
   t.equal(lowerMessagesRequest({ ...ask, messages: hi, mcp_servers: [], container: null }).kind, 'chat')
 })
 
-t.test('a body that is wrong is refused by the name of the field', async (t) => {
+t.test('an invalid body is rejected with the name of the field', async (t) => {
   const cases: [fields: object, param: string][] = [
     [{ model: undefined }, 'model'],
     [{ max_tokens: undefined }, 'max_tokens'],
@@ -481,7 +486,7 @@ t.test('a body that is wrong is refused by the name of the field', async (t) => 
   }
 })
 
-t.test('a count is of the same prompt as a call', async (t) => {
+t.test('a token count has the same prompt as a request', async (t) => {
   const prompt = { model: 'm', messages: hi, system: 'Be brief.', tools: [{ name: 'f', input_schema: {} }] }
   const { max_tokens: _, ...body } = lowered(prompt)
   t.same(lowerCountTokensRequest(prompt), body)
@@ -489,7 +494,7 @@ t.test('a count is of the same prompt as a call', async (t) => {
   t.same(lowerCountTokensRequest(told).chat_template_kwargs, { style: 'short' })
 })
 
-t.test('a tool that is deferred is shown with the search that found it, and not before', async (t) => {
+t.test('a deferred tool appears with the search that found it, and not before', async (t) => {
   const schema = { type: 'object', properties: { path: { type: 'string' } } }
   const tools = [
     { name: 'ToolSearch', input_schema: { type: 'object' } },
@@ -511,10 +516,14 @@ t.test('a tool that is deferred is shown with the search that found it, and not 
   })
   t.equal(said[1], 'Tool: Nowhere')
   const again = lowered({ messages: [...found, ...found.slice(1)], tools }).messages as typeof body.messages
-  t.match((again as { content: unknown }[]).at(-1)!.content, [{ text: 'Tool: NotebookEdit' }], 'told once')
+  t.match(
+    (again as { content: unknown }[]).at(-1)!.content,
+    [{ text: 'Tool: NotebookEdit' }],
+    'it appears once',
+  )
 })
 
-t.test('a conversation that ends with the assistant can be counted, and not gone on with', async (t) => {
+t.test('a conversation that ends with the assistant can be counted, but not continued', async (t) => {
   const messages = [
     { role: 'user', content: 'Hi' },
     { role: 'assistant', content: 'Hello' },

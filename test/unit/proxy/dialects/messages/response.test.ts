@@ -29,7 +29,7 @@ function whole(events: readonly GenerationEvent[], reasoning = true): Message {
   return JSON.parse(JSON.stringify(message(identity, { ...responseOptions, reasoning }, fold)))
 }
 
-/** The events of a stream, as name and data; the name says what the data says. */
+/** Returns the events of a stream as name and data, and asserts that the name equals the type in the data. */
 function eventsOf(text: string) {
   return text
     .split('\n\n')
@@ -46,7 +46,7 @@ function streamed(events: readonly GenerationEvent[], reasoning = true) {
   return eventsOf(new MessagesStreamWriter(identity, { ...responseOptions, reasoning }).write(events))
 }
 
-/** What the official client makes of a stream whose bytes come in pieces of this length. */
+/** Returns the message that the official client reads from a stream with chunks of this many bytes. */
 async function readBySdk(text: string, pieceBytes: number): Promise<Message> {
   const bytes = new TextEncoder().encode(text)
   const body = new ReadableStream({
@@ -80,7 +80,7 @@ const callEvents: GenerationEvent[] = [
   { type: 'end', finishReason: 'tool_calls' },
 ]
 
-t.test('an answer of reasoning, text and tool calls', async (t) => {
+t.test('a response has reasoning, text and tool calls', async (t) => {
   t.same(whole(callEvents), {
     id: 'msg_abcd',
     type: 'message',
@@ -103,7 +103,7 @@ t.test('an answer of reasoning, text and tool calls', async (t) => {
   })
 })
 
-t.test('the same answer as a stream: one block after another, each piece as it comes', async (t) => {
+t.test('the same response as a stream: one block after another, each delta on arrival', async (t) => {
   const head = { id: 'msg_abcd', role: 'assistant', model: 'm', content: [], stop_reason: null }
   const block = (index: number, content_block: object) => ({
     type: 'content_block_start',
@@ -138,16 +138,16 @@ t.test('the same answer as a stream: one block after another, each piece as it c
     },
     { type: 'message_stop' },
   ])
-  t.equal(events.length, 19, 'and nothing else')
+  t.equal(events.length, 19, 'and no other fields')
 })
 
-t.test('reasoning that the agent does not want stays away', async (t) => {
+t.test('reasoning that the agent declines is omitted', async (t) => {
   const types = whole(callEvents, false).content.map((block) => block.type)
   t.same(types, ['text', 'tool_use', 'tool_use'])
   t.notMatch(JSON.stringify(streamed(callEvents, false)), /thinking/)
 })
 
-t.test('reasoning that is not to be read goes out sealed, and comes back as it was', async (t) => {
+t.test('hidden reasoning is sent in a signature, and restored from it', async (t) => {
   const sealing = { ...responseOptions, reasoning: false, sealedReasoning: true }
   const fold = new CompletionBuilder()
   for (const event of callEvents) fold.add(event)
@@ -167,7 +167,7 @@ t.test('reasoning that is not to be read goes out sealed, and comes back as it w
   t.match(back.body.messages, { 1: { reasoning_content: 'Hm.' } })
 })
 
-t.test('why the model stopped, in words of the API', async (t) => {
+t.test('finish reasons are converted to stop reasons of the API', async (t) => {
   const stopOf = (fields: Partial<GenerationEnd>, delta: Partial<GenerationDelta> = { content: 'x' }) => {
     const events: GenerationEvent[] = [start, { type: 'delta', ...delta }, { ...end, ...fields }]
     const { stop_reason, stop_sequence } = whole(events)
@@ -182,15 +182,19 @@ t.test('why the model stopped, in words of the API', async (t) => {
   t.same(stopOf({ finishReason: 'content_filter' }), ['refusal', null])
   const toolCalls = [{ index: 0, id: 'a', function: { name: 'f', arguments: '{}' } }]
   t.same(stopOf({ finishReason: 'tool_calls' }, { toolCalls }), ['tool_use', null])
-  t.same(stopOf({ finishReason: 'stop' }, { toolCalls }), ['tool_use', null], 'a forced call ends in a stop')
+  t.same(
+    stopOf({ finishReason: 'stop' }, { toolCalls }),
+    ['tool_use', null],
+    'a forced tool call ends with stop',
+  )
   t.same(stopOf({ finishReason: 'length' }, { toolCalls }), ['max_tokens', null])
   for (const finishReason of ['repetition', 'insufficient_system_resource']) {
-    t.same(stopOf({ finishReason }), ['max_tokens', null], 'the engine cut it off')
+    t.same(stopOf({ finishReason }), ['max_tokens', null], 'the engine aborted it')
     t.same(stopOf({ finishReason }, { toolCalls }), ['max_tokens', null])
   }
 })
 
-t.test('cached input and thinking are counted apart', async (t) => {
+t.test('cached input and thinking are counted separately', async (t) => {
   const usage = {
     prompt_tokens: 10,
     completion_tokens: 5,
@@ -206,7 +210,7 @@ t.test('cached input and thinking are counted apart', async (t) => {
   })
 })
 
-t.test('input that vLLM wrote to its cache is counted apart', async (t) => {
+t.test('input that vLLM wrote to its cache is counted separately', async (t) => {
   const prompt_tokens_details = { cached_tokens: 32, created_cache_tokens: 384 }
   const usage = { prompt_tokens: 434, completion_tokens: 5, total_tokens: 439, prompt_tokens_details }
   const counted = {
@@ -225,7 +229,7 @@ t.test('input that vLLM wrote to its cache is counted apart', async (t) => {
   })
 })
 
-t.test('an answer of nothing, or of white space, has no blocks', async (t) => {
+t.test('an empty or blank response has no blocks', async (t) => {
   for (const content of ['', ' \n']) {
     const events: GenerationEvent[] = [start, { type: 'delta', content, tokenIds: [1] }, end]
     t.same(whole(events).content, [])
@@ -236,7 +240,7 @@ t.test('an answer of nothing, or of white space, has no blocks', async (t) => {
   }
 })
 
-t.test('arguments that are no JSON object reach the agent as the model wrote them', async (t) => {
+t.test('arguments that are not a JSON object reach the agent as the model wrote them', async (t) => {
   const deep = `{"x": ${'['.repeat(50_000)}${']'.repeat(50_000)}}`
   for (const written of ['{"x": 1', '[1]', '"x"', 'null', deep]) {
     const toolCalls = [{ index: 0, id: 'a', function: { name: 'f', arguments: written } }]
@@ -246,13 +250,13 @@ t.test('arguments that are no JSON object reach the agent as the model wrote the
   t.match(whole([start, { type: 'delta', toolCalls: silent }, end]).content, [{ input: {} }])
 })
 
-t.test('an engine that goes back to an earlier tool call is at fault', async (t) => {
+t.test('an engine that returns to an earlier tool call causes an error', async (t) => {
   const piece = (index: number) => ({ index, id: `c${index}`, function: { name: 'f', arguments: '{}' } })
   const toolCalls = [piece(0), piece(1), piece(0)]
   t.throws(() => streamed([start, { type: 'delta', toolCalls }]), { code: 'engine_failed' })
 })
 
-t.test('the official client reads the stream, whatever its bytes come in', async (t) => {
+t.test('the official client reads the stream with chunks of any size', async (t) => {
   const text = new MessagesStreamWriter(identity, responseOptions).write(callEvents)
   const expected = whole(callEvents).content
   for (const pieceBytes of [1, 2, 3, 7, 64, 100_000]) {
@@ -282,7 +286,7 @@ const anyAnswer: fc.Arbitrary<AnyAnswer> = fc.record({
   between: fc.constantFrom('', '\n', ' and '),
 })
 
-/** An answer as deltas of one character each. */
+/** A response as deltas of one character each. */
 function inCharacters({ reasoning, content, calls, between }: AnyAnswer): GenerationDelta[] {
   const deltas: GenerationDelta[] = []
   for (const character of reasoning) deltas.push({ type: 'delta', reasoning: character })
@@ -296,7 +300,9 @@ function inCharacters({ reasoning, content, calls, between }: AnyAnswer): Genera
   return deltas
 }
 
-/** Neighbours of one kind made into one, where `joins` says so: how engines cut an answer is their own affair. */
+/**
+ * Merges adjacent deltas of one kind where `joins` is true, because engines may split a response anywhere.
+ */
 function merged(deltas: readonly GenerationDelta[], joins: readonly boolean[]): GenerationDelta[] {
   const result: GenerationDelta[] = []
   deltas.forEach((delta, at) => {
@@ -313,7 +319,7 @@ function merged(deltas: readonly GenerationDelta[], joins: readonly boolean[]): 
   return result
 }
 
-/** A client's own merge, written without the code under test. */
+/** A client's own merge, independent of the code under test. */
 function said(events: ReturnType<typeof eventsOf>) {
   const blocks: { type: string; text: string; name?: string }[] = []
   let open = -1
@@ -343,7 +349,7 @@ function said(events: ReturnType<typeof eventsOf>) {
   }
 }
 
-t.test('a stream, however it is cut and batched, says what the whole answer says', async (t) => {
+t.test('a stream with any chunks and batches has the content of the complete response', async (t) => {
   const joins = fc.array(fc.boolean(), { minLength: 1, maxLength: 7 })
   fc.assert(
     fc.property(anyAnswer, joins, fc.nat(), (answer, joins, seed) => {
@@ -357,7 +363,7 @@ t.test('a stream, however it is cut and batched, says what the whole answer says
         told.thinking,
         content.map((block) => (block.type === 'thinking' ? block.thinking : '')).join(''),
       )
-      // White space at the end of a text may have been the beginning of another one.
+      // White space at the end of a text may have been the start of another block.
       const text = content.map((block) => (block.type === 'text' ? block.text : '')).join('')
       assert.equal(told.text.trimEnd(), text.trimEnd())
       assert.deepEqual(
@@ -366,5 +372,5 @@ t.test('a stream, however it is cut and batched, says what the whole answer says
       )
     }),
   )
-  t.pass('for any answer')
+  t.pass('for any response')
 })

@@ -8,7 +8,9 @@ import {
   modelCallId,
 } from '../../../../../src/proxy/dialects/responses/freeform.ts'
 
-/** What the agent gets for these arguments, and what comes of its echo. */
+/**
+ * Returns the input that the agent receives for these arguments, and the arguments restored from its echo.
+ */
 function thereAndBack(pieces: readonly string[]): { input: string; pieces: string; echo: string } {
   const reader = new FreeformReader()
   const given = pieces.map((piece) => reader.add(piece)).join('') + reader.end()
@@ -20,7 +22,7 @@ function thereAndBack(pieces: readonly string[]): { input: string; pieces: strin
 const anyText = fc.string({ unit: 'binary' })
 const spaces = fc.constantFrom('', ' ', '\n', '  ')
 
-/** JSON with any escapes that mean the same. */
+/** Serializes a value as JSON with random but equivalent escapes. */
 const writtenString = anyText.chain((text) =>
   fc.array(fc.boolean(), { minLength: text.length, maxLength: text.length }).map((escaped) => ({
     text,
@@ -39,7 +41,7 @@ function cut(text: string, at: readonly number[]): string[] {
   return places.slice(1).map((end, index) => text.slice(places[index], end))
 }
 
-t.test('the input is what the model wrote, however it is escaped and cut', async (t) => {
+t.test("the input is the model's text, with any escapes and chunks", async (t) => {
   fc.assert(
     fc.property(
       writtenString,
@@ -58,39 +60,36 @@ t.test('the input is what the model wrote, however it is escaped and cut', async
   t.pass('for any text')
 })
 
-t.test('the input comes as it is written, not when it is whole', async (t) => {
+t.test('the input is streamed while it is written', async (t) => {
   const reader = new FreeformReader()
   const given = ['{"inp', 'ut": "*** Be', 'gin\\', 'n+\\u00', 'e9"', '}'].map((piece) => reader.add(piece))
   t.same(given, ['', '*** Be', 'gin', '\n+', 'é', ''])
 })
 
-t.test(
-  'arguments of another form reach the agent as they are, and its echo is what the model wrote',
-  async (t) => {
-    for (const written of [
-      '',
-      '{',
-      '{}',
-      '{"patch": "x"}',
-      'just text',
-      '{"input": 3}',
-      '["input"]',
-      '{"in put":"x"}',
-    ]) {
-      for (const pieces of [[written], [...written]]) {
-        t.same(thereAndBack(pieces), { input: written, pieces: written, echo: written })
-      }
+t.test("arguments of another form reach the agent unchanged, and its echo is the model's text", async (t) => {
+  for (const written of [
+    '',
+    '{',
+    '{}',
+    '{"patch": "x"}',
+    'just text',
+    '{"input": 3}',
+    '["input"]',
+    '{"in put":"x"}',
+  ]) {
+    for (const pieces of [[written], [...written]]) {
+      t.same(thereAndBack(pieces), { input: written, pieces: written, echo: written })
     }
-  },
-)
-
-t.test('an input that was cut off is as long as it got', async (t) => {
-  t.equal(thereAndBack(['{"input": "abc']).input, 'abc')
-  t.equal(thereAndBack(['{"input": "abc\\']).input, 'abc\\')
-  t.equal(thereAndBack(['{"input": "a\\q\\uzzzz"}']).input, 'aquzzzz', 'escapes that are none')
+  }
 })
 
-t.test('an input is never given in halves of a character', async (t) => {
+t.test('a truncated input keeps its received part', async (t) => {
+  t.equal(thereAndBack(['{"input": "abc']).input, 'abc')
+  t.equal(thereAndBack(['{"input": "abc\\']).input, 'abc\\')
+  t.equal(thereAndBack(['{"input": "a\\q\\uzzzz"}']).input, 'aquzzzz', 'invalid escapes')
+})
+
+t.test('an input is never split within a character', async (t) => {
   for (const pieces of [
     ['{"input":"a\\ud83d', '\\ude00b"}'],
     ['{"input":"a\ud83d', '\ude00b"}'],
@@ -103,10 +102,10 @@ t.test('an input is never given in halves of a character', async (t) => {
     t.equal(given.join(''), reader.input)
   }
   const lone = new FreeformReader()
-  t.equal(lone.add('{"input":"\\ud83d"}') + lone.end(), '\ud83d', 'half of one that has no other half')
+  t.equal(lone.add('{"input":"\\ud83d"}') + lone.end(), '\ud83d', 'an unpaired surrogate')
 })
 
-t.test('white space before the arguments costs what it is long', async (t) => {
+t.test('white space before the arguments costs linear time', async (t) => {
   const reader = new FreeformReader()
   for (let count = 0; count < 100_000; count += 1) reader.add('  ')
   t.equal(reader.add('{"input":"x"}') + reader.end(), 'x')

@@ -27,7 +27,7 @@ function refusal(fields: object, items?: unknown[]) {
 }
 
 t.test(
-  'a tool search that the client runs is a function, and its output shows the found tools',
+  'a tool search that the client runs is a function, and its output contains the found tools',
   async (t) => {
     const parameters = { type: 'object', properties: { query: { type: 'string' } } }
     const search = { type: 'tool_search', execution: 'client', description: 'Finds tools', parameters }
@@ -62,11 +62,11 @@ t.test(
       { role: 'tool', tool_call_id: 'd', content: 'x' },
     ])
     t.match(wireTools.get('mcp__git__log'), { type: 'function', name: 'log', namespace: 'mcp__git__' })
-    t.same(annotation.dropped_tools, ['tool_search'], 'one that the service would run is left out')
+    t.same(annotation.dropped_tools, ['tool_search'], 'one that the service would run is omitted')
   },
 )
 
-t.test('a choice that demands a call needs a tool', async (t) => {
+t.test('a tool_choice that requires a call needs a tool', async (t) => {
   const refused = refusal({ tools: [{ type: 'web_search' }], tool_choice: 'required' })
   t.match(refused, { code: 'unsupported', param: 'tool_choice' })
 })
@@ -122,7 +122,7 @@ t.test('fields become those of Chat Completions, and unknown ones pass through',
   t.notOk('response_format' in bodyOf({ text: { format: { type: 'text' } } }))
 })
 
-t.test('what the agent wants to see is read from its request', async (t) => {
+t.test('the request selects the outputs that its agent receives', async (t) => {
   t.match(lower({}).lowered, {
     stream: false,
     responseOptions: { logprobs: false, tokenIds: false, reasoning: true },
@@ -134,7 +134,7 @@ t.test('what the agent wants to see is read from its request', async (t) => {
   })
 })
 
-t.test('messages keep their content and lose what is only bookkeeping', async (t) => {
+t.test('messages keep their content and lose their metadata', async (t) => {
   const developer = { type: 'message', role: 'developer', content: [{ type: 'input_text', text: 'rules' }] }
   const parts = [
     { type: 'input_text', text: 'look' },
@@ -161,7 +161,7 @@ t.test('messages keep their content and lose what is only bookkeeping', async (t
   ])
 })
 
-t.test('the items of one answer are one message', async (t) => {
+t.test('the items of one response are one message', async (t) => {
   const messages = messagesOf(
     { role: 'user', content: 'fix it' },
     { type: 'reasoning', id: 'rs_1', summary: [], content: [{ type: 'reasoning_text', text: 'hm' }] },
@@ -199,7 +199,7 @@ t.test('the items of one answer are one message', async (t) => {
   ])
 })
 
-t.test('two messages in a row are two answers, and a refusal is no text', async (t) => {
+t.test('two consecutive messages are two responses, and a refusal is not text', async (t) => {
   t.same(
     messagesOf(
       { role: 'assistant', content: 'one' },
@@ -212,7 +212,7 @@ t.test('two messages in a row are two answers, and a refusal is no text', async 
   )
 })
 
-t.test('reasoning comes back from what stands for its encryption, before what was shown of it', async (t) => {
+t.test('reasoning is restored from encrypted_content in preference to its visible form', async (t) => {
   const sealed = seal('the real thing, é\n')
   t.equal(unseal(sealed), 'the real thing, é\n')
   const item = { type: 'reasoning', summary: [{ text: 'shown' }], encrypted_content: sealed }
@@ -224,7 +224,7 @@ t.test('reasoning comes back from what stands for its encryption, before what wa
 })
 
 t.test(
-  'what the agents of Codex say to one another is a message of the user, encrypted in name or not',
+  'messages between Codex agents become user messages, whether marked as encrypted or not',
   async (t) => {
     const envelope = { type: 'input_text', text: 'Message Type: NEW_TASK\nPayload:\n' }
     const item = { type: 'agent_message', author: '/root', recipient: '/root/helper' }
@@ -250,7 +250,7 @@ t.test(
   },
 )
 
-t.test('custom tools and the local shell are functions to the model', async (t) => {
+t.test('custom tools and the local shell become functions for the model', async (t) => {
   const { lowered, wireTools, annotation } = lower(
     {
       tools: [
@@ -292,7 +292,7 @@ t.test('custom tools and the local shell are functions to the model', async (t) 
     { name: 'web__run' },
     { name: 'late' },
   ])
-  t.same(functions[0], { name: 'plain', parameters: { type: 'object' } }, 'nothing but what a model reads')
+  t.same(functions[0], { name: 'plain', parameters: { type: 'object' } }, 'only fields that a model reads')
   t.match(functions[2], {
     description: 'Edits files\n\nThe input must match this grammar (lark):\nstart: "x"',
   })
@@ -305,7 +305,7 @@ t.test('custom tools and the local shell are functions to the model', async (t) 
   t.same(annotation.dropped_tools, ['web_search', 'image_generation'])
 })
 
-t.test('calls of such tools come back as the function calls that the model made', async (t) => {
+t.test("tool calls of such tools are restored as the model's function calls", async (t) => {
   const action = { type: 'exec', command: ['ls', '-l'], env: {}, timeout_ms: 5, working_directory: null }
   const [answer, ...outputs] = messagesOf(
     { type: 'custom_tool_call', call_id: 'c1', name: 'apply_patch', input: 'a\n"b"' },
@@ -333,7 +333,7 @@ t.test('calls of such tools come back as the function calls that the model made'
   ])
 })
 
-t.test('a choice of tools is one that engines understand', async (t) => {
+t.test('tool_choice is converted to a form that engines accept', async (t) => {
   const tools = [
     { type: 'function', name: 'f' },
     { type: 'custom', name: 'g' },
@@ -348,10 +348,10 @@ t.test('a choice of tools is one that engines understand', async (t) => {
     tools: [{ function: { name: 'g' } }],
   })
   const codex = bodyOf({ tools: [{ type: 'web_search' }], tool_choice: 'auto' })
-  t.notOk('tools' in codex || 'tool_choice' in codex, 'engines refuse a choice among no tools')
+  t.notOk('tools' in codex || 'tool_choice' in codex, 'engines reject a tool_choice without tools')
 })
 
-t.test('a body that is wrong is refused by the name of the field', async (t) => {
+t.test('an invalid body is rejected with the name of the field', async (t) => {
   const cases: [fields: object, items: unknown[] | undefined, param: string | undefined, code?: string][] = [
     [{ input: 3 }, undefined, 'input'],
     [{ input: undefined }, [], 'input'],
@@ -409,13 +409,13 @@ t.test('a file that is not in the request is rejected with the field to send it 
   }
 })
 
-t.test('nesting that JSON cannot carry is refused before anything is recorded', async (t) => {
+t.test('nesting that JSON cannot represent is rejected before recording', async (t) => {
   let deep: unknown = {}
   for (let depth = 0; depth < 100_000; depth++) deep = { deep }
   t.match(refusal({ tools: [{ type: 'web_search', deep }] }), { code: 'invalid_request', message: /deeply/ })
 })
 
-t.test('the output of a function that nobody called is what its name says to the model', async (t) => {
+t.test('an output without its function call becomes a text that names the function', async (t) => {
   const item = { type: 'function_call_output', id: 'fco_1', name: 'goal_objective', namespace: 'agent' }
   const image = { type: 'input_image', image_url: 'data:image/png;base64,AAAA' }
   t.same(messagesOf({ ...item, output: 'Mend it.' }, { ...item, output: [image] }), [
@@ -436,7 +436,7 @@ t.test('every reasoning effort is forwarded unchanged', async (t) => {
     t.equal(bodyOf({ model: 'm', reasoning: { effort } }).reasoning_effort, effort)
 })
 
-t.test('items that name another turn are another answer', async (t) => {
+t.test('items that name another turn belong to another response', async (t) => {
   const [lost, next] = ['11111111-2222-4333-8444-555555555555', '11111111-2222-4333-8444-666666666666']
   const reasoning = (id: string, text: string) => ({
     type: 'reasoning',

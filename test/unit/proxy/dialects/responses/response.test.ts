@@ -59,7 +59,10 @@ function foldOf(events: readonly GenerationEvent[]): CompletionBuilder {
 const whole = (events: readonly GenerationEvent[], frame = frameOf()): Json =>
   JSON.parse(JSON.stringify(createResponse(frame, foldOf(events))))
 
-/** The events of a stream, each checked for its frame: its name twice, and its number. */
+/**
+ * Returns the events of a stream, after checking each frame: its name, which appears twice, and its sequence
+ * number.
+ */
 function eventsOf(text: string): Json[] {
   const frames = text.split('\n\n')
   assert.equal(frames.pop(), '')
@@ -75,17 +78,17 @@ function eventsOf(text: string): Json[] {
 const streamed = (events: readonly GenerationEvent[], frame = frameOf()): Json[] =>
   eventsOf(new ResponsesStreamWriter(frame).write(events))
 
-/** What the official client makes of the events. */
+/** Returns the response that the official client reads from the events. */
 async function accumulated(events: readonly Json[]): Promise<Json> {
   const lines = events.map((event) => `${JSON.stringify(event)}\n`).join('')
   const bytes = new Blob([lines]).stream()
   const final = await ResponseStream.fromReadableStream(bytes as unknown as ReadableStream).finalResponse()
-  // The client's own findings are no part of the answer.
+  // Fields that the client computes are not part of the response.
   const isOwn = (name: string) => name === 'parsed' || name === 'parsed_arguments'
   return JSON.parse(JSON.stringify(final, (name, value) => (isOwn(name) ? undefined : value)))
 }
 
-t.test('a call of a tool search is an item with arguments as an object', async (t) => {
+t.test('a tool search call is an item with an object as arguments', async (t) => {
   const frame = frameOf({ tools: [{ type: 'tool_search', execution: 'client' }] })
   const toolCalls = [{ index: 0, id: 'c', function: { name: 'tool_search', arguments: '{"query":"git"}' } }]
   const { output } = whole([start, { type: 'delta', toolCalls }, stop], frame)
@@ -97,7 +100,7 @@ t.test('a call of a tool search is an item with arguments as an object', async (
   })
 })
 
-t.test('a keep-alive is a numbered event behind `response.created`, which comes once', async (t) => {
+t.test('a keep-alive is a numbered event after `response.created`, which is sent once', async (t) => {
   const writer = new ResponsesStreamWriter(frameOf())
   const text = writer.keepAlive() + writer.write([start]) + writer.keepAlive()
   const first = { type: 'response.created', sequence_number: 0 }
@@ -113,20 +116,17 @@ t.test('a keep-alive is a numbered event behind `response.created`, which comes 
   )
 })
 
-t.test(
-  'counted reasoning is told; where nobody counted it, the number that the types want is 0',
-  async (t) => {
-    const detailsOf = (reported?: object) => {
-      const counted = { ...usage, completion_tokens_details: reported } as typeof usage
-      const answer = whole([start, { type: 'delta', reasoning: 'hm' }, { ...stop, usage: counted }])
-      return answer.usage.output_tokens_details
-    }
-    t.same(detailsOf({ reasoning_tokens: 2 }), { reasoning_tokens: 2 })
-    t.same(detailsOf(), { reasoning_tokens: 0 })
-  },
-)
+t.test('counted reasoning tokens are reported; without a count, the required field is 0', async (t) => {
+  const detailsOf = (reported?: object) => {
+    const counted = { ...usage, completion_tokens_details: reported } as typeof usage
+    const answer = whole([start, { type: 'delta', reasoning: 'hm' }, { ...stop, usage: counted }])
+    return answer.usage.output_tokens_details
+  }
+  t.same(detailsOf({ reasoning_tokens: 2 }), { reasoning_tokens: 2 })
+  t.same(detailsOf(), { reasoning_tokens: 0 })
+})
 
-t.test('a whole answer has the shape of the API', async (t) => {
+t.test('a complete response has the shape of the API', async (t) => {
   const events: GenerationEvent[] = [
     start,
     { type: 'delta', reasoning: 'hm', content: 'hi', tokenIds: [1] },
@@ -182,7 +182,7 @@ t.test('a whole answer has the shape of the API', async (t) => {
   t.notOk('token_ids' in answer, 'no trace of the recording')
 })
 
-t.test('a streamed text is told in the order of the API', async (t) => {
+t.test('a streamed text has the events of the API in their order', async (t) => {
   const events: GenerationEvent[] = [
     start,
     { type: 'delta', content: 'hi', tokenIds: [1] },
@@ -214,7 +214,7 @@ t.test('a streamed text is told in the order of the API', async (t) => {
   t.match(told[9].response, { status: 'completed', output: [told[8].item], usage: { total_tokens: 13 } })
 })
 
-t.test('every kind of call is streamed as the agent knows its tool', async (t) => {
+t.test('every kind of tool call is streamed as the agent declared its tool', async (t) => {
   const call = (index: number, name: string, written: string): GenerationDelta => ({
     type: 'delta',
     toolCalls: [{ index, id: `c${index}`, function: { name, arguments: written } }],
@@ -247,7 +247,7 @@ t.test('every kind of call is streamed as the agent knows its tool', async (t) =
     { type: 'function_call', id: 'fc_T_0', call_id: 'c0', name: 'f', arguments: '{"a":1}', status },
     { ...custom, id: 'ctc_T_1', call_id: 'c1', input: 'x\ny' },
     { type: 'local_shell_call', id: 'lsh_T_2', call_id: 'c2', action, status },
-    // Named as the agent knows it, with what it needs to know.
+    // The name that the agent declared, with the fields that it requires.
     {
       type: 'function_call',
       id: 'fc_T_3',
@@ -269,17 +269,14 @@ t.test('every kind of call is streamed as the agent knows its tool', async (t) =
   ])
 })
 
-t.test(
-  'a shell call that is nested beyond all measure reaches the agent as the model wrote it',
-  async (t) => {
-    const written = `{"command":["ls"],"env":${'['.repeat(50_000)}${']'.repeat(50_000)}}`
-    const call = { index: 0, id: 'c', function: { name: 'local_shell', arguments: written } }
-    const { output } = whole([start, { type: 'delta', toolCalls: [call] }, stop])
-    t.match(output, [{ type: 'function_call', name: 'local_shell', arguments: written }])
-  },
-)
+t.test('a shell call with excessive nesting reaches the agent as the model wrote it', async (t) => {
+  const written = `{"command":["ls"],"env":${'['.repeat(50_000)}${']'.repeat(50_000)}}`
+  const call = { index: 0, id: 'c', function: { name: 'local_shell', arguments: written } }
+  const { output } = whole([start, { type: 'delta', toolCalls: [call] }, stop])
+  t.match(output, [{ type: 'function_call', name: 'local_shell', arguments: written }])
+})
 
-t.test('an answer that was cut off is incomplete, and so is its last item', async (t) => {
+t.test('a truncated response is incomplete, and so is its last item', async (t) => {
   const events: GenerationEvent[] = [
     start,
     { type: 'delta', reasoning: 'hm', content: 'hi' },
@@ -304,13 +301,13 @@ t.test('an answer that was cut off is incomplete, and so is its last item', asyn
   t.match(filtered, { status: 'incomplete', incomplete_details: { reason: 'content_filter' } })
 })
 
-t.test('an answer without a word is an empty message', async (t) => {
+t.test('a response without text is an empty message', async (t) => {
   const answer = whole([start, { type: 'delta', tokenIds: [1] }, stop])
   t.match(answer.output, [{ type: 'message', content: [{ text: '' }] }])
   t.same((await accumulated(streamed([start, stop]))).output, answer.output)
 })
 
-t.test('a failure after the first event is told as the API tells it', async (t) => {
+t.test('a failure after the first event is reported in the form of the API', async (t) => {
   const writer = new ResponsesStreamWriter(frameOf())
   const text = writer.write([start, { type: 'delta', content: 'hi' }])
   const told = eventsOf(text + writer.fail(new ProxyError('engine_lost', 'The engine is gone')))
@@ -320,7 +317,7 @@ t.test('a failure after the first event is told as the API tells it', async (t) 
   })
 })
 
-t.test('what the agent asked to see beyond the text is there', async (t) => {
+t.test('fields that the agent includes are in the response', async (t) => {
   const entry = { token: 'hi', logprob: -0.5, bytes: [104, 105], top_logprobs: [] }
   const events: GenerationEvent[] = [
     start,
@@ -361,7 +358,7 @@ const anyCompletion = fc.record({
 })
 type AnyCompletion = typeof anyCompletion extends fc.Arbitrary<infer T> ? T : never
 
-/** The completion in pieces of one character, as an engine whose every chunk is cut apart would bring it. */
+/** Splits the completion into deltas of one character, the finest division that an engine could send. */
 function pieces({ reasoning, content, refusal, calls }: AnyCompletion): GenerationDelta[] {
   const units = (text: string) => text.split('')
   return [
@@ -378,7 +375,7 @@ function pieces({ reasoning, content, refusal, calls }: AnyCompletion): Generati
   ]
 }
 
-/** Neighbours made one, wherever `merged` says so. */
+/** Merges adjacent deltas wherever `merged` is true. */
 function merge(deltas: readonly GenerationDelta[], merged: readonly boolean[]): GenerationDelta[] {
   const result: GenerationDelta[] = []
   for (const [index, delta] of deltas.entries()) {
@@ -394,24 +391,27 @@ function merge(deltas: readonly GenerationDelta[], merged: readonly boolean[]): 
   return result
 }
 
-t.test('a stream cut at every character and merged at random adds up to the whole answer', async (t) => {
-  const deltas = fc.tuple(anyCompletion, fc.array(fc.boolean(), { maxLength: 50 }))
-  await fc.assert(
-    fc.asyncProperty(deltas, async ([completion, merged]) => {
-      const end: GenerationEvent = { type: 'end', finishReason: completion.finishReason, usage }
-      const events = [start, ...merge(pieces(completion), merged), end]
-      const answer = whole(events)
-      const told = streamed(events)
-      const final = await accumulated(told)
-      assert.deepEqual(final.output, answer.output)
-      assert.equal(final.status, answer.status)
-    }),
-    { numRuns: 200 },
-  )
-  t.pass('for any completion')
-})
+t.test(
+  'a stream split at every character and merged at random adds up to the complete response',
+  async (t) => {
+    const deltas = fc.tuple(anyCompletion, fc.array(fc.boolean(), { maxLength: 50 }))
+    await fc.assert(
+      fc.asyncProperty(deltas, async ([completion, merged]) => {
+        const end: GenerationEvent = { type: 'end', finishReason: completion.finishReason, usage }
+        const events = [start, ...merge(pieces(completion), merged), end]
+        const answer = whole(events)
+        const told = streamed(events)
+        const final = await accumulated(told)
+        assert.deepEqual(final.output, answer.output)
+        assert.equal(final.status, answer.status)
+      }),
+      { numRuns: 200 },
+    )
+    t.pass('for any completion')
+  },
+)
 
-t.test('the echo of an answer is the message that the model wrote', async (t) => {
+t.test("the echo of a response is the model's message", async (t) => {
   fc.assert(
     fc.property(anyCompletion, (completion) => {
       const events = [start, ...pieces(completion), stop]

@@ -26,7 +26,7 @@ function setUp(...given: (Member | Partial<DispatcherOptions>)[]) {
   return { clock, dispatcher, acquire }
 }
 
-t.test('a lease is given at once, or when another one is released', async (t) => {
+t.test('a lease is granted immediately, or when another one is released', async (t) => {
   const { acquire, dispatcher } = setUp(member('a'))
   const first = await acquire('1')
   t.equal(first.memberId, 'a')
@@ -45,14 +45,14 @@ t.test('releasing a lease twice frees one slot', async (t) => {
   t.equal(dispatcher.stats().members[0]?.inFlight, 1)
 })
 
-t.test('a full queue turns a call away with queue_full', async (t) => {
+t.test('a full queue rejects a request with queue_full', async (t) => {
   const { acquire } = setUp()
   void acquire('1').catch(() => {})
   void acquire('2').catch(() => {})
   await t.rejects(acquire('3'), { code: 'queue_full', status: 503, retryAfterS: 1 })
 })
 
-t.test('a call that nobody can serve fails after the wait limit, and no timer is left', async (t) => {
+t.test('a request that no member can serve fails after the wait limit, and no timer is left', async (t) => {
   const { acquire, clock } = setUp()
   const waiting = acquire('1')
   clock.advance(WAIT_MS - 1_000)
@@ -62,7 +62,7 @@ t.test('a call that nobody can serve fails after the wait limit, and no timer is
   t.equal(clock.pending, 0)
 })
 
-t.test('a call that waits for a busy member outlives the wait limit', async (t) => {
+t.test('a request that waits for a busy member is not subject to the wait limit', async (t) => {
   const { acquire, clock } = setUp(member('a'))
   const first = await acquire('1')
   const second = acquire('2')
@@ -71,7 +71,7 @@ t.test('a call that waits for a busy member outlives the wait limit', async (t) 
   t.equal((await second).memberId, 'a')
 })
 
-t.test('an aborted call leaves the queue with the reason of the signal', async (t) => {
+t.test('an aborted request leaves the queue with the reason of the signal', async (t) => {
   const { dispatcher } = setUp()
   const controller = new AbortController()
   const waiting = dispatcher.acquire(call('1'), controller.signal)
@@ -82,7 +82,7 @@ t.test('an aborted call leaves the queue with the reason of the signal', async (
   t.throws(() => dispatcher.acquire(call('2'), controller.signal), reason, 'and never enters it')
 })
 
-t.test('the lease of a member that was removed is void', async (t) => {
+t.test('the lease of a removed member is void', async (t) => {
   const { acquire, dispatcher } = setUp(member('a'))
   const lease = await acquire('1')
   t.same(dispatcher.removeMember('a'), ['1'])
@@ -92,7 +92,7 @@ t.test('the lease of a member that was removed is void', async (t) => {
   t.equal(dispatcher.stats().members[0]?.inFlight, 1)
 })
 
-t.test('a pause holds new calls until resume', async (t) => {
+t.test('a pause defers new requests until resume', async (t) => {
   const { acquire, dispatcher } = setUp(member('a'))
   dispatcher.pause()
   const waiting = acquire('1')
@@ -103,12 +103,12 @@ t.test('a pause holds new calls until resume', async (t) => {
 
 const PAUSE_LIMIT_MS = 3_600_000
 
-t.test('a pause that lasts longer than its limit refuses calls until resume', async (t) => {
+t.test('a pause beyond its limit rejects requests until resume', async (t) => {
   const { acquire, clock, dispatcher } = setUp(member('a'))
   dispatcher.pause()
   const waiting = acquire('1')
   clock.advance(PAUSE_LIMIT_MS - 1)
-  t.equal(dispatcher.stats().waiting, 1, 'a call waits that long')
+  t.equal(dispatcher.stats().waiting, 1, 'a request waits that long')
   clock.advance(1)
   await t.rejects(waiting, { code: 'paused', status: 503 })
   await t.rejects(acquire('2'), { code: 'paused' })
@@ -116,7 +116,7 @@ t.test('a pause that lasts longer than its limit refuses calls until resume', as
   t.equal((await acquire('3')).memberId, 'a')
 })
 
-t.test('pausing again starts the limit anew, and a resume ends it', async (t) => {
+t.test('pausing again restarts the limit, and a resume ends it', async (t) => {
   const { acquire, clock, dispatcher } = setUp(member('a'))
   dispatcher.pause()
   clock.advance(PAUSE_LIMIT_MS - 1)
@@ -129,7 +129,7 @@ t.test('pausing again starts the limit anew, and a resume ends it', async (t) =>
   t.equal(clock.pending, 0, 'no timer is left')
 })
 
-t.test('without a limit a pause holds calls for as long as it lasts', async (t) => {
+t.test('without a limit a pause defers requests for its whole duration', async (t) => {
   const { acquire, clock, dispatcher } = setUp({ pauseLimitMs: 0 }, member('a'))
   dispatcher.pause()
   const waiting = acquire('1')
@@ -138,7 +138,7 @@ t.test('without a limit a pause holds calls for as long as it lasts', async (t) 
   t.equal((await waiting).memberId, 'a')
 })
 
-t.test('the log tells of a pause when it begins, while it lasts, and when it ends', (t) => {
+t.test('the start of a pause, its duration and its end are logged', (t) => {
   const { logger, lines } = listingLogger()
   const { clock, dispatcher } = setUp({ logger })
   dispatcher.pause()
@@ -157,7 +157,7 @@ t.test('the log tells of a pause when it begins, while it lasts, and when it end
   t.end()
 })
 
-t.test('close fails what waits and what comes, and leaves running calls alone', async (t) => {
+t.test('close fails waiting and new requests, and lets running ones finish', async (t) => {
   const { acquire, clock, dispatcher } = setUp(member('a'))
   const running = await acquire('1')
   const waiting = acquire('2')

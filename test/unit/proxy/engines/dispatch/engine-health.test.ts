@@ -33,7 +33,7 @@ const OPERATOR_EVENTS: Record<string, string[]> = {
   'down paused': ['engine_up', 'engine_unavailable'],
 }
 
-/** Watches an engine whose checks find the state that `enter` names; the first one waits for that. */
+/** Watches an engine whose checks find the state that `enter` sets; the first check waits for it. */
 function setUp() {
   const { logger, lines } = listingLogger()
   const reports: EngineHealthReport[] = []
@@ -60,22 +60,25 @@ function setUp() {
   return { watch, lines, reports, clock, enter }
 }
 
-t.test('each transition of the health of an engine is logged, with what an operator acts on', async (t) => {
-  for (const [from, to] of allowed) {
-    const { lines, enter } = setUp()
-    await enter(from)
-    lines.length = 0
-    await enter(to)
-    t.match(
-      lines.map(({ event, level, previous_state, state }) => ({ event, level, previous_state, state })),
-      [
-        { event: 'engine_health', level: 'debug', previous_state: from, state: to },
-        ...(OPERATOR_EVENTS[`${from} ${to}`] ?? []).map((event) => ({ event })),
-      ],
-    )
-    t.equal(lines.length, 1 + (OPERATOR_EVENTS[`${from} ${to}`]?.length ?? 0), `${from} to ${to}`)
-  }
-})
+t.test(
+  'each transition of the health of an engine is logged, with the facts that an operator needs',
+  async (t) => {
+    for (const [from, to] of allowed) {
+      const { lines, enter } = setUp()
+      await enter(from)
+      lines.length = 0
+      await enter(to)
+      t.match(
+        lines.map(({ event, level, previous_state, state }) => ({ event, level, previous_state, state })),
+        [
+          { event: 'engine_health', level: 'debug', previous_state: from, state: to },
+          ...(OPERATOR_EVENTS[`${from} ${to}`] ?? []).map((event) => ({ event })),
+        ],
+      )
+      t.equal(lines.length, 1 + (OPERATOR_EVENTS[`${from} ${to}`]?.length ?? 0), `${from} to ${to}`)
+    }
+  },
+)
 
 t.test(
   'an engine that serves, sleeps or is paused is healthy; one that is down or closed is not',
@@ -102,16 +105,19 @@ t.test('no other transition is allowed', async (t) => {
     t.throws(() => assertTransition(ENGINE_HEALTH_TRANSITIONS, from, to), { code: 'ERR_ASSERTION' })
 })
 
-t.test('a check with a forbidden result makes the engine unhealthy, and the next one is made', async (t) => {
-  const { watch, clock, enter } = setUp()
-  await enter('rebooting' as State)
-  t.match(watch, { healthy: false, error: /the state down must not become rebooting/ })
-  await enter('serving')
-  t.match(watch, { healthy: true, error: undefined })
-  t.equal(clock.pending, 1, 'the next check is due')
-})
+t.test(
+  'a check with a forbidden result makes the engine unhealthy, and the next check still runs',
+  async (t) => {
+    const { watch, clock, enter } = setUp()
+    await enter('rebooting' as State)
+    t.match(watch, { healthy: false, error: /the state down must not become rebooting/ })
+    await enter('serving')
+    t.match(watch, { healthy: true, error: undefined })
+    t.equal(clock.pending, 1, 'the next check is due')
+  },
+)
 
-t.test('neither a check nor a request changes the health of an engine that was closed', async (t) => {
+t.test('neither a check nor a request changes the health of a closed engine', async (t) => {
   const { watch, lines, reports, clock, enter } = setUp()
   await enter('closed')
   lines.length = 0

@@ -7,7 +7,7 @@ import { pull } from '../../../../helpers/event-stream.ts'
 import { FakeClock } from '../../../../helpers/fake-clock.ts'
 import { listingLogger } from '../../../../helpers/listing-logger.ts'
 
-/** A pool with one engine, which serves a request until `finish` is called. */
+/** Creates a pool with one engine, which serves a request until `finish` is called. */
 async function setUp() {
   const { logger, lines } = listingLogger()
   const { promise: finished, resolve: finish } = Promise.withResolvers<void>()
@@ -43,7 +43,7 @@ async function setUp() {
 const FACTS = { weight: 1, modelName: null }
 
 t.test(
-  'an engine that drains serves again if it is registered, else it is closed once it is idle',
+  'a draining engine serves again when it is registered, and is otherwise closed once idle',
   async (t) => {
     const { engines, engine, complete, transitions, closes } = await setUp()
     engines.retire(engine)
@@ -63,7 +63,7 @@ t.test(
   },
 )
 
-t.test('an engine that was removed cannot serve again', async (t) => {
+t.test('a removed engine cannot serve again', async (t) => {
   const { engines, engine, complete } = await setUp()
   await complete()
   engines.retire(engine)

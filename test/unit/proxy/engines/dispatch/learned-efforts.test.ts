@@ -16,7 +16,7 @@ function negotiate(learned: EffortRegistry, effort: string) {
   return { negotiation, send: () => negotiation.bodyFor('engine')!.reasoning_effort }
 }
 
-t.test('what an error teaches is learned when the retry has succeeded', async (t) => {
+t.test('efforts that an error lists are stored once the retry has succeeded', async (t) => {
   const learned = new EffortRegistry()
   const { negotiation, send } = negotiate(learned, 'high')
   t.equal(send(), 'high')
@@ -30,7 +30,7 @@ t.test('what an error teaches is learned when the retry has succeeded', async (t
   t.equal(negotiate(learned, 'high').send(), 'high')
 })
 
-t.test('an engine that answers a template error with HTTP 500 is understood as well', async (t) => {
+t.test('an engine that reports a template error with HTTP 500 is understood as well', async (t) => {
   const { negotiation, send } = negotiate(new EffortRegistry(), 'high')
   send()
   const message = `the engine at http://e responded with HTTP 500: ${QWEN}`
@@ -38,7 +38,7 @@ t.test('an engine that answers a template error with HTTP 500 is understood as w
   t.equal(send(), 'xhigh')
 })
 
-t.test('none is not left out for a model that speaks harmony', async (t) => {
+t.test('`none` is not omitted for a model that uses harmony', async (t) => {
   const { negotiation, send } = negotiate(new EffortRegistry(), 'none')
   send()
   const error = rejection("Harmony does not support reasoning_effort='none'")
@@ -46,7 +46,7 @@ t.test('none is not left out for a model that speaks harmony', async (t) => {
   t.equal(negotiation.toAgentError(error), error)
 })
 
-t.test('the agent gets the error of its own effort where the engine takes no replacement', async (t) => {
+t.test('the agent gets the error of its own effort if the engine accepts no replacement', async (t) => {
   const { negotiation, send } = negotiate(new EffortRegistry(), 'none')
   send()
   const first = rejection("reasoning_effort does not support 'none' with this model")
@@ -59,7 +59,7 @@ t.test('the agent gets the error of its own effort where the engine takes no rep
   t.equal(negotiation.toAgentError(other), other)
 })
 
-t.test('other errors teach nothing', async (t) => {
+t.test('other errors have no effect', async (t) => {
   for (const thrown of [
     new ProxyError('engine_lost', QWEN),
     rejection('temperature is too high'),
@@ -71,7 +71,7 @@ t.test('other errors teach nothing', async (t) => {
   }
 })
 
-t.test('models are forgotten before their names fill the memory', async (t) => {
+t.test('models are evicted before their names fill the memory', async (t) => {
   const learned = new EffortRegistry()
   const rejected = new Set(['high'])
   for (let model = 0; model <= 1_000; model += 1) learned.learn('engine', `m${model}`, rejected)

@@ -16,7 +16,7 @@ const INTERVAL_MS = 5_000
 const unreachable = () => new ProxyError('engine_unreachable', 'connection refused')
 const lost = () => new ProxyError('engine_lost', 'connection lost')
 
-/** An engine client that does as it is told. */
+/** A scriptable engine client. */
 class ScriptedClient implements EngineClient {
   readonly kind = 'vllm'
   readonly takesTokenIds = true
@@ -75,7 +75,7 @@ function setUpFor(more: { logger: Logger; tokenizer?: ExpectedTokenizer }, ...na
   return { clock, clients, backend, serve, settle }
 }
 
-t.test('a dead engine that is listed first fails no session and is not asked twice', async (t) => {
+t.test('an unavailable engine at the top of the list fails no session and is tried only once', async (t) => {
   const { clients, serve, backend } = setUp('dead', 'alive')
   clients[0]!.failure = unreachable
   for (const session of ['a', 'b', 'c']) t.match(await serve(session), [{ engine: 'alive' }, {}, {}])
@@ -83,7 +83,7 @@ t.test('a dead engine that is listed first fails no session and is not asked twi
   t.match(backend.status().members, [{ healthy: false, error: 'connection refused' }, { healthy: true }])
 })
 
-t.test('an engine that was unreachable is asked again once a health check finds it', async (t) => {
+t.test('an engine that was unreachable is used again after a successful health check', async (t) => {
   const { clients, serve, backend, clock, settle } = setUp('a')
   await settle()
   clients[0]!.failure = unreachable
@@ -96,7 +96,7 @@ t.test('an engine that was unreachable is asked again once a health check finds 
   t.strictSame(backend.status().members[0]?.error, undefined)
 })
 
-t.test('an engine that is asleep or paused gets no new calls, and ends those that it has', async (t) => {
+t.test('a sleeping or paused engine gets no new requests, and finishes its own', async (t) => {
   const { clients, serve, backend, clock, settle } = setUp('a', 'b')
   const [a, b] = clients
   await settle()
@@ -107,7 +107,7 @@ t.test('an engine that is asleep or paused gets no new calls, and ends those tha
   first.health = async () => ({ models: [{ id: 'qwen' }], unavailable: 'asleep' })
   clock.advance(INTERVAL_MS)
   await settle()
-  t.match(await serve('s'), [{ engine: other.name }, {}, {}], 'its session goes to one that is awake')
+  t.match(await serve('s'), [{ engine: other.name }, {}, {}], 'its session goes to an engine that is awake')
   other.health = async () => ({ models: [{ id: 'qwen' }], unavailable: 'paused' })
   clock.advance(INTERVAL_MS)
   await settle()
@@ -129,15 +129,15 @@ t.test('an engine that is asleep or paused gets no new calls, and ends those tha
     clock.advance(INTERVAL_MS)
     await settle()
   }
-  t.notOk(ended, 'calls wait while all sleep, for longer than for engines that are gone')
+  t.notOk(ended, 'requests wait while all sleep, for longer than for unavailable engines')
   t.equal(backend.status().queued, 1)
   first.health = async () => ({ models: [{ id: 'qwen' }] })
   clock.advance(INTERVAL_MS)
-  t.match(await waiting, [{ engine: first.name }, {}, {}], 'and go on when one is awake')
+  t.match(await waiting, [{ engine: first.name }, {}, {}], 'and continue when one is awake')
 })
 
 t.test(
-  'an engine that comes back with another tokenizer gets no calls, and the error says which',
+  'an engine that returns with another tokenizer gets no requests, and the error names the tokenizer',
   async (t) => {
     const tokenizer = { name: 'Qwen/Qwen3', ids: [1, 2, 3], decode: (ids: readonly number[]) => ids.join('') }
     const { clients, serve, clock, settle, backend } = setUpFor({ logger: silentLogger, tokenizer }, 'a')
@@ -169,18 +169,22 @@ t.test(
     t.match(backend.status().members, [
       { healthy: true, tokenizer: 'split', warning: /cuts text in other places/ },
     ])
-    t.match(await serve('s'), [{ engine: 'a' }, {}, {}], 'one that cuts otherwise means the same by its ids')
+    t.match(
+      await serve('s'),
+      [{ engine: 'a' }, {}, {}],
+      'a tokenizer with other merges has the same meaning of ids',
+    )
   },
 )
 
-t.test('a call that loses engines before its first event takes two with it, not all', async (t) => {
+t.test('a request that loses engines before its first event tries two, not all', async (t) => {
   const { clients, serve } = setUp('a', 'b', 'c')
   for (const client of clients) client.failure = lost
   await t.rejects(serve('s'), { code: 'engine_lost' })
   t.same(clients.map((client) => client.asked).sort(), [0, 1, 1])
 })
 
-t.test('a lone engine that dropped the connection is asked once more', async (t) => {
+t.test('a single engine that dropped the connection is tried once more', async (t) => {
   const { clients, serve } = setUp('a')
   clients[0]!.failure = () => {
     clients[0]!.failure = undefined
@@ -189,26 +193,23 @@ t.test('a lone engine that dropped the connection is asked once more', async (t)
   t.match(await serve('s'), [{ engine: 'a' }, {}, {}])
 })
 
-t.test(
-  'an engine that is well by its health checks and reached by no call is tried three times, not for ever',
-  async (t) => {
-    const { clients, serve, clock, settle } = setUp('a')
+t.test('a healthy engine that no request reaches is tried three times, and not indefinitely', async (t) => {
+  const { clients, serve, clock, settle } = setUp('a')
+  await settle()
+  clients[0]!.failure = unreachable
+  let ended = false
+  const failing = t.rejects(serve('s'), { code: 'engine_unreachable' }).then(() => {
+    ended = true
+  })
+  for (let check = 0; check < 10 && !ended; check += 1) {
+    clock.advance(INTERVAL_MS)
     await settle()
-    clients[0]!.failure = unreachable
-    let ended = false
-    const failing = t.rejects(serve('s'), { code: 'engine_unreachable' }).then(() => {
-      ended = true
-    })
-    for (let check = 0; check < 10 && !ended; check += 1) {
-      clock.advance(INTERVAL_MS)
-      await settle()
-    }
-    await failing
-    t.equal(clients[0]!.asked, 3)
-  },
-)
+  }
+  await failing
+  t.equal(clients[0]!.asked, 3)
+})
 
-t.test('a request is not tried elsewhere if the fault is its own, or the engine was silent', async (t) => {
+t.test('a request has no fail-over if the fault is its own, or the engine was silent', async (t) => {
   const errors = [
     new ProxyError('engine_timeout', 'silent'),
     ...[400, 404, 422].map((status) => new ProxyError('engine_rejected', 'no', { status })),
@@ -227,7 +228,7 @@ const FAILING = {
   'HTTP 401': new ProxyError('engine_rejected', 'no key', { status: 401 }),
 }
 for (const [response, error] of Object.entries(FAILING)) {
-  t.test(`an engine that answers ${response} fails no session, rests, and returns`, async (t) => {
+  t.test(`an engine with response ${response} fails no session, is ejected, and returns`, async (t) => {
     const { clients, serve, backend, clock, settle } = setUp('failing', 'well')
     const [failing] = clients
     await settle()
@@ -259,7 +260,7 @@ t.test('an engine that fails to count a prompt is replaced by another one', asyn
   t.equal(await backend.countTokens({ messages: [] }, noAbort), 7)
 })
 
-t.test('a request that every engine fails reaches three at most, and one engine once', async (t) => {
+t.test('a request that every engine fails tries at most three, and one engine once', async (t) => {
   for (const [names, asked] of [
     [['a'], 1],
     [['a', 'b'], 2],
@@ -294,7 +295,7 @@ t.test('the retry of a request that failed after its first event goes to another
   t.match(await serve('s'), [{ engine: 'b' }, {}, {}])
 })
 
-t.test('an engine whose health check fails while it is ejected has no history when it is back', async (t) => {
+t.test('an engine whose health check fails while it is ejected returns without a history', async (t) => {
   const { clients, serve, backend, clock, settle } = setUp('a', 'b')
   const [a] = clients
   await settle()
@@ -313,7 +314,7 @@ t.test('an engine whose health check fails while it is ejected has no history wh
   t.match(await serve('fresh'), [{ engine: 'a' }, {}, {}])
 })
 
-t.test('an engine whose health check fails gets no calls until one succeeds', async (t) => {
+t.test('an engine whose health check fails gets no requests until one succeeds', async (t) => {
   const { clients, serve, clock, settle } = setUp('a', 'b')
   clients[0]!.health = async () => {
     throw new ProxyError('engine_failed', 'HTTP 503')
@@ -329,14 +330,14 @@ t.test('an engine whose health check fails gets no calls until one succeeds', as
   t.match(await serve('3'), [{ engine: 'a' }, {}, {}])
 })
 
-t.test('an engine is unhealthy after three silent checks in a row, not after one', async (t) => {
+t.test('an engine is unhealthy after three consecutive silent checks, not after one', async (t) => {
   const { clients, backend, clock, settle } = setUp('a')
   await settle()
   clients[0]!.health = () => new Promise(() => {})
   const healthy: boolean[] = []
   for (let check = 0; check < 3; check += 1) {
-    clock.advance(INTERVAL_MS) // The check begins,
-    clock.advance(5_000) // and gets no answer.
+    clock.advance(INTERVAL_MS) // The check starts,
+    clock.advance(5_000) // and gets no response.
     await settle()
     healthy.push(backend.status().members[0]!.healthy)
   }
@@ -344,7 +345,7 @@ t.test('an engine is unhealthy after three silent checks in a row, not after one
   t.equal(backend.status().members[0]!.error, 'no response within 5 s')
 })
 
-t.test('an engine that answers while the proxy is busy with itself stays healthy', async (t) => {
+t.test("an engine that responds while the proxy's event loop is busy stays healthy", async (t) => {
   const { clients, backend, clock, settle } = setUp('a')
   await settle()
   let answerCheck = () => {}
@@ -353,15 +354,15 @@ t.test('an engine that answers while the proxy is busy with itself stays healthy
       answerCheck = () => resolve({ models: [{ id: 'qwen' }] })
     })
   for (let check = 0; check < 3; check += 1) {
-    clock.advance(INTERVAL_MS) // The check begins,
-    clock.stall(20_000) // its answer comes while nobody reads,
-    answerCheck() // and is read when the time-out is long over.
+    clock.advance(INTERVAL_MS) // The check starts,
+    clock.stall(20_000) // its response arrives while no code reads it,
+    answerCheck() // and is read long after the timeout.
     await settle()
   }
   t.ok(backend.status().members[0]!.healthy)
 })
 
-t.test('the log says when an engine falls ill and when it recovers, once each', async (t) => {
+t.test("an engine's failure and its recovery are logged once each", async (t) => {
   const { logger, lines } = listingLogger()
   const { clients, serve, clock, settle } = setUpWith(logger, 'a', 'b')
   await settle()
@@ -383,7 +384,7 @@ t.test('the log says when an engine falls ill and when it recovers, once each', 
   t.equal(shown.length, 2)
 })
 
-t.test('weight versions from health checks stand in where the answer does not tell', async (t) => {
+t.test('weight versions of health checks are used if the response has none', async (t) => {
   const { clients, serve, clock, settle } = setUp('a')
   await settle()
   clients[0]!.health = async () => ({ models: [], weightVersion: 'v1' })
@@ -393,10 +394,10 @@ t.test('weight versions from health checks stand in where the answer does not te
     (await serve('s')).flatMap((event) => (event.type === 'delta' ? [] : [event.weightVersion]))
   t.same(await versions(), ['v1', 'v1'])
   clients[0]!.start = { weightVersion: 'v2' }
-  t.same(await versions(), ['v2', undefined], 'and keep out of one that does')
+  t.same(await versions(), ['v2', undefined], 'and are not used if it has one')
 })
 
-/** Of an engine that has told v1; `tell` answers the checks that wait. */
+/** Creates a client of an engine that reported v1; `tell` responds to the waiting checks. */
 async function toldOnce() {
   const { clients, serve, backend, clock, settle } = setUp('a')
   const client = clients[0]!
@@ -418,7 +419,7 @@ async function toldOnce() {
   return { client, backend, clock, settle, tell, versions }
 }
 
-t.test('an engine that is silent when asked anew has no version until it tells one', async (t) => {
+t.test('an engine that does not respond to a new check has no version until it reports one', async (t) => {
   const { backend, clock, settle, tell, versions } = await toldOnce()
   t.same(await versions(), ['v1', 'v1'])
   backend.pause()
@@ -426,7 +427,7 @@ t.test('an engine that is silent when asked anew has no version until it tells o
   await settle()
   clock.advance(INTERVAL_MS)
   await resumed
-  t.same(await versions(), [undefined, undefined], 'calls go out, and nobody says after which weights')
+  t.same(await versions(), [undefined, undefined], 'requests are dispatched, with an unknown version')
   t.equal(backend.status().members[0]?.weightVersion, undefined)
   t.match(backend.status().members, [{ healthy: true }])
   clock.advance(INTERVAL_MS)
@@ -434,7 +435,7 @@ t.test('an engine that is silent when asked anew has no version until it tells o
   t.same(await versions(), ['v2', 'v2'])
 })
 
-t.test('what an engine was asked before its weights may have changed is not believed', async (t) => {
+t.test('a check that started before a change of weights is discarded', async (t) => {
   const { backend, clock, settle, tell, versions } = await toldOnce()
   clock.advance(INTERVAL_MS)
   const resumed = backend.resume()
@@ -447,7 +448,7 @@ t.test('what an engine was asked before its weights may have changed is not beli
 })
 
 t.test(
-  'a turn that weights may have changed under ends with an unknown version, not with its first',
+  'a turn during which weights may have changed ends with an unknown version instead of its first one',
   async (t) => {
     const { backend, tell, settle } = await toldOnce()
     const events = pull(backend, chatRequest({}), noAbort)[Symbol.asyncIterator]()
@@ -460,7 +461,7 @@ t.test(
   },
 )
 
-/** What becomes of a whole answer if `meanwhile` happens before it is there. */
+/** Returns the versions of a complete response if `meanwhile` runs before it arrives. */
 async function wholeAnswer(told: string | undefined, meanwhile: (engine: Toldness) => unknown) {
   const engine = await toldOnce()
   const { client, backend } = engine
@@ -479,34 +480,35 @@ async function wholeAnswer(told: string | undefined, meanwhile: (engine: Toldnes
 
 type Toldness = Awaited<ReturnType<typeof toldOnce>>
 
-t.test(
-  'an answer that comes whole began with the weights that were there when it was asked for',
-  async (t) => {
-    const noticed = async ({ clock, tell }: Toldness) => {
-      clock.advance(INTERVAL_MS)
-      await tell('v2')
-    }
-    const announced = async ({ backend, tell, settle }: Toldness) => {
-      void backend.refresh()
-      await settle()
-      await tell('v2')
-    }
-    const unknown = async ({ backend, settle }: Toldness) => {
-      void backend.refresh()
-      await settle()
-    }
-    t.same(await wholeAnswer(undefined, () => {}), ['v1', 'v1'])
-    t.same(await wholeAnswer(undefined, noticed), ['v1', 'v2'])
-    t.same(await wholeAnswer(undefined, announced), ['v1', 'v2'])
-    t.same(await wholeAnswer(undefined, unknown), ['v1', null], 'and ended with nobody knows which')
-    t.same(await wholeAnswer('v2', announced), ['v1', 'v2'], 'also where the engine tells that of the end')
-    t.same(await wholeAnswer('v2', noticed), ['v1', 'v2'], 'and nobody has said that they would change')
-    t.same(await wholeAnswer('v2', () => {}), ['v1', 'v2'], 'nor has anybody seen it yet')
-  },
-)
+t.test('a complete response began with the weights at the time of its request', async (t) => {
+  const noticed = async ({ clock, tell }: Toldness) => {
+    clock.advance(INTERVAL_MS)
+    await tell('v2')
+  }
+  const announced = async ({ backend, tell, settle }: Toldness) => {
+    void backend.refresh()
+    await settle()
+    await tell('v2')
+  }
+  const unknown = async ({ backend, settle }: Toldness) => {
+    void backend.refresh()
+    await settle()
+  }
+  t.same(await wholeAnswer(undefined, () => {}), ['v1', 'v1'])
+  t.same(await wholeAnswer(undefined, noticed), ['v1', 'v2'])
+  t.same(await wholeAnswer(undefined, announced), ['v1', 'v2'])
+  t.same(await wholeAnswer(undefined, unknown), ['v1', null], 'and ended with unknown weights')
+  t.same(
+    await wholeAnswer('v2', announced),
+    ['v1', 'v2'],
+    'also if the engine reports the version of the end',
+  )
+  t.same(await wholeAnswer('v2', noticed), ['v1', 'v2'], 'and no change was announced')
+  t.same(await wholeAnswer('v2', () => {}), ['v1', 'v2'], 'nor has a check detected it yet')
+})
 
 for (const failure of [unreachable, lost])
-  t.test(`an engine that a call found ${failure().code} may come back with other weights`, async (t) => {
+  t.test(`an engine that failed with ${failure().code} may return with other weights`, async (t) => {
     const { client, settle, tell, clock, backend, versions } = await toldOnce()
     client.failure = failure
     const over = new AbortController()
@@ -516,10 +518,10 @@ for (const failure of [unreachable, lost])
     over.abort()
     await failed
     client.failure = undefined
-    // One that was lost has been asked already.
+    // A lost engine has already been checked.
     if (failure === unreachable) clock.advance(INTERVAL_MS)
     await settle()
-    // A call is tried twice, and each time that it was lost the engine is asked once more.
+    // A request is tried twice, and each loss causes one more check of the engine.
     await tell('v0')
     await tell('v0')
     t.same(await versions(), ['v0', 'v0'])
@@ -534,7 +536,7 @@ t.test('models of healthy engines are merged, each once', async (t) => {
   t.same(await backend.models(), [{ id: 'qwen' }, { id: 'llama', maxModelLen: 8 }])
 })
 
-t.test('the same engine twice is a mistake in the configuration', (t) => {
+t.test('the same engine twice is a configuration error', (t) => {
   t.throws(() => setUp('a', 'a'), { code: 'config_invalid' })
   t.end()
 })

@@ -6,7 +6,7 @@ const failed = new ProxyError('engine_failed', 'HTTP 500')
 const rejected = (status: number, retryAfterS?: number) =>
   new ProxyError('engine_rejected', 'no', { status, retryAfterS })
 
-/** A detector of `memberCount` members with a clock; each request takes 1 ms. */
+/** Creates a detector of `memberCount` members with a clock; each request takes 1 ms. */
 function setUp(memberCount: number) {
   const detector = new OutlierDetector()
   let nowMs = 0
@@ -23,7 +23,7 @@ function setUp(memberCount: number) {
   }
 }
 
-t.test('the third failure in a row ejects a member, a success in between does not', (t) => {
+t.test('the third consecutive failure ejects a member, and a success in between resets the count', (t) => {
   const { fail, detector, ejectedForMs } = setUp(2)
   t.same([fail('a'), fail('a')], [undefined, undefined])
   detector.succeeded('a')
@@ -31,7 +31,7 @@ t.test('the third failure in a row ejects a member, a success in between does no
   t.same(fail('a'), { forMs: 10_000, failures: 3 })
   t.equal(ejectedForMs('a'), 10_000)
   t.equal(ejectedForMs('b'), 0)
-  t.equal(fail('a'), undefined, 'a request that it had already extends nothing')
+  t.equal(fail('a'), undefined, 'a failure of an earlier request extends nothing')
   t.end()
 })
 
@@ -59,7 +59,7 @@ t.test('each ejection lasts twice as long, up to five minutes, until the member 
   t.end()
 })
 
-t.test('half of the members at most are ejected, and never the only one', (t) => {
+t.test('at most half of the members are ejected, and never the only one', (t) => {
   for (const [memberCount, most] of [
     [1, 0],
     [2, 1],
@@ -77,29 +77,32 @@ t.test('half of the members at most are ejected, and never the only one', (t) =>
   t.end()
 })
 
-t.test('a 429 ejects at once, for as long as its Retry-After asks, and adds nothing to the back-off', (t) => {
-  const { fail, advance } = setUp(2)
-  t.same(fail('a', rejected(429, 7)), { forMs: 7_000, failures: 1 })
-  advance(7_000)
-  t.equal(fail('a', rejected(429))?.forMs, 10_000)
-  advance(10_000)
-  t.equal(fail('a', rejected(429, 86_400))?.forMs, 300_000)
-  advance(300_000)
-  t.same([fail('a'), fail('a'), fail('a')?.forMs], [undefined, undefined, 10_000])
-  t.end()
-})
+t.test(
+  'a 429 ejects immediately, for the time in its Retry-After, and does not increase the back-off',
+  (t) => {
+    const { fail, advance } = setUp(2)
+    t.same(fail('a', rejected(429, 7)), { forMs: 7_000, failures: 1 })
+    advance(7_000)
+    t.equal(fail('a', rejected(429))?.forMs, 10_000)
+    advance(10_000)
+    t.equal(fail('a', rejected(429, 86_400))?.forMs, 300_000)
+    advance(300_000)
+    t.same([fail('a'), fail('a'), fail('a')?.forMs], [undefined, undefined, 10_000])
+    t.end()
+  },
+)
 
-t.test('a fault of the request never counts', (t) => {
+t.test('an error of the request never counts', (t) => {
   for (const status of [400, 403, 404, 413, 422]) t.notOk(isEngineFault(rejected(status)), String(status))
   for (const status of [401, 408, 429]) t.ok(isEngineFault(rejected(status)), String(status))
   t.notOk(isEngineFault(new ProxyError('context_length_exceeded', 'too long')))
-  t.notOk(isEngineFault(new ProxyError('engine_unreachable', 'refused')), 'health checks see to that')
+  t.notOk(isEngineFault(new ProxyError('engine_unreachable', 'refused')), 'health checks detect this')
   const { fail } = setUp(2)
   for (let request = 0; request < 10; request += 1) t.equal(fail('a', rejected(400)), undefined)
   t.end()
 })
 
-t.test('a member that is forgotten starts without a history', (t) => {
+t.test('a member that was removed starts without a history', (t) => {
   const { fail, detector, ejectedForMs } = setUp(2)
   for (let request = 0; request < 3; request += 1) fail('a')
   detector.forget('a')

@@ -35,30 +35,35 @@ t.test('the rest of a response is sampled by weights that are not older', (t) =>
   t.equal(able(), 'abcd')
   t.equal(able('9'), 'abcd')
   t.equal(able('10'), 'bcd', 'numbers are compared as numbers')
-  t.equal(able('11'), 'cd', 'an unknown version is not known to be older')
+  t.equal(able('11'), 'cd', 'an unknown version is not assumed to be older')
   t.equal(able('step-2'), 'abcd', 'names have no order')
   t.end()
 })
 
-t.test('a member is clearly more loaded', (t) => {
+t.test('a member is clearly more loaded than another', (t) => {
   const cases: [string, MemberLoad, MemberLoad, boolean][] = [
     ['when it is full and the other idle', member('a', 1, 1), member('b', 0, 1), true],
     ['when it is full and the other three quarters full', member('a', 4, 4), member('b', 3, 4), true],
     ['not when both are nearly full', member('a', 8, 8), member('b', 7, 8), false],
-    ['when it has four calls more and twice the load', member('a', 40, 256), member('b', 20, 256), true],
+    ['when it has four more requests and twice the load', member('a', 40, 256), member('b', 20, 256), true],
     ['not when it has less than twice the load', member('a', 39, 256), member('b', 20, 256), false],
-    ['not when it has three calls more', member('a', 3, 256), member('b', 0, 256), false],
-    ['not when it merely has the smaller limit', member('a', 3, 4), member('b', 30, 100), false],
-    ['by what it serves for others too', member('a', 1, 9, { busyElsewhere: 3 }), member('b', 0, 9), true],
+    ['not when it has three more requests', member('a', 3, 256), member('b', 0, 256), false],
+    ['not when it only has the smaller limit', member('a', 3, 4), member('b', 30, 100), false],
+    [
+      'by its requests of other proxies too',
+      member('a', 1, 9, { busyElsewhere: 3 }),
+      member('b', 0, 9),
+      true,
+    ],
   ]
   for (const [title, home, other, expected] of cases)
     t.equal(isClearlyMoreLoaded(home, other), expected, title)
   t.end()
 })
 
-t.test('the least loaded member', (t) => {
-  t.equal(leastLoaded([]), undefined, 'is nobody when there is none')
-  t.equal(leastLoaded([member('a', 2, 4), member('b', 3, 8)])?.id, 'b', 'is judged relative to its limit')
+t.test('the least loaded member is selected', (t) => {
+  t.equal(leastLoaded([]), undefined, 'is undefined when there is none')
+  t.equal(leastLoaded([member('a', 2, 4), member('b', 3, 8)])?.id, 'b', 'is measured relative to its limit')
   t.equal(
     leastLoaded([member('a', 1, 4, { sessions: 5 }), member('b', 1, 4, { sessions: 2 })])?.id,
     'b',
@@ -67,18 +72,22 @@ t.test('the least loaded member', (t) => {
   t.equal(
     leastLoaded([member('a', 1, 4, { lastStart: 7 }), member('b', 1, 4, { lastStart: 3 })])?.id,
     'b',
-    'is, among those with as many sessions, the one that started a request longest ago',
+    'is, with equal sessions, the one that started a request longest ago',
   )
-  t.equal(leastLoaded([member('a', 1, 4), member('b', 1, 4)])?.id, 'a', 'is, among twins, the older one')
+  t.equal(
+    leastLoaded([member('a', 1, 4), member('b', 1, 4)])?.id,
+    'a',
+    'is, among identical ones, the older one',
+  )
   t.equal(
     leastLoaded([member('a', 0, 8, { busyElsewhere: 5 }), member('b', 4, 8)])?.id,
     'b',
-    'is judged by what it serves for others too',
+    'is measured by its requests of other proxies too',
   )
   t.end()
 })
 
-t.test('candidates for a call', (t) => {
+t.test('candidates for a request are selected', (t) => {
   const qwen = member('qwen', 0, 1, { models: ['qwen'] })
   const llama = member('llama', 0, 1, { models: ['llama'] })
   const any = member('any', 0, 1)
@@ -86,53 +95,53 @@ t.test('candidates for a call', (t) => {
   t.same(
     ids(candidatesFor([qwen, llama, any], { model: 'qwen', mustServe: true })),
     ['qwen'],
-    'list it, where nobody else may serve',
+    'list it, where no other member may serve',
   )
-  t.same(ids(candidatesFor([qwen, llama, any], { model: 'gpt', mustServe: true })), [], 'or are not there')
+  t.same(ids(candidatesFor([qwen, llama, any], { model: 'gpt', mustServe: true })), [], 'or do not exist')
   t.same(
     ids(candidatesFor([qwen, llama], { model: 'gpt' })),
     ['qwen', 'llama'],
-    'are all when nobody lists it',
+    'are all members when none lists it',
   )
   t.same(
     ids(candidatesFor([{ ...qwen, healthy: false }, llama], { model: 'qwen' })),
     [],
-    'are none while the only member with the model is not healthy',
+    'are none while the only member with the model is unhealthy',
   )
   const plain = member('plain', 0, 1, { lacks: ['completion'] })
-  t.same(ids(candidatesFor([plain, any], { needs: 'completion' })), ['any'], 'can do what it needs')
+  t.same(ids(candidatesFor([plain, any], { needs: 'completion' })), ['any'], 'have the required capability')
   t.same(
     ids(candidatesFor([plain, any], { needs: 'token_ids' })),
     ['plain', 'any'],
-    'may lack something else',
+    'may lack another capability',
   )
-  t.same(ids(candidatesFor([plain], { needs: 'completion' })), ['plain'], 'are all when nobody can')
+  t.same(ids(candidatesFor([plain], { needs: 'completion' })), ['plain'], 'are all members when none has it')
   t.same(
     ids(candidatesFor([plain, { ...any, healthy: false }], { needs: 'completion' })),
     [],
-    'are none while who can does not serve',
+    'are none while the capable one does not serve',
   )
   t.same(ids(candidatesFor([{ ...qwen, draining: true }, any], {})), ['any'], 'do not drain')
   t.same(ids(candidatesFor([qwen, any], { avoid: ['qwen'] })), ['any'], 'have not failed it')
   t.same(
     ids(candidatesFor([qwen], { avoid: ['qwen'] })),
     ['qwen'],
-    'have failed it only if there is nobody else',
+    'have failed it only if there is no other',
   )
   t.end()
 })
 
-t.test('placing a call', (t) => {
-  t.equal(chooseMember([member('a', 2, 4), member('b', 0, 4)], 'a')?.id, 'a', 'keeps a session at home')
+t.test('a request is placed', (t) => {
+  t.equal(chooseMember([member('a', 2, 4), member('b', 0, 4)], 'a')?.id, 'a', 'a session stays at its member')
   t.equal(
     chooseMember([member('a', 2, 4), member('b', 0, 4)], 'gone')?.id,
     'b',
-    'finds a new home when the old one is gone',
+    'a session moves when its member is gone',
   )
   t.equal(
     chooseMember([member('a', 8, 8), member('b', 7, 8)], 'a'),
     undefined,
-    'waits for a home that is about as full as others',
+    'waits for its member if that is about as full as others',
   )
   t.equal(chooseMember([member('a', 8, 8)], undefined), undefined, 'waits when all are full')
   t.end()

@@ -16,7 +16,7 @@ import {
 const QUEUE_LIMIT = 6
 const WAIT_MS = 100
 
-/** What the scheduler must have in mind, kept the obvious way, and what it did checked against it. */
+/** A straightforward model of the scheduler's state, against which its actions are checked. */
 class Model {
   readonly scheduler = new Scheduler({ queueLimit: QUEUE_LIMIT, waitMs: WAIT_MS })
   readonly waiting = new Map<string, QueuedRequest>()
@@ -36,10 +36,10 @@ class Model {
     if (memberId !== expected) throw new Error(`${call.requestId} went to ${memberId}, not to ${expected}`)
     if (memberId !== undefined) this.#run(call, memberId)
     else if (submission.outcome === 'waiting') this.waiting.set(call.requestId, call)
-    else if (this.waiting.size < QUEUE_LIMIT) throw new Error('turned away although the queue has room')
+    else if (this.waiting.size < QUEUE_LIMIT) throw new Error('rejected although the queue has room')
   }
 
-  /** Takes over what a change started, and checks that nobody was overtaken. */
+  /** Applies the assignments of a change, and checks that no request was overtaken. */
   accept(assignments: Assignment[]): void {
     for (const { requestId, memberId } of assignments) {
       const call = this.waiting.get(requestId)
@@ -68,7 +68,7 @@ class Model {
     const requestId = [...this.waiting.keys()][index % Math.max(1, this.waiting.size)]
     if (requestId === undefined) return
     this.waiting.delete(requestId)
-    if (!this.scheduler.withdraw(requestId)) throw new Error('a waiting call could not be withdrawn')
+    if (!this.scheduler.withdraw(requestId)) throw new Error('a waiting request could not be withdrawn')
   }
 
   remove(memberId: string): void {
@@ -130,7 +130,10 @@ class Model {
     if (sticky) this.homes.set(call.sessionId, memberId)
   }
 
-  /** Home unless it is clearly more loaded, else the least loaded; nobody while that one is full or during a pause. */
+  /**
+   * Its member unless that is clearly more loaded, else the least loaded one; none while that one is full or
+   * during a pause.
+   */
   #expectedMember(call: QueuedRequest): string | undefined {
     const { members, paused } = this.scheduler.stats()
     const candidates = candidatesFor(members, call)
@@ -188,7 +191,7 @@ const operation = fc.oneof(
   fc.constant((subject: Model) => subject.accept(subject.scheduler.resume())),
 )
 
-t.test('whatever happens, limits hold, the order is kept, and no call is lost or served twice', (t) => {
+t.test('for any events, limits and order are kept, and no request is lost or served twice', (t) => {
   fc.assert(
     fc.property(fc.array(operation, { maxLength: 120, size: 'max' }), (operations) => {
       const subject = new Model()
@@ -202,7 +205,7 @@ t.test('whatever happens, limits hold, the order is kept, and no call is lost or
   t.end()
 })
 
-t.test('whatever happened, every waiting call is served once there is a member for it', (t) => {
+t.test('after any events, every waiting request is served once a member is available', (t) => {
   fc.assert(
     fc.property(fc.array(operation, { maxLength: 80, size: 'max' }), (operations) => {
       const subject = new Model()
@@ -226,7 +229,7 @@ t.test('whatever happened, every waiting call is served once there is a member f
   t.end()
 })
 
-t.test('when all sessions are released and all calls finished, nothing is remembered', (t) => {
+t.test("when all sessions are released and all requests finished, the scheduler's state is empty", (t) => {
   fc.assert(
     fc.property(fc.array(operation, { maxLength: 80, size: 'max' }), (operations) => {
       const subject = new Model()

@@ -20,7 +20,7 @@ const call = (requestId: string, sessionId = `session of ${requestId}`, more = {
   ...more,
 })
 
-t.test('fresh sessions spread over idle members', (t) => {
+t.test('new sessions are distributed over idle members', (t) => {
   const scheduler = schedulerWith(member('a'), member('b'))
   t.same(scheduler.submit(call('1'), 0), { outcome: 'assigned', memberId: 'a' })
   scheduler.release('1')
@@ -28,7 +28,7 @@ t.test('fresh sessions spread over idle members', (t) => {
   t.end()
 })
 
-t.test('sessions that follow each other, each ended before the next, are shared out', (t) => {
+t.test('consecutive sessions, each ended before the next, are distributed', (t) => {
   const scheduler = schedulerWith(member('a'), member('b'), member('c'))
   const served = ['1', '2', '3', '4', '5', '6'].map((id) => {
     const submission = scheduler.submit(call(id, id), 0)
@@ -40,13 +40,13 @@ t.test('sessions that follow each other, each ended before the next, are shared 
   t.end()
 })
 
-t.test('a session comes back to its member', (t) => {
+t.test('a session returns to its member', (t) => {
   const scheduler = schedulerWith(member('a'), member('b'))
   scheduler.submit(call('1', 's'), 0)
   t.same(
     scheduler.submit(call('2', 's'), 0),
     { outcome: 'assigned', memberId: 'a' },
-    'while a call is in flight',
+    'while a request is in flight',
   )
   scheduler.release('1')
   scheduler.release('2')
@@ -54,11 +54,11 @@ t.test('a session comes back to its member', (t) => {
   scheduler.release('3')
   scheduler.removeMember('a')
   scheduler.addMember(member('a'))
-  t.same(scheduler.submit(call('4', 's'), 0), { outcome: 'assigned', memberId: 'a' }, 'even if it was away')
+  t.same(scheduler.submit(call('4', 's'), 0), { outcome: 'assigned', memberId: 'a' }, 'even after an outage')
   t.end()
 })
 
-t.test('a session leaves a member that is not healthy, drains or is gone, and stays where it went', (t) => {
+t.test('a session leaves a member that is unhealthy, draining or gone, and stays at the new one', (t) => {
   for (const change of [{ healthy: false }, { draining: true }, undefined]) {
     const scheduler = schedulerWith(member('a'), member('b'))
     scheduler.submit(call('1', 's'), 0)
@@ -67,12 +67,12 @@ t.test('a session leaves a member that is not healthy, drains or is gone, and st
     t.same(scheduler.submit(call('2', 's'), 0), { outcome: 'assigned', memberId: 'b' })
     if (change !== undefined) scheduler.updateMember('a', { healthy: true, draining: false })
     t.same(scheduler.submit(call('3', 's'), 0), { outcome: 'assigned', memberId: 'b' })
-    t.equal(scheduler.stats().moves, 1, 'one move')
+    t.equal(scheduler.stats().moves, 1, 'one migration')
   }
   t.end()
 })
 
-t.test('calls above the limit wait, in order, and one too many is turned away', (t) => {
+t.test('requests above the limit wait in order, and one too many is rejected', (t) => {
   const scheduler = schedulerWith(member('a'))
   for (const id of ['1', '2']) t.equal(scheduler.submit(call(id), 0).outcome, 'assigned')
   for (const id of ['3', '4', '5']) t.equal(scheduler.submit(call(id), 0).outcome, 'waiting')
@@ -83,7 +83,7 @@ t.test('calls above the limit wait, in order, and one too many is turned away', 
   t.end()
 })
 
-t.test('a call whose model has no room does not hold up one behind it', (t) => {
+t.test('a request whose model has no capacity does not block the next one', (t) => {
   const scheduler = schedulerWith(
     member('q', { models: ['qwen'], maxConcurrency: 1 }),
     member('l', { models: ['llama'], maxConcurrency: 1 }),
@@ -96,14 +96,14 @@ t.test('a call whose model has no room does not hold up one behind it', (t) => {
   t.end()
 })
 
-t.test('waiting calls start when', (t) => {
+t.test('waiting requests start in several cases', (t) => {
   const waiting = (...members: Member[]) => {
     const scheduler = schedulerWith(...members)
     t.equal(scheduler.submit(call('1'), 0).outcome, 'waiting')
     return scheduler
   }
   const started = [{ requestId: '1', memberId: 'a' }]
-  t.same(waiting().addMember(member('a')), started, 'a member comes')
+  t.same(waiting().addMember(member('a')), started, 'a member is added')
   t.same(
     waiting(member('a', { healthy: false })).updateMember('a', { healthy: true }),
     started,
@@ -122,7 +122,7 @@ t.test('waiting calls start when', (t) => {
   t.end()
 })
 
-t.test('sessions that nobody ends are forgotten at last, those that call are not', (t) => {
+t.test('sessions without an end are evicted at last, but not those with requests', (t) => {
   const scheduler = schedulerWith(member('a'))
   const serve = (sessionId: string) => {
     scheduler.submit(call(sessionId, sessionId), 0)
@@ -140,50 +140,50 @@ t.test('sessions that nobody ends are forgotten at last, those that call are not
   t.same(
     scheduler.stats().members.map(({ inFlight }) => inFlight),
     [1, 1],
-    'the busy one is at home, the old one is new again and goes where nobody is',
+    'the busy session keeps its member, the old one is new again and goes to an idle member',
   )
   t.end()
 })
 
-t.test('a member that is removed gives its running calls back as lost, and forgets them', (t) => {
+t.test('a removed member returns its running requests as lost, and forgets them', (t) => {
   const scheduler = schedulerWith(member('a'), member('b'))
   scheduler.submit(call('1', 's'), 0)
   scheduler.submit(call('2', 's'), 0)
   scheduler.submit(call('3', 'other'), 0)
   t.same(scheduler.removeMember('a').lost, ['1', '2'])
-  t.same(scheduler.release('1'), [], 'their release changes nothing')
+  t.same(scheduler.release('1'), [], 'their release has no effect')
   t.same(scheduler.stats().members, [{ ...member('b'), inFlight: 1, sessions: 1, lastStart: 3 }])
   t.same(scheduler.removeMember('a'), { lost: [], assigned: [] }, 'nor does a second removal')
   t.end()
 })
 
-t.test('a call that a member failed goes to another one, or waits for it, but not for ever', (t) => {
+t.test('a request that a member failed goes to another one, or waits for it, with a limit', (t) => {
   const scheduler = schedulerWith(member('a'), member('b', { maxConcurrency: 1 }))
   const again = call('1', 's', { avoid: ['a'] })
   scheduler.submit(call('0', 'other', { avoid: ['a'] }), 0)
-  t.equal(scheduler.submit(again, 0).outcome, 'waiting', 'b could serve it once it has room')
-  t.same(scheduler.removeMember('b').assigned, [{ requestId: '1', memberId: 'a' }], 'nobody else is left')
+  t.equal(scheduler.submit(again, 0).outcome, 'waiting', 'b could serve it once it has capacity')
+  t.same(scheduler.removeMember('b').assigned, [{ requestId: '1', memberId: 'a' }], 'no other member is left')
   t.end()
 })
 
-t.test('a call expires when nobody could serve it for the whole wait', (t) => {
+t.test('a request expires when no member could serve it for the whole wait limit', (t) => {
   const scheduler = schedulerWith()
   scheduler.submit(call('1'), 0)
   scheduler.submit(call('2'), 10)
   t.same(scheduler.expire(WAIT_MS - 1), [])
   t.same(scheduler.expire(WAIT_MS), ['1'])
   t.same(scheduler.expire(WAIT_MS + 10), ['2'])
-  t.same(scheduler.addMember(member('a')), [], 'an expired call is gone')
+  t.same(scheduler.addMember(member('a')), [], 'an expired request is gone')
   t.end()
 })
 
-t.test('a busy member or a pause uses up no patience', (t) => {
+t.test('time at a busy member or in a pause does not count towards the wait limit', (t) => {
   const scheduler = schedulerWith(member('a', { maxConcurrency: 1 }))
   scheduler.submit(call('0'), 0)
   scheduler.submit(call('1'), 0)
   t.same(scheduler.expire(WAIT_MS), [], 'busy')
   scheduler.updateMember('a', { healthy: false })
-  t.same(scheduler.expire(2 * WAIT_MS - 1), [], 'stranded, but not for long enough')
+  t.same(scheduler.expire(2 * WAIT_MS - 1), [], 'without a member, but not for long enough')
   scheduler.pause()
   t.same(scheduler.expire(2 * WAIT_MS), [], 'paused')
   scheduler.resume()
@@ -191,7 +191,7 @@ t.test('a busy member or a pause uses up no patience', (t) => {
   t.end()
 })
 
-t.test('while paused, calls wait and running ones finish; resume starts them in order', (t) => {
+t.test('while paused, requests wait and running ones finish; resume starts them in order', (t) => {
   const scheduler = schedulerWith(member('a'))
   scheduler.submit(call('1'), 0)
   scheduler.pause()
@@ -206,7 +206,7 @@ t.test('while paused, calls wait and running ones finish; resume starts them in 
   t.end()
 })
 
-t.test('a call that was withdrawn is never assigned', (t) => {
+t.test('a withdrawn request is never assigned', (t) => {
   const scheduler = schedulerWith()
   scheduler.submit(call('1'), 0)
   t.equal(scheduler.withdraw('1'), true)
@@ -215,61 +215,59 @@ t.test('a call that was withdrawn is never assigned', (t) => {
   t.end()
 })
 
-t.test('a session that was released is forgotten, although a call of it still waits', (t) => {
+t.test('a released session is forgotten although one of its requests still waits', (t) => {
   const scheduler = schedulerWith(member('a', { maxConcurrency: 1 }))
   scheduler.submit(call('1', 's'), 0)
   scheduler.submit(call('2', 's'), 0)
   scheduler.releaseSession('s')
   t.equal(scheduler.stats().sessions, 0)
-  t.same(scheduler.release('1'), [{ requestId: '2', memberId: 'a' }], 'the call is served')
+  t.same(scheduler.release('1'), [{ requestId: '2', memberId: 'a' }], 'the request is served')
   t.equal(scheduler.stats().sessions, 0)
   t.same(scheduler.stats().members[0]?.sessions, 0)
   t.end()
 })
 
-t.test(
-  'a slot that is freed costs the same however many calls wait, and so does the look for hopeless ones',
-  (t) => {
-    const looksFor = (waiting: number) => {
-      let looks = 0
-      const models = new Proxy(['m'], {
-        get(target, name) {
-          looks += 1
-          return Reflect.get(target, name)
-        },
-      })
-      const scheduler = new Scheduler({ queueLimit: waiting, waitMs: WAIT_MS })
-      for (let place = 0; place < 16; place += 1) scheduler.addMember(member(`m${place}`, { models }))
-      // Sessions have their members, half of which are full; the others have room and are nearly as loaded.
-      for (let place = 0; place < 32; place += 1)
-        scheduler.submit(call(`r${place}`, `s${place % 16}`, { model: 'm' }), 0)
-      for (let place = 0; place < waiting; place += 1)
-        scheduler.submit(call(`w${place}`, `s${place % 8}`, { model: 'm' }), 0)
-      looks = 0
-      t.equal(scheduler.release('r8').length, 1)
-      scheduler.expire(1)
-      return looks
-    }
-    t.equal(looksFor(2_000), looksFor(20))
-    t.end()
-  },
-)
+t.test('freeing a slot costs the same with any number of waiting requests, and so does expiry', (t) => {
+  const looksFor = (waiting: number) => {
+    let looks = 0
+    const models = new Proxy(['m'], {
+      get(target, name) {
+        looks += 1
+        return Reflect.get(target, name)
+      },
+    })
+    const scheduler = new Scheduler({ queueLimit: waiting, waitMs: WAIT_MS })
+    for (let place = 0; place < 16; place += 1) scheduler.addMember(member(`m${place}`, { models }))
+    // Sessions have their members, half of which are full; the others have capacity and nearly the same
+    // load.
+    for (let place = 0; place < 32; place += 1)
+      scheduler.submit(call(`r${place}`, `s${place % 16}`, { model: 'm' }), 0)
+    for (let place = 0; place < waiting; place += 1)
+      scheduler.submit(call(`w${place}`, `s${place % 8}`, { model: 'm' }), 0)
+    looks = 0
+    t.equal(scheduler.release('r8').length, 1)
+    scheduler.expire(1)
+    return looks
+  }
+  t.equal(looksFor(2_000), looksFor(20))
+  t.end()
+})
 
-t.test('what cannot be is refused', (t) => {
+t.test('impossible arguments are rejected', (t) => {
   const scheduler = schedulerWith(member('a'))
   scheduler.submit(call('1'), 0)
-  t.throws(() => scheduler.submit(call('1'), 0), RangeError, 'a call twice')
+  t.throws(() => scheduler.submit(call('1'), 0), RangeError, 'a request twice')
   t.throws(() => scheduler.addMember(member('a')), RangeError, 'a member twice')
   t.throws(() => scheduler.addMember(member('b', { maxConcurrency: 0 })), RangeError, 'a limit below one')
   t.throws(
     () => scheduler.updateMember('a', { maxConcurrency: Number.NaN }),
     RangeError,
-    'a limit that is no number',
+    'a limit that is not a number',
   )
   t.same(
     scheduler.updateMember('unknown', { healthy: true }),
     [],
-    'a change of an unknown member changes nothing',
+    'a change of an unknown member has no effect',
   )
   t.end()
 })

@@ -1,4 +1,7 @@
-/** What callers have under way: who is refused for what, and that all of it is given back. */
+/**
+ * Accounting of callers' connections and requests: the limits that reject them, and the release of every
+ * charge.
+ */
 import { EventEmitter } from 'node:events'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import fc from 'fast-check'
@@ -47,7 +50,7 @@ function setUp(limits: AccountLimits = {}) {
   return { accounts, ask, call }
 }
 
-t.test('of more connections than an agent may have, the one longest without a call is closed', async (t) => {
+t.test("above an agent's connection limit, the one that has been idle longest is closed", async (t) => {
   const { call } = setUp({ connections: 2, calls: 1 })
   const [first, second, third, other] = Array.from({ length: 4 }, () => new FakeSocket())
   call('a', first!).close()
@@ -61,7 +64,7 @@ t.test('of more connections than an agent may have, the one longest without a ca
   )
 })
 
-t.test('one with a call under way stays, and one that is gone does not count', async (t) => {
+t.test('a connection with a running request stays, and a closed one does not count', async (t) => {
   const { call } = setUp({ connections: 2, calls: 1 })
   const [first, second, third, fourth] = Array.from({ length: 4 }, () => new FakeSocket())
   const running = call('a', first!)
@@ -77,17 +80,17 @@ t.test('one with a call under way stays, and one that is gone does not count', a
   t.notOk(first!.destroyed)
 })
 
-t.test('a connection that a balancer uses for many agents is counted with the last of them', async (t) => {
+t.test('a connection that a load balancer shares among agents counts for the latest of them', async (t) => {
   const { accounts, call } = setUp()
   const shared = new FakeSocket()
   for (let agent = 0; agent < 50; agent += 1) call(`a${agent}`, shared).close()
-  t.equal(accounts.count, 1, 'of the others nothing is kept')
+  t.equal(accounts.count, 1, 'no state is kept of the others')
   t.equal(shared.listenerCount('close'), 1)
   shared.destroy()
   t.equal(accounts.count, 0)
 })
 
-t.test('an agent is refused for its own calls and memory, and told which', async (t) => {
+t.test('an agent is rejected for its own requests and memory, and the error names the limit', async (t) => {
   const { ask } = setUp({ calls: 3, memoryBytes: 400 })
   const [first, second, other] = [ask('agent a'), ask('agent a'), ask('agent b')]
   first.charge.addCalls(2)
@@ -107,7 +110,7 @@ t.test('an agent is refused for its own calls and memory, and told which', async
   t.end()
 })
 
-t.test('a charge that comes after the end of its request is none', async (t) => {
+t.test('a charge after the end of its request has no effect', async (t) => {
   const { accounts, ask } = setUp()
   const { charge, close, request } = ask('agent a')
   close()
@@ -118,7 +121,7 @@ t.test('a charge that comes after the end of its request is none', async (t) => 
   t.equal(accounts.memoryBytes, 0)
 })
 
-t.test('over the budget the largest body of who sends most is refused', async (t) => {
+t.test('above the budget, the largest body of the caller with the most bytes is rejected', async (t) => {
   const { ask } = setUp({ arrivingBytes: 1_000 })
   const refused: string[] = []
   const body = (name: string, bytes: number, what = name) => {
@@ -134,10 +137,10 @@ t.test('over the budget the largest body of who sends most is refused', async (t
   t.strictSame(refused, ['greedy 67: queue_full'])
   large.emit('end')
   body('session late', 100)
-  t.equal(refused.length, 1, 'what has ended makes room')
+  t.equal(refused.length, 1, 'finished requests free their share')
 })
 
-t.test('whatever callers do, all of it is given back', async () => {
+t.test('for any sequence of events, every charge is released', async () => {
   const steps = fc.array(
     fc.record({
       name: fc.constantFrom('agent a', 'agent b', 'session c'),

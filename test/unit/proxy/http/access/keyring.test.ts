@@ -17,7 +17,7 @@ const SETTINGS = {
 const keyring = new Keyring(SETTINGS)
 const bearer = (key: string) => ({ authorization: `Bearer ${key}` })
 
-t.test('the key of an agent is the documented form, and the same in every process', async (t) => {
+t.test('the key of an agent has the documented form, and is the same in every process', async (t) => {
   const proof = createHmac('sha256', 'secret').update('llm-proxy agent key 1\nrollout-1').digest('base64url')
   t.equal(createAgentKey('secret', 'rollout-1'), `lp-rollout-1-${proof}`)
   t.equal(keyring.agentKey('s'), createAgentKey('agent-secret-number-two', 's'), 'made with the first secret')
@@ -35,7 +35,7 @@ t.test('a key that ends with its session has the tag in its proof, in the docume
   t.not(createKeyTag(), createKeyTag())
 })
 
-t.test('a key of any of the secrets names its session, whatever characters that has', async (t) => {
+t.test('a key of any of the secrets names its session, with any characters in its id', async (t) => {
   for (const sessionId of ['s', 'a-b-c', '--', '~._:', 'x'.repeat(200), 'lp-s-lp']) {
     for (const secret of SETTINGS.agentKeySecrets) {
       for (const tag of [null, createKeyTag()]) {
@@ -46,11 +46,11 @@ t.test('a key of any of the secrets names its session, whatever characters that 
   }
 })
 
-t.test('a key that was changed anywhere, or made with another secret, is none', async (t) => {
+t.test('a key with a changed character, or of another secret, is invalid', async (t) => {
   const key = createAgentKey(SETTINGS.agentKeySecrets[0]!, 'session-1')
   const tagged = createAgentKey(SETTINGS.agentKeySecrets[0]!, 'session-1', createKeyTag())
   const accepts = (candidate: string) => verifyAgentKey(SETTINGS.agentKeySecrets, candidate) !== undefined
-  // Of the last character, too, whose lowest bits say nothing.
+  // The characters include replacements of the last one, whose lowest bits are unused.
   const others = (character: string) => [...'ABCDEFGHabcd0123-_'].filter((other) => other !== character)
   for (const good of [key, tagged]) {
     t.ok(accepts(good))
@@ -73,7 +73,7 @@ t.test('a key that was changed anywhere, or made with another secret, is none', 
   }
 })
 
-t.test('a key is found as bearer token, as x-api-key, and as the password of a URL', async (t) => {
+t.test('a key is accepted as bearer token, as x-api-key, and as the password of a URL', async (t) => {
   const basic = (text: string) => ({ authorization: `Basic ${Buffer.from(text).toString('base64')}` })
   const isAdmin = { is: 'admin' }
   for (const headers of [
@@ -89,17 +89,20 @@ t.test('a key is found as bearer token, as x-api-key, and as the password of a U
   t.same(keyring.identify(bearer(keyring.agentKey('s')!)), { is: 'agent', sessionId: 's', keyTag: null })
 })
 
-t.test('a client that sends a meaningless key beside its own is known by its own', async (t) => {
-  const own = keyring.agentKey('s')!
-  for (const headers of [
-    { 'x-api-key': 'sk-none', ...bearer(own) },
-    { 'x-api-key': own, ...bearer('EMPTY') },
-  ]) {
-    t.same(keyring.identify(headers), { is: 'agent', sessionId: 's', keyTag: null })
-  }
-})
+t.test(
+  'a client that sends a meaningless key beside a valid one is authenticated by the valid one',
+  async (t) => {
+    const own = keyring.agentKey('s')!
+    for (const headers of [
+      { 'x-api-key': 'sk-none', ...bearer(own) },
+      { 'x-api-key': own, ...bearer('EMPTY') },
+    ]) {
+      t.same(keyring.identify(headers), { is: 'agent', sessionId: 's', keyTag: null })
+    }
+  },
+)
 
-t.test('whoever has no key, or none that is known, is a stranger', async (t) => {
+t.test('a client without a key, or with an unknown one, is unauthenticated', async (t) => {
   t.same(keyring.identify({}), { is: 'stranger', hasKey: false })
   t.same(keyring.identify({ authorization: 'Bearer' }), { is: 'stranger', hasKey: false })
   for (const key of [
@@ -113,6 +116,6 @@ t.test('whoever has no key, or none that is known, is a stranger', async (t) => 
   }
 })
 
-t.test('without keys everybody is anyone', async (t) => {
+t.test('without configured keys every client has every role', async (t) => {
   t.same(new Keyring(NO_KEYS).identify(bearer('admin-key-number-one')), { is: 'anyone' })
 })

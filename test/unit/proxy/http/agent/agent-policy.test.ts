@@ -14,12 +14,12 @@ type Listed = (typeof OPENAI_FIELDS)[number]
 type Same<A, B> = [Exclude<A, B>, Exclude<B, A>] extends [never, never]
   ? true
   : [Exclude<A, B>, Exclude<B, A>]
-/** Does not compile when a field of the SDK is not listed, or another one is. */
+/** Does not compile when a field of the SDK is not listed, or a listed one does not exist. */
 const isWhole: Same<OpenAiField, Listed> = true
 
 const HELLO = [{ role: 'user', content: 'hi' }]
 
-/** The field at which a body is refused; undefined if it passes. */
+/** Returns the field for which a body is rejected, or undefined if it is accepted. */
 function refusedAt(body: object, policy: AgentPolicy = {}): string | undefined {
   try {
     agentPolicy(policy)({ messages: HELLO, ...body } as ChatBody)
@@ -32,14 +32,14 @@ function refusedAt(body: object, policy: AgentPolicy = {}): string | undefined {
 
 const saying = (part: object) => ({ messages: [{ role: 'user', content: [part] }] })
 
-t.test("an agent may set every field of OpenAI's SDK, and those of sampling", async (t) => {
+t.test("an agent may set every field of OpenAI's SDK, and every sampling field", async (t) => {
   t.ok(isWhole)
   const fields = { temperature: 1, top_k: 5, min_p: 0.1, repetition_penalty: 1.1, logit_bias: { 5: 1 } }
   t.equal(refusedAt(fields), undefined)
   t.equal(refusedAt({ chat_template_kwargs: { enable_thinking: false } }), undefined)
 })
 
-t.test('fields by which engines do more than sample are refused by name', async (t) => {
+t.test('fields that make engines do more than sample are rejected with their name', async (t) => {
   const steering = {
     chat_template: '{{ 1 }}',
     priority: -1000,
@@ -63,12 +63,12 @@ t.test('fields by which engines do more than sample are refused by name', async 
   t.equal(
     refusedAt({ chat_template_kwargs: { thinking: { a: 1 } } }),
     'chat_template_kwargs.thinking',
-    'a switch is no object',
+    'a boolean is not an object',
   )
-  t.equal(refusedAt({ priority: null }), undefined, 'null asks for nothing')
+  t.equal(refusedAt({ priority: null }), undefined, 'null requests nothing')
 })
 
-t.test('fields that no engine reads are dropped, and the rest of the body stays', async (t) => {
+t.test('fields that no engine reads are dropped, and the other fields are kept', async (t) => {
   const restrict = agentPolicy({})
   const body = {
     messages: HELLO,
@@ -81,13 +81,13 @@ t.test('fields that no engine reads are dropped, and the rest of the body stays'
   t.strictSame(kept, { messages: HELLO, temperature: 1 })
   t.strictSame(dropped, { client_metadata: { a: 1 }, access_programs: [], session_id: 's' })
   const plain = { messages: HELLO } as ChatBody
-  t.equal(restrict(plain).body, plain, 'nothing is copied needlessly')
+  t.equal(restrict(plain).body, plain, 'the body is not copied needlessly')
   const named = agentPolicy({ agentFields: ['client_metadata'] })
   t.match(named(body as unknown as ChatBody).body, { client_metadata: { a: 1 } })
   t.equal(RESTRICTED_FIELDS.includes('client_metadata'), false)
 })
 
-t.test('media are data: URLs, wherever the address stands', async (t) => {
+t.test('media are data: URLs, in every field for URLs', async (t) => {
   const data = 'data:image/png;base64,AA=='
   for (const part of [
     { type: 'image_url', image_url: { url: data } },
@@ -120,7 +120,7 @@ t.test('media are data: URLs, wherever the address stands', async (t) => {
   }
 })
 
-t.test('the operator can allow fields by name, all of them, and media from anywhere', async (t) => {
+t.test('the operator can allow fields by name, all fields, and media from any URL', async (t) => {
   t.equal(refusedAt({ priority: 1 }, { agentFields: ['priority'] }), undefined)
   t.equal(refusedAt({ lora_path: 'x' }, { agentFields: ['priority'] }), 'lora_path')
   t.equal(refusedAt({ lora_path: 'x', chat_template_kwargs: { a: 1 } }, { agentFields: ['*'] }), undefined)

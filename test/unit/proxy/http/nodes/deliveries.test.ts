@@ -54,15 +54,15 @@ t.test('a response to a client is delivered when all of it was written', async (
   t.equal(deliveries.count, 0)
 })
 
-t.test('a response to a node is delivered when the node says so', async (t) => {
+t.test('a response to a node is delivered when the node reports it', async (t) => {
   const { outcomes, watch, deliveries } = setUp()
   const response = watch('a', 's')
-  t.ok(response.headers[DELIVERY_HEADER], 'the node learns that it is to report')
+  t.ok(response.headers[DELIVERY_HEADER], 'the node is told that it must report')
   response.end(true)
-  t.strictSame(outcomes, [], 'what the node has received, the client may not have')
+  t.strictSame(outcomes, [], 'a response that reached the node may not have reached the client')
   deliveries.acknowledge(3, 'a', false)
   deliveries.acknowledge(2, 'b', false)
-  t.strictSame(outcomes, [], 'only by the node that forwarded the request, under its id')
+  t.strictSame(outcomes, [], 'only from the node that forwarded the request, under its id')
   deliveries.acknowledge(2, 'a', true)
   deliveries.acknowledge(2, 'a', false)
   t.strictSame(outcomes, ['delivered'], 'once')
@@ -72,7 +72,7 @@ t.test('a response to a node is delivered when the node says so', async (t) => {
   t.equal(deliveries.count, 0)
 })
 
-t.test('a report may come before the response is known to be written', async (t) => {
+t.test('a report may arrive before the response is known to be written', async (t) => {
   const { outcomes, watch, deliveries } = setUp()
   const response = watch('a', 's')
   deliveries.acknowledge(2, 'a', true)
@@ -81,7 +81,7 @@ t.test('a report may come before the response is known to be written', async (t)
   t.equal(deliveries.count, 0)
 })
 
-t.test('a response that the node did not receive whole is cut', async (t) => {
+t.test('a response that the node did not receive completely is truncated', async (t) => {
   const { outcomes, watch, deliveries } = setUp()
   watch('a', 's').end(false)
   deliveries.acknowledge(2, 'a', true)
@@ -89,7 +89,7 @@ t.test('a response that the node did not receive whole is cut', async (t) => {
   t.equal(deliveries.count, 0)
 })
 
-t.test('what a node had not acknowledged when its lease ended is lost', async (t) => {
+t.test("a response without an acknowledgement at the end of a node's lease is lost", async (t) => {
   const { outcomes, watch, deliveries, shared } = setUp()
   watch('a', 's').end(true)
   watch('b', 's')
@@ -99,7 +99,7 @@ t.test('what a node had not acknowledged when its lease ended is lost', async (t
 })
 
 t.test(
-  'the next request of a session waits for the reports on written responses, for a second',
+  'the next request of a session waits up to a second for the reports on written responses',
   async (t) => {
     const { outcomes, watch, deliveries, clock } = setUp()
     await deliveries.settle('s')
@@ -128,7 +128,7 @@ t.test(
     t.equal(
       deliveries.count,
       2,
-      'those of another session, and in flight, are waited for no longer than that',
+      "other sessions' responses, and those in flight, are waited for no longer than that",
     )
   },
 )

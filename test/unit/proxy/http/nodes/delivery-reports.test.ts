@@ -8,7 +8,7 @@ import { fakeSharedRecord } from '../../../../helpers/fake-shared-record.ts'
 const TARGET = { id: 2, url: 'http://127.0.0.1:1' }
 const report = (id: number): DeliveryReport => ({ id: String(id), delivered: true })
 
-t.test('reports that are due while a batch is on its way go with the next one', async (t) => {
+t.test('reports that are due while a batch is in flight are in the next one', async (t) => {
   const batches: number[] = []
   const { promise: sent, resolve } = Promise.withResolvers<boolean>()
   const reports = new DeliveryReports({
@@ -24,7 +24,7 @@ t.test('reports that are due while a batch is on its way go with the next one', 
   t.strictSame(batches, [1, 1_000, 500])
 })
 
-t.test('a batch that fails is sent again until the lease of its node has ended', async (t) => {
+t.test('a failed batch is retried until the lease of its node has ended', async (t) => {
   const shared = fakeSharedRecord()
   const clock = new FakeClock()
   let attempts = 0
@@ -44,10 +44,10 @@ t.test('a batch that fails is sent again until the lease of its node has ended',
   await reports.flush(1_000)
   reports.add(TARGET, report(2))
   await reports.flush(1_000)
-  t.equal(attempts, 3, 'nothing is sent to a node that is gone')
+  t.equal(attempts, 3, 'nothing is sent to an unavailable node')
 })
 
-t.test('a flush ends in time, whatever the node does', async (t) => {
+t.test('a flush is limited in time, for any behaviour of the node', async (t) => {
   const clock = new FakeClock()
   const reports = new DeliveryReports({
     send: () => new Promise(() => {}),

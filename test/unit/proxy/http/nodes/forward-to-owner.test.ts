@@ -27,8 +27,8 @@ function identityOf(lease: number): NodeIdentity {
 }
 
 /**
- * Node 1, and other nodes with leases from 2 that respond as the scripts do. Each owns the session until it has had a
- * request; then node 1 owns it.
+ * Creates node 1, and other nodes with leases from 2 that respond as the scripts do. Each owns the session
+ * until it has received a request; then node 1 owns it.
  */
 async function startNode(t: Test, scripts: Script[]) {
   const others = await Promise.all(scripts.map((script) => startScriptedServer(script)))
@@ -89,7 +89,7 @@ async function startNode(t: Test, scripts: Script[]) {
   return { others, unknown, post, session }
 }
 
-t.test('a request whose owner was lost is sent to the next one, with a mark', async (t) => {
+t.test('a request that lost its owner is sent to the next one, with a mark', async (t) => {
   const { others, post } = await startNode(t, [
     lose,
     (_request, response) => sendJson(response, { served: true }),
@@ -97,7 +97,11 @@ t.test('a request whose owner was lost is sent to the next one, with a mark', as
   t.same(await (await post({ [REPEATED]: '1' })).json(), { served: true })
   const [first, second] = others.map(({ requests }) => requests[0]!)
   t.strictSame([first!.text, second!.text], ['{"a":1}', '{"a":1}'])
-  t.strictSame([first!.headers[REPEATED], second!.headers[REPEATED]], [undefined, '1'], 'not of the client')
+  t.strictSame(
+    [first!.headers[REPEATED], second!.headers[REPEATED]],
+    [undefined, '1'],
+    'not one from the client',
+  )
   t.ok(identityOf(3).verify(second!), 'which is signed')
 })
 
@@ -109,15 +113,15 @@ t.test('a request that two owners did not survive is not sent to a third one', a
   t.equal(others[2]!.requests.length, 0)
 })
 
-t.test('the delivery before a repeated request is unknown, if a node says that it is repeated', async (t) => {
+t.test('the delivery before a repeated request is unknown, if a node declares the repetition', async (t) => {
   const { unknown, post } = await startNode(t, [])
   t.equal(await (await post({ [REPEATED]: '1' })).text(), 'served here')
-  t.strictSame(unknown, [], 'a client may not say so')
+  t.strictSame(unknown, [], 'a client may not declare it')
   await (await post({ [NODE_HEADER]: identityOf(2).sign(1)!.header, [REPEATED]: '1' })).text()
   t.strictSame(unknown, ['s'])
 })
 
-t.test('a request whose session another node has created meanwhile is sent there, as new', async (t) => {
+t.test('a request for a session that another node has created meanwhile is sent there, as new', async (t) => {
   const { others, post, session } = await startNode(t, [
     (_request, response) => sendJson(response, { served: true }),
   ])
@@ -128,7 +132,7 @@ t.test('a request whose session another node has created meanwhile is sent there
   t.equal(headers[REPEATED], undefined)
 })
 
-t.test('a request that had become a turn when its session moved is not sent on', async (t) => {
+t.test('a request that had become a turn when its session migrated is not forwarded', async (t) => {
   const { others, post, session } = await startNode(t, [
     (_request, response) => sendJson(response, { served: true }),
   ])

@@ -11,16 +11,19 @@ t.test('a base URL has the address, the port and the base path', async (t) => {
   )
 })
 
-t.test('other nodes reach a server that listens on all addresses at one of this machine', async (t) => {
-  const external = Object.values(networkInterfaces())
-    .flatMap((all = []) => all)
-    .filter(({ internal, family }) => !internal && family === 'IPv4')
-    .map(({ address }) => address)
-  for (const any of ['0.0.0.0', '[::]']) {
-    const { hostname, port, pathname } = new URL(reachableUrl(`http://${any}:8080/llm`))
-    t.ok([...external, '127.0.0.1'].includes(hostname), hostname)
-    t.not(hostname, '0.0.0.0')
-    t.strictSame([port, pathname], ['8080', '/llm'])
-  }
-  t.equal(reachableUrl('http://10.1.2.3:8080/'), 'http://10.1.2.3:8080/', 'a chosen address is kept')
-})
+t.test(
+  "other nodes reach a server that listens on all addresses at one of this machine's addresses",
+  async (t) => {
+    const external = Object.values(networkInterfaces())
+      .flatMap((all = []) => all)
+      .filter(({ internal, family }) => !internal && family === 'IPv4')
+      .map(({ address }) => address)
+    for (const any of ['0.0.0.0', '[::]']) {
+      const { hostname, port, pathname } = new URL(reachableUrl(`http://${any}:8080/llm`))
+      t.ok([...external, '127.0.0.1'].includes(hostname), hostname)
+      t.not(hostname, '0.0.0.0')
+      t.strictSame([port, pathname], ['8080', '/llm'])
+    }
+    t.equal(reachableUrl('http://10.1.2.3:8080/'), 'http://10.1.2.3:8080/', 'a chosen address is kept')
+  },
+)

@@ -7,7 +7,7 @@ const BODY = Buffer.from(
   JSON.stringify({ messages: [{ role: 'user', content: 'What is a lake? '.repeat(500) }] }),
 )
 
-t.test('every coding of released clients is decoded, alone and one behind another', async (t) => {
+t.test('every coding of released clients is decoded, alone and in sequence', async (t) => {
   const coded: [encoding: string | undefined, body: Buffer][] = [
     [undefined, BODY],
     ['identity', BODY],
@@ -43,7 +43,7 @@ t.test('malformed and truncated data are invalid requests', async (t) => {
   }
 })
 
-t.test('the decoded size is limited, and its ratio to the data above 1 MiB', async (t) => {
+t.test('the decoded size is limited, as is its ratio to the encoded size above 1 MiB', async (t) => {
   const limited = decodeBody(gzipSync(Buffer.alloc(LIMIT + 1, 'ab')), 'gzip', LIMIT)
   await t.rejects(limited, { code: 'body_too_large' })
   const bomb = brotliCompressSync(Buffer.alloc(4 * 1024 ** 2))

@@ -22,7 +22,7 @@ t.test('an error without a Retry-After has that of its code, or none', async (t)
   t.strictSame(errorHeaders(new ProxyError('engine_failed', 'broken')), {})
 })
 
-t.test('an error that no retry can cure has no Retry-After', async (t) => {
+t.test('an error that no retry can resolve has no Retry-After', async (t) => {
   const ended = new ProxyError('session_ended', 'over', { retryAfterS: 1 })
   t.strictSame(errorHeaders(ended), { 'x-should-retry': 'false' })
   const absent = new ProxyError('unsupported', 'no', { status: 501, retryAfterS: 1 })

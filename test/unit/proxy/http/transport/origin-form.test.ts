@@ -15,12 +15,12 @@ t.test('the host of a target in absolute form is ignored', async (t) => {
   for (const [target, path] of cases) t.equal(toOriginForm(target), path, target)
 })
 
-t.test('every other target stays as it is', async (t) => {
+t.test('every other target is unchanged', async (t) => {
   for (const target of ['/a', '//host/a', '/\\host/a', '*', 'ftp://host/a', 'host:80', '/http://host/a', ''])
     t.equal(toOriginForm(target), target, target)
 })
 
-t.test('what begins with http:// or https:// becomes a path, whatever follows', async () => {
+t.test('a target that starts with http:// or https:// becomes a path, for any remainder', async () => {
   fc.assert(
     fc.property(
       fc.constantFrom('http://', 'https://', 'HTTP://'),

@@ -31,7 +31,7 @@ const ROUTES = [
 })
 const routed = sessionPaths(ROUTES)
 
-t.test('slashes of an id are encoded on every route, and nothing else is touched', async (t) => {
+t.test('slashes of an id are encoded on every route, and nothing else is changed', async (t) => {
   for (const [method, url, expected] of [
     ['GET', '/sessions/a/b', '/sessions/a%2Fb'],
     ['GET', '/sessions/a%2Fb/c?x=/y', '/sessions/a%2Fb%2Fc?x=/y'],
@@ -74,14 +74,14 @@ t.test('slashes of an id are encoded on every route, and nothing else is touched
   }
 })
 
-t.test('below a base path it is the same', async (t) => {
+t.test('the same below a base path', async (t) => {
   const below = sessionPaths(ROUTES.map(({ method, path }) => ({ method, path: `/llm${path}` })))
   t.equal(below('POST', '/llm/a/b/v1/chat/completions'), '/llm/a%2Fb/v1/chat/completions')
   t.equal(below('GET', '/llm/sessions/a/b/traces'), '/llm/sessions/a%2Fb/traces')
   t.equal(below('POST', '/a/b/v1/chat/completions'), '/a/b/v1/chat/completions')
 })
 
-t.test('any id comes through as it is, with its slashes raw or encoded', async (t) => {
+t.test('any id is received unchanged, with its slashes raw or encoded', async (t) => {
   const ids = fc.string({ unit: 'grapheme', minLength: 1, maxLength: 40 }).filter(isSessionId)
   fc.assert(
     fc.property(ids, (id) => {

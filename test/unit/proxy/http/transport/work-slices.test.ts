@@ -2,7 +2,7 @@ import { setImmediate as nextTurn } from 'node:timers/promises'
 import t from 'tap'
 import { TimeSlices } from '../../../../../src/proxy/http/transport/time-slices.ts'
 
-/** Slices of 20 ms on a clock that only work moves, and a log of what was done. */
+/** Creates slices of 20 ms on a clock that only work advances, and a log of the work. */
 function slicesWithClock() {
   let nowMs = 0
   const done: string[] = []
@@ -14,7 +14,7 @@ function slicesWithClock() {
       done.push(`${name}${at + 1}`)
     }
   }
-  /** A call that comes; resolves when it has done what it may at once. */
+  /** Submits a request; resolves when its initial steps are done. */
   const come = async (name: string, ...stepsMs: number[]) => {
     void run(name, stepsMs)
     await microtasks()
@@ -27,7 +27,7 @@ async function microtasks(): Promise<void> {
 }
 
 t.test(
-  'a turn of the loop begins steps until its time is over, and the next goes on with them',
+  'an iteration of the event loop starts steps until its time slice is over, and the next continues',
   async (t) => {
     const { done, come } = slicesWithClock()
     for (const name of ['a', 'b', 'c', 'd', 'e']) await come(name, 10)
@@ -39,7 +39,7 @@ t.test(
   },
 )
 
-t.test('a step of any length is done, and alone', async (t) => {
+t.test('a step of any length is run, and alone', async (t) => {
   const { done, come } = slicesWithClock()
   await come('a', 1_000)
   await come('b', 1_000)
@@ -51,7 +51,7 @@ t.test('a step of any length is done, and alone', async (t) => {
   t.strictSame(done, ['a1', 'b1', 'c1'])
 })
 
-t.test('a call that has begun goes on before others begin', async (t) => {
+t.test('a request that has started continues before others start', async (t) => {
   const { done, come } = slicesWithClock()
   await come('a', 30, 30, 30)
   await come('b', 5, 5)
@@ -60,7 +60,7 @@ t.test('a call that has begun goes on before others begin', async (t) => {
   t.strictSame(done, ['a1', 'a2', 'a3', 'b1', 'b2', 'c1'])
 })
 
-t.test('whoever comes while others wait is not before them', async (t) => {
+t.test('a new request queues behind the waiting ones', async (t) => {
   const { done, come } = slicesWithClock()
   await come('a', 15)
   await come('b', 15)
@@ -75,15 +75,15 @@ t.test('whoever comes while others wait is not before them', async (t) => {
   t.strictSame(done.slice(3), ['d1', 'e1', 'f1'])
 })
 
-t.test('each turn has its own time', async (t) => {
+t.test('each iteration has its own time slice', async (t) => {
   const { done, come } = slicesWithClock()
   await come('a', 30)
   await nextTurn()
   await come('b', 30)
-  t.strictSame(done, ['a1', 'b1'], 'nobody waited')
+  t.strictSame(done, ['a1', 'b1'], 'no request waited')
 })
 
-t.test('of a caller with many calls one begins, then one of each other', async (t) => {
+t.test('requests start round-robin across callers', async (t) => {
   const { done, come } = slicesWithClock()
   for (const name of ['now', 'x-1.', 'x-2.', 'x-3.', 'y-1.', 'z-1.']) await come(name, 20, 20)
   for (let turn = 0; turn < 12; turn += 1) await nextTurn()

@@ -1,4 +1,7 @@
-/** SGLang takes any model's name for its own: an adapter must be named by `lora_path`, or the base weights sample. */
+/**
+ * SGLang accepts any model name as its own: an adapter must be named by `lora_path`, otherwise the base
+ * weights sample.
+ */
 import t from 'tap'
 import type { GenerationRequest } from '../../../../../../src/protocol/canonical/request.ts'
 import { PromptIds } from '../../../../../../src/protocol/token-ids/prompt-ids.ts'
@@ -8,7 +11,7 @@ import { sendJson, startScriptedServer } from '../../../../../helpers/scripted-s
 import { until } from '../../../../../helpers/until.ts'
 
 t.test(
-  'a call for an adapter that SGLang lists names it by lora_path, in chat and in token mode',
+  'a request for an adapter that SGLang lists names it by lora_path, in chat and in token mode',
   async (t) => {
     const server = await startScriptedServer(({ method, path }, response) => {
       if (method !== 'GET') return sendJson(response, { error: { message: 'enough' } }, 400)
@@ -47,7 +50,7 @@ t.test(
   },
 )
 
-t.test('weights that were updated from disk keep the name that they were served under', async (t) => {
+t.test('weights that were updated from disk keep their served name', async (t) => {
   let names = ['tiny']
   let isUp = true
   const server = await startScriptedServer(({ path }, response) => {
@@ -66,37 +69,34 @@ t.test('weights that were updated from disk keep the name that they were served 
   isUp = false
   await t.rejects(listed())
   isUp = true
-  t.same(await listed(), ['models/step-2'], 'one that was away may be another server')
+  t.same(await listed(), ['models/step-2'], 'after an outage it may be another server')
+})
+
+t.test("an unlimited top_k has SGLang's value, in chat and in token mode", async (t) => {
+  const server = await startScriptedServer((_, response) =>
+    sendJson(response, { error: { message: 'x' } }, 400),
+  )
+  t.teardown(() => server.close())
+  const engine = CLIENT_OF_KIND.sglang({ url: server.url })
+  t.teardown(() => engine.close())
+  const body = { model: 'm', top_k: 0, messages: [{ role: 'user' as const, content: 'hi' }] }
+  for (const more of [{}, { promptTokenIds: PromptIds.of(1) }]) {
+    const request = { kind: 'chat', body, requestId: 'r', sessionId: 's', stream: false, ...more }
+    const answer = pull(engine, request as GenerationRequest, new AbortController().signal)
+    await t.rejects(Array.fromAsync(answer))
+    const { body: sent } = server.requests.at(-1)!
+    t.equal((sent.sampling_params ?? sent).top_k, -1)
+  }
 })
 
 t.test(
-  'no limit on the tokens to choose from is said in the words of SGLang, in chat and in token mode',
-  async (t) => {
-    const server = await startScriptedServer((_, response) =>
-      sendJson(response, { error: { message: 'x' } }, 400),
-    )
-    t.teardown(() => server.close())
-    const engine = CLIENT_OF_KIND.sglang({ url: server.url })
-    t.teardown(() => engine.close())
-    const body = { model: 'm', top_k: 0, messages: [{ role: 'user' as const, content: 'hi' }] }
-    for (const more of [{}, { promptTokenIds: PromptIds.of(1) }]) {
-      const request = { kind: 'chat', body, requestId: 'r', sessionId: 's', stream: false, ...more }
-      const answer = pull(engine, request as GenerationRequest, new AbortController().signal)
-      await t.rejects(Array.fromAsync(answer))
-      const { body: sent } = server.requests.at(-1)!
-      t.equal((sent.sampling_params ?? sent).top_k, -1)
-    }
-  },
-)
-
-t.test(
-  'an SGLang that is paused is alive and takes no calls; one that starts is not taken for it',
+  'a paused SGLang is healthy but receives no requests; a starting one is not taken for paused',
   async (t) => {
     let status = 503
     const server = await startScriptedServer(({ path }, response) => {
       if (path === '/ready') return sendJson(response, {}, status)
       if (path === '/v1/models') return sendJson(response, { data: [{ id: 'tiny' }] })
-      // While it is paused it would answer after 20 s.
+      // While paused it would respond after 20 s.
       if (path === '/health') return sendJson(response, {}, status)
       sendJson(response, {}, path === '/server_info' ? 200 : 404)
     })
@@ -115,38 +115,35 @@ t.test(
   },
 )
 
-t.test(
-  'an engine that is older than what was tested is named, and one that says no version is not',
-  async (t) => {
-    const cases = {
-      vllm: {
-        '0.11.2': true,
-        '0.10.2': true,
-        '0.13.0': false,
-        '0.32.0': false,
-        '0.33.0rc1': false,
-        '0.1.dev1': false,
-        dev: false,
-      },
-      sglang: { '0.5.22': true, '0.5.23': false, '0.6.0': false, '0.0.0.dev1': false, dev: false },
-    } as const
-    for (const kind of ['vllm', 'sglang'] as const)
-      for (const [version, isOld] of Object.entries(cases[kind])) {
-        const server = await startScriptedServer(({ path }, response) => {
-          if (path === '/version' || path === '/server_info') return sendJson(response, { version })
-          sendJson(response, { data: [] }, path === '/v1/models' || path === '/health' ? 200 : 404)
-        })
-        t.teardown(() => server.close())
-        const engine = CLIENT_OF_KIND[kind]({ url: server.url })
-        t.teardown(() => engine.close())
-        await engine.checkHealth(new AbortController().signal)
-        const words = new RegExp(`it is (vLLM|SGLang) ${version}, older than (0.12|0.5.23), the oldest`)
-        t.match(engine.warning, isOld ? words : undefined, `${kind} ${version}`)
-      }
-  },
-)
+t.test('an engine older than the tested version is reported, but not one without a version', async (t) => {
+  const cases = {
+    vllm: {
+      '0.11.2': true,
+      '0.10.2': true,
+      '0.13.0': false,
+      '0.32.0': false,
+      '0.33.0rc1': false,
+      '0.1.dev1': false,
+      dev: false,
+    },
+    sglang: { '0.5.22': true, '0.5.23': false, '0.6.0': false, '0.0.0.dev1': false, dev: false },
+  } as const
+  for (const kind of ['vllm', 'sglang'] as const)
+    for (const [version, isOld] of Object.entries(cases[kind])) {
+      const server = await startScriptedServer(({ path }, response) => {
+        if (path === '/version' || path === '/server_info') return sendJson(response, { version })
+        sendJson(response, { data: [] }, path === '/v1/models' || path === '/health' ? 200 : 404)
+      })
+      t.teardown(() => server.close())
+      const engine = CLIENT_OF_KIND[kind]({ url: server.url })
+      t.teardown(() => engine.close())
+      await engine.checkHealth(new AbortController().signal)
+      const words = new RegExp(`it is (vLLM|SGLang) ${version}, older than (0.12|0.5.23), the oldest`)
+      t.match(engine.warning, isOld ? words : undefined, `${kind} ${version}`)
+    }
+})
 
-t.test('a call names its session, and an end closes what the server holds of it', async (t) => {
+t.test("a request names its session, and its end closes the server's state of it", async (t) => {
   for (const holds of [true, false]) {
     const server = await startScriptedServer(({ method, path }, response) => {
       if (path === '/server_info')

@@ -33,7 +33,7 @@ function read(answers: readonly string[], options: Partial<GenerateReaderOptions
   return events
 }
 
-/** An event of a stream that has everything so far. */
+/** Creates a stream event with the complete output so far. */
 function answer(ids: number[], meta: object = {}): string {
   return JSON.stringify({
     text: 'text',
@@ -50,13 +50,13 @@ function answer(ids: number[], meta: object = {}): string {
 
 const reasonless = { finish_reason: null }
 
-t.test('a stream says what the whole answer says, however the server streams', (t) => {
+t.test('a stream has the content of the complete response, for every stream format of the server', (t) => {
   const token: fc.Arbitrary<Token> = fc.record({
     id: fc.nat({ max: 5 }),
     text: fc.string({ unit: 'grapheme' }),
   })
   const fields = fc.record({ return_text_in_logprobs: fc.boolean(), top_logprobs_num: fc.nat({ max: 1 }) })
-  /** A merged step is one that the server never sends, for the next one came before it was read. */
+  /** A merged step is never sent, because the next one arrived before it was read. */
   const steps = fc.array(fc.record({ token, merged: fc.boolean() }), { minLength: 1 })
   fc.assert(
     fc.property(
@@ -91,7 +91,7 @@ t.test('a stream says what the whole answer says, however the server streams', (
   t.end()
 })
 
-/** The events' JSON after a way on which it was cut anywhere. */
+/** Sends the events' JSON over a transport that splits it at any position. */
 function throughWire(events: object[], cuts: Iterator<number>): string[] {
   const bytes = Buffer.from(events.map((event) => `data: ${JSON.stringify(event)}\n\n`).join(''))
   const parser = new SseParser('e')
@@ -104,7 +104,7 @@ function throughWire(events: object[], cuts: Iterator<number>): string[] {
   return texts
 }
 
-t.test('ids that got lost on the way fail the call: what is left of them cannot be placed', (t) => {
+t.test('ids lost in transit fail the request, because the remaining ones have no known position', (t) => {
   const lost = [answer([1], reasonless), answer([4], { completion_tokens: 4 })]
   t.throws(() => read(lost), { code: 'engine_failed', message: /lost token ids: it gave 1, then 1, of 4/ })
   t.throws(() => read([JSON.stringify({ text: 'a', meta_info: {} })]), {
@@ -114,12 +114,12 @@ t.test('ids that got lost on the way fail the call: what is left of them cannot 
   t.end()
 })
 
-t.test('a whole answer that counts more tokens than it has ids is not exact', (t) => {
+t.test('a complete response that counts more tokens than it has ids is not exact', (t) => {
   t.match(inexactReason(fold(read([answer([1, 2], { completion_tokens: 3 })]))), /counted 3 .* 2 ids/)
   t.end()
 })
 
-t.test('a logprob counts for its own token only', (t) => {
+t.test('a logprob is accepted for its own token only', (t) => {
   const logprobsOf = (entries: unknown) =>
     fold(read([answer([5, 6], { output_token_logprobs: entries })])).logprobs
   t.same(
@@ -135,7 +135,7 @@ t.test('a logprob counts for its own token only', (t) => {
       [null, 6],
     ]),
     [-1, Number.NaN],
-    'null is no number',
+    'null is not a number',
   )
   t.same(
     logprobsOf([
@@ -150,7 +150,7 @@ t.test('a logprob counts for its own token only', (t) => {
   t.end()
 })
 
-t.test('an agent that asks for logprobs gets entries with text and alternatives', (t) => {
+t.test('an agent that requests logprobs gets entries with text and alternatives', (t) => {
   const json = answer([5], {
     output_token_logprobs: [[-1, 5, 'é']],
     output_top_logprobs: [
@@ -168,7 +168,7 @@ t.test('an agent that asks for logprobs gets entries with text and alternatives'
   t.end()
 })
 
-t.test('the end', (t) => {
+t.test('the end event is parsed', (t) => {
   const endOf = (meta: object) => fold(read([answer([1], meta)])).end
   t.match(endOf({ finish_reason: { type: 'stop', matched: 151645 } }), {
     finishReason: 'stop',
@@ -191,7 +191,7 @@ t.test('the end', (t) => {
   t.end()
 })
 
-t.test('weight versions', (t) => {
+t.test('weight versions are parsed', (t) => {
   const versions = (...metas: object[]) =>
     read(metas.map((meta, at) => answer([1, 2, 3].slice(0, at + 1), meta))).flatMap((event) =>
       event.type === 'delta' ? [] : [event.weightVersion],
@@ -213,12 +213,12 @@ t.test('weight versions', (t) => {
     readerFor().read(answer([1], meta), events, true)
     return events.flatMap((event) => (event.type === 'start' ? [event.weightVersion] : []))
   }
-  t.same(starts({ weight_version: 'v2' }), [undefined], 'of a whole answer only its end')
+  t.same(starts({ weight_version: 'v2' }), [undefined], 'of the end only, in a complete response')
   t.same(starts({ weight_version: 'v2', weight_versions: spans }), ['v1'], 'unless there are spans')
   const [, delta] = read([answer([1, 2, 3], { weight_versions: spans })], {
     record: { weightVersions: true },
   })
-  t.match(delta, { details: { weight_versions: spans } }, 'and on record, if they are to be')
+  t.match(delta, { details: { weight_versions: spans } }, 'and recorded if requested')
   t.end()
 })
 
@@ -231,7 +231,7 @@ t.test('an abort is not the end of a sample', (t) => {
     code: 'engine_aborted',
     message: /aborted the request: key \*\*\*$/,
   })
-  t.equal(events.length, 2, 'an id that it repeats is no new token')
+  t.equal(events.length, 2, 'a repeated id is not a new token')
   t.throws(() => reader.read(answer([1, 9], { finish_reason: { type: 'abort' } }), events))
   t.match(events.at(-1), { tokenIds: [9] }, 'a new one is')
   const failing = (fields: object, code: string, status: number, message: RegExp) =>
@@ -242,14 +242,14 @@ t.test('an abort is not the end of a sample', (t) => {
   t.end()
 })
 
-t.test("an event of a stream that is no part of SGLang's answer is skipped", (t) => {
+t.test("a stream event that is not part of SGLang's response is skipped", (t) => {
   const others = ['{"warning":"quota"}', '{"error":{}}']
   const events = read([answer([1], reasonless), others[0]!, answer([1, 2]), ...others])
   t.same(fold(events).tokenIds, [1, 2])
   t.end()
 })
 
-t.test('what is no answer', (t) => {
+t.test('an invalid response is an error', (t) => {
   const failing = (json: string, message: RegExp) =>
     t.throws(() => readerFor().read(json, []), { code: 'engine_failed', message })
   failing('{"error":{"message":"no memory for sk-1"}}', /failed: no memory for \*\*\*$/)

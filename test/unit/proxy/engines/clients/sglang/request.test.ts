@@ -25,7 +25,7 @@ function bodyFor(
 
 const paramsFor = (body: Partial<ChatBody>) => bodyFor(body).sampling_params
 
-t.test('the ids are the whole prompt, and what recording needs is asked for', (t) => {
+t.test('the ids are the complete prompt, and the outputs that recording needs are requested', (t) => {
   const rendered = {
     tools: [{ type: 'function' as const, function: { name: 'f' } }],
     tool_choice: 'auto',
@@ -58,7 +58,7 @@ t.test('the ids are the whole prompt, and what recording needs is asked for', (t
   t.same(
     bodyFor({ priority: 3, lora_path: 'a' }),
     { ...expected, priority: 3, lora_path: 'a' },
-    'the rest goes on',
+    'other fields are forwarded',
   )
   t.match(bodyFor({ logprobs: true, top_logprobs: 2 }, false), {
     top_logprobs_num: 2,
@@ -68,7 +68,7 @@ t.test('the ids are the whole prompt, and what recording needs is asked for', (t
   t.end()
 })
 
-t.test('sampling parameters go by the names of SGLang', (t) => {
+t.test("sampling parameters have SGLang's names", (t) => {
   const same = {
     temperature: 0.5,
     top_p: 0.9,
@@ -90,7 +90,11 @@ t.test('sampling parameters go by the names of SGLang', (t) => {
     min_new_tokens: 2,
     max_new_tokens: 9,
   })
-  t.same(paramsFor({ max_tokens: 9, max_completion_tokens: 8 }), { max_new_tokens: 8 }, 'the newer name wins')
+  t.same(
+    paramsFor({ max_tokens: 9, max_completion_tokens: 8 }),
+    { max_new_tokens: 8 },
+    'the newer name has precedence',
+  )
   const nulls = {
     temperature: null,
     top_p: null,
@@ -100,11 +104,11 @@ t.test('sampling parameters go by the names of SGLang', (t) => {
     response_format: null,
   }
   t.same(paramsFor(nulls), { max_new_tokens: null }, "null is the engine's default")
-  t.same(paramsFor({ custom: 1 }), { max_new_tokens: null }, 'an unknown one would fail the call')
+  t.same(paramsFor({ custom: 1 }), { max_new_tokens: null }, 'an unknown parameter would fail the request')
   t.end()
 })
 
-t.test('constraints on the output', (t) => {
+t.test('constraints on the output are converted', (t) => {
   const constraint = (format: unknown) => {
     const { max_new_tokens: _, ...rest } = paramsFor({ response_format: format }) as Record<string, unknown>
     return rest
@@ -128,11 +132,11 @@ t.test('constraints on the output', (t) => {
   t.end()
 })
 
-t.test('a constraint begins behind the reasoning, where the prompt leaves room for one', (t) => {
+t.test('a constraint starts after the reasoning, if the prompt leaves it open', (t) => {
   const format = { response_format: { type: 'json_object' as const } }
   t.match(bodyFor({ ...format }, true, { mayReason: true }), { require_reasoning: true })
   t.match(bodyFor({ regex: '[a-z]+' }, true, { mayReason: true }), { require_reasoning: true })
   t.notOk('require_reasoning' in bodyFor(format), 'the template has closed it')
-  t.notOk('require_reasoning' in bodyFor({}, true, { mayReason: true }), 'nothing is constrained')
+  t.notOk('require_reasoning' in bodyFor({}, true, { mayReason: true }), 'no constraint')
   t.end()
 })

@@ -1,6 +1,6 @@
 /**
- * The tags that hold an answer to calls are those that vLLM 0.32.0 and SGLang 0.5.23 make themselves: `call-tags.json` is
- * what their own code said (`test/differential/call-tags.py`).
+ * The structural tags that constrain a response to tool calls equal those of vLLM 0.32.0 and SGLang 0.5.23:
+ * `call-tags.json` is the output of their own code (`test/differential/call-tags.py`).
  */
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -27,12 +27,12 @@ const said: { tools: Tool[][]; cases: Case[] } = JSON.parse(
 const tagOf = { vllm: vllmTag, sglang: sglangTag }
 
 for (const engine of ['vllm', 'sglang'] as const) {
-  t.test(`${engine} is asked for the tags that it makes itself`, (t) => {
+  t.test(`${engine} receives the structural tags that it would make itself`, (t) => {
     const cases = said.cases.filter((one) => one.engine === engine)
     t.ok(cases.length > 60)
     for (const { format, tools, tag, ...fields } of cases) {
       const { tool_choice, parallel_tool_calls } = fields
-      // SGLang lets a forced call of one function be any other; the proxy keeps to the name.
+      // SGLang allows a forced call of one function to be any other; the proxy enforces the name.
       const expected =
         tag?.structures && isNamed(tool_choice) ? { ...tag, structures: [tag.structures[0]] } : tag
       const body = { tools: said.tools[tools]!, tool_choice, parallel_tool_calls }
@@ -43,7 +43,7 @@ for (const engine of ['vllm', 'sglang'] as const) {
 }
 
 t.test(
-  'calls that nothing is asked of are free, and so are those in a format that the engine has no tags for',
+  'tool calls without constraints are free, as are those in a format without tags for the engine',
   (t) => {
     const tools = said.tools[1]!
     const strict = { tools: said.tools[0]! }
@@ -52,13 +52,13 @@ t.test(
       t.equal(make('hermes', { ...strict, tool_choice: 'none' }), null)
       t.equal(make('hermes', {}), null)
       t.equal(make('granite', { ...strict, tool_choice: 'required' }), null)
-      t.equal(make(undefined, { ...strict, tool_choice: 'required' }), null, 'a call of an older proxy')
+      t.equal(make(undefined, { ...strict, tool_choice: 'required' }), null, 'a request of an older proxy')
     }
     t.end()
   },
 )
 
-t.test('vLLM: calls or an answer that keeps to its own schema, as its chat route has it', (t) => {
+t.test('vLLM: tool calls or a response that follows its own schema, as in its chat route', (t) => {
   const schema = { type: 'object', properties: { a: { type: 'string' } } }
   const format = { type: 'json_schema', json_schema: { name: 'answer', schema } }
   const tag = vllmTag('hermes', { tools: said.tools[0]!, response_format: format })
@@ -69,7 +69,7 @@ t.test('vLLM: calls or an answer that keeps to its own schema, as its chat route
     },
   })
   const one = { tools: said.tools[1]!, response_format: format, parallel_tool_calls: false }
-  t.equal(vllmTag('hermes', one), null, 'one call at most makes no calls possible that were not')
+  t.equal(vllmTag('hermes', one), null, 'a limit of one tool call allows no calls that were excluded before')
   const text = { tools: said.tools[0]!, response_format: { type: 'text' } }
   t.match(vllmTag('hermes', text), { format: { type: 'triggered_tags' } })
   t.end()

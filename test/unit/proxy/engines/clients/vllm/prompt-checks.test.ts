@@ -4,7 +4,7 @@ import { PromptChecks } from '../../../../../../src/proxy/engines/clients/vllm/p
 import type { TokenRequest } from '../../../../../../src/proxy/engines/clients/wire/request.ts'
 import { DISCARD } from '../../../../../helpers/event-stream.ts'
 
-t.test('a prompt that is reported late and differs has the next ones repeated', (t) => {
+t.test('a differing prompt that is reported late causes checks of the next ones', (t) => {
   const sent = PromptIds.of(1, 2)
   const checks = new PromptChecks()
   const usage = { prompt_tokens: 1, completion_tokens: 0, total_tokens: 1 }

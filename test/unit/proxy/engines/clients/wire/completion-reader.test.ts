@@ -34,7 +34,7 @@ const entry = (token: string, logprob: number) => ({
   bytes: [...Buffer.from('text')],
   top_logprobs: [],
 })
-/** The deltas of a stream. */
+/** Returns the deltas of a stream. */
 const deltas = (answers: object[], options: Partial<CompletionReaderOptions> = {}) =>
   read([...answers, stop], options).filter((event) => event.type === 'delta')
 
@@ -51,7 +51,7 @@ t.test('a start names the model only if the engine does, as text', (t) => {
   t.end()
 })
 
-t.test('a stream of vLLM chat chunks', (t) => {
+t.test('a stream of vLLM chat chunks is parsed', (t) => {
   const answers = [
     {
       model: 'qwen',
@@ -93,7 +93,7 @@ t.test('a stream of vLLM chat chunks', (t) => {
   t.end()
 })
 
-t.test('a whole chat completion', (t) => {
+t.test('a complete chat completion is parsed', (t) => {
   const message = {
     role: 'assistant',
     content: null,
@@ -164,7 +164,7 @@ t.test('a text completion has its prompt ids on the choice and its logprobs in l
   t.end()
 })
 
-t.test('prompt ids', (t) => {
+t.test('prompt ids are parsed', (t) => {
   const promptIds = (answer: object, options: Partial<CompletionReaderOptions> = {}) => {
     const start = read([answer, stop], options)[0]
     return start?.type === 'start' ? start.promptTokenIds : undefined
@@ -173,19 +173,19 @@ t.test('prompt ids', (t) => {
   t.same(
     promptIds(chunk({}), { sentPromptTokenIds: [4] }),
     Int32Array.of(4),
-    'are those sent, if the engine is silent',
+    'are those sent, if the engine reports none',
   )
   for (const broken of [[1, null], [1.5], [-1], 'ids']) {
     t.equal(
       promptIds({ prompt_token_ids: broken, ...chunk({}) }),
       undefined,
-      'are unknown when one of them is no id',
+      'are unknown when one of them is invalid',
     )
   }
   t.end()
 })
 
-t.test('prompt ids of a later chunk become those of the completion, and broken ones leave none', (t) => {
+t.test('prompt ids of a later chunk become those of the completion, and invalid ones leave none', (t) => {
   const promptOf = (later: unknown, options: Partial<CompletionReaderOptions> = {}) => {
     const fold = new CompletionBuilder()
     const first = chunk({ role: 'assistant', content: '' })
@@ -199,16 +199,16 @@ t.test('prompt ids of a later chunk become those of the completion, and broken o
   t.same(promptOf([3, 4], { sentPromptTokenIds: [4] }), [3, 4], 'instead of those that were sent')
   for (const nothing of [null, undefined, [], 'ids', [4]])
     t.same(promptOf(nothing, { sentPromptTokenIds: [4] }), [4], 'as they were sent')
-  t.same(promptOf([3, null], { sentPromptTokenIds: [4] }), [], 'unknown when one of them is no id')
+  t.same(promptOf([3, null], { sentPromptTokenIds: [4] }), [], 'unknown when one of them is invalid')
   const repeated = read([
     { prompt_token_ids: [3], ...chunk({}) },
     { prompt_token_ids: [3], ...stop },
   ])
-  t.notOk('promptTokenIds' in repeated.at(-1)!, 'the same ids again are no news')
+  t.notOk('promptTokenIds' in repeated.at(-1)!, 'the same ids again are no change')
   t.end()
 })
 
-t.test('where engines differ', (t) => {
+t.test('differences between engines are accepted', (t) => {
   t.same(
     deltas([chunk({ reasoning_content: 'a' })]),
     [{ type: 'delta', reasoning: 'a' }],
@@ -264,7 +264,7 @@ t.test('where engines differ', (t) => {
   t.same(
     deltas([chunk({ content: 'a', audio_id: 'x', annotations: null })]),
     [{ type: 'delta', content: 'a', extra: { audio_id: 'x' } }],
-    'fields without a name here',
+    'unknown fields',
   )
   t.same(deltas([{ choices: [{ index: 1, delta: { content: 'b' } }] }]), [], 'another choice')
   t.same(
@@ -275,12 +275,12 @@ t.test('where engines differ', (t) => {
   t.same(
     deltas([{ choices: [{ index: 0, message: { content: 'a' }, response_token_ids: [7, 8] }] }]),
     [{ type: 'delta', content: 'a', tokenIds: [7, 8] }],
-    "SGLang's name of the ids of a whole answer, since 0.5.18",
+    "SGLang's name of the ids of a complete response, since 0.5.18",
   )
   t.end()
 })
 
-t.test('ids that are written into the tokens', (t) => {
+t.test('ids that are encoded in the tokens', (t) => {
   const answer = chunk({ content: 'text' }, { logprobs: { content: [entry('token_id:42', -1)] } })
   t.same(
     deltas([answer]),
@@ -293,14 +293,14 @@ t.test('ids that are written into the tokens', (t) => {
   t.same(
     asked?.type === 'delta' && asked.logprobsContent?.[0]?.token,
     'token_id:42',
-    'unless it asked for them',
+    'unless the agent requested them',
   )
   const mixed = chunk({}, { logprobs: { content: [entry('token_id:42', -1), entry('x', -1)] } })
-  t.same(deltas([mixed]), [{ type: 'delta', logprobs: [-1, -1] }], 'are not made up when one is missing')
+  t.same(deltas([mixed]), [{ type: 'delta', logprobs: [-1, -1] }], 'are not invented when one is missing')
   t.end()
 })
 
-t.test('weight versions', (t) => {
+t.test('weight versions are parsed', (t) => {
   const versions = (answers: object[]) =>
     read([...answers, stop]).flatMap((event) => (event.type === 'delta' ? [] : [event.weightVersion]))
   t.same(versions([{ weight_version: 3, ...chunk({}) }]), ['3', '3'], 'at the root')
@@ -315,7 +315,7 @@ t.test('weight versions', (t) => {
   t.end()
 })
 
-t.test('the version that a server has when a whole answer is over is none of its beginning', (t) => {
+t.test('the version at the end of a complete response is not the version of its beginning', (t) => {
   const versions = (said: object) => {
     const reader = readerFor()
     const events: GenerationEvent[] = []
@@ -331,14 +331,14 @@ t.test('the version that a server has when a whole answer is over is none of its
   t.same(
     versions({ metadata: { weight_version: 'v2', weight_versions: spans } }),
     ['v1', 'v2'],
-    'spans say it',
+    'spans report it',
   )
   const [choice] = stop.choices
   t.same(versions({ choices: [{ ...choice, weight_versions: spans }] }), ['v1', 'v2'], 'also those of vLLM')
   t.end()
 })
 
-t.test('what is no answer', (t) => {
+t.test('an invalid response is an error', (t) => {
   const failing = (json: string, expected: { code: string; message?: RegExp }) =>
     t.throws(() => readerFor().read(json, []), expected)
   failing('<html>bad\n gateway</html>', {
@@ -363,7 +363,7 @@ t.test('what is no answer', (t) => {
     t.throws(() => readerFor().read(JSON.stringify(answer), [], true), { code: 'engine_failed' }, 'complete')
     const fails = answer.detail === undefined ? {} : { message: /failed: of \*\*\*$/ }
     const cut = [chunk({ content: 'a' }), answer]
-    t.throws(() => read(cut), { code: 'engine_failed', ...fails }, 'in the place of a finish reason')
+    t.throws(() => read(cut), { code: 'engine_failed', ...fails }, 'instead of a finish reason')
   }
   t.throws(() => read([{ warning: 'slow' }, chunk({ content: 'a' })]), { code: 'engine_lost' })
   t.throws(() => readerFor().end(), { code: 'engine_lost' }, 'no finish reason')
@@ -375,7 +375,7 @@ t.test('what is no answer', (t) => {
   t.end()
 })
 
-t.test('an event of a stream without choices contributes its usage and nothing else', (t) => {
+t.test('a stream event without choices contributes only its usage', (t) => {
   const usage = { prompt_tokens: 1, completion_tokens: 1, total_tokens: 2 }
   const token = { error: {}, ...chunk({ content: 'a' }, { token_ids: [7] }) }
   const others = [{ warning: 'slow' }, { error: null }, { object: 'cost', usage }, { choices: null }]
@@ -389,7 +389,7 @@ t.test('an event of a stream without choices contributes its usage and nothing e
   t.end()
 })
 
-t.test('arguments that are nested beyond all measure are the failure of the engine', (t) => {
+t.test('arguments with excessive nesting are a failure of the engine', (t) => {
   const deep = `{"x":${'['.repeat(20_000)}${']'.repeat(20_000)}}`
   const call = `{"index":0,"function":{"name":"f","arguments":${deep}}}`
   const answer = `{"choices":[{"index":0,"delta":{"tool_calls":[${call}]}}]}`
@@ -400,7 +400,7 @@ t.test('arguments that are nested beyond all measure are the failure of the engi
   t.end()
 })
 
-t.test('logprobs that are none are the failure of the engine', (t) => {
+t.test('invalid logprobs are a failure of the engine', (t) => {
   for (const content of [[null], ['x'], [{ logprob: -1 }], [entry('a', -1), { token: 5, logprob: -1 }]]) {
     t.throws(() => deltas([chunk({ content: 'x' }, { logprobs: { content } })]), {
       code: 'engine_failed',
@@ -410,14 +410,14 @@ t.test('logprobs that are none are the failure of the engine', (t) => {
   t.end()
 })
 
-/** The tool calls of a stream whose chunks bring these pieces. */
+/** Returns the tool calls of a stream whose chunks contain these deltas. */
 function callsOf(...chunks: object[][]): string[][] {
   const fold = new CompletionBuilder()
   for (const event of read([...chunks.map((pieces) => chunk({ tool_calls: pieces })), stop])) fold.add(event)
   return fold.toolCalls.map((call) => [call.id, call.function.name, call.function.arguments])
 }
 
-t.test('a new id with a name, or a name after arguments, starts a tool call that is numbered 0', (t) => {
+t.test('a new id with a name, or a name after arguments, starts a tool call at index 0', (t) => {
   const piece = (id: string | null, name: string | null, args: string | null, index = 0) => ({
     index,
     id,
@@ -433,7 +433,7 @@ t.test('a new id with a name, or a name after arguments, starts a tool call that
   t.same(callsOf([first, second]), two, 'in one chunk')
   const rest = (text: string) => piece(null, null, text)
   const split = [piece('a', 'add', ''), rest('{"x":1}'), piece('b', 'weather', null), rest('{"x":2}')]
-  t.same(callsOf(...split.map((each) => [each])), two, 'in pieces')
+  t.same(callsOf(...split.map((each) => [each])), two, 'in deltas')
   const idless = [piece(null, 'add', '{"x":1}'), piece('', 'weather', ''), rest('{"x":2}')]
   t.same(callsOf(...idless.map((each) => [each])), withoutIds, 'without ids')
   const idFirst = [first, piece('b', null, ''), piece(null, 'weather', ''), rest('{"x":2}')]
@@ -449,7 +449,7 @@ t.test('a new id with a name, or a name after arguments, starts a tool call that
   t.end()
 })
 
-t.test('an id for each piece, and a name that comes again, start no tool call at a known index', (t) => {
+t.test('an id for each delta, and a repeated name, start no tool call at a known index', (t) => {
   const piece = (index: number, id: string, name: string | null, args: string) => ({
     index,
     id,
@@ -467,35 +467,46 @@ t.test('an id for each piece, and a name that comes again, start no tool call at
   t.same(
     callsOf([piece(0, 'a', 'get_', '')], [piece(0, 'a', 'x', '{}')]),
     [['a', 'get_x', '{}']],
-    'in pieces',
+    'in deltas',
   )
   t.end()
 })
 
-t.test('calls of a stream without an index are told apart by their ids, or their names', async (t) => {
-  const call = (id: string | undefined, name: string | undefined, args: string) => ({
-    ...(id !== undefined && { id }),
-    function: { ...(name !== undefined && { name }), arguments: args },
-  })
-  const two = [
-    ['a', 'read', '{"x":1}'],
-    ['b', 'read', '{"x":2}'],
-  ]
-  t.same(callsOf([call('a', 'read', '{"x":1}')], [call('b', 'read', '{"x":2}')]), two, 'whole, one per chunk')
-  t.same(callsOf([call('a', 'read', '{"x":1}'), call('b', 'read', '{"x":2}')]), two, 'whole, in one chunk')
-  const pieces = [call('a', 'read', ''), call(undefined, undefined, '{"x":1}'), call('b', 'read', '{"x":')]
-  t.same(callsOf(...pieces.map((piece) => [piece]), [call(undefined, undefined, '2}')]), two, 'in pieces')
-  const named = [call('', 'read', '{"x":1}'), call('', 'read', '{"x":2}')]
-  t.same(
-    callsOf(...named.map((piece) => [piece])),
-    two.map(([, ...rest]) => ['', ...rest]),
-    'without ids',
-  )
-  const echoed = [call('a', 'read', '{"x":1}'), call('b', 'read', ''), call('b', undefined, '{"x":2}')]
-  t.same(callsOf(...echoed.map((piece) => [piece])), two, 'an id that comes again goes on with its call')
-})
+t.test(
+  'tool calls of a stream without an index are distinguished by their ids, or their names',
+  async (t) => {
+    const call = (id: string | undefined, name: string | undefined, args: string) => ({
+      ...(id !== undefined && { id }),
+      function: { ...(name !== undefined && { name }), arguments: args },
+    })
+    const two = [
+      ['a', 'read', '{"x":1}'],
+      ['b', 'read', '{"x":2}'],
+    ]
+    t.same(
+      callsOf([call('a', 'read', '{"x":1}')], [call('b', 'read', '{"x":2}')]),
+      two,
+      'complete, one per chunk',
+    )
+    t.same(
+      callsOf([call('a', 'read', '{"x":1}'), call('b', 'read', '{"x":2}')]),
+      two,
+      'complete, in one chunk',
+    )
+    const pieces = [call('a', 'read', ''), call(undefined, undefined, '{"x":1}'), call('b', 'read', '{"x":')]
+    t.same(callsOf(...pieces.map((piece) => [piece]), [call(undefined, undefined, '2}')]), two, 'in deltas')
+    const named = [call('', 'read', '{"x":1}'), call('', 'read', '{"x":2}')]
+    t.same(
+      callsOf(...named.map((piece) => [piece])),
+      two.map(([, ...rest]) => ['', ...rest]),
+      'without ids',
+    )
+    const echoed = [call('a', 'read', '{"x":1}'), call('b', 'read', ''), call('b', undefined, '{"x":2}')]
+    t.same(callsOf(...echoed.map((piece) => [piece])), two, 'a repeated id continues its tool call')
+  },
+)
 
-t.test('calls of a whole answer are its entries, whatever ids the model writes', async (t) => {
+t.test('tool calls of a complete response are its entries, with any ids that the model writes', async (t) => {
   const call = (args: string) => ({ id: 'functions.Bash:0', function: { name: 'Bash', arguments: args } })
   const message = { role: 'assistant', content: null, tool_calls: [call('{"x":1}'), call('{"x":2}')] }
   const fold = new CompletionBuilder()
@@ -507,7 +518,7 @@ t.test('calls of a whole answer are its entries, whatever ids the model writes',
   )
 })
 
-t.test('what is nested or told in words instead of a logprob is none, at any depth', (t) => {
+t.test('an object or a text instead of a logprob is ignored, at any depth', (t) => {
   const deep = `${'['.repeat(20_000)}${']'.repeat(20_000)}`
   for (const second of [deep, '[-1]', '"-1"', 'null', '{"valueOf":1}']) {
     const events: GenerationEvent[] = []
@@ -525,7 +536,7 @@ t.test('what is nested or told in words instead of a logprob is none, at any dep
   t.end()
 })
 
-t.test('what is nested instead of an id or a token is no id, at any depth', (t) => {
+t.test('an object instead of an id or a token is ignored, at any depth', (t) => {
   const deep = `${'['.repeat(20_000)}${']'.repeat(20_000)}`
   for (const second of [deep, '"4"', '{"valueOf":1}', 'null']) {
     const events: GenerationEvent[] = []
@@ -544,7 +555,7 @@ t.test('what is nested instead of an id or a token is no id, at any depth', (t) 
   t.end()
 })
 
-t.test('experts of a call that asked for no part of them are those of all tokens but the last', (t) => {
+t.test('without a request for a part, the experts are those of all tokens but the last', (t) => {
   const routed_experts = Buffer.from(Int32Array.of(5, 6, 7).buffer).toString('base64')
   const answer = {
     ...chunk({ content: 'hi' }, { token_ids: [7, 8] }),
@@ -554,11 +565,11 @@ t.test('experts of a call that asked for no part of them are those of all tokens
   const experts = (options: Partial<CompletionReaderOptions>) =>
     deltas([answer], { record: { routedExperts: true }, ...options })[0]!.details?.routed_experts
   t.match(experts({}), { start: 0, experts: { shape: [3, 1] } })
-  t.equal(experts({ expertsStart: 1 }), undefined, 'not as many as were asked for')
+  t.equal(experts({ expertsStart: 1 }), undefined, 'a different number than requested')
   t.end()
 })
 
-t.test('entries that name their tokens by id get the id as a token, and others stay', (t) => {
+t.test('entries that name their tokens by id get the id as a token, and others are unchanged', (t) => {
   const byId = (id: unknown) => ({ token_id: id, logprob: -1, top_logprobs: [{ token_id: 9, logprob: -2 }] })
   const readEntries = (...content: object[]) =>
     deltas([chunk({ content: 'hi' }, { logprobs: { content }, token_ids: content.map(() => 7) })], {

@@ -3,7 +3,7 @@ import t from 'tap'
 import { PromptIds } from '../../../../../../src/protocol/token-ids/prompt-ids.ts'
 import { parseResponse } from '../../../../../../src/proxy/engines/clients/wire/parse-response.ts'
 
-/** What was taken out of the text as ids is a list again. */
+/** Restores the list of ids that was cut out of the text. */
 function parse(json: string): unknown {
   return plain(parseResponse(Buffer.from(json)))
 }
@@ -15,7 +15,7 @@ function plain(value: unknown): unknown {
   return Object.fromEntries(Object.entries(value).map(([name, member]) => [name, plain(member)]))
 }
 
-t.test("a prompt's ids are read from the bytes", (t) => {
+t.test("a prompt's ids are parsed from the bytes", (t) => {
   const ids = [0, 7, 10, 151_645, 999_999_999]
   const atRoot = parseResponse(Buffer.from(JSON.stringify({ choices: [], prompt_token_ids: ids })))
   t.same(atRoot, { choices: [], prompt_token_ids: PromptIds.from(ids) })
@@ -32,7 +32,7 @@ t.test("a prompt's ids are read from the bytes", (t) => {
   t.end()
 })
 
-t.test('what is no plain list of ids where readers look is as JSON.parse has it', (t) => {
+t.test('other values in these fields are parsed as by JSON.parse', (t) => {
   const texts = [
     '{"prompt_token_ids":[]}',
     '{"prompt_token_ids":[1, 2]}',
@@ -62,7 +62,7 @@ t.test('what is no plain list of ids where readers look is as JSON.parse has it'
   t.end()
 })
 
-t.test('what is no JSON is refused', (t) => {
+t.test('invalid JSON is rejected', (t) => {
   const texts = [
     '',
     '"prompt_token_ids":[1]',
@@ -79,7 +79,7 @@ t.test('what is no JSON is refused', (t) => {
   t.end()
 })
 
-t.test('any JSON is parsed to what it says', (t) => {
+t.test('any JSON is parsed correctly', (t) => {
   const key = fc.oneof(
     { weight: 3, arbitrary: fc.constantFrom('prompt_token_ids', 'choices', '"prompt_token_ids', 'a\\') },
     fc.string({ unit: 'binary' }),
@@ -104,7 +104,7 @@ t.test('any JSON is parsed to what it says', (t) => {
   fc.assert(
     fc.property(fc.dictionary(key, value, { noNullPrototype: true }), space, (answer, indent) => {
       const text = JSON.stringify(answer, undefined, indent as string | number)
-      // Compared as text: it shows the order of keys, and tells NaN from null.
+      // Compared as text, which shows the order of keys, and distinguishes NaN from null.
       return JSON.stringify(parse(text)) === JSON.stringify(JSON.parse(text))
     }),
     { numRuns: 2_000 },
@@ -112,7 +112,7 @@ t.test('any JSON is parsed to what it says', (t) => {
   t.end()
 })
 
-t.test('pieces of JSON put together at random are judged as JSON.parse judges them', (t) => {
+t.test('random sequences of JSON fragments are accepted or rejected as by JSON.parse', (t) => {
   const piece = fc.constantFrom(
     '"prompt_token_ids":[1,2]',
     '"prompt_token_ids":[',

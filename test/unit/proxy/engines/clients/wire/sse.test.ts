@@ -9,7 +9,7 @@ function parse(...chunks: Uint8Array[]): string[] {
   return chunks.flatMap((chunk) => parser.push(chunk)).map(String)
 }
 
-t.test('the event stream format', (t) => {
+t.test('the event stream format is parsed', (t) => {
   const cases: [string, string, string[]][] = [
     ['lines end with LF', 'data: a\n\ndata: b\n\n', ['a', 'b']],
     ['lines end with CRLF', 'data: a\r\n\r\ndata: b\r\n\r\n', ['a', 'b']],
@@ -30,7 +30,7 @@ t.test('the event stream format', (t) => {
   t.end()
 })
 
-t.test('wherever the reads of the socket cut the stream, the events are the same', (t) => {
+t.test('for any boundaries of socket reads, the events are the same', (t) => {
   const piece = fc.constantFrom(
     'data: ',
     'data',
@@ -61,7 +61,7 @@ t.test('wherever the reads of the socket cut the stream, the events are the same
   t.end()
 })
 
-t.test('text that is written as events is read back', (t) => {
+t.test('text written as events is parsed again', (t) => {
   const line = fc.string({ unit: 'binary' }).map((text) => text.replace(/[\r\n\uD800-\uDFFF]/g, ''))
   fc.assert(
     fc.property(fc.array(line), fc.constantFrom('\n', '\r\n', '\r'), (texts, end) => {
@@ -72,13 +72,13 @@ t.test('text that is written as events is read back', (t) => {
   t.end()
 })
 
-t.test('long events of answers that come at the same time do not get into each other', (t) => {
+t.test('long events of concurrent responses are not mixed', (t) => {
   const parsers = ['x', 'y'].map((letter) => ({
     parser: new SseParser('e'),
     text: letter.repeat(50_000),
     events: [] as string[],
   }))
-  // Cut within the line, and between its end and that of the event.
+  // Split within the line, and between its end and that of the event.
   for (const [from, to] of [
     [0, 30_000],
     [30_000, 50_007],
@@ -93,7 +93,7 @@ t.test('long events of answers that come at the same time do not get into each o
   t.end()
 })
 
-t.test('an event of one long line is left in bytes', (t) => {
+t.test('an event of one long line stays in bytes', (t) => {
   const text = `${'x'.repeat(20_000)}é`
   const [event] = new SseParser('e').push(bytesOf(`data: ${text}\n\n`))
   t.ok(Buffer.isBuffer(event))
@@ -104,7 +104,7 @@ t.test('an event of one long line is left in bytes', (t) => {
   t.end()
 })
 
-t.test('a line of megabytes in small reads costs no more than its length', (t) => {
+t.test('a line of megabytes in small reads costs linear time', (t) => {
   const parser = new SseParser('e')
   const read = bytesOf('x'.repeat(1_024))
   parser.push(bytesOf('data: '))

@@ -8,7 +8,7 @@ const backend = { mode: 'local', status: () => ({ members: [], queued: 0 }) } as
 const runner = { isDraining: false } as TurnRunner
 const healthWith = (check: () => Promise<void>) => getHealth({ backend, runner, store: { check } })
 
-t.test('a store that can commit is healthy, one that cannot is not', async (t) => {
+t.test('a store that can commit is healthy, and one that cannot is not', async (t) => {
   t.match(await healthWith(async () => {}), { code: 200, health: { status: 'ok' } })
   const failed = await healthWith(async () => {
     throw new ProxyError('store_failed', 'the disk is full')

@@ -12,14 +12,14 @@ import {
 
 const written = (pieces: Iterable<string>) => JSON.parse([...pieces].join(''))
 
-t.test('arrays of numbers read as they were, whatever their length', async (t) => {
+t.test('arrays of numbers are written correctly at any length', async (t) => {
   for (const length of [0, 1, 4095, 4096, 4097, 10_000]) {
     const ids = Int32Array.from({ length }, (_, at) => at * 31)
     t.same(written(numberArray(ids)), [...ids], `${length} numbers`)
   }
 })
 
-t.test('every finite double reads bit for bit', async () => {
+t.test('every finite double is written bit for bit', async () => {
   fc.assert(
     fc.property(fc.float64Array({ noNaN: true, noDefaultInfinity: true }), (numbers) =>
       (written(numberArray(numbers)) as number[]).every((number, at) => number === numbers[at]),
@@ -27,13 +27,13 @@ t.test('every finite double reads bit for bit', async () => {
   )
 })
 
-t.test('what is not finite becomes the lowest double', async (t) => {
+t.test('a number that is not finite becomes the lowest double', async (t) => {
   const numbers = Float64Array.of(-0.5, Number.NEGATIVE_INFINITY, Number.NaN, Number.POSITIVE_INFINITY)
   const lowest = -Number.MAX_VALUE
   t.same(written(numberArray(numbers)), [-0.5, lowest, lowest, lowest])
 })
 
-t.test('texts and members are spliced in as they are', async (t) => {
+t.test('texts and members are inserted unchanged', async (t) => {
   t.same(written(textArray([])), [])
   t.same(written([openObject({ a: 1 }), ...member('b', textArray(['{"c":1}', 'null'])), '}']), {
     a: 1,
@@ -41,7 +41,7 @@ t.test('texts and members are spliced in as they are', async (t) => {
   })
 })
 
-t.test('a stream is its pieces, in blocks', async (t) => {
+t.test('a stream consists of its parts, in blocks', async (t) => {
   async function* pieces() {
     for (let at = 0; at < 20_000; at += 1) yield at % 3 === 0 ? '' : `é${at}🙂`
   }
@@ -51,7 +51,7 @@ t.test('a stream is its pieces, in blocks', async (t) => {
   t.ok(chunks.length < 10, `${chunks.length} writes`)
 })
 
-t.test('an object reads as it was, its arrays element by element', async (t) => {
+t.test('an object is written correctly, with its arrays element by element', async (t) => {
   fc.assert(
     fc.property(fc.dictionary(fc.string(), fc.jsonValue()), (values) => {
       const text = [...objectChunks(values)].join('')
@@ -64,7 +64,7 @@ t.test('an object reads as it was, its arrays element by element', async (t) => 
   t.ok(Math.max(...pieces.map(({ length }) => length)) < 70_000)
 })
 
-t.test('the event loop turns between two blocks, however fast they are read', async (t) => {
+t.test('the event loop runs between two blocks, for any speed of the reader', async (t) => {
   let turns = 0
   let isDone = false
   const count = () => {

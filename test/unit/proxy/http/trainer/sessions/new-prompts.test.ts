@@ -5,7 +5,7 @@ import { promptJson, toPromptChunks } from '../../../../../../src/proxy/session/
 
 type Prompt = string | number[]
 
-/** What is shown of each prompt, and from which earlier one's end on. */
+/** Returns the new part of each prompt, and the earlier prompt that it extends. */
 function shown(prompts: Prompt[]): { of: number | null; rest: Prompt }[] {
   const known = new NewPrompts()
   return prompts.map((prompt, index) => {
@@ -24,7 +24,7 @@ function whole(parts: ReturnType<typeof shown>): Prompt[] {
   return prompts
 }
 
-t.test('a prompt is shown from the end of the longest earlier prompt that it begins with', (t) => {
+t.test('a prompt is shown from the end of the longest earlier prompt that it extends', (t) => {
   t.same(shown([[1, 12], [1, 12, 5], [1, 123], [1, 12, 5, 6], [1, 12, 5], [2], 'a', 'ab', 'abc', '', '1']), [
     { of: null, rest: [1, 12] },
     { of: 0, rest: [5] },
@@ -41,7 +41,7 @@ t.test('a prompt is shown from the end of the longest earlier prompt that it beg
   t.end()
 })
 
-t.test('a long conversation of prompts is shown once', (t) => {
+t.test('the prompts of a long conversation are shown once', (t) => {
   const ids: number[] = []
   const prompts = Array.from({ length: 50 }, (_, turn) => {
     for (let at = 0; at < 200; at += 1) ids.push((turn * 7919 + at * 104_729) % 150_000)
@@ -53,7 +53,7 @@ t.test('a long conversation of prompts is shown once', (t) => {
   t.end()
 })
 
-t.test('what is shown of prompts gives each of them whole again, however they begin', (t) => {
+t.test('the parts shown restore each prompt completely, for any shared prefixes', (t) => {
   const step = fc.record({
     from: fc.nat(20),
     keep: fc.nat(1200),

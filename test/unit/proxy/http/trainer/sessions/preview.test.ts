@@ -1,11 +1,11 @@
-/** What the session list shows of a session's task. */
+/** The preview of a session's task in the session list. */
 import t from 'tap'
 import { recordTurn, startSessionsApi } from '../../../../../helpers/sessions-api.ts'
 
 const user = (content: unknown) => JSON.stringify({ role: 'user', content })
 const reminder = '<system-reminder>\nThe todo list is empty.\n</system-reminder>'
 
-t.test('the task of a session is what the user asked, without the reminders of its agent', async (t) => {
+t.test("the task of a session is the user's text, without the reminders of its agent", async (t) => {
   const api = await startSessionsApi(t)
   const taskOf = async (sessionId: string, ...messages: string[]) => {
     await api.sessions.create({ sessionId })
