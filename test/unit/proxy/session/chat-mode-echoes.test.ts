@@ -1,4 +1,7 @@
-/** Chat mode: the agent's messages go to the engine as they are, under the names that the model has given its calls. */
+/**
+ * Chat mode: the agent's messages are sent to the engine unchanged, with the ids that the model gave its tool
+ * calls.
+ */
 import t from 'tap'
 import type { ChatMessage, ToolCall } from '../../../../src/protocol/canonical/messages.ts'
 import { PromptIds } from '../../../../src/protocol/token-ids/prompt-ids.ts'
@@ -16,12 +19,12 @@ import { openMemoryStore } from '../../../helpers/store-in-process.ts'
 const user = (content: string): ChatMessage => ({ role: 'user', content })
 const never = new AbortController().signal
 
-/** A session of an engine that calls a function under this id, each time. */
+/** Creates a session of an engine that calls a function with this id, each time. */
 async function rigOf(id: string | undefined, given?: TurnStore) {
   const store = given ?? (await openMemoryStore())
   let asked = 0
   const backend = new ScriptedBackend(() => {
-    // Each prompt begins with the one before and its answer.
+    // Each prompt begins with the previous one and its completion.
     const seen = Array.from({ length: 3 * asked + 1 }, (_, at) => at)
     const at = 3 * asked++
     const called = { name: 'f', arguments: `{"n":${asked}}` }
@@ -64,7 +67,7 @@ const filledIn = (call: ToolCall): ChatMessage => ({
 })
 const result = (id: string): ChatMessage => ({ role: 'tool', tool_call_id: id, content: `done: ${id}` })
 
-t.test('a model that names its calls reads these names, also after a restart', async (t) => {
+t.test('a model that names its tool calls reads these names, also after a restart', async (t) => {
   const own = 'functions.f:0'
   const rig = await rigOf(own)
   const { turn: first } = await rig.ask([user('task')])
@@ -85,20 +88,20 @@ t.test('a model that names its calls reads these names, also after a restart', a
     call_ids: { [callOf(second).id]: own },
   })
   t.not(callOf(second).id, id, 'the same name, another id')
-  t.match(second.lastMessage!.value, result(id), 'on record as it was sent')
+  t.match(second.lastMessage!.value, result(id), 'recorded as it was sent')
   const { sent: afterRestart, turn } = await (await rigOf(own, rig.store)).ask(messages)
   t.same(afterRestart, shown)
   t.notOk(JSON.parse(turn.annotations).echo?.kinds.includes('unknown_id'))
 })
 
-t.test("an engine's made-up ids, or none, leave the messages as the agent wrote them", async (t) => {
+t.test('engine-generated ids, or none, leave the messages as the agent wrote them', async (t) => {
   for (const own of ['chatcmpl-tool-0a1b', undefined]) {
     const rig = await rigOf(own)
     const { turn } = await rig.ask([user('task')])
     t.same(JSON.parse(turn.annotations).call_ids, { [callOf(turn).id]: own ?? null })
     const messages = [user('task'), filledIn(callOf(turn)), result(callOf(turn).id)]
     const { sent } = await rig.ask(messages)
-    t.equal(sent, messages, 'the very list')
+    t.equal(sent, messages, 'the same list object')
   }
 })
 

@@ -1,7 +1,7 @@
 /**
- * Random sessions of agents that tidy, prune, reorder and rename calls, fork, sample n answers, compact their history, use
- * ids again on other branches and send histories of others: each call goes on from the deepest turn whose whole past it
- * has, and from no other one.
+ * Random sessions of agents that tidy, prune, reorder and rename tool calls, fork, sample n completions,
+ * compact their history, reuse ids on other branches and send foreign histories: each request continues the
+ * deepest turn whose complete history it contains, and no other.
  */
 import fc from 'fast-check'
 import t from 'tap'
@@ -13,11 +13,11 @@ import { ToolCallIds } from '../../../../src/proxy/session/matching/tool-call-id
 import type { ToolCallRewritePolicy } from '../../../../src/proxy/store/port/turn-store.ts'
 import { conversationOf } from '../../../helpers/messages.ts'
 
-/** How an answer with calls comes back. */
+/** Forms in which a response with tool calls is echoed. */
 const WAYS = ['as it was', 'filled in', 'renamed', 'reordered', 'with other words', 'pruned'] as const
 type Way = (typeof WAYS)[number]
 
-/** A message, and what it is: two messages with one key are the same to a naive reader. */
+/** A message and its identity: two messages with one key are the same to a naive reader. */
 interface Said {
   message: ChatMessage
   key: string
@@ -31,14 +31,14 @@ interface Answer {
 
 interface Turn {
   answer: Answer
-  /** Keys of its request and its answer. */
+  /** Keys of its request and its completion. */
   history: string[]
   request: Said[]
 }
 
 const LONG = 'word'.repeat(500)
 
-/** What an agent makes of an answer, and what that counts as. */
+/** Returns an agent's echo of a completion, with its expected key. */
 function echoOf(answer: Answer, way: Way, edited: ToolCallRewritePolicy): Said {
   const { name, content, calls } = answer
   const own = { role: 'assistant' as const, content }
@@ -71,7 +71,7 @@ function echoOf(answer: Answer, way: Way, edited: ToolCallRewritePolicy): Said {
 
 const action = fc.record({
   kind: fc.constantFrom('go on', 'go on', 'go on', 'go on', 'fork', 'compact', 'again', 'foreign', 'tools'),
-  /** Which earlier conversation. */
+  /** Index of an earlier conversation. */
   of: fc.nat(1_000),
   calls: fc.nat(2),
   samples: fc.constantFrom(1, 1, 1, 2, 3),
@@ -86,11 +86,11 @@ class Session {
   readonly edited: ToolCallRewritePolicy
   readonly index: PrefixIndex<Turn>
   readonly turns: Turn[] = []
-  /** For a rebuild, in call order. */
+  /** For a rebuild, in the order of requests. */
   readonly records: { turn: Turn; isExact: boolean; lastMessage: Message | undefined }[] = []
   readonly asked: Said[][] = []
   readonly tree = new MessageTree()
-  /** Of a reader after a restart. */
+  /** The tree of a reader after a restart. */
   readonly recorded = new MessageTree()
   readonly ids = new ToolCallIds()
   #talks: Said[][] = [[]]
@@ -120,9 +120,9 @@ class Session {
     const question = this.#user(`question ${this.#count++}`)
     if (kind === 'compact') return [this.#user('summary'), ...talk.slice(-3), question]
     if (kind === 'again') return [...this.#asked('fork', talk.slice(0, -1), way)]
-    // The calls of a turn, with another past.
+    // The tool calls of a turn, with another history.
     if (kind === 'foreign') return [this.#user('elsewhere'), ...talk.slice(1), question]
-    // An agent that prunes or tidies what it had sent otherwise before.
+    // An agent that prunes or tidies messages that it sent unchanged before.
     if (kind === 'tools' && this.turns.length > 0) {
       const { request, answer } = this.turns[this.#count % this.turns.length]!
       return [...request, echoOf(answer, way, this.edited), question]
@@ -151,13 +151,13 @@ class Session {
     const turn = { answer, request, history: [...request.map(({ key }) => key), answer.name] }
     const lastMessage = this.recorded.addMessageTexts(request.map(({ message }) => JSON.stringify(message)))
     this.records.push({ turn, isExact, lastMessage })
-    // Nobody goes on from a turn that is not exact, as the planners have it.
+    // A turn that is not exact is never continued, as in the planners.
     if (!isExact) return
     this.turns.push(turn)
     this.index.add(call, { content: answer.content, reasoning: null, toolCalls: answer.calls }, turn)
   }
 
-  /** What a naive reader finds: the deepest of the turns whose history the call begins with. */
+  /** Returns the match of a naive reader: the deepest turn whose history is a prefix of the request. */
   deepest(request: Said[]): Turn | undefined {
     const keys = request.map(({ key }) => key)
     const fitting = this.turns.filter(
@@ -172,7 +172,7 @@ class Session {
 
 const messagesOf = (said: readonly Said[]) => said.map(({ message }) => message)
 
-t.test('a call goes on from the deepest turn whose whole past it has, and from no other', async (t) => {
+t.test('a request continues the deepest turn whose complete history it contains, and no other', async (t) => {
   const seen = { joined: 0, none: 0, pruned: 0 }
   const edits = fc.constantFrom<ToolCallRewritePolicy>('auto', 'auto', 'keep', 'branch')
   await fc.assert(
@@ -201,7 +201,7 @@ t.test('a call goes on from the deepest turn whose whole past it has, and from n
         const afterRestart = rebuilt.match(conversationOf(messagesOf(request), null))
         for (const { parent, sharedMessages } of [live, afterRestart]) {
           if (parent?.turn.answer.name !== wanted || sharedMessages !== (parent?.turn.history.length ?? 0)) {
-            throw new Error(`${parent?.turn.answer.name} (${sharedMessages}) in place of ${wanted}`)
+            throw new Error(`${parent?.turn.answer.name} (${sharedMessages}) instead of ${wanted}`)
           }
         }
         seen[wanted === undefined ? 'none' : 'joined'] += 1

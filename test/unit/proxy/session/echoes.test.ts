@@ -1,6 +1,6 @@
 /**
- * What real agents made of calls that they were given (echoes.jsonl: one pair for each way that was seen, of 2,494 turns of
- * 48 combinations of agent and dialect in November 2026), and what an agent's author may make of them.
+ * Echoes of tool calls by real agents (echoes.jsonl: one pair for each observed form, from 2,494 turns of 48
+ * combinations of agent and dialect in November 2026), and possible forms of other agents.
  */
 import { readFileSync } from 'node:fs'
 import t from 'tap'
@@ -14,7 +14,7 @@ import { conversationOf } from '../../../helpers/messages.ts'
 interface Pair {
   agent: string
   rules: string[]
-  /** By what the messages say, without their ids. */
+  /** By the content of the messages, without their ids. */
   was: 'same' | 'other'
   is: 'same' | 'other'
   sampled: {
@@ -82,7 +82,7 @@ function isJoined(pair: Pair, edited: ToolCallRewritePolicy, idOf: (name: string
   return talk.found(user('task'), echo, user('go on')) === 'sampled'
 }
 
-t.test('what agents make of their calls is what was sampled, by the ids of the calls', async (t) => {
+t.test('echoes of tool calls are matched to the sampled ones by the ids of the calls', async (t) => {
   for (const [at, pair] of PAIRS.entries()) {
     const title = `${at}: ${pair.agent}: ${pair.rules.join(', ')}`
     const drawn = () => ids.draw(undefined)
@@ -96,7 +96,7 @@ t.test('what agents make of their calls is what was sampled, by the ids of the c
   t.ok(PAIRS.filter(({ was, is }) => was === 'other' && is === 'same').length > 30)
 })
 
-t.test('another set of calls, or another past, is another message', async (t) => {
+t.test('another set of tool calls, or another history, is another message', async (t) => {
   const [a, b, c] = [ids.draw(undefined), ids.draw(undefined), ids.draw(undefined)]
   const talk = new Talk()
   talk.turn('two', [user('task')], { toolCalls: [call(a!, '{"x":1}'), call(b!, '{"x":2}')] })
@@ -106,11 +106,15 @@ t.test('another set of calls, or another past, is another message', async (t) =>
   const more = calling(call(a!, '{}'), call(b!, '{}'), call(c!, '{}'))
   t.equal(talk.found(user('task'), more, go), undefined, 'more than it')
   t.equal(talk.found(user('task'), calling(call(a!, '{}'), call(a!, '{}')), go), undefined, 'one twice')
-  t.equal(talk.found(user('other'), calling(call(a!, '{}'), call(b!, '{}')), go), undefined, 'elsewhere')
+  t.equal(
+    talk.found(user('other'), calling(call(a!, '{}'), call(b!, '{}')), go),
+    undefined,
+    'on another branch',
+  )
   t.equal(talk.found(calling(call(a!, '{}'), call(b!, '{}')), go), undefined, 'after a compaction')
 })
 
-t.test('of samples that say the same, the ids tell which one goes on', async (t) => {
+t.test('among equal completions, the ids decide which one continues', async (t) => {
   const [a, b] = [ids.draw(undefined), ids.draw(undefined)]
   const talk = new Talk()
   talk.turn('first', [user('task')], { toolCalls: [call(a!, '{"x":1}')] })
@@ -119,7 +123,7 @@ t.test('of samples that say the same, the ids tell which one goes on', async (t)
   t.equal(talk.found(user('task'), calling(call(b!, '{"x":1,"y":false}')), user('go')), 'second')
 })
 
-t.test('results belong to the ids that they name, in whatever order the calls come back', async (t) => {
+t.test('results belong to the ids that they name, for any order of the tool calls', async (t) => {
   const [a, b] = [ids.draw(undefined), ids.draw(undefined)]
   const calls = [call(a!, '{"x":1}'), call(b!, '{"x":2}')]
   const talk = new Talk()
@@ -133,34 +137,31 @@ t.test('results belong to the ids that they name, in whatever order the calls co
   t.equal(talk.found(user('task'), turned, ...swapped, done, user('more')), 'calls', 'other results')
 })
 
-t.test(
-  'what was cut away on purpose is another message, and white space and quotes are not cut',
-  async (t) => {
-    const id = ids.draw(undefined)
-    const text = 'word '.repeat(800)
-    const sampled = JSON.stringify({ path: 'a.py', content: text })
-    const of = (edited: ToolCallRewritePolicy, args: string) => {
-      const talk = new Talk(edited)
-      talk.turn('written', [user('task')], { toolCalls: [call(id, sampled)] })
-      const { parent, edited: cut } = talk.match(user('task'), calling(call(id, args)), user('go on'))
-      return `${parent?.turn} ${cut?.turn}`
-    }
-    const pruned = JSON.stringify({ path: 'a.py', content: `${text.slice(0, 20)}...(argument truncated)` })
-    t.equal(of('auto', pruned), 'undefined written')
-    t.equal(of('branch', pruned), 'undefined written')
-    t.equal(of('keep', pruned), 'written undefined')
-    const bare = JSON.stringify({ path: 'a.py', content: text.replaceAll(' ', '') })
-    t.equal(of('auto', bare), 'written undefined')
-    t.equal(of('branch', bare), 'undefined written')
-    t.equal(of('branch', sampled), 'written undefined')
-    const shorter = (cut: number) =>
-      JSON.stringify({ path: 'a.py', content: text.replaceAll(' ', '').slice(cut) })
-    t.equal(of('auto', shorter(1_000)), 'written undefined')
-    t.equal(of('auto', shorter(1_001)), 'undefined written')
-  },
-)
+t.test('intentional cuts make another message, but removed white space and quotes do not', async (t) => {
+  const id = ids.draw(undefined)
+  const text = 'word '.repeat(800)
+  const sampled = JSON.stringify({ path: 'a.py', content: text })
+  const of = (edited: ToolCallRewritePolicy, args: string) => {
+    const talk = new Talk(edited)
+    talk.turn('written', [user('task')], { toolCalls: [call(id, sampled)] })
+    const { parent, edited: cut } = talk.match(user('task'), calling(call(id, args)), user('go on'))
+    return `${parent?.turn} ${cut?.turn}`
+  }
+  const pruned = JSON.stringify({ path: 'a.py', content: `${text.slice(0, 20)}...(argument truncated)` })
+  t.equal(of('auto', pruned), 'undefined written')
+  t.equal(of('branch', pruned), 'undefined written')
+  t.equal(of('keep', pruned), 'written undefined')
+  const bare = JSON.stringify({ path: 'a.py', content: text.replaceAll(' ', '') })
+  t.equal(of('auto', bare), 'written undefined')
+  t.equal(of('branch', bare), 'undefined written')
+  t.equal(of('branch', sampled), 'written undefined')
+  const shorter = (cut: number) =>
+    JSON.stringify({ path: 'a.py', content: text.replaceAll(' ', '').slice(cut) })
+  t.equal(of('auto', shorter(1_000)), 'written undefined')
+  t.equal(of('auto', shorter(1_001)), 'undefined written')
+})
 
-t.test('a branch behind a pruned call is gone on from as it was sent', async (t) => {
+t.test('a branch after a pruned tool call is continued as it was sent', async (t) => {
   const id = ids.draw(undefined)
   const talk = new Talk()
   const pruned = calling(call(id, '{"content":"(gone)"}'))
@@ -172,7 +173,7 @@ t.test('a branch behind a pruned call is gone on from as it was sent', async (t)
   t.equal(talk.found(user('task'), pruned, result(id, 'ok'), good, user('more')), 'pruned')
 })
 
-t.test('a drawn id is told from all others', async (t) => {
+t.test('an id of the proxy is distinguished from all others', async (t) => {
   for (let count = 0; count < 500; count += 1) {
     const [long, short] = [ids.draw('functions.bash:0'), ids.draw('a1B2c3D4e')]
     t.match(long, /^call_[0-9a-f]{24}$/)
@@ -181,18 +182,18 @@ t.test('a drawn id is told from all others', async (t) => {
     const other = long.replace(/.$/, (last) => (last === '0' ? '1' : '0'))
     t.notOk(isProxyToolCallId(other) || isProxyToolCallId(`${long}_2`))
   }
-  t.notOk(isProxyToolCallId('call_8b00a724f769c5bafe87218b'), 'one of a version before')
+  t.notOk(isProxyToolCallId('call_8b00a724f769c5bafe87218b'), 'one of an earlier version')
   t.notOk(isProxyToolCallId('functions.bash:0'))
 })
 
-t.test('the model is shown the name that it gave, and none that its engine made up', async (t) => {
+t.test('the model sees the id that it gave, and none that its engine made up', async (t) => {
   const known = new ToolCallIds()
   const [kimi, vllm, none] = [known.draw('functions.f:0'), known.draw('chatcmpl-tool-0a'), known.draw('')]
   known.learn({ [kimi]: 'functions.f:0', [vllm]: 'chatcmpl-tool-0a', [none]: null })
   t.equal(known.findOriginal(kimi), 'functions.f:0')
   t.equal(known.findOriginal(vllm), undefined)
   t.equal(known.findOriginal(none), undefined)
-  t.equal(known.findOriginal('functions.f:0'), undefined, 'which this session did not draw')
+  t.equal(known.findOriginal('functions.f:0'), undefined, 'that this session did not generate')
   t.equal(known.isStray(kimi), false)
   t.equal(known.isStray(new ToolCallIds().draw('')), true)
   t.equal(known.isStray('functions.f:0'), false)

@@ -22,16 +22,16 @@ interface Call {
   function: { name: string; arguments: unknown }
 }
 
-// The naive model: whole histories, compared message by message, with a reading of messages of its own.
+// The naive model: complete histories, compared message by message, with its own interpretation of messages.
 
 interface ModelTurn {
   name: string
   order: number
   tools: unknown
   parent: ModelTurn | undefined
-  /** The request as sampled: what it shares with the parent is the parent's. */
+  /** The request with the parent's messages as they were sampled. */
   request: Message[]
-  /** The request as sent: its results name the calls by these ids. */
+  /** The request as sent: its results name the tool calls by these ids. */
   sent: Message[]
   answer: Message
 }
@@ -76,7 +76,9 @@ function extendsHistory(messages: Message[], history: Message[], sent: Message[]
   )
 }
 
-/** Which call a tool message answers: message and place within it; of one that answers none the id. */
+/**
+ * Returns the tool call that a tool message answers, as message and index within it; without a match, the id.
+ */
 function resultOf(messages: Message[], at: number): string | undefined {
   const id = messages[at]?.tool_call_id
   for (let before = at - 1; before >= 0; before--) {
@@ -113,7 +115,7 @@ function areArgumentsEchoed(sampled: unknown, echoed: unknown): boolean {
   const [before, after] = [objectOf(sampled), objectOf(echoed)]
   if (before !== undefined) return isDeepStrictEqual(before, after)
   if (after === undefined) return String(sampled).trim() === String(echoed).trim()
-  // The generated repairs of malformed arguments are these two; all other objects bring something new.
+  // The generated repairs of malformed arguments are these two; all other objects have new content.
   return isDeepStrictEqual(after, {}) || isDeepStrictEqual(after, REPAIRED)
 }
 
@@ -145,13 +147,13 @@ function likenessOf(messages: Message[], history: Message[]): number {
 
 const spaceAround = (text: string) => [/^\s*/.exec(text)![0].length, /\s*$/.exec(text)![0].length]
 
-// What agents do.
+// Actions of agents.
 
 const MALFORMED = '{"path": "a", "n": 1'
 const REPAIRED = { path: 'a', n: 1 }
 const ARGUMENTS = ['{}', '{"n": 1, "path": "a"}', '{"path":"a","n":1}', '{"path":"b"}', MALFORMED]
 
-/** Few of everything, so that what is sampled often comes out the same, or nearly. */
+/** Few values, so that completions are often equal or similar. */
 const answers: fc.Arbitrary<Message> = fc
   .record({
     content: fc.constantFrom('yes', 'yes\n', ' yes', 'no', ''),
@@ -232,7 +234,7 @@ function tidy(messages: Message[], habits: readonly Tidier[], renamesIds: boolea
   return renamesIds ? renameIds(written) : written
 }
 
-/** New ids for all calls, also where a model had used one twice. */
+/** New ids for all tool calls, also where a model had used one twice. */
 function renameIds(messages: Message[]): Message[] {
   const names = new Map<string, string>()
   let count = 0
@@ -250,7 +252,10 @@ function renameIds(messages: Message[]): Message[] {
 const words = fc.constantFrom('go', 'stop', 'more')
 const user = (content: string): Message => ({ role: 'user', content })
 
-/** What an agent says after an answer: results of its calls, in this or that order, and its own words. */
+/**
+ * The messages that an agent adds after a completion: results of its tool calls, in either order, and its own
+ * text.
+ */
 function replyTo(answer: Message, word: string, swapsResults: boolean): Message[] {
   const results = (answer.tool_calls ?? []).map(({ id }) => ({
     role: 'tool',
@@ -275,7 +280,7 @@ const sampled = ({ content, reasoning_content, tool_calls }: Message) => ({
   }[],
 })
 
-// Sessions at random, the index against the model.
+// Random sessions: the index compared with the model.
 
 interface InFlight {
   messages: Message[]
@@ -286,7 +291,7 @@ interface InFlight {
   name: string
 }
 
-/** What one session has come to, in the index and in the model. */
+/** The state of one session in the index and in the model. */
 class Play {
   readonly #index = new PrefixIndex<ModelTurn>()
   readonly #model = new Model()
@@ -296,7 +301,7 @@ class Play {
   #callCount = 0
 
   call(messages: Message[], tools: unknown, answer: Message): void {
-    // What earlier calls had are the same messages, so that the index may begin where one of them was.
+    // Messages of earlier requests are the same objects, so that the index may start at one of them.
     const matched = this.#index.match(conversationOf(messages, tools as Tool[] | null, this.#tree))
     const expected = this.#model.match(messages, tools)
     if (matched.parent?.turn !== expected.parent || matched.sharedMessages !== expected.shared) {
@@ -321,7 +326,7 @@ class Play {
     this.#answered.push(call)
   }
 
-  /** An answered call, to be continued; undefined if there is none. */
+  /** Returns a completed request to continue; undefined if there is none. */
   pick(place: number) {
     return this.#answered[place % Math.max(1, this.#answered.length)]
   }
@@ -336,7 +341,7 @@ const steps = fc.record({
   habits: fc.subarray(TIDIERS),
   renamesIds: fc.boolean(),
   swapsResults: fc.boolean(),
-  /** How many of the calls in flight are answered after the step. */
+  /** The number of requests in flight that are completed after the step. */
   answers: fc.constantFrom(0, 1, 1, 1, 2),
 })
 type Step = typeof steps extends fc.Arbitrary<infer T> ? T : never
@@ -359,7 +364,7 @@ function playStep(play: Play, step: Step): void {
   for (let count = 0; count < step.answers; count++) play.answer(place)
 }
 
-t.test('sessions at random are matched as a model that compares whole histories matches them', async (t) => {
+t.test('random sessions are matched as by a model that compares complete histories', async (t) => {
   fc.assert(
     fc.property(fc.array(steps, { minLength: 1, maxLength: 40, size: 'max' }), (script) => {
       const play = new Play()
@@ -367,10 +372,10 @@ t.test('sessions at random are matched as a model that compares whole histories 
     }),
     { numRuns: 500 },
   )
-  t.pass('each call found the parent of the model')
+  t.pass('each request found the parent of the model')
 })
 
-// One line of talk.
+// One conversation.
 
 const lines = fc
   .record({
@@ -401,7 +406,7 @@ const found = (index: PrefixIndex<number>, messages: Message[]) => {
 }
 
 for (const tidier of [...TIDIERS, 'renamesIds'] as const) {
-  t.test(`a line whose agent ${tidier} is continued from its last turn`, async (t) => {
+  t.test(`a conversation whose agent ${tidier} is continued from its last turn`, async (t) => {
     fc.assert(
       fc.property(lines, (line) => {
         const echo = tidy(line.next, tidier === 'renamesIds' ? [] : [tidier], tidier === 'renamesIds')
@@ -413,7 +418,7 @@ for (const tidier of [...TIDIERS, 'renamesIds'] as const) {
   })
 }
 
-t.test('so is one whose agent does all of it, in any order, and otherwise on every call', async (t) => {
+t.test('so is one whose agent does all of it, in any order, and otherwise on every request', async (t) => {
   const habits = fc.shuffledSubarray(TIDIERS)
   fc.assert(
     fc.property(lines, fc.infiniteStream(habits), fc.boolean(), (line, allHabits, renamesIds) => {
@@ -433,7 +438,7 @@ const edits: Record<string, (message: Message) => Message | undefined> = {
   name: (message) => ({ ...message, name: 'someone else' }),
   reasoning: (message) =>
     message.role === 'assistant' ? { ...message, reasoning_content: 'on second thought' } : undefined,
-  'white space of what is not an echo': (message) =>
+  'white space outside of echoes': (message) =>
     message.role === 'assistant' ? undefined : { ...message, content: `${textOf(message)} ` },
   'the last call': ({ tool_calls: calls, ...message }) =>
     calls?.length ? { ...message, tool_calls: calls.slice(0, -1) } : undefined,
@@ -441,7 +446,7 @@ const edits: Record<string, (message: Message) => Message | undefined> = {
     editCall(message, (call) => ({ ...call, function: { ...call.function, name: 'walk' } })),
   arguments: (message) =>
     editCall(message, (call) => ({ ...call, function: { ...call.function, arguments: '{"path":"c"}' } })),
-  'which call a result answers': (message) =>
+  'the tool call of a result': (message) =>
     message.role === 'tool' ? { ...message, tool_call_id: 'unknown' } : undefined,
 }
 

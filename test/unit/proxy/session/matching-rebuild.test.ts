@@ -8,7 +8,10 @@ type Message = { role: 'user' | 'assistant'; content: string }
 const user = (content: string): Message => ({ role: 'user', content })
 const assistant = (content: string): Message => ({ role: 'assistant', content })
 
-/** A turn on record. @param prompt how its prompt came about */
+/**
+ * Creates a recorded turn.
+ * @param prompt how its prompt came about
+ */
 function turn(turnId: string, messages: Message[], answer: string, prompt?: object): IndexTurnRecord {
   return {
     turnId,
@@ -31,7 +34,7 @@ function found(index: PrefixIndex<string>, messages: Message[], tools: [] | null
 
 const second = [user('hi'), assistant('hello'), user('more')]
 
-t.test('a session read from the record is continued where it stood', async (t) => {
+t.test('a session read from the store is continued at its last state', async (t) => {
   const index = await rebuild([
     turn('t1', [user('hi')], ' hello'),
     turn('t2', second, 'there'),
@@ -42,7 +45,7 @@ t.test('a session read from the record is continued where it stood', async (t) =
   t.equal(found(index, [user('task'), assistant('done'), user('x')]), 'sub:2')
 })
 
-t.test('reasoning, tool calls and tools are read from the record', async (t) => {
+t.test('reasoning, tool calls and tools are read from the store', async (t) => {
   const tools = [{ type: 'function' as const, function: { name: 'run' } }]
   const calls = [{ id: 'a', type: 'function' as const, function: { name: 'run', arguments: '{"n": 1}' } }]
   const index = await rebuild([
@@ -64,7 +67,7 @@ t.test('reasoning, tool calls and tools are read from the record', async (t) => 
   t.equal(parentOf(echo, false), undefined)
 })
 
-t.test('turns that were not completed, that are no chat or that are not wanted are no parents', async (t) => {
+t.test('turns that were not completed, are not chat or are not wanted are no parents', async (t) => {
   const records = [
     { ...turn('failed', [user('a')], 'hello'), status: 'failed' as const },
     { ...turn('aborted', [user('a')], 'hello'), status: 'aborted' as const },
@@ -77,7 +80,7 @@ t.test('turns that were not completed, that are no chat or that are not wanted a
   t.equal(found(index, [assistant('hello')]), 'none:0')
 })
 
-t.test('turns hang together as they did when they were live, whatever the clock said', async (t) => {
+t.test('turns have the same parents as during the session, for any timestamps', async (t) => {
   const twins = (prompt?: object) => [
     turn('first', [user('hi')], 'hello', { reason: 'first' }),
     turn('second', [user('hi')], 'hello', { reason: 'branched' }),
@@ -87,16 +90,16 @@ t.test('turns hang together as they did when they were live, whatever the clock 
   const isOther = async (prompt?: object) => found(await rebuild(twins(prompt)), other)
   t.equal(await isOther({ reason: 'extended', from: 'first' }), 'second:2', 'the first has been continued')
   t.equal(await isOther({ reason: 'extended', from: 'second' }), 'first:2')
-  t.equal(await isOther(), 'first:2', 'not on record: the latest that nothing continued had the child')
-  t.equal(await isOther({ reason: 'branched' }), 'second:2', 'neither had ended when the call came')
-  t.equal(await isOther({ reason: 'extended', from: 'lost' }), 'first:2', 'a turn that is not there')
+  t.equal(await isOther(), 'first:2', 'not recorded: the latest turn without a continuation is the parent')
+  t.equal(await isOther({ reason: 'branched' }), 'second:2', 'neither had ended when the request arrived')
+  t.equal(await isOther({ reason: 'extended', from: 'lost' }), 'first:2', 'a turn that does not exist')
   const reason = 'think_dropped'
-  t.equal(await isOther({ reason, parent: 'first' }), 'second:2', 'its tokens were made anew')
+  t.equal(await isOther({ reason, parent: 'first' }), 'second:2', 'its tokens were rendered from scratch')
   t.equal(await isOther({ reason, parent: null }), 'second:2', 'it continued neither')
   t.equal(await isOther({ reason: 'extended', from: 'second', parent: 'first' }), 'second:2')
 })
 
-t.test('what the record tells is not matched again', async (t) => {
+t.test('recorded parents are not matched again', async (t) => {
   const index = await rebuild([
     turn('t1', [user('hi')], 'hello', { reason: 'first' }),
     turn('t2', [user('other'), assistant('bye'), user('x')], 'there', { reason: 'broken', from: 't1' }),

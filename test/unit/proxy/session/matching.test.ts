@@ -28,7 +28,7 @@ const tool = (name: string): Tool => ({
   function: { name, parameters: { type: 'object' } },
 })
 
-/** A session in which each call is answered at once, and turns go by names. */
+/** A session in which each request is completed immediately, and turns have names. */
 class Talk {
   readonly index = new PrefixIndex<string>()
   readonly tree = new MessageTree()
@@ -42,7 +42,7 @@ class Talk {
     return this.index.add(this.match(messages, tools), completion, name)
   }
 
-  /** Parent and number of shared messages, as `t1:2`. */
+  /** Returns the parent and the number of shared messages, as `t1:2`. */
   found(messages: Loose[], tools: Tool[] | null = null): string {
     const { parent, sharedMessages } = this.match(messages, tools)
     return parent === undefined ? `none:${sharedMessages}` : `${parent.turn}:${sharedMessages}`
@@ -59,14 +59,14 @@ const rich: Partial<CompletionMessage> = {
 }
 const richCalls = [call('call_1', '{"path": "/tmp", "deep": {"b": 1, "a": [1.0]}}'), call('call_2', '')]
 
-/** Whether this echo of the rich answer is taken for it. */
+/** Returns whether the index accepts this echo of the rich completion. */
 function isEcho(echo: Loose): boolean {
   const talk = new Talk()
   talk.turn('t1', [user('hi')], rich)
   return talk.found([user('hi'), echo, user('go on')]) === 't1:2'
 }
 
-t.test('a first call, and one to an empty index, has no parent', async (t) => {
+t.test('a first request, and one to an empty index, has no parent', async (t) => {
   const talk = new Talk()
   t.equal(talk.found([user('hi')]), 'none:0')
   talk.turn('t1', [user('hi')], { content: 'hello' })
@@ -74,7 +74,7 @@ t.test('a first call, and one to an empty index, has no parent', async (t) => {
   t.equal(talk.found([user('hi')]), 'none:0', 'the prompt alone continues nothing')
 })
 
-t.test('a call continues the deepest turn whose messages and completion it extends', async (t) => {
+t.test('a request continues the deepest turn whose messages and completion it extends', async (t) => {
   const talk = new Talk()
   const first = [user('hi')]
   const second = [...first, assistant('hello'), user('more')]
@@ -83,11 +83,11 @@ t.test('a call continues the deepest turn whose messages and completion it exten
   t.equal(talk.found(second), 't1:2')
   talk.turn('t2', second, { content: 'there' })
   t.equal(talk.found(third), 't2:4')
-  t.equal(talk.found(second), 't1:2', 'a retry finds the parent of the first try')
-  t.equal(talk.found(second.slice(0, 2)), 't1:2', 'a call may end with the completion')
+  t.equal(talk.found(second), 't1:2', 'a retry has the parent of the original attempt')
+  t.equal(talk.found(second.slice(0, 2)), 't1:2', 'a request may end with the completion')
 })
 
-t.test('an echo is the same message if it differs only in what clients change', async (t) => {
+t.test('an echo is the same message if it differs only in details that clients change', async (t) => {
   const echo = assistant('\nI will look. ', { reasoning_content: ' First, look.\n', tool_calls: richCalls })
   const without = (field: string) =>
     Object.fromEntries(Object.entries(echo).filter(([name]) => name !== field))
@@ -117,18 +117,18 @@ t.test('an echo is the same message if it differs only in what clients change', 
     ],
     ['arguments as an object', withCalls(call('1', { deep: { a: [1], b: 1 }, path: '/tmp' }), call('2', {}))],
     [
-      'the index that streams give a call',
+      'the index that streams give a tool call',
       withCalls({ ...richCalls[0], index: 0 }, { ...richCalls[1], index: 1 }),
     ],
-    ['calls without a type', withCalls(...richCalls.map(({ type: _, ...rest }) => rest))],
+    ['tool calls without a type', withCalls(...richCalls.map(({ type: _, ...rest }) => rest))],
     ['reasoning left out', without('reasoning_content')],
     ['reasoning under another name', { ...without('reasoning_content'), reasoning: 'First, look.' }],
     ['reasoning under both names', { ...echo, reasoning: 'First, look.' }],
     ['reasoning under one of both names', { ...echo, reasoning_content: '', reasoning: 'First, look.' }],
     ['empty reasoning', { ...echo, reasoning_content: '' }],
-    ['token ids that the proxy itself gave', { ...echo, provider_specific_fields: { token_ids: [1, 2] } }],
+    ['token ids from the proxy', { ...echo, provider_specific_fields: { token_ids: [1, 2] } }],
     ['a refusal that no template shows', { ...echo, refusal: 'no' }],
-    ['a mark for the cache', { ...echo, cache_control: { type: 'ephemeral' } }],
+    ['a cache mark', { ...echo, cache_control: { type: 'ephemeral' } }],
   ]
   for (const [what, message] of tidied) t.ok(isEcho(message), what)
 
@@ -155,9 +155,9 @@ t.test('an edited echo is another message', async (t) => {
       `reasoning as ${name}`,
       { ...echo, reasoning_content: null, [name]: 'First, think.' },
     ]),
-    ['a call left out', { ...echo, tool_calls: [first] }],
-    ['all calls left out', { ...echo, tool_calls: null }],
-    ['calls in another order', { ...echo, tool_calls: [second, first] }],
+    ['an omitted tool call', { ...echo, tool_calls: [first] }],
+    ['all tool calls omitted', { ...echo, tool_calls: null }],
+    ['tool calls in another order', { ...echo, tool_calls: [second, first] }],
     ['a call more', { ...echo, tool_calls: [first, second, second] }],
     [
       'the name of a function',
@@ -166,7 +166,7 @@ t.test('an edited echo is another message', async (t) => {
     ['arguments', { ...echo, tool_calls: [call('call_1', '{"path":"/","deep":{"b":1,"a":[1]}}'), second] }],
     ['well-formed arguments emptied', { ...echo, tool_calls: [call('call_1', '{}'), second] }],
     ['arguments added', { ...echo, tool_calls: [first, call('call_2', '{"a":1}')] }],
-    ['the kind of a call', { ...echo, tool_calls: [{ ...first, type: 'custom' }, second] }],
+    ['the type of a tool call', { ...echo, tool_calls: [{ ...first, type: 'custom' }, second] }],
   ]
   for (const [what, message] of edited) t.notOk(isEcho(message), what)
 })
@@ -177,38 +177,41 @@ t.test('reasoning that was not sampled is an edit', async (t) => {
   t.equal(talk.found([user('hi'), assistant('hello', { reasoning_content: 'greet' }), user('x')]), 'none:0')
 })
 
-t.test('malformed arguments may be echoed as an empty object or repaired, and as nothing else', async (t) => {
-  const malformed = (args: string) => {
-    const talk = new Talk()
-    const toolCalls = [call('a', args), call('b', '{"n": 1}')] as unknown as Calls
-    talk.turn('t1', [user('hi')], { toolCalls })
-    return (echoed: unknown, other: unknown = '{"n":1}') =>
-      talk.found([user('hi'), assistant(null, { tool_calls: [call('a', echoed), call('b', other)] })]) ===
-      't1:2'
-  }
-  const cut = malformed('{"path": "/tmp/caf\\u00e9\\nFoo", "deep": {"n": 12, "s": "a b')
-  for (const echoed of [
-    '{}',
-    '',
-    null,
-    {},
-    ' {"path": "/tmp/caf\\u00e9\\nFoo", "deep": {"n": 12, "s": "a b ',
-    '{"deep":{"n":12,"s":"a b"}}',
-  ]) {
-    t.ok(cut(echoed), `echoed as ${JSON.stringify(echoed)}`)
-  }
-  for (const echoed of ['{"path":"/etc"}', '{"deep":{"n":13}}', '{"path"', '[]', '"path"']) {
-    t.notOk(cut(echoed), `not as ${JSON.stringify(echoed)}`)
-  }
-  t.notOk(cut('{}', '{}'), 'the other call of the message was not malformed')
-  t.ok(malformed("{'a': True, 'b': None}")('{"a":true,"b":null}'), 'a Python literal')
-  t.ok(malformed('"{\\"a\\": 1}"')('{"a":1}'), 'JSON within JSON')
-  t.ok(malformed('{"a": "x\nY"}')('{"a":"x\\nY"}'), 'a line break that was not escaped')
-  t.ok(malformed('null')('{}'), 'JSON that is no object')
-  t.notOk(malformed('[1,2]')('[2,1]'), 'JSON that is no object, edited')
-})
+t.test(
+  'malformed arguments may be echoed as an empty object or repaired, but in no other form',
+  async (t) => {
+    const malformed = (args: string) => {
+      const talk = new Talk()
+      const toolCalls = [call('a', args), call('b', '{"n": 1}')] as unknown as Calls
+      talk.turn('t1', [user('hi')], { toolCalls })
+      return (echoed: unknown, other: unknown = '{"n":1}') =>
+        talk.found([user('hi'), assistant(null, { tool_calls: [call('a', echoed), call('b', other)] })]) ===
+        't1:2'
+    }
+    const cut = malformed('{"path": "/tmp/caf\\u00e9\\nFoo", "deep": {"n": 12, "s": "a b')
+    for (const echoed of [
+      '{}',
+      '',
+      null,
+      {},
+      ' {"path": "/tmp/caf\\u00e9\\nFoo", "deep": {"n": 12, "s": "a b ',
+      '{"deep":{"n":12,"s":"a b"}}',
+    ]) {
+      t.ok(cut(echoed), `echoed as ${JSON.stringify(echoed)}`)
+    }
+    for (const echoed of ['{"path":"/etc"}', '{"deep":{"n":13}}', '{"path"', '[]', '"path"']) {
+      t.notOk(cut(echoed), `not as ${JSON.stringify(echoed)}`)
+    }
+    t.notOk(cut('{}', '{}'), 'the other tool call of the message was not malformed')
+    t.ok(malformed("{'a': True, 'b': None}")('{"a":true,"b":null}'), 'a Python literal')
+    t.ok(malformed('"{\\"a\\": 1}"')('{"a":1}'), 'JSON within JSON')
+    t.ok(malformed('{"a": "x\nY"}')('{"a":"x\\nY"}'), 'a line break that was not escaped')
+    t.ok(malformed('null')('{}'), 'JSON other than an object')
+    t.notOk(malformed('[1,2]')('[2,1]'), 'JSON other than an object, edited')
+  },
+)
 
-t.test('what follows malformed arguments continues the turn that sampled them', async (t) => {
+t.test('messages after malformed arguments continue the turn that sampled them', async (t) => {
   const talk = new Talk()
   talk.turn('t1', [user('hi')], { toolCalls: [call('a', '{"n": ')] as unknown as Calls })
   const second = [user('hi'), assistant('', { tool_calls: [call('a', '{}')] }), result('a', 'bad arguments')]
@@ -218,11 +221,11 @@ t.test('what follows malformed arguments continues the turn that sampled them', 
   t.equal(
     talk.found([...verbatim, assistant('sorry'), user('go on')]),
     't2:4',
-    'echoed in another way this time',
+    'echoed in another form this time',
   )
 })
 
-t.test('malformed arguments echoed as they were, again and again, are one line and not many', async (t) => {
+t.test('malformed arguments echoed unchanged several times are one conversation', async (t) => {
   const talk = new Talk()
   const messages = [user('hi')]
   const broken = [call('a', '{"n": ')]
@@ -256,18 +259,18 @@ t.test('tool-call ids may be renamed in call and result; results in another orde
   t.equal(talk.found(renamed('x', 'y', ['x', 'y'])), 't2:5')
   t.equal(talk.found(renamed('b', 'a', ['b', 'a'])), 't2:5', 'renamed to each other')
   t.equal(talk.found(renamed('a', 'b', ['b', 'a'])), 't1:2', 'in another order')
-  t.equal(talk.found(renamed('x', 'y', ['x', 'x'])), 't1:2', 'two results of one call')
-  t.equal(talk.found(renamed('x', 'y', ['x', 'z'])), 't1:2', 'a result of no call')
+  t.equal(talk.found(renamed('x', 'y', ['x', 'x'])), 't1:2', 'two results of one tool call')
+  t.equal(talk.found(renamed('x', 'y', ['x', 'z'])), 't1:2', 'a result without a tool call')
 })
 
-t.test('an id that a model uses again means its latest call', async (t) => {
+t.test('an id that a model reuses means its latest tool call', async (t) => {
   const talk = new Talk()
   const step = (id: string) => [assistant(null, { tool_calls: [call(id, '{}')] }), result(id, 'ok')]
   talk.turn('t1', [user('hi'), ...step('call_0'), ...step('call_0')], { content: 'done' })
   t.equal(talk.found([user('hi'), ...step('p'), ...step('q'), assistant('done')]), 't1:6')
 })
 
-t.test('many results look for their calls in each message once', async (t) => {
+t.test('many results search each message for their tool calls once', async (t) => {
   const looksAt = (count: number) => {
     const ids = Array.from({ length: count }, (_, at) => `c${at}`)
     const calls = ids.map((id) => call(id, '{}'))
@@ -293,7 +296,7 @@ t.test('many results look for their calls in each message once', async (t) => {
   t.ok(looksAt(400) <= 4 * looksAt(100), `${looksAt(100)} looks, and ${looksAt(400)}`)
 })
 
-t.test('messages that are not the assistant’s count to the last space', async (t) => {
+t.test('messages other than the assistant’s are compared exactly', async (t) => {
   const matches = (recorded: Loose, sent: Loose) => {
     const talk = new Talk()
     talk.turn('t1', [recorded], { content: 'ok' })
@@ -310,18 +313,18 @@ t.test('messages that are not the assistant’s count to the last space', async 
   t.ok(matches(user([text('a'), image('x')]), user([text('a'), { ...image('x'), ...cache }])), 'other parts')
   t.notOk(matches(user('hi'), user('hi ')), 'white space at the ends')
   t.notOk(matches(user('hi'), user('Hi')), 'text')
-  t.notOk(matches(user([text('a'), text('b')]), user('ab')), 'text cut into parts')
+  t.notOk(matches(user([text('a'), text('b')]), user('ab')), 'text split into parts')
   t.notOk(matches(user([text('a'), text('b')]), user('a,1:b')), 'text that looks like parts')
   t.notOk(matches(user([5, 'abc']), user(['x'.repeat(5), 'abc'])), 'a number that looks like a length')
   t.notOk(matches(user([text('a'), image('x')]), user([text('a'), image('y')])), 'other parts, edited')
   t.notOk(matches(user([text('a'), image('x')]), user([image('x'), text('a')])), 'parts in another order')
   t.notOk(matches(user('hi'), user('hi', { name: 'Ann' })), 'a name')
-  t.notOk(matches(user('hi'), user('hi', { reasoning_content: 'x' })), 'a field that a template could show')
+  t.notOk(matches(user('hi'), user('hi', { reasoning_content: 'x' })), 'a field that a template could render')
   t.notOk(matches(system('hi'), user('hi')), 'the role')
-  t.notOk(matches(user('\ud800'), user('\ud801')), 'halves of characters')
+  t.notOk(matches(user('\ud800'), user('\ud801')), 'unpaired surrogates')
 })
 
-t.test('a different history starts a branch, and what was sampled before stays on its own', async (t) => {
+t.test('a different history starts a branch, and earlier completions stay on their own one', async (t) => {
   const talk = new Talk()
   const main = [system('be good'), user('hi')]
   const second = [...main, assistant('hello'), user('more')]
@@ -343,11 +346,15 @@ t.test('a different history starts a branch, and what was sampled before stays o
     'none:0',
     'edited answer',
   )
-  t.equal(talk.found([main[0]!, user('summary of it all'), user('x')]), 'none:0', 'compaction')
-  t.equal(talk.found([...second, assistant('there'), user('x')]), 't2:5', 'and the first line goes on')
+  t.equal(talk.found([main[0]!, user('summary of the conversation'), user('x')]), 'none:0', 'compaction')
+  t.equal(
+    talk.found([...second, assistant('there'), user('x')]),
+    't2:5',
+    'and the first conversation continues',
+  )
 })
 
-t.test('a branch is continued like any other line', async (t) => {
+t.test('a branch is continued like any other conversation', async (t) => {
   const talk = new Talk()
   talk.turn('main', [user('hi')], { content: 'hello' })
   const sub = [system('sub-agent'), user('task')]
@@ -359,7 +366,7 @@ t.test('a branch is continued like any other line', async (t) => {
   t.equal(
     talk.found([...edited, assistant('z'), user('x')]),
     'edited:4',
-    'an answer that nobody sampled is kept',
+    'an assistant message that was not sampled is kept',
   )
 })
 
@@ -379,10 +386,10 @@ t.test('other tools start a branch', async (t) => {
     t.equal(talk.found(next, others), 'none:0', JSON.stringify(others))
   }
   talk.turn('t2', [user('hi')], { content: 'hello' })
-  t.equal(talk.found(next, []), 't2:2', 'no tools is the same as an empty list')
+  t.equal(talk.found(next, []), 't2:2', 'no tools are the same as an empty list')
 })
 
-t.test('of two samples of a prompt the echo decides which one goes on', async (t) => {
+t.test('between two completions of a prompt, the echo decides which one continues', async (t) => {
   const pairs: [string, Partial<CompletionMessage>, Loose, Partial<CompletionMessage>, Loose][] = [
     ['text', { content: '4' }, assistant('4'), { content: '5' }, assistant('5')],
     ['white space', { content: '4' }, assistant('4'), { content: ' 4' }, assistant(' 4')],
@@ -394,7 +401,7 @@ t.test('of two samples of a prompt the echo decides which one goes on', async (t
       assistant('', { tool_calls: [call('b', '{ }')] }),
     ],
     [
-      'the writing of arguments',
+      'the formatting of arguments',
       { toolCalls: [call('a', '{"n":1}')] as unknown as Calls },
       assistant('', { tool_calls: [call('x', '{"n":1}')] }),
       { toolCalls: [call('a', '{"n": 1}')] as unknown as Calls },
@@ -424,7 +431,7 @@ t.test('of two samples of a prompt the echo decides which one goes on', async (t
   }
 })
 
-t.test('the echo decides for all that follows, too', async (t) => {
+t.test('the echo also decides for all later requests', async (t) => {
   const talk = new Talk()
   const line = (answer: string) => [user('2+2?'), assistant(answer), user('sure?')]
   talk.turn('a1', [user('2+2?')], { content: '4' })
@@ -435,7 +442,7 @@ t.test('the echo decides for all that follows, too', async (t) => {
   t.equal(talk.found([...line('4 '), assistant('yes'), user('so')]), 'b2:4')
 })
 
-t.test('the deepest match goes before the best wording', async (t) => {
+t.test('the deepest match has precedence over the best wording', async (t) => {
   const talk = new Talk()
   talk.turn('a1', [user('2+2?')], { content: '4' })
   talk.turn('b1', [user('2+2?')], { content: '4 ' })
@@ -443,7 +450,7 @@ t.test('the deepest match goes before the best wording', async (t) => {
   t.equal(talk.found([user('2+2?'), assistant('4'), user('sure?'), assistant('yes'), user('so')]), 'b2:4')
 })
 
-t.test('equal samples are continued one each, the latest first', async (t) => {
+t.test('equal completions are continued once each, the latest first', async (t) => {
   const talk = new Talk()
   for (const name of ['t1', 't2', 't3']) talk.turn(name, [user('hi')], { content: 'hello' })
   const next = (text: string) => [user('hi'), assistant('hello'), user(text)]
@@ -455,25 +462,25 @@ t.test('equal samples are continued one each, the latest first', async (t) => {
 })
 
 t.test(
-  'a retry finds the parent of the first try, also where equal samples were continued one each',
+  'a retry has the parent of the original attempt, also where equal completions were continued once each',
   async (t) => {
     const talk = new Talk()
     for (const name of ['t1', 't2']) talk.turn(name, [user('hi')], { content: 'hello' })
     const next = [user('hi'), assistant('hello'), user('more')]
     t.equal(talk.found(next), 't2:2')
-    t.equal(talk.found(next), 't2:2', 'the first try had no answer')
+    t.equal(talk.found(next), 't2:2', 'the original attempt had no completion')
     talk.turn('try', next, { content: 'ok' })
-    t.equal(talk.found(next), 't2:2', 'the first try was answered, and the answer lost')
-    t.equal(talk.found(next.with(2, user('else'))), 't1:2', 'another call is no retry')
+    t.equal(talk.found(next), 't2:2', 'the original attempt was completed, but its response was lost')
+    t.equal(talk.found(next.with(2, user('else'))), 't1:2', 'another request is not a retry')
   },
 )
 
-t.test('two calls in flight: neither is the other’s parent, and both are continued', async (t) => {
+t.test('of two requests in flight neither is the other’s parent, and both are continued', async (t) => {
   const talk = new Talk()
   const prompt = [user('hi')]
   const first = talk.match(prompt)
   const second = talk.match([...prompt, assistant('hello'), user('early')])
-  t.equal(second.parent, undefined, 'its parent has no answer yet')
+  t.equal(second.parent, undefined, 'its parent has no completion yet')
   talk.index.add(second, { content: 'two', reasoning: null, toolCalls: [] }, 'second')
   talk.index.add(first, { content: 'hello', reasoning: null, toolCalls: [] }, 'first')
   t.equal(talk.found([...prompt, assistant('hello'), user('late')]), 'first:2')
@@ -481,7 +488,7 @@ t.test('two calls in flight: neither is the other’s parent, and both are conti
 })
 
 t.test(
-  'of equal samples in flight together the later call is the latest, whichever is answered first',
+  'among equal completions in flight together, the later request is the latest, in any order of completion',
   async (t) => {
     const talk = new Talk()
     const [early, late] = [talk.match([user('hi')]), talk.match([user('hi')])]
@@ -492,7 +499,7 @@ t.test(
   },
 )
 
-t.test('a call reads its new messages, and what earlier calls had not at all', async (t) => {
+t.test('a request reads its new messages once, and those of earlier requests not at all', async (t) => {
   let reads = 0
   const counted = (message: Loose): Loose => {
     const { content, ...rest } = message
@@ -508,18 +515,18 @@ t.test('a call reads its new messages, and what earlier calls had not at all', a
     messages.push(counted(user(`question ${turn}`)))
     reads = 0
     const match = talk.match(messages)
-    // The answer and the question, each to be written as JSON and to be compared.
+    // The completion and the question are each serialized and compared.
     t.ok(reads <= 4, `${reads} reads in turn ${turn}`)
     reads = 0
     t.equal(match.sharedMessages, messages.length - 1)
     talk.index.add(match, { content: `answer ${turn}`, reasoning: null, toolCalls: [] }, `t${turn}`)
-    t.equal(reads, 0, 'a turn is added from what was read')
+    t.equal(reads, 0, 'a turn is added from the messages already read')
     messages.push(counted(assistant(`answer ${turn}`)))
   }
 })
 
 t.test(
-  'a call that begins where the one before it passed its parent finds what was recorded since',
+  'a request that starts where the previous one passed its parent finds turns recorded since',
   async (t) => {
     const { index, tree } = new Talk()
     const sampled = (content: string) => ({ content, reasoning: null, toolCalls: [] })
@@ -530,17 +537,17 @@ t.test(
     const inFlight = index.match(first)
     t.equal(index.match(line).parent?.turn, 't1')
     index.add(inFlight, sampled('yes '), 't2')
-    t.equal(index.match(line).parent?.turn, 't2', 'the sample that the echo is worded like')
+    t.equal(index.match(line).parent?.turn, 't2', 'the completion whose wording the echo has')
     index.add(index.match(line), sampled('so'), 't3')
     const on = conversationOf([...messages, assistant('so'), user('and on')], null, tree)
     t.match(index.match(on), { parent: { turn: 't3' }, sharedMessages: 4 })
   },
 )
 
-t.test('what a call shares with the one before it is not looked up again', async (t) => {
+t.test('the prefix that a request shares with the previous one is not looked up again', async (t) => {
   let lookUps = 0
   const watched = new WeakSet<object>()
-  /** Counts how often the message's digest is asked for. */
+  /** Counts how often the message's digest is read. */
   const watch = (key: MessageKey): void => {
     const { digest } = key
     if (watched.has(key)) return
@@ -566,7 +573,7 @@ t.test('what a call shares with the one before it is not looked up again', async
   }
 })
 
-t.test('fields nested too deeply are refused, and arguments nested too deeply are text', async (t) => {
+t.test('fields nested too deeply are rejected, and arguments nested too deeply are text', async (t) => {
   const deep = `${'['.repeat(50_000)}${']'.repeat(50_000)}`
   const talk = new Talk()
   const last = talk.tree.addMessageTexts([`{"role":"user","content":"hi","extra":${deep}}`])
@@ -576,7 +583,7 @@ t.test('fields nested too deeply are refused, and arguments nested too deeply ar
   t.equal(talk.found([user('hi'), assistant(null, { tool_calls: toolCalls })]), 't1:2')
 })
 
-t.test('results of the same text differ by the calls that they answer, whichever message has these', (t) => {
+t.test('results with the same text differ by their tool calls, whichever message has these', (t) => {
   const lastKey = (answered: string) => {
     const calls = ['c1', 'c2'].map((id) => assistant(null, { tool_calls: [call(id, '{"a":1}')] }))
     const messages = [calls[0]!, result('c1', 'first'), calls[1]!, result(answered, 'second')]
@@ -589,7 +596,7 @@ t.test('results of the same text differ by the calls that they answer, whichever
   t.end()
 })
 
-t.test('a long conversation lets others have their turn, and is read as at once', async (t) => {
+t.test('matching a long conversation yields to other tasks, and has the same result', async (t) => {
   const messages = Array.from({ length: 3_500 }, (_, at) =>
     at % 2 === 0
       ? assistant(null, { tool_calls: [call(`c${at}`, '{"a":1}')] })
@@ -607,7 +614,7 @@ t.test('a long conversation lets others have their turn, and is read as at once'
     if (!isOver) setImmediate(count)
   }
   setImmediate(count)
-  // Another call with the same messages comes in between.
+  // Another request with the same messages comes in between.
   const other = new Promise((resolve) => setImmediate(() => resolve(readConversation(long?.parent, null))))
   await readInSlices(long, null)
   isOver = true

@@ -1,6 +1,6 @@
 /**
- * One rule for one question: whatever a session is read by, the turn that another one goes on from, its line and the row
- * that trains it are the same. Asked of random sessions: forks, retries, side calls, turns that failed or are inexact.
+ * All readers of a session agree: each reports the same parent, agent role and row of a turn. Tested with
+ * random sessions: forks, retries, side requests, turns that failed or are inexact.
  */
 import { deepStrictEqual, ok } from 'node:assert/strict'
 import fc from 'fast-check'
@@ -10,14 +10,14 @@ import { openMemoryStore } from '../../../helpers/store-in-process.ts'
 
 const SIZE = { numRuns: 150 }
 
-/** What becomes of one call. */
+/** A random request. */
 const call = fc.record({
-  /** Which of the earlier turns it goes on from, counted back from the latest; past the first: none. */
+  /** The earlier turn that it continues, counted back from the latest; past the first: none. */
   back: fc.nat(5),
-  /** Its prompt keeps so many tokens of that turn's and no more; null: all. */
+  /** The number of that turn's tokens that its prompt keeps; null: all. */
   broken: fc.option(fc.nat(20), { nil: null }),
   glue: fc.integer({ min: 1, max: 3 }),
-  /** Few different ones, so that samples come out the same. */
+  /** Few different values, so that some completions are equal. */
   completion: fc.array(fc.integer({ min: 500, max: 502 }), { maxLength: 3 }),
   status: fc.constantFrom('completed', 'completed', 'completed', 'completed', 'aborted', 'failed'),
   exact: fc.constantFrom(true, true, true, true, false),
@@ -58,7 +58,7 @@ function recordedAs(asked: Call, index: number, earlier: readonly Recorded[]): R
   }
 }
 
-t.test('the routes of a session agree on parents, lines and rows', async (t) => {
+t.test('the routes of a session agree on parents, agent roles and rows', async (t) => {
   const store = await openMemoryStore()
   const { call: ask } = await startSessionsApi(t, store)
   let count = 0
@@ -130,7 +130,7 @@ t.test('the routes of a session agree on parents, lines and rows', async (t) => 
       if (parent !== null && parentsWithSide.has(turn)) deepStrictEqual(parent, parentsWithSide.get(turn))
     }
     const given = new Set((graph.deltas as Trace[]).map(({ trace_id }) => indexOf(trace_id)))
-    for (const turn of parentsWithSide.keys()) ok(given.has(turn), 'what a row trains is a trace')
+    for (const turn of parentsWithSide.keys()) ok(given.has(turn), 'a trained part of a row is a trace')
   }
 
   await fc.assert(fc.asyncProperty(fc.array(call, { minLength: 1, maxLength: 9 }), check), SIZE)
@@ -154,7 +154,7 @@ interface Trace {
   readonly parent_trace_id: string | null
 }
 
-/** For each turn in the rows the one before it in its row; null: it begins them. */
+/** The previous turn of each turn in its row; null for the first one. */
 function linksIn(rows: readonly Row[]): Map<number, number | null> {
   const links = new Map<number, number | null>()
   for (const { turns } of rows)

@@ -1,6 +1,6 @@
 /**
- * What a call costs that repeats what its session has said before: counted, by dialect, for an agent alone and for an
- * agent and its helper by turns. Nothing here is timed.
+ * The cost of a request that repeats earlier messages of its session: counted, by dialect, for an agent alone
+ * and for an agent that alternates with a subagent. No time is measured.
  */
 import t from 'tap'
 import { getMessagesBetween, type Message } from '../../../../src/protocol/canonical/conversation.ts'
@@ -19,9 +19,9 @@ import { TurnSender } from '../../../../src/proxy/store/common/turn-sender.ts'
 import { aTurn } from '../../../conformance/turn-store.ts'
 
 interface Talk {
-  /** The request with the conversation after so many answers. */
+  /** Returns the request with the conversation after this many completions. */
   body(answers: number): object
-  /** How many messages come with each answer and what the agent says to it. */
+  /** The number of messages that each completion and the agent's reaction add. */
   perAnswer: number
 }
 
@@ -60,7 +60,7 @@ const CHAT: Dialect = {
   }),
 }
 
-/** As Claude Code does: the marks are on the last two messages of the user, and so move with each call. */
+/** As Claude Code does: the cache marks are on the last two user messages, and so move with each request. */
 function messagesTalk(name: string, marks: boolean): Talk {
   const marked = (fromEnd: number) => marks && fromEnd < 2 && { cache_control: { type: 'ephemeral' } }
   return {
@@ -122,7 +122,10 @@ const RESPONSES: Dialect = {
   }),
 }
 
-/** With each call the last but one of the agent's messages loses its mark: it is another one, and says the same. */
+/**
+ * With each request the agent's last message but one loses its mark: it is another object with the same
+ * content.
+ */
 const MARKS_MOVED = 3
 
 const DIALECTS = { CHAT, MESSAGES, MARKED, RESPONSES }
@@ -130,19 +133,19 @@ const DIALECTS = { CHAT, MESSAGES, MARKED, RESPONSES }
 interface Costs {
   /** Elements of the request that were parsed and checked. */
   parsed: number
-  /** Whatever a dialect made of a part of the request. */
+  /** Objects that a dialect created for parts of the request. */
   steps: number
-  /** Messages that were written as JSON. */
+  /** Messages that were serialized as JSON. */
   written: number
   /** Messages that matching read. */
   keyed: number
   /** Messages that were sent to the store's writer. */
   sent: number
-  /** Bytes of messages that were written for the engine. */
+  /** Bytes of messages that were serialized for the engine. */
   encoded: number
 }
 
-/** A session, from the bytes of a request to the store, without its sockets. */
+/** A session without sockets, from the bytes of a request to the store. */
 class Session {
   readonly #memory = new SessionMemory()
   readonly #prompts = new ChatPrompts(async () => 0)
@@ -192,7 +195,7 @@ class Session {
 }
 
 for (const [name, dialect] of Object.entries(DIALECTS)) {
-  t.test(`${name}: turn 200 of a session costs what turn 20 does`, async (t) => {
+  t.test(`${name}: turn 200 of a session costs the same as turn 20`, async (t) => {
     const session = new Session()
     const talk = dialect.talk('main')
     const costs: Costs[] = []
@@ -200,14 +203,14 @@ for (const [name, dialect] of Object.entries(DIALECTS)) {
     const { encoded: early, ...counts } = costs[20]!
     const { encoded: late, ...lateCounts } = costs[200]!
     t.same(lateCounts, counts)
-    // Numbers in its texts have a digit more.
+    // Numbers in its texts have one more digit.
     t.ok(late <= early + 10, `${early} and ${late} bytes`)
     t.equal(counts.written, talk.perAnswer + (dialect === MARKED ? MARKS_MOVED : 0))
     t.equal(counts.sent, talk.perAnswer)
     t.equal(counts.keyed, talk.perAnswer)
   })
 
-  t.test(`${name}: an agent and two helpers by turns cost what each would alone`, async (t) => {
+  t.test(`${name}: an agent that alternates with two subagents costs what each would alone`, async (t) => {
     const session = new Session()
     const talks = ['main', 'helper', 'other'].map((each) => dialect.talk(each))
     const costs: Costs[] = []
@@ -220,11 +223,14 @@ for (const [name, dialect] of Object.entries(DIALECTS)) {
     for (const each of costs.slice(-3)) t.match(each, { ...last, encoded: Number })
   })
 
-  t.test(`${name}: the second call after a restart re-uses all that the first one had`, async (t) => {
-    const talk = dialect.talk('main')
-    const restarted = new Session()
-    await restarted.call(dialect, talk.body(10))
-    const { encoded: _, ...counts } = await restarted.call(dialect, talk.body(10))
-    t.same(counts, { parsed: 0, steps: 0, written: 0, keyed: 0, sent: 0 })
-  })
+  t.test(
+    `${name}: the second request after a restart reuses the complete state of the first one`,
+    async (t) => {
+      const talk = dialect.talk('main')
+      const restarted = new Session()
+      await restarted.call(dialect, talk.body(10))
+      const { encoded: _, ...counts } = await restarted.call(dialect, talk.body(10))
+      t.same(counts, { parsed: 0, steps: 0, written: 0, keyed: 0, sent: 0 })
+    },
+  )
 }

@@ -1,6 +1,6 @@
 /**
- * Details of any shape, from what an engine reported to the JSON of rows, against a reader that looks each token up by
- * itself: which turn sampled it, which one read it first, and what that one told.
+ * Token data of any shape, from an engine's report to the JSON of rows, compared with a reader that looks up
+ * each token by itself: the turn that sampled it, the turn that read it first, and the data reported there.
  */
 import { deepStrictEqual } from 'node:assert/strict'
 import fc from 'fast-check'
@@ -27,7 +27,7 @@ const logprob = fc.oneof(
 )
 const some = <T>(item: fc.Arbitrary<T>) => fc.array(item, { minLength: 1, maxLength: 6 })
 
-/** What a turn's details are made of; each list begins anew where it ends. */
+/** The values of a turn's token data; each list is repeated at its end. */
 const material = fc.record({
   kinds: fc.subarray([...TOKEN_DATA_KINDS], { minLength: 0 }),
   counts: some(fc.nat(3)),
@@ -43,7 +43,7 @@ const material = fc.record({
 })
 type Material = typeof material extends fc.Arbitrary<infer Value> ? Value : never
 
-/** A turn goes on from an earlier one, or from none; a lost one is no part of any row. */
+/** A turn continues an earlier one, or none; a lost one is not part of any row. */
 const session = fc.array(
   fc.record({
     parent: fc.nat(20),
@@ -67,7 +67,7 @@ const options: fc.Arbitrary<TrajectoryOptions> = fc.record(
   { requiredKeys: [] },
 )
 
-/** The items of a list, over and over. */
+/** Returns the items of a list, repeated. */
 function supplyOf<T>(items: readonly T[]): () => T {
   let at = 0
   return () => items[at++ % items.length]!
@@ -107,7 +107,7 @@ function expertsOf({ dtype, row, experts }: Material, start: number, rows: numbe
   return { start, experts: { dtype, shape: [rows, ...row], data } }
 }
 
-/** One after the other, with places between that nothing is told of. */
+/** One after the other, with positions between that have no data. */
 function spansOf({ cuts }: Material, completion: number) {
   const length = supplyOf(cuts)
   const spans: { version: string; start: number; end: number }[] = []
@@ -119,7 +119,7 @@ function spansOf({ cuts }: Material, completion: number) {
   return spans
 }
 
-/** No two tokens are the same, so that a turn goes on from what it was planned to go on from. */
+/** No two tokens are the same, so that a turn continues exactly the planned one. */
 function built(planned: Session) {
   let token = 0
   const fresh = (length: number) => Array.from({ length }, () => ++token)
@@ -150,7 +150,7 @@ function built(planned: Session) {
   return { builder, turns }
 }
 
-/** Of a store that has the details packed, as every store keeps them. */
+/** The reader of a store that has the token data packed, as every store keeps it. */
 function readerOf(turns: readonly ToldTurn[]): TurnReader {
   const packed = new Map(turns.map(({ turnId, details }) => [turnId, packTokenData(details)]))
   const readDetails: TurnReader['readDetails'] = async (_session, turnIds, kinds) =>
@@ -163,7 +163,7 @@ async function shown(row: Parameters<typeof detailMembers>[2], reader: TurnReade
   return JSON.parse(`{${members.join('').replace(/^,/, '')}}`)
 }
 
-t.test('what rows show is bit for bit what the engine told of each of their tokens', async (t) => {
+t.test('rows contain, bit for bit, the data that the engine reported for each of their tokens', async (t) => {
   const checked = { rows: 0, told: 0 }
   await fc.assert(
     fc.asyncProperty(session, options, async (planned, chosen) => {

@@ -1,4 +1,4 @@
-/** What token mode makes of an engine's answer, and what the next call goes on from. */
+/** How token mode processes an engine's response, and how the next request continues it. */
 import t, { type Test } from 'tap'
 import { ProxyError } from '../../../../src/base/errors.ts'
 import { intercept } from '../../../../src/base/interceptor.ts'
@@ -19,7 +19,7 @@ async function setUp(t: Test, answers: Answer[], store?: TurnStore) {
   return tokenModeRig(t, model as TokenModel, () => answers.shift()!, store)
 }
 
-t.test('an engine that tells text and no ids has failed: its answer would be empty', async (t) => {
+t.test('a response with text but without ids is a failure, because it would be empty', async (t) => {
   const usage = { prompt_tokens: 9, completion_tokens: 2, total_tokens: 11 }
   const answers: Answer[] = [
     { text: 'One.', isWithoutIds: true },
@@ -35,12 +35,12 @@ t.test('an engine that tells text and no ids has failed: its answer would be emp
   }
 })
 
-t.test('an answer of nothing is an answer', async (t) => {
+t.test('an empty response is valid', async (t) => {
   const turn = await (await setUp(t, [{ text: '', isWithoutIds: true }])).ask([user])
   t.match(turn, { status: 'completed', exact: true, finishReason: 'stop' })
 })
 
-t.test('tokens of reasoning are counted where the engine reports a count of all', async (t) => {
+t.test('tokens of reasoning are counted when the engine reports a total', async (t) => {
   const qwen3 = loadTokenModel('qwen3') as TokenModel
   const countIn = async (text: string) => {
     const usage = { prompt_tokens: 9, completion_tokens: 9, total_tokens: 18 }
@@ -52,11 +52,11 @@ t.test('tokens of reasoning are counted where the engine reports a count of all'
   t.equal(await countIn(`<think>${thought}</think>\n\nThree.`), count)
   t.equal(await countIn(`<think>${thought}`), count, 'cut')
   t.equal(await countIn('Three.'), undefined, 'no reasoning')
-  t.equal(await countIn(`I say <think>${thought}</think>`), undefined, 'a text about the marker')
+  t.equal(await countIn(`I say <think>${thought}</think>`), undefined, 'a text that mentions the marker')
 })
 
 t.test(
-  'no call goes on from a turn whose commit failed: nobody could find its parent on record',
+  'no request continues a turn whose commit failed, because its parent would not be recorded',
   async (t) => {
     let isFull = true
     const onceFull = intercept(await openMemoryStore(), {
@@ -78,7 +78,7 @@ t.test(
   },
 )
 
-t.test('the next prompt goes on from the ids that the engine says it saw', async (t) => {
+t.test('the next prompt continues from the ids that the engine reports as its prompt', async (t) => {
   const seen = [...model.tokenizer.encode('Another prompt than the one that was sent.')]
   const { ask } = await setUp(t, [{ text: 'One.', seen }, { text: 'Two.' }])
   const first = await ask([user])
@@ -91,7 +91,7 @@ t.test('the next prompt goes on from the ids that the engine says it saw', async
 })
 
 t.test(
-  "a stop string belongs to the text of an agent that says so, in vLLM's word or in SGLang's",
+  "a stop string belongs to the text if the agent demands it, by vLLM's field or SGLang's",
   async (t) => {
     const contentWith = async (fields: object) => {
       const { ask } = await setUp(t, [{ text: 'One. Two. Three.' }])
@@ -104,32 +104,35 @@ t.test(
   },
 )
 
-t.test('tokens that an engine writes as ids are texts to the agent, their alternatives too', async (t) => {
-  const { tokenizer } = model
-  const idOf = (text: string) => tokenizer.encode(text)[0]!
-  const entry = (token: string, bytes: number[] | null = null) => ({ token, logprob: -1, bytes })
-  const asId = (text: string) => entry(`token_id:${idOf(text)}`)
-  const asText = (text: string) => entry(text, [...Buffer.from(text)])
-  const logprobsContent = [
-    { ...asId('Hi'), top_logprobs: [asId('sea'), entry('a text')] },
-    { ...entry('token'), top_logprobs: [] },
-  ]
-  const delta = { type: 'delta', tokenIds: [idOf('Hi')], logprobs: [-1], logprobsContent } as const
-  const read = async (events: readonly object[], body = {}) => {
-    const followed = { promptText: 'x', forcesCall: false }
-    const decoder = createDecoder(model as TokenModel, { messages: [], ...body }, followed)
-    return (await decoder.read(events as never)) as { logprobsContent?: object[] }[]
-  }
-  const [shown] = await read([delta])
-  t.strictSame(shown!.logprobsContent, [
-    { ...asText('Hi'), top_logprobs: [asText('sea'), entry('a text')] },
-    logprobsContent[1],
-  ])
-  const [wanted] = await read([delta], { return_tokens_as_token_ids: true })
-  t.strictSame(wanted!.logprobsContent, logprobsContent, 'an agent that asks for ids gets them')
-  const texts = { ...delta, logprobsContent: [logprobsContent[1]!] }
-  t.strictSame((await read([texts]))[0]!.logprobsContent, texts.logprobsContent)
-  const { logprobsContent: _, ...without } = delta
-  t.equal((await read([without]))[0]!.logprobsContent, undefined)
-  t.equal((await read([{ ...delta, logprobsContent: [] }]))[0]!.logprobsContent?.length, 0)
-})
+t.test(
+  'tokens that an engine writes as ids are texts to the agent, and their alternatives too',
+  async (t) => {
+    const { tokenizer } = model
+    const idOf = (text: string) => tokenizer.encode(text)[0]!
+    const entry = (token: string, bytes: number[] | null = null) => ({ token, logprob: -1, bytes })
+    const asId = (text: string) => entry(`token_id:${idOf(text)}`)
+    const asText = (text: string) => entry(text, [...Buffer.from(text)])
+    const logprobsContent = [
+      { ...asId('Hi'), top_logprobs: [asId('sea'), entry('a text')] },
+      { ...entry('token'), top_logprobs: [] },
+    ]
+    const delta = { type: 'delta', tokenIds: [idOf('Hi')], logprobs: [-1], logprobsContent } as const
+    const read = async (events: readonly object[], body = {}) => {
+      const followed = { promptText: 'x', forcesCall: false }
+      const decoder = createDecoder(model as TokenModel, { messages: [], ...body }, followed)
+      return (await decoder.read(events as never)) as { logprobsContent?: object[] }[]
+    }
+    const [shown] = await read([delta])
+    t.strictSame(shown!.logprobsContent, [
+      { ...asText('Hi'), top_logprobs: [asText('sea'), entry('a text')] },
+      logprobsContent[1],
+    ])
+    const [wanted] = await read([delta], { return_tokens_as_token_ids: true })
+    t.strictSame(wanted!.logprobsContent, logprobsContent, 'an agent that requests ids gets them')
+    const texts = { ...delta, logprobsContent: [logprobsContent[1]!] }
+    t.strictSame((await read([texts]))[0]!.logprobsContent, texts.logprobsContent)
+    const { logprobsContent: _, ...without } = delta
+    t.equal((await read([without]))[0]!.logprobsContent, undefined)
+    t.equal((await read([{ ...delta, logprobsContent: [] }]))[0]!.logprobsContent?.length, 0)
+  },
+)

@@ -1,4 +1,4 @@
-/** Agents that rewrite the calls which they were given: one row, and prompts that show what was sampled. */
+/** Agents that rewrite the tool calls that they received: one row, and prompts with the sampled form. */
 
 import t, { type Test } from 'tap'
 import { getTextsUpTo } from '../../../../src/protocol/canonical/conversation.ts'
@@ -17,7 +17,10 @@ import { loadTokenModel } from './token-mode-talk.ts'
 
 const qwen = loadTokenModel('qwen3')
 
-/** A template in Kimi's markup, which shows ids; and one in gpt-oss's manner, which shows a call's name with its result. */
+/**
+ * A template in Kimi's markup, which renders ids; and one in gpt-oss's style, which renders a tool call's
+ * name with its result.
+ */
 const HEAD = '{% for m in messages %}<|im_start|>{{ m.role }}\n'
 const CALLS =
   '{{ m.content or "" }}{% for c in m.tool_calls or [] %}<|tool_call_begin|>{{ c.id }}<|tool_call_argument_begin|>' +
@@ -65,14 +68,14 @@ function rowsOf(turns: readonly TurnRecord[]): Trajectory[] {
   return [...builder.rows({}, null)]
 }
 
-/** An engine that says one answer after the other. */
+/** An engine that sends the given responses one after the other. */
 async function rigOf(t: Test, model: TokenModel, said: string[], given?: TurnStore) {
   const store = given ?? (await openMemoryStore())
   let at = 0
   return tokenModeRig(t, model, () => ({ text: said[at++]! }), store)
 }
 
-t.test('a call that its agent fills in is gone on from as it was sampled, and told', async (t) => {
+t.test('a tool call that its agent completes is continued as sampled, and reported', async (t) => {
   const args = { file: 'a.py', old: 'x  ', new: 'y' }
   const rig = await rigOf(t, qwen, [hermes('Edit', args), hermes('run', { command: 'cd /w && ls' }), 'Done.'])
   const first = await rig.ask([user('task')], { tools: TOOLS })
@@ -101,33 +104,38 @@ t.test('a call that its agent fills in is gone on from as it was sampled, and to
   t.equal(rowsOf([first, second, third]).length, 1)
 })
 
-t.test('a session under branch, or one whose calls were pruned, begins a new row, and says so', async (t) => {
-  const content = 'word '.repeat(600)
-  const rig = await rigOf(t, qwen, [hermes('Edit', { content }), 'Pruned.', 'On.'])
-  const first = await rig.ask([user('task')], { tools: TOOLS })
-  const cut = echoOf(first, withArguments({ content: 'word ...' }))
-  const messages = [user('task'), cut, result(callsOf(first)[0]!.id, 'ok')]
-  const second = await rig.ask(messages, { tools: TOOLS })
-  t.match(notesOf(second), {
-    prompt: { reason: 'branched' },
-    echo: { kinds: ['edited', 'arguments'], from: first.turnId },
-  })
-  t.ok(notesOf(second).echo.changes[0].sampled.length < 300, 'a long value is cut')
-  t.ok(textOf(second).includes('word ...'))
-  const pruned: ChatMessage = { role: 'assistant', content: 'Pruned.' }
-  const third = await rig.ask([...messages, pruned, user('more')], { tools: TOOLS })
-  t.match(notesOf(third).prompt, { reason: 'extended', from: second.turnId })
-  t.equal(notesOf(third).echo, undefined)
+t.test(
+  'a session with the policy branch, or with pruned tool calls, starts a new row with a reason',
+  async (t) => {
+    const content = 'word '.repeat(600)
+    const rig = await rigOf(t, qwen, [hermes('Edit', { content }), 'Pruned.', 'On.'])
+    const first = await rig.ask([user('task')], { tools: TOOLS })
+    const cut = echoOf(first, withArguments({ content: 'word ...' }))
+    const messages = [user('task'), cut, result(callsOf(first)[0]!.id, 'ok')]
+    const second = await rig.ask(messages, { tools: TOOLS })
+    t.match(notesOf(second), {
+      prompt: { reason: 'branched' },
+      echo: { kinds: ['edited', 'arguments'], from: first.turnId },
+    })
+    t.ok(notesOf(second).echo.changes[0].sampled.length < 300, 'a long value is cut')
+    t.ok(textOf(second).includes('word ...'))
+    const pruned: ChatMessage = { role: 'assistant', content: 'Pruned.' }
+    const third = await rig.ask([...messages, pruned, user('more')], { tools: TOOLS })
+    t.match(notesOf(third).prompt, { reason: 'extended', from: second.turnId })
+    t.equal(notesOf(third).echo, undefined)
 
-  const strict = await rigOf(t, qwen, [hermes('run', { a: 1 }), 'Done.'])
-  await strict.sessions.create({ sessionId: 's', editedCalls: 'branch' })
-  const asked = await strict.ask([user('task')], { tools: TOOLS })
-  const filled = echoOf(asked, withArguments({ a: 1, b: 2 }))
-  const next = await strict.ask([user('task'), filled, result(callsOf(asked)[0]!.id, 'ok')], { tools: TOOLS })
-  t.match(notesOf(next), { prompt: { reason: 'branched' }, echo: { kinds: ['edited', 'arguments'] } })
-})
+    const strict = await rigOf(t, qwen, [hermes('run', { a: 1 }), 'Done.'])
+    await strict.sessions.create({ sessionId: 's', editedCalls: 'branch' })
+    const asked = await strict.ask([user('task')], { tools: TOOLS })
+    const filled = echoOf(asked, withArguments({ a: 1, b: 2 }))
+    const next = await strict.ask([user('task'), filled, result(callsOf(asked)[0]!.id, 'ok')], {
+      tools: TOOLS,
+    })
+    t.match(notesOf(next), { prompt: { reason: 'branched' }, echo: { kinds: ['edited', 'arguments'] } })
+  },
+)
 
-t.test('a template shows the name that was sampled, and not the one that came back', async (t) => {
+t.test('a template renders the sampled name instead of the echoed one', async (t) => {
   const rig = await rigOf(t, modelOf(WITH_NAMES, 'hermes'), [hermes('nope', { a: 1 }), 'Done.'])
   const first = await rig.ask([user('task')], { tools: TOOLS })
   const renamed = (call: ToolCall) => ({
@@ -140,7 +148,7 @@ t.test('a template shows the name that was sampled, and not the one that came ba
   t.ok(textOf(second).includes('nope said no such tool'), textOf(second))
 })
 
-t.test('ids that a client strips to letters and digits are those that it was given', async (t) => {
+t.test('ids that a client reduces to letters and digits are recognized', async (t) => {
   const both = `${hermes('run', { a: 1 })}\n${hermes('run', { b: 2 })}`
   const stripped = (call: ToolCall) => ({ ...call, id: call.id.replace('_', '') })
   for (const model of [qwen, modelOf(WITH_IDS, 'hermes')]) {
@@ -153,11 +161,11 @@ t.test('ids that a client strips to letters and digits are those that it was giv
     t.equal(notesOf(second).echo, undefined, 'nothing was changed')
     const text = textOf(second)
     t.ok(text.lastIndexOf('one') < text.lastIndexOf('two'), 'in the order of the calls')
-    if (model !== qwen) t.ok(text.includes(`Return of ${a!.id}`), 'as the model knows them')
+    if (model !== qwen) t.ok(text.includes(`Return of ${a!.id}`), "with the model's ids")
   }
 })
 
-t.test('results stand in the order of the calls that were sampled', async (t) => {
+t.test('results have the order of the sampled tool calls', async (t) => {
   const both = `${hermes('run', { a: 1 })}\n${hermes('run', { b: 2 })}`
   const said = [both, 'Done.', both, 'Done.', both, 'Done.', both, 'Done.']
   const rig = await rigOf(t, qwen, said)
@@ -175,16 +183,16 @@ t.test('results stand in the order of the calls that were sampled', async (t) =>
   const places = (text: string) =>
     ['one', 'two'].map((word) => text.lastIndexOf(word)).reduce((one, two) => two - one)
   const turned = await after('x', (a, b) => [result(b, 'two'), result(a, 'one')])
-  t.ok(places(turned) > 0, 'put in order')
+  t.ok(places(turned) > 0, 'sorted')
   const missing = await after('y', (_, b) => [result(b, 'two'), user('one')])
   t.ok(places(missing) < 0, 'one is missing')
   const twice = await after('z', (a, b) => [result(b, 'two'), result(b, 'two'), result(a, 'one')])
-  t.ok(places(twice) < 0, 'one comes twice')
+  t.ok(places(twice) < 0, 'one is repeated')
   const foreign = await after('f', (a, b) => [result(b, 'two'), result('x', 'three'), result(a, 'one')])
-  t.ok(places(foreign) < 0, 'one is of another call')
+  t.ok(places(foreign) < 0, 'one belongs to another tool call')
 })
 
-t.test('the model reads its own ids, its agent those of the proxy, which never repeat', async (t) => {
+t.test("the model reads its own ids, and its agent the proxy's, which never repeat", async (t) => {
   const repeated = 'functions.run:0'
   const said = [...[1, 2, 3, 4].map((n) => kimiCall(repeated, `{"n": ${n}}`)), 'Done.']
   const store = await openMemoryStore()
@@ -192,7 +200,7 @@ t.test('the model reads its own ids, its agent those of the proxy, which never r
   const messages: ChatMessage[] = [user('task')]
   const turns: TurnRecord[] = []
   for (let at = 0; at < said.length; at += 1) {
-    // As after a restart: what is known of the session comes from the record.
+    // As after a restart: the session's state comes from the store.
     if (at === 3) rig = await rigOf(t, kimi, said.slice(3), store)
     const turn = await rig.ask(messages, { tools: TOOLS })
     turns.push(turn)
@@ -207,7 +215,7 @@ t.test('the model reads its own ids, its agent those of the proxy, which never r
   t.notMatch(last, /call_[0-9a-f]{24}/)
   t.equal(new Set(turns.flatMap(callsOf).map(({ id }) => id)).size, 4)
   t.equal(rowsOf(turns).length, 1)
-  // Another branch has the same calls: under the same names.
+  // Another branch has the same tool calls, with the same names.
   const branch = await rigOf(t, kimi, ['Other.'], store)
   const other = await branch.ask([user('summary'), ...messages.slice(-2)], { tools: TOOLS })
   t.match(notesOf(other).prompt.reason, 'branched')
@@ -215,27 +223,24 @@ t.test('the model reads its own ids, its agent those of the proxy, which never r
   t.notMatch(textOf(other), /call_[0-9a-f]{24}/)
 })
 
-t.test(
-  'an id of a proxy that is not on record is told, and any other goes through as it was sent',
-  async (t) => {
-    const other = await rigOf(t, qwen, [hermes('run', { a: 1 })])
-    const lost = callsOf(await other.ask([user('task')], { tools: TOOLS }))[0]!
-    const rig = await rigOf(t, kimi, ['One.', 'Two.'])
-    const echo = (id: string): ChatMessage[] => [
-      user('task'),
-      { role: 'assistant', content: null, tool_calls: [{ ...lost, id }] },
-      result(id, 'ok'),
-    ]
-    const turn = await rig.ask(echo(lost.id), { tools: TOOLS })
-    t.same(notesOf(turn).echo, { kinds: ['unknown_id'] })
-    t.ok(textOf(turn).includes(`Return of ${lost.id}`))
-    const foreign = await rig.ask(echo('toolu_01'), { tools: TOOLS })
-    t.equal(notesOf(foreign).echo, undefined)
-    t.ok(textOf(foreign).includes('Return of toolu_01'))
-  },
-)
+t.test('an unrecorded id of a proxy is reported, and any other is forwarded unchanged', async (t) => {
+  const other = await rigOf(t, qwen, [hermes('run', { a: 1 })])
+  const lost = callsOf(await other.ask([user('task')], { tools: TOOLS }))[0]!
+  const rig = await rigOf(t, kimi, ['One.', 'Two.'])
+  const echo = (id: string): ChatMessage[] => [
+    user('task'),
+    { role: 'assistant', content: null, tool_calls: [{ ...lost, id }] },
+    result(id, 'ok'),
+  ]
+  const turn = await rig.ask(echo(lost.id), { tools: TOOLS })
+  t.same(notesOf(turn).echo, { kinds: ['unknown_id'] })
+  t.ok(textOf(turn).includes(`Return of ${lost.id}`))
+  const foreign = await rig.ask(echo('toolu_01'), { tools: TOOLS })
+  t.equal(notesOf(foreign).echo, undefined)
+  t.ok(textOf(foreign).includes('Return of toolu_01'))
+})
 
-t.test('an image that a tool returns is told in words to a model that does not see it', async (t) => {
+t.test('an image in a tool result is replaced by a text for a model that cannot read it', async (t) => {
   const url = 'data:image/png;base64,AAAA'
   const image = { type: 'image_url', image_url: { url } }
   const rig = await rigOf(t, qwen, [hermes('run', { a: 1 }), 'I cannot see it.', 'Still not.'])
@@ -245,19 +250,22 @@ t.test('an image that a tool returns is told in words to a model that does not s
   const second = await rig.ask(messages as ChatMessage[], { tools: TOOLS })
   t.match(notesOf(second).prompt, { reason: 'extended' })
   t.match(textOf(second), /\[An image\. This model cannot see images that tools return\.\]/)
-  t.match(second.lastMessage!.value, { content: [image] }, 'on record as it was sent')
+  t.match(second.lastMessage!.value, { content: [image] }, 'recorded as it was sent')
   const more = [...messages, { role: 'assistant', content: 'I cannot see it.' }, user('sure?')]
   t.match(notesOf(await rig.ask(more as ChatMessage[], { tools: TOOLS })).prompt, { reason: 'extended' })
   const own = [{ role: 'user', content: [image] }] as ChatMessage[]
-  await t.rejects(rig.ask(own), { code: 'unsupported' }, "an agent's own is refused")
+  await t.rejects(rig.ask(own), { code: 'unsupported' }, "an agent's own is rejected")
 })
 
-t.test('a lone surrogate that an agent replaces, or a number that it rounds, ends no row', async (t) => {
-  const sampled =
-    '<tool_call>\n{"name": "run", "arguments": {"c": "\\ud800x", "n": 12345678901234567890}}\n</tool_call>'
-  const rig = await rigOf(t, qwen, [sampled, 'Done.'])
-  const first = await rig.ask([user('task')], { tools: TOOLS })
-  const echo = echoOf(first, withArguments({ c: '\ufffdx', n: 12345678901234567000 }))
-  const second = await rig.ask([user('task'), echo, result(callsOf(first)[0]!.id, 'ok')], { tools: TOOLS })
-  t.match(notesOf(second), { prompt: { reason: 'extended' }, echo: { kinds: ['arguments'] } })
-})
+t.test(
+  'a lone surrogate that an agent replaces, or a number that it rounds, does not end a row',
+  async (t) => {
+    const sampled =
+      '<tool_call>\n{"name": "run", "arguments": {"c": "\\ud800x", "n": 12345678901234567890}}\n</tool_call>'
+    const rig = await rigOf(t, qwen, [sampled, 'Done.'])
+    const first = await rig.ask([user('task')], { tools: TOOLS })
+    const echo = echoOf(first, withArguments({ c: '\ufffdx', n: 12345678901234567000 }))
+    const second = await rig.ask([user('task'), echo, result(callsOf(first)[0]!.id, 'ok')], { tools: TOOLS })
+    t.match(notesOf(second), { prompt: { reason: 'extended' }, echo: { kinds: ['arguments'] } })
+  },
+)

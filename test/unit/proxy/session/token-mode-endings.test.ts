@@ -1,4 +1,7 @@
-/** Prompts that do not end where the assistant's turn begins: `continue_final_message`, `add_generation_prompt: false`. */
+/**
+ * Prompts that do not end at the start of the assistant's turn: `continue_final_message`,
+ * `add_generation_prompt: false`.
+ */
 import t, { type Test } from 'tap'
 import type { ChatMessage } from '../../../../src/protocol/canonical/messages.ts'
 import { Forest } from '../../../../src/proxy/session/trajectories/forest.ts'
@@ -12,7 +15,7 @@ import { loadTokenModel } from './token-mode-talk.ts'
 
 const model = loadTokenModel('qwen2_5')
 
-/** An engine that says these texts, one a call; one that ends with a dash is cut off there. */
+/** An engine that sends these texts, one per request; one that ends with a dash is truncated there. */
 async function setUp(t: Test, answers: string[], store?: TurnStore) {
   const answer = () => {
     const text = answers.shift()!
@@ -37,7 +40,7 @@ const says = (content: string): ChatMessage => ({ role: 'assistant', content })
 const textOf = ({ promptTokenIds }: TurnRecord) => model.tokenizer.decode(promptTokenIds)
 const promptOf = ({ annotations }: TurnRecord) => JSON.parse(annotations).prompt
 
-t.test('a final message is gone on from, and only what is sampled is trained on', async (t) => {
+t.test('a final message is continued, and only sampled tokens are trained', async (t) => {
   const { ask, store } = await setUp(t, [' three.', 'Four.'])
   const turn = await ask([user, says('One, two,')], CONTINUED)
   t.match(textOf(turn), /<\|im_start\|>user\nCount.<\|im_end\|>\n<\|im_start\|>assistant\nOne, two,$/)
@@ -49,16 +52,16 @@ t.test('a final message is gone on from, and only what is sampled is trained on'
   for await (const step of store.readSteps('s')) builder.add(step)
   const [row, ...others] = [...builder.rows({}, null)]
   t.equal(others.length, 0)
-  t.equal(model.tokenizer.decode(row!.prompt_ids), textOf(turn), 'what it continues is prompt')
+  t.equal(model.tokenizer.decode(row!.prompt_ids), textOf(turn), 'the message that it continues is prompt')
   const trained = row!.response_ids.filter((_, at) => row!.response_mask[at] === 1)
   t.equal(model.tokenizer.decode(trained, { skipSpecialTokens: true }), ' three.Four.')
-  // The same from the record alone.
+  // The same from the store alone.
   const later = await setUp(t, ['Five.'], store)
   const restored = await later.ask([user, says('One, two, three.'), { role: 'user', content: 'Well?' }])
   t.match(promptOf(restored), { reason: 'forked', from: turn.turnId })
 })
 
-t.test('an answer that was cut off goes on from its own tokens', async (t) => {
+t.test('a truncated response is continued from its own tokens', async (t) => {
   const { ask, store } = await setUp(t, ['One, two -', ' three.', 'Four.'])
   const cut = await ask([user])
   const turn = await ask([user, says('One, two -')], CONTINUED)
@@ -66,9 +69,9 @@ t.test('an answer that was cut off goes on from its own tokens', async (t) => {
   t.match(
     promptOf(turn),
     { reason: 'extended', from: cut.turnId, parent: null },
-    'one message with the cut one',
+    'one message with the truncated one',
   )
-  // A process that knows nothing of the session but its record goes on from both of them.
+  // A process with no state of the session but its record continues both of them.
   const later = await setUp(t, ['Five.'], store)
   const restored = await later.ask([user, says('One, two - three.'), user])
   t.match(promptOf(restored), { reason: 'extended', from: turn.turnId })
@@ -77,7 +80,7 @@ t.test('an answer that was cut off goes on from its own tokens', async (t) => {
 })
 
 t.test(
-  'an answer that was cut off while it reasoned goes on reasoning, and one that was done with that does not',
+  'a response truncated within its reasoning continues reasoning, and one truncated after it does not',
   async (t) => {
     const qwen3 = loadTokenModel('qwen3') as TokenModel
     const goOn = async (cutOff: string, more: string, echo: object, asked = qwen3) => {
@@ -110,15 +113,18 @@ t.test(
   },
 )
 
-t.test('an answer that ended itself is rendered, for its end would come first', async (t) => {
-  const { ask } = await setUp(t, ['One.', ' Two.'])
-  await ask([user])
-  const turn = await ask([user, says('One.')], CONTINUED)
-  t.match(promptOf(turn), { reason: 'branched' })
-  t.match(textOf(turn), /assistant\nOne\.$/)
-})
+t.test(
+  'a response that ended itself is rendered, because its end token would precede the continuation',
+  async (t) => {
+    const { ask } = await setUp(t, ['One.', ' Two.'])
+    await ask([user])
+    const turn = await ask([user, says('One.')], CONTINUED)
+    t.match(promptOf(turn), { reason: 'branched' })
+    t.match(textOf(turn), /assistant\nOne\.$/)
+  },
+)
 
-t.test('a request that ends with the completion before it goes on from its tokens', async (t) => {
+t.test('a request that ends with the previous completion continues from its tokens', async (t) => {
   for (const text of ['One.', 'One -']) {
     const { ask, store } = await setUp(t, [text, 'Two.', 'Three.'])
     const first = await ask([user])
@@ -127,7 +133,7 @@ t.test('a request that ends with the completion before it goes on from its token
     t.match(promptOf(second), { reason: 'extended', from: first.turnId })
     t.equal(textOf(second), `${textOf(first)}${text}<|im_end|>\n<|im_start|>assistant\n`)
     const rendered = await model.renderer.renderFull([user, says(text)])
-    t.strictSame([...second.promptTokenIds], [...rendered.ids], 'as the template has it')
+    t.strictSame([...second.promptTokenIds], [...rendered.ids], 'as the template renders it')
     const third = await ask([user, says(text), says('Two.'), user])
     t.match(promptOf(third), { reason: 'extended', from: second.turnId })
     const builder = new TrajectoryBuilder()
@@ -136,13 +142,13 @@ t.test('a request that ends with the completion before it goes on from its token
   }
 })
 
-t.test('the head of the turn is left to the model', async (t) => {
+t.test('the start of the turn is left to the model', async (t) => {
   const turn = await (await setUp(t, ['x'])).ask([user], { add_generation_prompt: false })
   t.match(textOf(turn), /<\|im_start\|>user\nCount.<\|im_end\|>\n$/)
 })
 
 for (const limit of ['contextLength', 'servedLength']) {
-  t.test(`a prompt that cannot fit is refused before it is rendered: ${limit}`, async (t) => {
+  t.test(`a prompt that cannot fit is rejected before rendering: ${limit}`, async (t) => {
     let rendered = 0
     const renderer = new Proxy(model.renderer, {
       get: (target, name) => {
@@ -160,11 +166,11 @@ for (const limit of ['contextLength', 'servedLength']) {
     })
     t.equal(rendered, 0)
     await ask([user, says('x'.repeat(1_000))])
-    t.equal(rendered, 1, 'what a template may leave out is not counted')
+    t.equal(rendered, 1, 'parts that a template may omit are not counted')
   })
 }
 
-t.test('stop strings without end are refused', async (t) => {
+t.test('stop strings without a limit are rejected', async (t) => {
   const { ask } = await setUp(t, ['One.'])
   const refused = { code: 'invalid_request', param: 'stop' }
   await t.rejects(ask([user], { stop: 'x'.repeat(4_097) }), refused)
@@ -172,7 +178,7 @@ t.test('stop strings without end are refused', async (t) => {
   t.match(await ask([user], { stop: ['x'.repeat(4_095), 'y'] }), { completionText: 'One.' })
 })
 
-t.test('what cannot be gone on from is refused', async (t) => {
+t.test('messages that cannot be continued are rejected', async (t) => {
   const { ask } = await setUp(t, [])
   await t.rejects(ask([], CONTINUED), { code: 'invalid_request' })
   await t.rejects(ask([user, says('a')], { ...CONTINUED, add_generation_prompt: true }), {
@@ -185,39 +191,36 @@ t.test('what cannot be gone on from is refused', async (t) => {
   })
 })
 
-t.test(
-  'a completion that was cut off in its reasoning ends it as the template does, untrained',
-  async (t) => {
-    const qwen3 = loadTokenModel('qwen3') as TokenModel
-    const renderer = rendererFor(templateOf(OPENS_REASONING), qwen3.tokenizer, { source: OPENS_REASONING })
-    const opened = { ...qwen3, renderer, source: OPENS_REASONING } as TokenModel
-    const followedBy = async (asked: TokenModel, cutOff: string, echo: object) => {
-      const answers = [{ text: cutOff, isCut: true }, { text: 'Yes.' }]
-      const { ask, store } = await tokenModeRig(t, asked, () => answers.shift()!)
-      const cut = await ask([user])
-      const next = await ask([user, { role: 'assistant', ...echo } as ChatMessage, user])
-      t.match(promptOf(next), { reason: 'extended', from: cut.turnId })
-      const from = cut.promptTokenIds.length + cut.completionTokenIds.length
-      const text = asked.tokenizer.decode(next.promptTokenIds.slice(from))
-      const builder = new TrajectoryBuilder()
-      for await (const step of store.readSteps('s')) builder.add(step)
-      const rows = [...builder.rows({}, null)]
-      t.equal(rows.length, 1)
-      const trained = rows[0]!.response_ids.filter((_, at) => rows[0]!.response_mask[at] === 1)
-      t.same([...trained], [...cut.completionTokenIds, ...next.completionTokenIds])
-      return text.slice(0, text.indexOf('<|im_start|>'))
-    }
-    const thought = { content: '', reasoning_content: 'I wonder' }
-    const END = '\n</think>\n\n<|im_end|>\n'
-    t.equal(await followedBy(qwen3, '<think>\nI wonder', thought), END)
-    t.equal(await followedBy(qwen3, '<think>\nI wonder\n', thought), END.slice(1), 'with one line break')
-    t.equal(await followedBy(opened, 'I wonder', thought), '</think><|im_end|>\n', 'as its parser reads it')
-    const said = { content: 'One', reasoning_content: 'I wonder' }
-    t.equal(await followedBy(qwen3, '<think>\nI wonder\n</think>\n\nOne', said), '<|im_end|>\n')
-  },
-)
+t.test('a completion truncated in its reasoning is closed as by the template, untrained', async (t) => {
+  const qwen3 = loadTokenModel('qwen3') as TokenModel
+  const renderer = rendererFor(templateOf(OPENS_REASONING), qwen3.tokenizer, { source: OPENS_REASONING })
+  const opened = { ...qwen3, renderer, source: OPENS_REASONING } as TokenModel
+  const followedBy = async (asked: TokenModel, cutOff: string, echo: object) => {
+    const answers = [{ text: cutOff, isCut: true }, { text: 'Yes.' }]
+    const { ask, store } = await tokenModeRig(t, asked, () => answers.shift()!)
+    const cut = await ask([user])
+    const next = await ask([user, { role: 'assistant', ...echo } as ChatMessage, user])
+    t.match(promptOf(next), { reason: 'extended', from: cut.turnId })
+    const from = cut.promptTokenIds.length + cut.completionTokenIds.length
+    const text = asked.tokenizer.decode(next.promptTokenIds.slice(from))
+    const builder = new TrajectoryBuilder()
+    for await (const step of store.readSteps('s')) builder.add(step)
+    const rows = [...builder.rows({}, null)]
+    t.equal(rows.length, 1)
+    const trained = rows[0]!.response_ids.filter((_, at) => rows[0]!.response_mask[at] === 1)
+    t.same([...trained], [...cut.completionTokenIds, ...next.completionTokenIds])
+    return text.slice(0, text.indexOf('<|im_start|>'))
+  }
+  const thought = { content: '', reasoning_content: 'I wonder' }
+  const END = '\n</think>\n\n<|im_end|>\n'
+  t.equal(await followedBy(qwen3, '<think>\nI wonder', thought), END)
+  t.equal(await followedBy(qwen3, '<think>\nI wonder\n', thought), END.slice(1), 'with one line break')
+  t.equal(await followedBy(opened, 'I wonder', thought), '</think><|im_end|>\n', 'as its parser reads it')
+  const said = { content: 'One', reasoning_content: 'I wonder' }
+  t.equal(await followedBy(qwen3, '<think>\nI wonder\n</think>\n\nOne', said), '<|im_end|>\n')
+})
 
-/** As of GLM: the token that opens the next message ends the turn, and there is one for each role. */
+/** As in GLM: the token that starts the next message ends the turn, and there is one for each role. */
 const [ASKS, SAYS, GIVES] = ['<|box_start|>', '<|quad_start|>', '<|box_end|>']
 const OPENERS_END_TURNS = `{%- for m in messages %}
 {%- if m.role == 'user' %}${ASKS}
@@ -232,7 +235,7 @@ const OPENERS_END_TURNS = `{%- for m in messages %}
 {%- endif %}{% endfor %}{% if add_generation_prompt %}${SAYS}
 {% endif %}`
 
-t.test('another end of turn than that of the next message is replaced in one row, untrained', async (t) => {
+t.test("an end of turn that differs from the next message's is replaced in one row, untrained", async (t) => {
   const { tokenizer } = model
   const [asks, gives] = [tokenizer.tokenToId(ASKS)!, tokenizer.tokenToId(GIVES)!]
   const eosTokenIds = [asks, gives, tokenizer.tokenToId('<|endoftext|>')!]
@@ -274,25 +277,25 @@ t.test('another end of turn than that of the next message is replaced in one row
     t.strictSame(
       [...response_mask.subarray(0, kept.length + 1)],
       [...kept.map(() => 1), 0],
-      'what replaces the end is not trained',
+      'the replacement is not trained',
     )
     t.equal(response_ids[kept.length], isReplaced ? gives : tokenizer.encode('\n')[0])
     const perTurn = [...builder.rows({ perTurn: true }, null)]
     t.strictSame(
       perTurn.map(({ response_ids: own }) => [...own]),
       (await Array.fromAsync(store.readTurns('s'))).map((turn) => [...turn.completionTokenIds]),
-      'a row of one turn has all that it sampled',
+      'a row of one turn has all its sampled tokens',
     )
     const traces = await Array.fromAsync(readTraces(store, 's', {}))
     t.strictSame(
       traces.map(({ lineage }) => lineage.parent !== null),
       [false, !isReplaced, true],
-      'a trace is a suffix only of complete tokens',
+      'a trace is a suffix of complete tokens only',
     )
   }
 })
 
-t.test('a completion whose end one row replaces is trained to its end in another', async (t) => {
+t.test('a completion whose end one row replaces is trained up to its end in another', async (t) => {
   const { tokenizer } = model
   const [asks, gives] = [tokenizer.tokenToId(ASKS)!, tokenizer.tokenToId(GIVES)!]
   const ends = { source: OPENERS_END_TURNS, eosTokenIds: [asks, gives] }

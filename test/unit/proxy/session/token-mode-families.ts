@@ -1,6 +1,6 @@
 /**
- * Token mode with the tokenizers and templates of real models: what is sampled is what is trained, on every turn.
- * `npm test` tries some of them, `npm run test:slow` the others.
+ * Token mode with the tokenizers and templates of real models: exactly the sampled tokens are trained, on
+ * every turn. `npm test` covers some of them, `npm run test:slow` the others.
  */
 
 import assert from 'node:assert/strict'
@@ -18,46 +18,52 @@ import { PLAIN_TALK, plannedTalks } from './token-mode-samples.ts'
 import { loadTokenModel, Talk } from './token-mode-talk.ts'
 
 export const FAMILIES = ['qwen2_5', 'qwen3', 'llama3_1', 'llama3_2', 'deepseek_v3', 'gemma3', 'embedded']
-/** Their templates know no tools. */
+/** Their templates support no tools. */
 const WITHOUT_TOOLS = ['gemma3']
 
 export function testTokenMode(t: Test, name: string): void {
   t.test(name, async (t) => {
     const model = loadTokenModel(name)
 
-    await t.test('no sampled token is lost, whatever the model says and the client tidies', async (t) => {
-      const counts = { extended: 0, ambiguous: 0, cut: 0, calls: 0 }
-      await fc.assert(
-        fc.asyncProperty(plannedTalks(!WITHOUT_TOOLS.includes(name)), async (plan) => {
-          const talk = await Talk.open(model, plan)
-          const { turns, continued } = await talk.play()
-          for (const [i, turn] of turns.entries()) {
-            checkRecord(turn, talk.sampled[i]!)
-            counts.cut += Number(turn.finishReason === 'length')
-            counts.calls += Number(turn.finishReason === 'tool_calls')
-            const wanted = continued[i]
-            if (wanted === undefined) continue
-            const parent = parentOf(turn, turns)
-            counts.extended += 1
-            counts.ambiguous += Number(parent.index !== wanted)
-            checkSameAnswer(parent, turns[wanted]!)
-            await checkPrompt(model, turn, parent)
-          }
-          checkRows(turns, talk.sampled)
-        }),
-        { numRuns: 40 },
-      )
-      t.ok(counts.extended > 50, `${counts.extended} turns went on from another`)
-      t.ok(counts.cut > 10, `${counts.cut} completions were cut off`)
-      t.equal(counts.calls > 0, !WITHOUT_TOOLS.includes(name), `${counts.calls} completions made calls`)
-      t.ok(counts.ambiguous < counts.extended / 10, `${counts.ambiguous} went on from a look-alike`)
-    })
+    await t.test(
+      'no sampled token is lost, for any output of the model and any changes by the client',
+      async (t) => {
+        const counts = { extended: 0, ambiguous: 0, cut: 0, calls: 0 }
+        await fc.assert(
+          fc.asyncProperty(plannedTalks(!WITHOUT_TOOLS.includes(name)), async (plan) => {
+            const talk = await Talk.open(model, plan)
+            const { turns, continued } = await talk.play()
+            for (const [i, turn] of turns.entries()) {
+              checkRecord(turn, talk.sampled[i]!)
+              counts.cut += Number(turn.finishReason === 'length')
+              counts.calls += Number(turn.finishReason === 'tool_calls')
+              const wanted = continued[i]
+              if (wanted === undefined) continue
+              const parent = parentOf(turn, turns)
+              counts.extended += 1
+              counts.ambiguous += Number(parent.index !== wanted)
+              checkSameAnswer(parent, turns[wanted]!)
+              await checkPrompt(model, turn, parent)
+            }
+            checkRows(turns, talk.sampled)
+          }),
+          { numRuns: 40 },
+        )
+        t.ok(counts.extended > 50, `${counts.extended} turns continued another`)
+        t.ok(counts.cut > 10, `${counts.cut} completions were cut off`)
+        t.equal(counts.calls > 0, !WITHOUT_TOOLS.includes(name), `${counts.calls} completions made calls`)
+        t.ok(counts.ambiguous < counts.extended / 10, `${counts.ambiguous} continued a look-alike`)
+      },
+    )
 
-    await t.test('where a template changes nothing later, prompts are its full renders', async (t) => {
-      const { turns } = await (await Talk.open(model, PLAIN_TALK)).play()
-      t.equal(turns.length, PLAIN_TALK.turns.length)
-      for (const turn of turns) t.same([...turn.promptTokenIds], (await renderedIds(model, turn))!)
-    })
+    await t.test(
+      'prompts are complete renders where a template never changes earlier messages',
+      async (t) => {
+        const { turns } = await (await Talk.open(model, PLAIN_TALK)).play()
+        t.equal(turns.length, PLAIN_TALK.turns.length)
+        for (const turn of turns) t.same([...turn.promptTokenIds], (await renderedIds(model, turn))!)
+      },
+    )
   })
 }
 
@@ -76,7 +82,7 @@ function parentOf(turn: TurnRecord, turns: TurnRecord[]): TurnRecord {
   return turns.find(({ turnId }) => turnId === from)!
 }
 
-/** Two answers to one prompt that differ in nothing but what clients tidy may stand for each other. */
+/** Two completions of one prompt that differ only in parts that clients change may be interchanged. */
 function checkSameAnswer(parent: TurnRecord, wanted: TurnRecord): void {
   if (parent === wanted) return
   assert.deepEqual(getTextsUpTo(parent.lastMessage), getTextsUpTo(wanted.lastMessage))
@@ -97,11 +103,15 @@ async function checkPrompt(model: TokenModel & Model, turn: TurnRecord, parent: 
   if (full === undefined) return
   const newIds = newPart.slice(glueIds.length)
   assert.deepEqual(newIds, full.slice(full.length - newIds.length), 'the new part is that of the full render')
-  // Past alone is not enough: half a character, cut off, may begin with the bytes of the sign that stands for it in text.
+  // The history alone is insufficient: a truncated character may begin with the bytes of the replacement
+  // character in its text.
   if ([...past, ...glueIds].every((id, i) => id === full[i])) assert.deepEqual(prompt, full)
 }
 
-/** What the template of Qwen3 writes where reasoning ends; the other templates show none, and `</think>` ends it. */
+/**
+ * The text with which Qwen3's template ends reasoning; the other templates render none, and `</think>` ends
+ * it.
+ */
 function missingEndOfReasoning(
   { parser, source, tokenizer }: TokenModel & Model,
   parent: TurnRecord,
@@ -115,7 +125,9 @@ function missingEndOfReasoning(
   return said.endsWith('\n') ? '</think>\n\n' : '\n</think>\n\n'
 }
 
-/** undefined if the template refuses what the agent sent: Llama's takes one call a message. */
+/**
+ * Returns undefined if the template rejects the agent's messages: Llama's accepts one tool call per message.
+ */
 async function renderedIds({ renderer }: TokenModel, turn: TurnRecord): Promise<number[] | undefined> {
   const messages = getTextsUpTo(turn.lastMessage).map((message) => JSON.parse(message))
   const tools = turn.tools === null ? null : JSON.parse(turn.tools)

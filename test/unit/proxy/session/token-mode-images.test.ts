@@ -1,4 +1,4 @@
-/** Images in token mode: what the engine is asked, and how later prompts go on from them. */
+/** Images in token mode: the engine's request, and how later prompts continue from it. */
 import t, { type Test } from 'tap'
 import type { ChatMessage } from '../../../../src/protocol/canonical/messages.ts'
 import type { GenerationRequest } from '../../../../src/protocol/canonical/request.ts'
@@ -11,7 +11,7 @@ import { openTokenModel, type TokenModel } from '../../../../src/proxy/tokens/mo
 import { tokenModeRig } from '../../../helpers/token-mode-rig.ts'
 import { imagePart, pngUrl, TEMPLATE_BLIND_TO_TOOLS, visionModel } from '../../../helpers/vision-model.ts'
 
-/** An engine that answers `I see.` to everything. */
+/** An engine that responds with `I see.` to every request. */
 async function setUp(t: Test, model: TokenModel, store?: TurnStore) {
   const asked: GenerationRequest[] = []
   const answer = (request: GenerationRequest) => {
@@ -40,7 +40,7 @@ async function openVision(t: Test, processor?: object | null, template?: string)
 
 const { model, imageId } = await openVision(t)
 
-t.test('a prompt has the tokens of its images, and goes on from them', async (t) => {
+t.test('a prompt has the tokens of its images, and later ones continue from them', async (t) => {
   const { ask, asked, store } = await setUp(t, model)
   const pads = (count: number) => '<|image_pad|>'.repeat(count)
   const first = await ask([picture(56, 84)])
@@ -63,7 +63,7 @@ t.test('a prompt has the tokens of its images, and goes on from them', async (t)
   } = promptOf(second)
   t.strictSame([...second.promptTokenIds.slice(placed.at, placed.at + 16)], new Array(16).fill(imageId))
   t.not(second.promptTokenIds[placed.at - 1], imageId)
-  // A process that knows nothing of the session but its record.
+  // A process with no state of the session but its record.
   const later = await setUp(t, model, store)
   const third = await later.ask([...talk, seen, { role: 'user', content: 'Sure?' }])
   t.match(promptOf(third), { reason: 'extended', images: undefined })
@@ -71,7 +71,7 @@ t.test('a prompt has the tokens of its images, and goes on from them', async (t)
 })
 
 t.test(
-  'an extended prompt is the whole one, however many images came before it and however they are numbered',
+  'an extended prompt equals the complete one, with any number and numbering of earlier images',
   async (t) => {
     for (const chat_template_kwargs of [{}, { add_vision_id: true }]) {
       const { ask } = await setUp(t, model)
@@ -95,7 +95,7 @@ t.test('another image is another message', async (t) => {
   t.match(promptOf(other), { reason: 'branched', images: [{ height: 57 }] })
 })
 
-t.test('images that cannot become tokens are refused, and so is their placeholder in a text', async (t) => {
+t.test('images that cannot become tokens are rejected, as is their placeholder in a text', async (t) => {
   const { ask } = await setUp(t, model)
   const spelt: ChatMessage = { role: 'user', content: 'Say <|image_pad|>.' }
   await t.rejects(ask([spelt]), { code: 'invalid_request' })
@@ -109,7 +109,7 @@ t.test('images that cannot become tokens are refused, and so is their placeholde
   })
 })
 
-t.test('a row says which images it has, and no cut goes through one', async (t) => {
+t.test('a row lists its images, and no cut divides one', async (t) => {
   const { ask, store } = await setUp(t, model)
   const talk = [picture(56, 84), seen, picture(112, 112), seen, { role: 'user', content: 'Sure?' }] as const
   for (const length of [1, 3, 5]) await ask(talk.slice(0, length))
@@ -143,7 +143,7 @@ t.test('a row says which images it has, and no cut goes through one', async (t) 
 })
 
 t.test(
-  'an image that a tool returns is seen where the template shows it, and told in words elsewhere',
+  'an image in a tool result is included where the template renders it, and replaced by a text elsewhere',
   async (t) => {
     const returned = (url: string): ChatMessage[] => [
       { role: 'user', content: 'Look.' },
@@ -156,7 +156,7 @@ t.test(
     t.match(shown.asked[0]?.images, { tokens: [6] })
     for (const [template, own] of [
       [TEMPLATE_BLIND_TO_TOOLS, { tokens: [6] }],
-      // As one that refuses all that is no text in a tool's result.
+      // As in a template that rejects everything but text in a tool's result.
       [
         `{%- for m in messages if m.role == 'tool' and m.content is not string %}{{ 1 / 0 }}{% endfor %}x`,
         undefined,
@@ -170,7 +170,7 @@ t.test(
       if (own === undefined) continue
       t.match(blind.tokenizer.decode(turn.promptTokenIds), /cannot see images that tools return/)
       await ask([picture(56, 84)])
-      t.match(asked[1]?.images, own, 'those of a user are seen')
+      t.match(asked[1]?.images, own, 'those of a user are included')
     }
   },
 )

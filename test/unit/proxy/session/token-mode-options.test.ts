@@ -1,4 +1,4 @@
-/** What of a call decides its prompt in token mode, and what the engine is asked for beside it. */
+/** The request fields that determine a prompt in token mode, and the engine's other parameters. */
 
 import t, { type Test } from 'tap'
 import type { ChatMessage, Tool } from '../../../../src/protocol/canonical/messages.ts'
@@ -11,7 +11,7 @@ import { openMemoryStore } from '../../../helpers/store-in-process.ts'
 import { type Answer, tokenModeRig } from '../../../helpers/token-mode-rig.ts'
 import { loadTokenModel } from './token-mode-talk.ts'
 
-/** An engine that answers `I see.` to everything, behind token mode. */
+/** An engine that responds with `I see.` to every request, behind token mode. */
 async function setUp(t: Test, model: TokenModel, store?: TurnStore, more?: Partial<Answer>) {
   const asked: GenerationRequest[] = []
   const answer = (request: GenerationRequest) => {
@@ -25,7 +25,7 @@ const hello: ChatMessage = { role: 'user', content: 'Hello.' }
 const seen: ChatMessage = { role: 'assistant', content: 'I see.' }
 const qwen3 = loadTokenModel('qwen3')
 
-t.test("a session's chat_template_kwargs reach the template, whatever the agent says", async (t) => {
+t.test("a session's chat_template_kwargs reach the template, whatever the agent sends", async (t) => {
   const model = qwen3
   const { sessions, ask } = await setUp(t, model)
   await sessions.create({
@@ -37,7 +37,7 @@ t.test("a session's chat_template_kwargs reach the template, whatever the agent 
 })
 
 t.test(
-  'the answers of one call share a prompt that is rendered once, and each goes on by itself',
+  'the choices of one request share a prompt that is rendered once, and each is continued by itself',
   async (t) => {
     const model = qwen3
     let renders = 0
@@ -69,11 +69,11 @@ t.test(
     const whole = [...turns[2]!.promptTokenIds, ...turns[2]!.completionTokenIds]
     t.same([...next.promptTokenIds.subarray(0, whole.length)], whole)
     await askFor(2, [{ role: 'user', content: 'Another vote!' }])
-    t.equal(renders, 2, 'of another call anew')
+    t.equal(renders, 2, 'those of another request again')
   },
 )
 
-t.test('an effort is what the template calls it, unless its own variable says otherwise', async (t) => {
+t.test("an effort has the template's name, unless its own variable sets another", async (t) => {
   const { ask } = await setUp(t, qwen3)
   const isOff = async (fields: object) => {
     const { promptTokenIds } = await ask([hello], fields)
@@ -86,7 +86,7 @@ t.test('an effort is what the template calls it, unless its own variable says ot
   t.ok(await isOff({ reasoning_effort: 'high', chat_template_kwargs: { enable_thinking: false } }))
 })
 
-t.test('after a restart a call goes on from one with the same template variables alone', async (t) => {
+t.test('after a restart a request continues only turns with the same template variables', async (t) => {
   // Its template begins with the date.
   const llama = loadTokenModel('llama3_2')
   const dated = (date_string: string) => ({ chat_template_kwargs: { date_string } })
@@ -100,11 +100,11 @@ t.test('after a restart a call goes on from one with the same template variables
   t.notOk((await restarted(dated('2 May'))).from)
 })
 
-t.test('an answer has what the context leaves, at most what the agent asks for', async (t) => {
+t.test("a response is limited by the remaining context, and by the agent's limit", async (t) => {
   const { ask, asked } = await setUp(t, qwen3)
   const { promptTokenIds } = await ask([hello])
   const used = promptTokenIds.length
-  t.notOk('max_tokens' in asked[0]!.body, 'how long the context is nobody says')
+  t.notOk('max_tokens' in asked[0]!.body, 'the context length is unknown')
   await ask([hello], { max_completion_tokens: 7, max_tokens: 9 })
   t.match(asked[1]!.body, { max_tokens: 7 })
   const small = await setUp(t, { ...qwen3, contextLength: used + 5 } as TokenModel)
@@ -116,10 +116,10 @@ t.test('an answer has what the context leaves, at most what the agent asks for',
   const limited = await setUp(t, { ...qwen3, contextLength: used + 50 } as TokenModel)
   await limited.sessions.create({ sessionId: 's', limits: { sampled_tokens: 4 } })
   await limited.ask([hello])
-  t.equal(limited.asked[0]!.body.max_tokens, 4, 'what is left of the budget of its session')
+  t.equal(limited.asked[0]!.body.max_tokens, 4, 'the remaining budget of its session')
   const full = await setUp(t, { ...qwen3, contextLength: used } as TokenModel)
   const turn = await full.ask([hello])
-  t.equal(full.asked.length, 0, 'no engine is asked')
+  t.equal(full.asked.length, 0, 'no engine receives a request')
   t.match(turn, { status: 'completed', completionText: '', finishReason: 'length', engine: 'none' })
   t.equal(turn.promptTokenIds.length, used)
   t.strictSame(JSON.parse(turn.usage!), { prompt_tokens: used, completion_tokens: 0, total_tokens: used })
@@ -127,30 +127,27 @@ t.test('an answer has what the context leaves, at most what the agent asks for',
 
 const tools: Tool[] = [{ type: 'function', function: { name: 'look', parameters: { type: 'object' } } }]
 
-t.test(
-  'a forced call is asked for as a schema, and refused where the format has no place for one',
-  async (t) => {
-    const { ask, asked } = await setUp(t, qwen3)
-    await ask([hello], { tools, tool_choice: 'required' })
-    const { promptTokenIds } = await ask([hello], { tools })
-    t.match(qwen3.tokenizer.decode(promptTokenIds), /"look"/)
-    const isHeld = asked.map(({ body }) => 'response_format' in body)
-    t.strictSame(isHeld, [true, false])
-    const free = await setUp(t, { ...qwen3, parser: harmony } as TokenModel)
-    const refused = { code: 'unsupported', param: 'tool_choice' }
-    await t.rejects(free.ask([hello], { tools, tool_choice: 'required' }), refused)
-    t.match(await free.ask([hello], { tools }), { status: 'completed' })
-  },
-)
+t.test('a forced tool call becomes a schema, and is rejected if the format cannot contain one', async (t) => {
+  const { ask, asked } = await setUp(t, qwen3)
+  await ask([hello], { tools, tool_choice: 'required' })
+  const { promptTokenIds } = await ask([hello], { tools })
+  t.match(qwen3.tokenizer.decode(promptTokenIds), /"look"/)
+  const isHeld = asked.map(({ body }) => 'response_format' in body)
+  t.strictSame(isHeld, [true, false])
+  const free = await setUp(t, { ...qwen3, parser: harmony } as TokenModel)
+  const refused = { code: 'unsupported', param: 'tool_choice' }
+  await t.rejects(free.ask([hello], { tools, tool_choice: 'required' }), refused)
+  t.match(await free.ask([hello], { tools }), { status: 'completed' })
+})
 
-t.test('a request without images has no places for any', async (t) => {
+t.test('a request without images has no positions for any', async (t) => {
   const imageRule = { tokenId: 1 } as TokenModel['imageRule']
   const { ask, asked } = await setUp(t, { ...qwen3, imageRule } as TokenModel)
   await ask([hello])
   t.notOk('images' in asked[0]!)
 })
 
-t.test('experts of what is on record with an earlier turn are not asked for again', async (t) => {
+t.test('experts recorded with an earlier turn are not requested again', async (t) => {
   const experts = { start: 0, experts: { shape: [1, 1, 1], data: Int32Array.of(0) } }
   const details = { routed_experts: experts } as unknown as Answer['details']
   const startsOf = async (record: string[], more: Partial<Answer>) => {
@@ -164,13 +161,13 @@ t.test('experts of what is on record with an earlier turn are not asked for agai
   t.strictSame(
     await startsOf(['routed_experts'], { details }),
     [undefined, -1],
-    "the last token's came with no turn",
+    "no turn had the last token's",
   )
-  t.strictSame(await startsOf(['routed_experts'], {}), [undefined, undefined], 'the engine told none')
+  t.strictSame(await startsOf(['routed_experts'], {}), [undefined, undefined], 'the engine reported none')
   t.strictSame(await startsOf([], { details }), [undefined, undefined])
 })
 
-t.test('what token mode cannot do is refused, and named', async (t) => {
+t.test('requests that token mode cannot serve are rejected with the field', async (t) => {
   const { ask } = await setUp(t, qwen3)
   const refuses = (param: string, value: unknown) =>
     t.rejects(ask([hello], { [param]: value }), { code: 'unsupported', param })
@@ -180,7 +177,7 @@ t.test('what token mode cannot do is refused, and named', async (t) => {
   t.match(await ask([hello], { echo: false, functions: null }), { status: 'completed' })
 })
 
-t.test('what a call is refused for, a count of its tokens is refused for', async (t) => {
+t.test('a token count is rejected for the same reasons as a request', async (t) => {
   const prompts = new TokenPrompts(qwen3, await openMemoryStore())
   const { signal } = new AbortController()
   const messages = [{ role: 'user' as const, content: 'x' }]
@@ -194,7 +191,7 @@ t.test('what a call is refused for, a count of its tokens is refused for', async
     )
 })
 
-t.test("what a session's next prompt would have is counted by the tokens on record", async (t) => {
+t.test('the next prompt of a session is counted by its recorded tokens', async (t) => {
   const { ask, count } = await tokenModeRig(t, qwen3, () => ({
     text: '<think>\nA long thought.\n</think>\n\nHi.',
   }))
@@ -204,10 +201,10 @@ t.test("what a session's next prompt would have is counted by the tokens on reco
   t.equal((await ask(next)).promptTokenIds.length, counted)
   const { signal } = new AbortController()
   const anew = await new TokenPrompts(qwen3, await openMemoryStore()).countTokens({ messages: next }, signal)
-  t.ok(anew < counted, 'the template drops the thought, which the engine saw')
+  t.ok(anew < counted, 'the template drops the reasoning, which the engine received')
 })
 
-t.test('files and sounds are rejected with the mode that forwards them', async (t) => {
+t.test('files and audio are rejected with the mode that forwards them', async (t) => {
   const { ask } = await setUp(t, qwen3)
   const file = { type: 'file', file: { file_data: 'data:application/pdf;base64,JVBERi0=' } }
   const sound = { type: 'input_audio', input_audio: { data: 'AA', format: 'wav' } }

@@ -1,4 +1,4 @@
-/** What models say, in the markup of their family, and how agents' clients write it back. */
+/** Completions of models in the markup of their family, and the echoes of agents' clients. */
 import fc from 'fast-check'
 import type { Completion } from '../../../../src/protocol/canonical/completion.ts'
 import type { ChatMessage, Tool, ToolCall } from '../../../../src/protocol/canonical/messages.ts'
@@ -12,17 +12,17 @@ export interface Sample {
   content: string
   reasoning: string | undefined
   calls: SampledCall[]
-  /** How much of the completion there is before the length limit cuts it off; undefined: it ends itself. */
+  /** The share of the completion before the length limit; undefined: it ends itself. */
   cutAt: number | undefined
-  /** Sampled in other tokens than a tokenizer would write the text with. */
+  /** Sampled as other tokens than the tokenizer's for the text. */
   spelled: boolean
-  /** How many tokens come at once. */
+  /** The number of tokens per chunk. */
   pieceLength: number
 }
 
 export interface PlannedTurn {
   sample: Sample
-  /** Another answer to the same prompt; `goesOnFrom` says which of the two the agent continues. */
+  /** Another completion of the same prompt; `goesOnFrom` selects the one that the agent continues. */
   other: Sample | undefined
   goesOnFrom: 'first' | 'second'
   echo: EchoHabit[]
@@ -79,7 +79,7 @@ const HABITS = [
 ] as const
 export type EchoHabit = (typeof HABITS)[number]
 
-/** @param withCalls whether the model's template knows tools at all */
+/** @param withCalls whether the model's template supports tools at all */
 export function plannedTalks(withCalls: boolean): fc.Arbitrary<PlannedTalk> {
   const sample: fc.Arbitrary<Sample> = fc.record({
     content: fc.oneof(text, fc.constant('')),
@@ -124,20 +124,20 @@ const CALL_MARKUP: Record<string, (calls: SampledCall[]) => string> = {
   },
 }
 
-/** Indented by some: a model spaces its JSON as it likes. */
+/** Indented in some completions, because a model may space its JSON freely. */
 function callJson({ name, args }: SampledCall, key: string): string {
   return JSON.stringify({ name, [key]: args }, null, name === 'bash' ? 1 : 0)
 }
 
-/** The text that a model of this family writes to say it. */
+/** Returns the text in which a model of this family writes it. */
 export function markupOf({ content, reasoning, calls }: Sample, family: string): string {
   const thought = reasoning === undefined ? '' : `<think>\n${reasoning}\n</think>\n\n`
   const written = calls.length > 0 ? CALL_MARKUP[family]!(calls) : ''
-  // Llama's calls are the whole of an answer.
+  // Llama's tool calls are the complete message.
   return family === 'llama3_json' && written !== '' ? written : thought + content + written
 }
 
-/** The answer as its agent sends it back. */
+/** Returns the completion as its agent echoes it. */
 export function echoOf(completion: Completion, habits: readonly EchoHabit[], turn: number): ChatMessage {
   const has = (habit: EchoHabit) => habits.includes(habit)
   const content = has('trim') ? (completion.content?.trim() ?? null) : completion.content
@@ -160,12 +160,12 @@ export function echoOf(completion: Completion, habits: readonly EchoHabit[], tur
 
 function reasoningIn({ reasoning }: Completion, habits: readonly EchoHabit[]): object {
   if (reasoning === null || habits.includes('dropReasoning')) return {}
-  // As openai-node's streams leave it: their last piece.
+  // As openai-node's streams leave it: their last chunk.
   const isCut = habits.includes('lastReasoning')
   return { reasoning_content: isCut ? [...reasoning].slice(-2).join('') : reasoning }
 }
 
-/** Keys the other way round, indented. */
+/** Keys in reverse order, indented. */
 function rewritten(written: string): string {
   const args = Object.entries(JSON.parse(written) as object)
   return JSON.stringify(Object.fromEntries(args.reverse()), null, 2)
@@ -179,7 +179,7 @@ function inParts(content: string): { type: 'text'; text: string }[] {
     .map((part) => ({ type: 'text', text: part.join('') }))
 }
 
-/** A talk of which no template writes a word differently later. */
+/** A conversation that no template renders differently later. */
 export const PLAIN_TALK: PlannedTalk = {
   opening: [{ role: 'user', content: 'Hello.' }],
   tools: undefined,
@@ -188,7 +188,7 @@ export const PLAIN_TALK: PlannedTalk = {
       content: `I say ${word}`,
       reasoning: undefined,
       calls: [],
-      // The second answer is whole but for the end of its turn.
+      // The second completion lacks only its end of turn.
       cutAt: place === 1 ? 1 : undefined,
       spelled: false,
       pieceLength: 2,

@@ -1,4 +1,4 @@
-/** Plays agent and engine of a session in token mode, from the agent's call to the turn on record. */
+/** Plays agent and engine of a session in token mode, from the agent's request to the recorded turn. */
 import assert from 'node:assert/strict'
 import type { Completion } from '../../../../src/protocol/canonical/completion.ts'
 import type { GenerationEvent } from '../../../../src/protocol/canonical/events.ts'
@@ -68,7 +68,10 @@ export class Talk {
     this.#runner = new NamedTurnRunner(new TurnRunner(options), sessions)
   }
 
-  /** @returns the turns on record, and for each the one that its agent went on from, as far as the answers tell */
+  /**
+   * @returns the recorded turns, each with the turn that its agent continued, as far as the completions
+   * determine it
+   */
   async play(): Promise<{ turns: TurnRecord[]; continued: (number | undefined)[] }> {
     const messages = [...this.#plan.opening]
     const continued: (number | undefined)[] = []
@@ -115,7 +118,7 @@ export class Talk {
     return turn.completion
   }
 
-  /** What the agent read is what all of the sampled ids say when they are read at once. */
+  /** The agent's text equals all sampled ids, decoded together. */
   #compareWithSample({ start, tokenIds, content, reasoning, toolCalls }: Completion): void {
     const { tokenizer, parser, eosTokenIds } = this.#model
     assert.deepEqual(tokenIds, this.sampled.at(-1))

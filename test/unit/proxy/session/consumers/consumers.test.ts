@@ -1,4 +1,4 @@
-/** What a fetch reads of the sessions that a consumer waits for. */
+/** The reads of sessions by a fetch of a consumer. */
 import t from 'tap'
 import { intercept } from '../../../../../src/base/interceptor.ts'
 import { Consumers } from '../../../../../src/proxy/session/consumers/consumers.ts'
@@ -62,7 +62,7 @@ t.test('a fetch reads no session of an incomplete group twice', async (t) => {
   t.equal(counts.read, 9, 'the new one, and the group that it completes')
 })
 
-t.test('a fetch reads no session again that has no reward', async (t) => {
+t.test('a fetch does not read a session without a reward again', async (t) => {
   const { store, counts, take } = await start({ rewarded: true, groupSize: 1 })
   await complete(store, 'a', 1)
   t.strictSame(await take(), [])
@@ -71,7 +71,7 @@ t.test('a fetch reads no session again that has no reward', async (t) => {
   t.strictSame(await take(), ['a'])
 })
 
-t.test('values of different types are different groups, whatever their length', async (t) => {
+t.test('values of different types are different groups, at any length', async (t) => {
   const { store, take } = await start({ groupSize: 2 })
   const values = ['1', 1, true, 'true', 'x'.repeat(50_000)]
   for (const [at, value] of values.entries()) await complete(store, `a${at}`, value)
@@ -80,7 +80,7 @@ t.test('values of different types are different groups, whatever their length', 
   t.strictSame(await take(), ['a0 b0', 'a1 b1', 'a2 b2', 'a3 b3', 'a4 b4'])
 })
 
-t.test('more units than are read at a time come in one fetch, in order', async (t) => {
+t.test('one fetch returns more units than one read, in order', async (t) => {
   const { store, take } = await start({ groupSize: 100 })
   for (let at = 0; at < 500; at += 1) await complete(store, `s${at}`, at % 5, 4000 + at)
   const units = await take()

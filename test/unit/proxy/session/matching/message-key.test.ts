@@ -1,4 +1,4 @@
-/** What of a message tells it from others. */
+/** The parts of a message that distinguish it from others. */
 import t from 'tap'
 import type { ChatMessage } from '../../../../../src/protocol/canonical/messages.ts'
 import { countLetters, messageKey } from '../../../../../src/proxy/session/matching/message-key.ts'
@@ -7,25 +7,25 @@ import { MessageNode } from '../../../../../src/proxy/session/matching/message-t
 const keyOf = (message: object, answered?: number) => messageKey(message as ChatMessage, answered)
 const assistantOf = (message: object) => keyOf({ role: 'assistant', ...message }).assistant!
 
-t.test('a result is told by the call that it answers, or by its id where nobody knows that', async (t) => {
+t.test('a result is identified by its tool call, or by its id where that is unknown', async (t) => {
   const result = (id: string) => ({ role: 'tool', tool_call_id: id, content: 'x' })
   t.not(keyOf(result('a')).digest, keyOf(result('b')).digest)
   t.equal(keyOf(result('a'), 1).digest, keyOf(result('b'), 1).digest, 'clients rename ids')
   t.not(keyOf(result('a'), 1).digest, keyOf(result('a'), 2).digest)
 })
 
-t.test('an id that is none counts as none', async (t) => {
+t.test('an invalid id counts as absent', async (t) => {
   const calls = [{ id: 'a' }, { id: '' }, { id: 7 }, {}].map((call) => ({ ...call, function: { name: 'f' } }))
   t.strictSame(assistantOf({ tool_calls: calls }).toolCallIds, ['a', undefined, undefined, undefined])
 })
 
-t.test('reasoning is what is not white space, under any of its names', async (t) => {
+t.test('reasoning is any text other than white space, under any of its names', async (t) => {
   t.equal(assistantOf({ reasoning_content: ' \n', reasoning: ' Deep\n' }).reasoning, 'Deep')
   t.equal(assistantOf({ reasoning_content: ' \n' }).reasoning, undefined)
   t.equal(assistantOf({ reasoning: '', thinking: 'Salt' }).reasoning, 'Salt')
 })
 
-t.test('the letters of an answer are those of its text, its names and its arguments', async (t) => {
+t.test('the letters of a response are those of its text, its names and its arguments', async (t) => {
   const count = (message: object) => countLetters(assistantOf(message))
   t.equal(count({ content: 'Hé, 2!' }), 3)
   t.equal(count({ content: [{ type: 'text', text: 'ab' }] }), 2)
@@ -34,7 +34,7 @@ t.test('the letters of an answer are those of its text, its names and its argume
   t.equal(count({ tool_calls: [{ custom: { name: 'y' } }] }), count({}))
 })
 
-t.test('a message that says the same is its echo, whatever its session thinks of edited calls', async (t) => {
+t.test('a message with the same content is an echo, under any policy for edited tool calls', async (t) => {
   const root = MessageNode.root<never>()
   const key = keyOf({ role: 'assistant', content: 'x'.repeat(5_000) })
   const other = keyOf({ role: 'assistant', content: 'y' })
@@ -44,17 +44,24 @@ t.test('a message that says the same is its echo, whatever its session thinks of
   t.equal(node.isKeptBy(other, 'keep'), true)
 })
 
-t.test('what no assistant said is like no echo', async (t) => {
+t.test('a message of another role is not an echo', async (t) => {
   const node = MessageNode.root<never>().descend(keyOf({ role: 'user', content: 'x' }), () => {})
   t.equal(node.likenessTo({ toolCallIds: '', arguments: '', margins: '' } as never, undefined), 0)
 })
 
-t.test("a client's own bookkeeping, under names with an underscore, is no part of a message", async (t) => {
-  const result = { role: 'tool', tool_call_id: 'a', content: [{ type: 'text', text: 'x' }] }
-  const kept = { ...result, __copilotMessageSource: { kind: 'tool' } }
-  t.equal(keyOf(kept, 1).digest, keyOf(result, 1).digest)
-  const image = { type: 'image_url', image_url: { url: 'data:x' } }
-  const said = (part: object) => keyOf({ role: 'user', content: [part] }).digest
-  t.equal(said({ ...image, _id: 3 }), said(image))
-  t.not(keyOf({ ...result, name: 'f' }, 1).digest, keyOf(result, 1).digest, 'a template may show any other')
-})
+t.test(
+  "a client's own fields, with names that begin with an underscore, are not part of a message",
+  async (t) => {
+    const result = { role: 'tool', tool_call_id: 'a', content: [{ type: 'text', text: 'x' }] }
+    const kept = { ...result, __copilotMessageSource: { kind: 'tool' } }
+    t.equal(keyOf(kept, 1).digest, keyOf(result, 1).digest)
+    const image = { type: 'image_url', image_url: { url: 'data:x' } }
+    const said = (part: object) => keyOf({ role: 'user', content: [part] }).digest
+    t.equal(said({ ...image, _id: 3 }), said(image))
+    t.not(
+      keyOf({ ...result, name: 'f' }, 1).digest,
+      keyOf(result, 1).digest,
+      'a template may render any other',
+    )
+  },
+)

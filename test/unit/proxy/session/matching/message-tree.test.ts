@@ -1,4 +1,4 @@
-/** The messages of a session as a tree: what has one node, and what has one of its own. */
+/** The messages of a session as a tree: which messages share a node. */
 import t from 'tap'
 import type { ChatMessage } from '../../../../../src/protocol/canonical/messages.ts'
 import { messageKey } from '../../../../../src/proxy/session/matching/message-key.ts'
@@ -10,17 +10,17 @@ const never = () => {
   throw new Error('nothing forks')
 }
 
-t.test('the same message after the same one has one node', async (t) => {
+t.test('equal messages after the same message have one node', async (t) => {
   const root = MessageNode.root()
   for (const key of [messageKey({ role: 'user', content: 'hi' }), answer({ content: 'The sea' })]) {
     const node = root.descend(key, never)
     t.equal(root.descend(key, never), node)
     t.equal(node.descend(key, never), node.descend(key, never))
-    t.not(node.descend(key, never), node, 'after another one it is another one')
+    t.not(node.descend(key, never), node, 'after another message they have another node')
   }
 })
 
-t.test('answers that differ in what an echo may leave out have a node each', async (t) => {
+t.test('completions that differ in parts that an echo may omit have their own nodes', async (t) => {
   const root = MessageNode.root()
   let forks = 0
   const fork = () => {

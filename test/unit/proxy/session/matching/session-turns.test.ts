@@ -23,22 +23,19 @@ function aStep(turnId: string, more: Partial<TurnStep>): TurnStep {
   } as TurnStep
 }
 
-t.test(
-  'a prompt that begins with the ids of a turn that nobody continues is read from the record',
-  async (t) => {
-    const left = aStep('left', { status: 'aborted', completionTokenIds: Int32Array.of() })
-    const retried = aStep('retried', { promptStep: { base: 'left', shared: 3, rest: Int32Array.of() } })
-    const store = {
-      async *readSteps() {
-        yield left
-        yield retried
-      },
-    }
-    const read = createConversationReader()
-    const turns = await readSessionTurns(store, 's', read)
-    const echo = { role: 'assistant', content: 'Because.' }
-    const { parent } = turns.match(conversationOf([question, echo, question]))
-    t.equal(parent?.turn.turnId, 'retried')
-    t.same([...parent!.turn.prompt.whole()], [1, 2, 3])
-  },
-)
+t.test('a prompt that begins with the ids of an uncontinued turn is read from the store', async (t) => {
+  const left = aStep('left', { status: 'aborted', completionTokenIds: Int32Array.of() })
+  const retried = aStep('retried', { promptStep: { base: 'left', shared: 3, rest: Int32Array.of() } })
+  const store = {
+    async *readSteps() {
+      yield left
+      yield retried
+    },
+  }
+  const read = createConversationReader()
+  const turns = await readSessionTurns(store, 's', read)
+  const echo = { role: 'assistant', content: 'Because.' }
+  const { parent } = turns.match(conversationOf([question, echo, question]))
+  t.equal(parent?.turn.turnId, 'retried')
+  t.same([...parent!.turn.prompt.whole()], [1, 2, 3])
+})

@@ -1,14 +1,14 @@
 import t from 'tap'
 import { isArgumentsEcho, readArguments } from '../../../../../src/proxy/session/matching/tool-arguments.ts'
 
-t.test('arguments are compared as values, whatever their spacing and order', async (t) => {
+t.test('arguments are compared as values, with any spacing and order', async (t) => {
   const [sampled, echoed] = [readArguments('{"a": 1, "b": [2]}'), readArguments('{"b":[2],"a":1}')]
   t.same(sampled, echoed)
   t.ok(isArgumentsEcho(sampled, echoed))
 })
 
 t.test(
-  'arguments with more values than anybody writes are compared as text: to sort them would take seconds',
+  'arguments with excessively many values are compared as text, because sorting them would take seconds',
   async (t) => {
     const values = Array.from({ length: 21_000 }, (_, at) => at)
     const text = JSON.stringify({ values })

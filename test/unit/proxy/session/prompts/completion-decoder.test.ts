@@ -20,7 +20,10 @@ const delta = (ids: readonly number[], fields: Partial<GenerationDelta> = {}): G
   ...fields,
 })
 
-/** Reads an answer of these tokens, one event for each. @returns its texts, calls, and the end */
+/**
+ * Decodes a response of these tokens, one event for each.
+ * @returns its texts, tool calls, and the end
+ */
 async function readAnswer(
   ids: readonly number[],
   {
@@ -41,7 +44,7 @@ async function readAnswer(
   }
 }
 
-t.test('a token that ends the answer has no text, and is one of its tokens', async (t) => {
+t.test('a token that ends the response has no text, and is one of its tokens', async (t) => {
   const ids = [...encode('Hello'), END!]
   const answer = await readAnswer(ids)
   t.equal(answer.text, 'Hello')
@@ -50,7 +53,7 @@ t.test('a token that ends the answer has no text, and is one of its tokens', asy
   t.notOk('stopReason' in answer.end)
 })
 
-t.test('a token that may end the answer, and did not, has its text', async (t) => {
+t.test('a token that may end the response but did not has its text', async (t) => {
   const [word] = encode('Hello')
   const stops = { body: { stop_token_ids: [word!] } }
   t.equal((await readAnswer(encode('Hello there'), stops)).text, 'Hello there', 'others follow it')
@@ -68,13 +71,13 @@ t.test('a token that may end the answer, and did not, has its text', async (t) =
   t.equal((await readAnswer([word!], { body: { stop_token_ids: ['1', null] } })).text, 'Hello', 'no numbers')
 })
 
-t.test('special tokens show where they are asked for', async (t) => {
+t.test('special tokens are visible where the request demands it', async (t) => {
   const ids = [...encode('a'), OTHER_END!, ...encode('b')]
   t.equal((await readAnswer(ids)).text, 'ab')
   t.equal((await readAnswer(ids, { body: { skip_special_tokens: false } })).text, 'a<|endoftext|>b')
 })
 
-t.test('a stop string ends the text, and is the reason', async (t) => {
+t.test('a stop string ends the text, and is the stop reason', async (t) => {
   const ids = encode('one two three')
   const stopped = await readAnswer(ids, { body: { stop: ' two' } })
   t.equal(stopped.text, 'one')
@@ -85,7 +88,7 @@ t.test('a stop string ends the text, and is the reason', async (t) => {
   t.notOk('stopReason' in (await readAnswer(ids, { body: { stop: ['x'] } })).end)
 })
 
-t.test("the engine's own reason stands, null among them", async (t) => {
+t.test("the engine's own reason is kept, also null", async (t) => {
   const ids = encode('one two')
   t.equal((await readAnswer(ids, { body: { stop: ' two' }, ends: { stopReason: 5 } })).end.stopReason, 5)
   t.equal(
@@ -94,7 +97,7 @@ t.test("the engine's own reason stands, null among them", async (t) => {
   )
 })
 
-t.test('the first tokens of an answer with min_tokens end nothing', async (t) => {
+t.test('the first tokens of a response with min_tokens never end it', async (t) => {
   const ids = encode('one two two')
   t.equal((await readAnswer(ids, { body: { stop: ' two', min_tokens: 0 } })).text, 'one')
   t.equal((await readAnswer(ids, { body: { stop: ' two', min_tokens: 1 } })).text, 'one')
@@ -102,12 +105,12 @@ t.test('the first tokens of an answer with min_tokens end nothing', async (t) =>
   t.equal((await readAnswer(ids, { body: { stop: ' two', min_tokens: '2' } })).text, 'one', 'no number')
 })
 
-t.test('what is held back comes with the end', async (t) => {
+t.test('text held back is sent with the end', async (t) => {
   const ids = encode('one')
-  t.equal((await readAnswer(ids, { body: { stop: 'one two' } })).text, 'one', 'the begin of a stop string')
+  t.equal((await readAnswer(ids, { body: { stop: 'one two' } })).text, 'one', 'the start of a stop string')
   const sign = encode('𓀀')
   t.ok(sign.length > 1)
-  t.equal((await readAnswer(sign.slice(0, -1))).text, '�', 'half of a character')
+  t.equal((await readAnswer(sign.slice(0, -1))).text, '�', 'a part of a character')
 })
 
 const CALLS =
@@ -117,7 +120,7 @@ const TOOLS = ['f', 'g'].map((name) => ({
   function: { name, parameters: { type: 'object' } },
 }))
 
-t.test('an answer that calls tools ends for that reason, if it ended by itself', async (t) => {
+t.test('a response with tool calls has that finish reason, if the model ended it', async (t) => {
   const ids = [...encode(CALLS), END!]
   const called = await readAnswer(ids, { body: { tools: TOOLS } })
   t.strictSame(
@@ -132,7 +135,7 @@ t.test('an answer that calls tools ends for that reason, if it ended by itself',
   t.strictSame(
     [...new Set(one.toolCalls.map(({ index }) => index))],
     [0],
-    'one call, where the agent takes one',
+    'one tool call, if the agent accepts only one',
   )
   t.equal(one.end.finishReason, 'tool_calls')
   t.strictSame(one.tokenIds, ids, 'of all the tokens')
@@ -141,7 +144,7 @@ t.test('an answer that calls tools ends for that reason, if it ended by itself',
   t.equal(none.text, CALLS)
 })
 
-t.test('an answer without ids is an error of the engine, unless nothing was sampled', async (t) => {
+t.test('a response without ids is an error of the engine, unless nothing was sampled', async (t) => {
   const read = (events: (GenerationDelta | GenerationEnd)[]) =>
     createDecoder(model, {} as ChatBody, { promptText: '', forcesCall: false }).read(events)
   const error = { code: 'engine_failed', message: /reported no token ids/ }
@@ -172,7 +175,7 @@ t.test('tokens that an engine writes as ids are texts to the agent', async (t) =
   t.equal((await read({ return_tokens_as_token_ids: true })).token, `token_id:${id}`)
 })
 
-t.test('an answer that arrives in several batches is the answer of one batch', async (t) => {
+t.test('a response in several batches equals the response in one batch', async (t) => {
   const decoder = createDecoder(model, {} as ChatBody, { promptText: '', forcesCall: false })
   t.teardown(() => decoder.close())
   const contents: (string | undefined)[] = []

@@ -34,7 +34,7 @@ t.test('a completion whose prompt, ids, logprobs and counts agree is exact', asy
   t.equal(reason({}, { usage: usage(2, 0) }), null, 'nothing was sampled, and nothing is missing')
 })
 
-t.test('whatever is missing or contradicts itself makes it inexact, and the reason says what', async (t) => {
+t.test('missing or contradictory data makes a completion inexact, with the reason', async (t) => {
   const whole = { content: 'x', tokenIds: [5, 6], logprobs: [-1, -2] }
   t.match(reason(whole, {}, {}), /did not report the token ids of the prompt/)
   t.match(
@@ -66,7 +66,7 @@ t.test('whatever is missing or contradicts itself makes it inexact, and the reas
   t.match(reason(whole, { usage: usage(3, 2) }), /counted 3 prompt tokens but reported 2 ids/)
 })
 
-t.test('of a call that the engine did not answer nothing is said to be missing', async (t) => {
+t.test('a request without a response from the engine has no reason about missing data', async (t) => {
   t.equal(inexactReason(new CompletionBuilder()), 'the engine gave no answer')
 })
 
@@ -83,13 +83,13 @@ t.test('each reason has a code without its numbers', async (t) => {
     [reason({ ...whole, tokenIds: [5, -1] }), 'invalid_token_id'],
     [reason(whole, {}, start), 'invalid_token_id'],
     [reason({ ...whole, logprobs: [-1, Number.NaN] }), 'invalid_logprob'],
-    ['what a later version says', 'other'],
+    ['a reason of a later version', 'other'],
   ] as const) {
     t.equal(inexactCode(text ?? ''), code, text ?? 'exact')
   }
 })
 
-t.test('an id that the vocabulary does not have is no sampled token', async (t) => {
+t.test('an id outside the vocabulary is not a sampled token', async (t) => {
   const start = { promptTokenIds: PromptIds.of(1, 2), vocabularySize: 100 }
   t.equal(reason({ tokenIds: [99], logprobs: [-1] }, {}, start), null)
   t.match(reason({ tokenIds: [100], logprobs: [-1] }, {}, start), /token id 100, but the vocabulary has 100/)

@@ -5,7 +5,7 @@ import { promptJson, toPromptChunks } from '../../../../../src/proxy/session/pro
 const ids = fc.array(fc.nat(150_000), { minLength: 1, maxLength: 1500 })
 const text = fc.string({ unit: 'binary', maxLength: 4000, size: 'max' })
 
-t.test('the pieces of a prompt are its JSON text, whatever is in it', (t) => {
+t.test('the chunks of a prompt are its JSON text, for any content', (t) => {
   const property = fc.property(
     fc.oneof(ids, text),
     (prompt) => [...promptJson(toPromptChunks(prompt))].join('') === JSON.stringify(prompt),
@@ -14,7 +14,7 @@ t.test('the pieces of a prompt are its JSON text, whatever is in it', (t) => {
   t.end()
 })
 
-t.test('a prompt that extends another one begins with its pieces, but for the last', (t) => {
+t.test('a prompt that extends another one begins with all but the last of its chunks', (t) => {
   const extends_ = (earlier: string[], later: string[]) =>
     earlier.slice(0, -1).every((piece, place) => piece === later[place]) &&
     later[earlier.length - 1]!.startsWith(earlier.at(-1)!)
@@ -35,7 +35,7 @@ t.test('a prompt that extends another one begins with its pieces, but for the la
   t.end()
 })
 
-t.test('no piece begins or ends within a character', (t) => {
+t.test('no chunk begins or ends within a character', (t) => {
   for (const shift of ['', 'x']) {
     const pieces = toPromptChunks(shift + '\u{1f600}'.repeat(3000))
     t.ok(pieces.length > 5)

@@ -1,4 +1,4 @@
-/** A conversation as its engine knows it, whatever its agent made of it. */
+/** Restores the sampled messages of a conversation that its agent has changed. */
 import t from 'tap'
 import { getMessagesBetween } from '../../../../../src/protocol/canonical/conversation.ts'
 import type { CompletionMessage, IndexTurn } from '../../../../../src/proxy/session/matching/prefix-index.ts'
@@ -16,7 +16,7 @@ const call = (id: string, args = '{}') => ({
 const result = (id: string, content: string) => ({ role: 'tool', tool_call_id: id, content })
 const saying = (...calls: object[]) => ({ role: 'assistant', content: 'Go', tool_calls: calls })
 
-/** What the model calls a call, by the id that its agent was given. */
+/** The model's id of each tool call, by the id that its agent received. */
 const idsOf = (own: Record<string, string> = {}) => {
   const ids = { hasOwn: Object.keys(own).length > 0, findOriginal: (id: string) => own[id], addBytes() {} }
   return ids as unknown as ToolCallIds
@@ -26,7 +26,7 @@ function conversation(...messages: object[]) {
   return getMessagesBetween(undefined, conversationOf(messages).last)
 }
 
-/** The turn whose answer is the second message. */
+/** The turn whose completion is the second message. */
 function turnSaying(...calls: object[]): IndexTurn<SessionTurn> {
   const said = { content: 'Go', reasoning: null, toolCalls: calls } as unknown as CompletionMessage
   return {
@@ -38,31 +38,31 @@ function turnSaying(...calls: object[]): IndexTurn<SessionTurn> {
 
 const valuesOf = (messages: readonly { value: unknown }[]) => messages.map(({ value }) => value)
 
-t.test('where an agent echoes what was sampled nothing is another one', async (t) => {
+t.test('unchanged echoes are the same message objects', async (t) => {
   const talk = conversation(user('hi'), saying(call('a'), call('b')), result('a', '1'), result('b', '2'))
   t.equal(restoreSampled(talk, turnSaying(call('a'), call('b')), idsOf()), talk)
   t.equal(restoreSampled(talk, undefined, idsOf()), talk)
   t.equal(restoreSampled(talk, undefined, idsOf({ other: 'x' })), talk)
 })
 
-t.test('calls and results have the ids that the model gave them, where it gave any', async (t) => {
+t.test('tool calls and results have the ids of the model, if it gave any', async (t) => {
   for (const own of [{ a: 'run:0' }, { b: 'run:1' }, { a: 'run:0', b: 'run:1' }] as Record<
     string,
     string
   >[]) {
-    // A session's ids stay, and what they made of a message is kept.
+    // A session's ids stay the same, and the restored message is cached.
     const talk = conversation(user('hi'), saying(call('a'), call('b')), result('a', '1'), result('b', '2'))
     const [a, b] = [own.a ?? 'a', own.b ?? 'b']
     const wanted = [user('hi'), saying(call(a), call(b)), result(a, '1'), result(b, '2')]
     t.match(valuesOf(restoreSampled(talk, turnSaying(call('a'), call('b')), idsOf(own))), wanted)
     const shown = restoreSampled(talk, undefined, idsOf(own))
-    t.match(valuesOf(shown), wanted, 'of an echo of no turn, too')
-    t.equal(shown[0], talk[0], 'others are the messages themselves')
+    t.match(valuesOf(shown), wanted, 'also in an echo without a turn')
+    t.equal(shown[0], talk[0], 'other messages are the same objects')
     if (own.a === undefined) t.equal(shown[2], talk[2])
   }
 })
 
-t.test('what was sampled stands in the place of what an agent made of it', async (t) => {
+t.test("sampled messages replace the agent's versions", async (t) => {
   const turn = turnSaying(call('a', '{"x":1}'), call('b', '{"x":1}'))
   for (const echo of [
     saying(call('a', '{"x":1.0}'), call('b', '{"y":2}')),
@@ -76,13 +76,13 @@ t.test('what was sampled stands in the place of what an agent made of it', async
   }
 })
 
-t.test('calls that say the same come in the order in which they were sampled', async (t) => {
+t.test('equal tool calls keep the order in which they were sampled', async (t) => {
   const [a, b, c] = [call('a'), call('b'), call('c')]
   const [, shown] = restoreSampled(conversation(user('hi'), saying(a, c, b)), turnSaying(a, b, c), idsOf())
   t.match(shown!.value, saying(a, b, c))
 })
 
-t.test('results come in the order of the calls that were sampled, if all are there', async (t) => {
+t.test('results have the order of the sampled tool calls, if all are present', async (t) => {
   const turn = turnSaying(call('a'), call('b'))
   const shown = (...results: object[]) =>
     valuesOf(
@@ -97,5 +97,5 @@ t.test('results come in the order of the calls that were sampled, if all are the
     turnSaying(call('a')),
     idsOf(),
   )
-  t.match(valuesOf(one).slice(2), [b, a], 'of one call as they are')
+  t.match(valuesOf(one).slice(2), [b, a], 'results of one tool call keep theirs')
 })

@@ -16,7 +16,7 @@ const user = (content: string): ChatMessage => ({ role: 'user', content })
 const lastOf = (messages: readonly ChatMessage[]) => new MessageTree().addMessages(messages)
 const says = (content: string): ChatMessage => ({ role: 'assistant', content })
 
-t.test('special tokens are found in every text that no model sampled, and counted', async (t) => {
+t.test('special tokens are found in every text that was not sampled, and counted', async (t) => {
   const finder = new SpecialTokenFinder(model.tokenizer, model.renderer.source)
   const messages = [
     { role: 'system', content: 'Answer in <think> tags' },
@@ -42,7 +42,7 @@ t.test('special tokens are found in every text that no model sampled, and counte
   t.strictSame(finder.find(undefined, 0), [])
   const plain = new SpecialTokenFinder(model.tokenizer, '')
   const tags = [user('<think> <|im_end|>')]
-  t.match(plain.find(lastOf(tags), 0), [{ token: '<|im_end|>' }], 'a template that writes no reasoning')
+  t.match(plain.find(lastOf(tags), 0), [{ token: '<|im_end|>' }], 'a template that renders no reasoning')
   const many = Array.from({ length: 40 }, (_, at) => user(`${at} <|im_end|>`))
   t.equal(finder.find(lastOf(many), 0).length, 32)
 })

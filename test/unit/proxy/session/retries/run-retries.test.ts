@@ -12,7 +12,7 @@ import { openMemoryStore } from '../../../../helpers/store-in-process.ts'
 const never = new AbortController().signal
 const gone = () => new ProxyError('agent_gone', 'left')
 
-/** An engine that says the first half of each answer, and the rest when it is told to. */
+/** An engine that sends the first half of each response, and the rest on a signal. */
 async function setUp(t: Test, retryGraceMs = 0) {
   const { promise: told, resolve: goOn } = Promise.withResolvers<void>()
   async function* script(_request: unknown, signal: AbortSignal): EventStream {
@@ -49,15 +49,15 @@ const textOf = (events: GenerationEvent[]) =>
   events.map((event) => (event.type === 'delta' ? event.content : '')).join('')
 
 for (const [when, before] of [
-  ['that is not there yet', async () => {}],
+  ['that does not exist yet', async () => {}],
   [
-    'whose names are not known',
+    'whose keys are not loaded',
     async (sessions: Sessions) => {
       await sessions.create({ sessionId: 's' })
     },
   ],
 ] as const) {
-  t.test(`tries of one name at once in a session ${when} are one call`, async (t) => {
+  t.test(`concurrent attempts with one idempotency key in a session ${when} are one request`, async (t) => {
     const { backend, runner, sessions, turns, goOn } = await setUp(t)
     await before(sessions)
     const keyed = (idempotencyKey: string) =>
@@ -72,7 +72,7 @@ for (const [when, before] of [
   })
 }
 
-t.test('answers to one call that has a name stand side by side', async (t) => {
+t.test('responses to one request with an idempotency key are adjacent', async (t) => {
   const { runner, turns, goOn } = await setUp(t)
   const named = call({ idempotencyKey: 'k' })
   const choices = [0, 1].map((index) =>
@@ -85,11 +85,11 @@ t.test('answers to one call that has a name stand side by side', async (t) => {
   t.strictSame(
     order,
     begun.map(({ turnId }) => turnId),
-    'nothing gets in between',
+    'no other event comes between',
   )
 })
 
-t.test('a try that cannot begin leaves its name to the next one', async (t) => {
+t.test('an attempt that cannot start leaves its key to the next one', async (t) => {
   const { runner, sessions } = await setUp(t)
   await sessions.create({ sessionId: 's' })
   await sessions.complete('s')
@@ -98,22 +98,25 @@ t.test('a try that cannot begin leaves its name to the next one', async (t) => {
   t.match(outcomes, [{ reason: { code: 'session_ended' } }, { reason: { code: 'session_ended' } }])
 })
 
-t.test('a retry joins its first try while that runs, and both get the whole answer', async (t) => {
-  const { backend, runner, turns, goOn } = await setUp(t)
-  const first = await runner.begin(call(), never)
-  const reading = read(first)
-  await Promise.resolve()
-  const second = await runner.begin(call({ retryCount: 1 }), never)
-  t.equal(second.turnId, first.turnId)
-  const joined = read(second)
-  goOn()
-  t.equal(textOf(await reading), 'hi there')
-  t.equal(textOf(await joined), 'hi there')
-  t.equal(backend.requests.length, 1, 'the engine was asked once')
-  t.match(await turns(), [{ status: 'completed', annotations: '{"answered_retries":[1]}', retryCount: 0 }])
-})
+t.test(
+  'a retry joins its original attempt while that runs, and both get the complete response',
+  async (t) => {
+    const { backend, runner, turns, goOn } = await setUp(t)
+    const first = await runner.begin(call(), never)
+    const reading = read(first)
+    await Promise.resolve()
+    const second = await runner.begin(call({ retryCount: 1 }), never)
+    t.equal(second.turnId, first.turnId)
+    const joined = read(second)
+    goOn()
+    t.equal(textOf(await reading), 'hi there')
+    t.equal(textOf(await joined), 'hi there')
+    t.equal(backend.requests.length, 1, 'the engine received one request')
+    t.match(await turns(), [{ status: 'completed', annotations: '{"answered_retries":[1]}', retryCount: 0 }])
+  },
+)
 
-t.test('the first connection may go when a retry has joined', async (t) => {
+t.test('the first connection may close once a retry has joined', async (t) => {
   const { runner, turns, goOn } = await setUp(t)
   const agent = new AbortController()
   const first = await runner.begin(call(), agent.signal)
@@ -124,10 +127,10 @@ t.test('the first connection may go when a retry has joined', async (t) => {
   t.equal(textOf(await joined), 'hi there')
   await reading
   await first.undelivered()
-  t.match(await turns(), [{ status: 'completed' }], 'the retry has it')
+  t.match(await turns(), [{ status: 'completed' }], 'the retry has the response')
 })
 
-t.test('an answer that neither try got is aborted, and the next retry gets it', async (t) => {
+t.test('a response that neither attempt received is aborted, and the next retry gets it', async (t) => {
   const { runner, turns, goOn } = await setUp(t)
   const first = await runner.begin(call(), never)
   const reading = read(first)
@@ -143,10 +146,10 @@ t.test('an answer that neither try got is aborted, and the next retry gets it', 
   t.equal(textOf(await read(third)), 'hi there')
   t.match(await turns(), [{ status: 'completed', error: null, annotations: '{"answered_retries":[1,2]}' }])
   await second.undelivered()
-  t.match(await turns(), [{ status: 'completed' }], 'old news of an earlier connection change nothing')
+  t.match(await turns(), [{ status: 'completed' }], 'late events of an earlier connection have no effect')
 })
 
-t.test('a call whose agent may try again goes on for a while, and the retry joins it', async (t) => {
+t.test('a request whose agent may retry continues for a while, and the retry joins it', async (t) => {
   const { backend, runner, turns, goOn } = await setUp(t, 60_000)
   const agent = new AbortController()
   const first = await runner.begin(call(), agent.signal)
@@ -160,7 +163,7 @@ t.test('a call whose agent may try again goes on for a while, and the retry join
   t.equal((await turns()).length, 1)
 })
 
-t.test('when no retry comes in time, the call is cancelled', async (t) => {
+t.test('when no retry arrives in time, the request is cancelled', async (t) => {
   const { runner, turns } = await setUp(t, 1)
   const agent = new AbortController()
   const reading = read(await runner.begin(call(), agent.signal))
@@ -169,7 +172,7 @@ t.test('when no retry comes in time, the call is cancelled', async (t) => {
   t.match(await turns(), [{ status: 'aborted', error: { code: 'agent_gone' } }])
 })
 
-t.test('a call of a client that says nothing of its tries is cancelled at once', async (t) => {
+t.test('a request of a client that does not declare its attempts is cancelled immediately', async (t) => {
   const { runner, turns } = await setUp(t, 60_000)
   const agent = new AbortController()
   const reading = read(await runner.begin(call({ sendsRetryCount: false }), agent.signal))
@@ -178,7 +181,7 @@ t.test('a call of a client that says nothing of its tries is cancelled at once',
   t.match(await turns(), [{ status: 'aborted' }])
 })
 
-t.test('a stream that has begun is cancelled at once, unless a key names it', async (t) => {
+t.test('a stream that has started is cancelled immediately, unless it has an idempotency key', async (t) => {
   const { runner, turns, goOn } = await setUp(t, 60_000)
   const agent = new AbortController()
   const begin = async (word: Partial<RequestMetadata>) => {
@@ -198,20 +201,23 @@ t.test('a stream that has begun is cancelled at once, unless a key names it', as
   t.match(await turns(), [{ status: 'aborted' }, { status: 'completed' }])
 })
 
-t.test('few calls of a session go on for agents that are away: one more is cancelled at once', async (t) => {
-  const { runner, goOn, turns } = await setUp(t, 60_000)
-  const agent = new AbortController()
-  const readings = []
-  for (let i = 0; i < 10; i += 1) readings.push(read(await runner.begin(call({}, false), agent.signal)))
-  agent.abort(gone())
-  const ended = Promise.allSettled(readings)
-  goOn()
-  await ended
-  const statuses = (await turns()).map(({ status }) => status)
-  t.equal(statuses.filter((status) => status === 'aborted').length, 2)
-})
+t.test(
+  'few requests of a session continue without their agents: one more is cancelled immediately',
+  async (t) => {
+    const { runner, goOn, turns } = await setUp(t, 60_000)
+    const agent = new AbortController()
+    const readings = []
+    for (let i = 0; i < 10; i += 1) readings.push(read(await runner.begin(call({}, false), agent.signal)))
+    agent.abort(gone())
+    const ended = Promise.allSettled(readings)
+    goOn()
+    await ended
+    const statuses = (await turns()).map(({ status }) => status)
+    t.equal(statuses.filter((status) => status === 'aborted').length, 2)
+  },
+)
 
-t.test('a retry of a call that failed is sampled anew', async (t) => {
+t.test('a retry of a request that failed is sampled again', async (t) => {
   const { backend, runner, turns, goOn } = await setUp(t)
   const script = backend.script
   backend.script = () => {
@@ -224,7 +230,7 @@ t.test('a retry of a call that failed is sampled anew', async (t) => {
   t.match(await turns(), [{ status: 'failed' }, { status: 'completed', retryCount: 1, annotations: '{}' }])
 })
 
-t.test('a retry in a session that was reset finds nothing of what was before', async (t) => {
+t.test('a retry in a session that was reset finds no earlier turn', async (t) => {
   const { backend, runner, sessions, goOn } = await setUp(t)
   goOn()
   await read(await runner.begin(call(), never))
@@ -233,7 +239,7 @@ t.test('a retry in a session that was reset finds nothing of what was before', a
   t.equal(backend.requests.length, 2)
 })
 
-t.test('with keys alone the session is read only when one comes again', async (t) => {
+t.test('with idempotency keys alone, the session is read only when one is repeated', async (t) => {
   const { runner, store, goOn } = await setUp(t)
   goOn()
   let readings = 0

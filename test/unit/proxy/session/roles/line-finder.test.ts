@@ -5,7 +5,7 @@ import { RoleRequestReader } from '../../../../../src/proxy/session/roles/openin
 import { lastOfTexts } from '../../../../helpers/messages.ts'
 import { assistant, type Call, find, linesOf, recorded, system, user } from './recorded-calls.ts'
 
-t.test('what is kept of a call does not grow with its tools', async (t) => {
+t.test("the size of a request's state does not depend on its tools", async (t) => {
   const tools = JSON.stringify([
     { type: 'function', function: { name: 'f', description: 'x'.repeat(100_000) } },
   ])
@@ -26,7 +26,7 @@ t.test('what is kept of a call does not grow with its tools', async (t) => {
 const talk = (...contents: string[]): ChatMessage[] =>
   contents.map((content, place) => (place % 2 === 0 ? user(content) : assistant(content)))
 
-/** The calls of one conversation, from its first one to the one with all of these messages. */
+/** Returns the requests of one conversation, from the first one to the one with all of these messages. */
 function callsOf(head: Omit<Call, 'messages'> & { system?: string }, ...contents: string[]): Call[] {
   const { system: said, ...rest } = head
   const before = said === undefined ? [] : [system(said)]
@@ -38,13 +38,13 @@ function callsOf(head: Omit<Call, 'messages'> & { system?: string }, ...contents
 const MAIN = { system: 'You work.', tools: ['run', 'ask'] }
 const HELPER = { system: 'You help.', tools: ['run'] }
 
-t.test('an agent that says nothing and has one conversation is the main line', async (t) => {
+t.test('an agent without metadata and with one conversation has the main role', async (t) => {
   for (const head of [MAIN, { system: 'You work.' }, { tools: ['run'] }, {}]) {
     t.same(linesOf(callsOf(head, 'task', 'a', 'go on', 'b', 'go on')), ['main', 'main', 'main'])
   }
 })
 
-t.test('a conversation stays main whatever becomes of its system prompt and tools', async (t) => {
+t.test('a conversation stays main after changes of its system prompt and tools', async (t) => {
   const [first, second, third] = callsOf(MAIN, 'task', 'a', 'go on', 'b', 'go on') as [Call, Call, Call]
   const later = (call: Call, time: string, tools: string[]): Call => ({
     tools,
@@ -57,14 +57,14 @@ t.test('a conversation stays main whatever becomes of its system prompt and tool
   ])
 })
 
-t.test('a retry, an edited message and another sample are main', async (t) => {
+t.test('a retry, an edited message and another completion are main', async (t) => {
   const [first, second] = callsOf(MAIN, 'task', 'a', 'go on') as [Call, Call]
   const [edited] = callsOf(MAIN, 'the task, in other words') as [Call]
   const [, editedLater] = callsOf(MAIN, 'task', 'a', 'go back') as [Call, Call]
   t.same(linesOf([first, first, second, edited, editedLater]), Array(5).fill('main'))
 })
 
-t.test('what a client tidies in an echo does not end a conversation', async (t) => {
+t.test("a client's changes to an echo do not end a conversation", async (t) => {
   const parts = [{ type: 'text' as const, text: 'help', cache_control: { type: 'ephemeral' } }]
   const [work, help] = [callsOf(MAIN, 'task'), callsOf(HELPER, 'help')]
   const tidied = {
@@ -79,7 +79,7 @@ t.test('what a client tidies in an echo does not end a conversation', async (t) 
   t.same(linesOf([...work, ...help, tidied]), ['main', 'subagent:1', 'subagent:1'])
 })
 
-t.test('each conversation with a system prompt or tools of its own is a sub-agent of its own', async (t) => {
+t.test('each conversation with its own system prompt or tools is a subagent', async (t) => {
   const [first, second] = callsOf(MAIN, 'task', 'a', 'go on') as [Call, Call]
   const [look, more] = callsOf(HELPER, 'look here', 'x', 'more') as [Call, Call]
   const [other] = callsOf(HELPER, 'look there') as [Call]
@@ -92,13 +92,13 @@ t.test('each conversation with a system prompt or tools of its own is a sub-agen
   ])
 })
 
-t.test('a sub-agent whose call is tried again is the same one', async (t) => {
+t.test('a subagent whose request is retried is the same one', async (t) => {
   const [first] = callsOf(MAIN, 'task') as [Call]
   const [look] = callsOf(HELPER, 'look here') as [Call]
   t.same(linesOf([first, { ...look, status: 'failed' }, look]), ['main', 'subagent:1', 'subagent:1'])
 })
 
-t.test('helpers without tools are sub-agents, asked the same question or not', async (t) => {
+t.test('conversations without tools are subagents, with the same question or others', async (t) => {
   const ask = (said: string, question: string) => callsOf({ system: said }, question)
   const calls = [
     ...ask('You answer.', 'why?'),
@@ -108,7 +108,7 @@ t.test('helpers without tools are sub-agents, asked the same question or not', a
   t.same(linesOf(calls), ['main', 'subagent:1', 'subagent:2'])
 })
 
-t.test('a handoff, which keeps the talk and changes system prompt and tools, is main', async (t) => {
+t.test('a handoff, which keeps the conversation but changes system prompt and tools, is main', async (t) => {
   const [first, second] = callsOf(MAIN, 'task', 'a', 'go on') as [Call, Call]
   t.same(
     linesOf([first, { tools: ['refund'], messages: [system('Refunds.'), ...second.messages.slice(1)] }]),
@@ -116,16 +116,19 @@ t.test('a handoff, which keeps the talk and changes system prompt and tools, is 
   )
 })
 
-t.test('what goes on after a compaction, in a talk that begins with a summary, is main', async (t) => {
-  const before = callsOf(MAIN, 'task', 'a', 'go on')
-  const after = callsOf(MAIN, 'Summary: a was done.', 'b', 'go on')
-  t.same(find([...before, ...after]).slice(2), [
-    { line: 'main', rule: 'opens_alike' },
-    { line: 'main', rule: 'continues' },
-  ])
-})
+t.test(
+  'a continuation after a compaction, in a conversation that starts with a summary, is main',
+  async (t) => {
+    const before = callsOf(MAIN, 'task', 'a', 'go on')
+    const after = callsOf(MAIN, 'Summary: a was done.', 'b', 'go on')
+    t.same(find([...before, ...after]).slice(2), [
+      { line: 'main', rule: 'opens_alike' },
+      { line: 'main', rule: 'continues' },
+    ])
+  },
+)
 
-t.test('a call without tools before the first one with tools does not take the main line away', async (t) => {
+t.test('a request without tools before the first one with tools does not take the main role', async (t) => {
   const title = callsOf({ system: 'You name talks.' }, 'task')
   const plan = callsOf({ system: 'You plan.' }, 'task')
   const work = callsOf(MAIN, 'task', 'a', 'go on')
@@ -145,11 +148,11 @@ t.test('a call without tools before the first one with tools does not take the m
   t.same(
     linesOf([...talk, ...callsOf(HELPER, 'look')]),
     ['main', 'main', 'subagent:1'],
-    'it goes on: it is sure',
+    'it continues, which is certain',
   )
 })
 
-t.test('a first call that failed does not take the main line away', async (t) => {
+t.test('a first request that failed does not take the main role', async (t) => {
   const at = (time: string, status: Call['status'] = 'completed'): Call => ({
     messages: [system(`It is ${time}.`), user('task')],
     status,
@@ -157,11 +160,11 @@ t.test('a first call that failed does not take the main line away', async (t) =>
   t.same(linesOf([at('10:01', 'failed'), at('10:02', 'aborted'), at('10:03')]), ['main', 'main', 'main'])
 })
 
-t.test('calls without messages are main', async (t) => {
+t.test('requests without messages are main', async (t) => {
   t.same(linesOf([{ messages: [] }, { messages: [] }]), ['main', 'main'])
 })
 
-t.test('what a call says of its line wins over what it looks like', async (t) => {
+t.test('a declared agent role has precedence over the detected one', async (t) => {
   const [first, second] = callsOf(MAIN, 'task', 'a', 'go on') as [Call, Call]
   const told = (call: Call, line: string): Call => ({ ...call, headers: { 'x-llm-proxy-line': line } })
   t.same(find([told(first, 'main'), told(second, 'side'), told(first, 'subagent:critic')]), [
@@ -171,7 +174,7 @@ t.test('what a call says of its line wins over what it looks like', async (t) =>
   ])
 })
 
-t.test('a call that only says that it is a sub-agent is the one that it looks like', async (t) => {
+t.test("a request declared only as a subagent's has the detected subagent", async (t) => {
   const sub = { headers: { 'x-llm-proxy-line': 'subagent' } }
   const [first] = callsOf(MAIN, 'task') as [Call]
   const [look, more] = callsOf({ ...HELPER, ...sub }, 'look here', 'x', 'more') as [Call, Call]
@@ -179,36 +182,30 @@ t.test('a call that only says that it is a sub-agent is the one that it looks li
   t.same(linesOf([first, look, same, more]), ['main', 'subagent:1', 'subagent:2', 'subagent:1'])
 })
 
-t.test('a sub-agent that begins with the talk of the main line does not take it over', async (t) => {
+t.test('a subagent that starts with the main conversation does not take the main role', async (t) => {
   const fork = { headers: { 'x-llm-proxy-line': 'subagent:fork' } }
   const [first, second, third] = callsOf(MAIN, 'task', 'a', 'go on', 'b', 'go on') as [Call, Call, Call]
   const [, forked] = callsOf({ ...MAIN, ...fork }, 'task', 'a', 'look here') as [Call, Call]
   t.same(linesOf([first, forked, second, third]), ['main', 'subagent:fork', 'main', 'main'])
 })
 
-t.test(
-  'nobody goes on from a side call, and after a compaction it is the main line that goes on',
-  async (t) => {
-    const [first, second] = callsOf(MAIN, 'task', 'a', 'go on') as [Call, Call]
-    const aside = { ...first, tools: [], headers: { 'x-llm-proxy-line': 'side' } }
-    t.same(linesOf([aside, first, second]), ['side', 'main', 'main'])
-    const summed = { ...first, headers: { 'x-llm-proxy-line': 'compaction' } }
-    t.same(linesOf([summed, second]), ['compaction', 'main'])
-  },
-)
+t.test('a side request is never continued, and after a compaction the main role continues', async (t) => {
+  const [first, second] = callsOf(MAIN, 'task', 'a', 'go on') as [Call, Call]
+  const aside = { ...first, tools: [], headers: { 'x-llm-proxy-line': 'side' } }
+  t.same(linesOf([aside, first, second]), ['side', 'main', 'main'])
+  const summed = { ...first, headers: { 'x-llm-proxy-line': 'compaction' } }
+  t.same(linesOf([summed, second]), ['compaction', 'main'])
+})
 
-t.test(
-  'a turn on record before lines were told counts by what it looks like, and is never a side call',
-  async (t) => {
-    const finder = new AgentRoleFinder()
-    const old = (call: Call) => finder.add({ ...recorded(call), annotations: '{"prompt":{"line":null}}' })
-    const title = 'You are a title generator. You output ONLY a thread title.'
-    t.equal(old(callsOf(MAIN, 'task')[0]!).line, 'main')
-    t.equal(old(callsOf({ system: title }, 'task')[0]!).line, 'subagent:1')
-  },
-)
+t.test('a recorded turn without a role has the detected role, but is never a side request', async (t) => {
+  const finder = new AgentRoleFinder()
+  const old = (call: Call) => finder.add({ ...recorded(call), annotations: '{"prompt":{"line":null}}' })
+  const title = 'You are a title generator. You output ONLY a thread title.'
+  t.equal(old(callsOf(MAIN, 'task')[0]!).line, 'main')
+  t.equal(old(callsOf({ system: title }, 'task')[0]!).line, 'subagent:1')
+})
 
-t.test('a message that is nested beyond all measure has a line like any other', async (t) => {
+t.test('a message with excessive nesting has a role like any other', async (t) => {
   const deep = `${'['.repeat(20_000)}${']'.repeat(20_000)}`
   const turn = {
     ...recorded({ messages: [] }),

@@ -8,7 +8,7 @@ const word = fc.constantFrom('a', 'b', 'c', 'd')
 const words = fc.array(word, { minLength: 1, maxLength: 5 })
 const tools = fc.constantFrom<string[]>([], ['run'], ['run', 'ask'])
 
-/** The calls of a conversation: each answers the one before it and says one thing more. */
+/** The requests of a conversation: each follows the previous one and adds one message. */
 function callsOf(
   said: readonly string[],
   headOf: (turn: number) => { system: string; tools: string[] },
@@ -23,7 +23,7 @@ function callsOf(
   })
 }
 
-t.test('one chain is the main line, however its system prompt and tools change', async () => {
+t.test('one chain is main, with any changes of its system prompt and tools', async () => {
   const heads = fc.array(fc.record({ system: word, tools }), { minLength: 5, maxLength: 5 })
   fc.assert(
     fc.property(words, heads, (said, heads) => {
@@ -33,7 +33,7 @@ t.test('one chain is the main line, however its system prompt and tools change',
   )
 })
 
-t.test('an edited, repeated or cut-off history of one agent is the main line', async () => {
+t.test('an edited, repeated or truncated history of one agent is main', async () => {
   const pick = fc.array(fc.tuple(words, fc.nat(4)), { minLength: 1, maxLength: 8 })
   fc.assert(
     fc.property(pick, tools, (talks, tools) => {
@@ -45,7 +45,7 @@ t.test('an edited, repeated or cut-off history of one agent is the main line', a
   )
 })
 
-t.test('conversations of different agents are a line each, however they take turns', async () => {
+t.test('conversations of different agents have one role each, in any interleaving', async () => {
   const agents = fc.array(words, { minLength: 2, maxLength: 4 })
   const order = fc.array(fc.nat(3), { maxLength: 20 })
   fc.assert(
@@ -65,11 +65,11 @@ t.test('conversations of different agents are a line each, however they take tur
       const lineOfAgent = new Map<number, string>()
       for (const [place, line] of linesOf(calls.map(({ call }) => call)).entries()) {
         const { agent } = calls[place]!
-        assert.equal(line, lineOfAgent.get(agent) ?? line, 'one line an agent')
+        assert.equal(line, lineOfAgent.get(agent) ?? line, 'one role per agent')
         lineOfAgent.set(agent, line)
       }
       assert.equal(lineOfAgent.get(0), 'main')
-      assert.equal(new Set(lineOfAgent.values()).size, lineOfAgent.size, 'one agent a line')
+      assert.equal(new Set(lineOfAgent.values()).size, lineOfAgent.size, 'one agent per role')
     }),
   )
 })

@@ -12,7 +12,7 @@ function rulesUnder(heading: string): string[] {
   return [...section.matchAll(/^\| `(\w+)` \|/gm)].map(([, name]) => name!)
 }
 
-t.test('docs/lines.md lists the rules that there are, in their order', async (t) => {
+t.test('docs/lines.md lists the existing rules in order', async (t) => {
   t.same(
     rulesUnder('Declared roles'),
     AGENT_ROLE_RULES.map(({ name }) => name),

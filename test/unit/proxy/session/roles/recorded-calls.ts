@@ -1,4 +1,4 @@
-/** Calls of agents, as lines see them. */
+/** Requests of agents, as the role detection sees them. */
 import type { ChatMessage, Tool } from '../../../../../src/protocol/canonical/messages.ts'
 import type { ChatBody } from '../../../../../src/protocol/canonical/request.ts'
 import {
@@ -22,7 +22,7 @@ export const system = (content: string): ChatMessage => ({ role: 'system', conte
 export const user = (content: string): ChatMessage => ({ role: 'user', content })
 export const assistant = (content: string): ChatMessage => ({ role: 'assistant', content })
 
-/** The turn that a call leaves on record. */
+/** The recorded turn of a request. */
 export function recorded({
   messages,
   tools = [],

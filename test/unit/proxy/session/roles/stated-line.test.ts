@@ -1,4 +1,4 @@
-/** The headers and words are those of real agents: Claude Code 2.1.330, Codex 0.169.0, opencode. */
+/** The headers and texts are those of real agents: Claude Code 2.1.330, Codex 0.169.0, opencode. */
 import t from 'tap'
 import { findDeclaredRole, type Headers } from '../../../../../src/proxy/session/roles/declared-role.ts'
 import { assistant, type Call, system, user } from './recorded-calls.ts'
@@ -15,7 +15,7 @@ function told({ messages, tools = [], headers = {}, body }: Call): string | unde
 const messages = [system('You work.'), user('task')]
 const by = (headers: Headers) => told({ messages, headers })
 
-t.test('an agent may say the line of a call, or whoever starts it', async (t) => {
+t.test('an agent may declare the role of a request, as may the program that starts it', async (t) => {
   for (const line of ['main', 'compaction', 'side', 'subagent', 'subagent:critic/1']) {
     t.equal(by({ 'x-llm-proxy-agent-role': line }), `${line} by header`)
     t.equal(by({ 'x-llm-proxy-line': line }), `${line} by header`, 'the former name of the header')
@@ -25,14 +25,14 @@ t.test('an agent may say the line of a call, or whoever starts it', async (t) =>
   t.equal(by({ 'x-llm-proxy-agent-role': 'main', 'x-llm-proxy-line': 'side' }), 'main by header')
 })
 
-t.test('a line that there is not is refused by the name of the header', async (t) => {
+t.test('an unknown role is rejected with the name of the header', async (t) => {
   for (const line of ['Main', 'subagent:', 'subagent:a b', `subagent:${'x'.repeat(201)}`, 'main, side']) {
     for (const param of ['x-llm-proxy-agent-role', 'x-llm-proxy-line'])
       t.throws(() => by({ [param]: line }), { code: 'invalid_request', param })
   }
 })
 
-t.test('an agent that says nothing tells nothing', async (t) => {
+t.test('an agent without metadata declares nothing', async (t) => {
   t.equal(by({}), undefined)
   t.equal(by({ 'user-agent': 'OpenAI/Python 2.1', 'x-stainless-retry-count': '0' }), undefined)
   t.equal(
@@ -43,14 +43,14 @@ t.test('an agent that says nothing tells nothing', async (t) => {
 
 const CLAUDE = { 'user-agent': 'claude-cli/2.1.330 (external, sdk-cli)', 'x-app': 'cli' }
 
-t.test("Claude Code's sub-agents have an id", async (t) => {
-  t.equal(by(CLAUDE), undefined, 'the main line has none')
+t.test("Claude Code's subagents have an id", async (t) => {
+  t.equal(by(CLAUDE), undefined, 'the main agent has none')
   const subagent = { ...CLAUDE, 'x-claude-code-agent-id': 'afd963e5d45844384' }
   t.equal(by(subagent), 'subagent:afd963e5d45844384 by claude_code_agent_id')
   t.equal(by({ ...CLAUDE, 'x-claude-code-agent-id': 'ä'.repeat(300) }), 'subagent by claude_code_agent_id')
 })
 
-t.test("Claude Code's classes of requests are lines", async (t) => {
+t.test("Claude Code's classes of requests are roles", async (t) => {
   const lines = {
     main: 'main',
     subagent: 'subagent',
@@ -66,12 +66,12 @@ t.test("Claude Code's classes of requests are lines", async (t) => {
   t.equal(
     by({ ...CLAUDE, 'x-claude-code-request-class': 'constructor' }),
     undefined,
-    'and no other words are',
+    'and no other texts are',
   )
 })
 
 t.test(
-  'a sub-agent of Claude Code that compacts is still that sub-agent; its side calls are side calls',
+  "a compaction by a subagent of Claude Code has that subagent's role; its side requests are side requests",
   async (t) => {
     const ofClass = (name: string) =>
       by({ ...CLAUDE, 'x-claude-code-agent-id': 'a1', 'x-claude-code-request-class': name })
@@ -80,7 +80,7 @@ t.test(
   },
 )
 
-t.test('what Claude Code does not say is known by its words', async (t) => {
+t.test('requests that Claude Code does not declare are detected by their texts', async (t) => {
   const ask = (content: string, more: Partial<Call> = {}) =>
     told({ messages: [system('You are …'), user(content)], headers: CLAUDE, ...more })
   const compact = 'CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.\n\n- Do NOT use Read …'
@@ -90,7 +90,7 @@ t.test('what Claude Code does not say is known by its words', async (t) => {
   t.equal(ask('\nWeb page content:\n---\n# Hi\n---\n\nSum it up'), 'side by claude_code_web_page')
   const probe = { messages: [user('quota')], headers: CLAUDE, body: { max_tokens: 1 } }
   t.equal(told(probe), 'side by claude_code_quota_probe')
-  t.equal(told({ ...probe, headers: {} }), undefined, 'from anybody else they are words')
+  t.equal(told({ ...probe, headers: {} }), undefined, "other agents' texts are not significant")
   t.equal(ask(compact, { headers: {} }), undefined)
 })
 
@@ -101,7 +101,7 @@ const CODEX = {
 }
 const kind = (request_kind: string) => ({ 'x-codex-turn-metadata': JSON.stringify({ request_kind }) })
 
-t.test("Codex's turns say what they are for", async (t) => {
+t.test("Codex's turns declare their purpose", async (t) => {
   t.equal(by({ ...CODEX, ...kind('turn') }), 'main by codex_request_kind')
   t.equal(by({ ...CODEX, ...kind('compaction') }), 'compaction by codex_request_kind')
   t.equal(by({ ...CODEX, ...kind('memory') }), 'side by codex_memory')
@@ -111,7 +111,7 @@ t.test("Codex's turns say what they are for", async (t) => {
   }
 })
 
-t.test("Codex's sub-agents are the threads that they run in", async (t) => {
+t.test("Codex's subagents are the threads that they run in", async (t) => {
   const subagent = (name: string) => by({ ...CODEX, ...kind('turn'), 'x-openai-subagent': name })
   t.equal(subagent('collab_spawn'), 'subagent:t1 by codex_subagent')
   t.equal(subagent('review'), 'subagent:t1 by codex_subagent')
@@ -124,7 +124,7 @@ t.test("Codex's sub-agents are the threads that they run in", async (t) => {
 
 const OPENCODE = { 'user-agent': 'opencode/1.3.0 ai-sdk/openai-compatible', 'x-session-id': 'ses_b' }
 
-t.test("opencode's sub-agents run in sessions that have a parent", async (t) => {
+t.test("opencode's subagents run in sessions that have a parent", async (t) => {
   t.equal(by(OPENCODE), undefined)
   t.equal(by({ ...OPENCODE, 'x-parent-session-id': 'ses_a' }), 'subagent:ses_b by opencode_parent_session')
   const zen = {
@@ -135,12 +135,12 @@ t.test("opencode's sub-agents run in sessions that have a parent", async (t) => 
   t.equal(by(zen), 'subagent:ses_c by opencode_parent_session')
 })
 
-t.test("opencode's titles, summaries and compaction are known by their system prompts", async (t) => {
+t.test("opencode's titles, summaries and compaction are detected by their system prompts", async (t) => {
   const ask = (said: string, headers: Headers = OPENCODE) =>
     told({ messages: [system(said), user('task'), assistant('a'), user('go')], headers })
   const title = 'You are a title generator. You output ONLY a thread title. Nothing else.'
   t.equal(ask(title), 'side by opencode_title')
-  t.equal(ask(title, {}), undefined, 'from anybody else they are words')
+  t.equal(ask(title, {}), undefined, "other agents' texts are not significant")
   t.equal(ask('Summarize what was done in this conversation. Write like …'), 'side by opencode_summary')
   const compaction = 'You are an anchored context summarization assistant for coding sessions.\n'
   t.equal(ask(compaction), 'compaction by opencode_compaction')
@@ -148,84 +148,87 @@ t.test("opencode's titles, summaries and compaction are known by their system pr
   t.equal(ask(compaction, ofSubagent), 'subagent:ses_b by opencode_parent_session')
 })
 
-t.test('side requests that repeat the conversation of the main agent are known by their words', async (t) => {
-  const [QWEN, GEMINI] = [
-    { 'user-agent': 'QwenCode/0.24.4 (linux; x64)' },
-    { 'user-agent': 'GeminiCLI/0.61.0/embedded (linux; x64; terminal)' },
-  ]
-  const history = [user('task'), assistant('done')]
-  const nextSpeaker =
-    'Analyze *only* the content and structure of your immediately preceding response (your last turn)'
-  const rows: [Headers, string, string, string | undefined][] = [
-    [
-      QWEN,
-      'You are now acting as the managed memory extraction subagent for an AI',
-      'x',
-      'side by qwen_code_memory',
-    ],
-    [QWEN, 'You are performing a managed memory dream — a', 'x', 'side by qwen_code_memory'],
-    [
-      QWEN,
-      'You are reviewing this conversation to extract reusable skills.',
-      'x',
-      'side by qwen_code_memory',
-    ],
-    [QWEN, 'Generate a concise, sentence-case title (3-7 words)', 'x', 'side by qwen_code_side_query'],
-    [
-      QWEN,
-      '\nYou are the component that summarizes a conversation when its context window is about to overflow.',
-      'x',
-      'compaction by qwen_code_compaction',
-    ],
-    [QWEN, 'You work.', '[SUGGESTION MODE: Suggest what the user might', 'side by qwen_code_next_words'],
-    [QWEN, 'You work.', nextSpeaker, 'side by qwen_code_next_words'],
-    [GEMINI, 'You work.', nextSpeaker, 'side by gemini_cli_next_words'],
-    [
-      GEMINI,
-      '\nYou are a specialized system component responsible for distilling chat history into',
-      'x',
-      'compaction by gemini_cli_compaction',
-    ],
-    [CLAUDE, 'You work.', '[SUGGESTION MODE: Suggest what the user', 'side by claude_code_side_question'],
-    [
-      CLAUDE,
-      'You work.',
-      '<system-reminder>This is a side question from the user. You must answer',
-      'side by claude_code_side_question',
-    ],
-    [
-      {},
-      'You are a context summarization assistant. Your task is to read a conversation between a user and an AI coding',
-      'x',
-      'compaction by pi_compaction',
-    ],
-    [
-      {},
-      'Summarize the provided coding session into a concise continuation note with detailed next steps.',
-      'Summarize this session for continuation. Be concise and factual.',
-      'compaction by cline_compaction',
-    ],
-    [
-      {},
-      'You compact coding-agent conversations without losing information that future turns will need.\n\nOutput a',
-      'Summarise the following conversation segment.',
-      'compaction by nanocoder_compaction',
-    ],
-    [{}, 'You work.', 'Summarize the provided coding session into a concise continuation note', undefined],
-    [
-      {},
-      'You work.',
-      '<role>\nContext Extraction Assistant\n</role>\n',
-      'compaction by langchain_compaction',
-    ],
-    [{}, 'You work.', '[SUGGESTION MODE: Suggest what the user might', undefined],
-    [GEMINI, 'You are now acting as the managed memory extraction subagent', 'x', undefined],
-    [QWEN, 'You work.', 'What does [SUGGESTION MODE: mean?', undefined],
-  ]
-  for (const [headers, prompt, last, wanted] of rows)
-    t.equal(
-      told({ messages: [system(prompt), ...history, user(last)], headers }),
-      wanted,
-      `${prompt} ${last}`,
-    )
-})
+t.test(
+  'side requests that repeat the conversation of the main agent are detected by their texts',
+  async (t) => {
+    const [QWEN, GEMINI] = [
+      { 'user-agent': 'QwenCode/0.24.4 (linux; x64)' },
+      { 'user-agent': 'GeminiCLI/0.61.0/embedded (linux; x64; terminal)' },
+    ]
+    const history = [user('task'), assistant('done')]
+    const nextSpeaker =
+      'Analyze *only* the content and structure of your immediately preceding response (your last turn)'
+    const rows: [Headers, string, string, string | undefined][] = [
+      [
+        QWEN,
+        'You are now acting as the managed memory extraction subagent for an AI',
+        'x',
+        'side by qwen_code_memory',
+      ],
+      [QWEN, 'You are performing a managed memory dream — a', 'x', 'side by qwen_code_memory'],
+      [
+        QWEN,
+        'You are reviewing this conversation to extract reusable skills.',
+        'x',
+        'side by qwen_code_memory',
+      ],
+      [QWEN, 'Generate a concise, sentence-case title (3-7 words)', 'x', 'side by qwen_code_side_query'],
+      [
+        QWEN,
+        '\nYou are the component that summarizes a conversation when its context window is about to overflow.',
+        'x',
+        'compaction by qwen_code_compaction',
+      ],
+      [QWEN, 'You work.', '[SUGGESTION MODE: Suggest what the user might', 'side by qwen_code_next_words'],
+      [QWEN, 'You work.', nextSpeaker, 'side by qwen_code_next_words'],
+      [GEMINI, 'You work.', nextSpeaker, 'side by gemini_cli_next_words'],
+      [
+        GEMINI,
+        '\nYou are a specialized system component responsible for distilling chat history into',
+        'x',
+        'compaction by gemini_cli_compaction',
+      ],
+      [CLAUDE, 'You work.', '[SUGGESTION MODE: Suggest what the user', 'side by claude_code_side_question'],
+      [
+        CLAUDE,
+        'You work.',
+        '<system-reminder>This is a side question from the user. You must answer',
+        'side by claude_code_side_question',
+      ],
+      [
+        {},
+        'You are a context summarization assistant. Your task is to read a conversation between a user and an AI coding',
+        'x',
+        'compaction by pi_compaction',
+      ],
+      [
+        {},
+        'Summarize the provided coding session into a concise continuation note with detailed next steps.',
+        'Summarize this session for continuation. Be concise and factual.',
+        'compaction by cline_compaction',
+      ],
+      [
+        {},
+        'You compact coding-agent conversations without losing information that future turns will need.\n\nOutput a',
+        'Summarise the following conversation segment.',
+        'compaction by nanocoder_compaction',
+      ],
+      [{}, 'You work.', 'Summarize the provided coding session into a concise continuation note', undefined],
+      [
+        {},
+        'You work.',
+        '<role>\nContext Extraction Assistant\n</role>\n',
+        'compaction by langchain_compaction',
+      ],
+      [{}, 'You work.', '[SUGGESTION MODE: Suggest what the user might', undefined],
+      [GEMINI, 'You are now acting as the managed memory extraction subagent', 'x', undefined],
+      [QWEN, 'You work.', 'What does [SUGGESTION MODE: mean?', undefined],
+    ]
+    for (const [headers, prompt, last, wanted] of rows)
+      t.equal(
+        told({ messages: [system(prompt), ...history, user(last)], headers }),
+        wanted,
+        `${prompt} ${last}`,
+      )
+  },
+)

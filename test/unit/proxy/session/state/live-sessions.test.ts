@@ -1,4 +1,4 @@
-/** Which sessions the process keeps in memory, and what of them. */
+/** The sessions that the process keeps in memory, and their state. */
 import t from 'tap'
 import { LiveSessions } from '../../../../../src/proxy/session/state/live-sessions.ts'
 import type { SessionMemory } from '../../../../../src/proxy/session/state/session-memory.ts'
@@ -16,14 +16,14 @@ function say(memory: SessionMemory, chars: number): void {
   memory.messages.addMessages([{ role: 'user', content: 'x'.repeat(chars) }])
 }
 
-/** Uses a session once, which is then known. */
+/** Uses a session once, after which it is in memory. */
 function touch(lives: LiveSessions, sessionId: string, chars = 100, record = RECORD): void {
   using used = lives.acquire(sessionId)
   used.live.replaceState(record)
   say(used.memory, chars)
 }
 
-t.test('all sessions share one budget, and those that were used last are remembered', async (t) => {
+t.test('all sessions share one budget, and the most recently used ones stay in memory', async (t) => {
   const lives = new LiveSessions(100_000)
   for (let session = 0; session < 100; session += 1) touch(lives, `s${session}`, 10_000)
   t.ok(lives.bytes <= 100_000, `${lives.bytes} bytes`)
@@ -31,7 +31,7 @@ t.test('all sessions share one budget, and those that were used last are remembe
   t.equal(lives.get('s0'), undefined)
 })
 
-t.test('what a call that is in flight adds is not forgotten for want of memory', async (t) => {
+t.test('state of a request in flight is not evicted for lack of memory', async (t) => {
   const lives = new LiveSessions(1)
   const busy = lives.acquire('busy')
   busy.live.replaceState(RECORD)
@@ -44,25 +44,28 @@ t.test('what a call that is in flight adds is not forgotten for want of memory',
   busy[Symbol.dispose]()
   t.equal(lives.get('busy'), again.live)
   again[Symbol.dispose]()
-  t.equal(lives.get('busy'), undefined, 'nobody used it')
+  t.equal(lives.get('busy'), undefined, 'it was not in use')
 })
 
-t.test('what an ended session remembered is not counted, nor what its last calls add', async (t) => {
-  const lives = new LiveSessions(1_000_000)
-  const used = lives.acquire('s')
-  used.live.replaceState(RECORD)
-  const { memory } = used
-  say(memory, 1_000)
-  touch(lives, 's', 1_000)
-  const before = lives.bytes
-  used.live.discardMemory()
-  say(memory, 5_000)
-  used[Symbol.dispose]()
-  t.ok(lives.bytes < before - 1_000, `${lives.bytes} of ${before} bytes`)
-  t.not(lives.acquire('s').memory, memory)
-})
+t.test(
+  'the state of an ended session is not counted, nor are the additions of its last requests',
+  async (t) => {
+    const lives = new LiveSessions(1_000_000)
+    const used = lives.acquire('s')
+    used.live.replaceState(RECORD)
+    const { memory } = used
+    say(memory, 1_000)
+    touch(lives, 's', 1_000)
+    const before = lives.bytes
+    used.live.discardMemory()
+    say(memory, 5_000)
+    used[Symbol.dispose]()
+    t.ok(lives.bytes < before - 1_000, `${lives.bytes} of ${before} bytes`)
+    t.not(lives.acquire('s').memory, memory)
+  },
+)
 
-t.test('a session that is not on record leaves nothing behind', async (t) => {
+t.test('an unrecorded session leaves no state', async (t) => {
   const lives = new LiveSessions(1_000_000)
   for (let session = 0; session < 10; session += 1) {
     using used = lives.acquire(`s${session}`)
@@ -72,7 +75,7 @@ t.test('a session that is not on record leaves nothing behind', async (t) => {
   t.same([...lives.all()], [])
 })
 
-t.test('of sessions that have ended, as many are known as agents may still call', async (t) => {
+t.test('as many ended sessions stay in memory as agents may still use', async (t) => {
   const lives = new LiveSessions(Number.POSITIVE_INFINITY)
   const ended = { ...RECORD, status: 'completed' as const }
   touch(lives, 'active')

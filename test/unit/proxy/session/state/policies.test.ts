@@ -10,14 +10,14 @@ import { TrajectoryBuilder } from '../../../../../src/proxy/session/trajectories
 import { lastOfTexts } from '../../../../helpers/messages.ts'
 import { QUIET_TURN } from '../../../../helpers/sessions-api.ts'
 
-t.test('one name is the policy of every line', async (t) => {
+t.test('a single name is the policy of every agent role', async (t) => {
   t.same(readPolicies('actor'), { '*': 'actor' })
   for (const line of [undefined, 'main', 'side', 'compaction', 'subagent', 'subagent:x'] as const)
     t.equal(findPolicy(readPolicies('actor'), line), 'actor', line ?? 'untold')
   t.equal(findPolicy(readPolicies(undefined)), undefined)
 })
 
-t.test('a line has its own policy, or that of what it belongs to', async (t) => {
+t.test('an agent role has its own policy, or that of its parent role', async (t) => {
   const policies: Policies = { main: 'actor', subagent: 'helper', 'subagent:critic': 'critic', '*': 'base' }
   const expected: [DeclaredRole | undefined, string][] = [
     [undefined, 'actor'],
@@ -29,10 +29,10 @@ t.test('a line has its own policy, or that of what it belongs to', async (t) => 
     ['side', 'base'],
   ]
   for (const [line, name] of expected) t.equal(findPolicy(policies, line), name, line ?? 'untold')
-  t.equal(findPolicy({ 'subagent:critic': 'critic' }, 'main'), undefined, 'nobody named one')
+  t.equal(findPolicy({ 'subagent:critic': 'critic' }, 'main'), undefined, 'no name was given')
 })
 
-t.test('a policy of no line, or without a name, is refused', async (t) => {
+t.test('a policy of an unknown role, or without a name, is rejected', async (t) => {
   for (const policy of [{ critic: 'x' }, { 'subagent:': 'x' }, { main: '' }, { main: 'x'.repeat(600) }]) {
     t.throws(() => readPolicies(policy), { code: 'invalid_request', param: 'policy' })
   }
@@ -40,7 +40,7 @@ t.test('a policy of no line, or without a name, is refused', async (t) => {
   t.throws(() => readPolicies(many), { code: 'invalid_request', param: 'policy' })
 })
 
-/** A talk: the actor begins, a critic looks at it, and the actor goes on. */
+/** A conversation: the actor starts, a critic reviews it, and the actor continues. */
 function talk(): TrajectoryBuilder {
   const builder = new TrajectoryBuilder()
   const add = (index: number, prompt: number[], policy: string | null, line: string) =>
@@ -57,7 +57,7 @@ function talk(): TrajectoryBuilder {
   add(0, [1], 'actor', 'main')
   add(1, [2], 'critic', 'subagent:critic')
   add(2, [1, 10, 3], 'actor', 'main')
-  // One more goes on from the actor's first turn with another policy.
+  // Another turn continues the actor's first one with another policy.
   add(3, [1, 10, 4], 'critic', 'main')
   return builder
 }
@@ -70,7 +70,7 @@ const shownOf = (builder: TrajectoryBuilder, options = {}, reward = {}) =>
     turns: row.turns.map(({ index, policy, trained }) => [index, policy, trained]),
   }))
 
-t.test('rows carry the policy of their turns; of several policies none', async (t) => {
+t.test('rows have the policy of their turns, or none if the turns differ', async (t) => {
   t.same(
     shownOf(talk()).map(({ policy }) => policy),
     ['critic', 'actor', null],
@@ -79,7 +79,7 @@ t.test('rows carry the policy of their turns; of several policies none', async (
   t.equal(readRecordedPolicy({ annotations: '{"policy":7}' }), null)
 })
 
-t.test('rows of one policy train its turns alone, each once', async (t) => {
+t.test('rows of one policy train only its turns, each once', async (t) => {
   t.same(shownOf(talk(), { policy: 'actor' }), [
     {
       policy: 'actor',
@@ -102,7 +102,7 @@ t.test('rows of one policy train its turns alone, each once', async (t) => {
   )
 })
 
-t.test("a line's own reward goes before the session's", async (t) => {
+t.test("the reward of an agent role has precedence over the session's", async (t) => {
   t.same(
     shownOf(talk(), {}, { lines: { 'subagent:critic': 0.25 } }).map(({ reward }) => reward),
     [0.25, 1, 1],

@@ -23,7 +23,7 @@ const IDS = [
   '日本/🙂',
 ]
 
-t.test('ids take 1 to 512 bytes of whatever a URL can carry, slashes included', async (t) => {
+t.test('ids have 1 to 512 bytes of any characters that a URL can contain, including slashes', async (t) => {
   for (const id of IDS) t.equal(parseSessionId(id), id)
   for (const id of ['', 'a'.repeat(513), 'é'.repeat(257)]) {
     t.equal(isSessionId(id), false, id)
@@ -34,13 +34,13 @@ t.test('ids take 1 to 512 bytes of whatever a URL can carry, slashes included', 
   }
 })
 
-t.test('an id that clients and servers on the way would change in a path is refused', async (t) => {
+t.test('an id that clients and intermediaries would change in a path is rejected', async (t) => {
   for (const id of ['.', '../../..', '/', 'a/', '/a', 'a//b', 'a/./b', 'a/../b', '../a', 'a/..']) {
     t.throws(() => parseSessionId(id), { code: 'invalid_request', message: /clients and servers remove/ }, id)
   }
 })
 
-t.test('names that mean something else in a URL are refused', async (t) => {
+t.test('names with another meaning in a URL are rejected', async (t) => {
   for (const id of RESERVED_SEGMENTS) {
     t.throws(() => parseSessionId(id), { code: 'invalid_request', param: 'session_id', message: /reserved/ })
     t.throws(() => parseSessionId(`${id}/x`), { code: 'invalid_request', message: /reserved/ })
@@ -49,7 +49,7 @@ t.test('names that mean something else in a URL are refused', async (t) => {
   t.ok(RESERVED_SEGMENTS.has('sessions'))
 })
 
-t.test('an id has one form for headers, and no other text stands for it', async (t) => {
+t.test('an id has one form for headers, and no other text represents it', async (t) => {
   for (const id of IDS) {
     const encoded = encodeSessionId(id)
     t.match(encoded, /^[!-~]+$/)

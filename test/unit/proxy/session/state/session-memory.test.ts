@@ -1,4 +1,4 @@
-/** What is remembered of sessions, and what may be forgotten. */
+/** The session state in memory, and the part of it that may be evicted. */
 import fc from 'fast-check'
 import t from 'tap'
 import { ProxyError } from '../../../../../src/base/errors.ts'
@@ -25,7 +25,7 @@ const message = fc.constantFrom<ChatMessage>(
   { role: 'tool', tool_call_id: 'c', content: 'r' },
 )
 
-t.test('a conversation that is known in part is read as if it were new', async () => {
+t.test('a partly evicted conversation is read as if it were new', async () => {
   const keysOf = (messages: readonly ChatMessage[], tree?: MessageTree) => {
     const keys = []
     for (let at = conversationOf(messages, null, tree).last; at; at = at.parent) keys.push(getMessageKey(at))
@@ -40,7 +40,7 @@ t.test('a conversation that is known in part is read as if it were new', async (
   )
 })
 
-t.test('a session that cannot be read fails its call, and is read again by the next', async (t) => {
+t.test('a session that cannot be read fails its request, and is read again by the next', async (t) => {
   let isBroken = true
   const store = intercept(await openMemoryStore(), {
     readSteps: async function* (call) {

@@ -15,7 +15,7 @@ import type { OpenTurn, TurnStore } from '../../../../../src/proxy/store/port/tu
 import { allocateTurn } from '../../../../helpers/begin-turn.ts'
 import { openMemoryStore } from '../../../../helpers/store-in-process.ts'
 
-/** Opens a store that counts, and that a test makes fail or wait. */
+/** Opens a store that counts reads, and that a test can make fail or wait. */
 async function openObservedStore() {
   const observed = {
     creations: 0,
@@ -86,7 +86,7 @@ async function record(store: TurnStore, call: TurnAllocation, turnId = `${call.s
 
 const never = new AbortController().signal
 
-t.test('creating a session again finds it and changes nothing', async (t) => {
+t.test('creating a session again returns it unchanged', async (t) => {
   const { sessions } = await setUp(t, { defaultTtlMs: 60_000 })
   const first = await sessions.create({ sessionId: 's', metadata: { a: 1 } })
   t.match(first, {
@@ -97,19 +97,19 @@ t.test('creating a session again finds it and changes nothing', async (t) => {
   t.match(second, { created: false, session: { metadata: { a: 1 } } })
 })
 
-t.test('a session without an id gets one, and may live for ever', async (t) => {
+t.test('a session without an id gets one, and may live indefinitely', async (t) => {
   const { sessions } = await setUp(t, { generateId: () => 'generated', defaultTtlMs: 60_000 })
   t.match(await sessions.create({ ttlMs: null }), { session: { sessionId: 'generated', ttlMs: null } })
 })
 
-t.test('an id that cannot be one creates nothing', async (t) => {
+t.test('an invalid id creates nothing', async (t) => {
   const { sessions, observed } = await setUp(t)
   await t.rejects(async () => sessions.create({ sessionId: 'x'.repeat(513) }), { code: 'invalid_request' })
   await t.rejects(allocateTurn(sessions, 'health'), { code: 'invalid_request', param: 'session_id' })
   t.equal(observed.creations, 0)
 })
 
-t.test('a call for an unknown session creates it, unless sessions are strict', async (t) => {
+t.test('a request for an unknown session creates it, unless sessions are strict', async (t) => {
   const { sessions, store } = await setUp(t)
   const call = await allocateTurn(sessions, 's')
   t.equal(call.index, 0)
@@ -123,20 +123,23 @@ t.test('a call for an unknown session creates it, unless sessions are strict', a
   })
 })
 
-t.test('calls at once get gapless indexes in order of arrival, and create the session once', async (t) => {
-  const { sessions, observed } = await setUp(t)
-  const gate = Promise.withResolvers<void>()
-  observed.gate = gate.promise
-  const calls = Array.from({ length: 20 }, () => allocateTurn(sessions, 's'))
-  gate.resolve()
-  t.strictSame(
-    (await Promise.all(calls)).map((call) => call.index),
-    Array.from({ length: 20 }, (_, index) => index),
-  )
-  t.equal(observed.creations, 1)
-})
+t.test(
+  'concurrent requests get gapless indexes in order of arrival, and create the session once',
+  async (t) => {
+    const { sessions, observed } = await setUp(t)
+    const gate = Promise.withResolvers<void>()
+    observed.gate = gate.promise
+    const calls = Array.from({ length: 20 }, () => allocateTurn(sessions, 's'))
+    gate.resolve()
+    t.strictSame(
+      (await Promise.all(calls)).map((call) => call.index),
+      Array.from({ length: 20 }, (_, index) => index),
+    )
+    t.equal(observed.creations, 1)
+  },
+)
 
-t.test('indexes go on where the record ends after a restart', async (t) => {
+t.test('indexes continue after the last recorded one after a restart', async (t) => {
   const before = await setUp(t)
   for (let index = 0; index < 3; index += 1) {
     const call = await allocateTurn(before.sessions, 's')
@@ -147,7 +150,7 @@ t.test('indexes go on where the record ends after a restart', async (t) => {
   t.equal((await allocateTurn(sessions, 's')).index, 3)
 })
 
-t.test('an index whose turn could not be put on record goes to the next call', async (t) => {
+t.test('an index whose turn could not be recorded goes to the next request', async (t) => {
   const { sessions, store } = await setUp(t)
   const first = await allocateTurn(sessions, 's')
   await record(store, first)
@@ -157,21 +160,18 @@ t.test('an index whose turn could not be put on record goes to the next call', a
   t.equal((await allocateTurn(sessions, 's')).index, 1)
 })
 
-t.test(
-  'an index that a later turn on record has passed is given to nobody, after a restart neither',
-  async (t) => {
-    const before = await setUp(t)
-    const { sessions, store } = before
-    const [lost, kept] = [await allocateTurn(sessions, 's'), await allocateTurn(sessions, 's')]
-    lost.unrecorded()
-    await record(store, kept)
-    t.equal((await allocateTurn(sessions, 's')).index, 2)
-    const later = await setUp(t, { opened: before })
-    t.equal((await allocateTurn(later.sessions, 's')).index, 2, 'the turn count is 1')
-  },
-)
+t.test('an index below a later recorded turn is not reused, also after a restart', async (t) => {
+  const before = await setUp(t)
+  const { sessions, store } = before
+  const [lost, kept] = [await allocateTurn(sessions, 's'), await allocateTurn(sessions, 's')]
+  lost.unrecorded()
+  await record(store, kept)
+  t.equal((await allocateTurn(sessions, 's')).index, 2)
+  const later = await setUp(t, { opened: before })
+  t.equal((await allocateTurn(later.sessions, 's')).index, 2, 'the turn count is 1')
+})
 
-t.test('an index of before a reset is given back to nobody', async (t) => {
+t.test('an index from before a reset is never reused', async (t) => {
   const { sessions } = await setUp(t)
   const before = await allocateTurn(sessions, 's')
   before.done()
@@ -182,7 +182,7 @@ t.test('an index of before a reset is given back to nobody', async (t) => {
   t.equal((await allocateTurn(sessions, 's')).index, 1)
 })
 
-t.test('indexes go on where the record ends when an idle session has left the memory', async (t) => {
+t.test('indexes continue after the last recorded one when an idle session was evicted', async (t) => {
   const { sessions, store } = await setUp(t, { memoryBytes: 0 })
   const [lost, kept] = [await allocateTurn(sessions, 's'), await allocateTurn(sessions, 's')]
   await record(store, kept)
@@ -192,7 +192,7 @@ t.test('indexes go on where the record ends when an idle session has left the me
   t.equal((await allocateTurn(sessions, 's')).index, 2)
 })
 
-t.test('a store that fails a call does not fail the next one', async (t) => {
+t.test('a store that fails a request does not fail the next one', async (t) => {
   const { sessions, observed } = await setUp(t)
   observed.creationFails = true
   await t.rejects(allocateTurn(sessions, 's'), { code: 'store_failed' })
@@ -200,7 +200,7 @@ t.test('a store that fails a call does not fail the next one', async (t) => {
   t.equal((await allocateTurn(sessions, 's')).index, 0)
 })
 
-t.test('a clock that is set forward deletes nothing; time that has passed does', async (t) => {
+t.test('a clock that is set forward deletes nothing, but elapsed time does', async (t) => {
   let steadyMs = 0
   let setForwardMs = 0
   const clock = () => 1_000_000 + steadyMs + setForwardMs
@@ -208,10 +208,10 @@ t.test('a clock that is set forward deletes nothing; time that has passed does',
   for (const sessionId of ['a', 'b']) await sessions.create({ sessionId, ttlMs: 60_000 })
   setForwardMs = 31 * 24 * 3_600_000
   t.same(await sessions.sweep(), [])
-  t.equal(observed.sweeps, 0, 'the store is not asked to forget for nothing what it knows to be on record')
+  t.equal(observed.sweeps, 0, 'the store is not asked needlessly to forget recorded data')
   await sessions.create({ sessionId: 'later', ttlMs: 60_000 })
   steadyMs = 60_000
-  t.same(await sessions.sweep(), ['a', 'b'], 'what was written since then lives on until the clocks agree')
+  t.same(await sessions.sweep(), ['a', 'b'], 'data written since then stays until the clocks agree')
   setForwardMs = -3_600_000
   t.same(await sessions.sweep(), [])
 })
@@ -219,7 +219,7 @@ t.test('a clock that is set forward deletes nothing; time that has passed does',
 const HOUR_MS = 3_600_000
 
 t.test(
-  'a start with a clock that is weeks ahead deletes nothing for an hour, and says so once',
+  'a start with a clock that is weeks ahead deletes nothing for an hour, and logs this once',
   async (t) => {
     const opened = await openObservedStore()
     const names = Array.from({ length: 50 }, (_, place) => `s${place}`)
@@ -239,19 +239,22 @@ t.test(
     t.equal(sessions.deferredSweep, undefined, 'the clock was set right')
     setForwardMs = 31 * 24 * HOUR_MS
     t.same(await sessions.sweep(), [])
-    t.match(sessions.deferredSweep, { restMs: HOUR_MS }, 'an hour begins anew')
+    t.match(sessions.deferredSweep, { restMs: HOUR_MS }, 'an hour starts again')
     steadyMs += HOUR_MS
     observed.sweepFails = true
     await t.rejects(sessions.sweep(), { code: 'store_failed' })
     observed.sweepFails = false
-    t.same((await sessions.sweep()).toSorted(), names.toSorted(), 'nobody objected')
+    t.same((await sessions.sweep()).toSorted(), names.toSorted(), 'no objection was made')
     t.equal(sessions.deferredSweep, undefined)
   },
 )
 
 const MINUTE_MS = 60_000
 
-/** A start after `downMs` without a proxy that holds the record of `counts`: how many sessions of which time to live. */
+/**
+ * Starts after `downMs` without a proxy on a store with the sessions of `counts`: how many with which time to
+ * live.
+ */
 async function startLater(t: Test, downMs: number, counts: readonly (readonly [number, number])[]) {
   const opened = await openObservedStore()
   const { sessions: before } = await setUp(t, { opened })
@@ -266,48 +269,57 @@ async function startLater(t: Test, downMs: number, counts: readonly (readonly [n
   return { ...(await setUp(t, { opened, clock, steadyClock: () => steadyMs })), advance }
 }
 
-t.test('a quarter of all that ran out before the start, or a handful, is swept at once', async (t) => {
-  const handful = await startLater(t, HOUR_MS, [[20, 1]])
-  t.equal((await handful.sessions.sweep()).length, 20, 'although there are no others')
-  const quarter = await startLater(t, HOUR_MS, [
-    [25, 1],
-    [75, 2 * HOUR_MS],
-  ])
-  t.equal((await quarter.sessions.sweep()).length, 25, '25 of 100')
-  const more = await startLater(t, HOUR_MS, [
-    [26, 1],
-    [74, 2 * HOUR_MS],
-  ])
-  t.same(await more.sessions.sweep(), [])
-  t.match(more.heldSweeps, [{ sessions: 100, expired: 26 }])
-})
+t.test(
+  'a quarter of all sessions that expired before the start, or a few, are swept immediately',
+  async (t) => {
+    const handful = await startLater(t, HOUR_MS, [[20, 1]])
+    t.equal((await handful.sessions.sweep()).length, 20, 'although there are no others')
+    const quarter = await startLater(t, HOUR_MS, [
+      [25, 1],
+      [75, 2 * HOUR_MS],
+    ])
+    t.equal((await quarter.sessions.sweep()).length, 25, '25 of 100')
+    const more = await startLater(t, HOUR_MS, [
+      [26, 1],
+      [74, 2 * HOUR_MS],
+    ])
+    t.same(await more.sessions.sweep(), [])
+    t.match(more.heldSweeps, [{ sessions: 100, expired: 26 }])
+  },
+)
 
-t.test('what runs out while a proxy runs is swept, however many, also beside what waits', async (t) => {
-  const { sessions, heldSweeps, advance } = await startLater(t, HOUR_MS, [
-    [60, 1],
-    [40, 2 * HOUR_MS],
-  ])
-  t.same(await sessions.sweep(), [], 'nothing has run out since the start')
-  for (let made = 0; made < 200; made += 1) await sessions.create({ ttlMs: MINUTE_MS })
-  advance(MINUTE_MS)
-  t.equal((await sessions.sweep()).length, 200)
-  for (let made = 0; made < 400; made += 1) await sessions.create({ ttlMs: HOUR_MS })
-  t.same(await sessions.sweep(), [], 'that they are a small share now changes nothing')
-  t.match(sessions.deferredSweep, { sessions: 500, expired: 60, restMs: HOUR_MS - MINUTE_MS })
-  advance(HOUR_MS - MINUTE_MS)
-  t.equal((await sessions.sweep()).length, 60 + 40, 'an hour later all go')
-  t.equal(heldSweeps.length, 1)
-})
+t.test(
+  'sessions that expire while a proxy runs are swept in any number, also beside deferred ones',
+  async (t) => {
+    const { sessions, heldSweeps, advance } = await startLater(t, HOUR_MS, [
+      [60, 1],
+      [40, 2 * HOUR_MS],
+    ])
+    t.same(await sessions.sweep(), [], 'nothing has run out since the start')
+    for (let made = 0; made < 200; made += 1) await sessions.create({ ttlMs: MINUTE_MS })
+    advance(MINUTE_MS)
+    t.equal((await sessions.sweep()).length, 200)
+    for (let made = 0; made < 400; made += 1) await sessions.create({ ttlMs: HOUR_MS })
+    t.same(await sessions.sweep(), [], 'their small share has no effect now')
+    t.match(sessions.deferredSweep, { sessions: 500, expired: 60, restMs: HOUR_MS - MINUTE_MS })
+    advance(HOUR_MS - MINUTE_MS)
+    t.equal((await sessions.sweep()).length, 60 + 40, 'after an hour all are swept')
+    t.equal(heldSweeps.length, 1)
+  },
+)
 
-t.test('what ran out shortly before the start, when the last sweep had been, does not wait', async (t) => {
-  const shortly = await startLater(t, 5 * MINUTE_MS, [[100, 1]])
-  t.equal((await shortly.sessions.sweep()).length, 100)
-  const before = await startLater(t, 5 * MINUTE_MS + 1, [[100, 1]])
-  t.equal((await before.sessions.sweep()).length, 0)
-})
+t.test(
+  'sessions that expired shortly before the start, after the last sweep, are not deferred',
+  async (t) => {
+    const shortly = await startLater(t, 5 * MINUTE_MS, [[100, 1]])
+    t.equal((await shortly.sessions.sweep()).length, 100)
+    const before = await startLater(t, 5 * MINUTE_MS + 1, [[100, 1]])
+    t.equal((await before.sessions.sweep()).length, 0)
+  },
+)
 
 for (const how of ['complete', 'abort'] as const) {
-  t.test(`${how} refuses the calls that follow, and again is the same`, async (t) => {
+  t.test(`${how} rejects later requests, and a repetition has the same result`, async (t) => {
     const { sessions, ended } = await setUp(t)
     await sessions.create({ sessionId: 's' })
     const status = how === 'complete' ? 'completed' : 'aborted'
@@ -319,7 +331,7 @@ for (const how of ['complete', 'abort'] as const) {
   })
 }
 
-t.test('changes of a session that is not there say so', async (t) => {
+t.test('changes of a missing session report that', async (t) => {
   const { sessions, ended } = await setUp(t)
   await t.rejects(sessions.complete('s'), { code: 'session_not_found', message: 'Session not found' })
   await t.rejects(sessions.abort('s'), { code: 'session_not_found' })
@@ -335,7 +347,7 @@ t.test('changes of a session that is not there say so', async (t) => {
 })
 
 for (const how of ['complete', 'abort', 'reset', 'delete'] as const) {
-  t.test(`${how} cancels calls in flight and waits until their turns are closed`, async (t) => {
+  t.test(`${how} cancels requests in flight and waits until their turns are closed`, async (t) => {
     const { sessions, store } = await setUp(t, { settleMs: 60_000 })
     const [one, two] = await Promise.all([allocateTurn(sessions, 's'), allocateTurn(sessions, 's')])
     let isChanged = false
@@ -348,20 +360,20 @@ for (const how of ['complete', 'abort', 'reset', 'delete'] as const) {
     one.done()
     one.done()
     await nextTick()
-    t.equal(isChanged, false, 'one call is not done yet')
+    t.equal(isChanged, false, 'one request is not done yet')
     t.equal((await store.getSession('s'))?.status, 'active')
     two.done()
     await change
   })
 }
 
-t.test('a change waits only so long for calls that never end', async (t) => {
+t.test('a change waits a limited time for requests that never end', async (t) => {
   const { sessions } = await setUp(t, { settleMs: 1 })
   await allocateTurn(sessions, 's')
   t.match(await sessions.complete('s'), { status: 'completed' })
 })
 
-t.test('a call that comes while the session is completed finds it ended', async (t) => {
+t.test('a request that arrives while the session is completed finds it ended', async (t) => {
   const { sessions } = await setUp(t)
   const before = await allocateTurn(sessions, 's')
   const completion = sessions.complete('s')
@@ -370,7 +382,7 @@ t.test('a call that comes while the session is completed finds it ended', async 
   await Promise.all([completion, after])
 })
 
-t.test('a call that comes during a reset is the first call after it', async (t) => {
+t.test('a request that arrives during a reset is the first one after it', async (t) => {
   const { sessions, store } = await setUp(t)
   const before = await allocateTurn(sessions, 's')
   await record(store, before)
@@ -381,7 +393,7 @@ t.test('a call that comes during a reset is the first call after it', async (t) 
   t.match(await after, { index: 0, signal: { aborted: false } })
 })
 
-t.test('a reset opens an ended session again', async (t) => {
+t.test('a reset reopens an ended session', async (t) => {
   const { sessions } = await setUp(t)
   await sessions.create({ sessionId: 's' })
   await sessions.setReward('s', { reward: 1, components: {} })
@@ -390,7 +402,7 @@ t.test('a reset opens an ended session again', async (t) => {
   t.equal((await allocateTurn(sessions, 's')).index, 0)
 })
 
-t.test('a call that comes while the session is deleted creates it anew', async (t) => {
+t.test('a request that arrives while the session is deleted creates it again', async (t) => {
   const { sessions, store, observed, ended } = await setUp(t)
   const before = await allocateTurn(sessions, 's')
   await record(store, before)
@@ -403,7 +415,7 @@ t.test('a call that comes while the session is deleted creates it anew', async (
   t.same(ended, ['s'])
 })
 
-t.test('wait resolves when the session ends, for everybody who waits', async (t) => {
+t.test('wait resolves when the session ends, for every waiter', async (t) => {
   const { sessions } = await setUp(t)
   await sessions.create({ sessionId: 's' })
   const waits = [sessions.wait('s', 60_000, never), sessions.wait('s', 60_000, never)]
@@ -415,13 +427,13 @@ t.test('wait resolves when the session ends, for everybody who waits', async (t)
   t.match(await sessions.wait('s', 60_000, never), { timedOut: false, session: { status: 'completed' } })
 })
 
-t.test('wait tells that the time was up', async (t) => {
+t.test('wait reports that its time limit has passed', async (t) => {
   const { sessions } = await setUp(t)
   await sessions.create({ sessionId: 's' })
   t.match(await sessions.wait('s', 0, never), { timedOut: true, session: { status: 'active' } })
 })
 
-t.test('whoever stops waiting is told why, and the session goes on', async (t) => {
+t.test('a cancelled wait rejects with the reason, and the session continues', async (t) => {
   const { sessions } = await setUp(t)
   await sessions.create({ sessionId: 's' })
   const controller = new AbortController()
@@ -432,7 +444,7 @@ t.test('whoever stops waiting is told why, and the session goes on', async (t) =
   t.equal((await sessions.get('s')).status, 'active')
 })
 
-t.test('a session that is deleted or swept ends the wait for it', async (t) => {
+t.test('deleting or sweeping a session ends a wait for it', async (t) => {
   const { sessions, advance, ended } = await setUp(t, { defaultTtlMs: 100 })
   await sessions.create({ sessionId: 'deleted' })
   const first = t.rejects(sessions.wait('deleted', 60_000, never), { code: 'session_not_found' })
@@ -447,7 +459,7 @@ t.test('a session that is deleted or swept ends the wait for it', async (t) => {
   t.same(ended, ['deleted', 'swept'])
 })
 
-t.test('a sweep takes an idle session out of memory as well', async (t) => {
+t.test('a sweep evicts an idle session from memory as well', async (t) => {
   const { sessions, observed, advance } = await setUp(t, { defaultTtlMs: 100 })
   const call = await allocateTurn(sessions, 's')
   call.done()
@@ -457,7 +469,7 @@ t.test('a sweep takes an idle session out of memory as well', async (t) => {
   t.equal(observed.creations, 2)
 })
 
-t.test('a call whose session is swept before its turn was opened is cancelled', async (t) => {
+t.test('a request whose session is swept before its turn was opened is cancelled', async (t) => {
   const { sessions, advance } = await setUp(t, { defaultTtlMs: 100 })
   const call = await allocateTurn(sessions, 's')
   advance(101)
@@ -466,7 +478,7 @@ t.test('a call whose session is swept before its turn was opened is cancelled', 
   call.done()
 })
 
-t.test('sweeps run by themselves, and one that fails is told and tried again', async (t) => {
+t.test('sweeps run periodically, and a failed one is logged and retried', async (t) => {
   const { sessions, observed, sweepFailures, advance, ended } = await setUp(t, {
     defaultTtlMs: 100,
     sweepIntervalMs: 1,
@@ -481,7 +493,7 @@ t.test('sweeps run by themselves, and one that fails is told and tried again', a
   t.same(ended, ['s'])
 })
 
-t.test('of idle sessions the least recently used leaves memory; its next call asks the store', async (t) => {
+t.test('the least recently used idle session is evicted; its next request reads the store', async (t) => {
   const { sessions, store, observed } = await setUp(t, { memoryBytes: 2 * 7_000 })
   const use = async (sessionId: string) => {
     const call = await allocateTurn(sessions, sessionId)
@@ -490,14 +502,14 @@ t.test('of idle sessions the least recently used leaves memory; its next call as
     return call.index
   }
   for (const sessionId of ['a', 'b', 'a', 'c']) await use(sessionId)
-  t.equal(observed.creations, 3, 'a was in memory when it came back')
+  t.equal(observed.creations, 3, 'a was in memory when it was used again')
   t.equal(await use('a'), 2)
   t.equal(observed.creations, 3, 'a was used last but one')
-  t.equal(await use('b'), 1, 'and goes on where it was')
+  t.equal(await use('b'), 1, 'and continues from its last state')
   t.equal(observed.creations, 4, 'b was not in memory')
 })
 
-t.test('a session with a call in flight or a waiter never leaves memory', async (t) => {
+t.test('a session with a request in flight or a waiter is never evicted', async (t) => {
   const { sessions } = await setUp(t, { memoryBytes: 0 })
   const call = await allocateTurn(sessions, 's')
   const wait = sessions.wait('s', 60_000, never)
@@ -509,7 +521,7 @@ t.test('a session with a call in flight or a waiter never leaves memory', async 
   t.match(await wait, { session: { status: 'completed' } })
 })
 
-t.test('closing cancels calls, ends waits and refuses what comes after', async (t) => {
+t.test('closing cancels requests, ends waits and rejects later ones', async (t) => {
   const { sessions } = await setUp(t)
   const call = await allocateTurn(sessions, 's')
   const wait = t.rejects(sessions.wait('s', 60_000, never), { code: 'shutting_down' })
@@ -522,7 +534,7 @@ t.test('closing cancels calls, ends waits and refuses what comes after', async (
   await t.rejects(sessions.wait('s', 60_000, never), { code: 'shutting_down' })
 })
 
-t.test('whatever happens at once, the turns on record are numbered from 0 without gaps', async (t) => {
+t.test('for any concurrent events, recorded turns are numbered from 0 without gaps', async (t) => {
   const step = fc.record({
     what: fc.constantFrom('call', 'call', 'call', 'reset', 'delete', 'complete', 'get', 'evict'),
     pauseTicks: fc.nat({ max: 3 }),
@@ -556,7 +568,7 @@ t.test('whatever happens at once, the turns on record are numbered from 0 withou
   )
 })
 
-/** What a turn does with its call: open at once, end some time later or when it is cancelled. */
+/** The life of a turn: opened immediately, and ended some time later or when it is cancelled. */
 async function playCall(sessions: Sessions, store: TurnStore, callTicks: number, sessionId = 's') {
   const call = await allocateTurn(sessions, sessionId)
   // A request does not wait for its opening, which fails if the session is deleted first.
@@ -577,18 +589,21 @@ async function until(holds: () => boolean): Promise<void> {
   while (!holds()) await nextTick()
 }
 
-t.test('sampling parameters override how an agent is answered, not what it asks', async (t) => {
-  const { sessions } = await setUp(t)
-  for (const field of ['messages', 'tools', 'prompt', 'stream']) {
-    await t.rejects(sessions.create({ sessionId: 's', samplingParams: { [field]: [] } }), {
-      code: 'invalid_request',
-      param: `sampling_params.${field}`,
-    })
-  }
-  t.match(await sessions.create({ samplingParams: { temperature: 0 } }), { created: true })
-})
+t.test(
+  "sampling parameters override the agent's values in the engine request, but not in the record",
+  async (t) => {
+    const { sessions } = await setUp(t)
+    for (const field of ['messages', 'tools', 'prompt', 'stream']) {
+      await t.rejects(sessions.create({ sessionId: 's', samplingParams: { [field]: [] } }), {
+        code: 'invalid_request',
+        param: `sampling_params.${field}`,
+      })
+    }
+    t.match(await sessions.create({ samplingParams: { temperature: 0 } }), { created: true })
+  },
+)
 
-t.test("metadata of the proxy's own stands in every session, below what its creator gives", async (t) => {
+t.test("the proxy's own metadata is in every session, below the values of its creator", async (t) => {
   const { sessions } = await setUp(t, { metadata: () => ({ note: 'embedded', kind: 'proxy' }) })
   await sessions.create({ sessionId: 'made', metadata: { kind: 'trainer' } })
   t.same((await sessions.get('made')).metadata, { note: 'embedded', kind: 'trainer' })

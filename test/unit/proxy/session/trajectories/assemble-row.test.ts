@@ -19,7 +19,7 @@ type TurnSpec = Partial<TrainableTurn> & {
   line?: string
 }
 
-/** Turns of one session, in call order, each with a logprob of its own for each token: -(100 × index + position). */
+/** Turns of one session, in order, each token with a distinct logprob: -(100 × index + position). */
 function buildTree(specs: readonly TurnSpec[]): TurnNode[] {
   const tree = new TurnTree()
   return specs.map(({ prompt, completion, line = 'main', ...fields }, index) => {
@@ -36,7 +36,7 @@ function buildTree(specs: readonly TurnSpec[]): TurnNode[] {
   })
 }
 
-/** A row of these turns, each the parent of the next. */
+/** Returns a row of these turns, each the parent of the next. */
 function planOf(chain: readonly TurnNode[], images: readonly RowImage[] = []): Plan {
   const [first, last] = [chain[0]!, chain.at(-1)!]
   const base = first.promptLength
@@ -57,7 +57,7 @@ const CHAIN = () =>
     { prompt: [1, 2, 3, 4, 5, 6, 7], completion: [8, 9, 10], finishReason: 'length' },
   ])
 
-t.test('a row has its tokens, a mask over what was sampled, and the logprobs there', async (t) => {
+t.test('a row has its tokens, a mask over the sampled ones, and their logprobs', async (t) => {
   const row = assembleRow(planOf(CHAIN()))
   t.strictSame([...row.prompt_ids], [1, 2, 3])
   t.strictSame([...row.response_ids], [4, 5, 6, 7, 8, 9, 10])
@@ -77,7 +77,7 @@ t.test('a row has its tokens, a mask over what was sampled, and the logprobs the
   t.notOk('images' in row)
 })
 
-t.test('a row that ends where the engine cut the model off is truncated', async (t) => {
+t.test('a row that ends where the engine truncated the model is truncated', async (t) => {
   for (const finishReason of ['repetition', 'insufficient_system_resource']) {
     const chain = buildTree([{ prompt: [1], completion: [2], finishReason }])
     t.ok(assembleRow(planOf(chain)).truncated, finishReason)
@@ -85,11 +85,11 @@ t.test('a row that ends where the engine cut the model off is truncated', async 
       { prompt: [1], completion: [2], finishReason },
       { prompt: [1, 2, 3], completion: [4] },
     ])
-    t.notOk(assembleRow(planOf(goesOn)).truncated, 'not one whose later turns ended by themselves')
+    t.notOk(assembleRow(planOf(goesOn)).truncated, 'but not one whose later turns ended by themselves')
   }
 })
 
-t.test('the response is cut behind as many tokens as asked for', async (t) => {
+t.test('the response is truncated to the requested length', async (t) => {
   for (const [responseLength, mask, spans] of [
     [
       1,
@@ -174,33 +174,36 @@ const image = (at: number, tokens: number): RowImage => ({
   ...{ at, tokens },
 })
 
-t.test('no image is cut: the cut moves to its edge, and what is left moves with the row', async (t) => {
-  const plan = planOf(CHAIN(), [image(1, 2), image(5, 2)])
-  const whole = assembleRow(plan)
-  t.strictSame(
-    whole.images!.map(({ at }) => at),
-    [1, 5],
-  )
-  const cut = assembleRow(plan, { responseLength: 3 })
-  t.strictSame([...cut.response_ids], [4, 5], 'it would end within the second image')
-  t.strictSame(
-    cut.images!.map(({ at }) => at),
-    [1],
-  )
-  const late = assembleRow(plan, { promptLength: 1 })
-  t.strictSame([...late.prompt_ids], [], 'it would begin within the first image')
-  t.strictSame(
-    late.images!.map(({ at }) => at),
-    [2],
-    'counted from the first token of the row',
-  )
-})
+t.test(
+  'an image is never divided: the cut moves to its edge, and the remaining images are shifted',
+  async (t) => {
+    const plan = planOf(CHAIN(), [image(1, 2), image(5, 2)])
+    const whole = assembleRow(plan)
+    t.strictSame(
+      whole.images!.map(({ at }) => at),
+      [1, 5],
+    )
+    const cut = assembleRow(plan, { responseLength: 3 })
+    t.strictSame([...cut.response_ids], [4, 5], 'it would end within the second image')
+    t.strictSame(
+      cut.images!.map(({ at }) => at),
+      [1],
+    )
+    const late = assembleRow(plan, { promptLength: 1 })
+    t.strictSame([...late.prompt_ids], [], 'it would begin within the first image')
+    t.strictSame(
+      late.images!.map(({ at }) => at),
+      [2],
+      'counted from the first token of the row',
+    )
+  },
+)
 
-t.test('a turn that another row trains is in the mask of that one alone', async (t) => {
+t.test('a turn that several rows contain is in the mask of one', async (t) => {
   const [first, second] = CHAIN() as [TurnNode, TurnNode]
   const [short, long] = [planOf([first]), planOf([first, second])]
   const trainedBy = assignTraining([short, long], {}, () => true)
-  t.equal(trainedBy.get(first), short, 'of rows that keep as much of it the first one trains it')
+  t.equal(trainedBy.get(first), short, 'among rows that keep equal parts, the first one trains it')
   t.equal(trainedBy.get(second), long)
   const row = assemble(long, {}, { trainedBy, reward: null, marks: NO_MARKS, policyOf: () => null })
   t.strictSame([...row.response_mask], [0, 0, 0, 0, 1, 1, 1])
@@ -211,7 +214,7 @@ t.test('a turn that another row trains is in the mask of that one alone', async 
   t.equal(
     assignTraining([long], {}, (turn) => turn === second).has(first),
     false,
-    'nor one that is not asked for',
+    'nor one that is not requested',
   )
   const cut = assignTraining([planOf([first, second])], { responseLength: 4 }, () => true)
   t.notOk(cut.has(second), 'a row that keeps nothing of a turn does not train it')
@@ -301,7 +304,7 @@ t.test('the range of weight versions is that of the turns that the row keeps', a
       ['10', '10'],
     ]),
     ['9', '10', 0],
-    'numbers compare as numbers',
+    'numbers are compared as numbers',
   )
   t.strictSame(
     rangeOf([
@@ -309,7 +312,7 @@ t.test('the range of weight versions is that of the turns that the row keeps', a
       ['9', '9'],
     ]),
     ['9', '10', 0],
-    'whatever their order',
+    'in any order',
   )
   t.strictSame(
     rangeOf([
@@ -333,7 +336,7 @@ t.test('the range of weight versions is that of the turns that the row keeps', a
       ['0', '0'],
     ]),
     ['', '0', 0],
-    'an empty name is no number',
+    'an empty name is not a number',
   )
   t.strictSame(
     rangeOf([
@@ -360,7 +363,7 @@ t.test('the range of weight versions is that of the turns that the row keeps', a
       { responseLength: 2 },
     ),
     ['1', '1', 0],
-    'of what is kept',
+    'of the kept turns',
   )
   t.strictSame(
     rangeOf(
@@ -374,7 +377,7 @@ t.test('the range of weight versions is that of the turns that the row keeps', a
   )
 })
 
-t.test('the line is that of the last turn that sums nothing up', async (t) => {
+t.test('the agent role is that of the last turn that is not a compaction', async (t) => {
   const lineOf = (...lines: string[]) => {
     const specs = lines.map((line, index) => ({
       prompt: Array.from({ length: 1 + 2 * index }, (_, at) => at),
@@ -388,7 +391,7 @@ t.test('the line is that of the last turn that sums nothing up', async (t) => {
   t.equal(lineOf('compaction'), 'compaction')
 })
 
-t.test('rewards and labels are those of the session, of the line, and of each turn', async (t) => {
+t.test('rewards and labels are those of the session, of the agent role, and of each turn', async (t) => {
   const reward = { reward: 0.5, components: { style: 1 }, lines: { 'subagent:1': 2 }, turns: { 1: -1 } }
   const marks = { labels: ['good'], notes: [], turns: { 0: { labels: ['odd'], notes: [] } } }
   const row = assembleRow(planOf(CHAIN()), {}, { reward, marks })
@@ -406,7 +409,7 @@ t.test('rewards and labels are those of the session, of the line, and of each tu
   t.match(assembleRow(planOf(CHAIN())), { reward: null, reward_components: {} })
 })
 
-t.test('the policy of a row is that of all its turns', async (t) => {
+t.test('the policy of a row is the common one of its turns', async (t) => {
   const policyOf = (names: readonly (string | null)[]) => ({
     policyOf: ({ index }: TurnNode) => names[index]!,
   })
@@ -419,14 +422,14 @@ t.test('the policy of a row is that of all its turns', async (t) => {
   )
 })
 
-t.test('a turn without exact ids makes a row that says so', async (t) => {
+t.test('a turn without exact ids makes a row that is marked inexact', async (t) => {
   const specs = [{ prompt: [1], completion: [2], exact: false, inexactReason: 'no_ids' }]
   const row = assembleRow(planOf(buildTree(specs), [image(0, 1)]))
   t.match(row, { exact: false, inexact_reason: 'no_ids' })
   t.notOk('images' in row)
 })
 
-t.test('the layout of a row has the turns before it, and where each is trained', async (t) => {
+t.test('the layout of a row has its preceding turns, and the row that trains each', async (t) => {
   const [first, second] = CHAIN() as [TurnNode, TurnNode]
   const plan = planOf([second])
   const layout = createLayout(plan, assembleRow(plan, { promptLength: 2 }))
@@ -447,6 +450,6 @@ t.test('the layout of a row has the turns before it, and where each is trained',
       [0, 0],
       [4, 7],
     ],
-    'a turn that another row trains is nowhere in it',
+    'a turn that another row trains is not in the mask',
   )
 })

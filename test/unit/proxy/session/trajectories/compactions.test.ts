@@ -1,4 +1,4 @@
-/** Summaries that their agent did not take. */
+/** Summaries that their agent rejected. */
 import t from 'tap'
 import type { AgentRole } from '../../../../../src/proxy/session/roles/agent-role.ts'
 import { Compactions } from '../../../../../src/proxy/session/trajectories/compactions.ts'
@@ -44,22 +44,22 @@ function rejectedOf(...calls: Call[]): string[] {
 
 const work: Call = { line: 'main', messages: WORK.slice(0, 1), says: 'I look at them' }
 
-t.test('of several summaries, those that the agent does not go on with are rejected', async (t) => {
+t.test('among several summaries, those that the agent does not continue are rejected', async (t) => {
   const next = goesOn(`The session goes on from here:\n${GOOD}`)
   t.same(rejectedOf(work, compaction(BAD), compaction(GOOD), next), ['t1'])
   t.same(rejectedOf(work, compaction(GOOD), compaction(BAD), next), ['t2'])
   t.same(rejectedOf(work, compaction(BAD), compaction(BAD), compaction(GOOD), next), ['t1', 't2'])
   const longer = compaction(GOOD, { messages: [...WORK, user('More'), SUM_UP] })
-  t.same(rejectedOf(work, compaction(BAD), longer, next), ['t1'], 'after what came in between')
+  t.same(rejectedOf(work, compaction(BAD), longer, next), ['t1'], 'after the requests between them')
   const title = compaction('Tests of a parser and its brackets', { line: 'side' })
   t.same(
     rejectedOf(work, compaction(BAD), title, compaction(GOOD), next),
     ['t1'],
-    'and none is of a side call',
+    'and none is of a side request',
   )
 })
 
-t.test('a summary is known by its words, whatever its agent puts around them', async (t) => {
+t.test('a summary is detected by its text, with any text that its agent adds', async (t) => {
   const tagged = `<analysis>${BAD}</analysis>\n<summary>\n${GOOD.replaceAll(' ', '\n  ')}\n</summary>`
   t.same(rejectedOf(work, compaction(BAD), compaction(tagged), goesOn('Go on', `Summary: ${GOOD}`)), ['t1'])
   const parts = [{ type: 'text', text: `Before: ${GOOD}` }]
@@ -67,26 +67,38 @@ t.test('a summary is known by its words, whatever its agent puts around them', a
   t.same(rejectedOf(work, compaction(BAD), compaction(GOOD), inParts), ['t1'])
 })
 
-t.test('words that stood there before the summary are no sign that it was taken', async (t) => {
+t.test('a text that existed before the summary does not prove that it was accepted', async (t) => {
   const asked = { messages: [user(`As we said: ${BAD}`), SUM_UP] }
   t.same(rejectedOf(work, compaction(BAD, asked), compaction(GOOD, asked), goesOn(GOOD)), ['t1'])
 })
 
-t.test('what nobody knows to be rejected is not', async (t) => {
+t.test('a summary is not rejected without evidence', async (t) => {
   t.same(rejectedOf(work, compaction(GOOD), goesOn('Anew')), [], 'one alone')
-  t.same(rejectedOf(work, compaction(BAD), compaction(GOOD)), [], 'nothing went on yet')
-  t.same(rejectedOf(work, compaction(BAD), compaction(GOOD), goesOn('Anew')), [], 'no words of either')
+  t.same(rejectedOf(work, compaction(BAD), compaction(GOOD)), [], 'no request followed yet')
+  t.same(rejectedOf(work, compaction(BAD), compaction(GOOD), goesOn('Anew')), [], 'no text of either')
   t.same(rejectedOf(work, compaction(BAD), compaction(GOOD), goesOn(BAD, GOOD)), [], 'both, in parts')
   const builtOn = compaction(GOOD, { messages: [user(`Until now: ${BAD}`), SUM_UP] })
-  t.same(rejectedOf(work, compaction(BAD), builtOn, goesOn(GOOD)), [], 'one that the other sums up')
-  t.same(rejectedOf(work, compaction('Done.'), compaction(GOOD), goesOn(GOOD)), [], 'too short to be known')
-  t.same(rejectedOf(work, compaction(null), compaction(GOOD), goesOn(GOOD)), [], 'calls alone')
-  t.same(rejectedOf(work, compaction(BAD), work, compaction(GOOD), goesOn(GOOD)), [], 'work in between')
+  t.same(rejectedOf(work, compaction(BAD), builtOn, goesOn(GOOD)), [], 'one that the other summarizes')
+  t.same(
+    rejectedOf(work, compaction('Done.'), compaction(GOOD), goesOn(GOOD)),
+    [],
+    'too short to be detected',
+  )
+  t.same(rejectedOf(work, compaction(null), compaction(GOOD), goesOn(GOOD)), [], 'tool calls alone')
+  t.same(
+    rejectedOf(work, compaction(BAD), work, compaction(GOOD), goesOn(GOOD)),
+    [],
+    'other requests between',
+  )
   const choice = { annotations: '{"choice":{"index":0,"of":2}}' }
-  t.same(rejectedOf(work, compaction(BAD, choice), compaction(GOOD, choice), goesOn(GOOD)), [], 'samples')
+  t.same(
+    rejectedOf(work, compaction(BAD, choice), compaction(GOOD, choice), goesOn(GOOD)),
+    [],
+    'other completions of one prompt',
+  )
 })
 
-t.test('failed calls and those of others are between no two attempts', async (t) => {
+t.test('failed requests and those of other roles do not separate two attempts', async (t) => {
   const failed: Call = { ...goesOn('Anew'), status: 'failed', says: null }
   const other: Call = { line: 'subagent:1', messages: [user('Help')], says: GOOD }
   const calls = [
@@ -100,7 +112,7 @@ t.test('failed calls and those of others are between no two attempts', async (t)
   t.same(rejectedOf(...calls, failed, goesOn(GOOD)), ['t1'])
 })
 
-t.test('a rejected summary is in no row unless that is asked for', async (t) => {
+t.test('a rejected summary is in no row unless it is requested', async (t) => {
   const line = (told: string) => ({ annotations: JSON.stringify({ line: { told, rule: 'header' } }) })
   const turns = [
     { prompt: [1], ids: [2], ...work, ...line('main') },
@@ -123,6 +135,6 @@ t.test('a rejected summary is in no row unless that is asked for', async (t) => 
     return { rows, excluded, rejected: builder.excluded().rejected }
   }
   t.same(rowsWith(false), { rows: [['t0', 't2'], ['t3']], excluded: { t1: 'rejected' }, rejected: 1 })
-  t.same(rowsWith(), rowsWith(false), 'where nobody says')
+  t.same(rowsWith(), rowsWith(false), 'by default')
   t.same(rowsWith(true), { rows: [['t0', 't1'], ['t0', 't2'], ['t3']], excluded: {}, rejected: 0 })
 })

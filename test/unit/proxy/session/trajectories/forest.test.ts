@@ -1,4 +1,7 @@
-/** The forest of rows: what it shares, what it must not share, and that it comes to the rows again. */
+/**
+ * The forest of rows: the parts that it shares, those that it must not share, and that it expands to the
+ * rows.
+ */
 import { deepStrictEqual } from 'node:assert/strict'
 import fc from 'fast-check'
 import t from 'tap'
@@ -11,14 +14,14 @@ import { turnStep } from '../../../../helpers/turn-step.ts'
 import { unpackForest } from '../../../../helpers/unpack-forest.ts'
 
 interface Planned {
-  /** Which turn it goes on from, of those before it; the last one: none. */
+  /** The index of the earlier turn that it continues; the last index: none. */
   parent: number
   glue: readonly number[]
   completion: readonly number[]
   isExact: boolean
 }
 
-/** Of so few tokens that prompts begin alike, and turns sample the same. */
+/** Few different tokens, so that prompts share prefixes, and completions are equal. */
 const tokens = fc.array(fc.nat(1), { minLength: 1, maxLength: 4 })
 const session: fc.Arbitrary<Planned[]> = fc.array(
   fc.record({
@@ -49,7 +52,7 @@ function forestOf(sessions: readonly (readonly [sessionId: string, rows: readonl
   return forest.place()
 }
 
-/** Arrays as lists: they are equal by their numbers, whatever memory they are in. */
+/** Arrays as lists, which are equal by their numbers, in any memory. */
 const plain = (row: object) =>
   Object.fromEntries(
     Object.entries(row).map(([name, value]) => [
@@ -58,7 +61,7 @@ const plain = (row: object) =>
     ]),
   )
 
-t.test('unpacked, it is the rows', async (t) => {
+t.test('an expanded forest equals the rows', async (t) => {
   let shared = 0
   await fc.assert(
     fc.property(fc.array(session, { minLength: 1, maxLength: 3 }), (planned) => {
@@ -85,7 +88,7 @@ t.test('unpacked, it is the rows', async (t) => {
   t.ok(shared > 100, `${shared} forests share tokens`)
 })
 
-t.test('what was read is there once, and each sample for itself', async (t) => {
+t.test('prompt tokens are stored once, and each completion by itself', async (t) => {
   const sample = (...completion: number[]) => ({ parent: 0, glue: [1, 2, 3, 4], completion, isExact: true })
   const group = [
     ['a', rowsOf([sample(7, 8), { parent: 1, glue: [5], completion: [9], isExact: true }])],

@@ -1,4 +1,4 @@
-/** What an agent changed in its messages, as people read it. */
+/** Changes of an agent to its messages, as people read them. */
 import t from 'tap'
 import { type Message, MessageTree } from '../../../../../src/protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../../../src/protocol/canonical/messages.ts'
@@ -18,7 +18,7 @@ const unanswered = (lastMessage: Message) => ({ lastMessage, completionText: nul
 const user = (content: unknown) => ({ role: 'user', content })
 const call = { id: 'c', type: 'function', function: { name: 'run', arguments: '{"a":1}' } }
 
-t.test('a change begins a line before the first difference, and says which line that is', async (t) => {
+t.test('a change starts one line before the first difference, with its line number', async (t) => {
   t.strictSame(describeChange('text', 'one\ntwo\nthree\nfour', 'one\ntwo\nTHREE\nfour'), {
     ...{ what: 'text', before: 'two\nthree\nfour', now: 'two\nTHREE\nfour', line: 3 },
   })
@@ -29,7 +29,7 @@ t.test('a change begins a line before the first difference, and says which line 
   t.equal(before, `${'x'.repeat(800)}…`)
 })
 
-t.test('a message is one that was edited if half of its text stands at its ends as before', async (t) => {
+t.test('a message counts as edited if half of its text is unchanged at its ends', async (t) => {
   const edited = (before: string, now: string) => {
     const [old, text] = [lastOf(user(before)), lastOf(user(now))]
     return isEdited(old, text, unanswered(old), text)
@@ -42,7 +42,7 @@ t.test('a message is one that was edited if half of its text stands at its ends 
   t.equal(edited('aaa', 'aaaaaaaa'), false)
 })
 
-t.test('a message is one that was edited if both conversations go on alike', async (t) => {
+t.test('a message counts as edited if both conversations continue alike', async (t) => {
   const [next, other] = [user('go on'), user('stop')]
   const [before, now] = [lastOf(user('abc'), next), lastOf(user('xyz'), next)]
   t.equal(isEdited(before.parent!, now.parent!, unanswered(before), now), true)
@@ -52,7 +52,7 @@ t.test('a message is one that was edited if both conversations go on alike', asy
   t.equal(isEdited(before.parent!, alone, unanswered(before), alone), false, 'nothing follows on one')
 })
 
-t.test('a message is read as what it says and its calls, line by line', async (t) => {
+t.test('a message is shown as its content and its tool calls, line by line', async (t) => {
   t.equal(getMessageText(lastOf(user('hello'))), 'hello')
   t.equal(getMessageText(lastOf(user(null))), '')
   t.match(getMessageText(lastOf(user([{ type: 'text', text: 'part' }]))), '"text": "part"')

@@ -1,4 +1,4 @@
-/** Why rows begin, as `/tree` tells it: of what agents and templates do, and nothing else. */
+/** Reasons for new rows, as `/tree` reports them: only changes by agents and templates. */
 import t from 'tap'
 import { readTree } from '../../../../../src/proxy/http/trainer/sessions/tree.ts'
 import { noMarks } from '../../../../../src/proxy/store/port/marks.ts'
@@ -15,7 +15,7 @@ const more = say('user', 'And the other.')
 const ids = (from: number, count: number) => Array.from({ length: count }, (_, place) => from + place)
 const START = ids(0, 20)
 const FIRST = { requestMessages: [system, task], promptTokenIds: Int32Array.from(START) }
-/** Its tokens go on from those of the first, whose completion is the token 3. */
+/** Its tokens continue those of the first, whose completion is the token 3. */
 const GOES_ON = Int32Array.from([...START, 3, 50])
 
 async function reasonsOf(...turns: Facts[]) {
@@ -31,12 +31,12 @@ const prompt = (told: object, more: object = {}) => ({
 })
 const other = (...tokens: number[]) => ({ promptTokenIds: Int32Array.from(tokens) })
 
-t.test('a turn that follows another one begins no row', async (t) => {
+t.test('a turn that extends another one starts no row', async (t) => {
   const next = { requestMessages: [system, task, answer, more], promptTokenIds: GOES_ON }
   t.match(await reasonsOf(FIRST, next), [{ why: 'conversation', turn: null }, null])
 })
 
-t.test('another task, and the same prompt again, are as they should be', async (t) => {
+t.test('another task, and the same prompt again, are expected', async (t) => {
   const second = { requestMessages: [system, say('user', 'Another.')], ...other(...ids(0, 10), 77) }
   t.match(await reasonsOf(FIRST, FIRST, second), [
     { why: 'conversation' },
@@ -45,7 +45,7 @@ t.test('another task, and the same prompt again, are as they should be', async (
   ])
 })
 
-t.test('what an agent changed in its history is told with its place', async (t) => {
+t.test("an agent's change of its history is reported with its position", async (t) => {
   const [, edited] = await reasonsOf(
     { ...FIRST, requestMessages: [system, task, answer, more] },
     { requestMessages: [system, task, answer, say('user', 'And the others.'), answer, more], ...other(9, 9) },
@@ -90,7 +90,7 @@ t.test('what an agent changed in its history is told with its place', async (t) 
   t.match(tools, { why: 'tools_changed', turn: 0, changes: [{ what: 'tools', before: '', now: 'f' }] })
 })
 
-t.test('an edited call is told with what was sampled', async (t) => {
+t.test('an edited tool call is reported with the sampled one', async (t) => {
   const call = (id: string, name: string) => ({ id, type: 'function', function: { name, arguments: '{}' } })
   const changed = { kind: 'arguments', sampled: null, echoed: 'false' }
   const changes = [
@@ -120,7 +120,7 @@ t.test('an edited call is told with what was sampled', async (t) => {
   })
 })
 
-t.test('a first message that was edited splits a row, and another task does not', async (t) => {
+t.test('an edited first message splits a row, and another task does not', async (t) => {
   const long = 'Fix the bug in the parser of dates, which fails in leap years.'
   const ask = (content: string, ...rest: string[]) => ({
     requestMessages: [system, say('user', content), ...rest],
@@ -136,10 +136,10 @@ t.test('a first message that was edited splits a row, and another task does not'
   const [, another] = await reasonsOf(ask(long), ask('Write a poem about the sea.'))
   t.match(another, { why: 'conversation', split: false })
   const [, alike] = await reasonsOf(ask(long, answer, more), ask('Mend it.', answer, more))
-  t.match(alike, { why: 'message_changed' }, 'the conversations go on alike')
+  t.match(alike, { why: 'message_changed' }, 'the conversations continue alike')
 })
 
-t.test('what is told of long texts is short, from the line before the difference on', async (t) => {
+t.test('a reported text is short, and starts at the line before the difference', async (t) => {
   const lines = Array.from({ length: 1_000 }, (_, place) => `line ${place}`)
   const ask = (all: string[]) => ({ requestMessages: [say('system', all.join('\n')), task], ...other(1, 2) })
   const [, changed] = await reasonsOf(ask(lines), ask(lines.with(500, 'changed')))
@@ -150,7 +150,7 @@ t.test('what is told of long texts is short, from the line before the difference
   t.ok(before!.length <= 801 && now!.length <= 801)
 })
 
-t.test('helpers have conversations of their own', async (t) => {
+t.test('subagents have their own conversations', async (t) => {
   const helper = (prompt: string, line?: string) => ({
     requestMessages: [say('system', prompt), say('user', 'Look at the tests.')],
     ...other(...ids(80, 10)),
@@ -164,7 +164,7 @@ t.test('helpers have conversations of their own', async (t) => {
   ])
 })
 
-t.test('a prompt that leaves the tokens of its turn is told with the token and the reason', async (t) => {
+t.test('a prompt that leaves the tokens of its turn is reported with the token and the reason', async (t) => {
   const messages = { requestMessages: [system, task, answer, more] }
   const broken = prompt({ reason: 'broken', from: 's-0' })
   const [, left] = await reasonsOf(FIRST, { ...messages, ...other(...ids(0, 15), 99), ...broken })
@@ -188,7 +188,7 @@ t.test('turns that are in no row have no reason', async (t) => {
   t.same(await reasonsOf(failed, side), [null, null])
 })
 
-t.test('an edit behind a recorded response splits a row, though its prompt begins with a turn', async (t) => {
+t.test('an edit after a recorded response splits a row, though its prompt begins with a turn', async (t) => {
   const call = say('assistant', 'hello')
   const result = say('tool', 'A long listing of files.')
   const second = { requestMessages: [system, task, call, result], promptTokenIds: GOES_ON }
@@ -205,9 +205,13 @@ t.test('an edit behind a recorded response splits a row, though its prompt begin
     changes: [{ before: 'A long listing of files.', now: '[cleared]' }],
   })
   const [, , again] = await reasonsOf(FIRST, second, second)
-  t.match(again, { why: 'sampled_again', turn: 1, split: false }, 'a parallel sample of a later turn')
+  t.match(
+    again,
+    { why: 'sampled_again', turn: 1, split: false },
+    'another completion in parallel with a later turn',
+  )
   const side = { ...second, annotations: '{"line":{"told":"side","rule":"header"}}' }
-  t.same((await reasonsOf(FIRST, side, second))[2], null, 'a side call takes no row')
+  t.same((await reasonsOf(FIRST, side, second))[2], null, 'a side request is in no row')
   const compaction = { ...second, annotations: '{"line":{"told":"compaction","rule":"header"}}' }
   t.same((await reasonsOf(FIRST, compaction, later('A listing.', 60)))[2], null, 'nor does a compaction')
 })
@@ -238,7 +242,7 @@ t.test('a sliding window drops messages and edits none', async (t) => {
 })
 
 t.test(
-  'a first message that was edited before its own answer splits a row without a system message',
+  'an edit of the first message before its own response splits a row without a system message',
   async (t) => {
     const asked = { requestMessages: [task], promptTokenIds: Int32Array.from(START) }
     const [, edited] = await reasonsOf(asked, {

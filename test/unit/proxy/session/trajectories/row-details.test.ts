@@ -19,13 +19,13 @@ import {
 } from '../../../../helpers/reported-details.ts'
 import { turnStep } from '../../../../helpers/turn-step.ts'
 
-/** A turn by its parent (an earlier one, or none), the tokens between, and what was sampled. */
+/** A turn by its parent (an earlier one, or none), the tokens between, and the sampled ones. */
 interface Planned {
   parent: number
   glue: number[]
   completion: number[]
   isTold: boolean
-  /** Experts are told from the parent's last token on, as an engine is asked for them where the parent's are on record. */
+  /** Experts are reported from the parent's last token on, as requested when the parent's are recorded. */
   isTrimmed: boolean
 }
 
@@ -65,7 +65,7 @@ function built(planned: readonly Planned[]) {
   return { builder, details }
 }
 
-/** Each token of the row tells what must stand beside it; `told` says of which turns there is anything. */
+/** Each token of the row determines the data beside it; `told` lists the turns that have any. */
 function isAligned(
   row: Trajectory,
   told: RowDetails,
@@ -117,7 +117,7 @@ function expertsFault(sequence: readonly number[], { routed_experts: told }: Row
   return undefined
 }
 
-t.test('details stand beside their tokens, however rows are made and cut', async (t) => {
+t.test('token data stands beside its tokens, for any rows and cuts', async (t) => {
   fc.assert(
     fc.property(session, options, (planned, chosen) => {
       const { builder, details } = built(planned)
@@ -132,21 +132,21 @@ t.test('details stand beside their tokens, however rows are made and cut', async
   )
 })
 
-t.test('of a conversation whose turns all tell, only the last token has no experts', async (t) => {
+t.test('in a conversation whose turns all have experts, only the last token has none', async (t) => {
   fc.assert(
     fc.property(session, fc.boolean(), (planned, perTurn) => {
       const { builder, details } = built(planned.map((turn) => ({ ...turn, isTold: true })))
       for (const { row, layout } of builder.placedRows({ perTurn }, null)) {
         const { routed_experts: experts, prompt_logprobs: prompt } = rowDetails(layout(), details)
         const length = row.prompt_ids.length + row.response_ids.length
-        t.same(experts?.known, [[0, length - 1]], 'trimmed where an earlier turn has told them')
+        t.same(experts?.known, [[0, length - 1]], 'trimmed where an earlier turn has reported them')
         t.ok(prompt?.slice(1, row.prompt_ids.length).every((entry) => entry !== null))
       }
     }),
   )
 })
 
-t.test('experts of turns that differ in the width of their numbers are read in the wider one', async (t) => {
+t.test('experts with integers of different widths are read in the wider one', async (t) => {
   const wide = { dtype: 'U16' as const, shape: [1, 1], data: new Uint8Array(Uint16Array.of(300).buffer) }
   const turn = {
     turnId: 'a',
@@ -179,11 +179,11 @@ t.test('experts of turns that differ in the width of their numbers are read in t
   t.same([...new Uint16Array(told!.data.buffer)], [7, 300, 0, 0])
 })
 
-t.test('a version that an engine tells at both ends of an answer is that of all its tokens', async (t) => {
+t.test('a version that an engine reports at both ends of a response is that of all its tokens', async (t) => {
   const turn = { turnId: 'a', promptLength: 1, completionLength: 3, start: 0, end: 2 }
   const layout = { first: 0, base: 1, responseLength: 2 }
   const told = (weightVersionEnd: string) =>
     rowDetails({ ...layout, turns: [{ ...turn, weightVersionStart: '4', weightVersionEnd }] }, new Map())
   t.same(told('4').weight_versions, [{ version: '4', start: 0, end: 2 }])
-  t.equal(told('5').weight_versions, null, 'where it changed on the way nobody told')
+  t.equal(told('5').weight_versions, null, 'the position of the change is unknown')
 })

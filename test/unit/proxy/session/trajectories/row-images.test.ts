@@ -17,7 +17,7 @@ const image = (at: number, tokens: number): RowImage => ({
   tokens,
 })
 
-/** Images with gaps between them, some of none: each `[gap, tokens]`. */
+/** Images with gaps between them, some without tokens: each `[gap, tokens]`. */
 const imagesInOrder = fc
   .array(fc.tuple(fc.nat(3), fc.integer({ min: 1, max: 4 })), { maxLength: 5 })
   .map((parts) => {
@@ -29,10 +29,10 @@ const imagesInOrder = fc
     })
   })
 
-t.test('no row ends or begins within an image, and each has those that are whole in it', async (t) => {
+t.test('no row begins or ends within an image, and each row lists its complete images', async (t) => {
   fc.assert(
     fc.property(imagesInOrder, fc.nat(40), fc.nat(40), (images, one, other) => {
-      // Of each token the image that it belongs to.
+      // The image of each token.
       const owners = images.flatMap((placed) =>
         Array.from({ length: placed.tokens }, (_, i) => [placed.at + i, placed] as const),
       )
@@ -56,7 +56,7 @@ t.test('no row ends or begins within an image, and each has those that are whole
   )
 })
 
-t.test('a prompt has the images of the one that it goes on from, and its own behind them', async (t) => {
+t.test('a prompt has the images of the one that it extends, followed by its own', async (t) => {
   const images = new SessionImages()
   const add = (turnId: string, prompt: object) =>
     images.add({ turnId, annotations: JSON.stringify({ prompt }) })

@@ -27,7 +27,7 @@ interface Sketch extends Partial<Omit<RecordedTurn, 'promptTokenIds' | 'completi
   completion: number[]
 }
 
-/** A completed turn; its logprobs tell turn and position apart. */
+/** A completed turn; its logprobs identify turn and position. */
 function turnOf(sketch: Sketch, index: number): RecordedTurn {
   const { prompt, completion, ...rest } = sketch
   return {
@@ -73,7 +73,7 @@ function turnIds(row: Trajectory): string[] {
   return row.turns.map((turn) => turn.turn_id)
 }
 
-/** Rows as plain values, with what the mask keeps spelled out. */
+/** Rows as plain values, with the masked tokens listed. */
 function plain(row: Trajectory) {
   return {
     prompt: [...row.prompt_ids],
@@ -89,26 +89,35 @@ const chain: Sketch[] = [
   { prompt: [1, 2, 3, 4, 5, 6, 7, 8], completion: [9, 9] },
 ]
 
-t.test('a conversation is one row: first prompt, then completions and what came between them', async (t) => {
-  const [row, ...others] = rowsOf(chain)
-  t.same(others, [])
-  t.same(plain(row!), {
-    prompt: [1, 2],
-    response: [3, 4, 5, 6, 7, 8, 9, 9],
-    mask: [1, 1, 0, 1, 0, 0, 1, 1],
-    turns: ['t0', 't1', 't2'],
-  })
-  t.same([...row!.response_logprobs], [-1, -1.001, 0, -2, 0, 0, -3, -3.001])
-  t.same(
-    row!.turns.map(({ start, end, trained }) => [start, end, trained]),
-    [
-      [0, 2, true],
-      [3, 4, true],
-      [6, 8, true],
-    ],
-  )
-  t.match(row, { num_turns: 3, exact: true, inexact_reason: null, truncated: false, prompt_truncated: false })
-})
+t.test(
+  'a conversation is one row: first the prompt, then completions and the tokens between them',
+  async (t) => {
+    const [row, ...others] = rowsOf(chain)
+    t.same(others, [])
+    t.same(plain(row!), {
+      prompt: [1, 2],
+      response: [3, 4, 5, 6, 7, 8, 9, 9],
+      mask: [1, 1, 0, 1, 0, 0, 1, 1],
+      turns: ['t0', 't1', 't2'],
+    })
+    t.same([...row!.response_logprobs], [-1, -1.001, 0, -2, 0, 0, -3, -3.001])
+    t.same(
+      row!.turns.map(({ start, end, trained }) => [start, end, trained]),
+      [
+        [0, 2, true],
+        [3, 4, true],
+        [6, 8, true],
+      ],
+    )
+    t.match(row, {
+      num_turns: 3,
+      exact: true,
+      inexact_reason: null,
+      truncated: false,
+      prompt_truncated: false,
+    })
+  },
+)
 
 t.test('a session without turns has no rows', async (t) => {
   t.same(rowsOf([]), [])
@@ -128,7 +137,7 @@ t.test('a completion that two branches share is trained in the first of them', a
 })
 
 t.test(
-  'a prompt sampled twice and continued from the first answer keeps both answers, each on its own',
+  'a prompt sampled twice and continued from the first completion keeps both, each on its own',
   async (t) => {
     const rows = rowsOf([
       { prompt: [1], completion: [2] },
@@ -142,7 +151,7 @@ t.test(
   },
 )
 
-t.test('equal answers to an equal prompt are continued one each, the latest first', async (t) => {
+t.test('equal completions of an equal prompt are continued once each, the latest first', async (t) => {
   const twice = [
     { prompt: [1], completion: [2] },
     { prompt: [1], completion: [2] },
@@ -158,7 +167,7 @@ t.test('equal answers to an equal prompt are continued one each, the latest firs
   t.same(rowsOf(continuedThrice).map(turnIds).at(-1), ['t1', 't4'])
 })
 
-t.test('a turn without a sampled token is in no row and lengthens none', async (t) => {
+t.test('a turn without a sampled token is in no row and extends none', async (t) => {
   const turns: Sketch[] = [
     { prompt: [1], completion: [2] },
     { prompt: [1, 2, 3, 4, 5], completion: [] },
@@ -170,12 +179,12 @@ t.test('a turn without a sampled token is in no row and lengthens none', async (
   t.match(builderOf(turns.map(turnOf)).excluded(), { empty: 2, superseded: 0 })
 })
 
-t.test('a turn without ids that says so keeps its row, which says why', async (t) => {
+t.test('a turn that is marked as lacking ids keeps its row, which has the reason', async (t) => {
   const rows = rowsOf([{ prompt: [], completion: [], exact: false, inexactReason: 'no ids' }])
   t.match(rows, [{ exact: false, inexact_reason: 'no ids' }])
 })
 
-t.test('a branch that shares only text, not the end of a completion, starts a row of its own', async (t) => {
+t.test('a branch that shares only text, but not the end of a completion, starts its own row', async (t) => {
   const rows = rowsOf([
     { prompt: [1, 2], completion: [3, 4] },
     { prompt: [1, 2, 3, 9], completion: [5] },
@@ -186,7 +195,7 @@ t.test('a branch that shares only text, not the end of a completion, starts a ro
   ])
 })
 
-t.test("a client's retry supersedes the answer that nobody continued", async (t) => {
+t.test("a client's retry supersedes the completion without a continuation", async (t) => {
   const turns: Sketch[] = [
     { prompt: [1], completion: [2] },
     { prompt: [1], completion: [3], retryCount: 1 },
@@ -197,7 +206,7 @@ t.test("a client's retry supersedes the answer that nobody continued", async (t)
   t.equal(builderOf(turns.map(turnOf)).excluded().superseded, 2)
 })
 
-t.test('a retried answer that was in no row anyway is left out for its own reason', async (t) => {
+t.test('a retried completion that was in no row is left out for its own reason', async (t) => {
   const turns: Sketch[] = [
     { prompt: [1], completion: [] },
     { prompt: [1], completion: [3], retryCount: 1 },
@@ -206,7 +215,7 @@ t.test('a retried answer that was in no row anyway is left out for its own reaso
   t.match(builderOf(turns.map(turnOf)).excluded(), { empty: 1, superseded: 0 })
 })
 
-t.test('a retry supersedes an earlier one whose first try is not on record', async (t) => {
+t.test('a retry supersedes an earlier one whose original attempt is not recorded', async (t) => {
   const turns: Sketch[] = [
     { prompt: [1], completion: [2], retryCount: 1 },
     { prompt: [1], completion: [3], retryCount: 2 },
@@ -214,78 +223,74 @@ t.test('a retry supersedes an earlier one whose first try is not on record', asy
   t.same(rowsOf(turns).map(turnIds), [['t1']])
 })
 
-t.test('of the answers that may be lost, the one of the highest count is, wherever it stands', async (t) => {
-  const turns: Sketch[] = [
-    { prompt: [1], completion: [2], retryCount: 1 },
-    { prompt: [1], completion: [3] },
-    { prompt: [1], completion: [4], retryCount: 2 },
-  ]
-  t.same(rowsOf(turns).map(turnIds), [['t1'], ['t2']])
-})
+t.test(
+  'among completions that may be lost, the one with the highest retry count is, at any position',
+  async (t) => {
+    const turns: Sketch[] = [
+      { prompt: [1], completion: [2], retryCount: 1 },
+      { prompt: [1], completion: [3] },
+      { prompt: [1], completion: [4], retryCount: 2 },
+    ]
+    t.same(rowsOf(turns).map(turnIds), [['t1'], ['t2']])
+  },
+)
 
-t.test('an answer that a retry got is superseded by a later retry alone', async (t) => {
+t.test('a completion that a retry received is superseded by a later retry only', async (t) => {
   const rowsAfter = (answered_retries: number[], retryCount: number) => {
     const given: Sketch = { prompt: [1], completion: [2], annotations: JSON.stringify({ answered_retries }) }
     return rowsOf([given, { prompt: [1], completion: [3], retryCount }]).map(turnIds)
   }
   t.same(rowsAfter([1], 1), [['t0'], ['t1']])
   t.same(rowsAfter([1], 2), [['t1']])
-  t.same(rowsAfter([1, 2, 3], 3), [['t0'], ['t1']], 'the last retry that got it counts')
+  t.same(rowsAfter([1, 2, 3], 3), [['t0'], ['t1']], 'the last retry that received it counts')
 })
 
-t.test(
-  'the same request, asked of the proxy after one that was lost, supersedes its last answer',
-  async (t) => {
-    const resumed = (resumed_at: number): Partial<Sketch> => ({ annotations: JSON.stringify({ resumed_at }) })
-    const rowsFrom = (...turns: Sketch[]) => rowsOf(turns).map(turnIds)
-    const answer = { prompt: [1], completion: [2] }
-    const again = { prompt: [1], completion: [3] }
-    t.same(rowsFrom(answer, { ...again, ...resumed(1) }), [['t1']])
-    t.same(rowsFrom(answer, again), [['t0'], ['t1']], 'of a proxy that lives on they are two samples')
-    t.same(
-      rowsFrom(answer, { ...again, ...resumed(1) }, { ...again, ...resumed(1) }),
-      [['t1'], ['t2']],
-      'once',
-    )
-    t.same(
-      rowsFrom(answer, { prompt: [7], completion: [8] }, { ...again, ...resumed(2) }),
-      [['t0'], ['t1'], ['t2']],
-      'it was there: its proxy was asked something else after it',
-    )
-    t.same(
-      rowsFrom(answer, { prompt: [7], completion: [8], startedAtMs: 20 }, { ...again, ...resumed(2) }),
-      [['t1'], ['t2']],
-      'what was asked before its end says nothing',
-    )
-    t.same(
-      rowsFrom(answer, { prompt: [7], completion: [], status: 'interrupted' }, { ...again, ...resumed(2) }),
-      [['t2']],
-      'nor does what nobody has closed',
-    )
-    t.same(
-      rowsFrom(answer, { prompt: [1], completion: [], status: 'interrupted' }, { ...again, ...resumed(2) }),
-      [['t0'], ['t2']],
-      'what was cut is what it asks for again',
-    )
-    t.same(
-      rowsFrom(answer, { prompt: [1, 2, 4], completion: [5] }, { ...again, ...resumed(2) }),
-      [['t0', 't1'], ['t2']],
-      'an answer that something goes on from was read',
-    )
-    t.same(
-      rowsFrom(answer, { ...again, ...resumed(1) }, { prompt: [1], completion: [4], ...resumed(2) }),
-      [['t2']],
-      'two proxies were lost, each after its answer',
-    )
-    t.same(
-      rowsFrom(answer, { ...again, ...resumed(1) }, again),
-      [['t1'], ['t2']],
-      'also when the proxy behind it has handed the session over in order',
-    )
-  },
-)
+t.test('the same request, sent to the proxy after a lost one, supersedes its last completion', async (t) => {
+  const resumed = (resumed_at: number): Partial<Sketch> => ({ annotations: JSON.stringify({ resumed_at }) })
+  const rowsFrom = (...turns: Sketch[]) => rowsOf(turns).map(turnIds)
+  const answer = { prompt: [1], completion: [2] }
+  const again = { prompt: [1], completion: [3] }
+  t.same(rowsFrom(answer, { ...again, ...resumed(1) }), [['t1']])
+  t.same(rowsFrom(answer, again), [['t0'], ['t1']], 'on a proxy that did not crash they are two samples')
+  t.same(rowsFrom(answer, { ...again, ...resumed(1) }, { ...again, ...resumed(1) }), [['t1'], ['t2']], 'once')
+  t.same(
+    rowsFrom(answer, { prompt: [7], completion: [8] }, { ...again, ...resumed(2) }),
+    [['t0'], ['t1'], ['t2']],
+    'it was delivered: its proxy received another request after it',
+  )
+  t.same(
+    rowsFrom(answer, { prompt: [7], completion: [8], startedAtMs: 20 }, { ...again, ...resumed(2) }),
+    [['t1'], ['t2']],
+    'requests before its end are no evidence',
+  )
+  t.same(
+    rowsFrom(answer, { prompt: [7], completion: [], status: 'interrupted' }, { ...again, ...resumed(2) }),
+    [['t2']],
+    'nor are turns that are still open',
+  )
+  t.same(
+    rowsFrom(answer, { prompt: [1], completion: [], status: 'interrupted' }, { ...again, ...resumed(2) }),
+    [['t0'], ['t2']],
+    'the repeated request concerns the truncated one',
+  )
+  t.same(
+    rowsFrom(answer, { prompt: [1, 2, 4], completion: [5] }, { ...again, ...resumed(2) }),
+    [['t0', 't1'], ['t2']],
+    'a completion with a continuation was delivered',
+  )
+  t.same(
+    rowsFrom(answer, { ...again, ...resumed(1) }, { prompt: [1], completion: [4], ...resumed(2) }),
+    [['t2']],
+    'two proxies crashed, each after its completion',
+  )
+  t.same(
+    rowsFrom(answer, { ...again, ...resumed(1) }, again),
+    [['t1'], ['t2']],
+    'also when the next proxy has transferred the session in order',
+  )
+})
 
-t.test('turns whose prompts are on record as what they add make the same rows', async (t) => {
+t.test('turns whose prompts are recorded as differences make the same rows', async (t) => {
   const builder = new TrajectoryBuilder()
   builder.add(turnStep(0, [1, 2], [3, 4]))
   builder.add({ ...turnStep(1, [], [6]), promptStep: { base: '0', shared: 4, rest: Int32Array.of(5) } })
@@ -324,7 +329,7 @@ const NOT_ANSWERED = {
 const SAMPLES = [2, 3, 4].map((completion) => ({ prompt: [1], completion: [completion] }))
 
 for (const status of ['failed', 'aborted', 'interrupted'] as const) {
-  t.test(`a retry of a call that is on record as ${status} takes no sample out of training`, async (t) => {
+  t.test(`a retry of a request that is recorded as ${status} excludes no sample from training`, async (t) => {
     const turns: Sketch[] = [
       ...SAMPLES,
       { ...NOT_ANSWERED, status },
@@ -336,7 +341,7 @@ for (const status of ['failed', 'aborted', 'interrupted'] as const) {
 }
 
 t.test(
-  'a retry whose first try is not on record as a failure supersedes one sample, the latest',
+  'a retry whose original attempt is not recorded as a failure supersedes one sample, the latest',
   async (t) => {
     const turns: Sketch[] = [...SAMPLES, { prompt: [1], completion: [5], retryCount: 1 }]
     t.same(rowsOf(turns).map(turnIds), [['t0'], ['t1'], ['t3']])
@@ -345,7 +350,7 @@ t.test(
   },
 )
 
-t.test('each retry speaks for one failure: two of them for two', async (t) => {
+t.test('each retry accounts for one failure: two retries for two', async (t) => {
   const failed: Sketch = { ...NOT_ANSWERED, status: 'failed' }
   const rows = rowsOf([
     ...SAMPLES,
@@ -358,7 +363,7 @@ t.test('each retry speaks for one failure: two of them for two', async (t) => {
   t.same(rows.map(turnIds), [['t0'], ['t1'], ['t2'], ['t5'], ['t7']])
 })
 
-t.test('a retry that fails as well says that the first answer was lost', async (t) => {
+t.test('a retry that fails as well shows that the first response was lost', async (t) => {
   const failedAgain: Sketch = { ...NOT_ANSWERED, status: 'failed', retryCount: 1 }
   const turns = [
     { prompt: [1], completion: [2] },
@@ -368,7 +373,7 @@ t.test('a retry that fails as well says that the first answer was lost', async (
   t.same(rowsOf(turns).map(turnIds), [['t2']])
 })
 
-t.test('a retry speaks for tries of its own request, not for others with an equal prompt', async (t) => {
+t.test('a retry accounts for attempts of its own request, not for others with an equal prompt', async (t) => {
   const warm = { prompt: [1], completion: [2], params: '{"temperature":1}' }
   const rows = rowsOf([warm, { prompt: [1], completion: [3], params: '{"temperature":0}', retryCount: 1 }])
   t.same(rows.map(turnIds), [['t0'], ['t1']])
@@ -388,7 +393,7 @@ t.test('a retry speaks for tries of its own request, not for others with an equa
   t.same(rowsOf(completions).map(turnIds), [['t1'], ['t2']], 'of completions as well')
 })
 
-t.test('a sample that was continued is none that was lost, however late that shows', async (t) => {
+t.test('a continued sample is not lost, even if it is continued late', async (t) => {
   const rows = rowsOf([
     { prompt: [1], completion: [2] },
     { prompt: [1], completion: [3] },
@@ -398,7 +403,7 @@ t.test('a sample that was continued is none that was lost, however late that sho
   t.same(rows.map(turnIds), [['t2'], ['t1', 't3']])
 })
 
-t.test('the latest retry counts even if nothing continues it', async (t) => {
+t.test('the latest retry counts even without a continuation', async (t) => {
   const rows = rowsOf([
     { prompt: [1], completion: [2] },
     { prompt: [1], completion: [3], retryCount: 1 },
@@ -406,7 +411,7 @@ t.test('the latest retry counts even if nothing continues it', async (t) => {
   t.same(rows.map(turnIds), [['t1']])
 })
 
-t.test('an answer that was continued is no ghost, whatever was retried after it', async (t) => {
+t.test('a continued completion is not superseded by any later retry', async (t) => {
   const rows = rowsOf([
     { prompt: [1], completion: [2] },
     { prompt: [1, 2, 3], completion: [4] },
@@ -415,7 +420,7 @@ t.test('an answer that was continued is no ghost, whatever was retried after it'
   t.same(rows.map(turnIds), [['t0', 't1'], ['t2']])
 })
 
-t.test('a retry hangs where the turn hangs that it repeats, also below equal answers', async (t) => {
+t.test('a retry has the parent of the turn that it repeats, also below equal completions', async (t) => {
   const rows = rowsOf([
     { prompt: [1], completion: [2] },
     { prompt: [1], completion: [2] },
@@ -431,7 +436,7 @@ for (const [outcome, retry] of [
   ['samples nothing', { prompt: [1, 2, 3], completion: [] }],
   ['became another prompt', { prompt: [9], completion: [5] }],
 ] as const)
-  t.test(`what an answer that was lost went on from is trained, though its retry ${outcome}`, async (t) => {
+  t.test(`a turn whose lost continuation was retried is trained, though its retry ${outcome}`, async (t) => {
     const request = { lastMessage: lastOfTexts(['{"role":"user","content":"the second"}']) }
     const rows = rowsOf([
       { prompt: [1], completion: [2] },
@@ -443,7 +448,7 @@ for (const [outcome, retry] of [
     t.notOk(rows.some((row) => turnIds(row).includes('t1')))
   })
 
-/** As a call that says its line is recorded. */
+/** As a request that declares its role is recorded. */
 function told(line: string): Pick<RecordedTurn, 'annotations'> {
   return { annotations: JSON.stringify({ line: { told: line, rule: 'header' } }) }
 }
@@ -459,29 +464,32 @@ const agents: Sketch[] = [
   { prompt: [1, 8, 9, 4], completion: [5], ...told('side') },
 ]
 
-t.test('a row has the line of its turns; a compaction at its end is part of what it sums up', async (t) => {
-  const rows = rowsOf(agents)
-  t.same(
-    rows.map((row) => [row.agent_role, turnIds(row)]),
-    [
-      ['subagent:a', ['t2', 't4']],
-      ['main', ['t1', 't3', 't5']],
-      ['main', ['t6']],
-    ],
-  )
-  t.same(
-    rows[1]!.turns.map(({ agent_role, trained }) => [agent_role, trained]),
-    [
-      ['main', true],
-      ['main', true],
-      ['compaction', true],
-    ],
-  )
-  const [alone] = rowsOf([{ prompt: [1], completion: [2], ...told('compaction') }])
-  t.equal(alone!.agent_role, 'compaction')
-})
+t.test(
+  'a row has the role of its turns; a compaction at its end belongs to the role that it summarizes',
+  async (t) => {
+    const rows = rowsOf(agents)
+    t.same(
+      rows.map((row) => [row.agent_role, turnIds(row)]),
+      [
+        ['subagent:a', ['t2', 't4']],
+        ['main', ['t1', 't3', 't5']],
+        ['main', ['t6']],
+      ],
+    )
+    t.same(
+      rows[1]!.turns.map(({ agent_role, trained }) => [agent_role, trained]),
+      [
+        ['main', true],
+        ['main', true],
+        ['compaction', true],
+      ],
+    )
+    const [alone] = rowsOf([{ prompt: [1], completion: [2], ...told('compaction') }])
+    t.equal(alone!.agent_role, 'compaction')
+  },
+)
 
-t.test('a row that goes off from another line has the line of its last turn', async (t) => {
+t.test('a row that branches off another role has the role of its last turn', async (t) => {
   const turns = [
     { prompt: [1], completion: [2], ...told('main') },
     { prompt: [1, 2, 3], completion: [4], ...told('subagent:fork') },
@@ -506,7 +514,7 @@ t.test('a row that goes off from another line has the line of its last turn', as
   )
 })
 
-t.test('side calls are counted and not trained, unless they are asked for', async (t) => {
+t.test('side requests are counted and not trained, unless they are requested', async (t) => {
   const turns = agents.map(turnOf)
   t.equal(builderOf(turns).excluded().side, 2)
   const all = builderOf(turns, { sideCalls: true })
@@ -522,23 +530,26 @@ t.test('side calls are counted and not trained, unless they are asked for', asyn
   )
 })
 
-t.test('a side call that goes off from the main line takes nothing of it away', async (t) => {
+t.test('a side request that branches off the main conversation removes nothing from it', async (t) => {
   const rows = rowsOf(agents, { select: 'last' })
   t.same(rows.map(plain), [{ prompt: [1, 8], response: [9], mask: [1], turns: ['t6'] }])
 })
 
-t.test('what the main line says goes on around a side call keeps the tokens, with mask 0', async (t) => {
-  const rows = rowsOf([
-    { prompt: [1], completion: [2], ...told('main') },
-    { prompt: [1, 2, 3], completion: [4], ...told('side') },
-    { prompt: [1, 2, 3, 4, 5], completion: [6], ...told('main') },
-  ])
-  t.same(rows.map(plain), [
-    { prompt: [1], response: [2, 3, 4, 5, 6], mask: [1, 0, 0, 0, 1], turns: ['t0', 't2'] },
-  ])
-})
+t.test(
+  'a completion of the main agent continues around a side request and keeps the tokens, with mask 0',
+  async (t) => {
+    const rows = rowsOf([
+      { prompt: [1], completion: [2], ...told('main') },
+      { prompt: [1, 2, 3], completion: [4], ...told('side') },
+      { prompt: [1, 2, 3, 4, 5], completion: [6], ...told('main') },
+    ])
+    t.same(rows.map(plain), [
+      { prompt: [1], response: [2, 3, 4, 5, 6], mask: [1, 0, 0, 0, 1], turns: ['t0', 't2'] },
+    ])
+  },
+)
 
-t.test('the main line alone: its compaction with it, and neither sub-agents nor side calls', async (t) => {
+t.test('the main role alone includes its compaction, but neither subagents nor side requests', async (t) => {
   const main = rowsOf(agents, {}, { lines: 'main', sideCalls: true })
   t.same(
     main.map((row) => [row.agent_role, turnIds(row)]),
@@ -549,7 +560,7 @@ t.test('the main line alone: its compaction with it, and neither sub-agents nor 
   )
 })
 
-t.test('turns that were not answered are counted and never trained', async (t) => {
+t.test('failed turns are counted and never trained', async (t) => {
   const statuses = ['aborted', 'failed', 'failed', 'interrupted', 'open'] as const
   const turns = [
     ...chain,
@@ -569,7 +580,7 @@ t.test('turns that were not answered are counted and never trained', async (t) =
   })
 })
 
-t.test('a turn without exact ids is a row that says why and holds no ids', async (t) => {
+t.test('a turn without exact ids is a row without ids that has the reason', async (t) => {
   const rows = rowsOf([
     { prompt: [1], completion: [2] },
     {
@@ -624,7 +635,7 @@ t.test('the reward of a turn is at its tokens in each row that has the turn', as
   )
 })
 
-t.test('weight versions compare as numbers if all are numbers, else by appearance', async (t) => {
+t.test('weight versions are compared as numbers if all are numbers, else by appearance', async (t) => {
   const versioned = (...versions: (string | null)[]) =>
     rowsOf(
       chain.map((turn, at) => ({
@@ -684,10 +695,10 @@ t.test('a row with tokens of unknown weights has no lowest and no highest versio
     ],
     3,
   )
-  t.match(cut, { weight_version_min: '7', unversioned_turns: 0 }, 'turns that were cut away do not count')
+  t.match(cut, { weight_version_min: '7', unversioned_turns: 0 }, 'turns that were cut off do not count')
 })
 
-t.test('response_length keeps the beginning of the response and says what it cut', async (t) => {
+t.test('response_length keeps the beginning of the response and reports the cut', async (t) => {
   const [row] = rowsOf(
     chain.map((turn, at) => ({ ...turn, weightVersionStart: String(at), weightVersionEnd: String(at) })),
     { responseLength: 3 },
@@ -702,12 +713,12 @@ t.test('response_length keeps the beginning of the response and says what it cut
       [3, 3, false],
     ],
   )
-  t.match(row, { weight_version_max: '0' }, 'versions of tokens that were cut do not count')
+  t.match(row, { weight_version_max: '0' }, 'versions of tokens that were cut off do not count')
   t.equal(rowsOf(chain, { responseLength: 8 })[0]!.truncated, false)
   t.equal(rowsOf(chain, { responseLength: 7 })[0]!.truncated, true)
 })
 
-t.test('prompt_length keeps the end of the prompt and says what it cut', async (t) => {
+t.test('prompt_length keeps the end of the prompt and reports the cut', async (t) => {
   const [row] = rowsOf(chain, { promptLength: 1 })
   t.match(plain(row!), { prompt: [2], response: [3, 4, 5, 6, 7, 8, 9, 9] })
   t.equal(row!.prompt_truncated, true)
@@ -722,13 +733,13 @@ t.test('a shared completion is trained in the row that keeps most of it', async 
     { prompt: [1, 2, 3, 3, 3, 4, 4, 4, 4, 7], completion: [8] },
   ]
   const [first, second] = rowsOf(sketches, { responseLength: 6 })
-  t.same([...first!.response_mask], [1, 0, 0, 0, 1, 1], 'of equals the first')
+  t.same([...first!.response_mask], [1, 0, 0, 0, 1, 1], 'the first one among equals')
   t.same([...second!.response_mask], [0, 0, 0, 0, 0, 0])
   const [only] = rowsOf(sketches, { select: 'last' })
   t.same([...only!.response_mask], [1, 0, 0, 0, 1, 1, 1, 1, 0, 1], 'rows that are not returned train nothing')
 })
 
-t.test('select takes the row with the longest response, or the one that ended last', async (t) => {
+t.test('select returns the row with the longest response, or the one that ended last', async (t) => {
   const sketches: Sketch[] = [...chain, { prompt: [8], completion: [1] }]
   t.same(rowsOf(sketches, { select: 'longest' }).map(turnIds), [['t0', 't1', 't2']])
   t.same(rowsOf(sketches, { select: 'last' }).map(turnIds), [['t3']])
@@ -736,7 +747,7 @@ t.test('select takes the row with the longest response, or the one that ended la
   t.same(rowsOf([], { select: 'last' }), [])
 })
 
-t.test('per_turn makes each turn of the selected rows a row with its whole prompt', async (t) => {
+t.test('per_turn makes each turn of the selected rows a row with its complete prompt', async (t) => {
   t.same(rowsOf([...chain, { prompt: [8], completion: [1] }], { perTurn: true }).map(plain), [
     { prompt: [1, 2], response: [3, 4], mask: [1, 1], turns: ['t0'] },
     { prompt: [1, 2, 3, 4, 5], response: [6], mask: [1], turns: ['t1'] },
@@ -749,8 +760,8 @@ t.test('per_turn makes each turn of the selected rows a row with its whole promp
 })
 
 /**
- * Random sessions over three tokens, so that equal prompts, equal answers and accidental prefixes are common. A turn
- * continues an earlier one, repeats its prompt, or starts anew.
+ * Random sessions over three tokens, so that equal prompts, equal completions and accidental prefixes are
+ * common. A turn continues an earlier one, repeats its prompt, or starts a new conversation.
  */
 const tokens = (min: number) => fc.array(fc.integer({ min: 0, max: 2 }), { minLength: min, maxLength: 3 })
 const sessions = fc
@@ -787,7 +798,10 @@ const optionSets: fc.Arbitrary<TrajectoryOptions> = fc.record(
 const startsWith = (whole: number[], start: number[]) => start.every((token, at) => whole[at] === token)
 const whole = (turn: Sketch) => [...turn.prompt, ...turn.completion]
 
-/** For each retry the latest first try with its prompt that nothing continues and no retry before it has taken. */
+/**
+ * The original attempt of each retry: the latest with its prompt that has no continuation and no earlier
+ * retry.
+ */
 function firstTries(turns: Sketch[], isContinued: (index: number) => boolean): (number | undefined)[] {
   const taken: (number | undefined)[] = []
   for (const [index, turn] of turns.entries()) {
@@ -804,7 +818,10 @@ function firstTries(turns: Sketch[], isContinued: (index: number) => boolean): (
   return taken
 }
 
-/** The rules said once more, without a thought for speed. @returns the rows' turns, as indexes */
+/**
+ * A naive implementation of the rules, without optimization.
+ * @returns the rows' turns, as indexes
+ */
 function naiveRows(turns: Sketch[]): number[][] {
   const parents: (number | undefined)[] = []
   const isContinued = (index: number) => parents.includes(index)
@@ -840,7 +857,7 @@ function naiveRows(turns: Sketch[]): number[][] {
   return rows
 }
 
-t.test('rows agree with a naive reading of the rules', async () => {
+t.test('rows agree with a naive implementation of the rules', async () => {
   fc.assert(
     fc.property(sessions, (turns) => {
       const expected = naiveRows(turns).map((row) => row.map((index) => `t${index}`))
@@ -850,7 +867,7 @@ t.test('rows agree with a naive reading of the rules', async () => {
   )
 })
 
-t.test('whatever the cuts, a row holds recorded tokens and trains each turn at most once', async () => {
+t.test('for any cuts, a row contains recorded tokens and trains each turn at most once', async () => {
   fc.assert(
     fc.property(sessions, optionSets, (sketches, options) => {
       const turns = sketches.map(turnOf)
@@ -889,7 +906,7 @@ t.test('whatever the cuts, a row holds recorded tokens and trains each turn at m
   )
 })
 
-t.test('without cuts each turn in the rows is trained exactly once, whole', async () => {
+t.test('without cuts each turn in the rows is trained exactly once and completely', async () => {
   fc.assert(
     fc.property(sessions, fc.boolean(), (sketches, perTurn) => {
       const rows = rowsOf(sketches, { perTurn })
@@ -938,10 +955,10 @@ t.test('the rows of a selection are those of a session that has only the selecte
   )
 })
 
-t.test('the order in which unrelated conversations were interleaved changes no row', async () => {
+t.test('the interleaving of unrelated conversations changes no row', async () => {
   fc.assert(
     fc.property(sessions, sessions, (one, other) => {
-      // Tokens of the second conversation are out of the first one's reach.
+      // Tokens of the second conversation are outside the first one's range.
       const shifted = other.map((turn) => ({
         ...turn,
         prompt: turn.prompt.map((token) => token + 10),
@@ -991,7 +1008,7 @@ function ensure(holds: boolean): void {
   if (!holds) throw new Error('an invariant is broken')
 }
 
-t.test('a turn of another model begins a row: tokens of two models never train as one', async (t) => {
+t.test("a turn of another model starts a row, because a row trains one model's tokens", async (t) => {
   const params = (model: string) => JSON.stringify({ model })
   const sketches = [
     { prompt: [1], completion: [2], params: params('a') },
@@ -1019,15 +1036,15 @@ t.test('a turn of another model begins a row: tokens of two models never train a
       ],
       [[1], [2, 3, 4, 5, 6, 7, 8], [1, 0, 0, 0, 0, 0, 1]],
     ],
-    'what the other model said is part of the prompt',
+    "the other model's completion is part of the prompt",
   )
 
   const annotations = JSON.stringify({ policy: 'a' })
   const named = rowsOf(sketches.map((sketch) => ({ ...sketch, annotations })))
-  t.equal(named.length, 1, 'where the session names the model, that is what rows are asked for by')
+  t.equal(named.length, 1, 'where the session names the model, rows are requested by that name')
 })
 
-t.test('of a turn nothing is kept but what its rows need', async (t) => {
+t.test('of a turn only the data that its rows need is kept', async (t) => {
   const builder = new TrajectoryBuilder()
   const addWholeRecord = () => {
     const record = turnOf({ prompt: [1], completion: [2] }, 0)

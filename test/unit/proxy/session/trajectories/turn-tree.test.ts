@@ -49,9 +49,9 @@ t.test('a parent is the deepest turn whose prompt and completion begin the promp
   t.equal(parentOf(tree, 'b'), 'a')
   t.equal(parentOf(tree, 'c'), 'b')
   t.equal(parentOf(tree, 'd'), 'a', 'one that leaves the conversation earlier')
-  t.equal(parentOf(tree, 'e'), undefined, 'a prompt alone is no turn')
+  t.equal(parentOf(tree, 'e'), undefined, 'a prompt alone is not a turn')
   t.equal(parentOf(tree, 'f'), undefined, 'another completion')
-  t.equal(parentOf(tree, 'g'), 'a', 'nothing new is needed')
+  t.equal(parentOf(tree, 'g'), 'a', 'no new tokens are needed')
   t.strictSame(leavesOf(tree), ['c', 'd', 'e', 'f', 'g'])
   t.ok(tree.isContinued('a'))
   t.notOk(tree.isContinued('c'))
@@ -61,7 +61,7 @@ t.test('a parent is the deepest turn whose prompt and completion begin the promp
   t.equal(tree.find('unknown'), undefined)
 })
 
-t.test('a turn that is left out makes its parent a leaf', async (t) => {
+t.test('an omitted turn makes its parent a leaf', async (t) => {
   const tree = buildTree(
     { id: 'a', prompt: [1], completion: [2] },
     { id: 'b', prompt: [1, 2], completion: [3] },
@@ -90,7 +90,7 @@ t.test('a prompt that replaces the end of a turn continues that turn, and no oth
       [undefined, 0],
       ['b', 3],
     ],
-    'a turn whose tokens are all in the prompt comes first',
+    'a turn whose tokens are all in the prompt has precedence',
   )
   const lost = { ...next, id: 'c', repeats: 'b', replacedEnd }
   t.strictSame(parents({ ...next, replacedEnd }, lost)[1], ['a', 2], 'a retry')
@@ -101,7 +101,7 @@ t.test('a prompt that replaces the end of a turn continues that turn, and no oth
   t.equal(parentOf(tree, 'b'), undefined, 'another model')
 })
 
-t.test('equal samples are continued one each, the latest first', async (t) => {
+t.test('equal completions are continued once each, the latest first', async (t) => {
   const tree = buildTree(
     { id: 'a', prompt: [1], completion: [2] },
     { id: 'b', prompt: [1], completion: [2] },
@@ -114,24 +114,24 @@ t.test('equal samples are continued one each, the latest first', async (t) => {
   t.equal(parentOf(tree, 'e'), 'b', 'where each has a child, the latest of all')
 })
 
-t.test('a retry has the parent of what it repeats, if its prompt is the same', async (t) => {
+t.test('a retry has the parent of the repeated turn, if its prompt is the same', async (t) => {
   const turns: TurnSpec[] = [
     { id: 'a', prompt: [1], completion: [2] },
     { id: 'b', prompt: [1], completion: [2] },
     { id: 'c', prompt: [1, 2, 3], completion: [4] },
   ]
   const again = { id: 'd', prompt: [1, 2, 3], completion: [5] }
-  t.equal(parentOf(buildTree(...turns, again), 'd'), 'a', 'a sample of its own')
+  t.equal(parentOf(buildTree(...turns, again), 'd'), 'a', 'a completion of its own')
   t.equal(parentOf(buildTree(...turns, { ...again, repeats: 'c' }), 'd'), 'b')
   const other = { ...again, prompt: [1, 2, 9], repeats: 'c' }
-  t.equal(parentOf(buildTree(...turns, other), 'd'), 'a', 'a template may tell the time')
+  t.equal(parentOf(buildTree(...turns, other), 'd'), 'a', 'a template may render the time')
   t.equal(parentOf(buildTree(...turns, { ...again, repeats: 'unknown' }), 'd'), 'a')
   const first = { id: 'e', prompt: [7], completion: [8] }
   const repeated = buildTree(first, { ...first, id: 'f', completion: [9], repeats: 'e' })
   t.equal(parentOf(repeated, 'f'), undefined)
 })
 
-t.test('a turn continues none of another model that its agent asked for', async (t) => {
+t.test('a turn continues none of another model that its agent requested', async (t) => {
   const parentWith = (before: string | null | undefined, now: string | null | undefined) =>
     parentOf(
       buildTree(
@@ -154,7 +154,7 @@ t.test('a turn continues none of another model that its agent asked for', async 
   t.equal(parentOf(tree, 'c'), 'a', 'the deepest of its own model')
 })
 
-t.test('a turn without exact ids continues nothing, and nothing continues it', async (t) => {
+t.test('a turn without exact ids continues no turn, and no turn continues it', async (t) => {
   const tree = buildTree(
     { id: 'a', prompt: [1], completion: [2] },
     { id: 'b', prompt: [1, 2], completion: [3], exact: false, inexactReason: 'no_ids' },
@@ -181,7 +181,7 @@ t.test('a node has the fields of its turn, and the lengths of its ids', async (t
   t.strictSame([...tree.find('a')!.prompt.read(3)], [1, 2, 3])
 })
 
-t.test('ids may come as what they add to an earlier turn', async (t) => {
+t.test('ids may be given as a difference from an earlier turn', async (t) => {
   const tree = buildTree({ id: 'a', prompt: [1, 2], completion: [3, 4] })
   const step = (base: string | null, shared: number, rest: readonly number[]) => {
     const turn = { turnId: 'b', completionTokenIds: Int32Array.of(9) }

@@ -3,7 +3,7 @@ import { CloseRetries } from '../../../../../src/proxy/session/turn/close-retrie
 import type { TurnOutcome } from '../../../../../src/proxy/store/port/turn-store.ts'
 import { FakeClock } from '../../../../helpers/fake-clock.ts'
 
-t.test('a turn whose closing was refused is closed once the store takes it', async (t) => {
+t.test('a turn whose closing was rejected is closed once the store accepts it', async (t) => {
   const clock = new FakeClock()
   const asked: string[] = []
   let isFull = true
@@ -25,11 +25,11 @@ t.test('a turn whose closing was refused is closed once the store takes it', asy
   await pass()
   t.strictSame(asked, ['a', 'b', 'a', 'b'])
   await pass()
-  t.strictSame(asked, ['a', 'b', 'a', 'b'], 'once closed it is not asked again')
-  t.equal(clock.pending, 0, 'with nothing left to close no timer runs')
+  t.strictSame(asked, ['a', 'b', 'a', 'b'], 'once closed it is not tried again')
+  t.equal(clock.pending, 0, 'no timer runs when there is nothing left to close')
 })
 
-t.test('a runner that stops asks no more', async (t) => {
+t.test('a runner that stops does not retry', async (t) => {
   const clock = new FakeClock()
   const turns = new CloseRetries({ closeTurn: () => Promise.reject(new Error('closed')) }, clock)
   turns.add(() => ({ turnId: 'a' }) as TurnOutcome)

@@ -17,7 +17,7 @@ function write(memory: SessionMemory, request: CanonicalRequest) {
   return { ...written, messages: getMessagesBetween(undefined, lastMessage).map(({ json }) => json) }
 }
 
-t.test('a request is written message by message, with tools and everything else apart', (t) => {
+t.test('a request is serialized message by message, with tools and other fields separate', (t) => {
   const memory = new SessionMemory()
   const messages = [said('a'), said('b')]
   t.same(write(memory, chat(messages, TOOLS)), {
@@ -35,11 +35,11 @@ t.test('a request is written message by message, with tools and everything else 
   t.end()
 })
 
-t.test('what earlier requests of the session had, and nothing else, is taken from them', (t) => {
+t.test('texts of earlier requests of the session, and no others, are reused', (t) => {
   const memory = new SessionMemory()
   const [a, b] = [said('a'), said('b')]
   const first = write(memory, chat([a, b], TOOLS))
-  // Tools that come again are not written again: nobody changes them but this test, to tell.
+  // Repeated tools are not serialized again: only this test changes them, as proof.
   Object.assign(TOOLS[0]!, { type: 'changed' })
   write(memory, chat([said('x')]))
   const { written } = memory.messages
@@ -55,7 +55,7 @@ t.test('what earlier requests of the session had, and nothing else, is taken fro
   t.end()
 })
 
-t.test('nesting that JSON cannot carry is an invalid request', (t) => {
+t.test('nesting that JSON cannot represent is an invalid request', (t) => {
   let deep: unknown = []
   for (let depth = 0; depth < 100_000; depth += 1) deep = [deep]
   const message = { role: 'user', content: deep } as ChatMessage

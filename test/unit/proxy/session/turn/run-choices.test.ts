@@ -1,4 +1,6 @@
-/** One call of several answers is several turns, and one call all the same: it succeeds as a whole or not at all. */
+/**
+ * One request with several choices is several turns, but still one request: it succeeds or fails as a unit.
+ */
 import t, { type Test } from 'tap'
 import { ProxyError } from '../../../../../src/base/errors.ts'
 import type { GenerationEvent } from '../../../../../src/protocol/canonical/events.ts'
@@ -54,7 +56,7 @@ async function read(choices: Choices): Promise<number[]> {
 
 const turnsOf = (store: TurnStore) => Array.fromAsync(store.readTurns('s'))
 
-/** The first one fails once another one is whole; the others run until they are cancelled. */
+/** The first one fails once another one is complete; the others run until they are cancelled. */
 function firstFails(failure: ProxyError): Script {
   const second = Promise.withResolvers<void>()
   let calls = 0
@@ -67,12 +69,12 @@ function firstFails(failure: ProxyError): Script {
     yield* answer(wholeAnswer().slice(0, -1))
     if (place > 1) await untilAborted(signal)
     yield wholeAnswer().slice(-1)
-    // What comes after the last event comes after the commit.
+    // Events after the last one come after the commit.
     second.resolve()
   }
 }
 
-t.test('each choice is a turn: side by side, asked for alone, with a seed of its own', async (t) => {
+t.test('each choice is a turn: concurrent, requested alone, with its own seed', async (t) => {
   const { runner, store, backend } = await setUp(t)
   await Promise.all([
     runner.beginChoices(call(3, { seed: 7 }), 3, never).then(read),
@@ -121,7 +123,7 @@ t.test("a session's own seed is each choice's seed, too", async (t) => {
   )
 })
 
-t.test('what comes of the choices is handed on as it comes', async (t) => {
+t.test('deltas of the choices are forwarded on arrival', async (t) => {
   const gates = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
   let calls = 0
   const { runner } = await setUp(t, async function* () {
@@ -135,7 +137,7 @@ t.test('what comes of the choices is handed on as it comes', async (t) => {
   await choices.deliver({
     write: ({ choice, events }) => {
       order.push(choice)
-      // The second goes first, and the first when that one is whole.
+      // The second runs first, and the first once that one is complete.
       if (order.length === 2) gates[1]!.resolve()
       if (events.some(({ type }) => type === 'end')) gates[0]!.resolve()
       return undefined
@@ -146,7 +148,7 @@ t.test('what comes of the choices is handed on as it comes', async (t) => {
   t.ok(choices.isComplete)
 })
 
-t.test('when one choice fails, the call fails, and nothing of the others is trained', async (t) => {
+t.test('when one choice fails, the request fails, and the others are not trained', async (t) => {
   const failure = new ProxyError('engine_failed', 'out of memory')
   const { runner, store } = await setUp(t, firstFails(failure))
   const choices = await runner.beginChoices(call(3), 3, never)
@@ -163,7 +165,7 @@ t.test('when one choice fails, the call fails, and nothing of the others is trai
   t.match(turns[1]?.error?.message, /Another choice of this request failed: out of memory/)
 })
 
-t.test('an agent that leaves aborts every choice, whole ones too', async (t) => {
+t.test('an agent that disconnects aborts every choice, also complete ones', async (t) => {
   const agent = new AbortController()
   let calls = 0
   const { runner, store } = await setUp(t, async function* (_request, signal) {
@@ -203,7 +205,7 @@ t.test('a sink that fails ends every choice', async (t) => {
   )
 })
 
-t.test('when the store refuses one turn, none is left open and no engine is asked', async (t) => {
+t.test('when the store rejects one turn, none is left open and no engine receives a request', async (t) => {
   const store = await openMemoryStore()
   const { runner, backend, sessions } = await setUp(t, undefined, store)
   let opened = 0
@@ -226,35 +228,32 @@ t.test('when the store refuses one turn, none is left open and no engine is aske
   await sessions.complete('s')
 })
 
-t.test(
-  'choices that came out equal are never superseded; a retry of the call supersedes each once',
-  async (t) => {
-    const { runner, store } = await setUp(t)
-    const rowsOf = async () => {
-      const builder = new TrajectoryBuilder()
-      for (const turn of await turnsOf(store)) builder.add(turn)
-      return { superseded: builder.excluded().superseded, rows: [...builder.rows({}, null)] }
-    }
-    await read(await runner.beginChoices(call(3), 3, never))
-    const first = await rowsOf()
-    t.equal(first.superseded, 0)
-    t.same(
-      first.rows.map(({ response_mask }) => [...response_mask]),
-      Array.from({ length: 3 }, () => [1, 1, 1]),
-    )
-    // The agent never got those: its client says that it tries again.
-    await read(await runner.beginChoices(call(3, {}, 1), 3, never))
-    const then = await rowsOf()
-    t.equal(then.superseded, 3)
-    t.same(
-      then.rows.map(({ turns }) => turns.map(({ index }) => index)),
-      [[3], [4], [5]],
-    )
-  },
-)
+t.test('equal choices are never superseded; a retry of the request supersedes each once', async (t) => {
+  const { runner, store } = await setUp(t)
+  const rowsOf = async () => {
+    const builder = new TrajectoryBuilder()
+    for (const turn of await turnsOf(store)) builder.add(turn)
+    return { superseded: builder.excluded().superseded, rows: [...builder.rows({}, null)] }
+  }
+  await read(await runner.beginChoices(call(3), 3, never))
+  const first = await rowsOf()
+  t.equal(first.superseded, 0)
+  t.same(
+    first.rows.map(({ response_mask }) => [...response_mask]),
+    Array.from({ length: 3 }, () => [1, 1, 1]),
+  )
+  // The agent never received those, because its client declares a retry.
+  await read(await runner.beginChoices(call(3, {}, 1), 3, never))
+  const then = await rowsOf()
+  t.equal(then.superseded, 3)
+  t.same(
+    then.rows.map(({ turns }) => turns.map(({ index }) => index)),
+    [[3], [4], [5]],
+  )
+})
 
 t.test(
-  'a retry of a call with a failed choice repeats its failures, and no sample that was read',
+  'a retry of a request with a failed choice repeats its failures, and no delivered sample',
   async (t) => {
     let fails = true
     const failing = firstFails(new ProxyError('engine_failed', 'out of memory'))
@@ -272,7 +271,7 @@ t.test(
   },
 )
 
-t.test('the turns of a session that ends under its choices are all closed', async (t) => {
+t.test('the turns of a session that ends during its choices are all closed', async (t) => {
   const { runner, store, sessions } = await setUp(t, async function* (_request, signal) {
     await untilAborted(signal)
     yield []

@@ -60,7 +60,7 @@ function call(overrides: Partial<SessionRequest> = {}): SessionRequest {
   } as SessionRequest
 }
 
-/** Notes the types of each batch. */
+/** Records the types of each batch. */
 function noteTypes(types: string[]): EventSink {
   return { write: (batch) => void types.push(batch.map(({ type }) => type).join()) as undefined }
 }
@@ -69,12 +69,14 @@ async function turnsOf(store: TurnStore): Promise<TurnRecord[]> {
   return Array.fromAsync(store.readTurns('s'))
 }
 
-/** Waits until earlier writes are committed: the store delays openings until a write that may depend on them. */
+/**
+ * Waits until earlier writes are committed: the store delays openings until a write that may depend on them.
+ */
 async function commitDelayed(store: TurnStore): Promise<void> {
   await store.deleteSession('another')
 }
 
-t.test('a call becomes a completed turn that holds what the agent saw', async (t) => {
+t.test("a request becomes a completed turn with the agent's view of it", async (t) => {
   const { runner, store, backend } = await setUp(t)
   const turn = await runner.begin(call({ metadata: { retryCount: 2, hasAgentKey: false } }), never)
   t.same(await read(turn), wholeAnswer())
@@ -106,14 +108,14 @@ t.test('a call becomes a completed turn that holds what the agent saw', async (t
   t.match(backend.requests[0], { requestId: turn.turnId, sessionId: 's', stream: true, kind: 'chat' })
 })
 
-t.test('weights that are announced while an engine is at it are none that it began with', async (t) => {
+t.test('weights announced during a generation are not those that it began with', async (t) => {
   const weights = new WeightAnnouncement()
   weights.announced = 'v0'
   const bare = wholeAnswer().map((event) =>
     event.type === 'start' ? { ...event, weightVersion: undefined } : event,
   ) as GenerationEvent[]
   const script: Script = async function* (request) {
-    // The call has waited for an engine meanwhile.
+    // The request has waited for an engine meanwhile.
     weights.announced = 'v1'
     request.onDispatched?.()
     weights.announced = 'v2'
@@ -125,7 +127,7 @@ t.test('weights that are announced while an engine is at it are none that it beg
 })
 
 t.test(
-  'versions of each token, which a stream tells at its end, say which weights it began with',
+  'versions of each token, which a stream reports at its end, determine the initial weights',
   async (t) => {
     const script: Script = async function* () {
       yield [{ type: 'start', engine: 'e', weightVersion: 'v1' }]
@@ -144,7 +146,7 @@ t.test(
   },
 )
 
-t.test('the end of an answer is held back until the turn is in the store', async (t) => {
+t.test('the end of a response is held back until the turn is in the store', async (t) => {
   const steps: string[] = []
   const store = intercept(await openMemoryStore(), {
     closeTurn: async (call) => {
@@ -158,7 +160,7 @@ t.test('the end of an answer is held back until the turn is in the store', async
   t.same(steps, ['start', 'delta', 'delta', 'commit begins', 'commit ends', 'end'])
 })
 
-t.test('an end that comes in one batch with everything else is held back as well', async (t) => {
+t.test('an end that arrives in one batch with all other events is held back as well', async (t) => {
   const { runner } = await setUp(t, async function* () {
     yield wholeAnswer()
   })
@@ -167,7 +169,7 @@ t.test('an end that comes in one batch with everything else is held back as well
   t.same(batches, ['start,delta,delta', 'end'])
 })
 
-t.test('a turn that cannot be stored fails the call before its answer ends', async (t) => {
+t.test('a turn that cannot be stored fails the request before its response ends', async (t) => {
   const store = intercept(await openMemoryStore(), {
     closeTurn: () => Promise.reject(new ProxyError('store_failed', 'the disk is full')),
   })
@@ -179,7 +181,7 @@ t.test('a turn that cannot be stored fails the call before its answer ends', asy
 })
 
 t.test(
-  'a turn whose end was refused is closed when the store takes it, unless another proxy has its session',
+  'a turn whose end was rejected is closed when the store accepts it, unless another proxy owns its session',
   async (t) => {
     t.teardown(() => mock.timers.reset())
     mock.timers.enable({ apis: ['setTimeout'] })
@@ -236,7 +238,7 @@ for (const [code, status, error] of [
   })
 }
 
-t.test('a turn whose opening failed is not acknowledged, even if its closing seems to work', async (t) => {
+t.test('a turn whose opening failed is not acknowledged, even if its closing seems to succeed', async (t) => {
   const store = intercept(await openMemoryStore(), {
     openTurn: () => Promise.reject(new ProxyError('store_failed', 'the disk was full for a moment')),
   })
@@ -244,29 +246,26 @@ t.test('a turn whose opening failed is not acknowledged, even if its closing see
   await t.rejects(read(await runner.begin(call(), never)), { code: 'store_failed' })
 })
 
-t.test(
-  'calls that could not be put on record leave no gap in the indexes of those that follow',
-  async (t) => {
-    let isFull = true
-    const store = intercept(await openMemoryStore(), {
-      openTurn: (call) =>
-        isFull ? Promise.reject(new ProxyError('store_failed', 'the disk is full')) : call(),
-    })
-    const { runner } = await setUp(t, undefined, store)
-    for (let tries = 0; tries < 3; tries += 1) {
-      await t.rejects(read(await runner.begin(call(), never)), { code: 'store_failed' })
-    }
-    isFull = false
-    for (let turns = 0; turns < 2; turns += 1) await read(await runner.begin(call(), never))
-    t.same(
-      (await turnsOf(store)).map(({ index }) => index),
-      [0, 1],
-    )
-  },
-)
+t.test('requests that could not be recorded leave no gap in the later indexes', async (t) => {
+  let isFull = true
+  const store = intercept(await openMemoryStore(), {
+    openTurn: (call) =>
+      isFull ? Promise.reject(new ProxyError('store_failed', 'the disk is full')) : call(),
+  })
+  const { runner } = await setUp(t, undefined, store)
+  for (let tries = 0; tries < 3; tries += 1) {
+    await t.rejects(read(await runner.begin(call(), never)), { code: 'store_failed' })
+  }
+  isFull = false
+  for (let turns = 0; turns < 2; turns += 1) await read(await runner.begin(call(), never))
+  t.same(
+    (await turnsOf(store)).map(({ index }) => index),
+    [0, 1],
+  )
+})
 
 t.test(
-  'an agent that leaves cancels the engine; the turn is aborted and keeps the tokens so far',
+  'an agent that disconnects cancels the engine; the turn is aborted and keeps the tokens so far',
   async (t) => {
     const agent = new AbortController()
     let engineSignal: AbortSignal | undefined
@@ -314,7 +313,7 @@ t.test('an engine that fails leaves a failed turn with the cause and the tokens 
   })
 })
 
-t.test('where one id is none, none is kept, and the turn is not exact', async (t) => {
+t.test('if one id is invalid, none is kept, and the turn is not exact', async (t) => {
   const whole = wholeAnswer()
   const [start, end] = [whole[0]!, whole.at(-1)!]
   const delta: GenerationEvent = {
@@ -336,24 +335,21 @@ t.test('an engine that ends without a finish reason has failed', async (t) => {
   t.match(await turnsOf(store), [{ status: 'failed' }])
 })
 
-t.test(
-  'an answer nested too deeply to be written down fails, and its turn is closed all the same',
-  async (t) => {
-    const deep = JSON.parse(`{"a":${'['.repeat(50_000)}${']'.repeat(50_000)}}`)
-    for (const event of [
-      { type: 'delta', content: 'x', extra: deep },
-      { type: 'end', finishReason: 'stop', usage: deep },
-    ] as GenerationEvent[]) {
-      const { runner, store } = await setUp(t, async function* () {
-        yield [event]
-      })
-      await t.rejects(read(await runner.begin(call(), never)), { code: 'engine_failed', cause: RangeError })
-      t.match(await turnsOf(store), [{ status: 'failed', error: { code: 'engine_failed' } }])
-    }
-  },
-)
+t.test('a response nested too deeply to be serialized fails, and its turn is still closed', async (t) => {
+  const deep = JSON.parse(`{"a":${'['.repeat(50_000)}${']'.repeat(50_000)}}`)
+  for (const event of [
+    { type: 'delta', content: 'x', extra: deep },
+    { type: 'end', finishReason: 'stop', usage: deep },
+  ] as GenerationEvent[]) {
+    const { runner, store } = await setUp(t, async function* () {
+      yield [event]
+    })
+    await t.rejects(read(await runner.begin(call(), never)), { code: 'engine_failed', cause: RangeError })
+    t.match(await turnsOf(store), [{ status: 'failed', error: { code: 'engine_failed' } }])
+  }
+})
 
-t.test('what an engine says without a name of ours is on record with the answer', async (t) => {
+t.test('unknown fields of an engine are recorded with the response', async (t) => {
   const unnamed = { extra: { citations: [1] } }
   const { runner, store } = await setUp(t, () =>
     answer(wholeAnswer().map((event) => (event.type === 'delta' ? { ...event, ...unnamed } : event))),
@@ -367,7 +363,7 @@ t.test('what an engine says without a name of ours is on record with the answer'
   )
 })
 
-t.test('the first token came with the first piece, and not with a later one', async (t) => {
+t.test('the time of the first token is that of the first delta, not of a later one', async (t) => {
   let now = 0
   const [start, ...rest] = wholeAnswer()
   const store = await openMemoryStore()
@@ -390,28 +386,25 @@ t.test('the first token came with the first piece, and not with a later one', as
   t.match(await turnsOf(store), [{ startedAtMs: 0, firstTokenAtMs: 10, endedAtMs: 10 * rest.length }])
 })
 
-t.test(
-  'tokens are counted for the model that the session names, and for its session if it is there',
-  async (t) => {
-    const { runner, backend, sessions } = await setUp(t)
-    const asked: unknown[][] = []
-    backend.countTokens = async (...given: unknown[]) => {
-      asked.push(given)
-      return 3
-    }
-    const body = { model: 'm', messages: [] }
-    await sessions.create({ sessionId: 's', samplingParams: { top_k: 5 }, policy: 'trained' })
-    for (const id of ['s', 'nobody', undefined]) await runner.countTokens(id, body, never)
-    t.strictSame(asked, [
-      [{ ...body, top_k: 5, model: 'trained' }, never, 's'],
-      [body, never, undefined],
-      [body, never, undefined],
-    ])
-    t.equal(await sessions.find('nobody'), undefined)
-  },
-)
+t.test("tokens are counted for the session's model, and for its session if it exists", async (t) => {
+  const { runner, backend, sessions } = await setUp(t)
+  const asked: unknown[][] = []
+  backend.countTokens = async (...given: unknown[]) => {
+    asked.push(given)
+    return 3
+  }
+  const body = { model: 'm', messages: [] }
+  await sessions.create({ sessionId: 's', samplingParams: { top_k: 5 }, policy: 'trained' })
+  for (const id of ['s', 'nobody', undefined]) await runner.countTokens(id, body, never)
+  t.strictSame(asked, [
+    [{ ...body, top_k: 5, model: 'trained' }, never, 's'],
+    [body, never, undefined],
+    [body, never, undefined],
+  ])
+  t.equal(await sessions.find('nobody'), undefined)
+})
 
-t.test('an error that nobody foresaw is told as internal, and the turn is failed', async (t) => {
+t.test('an unexpected error is reported as internal, and the turn is failed', async (t) => {
   const { runner, store } = await setUp(t, async function* () {
     yield wholeAnswer().slice(0, 1)
     throw new TypeError('a bug')
@@ -420,17 +413,17 @@ t.test('an error that nobody foresaw is told as internal, and the turn is failed
   t.match(await turnsOf(store), [{ status: 'failed', error: { code: 'internal' } }])
 })
 
-t.test("the session's sampling parameters override the agent's, on the wire and on record", async (t) => {
+t.test("the session's sampling parameters override the agent's, on the wire and in the record", async (t) => {
   const { runner, sessions, store, backend } = await setUp(t)
   await sessions.create({ sessionId: 's', samplingParams: { temperature: 1, top_k: 5 } })
   const body = { model: 'm', temperature: 0, seed: 3, messages: [{ role: 'user' as const, content: 'x' }] }
   await read(await runner.begin(call({ request: { kind: 'chat', body } }), never))
   t.match(backend.requests[0]?.body, { temperature: 1, top_k: 5, seed: 3 })
   t.same(JSON.parse((await turnsOf(store))[0]!.params), { model: 'm', temperature: 1, top_k: 5, seed: 3 })
-  t.equal(body.temperature, 0, "the agent's own body is not touched")
+  t.equal(body.temperature, 0, "the agent's own body is unchanged")
 })
 
-t.test("the session's limit on an answer holds under whatever name the agent gives one", async (t) => {
+t.test("the session's length limit applies under any name of the agent's field", async (t) => {
   const { runner, sessions, backend } = await setUp(t)
   for (const [limit, asked] of [
     ['max_tokens', 'max_completion_tokens'],
@@ -445,7 +438,7 @@ t.test("the session's limit on an answer holds under whatever name the agent giv
   }
 })
 
-t.test('a request nested too deeply to be written down is refused and leaves no trace', async (t) => {
+t.test('a request nested too deeply to be serialized is rejected without a trace', async (t) => {
   const { runner, sessions, store } = await setUp(t)
   const deep = JSON.parse(`${'['.repeat(100_000)}${']'.repeat(100_000)}`)
   const messages = [{ role: 'user' as const, content: 'hello' }]
@@ -460,11 +453,11 @@ t.test('a request nested too deeply to be written down is refused and leaves no 
   const begunAt = performance.now()
   await read(await runner.begin(call(), never))
   await sessions.complete('s')
-  t.ok(performance.now() - begunAt < 5_000, 'no call is left that the end of the session would wait for')
+  t.ok(performance.now() - begunAt < 5_000, 'no request is left that the end of the session would wait for')
   t.match(await turnsOf(store), [{ index: 0, status: 'completed' }])
 })
 
-t.test('ending a session cancels its calls, and their turns are settled when it has ended', async (t) => {
+t.test('ending a session cancels its requests, and their turns are closed when it has ended', async (t) => {
   const { runner, sessions, store } = await setUp(t, async function* (_request, signal) {
     yield wholeAnswer().slice(0, 1)
     await untilAborted(signal)
@@ -476,7 +469,7 @@ t.test('ending a session cancels its calls, and their turns are settled when it 
   await reading
 })
 
-t.test('an answer that was committed and not delivered is taken back', async (t) => {
+t.test('a response that was committed but not delivered is marked as undelivered', async (t) => {
   const { runner, store } = await setUp(t)
   const turn = await runner.begin(call(), never)
   await read(turn)
@@ -484,7 +477,7 @@ t.test('an answer that was committed and not delivered is taken back', async (t)
   t.match(await turnsOf(store), [{ status: 'aborted', error: { code: 'agent_gone' } }])
 })
 
-t.test('draining lets what runs finish and refuses what is new', async (t) => {
+t.test('draining lets running requests finish and rejects new ones', async (t) => {
   const gate = Promise.withResolvers<void>()
   const { runner, store } = await setUp(t, async function* () {
     yield wholeAnswer().slice(0, 1)
@@ -500,7 +493,7 @@ t.test('draining lets what runs finish and refuses what is new', async (t) => {
   t.match(await turnsOf(store), [{ status: 'completed' }])
 })
 
-t.test('what outlasts the grace period is cancelled and recorded as failed', async (t) => {
+t.test('requests beyond the grace period are cancelled and recorded as failed', async (t) => {
   const { runner, store } = await setUp(t, async function* (_request, signal) {
     yield wholeAnswer().slice(0, 1)
     await untilAborted(signal)
@@ -511,7 +504,7 @@ t.test('what outlasts the grace period is cancelled and recorded as failed', asy
   t.match(await turnsOf(store), [{ status: 'failed', error: { code: 'shutting_down' } }])
 })
 
-t.test('a turn that cannot begin gives its place back: nothing waits for it', async (t) => {
+t.test('a turn that cannot start releases its index, so that nothing waits for it', async (t) => {
   const store = intercept(await openMemoryStore(), {
     openTurn: () => {
       throw new TypeError('a bug')
@@ -521,5 +514,5 @@ t.test('a turn that cannot begin gives its place back: nothing waits for it', as
   await t.rejects(runner.begin(call(), never), { message: 'a bug' })
   const begun = performance.now()
   await sessions.complete('s')
-  t.ok(performance.now() - begun < 5_000, 'the session settles without waiting its time out')
+  t.ok(performance.now() - begun < 5_000, 'the session settles without waiting for its timeout')
 })

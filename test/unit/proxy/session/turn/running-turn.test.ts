@@ -12,7 +12,9 @@ import { wholeAnswer } from '../../../../helpers/scripted-backend.ts'
 
 const never = new AbortController().signal
 
-/** A turn whose engine's events a test releases one by one; the end is written after a while, as after a commit. */
+/**
+ * A turn whose engine events a test releases one by one; the end is written after a delay, as after a commit.
+ */
 function startTurn(events: readonly GenerationEvent[], failure?: Error) {
   const gates = [...events, null].map(() => Promise.withResolvers<void>())
   const run = async (turn: RunningTurn) => {

@@ -1,9 +1,9 @@
-/** What a turn was sampled with, and by whose word. */
+/** The sampling parameters of a turn, and the origin of each. */
 import t from 'tap'
 import { readSampling } from '../../../../../src/proxy/session/turn/sampling.ts'
 
 t.test(
-  "a number that was asked for is the agent's or its session's, and anything else the engine's",
+  'a requested number comes from the agent or its session, and anything else from the engine',
   async (t) => {
     const engine = { logprobsMode: 'raw_logprobs', defaults: { temperature: 0.6, top_k: 20 } }
     const annotations = JSON.stringify({ sampling: engine })
@@ -18,7 +18,7 @@ t.test(
   },
 )
 
-t.test('of an engine that tells nothing nothing is known', async (t) => {
+t.test('an engine that reports nothing leaves parameters unknown', async (t) => {
   const { logprobs_mode, values, from } = readSampling({ params: '{}', annotations: '{}' }, {})
   t.equal(logprobs_mode, null)
   t.strictSame([...new Set(Object.values(values))], [null])

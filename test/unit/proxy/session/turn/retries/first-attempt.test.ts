@@ -17,20 +17,20 @@ const failed = (turnId: string) => tried(turnId, { response: 'none' })
 const found = (retryCount: number, ...tries: EarlierAttempt[]) =>
   locateFirstAttempt({ retryCount }, tries)?.turnId
 
-t.test('a retry is answered from the only try of its call, under way or on record', async (t) => {
+t.test('a retry is served from the only attempt of its request, in flight or recorded', async (t) => {
   t.equal(found(1, running('a')), 'a')
   t.equal(found(1, tried('a')), 'a')
   t.equal(found(2, lost('a')), 'a')
   t.equal(found(1), undefined)
 })
 
-t.test('a retry of a try that brought nothing is sampled anew', async (t) => {
+t.test('a retry of an attempt without a result is sampled again', async (t) => {
   t.equal(found(1, failed('a')), undefined)
-  t.equal(found(1, tried('a'), failed('b')), undefined, 'a sibling of it was answered')
+  t.equal(found(1, tried('a'), failed('b')), undefined, 'a sibling of it was completed')
 })
 
 t.test(
-  'of siblings with the same request a retry gets one whose connection broke, and no other',
+  'among siblings with the same request a retry gets one whose connection broke, and no other',
   async (t) => {
     t.equal(found(1, tried('a'), lost('b'), tried('c')), 'b')
     t.equal(found(1, tried('a'), tried('b')), undefined, 'either could be it')
@@ -40,32 +40,32 @@ t.test(
 )
 
 t.test(
-  'a retry of a try that the proxy was killed under is sampled anew, and takes no sibling',
+  'a retry of an attempt during which the proxy crashed is sampled again, and takes no sibling',
   async (t) => {
     t.equal(found(1, interrupted('a')), undefined)
     t.equal(found(1, tried('a'), interrupted('b')), undefined)
   },
 )
 
-t.test('two lost answers go to the retries of two calls, one each', async (t) => {
+t.test('two lost responses go to the retries of two requests, one each', async (t) => {
   t.equal(found(1, lost('a'), lost('b')), 'b')
   t.equal(found(1, lost('a'), tried('b', { answeredCount: 1 })), 'a')
 })
 
-t.test('an answer that was given to a retry is given to the next try of that call', async (t) => {
+t.test('a response that a retry received goes to the next attempt of that request', async (t) => {
   t.equal(found(2, tried('a', { answeredCount: 1 })), 'a')
-  t.equal(found(1, tried('a', { answeredCount: 1 })), undefined, 'it is another call')
+  t.equal(found(1, tried('a', { answeredCount: 1 })), undefined, 'it is another request')
 })
 
-t.test('an answer that something goes on from was read', async (t) => {
+t.test('a response with a continuation was delivered', async (t) => {
   t.equal(found(1, tried('a', { wasRead: true })), undefined)
 })
 
-t.test('a retry of a retry gets what the second try brought', async (t) => {
+t.test('a retry of a retry gets the result of the second attempt', async (t) => {
   t.equal(found(2, failed('a'), tried('b', { retryCount: 1 })), 'b')
 })
 
-t.test('a key tells the call, among siblings and whatever the count', async (t) => {
+t.test('an idempotency key identifies the request, among siblings and with any count', async (t) => {
   const tries = [
     tried('a', { idempotencyKey: 'x' }),
     tried('b', { idempotencyKey: 'y' }),
@@ -75,11 +75,11 @@ t.test('a key tells the call, among siblings and whatever the count', async (t) 
   t.equal(locateFirstAttempt({ retryCount: 2, idempotencyKey: 'y' }, tries)?.turnId, 'b')
   t.equal(locateFirstAttempt({ retryCount: 1, idempotencyKey: 'z' }, tries), undefined)
   t.equal(locateFirstAttempt({ retryCount: 1, idempotencyKey: 'w' }, tries), undefined)
-  t.equal(locateFirstAttempt({ retryCount: 1 }, tries), undefined, 'whoever sent keys sends them again')
+  t.equal(locateFirstAttempt({ retryCount: 1 }, tries), undefined, 'a client that sent keys sends them again')
 })
 
 t.test(
-  'only what may be a retry is looked up: a count above 0, or a key that was there or may have been',
+  'only possible retries are looked up: a count above 0, or an idempotency key that was or may have been used',
   async (t) => {
     t.notOk(mayBeRetry({ retryCount: 0, sendsRetryCount: true, idempotencyKey: 'x' }, new Set(['x'])))
     t.ok(mayBeRetry({ retryCount: 1, sendsRetryCount: true }, new Set()))

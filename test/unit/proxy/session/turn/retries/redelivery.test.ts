@@ -4,7 +4,10 @@ import { redeliver } from '../../../../../../src/proxy/session/turn/retries/rede
 import type { TurnRecord } from '../../../../../../src/proxy/store/port/turn-store.ts'
 import { openMemoryStore } from '../../../../../helpers/store-in-process.ts'
 
-/** Opens a store that has one turn. @param position of the answered retry; undefined if the turn is gone */
+/**
+ * Opens a store that has one turn.
+ * @param position of the answered retry; undefined if the turn is gone
+ */
 async function openOneTurnStore(turn: Partial<TurnRecord>, position: number | undefined) {
   return intercept(await openMemoryStore(), {
     getTurn: async () => turn as TurnRecord,
@@ -12,7 +15,7 @@ async function openOneTurnStore(turn: Partial<TurnRecord>, position: number | un
   })
 }
 
-t.test('an answer that is given again has all that the record has of it', async (t) => {
+t.test('a redelivered response has all its recorded data', async (t) => {
   const turn = {
     engine: 'e',
     model: 'm',
@@ -52,7 +55,7 @@ t.test('an answer that is given again has all that the record has of it', async 
   )
 })
 
-t.test('an answer that is gone, or went while it was read, is given to nobody', async (t) => {
+t.test('a response that is gone, or was removed while it was read, is not redelivered', async (t) => {
   const name = { sessionId: 's', turnId: 't' }
   t.equal(await redeliver(await openMemoryStore(), name, 1), undefined)
   const store = await openOneTurnStore({}, undefined)
