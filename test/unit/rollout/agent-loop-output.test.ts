@@ -81,7 +81,7 @@ t.test("a row of a session is an output under verl's names", async (t) => {
   ])
 })
 
-t.test('a session that branched is several outputs, each with the whole reward', async (t) => {
+t.test('a session that branched is several outputs, each with the complete reward', async (t) => {
   const outputs = toOutputs(session([ROW, { ...ROW, prompt_ids: [9] }]), FACTS)
   t.match(outputs, [
     { prompt_ids: [1, 2], reward_score: 1.25, metrics: { num_rows: 2 }, extra_fields: { row: 0 } },
@@ -89,7 +89,7 @@ t.test('a session that branched is several outputs, each with the whole reward',
   ])
 })
 
-t.test('a row that trains nothing, because another one trains what is left of it, is none', async (t) => {
+t.test('a row without trained tokens, because another one trains its remainder, is omitted', async (t) => {
   const shared = { ...ROW, response_ids: [3], response_mask: [0], response_logprobs: [0], truncated: true }
   t.match(toOutputs(session([ROW, shared]), FACTS), [{ metrics: { num_rows: 1 }, extra_fields: { row: 0 } }])
   t.equal(toOutputs(session([ROW, shared]), FACTS).length, 1)
@@ -102,11 +102,11 @@ t.test('a row that trains nothing, because another one trains what is left of it
   ])
 })
 
-t.test('a reward that nobody gave is null', async (t) => {
+t.test('a missing reward is null', async (t) => {
   t.equal(toOutputs(session([ROW], { reward: null, reward_components: {} }), FACTS)[0].reward_score, null)
 })
 
-t.test('rows without exact ids are left out, and counted', async (t) => {
+t.test('rows without exact ids are omitted and counted', async (t) => {
   const inexact = {
     ...ROW,
     prompt_ids: [],
@@ -127,7 +127,7 @@ t.test('rows without exact ids are left out, and counted', async (t) => {
   })
 })
 
-t.test('without a turn the output is inert, says so, and has the reward that was given', async (t) => {
+t.test('without a turn the output is a padding row with the reason and the given reward', async (t) => {
   t.match(toOutputs(session([]), FACTS), [
     {
       prompt_ids: [0],
@@ -146,13 +146,13 @@ t.test('without a turn the output is inert, says so, and has the reward that was
 })
 
 t.test(
-  'an inert output without a reward has none, so that it does not count in the mean of its group',
+  'a padding row without a reward has none, so that it does not count in the mean of its group',
   async (t) => {
     t.equal(toOutputs(session([], { reward: null }), FACTS)[0].reward_score, null)
   },
 )
 
-t.test('a row brings the details that it shows, under the names of verl and of the proxy', async (t) => {
+t.test('a row has its token data under the names of verl and of the proxy', async (t) => {
   const details = {
     sampling_mask: [[3, 9], null, [5]],
     routed_experts: { dtype: 'uint8', shape: [5, 1, 1], known: [[0, 4]], data: 'AAAAAAA=' },

@@ -1,7 +1,7 @@
 import t from 'tap'
 import { mapConcurrently } from '../../../src/rollout/map-concurrently.ts'
 
-t.test('each item is done once, some at a time, begun in order', async (t) => {
+t.test('each item is processed once, a limited number concurrently, started in order', async (t) => {
   const begun: [string, number][] = []
   let running = 0
   let most = 0
@@ -22,21 +22,18 @@ t.test('each item is done once, some at a time, begun in order', async (t) => {
   t.equal(most, 2)
 })
 
-t.test(
-  'after an error nothing more is begun, what runs is waited for, and the error is thrown',
-  async (t) => {
-    const ended: number[] = []
-    const work = mapConcurrently([0, 1, 2, 3], 2, async (item) => {
-      if (item === 0) throw new Error('first')
-      await new Promise((resolve) => setImmediate(resolve))
-      ended.push(item)
-      throw new Error('second')
-    })
-    await t.rejects(work, { message: 'first' })
-    t.strictSame(ended, [1])
-  },
-)
+t.test('after an error no item is started, running ones are awaited, and the error is thrown', async (t) => {
+  const ended: number[] = []
+  const work = mapConcurrently([0, 1, 2, 3], 2, async (item) => {
+    if (item === 0) throw new Error('first')
+    await new Promise((resolve) => setImmediate(resolve))
+    ended.push(item)
+    throw new Error('second')
+  })
+  await t.rejects(work, { message: 'first' })
+  t.strictSame(ended, [1])
+})
 
-t.test('nothing to do is done at once', async () => {
+t.test('an empty list is done immediately', async () => {
   await mapConcurrently([], 8, async () => {})
 })

@@ -1,7 +1,7 @@
 import t from 'tap'
 import { backoffMs, pause } from '../../../src/rollout/backoff.ts'
 
-t.test('waits double with each failure, between half of that and all of it, up to a minute', async (t) => {
+t.test('waits double with each failure, between half and all of the limit, up to a minute', async (t) => {
   const limits = [1, 2, 3, 4].map((failures) => backoffMs(2_000, failures, () => 1))
   t.strictSame(limits, [2_000, 4_000, 8_000, 16_000])
   t.equal(
@@ -18,7 +18,7 @@ t.test('waits double with each failure, between half of that and all of it, up t
   )
 })
 
-t.test('a pause that is called off throws the reason', async (t) => {
+t.test('a cancelled pause throws the reason', async (t) => {
   const controller = new AbortController()
   const paused = pause(60_000, controller.signal)
   controller.abort(new Error('called off'))

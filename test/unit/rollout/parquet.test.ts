@@ -19,7 +19,7 @@ async function roundTrip(t: Test, rows: readonly Row[]) {
   return read(path)
 }
 
-t.test('rows come back as they were, with null for what they lack', async (t) => {
+t.test('rows are read back unchanged, with null for missing fields', async (t) => {
   const rows: Row[] = [
     {
       text: 'ünï\n',
@@ -57,7 +57,7 @@ t.test('rows come back as they were, with null for what they lack', async (t) =>
   ])
 })
 
-t.test('what rows disagree on is text; JSON where it was none', async (t) => {
+t.test('columns with different types in rows are text, and JSON for other types', async (t) => {
   const when = new Date(0)
   const values: Value[] = ['text', 1, { a: [true] }, [1, 'two'], when, null]
   const back = await roundTrip(
@@ -70,7 +70,7 @@ t.test('what rows disagree on is text; JSON where it was none', async (t) => {
   )
 })
 
-t.test('whole and real numbers meet as real ones; a whole number keeps its 64 bits', async (t) => {
+t.test('integers and floats in one column become floats; an integer keeps its 64 bits', async (t) => {
   const back = await roundTrip(t, [
     { n: 1, big: 2n ** 62n },
     { n: 0.5, big: 1 },
@@ -81,13 +81,13 @@ t.test('whole and real numbers meet as real ones; a whole number keeps its 64 bi
   ])
 })
 
-t.test('a column of nothing is text', async (t) => {
+t.test('a column without values is text', async (t) => {
   t.strictSame(await roundTrip(t, [{ none: null, empty: {}, list: [] }]), [
     { none: null, empty: '{}', list: [] },
   ])
 })
 
-t.test('rows of one shape come back, whatever is in them', async (t) => {
+t.test('rows of one shape are read back unchanged, with any values', async (t) => {
   const path = join(t.testdir({}), 'rows.parquet')
   const text = fc.oneof(fc.string({ unit: 'binary' }), fc.constant('"\\\u2028'))
   const struct = fc.record({ a: fc.option(text), b: fc.option(fc.maxSafeInteger()) }, PLAIN)
@@ -101,7 +101,7 @@ t.test('rows of one shape come back, whatever is in them', async (t) => {
     },
     PLAIN,
   )
-  // Says what each column is, whatever the others leave out.
+  // The first row determines each column, whatever the others omit.
   const whole = {
     texts: ['x'],
     structs: [{ a: 'x', b: 1 }],
@@ -118,14 +118,14 @@ t.test('rows of one shape come back, whatever is in them', async (t) => {
   )
 })
 
-t.test('files of two splits have one schema, which suits both', async (t) => {
+t.test('files of two splits have one schema that fits both', async (t) => {
   const [train, val] = [[{ m: { a: 1 } }], [{ m: { a: 'x', b: true } }]]
   const all = [...train, ...val]
   t.strictSame(inferColumns(train, all).schema, inferColumns(val, all).schema)
   t.notSame(inferColumns(train).schema, inferColumns(val).schema)
 })
 
-t.test('a file that would not change is left alone; one that would is replaced whole', async (t) => {
+t.test('an unchanged file is not rewritten, and a changed one is replaced completely', async (t) => {
   const path = join(t.testdir({}), 'rows.parquet')
   t.equal(await writeParquet(path, [{ a: 1 }]), true)
   utimesSync(path, 1, 1)
@@ -133,11 +133,11 @@ t.test('a file that would not change is left alone; one that would is replaced w
   t.equal(statSync(path).mtimeMs, 1_000)
   t.equal(await writeParquet(path, [{ a: 2 }]), true)
   writeFileSync(path, readFileSync(path).subarray(0, -1))
-  t.equal(await writeParquet(path, [{ a: 2 }]), true, 'one that is damaged is mended')
+  t.equal(await writeParquet(path, [{ a: 2 }]), true, 'a damaged one is repaired')
   t.strictSame(await read(path), [{ a: 2 }])
 })
 
-t.test('a file is read row group by row group, whatever it is compressed with', async (t) => {
+t.test('a file is read row group by row group, with any compression', async (t) => {
   const compressors = {
     GZIP: (input: Uint8Array) => gzipSync(input),
     ZSTD: (input: Uint8Array) => zstdCompressSync(input),
@@ -155,7 +155,7 @@ t.test('a file is read row group by row group, whatever it is compressed with', 
   }
 })
 
-t.test('what is no Parquet file is refused by name', async (t) => {
+t.test('a file that is not Parquet is rejected with its name', async (t) => {
   const folder = t.testdir({ 'text.parquet': 'PAR1 but no more', 'empty.parquet': '' })
   for (const name of ['text.parquet', 'empty.parquet', 'none.parquet']) {
     await t.rejects(read(join(folder, name)), { code: 'start_failed', message: new RegExp(name) })

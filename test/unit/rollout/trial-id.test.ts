@@ -3,13 +3,13 @@ import t from 'tap'
 import { isSessionId } from '../../../src/proxy/session/state/session-id.ts'
 import { createSessionId, newTrialId } from '../../../src/rollout/trial-id.ts'
 
-t.test('a trial id is the instance id and something random', async (t) => {
+t.test('a trial id is the instance id and a random suffix', async (t) => {
   t.match(newTrialId({ instance_id: 'django__django-1' }), /^django__django-1-[0-9a-f]{16}$/)
   t.not(newTrialId({ instance_id: 'a' }), newTrialId({ instance_id: 'a' }))
   t.match(newTrialId({}), /^trial-[0-9a-f]{16}$/)
 })
 
-t.test('whatever an instance is called, each try has a valid session id of its own', async () => {
+t.test('each attempt has its own valid session id, for any instance id', async () => {
   fc.assert(
     fc.property(fc.string({ maxLength: 400, unit: 'binary' }), (instanceId) => {
       const trialId = newTrialId({ instance_id: instanceId })

@@ -2,10 +2,10 @@ import t from 'tap'
 import { backoffLimitMs, keepConnected } from '../../../src/worker/backoff.ts'
 import { FakeClock } from '../../helpers/fake-clock.ts'
 
-/** Lets everything run that waits for nothing but promises. */
+/** Runs all tasks that wait only for promises. */
 const settle = () => new Promise((resolve) => setImmediate(resolve))
 
-/** Connections that hold as long as they are told to; notes when each was dialled. */
+/** Creates connections that last for the given times, and records when each was dialled. */
 function setUp(random: () => number, heldMs: () => number = () => 0) {
   const clock = new FakeClock()
   const controller = new AbortController()
@@ -27,7 +27,7 @@ t.test('the limits of the waits double from 1 s to 60 s', async (t) => {
   )
 })
 
-t.test('each wait is drawn anew between nothing and its limit', async (t) => {
+t.test('each wait is drawn independently between zero and its limit', async (t) => {
   const draws = [0.5, 0, 0.25]
   const { clock, dialledAtMs, controller, done } = setUp(() => draws.shift() ?? 1)
   await settle()
@@ -42,7 +42,7 @@ t.test('each wait is drawn anew between nothing and its limit', async (t) => {
   await done
 })
 
-t.test('it never gives up', async (t) => {
+t.test('dialling never stops by itself', async (t) => {
   const { clock, dialledAtMs, controller, done } = setUp(() => 1)
   for (let i = 0; i < 100; i += 1) {
     await settle()
@@ -54,7 +54,7 @@ t.test('it never gives up', async (t) => {
 })
 
 t.test(
-  'a connection that held makes the next wait short again; one that broke at once does not',
+  'a connection that lasted makes the next wait short again; one that broke immediately does not',
   async (t) => {
     const held = [0, 0, 9_999, 10_000, 0]
     const { clock, dialledAtMs, controller, done } = setUp(
@@ -75,7 +75,7 @@ t.test(
   },
 )
 
-t.test('stopping ends a wait at once and leaves no timer', async (t) => {
+t.test('stopping ends a wait immediately and leaves no timer', async (t) => {
   const { clock, controller, done } = setUp(() => 1)
   await settle()
   t.equal(clock.pending, 1)

@@ -4,10 +4,10 @@ import { FakeClock } from '../../helpers/fake-clock.ts'
 
 const INTERVAL_MS = 5_000
 
-/** Lets everything run that waits for nothing but promises. */
+/** Runs all tasks that wait only for promises. */
 const settle = () => new Promise((resolve) => setImmediate(resolve))
 
-/** A name that has what a test says, and what was told of it. */
+/** A name with the addresses that a test sets, and the reported changes of it. */
 function setUp(first: readonly string[] | Error) {
   const clock = new FakeClock()
   const told: string[] = []
@@ -34,7 +34,7 @@ function setUp(first: readonly string[] | Error) {
   return { addresses, clock, told, name, look }
 }
 
-t.test('each address is found once, and a new one when it comes', async (t) => {
+t.test('each address is reported once, and a new one when it appears', async (t) => {
   const { told, look } = setUp(['10.0.0.1', '10.0.0.2'])
   await settle()
   await look(['10.0.0.2', '10.0.0.1'])
@@ -42,21 +42,21 @@ t.test('each address is found once, and a new one when it comes', async (t) => {
   t.strictSame(told, ['+10.0.0.1', '+10.0.0.2', '+10.0.0.3'])
 })
 
-t.test('an address is gone when two answers in a row lack it, and may be found again', async (t) => {
+t.test('an address is gone when two consecutive lookups lack it, and may return', async (t) => {
   const { told, look } = setUp(['10.0.0.1', '10.0.0.2'])
   await settle()
   told.length = 0
   await look(['10.0.0.1'])
   await look(['10.0.0.1', '10.0.0.2'])
   await look(['10.0.0.1'])
-  t.strictSame(told, [], 'one answer without it is none')
+  t.strictSame(told, [], 'one lookup without it is ignored')
   await look(['10.0.0.1'])
   t.strictSame(told, ['-10.0.0.2'])
   await look(['10.0.0.1', '10.0.0.2'])
   t.strictSame(told, ['-10.0.0.2', '+10.0.0.2'])
 })
 
-t.test('a name that cannot be resolved changes nothing, and is told once', async (t) => {
+t.test('a name that cannot be resolved changes nothing, and is reported once', async (t) => {
   const { told, look } = setUp(new Error('ENOTFOUND'))
   await settle()
   await look(new Error('ENOTFOUND'))
@@ -67,7 +67,7 @@ t.test('a name that cannot be resolved changes nothing, and is told once', async
   t.strictSame(told, ['ENOTFOUND', '+10.0.0.1', 'SERVFAIL'])
 })
 
-t.test('of a name with addresses of both families only one is dialled', async (t) => {
+t.test('a name with addresses of both families is dialled at one only', async (t) => {
   const { told, look } = setUp(['fd00::1', '10.0.0.1', 'fd00::2', '10.0.0.2'])
   await settle()
   t.strictSame(told, ['+10.0.0.1', '+10.0.0.2'])
@@ -77,7 +77,7 @@ t.test('of a name with addresses of both families only one is dialled', async (t
   await look(['10.0.0.1', '10.0.0.2'])
 })
 
-t.test('a loss is followed by a lookup at once, and after the end there is none', async (t) => {
+t.test('a loss is followed by a lookup immediately, and after the end there is none', async (t) => {
   const { addresses, clock, name } = setUp(['10.0.0.1'])
   await settle()
   addresses.lookSoon()

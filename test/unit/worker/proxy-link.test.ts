@@ -25,7 +25,7 @@ const REQUEST = {
   ...{ stop: null, tools: null, repetition_penalty: null, body: { max_tokens: 8 } },
 }
 
-/** A socket to a proxy that is played by the test. */
+/** A socket to a fake proxy. */
 class FakeSocket extends EventEmitter {
   readonly sent: { type: string; [field: string]: unknown }[] = []
 
@@ -48,7 +48,7 @@ class FakeSocket extends EventEmitter {
 
 const settle = () => new Promise((resolve) => setImmediate(resolve))
 
-/** A link that runs, with what leads to each state, and whose engine never answers. */
+/** A running link, with the actions that lead to each state, whose engine never responds. */
 function setUp() {
   const { logger, lines } = listingLogger()
   const clock = new FakeClock()
@@ -118,7 +118,7 @@ t.test('each transition of a link is logged with its proxy', async (t) => {
   for (const [from, to] of allowed) {
     const { link, lines, enter, transitions } = setUp()
     for (const state of PATHS[from]) await enter[state]()
-    // A link that begins to drain without a connection drains once it is connected.
+    // A link that starts to drain without a connection drains once it is connected.
     if (from === 'handshaking' && to === 'draining') void link.drain()
     lines.length = 0
     await enter[to]()
@@ -133,7 +133,7 @@ t.test('no other transition is allowed', async (t) => {
     t.throws(() => assertTransition(PROXY_LINK_TRANSITIONS, from, to), { code: 'ERR_ASSERTION' })
 })
 
-t.test('a link that was stopped ignores a late ack, and stays closed', async (t) => {
+t.test('a stopped link ignores a late ack, and stays closed', async (t) => {
   const { link, run, clock, socket, sockets, enter, transitions } = setUp()
   await enter.handshaking()
   socket().removeAllListeners('close')
@@ -145,7 +145,7 @@ t.test('a link that was stopped ignores a late ack, and stays closed', async (t)
   t.notOk(link.isConnected)
   t.equal(transitions().at(-1), 'debug w http://proxy handshaking closed')
   t.equal(sockets.length, 1)
-  t.equal(clock.pending, 1, 'only the watch of the socket is left, which has not closed')
+  t.equal(clock.pending, 1, 'only the timer of the socket is left, which has not closed')
   void run
 })
 

@@ -7,10 +7,10 @@ import { ProxyCache, UNUSED_TTL_MS, WorkerCache } from '../../../src/worker/work
 const IDS = Array.from({ length: 100_000 }, (_, id) => id)
 const ID_BYTES = Buffer.from(IDS.join())
 const CONTENT = 'x'.repeat(100_000)
-/** More than a worker remembers. */
+/** More sessions than a worker keeps in memory. */
 const MANY = 500
 
-/** A call of 100,000 tokens, as its frame is read and its prompt sent. */
+/** A request of 100,000 tokens, as its frame is read and its prompt sent. */
 function serve(memory: ProxyCache, sessionId: string): void {
   const messages = [{ role: 'user', content: CONTENT }]
   memory.read(
@@ -21,7 +21,7 @@ function serve(memory: ProxyCache, sessionId: string): void {
   memory.sentPrompt({ requestId: `${sessionId} 1`, sessionId, promptLists } as GenerationRequest, ids)
 }
 
-t.test('however many proxies a worker dials, it remembers as much', (t) => {
+t.test("a worker's memory does not depend on the number of proxies that it dials", (t) => {
   const memory = new WorkerCache(() => 0)
   const proxies = ['a', 'b', 'c', 'd'].map((name) => new ProxyCache(memory, name))
   const remembered = () =>
@@ -36,7 +36,7 @@ t.test('however many proxies a worker dials, it remembers as much', (t) => {
   t.end()
 })
 
-t.test('sessions of two proxies that have one name are two', (t) => {
+t.test('sessions of two proxies with the same name are separate', (t) => {
   const memory = new WorkerCache(() => 0)
   const [a, b] = [new ProxyCache(memory, 'a'), new ProxyCache(memory, 'b')]
   serve(a, 's')
@@ -53,7 +53,7 @@ t.test('sessions of two proxies that have one name are two', (t) => {
   t.end()
 })
 
-t.test('what has ended is forgotten, whatever its name', (t) => {
+t.test('an ended session is evicted, whatever its name', (t) => {
   for (const sessionId of ['s', 'a "quoted" Zürich', 'harbor/hello:0']) {
     const memory = new WorkerCache(() => 0)
     const proxy = new ProxyCache(memory, 'a')
@@ -68,7 +68,7 @@ t.test('what has ended is forgotten, whatever its name', (t) => {
   t.end()
 })
 
-t.test('what nobody used for ten minutes is forgotten, what somebody used is not', (t) => {
+t.test('prompts unused for ten minutes are evicted, and used ones are not', (t) => {
   let nowMs = 0
   const memory = new WorkerCache(() => nowMs)
   const proxy = new ProxyCache(memory, 'a')

@@ -1,4 +1,7 @@
-/** What a template writes between an answer and the next message: where the new part begins, and which ids close the old one. */
+/**
+ * The bridge of a template between a completion and the next message: the start of the new part, and the ids
+ * that close the old one.
+ */
 import t from 'tap'
 import { findBridge, findEndOfTurn } from '../../../../src/proxy/tokens/prompt/bridge.ts'
 import { AddedTokenFinder } from '../../../../src/proxy/tokens/tokenizer/added-tokens.ts'
@@ -15,7 +18,7 @@ const finder = new AddedTokenFinder(
 )
 const eosIds = new Set([EOS])
 
-t.test('a turn ends with the token that all that follows begins with', async (t) => {
+t.test('a turn ends with the token that all continuations start with', async (t) => {
   const endOf = (...behinds: string[]) => findEndOfTurn(behinds, '<assistant>', finder, eosIds)
   t.strictSame(endOf('<eom>\n<user>a', '<eom>\n<user>b'), { id: EOM })
   t.strictSame(
@@ -23,17 +26,17 @@ t.test('a turn ends with the token that all that follows begins with', async (t)
     { id: EOS },
     'the one that engines stop at',
   )
+  t.strictSame(endOf('<user>a', '<eos>b'), { id: undefined }, 'the opening of the next message replaces it')
   t.strictSame(
-    endOf('<user>a', '<eos>b'),
+    endOf('<assistant>a', '<assistant>b'),
     { id: undefined },
-    'whatever opens the next message takes its place',
+    'the opening of an assistant message ends none',
   )
-  t.strictSame(endOf('<assistant>a', '<assistant>b'), { id: undefined }, 'what opens an answer ends none')
   t.strictSame(endOf('<user>a', 'b<user>'), undefined, 'text that no token opens')
   t.strictSame(endOf(), undefined)
 })
 
-t.test('a cut answer gets what closes it, as far as no text is between', async (t) => {
+t.test('a truncated completion gets its closing tokens, up to the next text', async (t) => {
   const closingOf = (header: string) => findBridge(header, '', { id: EOM }, finder, eosIds)
   t.strictSame(closingOf('<eom>\n<user>'), { text: '<eom>', ids: [EOM], endId: EOM })
   t.strictSame(closingOf('</call><eom>\n<user>'), { text: '</call><eom>', ids: [CALL_END, EOM], endId: EOM })
@@ -51,7 +54,7 @@ t.test('a cut answer gets what closes it, as far as no text is between', async (
 })
 
 t.test(
-  'where a template forgets the token that ends turns, the new part begins where no more is the same',
+  'where a template omits the token that ends turns, the new part begins at the first difference',
   async (t) => {
     const closingOf = (header: string, tail: string) => findBridge(header, tail, { id: EOM }, finder, eosIds)
     t.strictSame(closingOf('\n</call>\n<user>', '\n</call>'), { text: '\n</call>', ids: [EOM], endId: EOM })
@@ -64,7 +67,7 @@ t.test(
   },
 )
 
-t.test('where openings end turns, nothing closes them but what is there when nothing follows', async (t) => {
+t.test('where openings end turns, only the end without a continuation closes them', async (t) => {
   const closingOf = (header: string, tail: string) =>
     findBridge(header, tail, { id: undefined }, finder, eosIds)
   t.strictSame(closingOf('</call>\n<user>', '</call>\n'), { text: '</call>\n', ids: [], endId: undefined })
@@ -72,5 +75,5 @@ t.test('where openings end turns, nothing closes them but what is there when not
   t.strictSame(closingOf('<eos><user>', '<eos>'), { text: '<eos>', ids: [EOS], endId: EOS })
   t.strictSame(closingOf('<user><eos>', ''), { text: '', ids: [], endId: undefined }, 'of the next message')
   t.strictSame(closingOf('</call>said<user>', '</call>'), undefined, 'text of the next message')
-  t.strictSame(closingOf('</call>', '</call>'), undefined, 'nothing opens the next message')
+  t.strictSame(closingOf('</call>', '</call>'), undefined, 'no token opens the next message')
 })

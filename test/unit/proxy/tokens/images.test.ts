@@ -25,7 +25,7 @@ const IMAGES = {
   'image/jpeg': '/9j/4AAQSkZJRgABAQAAAQABAAD/wAARCAAeACgDASIAAhEBAxEB/9k=',
 }
 
-t.test("an image's sides are read from its bytes, whatever it calls itself", async (t) => {
+t.test("an image's sides are read from its bytes, whatever its declared type", async (t) => {
   for (const [mediaType, base64] of Object.entries(IMAGES)) {
     const sha256 = hash('sha256', Buffer.from(base64, 'base64'), 'hex')
     const image = { width: 40, height: 30, sha256 }
@@ -34,7 +34,7 @@ t.test("an image's sides are read from its bytes, whatever it calls itself", asy
   }
 })
 
-t.test('what is no image, or not in the body, is refused by its path', async (t) => {
+t.test('data that is not an image, or not in the body, is rejected with its path', async (t) => {
   const refused = (url: string | undefined, code: string) =>
     t.throws(
       () => readImage(url, 'messages.0.content.1'),
@@ -112,7 +112,7 @@ t.test('an image has as many tokens as transformers counts', async (t) => {
   }
 })
 
-/** Of 8,000 random images of each, `npm run test:differential` finds none that transformers counts otherwise. */
+/** For 8,000 random images of each, `npm run test:differential` finds the same counts as transformers. */
 const FAMILIES = [
   [
     {
@@ -185,7 +185,7 @@ t.test('images of Gemma 4, GLM and Kimi K2.5 are counted by their own rules', as
   }
 })
 
-t.test('a rule that is not known is none', async (t) => {
+t.test('an unknown rule counts nothing', async (t) => {
   const ruleOf = (processor: object | null) =>
     readImageRule(visionModel(t, processor).directory, new Map([['<|image_pad|>', 7]]))
   t.equal(ruleOf(null), undefined)
@@ -193,7 +193,7 @@ t.test('a rule that is not known is none', async (t) => {
   t.equal(ruleOf({ image_processor_type: 'Qwen2VLImageProcessor', do_resize: false }), undefined)
 })
 
-t.test('a template is shown that there is an image, and none of its bytes', async (t) => {
+t.test('a template receives a mark for each image, and none of its bytes', async (t) => {
   const model = visionModel(t)
   const rule = readImageRule(model.directory, new Map())
   const message = {
@@ -211,24 +211,21 @@ t.test('a template is shown that there is an image, and none of its bytes', asyn
   t.throws(() => toTemplateMessage(own, rule, 0), { code: 'unsupported', param: 'messages.0.content.0' })
 })
 
-t.test(
-  'a placeholder becomes as many as the image has tokens, and one that a text spells out is refused',
-  async (t) => {
-    const rule = { tokenId: 9, countTokens: () => 1 }
-    const image = { width: 1, height: 1, sha256: '', mediaType: '', tokens: 3 }
-    t.strictSame(withImages([1, 9, 2, 9, 3], [image, { ...image, tokens: 1 }], rule), [1, 9, 9, 9, 2, 9, 3])
-    t.strictSame(withImages([1, 9, 2], [image], { ...rule, edges: [7, 8] }), [1, 7, 9, 9, 9, 8, 2])
-    t.throws(() => withImages([1, 9, 2, 9], [image], rule), { code: 'invalid_request' })
-    t.throws(() => withImages([1, 2], [image], rule), { code: 'invalid_request' })
-    t.strictSame(
-      withImages([1, 9], [], undefined),
-      [1, 9],
-      'of a model without images it is a token like others',
-    )
-  },
-)
+t.test('a placeholder becomes as many as the image has tokens, and one in a text is rejected', async (t) => {
+  const rule = { tokenId: 9, countTokens: () => 1 }
+  const image = { width: 1, height: 1, sha256: '', mediaType: '', tokens: 3 }
+  t.strictSame(withImages([1, 9, 2, 9, 3], [image, { ...image, tokens: 1 }], rule), [1, 9, 9, 9, 2, 9, 3])
+  t.strictSame(withImages([1, 9, 2], [image], { ...rule, edges: [7, 8] }), [1, 7, 9, 9, 9, 8, 2])
+  t.throws(() => withImages([1, 9, 2, 9], [image], rule), { code: 'invalid_request' })
+  t.throws(() => withImages([1, 2], [image], rule), { code: 'invalid_request' })
+  t.strictSame(
+    withImages([1, 9], [], undefined),
+    [1, 9],
+    'for a model without images it is an ordinary token',
+  )
+})
 
-t.test('images are found in ids, and folded to one placeholder each', async (t) => {
+t.test('images are found in ids, and reduced to one placeholder each', async (t) => {
   const images = { tokenId: 9, tokens: [3, 1] }
   const ids = Int32Array.of(1, 9, 9, 9, 2, 9, 3)
   t.strictSame(findImageRuns(ids, images), [
@@ -243,7 +240,7 @@ t.test('images are found in ids, and folded to one placeholder each', async (t) 
   t.throws(() => collapseImages(ids, images, [7, 8]), RangeError)
 })
 
-t.test('the URLs of a talk come in order, in whatever form they are', async (t) => {
+t.test('the URLs of a conversation are returned in order, in any form', async (t) => {
   const messages = [
     { content: 'text' },
     {

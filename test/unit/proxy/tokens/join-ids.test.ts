@@ -5,16 +5,16 @@ import type { Tokenizer } from '../../../../src/proxy/tokens/tokenizer/tokenizer
 const [CALL_END, TURN_END, NEXT] = [40, 50, 60]
 const tokenizer = { isAdded: (id: number) => id !== NEXT } as Tokenizer
 
-/** Ids between a completion and the next message, where a turn ends with two special tokens. */
+/** The bridge between a completion and the next message, where a turn ends with two special tokens. */
 function glueBehind(lastId: number | undefined, endedItself = false) {
   const closing = { endId: TURN_END, closingIds: [CALL_END, TURN_END] }
   return joinIds([TURN_END, NEXT], closing, { lastId, endedItself }, tokenizer)
 }
 
-/** As in {@link glueBehind}, of which the completion loses no token. */
+/** As in {@link glueBehind}, where the completion loses no token. */
 const glue = (bridgeIds: number[]) => ({ replacedTokens: 0, bridgeIds, newIds: [NEXT] })
 
-t.test('a completion that was cut off gets what it lacks of its end, and nothing twice', async (t) => {
+t.test('a truncated completion gets the missing tokens of its end, and none twice', async (t) => {
   t.same(glueBehind(7), glue([CALL_END, TURN_END]))
   t.same(glueBehind(undefined), glue([CALL_END, TURN_END]))
   t.same(glueBehind(CALL_END), glue([TURN_END]))
@@ -28,6 +28,6 @@ t.test('the token that opens the next message replaces another end of turn', asy
   const whole = { bridgeIds: [], newIds: [TURN_END, NEXT] }
   t.same(behind(TURN_END, true), { replacedTokens: 0, bridgeIds: [], newIds: [NEXT] }, 'the same token')
   t.same(behind(CALL_END, true), { replacedTokens: 1, ...whole }, 'another one')
-  t.same(behind(7, false), { replacedTokens: 0, ...whole }, 'a completion that was cut off')
+  t.same(behind(7, false), { replacedTokens: 0, ...whole }, 'a truncated completion')
   t.same(behind(undefined, false), { replacedTokens: 0, ...whole }, 'an empty completion')
 })

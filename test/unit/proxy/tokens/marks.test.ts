@@ -1,4 +1,7 @@
-/** Whether a past that a template renders again, with more behind it, is what it was: rows go on from it or begin anew. */
+/**
+ * Whether a history that a template renders again, with further messages, is unchanged: rows continue it or
+ * start again.
+ */
 import t from 'tap'
 import {
   createSentinel,
@@ -26,33 +29,36 @@ const PASTS: Record<string, [after: string, isSame: boolean]> = {
   'with something new': [`<date><user>${asked}</user><bot><think>${thought}</think>${said}</bot>`, false],
   'with other markup': [`<user>${asked}</user><bot><Think>${thought}</Think>${said}</bot>`, false],
   'in another order': [`<bot><think>${thought}</think>${said}</bot><user>${asked}</user>`, false],
-  'with an answer twice': [`${PAST}<bot>${said}</bot>`, false],
+  'with a completion twice': [`${PAST}<bot>${said}</bot>`, false],
   'with reasoning elsewhere': [`<user>${asked}</user><bot>${said}<think>${thought}</think></bot>`, false],
 }
 
 for (const [name, [after, isSame]] of Object.entries(PASTS))
-  t.test(`a past ${name}`, async (t) => t.equal(isSameHistory(PAST, after), isSame))
+  t.test(`a history ${name}`, async (t) => t.equal(isSameHistory(PAST, after), isSame))
 
-t.test('two pieces that are cut out at one place are more than reasoning with its markup', async (t) => {
+t.test('two parts cut out at one place are more than reasoning with its markup', async (t) => {
   t.equal(isSameHistory(`a1b2c${asked}`, `abc${asked}`), false)
   t.equal(isSameHistory(`a12bc${asked}`, `abc${asked}`), true)
 })
 
-t.test('a past without marks may lose anything, and nothing but white space may come or move', async (t) => {
-  for (const [after, isKept] of [
-    ['abcd', true],
-    ['ad', true],
-    ['', true],
-    ['abcde', false],
-    ['ba', false],
-    ['abxd', false],
-    ['a\n\nd ', true],
-    ['b \na', false],
-  ] as const)
-    t.equal(losesAtMost('abcd', after), isKept, after)
-})
+t.test(
+  'a history without sentinels may lose any text, but only white space may be added or moved',
+  async (t) => {
+    for (const [after, isKept] of [
+      ['abcd', true],
+      ['ad', true],
+      ['', true],
+      ['abcde', false],
+      ['ba', false],
+      ['abxd', false],
+      ['a\n\nd ', true],
+      ['b \na', false],
+    ] as const)
+      t.equal(losesAtMost('abcd', after), isKept, after)
+  },
+)
 
-t.test('marks are found by where they begin and end', async (t) => {
+t.test('sentinels are found by their start and end', async (t) => {
   t.equal(getTextBeforeSentinel(PAST), '<user>')
   t.equal(getTextBeforeSentinel('none'), 'none')
   t.equal(findSentinelsEnd(PAST, [asked, said]), PAST.length - '</bot>'.length)

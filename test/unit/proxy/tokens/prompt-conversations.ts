@@ -1,24 +1,24 @@
-/** Random conversations between an agent, its tools and a model, as the tests of prompts need them. */
+/** Random conversations between an agent, its tools and a model for the tests of prompts. */
 import fc from 'fast-check'
 import type { ChatMessage, Tool, ToolCall } from '../../../../src/protocol/canonical/messages.ts'
 
 export interface Step {
   completion: ChatMessage
-  /** Whether the completion ends its turn itself; else it hit the length limit. */
+  /** Whether the completion ends its turn itself; otherwise it reached the length limit. */
   ended: boolean
-  /** What the agent sends next. */
+  /** The messages that the agent sends next. */
   next: ChatMessage[]
 }
 
 export interface Conversation {
   opening: ChatMessage[]
   tools: Tool[] | undefined
-  /** How completions come about: as the template would write them, or as only a model would. */
+  /** The form of completions: as the template would write them, or as only a model would. */
   style: 'as_template' | 'freely'
   steps: Step[]
 }
 
-/** A model's turn is over when it samples one of these, so that no completion has them inside. */
+/** A model's turn is over when it samples one of these, so that no completion contains them inside. */
 const endings = ['<|im_end|>', '<|eot_id|>\n', '<end_of_turn>', '<｜end▁of▁sentence｜>']
 const oddText = fc.constantFrom(
   ' \n',
@@ -118,7 +118,7 @@ function toolMessage(callId: string, content: string): ChatMessage {
   return { role: 'tool', tool_call_id: callId, content }
 }
 
-/** Tool calls and nothing but tool calls, so that no template drops the reasoning. */
+/** Only tool calls, so that no template drops the reasoning. */
 export const WORK: Conversation = {
   opening: [
     { role: 'system', content: 'Be brief.' },

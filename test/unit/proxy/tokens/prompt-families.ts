@@ -1,4 +1,7 @@
-/** What holds of the chat template of each family of models: `npm test` tries some, `npm run test:slow` the others. */
+/**
+ * Properties of the chat template of each family of models: `npm test` covers some, `npm run test:slow` the
+ * others.
+ */
 import fc from 'fast-check'
 import type { Test } from 'tap'
 import type { ChatMessage } from '../../../../src/protocol/canonical/messages.ts'
@@ -7,21 +10,21 @@ import { type Conversation, conversations, TALK, WORK } from './prompt-conversat
 import { loadModel, Rollout } from './prompt-rollout.ts'
 
 interface Family {
-  /** Conversations of which the template never writes a word differently later. */
+  /** Conversations whose earlier messages the template never renders differently later. */
   stable: Record<string, Conversation>
-  /** Why a system message, or an assistant's that was not sampled, cannot follow an answer. */
+  /** The reason why a system message, or an assistant's that was not sampled, cannot follow a completion. */
   refused?: { system?: TemplateRejectionReason; other?: TemplateRejectionReason }
 }
 
 export const FAMILIES: Record<string, Family> = {
   qwen2_5: { stable: { WORK, TALK } },
-  // Drops reasoning, and its empty frame, with the next message of the user.
+  // Drops reasoning, and its empty frame, with the next user message.
   qwen3: { stable: { WORK } },
   llama3_1: { stable: { WORK, TALK } },
   llama3_2: { stable: { WORK, TALK } },
-  // Writes no end of turn behind a single call, and moves system messages to the beginning.
+  // Writes no end of turn after a single tool call, and moves system messages to the beginning.
   deepseek_v3: { stable: { TALK }, refused: { system: 'past_changes' } },
-  // Takes questions and answers by turns, and nothing else.
+  // Accepts only alternating user and assistant messages.
   gemma3: { stable: { TALK }, refused: { system: 'template_refuses', other: 'template_refuses' } },
   embedded: { stable: { WORK, TALK } },
 }
@@ -44,7 +47,7 @@ export function testPrompts(t: Test, name: string): void {
       t.match(continuation, refused ? { refused } : { text: /Well\?/ }, `new messages: ${kind}`)
     }
     await t.test(
-      'each prompt is the one before, its completion, and the end of the full render',
+      'each prompt is the previous one, its completion, and the end of the full render',
       async () => {
         await fc.assert(
           fc.asyncProperty(conversations(name !== 'gemma3'), async (conversation) => {
@@ -59,7 +62,7 @@ export function testPrompts(t: Test, name: string): void {
       t.equal(
         equalPrompts,
         conversation.steps.length,
-        `${title}: prompts are equal to full renders as a whole`,
+        `${title}: prompts are completely equal to full renders`,
       )
     }
   })

@@ -15,11 +15,11 @@ export interface Model {
   source: string
   tokenizer: Tokenizer
   renderer: PromptRenderer
-  /** What ends a turn. */
+  /** The tokens that end a turn. */
   end: { text: string; id: number }
 }
 
-/** Where it is not the tokenizer's own. */
+/** If it is not the tokenizer's own. */
 const ENDS: Record<string, string> = { gemma3: '<end_of_turn>' }
 
 const EMBEDDED = new URL('../../../../src/embedded/model', import.meta.url).pathname
@@ -36,7 +36,7 @@ export function loadModel(name: string): Model {
 }
 
 export class Rollout {
-  /** How many prompts were equal to the full render from the first id to the last. */
+  /** The number of prompts that were completely equal to the full render. */
   equalPrompts = 0
   readonly #model: Model
   readonly #options: PromptOptions
@@ -44,7 +44,7 @@ export class Rollout {
   #messages: ChatMessage[]
   #ids: number[] = []
   #text = ''
-  /** Whether the ids are what the tokenizer makes of the text: a model may sample others. */
+  /** Whether the ids are the tokenizer's for the text: a model may sample others. */
   #canonical = true
 
   constructor(model: Model, { opening, tools, style }: Conversation) {
@@ -70,7 +70,10 @@ export class Rollout {
     return this.#model.end
   }
 
-  /** Puts a completion behind the prompt. @returns its last id */
+  /**
+   * Appends a completion to the prompt.
+   * @returns its last id
+   */
   #sample({ completion, ended }: Step): number | undefined {
     const { tokenizer } = this.#model
     const promptIds = this.#ids
@@ -117,13 +120,13 @@ export class Rollout {
   }
 }
 
-/** With its own ideas of white space. */
+/** With white space that differs from the template's. */
 function textOfModel({ content, reasoning_content, ...message }: ChatMessage): string {
   const calls = 'tool_calls' in message ? (message.tool_calls ?? []) : []
   return ` ${reasoning_content ?? ''}\n${content ?? ''}${JSON.stringify(calls, null, 1)}  `
 }
 
-/** undefined if the template refuses these messages. */
+/** Returns undefined if the template rejects these messages. */
 export function tryRender(
   template: ChatTemplate,
   messages: readonly ChatMessage[],

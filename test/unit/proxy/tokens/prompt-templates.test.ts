@@ -60,89 +60,95 @@ t.test('the new part is the separator, the new messages and the generation promp
   t.same(bridgeIds, [])
 })
 
+t.test('where tools stand before the last user message, an equal message changes no history', async (t) => {
+  // As in Mistral's template, which compares messages by their content.
+  const users = "{% set users = messages | selectattr('role', 'equalto', 'user') | list %}"
+  const loop = `{% if tools and m == users[-1] %}[TOOLS]{{ tools | tojson }}{% endif %}${MESSAGE}`
+  const renderer = rendererOf(chatMl(loop, users))
+  const other: ChatMessage = { role: 'user', content: 'And then?' }
+  const answerTo = (request: ContinuationRequest) => renderer.renderContinuation(request, { tools: TOOLS })
+  const text = /^\n\[TOOLS\].*"bash".*<\|im_start\|>user\nWhat\?<\|im_end\|>\n<\|im_start\|>assistant\n$/s
+  for (let count = 0; count < 3; count += 1) {
+    t.match(await answerTo(NEXT_QUESTION), { text })
+    t.same(await answerTo(ended([QUESTION, ANSWER], other)), { refused: 'past_changes' })
+    const between = [QUESTION, ANSWER, other, ANSWER]
+    t.same(
+      await answerTo(ended(between, QUESTION)),
+      { refused: 'past_changes' },
+      'the one between loses them',
+    )
+  }
+})
+
 t.test(
-  'where tools stand before the last message of the user, one that is said again changes no past',
+  'a template that rejects text beside reasoning and tool calls continues a history with each',
   async (t) => {
-    // As Mistral's: messages are compared by what they say.
-    const users = "{% set users = messages | selectattr('role', 'equalto', 'user') | list %}"
-    const loop = `{% if tools and m == users[-1] %}[TOOLS]{{ tools | tojson }}{% endif %}${MESSAGE}`
-    const renderer = rendererOf(chatMl(loop, users))
-    const other: ChatMessage = { role: 'user', content: 'And then?' }
-    const answerTo = (request: ContinuationRequest) => renderer.renderContinuation(request, { tools: TOOLS })
-    const text = /^\n\[TOOLS\].*"bash".*<\|im_start\|>user\nWhat\?<\|im_end\|>\n<\|im_start\|>assistant\n$/s
-    for (let count = 0; count < 3; count += 1) {
-      t.match(await answerTo(NEXT_QUESTION), { text })
-      t.same(await answerTo(ended([QUESTION, ANSWER], other)), { refused: 'past_changes' })
-      const between = [QUESTION, ANSWER, other, ANSWER]
-      t.same(
-        await answerTo(ended(between, QUESTION)),
-        { refused: 'past_changes' },
-        'the one between loses them',
-      )
+    // As in gpt-oss's template. In a history that is longer than the dummy one, consecutive messages are
+    // rendered as one.
+    const refuses =
+      "{% if m.tool_calls and m.content and m.reasoning_content %}{{ raise_exception('not both') }}{% endif %}"
+    const calls =
+      '{% for c in m.tool_calls or [] %}<call>{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}'
+    const said = "{{ m.reasoning_content or '' }}{{ m.content or '' }}"
+    const renderer = rendererOf(chatMl(`${refuses}<|im_start|>{{ m.role }}\n${said}${calls}<|im_end|>\n`))
+    const spoken = { ...CALL, content: 'I look.' }
+    const thought = { ...CALL, reasoning_content: 'Look?' }
+    const history = [QUESTION, spoken, RESULT, thought, RESULT, QUESTION]
+    for (const last of [ANSWER, CALL, spoken]) {
+      const next = last === ANSWER ? QUESTION : RESULT
+      t.match(await continued(renderer, ended([...history, last], next), { tools: TOOLS }), {
+        newIds: Object,
+      })
     }
   },
 )
 
-t.test('a template that refuses text beside reasoning and calls goes on from a past with each', async (t) => {
-  // As gpt-oss's. Of a past that is longer than the short one, messages in a row are told as one.
-  const refuses =
-    "{% if m.tool_calls and m.content and m.reasoning_content %}{{ raise_exception('not both') }}{% endif %}"
-  const calls =
-    '{% for c in m.tool_calls or [] %}<call>{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}'
-  const said = "{{ m.reasoning_content or '' }}{{ m.content or '' }}"
-  const renderer = rendererOf(chatMl(`${refuses}<|im_start|>{{ m.role }}\n${said}${calls}<|im_end|>\n`))
-  const spoken = { ...CALL, content: 'I look.' }
-  const thought = { ...CALL, reasoning_content: 'Look?' }
-  const history = [QUESTION, spoken, RESULT, thought, RESULT, QUESTION]
-  for (const last of [ANSWER, CALL, spoken]) {
-    const next = last === ANSWER ? QUESTION : RESULT
-    t.match(await continued(renderer, ended([...history, last], next), { tools: TOOLS }), { newIds: Object })
-  }
-})
-
-t.test('a completion that did not end its turn is ended, whatever it ended with', async (t) => {
+t.test('a completion that did not end its turn is ended, for any last token', async (t) => {
   const renderer = rendererOf(chatMl(MESSAGE), { eosTokenIds: [7] })
   const glueBehind = async (lastCompletionId: number | undefined) =>
     (await continued(renderer, { ...NEXT_QUESTION, lastCompletionId })).bridgeIds
   t.same(await glueBehind(42), [END])
   t.same(await glueBehind(undefined), [END], 'nothing was sampled')
   t.same(await glueBehind(END), [])
-  t.same(await glueBehind(7), [], "another of the model's ids that end a turn stays as it was sampled")
+  t.same(await glueBehind(7), [], "another of the model's ids that end a turn is kept as sampled")
 })
 
-t.test('once a situation is proved, no part of the history is rendered or tokenized again', async (t) => {
-  let rendered = 0
-  let encoded = 0
-  class CountingTemplate extends ChatTemplate {
-    override render(...args: Parameters<ChatTemplate['render']>): string {
-      const text = super.render(...args)
-      rendered += text.length
-      return text
+t.test(
+  'once a template signature is verified, no part of the history is rendered or tokenized again',
+  async (t) => {
+    let rendered = 0
+    let encoded = 0
+    class CountingTemplate extends ChatTemplate {
+      override render(...args: Parameters<ChatTemplate['render']>): string {
+        const text = super.render(...args)
+        rendered += text.length
+        return text
+      }
     }
-  }
-  const encode = (text: string) => {
-    encoded += text.length
-    return tokenizer.encode(text)
-  }
-  const template = new CountingTemplate(await PythonTemplates.start(), chatTemplateFiles(embedded))
-  const renderer = unspecializedRendererFor(template, tokenizer, { source: embedded, encode })
-  const costOf = async (turns: number, tools: Tool[]) => {
-    const history = Array.from({ length: turns }, () => [QUESTION, CALL, RESULT, ANSWER]).flat()
-    rendered = encoded = 0
-    await continued(renderer, ended(history, QUESTION), { tools })
-    return { rendered, encoded }
-  }
-  await costOf(10, TOOLS)
-  await costOf(10, TOOLS)
-  const cost = await costOf(10, TOOLS)
-  t.ok(cost.encoded > 0 && cost.encoded < cost.rendered)
-  const proof = await costOf(5000, TOOLS)
-  t.ok(proof.rendered > 100 * cost.rendered, 'the fourth of a kind is proved again')
-  t.same(await costOf(5000, TOOLS), cost)
-  t.same(await costOf(10, [...TOOLS, ...TOOLS]), cost, 'nor are the tools')
-})
+    const encode = (text: string) => {
+      encoded += text.length
+      return tokenizer.encode(text)
+    }
+    const template = new CountingTemplate(await PythonTemplates.start(), chatTemplateFiles(embedded))
+    const renderer = unspecializedRendererFor(template, tokenizer, { source: embedded, encode })
+    const costOf = async (turns: number, tools: Tool[]) => {
+      const history = Array.from({ length: turns }, () => [QUESTION, CALL, RESULT, ANSWER]).flat()
+      rendered = encoded = 0
+      await continued(renderer, ended(history, QUESTION), { tools })
+      return { rendered, encoded }
+    }
+    await costOf(10, TOOLS)
+    await costOf(10, TOOLS)
+    const cost = await costOf(10, TOOLS)
+    t.ok(cost.encoded > 0 && cost.encoded < cost.rendered)
+    const proof = await costOf(5000, TOOLS)
+    t.ok(proof.rendered > 100 * cost.rendered, 'the fourth history of a signature is verified again')
+    t.same(await costOf(5000, TOOLS), cost)
+    t.same(await costOf(10, [...TOOLS, ...TOOLS]), cost, 'nor are the tools')
+  },
+)
 
-t.test('long texts can be tokenized elsewhere', async (t) => {
+t.test('long texts can be tokenized in another thread', async (t) => {
   const renderer = rendererOf(chatMl(MESSAGE), { encode: async (text) => tokenizer.encode(text) })
   t.same(
     await renderer.renderContinuation(NEXT_QUESTION),
@@ -152,7 +158,7 @@ t.test('long texts can be tokenized elsewhere', async (t) => {
   t.same(prompt.ids, tokenizer.encode(prompt.text))
 })
 
-t.test('where no short past stands for the whole, the whole is rendered', async (t) => {
+t.test('where no dummy history represents the complete one, the complete one is rendered', async (t) => {
   const renderer = rendererOf(chatMl(`{{ loop.index }}${MESSAGE}`))
   const long = Array.from({ length: 15 }, () => [QUESTION, ANSWER]).flat()
   for (const _ of [1, 2, 3]) {
@@ -164,7 +170,7 @@ t.test('where no short past stands for the whole, the whole is rendered', async 
   }
 })
 
-/** Asks what a text says in the ways that published templates do it. */
+/** Tests a text in the forms that published templates use. */
 const SWITCHES = {
   'in a text': '"/no_think" in messages[0].content',
   'at its end': 'messages[0].content.endswith("/no_think")',
@@ -172,16 +178,16 @@ const SWITCHES = {
   'to cut it out': '(messages[0].content | replace("/no_think", "")) != messages[0].content',
   'as the whole text': 'messages[0].content | trim == "quiet"',
   'by a name': 'word in messages[0].content',
-  'in what the model said': '"/no_think" in messages[1].content',
+  "in the model's text": '"/no_think" in messages[1].content',
 }
 
 for (const [how, asks] of Object.entries(SWITCHES)) {
-  t.test(`a template that looks for a word ${how} is shown each text that has it`, async (t) => {
+  t.test(`a template that searches for a word ${how} receives each text that contains it`, async (t) => {
     const named = '{% set word = "/no_think" %}'
     const ending = `{% if ${asks} %}<think></think>{% endif %}`
     const renderer = rendererOf(chatMl(MESSAGE, named) + ending)
     const said = how === 'as the whole text' ? ' quiet\n' : 'Be brief. /NO_THINK /no_think'
-    const inAnswer = how === 'in what the model said'
+    const inAnswer = how === "in the model's text"
     const quiet: ChatMessage[] = [
       inAnswer ? QUESTION : { role: 'user', content: said },
       inAnswer ? { role: 'assistant', content: said } : ANSWER,
@@ -195,14 +201,14 @@ for (const [how, asks] of Object.entries(SWITCHES)) {
   })
 }
 
-t.test('a word that changes what the past says is refused', async (t) => {
+t.test('a word that changes the rendered history is rejected', async (t) => {
   const renderer = rendererOf(chatMl(`{% if "/quiet" in messages[-1].content %}hush{% endif %}${MESSAGE}`))
   const shown: ChatMessage = { role: 'user', content: 'What does /quiet do?' }
   t.match(await renderer.renderContinuation(ended([shown, ANSWER], QUESTION)), { text: /What/ })
   t.same(await renderer.renderContinuation(ended([shown, ANSWER], shown)), { refused: 'past_changes' })
 })
 
-t.test('one situation that needs the whole leaves others as they are', async (t) => {
+t.test('one template signature that needs the complete history leaves others unchanged', async (t) => {
   const counting = `{% if m.role == "tool" %}{{ loop.index }}{% endif %}${MESSAGE}`
   const renderer = rendererOf(chatMl(counting))
   const long = Array.from({ length: 5 }, () => [QUESTION, ANSWER]).flat()
@@ -214,7 +220,7 @@ t.test('one situation that needs the whole leaves others as they are', async (t)
   }
 })
 
-t.test('text, reasoning and calls of one answer may stand in any order', async (t) => {
+t.test('text, reasoning and tool calls of one message may be in any order', async (t) => {
   const parts = [
     '{{ m.reasoning_content or "" }}',
     '{{ m.content or "" }}',
@@ -228,7 +234,7 @@ t.test('text, reasoning and calls of one answer may stand in any order', async (
   }
 })
 
-t.test('reasoning that a template leaves out of an older past does not change it', async (t) => {
+t.test('reasoning that a template omits from an older history does not change it', async (t) => {
   const latest =
     '{% set ns = namespace(last=0) %}{% for m in messages %}{% if m.role == "user" %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}'
   const thought =
@@ -241,7 +247,7 @@ t.test('reasoning that a template leaves out of an older past does not change it
   t.match(await continued(renderer, ended([QUESTION, CALL, RESULT, ANSWER], QUESTION)), { text: /What/ })
 })
 
-t.test('a template that ends messages with nothing but text is refused', async (t) => {
+t.test('a template that ends messages only with text is rejected', async (t) => {
   const renderer = rendererOf('{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:')
   t.same(await renderer.renderContinuation(NEXT_QUESTION), { refused: 'no_end_of_turn' })
   const picky = rendererOf('{{ raise_exception("never") }}')
@@ -249,7 +255,7 @@ t.test('a template that ends messages with nothing but text is refused', async (
 })
 
 t.test(
-  'tools that move to the last question change the past; without tools, and behind a result, they do not',
+  'tools that move to the last question change the history; without tools, and after a result, they do not',
   async (t) => {
     const lastUser =
       '{% set ns = namespace(last=0) %}{% for m in messages %}{% if m.role == "user" %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}'
@@ -272,7 +278,7 @@ const TOOL_NAMED_BY_CALL =
   '{% elif m.role == "tool" %}<|im_start|>{{ messages[loop.index0 - 1].tool_calls[0].function.name }}\n{{ m.content }}<|im_end|>\n' +
   `{% else %}${MESSAGE}{% endif %}`
 
-t.test('a template that names a result by its call sees the real call', async (t) => {
+t.test('a template that names a result by its tool call receives the real tool call', async (t) => {
   const alternating =
     '{% for m in messages %}{% if m.role == "tool" and not messages[loop.index0 - 1].tool_calls %}' +
     '{{ raise_exception("a result without a call") }}{% endif %}{% endfor %}'
@@ -281,7 +287,7 @@ t.test('a template that names a result by its call sees the real call', async (t
   t.equal(text, '\n<|im_start|>bash\ndone<|im_end|>\n<|im_start|>assistant\n')
 })
 
-/** How often a template renders for each of several calls in one situation, after those that prove it. */
+/** The number of renders for each of several tool calls of one signature, after those that verify it. */
 async function rendersOf(source: string): Promise<number[]> {
   const template = templateOf(source)
   const render = template.render.bind(template)
@@ -306,7 +312,7 @@ async function rendersOf(source: string): Promise<number[]> {
 }
 
 t.test(
-  'a template that writes the id of a call behind its arguments is gone on from, whatever the id',
+  'a template that writes the id of a tool call after its arguments is continued, with any id',
   async (t) => {
     const calls = `{% for c in m.tool_calls %}{{ c.function.arguments }}, "id": "{{ c.id }}"{% endfor %}`
     const renderer = rendererOf(
@@ -321,13 +327,16 @@ t.test(
   },
 )
 
-t.test('the past of a situation is rendered by itself once, unless it shows the ids of calls', async (t) => {
-  t.same(await rendersOf(chatMl(TOOL_NAMED_BY_CALL)), [1, 1, 1])
-  const withIds = TOOL_NAMED_BY_CALL.replace('{{ call.function.name }}', '{{ call.id }}')
-  t.same(await rendersOf(chatMl(withIds)), [2, 2, 2])
-})
+t.test(
+  'the history of a signature is rendered separately once, unless it contains the ids of tool calls',
+  async (t) => {
+    t.same(await rendersOf(chatMl(TOOL_NAMED_BY_CALL)), [1, 1, 1])
+    const withIds = TOOL_NAMED_BY_CALL.replace('{{ call.function.name }}', '{{ call.id }}')
+    t.same(await rendersOf(chatMl(withIds)), [2, 2, 2])
+  },
+)
 
-t.test('new messages that change the past are refused whenever they come', async (t) => {
+t.test('new messages that change the history are rejected at any position', async (t) => {
   const head = '{% if messages[-1].content == "Change it." %}Changed.{% endif %}'
   const renderer = rendererOf(chatMl(MESSAGE, head))
   const change: ChatMessage = { role: 'user', content: 'Change it.' }
@@ -337,7 +346,7 @@ t.test('new messages that change the past are refused whenever they come', async
   }
 })
 
-t.test('what the template refuses is refused', async (t) => {
+t.test('messages that the template rejects are rejected', async (t) => {
   const noTwoUsers =
     '{% for m in messages %}{% if not loop.first and m.role == "user" and messages[loop.index0 - 1].role == "user" %}' +
     '{{ raise_exception("twice") }}{% endif %}{% endfor %}'
@@ -348,7 +357,7 @@ t.test('what the template refuses is refused', async (t) => {
   })
 })
 
-t.test('content that is no text is refused here and named by the full render', async (t) => {
+t.test('content other than text is rejected here and named by the full render', async (t) => {
   const image: ChatMessage = { role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:' } }] }
   const renderer = rendererOf(chatMl(MESSAGE))
   t.same(await renderer.renderContinuation(ended([QUESTION, ANSWER], image)), { refused: 'template_refuses' })
@@ -358,7 +367,7 @@ t.test('content that is no text is refused here and named by the full render', a
   })
 })
 
-t.test('a system message behind the past stays there, or moves and is refused', async (t) => {
+t.test('a system message after the history stays there, or moves and is rejected', async (t) => {
   const request = ended([QUESTION, ANSWER], RULE, QUESTION)
   t.match(await rendererOf(chatMl(MESSAGE)).renderContinuation(request), { text: /system\nBe nice/ })
   const moving = '{% for m in messages if m.role == "system" %}{{ m.content }}{% endfor %}'
@@ -373,31 +382,34 @@ const ENDS_NOTHING = chatMl(
   '<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}[{{ c.function | tojson }}]{% endfor %}',
 )
 
-t.test('a template whose next message ends the last one goes on from the token that opens it', async (t) => {
-  const start = tokenizer.tokenToId('<|im_start|>')!
-  const renderer = rendererOf(ENDS_NOTHING, { eosTokenIds: [start] })
-  const decodedBehind = async (lastCompletionId: number) => {
-    const { bridgeIds, newIds } = await continued(renderer, { ...NEXT_QUESTION, lastCompletionId })
-    t.same(bridgeIds, [])
-    return tokenizer.decode(newIds)
-  }
-  t.equal(await decodedBehind(start), 'user\nWhat?<|im_start|>assistant\n')
-  t.equal(
-    await decodedBehind(42),
-    '<|im_start|>user\nWhat?<|im_start|>assistant\n',
-    'the completion was cut off',
-  )
-  const other = await continued(renderer, NEXT_QUESTION)
-  t.equal(other.replacedTokens, 1, 'another end of turn gives way to the token that opens the message')
-  t.equal(tokenizer.decode(other.newIds), '<|im_start|>user\nWhat?<|im_start|>assistant\n')
-  const result = { ...ended([QUESTION, CALL], RESULT), lastCompletionId: start }
-  t.match(await renderer.renderContinuation(result), {
-    text: /^<\|im_start\|>tool\ndone/,
-    replacedTokens: 0,
-  })
-})
+t.test(
+  'a template whose next message ends the last one continues from the token that opens it',
+  async (t) => {
+    const start = tokenizer.tokenToId('<|im_start|>')!
+    const renderer = rendererOf(ENDS_NOTHING, { eosTokenIds: [start] })
+    const decodedBehind = async (lastCompletionId: number) => {
+      const { bridgeIds, newIds } = await continued(renderer, { ...NEXT_QUESTION, lastCompletionId })
+      t.same(bridgeIds, [])
+      return tokenizer.decode(newIds)
+    }
+    t.equal(await decodedBehind(start), 'user\nWhat?<|im_start|>assistant\n')
+    t.equal(
+      await decodedBehind(42),
+      '<|im_start|>user\nWhat?<|im_start|>assistant\n',
+      'the completion was truncated',
+    )
+    const other = await continued(renderer, NEXT_QUESTION)
+    t.equal(other.replacedTokens, 1, 'another end of turn is replaced by the token that opens the message')
+    t.equal(tokenizer.decode(other.newIds), '<|im_start|>user\nWhat?<|im_start|>assistant\n')
+    const result = { ...ended([QUESTION, CALL], RESULT), lastCompletionId: start }
+    t.match(await renderer.renderContinuation(result), {
+      text: /^<\|im_start\|>tool\ndone/,
+      replacedTokens: 0,
+    })
+  },
+)
 
-t.test('where a call must be answered before the user goes on, its result is rendered', async (t) => {
+t.test('where a tool call must be answered before the user continues, its result is rendered', async (t) => {
   const strict =
     '{% for m in messages %}{% if m.role == "user" and not loop.first and messages[loop.index0 - 1].tool_calls %}' +
     '{{ raise_exception("no answer") }}{% endif %}{% endfor %}'
@@ -407,7 +419,7 @@ t.test('where a call must be answered before the user goes on, its result is ren
   })
 })
 
-t.test('a tokenizer that does not split at the end of the turn is refused', async (t) => {
+t.test('a tokenizer that does not split at the end of the turn is rejected', async (t) => {
   for (const template of [chatMl(MESSAGE), ENDS_NOTHING]) {
     for (const ids of [[1, 2, 3], []]) {
       const renderer = rendererOf(template, { encode: () => ids })
@@ -416,7 +428,7 @@ t.test('a tokenizer that does not split at the end of the turn is refused', asyn
   }
 })
 
-t.test('new messages may say what the stand-in says', async (t) => {
+t.test('new messages may equal the dummy text', async (t) => {
   const texts = [
     'StandInForWhatWasSampled',
     'question',
@@ -429,14 +441,14 @@ t.test('new messages may say what the stand-in says', async (t) => {
   }
 })
 
-t.test('a template that changes its mind later than a past was proved for is found out', async (t) => {
+t.test('a template that changes its output after a history was verified is detected', async (t) => {
   const renderer = rendererOf(chatMl(`{% if loop.index0 > 20 %}late {% endif %}${MESSAGE}`))
   const long = Array.from({ length: 15 }, () => [QUESTION, ANSWER]).flat()
   t.match(await continued(renderer, ended(long, QUESTION)), { text: /^\nlate / })
-  t.match(await continued(renderer, NEXT_QUESTION), { text: /^\n<.im_start/ }, 'the same situation')
+  t.match(await continued(renderer, NEXT_QUESTION), { text: /^\n<.im_start/ }, 'the same signature')
 })
 
-t.test('variables are those of the call, and what is proved is proved for them', async (t) => {
+t.test('variables are those of the request, and signatures are verified for them', async (t) => {
   const thinking = '{% if add_generation_prompt and enable_thinking is false %}<think></think>{% endif %}'
   const renderer = rendererOf(
     `${chatMl(`{% if numbered %}{{ loop.index }}{% endif %}${MESSAGE}`)}${thinking}`,
@@ -448,7 +460,7 @@ t.test('variables are those of the call, and what is proved is proved for them',
   t.match(await renderer.renderContinuation(NEXT_QUESTION), { text: /^\n</ })
 })
 
-t.test('a key tells apart calls whose variables change the beginning of the prompt', async (t) => {
+t.test('a key distinguishes requests whose variables change the beginning of the prompt', async (t) => {
   const head =
     '{{ bos }}{% if date_string is not defined %}{% set date_string = strftime_now("%Y-%m-%d") %}{% endif %}' +
     '{% if tools %}{{ style }}{% endif %}{{ date_string }} {{ documents }}'
@@ -469,7 +481,7 @@ t.test('a key tells apart calls whose variables change the beginning of the prom
   await other(key({ style: 'a' }, { tools: TOOLS }), key({ style: 'b' }, { tools: TOOLS }))
 })
 
-t.test('the documentation names every reason for a refusal', async (t) => {
+t.test('the documentation names every reason for a rejection', async (t) => {
   const page = readFileSync(new URL('../../../../docs/token-mode.md', import.meta.url), 'utf8')
   const named = [...page.matchAll(/^\| `([a-z_]+)` \|/gm)].map(([, reason]) => reason)
   t.same(

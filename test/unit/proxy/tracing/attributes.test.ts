@@ -15,7 +15,7 @@ t.test('names of models and efforts are on the span', async (t) => {
   })
 })
 
-t.test("an agent's words in the place of a name are not", async (t) => {
+t.test("an agent's text in place of a name is not", async (t) => {
   for (const words of ['the launch code is 7421', 'x'.repeat(129), '']) {
     const call = asked({ model: words, reasoning_effort: words })
     t.equal(getSpanName(call), 'chat')

@@ -6,7 +6,7 @@ import { silentLogger } from '../../../helpers/silent-logger.ts'
 
 const ENDPOINT = { OTEL_EXPORTER_OTLP_ENDPOINT: 'http://127.0.0.1:4318' }
 
-t.test('tracing is off until an endpoint is named', async (t) => {
+t.test('tracing is off until an endpoint is set', async (t) => {
   t.strictSame(tracingSettings({}), { on: false })
   t.strictSame(tracingSettings({ OTEL_EXPORTER_OTLP_ENDPOINT: '' }), { on: false })
   t.strictSame(tracingSettings({ OTEL_SERVICE_NAME: 'x' }), { on: false })
@@ -15,13 +15,13 @@ t.test('tracing is off until an endpoint is named', async (t) => {
   t.match(tracingSettings({ ...ENDPOINT, ...own }), { on: true, endpoint: 'https://spans.test/v1/traces' })
 })
 
-t.test('it is off where the standard variables say so', async (t) => {
+t.test('it is off where the standard variables disable it', async (t) => {
   t.strictSame(tracingSettings({ ...ENDPOINT, OTEL_SDK_DISABLED: 'true' }), { on: false })
   t.strictSame(tracingSettings({ ...ENDPOINT, OTEL_TRACES_EXPORTER: 'none' }), { on: false })
   t.match(tracingSettings({ ...ENDPOINT, OTEL_SDK_DISABLED: 'false' }), { on: true })
 })
 
-t.test('what cannot be done is off, and says why', async (t) => {
+t.test('an unsupported setting disables it, with the reason', async (t) => {
   for (const [env, why] of [
     [{ OTEL_EXPORTER_OTLP_PROTOCOL: 'grpc' }, /grpc, and only http\/protobuf is spoken/],
     [{ OTEL_EXPORTER_OTLP_TRACES_PROTOCOL: 'http/json' }, /http\/json/],
@@ -50,7 +50,7 @@ t.test('no library of OpenTelemetry is loaded before tracing is on', async (t) =
   t.ok(loaded.includes('@opentelemetry/sdk-trace-base'), 'and then it is')
 })
 
-t.test('what is said is in spans for who asks for it, within the length that values may have', async (t) => {
+t.test('texts are in spans for operators that enable them, within the length limit of values', async (t) => {
   const CONTENT = 'OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT'
   const chars = (env: Record<string, string>) => {
     const settings = tracingSettings({ ...ENDPOINT, ...env })

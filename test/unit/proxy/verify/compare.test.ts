@@ -13,7 +13,7 @@ const logSoftmax = (logits: readonly number[]) => {
   return logits.map((logit) => logit - sum)
 }
 
-t.test('the logprob after temperature lies within the bounds that a few alternatives give', async () => {
+t.test('the logprob after temperature lies within the bounds of a few alternatives', async () => {
   const logits = fc.array(fc.double({ min: -8, max: 8, noNaN: true }), { minLength: 2, maxLength: 60 })
   fc.assert(
     fc.property(
@@ -57,7 +57,7 @@ t.test('a comparison has mean, maximum, shift and quantiles of the ratio', async
   t.equal(firstDifference(pairs.slice(0, 1), [7], tolerance), null)
 })
 
-t.test('a logprob that is no number is a difference, never equality', async (t) => {
+t.test('a logprob that is not a number is a difference, never equality', async (t) => {
   const pairs = pairTokens([Number.NaN], [{ logprob: -1, alternatives: [], alternativeIds: [] }], 'raw', 1)
   t.notOk(isWithin(compare(pairs), { mean: 1, token: 1 }))
   t.match(firstDifference(pairs, [5], { mean: 1, token: 1 }), { index: 0 })

@@ -14,7 +14,7 @@ import { until } from '../../../helpers/until.ts'
 const client = new EmbeddedEngine()
 const engine = { client, health: { models: [{ id: 'embedded' }] } }
 
-/** A turn of which the engine thinks as the record does. */
+/** A turn whose logprobs equal the engine's. */
 async function trueTurn(): Promise<TurnRecord> {
   const [promptTokenIds, completionTokenIds] = [Int32Array.of(1, 2, 3), Int32Array.of(4, 5, 6)]
   const { tokens } = await client.score({ promptTokenIds, completionTokenIds, alternatives: 0 })
@@ -49,7 +49,7 @@ async function meterWith(more: Partial<DriftMeterOptions> = {}) {
 
 const drawn = { sessionId: 's', turnId: 't' }
 
-t.test('of all turns a share is drawn', async (t) => {
+t.test('a share of all turns is drawn', async (t) => {
   const numbers = [0.05, 0.5, 0.009, 0.01]
   const { meter, verdicts } = await meterWith({ share: 0.01, random: () => numbers.shift()! })
   for (let turn = 0; turn < 4; turn += 1) meter.offer(drawn)
@@ -58,7 +58,7 @@ t.test('of all turns a share is drawn', async (t) => {
   await meter.close()
 })
 
-t.test('while engines are busy turns wait, and those beyond a bound are dropped', async (t) => {
+t.test('while engines are busy turns wait, and those beyond a limit are dropped', async (t) => {
   let busy = true
   const { meter, verdicts } = await meterWith({ engineFor: async () => (busy ? 'busy' : engine) })
   for (let turn = 0; turn < 70; turn += 1) meter.offer(drawn)
@@ -68,7 +68,7 @@ t.test('while engines are busy turns wait, and those beyond a bound are dropped'
   await meter.close()
 })
 
-t.test('what goes wrong is counted, and goes no further', async (t) => {
+t.test('failures are counted and not rethrown', async (t) => {
   const answers = [
     async () => Promise.reject(new ProxyError('engine_lost', 'gone')),
     async () => undefined,
@@ -81,7 +81,7 @@ t.test('what goes wrong is counted, and goes no further', async (t) => {
   await meter.close()
 })
 
-t.test('a turn that is gone by then is skipped', async (t) => {
+t.test('a turn that was deleted meanwhile is skipped', async (t) => {
   const { meter, verdicts } = await meterWith({
     store: { getTurn: async () => undefined, readDetails: async () => new Map() },
   })
@@ -91,7 +91,7 @@ t.test('a turn that is gone by then is skipped', async (t) => {
   await meter.close()
 })
 
-t.test('closing ends what runs and leaves what waits', async (t) => {
+t.test('closing ends running checks and drops waiting ones', async (t) => {
   let isAsked = false
   const { meter, verdicts } = await meterWith({
     engineFor: (_turn, signal) =>
@@ -108,7 +108,7 @@ t.test('closing ends what runs and leaves what waits', async (t) => {
   t.same(verdicts, [])
 })
 
-t.test('an engine that does not notice a changed prompt is told of', async (t) => {
+t.test('an engine that does not react to a changed prompt is reported', async (t) => {
   const { completionLogprobs } = await trueTurn()
   const tokens = Array.from(completionLogprobs!, (logprob) => ({
     logprob,

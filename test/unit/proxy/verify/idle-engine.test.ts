@@ -20,33 +20,33 @@ function asked(engines: Record<string, Given>, turn: { engine: string; version: 
   return typeof found === 'object' ? found.client.name : found
 }
 
-t.test('a turn is put to an engine of its weights, while they go from engine to engine', (t) => {
+t.test('a turn is scored by an engine with its weights during an update of the engines', (t) => {
   const engines = { a: { weightVersion: '2' }, b: { weightVersion: '1' }, c: { weightVersion: '1' } }
   t.equal(
     asked(engines, { engine: 'a', version: '1' }),
     'b',
-    'and not to the one that sampled it with others',
+    'and not by the one that sampled it, which has others',
   )
   t.equal(
     asked(engines, { engine: 'c', version: '1' }),
     'c',
-    'to the one that sampled it where it still has them',
+    'by the one that sampled it where it still has them',
   )
   t.equal(
     asked(engines, { engine: 'a', version: '0' }),
     'a',
-    'where nobody has them the one that sampled it says so',
+    'where no engine has them, the one that sampled it reports this',
   )
-  t.equal(asked({ a: {}, b: {} }, { engine: 'b', version: null }), 'b', 'or where nobody tells weights')
+  t.equal(asked({ a: {}, b: {} }, { engine: 'b', version: null }), 'b', 'or where no engine reports weights')
   t.end()
 })
 
-t.test('no engine is asked that sleeps, serves a call, or that calls wait for', (t) => {
+t.test('an engine that sleeps, serves a request, or has waiting requests is not used', (t) => {
   const turn = { engine: 'a', version: null }
   t.equal(asked({ a: { unavailable: 'asleep' }, b: {} }, turn), 'b')
   t.equal(asked({ a: { unavailable: 'asleep' } }, turn), undefined)
   t.equal(asked({ a: { inFlight: 1 } }, turn), 'busy')
-  t.equal(asked({ a: { inFlight: 1 }, b: {} }, turn), 'b', 'another one has time')
+  t.equal(asked({ a: { inFlight: 1 }, b: {} }, turn), 'b', 'another one is idle')
   const weights = { a: { weightVersion: '1', inFlight: 1 }, b: { weightVersion: '2' } }
   t.equal(asked(weights, { engine: 'a', version: '1' }), 'busy', 'and other weights')
   t.equal(asked({ a: {} }, turn, 1), 'busy')

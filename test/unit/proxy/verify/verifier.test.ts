@@ -1,4 +1,4 @@
-/** `verify` finds each of eight faults that were put there on purpose, in both wire formats, and passes clean data. */
+/** `verify` detects each of eight planted faults, in both wire formats, and accepts clean data. */
 import t, { type Test } from 'tap'
 import { CLIENT_OF_KIND } from '../../../../src/proxy/engines/clients/client-of-kind.ts'
 import { verifyTurns } from '../../../../src/proxy/verify/run.ts'
@@ -20,11 +20,11 @@ interface Sampled {
   temperature?: number
   topP?: number
   model?: TableModel
-  /** What the engine really saw. Default: what is on record. */
+  /** The prompt that the engine really received. Default: the recorded one. */
   seen?: number[]
 }
 
-/** A turn as an engine of this kind would have it recorded. */
+/** Creates a turn as recorded from an engine of this kind. */
 function turnOf(
   kind: Kind,
   place: number,
@@ -50,7 +50,10 @@ function turnOf(
   return turn
 }
 
-/** One whose engine told what top_p had left for each token, and the token's logprob among that. */
+/**
+ * A turn of an engine that reported the tokens left by top_p for each token, and the token's logprob among
+ * them.
+ */
 function maskedTurn(kind: Kind, place: number, temperature = 1): VerifiableTurn {
   const turn = turnOf(kind, place, { temperature, topP: 0.6 })
   const sampling = { temperature, topP: 0.6, random: randomOf(100 + place) }
@@ -99,7 +102,7 @@ const with_ = (turn: VerifiableTurn, changes: Partial<VerifiableTurn>): Verifiab
 })
 
 for (const kind of KINDS) {
-  t.test(`${kind}: clean turns pass, at whatever temperature, and the control is caught`, async (t) => {
+  t.test(`${kind}: clean turns pass at any temperature, and the control is detected`, async (t) => {
     const { engine } = await setUp(t, kind)
     const turns = [1, 0.7, 1.3, 0].map((temperature, place) => {
       const turn = turnOf(kind, place, { temperature: temperature || 1 })
@@ -120,19 +123,19 @@ for (const kind of KINDS) {
     })
   })
 
-  t.test(`${kind}: shifted logprobs are found, and named`, async (t) => {
+  t.test(`${kind}: shifted logprobs are detected and identified`, async (t) => {
     const turn = turnOf(kind, 1)
     const { completionLogprobs: logprobs } = turn
     const shifted = [logprobs[LENGTH - 1]!, ...Array.from(logprobs).slice(0, -1)]
     const { hint } = await findsIn(t, kind, with_(turn, { completionLogprobs: shifted }))
-    // The first has nothing before it, so that the two are judged without it.
+    // The first has no predecessor, so the two are compared without it.
     t.equal(hint, 'each logprob is that of the token before it')
   })
 
-  t.test(`${kind}: one wrong id is found, at its place`, async (t) => {
+  t.test(`${kind}: one wrong id is detected at its position`, async (t) => {
     const turn = turnOf(kind, 1)
     const ids = Array.from(turn.completionTokenIds)
-    // The least probable token in its place.
+    // The least probable token replaces it.
     const logprobs = POLICY.next([...Array.from(turn.promptTokenIds), ...ids.slice(0, 20)])
     ids[20] = logprobs.indexOf(Math.min(...logprobs))
     const found = await findsIn(t, kind, with_(turn, { completionTokenIds: ids }))
@@ -140,7 +143,7 @@ for (const kind of KINDS) {
     t.match(found.hint, /a few tokens differ/)
   })
 
-  t.test(`${kind}: logprobs of another temperature are found`, async (t) => {
+  t.test(`${kind}: logprobs of another temperature are detected`, async (t) => {
     const { scaled } = POLICY.sample([4, 2, 5, 2, 6, 10, 3, 7], LENGTH, {
       temperature: 0.6,
       random: randomOf(101),
@@ -151,7 +154,7 @@ for (const kind of KINDS) {
     await findsIn(t, kind, with_(turn, { params: { temperature: 1 }, completionLogprobs: recorded }))
   })
 
-  t.test(`${kind}: logprobs over a mask that is not on record are found, and named`, async (t) => {
+  t.test(`${kind}: logprobs over an unrecorded mask are detected and identified`, async (t) => {
     const turn = turnOf(kind, 1, { topP: 0.6 })
     const { filtered } = POLICY.sample(Array.from(turn.promptTokenIds), LENGTH, {
       topP: 0.6,
@@ -159,10 +162,10 @@ for (const kind of KINDS) {
     })
     const { hint, comparison } = await findsIn(t, kind, with_(turn, { completionLogprobs: filtered }))
     t.match(hint, /computed after top_p, top_k or min_p/)
-    t.ok(comparison!.ratio.p50 < 0.9, 'what the trainer would have divided by')
+    t.ok(comparison!.ratio.p50 < 0.9, 'the values that the trainer would have divided by')
   })
 
-  t.test(`${kind}: logprobs over masks that are on record pass, at whatever temperature`, async (t) => {
+  t.test(`${kind}: logprobs over recorded masks pass at any temperature`, async (t) => {
     const { engine } = await setUp(t, kind)
     const turns = [1, 0.7, 1.3].map((temperature, place) => maskedTurn(kind, place, temperature))
     const { run, results } = await runOn(engine, turns)
@@ -177,7 +180,7 @@ for (const kind of KINDS) {
     t.equal((await runOn(engine, processed, { logprobsOf: 'mask' })).run.verdict, 'same')
   })
 
-  t.test(`${kind}: a mask that is missing is found, and named, and so is another one`, async (t) => {
+  t.test(`${kind}: a missing mask and a wrong one are detected and identified`, async (t) => {
     const turn = maskedTurn(kind, 1)
     const masks = turn.samplingMask as number[][]
     const few = masks.flatMap((mask, at) => (mask.length > 1 ? [at] : [])).slice(0, LENGTH / 2)
@@ -188,16 +191,16 @@ for (const kind of KINDS) {
     for (const samplingMask of [without, narrower]) {
       const { hint, comparison } = await findsIn(t, kind, with_(turn, { samplingMask }))
       t.match(hint, /a mask is missing, or another one/)
-      t.ok(comparison!.max_difference < 1e-9, 'the other logprobs are right')
+      t.ok(comparison!.max_difference < 1e-9, 'the other logprobs are correct')
     }
   })
 
-  t.test(`${kind}: another adapter than the one that was asked for is found`, async (t) => {
+  t.test(`${kind}: another adapter than the requested one is detected`, async (t) => {
     const [critic, base] = [new TableModel(2), POLICY]
-    // It was sampled by the base model in the adapter's name.
+    // It was sampled by the base model under the adapter's name.
     const turn = with_(turnOf(kind, 1, { model: base }), { model: 'critic', params: { lora_path: 'critic' } })
     await findsIn(t, kind, turn, { policy: POLICY, critic })
-    // And what the adapter itself sampled passes.
+    // The adapter's own samples pass.
     const { engine } = await setUp(t, kind, { policy: POLICY, critic })
     const right = with_(turnOf(kind, 1, { model: critic }), {
       model: 'critic',
@@ -207,13 +210,13 @@ for (const kind of KINDS) {
   })
 
   t.test(
-    `${kind}: stale weights are found, though they are near and in the name of the new ones`,
+    `${kind}: stale weights are detected, even similar ones under the name of the new ones`,
     async (t) => {
       await findsIn(t, kind, turnOf(kind, 1, { model: new TableModel(9) }))
     },
   )
 
-  t.test(`${kind}: a template with one space more is found, at the beginning`, async (t) => {
+  t.test(`${kind}: a template with one more space is detected, at the beginning`, async (t) => {
     const space = 33
     const prompt = [3, 1, 4, 1, 5, 9, 2, 6].map((id) => id + 1)
     const { first_difference: first, hint } = await findsIn(
@@ -225,10 +228,10 @@ for (const kind of KINDS) {
     t.equal(hint, 'only the beginning differs: the prompt was different')
   })
 
-  t.test(`${kind}: text that was tokenized again is found`, async (t) => {
+  t.test(`${kind}: text that was tokenized again is detected`, async (t) => {
     const turn = turnOf(kind, 1)
     const ids = Array.from(turn.completionTokenIds)
-    // The same text in other pieces, here and there: as many, so that the counts agree.
+    // The same text in other tokens at some positions: as many, so that the counts agree.
     for (const at of [10, 30, 50]) {
       const [first, second] = [ids[at]!, ids[at + 1]!]
       ids[at] = (first + 13) % 40
@@ -237,7 +240,7 @@ for (const kind of KINDS) {
     await findsIn(t, kind, with_(turn, { completionTokenIds: ids }))
   })
 
-  t.test(`${kind}: an engine that does not listen to the prompt is no judge`, async (t) => {
+  t.test(`${kind}: an engine that ignores the prompt cannot verify`, async (t) => {
     const deaf = new TableModel(1)
     deaf.next = () => Array.from({ length: 40 }, () => -Math.log(40))
     const { engine } = await setUp(t, kind, { policy: deaf })
@@ -247,7 +250,7 @@ for (const kind of KINDS) {
   })
 
   t.test(
-    `${kind}: what cannot be compared is counted by why, and nothing compared proves nothing`,
+    `${kind}: turns that cannot be compared are counted by reason, and without comparisons nothing is proved`,
     async (t) => {
       const { engine } = await setUp(t, kind)
       const turn = turnOf(kind, 0)
@@ -275,20 +278,20 @@ for (const kind of KINDS) {
     },
   )
 
-  t.test(`${kind}: an answer that does not tell every token is an error, never a zero`, async (t) => {
+  t.test(`${kind}: a response without every token is an error, never a zero`, async (t) => {
     const { engine, server } = await setUp(t, kind)
     const { signal } = new AbortController()
     const verifier = new Verifier(engine, { models: [] })
     const turn = turnOf(kind, 0)
     server.state.models = { policy: Object.assign(new TableModel(1), { next: () => [] }) }
     const verified = await verifier.verify(turn, signal).catch((error) => error)
-    // SGLang says null for what it does not know, and vLLM for minus infinity.
+    // SGLang reports null for unknown values, and vLLM for minus infinity.
     if (kind === 'sglang') t.match(verified, { code: 'engine_failed' })
     else t.equal(verified.result.verdict, 'differs')
   })
 }
 
-t.test('an engine that cannot score is refused by name', async (t) => {
+t.test('an engine that cannot score is rejected with its name', async (t) => {
   const engine = CLIENT_OF_KIND.openai({ url: 'http://127.0.0.1:1' })
   t.teardown(() => engine.close())
   t.throws(() => new Verifier(engine, { models: [] }), {
@@ -297,7 +300,7 @@ t.test('an engine that cannot score is refused by name', async (t) => {
   })
 })
 
-t.test('the engine is asked in its own words', async (t) => {
+t.test("the request has the engine's own fields", async (t) => {
   const asked = async (kind: Kind, temperature: number) => {
     const { engine, server } = await setUp(t, kind)
     const verifier = new Verifier(engine, { models: [] })

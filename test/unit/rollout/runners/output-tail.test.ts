@@ -2,13 +2,13 @@ import fc from 'fast-check'
 import t from 'tap'
 import { OutputTail } from '../../../../src/rollout/runners/output-tail.ts'
 
-t.test('what fits is kept as it came', async (t) => {
+t.test('output within the limit is kept unchanged', async (t) => {
   const tail = new OutputTail(10)
   for (const piece of ['abc', 'def', 'ghij']) tail.add(Buffer.from(piece))
   t.equal(tail.text(), 'abcdefghij')
 })
 
-t.test('of more, the end is kept, and how much is missing is said', async () => {
+t.test('of longer output the end is kept, with the number of missing bytes', async () => {
   fc.assert(
     fc.property(fc.array(fc.string({ minLength: 1, maxLength: 30, unit: 'grapheme-ascii' })), (pieces) => {
       const tail = new OutputTail(20)

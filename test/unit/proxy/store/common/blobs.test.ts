@@ -15,7 +15,7 @@ const messageWith = (...urls: string[]) =>
 
 const urlOf = (bytes: Uint8Array) => `data:image/png;base64,${Buffer.from(bytes).toString('base64')}`
 
-t.test('a message is cut into its text and the bytes of its images, in order', async (t) => {
+t.test('a message is divided into its text and the bytes of its images, in order', async (t) => {
   const other = PICTURE.subarray(1)
   const message = messageWith(urlOf(PICTURE), urlOf(other))
   const cut = cutBlobs(message)!
@@ -24,9 +24,9 @@ t.test('a message is cut into its text and the bytes of its images, in order', a
   t.equal(joinBlobs(cut), message)
 })
 
-t.test('only bytes that come back as the same base64 are cut out', async (t) => {
+t.test('only bytes with the same base64 encoding are cut out', async (t) => {
   const url = urlOf(PICTURE)
-  t.ok(url.endsWith('=='), 'with padding, and four bits in the last digit that mean nothing')
+  t.ok(url.endsWith('=='), 'with padding, and four unused bits in the last digit')
   for (const [what, changed] of [
     ['without padding', url.slice(0, -2)],
     ['with bits in the last digit', `${url.slice(0, -3)}B==`],
@@ -41,7 +41,7 @@ t.test('only bytes that come back as the same base64 are cut out', async (t) => 
   t.equal(cutBlobs(`"${url}`), undefined, 'a text that does not end')
 })
 
-t.test('whatever a text brings, its parts give it again', async () => {
+t.test('for any text, its parts restore it', async () => {
   const url = fc
     .tuple(
       fc.uint8Array({ minLength: 700, maxLength: 900 }),

@@ -12,7 +12,7 @@ const completion = {
 
 const message = (fields: object) => JSON.stringify({ role: 'assistant', ...fields })
 
-t.test('an echo of the whole answer is stored as little more than its frame', async (t) => {
+t.test('an echo of the complete response is stored as little more than its frame', async (t) => {
   const echo = message({
     content: completion.completionText,
     reasoning_content: completion.reasoning,
@@ -34,7 +34,7 @@ t.test('an echo of the whole answer is stored as little more than its frame', as
   t.equal(expandEcho(template!, completion), echo)
 })
 
-t.test('trimmed content and re-written tool calls are echoes as well', async (t) => {
+t.test('trimmed content and rewritten tool calls are echoes as well', async (t) => {
   const trimmed = message({ content: completion.completionText.trim() })
   t.match(JSON.parse(echoTemplate(trimmed, completion)!), [String, 'content_trimmed', '}'])
   const call = { function: { arguments: '{"path":"a/rather/long/path.ts"}', name: 'read' } }
@@ -47,14 +47,14 @@ t.test('trimmed content and re-written tool calls are echoes as well', async (t)
   ])
 })
 
-t.test('a message that repeats little or nothing is no echo', async (t) => {
+t.test('a message that repeats little or nothing is not an echo', async (t) => {
   t.equal(echoTemplate(message({ content: 'something else' }), completion), undefined)
   t.equal(echoTemplate(message({ content: `${completion.completionText}, edited` }), completion), undefined)
   const short = { completionText: 'ok', reasoning: null, toolCalls: '[]' }
-  t.equal(echoTemplate(message({ content: 'ok' }), short), undefined, 'a short answer is stored as it is')
+  t.equal(echoTemplate(message({ content: 'ok' }), short), undefined, 'a short response is stored unchanged')
 })
 
-t.test('whatever a template is made of, it gives the message back', async () => {
+t.test('a template of any parts restores the message', async () => {
   const text = fc.string({ unit: 'binary', maxLength: 60 })
   const property = fc.property(text, text, fc.json(), text, (content, reasoning, toolCalls, other) => {
     const given = { completionText: content, reasoning, toolCalls }
@@ -65,6 +65,6 @@ t.test('whatever a template is made of, it gives the message back', async () => 
   fc.assert(property, { numRuns: 500 })
 })
 
-t.test('a template that names what the completion lacks is an error', async (t) => {
+t.test('a template that refers to missing parts of the completion is an error', async (t) => {
   t.throws(() => expandEcho('["", "reasoning", ""]', { ...completion, reasoning: null }), /lacks/)
 })

@@ -12,7 +12,7 @@ import {
   unpackText,
 } from '../../../../../src/proxy/store/common/packing.ts'
 
-t.test('token ids come back as they were', async () => {
+t.test('token ids are unpacked unchanged', async () => {
   const ids = fc.array(fc.oneof(fc.nat(300_000), fc.integer())).map((values) => Int32Array.from(values))
   fc.assert(
     fc.property(ids, (values) =>
@@ -28,12 +28,12 @@ t.test('token ids take two or three bytes each, and never more than four', async
   t.equal(packIds(new Int32Array(0)).length, 1)
 })
 
-t.test('row ids of up to 53 bits come back as they were', async () => {
+t.test('row ids of up to 53 bits are unpacked unchanged', async () => {
   const rows = fc.array(fc.oneof(fc.nat(5_000_000), fc.nat(2 ** 32), fc.maxSafeNat()))
   fc.assert(fc.property(rows, (each) => isDeepStrictEqual(unpackRowIds(packRowIds(each)), each)))
 })
 
-t.test('row ids below 2^32 are packed as earlier releases pack and unpack them', async (t) => {
+t.test('row ids below 2^32 have the packed form of earlier releases', async (t) => {
   t.strictSame(packRowIds([1, 300]), packIds(Int32Array.of(1, 300)))
   const [above31, below32] = [2 ** 31 + 5, 2 ** 32 - 1]
   const packed = packRowIds([above31, below32])
@@ -41,7 +41,7 @@ t.test('row ids below 2^32 are packed as earlier releases pack and unpack them',
   t.strictSame(unpackRowIds(packed), [above31, below32], 'earlier releases lost their sign')
 })
 
-t.test('logprobs come back bit for bit', async () => {
+t.test('logprobs are unpacked bit for bit', async () => {
   const special = fc.constantFrom(-0, -9999, Number.NEGATIVE_INFINITY, Number.POSITIVE_INFINITY, Number.NaN)
   const values = fc.array(fc.oneof(fc.double(), fc.float(), special)).map((each) => Float64Array.from(each))
   fc.assert(
@@ -51,19 +51,19 @@ t.test('logprobs come back bit for bit', async () => {
   )
 })
 
-t.test('logprobs take four bytes where float32 holds every one of them, else eight', async (t) => {
+t.test('logprobs take four bytes where float32 represents every one exactly, else eight', async (t) => {
   const exact = Float64Array.of(-9999, Number.NEGATIVE_INFINITY, Number.NaN, -0, Math.fround(-0.1))
   t.equal(packLogprobs(exact).length, 1 + 4 * 5)
   t.equal(packLogprobs(Float64Array.of(...exact, -0.1)).length, 1 + 8 * 6)
 })
 
-t.test('text that UTF-8 can hold is stored as text, other text as UTF-16', async (t) => {
+t.test('text is stored as UTF-8 if it is valid, otherwise as UTF-16', async (t) => {
   t.equal(packText('a\0ü😀'), 'a\0ü😀')
   t.ok(Buffer.isBuffer(packText('\ud800')))
   t.equal(unpackText(packText('x\udc00\ud800')), 'x\udc00\ud800')
 })
 
-t.test('a layout of a later version is refused, not misread', async (t) => {
+t.test('a layout of a later version is rejected instead of misread', async (t) => {
   t.throws(() => unpackIds(Buffer.of(9, 1)), /layout 9/)
   t.throws(() => unpackLogprobs(Buffer.of(9, 1)), /layout 9/)
 })

@@ -19,7 +19,7 @@ function waitingFor(...calls: Call[]): PendingCommands {
   return waiting
 }
 
-/** Sessions of the operations, and what each is: `a putStretch`. */
+/** Sessions of the operations, and the kind of each: `a putStretch`. */
 function groupsOf(
   waiting: PendingCommands,
   ...[isAlone]: Parameters<PendingCommands['takeGroup']>
@@ -35,20 +35,20 @@ function groupsOf(
   return groups
 }
 
-t.test('what is short does not wait for what is long, however many sessions bring that', async (t) => {
+t.test('short operations do not wait for long ones of any number of sessions', async (t) => {
   const heaps = Array.from({ length: 20 }, (_, each) => opening(`heap-${each}`, 9_000))
   const waiting = waitingFor(...heaps, opening('short', 1))
   const [first, ...others] = groupsOf(waiting)
   t.strictSame(first, ['short openTurn', 'heap-0 putStretch'])
   t.ok(
     others.every((group) => group.length === 1),
-    'each stretch of a heap is a group of its own',
+    'each chunk of a long series is its own group',
   )
   t.match(others.slice(0, 3), [['heap-1 putStretch'], ['heap-2 putStretch'], ['heap-3 putStretch']])
 })
 
 t.test(
-  'what is long has its turn in each group, and the operations of a session stay in order',
+  'long operations have a place in each group, and the operations of a session stay in order',
   async (t) => {
     const waiting = waitingFor(opening('heap', 8_000))
     const groups: string[][] = []
@@ -66,7 +66,7 @@ t.test(
   },
 )
 
-t.test('who shares its group with no other waits for one group at most', async (t) => {
+t.test('an operation with its own group waits for one group at most', async (t) => {
   const isAlone = ({ method }: Call) => method === 'deleteSession'
   const alone: Call = { id: 1, method: 'deleteSession', args: ['gone'] }
   const waiting = waitingFor(opening('a', 1), alone, opening('b', 1), opening('gone', 1))

@@ -5,7 +5,7 @@ import { TokenSequences } from '../../../../../src/proxy/store/common/token-sequ
 import { openForWriting } from '../../../../../src/proxy/store/sqlite/database.ts'
 import { readerTables } from '../../../../../src/proxy/store/sqlite/tables.ts'
 
-/** So small that nothing but the newest sequence is remembered. */
+/** So small that only the newest sequence is cached. */
 const NO_CACHE = 1
 
 function openSequences(t: Test) {
@@ -24,7 +24,7 @@ function openSequences(t: Test) {
   return { db, sequences, store }
 }
 
-/** Sequences that remember a turn as it was; on record it has one id, 7, by now. */
+/** Sequences that cache an earlier state of a turn, which has one recorded id, 7, now. */
 function openOutdated(t: Test): TokenSequences {
   const { db, store } = openSequences(t)
   store(1, upTo(100))
@@ -36,34 +36,31 @@ function openOutdated(t: Test): TokenSequences {
 
 const upTo = (length: number) => Int32Array.from({ length }, (_, at) => at)
 
-t.test('a prompt is stored as what it has more than the turn that shares most with it', async (t) => {
+t.test('a prompt is stored as its difference from the turn that shares most with it', async (t) => {
   const { store } = openSequences(t)
   t.match(store(1, upTo(5000)), { base: null, shared: null })
   t.match(store(2, upTo(5003)), { base: 1, shared: 5000, rest: { length: 1 + 3 * 2 } })
   t.match(store(3, Int32Array.of(...upTo(2000), 7)), { shared: 2000 })
 })
 
-t.test('a prompt that shares next to nothing is stored whole', async (t) => {
+t.test('a prompt that shares almost nothing is stored completely', async (t) => {
   const { store } = openSequences(t)
   store(1, upTo(100))
   t.match(store(2, Int32Array.of(0, 1, 2, 99, 98)), { base: null, shared: null })
 })
 
-t.test(
-  'a prompt is stored as what it has more than a sound one, if the nearest one is damaged',
-  async (t) => {
-    const { db, store } = openSequences(t)
-    store(1, upTo(100))
-    store(2, upTo(200))
-    db.prepare('UPDATE turns SET ids_sum = 0 WHERE id = 2').run()
-    t.match(store(3, upTo(300)), { base: 1, shared: 100 })
-    db.prepare('UPDATE turns SET ids_sum = 0 WHERE id = 1').run()
-    const fresh = new TokenSequences(readerTables(db), NO_CACHE)
-    t.match(fresh.pack({ id: 4, tree: 1, node: 0 }, upTo(50)), { base: null }, 'all of them stand on it')
-  },
-)
+t.test('a prompt is stored as a difference from an intact one, if the nearest one is damaged', async (t) => {
+  const { db, store } = openSequences(t)
+  store(1, upTo(100))
+  store(2, upTo(200))
+  db.prepare('UPDATE turns SET ids_sum = 0 WHERE id = 2').run()
+  t.match(store(3, upTo(300)), { base: 1, shared: 100 })
+  db.prepare('UPDATE turns SET ids_sum = 0 WHERE id = 1').run()
+  const fresh = new TokenSequences(readerTables(db), NO_CACHE)
+  t.match(fresh.pack({ id: 4, tree: 1, node: 0 }, upTo(50)), { base: null }, 'all of them depend on it')
+})
 
-t.test('a chain of 10,000 turns is put together from its first turn on', async (t) => {
+t.test('a chain of 10,000 turns is assembled from its first turn on', async (t) => {
   const { db, store } = openSequences(t)
   db.transaction(() => {
     for (let id = 1; id <= 10_000; id += 1) store(id, upTo(10 + id))
@@ -72,15 +69,15 @@ t.test('a chain of 10,000 turns is put together from its first turn on', async (
   t.strictSame(fresh.read(10_000).promptIds, upTo(10_010))
 })
 
-t.test('what was remembered of a tree is forgotten with it, and of no other', async (t) => {
+t.test('the cache of a deleted tree is removed with it, and no other', async (t) => {
   const sequences = openOutdated(t)
   sequences.forgetTree(2)
   t.strictSame(sequences.read(1).promptIds, upTo(100))
   sequences.forgetTree(1)
-  t.strictSame(sequences.read(1).promptIds, Int32Array.of(7), 'what is on record')
+  t.strictSame(sequences.read(1).promptIds, Int32Array.of(7), 'the recorded state')
 })
 
-t.test('after a rollback nothing that was remembered is taken for what is on record', async (t) => {
+t.test('after a rollback no cached state is taken for recorded', async (t) => {
   const sequences = openOutdated(t)
   sequences.forget()
   t.strictSame(sequences.read(1).promptIds, Int32Array.of(7))

@@ -20,7 +20,7 @@ function openWriter(t: Test) {
   const commit = (method: keyof WriteMethods, ...args: unknown[]): Reply =>
     writer.commit([{ id: 0, method, args }])[0]!
   const createSession = (sessionId: string) => commit('createSession', sessionRow(sessionId))
-  /** Messages, tools and prompts of a session's turns, as they are on record. */
+  /** Messages, tools and prompts of a session's turns, as recorded. */
   const requestsOf = (sessionId: string) => {
     lastReading += 1
     const texts = new Map<number, string>()
@@ -55,7 +55,7 @@ function recordedOf(reply: Reply): RequestReply {
 
 const MESSAGES = Array.from({ length: 20 }, (_, place) => `{"role":"user","content":"${place}"}`)
 
-t.test('a request that goes on from the last one is sent as what it adds', (t) => {
+t.test('a request that extends the last one is sent as its additions', (t) => {
   const { commit, createSession, requestsOf } = openWriter(t)
   createSession('s')
   const requests = new TurnSender()
@@ -70,7 +70,11 @@ t.test('a request that goes on from the last one is sent as what it adds', (t) =
   t.match(send(1, 5), { messages: { base: { depth: 3 }, texts: MESSAGES.slice(3, 5) }, tools: Number })
   t.match(send(2, 5), { messages: { base: { depth: 5 }, texts: { length: 0 } } }, 'the same again')
   t.match(send(3, 4), { messages: { base: { depth: 3 }, texts: { length: 1 } } }, 'a shorter one')
-  t.match(send(4, 7), { messages: { base: { depth: 5 }, texts: { length: 2 } } }, 'from the one before that')
+  t.match(
+    send(4, 7),
+    { messages: { base: { depth: 5 }, texts: { length: 2 } } },
+    'extending the one before that',
+  )
   const written = [3, 5, 5, 4, 7].map((count) => ({
     requestMessages: MESSAGES.slice(0, count),
     tools,
@@ -80,7 +84,7 @@ t.test('a request that goes on from the last one is sent as what it adds', (t) =
   t.end()
 })
 
-t.test('of a prompt that goes on from the last one its last piece and what is new are sent', (t) => {
+t.test('the last chunk and the new ones are sent of a prompt that extends the last one', (t) => {
   const { commit, createSession, requestsOf } = openWriter(t)
   createSession('s')
   const requests = new TurnSender()
@@ -111,7 +115,7 @@ t.test('of a prompt that goes on from the last one its last piece and what is ne
   t.end()
 })
 
-t.test('nothing is left out of a request while the one before it is not on record', (t) => {
+t.test('a request is sent completely while the previous one is not recorded', (t) => {
   const requests = new TurnSender()
   const pack = (count: number) => requests.pack(aTurn('a', { requestMessages: MESSAGES.slice(0, count) }))
   const first = pack(3)
@@ -124,7 +128,7 @@ t.test('nothing is left out of a request while the one before it is not on recor
   t.end()
 })
 
-t.test('a prompt whose ids the engine did not tell is sent as none', (t) => {
+t.test('a prompt without ids from the engine is sent as none', (t) => {
   const prompts = [Int32Array.of(), Int32Array.of(1, 2)]
   const sent = prompts.map((promptTokenIds) =>
     new TurnSender().packOutcome(anOutcome('a', { promptTokenIds })),
@@ -136,7 +140,7 @@ t.test('a prompt whose ids the engine did not tell is sent as none', (t) => {
   t.end()
 })
 
-t.test('whatever is known of the request before, it is recorded as it is', (t) => {
+t.test('a request is recorded correctly for any known state of the previous one', (t) => {
   const { commit, createSession, requestsOf } = openWriter(t)
   let lastSession = 0
   const step = fc.record({
@@ -175,7 +179,7 @@ t.test('whatever is known of the request before, it is recorded as it is', (t) =
           createSession(sessionId)
           written = []
         }
-        // As a reply that comes only now.
+        // As a reply that arrives late.
         if (after !== 'not told') recorded(recordedOf(reply))
       }
       return JSON.stringify(requestsOf(sessionId)) === JSON.stringify(written)
@@ -185,7 +189,7 @@ t.test('whatever is known of the request before, it is recorded as it is', (t) =
   t.end()
 })
 
-t.test('a request that repeats what is not on record is refused, and leaves nothing', (t) => {
+t.test('a request that repeats unrecorded messages is rejected, and leaves nothing', (t) => {
   const { commit, createSession, requestsOf } = openWriter(t)
   createSession('s')
   const { sent } = new TurnSender().pack(aTurn('a', { requestMessages: MESSAGES.slice(0, 3) }))

@@ -4,7 +4,7 @@ import type { SessionTables, TurnTables } from '../../../../../src/proxy/store/c
 import { NO_TEXTS, type TextBatch } from '../../../../../src/proxy/store/common/turn-message.ts'
 import { TurnWriter } from '../../../../../src/proxy/store/common/turns.ts'
 
-/** Of a session in its second epoch. Every write fails: there are no tables to write to. */
+/** A turn of a session in its second epoch. Every write fails, because there are no tables to write to. */
 function openTurns(tree?: number) {
   const sessions = {
     tree: () => tree,
@@ -26,18 +26,18 @@ const stretch = (overrides: Partial<TextBatch> = {}): TextBatch => ({
   ...overrides,
 })
 
-t.test('a stretch of an earlier epoch is refused', async (t) => {
+t.test('a chunk of an earlier epoch is rejected', async (t) => {
   t.throws(() => openTurns(1).putStretch(stretch({ epoch: 1 })), { code: 'session_moved' })
 })
 
-t.test('a stretch of a session that is gone is left out, and its turn tells', async (t) => {
+t.test('a chunk of a missing session is skipped, and its turn reports this', async (t) => {
   t.doesNotThrow(() => openTurns().putStretch(stretch()))
 })
 
-t.test('a stretch is left out where the one before it is not on record', async (t) => {
+t.test('a chunk is skipped if the previous one is not recorded', async (t) => {
   t.doesNotThrow(() => openTurns(1).putStretch(stretch({ texts: undefined })))
 })
 
-t.test('a stretch that has all it needs is put on record', async (t) => {
-  t.throws(() => openTurns(1).putStretch(stretch()), TypeError, 'it is tried')
+t.test('a complete chunk is recorded', async (t) => {
+  t.throws(() => openTurns(1).putStretch(stretch()), TypeError, 'it is attempted')
 })

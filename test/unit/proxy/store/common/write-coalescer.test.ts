@@ -11,7 +11,7 @@ function holder() {
   return { openings, sent }
 }
 
-t.test('an opening is sent within moments, and its caller is told what came of it', async (t) => {
+t.test('an opening is sent after a short delay, and its caller gets the result', async (t) => {
   const { openings, sent } = holder()
   const opened = [openings.hold(aTurn('a')), openings.hold(aTurn('bad'))]
   t.strictSame(sent, [])
@@ -20,7 +20,7 @@ t.test('an opening is sent within moments, and its caller is told what came of i
   t.strictSame(sent, ['a', 'bad'])
 })
 
-t.test('an opening that is taken is sent by nobody else', async (t) => {
+t.test('an opening that was taken is sent by no other task', async (t) => {
   const { openings, sent } = holder()
   const opened = openings.hold(aTurn('a'))
   const held = openings.take('s', 'a')
@@ -32,18 +32,18 @@ t.test('an opening that is taken is sent by nobody else', async (t) => {
   t.strictSame(sent, [])
 })
 
-t.test('what is held of a session is sent before another turn of it is closed', async (t) => {
+t.test('delayed openings of a session are sent before another of its turns is closed', async (t) => {
   const { openings, sent } = holder()
   const turns = ['a', 'b', 'c'].map((turnId) => aTurn(turnId))
   for (const turn of [...turns, aTurn('elsewhere', { sessionId: 'other' })]) void openings.hold(turn)
   t.equal(openings.take('s', 'b')?.turn.turnId, 'b')
   t.strictSame(sent, ['a', 'c'])
-  t.equal(openings.take('s', 'elsewhere'), undefined, 'which another session has')
+  t.equal(openings.take('s', 'elsewhere'), undefined, 'that another session has')
   openings.sendAll()
   t.strictSame(sent, ['a', 'c', 'elsewhere'])
 })
 
-t.test('a second turn with an id that is held does not take its place', async (t) => {
+t.test('a second turn with the id of a delayed one does not replace it', async (t) => {
   const { openings, sent } = holder()
   void openings.hold(aTurn('a'))
   await openings.hold(aTurn('a', { index: 1 }))

@@ -13,7 +13,7 @@ t.test('an error that ends the connection is a loss of the connection', async (t
   t.equal(isConnectionLoss(new Error('Client has encountered a connection error and is not queryable')), true)
 })
 
-t.test('an error of a statement is no loss of the connection', async (t) => {
+t.test('an error of a statement is not a loss of the connection', async (t) => {
   for (const code of ['25P02', '55P03', '57014', '40001', '23505'])
     t.equal(isConnectionLoss(withCode(code)), false, code)
   t.equal(isConnectionLoss(new ProxyError('store_failed', 'failed')), false)

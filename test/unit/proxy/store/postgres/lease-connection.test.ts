@@ -24,7 +24,7 @@ function startServer(fails: (sql: string, connection: number) => boolean = () =>
   return { log, connect, connections: () => connections }
 }
 
-t.test('no statement of one task stands inside of the transaction of another', async (t) => {
+t.test('no statement of one task is inside the transaction of another', async (t) => {
   const { log, connect } = startServer()
   const connection = new LeaseConnection(connect)
   const owner = () => connection.readOwner('s')
@@ -34,7 +34,7 @@ t.test('no statement of one task stands inside of the transaction of another', a
   t.strictSame(kinds, ['SELECT', ...transaction, 'SELECT', ...transaction, 'SELECT'])
 })
 
-t.test('a task that fails takes its connection with it, and the next one gets another', async (t) => {
+t.test('a task that fails discards its connection, and the next one gets another', async (t) => {
   const { connect, connections } = startServer((sql) => sql.startsWith('INSERT'), '57014')
   const connection = new LeaseConnection(connect)
   const results = await Promise.allSettled([

@@ -5,7 +5,10 @@ import { FakeClock } from '../../../../helpers/fake-clock.ts'
 import { listTransitions } from '../../../../helpers/listed-transitions.ts'
 import { listingLogger } from '../../../../helpers/listing-logger.ts'
 
-/** A node as each renewal of its lease finds the others: the next of these at each renewal, the last one from then on. */
+/**
+ * A node, with the other nodes that each renewal of its lease finds: the next entry at each renewal, the last
+ * one from then on.
+ */
 function startNode(t: Test, ...renewals: { lease?: number; others?: object[]; freed?: number }[]) {
   const { logger, lines } = listingLogger()
   let beats = 0
@@ -26,7 +29,7 @@ function startNode(t: Test, ...renewals: { lease?: number; others?: object[]; fr
 
 const other = { id: 2, name: 'b', url: 'http://b', isDraining: false }
 
-t.test('a node that joins, one that is lost and one that drains first are told apart', async (t) => {
+t.test('joining nodes, crashed ones and drained ones are distinguished', async (t) => {
   const draining = { id: 3, name: 'c', url: 'http://c', isDraining: true }
   const { shared, shown } = startNode(t, {}, { others: [other, draining] }, { freed: 7 })
   await shared.start()
@@ -46,7 +49,7 @@ t.test('a node that joins, one that is lost and one that drains first are told a
   t.equal(last.length, 3)
 })
 
-t.test('a node whose lease was ended logs that, and not that it has lost itself', async (t) => {
+t.test('a node whose lease was ended logs this instead of its own loss', async (t) => {
   const { shared, shown } = startNode(t, { others: [other] }, { lease: 4, others: [other] })
   await shared.start()
   await shared.tell({})
@@ -66,7 +69,7 @@ const OPERATOR_EVENTS: Record<string, string> = {
   'expired draining': 'node_renewed',
 }
 
-/** A node with what leads to each state. */
+/** A node with the actions that lead to each state. */
 function setUp() {
   const { logger, lines } = listingLogger()
   const clock = new FakeClock()
@@ -117,7 +120,7 @@ const PATHS: Record<State, State[]> = {
   closed: ['serving', 'closed'],
 }
 
-t.test('each transition of a node is logged, with what an operator acts on', async (t) => {
+t.test('each transition of a node is logged, with the facts that an operator needs', async (t) => {
   for (const [from, to] of allowed) {
     const { shared, lines, enter } = setUp()
     for (const state of PATHS[from]) await enter[state]()
@@ -138,7 +141,7 @@ t.test('no other transition of a node is allowed', async (t) => {
     t.throws(() => assertTransition(NODE_TRANSITIONS, from, to), { code: 'ERR_ASSERTION' })
 })
 
-t.test('a renewal that is answered after the node was closed does not open it again', async (t) => {
+t.test('a renewal that is answered after the node was closed does not reopen it', async (t) => {
   const { shared, clock, lines, enter, delayAnswers } = setUp()
   await enter.serving()
   const answer = delayAnswers()

@@ -5,7 +5,7 @@ import { consumerConformance } from '../../../../conformance/consumers.ts'
 import { turnStoreConformance } from '../../../../conformance/turn-store.ts'
 import { inProcess } from '../../../../helpers/store-in-process.ts'
 
-// On threads of its own, and safe from a loss of power, in `test/slow/store-sqlite.test.ts`.
+// The tests with threads, and with protection against power loss, are in `test/slow/store-sqlite.test.ts`.
 const open = (t: Test) =>
   openSqliteStore({ path: join(t.testdir(), 'turns.db'), durability: 'process', spawn: inProcess })
 

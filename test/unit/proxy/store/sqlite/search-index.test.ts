@@ -56,7 +56,7 @@ async function say(store: TurnStore, texts: readonly string[], sessionId = 's'):
   }
 }
 
-t.test('with the index the same is found as without', async (t) => {
+t.test('searches have the same results with the index as without', async (t) => {
   const words = fc.constantFrom(
     'assert',
     'True',
@@ -99,26 +99,29 @@ t.test('with the index the same is found as without', async (t) => {
   )
 })
 
-t.test('the first search begins it, and it goes on after a restart without one', async (t) => {
-  const path = join(t.testdir(), 'turns.db')
-  const openIndexed = () => openSqliteStore({ path, durability: 'process', searchIndex: true })
-  const first = await openIndexed()
-  await say(first, ['first text'])
-  await first.close()
-  const second = await openIndexed()
-  await second.listSessions({ limit: 1 })
-  t.notOk(existsSync(`${path}-search`), 'nobody has searched')
-  const { hits } = await second.searchTurns({ wanted: 'first', limit: 1, perSession: 1 })
-  t.equal(hits.length, 1)
-  await until(() => indexedTurns(path)?.length === 1)
-  await second.close()
-  const third = await openIndexed()
-  t.teardown(() => third.close())
-  await say(third, ['second text'])
-  await until(() => indexedTurns(path)?.length === 2)
-})
+t.test(
+  'the first search starts the index, which is continued after a restart without a search',
+  async (t) => {
+    const path = join(t.testdir(), 'turns.db')
+    const openIndexed = () => openSqliteStore({ path, durability: 'process', searchIndex: true })
+    const first = await openIndexed()
+    await say(first, ['first text'])
+    await first.close()
+    const second = await openIndexed()
+    await second.listSessions({ limit: 1 })
+    t.notOk(existsSync(`${path}-search`), 'no search yet')
+    const { hits } = await second.searchTurns({ wanted: 'first', limit: 1, perSession: 1 })
+    t.equal(hits.length, 1)
+    await until(() => indexedTurns(path)?.length === 1)
+    await second.close()
+    const third = await openIndexed()
+    t.teardown(() => third.close())
+    await say(third, ['second text'])
+    await until(() => indexedTurns(path)?.length === 2)
+  },
+)
 
-t.test('it follows the record up to the first turn that is open, and goes on after a restart', async (t) => {
+t.test('the index follows the record up to the first open turn, and continues after a restart', async (t) => {
   const path = join(t.testdir(), 'turns.db')
   const store = await open(path)
   t.teardown(() => store.close())
@@ -128,7 +131,7 @@ t.test('it follows the record up to the first turn that is open, and goes on aft
   const before = openSearch(t, path)
   before.indexAll()
   t.strictSame(before.indexed(), [1])
-  t.strictSame(await before.find('text'), ['s2', 's0'], 'what is not in it is looked at')
+  t.strictSame(await before.find('text'), ['s2', 's0'], 'turns outside of the index are searched directly')
   before.close()
   t.equal(statSync(`${path}-search`).mode & 0o077, 0, 'for its owner alone')
   await record(store, aTurn('late', { index: 3 }), { completionText: 'third text' })
@@ -137,12 +140,12 @@ t.test('it follows the record up to the first turn that is open, and goes on aft
   await store.deleteSession('s')
   await say(store, ['fourth text'], 'later')
   const after = openSearch(t, path)
-  t.strictSame(after.indexed(), [1], 'it is the one of before')
+  t.strictSame(after.indexed(), [1], 'it is the earlier one')
   after.indexAll()
   t.strictSame(await after.find('text'), ['later0'], 'and a deleted session is in none')
 })
 
-t.test('turns that have left the record leave the index', async (t) => {
+t.test('turns that were deleted from the record are removed from the index', async (t) => {
   const path = join(t.testdir(), 'turns.db')
   const store = await open(path)
   await say(store, ['some text', 'more text'], 'gone')
@@ -152,7 +155,7 @@ t.test('turns that have left the record leave the index', async (t) => {
   t.strictSame(first.indexed(), [1, 2, 3])
   first.close()
   await store.deleteSession('gone')
-  // Its rows are removed bit by bit, in moments without work.
+  // Its rows are removed in small steps, while the writer is idle.
   await store.close()
   const again = await open(path)
   t.teardown(() => again.close())
@@ -167,7 +170,7 @@ t.test('turns that have left the record leave the index', async (t) => {
   t.strictSame(search.indexed(), [3])
 })
 
-t.test('an index that is damaged, or of another database, is made anew', async (t) => {
+t.test('an index that is damaged, or of another database, is rebuilt', async (t) => {
   const folder = t.testdir()
   const path = join(folder, 'turns.db')
   const index = `${path}-search`
@@ -198,5 +201,5 @@ t.test('an index that is damaged, or of another database, is made anew', async (
   damaged.close()
   rmSync(index)
   t.strictSame(await openSearch(t, path, false).find('first'), ['s0'])
-  t.notOk(existsSync(index), 'who only reads makes none')
+  t.notOk(existsSync(index), 'a read-only process makes none')
 })

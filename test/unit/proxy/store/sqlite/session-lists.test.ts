@@ -5,10 +5,10 @@ import { openSqliteStore } from '../../../../../src/proxy/store/sqlite/open.ts'
 import { aSession } from '../../../../conformance/turn-store.ts'
 import { inProcess } from '../../../../helpers/store-in-process.ts'
 
-/** More than are looked at in one go. */
+/** More than one step examines. */
 const SESSIONS = 4_500
 
-t.test('lists of many sessions are whole, and hold up nobody', async (t) => {
+t.test('lists of many sessions are complete, and block no other work', async (t) => {
   const store = await openSqliteStore({
     path: join(t.testdir(), 'turns.db'),
     durability: 'process',
@@ -37,13 +37,13 @@ t.test('lists of many sessions are whole, and hold up nobody', async (t) => {
     )
   })
 
-  await t.test('pages of what a filter leaves join, wherever in the list it is', async (t) => {
+  await t.test('pages of a filtered list join, at any position in the list', async (t) => {
     const all = async (filter: SessionFilter, limit: number) => {
       const found: string[] = []
       let cursor: string | undefined
       do {
         const page = await store.listSessions({ ...filter, limit, ...(cursor && { cursor }) })
-        t.ok(page.sessions.length > 0, 'a page that was promised has something')
+        t.ok(page.sessions.length > 0, 'a page with a cursor before it has sessions')
         found.push(...page.sessions.map(({ sessionId }) => sessionId))
         cursor = page.nextCursor
       } while (cursor !== undefined)
@@ -66,7 +66,7 @@ t.test('lists of many sessions are whole, and hold up nobody', async (t) => {
     ['groups', () => store.groupSessions('task', {})],
     ['a search', () => store.listSessions({ text: 'nothing', limit: 10 })],
   ] as const) {
-    await t.test(`a session that is asked for after ${what} is there before`, async (t) => {
+    await t.test(`a session that is created after ${what} is in the list`, async (t) => {
       const answers: string[] = []
       await Promise.all([
         ask().then(() => answers.push(what)),

@@ -1,4 +1,4 @@
-/** What the writer does to the bytes of images: they are there once, as long as any session has them. */
+/** The writer's handling of image bytes: they are stored once, as long as any session has them. */
 import t, { type Test } from 'tap'
 import type { ThreadCommand } from '../../../../../src/proxy/store/common/calls.ts'
 import { TurnSender } from '../../../../../src/proxy/store/common/turn-sender.ts'
@@ -11,7 +11,7 @@ type Call = [keyof WriteMethods, ...unknown[]]
 
 const PICTURE_BYTES = 50_000
 
-/** @param at tells pictures apart */
+/** @param at distinguishes pictures */
 function picture(at: number): Buffer {
   return Buffer.from(Uint8Array.from({ length: PICTURE_BYTES }, (_, place) => (place * 7919 + at) % 251))
 }
@@ -54,13 +54,13 @@ function openWriter(t: Test) {
 const ONE = { pictures: 1, bytes: PICTURE_BYTES }
 const NONE = { pictures: 0, bytes: 0 }
 
-t.test('sessions with one picture hold its bytes once, until the last of them is deleted', async (t) => {
+t.test('sessions with one picture store its bytes once, until the last of them is deleted', async (t) => {
   const { commit, purge, held, uses, shown } = openWriter(t)
   const [asked, askedAgain] = [showing(picture(0)), showing(picture(0), 'And this?')]
   t.strictSame(commit(opened('a1', asked), opened('a2', asked, askedAgain)), [null, null])
   t.strictSame(commit(opened('b1', asked)), [null])
   t.strictSame([held(), uses()], [ONE, 2])
-  t.ok(shown('a').includes(askedAgain), 'whoever reads gets the message as it was sent')
+  t.ok(shown('a').includes(askedAgain), 'every reader gets the message as it was sent')
   t.ok(shown('b').includes(asked))
 
   commit(['deleteSession', 'a'])
@@ -72,7 +72,7 @@ t.test('sessions with one picture hold its bytes once, until the last of them is
   t.strictSame([held(), uses()], [NONE, 0])
 })
 
-t.test('a reset and a sweep free what nobody uses any more, as a deletion does', async (t) => {
+t.test('a reset and a sweep free unused bytes, as a deletion does', async (t) => {
   const { commit, purge, held, shown } = openWriter(t)
   commit(['createSession', { ...sessionRow('c'), ttlMs: 1 }])
   commit(
@@ -91,7 +91,7 @@ t.test('a reset and a sweep free what nobody uses any more, as a deletion does',
   t.ok(shown('b').includes(showing(picture(1))))
 })
 
-t.test('a picture that comes back while its last session is removed stays whole', async (t) => {
+t.test('a picture that is used again while its last session is removed stays complete', async (t) => {
   const { writer, commit, purge, held, shown } = openWriter(t)
   const asked = showing(picture(0))
   commit(opened('a1', asked))
@@ -110,7 +110,7 @@ t.test('a picture that comes back while its last session is removed stays whole'
   t.ok(shown('c').includes(asked))
 })
 
-t.test('an operation that fails leaves no picture behind', async (t) => {
+t.test('a failed operation leaves no picture behind', async (t) => {
   const { commit, held, uses } = openWriter(t)
   const codes = commit(
     opened('a1', showing(picture(0))),
@@ -121,7 +121,7 @@ t.test('an operation that fails leaves no picture behind', async (t) => {
   t.strictSame([held(), uses()], [ONE, 1])
 })
 
-t.test('of many pictures one step frees few', async (t) => {
+t.test('one step frees few of many pictures', async (t) => {
   const { db, writer, commit, held } = openWriter(t)
   const pictures = 24
   commit(...Array.from({ length: pictures }, (_, at) => opened(`a${at}`, showing(picture(at)))))
@@ -135,7 +135,7 @@ t.test('of many pictures one step frees few', async (t) => {
   t.strictSame(held(), NONE)
 })
 
-t.test('a picture and its uses are found without a look through the tables', async (t) => {
+t.test('a picture and its uses are found without a table scan', async (t) => {
   const { db } = openWriter(t)
   const plans = [
     'SELECT id FROM blobs WHERE sha256 = ?',

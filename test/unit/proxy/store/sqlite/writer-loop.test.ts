@@ -1,4 +1,4 @@
-/** Which operations of the store share a commit, and who waits for whom. */
+/** Which operations of the store share a commit, and which wait for others. */
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import type { Reply, ThreadCommand } from '../../../../../src/proxy/store/common/calls.ts'
@@ -9,7 +9,7 @@ import { WriterLoop, type WriterMessage } from '../../../../../src/proxy/store/s
 
 type Call = ThreadCommand<WriteMethods>
 
-/** A loop whose writer notes the groups, by the ids of their operations. */
+/** A loop whose writer records the groups, by the ids of their operations. */
 function aLoop(t: Test) {
   const groups: number[][] = []
   const inbox: WriterMessage[] = []
@@ -41,10 +41,10 @@ function turn(sessionId: string, texts = 1, chars = 10): Call {
   return { id: lastId, method: 'recordTurn', args: [opened, {}] }
 }
 
-/** What {@link aLoop} notes of a stretch of a turn's texts. */
+/** The entry that {@link aLoop} records for a chunk of a turn's texts. */
 const STRETCH = 0
 
-t.test('a turn of many messages is written in stretches, and those of others before them', async (t) => {
+t.test('a turn of many messages is written in chunks, and other turns before them', async (t) => {
   const { groups, loop } = aLoop(t)
   const calls = [turn('greedy', 5_000, 4_096), turn('greedy', 3_000, 4_096), turn('a'), turn('b'), turn('a')]
   loop.receive(calls)
@@ -59,7 +59,7 @@ t.test('a turn of many messages is written in stretches, and those of others bef
   t.equal(rest.at(-1), second)
 })
 
-t.test('one of long messages is, too', async (t) => {
+t.test('so is one of long messages', async (t) => {
   const { groups, loop } = aLoop(t)
   const [heavy, light] = [turn('greedy', 10, 4 * 1024 * 1024), turn('light')]
   loop.receive([heavy, light])
@@ -68,7 +68,7 @@ t.test('one of long messages is, too', async (t) => {
   t.strictSame(groups.at(-1), [heavy.id])
 })
 
-t.test('what comes while a stretch is written waits for one more of its session, not for all', async (t) => {
+t.test('operations that arrive during a chunk wait for one more of its session, not for all', async (t) => {
   const { groups, inbox, loop } = aLoop(t)
   const [heavy, late] = [turn('greedy', 9_000), turn('late')]
   loop.receive([heavy])
@@ -77,7 +77,7 @@ t.test('what comes while a stretch is written waits for one more of its session,
   t.strictSame(groups.slice(0, 3), [[STRETCH], [late.id, STRETCH], [STRETCH]])
 })
 
-t.test('light turns share a commit, up to a number of them', async (t) => {
+t.test('small turns share a commit, up to a number of them', async (t) => {
   const { groups, loop } = aLoop(t)
   loop.receive(Array.from({ length: 600 }, (_, at) => turn(`s${at % 7}`)))
   await nextTurn()
@@ -87,7 +87,7 @@ t.test('light turns share a commit, up to a number of them', async (t) => {
   )
 })
 
-t.test('a sweep comes behind all that was called for before it, and the end behind everything', async (t) => {
+t.test('a sweep follows all earlier operations, and the end follows everything', async (t) => {
   const { groups, loop } = aLoop(t)
   const before = [turn('a'), turn('a'), turn('b')]
   const sweep: Call = { id: 0, method: 'sweep', args: [0, 0, 10] }

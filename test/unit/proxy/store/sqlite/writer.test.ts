@@ -11,7 +11,10 @@ import { openStoreWriter, sessionRow } from '../../../../helpers/store-writer.ts
 
 function openWriter(t: Test) {
   const { db, writer, reader } = openStoreWriter(t)
-  /** Commits one group. @returns the code of each operation's error, or null */
+  /**
+   * Commits one group.
+   * @returns the code of each operation's error, or null
+   */
   const commit = (...calls: [keyof WriteMethods, ...unknown[]][]) => {
     const group = calls.map(([method, ...args], id): ThreadCommand<WriteMethods> => {
       if (method === 'openTurn') return { id, method, args: [sent(args[0] as OpenTurn)] }
@@ -41,10 +44,10 @@ t.test('an operation that fails does so alone in its group', async (t) => {
   )
   t.strictSame(codes, [null, null, 'session_not_found', 'store_failed', null])
   t.equal(count('turns'), 1)
-  t.equal(count('nodes'), 1, 'what it had written before it failed is undone')
+  t.equal(count('nodes'), 1, 'its writes before the failure are undone')
 })
 
-t.test('a full database fails the group, changes nothing, and works on once there is room', async (t) => {
+t.test('a full database fails the group without changes, and works again once there is space', async (t) => {
   const { db, commit, count } = openWriter(t)
   commit(created, ['openTurn', aTurn('before')])
   db.pragma(`max_page_count = ${db.pragma('page_count', { simple: true })}`)
@@ -54,11 +57,11 @@ t.test('a full database fails the group, changes nothing, and works on once ther
   t.equal(count('turns'), 1)
   t.equal(db.inTransaction, false)
   db.pragma('max_page_count = 1000000')
-  t.strictSame(commit(['closeTurn', anOutcome('large')]), ['store_failed'], 'it was never put on record')
+  t.strictSame(commit(['closeTurn', anOutcome('large')]), ['store_failed'], 'it was never recorded')
   t.strictSame(commit(['openTurn', large], ['closeTurn', anOutcome('large')]), [null, null])
 })
 
-t.test('a turn finds its stretches on record, but for those that could not be put there', async (t) => {
+t.test('a turn finds its recorded chunks, except for those that could not be recorded', async (t) => {
   const { db, writer, commit, count } = openWriter(t)
   commit(created)
   const texts = Array.from({ length: 7_000 }, (_, at) => JSON.stringify({ role: 'user', content: `${at}` }))
@@ -86,7 +89,7 @@ t.test('a turn finds its stretches on record, but for those that could not be pu
 t.test('a commit that fails fails every operation of its group', async (t) => {
   const { db, commit, count } = openWriter(t)
   commit(created)
-  // A constraint that is checked at the commit, and not before, stands in for the disk.
+  // A constraint that is checked at the commit, and not before, represents the disk.
   db.exec(`
     CREATE TABLE allowed (id INTEGER PRIMARY KEY);
     CREATE TABLE broken (id INTEGER REFERENCES allowed DEFERRABLE INITIALLY DEFERRED);
@@ -101,12 +104,12 @@ t.test('a commit that fails fails every operation of its group', async (t) => {
   t.strictSame(
     commit(['closeTurn', anOutcome('bad')]),
     ['store_failed'],
-    'nor can the refused turn be closed',
+    'nor can the rejected turn be closed',
   )
   t.strictSame(commit(['openTurn', aTurn('good')], ['closeTurn', anOutcome('good')]), [null, null])
 })
 
-t.test('ids of a group that was rolled back are not taken for those of the next', async (t) => {
+t.test('ids of a group that was rolled back are not confused with those of the next', async (t) => {
   const { db, reader, commit } = openWriter(t)
   commit(created)
   const ids = (first: number) => Int32Array.from({ length: 100 }, (_, at) => first + at)
@@ -128,7 +131,7 @@ t.test('ids of a group that was rolled back are not taken for those of the next'
   )
 })
 
-t.test('a deleted session is gone at once, and its rows bit by bit', async (t) => {
+t.test('a deleted session is gone immediately, and its rows in small steps', async (t) => {
   const { writer, reader, commit, count } = openWriter(t)
   commit(created)
   for (let index = 0; index < 300; index += 1) {
@@ -152,7 +155,7 @@ t.test('a deleted session is gone at once, and its rows bit by bit', async (t) =
   t.match(reader.readPage(2, 's').turns, [{ turnId: 'kept' }])
 })
 
-t.test('the log is checkpointed when it has grown, and does not grow without bound', async (t) => {
+t.test('the log is checkpointed when it has grown, and its size is limited', async (t) => {
   const { db, writer, commit } = openWriter(t)
   commit(created)
   const logPages = () => (db.pragma('wal_checkpoint(NOOP)') as { log: number }[])[0]!.log
@@ -166,13 +169,14 @@ t.test('the log is checkpointed when it has grown, and does not grow without bou
   t.ok(most < 5000, `the log had ${most} pages at most`)
 })
 
-t.test('a session of 10,000 turns is read in its order with little memory for ids', async (t) => {
+t.test('a session of 10,000 turns is read in order with little memory for ids', async (t) => {
   const { reader, commit } = openWriter(t)
   commit(created)
   const turns = 10_000
   const calls: [keyof WriteMethods, ...unknown[]][] = []
   for (let index = 0; index < turns; index += 1) {
-    // The window moves, so that each turn shares most ids with the one before and none holds all of them.
+    // The window moves, so that each turn shares most ids with the previous one and none contains all of
+    // them.
     const promptTokenIds = Int32Array.from({ length: 50 }, (_, at) => (at < 40 ? at : index))
     calls.push(['openTurn', aTurn(`t${index}`, { index })])
     calls.push(['closeTurn', anOutcome(`t${index}`, { promptTokenIds })])

@@ -12,10 +12,10 @@ const FILES: Record<string, string> = {
   'chat_template.jinja': 'template',
   'config.json': '{"max_position_embeddings": 4096, "eos_token_id": 2}',
   'generation_config.json': '{"eos_token_id": [2, 7]}',
-  'model.safetensors': 'weights that nobody needs here',
+  'model.safetensors': 'unused weights',
 }
 
-/** Stands in for the hub: describes one model, and redirects its files as the hub does. */
+/** A fake hub: describes one model, and redirects its files as the hub does. */
 async function startHub(t: Test, files = FILES, token?: string) {
   const asked: string[] = []
   const answer = (request: IncomingMessage, response: ServerResponse) => {
@@ -40,7 +40,7 @@ async function startHub(t: Test, files = FILES, token?: string) {
   return { endpoint: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, asked }
 }
 
-t.test('a directory and a tokenizer.json are used as they are', async (t) => {
+t.test('a directory and a tokenizer.json are used directly', async (t) => {
   const directory = t.testdir({ ...FILES, empty: {}, 'other.json': '{}' })
   const expected = { directory, contextLength: 4096, eosTokenIds: [2, 7] }
   t.same(await loadModelFiles(directory), expected)
@@ -64,7 +64,7 @@ t.test('a model without a tokenizer.json has the tokenizer that its authors publ
   }
 })
 
-t.test('limits are read from the configs that there are', async (t) => {
+t.test('limits are read from the existing configs', async (t) => {
   const directory = t.testdir({
     none: { 'tokenizer.json': '{}' },
     nested: {
@@ -95,10 +95,10 @@ t.test('a model id is downloaded once, without its weights', async (t) => {
 
   const askedBefore = hub.asked.length
   t.same(await loadModelFiles('org/model', { environment }), files)
-  t.equal(hub.asked.length, askedBefore, 'the second time the hub is not asked')
+  t.equal(hub.asked.length, askedBefore, 'the second time the hub receives no request')
 })
 
-t.test('a model without a tokenizer.json is downloaded with what takes its place', async (t) => {
+t.test('a model without a tokenizer.json is downloaded with the files that replace it', async (t) => {
   const { 'tokenizer.json': _, ...others } = FILES
   const published = { 'tiktoken.model': 'ranks', 'tokenization_kimi.py': 'code', 'tekken.json': '{}' }
   const [hub, cache] = [await startHub(t, { ...others, ...published }), t.testdir({})]
@@ -108,15 +108,15 @@ t.test('a model without a tokenizer.json is downloaded with what takes its place
     t.equal(readFileSync(`${directory}/${file}`, 'utf8'), text)
   const askedBefore = hub.asked.length
   t.match(await loadModelFiles('org/model', { environment }), { directory, unlisted: undefined })
-  t.equal(hub.asked.length, askedBefore, 'the second time the hub is not asked')
+  t.equal(hub.asked.length, askedBefore, 'the second time the hub receives no request')
   const whole = await startHub(t, { ...FILES, ...published })
   const both = await loadModelFiles('org/model', {
     environment: { HF_HOME: t.testdir({ other: {} }), HF_ENDPOINT: whole.endpoint },
   })
-  t.notOk(existsSync(`${both.directory}/tekken.json`), 'a tokenizer.json is enough')
+  t.notOk(existsSync(`${both.directory}/tekken.json`), 'a tokenizer.json is sufficient')
 })
 
-t.test('what other tools put into the cache is found, also offline', async (t) => {
+t.test('models that other tools cached are found, also offline', async (t) => {
   const model = { refs: { main: `${COMMIT}\n` }, snapshots: { [COMMIT]: FILES } }
   const cache = t.testdir({ 'models--org--model': model })
   for (const variable of ['HF_HUB_CACHE', 'HUGGINGFACE_HUB_CACHE']) {
@@ -129,7 +129,7 @@ t.test('what other tools put into the cache is found, also offline', async (t) =
   }
 })
 
-t.test('what other tools have downloaded in part is completed', async (t) => {
+t.test('models that other tools downloaded partly are completed', async (t) => {
   const { 'generation_config.json': _, ...part } = FILES
   const model = { refs: { main: COMMIT }, snapshots: { [COMMIT]: part } }
   const cache = t.testdir({ 'models--org--model': model })
@@ -138,8 +138,8 @@ t.test('what other tools have downloaded in part is completed', async (t) => {
   const nowhere = { HF_HUB_CACHE: cache, HF_ENDPOINT: 'http://127.0.0.1:1' }
   for (const environment of [offline, nowhere]) {
     const files = await loadModelFiles('org/model', { environment })
-    t.same(files.eosTokenIds, [2], 'it is used as it is where the hub is out of reach')
-    t.match(files.unlisted?.join(), unlisted, 'and what it lacks is told')
+    t.same(files.eosTokenIds, [2], 'the partial model is used if the hub is unreachable')
+    t.match(files.unlisted?.join(), unlisted, 'and the missing files are reported')
   }
 
   const hub = await startHub(t)
@@ -149,15 +149,15 @@ t.test('what other tools have downloaded in part is completed', async (t) => {
   t.equal(files.unlisted, undefined)
   t.notOk(
     hub.asked.some((url) => url.endsWith('/tokenizer.json')),
-    'only what is missing is fetched',
+    'only missing files are downloaded',
   )
   const askedBefore = hub.asked.length
   t.same(await loadModelFiles('org/model', { environment }), files)
-  t.equal(hub.asked.length, askedBefore, 'what the model does not have is not asked for again')
+  t.equal(hub.asked.length, askedBefore, 'files that the model does not have are not requested again')
   t.same(await loadModelFiles('org/model', { environment: offline }), files)
 })
 
-t.test('a prompt encoder is downloaded, also one that another tool has left out', async (t) => {
+t.test('a prompt encoder is downloaded, also one that another tool omitted', async (t) => {
   const { 'chat_template.jinja': _, ...plain } = FILES
   const encoder = 'encoding/encoding_x.py'
   const tests = 'encoding/test_encoding_x.py'
@@ -171,11 +171,11 @@ t.test('a prompt encoder is downloaded, also one that another tool has left out'
     t.notOk(existsSync(`${files.directory}/${tests}`))
     const requests = hub.asked.length
     t.same(await loadModelFiles('org/model', { environment }), files)
-    t.equal(hub.asked.length, requests, 'the second time the hub is not asked')
+    t.equal(hub.asked.length, requests, 'the second time the hub receives no request')
   }
 })
 
-t.test('a token opens private models', async (t) => {
+t.test('a token gives access to private models', async (t) => {
   const hub = await startHub(t, FILES, 'secret')
   const environment = { HF_HOME: t.testdir({}), HF_ENDPOINT: hub.endpoint }
   await t.rejects(loadModelFiles('org/model', { environment }), {
@@ -187,7 +187,7 @@ t.test('a token opens private models', async (t) => {
   })
 })
 
-t.test('a download that breaks off leaves nothing that could be taken for a model', async (t) => {
+t.test('an interrupted download leaves no files that look like a model', async (t) => {
   const cache = t.testdir({})
   const broken = await startHub(t, { ...FILES, 'config.json': 'breaks off' })
   const failed = loadModelFiles('org/model', {
@@ -203,11 +203,11 @@ t.test('a download that breaks off leaves nothing that could be taken for a mode
   t.match(
     await loadModelFiles('org/model', { environment }),
     { contextLength: 4096 },
-    'the next try succeeds',
+    'the next attempt succeeds',
   )
 })
 
-t.test('models that cannot be had are refused with the reason', async (t) => {
+t.test('models that cannot be loaded are rejected with the reason', async (t) => {
   const cache = t.testdir({})
   const { 'tokenizer.json': _, ...withoutTokenizer } = FILES
   const hub = await startHub(t, withoutTokenizer)
@@ -224,7 +224,7 @@ t.test('models that cannot be had are refused with the reason', async (t) => {
   })
 })
 
-t.test('what is neither on this machine nor a model id never reaches a URL or a path', async (t) => {
+t.test('a name that is neither local nor a model id never reaches a URL or a path', async (t) => {
   for (const source of ['../secrets', 'a/b/c', 'org/..', 'org/mo del', '', '/no/such/directory', 'a--b/c']) {
     await t.rejects(
       loadModelFiles(source, { environment: {} }),

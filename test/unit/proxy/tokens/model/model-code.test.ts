@@ -12,7 +12,7 @@ function modelIn(t: Test, files: Parameters<Test['testdir']>[0]) {
   return { directory, read }
 }
 
-t.test('code of a model is rejected until its digest is named, which the error says', async (t) => {
+t.test('code of a model is rejected until its digest is given, which the error names', async (t) => {
   const { directory, read } = modelIn(t, { encoding: { 'encoding_x.py': CODE, 'test_encoding_x.py': '' } })
   t.throws(() => read(), {
     code: 'config_invalid',

@@ -11,7 +11,7 @@ import { hermes } from '../../../../../src/proxy/tokens/parsers/json-families.ts
 import { readModelConfig } from '../real-models.ts'
 import { parseBriefly } from './parse.ts'
 
-t.test("a model's template tells which markup it writes", async (t) => {
+t.test("a model's template determines the markup of its completions", async (t) => {
   const expected = {
     qwen2_5: 'hermes',
     qwen3: 'hermes',
@@ -25,7 +25,7 @@ t.test("a model's template tells which markup it writes", async (t) => {
   }
 })
 
-t.test('templates of other families are told apart by what only they say', async (t) => {
+t.test('templates of other families are distinguished by their unique texts', async (t) => {
   const signs = {
     qwen3_coder: '<tool_call>\n<function=example>\n<parameter=x>',
     mimo: 'You are MiMo <tool_call>\n<function=example>\n<parameter=x>',
@@ -64,13 +64,13 @@ t.test('templates of other families are told apart by what only they say', async
   for (const [name, text] of Object.entries(signs)) {
     const { family, evidence, warning } = chooseParser(text)
     t.equal(family.name, name)
-    t.ok(evidence.length > 0, 'it says on what evidence')
+    t.ok(evidence.length > 0, 'it reports its evidence')
     t.equal(warning, undefined)
   }
 })
 
 t.test(
-  'a template with tools in a format that is not known is warned of, one without tools is not',
+  'a template with tools in an unknown format causes a warning, and one without tools does not',
   async (t) => {
     for (const unknown of [
       '{% for tool in tools %}>>>{{ tool.name }}',
@@ -91,7 +91,7 @@ t.test('docs/token-mode.md lists all families, and no other', async (t) => {
   t.same(listed.toSorted(), [...PARSER_FAMILIES.keys()].toSorted())
 })
 
-t.test('a family can be named', async (t) => {
+t.test('the family can be set', async (t) => {
   for (const [name, family] of PARSER_FAMILIES) t.equal(findParser(name), family)
   t.throws(() => findParser('nonsense'), { code: 'config_invalid', message: /nonsense.*hermes/ })
 })

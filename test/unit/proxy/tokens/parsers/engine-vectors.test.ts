@@ -1,4 +1,4 @@
-/** What SGLang's own parsers read in a text is what ours read, for every family that it knows. */
+/** Our parsers read a text as SGLang's own parsers do, for every family that SGLang supports. */
 import { readFileSync } from 'node:fs'
 import t from 'tap'
 import type { Tool } from '../../../../../src/protocol/canonical/messages.ts'
@@ -36,7 +36,7 @@ function asTheirs({ content, toolCalls }: ParsedOutput) {
 }
 
 for (const detector of new Set(vectors.map((vector) => vector.detector))) {
-  t.test(`as SGLang ${sglang}'s ${detector}, whole and character by character`, async (t) => {
+  t.test(`as SGLang ${sglang}'s ${detector}, complete and character by character`, async (t) => {
     for (const { parser, text, content, calls } of vectors.filter((vector) => vector.detector === detector)) {
       const makeToolCallId = () => 'id'
       const whole = parseWhole(findParser(parser).create({ tools, makeToolCallId }), text)

@@ -7,7 +7,7 @@ import { TOOLS } from './parse.ts'
 const CALLS = '[{"name": "f", "parameters": {"a":  1}}, {"name": "f", "parameters": {}}]'
 const NATIVE = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
 
-/** Also that the text may come cut anywhere. */
+/** Includes texts in chunks with any boundaries. */
 function read(text: string, startsInReasoning = false) {
   const create = () =>
     createForcedToolCallParser(findParser('hermes'), {
@@ -24,18 +24,18 @@ function read(text: string, startsInReasoning = false) {
 
 const calls = ['{"a":  1}', '{}']
 
-t.test('the whole answer is an array of calls', async (t) => {
+t.test('the complete response is an array of tool calls', async (t) => {
   t.same(read(CALLS), { content: '', reasoning: '', calls })
   t.same(read(` ${CALLS}\n`), { content: '', reasoning: '', calls })
 })
 
-t.test('behind reasoning, whoever opened it, and where the engine left none', async (t) => {
+t.test('after reasoning, opened by prompt or model, and where the engine omitted it', async (t) => {
   t.same(read(`<think>\nhm\n</think>\n\n${CALLS}`), { content: '', reasoning: '\nhm\n', calls })
   t.same(read(`[hm]\n</think>\n\n${CALLS}`, true), { content: '', reasoning: '[hm]\n', calls })
   t.same(read(CALLS, true), { content: '', reasoning: '', calls })
 })
 
-t.test("anything else is read as the model's own format", async (t) => {
+t.test("any other text is parsed in the model's own format", async (t) => {
   t.same(read(NATIVE), { content: '', reasoning: '', calls: ['{}'] })
   t.same(read(`hm</think>${NATIVE}`, true), { content: '', reasoning: 'hm', calls: ['{}'] })
   for (const text of ['[{"name": "f", "par', `${CALLS} and more`, '[1]', '', ' ']) {
@@ -44,12 +44,12 @@ t.test("anything else is read as the model's own format", async (t) => {
   t.same(read('cut off', true), { content: '', reasoning: 'cut off', calls: [] })
 })
 
-t.test("a call in the model's own format that begins in the reasoning ends it", async (t) => {
+t.test("a tool call in the model's own format that begins in the reasoning ends it", async (t) => {
   const expected = { content: '', reasoning: 'hm\n', calls: ['{}'] }
   t.same(read(`<think>hm\n${NATIVE}`), expected)
-  t.same(read(`hm\n${NATIVE}</think>`, true), expected, 'and the reasoning may be closed behind it')
+  t.same(read(`hm\n${NATIVE}</think>`, true), expected, 'and the reasoning may be closed after it')
 })
 
-t.test('a format that puts every text behind a header has no place for bare JSON', async (t) => {
+t.test('a format that requires a header before every text accepts no bare JSON', async (t) => {
   t.equal(findParser('harmony').grammar, undefined)
 })

@@ -6,12 +6,12 @@ const ANALYSIS = '<|channel|>analysis<|message|>I think.<|end|>'
 const FINAL = '<|start|>assistant<|channel|>final<|message|>Hello.<|return|>'
 const CALL = '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a":  1}<|call|>'
 
-t.test('the channel tells reasoning from content', async (t) => {
+t.test('the channel distinguishes reasoning from content', async (t) => {
   t.same(parseBriefly(harmony, ANALYSIS + FINAL), { reasoning: 'I think.', content: 'Hello.' })
   t.same(parseBriefly(harmony, '<|channel|>final<|message|>cut off'), { content: 'cut off' })
 })
 
-t.test('a recipient makes a message a call, wherever the header names it', async (t) => {
+t.test('a recipient makes a message a tool call, at any position in the header', async (t) => {
   t.same(parseBriefly(harmony, `${ANALYSIS}<|start|>assistant${CALL}`), {
     reasoning: 'I think.',
     calls: ['f({"a":  1})'],
@@ -30,14 +30,14 @@ t.test('commentary without a recipient is content', async (t) => {
   t.same(parseBriefly(harmony, preamble + CALL), { content: 'I look.', calls: ['f({"a":  1})'] })
 })
 
-t.test('messages of one kind are parted by a newline', async (t) => {
+t.test('messages of one kind are separated by a newline', async (t) => {
   t.same(parseBriefly(harmony, `${ANALYSIS}<|start|>assistant${ANALYSIS}${FINAL}`), {
     reasoning: 'I think.\nI think.',
     content: 'Hello.',
   })
 })
 
-t.test('what is no call stays visible with its header', async (t) => {
+t.test('text that is not a tool call stays visible with its header', async (t) => {
   for (const body of ['print(1)', '{"a":', '']) {
     const text = `<|channel|>commentary to=python<|message|>${body}`
     t.same(parseBriefly(harmony, `${text}<|call|>`), { content: text })
@@ -48,12 +48,12 @@ t.test('without tools a message to a tool is content', async (t) => {
   t.same(parseBriefly(harmony, CALL, { tools: null }), { content: '{"a":  1}' })
 })
 
-t.test('text without any header is content; a header that was cut off is nothing', async (t) => {
+t.test('text without a header is content, and a truncated header is dropped', async (t) => {
   t.same(parseBriefly(harmony, 'Hello.'), { content: 'Hello.' })
   t.same(parseBriefly(harmony, `${ANALYSIS}<|start|>assistant<|channel|>fin`), { reasoning: 'I think.' })
 })
 
-t.test('bodies are shown as they come, without the beginnings of markers', async (t) => {
+t.test('bodies are sent on arrival, without partial markers', async (t) => {
   const parser = harmony.create({ tools: TOOLS })
   t.same(parser.push('<|channel|>analysis<|mess'), {})
   t.same(parser.push('age|>I th'), { reasoning: 'I th' })
@@ -61,7 +61,7 @@ t.test('bodies are shown as they come, without the beginnings of markers', async
   t.same(parser.push('nd|>'), {})
 })
 
-t.test('how the text is cut changes nothing', async () => {
+t.test('for any chunks of the text, the result is the same', async () => {
   assertCutsChangeNothing(harmony, [
     ...harmony.keepTokens,
     ANALYSIS,

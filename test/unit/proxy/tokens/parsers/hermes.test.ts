@@ -4,14 +4,14 @@ import { assertCutsChangeNothing, parse, parseBriefly, TOOLS } from './parse.ts'
 
 const call = (body: string) => `<tool_call>\n${body}\n</tool_call>`
 
-t.test('a call has the arguments that the model wrote, to the last space', async (t) => {
+t.test('a tool call has the arguments that the model wrote, including white space', async (t) => {
   const written = '{"b": 1.0,  "a": [1,2], "s": "\\u00e9 }"}'
   const { toolCalls, content } = parse(hermes, call(`{"name": "f", "arguments": ${written}}`))
   t.same(toolCalls, [{ id: 'id_0', type: 'function', function: { name: 'f', arguments: written } }])
   t.equal(content, '')
 })
 
-t.test('several calls, and text before and behind them', async (t) => {
+t.test('several tool calls, with text before and after them', async (t) => {
   const first = call('{"name": "f", "arguments": {}}')
   const second = call('{"arguments": {"x": 1}, "name": "g"}')
   t.same(parseBriefly(hermes, `I look.\n${first}\n${second}`), {
@@ -21,12 +21,12 @@ t.test('several calls, and text before and behind them', async (t) => {
   t.same(parseBriefly(hermes, `${first}\nDone.`), { content: '\nDone.', calls: ['f({})'] })
 })
 
-t.test('text without markup is content as it is, white space included', async (t) => {
+t.test('text without markup is content, including white space', async (t) => {
   t.same(parseBriefly(hermes, ' a < b \n<tool> \n'), { content: ' a < b \n<tool> \n' })
   t.same(parseBriefly(hermes, ''), {})
 })
 
-t.test('a malformed call stays visible, and a good one behind it is still found', async (t) => {
+t.test('a malformed tool call stays visible, and a valid one after it is still found', async (t) => {
   for (const body of [
     '{"name": "f", "arguments": {}',
     '{"name": "f"}',
@@ -47,7 +47,7 @@ t.test('a closing marker inside a string of the arguments is part of the string'
   t.same(parseBriefly(hermes, call(`{"name": "f", "arguments": ${written}}`)), { calls: [`f(${written})`] })
 })
 
-t.test('a call whose closing marker is missing at the end counts if it is whole', async (t) => {
+t.test('a tool call without its closing marker at the end counts if it is complete', async (t) => {
   t.same(parseBriefly(hermes, '<tool_call>\n{"name": "f", "arguments": {}}'), { calls: ['f({})'] })
   const cutOff = '<tool_call>\n{"name": "f", "argu'
   t.same(parseBriefly(hermes, cutOff), { content: cutOff })
@@ -61,7 +61,7 @@ t.test("reasoning stands between its markers, and white space around it is the m
   t.same(parseBriefly(hermes, withCall), { reasoning: 'x', calls: ['f({})'] })
 })
 
-t.test('a prompt that opened the reasoning leaves only its end to the model', async (t) => {
+t.test('after a prompt that opened the reasoning, the model only closes it', async (t) => {
   const options = { startsInReasoning: true }
   t.same(parseBriefly(hermes, 'hm\n</think>\n\nHi', options), { reasoning: 'hm\n', content: '\n\nHi' })
   t.same(parseBriefly(hermes, 'cut off', options), { reasoning: 'cut off' })
@@ -69,21 +69,21 @@ t.test('a prompt that opened the reasoning leaves only its end to the model', as
   t.same(
     parseBriefly(hermes, '<think>hm</think>Hi', options),
     again,
-    'and one that opens it again, its begin',
+    'and if the model opens it again, the marker is removed',
   )
 })
 
-t.test('a call ends the reasoning that was not closed before it', async (t) => {
+t.test('a tool call ends unclosed reasoning before it', async (t) => {
   const written = call('{"name": "f", "arguments": {}}')
   const read = { reasoning: 'I look.\n', calls: ['f({})'] }
   t.same(parseBriefly(hermes, `<think>I look.\n${written}`), read)
   t.same(parseBriefly(hermes, `I look.\n${written}`, { startsInReasoning: true }), read)
-  t.same(parseBriefly(hermes, `<think>I look.\n${written}</think>`), read, 'closed behind it')
+  t.same(parseBriefly(hermes, `<think>I look.\n${written}</think>`), read, 'closed after it')
   const offered = { reasoning: `I look.\n${written}` }
   t.same(
     parseBriefly(hermes, `<think>I look.\n${written}</think>`, { tools: null }),
     offered,
-    'no tools: no call',
+    'no tools: no tool call',
   )
 })
 
@@ -91,20 +91,20 @@ t.test('a reasoning marker inside content is content', async (t) => {
   t.same(parseBriefly(hermes, 'Write <think> so.</think>'), { content: 'Write <think> so.</think>' })
 })
 
-t.test('without tools in the request nothing is a call', async (t) => {
+t.test('without tools in the request, no text is a tool call', async (t) => {
   const text = call('{"name": "f", "arguments": {}}')
   t.same(parseBriefly(hermes, text, { tools: [] }), { content: text })
   t.same(parseBriefly(hermes, text, { tools: null }), { content: text })
 })
 
-t.test('calls have ids of their own', async (t) => {
+t.test('tool calls have generated ids', async (t) => {
   const text = call('{"name": "f", "arguments": {}}').repeat(2)
   const parser = hermes.create({ tools: TOOLS })
   const ids = parser.push(text).toolCalls?.map(({ id }) => id)
   t.equal(new Set(ids).size, 2)
 })
 
-t.test('text is shown as soon as it is clear that it is text', async (t) => {
+t.test('text is sent as soon as it cannot be markup', async (t) => {
   const parser = hermes.create({ tools: TOOLS })
   t.same(parser.push('Hello <tool'), { content: 'Hello' })
   t.same(parser.push('box> '), { content: ' <toolbox>' })
@@ -115,7 +115,7 @@ t.test('text is shown as soon as it is clear that it is text', async (t) => {
   t.same(parser.finish(), {})
 })
 
-t.test('how the text is cut changes nothing', async () => {
+t.test('for any chunks of the text, the result is the same', async () => {
   assertCutsChangeNothing(hermes, [
     '<think>',
     '</think>',
@@ -132,7 +132,7 @@ t.test('how the text is cut changes nothing', async () => {
   ])
 })
 
-t.test('a long call is read in one go, however small the pieces', async (t) => {
+t.test('a long tool call is read in linear time, for any size of chunks', async (t) => {
   const written = JSON.stringify({ text: 'x\n'.repeat(500_000) })
   const parser = hermes.create({ tools: TOOLS })
   parser.push('<tool_call>\n{"name": "f", "arguments": ')

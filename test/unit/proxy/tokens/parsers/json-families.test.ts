@@ -1,4 +1,4 @@
-/** The families that write arguments as JSON, beside Hermes: DeepSeek, Kimi, Mistral, Llama 3. */
+/** The families other than Hermes that write arguments as JSON: DeepSeek, Kimi, Mistral, Llama 3. */
 import t from 'tap'
 import { deepseek } from '../../../../../src/proxy/tokens/parsers/deepseek.ts'
 import {
@@ -26,7 +26,7 @@ const kimiCall = (args: string, id = 'functions.f:0') =>
 const inSection = (...calls: string[]) =>
   `<|tool_calls_section_begin|>${calls.join('')}<|tool_calls_section_end|>`
 
-t.test('deepseek: calls of V3 and of V3.1, with the arguments as written', async (t) => {
+t.test('deepseek: tool calls of V3 and of V3.1, with the arguments as written', async (t) => {
   for (const write of [v3Call, v31Call]) {
     t.same(parseBriefly(deepseek, inCalls(write(ARGUMENTS))), { calls: [`f(${ARGUMENTS})`] })
     const text = `<think>hm</think>I look.\n\n${inCalls(write('{}'), write('{"x": 1}'))}`
@@ -45,7 +45,7 @@ t.test('deepseek: a prompt that opened the reasoning', async (t) => {
   })
 })
 
-t.test('kimi: calls keep the ids that the model gives them', async (t) => {
+t.test('kimi: tool calls keep the ids that the model gives them', async (t) => {
   const text = `I look.${inSection(kimiCall(ARGUMENTS), kimiCall('{}', ' functions.ns.g:1 '))}`
   const { content, toolCalls } = parse(kimi, text)
   t.equal(content, 'I look.')
@@ -55,7 +55,7 @@ t.test('kimi: calls keep the ids that the model gives them', async (t) => {
   ])
 })
 
-t.test('deepseek, kimi: what is no call stays visible with all its markers', async (t) => {
+t.test('deepseek, kimi: text that is not a tool call stays visible with all its markers', async (t) => {
   for (const text of [inCalls(v3Call('{"a":')), inCalls(v31Call('5')), inCalls('<｜tool▁call▁begin｜>f{}')]) {
     t.same(parseBriefly(deepseek, text), { content: text })
   }
@@ -68,7 +68,7 @@ t.test('deepseek, kimi: what is no call stays visible with all its markers', asy
   }
 })
 
-t.test('mistral: calls of all tokenizer versions', async (t) => {
+t.test('mistral: tool calls of all tokenizer versions', async (t) => {
   const array = `[TOOL_CALLS][{"name": "f", "arguments": ${ARGUMENTS}}, {"name": "g", "arguments": {}}]`
   t.same(parseBriefly(mistral, array), { calls: [`f(${ARGUMENTS})`, 'g({})'] })
   t.same(parseBriefly(mistral, `I look.[TOOL_CALLS]f${ARGUMENTS}[TOOL_CALLS]g{}`), {
@@ -82,12 +82,12 @@ t.test('mistral: calls of all tokenizer versions', async (t) => {
   t.match(toolCalls, [{ id: 'abcdefghi' }, { id: 'id_0', function: { name: 'g', arguments: '{}' } }])
 })
 
-t.test('mistral: ids are what its templates accept', async (t) => {
+t.test('mistral: ids have the form that its templates accept', async (t) => {
   const parser = mistral.create({ tools: TOOLS })
   t.match(parser.push('[TOOL_CALLS]f{}').toolCalls?.[0]?.id, /^[a-z0-9]{9}$/)
 })
 
-t.test('mistral: an id that its templates refuse is none', async (t) => {
+t.test('mistral: an id that its templates reject is replaced', async (t) => {
   const idOf = (text: string) => mistral.create({ tools: TOOLS }).push(text).toolCalls![0]!.id
   const written = (id: string) => `[TOOL_CALLS][{"name": "f", "arguments": {}, "id": "${id}"}]`
   t.equal(idOf(written('a1B2c3D4e')), 'a1B2c3D4e')
@@ -95,7 +95,7 @@ t.test('mistral: an id that its templates refuse is none', async (t) => {
   for (const text of [written('call_1'), '[TOOL_CALLS]f[CALL_ID]x[ARGS]{}']) t.match(idOf(text), /^\w{9}$/)
 })
 
-t.test('mistral: what is no call stays visible; reasoning has its own markers', async (t) => {
+t.test('mistral: text that is not a tool call stays visible; reasoning has its own markers', async (t) => {
   for (const text of [
     '[TOOL_CALLS]',
     '[TOOL_CALLS][{"name": "f"}]',
@@ -108,7 +108,7 @@ t.test('mistral: what is no call stays visible; reasoning has its own markers', 
   t.same(parseBriefly(mistral, '[THINK]hm[/THINK]Hi'), { reasoning: 'hm', content: 'Hi' })
 })
 
-t.test('llama3: an answer that is calls and nothing else', async (t) => {
+t.test('llama3: a response that consists of tool calls', async (t) => {
   const call = `{"name": "f", "parameters": ${ARGUMENTS}}`
   t.same(parseBriefly(llama3, call), { calls: [`f(${ARGUMENTS})`] })
   t.same(
@@ -119,7 +119,7 @@ t.test('llama3: an answer that is calls and nothing else', async (t) => {
   )
 })
 
-t.test('llama3: everything else is text', async (t) => {
+t.test('llama3: any other response is text', async (t) => {
   const texts = [
     'Hello {"name": "f", "parameters": {}}',
     '{"name": "f", "parameters": {}} and more',
@@ -136,7 +136,7 @@ t.test('llama3: everything else is text', async (t) => {
   t.same(parseBriefly(llama3, call, { tools: [] }), { content: call })
 })
 
-t.test('llama3: an answer in JSON is shown as it comes once it cannot be a call', async (t) => {
+t.test('llama3: a response in JSON is sent on arrival once it cannot be a tool call', async (t) => {
   const parser = llama3.create({ tools: TOOLS })
   t.same(parser.push('{"ans'), {})
   t.same(parser.push('wer": '), { content: '{"answer": ' })
@@ -162,17 +162,17 @@ for (const [family, calls] of [
   [mistral, [`[TOOL_CALLS]f${ARGUMENTS}`, '[TOOL_CALLS][{"name": "f", "arguments": {}}]']],
   [llama3, ['{"name": "f", "arguments": {}}']],
 ] as const) {
-  t.test(`${family.name}: how the text is cut changes nothing`, async () => {
+  t.test(`${family.name}: for any chunks of the text, the result is the same`, async () => {
     assertCutsChangeNothing(family, [...family.keepTokens, ...calls, ...FRAGMENTS])
   })
 }
 
-/** Arguments that are no object. */
+/** Arguments that are not an object. */
 const OTHERS = ['"x"', '"{\\"a\\": 1}"', '3', 'null', '[1]', 'true']
 const DECODED = ['x', '{"a": 1}', '3', 'null', '[1]', 'true']
 const named = (args: string) => `{"name": "f", "arguments": ${args}}`
 
-t.test('arguments that are no object are those that the parsers of vLLM 0.33 report', async (t) => {
+t.test('arguments that are not an object are those that the parsers of vLLM 0.33 report', async (t) => {
   const cases = [
     [hermes, (args: string) => `<tool_call>\n${named(args)}\n</tool_call>`, OTHERS],
     [llama3, (args: string) => `{"name": "f", "parameters": ${args}}`, OTHERS],
@@ -195,7 +195,7 @@ t.test('arguments that are no object are those that the parsers of vLLM 0.33 rep
     t.strictSame(parseBriefly(deepseek, inCalls(v31Call(args))), { calls: [`f(${args})`] })
 })
 
-t.test('hunyuan_a13b: only a string is read besides an object; gigachat3: only an object', async (t) => {
+t.test('hunyuan_a13b: only a string is accepted besides an object; gigachat3: only an object', async (t) => {
   const hunyuan = (args: string) => `<tool_calls>[${named(args)}]</tool_calls>`
   t.strictSame(parseBriefly(hunyuanA13b, hunyuan('"x"')), { calls: ['f(x)'] })
   t.strictSame(parseBriefly(hunyuanA13b, hunyuan('3')), { content: hunyuan('3') })

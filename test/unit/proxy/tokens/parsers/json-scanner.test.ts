@@ -2,7 +2,10 @@ import fc from 'fast-check'
 import t from 'tap'
 import { JsonScanner } from '../../../../../src/proxy/tokens/parsers/json-scanner.ts'
 
-/** What one scanner makes of a text in pieces: how many characters it took, whether they are whole, the members. */
+/**
+ * Scans a text in chunks with one scanner: the number of characters that it consumed, whether they are
+ * complete, the members.
+ */
 function scan(...pieces: string[]) {
   const scanner = new JsonScanner()
   let length = 0
@@ -23,10 +26,10 @@ t.test('members keep the text that they were written with', async (t) => {
     ],
   })
   t.same(scan('{}').members, [])
-  t.same(scan('[{"a": 1}]').members, [], 'of an array there are none')
+  t.same(scan('[{"a": 1}]').members, [], 'an array has none')
 })
 
-t.test('a text that cannot become JSON is known at its first wrong character', async (t) => {
+t.test('a text that cannot become JSON is rejected at its first wrong character', async (t) => {
   const wrong = [
     '{a',
     '{"a" 1',
@@ -43,12 +46,12 @@ t.test('a text that cannot become JSON is known at its first wrong character', a
   for (const text of ['{"a": "x', '{"a": [1', '{"a"', '{"a": tru']) t.ok(scan(text).isOpen, text)
 })
 
-t.test('JSON is what JSON.parse takes, however it is cut', async () => {
+t.test('the scanner accepts the same JSON as JSON.parse, for any chunks', async () => {
   const space = fc.constantFrom(undefined, 2, '\t')
   const json = fc.tuple(fc.dictionary(fc.string(), fc.jsonValue()), space)
   const written = json.map(([value, indent]) => JSON.stringify(value, null, indent))
   const letters = fc.string({ unit: fc.constantFrom(...'{}[]:,"\\ue1.-0n ') })
-  /** Valid JSON with something put in its place somewhere, which mostly breaks it. */
+  /** Valid JSON with a replacement at some position, which mostly invalidates it. */
   const broken = fc.tuple(written, letters, fc.nat()).map(([text, more, at]) => {
     const index = at % text.length
     return text.slice(0, index) + more + text.slice(index + 1)

@@ -1,4 +1,7 @@
-/** What the newest families' own templates write of one answer (reasoning, a text, two calls) is what is read of it. */
+/**
+ * The newest families: a response (reasoning, a text, two tool calls) rendered by their own templates is
+ * parsed into the same response.
+ */
 import t from 'tap'
 import type { Tool } from '../../../../../src/protocol/canonical/messages.ts'
 import { findParser } from '../../../../../src/proxy/tokens/parsers/choose-parser.ts'
@@ -33,7 +36,7 @@ function kimi(key: string, type: string, value: string): string {
 const M3 = (name: string, value: string) => `]<]minimax[>[<${name}>${value}]<]minimax[>[</${name}>`
 const ATEM = (name: string, value: string) => `<atem:parameter name="${name}">${value}</atem:parameter>\n`
 
-/** `args` where markup says less than JSON does. */
+/** `args` where the markup expresses less than JSON. */
 const WRITTEN: { name: string; text: string; opened?: true; content?: string; args?: object; one?: true }[] =
   [
     {
@@ -88,7 +91,7 @@ const WRITTEN: { name: string; text: string; opened?: true; content?: string; ar
   ]
 
 for (const { name, text, opened = false, content = 'I look.', args = ARGS } of WRITTEN) {
-  t.test(`${name}: reasoning, content and calls`, async (t) => {
+  t.test(`${name}: reasoning, content and tool calls`, async (t) => {
     const {
       reasoning,
       content: found,
@@ -103,7 +106,7 @@ for (const { name, text, opened = false, content = 'I look.', args = ARGS } of W
   })
 }
 
-t.test('gigachat3: one call, behind a role or a token', async (t) => {
+t.test('gigachat3: one tool call, after a role or a token', async (t) => {
   const call = '{"name": "f", "arguments": {"count": 5}}'
   for (const begun of ['<|message_sep|>\n\nfunction call<|role_sep|>\n', '<|function_call|>']) {
     t.same(read('gigachat3', `I look.${begun}${call}<|message_sep|>\n\n`), {
@@ -119,7 +122,7 @@ t.test('command_r_plus: a list of actions in a fence', async (t) => {
   t.same(read('command_r_plus', text), { content: 'Plan: I look.', calls: ['f({"count": 5})'] })
 })
 
-t.test('functionary: each call behind its name', async (t) => {
+t.test('functionary: each tool call follows its name', async (t) => {
   t.same(
     read(
       'functionary_v3_1',
@@ -136,7 +139,7 @@ t.test('functionary: each call behind its name', async (t) => {
   })
 })
 
-t.test('what is no call stays text', async (t) => {
+t.test('text that is not a tool call stays text', async (t) => {
   for (const [name, text] of [
     ['gemma4', '<|tool_call>call:f{a:1<tool_call|>'],
     ['gemma4', '<|tool_call>f{}<tool_call|>'],
@@ -154,7 +157,7 @@ t.test('what is no call stays text', async (t) => {
   }
 })
 
-t.test('muse_glimmer: markup of calls in reasoning or in an answer is text about it', async (t) => {
+t.test('muse_glimmer: tool-call markup in reasoning or in content is text', async (t) => {
   const call = '<atem:invoke name="f">\n</atem:invoke>'
   t.same(
     read('muse_glimmer', ` to=self<|message|>${call}<|eom|><|start|>assistant<|message|>${call}<|eot|>`),

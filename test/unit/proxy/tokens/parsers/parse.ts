@@ -1,4 +1,4 @@
-/** Parses as the tests need it: with tools, with ids that can be foretold, and in pieces. */
+/** Parses for tests: with tools, with predictable ids, and in chunks. */
 import fc from 'fast-check'
 import type { Tool } from '../../../../../src/protocol/canonical/messages.ts'
 import type {
@@ -18,7 +18,7 @@ export function parse(family: ParserFamily, text: string, options: OutputParserO
   return parseWhole(family.create(withTestDefaults(options)), text)
 }
 
-/** What {@link parse} finds, as short as a test wants to write it: calls as `name(arguments)`. */
+/** The result of {@link parse} in a short form: tool calls as `name(arguments)`. */
 export function parseBriefly(family: ParserFamily, text: string, options: OutputParserOptions = {}) {
   const { content, reasoning, toolCalls } = parse(family, text, options)
   return {
@@ -31,8 +31,8 @@ export function parseBriefly(family: ParserFamily, text: string, options: Output
 }
 
 /**
- * Checks that texts made of `fragments` in any order parse the same however they are cut, and that nothing of them
- * is shown twice or made up.
+ * Checks that texts made of `fragments` in any order parse the same for any chunks, and that no part is sent
+ * twice or invented.
  */
 export function assertCutsChangeNothing(
   family: ParserFamily,
@@ -57,7 +57,7 @@ export function assertCutsChangeNothing(
   )
 }
 
-/** Pieces of the sizes, over and over; of one character each if there are none. */
+/** Chunks of the given sizes, repeated; of one character each if there are none. */
 function cutInto(text: string, sizes: readonly number[]): string[] {
   const pieces: string[] = []
   for (let from = 0, turn = 0; from < text.length; turn++) {

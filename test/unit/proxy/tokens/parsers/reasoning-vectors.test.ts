@@ -1,4 +1,4 @@
-/** What engines' own parsers read in a completion is what ours read: SGLang's of reasoning, OpenAI's of harmony. */
+/** Our parsers read a completion as engines' own parsers do: SGLang's for reasoning, OpenAI's for harmony. */
 import { readFileSync } from 'node:fs'
 import t from 'tap'
 import { findParser } from '../../../../../src/proxy/tokens/parsers/choose-parser.ts'
@@ -24,19 +24,22 @@ interface ReasoningVectors {
 const { sglang, vectors } = read<ReasoningVectors>('sglang-reasoning')
 
 for (const parser of new Set(vectors.map((vector) => vector.parser))) {
-  t.test(`${parser}: reasoning as SGLang ${sglang} reads it, whole and character by character`, async (t) => {
-    const own = vectors.filter((vector) => vector.parser === parser)
-    t.ok(own.length > 30)
-    for (const { text, opened, reasoning, content, detector } of own) {
-      const options = { tools: null, startsInReasoning: opened }
-      const whole = parseWhole(findParser(parser).create(options), text)
-      const read = { reasoning: whole.reasoning ?? '', content: whole.content }
-      t.same(read, { reasoning, content }, `${detector}: ${JSON.stringify(text)}`)
-      const cut = findParser(parser).create(options)
-      const deltas = [...text].map((character) => cut.push(character))
-      t.same(mergeDeltas([...deltas, cut.finish()]), whole)
-    }
-  })
+  t.test(
+    `${parser}: reasoning as read by SGLang ${sglang}, complete and character by character`,
+    async (t) => {
+      const own = vectors.filter((vector) => vector.parser === parser)
+      t.ok(own.length > 30)
+      for (const { text, opened, reasoning, content, detector } of own) {
+        const options = { tools: null, startsInReasoning: opened }
+        const whole = parseWhole(findParser(parser).create(options), text)
+        const read = { reasoning: whole.reasoning ?? '', content: whole.content }
+        t.same(read, { reasoning, content }, `${detector}: ${JSON.stringify(text)}`)
+        const cut = findParser(parser).create(options)
+        const deltas = [...text].map((character) => cut.push(character))
+        t.same(mergeDeltas([...deltas, cut.finish()]), whole)
+      }
+    },
+  )
 }
 
 interface HarmonyVectors {
@@ -51,7 +54,7 @@ interface HarmonyVectors {
 
 const { harmony, vectors: completions } = read<HarmonyVectors>('harmony')
 
-t.test(`gpt-oss: completions as openai-harmony ${harmony} reads them`, async (t) => {
+t.test(`gpt-oss: completions as read by openai-harmony ${harmony}`, async (t) => {
   t.ok(completions.length > 60)
   for (const { text, reasoning, content, calls } of completions) {
     const found = parseWhole(findParser('harmony').create({ tools: TOOLS }), text)

@@ -47,7 +47,7 @@ for (const { name, family, write } of [
 ]) {
   const parsed = (pairs: Pairs) => parseBriefly(family, write(pairs), { tools })
 
-  t.test(`${name}: the tool's schema says what a text means`, async (t) => {
+  t.test(`${name}: the tool's schema determines the type of a text`, async (t) => {
     t.same(
       parsed([
         ['text', '5'],
@@ -73,7 +73,7 @@ for (const { name, family, write } of [
     )
   })
 
-  t.test(`${name}: a text that is not of its type, or of no known one, stays text`, async (t) => {
+  t.test(`${name}: a text that does not match its type, or has an unknown one, stays text`, async (t) => {
     t.same(
       parsed([
         ['count', 'many'],
@@ -91,24 +91,30 @@ for (const { name, family, write } of [
     t.same(parsed([['text', code]]), { calls: [`f(${JSON.stringify({ text: code }).replace(':', ': ')})`] })
   })
 
-  t.test(`${name}: calls without arguments, several calls, reasoning and content before them`, async (t) => {
-    const text = `<think>\nhm\n</think>\n\nI look.\n${write([])}\n${write([['count', '2']])}\n`
-    t.same(parseBriefly(family, text, { tools }), {
-      reasoning: '\nhm\n',
-      content: '\n\nI look.',
-      calls: ['f({})', 'f({"count": 2})'],
-    })
-  })
+  t.test(
+    `${name}: tool calls without arguments, several tool calls, reasoning and content before them`,
+    async (t) => {
+      const text = `<think>\nhm\n</think>\n\nI look.\n${write([])}\n${write([['count', '2']])}\n`
+      t.same(parseBriefly(family, text, { tools }), {
+        reasoning: '\nhm\n',
+        content: '\n\nI look.',
+        calls: ['f({})', 'f({"count": 2})'],
+      })
+    },
+  )
 
-  t.test(`${name}: what is no call stays visible, and a good one behind it is still found`, async (t) => {
-    const bad = write([]).replace(/f\b(>?)/, (_, end) => `f${end} nonsense <`)
-    t.same(parseBriefly(family, `${bad}${write([])}`, { tools }).content, bad)
-    const cutOff = write([['text', 'abc']]).split('abc')[0]!
-    t.same(parseBriefly(family, cutOff, { tools }), { content: cutOff })
-    t.same(parseBriefly(family, write([]), { tools: [] }), { content: write([]) })
-  })
+  t.test(
+    `${name}: text that is not a tool call stays visible, and a valid one after it is still found`,
+    async (t) => {
+      const bad = write([]).replace(/f\b(>?)/, (_, end) => `f${end} nonsense <`)
+      t.same(parseBriefly(family, `${bad}${write([])}`, { tools }).content, bad)
+      const cutOff = write([['text', 'abc']]).split('abc')[0]!
+      t.same(parseBriefly(family, cutOff, { tools }), { content: cutOff })
+      t.same(parseBriefly(family, write([]), { tools: [] }), { content: write([]) })
+    },
+  )
 
-  t.test(`${name}: how the text is cut changes nothing`, async () => {
+  t.test(`${name}: for any chunks of the text, the result is the same`, async () => {
     assertCutsChangeNothing(family, [
       ...family.keepTokens,
       '\n',
@@ -124,38 +130,35 @@ for (const { name, family, write } of [
   })
 }
 
-t.test(
-  'a text is the first that it can be of the types that a schema allows, null first, string last',
-  async (t) => {
-    const numberOrText = { anyOf: [{ type: 'integer' }, { type: 'string' }] }
-    const nullable = { type: ['string', 'null'] }
-    const CASES: [schema: object, text: string, json: string][] = [
-      [numberOrText, '5', '5'],
-      [numberOrText, '5 a', '"5 a"'],
-      [numberOrText, '-007', '-7'],
-      [numberOrText, '5.0', '"5.0"'],
-      [{ type: 'integer' }, '+5', '5'],
-      [{ type: 'integer' }, '5.0', '5.0'],
-      [{ type: 'number' }, '.5', '0.5'],
-      [{ type: 'number' }, '1e999x', '"1e999x"'],
-      [{ type: ['boolean', 'string'] }, 'TRUE', 'true'],
-      [{ type: 'boolean' }, '0', 'false'],
-      [{ type: ['object', 'string'] }, '{"a":  1}', '{"a":  1}'],
-      [{ type: ['array', 'string'] }, "['a']", '"[\'a\']"'],
-      [nullable, 'NULL', 'null'],
-      [nullable, ' null', '" null"'],
-      [{ enum: [1, 2, null] }, '2', '2'],
-      [{ enum: [1, 2, null] }, 'null', 'null'],
-      [{ enum: ['1', '2'] }, '2', '"2"'],
-      [{ allOf: [{ type: 'integer' }] }, '2', '2'],
-      [{ type: 'str' }, '2', '"2"'],
-    ]
-    for (const [schema, text, json] of CASES)
-      t.equal(toJsonValue(text, getTypes(schema)), json, `${text} of ${JSON.stringify(schema)}`)
-  },
-)
+t.test('a text has the first matching type that a schema allows, null first, string last', async (t) => {
+  const numberOrText = { anyOf: [{ type: 'integer' }, { type: 'string' }] }
+  const nullable = { type: ['string', 'null'] }
+  const CASES: [schema: object, text: string, json: string][] = [
+    [numberOrText, '5', '5'],
+    [numberOrText, '5 a', '"5 a"'],
+    [numberOrText, '-007', '-7'],
+    [numberOrText, '5.0', '"5.0"'],
+    [{ type: 'integer' }, '+5', '5'],
+    [{ type: 'integer' }, '5.0', '5.0'],
+    [{ type: 'number' }, '.5', '0.5'],
+    [{ type: 'number' }, '1e999x', '"1e999x"'],
+    [{ type: ['boolean', 'string'] }, 'TRUE', 'true'],
+    [{ type: 'boolean' }, '0', 'false'],
+    [{ type: ['object', 'string'] }, '{"a":  1}', '{"a":  1}'],
+    [{ type: ['array', 'string'] }, "['a']", '"[\'a\']"'],
+    [nullable, 'NULL', 'null'],
+    [nullable, ' null', '" null"'],
+    [{ enum: [1, 2, null] }, '2', '2'],
+    [{ enum: [1, 2, null] }, 'null', 'null'],
+    [{ enum: ['1', '2'] }, '2', '"2"'],
+    [{ allOf: [{ type: 'integer' }] }, '2', '2'],
+    [{ type: 'str' }, '2', '"2"'],
+  ]
+  for (const [schema, text, json] of CASES)
+    t.equal(toJsonValue(text, getTypes(schema)), json, `${text} of ${JSON.stringify(schema)}`)
+})
 
-t.test("white space is the value's own where the template writes none around it", async (t) => {
+t.test('white space belongs to the value where the template writes none around it', async (t) => {
   const value = '\n a \n'
   const calls = [`f({"text": ${JSON.stringify(value)}})`]
   const WRITTEN = [
@@ -170,7 +173,7 @@ t.test("white space is the value's own where the template writes none around it"
   for (const [family, text] of WRITTEN) t.same(parseBriefly(family, text, { tools }), { calls }, text)
 })
 
-t.test('a schema that is none does no harm', async (t) => {
+t.test('an invalid schema is ignored', async (t) => {
   const schemas = [null, 5, { anyOf: {} }, { anyOf: [null, 'x'] }, { type: 5 }, { enum: 'x' }]
   for (const a of schemas) {
     const odd = [
@@ -185,7 +188,7 @@ t.test('a schema that is none does no harm', async (t) => {
   t.same(parseBriefly(glm, call, { tools }), { calls: ['f({"constructor": "x", "__proto__": "y"})'] })
 })
 
-t.test('qwen3_coder: a call that lacks <tool_call> is a call', async (t) => {
+t.test('qwen3_coder: a tool call without <tool_call> is accepted', async (t) => {
   const text = coder([['count', '2']])
   t.same(parseBriefly(qwen3Coder, text.replace('<tool_call>\n', ''), { tools }), {
     calls: ['f({"count": 2})'],
@@ -193,7 +196,7 @@ t.test('qwen3_coder: a call that lacks <tool_call> is a call', async (t) => {
   t.same(parseBriefly(qwen3Coder, 'a <tool_call> b', { tools }), { content: 'a <tool_call> b' })
 })
 
-t.test('qwen3_coder: the next parameter ends one that lacks its closing tag', async (t) => {
+t.test('qwen3_coder: the next parameter ends one without a closing tag', async (t) => {
   const text = '<function=f>\n<parameter=text>\na\n<parameter=count>\n2\n</parameter>\n</function>'
   t.same(parseBriefly(qwen3Coder, text, { tools }), { calls: ['f({"text": "a", "count": 2})'] })
 })

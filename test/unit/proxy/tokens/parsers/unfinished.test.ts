@@ -16,7 +16,7 @@ t.test('reasoning is open where the completion or the end of its prompt opened i
   t.end()
 })
 
-t.test("a header of harmony's that was cut off is completed", (t) => {
+t.test('a truncated header of harmony is completed', (t) => {
   const restOf = (said: string) => findCutOffState(harmony, said, '<|start|>assistant').header
   t.equal(restOf('<|channel|>'), 'final<|message|>')
   t.equal(restOf('<|channel|>analysis'), '<|message|>')
@@ -34,7 +34,7 @@ t.test("a header of harmony's that was cut off is completed", (t) => {
   t.end()
 })
 
-t.test("an opener of Gemma's that was cut off in its words is completed, and its reasoning closed", (t) => {
+t.test('a truncated opener of Gemma is completed, and its reasoning closed', (t) => {
   const unfinished = (said: string) => findCutOffState(gemma4, said, '<|turn>model\n')
   t.match(unfinished('<|channel>'), { header: 'thought\n', reasoningClose: '<channel|>' })
   t.match(unfinished('<|channel>thou'), { header: 'ght\n', reasoningClose: '<channel|>' })

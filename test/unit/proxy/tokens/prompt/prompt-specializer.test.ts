@@ -50,7 +50,7 @@ function createThread(name: string, source?: string): TemplateService {
   )
 }
 
-/** Counts the jobs of the thread, of which there is none in this process. */
+/** Counts the jobs of the thread, which this process does not have. */
 function setUp(name: string, wrong: Partial<TemplateService> = {}) {
   const thread = createThread(name)
   return { thread, ...countJobs({ ...thread, ...wrong }) }
@@ -103,7 +103,7 @@ function newPart(
 }
 
 for (const name of ['qwen3', 'embedded']) {
-  t.test(`${name}: prompts and new parts are the template's, without a job for most of them`, async (t) => {
+  t.test(`${name}: prompts and new parts equal the template's, without a job for most of them`, async (t) => {
     const { thread, prompts, jobs, faults } = setUp(name)
     let count = 0
     await fc.assert(
@@ -144,7 +144,7 @@ t.test('tools, variables and roles are part of the shape', async (t) => {
         t.equal(await prompts.render(conversation, options), await thread.render(conversation, options))
 })
 
-t.test('a specialization that does not write its own sample is not used', async (t) => {
+t.test('a specialization that does not reproduce its own sample is not used', async (t) => {
   const { thread, prompts, jobs } = setUp('qwen3', {
     specialize: async () => ({ pieces: ['x'], conditions: [] }),
   })
@@ -153,7 +153,7 @@ t.test('a specialization that does not write its own sample is not used', async 
   t.equal(jobs.render, 10)
 })
 
-t.test('a specialization that differs from the template is found, and none is used again', async (t) => {
+t.test('a specialization that differs from the template is detected, and none is used again', async (t) => {
   const { thread, prompts, faults } = setUp('qwen3', {
     specialize: async (messages, options) => ({
       pieces: [await thread.render(messages, options)],
@@ -198,7 +198,7 @@ t.test('a rejection where a specialization has a text is a difference', async (t
 })
 
 t.test(
-  'an error of the thread is no difference, and a failed specialization is tried again later',
+  'an error of the thread is not a difference, and a failed specialization is retried later',
   async (t) => {
     let fails = 0
     const { prompts, jobs, faults } = setUp('qwen3', {
@@ -212,7 +212,7 @@ t.test(
   },
 )
 
-t.test('a situation that a dummy history does not represent is not specialized any longer', async (t) => {
+t.test('a signature that a dummy history does not represent is no longer specialized', async (t) => {
   let isRefuted = false
   const { thread } = setUp('qwen3')
   const { prompts, jobs } = setUp('qwen3', {
@@ -229,7 +229,7 @@ t.test('a situation that a dummy history does not represent is not specialized a
   await newPart(prompts, 'text')
   t.equal(jobs.newPart, before, 'it is specialized')
   isRefuted = true
-  // Messages of another shape in the same situation.
+  // Messages of another shape with the same signature.
   await newPart(prompts, 'text', HISTORY, { name: 'read' })
   const after = jobs.newPart
   await newPart(prompts, 'text')
@@ -240,7 +240,7 @@ const CHATML = (head: string, body: string) =>
   `${head}{% for m in messages %}<|im_start|>{{ m.role }}\n${body}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}`
 const CONTENT = "{{ m.content or '' }}"
 
-/** Templates by what they do, and whether a new part can be specialized. */
+/** Templates by their operations, and whether a new part can be specialized. */
 const HOSTILE: Record<string, [template: string, isSpecialized: boolean]> = {
   'write each content': [CHATML('', CONTENT), true],
   trim: [CHATML('', "{{ (m.content or '') | trim }}"), true],
@@ -268,7 +268,7 @@ const HOSTILE: Record<string, [template: string, isSpecialized: boolean]> = {
   ],
   'write the date': [CHATML('', `${CONTENT}{{ strftime_now("%Y") }}`), false],
   'choose by the date': [CHATML('', `${CONTENT}{% if strftime_now("%Y") > "2000" %}!{% endif %}`), false],
-  'write ids of calls': [
+  'write ids of tool calls': [
     CHATML('', `${CONTENT}{% for c in m.tool_calls or [] %}{{ c.id }}{{ c.function.arguments }}{% endfor %}`),
     true,
   ],
@@ -288,8 +288,9 @@ const HOSTILE: Record<string, [template: string, isSpecialized: boolean]> = {
 
 const CONTENTS = ['a', '', ' ', 'x', 'b', ' a ', '<|im_end|>', 'Be brief.', 'axa', '{"a": 1}', '𝔸', 'a', 'c']
 
-// "Compare with the first content" is specialized, because the first content of a dummy history is a constant; a new part
-// without a specialization does not see the real one either. "Write ids of calls" is where the echo has none.
+// "Compare with the first content" is specialized, because the first content of a dummy history is a
+// constant; a new part without a specialization does not see the real one either. "Write ids of tool calls"
+// is tested where the echo has none.
 for (const [action, [source, isSpecialized]] of Object.entries(HOSTILE)) {
   t.test(`new parts of templates that ${action}`, async (t) => {
     const own = createThread('qwen3', source)

@@ -1,4 +1,4 @@
-/** Answers that a thread reads by a response template. */
+/** Responses that a thread parses by a response template. */
 import t, { type Test } from 'tap'
 import type { Tool } from '../../../../../src/protocol/canonical/messages.ts'
 import { ResponseReader } from '../../../../../src/proxy/tokens/responses/response-reader.ts'
@@ -20,7 +20,7 @@ const template = {
   },
 }
 const CALL = '<call>{"name": "f", "arguments": {"n": 1}}</call>'
-/** What the pattern of thoughts takes years for. */
+/** A text on which the pattern of reasoning takes years. */
 const HOSTILE = 'a'.repeat(200)
 
 function openReader(t: Test, timeLimitMs = 2_000): ResponseReader {
@@ -29,7 +29,7 @@ function openReader(t: Test, timeLimitMs = 2_000): ResponseReader {
   return reader
 }
 
-t.test('an answer that takes too long is shown as it was written, and no other is lost', async (t) => {
+t.test('a response that takes too long is sent as it was written, and no other is lost', async (t) => {
   const reader = openReader(t)
   const hostile = reader.open('<start>', tools)
   const other = reader.open('<start>', tools)
@@ -50,7 +50,7 @@ t.test('an answer that takes too long is shown as it was written, and no other i
   })
 })
 
-t.test('a long text is read in pieces, with each character whole', async (t) => {
+t.test('a long text is read in chunks without dividing a character', async (t) => {
   const reader = openReader(t, 60_000)
   const long = `${'🙂 é '.repeat(50_000)}.`
   const deltas = await reader.open('<start>', tools).read([`x${long}`, CALL], true)
@@ -60,7 +60,7 @@ t.test('a long text is read in pieces, with each character whole', async (t) => 
   t.match(toolCalls, [{ function: { name: 'f' } }])
 })
 
-t.test('text is told as soon as it can be no marker', async (t) => {
+t.test('text is sent as soon as it cannot be a marker', async (t) => {
   const answer = openReader(t).open('<start>', tools)
   const told = await answer.read(['Hel', 'lo <', 'cal', 'm> ', 'x'], false)
   t.same(
@@ -70,7 +70,7 @@ t.test('text is told as soon as it can be no marker', async (t) => {
   answer.close()
 })
 
-t.test('a template that cannot be used is told before the first answer', async (t) => {
+t.test('an unusable template is reported before the first response', async (t) => {
   const reader = new ResponseReader({ fields: {} })
   t.teardown(() => reader.close())
   await t.rejects(reader.begin(), { code: 'config_invalid', message: /fields must be a non-empty dict/ })

@@ -5,14 +5,14 @@ import { loadTemplate, templateOf } from '../../../../helpers/templates.ts'
 import { modelDirectory, REAL_MODELS, readFixture } from '../real-models.ts'
 
 for (const model of REAL_MODELS) {
-  t.test(`${model}: prompts are those of transformers`, async (t) => {
+  t.test(`${model}: prompts equal those of transformers`, async (t) => {
     const fixture = readFixture(model)
     const { template } = loadTemplate(modelDirectory(model))
     const now = new Date(fixture.now)
     for (const { name, messages, text, error, ...options } of fixture.templates) {
       const render = () => template.render(messages, { ...options, now })
       if (error === undefined) t.equal(render(), text, name)
-      else t.throws(render, refusal(error), `${name}: refused in the template's own words`)
+      else t.throws(render, refusal(error), `${name}: rejected with the template's own message`)
     }
   })
 }
@@ -40,25 +40,25 @@ t.test('arguments are objects for the template, in the order in which the model 
   t.match(show([assistantCalling('')]), { tool_calls: [{ function: { arguments: {} } }] })
 })
 
-t.test('arguments that are not an object stay the text that they are', async (t) => {
+t.test('arguments that are not an object stay text', async (t) => {
   for (const written of ['{"a": ', '5', 'null', '"x"']) {
     t.match(show([assistantCalling(written)]), { tool_calls: [{ function: { arguments: written } }] })
   }
 })
 
-t.test('rendering leaves the messages as they were', async (t) => {
+t.test('rendering does not change the messages', async (t) => {
   const message = assistantCalling('{"a":1}')
   const before = structuredClone(message)
   show([message])
   t.same(message, before)
 })
 
-t.test('fields that are null and empty lists of calls look as if they were left out', async (t) => {
+t.test('null fields and empty lists of tool calls look absent', async (t) => {
   const message = { role: 'assistant', content: null, refusal: null, tool_calls: [], reasoning_content: null }
   t.same(show([message as unknown as ChatMessage]), { role: 'assistant', content: '' })
 })
 
-t.test('reasoning is there under all of its names', async (t) => {
+t.test('reasoning is available under all of its names', async (t) => {
   const expected = {
     role: 'assistant',
     content: '',
@@ -74,22 +74,22 @@ const CALLS_AS_TEXT =
   '{% for m in messages if m.tool_calls and m.content is none %}' +
   "{% for c in m.tool_calls %}{{ c.function.name + c.function.arguments + '|' }}{% endfor %}{% endfor %}"
 
-t.test('a template that wants arguments as text and null beside calls gets them so', async (t) => {
+t.test('a template that needs arguments as text and null beside tool calls receives them so', async (t) => {
   const template = templateOf(CALLS_AS_TEXT)
   const calls = ['{"b":1.0, "a": 2}', '', '{"cut": '].map(assistantCalling)
   t.equal(template.render(calls), 'f{"b":1.0, "a": 2}|f{}|f{"cut": |')
-  t.equal(template.render([{ ...assistantCalling('{}'), content: '' }]), 'f{}|', 'empty text is no text')
+  t.equal(template.render([{ ...assistantCalling('{}'), content: '' }]), 'f{}|', 'empty text is not text')
   t.equal(template.render([{ ...assistantCalling('{}'), content: 'text' }]), '')
 })
 
-t.test('values are what they are in Python', async (t) => {
+t.test('values behave as in Python', async (t) => {
   const shown = (source: string) => templateOf(source).render(HI)
   t.equal(shown('{{ none|string }}{{ false|string }}{{ [none, "a", 1.0] }}'), "NoneFalse[None, 'a', 1.0]")
   t.equal(shown("{{ 'xaxx'.strip('x') }}{{ '\\n\\n b'.lstrip('\\n') }}"), 'a b')
   t.throws(() => shown("{{ 'x' + messages[0] }}"), refusal('can only concatenate str'))
 })
 
-t.test('numbers and the order of keys are those of the JSON that came in', async (t) => {
+t.test('numbers and the order of keys are those of the received JSON', async (t) => {
   const schema = '{"b":{"default":null},"2":1000.0,"1":1e-9,"big":12345678901234567890,"yes":true}'
   const tools = `[{"type":"function","function":{"name":"f","parameters":${schema}}}]`
   t.equal(
@@ -100,7 +100,7 @@ t.test('numbers and the order of keys are those of the JSON that came in', async
   t.match(templateOf(SHOW_MESSAGES).render([called]), '{"x": 1.5, "y": [2.0]}')
 })
 
-t.test('a template sees nothing but its variables', async (t) => {
+t.test('a template has access only to its variables', async (t) => {
   const escapes = [
     '{{ messages.__class__.__mro__ }}',
     "{{ ''.__class__ }}",
@@ -119,7 +119,7 @@ t.test('a template sees nothing but its variables', async (t) => {
 })
 
 t.test(
-  'what a template may see of a type it may see each time, and nothing more of another type',
+  'a template may read an attribute of a type each time, and no other attribute of another type',
   async (t) => {
     const source =
       '{% set own = namespace(append=1) %}{% for at in [1, 2] %}' +
@@ -129,7 +129,7 @@ t.test(
 )
 
 t.test(
-  'a method of dictionaries hides a field of its name, and a field that is not there is undefined',
+  'a method of dictionaries shadows a field of its name, and an absent field is undefined',
   async (t) => {
     const message = { role: 'user', content: 'Hi', items: 'mine', more: 'yours' } as ChatMessage
     const source =
@@ -138,12 +138,12 @@ t.test(
   },
 )
 
-t.test('what trains on marked parts of a conversation renders what is in them', async (t) => {
+t.test('a block that marks trained parts of a conversation renders its content', async (t) => {
   const source = '{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}'
   t.equal(templateOf(source).render(HI), 'Hi')
 })
 
-t.test('text parts become one text, unless the template loops over them', async (t) => {
+t.test('text parts become one text, unless the template iterates over them', async (t) => {
   const parts: ChatMessage[] = [
     {
       role: 'user',
@@ -181,7 +181,7 @@ const ONE_SYSTEM = {
 }
 
 for (const [what, source] of Object.entries(ONE_SYSTEM)) {
-  t.test(`a template that ${what} is given the first system messages as one`, async (t) => {
+  t.test(`a template that ${what} receives the first system messages as one`, async (t) => {
     const rule = (content: string): ChatMessage => ({ role: 'system', content })
     const developer: ChatMessage = { role: 'developer', content: 'c' }
     const template = templateOf(source)
@@ -190,7 +190,7 @@ for (const [what, source] of Object.entries(ONE_SYSTEM)) {
   })
 }
 
-t.test('a template that shows each system message is given them as they are', async (t) => {
+t.test('a template that renders each system message receives them unchanged', async (t) => {
   const roles = '{% for m in messages %}{{ m.role }}:{{ m.content }},{% endfor %}'
   const rules: ChatMessage[] = [
     { role: 'system', content: 'a' },
@@ -198,10 +198,10 @@ t.test('a template that shows each system message is given them as they are', as
   ]
   t.equal(templateOf(roles).render([...rules, ...HI]), 'system:a,system:b,user:Hi,')
   const none = '{% for m in messages if m.role == "user" %}{{ m.content }}{% endfor %}'
-  t.equal(templateOf(none).render([...rules, ...HI]), 'Hi', 'where none is shown there is nothing to join')
+  t.equal(templateOf(none).render([...rules, ...HI]), 'Hi', 'without rendered ones there is nothing to join')
 })
 
-t.test('text stays text, and one part becomes text, for a template that takes both', async (t) => {
+t.test('text stays text, and one part becomes text, for a template that accepts both', async (t) => {
   const both =
     "{% for m in messages %}{% if m.content is string %}'{{ m.content }}'" +
     '{% else %}{% for part in m.content %}{{ part.text }},{% endfor %}{% endif %}{% endfor %}'
@@ -212,7 +212,7 @@ t.test('text stays text, and one part becomes text, for a template that takes bo
   t.equal(template.render([{ role: 'user', content: [part('a'), part('b')] }]), 'a,b,')
 })
 
-t.test('content that is not text is refused, with its place', async (t) => {
+t.test('content other than text is rejected with its position', async (t) => {
   const image: ChatMessage[] = [
     { role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:' } }] },
   ]
@@ -233,11 +233,11 @@ t.test('special tokens, extra variables and the date reach the template', async 
   t.match(templateOf('{{ bos_token }}{{ strftime_now }}').render(HI, { kwargs: overridden }), 'Bnever')
 })
 
-t.test('the request itself cannot be replaced by extra variables', async (t) => {
+t.test('extra variables cannot replace the request itself', async (t) => {
   t.equal(templateOf('{{ messages[0].content }}').render(HI, { kwargs: { messages: [] } }), 'Hi')
 })
 
-t.test('a generation prompt is asked for unless it is declined', async (t) => {
+t.test('a generation prompt is added unless it is declined', async (t) => {
   const template = templateOf('{{ add_generation_prompt }}|{{ tools is none }}|{{ documents is none }}')
   t.equal(template.render(HI), 'True|True|True')
   t.equal(
@@ -253,13 +253,13 @@ t.test('white space around blocks is that of transformers', async (t) => {
   )
 })
 
-t.test('loops can be left and continued', async (t) => {
+t.test('loops support break and continue', async (t) => {
   const source =
     '{% for i in range(1, 9, 2) %}{% if i == 3 %}{% continue %}{% endif %}{% if i == 7 %}{% break %}{% endif %}{{ i }}{% endfor %}'
   t.equal(templateOf(source).render(HI), '15')
 })
 
-t.test('of several named templates, tool_use serves requests with tools', async (t) => {
+t.test('among several named templates, tool_use serves requests with tools', async (t) => {
   const named = [
     { name: 'default', template: 'plain' },
     { name: 'tool_use', template: 'tools' },
@@ -272,32 +272,29 @@ t.test('of several named templates, tool_use serves requests with tools', async 
   t.throws(() => templateOf(named.slice(2)), { code: 'config_invalid', message: /default/ })
 })
 
-t.test('a template that is no valid Jinja is refused when it is read', async (t) => {
+t.test('a template that is not valid Jinja is rejected when it is loaded', async (t) => {
   t.throws(() => templateOf('{% if %}'), { code: 'config_invalid', message: /chat template/ })
 })
 
-t.test('a template that fails on a request refuses the request', async (t) => {
+t.test('a template that fails on a request rejects the request', async (t) => {
   t.throws(() => templateOf('{{ raise_exception("No " ~ messages[0].role) }}').render(HI), refusal('No user'))
   t.throws(() => templateOf('{{ messages[0].content.x.y() }}').render(HI), { code: 'invalid_request' })
 })
 
-t.test(
-  "a model's own template is found in any of the places that transformers looks at, in its order",
-  async (t) => {
-    const config = { chat_template: 'from config' }
-    const directory = t.testdir({
-      all: { 'chat_template.jinja': 'from jinja', 'chat_template.json': '{"chat_template": "from json"}' },
-      json: { 'chat_template.json': '{"chat_template": "from json"}' },
-      none: {},
-      broken: { 'chat_template.json': '{' },
-    })
-    t.equal(readChatTemplate(`${directory}/all`, config)?.plain, 'from jinja')
-    t.equal(readChatTemplate(`${directory}/json`, config)?.plain, 'from json')
-    t.equal(readChatTemplate(`${directory}/none`, config)?.plain, 'from config')
-    t.equal(readChatTemplate(`${directory}/none`, {}), undefined)
-    t.throws(() => readChatTemplate(`${directory}/broken`, {}), {
-      code: 'config_invalid',
-      message: /chat_template\.json/,
-    })
-  },
-)
+t.test("a model's own template is found in every place that transformers reads, in its order", async (t) => {
+  const config = { chat_template: 'from config' }
+  const directory = t.testdir({
+    all: { 'chat_template.jinja': 'from jinja', 'chat_template.json': '{"chat_template": "from json"}' },
+    json: { 'chat_template.json': '{"chat_template": "from json"}' },
+    none: {},
+    broken: { 'chat_template.json': '{' },
+  })
+  t.equal(readChatTemplate(`${directory}/all`, config)?.plain, 'from jinja')
+  t.equal(readChatTemplate(`${directory}/json`, config)?.plain, 'from json')
+  t.equal(readChatTemplate(`${directory}/none`, config)?.plain, 'from config')
+  t.equal(readChatTemplate(`${directory}/none`, {}), undefined)
+  t.throws(() => readChatTemplate(`${directory}/broken`, {}), {
+    code: 'config_invalid',
+    message: /chat_template\.json/,
+  })
+})

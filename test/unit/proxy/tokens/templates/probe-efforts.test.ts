@@ -9,7 +9,7 @@ import { readModelConfig } from '../real-models.ts'
 
 const QWEN_3 = readModelConfig('qwen3').chat_template as string
 const CHAT = '{%- for message in messages -%}{{ message.content }}{%- endfor -%}'
-/** As GLM 5.2 and Kimi K3. */
+/** As in GLM 5.2 and Kimi K3. */
 const LOW_HIGH_MAX =
   "{%- set effort = reasoning_effort | default('high') -%}" +
   "{%- if effort not in ['low', 'high', 'max'] -%}{{ raise_exception('Invalid reasoning_effort: ' ~ effort) }}{%- endif -%}" +
@@ -31,7 +31,7 @@ async function probe(source: string, format?: PromptFormat) {
 
 const ALL = REASONING_EFFORTS.join(' ')
 
-t.test('the efforts of a template are those that it renders a chat with', async (t) => {
+t.test('the efforts of a template are those with which it renders a chat', async (t) => {
   t.strictSame(await probe(QWEN_3_8_CHECK + QWEN_3), {
     accepted: 'low medium xhigh',
     isRead: true,
@@ -56,7 +56,7 @@ t.test('a template that ignores the effort, or unknown values of it, accepts all
   t.strictSame(await probe(lenient), { accepted: ALL, isRead: true, hasThinkingSwitch: false })
 })
 
-t.test('a template that takes every level and raises on none alone', async (t) => {
+t.test('a template may accept every level and raise only on none', async (t) => {
   const raises = "{%- if reasoning_effort == 'none' -%}{{ raise_exception('no') }}{%- endif -%}"
   t.strictSame(await probe(raises + QWEN_3), {
     accepted: 'minimal low medium high xhigh max',
@@ -65,7 +65,7 @@ t.test('a template that takes every level and raises on none alone', async (t) =
   })
 })
 
-t.test('nothing is known of a template that rejects the chat itself', async (t) => {
+t.test('a template that rejects the chat itself has unknown efforts', async (t) => {
   t.equal(await probe("{{ raise_exception('a system message, please') }}"), undefined)
 })
 

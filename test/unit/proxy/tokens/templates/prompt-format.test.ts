@@ -1,4 +1,7 @@
-/** gpt-oss's prompts by harmony's rules, against what vLLM's own code and openai-harmony made of the same chats. */
+/**
+ * gpt-oss's prompts by harmony's rules, compared with the output of vLLM's own code and of openai-harmony for
+ * the same chats.
+ */
 import { readFileSync } from 'node:fs'
 import t from 'tap'
 import { choosePromptFormat } from '../../../../../src/proxy/tokens/templates/prompt-format.ts'
@@ -15,7 +18,7 @@ const { date, vectors }: Fixture = JSON.parse(
 const harmony = templateOf('{{ "not used" }}', {}, 'harmony')
 const now = new Date(`${date}T12:00:00`)
 
-t.test('prompts of gpt-oss are those of vLLM, whatever is in messages and schemas', async (t) => {
+t.test('prompts of gpt-oss equal those of vLLM, for any messages and schemas', async (t) => {
   t.ok(vectors.length > 100)
   for (const [messages, tools, effort, prompt] of vectors) {
     const found = harmony.render(textsOf(messages), {
@@ -29,7 +32,7 @@ t.test('prompts of gpt-oss are those of vLLM, whatever is in messages and schema
 
 const user = { role: 'user' as const, content: 'Well?' }
 
-t.test('an effort, a tool or an image that harmony has no place for is refused', async (t) => {
+t.test('an effort, a tool or an image that harmony cannot represent is rejected', async (t) => {
   const refused = { code: 'invalid_request', message: /harmony knows low, medium, high/ }
   t.throws(() => harmony.render([user], { kwargs: { reasoning_effort: 'max' } }), refused)
   const builtin = { kwargs: { builtin_tools: ['python'] } }
@@ -41,29 +44,26 @@ t.test('an effort, a tool or an image that harmony has no place for is refused',
   })
 })
 
-t.test('the text of the last answer may be continued', async (t) => {
+t.test('the text of the last response may be continued', async (t) => {
   const begun = [user, { role: 'assistant' as const, content: 'It is ' }]
   const prompt = harmony.render(begun, { addGenerationPrompt: false, continueFinalMessage: true })
   t.ok(prompt.endsWith('<|end|><|start|>assistant<|channel|>final<|message|>It is '), prompt)
 })
 
-t.test(
-  'harmony is chosen for a template that writes it, unless an operator says another thing',
-  async (t) => {
-    const gptOss = "{{ '<|start|>assistant<|channel|>analysis<|message|>' }}{{ '<|channel|>commentary' }}"
-    t.match(choosePromptFormat('auto', gptOss), {
-      name: 'harmony',
-      chosenBy: 'template',
-      evidence: ['<|start|>assistant', '<|channel|>analysis', '<|channel|>commentary'],
-    })
-    t.match(choosePromptFormat('auto', '<|im_start|>assistant'), {
-      name: 'template',
-      evidence: { length: 0 },
-    })
-    t.match(choosePromptFormat('template', gptOss), { name: 'template', chosenBy: 'name' })
-    t.match(choosePromptFormat('harmony', 'x'), { name: 'harmony', chosenBy: 'name' })
-  },
-)
+t.test('harmony is selected for a template that writes it, unless an operator overrides it', async (t) => {
+  const gptOss = "{{ '<|start|>assistant<|channel|>analysis<|message|>' }}{{ '<|channel|>commentary' }}"
+  t.match(choosePromptFormat('auto', gptOss), {
+    name: 'harmony',
+    chosenBy: 'template',
+    evidence: ['<|start|>assistant', '<|channel|>analysis', '<|channel|>commentary'],
+  })
+  t.match(choosePromptFormat('auto', '<|im_start|>assistant'), {
+    name: 'template',
+    evidence: { length: 0 },
+  })
+  t.match(choosePromptFormat('template', gptOss), { name: 'template', chosenBy: 'name' })
+  t.match(choosePromptFormat('harmony', 'x'), { name: 'harmony', chosenBy: 'name' })
+})
 
 /** The JSON of each message of a list. */
 function textsOf(messages: string): string[] {

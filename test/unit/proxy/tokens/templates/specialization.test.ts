@@ -119,7 +119,7 @@ function templateWith(expression: string) {
 }
 
 for (const [kind, expressions] of Object.entries({ SPECIALIZED, OTHERS })) {
-  t.test(`${kind}: a specialization writes what the template writes, or does not apply`, (t) => {
+  t.test(`${kind}: a specialization writes the same as the template, or does not apply`, (t) => {
     for (const expression of expressions) {
       const template = templateWith(expression)
       const render = (contents: readonly string[]) => {
@@ -149,7 +149,7 @@ for (const [kind, expressions] of Object.entries({ SPECIALIZED, OTHERS })) {
   })
 }
 
-t.test('white space is what it is to Python', async (t) => {
+t.test('white space is defined as in Python', async (t) => {
   const python = await bootPython()
   const listed = python.runPython('",".join(str(i) for i in range(0x110000) if chr(i).isspace())') as string
   const strips: Specialization = { pieces: [[0, [['l', null]]]], conditions: [] }
@@ -188,7 +188,7 @@ t.test('text that changes with each rendering is not specialized', (t) => {
   t.end()
 })
 
-t.test('a wrong specialization is found by what the template writes', (t) => {
+t.test('a wrong specialization is detected by the output of the template', (t) => {
   const render = ([content]: readonly string[]) => `<${content!.trim()}>`
   const slot = [0, []] as const
   for (const wrong of [
@@ -209,14 +209,14 @@ t.test('a wrong specialization is found by what the template writes', (t) => {
   t.end()
 })
 
-t.test('half of a surrogate pair is not searched for', (t) => {
+t.test('an unpaired surrogate is not searched for', (t) => {
   const { paths } = splitContents(messagesOf(['𝔸']))!
   const template = templateWith(`{% if "\ud835" in c %}A{% else %}B{% endif %}`)
   t.equal(template.specialize(messagesOf(['𝔸']), OPTIONS, paths), undefined)
   t.end()
 })
 
-t.test('messages with other fields than texts have no shape', (t) => {
+t.test('messages with fields other than texts have no shape', (t) => {
   for (const message of [
     { role: 'user', content: [{ type: 'text', text: 'a' }] },
     { role: 'assistant', content: null },

@@ -3,7 +3,7 @@ import type { ChatMessage } from '../../../../../src/protocol/canonical/messages
 import { WordFinder } from '../../../../../src/proxy/tokens/templates/template-words.ts'
 import { templateOf } from '../../../../helpers/templates.ts'
 
-/** Of a template that tests a message's content, `c`. */
+/** A template that tests a message's content, `c`. */
 const wordsOf = (condition: string) =>
   templateOf(
     `{% for m in messages %}{% set c = m.content %}{% if ${condition} %}x{% endif %}{% endfor %}`,
@@ -25,14 +25,14 @@ t.test('words are those that a text is searched for', async (t) => {
     t.same([...new Set(wordsOf(condition).inside)], words, condition)
 })
 
-t.test('a list that is gone through, and a name, have the words that they were given', async (t) => {
+t.test('a list that is iterated over, and a name, have the words that were assigned to them', async (t) => {
   const inList = '{% for w in ["/a", "/b"] %}{% if w in messages[0].content %}x{% endif %}{% endfor %}'
   t.same(new Set(templateOf(inList).words().inside), new Set(['/a', '/b']))
   const named = '{% set w = "/a" %}{% if messages[0].content.endswith(w) %}x{% endif %}'
   t.same(new Set(templateOf(named).words().inside), new Set(['/a']))
 })
 
-t.test('fields, roles and members of lists are no words that a text may have in it', async (t) => {
+t.test('fields, roles and members of lists are not words that a text may contain', async (t) => {
   t.same(wordsOf('"tool_calls" in m or m.role == "user" or c is string'), {
     inside: [],
     whole: ['user', 'user'],
@@ -40,7 +40,7 @@ t.test('fields, roles and members of lists are no words that a text may have in 
   t.same(wordsOf('c in ["on", "off"] or m.name in m.required').inside, [])
 })
 
-t.test('a word is found wherever a message may say it', async (t) => {
+t.test('a word is found in every text of a message', async (t) => {
   const finder = new WordFinder({ inside: ['</think>', 'a"b'], whole: ['off'] })
   const call = { id: 'c', type: 'function' as const, function: { name: 'f', arguments: '{"x":"a\\"b"}' } }
   const having: ChatMessage[] = [

@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import { AddedTokenFinder, type TokenMatch } from '../../../../../src/proxy/tokens/tokenizer/added-tokens.ts'
 
-/** Each place with each length, the longest first. */
+/** Each position with each length, the longest first. */
 function slowly(ids: ReadonlyMap<string, number>, text: string): TokenMatch[] {
   const found: TokenMatch[] = []
   for (let begin = 0; begin < text.length; begin += 1) {
@@ -16,7 +16,7 @@ function slowly(ids: ReadonlyMap<string, number>, text: string): TokenMatch[] {
   return found
 }
 
-t.test('tokens are found from the left, of those the longest', async () => {
+t.test('tokens are found from the left, with the longest first', async () => {
   const piece = fc.constantFrom('<', '<|', '|>', 'a', '<|a|>', '\ud83d\ude42', '')
   const text = fc.array(piece, { maxLength: 12 }).map((pieces) => pieces.join(''))
   const tokens = fc.uniqueArray(
@@ -33,7 +33,7 @@ t.test('tokens are found from the left, of those the longest', async () => {
   )
 })
 
-t.test('what only begins like a token is looked at once', async (t) => {
+t.test('a prefix of a token is examined once', async (t) => {
   const texts = Array.from(
     { length: 1_000 },
     (_, at) => `<|reserved_special_token_${'x'.repeat(at % 60)}${at}|>`,

@@ -1,4 +1,4 @@
-/** When the fast tokenizer is believed. With one that is wrong where the test wants it to be. */
+/** Verification of the fast tokenizer, with one that is wrong where the test requires it. */
 import t from 'tap'
 import { ContentCache } from '../../../../../src/proxy/tokens/tokenizer/content-cache.ts'
 import type { TextEncoder, TokenizerFault } from '../../../../../src/proxy/tokens/tokenizer/encoder.ts'
@@ -8,7 +8,7 @@ import { until } from '../../../../helpers/until.ts'
 
 const idsOf = (text: string) => [...text].map((char) => char.codePointAt(0)!)
 
-/** @param wrongFor texts that the fast one gets wrong */
+/** @param wrongFor texts that the fast one encodes incorrectly */
 async function setUp(wrongFor: RegExp = /$^/, brokenFor: RegExp = /$^/) {
   const asked = { fast: 0, reference: 0 }
   const reference: TextEncoder = {
@@ -32,7 +32,7 @@ async function setUp(wrongFor: RegExp = /$^/, brokenFor: RegExp = /$^/) {
   return { encoder, asked, faults }
 }
 
-t.test('a share of the texts is compared, and nothing else is asked of the reference', async (t) => {
+t.test('a share of the texts is compared, and the reference encodes no others', async (t) => {
   const { encoder, asked, faults } = await setUp()
   for (let n = 0; n < 640; n += 1) {
     const text = `${n} ${'long '.repeat(n % 7 === 0 ? 2_000 : 1)}`
@@ -44,24 +44,24 @@ t.test('a share of the texts is compared, and nothing else is asked of the refer
   t.equal(encoder.kind, 'fastokens')
 })
 
-t.test('after a difference it is asked no more, and what was remembered of it is forgotten', async (t) => {
+t.test('after a difference the fast tokenizer is disabled, and its cached ids are dropped', async (t) => {
   const { encoder, asked, faults } = await setUp(/wrong/)
   const memory = new ContentCache((text) => encoder.encode(text), [])
   encoder.onFault(() => memory.clear())
-  t.not([...(await memory.encode('wrong'))].join(), idsOf('wrong').join(), 'nobody has compared this one')
+  t.not([...(await memory.encode('wrong'))].join(), idsOf('wrong').join(), 'it was never compared')
   const known = asked.fast
   await memory.encode('wrong')
-  t.equal(asked.fast, known, 'it is remembered')
+  t.equal(asked.fast, known, 'it is cached')
   await encoder.check('wrong, too')
   t.match(faults, [{ why: /returned other ids/, chars: 10, textSha256: /^[0-9a-f]{64}$/ }])
-  t.notMatch(JSON.stringify(faults), /wrong, too/, 'what a session says is in no log')
+  t.notMatch(JSON.stringify(faults), /wrong, too/, 'no text of a session is logged')
   const before = asked.fast
   t.same([...(await memory.encode('wrong'))], idsOf('wrong'))
   t.equal(asked.fast, before)
   t.equal(encoder.kind, 'rust')
 })
 
-t.test('ids that were on their way when it turned out to be wrong are not remembered', async (t) => {
+t.test('ids in progress when it was found to be wrong are not cached', async (t) => {
   const late = Promise.withResolvers<number[]>()
   const answers = [late.promise, Promise.resolve([2])]
   const memory = new ContentCache(() => answers.shift()!, [])
@@ -73,29 +73,29 @@ t.test('ids that were on their way when it turned out to be wrong are not rememb
   t.same([...(await memory.encode('text'))], [2])
 })
 
-t.test('a text that breaks it is tokenized by the reference', async (t) => {
+t.test('a text on which it throws is tokenized by the reference', async (t) => {
   const { encoder, faults } = await setUp(undefined, /break/)
   t.same(await encoder.encode('break'), idsOf('break'))
   t.match(faults, [{ why: /cannot tokenize/, error: { message: 'panicked' } }])
   t.equal(encoder.kind, 'rust')
   const later: TokenizerFault[] = []
   encoder.onFault((fault) => later.push(fault))
-  t.same(later, faults, 'who comes later hears of it, too')
+  t.same(later, faults, 'a later caller learns of it, too')
 })
 
-t.test('one that cannot be loaded leaves the reference', async (t) => {
+t.test('a fast tokenizer that cannot be loaded leaves the reference', async (t) => {
   const encoder = new FastEncoder({ kind: 'rust', encode: async () => [1], close: async () => {} })
-  t.ok(await encoder.open(Promise.reject(new Error('unknown model'))), 'it is there')
+  t.ok(await encoder.open(Promise.reject(new Error('unknown model'))), 'it is loaded')
   t.same(await encoder.encode('text'), [1])
   t.equal(encoder.kind, 'rust')
 })
 
 t.test(
-  'proofs have each added token alone and among others, of large vocabularies the first and last',
+  'samples contain each added token alone and among others, for large vocabularies the first and last',
   async (t) => {
     const texts = proofTexts(Array.from({ length: 9_000 }, (_, at) => `<|t${at}|>`))
     for (const token of ['<|t0|>', '<|t31|>', '<|t8968|>', '<|t8999|>'])
       t.ok(texts.some((text) => text.includes(`a${token}b`)))
-    t.ok(texts.join('').length < 40_000, 'a start can spare the time')
+    t.ok(texts.join('').length < 40_000, 'the start has time for it')
   },
 )

@@ -36,10 +36,10 @@ const WORDS = [
   '漢字',
 ]
 const TOKENS = [...BYTES, ...WORDS.map((word) => Buffer.from(word).toString('latin1'))]
-/** A token that merges cannot reach: only a match that equals it is this token. */
+/** A token that merges cannot reach: only an equal match becomes this token. */
 const WHOLE = 'xyz'
 
-/** Conversions are kept in a folder of the test's own. */
+/** Conversions are kept in a folder of the test. */
 function useTemporary(t: Test): void {
   const before = process.env.TMPDIR
   process.env.TMPDIR = t.testdir()
@@ -85,7 +85,7 @@ async function open(t: Test, folder: string) {
 
 const ranksOf = (tokens: readonly string[]) => new Map(tokens.map((token, rank) => [token, rank]))
 
-t.test('merges take the lowest rank first, and the leftmost of equal ones', async (t) => {
+t.test('merges apply the lowest rank first, and the leftmost of equal ones', async (t) => {
   const ranks = ranksOf(TOKENS)
   t.same(mergeBytes('ababa', ranks), [2, 5], 'ab twice, then ab and a: aba precedes abab')
   t.same(mergeBytes('aaaa', ranks), [4])
@@ -98,7 +98,7 @@ t.test('merges take the lowest rank first, and the leftmost of equal ones', asyn
   t.same(findLastMerge(WHOLE, ranksOf([...TOKENS, WHOLE])), undefined)
 })
 
-t.test("the library's merges are those of tiktoken for any vocabulary and any bytes", async () => {
+t.test("the library's merges equal those of tiktoken for any vocabulary and any bytes", async () => {
   const letters = 'abc'
   const word = fc.string({ unit: fc.constantFrom(...letters), minLength: 2, maxLength: 5 })
   const vocabulary = fc.uniqueArray(word, { minLength: 3, maxLength: 25 })
@@ -137,7 +137,7 @@ t.test(
     t.same(await encode(`<|reserved_token_${first + 20}|>`), [first + 20])
     t.equal(tokenizer.vocabSize, first + 256)
     t.equal(tokenizer.eosTokenId, first + 1)
-    t.same(await encode(WHOLE), [TOKENS.length], 'a match that is a token is not taken apart')
+    t.same(await encode(WHOLE), [TOKENS.length], 'a match that is a token is not split')
     t.same(await encode(`${WHOLE}x`), [...Buffer.from(`${WHOLE}x`)])
     const kanji = TOKENS.length - 1
     t.same(await encode('漢字ab'), [kanji, TOKENS.indexOf('ab')], 'Han and letters are split')
@@ -145,27 +145,30 @@ t.test(
   },
 )
 
-t.test('a tekken.json has its special tokens first, and its vocabulary is cut to size', async (t) => {
-  useTemporary(t)
-  const { tokenizer, encode } = await open(t, t.testdir(tekken()))
-  t.same(await encode('<s>[INST]ab[/INST]<SPECIAL_29>'), [1, 3, 30 + TOKENS.indexOf('ab'), 4, 29])
-  t.same(
-    await encode(WHOLE),
-    [...Buffer.from(WHOLE)].map((byte) => byte + 30),
-    'a token past the size',
-  )
-  t.equal(tokenizer.vocabSize, TOKENS.length + 30)
-  t.equal(tokenizer.eosTokenId, 2)
-  const listed = ['<unk>', '<s>', '</s>', '[THINK]'].map((token_str, rank) => ({
-    rank,
-    token_str,
-    is_control: true,
-  }))
-  const named = await open(t, t.testdir(tekken({ special_tokens: listed }, { version: 'v13' })))
-  t.same(await named.encode('[THINK]<SPECIAL_4>'), [3, 4])
-})
+t.test(
+  'a tekken.json has its special tokens first, and its vocabulary is truncated to its size',
+  async (t) => {
+    useTemporary(t)
+    const { tokenizer, encode } = await open(t, t.testdir(tekken()))
+    t.same(await encode('<s>[INST]ab[/INST]<SPECIAL_29>'), [1, 3, 30 + TOKENS.indexOf('ab'), 4, 29])
+    t.same(
+      await encode(WHOLE),
+      [...Buffer.from(WHOLE)].map((byte) => byte + 30),
+      'a token past the size',
+    )
+    t.equal(tokenizer.vocabSize, TOKENS.length + 30)
+    t.equal(tokenizer.eosTokenId, 2)
+    const listed = ['<unk>', '<s>', '</s>', '[THINK]'].map((token_str, rank) => ({
+      rank,
+      token_str,
+      is_control: true,
+    }))
+    const named = await open(t, t.testdir(tekken({ special_tokens: listed }, { version: 'v13' })))
+    t.same(await named.encode('[THINK]<SPECIAL_4>'), [3, 4])
+  },
+)
 
-t.test('long texts of converted tokenizers are cut at spaces', async (t) => {
+t.test('long texts of converted tokenizers are split at spaces', async (t) => {
   useTemporary(t)
   for (const files of [kimi(), tekken()]) {
     const { tokenizerJson } = readTokenizerFilesWithoutModel(openTokenizerDirectory(t.testdir(files)))
@@ -190,12 +193,12 @@ t.test('a conversion is made once for the same files, and again for others and a
   t.not(openTokenizerDirectory(`${folder}/b`), first)
 })
 
-t.test('a tokenizer.json is used as it is, whatever is beside it', async (t) => {
+t.test('a tokenizer.json is used directly, whatever is beside it', async (t) => {
   const folder = t.testdir({ 'tokenizer.json': '{}', 'tekken.json': '{}' })
   t.equal(openTokenizerDirectory(folder), folder)
 })
 
-t.test('files of another form are rejected with what to do', async (t) => {
+t.test('files of another form are rejected with the remedy', async (t) => {
   useTemporary(t)
   const files = kimiFiles(TOKENS.length + 1)
   const config = JSON.parse(files['tokenizer_config.json'])

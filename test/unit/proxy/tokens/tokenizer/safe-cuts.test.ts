@@ -16,7 +16,7 @@ const splitBy = (...pretokenizers: object[]) => ({
   pre_tokenizer: { type: 'Sequence', pretokenizers },
 })
 
-t.test('a tokenizer is cut only where each of its rules is known to let it', async (t) => {
+t.test('a text is split only if each rule of its tokenizer is known to allow it', async (t) => {
   t.ok(mayCutAtSpaces(files))
   t.ok(mayCutAtSpaces({ ...files, normalizer: null }))
   const token = { id: 1, content: '<|a|>' }
@@ -25,7 +25,7 @@ t.test('a tokenizer is cut only where each of its rules is known to let it', asy
     'a text to split at': splitBy({ ...split, pattern: { String: ' ' } }, bytes),
     'another behaviour': splitBy({ ...split, behavior: 'MergedWithNext' }, bytes),
     'what does not match': splitBy({ ...split, invert: true }, bytes),
-    'a space put before a text': splitBy(split, { ...bytes, add_prefix_space: true }),
+    'a space prepended to a text': splitBy(split, { ...bytes, add_prefix_space: true }),
     'an expression of its own': splitBy(split, { ...bytes, use_regex: true }),
     'nothing split before': splitBy(bytes),
     'no step at all': splitBy(),
@@ -38,7 +38,7 @@ t.test('a tokenizer is cut only where each of its rules is known to let it', asy
   for (const [name, other] of Object.entries(others)) t.notOk(mayCutAtSpaces(other), name)
 })
 
-t.test('the parts are the text, and each begins with white space behind a letter', async (t) => {
+t.test('the parts join to the text, and each starts with white space after a letter', async (t) => {
   const word = fc.constantFrom('word', 'Zürich', '42', '漢字', 'a', '}', 'Qq', 'é')
   const space = fc.constantFrom(' ', '\n', '', '\t', '\u00a0', ', ')
   const text = fc

@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import { StopStrings } from '../../../../../src/proxy/tokens/tokenizer/stop-strings.ts'
 
-t.test('text before a stop string is shown, the stop string and what follows is not', async (t) => {
+t.test('text before a stop string is sent, the stop string and later text is not', async (t) => {
   const stops = new StopStrings(['\nObservation:'])
   t.equal(stops.push('Action: ls\nObs'), 'Action: ls')
   t.equal(stops.matched, undefined)
@@ -12,7 +12,7 @@ t.test('text before a stop string is shown, the stop string and what follows is 
   t.equal(stops.flush(), '')
 })
 
-t.test('what turns out not to be a stop string is shown', async (t) => {
+t.test('text that turns out not to be a stop string is sent', async (t) => {
   const stops = new StopStrings(['END'])
   t.equal(stops.push('EN'), '')
   t.equal(stops.push('D'.toLowerCase()), 'ENd')
@@ -34,12 +34,12 @@ t.test('the stop string that is complete first ends the text', async (t) => {
   t.equal(tie.matched, 'abc', 'of two that end together, the longer one')
 })
 
-t.test('without stop strings, or with empty ones, text passes', async (t) => {
+t.test('without stop strings, or with empty ones, text is unchanged', async (t) => {
   t.equal(new StopStrings([]).push('abc'), 'abc')
   t.equal(new StopStrings(['']).push('abc'), 'abc')
 })
 
-t.test('where nothing may end yet, a stop string is text, and may begin one that ends later', async (t) => {
+t.test('while no end is allowed, a stop string is text, and may begin one that ends later', async (t) => {
   const stops = new StopStrings(['END', 'xy'])
   t.equal(stops.push('an END x', false), 'an END ')
   t.equal(stops.matched, undefined)
@@ -47,14 +47,14 @@ t.test('where nothing may end yet, a stop string is text, and may begin one that
   t.equal(stops.matched, 'xy')
 })
 
-t.test('a long stop string is not compared anew with each token', async (t) => {
+t.test('a long stop string is not compared from its start with each token', async (t) => {
   const stop = `${'a'.repeat(60_000)}b`
   const stops = new StopStrings([stop])
   for (let pushed = 0; pushed < 50_000; pushed++) stops.push('a')
-  t.equal(stops.flush().length, 50_000, 'with all of its beginnings compared this would take minutes')
+  t.equal(stops.flush().length, 50_000, 'comparing all of its prefixes would take minutes')
 })
 
-t.test('how the text is cut changes nothing', async () => {
+t.test('for any chunks of the text, the result is the same', async () => {
   const letters = fc.string({ unit: fc.constantFrom('a', 'b', 'c') })
   fc.assert(
     fc.property(letters, fc.array(letters), fc.boolean(), (text, stops, include) => {

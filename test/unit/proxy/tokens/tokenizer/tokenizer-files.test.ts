@@ -12,14 +12,14 @@ import {
 const TEXT = readFileSync(join(embeddedModelFolder(), 'tokenizer.json'), 'utf8')
 const WHOLE = JSON.parse(TEXT) as TokenizerJson
 
-t.test('a model that stands last is left out, however the file is spaced', async (t) => {
+t.test('a model in the last position is skipped, for any spacing of the file', async (t) => {
   for (const text of [TEXT, JSON.stringify(WHOLE), JSON.stringify(WHOLE, null, 2)]) {
     const { tokenizerJson } = readTokenizerFilesWithoutModel(t.testdir({ 'tokenizer.json': text }))
     t.same(tokenizerJson, { ...WHOLE, model: undefined })
   }
 })
 
-t.test('a file in another order is read whole', async (t) => {
+t.test('a file in another order is read completely', async (t) => {
   const { model, added_tokens, decoder, ...others } = WHOLE
   const orders: object[] = [
     { model, added_tokens, decoder, ...others },
@@ -44,7 +44,7 @@ t.test('a token that is written like the key of the model is a token', async (t)
   t.same(tokenizerJson.decoder, WHOLE.decoder)
 })
 
-t.test('a file that is missing or broken is refused with its path', async (t) => {
+t.test('a file that is missing or invalid is rejected with its path', async (t) => {
   const directory = t.testdir({ empty: {}, broken: { 'tokenizer.json': TEXT.slice(0, 100) } })
   const refused = (name: string) => ({
     code: 'config_invalid',
@@ -54,7 +54,7 @@ t.test('a file that is missing or broken is refused with its path', async (t) =>
   t.throws(() => readTokenizerFilesWithoutModel(`${directory}/broken`), refused('broken'))
 })
 
-t.test('the library in Rust knows the tokens by the same names and ids as the file', async (t) => {
+t.test('the library in Rust has the same names and ids of tokens as the file', async (t) => {
   const folder = embeddedModelFolder()
   const listed = loadTokenizer(folder)
   const rust = (await openRustEncoder(folder))!

@@ -8,10 +8,10 @@ import { Ledger } from '../../../../../src/rollout/runners/agentcore/ledger.ts'
 import { until } from '../../../../helpers/until.ts'
 
 const ENDPOINT = { arn: 'arn:1', qualifier: 'DEFAULT' }
-/** Above what Linux and macOS give to processes. */
+/** Above the process ids of Linux and macOS. */
 const NO_PID = 2 ** 30
 
-/** The file of a process, which wrote these lines before it died. */
+/** The file of a process, which wrote these lines before it exited. */
 function fileOf(folder: string, name: string, head: object, ...lines: string[]): string {
   const path = join(folder, `${name}.sessions.jsonl`)
   const whole = { version: 1, ...ENDPOINT, host: hostname(), pid: NO_PID, ...head }
@@ -19,7 +19,7 @@ function fileOf(folder: string, name: string, head: object, ...lines: string[]):
   return path
 }
 
-/** The kernel's own books: other systems number their processes so that a number does not soon come again. */
+/** The kernel's start times; other systems do not soon reuse process ids. */
 const onLinux = process.platform === 'linux' ? {} : { skip: 'only Linux has /proc' }
 
 const opened = (id: string) => JSON.stringify({ opened: id })
@@ -31,18 +31,21 @@ async function openIn(t: Test, folder: string): Promise<Ledger> {
   return ledger
 }
 
-t.test('a session is in the file before it is started, and the file goes when all are stopped', async (t) => {
-  const folder = t.testdir({})
-  const ledger = await Ledger.open(folder, ENDPOINT)
-  await ledger.opened('a')
-  const [name] = readdirSync(folder)
-  t.match(readFileSync(join(folder, name!), 'utf8'), /\{"opened":"a"\}\n$/)
-  await ledger.closed('a')
-  await ledger.close()
-  t.strictSame(readdirSync(folder), [])
-})
+t.test(
+  'a session is in the file before it is started, and the file is removed when all are stopped',
+  async (t) => {
+    const folder = t.testdir({})
+    const ledger = await Ledger.open(folder, ENDPOINT)
+    await ledger.opened('a')
+    const [name] = readdirSync(folder)
+    t.match(readFileSync(join(folder, name!), 'utf8'), /\{"opened":"a"\}\n$/)
+    await ledger.closed('a')
+    await ledger.close()
+    t.strictSame(readdirSync(folder), [])
+  },
+)
 
-t.test('what a dead process left open is taken over, and is on record all the time', async (t) => {
+t.test('sessions that a dead process left open are taken over, and are in a file at all times', async (t) => {
   const folder = t.testdir({})
   fileOf(folder, 'old', {}, opened('a'), opened('b'), closed('a'), opened('c'), '{"opened":"d')
   const ledger = await Ledger.open(folder, ENDPOINT)
@@ -50,13 +53,13 @@ t.test('what a dead process left open is taken over, and is on record all the ti
   await ledger.closed('b')
   await ledger.close()
   const [name, ...others] = readdirSync(folder)
-  t.strictSame(others, [], 'the old file is gone')
+  t.strictSame(others, [], 'the old file is removed')
   const text = readFileSync(join(folder, name!), 'utf8')
   writeFileSync(join(folder, name!), text.replace(`"pid":${process.pid},`, `"pid":${NO_PID},`))
   t.strictSame((await openIn(t, folder)).openSessions, ['c'], 'and so on')
 })
 
-t.test("a living process's sessions are its own, and so are another runtime's", async (t) => {
+t.test("a living process keeps its sessions, and another runtime's are not touched", async (t) => {
   const folder = t.testdir({})
   fileOf(folder, 'alive', { pid: process.ppid }, opened('a'))
   fileOf(folder, 'elsewhere', { host: 'another', pid: NO_PID }, opened('b'))
@@ -67,7 +70,7 @@ t.test("a living process's sessions are its own, and so are another runtime's", 
   t.equal(readdirSync(folder).length, 6)
 })
 
-t.test('two runs of one process leave each other their sessions', async (t) => {
+t.test("two runs of one process do not take over each other's sessions", async (t) => {
   const folder = t.testdir({})
   const first = await openIn(t, folder)
   await first.opened('a')
@@ -75,7 +78,7 @@ t.test('two runs of one process leave each other their sessions', async (t) => {
 })
 
 t.test(
-  'a container that starts again has the name and the number of the one that crashed',
+  'a restarted container has the name and the process id of the one that crashed',
   onLinux,
   async (t) => {
     const folder = t.testdir({})
@@ -86,7 +89,7 @@ t.test(
   },
 )
 
-t.test("another user's process of the number of a dead one is not that one", onLinux, async (t) => {
+t.test("another user's process with the id of a dead one is not that one", onLinux, async (t) => {
   const folder = t.testdir({})
   fileOf(folder, 'crashed', { pid: process.ppid, started: 'of an earlier process' }, opened('a'))
   fileOf(folder, 'alive', { pid: process.ppid }, opened('b'))
@@ -102,9 +105,9 @@ t.test("another user's process of the number of a dead one is not that one", onL
   await ledger.close()
 })
 
-t.test('a process that is dead, and that nobody has collected, is dead', onLinux, async (t) => {
+t.test('a zombie process is dead', onLinux, async (t) => {
   const folder = t.testdir({})
-  // A shell that has become another program has no idea of the child that it started, which waits for that.
+  // A shell that has become another program does not know its child, which waits for that.
   const child = 'while [ "$(cat /proc/$PPID/comm)" != sleep ]; do :; done'
   const parent = spawn('/bin/sh', ['-c', `sh -c '${child}' & echo $!; exec sleep 60`])
   t.teardown(() => parent.kill('SIGKILL'))
@@ -114,7 +117,7 @@ t.test('a process that is dead, and that nobody has collected, is dead', onLinux
   t.strictSame((await openIn(t, folder)).openSessions, ['a'])
 })
 
-t.test('what a process leaves while others run is taken over by one of these', async (t) => {
+t.test('sessions left by a process are taken over by one of the running processes', async (t) => {
   const folder = t.testdir({})
   const ledger = await openIn(t, folder)
   await ledger.opened('mine')
@@ -126,14 +129,14 @@ t.test('what a process leaves while others run is taken over by one of these', a
   t.strictSame(await ledger.takeOver(), [])
 })
 
-t.test('a file that nobody touched for long has no process any more, on whatever machine', async (t) => {
+t.test('a file that was not touched for long has no process on any machine', async (t) => {
   const folder = t.testdir({})
   const longAgo = new Date(Date.now() - 6 * 60_000)
   utimesSync(fileOf(folder, 'elsewhere', { host: 'another', pid: 1 }, opened('a')), longAgo, longAgo)
   t.strictSame((await openIn(t, folder)).openSessions, ['a'])
 })
 
-t.test('two runs that start at once both have what was left: a stop does no harm twice', async (t) => {
+t.test('two runs that start concurrently both take over, because stopping twice is harmless', async (t) => {
   const folder = t.testdir({})
   fileOf(folder, 'old', {}, opened('a'))
   const ledgers = await Promise.all([openIn(t, folder), openIn(t, folder)])

@@ -5,11 +5,11 @@ import { FakeClock } from '../../../../helpers/fake-clock.ts'
 
 const NEVER = new AbortController().signal
 
-/** Asks for so many calls of a kind, and notes when each is granted. */
+/** Requests so many grants of a kind, and records the time of each. */
 function ask(limiter: RateLimiter, clock: FakeClock, kinds: readonly CallKind[]) {
   const granted: { kind: CallKind; atMs: number }[] = []
   for (const kind of kinds) {
-    // A fake clock's tasks and the promises that they resolve come one after the other.
+    // A fake clock's tasks and the promises that they resolve run one after the other.
     limiter.acquire(kind, NEVER).then(
       () => granted.push({ kind, atMs: clock.nowMs() }),
       () => {},
@@ -26,7 +26,7 @@ function mostInASecond(granted: readonly { atMs: number }[]): number {
 
 const times = <T>(count: number, value: T): T[] => Array.from({ length: count }, () => value)
 
-/** Moves the clock in steps, so that what waits can go on in between. */
+/** Moves the clock in steps, so that waiting tasks can continue in between. */
 async function run(clock: FakeClock, forMs: number): Promise<void> {
   for (let passedMs = 0; passedMs < forMs; passedMs += 10) {
     clock.advance(10)
@@ -35,7 +35,7 @@ async function run(clock: FakeClock, forMs: number): Promise<void> {
   }
 }
 
-/** Moves the clock from task to task, so that what is granted is noted at its time. */
+/** Moves the clock from task to task, so that each grant is recorded at its time. */
 async function runToEnd(clock: FakeClock): Promise<void> {
   while (clock.advanceToNext()) {
     await Promise.resolve()
@@ -43,7 +43,7 @@ async function runToEnd(clock: FakeClock): Promise<void> {
   }
 }
 
-t.test('calls are spread evenly: 400 of them take 16 s at 25 a second', async (t) => {
+t.test('requests are spread evenly: 400 of them take 16 s at 25 a second', async (t) => {
   const clock = new FakeClock()
   const granted = ask(new RateLimiter(25, clock), clock, times(400, 'start'))
   await runToEnd(clock)
@@ -52,7 +52,7 @@ t.test('calls are spread evenly: 400 of them take 16 s at 25 a second', async (t
   t.ok(granted.at(-1)!.atMs <= 16_000)
 })
 
-t.test('no second has more calls than the rate, however late timers are', async (t) => {
+t.test('no second has more requests than the rate, for any delay of timers', async (t) => {
   const lateness = fc.array(fc.integer({ min: 0, max: 250 }), { minLength: 60, maxLength: 120 })
   await fc.assert(
     fc.asyncProperty(fc.integer({ min: 1, max: 40 }), lateness, async (rate, stalls) => {
@@ -82,7 +82,7 @@ t.test('a timer that fires early grants nothing yet', async (t) => {
   t.ok(mostInASecond(granted) <= 25)
 })
 
-t.test('kinds take turns, so that polls keep no session from being started or stopped', async (t) => {
+t.test('kinds alternate, so that polls do not delay starts and stops of sessions', async (t) => {
   const clock = new FakeClock()
   const granted = ask(new RateLimiter(10, clock), clock, [
     ...times(50, 'poll' as const),
@@ -100,7 +100,7 @@ t.test('kinds take turns, so that polls keep no session from being started or st
   )
 })
 
-t.test('within a kind the first to ask goes first', async (t) => {
+t.test('requests of one kind are granted in order', async (t) => {
   const clock = new FakeClock()
   const limiter = new RateLimiter(10, clock)
   const order: number[] = []
@@ -114,24 +114,21 @@ t.test('within a kind the first to ask goes first', async (t) => {
   t.strictSame(order, [0, 1, 2, 3, 4])
 })
 
-t.test(
-  'throttling halves the rate, once for calls that were on their way together, and it recovers',
-  async (t) => {
-    const clock = new FakeClock()
-    const limiter = new RateLimiter(20, clock)
-    limiter.throttled()
-    limiter.throttled()
-    t.equal(limiter.rate, 10)
-    clock.advance(1_000)
-    t.equal(limiter.rate, 11)
-    limiter.throttled()
-    t.equal(limiter.rate, 5.5)
-    clock.advance(60_000)
-    t.equal(limiter.rate, 20)
-  },
-)
+t.test('throttling halves the rate, once for concurrent requests, and it recovers', async (t) => {
+  const clock = new FakeClock()
+  const limiter = new RateLimiter(20, clock)
+  limiter.throttled()
+  limiter.throttled()
+  t.equal(limiter.rate, 10)
+  clock.advance(1_000)
+  t.equal(limiter.rate, 11)
+  limiter.throttled()
+  t.equal(limiter.rate, 5.5)
+  clock.advance(60_000)
+  t.equal(limiter.rate, 20)
+})
 
-t.test('a service that throttles on and on is still asked now and then', async (t) => {
+t.test('a service that keeps throttling still receives a request at intervals', async (t) => {
   const clock = new FakeClock()
   const limiter = new RateLimiter(32, clock)
   for (let times = 0; times < 50; times += 1) {
@@ -141,7 +138,7 @@ t.test('a service that throttles on and on is still asked now and then', async (
   t.ok(limiter.rate >= 1)
 })
 
-t.test('who gives up is not counted, and those behind move up', async (t) => {
+t.test('a cancelled request is not counted, and later ones move up', async (t) => {
   const clock = new FakeClock()
   const limiter = new RateLimiter(10, clock)
   const gone = new AbortController()
@@ -154,15 +151,15 @@ t.test('who gives up is not counted, and those behind move up', async (t) => {
   await t.rejects(limiter.acquire('start', gone.signal), { message: 'called off' })
 })
 
-t.test('a process that was busy makes up for a tenth of a second, not for more', async (t) => {
+t.test('a busy process catches up for a tenth of a second, not for more', async (t) => {
   const clock = new FakeClock()
   const granted = ask(new RateLimiter(100, clock), clock, times(200, 'start'))
   clock.stall(1_000)
   await run(clock, 10)
-  t.ok(granted.length <= 13, `${granted.length} calls`)
+  t.ok(granted.length <= 13, `${granted.length} requests`)
 })
 
-t.test('a lower rate that somebody else asked for counts for all', async (t) => {
+t.test('a lower rate that another process requested applies to all', async (t) => {
   const clock = new FakeClock()
   const limiter = new RateLimiter(25, clock)
   limiter.lowerTo(5)

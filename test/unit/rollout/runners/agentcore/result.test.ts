@@ -11,13 +11,13 @@ for (const [given, rewards] of [
   [{ reward: null }, {}],
   [{}, {}],
 ] as const) {
-  t.test(`${JSON.stringify(given)} is worth ${JSON.stringify(rewards)}`, async (t) => {
+  t.test(`${JSON.stringify(given)} has the reward ${JSON.stringify(rewards)}`, async (t) => {
     t.match(readResult({ ...given, status_code: 200, input_id: 'i' }, 'i'), { status: 'completed', rewards })
     t.strictSame(readResult(given, 'i').rewards, rewards)
   })
 }
 
-t.test('what is no reward is an error, and trains nothing', async (t) => {
+t.test('an invalid reward is an error, and is not trained', async (t) => {
   for (const reward of ['1', true, Number.NaN, { a: 'x' }, ['good'], ['x']]) {
     t.match(readResult({ reward }, 'i'), {
       status: 'error',
@@ -27,7 +27,7 @@ t.test('what is no reward is an error, and trains nothing', async (t) => {
   }
 })
 
-t.test('an agent that failed says why', async (t) => {
+t.test('an agent that failed reports the reason', async (t) => {
   t.match(readResult({ status_code: 500, stop_reason: 'boom', traceback: '…' }, 'i'), {
     status: 'failed',
     rewards: {},
@@ -40,17 +40,20 @@ t.test('an agent that failed says why', async (t) => {
   })
 })
 
-t.test("another sample's result, text that is not JSON, and JSON that is no object are errors", async (t) => {
-  t.match(readResult({ input_id: 'j', reward: 1 }, 'i'), {
-    status: 'error',
-    rewards: {},
-    error: /another sample: j$/,
-  })
-  t.match(parseResult('<html>', 'i'), { status: 'error', error: 'its result is not JSON: <html>' })
-  t.match(parseResult('[1]', 'i'), { status: 'error', error: 'its result is not a JSON object' })
-})
+t.test(
+  "another sample's result, text that is not JSON, and JSON that is not an object are errors",
+  async (t) => {
+    t.match(readResult({ input_id: 'j', reward: 1 }, 'i'), {
+      status: 'error',
+      rewards: {},
+      error: /another sample: j$/,
+    })
+    t.match(parseResult('<html>', 'i'), { status: 'error', error: 'its result is not JSON: <html>' })
+    t.match(parseResult('[1]', 'i'), { status: 'error', error: 'its result is not a JSON object' })
+  },
+)
 
-t.test('what else an agent tells is handed on, without the row that it was given', async (t) => {
+t.test("other fields of an agent's result are forwarded, without the row that it received", async (t) => {
   t.strictSame(readResult({ reward: 1, metrics: { steps: 3 }, payload: { answer: 42 } }, 'i').details, {
     reward: 1,
     metrics: { steps: 3 },

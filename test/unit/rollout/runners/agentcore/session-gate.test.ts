@@ -4,7 +4,7 @@ import { SessionGate } from '../../../../../src/rollout/runners/agentcore/sessio
 
 const NEVER = new AbortController().signal
 
-t.test('no more than the limit are inside, and the first in line is the next', async (t) => {
+t.test('at most the limit enter, and the first in the queue is next', async (t) => {
   const gate = new SessionGate(2)
   const leave = await gate.enter(NEVER)
   await gate.enter(NEVER)
@@ -16,11 +16,11 @@ t.test('no more than the limit are inside, and the first in line is the next', a
   leave()
   await next[0]
   await turn()
-  t.strictSame(order, [1], 'a place that is given back twice is one place')
+  t.strictSame(order, [1], 'a slot that is released twice is one slot')
   t.equal(gate.inside, 2)
 })
 
-t.test('who gives up leaves the line', async (t) => {
+t.test('a cancelled caller leaves the queue', async (t) => {
   const gate = new SessionGate(1)
   const leave = await gate.enter(NEVER)
   const gone = new AbortController()

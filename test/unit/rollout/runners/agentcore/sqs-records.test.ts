@@ -20,28 +20,31 @@ t.test('keys are decoded: percent signs and plus signs', async (t) => {
   ])
 })
 
-t.test("the test event of a new queue, another event and what is not S3's have no objects", async (t) => {
-  for (const body of [
-    JSON.stringify({ Service: 'Amazon S3', Event: 's3:TestEvent', Bucket: 'b' }),
-    bodyOf(record('k', 'ObjectRemoved:Delete')),
-    bodyOf({ eventSource: 'aws:s3' }, {}),
-    bodyOf(record('%E0%A4%A')),
-    'hello',
-    'null',
-    bodyOf({ s3: { object: { key: 'e/i/s.json' } } }),
-    '[]',
-    '',
-  ]) {
-    t.strictSame(writtenKeys(body), [])
-  }
-})
+t.test(
+  'the test event of a new queue, other events and those of other services have no objects',
+  async (t) => {
+    for (const body of [
+      JSON.stringify({ Service: 'Amazon S3', Event: 's3:TestEvent', Bucket: 'b' }),
+      bodyOf(record('k', 'ObjectRemoved:Delete')),
+      bodyOf({ eventSource: 'aws:s3' }, {}),
+      bodyOf(record('%E0%A4%A')),
+      'hello',
+      'null',
+      bodyOf({ s3: { object: { key: 'e/i/s.json' } } }),
+      '[]',
+      '',
+    ]) {
+      t.strictSame(writtenKeys(body), [])
+    }
+  },
+)
 
-t.test('a message that SNS passed on is read', async (t) => {
+t.test('a message forwarded by SNS is read', async (t) => {
   const body = JSON.stringify({ Type: 'Notification', Message: bodyOf(record('e/i/s.json')) })
   t.strictSame(writtenKeys(body), ['e/i/s.json'])
 })
 
-t.test('no text makes it throw, and any key comes back', async (t) => {
+t.test('no text makes it throw, and any key is decoded', async (t) => {
   fc.assert(fc.property(fc.string({ unit: 'binary' }), (body) => Array.isArray(writtenKeys(body))))
   fc.assert(fc.property(fc.json(), (body) => Array.isArray(writtenKeys(body))))
   fc.assert(
@@ -53,13 +56,13 @@ t.test('no text makes it throw, and any key comes back', async (t) => {
   t.pass('neither fails')
 })
 
-t.test('the session is the end of the last part of the key', async (t) => {
+t.test('the session is the end of the last segment of the key', async (t) => {
   t.equal(parseSessionId('exp/input_1/llm-proxy-a-1.json'), 'llm-proxy-a-1')
   t.equal(parseSessionId('exp/in_put_llm-proxy-a-1.json'), 'llm-proxy-a-1')
   t.equal(parseSessionId('other'), 'other')
 })
 
-t.test("the test event of a new queue is told from others' messages", async (t) => {
+t.test("the test event of a new queue is distinguished from others' messages", async (t) => {
   const event = JSON.stringify({ Service: 'Amazon S3', Event: 's3:TestEvent', Bucket: 'b' })
   t.ok(isTestEvent(event))
   t.ok(isTestEvent(JSON.stringify({ Type: 'Notification', Message: event })))
