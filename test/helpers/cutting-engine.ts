@@ -47,6 +47,7 @@ interface Sampling {
   /** The number of tokens after which the request is held. */
   heldAfter?: number
   released: Promise<void>
+  decode: CuttingEngineOptions['decode']
 }
 
 interface CuttingEngineOptions {
@@ -69,7 +70,7 @@ export async function startCuttingEngine(options: CuttingEngineOptions): Promise
     const { version } = engine
     const cut = engine.cuts.shift()
     if (cut?.version !== undefined) engine.version = cut.version
-    const sampled = { version, prompt, released: hold.promise }
+    const sampled = { version, prompt, decode, released: hold.promise }
     if (cut?.kind === 'held') return { ...sampled, ids: natural, end, stop: stop?.text, heldAfter: cut.after }
     if (cut === undefined || cut.after > natural.length)
       return { ...sampled, ids: natural, end, stop: stop?.text }
@@ -120,15 +121,21 @@ function answerOthers(kind: string, version: string, { path }: SeenRequest, resp
   sendJson(response, body, Object.keys(body).length > 0 || path === '/health' ? 200 : 404)
 }
 
+/** Returns the text of the complete characters. */
+function decodeComplete(ids: readonly number[], decode: CuttingEngineOptions['decode']): string {
+  return decode(ids).replace(/\uFFFD+$/, '')
+}
+
 async function writeVllm(
-  { ids, version, prompt, end, stop, heldAfter, released }: Sampling,
+  { ids, version, prompt, end, stop, heldAfter, released, decode }: Sampling,
   body: SeenRequest['body'],
   response: ServerResponse,
 ): Promise<void> {
   const root = { id: 'cmpl-1', created: 1, model: 'fake' }
-  const choice = (own: readonly number[], reason: string | null) => ({
+  const textOf = (count: number) => decodeComplete(ids.slice(0, count), decode)
+  const choice = (own: readonly number[], reason: string | null, before = 0) => ({
     index: 0,
-    text: '',
+    text: textOf(before + own.length).slice(textOf(before).length),
     logprobs: {
       tokens: own.map((id) => `token_id:${id}`),
       token_logprobs: own.map((id) => logprobBy(version, id)),
@@ -147,21 +154,21 @@ async function writeVllm(
   const send = openEventStream(response)
   for (const [at, id] of ids.entries()) {
     if (at === heldAfter) await released
-    send({ ...root, choices: [choice([id], null)] })
+    send({ ...root, choices: [choice([id], null, at)] })
     await nextTurn()
   }
   if (end === 'lost') {
     response.destroy()
     return
   }
-  send({ ...root, choices: [choice([], end)] })
+  send({ ...root, choices: [choice([], end, ids.length)] })
   send({ ...root, choices: [], usage: usageOf(prompt, ids) })
   send('[DONE]')
   response.end()
 }
 
 async function writeSglang(
-  { ids, version, prompt, end, stop }: Sampling,
+  { ids, version, prompt, end, stop, decode }: Sampling,
   body: SeenRequest['body'],
   response: ServerResponse,
 ): Promise<void> {
@@ -172,7 +179,7 @@ async function writeSglang(
     lost: null,
   }
   const answer = (count: number, isLast: boolean) => ({
-    text: '',
+    text: decodeComplete(ids.slice(0, count), decode),
     output_ids: ids.slice(0, count),
     meta_info: {
       id: 'b3c1',

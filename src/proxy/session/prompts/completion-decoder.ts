@@ -1,7 +1,7 @@
 import { ProxyError } from '../../../base/errors.ts'
 import type { GenerationDelta, GenerationEnd } from '../../../protocol/canonical/events.ts'
 import type { TokenLogprob } from '../../../protocol/canonical/messages.ts'
-import type { ChatBody } from '../../../protocol/canonical/request.ts'
+import type { ChatBody, SamplingFields } from '../../../protocol/canonical/request.ts'
 import type { TokenModel } from '../../tokens/model/token-model.ts'
 import { opensReasoning } from '../../tokens/parsers/choose-parser.ts'
 import { createForcedToolCallParser } from '../../tokens/parsers/forced-tool-calls.ts'
@@ -9,6 +9,12 @@ import type { OutputDelta } from '../../tokens/parsers/output-delta.ts'
 import { createOutputReader, type OutputReader } from '../../tokens/parsers/output-reader.ts'
 import { StopStrings } from '../../tokens/tokenizer/stop-strings.ts'
 import { StreamingDecoder } from '../../tokens/tokenizer/streaming-decoder.ts'
+
+/** Decodes a completion's tokens, and searches the text for stop strings. */
+export interface CompletionText {
+  readonly decoder: StreamingDecoder
+  readonly stops: StopStrings
+}
 
 /**
  * Returns a decoder that parses the completion as the engine itself would have.
@@ -40,6 +46,28 @@ export function createDecoder(
   })
 }
 
+/** Returns a decoder of a text completion, which has no reasoning and no tool calls. */
+export function createTextDecoder(model: TokenModel, body: SamplingFields): CompletionDecoder {
+  return new CompletionDecoder({
+    ...createPlainText(model, body),
+    endTokenIds: getEndTokenIds(model, body),
+    includeStop: includesStop(body),
+    oneToolCall: false,
+    minTokens: 0,
+    reader: { read: (texts) => texts.map(toTextDelta), close() {} },
+  })
+}
+
+/** Returns the same as {@link createText} for a text completion. */
+export function createPlainText({ tokenizer }: TokenModel, body: SamplingFields): CompletionText {
+  const skipSpecialTokens = body.skip_special_tokens !== false
+  return { decoder: new StreamingDecoder(tokenizer, { skipSpecialTokens }), stops: createStops(body) }
+}
+
+function toTextDelta(text: string): OutputDelta {
+  return text === '' ? {} : { content: text }
+}
+
 /**
  * Returns a decoder of a completion's tokens and the search for stop strings in its text.
  * @param forcesCall whether decoding is constrained to tool calls as JSON
@@ -48,24 +76,28 @@ export function createText(
   { tokenizer, parser, responses }: TokenModel,
   body: ChatBody,
   forcesCall: boolean,
-): { decoder: StreamingDecoder; stops: StopStrings } {
+): CompletionText {
   // A response template may refer to any special token.
   const isByTemplate = !forcesCall && responses !== undefined
   const skipSpecialTokens = body.skip_special_tokens !== false && !isByTemplate
-  const stops = typeof body.stop === 'string' ? [body.stop] : (body.stop ?? [])
   return {
     decoder: new StreamingDecoder(tokenizer, { skipSpecialTokens, keepTokens: parser.keepTokens }),
-    stops: new StopStrings(stops, { include: includesStop(body) }),
+    stops: createStops(body),
   }
 }
 
+function createStops(body: SamplingFields): StopStrings {
+  const stops = typeof body.stop === 'string' ? [body.stop] : (body.stop ?? [])
+  return new StopStrings(stops, { include: includesStop(body) })
+}
+
 /** Returns the tokens that end a completion if they are its last. */
-export function getEndTokenIds({ eosTokenIds }: TokenModel, body: ChatBody): ReadonlySet<number> {
+export function getEndTokenIds({ eosTokenIds }: TokenModel, body: SamplingFields): ReadonlySet<number> {
   return new Set([...eosTokenIds, ...toNumbers(body.stop_token_ids)])
 }
 
 /** The names of the option in vLLM and in SGLang. */
-function includesStop(body: ChatBody): boolean {
+function includesStop(body: SamplingFields): boolean {
   return body.include_stop_str_in_output === true || body.no_stop_trim === true
 }
 

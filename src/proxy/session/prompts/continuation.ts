@@ -5,10 +5,10 @@
  */
 import type { GenerationEnd } from '../../../protocol/canonical/events.ts'
 import { readInteger } from '../../../protocol/canonical/number-texts.ts'
-import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
-import { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
+import type { GenerationRequest, SamplingFields } from '../../../protocol/canonical/request.ts'
 import type { StopStrings } from '../../tokens/tokenizer/stop-strings.ts'
 import type { StreamingDecoder } from '../../tokens/tokenizer/streaming-decoder.ts'
+import type { CompletionText } from './completion-decoder.ts'
 
 /** How a response ends, as an engine reports it. */
 export type Finish = Pick<GenerationEnd, 'finishReason' | 'stopReason'>
@@ -18,25 +18,36 @@ export type ResponseRest =
   | { readonly request: GenerationRequest; readonly stops: StopsAcrossCut }
   | { readonly finish: Finish }
 
-type TokenIdsRequest = GenerationRequest & { kind: 'chat'; promptTokenIds: PromptIds }
-
-interface ContinuationParts {
-  readonly request: TokenIdsRequest
-  /** The agent's body, before constraints are added. */
-  readonly body: ChatBody
-  /** Tokens that end a completion if they are its last. */
-  readonly endTokenIds: ReadonlySet<number>
-  createText(): { readonly decoder: StreamingDecoder; readonly stops: StopStrings }
+/** Plans the rest of a response that was cut. */
+export interface ResponsePlanner {
+  /** The reason why the rest cannot be requested; undefined: it can. */
+  readonly obstacle: string | undefined
+  /** Returns the rest of the response after the tokens so far. */
+  plan(sampled: readonly number[]): ResponseRest
 }
 
-export class PromptContinuation {
+interface ContinuationParts {
+  /** The request of the first part. */
+  readonly request: GenerationRequest
+  /** The agent's body, before constraints are added. */
+  readonly body: SamplingFields
+  /** Tokens that end a completion if they are its last. */
+  readonly endTokenIds: ReadonlySet<number>
+  createText(): CompletionText
+  /**
+   * Returns the request whose prompt ends with the tokens so far.
+   * @param limit the number of tokens that may follow; undefined: the engine's limit
+   */
+  extend(sampled: readonly number[], limit: number | undefined): GenerationRequest
+}
+
+export class PromptContinuation implements ResponsePlanner {
   readonly #parts: ContinuationParts
 
   constructor(parts: ContinuationParts) {
     this.#parts = parts
   }
 
-  /** The reason why the rest cannot be requested; undefined: it can. */
   get obstacle(): string | undefined {
     const { request, body } = this.#parts
     if (request.choiceOf !== undefined) return 'it has several choices'
@@ -44,9 +55,8 @@ export class PromptContinuation {
     return findObstacle(body)
   }
 
-  /** Returns the rest of the response after the tokens so far. */
   plan(sampled: readonly number[]): ResponseRest {
-    const { request, body, endTokenIds, createText } = this.#parts
+    const { request, body, endTokenIds, createText, extend } = this.#parts
     const stops = new StopsAcrossCut(createText())
     stops.read(sampled)
     if (stops.matched !== undefined) return { finish: { finishReason: 'stop', stopReason: stops.matched } }
@@ -57,10 +67,7 @@ export class PromptContinuation {
     const { max_tokens: limit } = request.body
     const left = typeof limit === 'number' ? limit - sampled.length : undefined
     if (left !== undefined && left <= 0) return { finish: { finishReason: 'length', stopReason: null } }
-    const { promptTokenIds: prompt } = request
-    const promptTokenIds = new PromptIds(Int32Array.from(sampled), prompt, prompt.length)
-    const limited = left === undefined ? request.body : { ...request.body, max_tokens: left }
-    return { request: { ...request, promptTokenIds, body: limited }, stops }
+    return { request: extend(sampled, left), stops }
   }
 }
 
@@ -72,7 +79,7 @@ export class StopsAcrossCut {
   readonly #decoder: StreamingDecoder
   readonly #stops: StopStrings
 
-  constructor({ decoder, stops }: { decoder: StreamingDecoder; stops: StopStrings }) {
+  constructor({ decoder, stops }: CompletionText) {
     this.#decoder = decoder
     this.#stops = stops
   }
@@ -91,7 +98,7 @@ export class StopsAcrossCut {
   }
 }
 
-function isStopToken({ stop_token_ids: ids }: ChatBody, id: number): boolean {
+function isStopToken({ stop_token_ids: ids }: SamplingFields, id: number): boolean {
   return Array.isArray(ids) && ids.includes(id)
 }
 
@@ -108,13 +115,13 @@ const DEPENDENT = [
 ]
 
 /** Returns the first property of a request that depends on its earlier tokens. */
-function findObstacle(body: ChatBody): string | undefined {
+function findObstacle(body: SamplingFields): string | undefined {
   const constraint = CONSTRAINTS.find((field) => isSet(body[field]))
   if (constraint !== undefined) return `it sets '${constraint}'`
-  const { response_format: format, tool_choice: choice, repetition_penalty: repetition } = body
+  const { response_format: format, tool_choice: choice, repetition_penalty: repetition, tools } = body
   if (isSet(format) && (format as { type?: unknown }).type !== 'text') return "it sets 'response_format'"
   if (isSet(choice) && choice !== 'auto' && choice !== 'none') return 'it forces a tool call'
-  if (body.tools?.some(isStrict)) return 'it has strict tools'
+  if (Array.isArray(tools) && tools.some(isStrict)) return 'it has strict tools'
   // Engines treat a negative seed as none.
   if ((readInteger(body.seed) ?? -1n) >= 0n) return "it sets 'seed'"
   if (isSet(repetition) && repetition !== 1) return "it sets 'repetition_penalty'"

@@ -10,7 +10,7 @@ import type { CountTokens } from '../../engines/port/count-tokens.ts'
 import type { Tokenizer } from '../../tokens/tokenizer/tokenizer.ts'
 import type { RequestBudget } from '../state/limits.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
-import type { PromptContinuation } from './continuation.ts'
+import type { ResponsePlanner } from './continuation.ts'
 
 export interface Prompts {
   /**
@@ -54,8 +54,8 @@ export interface RequestPrompt {
   readonly request: GenerationRequest
   /** The response, if no engine is needed. */
   readonly response?: readonly GenerationEvent[]
-  /** Plans the rest of a response that was cut; absent: it cannot be continued, because the engine makes the prompt. */
-  readonly continuation?: PromptContinuation
+  /** Plans the rest of a response that was cut; absent: it cannot be continued, because the engine renders prompts. */
+  readonly continuation?: ResponsePlanner
   /**
    * Does the work that `read` requires and that can overlap with the engine's, and therefore costs no latency. To be
    * called once the request has been sent, and to be awaited before `read` is called.

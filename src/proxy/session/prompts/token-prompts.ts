@@ -10,7 +10,7 @@ import type { GenerationEvent, GenerationStart } from '../../../protocol/canonic
 import type { PromptImages } from '../../../protocol/canonical/images.ts'
 import { adaptEffort } from '../../../protocol/canonical/reasoning-effort.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
-import type { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
+import { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import type { TokenIds } from '../../../protocol/token-ids/token-ids.ts'
 import type { TurnStep, TurnStore } from '../../store/port/turn-store.ts'
 import { type ImagePosition, locateImages } from '../../tokens/images/prompt-images.ts'
@@ -43,11 +43,11 @@ import {
   type PromptSession,
   type Prompts,
   type PromptTokens,
-  plainPrompt,
   type RequestPrompt,
 } from './prompts.ts'
 import { readText } from './restore-sampled.ts'
 import { SpecialTokenFinder } from './special-tokens.ts'
+import { TextPrompt } from './text-prompt.ts'
 import { tooLong } from './too-long.ts'
 
 export class TokenPrompts implements Prompts {
@@ -68,7 +68,7 @@ export class TokenPrompts implements Prompts {
     memory: SessionMemory,
     budget: RequestBudget = UNLIMITED,
   ): Promise<RequestPrompt> {
-    if (incoming.kind !== 'chat') return plainPrompt(incoming)
+    if (incoming.kind !== 'chat') return new TextPrompt(this.#model, incoming)
     const { body, change } = adaptEffort(incoming.body, this.#model.efforts)
     const request = body === incoming.body ? incoming : { ...incoming, body }
     const forcedToolCall = this.#getForcedToolCall(request.body)
@@ -250,6 +250,11 @@ class TokenIdsPrompt extends TokenRequestPrompt {
       body: request.body,
       endTokenIds: getEndTokenIds(model, request.body),
       createText: () => createText(model, request.body, forcedToolCall !== undefined),
+      extend: (sampled, limit) => ({
+        ...planned,
+        promptTokenIds: new PromptIds(Int32Array.from(sampled), prompt.ids, prompt.ids.length),
+        body: limit === undefined ? sent : { ...sent, max_tokens: limit },
+      }),
     })
     this.#vocabularySize = model.vocabularySize
     this.#decoder = createDecoder(model, request.body, {

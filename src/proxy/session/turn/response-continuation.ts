@@ -13,17 +13,18 @@ import type {
 import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { EngineRequest } from '../../../protocol/schema/row.ts'
 import type { VersionSpan } from '../../../protocol/token-data/token-data.ts'
+import { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import { isTokenId } from '../../../protocol/token-ids/token-ids.ts'
 import type { Backend } from '../../engines/port/backend.ts'
-import type { Finish, PromptContinuation, StopsAcrossCut } from '../prompts/continuation.ts'
+import type { Finish, ResponsePlanner, ResponseRest, StopsAcrossCut } from '../prompts/continuation.ts'
 import { TokenDataConcatenation, truncateDelta } from './token-data-concatenation.ts'
 
 interface ResponseContinuationOptions {
   readonly backend: Pick<Backend, 'generate'>
   /** The request of the first part. */
   readonly request: GenerationRequest
-  /** Absent: the response cannot be continued, because the engine renders or tokenizes its prompt. */
-  readonly continuation: PromptContinuation | undefined
+  /** Absent: the response cannot be continued, because the engine renders its prompt. */
+  readonly continuation: ResponsePlanner | undefined
   /** Returns the weight version that a trainer has announced, for engines that report none. */
   announcedVersion(): string | undefined
 }
@@ -69,8 +70,7 @@ export class ResponseContinuation {
   constructor(options: ResponseContinuationOptions) {
     this.#options = options
     const { request } = options
-    const prompt = request.kind === 'chat' ? request.promptTokenIds : undefined
-    this.#data = new TokenDataConcatenation(prompt?.length ?? 0)
+    this.#data = new TokenDataConcatenation(getSentPrompt(request)?.length ?? 0)
     this.#part = this.#createPart(request)
   }
 
@@ -123,15 +123,14 @@ export class ResponseContinuation {
     }
   }
 
-  #planRest(cut: ProxyError): ReturnType<PromptContinuation['plan']> {
+  #planRest(cut: ProxyError): ResponseRest {
     const why = this.#findObstacle()
     if (why !== undefined) throw withReason(cut, why)
     return this.#options.continuation!.plan(this.#sampled)
   }
 
   #findObstacle(): string | undefined {
-    const { continuation, request } = this.#options
-    if (request.kind === 'completion') return 'it is a text completion'
+    const { continuation } = this.#options
     if (continuation === undefined) return 'it is in chat mode'
     if (continuation.obstacle !== undefined) return continuation.obstacle
     const lacksIds = this.#hasText && this.#sampled.length === 0
@@ -279,9 +278,16 @@ function rejectOtherPrompt(
   request: GenerationRequest,
   { promptTokenIds: seen }: Pick<GenerationStart, 'promptTokenIds'>,
 ): void {
-  const sent = request.kind === 'chat' ? request.promptTokenIds : undefined
+  const sent = getSentPrompt(request)
   if (seen === undefined || sent === undefined || seen.equals(sent)) return
   throw new ProxyError('engine_failed', 'the engine continued the response after another prompt')
+}
+
+/** Returns the prompt if the request has its token ids. */
+function getSentPrompt(request: GenerationRequest): PromptIds | undefined {
+  if (request.kind === 'chat') return request.promptTokenIds
+  const { prompt } = request.body
+  return typeof prompt === 'string' ? undefined : PromptIds.from(prompt)
 }
 
 /** The prompt of a later part contains the earlier tokens, which are counted as completion. */

@@ -11,7 +11,7 @@ import type { CaptureOptions } from '../../../protocol/token-data/kinds.ts'
 import type { Backend } from '../../engines/port/backend.ts'
 import { isMoved } from '../../store/port/node-coordination.ts'
 import type { OpenTurn, ToolCallRewritePolicy, TurnOutcome, TurnStore } from '../../store/port/turn-store.ts'
-import type { PromptContinuation } from '../prompts/continuation.ts'
+import type { ResponsePlanner } from '../prompts/continuation.ts'
 import {
   endAtLimit,
   type PromptSession,
@@ -353,7 +353,7 @@ export class TurnRunner {
 
   async #generateContinued(
     turn: RunningTurn,
-    { request, continuation }: { request: GenerationRequest; continuation: PromptContinuation | undefined },
+    { request, continuation }: { request: GenerationRequest; continuation: ResponsePlanner | undefined },
     sink: EventSink,
   ): Promise<void> {
     const { backend, weights } = this.#options

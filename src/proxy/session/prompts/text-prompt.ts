@@ -1,0 +1,107 @@
+/**
+ * A text completion in token mode. The request and its response are forwarded unchanged, until the engine request is cut:
+ * an engine decodes only the part that it samples, so the text after a cut is decoded here, from the ids of all parts.
+ */
+import { ProxyError } from '../../../base/errors.ts'
+import type { GenerationEvent } from '../../../protocol/canonical/events.ts'
+import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
+import type { TokenModel } from '../../tokens/model/token-model.ts'
+import {
+  type CompletionDecoder,
+  createPlainText,
+  createTextDecoder,
+  getEndTokenIds,
+} from './completion-decoder.ts'
+import { PromptContinuation, type ResponsePlanner } from './continuation.ts'
+import type { RequestPrompt } from './prompts.ts'
+
+type TextGeneration = Extract<GenerationRequest, { kind: 'completion' }>
+
+export class TextPrompt implements RequestPrompt {
+  readonly request: TextGeneration
+  readonly continuation: ResponsePlanner
+  readonly #model: TokenModel
+  #promptIds: readonly number[] | undefined
+  /** The text that the agent has received from the engine. */
+  #text = ''
+  /** The ids of the first part, once it was cut. */
+  #sampled: number[] | undefined
+  /** Decodes what follows the first part. */
+  #decoder: CompletionDecoder | undefined
+
+  constructor(model: TokenModel, request: TextGeneration) {
+    const { body } = request
+    this.#model = model
+    this.request = request
+    this.#promptIds = typeof body.prompt === 'string' ? undefined : body.prompt
+    const continuation = new PromptContinuation({
+      request,
+      body,
+      endTokenIds: getEndTokenIds(model, body),
+      createText: () => createPlainText(model, body),
+      extend: (sampled, limit) => {
+        const prompt = [...this.#promptIds!, ...sampled]
+        return { ...request, body: { ...body, prompt, max_tokens: limit ?? null } }
+      },
+    })
+    const findObstacle = () => this.#findObstacle() ?? continuation.obstacle
+    this.continuation = {
+      get obstacle() {
+        return findObstacle()
+      },
+      plan: (sampled) => {
+        this.#sampled ??= [...sampled]
+        return continuation.plan(sampled)
+      },
+    }
+  }
+
+  prepareToRead(): void {}
+
+  read(events: readonly GenerationEvent[]): readonly GenerationEvent[] | Promise<readonly GenerationEvent[]> {
+    if (this.#sampled !== undefined) return this.#decode(this.#sampled, events)
+    for (const event of events)
+      if (event.type === 'start')
+        this.#promptIds ??= event.promptTokenIds && [...event.promptTokenIds.whole()]
+      else if (event.type === 'delta') this.#text += event.content ?? ''
+    return events
+  }
+
+  onCommitted(): void {}
+
+  #findObstacle(): string | undefined {
+    const { body, record } = this.request
+    const { prompt, max_tokens: limit, suffix, truncate_prompt_tokens: truncation } = body
+    // Engines have a limit of their own, which would apply to each part.
+    if (typeof limit !== 'number') return "it does not set 'max_tokens'"
+    if (typeof suffix === 'string' && suffix !== '') return "it sets 'suffix'"
+    if (typeof truncation === 'number') return "it sets 'truncate_prompt_tokens'"
+    if (typeof prompt === 'string' && record !== undefined)
+      return 'it records token data after a prompt of text'
+    if (this.#promptIds === undefined) return 'the engine did not report the token ids of its prompt'
+    return undefined
+  }
+
+  async #decode(
+    sampled: readonly number[],
+    events: readonly GenerationEvent[],
+  ): Promise<readonly GenerationEvent[]> {
+    // An end within the first part has no start.
+    const rest = events.filter((event) => event.type !== 'start')
+    if (this.#decoder !== undefined) return this.#decoder.read(rest)
+    this.#decoder = createTextDecoder(this.#model, this.request.body)
+    const [first] = await this.#decoder.read([{ type: 'delta', tokenIds: [...sampled] }])
+    const text = (first?.type === 'delta' && first.content) || ''
+    const missing = this.#getMissing(text)
+    return [{ type: 'delta', content: missing }, ...(await this.#decoder.read(rest))]
+  }
+
+  /** Returns what the agent has not received of the first part's text. */
+  #getMissing(text: string): string {
+    if (text.startsWith(this.#text)) return text.slice(this.#text.length)
+    throw new ProxyError(
+      'engine_failed',
+      'The engine decodes tokens otherwise than the tokenizer of this proxy',
+    )
+  }
+}
