@@ -13,6 +13,7 @@ import {
   type SessionKey,
 } from '../../src/proxy/store/port/consumers.ts'
 import type { TurnStore } from '../../src/proxy/store/port/turn-store.ts'
+import { IS_FULL } from '../helpers/tier.ts'
 import { until } from '../helpers/until.ts'
 import { aSession, aTurn, record } from './turn-store.ts'
 
@@ -399,7 +400,7 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
           acknowledged.push(...(await settle('acknowledged', held)))
         t.strictSame(acknowledged.sort(), made.sort())
       }),
-      { numRuns: 25 },
+      { numRuns: IS_FULL ? 25 : 8 },
     )
   })
 }

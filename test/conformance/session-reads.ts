@@ -14,6 +14,7 @@ import type {
   TurnStore,
 } from '../../src/proxy/store/port/turn-store.ts'
 import { withTexts } from '../helpers/messages.ts'
+import { IS_FULL } from '../helpers/tier.ts'
 import { anOutcome, aSession, aTurn, record } from './turn-store.ts'
 
 const COUNTS = { turnCount: 0, openTurns: 0, failedTurns: 0, inexactTurns: 0, sampledTokens: 0 }
@@ -277,7 +278,7 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
           t.strictSame(joined(steps).map(withTexts), turns.map(withTexts))
           t.strictSame(rowsOf(steps), rowsOf(turns))
         }),
-        { numRuns: 40 },
+        { numRuns: IS_FULL ? 40 : 15 },
       )
     },
   )

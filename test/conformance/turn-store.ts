@@ -14,6 +14,7 @@ import type { NewSession, OpenTurn, TurnOutcome, TurnStore } from '../../src/pro
 import { lastOfTexts, type TurnOfTexts, withTexts } from '../helpers/messages.ts'
 import { asPrompt, type OutcomeFields } from '../helpers/prompt-ids.ts'
 import { detailsOf } from '../helpers/reported-details.ts'
+import { IS_FULL } from '../helpers/tier.ts'
 
 export function aSession(sessionId: string, fields: Partial<NewSession> = {}): NewSession {
   return {
@@ -27,6 +28,11 @@ export function aSession(sessionId: string, fields: Partial<NewSession> = {}): N
     ...fields,
   }
 }
+
+/** Random cases of each property. */
+const RUNS = IS_FULL ? 50 : 15
+/** Turns of a long session, of 500 tokens each. */
+const LONG_TURNS = IS_FULL ? 200 : 80
 
 export const HI = ['{"role":"user","content":"hi"}']
 
@@ -610,7 +616,7 @@ function exactnessCells(cell: Cell): void {
         ),
       )
     })
-    await t.resolves(fc.assert(property, { numRuns: 50 }))
+    await t.resolves(fc.assert(property, { numRuns: RUNS }))
   })
 
   cell('prompts are read back unchanged, whichever prompt they extend', async (t, store) => {
@@ -653,7 +659,7 @@ function exactnessCells(cell: Cell): void {
         expected.join('|')
       )
     })
-    await t.resolves(fc.assert(property, { numRuns: 50 }))
+    await t.resolves(fc.assert(property, { numRuns: RUNS }))
   })
 
   cell('every text is read back unchanged, also lone surrogates and NUL characters', async (t, store) => {
@@ -683,7 +689,7 @@ function exactnessCells(cell: Cell): void {
         isDeepStrictEqual(second?.requestMessages, requestMessages)
       )
     })
-    await t.resolves(fc.assert(property, { numRuns: 50 }))
+    await t.resolves(fc.assert(property, { numRuns: RUNS }))
   })
 
   cell('texts that differ only in a lone surrogate are two texts', async (t, store) => {
@@ -776,36 +782,39 @@ function exactnessCells(cell: Cell): void {
     )
   })
 
-  cell('a session of 200 turns and 100,000 tokens is read back completely', async (t, store) => {
-    await store.createSession(aSession('s'))
-    const sequence: number[] = []
-    const messages: string[] = []
-    for (let index = 0; index < 200; index += 1) {
-      messages.push(JSON.stringify({ role: 'user', content: `question ${index} ${'q'.repeat(500)}` }))
-      for (let at = 0; at < 400; at += 1) sequence.push((index * 7919 + at * 104_729) % 150_000)
-      const completion = Array.from({ length: 100 }, (_, at) => (index + at * 31) % 150_000)
-      const completionText = `answer ${index} ${'a'.repeat(500)}`
-      await record(store, aTurn(`t${index}`, { index, requestMessages: [...messages] }), {
-        promptTokenIds: Int32Array.from(sequence),
-        completionTokenIds: Int32Array.from(completion),
-        completionText,
-      })
-      messages.push(JSON.stringify({ role: 'assistant', content: completionText }))
-      sequence.push(...completion)
-    }
-    let count = 0
-    let wrong = 0
-    for await (const record of store.readTurns('s')) {
-      const turn = withTexts(record)
-      const whole = turn.index === count && turn.requestMessages.length === count * 2 + 1
-      const right = turn.requestMessages.every((message, place) => message === messages[place])
-      if (!whole || !right || !turn.promptTokenIds.every((id, at) => id === sequence[at])) wrong += 1
-      if (turn.promptTokenIds.length !== count * 500 + 400) wrong += 1
-      count += 1
-    }
-    t.equal(count, 200)
-    t.equal(wrong, 0)
-  })
+  cell(
+    `a session of ${LONG_TURNS} turns and ${LONG_TURNS * 500} tokens is read back completely`,
+    async (t, store) => {
+      await store.createSession(aSession('s'))
+      const sequence: number[] = []
+      const messages: string[] = []
+      for (let index = 0; index < LONG_TURNS; index += 1) {
+        messages.push(JSON.stringify({ role: 'user', content: `question ${index} ${'q'.repeat(500)}` }))
+        for (let at = 0; at < 400; at += 1) sequence.push((index * 7919 + at * 104_729) % 150_000)
+        const completion = Array.from({ length: 100 }, (_, at) => (index + at * 31) % 150_000)
+        const completionText = `answer ${index} ${'a'.repeat(500)}`
+        await record(store, aTurn(`t${index}`, { index, requestMessages: [...messages] }), {
+          promptTokenIds: Int32Array.from(sequence),
+          completionTokenIds: Int32Array.from(completion),
+          completionText,
+        })
+        messages.push(JSON.stringify({ role: 'assistant', content: completionText }))
+        sequence.push(...completion)
+      }
+      let count = 0
+      let wrong = 0
+      for await (const record of store.readTurns('s')) {
+        const turn = withTexts(record)
+        const whole = turn.index === count && turn.requestMessages.length === count * 2 + 1
+        const right = turn.requestMessages.every((message, place) => message === messages[place])
+        if (!whole || !right || !turn.promptTokenIds.every((id, at) => id === sequence[at])) wrong += 1
+        if (turn.promptTokenIds.length !== count * 500 + 400) wrong += 1
+        count += 1
+      }
+      t.equal(count, LONG_TURNS)
+      t.equal(wrong, 0)
+    },
+  )
 }
 
 function bytesOf(array: Int32Array | Float64Array): Buffer {

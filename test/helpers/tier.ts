@@ -9,3 +9,8 @@ export const RANDOM_SECONDS = Number(process.env.RANDOM_SECONDS ?? 0)
 
 /** Value of `skip` for tests of the long run. */
 export const ONLY_FULL = IS_FULL ? false : 'runs with FULL=1'
+
+/** Returns the number of random cases of a property: all of them under FULL, otherwise a quarter. */
+export function limitRuns(all: number): number {
+  return IS_FULL ? all : Math.ceil(all / 4)
+}

@@ -13,6 +13,7 @@ import { startEngine } from '../helpers/engine.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { answer, untilAborted, wholeAnswer } from '../helpers/scripted-backend.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
+import { limitRuns } from '../helpers/tier.ts'
 import { until } from '../helpers/until.ts'
 
 const parameters = {
@@ -590,7 +591,7 @@ t.test('an invalid body is accepted, or rejected in the format of the API', asyn
       assert.equal(error.type, 'invalid_request_error')
       assert.ok(response.headers.get('request-id'))
     }),
-    { numRuns: 300 },
+    { numRuns: limitRuns(300) },
   )
   const notJson = await fetch(`${proxy.url}/a/v1/messages`, { method: 'POST', body: '{"model": ' })
   t.match(

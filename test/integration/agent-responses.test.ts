@@ -15,6 +15,7 @@ import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { answer, untilAborted, wholeAnswer } from '../helpers/scripted-backend.ts'
 import { sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
 import { type SessionsApi, startSessionsApi } from '../helpers/sessions-api.ts'
+import { limitRuns } from '../helpers/tier.ts'
 import { until } from '../helpers/until.ts'
 
 const parameters = {
@@ -487,7 +488,7 @@ t.test('no mutation of a request causes an internal error, a hang or a crash', a
       for (const [at, value, how] of changes) mutate(body, at, value, how)
       await acceptedOrRefused(t, api, body)
     }),
-    { numRuns: 400 },
+    { numRuns: limitRuns(400) },
   )
   t.pass('for any mutation')
 })

@@ -10,9 +10,10 @@ import { createReader } from '../../src/proxy/store/sqlite/reader.ts'
 import { anOutcome, aSession, aTurn, record, turnsOf } from '../conformance/turn-store.ts'
 import { toVersion } from '../helpers/older-database.ts'
 import { startProxy } from '../helpers/proxy.ts'
+import { inProcess } from '../helpers/store-in-process.ts'
 
 async function open(t: Test, path: string): Promise<TurnStore> {
-  const store = await openSqliteStore({ path, durability: 'process' })
+  const store = await openSqliteStore({ path, durability: 'process', spawn: inProcess })
   t.teardown(() => store.close())
   return store
 }

@@ -1,6 +1,7 @@
 import fc from 'fast-check'
 import t from 'tap'
 import { BytePrefix, DigestPrefix, type VerifiedPrefix } from '../../../src/protocol/json/verified-prefix.ts'
+import { limitRuns } from '../../helpers/tier.ts'
 
 /** A verified prefix may end here although its length is unknown. */
 const UNIT_BYTES = 16 * 1024
@@ -100,7 +101,7 @@ t.test('for any earlier bytes, the shared length is correct', async () => {
       }
       return all.every(({ bytes, known }) => known.sharedWith(bytes) === bytes.length)
     }),
-    { numRuns: 60 },
+    { numRuns: limitRuns(60) },
   )
 })
 

@@ -6,6 +6,7 @@ import { OutputFile } from '../../../../src/cli/rollout/output-file.ts'
 import { planSamples, type SamplePlan } from '../../../../src/cli/rollout/samples.ts'
 import { readParquet } from '../../../../src/rollout/datasets/parquet-file.ts'
 import { agentLoopOutputs } from '../../../helpers/agent-loop-outputs.ts'
+import { limitRuns } from '../../../helpers/tier.ts'
 
 const SAMPLES = planSamples([{ instance_id: 'ä' }, { instance_id: 'b' }, {}], 2)
 /** The number of branches, and so of rows, of each sample. */
@@ -118,7 +119,7 @@ t.test('wherever the file was cut off, a continued run has each sample once and 
       )
       return String(counts) === String(ROWS)
     }),
-    { numRuns: 60 },
+    { numRuns: limitRuns(60) },
   )
 })
 

@@ -21,6 +21,7 @@ import {
   tokenRequest,
 } from '../../../conformance/engine-client.ts'
 import { pull } from '../../../helpers/event-stream.ts'
+import { limitRuns } from '../../../helpers/tier.ts'
 
 const { ngrams, tokenizer, eosTokenId } = loadEmbeddedModel()
 const CALCULATOR: Tool = {
@@ -108,7 +109,7 @@ t.test(
         const completion = fold(await collect(pull(engine, chatRequest(body), noAbort)))
         return scoresOf(completion).every((score, i) => Object.is(score, completion.logprobs[i]))
       }),
-      { numRuns: 60 },
+      { numRuns: limitRuns(60) },
     )
   },
 )

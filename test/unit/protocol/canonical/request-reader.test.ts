@@ -5,6 +5,7 @@ import {
   RequestReader,
   type RequestReaderOptions,
 } from '../../../../src/protocol/canonical/request-reader.ts'
+import { limitRuns } from '../../../helpers/tier.ts'
 
 interface Body {
   messages: object[]
@@ -265,7 +266,7 @@ t.test('a body is read correctly after any other bodies', (t) => {
       }
       return true
     }),
-    { numRuns: 2_000 },
+    { numRuns: limitRuns(2_000) },
   )
   t.end()
 })

@@ -1,6 +1,7 @@
 import fc from 'fast-check'
 import t from 'tap'
 import { findStringEnd } from '../../../../src/protocol/json/json-list.ts'
+import { limitRuns } from '../../../helpers/tier.ts'
 
 /** The same, byte by byte. */
 function endOf(json: Buffer, start: number): number {
@@ -26,7 +27,7 @@ t.test('a string ends at the first quote that is not escaped, at any length', (t
       const starts = Array.from(json.keys()).filter((at) => json[at] === 0x22)
       return starts.every((start) => findStringEnd(json, start) === endOf(json, start))
     }),
-    { numRuns: 1_000 },
+    { numRuns: limitRuns(1_000) },
   )
   t.end()
 })

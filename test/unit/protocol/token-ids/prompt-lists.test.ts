@@ -3,6 +3,7 @@ import t from 'tap'
 import { PromptIds } from '../../../../src/protocol/token-ids/prompt-ids.ts'
 import { PromptLists } from '../../../../src/protocol/token-ids/prompt-lists.ts'
 import { readIds } from '../../../../src/protocol/token-ids/token-ids-json.ts'
+import { limitRuns } from '../../../helpers/tier.ts'
 
 /** Long enough to be kept. */
 const LONG = Array.from({ length: 2_000 }, (_, place) => (place * 7919) % 200_000)
@@ -161,7 +162,7 @@ t.test('after any earlier lists, lists are read and written as if they were the 
       }
       return true
     }),
-    { numRuns: 200 },
+    { numRuns: limitRuns(200) },
   )
   t.equal(written(new PromptLists(), PromptIds.of()), '')
   t.end()

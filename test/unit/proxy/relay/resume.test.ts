@@ -5,6 +5,7 @@ import type { GenerationEvent } from '../../../../src/protocol/canonical/events.
 import { MAX_FRAME_BYTES } from '../../../../src/protocol/worker/protocol.ts'
 import { FrameReceiver } from '../../../../src/proxy/relay/frame-receiver.ts'
 import { OutgoingFrames } from '../../../../src/worker/frame-sender.ts'
+import { limitRuns } from '../../../helpers/tier.ts'
 
 const WINDOW_BYTES = 30
 
@@ -106,7 +107,7 @@ t.test('for any cuts, duplicates and delays, each part is delivered once, in ord
       assert.deepEqual(exchange.handedOn, exchange.sent)
       assert.ok(!exchange.verdicts.has('gap') && !exchange.verdicts.has('overflow'))
     }),
-    { numRuns: 1_000 },
+    { numRuns: limitRuns(1_000) },
   )
   t.pass('in a thousand random exchanges')
 })

@@ -5,6 +5,7 @@ import { MessageTree } from '../../../../src/protocol/canonical/conversation.ts'
 import type { Tool } from '../../../../src/protocol/canonical/messages.ts'
 import { PrefixIndex, type PrefixMatch } from '../../../../src/proxy/session/matching/prefix-index.ts'
 import { conversationOf } from '../../../helpers/messages.ts'
+import { limitRuns } from '../../../helpers/tier.ts'
 
 /** A message as an agent writes it. */
 interface Message {
@@ -370,7 +371,7 @@ t.test('random sessions are matched as by a model that compares complete histori
       const play = new Play()
       for (const step of script) playStep(play, step)
     }),
-    { numRuns: 500 },
+    { numRuns: limitRuns(500) },
   )
   t.pass('each request found the parent of the model')
 })
@@ -413,7 +414,7 @@ for (const tidier of [...TIDIERS, 'renamesIds'] as const) {
         const last = line.requests.length - 1
         t.strictSame(found(indexOf(line), echo), [last, line.requests[last]!.length + 1])
       }),
-      { numRuns: 40 },
+      { numRuns: limitRuns(40) },
     )
   })
 }
@@ -427,7 +428,7 @@ t.test('so is one whose agent does all of it, in any order, and otherwise on eve
       const last = line.requests.length - 1
       t.strictSame(found(index, write(line.next)), [last, line.requests[last]!.length + 1])
     }),
-    { numRuns: 150 },
+    { numRuns: limitRuns(150) },
   )
 })
 
@@ -472,7 +473,7 @@ for (const [what, edit] of Object.entries(edits)) {
         const expected = whole.length === 0 ? [undefined, 0] : [whole.length - 1, whole.at(-1)!.length + 1]
         t.strictSame(found(indexOf(line), edited), expected)
       }),
-      { numRuns: 40 },
+      { numRuns: limitRuns(40) },
     )
   })
 }

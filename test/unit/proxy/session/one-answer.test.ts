@@ -7,8 +7,9 @@ import fc from 'fast-check'
 import t from 'tap'
 import { recordTurn, startSessionsApi } from '../../../helpers/sessions-api.ts'
 import { openMemoryStore } from '../../../helpers/store-in-process.ts'
+import { limitRuns } from '../../../helpers/tier.ts'
 
-const SIZE = { numRuns: 150 }
+const SIZE = { numRuns: limitRuns(150) }
 
 /** A random request. */
 const call = fc.record({

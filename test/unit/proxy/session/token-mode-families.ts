@@ -13,6 +13,7 @@ import {
 } from '../../../../src/proxy/session/trajectories/trajectories.ts'
 import type { TurnRecord } from '../../../../src/proxy/store/port/turn-store.ts'
 import type { TokenModel } from '../../../../src/proxy/tokens/model/token-model.ts'
+import { IS_FULL } from '../../../helpers/tier.ts'
 import type { Model } from '../tokens/prompt-rollout.ts'
 import { PLAIN_TALK, plannedTalks } from './token-mode-samples.ts'
 import { loadTokenModel, Talk } from './token-mode-talk.ts'
@@ -20,6 +21,7 @@ import { loadTokenModel, Talk } from './token-mode-talk.ts'
 export const FAMILIES = ['qwen2_5', 'qwen3', 'llama3_1', 'llama3_2', 'deepseek_v3', 'gemma3', 'embedded']
 /** Their templates support no tools. */
 const WITHOUT_TOOLS = ['gemma3']
+const RUNS = IS_FULL ? 40 : 15
 
 export function testTokenMode(t: Test, name: string): void {
   t.test(name, async (t) => {
@@ -47,10 +49,10 @@ export function testTokenMode(t: Test, name: string): void {
             }
             checkRows(turns, talk.sampled)
           }),
-          { numRuns: 40 },
+          { numRuns: RUNS },
         )
-        t.ok(counts.extended > 50, `${counts.extended} turns continued another`)
-        t.ok(counts.cut > 10, `${counts.cut} completions were cut off`)
+        t.ok(counts.extended > RUNS, `${counts.extended} turns continued another`)
+        t.ok(counts.cut > RUNS / 10, `${counts.cut} completions were cut off`)
         t.equal(counts.calls > 0, !WITHOUT_TOOLS.includes(name), `${counts.calls} completions made calls`)
         t.ok(counts.ambiguous < counts.extended / 10, `${counts.ambiguous} continued a look-alike`)
       },

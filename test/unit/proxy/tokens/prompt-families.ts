@@ -6,6 +6,7 @@ import fc from 'fast-check'
 import type { Test } from 'tap'
 import type { ChatMessage } from '../../../../src/protocol/canonical/messages.ts'
 import type { TemplateRejectionReason } from '../../../../src/proxy/tokens/prompt/template-rejection.ts'
+import { limitRuns } from '../../../helpers/tier.ts'
 import { type Conversation, conversations, TALK, WORK } from './prompt-conversations.ts'
 import { loadModel, Rollout } from './prompt-rollout.ts'
 
@@ -53,7 +54,7 @@ export function testPrompts(t: Test, name: string): void {
           fc.asyncProperty(conversations(name !== 'gemma3'), async (conversation) => {
             await new Rollout(model, conversation).play(conversation.steps)
           }),
-          { numRuns: 40 },
+          { numRuns: limitRuns(40) },
         )
       },
     )

@@ -12,6 +12,7 @@ import { lowerResponsesRequest } from '../../../../../src/proxy/dialects/respons
 import { createResponse, type ResponseFrame } from '../../../../../src/proxy/dialects/responses/response.ts'
 import { checkResponsesRequest, type InputItem } from '../../../../../src/proxy/dialects/responses/schema.ts'
 import { ResponsesStreamWriter } from '../../../../../src/proxy/dialects/responses/stream.ts'
+import { limitRuns } from '../../../../helpers/tier.ts'
 
 // biome-ignore lint/suspicious/noExplicitAny: tests look into answers of any shape
 type Json = any
@@ -405,7 +406,7 @@ t.test(
         assert.deepEqual(final.output, answer.output)
         assert.equal(final.status, answer.status)
       }),
-      { numRuns: 200 },
+      { numRuns: limitRuns(200) },
     )
     t.pass('for any completion')
   },

@@ -12,6 +12,7 @@ import {
   type QueuedRequest,
   Scheduler,
 } from '../../../../../src/proxy/engines/dispatch/scheduler.ts'
+import { limitRuns } from '../../../../helpers/tier.ts'
 
 const QUEUE_LIMIT = 6
 const WAIT_MS = 100
@@ -200,7 +201,7 @@ t.test('for any events, limits and order are kept, and no request is lost or ser
         subject.checkInvariants()
       }
     }),
-    { numRuns: 500 },
+    { numRuns: limitRuns(500) },
   )
   t.end()
 })
@@ -224,7 +225,7 @@ t.test('after any events, every waiting request is served once a member is avail
       while (subject.running.size > 0) subject.finish(0)
       return subject.waiting.size === 0
     }),
-    { numRuns: 300 },
+    { numRuns: limitRuns(300) },
   )
   t.end()
 })
@@ -242,7 +243,7 @@ t.test("when all sessions are released and all requests finished, the scheduler'
         waiting === 0 && sessions === 0 && members.every((one) => one.inFlight === 0 && one.sessions === 0)
       )
     }),
-    { numRuns: 300 },
+    { numRuns: limitRuns(300) },
   )
   t.end()
 })

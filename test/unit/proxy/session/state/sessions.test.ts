@@ -14,6 +14,7 @@ import type { SweepBacklog } from '../../../../../src/proxy/session/state/sweepe
 import type { OpenTurn, TurnStore } from '../../../../../src/proxy/store/port/turn-store.ts'
 import { allocateTurn } from '../../../../helpers/begin-turn.ts'
 import { openMemoryStore } from '../../../../helpers/store-in-process.ts'
+import { limitRuns } from '../../../../helpers/tier.ts'
 
 /** Opens a store that counts reads, and that a test can make fail or wait. */
 async function openObservedStore() {
@@ -564,7 +565,7 @@ t.test('for any concurrent events, recorded turns are numbered from 0 without ga
       if (numbers.some((number, at) => number !== at)) throw new Error(`turns are numbered ${numbers}`)
       await sessions.close()
     }),
-    { numRuns: 100 },
+    { numRuns: limitRuns(100) },
   )
 })
 

@@ -14,6 +14,7 @@ import {
 import type { TrainableTurn } from '../../../../../src/proxy/session/trajectories/turn-tree.ts'
 import type { TurnRecord } from '../../../../../src/proxy/store/port/turn-store.ts'
 import { lastOfTexts } from '../../../../helpers/messages.ts'
+import { limitRuns } from '../../../../helpers/tier.ts'
 import { turnStep } from '../../../../helpers/turn-step.ts'
 
 type RecordedTurn = TrainableTurn &
@@ -863,7 +864,7 @@ t.test('rows agree with a naive implementation of the rules', async () => {
       const expected = naiveRows(turns).map((row) => row.map((index) => `t${index}`))
       equal(rowsOf(turns).map(turnIds).map(String), expected.map(String))
     }),
-    { numRuns: 500 },
+    { numRuns: limitRuns(500) },
   )
 })
 
@@ -902,7 +903,7 @@ t.test('for any cuts, a row contains recorded tokens and trains each turn at mos
       }
       ensure([...timesTrained.values()].every((times) => times === 1))
     }),
-    { numRuns: 500 },
+    { numRuns: limitRuns(500) },
   )
 })
 
@@ -914,7 +915,7 @@ t.test('without cuts each turn in the rows is trained exactly once and completel
       const distinct = new Set(rows.flatMap((row) => row.turns.map((turn) => turn.index)))
       ensure(ones === [...distinct].reduce((sum, index) => sum + sketches[index]!.completion.length, 0))
     }),
-    { numRuns: 500 },
+    { numRuns: limitRuns(500) },
   )
 })
 
@@ -926,7 +927,7 @@ t.test('each turn that was sampled and not superseded is in a row', async () => 
       const { superseded, empty } = builder.excluded()
       ensure(inRows.size === sketches.length - superseded - empty)
     }),
-    { numRuns: 500 },
+    { numRuns: limitRuns(500) },
   )
 })
 
@@ -951,7 +952,7 @@ t.test('the rows of a selection are those of a session that has only the selecte
       )
       ensure(rows.every((row) => row.turns.every(({ index, agent_role }) => agent_role === lines[index])))
     }),
-    { numRuns: 500 },
+    { numRuns: limitRuns(500) },
   )
 })
 
@@ -974,7 +975,7 @@ t.test('the interleaving of unrelated conversations changes no row', async () =>
           .sort()
       equal(content([...one, ...shifted]), content(interleaved))
     }),
-    { numRuns: 300 },
+    { numRuns: limitRuns(300) },
   )
 })
 

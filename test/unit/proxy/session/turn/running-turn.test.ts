@@ -9,6 +9,7 @@ import { RunningTurn } from '../../../../../src/proxy/session/turn/running-turn.
 import type { OpenTurn } from '../../../../../src/proxy/store/port/turn-store.ts'
 import { readResponse } from '../../../../helpers/event-stream.ts'
 import { wholeAnswer } from '../../../../helpers/scripted-backend.ts'
+import { limitRuns } from '../../../../helpers/tier.ts'
 
 const never = new AbortController().signal
 
@@ -106,7 +107,7 @@ t.test('a connection that joins at any time receives the complete response once'
         t.equal(events.filter(({ type }) => type === 'end').length, 1)
       }
     }),
-    { numRuns: 100 },
+    { numRuns: limitRuns(100) },
   )
 })
 

@@ -13,6 +13,7 @@ import { anOutcome, aTurn } from '../../../../conformance/turn-store.ts'
 import type { TurnOfTexts } from '../../../../helpers/messages.ts'
 import { sentWhole } from '../../../../helpers/prompt-ids.ts'
 import { openStoreWriter, sessionRow } from '../../../../helpers/store-writer.ts'
+import { limitRuns } from '../../../../helpers/tier.ts'
 
 function openWriter(t: Test) {
   const { writer, reader } = openStoreWriter(t)
@@ -184,7 +185,7 @@ t.test('a request is recorded correctly for any known state of the previous one'
       }
       return JSON.stringify(requestsOf(sessionId)) === JSON.stringify(written)
     }),
-    { numRuns: 200 },
+    { numRuns: limitRuns(200) },
   )
   t.end()
 })

@@ -1,6 +1,7 @@
 import fc from 'fast-check'
 import t from 'tap'
 import { JsonScanner } from '../../../../../src/proxy/tokens/parsers/json-scanner.ts'
+import { limitRuns } from '../../../../helpers/tier.ts'
 
 /**
  * Scans a text in chunks with one scanner: the number of characters that it consumed, whether they are
@@ -64,7 +65,7 @@ t.test('the scanner accepts the same JSON as JSON.parse, for any chunks', async 
       const isAll = whole.members !== undefined && text.slice(whole.length).trim() === ''
       return isAll === isObjectOrArray(text)
     }),
-    { numRuns: 2000 },
+    { numRuns: limitRuns(2000) },
   )
   fc.assert(
     fc.property(json, ([value, indent]) => {

@@ -6,6 +6,7 @@ import type {
   ParserFamily,
 } from '../../../../../src/proxy/tokens/parsers/output-parser.ts'
 import { mergeDeltas, type ParsedOutput, parseWhole } from '../../../../helpers/parsed-output.ts'
+import { limitRuns } from '../../../../helpers/tier.ts'
 
 export const TOOLS: Tool[] = [{ type: 'function', function: { name: 'f' } }]
 
@@ -53,7 +54,7 @@ export function assertCutsChangeNothing(
         return JSON.stringify(merged) === JSON.stringify(whole)
       },
     ),
-    { numRuns },
+    { numRuns: limitRuns(numRuns) },
   )
 }
 

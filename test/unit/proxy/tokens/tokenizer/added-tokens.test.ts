@@ -1,6 +1,7 @@
 import fc from 'fast-check'
 import t from 'tap'
 import { AddedTokenFinder, type TokenMatch } from '../../../../../src/proxy/tokens/tokenizer/added-tokens.ts'
+import { limitRuns } from '../../../../helpers/tier.ts'
 
 /** Each position with each length, the longest first. */
 function slowly(ids: ReadonlyMap<string, number>, text: string): TokenMatch[] {
@@ -29,7 +30,7 @@ t.test('tokens are found from the left, with the longest first', async () => {
       const found = texts.every((token) => token === '') ? [] : [...new AddedTokenFinder(ids).find(text)]
       return JSON.stringify(found) === JSON.stringify(slowly(ids, text))
     }),
-    { numRuns: 1_000 },
+    { numRuns: limitRuns(1_000) },
   )
 })
 

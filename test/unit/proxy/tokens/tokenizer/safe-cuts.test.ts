@@ -6,6 +6,7 @@ import {
   mayCutAtSpaces,
 } from '../../../../../src/proxy/tokens/tokenizer/safe-cuts.ts'
 import { readTokenizerFiles } from '../../../../../src/proxy/tokens/tokenizer/tokenizer-files.ts'
+import { limitRuns } from '../../../../helpers/tier.ts'
 import { modelDirectory } from '../real-models.ts'
 
 const files = readTokenizerFiles(modelDirectory('qwen3')).tokenizerJson
@@ -53,7 +54,7 @@ t.test('the parts join to the text, and each starts with white space after a let
         return /[A-Za-z]$/.test(before) && /^[ \n\t\r]/.test(part) && before.length >= MIN_PART_CHARS
       })
     }),
-    { numRuns: 200 },
+    { numRuns: limitRuns(200) },
   )
   t.same(cutAtSpaces(''), [''])
 })

@@ -1,6 +1,7 @@
 import fc from 'fast-check'
 import t from 'tap'
 import { StopStrings } from '../../../../../src/proxy/tokens/tokenizer/stop-strings.ts'
+import { limitRuns } from '../../../../helpers/tier.ts'
 
 t.test('text before a stop string is sent, the stop string and later text is not', async (t) => {
   const stops = new StopStrings(['\nObservation:'])
@@ -64,7 +65,7 @@ t.test('for any chunks of the text, the result is the same', async () => {
       const pieces = [...text].map((letter) => cut.push(letter)).join('') + cut.flush()
       return shown === pieces && whole.matched === cut.matched
     }),
-    { numRuns: 2000 },
+    { numRuns: limitRuns(2000) },
   )
 })
 

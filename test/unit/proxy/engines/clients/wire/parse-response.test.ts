@@ -2,6 +2,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import { PromptIds } from '../../../../../../src/protocol/token-ids/prompt-ids.ts'
 import { parseResponse } from '../../../../../../src/proxy/engines/clients/wire/parse-response.ts'
+import { limitRuns } from '../../../../../helpers/tier.ts'
 
 /** Restores the list of ids that was cut out of the text. */
 function parse(json: string): unknown {
@@ -107,7 +108,7 @@ t.test('any JSON is parsed correctly', (t) => {
       // Compared as text, which shows the order of keys, and distinguishes NaN from null.
       return JSON.stringify(parse(text)) === JSON.stringify(JSON.parse(text))
     }),
-    { numRuns: 2_000 },
+    { numRuns: limitRuns(2_000) },
   )
   t.end()
 })
@@ -142,7 +143,7 @@ t.test('random sequences of JSON fragments are accepted or rejected as by JSON.p
       const text = `{${pieces.join('')}}`
       return outcome(() => parse(text)) === outcome(() => JSON.parse(text))
     }),
-    { numRuns: 20_000 },
+    { numRuns: limitRuns(20_000) },
   )
   t.end()
 })

@@ -1,6 +1,7 @@
 import fc from 'fast-check'
 import t from 'tap'
 import { SseParser } from '../../../../../../src/proxy/engines/clients/wire/sse.ts'
+import { limitRuns } from '../../../../../helpers/tier.ts'
 
 const bytesOf = (text: string) => new TextEncoder().encode(text)
 
@@ -56,7 +57,7 @@ t.test('for any boundaries of socket reads, the events are the same', (t) => {
       const byByte = Array.from(bytes, (byte) => Uint8Array.of(byte))
       return JSON.stringify(parse(...chunks)) === expected && JSON.stringify(parse(...byByte)) === expected
     }),
-    { numRuns: 300 },
+    { numRuns: limitRuns(300) },
   )
   t.end()
 })
