@@ -32,9 +32,11 @@ console.log(`${found} of ${plants.length} planted faults were found`)
 if (found < plants.length) process.exitCode = 1
 
 async function work(): Promise<void> {
-  for (let plant = waiting.shift(); plant !== undefined; plant = waiting.shift()) {
-    const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-plant-'))
-    try {
+  const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-plant-'))
+  try {
+    for (const path of COPIED) cpSync(join(ROOT, path), join(folder, path), { recursive: true })
+    symlinkSync(join(ROOT, 'node_modules'), join(folder, 'node_modules'))
+    for (let plant = waiting.shift(); plant !== undefined; plant = waiting.shift()) {
       const { seed, promise } = await look(plant, folder).catch((error: Error) => ({
         seed: undefined,
         promise: error.message,
@@ -45,9 +47,10 @@ async function work(): Promise<void> {
           ? `NOT FOUND: ${plant.name} ${promise ?? ''}`
           : `seed ${seed}: ${plant.name} (${promise})`,
       )
-    } finally {
-      rmSync(folder, { recursive: true, force: true })
+      for (const { file } of plant.edits) cpSync(join(ROOT, file), join(folder, file))
     }
+  } finally {
+    rmSync(folder, { recursive: true, force: true })
   }
 }
 
@@ -55,8 +58,6 @@ async function look(
   { name, seed: known, edits }: Plant,
   folder: string,
 ): Promise<{ seed?: string; promise?: string }> {
-  for (const path of COPIED) cpSync(join(ROOT, path), join(folder, path), { recursive: true })
-  symlinkSync(join(ROOT, 'node_modules'), join(folder, 'node_modules'))
   for (const { file, find, put } of edits) {
     const path = join(folder, file)
     const code = readFileSync(path, 'utf8')
@@ -79,6 +80,8 @@ function foundIn(output: string): { seed?: string; promise?: string } {
 function run(folder: string, seeds: string): Promise<string> {
   const child = spawn(process.execPath, [join(folder, 'test/sim/run.ts'), '--first', '--seeds', seeds], {
     cwd: folder,
+    // Most of the code is the same for each fault.
+    env: { ...process.env, NODE_COMPILE_CACHE: join(folder, 'compiled') },
     stdio: ['ignore', 'pipe', 'inherit'],
   })
   let output = ''

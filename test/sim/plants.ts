@@ -110,7 +110,7 @@ export const PLANTS: readonly Plant[] = [
   },
   {
     name: 'a request fails over after its agent has received a part of the response',
-    seed: 26,
+    seed: 45,
     edits: [
       { file: 'src/proxy/engines/dispatch/failover.ts', find: 'if (begun || verdict', put: 'if (verdict' },
     ],
@@ -225,7 +225,7 @@ export const PLANTS: readonly Plant[] = [
   },
   {
     name: 'the end weights of a response are dropped',
-    seed: 36,
+    seed: 66,
     edits: [
       {
         file: 'src/proxy/engines/clients/wire/completion-reader.ts',
@@ -269,7 +269,7 @@ export const PLANTS: readonly Plant[] = [
   },
   {
     name: 'results follow tool calls in the order in which they were sent',
-    seed: 32,
+    seed: 35,
     edits: [
       {
         file: 'src/proxy/session/prompts/restore-sampled.ts',
