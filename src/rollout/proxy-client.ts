@@ -50,6 +50,7 @@ export interface SessionRequest {
   metadata: Record<string, unknown>
   sampling_params: Record<string, unknown>
   trust_agent?: boolean | undefined
+  continue_responses?: boolean | undefined
   record?: readonly string[] | undefined
 }
 

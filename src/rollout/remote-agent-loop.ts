@@ -16,6 +16,8 @@ import { findTaskPath } from './task-path.ts'
 export interface RemoteAgentLoopOptions extends Partial<RemoteAgentConfig> {
   /** The runner of agents; default: the Harbor server of `harborUrl`. The loop closes it. */
   runner?: AgentRunner
+  /** Whether responses continue after their engine request was cut; default: as the proxy is configured. */
+  continueResponses?: boolean
   /** Called for each failed attempt. */
   logger?: Logger
   /** Returns a random number from 0 to 1; default: `Math.random`. */
@@ -31,6 +33,7 @@ export type RolloutSettings = {
     | 'agent'
     | 'modelName'
     | 'trustAgent'
+    | 'continueResponses'
     | 'maxRetries'
     | 'retryBaseDelayMs'
     | 'onTimeLimit']?: RolloutOptions[Name] | undefined

@@ -27,6 +27,8 @@ export interface RolloutOptions extends RowChoice {
   agentFacingUrl: string
   modelName: string | undefined
   trustAgent: boolean
+  /** Whether responses continue after a cut; undefined: as the proxy is configured. */
+  continueResponses?: boolean | undefined
   maxRetries: number
   retryBaseDelayMs: number
   onTimeLimit: 'retry' | 'keep'
@@ -103,6 +105,7 @@ export class Rollout {
       metadata: { ...metadata, instance_id: instanceId },
       sampling_params: withoutRecording(this.#samplingParams),
       trust_agent: this.#options.trustAgent || undefined,
+      continue_responses: this.#options.continueResponses,
       record: this.#options.record?.length ? this.#options.record : undefined,
     }
   }

@@ -135,6 +135,7 @@ function sessionCells(cell: Cell): void {
       record: ['sampling_mask', 'top_logprobs:64'],
       policies: { main: 'actor', '*': 'base' },
       editedCalls: 'keep',
+      continueResponses: false,
       limits: { turns: 3, seconds: 0.5, at_limit: 'error' },
       keyTag: 'AAECAwQFBgc',
     })

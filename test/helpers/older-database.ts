@@ -24,6 +24,7 @@ const UNDO: Readonly<Record<number, readonly string[]>> = {
   14: ['DROP INDEX sessions_by_tree'],
   15: ['ALTER TABLE sessions DROP COLUMN marks'],
   16: ['DROP TABLE imports'],
+  18: ['ALTER TABLE sessions DROP COLUMN continue_responses'],
   17: ['DROP INDEX consumer_sessions_by_group', 'ALTER TABLE consumer_sessions DROP COLUMN group_hash'],
 }
 

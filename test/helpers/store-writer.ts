@@ -26,6 +26,7 @@ export function sessionRow(sessionId: string) {
     record: null,
     policies: '{}',
     editedCalls: null,
+    continueResponses: null,
     limits: null,
     keyTag: null,
   }

@@ -340,6 +340,20 @@ t.test('without --continue-responses an aborted response fails', async (t) => {
   t.equal(complete.turn.completion_token_ids.length, 3, 'tokens of a complete response are recorded, too')
 })
 
+t.test('a session overrides the option in both directions', async (t) => {
+  for (const [continueResponses, ofSession, expected] of [
+    [false, true, 'completed'],
+    [true, false, 'failed'],
+    [true, undefined, 'completed'],
+  ] as const) {
+    const { ask, proxy } = await rig(t, 'vllm', { continueResponses })
+    await proxy.post('/sessions', { session_id: 's1', continue_responses: ofSession })
+    const { turn } = await ask('chat', true, [{ kind: 'abort', after: 3 }])
+    t.equal(turn.status, expected)
+    t.match(await proxy.get('/sessions/s1'), { continue_responses: ofSession ?? null })
+  }
+})
+
 t.test('rows, the forest and files have the engine requests of each turn', async (t) => {
   const { ask, proxy } = await rig(t, 'vllm')
   const { id, turn } = await ask('chat', true, [{ kind: 'abort', after: 7, version: '2' }])

@@ -14,7 +14,14 @@ async function webhook(t: Test, script: Script) {
 function loopFor(t: Test, proxy: TestProxy, webhookUrl: string, timeLimitMs = 30_000): RemoteAgentLoop {
   const runner = new HttpRunner({ webhookUrl, timeLimitMs, headers: { 'x-key': 'k' } })
   const loop = new RemoteAgentLoop(
-    { proxyUrl: proxy.url, runner, maxRetries: 1, retryBaseDelayMs: 1, modelName: 'm-1' },
+    {
+      proxyUrl: proxy.url,
+      runner,
+      maxRetries: 1,
+      retryBaseDelayMs: 1,
+      modelName: 'm-1',
+      continueResponses: true,
+    },
     {},
   )
   t.teardown(() => loop.close())
@@ -36,6 +43,7 @@ t.test('a webhook receives the task; the rollout ends when a client completes th
   const [output, ...others] = await loopFor(t, proxy, `${hook.url}/hook`).run({ temperature: 0.5 }, sample)
   t.strictSame(others, [])
   const { trial_id: trialId } = output.extra_fields
+  t.match(await proxy.get(`/sessions/${trialId}`), { continue_responses: true })
   const [{ path, headers, body }] = hook.requests as [(typeof hook.requests)[0]]
   t.match(
     { path, key: headers['x-key'], type: headers['content-type'] },

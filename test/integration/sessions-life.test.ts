@@ -68,6 +68,7 @@ t.test('the sessions API', async (t) => {
       record: null,
       policy: {},
       edited_calls: null,
+      continue_responses: null,
       limits: null,
       reward: null,
       reward_components: {},

@@ -56,7 +56,7 @@ class _ClientCalls(Generic[S, C]):
         An existing one is returned unchanged.
 
         :param session_id: default: the proxy creates one
-        :param fields: others of docs/http-api.md, "Creating and listing", such as ``policy``
+        :param fields: others of docs/http-api.md, "Creating and listing", such as ``policy`` or ``continue_responses``
         """
         given = {
             **fields,

@@ -55,6 +55,8 @@ class RemoteAgentConfig:
     )
     #: Whether metadata that an agent with its own key declares for its turns is trusted.
     trust_agent: bool | None = option(values.switch, "LLM_PROXY_TRUST_AGENT", sent=True)
+    #: Whether responses continue after their engine request was cut; ``None``: as the proxy is configured.
+    continue_responses: bool | None = option(values.switch, "LLM_PROXY_CONTINUE_RESPONSES", sent=True)
     #: How often a failed agent is retried.
     max_retries: int | None = option(values.integer(0), "REMOTE_AGENT_MAX_RETRIES", sent=True)
     #: Delay before the first retry; it doubles with each one.

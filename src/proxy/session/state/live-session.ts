@@ -228,10 +228,10 @@ export class LiveSession {
 }
 
 function toConfig(session: SessionRecord): SessionConfig {
-  const { trustAgent, policies, editedCalls, limits, keyTag } = session
+  const { trustAgent, policies, editedCalls, continueResponses, limits, keyTag } = session
   const samplingParams = readSamplingParams(session)
   const record = session.record && parseCaptureOptions(session.record)
-  return { samplingParams, trustAgent, record, policies, editedCalls, limits, keyTag }
+  return { samplingParams, trustAgent, record, policies, editedCalls, continueResponses, limits, keyTag }
 }
 
 /** Frees an index. One below that of a later request is only reused if that request fails as well. */

@@ -22,6 +22,8 @@ export interface NewSessionRequest {
   policy?: string | Record<string, string> | undefined
   /** The rewrite policy for tool calls that its agent edits. Absent: the proxy's default. */
   editedCalls?: ToolCallRewritePolicy | undefined
+  /** Whether a response continues after its engine request was cut. Absent: the proxy's default. */
+  continueResponses?: boolean | undefined
   /** Budgets. Absent: the proxy's default. */
   limits?: SessionLimits | undefined
   /** The time to live; null: unlimited. Absent: the proxy's default. */

@@ -58,6 +58,7 @@ export class SessionRecords {
       record: request.record ?? null,
       policies: readPolicies(request.policy),
       editedCalls: request.editedCalls ?? null,
+      continueResponses: request.continueResponses ?? null,
       limits: request.limits ?? this.#options.limits,
       keyTag: request.keyTag ?? null,
       isOwn,

@@ -18,7 +18,7 @@ export interface SessionConfig extends Readonly<Pick<SessionRecord, ConfigFields
   readonly record: CaptureOptions | null
 }
 
-type ConfigFields = 'trustAgent' | 'policies' | 'editedCalls' | 'limits' | 'keyTag'
+type ConfigFields = 'trustAgent' | 'policies' | 'editedCalls' | 'continueResponses' | 'limits' | 'keyTag'
 
 /** Returns the sampling parameters of a session, with large integers as raw numbers. */
 export function readSamplingParams({

@@ -335,7 +335,7 @@ export class TurnRunner {
     const request = { ...prompt.request, onDispatched }
     const generated = prompt.response
       ? sink.write(prompt.response)
-      : this.#options.continueResponses
+      : (allocation.config.continueResponses ?? this.#options.continueResponses)
         ? this.#generateContinued(turn, { request, continuation: prompt.continuation }, sink)
         : backend.generate(request, sink, allocation.signal)
     generated?.catch(() => {})

@@ -41,6 +41,7 @@ export interface SessionRow {
   record: string | null
   policies: string
   edited_calls: ToolCallRewritePolicy | null
+  continue_responses: number | null
   limits: string | null
   key_tag: string | null
   reward: number | null
@@ -77,6 +78,8 @@ export interface NewSessionRow {
   record: string | null
   policies: string
   editedCalls: ToolCallRewritePolicy | null
+  /** 0 or 1. */
+  continueResponses: number | null
   /** JSON text. */
   limits: string | null
   keyTag: string | null
@@ -196,6 +199,7 @@ export function toRecord(row: SessionRow): SessionRecord {
     record: row.record === null ? null : JSON.parse(row.record),
     policies: JSON.parse(row.policies),
     editedCalls: row.edited_calls,
+    continueResponses: row.continue_responses === null ? null : row.continue_responses === 1,
     limits: row.limits === null ? null : JSON.parse(row.limits),
     keyTag: row.key_tag,
     reward:

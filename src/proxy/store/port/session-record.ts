@@ -50,6 +50,8 @@ export interface SessionRecord {
   policies: Record<string, string>
   /** The policy for altered tool calls; null: that of the proxy. */
   editedCalls: ToolCallRewritePolicy | null
+  /** Whether a response continues after its engine request was cut; null: as the proxy is configured. */
+  continueResponses: boolean | null
   /** null: none. */
   limits: SessionLimits | null
   /**

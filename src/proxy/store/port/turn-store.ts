@@ -53,6 +53,8 @@ export interface NewSession {
   /** Absent: null. */
   editedCalls?: ToolCallRewritePolicy | null
   /** Absent: null. */
+  continueResponses?: boolean | null
+  /** Absent: null. */
   limits?: SessionLimits | null
   /** Absent: null. */
   keyTag?: string | null

@@ -26,7 +26,7 @@ export const COLUMNS = {
     ...['metadata', 'sampling_params', 'trust_agent', 'record', 'policies', 'edited_calls', 'key_tag'],
     ...['limits', 'reward', 'reward_components', 'reward_lines', 'reward_turns', 'reward_sum', 'marks'],
     ...['turn_count', 'open_turns', 'failed_turns', 'inexact_turns', 'sampled_tokens'],
-    ...['owner', 'epoch', 'version'],
+    ...['continue_responses', 'owner', 'epoch', 'version'],
   ],
   texts: ['id', 'tree', 'hash', 'echo_of', 'blobs', 'body'],
   nodes: ['id', 'tree', 'parent', 'depth', 'texts', 'hash', 'node_sum'],

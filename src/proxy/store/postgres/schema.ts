@@ -303,6 +303,8 @@ CREATE TABLE llm_proxy.rollouts (
 CREATE INDEX rollouts_by_owner ON llm_proxy.rollouts (owner);
 `
 
+const CONTINUE_RESPONSES = 'ALTER TABLE llm_proxy.sessions ADD COLUMN continue_responses bigint'
+
 export interface Migration {
   readonly sql: string
   /**
@@ -329,6 +331,7 @@ export const MIGRATIONS: readonly Migration[] = [
   { sql: IMPORTS, adds: true },
   { sql: GROUPS, adds: true },
   { sql: ROLLOUTS, adds: true },
+  { sql: CONTINUE_RESPONSES, adds: true },
 ]
 
 export const SCHEMA_VERSION = MIGRATIONS.length

@@ -81,6 +81,7 @@ export class WriterSessions implements SessionTables {
       record: session.record,
       policies: session.policies,
       edited_calls: session.editedCalls,
+      continue_responses: session.continueResponses,
       limits: session.limits,
       key_tag: session.keyTag,
       owner: epoch && this.#lease,

@@ -255,6 +255,10 @@ CREATE INDEX consumer_sessions_by_group ON consumer_sessions (consumer, group_ha
   WHERE group_hash IS NOT NULL AND leased_until_ms IS NOT NULL;
 `
 
+const CONTINUE_RESPONSES = `
+ALTER TABLE sessions ADD COLUMN continue_responses INTEGER; -- 0 or 1; NULL: as the proxy is configured.
+`
+
 /** Migration n leads from version n to n + 1. Released ones must not be edited: existing databases have run them. */
 const MIGRATIONS: readonly string[] = [
   FIRST_SCHEMA,
@@ -274,6 +278,7 @@ const MIGRATIONS: readonly string[] = [
   MARKS,
   IMPORTS,
   GROUPS,
+  CONTINUE_RESPONSES,
 ]
 
 const SCHEMA_VERSION = MIGRATIONS.length

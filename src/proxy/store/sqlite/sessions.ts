@@ -167,9 +167,9 @@ export function sessionWrites(db: Database.Database): SessionWrites {
   >(`
     INSERT INTO sessions
       (session_id, tree, status, created_at_ms, updated_at_ms, ttl_ms, metadata, sampling_params, trust_agent,
-        record, policies, edited_calls, limits, key_tag)
+        record, policies, edited_calls, continue_responses, limits, key_tag)
     VALUES (@sessionId, @tree, 'active', @createdAtMs, @createdAtMs, @ttlMs, @metadata, @samplingParams,
-      @trustAgent, @record, @policies, @editedCalls, @limits, @keyTag)`)
+      @trustAgent, @record, @policies, @editedCalls, @continueResponses, @limits, @keyTag)`)
   const end = db.prepare<[{ sessionId: string; status: string; atMs: number }]>(`
     UPDATE sessions SET status = @status, ended_at_ms = @atMs, updated_at_ms = @atMs
     WHERE session_id = @sessionId AND status = 'active'`)

@@ -215,8 +215,8 @@ async function unlessMissing(sessionId: string, change: () => Promise<object>): 
 
 function toNewSessionRequest(body: Static<typeof schemas.NewSessionBody>): NewSessionRequest {
   const { session_id: sessionId, sampling_params: samplingParams, trust_agent: trustAgent, ...others } = body
-  const { edited_calls: editedCalls, ttl_s: ttlS, ...rest } = others
+  const { edited_calls: editedCalls, continue_responses: continueResponses, ttl_s: ttlS, ...rest } = others
   // Databases store whole milliseconds.
   const ttlMs = ttlS === undefined || ttlS === null ? ttlS : ttlS * 1000
-  return { ...rest, sessionId, samplingParams, trustAgent, editedCalls, ttlMs }
+  return { ...rest, sessionId, samplingParams, trustAgent, editedCalls, continueResponses, ttlMs }
 }

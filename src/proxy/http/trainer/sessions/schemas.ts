@@ -72,6 +72,12 @@ const newSessionFields = {
         'docs/token-mode.md; absent: the default of the proxy',
     ),
   ),
+  continue_responses: Type.Optional(
+    Type.Boolean({
+      description:
+        'Whether a response continues after its engine request was cut; see docs/token-mode.md; absent: the default of the proxy',
+    }),
+  ),
   limits: Type.Optional(
     Type.Object(limitFields, {
       ...STRICT,
@@ -197,6 +203,9 @@ export const sessionFields = withFormerProperties({
     description: 'Models by agent role; `*`: all other roles; empty: the model that the agent requests',
   }),
   edited_calls: nullable(editedCalls('The value that it was created with; null: the default of the proxy')),
+  continue_responses: nullable(
+    Type.Boolean({ description: 'The value that it was created with; null: the default of the proxy' }),
+  ),
   limits: nullable(Type.Object(limitFields, { description: 'Budgets; null: none' })),
   reward: nullable(Type.Number({ description: 'Null until it is set' })),
   reward_components: numbers('Empty until they are set'),

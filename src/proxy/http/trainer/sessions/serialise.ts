@@ -35,6 +35,7 @@ export function sessionToWire(session: SessionRecord): Static<typeof Session> {
     record: session.record && [...session.record],
     policy: session.policies,
     edited_calls: session.editedCalls,
+    continue_responses: session.continueResponses,
     limits: session.limits,
     reward: session.reward?.reward ?? null,
     reward_components: session.reward?.components ?? {},
