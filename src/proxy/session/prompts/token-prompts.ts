@@ -54,13 +54,16 @@ export class TokenPrompts implements Prompts {
   readonly #model: TokenModel
   readonly #store: Pick<TurnStore, 'readSteps'>
   readonly #counts = new PromptCounts()
-  readonly #specialTokens: SpecialTokenFinder
+  readonly #specialTokens: SpecialTokenFinder | undefined
 
   /** The caller closes the model. */
   constructor(model: TokenModel, store: Pick<TurnStore, 'readSteps'>) {
     this.#model = model
     this.#store = store
-    this.#specialTokens = new SpecialTokenFinder(model.tokenizer, model.renderer.source)
+    // In prompts of segments, a special token in a message stays text.
+    this.#specialTokens = model.renderer.hasSegments
+      ? undefined
+      : new SpecialTokenFinder(model.tokenizer, model.renderer.source)
   }
 
   async begin(
@@ -78,7 +81,7 @@ export class TokenPrompts implements Prompts {
     this.#counts.add(prompt.origin.reason)
     logMatch(request, prompt)
     const reported = prompt.origin.from === undefined ? 0 : prompt.match.sharedMessages
-    const specialTokens = this.#specialTokens.find(request.lastMessage, reported)
+    const specialTokens = this.#specialTokens?.find(request.lastMessage, reported) ?? []
     const annotations = {
       ...createEchoAnnotation(prompt.match, request.lastMessage, unknownIds),
       ...(change && { reasoning_effort: change }),

@@ -14,15 +14,23 @@ import { probeEfforts, type TemplateEfforts } from '../templates/probe-efforts.t
 import {
   choosePromptFormat,
   ENCODER_VARIABLES,
+  findEntryPoint,
   HARMONY_VARIABLES,
   type PromptFormat,
   type PromptFormatChoice,
 } from '../templates/prompt-format.ts'
 import { ContentCache } from '../tokenizer/content-cache.ts'
-import { javaScriptEncoder, type OnFault, openRustEncoder, type TextEncoder } from '../tokenizer/encoder.ts'
+import {
+  javaScriptEncoder,
+  type OnFault,
+  openPlainEncoder,
+  openRustEncoder,
+  type TextEncoder,
+} from '../tokenizer/encoder.ts'
 import { loadFastTokenizer, openFastEncoder } from '../tokenizer/fast-encoder.ts'
 import { openTokenizerDirectory, verifyConversion } from '../tokenizer/published-tokenizer.ts'
 import { mayCutAtSpaces } from '../tokenizer/safe-cuts.ts'
+import { SegmentEncoder } from '../tokenizer/segments.ts'
 import {
   loadTokenizer,
   longestTokenChars,
@@ -238,11 +246,18 @@ async function createTokenModel(
   const encode = (text: string, promptChars: number) => encoder.encode(text, promptChars)
   const memory = new ContentCache(encode, added, { cutsAtSpaces: mayCutAtSpaces(files.tokenizerJson) })
   encoder.onFault?.(() => memory.clear())
+  const plain = hasSegments(promptEncoder)
+    ? await openPlainEncoder(openTokenizerDirectory(modelFiles.directory))
+    : undefined
+  const segments =
+    plain &&
+    new SegmentEncoder({ special: (text) => memory.encode(text), text: (text) => plain.encode(text) }, added)
   const specializer = promptFormat.name === 'template' ? new PromptSpecializer(prompts) : undefined
   const renderer = new PromptRenderer(specializer ?? prompts, tokenizer, {
     source: getVariablesSource(read),
     eosTokenIds,
-    encode: (text: string) => memory.encode(text),
+    encode: (text: string) => (segments ?? memory).encode(text),
+    hasSegments: segments !== undefined,
   })
   const { directory } = modelFiles
   const imageRule = readImageRule(directory, addedTokens)
@@ -278,7 +293,7 @@ async function createTokenModel(
       ...addedTokens.values().map((id) => id + 1),
     ),
     close: async () => {
-      await Promise.all([prompts.close(), encoder.close(), responses?.close()])
+      await Promise.all([prompts.close(), encoder.close(), plain?.close(), responses?.close()])
     },
   }
 }
@@ -297,6 +312,11 @@ async function openTokenizer(
   const tokenizer = tokenizerNamedBy(rust, files, directory)
   const encoder = fast && (await openFastEncoder(fast, rust, [...addedTokens.keys()]))
   return { tokenizer, encoder: encoder ?? rust }
+}
+
+/** Returns whether the model's prompt encoder returns segments. */
+function hasSegments(promptEncoder: ModelCode | undefined): boolean {
+  return promptEncoder !== undefined && findEntryPoint(promptEncoder.source) === 'build_chat_segments'
 }
 
 /** Returns a text that mentions every variable which changes prompts. */

@@ -52,6 +52,7 @@ const SIGNS: readonly (readonly [signs: readonly string[], family: ParserFamily]
   [['<|tool_call>call:', '<|"|>'], gemma4],
   [[']<]minimax[>[', '<invoke name='], minimaxM3],
   [["open_tag('tools')", "open_tag('call'"], kimiK3],
+  [['def build_chat_segments(', '<|open|>', '<|sep|>'], kimiK3],
   [['<|tool_call:name|>', '<|tool_call:args|>'], solarOpen],
   [['[BEGIN FINAL RESPONSE]', '<tool_calls>['], apriel],
   [['<function name=', '<param name='], miniCpm5],

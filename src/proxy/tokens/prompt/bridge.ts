@@ -3,7 +3,8 @@
  * that closes a tool call, and a special token that ends the turn, which the model also samples unless its completion
  * is truncated. In GLM's format it is empty: the model ends its turn by sampling the token that opens the next message.
  */
-import type { AddedTokenFinder, TokenMatch } from '../tokenizer/added-tokens.ts'
+import type { TokenMatch } from '../tokenizer/added-tokens.ts'
+import { removeMarks, type SegmentTokenFinder } from '../tokenizer/segments.ts'
 import { sharedLength } from './sentinels.ts'
 
 /** The tokens at which a tokenizer splits every text. */
@@ -37,7 +38,7 @@ export interface Bridge {
 export function findEndOfTurn(
   behinds: readonly string[],
   opening: string,
-  finder: AddedTokenFinder,
+  finder: SegmentTokenFinder,
   eosIds: ReadonlySet<number>,
 ): EndOfTurn | undefined {
   if (behinds.length === 0) return undefined
@@ -59,7 +60,7 @@ export function findBridge(
   header: string,
   tail: string,
   end: EndOfTurn,
-  finder: AddedTokenFinder,
+  finder: SegmentTokenFinder,
   eosIds: ReadonlySet<number>,
 ): Bridge | undefined {
   const tokens = [...finder.find(header)]
@@ -79,7 +80,7 @@ export function findBridge(
     const begin = Math.min(shared, next?.begin ?? shared)
     return { text: header.slice(0, begin), ids: [end.id], endId: end.id }
   }
-  if (next === undefined || header.slice(shared, next.begin).trim() !== '') return undefined
+  if (next === undefined || removeMarks(header.slice(shared, next.begin)).trim() !== '') return undefined
   return { text: header.slice(0, next.begin), ids: [], endId: undefined }
 }
 
@@ -88,14 +89,16 @@ export function findBridge(
  * last.
  */
 function bridgeUpTo(header: string, tokens: readonly TokenMatch[]): Bridge {
-  const adjoin = tokens.every(({ begin }, index) => begin === (tokens[index - 1]?.end ?? 0))
+  const adjoin = tokens.every(
+    ({ begin }, index) => removeMarks(header.slice(tokens[index - 1]?.end ?? 0, begin)) === '',
+  )
   const added = adjoin ? tokens : tokens.slice(-1)
   const last = tokens.at(-1)!
   return { text: header.slice(0, last.end), ids: added.map(({ id }) => id), endId: last.id }
 }
 
 /** Returns the special tokens in the common prefix of all texts. */
-function sharedTokens(texts: readonly string[], finder: AddedTokenFinder): TokenMatch[] {
+function sharedTokens(texts: readonly string[], finder: SegmentTokenFinder): TokenMatch[] {
   const length = texts.reduce(
     (shared, text) => Math.min(shared, sharedLength(texts[0]!, text)),
     texts[0]!.length,
@@ -104,7 +107,7 @@ function sharedTokens(texts: readonly string[], finder: AddedTokenFinder): Token
 }
 
 /** Returns the token that the text begins with. */
-function firstToken(text: string, finder: AddedTokenFinder): TokenMatch | undefined {
+function firstToken(text: string, finder: SegmentTokenFinder): TokenMatch | undefined {
   const { value } = finder.find(text).next()
-  return value?.begin === 0 ? value : undefined
+  return value && removeMarks(text.slice(0, value.begin)) === '' ? value : undefined
 }

@@ -17,6 +17,7 @@ import {
 import { type Specialization, splitContents, type TextPath } from '../templates/specialization.ts'
 import type { TemplateWords } from '../templates/template-words.ts'
 import { AddedTokenFinder } from '../tokenizer/added-tokens.ts'
+import { SegmentTokenFinder } from '../tokenizer/segments.ts'
 import { type BoundaryTokens, type Bridge, type EndOfTurn, findBridge, findEndOfTurn } from './bridge.ts'
 import {
   createSentinel,
@@ -107,7 +108,7 @@ const MAX_PAST_CHARS = 32 * 1024
 export class PromptEngine {
   readonly words: TemplateWords
   readonly #template: ChatTemplate
-  readonly #finder: AddedTokenFinder
+  readonly #finder: SegmentTokenFinder
   readonly #eosIds: ReadonlySet<number>
   readonly #ends = new Map<string, EndOfTurn | undefined>()
   readonly #situations = new Map<string, SignatureEntry>()
@@ -117,7 +118,7 @@ export class PromptEngine {
   constructor(template: ChatTemplate, tokens: BoundaryTokens) {
     this.words = template.words()
     this.#template = template
-    this.#finder = new AddedTokenFinder(tokens.ids)
+    this.#finder = new SegmentTokenFinder(new AddedTokenFinder(tokens.ids))
     this.#eosIds = tokens.eosIds
   }
 

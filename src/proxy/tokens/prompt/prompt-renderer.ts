@@ -11,6 +11,7 @@ import type { TokenIds } from '../../../protocol/token-ids/token-ids.ts'
 import type { CutOffState } from '../parsers/unfinished.ts'
 import type { MessageOrJson, RenderOptions } from '../templates/chat-template.ts'
 import { getMessageText, WordFinder } from '../templates/template-words.ts'
+import { removeMarks } from '../tokenizer/segments.ts'
 import type { Tokenizer } from '../tokenizer/tokenizer.ts'
 import type { Beginnings, NewPart, NewPartReply, NewPartRequest, PromptOptions } from './prompt-engine.ts'
 import type { PromptService } from './prompt-service.ts'
@@ -26,6 +27,8 @@ export interface PromptRendererOptions {
   eosTokenIds?: readonly number[]
   /** Encodes a text. Default: synchronously. A `TextEncoder` keeps long texts off the event loop. */
   encode?: (text: string) => TokenIds | Promise<TokenIds>
+  /** Whether rendered texts are marked segments, which `encode` reads; see `segments.ts`. Default: no. */
+  hasSegments?: boolean
 }
 
 export interface RenderedPrompt {
@@ -67,6 +70,8 @@ export class PromptRenderer {
   readonly source: string
   readonly #eosTokenIds: ReadonlySet<number>
   readonly #encode: (text: string) => TokenIds | Promise<TokenIds>
+  /** Whether special tokens in messages stay text. */
+  readonly hasSegments: boolean
   readonly #beginnings = new Map<string, Promise<Beginnings>>()
   #words: Promise<WordFinder> | undefined
 
@@ -75,6 +80,7 @@ export class PromptRenderer {
     this.#tokenizer = tokenizer
     this.source = options.source
     this.#encode = options.encode ?? ((text) => tokenizer.encode(text))
+    this.hasSegments = options.hasSegments ?? false
     const eosTokenIds = [tokenizer.eosTokenId, ...(options.eosTokenIds ?? [])]
     this.#eosTokenIds = new Set(eosTokenIds.filter((id) => id !== undefined))
   }
@@ -91,7 +97,7 @@ export class PromptRenderer {
     texts?: readonly string[],
   ): Promise<RenderedPrompt> {
     const text = await this.#service.render(texts ?? messages, options)
-    return { text, ids: await this.#encode(text) }
+    return { text: this.#toText(text), ids: await this.#encode(text) }
   }
 
   /**
@@ -133,7 +139,11 @@ export class PromptRenderer {
     )
     if ('refused' in joined) return joined
     const finished = await this.#finish(request.unfinished, short)
-    return { ...joined, bridgeIds: [...finished, ...joined.bridgeIds], text: part.text }
+    return { ...joined, bridgeIds: [...finished, ...joined.bridgeIds], text: this.#toText(part.text) }
+  }
+
+  #toText(rendered: string): string {
+    return this.hasSegments ? removeMarks(rendered) : rendered
   }
 
   /** Returns the tokens that end a truncated completion's open block, as the template ends it. */
@@ -143,7 +153,7 @@ export class PromptRenderer {
     if (reasoningClose === undefined) return header === '' ? [] : await this.#encode(header)
     const { endOfReasoning = reasoningClose } = await this.#getBeginnings(getKey(variables), variables)
     // If the template ends reasoning differently than the parser expects, the parser's marker is used.
-    const end = endOfReasoning.includes(reasoningClose) ? endOfReasoning : reasoningClose
+    const end = this.#toText(endOfReasoning).includes(reasoningClose) ? endOfReasoning : reasoningClose
     return await this.#encode(header + (endsLine ? end.replace(/^\n+/, '') : end))
   }
 

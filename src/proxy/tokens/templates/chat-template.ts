@@ -11,7 +11,7 @@ import {
   specialTokenText,
   type TokenizerConfig,
 } from '../tokenizer/tokenizer-files.ts'
-import type { PromptFormat } from './prompt-format.ts'
+import { findEntryPoint, type PromptFormat } from './prompt-format.ts'
 import type { PythonTemplate, PythonTemplates, RenderVariables } from './python/python-templates.ts'
 import { PythonDamage } from './python/thread-jobs.ts'
 import { isVerified, type Specialization, type TextPath, writesDate } from './specialization.ts'
@@ -93,7 +93,9 @@ export class ChatTemplate {
     this.#source = format === 'encoder' ? "the model's prompt encoder" : 'the chat template'
     const open = (source: string) => {
       try {
-        return format === 'encoder' ? python.openEncoder(source) : python.open(source, specialTokens)
+        return format === 'encoder'
+          ? python.openEncoder(source, findEntryPoint(source))
+          : python.open(source, specialTokens)
       } catch (error) {
         const message = `${this.#source} is not valid: ${(error as Error).message}`
         throw new ProxyError('config_invalid', message, { cause: error })

@@ -18,7 +18,18 @@ const HARMONY_SIGNS = ['<|start|>assistant', '<|channel|>analysis', '<|channel|>
 export const HARMONY_VARIABLES = 'reasoning_effort model_identity builtin_tools'
 
 /** The names of the variables that a prompt encoder is called with; see `python/model_encoder.py`. */
-export const ENCODER_VARIABLES = 'thinking enable_thinking reasoning_effort drop_thinking'
+export const ENCODER_VARIABLES = 'thinking enable_thinking reasoning_effort drop_thinking thinking_effort'
+
+/**
+ * The function of a prompt encoder that writes prompts. `encode_messages` returns a text (DeepSeek), and
+ * `build_chat_segments` segments (Kimi K3; see `segments.ts`).
+ */
+export type EncoderEntryPoint = 'encode_messages' | 'build_chat_segments'
+
+/** Returns the function that writes prompts, by the encoder's code. */
+export function findEntryPoint(source: string): EncoderEntryPoint {
+  return /^def build_chat_segments\(/m.test(source) ? 'build_chat_segments' : 'encode_messages'
+}
 
 /**
  * Chooses the prompt format. vLLM writes the prompts of gpt-oss by harmony's rules and ignores the model's template; so

@@ -6,7 +6,8 @@
 import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
 import { ProxyError } from '../../../base/errors.ts'
-import type { Tokenizer } from './tokenizer.ts'
+import { loadTokenizer, type Tokenizer } from './tokenizer.ts'
+import { readTokenizerFiles } from './tokenizer-files.ts'
 import type { TokenNames } from './vocabulary.ts'
 
 export interface TextEncoder {
@@ -53,6 +54,25 @@ export async function openRustEncoder(directory: string): Promise<RustEncoder | 
       cause,
     })
   }
+}
+
+/**
+ * Opens an encoder that recognizes no added tokens: it reads their text as any other. Blocks for up to a second.
+ * @throws ProxyError `config_invalid` if the files cannot be used
+ */
+export async function openPlainEncoder(directory: string): Promise<TextEncoder> {
+  const { tokenizerJson, tokenizerConfig } = readTokenizerFiles(directory)
+  const plainJson = {
+    ...tokenizerJson,
+    added_tokens: [],
+    post_processor: null,
+    truncation: null,
+    padding: null,
+  }
+  const library = await import('tokenizers').catch(() => undefined)
+  return library
+    ? new RustEncoder(library.Tokenizer.fromString(JSON.stringify(plainJson)))
+    : javaScriptEncoder(loadTokenizer({ tokenizerJson: plainJson, tokenizerConfig }))
 }
 
 export function javaScriptEncoder(tokenizer: Tokenizer): TextEncoder {

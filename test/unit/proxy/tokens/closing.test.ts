@@ -5,16 +5,19 @@
 import t from 'tap'
 import { findBridge, findEndOfTurn } from '../../../../src/proxy/tokens/prompt/bridge.ts'
 import { AddedTokenFinder } from '../../../../src/proxy/tokens/tokenizer/added-tokens.ts'
+import { SegmentTokenFinder } from '../../../../src/proxy/tokens/tokenizer/segments.ts'
 
 const [EOM, EOS, USER, ASSISTANT, CALL_END] = [1, 2, 3, 4, 5]
-const finder = new AddedTokenFinder(
-  new Map([
-    ['<eom>', EOM],
-    ['<eos>', EOS],
-    ['<user>', USER],
-    ['<assistant>', ASSISTANT],
-    ['</call>', CALL_END],
-  ]),
+const finder = new SegmentTokenFinder(
+  new AddedTokenFinder(
+    new Map([
+      ['<eom>', EOM],
+      ['<eos>', EOS],
+      ['<user>', USER],
+      ['<assistant>', ASSISTANT],
+      ['</call>', CALL_END],
+    ]),
+  ),
 )
 const eosIds = new Set([EOS])
 

@@ -1,11 +1,17 @@
 """A model's prompt encoder as its authors publish it, in the place of a chat template.
 
-The encoder is a Python file that defines `encode_messages`, as DeepSeek V3.2, V4 and V4.1 have one. It runs unmodified,
-once per prompt in a new module, so that it keeps no state. The process that runs this file is confined
+The encoder is a Python file that defines one of two functions:
+
+- `encode_messages`, which returns a text (DeepSeek V3.2, V4 and V4.1);
+- `build_chat_segments`, which returns segments, each with the attributes `text` and `allow_special`: whether special tokens
+  are recognized in it (Kimi K3).
+
+It runs unmodified, once per prompt in a new module, so that it keeps no state. The process that runs this file is confined
 (`encoder-process.ts`); `confine` takes away what Python itself could reach of it.
 
-How a chat becomes the encoder's arguments is vLLM's rule (0.33, `vllm/tokenizers/deepseek_v4.py`), except that the tools
-belong to the leading system message in V3.2, too, as in the examples that DeepSeek publishes with its encoder.
+How a chat becomes the function's arguments is vLLM's rule (0.33, `vllm/tokenizers/deepseek_v4.py`,
+`vllm/renderers/kimi_k3.py`), except that the tools belong to the leading system message in V3.2, too, as in the examples
+that DeepSeek publishes with its encoder.
 """
 
 import ast
@@ -19,7 +25,12 @@ from jinja2 import TemplateError
 from encoder_words import find_words
 from template_messages import Damaged, Needs, parts_of, template_message
 
-ENTRY_POINT = "encode_messages"
+# The module of an encoder's code.
+MODULE = "model_encoder_code"
+
+# Marks before a segment, as in `segments.ts`: special tokens are text, or are recognized. A segment's own unpaired surrogates
+# are replaced, as tokenizers do, so that no segment contains a mark.
+TEXT_MARK, SPECIAL_MARK = "\udc00", "\udc01"
 
 # What an encoder may import, with all that belongs to it.
 LIBRARY = (
@@ -29,6 +40,12 @@ LIBRARY = (
 
 # What the interpreter reports of an encoder's doings, and what it needs for definitions. All others are denied.
 PERMITTED_EVENTS = frozenset(["compile", "exec", "builtins.id", "sys._getframemodulename"])
+
+# The attributes that `dataclasses` reads and writes to describe a class.
+DESCRIBED = {
+    "object.__getattr__": frozenset(["__code__", "__defaults__", "__kwdefaults__"]),
+    "object.__setattr__": frozenset(["__doc__"]),
+}
 
 # Modules that lead out of Python, some of which are there before an encoder is.
 BRIDGES = ("js", "pyodide_js", "pyodide", "_pyodide", "_pyodide_core", "ctypes", "_ctypes", "micropip")
@@ -45,39 +62,38 @@ NEEDS = Needs(True, False, True, True, False, True)
 
 
 class ModelEncoder:
-    """In the place of a compiled template."""
+    """In the place of a compiled template. A subclass is the interface of one function."""
 
     needs = NEEDS
+    entry_point = None
+    # Between the text parts of a content.
+    separator = "\n"
 
     def __init__(self, source):
         self.now = None
         self.calls = 0
         self.code = compile(source, "encoder", "exec", dont_inherit=True)
         syntax_tree = ast.parse(source)
-        self.words = find_words(syntax_tree, ENTRY_POINT)
-        self.parameters = parameters_of(syntax_tree)
+        self.words = find_words(syntax_tree, self.entry_point)
+        self.parameters = parameters_of(syntax_tree, self.entry_point)
         guarded(self.fresh)
-        self.has_efforts = "reasoning_effort" in self.parameters
 
     def fresh(self):
         """The function, of a module that has run no other call."""
-        module = types.ModuleType("model_encoder_code")
+        module = types.ModuleType(MODULE)
         module.__dict__["__builtins__"] = BUILTINS
         exec(self.code, module.__dict__)
-        return module.__dict__[ENTRY_POINT]
+        return module.__dict__[self.entry_point]
 
     def prepared(self, messages):
         return [self.prepared_message(message, f"messages.{at}") for at, message in enumerate(messages)]
 
     def prepared_message(self, message, path):
         parts = parts_of(message.get("content"), f"{path}.content", NEEDS)
-        # DeepSeek V4 puts an empty line between parts.
-        text = ("\n\n" if self.has_efforts else "\n").join(parts)
-        return template_message({**message, "content": text}, NEEDS, path)
+        return template_message({**message, "content": self.separator.join(parts)}, NEEDS, path)
 
     def render(self, messages, tools, documents, add_generation_prompt, kwargs):
-        arguments = self.arguments(messages, kwargs)
-        given = with_tools(messages, tools)
+        given, arguments = self.call_for(messages, tools, add_generation_prompt, kwargs)
         text = self.called(given, arguments)
         self.calls += 1
         if self.calls <= REPEATED_FIRST or self.calls % CALLS_A_REPEAT == 0:
@@ -88,14 +104,30 @@ class ModelEncoder:
         return text
 
     def called(self, messages, arguments):
-        text = guarded(lambda: self.fresh()(copied(messages), **arguments))
-        if type(text) is not str:
-            raise TemplateError(f"it returns no text, but {type(text).__name__}")
+        text = guarded(lambda: self.text_of(self.fresh()(copied(messages), **copied(arguments))))
         if len(text) > MAX_CHARS:
             raise TemplateError(f"it returns more than {MAX_CHARS} characters")
         return text
 
-    def arguments(self, messages, kwargs):
+
+class TextEncoder(ModelEncoder):
+    """DeepSeek's."""
+
+    entry_point = "encode_messages"
+
+    def __init__(self, source):
+        super().__init__(source)
+        self.has_efforts = "reasoning_effort" in self.parameters
+        # DeepSeek V4 puts an empty line between parts.
+        if self.has_efforts:
+            self.separator = "\n\n"
+
+    def text_of(self, result):
+        if type(result) is not str:
+            raise TemplateError(f"it returns no text, but {type(result).__name__}")
+        return result
+
+    def call_for(self, messages, tools, add_generation_prompt, kwargs):
         effort = kwargs.get("reasoning_effort")
         thinks = kwargs.get("thinking") or kwargs.get("enable_thinking")
         if "thinking" not in kwargs and "enable_thinking" not in kwargs:
@@ -107,14 +139,57 @@ class ModelEncoder:
             arguments["drop_thinking"] = kwargs["drop_thinking"]
         elif not self.has_efforts:
             arguments["drop_thinking"] = bool(messages) and messages[-1].get("role") == "user"
-        return {name: value for name, value in arguments.items() if name in self.parameters}
+        known = {name: value for name, value in arguments.items() if name in self.parameters}
+        return with_tools(messages, tools), known
 
 
-def parameters_of(syntax_tree):
+class SegmentEncoder(ModelEncoder):
+    """Kimi's."""
+
+    entry_point = "build_chat_segments"
+
+    def text_of(self, result):
+        segments = [(segment.text, segment.allow_special) for segment in result]
+        for text, allows_special in segments:
+            if type(text) is not str or type(allows_special) is not bool:
+                raise TemplateError("it returns a segment without a text and whether it allows special tokens")
+        return "".join(
+            (SPECIAL_MARK if allows_special else TEXT_MARK) + without_surrogates(text)
+            for text, allows_special in segments
+        )
+
+    def call_for(self, messages, tools, add_generation_prompt, kwargs):
+        effort = kwargs.get("reasoning_effort")
+        thinks = kwargs.get("thinking", kwargs.get("enable_thinking", effort != "none"))
+        arguments = {
+            "tools": tools,
+            "add_generation_prompt": add_generation_prompt,
+            "thinking": bool(thinks),
+            # Without an effort, Kimi K3's `apply_chat_template` passes the highest one.
+            "thinking_effort": kwargs.get("thinking_effort", "max" if effort in (None, "none") else effort),
+        }
+        return messages, arguments
+
+
+INTERFACES = {interface.entry_point: interface for interface in (TextEncoder, SegmentEncoder)}
+
+
+def without_surrogates(text):
+    """The text with U+FFFD in the place of unpaired surrogates."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+# The first use imports the codec, which `confine` would deny.
+without_surrogates("\ud800")
+
+
+def parameters_of(syntax_tree, entry_point):
     for node in syntax_tree.body:
-        if isinstance(node, ast.FunctionDef) and node.name == ENTRY_POINT:
+        if isinstance(node, ast.FunctionDef) and node.name == entry_point:
             return frozenset(argument.arg for argument in [*node.args.args, *node.args.kwonlyargs])
-    raise TemplateError(f"it defines no function {ENTRY_POINT}")
+    raise TemplateError(f"it defines no function {entry_point}")
 
 
 def with_tools(messages, tools):
@@ -137,7 +212,7 @@ def guarded(call):
     """What the encoder raises becomes an error of the template, unless it is a lack of memory."""
     try:
         return call()
-    except MemoryError:
+    except (MemoryError, TemplateError):
         raise
     except BaseException as error:
         check_intact(INTERPRETER_STATE)
@@ -178,6 +253,9 @@ def confine():
     """Leaves the standard library's computations. It cannot be undone in this interpreter."""
     for name in LIBRARY:
         __import__(name)
+    # Where `dataclasses` looks up the names in a class's annotations.
+    sys.modules[MODULE] = types.ModuleType(MODULE)
+    sys.modules[MODULE].__dict__["__builtins__"] = BUILTINS
     load = builtins.__import__
     for name in [name for name in sys.modules if name.split(".")[0] in BRIDGES]:
         del sys.modules[name]
@@ -195,7 +273,7 @@ def confine():
     for name in ("open", "input", "breakpoint", "help", "exit", "quit"):
         BUILTINS.pop(name, None)
     INTERPRETER_STATE.extend((names, identities(names)) for names in (sys.modules, vars(builtins), vars(sys)))
-    LIBRARY_STATE.extend((vars(sys.modules[name]), identities(vars(sys.modules[name]))) for name in LIBRARY)
+    LIBRARY_STATE.extend((vars(sys.modules[name]), identities(vars(sys.modules[name]))) for name in (*LIBRARY, MODULE))
     # As in `chat_templates.settled`.
     gc.set_threshold(100_000)
     gc.freeze()
@@ -203,14 +281,17 @@ def confine():
 
 
 def deny(event, arguments):
+    if event in DESCRIBED and arguments[1] in DESCRIBED[event]:
+        return
     if event not in PERMITTED_EVENTS:
         raise PermissionError(f"the model's code may not use {event}")
 
 
-def open_encoder(source):
+def open_encoder(source, entry_point):
+    """@param entry_point the function that the source defines, one of `INTERFACES`"""
     confine()
     try:
-        return ModelEncoder(source)
+        return INTERFACES[entry_point](source)
     except TemplateError:
         raise
     except BaseException as error:

@@ -1,5 +1,6 @@
 /** Chat templates, compiled and rendered by Jinja2 on CPython, on the calling thread. */
 import type { PyProxy } from 'pyodide/ffi'
+import type { EncoderEntryPoint } from '../prompt-format.ts'
 import type { Specialization } from '../specialization.ts'
 import { bootPython } from './boot.ts'
 
@@ -54,7 +55,7 @@ interface ChatTemplatesModule extends PyProxy {
 }
 
 interface ModelEncoderModule extends PyProxy {
-  open_encoder(source: string): PyProxy
+  open_encoder(source: string, entryPoint: string): PyProxy
 }
 
 export class PythonTemplates {
@@ -89,10 +90,10 @@ export class PythonTemplates {
 
   /**
    * Confines this Python for good, and opens a model's encoder in it.
-   * @throws Error with Python's message if the source defines no encoder
+   * @throws Error with Python's message if the source does not define the function
    */
-  openEncoder(source: string): PythonTemplate {
-    return orLastLine(() => this.#opened(this.#encoders.open_encoder(source)))
+  openEncoder(source: string, entryPoint: EncoderEntryPoint): PythonTemplate {
+    return orLastLine(() => this.#opened(this.#encoders.open_encoder(source, entryPoint)))
   }
 
   /** Returns a renderer that writes prompts as OpenAI's harmony library does, in place of a template. */

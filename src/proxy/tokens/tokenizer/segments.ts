@@ -1,0 +1,123 @@
+/**
+ * Segments of a prompt. Some encoders (Kimi K3's) state for each part of a prompt whether special tokens are recognized
+ * in it: markup is written in one kind of segment, and what users and tools wrote in the other. Each segment is
+ * tokenized alone.
+ *
+ * A prompt of segments is handled as one string with a mark before each segment, so that two prompts are equal only if
+ * their segments are. The marks are unpaired surrogates, which no segment contains (`model_encoder.py`). Text before the
+ * first mark continues a segment in which special tokens are recognized. A prompt that is not made of segments contains
+ * no marks, but may contain a client's unpaired surrogates.
+ */
+import { yieldToEventLoop } from '../../../base/yield-to-event-loop.ts'
+import { concatIds } from '../../../protocol/token-ids/token-ids.ts'
+import { type AddedToken, AddedTokenFinder, type TokenMatch } from './added-tokens.ts'
+
+const TEXT_MARK = '\udc00'
+const SPECIAL_MARK = '\udc01'
+// With the flag u, the second half of a pair is no match.
+const MARKS = new RegExp(`[${TEXT_MARK}${SPECIAL_MARK}]`, 'gu')
+
+interface Segment {
+  text: string
+  /** The index of its first character in the marked text. */
+  begin: number
+  allowsSpecial: boolean
+}
+
+/** Splits a marked text into its segments, without empty ones. */
+export function splitSegments(marked: string): Segment[] {
+  const segments: Segment[] = []
+  let begin = 0
+  let allowsSpecial = true
+  const add = (end: number) => {
+    if (end > begin) segments.push({ text: marked.slice(begin, end), begin, allowsSpecial })
+  }
+  for (const { 0: mark, index } of marked.matchAll(MARKS)) {
+    add(index)
+    begin = index + 1
+    allowsSpecial = mark === SPECIAL_MARK
+  }
+  add(marked.length)
+  return segments
+}
+
+/** Returns a marked text without its marks. */
+export function removeMarks(marked: string): string {
+  return marked.replace(MARKS, '')
+}
+
+/** Returns a segment in which special tokens are text. @param text well-formed */
+export function textSegment(text: string): string {
+  return TEXT_MARK + text
+}
+
+/** Returns a segment in which special tokens are recognized. @param text well-formed */
+export function specialSegment(text: string): string {
+  return SPECIAL_MARK + text
+}
+
+/** Finds added tokens in the segments of a marked text that may contain some. */
+export class SegmentTokenFinder {
+  readonly #finder: AddedTokenFinder
+
+  constructor(finder: AddedTokenFinder) {
+    this.#finder = finder
+  }
+
+  *find(marked: string): Generator<TokenMatch> {
+    for (const { text, begin: from, allowsSpecial } of splitSegments(marked)) {
+      if (!allowsSpecial) continue
+      for (const { id, begin, end } of this.#finder.find(text))
+        yield { id, begin: from + begin, end: from + end }
+    }
+  }
+}
+
+/** The number of segments to encode before yielding to the event loop: about a millisecond if their ids are cached. */
+const SEGMENTS_IN_A_ROW = 256
+
+type EncodeText = (text: string) => Promise<ArrayLike<number>>
+
+interface SegmentEncoders {
+  /** Encodes a text and recognizes special tokens. */
+  special: EncodeText
+  /** Encodes a text in which no added token is recognized. */
+  text: EncodeText
+}
+
+/** Encodes the segments of a marked text one by one. */
+export class SegmentEncoder {
+  readonly #encoders: SegmentEncoders
+  readonly #addedIds: ReadonlyMap<string, number>
+  readonly #mayContainToken: (text: string) => boolean
+
+  constructor(encoders: SegmentEncoders, addedTokens: readonly AddedToken[]) {
+    this.#encoders = encoders
+    this.#addedIds = new Map(addedTokens.map(({ content, id }) => [content, id]))
+    const finder = new AddedTokenFinder(this.#addedIds)
+    // A token that is searched for in normalized text may have another form in this one.
+    this.#mayContainToken = addedTokens.some(({ normalized }) => normalized)
+      ? () => true
+      : (text) => !finder.find(text).next().done
+  }
+
+  /** @throws errors of the encoders */
+  async encode(marked: string): Promise<Int32Array> {
+    const parts: Int32Array[] = []
+    for (const segment of splitSegments(marked)) {
+      parts.push(await this.#encodeSegment(segment))
+      if (parts.length < SEGMENTS_IN_A_ROW) continue
+      parts.splice(0, parts.length, concatIds(...parts))
+      await yieldToEventLoop()
+    }
+    return concatIds(...parts)
+  }
+
+  async #encodeSegment({ text, allowsSpecial }: Segment): Promise<Int32Array> {
+    const id = allowsSpecial ? this.#addedIds.get(text) : undefined
+    if (id !== undefined) return Int32Array.of(id)
+    // Without a token in it, both encoders return the same ids, and those of this one are cached.
+    const { special, text: plain } = this.#encoders
+    return Int32Array.from(await (allowsSpecial || !this.#mayContainToken(text) ? special : plain)(text))
+  }
+}
