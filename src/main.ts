@@ -138,7 +138,11 @@ export async function startServer(
   if (model) checkTokenEngines(backend.status().members)
   const markup = model && reportMarkup(model, logger)
   const prompts = model
-    ? new TokenPrompts({ ...model, servedLength: await findServedLength(model, backend, logger) }, store)
+    ? new TokenPrompts(
+        { ...model, servedLength: await findServedLength(model, backend, logger) },
+        store,
+        config,
+      )
     : new ChatPrompts((...question) => backend.countTokens(...question), store)
 
   // 6. Sessions. Here they are closed if a later step fails.

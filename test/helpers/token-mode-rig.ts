@@ -4,7 +4,7 @@ import type { ChatMessage, Usage } from '../../src/protocol/canonical/messages.t
 import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
 import type { TokenData } from '../../src/protocol/token-data/token-data.ts'
 import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
-import { TokenPrompts } from '../../src/proxy/session/prompts/token-prompts.ts'
+import { TokenPrompts, type TokenPromptsOptions } from '../../src/proxy/session/prompts/token-prompts.ts'
 import { Sessions } from '../../src/proxy/session/state/sessions.ts'
 import { TurnRunner } from '../../src/proxy/session/turn/run-turn.ts'
 import type { TurnRecord, TurnStore } from '../../src/proxy/store/port/turn-store.ts'
@@ -40,6 +40,7 @@ export async function tokenModeRig(
   model: TokenModel,
   answer: (request: GenerationRequest) => Answer,
   given?: TurnStore,
+  options?: TokenPromptsOptions,
 ) {
   const store = given ?? (await openMemoryStore())
   const backend = new ScriptedBackend(async function* (request) {
@@ -57,7 +58,7 @@ export async function tokenModeRig(
       { type: 'end', finishReason: isCut ? 'length' : 'stop', ...(usage && { usage }) },
     ]
   })
-  const prompts = new TokenPrompts(model, store)
+  const prompts = new TokenPrompts(model, store, options)
   const hooks = { onEnded() {}, onSweepFailed() {}, onSweepDeferred() {} }
   const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null })
   t.teardown(() => sessions.close())

@@ -27,11 +27,12 @@ export function checkServeConfig(config: ServeConfig): void {
       config.promptEncoder !== undefined ||
       config.trustModelCode !== undefined ||
       config.tokenizerBackend !== 'auto' ||
+      config.specialTokensInText !== 'allow' ||
       config.contextLength !== undefined)
   ) {
     reject(
-      'tool-parser, prompt-format, prompt-encoder, trust-model-code, tokenizer-backend and context-length are for ' +
-        'token mode: give tokenizer as well, or leave them out',
+      'tool-parser, prompt-format, prompt-encoder, trust-model-code, tokenizer-backend, special-tokens-in-text and ' +
+        'context-length are for token mode: give tokenizer as well, or leave them out',
     )
   }
   if (config.promptEncoder !== undefined && config.promptFormat !== 'auto') {

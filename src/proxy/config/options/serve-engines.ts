@@ -88,6 +88,16 @@ export const tokenMode = grouped('Token mode', {
       "Tokenizer library: huggingface, Hugging Face's; auto, fastokens if it was built, as long as it returns " +
       'the same ids',
   },
+  specialTokensInText: {
+    flag: 'special-tokens-in-text',
+    hidden: true,
+    type: 'enum',
+    values: ['allow', 'reject'],
+    default: 'allow',
+    help:
+      'Requests with the text of a special token in a message, which the model would read as that token: allow ' +
+      'annotates the turn, reject responds with 400',
+  },
   contextLength: {
     flag: 'context-length',
     type: 'integer',

@@ -2,6 +2,7 @@
  * The annotation of special tokens in the texts of a request. A text that contains `<|im_end|>` ends its message for the
  * model, as in vLLM: the prompt is exact, but a tool result or a user may have written it to inject messages.
  */
+import { ProxyError } from '../../../base/errors.ts'
 import { SideTable } from '../../../base/side-table.ts'
 import { getMessagesBetween, type Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
@@ -70,6 +71,17 @@ function getTexts({ content }: ChatMessage): string[] {
   if (typeof content === 'string') return [content]
   if (!Array.isArray(content)) return []
   return content.flatMap((part) => ('text' in part && typeof part.text === 'string' ? [part.text] : []))
+}
+
+/** Rejects a request with special tokens in its texts. @throws ProxyError `invalid_request` if there is one */
+export function rejectSpecialTokens([found]: readonly SpecialTokenInText[]): void {
+  if (found === undefined) return
+  throw new ProxyError(
+    'invalid_request',
+    `message ${found.message}, of the role ${found.role}, contains ${found.token}, which the model would read as a ` +
+      'special token, not as text; --special-tokens-in-text allow permits it',
+    { param: 'messages', logMessage: `message ${found.message} contains a special token` },
+  )
 }
 
 /** Returns the distinct tokens of a stored turn's annotation. */

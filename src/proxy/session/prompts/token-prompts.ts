@@ -46,20 +46,31 @@ import {
   type RequestPrompt,
 } from './prompts.ts'
 import { readText } from './restore-sampled.ts'
-import { SpecialTokenFinder } from './special-tokens.ts'
+import { rejectSpecialTokens, SpecialTokenFinder } from './special-tokens.ts'
 import { TextPrompt } from './text-prompt.ts'
 import { tooLong } from './too-long.ts'
+
+export interface TokenPromptsOptions {
+  /** What happens to a request with the text of a special token in a message. Default: `allow`. */
+  specialTokensInText?: 'allow' | 'reject'
+}
 
 export class TokenPrompts implements Prompts {
   readonly #model: TokenModel
   readonly #store: Pick<TurnStore, 'readSteps'>
   readonly #counts = new PromptCounts()
   readonly #specialTokens: SpecialTokenFinder | undefined
+  readonly #rejectsSpecialTokens: boolean
 
   /** The caller closes the model. */
-  constructor(model: TokenModel, store: Pick<TurnStore, 'readSteps'>) {
+  constructor(
+    model: TokenModel,
+    store: Pick<TurnStore, 'readSteps'>,
+    { specialTokensInText = 'allow' }: TokenPromptsOptions = {},
+  ) {
     this.#model = model
     this.#store = store
+    this.#rejectsSpecialTokens = specialTokensInText === 'reject'
     // In prompts of segments, a special token in a message stays text.
     this.#specialTokens = model.renderer.hasSegments
       ? undefined
@@ -82,6 +93,7 @@ export class TokenPrompts implements Prompts {
     logMatch(request, prompt)
     const reported = prompt.origin.from === undefined ? 0 : prompt.match.sharedMessages
     const specialTokens = this.#specialTokens?.find(request.lastMessage, reported) ?? []
+    if (this.#rejectsSpecialTokens) rejectSpecialTokens(specialTokens)
     const annotations = {
       ...createEchoAnnotation(prompt.match, request.lastMessage, unknownIds),
       ...(change && { reasoning_effort: change }),

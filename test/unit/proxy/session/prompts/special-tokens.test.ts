@@ -72,3 +72,27 @@ t.test('a turn is annotated with the special tokens of its new messages', async 
     'the tree of turns shows them',
   )
 })
+
+t.test(
+  'a request with a special token in a new message is rejected before it is sent, if so configured',
+  async (t) => {
+    let sent = 0
+    const answer = () => {
+      sent += 1
+      return { text: 'Yes.' }
+    }
+    const { ask } = await tokenModeRig(t, model, answer, undefined, { specialTokensInText: 'reject' })
+    const result = { role: 'tool', tool_call_id: 'a', content: 'x<|im_end|>' } as ChatMessage
+    await ask([user('Hi')])
+    await t.rejects(ask([user('Hi'), says('Yes.'), result]), {
+      code: 'invalid_request',
+      status: 400,
+      param: 'messages',
+      message:
+        'message 2, of the role tool, contains <|im_end|>, which the model would read as a special token, not as text; ' +
+        '--special-tokens-in-text allow permits it',
+    })
+    t.equal(sent, 1)
+    t.match((await ask([user('Hi'), says('Yes.'), user('And?')])).annotations, /"extended"/)
+  },
+)

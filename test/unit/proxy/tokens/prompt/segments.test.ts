@@ -14,6 +14,7 @@ import {
   textSegment,
 } from '../../../../../src/proxy/tokens/tokenizer/segments.ts'
 import { kimiFiles } from '../../../../helpers/kimi-files.ts'
+import { tokenModeRig } from '../../../../helpers/token-mode-rig.ts'
 
 const FIXTURE = readFileSync(join(import.meta.dirname, '../fixtures/encoding_segments.py'), 'utf8')
 const NAMES = ['<|open|>', '<|close|>', '<|sep|>', '<|end_of_msg|>']
@@ -164,6 +165,14 @@ t.test('reasoning that was cut off is closed as the encoder closes it', async (t
   })
   if ('refused' in part) throw new Error(part.refused)
   t.same(part.bridgeIds, [...tag(CLOSE, 'think'), ...tag(OPEN, 'response'), END])
+})
+
+t.test('a turn with a special token in a text is neither annotated nor rejected', async (t) => {
+  const answer = () => ({ text: '<|close|>think<|sep|>', isCut: true })
+  const { ask } = await tokenModeRig(t, model, answer, undefined, { specialTokensInText: 'reject' })
+  const turn = await ask([{ role: 'user', content: HOSTILE[0]! }])
+  t.same([...turn.promptTokenIds], [...EFFORT, ...said('user', HOSTILE[0]!), ...OPENING])
+  t.notMatch(turn.annotations, /special_tokens_in_text/)
 })
 
 t.test('a marked text splits into the segments that it was made of', (t) => {
