@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers.environment import HAS_UV, create_environment, install
+
 PROJECT = Path(__file__).parent.parent
 
 
@@ -18,6 +20,8 @@ PROJECT = Path(__file__).parent.parent
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
     build = [sys.executable, "-m", "build", "--outdir", str(folder), str(PROJECT)]
+    if HAS_UV:
+        build += ["--installer", "uv"]
     subprocess.run(build, check=True, capture_output=True, timeout=170)
     return folder
 
@@ -53,11 +57,9 @@ def test_the_sdist_has_neither_tests_nor_what_tools_left_behind(dist: Path) -> N
 @pytest.mark.timeout(180)
 def test_the_wheel_works_in_an_empty_environment(dist: Path, tmp_path: Path) -> None:
     (wheel,) = dist.glob("*.whl")
-    environment = tmp_path / "environment"
-    subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True, timeout=120)
-    python = environment / "bin" / "python"
+    python = create_environment(tmp_path / "environment")
     for what, module in ((str(wheel), "llm_proxy"), (f"{wheel}[verl]", "llm_proxy_verl.process")):
-        subprocess.run([python, "-m", "pip", "install", "--quiet", what], check=True, timeout=150)
+        install(python, what)
         program = f"import {module}; print('imported')"
         done = subprocess.run(
             [python, "-c", program], check=True, capture_output=True, text=True, cwd=tmp_path

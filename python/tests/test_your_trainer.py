@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from helpers.environment import create_environment, install
 from helpers.proxy import REPOSITORY, start_proxy
 
 PAGE = (REPOSITORY / "docs" / "your-trainer.md").read_text()
@@ -18,11 +18,8 @@ PAGE = (REPOSITORY / "docs" / "your-trainer.md").read_text()
 def test_the_page_goes_from_nothing_to_arrays(tmp_path: Path) -> None:
     (command,) = re.findall(r"^ {4}pip install (.*)$", PAGE, re.M)
     (program,) = re.findall(r"```python trainer\n(.*?)```", PAGE, re.S)
-    environment = tmp_path / "environment"
-    subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True, timeout=120)
-    python = str(environment / "bin" / "python")
-    packages = command.replace("/path/to/llm-proxy", str(REPOSITORY)).split()
-    subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True, timeout=150)
+    python = create_environment(tmp_path / "environment")
+    install(python, *command.replace("/path/to/llm-proxy", str(REPOSITORY)).split())
     with start_proxy(tmp_path, mode="local", token_mode=False) as proxy:
         there = program.replace("http://127.0.0.1:8080", proxy.url)
         assert there != program
