@@ -8,6 +8,7 @@ import { killed } from '../bench/peers/killed.ts'
 import { measure } from '../bench/peers/loads.ts'
 import { mergedCalls, totalsOf } from '../bench/peers/sequences.ts'
 import { echoed } from '../bench/peers/tidied.ts'
+import { ONLY_FULL } from '../helpers/tier.ts'
 
 /** The only peer that needs no installation; it records nothing. */
 const forgetful: Peer = {
@@ -15,16 +16,21 @@ const forgetful: Peer = {
   record: { calls: async () => 0, sequences: async () => [] },
 }
 
-t.test('a kill reveals a peer that acknowledges requests without recording them', async (t) => {
-  await using children = new Children()
-  const { url } = await startEngine(children)
-  const plan = { stream: true, calls: 12, agents: 3 }
-  t.same(await killed(CHAT, url, t.testdir(), plan), { acknowledged: 12, onRecord: 12 })
-  t.same(await killed(forgetful, url, t.testdir(), plan), { acknowledged: 12, onRecord: 0 })
-})
+t.test(
+  'a kill reveals a peer that acknowledges requests without recording them',
+  { skip: ONLY_FULL },
+  async (t) => {
+    await using children = new Children()
+    const { url } = await startEngine(children)
+    const plan = { stream: true, calls: 12, agents: 3 }
+    t.same(await killed(CHAT, url, t.testdir(), plan), { acknowledged: 12, onRecord: 12 })
+    t.same(await killed(forgetful, url, t.testdir(), plan), { acknowledged: 12, onRecord: 0 })
+  },
+)
 
 t.test(
   'an agent that tidies its echo splits rows of chat mode, and all of its tokens are trained once',
+  { skip: ONLY_FULL },
   async (t) => {
     const { sampled, trained, again, sequences } = await echoed(CHAT, t.testdir(), true)
     t.ok(sampled > 0)
@@ -34,7 +40,7 @@ t.test(
   },
 )
 
-t.test('a peer is measured under each load', async (t) => {
+t.test('a peer is measured under each load', { skip: ONLY_FULL }, async (t) => {
   await using children = new Children()
   const stage = {
     ...{ folder: t.testdir(), durationMs: 100, warmUpMs: 0, concurrency: 2 },

@@ -1,10 +1,9 @@
 /** Real routers in front of engines, from PyPI: the header that names a session keeps its requests on one engine. */
-import { execFile } from 'node:child_process'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { promisify } from 'node:util'
 import t, { type Test } from 'tap'
 import { openEngines } from '../../src/embedded/open-engines.ts'
+import { installFromPyPI } from '../agents/parts/install.ts'
 import { chatRequest, collect, noAbort } from '../conformance/engine-client.ts'
 import { startChild } from '../helpers/children.ts'
 import { pull } from '../helpers/event-stream.ts'
@@ -17,7 +16,7 @@ const READY_MS = 30_000
 
 interface Router {
   name: string
-  requirement: string
+  version: string
   header: string
   /** @returns the command after the name of its program */
   args(port: number, metricsPort: number, engineUrls: string[]): string[]
@@ -26,7 +25,7 @@ interface Router {
 const ROUTERS: Router[] = [
   {
     name: 'vllm-router',
-    requirement: 'vllm-router==0.1.17',
+    version: '0.1.17',
     header: 'X-Session-ID',
     args: (port, metricsPort, urls) => [
       ...['--host', '127.0.0.1', '--port', String(port), '--policy', 'consistent_hash'],
@@ -35,7 +34,7 @@ const ROUTERS: Router[] = [
   },
   {
     name: 'smg',
-    requirement: 'smg==1.13.0',
+    version: '1.13.0',
     header: 'X-SMG-Routing-Key',
     args: (port, metricsPort, urls) => [
       ...['launch', '--host', '127.0.0.1', '--port', String(port), '--policy', 'consistent_hashing'],
@@ -43,8 +42,6 @@ const ROUTERS: Router[] = [
     ],
   },
 ]
-
-const run = promisify(execFile)
 
 async function startRouter(t: Test, router: Router, bin: string, engineUrls: string[]): Promise<string> {
   const port = await freePort()
@@ -97,21 +94,15 @@ t.test(
   'the requests of a session stay on one engine behind a real router',
   { timeout: 400_000 },
   async (t) => {
-    const folder = t.testdir()
-    const python = process.env.PYTHON ?? 'python3'
-    await run(python, ['-m', 'venv', join(folder, 'venv')])
-    const bin = join(folder, 'venv/bin')
-    const requirements = ROUTERS.map(({ requirement }) => requirement)
-    await run(join(bin, 'pip'), ['install', '--quiet', '--disable-pip-version-check', ...requirements])
-
     for (const router of ROUTERS) {
       await t.test(router.name, async (t) => {
+        const { folder } = await installFromPyPI(router.name, [], { pinned: router.version })
         const engines = await Promise.all([startFakeVllm({}), startFakeVllm({})])
         t.teardown(() => Promise.all(engines.map((engine) => engine.close())))
         const url = await startRouter(
           t,
           router,
-          bin,
+          join(folder, 'bin'),
           engines.map((engine) => engine.url),
         )
         t.ok(areToldApart(await callThrough(url, engines, router.header)))

@@ -4,11 +4,12 @@ import t from 'tap'
 import { openSqliteReader } from '../../src/proxy/store/sqlite/open.ts'
 import { ended, said } from '../helpers/children.ts'
 import { startLlmProxy } from '../helpers/llm-proxy.ts'
+import { IS_FULL } from '../helpers/tier.ts'
 
-const CALLS = 300
+const CALLS = IS_FULL ? 300 : 100
 const CONCURRENCY = 16
 /** Set by the environment for a long manual run. */
-const ROUNDS = Number(process.env.KILL_ROUNDS ?? 2)
+const ROUNDS = Number(process.env.KILL_ROUNDS ?? (IS_FULL ? 2 : 1))
 
 async function startServe(db: string) {
   const child = startLlmProxy([

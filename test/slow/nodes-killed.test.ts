@@ -9,8 +9,9 @@ import { PACKAGES, programOf } from '../helpers/balancer.ts'
 import { killInTurn, runNodesKilled, stopForThreeLeases } from '../helpers/nodes-killed.ts'
 import { faketime, type Rig } from '../helpers/nodes-rig.ts'
 import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
+import { IS_FULL } from '../helpers/tier.ts'
 
-const SESSIONS = 36
+const SESSIONS = IS_FULL ? 36 : 18
 
 const RUNS = [
   { balancer: 'haproxy', kills: 2, stops: false, skews: faketime !== undefined },

@@ -15,8 +15,9 @@ import { said } from '../helpers/children.ts'
 import { runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
 import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
 import { detailsOf } from '../helpers/reported-details.ts'
+import { IS_FULL } from '../helpers/tier.ts'
 
-const CALLS = 200
+const CALLS = IS_FULL ? 200 : 60
 const CONCURRENCY = 8
 /** The server accepts any password; the test checks that none is printed. */
 const PASSWORD = 'not-to-be-shown'

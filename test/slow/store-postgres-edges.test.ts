@@ -11,6 +11,7 @@ import { startChild } from '../helpers/children.ts'
 import { DatabaseLink } from '../helpers/database-link.ts'
 import { freePort } from '../helpers/free-port.ts'
 import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
+import { IS_FULL } from '../helpers/tier.ts'
 import { until } from '../helpers/until.ts'
 
 async function open(t: Test, url: string): Promise<TurnStore> {
@@ -76,7 +77,7 @@ if (noPostgres !== false) {
     },
   )
 
-  for (const level of ['repeatable read', 'serializable']) {
+  for (const level of IS_FULL ? ['repeatable read', 'serializable'] : ['serializable']) {
     t.test(`the default isolation of the database may be ${level}`, async (t) => {
       const url = await server.newDatabase()
       const name = new URL(url).pathname.slice(1)

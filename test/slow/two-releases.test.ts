@@ -6,8 +6,9 @@ import t from 'tap'
 import { killInTurn, runNodesKilled } from '../helpers/nodes-killed.ts'
 import { makeRelease, type Node } from '../helpers/nodes-rig.ts'
 import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
+import { IS_FULL } from '../helpers/tier.ts'
 
-const SESSIONS = 48
+const SESSIONS = IS_FULL ? 48 : 24
 
 /** A column that the next release writes, and this one does not know. */
 const MIGRATION = `{

@@ -1,6 +1,6 @@
 /**
- * Runs a store once for each system call that it makes; in each run another call fails. Prints the number of calls, or
- * fails with the lost turns. Runs under the shim: `lives.ts FOLDER ERRNO`.
+ * Runs a store once for each STEPth system call that it makes; in each run another call fails. Prints the number of
+ * failed calls, or fails with the lost turns. Runs under the shim: `lives.ts FOLDER ERRNO STEP`.
  */
 import { mkdirSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
@@ -16,7 +16,7 @@ import { readLog } from './log.ts'
 const TURNS = 3
 const KNOWN = ['store_failed', 'start_failed', 'session_not_found']
 
-const [root, errno] = process.argv.slice(2)
+const [root, errno, step] = process.argv.slice(2)
 /** Runs the store's threads within this one, so that a run takes milliseconds. */
 const atOnce: Timeline = { nowMs: 0, after: (_ms, task, owner) => setImmediate(() => owner.run(task)) }
 
@@ -26,8 +26,13 @@ await liveAndCheck(0)
 const calls = readLog(process.env.POWER_LOG).filter(({ kind }) => kind !== 'unlink').length
 delete process.env.POWER_LOG
 let refused = 0
-for (let call = 1; call <= calls; call += 1) refused += await liveAndCheck(call)
-console.log(`${calls} calls failed, one in each life; ${refused} changes were refused`)
+let failed = 0
+// Each errno begins at another call.
+for (let call = 1 + (Number(errno) % Number(step)); call <= calls; call += Number(step)) {
+  refused += await liveAndCheck(call)
+  failed += 1
+}
+console.log(`${failed} calls failed, one in each life; ${refused} changes were refused`)
 
 /** @returns the number of rejected changes */
 async function liveAndCheck(call: number): Promise<number> {

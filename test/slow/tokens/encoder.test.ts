@@ -3,6 +3,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import { openRustEncoder, RustEncoder } from '../../../src/proxy/tokens/tokenizer/encoder.ts'
 import { loadTokenizer } from '../../../src/proxy/tokens/tokenizer/tokenizer.ts'
+import { IS_FULL } from '../../helpers/tier.ts'
 import { modelDirectory, REAL_MODELS, readFixture } from '../../unit/proxy/tokens/real-models.ts'
 
 /** Unicode characters that were seen to cause errors in tokenizers. */
@@ -41,7 +42,7 @@ for (const name of REAL_MODELS) {
       fc.asyncProperty(text, async (whole) => {
         assert.deepEqual(javascript.encode(whole), await rust.encode(whole))
       }),
-      { numRuns: 200 },
+      { numRuns: IS_FULL ? 200 : 50 },
     )
   })
 }
