@@ -2,11 +2,11 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { ONLY_FULL } from '../helpers/tier.ts'
+import { IS_FULL, ONLY_FULL } from '../helpers/tier.ts'
 import { type Agent, runAgent, SHELL_ENV } from './parts/agent.ts'
 import { HELLO, testFileTask, testLostEngine } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
-import { SETUPS } from './parts/rig.ts'
+import { ONE_SETUP, SETUPS } from './parts/rig.ts'
 import { playbookOf, taskIn } from './parts/script.ts'
 import { checkOneRow, checkRows, lastWords } from './parts/session-checks.ts'
 
@@ -56,7 +56,7 @@ const onOtherModel: Agent = {
   },
 }
 
-for (const setup of SETUPS) {
+for (const setup of IS_FULL ? SETUPS : ONE_SETUP) {
   const title = `${setup.mode} mode, ${setup.prompts} mode`
   await t.test(`${title}: a model that rejects Claude Code's effort gets the nearest one`, async (t) => {
     const playbook = playbookOf(steps, 'tidy')

@@ -8,6 +8,7 @@ import { HELLO, testFileTask, testLostEngine } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
 import { codexAgent, codexCommand } from './parts/known-agents.ts'
 import { runProgram } from './parts/programs.ts'
+import { OTHER_SETUPS } from './parts/rig.ts'
 import { playbookOf, taskIn as taskInFolder } from './parts/script.ts'
 import { checkOneRow, checkRows, lastWords } from './parts/session-checks.ts'
 
@@ -28,7 +29,7 @@ const steps = [
   { says: 'Done: it says 42.' },
 ]
 
-await testFileTask(codex('embedded'), { steps })
+await testFileTask(codex('embedded'), { steps }, OTHER_SETUPS)
 await testLostEngine(codex('embedded'), { steps, isDefault: true })
 
 interface KnownModel {

@@ -5,7 +5,7 @@ import { resumingAgent, runAgent } from './parts/agent.ts'
 import { HELLO, testFileTask, testLostEngine } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
 import { geminiCliAgent } from './parts/known-agents.ts'
-import { TWO_SETUPS } from './parts/rig.ts'
+import { ONE_SETUP } from './parts/rig.ts'
 import { playbookOf, taskIn } from './parts/script.ts'
 import { checkOneRow } from './parts/session-checks.ts'
 
@@ -32,7 +32,7 @@ const steps = [
   { says: 'Done: it says 42.' },
 ]
 
-await testFileTask(geminiCli, { steps }, TWO_SETUPS)
+await testFileTask(geminiCli, { steps }, ONE_SETUP)
 await testLostEngine(geminiCli, { steps, isDefault: true })
 
 await t.test('Gemini CLI --resume extends its row', { skip: ONLY_FULL }, async (t) => {

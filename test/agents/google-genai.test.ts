@@ -5,7 +5,7 @@ import t from 'tap'
 import { type Agent, SHELL_ENV } from './parts/agent.ts'
 import { HELLO, testFileTask } from './parts/file-task.ts'
 import { hasPython, type Installed, installFromNpm, installFromPyPI } from './parts/install.ts'
-import { TWO_SETUPS } from './parts/rig.ts'
+import { ONE_SETUP, TWO_SETUPS } from './parts/rig.ts'
 
 const PROGRAMS = join(import.meta.dirname, 'programs')
 
@@ -57,12 +57,12 @@ const steps = [
 ]
 
 await testFileTask(agentOf('whole'), { steps }, TWO_SETUPS)
-await testFileTask(agentOf('streamed'), { steps }, TWO_SETUPS)
+await testFileTask(agentOf('streamed'), { steps }, ONE_SETUP)
 
 if (await hasPython()) {
   const installed = await installFromPyPI('google-genai')
-  await testFileTask(pythonAgentOf(installed, 'whole'), { steps }, TWO_SETUPS)
-  await testFileTask(pythonAgentOf(installed, 'streamed'), { steps }, TWO_SETUPS)
+  await testFileTask(pythonAgentOf(installed, 'whole'), { steps }, ONE_SETUP)
+  await testFileTask(pythonAgentOf(installed, 'streamed'), { steps }, ONE_SETUP)
 } else {
   t.pass('google-genai for Python does its task', { skip: 'there is no python3 with venv' })
 }

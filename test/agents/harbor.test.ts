@@ -7,6 +7,7 @@ import t, { type Test } from 'tap'
 import { RemoteAgentLoop } from '../../src/rollout/remote-agent-loop.ts'
 import { HarborTrials, type HarborTrialsOptions } from '../../src/rollout/runners/harbor-trials.ts'
 import { agentTask } from '../helpers/agent-task.ts'
+import { ONLY_FULL } from '../helpers/tier.ts'
 import { installFromNpm, installFromPyPI, python312 } from './parts/install.ts'
 import { type Rig, startRig } from './parts/rig.ts'
 
@@ -54,48 +55,56 @@ if (python === undefined) {
     },
   )
 
-  t.test("Harbor's own Terminus 2 works on a task, and each request is recorded", async (t) => {
-    const commands = [{ keystrokes: 'printf 42 > /app/answer.txt\n', duration: 1 }]
-    // Terminus asks whether the task is done, and receives the same response again.
-    const content = JSON.stringify({ analysis: 'a', plan: 'p', commands, task_complete: true })
-    const rig = await rigWith(t, { content })
-    const { workDir } = rig
-    const task = agentTask({
-      ...sessionOf(rig, 'terminus'),
-      taskPath: taskFolder(workDir, 'Write 42 into /app/answer.txt.'),
-      modelName: 'openai/embedded',
-    })
-    const result = await harbor({ agentName: 'terminus-2', workDir }).run(task, NEVER)
-    t.match(result, { status: 'completed', rewards: { reward: 0.75 } })
-    const { turns } = await rig.get('/sessions/terminus')
-    t.equal(turns.length, 2)
-    t.ok(turns.every((turn: { exact: boolean }) => turn.exact))
-  })
+  t.test(
+    "Harbor's own Terminus 2 works on a task, and each request is recorded",
+    { skip: ONLY_FULL },
+    async (t) => {
+      const commands = [{ keystrokes: 'printf 42 > /app/answer.txt\n', duration: 1 }]
+      // Terminus asks whether the task is done, and receives the same response again.
+      const content = JSON.stringify({ analysis: 'a', plan: 'p', commands, task_complete: true })
+      const rig = await rigWith(t, { content })
+      const { workDir } = rig
+      const task = agentTask({
+        ...sessionOf(rig, 'terminus'),
+        taskPath: taskFolder(workDir, 'Write 42 into /app/answer.txt.'),
+        modelName: 'openai/embedded',
+      })
+      const result = await harbor({ agentName: 'terminus-2', workDir }).run(task, NEVER)
+      t.match(result, { status: 'completed', rewards: { reward: 0.75 } })
+      const { turns } = await rig.get('/sessions/terminus')
+      t.equal(turns.length, 2)
+      t.ok(turns.every((turn: { exact: boolean }) => turn.exact))
+    },
+  )
 
-  t.test("Claude Code in Harbor's sandbox finds its session, and its task is a row", async (t) => {
-    const claude = await installFromNpm('@anthropic-ai/claude-code', 'install.cjs')
-    const write = { name: 'Write', arguments: { file_path: '/app/answer.txt', content: '42' } }
-    const rules = [
-      { name: 'write', when: { role: 'user', tool: 'Write' }, answer: { tool_calls: [write] } },
-      { name: 'done', when: { role: 'tool' }, answer: { content: 'Done.' } },
-    ]
-    const rig = await rigWith(t, rules)
-    const { workDir } = rig
-    // Harbor installs an agent in its sandbox unless the agent is installed there.
-    process.env.ENVIRONMENT_TOOLS = claude.folder
-    t.teardown(() => {
-      delete process.env.ENVIRONMENT_TOOLS
-    })
-    const task = agentTask({
-      ...sessionOf(rig, 'claude'),
-      taskPath: taskFolder(workDir, 'Write 42 into /app/answer.txt.'),
-      modelName: 'embedded',
-    })
-    const result = await harbor({ agentName: 'claude-code', workDir }).run(task, NEVER)
-    t.match(result, { status: 'completed', rewards: { reward: 0.75 } })
-    const { trajectories } = await rig.get('/sessions/claude/trajectories')
-    t.match(trajectories, [{ exact: true, finish_reason: 'stop' }])
-  })
+  t.test(
+    "Claude Code in Harbor's sandbox finds its session, and its task is a row",
+    { skip: ONLY_FULL },
+    async (t) => {
+      const claude = await installFromNpm('@anthropic-ai/claude-code', 'install.cjs')
+      const write = { name: 'Write', arguments: { file_path: '/app/answer.txt', content: '42' } }
+      const rules = [
+        { name: 'write', when: { role: 'user', tool: 'Write' }, answer: { tool_calls: [write] } },
+        { name: 'done', when: { role: 'tool' }, answer: { content: 'Done.' } },
+      ]
+      const rig = await rigWith(t, rules)
+      const { workDir } = rig
+      // Harbor installs an agent in its sandbox unless the agent is installed there.
+      process.env.ENVIRONMENT_TOOLS = claude.folder
+      t.teardown(() => {
+        delete process.env.ENVIRONMENT_TOOLS
+      })
+      const task = agentTask({
+        ...sessionOf(rig, 'claude'),
+        taskPath: taskFolder(workDir, 'Write 42 into /app/answer.txt.'),
+        modelName: 'embedded',
+      })
+      const result = await harbor({ agentName: 'claude-code', workDir }).run(task, NEVER)
+      t.match(result, { status: 'completed', rewards: { reward: 0.75 } })
+      const { trajectories } = await rig.get('/sessions/claude/trajectories')
+      t.match(trajectories, [{ exact: true, finish_reason: 'stop' }])
+    },
+  )
 
   t.test('a cancelled rollout removes its environment', async (t) => {
     const rig = await rigWith(t, { content: 'sleep 42' })

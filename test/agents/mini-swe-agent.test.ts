@@ -6,7 +6,7 @@ import t from 'tap'
 import { HELLO, testFileTask } from './parts/file-task.ts'
 import { hasPython, installFromPyPI } from './parts/install.ts'
 import { MINI_SWE_AGENT, miniSweAgent } from './parts/known-agents.ts'
-import { TWO_SETUPS } from './parts/rig.ts'
+import { ONE_SETUP } from './parts/rig.ts'
 
 const run = (command: string) => ({ tool: 'bash', arguments: { command } })
 
@@ -22,7 +22,7 @@ const steps = [
 
 if (await hasPython()) {
   const installed = await installFromPyPI(...MINI_SWE_AGENT)
-  await testFileTask(miniSweAgent(installed), { steps }, TWO_SETUPS)
+  await testFileTask(miniSweAgent(installed), { steps }, ONE_SETUP)
 } else {
   t.pass('mini-swe-agent does its task', { skip: 'there is no python3 with venv' })
 }

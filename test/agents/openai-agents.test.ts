@@ -2,7 +2,7 @@
 import { HELLO, testFileTask } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
 import { openaiAgentsSdk } from './parts/known-agents.ts'
-import { TWO_SETUPS } from './parts/rig.ts'
+import { ONE_SETUP, TWO_SETUPS } from './parts/rig.ts'
 
 const installed = await installFromNpm('@openai/agents')
 
@@ -30,5 +30,5 @@ await testFileTask(openaiAgentsSdk(installed, 'responses'), { steps }, TWO_SETUP
 await testFileTask(
   openaiAgentsSdk(installed, 'chat_completions'),
   { steps, forgetsReasoning: true },
-  TWO_SETUPS,
+  ONE_SETUP,
 )

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { type Agent, SHELL_ENV } from './parts/agent.ts'
 import { HELLO, testFileTask } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
-import { TWO_SETUPS } from './parts/rig.ts'
+import { ONE_SETUP } from './parts/rig.ts'
 
 const { version, folder } = await installFromNpm('opencode-ai', 'postinstall.mjs')
 
@@ -46,4 +46,4 @@ const steps = [
   { says: 'Done: it says 42.' },
 ]
 
-await testFileTask(opencode, { steps }, TWO_SETUPS)
+await testFileTask(opencode, { steps }, ONE_SETUP)

@@ -5,7 +5,7 @@ import { runAgent } from './parts/agent.ts'
 import { HELLO, testFileTask, testLostEngine } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
 import { qwenCodeAgent } from './parts/known-agents.ts'
-import { TWO_SETUPS } from './parts/rig.ts'
+import { ONE_SETUP } from './parts/rig.ts'
 import { taskIn } from './parts/script.ts'
 import { checkOneRow } from './parts/session-checks.ts'
 
@@ -32,7 +32,7 @@ const steps = [
   { says: 'Done: it says 42.' },
 ]
 
-await testFileTask(qwenCode, { steps }, TWO_SETUPS)
+await testFileTask(qwenCode, { steps }, ONE_SETUP)
 await testLostEngine(qwenCode, { steps })
 
 await t.test("Qwen Code's memory extraction is in no row", { skip: ONLY_FULL }, async (t) => {

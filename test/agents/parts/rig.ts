@@ -9,7 +9,7 @@ import { IS_FULL } from '../../helpers/tier.ts'
 import { startLosingEngine } from './losing-engine.ts'
 
 /** Every route from an agent to an engine. */
-export const SETUPS: readonly Setup[] = (['local', 'relay'] as const).flatMap((mode) =>
+const ROUTES: readonly Setup[] = (['local', 'relay'] as const).flatMap((mode) =>
   (['chat', 'token'] as const).map((prompts) => ({ mode, prompts })),
 )
 export interface Setup {
@@ -24,6 +24,12 @@ export const TWO_SETUPS: readonly Setup[] = [
   { mode: 'local', prompts: 'chat' },
   { mode: 'relay', prompts: 'token' },
 ]
+
+/** Every route under FULL; otherwise the two setups for one agent, and the other two for another. */
+export const SETUPS = IS_FULL ? ROUTES : TWO_SETUPS
+export const OTHER_SETUPS = IS_FULL
+  ? ROUTES
+  : ROUTES.filter(({ mode, prompts }) => (mode === 'local') === (prompts === 'token'))
 
 /** For agents that send what other agents send: the second setup, and both under FULL. */
 export const ONE_SETUP = IS_FULL ? TWO_SETUPS : TWO_SETUPS.slice(1)
