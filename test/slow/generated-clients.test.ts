@@ -7,6 +7,7 @@ import t, { type Test } from 'tap'
 import { hasPython, installFromNpm, installFromPyPI } from '../agents/parts/install.ts'
 import { KEYS } from '../helpers/keys.ts'
 import { startProxy } from '../helpers/proxy.ts'
+import { ONLY_FULL } from '../helpers/tier.ts'
 
 const HERE = import.meta.dirname
 const ROOT = join(HERE, '../..')
@@ -51,6 +52,7 @@ t.test('openapi-python-client generates a client that works', async (t) => {
 
 t.test(
   'openapi-typescript generates types that a program compiles with and the proxy conforms to',
+  { skip: ONLY_FULL },
   async (t) => {
     const generator = await installFromNpm('openapi-typescript')
     const client = await installFromNpm('openapi-fetch')

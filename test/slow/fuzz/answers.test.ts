@@ -10,7 +10,7 @@ import { startProxy } from '../../helpers/proxy.ts'
 import { sendJson, startScriptedServer } from '../../helpers/scripted-server.ts'
 import { watchStalls } from '../../helpers/stall-watch.ts'
 
-const RUNS = Math.ceil(Number(process.env.FUZZ_RUNS ?? 1_000) / 20)
+const RUNS = Math.ceil(Number(process.env.FUZZ_RUNS ?? 300) / 20)
 /** After this many requests the recorded turns are read and deleted. */
 const CALLS_A_SESSION = 50
 const HANG_MS = 60_000

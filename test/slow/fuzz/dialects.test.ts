@@ -17,7 +17,7 @@ import { watchStalls } from '../../helpers/stall-watch.ts'
 import { openMemoryStore } from '../../helpers/store-in-process.ts'
 import { type Answer, checkResponse, DIALECTS } from './dialects.ts'
 
-const RUNS = Number(process.env.FUZZ_RUNS ?? 1_000)
+const RUNS = Number(process.env.FUZZ_RUNS ?? 300)
 /** After this number of requests, everything that they recorded is read and deleted. */
 const CALLS_A_SESSION = 100
 const HANG_MS = 30_000

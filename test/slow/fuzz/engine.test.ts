@@ -9,7 +9,7 @@ import { startProxy } from '../../helpers/proxy.ts'
 import { watchStalls } from '../../helpers/stall-watch.ts'
 import { type Answer, checkResponse, DIALECTS } from './dialects.ts'
 
-const RUNS = Math.ceil(Number(process.env.FUZZ_RUNS ?? 1_000) / 10)
+const RUNS = Math.ceil(Number(process.env.FUZZ_RUNS ?? 300) / 10)
 
 for (const [mode, config] of Object.entries({ chat: {}, token: { tokenizer: 'embedded' } })) {
   for (const [name, { path, bodies, checkRefusal }] of Object.entries(DIALECTS)) {
