@@ -2,7 +2,8 @@
  * SGLang itself, on this machine's CPU: the proxy's guarantees, compared with what SGLang's scheduler received and
  * sampled, as a plugin in its process logs it. The first run installs vLLM's environment (5 GB), and SGLang over it.
  *
- *  TURNS=500 PROPERTY_SEED=7 npm run test:sglang
+ *     TURNS=500 PROPERTY_SEED=7 npm run test:sglang
+ *     CUTS=100 npm run test:sglang -- --timeout=3600 --grep=/continue/   # only aborted responses that continue
  *
  * With `UPDATE=1` the test records SGLang's wire again, for `test/integration/engine-wires.test.ts`.
  */
@@ -12,15 +13,19 @@ import { join } from 'node:path'
 import t from 'tap'
 import { freePort } from '../helpers/free-port.ts'
 import { IS_FULL, RANDOM_SECONDS } from '../helpers/tier.ts'
+import { AGENTS } from './parts/agents.ts'
 import { checkDoctor, checkVerify } from './parts/commands.ts'
+import { checkContinued } from './parts/continued.ts'
 import { installedFor } from './parts/installed.ts'
-import { startModes } from './parts/proxies.ts'
+import { startContinuingModes, startModes } from './parts/proxies.ts'
 import { checkTheCheck, checkTurns } from './parts/turns.ts'
 import { installSglang, SGLANG_VERSION } from './sglang/install.ts'
-import { CONTEXT_LENGTH, sglangProcess } from './sglang/sglang.ts'
+import { CONTEXT_LENGTH, sglangProcess, sglangUpdates } from './sglang/sglang.ts'
 import { recordWires } from './wires/record.ts'
 
 const TURNS = Number(process.env.TURNS ?? (IS_FULL ? 60 : 15))
+/** Aborted engine requests whose responses continue. */
+const CUTS = Number(process.env.CUTS ?? (IS_FULL ? 60 : 4))
 const SEED = Number(process.env.PROPERTY_SEED ?? Math.floor(Math.random() * 1_000_000))
 
 const sglang = await installedFor(t, installSglang)
@@ -31,16 +36,14 @@ if (sglang !== undefined) {
   t.teardown(() => engine.kill())
   await engine.start()
   t.comment(`seed ${SEED}: repeat with PROPERTY_SEED=${SEED}`)
-  const modes = await startModes(
-    t,
-    { url: engine.url, model: sglang.models.base, contextLength: CONTEXT_LENGTH },
-    folder,
-  )
+  const { base, other } = sglang.models
+  const served = { url: engine.url, model: base, contextLength: CONTEXT_LENGTH }
+  const modes = await startModes(t, served, folder)
   if (process.env.UPDATE === '1') await recordWires(`sglang-${SGLANG_VERSION}`, engine.url, engine.core)
   await t.test('the check finds planted mismatches', (t) => checkTheCheck(t, modes[0]!, engine.core))
   await t.test('doctor finds nothing wrong', (t) =>
     checkDoctor(t, engine.url, {
-      model: sglang.models.base,
+      model: base,
       folder,
       logprobs: /after temperature and before/,
     }),
@@ -50,5 +53,18 @@ if (sglang !== undefined) {
   )
   await t.test('verify finds the same logprobs', (t) =>
     checkVerify(t, modes.slice(0, 2), { engineUrl: engine.url, turns: TURNS }),
+  )
+  await t.test('responses that the engine aborts for new weights continue', async (t) =>
+    checkContinued(t, sglangUpdates(engine), {
+      modes: await startContinuingModes(t, served, folder),
+      // Its Completions route reports no ids.
+      dialects: Object.keys(AGENTS).filter((dialect) => dialect !== 'completions'),
+      models: [base, other],
+      tokens: 300,
+      // Its scheduler reports the tokens of a complete response at its end.
+      streamsOnly: true,
+      cuts: CUTS,
+      seed: SEED,
+    }),
   )
 }

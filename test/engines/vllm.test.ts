@@ -16,19 +16,20 @@ import { join } from 'node:path'
 import t from 'tap'
 import { freePort } from '../helpers/free-port.ts'
 import { IS_FULL, RANDOM_SECONDS } from '../helpers/tier.ts'
+import { AGENTS } from './parts/agents.ts'
 import { checkDoctor, checkVerify } from './parts/commands.ts'
+import { checkContinued } from './parts/continued.ts'
 import { installedFor } from './parts/installed.ts'
 import { startContinuingModes, startModes } from './parts/proxies.ts'
 import { checkTheCheck, checkTurns } from './parts/turns.ts'
 import { adapterFlags, checkAdapters } from './vllm/adapters.ts'
-import { checkContinued } from './vllm/continued.ts'
 import { checkExperts } from './vllm/experts.ts'
 import { installVllm, NEWEST, VLLM_VERSION } from './vllm/install.ts'
 import { checkCrash, checkHeld, checkLeaving, checkWeights } from './vllm/interrupted.ts'
 import { checkRefusals } from './vllm/refusals.ts'
 import { checkSame } from './vllm/same.ts'
 import { checkScore } from './vllm/score.ts'
-import { CONTEXT_LENGTH, vllmProcess } from './vllm/vllm.ts'
+import { CONTEXT_LENGTH, vllmProcess, vllmUpdates } from './vllm/vllm.ts'
 import { recordWires } from './wires/record.ts'
 
 const TURNS = Number(process.env.TURNS ?? (IS_FULL ? 100 : 20))
@@ -75,9 +76,11 @@ if (vllm !== undefined) {
       (t) => checkWeights(t, modes, engine, [base, other]),
     )
     await t.test('responses that the engine aborts for new weights continue', async (t) =>
-      checkContinued(t, engine, {
+      checkContinued(t, vllmUpdates(engine), {
         modes: await startContinuingModes(t, served, folder),
+        dialects: Object.keys(AGENTS),
         models: [base, other],
+        tokens: 120,
         cuts: CUTS,
         seed: SEED,
       }),

@@ -99,3 +99,20 @@ async function startCommand(
   })
   return said(child.stdout, ready)
 }
+
+interface EngineState {
+  healthy: boolean
+  weight_version?: string | null
+  unavailable?: string
+}
+
+/** Returns the engine, or the worker in front of it, as the proxy reports it. */
+export async function engineOf({ url }: Mode): Promise<EngineState> {
+  const { engines, workers } = await getJson(`${url}/health`)
+  return (engines ?? workers)[0]
+}
+
+/** Waits until the proxy has seen this weight version. */
+export async function untilWeights(mode: Mode, version: string): Promise<void> {
+  await until(async () => (await engineOf(mode)).weight_version === version)
+}

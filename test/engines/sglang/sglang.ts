@@ -3,6 +3,7 @@
  */
 import { join } from 'node:path'
 import { MODEL } from '../parts/agents.ts'
+import type { UpdatedEngine } from '../parts/continued.ts'
 import { documentedCommand, EngineProcess } from '../parts/engine-process.ts'
 import type { SglangInstalled } from './install.ts'
 
@@ -32,4 +33,15 @@ export function sglangProcess(
       PYTHONPATH: [join(import.meta.dirname, 'plugin'), packages].join(':'),
     },
   })
+}
+
+/** Returns the routes by which a trainer replaces SGLang's weights. */
+export function sglangUpdates(engine: EngineProcess): UpdatedEngine {
+  return {
+    core: engine.core,
+    pause: () => engine.post('/pause_generation', { mode: 'abort' }),
+    loadWeights: (model_path, weight_version) =>
+      engine.post('/update_weights_from_disk', { model_path, weight_version }),
+    resume: () => engine.post('/continue_generation'),
+  }
 }

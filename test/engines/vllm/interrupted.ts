@@ -6,7 +6,7 @@ import { AGENTS, type Agent, MODEL, type Said } from '../parts/agents.ts'
 import type { CoreCall, CoreLog } from '../parts/core-log.ts'
 import { Dice } from '../parts/dice.ts'
 import type { EngineProcess } from '../parts/engine-process.ts'
-import type { Mode } from '../parts/proxies.ts'
+import { engineOf, type Mode, untilWeights } from '../parts/proxies.ts'
 import { checkSession, getJson } from '../parts/record.ts'
 
 // biome-ignore lint/suspicious/noExplicitAny: answers of the sessions API are read as their readers do
@@ -100,12 +100,6 @@ async function sampledSoFar({ url }: Mode, sessionId: string): Promise<number> {
   return turn?.sampled_tokens ?? 0
 }
 
-/** Returns the engine, or the worker in front of it, as the proxy reports it. */
-async function engineOf({ url }: Mode): Promise<Json> {
-  const { engines, workers } = await getJson(`${url}/health`)
-  return (engines ?? workers)[0]
-}
-
 /** Returns the only turn of the session, once it has ended. */
 async function turnOf(mode: Mode, { sessionId }: Running): Promise<Json> {
   return until(async () => {
@@ -192,11 +186,6 @@ export async function checkWeights(
       await vllm.post('/resume')
       for (const request of requests) await checkReplaced(t, request, vllm.core, { pause, version })
     }
-}
-
-/** Waits until the proxy has seen this weight version. */
-export async function untilWeights(mode: Mode, version: string): Promise<void> {
-  await until(async () => (await engineOf(mode)).weight_version === version)
 }
 
 interface ModeRequest {

@@ -1,6 +1,7 @@
 /** The command of docs/engines.md for vLLM, with the flags that a CPU needs and with the plugin that logs the core. */
 import { delimiter, join } from 'node:path'
 import { MODEL } from '../parts/agents.ts'
+import type { UpdatedEngine } from '../parts/continued.ts'
 import { documentedCommand, EngineProcess } from '../parts/engine-process.ts'
 import { NEWEST, VLLM_VERSION, type VllmInstalled } from './install.ts'
 
@@ -51,4 +52,17 @@ export function vllmProcess(
       PYTHONPATH: [join(import.meta.dirname, 'plugin'), packages].join(delimiter),
     },
   })
+}
+
+/** Returns the routes by which a trainer replaces vLLM's weights. */
+export function vllmUpdates(engine: EngineProcess): UpdatedEngine {
+  return {
+    core: engine.core,
+    pause: () => engine.post('/pause?mode=abort'),
+    loadWeights: async (weights_path, new_version) => {
+      await engine.post('/collective_rpc', { method: 'reload_weights', kwargs: { weights_path } })
+      await engine.post('/update_weight_version', { new_version })
+    },
+    resume: () => engine.post('/resume'),
+  }
 }

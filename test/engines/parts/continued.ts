@@ -1,13 +1,11 @@
 /** Responses that continue (`--continue-responses`) after the engine aborted them for new weights. */
 import type { Test } from 'tap'
 import { until } from '../../helpers/until.ts'
-import { AGENTS, type Said } from '../parts/agents.ts'
-import type { CoreCall, CoreLog } from '../parts/core-log.ts'
-import { Dice } from '../parts/dice.ts'
-import type { EngineProcess } from '../parts/engine-process.ts'
-import type { Mode } from '../parts/proxies.ts'
-import { checkSession, getJson } from '../parts/record.ts'
-import { untilWeights } from './interrupted.ts'
+import { AGENTS, type Said } from './agents.ts'
+import type { CoreCall, CoreLog } from './core-log.ts'
+import { Dice } from './dice.ts'
+import { type Mode, untilWeights } from './proxies.ts'
+import { checkSession, getJson } from './record.ts'
 
 /** A part of a response, as the turn's annotations list it. */
 interface EngineRequest {
@@ -17,16 +15,31 @@ interface EngineRequest {
   end_reason: string
 }
 
+/** An engine whose weights a trainer replaces. */
+export interface UpdatedEngine {
+  core: CoreLog
+  /** Aborts all requests, and holds new ones. */
+  pause(): Promise<unknown>
+  /** @param model folder with the weights */
+  loadWeights(model: string, version: string): Promise<unknown>
+  resume(): Promise<unknown>
+}
+
 interface Options {
   modes: readonly Mode[]
+  /** Dialects of which responses continue. */
+  dialects: readonly string[]
   /** Folders of models of the same shape, whose weights are loaded in turn. */
   models: readonly string[]
+  /** Tokens of a response: it must last until the test has seen the first quarter of them. */
+  tokens: number
+  /** Whether all responses are streamed. Default: most of them. */
+  streamsOnly?: boolean
   /** The number of aborts. */
   cuts: number
   seed: number
 }
 
-const TOKENS = 120
 /** A busy machine may end a response before its cut; such a request does not count. */
 const TRIES = 3
 /** Each third abort is for new weights. */
@@ -38,39 +51,36 @@ const RELOAD_EVERY = 3
  */
 export async function checkContinued(
   t: Test,
-  vllm: EngineProcess,
-  { modes, models, cuts, seed }: Options,
+  engine: UpdatedEngine,
+  { modes, dialects, models, tokens, streamsOnly = false, cuts, seed }: Options,
 ): Promise<void> {
+  const { core } = engine
   let version = Date.now()
   let cut = 0
-  const setVersion = async () => {
-    await vllm.post('/update_weight_version', { new_version: String(version) })
+  const update = async () => {
+    version += 1
+    await engine.loadWeights(models[version % models.length]!, String(version))
     await Promise.all(modes.map((mode) => untilWeights(mode, String(version))))
   }
   const abort = async () => {
-    await vllm.post('/pause?mode=abort')
-    if (cut % RELOAD_EVERY === 0) {
-      version += 1
-      const weights_path = models[version % models.length]
-      await vllm.post('/collective_rpc', { method: 'reload_weights', kwargs: { weights_path } })
-      await setVersion()
-    }
-    await vllm.post('/resume')
+    await engine.pause()
+    if (cut % RELOAD_EVERY === 0) await update()
+    await engine.resume()
     cut += 1
   }
-  await setVersion()
+  await update()
   let continued = 0
   let parts = 0
   for (let number = 0; cut < cuts && number < TRIES * cuts; number += 1) {
     const dice = new Dice(seed + number)
     const mode = modes[number % modes.length]!
-    const dialect = dice.pick(Object.keys(AGENTS))
-    const stream = dice.chance(0.7)
+    const dialect = dice.pick(dialects)
+    const stream = dice.chance(0.7) || streamsOnly
     const what = `${mode.name}, ${dialect}, ${stream ? 'streamed' : 'complete'}`
     const sessionId = `continued-${mode.name}-${number}`
-    const before = vllm.core.calls().length
+    const before = core.calls().length
     let said: Said | Error | undefined
-    const sampling = { temperature: 1, max_tokens: TOKENS, ignore_eos: true }
+    const sampling = { temperature: 1, max_tokens: tokens, ignore_eos: true }
     const received = new AGENTS[dialect]!(dice)
       .call(`${mode.url}/${sessionId}`, { stream, sampling })
       .catch((error: Error) => error)
@@ -79,9 +89,13 @@ export async function checkContinued(
       })
     const aborts = dice.int(1, 2)
     for (let at = 0; at < aborts; at += 1) {
-      const sampled = dice.int(1, TOKENS / 4)
+      const sampled = dice.int(1, tokens / 4)
       await until(() => {
-        const calls = vllm.core.calls().slice(before)
+        // Health checks and checks of the prompt sample one token.
+        const calls = core
+          .calls()
+          .slice(before)
+          .filter(({ params }) => Number(params.max_tokens) > 1)
         return said !== undefined || (calls.length > at && calls.at(-1)!.ids.length >= sampled)
       })
       if (said === undefined) await abort()
@@ -97,11 +111,11 @@ export async function checkContinued(
     continued += 1
     parts += requests.length
     t.ok(isContiguous(requests, turns[0].completion_token_ids.length), `${what}: parts`, { requests })
-    const core = { find: () => joinParts(vllm.core, turns[0], requests) }
-    const { wrong } = await checkSession(mode.url, sessionId, [{ dialect, stream, said }], core)
+    const joined = { find: () => joinParts(core, turns[0], requests) }
+    const { wrong } = await checkSession(mode.url, sessionId, [{ dialect, stream, said }], joined)
     t.strictSame(wrong, [], `${what}: ${requests.map(({ end, end_reason }) => `${end} ${end_reason}`)}`)
     for (const { start, end, weight_version } of requests) {
-      const used = new Set(core.find()?.weights.slice(start, end))
+      const used = new Set(joined.find()?.weights.slice(start, end))
       if (end > start) t.strictSame([...used], [weight_version], `${what}: the weights of ${start} to ${end}`)
     }
   }
