@@ -13,12 +13,12 @@ export interface ResponseCase {
   prefix: string
   pieces: string[]
   /** The results of transformers for the complete text and for its chunks: patterns that inspect the end may differ. */
-  whole: Told
-  streamed: Told
+  whole: ReadResponse
+  streamed: ReadResponse
 }
 
 /** An error of transformers, or its parse result. */
-type Told = { malformed: string } | ReturnType<typeof toldOf>
+type ReadResponse = { malformed: string } | ReturnType<typeof mergeDeltas>
 
 export interface PublishedResponses {
   tools: object[]
@@ -34,13 +34,13 @@ export function differences(
   template: ResponseTemplate,
   { prefix, pieces, whole, streamed }: ResponseCase,
   tools: string,
-): { cut: readonly string[]; wanted: Told; found: Told }[] {
+): { cut: readonly string[]; wanted: ReadResponse; found: ReadResponse }[] {
   const readings = [
     { cut: [pieces.join('')], wanted: whole },
     { cut: pieces, wanted: streamed },
   ]
   return readings.flatMap(({ cut, wanted }) => {
-    const found = toldOf(readCut(template, prefix, tools, cut))
+    const found = mergeDeltas(readCut(template, prefix, tools, cut))
     const isLost = found.content + found.reasoning === '' && found.calls.length === 0
     // Output that transformers rejects is shown here as text, and so is a tool call that it returns but no agent could
     // make.
@@ -68,7 +68,7 @@ export function readCut(
   return deltas
 }
 
-export function toldOf(deltas: readonly Delta[]) {
+export function mergeDeltas(deltas: readonly Delta[]) {
   return {
     content: deltas.map(({ content = '' }) => content).join(''),
     reasoning: deltas.map(({ reasoning = '' }) => reasoning).join(''),

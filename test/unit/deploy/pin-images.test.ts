@@ -11,15 +11,15 @@ const OURS = `ghcr.io/owner/llm-proxy:v0.1.0@sha256:${'a'.repeat(64)}`
 const THEIRS = `sha256:${'b'.repeat(64)}`
 
 /** A fake docker that reports one digest for every image except ours, which has been pushed. */
-const ASKED = `[ "$1 $2 $3 $4 $5" = "buildx imagetools inspect --format {{.Manifest.Digest}}" ] || exit 1
+const FAKE_DOCKER = `[ "$1 $2 $3 $4 $5" = "buildx imagetools inspect --format {{.Manifest.Digest}}" ] || exit 1
 case $6 in llm-proxy* | *@*) exit 1 ;; *) echo ${THEIRS} ;; esac`
 
 /**
- * @param says the fake docker, as a shell script
+ * @param script the fake docker, as a shell script
  * @param text of the file to pin; default: that of deploy.yaml
  */
-async function pinned(t: Test, image: string, says: string, text?: string) {
-  const folder = t.testdir({ docker: `#!/bin/sh\n${says}\n`, ...(text && { 'nodes.yaml': text }) })
+async function pinned(t: Test, image: string, script: string, text?: string) {
+  const folder = t.testdir({ docker: `#!/bin/sh\n${script}\n`, ...(text && { 'nodes.yaml': text }) })
   chmodSync(join(folder, 'docker'), 0o755)
   const env = { ...process.env, PATH: `${folder}:${process.env.PATH}` }
   const args = [image, ...(text ? ['nodes.yaml'] : [])]
@@ -34,7 +34,7 @@ function withImages(value: unknown, change: (image: string) => string): unknown 
 }
 
 t.test('every image gets a digest, and nothing else changes', async (t) => {
-  const objects = await pinned(t, OURS, ASKED)
+  const objects = await pinned(t, OURS, FAKE_DOCKER)
   const expected = withImages(OBJECTS, (image) =>
     image.startsWith('llm-proxy:') ? OURS : `${image}@${THEIRS}`,
   )
@@ -43,13 +43,13 @@ t.test('every image gets a digest, and nothing else changes', async (t) => {
 })
 
 t.test('an image with an unknown digest is rejected', async (t) => {
-  const told = `echo ${THEIRS}`
-  const refused = 'pin-images: not an image with its digest: '
+  const printsDigest = `echo ${THEIRS}`
+  const message = 'pin-images: not an image with its digest: '
   for (const [image, says, stderr] of [
-    ['ghcr.io/owner/llm-proxy:v0.1.0', told, `${refused}ghcr.io/owner/llm-proxy:v0.1.0\n`],
-    [`${OURS}0`, told, `${refused}${OURS}0\n`],
-    ['', told, `${refused}\n`],
-    [OURS, 'echo latest', `${refused}vllm/vllm-openai:`],
+    ['ghcr.io/owner/llm-proxy:v0.1.0', printsDigest, `${message}ghcr.io/owner/llm-proxy:v0.1.0\n`],
+    [`${OURS}0`, printsDigest, `${message}${OURS}0\n`],
+    ['', printsDigest, `${message}\n`],
+    [OURS, 'echo latest', `${message}vllm/vllm-openai:`],
     [OURS, 'echo no such image >&2; exit 1', 'no such image\n'],
   ] as const) {
     await t.rejects(pinned(t, image, says), { code: 1, stderr }, `${image} ${says}`)

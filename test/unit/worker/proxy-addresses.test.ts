@@ -10,7 +10,7 @@ const settle = () => new Promise((resolve) => setImmediate(resolve))
 /** A name with the addresses that a test sets, and the reported changes of it. */
 function setUp(first: readonly string[] | Error) {
   const clock = new FakeClock()
-  const told: string[] = []
+  const changes: string[] = []
   const name = { answer: first, lookups: 0 }
   const addresses = new ProxyAddresses({
     host: 'nodes',
@@ -21,9 +21,9 @@ function setUp(first: readonly string[] | Error) {
       if (name.answer instanceof Error) throw name.answer
       return name.answer
     },
-    found: (address) => told.push(`+${address}`),
-    gone: (address) => told.push(`-${address}`),
-    failed: (error) => told.push((error as Error).message),
+    found: (address) => changes.push(`+${address}`),
+    gone: (address) => changes.push(`-${address}`),
+    failed: (error) => changes.push((error as Error).message),
   })
   addresses.start()
   const look = async (answer: readonly string[] | Error) => {
@@ -31,49 +31,49 @@ function setUp(first: readonly string[] | Error) {
     clock.advance(INTERVAL_MS)
     await settle()
   }
-  return { addresses, clock, told, name, look }
+  return { addresses, clock, changes, name, look }
 }
 
 t.test('each address is reported once, and a new one when it appears', async (t) => {
-  const { told, look } = setUp(['10.0.0.1', '10.0.0.2'])
+  const { changes, look } = setUp(['10.0.0.1', '10.0.0.2'])
   await settle()
   await look(['10.0.0.2', '10.0.0.1'])
   await look(['10.0.0.1', '10.0.0.2', '10.0.0.3'])
-  t.strictSame(told, ['+10.0.0.1', '+10.0.0.2', '+10.0.0.3'])
+  t.strictSame(changes, ['+10.0.0.1', '+10.0.0.2', '+10.0.0.3'])
 })
 
 t.test('an address is gone when two consecutive lookups lack it, and may return', async (t) => {
-  const { told, look } = setUp(['10.0.0.1', '10.0.0.2'])
+  const { changes, look } = setUp(['10.0.0.1', '10.0.0.2'])
   await settle()
-  told.length = 0
+  changes.length = 0
   await look(['10.0.0.1'])
   await look(['10.0.0.1', '10.0.0.2'])
   await look(['10.0.0.1'])
-  t.strictSame(told, [], 'one lookup without it is ignored')
+  t.strictSame(changes, [], 'one lookup without it is ignored')
   await look(['10.0.0.1'])
-  t.strictSame(told, ['-10.0.0.2'])
+  t.strictSame(changes, ['-10.0.0.2'])
   await look(['10.0.0.1', '10.0.0.2'])
-  t.strictSame(told, ['-10.0.0.2', '+10.0.0.2'])
+  t.strictSame(changes, ['-10.0.0.2', '+10.0.0.2'])
 })
 
 t.test('a name that cannot be resolved changes nothing, and is reported once', async (t) => {
-  const { told, look } = setUp(new Error('ENOTFOUND'))
+  const { changes, look } = setUp(new Error('ENOTFOUND'))
   await settle()
   await look(new Error('ENOTFOUND'))
   await look(['10.0.0.1'])
   await look(new Error('SERVFAIL'))
   await look(new Error('SERVFAIL'))
   await look(new Error('SERVFAIL'))
-  t.strictSame(told, ['ENOTFOUND', '+10.0.0.1', 'SERVFAIL'])
+  t.strictSame(changes, ['ENOTFOUND', '+10.0.0.1', 'SERVFAIL'])
 })
 
 t.test('a name with addresses of both families is dialled at one only', async (t) => {
-  const { told, look } = setUp(['fd00::1', '10.0.0.1', 'fd00::2', '10.0.0.2'])
+  const { changes, look } = setUp(['fd00::1', '10.0.0.1', 'fd00::2', '10.0.0.2'])
   await settle()
-  t.strictSame(told, ['+10.0.0.1', '+10.0.0.2'])
+  t.strictSame(changes, ['+10.0.0.1', '+10.0.0.2'])
   const six = setUp(['fd00::1'])
   await settle()
-  t.strictSame(six.told, ['+fd00::1'])
+  t.strictSame(six.changes, ['+fd00::1'])
   await look(['10.0.0.1', '10.0.0.2'])
 })
 

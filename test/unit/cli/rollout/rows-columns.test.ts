@@ -42,8 +42,8 @@ for (const ending of ['parquet', 'arrow']) {
         ? await Array.fromAsync(readParquet(path))
         : tableFromIPC(readFileSync(path)).toArray()
     const [first, second] = read.map(plain) as [Record<string, unknown>, Record<string, unknown>]
-    const { sampling_mask_logprobs: absent, ...told } = DETAILS
-    for (const [name, detail] of Object.entries(told)) {
+    const { sampling_mask_logprobs: absent, ...present } = DETAILS
+    for (const [name, detail] of Object.entries(present)) {
       t.strictSame(first[name], detail, name)
       t.equal(second[name], null, `${name} of a row without token data`)
     }

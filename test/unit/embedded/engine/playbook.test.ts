@@ -132,15 +132,15 @@ t.test('the built-in playbook solves sums with a calculator', async (t) => {
   /** The expressions that the calculator gets, one per step, and the last sentence. */
   const solve = (task: string): string[] => {
     const messages = [asks(task)]
-    const said: string[] = []
-    while (said.length < 6) {
+    const texts: string[] = []
+    while (texts.length < 6) {
       const text = book.answer(talk(messages, ['calculator']), undefined)?.text ?? 'no rule'
       const expression = /"expression": "(.*?)"/.exec(text)?.[1]
-      said.push(expression ?? text)
+      texts.push(expression ?? text)
       if (expression === undefined) break
       messages.push(answers(text), reports(String(evaluate(expression))))
     }
-    return said
+    return texts
   }
   t.same(solve('What is 12 + 7?'), ['12 + 7', 'The answer is 19.'])
   t.same(solve("what's 12 times -3"), ['12 * -3', 'The answer is -36.'])

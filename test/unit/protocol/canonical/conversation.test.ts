@@ -93,14 +93,14 @@ t.test('whatever is evicted, each message is the same object with the same conte
       keeping.keepJson()
       const pairs = new Map<Message | undefined, Message | undefined>()
       const objects = new Map<string, ChatMessage>()
-      const said = (at: number, text: string): ChatMessage => {
+      const getMessage = (at: number, text: string): ChatMessage => {
         const key = `${at} ${text}`
         const known = objects.get(key) ?? user(text)
         objects.set(key, known)
         return known
       }
       for (const { contents, known, how, writes } of calls) {
-        const values = contents.map((text, at) => (known ? said(at, text) : user(text)))
+        const values = contents.map((text, at) => (known ? getMessage(at, text) : user(text)))
         const texts = values.map((value) => JSON.stringify(value))
         const [one, other] = [letting, keeping].map((tree) =>
           how === 'texts' ? tree.addMessageTexts(texts) : tree.addMessages(values),
@@ -119,8 +119,8 @@ t.test('whatever is evicted, each message is the same object with the same conte
 t.test('a message written as text, as one object and as another object is one message', async (t) => {
   const tree = new MessageTree()
   tree.addMessages([{ role: 'user', content: 'first' }])
-  const said = () => ({ role: 'user', content: 'b' }) as const
-  const second = tree.addMessageTexts([JSON.stringify(said())])
-  t.equal(tree.addMessages([said()]), second)
-  t.equal(tree.addMessages([said()]), second)
+  const createMessage = () => ({ role: 'user', content: 'b' }) as const
+  const second = tree.addMessageTexts([JSON.stringify(createMessage())])
+  t.equal(tree.addMessages([createMessage()]), second)
+  t.equal(tree.addMessages([createMessage()]), second)
 })

@@ -186,9 +186,9 @@ t.test('every request survives serialization, key by key', async (t) => {
     fc.record({ kind: fc.constant('completion'), body: completion }),
   )
   fc.assert(
-    fc.property(body, fc.boolean(), fc.option(fc.constant('critic')), (asked, stream, subagent) => {
+    fc.property(body, fc.boolean(), fc.option(fc.constant('critic')), (content, stream, subagent) => {
       const call = { requestId: 'r', sessionId: 's', stream, ...(subagent && { subagent }) }
-      const request = JSON.parse(JSON.stringify({ ...asked, ...call })) as GenerationRequest
+      const request = JSON.parse(JSON.stringify({ ...content, ...call })) as GenerationRequest
       const frame = received(frames.requestV2, JSON.stringify(requestToV2(request, 'r')))
       assert.deepEqual(requestFromV2(frame), request)
     }),
@@ -332,10 +332,10 @@ t.test(
         const reported = { requestId: 'before', ids: known, reportedBy: {} }
         const text = requestJson(request as GenerationRequest, 'r', 2, { reported, takesShared }).toString()
         const frame = received(frames.requestV2, text)
-        const asked = requestFromV2(frame, undefined, frame.prompt_shared === undefined ? undefined : known)
-        assert.ok(asked.kind === 'chat')
-        assert.deepEqual([...asked.promptTokenIds!], [...promptTokenIds])
-        assert.deepEqual(asked.body.messages, takesShared ? [] : body.messages)
+        const decoded = requestFromV2(frame, undefined, frame.prompt_shared === undefined ? undefined : known)
+        assert.ok(decoded.kind === 'chat')
+        assert.deepEqual([...decoded.promptTokenIds!], [...promptTokenIds])
+        assert.deepEqual(decoded.body.messages, takesShared ? [] : body.messages)
         const isShort = takesShared && known.sharedWith(promptTokenIds) >= MIN_REPORTED_IDS
         assert.equal(frame.prompt_shared !== undefined, isShort)
         assert.equal(frame.prompt_base, isShort ? 'before' : 'r')
@@ -349,11 +349,11 @@ t.test('messages are sent beside the ids when an engine needs their images', asy
   const body = { messages: [{ role: 'user', content: 'x' }] }
   const images = { tokenId: 1, tokens: [1] }
   const request = { kind: 'chat', requestId: 'r', sessionId: 's', stream: true, body, images }
-  const asked = { ...request, promptTokenIds: PromptIds.of(1) } as GenerationRequest
-  const frame = JSON.parse(requestJson(asked, 'r', 2, { takesShared: true }).toString())
+  const tokenRequest = { ...request, promptTokenIds: PromptIds.of(1) } as GenerationRequest
+  const frame = JSON.parse(requestJson(tokenRequest, 'r', 2, { takesShared: true }).toString())
   t.strictSame(frame.messages, body.messages)
   // In chat mode the engine always needs them.
-  const { promptTokenIds: _ids, images: _images, ...inChatMode } = asked
+  const { promptTokenIds: _ids, images: _images, ...inChatMode } = tokenRequest
   const chat = requestJson(inChatMode as GenerationRequest, 'r', 2, { takesShared: true }).toString()
   t.strictSame(JSON.parse(chat).messages, body.messages)
 })

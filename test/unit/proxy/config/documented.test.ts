@@ -103,10 +103,13 @@ t.test('docs/configuration.md has the commands for a running proxy (UPDATE=1 wri
     const flags = options.map(({ flag }) => flag)
     for (const flag of CLIENT_FLAGS) t.ok(flags.includes(flag), `${command.name} has --${flag}`)
     const own = options.filter(({ flag }) => !CLIENT_FLAGS.includes(flag))
-    const said = own.map((option) =>
+    const descriptions = own.map((option) =>
       optionRow(command, option).slice(2, -2).replace('\\*', '').replace(' | ', ': '),
     )
-    return `| \`${command.name}\` | ${command.summary} | ${said.join('. ')} |`.replaceAll('|  |', '| |')
+    return `| \`${command.name}\` | ${command.summary} | ${descriptions.join('. ')} |`.replaceAll(
+      '|  |',
+      '| |',
+    )
   })
   const table = ['| command | does | its own options |', '|---|---|---|', ...rows].join('\n')
   const section = generatedSection(join(DOCS, 'configuration.md'), 'commands for a running proxy', table)

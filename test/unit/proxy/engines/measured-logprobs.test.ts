@@ -29,7 +29,7 @@ class ModalClient implements EngineClient {
   /** Awaited before a measuring request gets its response. */
   gate: Promise<void> | undefined
   failure: (() => Error) | undefined
-  said: Partial<GenerationEvent> = {}
+  startFields: Partial<GenerationEvent> = {}
   health: () => Promise<EngineHealth> = async () => ({ models: [{ id: 'qwen' }] })
 
   constructor(mode: LogprobsMode) {
@@ -41,7 +41,7 @@ class ModalClient implements EngineClient {
   }
 
   async *#answer(request: GenerationRequest, signal: AbortSignal): EventStream {
-    const start = { type: 'start', engine: this.name, ...this.said } as GenerationEvent
+    const start = { type: 'start', engine: this.name, ...this.startFields } as GenerationEvent
     const end: GenerationEvent = { type: 'end', finishReason: 'stop' }
     const isMeasuring = request.body.logprobs === true
     if (isMeasuring) {
@@ -103,7 +103,7 @@ t.test('concurrent requests wait for one measurement', async (t) => {
 
 t.test('the mode that the engine reports has precedence', async (t) => {
   const { client, serve } = setUp()
-  client.said = { sampling: { logprobsMode: 'raw_logits' } }
+  client.startFields = { sampling: { logprobsMode: 'raw_logits' } }
   t.equal(await serve(), 'raw_logits')
 })
 

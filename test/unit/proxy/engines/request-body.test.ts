@@ -29,14 +29,14 @@ t.test('messages and tools that exist as JSON are sent unchanged and without a c
 })
 
 t.test('a field that an engine client changed is serialized with its present value', (t) => {
-  const said = (body: Record<string, unknown>) => {
+  const serialize = (body: Record<string, unknown>) => {
     const json = bodyJson(body, REQUEST)
     return JSON.parse(typeof json === 'string' ? json : Buffer.concat(json).toString())
   }
   const others = [{ type: 'function', function: { name: 'g' } }]
-  t.same(said({ messages: MESSAGES, tools: others }), { messages: MESSAGES, tools: others })
-  t.same(said({ messages: MESSAGES, tools: undefined }), { messages: MESSAGES })
-  t.same(said({ messages: [], tools: TOOLS }), { messages: [], tools: TOOLS })
+  t.same(serialize({ messages: MESSAGES, tools: others }), { messages: MESSAGES, tools: others })
+  t.same(serialize({ messages: MESSAGES, tools: undefined }), { messages: MESSAGES })
+  t.same(serialize({ messages: [], tools: TOOLS }), { messages: [], tools: TOOLS })
   t.end()
 })
 

@@ -15,14 +15,14 @@ const STATUS = { type: 'worker_status', healthy: true, load: 0, models: [], weig
 
 function setUp() {
   const clock = new FakeClock()
-  const told: string[] = []
+  const notices: string[] = []
   const { logger, lines } = listingLogger()
   const logged = (...events: LogEvent[]) => lines.filter(({ event }) => events.includes(event as LogEvent))
   const defects: Error[] = []
   const note = (what: string) => (worker: ConnectedWorker) => {
     const defect = defects.pop()
     if (defect) throw defect
-    told.push(`${what} ${worker.identity.workerId} ${worker.isConnected ? 'here' : 'away'}`)
+    notices.push(`${what} ${worker.identity.workerId} ${worker.isConnected ? 'here' : 'away'}`)
   }
   const limits = {
     heartbeatMs: HEARTBEAT_MS,
@@ -59,7 +59,7 @@ function setUp() {
     first.catch(() => {})
     return first
   }
-  return { clock, told, logged, registry, dial, dialV2, begin, defects }
+  return { clock, notices, logged, registry, dial, dialV2, begin, defects }
 }
 
 t.test('a socket that is silent for ten seconds is closed, and its later frames are ignored', async (t) => {
@@ -76,26 +76,26 @@ t.test('a socket that is silent for ten seconds is closed, and its later frames 
 t.test(
   'a worker that answers pings stays; one that is silent for three heartbeats is disconnected',
   async (t) => {
-    const { clock, dialV2, told, logged } = setUp()
+    const { clock, dialV2, notices, logged } = setUp()
     const socket = dialV2()
     for (let beat = 0; beat < 10; beat += 1) {
       clock.advance(HEARTBEAT_MS)
       socket.emit('pong')
     }
     t.equal(socket.pings, 10)
-    t.strictSame(told, ['joined w here'])
+    t.strictSame(notices, ['joined w here'])
     clock.advance(3 * HEARTBEAT_MS)
-    t.strictSame(told, ['joined w here', 'changed w away'])
+    t.strictSame(notices, ['joined w here', 'changed w away'])
     t.match(logged('worker_cut_off'), [{ level: 'warn', worker_id: 'w', reason: '3 s of silence' }])
   },
 )
 
 t.test('a silent worker of version 1 keeps its requests up to the time limit of each', async (t) => {
-  const { clock, dial, told, logged, begin } = setUp()
+  const { clock, dial, notices, logged, begin } = setUp()
   const socket = dial({})
   const call = begin()
   clock.advance(REQUEST_TIMEOUT_MS - 1)
-  t.strictSame(told, ['joined w here'])
+  t.strictSame(notices, ['joined w here'])
   socket.says({
     type: 'completion_response',
     request_id: 'r1',
@@ -108,51 +108,51 @@ t.test('a silent worker of version 1 keeps its requests up to the time limit of 
 t.test(
   'a silent worker of version 1 without requests is cut off after three heartbeats, with a warning',
   async (t) => {
-    const { clock, dial, told, logged } = setUp()
+    const { clock, dial, notices, logged } = setUp()
     dial({})
     clock.advance(3 * HEARTBEAT_MS)
-    t.strictSame(told, ['joined w here', 'left w away'])
+    t.strictSame(notices, ['joined w here', 'left w away'])
     t.match(logged('worker_cut_off'), [{ level: 'warn', worker_id: 'w', reason: '3 s of silence' }])
   },
 )
 
 t.test('a worker of version 1 that stays silent is cut off in spite of new requests', async (t) => {
-  const { clock, dial, told, begin } = setUp()
+  const { clock, dial, notices, begin } = setUp()
   dial({})
   const call = begin()
   clock.advance(REQUEST_TIMEOUT_MS - HEARTBEAT_MS)
   const later = begin('r2')
   clock.advance(2 * HEARTBEAT_MS)
-  t.strictSame(told, ['joined w here', 'left w away'])
+  t.strictSame(notices, ['joined w here', 'left w away'])
   await t.rejects(call, { code: 'engine_timeout' })
   await t.rejects(later, { code: 'worker_lost' })
 })
 
 t.test('any frame is a sign of life', async (t) => {
-  const { clock, dialV2, told } = setUp()
+  const { clock, dialV2, notices } = setUp()
   const socket = dialV2()
   for (let beat = 0; beat < 10; beat += 1) {
     clock.advance(HEARTBEAT_MS)
     socket.says({ type: 'pong' })
   }
-  t.strictSame(told, ['joined w here'])
+  t.strictSame(notices, ['joined w here'])
 })
 
 t.test('requests of a disconnected worker wait for the grace period, to the millisecond', async (t) => {
-  const { clock, dialV2, told, begin } = setUp()
+  const { clock, dialV2, notices, begin } = setUp()
   const socket = dialV2()
   const call = begin()
   socket.emit('close', 1006, '')
   clock.advance(GRACE_MS - 1)
-  t.strictSame(told, ['joined w here', 'changed w away'])
+  t.strictSame(notices, ['joined w here', 'changed w away'])
   clock.advance(1)
-  t.strictSame(told, ['joined w here', 'changed w away', 'left w away'])
+  t.strictSame(notices, ['joined w here', 'changed w away', 'left w away'])
   await t.rejects(call, { code: 'worker_lost' })
   t.equal(clock.pending, 0, 'no timer is left')
 })
 
 t.test('a worker that reconnects in time keeps its requests', async (t) => {
-  const { clock, dialV2, told, begin } = setUp()
+  const { clock, dialV2, notices, begin } = setUp()
   const socket = dialV2()
   const call = begin()
   socket.emit('close', 1006, '')
@@ -163,36 +163,36 @@ t.test('a worker that reconnects in time keeps its requests', async (t) => {
     clock.advance(HEARTBEAT_MS)
     back.emit('pong')
   }
-  t.strictSame(told, ['joined w here', 'changed w away', 'changed w here'])
+  t.strictSame(notices, ['joined w here', 'changed w away', 'changed w here'])
   t.same((await call).value, [{ type: 'delta', content: 'a' }])
 })
 
 t.test('a worker that closes with 1000 has left, and has no grace period', async (t) => {
-  const { dialV2, told, begin } = setUp()
+  const { dialV2, notices, begin } = setUp()
   const socket = dialV2()
   const call = begin()
   socket.emit('close', 1000, '')
-  t.strictSame(told, ['joined w here', 'left w away'])
+  t.strictSame(notices, ['joined w here', 'left w away'])
   await t.rejects(call, { code: 'worker_lost' })
 })
 
 t.test('nor has a version-1 worker', async (t) => {
-  const { dial, told, begin } = setUp()
+  const { dial, notices, begin } = setUp()
   const socket = dial({})
   const call = begin()
   socket.emit('close', 1006, '')
-  t.strictSame(told, ['joined w here', 'left w away'])
+  t.strictSame(notices, ['joined w here', 'left w away'])
   await t.rejects(call, { code: 'worker_lost' })
 })
 
 t.test('the late close of a replaced socket has no effect', async (t) => {
-  const { dialV2, told } = setUp()
+  const { dialV2, notices } = setUp()
   const old = dialV2()
   dialV2()
   t.equal(old.closedWith, 4004)
   old.emit('close', 4004, '')
   old.says({ type: 'worker_status' })
-  t.strictSame(told, ['joined w here', 'changed w here'])
+  t.strictSame(notices, ['joined w here', 'changed w here'])
 })
 
 t.test('a request without a frame for the relay timeout fails, and is cancelled at the worker', async (t) => {
@@ -220,7 +220,7 @@ t.test('closing disconnects every worker with 1001 and fails running requests', 
 })
 
 t.test('a defect while a frame is handled ends the connection of that worker only', async (t) => {
-  const { registry, dialV2, told, logged, defects, begin } = setUp()
+  const { registry, dialV2, notices, logged, defects, begin } = setUp()
   const other = dialV2({ worker_id: 'other' })
   const socket = dialV2()
   const call = begin()
@@ -228,7 +228,7 @@ t.test('a defect while a frame is handled ends the connection of that worker onl
   defects.push(defect)
   socket.says({ ...STATUS, draining: false })
   t.match(logged('worker_connection_failed'), [{ level: 'error', worker_id: 'w', err: defect }])
-  t.strictSame(told.slice(2), ['changed w away'])
+  t.strictSame(notices.slice(2), ['changed w away'])
   t.ok(registry.get('other')!.isConnected && other.closedWith === undefined)
   const back = dialV2({ requests: ['r1'] })
   back.says({ type: 'completion_chunk', request_id: 'r1', seq: 1, deltas: [{ content: 'a' }] })

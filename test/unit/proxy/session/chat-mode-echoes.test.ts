@@ -22,12 +22,12 @@ const never = new AbortController().signal
 /** Creates a session of an engine that calls a function with this id, each time. */
 async function rigOf(id: string | undefined, given?: TurnStore) {
   const store = given ?? (await openMemoryStore())
-  let asked = 0
+  let requestCount = 0
   const backend = new ScriptedBackend(() => {
     // Each prompt begins with the previous one and its completion.
-    const seen = Array.from({ length: 3 * asked + 1 }, (_, at) => at)
-    const at = 3 * asked++
-    const called = { name: 'f', arguments: `{"n":${asked}}` }
+    const seen = Array.from({ length: 3 * requestCount + 1 }, (_, at) => at)
+    const at = 3 * requestCount++
+    const called = { name: 'f', arguments: `{"n":${requestCount}}` }
     return answer([
       { type: 'start', engine: 'scripted', promptTokenIds: PromptIds.of(...seen) },
       { type: 'delta', toolCalls: [{ index: 0, ...(id && { id }), type: 'function', function: called }] },

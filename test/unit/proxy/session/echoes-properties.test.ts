@@ -88,7 +88,7 @@ class Session {
   readonly turns: Turn[] = []
   /** For a rebuild, in the order of requests. */
   readonly records: { turn: Turn; isExact: boolean; lastMessage: Message | undefined }[] = []
-  readonly asked: Said[][] = []
+  readonly requests: Said[][] = []
   readonly tree = new MessageTree()
   /** The tree of a reader after a restart. */
   readonly recorded = new MessageTree()
@@ -104,22 +104,22 @@ class Session {
   do({ kind, of, calls, samples, way, oldWay, isExact }: Action): void {
     const before = this.#talks[of % this.#talks.length]!
     const talk = kind === 'go on' ? this.#talks.at(-1)! : before
-    const asked = this.#asked(kind, talk, oldWay)
+    const request = this.#createRequest(kind, talk, oldWay)
     for (let sample = 0; sample < samples; sample += 1) {
-      const answer = this.#answer(calls)
-      this.#ask(asked, answer, isExact)
+      const answer = this.#createCompletion(calls)
+      this.#record(request, answer, isExact)
       const results = answer.calls.map(({ id }, at): Said => {
         const content = `result ${answer.name} ${at}`
         return { message: { role: 'tool', tool_call_id: id, content }, key: content }
       })
-      this.#talks.push([...asked, echoOf(answer, way, this.edited), ...results])
+      this.#talks.push([...request, echoOf(answer, way, this.edited), ...results])
     }
   }
 
-  #asked(kind: string, talk: Said[], way: Way): Said[] {
+  #createRequest(kind: string, talk: Said[], way: Way): Said[] {
     const question = this.#user(`question ${this.#count++}`)
     if (kind === 'compact') return [this.#user('summary'), ...talk.slice(-3), question]
-    if (kind === 'again') return [...this.#asked('fork', talk.slice(0, -1), way)]
+    if (kind === 'again') return [...this.#createRequest('fork', talk.slice(0, -1), way)]
     // The tool calls of a turn, with another history.
     if (kind === 'foreign') return [this.#user('elsewhere'), ...talk.slice(1), question]
     // An agent that prunes or tidies messages that it sent unchanged before.
@@ -134,7 +134,7 @@ class Session {
     return { message: { role: 'user', content }, key: `user ${content}` }
   }
 
-  #answer(calls: number): Answer {
+  #createCompletion(calls: number): Answer {
     const name = `answer ${this.#count++}`
     const made = Array.from({ length: calls }, (_, at) => {
       const id = this.ids.draw(at === 0 ? 'a1B2c3D4e' : undefined)
@@ -145,9 +145,9 @@ class Session {
     return { name, content: calls === 0 ? name : null, calls: made }
   }
 
-  #ask(request: Said[], answer: Answer, isExact: boolean): void {
+  #record(request: Said[], answer: Answer, isExact: boolean): void {
     const call = this.index.match(conversationOf(messagesOf(request), null, this.tree))
-    this.asked.push(request)
+    this.requests.push(request)
     const turn = { answer, request, history: [...request.map(({ key }) => key), answer.name] }
     const lastMessage = this.recorded.addMessageTexts(request.map(({ message }) => JSON.stringify(message)))
     this.records.push({ turn, isExact, lastMessage })
@@ -170,7 +170,7 @@ class Session {
   }
 }
 
-const messagesOf = (said: readonly Said[]) => said.map(({ message }) => message)
+const messagesOf = (messages: readonly Said[]) => messages.map(({ message }) => message)
 
 t.test('a request continues the deepest turn whose complete history it contains, and no other', async (t) => {
   const seen = { joined: 0, none: 0, pruned: 0 }
@@ -195,7 +195,7 @@ t.test('a request continues the deepest turn whose complete history it contains,
         undefined,
         edited,
       )
-      for (const request of session.asked) {
+      for (const request of session.requests) {
         const wanted = session.deepest(request)?.answer.name
         const live = session.index.match(conversationOf(messagesOf(request), null, session.tree))
         const afterRestart = rebuilt.match(conversationOf(messagesOf(request), null))

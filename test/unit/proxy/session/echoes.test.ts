@@ -57,8 +57,8 @@ class Talk {
   }
 
   turn(name: string, messages: ChatMessage[], answer: Partial<CompletionMessage>): void {
-    const said = { content: null, reasoning: null, toolCalls: [], ...answer }
-    this.index.add(this.match(...messages), said, name)
+    const completion = { content: null, reasoning: null, toolCalls: [], ...answer }
+    this.index.add(this.match(...messages), completion, name)
   }
 
   found(...messages: ChatMessage[]): string | undefined {
@@ -72,13 +72,13 @@ function pairOf({ sampled, echoed }: Pair, idOf: (name: string) => string) {
   const calls = sampled.calls.map(({ id, name, arguments: args }) => call(named.get(id)!, args, name))
   const echo = structuredClone(echoed)
   for (const one of echo.tool_calls ?? []) one.id = named.get(one.id) ?? one.id
-  return { said: { content: sampled.content, reasoning: sampled.reasoning, toolCalls: calls }, echo }
+  return { completion: { content: sampled.content, reasoning: sampled.reasoning, toolCalls: calls }, echo }
 }
 
 function isJoined(pair: Pair, edited: ToolCallRewritePolicy, idOf: (name: string) => string): boolean {
-  const { said, echo } = pairOf(pair, idOf)
+  const { completion, echo } = pairOf(pair, idOf)
   const talk = new Talk(edited)
-  talk.turn('sampled', [user('task')], said)
+  talk.turn('sampled', [user('task')], completion)
   return talk.found(user('task'), echo, user('go on')) === 'sampled'
 }
 

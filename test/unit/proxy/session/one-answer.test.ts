@@ -38,41 +38,41 @@ interface Recorded {
 
 const text = (role: string, content: string) => JSON.stringify({ role, content })
 
-function recordedAs(asked: Call, index: number, earlier: readonly Recorded[]): Recorded {
+function recordedAs(request: Call, index: number, earlier: readonly Recorded[]): Recorded {
   const previous = earlier.at(-1)
-  if (asked.isRetry && previous !== undefined)
-    return { ...previous, completion: asked.completion, retryCount: previous.retryCount + 1 }
-  const before = earlier.at(-1 - asked.back)
-  const glue = Array.from({ length: asked.glue }, (_, place) => 1_000 + index * 10 + place)
+  if (request.isRetry && previous !== undefined)
+    return { ...previous, completion: request.completion, retryCount: previous.retryCount + 1 }
+  const before = earlier.at(-1 - request.back)
+  const glue = Array.from({ length: request.glue }, (_, place) => 1_000 + index * 10 + place)
   if (before === undefined) {
     const start = Array.from({ length: 12 }, (_, place) => place)
-    const messages = [text('system', asked.system), text('user', `task ${index}`)]
-    return { messages, prompt: [...start, ...glue], completion: asked.completion, retryCount: 0 }
+    const messages = [text('system', request.system), text('user', `task ${index}`)]
+    return { messages, prompt: [...start, ...glue], completion: request.completion, retryCount: 0 }
   }
   const sequence = [...before.prompt, ...before.completion]
-  const kept = asked.broken === null ? sequence : sequence.slice(0, asked.broken)
+  const kept = request.broken === null ? sequence : sequence.slice(0, request.broken)
   return {
     messages: [...before.messages, text('assistant', 'hello'), text('user', `more ${index}`)],
     prompt: [...kept, ...glue],
-    completion: asked.completion,
+    completion: request.completion,
     retryCount: 0,
   }
 }
 
 t.test('the routes of a session agree on parents, agent roles and rows', async (t) => {
   const store = await openMemoryStore()
-  const { call: ask } = await startSessionsApi(t, store)
+  const { call: callApi } = await startSessionsApi(t, store)
   let count = 0
 
   async function record(calls: readonly Call[]): Promise<string> {
     const sessionId = `s${count++}`
-    await ask('POST', `/sessions/${sessionId}`, {})
+    await callApi('POST', `/sessions/${sessionId}`, {})
     const earlier: Recorded[] = []
     const writes: Promise<void>[] = []
-    for (const [index, asked] of calls.entries()) {
-      const recorded = recordedAs(asked, index, earlier)
+    for (const [index, request] of calls.entries()) {
+      const recorded = recordedAs(request, index, earlier)
       earlier.push(recorded)
-      const { line, exact, status } = asked
+      const { line, exact, status } = request
       const written = recordTurn(store, sessionId, index, {
         turnId: `${sessionId}-${index}`,
         requestMessages: recorded.messages,
@@ -93,7 +93,7 @@ t.test('the routes of a session agree on parents, agent roles and rows', async (
 
   async function check(calls: readonly Call[]): Promise<void> {
     const sessionId = await record(calls)
-    const read = async (path: string) => (await ask('GET', path)).body
+    const read = async (path: string) => (await callApi('GET', path)).body
     const paths = [
       '/tree',
       '',

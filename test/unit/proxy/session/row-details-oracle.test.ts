@@ -164,21 +164,21 @@ async function shown(row: Parameters<typeof detailMembers>[2], reader: TurnReade
 }
 
 t.test('rows contain, bit for bit, the data that the engine reported for each of their tokens', async (t) => {
-  const checked = { rows: 0, told: 0 }
+  const checked = { rows: 0, lists: 0 }
   await fc.assert(
     fc.asyncProperty(session, options, async (planned, chosen) => {
       const { builder, turns } = built(planned)
       const reader = readerOf(turns)
       const oracle = new DetailOracle(turns)
       for (const { row, layout } of builder.placedRows(chosen, null)) {
-        const told = await shown(layout, reader)
+        const actual = await shown(layout, reader)
         const wanted = oracle.row(row)
-        deepStrictEqual(DetailOracle.perToken(told), wanted)
+        deepStrictEqual(DetailOracle.perToken(actual), wanted)
         checked.rows += 1
-        checked.told += Object.values(wanted).filter((value) => value !== null).length
+        checked.lists += Object.values(wanted).filter((value) => value !== null).length
       }
     }),
     { numRuns: 200 },
   )
-  t.ok(checked.rows > 50 && checked.told > 100, `${checked.rows} rows with ${checked.told} lists`)
+  t.ok(checked.rows > 50 && checked.lists > 100, `${checked.rows} rows with ${checked.lists} lists`)
 })

@@ -69,10 +69,10 @@ function rowsOf(turns: readonly TurnRecord[]): Trajectory[] {
 }
 
 /** An engine that sends the given responses one after the other. */
-async function rigOf(t: Test, model: TokenModel, said: string[], given?: TurnStore) {
+async function rigOf(t: Test, model: TokenModel, completions: string[], given?: TurnStore) {
   const store = given ?? (await openMemoryStore())
   let at = 0
-  return tokenModeRig(t, model, () => ({ text: said[at++]! }), store)
+  return tokenModeRig(t, model, () => ({ text: completions[at++]! }), store)
 }
 
 t.test('a tool call that its agent completes is continued as sampled, and reported', async (t) => {
@@ -80,8 +80,8 @@ t.test('a tool call that its agent completes is continued as sampled, and report
   const rig = await rigOf(t, qwen, [hermes('Edit', args), hermes('run', { command: 'cd /w && ls' }), 'Done.'])
   const first = await rig.ask([user('task')], { tools: TOOLS })
   t.match(callsOf(first)[0]!.id, /^call_[0-9a-f]{24}$/)
-  const told = { replace_all: false, old: 'x', new: 'y', file: 'a.py' }
-  const one = [user('task'), echoOf(first, withArguments(told)), result(callsOf(first)[0]!.id, 'ok')]
+  const echoed = { replace_all: false, old: 'x', new: 'y', file: 'a.py' }
+  const one = [user('task'), echoOf(first, withArguments(echoed)), result(callsOf(first)[0]!.id, 'ok')]
   const second = await rig.ask(one, { tools: TOOLS })
   t.match(notesOf(second).prompt, { reason: 'extended', from: first.turnId })
   t.same(notesOf(second).echo, {
@@ -126,9 +126,9 @@ t.test(
 
     const strict = await rigOf(t, qwen, [hermes('run', { a: 1 }), 'Done.'])
     await strict.sessions.create({ sessionId: 's', editedCalls: 'branch' })
-    const asked = await strict.ask([user('task')], { tools: TOOLS })
-    const filled = echoOf(asked, withArguments({ a: 1, b: 2 }))
-    const next = await strict.ask([user('task'), filled, result(callsOf(asked)[0]!.id, 'ok')], {
+    const opening = await strict.ask([user('task')], { tools: TOOLS })
+    const filled = echoOf(opening, withArguments({ a: 1, b: 2 }))
+    const next = await strict.ask([user('task'), filled, result(callsOf(opening)[0]!.id, 'ok')], {
       tools: TOOLS,
     })
     t.match(notesOf(next), { prompt: { reason: 'branched' }, echo: { kinds: ['edited', 'arguments'] } })
@@ -167,8 +167,8 @@ t.test('ids that a client reduces to letters and digits are recognized', async (
 
 t.test('results have the order of the sampled tool calls', async (t) => {
   const both = `${hermes('run', { a: 1 })}\n${hermes('run', { b: 2 })}`
-  const said = [both, 'Done.', both, 'Done.', both, 'Done.', both, 'Done.']
-  const rig = await rigOf(t, qwen, said)
+  const completions = [both, 'Done.', both, 'Done.', both, 'Done.', both, 'Done.']
+  const rig = await rigOf(t, qwen, completions)
   const after = async (task: string, resultsOf: (a: string, b: string) => ChatMessage[]) => {
     const first = await rig.ask([user(task)], { tools: TOOLS })
     const [a, b] = callsOf(first).map(({ id }) => id)
@@ -194,14 +194,14 @@ t.test('results have the order of the sampled tool calls', async (t) => {
 
 t.test("the model reads its own ids, and its agent the proxy's, which never repeat", async (t) => {
   const repeated = 'functions.run:0'
-  const said = [...[1, 2, 3, 4].map((n) => kimiCall(repeated, `{"n": ${n}}`)), 'Done.']
+  const completions = [...[1, 2, 3, 4].map((n) => kimiCall(repeated, `{"n": ${n}}`)), 'Done.']
   const store = await openMemoryStore()
-  let rig = await rigOf(t, kimi, said.slice(0, 3), store)
+  let rig = await rigOf(t, kimi, completions.slice(0, 3), store)
   const messages: ChatMessage[] = [user('task')]
   const turns: TurnRecord[] = []
-  for (let at = 0; at < said.length; at += 1) {
+  for (let at = 0; at < completions.length; at += 1) {
     // As after a restart: the session's state comes from the store.
-    if (at === 3) rig = await rigOf(t, kimi, said.slice(3), store)
+    if (at === 3) rig = await rigOf(t, kimi, completions.slice(3), store)
     const turn = await rig.ask(messages, { tools: TOOLS })
     turns.push(turn)
     t.equal(notesOf(turn).prompt.reason, at === 0 ? 'first' : 'extended')

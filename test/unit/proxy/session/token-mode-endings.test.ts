@@ -83,9 +83,9 @@ t.test(
   'a response truncated within its reasoning continues reasoning, and one truncated after it does not',
   async (t) => {
     const qwen3 = loadTokenModel('qwen3') as TokenModel
-    const goOn = async (cutOff: string, more: string, echo: object, asked = qwen3) => {
+    const goOn = async (cutOff: string, more: string, echo: object, tokenModel = qwen3) => {
       const texts = [cutOff, more]
-      const { ask } = await tokenModeRig(t, asked, () => {
+      const { ask } = await tokenModeRig(t, tokenModel, () => {
         const text = texts.shift()!
         return { text, isCut: text.endsWith('-') }
       })
@@ -105,8 +105,8 @@ t.test(
       reasoning: 'why.',
       content: 'Done.',
     })
-    const said = { content: 'One -', reasoning_content: 'I count.' }
-    t.strictSame(await goOn('<think>\nI count.\n</think>\n\nOne -', ' two.', said), {
+    const message = { content: 'One -', reasoning_content: 'I count.' }
+    t.strictSame(await goOn('<think>\nI count.\n</think>\n\nOne -', ' two.', message), {
       reasoning: undefined,
       content: 'two.',
     })
@@ -172,9 +172,9 @@ for (const limit of ['contextLength', 'servedLength']) {
 
 t.test('stop strings without a limit are rejected', async (t) => {
   const { ask } = await setUp(t, ['One.'])
-  const refused = { code: 'invalid_request', param: 'stop' }
-  await t.rejects(ask([user], { stop: 'x'.repeat(4_097) }), refused)
-  await t.rejects(ask([user], { stop: Array.from({ length: 65 }, (_, at) => `${at}`) }), refused)
+  const rejected = { code: 'invalid_request', param: 'stop' }
+  await t.rejects(ask([user], { stop: 'x'.repeat(4_097) }), rejected)
+  await t.rejects(ask([user], { stop: Array.from({ length: 65 }, (_, at) => `${at}`) }), rejected)
   t.match(await ask([user], { stop: ['x'.repeat(4_095), 'y'] }), { completionText: 'One.' })
 })
 
@@ -195,14 +195,14 @@ t.test('a completion truncated in its reasoning is closed as by the template, un
   const qwen3 = loadTokenModel('qwen3') as TokenModel
   const renderer = rendererFor(templateOf(OPENS_REASONING), qwen3.tokenizer, { source: OPENS_REASONING })
   const opened = { ...qwen3, renderer, source: OPENS_REASONING } as TokenModel
-  const followedBy = async (asked: TokenModel, cutOff: string, echo: object) => {
+  const followedBy = async (tokenModel: TokenModel, cutOff: string, echo: object) => {
     const answers = [{ text: cutOff, isCut: true }, { text: 'Yes.' }]
-    const { ask, store } = await tokenModeRig(t, asked, () => answers.shift()!)
+    const { ask, store } = await tokenModeRig(t, tokenModel, () => answers.shift()!)
     const cut = await ask([user])
     const next = await ask([user, { role: 'assistant', ...echo } as ChatMessage, user])
     t.match(promptOf(next), { reason: 'extended', from: cut.turnId })
     const from = cut.promptTokenIds.length + cut.completionTokenIds.length
-    const text = asked.tokenizer.decode(next.promptTokenIds.slice(from))
+    const text = tokenModel.tokenizer.decode(next.promptTokenIds.slice(from))
     const builder = new TrajectoryBuilder()
     for await (const step of store.readSteps('s')) builder.add(step)
     const rows = [...builder.rows({}, null)]
@@ -216,8 +216,8 @@ t.test('a completion truncated in its reasoning is closed as by the template, un
   t.equal(await followedBy(qwen3, '<think>\nI wonder', thought), END)
   t.equal(await followedBy(qwen3, '<think>\nI wonder\n', thought), END.slice(1), 'with one line break')
   t.equal(await followedBy(opened, 'I wonder', thought), '</think><|im_end|>\n', 'as its parser reads it')
-  const said = { content: 'One', reasoning_content: 'I wonder' }
-  t.equal(await followedBy(qwen3, '<think>\nI wonder\n</think>\n\nOne', said), '<|im_end|>\n')
+  const message = { content: 'One', reasoning_content: 'I wonder' }
+  t.equal(await followedBy(qwen3, '<think>\nI wonder\n</think>\n\nOne', message), '<|im_end|>\n')
 })
 
 /** As in GLM: the token that starts the next message ends the turn, and there is one for each role. */

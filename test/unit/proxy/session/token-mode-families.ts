@@ -119,12 +119,12 @@ function missingEndOfReasoning(
   parent: TurnRecord,
 ): string {
   if (parser.reasoning === undefined) return ''
-  const said = tokenizer.decode(parent.completionTokenIds)
+  const text = tokenizer.decode(parent.completionTokenIds)
   const head = tokenizer.decode(parent.promptTokenIds).trimEnd()
-  const opened = Math.max(said.lastIndexOf('<think>'), head.endsWith('<think>') ? 0 : -1)
-  if (opened === -1 || said.lastIndexOf('</think>') > opened || said.includes('</think>', opened)) return ''
+  const opened = Math.max(text.lastIndexOf('<think>'), head.endsWith('<think>') ? 0 : -1)
+  if (opened === -1 || text.lastIndexOf('</think>') > opened || text.includes('</think>', opened)) return ''
   if (!source.includes('reasoning_content')) return '</think>'
-  return said.endsWith('\n') ? '</think>\n\n' : '\n</think>\n\n'
+  return text.endsWith('\n') ? '</think>\n\n' : '\n</think>\n\n'
 }
 
 /**

@@ -13,12 +13,12 @@ import { imagePart, pngUrl, TEMPLATE_BLIND_TO_TOOLS, visionModel } from '../../.
 
 /** An engine that responds with `I see.` to every request. */
 async function setUp(t: Test, model: TokenModel, store?: TurnStore) {
-  const asked: GenerationRequest[] = []
+  const requests: GenerationRequest[] = []
   const answer = (request: GenerationRequest) => {
-    asked.push(request)
+    requests.push(request)
     return { text: 'I see.' }
   }
-  return { asked, ...(await tokenModeRig(t, model, answer, store)) }
+  return { requests, ...(await tokenModeRig(t, model, answer, store)) }
 }
 
 function promptOf({ annotations }: TurnRecord): { reason: string; images: [{ at: number }] } {
@@ -41,23 +41,23 @@ async function openVision(t: Test, processor?: object | null, template?: string)
 const { model, imageId } = await openVision(t)
 
 t.test('a prompt has the tokens of its images, and later ones continue from them', async (t) => {
-  const { ask, asked, store } = await setUp(t, model)
+  const { ask, requests, store } = await setUp(t, model)
   const pads = (count: number) => '<|image_pad|>'.repeat(count)
   const first = await ask([picture(56, 84)])
   t.equal(
     model.tokenizer.decode(first.promptTokenIds),
     `<|im_start|>user\n<|vision_start|>${pads(6)}<|vision_end|>What is it?<|im_end|>\n<|im_start|>assistant\n`,
   )
-  t.strictSame(asked[0]?.images, { tokenId: imageId, edges: undefined, tokens: [6] })
+  t.strictSame(requests[0]?.images, { tokenId: imageId, edges: undefined, tokens: [6] })
   const talk = [picture(56, 84), seen, picture(112, 112, 'And this?')]
   const second = await ask(talk)
   t.match(promptOf(second), {
     reason: 'extended',
     images: [{ width: 112, height: 112, tokens: 16, media_type: 'image/png', sha256: /^[0-9a-f]{64}$/ }],
   })
-  t.strictSame(asked[1]?.images, { tokenId: imageId, edges: undefined, tokens: [6, 16] })
-  const said = [...first.promptTokenIds, ...first.completionTokenIds]
-  t.strictSame([...second.promptTokenIds.slice(0, said.length)], said)
+  t.strictSame(requests[1]?.images, { tokenId: imageId, edges: undefined, tokens: [6, 16] })
+  const recorded = [...first.promptTokenIds, ...first.completionTokenIds]
+  t.strictSame([...second.promptTokenIds.slice(0, recorded.length)], recorded)
   const {
     images: [placed],
   } = promptOf(second)
@@ -67,7 +67,7 @@ t.test('a prompt has the tokens of its images, and later ones continue from them
   const later = await setUp(t, model, store)
   const third = await later.ask([...talk, seen, { role: 'user', content: 'Sure?' }])
   t.match(promptOf(third), { reason: 'extended', images: undefined })
-  t.strictSame(later.asked[0]?.images, { tokenId: imageId, edges: undefined, tokens: [6, 16] })
+  t.strictSame(later.requests[0]?.images, { tokenId: imageId, edges: undefined, tokens: [6, 16] })
 })
 
 t.test(
@@ -153,7 +153,7 @@ t.test(
     t.equal(model.seesToolImages, true)
     const shown = await setUp(t, model)
     await shown.ask(returned(pngUrl(56, 84)))
-    t.match(shown.asked[0]?.images, { tokens: [6] })
+    t.match(shown.requests[0]?.images, { tokens: [6] })
     for (const [template, own] of [
       [TEMPLATE_BLIND_TO_TOOLS, { tokens: [6] }],
       // As in a template that rejects everything but text in a tool's result.
@@ -164,13 +164,13 @@ t.test(
     ] as const) {
       const { model: blind } = await openVision(t, undefined, template)
       t.equal(blind.seesToolImages, false)
-      const { ask, asked } = await setUp(t, blind)
+      const { ask, requests } = await setUp(t, blind)
       const turn = await ask(returned(pngUrl(56, 84)))
-      t.equal(asked[0]?.images, undefined)
+      t.equal(requests[0]?.images, undefined)
       if (own === undefined) continue
       t.match(blind.tokenizer.decode(turn.promptTokenIds), /cannot see images that tools return/)
       await ask([picture(56, 84)])
-      t.match(asked[1]?.images, own, 'those of a user are included')
+      t.match(requests[1]?.images, own, 'those of a user are included')
     }
   },
 )

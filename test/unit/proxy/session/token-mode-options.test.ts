@@ -13,12 +13,12 @@ import { loadTokenModel } from './token-mode-talk.ts'
 
 /** An engine that responds with `I see.` to every request, behind token mode. */
 async function setUp(t: Test, model: TokenModel, store?: TurnStore, more?: Partial<Answer>) {
-  const asked: GenerationRequest[] = []
+  const requests: GenerationRequest[] = []
   const answer = (request: GenerationRequest) => {
-    asked.push(request)
+    requests.push(request)
     return { text: 'I see.', ...more }
   }
-  return { asked, ...(await tokenModeRig(t, model, answer, store)) }
+  return { requests, ...(await tokenModeRig(t, model, answer, store)) }
 }
 
 const hello: ChatMessage = { role: 'user', content: 'Hello.' }
@@ -101,25 +101,25 @@ t.test('after a restart a request continues only turns with the same template va
 })
 
 t.test("a response is limited by the remaining context, and by the agent's limit", async (t) => {
-  const { ask, asked } = await setUp(t, qwen3)
+  const { ask, requests } = await setUp(t, qwen3)
   const { promptTokenIds } = await ask([hello])
   const used = promptTokenIds.length
-  t.notOk('max_tokens' in asked[0]!.body, 'the context length is unknown')
+  t.notOk('max_tokens' in requests[0]!.body, 'the context length is unknown')
   await ask([hello], { max_completion_tokens: 7, max_tokens: 9 })
-  t.match(asked[1]!.body, { max_tokens: 7 })
+  t.match(requests[1]!.body, { max_tokens: 7 })
   const small = await setUp(t, { ...qwen3, contextLength: used + 5 } as TokenModel)
   for (const max_tokens of [undefined, 4, 6]) await small.ask([hello], max_tokens && { max_tokens })
   t.strictSame(
-    small.asked.map(({ body }) => body.max_tokens),
+    small.requests.map(({ body }) => body.max_tokens),
     [5, 4, 5],
   )
   const limited = await setUp(t, { ...qwen3, contextLength: used + 50 } as TokenModel)
   await limited.sessions.create({ sessionId: 's', limits: { sampled_tokens: 4 } })
   await limited.ask([hello])
-  t.equal(limited.asked[0]!.body.max_tokens, 4, 'the remaining budget of its session')
+  t.equal(limited.requests[0]!.body.max_tokens, 4, 'the remaining budget of its session')
   const full = await setUp(t, { ...qwen3, contextLength: used } as TokenModel)
   const turn = await full.ask([hello])
-  t.equal(full.asked.length, 0, 'no engine receives a request')
+  t.equal(full.requests.length, 0, 'no engine receives a request')
   t.match(turn, { status: 'completed', completionText: '', finishReason: 'length', engine: 'none' })
   t.equal(turn.promptTokenIds.length, used)
   t.strictSame(JSON.parse(turn.usage!), { prompt_tokens: used, completion_tokens: 0, total_tokens: used })
@@ -128,11 +128,11 @@ t.test("a response is limited by the remaining context, and by the agent's limit
 const tools: Tool[] = [{ type: 'function', function: { name: 'look', parameters: { type: 'object' } } }]
 
 t.test('a forced tool call becomes a schema, and is rejected if the format cannot contain one', async (t) => {
-  const { ask, asked } = await setUp(t, qwen3)
+  const { ask, requests } = await setUp(t, qwen3)
   await ask([hello], { tools, tool_choice: 'required' })
   const { promptTokenIds } = await ask([hello], { tools })
   t.match(qwen3.tokenizer.decode(promptTokenIds), /"look"/)
-  const isHeld = asked.map(({ body }) => 'response_format' in body)
+  const isHeld = requests.map(({ body }) => 'response_format' in body)
   t.strictSame(isHeld, [true, false])
   const free = await setUp(t, { ...qwen3, parser: harmony } as TokenModel)
   const refused = { code: 'unsupported', param: 'tool_choice' }
@@ -142,21 +142,21 @@ t.test('a forced tool call becomes a schema, and is rejected if the format canno
 
 t.test('a request without images has no positions for any', async (t) => {
   const imageRule = { tokenId: 1 } as TokenModel['imageRule']
-  const { ask, asked } = await setUp(t, { ...qwen3, imageRule } as TokenModel)
+  const { ask, requests } = await setUp(t, { ...qwen3, imageRule } as TokenModel)
   await ask([hello])
-  t.notOk('images' in asked[0]!)
+  t.notOk('images' in requests[0]!)
 })
 
 t.test('experts recorded with an earlier turn are not requested again', async (t) => {
   const experts = { start: 0, experts: { shape: [1, 1, 1], data: Int32Array.of(0) } }
   const details = { routed_experts: experts } as unknown as Answer['details']
   const startsOf = async (record: string[], more: Partial<Answer>) => {
-    const { sessions, ask, asked } = await setUp(t, qwen3, undefined, more)
+    const { sessions, ask, requests } = await setUp(t, qwen3, undefined, more)
     await sessions.create({ sessionId: 's', record })
     const first = await ask([hello])
     await ask([hello, seen, hello])
     const whole = first.promptTokenIds.length + first.completionTokenIds.length
-    return asked.map(({ expertsStart: start }) => start && start - whole)
+    return requests.map(({ expertsStart: start }) => start && start - whole)
   }
   t.strictSame(
     await startsOf(['routed_experts'], { details }),

@@ -81,8 +81,8 @@ export class Talk {
       { sample, other, goesOnFrom, echo, results, question, stream },
     ] of this.#plan.turns.entries()) {
       const answers: Completion[] = []
-      for (const said of other === undefined ? [sample] : [sample, other]) {
-        answers.push(await this.#ask(messages, said, stream))
+      for (const sampled of other === undefined ? [sample] : [sample, other]) {
+        answers.push(await this.#ask(messages, sampled, stream))
         continued.push(from)
       }
       const chosen = goesOnFrom === 'first' ? 0 : answers.length - 1

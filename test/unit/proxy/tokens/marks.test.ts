@@ -11,34 +11,40 @@ import {
   losesAtMost,
 } from '../../../../src/proxy/tokens/prompt/sentinels.ts'
 
-const [asked, said, thought] = [
+const [question, completion, thought] = [
   createSentinel('message', 0),
   createSentinel('message', 1),
   createSentinel('reasoning', 1),
 ]
-const PAST = `<user>${asked}</user><bot><think>${thought}</think>${said}</bot>`
+const PAST = `<user>${question}</user><bot><think>${thought}</think>${completion}</bot>`
 
 const PASTS: Record<string, [after: string, isSame: boolean]> = {
   'as it was': [PAST, true],
-  'without its reasoning': [`<user>${asked}</user><bot>${said}</bot>`, true],
+  'without its reasoning': [`<user>${question}</user><bot>${completion}</bot>`, true],
   'without its reasoning, whose markup stays': [
-    `<user>${asked}</user><bot><think></think>${said}</bot>`,
+    `<user>${question}</user><bot><think></think>${completion}</bot>`,
     true,
   ],
-  'without an answer': [`<user>${asked}</user><bot><think>${thought}</think></bot>`, false],
-  'with something new': [`<date><user>${asked}</user><bot><think>${thought}</think>${said}</bot>`, false],
-  'with other markup': [`<user>${asked}</user><bot><Think>${thought}</Think>${said}</bot>`, false],
-  'in another order': [`<bot><think>${thought}</think>${said}</bot><user>${asked}</user>`, false],
-  'with a completion twice': [`${PAST}<bot>${said}</bot>`, false],
-  'with reasoning elsewhere': [`<user>${asked}</user><bot>${said}<think>${thought}</think></bot>`, false],
+  'without an answer': [`<user>${question}</user><bot><think>${thought}</think></bot>`, false],
+  'with something new': [
+    `<date><user>${question}</user><bot><think>${thought}</think>${completion}</bot>`,
+    false,
+  ],
+  'with other markup': [`<user>${question}</user><bot><Think>${thought}</Think>${completion}</bot>`, false],
+  'in another order': [`<bot><think>${thought}</think>${completion}</bot><user>${question}</user>`, false],
+  'with a completion twice': [`${PAST}<bot>${completion}</bot>`, false],
+  'with reasoning elsewhere': [
+    `<user>${question}</user><bot>${completion}<think>${thought}</think></bot>`,
+    false,
+  ],
 }
 
 for (const [name, [after, isSame]] of Object.entries(PASTS))
   t.test(`a history ${name}`, async (t) => t.equal(isSameHistory(PAST, after), isSame))
 
 t.test('two parts cut out at one place are more than reasoning with its markup', async (t) => {
-  t.equal(isSameHistory(`a1b2c${asked}`, `abc${asked}`), false)
-  t.equal(isSameHistory(`a12bc${asked}`, `abc${asked}`), true)
+  t.equal(isSameHistory(`a1b2c${question}`, `abc${question}`), false)
+  t.equal(isSameHistory(`a12bc${question}`, `abc${question}`), true)
 })
 
 t.test(
@@ -61,7 +67,7 @@ t.test(
 t.test('sentinels are found by their start and end', async (t) => {
   t.equal(getTextBeforeSentinel(PAST), '<user>')
   t.equal(getTextBeforeSentinel('none'), 'none')
-  t.equal(findSentinelsEnd(PAST, [asked, said]), PAST.length - '</bot>'.length)
+  t.equal(findSentinelsEnd(PAST, [question, completion]), PAST.length - '</bot>'.length)
   t.equal(findSentinelsEnd(PAST, [createSentinel('message', 7)]), undefined)
-  t.equal(findSentinelsEnd(`${asked}.`, [asked, said]), asked.length)
+  t.equal(findSentinelsEnd(`${question}.`, [question, completion]), question.length)
 })

@@ -63,10 +63,10 @@ const ended = fc.boolean()
 const reasoning = fc.option(sampledText, { nil: undefined })
 
 const talk: fc.Arbitrary<Step> = fc
-  .record({ ended, reasoning, said: saidText, user })
-  .map(({ reasoning, said, user, ended }) => ({
+  .record({ ended, reasoning, content: saidText, user })
+  .map(({ reasoning, content, user, ended }) => ({
     ended,
-    completion: assistant(said, [], reasoning),
+    completion: assistant(content, [], reasoning),
     next: [user],
   }))
 
@@ -74,14 +74,18 @@ const work: fc.Arbitrary<Step> = fc
   .record({
     ended,
     reasoning,
-    said: fc.option(saidText),
+    content: fc.option(saidText),
     callsAndResults: fc.array(fc.tuple(toolCall, text), { minLength: 1, maxLength: 3, size: 'max' }),
     more: fc.option(user, { freq: 3 }),
   })
-  .map(({ ended, reasoning, said, callsAndResults, more }) => {
+  .map(({ ended, reasoning, content, callsAndResults, more }) => {
     const calls = callsAndResults.map(([call]) => call)
     const results = callsAndResults.map(([{ id }, result]) => toolMessage(id, result))
-    return { ended, completion: assistant(said, calls, reasoning), next: more ? [...results, more] : results }
+    return {
+      ended,
+      completion: assistant(content, calls, reasoning),
+      next: more ? [...results, more] : results,
+    }
   })
 
 export function conversations(withTools: boolean): fc.Arbitrary<Conversation> {

@@ -77,12 +77,12 @@ export class Rollout {
   #sample({ completion, ended }: Step): number | undefined {
     const { tokenizer } = this.#model
     const promptIds = this.#ids
-    const said = this.#textAsTemplate(completion) ?? textOfModel(completion)
-    const inPlace = tokenizer.encode(this.#text + said + this.#end.text)
+    const text = this.#textAsTemplate(completion) ?? textOfModel(completion)
+    const inPlace = tokenizer.encode(this.#text + text + this.#end.text)
     this.#canonical &&= promptIds.every((id, index) => id === inPlace[index])
-    const ids = this.#canonical ? inPlace : [...promptIds, ...tokenizer.encode(said + this.#end.text)]
+    const ids = this.#canonical ? inPlace : [...promptIds, ...tokenizer.encode(text + this.#end.text)]
     this.#ids = ended ? ids : ids.slice(0, -1)
-    this.#text += ended ? said + this.#end.text : said
+    this.#text += ended ? text + this.#end.text : text
     return this.#ids.slice(promptIds.length).at(-1)
   }
 

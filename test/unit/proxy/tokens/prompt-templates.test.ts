@@ -89,8 +89,8 @@ t.test(
       "{% if m.tool_calls and m.content and m.reasoning_content %}{{ raise_exception('not both') }}{% endif %}"
     const calls =
       '{% for c in m.tool_calls or [] %}<call>{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}'
-    const said = "{{ m.reasoning_content or '' }}{{ m.content or '' }}"
-    const renderer = rendererOf(chatMl(`${refuses}<|im_start|>{{ m.role }}\n${said}${calls}<|im_end|>\n`))
+    const body = "{{ m.reasoning_content or '' }}{{ m.content or '' }}"
+    const renderer = rendererOf(chatMl(`${refuses}<|im_start|>{{ m.role }}\n${body}${calls}<|im_end|>\n`))
     const spoken = { ...CALL, content: 'I look.' }
     const thought = { ...CALL, reasoning_content: 'Look?' }
     const history = [QUESTION, spoken, RESULT, thought, RESULT, QUESTION]
@@ -186,11 +186,11 @@ for (const [how, asks] of Object.entries(SWITCHES)) {
     const named = '{% set word = "/no_think" %}'
     const ending = `{% if ${asks} %}<think></think>{% endif %}`
     const renderer = rendererOf(chatMl(MESSAGE, named) + ending)
-    const said = how === 'as the whole text' ? ' quiet\n' : 'Be brief. /NO_THINK /no_think'
+    const quoted = how === 'as the whole text' ? ' quiet\n' : 'Be brief. /NO_THINK /no_think'
     const inAnswer = how === "in the model's text"
     const quiet: ChatMessage[] = [
-      inAnswer ? QUESTION : { role: 'user', content: said },
-      inAnswer ? { role: 'assistant', content: said } : ANSWER,
+      inAnswer ? QUESTION : { role: 'user', content: quoted },
+      inAnswer ? { role: 'assistant', content: quoted } : ANSWER,
     ]
     for (const past of [[QUESTION, ANSWER], [QUESTION, ANSWER], quiet, [QUESTION, ANSWER], quiet]) {
       const { text } = await continued(renderer, ended(past, QUESTION))

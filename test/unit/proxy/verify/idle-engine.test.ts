@@ -7,7 +7,11 @@ interface Given {
   inFlight?: number
 }
 
-function asked(engines: Record<string, Given>, turn: { engine: string; version: string | null }, queued = 0) {
+function selectName(
+  engines: Record<string, Given>,
+  turn: { engine: string; version: string | null },
+  queued = 0,
+) {
   const all = Object.entries(engines).map(([name, { weightVersion, unavailable }]) => ({
     client: { name, score: () => {} },
     watch: { healthy: true, unavailable, models: [], weightVersion },
@@ -23,32 +27,36 @@ function asked(engines: Record<string, Given>, turn: { engine: string; version: 
 t.test('a turn is scored by an engine with its weights during an update of the engines', (t) => {
   const engines = { a: { weightVersion: '2' }, b: { weightVersion: '1' }, c: { weightVersion: '1' } }
   t.equal(
-    asked(engines, { engine: 'a', version: '1' }),
+    selectName(engines, { engine: 'a', version: '1' }),
     'b',
     'and not by the one that sampled it, which has others',
   )
   t.equal(
-    asked(engines, { engine: 'c', version: '1' }),
+    selectName(engines, { engine: 'c', version: '1' }),
     'c',
     'by the one that sampled it where it still has them',
   )
   t.equal(
-    asked(engines, { engine: 'a', version: '0' }),
+    selectName(engines, { engine: 'a', version: '0' }),
     'a',
     'where no engine has them, the one that sampled it reports this',
   )
-  t.equal(asked({ a: {}, b: {} }, { engine: 'b', version: null }), 'b', 'or where no engine reports weights')
+  t.equal(
+    selectName({ a: {}, b: {} }, { engine: 'b', version: null }),
+    'b',
+    'or where no engine reports weights',
+  )
   t.end()
 })
 
 t.test('an engine that sleeps, serves a request, or has waiting requests is not used', (t) => {
   const turn = { engine: 'a', version: null }
-  t.equal(asked({ a: { unavailable: 'asleep' }, b: {} }, turn), 'b')
-  t.equal(asked({ a: { unavailable: 'asleep' } }, turn), undefined)
-  t.equal(asked({ a: { inFlight: 1 } }, turn), 'busy')
-  t.equal(asked({ a: { inFlight: 1 }, b: {} }, turn), 'b', 'another one is idle')
+  t.equal(selectName({ a: { unavailable: 'asleep' }, b: {} }, turn), 'b')
+  t.equal(selectName({ a: { unavailable: 'asleep' } }, turn), undefined)
+  t.equal(selectName({ a: { inFlight: 1 } }, turn), 'busy')
+  t.equal(selectName({ a: { inFlight: 1 }, b: {} }, turn), 'b', 'another one is idle')
   const weights = { a: { weightVersion: '1', inFlight: 1 }, b: { weightVersion: '2' } }
-  t.equal(asked(weights, { engine: 'a', version: '1' }), 'busy', 'and other weights')
-  t.equal(asked({ a: {} }, turn, 1), 'busy')
+  t.equal(selectName(weights, { engine: 'a', version: '1' }), 'busy', 'and other weights')
+  t.equal(selectName({ a: {} }, turn, 1), 'busy')
   t.end()
 })

@@ -301,14 +301,14 @@ t.test('an engine that cannot score is rejected with its name', async (t) => {
 })
 
 t.test("the request has the engine's own fields", async (t) => {
-  const asked = async (kind: Kind, temperature: number) => {
+  const requestOf = async (kind: Kind, temperature: number) => {
     const { engine, server } = await setUp(t, kind)
     const verifier = new Verifier(engine, { models: [] })
     await verifier.verify(turnOf(kind, 0, { temperature }), new AbortController().signal)
     return (server as ScoringEngine).requests.at(-1)!
   }
   const turn = turnOf('vllm', 0)
-  t.match(await asked('vllm', 0.5), {
+  t.match(await requestOf('vllm', 0.5), {
     path: '/v1/completions',
     body: {
       model: 'policy',
@@ -322,7 +322,7 @@ t.test("the request has the engine's own fields", async (t) => {
       stream: false,
     },
   })
-  t.match(await asked('sglang', 0.5), {
+  t.match(await requestOf('sglang', 0.5), {
     path: '/generate',
     body: {
       return_logprob: true,

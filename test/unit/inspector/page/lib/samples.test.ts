@@ -70,12 +70,12 @@ t.test('the final answer is the last completed one with the main role', async (t
 
 t.test('samples are requested four at a time', async (t) => {
   const { samples } = withRewards(...Array(10).fill(0))
-  let [asked, most] = [0, 0]
+  let [pending, most] = [0, 0]
   const loaded = await loadEach(samples, async (id) => {
-    asked += 1
-    most = Math.max(most, asked)
+    pending += 1
+    most = Math.max(most, pending)
     await Promise.resolve()
-    asked -= 1
+    pending -= 1
     return `turns of ${id}`
   })
   t.equal(most, 4)

@@ -103,7 +103,7 @@ t.test("OpenClaw's empty snapshots are removed from a message that has other par
 
 t.test('a block with content for the model is kept', async (t) => {
   const block = { role: 'user', content: EMPTY }
-  const told = [
+  const blocks = [
     snapshots(section('Active exec sessions:\n- a1 running pid=7 :: npm test')),
     snapshots(
       section('Active exec sessions:\nnone'),
@@ -114,7 +114,7 @@ t.test('a block with content for the model is kept', async (t) => {
     `See ${EMPTY}`,
   ]
   for (const request of [
-    ...told.map((content) => lowered(asking, { role: 'user', content })),
+    ...blocks.map((content) => lowered(asking, { role: 'user', content })),
     lowered(block),
     lowered({ role: 'system', content: 'You are' }, block, block),
     lowered(asking, { role: 'assistant', content: EMPTY }),

@@ -313,18 +313,21 @@ t.test(
         for (const answers of [streamed, [whole(events, shown)]]) {
           const echo = answers.map((answer) => answer.candidates[0].content)
           const answered = { role: 'user', parts: [{ text: 'next' }] }
-          const said = messagesOf([...contents, ...echo, answered])?.[1] as unknown as Record<string, unknown>
-          const calls = (said.tool_calls ?? []) as { id: string; function: { name: string } }[]
+          const restored = messagesOf([...contents, ...echo, answered])?.[1] as unknown as Record<
+            string,
+            unknown
+          >
+          const calls = (restored.tool_calls ?? []) as { id: string; function: { name: string } }[]
           const actual = {
-            content: said.content,
+            content: restored.content,
             calls: calls.map(({ id, function: { name } }) => ({ id, name })),
           }
           if (JSON.stringify(actual) !== JSON.stringify({ content: expected.content, calls: expected.calls }))
             throw new Error(`${JSON.stringify(actual)} is not ${JSON.stringify(expected)}`)
           // Reasoning after the last part is only in its thought.
           const isLast = deltas.at(-1)?.reasoning !== undefined
-          if ((shown || !isLast) && answers !== streamed && said.reasoning_content !== expected.reasoning)
-            throw new Error(`${said.reasoning_content} is not ${expected.reasoning}`)
+          if ((shown || !isLast) && answers !== streamed && restored.reasoning_content !== expected.reasoning)
+            throw new Error(`${restored.reasoning_content} is not ${expected.reasoning}`)
         }
       },
     )
@@ -482,14 +485,14 @@ t.test('a tool choice without tools is removed, and one that requires a call is 
 })
 
 t.test('null means "not set", a single part needs no list, and an empty part says nothing', async (t) => {
-  const said = messagesOf([
+  const restored = messagesOf([
     { role: 'user', parts: { text: 'go' } },
     { role: 'model', parts: [{ functionCall: { id: null, name: 'f', args: { a: null } }, text: null }, {}] },
     { role: 'user', parts: [{ functionResponse: { name: 'f', response: { output: 'x' } } }] },
     { role: 'model', parts: [{ text: 'ok', functionCall: null, functionResponse: null }] },
     { role: 'user', parts: [{ text: 'more', functionResponse: null, inline_data: null }] },
   ])!
-  t.match(said, [
+  t.match(restored, [
     { role: 'user', content: 'go' },
     { role: 'assistant', tool_calls: [{ function: { name: 'f', arguments: '{"a":null}' } }] },
     { role: 'tool', content: 'x' },

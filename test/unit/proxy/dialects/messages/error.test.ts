@@ -54,46 +54,53 @@ t.test('an error in a stream is an event', async (t) => {
 })
 
 t.test('a prompt that does not fit is reported with the text that agents search for', async (t) => {
-  const told = (message: string) => anthropicError(new ProxyError('engine_rejected', message)).error.message
+  const convertMessage = (message: string) =>
+    anthropicError(new ProxyError('engine_rejected', message)).error.message
   const tooLong = 'prompt is too long: 5000 tokens > 4096 maximum'
   const tooMuch =
     'input length and `max_tokens` exceed context limit: 3000 + 2000 > 4096, ' +
     'decrease input length or `max_tokens` and try again'
   // Messages of vLLM, by version.
   t.equal(
-    told(
+    convertMessage(
       "This model's maximum context length is 4096 tokens. However, you requested 5500 tokens (5000 in the messages, " +
         '500 in the completion). Please reduce the length of the messages or completion.',
     ),
     tooLong,
   )
   t.equal(
-    told(
+    convertMessage(
       "This model's maximum context length is 4096 tokens. However, you requested 2000 output tokens and your prompt " +
         'contains at least 3000 input tokens, for a total of at least 5000 tokens.',
     ),
     tooMuch,
   )
   t.equal(
-    told(
+    convertMessage(
       "'max_tokens' or 'max_completion_tokens' is too large: 2000. This model's maximum context length is 4096 tokens " +
         'and your request has 3000 input tokens (2000 > 4096 - 3000).',
     ),
     tooMuch,
   )
-  t.equal(told('The decoder prompt (length 5000) is longer than the maximum model length of 4096.'), tooLong)
-  // Messages of SGLang.
-  t.equal(told("The input (5000 tokens) is longer than the model's context length (4096 tokens)."), tooLong)
   t.equal(
-    told(
+    convertMessage('The decoder prompt (length 5000) is longer than the maximum model length of 4096.'),
+    tooLong,
+  )
+  // Messages of SGLang.
+  t.equal(
+    convertMessage("The input (5000 tokens) is longer than the model's context length (4096 tokens)."),
+    tooLong,
+  )
+  t.equal(
+    convertMessage(
       "Requested token count exceeds the model's maximum context length of 4096 tokens. You requested a total of 5000 " +
         'tokens: 3000 tokens from the input messages and 2000 tokens for the completion.',
     ),
     tooMuch,
   )
   const unread = "This model's maximum context length is 4096 tokens, and that is all there is to say."
-  t.equal(told(unread), `prompt is too long: ${unread}`)
-  t.equal(told('temperature must be non-negative'), 'temperature must be non-negative')
+  t.equal(convertMessage(unread), `prompt is too long: ${unread}`)
+  t.equal(convertMessage('temperature must be non-negative'), 'temperature must be non-negative')
   // A message of token mode.
   const filled =
     "This model's maximum context length is 4096 tokens. However, your prompt contains 5000 input tokens."

@@ -490,8 +490,8 @@ t.test('a token count has the same prompt as a request', async (t) => {
   const prompt = { model: 'm', messages: hi, system: 'Be brief.', tools: [{ name: 'f', input_schema: {} }] }
   const { max_tokens: _, ...body } = lowered(prompt)
   t.same(lowerCountTokensRequest(prompt), body)
-  const told = { ...prompt, chat_template_kwargs: { style: 'short' } }
-  t.same(lowerCountTokensRequest(told).chat_template_kwargs, { style: 'short' })
+  const withStyle = { ...prompt, chat_template_kwargs: { style: 'short' } }
+  t.same(lowerCountTokensRequest(withStyle).chat_template_kwargs, { style: 'short' })
 })
 
 t.test('a deferred tool appears with the search that found it, and not before', async (t) => {
@@ -509,12 +509,12 @@ t.test('a deferred tool appears with the search that found it, and not before', 
   const body = lowered({ messages: found, tools })
   t.match(body.tools, [{ function: { name: 'ToolSearch' } }])
   t.equal((body.tools as unknown[]).length, 1, 'the same as before the search')
-  const said = (body.messages as { content: { text: string }[] }[]).at(-1)!.content.map(({ text }) => text)
-  t.same(JSON.parse(said[0]!), {
+  const texts = (body.messages as { content: { text: string }[] }[]).at(-1)!.content.map(({ text }) => text)
+  t.same(JSON.parse(texts[0]!), {
     type: 'function',
     function: { name: 'NotebookEdit', description: 'Edits.', parameters: schema },
   })
-  t.equal(said[1], 'Tool: Nowhere')
+  t.equal(texts[1], 'Tool: Nowhere')
   const again = lowered({ messages: [...found, ...found.slice(1)], tools }).messages as typeof body.messages
   t.match(
     (again as { content: unknown }[]).at(-1)!.content,

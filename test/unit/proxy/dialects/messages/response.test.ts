@@ -171,8 +171,8 @@ t.test('finish reasons are converted to stop reasons of the API', async (t) => {
   const stopOf = (fields: Partial<GenerationEnd>, delta: Partial<GenerationDelta> = { content: 'x' }) => {
     const events: GenerationEvent[] = [start, { type: 'delta', ...delta }, { ...end, ...fields }]
     const { stop_reason, stop_sequence } = whole(events)
-    const told = streamed(events).at(-2).delta
-    assert.deepEqual([told.stop_reason, told.stop_sequence], [stop_reason, stop_sequence])
+    const lastDelta = streamed(events).at(-2).delta
+    assert.deepEqual([lastDelta.stop_reason, lastDelta.stop_sequence], [stop_reason, stop_sequence])
     return [stop_reason, stop_sequence]
   }
   t.same(stopOf({}), ['end_turn', null])
@@ -320,7 +320,7 @@ function merged(deltas: readonly GenerationDelta[], joins: readonly boolean[]): 
 }
 
 /** A client's own merge, independent of the code under test. */
-function said(events: ReturnType<typeof eventsOf>) {
+function mergeEvents(events: ReturnType<typeof eventsOf>) {
   const blocks: { type: string; text: string; name?: string }[] = []
   let open = -1
   for (const event of events) {
@@ -357,17 +357,19 @@ t.test('a stream with any chunks and batches has the content of the complete res
       const events: GenerationEvent[] = [start, ...deltas, end]
       const writer = new MessagesStreamWriter(identity, responseOptions)
       const cut = seed % events.length
-      const told = said(eventsOf(writer.write(events.slice(0, cut)) + writer.write(events.slice(cut))))
+      const streamedContent = mergeEvents(
+        eventsOf(writer.write(events.slice(0, cut)) + writer.write(events.slice(cut))),
+      )
       const { content } = whole(events)
       assert.equal(
-        told.thinking,
+        streamedContent.thinking,
         content.map((block) => (block.type === 'thinking' ? block.thinking : '')).join(''),
       )
       // White space at the end of a text may have been the start of another block.
       const text = content.map((block) => (block.type === 'text' ? block.text : '')).join('')
-      assert.equal(told.text.trimEnd(), text.trimEnd())
+      assert.equal(streamedContent.text.trimEnd(), text.trimEnd())
       assert.deepEqual(
-        told.calls,
+        streamedContent.calls,
         answer.calls.map(({ name, input }) => [name, JSON.parse(JSON.stringify(input))]),
       )
     }),

@@ -191,9 +191,9 @@ t.test('a streamed text has the events of the API in their order', async (t) => 
     { type: 'delta', content: ' there' },
     stop,
   ]
-  const told = streamed(events)
+  const sent = streamed(events)
   t.same(
-    told.map((event) => event.type),
+    sent.map((event) => event.type),
     [
       'response.created',
       'response.in_progress',
@@ -207,12 +207,12 @@ t.test('a streamed text has the events of the API in their order', async (t) => 
       'response.completed',
     ],
   )
-  t.match(told[0].response, { id: 'resp_T', status: 'in_progress', output: [], completed_at: null })
-  t.match(told[2].item, { type: 'message', status: 'in_progress', content: [] })
+  t.match(sent[0].response, { id: 'resp_T', status: 'in_progress', output: [], completed_at: null })
+  t.match(sent[2].item, { type: 'message', status: 'in_progress', content: [] })
   const at = { item_id: 'msg_T_0', output_index: 0, content_index: 0 }
-  t.match(told[5], { ...at, delta: ' there', logprobs: [] })
-  t.match(told[6], { ...at, text: 'hi there' })
-  t.match(told[9].response, { status: 'completed', output: [told[8].item], usage: { total_tokens: 13 } })
+  t.match(sent[5], { ...at, delta: ' there', logprobs: [] })
+  t.match(sent[6], { ...at, text: 'hi there' })
+  t.match(sent[9].response, { status: 'completed', output: [sent[8].item], usage: { total_tokens: 13 } })
 })
 
 t.test('every kind of tool call is streamed as the agent declared its tool', async (t) => {
@@ -224,7 +224,7 @@ t.test('every kind of tool call is streamed as the agent declared its tool', asy
     type: 'delta',
     toolCalls: [{ index, function: { arguments: written } }],
   })
-  const told = streamed([
+  const sent = streamed([
     start,
     call(0, 'f', ''),
     more(0, '{"a"'),
@@ -238,13 +238,13 @@ t.test('every kind of tool call is streamed as the agent declared its tool', asy
     call(5, 'local_shell', '{"cmd": "ls"}'),
     stop,
   ])
-  const deltas = (type: string) => told.filter((event) => event.type === type).map((event) => event.delta)
+  const deltas = (type: string) => sent.filter((event) => event.type === type).map((event) => event.delta)
   t.same(deltas('response.function_call_arguments.delta'), ['{"a"', ':1}', '{}', '{"cmd": "ls"}'])
   t.same(deltas('response.custom_tool_call_input.delta'), ['x', '\ny', '{"other": 1}'])
   const status = 'completed'
   const action = { type: 'exec', env: {}, command: ['ls'], timeout_ms: 3 }
   const custom = { type: 'custom_tool_call', name: 'patch', status }
-  t.same(told.at(-1)?.response.output, [
+  t.same(sent.at(-1)?.response.output, [
     { type: 'function_call', id: 'fc_T_0', call_id: 'c0', name: 'f', arguments: '{"a":1}', status },
     { ...custom, id: 'ctc_T_1', call_id: 'c1', input: 'x\ny' },
     { type: 'local_shell_call', id: 'lsh_T_2', call_id: 'c2', action, status },
@@ -311,8 +311,8 @@ t.test('a response without text is an empty message', async (t) => {
 t.test('a failure after the first event is reported in the form of the API', async (t) => {
   const writer = new ResponsesStreamWriter(frameOf())
   const text = writer.write([start, { type: 'delta', content: 'hi' }])
-  const told = eventsOf(text + writer.fail(new ProxyError('engine_lost', 'The engine is gone')))
-  t.match(told.at(-1), {
+  const sent = eventsOf(text + writer.fail(new ProxyError('engine_lost', 'The engine is gone')))
+  t.match(sent.at(-1), {
     type: 'response.failed',
     response: { status: 'failed', error: { code: 'engine_lost', message: 'The engine is gone' } },
   })
@@ -328,9 +328,9 @@ t.test('fields that the agent includes are in the response', async (t) => {
   ]
   const include = ['reasoning.encrypted_content', 'message.output_text.logprobs']
   const frame = () => frameOf({ include, return_token_ids: true })
-  const told = streamed(events, frame())
-  t.same(told.find((event) => event.type === 'response.output_text.delta').logprobs, [entry])
-  for (const answer of [whole(events, frame()), told.at(-1)?.response]) {
+  const sent = streamed(events, frame())
+  t.same(sent.find((event) => event.type === 'response.output_text.delta').logprobs, [entry])
+  for (const answer of [whole(events, frame()), sent.at(-1)?.response]) {
     t.equal(answer.output[0].encrypted_content, seal('hm'))
     t.same(answer.output[1].content[0].logprobs, [entry])
     t.same(answer.token_ids, [1, 2])
@@ -401,8 +401,8 @@ t.test(
         const end: GenerationEvent = { type: 'end', finishReason: completion.finishReason, usage }
         const events = [start, ...merge(pieces(completion), merged), end]
         const answer = whole(events)
-        const told = streamed(events)
-        const final = await accumulated(told)
+        const sent = streamed(events)
+        const final = await accumulated(sent)
         assert.deepEqual(final.output, answer.output)
         assert.equal(final.status, answer.status)
       }),

@@ -21,7 +21,7 @@ class ScriptedClient implements EngineClient {
   readonly kind = 'vllm'
   readonly takesTokenIds = true
   readonly name: string
-  asked = 0
+  requestCount = 0
   checks = 0
   /** Thrown by generate before its first event. */
   failure: (() => Error) | undefined
@@ -37,7 +37,7 @@ class ScriptedClient implements EngineClient {
   }
 
   script: () => EventStream = async function* (this: ScriptedClient) {
-    this.asked += 1
+    this.requestCount += 1
     if (this.failure) throw this.failure()
     yield [{ type: 'start', engine: this.name, ...this.start } as GenerationEvent]
     yield [
@@ -79,7 +79,7 @@ t.test('an unavailable engine at the top of the list fails no session and is tri
   const { clients, serve, backend } = setUp('dead', 'alive')
   clients[0]!.failure = unreachable
   for (const session of ['a', 'b', 'c']) t.match(await serve(session), [{ engine: 'alive' }, {}, {}])
-  t.equal(clients[0]!.asked, 1)
+  t.equal(clients[0]!.requestCount, 1)
   t.match(backend.status().members, [{ healthy: false, error: 'connection refused' }, { healthy: true }])
 })
 
@@ -162,7 +162,7 @@ t.test(
       await settle()
     }
     await failing
-    t.equal(a!.asked, 1)
+    t.equal(a!.requestCount, 1)
     a!.health = async () => ({ models: [{ id: 'qwen' }], textIds: [12, 3] })
     clock.advance(INTERVAL_MS)
     await settle()
@@ -181,7 +181,7 @@ t.test('a request that loses engines before its first event tries two, not all',
   const { clients, serve } = setUp('a', 'b', 'c')
   for (const client of clients) client.failure = lost
   await t.rejects(serve('s'), { code: 'engine_lost' })
-  t.same(clients.map((client) => client.asked).sort(), [0, 1, 1])
+  t.same(clients.map((client) => client.requestCount).sort(), [0, 1, 1])
 })
 
 t.test('a single engine that dropped the connection is tried once more', async (t) => {
@@ -206,7 +206,7 @@ t.test('a healthy engine that no request reaches is tried three times, and not i
     await settle()
   }
   await failing
-  t.equal(clients[0]!.asked, 3)
+  t.equal(clients[0]!.requestCount, 3)
 })
 
 t.test('a request has no fail-over if the fault is its own, or the engine was silent', async (t) => {
@@ -218,7 +218,7 @@ t.test('a request has no fail-over if the fault is its own, or the engine was si
     const { clients, serve } = setUp('a', 'b')
     for (const client of clients) client.failure = () => error
     await t.rejects(serve('s'), error)
-    t.equal(clients[0]!.asked + clients[1]!.asked, 1)
+    t.equal(clients[0]!.requestCount + clients[1]!.requestCount, 1)
   }
 })
 
@@ -235,7 +235,7 @@ for (const [response, error] of Object.entries(FAILING)) {
     failing!.failure = () => error
     for (let session = 0; session < 20; session += 1)
       t.match(await serve(`s${session}`), [{ engine: 'well' }, {}, {}])
-    t.equal(failing!.asked, error.status === 429 ? 1 : 3)
+    t.equal(failing!.requestCount, error.status === 429 ? 1 : 3)
     t.match(
       backend.status().members.map(({ healthy, ejectedForMs }) => [healthy, ejectedForMs]),
       [
@@ -261,7 +261,7 @@ t.test('an engine that fails to count a prompt is replaced by another one', asyn
 })
 
 t.test('a request that every engine fails tries at most three, and one engine once', async (t) => {
-  for (const [names, asked] of [
+  for (const [names, attempts] of [
     [['a'], 1],
     [['a', 'b'], 2],
     [['a', 'b', 'c', 'd'], 3],
@@ -270,8 +270,8 @@ t.test('a request that every engine fails tries at most three, and one engine on
     for (const client of clients) client.failure = () => new ProxyError('engine_failed', client.name)
     await t.rejects(serve('s'), { code: 'engine_failed' })
     t.equal(
-      clients.reduce((sum, client) => sum + client.asked, 0),
-      asked,
+      clients.reduce((sum, client) => sum + client.requestCount, 0),
+      attempts,
     )
   }
 })
@@ -281,7 +281,7 @@ t.test('a single engine is never ejected', async (t) => {
   clients[0]!.failure = () => new ProxyError('engine_failed', 'HTTP 500')
   for (let request = 0; request < 10; request += 1) await t.rejects(serve('s'), { code: 'engine_failed' })
   t.equal(backend.status().members[0]!.ejectedForMs, undefined)
-  t.equal(clients[0]!.asked, 10)
+  t.equal(clients[0]!.requestCount, 10)
 })
 
 t.test('the retry of a request that failed after its first event goes to another engine', async (t) => {
@@ -397,7 +397,7 @@ t.test('weight versions of health checks are used if the response has none', asy
   t.same(await versions(), ['v2', undefined], 'and are not used if it has one')
 })
 
-/** Creates a client of an engine that reported v1; `tell` responds to the waiting checks. */
+/** Creates a client of an engine that reported v1; `report` completes the waiting checks. */
 async function toldOnce() {
   const { clients, serve, backend, clock, settle } = setUp('a')
   const client = clients[0]!
@@ -408,19 +408,19 @@ async function toldOnce() {
   clock.advance(INTERVAL_MS)
   await settle()
   client.health = () => new Promise((resolve) => waiting.push(resolve))
-  const tell = async (weightVersion: string) => {
-    const asked = waiting
+  const report = async (weightVersion: string) => {
+    const checks = waiting
     waiting = []
-    for (const answer of asked) answer({ models: [], weightVersion })
+    for (const answer of checks) answer({ models: [], weightVersion })
     await settle()
   }
   const versions = async () =>
     (await serve('s')).flatMap((event) => (event.type === 'delta' ? [] : [event.weightVersion]))
-  return { client, backend, clock, settle, tell, versions }
+  return { client, backend, clock, settle, report, versions }
 }
 
 t.test('an engine that does not respond to a new check has no version until it reports one', async (t) => {
-  const { backend, clock, settle, tell, versions } = await toldOnce()
+  const { backend, clock, settle, report, versions } = await toldOnce()
   t.same(await versions(), ['v1', 'v1'])
   backend.pause()
   const resumed = backend.resume()
@@ -431,18 +431,18 @@ t.test('an engine that does not respond to a new check has no version until it r
   t.equal(backend.status().members[0]?.weightVersion, undefined)
   t.match(backend.status().members, [{ healthy: true }])
   clock.advance(INTERVAL_MS)
-  await tell('v2')
+  await report('v2')
   t.same(await versions(), ['v2', 'v2'])
 })
 
 t.test('a check that started before a change of weights is discarded', async (t) => {
-  const { backend, clock, settle, tell, versions } = await toldOnce()
+  const { backend, clock, settle, report, versions } = await toldOnce()
   clock.advance(INTERVAL_MS)
   const resumed = backend.resume()
-  await tell('v1')
+  await report('v1')
   t.same(await versions(), [undefined, undefined])
   await settle()
-  await tell('v2')
+  await report('v2')
   await resumed
   t.same(await versions(), ['v2', 'v2'])
 })
@@ -450,25 +450,25 @@ t.test('a check that started before a change of weights is discarded', async (t)
 t.test(
   'a turn during which weights may have changed ends with an unknown version instead of its first one',
   async (t) => {
-    const { backend, tell, settle } = await toldOnce()
+    const { backend, report, settle } = await toldOnce()
     const events = pull(backend, chatRequest({}), noAbort)[Symbol.asyncIterator]()
     t.match((await events.next()).value, [{ type: 'start', weightVersion: 'v1' }])
-    const asked = backend.refresh()
+    const refreshed = backend.refresh()
     t.match((await events.next()).value, [{ type: 'delta' }, { type: 'end', weightVersion: null }])
     await settle()
-    await tell('v2')
-    await asked
+    await report('v2')
+    await refreshed
   },
 )
 
 /** Returns the versions of a complete response if `meanwhile` runs before it arrives. */
-async function wholeAnswer(told: string | undefined, meanwhile: (engine: Toldness) => unknown) {
+async function wholeAnswer(version: string | undefined, meanwhile: (engine: Toldness) => unknown) {
   const engine = await toldOnce()
   const { client, backend } = engine
   const { promise: over, resolve } = Promise.withResolvers<void>()
   client.script = async function* () {
     await over
-    const end = { type: 'end', finishReason: 'stop', ...(told && { weightVersion: told }) } as const
+    const end = { type: 'end', finishReason: 'stop', ...(version && { weightVersion: version }) } as const
     yield [{ type: 'start', engine: 'a' }, { type: 'delta', content: 'a' }, end]
   }
   const answer = collect(pull(backend, chatRequest({}), noAbort))
@@ -481,14 +481,14 @@ async function wholeAnswer(told: string | undefined, meanwhile: (engine: Toldnes
 type Toldness = Awaited<ReturnType<typeof toldOnce>>
 
 t.test('a complete response began with the weights at the time of its request', async (t) => {
-  const noticed = async ({ clock, tell }: Toldness) => {
+  const noticed = async ({ clock, report }: Toldness) => {
     clock.advance(INTERVAL_MS)
-    await tell('v2')
+    await report('v2')
   }
-  const announced = async ({ backend, tell, settle }: Toldness) => {
+  const announced = async ({ backend, report, settle }: Toldness) => {
     void backend.refresh()
     await settle()
-    await tell('v2')
+    await report('v2')
   }
   const unknown = async ({ backend, settle }: Toldness) => {
     void backend.refresh()
@@ -509,7 +509,7 @@ t.test('a complete response began with the weights at the time of its request', 
 
 for (const failure of [unreachable, lost])
   t.test(`an engine that failed with ${failure().code} may return with other weights`, async (t) => {
-    const { client, settle, tell, clock, backend, versions } = await toldOnce()
+    const { client, settle, report, clock, backend, versions } = await toldOnce()
     client.failure = failure
     const over = new AbortController()
     const failed = t.rejects(pull(backend, chatRequest({}), over.signal)[Symbol.asyncIterator]().next())
@@ -522,8 +522,8 @@ for (const failure of [unreachable, lost])
     if (failure === unreachable) clock.advance(INTERVAL_MS)
     await settle()
     // A request is tried twice, and each loss causes one more check of the engine.
-    await tell('v0')
-    await tell('v0')
+    await report('v0')
+    await report('v0')
     t.same(await versions(), ['v0', 'v0'])
   })
 

@@ -123,21 +123,21 @@ t.test('a charge after the end of its request has no effect', async (t) => {
 
 t.test('above the budget, the largest body of the caller with the most bytes is rejected', async (t) => {
   const { ask } = setUp({ arrivingBytes: 1_000 })
-  const refused: string[] = []
+  const rejected: string[] = []
   const body = (name: string, bytes: number, what = name) => {
     const { charge, message, request } = ask(name)
     charge.watch(message)
-    request.on('error', ({ code }) => refused.push(`${what}: ${code}`))
+    request.on('error', ({ code }) => rejected.push(`${what}: ${code}`))
     request.emit('data', Buffer.alloc(bytes))
     return request
   }
   for (let each = 0; each < 8; each += 1) body('agent greedy', 60 + each, `greedy ${60 + each}`)
   const large = body('session honest', 100)
   for (let each = 0; each < 5; each += 1) body(`session ${each}`, 90)
-  t.strictSame(refused, ['greedy 67: queue_full'])
+  t.strictSame(rejected, ['greedy 67: queue_full'])
   large.emit('end')
   body('session late', 100)
-  t.equal(refused.length, 1, 'finished requests free their share')
+  t.equal(rejected.length, 1, 'finished requests free their share')
 })
 
 t.test('for any sequence of events, every charge is released', async () => {
@@ -153,14 +153,14 @@ t.test('for any sequence of events, every charge is released', async () => {
       const { accounts, ask } = setUp({ calls: 4, memoryBytes: 100, arrivingBytes: 100 })
       const open: ReturnType<typeof ask>[] = []
       for (const { name, amount, end } of list) {
-        const asked = ask(name)
-        open.push(asked)
-        asked.request.on('error', () => {})
-        asked.charge.watch(asked.message)
-        asked.request.emit('data', Buffer.alloc(amount))
+        const admitted = ask(name)
+        open.push(admitted)
+        admitted.request.on('error', () => {})
+        admitted.charge.watch(admitted.message)
+        admitted.request.emit('data', Buffer.alloc(amount))
         for (const charge of [
-          () => asked.charge.addCalls(amount % 5),
-          () => asked.charge.setMemory(amount),
+          () => admitted.charge.addCalls(amount % 5),
+          () => admitted.charge.setMemory(amount),
         ]) {
           try {
             charge()

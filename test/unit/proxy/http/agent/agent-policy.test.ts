@@ -30,7 +30,7 @@ function refusedAt(body: object, policy: AgentPolicy = {}): string | undefined {
   }
 }
 
-const saying = (part: object) => ({ messages: [{ role: 'user', content: [part] }] })
+const withPart = (part: object) => ({ messages: [{ role: 'user', content: [part] }] })
 
 t.test("an agent may set every field of OpenAI's SDK, and every sampling field", async (t) => {
   t.ok(isWhole)
@@ -95,16 +95,16 @@ t.test('media are data: URLs, in every field for URLs', async (t) => {
     { type: 'input_audio', input_audio: { data: 'AA==', format: 'wav' } },
     { type: 'file', file: { file_data: 'data:application/pdf;base64,AA==', filename: 'a.pdf' } },
   ]) {
-    t.equal(refusedAt(saying(part)), undefined, part.type)
+    t.equal(refusedAt(withPart(part)), undefined, part.type)
   }
   for (const url of ['http://169.254.169.254/', 'https://x', 'file:///etc/passwd', ' data:,', '', 7, null]) {
     for (const type of ['image_url', 'audio_url', 'video_url']) {
-      t.equal(refusedAt(saying({ type, [type]: { url } })), `messages.0.content.0.${type}`)
-      t.equal(refusedAt(saying({ type: 'text', text: '', [type]: url })), `messages.0.content.0.${type}`)
+      t.equal(refusedAt(withPart({ type, [type]: { url } })), `messages.0.content.0.${type}`)
+      t.equal(refusedAt(withPart({ type: 'text', text: '', [type]: url })), `messages.0.content.0.${type}`)
     }
   }
   t.equal(
-    refusedAt(saying({ type: 'image_url', image_url: { url: data }, uuid: 'u' })),
+    refusedAt(withPart({ type: 'image_url', image_url: { url: data }, uuid: 'u' })),
     'messages.0.content.0.uuid',
   )
   for (const file of [
@@ -113,10 +113,10 @@ t.test('media are data: URLs, in every field for URLs', async (t) => {
     { file_data: 'AA', file_url: 'http://x' },
     7,
   ]) {
-    t.equal(refusedAt(saying({ type: 'file', file })), 'messages.0.content.0.file')
+    t.equal(refusedAt(withPart({ type: 'file', file })), 'messages.0.content.0.file')
   }
   for (const type of ['image_embeds', 'audio_embeds', 'image_pil', 'input_image', 'unheard_of']) {
-    t.equal(refusedAt(saying({ type })), 'messages.0.content.0.type')
+    t.equal(refusedAt(withPart({ type })), 'messages.0.content.0.type')
   }
 })
 
@@ -126,6 +126,6 @@ t.test('the operator can allow fields by name, all fields, and media from any UR
   t.equal(refusedAt({ lora_path: 'x', chat_template_kwargs: { a: 1 } }, { agentFields: ['*'] }), undefined)
   const kwargs = { chat_template_kwargs: { documents: [] } }
   t.equal(refusedAt(kwargs, { agentFields: ['chat_template_kwargs.documents'] }), undefined)
-  const image = saying({ type: 'image_url', image_url: { url: 'https://x/y.png' } })
+  const image = withPart({ type: 'image_url', image_url: { url: 'https://x/y.png' } })
   t.equal(refusedAt(image, { agentMedia: 'any' }), undefined)
 })

@@ -56,8 +56,8 @@ t.test(
     const kept = { ...result, __copilotMessageSource: { kind: 'tool' } }
     t.equal(keyOf(kept, 1).digest, keyOf(result, 1).digest)
     const image = { type: 'image_url', image_url: { url: 'data:x' } }
-    const said = (part: object) => keyOf({ role: 'user', content: [part] }).digest
-    t.equal(said({ ...image, _id: 3 }), said(image))
+    const digestOfPart = (part: object) => keyOf({ role: 'user', content: [part] }).digest
+    t.equal(digestOfPart({ ...image, _id: 3 }), digestOfPart(image))
     t.not(
       keyOf({ ...result, name: 'f' }, 1).digest,
       keyOf(result, 1).digest,

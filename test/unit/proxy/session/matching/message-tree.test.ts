@@ -5,7 +5,7 @@ import { messageKey } from '../../../../../src/proxy/session/matching/message-ke
 import { MessageNode } from '../../../../../src/proxy/session/matching/message-tree.ts'
 
 type Said = Partial<Omit<ChatMessage, 'role'>> & { content: string }
-const answer = (said: Said) => messageKey({ role: 'assistant', ...said } as ChatMessage)
+const answer = (fields: Said) => messageKey({ role: 'assistant', ...fields } as ChatMessage)
 const never = () => {
   throw new Error('nothing forks')
 }
@@ -26,16 +26,16 @@ t.test('completions that differ in parts that an echo may omit have their own no
   const fork = () => {
     forks += 1
   }
-  const said = [
+  const variants = [
     { content: 'The sea' },
     { content: 'The sea', reasoning_content: 'Deep' },
     { content: 'The sea', reasoning_content: 'Salt' },
     { content: ' The sea\n' },
   ]
-  const nodes = said.map((each) => root.descend(answer(each), fork))
-  t.equal(new Set(nodes).size, said.length)
-  t.equal(forks, said.length - 1)
-  for (const [place, each] of said.entries()) t.equal(root.descend(answer(each), never), nodes[place])
+  const nodes = variants.map((each) => root.descend(answer(each), fork))
+  t.equal(new Set(nodes).size, variants.length)
+  t.equal(forks, variants.length - 1)
+  for (const [place, each] of variants.entries()) t.equal(root.descend(answer(each), never), nodes[place])
   t.same(
     root.echoedBy(answer({ content: 'The sea' })).map((node) => nodes.indexOf(node)),
     [0, 1, 2, 3],

@@ -14,7 +14,7 @@ const call = (id: string, args = '{}') => ({
   function: { name: 'run', arguments: args },
 })
 const result = (id: string, content: string) => ({ role: 'tool', tool_call_id: id, content })
-const saying = (...calls: object[]) => ({ role: 'assistant', content: 'Go', tool_calls: calls })
+const createMessage = (...calls: object[]) => ({ role: 'assistant', content: 'Go', tool_calls: calls })
 
 /** The model's id of each tool call, by the id that its agent received. */
 const idsOf = (own: Record<string, string> = {}) => {
@@ -28,9 +28,9 @@ function conversation(...messages: object[]) {
 
 /** The turn whose completion is the second message. */
 function turnSaying(...calls: object[]): IndexTurn<SessionTurn> {
-  const said = { content: 'Go', reasoning: null, toolCalls: calls } as unknown as CompletionMessage
+  const completion = { content: 'Go', reasoning: null, toolCalls: calls } as unknown as CompletionMessage
   return {
-    turn: { completionMessage: said },
+    turn: { completionMessage: completion },
     depth: 2,
     parent: undefined,
   } as unknown as IndexTurn<SessionTurn>
@@ -39,7 +39,12 @@ function turnSaying(...calls: object[]): IndexTurn<SessionTurn> {
 const valuesOf = (messages: readonly { value: unknown }[]) => messages.map(({ value }) => value)
 
 t.test('unchanged echoes are the same message objects', async (t) => {
-  const talk = conversation(user('hi'), saying(call('a'), call('b')), result('a', '1'), result('b', '2'))
+  const talk = conversation(
+    user('hi'),
+    createMessage(call('a'), call('b')),
+    result('a', '1'),
+    result('b', '2'),
+  )
   t.equal(restoreSampled(talk, turnSaying(call('a'), call('b')), idsOf()), talk)
   t.equal(restoreSampled(talk, undefined, idsOf()), talk)
   t.equal(restoreSampled(talk, undefined, idsOf({ other: 'x' })), talk)
@@ -51,9 +56,14 @@ t.test('tool calls and results have the ids of the model, if it gave any', async
     string
   >[]) {
     // A session's ids stay the same, and the restored message is cached.
-    const talk = conversation(user('hi'), saying(call('a'), call('b')), result('a', '1'), result('b', '2'))
+    const talk = conversation(
+      user('hi'),
+      createMessage(call('a'), call('b')),
+      result('a', '1'),
+      result('b', '2'),
+    )
     const [a, b] = [own.a ?? 'a', own.b ?? 'b']
-    const wanted = [user('hi'), saying(call(a), call(b)), result(a, '1'), result(b, '2')]
+    const wanted = [user('hi'), createMessage(call(a), call(b)), result(a, '1'), result(b, '2')]
     t.match(valuesOf(restoreSampled(talk, turnSaying(call('a'), call('b')), idsOf(own))), wanted)
     const shown = restoreSampled(talk, undefined, idsOf(own))
     t.match(valuesOf(shown), wanted, 'also in an echo without a turn')
@@ -65,35 +75,43 @@ t.test('tool calls and results have the ids of the model, if it gave any', async
 t.test("sampled messages replace the agent's versions", async (t) => {
   const turn = turnSaying(call('a', '{"x":1}'), call('b', '{"x":1}'))
   for (const echo of [
-    saying(call('a', '{"x":1.0}'), call('b', '{"y":2}')),
-    saying(call('b', '{"x":1}'), call('a', '{"x":1}')),
-    saying(call('a', '{"x":1}')),
+    createMessage(call('a', '{"x":1.0}'), call('b', '{"y":2}')),
+    createMessage(call('b', '{"x":1}'), call('a', '{"x":1}')),
+    createMessage(call('a', '{"x":1}')),
     { role: 'assistant', content: 'Go' },
   ]) {
     const [, shown] = restoreSampled(conversation(user('hi'), echo), turn, idsOf())
-    t.match(shown!.value, saying(call('a', '{"x":1}'), call('b', '{"x":1}')), JSON.stringify(echo))
+    t.match(shown!.value, createMessage(call('a', '{"x":1}'), call('b', '{"x":1}')), JSON.stringify(echo))
     t.notOk('reasoning_content' in shown!.value)
   }
 })
 
 t.test('equal tool calls keep the order in which they were sampled', async (t) => {
   const [a, b, c] = [call('a'), call('b'), call('c')]
-  const [, shown] = restoreSampled(conversation(user('hi'), saying(a, c, b)), turnSaying(a, b, c), idsOf())
-  t.match(shown!.value, saying(a, b, c))
+  const [, shown] = restoreSampled(
+    conversation(user('hi'), createMessage(a, c, b)),
+    turnSaying(a, b, c),
+    idsOf(),
+  )
+  t.match(shown!.value, createMessage(a, b, c))
 })
 
 t.test('results have the order of the sampled tool calls, if all are present', async (t) => {
   const turn = turnSaying(call('a'), call('b'))
   const shown = (...results: object[]) =>
     valuesOf(
-      restoreSampled(conversation(user('hi'), saying(call('a'), call('b')), ...results), turn, idsOf()),
+      restoreSampled(
+        conversation(user('hi'), createMessage(call('a'), call('b')), ...results),
+        turn,
+        idsOf(),
+      ),
     ).slice(2)
   const [a, b, c] = [result('a', '1'), result('b', '2'), result('c', '3')]
   t.match(shown(b, a), [a, b])
   t.match(shown(b, a, user('on'), b), [a, b, user('on'), b])
   for (const kept of [[b], [b, b], [b, c], [b, a, c], [b, user('on'), a]]) t.match(shown(...kept), kept)
   const one = restoreSampled(
-    conversation(user('hi'), saying(call('a')), b, a),
+    conversation(user('hi'), createMessage(call('a')), b, a),
     turnSaying(call('a')),
     idsOf(),
   )

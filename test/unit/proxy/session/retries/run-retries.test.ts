@@ -14,11 +14,11 @@ const gone = () => new ProxyError('agent_gone', 'left')
 
 /** An engine that sends the first half of each response, and the rest on a signal. */
 async function setUp(t: Test, retryGraceMs = 0) {
-  const { promise: told, resolve: goOn } = Promise.withResolvers<void>()
+  const { promise: signalled, resolve: goOn } = Promise.withResolvers<void>()
   async function* script(_request: unknown, signal: AbortSignal): EventStream {
     const [start, first, ...rest] = wholeAnswer()
     yield [start!, first!]
-    await Promise.race([told, untilAborted(signal)])
+    await Promise.race([signalled, untilAborted(signal)])
     yield rest
   }
   const backend = new ScriptedBackend(script)

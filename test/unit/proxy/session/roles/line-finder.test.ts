@@ -28,8 +28,8 @@ const talk = (...contents: string[]): ChatMessage[] =>
 
 /** Returns the requests of one conversation, from the first one to the one with all of these messages. */
 function callsOf(head: Omit<Call, 'messages'> & { system?: string }, ...contents: string[]): Call[] {
-  const { system: said, ...rest } = head
-  const before = said === undefined ? [] : [system(said)]
+  const { system: systemText, ...rest } = head
+  const before = systemText === undefined ? [] : [system(systemText)]
   return contents.flatMap((_, place) =>
     place % 2 === 0 ? [{ ...rest, messages: [...before, ...talk(...contents.slice(0, place + 1))] }] : [],
   )
@@ -99,7 +99,7 @@ t.test('a subagent whose request is retried is the same one', async (t) => {
 })
 
 t.test('conversations without tools are subagents, with the same question or others', async (t) => {
-  const ask = (said: string, question: string) => callsOf({ system: said }, question)
+  const ask = (systemText: string, question: string) => callsOf({ system: systemText }, question)
   const calls = [
     ...ask('You answer.', 'why?'),
     ...ask('You doubt.', 'why?'),
@@ -166,8 +166,8 @@ t.test('requests without messages are main', async (t) => {
 
 t.test('a declared agent role has precedence over the detected one', async (t) => {
   const [first, second] = callsOf(MAIN, 'task', 'a', 'go on') as [Call, Call]
-  const told = (call: Call, line: string): Call => ({ ...call, headers: { 'x-llm-proxy-line': line } })
-  t.same(find([told(first, 'main'), told(second, 'side'), told(first, 'subagent:critic')]), [
+  const declare = (call: Call, line: string): Call => ({ ...call, headers: { 'x-llm-proxy-line': line } })
+  t.same(find([declare(first, 'main'), declare(second, 'side'), declare(first, 'subagent:critic')]), [
     { line: 'main', rule: 'header' },
     { line: 'side', rule: 'header' },
     { line: 'subagent:critic', rule: 'header' },

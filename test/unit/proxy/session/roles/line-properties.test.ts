@@ -10,11 +10,11 @@ const tools = fc.constantFrom<string[]>([], ['run'], ['run', 'ask'])
 
 /** The requests of a conversation: each follows the previous one and adds one message. */
 function callsOf(
-  said: readonly string[],
+  texts: readonly string[],
   headOf: (turn: number) => { system: string; tools: string[] },
 ): Call[] {
   const talk: ChatMessage[] = []
-  return said.map((content, turn) => {
+  return texts.map((content, turn) => {
     talk.push(user(content))
     const { system: prompt, tools } = headOf(turn)
     const call = { tools, messages: [system(prompt), ...talk] }
@@ -26,8 +26,8 @@ function callsOf(
 t.test('one chain is main, with any changes of its system prompt and tools', async () => {
   const heads = fc.array(fc.record({ system: word, tools }), { minLength: 5, maxLength: 5 })
   fc.assert(
-    fc.property(words, heads, (said, heads) => {
-      const lines = linesOf(callsOf(said, (turn) => heads[turn]!))
+    fc.property(words, heads, (texts, heads) => {
+      const lines = linesOf(callsOf(texts, (turn) => heads[turn]!))
       assert.deepEqual(new Set(lines), new Set(['main']))
     }),
   )
@@ -37,8 +37,8 @@ t.test('an edited, repeated or truncated history of one agent is main', async ()
   const pick = fc.array(fc.tuple(words, fc.nat(4)), { minLength: 1, maxLength: 8 })
   fc.assert(
     fc.property(pick, tools, (talks, tools) => {
-      const calls = talks.flatMap(([said, at]) =>
-        callsOf(said, () => ({ system: 's', tools })).slice(at % said.length),
+      const calls = talks.flatMap(([texts, at]) =>
+        callsOf(texts, () => ({ system: 's', tools })).slice(at % texts.length),
       )
       assert.deepEqual(new Set(linesOf(calls)), new Set(['main']))
     }),
@@ -50,9 +50,9 @@ t.test('conversations of different agents have one role each, in any interleavin
   const order = fc.array(fc.nat(3), { maxLength: 20 })
   fc.assert(
     fc.property(agents, order, (agents, order) => {
-      const left = agents.map((said, agent) =>
+      const left = agents.map((texts, agent) =>
         callsOf(
-          said.map((content) => `${content} of ${agent}`),
+          texts.map((content) => `${content} of ${agent}`),
           () => ({ system: `agent ${agent}`, tools: [`tool ${agent}`] }),
         ),
       )

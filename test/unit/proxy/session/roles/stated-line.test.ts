@@ -3,7 +3,7 @@ import t from 'tap'
 import { findDeclaredRole, type Headers } from '../../../../../src/proxy/session/roles/declared-role.ts'
 import { assistant, type Call, system, user } from './recorded-calls.ts'
 
-function told({ messages, tools = [], headers = {}, body }: Call): string | undefined {
+function describeRole({ messages, tools = [], headers = {}, body }: Call): string | undefined {
   const functions = tools.map((name) => ({ type: 'function' as const, function: { name } }))
   const found = findDeclaredRole({
     headers,
@@ -13,7 +13,7 @@ function told({ messages, tools = [], headers = {}, body }: Call): string | unde
 }
 
 const messages = [system('You work.'), user('task')]
-const by = (headers: Headers) => told({ messages, headers })
+const by = (headers: Headers) => describeRole({ messages, headers })
 
 t.test('an agent may declare the role of a request, as may the program that starts it', async (t) => {
   for (const line of ['main', 'compaction', 'side', 'subagent', 'subagent:critic/1']) {
@@ -82,15 +82,15 @@ t.test(
 
 t.test('requests that Claude Code does not declare are detected by their texts', async (t) => {
   const ask = (content: string, more: Partial<Call> = {}) =>
-    told({ messages: [system('You are …'), user(content)], headers: CLAUDE, ...more })
+    describeRole({ messages: [system('You are …'), user(content)], headers: CLAUDE, ...more })
   const compact = 'CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.\n\n- Do NOT use Read …'
   t.equal(ask(compact, { tools: ['Bash'] }), 'compaction by claude_code_compaction_prompt')
   const title = { body: { response_format: { type: 'json_schema' } } }
   t.equal(ask('<session>\nfix the bug\n</session>', title), 'side by claude_code_session_title')
   t.equal(ask('\nWeb page content:\n---\n# Hi\n---\n\nSum it up'), 'side by claude_code_web_page')
   const probe = { messages: [user('quota')], headers: CLAUDE, body: { max_tokens: 1 } }
-  t.equal(told(probe), 'side by claude_code_quota_probe')
-  t.equal(told({ ...probe, headers: {} }), undefined, "other agents' texts are not significant")
+  t.equal(describeRole(probe), 'side by claude_code_quota_probe')
+  t.equal(describeRole({ ...probe, headers: {} }), undefined, "other agents' texts are not significant")
   t.equal(ask(compact, { headers: {} }), undefined)
 })
 
@@ -136,8 +136,8 @@ t.test("opencode's subagents run in sessions that have a parent", async (t) => {
 })
 
 t.test("opencode's titles, summaries and compaction are detected by their system prompts", async (t) => {
-  const ask = (said: string, headers: Headers = OPENCODE) =>
-    told({ messages: [system(said), user('task'), assistant('a'), user('go')], headers })
+  const ask = (prompt: string, headers: Headers = OPENCODE) =>
+    describeRole({ messages: [system(prompt), user('task'), assistant('a'), user('go')], headers })
   const title = 'You are a title generator. You output ONLY a thread title. Nothing else.'
   t.equal(ask(title), 'side by opencode_title')
   t.equal(ask(title, {}), undefined, "other agents' texts are not significant")
@@ -226,7 +226,7 @@ t.test(
     ]
     for (const [headers, prompt, last, wanted] of rows)
       t.equal(
-        told({ messages: [system(prompt), ...history, user(last)], headers }),
+        describeRole({ messages: [system(prompt), ...history, user(last)], headers }),
         wanted,
         `${prompt} ${last}`,
       )

@@ -3,14 +3,14 @@ import { Sweeper } from '../../../../../src/proxy/session/state/sweeper.ts'
 
 t.test('a sweep passes whole milliseconds to the store, whichever clock is behind', async (t) => {
   let [wallMs, steadyMs] = [1_000_000, 0.25]
-  const asked: (number | undefined)[] = []
+  const sweeps: (number | undefined)[] = []
   const store = {
     countSessions: async (nowMs: number) => {
-      asked.push(nowMs)
+      sweeps.push(nowMs)
       return { sessions: 1, active: 1, expired: 1 }
     },
     sweep: async (nowMs: number, sinceMs?: number) => {
-      asked.push(nowMs, sinceMs ?? 0)
+      sweeps.push(nowMs, sinceMs ?? 0)
       return ['s']
     },
   }
@@ -29,10 +29,10 @@ t.test('a sweep passes whole milliseconds to the store, whichever clock is behin
   steadyMs += 1_000.25
   await sweeper.sweep(0)
   t.strictSame(swept, ['s', 's'])
-  t.ok(asked.includes(1_009_999), 'of the monotonic clock, rounded down')
-  t.ok(asked.includes(1_010_000), 'of the wall clock')
+  t.ok(sweeps.includes(1_009_999), 'of the monotonic clock, rounded down')
+  t.ok(sweeps.includes(1_010_000), 'of the wall clock')
   t.strictSame(
-    asked.filter((ms) => !Number.isInteger(ms)),
+    sweeps.filter((ms) => !Number.isInteger(ms)),
     [],
   )
 })

@@ -68,8 +68,8 @@ t.test('a summary is detected by its text, with any text that its agent adds', a
 })
 
 t.test('a text that existed before the summary does not prove that it was accepted', async (t) => {
-  const asked = { messages: [user(`As we said: ${BAD}`), SUM_UP] }
-  t.same(rejectedOf(work, compaction(BAD, asked), compaction(GOOD, asked), goesOn(GOOD)), ['t1'])
+  const request = { messages: [user(`As we said: ${BAD}`), SUM_UP] }
+  t.same(rejectedOf(work, compaction(BAD, request), compaction(GOOD, request), goesOn(GOOD)), ['t1'])
 })
 
 t.test('a summary is not rejected without evidence', async (t) => {

@@ -26,8 +26,8 @@ async function reasonsOf(...turns: Facts[]) {
   return (await readTree(store.readSteps('s'), noMarks())).map(({ new_row }) => new_row)
 }
 
-const prompt = (told: object, more: object = {}) => ({
-  annotations: JSON.stringify({ prompt: told, ...more }),
+const prompt = (fields: object, more: object = {}) => ({
+  annotations: JSON.stringify({ prompt: fields, ...more }),
 })
 const other = (...tokens: number[]) => ({ promptTokenIds: Int32Array.from(tokens) })
 
@@ -100,8 +100,8 @@ t.test('an edited tool call is reported with the sampled one', async (t) => {
     { kind: 'order', sampled: 'c d', echoed: 'd c' },
   ]
   const echo = { kinds: ['edited', 'arguments'], from: 's-0', changes }
-  const asked = { ...FIRST, toolCalls: JSON.stringify([call('c', 'Edit'), call('d', 'Write')]) }
-  const [, edited] = await reasonsOf(asked, {
+  const withTwoCalls = { ...FIRST, toolCalls: JSON.stringify([call('c', 'Edit'), call('d', 'Write')]) }
+  const [, edited] = await reasonsOf(withTwoCalls, {
     requestMessages: [system, task, answer, more],
     ...other(9),
     ...prompt({ reason: 'branched' }, { echo }),
@@ -173,13 +173,13 @@ t.test('a prompt that leaves the tokens of its turn is reported with the token a
   const [own, after] = await reasonsOf(inexact, { ...messages, promptTokenIds: GOES_ON, ...broken })
   t.match(own, { why: 'conversation' })
   t.match(after, { why: 'not_trainable', turn: 0, text: /no logprobs$/ })
-  const [, asked] = await reasonsOf(FIRST, {
+  const [, otherModel] = await reasonsOf(FIRST, {
     ...messages,
     promptTokenIds: GOES_ON,
     params: '{"model":"another"}',
     ...prompt({ reason: 'extended', from: 's-0' }),
   })
-  t.match(asked, { why: 'other_model', turn: 0 })
+  t.match(otherModel, { why: 'other_model', turn: 0 })
 })
 
 t.test('turns that are in no row have no reason', async (t) => {
@@ -244,8 +244,8 @@ t.test('a sliding window drops messages and edits none', async (t) => {
 t.test(
   'an edit of the first message before its own response splits a row without a system message',
   async (t) => {
-    const asked = { requestMessages: [task], promptTokenIds: Int32Array.from(START) }
-    const [, edited] = await reasonsOf(asked, {
+    const opening = { requestMessages: [task], promptTokenIds: Int32Array.from(START) }
+    const [, edited] = await reasonsOf(opening, {
       requestMessages: [say('user', 'Now: write a poem.'), answer, more],
       ...other(9, 9),
     })

@@ -68,7 +68,7 @@ function built(planned: readonly Planned[]) {
 /** Each token of the row determines the data beside it; `told` lists the turns that have any. */
 function isAligned(
   row: Trajectory,
-  told: RowDetails,
+  data: RowDetails,
   isTold: (turnId: string) => boolean,
 ): string | undefined {
   const sequence = [...row.prompt_ids, ...row.response_ids]
@@ -78,11 +78,11 @@ function isAligned(
     const turn = turnAt(at)
     const expected = turn !== undefined && isTold(turn.turn_id)
     const shown = {
-      mask: told.sampling_mask?.[at]?.ids,
-      maskLogprobs: told.sampling_mask?.[at]?.logprobs,
-      logprob: told.sampling_logprobs?.[at],
-      top: told.top_logprobs?.[at]?.ids.map((id, place) => [id, told.top_logprobs![at]!.logprobs?.[place]]),
-      version: told.weight_versions?.find(({ start, end }) => start <= at && at < end)?.version,
+      mask: data.sampling_mask?.[at]?.ids,
+      maskLogprobs: data.sampling_mask?.[at]?.logprobs,
+      logprob: data.sampling_logprobs?.[at],
+      top: data.top_logprobs?.[at]?.ids.map((id, place) => [id, data.top_logprobs![at]!.logprobs?.[place]]),
+      version: data.weight_versions?.find(({ start, end }) => start <= at && at < end)?.version,
     }
     const wanted = expected
       ? {
@@ -92,27 +92,30 @@ function isAligned(
           top: topOf(token, 2),
           version: versionOf(token),
         }
-      : { logprob: told.sampling_logprobs === null ? undefined : null }
+      : { logprob: data.sampling_logprobs === null ? undefined : null }
     if (JSON.stringify(shown) !== JSON.stringify(wanted))
       return `response token ${at}: ${JSON.stringify(shown)}`
     if ((row.response_mask[at] === 1) !== (turn !== undefined)) return 'the mask'
   }
-  for (const [at, alternatives] of told.prompt_logprobs?.entries() ?? []) {
+  for (const [at, alternatives] of data.prompt_logprobs?.entries() ?? []) {
     if (alternatives === null) continue
     const [own] = promptOf(sequence[at]!, 1)
     if (alternatives.ids[0] !== own![0] || alternatives.logprobs?.[0] !== own![1]) return `prompt token ${at}`
   }
-  return expertsFault(sequence, told)
+  return expertsFault(sequence, data)
 }
 
-function expertsFault(sequence: readonly number[], { routed_experts: told }: RowDetails): string | undefined {
-  if (told === null) return undefined
-  if (told.shape[0] !== sequence.length) return 'the number of rows'
-  const width = told.data.length / sequence.length
+function expertsFault(
+  sequence: readonly number[],
+  { routed_experts: table }: RowDetails,
+): string | undefined {
+  if (table === null) return undefined
+  if (table.shape[0] !== sequence.length) return 'the number of rows'
+  const width = table.data.length / sequence.length
   for (const [at, token] of sequence.entries()) {
-    const isKnown = told.known.some(([from, to]) => from <= at && at < to)
+    const isKnown = table.known.some(([from, to]) => from <= at && at < to)
     const wanted = isKnown ? expertsOf(token) : new Array(width).fill(0)
-    if (told.data.subarray(at * width, (at + 1) * width).join() !== wanted.join()) return `experts of ${at}`
+    if (table.data.subarray(at * width, (at + 1) * width).join() !== wanted.join()) return `experts of ${at}`
   }
   return undefined
 }
@@ -122,9 +125,9 @@ t.test('token data stands beside its tokens, for any rows and cuts', async (t) =
     fc.property(session, options, (planned, chosen) => {
       const { builder, details } = built(planned)
       for (const { row, layout } of builder.placedRows(chosen, null)) {
-        const told = rowDetails(layout(), details)
+        const data = rowDetails(layout(), details)
         t.equal(
-          isAligned(row, told, (turnId) => details.has(turnId)),
+          isAligned(row, data, (turnId) => details.has(turnId)),
           undefined,
         )
       }
@@ -165,7 +168,7 @@ t.test('experts with integers of different widths are read in the wider one', as
     base: 1,
     responseLength: 3,
   }
-  const told = rowDetails(
+  const experts = rowDetails(
     layout,
     new Map([
       [
@@ -175,15 +178,15 @@ t.test('experts with integers of different widths are read in the wider one', as
       ['b', { routed_experts: { start: 1, experts: wide } }],
     ]),
   ).routed_experts
-  t.match(told, { dtype: 'U16', shape: [4, 1], known: [[0, 2]] })
-  t.same([...new Uint16Array(told!.data.buffer)], [7, 300, 0, 0])
+  t.match(experts, { dtype: 'U16', shape: [4, 1], known: [[0, 2]] })
+  t.same([...new Uint16Array(experts!.data.buffer)], [7, 300, 0, 0])
 })
 
 t.test('a version that an engine reports at both ends of a response is that of all its tokens', async (t) => {
   const turn = { turnId: 'a', promptLength: 1, completionLength: 3, start: 0, end: 2 }
   const layout = { first: 0, base: 1, responseLength: 2 }
-  const told = (weightVersionEnd: string) =>
+  const dataOf = (weightVersionEnd: string) =>
     rowDetails({ ...layout, turns: [{ ...turn, weightVersionStart: '4', weightVersionEnd }] }, new Map())
-  t.same(told('4').weight_versions, [{ version: '4', start: 0, end: 2 }])
-  t.equal(told('5').weight_versions, null, 'the position of the change is unknown')
+  t.same(dataOf('4').weight_versions, [{ version: '4', start: 0, end: 2 }])
+  t.equal(dataOf('5').weight_versions, null, 'the position of the change is unknown')
 })

@@ -307,18 +307,18 @@ t.test('turns whose prompts are recorded as differences make the same rows', asy
 t.test('a retry repeats a request whose messages are all the same, and no other', async (t) => {
   const texts = (...contents: string[]) =>
     contents.map((content) => JSON.stringify({ role: 'user', content }))
-  const asked = (messages: string[], completion: number, retryCount = 0): Sketch => ({
+  const sketchOf = (messages: string[], completion: number, retryCount = 0): Sketch => ({
     prompt: [1],
     completion: [completion],
     lastMessage: lastOfTexts(messages),
     retryCount,
   })
   const superseded = (...turns: Sketch[]) => turns.length - rowsOf(turns).flatMap(turnIds).length
-  t.equal(superseded(asked(texts('s', 'u'), 2), asked(texts('s', 'u'), 3, 1)), 1)
-  const between = asked(texts('s'), 4)
-  t.equal(superseded(asked(texts('s', 'u'), 2), between, asked(texts('s', 'u'), 3, 1)), 1)
+  t.equal(superseded(sketchOf(texts('s', 'u'), 2), sketchOf(texts('s', 'u'), 3, 1)), 1)
+  const between = sketchOf(texts('s'), 4)
+  t.equal(superseded(sketchOf(texts('s', 'u'), 2), between, sketchOf(texts('s', 'u'), 3, 1)), 1)
   for (const other of [texts('s', 'b', 'z'), texts('b', 'a', 'z'), texts('s', 'a', 'b'), texts('s', 'a')])
-    t.equal(superseded(asked(texts('s', 'a', 'z'), 2), asked(other, 3, 1)), 0)
+    t.equal(superseded(sketchOf(texts('s', 'a', 'z'), 2), sketchOf(other, 3, 1)), 0)
 })
 
 const NOT_ANSWERED = {
@@ -450,19 +450,19 @@ for (const [outcome, retry] of [
   })
 
 /** As a request that declares its role is recorded. */
-function told(line: string): Pick<RecordedTurn, 'annotations'> {
+function withRole(line: string): Pick<RecordedTurn, 'annotations'> {
   return { annotations: JSON.stringify({ line: { told: line, rule: 'header' } }) }
 }
 
 const agents: Sketch[] = [
-  { prompt: [8, 1], completion: [2], ...told('side') },
-  { prompt: [1, 2], completion: [3], ...told('main') },
-  { prompt: [7, 1], completion: [4], ...told('subagent:a') },
-  { prompt: [1, 2, 3, 5], completion: [6], ...told('main') },
-  { prompt: [7, 1, 4, 2], completion: [5], ...told('subagent:a') },
-  { prompt: [1, 2, 3, 5, 6, 7], completion: [8], ...told('compaction') },
-  { prompt: [1, 8], completion: [9], ...told('main') },
-  { prompt: [1, 8, 9, 4], completion: [5], ...told('side') },
+  { prompt: [8, 1], completion: [2], ...withRole('side') },
+  { prompt: [1, 2], completion: [3], ...withRole('main') },
+  { prompt: [7, 1], completion: [4], ...withRole('subagent:a') },
+  { prompt: [1, 2, 3, 5], completion: [6], ...withRole('main') },
+  { prompt: [7, 1, 4, 2], completion: [5], ...withRole('subagent:a') },
+  { prompt: [1, 2, 3, 5, 6, 7], completion: [8], ...withRole('compaction') },
+  { prompt: [1, 8], completion: [9], ...withRole('main') },
+  { prompt: [1, 8, 9, 4], completion: [5], ...withRole('side') },
 ]
 
 t.test(
@@ -485,16 +485,16 @@ t.test(
         ['compaction', true],
       ],
     )
-    const [alone] = rowsOf([{ prompt: [1], completion: [2], ...told('compaction') }])
+    const [alone] = rowsOf([{ prompt: [1], completion: [2], ...withRole('compaction') }])
     t.equal(alone!.agent_role, 'compaction')
   },
 )
 
 t.test('a row that branches off another role has the role of its last turn', async (t) => {
   const turns = [
-    { prompt: [1], completion: [2], ...told('main') },
-    { prompt: [1, 2, 3], completion: [4], ...told('subagent:fork') },
-    { prompt: [1, 2, 5], completion: [6], ...told('main') },
+    { prompt: [1], completion: [2], ...withRole('main') },
+    { prompt: [1, 2, 3], completion: [4], ...withRole('subagent:fork') },
+    { prompt: [1, 2, 5], completion: [6], ...withRole('main') },
   ]
   t.same(
     rowsOf(turns).map((row) => [row.agent_role, turnIds(row), row.turns.map(({ trained }) => trained)]),
@@ -540,9 +540,9 @@ t.test(
   'a completion of the main agent continues around a side request and keeps the tokens, with mask 0',
   async (t) => {
     const rows = rowsOf([
-      { prompt: [1], completion: [2], ...told('main') },
-      { prompt: [1, 2, 3], completion: [4], ...told('side') },
-      { prompt: [1, 2, 3, 4, 5], completion: [6], ...told('main') },
+      { prompt: [1], completion: [2], ...withRole('main') },
+      { prompt: [1, 2, 3], completion: [4], ...withRole('side') },
+      { prompt: [1, 2, 3, 4, 5], completion: [6], ...withRole('main') },
     ])
     t.same(rows.map(plain), [
       { prompt: [1], response: [2, 3, 4, 5, 6], mask: [1, 0, 0, 0, 1], turns: ['t0', 't2'] },
@@ -939,7 +939,7 @@ t.test('the rows of a selection are those of a session that has only the selecte
   const selections = fc.record({ lines: fc.constantFrom('all', 'main'), sideCalls: fc.boolean() })
   fc.assert(
     fc.property(sessions, lines, selections, (sketches, lines, selection) => {
-      const turns = sketches.map((sketch, index) => turnOf({ ...sketch, ...told(lines[index]!) }, index))
+      const turns = sketches.map((sketch, index) => turnOf({ ...sketch, ...withRole(lines[index]!) }, index))
       const isSelected = (line: string) =>
         selection.lines === 'main'
           ? line === 'main' || line === 'compaction'

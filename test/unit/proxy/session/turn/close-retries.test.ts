@@ -5,11 +5,11 @@ import { FakeClock } from '../../../../helpers/fake-clock.ts'
 
 t.test('a turn whose closing was rejected is closed once the store accepts it', async (t) => {
   const clock = new FakeClock()
-  const asked: string[] = []
+  const attempts: string[] = []
   let isFull = true
   const store = {
     async closeTurn({ turnId }: TurnOutcome) {
-      asked.push(turnId)
+      attempts.push(turnId)
       if (isFull) throw new Error('database or disk is full')
     },
   }
@@ -20,12 +20,12 @@ t.test('a turn whose closing was rejected is closed once the store accepts it', 
     await new Promise(setImmediate)
   }
   await pass()
-  t.strictSame(asked, ['a', 'b'])
+  t.strictSame(attempts, ['a', 'b'])
   isFull = false
   await pass()
-  t.strictSame(asked, ['a', 'b', 'a', 'b'])
+  t.strictSame(attempts, ['a', 'b', 'a', 'b'])
   await pass()
-  t.strictSame(asked, ['a', 'b', 'a', 'b'], 'once closed it is not tried again')
+  t.strictSame(attempts, ['a', 'b', 'a', 'b'], 'once closed it is not tried again')
   t.equal(clock.pending, 0, 'no timer runs when there is nothing left to close')
 })
 

@@ -5,7 +5,7 @@ import type { CanonicalRequest } from '../../../../../src/protocol/canonical/req
 import { SessionMemory } from '../../../../../src/proxy/session/state/session-memory.ts'
 import { writeRequest } from '../../../../../src/proxy/session/turn/request-texts.ts'
 
-const said = (content: string): ChatMessage => ({ role: 'user', content })
+const userMessage = (content: string): ChatMessage => ({ role: 'user', content })
 const TOOLS: Tool[] = [{ type: 'function', function: { name: 'f' } }]
 
 function chat(messages: ChatMessage[], tools: Tool[] | null = null): CanonicalRequest {
@@ -19,7 +19,7 @@ function write(memory: SessionMemory, request: CanonicalRequest) {
 
 t.test('a request is serialized message by message, with tools and other fields separate', (t) => {
   const memory = new SessionMemory()
-  const messages = [said('a'), said('b')]
+  const messages = [userMessage('a'), userMessage('b')]
   t.same(write(memory, chat(messages, TOOLS)), {
     messages: messages.map((message) => JSON.stringify(message)),
     tools: JSON.stringify(TOOLS),
@@ -37,15 +37,15 @@ t.test('a request is serialized message by message, with tools and other fields 
 
 t.test('texts of earlier requests of the session, and no others, are reused', (t) => {
   const memory = new SessionMemory()
-  const [a, b] = [said('a'), said('b')]
+  const [a, b] = [userMessage('a'), userMessage('b')]
   const first = write(memory, chat([a, b], TOOLS))
   // Repeated tools are not serialized again: only this test changes them, as proof.
   Object.assign(TOOLS[0]!, { type: 'changed' })
-  write(memory, chat([said('x')]))
+  write(memory, chat([userMessage('x')]))
   const { written } = memory.messages
-  t.same(write(memory, chat([a, b, said('c')], TOOLS)), {
+  t.same(write(memory, chat([a, b, userMessage('c')], TOOLS)), {
     ...first,
-    messages: [...first.messages, JSON.stringify(said('c'))],
+    messages: [...first.messages, JSON.stringify(userMessage('c'))],
   })
   t.equal(memory.messages.written - written, 1)
   const copies = write(memory, chat([{ ...a }, b], [...TOOLS]))

@@ -108,9 +108,9 @@ t.test('each choice is a turn: concurrent, requested alone, with its own seed', 
       ...(seed !== undefined && { seed }),
     })),
   )
-  const asked = backend.requests.map(({ body }) => JSON.parse(JSON.stringify(body)))
-  t.notOk(asked.some((body: CompletionBody) => 'n' in body))
-  t.same(asked.map(({ seed }) => seed ?? null).sort(), [7, 8, 9, null, null])
+  const bodies = backend.requests.map(({ body }) => JSON.parse(JSON.stringify(body)))
+  t.notOk(bodies.some((body: CompletionBody) => 'n' in body))
+  t.same(bodies.map(({ seed }) => seed ?? null).sort(), [7, 8, 9, null, null])
 })
 
 t.test("a session's own seed is each choice's seed, too", async (t) => {
@@ -257,9 +257,7 @@ t.test(
   async (t) => {
     let fails = true
     const failing = firstFails(new ProxyError('engine_failed', 'out of memory'))
-    const { runner, store } = await setUp(t, (...asked) =>
-      fails ? failing(...asked) : answer(wholeAnswer()),
-    )
+    const { runner, store } = await setUp(t, (...args) => (fails ? failing(...args) : answer(wholeAnswer())))
     await t.rejects(runner.beginChoices(call(2), 2, never).then(read))
     fails = false
     await read(await runner.beginChoices(call(2), 2, never))

@@ -219,9 +219,9 @@ for (const [code, status, error] of [
       closeTurn: (call, { turnId }) =>
         turnId === rejectedId ? Promise.reject(new ProxyError(code, 'not recorded')) : call(),
     })
-    const { promise: told, resolve: goOn } = Promise.withResolvers<void>()
+    const { promise: announced, resolve: goOn } = Promise.withResolvers<void>()
     const script: Script = async function* ({ requestId }, signal) {
-      if (requestId !== rejectedId) await Promise.race([told, untilAborted(signal)])
+      if (requestId !== rejectedId) await Promise.race([announced, untilAborted(signal)])
       yield wholeAnswer()
     }
     const { runner } = await setUp(t, script, store)
@@ -388,15 +388,15 @@ t.test('the time of the first token is that of the first delta, not of a later o
 
 t.test("tokens are counted for the session's model, and for its session if it exists", async (t) => {
   const { runner, backend, sessions } = await setUp(t)
-  const asked: unknown[][] = []
+  const counted: unknown[][] = []
   backend.countTokens = async (...given: unknown[]) => {
-    asked.push(given)
+    counted.push(given)
     return 3
   }
   const body = { model: 'm', messages: [] }
   await sessions.create({ sessionId: 's', samplingParams: { top_k: 5 }, policy: 'trained' })
   for (const id of ['s', 'nobody', undefined]) await runner.countTokens(id, body, never)
-  t.strictSame(asked, [
+  t.strictSame(counted, [
     [{ ...body, top_k: 5, model: 'trained' }, never, 's'],
     [body, never, undefined],
     [body, never, undefined],
@@ -425,16 +425,16 @@ t.test("the session's sampling parameters override the agent's, on the wire and 
 
 t.test("the session's length limit applies under any name of the agent's field", async (t) => {
   const { runner, sessions, backend } = await setUp(t)
-  for (const [limit, asked] of [
+  for (const [limit, field] of [
     ['max_tokens', 'max_completion_tokens'],
     ['max_completion_tokens', 'max_tokens'],
   ] as const) {
     const { session } = await sessions.create({ samplingParams: { [limit]: 5 } })
-    const body = { model: 'm', messages: [{ role: 'user' as const, content: 'hello' }], [asked]: 500 }
+    const body = { model: 'm', messages: [{ role: 'user' as const, content: 'hello' }], [field]: 500 }
     const request = { kind: 'chat', body } as const
     await read(await runner.begin(call({ sessionId: session.sessionId, request }), never))
     const sent = backend.requests.at(-1)!.body
-    t.same([sent[limit], sent[asked]], [5, undefined])
+    t.same([sent[limit], sent[field]], [5, undefined])
   }
 })
 

@@ -56,17 +56,17 @@ const NONE = { pictures: 0, bytes: 0 }
 
 t.test('sessions with one picture store its bytes once, until the last of them is deleted', async (t) => {
   const { commit, purge, held, uses, shown } = openWriter(t)
-  const [asked, askedAgain] = [showing(picture(0)), showing(picture(0), 'And this?')]
-  t.strictSame(commit(opened('a1', asked), opened('a2', asked, askedAgain)), [null, null])
-  t.strictSame(commit(opened('b1', asked)), [null])
+  const [first, second] = [showing(picture(0)), showing(picture(0), 'And this?')]
+  t.strictSame(commit(opened('a1', first), opened('a2', first, second)), [null, null])
+  t.strictSame(commit(opened('b1', first)), [null])
   t.strictSame([held(), uses()], [ONE, 2])
-  t.ok(shown('a').includes(askedAgain), 'every reader gets the message as it was sent')
-  t.ok(shown('b').includes(asked))
+  t.ok(shown('a').includes(second), 'every reader gets the message as it was sent')
+  t.ok(shown('b').includes(first))
 
   commit(['deleteSession', 'a'])
   purge()
   t.strictSame([held(), uses()], [ONE, 1])
-  t.ok(shown('b').includes(asked))
+  t.ok(shown('b').includes(first))
   commit(['deleteSession', 'b'])
   purge()
   t.strictSame([held(), uses()], [NONE, 0])
@@ -93,21 +93,21 @@ t.test('a reset and a sweep free unused bytes, as a deletion does', async (t) =>
 
 t.test('a picture that is used again while its last session is removed stays complete', async (t) => {
   const { writer, commit, purge, held, shown } = openWriter(t)
-  const asked = showing(picture(0))
-  commit(opened('a1', asked))
+  const first = showing(picture(0))
+  commit(opened('a1', first))
   commit(['deleteSession', 'a'])
   // Between any two steps of the removal.
   for (let steps = 0; writer.purge(); steps += 1) {
     const name = `c${steps}`
-    commit(['createSession', sessionRow('c')], opened(name, asked))
-    t.ok(shown('c').includes(asked), `after step ${steps}`)
+    commit(['createSession', sessionRow('c')], opened(name, first))
+    t.ok(shown('c').includes(first), `after step ${steps}`)
     commit(['deleteSession', 'c'])
     if (steps > 20) break
   }
-  commit(['createSession', sessionRow('c')], opened('c', asked))
+  commit(['createSession', sessionRow('c')], opened('c', first))
   purge()
   t.strictSame(held(), ONE)
-  t.ok(shown('c').includes(asked))
+  t.ok(shown('c').includes(first))
 })
 
 t.test('a failed operation leaves no picture behind', async (t) => {

@@ -17,9 +17,9 @@ const FILES: Record<string, string> = {
 
 /** A fake hub: describes one model, and redirects its files as the hub does. */
 async function startHub(t: Test, files = FILES, token?: string) {
-  const asked: string[] = []
+  const requests: string[] = []
   const answer = (request: IncomingMessage, response: ServerResponse) => {
-    asked.push(request.url!)
+    requests.push(request.url!)
     const allowed = token === undefined || request.headers.authorization === `Bearer ${token}`
     const file = request.url!.split('/').at(-1)!
     if (!allowed) response.writeHead(401).end()
@@ -37,7 +37,7 @@ async function startHub(t: Test, files = FILES, token?: string) {
   const server = createServer(answer)
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
   t.teardown(() => server.close())
-  return { endpoint: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, asked }
+  return { endpoint: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, requests }
 }
 
 t.test('a directory and a tokenizer.json are used directly', async (t) => {
@@ -93,9 +93,9 @@ t.test('a model id is downloaded once, without its weights', async (t) => {
     t.equal(readFileSync(`${snapshot}/${file}`, 'utf8'), text)
   t.equal(readFileSync(`${cache}/hub/models--org--model/refs/main`, 'utf8'), COMMIT)
 
-  const askedBefore = hub.asked.length
+  const requestsBefore = hub.requests.length
   t.same(await loadModelFiles('org/model', { environment }), files)
-  t.equal(hub.asked.length, askedBefore, 'the second time the hub receives no request')
+  t.equal(hub.requests.length, requestsBefore, 'the second time the hub receives no request')
 })
 
 t.test('a model without a tokenizer.json is downloaded with the files that replace it', async (t) => {
@@ -106,9 +106,9 @@ t.test('a model without a tokenizer.json is downloaded with the files that repla
   const { directory } = await loadModelFiles('org/model', { environment })
   for (const [file, text] of Object.entries(published))
     t.equal(readFileSync(`${directory}/${file}`, 'utf8'), text)
-  const askedBefore = hub.asked.length
+  const requestsBefore = hub.requests.length
   t.match(await loadModelFiles('org/model', { environment }), { directory, unlisted: undefined })
-  t.equal(hub.asked.length, askedBefore, 'the second time the hub receives no request')
+  t.equal(hub.requests.length, requestsBefore, 'the second time the hub receives no request')
   const whole = await startHub(t, { ...FILES, ...published })
   const both = await loadModelFiles('org/model', {
     environment: { HF_HOME: t.testdir({ other: {} }), HF_ENDPOINT: whole.endpoint },
@@ -148,12 +148,12 @@ t.test('models that other tools downloaded partly are completed', async (t) => {
   t.same(files.eosTokenIds, [2, 7])
   t.equal(files.unlisted, undefined)
   t.notOk(
-    hub.asked.some((url) => url.endsWith('/tokenizer.json')),
+    hub.requests.some((url) => url.endsWith('/tokenizer.json')),
     'only missing files are downloaded',
   )
-  const askedBefore = hub.asked.length
+  const requestsBefore = hub.requests.length
   t.same(await loadModelFiles('org/model', { environment }), files)
-  t.equal(hub.asked.length, askedBefore, 'files that the model does not have are not requested again')
+  t.equal(hub.requests.length, requestsBefore, 'files that the model does not have are not requested again')
   t.same(await loadModelFiles('org/model', { environment: offline }), files)
 })
 
@@ -169,9 +169,9 @@ t.test('a prompt encoder is downloaded, also one that another tool omitted', asy
     const files = await loadModelFiles('org/model', { environment })
     t.ok(existsSync(`${files.directory}/${encoder}`))
     t.notOk(existsSync(`${files.directory}/${tests}`))
-    const requests = hub.asked.length
+    const requests = hub.requests.length
     t.same(await loadModelFiles('org/model', { environment }), files)
-    t.equal(hub.asked.length, requests, 'the second time the hub receives no request')
+    t.equal(hub.requests.length, requests, 'the second time the hub receives no request')
   }
 })
 

@@ -5,8 +5,8 @@ import { hermes } from '../../../../../src/proxy/tokens/parsers/json-families.ts
 import { findCutOffState } from '../../../../../src/proxy/tokens/parsers/unfinished.ts'
 
 t.test('reasoning is open where the completion or the end of its prompt opened it last', (t) => {
-  const closeOf = (said: string, head = '<|im_start|>assistant\n') =>
-    findCutOffState(hermes, said, head).reasoningClose
+  const closeOf = (text: string, head = '<|im_start|>assistant\n') =>
+    findCutOffState(hermes, text, head).reasoningClose
   t.equal(closeOf('<think>\nhm'), '</think>')
   t.equal(closeOf('hm', '<|im_start|>assistant\n<think>\n'), '</think>')
   t.equal(closeOf('hm</think>', '<|im_start|>assistant\n<think>\n'), undefined)
@@ -17,25 +17,25 @@ t.test('reasoning is open where the completion or the end of its prompt opened i
 })
 
 t.test('a truncated header of harmony is completed', (t) => {
-  const restOf = (said: string) => findCutOffState(harmony, said, '<|start|>assistant').header
+  const restOf = (text: string) => findCutOffState(harmony, text, '<|start|>assistant').header
   t.equal(restOf('<|channel|>'), 'final<|message|>')
   t.equal(restOf('<|channel|>analysis'), '<|message|>')
   t.equal(restOf('<|channel|>comment'), 'ary<|message|>')
   t.equal(restOf('<|channel|>commentary to=functions.f <|constrain|>json'), '<|message|>')
   t.equal(restOf('<|channel|>analysis<|message|>hm<|end|><|start|>'), 'assistant<|channel|>final<|message|>')
   t.equal(restOf('<|channel|>analysis<|message|>hm<|end|><|start|>assistant'), '<|channel|>final<|message|>')
-  for (const said of [
+  for (const text of [
     '<|channel|>analysis<|message|>',
     '<|channel|>final<|message|>a',
     'text',
     '<|channel|>x<|end|>',
   ])
-    t.equal(restOf(said), '', said)
+    t.equal(restOf(text), '', text)
   t.end()
 })
 
 t.test('a truncated opener of Gemma is completed, and its reasoning closed', (t) => {
-  const unfinished = (said: string) => findCutOffState(gemma4, said, '<|turn>model\n')
+  const unfinished = (text: string) => findCutOffState(gemma4, text, '<|turn>model\n')
   t.match(unfinished('<|channel>'), { header: 'thought\n', reasoningClose: '<channel|>' })
   t.match(unfinished('<|channel>thou'), { header: 'ght\n', reasoningClose: '<channel|>' })
   t.match(unfinished('<|channel>thought\nhm'), { header: '', reasoningClose: '<channel|>' })

@@ -3,7 +3,12 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { PythonResponses } from '../../../../../src/proxy/tokens/templates/python/python-responses.ts'
-import { differences, type PublishedResponses, readCut, toldOf } from '../../../../helpers/read-responses.ts'
+import {
+  differences,
+  mergeDeltas,
+  type PublishedResponses,
+  readCut,
+} from '../../../../helpers/read-responses.ts'
 
 const FOLDER = join(import.meta.dirname, '../../../../../src/proxy/tokens/templates/python')
 const fixture = JSON.parse(
@@ -74,9 +79,9 @@ t.test('without tools, a text like a tool call is sent as text immediately', asy
   const template = python.open(JSON.stringify(valid))
   const text = 'So: <|tool_call>call:f{a:5}<tool_call|> it is.'
   const deltas = readCut(template, '<|turn>model\n', '[]', [...text])
-  t.same(toldOf(deltas), { content: text, reasoning: '', calls: [] })
-  const told = deltas.slice(0, text.indexOf('5}') + 1).map(({ content = '' }) => content)
-  t.equal(told.join(''), text.slice(0, text.indexOf('5}') + 1))
+  t.same(mergeDeltas(deltas), { content: text, reasoning: '', calls: [] })
+  const sent = deltas.slice(0, text.indexOf('5}') + 1).map(({ content = '' }) => content)
+  t.equal(sent.join(''), text.slice(0, text.indexOf('5}') + 1))
 })
 
 t.test('a malformed tool call is sent as it was written, and the text after it is parsed', async (t) => {
@@ -88,8 +93,8 @@ t.test('a malformed tool call is sent as it was written, and the text after it i
     'call:f{"a":"\\ud800"}',
   ]) {
     const text = `<|tool_call>${broken}<tool_call|> and <|tool_call>call:f{n:5}<tool_call|>`
-    const told = toldOf(readCut(template, '<|turn>model\n', tools, [text]))
-    t.same(told.calls.at(-1), { name: 'f', arguments: { n: 5 } })
-    if (told.calls.length === 1) t.equal(told.content, `<|tool_call>${broken}<tool_call|> and`)
+    const merged = mergeDeltas(readCut(template, '<|turn>model\n', tools, [text]))
+    t.same(merged.calls.at(-1), { name: 'f', arguments: { n: 5 } })
+    if (merged.calls.length === 1) t.equal(merged.content, `<|tool_call>${broken}<tool_call|> and`)
   }
 })

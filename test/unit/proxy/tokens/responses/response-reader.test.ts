@@ -62,9 +62,9 @@ t.test('a long text is read in chunks without dividing a character', async (t) =
 
 t.test('text is sent as soon as it cannot be a marker', async (t) => {
   const answer = openReader(t).open('<start>', tools)
-  const told = await answer.read(['Hel', 'lo <', 'cal', 'm> ', 'x'], false)
+  const deltas = await answer.read(['Hel', 'lo <', 'cal', 'm> ', 'x'], false)
   t.same(
-    told.map(({ content }) => content),
+    deltas.map(({ content }) => content),
     ['Hel', 'lo', undefined, ' <calm>', ' x'],
   )
   answer.close()

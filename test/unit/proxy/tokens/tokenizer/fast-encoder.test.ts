@@ -10,17 +10,17 @@ const idsOf = (text: string) => [...text].map((char) => char.codePointAt(0)!)
 
 /** @param wrongFor texts that the fast one encodes incorrectly */
 async function setUp(wrongFor: RegExp = /$^/, brokenFor: RegExp = /$^/) {
-  const asked = { fast: 0, reference: 0 }
+  const encodings = { fast: 0, reference: 0 }
   const reference: TextEncoder = {
     kind: 'rust',
     encode: async (text) => {
-      asked.reference += 1
+      encodings.reference += 1
       return idsOf(text)
     },
     close: async () => {},
   }
   const encodeNow = (text: string) => {
-    asked.fast += 1
+    encodings.fast += 1
     if (brokenFor.test(text)) throw new Error('panicked')
     const ids = idsOf(text)
     return Int32Array.from(wrongFor.test(text) ? ids.map((id) => id + 1) : ids)
@@ -29,35 +29,35 @@ async function setUp(wrongFor: RegExp = /$^/, brokenFor: RegExp = /$^/) {
   await encoder.open(Promise.resolve({ encodeNow, encode: async (text) => encodeNow(text) }))
   const faults: TokenizerFault[] = []
   encoder.onFault((fault) => faults.push(fault))
-  return { encoder, asked, faults }
+  return { encoder, encodings, faults }
 }
 
 t.test('a share of the texts is compared, and the reference encodes no others', async (t) => {
-  const { encoder, asked, faults } = await setUp()
+  const { encoder, encodings, faults } = await setUp()
   for (let n = 0; n < 640; n += 1) {
     const text = `${n} ${'long '.repeat(n % 7 === 0 ? 2_000 : 1)}`
     t.same([...Array.from(await encoder.encode(text))], idsOf(text))
   }
-  await until(() => asked.reference === 10)
-  t.equal(asked.fast, 640)
+  await until(() => encodings.reference === 10)
+  t.equal(encodings.fast, 640)
   t.same(faults, [])
   t.equal(encoder.kind, 'fastokens')
 })
 
 t.test('after a difference the fast tokenizer is disabled, and its cached ids are dropped', async (t) => {
-  const { encoder, asked, faults } = await setUp(/wrong/)
+  const { encoder, encodings, faults } = await setUp(/wrong/)
   const memory = new ContentCache((text) => encoder.encode(text), [])
   encoder.onFault(() => memory.clear())
   t.not([...(await memory.encode('wrong'))].join(), idsOf('wrong').join(), 'it was never compared')
-  const known = asked.fast
+  const known = encodings.fast
   await memory.encode('wrong')
-  t.equal(asked.fast, known, 'it is cached')
+  t.equal(encodings.fast, known, 'it is cached')
   await encoder.check('wrong, too')
   t.match(faults, [{ why: /returned other ids/, chars: 10, textSha256: /^[0-9a-f]{64}$/ }])
   t.notMatch(JSON.stringify(faults), /wrong, too/, 'no text of a session is logged')
-  const before = asked.fast
+  const before = encodings.fast
   t.same([...(await memory.encode('wrong'))], idsOf('wrong'))
-  t.equal(asked.fast, before)
+  t.equal(encodings.fast, before)
   t.equal(encoder.kind, 'rust')
 })
 

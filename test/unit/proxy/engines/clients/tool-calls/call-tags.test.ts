@@ -20,7 +20,7 @@ interface Case {
   tag: { structures?: unknown[] } | null
 }
 
-const said: { tools: Tool[][]; cases: Case[] } = JSON.parse(
+const vectors: { tools: Tool[][]; cases: Case[] } = JSON.parse(
   readFileSync(join(import.meta.dirname, 'call-tags.json'), 'utf8'),
 )
 
@@ -28,14 +28,14 @@ const tagOf = { vllm: vllmTag, sglang: sglangTag }
 
 for (const engine of ['vllm', 'sglang'] as const) {
   t.test(`${engine} receives the structural tags that it would make itself`, (t) => {
-    const cases = said.cases.filter((one) => one.engine === engine)
+    const cases = vectors.cases.filter((one) => one.engine === engine)
     t.ok(cases.length > 60)
     for (const { format, tools, tag, ...fields } of cases) {
       const { tool_choice, parallel_tool_calls } = fields
       // SGLang allows a forced call of one function to be any other; the proxy enforces the name.
       const expected =
         tag?.structures && isNamed(tool_choice) ? { ...tag, structures: [tag.structures[0]] } : tag
-      const body = { tools: said.tools[tools]!, tool_choice, parallel_tool_calls }
+      const body = { tools: vectors.tools[tools]!, tool_choice, parallel_tool_calls }
       t.same(tagOf[engine](format, body), expected, `${format} ${JSON.stringify({ tools, ...fields })}`)
     }
     t.end()
@@ -45,8 +45,8 @@ for (const engine of ['vllm', 'sglang'] as const) {
 t.test(
   'tool calls without constraints are free, as are those in a format without tags for the engine',
   (t) => {
-    const tools = said.tools[1]!
-    const strict = { tools: said.tools[0]! }
+    const tools = vectors.tools[1]!
+    const strict = { tools: vectors.tools[0]! }
     for (const make of [vllmTag, sglangTag]) {
       t.equal(make('hermes', { tools }), null)
       t.equal(make('hermes', { ...strict, tool_choice: 'none' }), null)
@@ -61,16 +61,16 @@ t.test(
 t.test('vLLM: tool calls or a response that follows its own schema, as in its chat route', (t) => {
   const schema = { type: 'object', properties: { a: { type: 'string' } } }
   const format = { type: 'json_schema', json_schema: { name: 'answer', schema } }
-  const tag = vllmTag('hermes', { tools: said.tools[0]!, response_format: format })
+  const tag = vllmTag('hermes', { tools: vectors.tools[0]!, response_format: format })
   t.match(tag, {
     format: {
       type: 'or',
       elements: [{ type: 'tags_with_separator', at_least_one: true }, { json_schema: schema }],
     },
   })
-  const one = { tools: said.tools[1]!, response_format: format, parallel_tool_calls: false }
+  const one = { tools: vectors.tools[1]!, response_format: format, parallel_tool_calls: false }
   t.equal(vllmTag('hermes', one), null, 'a limit of one tool call allows no calls that were excluded before')
-  const text = { tools: said.tools[0]!, response_format: { type: 'text' } }
+  const text = { tools: vectors.tools[0]!, response_format: { type: 'text' } }
   t.match(vllmTag('hermes', text), { format: { type: 'triggered_tags' } })
   t.end()
 })

@@ -289,9 +289,9 @@ t.test('ids that are encoded in the tokens', (t) => {
   )
   const [shown] = deltas([answer], { wantsLogprobs: true })
   t.same(shown?.type === 'delta' && shown.logprobsContent?.[0]?.token, 'text', 'and hidden from the agent')
-  const [asked] = deltas([answer], { wantsLogprobs: true, wantsIdsAsTokens: true })
+  const [visible] = deltas([answer], { wantsLogprobs: true, wantsIdsAsTokens: true })
   t.same(
-    asked?.type === 'delta' && asked.logprobsContent?.[0]?.token,
+    visible?.type === 'delta' && visible.logprobsContent?.[0]?.token,
     'token_id:42',
     'unless the agent requested them',
   )
@@ -316,10 +316,10 @@ t.test('weight versions are parsed', (t) => {
 })
 
 t.test('the version at the end of a complete response is not the version of its beginning', (t) => {
-  const versions = (said: object) => {
+  const versions = (fields: object) => {
     const reader = readerFor()
     const events: GenerationEvent[] = []
-    reader.read(JSON.stringify({ ...stop, ...said }), events, true)
+    reader.read(JSON.stringify({ ...stop, ...fields }), events, true)
     return [...events, reader.end()].flatMap((event) => (event.type === 'delta' ? [] : [event.weightVersion]))
   }
   t.same(versions({ weight_version: 'v2' }), [undefined, 'v2'])
