@@ -34,12 +34,12 @@ function proxyApi(address: ProxyAddress): SessionsApi {
   const proxy = new OperatorClient(address)
   const at = (sessionId: string) => `/sessions/${encodeURIComponent(sessionId)}`
   return {
-    list: ({ metadata = {}, ...asked }) => {
-      const query = toSearchParams(asked)
+    list: ({ metadata = {}, ...filters }) => {
+      const query = toSearchParams(filters)
       for (const [name, value] of Object.entries(metadata)) query.set(`metadata.${name}`, value)
       return proxy.get(`/sessions?${query}`, SessionList)
     },
-    search: (asked) => proxy.get(`/search?${toSearchParams(asked)}`, SearchHits),
+    search: (search) => proxy.get(`/search?${toSearchParams(search)}`, SearchHits),
     withTurns: (sessionId) => proxy.get(`${at(sessionId)}?messages=all`, SessionWithTurns),
     tree: (sessionId) => proxy.get(`${at(sessionId)}/tree`, Tree),
     conversation: async (sessionId) =>
@@ -52,9 +52,9 @@ function proxyApi(address: ProxyAddress): SessionsApi {
 }
 
 /** Converts the defined values to search parameters. */
-function toSearchParams(asked: object): URLSearchParams {
+function toSearchParams(fields: object): URLSearchParams {
   const query = new URLSearchParams()
-  for (const [name, value] of Object.entries(asked)) {
+  for (const [name, value] of Object.entries(fields)) {
     if (value !== undefined) query.set(name, String(value))
   }
   return query

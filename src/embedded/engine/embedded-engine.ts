@@ -109,8 +109,8 @@ export class EmbeddedEngine implements EngineClient {
   checkHealth(signal: AbortSignal, question?: TokenizerQuestion): Promise<EngineHealth> {
     signal.throwIfAborted()
     const { model: id, contextLength: maxModelLen, weightVersion } = this
-    const asked = question && { textIds: this.#model.tokenizer.encode(question.text) }
-    return Promise.resolve({ models: [{ id, maxModelLen }], weightVersion, ...asked })
+    const reply = question && { textIds: this.#model.tokenizer.encode(question.text) }
+    return Promise.resolve({ models: [{ id, maxModelLen }], weightVersion, ...reply })
   }
 
   async close(): Promise<void> {

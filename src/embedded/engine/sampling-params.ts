@@ -128,8 +128,8 @@ export function readLogprobsOptions(body: SamplingFields): LogprobsOptions | und
     throw rejection('logprobs must be a non-negative integer', 'logprobs')
   }
   if (Number(top) > MAX_TOP_LOGPROBS) {
-    const asked = `Requested sample logprobs of ${top}`
-    throw rejection(`${asked}, which is greater than max allowed: ${MAX_TOP_LOGPROBS}`, 'logprobs')
+    const problem = `Requested sample logprobs of ${top}`
+    throw rejection(`${problem}, which is greater than max allowed: ${MAX_TOP_LOGPROBS}`, 'logprobs')
   }
   return { top: Number(top), asTokenIds: body.return_tokens_as_token_ids === true }
 }

@@ -53,7 +53,7 @@ export interface TurnSpans {
   /** Begins the wait for a slot of an engine or worker. */
   queued(): OpenSpan
   /** Begins a request to an engine or worker. */
-  asked(engine: EngineRequestStart): EngineRequestSpan
+  dispatched(engine: EngineRequestStart): EngineRequestSpan
 }
 
 export interface EngineRequestStart {

@@ -58,12 +58,12 @@ export interface PromptBase {
 
 /** Serializes a request's frame to text or UTF-8; messages that are JSON already are not serialized again. */
 export function requestJson(
-  asked: GenerationRequest,
+  fullRequest: GenerationRequest,
   requestId: string,
   version: 1 | 2,
   known: PromptBase = {},
 ): string | Buffer {
-  const request = known.takesShared ? withoutMessages(asked) : asked
+  const request = known.takesShared ? withoutMessages(fullRequest) : fullRequest
   const fields = version === 1 ? requestToV1(request, requestId) : requestToV2(request, requestId, known)
   const { messagesJson, toolsJson } = request
   if (messagesJson === undefined) return JSON.stringify(fields)

@@ -32,9 +32,9 @@ function asName(value: unknown): string | undefined {
 }
 
 /** Returns the operation, followed by the requested model. */
-export function getSpanName(asked: EngineRequestStart): string {
-  const model = asName(asked.body.model)
-  return model === undefined ? getOperation(asked) : `${getOperation(asked)} ${model}`
+export function getSpanName(start: EngineRequestStart): string {
+  const model = asName(start.body.model)
+  return model === undefined ? getOperation(start) : `${getOperation(start)} ${model}`
 }
 
 /** Returns `chat` or `text_completion`. */
@@ -43,16 +43,16 @@ function getOperation({ kind }: EngineRequestStart): string {
 }
 
 /** Returns the attributes of an engine request; stop sequences are an agent's text and left out. */
-export function getEngineAttributes(sessionId: string, asked: EngineRequestStart): Attributes {
-  const { body } = asked
+export function getEngineAttributes(sessionId: string, start: EngineRequestStart): Attributes {
+  const { body } = start
   const number = (field: string) => (typeof body[field] === 'number' ? (body[field] as number) : undefined)
   return given({
-    'gen_ai.operation.name': getOperation(asked),
-    'gen_ai.provider.name': asked.memberKind,
+    'gen_ai.operation.name': getOperation(start),
+    'gen_ai.provider.name': start.memberKind,
     'gen_ai.conversation.id': sessionId,
     'session.id': sessionId,
     'gen_ai.request.model': asName(body.model),
-    'gen_ai.request.stream': asked.stream,
+    'gen_ai.request.stream': start.stream,
     'gen_ai.request.temperature': number('temperature'),
     'gen_ai.request.top_p': number('top_p'),
     'gen_ai.request.top_k': number('top_k'),
@@ -62,8 +62,8 @@ export function getEngineAttributes(sessionId: string, asked: EngineRequestStart
     'gen_ai.request.frequency_penalty': number('frequency_penalty'),
     'gen_ai.request.presence_penalty': number('presence_penalty'),
     'gen_ai.request.reasoning.level': asName(body.reasoning_effort),
-    'llm_proxy.member': asked.member,
-    ...getAddress(asked.member),
+    'llm_proxy.member': start.member,
+    ...getAddress(start.member),
   })
 }
 

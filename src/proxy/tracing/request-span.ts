@@ -125,7 +125,7 @@ class OtlpTurnSpan implements TurnSpans {
   readonly #begun: TurnStart
   readonly #closed: (outcome: TurnOutcome) => void
   /** Engine spans, ended with the turn, which knows their outcome. */
-  readonly #asked: OtlpEngineSpan[] = []
+  readonly #engineSpans: OtlpEngineSpan[] = []
 
   constructor(parts: SpanParts, begun: TurnStart, closed: (outcome: TurnOutcome) => void) {
     this.#parts = parts
@@ -137,17 +137,17 @@ class OtlpTurnSpan implements TurnSpans {
     return new OtlpStepSpan(this.#parts, 'queue')
   }
 
-  asked(engine: EngineRequestStart): EngineRequestSpan {
-    const asked = new OtlpEngineSpan(this.#parts, engine)
-    this.#asked.push(asked)
-    return asked
+  dispatched(engine: EngineRequestStart): EngineRequestSpan {
+    const span = new OtlpEngineSpan(this.#parts, engine)
+    this.#engineSpans.push(span)
+    return span
   }
 
   /** @returns the span of the commit, started */
   closing(outcome: TurnOutcome): OpenSpan {
     const turn = getTurnAttributes(outcome, this.#begun.index)
     const content = this.#content(outcome)
-    for (const asked of this.#asked) asked.close(outcome, turn, content)
+    for (const span of this.#engineSpans) span.close(outcome, turn, content)
     this.#closed(outcome)
     return new OtlpStepSpan(this.#parts, 'commit')
   }

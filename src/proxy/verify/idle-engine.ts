@@ -15,10 +15,10 @@ export function idleEngine(
 ): DriftEngine | 'busy' | undefined {
   const able = engines.filter(({ client, watch }) => client.score && watch.healthy && !watch.unavailable)
   const sameWeights = able.filter(({ watch }) => watch.weightVersion === (turn.weightVersionEnd ?? undefined))
-  const asked = sameWeights.length > 0 ? sameWeights : able
-  if (asked.length === 0) return undefined
+  const candidates = sameWeights.length > 0 ? sameWeights : able
+  if (candidates.length === 0) return undefined
   const serving = new Set(members.flatMap(({ name, inFlight }) => (inFlight > 0 ? [name] : [])))
-  const idle = queued > 0 ? [] : asked.filter(({ client }) => !serving.has(client.name))
+  const idle = queued > 0 ? [] : candidates.filter(({ client }) => !serving.has(client.name))
   const engine = idle.find(({ client }) => client.name === turn.engine) ?? idle[0]
   if (engine === undefined) return 'busy'
   const { models, weightVersion } = engine.watch

@@ -75,12 +75,12 @@ async function answer(
   reply: FastifyReply,
 ): Promise<unknown> {
   const { rollout_id = randomUUID(), ...rest } = parseRequest(request.body)
-  const asked = { ...rest, rollout_id }
+  const rollout = { ...rest, rollout_id }
   const forward = await owners?.claim(rollout_id)
-  if (forward !== undefined) return forward(request, reply, JSON.stringify(asked))
+  if (forward !== undefined) return forward(request, reply, JSON.stringify(rollout))
   const response = reply.raw
   const left = new AbortController()
-  const waited = rollouts.ask(asked, left.signal)
+  const waited = rollouts.ask(rollout, left.signal)
   response.once('close', () => left.abort())
   reply.hijack()
   response.writeHead(200, {

@@ -31,8 +31,8 @@ function parseRowReference(text: string | null): RowReference | undefined {
 }
 
 export function Compare() {
-  const asked = route.value.query
-  const [a, b] = [parseRowReference(asked.get('a')), parseRowReference(asked.get('b'))]
+  const query = route.value.query
+  const [a, b] = [parseRowReference(query.get('a')), parseRowReference(query.get('b'))]
   return (
     <div class="compare scroll">
       <div class="filters">
@@ -43,7 +43,7 @@ export function Compare() {
               type="text"
               placeholder="session id, or session-id#row"
               aria-label={`Row ${name}`}
-              value={asked.get(name) ?? ''}
+              value={query.get(name) ?? ''}
               onChange={(event) => setQuery({ [name]: event.currentTarget.value })}
             />
           </label>
@@ -51,7 +51,7 @@ export function Compare() {
         <button
           type="button"
           class="chip"
-          onClick={() => setQuery({ a: asked.get('b') ?? undefined, b: asked.get('a') ?? undefined })}
+          onClick={() => setQuery({ a: query.get('b') ?? undefined, b: query.get('a') ?? undefined })}
         >
           swap
         </button>

@@ -32,8 +32,8 @@ function Session({ tree, refresh, reload }: { tree: Tree; refresh: number; reloa
     async (stop) => (await getJson<{ rows: Row[] }>(sessionPath(sessionId, '/rows'), stop)).rows,
     [sessionId, refresh],
   )
-  const asked = route.value.query
-  const line = asked.get('line')
+  const query = route.value.query
+  const line = query.get('line')
   const shownTurns = useMemo(
     () => (line === null ? turns : turns.filter((turn) => turn.agent_role === line)),
     [turns, line],
@@ -45,7 +45,7 @@ function Session({ tree, refresh, reload }: { tree: Tree; refresh: number; reloa
     markdown: false,
   })
   const toggle = (name: keyof MessageContent) => setShown((before) => ({ ...before, [name]: !before[name] }))
-  const at = Number(asked.get('turn') ?? shownTurns[0]?.index ?? 0)
+  const at = Number(query.get('turn') ?? shownTurns[0]?.index ?? 0)
   const place = Math.max(
     0,
     shownTurns.findIndex(({ index }) => index === at),
@@ -66,7 +66,7 @@ function Session({ tree, refresh, reload }: { tree: Tree; refresh: number; reloa
     () => new Map(turns.map(({ index, special_tokens: tokens = [] }) => [index, tokens])),
     [turns],
   )
-  const isTimed = asked.get('bars') === 'time'
+  const isTimed = query.get('bars') === 'time'
   const span = useMemo(
     () => (isTimed ? getTimeSpan(shownTurns, Date.now()) : undefined),
     [shownTurns, isTimed],

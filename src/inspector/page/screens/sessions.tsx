@@ -139,9 +139,9 @@ interface FiltersProps {
 }
 
 function Filters({ search, totals, labels }: FiltersProps) {
-  const asked = route.value.query
-  const label = asked.get('label')
-  const metadata = [...asked].filter(([name]) => name.startsWith(METADATA))
+  const query = route.value.query
+  const label = query.get('label')
+  const metadata = [...query].filter(([name]) => name.startsWith(METADATA))
   return (
     <div class="filters">
       <input
@@ -149,12 +149,12 @@ function Filters({ search, totals, labels }: FiltersProps) {
         type="search"
         placeholder="Search ids, metadata, notes   /"
         aria-label="Search"
-        value={asked.get('q') ?? ''}
+        value={query.get('q') ?? ''}
         onInput={(event) => setQuery({ q: event.currentTarget.value })}
         onKeyDown={(event) => event.key === 'Escape' && event.currentTarget.blur()}
       />
       {CHIPS.map(({ title, name, value, count }) => {
-        const on = asked.get(name) === value
+        const on = query.get(name) === value
         return (
           <Chip key={title} on={on} onClick={() => setQuery({ [name]: on ? undefined : value })}>
             {title} {totals && <span>{number(count(totals))}</span>}
@@ -178,8 +178,8 @@ function Filters({ search, totals, labels }: FiltersProps) {
       {totals && (
         <Histogram
           rewards={totals.rewards}
-          min={asked.get('reward_min')}
-          max={asked.get('reward_max')}
+          min={query.get('reward_min')}
+          max={query.get('reward_max')}
           pick={setQuery}
         />
       )}

@@ -62,12 +62,12 @@ export function Tokens({ sessionId, row }: { sessionId: string; row: number }) {
 }
 
 function RowView({ read }: { read: RowData }) {
-  const asked = route.value.query
+  const query = route.value.query
   const colours = getColourings(read)
-  const by = colours.find((name) => name === asked.get('by')) ?? 'logprob'
+  const by = colours.find((name) => name === query.get('by')) ?? 'logprob'
   const [over, setOver] = useState<{ place: number; box: DOMRect } | undefined>()
-  const start = useMemo(() => findCompletionStart(read, asked.get('turn')), [read])
-  const selected = asked.has('t') ? Number(asked.get('t')) : start
+  const start = useMemo(() => findCompletionStart(read, query.get('turn')), [read])
+  const selected = query.has('t') ? Number(query.get('t')) : start
   const unlikely = useMemo(() => unlikelyTokens(read), [read])
   useTokenKeys({ read, selected, unlikely, by })
   if (read.ids.length === 0) {

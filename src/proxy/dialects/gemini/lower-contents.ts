@@ -32,11 +32,11 @@ export function lowerContents(
   memo: PartMemo,
 ): ChatMessage[] {
   const system = systemTexts.join('\n')
-  let asked: ToolCall[] = []
+  let toolCalls: ToolCall[] = []
   const conversation = groupContents(contents).flatMap((utterance) => {
     const last = utterance.contents.at(-1)!.content
-    const lowered = memo.once(lowerGroup, last, utterance, asked)
-    asked = getToolCalls(lowered.at(-1))
+    const lowered = memo.once(lowerGroup, last, utterance, toolCalls)
+    toolCalls = getToolCalls(lowered.at(-1))
     return lowered
   })
   return system === '' ? conversation : [memo.once(systemMessage, system), ...conversation]
@@ -68,21 +68,25 @@ function groupContents(contents: readonly Content[]): ContentGroup[] {
 }
 
 /**
- * @param _last the last content, which identifies the group together with all before it @param asked the tool calls
+ * @param _last the last content, which identifies the group together with all before it @param toolCalls the tool calls
  *   before the group
  */
-function lowerGroup(_last: Content, { isModel, contents }: ContentGroup, asked: ToolCall[]): ChatMessage[] {
+function lowerGroup(
+  _last: Content,
+  { isModel, contents }: ContentGroup,
+  toolCalls: ToolCall[],
+): ChatMessage[] {
   const parts = contents.flatMap(({ content, index }) => withPaths(content.parts ?? [], `contents.${index}`))
-  return isModel ? [lowerModel(parts)] : lowerUser(parts, asked)
+  return isModel ? [lowerModel(parts)] : lowerUser(parts, toolCalls)
 }
 
 /**
  * Lowers a user's contents: results of tool calls are separate messages and come first; other parts form one more
  * message.
  */
-function lowerUser(parts: readonly PartWithPath[], asked: readonly ToolCall[]): ChatMessage[] {
+function lowerUser(parts: readonly PartWithPath[], toolCalls: readonly ToolCall[]): ChatMessage[] {
   const isResult = ({ part }: PartWithPath) => part.functionResponse !== undefined
-  const answered = new PendingToolCalls(asked)
+  const answered = new PendingToolCalls(toolCalls)
   const results = distinct(
     parts.filter(isResult).map((placed) => {
       const { id, name, parts: shown } = parseFunctionResponse(placed)
@@ -111,9 +115,9 @@ class PendingToolCalls {
   readonly #open = new Map<string, string[]>()
   readonly #ids: ReadonlySet<string>
 
-  constructor(asked: readonly ToolCall[]) {
-    this.#ids = new Set(asked.map(({ id }) => id))
-    for (const { id, function: called } of asked.toReversed()) {
+  constructor(toolCalls: readonly ToolCall[]) {
+    this.#ids = new Set(toolCalls.map(({ id }) => id))
+    for (const { id, function: called } of toolCalls.toReversed()) {
       const ids = this.#open.get(called.name)
       if (ids) ids.push(id)
       else this.#open.set(called.name, [id])

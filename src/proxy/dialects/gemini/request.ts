@@ -184,7 +184,7 @@ function rejectServerFeatures({
 }: Record<string, unknown> & GeminiRequest): void {
   const { candidateCount, responseLogprobs, responseModalities, responseMimeType } = generationConfig ?? {}
   const mime = responseMimeType ?? 'text/plain'
-  const asked = {
+  const uses = {
     cachedContent: Boolean(cachedContent),
     'generationConfig.candidateCount': (candidateCount ?? 1) > 1,
     'generationConfig.responseLogprobs': responseLogprobs === true,
@@ -193,8 +193,8 @@ function rejectServerFeatures({
     ),
     'generationConfig.responseMimeType': mime !== 'text/plain' && mime !== 'application/json',
   }
-  for (const [param, isAsked] of Object.entries(asked)) {
-    if (isAsked) throw unsupported(`'${param}' is not supported with this value`, param)
+  for (const [param, isUsed] of Object.entries(uses)) {
+    if (isUsed) throw unsupported(`'${param}' is not supported with this value`, param)
   }
 }
 

@@ -153,8 +153,10 @@ const LOWERED_FIELDS = new Set([
   'best_of',
 ])
 
-function toolFields({ tool_choice: asked }: ResponsesRequest, lowered: ToolConversion): object {
-  const { choice, tools } = asked ? lowerToolChoice(asked, lowered.tools) : { choice: undefined, ...lowered }
+function toolFields({ tool_choice: requested }: ResponsesRequest, lowered: ToolConversion): object {
+  const { choice, tools } = requested
+    ? lowerToolChoice(requested, lowered.tools)
+    : { choice: undefined, ...lowered }
   // Engines reject a choice without tools.
   const isIdle = tools.length === 0 && (choice === 'auto' || choice === 'none')
   if (tools.length === 0 && choice !== undefined && !isIdle) throw noToolLeft('tool_choice')

@@ -79,7 +79,11 @@ export async function generateWithFailover(
     }
     const { memberId } = lease
     const adapted = withBody(request, negotiation?.bodyFor(memberId))
-    const span = request.spans?.asked({ ...adapted, member: memberId, memberKind: policy.kindOf(memberId) })
+    const span = request.spans?.dispatched({
+      ...adapted,
+      member: memberId,
+      memberKind: policy.kindOf(memberId),
+    })
     const sent = span ? { ...adapted, traceparent: span.traceparent } : adapted
     let begun = false
     const write = (batch: readonly GenerationEvent[]) => {

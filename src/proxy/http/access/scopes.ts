@@ -82,12 +82,12 @@ function checkForeignRun(run: string, sessionId: string): ProxyError | undefined
 
 /**
  * Returns the run that a route for runs is restricted to: the caller's, or the requested one.
- * @param asked the requested run; undefined: none
+ * @param requested the run in the request; undefined: none
  * @throws ProxyError `forbidden`
  */
-export function getRequestedRun(caller: Caller, asked?: string): string | undefined {
-  if (caller.is !== 'run' || asked === caller.run) return asked
-  if (asked === undefined) return caller.run
+export function getRequestedRun(caller: Caller, requested?: string): string | undefined {
+  if (caller.is !== 'run' || requested === caller.run) return requested
+  if (requested === undefined) return caller.run
   throw forbidden(`This key is for the run ${caller.run} only`)
 }
 

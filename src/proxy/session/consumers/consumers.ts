@@ -68,14 +68,14 @@ export class Consumers {
   }
 
   /** @throws ProxyError `consumer_exists` if a consumer of this name has another selection */
-  async create(asked: Omit<Consumer, 'createdAtMs'>): Promise<{ created: boolean; consumer: Consumer }> {
-    const { created, consumer } = await this.#store.createConsumer({ ...asked, createdAtMs: Date.now() })
+  async create(settings: Omit<Consumer, 'createdAtMs'>): Promise<{ created: boolean; consumer: Consumer }> {
+    const { created, consumer } = await this.#store.createConsumer({ ...settings, createdAtMs: Date.now() })
     const hasSameSettings =
-      consumer.holdMs === asked.holdMs && isDeepStrictEqual(consumer.selection, asked.selection)
+      consumer.holdMs === settings.holdMs && isDeepStrictEqual(consumer.selection, settings.selection)
     if (hasSameSettings) return { created, consumer }
     throw new ProxyError(
       'consumer_exists',
-      `There is a consumer '${asked.name}' with other settings: delete it first`,
+      `There is a consumer '${settings.name}' with other settings: delete it first`,
     )
   }
 

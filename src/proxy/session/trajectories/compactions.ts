@@ -33,7 +33,7 @@ export class Compactions {
   readonly #rejected = new Set<string>()
   #attempts: SummaryAttempt[] = []
   /** The messages of the first attempt's request. */
-  #asked = new Set<Message>()
+  #requestMessages = new Set<Message>()
 
   add({ turnId, status, lastMessage, completionText, annotations }: CompactionInput, line: AgentRole): void {
     if (!isMainWork(line)) return
@@ -42,7 +42,8 @@ export class Compactions {
     if (line === 'main') this.#judge()
     // Several completions of one request are samples, not attempts.
     else if (!annotations.includes('"choice"')) {
-      if (this.#attempts.length === 0) this.#asked = new Set(getMessagesBetween(undefined, lastMessage))
+      if (this.#attempts.length === 0)
+        this.#requestMessages = new Set(getMessagesBetween(undefined, lastMessage))
       this.#attempts.push({ turnId, words: extractWords(completionText ?? ''), isUsed: false })
     }
   }
@@ -53,7 +54,7 @@ export class Compactions {
   }
 
   #lookThrough(last: Message | undefined): void {
-    const texts = getMessagesBetween(undefined, last, (message) => this.#asked.has(message)).map(
+    const texts = getMessagesBetween(undefined, last, (message) => this.#requestMessages.has(message)).map(
       ({ value }) => plain(getText(value)),
     )
     for (const attempt of this.#attempts)
@@ -65,7 +66,7 @@ export class Compactions {
     for (const { turnId, words, isUsed } of this.#attempts)
       if (isKnown && !isUsed && words !== '') this.#rejected.add(turnId)
     this.#attempts = []
-    this.#asked.clear()
+    this.#requestMessages.clear()
   }
 }
 

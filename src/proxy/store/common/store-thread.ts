@@ -182,9 +182,9 @@ export class StoreThread<T extends Methods<T>> {
 
   #tell(replies: readonly Reply[], onReplies: NonNullable<StoreThreadOptions['onReplies']>): void {
     // Commands that the thread issues to itself have no caller here.
-    const asked = replies.flatMap(({ id }) => this.#pending.get(id) ?? [])
-    const [first] = asked
-    if (first) onReplies(asked.length, performance.now() - first.calledAtMs)
+    const commands = replies.flatMap(({ id }) => this.#pending.get(id) ?? [])
+    const [first] = commands
+    if (first) onReplies(commands.length, performance.now() - first.calledAtMs)
   }
 
   #settle(replies: Reply[]): void {

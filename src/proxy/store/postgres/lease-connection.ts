@@ -75,9 +75,9 @@ export class LeaseConnection {
   }
 
   #ask<T>(ask: (client: Client) => Promise<T>): Promise<T> {
-    const asked = this.#last.then(() => this.#askNow(ask))
-    this.#last = asked.catch(() => {})
-    return asked
+    const result = this.#last.then(() => this.#askNow(ask))
+    this.#last = result.catch(() => {})
+    return result
   }
 
   /** Runs a task, once more if its connection was lost, unless the connection is new. Each task may run twice. */

@@ -81,8 +81,8 @@ class PostgresSearch implements SearchSource {
     // gone.
     await this.#client.query(
       `INSERT INTO llm_proxy.searched (id, folded)
-       SELECT turns.id, said.folded FROM unnest($1::bigint[], $2::text[]) AS said (id, folded)
-       JOIN llm_proxy.turns ON turns.id = said.id FOR KEY SHARE OF turns SKIP LOCKED
+       SELECT turns.id, texts.folded FROM unnest($1::bigint[], $2::text[]) AS texts (id, folded)
+       JOIN llm_proxy.turns ON turns.id = texts.id FOR KEY SHARE OF turns SKIP LOCKED
        ON CONFLICT (id) DO NOTHING`,
       [turns.map(({ id }) => id), texts],
     )

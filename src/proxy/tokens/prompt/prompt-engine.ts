@@ -200,7 +200,7 @@ export class PromptEngine {
     const idsFrom = split.contents.length
     const conditions = [
       ...followed!.conditions,
-      ...alone!.conditions.map(([index, ...asked]) => [index + idsFrom, ...asked] as const),
+      ...alone!.conditions.map(([index, ...condition]) => [index + idsFrom, ...condition] as const),
     ]
     const pieces = [first!.slice(closing.text.length), ...rest]
     return { specialization: { pieces, conditions }, closingIds: closing.ids, endId: closing.endId }

@@ -112,7 +112,7 @@ export class PromptRenderer {
     const all: readonly MessageOrJson[] = texts ?? [...history, ...newMessages]
     const words = await this.#wordFinder()
     const hasWords = history.some((message, at) => words.isIn(message, known?.[at]))
-    const asked: NewPartRequest = {
+    const partRequest: NewPartRequest = {
       situation: {
         ...createTemplateSignature(history, newMessages, Boolean(options.tools)),
         ...(hasWords && { hasWords }),
@@ -121,11 +121,12 @@ export class PromptRenderer {
     }
     const short = this.#selectVariables(options)
     let part: NewPartReply = 'needs_history'
-    if (!hasWords) part = await this.#service.newPart(asked, { ...short, tools: options.tools ? [] : null })
+    if (!hasWords)
+      part = await this.#service.newPart(partRequest, { ...short, tools: options.tools ? [] : null })
     if (part === 'needs_history') {
       const echo = history.at(-1)!
       const echoText = words.isIn(echo) ? getMessageText(echo) : undefined
-      const whole = { ...asked, history: all.slice(0, history.length - 1), echoText }
+      const whole = { ...partRequest, history: all.slice(0, history.length - 1), echoText }
       part = await this.#service.newPart(whole, { ...short, tools: options.tools })
     }
     if (part === 'needs_history') return { refused: 'template_refuses' }

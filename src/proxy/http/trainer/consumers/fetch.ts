@@ -21,7 +21,7 @@ type UnitTrajectories = readonly { deliveries: number; trajectories: SessionTraj
 export class ConsumerFetch {
   readonly #parts: FetchParts
   readonly #lease: LeaseRequest
-  readonly #asked: Static<typeof FetchBody>
+  readonly #body: Static<typeof FetchBody>
   readonly #progress: FetchProgress = { leasedTrees: new Set(), incomplete: 0 }
   /** The units that are leased, and neither in the response nor discarded. */
   #waiting: Unit[] = []
@@ -30,10 +30,10 @@ export class ConsumerFetch {
   readonly #answered: string[] = []
   #units = 0
 
-  constructor(parts: FetchParts, lease: LeaseRequest, asked: Static<typeof FetchBody>) {
+  constructor(parts: FetchParts, lease: LeaseRequest, body: Static<typeof FetchBody>) {
     this.#parts = parts
     this.#lease = lease
-    this.#asked = asked
+    this.#body = body
   }
 
   /**
@@ -42,11 +42,11 @@ export class ConsumerFetch {
    * @throws ProxyError `consumer_not_found`, or `signal.reason`
    */
   async answer(signal: AbortSignal): Promise<AsyncGenerator<string>> {
-    const untilMs = performance.now() + this.#asked.wait_s * 1_000
+    const untilMs = performance.now() + this.#body.wait_s * 1_000
     try {
       let first: UnitTrajectories | undefined
       do {
-        const { limit } = this.#asked
+        const { limit } = this.#body
         const until = { untilMs, signal }
         this.#waiting = await this.#parts.consumers.waitAndTake(this.#lease, limit, this.#progress, until)
         first = await this.#next()
@@ -82,10 +82,10 @@ export class ConsumerFetch {
 
   /** @returns undefined: the limit is reached, or no unit is left */
   async #next(): Promise<UnitTrajectories | undefined> {
-    while (this.#units < this.#asked.limit) {
+    while (this.#units < this.#body.limit) {
       const [unit, ...rest] = this.#waiting
       if (unit === undefined) {
-        const missing = this.#asked.limit - this.#units
+        const missing = this.#body.limit - this.#units
         this.#waiting = await this.#parts.consumers.take(this.#lease, missing, this.#progress)
         if (this.#waiting.length === 0) return undefined
         continue
@@ -104,7 +104,7 @@ export class ConsumerFetch {
       await this.#change('released', getSessionIds(unit))
       return undefined
     }
-    const why = judgeStaleness(sessions, this.#asked.min_weight_version)
+    const why = judgeStaleness(sessions, this.#body.min_weight_version)
     if (why !== undefined) {
       this.#discarded[why] += unit.length
       await this.#change('acknowledged', getSessionIds(unit))
@@ -121,7 +121,7 @@ export class ConsumerFetch {
     const sessions: { deliveries: number; trajectories: SessionTrajectories }[] = []
     try {
       for (const { session, deliveries } of unit) {
-        const trajectories = await readTrajectories(this.#parts.reader, session, this.#asked)
+        const trajectories = await readTrajectories(this.#parts.reader, session, this.#body)
         sessions.push({ deliveries, trajectories })
       }
       return sessions

@@ -167,8 +167,8 @@ function leaseRoutes(app: SchemaApp, { consumers }: ConsumerRoutesOptions): void
   for (const [name, to, summary, answer, body] of changes) {
     const options = { config: KNOWS_RUNS, ...described('consumers', summary, answer, { ...NAMED, body }) }
     app.post(`/consumers/:consumer/${name}`, options, async (request) => {
-      const asked: { lease_id?: string; session_ids?: string[]; lease_s?: number } = request.body
-      const { lease_id: leaseId = null, session_ids: ids, lease_s: leaseS = 0 } = asked
+      const fields: { lease_id?: string; session_ids?: string[]; lease_s?: number } = request.body
+      const { lease_id: leaseId = null, session_ids: ids, lease_s: leaseS = 0 } = fields
       const sessionIds = ids ? [...new Set(ids)] : null
       const leaseMs = Math.ceil(leaseS * 1_000)
       const consumer = getConsumerName(request)

@@ -46,9 +46,9 @@ export const tracesRoutes: FastifyPluginCallback<TracesRoutesOptions> = (plain, 
       },
     ),
     async ({ params: { sessionId }, query }, reply) => {
-      const [asked, details] = [[store, sessionId, toTraceQuery(query)] as const, shown(query.details)]
+      const [source, details] = [[store, sessionId, toTraceQuery(query)] as const, shown(query.details)]
       const isGraph = query.format === 'compact'
-      return streamJson(reply, (isGraph ? graphToWire : tracesToWire)(readTraces(...asked), details))
+      return streamJson(reply, (isGraph ? graphToWire : tracesToWire)(readTraces(...source), details))
     },
   )
   app.post(
