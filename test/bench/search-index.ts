@@ -38,13 +38,13 @@ async function recordSession(store: TurnStore, session: number, tookMs: number[]
   const messages = [message('system', piece(0, SYSTEM_CHARS)), message('user', piece(session, 300))]
   for (let index = 0; index < PER_SESSION; index++) {
     const completionText = piece(session * 31 + index, ANSWER_CHARS)
-    const began = performance.now()
+    const startedAtMs = performance.now()
     const requestMessages = [...messages]
     await record(store, aTurn(`${sessionId}-${index}`, { sessionId, index, requestMessages }), {
       sessionId,
       completionText,
     })
-    tookMs.push(performance.now() - began)
+    tookMs.push(performance.now() - startedAtMs)
     messages.push(
       message('assistant', completionText),
       message('tool', piece(session * 37 + index, OUTPUT_CHARS)),
@@ -58,7 +58,7 @@ async function recordSession(store: TurnStore, session: number, tookMs: number[]
  */
 async function recordAll(store: TurnStore, from: number) {
   const tookMs: number[] = []
-  const began = process.cpuUsage()
+  const startedAtMs = process.cpuUsage()
   const sessions = TURNS / PER_SESSION
   for (let session = 0; session < sessions; session += AT_ONCE) {
     const some = Array.from({ length: AT_ONCE }, (_, place) =>
@@ -68,16 +68,16 @@ async function recordAll(store: TurnStore, from: number) {
   }
   tookMs.sort((a, b) => a - b)
   const at = (share: number) => tookMs[Math.floor(tookMs.length * share)]!.toFixed(2)
-  return { cpuMs: cpuSince(began) / tookMs.length, p50: at(0.5), p99: at(0.99) }
+  return { cpuMs: cpuSince(startedAtMs) / tookMs.length, p50: at(0.5), p99: at(0.99) }
 }
 
-function cpuSince(began: NodeJS.CpuUsage): number {
-  const { user, system } = process.cpuUsage(began)
+function cpuSince(startedAtMs: NodeJS.CpuUsage): number {
+  const { user, system } = process.cpuUsage(startedAtMs)
   return (user + system) / 1_000
 }
 
 async function find(store: TurnStore, wanted: string) {
-  const began = performance.now()
+  const startedAtMs = performance.now()
   let [hits, pages] = [0, 0]
   let cursor: string | undefined
   do {
@@ -86,7 +86,7 @@ async function find(store: TurnStore, wanted: string) {
     pages += 1
     cursor = page.nextCursor
   } while (cursor !== undefined && hits < 100)
-  return `${(performance.now() - began).toFixed(0)} ms (${hits} hits, ${pages} pages)`
+  return `${(performance.now() - startedAtMs).toFixed(0)} ms (${hits} hits, ${pages} pages)`
 }
 
 /**
@@ -96,9 +96,9 @@ async function find(store: TurnStore, wanted: string) {
 function indexAll(): number {
   const db = openForReading(path)
   const reader = createReader(db, 1024 * 1024, { path: `${path}-search`, mayWrite: true })
-  const began = process.cpuUsage()
+  const startedAtMs = process.cpuUsage()
   while (reader.indexSome());
-  const took = cpuSince(began)
+  const took = cpuSince(startedAtMs)
   reader.close()
   db.close()
   return took

@@ -48,7 +48,7 @@ if (sglang !== undefined) {
       logprobs: /after temperature and before/,
     }),
   )
-  await t.test('recorded turns of random agents are what the scheduler received and sampled', (t) =>
+  await t.test('recorded turns of random agents equal the requests and samples of the scheduler', (t) =>
     checkTurns(t, modes, engine.core, { turns: TURNS, seed: SEED, seconds: RANDOM_SECONDS }),
   )
   await t.test('verify finds the same logprobs', (t) =>

@@ -55,7 +55,7 @@ if (vllm !== undefined) {
     checkDoctor(t, engine.url, { model: base, folder, logprobs: /raw_logprobs/ }),
   )
   // Each part is a subtest of the file: while none runs, tap considers the file done and ends the proxies.
-  await t.test('recorded turns of random agents are what the core received and sampled', (t) =>
+  await t.test('recorded turns of random agents equal the requests and samples of the core', (t) =>
     checkTurns(t, modes, engine.core, { turns: TURNS, seed: SEED, seconds: RANDOM_SECONDS }),
   )
   await t.test('verify finds the same logprobs', (t) =>

@@ -60,7 +60,7 @@ function resolve(root: string, file: string, name: string): string {
 }
 
 /** Returns every violated rule as a sentence. */
-export function violations(graph: ImportGraph, rules: ArchitectureRules): string[] {
+export function findViolations(graph: ImportGraph, rules: ArchitectureRules): string[] {
   return [...graph].flatMap(([file, targets]) => {
     const part = partOf(file, rules)
     if (part === undefined) return [`${file} is in no part: give its folder a place in the rules`]

@@ -16,7 +16,7 @@ const LONG = Int32Array.from({ length: 3_000 }, (_, place) => place * 7)
 const FIRST = new MessageTree().addMessages([{ role: 'user', content: 'x' }])
 const LONGER = Int32Array.of(...LONG, 1, 2, 3)
 
-function call(sessionId: string, more: Partial<GenerationRequest> = {}): GenerationRequest {
+function createRequest(sessionId: string, more: Partial<GenerationRequest> = {}): GenerationRequest {
   return { ...chatRequest('x'), sessionId, lastMessage: FIRST, ...more } as GenerationRequest
 }
 
@@ -46,9 +46,9 @@ t.test('whatever an engine saw before, its prompts arrive unchanged', async (t) 
   const prompts = [LONG, LONGER, LONGER, LONG.with(2_999, 1), Int32Array.of(5), LONGER, LONG.subarray(7)]
   for (const each of prompts) {
     prompt = each
-    t.strictSame(promptOf(await eventsOf(backend, call('a'))), Int32Array.from(each))
+    t.strictSame(promptOf(await eventsOf(backend, createRequest('a'))), Int32Array.from(each))
     t.strictSame(
-      promptOf(await eventsOf(backend, call('b', { promptTokenIds: new PromptIds(LONG) }))),
+      promptOf(await eventsOf(backend, createRequest('b', { promptTokenIds: new PromptIds(LONG) }))),
       Int32Array.from(each),
     )
   }
@@ -58,13 +58,13 @@ t.test('whatever an engine saw before, its prompts arrive unchanged', async (t) 
 async function askedAgain(t: Test) {
   const { url, backend } = await relayServerFor(t)
   const worker = await RawWorker.hello(url, { capabilities: ['resume', 'token_ids'] })
-  const first = eventsOf(backend, call('a'))
+  const first = eventsOf(backend, createRequest('a'))
   const { request_id: firstId, prompt_base: none } = await worker.next('completion_request')
   t.equal(none, undefined)
   worker.chunk(firstId, 1, 'hi', { start: { engine: 'e', prompt_token_ids: packTokenIds(LONG) } })
   worker.end(firstId, 2)
   t.strictSame(promptOf(await first), LONG)
-  const second = eventsOf(backend, call('a'))
+  const second = eventsOf(backend, createRequest('a'))
   const { request_id: id, prompt_base: base } = await worker.next('completion_request')
   t.equal(base, firstId, 'the proxy names the request whose prompt it has')
   return { worker, id, answer: second, backend }
@@ -94,7 +94,7 @@ t.test('a worker that refers beyond the end of a prompt fails its request', asyn
 t.test('a worker that refers to an unreported prompt fails its request', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const worker = await RawWorker.hello(url)
-  const answer = eventsOf(backend, call('a'))
+  const answer = eventsOf(backend, createRequest('a'))
   const { request_id: id } = await worker.next('completion_request')
   worker.chunk(id, 1, 'hi', { start: { engine: 'e', prompt_shared: 1, prompt_token_ids: '' } })
   await t.rejects(answer, { code: 'engine_failed' })
@@ -105,7 +105,7 @@ t.test("a request that contains its prompt's ids is its own base", async (t) => 
   worker.chunk(id, 1, 'hi')
   worker.end(id, 2)
   await answer
-  const inTokenMode = eventsOf(backend, call('a', { promptTokenIds: new PromptIds(LONGER) }))
+  const inTokenMode = eventsOf(backend, createRequest('a', { promptTokenIds: new PromptIds(LONGER) }))
   const { request_id: ownId, prompt_base: base } = await worker.next('completion_request')
   t.equal(base, ownId)
   worker.chunk(ownId, 1, 'hi', { start: { engine: 'e', prompt_shared: LONGER.length, prompt_token_ids: '' } })
@@ -118,7 +118,7 @@ async function askedShortly(t: Test) {
   const { url, backend } = await relayServerFor(t)
   const hello = { capabilities: ['resume', 'token_ids', 'prompt_shared'] }
   const worker = await RawWorker.hello(url, hello)
-  const first = eventsOf(backend, call('a', { promptTokenIds: new PromptIds(LONG) }))
+  const first = eventsOf(backend, createRequest('a', { promptTokenIds: new PromptIds(LONG) }))
   const { request_id: firstId, prompt_base: own, messages } = await worker.next('completion_request')
   t.equal(own, firstId)
   t.strictSame(messages, [], 'only ids')
@@ -126,7 +126,7 @@ async function askedShortly(t: Test) {
   worker.end(firstId, 2)
   await first
   await worker.next('completion_ack')
-  const answer = eventsOf(backend, call('a', { promptTokenIds: new PromptIds(LONGER) }))
+  const answer = eventsOf(backend, createRequest('a', { promptTokenIds: new PromptIds(LONGER) }))
   const frame = await worker.next('completion_request')
   t.match(frame, { prompt_base: firstId, prompt_shared: LONG.length, messages: [] })
   t.equal(frame.prompt_token_ids, packTokenIds(LONGER.subarray(LONG.length)))
@@ -220,7 +220,7 @@ t.test('whatever a worker of this version has cached, its engine gets the prompt
   // Enough other prompts that the worker evicts its own, and one that continues then.
   const huge = Array.from({ length: 34 }, (_, at) => new Int32Array(1_000_000).fill(at))
   for (const each of [...prompts, ...huge, LONGER]) {
-    const events = await eventsOf(backend, call('a', { promptTokenIds: new PromptIds(each) }))
+    const events = await eventsOf(backend, createRequest('a', { promptTokenIds: new PromptIds(each) }))
     t.ok(promptOf(events)!.length === each.length)
     const last = asked.at(-1) as { promptTokenIds: PromptIds }
     t.ok(Buffer.from(last.promptTokenIds.whole().buffer).equals(Buffer.from(Int32Array.from(each).buffer)))

@@ -11,11 +11,15 @@ import { until } from '../helpers/until.ts'
 
 type Proxy = Awaited<ReturnType<typeof startProxy>>
 
-async function call(proxy: Proxy, line: string, session = 's'): Promise<void> {
+async function sendRequest(proxy: Proxy, line: string, session = 's'): Promise<void> {
   const headers = { 'content-type': 'application/json', 'x-llm-proxy-line': line }
   const body = JSON.stringify({ model: 'fake', messages: [{ role: 'user', content: 'hi' }], max_tokens: 2 })
-  const answer = await fetch(`${proxy.baseUrl(session)}/chat/completions`, { method: 'POST', headers, body })
-  await answer.text()
+  const response = await fetch(`${proxy.baseUrl(session)}/chat/completions`, {
+    method: 'POST',
+    headers,
+    body,
+  })
+  await response.text()
 }
 
 async function relayOf(t: Test, engineUrl: string): Promise<Proxy> {
@@ -30,7 +34,7 @@ t.test('a sub-agent has a separate session for routers', async (t) => {
   t.teardown(() => engine.close())
   const proxy = await relayOf(t, engine.url)
   for (const [line, name] of Object.entries({ main: 's', 'subagent:critic': 's/subagent:critic' })) {
-    await call(proxy, line)
+    await sendRequest(proxy, line)
     const { headers } = engine.requests.findLast(({ path }) => path === '/v1/chat/completions')!
     t.equal(headers['x-session-id'], encodeURIComponent(name), line)
   }
@@ -47,9 +51,9 @@ t.test('SGLang releases its state of a session and of its sub-agents when the se
   })
   t.teardown(() => server.close())
   const proxy = await relayOf(t, server.url)
-  await call(proxy, 'main')
-  await call(proxy, 'subagent:critic')
-  await call(proxy, 'main', 'goes on')
+  await sendRequest(proxy, 'main')
+  await sendRequest(proxy, 'subagent:critic')
+  await sendRequest(proxy, 'main', 'goes on')
   await proxy.post('/sessions/s/complete', {})
   const closed = () => server.requests.filter(({ path }) => path === '/close_session')
   await until(() => closed().length === 2)

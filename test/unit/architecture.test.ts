@@ -4,10 +4,10 @@ import t from 'tap'
 import {
   type ArchitectureRules,
   fileCycles,
+  findViolations,
   folderCycles,
   type ImportGraph,
   readImportGraph,
-  violations,
 } from '../helpers/import-graph.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
@@ -200,7 +200,7 @@ t.test(
       graph.has('src/base/errors.ts') && graph.has('src/inspector/page/app.tsx'),
       'the graph covers this repository',
     )
-    t.strictSame(violations(graph, RULES), [])
+    t.strictSame(findViolations(graph, RULES), [])
     t.strictSame(folderCycles(graph), [], 'no folders import each other in a cycle')
     t.strictSame(fileCycles(graph), [], 'no files import each other in a cycle')
   },
@@ -242,7 +242,7 @@ t.test('an import against the direction of the layers is a violation', async (t)
     ['src/proxy/http/server.ts', 'src/rollout/remote-agent-loop.ts'],
     ['src/base/errors.ts', 'src/protocol/canonical/events.ts'],
   ] as const) {
-    t.match(violations(graphOf({ [file]: [target] }), RULES), [`${file} imports ${target}: `])
+    t.match(findViolations(graphOf({ [file]: [target] }), RULES), [`${file} imports ${target}: `])
   }
 })
 
@@ -257,7 +257,7 @@ t.test('an import along the direction of the layers is allowed', async (t) => {
     'src/protocol/canonical/messages.ts': ['openai/resources/chat/completions'],
     'src/base/version.ts': ['package.json'],
   })
-  t.strictSame(violations(graph, RULES), [])
+  t.strictSame(findViolations(graph, RULES), [])
 })
 
 t.test(
@@ -267,7 +267,7 @@ t.test(
       'src/proxy/session/turn/run-turn.ts': ['fastify', 'pyodide/types', 'left-pad'],
       'src/proxy/http/server.ts': ['test/helpers/import-graph.ts'],
     })
-    t.strictSame(violations(graph, RULES), [
+    t.strictSame(findViolations(graph, RULES), [
       'src/proxy/session/turn/run-turn.ts imports fastify, which belongs to src/proxy/http and src/embedded and src/inspector/routes and src/rollout',
       'src/proxy/session/turn/run-turn.ts imports pyodide, which belongs to src/proxy/tokens',
       'src/proxy/session/turn/run-turn.ts imports left-pad, which has no owner in the rules',
@@ -277,7 +277,7 @@ t.test(
 )
 
 t.test('a file in a folder that the rules do not list is a violation', async (t) => {
-  t.match(violations(graphOf({ 'src/utils/misc.ts': [] }), RULES), ['src/utils/misc.ts is in no part'])
+  t.match(findViolations(graphOf({ 'src/utils/misc.ts': [] }), RULES), ['src/utils/misc.ts is in no part'])
 })
 
 t.test(

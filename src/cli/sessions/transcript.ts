@@ -37,7 +37,7 @@ export function* transcript(
   const reader = new ToolCallReader()
   let settingsBefore = ''
   for (const turn of turns) {
-    yield heading(turn, tree.reward_turns[turn.index])
+    yield formatHeading(turn, tree.reward_turns[turn.index])
     if (turn.note !== null) yield* cut(`note: ${turn.note}`, full, '  ', 'yellow')
     const settings = [...settingsLines(turn, full)].join('\n')
     if (settings !== settingsBefore && settings !== '') yield settings
@@ -64,7 +64,7 @@ function echoed(turn: number | undefined): string {
   return turn === undefined ? '' : ` and the completion of turn ${turn}`
 }
 
-function heading(turn: TurnDisplayJson, reward: number | undefined): string {
+function formatHeading(turn: TurnDisplayJson, reward: number | undefined): string {
   const facts = [
     turn.agent_role,
     turn.model,

@@ -1,7 +1,7 @@
 /**
- * Bytes that have been read before, and whether others begin with them: a request, or a list of ids, begins with the
- * one before it. {@link BytePrefix} keeps bytes that are needed again; {@link DigestPrefix} keeps only what verifies
- * them.
+ * Verified prefixes, which determine whether bytes begin with bytes that were read before: a request, or a list of ids,
+ * begins with the previous one. {@link BytePrefix} keeps bytes that are needed again; {@link DigestPrefix} keeps only
+ * digests that verify them.
  */
 import { GrowableBuffer } from './growable-json.ts'
 import { computeSecretTag } from './secret-tag.ts'

@@ -58,7 +58,7 @@ export async function readHarborTasks(directory: string): Promise<HarborTasks> {
 
 interface Candidate {
   path: string
-  /** The names of its entries. */
+  /** The names of the directory's entries. */
   names: ReadonlySet<string>
 }
 

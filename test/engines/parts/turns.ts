@@ -1,4 +1,4 @@
-/** Random agents of every dialect, through every mode: the recorded turns are what the core received and sampled. */
+/** Random agents of every dialect, through every mode: recorded turns equal the requests and samples of the core. */
 import type { Test } from 'tap'
 import { AGENTS, type Asked } from './agents.ts'
 import type { CoreCall, CoreLog } from './core-log.ts'

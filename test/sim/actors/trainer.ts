@@ -30,7 +30,7 @@ export async function runTrainer(
   await Promise.all([agentsDone, movesDone])
   if (!completes) return
   await operate('reward')
-  for (let tries = 0; tries < 3; tries += 1) {
+  for (let attempts = 0; attempts < 3; attempts += 1) {
     const { status } = await operate('complete')
     if (status === 200) return
     await pause(1_000)
@@ -92,7 +92,7 @@ export async function updateWeights(
 
 /** Retries until the proxy confirms. */
 export async function resume(world: World): Promise<void> {
-  for (let tries = 0; tries < 20; tries += 1) {
+  for (let attempts = 0; attempts < 20; attempts += 1) {
     const { status } = await ask(world, { method: 'POST', path: '/admin/resume', timeoutMs: 30_000 })
     world.log('trainer', `resume: ${status}`)
     if (status === 200) return

@@ -31,8 +31,8 @@ export class PowerCut {
   /** Writes the files in their state after the power loss. */
   leave(folder: string, left: Left, random: () => number): void {
     for (const [name, { synced, pending }] of this.#files) {
-      const arrived = left === 'all' ? pending : left === 'none' ? [] : some(pending, random)
-      writeFileSync(join(folder, name), arrived.reduce(apply, synced))
+      const written = left === 'all' ? pending : left === 'none' ? [] : some(pending, random)
+      writeFileSync(join(folder, name), written.reduce(apply, synced))
     }
   }
 }
@@ -50,9 +50,9 @@ function apply(content: Buffer, { kind, offset, data }: Noted): Buffer {
 }
 
 function some(pending: readonly Noted[], random: () => number): Noted[] {
-  const arrived = pending.filter(() => random() < 0.5)
-  const torn = arrived.at(Math.floor(random() * arrived.length))
-  return arrived.map((noted) => {
+  const written = pending.filter(() => random() < 0.5)
+  const torn = written.at(Math.floor(random() * written.length))
+  return written.map((noted) => {
     if (noted !== torn || noted.kind !== 'write') return noted
     const sectors = Math.floor((noted.data.length / SECTOR) * random())
     return { ...noted, data: noted.data.subarray(0, sectors * SECTOR) }

@@ -56,7 +56,7 @@ export function getKnownJson(
   return {
     promptLists: prompts,
     messagesJson: json,
-    // Encoded from the recorded text: caching these bytes would be a third copy of the tools.
+    // The bytes are encoded again each time, because caching them would keep a third copy of the tools.
     ...(tools.length > 0 && { toolsJson: encodeElements(requests.once(formatTools, tools)) }),
   }
 }

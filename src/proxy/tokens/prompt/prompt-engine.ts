@@ -137,12 +137,12 @@ export class PromptEngine {
       )
       return hash('sha256', JSON.stringify(texts), 'base64')
     }
-    const endOfReasoning = this.#endOfReasoning(fixed)
+    const endOfReasoning = this.#findEndOfReasoning(fixed)
     return { withoutTools: digest(null), withTools: digest(BEGINNING_TOOLS), endOfReasoning }
   }
 
   /** Returns the end of reasoning in the last message: many templates omit the reasoning of earlier ones. */
-  #endOfReasoning(options: RenderOptions): string | undefined {
+  #findEndOfReasoning(options: RenderOptions): string | undefined {
     const { message, marks } = createSentinelEcho({ ...ANSWER, reasons: true })
     const [contentSentinel, , reasoning] = marks
     const user: ChatMessage = { role: 'user', content: createSentinel('message', FIRST_SENTINEL) }

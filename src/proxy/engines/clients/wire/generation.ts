@@ -5,7 +5,7 @@ import { CompletionReader } from './completion-reader.ts'
 import type { EngineConnection } from './connection.ts'
 import type { BodyReader, EngineResponse } from './engine-response.ts'
 import { joinChunks } from './join-chunks.ts'
-import { sentPromptTokenIds, shownAlternatives, wantsLogprobs } from './request.ts'
+import { getSentPromptTokenIds, shownAlternatives, wantsLogprobs } from './request.ts'
 import { SseParser } from './sse.ts'
 
 const DONE = /^\s*\[DONE\]\s*$/
@@ -22,7 +22,7 @@ export async function readCompletion(
   sink: EventSink,
 ): Promise<void> {
   const { promptLists: lists } = request
-  const sent = sentPromptTokenIds(request)
+  const sent = getSentPromptTokenIds(request)
   const reader = new CompletionReader({
     engine: connection.name,
     wantsLogprobs: wantsLogprobs(request),

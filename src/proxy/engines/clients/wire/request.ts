@@ -113,7 +113,7 @@ export function withoutRenderedFields(body: ChatBody): Record<string, unknown> {
 }
 
 /** Returns the ids of a prompt that consists of ids, unless the engine is to truncate it. */
-export function sentPromptTokenIds(request: GenerationRequest): PromptIds | readonly number[] | undefined {
+export function getSentPromptTokenIds(request: GenerationRequest): PromptIds | readonly number[] | undefined {
   if (request.kind === 'chat') return request.promptTokenIds
   const { prompt, truncate_prompt_tokens: cut } = request.body
   return typeof prompt === 'string' || cut != null ? undefined : prompt

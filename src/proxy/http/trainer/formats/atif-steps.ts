@@ -64,7 +64,7 @@ export class AtifSteps {
       this.#push({ timestamp, source: 'user', message: atifContent(prompt) })
     }
     if (lastMessage) this.#answered.add(lastMessage)
-    this.turns.set(this.#answer(turn, timestamp), turn)
+    this.turns.set(this.#addAgentStep(turn, timestamp), turn)
   }
 
   #read(message: Message, timestamp: string, known: ReadonlySet<string> | undefined): void {
@@ -112,7 +112,7 @@ export class AtifSteps {
       results.push({ source_call_id: id!, content })
   }
 
-  #answer(turn: TurnText, timestamp: string): AtifStep {
+  #addAgentStep(turn: TurnText, timestamp: string): AtifStep {
     const { turnId, index, model, reasoning, completionText, finishReason, exact, inexactReason } = turn
     const step = this.#push({
       timestamp,

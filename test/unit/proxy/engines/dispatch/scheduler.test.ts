@@ -96,7 +96,7 @@ t.test('a request whose model has no capacity does not block the next one', (t) 
   t.end()
 })
 
-t.test('waiting requests start in several cases', (t) => {
+t.test('waiting requests start when a member can serve them', (t) => {
   const waiting = (...members: Member[]) => {
     const scheduler = schedulerWith(...members)
     t.equal(scheduler.submit(call('1'), 0).outcome, 'waiting')

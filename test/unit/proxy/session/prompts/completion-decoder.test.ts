@@ -128,8 +128,8 @@ t.test('a response with tool calls has that finish reason, if the model ended it
     ['f', 'g'],
   )
   t.equal(called.end.finishReason, 'tool_calls')
-  const cut = await readAnswer(ids, { body: { tools: TOOLS }, ends: { finishReason: 'length' } })
-  t.equal(cut.end.finishReason, 'length')
+  const truncated = await readAnswer(ids, { body: { tools: TOOLS }, ends: { finishReason: 'length' } })
+  t.equal(truncated.end.finishReason, 'length')
   t.equal((await readAnswer(encode('Hello'), { body: { tools: TOOLS } })).end.finishReason, 'stop')
   const one = await readAnswer(ids, { body: { tools: TOOLS, parallel_tool_calls: false } })
   t.strictSame(

@@ -845,10 +845,10 @@ function naiveRows(turns: Sketch[]): number[][] {
     const deepest = fitting.filter((at) => whole(turns[at]!).length === depth)
     parents.push(deepest.findLast((at) => !isContinued(at)) ?? deepest.at(-1))
   })
-  const ghosts = firstTries(turns, isContinued)
-  const isGhost = (index: number) => ghosts.includes(index)
+  const superseded = firstTries(turns, isContinued)
+  const isSuperseded = (index: number) => superseded.includes(index)
   const rows: number[][] = []
-  const isInRow = (index: number) => turns[index]!.completion.length > 0 && !isGhost(index)
+  const isInRow = (index: number) => turns[index]!.completion.length > 0 && !isSuperseded(index)
   turns.forEach((_, index) => {
     if (!isInRow(index) || parents.some((parent, at) => parent === index && isInRow(at))) return
     const row: number[] = []
