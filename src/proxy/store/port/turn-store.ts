@@ -7,6 +7,7 @@
  */
 import type { ProxyError } from '../../../base/errors.ts'
 import type { Message, MessageTree } from '../../../protocol/canonical/conversation.ts'
+import type { RecordInput, RecordPart } from '../../../protocol/schema/turn.ts'
 import type { TokenDataKind } from '../../../protocol/token-data/kinds.ts'
 import type { TokenDataBlob } from '../../../protocol/token-data/token-data.ts'
 import type { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
@@ -37,7 +38,7 @@ export type { RewardStatistics, SessionCount, SessionGroup, SessionTotals } from
  * ended or reset meanwhile. `failed`: the engine, the worker or the proxy failed. `interrupted`: open when the process
  * crashed.
  */
-export type TurnStatus = 'open' | 'completed' | 'aborted' | 'failed' | 'interrupted'
+export type TurnStatus = RecordPart<'outcome'>['status']
 
 export interface NewSession {
   sessionId: string
@@ -62,30 +63,24 @@ export interface NewSession {
   isOwn?: boolean
 }
 
-/** The data of a turn that is known when its request begins. */
-export interface OpenTurn {
-  turnId: string
+/**
+ * The data of a turn that is known when its request begins. Its `index` may leave a gap, for a request that could not be
+ * stored.
+ */
+export interface OpenTurn extends RecordInput<RequestPart> {
+  /** The epoch in which this node owns the session, in a shared database; see {@link NodeCoordination}. */
+  epoch?: number | undefined
+}
+
+interface RequestPart extends RecordPart<'request'> {
   sessionId: string
-  /** The index of the turn in the session, from 0. A request that could not be stored may leave a gap. */
-  index: number
-  /** The agent-facing route: `chat`, `completions`, `messages`, `responses`. */
-  dialect: string
-  startedAtMs: number
   /** The last of the canonical messages, whose parents are all messages before it; undefined when there are none. */
   lastMessage: Message | undefined
-  /** JSON text of the tools as sent; null when there are none. */
-  tools: string | null
-  /** JSON text of the rest of the canonical body: model, sampling parameters, unknown fields. */
-  params: string
   /**
    * The prompt of a completion, as texts to be joined; empty for a chat. A prompt that extends an earlier one begins
    * with all its texts but the last. A turn from an older database has none, and its prompt in `params`.
    */
   promptPieces: readonly string[]
-  /** The number of earlier attempts of this request, as the client's SDK reports it; 0 when unknown. */
-  retryCount: number
-  /** In a shared database: the epoch in which this node owns the session; see {@link NodeCoordination}. */
-  epoch?: number | undefined
 }
 
 /** The reason for which a turn failed or was aborted. */
@@ -100,56 +95,29 @@ export interface TurnDetails {
   details: readonly TokenDataBlob[]
 }
 
-/** The data of a turn that is known when it ends. The caller must not use the arrays afterwards. */
-export interface TurnOutcome {
+/**
+ * The data of a turn that is known when it ends. The caller must not use the arrays afterwards. Logprobs are bit for bit
+ * as reported, as many as sampled tokens or none.
+ */
+export interface TurnOutcome
+  extends RecordInput<Omit<OutcomePart, 'status' | 'endedAtMs' | 'promptTokenIds'>> {
   turnId: string
   sessionId: string
   /** The epoch of its opening. */
   epoch?: number | undefined
   status: Exclude<TurnStatus, 'open' | 'interrupted'>
   endedAtMs: number
-  /** When the first delta of the completion arrived; null if none did. */
-  firstTokenAtMs: number | null
-  model: string | null
-  engine: string | null
-  completionText: string | null
-  reasoning: string | null
-  /** JSON text of the completed tool calls (an array; `[]` when there are none). */
-  toolCalls: string
-  finishReason: string | null
-  /** JSON text of the stop string or token id. */
-  stopReason: string | null
-  /** Token ids of the prompt as the engine reports it; none if it does not. */
   promptTokenIds: PromptIds
-  /** Ids of the sampled tokens; empty if the engine does not report them. */
-  completionTokenIds: Int32Array
-  /**
-   * The natural-log probability of each sampled token, bit for bit as reported; as long as completionTokenIds, or
-   * empty.
-   */
-  completionLogprobs: Float64Array
-  /** Whether ids and logprobs are complete and consistent, so that the turn can be trained on. */
-  exact: boolean
-  /** The reason why it is not exact. */
-  inexactReason: string | null
-  weightVersionStart: string | null
-  weightVersionEnd: string | null
-  /** JSON text of the engine's usage. */
-  usage: string | null
-  /** A JSON object of annotations: for instance how the prompt was built, and what was changed in it. */
-  annotations: string
-  error: TurnError | null
   /** Other token data that the engine reported; stored separately, see {@link TurnReader.readDetails}. */
   details?: readonly TokenDataBlob[]
 }
 
-/** A complete turn. The fields of TurnOutcome are null or empty (`[]`, `{}`) while it is open or interrupted. */
-export type TurnRecord = OpenTurn &
-  Omit<TurnOutcome, 'status' | 'endedAtMs' | 'promptTokenIds' | 'details'> & {
-    promptTokenIds: Int32Array
-    status: TurnStatus
-    endedAtMs: number | null
-  }
+type OutcomePart = RecordPart<'outcome'>
+
+/** A complete turn. The fields of its outcome are null or empty (`[]`, `{}`) while it is open or interrupted. */
+export interface TurnRecord extends RequestPart, OutcomePart {
+  epoch?: number | undefined
+}
 
 /** A turn without its token ids and logprobs. */
 export type TurnOutline = Omit<TurnRecord, 'promptTokenIds' | 'completionTokenIds' | 'completionLogprobs'> & {

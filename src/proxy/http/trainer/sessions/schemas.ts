@@ -6,6 +6,7 @@ import Type from 'typebox'
 import { nullable, toProperties } from '../../../../protocol/schema/field.ts'
 import { withFormerProperties } from '../../../../protocol/schema/former-names.ts'
 import { optionalRowFields, rowFields } from '../../../../protocol/schema/row.ts'
+import { turnFields, turnTokenFields } from '../../../../protocol/schema/turn.ts'
 import { MAX_SESSION_ID_BYTES } from '../../../session/state/session-id.ts'
 import { EXCLUSIONS } from '../../../session/trajectories/trajectories.ts'
 import { STRICT } from '../../schemas/described.ts'
@@ -13,12 +14,10 @@ import { detailsParameter } from './detail-schemas.ts'
 import { sessionMarkFields, turnMarkFields } from './mark-schemas.ts'
 
 const withDescription = (description?: string) => (description === undefined ? {} : { description })
-const nullableText = (description?: string) => nullable(Type.String(withDescription(description)))
 const fields = (description?: string) =>
   Type.Record(Type.String(), Type.Unknown(), withDescription(description))
 const numbers = (description?: string) =>
   Type.Record(Type.String(), Type.Number(), withDescription(description))
-const ids = (description?: string) => Type.Array(Type.Integer(), withDescription(description))
 const epochS = (description: string) =>
   Type.Number({ description: `${description}; seconds since the epoch` })
 
@@ -251,78 +250,14 @@ export const DeletedSessions = Type.Object({
 })
 export const WaitedSession = Type.Object({ ...sessionFields, timed_out: Type.Boolean() })
 
-const agentRole = () =>
-  Type.String({ description: '`main`, `compaction`, `side` or `subagent:…`; see docs/lines.md' })
-
-const turnFields = withFormerProperties({
-  turn_id: Type.String(),
-  index: Type.Integer({ description: 'The position of the turn in the session, from 0' }),
-  agent_role: agentRole(),
-  agent_role_rule: Type.String({ description: 'The rule that determined the agent role' }),
-  status: Type.Enum(['open', 'completed', 'aborted', 'failed', 'interrupted'], {
-    description:
-      '`aborted`: the agent disconnected, or the session ended; `interrupted`: open when the process died',
-  }),
-  dialect: Type.String({ description: 'The wire format of the agent: `chat`, `completions`, …' }),
-  request_messages: Type.Array(fields()),
-  request_messages_from: Type.Optional(
-    Type.Integer({
-      description: 'With `messages=new`: the number of messages that were left out before these',
-    }),
-  ),
-  request_messages_of: Type.Optional(
-    Type.Union([Type.String(), Type.Null()], {
-      description: 'With `messages=new`: the turn whose request begins with the messages left out',
-    }),
-  ),
-  prompt_of: Type.Optional(
-    Type.Union([Type.String(), Type.Null()], {
-      description:
-        'With `messages=new`, for a completion: the turn whose complete prompt precedes the `prompt` in `params`',
-    }),
-  ),
-  completion_text: Type.String({ description: 'Empty if there is none' }),
-  finish_reason: nullableText('Null if the engine did not report it'),
-  stop_reason: nullable(Type.Union([Type.String(), Type.Integer()])),
-  tool_calls: Type.Array(fields()),
-  reasoning_content: nullableText(),
-  tools: Type.Array(fields()),
-  params: fields('The rest of the request: model, sampling, the `prompt` of a completion'),
-  model: nullableText(),
-  engine: nullableText('The engine that sampled it'),
-  usage: nullable(fields()),
-  annotations: fields(
-    'Further data: how its prompt was built; `answered_retries`: the counts of retries that received its response; `engine_requests`: those of a response that continued after a cut, with offsets in its tokens; `call_ids`: the ' +
-      "ids that the model or its engine gave the tool calls; `echo`: the agent's changes to its tool calls; `prompt_encoder`: `file` and `sha256` of the model's code that wrote its prompt; `reasoning_effort`: the " +
-      'effort `requested` and the one `sent` where the model rejects the former (null: none was sent); `recovered_at_index`: the index ' +
-      'from which its node serves the session, after the crash of another one; `special_tokens_in_text`: in token mode, the special ' +
-      'tokens that texts of its new messages contain, by index, role, token and count',
-  ),
-  exact: Type.Boolean({ description: 'Whether ids and logprobs are complete, so that it can be trained on' }),
-  inexact_reason: nullableText('Why it is not exact'),
-  weight_version_start: nullableText("The engine's name of the version"),
-  weight_version_end: nullableText("The engine's name of the version"),
-  started_at: epochS('The arrival of the request'),
-  first_token_at: nullable(epochS('The arrival of the first tokens')),
-  ended_at: nullable(epochS('The end of the turn')),
-  latency_ms: nullable(Type.Number()),
-  error: nullable(Type.Object({ code: Type.String(), message: Type.String() })),
-  retry_count: Type.Integer({ description: 'The number of earlier attempts that the SDK reports' }),
-  ...turnMarkFields,
-})
-const turnTokenFields = {
-  completion_token_ids: ids('The ids that the engine reported; empty if it reported none'),
-  completion_logprobs: Type.Array(Type.Number(), { description: 'One per id' }),
-  prompt_token_ids: ids(
-    "The ids of the engine's prompt: those that it reported, or that token mode sent; otherwise empty",
-  ),
-}
-export const Turn = Type.Object({ ...turnFields, ...turnTokenFields })
+const shownTurnFields = { ...toProperties(turnFields), ...turnMarkFields }
+const tokenFields = toProperties(turnTokenFields)
+export const Turn = Type.Object({ ...shownTurnFields, ...tokenFields })
 
 /** A turn with its ids and logprobs, or without them, as requested. */
 export const ShownTurn = Type.Object({
-  ...turnFields,
-  ...Type.Partial(Type.Object(turnTokenFields)).properties,
+  ...shownTurnFields,
+  ...Type.Partial(Type.Object(tokenFields)).properties,
 })
 const sessionOfTurns = {
   ...sessionFields,

@@ -2,6 +2,7 @@
 import type { Static } from 'typebox'
 import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import { FORMER_NAMES, withFormerNames } from '../../../../protocol/schema/former-names.ts'
+import { RECORD_FIELDS, type RecordField, turnFields } from '../../../../protocol/schema/turn.ts'
 import { readEchoAnnotation } from '../../../session/prompts/echo-annotation.ts'
 import { promptJson } from '../../../session/prompts/prompt-chunks.ts'
 import { AgentRoleFinder, type AgentRoleMatch } from '../../../session/roles/agent-role-finder.ts'
@@ -16,6 +17,23 @@ import { type KnownParts, RequestHistory } from './request-history.ts'
 import type { Session } from './schemas.ts'
 
 const STORED_NAMES = [FORMER_NAMES.agent_role, FORMER_NAMES.recovered_at_index]
+
+/** The fields of a turn that precede its JSON texts; those without `recorded` are computed. */
+const PLAIN_FIELDS = Object.keys(turnFields)
+  .map((name) => ({ name, recorded: RECORD_FIELDS.find((field) => field.name === name) }))
+  .filter(({ recorded }) => recorded?.form === undefined || recorded.form === 'time')
+
+const FIRST_JSON_FIELDS = ['tools', 'params', 'tool_calls', 'stop_reason', 'usage', 'annotations']
+
+/** The JSON texts of a turn in the order of a response. */
+const JSON_FIELDS = RECORD_FIELDS.filter(({ form }) => form === 'json').sort(
+  (one, other) => getJsonPosition(one) - getJsonPosition(other),
+)
+
+function getJsonPosition({ name }: RecordField): number {
+  const position = FIRST_JSON_FIELDS.indexOf(name)
+  return position === -1 ? FIRST_JSON_FIELDS.length : position
+}
 
 const toSeconds = (ms: number) => ms / 1000
 const toSecondsOrNull = (ms: number | null) => (ms === null ? null : toSeconds(ms))
@@ -100,45 +118,39 @@ export function* turnToWire(
 ): Generator<string> {
   const isShown = parts !== 'none'
   const { messages: known, prompt: shown } = isShown && parts ? parts : {}
+  const computed: Readonly<Record<string, unknown>> = {
+    agent_role: line,
+    agent_role_rule: rule,
+    request_messages_from: known?.count,
+    request_messages_of: known?.turnId,
+    prompt_of: shown?.turnId,
+    latency_ms: turn.endedAtMs === null ? null : turn.endedAtMs - turn.startedAtMs,
+  }
+  const values = PLAIN_FIELDS.flatMap(({ name, recorded }) => {
+    if (recorded !== undefined) return [[name, plainToWire(turn, recorded)]]
+    return name in computed ? [[name, computed[name]]] : []
+  })
   yield openObject(
-    withFormerNames({
-      turn_id: turn.turnId,
-      index: turn.index,
-      agent_role: line,
-      agent_role_rule: rule,
-      status: turn.status,
-      dialect: turn.dialect,
-      ...(known && { request_messages_from: known.count, request_messages_of: known.turnId }),
-      prompt_of: shown?.turnId,
-      completion_text: turn.completionText ?? '',
-      finish_reason: turn.finishReason,
-      reasoning_content: turn.reasoning,
-      model: turn.model,
-      engine: turn.engine,
-      exact: turn.exact,
-      inexact_reason: turn.inexactReason,
-      weight_version_start: turn.weightVersionStart,
-      weight_version_end: turn.weightVersionEnd,
-      started_at: toSeconds(turn.startedAtMs),
-      first_token_at: toSecondsOrNull(turn.firstTokenAtMs),
-      ended_at: toSecondsOrNull(turn.endedAtMs),
-      latency_ms: turn.endedAtMs === null ? null : turn.endedAtMs - turn.startedAtMs,
-      error: turn.error,
-      retry_count: turn.retryCount,
-      ...(marks.turns[turn.index] ?? NO_MARKS),
-    }),
+    withFormerNames({ ...Object.fromEntries(values), ...(marks.turns[turn.index] ?? NO_MARKS) }),
   )
   const texts = getTextsUpTo(isShown ? turn.lastMessage : undefined, known?.count)
   yield* member('request_messages', textArray(texts))
-  yield* member('tools', [(isShown && turn.tools) || '[]'])
   const prompt = isShown ? (shown?.pieces ?? turn.promptPieces) : []
-  yield* member('params', paramsToWire(turn.params, prompt))
-  yield* member('tool_calls', [turn.toolCalls])
-  yield* member('stop_reason', [turn.stopReason ?? 'null'])
-  yield* member('usage', [turn.usage ?? 'null'])
-  yield* member('annotations', [annotationsToWire(turn.annotations)])
+  for (const { name, property, whenNull = 'null' } of JSON_FIELDS) {
+    const text = (turn as unknown as Readonly<Record<string, string | null>>)[property] ?? whenNull
+    if (name === 'tools') yield* member(name, [isShown ? text : whenNull])
+    else if (name === 'params') yield* member(name, paramsToWire(text, prompt))
+    else if (name === 'annotations') yield* member(name, [annotationsToWire(text)])
+    else yield* member(name, [text])
+  }
   if ('promptTokenIds' in turn) yield* turnTokens(turn)
   yield '}'
+}
+
+/** Returns the value of a field that is not a JSON text. */
+function plainToWire(turn: object, { property, form, whenNull }: RecordField): unknown {
+  const value = (turn as Readonly<Record<string, unknown>>)[property] ?? whenNull ?? null
+  return form === 'time' ? toSecondsOrNull(value as number | null) : value
 }
 
 /** Returns annotations, which the store has under their former names, under both. */
