@@ -8,17 +8,6 @@ import { ProxyError } from '../../../base/errors.ts'
 /** The value of a column, written or read. */
 type ChecksumValue = string | number | Uint8Array | null
 
-/** The tokens of a turn: the reader assembles sequences from these columns alone. */
-export const IDS_SUMMED = ['prompt_base', 'prompt_shared', 'prompt_rest', 'completion_ids'] as const
-
-/** The other columns of a turn that do not change after its end. */
-export const TURN_SUMMED = [
-  ...['call_index', 'turn_id', 'dialect', 'started_at_ms', 'retry_count', 'node', 'tools', 'params'],
-  ...['prompt_node', 'ended_at_ms', 'first_token_at_ms', 'model', 'engine', 'finish_reason', 'stop_reason'],
-  ...['exact', 'inexact_reason', 'weight_version_start', 'weight_version_end', 'usage'],
-  ...['completion_text', 'reasoning', 'tool_calls', 'completion_logprobs'],
-]
-
 export const NODE_SUMMED = ['tree', 'parent', 'depth', 'texts'] as const
 
 export const DETAIL_SUMMED = ['tree', 'turn', 'kind', 'body'] as const

@@ -16,7 +16,7 @@ import {
 } from '../port/turn-store.ts'
 import { joinBlobs } from './blobs.ts'
 import type { ThreadMethods } from './calls.ts'
-import { checkSum, DETAIL_SUMMED, damaged, IDS_SUMMED, NODE_SUMMED, TURN_SUMMED } from './check-sums.ts'
+import { checkSum, DETAIL_SUMMED, damaged, NODE_SUMMED } from './check-sums.ts'
 import { expandEcho } from './echo.ts'
 import { unpackRowIds, unpackText } from './packing.ts'
 import { computeHash, ROOT } from './requests.ts'
@@ -24,15 +24,15 @@ import type { SearchPart, SearchRequest } from './search.ts'
 import type { AggregatePart, ListPart } from './session-rows.ts'
 import { MAX_PAGE_TURNS, type ReaderTables, type ReadingPosition, type TextRow } from './tables.ts'
 import { TokenSequences } from './token-sequences.ts'
+import { IDS_SUMMED, TURN_SUMMED } from './turn-columns.ts'
 import {
-  outcomePart,
   outlinePart,
   readIds,
   readLogprobs,
-  requestPart,
   type StepRow,
   type TurnRow,
   toCompletion,
+  toFieldValues,
 } from './turn-rows.ts'
 
 /** The reads of sessions, as methods of a thread. */
@@ -259,12 +259,7 @@ export class Reader implements TurnPages {
     prompt.added.forEach(give)
     if (row.tools !== null) give(row.tools)
     give(row.params)
-    return {
-      ...requestPart(row, reading.sessionId),
-      ...outcomePart(row),
-      messages,
-      prompt,
-    }
+    return { ...toFieldValues(row), sessionId: reading.sessionId, messages, prompt }
   }
 
   #wholePart(row: TurnRow) {

@@ -6,9 +6,10 @@ import { ProxyError } from '../../../base/errors.ts'
 import { LruCache } from '../../../base/lru-cache.ts'
 import { getSharedLength } from '../../../protocol/token-ids/token-ids.ts'
 import { MIN_SHARED_TOKENS } from '../port/turn-store.ts'
-import { checkSum, IDS_SUMMED } from './check-sums.ts'
+import { checkSum } from './check-sums.ts'
 import { packIds, unpackIds } from './packing.ts'
 import type { PromptColumns, SequenceRow, SequenceTables } from './tables.ts'
+import { IDS_SUMMED } from './turn-columns.ts'
 
 const NO_IDS = new Int32Array(0)
 

@@ -1,7 +1,8 @@
 /** Rows of `turns` as read, and their conversions to parts of a turn record. */
-import type { TurnStatus } from '../port/turn-store.ts'
+import type { RecordPart } from '../../../protocol/schema/turn.ts'
 import type { CompletionFieldNames } from './echo.ts'
 import { countIds, type TextColumn, unpackIds, unpackLogprobs, unpackOptionalText } from './packing.ts'
+import { unpackFields } from './turn-columns.ts'
 
 /** The columns of a completion in `turns`. */
 export interface CompletionRow {
@@ -19,35 +20,16 @@ export function toCompletion(row: CompletionRow): CompletionFieldNames {
   }
 }
 
-export interface TurnRow {
-  id: number
+/** The columns of a turn that are read by their names; the others are read by {@link unpackFields}. */
+export interface TurnRow extends CompletionRow {
   call_index: number
   turn_id: string
-  status: TurnStatus
-  dialect: string
-  started_at_ms: number
-  retry_count: number
   node: number
   tools: number | null
   params: number
   prompt_node: number
-  ended_at_ms: number | null
-  first_token_at_ms: number | null
-  model: TextColumn | null
-  engine: TextColumn | null
-  finish_reason: TextColumn | null
-  stop_reason: TextColumn | null
-  exact: number | null
-  inexact_reason: TextColumn | null
-  weight_version_start: TextColumn | null
-  weight_version_end: TextColumn | null
-  usage: TextColumn | null
-  annotations: TextColumn | null
   error_code: string | null
   error_message: TextColumn | null
-  completion_text: TextColumn | null
-  reasoning: TextColumn | null
-  tool_calls: TextColumn | null
   completion_logprobs: Buffer | null
   turn_sum: number | null
 }
@@ -59,14 +41,6 @@ export interface StepRow extends TurnRow {
   completion_ids: Buffer | null
   ids_sum: number | null
 }
-
-export const TURN_COLUMNS = `
-  id, call_index, turn_id, status, dialect, started_at_ms, retry_count, node, tools, params, prompt_node,
-  ended_at_ms, first_token_at_ms, model, engine, finish_reason, stop_reason, exact, inexact_reason,
-  weight_version_start, weight_version_end, usage, annotations, error_code, error_message,
-  completion_text, reasoning, tool_calls, completion_logprobs, turn_sum`
-
-export const STEP_COLUMNS = `${TURN_COLUMNS}, prompt_base, prompt_shared, prompt_rest, completion_ids, ids_sum`
 
 export function readIds(packed: Buffer | null): Int32Array {
   return packed === null ? new Int32Array(0) : unpackIds(packed)
@@ -84,39 +58,16 @@ export function outlinePart(row: StepRow) {
   }
 }
 
-export function outcomePart(row: TurnRow) {
-  return {
-    endedAtMs: row.ended_at_ms,
-    firstTokenAtMs: row.first_token_at_ms,
-    model: unpackOptionalText(row.model),
-    engine: unpackOptionalText(row.engine),
-    ...toCompletion(row),
-    toolCalls: unpackOptionalText(row.tool_calls) ?? '[]',
-    finishReason: unpackOptionalText(row.finish_reason),
-    stopReason: unpackOptionalText(row.stop_reason),
-    exact: row.exact === 1,
-    inexactReason: unpackOptionalText(row.inexact_reason),
-    weightVersionStart: unpackOptionalText(row.weight_version_start),
-    weightVersionEnd: unpackOptionalText(row.weight_version_end),
-    usage: unpackOptionalText(row.usage),
-    annotations: unpackOptionalText(row.annotations) ?? '{}',
-    error:
-      row.error_code === null
-        ? null
-        : { code: row.error_code, message: unpackOptionalText(row.error_message) ?? '' },
-  }
-}
+/** A turn without its tokens, and with references in place of texts. */
+type FieldValues = Omit<
+  RecordPart<'request'> & RecordPart<'outcome'>,
+  'tools' | 'params' | 'promptTokenIds' | 'completionTokenIds' | 'completionLogprobs'
+> &
+  Pick<TurnRow, 'tools' | 'params'>
 
-export function requestPart(row: TurnRow, sessionId: string) {
-  return {
-    turnId: row.turn_id,
-    sessionId,
-    index: row.call_index,
-    status: row.status,
-    dialect: row.dialect,
-    startedAtMs: row.started_at_ms,
-    retryCount: row.retry_count,
-    tools: row.tools,
-    params: row.params,
-  }
+/** Returns the fields of a turn. */
+export function toFieldValues(row: TurnRow): FieldValues {
+  const { error_code: code, error_message: message, tools, params } = row
+  const error = code === null ? null : { code, message: unpackOptionalText(message) ?? '' }
+  return { ...(unpackFields(row) as Omit<FieldValues, 'error' | 'tools' | 'params'>), error, tools, params }
 }

@@ -2,19 +2,13 @@
 import { ProxyError } from '../../../base/errors.ts'
 import { type Annotations, answerFor } from '../port/answered-retries.ts'
 import type { TurnDetails, TurnError, TurnStatus } from '../port/turn-store.ts'
-import { computeSum, DETAIL_SUMMED, IDS_SUMMED, TURN_SUMMED } from './check-sums.ts'
-import {
-  packIds,
-  packLogprobs,
-  packOptionalText,
-  packText,
-  type TextColumn,
-  unpackOptionalText,
-} from './packing.ts'
+import { computeSum, DETAIL_SUMMED } from './check-sums.ts'
+import { packIds, packLogprobs, packOptionalText, unpackOptionalText } from './packing.ts'
 import { RequestWriter } from './requests.ts'
 import type { TurnChange } from './session-rows.ts'
 import type { PromptColumns, Row, SessionTables, TurnEndRow, TurnTables } from './tables.ts'
 import { TokenSequences } from './token-sequences.ts'
+import { IDS_SUMMED, packAnnotations, packFields, TURN_SUMMED } from './turn-columns.ts'
 import type {
   OutcomeMessage,
   PromptReference,
@@ -23,19 +17,6 @@ import type {
   TurnMessage,
   TurnReply,
 } from './turn-message.ts'
-
-/** The columns of a request, in the order in which their values are bound. */
-export const REQUEST_COLUMNS = columns(
-  'tree call_index turn_id dialect started_at_ms retry_count node tools params prompt_node',
-)
-
-/** The columns of an outcome, in the order in which their values are bound. */
-export const OUTCOME_COLUMNS = columns(
-  'status ended_at_ms first_token_at_ms model engine finish_reason stop_reason exact inexact_reason',
-  'weight_version_start weight_version_end usage annotations error_code error_message completion_text',
-  'reasoning tool_calls prompt_base prompt_shared prompt_rest completion_ids completion_logprobs',
-  'ids_sum turn_sum',
-)
 
 /** The row id of a turn that has no row yet. */
 const NO_TURN = 0
@@ -134,19 +115,14 @@ export class TurnWriter {
     this.#checkEpoch(turn)
     const tree = this.#sessions.tree(turn.sessionId)
     if (tree === undefined) throw new ProxyError('session_not_found', 'Session not found')
-    const { index, turnId, dialect, startedAtMs, retryCount } = turn
     const messages = this.#requests.putMessages(tree, turn.messages)
     const prompt = this.#requests.putPrompt(tree, turn.prompt)
     const tools = turn.tools === null ? null : this.#requests.putTools(tree, turn.tools)
     const params = this.#requests.putText(tree, turn.params)
     return {
       row: {
+        ...packFields('request', turn),
         tree,
-        call_index: index,
-        turn_id: turnId,
-        dialect,
-        started_at_ms: startedAtMs,
-        retry_count: retryCount,
         node: messages.node,
         tools,
         params,
@@ -221,50 +197,23 @@ function getCounts({ status, exact, completionTokenIds }: OutcomeMessage): TurnC
   }
 }
 
-function packAnnotations(json: string): TextColumn | null {
-  return json === '{}' ? null : packText(json)
-}
-
 function getAnnotations({ annotations }: TurnEndRow): Annotations {
   return JSON.parse(unpackOptionalText(annotations) ?? '{}')
-}
-
-function columns(...names: readonly string[]): readonly string[] {
-  return names.flatMap((some) => some.split(' '))
 }
 
 /** Builds the columns of an ended turn. @param request the stored columns of its request */
 function endedRow(request: Row, outcome: OutcomeMessage, { base, shared, rest }: PromptColumns): Row {
   const { completionTokenIds: ids, completionLogprobs: logprobs } = outcome
-  const row = {
+  const row: Row = {
     ...request,
-    status: outcome.status,
-    ended_at_ms: outcome.endedAtMs,
-    first_token_at_ms: outcome.firstTokenAtMs,
-    model: packOptionalText(outcome.model),
-    engine: packOptionalText(outcome.engine),
-    finish_reason: packOptionalText(outcome.finishReason),
-    stop_reason: packOptionalText(outcome.stopReason),
-    exact: outcome.exact ? 1 : 0,
-    inexact_reason: packOptionalText(outcome.inexactReason),
-    weight_version_start: packOptionalText(outcome.weightVersionStart),
-    weight_version_end: packOptionalText(outcome.weightVersionEnd),
-    usage: packOptionalText(outcome.usage),
-    annotations: packAnnotations(outcome.annotations),
+    ...packFields('outcome', outcome),
     error_code: outcome.error?.code ?? null,
     error_message: packOptionalText(outcome.error?.message ?? null),
-    completion_text: packOptionalText(outcome.completionText),
-    reasoning: packOptionalText(outcome.reasoning),
-    tool_calls: packText(outcome.toolCalls),
     prompt_base: base,
     prompt_shared: shared,
     prompt_rest: rest,
     completion_ids: ids.length === 0 ? null : packIds(ids),
     completion_logprobs: logprobs.length === 0 ? null : packLogprobs(logprobs),
-    ids_sum: 0,
-    turn_sum: 0,
   }
-  row.ids_sum = computeSum(row, IDS_SUMMED)
-  row.turn_sum = computeSum(row, TURN_SUMMED)
-  return row
+  return { ...row, ids_sum: computeSum(row, IDS_SUMMED), turn_sum: computeSum(row, TURN_SUMMED) }
 }

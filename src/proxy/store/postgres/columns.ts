@@ -1,19 +1,26 @@
 /** The columns that the writer writes, with their types: a group of rows is sent as an array per column. */
 import type { TextColumn } from '../common/packing.ts'
-import { OUTCOME_COLUMNS, REQUEST_COLUMNS } from '../common/turns.ts'
+import {
+  type ColumnType,
+  getTurnColumnType,
+  OUTCOME_COLUMNS,
+  REQUEST_COLUMNS,
+} from '../common/turn-columns.ts'
 
-type ColumnType = 'bigint' | 'double precision' | 'text' | 'bytea'
+type SqlType = 'bigint' | 'double precision' | 'text' | 'bytea'
 
-const BYTES = new Set([
-  ...['hash', 'texts', 'blobs', 'sha256'],
-  ...['prompt_rest', 'completion_ids', 'completion_logprobs'],
-])
+const SQL_TYPES: Readonly<Record<ColumnType, SqlType>> = {
+  integer: 'bigint',
+  real: 'double precision',
+  text: 'text',
+  bytes: 'bytea',
+}
 
-/** Columns of texts that a client or a model wrote. Session ids and names are validated on arrival. */
+const BYTES = new Set(['hash', 'texts', 'blobs', 'sha256'])
+
+/** Columns of texts that a client wrote. Session ids and names are validated on arrival. */
 const TEXTS = new Set([
-  ...['turn_id', 'dialect', 'status', 'model', 'engine', 'finish_reason', 'stop_reason', 'inexact_reason'],
-  ...['weight_version_start', 'weight_version_end', 'usage', 'annotations', 'error_code', 'error_message'],
-  ...['completion_text', 'reasoning', 'tool_calls', 'kind', 'session_id', 'metadata', 'sampling_params'],
+  ...['status', 'kind', 'session_id', 'metadata', 'sampling_params'],
   ...['record', 'policies', 'edited_calls', 'key_tag', 'limits', 'marks'],
   ...['reward_components', 'reward_lines', 'reward_turns'],
 ])
@@ -38,7 +45,8 @@ export const COLUMNS = {
 
 export type Table = keyof typeof COLUMNS
 
-export function getColumnType(table: Table, column: string): ColumnType {
+export function getColumnType(table: Table, column: string): SqlType {
+  if (table === 'turns') return SQL_TYPES[getTurnColumnType(column)]
   if (column === 'body') return table === 'texts' ? 'text' : 'bytea'
   if (column === 'reward') return 'double precision'
   if (BYTES.has(column)) return 'bytea'
@@ -46,7 +54,7 @@ export function getColumnType(table: Table, column: string): ColumnType {
 }
 
 /** Converts a value to what the driver expects in an array of its column. */
-export function toDriver(type: ColumnType, value: unknown): unknown {
+export function toDriver(type: SqlType, value: unknown): unknown {
   if (value === null || value === undefined) return null
   if (type === 'text') return toColumn(value as TextColumn)
   if (type !== 'bytea') return String(value)

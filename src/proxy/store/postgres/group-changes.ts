@@ -1,6 +1,6 @@
 /** The changes of a group: collected while the group is computed, and written by one statement. */
 import type { Row } from '../common/tables.ts'
-import { OUTCOME_COLUMNS } from '../common/turns.ts'
+import { OUTCOME_COLUMNS } from '../common/turn-columns.ts'
 import { COLUMNS } from './columns.ts'
 import type { GroupStatement } from './group-statement.ts'
 import { UndoLog } from './row-cache.ts'

@@ -1,7 +1,7 @@
 /** Loads the rows that a group has looked up and that the writer's caches lack, with one query per table. */
 import type { Client } from 'pg'
 import type { OpenRow, SequenceRow } from '../common/tables.ts'
-import { REQUEST_COLUMNS } from '../common/turns.ts'
+import { REQUEST_COLUMNS } from '../common/turn-columns.ts'
 import { fromDriver } from './columns.ts'
 import type { RowCache } from './row-cache.ts'
 import { SELECT_SESSIONS } from './select-sessions.ts'

@@ -12,7 +12,8 @@ import {
   type SequenceRow,
   type TextRow,
 } from '../common/tables.ts'
-import { type CompletionRow, STEP_COLUMNS, type StepRow, type TurnRow } from '../common/turn-rows.ts'
+import { STEP_COLUMNS } from '../common/turn-columns.ts'
+import type { CompletionRow, StepRow, TurnRow } from '../common/turn-rows.ts'
 import { fromDriver } from './columns.ts'
 import { SEQUENCE_CHAIN } from './missing-rows.ts'
 import { selectTree } from './select-sessions.ts'

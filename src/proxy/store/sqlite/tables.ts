@@ -18,14 +18,8 @@ import {
   type TurnEndRow,
   type TurnTables,
 } from '../common/tables.ts'
-import {
-  type CompletionRow,
-  STEP_COLUMNS,
-  type StepRow,
-  TURN_COLUMNS,
-  type TurnRow,
-} from '../common/turn-rows.ts'
-import { OUTCOME_COLUMNS, REQUEST_COLUMNS } from '../common/turns.ts'
+import { OUTCOME_COLUMNS, OUTLINE_COLUMNS, REQUEST_COLUMNS, STEP_COLUMNS } from '../common/turn-columns.ts'
+import type { CompletionRow, StepRow, TurnRow } from '../common/turn-rows.ts'
 
 const OPENED_COLUMNS = [...REQUEST_COLUMNS, 'status']
 const RECORDED_COLUMNS = [...REQUEST_COLUMNS, ...OUTCOME_COLUMNS]
@@ -167,10 +161,10 @@ export function readerTables(db: Database.Database): ReaderTables {
   const after = (columns: string) => `
     SELECT ${columns} FROM turns WHERE tree = +@tree AND (call_index, id) > (@index, @id)
     ORDER BY call_index, id LIMIT ${MAX_PAGE_TURNS}`
-  const turnsAfter = db.prepare<[ReadingPosition], TurnRow>(after(TURN_COLUMNS))
+  const turnsAfter = db.prepare<[ReadingPosition], TurnRow>(after(OUTLINE_COLUMNS))
   const stepsAfter = db.prepare<[ReadingPosition], StepRow>(after(STEP_COLUMNS))
   const turnById = db.prepare<[number, string], TurnRow>(
-    `SELECT ${TURN_COLUMNS} FROM turns WHERE tree = ? AND turn_id = ?`,
+    `SELECT ${OUTLINE_COLUMNS} FROM turns WHERE tree = ? AND turn_id = ?`,
   )
   const node = db.prepare<[number], NodeRow>(
     'SELECT tree, parent, depth, texts, node_sum FROM nodes WHERE id = ?',
