@@ -48,6 +48,7 @@ def test_every_option_can_be_an_environment_variable() -> None:
         LLM_PROXY_ROLLOUT_SERVER="http://rollouts:9/",
         LLM_PROXY_TRUST_AGENT="true",
         LLM_PROXY_CONTINUE_RESPONSES="false",
+        LLM_PROXY_MASK_STALE_TOKENS="true",
         LLM_PROXY_ON_TIME_LIMIT="keep",
     )
     assert config.proxy_urls == ("http://a:1", "http://b:2")
@@ -62,6 +63,7 @@ def test_every_option_can_be_an_environment_variable() -> None:
         "environment_kwargs": {"c": 1},
         "trust_agent": True,
         "continue_responses": False,
+        "mask_stale_tokens": True,
         "max_retries": 5,
         "retry_base_delay_s": 1.5,
         "on_time_limit": "keep",

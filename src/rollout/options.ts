@@ -190,6 +190,13 @@ export const REMOTE_AGENT = {
         min: '1',
         help: 'Keep this many tokens at the start of a response; default: all',
       },
+      maskStaleTokens: {
+        flag: 'mask-stale-tokens',
+        hidden: true,
+        type: 'boolean',
+        default: 'false',
+        help: 'Mask tokens of older weights than the newest that sampled a token of their row',
+      },
     }),
   },
 } as const satisfies CommandSpec

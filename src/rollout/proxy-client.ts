@@ -59,6 +59,8 @@ export interface RowChoice {
   select: 'all' | 'main' | 'longest' | 'last'
   promptLength?: number | undefined
   responseLength?: number | undefined
+  /** Whether tokens of older weights than the newest of their row are masked. */
+  maskStaleTokens?: boolean | undefined
   /** Whether rows reference their images, which are then returned once each. */
   images?: boolean | undefined
   /** The token data that the session captures beyond ids and logprobs; its rows include it. */
@@ -151,10 +153,11 @@ export class ProxyClient {
   }
 
   trajectories(sessionId: string, choice: RowChoice, signal: AbortSignal): Promise<SessionTrajectories> {
-    const { select, promptLength, responseLength, images, record = [] } = choice
+    const { select, promptLength, responseLength, maskStaleTokens, images, record = [] } = choice
     const query = new URLSearchParams({ select, finished_only: 'true' })
     if (promptLength !== undefined) query.set('prompt_length', String(promptLength))
     if (responseLength !== undefined) query.set('response_length', String(responseLength))
+    if (maskStaleTokens) query.set('mask_stale_tokens', 'true')
     if (images) query.set('images', 'true')
     if (record.length > 0) query.set('details', shownDetails(record).join(','))
     return this.#ask('GET', `${getSessionPath(sessionId)}/trajectories?${query}`, Trajectories, signal)

@@ -1,4 +1,5 @@
 /** Responses in token mode whose engine requests are cut: one response, one stream, one turn. */
+import { execFileSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { tableFromIPC } from 'apache-arrow'
@@ -338,6 +339,41 @@ t.test('without --continue-responses an aborted response fails', async (t) => {
   t.notMatch(turn.error.message, /continue/)
   const complete = await ask('chat', false, [{ kind: 'abort', after: 3 }])
   t.equal(complete.turn.completion_token_ids.length, 3, 'tokens of a complete response are recorded, too')
+})
+
+t.test('tokens of older weights are masked on request, and by the code in the docs', async (t) => {
+  const { ask, proxy } = await rig(t, 'vllm')
+  const { id } = await ask('chat', true, [{ kind: 'abort', after: 7, version: '2' }])
+  const rowOf = async (query: string) =>
+    (await proxy.get(`/sessions/${id}/trajectories${query}`)).trajectories[0]
+  const row = await rowOf('')
+  const ones = (count: number) => Array(count).fill(1)
+  const masked = [...Array(7).fill(0), ...ones(LENGTH - 7)]
+  t.strictSame(row.response_mask, ones(LENGTH))
+  const fresh = await rowOf('?mask_stale_tokens=true')
+  t.strictSame(fresh.response_mask, masked)
+  t.strictSame(fresh.response_logprobs.slice(0, 7), Array(7).fill(0))
+  await proxy.post(`/sessions/${id}/complete`)
+  await proxy.post('/consumers/c', {})
+  const { sessions } = await proxy.post('/consumers/c/fetch', { mask_stale_tokens: true })
+  t.strictSame(sessions[0].trajectories[0].response_mask, masked)
+  const docs = readFileSync(join(import.meta.dirname, '../../docs/token-mode.md'), 'utf8')
+  const code = /```python parts\n(.*?)```/s.exec(docs)![1]!
+  const logprobs = row.response_logprobs.map((logprob: number) => logprob + Math.log(2))
+  const correct = (lag: number) =>
+    JSON.parse(
+      execFileSync(
+        'python3',
+        ['-c', `import json, sys\n${code}\nprint(json.dumps(correct(*json.load(sys.stdin))))`],
+        {
+          input: JSON.stringify([row, logprobs, 2, lag]),
+        },
+      ).toString(),
+    )
+  const [mask, ratios] = correct(0)
+  t.strictSame(mask, masked)
+  t.ok(ratios.every((ratio: number, at: number) => Math.abs(ratio - (masked[at] ? 2 : 1)) < 1e-9))
+  t.strictSame(correct(1)[0], ones(LENGTH))
 })
 
 t.test('a session overrides the option in both directions', async (t) => {

@@ -9,6 +9,7 @@ import { startSessionsApi } from '../helpers/sessions-api.ts'
 const QUERY = {
   select: 'all',
   per_turn: false,
+  mask_stale_tokens: false,
   images: false,
   side_calls: false,
   rejected: false,

@@ -61,7 +61,7 @@ if (noPostgres !== false) {
     await old.createSession(aSession('s'))
     await old.setReward('s', { reward: 1, components: { tests: 1 }, lines }, 2_000)
     await old.close()
-    const added = ['reward_turns', 'limits', 'owner', 'epoch', 'version', 'marks'].map(
+    const added = ['reward_turns', 'limits', 'owner', 'epoch', 'version', 'marks', 'continue_responses'].map(
       (column) => `DROP COLUMN ${column}`,
     )
     await server.query(

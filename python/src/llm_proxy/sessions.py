@@ -156,6 +156,7 @@ class _SessionCalls:
         rejected: bool = False,
         finished_only: bool = False,
         per_turn: bool = False,
+        mask_stale_tokens: bool = False,
         details: str | Sequence[str] = (),
     ) -> Steps[list[Row]]:
         """Returns its rows for training; parameters are those of docs/http-api.md, "Trajectories"."""
@@ -167,6 +168,7 @@ class _SessionCalls:
             "rejected": rejected,
             "finished_only": finished_only,
             "per_turn": per_turn,
+            "mask_stale_tokens": mask_stale_tokens,
             "details": details,
         }
         answer = yield from self._ask("GET", "/trajectories", params=query_of(row_options(options)))

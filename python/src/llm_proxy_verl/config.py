@@ -57,6 +57,8 @@ class RemoteAgentConfig:
     trust_agent: bool | None = option(values.switch, "LLM_PROXY_TRUST_AGENT", sent=True)
     #: Whether responses continue after their engine request was cut; ``None``: as the proxy is configured.
     continue_responses: bool | None = option(values.switch, "LLM_PROXY_CONTINUE_RESPONSES", sent=True)
+    #: Whether tokens of older weights than the newest of their row are masked.
+    mask_stale_tokens: bool | None = option(values.switch, "LLM_PROXY_MASK_STALE_TOKENS", sent=True)
     #: How often a failed agent is retried.
     max_retries: int | None = option(values.integer(0), "REMOTE_AGENT_MAX_RETRIES", sent=True)
     #: Delay before the first retry; it doubles with each one.

@@ -49,7 +49,7 @@ export async function databaseApi(path: string): Promise<SessionsApi> {
     },
     withTrajectories: async (sessionId, query) => {
       const session = await findSession(reader, sessionId)
-      const withDefaults = { per_turn: false, images: false, ...query }
+      const withDefaults = { per_turn: false, mask_stale_tokens: false, images: false, ...query }
       return parseChunks((await readTrajectories(reader, session, withDefaults)).toWire())
     },
     exported: async function* (sessionId, query) {

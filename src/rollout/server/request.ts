@@ -19,6 +19,7 @@ const Settings = Type.Partial(
     select: Type.Enum(['all', 'main', 'longest', 'last']),
     prompt_length: length,
     response_length: length,
+    mask_stale_tokens: Type.Boolean(),
     images: Type.Boolean(),
     agent_host: text,
     model_name: text,
@@ -68,6 +69,7 @@ export function toRolloutSettings(request: RolloutRequest): RolloutSettings {
     select: request.select,
     promptLength: request.prompt_length,
     responseLength: request.response_length,
+    maskStaleTokens: request.mask_stale_tokens,
     images: request.images,
   }
 }

@@ -20,6 +20,8 @@ export interface TrajectoryOptions {
   perTurn?: boolean
   /** Trains only the turns of this policy and returns only rows that train one. Default: turns of all policies. */
   policy?: string
+  /** Masks tokens of older weights than the newest that sampled a token of the row. Default: no. */
+  maskStaleTokens?: boolean
 }
 
 /** The span of a turn's completion in `response_ids`. */
@@ -142,6 +144,11 @@ export function assemble(
   })
   const keptTurns = turns.filter(({ start, end }) => end > start)
   const versions = versionRange(keptTurns)
+  if (options.maskStaleTokens)
+    for (const [start, end] of findStaleSpans(keptTurns)) {
+      mask.fill(0, start, end)
+      logprobs.fill(0, start, end)
+    }
   return {
     agent_role: agentRole,
     policy: turns.every(({ policy }) => policy === turns[0]!.policy) ? turns[0]!.policy : null,
@@ -206,6 +213,25 @@ function versionRange(turns: readonly TurnSpan[]): { min: string | null; max: st
   const versions = turns.flatMap(getVersions).map((version) => version!)
   if (versions.every(isNumeric)) versions.sort((a, b) => Number(a) - Number(b))
   return { min: versions[0] ?? null, max: versions.at(-1) ?? null }
+}
+
+/**
+ * Returns the spans of tokens whose weights are older than the newest ones of the turns, or unknown; none if all are
+ * unknown. A turn whose weights changed without a cut has the older ones: it is not known which tokens they sampled.
+ */
+function findStaleSpans(turns: readonly TurnSpan[]): (readonly [start: number, end: number])[] {
+  const versions = turns.flatMap(getVersions).filter((version) => version !== null)
+  const newest = versions.every(isNumeric) ? Math.max(...versions.map(Number)) : versions.at(-1)
+  if (versions.length === 0) return []
+  const isStale = (version: string | null) =>
+    version === null || (typeof newest === 'number' ? Number(version) : version) !== newest
+  return turns.flatMap((turn) => {
+    if (turn.engine_requests)
+      return turn.engine_requests
+        .filter(({ weight_version }) => isStale(weight_version))
+        .map(({ start, end }) => [start, end] as const)
+    return getVersions(turn).some(isStale) ? [[turn.start, turn.end] as const] : []
+  })
 }
 
 function isUnversioned(turn: TurnSpan): boolean {

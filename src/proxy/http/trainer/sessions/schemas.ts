@@ -166,6 +166,11 @@ export const TrajectoriesQuery = Type.Object(
       default: false,
       description: 'A row per turn of these rows, with its whole prompt',
     }),
+    mask_stale_tokens: Type.Boolean({
+      default: false,
+      description:
+        'Mask tokens of older or unknown weights than the newest that sampled a token of the row; see docs/token-mode.md',
+    }),
     images: Type.Boolean({
       default: false,
       description: 'Also `images`: those of token mode by `sha256`, as `data:` URLs',

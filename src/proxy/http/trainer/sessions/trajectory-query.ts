@@ -110,8 +110,9 @@ export function toTurnSelection({
 }
 
 function toTrajectoryOptions(query: TrajectoryQuery): TrajectoryOptions {
-  const { prompt_length: promptLength, response_length: responseLength, select, per_turn: perTurn } = query
-  return { ...selectedBy(select), perTurn, promptLength, responseLength }
+  const { prompt_length: promptLength, response_length: responseLength, select } = query
+  const { per_turn: perTurn, mask_stale_tokens: maskStaleTokens } = query
+  return { ...selectedBy(select), perTurn, promptLength, responseLength, maskStaleTokens }
 }
 
 const POLICY = 'policy:'

@@ -288,6 +288,25 @@ t.test('the range of weight versions contains those of engine requests with toke
   t.strictSame(rangeOf(requestsOf([1, '5'], [2, null], [1, '5'])), [null, null, 1], 'tokens of any age')
 })
 
+t.test('tokens of older or unknown weights than the newest of the row are masked on request', async (t) => {
+  const masksOf = (requests: ReturnType<typeof requestsOf>, [start, end]: [string | null, string | null]) => {
+    const chain = buildTree([
+      { prompt: [1], completion: [2, 3], weightVersionStart: start, weightVersionEnd: end },
+      { prompt: [1, 2, 3, 9], completion: [4, 5, 6], engineRequests: requests },
+    ])
+    const row = assembleRow(planOf(chain), { maskStaleTokens: true })
+    t.ok(row.response_logprobs.every((logprob, at) => row.response_mask[at] === 1 || logprob === 0))
+    t.strictSame([...assembleRow(planOf(chain)).response_mask], [1, 1, 0, 1, 1, 1], 'only on request')
+    return [...row.response_mask]
+  }
+  t.strictSame(masksOf(requestsOf([1, '9'], [2, '10']), ['9', '9']), [0, 0, 0, 0, 1, 1])
+  t.strictSame(masksOf(requestsOf([1, '9'], [2, '8']), ['9', '9']), [1, 1, 0, 1, 0, 0], 'whatever the order')
+  t.strictSame(masksOf(requestsOf([3, '9']), ['8', '9']), [0, 0, 0, 1, 1, 1], 'changed during the turn')
+  t.strictSame(masksOf(requestsOf([1, null], [2, '9']), [null, '9']), [0, 0, 0, 0, 1, 1], 'unknown')
+  t.strictSame(masksOf(requestsOf([3, null]), [null, null]), [1, 1, 0, 1, 1, 1], 'all unknown')
+  t.strictSame(masksOf(requestsOf([1, 'b'], [2, 'a']), ['b', 'b']), [0, 0, 0, 0, 1, 1], 'the last name')
+})
+
 t.test('the range of weight versions is that of the turns that the row keeps', async (t) => {
   const rangeOf = (versions: readonly (readonly [string | null, string | null])[], options = {}) => {
     const specs = versions.map(([start, end], index) => ({
