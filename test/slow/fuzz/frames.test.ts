@@ -13,7 +13,7 @@ import { RawWorker } from '../../helpers/raw-worker.ts'
 import { chatRequest, eventsOf, type RelayServer, relayServerFor } from '../../helpers/relay-server.ts'
 import { watchStalls } from '../../helpers/stall-watch.ts'
 
-const RUNS = Math.ceil(Number(process.env.FUZZ_RUNS ?? 300) / 10)
+const RUNS = Math.ceil(Number(process.env.FUZZ_RUNS ?? 1_000) / 10)
 const HANG_MS = 30_000
 
 /** Placeholder for the id of the open request. */
