@@ -10,6 +10,7 @@ import type { OutcomeFields } from '../helpers/prompt-ids.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { relayProxy, untilWorkers, workerFor } from '../helpers/relay-rig.ts'
 import { recordTurn, schemaErrors, startSessionsApi } from '../helpers/sessions-api.ts'
+import { limitRuns } from '../helpers/tier.ts'
 import { until } from '../helpers/until.ts'
 
 // biome-ignore lint/suspicious/noExplicitAny: tests look into answers of any shape
@@ -160,7 +161,7 @@ t.test(`the traces of any session are its completed turns`, async (t) => {
         [],
       )
     }),
-    { numRuns: 40 },
+    { numRuns: limitRuns(40) },
   )
 })
 

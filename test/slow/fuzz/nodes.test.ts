@@ -9,9 +9,10 @@ import { type BalancerKind, PACKAGES, programOf, startBalancer } from '../../hel
 import { startNodePair } from '../../helpers/node-pair.ts'
 import { fuzzNodes } from '../../helpers/nodes-fuzz.ts'
 import { noPostgres } from '../../helpers/postgres.ts'
+import { IS_FULL } from '../../helpers/tier.ts'
 
 const SEED = Number(process.env.PROPERTY_SEED ?? Math.floor(Math.random() * 1_000_000))
-const ATTACKS = Number(process.env.ATTACKS ?? (process.env.FULL ? 2_000 : 400))
+const ATTACKS = Number(process.env.ATTACKS ?? (IS_FULL ? 2_000 : 150))
 
 t.test('hostile requests at two nodes get no data of other clients', { skip: noPostgres }, async (t) => {
   t.comment(`seed ${SEED}: repeat with PROPERTY_SEED=${SEED}`)
