@@ -2,9 +2,10 @@ import { execFile } from 'node:child_process'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import t, { type Test } from 'tap'
+import { IS_FULL } from '../helpers/tier.ts'
 
 /** `MANY_SESSIONS=100000` runs that many (and needs `--timeout=1800` of tap). */
-const SESSIONS = Number(process.env.MANY_SESSIONS ?? 6_000)
+const SESSIONS = Number(process.env.MANY_SESSIONS ?? (IS_FULL ? 6_000 : 3_000))
 const ROUNDS = 6
 
 interface Measured {

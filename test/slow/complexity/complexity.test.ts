@@ -5,6 +5,7 @@
 import { globSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
+import { IS_FULL } from '../../helpers/tier.ts'
 import { ALLOWED_PER_DOUBLING, growthOf, type MakeWork } from './measure.ts'
 import { MARKUP } from './of-markup.ts'
 import { REQUESTS } from './of-requests.ts'
@@ -51,7 +52,7 @@ const WALK_THROUGH_NOTHING = [
   'src/protocol/worker/{request-frames,reported-prompts}.ts',
 ]
 
-for (const { name, cases, n = 8_000 } of SUBJECTS) {
+for (const { name, cases, n = IS_FULL ? 8_000 : 4_000 } of SUBJECTS) {
   t.test(`${name}: 32 times the input takes about 32 times as long`, async (t) => {
     for (const [hurt, work] of Object.entries(cases)) {
       const { leastMs, mostMs, perDoubling } = growthOf(work, n)

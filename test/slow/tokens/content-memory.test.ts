@@ -5,6 +5,7 @@ import { ContentCache } from '../../../src/proxy/tokens/tokenizer/content-cache.
 import { openRustEncoder } from '../../../src/proxy/tokens/tokenizer/encoder.ts'
 import { mayCutAtSpaces } from '../../../src/proxy/tokens/tokenizer/safe-cuts.ts'
 import { readTokenizerFiles } from '../../../src/proxy/tokens/tokenizer/tokenizer-files.ts'
+import { limitRuns } from '../../helpers/tier.ts'
 import { loadModel } from '../../unit/proxy/tokens/prompt-rollout.ts'
 import { modelDirectory, REAL_MODELS } from '../../unit/proxy/tokens/real-models.ts'
 
@@ -87,7 +88,7 @@ for (const name of REAL_MODELS) {
         assert.deepEqual([...(await memory.encode(whole))], expected)
         assert.deepEqual([...(await memory.encode(whole))], expected)
       }),
-      { numRuns: 60 },
+      { numRuns: limitRuns(60) },
     )
   })
 }

@@ -2,6 +2,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import { StreamingDecoder } from '../../../src/proxy/tokens/tokenizer/streaming-decoder.ts'
 import type { Tokenizer } from '../../../src/proxy/tokens/tokenizer/tokenizer.ts'
+import { limitRuns } from '../../helpers/tier.ts'
 import { loadRealTokenizer } from '../../unit/proxy/tokens/real-models.ts'
 
 /** Generates random ids of every difficult kind: partial characters, special tokens, ids that do not exist. */
@@ -37,7 +38,7 @@ for (const model of ['qwen3', 'llama3_1', 'gemma3']) {
         for (let from = 0; from < ids.length; from += size) text += decoder.push(ids.slice(from, from + size))
         return text + decoder.flush() === tokenizer.decode(ids, { skipSpecialTokens })
       }),
-      { numRuns: 300 },
+      { numRuns: limitRuns(300) },
     )
   })
 
