@@ -1,0 +1,134 @@
+/**
+ * The files that a new field needs. In a copy of the sources, a column of turns and a field of rows are added: each in
+ * two files, the column with a migration of each database. The copy must pass the compiler, migrate a database of an
+ * older program, store the column and return both.
+ */
+import { execFile } from 'node:child_process'
+import { cpSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import { brotliDecompressSync } from 'node:zlib'
+import t from 'tap'
+import { said } from '../helpers/children.ts'
+import { startLlmProxy } from '../helpers/llm-proxy.ts'
+
+const ROOT = join(import.meta.dirname, '../..')
+
+interface Insertion {
+  readonly file: string
+  /** The text that the insertion precedes. */
+  readonly before: string
+  readonly text: string
+}
+
+const COLUMN_OF_TURNS: readonly Insertion[] = [
+  {
+    file: 'src/protocol/schema/turn.ts',
+    before: '} as const satisfies TurnFields)',
+    text: `  queue_depth: {
+    type: nullable(Type.Integer({ description: 'Requests before it in the queue; null: unknown' })),
+    part: 'outcome',
+    since: '0.9.0',
+  },
+`,
+  },
+  {
+    file: 'src/proxy/session/turn/turn-record.ts',
+    before: '    inexactReason: inexact,',
+    text: '    queueDepth: 3,\n',
+  },
+]
+
+const MIGRATIONS: readonly Insertion[] = [
+  {
+    file: 'src/proxy/store/sqlite/schema.ts',
+    before: ']\n\nconst SCHEMA_VERSION',
+    text: "  'ALTER TABLE turns ADD COLUMN queue_depth INTEGER',\n",
+  },
+  {
+    file: 'src/proxy/store/postgres/schema.ts',
+    before: ']\n\nexport const SCHEMA_VERSION',
+    text: "  { sql: 'ALTER TABLE llm_proxy.turns ADD COLUMN queue_depth bigint', adds: true },\n",
+  },
+]
+
+const FIELD_OF_ROWS: readonly Insertion[] = [
+  {
+    file: 'src/protocol/schema/row.ts',
+    before: "  finish_reason: { type: nullableText('The finish reason of its last turn')",
+    text: "  first_index: { type: Type.Integer({ description: 'The index of its first turn' }), since: '0.9.0' },\n",
+  },
+  {
+    file: 'src/proxy/session/trajectories/assemble-row.ts',
+    before: '    num_turns: chain.length,',
+    text: '    first_index: chain[0]!.index,\n',
+  },
+]
+
+interface Answer {
+  readonly sessions: readonly { readonly session_id: string }[]
+  readonly turns: readonly { readonly queue_depth: number | null }[]
+  readonly trajectories: readonly { readonly first_index: number }[]
+}
+
+const copy = t.testdir({})
+for (const name of ['src', 'bin', 'package.json', 'tsconfig.json'])
+  cpSync(join(ROOT, name), join(copy, name), { recursive: true })
+symlinkSync(join(ROOT, 'node_modules'), join(copy, 'node_modules'))
+for (const { file, before, text } of [...COLUMN_OF_TURNS, ...MIGRATIONS, ...FIELD_OF_ROWS]) {
+  const source = readFileSync(join(copy, file), 'utf8')
+  const parts = source.split(before)
+  if (parts.length !== 2) throw new Error(`${file} has ${before} ${parts.length - 1} times, not once`)
+  writeFileSync(join(copy, file), parts.join(text + before))
+}
+
+t.test('two files each define and fill a field', async (t) => {
+  for (const insertions of [COLUMN_OF_TURNS, FIELD_OF_ROWS])
+    t.equal(new Set(insertions.map(({ file }) => file)).size, 2)
+})
+
+t.test('the copy passes the compiler', async (t) => {
+  const config = join(copy, 'tsconfig.copy.json')
+  const compilerOptions = { incremental: false, tsBuildInfoFile: null }
+  const files = ['src/cli/run.ts', 'src/index.ts']
+  writeFileSync(config, JSON.stringify({ extends: './tsconfig.json', compilerOptions, files, include: [] }))
+  const compiler = join(ROOT, 'node_modules/.bin/tsc')
+  const result = await promisify(execFile)(compiler, ['-p', config], {
+    env: { PATH: process.env.PATH },
+  }).then(
+    () => 'no error',
+    (error: { stdout: string; stderr: string }) => error.stdout + error.stderr,
+  )
+  t.equal(result, 'no error')
+})
+
+t.test('it stores the column in an older database, and returns both fields', async (t) => {
+  const db = join(copy, 'record.db')
+  const older = join(ROOT, 'test/integration/older-record/record.db.br')
+  writeFileSync(db, brotliDecompressSync(readFileSync(older)))
+  const launcher = join(copy, 'bin/llm-proxy')
+  const proxy = startLlmProxy(['serve', '--port', '0', '--db', db], { launcher })
+  t.teardown(() => proxy.kill('SIGKILL'))
+  const [, url] = await said(proxy.stdout, /listening on (http:\S+)/)
+  const get = async (path: string) => (await (await fetch(url + path)).json()) as Answer
+
+  const { sessions } = await get('/sessions?limit=1')
+  const { turns: earlier } = await get(`/sessions/${encodeURIComponent(sessions[0]!.session_id)}`)
+  t.ok(earlier.length > 0)
+  for (const turn of earlier) t.equal(turn.queue_depth, null, 'an older turn has no value')
+
+  const answered = await fetch(`${url}/sessions/new/v1/chat/completions`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify({ model: 'm', max_tokens: 4, messages: [{ role: 'user', content: 'hello' }] }),
+  })
+  t.equal(answered.status, 200)
+  const { turns } = await get('/sessions/new')
+  t.equal(turns[0]!.queue_depth, 3)
+  const { trajectories } = await get('/sessions/new/trajectories')
+  t.equal(trajectories[0]!.first_index, 0)
+
+  const openapi = JSON.stringify(await get('/openapi.json'))
+  t.match(openapi, '"queue_depth"')
+  t.match(openapi, '"first_index"')
+})
