@@ -1,5 +1,5 @@
 /**
- * 1,000 rollouts of a server with agents that fail in every way, and with trainers that disconnect and repeat
+ * Many rollouts of a server with agents that fail in every way, and with trainers that disconnect and repeat
  * their requests: each sample has one result, from one attempt, and all counts agree.
  */
 import type { AddressInfo } from 'node:net'
@@ -16,9 +16,10 @@ import { Rollouts } from '../../src/rollout/server/rollouts.ts'
 import { buildRolloutServer } from '../../src/rollout/server/server.ts'
 import { plainTokens } from '../helpers/plain-tokens.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
+import { IS_FULL } from '../helpers/tier.ts'
 import { type Behaviour, HANG, Talk, type TalkTask } from './rollouts-many-talk.ts'
 
-const SAMPLES = 1_000
+const SAMPLES = IS_FULL ? 1_000 : 250
 const AT_ONCE = 64
 /** One of this number of callers disconnects as soon as the rollout has started, and repeats its request. */
 const LEAVES_EVERY = 7
@@ -206,58 +207,61 @@ async function startRolloutServer(t: Test, loop: RemoteAgentLoop) {
   return { rollouts, url: `http://127.0.0.1:${(server.server.address() as AddressInfo).port}` }
 }
 
-t.test('1,000 rollouts of agents that crash, hang, retry, send twice or outlive an attempt', async (t) => {
-  const tasks = tasksOf(seeded(1))
-  const api = await startSessionsApi(t)
-  const { store } = api
-  let completions = 0
-  api.backend.script = plainTokens((promptIds) =>
-    promptIds.at(-1) === HANG ? undefined : [FIRST_COMPLETION + completions++, 9],
-  )
-  const runner = new UnrulyRunner()
-  const options = { proxyUrl: api.url, runner, maxRetries: RETRIES, retryBaseDelayMs: 1 }
-  const loop = new RemoteAgentLoop(options, {})
-  const { rollouts, url } = await startRolloutServer(t, loop)
+t.test(
+  `${SAMPLES} rollouts of agents that crash, hang, retry, send twice or outlive an attempt`,
+  async (t) => {
+    const tasks = tasksOf(seeded(1))
+    const api = await startSessionsApi(t)
+    const { store } = api
+    let completions = 0
+    api.backend.script = plainTokens((promptIds) =>
+      promptIds.at(-1) === HANG ? undefined : [FIRST_COMPLETION + completions++, 9],
+    )
+    const runner = new UnrulyRunner()
+    const options = { proxyUrl: api.url, runner, maxRetries: RETRIES, retryBaseDelayMs: 1 }
+    const loop = new RemoteAgentLoop(options, {})
+    const { rollouts, url } = await startRolloutServer(t, loop)
 
-  const results = await allAtOnce(tasks, 2 * AT_ONCE, (task) => askFor(url, task))
+    const results = await allAtOnce(tasks, 2 * AT_ONCE, (task) => askFor(url, task))
 
-  const problems = tasks.flatMap((task, i) => {
-    const found = problemsOf(task, results[i]!, runner.answers.get(task.sample))
-    return found.length > 0 ? [{ sample: task.sample, found }] : []
-  })
-  t.strictSame(problems, [], 'each sample has one result, from its good attempt, with all of its tokens')
-  t.strictSame(
-    new Set(await Promise.all(runner.haunting)),
-    new Set([409]),
-    'each zombie was eventually rejected',
-  )
-  await Promise.all(runner.hanging)
+    const problems = tasks.flatMap((task, i) => {
+      const found = problemsOf(task, results[i]!, runner.answers.get(task.sample))
+      return found.length > 0 ? [{ sample: task.sample, found }] : []
+    })
+    t.strictSame(problems, [], 'each sample has one result, from its good attempt, with all of its tokens')
+    t.strictSame(
+      new Set(await Promise.all(runner.haunting)),
+      new Set([409]),
+      'each zombie was eventually rejected',
+    )
+    await Promise.all(runner.hanging)
 
-  const succeeded = tasks.filter(hasGoodTry).length
-  const tries = tasks.reduce((sum, task) => sum + triesOf(task), 0)
-  t.strictSame(
-    rollouts.ended,
-    { done: SAMPLES, failed: 0, cancelled: 0 },
-    'a repeated request starts no second rollout',
-  )
-  t.equal(rollouts.tries, tries)
-  t.ok(succeeded > SAMPLES / 2 && succeeded < SAMPLES, 'some samples fail for good')
-  const sessions = await everySession(store)
-  const counted = Object.entries(Object.groupBy(sessions, ({ status }) => status))
-  t.strictSame(
-    Object.fromEntries(counted.map(([status, group]) => [status, group.length])),
-    { completed: succeeded, aborted: tries - succeeded },
-    'each attempt has a session, and none stays open',
-  )
-  t.equal(new Set(sessions.map(({ metadata }) => metadata.trial_id)).size, SAMPLES)
-  const turns = await Array.fromAsync(sessions, ({ sessionId }) =>
-    Array.fromAsync(store.readTurns(sessionId)),
-  )
-  const statuses = turns.flat().map(({ status }) => status)
-  t.equal(
-    statuses.filter((status) => status === 'completed').length,
-    completions,
-    'each completion is a turn',
-  )
-  t.notOk(statuses.includes('open'))
-})
+    const succeeded = tasks.filter(hasGoodTry).length
+    const tries = tasks.reduce((sum, task) => sum + triesOf(task), 0)
+    t.strictSame(
+      rollouts.ended,
+      { done: SAMPLES, failed: 0, cancelled: 0 },
+      'a repeated request starts no second rollout',
+    )
+    t.equal(rollouts.tries, tries)
+    t.ok(succeeded > SAMPLES / 2 && succeeded < SAMPLES, 'some samples fail for good')
+    const sessions = await everySession(store)
+    const counted = Object.entries(Object.groupBy(sessions, ({ status }) => status))
+    t.strictSame(
+      Object.fromEntries(counted.map(([status, group]) => [status, group.length])),
+      { completed: succeeded, aborted: tries - succeeded },
+      'each attempt has a session, and none stays open',
+    )
+    t.equal(new Set(sessions.map(({ metadata }) => metadata.trial_id)).size, SAMPLES)
+    const turns = await Array.fromAsync(sessions, ({ sessionId }) =>
+      Array.fromAsync(store.readTurns(sessionId)),
+    )
+    const statuses = turns.flat().map(({ status }) => status)
+    t.equal(
+      statuses.filter((status) => status === 'completed').length,
+      completions,
+      'each completion is a turn',
+    )
+    t.notOk(statuses.includes('open'))
+  },
+)
