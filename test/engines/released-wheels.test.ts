@@ -8,6 +8,7 @@ import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import t from 'tap'
 import { runProgram } from '../agents/parts/programs.ts'
+import { readEngineParsers } from '../helpers/engine-parsers.ts'
 import { CACHE } from '../helpers/install-once.ts'
 import { gone, type Needed, type Wheel } from './wheels/gone.ts'
 import { LACKED } from './wheels/lacked.ts'
@@ -74,6 +75,14 @@ for (const [name, needed] of Object.entries({ vllm: VLLM, sglang: SGLANG }))
     const { file, wheel } = await released(name, needed)
     t.comment(file)
     for (const [what, one] of each(needed)) t.strictSame(gone(one, wheel), [], what)
+  })
+
+/** The names are those of a file; a new one is read, or listed in `UNREAD_PARSERS`, and in docs/token-mode.md. */
+for (const name of ['vllm', 'sglang'] as const)
+  t.test(`the newest ${name} registers the output parsers that the documentation lists`, async (t) => {
+    const { file } = await released(name, {})
+    const names = JSON.parse(await python(join(import.meta.dirname, 'wheels/parser_names.py'), file))
+    t.strictSame(names, readEngineParsers()[name])
   })
 
 for (const [requirement, lacked] of Object.entries(LACKED))

@@ -101,28 +101,55 @@ export const PARSER_FAMILIES: ReadonlyMap<string, ParserFamily> = new Map(
 /** Other names that vLLM and SGLang use for the same formats, or for the parsers of the same models. */
 const OTHER_NAMES: Readonly<Record<string, ParserFamily>> = {
   openai: harmony,
+  openai_gptoss: harmony,
   'gpt-oss': harmony,
   qwen: hermes,
   qwen25: hermes,
   qwen3: hermes,
+  qwen3_json: hermes,
+  'qwen3-thinking': hermes,
   qwq: hermes,
   granite4: hermes,
   smollm3: hermes,
   qwen3_xml: qwen3Coder,
   nemotron_3: qwen3Coder,
+  nemotron_v3: qwen3Coder,
+  nanbeige: qwen3Coder,
   step3p5: qwen3Coder,
+  glm: glm,
   glm47: glm,
   deepseek_r1: deepseek,
+  'deepseek-r1': deepseek,
+  'deepseek-v3': deepseek,
   deepseekv3: deepseek,
   deepseekv31: deepseekV31,
   deepseekv32: deepseekV32,
+  deepseekv4: deepseekV4,
+  'deepseek-v4': deepseekV4,
   deepseekv41: deepseekV41,
+  'deepseek-v41': deepseekV41,
+  minimax: minimaxM2,
   'minimax-m2': minimaxM2,
+  'minimax-m3': minimaxM3,
   llama3: llama3,
+  llama4_json: llama3,
   cohere_command4: cohere,
   apertus2509: apertus,
   hunyuan,
 }
+
+/**
+ * The names of vLLM's and SGLang's other parsers, whose formats are not read here: tool calls in them stay text. `hf` and
+ * `response_template` are read with the model's response template, which has no name.
+ */
+export const UNREAD_PARSERS: ReadonlySet<string> = new Set(
+  (
+    'beam cohere_command3 dots ernie45 functiongemma gigachat35 granite-20b-fc granite_thinking_parser hf holo2 ' +
+    'hy_v4 inkling internlm interns1 iquest_q1 jamba k2_horizon kimi ling3 llama4_pythonic longcat ' +
+    'minicpmv minimax-append-think minimax_m2_append_think muse musespark1x olmo3 plamo3 poolside_v1 pythonic ' +
+    'response_template spark25 step3 step5 trinity xlam'
+  ).split(' '),
+)
 
 /** A parser family and the evidence for it. */
 export interface ParserChoice {
@@ -166,6 +193,13 @@ export function findParser(name: string): ParserFamily {
     PARSER_FAMILIES.get(name) ?? (Object.hasOwn(OTHER_NAMES, name) ? OTHER_NAMES[name] : undefined)
   if (family !== undefined) return family
   const known = [...PARSER_FAMILIES.keys()].join(', ')
+  if (UNREAD_PARSERS.has(name)) {
+    const instead = name === 'hf' || name === 'response_template' ? 'auto reads it' : 'it is not read here'
+    throw new ProxyError(
+      'config_invalid',
+      `'${name}' is the format of an engine's parser, and ${instead}; the output parsers here are ${known}`,
+    )
+  }
   throw new ProxyError('config_invalid', `there is no output parser '${name}'; the known ones are ${known}`)
 }
 
