@@ -114,7 +114,7 @@ export async function findServedLength(
 
 /** Returns, and logs, the format of prompts and the parser of completions, as `/health` has them. */
 export function reportMarkup(model: TokenModel, logger: Logger) {
-  const { parserChoice, promptFormat, promptEncoder, efforts, contextLength } = model
+  const { parserChoice, promptFormat, promptEncoder, efforts, roles, contextLength } = model
   const { family, chosenBy, evidence, warning } = parserChoice
   const markup = {
     tool_parser: {
@@ -130,6 +130,8 @@ export function reportMarkup(model: TokenModel, logger: Logger) {
       evidence: promptFormat.evidence,
       /** The code that runs, if the model has its own; its SHA-256 is also recorded with each turn. */
       encoder: promptEncoder,
+      /** The roles of developer messages, and of system messages after the beginning. */
+      roles,
     },
     /** undefined: the template rejects a plain chat, so its efforts are unknown. */
     reasoning_efforts: efforts && {

@@ -175,6 +175,11 @@ def prepared(messages, needs):
         if "reasoning_content" in message:
             message["reasoning"] = message["reasoning_content"]
         result.append(message)
+    if not needs["takes_late_systems"]:
+        start = next((at for at, message in enumerate(result) if message["role"] not in ("system", "developer")), 0)
+        for message in result[start:]:
+            if message["role"] == "system":
+                message["role"] = "user"
     return result if needs["takes_systems"] else with_one_system(result)
 
 

@@ -3,15 +3,15 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { findParser, UNREAD_PARSERS } from '../../src/proxy/tokens/parsers/choose-parser.ts'
 
-interface RegisteredParsers {
+interface ParserNames {
   tool_calls: string[]
   reasoning: string[]
 }
 
 /** The names that each engine registers. */
 export interface EngineParsers {
-  vllm: RegisteredParsers
-  sglang: RegisteredParsers
+  vllm: ParserNames
+  sglang: ParserNames
 }
 
 const FILE = join(import.meta.dirname, '../unit/proxy/tokens/parsers/fixtures/engine-parsers.json')

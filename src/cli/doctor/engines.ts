@@ -88,7 +88,7 @@ async function findWarnings(proxyUrl: string, served = Number.POSITIVE_INFINITY)
   const health = (await (await fetch(`${proxyUrl}/health`)).json()) as {
     engines?: { warning?: string }[]
     tool_parser?: { warning?: string }
-    prompt_format?: { encoder?: { file: string; sha256: string } }
+    prompt_format?: { encoder?: { file: string; sha256: string }; roles?: PromptRoles }
     reasoning_efforts?: EffortFacts
     context_length?: number
   }
@@ -100,13 +100,32 @@ async function findWarnings(proxyUrl: string, served = Number.POSITIVE_INFINITY)
     found.push(warning('tool calls', unread, 'see docs/token-mode.md for the formats'))
   if (encoder !== undefined)
     found.push(ok('prompt encoder', `${encoder.file} writes the prompts, SHA-256 ${encoder.sha256}`))
+  const source = encoder === undefined ? 'the chat template' : 'the prompt encoder'
+  const roles = health.prompt_format?.roles
+  if (roles !== undefined) found.push(ok('roles', describeRoles(source, roles)))
   if (health.reasoning_efforts !== undefined) {
-    const source = encoder === undefined ? 'the chat template' : 'the prompt encoder'
     found.push(ok('reasoning efforts', describeEfforts(source, health.reasoning_efforts)))
   }
   if (health.context_length === undefined || served >= health.context_length) return found
   const seen = `the engine serves ${served} tokens, and the model has ${health.context_length}`
   return [...found, warning('context', seen, `give --context-length ${served}, or the engine more`)]
+}
+
+interface PromptRoles {
+  developer: string
+  later_system: string
+}
+
+function describeRoles(source: string, { developer, later_system: laterSystem }: PromptRoles): string {
+  const changes = [
+    ...(developer === 'developer' ? [] : [`developer messages become ${developer} messages`]),
+    ...(laterSystem === 'system'
+      ? []
+      : [`system messages after the beginning become ${laterSystem} messages`]),
+  ]
+  return changes.length === 0
+    ? `${source} renders every role`
+    : `${source} does not render every role: ${changes.join(', ')}`
 }
 
 interface EffortFacts {

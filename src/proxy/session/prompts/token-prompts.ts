@@ -24,6 +24,7 @@ import type { ToolCallIds } from '../matching/tool-call-ids.ts'
 import { type RequestBudget, UNLIMITED } from '../state/limits.ts'
 import type { PromptPlan } from '../state/prompt-plan.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
+import { findAdaptedRoles } from './adapted-roles.ts'
 import { type CompletionDecoder, createDecoder, createText, getEndTokenIds } from './completion-decoder.ts'
 import { PromptContinuation } from './continuation.ts'
 import { createEchoAnnotation, findUnknownIds } from './echo-annotation.ts'
@@ -94,11 +95,14 @@ export class TokenPrompts implements Prompts {
     const reported = prompt.origin.from === undefined ? 0 : prompt.match.sharedMessages
     const specialTokens = this.#specialTokens?.find(request.lastMessage, reported) ?? []
     if (this.#rejectsSpecialTokens) rejectSpecialTokens(specialTokens)
+    const { roles } = this.#model
+    const adaptedRoles = roles ? findAdaptedRoles(roles, request.lastMessage, reported) : []
     const annotations = {
       ...createEchoAnnotation(prompt.match, request.lastMessage, unknownIds),
       ...(change && { reasoning_effort: change }),
       ...(this.#model.promptEncoder && { prompt_encoder: this.#model.promptEncoder }),
       ...(specialTokens.length > 0 && { special_tokens_in_text: specialTokens }),
+      ...(adaptedRoles.length > 0 && { adapted_roles: adaptedRoles }),
     }
     return this.#createPrompt(
       { request, turns, prompt, annotations, forcedToolCall, counts: this.#counts },

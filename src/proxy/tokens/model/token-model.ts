@@ -18,6 +18,7 @@ import {
   HARMONY_VARIABLES,
   type PromptFormat,
   type PromptFormatChoice,
+  type PromptRoles,
 } from '../templates/prompt-format.ts'
 import { ContentCache } from '../tokenizer/content-cache.ts'
 import {
@@ -59,6 +60,8 @@ export interface TokenModel {
   readonly responses?: ResponseReader | undefined
   /** The reasoning efforts that the template accepts; undefined: unknown, and none is adapted. */
   readonly efforts?: TemplateEfforts | undefined
+  /** The roles in which messages are rendered; undefined: as sent. */
+  readonly roles?: PromptRoles | undefined
   /** The format in which prompts are written. */
   readonly promptFormat: PromptFormatChoice
   /** The code of the model's authors that writes the prompts; undefined: none is run. */
@@ -263,6 +266,7 @@ async function createTokenModel(
   const imageRule = readImageRule(directory, addedTokens)
   const seesToolImages = imageRule ? await showsToolImages(renderer, imageRule) : !isTextOnly(directory)
   const efforts = await probeEfforts((kwargs) => prompts.render(SHORT_CHAT, { kwargs }))
+  const roles = await prompts.roles()
   let longest: number | undefined
   return {
     tokenizer,
@@ -277,6 +281,7 @@ async function createTokenModel(
     parserChoice,
     responses,
     efforts,
+    roles,
     promptFormat,
     promptEncoder: promptEncoder && { file: promptEncoder.file, sha256: promptEncoder.sha256 },
     eosTokenIds,

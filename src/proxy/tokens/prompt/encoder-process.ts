@@ -28,6 +28,6 @@ openConfinedPort<EncoderProcessData>(({ template, tokens, pyodideFolder }, port)
 
 /** Restores the date, which is a text in JSON. */
 function withDate(job: PromptJob): PromptJob {
-  if (job.kind === 'words' || job.options.now === undefined) return job
+  if (job.kind === 'words' || job.kind === 'roles' || job.options.now === undefined) return job
   return { ...job, options: { ...job.options, now: new Date(job.options.now) } }
 }

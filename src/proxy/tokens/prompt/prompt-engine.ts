@@ -14,6 +14,7 @@ import {
   type RenderOptions,
   toJson,
 } from '../templates/chat-template.ts'
+import type { PromptRoles } from '../templates/prompt-format.ts'
 import { type Specialization, splitContents, type TextPath } from '../templates/specialization.ts'
 import type { TemplateWords } from '../templates/template-words.ts'
 import { AddedTokenFinder } from '../tokenizer/added-tokens.ts'
@@ -107,6 +108,7 @@ const MAX_PAST_CHARS = 32 * 1024
 
 export class PromptEngine {
   readonly words: TemplateWords
+  readonly roles: PromptRoles
   readonly #template: ChatTemplate
   readonly #finder: SegmentTokenFinder
   readonly #eosIds: ReadonlySet<number>
@@ -117,6 +119,7 @@ export class PromptEngine {
 
   constructor(template: ChatTemplate, tokens: BoundaryTokens) {
     this.words = template.words()
+    this.roles = template.roles()
     this.#template = template
     this.#finder = new SegmentTokenFinder(new AddedTokenFinder(tokens.ids))
     this.#eosIds = tokens.eosIds

@@ -1,5 +1,6 @@
 /** The jobs of the thread or process that renders prompts. */
 import type { ChatTemplateFiles, MessageOrJson, RenderOptions } from '../templates/chat-template.ts'
+import type { PromptRoles } from '../templates/prompt-format.ts'
 import type { Specialization, TextPath } from '../templates/specialization.ts'
 import type { TemplateWords } from '../templates/template-words.ts'
 import type { BoundaryTokens } from './bridge.ts'
@@ -19,6 +20,7 @@ export interface PromptThreadData {
 
 export type PromptJob =
   | { kind: 'words' }
+  | { kind: 'roles' }
   | { kind: 'beginnings'; options: PromptOptions }
   | { kind: 'render'; messages: readonly MessageOrJson[]; options: RenderOptions }
   | { kind: 'newPart'; request: NewPartRequest; options: PromptOptions }
@@ -32,6 +34,7 @@ export type PromptJob =
 
 export type PromptReply =
   | TemplateWords
+  | PromptRoles
   | Beginnings
   | string
   | NewPartReply
@@ -44,6 +47,8 @@ export function runPromptJob(engine: PromptEngine, job: PromptJob): PromptReply 
   switch (job.kind) {
     case 'words':
       return engine.words
+    case 'roles':
+      return engine.roles
     case 'beginnings':
       return engine.beginnings(job.options)
     case 'render':

@@ -5,6 +5,7 @@
 import { startThread } from '../../../base/assets.ts'
 import { ProxyError } from '../../../base/errors.ts'
 import type { MessageOrJson, RenderOptions } from '../templates/chat-template.ts'
+import type { PromptRoles } from '../templates/prompt-format.ts'
 import { startConfinedProcess } from '../templates/python/confined-process.ts'
 import { PythonThread, type PythonThreadLimits } from '../templates/python/python-thread.ts'
 import type { Specialization, TextPath } from '../templates/specialization.ts'
@@ -69,6 +70,11 @@ export class PromptThread {
   /** Returns the words that the template searches for in messages. */
   async words(): Promise<TemplateWords> {
     return (await this.#thread.ask({ kind: 'words' })) as TemplateWords
+  }
+
+  /** Returns the roles that the template renders. */
+  async roles(): Promise<PromptRoles> {
+    return (await this.#thread.ask({ kind: 'roles' })) as PromptRoles
   }
 
   async beginnings(options: PromptOptions): Promise<Beginnings> {

@@ -11,7 +11,7 @@ import {
   specialTokenText,
   type TokenizerConfig,
 } from '../tokenizer/tokenizer-files.ts'
-import { findEntryPoint, type PromptFormat } from './prompt-format.ts'
+import { findEntryPoint, type PromptFormat, type PromptRoles } from './prompt-format.ts'
 import type { PythonTemplate, PythonTemplates, RenderVariables } from './python/python-templates.ts'
 import { PythonDamage } from './python/thread-jobs.ts'
 import { isVerified, type Specialization, type TextPath, writesDate } from './specialization.ts'
@@ -108,6 +108,17 @@ export class ChatTemplate {
   /** Returns the form in which the template expects messages, as JSON; see `python/template_messages.py`. */
   needs(withTools: boolean): string {
     return (withTools ? this.#withTools : this.#plain).needs
+  }
+
+  /** Returns the roles that the template renders, as found when it was opened. */
+  roles(): PromptRoles {
+    const { takes_developer: takesDeveloper, takes_late_systems: takesLateSystems } = JSON.parse(
+      this.needs(false),
+    ) as { takes_developer: boolean; takes_late_systems: boolean }
+    return {
+      developer: takesDeveloper ? 'developer' : 'system',
+      later_system: takesLateSystems ? 'system' : 'user',
+    }
   }
 
   /**

@@ -11,6 +11,14 @@ export interface PromptFormatChoice {
   readonly evidence: readonly string[]
 }
 
+/** The roles that a template's messages are given in place of those that it drops or rejects. */
+export interface PromptRoles {
+  /** The role of developer messages. */
+  readonly developer: 'developer' | 'system'
+  /** The role of system messages after the beginning. */
+  readonly later_system: 'system' | 'user'
+}
+
 /** Texts that only gpt-oss's template contains. */
 const HARMONY_SIGNS = ['<|start|>assistant', '<|channel|>analysis', '<|channel|>commentary']
 

@@ -20,7 +20,7 @@ KNOWLEDGE_CUTOFF = "2024-06"
 EFFORTS = ("low", "medium", "high")
 
 # Content is text; arguments are what the model wrote.
-NEEDS = Needs(True, False, True, True, False, True)
+NEEDS = Needs(True, False, True, True, False, True, True)
 
 
 class HarmonyTemplate:

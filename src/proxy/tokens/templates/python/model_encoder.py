@@ -23,7 +23,7 @@ import types
 from jinja2 import TemplateError
 
 from encoder_words import find_words
-from template_messages import Damaged, Needs, parts_of, template_message
+from template_messages import Damaged, Needs, find_roles, parts_of, template_message, with_late_systems
 
 # The module of an encoder's code.
 MODULE = "model_encoder_code"
@@ -58,13 +58,12 @@ REPEATED_FIRST = 8
 CALLS_A_REPEAT = 64
 
 # Content is text. Arguments are, too: what DeepSeek V4 publishes takes an object for an argument that is named so.
-NEEDS = Needs(True, False, True, True, False, True)
+NEEDS = Needs(True, False, True, True, False, True, True)
 
 
 class ModelEncoder:
     """In the place of a compiled template. A subclass is the interface of one function."""
 
-    needs = NEEDS
     entry_point = None
     # Between the text parts of a content.
     separator = "\n"
@@ -77,6 +76,15 @@ class ModelEncoder:
         self.words = find_words(syntax_tree, self.entry_point)
         self.parameters = parameters_of(syntax_tree, self.entry_point)
         guarded(self.fresh)
+        self.needs = find_roles(NEEDS, self.shown)
+
+    def shown(self, messages, needs):
+        """The text of messages for `find_roles`."""
+        try:
+            given, arguments = self.call_for(self.prepared(messages, needs), None, True, {})
+            return self.called(given, arguments)
+        except TemplateError:
+            return ""
 
     def fresh(self):
         """The function, of a module that has run no other call."""
@@ -85,12 +93,15 @@ class ModelEncoder:
         exec(self.code, module.__dict__)
         return module.__dict__[self.entry_point]
 
-    def prepared(self, messages):
-        return [self.prepared_message(message, f"messages.{at}") for at, message in enumerate(messages)]
+    def prepared(self, messages, needs=None):
+        needs = needs or self.needs
+        paths = [f"messages.{at}" for at in range(len(messages))]
+        prepared = [self.prepared_message(message, needs, path) for message, path in zip(messages, paths)]
+        return with_late_systems(prepared, needs)
 
-    def prepared_message(self, message, path):
-        parts = parts_of(message.get("content"), f"{path}.content", NEEDS)
-        return template_message({**message, "content": self.separator.join(parts)}, NEEDS, path)
+    def prepared_message(self, message, needs, path):
+        parts = parts_of(message.get("content"), f"{path}.content", needs)
+        return template_message({**message, "content": self.separator.join(parts)}, needs, path)
 
     def render(self, messages, tools, documents, add_generation_prompt, kwargs):
         given, arguments = self.call_for(messages, tools, add_generation_prompt, kwargs)
@@ -115,12 +126,14 @@ class TextEncoder(ModelEncoder):
 
     entry_point = "encode_messages"
 
-    def __init__(self, source):
-        super().__init__(source)
-        self.has_efforts = "reasoning_effort" in self.parameters
+    @property
+    def has_efforts(self):
+        return "reasoning_effort" in self.parameters
+
+    @property
+    def separator(self):
         # DeepSeek V4 puts an empty line between parts.
-        if self.has_efforts:
-            self.separator = "\n\n"
+        return "\n\n" if self.has_efforts else "\n"
 
     def text_of(self, result):
         if type(result) is not str:

@@ -37,6 +37,8 @@ class Needs(NamedTuple):
     null_content: bool
     # Several system messages at the beginning are all rendered. Some templates drop the second in silence, some refuse it.
     takes_systems: bool
+    # System messages after the beginning are rendered. Some templates drop them in silence, some refuse them.
+    takes_late_systems: bool
 
 
 # The names that a message's reasoning has, the one that counts first.
@@ -45,7 +47,21 @@ REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 
 def template_messages(messages, needs):
     prepared = [template_message(message, needs, f"messages.{at}") for at, message in enumerate(messages)]
-    return prepared if needs.takes_systems else with_one_system(prepared, needs)
+    placed = with_late_systems(prepared, needs)
+    return placed if needs.takes_systems else with_one_system(placed, needs)
+
+
+def with_late_systems(messages, needs):
+    """System messages after the beginning become those of a user, unless the template renders them."""
+    if needs.takes_late_systems:
+        return messages
+    is_late = False
+    result = []
+    for message in messages:
+        is_late = is_late or message.get("role") not in ("system", "developer")
+        is_moved = is_late and message.get("role") == "system"
+        result.append({**message, "role": "user"} if is_moved else message)
+    return result
 
 
 def with_one_system(messages, needs):
@@ -157,16 +173,25 @@ def find_needs(syntax_tree, try_to_render):
         return try_to_render(template_messages(messages, needs))
 
     takes_parts = loops_over_content(syntax_tree)
-    basic = Needs(True, takes_parts, True, False, False, True)
+    basic = Needs(True, takes_parts, True, False, False, True, True)
     user = {"role": "user", "content": "trial_text"}
     basic = basic._replace(takes_text=not takes_parts or "trial_text" in shown([user], basic._replace(takes_parts=False)))
-    rule = {"role": "developer", "content": "trial_rule"}
-    basic = basic._replace(takes_developer="trial_rule" in shown([rule, user], basic))
+    basic = find_roles(basic, shown)
     rules = [{"role": "system", "content": text} for text in ("trial_rule", "trial_order")]
     takes = [all(rule["content"] in shown([*rules, user], basic._replace(takes_systems=each)) for rule in rules) for each in (True, False)]
     basic = basic._replace(takes_systems=takes != [False, True])
     trials = [basic._replace(**trial) for trial in CALL_TRIALS]
     return next((needs for needs in trials if shows_call(shown(trial_call(user), needs))), trials[0])
+
+
+def find_roles(needs, shown):
+    """The needs, with what is known of roles by trials. @param shown gives the text of messages, none if they are refused"""
+    user = {"role": "user", "content": "trial_text"}
+    rule = {"role": "developer", "content": "trial_rule"}
+    needs = needs._replace(takes_developer="trial_rule" in shown([rule, user], needs))
+    late = [user, {"role": "assistant", "content": "trial_answer"}, {**rule, "role": "system"}, user]
+    takes = ["trial_rule" in shown(late, needs._replace(takes_late_systems=each)) for each in (True, False)]
+    return needs._replace(takes_late_systems=takes != [False, True])
 
 
 def trial_call(user):

@@ -185,10 +185,43 @@ for (const [what, source] of Object.entries(ONE_SYSTEM)) {
     const rule = (content: string): ChatMessage => ({ role: 'system', content })
     const developer: ChatMessage = { role: 'developer', content: 'c' }
     const template = templateOf(source)
+    t.equal(template.roles().developer, 'system')
     t.equal(template.render([rule('a'), rule('b'), developer, ...HI]), '<a\nb\nc>Hi')
     t.equal(template.render([rule('a'), ...HI]), '<a>Hi')
   })
 }
+
+const LATE_SYSTEM = {
+  drops:
+    '{% if messages[0].role == "system" %}<{{ messages[0].content }}>{% endif %}' +
+    '{% for m in messages if m.role != "system" %}{{ m.role }}:{{ m.content }},{% endfor %}',
+  rejects:
+    '{% for m in messages %}{% if m.role == "system" %}{% if not loop.first %}{{ raise_exception("at the beginning") }}' +
+    '{% endif %}<{{ m.content }}>{% else %}{{ m.role }}:{{ m.content }},{% endif %}{% endfor %}',
+}
+
+for (const [what, source] of Object.entries(LATE_SYSTEM)) {
+  t.test(`a template that ${what} later system messages receives those of a user`, async (t) => {
+    const rule = (content: string): ChatMessage => ({ role: 'system', content })
+    const template = templateOf(source)
+    t.same(template.roles(), { developer: 'developer', later_system: 'user' })
+    t.equal(template.render([rule('a'), ...HI, rule('b'), ...HI]), '<a>user:Hi,user:b,user:Hi,')
+  })
+}
+
+t.test('a template that rejects two messages of a user in a row rejects later system messages', async (t) => {
+  const template = templateOf(
+    '{% for m in messages %}{% if (m.role == "user") != (loop.index0 % 2 == 0) %}{{ raise_exception("alternate") }}' +
+      '{% endif %}{{ m.content }}{% endfor %}',
+  )
+  t.equal(template.roles().later_system, 'system')
+  t.throws(
+    () => template.render([...HI, { role: 'assistant', content: '' }, { role: 'system', content: '' }]),
+    {
+      code: 'invalid_request',
+    },
+  )
+})
 
 t.test('a template that renders each system message receives them unchanged', async (t) => {
   const roles = '{% for m in messages %}{{ m.role }}:{{ m.content }},{% endfor %}'

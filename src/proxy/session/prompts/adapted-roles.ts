@@ -1,0 +1,43 @@
+/**
+ * The annotation of messages that are rendered in another role than the client sent, because the template drops or
+ * rejects that role (`template_messages.py`).
+ */
+import { getMessagesBetween, type Message } from '../../../protocol/canonical/conversation.ts'
+import type { PromptRoles } from '../../tokens/templates/prompt-format.ts'
+
+/** A message in another role, with its wire field names. */
+interface RoleChange {
+  /** The index of the message in the request. */
+  message: number
+  role: string
+  sent: string
+}
+
+/** More of them show nothing new. */
+const MAX_LISTED = 32
+
+const isLeading = ({ value: { role } }: Message) => role === 'system' || role === 'developer'
+
+/**
+ * Returns the messages that are rendered in another role.
+ * @param last the last message of the request
+ * @param from the number of messages that an earlier turn has already reported
+ */
+export function findAdaptedRoles(
+  { developer, later_system: laterSystem }: PromptRoles,
+  last: Message | undefined,
+  from: number,
+): RoleChange[] {
+  if (developer === 'developer' && laterSystem === 'system') return []
+  const all = getMessagesBetween(undefined, last)
+  const start = all.findIndex((message) => !isLeading(message))
+  return all
+    .flatMap((message, at) => {
+      const { role } = message.value
+      if (at < from || !isLeading(message)) return []
+      const known = role === 'developer' ? developer : role
+      const sent = known === 'system' && start !== -1 && at > start ? laterSystem : known
+      return sent === role ? [] : [{ message: at, role, sent }]
+    })
+    .slice(0, MAX_LISTED)
+}
