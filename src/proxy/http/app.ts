@@ -275,7 +275,7 @@ function watchAnswers(fastify: FastifyInstance): ReadonlySet<unknown> {
     answering.add(raw)
     // Each concern of a request listens once for its end; that is not the leak of which Node would warn.
     raw.setMaxListeners(MAX_LISTENERS)
-    raw.once('close', () => answering.delete(raw))
+    raw.on('close', () => answering.delete(raw))
     done()
   })
   return answering

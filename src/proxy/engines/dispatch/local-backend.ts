@@ -123,7 +123,8 @@ class EngineBackend implements LocalBackend {
     signal: AbortSignal,
   ): Promise<void> {
     const { client, watch, logprobs } = this.#engine(engine)
-    const logprobsMode = logprobs && (await logprobs.mode(watch.models[0]?.id, signal))
+    const mode = logprobs?.mode(watch.models[0]?.id, signal)
+    const logprobsMode = mode instanceof Promise ? await mode : mode
     // The weights of each part of a response are recorded: they must be known at its dispatch.
     if (request.minWeightVersion !== undefined) await watch.refreshing
     const weights = new WeightStamp(watch)

@@ -97,14 +97,21 @@ export class LogprobsProbe {
   }
 
   /**
-   * Returns the mode, and measures it if necessary.
+   * Returns the mode: at once if it is known, else after a measurement.
    * @param model the model to request, if the engine lists one
    * @param signal of the waiting request; also aborts the measurement if this request has started it
    * @returns undefined if it could not be determined: an engine that responds with errors is queried {@link MAX_TRIES}
    *   times, and not again before {@link forget}
    */
-  async mode(model: string | undefined, signal: AbortSignal): Promise<LogprobsMode | undefined> {
+  mode(
+    model: string | undefined,
+    signal: AbortSignal,
+  ): LogprobsMode | undefined | Promise<LogprobsMode | undefined> {
     if (!MEASURED_KINDS.includes(this.#client.kind)) return undefined
+    return this.#known ? this.#known.mode : this.#measureMode(model, signal)
+  }
+
+  async #measureMode(model: string | undefined, signal: AbortSignal): Promise<LogprobsMode | undefined> {
     const tries = this.#tries
     while (this.#known === undefined && this.#tries === tries && tries < MAX_TRIES) {
       signal.throwIfAborted()

@@ -208,7 +208,7 @@ export class Accounts {
       if (before + length > this.#bodyLimitBytes) this.#arrived(account, request)
       if (this.#arrivingBytes > this.limits.arrivingBytes) this.#rejectLargest()
     })
-    for (const end of ['end', 'close']) request.once(end, () => this.#arrived(account, request))
+    for (const end of ['end', 'close']) request.on(end, () => this.#arrived(account, request))
   }
 
   /** Rejects the largest body of the caller with the most bytes in transit, so that other callers are not affected. */

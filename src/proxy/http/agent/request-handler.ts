@@ -51,9 +51,12 @@ export function createRequestHandler(options: RequestHandlerOptions) {
     async (request: FastifyRequest, reply: FastifyReply): Promise<unknown> => {
       // 1. The body has been parsed with the cache of its session, which is acquired once.
       const { read, memo, session: acquired, nextStep } = getSessionBody(request)
-      const sessionId = await getOrCreateSessionId(request, reply, sessions, continuedTurnOf(read.value))
+      const sessionId =
+        acquired?.live.sessionId ??
+        (await getOrCreateSessionId(request, reply, sessions, continuedTurnOf(read.value)))
       const session = acquired ?? acquireSession(sessionId, sessions, reply.raw)
-      await nextStep()
+      const conversionStep = nextStep()
+      if (conversionStep) await conversionStep
       const dialect = typeof of === 'function' ? await of(read.value, sessionId, memo) : of
       const log = logRequest?.({ session_id: sessionId, request_id: request.id }, dialect.name)
       const span = tracer && beginSpan(tracer, { sessionId, dialect: dialect.name }, request, reply)
@@ -66,7 +69,8 @@ export function createRequestHandler(options: RequestHandlerOptions) {
         // 3. Admit all its choices.
         rejectTooManyChoices(count, choiceLimit)
         request.charge.addCalls(count - 1)
-        await nextStep()
+        const turnStep = nextStep()
+        if (turnStep) await turnStep
         // 4. Begin its turn, or one turn for each choice.
         const agentRequest = {
           session,

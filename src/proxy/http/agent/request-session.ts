@@ -1,5 +1,5 @@
 import type { IncomingHttpHeaders } from 'node:http'
-import type { FastifyReply, FastifyRequest, preHandlerAsyncHookHandler } from 'fastify'
+import type { FastifyReply, FastifyRequest, preHandlerHookHandler } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
 import { parseTurnId } from '../../dialects/responses/response.ts'
 import {
@@ -72,32 +72,41 @@ async function bareSession(turnId: string | undefined, sessions: Sessions): Prom
 }
 
 /** Rejects the key of an ended session before the request reads or writes any of the session. */
-export function rejectEndedKeys(sessions: Sessions): preHandlerAsyncHookHandler {
-  return async ({ caller }) => {
-    if (caller.is === 'agent') await sessions.rejectEndedKey(caller.sessionId, caller.keyTag)
+export function rejectEndedKeys(sessions: Sessions): preHandlerHookHandler {
+  return ({ caller }, _reply, done) => {
+    if (caller.is !== 'agent') done()
+    else sessions.rejectEndedKey(caller.sessionId, caller.keyTag).then(() => done(), done)
   }
 }
+
+/** A session's id; undefined: the request identifies none; a promise only if the store must be queried. */
+type SessionLookup = string | undefined | Promise<string | undefined>
 
 declare module 'fastify' {
   interface FastifyRequest {
-    /** The session that the request identifies; null: not determined yet. */
-    namedSession: Promise<string | undefined> | null
+    /** The session that the request identifies; null: not determined yet, or none. */
+    namedSession: SessionLookup | null
   }
 }
 
-/** Returns the session that a request identifies; determines it once. @returns undefined if it identifies none */
-export function namedSession(request: FastifyRequest, sessions: Sessions): Promise<string | undefined> {
+/**
+ * Returns the session that a request identifies; determines it once.
+ * @throws ProxyError `invalid_request` for an invalid id
+ */
+export function namedSession(request: FastifyRequest, sessions: Sessions): SessionLookup {
   request.namedSession ??= findNamedSession(request, sessions)
   return request.namedSession
 }
 
-async function findNamedSession(request: FastifyRequest, sessions: Sessions): Promise<string | undefined> {
+function findNamedSession(request: FastifyRequest, sessions: Sessions): SessionLookup {
   const { sessionId, responseId } = request.params as RouteParams
   if (sessionId !== undefined) return rejectApiPath(parseSessionId(sessionId))
   const { caller, headers } = request
   if (caller.is === 'agent') return parseSessionId(caller.sessionId)
   if (caller.is !== 'anyone') return undefined
-  return (await sessionNamedByKey(headers, sessions)) ?? bareSession(parseTurnId(responseId ?? ''), sessions)
+  return sessionNamedByKey(headers, sessions).then(
+    (named) => named ?? bareSession(parseTurnId(responseId ?? ''), sessions),
+  )
 }
 
 /** Matches an API path, or the version before it, at the end of an id: a base URL contains neither. */

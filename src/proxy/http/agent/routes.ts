@@ -60,7 +60,10 @@ export const agentRoutes: FastifyPluginCallback<AgentRoutesOptions> = (app, opti
   app.setErrorHandler(errorHandler(options.logger, { idHeader: 'x-request-id', body: openAiError }))
   app.addHook('preHandler', rejectEndedKeys(options.sessions))
   readBodiesOfSessions(app, options.sessions)
-  app.addHook('onRequest', async ({ charge }) => charge.addCalls(1))
+  app.addHook('onRequest', ({ charge }, _reply, next) => {
+    charge.addCalls(1)
+    next()
+  })
   const handle = createRequestHandler(options)
   const chat = {
     ...createRouteDocs('Chat Completions', ChatCompletionRequest, ChatResponse),

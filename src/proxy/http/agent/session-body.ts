@@ -100,7 +100,8 @@ function readWith(sessions: Sessions): preHandlerAsyncHookHandler {
       detachChunks(request)
       await slice
     }
-    const sessionId = await namedSession(request, sessions)
+    const named = namedSession(request, sessions)
+    const sessionId = named instanceof Promise ? await named : named
     const session = sessionId === undefined ? undefined : acquireSession(sessionId, sessions, raw)
     const requests = session?.memory.requests ?? new RequestReader()
     if (isLarge) for (let wait = heavy.wait(account); wait; wait = heavy.wait(account)) await wait

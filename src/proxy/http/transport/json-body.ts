@@ -47,9 +47,12 @@ export function takeAnyBodyAsBytes(app: FastifyInstance): void {
 function takeAnyBody(app: FastifyInstance, read: (request: FastifyRequest, body: Buffer) => unknown): void {
   app.removeAllContentTypeParsers()
   app.decorateRequest('bodyMemoryBytes', 0)
-  app.addContentTypeParser('*', { parseAs: 'buffer' }, async (request: FastifyRequest, body: Buffer) => {
+  app.addContentTypeParser('*', { parseAs: 'buffer' }, (request, body: Buffer, done) => {
+    const encoding = request.headers['content-encoding']
     const limitBytes = request.routeOptions.bodyLimit ?? app.initialConfig.bodyLimit!
-    return read(request, await decodeBody(body, request.headers['content-encoding'], limitBytes))
+    const decoded = encoding === undefined ? body : decodeBody(body, encoding, limitBytes)
+    if (decoded instanceof Promise) return decoded.then((bytes) => read(request, bytes))
+    return done(null, read(request, decoded))
   })
 }
 

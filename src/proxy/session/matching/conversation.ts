@@ -43,17 +43,27 @@ export function readConversation(
   }
 }
 
-/** Does the same as {@link readConversation} for long conversations: yields to the event loop after each batch. */
-export async function readInSlices(
+/**
+ * Does the same as {@link readConversation} for long conversations: yields to the event loop after each batch.
+ * @returns a promise only if there is more than one batch
+ */
+export function readInSlices(
   ...[last, tools, memo]: Parameters<typeof readConversation>
-): Promise<ConversationKeys> {
+): ConversationKeys | Promise<ConversationKeys> {
   const batches = readMessages(last)
-  try {
-    while (!batches.next().done) await yieldToEventLoop()
-  } catch (cause) {
-    throw explained(cause)
+  const readBatch = () => {
+    try {
+      return batches.next().done
+    } catch (cause) {
+      throw explained(cause)
+    }
   }
-  return readConversation(last, tools, memo)
+  const readRest = async () => {
+    do await yieldToEventLoop()
+    while (!readBatch())
+    return readConversation(last, tools, memo)
+  }
+  return readBatch() ? readConversation(last, tools, memo) : readRest()
 }
 
 /** Number of new messages read per time slice: a few milliseconds of work. */

@@ -12,7 +12,7 @@ import type { GenerationEvent, GenerationStart } from '../../../protocol/canonic
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { CountTokens } from '../../engines/port/count-tokens.ts'
 import type { TurnStore } from '../../store/port/turn-store.ts'
-import { getMessageKey, readInSlices } from '../matching/conversation.ts'
+import { type ConversationKeys, getMessageKey, readInSlices } from '../matching/conversation.ts'
 import { PrefixIndex, type PrefixMatch } from '../matching/prefix-index.ts'
 import { type SessionTurn, SessionTurns } from '../matching/session-turns.ts'
 import { type RequestBudget, UNLIMITED } from '../state/limits.ts'
@@ -20,7 +20,14 @@ import type { SessionMemory } from '../state/session-memory.ts'
 import { createEchoAnnotation, findUnknownIds } from './echo-annotation.ts'
 import { inexactReason } from './exactness.ts'
 import type { ChatGeneration } from './prompt-planner.ts'
-import { PromptCounts, type PromptSession, type Prompts, plainPrompt, type RequestPrompt } from './prompts.ts'
+import {
+  type MaybePromise,
+  PromptCounts,
+  type PromptSession,
+  type Prompts,
+  plainPrompt,
+  type RequestPrompt,
+} from './prompts.ts'
 import { restoreSampled } from './restore-sampled.ts'
 
 /**
@@ -54,7 +61,8 @@ export class ChatPrompts implements Prompts {
       const message = 'limits.context_tokens requires token mode: start the proxy with --tokenizer'
       throw new ProxyError('unsupported', message, { param: 'limits' })
     }
-    const unknownIds = await this.#unknownIds(request, memory)
+    const unknown = findUnknownIds(request.lastMessage, memory.callIds)
+    const unknownIds = unknown.length === 0 ? unknown : await this.#withoutRecorded(unknown, request, memory)
     return new ChatRequestPrompt(withOriginalIds(request, memory), {
       memory,
       unknownIds,
@@ -62,12 +70,13 @@ export class ChatPrompts implements Prompts {
     })
   }
 
-  async #unknownIds(
-    { sessionId, lastMessage }: ChatGeneration,
+  /** Removes the ids of tool calls that the store has. */
+  async #withoutRecorded(
+    unknown: readonly string[],
+    { sessionId }: ChatGeneration,
     { callIds }: SessionMemory,
   ): Promise<readonly string[]> {
-    const unknown = findUnknownIds(lastMessage, callIds)
-    if (unknown.length === 0 || callIds.isComplete || this.#store === undefined) return unknown
+    if (callIds.isComplete || this.#store === undefined) return unknown
     for await (const turn of this.#store.readOutlines(sessionId)) callIds.learnFrom(turn)
     callIds.isComplete = true
     return unknown.filter((id) => callIds.isStray(id))
@@ -120,10 +129,13 @@ class ChatRequestPrompt implements RequestPrompt {
     this.#turns = memory.turns ??= new SessionTurns(new PrefixIndex(memory.editedCalls))
   }
 
-  async prepareToRead(): Promise<void> {
+  prepareToRead(): MaybePromise<void> {
     const { body, lastMessage } = this.request
-    const read = await readInSlices(lastMessage, body.tools, this.#parts.memory.requests)
-    this.#match = this.#turns.match(read)
+    const keys = readInSlices(lastMessage, body.tools, this.#parts.memory.requests)
+    const match = (read: ConversationKeys) => {
+      this.#match = this.#turns.match(read)
+    }
+    return keys instanceof Promise ? keys.then(match) : match(keys)
   }
 
   read(events: readonly GenerationEvent[]): readonly GenerationEvent[] {

@@ -246,7 +246,8 @@ export class Sessions {
     const { sessionId } = live
     return live.runInOrder(async () => {
       this.#rejectIfClosed()
-      await this.#store.shared?.valid()
+      const { shared } = this.#store
+      if (shared) await shared.valid()
       if (!live.isLoaded) await this.#loadState(live, await this.#records.findOrCreate(sessionId, keyTag))
       if (keyTag !== undefined && keyTag !== live.config.keyTag) throw endedKey()
       if (!live.isActive) throw new ProxyError('session_ended', `Session ${sessionId} has ended`)

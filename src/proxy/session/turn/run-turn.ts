@@ -14,6 +14,7 @@ import type { OpenTurn, ToolCallRewritePolicy, TurnOutcome, TurnStore } from '..
 import type { ResponsePlanner } from '../prompts/continuation.ts'
 import {
   endAtLimit,
+  type MaybePromise,
   type PromptSession,
   type Prompts,
   type PromptTokens,
@@ -303,10 +304,10 @@ export class TurnRunner {
     }
   }
 
-  async #planPrompt({ generation, allocation: { budget, memory } }: RunningTurn): Promise<RequestPrompt> {
+  #planPrompt({ generation, allocation: { budget, memory } }: RunningTurn): MaybePromise<RequestPrompt> {
     if (budget.reached !== undefined) return endAtLimit(generation, budget.reached)
     const { prompts } = this.#options
-    return (await prompts?.begin(generation, memory, budget)) ?? plainPrompt(generation)
+    return prompts ? prompts.begin(generation, memory, budget) : plainPrompt(generation)
   }
 
   /** Generates the response and writes all but its last event to the turn. @returns the last event */
@@ -341,7 +342,7 @@ export class TurnRunner {
     generated?.catch(() => {})
     try {
       prepared = prompt.prepareToRead() || undefined
-      await prepared
+      if (prepared) await prepared
       prepared = undefined
     } catch (thrown) {
       allocation.cancel(toProxyError(thrown))

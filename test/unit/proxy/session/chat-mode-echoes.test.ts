@@ -107,9 +107,10 @@ t.test('engine-generated ids, or none, leave the messages as the agent wrote the
 
 t.test('events are not read before the prompt is matched', async (t) => {
   const memory = new SessionMemory()
-  const lastMessage = memory.messages.addMessages([user('task')])
+  // So many messages are matched in more than one time slice.
+  const messages = Array.from({ length: 1_500 }, (_, at) => user(`task ${at}`))
+  const lastMessage = memory.messages.addMessages(messages)
   const ids = { requestId: 'r', sessionId: 's' }
-  const messages = [user('task')]
   const request = { kind: 'chat' as const, body: { messages }, stream: false, lastMessage, ...ids }
   const prompt = await new ChatPrompts(async () => 0).begin(request, memory)
   const events = [{ type: 'start', engine: 'scripted', promptTokenIds: PromptIds.of(1) }] as const

@@ -15,7 +15,7 @@ const DONE = /^\s*\[DONE\]\s*$/
  * engines respond completely although a stream was requested.
  * @throws as EngineClient.generate
  */
-export async function readCompletion(
+export function readCompletion(
   connection: EngineConnection,
   request: GenerationRequest,
   response: EngineResponse,
@@ -34,7 +34,7 @@ export async function readCompletion(
     readPrompt: lists && ((bytes, start, end) => lists.read(bytes, start, end)),
     redact: connection.endpoint.redact,
   })
-  await readWith(reader, connection, response, sent === undefined ? watchPromptIds(sink, connection) : sink)
+  return readWith(reader, connection, response, sent === undefined ? watchPromptIds(sink, connection) : sink)
 }
 
 /** Counts whether completions report the ids of their prompt. */
