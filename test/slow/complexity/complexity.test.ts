@@ -45,7 +45,7 @@ const WALK_THROUGH_NOTHING = [
   // Connections to engines, requests to them, and single-line values.
   'src/proxy/engines/clients/{auto-client,client-of-kind,endpoint,open-servers,token-text-reader}.ts',
   'src/proxy/engines/clients/wire/{connection,engine-response,failures,generation}.ts',
-  'src/proxy/engines/clients/wire/{prompt-reports,server-version}.ts',
+  'src/proxy/engines/clients/wire/server-version.ts',
   'src/proxy/engines/clients/wire/{server-client,session-tokens,remote-tokenizer}.ts',
   'src/proxy/engines/clients/wire/{models,sampled-ids,request,score,weight-version}.ts',
   // Written by the proxy, and read with the frames' own schemas.

@@ -1,7 +1,7 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
-import { createDisconnectSignal } from '../transport/disconnect-signal.ts'
+import { createDisconnectSignal } from '../transport/on-close.ts'
 import { agentPolicy } from './agent-policy.ts'
 import type { RequestHandlerOptions } from './request-handler.ts'
 import { getSessionId, namedSession } from './request-session.ts'

@@ -1,8 +1,32 @@
 import type { ServerResponse } from 'node:http'
+import type { FastifyReply } from 'fastify'
+import { ProxyError } from '../../../base/errors.ts'
 
 /** Runs `run` when a response is complete or its connection has closed: at once if that has already happened. */
 export function onClose(response: ServerResponse, run: () => void): void {
   if (response.closed) run()
   // `close` is emitted once: `once` would wrap and remove each of a request's listeners.
   else response.on('close', run)
+}
+
+/**
+ * Returns a signal that aborts when the client's connection closes before the response was sent. Its reason is
+ * `agent_gone`, or the error with which the proxy closed the connection.
+ */
+export function createDisconnectSignal(reply: FastifyReply): AbortSignal {
+  return abortOnDisconnect(reply).signal
+}
+
+/** Returns a controller with the same signal, for callers that may also cancel the request. */
+export function abortOnDisconnect({ raw }: FastifyReply): AbortController {
+  const controller = new AbortController()
+  onClose(raw, () => {
+    if (raw.writableFinished) return
+    controller.abort(
+      raw.errored instanceof ProxyError
+        ? raw.errored
+        : new ProxyError('agent_gone', 'The client closed its connection before the response was complete'),
+    )
+  })
+  return controller
 }

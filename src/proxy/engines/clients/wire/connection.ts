@@ -6,7 +6,6 @@ import { type Endpoint, parseEndpoint } from '../endpoint.ts'
 import { EngineResponse } from './engine-response.ts'
 import { healthFailure, rejectionError, responseTooLarge } from './failures.ts'
 import { joinChunks } from './join-chunks.ts'
-import { PromptReports } from './prompt-reports.ts'
 import type { BodyPieces } from './request.ts'
 import { type RequestSession, SessionTokens } from './session-tokens.ts'
 
@@ -44,6 +43,27 @@ const CONNECT_TIMEOUT_MS = 5_000
 const KEEP_ALIVE_MS = 4_000
 /** The largest body in chunks that is sent as one buffer. */
 const MAX_COPIED_BYTES = 64 * 1024
+
+/**
+ * The number of consecutive completions without prompt ids before operators are warned: a single one may be due to a
+ * restart of the engine.
+ */
+const CONFIRMATIONS = 3
+
+/** Counts completions for which the engine, or a router in front of it, does not report the ids of the prompt. */
+class PromptReports {
+  #missing = 0
+
+  note(isReported: boolean): void {
+    this.#missing = isReported ? 0 : this.#missing + 1
+  }
+
+  /** The reason why turns are inexact; undefined while ids are reported. */
+  get warning(): string | undefined {
+    if (this.#missing < CONFIRMATIONS) return undefined
+    return 'it reports no token ids of prompts, or a router before it drops them: its turns are not exact'
+  }
+}
 
 /** HTTP to one engine, over as many kept-alive connections as there are concurrent requests. */
 export class EngineConnection {
