@@ -23,6 +23,7 @@ import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { relayProxy, untilWorkers, workerFor } from '../helpers/relay-rig.ts'
 import { faultOf, maskOf, type ShownDetails } from '../helpers/reported-details.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
+import { IS_FULL } from '../helpers/tier.ts'
 
 const ALL = ['sampling_mask', 'top_logprobs:2', 'prompt_logprobs:1', 'routed_experts', 'weight_versions']
 const IN_STREAMS = ['sampling_mask', 'top_logprobs:2', 'weight_versions']
@@ -86,12 +87,12 @@ const tokensOf = ({ prompt_ids: prompt, response_ids: response, response_mask: m
   mask,
 })
 
-for (const [place, kind, isTokenMode] of [
-  ['chat mode on vLLM', 'vllm', false],
-  ['token mode on vLLM', 'vllm', true],
-  ['token mode on SGLang', 'sglang', true],
+for (const [place, kind, isTokenMode, streams] of [
+  ['chat mode on vLLM', 'vllm', false, [true]],
+  ['token mode on vLLM', 'vllm', true, [false]],
+  ['token mode on SGLang', 'sglang', true, [true]],
 ] as const) {
-  for (const stream of [false, true]) {
+  for (const stream of IS_FULL ? [false, true] : streams) {
     const title = `${place}, ${stream ? 'streamed' : 'complete'}`
     t.test(
       `${title}: the engine's data is returned for each token, across turns, branches and a restart`,

@@ -10,7 +10,11 @@ if (noPostgres !== false) {
 } else {
   const server = await PostgresServer.start()
   t.teardown(() => server.end())
-  const open = async () => openPostgresStore({ url: await server.newDatabase(), durability: 'process' })
+  const migrated = await server.newDatabase()
+  await (await openPostgresStore({ url: migrated, durability: 'process' })).close()
+  const template = `TEMPLATE ${new URL(migrated).pathname.slice(1)}`
+  const open = async () =>
+    openPostgresStore({ url: await server.newDatabase(template), durability: 'process' })
   sessionReadsConformance(t, open)
 
   t.test('the search has an index, which deleted turns leave', async (t) => {
