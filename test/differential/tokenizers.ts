@@ -19,6 +19,7 @@ import { mayCutAtSpaces } from '../../src/proxy/tokens/tokenizer/safe-cuts.ts'
 import { loadTokenizer, type Tokenizer } from '../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import { readTokenizerFiles } from '../../src/proxy/tokens/tokenizer/tokenizer-files.ts'
 import { kimiFiles } from '../helpers/kimi-files.ts'
+import { IS_FULL } from '../helpers/tier.ts'
 import { randomFrom } from './conversations.ts'
 
 interface TokenizerRun {
@@ -106,13 +107,17 @@ function askOracle(python: string, folder: string, texts: readonly string[]): nu
   return JSON.parse(output.toString()) as number[][]
 }
 
-/** Every character of the assigned planes, between others that show its class: a letter, a digit, white space, Han. */
+/**
+ * Every character of the assigned planes, between others that show its class: a letter, a digit, white space, Han;
+ * without FULL=1 between one of the two kinds.
+ */
 function* everyCharacter(): Generator<string> {
   for (const plane of [0, 1, 2, 3, 14]) {
     for (let from = plane * 0x10000; from < (plane + 1) * 0x10000; from += 0x400) {
       if (from >= 0xd800 && from < 0xe000) continue
       const characters = Array.from({ length: 0x400 }, (_, at) => String.fromCodePoint(from + at))
-      for (const after of ['a ', '7漢A\n'])
+      const kinds = ['a ', '7漢A\n']
+      for (const after of IS_FULL ? kinds : [kinds[(from / 0x400) % 2]!])
         yield characters.map((character) => `${character}${after}`).join('')
     }
   }
