@@ -15,6 +15,7 @@ import { loadConfig } from '../proxy/config/load.ts'
 import { trustedAuthorities } from '../proxy/config/trusted-authorities.ts'
 import { ErrorReply } from '../proxy/http/schemas/described.ts'
 import { baseUrl } from '../proxy/http/transport/base-url.ts'
+import { addMissingMembers } from './missing-members.ts'
 
 export interface ProxyAddress {
   /** Base URL of the proxy; absent: the address at which `serve` would listen in this environment. */
@@ -126,6 +127,7 @@ export function checkResponse<T extends TSchema>(
   url: string,
 ): Static<T> {
   readFormerNames(schema, answer)
+  addMissingMembers(schema, answer)
   if (status >= 200 && status < 300 && Value.Check(schema, answer)) return answer
   throw refusal(status, answer, url)
 }

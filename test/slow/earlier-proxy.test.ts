@@ -44,6 +44,9 @@ t.test(
     t.equal(listed.code, 0, listed.stderr)
     const [session] = JSON.parse(listed.stdout)
     t.match(session, { metadata: { line: 'mine' }, reward_agent_roles: { 'subagent:critic': -1 } })
+    const shown = await runLlmProxy(['sessions', 'show', 's', '--url', url])
+    t.equal(shown.code, 0, shown.stderr)
+    t.match(shown.stdout, 'subagent:critic')
     t.notOk('agent_role' in session.metadata, 'metadata has the names of the trainer')
   },
 )

@@ -1,12 +1,11 @@
+import Type from 'typebox'
 import { SearchHits, SessionList, Tree } from '../../proxy/http/trainer/sessions/read-schemas.ts'
-import {
-  SessionWithTurns,
-  ShownSessionWithTurns,
-  Trajectories,
-} from '../../proxy/http/trainer/sessions/schemas.ts'
+import { SessionWithTurns, ShownTurn, Trajectories } from '../../proxy/http/trainer/sessions/schemas.ts'
 import { OperatorClient, type ProxyAddress } from '../proxy-client.ts'
 import type { SessionsApi } from './api.ts'
 import { databaseApi } from './database-api.ts'
+
+const Conversation = Type.Object({ turns: Type.Array(ShownTurn) })
 
 /** The source of sessions: a running proxy, or else a database. */
 interface SessionsSource extends ProxyAddress {
@@ -43,7 +42,7 @@ function proxyApi(address: ProxyAddress): SessionsApi {
     withTurns: (sessionId) => proxy.get(`${at(sessionId)}?messages=all`, SessionWithTurns),
     tree: (sessionId) => proxy.get(`${at(sessionId)}/tree`, Tree),
     conversation: async (sessionId) =>
-      (await proxy.get(`${at(sessionId)}?messages=new&ids=false`, ShownSessionWithTurns)).turns,
+      (await proxy.get(`${at(sessionId)}?messages=new&ids=false`, Conversation)).turns,
     withTrajectories: (sessionId, rows) =>
       proxy.get(`${at(sessionId)}/trajectories?${toSearchParams(rows)}`, Trajectories),
     exported: (sessionId, query) => proxy.pieces(`${at(sessionId)}/export?${toSearchParams(query)}`),

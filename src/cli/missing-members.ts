@@ -1,0 +1,34 @@
+/** Responses of earlier releases, which lack members that later ones added. */
+import Type, { type TSchema } from 'typebox'
+import { Value } from 'typebox/value'
+import { isRecord } from '../base/json.ts'
+
+/**
+ * Adds the members that an earlier release lacks: null where the schema permits it, an empty list for a list. Members
+ * of other types were in the first release, and stay missing.
+ */
+export function addMissingMembers(schema: TSchema, value: unknown): void {
+  if (Type.IsUnion(schema)) addOfUnion(schema.anyOf, value)
+  else if (Type.IsArray(schema) && Array.isArray(value))
+    for (const item of value) addMissingMembers(schema.items, item)
+  else if (Type.IsObject(schema) && isRecord(value))
+    for (const [name, member] of Object.entries(schema.properties)) {
+      if (!(name in value) && !Type.IsOptional(member)) addMember(value, name, member)
+      else addMissingMembers(member, value[name])
+    }
+}
+
+function addMember(value: Record<string, unknown>, name: string, schema: TSchema): void {
+  if (Value.Check(schema, null)) value[name] = null
+  else if (Type.IsArray(schema)) value[name] = []
+}
+
+/** Adds the members of the first type that the value then has. */
+function addOfUnion(types: readonly TSchema[], value: unknown): void {
+  const type = types.find((candidate) => {
+    const copy = structuredClone(value)
+    addMissingMembers(candidate, copy)
+    return Value.Check(candidate, copy)
+  })
+  if (type !== undefined) addMissingMembers(type, value)
+}
