@@ -84,17 +84,17 @@ async function main(): Promise<void> {
       await machine.front(t, 's3')
       const { queueUrl: QueueUrl, url } = machine.storage
       const sqs = new SQSClient({ region: 'us-west-2', endpoint: url })
-      const told = (key: string) => ({
+      const reported = (key: string) => ({
         Records: [{ eventName: 'ObjectCreated:Put', s3: { bucket: { name: 'b' }, object: { key } } }],
       })
       const send = (message: unknown) =>
         sqs.send(new SendMessageCommand({ QueueUrl, MessageBody: JSON.stringify(message) }))
       const runner = runnerFor(t, { ...ways.sqs, experiment: 'mine' })
-      await send(told('mine%2Fgone%2Fllm-proxy-gone.json'))
-      await send(told('mine%2Fgone%2Fllm-proxy-gone.json'))
+      await send(reported('mine%2Fgone%2Fllm-proxy-gone.json'))
+      await send(reported('mine%2Fgone%2Fllm-proxy-gone.json'))
       await send({ Service: 'Amazon S3', Event: 's3:TestEvent' })
       await send({ job: 'of somebody else' })
-      await send(told('yours%2Fx%2Fllm-proxy-yours.json'))
+      await send(reported('yours%2Fx%2Fllm-proxy-yours.json'))
       const result = await runner.run(agentTask({ sample: { does: 'raise', prompt: 'x' } }), NEVER)
       t.match(result, { status: 'failed', error: 'boom' })
       const names = ['ApproximateNumberOfMessages', 'ApproximateNumberOfMessagesNotVisible'] as const

@@ -51,9 +51,9 @@ async function measure(t: Test, place: number, measuredCase: HistoryCase) {
     const run = await runAgent(t, agent, { mode: 'local', prompts, playbook, flags }, taskIn)
     t.equal(run.code, 0, 'it ends well', { output: run.output })
     const main = run.turns.filter(({ tools }) => tools?.length)
-    const said = main.map((turn) => turn.tool_calls.map((one) => one.function.name))
+    const toolNames = main.map((turn) => turn.tool_calls.map((one) => one.function.name))
     const script = steps.map(({ calls = [] }) => calls.map(({ tool }) => tool))
-    t.strictSame(said, script, 'each step is a request')
+    t.strictSame(toolNames, script, 'each step is a request')
     for (const turn of main) t.match(turn, { status: 'completed', dialect: agent.dialect })
     const own = run.rows.filter((row) =>
       row.turns.some(({ index }) => main.some((turn) => turn.index === index)),

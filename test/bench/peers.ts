@@ -48,8 +48,8 @@ async function main(): Promise<void> {
     load: await LoadGenerator.start(children),
     replayer: await startReplayer(children),
   }
-  const asked = options.peers.split(',')
-  const peers = await installed(PEERS.filter(({ name }) => asked.includes(name)))
+  const selected = options.peers.split(',')
+  const peers = await installed(PEERS.filter(({ name }) => selected.includes(name)))
   const cells = await measureAll(stage, peers)
   console.log(`\n${loadsTable(cells)}`)
   const recorders = peers.filter(({ record }) => record !== undefined)

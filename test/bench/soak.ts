@@ -117,7 +117,7 @@ async function soak(plan: SoakPlan, db: string): Promise<SoakResult> {
 }
 
 function tellFrom(tally: Tally, world: SoakWorld): Disposable {
-  let told = 0
+  let reportedCount = 0
   const timer = setInterval(() => {
     const faults = [...world.faults, ...tally.faults]
     const { calls, sessions, endings, codes } = tally
@@ -126,8 +126,9 @@ function tellFrom(tally: Tally, world: SoakWorld): Disposable {
       `… ${calls} calls in ${sessions} sessions: answered ${answered}, refused ${refused} ${JSON.stringify(codes)}, ` +
         `broken ${broken}; ${faults.length} faults`,
     )
-    for (const fault of faults.slice(told, told + SHOWN_FAULTS)) console.log(`  ${fault.split('\n')[0]}`)
-    told = faults.length
+    for (const fault of faults.slice(reportedCount, reportedCount + SHOWN_FAULTS))
+      console.log(`  ${fault.split('\n')[0]}`)
+    reportedCount = faults.length
   }, TOLD_EVERY_MS)
   return { [Symbol.dispose]: () => clearInterval(timer) }
 }

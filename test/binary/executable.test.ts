@@ -2,7 +2,7 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
-import { ended, type PipedProcess, said } from '../helpers/children.ts'
+import { ended, type PipedProcess, waitForOutput } from '../helpers/children.ts'
 import { runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
 import { startOtlpReceiver } from '../helpers/otlp-receiver.ts'
 
@@ -13,7 +13,7 @@ async function serve(
 ): Promise<{ child: PipedProcess; url: string }> {
   const child = startLlmProxy(['--port', '0', '--log-level', 'error'], { cwd, env })
   t.teardown(() => child.kill('SIGKILL'))
-  const [url] = await said(child.stdout, /http:\/\/\S+/)
+  const [url] = await waitForOutput(child.stdout, /http:\/\/\S+/)
   return { child, url }
 }
 
@@ -81,7 +81,7 @@ t.test('commands that record nothing need no temporary files', async (t) => {
   const args = ['worker', '--proxy-url', 'http://127.0.0.1:1', '--engine-url', 'http://127.0.0.1:1']
   const worker = startLlmProxy(args, { env })
   t.teardown(() => worker.kill('SIGKILL'))
-  await said(worker.stdout, / serves /)
+  await waitForOutput(worker.stdout, / serves /)
 })
 
 t.test('it needs no newer libraries than those of Debian 12', async (t) => {
@@ -103,18 +103,18 @@ t.test('below a base path and with keys, every viewer works on one database', as
   t.equal(await ask(url, 'first', { authorization: `Bearer ${admin}` }), 200)
   await looksOn(t, url, view)
 
-  const asked = ['--url', url, '--admin-key', view]
-  t.match(await runLlmProxy(['workers', 'list', ...asked]), { code: 0, stdout: /embedded/ })
-  t.match(await runLlmProxy(['sessions', 'list', ...asked]), { code: 0, stdout: /^first +active/m })
+  const flags = ['--url', url, '--admin-key', view]
+  t.match(await runLlmProxy(['workers', 'list', ...flags]), { code: 0, stdout: /embedded/ })
+  t.match(await runLlmProxy(['sessions', 'list', ...flags]), { code: 0, stdout: /^first +active/m })
   const exported = ['sessions', 'export', '--format', 'html', 'first']
-  for (const source of [asked, ['--db', 'llm-proxy.db']])
+  for (const source of [flags, ['--db', 'llm-proxy.db']])
     t.match(await runLlmProxy([...exported, ...source], { cwd }), { code: 0, stdout: /"session_id":"first"/ })
   const { code, stdout } = await runLlmProxy(['doctor', '--json', '--port', '0'], { cwd, env })
   t.equal(code, 0, stdout)
 
   const viewer = startLlmProxy(['view', '--port', '0', '--base-path', '/llm', '--view-key', view], { cwd })
   t.teardown(() => viewer.kill('SIGKILL'))
-  const [viewed] = await said(viewer.stdout, /http:\/\/\S+(?=\/ui)/)
+  const [viewed] = await waitForOutput(viewer.stdout, /http:\/\/\S+(?=\/ui)/)
   await looksOn(t, viewed, view)
 })
 

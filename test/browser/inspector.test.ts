@@ -51,12 +51,12 @@ async function startInspector(t: Test, server: Parameters<typeof startSessionsAp
 
 async function openPage(t: Test, browser: Browser) {
   const page = await browser.newPage({ viewport: { width: 1360, height: 820 } })
-  const said: string[] = []
-  page.on('console', (message) => said.push(message.text()))
-  page.on('pageerror', (error) => said.push(String(error)))
+  const texts: string[] = []
+  page.on('console', (message) => texts.push(message.text()))
+  page.on('pageerror', (error) => texts.push(String(error)))
   t.teardown(() => page.close())
   const isSilent = () =>
-    t.same(said, [], 'the console is silent: no error, no violation of the content security policy')
+    t.same(texts, [], 'the console is silent: no error, no violation of the content security policy')
   return { page, isSilent }
 }
 
@@ -186,14 +186,14 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
       }),
     })
     const { page, isSilent } = await openPage(t, browser)
-    const asked: string[] = []
+    const requests: string[] = []
     page.on('request', (request) => {
-      if (request.url().includes('/alternatives')) asked.push(request.url())
+      if (request.url().includes('/alternatives')) requests.push(request.url())
     })
     await page.goto(`${url}/ui#/tokens/told/0`)
     const tokens = page.locator('.heat-map span')
     await tokens.first().waitFor()
-    t.equal(asked.length, 0)
+    t.equal(requests.length, 0)
     await tokens.nth(3).hover()
     const shown = page.locator('.alternatives > span')
     await shown.nth(2).waitFor()
@@ -203,7 +203,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     await shown.first().waitFor({ state: 'detached' })
     await tokens.nth(3).hover()
     await shown.nth(2).waitFor()
-    t.equal(asked.length, 1, 'loaded alternatives are not requested again')
+    t.equal(requests.length, 1, 'loaded alternatives are not requested again')
     isSilent()
   })
 

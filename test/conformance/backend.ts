@@ -9,7 +9,7 @@ export interface MemberUnderTest {
   /** The number of generations in progress. */
   running(): number
   /** The number of generations that were requested so far. */
-  asked(): number
+  requestCount(): number
   /** Makes it unreachable; its generations are lost. Resolves when that has happened. */
   stop(): Promise<void>
   /** Makes it reachable again. */
@@ -97,7 +97,7 @@ export function backendSuite(
       await serve(subject, 'second')
     }
     t.same(
-      subject.members.map((member) => member.asked()),
+      subject.members.map((member) => member.requestCount()),
       [3, 3],
     )
   })
@@ -132,7 +132,7 @@ export function backendSuite(
 
   withBackend('an unavailable member makes no session fail, new or old', {}, async (t, subject) => {
     await serve(subject, 'old')
-    const home = subject.members.findIndex((member) => member.asked() > 0)
+    const home = subject.members.findIndex((member) => member.requestCount() > 0)
     await subject.members[home]!.stop()
     for (const session of ['old', 'fresh', 'fresher'])
       t.equal((await serve(subject, session)).tokenIds.length, 4)
@@ -175,7 +175,7 @@ export function backendSuite(
   withBackend("an engine's rejection is forwarded and not retried", {}, async (t, subject) => {
     const refused = pull(subject.backend, request(subject, 's', { temperature: -1 }), noAbort)
     await t.rejects(collect(refused), { code: 'engine_rejected', status: 400 })
-    t.equal(subject.members[0]!.asked() + subject.members[1]!.asked(), 1)
+    t.equal(subject.members[0]!.requestCount() + subject.members[1]!.requestCount(), 1)
   })
 
   withBackend('an abort cancels the work, frees the slot and throws the reason', {}, async (t, subject) => {

@@ -64,8 +64,8 @@ function lease(store: TurnStore, leaseId: string, units: SessionKey[][], leaseMs
 }
 
 function change(store: TurnStore, to: LeaseChange['to'], leaseId: string | null, ids?: string[]) {
-  const asked = { consumer: 'trainer', leaseId, sessionIds: ids ?? null, to, leaseMs: LONG_MS }
-  return store.changeLease({ ...asked, nowMs: Date.now() })
+  const request = { consumer: 'trainer', leaseId, sessionIds: ids ?? null, to, leaseMs: LONG_MS }
+  return store.changeLease({ ...request, nowMs: Date.now() })
 }
 
 export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStore>): void {

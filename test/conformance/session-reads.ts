@@ -356,11 +356,15 @@ async function searchedSessions(store: TurnStore): Promise<void> {
     JSON.stringify([
       { id: 'call_1', type: 'function', function: { name: 'bash', arguments: JSON.stringify({ command }) } },
     ])
-  const said = (sessionId: string, index: number, requestMessages: readonly string[], fields = {}) =>
-    [aTurn(`${sessionId}${index}`, { sessionId, index, requestMessages, ...fields })] as const
+  const recordMessages = (
+    sessionId: string,
+    index: number,
+    requestMessages: readonly string[],
+    fields = {},
+  ) => [aTurn(`${sessionId}${index}`, { sessionId, index, requestMessages, ...fields })] as const
   for (const sessionId of ['a', 'b']) await store.createSession(aSession(sessionId))
   const task = user('Mend the test.')
-  await record(store, ...said('a', 0, [task]), {
+  await record(store, ...recordMessages('a', 0, [task]), {
     sessionId: 'a',
     completionText: 'I write assert True.',
     reasoning: 'Because it passes.',
@@ -370,14 +374,17 @@ async function searchedSessions(store: TurnStore): Promise<void> {
     tool_call_id: 'call_1',
     content: [{ type: 'text', text: 'two\nlines, 100%_' }],
   })
-  await record(store, ...said('a', 1, [task, output]), { sessionId: 'a', completionText: 'Done.' })
-  await record(store, ...said('b', 0, [user('海是什么? e')]), { sessionId: 'b', completionText: 'Water.' })
-  await record(store, ...said('b', 1, [user('海是什么? e'), user('Go on.')]), {
+  await record(store, ...recordMessages('a', 1, [task, output]), { sessionId: 'a', completionText: 'Done.' })
+  await record(store, ...recordMessages('b', 0, [user('海是什么? e')]), {
+    sessionId: 'b',
+    completionText: 'Water.',
+  })
+  await record(store, ...recordMessages('b', 1, [user('海是什么? e'), user('Go on.')]), {
     sessionId: 'b',
     completionText: null,
     toolCalls: call("echo 'assert True'; sed -i 's/x/\\n/'"),
   })
-  await record(store, ...said('b', 2, [], { dialect: 'completions', promptPieces: ['a prompt'] }), {
+  await record(store, ...recordMessages('b', 2, [], { dialect: 'completions', promptPieces: ['a prompt'] }), {
     sessionId: 'b',
     completionText: 'The end.',
   })

@@ -247,9 +247,9 @@ function sessionCells(cell: Cell): void {
 
   cell('close completes after all earlier operations, and later ones are rejected', async (t, store) => {
     await store.createSession(aSession('s'))
-    const asked = [store.openTurn(aTurn('a')), store.closeTurn(anOutcome('a'))]
+    const writes = [store.openTurn(aTurn('a')), store.closeTurn(anOutcome('a'))]
     await store.close()
-    await t.resolves(Promise.all(asked))
+    await t.resolves(Promise.all(writes))
     await t.rejects(store.closeTurn(anOutcome('a')), { code: 'store_failed' })
     await t.rejects(store.getSession('s'), { code: 'store_failed' })
     await t.rejects(turnsOf(store), { code: 'store_failed' })
@@ -823,17 +823,17 @@ function bytesOf(array: Int32Array | Float64Array): Buffer {
 }
 
 function detailCells(cell: Cell): void {
-  const told = detailsOf([1, 2, 3], [4, 5])
+  const data = detailsOf([1, 2, 3], [4, 5])
 
   cell(
     'details of a turn are read back bit for bit, and only those of the requested kinds',
     async (t, store) => {
       await store.createSession(aSession('s'))
-      await record(store, aTurn('t1'), { details: packTokenData(told) })
+      await record(store, aTurn('t1'), { details: packTokenData(data) })
       await record(store, aTurn('t2', { index: 1 }))
       const found = await store.readDetails('s', ['t1', 't2', 'gone'], TOKEN_DATA_KINDS)
       t.strictSame([...found.keys()], ['t1'], 'a turn without details is omitted')
-      t.ok(isDeepStrictEqual(plainDetails(found.get('t1')), plainDetails(packTokenData(told))))
+      t.ok(isDeepStrictEqual(plainDetails(found.get('t1')), plainDetails(packTokenData(data))))
       const masks = await store.readDetails('s', ['t1'], ['sampling_mask'])
       t.strictSame(
         masks.get('t1')!.map(({ kind }) => kind),
@@ -846,7 +846,7 @@ function detailCells(cell: Cell): void {
   cell('a turn whose opening was recorded before its end has its details', async (t, store) => {
     await store.createSession(aSession('s'))
     await store.openTurn(aTurn('t1'))
-    await store.closeTurn(anOutcome('t1', { status: 'failed', details: packTokenData(told) }))
+    await store.closeTurn(anOutcome('t1', { status: 'failed', details: packTokenData(data) }))
     t.equal((await store.readDetails('s', ['t1'], TOKEN_DATA_KINDS)).get('t1')?.length, 6)
     const [turn] = await turnsOf(store)
     t.notOk('details' in turn!, 'a read of the turn does not include them')
@@ -854,7 +854,7 @@ function detailCells(cell: Cell): void {
 
   cell('a session that was reset or deleted has no details', async (t, store) => {
     await store.createSession(aSession('s'))
-    await record(store, aTurn('t1'), { details: packTokenData(told) })
+    await record(store, aTurn('t1'), { details: packTokenData(data) })
     await store.resetSession('s', 4000)
     t.equal((await store.readDetails('s', ['t1'], TOKEN_DATA_KINDS)).size, 0)
     await record(store, aTurn('t1'), { details: packTokenData({ sampling_logprobs: [-1] }) })
@@ -867,7 +867,7 @@ function detailCells(cell: Cell): void {
 
   cell('details that are added to ended turns replace those of the same kind', async (t, store) => {
     await store.createSession(aSession('s'))
-    await record(store, aTurn('t1'), { details: packTokenData(told) })
+    await record(store, aTurn('t1'), { details: packTokenData(data) })
     await record(store, aTurn('t2', { index: 1 }))
     const given = (by: string, ...numbers: number[]) =>
       packTokenData({ advantages: numbers, teacher_logprobs: { teacher: by, logprobs: numbers } })

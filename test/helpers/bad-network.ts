@@ -24,7 +24,7 @@ export type Retries = 'answered' | 'unknown' | 'none'
 
 interface Say {
   baseUrl: string
-  said: readonly string[]
+  texts: readonly string[]
   fetch: typeof fetch
   maxRetries: number
 }
@@ -36,21 +36,21 @@ interface Say {
 type Client = (say: Say) => Promise<string>
 
 export const CLIENTS: Record<string, Client> = {
-  openai: async ({ baseUrl, said, fetch, maxRetries }) => {
+  openai: async ({ baseUrl, texts, fetch, maxRetries }) => {
     const client = new OpenAI({ baseURL: baseUrl, apiKey: 'none', fetch, maxRetries })
-    const { choices } = await client.chat.completions.create({ ...SAMPLING, messages: turnsAs(said) })
+    const { choices } = await client.chat.completions.create({ ...SAMPLING, messages: turnsAs(texts) })
     return choices[0]?.message.content ?? ''
   },
-  anthropic: async ({ baseUrl, said, fetch, maxRetries }) => {
+  anthropic: async ({ baseUrl, texts, fetch, maxRetries }) => {
     const client = new Anthropic({ baseURL: baseUrl.replace(/\/v1$/, ''), apiKey: 'none', fetch, maxRetries })
-    const { content } = await client.messages.create({ ...SAMPLING, messages: turnsAs(said) })
+    const { content } = await client.messages.create({ ...SAMPLING, messages: turnsAs(texts) })
     return content.map((part) => (part.type === 'text' ? part.text : '')).join('')
   },
   // The API that Codex uses: Responses, streamed, with nothing stored by the server.
-  responses: async ({ baseUrl, said, fetch, maxRetries }) => {
+  responses: async ({ baseUrl, texts, fetch, maxRetries }) => {
     const client = new OpenAI({ baseURL: baseUrl, apiKey: 'none', fetch, maxRetries })
     const { model, max_tokens: max_output_tokens } = SAMPLING
-    const wanted = { model, max_output_tokens, input: turnsAs(said), store: false, stream: true } as const
+    const wanted = { model, max_output_tokens, input: turnsAs(texts), store: false, stream: true } as const
     let text = ''
     for await (const event of await client.responses.create(wanted))
       if (event.type === 'response.output_text.delta') text += event.delta
@@ -58,8 +58,8 @@ export const CLIENTS: Record<string, Client> = {
   },
 }
 
-function turnsAs(said: readonly string[]) {
-  return said.map((content, i) => ({
+function turnsAs(texts: readonly string[]) {
+  return texts.map((content, i) => ({
     role: i % 2 === 0 ? ('user' as const) : ('assistant' as const),
     content,
   }))
@@ -112,7 +112,7 @@ export async function rollOut(
   proxy: TestProxy,
   { sessionId, client, calls, retries, draw }: RollOutOptions,
 ): Promise<RolledOut> {
-  const said = [`Begin ${sessionId}.`]
+  const texts = [`Begin ${sessionId}.`]
   const result: RolledOut = { sessionId, read: 0, lostTries: 0 }
   const maxRetries = retries === 'none' ? 0 : MANY_RETRIES
   for (let call = 0; call < calls; call += 1) {
@@ -121,8 +121,8 @@ export async function rollOut(
     const lossy = lossyFetch(losses, () => until(async () => (await turnCount(proxy, sessionId)) > before))
     const fetch = retries === 'answered' ? lossy.fetch : silentOnTries(lossy.fetch)
     try {
-      const answer = await CLIENTS[client]!({ baseUrl: proxy.baseUrl(sessionId), said, fetch, maxRetries })
-      said.push(answer, `Go on, ${call}.`)
+      const answer = await CLIENTS[client]!({ baseUrl: proxy.baseUrl(sessionId), texts, fetch, maxRetries })
+      texts.push(answer, `Go on, ${call}.`)
     } catch (error) {
       return { ...result, lostTries: result.lostTries + 1, error }
     }

@@ -47,7 +47,7 @@ export async function ended(child: ChildProcess): Promise<[code: number | null, 
  * Waits until a stream matches a pattern, and keeps the stream flowing.
  * @throws Error with the output if the stream ends without a match
  */
-export function said(stream: Readable, pattern: RegExp): Promise<RegExpExecArray> {
+export function waitForOutput(stream: Readable, pattern: RegExp): Promise<RegExpExecArray> {
   const { promise, resolve, reject } = Promise.withResolvers<RegExpExecArray>()
   let text = ''
   stream.setEncoding('utf8').on('data', (piece: string) => {

@@ -38,9 +38,9 @@ async function afterSending(step: (typeof STEPS)[number]): Promise<void> {
 
 async function fetchSome(): Promise<{ lease_id: string; sessions: { session_id: string }[] }> {
   pass('before the fetch')
-  const asked = ask('fetch', { limit: 3 })
+  const fetched = ask('fetch', { limit: 3 })
   await afterSending('fetch sent')
-  const answer = await asked
+  const answer = await fetched
   pass('fetch begun')
   let text = ''
   for await (const piece of answer.body!.pipeThrough(new TextDecoderStream())) {
@@ -58,9 +58,9 @@ async function train(): Promise<void> {
     if (session_ids.length === 0) return
     for (const id of session_ids) say(`trained ${id}`)
     pass('trained')
-    const asked = ask('ack', { lease_id, session_ids })
+    const acknowledgement = ask('ack', { lease_id, session_ids })
     await afterSending('ack sent')
-    const { acknowledged } = (await (await asked).json()) as { acknowledged: string[] }
+    const { acknowledged } = (await (await acknowledgement).json()) as { acknowledged: string[] }
     for (const id of acknowledged) say(`acked ${id}`)
     pass('acked')
   }

@@ -197,9 +197,9 @@ function expertsByToken({ dtype, shape, known, data }: NonNullable<Shown['routed
   const [rows = 0, ...row] = shape
   const width = row.reduce((product, length) => product * length)
   return Array.from({ length: rows }, (_, at) => {
-    const told = numbers.slice(at * width, (at + 1) * width)
-    if (known.some(([from, to]) => from <= at && at < to)) return told
-    return told.every((number) => number === 0) ? null : 'numbers that nobody told'
+    const values = numbers.slice(at * width, (at + 1) * width)
+    if (known.some(([from, to]) => from <= at && at < to)) return values
+    return values.every((number) => number === 0) ? null : 'numbers that nobody told'
   })
 }
 

@@ -7,7 +7,7 @@ import { once } from 'node:events'
 import { readdirSync, statSync, symlinkSync } from 'node:fs'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
-import { type PipedProcess, said, startChild } from './children.ts'
+import { type PipedProcess, startChild, waitForOutput } from './children.ts'
 
 export interface CommandBlock {
   /** The line in the document, from 1. */
@@ -60,7 +60,7 @@ export async function runBlock(
 export async function startBlock(script: string, cwd: string): Promise<() => Promise<void>> {
   const shell = startShell(script, cwd, true)
   const closed = once(shell, 'close')
-  await said(shell.stdout, / (listening on|serves) (http|ws)/)
+  await waitForOutput(shell.stdout, / (listening on|serves) (http|ws)/)
   return async () => {
     process.kill(-shell.pid!, 'SIGTERM')
     await closed

@@ -199,9 +199,9 @@ function closed(response: ServerResponse): Promise<unknown> {
 // biome-ignore lint/suspicious/noExplicitAny: a request body of any shape
 function tokenFields(tokens: Token[], body: any, chat: boolean): object {
   const name = (token: Token) => (body.return_tokens_as_token_ids ? `token_id:${token.id}` : token.text)
-  const asked = chat ? body.logprobs === true : typeof body.logprobs === 'number'
+  const wantsLogprobs = chat ? body.logprobs === true : typeof body.logprobs === 'number'
   return {
-    logprobs: asked ? (chat ? chatLogprobs : listLogprobs)(tokens, name) : null,
+    logprobs: wantsLogprobs ? (chat ? chatLogprobs : listLogprobs)(tokens, name) : null,
     ...(body.return_token_ids && { token_ids: tokens.map((token) => token.id) }),
   }
 }

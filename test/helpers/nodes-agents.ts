@@ -28,7 +28,7 @@ export class Agents {
   readonly #watchers = new Map<number, () => void>()
   #most: number
   #begun = 0
-  #asked = 0
+  #requestCount = 0
   #read = 0
 
   constructor(options: AgentsOptions) {
@@ -86,9 +86,9 @@ export class Agents {
       fetch: (input, init) => {
         const count = new Headers(init?.headers).get('x-stainless-retry-count') ?? '0'
         if (count !== '0') this.retries += 1
-        this.#asked += 1
+        this.#requestCount += 1
         const { pathname } = new URL(String(input))
-        return fetch(urls[this.#asked % urls.length] + pathname, init)
+        return fetch(urls[this.#requestCount % urls.length] + pathname, init)
       },
     })
     const wanted = { model: 'embedded', messages, max_tokens: 12 }

@@ -183,9 +183,9 @@ export async function fuzzNodes(
   const victim = async (number: number) => {
     const id = `victim-${tag}-${number}`
     const key = await open(id)
-    for (let asked = 0; !isOver; asked += 1) {
-      const question = `${SECRET} ${number} ${asked};`
-      const url = doors[asked % doors.length]!
+    for (let requestCount = 0; !isOver; requestCount += 1) {
+      const question = `${SECRET} ${number} ${requestCount};`
+      const url = doors[requestCount % doors.length]!
       const { status, text } = await ask({ url }, id, question, key).catch((error) => ({
         status: 0,
         text: String(error.cause ?? error),

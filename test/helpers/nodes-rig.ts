@@ -6,7 +6,7 @@ import { join } from 'node:path'
 import type { Test } from 'tap'
 import type { RunningWorker } from '../../src/main.ts'
 import { type BalancerKind, startBalancer } from './balancer.ts'
-import { ended, type PipedProcess, said } from './children.ts'
+import { ended, type PipedProcess, waitForOutput } from './children.ts'
 import { startEngine } from './engine.ts'
 import { freePort } from './free-port.ts'
 import { startLlmProxy } from './llm-proxy.ts'
@@ -41,7 +41,7 @@ export class Node {
    */
   async start(launcher?: string): Promise<void> {
     this.#child = startLlmProxy(this.#args, { env: this.#env, launcher })
-    await said(this.#child.stdout, /http:\/\/[\d.]+:\d+/)
+    await waitForOutput(this.#child.stdout, /http:\/\/[\d.]+:\d+/)
   }
 
   async kill(): Promise<void> {

@@ -134,8 +134,8 @@ export function faultOf(shown: ShownTokens, alternatives: number): string | unde
     top_logprobs: sampled((token) => topOf(token, alternatives).map(([, logprob]) => logprob)),
   }
   for (const [kind, expected] of Object.entries(wanted)) {
-    const told = shown[kind as keyof ShownDetails]
-    if (told != null && JSON.stringify(told) !== JSON.stringify(expected)) return kind
+    const data = shown[kind as keyof ShownDetails]
+    if (data != null && JSON.stringify(data) !== JSON.stringify(expected)) return kind
   }
   return promptFault(shown, [...prompt, ...response]) ?? expertsFault(shown, [...prompt, ...response])
 }
@@ -144,32 +144,32 @@ function promptFault(shown: ShownTokens, sequence: readonly number[]): string | 
   if (shown.prompt_logprobs == null) return undefined
   for (const [at, token] of sequence.entries()) {
     const isRead = at > 0 && at < shown.prompt.length
-    const told = shown.prompt_logprobs[at]
+    const alternatives = shown.prompt_logprobs[at]
     if (
       isRead
-        ? told == null
-        : at >= shown.prompt.length && shown.mask[at - shown.prompt.length] && told === undefined
+        ? alternatives == null
+        : at >= shown.prompt.length && shown.mask[at - shown.prompt.length] && alternatives === undefined
     )
       return `prompt_logprobs at ${at}`
-    if (told == null) continue
+    if (alternatives == null) continue
     const wanted = promptOf(token, 1)
     if (JSON.stringify(shown.prompt_logprob_ids?.[at]) !== JSON.stringify(wanted.map(([id]) => id)))
       return `ids at ${at}`
-    if (JSON.stringify(told) !== JSON.stringify(wanted.map(([, logprob]) => logprob)))
+    if (JSON.stringify(alternatives) !== JSON.stringify(wanted.map(([, logprob]) => logprob)))
       return `logprobs at ${at}`
   }
   return undefined
 }
 
 function expertsFault(
-  { routed_experts: told }: ShownTokens,
+  { routed_experts: experts }: ShownTokens,
   sequence: readonly number[],
 ): string | undefined {
-  if (told == null) return undefined
+  if (experts == null) return undefined
   const width = LAYERS * EXPERTS_PER_TOKEN
-  if (told.known.join() !== `0,${sequence.length - 1}`) return `known ${JSON.stringify(told.known)}`
-  const data = Buffer.from(told.data, 'base64')
-  if (told.dtype !== 'uint8' || data.length !== sequence.length * width) return 'the shape of experts'
+  if (experts.known.join() !== `0,${sequence.length - 1}`) return `known ${JSON.stringify(experts.known)}`
+  const data = Buffer.from(experts.data, 'base64')
+  if (experts.dtype !== 'uint8' || data.length !== sequence.length * width) return 'the shape of experts'
   for (const [at, token] of sequence.slice(0, -1).entries()) {
     if (data.subarray(at * width, (at + 1) * width).join() !== expertsOf(token).join())
       return `experts at ${at}`

@@ -4,7 +4,7 @@ import { mkdirSync, readdirSync, statSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import t, { type Test } from 'tap'
-import { ended, type PipedProcess, said, startChild } from '../helpers/children.ts'
+import { ended, type PipedProcess, startChild, waitForOutput } from '../helpers/children.ts'
 import { readDockerfile } from '../helpers/dockerfile.ts'
 
 const { workdir, image } = readDockerfile()
@@ -42,7 +42,7 @@ for (const [args, mode] of [
   t.test(`docker run llm-proxy ${args.join(' ')}`, async (t) => {
     const server = run(t, [...args])
     const log = text(server.stderr)
-    await said(
+    await waitForOutput(
       server.stdout,
       new RegExp(`listening on http://0\\.0\\.0\\.0:${image.port} .*db ${image.env.LLM_PROXY_DB}`),
     )

@@ -132,7 +132,7 @@ t.test('a tool loop through the stream() helper: each turn is recorded with its 
 t.test('the tool runner runs its loop, streamed and not', async (t) => {
   const proxy = await startProxy(t)
   for (const stream of [false, true]) {
-    const asked: unknown[] = []
+    const bodies: unknown[] = []
     const { name, description, parameters } = calculator.function
     const tool = {
       type: 'function' as const,
@@ -142,7 +142,7 @@ t.test('the tool runner runs its loop, streamed and not', async (t) => {
         parameters,
         parse: JSON.parse,
         function: (args: object) => {
-          asked.push(args)
+          bodies.push(args)
           return '408'
         },
       },
@@ -151,7 +151,7 @@ t.test('the tool runner runs its loop, streamed and not', async (t) => {
     const body = { model: 'embedded', messages: question, tools: [tool] }
     const runner = stream ? completions.runTools({ ...body, stream }) : completions.runTools(body)
     t.match(await runner.finalContent(), /408/)
-    t.same(asked, [{ expression: '12 * 34' }])
+    t.same(bodies, [{ expression: '12 * 34' }])
     t.equal((await proxy.get(`/sessions/s-${stream}/trajectories`)).trajectories.length, 1)
   }
 })
@@ -384,7 +384,7 @@ t.test("an invalid URL is rejected in the API's format", async (t) => {
 
 t.test('an agent that disconnects in the middle of its request is not an error', async (t) => {
   const failures: object[] = []
-  const { promise: told, resolve: tell } = Promise.withResolvers<object>()
+  const { promise: reported, resolve: tell } = Promise.withResolvers<object>()
   const fail = (fields: object) => {
     failures.push(fields)
   }
@@ -392,7 +392,7 @@ t.test('an agent that disconnects in the middle of its request is not an error',
   const agent = connect(Number(new URL(proxy.url).port), '127.0.0.1')
   agent.write('POST /a/v1/chat/completions HTTP/1.1\r\nhost: proxy\r\ncontent-length: 100\r\n\r\n{"mess')
   agent.end()
-  t.match(await told, { code: 'agent_gone', session_id: 'a' })
+  t.match(await reported, { code: 'agent_gone', session_id: 'a' })
   t.same(
     failures.filter((fields) => 'code' in fields),
     [],

@@ -31,9 +31,9 @@ const small = { model: 'x', max_tokens: 1, messages: question }
 
 /** @param tries receives the request of each attempt */
 function client(proxy: { url: string }, sessionId: string, maxRetries = 0, tries: unknown[] = []): Anthropic {
-  const counting: typeof fetch = (asked, init) => {
-    tries.push(asked)
-    return fetch(asked, init)
+  const counting: typeof fetch = (target, init) => {
+    tries.push(target)
+    return fetch(target, init)
   }
   return new Anthropic({
     baseURL: `${proxy.url}/${sessionId}`,
@@ -121,18 +121,18 @@ t.test('a tool loop through the stream() helper continues from its own tokens', 
 
 t.test('the tool runner runs its loop, streamed and not', async (t) => {
   const proxy = await startProxy(t)
-  const asked: string[] = []
+  const paths: string[] = []
   const tool = betaTool({
     name: 'calculator',
     description: calculator.description,
     inputSchema: parameters,
     run: ({ expression }) => {
-      asked.push(expression)
+      paths.push(expression)
       return evaluate(expression)
     },
   })
   for (const stream of [false, true]) {
-    asked.length = 0
+    paths.length = 0
     const runner = client(proxy, `s-${stream}`).beta.messages.toolRunner({
       ...small,
       max_tokens: 100,
@@ -141,7 +141,7 @@ t.test('the tool runner runs its loop, streamed and not', async (t) => {
       stream,
     })
     t.match((await runner.runUntilDone()).content, [{ type: 'text', text: /92/ }])
-    t.same(asked, ['12 + 34', '46 * 2'])
+    t.same(paths, ['12 + 34', '46 * 2'])
   }
 })
 
@@ -176,19 +176,24 @@ t.test(
     const sampling = { model: 'x', max_tokens: 60, temperature: 0.8, top_p: 0.9, ...{ seed: 5, top_k: 50 } }
 
     const anthropic = client(proxy, 'messages')
-    const said: MessageParam[] = [...question]
+    const conversation: MessageParam[] = [...question]
     await talk(async (turn) => {
       const tools = [calculator]
-      const ask = { ...sampling, system: [{ type: 'text' as const, text: system }], messages: said, tools }
+      const ask = {
+        ...sampling,
+        system: [{ type: 'text' as const, text: system }],
+        messages: conversation,
+        tools,
+      }
       const message = await (turn % 2
         ? anthropic.messages.stream(ask).finalMessage()
         : anthropic.messages.create(ask))
-      said.push({ role: 'assistant', content: message.content })
+      conversation.push({ role: 'assistant', content: message.content })
       const use = message.content.find((block) => block.type === 'tool_use')
       const content = use && evaluate((use.input as { expression: string }).expression)
       if (use && content)
-        said.push({ role: 'user', content: [{ type: 'tool_result', tool_use_id: use.id, content }] })
-      else said.push({ role: 'user', content: followUp })
+        conversation.push({ role: 'user', content: [{ type: 'tool_result', tool_use_id: use.id, content }] })
+      else conversation.push({ role: 'user', content: followUp })
     })
 
     const openai = new OpenAI({ baseURL: proxy.baseUrl('chat'), apiKey: 'none', maxRetries: 0 })
@@ -582,10 +587,10 @@ t.test('an invalid body is accepted, or rejected in the format of the API', asyn
     fc.asyncProperty(path, change, fc.constantFrom('', '/count_tokens'), async (path, change, route) => {
       const body = JSON.stringify(mutate(path, change))
       const response = await fetch(`${proxy.url}/a/v1/messages${route}`, { method: 'POST', body })
-      const told = await response.text()
+      const text = await response.text()
       if (response.status === 200) return
-      assert.ok(response.status >= 400 && response.status < 500, `${response.status} ${told} for ${body}`)
-      const { type, error } = JSON.parse(told)
+      assert.ok(response.status >= 400 && response.status < 500, `${response.status} ${text} for ${body}`)
+      const { type, error } = JSON.parse(text)
       assert.equal(type, 'error')
       assert.equal(typeof error.message, 'string')
       assert.equal(error.type, 'invalid_request_error')

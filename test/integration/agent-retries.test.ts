@@ -1,7 +1,7 @@
 /** The official SDKs' own retries receive the response of their original attempt, sampled once and trained once. */
 import t from 'tap'
 import { type LossyFetch, lossyFetch } from '../helpers/lossy-fetch.ts'
-import { DIALECTS, said, startLocal, testRetries, turnsOf } from './retried-calls.ts'
+import { DIALECTS, readText, startLocal, testRetries, turnsOf } from './retried-calls.ts'
 
 // test/slow has the other three.
 testRetries(t, 'local, chat mode')
@@ -26,7 +26,7 @@ t.test('a restarted proxy responds to a retry with what it had committed', async
       const again = lossyFetch([])
       const headers = { 'x-stainless-retry-count': '1' }
       await ask({ baseUrl: after.baseUrl(sessionId), fetch: again.fetch, headers }, stream)
-      t.equal(said(again.bodies[0]!), said(lost[sessionId]!.bodies[0]!), sessionId)
+      t.equal(readText(again.bodies[0]!), readText(lost[sessionId]!.bodies[0]!), sessionId)
       t.equal((await turnsOf(after, sessionId)).length, 1, sessionId)
     }
   }

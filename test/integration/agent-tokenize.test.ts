@@ -44,18 +44,18 @@ t.test("texts are tokenized as by the engine's own routes", async (t) => {
     ).json()
   const messages = [{ role: 'user', content: 'A lake, please: é 湖' }]
   for (const body of [{ prompt: 'A lake <|im_end|> é' }, { messages, return_token_strs: true }]) {
-    const said = (await ask(`${proxy.url}/new/tokenize`, body)) as {
+    const tokenized = (await ask(`${proxy.url}/new/tokenize`, body)) as {
       tokens: number[]
       token_strs: string[]
       max_model_len: number
     }
-    const own = (await ask(`${engine.url}/tokenize`, body)) as typeof said
-    t.same(said.tokens, own.tokens)
-    t.equal(said.max_model_len, 512)
-    t.equal(said.token_strs?.length ?? null, own.token_strs?.length ?? null)
+    const own = (await ask(`${engine.url}/tokenize`, body)) as typeof tokenized
+    t.same(tokenized.tokens, own.tokens)
+    t.equal(tokenized.max_model_len, 512)
+    t.equal(tokenized.token_strs?.length ?? null, own.token_strs?.length ?? null)
     t.same(
-      await ask(`${proxy.url}/new/detokenize`, { tokens: said.tokens }),
-      await ask(`${engine.url}/detokenize`, { tokens: said.tokens }),
+      await ask(`${proxy.url}/new/detokenize`, { tokens: tokenized.tokens }),
+      await ask(`${engine.url}/detokenize`, { tokens: tokenized.tokens }),
     )
   }
   t.same((await proxy.get('/sessions')).sessions, [], 'nothing is recorded, and no session is created')

@@ -50,12 +50,12 @@ for (const [dialect, model] of Object.entries(DIALECTS)) {
         maxOutputTokens: 100,
         tools: dialect === 'completions' ? {} : tools,
       }
-      const said = events.map((event) => (event.type === 'delta' ? (event.content ?? '') : '')).join('')
+      const text = events.map((event) => (event.type === 'delta' ? (event.content ?? '') : '')).join('')
       const cities = events
         .flatMap((event) => (event.type === 'delta' ? (event.toolCalls ?? []) : []))
         .map(cityOf)
       const whole = await generateText(request)
-      t.equal(whole.text, said)
+      t.equal(whole.text, text)
       t.same(
         whole.toolCalls.map(({ input }) => input),
         cities,
@@ -64,7 +64,7 @@ for (const [dialect, model] of Object.entries(DIALECTS)) {
       const streamed = streamText({ ...request, onError: ({ error }) => void errors.push(error) })
       await streamed.consumeStream()
       t.same(errors, [])
-      t.equal(await streamed.text, said)
+      t.equal(await streamed.text, text)
       t.same(
         (await streamed.toolCalls).map(({ input }) => input),
         cities,

@@ -204,10 +204,10 @@ t.test(
 /** @returns the output of the trainer's process, and whether it killed itself */
 async function runTrainer(api: SessionsApi, dieAt: string) {
   const child = startChild(process.execPath, [TRAINER, api.url, dieAt])
-  let said = ''
-  child.stdout.setEncoding('utf8').on('data', (text) => (said += text))
+  let output = ''
+  child.stdout.setEncoding('utf8').on('data', (text) => (output += text))
   const [, signal] = await ended(child)
-  return { lines: said.split('\n').slice(0, -1), died: signal === 'SIGKILL' }
+  return { lines: output.split('\n').slice(0, -1), died: signal === 'SIGKILL' }
 }
 
 t.test(
@@ -223,9 +223,9 @@ t.test(
     }
     const lines: string[] = []
     for (const step of STEPS) {
-      const { lines: said, died } = await runTrainer(api, step)
+      const { lines: output, died } = await runTrainer(api, step)
       t.ok(died, step)
-      lines.push(...said)
+      lines.push(...output)
       // The trainer's successor: sessions that were leased and not acknowledged are delivered first.
       await api.call('POST', '/consumers/trainer/release', {})
     }

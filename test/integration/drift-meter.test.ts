@@ -57,8 +57,8 @@ for (const mode of ['local', 'relay'] as const) {
     await ask(proxy, 2)
     await until(async () => (await driftOf(proxy)).differs === 2)
     t.ok((await driftOf(proxy)).mean_difference > 0.05)
-    const told = warnings.filter((facts) => 'turn_id' in facts)
-    t.equal(told.length, 2, 'the log names the turns')
+    const turnWarnings = warnings.filter((facts) => 'turn_id' in facts)
+    t.equal(turnWarnings.length, 2, 'the log names the turns')
   })
 }
 

@@ -87,10 +87,10 @@ t.test(
     const other = await serverFor(t, createSglangClient, sglang([2, 1]))
     t.strictSame([...(await run(other.client)).start!.promptTokenIds!], [1, 9, 9, 2, 9, 3])
     const silent = await serverFor(t, createSglangClient, (request, response) => {
-      const told = { prompt_token_ids: undefined }
+      const withoutIds = { prompt_token_ids: undefined }
       const finish_reason = { type: 'stop', matched: 2 }
       sendJson(response, {
-        ...told,
+        ...withoutIds,
         output_ids: [5],
         meta_info: {
           finish_reason,
@@ -183,8 +183,10 @@ t.test('the sampling masks of a vLLM response after images are recorded', async 
   })
   const request = { ...imageRequest({ top_k: 8 }, false), record: { samplingMask: true } }
   const events = await collect(pull(client, request, noAbort))
-  const told = events.flatMap((event) => (event.type === 'delta' ? (event.details?.sampling_mask ?? []) : []))
-  t.strictSame(told, [{ counts: [3, 1], ids: [5, 6, 7, 2] }])
+  const masks = events.flatMap((event) =>
+    event.type === 'delta' ? (event.details?.sampling_mask ?? []) : [],
+  )
+  t.strictSame(masks, [{ counts: [3, 1], ids: [5, 6, 7, 2] }])
 })
 
 t.test(

@@ -331,8 +331,12 @@ t.test('health', async (t) => {
   const resting = async (says: Record<string, boolean>) => {
     const { health } = await ask(({ path }, response) => {
       if (path === '/v1/models') return sendJson(response, models)
-      const said = says[path.slice(1)]
-      sendJson(response, said === undefined ? {} : { [path.slice(1)]: said }, said === undefined ? 404 : 200)
+      const reply = says[path.slice(1)]
+      sendJson(
+        response,
+        reply === undefined ? {} : { [path.slice(1)]: reply },
+        reply === undefined ? 404 : 200,
+      )
     })
     return health.unavailable
   }
@@ -418,8 +422,8 @@ t.test('an agent that declares its sub-agents has them forwarded to routers', as
   for (const [line, session] of Object.entries(lines)) {
     const headers = { 'content-type': 'application/json', 'x-llm-proxy-line': line }
     await (await fetch(`${proxy.baseUrl('s')}/chat/completions`, { method: 'POST', headers, body })).text()
-    const { headers: told } = engine.requests.findLast(({ path }) => path === '/v1/chat/completions')!
-    t.equal(told['x-session-id'], encodeURIComponent(session), line)
+    const { headers: sentHeaders } = engine.requests.findLast(({ path }) => path === '/v1/chat/completions')!
+    t.equal(sentHeaders['x-session-id'], encodeURIComponent(session), line)
   }
 })
 

@@ -105,9 +105,9 @@ const sampledAfter =
   ({ body, method }, response) => {
     if (method === 'GET') return sendJson(response, { data: [] }, 503)
     const choice = { index: 0, text: '', logprobs: { tokens: ['token_id:9'], token_logprobs: [-1] } }
-    const told = body.return_token_ids ? { prompt_token_ids: seen() } : {}
+    const promptIds = body.return_token_ids ? { prompt_token_ids: seen() } : {}
     sendJson(response, {
-      choices: [{ ...choice, ...told, finish_reason: 'stop' }],
+      choices: [{ ...choice, ...promptIds, finish_reason: 'stop' }],
       usage: { prompt_tokens: seen().length },
     })
   }

@@ -19,20 +19,20 @@ t.test('an engine reports the text that each token adds, as a tokenizer does', a
   const client = createVllmClient({ url })
   t.teardown(() => client.close())
   const ids = Int32Array.from(await engine.tokenizeText(TEXT))
-  const told = await client.tokenTexts!('embedded', ids, AbortSignal.timeout(60_000))
-  t.equal(told?.join(''), TEXT)
-  t.equal(told?.length, ids.length)
+  const texts = await client.tokenTexts!('embedded', ids, AbortSignal.timeout(60_000))
+  t.equal(texts?.join(''), TEXT)
+  t.equal(texts?.length, ids.length)
   // The text of consecutive partial characters is at their last token; all other texts equal the tokenizer's.
   const expected = await tokenTexts(loadTokenizer(embeddedModelFolder()), ids)
-  const whole = expected.map((text, place) => (text.length > 0 && told?.[place] === text ? text : undefined))
+  const whole = expected.map((text, place) => (text.length > 0 && texts?.[place] === text ? text : undefined))
   t.ok(whole.filter((text) => text !== undefined).length > ids.length / 3)
   t.strictSame(await client.tokenTexts!('embedded', new Int32Array(0), AbortSignal.timeout(60_000)), [])
 })
 
 t.test('the text of a token is requested once', async (t) => {
-  let asked = 0
+  let requestCount = 0
   const server = await startScriptedServer((request, response) => {
-    asked += 1
+    requestCount += 1
     const { tokens = [] } = request.body as { tokens?: number[] }
     const text = tokens.map((id) => (id === 0 ? '\u241e\u241f\u241e' : ` t${id}`)).join('')
     sendJson(response, request.path === '/tokenize' ? { tokens: [0] } : { prompt: text })
@@ -44,11 +44,11 @@ t.test('the text of a token is requested once', async (t) => {
   })
   const texts = createTokenTextReader(undefined, loadEmbeddedTokenizer, () => [serving(client)])
   t.match(await texts('m', Int32Array.of(5, 6, 5)), { source: client.name, texts: [' t5', ' t6', ' t5'] })
-  t.equal(asked, 2)
+  t.equal(requestCount, 2)
   t.match(await texts('m', Int32Array.of(6, 5)), { texts: [' t6', ' t5'] })
-  t.equal(asked, 2)
+  t.equal(requestCount, 2)
   t.match(await texts('m', Int32Array.of(6, 7)), { texts: [' t6', ' t7'] })
-  t.equal(asked, 3)
+  t.equal(requestCount, 3)
   t.equal(await texts('another', Int32Array.of(6)), undefined, 'no engine serves the model')
   t.equal(
     await createTokenTextReader(undefined, loadEmbeddedTokenizer, () => [serving(client, false)])(

@@ -118,10 +118,10 @@ t.test('a rewritten history is copied context, and its completion is a separate 
   const api = await startSessionsApi(t)
   await api.sessions.create({ sessionId: 's' })
   const [task, go] = ['{"role":"user","content":"Task"}', '{"role":"user","content":"Go on."}']
-  const said = '{"role":"assistant","content":"hello"}'
+  const message = '{"role":"assistant","content":"hello"}'
   await recordTurn(api.store, 's', 0, { requestMessages: [task] })
   const summary = '{"role":"user","content":"In short"}'
-  await recordTurn(api.store, 's', 1, { requestMessages: [summary, task, said, go] })
+  await recordTurn(api.store, 's', 1, { requestMessages: [summary, task, message, go] })
   const [{ steps }] = await lines(api, '/sessions/s/export?format=atif')
   t.strictSame(
     steps.map(({ source, message, is_copied_context: copied }: Json) => [source, message, copied]),

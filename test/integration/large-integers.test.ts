@@ -72,10 +72,14 @@ async function checkDialects(
       const session = `${name.replaceAll(' ', '-')}-${messages.length}`
       const response = await post(`${proxy.url}/${session}${path}`, body(messages))
       t.equal(response.status, 200, `${name}: ${await response.text()}`)
-      const asked = engine.requests.filter(({ method }) => method === 'POST').at(-1)!.text
-      t.match(asked, `"${seedField}":${SEED}`, `${name}: the engine's seed`)
+      const sentText = engine.requests.filter(({ method }) => method === 'POST').at(-1)!.text
+      t.match(sentText, `"${seedField}":${SEED}`, `${name}: the engine's seed`)
       if (hasSchema)
-        t.match(asked, `maximum${asked.includes('\\"') ? '\\' : ''}":${BOUND}`, `${name}: a schema's bound`)
+        t.match(
+          sentText,
+          `maximum${sentText.includes('\\"') ? '\\' : ''}":${BOUND}`,
+          `${name}: a schema's bound`,
+        )
       t.match(await recordOf(proxy, session), `"seed":${SEED}`, `${name}: recorded`)
     }
   }

@@ -78,17 +78,17 @@ t.test(`an engine that reports no logprobs, or those of other tokens, scores not
     [table([2, 3, 4, 5, 6], [-1, -1, -1, -1, Number.NaN]), /logprob of token 5/],
     [table([2, 3, 4, 5]), /returned the logprobs of 3 of 4 tokens/],
   ] as const
-  for (const [told, detail] of refused) {
+  for (const [data, detail] of refused) {
     const [start, , , end] = wholeAnswer()
-    const details = told && { prompt_logprobs: told }
+    const details = data && { prompt_logprobs: data }
     api.backend.script = () => answer([start!, { type: 'delta', ...(details && { details }) }, end!])
     const scored = await api.call('POST', '/sessions/s/score', { model: 'wise' })
     t.match(scored, { status: 502, body: { code: 'engine_failed', detail } })
   }
-  const [asked] = api.backend.requests
-  t.match(asked, { mustServe: true, body: { model: 'wise', max_tokens: 1 }, record: { promptLogprobs: 0 } })
-  t.same([...asked!.promptTokenIds!], [1, 2, 3, 4, 5, 6], 'it reads the complete row once')
-  t.not(asked!.sessionId, 's', 'and the session stays with its engine')
+  const [request] = api.backend.requests
+  t.match(request, { mustServe: true, body: { model: 'wise', max_tokens: 1 }, record: { promptLogprobs: 0 } })
+  t.same([...request!.promptTokenIds!], [1, 2, 3, 4, 5, 6], 'it reads the complete row once')
+  t.not(request!.sessionId, 's', 'and the session stays with its engine')
   t.same(
     api.backend.released,
     api.backend.requests.map(({ sessionId }) => sessionId),
@@ -141,8 +141,8 @@ for (const mode of ['local', 'relay'] as const) {
       for (const { start, end } of row.turns) {
         const ids = PromptIds.from([...row.prompt_ids, ...row.response_ids.slice(0, start)]).whole()
         const completion = Int32Array.from(row.response_ids.slice(start, end))
-        const asked = { promptTokenIds: ids, completionTokenIds: completion, alternatives: 0 }
-        const { tokens } = await client.score!(asked, AbortSignal.timeout(10_000))
+        const request = { promptTokenIds: ids, completionTokenIds: completion, alternatives: 0 }
+        const { tokens } = await client.score!(request, AbortSignal.timeout(10_000))
         t.same(
           row.teacher_logprobs.slice(start, end),
           tokens.map(({ logprob }) => logprob),

@@ -18,13 +18,13 @@ class EngineMember implements MemberUnderTest {
     return this.#engine?.running() ?? 0
   }
 
-  asked(): number {
+  requestCount(): number {
     const posts = this.#engine?.requests.filter((request) => request.method === 'POST') ?? []
     return this.#askedBefore + posts.length
   }
 
   async stop(): Promise<void> {
-    this.#askedBefore = this.asked()
+    this.#askedBefore = this.requestCount()
     const engine = this.#engine
     this.#engine = undefined
     await engine?.close()

@@ -96,12 +96,12 @@ t.test(
   async (t) => {
     const { url: own } = await startEngine(t)
     const chatIds = async (chat: object) => {
-      const asked = {
+      const request = {
         method: 'POST',
         headers: { 'content-type': 'application/json' },
         body: JSON.stringify(chat),
       }
-      return ((await (await fetch(`${own}/tokenize`, asked)).json()) as { tokens: number[] }).tokens
+      return ((await (await fetch(`${own}/tokenize`, request)).json()) as { tokens: number[] }).tokens
     }
     const messages = [{ role: 'user', content: 'Say hello.' }]
     const plain = await chatIds({ messages })
@@ -110,14 +110,14 @@ t.test(
     })
     const { logger, lines } = listingLogger()
     const proxy = await startProxy(t, { engineUrls: [engine.url], tokenizer: 'embedded' }, logger)
-    const said = new RegExp(
+    const message = new RegExp(
       `^prompt mismatch for a chat with a tool: the engine's chat endpoint renders ${plain.length} tokens, --tokenizer ` +
         'embedded renders \\d+; first difference at position \\d+ \\(engine: \\d+, tokenizer: \\d+\\)$',
     )
-    t.match((await proxy.get('/health')).engines, [{ healthy: true, tokenizer: 'same', warning: said }])
+    t.match((await proxy.get('/health')).engines, [{ healthy: true, tokenizer: 'same', warning: message }])
     t.match(
       lines.filter(({ event }) => event === 'engine_warning'),
-      { length: 1, 0: { engine: engine.url, warning: said } },
+      { length: 1, 0: { engine: engine.url, warning: message } },
     )
     const relay = await startProxy(t, { mode: 'relay', tokenizer: 'embedded' }, logger)
     joinWorker(t, { proxyUrls: [relay.url], engineUrls: [engine.url], workerId: 'w' })

@@ -91,12 +91,12 @@ t.test('an edited assistant message is recorded as edited, and starts a separate
 t.test("a response after the client's timeout is not trained; the next one is", async (t) => {
   const { url, engine } = await startEngine(t)
   const generate = engine.generate.bind(engine)
-  const [asked, released] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
+  const [arrived, released] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
   // The engine responds to the client's first request after its second one, however long either takes.
   engine.generate = async (request, sink, signal) => {
     if (JSON.stringify(request.body).includes('Hello.')) {
       engine.generate = generate
-      asked.resolve()
+      arrived.resolve()
       await released.promise
     }
     await generate(request, sink, signal)
@@ -105,7 +105,7 @@ t.test("a response after the client's timeout is not trained; the next one is", 
   const patience = new AbortController()
   const body = { model: 'embedded', messages: [user('Hello.')] }
   const impatient = client(proxy).chat.completions.create(body, { signal: patience.signal })
-  await asked.promise
+  await arrived.promise
   patience.abort()
   t.ok((await impatient.catch((error) => error)) instanceof OpenAI.APIUserAbortError)
   const statusOf = async (turn: number) => (await proxy.get('/sessions/s')).turns[turn]?.status
@@ -295,13 +295,13 @@ t.test('a tool call of a lost turn is reported in the session, its tree and the 
     await ask(openai, [user('task')])
     const id = new ToolCallIds().draw(undefined)
     const called = { id, type: 'function' as const, function: { name: 'f', arguments: '{}' } }
-    const told: ChatCompletionMessageParam[] = [
+    const messages: ChatCompletionMessageParam[] = [
       { role: 'assistant', content: null, tool_calls: [called] },
       { role: 'tool', tool_call_id: id, content: 'done' },
     ]
-    await ask(openai, [user('task'), ...told])
+    await ask(openai, [user('task'), ...messages])
     // Reported once: the next request repeats it.
-    await ask(openai, [user('task'), ...told, user('Go on.')])
+    await ask(openai, [user('task'), ...messages, user('Go on.')])
     const kinds = [undefined, ['unknown_id'], undefined]
     const { turns, changed_calls: counts } = await proxy.get('/sessions/s')
     t.same(counts, { unknown_id: 1 })

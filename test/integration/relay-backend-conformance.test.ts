@@ -30,7 +30,7 @@ class WorkerMember implements MemberUnderTest {
     return this.#life?.engine.running() ?? 0
   }
 
-  asked(): number {
+  requestCount(): number {
     const posts = this.#life?.engine.requests.filter((request) => request.method === 'POST') ?? []
     return this.#askedBefore + posts.length
   }
@@ -57,7 +57,7 @@ class WorkerMember implements MemberUnderTest {
   }
 
   async stop(): Promise<void> {
-    this.#askedBefore = this.asked()
+    this.#askedBefore = this.requestCount()
     const life = this.#life
     this.#life = undefined
     await life?.close()

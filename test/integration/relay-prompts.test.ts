@@ -206,9 +206,9 @@ t.test('a worker that reconnects and reports the eviction again is sent everythi
 
 t.test('whatever a worker of this version has cached, its engine gets the prompt', async (t) => {
   const { url, backend } = await relayServerFor(t)
-  const asked: GenerationRequest[] = []
+  const requests: GenerationRequest[] = []
   const engine = new ScriptedBackend((request) => {
-    asked.push(request)
+    requests.push(request)
     const { promptTokenIds } = request as { promptTokenIds: PromptIds }
     const [, ...rest] = wholeAnswer()
     return answer([{ type: 'start', engine: 'e', promptTokenIds }, ...rest])
@@ -222,7 +222,7 @@ t.test('whatever a worker of this version has cached, its engine gets the prompt
   for (const each of [...prompts, ...huge, LONGER]) {
     const events = await eventsOf(backend, createRequest('a', { promptTokenIds: new PromptIds(each) }))
     t.ok(promptOf(events)!.length === each.length)
-    const last = asked.at(-1) as { promptTokenIds: PromptIds }
+    const last = requests.at(-1) as { promptTokenIds: PromptIds }
     t.ok(Buffer.from(last.promptTokenIds.whole().buffer).equals(Buffer.from(Int32Array.from(each).buffer)))
   }
 })

@@ -45,10 +45,10 @@ t.test('a version-1 request has what the agent requested, and nothing beyond its
   const { url, backend } = await relayServerFor(t)
   const worker = await V1Worker.connect(url, 'w1', () => ({ completion_text: 'hi' }))
   const tools = [{ type: 'function', function: { name: 'f', parameters: {} } }]
-  const asked = { temperature: 0, top_p: 0.5, stop: ['a'], tools, repetition_penalty: 1.1 }
-  await eventsOf(backend, chatRequest('hello', { ...asked, max_completion_tokens: 7, top_k: 3 }))
+  const params = { temperature: 0, top_p: 0.5, stop: ['a'], tools, repetition_penalty: 1.1 }
+  await eventsOf(backend, chatRequest('hello', { ...params, max_completion_tokens: 7, top_k: 3 }))
   const { type, request_id, session_id, messages, stream, ...rest } = worker.requests[0]!
-  t.strictSame(rest, { ...asked, max_tokens: 7 })
+  t.strictSame(rest, { ...params, max_tokens: 7 })
 })
 
 t.test('a version-1 response becomes one event per field', async (t) => {

@@ -86,7 +86,7 @@ for (const first of ['worker', 'proxy'])
 
 t.test('a worker that connects to a proxy outside of relay mode logs it at level error', async (t) => {
   const proxy = await startProxy(t)
-  const said = new Promise((resolve) => {
+  const reported = new Promise((resolve) => {
     const error = (fields: object) => resolve(fields)
     const worker = new InferenceWorkerClient({
       proxyUrls: [proxy.url],
@@ -98,7 +98,7 @@ t.test('a worker that connects to a proxy outside of relay mode logs it at level
     t.teardown(() => worker.stop(AbortSignal.abort()))
     worker.start()
   })
-  t.match(await said, { close_code: 4002, proxy: proxy.url, reason: /^the proxy is not in relay mode/ })
+  t.match(await reported, { close_code: 4002, proxy: proxy.url, reason: /^the proxy is not in relay mode/ })
 })
 
 t.test(
@@ -155,10 +155,10 @@ t.test('one worker serves several proxies within one limit', async (t) => {
 t.test('a worker receives messages and tools as their original JSON, with unchanged numbers', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const engine = new CountingBackend({ pieces: 1 })
-  const asked: GenerationRequest[] = []
+  const requests: GenerationRequest[] = []
   const generate = engine.generate.bind(engine)
   engine.generate = (request, sink, signal) => {
-    asked.push(request)
+    requests.push(request)
     return generate(request, sink, signal)
   }
   await connected(t, url, 'w', engine)
@@ -173,11 +173,11 @@ t.test('a worker receives messages and tools as their original JSON, with unchan
     await eventsOf(backend, { requestId, sessionId: 's', stream: true, kind: 'chat', body, ...json })
   }
   t.same(
-    asked.map(({ messagesJson = [] }) => Buffer.concat(messagesJson).toString()),
+    requests.map(({ messagesJson = [] }) => Buffer.concat(messagesJson).toString()),
     conversations,
   )
   t.same(
-    asked.map(({ toolsJson }) => String(toolsJson)),
+    requests.map(({ toolsJson }) => String(toolsJson)),
     [look, look],
   )
 })

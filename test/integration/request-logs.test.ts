@@ -146,10 +146,10 @@ t.test('a request that waits and fails over has a line of each engine', async (t
   const failing = await startFailingEngine(t)
   const { proxy, lines, ask } = await start(t, { engineUrls: [failing, url] }, () => true)
   await proxy.post('/admin/pause')
-  const asked = ask('s', {})
+  const response = ask('s', {})
   await until(() => lines.some(({ event }) => event === 'turn_queued'))
   await proxy.post('/admin/resume')
-  await asked
+  await response
   const [life] = await livesOf(lines, 's', 1)
   t.strictSame(eventsOf(life), [
     'request_accepted',
@@ -187,10 +187,10 @@ t.test(
     const body = JSON.stringify({ model: 'embedded', messages: QUESTION })
     const headers = { 'content-type': 'application/json' }
     const request = { method: 'POST', headers, body, signal: agent.signal }
-    const asked = fetch(`${proxy.baseUrl('s')}/chat/completions`, request)
+    const response = fetch(`${proxy.baseUrl('s')}/chat/completions`, request)
     await until(() => lines.some(({ event }) => event === 'turn_dispatched'))
     agent.abort()
-    await t.rejects(asked)
+    await t.rejects(response)
     const ended = await until(() => lines.find(({ event }) => event === 'turn_ended'))
     t.match(ended, { turn_status: 'aborted', code: 'agent_gone', sampled_tokens: 0, attempts: 1 })
     const [life = []] = await livesOf(lines, 's', 1)

@@ -70,7 +70,7 @@ export const DIALECTS: Record<string, Ask> = {
 }
 
 /** Returns the text of a response, however it is split into events. */
-export function said(body: string): string {
+export function readText(body: string): string {
   if (!/^(event|data|:)/.test(body)) return JSON.stringify(JSON.parse(body))
   const events = [...body.matchAll(/^data: (\{.*)$/gm)].map(([, json]) => JSON.parse(json!))
   const whole = events.find(({ type }) => type === 'response.completed' || type === 'response.incomplete')
@@ -126,7 +126,7 @@ async function checkRetry(
   const answers = turns[0].annotations.answered_retries ?? []
   const reached = losses.filter((loss) => loss !== 'refused').length
   t.equal(answers.length, reached, `${sessionId}: the number of retries is recorded`)
-  const [first, ...others] = lossy.bodies.map(said)
+  const [first, ...others] = lossy.bodies.map(readText)
   for (const other of others) t.equal(other, first, `${sessionId}: the same response`)
   const { trajectories } = await proxy.get(`/sessions/${sessionId}/trajectories`)
   const mask = trajectories.flatMap((row: { response_mask: number[] }) => row.response_mask)

@@ -172,10 +172,10 @@ t.test('private directories of programs can be made visible', needsSandbox, asyn
 })
 
 t.test('without a sandbox a warning says that agents must be trusted', async (t) => {
-  const said: string[] = []
-  const warn = (text: string) => void said.push(text)
+  const output: string[] = []
+  const warn = (text: string) => void output.push(text)
   const runner = new CommandRunner({ command: 'true', sandbox: { mode: 'none' }, warn })
-  t.match(said, [/^trusted agents only: .*switched off/])
+  t.match(output, [/^trusted agents only: .*switched off/])
   t.match(await runner.run(agentTask({}), NEVER), { status: 'completed' })
   const { PATH } = process.env
   t.teardown(() => {
@@ -183,7 +183,7 @@ t.test('without a sandbox a warning says that agents must be trusted', async (t)
   })
   process.env.PATH = t.testdir({ env: t.fixture('symlink', '/usr/bin/env') })
   new CommandRunner({ command: 'true', warn })
-  t.match(said, [/./, /^trusted agents only: .*bwrap is not installed/])
+  t.match(output, [/./, /^trusted agents only: .*bwrap is not installed/])
   t.throws(() => new CommandRunner({ command: 'true', sandbox: { mode: 'bwrap' } }), { code: 'start_failed' })
 })
 

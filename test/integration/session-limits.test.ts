@@ -99,17 +99,17 @@ t.test(`a restarted proxy knows the usage of a session`, async (t) => {
 
 t.test('requests in flight count, failed ones do not', async (t) => {
   const api = await startSessionsApi(t)
-  const { promise: isAsked, resolve: asked } = Promise.withResolvers<void>()
+  const { promise: hasArrived, resolve: arrived } = Promise.withResolvers<void>()
   const { promise: mayFail, resolve: fail } = Promise.withResolvers<void>()
   api.backend.script = async function* () {
-    asked()
+    arrived()
     await mayFail
     yield []
     throw new Error('the engine broke')
   }
   await api.call('POST', '/sessions/s', { limits: { turns: 1 } })
   const running = ask(api)
-  await isAsked
+  await hasArrived
   t.match(await ask(api), { body: { choices: [{ message: { content: '' } }] } })
   fail()
   t.equal((await running).status, 500)
@@ -152,21 +152,21 @@ t.test('at a limit, each of several choices of one request is an end', async (t)
 
 t.test('sequential requests never exceed a budget, and the last one ends at it', () => {
   const call = fc.record({
-    asked: fc.option(fc.integer({ min: 1, max: 9 })),
+    requested: fc.option(fc.integer({ min: 1, max: 9 })),
     says: fc.integer({ min: 0, max: 9 }),
   })
   fc.assert(
     fc.property(fc.integer({ min: 1, max: 40 }), fc.array(call, { maxLength: 30 }), (budget, calls) => {
       const spending = new SessionUsage()
       let sampled = 0
-      for (const { asked, says } of calls) {
+      for (const { requested, says } of calls) {
         const has = spending.begin({ sampled_tokens: budget }, [], 0)
         if ((has.reached !== undefined) !== sampled >= budget) return false
         if (has.reached !== undefined) continue
-        const request = { body: { messages: [], max_tokens: asked ?? 9 } } as unknown as GenerationRequest
+        const request = { body: { messages: [], max_tokens: requested ?? 9 } } as unknown as GenerationRequest
         const { max_tokens: most } = withinBudget(request, has).body
         const sampledTokens = Math.min(says, most!)
-        if (most !== Math.min(asked ?? 9, budget - sampled)) return false
+        if (most !== Math.min(requested ?? 9, budget - sampled)) return false
         sampled += sampledTokens
         spending.add({ status: 'completed', engine: 'e', startedAtMs: 0, promptTokens: 1, sampledTokens })
       }

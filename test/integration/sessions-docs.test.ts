@@ -144,8 +144,11 @@ function textOf(schema: Described): string {
   const values = (schema.enum ?? inner.enum ?? []).map((value) => `\`${value}\``).join(', ')
   const fallback = schema.default === undefined ? '' : `Default: \`${schema.default}\``
   // Every time has this format, and the page describes it once.
-  const said = (schema.description ?? inner.description ?? '').replace(/[;,]? ?seconds since the epoch$/i, '')
-  return [values, said, fallback].filter((part) => part !== '').join('. ')
+  const description = (schema.description ?? inner.description ?? '').replace(
+    /[;,]? ?seconds since the epoch$/i,
+    '',
+  )
+  return [values, description, fallback].filter((part) => part !== '').join('. ')
 }
 
 t.test('docs/http-api.md names every other field and every reserved id', async (t) => {

@@ -262,16 +262,16 @@ t.test('the sessions API', async (t) => {
     'completing a session with a request in flight aborts its turn and releases its engine',
     async (t) => {
       const { url, call, backend } = await startSessionsApi(t)
-      const asked = Promise.withResolvers<void>()
+      const arrived = Promise.withResolvers<void>()
       backend.script = async function* (_request, signal) {
-        asked.resolve()
+        arrived.resolve()
         yield await untilAborted(signal)
       }
       const answer = fetch(`${url}/s/v1/chat/completions`, {
         method: 'POST',
         body: JSON.stringify({ model: 'm', messages: [{ role: 'user', content: 'hi' }] }),
       })
-      await asked.promise
+      await arrived.promise
       t.match((await call('POST', '/sessions/s/complete')).body, { status: 'completed', turn_count: 1 })
       const { body } = await call('GET', '/sessions/s')
       t.match(body.turns, [{ status: 'aborted', error: { code: 'turn_cancelled' } }])

@@ -44,10 +44,10 @@ t.test(
   },
 )
 
-const told = getProcessStart(process.pid) !== undefined
+const knowsStart = getProcessStart(process.pid) !== undefined
 t.test(
   'the next start removes the folder of a killed process, and nothing else',
-  { skip: !told },
+  { skip: !knowsStart },
   async (t) => {
     const root = temporaryFolder(t)
     const start = (pid: number) => getProcessStart(pid)!.replace(' ', '_')

@@ -27,8 +27,8 @@ const answers: Script = ({ path }, response) => {
       { version: 'v1', start: 0, end: 1 },
       { version: 'v2', start: 1, end: 2 },
     ]
-    const told = { logprobs: { content }, sampling_mask: [[5, 6], [2]], weight_versions }
-    return sendJson(response, { prompt_token_ids: PROMPT, choices: [{ ...choice, ...told }], usage })
+    const fields = { logprobs: { content }, sampling_mask: [[5, 6], [2]], weight_versions }
+    return sendJson(response, { prompt_token_ids: PROMPT, choices: [{ ...choice, ...fields }], usage })
   }
   const logprobs = { tokens: ['a', 'b'], token_logprobs: [-0.5, -0.5] }
   sendJson(response, { choices: [{ ...choice, text: 'ab', logprobs, prompt_token_ids: PROMPT }], usage })
@@ -43,9 +43,9 @@ async function serverFor(t: Test, script: Script = answers) {
   })
   const sampled = () => server.requests.filter(({ path }) => path === BY_IDS || path === COMPLETIONS)
   const paths = () => {
-    const asked = sampled().map(({ path }) => path)
+    const sampledPaths = sampled().map(({ path }) => path)
     server.requests.length = 0
-    return asked
+    return sampledPaths
   }
   return { client, server, sampled, paths }
 }
@@ -54,8 +54,8 @@ function request(
   body: Record<string, unknown> = {},
   record: GenerationRequest['record'] = { samplingMask: true },
 ) {
-  const asked = tokenRequest(PROMPT, { model: 'm', max_tokens: 7, top_k: 8, ...body }, true)
-  return { ...asked, record } as GenerationRequest
+  const tokensRequest = tokenRequest(PROMPT, { model: 'm', max_tokens: 7, top_k: 8, ...body }, true)
+  return { ...tokensRequest, record } as GenerationRequest
 }
 
 t.test(
@@ -119,15 +119,15 @@ const scaleOutIsOff = {
   },
 }
 
-for (const [status, said] of [
+for (const [status, message] of [
   [404, { detail: 'Not Found' }],
   [403, scaleOutIsOff],
 ] as const) {
   t.test(`a server without the route (${status}) gets the other one, until it was unavailable`, async (t) => {
     let isAway = false
-    const { client, paths } = await serverFor(t, (asked, response) => {
+    const { client, paths } = await serverFor(t, (received, response) => {
       if (isAway) return sendJson(response, {}, 500)
-      return asked.path === BY_IDS ? sendJson(response, said, status) : answers(asked, response)
+      return received.path === BY_IDS ? sendJson(response, message, status) : answers(received, response)
     })
     for (const expected of [[BY_IDS, COMPLETIONS], [COMPLETIONS]]) {
       t.strictSame(fold(await collect(pull(client, request(), noAbort))).tokenIds, [5, 2])
@@ -147,8 +147,8 @@ for (const [status, said] of [
 }
 
 t.test('a server that runs without masks gets no further requests without streaming', async (t) => {
-  const { client, paths } = await serverFor(t, (asked, response) => {
-    if (asked.path !== BY_IDS) return answers(asked, response)
+  const { client, paths } = await serverFor(t, (received, response) => {
+    if (received.path !== BY_IDS) return answers(received, response)
     const content = [5, 2].map((id) => ({ token_id: id, logprob: -0.25, top_logprobs: [] }))
     const choice = { index: 0, finish_reason: 'stop', token_ids: [5, 2], sampling_mask: null }
     sendJson(response, { choices: [{ ...choice, logprobs: { content } }], usage })
@@ -163,8 +163,8 @@ t.test('a server that runs without masks gets no further requests without stream
 })
 
 t.test('a model that the server does not know does not mean that the route is missing', async (t) => {
-  const { client, paths } = await serverFor(t, (asked, response) => {
-    if (asked.body?.model !== 'other') return answers(asked, response)
+  const { client, paths } = await serverFor(t, (received, response) => {
+    if (received.body?.model !== 'other') return answers(received, response)
     sendJson(response, { error: { message: 'The model `other` does not exist.', code: 404 } }, 404)
   })
   await t.rejects(collect(pull(client, request({ model: 'other' }), noAbort)), {
@@ -177,8 +177,8 @@ t.test('a model that the server does not know does not mean that the route is mi
 })
 
 t.test('a request that the server rejects there is rejected: it is not sent twice', async (t) => {
-  const { client, paths } = await serverFor(t, (asked, response) => {
-    if (asked.path !== BY_IDS) return answers(asked, response)
+  const { client, paths } = await serverFor(t, (received, response) => {
+    if (received.path !== BY_IDS) return answers(received, response)
     sendJson(response, { error: { message: 'top_k is too large', code: 400 } }, 400)
   })
   await t.rejects(collect(pull(client, request(), noAbort)), { code: 'engine_rejected' })
@@ -207,17 +207,17 @@ t.test('versions that are recorded without a mask are requested in a stream', as
     send('[DONE]')
     response.end()
   })
-  const asked = async (record: GenerationRequest['record'], body = {}) => {
+  const captureOf = async (record: GenerationRequest['record'], body = {}) => {
     const completion = fold(await collect(pull(client, request(body, record), noAbort)))
     t.equal(server.requests.at(-1)?.path, COMPLETIONS)
     t.equal(inexactReason(completion), null)
     return completion.details?.details(2).weight_versions
   }
-  t.same(await asked({ weightVersions: true }), spans)
+  t.same(await captureOf({ weightVersions: true }), spans)
   t.equal(server.requests.at(-1)?.body.return_weight_versions, true)
-  t.equal(await asked({ topLogprobs: 2 }), undefined)
+  t.equal(await captureOf({ topLogprobs: 2 }), undefined)
   t.notOk('return_weight_versions' in server.requests.at(-1)!.body)
-  await asked({ weightVersions: true }, { use_beam_search: true })
+  await captureOf({ weightVersions: true }, { use_beam_search: true })
   t.notOk('return_weight_versions' in server.requests.at(-1)!.body, 'vLLM rejects it there')
 })
 
@@ -302,19 +302,19 @@ t.test(
     const record = { weightVersions: true }
     const events = await collect(pull(client, request({ top_k: -1 }, record), noAbort))
     t.equal(sampled().at(-1)?.path, BY_IDS)
-    const told = events.flatMap((event) =>
+    const captured = events.flatMap((event) =>
       event.type === 'delta' ? (event.details?.weight_versions ?? []) : [],
     )
-    t.match(told, [
+    t.match(captured, [
       { version: 'v1', start: 0, end: 1 },
       { version: 'v2', start: 1, end: 2 },
     ])
     await collect(pull(client, request({ response_format: { type: 'json_object' } }, record), noAbort))
     t.equal(sampled().at(-1)?.path, COMPLETIONS, 'this is not supported there')
-    const closed = await serverFor(t, (asked, response) =>
-      asked.path === BY_IDS
+    const closed = await serverFor(t, (received, response) =>
+      received.path === BY_IDS
         ? sendJson(response, scaleOutIsOff, 403)
-        : streaming032()({ ...asked, body: { ...asked.body, stream: false } }, response),
+        : streaming032()({ ...received, body: { ...received.body, stream: false } }, response),
     )
     await collect(pull(closed.client, request({}, record), noAbort))
     t.strictSame(closed.paths(), [BY_IDS, COMPLETIONS])

@@ -68,8 +68,8 @@ async function look(
       code.replace(find, () => put),
     )
   }
-  const told = values.known && known !== undefined ? foundIn(await run(folder, String(known))) : {}
-  return told.seed === undefined ? foundIn(await run(folder, `1..${values.seeds}`)) : told
+  const found = values.known && known !== undefined ? foundIn(await run(folder, String(known))) : {}
+  return found.seed === undefined ? foundIn(await run(folder, `1..${values.seeds}`)) : found
 }
 
 function foundIn(output: string): { seed?: string; promise?: string } {

@@ -9,7 +9,7 @@ import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { brotliDecompressSync } from 'node:zlib'
 import t from 'tap'
-import { said } from '../helpers/children.ts'
+import { waitForOutput } from '../helpers/children.ts'
 import { startLlmProxy } from '../helpers/llm-proxy.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
@@ -109,7 +109,7 @@ t.test('it stores the column in an older database, and returns both fields', asy
   const launcher = join(copy, 'bin/llm-proxy')
   const proxy = startLlmProxy(['serve', '--port', '0', '--db', db], { launcher })
   t.teardown(() => proxy.kill('SIGKILL'))
-  const [, url] = await said(proxy.stdout, /listening on (http:\S+)/)
+  const [, url] = await waitForOutput(proxy.stdout, /listening on (http:\S+)/)
   const get = async (path: string) => (await (await fetch(url + path)).json()) as Answer
 
   const { sessions } = await get('/sessions?limit=1')

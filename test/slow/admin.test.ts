@@ -197,14 +197,14 @@ for (const mode of ['local', 'relay'])
       const { port } = server.server.address() as AddressInfo
       const proxy = await proxyInMode(t, mode, `http://127.0.0.1:${port}`)
       await proxy.post('/admin/weight_version', { weight_version: 1 })
-      const asked = agentOf(proxy, 's').chat.completions.create({
+      const request = agentOf(proxy, 's').chat.completions.create({
         ...ASK,
         messages: [{ role: 'user', content: 'hello' }],
       })
       await until(async () => (await proxy.get('/admin/workers'))[0]?.load === 1)
       await proxy.post('/admin/weight_version', { weight_version: 2 })
       finish()
-      t.ok(await asked)
+      t.ok(await request)
       t.match(await turnsOf(proxy, 's'), [{ weight_version_start: '1', weight_version_end: '2' }])
       t.match(await proxy.get('/sessions/s/trajectories'), {
         trajectories: [{ weight_version_min: '1', weight_version_max: '2' }],

@@ -38,7 +38,7 @@ interface Said {
 
 /** Collects each choice of a stream, and the order in which the choices had their chunks. */
 async function readStream(chunks: AsyncIterable<OpenAI.ChatCompletionChunk | OpenAI.Completion>) {
-  const said: Said[] = Array.from({ length: N }, () => ({ text: '', ids: [], finish: null }))
+  const choices: Said[] = Array.from({ length: N }, () => ({ text: '', ids: [], finish: null }))
   const order: number[] = []
   const ids = new Set<string>()
   let usage: OpenAI.CompletionUsage | null | undefined
@@ -46,18 +46,18 @@ async function readStream(chunks: AsyncIterable<OpenAI.ChatCompletionChunk | Ope
     ids.add(chunk.id)
     usage = chunk.usage ?? usage
     for (const choice of chunk.choices) {
-      const one = said[choice.index]!
+      const one = choices[choice.index]!
       one.text += ('delta' in choice ? choice.delta.content : choice.text) ?? ''
       one.ids.push(...((choice as { token_ids?: number[] }).token_ids ?? []))
       one.finish = choice.finish_reason ?? one.finish
       order.push(choice.index)
     }
   }
-  return { said, order, usage, ids: [...ids] }
+  return { choices, order, usage, ids: [...ids] }
 }
 
 /** Checks that each choice is a turn as the agent read it, exact, and trained once. */
-async function checkRecord(t: Test, proxy: TestProxy, said: Said[], usage: OpenAI.CompletionUsage) {
+async function checkRecord(t: Test, proxy: TestProxy, choices: Said[], usage: OpenAI.CompletionUsage) {
   const turns = await turnsOf(proxy, 's')
   t.same(
     turns.map((turn: { completion_text: string; completion_token_ids: number[]; finish_reason: string }) => ({
@@ -65,25 +65,25 @@ async function checkRecord(t: Test, proxy: TestProxy, said: Said[], usage: OpenA
       ids: turn.completion_token_ids,
       finish: turn.finish_reason,
     })),
-    said,
+    choices,
   )
-  t.ok(new Set(said.map(({ text }) => text)).size > 1, 'they are not copies of one another')
+  t.ok(new Set(choices.map(({ text }) => text)).size > 1, 'they are not copies of one another')
   t.ok(
     turns.every(({ exact, status }: { exact: boolean; status: string }) => exact && status === 'completed'),
   )
   const prompt = turns[0].prompt_token_ids.length
-  const sampled = said.reduce((sum, { ids }) => sum + ids.length, 0)
+  const sampled = choices.reduce((sum, { ids }) => sum + ids.length, 0)
   t.match(usage, { prompt_tokens: prompt, completion_tokens: sampled, total_tokens: prompt + sampled })
   const { trajectories, excluded_turns: excluded } = await proxy.get('/sessions/s/trajectories')
   t.equal(excluded.superseded, 0)
   t.same(
     trajectories.map((row: { response_ids: number[] }) => row.response_ids),
-    said.map(({ ids }) => ids),
+    choices.map(({ ids }) => ids),
   )
   t.ok(trajectories.every((row: { response_mask: number[] }) => row.response_mask.every((bit) => bit === 1)))
 }
 
-const asked = {
+const params = {
   model: 'embedded',
   n: N,
   seed: 5,
@@ -103,8 +103,8 @@ for (const [mode, config] of Object.entries(MODES)) {
 
 async function chatChoices(t: Test, proxy: TestProxy) {
   const openai = client(proxy, 's')
-  const whole = await openai.chat.completions.create({ ...asked, messages: question })
-  const said = whole.choices.map(({ message, finish_reason, ...choice }, place) => {
+  const whole = await openai.chat.completions.create({ ...params, messages: question })
+  const expected = whole.choices.map(({ message, finish_reason, ...choice }, place) => {
     t.equal(choice.index, place)
     return {
       text: message.content ?? '',
@@ -112,44 +112,44 @@ async function chatChoices(t: Test, proxy: TestProxy) {
       finish: finish_reason,
     }
   })
-  await checkRecord(t, proxy, said, whole.usage!)
+  await checkRecord(t, proxy, expected, whole.usage!)
   await proxy.post('/sessions/s/reset')
   const stream = await openai.chat.completions.create({
-    ...asked,
+    ...params,
     messages: question,
     stream: true,
     stream_options: { include_usage: true },
   })
   const streamed = await readStream(stream)
-  t.same(streamed.said, said, 'the same seed: the same choices')
+  t.same(streamed.choices, expected, 'the same seed: the same choices')
   t.equal(streamed.ids.length, 1, 'one response has one id')
   t.same(new Set(streamed.order), new Set([0, 1, 2]))
-  await checkRecord(t, proxy, streamed.said, streamed.usage!)
+  await checkRecord(t, proxy, streamed.choices, streamed.usage!)
 }
 
 async function completionChoices(t: Test, proxy: TestProxy) {
   const openai = client(proxy, 's')
-  const whole = await openai.completions.create({ ...asked, prompt: 'The', best_of: N })
-  const said = whole.choices.map(({ text, finish_reason, ...choice }) => {
+  const whole = await openai.completions.create({ ...params, prompt: 'The', best_of: N })
+  const expected = whole.choices.map(({ text, finish_reason, ...choice }) => {
     return { text, ids: (choice as unknown as { token_ids: number[] }).token_ids, finish: finish_reason }
   })
-  await checkRecord(t, proxy, said, whole.usage!)
+  await checkRecord(t, proxy, expected, whole.usage!)
   await proxy.post('/sessions/s/reset')
   const stream = await openai.completions.create({
-    ...asked,
+    ...params,
     prompt: 'The',
     stream: true,
     stream_options: { include_usage: true },
   })
   const streamed = await readStream(stream)
-  t.same(streamed.said, said)
-  await checkRecord(t, proxy, streamed.said, streamed.usage!)
+  t.same(streamed.choices, expected)
+  await checkRecord(t, proxy, streamed.choices, streamed.usage!)
 }
 
 t.test('an agent continues from any of the choices: the others remain separate rows', async (t) => {
   const proxy = await startMode(t, { tokenizer: 'embedded' })
   const openai = client(proxy, 's')
-  const { choices } = await openai.chat.completions.create({ ...asked, messages: question })
+  const { choices } = await openai.chat.completions.create({ ...params, messages: question })
   const messages = [...question, choices[1]!.message, { role: 'user' as const, content: 'And seals?' }]
   await openai.chat.completions.create({ model: 'embedded', messages, max_tokens: 5 })
   const { trajectories } = await proxy.get('/sessions/s/trajectories')
@@ -162,12 +162,12 @@ t.test('an agent continues from any of the choices: the others remain separate r
 t.test('more choices than --choice-limit allows are rejected with the limit', async (t) => {
   const proxy = await startMode(t, { choiceLimit: 2 })
   const openai = client(proxy, 's')
-  await t.rejects(openai.chat.completions.create({ ...asked, messages: question }), {
+  await t.rejects(openai.chat.completions.create({ ...params, messages: question }), {
     status: 400,
     param: 'n',
     message: /'n' must be at most 2, and is 3/,
   })
-  const { choices } = await openai.chat.completions.create({ ...asked, n: 2, messages: question })
+  const { choices } = await openai.chat.completions.create({ ...params, n: 2, messages: question })
   t.equal(choices.length, 2)
 })
 
@@ -176,10 +176,10 @@ t.test("an agent's choices count as its requests", async (t) => {
   const { agent_key: apiKey } = await proxy.post('/sessions', { session_id: 's' })
   const openai = new OpenAI({ baseURL: proxy.baseUrl('s'), apiKey, maxRetries: 0 })
   for (let time = 0; time < 2; time += 1) {
-    const { choices } = await openai.chat.completions.create({ ...asked, messages: question })
+    const { choices } = await openai.chat.completions.create({ ...params, messages: question })
     t.equal(choices.length, N, 'they are released')
   }
-  await t.rejects(openai.chat.completions.create({ ...asked, n: N + 1, messages: question }), {
+  await t.rejects(openai.chat.completions.create({ ...params, n: N + 1, messages: question }), {
     status: 429,
     code: 'too_many_calls',
   })
@@ -195,7 +195,7 @@ for (const stream of [false, true]) {
       })
       t.teardown(() => engine.close())
       const proxy = await startProxy(t, { engineUrls: [engine.url], engineKind: 'vllm' })
-      const refused = client(proxy, 's').chat.completions.create({ ...asked, messages: question, stream })
+      const refused = client(proxy, 's').chat.completions.create({ ...params, messages: question, stream })
       await t.rejects(refused, { status: 400, message: /no such adapter/ })
       const turns = await turnsOf(proxy, 's')
       t.equal(turns.length, N)

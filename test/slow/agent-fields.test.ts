@@ -229,9 +229,9 @@ t.test('no field of an official client is dropped silently', async (t) => {
       const before = { ...base, ...(WITH[field] as Body) }
       const without = await outcome(dialect, before)
       t.equal(without.status, 200, `${name}: a request without ${field}`)
-      const asked = await outcome(dialect, { ...before, [field]: value })
-      if (asked.status === 400) found.rejected.push(field)
-      else if (asked.seen === without.seen) found.ignored.push(field)
+      const changed = await outcome(dialect, { ...before, [field]: value })
+      if (changed.status === 400) found.rejected.push(field)
+      else if (changed.seen === without.seen) found.ignored.push(field)
     }
     for (const column of ['rejected', 'ignored'] as const)
       t.same(found[column].sort(), listed(name, column), `${name}: ${column} as documented`)

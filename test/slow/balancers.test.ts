@@ -24,9 +24,9 @@ async function startNamed(t: Test, name: string): Promise<string> {
 /** Sends the path verbatim; `fetch` would normalize it. */
 async function ask(url: string, path: string, headers: Record<string, string> = {}) {
   const { hostname, port } = new URL(url)
-  const asked = request({ hostname, port, path, method: 'POST', headers })
-  asked.end('{}')
-  const [response] = await once(asked, 'response')
+  const sent = request({ hostname, port, path, method: 'POST', headers })
+  sent.end('{}')
+  const [response] = await once(sent, 'response')
   const text = (await Array.fromAsync(response)).join('')
   return JSON.parse(text) as { name: string; url: string }
 }

@@ -2,7 +2,7 @@ import { spawnSync } from 'node:child_process'
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
-import { ended, said } from '../helpers/children.ts'
+import { ended, waitForOutput } from '../helpers/children.ts'
 import { type Launch, runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { until } from '../helpers/until.ts'
@@ -149,7 +149,7 @@ function isAlive(pid: number): boolean {
 t.test('Ctrl-C ends the agents and their sessions; the same command resumes', async (t) => {
   const it = await rig(t, 6, ['--concurrency', '4'])
   const child = startLlmProxy([...it.args, '--command', STAYING], inFolder(it))
-  const summary = said(child.stdout, /^interrupted; run the same command to resume$/m)
+  const summary = waitForOutput(child.stdout, /^interrupted; run the same command to resume$/m)
   await until(() => pids(it).length === 4 && existsSync(it.output) && rowsIn(it.output).length === 2)
   const second = await runLlmProxy([...it.args, '--command', 'true'], inFolder(it))
   t.match(second, { code: 1, stderr: `is in use by another llm-proxy (process ${child.pid})` })
@@ -214,7 +214,7 @@ t.test('a rollout server runs the requested tasks, and ends with its agents', as
   const verifier = 'grep -q 7 "$AGENT_OUTPUT_FILE"'
   const args = [...it.args, '--listen', '127.0.0.1:0', '--command', command, '--verifier', verifier]
   const child = startLlmProxy(args, inFolder(it))
-  const [, url] = await said(child.stdout, /rollout listening on (\S+)/)
+  const [, url] = await waitForOutput(child.stdout, /rollout listening on (\S+)/)
   const ask = async (rollout_id: string) => {
     const body = JSON.stringify({ rollout_id, sample: { number: 7 }, sampling_params: { max_tokens: 4 } })
     const headers = { 'content-type': 'application/json' }
@@ -255,7 +255,7 @@ t.test(
     const args = [...it.args, '--sandbox', 'bwrap', '--listen', '127.0.0.1:0', '--command', command]
     const start = async () => {
       const child = startLlmProxy(args, inFolder(it))
-      const [, url] = await said(child.stdout, /rollout listening on (\S+)/)
+      const [, url] = await waitForOutput(child.stdout, /rollout listening on (\S+)/)
       const ask = async (sample: object) => {
         const body = JSON.stringify({ rollout_id: 'a', sample })
         const headers = { 'content-type': 'application/json' }

@@ -6,7 +6,7 @@ import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import t, { type Test } from 'tap'
-import { ended, type PipedProcess, said } from '../helpers/children.ts'
+import { ended, type PipedProcess, waitForOutput } from '../helpers/children.ts'
 import { type Launch, OLD_NODE, runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
 import { IS_FULL } from '../helpers/tier.ts'
 import { until } from '../helpers/until.ts'
@@ -22,7 +22,7 @@ async function serve(t: Test, args: string[], launch: Launch = {}): Promise<Serv
   const env = { LOG_LEVEL: 'error', ...launch.env }
   const child = startLlmProxy([...args, '--port', '0'], { ...launch, cwd: launch.cwd ?? t.testdir(), env })
   t.teardown(() => child.kill('SIGKILL'))
-  const [, readyLine] = await said(child.stdout, /^(.*)\n/)
+  const [, readyLine] = await waitForOutput(child.stdout, /^(.*)\n/)
   return { child, readyLine: readyLine!, url: /http:\/\/\S+/.exec(readyLine!)![0] }
 }
 
@@ -178,7 +178,7 @@ t.test('a second signal does not wait for running requests', async (t) => {
   const proxy = await serve(t, ['--engine-url', engine.url, '--db', 'memory'], { env: { LOG_LEVEL: 'info' } })
   const cutOff = t.rejects(call(proxy.url, 'slow'), 'the call is cut off')
   await callInFlight(proxy.url)
-  const draining = said(proxy.child.stderr, /drain_started/)
+  const draining = waitForOutput(proxy.child.stderr, /drain_started/)
   proxy.child.kill('SIGTERM')
   await draining
   proxy.child.kill('SIGINT')
@@ -187,12 +187,12 @@ t.test('a second signal does not wait for running requests', async (t) => {
 })
 
 t.test('pending work of a library does not keep a stopped proxy alive', async (t) => {
-  const { promise: asked, resolve: tellAsked } = Promise.withResolvers<void>()
+  const { promise: arrived, resolve: notifyArrived } = Promise.withResolvers<void>()
   // Each export is rejected for now, and may be retried for ten minutes.
   const receiver = createServer((request, response) => {
     request.resume()
     response.writeHead(503, { 'retry-after': '500' }).end()
-    tellAsked()
+    notifyArrived()
   }).listen(0, '127.0.0.1')
   await once(receiver, 'listening')
   t.teardown(() => receiver.close())
@@ -200,7 +200,7 @@ t.test('pending work of a library does not keep a stopped proxy alive', async (t
   const env = { OTEL_EXPORTER_OTLP_ENDPOINT: endpoint, OTEL_EXPORTER_OTLP_TIMEOUT: '600000' }
   const { child, url } = await serve(t, ['--db', 'memory'], { env: { ...env, OTEL_BSP_SCHEDULE_DELAY: '1' } })
   t.equal((await call(url, 'traced')).status, 200)
-  await asked
+  await arrived
   child.kill('SIGTERM')
   t.strictSame(await end(child), { code: 0, signal: null })
 })

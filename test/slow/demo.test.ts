@@ -1,7 +1,7 @@
 /** `npm run demo`, as its command runs it. */
 import t from 'tap'
 import { openSqliteReader } from '../../src/proxy/store/sqlite/open.ts'
-import { ended, said } from '../helpers/children.ts'
+import { ended, waitForOutput } from '../helpers/children.ts'
 import { runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
 
 t.test('the demo runs rollouts, shows what was trained, and leaves the records behind', async (t) => {
@@ -36,7 +36,7 @@ t.test('the demo runs rollouts, shows what was trained, and leaves the records b
   t.ok(sessionIds.some((sessionId) => sessionId === inBrowser))
   const viewer = startLlmProxy(['view', '--db', db, '--port', '0'])
   t.teardown(() => viewer.kill('SIGKILL'))
-  const [viewed] = await said(viewer.stdout, /http:\/\/\S+(?=\/ui)/)
+  const [viewed] = await waitForOutput(viewer.stdout, /http:\/\/\S+(?=\/ui)/)
   const response = await fetch(`${viewed}/sessions/${inBrowser}/tree`)
   t.equal(response.status, 200)
   t.ok(((await response.json()) as { turns: object[] }).turns.length > 0)
@@ -45,7 +45,7 @@ t.test('the demo runs rollouts, shows what was trained, and leaves the records b
 t.test('an interrupted demo ends at once and takes its agents with it', async (t) => {
   const child = startLlmProxy(['demo', '--db', `${t.testdir({})}/demo.db`, '--rollouts', '500'])
   t.teardown(() => child.kill('SIGKILL'))
-  await said(child.stdout, /1\/500/)
+  await waitForOutput(child.stdout, /1\/500/)
   const interruptedAt = Date.now()
   child.kill('SIGINT')
   t.same(await ended(child), [130, null])

@@ -149,8 +149,8 @@ t.test('for an extended prompt only the missing experts are requested', async (t
   } as const
   const proxy = await startProxy(t, config)
   await talk(proxy, 's', false)
-  const asked = engine.requests.filter(({ path }) => path === '/generate').map(({ body }) => body)
-  const [first, second, third, fourth] = asked.map((body) => body.routed_experts_start_len)
+  const bodies = engine.requests.filter(({ path }) => path === '/generate').map(({ body }) => body)
+  const [first, second, third, fourth] = bodies.map((body) => body.routed_experts_start_len)
   t.equal(first, 0)
   const { turns } = await proxy.get('/sessions/s')
   const lengths = turns.map(
@@ -175,9 +175,9 @@ t.test(
     const body = { model: 'detailed', messages: [user('hi')], max_tokens: 8 }
     for (const filter of [{ top_p: 0.8 }, { top_k: -1, top_p: 0.8 }, { top_k: 20 }])
       await agent.chat.completions.create({ ...body, ...filter })
-    const asked = engine.requests.filter(({ path }) => path === '/generate').map(({ body }) => body)
+    const bodies = engine.requests.filter(({ path }) => path === '/generate').map(({ body }) => body)
     t.same(
-      asked.map(({ return_sampling_mask: mask }) => mask),
+      bodies.map(({ return_sampling_mask: mask }) => mask),
       [undefined, undefined, true],
     )
   },
@@ -326,11 +326,11 @@ t.test('an agent receives the alternatives that it requested, and no more', asyn
   const body = { model: 'detailed', messages: [user('hi')], max_tokens: 8 }
   const plain = await agent.chat.completions.create(body)
   t.equal(plain.choices[0]!.logprobs ?? null, null)
-  const asked = await agent.chat.completions.create({ ...body, logprobs: true, top_logprobs: 1 })
-  const [entry] = asked.choices[0]!.logprobs!.content!
+  const response = await agent.chat.completions.create({ ...body, logprobs: true, top_logprobs: 1 })
+  const [entry] = response.choices[0]!.logprobs!.content!
   t.equal(entry!.top_logprobs.length, 1)
   t.match(entry, { token: /^t\d+$/, top_logprobs: [{ token: /^t\d+$/ }] }, 'with the text of its tokens')
-  t.notMatch(JSON.stringify(asked), /sampling_mask|routed_experts/)
+  t.notMatch(JSON.stringify(response), /sampling_mask|routed_experts/)
   const rows = await rowsOf(proxy, 's')
   for (const row of rows) t.equal(row.top_logprob_ids?.[0]?.length, 5)
 })

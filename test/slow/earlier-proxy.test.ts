@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { HttpClient } from '../../src/rollout/http-client.ts'
 import { ProxyClient } from '../../src/rollout/proxy-client.ts'
-import { said } from '../helpers/children.ts'
+import { waitForOutput } from '../helpers/children.ts'
 import { extractRelease, missingRelease } from '../helpers/earlier-release.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
@@ -21,7 +21,7 @@ t.test(
     const args = ['serve', '--port', '0', '--engine-url', engine.url, '--db', join(folder, 'proxy.db')]
     const old = startLlmProxy(args, { launcher })
     t.teardown(() => old.kill('SIGKILL'))
-    const [url] = await said(old.stdout, /http:\/\/[\d.]+:\d+/)
+    const [url] = await waitForOutput(old.stdout, /http:\/\/[\d.]+:\d+/)
     const http = new HttpClient()
     t.teardown(() => http.close())
     const client = new ProxyClient({ proxyUrl: url, http })

@@ -2,7 +2,7 @@
 import { join } from 'node:path'
 import Database from 'better-sqlite3'
 import t, { type Test } from 'tap'
-import { said } from '../helpers/children.ts'
+import { waitForOutput } from '../helpers/children.ts'
 import { DatabaseLink } from '../helpers/database-link.ts'
 import { startLlmProxy } from '../helpers/llm-proxy.ts'
 import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
@@ -15,7 +15,7 @@ const BODY = JSON.stringify({ messages: [{ role: 'user', content: 'hi' }], max_t
 async function serve(t: Test, env: Record<string, string>): Promise<string> {
   const child = startLlmProxy(['serve', '--port', '0', '--log-level', 'error'], { env })
   t.teardown(() => child.kill('SIGKILL'))
-  const [, url] = await said(child.stdout, /listening on (http:\S+)/)
+  const [, url] = await waitForOutput(child.stdout, /listening on (http:\S+)/)
   t.equal((await send(url!)).status, 200)
   return url!
 }

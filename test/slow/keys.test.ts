@@ -5,7 +5,7 @@ import OpenAI from 'openai'
 import t, { type Test } from 'tap'
 import { createAgentKey } from '../../src/proxy/http/access/agent-key.ts'
 import { InferenceWorkerClient } from '../../src/worker/inference-worker-client.ts'
-import { said } from '../helpers/children.ts'
+import { waitForOutput } from '../helpers/children.ts'
 import { CountingBackend } from '../helpers/counting-backend.ts'
 import { KEYS } from '../helpers/keys.ts'
 import { runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
@@ -180,8 +180,8 @@ for (const trusts of [false, true]) {
     await say('One.', { 'x-stainless-retry-count': '1' })
     await say('Two.', { 'x-llm-proxy-line': 'side' })
     await say('Three.', { 'user-agent': 'claude-code/2', 'x-claude-code-request-class': 'auxiliary' })
-    const { trust_agent: told, turns } = await proxy.get('/sessions/s')
-    t.equal(told, trusts)
+    const { trust_agent: trusted, turns } = await proxy.get('/sessions/s')
+    t.equal(trusted, trusts)
     t.same(
       turns.map((turn: { retry_count: number }) => turn.retry_count),
       trusts ? [0, 0, 1, 0, 0] : [0, 0, 0, 0, 0],
@@ -210,12 +210,12 @@ t.test('an unauthenticated request is rejected before its body is read', { timeo
 
 t.test('probes need no key and reveal little; an admin sees the rest', async (t) => {
   const proxy = await closedProxy(t)
-  const asked = async (headers: Record<string, string>) =>
+  const statusOf = async (headers: Record<string, string>) =>
     (await fetch(`${proxy.url}/health`, { headers })).json()
   const little = { status: 'ok', mode: 'local', connected_workers: 0 }
-  t.same(await asked({}), little)
-  t.same(await asked({ 'x-api-key': 'wrong' }), little)
-  t.same(await asked({ 'x-api-key': await keyOf(proxy, 's') }), little)
+  t.same(await statusOf({}), little)
+  t.same(await statusOf({ 'x-api-key': 'wrong' }), little)
+  t.same(await statusOf({ 'x-api-key': await keyOf(proxy, 's') }), little)
   t.match(await proxy.get('/health'), { ...little, engines: [{}], version: String })
   t.equal((await runLlmProxy(['health', '--url', proxy.url])).code, 0)
 })
@@ -325,7 +325,7 @@ t.test('without keys on a public address, serve requires --open and prints a war
   })
   const child = startLlmProxy([...reached, '--open'])
   t.teardown(() => child.kill('SIGKILL'))
-  const [, first] = await said(child.stderr, /^(.*)\n/)
+  const [, first] = await waitForOutput(child.stderr, /^(.*)\n/)
   const { level, event, note } = JSON.parse(first!)
   t.match({ level, event }, { level: 'warn', event: 'configuration_note' })
   t.match(note, /^Every client that reaches 0\.0\.0\.0 can read, change and delete all sessions/)

@@ -2,7 +2,7 @@
 import OpenAI from 'openai'
 import t from 'tap'
 import { openSqliteReader } from '../../src/proxy/store/sqlite/open.ts'
-import { ended, said } from '../helpers/children.ts'
+import { ended, waitForOutput } from '../helpers/children.ts'
 import { startLlmProxy } from '../helpers/llm-proxy.ts'
 import { IS_FULL } from '../helpers/tier.ts'
 
@@ -23,7 +23,7 @@ async function startServe(db: string) {
     '--log-level',
     'error',
   ])
-  const [url] = await said(child.stdout, /http:\/\/[\d.]+:\d+/)
+  const [url] = await waitForOutput(child.stdout, /http:\/\/[\d.]+:\d+/)
   return { child, url }
 }
 
@@ -50,11 +50,11 @@ for (let round = 1; round <= ROUNDS; round++) {
       const { child, url } = await startServe(db)
       t.teardown(() => child.kill('SIGKILL'))
       const acknowledged = new Map<string, string>()
-      let asked = 0
+      let requestCount = 0
       const agent = async (_: unknown, i: number) => {
         const openai = new OpenAI({ baseURL: `${url}/s${i}/v1`, apiKey: 'none', maxRetries: 0 })
-        while (asked++ < CALLS) {
-          const { id, text } = await ask(openai, asked % 2 === 0)
+        while (requestCount++ < CALLS) {
+          const { id, text } = await ask(openai, requestCount % 2 === 0)
           acknowledged.set(id.replace('chatcmpl-', ''), text)
         }
       }

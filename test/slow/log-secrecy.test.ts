@@ -25,16 +25,16 @@ function logger() {
   return { lines, logger: pino({ level: 'trace', base: null, customLevels: { audit: 35 } }, sink) }
 }
 
-const said = { error: { message: `cannot sample after: ${PROMPT}` } }
+const body = { error: { message: `cannot sample after: ${PROMPT}` } }
 const ANSWERS: Record<string, Script> = {
-  'a refusal': (_, response) => sendJson(response, said, 422),
-  'an HTTP error': (_, response) => sendJson(response, said, 500),
-  'an error in place of an answer': (_, response) => sendJson(response, said),
+  'a refusal': (_, response) => sendJson(response, body, 422),
+  'an HTTP error': (_, response) => sendJson(response, body, 500),
+  'an error in place of an answer': (_, response) => sendJson(response, body),
   'no JSON': (_, response) => void response.end(`<html>${PROMPT}</html>`),
   'no HTTP': (_, response) => void response.socket?.end(`HTTP/1.1 OK ${PROMPT}\r\n\r\n`),
   'an error in a stream': (_, response) => {
     openEventStream(response)({ choices: [{ index: 0, delta: { content: 'a' } }] })
-    response.end(`data: ${JSON.stringify(said)}\n\n`)
+    response.end(`data: ${JSON.stringify(body)}\n\n`)
   },
 }
 
@@ -121,7 +121,7 @@ t.test(
     t.notMatch(text, PROMPT)
     t.notMatch(text, key)
     t.notMatch(text, keys.adminKeys[0]!)
-    for (const { completion_text: said } of turns) t.notOk(text.includes(JSON.stringify(said)))
+    for (const { completion_text: completion } of turns) t.notOk(text.includes(JSON.stringify(completion)))
   },
 )
 

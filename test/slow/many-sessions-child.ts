@@ -18,9 +18,9 @@ const LOOKS = 5
 const TEXT = 'What an agent says. '.repeat(20)
 
 class ForgetfulBackend extends CountingBackend {
-  override generate(...asked: Parameters<CountingBackend['generate']>) {
+  override generate(...args: Parameters<CountingBackend['generate']>) {
     this.requests.length = 0
-    return super.generate(...asked)
+    return super.generate(...args)
   }
 }
 

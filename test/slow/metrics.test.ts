@@ -131,8 +131,8 @@ t.test('docs/metrics.md has every metric, and each is exposed (UPDATE=1 writes i
     const rows = members.map(({ name, labelNames, help }) => {
       const labels = labelNames.length === 0 ? '' : `{${labelNames.join(', ')}}`
       // The labels already list the dimensions.
-      const said = labelNames.length === 0 ? help : help.replace(/, by .*$/, '')
-      return `| \`${name}${labels}\` | ${said} |`
+      const description = labelNames.length === 0 ? help : help.replace(/, by .*$/, '')
+      return `| \`${name}${labels}\` | ${description} |`
     })
     return [`| ${type} | |`, '|---|---|', ...rows].join('\n')
   })

@@ -233,7 +233,7 @@ t.test("the nodes' secret is rotated while they forward, and nothing fails", { s
   }
   const before = await readSecrets()
   let isRotating = true
-  const asked = (async () => {
+  const requests = (async () => {
     let count = 0
     for (; isRotating; count += 1) {
       const { status, text } = await ask(other, 'rotated', `number ${count};`, key)
@@ -243,7 +243,7 @@ t.test("the nodes' secret is rotated while they forward, and nothing fails", { s
   })()
   t.strictSame(await other.post('/admin/nodes/secret'), { status: 'rotated' })
   isRotating = false
-  const count = await asked
+  const count = await requests
   const after = await readSecrets()
   t.equal(after.length, 1)
   t.not(after[0], before[0])

@@ -122,13 +122,13 @@ t.test(
     await t.test(
       'a node that drains or keeps running has delivered its responses: equal requests are samples',
       async (t) => {
-        const asked = [await ask(passer.url, 'Go on.'), await ask(other.url, 'Go on.')]
+        const responses = [await ask(passer.url, 'Go on.'), await ask(other.url, 'Go on.')]
         t.equal(await passer.drain(), 0)
-        asked.push(await ask(owner.url, 'Go on.'), await ask(other.url, 'Go on.'))
+        responses.push(await ask(owner.url, 'Go on.'), await ask(other.url, 'Go on.'))
         t.equal((await turns()).length, 5)
         const { ids, excluded } = await trained()
         t.strictSame(
-          asked.filter((id) => !ids.includes(id)),
+          responses.filter((id) => !ids.includes(id)),
           [],
         )
         t.notOk(excluded.superseded)
@@ -159,11 +159,11 @@ t.test(
 t.test('a request in flight at a killed owner is served by the next one', { skip: noPostgres }, async (t) => {
   const { owner, passer, link, turns } = await setUp(t)
   link.isHeld = true
-  const asked = ask(passer.url, 'Go on.')
+  const response = ask(passer.url, 'Go on.')
   await until(async () => (await turns()).some(({ status }) => status === 'open'))
   await owner.kill()
   link.isHeld = false
-  const turnId = await asked
+  const turnId = await response
   t.match(await turns(), [
     { status: 'completed' },
     { status: 'interrupted' },
@@ -183,7 +183,7 @@ for (const [client, headers, isOnlyFull] of CLIENTS) {
     async (t) => {
       const { owner, passer, link, ownerLink, turns, trained } = await setUp(t)
       link.isHeld = true
-      const asked = ask(passer.url, 'Go on.', headers)
+      const response = ask(passer.url, 'Go on.', headers)
       await until(async () => (await turns()).some(({ status }) => status === 'open'))
       ownerLink.isHeld = true
       link.isHeld = false
@@ -192,7 +192,7 @@ for (const [client, headers, isOnlyFull] of CLIENTS) {
       )
       await owner.kill()
       ownerLink.close()
-      const turnId = await asked
+      const turnId = await response
       t.not(turnId, committed.turn_id)
       const { ids, excluded } = await trained()
       t.ok(ids.includes(turnId))
@@ -208,7 +208,7 @@ t.test(
   async (t) => {
     const { owner, passer, link, ownerLink, turns } = await setUp(t)
     link.isHeld = true
-    const asked = ask(passer.url, 'Go on.', { 'idempotency-key': 'k' })
+    const response = ask(passer.url, 'Go on.', { 'idempotency-key': 'k' })
     await until(async () => (await turns()).some(({ status }) => status === 'open'))
     ownerLink.isHeld = true
     link.isHeld = false
@@ -217,6 +217,6 @@ t.test(
     )
     await owner.kill()
     ownerLink.close()
-    t.equal(await asked, committed.turn_id)
+    t.equal(await response, committed.turn_id)
   },
 )

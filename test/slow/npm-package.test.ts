@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import t, { type Test } from 'tap'
-import { said, startChild } from '../helpers/children.ts'
+import { startChild, waitForOutput } from '../helpers/children.ts'
 import { IS_FULL } from '../helpers/tier.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
@@ -72,7 +72,7 @@ t.test('the packed package works from node_modules', { timeout: 400_000 }, async
 
   await t.test('its command serves, and names the package of an optional feature', async (t) => {
     const child = startChild(llmProxy, ['serve', '--port', '0'], { cwd: folder })
-    const [, url] = await said(child.stdout, /listening on (http:\S+)/)
+    const [, url] = await waitForOutput(child.stdout, /listening on (http:\S+)/)
     t.equal((await fetch(`${url}/health`)).status, 200)
     writeFileSync(join(folder, 'tasks.jsonl'), '{"instance_id": "a"}\n')
     const rollout = ['rollout', '--tasks', 'tasks.jsonl', '--command', 'true', '--proxy-url', url!]

@@ -165,13 +165,16 @@ t.test('the reads of a session are documented, page by page', async (t) => {
   })
 
   t.test('a preview has the task and the last completion of the main line, one line each', async (t) => {
-    const said = (role: string, content: unknown) => JSON.stringify({ role, content })
+    const messageJson = (role: string, content: unknown) => JSON.stringify({ role, content })
     await api.call('POST', '/sessions/p', {})
     t.same((await get('/sessions/p/preview', reads.Preview)).body, { task: null, answer: null })
-    const asked = [said('system', 'You fix.'), said('user', [{ type: 'text', text: ' Mend\n the  sea ' }])]
+    const messages = [
+      messageJson('system', 'You fix.'),
+      messageJson('user', [{ type: 'text', text: ' Mend\n the  sea ' }]),
+    ]
     const calls = JSON.stringify([{ id: 'a', type: 'function', function: { name: 'f', arguments: '{}' } }])
-    await recordTurn(api.store, 'p', 0, { requestMessages: asked, completionText: 'First.' })
-    const more = [...asked, said('assistant', 'First.'), said('user', 'Go on.')]
+    await recordTurn(api.store, 'p', 0, { requestMessages: messages, completionText: 'First.' })
+    const more = [...messages, messageJson('assistant', 'First.'), messageJson('user', 'Go on.')]
     await recordTurn(api.store, 'p', 1, {
       requestMessages: more,
       completionText: `Done. ${'x'.repeat(999)}`,
@@ -293,14 +296,14 @@ t.test('events are sent to their listeners as they happen', async (t) => {
   await api.call('DELETE', '/sessions/s')
   await api.call('POST', '/admin/pause?drain_timeout_s=0')
   await api.call('POST', '/admin/resume')
-  const told = () => events.filter(({ type }) => !String(type).startsWith('member'))
-  await until(() => told().length >= 7)
+  const turnEvents = () => events.filter(({ type }) => !String(type).startsWith('member'))
+  await until(() => turnEvents().length >= 7)
   t.same(
-    told().map(({ type }) => type),
+    turnEvents().map(({ type }) => type),
     ['session_opened', 'reward', 'session_reset', 'session_ended', 'session_deleted', 'paused', 'resumed'],
   )
-  t.match(told()[3], { session_id: 's', status: 'completed' })
-  for (const event of told()) t.same(schemaErrors(reads.ProxyEvent, event), [])
+  t.match(turnEvents()[3], { session_id: 's', status: 'completed' })
+  for (const event of turnEvents()) t.same(schemaErrors(reads.ProxyEvent, event), [])
 })
 
 t.test('an in-flight turn is shown while it is sampled', async (t) => {

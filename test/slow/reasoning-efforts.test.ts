@@ -135,7 +135,8 @@ t.test('errors that differ in more than the effort declare nothing', async (t) =
     effort === undefined ? undefined : `effort ${effort} and budget ${effort === 'high' ? 1 : 2} conflict`
   const engine = await startVllm(t, { templateError })
   const proxy = await proxyOf(t, 'local', engine.url)
-  for (let asked = 0; asked < 2; asked += 1) await chat(proxy, 's', { reasoning_effort: 'high' })
+  for (let repetition = 0; repetition < 2; repetition += 1)
+    await chat(proxy, 's', { reasoning_effort: 'high' })
   t.strictSame(effortsAt(engine), ['high', 'xhigh', 'high', 'xhigh'])
 })
 
@@ -196,7 +197,8 @@ t.test('count_tokens counts the prompt with the effort that is sent', async (t) 
   }
   const engine = await startVllm(t, { chatIds })
   const proxy = await proxyOf(t, 'local', engine.url)
-  for (let asked = 0; asked < 2; asked += 1) t.strictSame(await count(proxy, 'fake'), { input_tokens: 3 })
+  for (let repetition = 0; repetition < 2; repetition += 1)
+    t.strictSame(await count(proxy, 'fake'), { input_tokens: 3 })
   t.strictSame(efforts, ['xhigh', 'xhigh'])
   const attempts = engine.requests.filter(({ path, body }) => path === '/tokenize' && body.messages)
   t.equal(attempts.length, 3, 'the first count was rejected once, and declared the efforts')

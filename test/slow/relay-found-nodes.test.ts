@@ -27,7 +27,7 @@ function workerOf(
   addresses: () => readonly string[],
   backend = new CountingBackend(),
 ) {
-  const asked: string[] = []
+  const lookups: string[] = []
   const worker = new InferenceWorkerClient({
     proxyUrls: [`dns+ws://nodes.example:${port}`],
     workerId: 'w',
@@ -37,22 +37,22 @@ function workerOf(
     random: () => 0,
     lookupIntervalMs: 20,
     resolve: async (host) => {
-      asked.push(host)
+      lookups.push(host)
       return addresses()
     },
   })
   t.teardown(() => worker.stop(AbortSignal.abort()))
   worker.start()
-  return { worker, asked }
+  return { worker, lookups }
 }
 
 const hasWorker = ({ backend }: RelayServer) => backend.list().length === 1
 
 t.test('a worker connects to every address of a name, and serves requests of each', async (t) => {
   const { port, hosts, nodes } = await nodesFor(t, 3)
-  const { asked } = workerOf(t, port, () => hosts, new CountingBackend({ pieces: 3 }))
+  const { lookups } = workerOf(t, port, () => hosts, new CountingBackend({ pieces: 3 }))
   await until(() => nodes.every(hasWorker))
-  t.equal(asked[0], 'nodes.example')
+  t.equal(lookups[0], 'nodes.example')
   for (const { backend } of nodes)
     t.equal(textOf(await eventsOf(backend, chatRequest('count'))), countedText(3))
 })

@@ -1,5 +1,5 @@
 import t, { type Test } from 'tap'
-import { said } from '../helpers/children.ts'
+import { waitForOutput } from '../helpers/children.ts'
 import { CountingBackend, countedText } from '../helpers/counting-backend.ts'
 import { Forwarder } from '../helpers/forwarder.ts'
 import { startLlmProxy } from '../helpers/llm-proxy.ts'
@@ -15,7 +15,7 @@ async function relayProcess(t: Test, db: string) {
   const args = ['serve', '--mode', 'relay', '--port', '0', '--db', db, '--log-level', 'error']
   const process = startLlmProxy(args)
   t.teardown(() => process.kill('SIGKILL'))
-  const [url] = await said(process.stdout, /http:\/\/[\d.]+:\d+/)
+  const [url] = await waitForOutput(process.stdout, /http:\/\/[\d.]+:\d+/)
   return {
     process,
     url,

@@ -35,7 +35,7 @@ function stateOf(id: string, state: object): ContainerAnswer {
 interface Rig {
   front: Front
   runner: AgentCoreRunner
-  said: string[]
+  messages: string[]
   ledger: string
 }
 
@@ -47,11 +47,11 @@ async function rig(
 ): Promise<Rig> {
   const front = await startFront(t, container, limits)
   const ledger = options.ledger ?? join(t.testdir({}), 'ledger')
-  const said: string[] = []
-  const warn = (text: string) => said.push(text)
+  const messages: string[] = []
+  const warn = (text: string) => messages.push(text)
   const runner = new AgentCoreRunner({ arn: newArn(), tps: 1_000, retryBaseMs: 1, warn, ...options, ledger })
   t.teardown(() => runner.close())
-  return { front, runner, said, ledger }
+  return { front, runner, messages, ledger }
 }
 
 const opened = ({ ledger }: Rig) => readdirSync(ledger)
@@ -241,7 +241,7 @@ t.test('a rejected stop is reported once, and stays in the ledger for a run that
   await it.runner.run(agentTask(), NEVER)
   await it.runner.run(agentTask(), NEVER)
   await it.runner.close()
-  t.match(it.said.filter((text) => /could not be stopped/.test(text)).length, 1)
+  t.match(it.messages.filter((text) => /could not be stopped/.test(text)).length, 1)
   t.equal(opened(it).length, 1)
 })
 

@@ -11,7 +11,7 @@ import { openPostgresReader, openPostgresStore } from '../../src/proxy/store/pos
 import { openSqliteReader, openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { aConsumer } from '../conformance/consumers.ts'
 import { anOutcome, aSession, aTurn, turnsOf } from '../conformance/turn-store.ts'
-import { said } from '../helpers/children.ts'
+import { waitForOutput } from '../helpers/children.ts'
 import { runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
 import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
 import { detailsOf } from '../helpers/reported-details.ts'
@@ -32,7 +32,7 @@ if (noPostgres !== false) {
 
   async function serve() {
     const child = startLlmProxy(['serve', '--engine-kind', 'embedded', '--port', '0'], { env })
-    const [line] = await said(child.stdout, /.*http:\/\/[\d.]+:\d+.*/)
+    const [line] = await waitForOutput(child.stdout, /.*http:\/\/[\d.]+:\d+.*/)
     t.teardown(() => child.kill('SIGKILL'))
     return { child, line, proxy: /http:\/\/[\d.]+:\d+/.exec(line)![0] }
   }
@@ -41,11 +41,11 @@ if (noPostgres !== false) {
     const { child, line, proxy } = await serve()
     t.match(line, /db postgres:\/\/proxy@127\.0\.0\.1:\d+\/test_1/)
     const acknowledged = new Map<string, string>()
-    let asked = 0
+    let requestCount = 0
     const agent = async (_: unknown, place: number) => {
       const openai = new OpenAI({ baseURL: `${proxy}/s${place}/v1`, apiKey: 'none', maxRetries: 0 })
       const messages = [{ role: 'user' as const, content: 'Tell me something.' }]
-      while (asked++ < CALLS) {
+      while (requestCount++ < CALLS) {
         const { id, choices } = await openai.chat.completions.create({ model: 'm', messages, max_tokens: 12 })
         acknowledged.set(id.replace('chatcmpl-', ''), choices[0]!.message.content ?? '')
       }

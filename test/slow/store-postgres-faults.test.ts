@@ -281,12 +281,12 @@ if (noPostgres !== false) {
       ['weight_version', '7'],
     ])
     const late = await open(t, url)
-    const told = new Promise((resolve) =>
+    const reported = new Promise((resolve) =>
       late.shared!.followControls(async (setting) => {
         if (setting.name === 'weight_version') resolve(setting)
       }),
     )
-    t.match(await told, { name: 'weight_version', value: '7', change })
+    t.match(await reported, { name: 'weight_version', value: '7', change })
   })
 
   t.test('an unusable database is rejected at the start, with a remedy', async (t) => {

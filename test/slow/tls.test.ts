@@ -167,11 +167,11 @@ t.test('a rollout works over HTTPS, with keys and a private authority', async (t
   const certificates = await certificateFolder(t)
   const { url } = await secureProxy(t, certificates, KEYS)
   const ca = readFileSync(certificates.caPath, 'utf8')
-  const asked: string[] = []
+  const hosts: string[] = []
   const runner: AgentRunner = {
     run: async ({ openaiBaseUrl, apiKey }) => {
       const { status } = await ask(`${openaiBaseUrl}/models`, { ca, headers: { 'x-api-key': apiKey } })
-      asked.push(`${openaiBaseUrl} ${status}`)
+      hosts.push(`${openaiBaseUrl} ${status}`)
       return { status: 'completed', rewards: { done: 1 } }
     },
     close: async () => {},
@@ -180,7 +180,7 @@ t.test('a rollout works over HTTPS, with keys and a private authority', async (t
   const loop = new RemoteAgentLoop(options, {})
   t.teardown(() => loop.close())
   await loop.run({}, { instance_id: 'one' })
-  t.match(asked, [/^https:\/\/127\.0\.0\.1:\d+\/one-\w+\/v1 200$/])
+  t.match(hosts, [/^https:\/\/127\.0\.0\.1:\d+\/one-\w+\/v1 200$/])
 })
 
 t.test('a connection with TLS belongs to its agent once it has sent a key', async (t) => {

@@ -83,10 +83,10 @@ export function testFaults(t: Test, mode: keyof typeof MODES): void {
       async (t) => {
         const proxy = await start(t, (await startEngine(t)).url)
         const openai = client(proxy)
-        const said = await ask(openai, [user('Hello.')], { tools: [tool('a')] })
+        const completion = await ask(openai, [user('Hello.')], { tools: [tool('a')] })
         const edited: ChatCompletionMessageParam = { role: 'assistant', content: 'Nobody sampled this.' }
         await ask(openai, [user('Hello.'), edited, user('Go on.')], { tools: [tool('a')] })
-        await ask(openai, [user('Hello.'), said, user('Go on.')], { tools: [tool('b')] })
+        await ask(openai, [user('Hello.'), completion, user('Go on.')], { tools: [tool('b')] })
         const turns = await turnsOf(proxy)
         t.same(
           turns.map((turn) => turn.annotations.prompt.reason),
@@ -105,9 +105,9 @@ export function testFaults(t: Test, mode: keyof typeof MODES): void {
         const playbook = new Playbook({ rules: [{ name: 'only', when: {}, answer: { content } }] })
         const proxy = await start(t, (await startEngine(t, { playbook })).url)
         const openai = client(proxy)
-        const said = await ask(openai, [user('Hello.')], { tools: [tool('a')], max_tokens: 60 })
-        t.equal(said.content, content, 'an invalid call is returned as it was written')
-        await ask(openai, [user('Hello.'), said, user('Go on.')], { tools: [tool('a')] })
+        const completion = await ask(openai, [user('Hello.')], { tools: [tool('a')], max_tokens: 60 })
+        t.equal(completion.content, content, 'an invalid call is returned as it was written')
+        await ask(openai, [user('Hello.'), completion, user('Go on.')], { tools: [tool('a')] })
         const turns = await turnsOf(proxy)
         t.equal(turns[1]!.annotations.prompt.reason, 'extended')
         t.same(
@@ -152,8 +152,8 @@ export function testFaults(t: Test, mode: keyof typeof MODES): void {
       const proxy = await start(t, url)
       const openai = client(proxy)
       const talk = async (question: string) => {
-        const said = await ask(openai, [user(question)])
-        await ask(openai, [user(question), said, user('Go on.')])
+        const completion = await ask(openai, [user(question)])
+        await ask(openai, [user(question), completion, user('Go on.')])
       }
       await Promise.all([talk('One.'), talk('Two.'), talk('Three.')])
       const turns = await turnsOf(proxy)

@@ -45,8 +45,8 @@ async function startWriter(t: Test, text: string, version = '0.12.0') {
   const client = new OpenAI({ baseURL: proxy.baseUrl('s'), apiKey: 'none', maxRetries: 0 })
   const calls = () =>
     server.requests.filter(({ method, path }) => method === 'POST' && path === '/v1/completions')
-  const asked = () => calls().map(({ body }) => body)
-  return { proxy, client, asked }
+  const sentBodies = () => calls().map(({ body }) => body)
+  return { proxy, client, sentBodies }
 }
 
 /** A strict tool, as the SDK's helpers make them: the SDK parses its arguments. */
@@ -61,7 +61,7 @@ const messages = [{ role: 'user' as const, content: 'Weather in Oslo?' }]
 const ONE_CALL = '[{"name": "weather", "parameters": {"city":  "Oslo"}}]'
 
 t.test("openai's own parse helper gets the named function", async (t) => {
-  const { client, proxy, asked } = await startWriter(t, ONE_CALL)
+  const { client, proxy, sentBodies } = await startWriter(t, ONE_CALL)
   const completion = await client.chat.completions.parse({
     model: 'm',
     messages,
@@ -74,7 +74,7 @@ t.test("openai's own parse helper gets the named function", async (t) => {
     content: null,
     tool_calls: [{ function: { arguments: '{"city":  "Oslo"}', parsed_arguments: { city: 'Oslo' } } }],
   })
-  const [{ response_format: format, tool_choice: choiceSent }] = asked()
+  const [{ response_format: format, tool_choice: choiceSent }] = sentBodies()
   t.equal(choiceSent, undefined)
   t.match(format, {
     type: 'json_schema',
@@ -95,13 +95,13 @@ t.test("openai's own parse helper gets the named function", async (t) => {
 })
 
 t.test('a request after a forced call continues from the sampled tokens', async (t) => {
-  const { client, proxy, asked } = await startWriter(t, ONE_CALL)
+  const { client, proxy, sentBodies } = await startWriter(t, ONE_CALL)
   const tools = [weather]
   const first = await client.chat.completions.create({ model: 'm', messages, tools, tool_choice: 'required' })
   const call = first.choices[0]!.message
   const result = { role: 'tool' as const, tool_call_id: call.tool_calls![0]!.id, content: '7 degrees' }
   await client.chat.completions.create({ model: 'm', messages: [...messages, call, result], tools })
-  const [before, after] = asked()
+  const [before, after] = sentBodies()
   const sampled = [...before.prompt, ...tokenizer.encode(ONE_CALL), END]
   t.same(after.prompt.slice(0, sampled.length), sampled)
   t.equal(after.response_format, undefined)
@@ -111,13 +111,13 @@ t.test('a request after a forced call continues from the sampled tokens', async 
 
 t.test('any of several functions: all are offered, with one call if calls may not be parallel', async (t) => {
   const two = '[{"name": "clock", "parameters": {}}, {"name": "weather", "parameters": {"city": "Oslo"}}]'
-  const { client, asked } = await startWriter(t, two)
+  const { client, sentBodies } = await startWriter(t, two)
   const body = { model: 'm', messages, tools: [weather, clock], tool_choice: 'required' as const }
   const { choices } = await client.chat.completions.create(body)
   const calls = choices[0]!.message.tool_calls!.map((call) => call.type === 'function' && call.function.name)
   t.same(calls, ['clock', 'weather'])
   await client.chat.completions.create({ ...body, parallel_tool_calls: false })
-  const [free, single] = asked().map(({ response_format: format }) => format.json_schema.schema)
+  const [free, single] = sentBodies().map(({ response_format: format }) => format.json_schema.schema)
   t.equal(free.items.anyOf.length, 2)
   t.equal(free.maxItems, undefined)
   t.equal(single.maxItems, 1)
@@ -128,14 +128,14 @@ const MARKUP = '<tool_call>\n{"name": "weather", "arguments": {"city":  "Oslo"}}
 t.test(
   "a current engine is constrained to the model's own markup, and its completion is parsed as a call",
   async (t) => {
-    const { client, proxy, asked } = await startWriter(t, MARKUP, '0.32.0+cpu')
+    const { client, proxy, sentBodies } = await startWriter(t, MARKUP, '0.32.0+cpu')
     const body = { model: 'm', messages, tools: [weather, clock] }
     const { choices } = await client.chat.completions.create({ ...body, tool_choice: 'required' })
     t.match(choices[0]?.message, {
       content: null,
       tool_calls: [{ function: { name: 'weather', arguments: '{"city":  "Oslo"}' } }],
     })
-    const [{ response_format: format, structured_outputs: held, ...rest }] = asked()
+    const [{ response_format: format, structured_outputs: held, ...rest }] = sentBodies()
     t.equal(format, undefined)
     t.notOk('tools' in rest || 'call_format' in rest)
     t.match(JSON.parse(held.structural_tag), {
@@ -153,13 +153,13 @@ t.test(
 )
 
 t.test('strict tools and a limit of one call constrain a current engine', async (t) => {
-  const { client, asked } = await startWriter(t, MARKUP, '0.33.0')
+  const { client, sentBodies } = await startWriter(t, MARKUP, '0.33.0')
   const loose = { type: 'function' as const, function: { name: 'clock' } }
   const body = { model: 'm', messages, tools: [loose] }
   await client.chat.completions.create(body)
   await client.chat.completions.create({ ...body, parallel_tool_calls: false })
   await client.chat.completions.create({ ...body, tools: [weather] })
-  const [free, one, strict] = asked().map(({ structured_outputs: held }) =>
+  const [free, one, strict] = sentBodies().map(({ structured_outputs: held }) =>
     held === undefined ? undefined : JSON.parse(held.structural_tag).format,
   )
   t.equal(free, undefined)
@@ -171,9 +171,9 @@ t.test('strict tools and a limit of one call constrain a current engine', async 
 })
 
 t.test('an older engine gets unchanged requests, and what it cannot enforce is reported', async (t) => {
-  const { client, proxy, asked } = await startWriter(t, 'No.')
+  const { client, proxy, sentBodies } = await startWriter(t, 'No.')
   await client.chat.completions.create({ model: 'm', messages, tools: [weather] })
-  t.notOk('structured_outputs' in asked()[0])
+  t.notOk('structured_outputs' in sentBodies()[0])
   t.match((await proxy.get('/health')).engines[0].warning, /0\.32 or newer.*strict/)
 })
 
@@ -185,7 +185,7 @@ t.test('an unconstrained engine may write its own markup', async (t) => {
 })
 
 t.test('a choice that cannot be enforced is rejected with the reason', async (t) => {
-  const { client, asked } = await startWriter(t, ONE_CALL)
+  const { client, sentBodies } = await startWriter(t, ONE_CALL)
   const refusal = (extra: object) =>
     client.chat.completions.create({ model: 'm', messages, tools: [weather], ...extra }).then(
       () => ({}),
@@ -198,14 +198,14 @@ t.test('a choice that cannot be enforced is rejected with the reason', async (t)
     status: 400,
     param: 'response_format',
   })
-  t.equal(asked().length, 0, 'the engine receives no request')
+  t.equal(sentBodies().length, 0, 'the engine receives no request')
 })
 
 t.test('a session may declare that tools are only offered', async (t) => {
-  const { client, proxy, asked } = await startWriter(t, 'No.')
+  const { client, proxy, sentBodies } = await startWriter(t, 'No.')
   await proxy.post('/sessions', { session_id: 's', sampling_params: { tool_choice: 'auto' } })
   const body = { model: 'm', messages, tools: [weather], tool_choice: 'required' as const }
   const { choices } = await client.chat.completions.create(body)
   t.equal(choices[0]?.message.content, 'No.')
-  t.equal(asked()[0].response_format, undefined)
+  t.equal(sentBodies()[0].response_format, undefined)
 })

@@ -56,7 +56,7 @@ function promptOf(tool: string, talk: string): number[] {
   return loadTokenizer(embeddedModelFolder()).encode(text)
 }
 
-const asked = (question: string) => `<|im_start|>user\n${question}<|im_end|>\n`
+const userTurn = (question: string) => `<|im_start|>user\n${question}<|im_end|>\n`
 
 async function startTokenProxy(t: Test, db?: string): Promise<TestProxy> {
   const engine = await startEngine(t)
@@ -89,7 +89,7 @@ t.test('a prompt shows the numbers of a tool as the reference does, in each dial
       const sessionId = `${path.replaceAll('/', '-').slice(1)}-${length}`
       await call(t, proxy, sessionId, path, body(question))
       const [turn] = await turnsOf(proxy, sessionId)
-      t.same(turn.prompt_token_ids, promptOf(SHOWN_TOOL, asked(question)), `${name}, ${length}`)
+      t.same(turn.prompt_token_ids, promptOf(SHOWN_TOOL, userTurn(question)), `${name}, ${length}`)
     }
   }
 })
@@ -108,7 +108,7 @@ t.test('the input of a call in Messages is shown as the agent wrote it', async (
       `"messages":[ ${messages.join(' , ')} ]}`
     await call(t, proxy, sessionId, '/messages', body)
     const talk =
-      `${asked(question)}<|im_start|>assistant\n<tool_call>\n{"name": "f", "arguments": ` +
+      `${userTurn(question)}<|im_start|>assistant\n<tool_call>\n{"name": "f", "arguments": ` +
       '{"x": 1000.0, "y": [9007199254740993, 1e-09], "z": null}}\n</tool_call><|im_end|>\n' +
       '<|im_start|>user\n<tool_response>\n3.0\n</tool_response><|im_end|>\n'
     const [turn] = await turnsOf(proxy, sessionId)

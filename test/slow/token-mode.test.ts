@@ -392,8 +392,8 @@ t.test('health reports what renders prompts: the rules that the operator selecte
     prompt_format: { name: 'harmony', chosen_by: 'name' },
     reasoning_efforts: { accepted: ['low', 'medium', 'high'], read: true },
   })
-  const asked = { model: 'm', messages: [user('Well?')], reasoning_effort: 'none', max_tokens: 1 }
-  t.match(await proxy.post('/s/v1/chat/completions', asked), {
+  const request = { model: 'm', messages: [user('Well?')], reasoning_effort: 'none', max_tokens: 1 }
+  t.match(await proxy.post('/s/v1/chat/completions', request), {
     error: { message: /harmony knows low, medium, high/ },
   })
 })

@@ -115,9 +115,9 @@ for (const mode of ['local', 'relay'] as const) {
         t.ok(span.endMs <= call!.endMs, `${span.name} ends before the request's span`)
       }
 
-      const [asked] = named(spans, 'chat fake')
-      t.equal(asked!.kind, 'CLIENT')
-      t.match(asked!.attributes, {
+      const [engineSpan] = named(spans, 'chat fake')
+      t.equal(engineSpan!.kind, 'CLIENT')
+      t.match(engineSpan!.attributes, {
         'gen_ai.operation.name': 'chat',
         'gen_ai.provider.name': mode === 'local' ? 'vllm' : 'worker',
         'gen_ai.conversation.id': 's1',
@@ -133,10 +133,10 @@ for (const mode of ['local', 'relay'] as const) {
         'llm_proxy.engine': mode === 'local' ? engine.url : `w1/${engine.url}`,
       })
       if (mode === 'local')
-        t.match(asked!.attributes, { 'server.address': '127.0.0.1', 'server.port': engine.port })
+        t.match(engineSpan!.attributes, { 'server.address': '127.0.0.1', 'server.port': engine.port })
 
       const headers = headersAt(engine)
-      t.equal(headers.traceparent, `00-${TRACE}-${asked!.spanId}-01`, 'the engine receives its span')
+      t.equal(headers.traceparent, `00-${TRACE}-${engineSpan!.spanId}-01`, 'the engine receives its span')
       t.notHas(headers, 'baggage')
       t.notHas(headers, 'tracestate')
       t.match(call!.resource, { 'service.name': 'llm-proxy' })
@@ -171,8 +171,8 @@ t.test('spans have content on request, by the conventions, and no key', async (t
   await ask(proxy, { body: { messages, tools } })
   const { turns } = await proxy.get('/sessions/s1')
   const spans = await spansOf(proxy, receiver)
-  const [asked] = named(spans, 'chat fake')
-  t.strictSame(contentOf(asked, 'input.messages'), [
+  const [engineSpan] = named(spans, 'chat fake')
+  t.strictSame(contentOf(engineSpan, 'input.messages'), [
     { role: 'system', parts: [{ type: 'text', content: 'Be brief.' }] },
     {
       role: 'user',
@@ -190,15 +190,15 @@ t.test('spans have content on request, by the conventions, and no key', async (t
     },
     { role: 'tool', parts: [{ type: 'tool_call_response', id: 'c1', response: 'done' }] },
   ])
-  t.strictSame(contentOf(asked, 'output.messages'), [
+  t.strictSame(contentOf(engineSpan, 'output.messages'), [
     {
       role: 'assistant',
       parts: [{ type: 'text', content: turns[0].completion_text }],
       finish_reason: 'stop',
     },
   ])
-  t.strictSame(contentOf(asked, 'tool.definitions'), [{ type: 'function', ...tools[0]!.function }])
-  for (const span of spans.filter((each) => each !== asked))
+  t.strictSame(contentOf(engineSpan, 'tool.definitions'), [{ type: 'function', ...tools[0]!.function }])
+  for (const span of spans.filter((each) => each !== engineSpan))
     t.notHas(span.attributes, 'gen_ai.input.messages')
   t.notOk(receiver.text().includes('sk-agents-own'))
 })

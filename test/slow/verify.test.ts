@@ -114,9 +114,9 @@ t.test('recorded masks are read with their turns, and a missing one is reported'
   for (const index of [0, 1, 2]) {
     const prompt = [3, 1, 4, 1, 5, 9, 2, 6].map((id) => id + index)
     const { ids, raw, filtered, masks } = model.sample(prompt, 40, { topP: 0.6, random: randomOf(index) })
-    const told = index === 2 ? masks.map(() => []) : masks
+    const reported = index === 2 ? masks.map(() => []) : masks
     const details = {
-      sampling_mask: { counts: told.map(({ length }) => length), ids: told.flat() },
+      sampling_mask: { counts: reported.map(({ length }) => length), ids: reported.flat() },
       sampling_logprobs: filtered,
     }
     await recordTurn(store, 's', index, {

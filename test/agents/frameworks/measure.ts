@@ -26,12 +26,12 @@ interface Message {
 /** Describes how the last request's history differs from the recorded turns. */
 function rewritten(turns: readonly Turn[]): string {
   const messages = (turns.at(-1)?.request_messages ?? []) as readonly Message[]
-  const told = messages.filter(({ role }) => role === 'assistant')
-  const said = turns.slice(0, -1)
+  const assistantMessages = messages.filter(({ role }) => role === 'assistant')
+  const completions = turns.slice(0, -1)
   const changes = new Set<string>()
-  if (told.length < said.length) changes.add('merges or leaves out steps')
-  for (const [at, { completion_text, reasoning_content, tool_calls }] of said.entries()) {
-    const echo = told[at]
+  if (assistantMessages.length < completions.length) changes.add('merges or leaves out steps')
+  for (const [at, { completion_text, reasoning_content, tool_calls }] of completions.entries()) {
+    const echo = assistantMessages[at]
     if (echo === undefined) continue
     if (reasoning_content && !echo.reasoning_content) changes.add('drops reasoning')
     const text = typeof echo.content === 'string' ? echo.content : ''

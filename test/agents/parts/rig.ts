@@ -2,7 +2,7 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Test } from 'tap'
-import { ended, said, startChild } from '../../helpers/children.ts'
+import { ended, startChild, waitForOutput } from '../../helpers/children.ts'
 import { startEffortCheck, writeModelWithEfforts } from '../../helpers/effort-rules.ts'
 import { startLlmProxy } from '../../helpers/llm-proxy.ts'
 import { IS_FULL } from '../../helpers/tier.ts'
@@ -119,5 +119,5 @@ async function start(t: Test, args: string[], ready = /\n/, executable?: string)
     child.kill('SIGKILL')
     return ended(child)
   })
-  return said(child.stdout, ready)
+  return waitForOutput(child.stdout, ready)
 }

@@ -81,8 +81,8 @@ if (!(await hasPython())) {
       'llm.output_messages.0.message.tool_calls.0.tool_call.function.name': 'run',
       'llm.input_messages.2.message.tool_calls.0.tool_call.id': 'c1',
     })
-    const said = Object.values(read).join('\n')
+    const joined = Object.values(read).join('\n')
     for (const text of ['Be brief.', 'Run it', 'https://example.com/a.png', 'done', 'hello', '"name": "run"'])
-      t.ok(said.includes(text), text)
+      t.ok(joined.includes(text), text)
   })
 }

@@ -99,8 +99,10 @@ function choiceDetails({ prompt, completion }: Answer): object {
 
 function rootDetails({ prompt, completion }: Answer): object {
   if (values.kind === 'prompt_logprobs') {
-    const told = prompt.map((id) => ({ [id]: { logprob: logprobOf(id), rank: 1, decoded_token: ' w' } }))
-    return { prompt_logprobs: [null, ...told.slice(1)] }
+    const promptLogprobs = prompt.map((id) => ({
+      [id]: { logprob: logprobOf(id), rank: 1, decoded_token: ' w' },
+    }))
+    return { prompt_logprobs: [null, ...promptLogprobs.slice(1)] }
   }
   if (values.kind === 'weight_versions') {
     const half = completion.length >> 1

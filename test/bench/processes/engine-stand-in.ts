@@ -184,15 +184,15 @@ function complete(body: Buffer, response: ServerResponse): void {
     return
   }
   const promptIds = promptIdsOf(body)
-  const told = says(body, '"return_token_ids":', 'true') ? promptIds : undefined
+  const reportedIds = says(body, '"return_token_ids":', 'true') ? promptIds : undefined
   if (!isStreamed(body)) {
-    const json = answers.whole(told, countIds(promptIds), limitOf(body))
+    const json = answers.whole(reportedIds, countIds(promptIds), limitOf(body))
     response.writeHead(200, { 'content-type': 'application/json', 'content-length': json.length }).end(json)
     return
   }
   open(response, {
     tokens: ANSWER_TOKENS,
-    chunk: (at) => answers.chunk(told, at),
+    chunk: (at) => answers.chunk(reportedIds, at),
     end: () => answers.end(countIds(promptIds)),
   })
 }
@@ -209,8 +209,8 @@ function begin(ask: Ask, response: ServerResponse): void {
   open(response, { tokens: ask.maxTokens, chunk: (at) => chunk(ask, at), end: () => lastEvents(ask) }, first)
 }
 
-function open(response: ServerResponse, said: Omit<Stream, 'response' | 'sent'>, first?: Buffer): void {
-  const stream = { ...said, response, sent: 0 }
+function open(response: ServerResponse, fields: Omit<Stream, 'response' | 'sent'>, first?: Buffer): void {
+  const stream = { ...fields, response, sent: 0 }
   response.on('close', () => streams.delete(stream))
   response.writeHead(200, { 'content-type': 'text/event-stream; charset=utf-8' })
   if (first) response.write(first)
@@ -279,9 +279,9 @@ function chunk({ promptTokens, wantsIds, wantsLogprobs, usesTool }: Ask, sent: n
 }
 
 function chunkText(delta: string, at: number, wantsIds: boolean, wantsLogprobs: boolean): string {
-  const told = wantsLogprobs ? `{"content":[${entries[at]}]}` : 'null'
+  const logprobsJson = wantsLogprobs ? `{"content":[${entries[at]}]}` : 'null'
   const tokenIds = wantsIds ? `,"token_ids":[${ids[at]}]` : ''
-  return `${chunkHead}${delta},"logprobs":${told},"finish_reason":null${tokenIds}}]}\n\n`
+  return `${chunkHead}${delta},"logprobs":${logprobsJson},"finish_reason":null${tokenIds}}]}\n\n`
 }
 
 function lastEvents(ask: Ask): string {

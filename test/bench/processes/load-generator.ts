@@ -113,12 +113,15 @@ class Agent {
       const session = `bench-${this.#name}-${Math.floor(this.#calls / job.callsPerSession)}`
       const body = this.#conversation.ask(`${this.#name} ${this.#calls}`)
       this.#calls += 1
-      const told = { ...job, headers: headersOf(job, session) }
-      this.#conversation.hear(await call(pool, pathOf(job.url, session), body, told, tally))
+      const sessionJob = { ...job, headers: headersOf(job, session) }
+      this.#conversation.hear(await call(pool, pathOf(job.url, session), body, sessionJob, tally))
       if (this.#calls % job.callsPerSession !== 0) continue
       this.#conversation = new Conversation(job)
       if (job.completeUrl)
-        await post(pool, pathOf(job.completeUrl, session), Buffer.from('{}'), { ...told, stream: false })
+        await post(pool, pathOf(job.completeUrl, session), Buffer.from('{}'), {
+          ...sessionJob,
+          stream: false,
+        })
     }
   }
 }

@@ -22,8 +22,8 @@ LiveSessions.prototype.acquire = function (sessionId) {
   return acquire.call(this, sessionId)
 }
 
-process.on('message', async (asked) => {
-  if (asked === MEASURE) process.send!(await measure())
+process.on('message', async (command) => {
+  if (command === MEASURE) process.send!(await measure())
 })
 process.channel?.unref()
 

@@ -41,12 +41,12 @@ export function tokenAnswers(root: string, directory: string): TokenAnswers {
   const head = `data: {${root},"object":"text_completion","choices":[{"index":0,"text":`
   const chunks = ids.map((id, at) => {
     const isLast = at === ids.length - 1
-    const said = JSON.stringify(isLast ? '' : tokenizer.decode([id]))
+    const textJson = JSON.stringify(isLast ? '' : tokenizer.decode([id]))
     const logprob = Math.fround(-((id % 997) + 1) / 1499)
     const token = JSON.stringify(`token_id:${id}`)
     const lists = `"text_offset":[${at}],"token_logprobs":[${logprob}],"tokens":[${token}],"top_logprobs":[{${token}:${logprob}}]`
     const finish = isLast ? '"stop"' : 'null'
-    const before = `${head}${said},"logprobs":{${lists}},"finish_reason":${finish},"stop_reason":null,"prompt_token_ids":`
+    const before = `${head}${textJson},"logprobs":{${lists}},"finish_reason":${finish},"stop_reason":null,"prompt_token_ids":`
     const after = (tokenIds: string) => `,"token_ids":${tokenIds}}],"usage":null}\n\n`
     return {
       before: Buffer.from(before),

@@ -88,10 +88,10 @@ async function measure(bench: Bench): Promise<Variant[]> {
 }
 
 async function startVariant(bench: Bench, children: Children, kind: string): Promise<Variant> {
-  const told = kind.split(':')[0]!
+  const name = kind.split(':')[0]!
   const script = join(import.meta.dirname, '../processes/detail-engine.ts')
-  const engine = await children.start({ name: `detail engine (${told})`, args: [script, '--kind', told] })
-  const db = `details-${told}.db`
+  const engine = await children.start({ name: `detail engine (${name})`, args: [script, '--kind', name] })
+  const db = `details-${name}.db`
   const proxy = await new Targets(children, engine.url).startLocal({
     db: join(bench.folder, db),
     cpuProfileFolder: bench.cpuProfileFolder,

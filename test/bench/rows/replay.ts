@@ -77,10 +77,10 @@ function replayRow(row: string, title: string, loads: Load[]): Row {
     await using children = new Children()
     const targets = await startTargets(bench, children, row)
     const replayer = await startReplayer(children)
-    const asked = loads.filter((load) => nameOf(load).includes(bench.loads))
+    const selected = loads.filter((load) => nameOf(load).includes(bench.loads))
     const chosen = bench.quick
-      ? asked.filter(isSmallest).map((load) => ({ ...load, concurrency: QUICK_AGENTS }))
-      : asked
+      ? selected.filter(isSmallest).map((load) => ({ ...load, concurrency: QUICK_AGENTS }))
+      : selected
     const cells = await measure(bench, replayer, chosen, targets)
     const figures = cells.map(({ load, target, results, rssMib: rss }) => ({
       ...{ load: load.title, concurrency: load.concurrency, target: target.name, rssMib: rss },
@@ -104,9 +104,9 @@ function nameOf({ title, concurrency }: Load): string {
 async function promptsOf({ name, baseUrl }: ReplayTarget): Promise<string> {
   const health = await fetch(new URL('/health', baseUrl))
   const { prompts } = (await health.json()) as { prompts: Record<string, number> }
-  const told = `prompts of ${name}: ${JSON.stringify(prompts)}`
-  if (!prompts.extended || prompts.mismatched) throw new Error(told)
-  return told
+  const problem = `prompts of ${name}: ${JSON.stringify(prompts)}`
+  if (!prompts.extended || prompts.mismatched) throw new Error(problem)
+  return problem
 }
 
 /** Returns whether a load is the first of those that differ only in the number of agents. */

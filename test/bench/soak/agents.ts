@@ -183,7 +183,7 @@ class SoakSession {
   async #ask(method: 'GET' | 'POST' | 'DELETE', path: string, body?: object): Promise<unknown> {
     const { world, dispatcher } = this.#life
     const headers = { 'content-type': 'application/json' }
-    let told = ''
+    let received = ''
     for (let tries = 0; tries < TRAINER_TRIES; tries += 1) {
       try {
         const response = await request(`${world.url}/sessions/${this.#id}${path}`, {
@@ -194,13 +194,13 @@ class SoakSession {
         const text = await response.body.text()
         if (response.statusCode === 200) return JSON.parse(text)
         if (response.statusCode === 404) return undefined
-        told = text
+        received = text
       } catch (error) {
-        told = String(error)
+        received = String(error)
       }
       await sleep(RETRY_MS / 2)
     }
-    throw new Error(`${method} ${this.#id}${path}: ${told}`)
+    throw new Error(`${method} ${this.#id}${path}: ${received}`)
   }
 }
 

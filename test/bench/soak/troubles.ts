@@ -15,17 +15,17 @@ export async function makeTrouble(
   for (const leg of legs) {
     await sleep(Math.max(0, leg.fromMs - Date.now()))
     // The first leg begins before the agents start.
-    if (leg !== legs[0]) await told(() => world.begin(leg))
+    if (leg !== legs[0]) await reportFailure(() => world.begin(leg))
     for (const { atMs, strike } of troublesOf(world, leg, random)) {
       // A fault that is late because earlier ones took long is omitted at the end of its leg.
       if (Date.now() > leg.toMs) break
       await sleep(Math.max(0, atMs - Date.now()))
-      await told(strike)
+      await reportFailure(strike)
     }
   }
 
   /** Records a failed operation as a fault, and continues. */
-  async function told(work: () => Promise<void>): Promise<void> {
+  async function reportFailure(work: () => Promise<void>): Promise<void> {
     try {
       await work()
     } catch (error) {

@@ -28,9 +28,9 @@ export interface Asked {
 
 export interface Agent {
   /** @param url session URL, without `/v1` */
-  call(url: string, asked: Asked): Promise<Said>
+  call(url: string, options: Asked): Promise<Said>
   /** Adds the response to the conversation, followed by a next user message. */
-  goOn(said: Said): void
+  goOn(response: Said): void
 }
 
 export const MODEL = 'tiny'
@@ -72,33 +72,33 @@ function openai(url: string, signal?: AbortSignal): OpenAI {
 /** Sends one Chat Completions request, complete or streamed. */
 export async function chat(url: string, body: Json, signal?: AbortSignal): Promise<Said> {
   const answer = await openai(url, signal).chat.completions.create(body, { signal: signal ?? null })
-  const said = nothing()
+  const result = nothing()
   if (!body.stream) {
     const { message, finish_reason, token_ids } = (answer as Json).choices[0]
-    add(said, message)
-    said.calls = (message.tool_calls ?? []).map(callOf)
-    return { ...said, finish: finish_reason, ids: token_ids ?? [] }
+    add(result, message)
+    result.calls = (message.tool_calls ?? []).map(callOf)
+    return { ...result, finish: finish_reason, ids: token_ids ?? [] }
   }
   for await (const chunk of answer as unknown as AsyncIterable<Json>) {
     const [choice] = chunk.choices
     if (choice === undefined) continue
-    add(said, choice.delta)
+    add(result, choice.delta)
     for (const piece of choice.delta.tool_calls ?? []) {
-      said.calls[piece.index] ??= { id: '', name: '', arguments: '' }
-      const call = said.calls[piece.index]!
+      result.calls[piece.index] ??= { id: '', name: '', arguments: '' }
+      const call = result.calls[piece.index]!
       call.id += piece.id ?? ''
       call.name += piece.function?.name ?? ''
       call.arguments += piece.function?.arguments ?? ''
     }
-    said.ids.push(...(choice.token_ids ?? []))
-    said.finish ??= choice.finish_reason
+    result.ids.push(...(choice.token_ids ?? []))
+    result.finish ??= choice.finish_reason
   }
-  return said
+  return result
 }
 
-function add(said: Said, { content, reasoning, reasoning_content }: Json): void {
-  said.text += content ?? ''
-  said.reasoning += reasoning_content ?? reasoning ?? ''
+function add(result: Said, { content, reasoning, reasoning_content }: Json): void {
+  result.text += content ?? ''
+  result.reasoning += reasoning_content ?? reasoning ?? ''
 }
 
 function callOf({ id, function: called }: Json): Said['calls'][number] {
@@ -166,19 +166,19 @@ class MessagesAgent implements Agent {
     const answer: Json = await client.messages.create({ ...body, stream }, options)
     const { content, stop_reason: finish } = stream ? await readMessage(answer) : answer
     this.#blocks = content
-    const said = { ...nothing(), finish }
+    const result = { ...nothing(), finish }
     for (const block of this.#blocks) {
-      if (block.type === 'text') said.text += block.text
-      else if (block.type === 'thinking') said.reasoning += block.thinking
-      else said.calls.push({ id: block.id, name: block.name, arguments: JSON.stringify(block.input) })
+      if (block.type === 'text') result.text += block.text
+      else if (block.type === 'thinking') result.reasoning += block.thinking
+      else result.calls.push({ id: block.id, name: block.name, arguments: JSON.stringify(block.input) })
     }
-    return said
+    return result
   }
 
   goOn({ calls }: Said): void {
     const dice = this.#dice
-    const said = this.#blocks.length > 0 ? this.#blocks : [{ type: 'text', text: '…' }]
-    this.#messages.push({ role: 'assistant', content: said })
+    const blocks = this.#blocks.length > 0 ? this.#blocks : [{ type: 'text', text: '…' }]
+    this.#messages.push({ role: 'assistant', content: blocks })
     const content: Json[] = calls.map(({ id }) => ({
       type: 'tool_result',
       tool_use_id: id,
@@ -246,14 +246,14 @@ class ResponsesAgent implements Agent {
     const answer = (await openai(url, signal).responses.create(body, { signal: signal ?? null })) as Json
     this.#answer = stream ? undefined : answer
     if (stream) for await (const event of answer) this.#answer = event.response ?? this.#answer
-    const said = { ...nothing(), finish: this.#answer.status }
+    const result = { ...nothing(), finish: this.#answer.status }
     for (const item of this.#answer.output) {
       const parts = (item.content ?? []).map((part: Json) => part.text).join('')
-      if (item.type === 'message') said.text += parts
-      else if (item.type === 'reasoning') said.reasoning += parts
-      else said.calls.push({ id: item.call_id, name: item.name, arguments: item.arguments })
+      if (item.type === 'message') result.text += parts
+      else if (item.type === 'reasoning') result.reasoning += parts
+      else result.calls.push({ id: item.call_id, name: item.name, arguments: item.arguments })
     }
-    return said
+    return result
   }
 
   goOn({ calls }: Said): void {
@@ -307,14 +307,14 @@ class GeminiAgent implements Agent {
     const error = answers.find((answer) => answer.error !== undefined)
     if (error !== undefined) throw new Error(JSON.stringify(error))
     this.#parts = answers.flatMap(({ candidates }) => candidates[0].content.parts)
-    const said = { ...nothing(), finish: answers.at(-1)!.candidates[0].finishReason }
+    const result = { ...nothing(), finish: answers.at(-1)!.candidates[0].finishReason }
     for (const { text: piece = '', thought, functionCall: called } of this.#parts) {
-      if (thought) said.reasoning += piece
-      else said.text += piece
+      if (thought) result.reasoning += piece
+      else result.text += piece
       if (called)
-        said.calls.push({ id: called.id, name: called.name, arguments: JSON.stringify(called.args) })
+        result.calls.push({ id: called.id, name: called.name, arguments: JSON.stringify(called.args) })
     }
-    return said
+    return result
   }
 
   goOn({ calls }: Said): void {
@@ -348,15 +348,15 @@ class CompletionsAgent implements Agent {
   async call(url: string, { stream, sampling, signal }: Asked): Promise<Said> {
     const body = { model: MODEL, prompt: this.#prompt, ...sampling, stream, return_token_ids: true } as Json
     const answer = (await openai(url, signal).completions.create(body, { signal: signal ?? null })) as Json
-    const said = nothing()
+    const result = nothing()
     for await (const { choices } of stream ? answer : [answer]) {
       const [choice] = choices
       if (choice === undefined) continue
-      said.text += choice.text
-      said.ids.push(...(choice.token_ids ?? []))
-      said.finish ??= choice.finish_reason
+      result.text += choice.text
+      result.ids.push(...(choice.token_ids ?? []))
+      result.finish ??= choice.finish_reason
     }
-    return said
+    return result
   }
 
   goOn({ text: answer, ids }: Said): void {

@@ -79,13 +79,13 @@ export async function checkContinued(
     const what = `${mode.name}, ${dialect}, ${stream ? 'streamed' : 'complete'}`
     const sessionId = `continued-${mode.name}-${number}`
     const before = core.calls().length
-    let said: Said | Error | undefined
+    let response: Said | Error | undefined
     const sampling = { temperature: 1, max_tokens: tokens, ignore_eos: true }
     const received = new AGENTS[dialect]!(dice)
       .call(`${mode.url}/${sessionId}`, { stream, sampling })
       .catch((error: Error) => error)
       .then((value) => {
-        said = value
+        response = value
       })
     const aborts = dice.int(1, 2)
     for (let at = 0; at < aborts; at += 1) {
@@ -96,13 +96,13 @@ export async function checkContinued(
           .calls()
           .slice(before)
           .filter(({ params }) => Number(params.max_tokens) > 1)
-        return said !== undefined || (calls.length > at && calls.at(-1)!.ids.length >= sampled)
+        return response !== undefined || (calls.length > at && calls.at(-1)!.ids.length >= sampled)
       })
-      if (said === undefined) await abort()
+      if (response === undefined) await abort()
     }
     await received
-    if (said === undefined || said instanceof Error) {
-      t.fail(`${what}: the agent gets ${said}`)
+    if (response === undefined || response instanceof Error) {
+      t.fail(`${what}: the agent gets ${response}`)
       continue
     }
     const { turns } = await getJson(`${mode.url}/sessions/${sessionId}`)
@@ -112,7 +112,7 @@ export async function checkContinued(
     parts += requests.length
     t.ok(isContiguous(requests, turns[0].completion_token_ids.length), `${what}: parts`, { requests })
     const joined = { find: () => joinParts(core, turns[0], requests) }
-    const { wrong } = await checkSession(mode.url, sessionId, [{ dialect, stream, said }], joined)
+    const { wrong } = await checkSession(mode.url, sessionId, [{ dialect, stream, response }], joined)
     t.strictSame(wrong, [], `${what}: ${requests.map(({ end, end_reason }) => `${end} ${end_reason}`)}`)
     for (const { start, end, weight_version } of requests) {
       const used = new Set(joined.find()?.weights.slice(start, end))

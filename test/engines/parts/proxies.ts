@@ -2,7 +2,7 @@
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import type { Test } from 'tap'
-import { ended, said } from '../../helpers/children.ts'
+import { ended, waitForOutput } from '../../helpers/children.ts'
 import { startLlmProxy } from '../../helpers/llm-proxy.ts'
 import { until } from '../../helpers/until.ts'
 import { getJson } from './record.ts'
@@ -97,7 +97,7 @@ async function startCommand(
     child.kill('SIGKILL')
     return ended(child)
   })
-  return said(child.stdout, ready)
+  return waitForOutput(child.stdout, ready)
 }
 
 interface EngineState {

@@ -9,7 +9,7 @@ type Json = any
 export interface MadeCall {
   dialect: string
   stream: boolean
-  said: Said
+  response: Said
 }
 
 /** Result of a check: one line per mismatch in `wrong`. */
@@ -98,11 +98,13 @@ function* againstCore(turn: Json, sampled: CoreCall): Generator<string> {
 }
 
 function weightsOf(turn: Json, { weights }: CoreCall): { isUnknown: boolean; wrong?: string } {
-  const told = [turn.weight_version_start, turn.weight_version_end]
+  const versions = [turn.weight_version_start, turn.weight_version_end]
   const used = [weights[0] ?? null, weights.at(-1) ?? null]
-  const differing = told.map((version, at) => [version, used[at]]).filter(([version, by]) => version !== by)
+  const differing = versions
+    .map((version, at) => [version, used[at]])
+    .filter(([version, by]) => version !== by)
   if (turn.completion_token_ids.length === 0 || differing.length === 0) return { isUnknown: false }
-  const wrong = `weights ${told}, sampled by ${used}`
+  const wrong = `weights ${versions}, sampled by ${used}`
   return { isUnknown: differing.every(([version]) => version === null), wrong }
 }
 
@@ -120,21 +122,21 @@ function* againstParams(sampling: Json, { params }: CoreCall): Generator<string>
   }
 }
 
-function* againstSaid(turn: Json, { dialect, stream, said }: MadeCall): Generator<string> {
+function* againstSaid(turn: Json, { dialect, stream, response }: MadeCall): Generator<string> {
   const how = stream ? 'streamed' : 'whole'
-  const isBlank = dialect === 'messages' && turn.completion_text.trim() === '' && said.text === ''
-  if (said.text !== turn.completion_text && !isBlank)
-    yield `${how}: text ${quote(said.text)}, recorded ${quote(turn.completion_text)}`
+  const isBlank = dialect === 'messages' && turn.completion_text.trim() === '' && response.text === ''
+  if (response.text !== turn.completion_text && !isBlank)
+    yield `${how}: text ${quote(response.text)}, recorded ${quote(turn.completion_text)}`
   if (dialect === 'completions') return
   const { reasoning_content: reasoning } = turn
-  if (said.reasoning !== (reasoning ?? ''))
-    yield `${how}: reasoning ${quote(said.reasoning)}, recorded ${quote(reasoning)}`
+  if (response.reasoning !== (reasoning ?? ''))
+    yield `${how}: reasoning ${quote(response.reasoning)}, recorded ${quote(reasoning)}`
   // Some dialects have arguments as an object, so that spaces and duplicate keys are lost in transit.
   const hasObjects = dialect === 'messages' || dialect === 'gemini'
   const shown = (called: { name: string; arguments: string }[]) =>
     quote(called.map((each) => (hasObjects ? each.name : [each.name, each.arguments])))
   const recorded = shown(turn.tool_calls.map((call: Json) => call.function))
-  if (shown(said.calls) !== recorded) yield `${how}: calls ${shown(said.calls)}, recorded ${recorded}`
+  if (shown(response.calls) !== recorded) yield `${how}: calls ${shown(response.calls)}, recorded ${recorded}`
 }
 
 /** Checks that rows contain what turns saw and sampled, and that each sampled token is trained once. */

@@ -88,11 +88,11 @@ async function controlled(
 ): Promise<boolean> {
   const agent = new AGENTS.chat!(new Dice(1))
   const sampling = { temperature: 1, max_tokens: 8, min_tokens: 8 }
-  const said = await agent.call(`${url}/${sessionId}`, { stream: false, sampling })
-  const check = (call: (call: CoreCall) => Partial<CoreCall>, text = said.text) => {
+  const response = await agent.call(`${url}/${sessionId}`, { stream: false, sampling })
+  const check = (call: (call: CoreCall) => Partial<CoreCall>, text = response.text) => {
     const changed = (found: CoreCall | undefined) => found && { ...found, ...call(found) }
     const log = { find: (...ids: Parameters<CoreLog['find']>) => changed(core.find(...ids)) }
-    const made = [{ dialect: 'chat', stream: false, said: { ...said, text } }]
+    const made = [{ dialect: 'chat', stream: false, response: { ...response, text } }]
     return checkSession(url, sessionId, made, log)
   }
   const { wrong } = await check((call) => call)
@@ -108,7 +108,7 @@ async function controlled(
     'temperature 1 recorded': ({ params }) => ({ params: { ...params, temperature: 0.9 } }),
   }
   for (const [found, plant] of Object.entries(plants)) t.match((await check(plant)).wrong.join(), found)
-  t.match((await check((call) => call, `${said.text}!`)).wrong.join(), 'text')
+  t.match((await check((call) => call, `${response.text}!`)).wrong.join(), 'text')
   return true
 }
 
@@ -128,19 +128,19 @@ async function converse({ name, url }: Mode, turns: number, seed: number): Promi
       conversations.push(conversation)
       for (let more = dice.int(1, MOST_TURNS); more > 0 && left > 0; more -= 1) {
         left -= 1
-        const asked = howAsked(dice, dialect, left >= turns * (1 - WITH_TOP_P))
+        const options = howAsked(dice, dialect, left >= turns * (1 - WITH_TOP_P))
         try {
-          const said = await agent.call(`${url}/${sessionId}`, asked)
-          made.push({ dialect, stream: asked.stream, said })
+          const response = await agent.call(`${url}/${sessionId}`, options)
+          made.push({ dialect, stream: options.stream, response })
           // vLLM's tokenizer rejects half of a surrogate pair (`TextEncodeInput must be …`) from every client.
-          if (said.calls.some(({ arguments: json }) => /\\u[dD][89a-fA-F]/.test(json))) break
-          agent.goOn(said)
+          if (response.calls.some(({ arguments: json }) => /\\u[dD][89a-fA-F]/.test(json))) break
+          agent.goOn(response)
         } catch (error) {
           // Nor can vLLM serialize a response whose tool-call arguments contain half of a pair.
           conversation.isUnwritten = /surrogates not allowed/.test(`${error}`)
           if (conversation.isUnwritten) left += made.length + 1
           else
-            conversation.failed = `${asked.stream ? 'streamed' : 'whole'}, ${JSON.stringify(asked.sampling)}: ${error}`
+            conversation.failed = `${options.stream ? 'streamed' : 'whole'}, ${JSON.stringify(options.sampling)}: ${error}`
           break
         }
       }

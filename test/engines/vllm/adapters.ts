@@ -24,8 +24,11 @@ export async function checkAdapters(t: Test, modes: readonly Mode[], core: CoreL
           body: JSON.stringify({ session_id: sessionId, ...(policy && { policy }) }),
         })
         const agent = new AGENTS.chat!(new Dice(3))
-        const said = await agent.call(`${mode.url}/${sessionId}`, { stream, sampling: { max_tokens: 20 } })
-        const made = [{ dialect: 'chat', stream, said }]
+        const response = await agent.call(`${mode.url}/${sessionId}`, {
+          stream,
+          sampling: { max_tokens: 20 },
+        })
+        const made = [{ dialect: 'chat', stream, response }]
         t.strictSame((await checkSession(mode.url, sessionId, made, core)).wrong, [], what)
         const { turns } = await getJson(`${mode.url}/sessions/${sessionId}`)
         const [{ model, prompt_token_ids: prompt, completion_token_ids: ids }] = turns

@@ -69,10 +69,10 @@ async function tryToBegin(
   const agent: Agent = new AGENTS[dialect]!(new Dice(number))
   const control = new AbortController()
   const sampling = { temperature: 1, max_tokens: tokens, min_tokens: tokens, ignore_eos: true }
-  const asked = { stream, sampling, signal: control.signal }
+  const options = { stream, sampling, signal: control.signal }
   let early: Error | undefined
   let isOver = false
-  const answer = agent.call(`${mode.url}/${sessionId}`, asked).catch((error: Error) => {
+  const answer = agent.call(`${mode.url}/${sessionId}`, options).catch((error: Error) => {
     early = error
     return error
   })
@@ -201,16 +201,16 @@ async function checkReplaced(
   { pause, version }: { pause: string; version: number },
 ): Promise<void> {
   const what = `${mode.name}, pause ${pause}, ${stream ? 'streamed' : 'complete'}`
-  const said = await running.answer
+  const response = await running.answer
   const turn = await turnOf(mode, running)
   if (pause === 'abort') {
-    t.ok(said instanceof Error, `${what}: the agent gets an error`)
+    t.ok(response instanceof Error, `${what}: the agent gets an error`)
     t.equal(turn.status, 'failed', what)
     if (stream) checkPrefix(t, turn, running, what)
     return
   }
-  if (said instanceof Error) throw said
-  const made = [{ dialect: 'chat', stream, said }]
+  if (response instanceof Error) throw response
+  const made = [{ dialect: 'chat', stream, response }]
   t.strictSame((await checkSession(mode.url, running.sessionId, made, core)).wrong, [], what)
   const used = running.core.weights
   t.equal(
@@ -281,9 +281,9 @@ export async function checkHeld(t: Test, modes: readonly Mode[], vllm: EnginePro
     for (const { finish } of await Promise.all(waiting))
       t.equal(finish, 'length', `${hold}: the request was served when it resumed`)
     for (const { mode, running } of requests) {
-      const said = await running.answer
-      if (said instanceof Error) throw said
-      const made = [{ dialect: 'chat', stream: true, said }]
+      const response = await running.answer
+      if (response instanceof Error) throw response
+      const made = [{ dialect: 'chat', stream: true, response }]
       const { wrong } = await checkSession(mode.url, running.sessionId, made, vllm.core)
       t.strictSame(wrong, [], `${mode.name}, ${hold}`)
     }
@@ -319,8 +319,8 @@ export async function checkCrash(
   for (const mode of modes) {
     await until(async () => (await engineOf(mode)).healthy)
     const agent = new AGENTS.chat!(new Dice(2))
-    const said = await agent.call(`${mode.url}/restarted`, { stream: true, sampling: { max_tokens: 5 } })
-    const made = [{ dialect: 'chat', stream: true, said }]
+    const response = await agent.call(`${mode.url}/restarted`, { stream: true, sampling: { max_tokens: 5 } })
+    const made = [{ dialect: 'chat', stream: true, response }]
     t.strictSame(
       (await checkSession(mode.url, 'restarted', made, vllm.core)).wrong,
       [],

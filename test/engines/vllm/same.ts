@@ -58,6 +58,6 @@ function sampled(url: string, number: number, stream: boolean): Promise<Said> {
 }
 
 /** Serializes a response without tool-call ids, which are random. */
-function shown({ calls, ...said }: Said): string {
-  return JSON.stringify({ ...said, calls: calls.map(({ name, arguments: given }) => [name, given]) })
+function shown({ calls, ...content }: Said): string {
+  return JSON.stringify({ ...content, calls: calls.map(({ name, arguments: given }) => [name, given]) })
 }

@@ -18,7 +18,7 @@ export async function checkScore(t: Test, modes: readonly Mode[], vllm: EnginePr
         await agent.call(`${mode.url}/${sessionId}`, { stream: false, sampling: { max_tokens: 12 } }),
       )
     const scored = await fetch(`${mode.url}/sessions/${sessionId}/score`, { method: 'POST' })
-    const told = await scored.json()
+    const scores = await scored.json()
     const read = `${mode.url}/sessions/${sessionId}/trajectories?details=teacher_logprobs`
     const { trajectories } = await getJson(read)
     let tokens = 0
@@ -32,7 +32,7 @@ export async function checkScore(t: Test, modes: readonly Mode[], vllm: EnginePr
       t.strictSame(wrong, [], `${mode.name}: each of ${sampled.length} tokens as vLLM scores it`)
       tokens += sampled.length
     }
-    t.match(told, { rows: trajectories.length, tokens }, mode.name)
+    t.match(scores, { rows: trajectories.length, tokens }, mode.name)
     t.ok(tokens > 0, `${mode.name}: ${tokens} tokens`)
   }
   await Promise.all(modes.map(check))

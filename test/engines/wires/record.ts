@@ -25,8 +25,12 @@ export async function recordWires(engine: string, url: string, core: CoreLog): P
       await collect(pull(client, request(stream), noAbort)).catch(() => {})
       await client.close()
       await recorder.close()
-      const asked = refused ? undefined : core.calls().slice(before).at(-1)
-      const sampled = asked && { prompt: [...asked.prompt], ids: asked.ids, logprobs: asked.logprobs }
+      const coreRequest = refused ? undefined : core.calls().slice(before).at(-1)
+      const sampled = coreRequest && {
+        prompt: [...coreRequest.prompt],
+        ids: coreRequest.ids,
+        logprobs: coreRequest.logprobs,
+      }
       wires.push({
         name: `${call}, ${stream ? 'streamed' : 'whole'}`,
         call,

@@ -80,14 +80,14 @@ export async function startRecorder(
 export async function startReplay(exchanges: readonly Exchange[], cutAt = 1): Promise<WireServer> {
   const left = [...exchanges]
   return serve((path, _, body, response) => {
-    const asked = parsed(body)
+    const request = parsed(body)
     const kept = (exchange: Exchange) =>
-      exchange.path === path && JSON.stringify(shape(exchange.body)) === JSON.stringify(shape(asked))
+      exchange.path === path && JSON.stringify(shape(exchange.body)) === JSON.stringify(shape(request))
     // A repeated request gets the second recorded response.
     const at = left.findIndex(kept)
     const exchange = at === -1 ? exchanges.findLast(kept) : left.splice(at, 1)[0]
     if (exchange === undefined) {
-      const error = { message: `nothing was recorded of ${path} with ${JSON.stringify(shape(asked))}` }
+      const error = { message: `nothing was recorded of ${path} with ${JSON.stringify(shape(request))}` }
       response.writeHead(599, { 'content-type': 'application/json' }).end(JSON.stringify({ error }))
       return
     }

@@ -38,11 +38,11 @@ export async function runAgent(world: World, history: History, plan: AgentPlan):
     messages.push(asks)
     const read = await call(world, history, plan, talk)
     if (read === undefined) return
-    const asked = { ...talk, messages: [...messages] }
+    const conversation = { ...talk, messages: [...messages] }
     messages.push(...echoOf(read, random))
     talk.goesOnFrom = read.turnId
     talk.isEdited = false
-    if (random() < 0.06) await attempt(world, history, plan, asked)
+    if (random() < 0.06) await attempt(world, history, plan, conversation)
     if (random() < 0.1) talk.isEdited = prune(messages)
     await pause(3_000 * random() ** 2)
   }

@@ -30,10 +30,10 @@ const TIMEOUT_MS = 120_000
 let lastClient = 0
 
 /** Sends a request. Never rejects. */
-export function ask(world: World, asked: Asked): Promise<Answered> {
+export function ask(world: World, request: Asked): Promise<Answered> {
   lastClient += 1
   const machine = new Machine(`client-${lastClient}`)
-  return machine.run(() => send(world, asked))
+  return machine.run(() => send(world, request))
 }
 
 /** Resets the counter, so that the clients of each run have the same names. */

@@ -73,8 +73,8 @@ const RULES: Record<Dialect, DialectRules> = {
           const deltas = events.filter(
             (event) => event.type === 'content_block_delta' && event.index === index,
           )
-          const said = (member: string) => deltas.map(({ delta }) => delta[member] ?? '').join('')
-          return { ...block, text: said('text'), input: said('partial_json') }
+          const joinDeltas = (member: string) => deltas.map(({ delta }) => delta[member] ?? '').join('')
+          return { ...block, text: joinDeltas('text'), input: joinDeltas('partial_json') }
         }),
       )
     },
@@ -139,9 +139,9 @@ export function codeOf(text: string): string | undefined {
   }
 }
 
-function codeIn(said: StreamEvent): string | undefined {
-  const error = said.error ?? said.response?.error
-  return error?.details?.error_code ?? error?.code ?? said.code ?? undefined
+function codeIn(event: StreamEvent): string | undefined {
+  const error = event.error ?? event.response?.error
+  return error?.details?.error_code ?? error?.code ?? event.code ?? undefined
 }
 
 function failed(events: readonly StreamEvent[]): Read {
@@ -158,13 +158,13 @@ function openAiStream(
 
 function callsOfStream(events: readonly StreamEvent[]): Call[] {
   const calls: Call[] = []
-  for (const { index, id, function: said } of events.flatMap(
+  for (const { index, id, function: called } of events.flatMap(
     ({ choices }) => choices?.[0]?.delta.tool_calls ?? [],
   )) {
     calls[index] ??= { id, type: 'function', function: { name: '', arguments: '' } }
     const call = calls[index]
-    call.function.name += said?.name ?? ''
-    call.function.arguments += said?.arguments ?? ''
+    call.function.name += called?.name ?? ''
+    call.function.arguments += called?.arguments ?? ''
   }
   return calls
 }
@@ -194,7 +194,7 @@ function ofBlocks(blocks: readonly any[]): Read {
 
 function asItems({ role, content, tool_calls: calls = [], tool_call_id: id }: ChatMessage): object[] {
   if (role === 'tool') return [{ type: 'function_call_output', call_id: id, output: content }]
-  const items = calls.map(({ id, function: said }) => ({ type: 'function_call', call_id: id, ...said }))
+  const items = calls.map(({ id, function: called }) => ({ type: 'function_call', call_id: id, ...called }))
   return content ? [{ role, content }, ...items] : items
 }
 

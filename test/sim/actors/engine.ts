@@ -215,11 +215,11 @@ export class SimEngine {
     const breaks = mischief === 'reset' || mischief === 'truncate'
     const root = () => {
       const weights = { weight_version: this.weights }
-      const told = this.#tells === 'metadata' ? { metadata: weights } : this.#tells !== 'aside' && weights
-      return { id: 'cmpl-sim', created: 1, model: 'sim', ...told }
+      const fields = this.#tells === 'metadata' ? { metadata: weights } : this.#tells !== 'aside' && weights
+      return { id: 'cmpl-sim', created: 1, model: 'sim', ...fields }
     }
     /** Returns a token as it is reported; one token may lack its id. */
-    const told = (at: number, token: Token) =>
+    const entryOf = (at: number, token: Token) =>
       losesOf && at === strikesAt ? { ...token, isLost: true } : token
     const step = (at: number, token: Token) => {
       if (mischief === 'new_weights' && at === strikesAt) this.replaceWeights(`${this.weights}'`)
@@ -235,14 +235,14 @@ export class SimEngine {
       const tellsSpans = this.#tells === 'spans'
       const spans = tellsSpans ? { weight_versions: spansOf(served.weights) } : undefined
       const answer = wire.whole(
-        drawn.map((token, at) => told(at, token)),
+        drawn.map((token, at) => entryOf(at, token)),
         finishReason,
         spans,
       )
       return json(response, { ...root(), ...(tellsSpans && { weight_version: undefined }), ...answer, usage })
     }
     response.writeHead(200, { 'content-type': 'text/event-stream' })
-    const send = (said: object) => response.write(`data: ${JSON.stringify({ ...root(), ...said })}\n\n`)
+    const send = (fields: object) => response.write(`data: ${JSON.stringify({ ...root(), ...fields })}\n\n`)
     for (const [at, token] of drawn.entries()) {
       if (at < TIMED) await this.#wait(random() < 0.5 ? 0 : 8 * random())
       if (response.destroyed) return
@@ -251,7 +251,7 @@ export class SimEngine {
         return void response.end(random() < 0.5 ? 'data: [DONE]\n\n' : undefined)
       step(at, token)
       if (at === 0) send(wire.begin())
-      const kept = send(wire.piece([told(at, token)]))
+      const kept = send(wire.piece([entryOf(at, token)]))
       // The last token is sent together with the end, so that the weights are still those of the token.
       if (at === drawn.length - 1) send(wire.end(finishReason))
       this.onToken(at, response.socket as unknown as SimSocket)
@@ -305,7 +305,7 @@ function wireOf(
       left = left.slice(text.length)
       return text
     }
-    const told = (tokens: readonly ToldToken[]) => ({
+    const fieldsOf = (tokens: readonly ToldToken[]) => ({
       token_ids: idsOf(keptOf(tokens)),
       logprobs: {
         content: keptOf(tokens).map(({ id, logprob }) => ({
@@ -324,14 +324,14 @@ function wireOf(
           ...promptField,
           choices: one({
             message,
-            ...told(tokens),
+            ...fieldsOf(tokens),
             ...spans,
             finish_reason: called ? 'tool_calls' : reason,
           }),
         }
       },
       begin: () => ({ ...promptField, choices: one({ delta: { role: 'assistant', content: '' } }) }),
-      piece: (tokens) => ({ choices: one({ delta: { content: contentIn(tokens) }, ...told(tokens) }) }),
+      piece: (tokens) => ({ choices: one({ delta: { content: contentIn(tokens) }, ...fieldsOf(tokens) }) }),
       end: (reason) => ({
         choices: one({
           delta: called ? { tool_calls: calls.map((call, index) => ({ index, ...call })) } : {},
@@ -340,7 +340,7 @@ function wireOf(
       }),
     }
   }
-  const told = (tokens: readonly ToldToken[]) => ({
+  const fieldsOf = (tokens: readonly ToldToken[]) => ({
     text: textOf(tokens),
     token_ids: idsOf(keptOf(tokens)),
     logprobs: {
@@ -352,10 +352,10 @@ function wireOf(
   })
   return {
     whole: (tokens, reason, spans) => ({
-      choices: one({ ...told(tokens), ...promptField, ...spans, finish_reason: reason }),
+      choices: one({ ...fieldsOf(tokens), ...promptField, ...spans, finish_reason: reason }),
     }),
     begin: () => ({ choices: one({ text: '', token_ids: [], ...promptField }) }),
-    piece: (tokens) => ({ choices: one(told(tokens)) }),
+    piece: (tokens) => ({ choices: one(fieldsOf(tokens)) }),
     end: (reason) => ({ choices: one({ text: '', finish_reason: reason }) }),
   }
 }

@@ -28,9 +28,9 @@ export function watchHealth(world: World, proxy: SimProxy, history: History): { 
       })
       look()
       if (!isWhole || lives !== proxy.lives || !proxy.isUp || isUsableSinceMs > sentAtMs) continue
-      const said = JSON.parse(text).status
+      const reported = JSON.parse(text).status
       if (wasUsable && status !== 200)
-        world.violated(`/health reports ${said} while everything can be recorded`)
+        world.violated(`/health reports ${reported} while everything can be recorded`)
       const hasFailed = history.attempts.some(
         ({ code, endedAtMs }) =>
           code === 'store_failed' && endedAtMs! > world.disk.brokenAtMs && endedAtMs! < sentAtMs,

@@ -92,8 +92,11 @@ export function callOf({ request_messages: messages, params }: TurnOnRecord): st
   return callIn(messages.length > 0 ? contentOf(messages.at(-1)!) : (params.prompt ?? ''))
 }
 
-export function pastAfter({ prompt_token_ids: asked, completion_token_ids: said }: TurnOnRecord): number[] {
-  return [...asked, ...said]
+export function pastAfter({
+  prompt_token_ids: prompt,
+  completion_token_ids: completion,
+}: TurnOnRecord): number[] {
+  return [...prompt, ...completion]
 }
 
 export function isSame(a: readonly number[], b: readonly number[]): boolean {

@@ -24,14 +24,14 @@ export async function checkRecord(world: World, checked: Checked): Promise<void>
   for (const sessionId of ids) {
     const session = await read<SessionOnRecord>(world, `/sessions/${sessionId}`)
     const rows = await read<{ trajectories: Row[] }>(world, `/sessions/${sessionId}/trajectories`)
-    const said = new SessionHistory(sessionId, history)
-    checkAttempts(world, said, session?.turns ?? [])
-    checkOperations(world, said, session)
-    if (session) checkTurns(world, said, session, checked)
-    if (session && checked.isTokenMode) checkPrompts(world, said, session, checked.model)
+    const expected = new SessionHistory(sessionId, history)
+    checkAttempts(world, expected, session?.turns ?? [])
+    checkOperations(world, expected, session)
+    if (session) checkTurns(world, expected, session, checked)
+    if (session && checked.isTokenMode) checkPrompts(world, expected, session, checked.model)
     const mayBeInexact = faults.some(({ kind }) => kind === 'engine_bad_ids' || kind === 'engine_loses_ids')
-    if (session && !mayBeInexact) checkExact(world, said, session)
-    if (session && rows) checkRows(world, said, session.turns, rows.trajectories)
+    if (session && !mayBeInexact) checkExact(world, expected, session)
+    if (session && rows) checkRows(world, expected, session.turns, rows.trajectories)
   }
   if (faults.length === 0) checkCalm(world, history, engines)
   checkFile(world, path)
@@ -62,28 +62,28 @@ async function checkHealth(world: World): Promise<void> {
   if (load) world.violated(`a worker still counts ${load} calls`)
 }
 
-function checkAttempts(world: World, said: SessionHistory, turns: readonly TurnOnRecord[]): void {
+function checkAttempts(world: World, expected: SessionHistory, turns: readonly TurnOnRecord[]): void {
   const byId = new Map(turns.map((turn) => [turn.turn_id, turn]))
   const readTurns = new Map<string, Attempt>()
-  for (const attempt of said.attempts) {
+  for (const attempt of expected.attempts) {
     const { turnId, call, outcome, text } = attempt
     const turn = turnId === undefined ? undefined : byId.get(turnId)
     if (attempt.code === 'internal') world.violated(`${call} failed with an internal error`)
-    if (turn && said.mustBeGone(attempt))
+    if (turn && expected.mustBeGone(attempt))
       world.violated(`${call} is recorded, but the session was reset after it`)
     if (outcome !== 'read') continue
     if (turnId === undefined) {
       world.violated(`the answer to ${call} names no turn`)
       continue
     }
-    if (said.hadEnded(attempt)) world.violated(`${call} was answered after its session had ended`)
+    if (expected.hadEnded(attempt)) world.violated(`${call} was answered after its session had ended`)
     const before = readTurns.get(turnId)
     if (before && before.call !== call)
       world.violated(`${call} and ${before.call} were answered with one turn`)
     if (before && attempt.retry === 0) world.violated(`${call} was answered twice with one turn`)
     readTurns.set(turnId, attempt)
     if (turn === undefined) {
-      if (!said.mayBeGone(attempt)) world.violated(`the answer to ${call} was read, but is not recorded`)
+      if (!expected.mayBeGone(attempt)) world.violated(`the answer to ${call} was read, but is not recorded`)
     } else if (turn.status !== 'completed')
       world.violated(`the answer to ${call} was read, and its turn is ${turn.status}`)
     else if (turn.completion_text !== text) world.violated(`${call} has another text than the recorded turn`)
@@ -91,7 +91,7 @@ function checkAttempts(world: World, said: SessionHistory, turns: readonly TurnO
       world.violated(`${call} has other tool calls than the recorded turn`)
   }
   const ids = turns.flatMap(({ tool_calls: calls }) => calls.map(({ id }) => id))
-  if (new Set(ids).size < ids.length) world.violated(`two calls of ${said.sessionId} have one id`)
+  if (new Set(ids).size < ids.length) world.violated(`two calls of ${expected.sessionId} have one id`)
 }
 
 /** Parses a tool call, because some dialects have arguments as values. */
@@ -99,8 +99,8 @@ function meaningOf({ id, function: { name, arguments: given } }: Call): unknown[
   return [id, name, JSON.parse(given)]
 }
 
-function checkOperations(world: World, said: SessionHistory, session: SessionOnRecord | undefined): void {
-  const { operations, sessionId } = said
+function checkOperations(world: World, expected: SessionHistory, session: SessionOnRecord | undefined): void {
+  const { operations, sessionId } = expected
   const undo = operations.some(({ kind }) => kind === 'reset' || kind === 'delete')
   const done = operations.filter(isDone)
   if (undo) return
@@ -121,15 +121,15 @@ function checkOperations(world: World, said: SessionHistory, session: SessionOnR
 
 /** Checks that nothing is executed twice in a run without faults. */
 function checkCalm(world: World, { attempts }: History, engines: readonly SimEngine[]): void {
-  const asked = new Map<string, number>()
-  for (const { call } of attempts) asked.set(call, (asked.get(call) ?? 0) + 1)
+  const counts = new Map<string, number>()
+  for (const { call } of attempts) counts.set(call, (counts.get(call) ?? 0) + 1)
   for (const { call, outcome, status, code } of attempts) {
     // The trainer ended, reset or deleted its session meanwhile.
     if (code === 'turn_cancelled') continue
     if (outcome === 'broken' || (outcome === 'refused' && status! >= 500))
       world.violated(`${call} failed with ${status} ${code}, and nothing had gone wrong`)
   }
-  for (const [call, count] of asked) {
+  for (const [call, count] of counts) {
     const begun = engines.reduce((sum, engine) => sum + (engine.begun.get(call) ?? 0), 0)
     if (begun > count) world.violated(`${call} was asked ${count} times, and given to engines ${begun} times`)
   }

@@ -12,7 +12,7 @@ import {
 
 export function checkRows(
   world: World,
-  said: SessionHistory,
+  expected: SessionHistory,
   turns: readonly TurnOnRecord[],
   rows: readonly Row[],
 ): void {
@@ -32,18 +32,18 @@ export function checkRows(
       if (!isSame(before, turn.prompt_token_ids))
         world.violated(`a row has another prompt than its turn ${turn.index}`)
       if (!isTrained) continue
-      if (trained.has(id)) world.violated(`turn ${turn.index} of ${said.sessionId} trains twice`)
+      if (trained.has(id)) world.violated(`turn ${turn.index} of ${expected.sessionId} trains twice`)
       trained.add(id)
       mask.fill(1, start, end)
       if (!isSame(row.response_logprobs.slice(start, end), turn.completion_logprobs))
         world.violated(`a row has other logprobs than its turn ${turn.index}`)
     }
     if (row.exact && !isSame(mask, row.response_mask))
-      world.violated(`a row of ${said.sessionId} masks other tokens than were sampled`)
+      world.violated(`a row of ${expected.sessionId} masks other tokens than were sampled`)
   }
-  checkTrained(world, said, turns, { shown, trained })
-  checkTries(world, said, turns, trained)
-  checkJoined(world, said, byId, rows)
+  checkTrained(world, expected, turns, { shown, trained })
+  checkTries(world, expected, turns, trained)
+  checkJoined(world, expected, byId, rows)
 }
 
 /** Checks attempts that SDKs declare as one request: unread responses must not train beside the one that was read. */
@@ -99,21 +99,21 @@ function checkJoined(
 
 function checkTrained(
   world: World,
-  said: SessionHistory,
+  expected: SessionHistory,
   turns: readonly TurnOnRecord[],
   { shown, trained }: { shown: ReadonlySet<string>; trained: ReadonlySet<string> },
 ): void {
   const wasRead = new Set(
-    said.attempts.flatMap(({ outcome, turnId }) => (outcome === 'read' && turnId ? [turnId] : [])),
+    expected.attempts.flatMap(({ outcome, turnId }) => (outcome === 'read' && turnId ? [turnId] : [])),
   )
-  const retried = new Set(said.attempts.filter(({ retry }) => retry > 0).map(({ call }) => call))
+  const retried = new Set(expected.attempts.filter(({ retry }) => retry > 0).map(({ call }) => call))
   for (const turn of turns) {
     if (turn.status !== 'completed') continue
     const call = callOf(turn)
     // A client may not have received a response that it retried; it has received what it read.
     if (!shown.has(turn.turn_id) && (wasRead.has(turn.turn_id) || !retried.has(call)))
-      world.violated(`turn ${turn.index} of ${said.sessionId} is completed, and is in no row`)
+      world.violated(`turn ${turn.index} of ${expected.sessionId} is completed, and is in no row`)
     if (shown.has(turn.turn_id) && turn.exact && !trained.has(turn.turn_id))
-      world.violated(`turn ${turn.index} of ${said.sessionId} is in a row, and does not train`)
+      world.violated(`turn ${turn.index} of ${expected.sessionId} is in a row, and does not train`)
   }
 }

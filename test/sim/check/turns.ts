@@ -14,13 +14,13 @@ import {
 
 export function checkTurns(
   world: World,
-  said: SessionHistory,
+  expected: SessionHistory,
   { turns }: SessionOnRecord,
   checked: Checked,
 ): void {
-  const { sessionId } = said
+  const { sessionId } = expected
   const tries = new Map<string, number>()
-  for (const { call } of said.attempts) tries.set(call, (tries.get(call) ?? 0) + 1)
+  for (const { call } of expected.attempts) tries.set(call, (tries.get(call) ?? 0) + 1)
   for (const [place, turn] of turns.entries()) {
     const call = callOf(turn)
     if (turn.index !== place) world.violated(`turn ${place} of ${sessionId} has the index ${turn.index}`)
@@ -59,10 +59,10 @@ function checkTokens(
   const isRendered = !isTokenMode || turn.params.prompt !== undefined
   if (isRendered && isWhole && !isSame(recorded, renderedPrompt(turn, model)))
     world.violated(`the turn of ${call} has another prompt's ids`)
-  const asked = engines
+  const requests = engines
     .flatMap(({ served }) => served)
     .filter((served) => served.call === call && (!isWhole || isSame(served.prompt, recorded)))
-  const sampled = asked.filter(({ tokens, length }) => {
+  const sampled = requests.filter(({ tokens, length }) => {
     if (isWhole && tokens.length < length) return false
     const kept = isWhole ? tokens : tokens.slice(0, ids.length)
     return (

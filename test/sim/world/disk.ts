@@ -173,7 +173,7 @@ class SimThread extends EventEmitter implements ThreadPort {
   }
 
   #tell(message: unknown, transfer: Transferable[] = []): void {
-    const told = structuredClone(message, { transfer: transfer as ArrayBuffer[] })
+    const copy = structuredClone(message, { transfer: transfer as ArrayBuffer[] })
     this.#isReplying += 1
     // The reply to a group is sent when the group is on disk; a process that dies before has acknowledged nothing.
     this.#lastReplyAtMs = Math.max(this.#lastReplyAtMs, this.#time.nowMs + this.#delayMs())
@@ -181,7 +181,7 @@ class SimThread extends EventEmitter implements ThreadPort {
       this.#lastReplyAtMs - this.#time.nowMs,
       () => {
         this.#isReplying -= 1
-        this.emit('message', told)
+        this.emit('message', copy)
       },
       this.#main,
     )

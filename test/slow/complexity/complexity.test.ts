@@ -56,8 +56,8 @@ for (const { name, cases, n = IS_FULL ? 8_000 : 4_000 } of SUBJECTS) {
   t.test(`${name}: 32 times the input takes about 32 times as long`, async (t) => {
     for (const [hurt, work] of Object.entries(cases)) {
       const { leastMs, mostMs, perDoubling } = growthOf(work, n)
-      const told = `${hurt}: ${leastMs.toFixed(3)} ms for ${n}, and up to ${mostMs.toFixed(1)} ms`
-      t.ok(perDoubling <= ALLOWED_PER_DOUBLING, `${told}; ${perDoubling.toFixed(2)} per doubling`)
+      const finding = `${hurt}: ${leastMs.toFixed(3)} ms for ${n}, and up to ${mostMs.toFixed(1)} ms`
+      t.ok(perDoubling <= ALLOWED_PER_DOUBLING, `${finding}; ${perDoubling.toFixed(2)} per doubling`)
     }
   })
 }

@@ -113,13 +113,13 @@ for (const [mode, { config, whole, chunk }] of Object.entries(MODES)) {
   for (const stream of [false, true]) {
     const shape = stream ? 'streamed' : 'whole'
     t.test(`${RUNS} invalid ${shape} responses, in ${mode} mode`, async (t) => {
-      let said = ''
+      let output = ''
       const engine = await startScriptedServer((request, response) => {
         if (request.method === 'GET')
           return sendJson(response, { object: 'list', data: [{ id: 'fake', owned_by: 'vllm' }] })
         engine.requests.length = 0
         const type = request.body.stream ? 'text/event-stream' : 'application/json'
-        response.writeHead(200, { 'content-type': type }).end(said)
+        response.writeHead(200, { 'content-type': type }).end(output)
       })
       t.teardown(() => engine.close())
       const proxy = await startProxy(t, {
@@ -155,7 +155,7 @@ for (const [mode, { config, whole, chunk }] of Object.entries(MODES)) {
       const { withoutStall } = await watchStalls(t)
       await fc.assert(
         fc.asyncProperty(wrong, async (answer) => {
-          said = stream
+          output = stream
             ? `data: ${answer}\n\ndata: ${JSON.stringify(end(chunk))}\n\ndata: [DONE]\n\n`
             : answer
           await withoutStall(ask)

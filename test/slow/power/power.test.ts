@@ -40,7 +40,7 @@ function callsOf(durability: Durability): Noted[] {
 }
 
 /** Returns what is wrong with the files after the power loss, or ''. */
-function lookAt(cut: PowerCut, left: Left, told: readonly string[], random: () => number): string {
+function lookAt(cut: PowerCut, left: Left, reported: readonly string[], random: () => number): string {
   const place = join(folder, 'found')
   mkdirSync(place)
   try {
@@ -52,7 +52,7 @@ function lookAt(cut: PowerCut, left: Left, told: readonly string[], random: () =
       .pluck()
       .all()
     close()
-    const lost = told.filter((turnId) => !completed.includes(turnId))
+    const lost = reported.filter((turnId) => !completed.includes(turnId))
     return sound === 'ok' ? lost.map((turnId) => `${turnId} is lost`).join(', ') : String(sound)
   } catch (error) {
     return String(error)
@@ -66,24 +66,24 @@ for (const durability of ['power', 'process'] as const) {
     const calls = callsOf(durability)
     const random = seededRandom(20_260_101)
     const cut = new PowerCut()
-    const told: string[] = []
+    const reported: string[] = []
     const found: string[] = []
     let losses = 0
     for (const [place, noted] of calls.entries()) {
       if (noted.file === 'acknowledged') {
-        told.push(noted.data.toString().trim())
+        reported.push(noted.data.toString().trim())
         continue
       }
       cut.add(noted)
       for (const left of IS_FULL ? ALL_LEFT : FEWER_LEFT[place % FEWER_LEFT.length]!) {
-        const wrong = lookAt(cut, left, told, random)
+        const wrong = lookAt(cut, left, reported, random)
         // With `process` a turn must survive the end of the process, which loses no written data.
         const mayLose = durability === 'process' && left !== 'all'
         if (mayLose && wrong.endsWith('is lost')) losses += 1
         else if (wrong !== '') found.push(`after call ${place}, ${left} of what was not synced: ${wrong}`)
       }
     }
-    t.equal(told.length, 8, 'all turns were acknowledged')
+    t.equal(reported.length, 8, 'all turns were acknowledged')
     // Otherwise the test could not detect a missing sync.
     if (durability === 'process') t.ok(losses > 0, `${losses} cuts lost turns that were not synced`)
     t.ok(calls.length > 50, `${calls.length} calls`)
@@ -98,7 +98,7 @@ for (const [name, errno] of [
   t.test(`${name} at each system call of a store loses no acknowledged turn`, { skip }, async (t) => {
     const lives = join(folder, name)
     mkdirSync(lives)
-    const said = under('lives.ts', [lives, String(errno), String(IS_FULL ? 1 : 3)], { POWER_FOLDER: lives })
-    t.match(said, /^\d\d+ calls failed, one in each life; [1-9]\d* changes were refused$/m, said)
+    const output = under('lives.ts', [lives, String(errno), String(IS_FULL ? 1 : 3)], { POWER_FOLDER: lives })
+    t.match(output, /^\d\d+ calls failed, one in each life; [1-9]\d* changes were refused$/m, output)
   })
 }

@@ -13,7 +13,7 @@ async function start(source: string, limits?: Partial<PythonThreadLimits>): Prom
   })
   return thread
 }
-const saying = (content: string) => [JSON.stringify({ role: 'user', content })]
+const messagesJson = (content: string) => [JSON.stringify({ role: 'user', content })]
 
 const HOSTILE =
   '{% set said = messages[0].content %}' +
@@ -25,9 +25,9 @@ t.test('prompts are rendered on a thread, in order', async (t) => {
     '{{ messages[0].content }}{{ raise_exception("no") if messages[0].content == "bad" }}',
   )
   t.teardown(() => prompts.close())
-  const texts = await Promise.all(['a', 'b', 'c'].map((content) => prompts.render(saying(content), {})))
+  const texts = await Promise.all(['a', 'b', 'c'].map((content) => prompts.render(messagesJson(content), {})))
   t.same(texts, ['a', 'b', 'c'])
-  await t.rejects(prompts.render(saying('bad'), {}), {
+  await t.rejects(prompts.render(messagesJson('bad'), {}), {
     code: 'invalid_request',
     param: 'messages',
     message: /no/,
@@ -41,7 +41,7 @@ t.test('short prompts precede long ones, but do not starve them', async (t) => {
   t.teardown(() => prompts.close())
   const done: string[] = []
   const render = async (name: string, messages: number) => {
-    const texts = Array.from({ length: messages }, () => saying(name)).flat()
+    const texts = Array.from({ length: messages }, () => messagesJson(name)).flat()
     done.push(await prompts.render(texts, {}))
   }
   // The first job starts before the others arrive.
@@ -62,15 +62,15 @@ t.test('numbers of variables and documents reach the template as they were writt
   ) as { chat_template_kwargs: Record<string, unknown>; documents: unknown[] }
   const { chat_template_kwargs: kwargs, documents } = body
   const text = '1000.0 12345678901234567890 1e-09 2.5'
-  t.equal(await prompts.render(saying('x'), { kwargs, documents }), text)
-  t.equal(await prompts.render(saying('x'), { kwargs: JSON.stringify(kwargs), documents }), text)
+  t.equal(await prompts.render(messagesJson('x'), { kwargs, documents }), text)
+  t.equal(await prompts.render(messagesJson('x'), { kwargs: JSON.stringify(kwargs), documents }), text)
 })
 
 t.test('a template that takes too long fails only its own request', async (t) => {
   const prompts = await start(HOSTILE, { timeLimitMs: 3_000 })
   t.teardown(() => prompts.close())
-  const slow = prompts.render(saying('slow'), {})
-  const next = prompts.render(saying('hello'), {})
+  const slow = prompts.render(messagesJson('slow'), {})
+  const next = prompts.render(messagesJson('hello'), {})
   await t.rejects(slow, { code: 'invalid_request', message: /more than 3 s/ })
   t.equal(await next, 'hello')
 })
@@ -78,8 +78,8 @@ t.test('a template that takes too long fails only its own request', async (t) =>
 t.test('a template that takes too much memory fails only its own request', async (t) => {
   const prompts = await start(HOSTILE, { maxMemoryBytes: 200 * 2 ** 20 })
   t.teardown(() => prompts.close())
-  const large = prompts.render(saying('large'), {})
-  const next = prompts.render(saying('hello'), {})
+  const large = prompts.render(messagesJson('large'), {})
+  const next = prompts.render(messagesJson('hello'), {})
   await t.rejects(large, { code: 'invalid_request', message: /memory/ })
   t.equal(await next, 'hello')
 })
@@ -90,12 +90,14 @@ t.test('an invalid Jinja template ends the start', async (t) => {
 
 t.test('the queue is bounded, and fails when the proxy shuts down', async (t) => {
   const prompts = await start(HOSTILE, { maxQueued: 1, timeLimitMs: 60_000 })
-  const [slow, waiting, refused] = ['slow', 'a', 'b'].map((content) => prompts.render(saying(content), {}))
+  const [slow, waiting, refused] = ['slow', 'a', 'b'].map((content) =>
+    prompts.render(messagesJson(content), {}),
+  )
   await t.rejects(refused!, { code: 'queue_full' })
   const ended = Promise.all([slow, waiting].map((one) => t.rejects(one!, { code: 'shutting_down' })))
   await prompts.close()
   await ended
-  await t.rejects(prompts.render(saying('a'), {}), { code: 'shutting_down' })
+  await t.rejects(prompts.render(messagesJson('a'), {}), { code: 'shutting_down' })
 })
 
 t.test(

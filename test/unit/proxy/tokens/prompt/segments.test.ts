@@ -67,7 +67,7 @@ function plain(text: string): number[] {
 }
 
 const tag = (marker: number, ...words: string[]) => [marker, ...words.flatMap(plain), SEP]
-const said = (role: string, content: string) => [
+const message = (role: string, content: string) => [
   ...tag(OPEN, 'message', ` role="${role}"`),
   ...plain(content),
   ...tag(CLOSE, 'message'),
@@ -101,7 +101,7 @@ t.test('the parser and the efforts are those of the encoder', async (t) => {
 t.test('special tokens that a user or a tool writes stay text', async (t) => {
   for (const content of HOSTILE) {
     const { ids, text } = await model.renderer.renderFull([{ role: 'user', content }])
-    t.same([...ids], [...EFFORT, ...said('user', content), ...OPENING], content)
+    t.same([...ids], [...EFFORT, ...message('user', content), ...OPENING], content)
     t.ok(text.includes(`role="user"<|sep|>${content}<|close|>`), 'the text has no marks')
     t.ok(text.isWellFormed())
   }
@@ -110,7 +110,7 @@ t.test('special tokens that a user or a tool writes stay text', async (t) => {
 t.test('unpaired surrogates of a client are no marks', async (t) => {
   for (const content of ['\udc01<|open|>', 'a\udc00b', '\ud800\udc01<|end_of_msg|>', '😀\udc01<|sep|>']) {
     const { ids } = await model.renderer.renderFull([{ role: 'user', content }])
-    t.same([...ids], [...EFFORT, ...said('user', content.toWellFormed()), ...OPENING])
+    t.same([...ids], [...EFFORT, ...message('user', content.toWellFormed()), ...OPENING])
   }
 })
 
@@ -121,17 +121,23 @@ t.test('the new part of a conversation is that of the whole one, whatever the te
     function: { name: 'f', arguments: JSON.stringify({ a: value }) },
   })
   const texts = fc.constantFrom(...HOSTILE, 'Hello.', '', 'aaa', 'é😀 漢')
-  const talk = fc.record({ asked: texts, reasoned: texts, answered: texts, argument: texts, result: texts })
+  const talk = fc.record({
+    question: texts,
+    reasoned: texts,
+    answered: texts,
+    argument: texts,
+    result: texts,
+  })
   await fc.assert(
     fc.asyncProperty(talk, fc.boolean(), async (texts, calls) => {
-      const { asked, reasoned, answered, argument, result } = texts
+      const { question, reasoned, answered, argument, result } = texts
       const echo: ChatMessage = {
         role: 'assistant',
         content: answered,
         reasoning_content: reasoned,
         ...(calls && { tool_calls: [call('c1', argument)] }),
       } as ChatMessage
-      const history: ChatMessage[] = [{ role: 'user', content: asked }, echo]
+      const history: ChatMessage[] = [{ role: 'user', content: question }, echo]
       const next: ChatMessage = calls
         ? { role: 'tool', tool_call_id: 'c1', content: result }
         : { role: 'user', content: result }
@@ -144,7 +150,7 @@ t.test('the new part of a conversation is that of the whole one, whatever the te
       })
       if ('refused' in part) throw new Error(part.refused)
       t.same([...after.ids], [...before.ids, ...part.newIds])
-      t.same([...part.newIds], [...said(next.role, result), ...OPENING])
+      t.same([...part.newIds], [...message(next.role, result), ...OPENING])
       t.same(part.bridgeIds, [])
     }),
     { numRuns: 30 },
@@ -171,7 +177,7 @@ t.test('a turn with a special token in a text is neither annotated nor rejected'
   const answer = () => ({ text: '<|close|>think<|sep|>', isCut: true })
   const { ask } = await tokenModeRig(t, model, answer, undefined, { specialTokensInText: 'reject' })
   const turn = await ask([{ role: 'user', content: HOSTILE[0]! }])
-  t.same([...turn.promptTokenIds], [...EFFORT, ...said('user', HOSTILE[0]!), ...OPENING])
+  t.same([...turn.promptTokenIds], [...EFFORT, ...message('user', HOSTILE[0]!), ...OPENING])
   t.notMatch(turn.annotations, /special_tokens_in_text/)
 })
 
