@@ -4,7 +4,8 @@ The rules are those of `transformers/utils/chat_template_utils.py` (5.24): a san
 trimmed blocks, loop controls, generation blocks, a `tojson` that escapes nothing, and no attributes with an underscore
 on namespaces. A test renders every known family's template with transformers itself and compares.
 
-What JavaScript calls takes and gives text only, so that numbers and key orders are those of the JSON that came in.
+Functions that JavaScript calls receive and return text only, so that numbers and key orders are those of the JSON that
+was received.
 """
 
 import functools
@@ -26,7 +27,7 @@ from template_words import find_words
 
 
 class GenerationBlocks(Extension):
-    """`{% generation %}`: marks what a model said, for training. It renders what is inside, in a scope of its own."""
+    """`{% generation %}`: marks sampled text for training. It renders its content in its own scope."""
 
     tags = {"generation"}
 
@@ -238,54 +239,63 @@ def tracing_template(template):
     return template.tracing()
 
 
+TOO_MUCH_MEMORY = "it takes too much memory"
+
+
+def tagged(name, value):
+    """Serializes a reply. Characters are not escaped, because long prompts cross to JavaScript this way."""
+    return json.dumps({name: value}, ensure_ascii=False)
+
+
 def specialize(template, messages, tools, options, paths):
     """Takes the arguments of `render`, without the continuation of a final message, and the paths of the texts that are
-    contents. The first character of the result defines the rest: `=` a specialization, `*` the reason why this Python
-    must not be used again, `!` nothing: there is no specialization."""
+    contents. @return JSON: `{"specialization": …}`, `{"damaged": …}` as `render`, or `{}` if there is none"""
     try:
-        asked = json.loads(options)
+        variables = json.loads(options)
         traced = tracing_template(template)
         traced.conditions = {}
-        traced.now = time_in(asked)
+        traced.now = time_in(variables)
         slotted = parsed(messages)
         put_slots(slotted, json.loads(paths), traced.conditions)
         text = traced.render(
             traced.prepared(slotted),
             parsed(tools),
-            value_of(asked.get("documents")),
-            asked["add_generation_prompt"],
-            value_of(asked.get("kwargs")) or {},
+            value_of(variables.get("documents")),
+            variables["add_generation_prompt"],
+            value_of(variables.get("kwargs")) or {},
         )
-        return "=" + specialization(text, traced.conditions)
+        return tagged("specialization", specialization(text, traced.conditions))
     except MemoryError:
-        return "*it takes too much memory"
+        return tagged("damaged", TOO_MUCH_MEMORY)
     except (Exception, Unspecializable):
-        return "!"
+        return "{}"
 
 
 def render(template, messages, tools, options):
-    """Each argument but the first is JSON, or bytes of it. The answer's first character tells what the rest is: `=` a prompt,
-    `!` why the template refuses, `?` what it cannot be given (JSON), `*` why this Python must not be used again."""
+    """Each argument but the first is JSON, or bytes of it. @return JSON of an object with one field: `text`, the prompt;
+    `refusal`, the template's error message; `unsupported`, the type and path of a content part that it cannot receive;
+    `damaged`, the reason why this Python must not be used again"""
     try:
-        asked = json.loads(options)
-        template.now = time_in(asked)
+        variables = json.loads(options)
+        template.now = time_in(variables)
         prepared = template.prepared(parsed(messages))
-        continues = asked.get("continue_final_message", False)
+        continues = variables.get("continue_final_message", False)
         if continues:
             tag_final_text(prepared)
         text = template.render(
             prepared,
             parsed(tools),
-            value_of(asked.get("documents")),
-            asked["add_generation_prompt"],
-            value_of(asked.get("kwargs")) or {},
+            value_of(variables.get("documents")),
+            variables["add_generation_prompt"],
+            value_of(variables.get("kwargs")) or {},
         )
-        return "=" + (text_before_tag(text) if continues else text)
+        return tagged("text", text_before_tag(text) if continues else text)
     except Unsupported as refusal:
-        return "?" + json.dumps(refusal.args)
+        kind, path = refusal.args
+        return tagged("unsupported", {"type": kind, "path": path})
     except Damaged as damage:
-        return f"*{damage}"
+        return tagged("damaged", str(damage))
     except MemoryError:
-        return "*it takes too much memory"
+        return tagged("damaged", TOO_MUCH_MEMORY)
     except Exception as error:
-        return "!" + (str(error) or type(error).__name__)
+        return tagged("refusal", str(error) or type(error).__name__)

@@ -25,6 +25,8 @@ type RenderOutcome =
   /** Why this Python must not be used again: the template exceeded the memory limit, for instance. */
   | { damaged: string }
 
+type SpecializeReply = { specialization?: Specialization } | { damaged: string }
+
 export interface PythonTemplate {
   /** The form in which it expects messages, as JSON; see `template_messages.py`. */
   readonly needs: string
@@ -106,11 +108,15 @@ export class PythonTemplates {
       needs: this.#module.needs_of(template),
       words: this.#module.words_of(template),
       render: (messages, tools, variables) =>
-        readOutcome(this.#module.render(template, given(messages), given(tools), JSON.stringify(variables))),
-      specialize: (messages, tools, variables, paths) =>
-        readSpecialization(
+        JSON.parse(
+          this.#module.render(template, given(messages), given(tools), JSON.stringify(variables)),
+        ) as RenderOutcome,
+      specialize: (messages, tools, variables, paths) => {
+        const reply: SpecializeReply = JSON.parse(
           this.#module.specialize(template, messages, tools, JSON.stringify(variables), paths),
-        ),
+        )
+        return 'damaged' in reply ? reply : reply.specialization
+      },
     }
   }
 }
@@ -133,25 +139,4 @@ const utf8 = new TextEncoder()
 function given(json: string): TemplateSource {
   // An unpaired surrogate has no UTF-8 encoding.
   return json.length > LONG_CHARS && json.isWellFormed() ? utf8.encode(json) : json
-}
-
-function readSpecialization(answer: string): Specialization | { damaged: string } | undefined {
-  if (answer[0] === '*') return { damaged: answer.slice(1) }
-  return answer[0] === '=' ? (JSON.parse(answer.slice(1)) as Specialization) : undefined
-}
-
-function readOutcome(answer: string): RenderOutcome {
-  const rest = answer.slice(1)
-  switch (answer[0]) {
-    case '=':
-      return { text: rest }
-    case '!':
-      return { refusal: rest }
-    case '?': {
-      const [type, path] = JSON.parse(rest) as [string, string]
-      return { unsupported: { type, path } }
-    }
-    default:
-      return { damaged: rest }
-  }
 }

@@ -263,7 +263,7 @@ def put_slots(messages, paths, conditions):
 
 
 def specialization(text, conditions):
-    """@return JSON for `specialization.ts`"""
+    """@return the fields of `Specialization` in `specialization.ts`"""
     pieces = text._pieces if isinstance(text, Opaque) else [text]
     written = [[piece.index, piece.strips] if isinstance(piece, Slot) else piece for piece in pieces]
-    return json.dumps({"pieces": written, "conditions": [json.loads(one) for one in conditions]})
+    return {"pieces": written, "conditions": [json.loads(one) for one in conditions]}
