@@ -182,7 +182,7 @@ function rowOf(kind: FloodKind | undefined, phases: readonly Phase[]): FloodRow 
 
 function report(rows: readonly FloodRow[]): string {
   return table(
-    ['flood', 'opened', 'most open', 'calls', 'p50 ms', 'p99 ms', 'p99 to quiet', 'CPU %', 'RSS MiB'],
+    ['flood', 'opened', 'most open', 'requests', 'p50 ms', 'p99 ms', 'p99 to quiet', 'CPU %', 'RSS MiB'],
     rows.map((row) => [
       row.kind,
       figure(row.opened),

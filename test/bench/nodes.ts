@@ -59,7 +59,7 @@ async function main(): Promise<void> {
         console.log(`HAProxy is not here (${PACKAGES.haproxy})`)
       else all.push({ way, ...(await measure(server, way, join(folder, way))) })
     }
-    if (all.length > 0) console.log(`\n${table(['calls go', ...COLUMNS, 'seconds'], all.map(rowOf))}`)
+    if (all.length > 0) console.log(`\n${table(['requests to', ...COLUMNS, 'seconds'], all.map(rowOf))}`)
     for (const { way, faults } of all) console.log(`${way}: ${JSON.stringify(faults)}`)
     if (options.throughput && programOf('haproxy') !== undefined)
       console.log(`\n${await nodesThroughput(server, folder)}`)

@@ -94,11 +94,15 @@ async function killAll(stage: Stage, peers: readonly Peer[], calls: number) {
         const plan = { stream, calls, agents: stage.concurrency }
         const { acknowledged, onRecord } = await killed(peer, stage.engineUrl, stage.folder, plan)
         const lost = acknowledged - onRecord
-        rows.push([peer.name, stream ? 'streamed' : 'whole', ...[acknowledged, onRecord, lost].map(String)])
+        rows.push([
+          peer.name,
+          stream ? 'streamed' : 'complete',
+          ...[acknowledged, onRecord, lost].map(String),
+        ])
       })
     }
   }
-  console.log(`\n${table(['killed', 'answers', 'acknowledged', 'on record', 'lost'], rows)}`)
+  console.log(`\n${table(['killed', 'responses', 'acknowledged', 'recorded', 'lost'], rows)}`)
   return rows
 }
 

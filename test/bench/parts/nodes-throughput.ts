@@ -129,8 +129,16 @@ function agentsUrl(url: string): string {
 }
 
 const HEAD = [
-  ...['nodes', 'calls go', 'calls/s', 'p50 ms', 'p99 ms', 'CPU ms/call, all nodes', 'commits/call'],
-  ...['bytes read/call', 'CPU ms, 40 KB', 'bytes read, 40 KB'],
+  ...[
+    'nodes',
+    'requests to',
+    'requests/s',
+    'p50 ms',
+    'p99 ms',
+    'CPU ms/request, all nodes',
+    'commits/request',
+  ],
+  ...['bytes read/request', 'CPU ms, 40 KB', 'bytes read, 40 KB'],
 ]
 
 function report(all: readonly Cluster[]): string {

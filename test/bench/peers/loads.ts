@@ -40,8 +40,8 @@ const SHAPES = {
   large: { bodyBytes: 140_000, growthBytes: 1_500, stream: false, maxTokens: 100 },
 } as const
 const LOADS = {
-  small: '1 KB of request, 32 tokens of answer',
-  large: '160 KB of request, 100 tokens of answer',
+  small: '1 KB request, 32-token response',
+  large: '160 KB request, 100-token response',
   replay: 'replayed Claude Code sessions, streamed',
 } as const
 export type LoadName = keyof typeof LOADS
@@ -94,7 +94,7 @@ export function loadsTable(cells: readonly Cell[]): string {
   const head = [
     'load',
     'in the middle',
-    'CPU ms/call',
+    'CPU ms/request',
     'min–max',
     'of pipe',
     'p50 ms',

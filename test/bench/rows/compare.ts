@@ -120,7 +120,7 @@ function report(comparison: Comparison, cells: Cell[], at: FigureAt): string {
   const rate = comparison.stream ? 'tokensPerSecond' : 'callsPerSecond'
   const head = [
     'target @ concurrency',
-    comparison.stream ? 'chunks/s' : 'calls/s',
+    comparison.stream ? 'chunks/s' : 'requests/s',
     'min–max',
     'rate of pipe',
     'rate of parse',
@@ -129,7 +129,7 @@ function report(comparison: Comparison, cells: Cell[], at: FigureAt): string {
     'p99 ms',
     '+p99 ms',
     ...(comparison.stream ? ['+first ms'] : []),
-    'CPU ms/call',
+    'CPU ms/request',
     'of pipe',
     'of pipe+ids',
     'of floor',

@@ -6,7 +6,7 @@ const CONCURRENCIES = [1, 16, 64]
 
 const SMALL: Comparison = {
   row: 'small',
-  title: 'Calls with 1 KB of request, 32 tokens of answer',
+  title: 'Requests of 1 KB, responses of 32 tokens',
   bodyBytes: 1_000,
   growthBytes: 0,
   stream: false,
@@ -17,7 +17,7 @@ const SMALL: Comparison = {
 
 const LARGE: Comparison = {
   row: 'large',
-  title: 'Calls with 160 KB of request, 100 tokens of answer',
+  title: 'Requests of 160 KB, responses of 100 tokens',
   // A rollout's last twenty requests: from 140 KB on, 2 KB more each time.
   bodyBytes: 140_000,
   growthBytes: 1_500,
@@ -25,9 +25,9 @@ const LARGE: Comparison = {
   maxTokens: 100,
   aims: (at) => [
     ...rateAims(at, '160 KB'),
-    ...addedAim('added p50 at 160 KB, one call at a time', 1, at('local', 1), at('direct', 1)),
+    ...addedAim('added p50 at 160 KB, one request at a time', 1, at('local', 1), at('direct', 1)),
     ...addedAim(
-      'added p50 of relay over local at 160 KB, one call at a time',
+      'added p50 of relay over local at 160 KB, one request at a time',
       0.5,
       at('relay', 1),
       at('local', 1),
@@ -55,7 +55,7 @@ function rateAims(at: FigureAt, size: string): Aim[] {
     const plain = at('pipe', concurrency)?.callsPerSecond.median
     if (ours === undefined || plain === undefined) return []
     return {
-      what: `recorded calls of ${size} at concurrency ${concurrency}, of the plain pass-through's rate`,
+      what: `recorded requests of ${size} at concurrency ${concurrency}, of the plain pass-through's rate`,
       wanted: '60 % or more',
       measured: percent(ours / plain),
       met: ours / plain >= 0.6,

@@ -1,5 +1,5 @@
 /**
- * Hundreds of agents that begin at once, as in a rollout: measures whether each is served, and whether a probe is
+ * Hundreds of agents that start at once, as in a rollout: measures whether each is served, and whether a probe is
  * answered meanwhile.
  */
 import { get } from 'node:http'
@@ -53,7 +53,7 @@ export const crowd: Row = async (bench) => {
     figures.push({ target: name, result, probeMs: await probe.worstMs(), portProbeMs })
     await children.stop(replayer)
   }
-  const title = `${agents} agents that begin at once, Messages`
+  const title = `${agents} agents that start at once, Messages`
   return { row: 'crowd', report: `### ${title}\n\n${reportOf(figures)}`, aims: aimsOf(figures), figures }
 }
 
@@ -91,7 +91,7 @@ function answered(url: string): Promise<void> {
 }
 
 function reportOf(figures: readonly Figures[]): string {
-  const head = ['target', 'calls', 'p50 ms of all', 'p50 of first', 'p99 of first', 'p99 of first to p50']
+  const head = ['target', 'requests', 'p50 ms of all', 'p50 of first', 'p99 of first', 'p99 of first to p50']
   const rows = figures.map(({ target, result, probeMs, portProbeMs }) => [
     target,
     String(result.turns),
@@ -116,7 +116,7 @@ function aimsOf(figures: readonly Figures[]): Aim[] {
     return [
       {
         ...{
-          what: `${target}: p99 of first calls, of the p50 of all`,
+          what: `${target}: p99 of first requests, of the p50 of all`,
           wanted: `at most ${MOST_OF_P50} times`,
         },
         ...{ measured: `${figure(ratio)} times`, met: ratio <= MOST_OF_P50 },

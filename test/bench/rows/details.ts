@@ -57,7 +57,7 @@ export const details: Row = async (bench) => {
           `${figure(cpuMs.median / none.cpuMs.median)} ×`,
         ]),
       ),
-      `A mask of ${MASK_IDS} ids per token, experts of ${LAYERS} layers with ${EXPERTS_PER_TOKEN} each; two versions per answer.`,
+      `A mask of ${MASK_IDS} ids per token, experts of ${LAYERS} layers with ${EXPERTS_PER_TOKEN} each; two versions per response.`,
     ].join('\n\n'),
     aims: [],
     figures,

@@ -63,9 +63,9 @@ export const heap: Row = async ({ folder, quick, cpuProfileFolder }) => {
     await short.end()
     figures.push({ mode, messages, status: statuses.join(), alone, beside: short.taken() })
   }
-  const title = `${CALLS[size]} calls at once, each of a heap of new messages`
+  const title = `${CALLS[size]} requests at once, each of a heap of new messages`
   const aims = figures.map(({ mode, messages, beside }) => ({
-    ...{ what: `a short call beside those of ${messages} messages, ${mode} mode` },
+    ...{ what: `a short request beside those of ${messages} messages, ${mode} mode` },
     ...{ wanted: `at most ${LONGEST_MS} ms`, measured: `${figure(Math.max(...beside))} ms` },
     met: Math.max(...beside) <= LONGEST_MS,
   }))
@@ -84,8 +84,8 @@ function reportOf(figures: readonly Figures[]): string {
     'mode',
     'messages',
     'status',
-    'short calls alone, p50 ms',
-    'beside: calls',
+    'short requests alone, p50 ms',
+    'beside: requests',
     'p50 ms',
     'longest ms',
   ]

@@ -46,7 +46,7 @@ const REPLAYED: Load[] = [
   { title: 'Chat', dialect: 'chat', shape: REAL, concurrency: 16 },
   { title: 'Responses', dialect: 'responses', shape: REAL, concurrency: 16 },
   {
-    title: 'Messages, main and sub-agent by turns',
+    title: 'Messages, main agent and subagent in turn',
     dialect: 'messages',
     shape: { kind: 'sub-agent', promptTokens: 50_000 },
     concurrency: 16,

@@ -46,9 +46,9 @@ export const token: Row = async ({ quick }) => {
       timesTable('tokens of history', turns),
       `### A prompt that comes for the first time, tokenized by ${first.encoder}`,
       timesTable('tokens', [first]),
-      '### Short calls while prompts of 128,000 tokens come for the first time',
+      '### Short requests while prompts of 128,000 tokens arrive for the first time',
       table(
-        ['calls', 'p50 ms', 'p99 ms', 'longest block ms', 'first prompt ms'],
+        ['requests', 'p50 ms', 'p99 ms', 'longest block ms', 'first prompt ms'],
         [
           [
             String(besides.calls),
@@ -74,7 +74,7 @@ export const token: Row = async ({ quick }) => {
         met: growth < 2,
       },
       {
-        what: 'p99 of a short call while a prompt of 128,000 tokens is tokenized for the first time',
+        what: 'p99 of a short request while a prompt of 128,000 tokens is tokenized for the first time',
         wanted: 'below 20 ms',
         measured: `${figure(besides.p99Ms)} ms`,
         met: besides.p99Ms < 20,
