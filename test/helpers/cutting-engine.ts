@@ -14,8 +14,8 @@ import {
   startScriptedServer,
 } from './scripted-server.ts'
 
-/** `held`: a streamed request of vLLM pauses, and samples the rest after {@link CuttingEngine.release}. */
-export type CutKind = 'abort' | 'lost' | 'held'
+/** `error`: a streamed request ends with an error event, as when vLLM's core dies. `held`: a streamed request of vLLM pauses, and samples the rest after {@link CuttingEngine.release}. */
+export type CutKind = 'abort' | 'lost' | 'error' | 'held'
 
 /** Cuts one request. */
 export interface Cut {
@@ -42,7 +42,7 @@ interface Sampling {
   version: string
   prompt: number[]
   /** A finish reason; `lost`: the connection breaks. */
-  end: 'stop' | 'length' | 'abort' | 'lost'
+  end: 'stop' | 'length' | 'abort' | 'lost' | 'error'
   stop?: string | undefined
   /** The number of tokens after which the request is held. */
   heldAfter?: number
@@ -161,8 +161,19 @@ async function writeVllm(
     response.destroy()
     return
   }
+  if (end === 'error') {
+    sendFailure(send, response)
+    return
+  }
   send({ ...root, choices: [choice([], end, ids.length)] })
   send({ ...root, choices: [], usage: usageOf(prompt, ids) })
+  send('[DONE]')
+  response.end()
+}
+
+/** Ends a stream as vLLM does when its core has died (`create_streaming_error_response`). */
+function sendFailure(send: (data: object | string) => void, response: ServerResponse): void {
+  send({ error: { message: 'EngineCore encountered an issue.', type: 'InternalServerError', code: 500 } })
   send('[DONE]')
   response.end()
 }
@@ -177,6 +188,7 @@ async function writeSglang(
     length: { type: 'length', length: ids.length },
     abort: { type: 'abort', message: 'Aborted', status_code: null },
     lost: null,
+    error: null,
   }
   const answer = (count: number, isLast: boolean) => ({
     text: decodeComplete(ids.slice(0, count), decode),
@@ -199,11 +211,15 @@ async function writeSglang(
   }
   const send = openEventStream(response)
   for (const at of ids.keys()) {
-    send(answer(at + 1, end !== 'lost' && at + 1 === ids.length))
+    send(answer(at + 1, !['lost', 'error'].includes(end) && at + 1 === ids.length))
     await nextTurn()
   }
   if (end === 'lost') {
     response.destroy()
+    return
+  }
+  if (end === 'error') {
+    sendFailure(send, response)
     return
   }
   if (ids.length === 0) send(answer(0, true))

@@ -172,7 +172,12 @@ function expectedTurn({
   }
 }
 
-const END_REASONS = { abort: 'abort', lost: 'engine_lost', held: 'worker_lost' } as const
+const END_REASONS = {
+  abort: 'abort',
+  lost: 'engine_lost',
+  error: 'engine_lost',
+  held: 'worker_lost',
+} as const
 
 function checkTurn(t: Test, turn: Json, kinds: readonly CutKind[], what: string): void {
   const parts: Json[] = turn.annotations.engine_requests ?? []
@@ -211,6 +216,15 @@ for (const kind of ['vllm', 'sglang'] as const)
           checkTurn(t, cut.turn, kinds, what)
         }
       }
+  })
+
+for (const kind of ['vllm', 'sglang'] as const)
+  t.test(`${kind}: an error event after tokens is the loss of the engine`, async (t) => {
+    const { ask } = await rig(t, kind)
+    const whole = await ask('chat', true, [])
+    const { text, turn } = await ask('chat', true, [{ kind: 'error', after: 9 }])
+    t.strictSame(received(text, true), received(whole.text, true))
+    checkTurn(t, turn, ['error'], 'cut after 9')
   })
 
 t.test('through a worker, too', async (t) => {

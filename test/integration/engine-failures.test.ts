@@ -110,7 +110,7 @@ t.test("an error in a stream comes after the tokens before it, with the engine's
       response.end()
     })
     t.match(events, tokenEvents)
-    t.match(failure, { code: 'engine_failed', message: /out of memory/ })
+    t.match(failure, { code: 'engine_lost', message: /out of memory/ })
   }
 })
 

@@ -308,7 +308,7 @@ t.test('rejections and failures of SGLang keep their message', async (t) => {
         send('[DONE]')
         response.end()
       },
-      { code: 'engine_failed', message: /out of memory/ },
+      { code: 'engine_lost', message: /out of memory/ },
     ],
     [
       'a stream that ends early',

@@ -62,7 +62,8 @@ export class GenerateReader implements JsonReader {
 
   /**
    * Reads one event, or the complete response.
-   * @throws ProxyError `engine_failed` if it is the engine's error or has inconsistent tokens; `engine_aborted` if the
+   * @throws ProxyError `engine_failed` if it is the engine's error or has inconsistent tokens, `engine_lost` for an error
+   *   after tokens; `engine_aborted` if the
    *   engine aborted the request, `engine_rejected` if it did so because of an error in the request
    */
   read(json: string | Buffer, events: GenerationEvent[], isComplete = false): void {
@@ -112,7 +113,12 @@ export class GenerateReader implements JsonReader {
     this.#skipped = undefined
     if (isObject && isRecord(response.meta_info)) return { ...response, meta_info: response.meta_info }
     const mayBeSkipped = isObject && response.output_ids === undefined && !isComplete
-    if (!mayBeSkipped) throw responseError(this.#options.engine, json, this.#options.redact)
+    if (!mayBeSkipped) {
+      const isCut =
+        this.#seen > 0 && isRecord(response) && isError(response) && !isRecord(this.#meta.finish_reason)
+      const { engine, redact } = this.#options
+      throw responseError(engine, json, redact, isCut ? 'engine_lost' : 'engine_failed')
+    }
     this.#skipped = json
     return undefined
   }

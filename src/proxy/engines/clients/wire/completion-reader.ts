@@ -81,8 +81,8 @@ export class CompletionReader {
    * Reads one chunk, or the complete response, and appends its events to `events`.
    * @param json text, or its UTF-8, which is faster for a complete response
    * @param isComplete whether it is the complete response
-   * @throws ProxyError `engine_failed` if it is the engine's error or is malformed; `engine_rejected` if it is an error
-   *   of the client
+   * @throws ProxyError `engine_failed` if it is the engine's error or is malformed, `engine_lost` for an error after
+   *   tokens; `engine_rejected` if it is an error of the client
    */
   read(json: string | Buffer, events: GenerationEvent[], isComplete = false): void {
     const response = this.#parse(json)
@@ -140,7 +140,8 @@ export class CompletionReader {
       throw engineFailure('engine_failed', `the engine at ${engine} did not respond with JSON`, `: ${text}`)
     }
     if (isRecord(response) && !isError(response)) return response
-    throw responseError(engine, json.toString(), redact)
+    const isCut = this.#started && this.#finishReason === undefined && isRecord(response)
+    throw responseError(engine, json.toString(), redact, isCut ? 'engine_lost' : 'engine_failed')
   }
 
   /**

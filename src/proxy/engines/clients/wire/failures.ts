@@ -94,17 +94,20 @@ export function isError(response: Record<string, unknown>): boolean {
  * SGLang (0.5.23) report the real one in `error.code`; 4xx is an error of the client, for instance a sampling parameter
  * that the engine's core rejects.
  * @param json the response as received
+ * @param code the code of an error of the engine. `engine_lost`: in the middle of a response, as vLLM reports the end of
+ *   its core; the tokens before it are complete
  */
-export function responseError(engine: string, json: string, redact: (text: string) => string): ProxyError {
+export function responseError(
+  engine: string,
+  json: string,
+  redact: (text: string) => string,
+  code: 'engine_failed' | 'engine_lost' = 'engine_failed',
+): ProxyError {
   const text = redact(json)
   const body = parseJson(text)
   const status = isRecord(body) && isRecord(body.error) ? Number(body.error.code) : Number.NaN
   if (status >= 400 && status < 500) return rejectionError({ engine, status, text })
-  return engineFailure(
-    'engine_failed',
-    `the engine at ${engine} failed`,
-    `: ${engineMessage(body) ?? excerpt(text)}`,
-  )
+  return engineFailure(code, `the engine at ${engine} failed`, `: ${engineMessage(body) ?? excerpt(text)}`)
 }
 
 /** Returns an error with the proxy's message and the engine's text, of which logs contain only the former. */

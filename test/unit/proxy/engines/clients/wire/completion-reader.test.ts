@@ -386,6 +386,14 @@ t.test('a stream event without choices contributes only its usage', (t) => {
   ])
   for (const error of [{ error: { message: 'late' } }, { object: 'error', message: 'late' }])
     t.throws(() => read([token, stop, error]), { code: 'engine_failed', message: /late$/ })
+  const died = { error: { message: 'died', code: 500 } }
+  t.throws(
+    () => read([token, died]),
+    { code: 'engine_lost', message: /died$/ },
+    'the tokens before are complete',
+  )
+  t.throws(() => read([died]), { code: 'engine_failed' })
+  t.throws(() => read([token, { error: { message: 'bad', code: 400 } }]), { code: 'engine_rejected' })
   t.end()
 })
 
