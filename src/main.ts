@@ -85,6 +85,8 @@ export interface RunningServer {
   readonly url: string
   /** The URL of `--health-port`. */
   readonly healthUrl?: string | undefined
+  /** URL of the inspector; undefined: the program was built without it. */
+  readonly inspectorUrl?: string | undefined
   /** Resolves with the cause if the store can commit nothing more until the process is restarted; otherwise never. */
   readonly lost: Promise<ProxyError>
   /**
@@ -251,6 +253,7 @@ export async function startServer(
   return {
     url: http.url,
     healthUrl: healthPort?.url,
+    inspectorUrl: products.inspector && `${http.url}/ui`,
     lost: store.lost,
     stop: async (graceMs) => {
       // Agents run for minutes, so they are ended and the trainer retries.

@@ -20,11 +20,11 @@ export async function run(config: ServeConfig & ServerRolloutsConfig): Promise<n
     throw explainListenFailure(error, config.host, config.port)
   })
   exitOnStoreLoss(server.lost, logger)
-  const { url, healthUrl } = server
+  const { url, healthUrl, inspectorUrl } = server
   const { mode, db } = config
   return serveAnnounced(server, config.shutdownGraceMs, logger, {
     readyLine: readyLine(config, url),
-    hints: hints(url),
+    hints: hints(url, inspectorUrl),
     started: { command: 'serve', url, health_url: healthUrl, mode, db: databaseName(db) },
   })
 }
@@ -56,12 +56,14 @@ function describeEngines(config: ServeConfig): string {
   return count === 1 ? '1 engine' : `${count} engines`
 }
 
-function hints(url: string): string[] {
+/** Returns the lines that tell a person how to use the server. */
+export function hints(url: string, inspectorUrl: string | undefined): string[] {
+  const inspector = inspectorUrl === undefined ? '' : `${inspectorUrl} in a browser; `
   return [
     '',
     'Base URL of an agent (choose any session id, a new one per rollout):',
     `  OpenAI clients     ${url}/my-session/v1`,
     `  Anthropic clients  ${url}/my-session`,
-    `Recorded data:       ${url}/ui in a browser; ${url}/sessions/my-session/trajectories for a trainer`,
+    `Recorded data:       ${inspector}${url}/sessions/my-session/trajectories for a trainer`,
   ]
 }
