@@ -91,11 +91,14 @@ export const turnFields = withFormerFields({
   usage: { type: nullable(object()), part: 'outcome', form: 'json' },
   annotations: {
     type: object(
-      'Further data: how its prompt was built; `answered_retries`: the counts of retries that received its response; `engine_requests`: those of a response that continued after a cut, with offsets in its tokens; `call_ids`: the ' +
-        "ids that the model or its engine gave the tool calls; `echo`: the agent's changes to its tool calls; `prompt_encoder`: `file` and `sha256` of the model's code that wrote its prompt; `reasoning_effort`: the " +
-        'effort `requested` and the one `sent` where the model rejects the former (null: none was sent); `recovered_at_index`: the index ' +
-        'from which its node serves the session, after the crash of another one; `special_tokens_in_text`: in token mode, the special ' +
-        'tokens that texts of its new messages contain, by index, role, token and count',
+      'Further data: how its prompt was built; `adapted_roles`: its new messages with another role than the agent sent, because the ' +
+        'model rejects that one; `answered_retries`: the counts of retries that received its response; `call_ids`: the ids that the ' +
+        "model or its engine gave the tool calls; `echo`: the agent's changes to its tool calls; `engine_requests`: those of a " +
+        'response that continued after a cut, with offsets in its tokens; `prompt_encoder`: `file` and `sha256` of the ' +
+        "model's code that wrote its prompt; `reasoning_effort`: the effort `requested` and the one `sent` where the model " +
+        'rejects the former (null: none was sent); `recovered_at_index`: the index from which its node serves the session, ' +
+        'after the crash of another one; `special_tokens_in_text`: in token mode, the special tokens that texts of its new ' +
+        'messages contain, by index, role, token and count',
     ),
     part: 'outcome',
     form: 'json',
