@@ -13,7 +13,10 @@ function editedModules(folder: string): Record<string, URL> {
   const edited = Object.keys(MODULES).map((name) => {
     const path = join(folder, `${name}.py`)
     const source = readFileSync(join(FOLDER, `${name}.py`), 'utf8')
-    writeFileSync(path, source.replace('"=" + (', '"edited:" + (').replace('"reasoning_content"', '"edited"'))
+    writeFileSync(
+      path,
+      source.replace('tagged("text"', 'tagged("edited"').replace('"reasoning_content"', '"edited"'),
+    )
     return [name, pathToFileURL(path)] as const
   })
   return Object.fromEntries(edited)
@@ -39,7 +42,7 @@ for (const [from, boot] of [
     const options = JSON.stringify({ add_generation_prompt: true })
     t.equal(
       templates.render(template, '[{"role":"user","content":"hello"}]', 'null', options),
-      'edited:hello',
+      '{"edited": "hello"}',
     )
     // Imports between the modules are current, too.
     t.equal((python.pyimport('harmony') as Harmony).REASONING_FIELDS.toJs()[0], 'edited')
