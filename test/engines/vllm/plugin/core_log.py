@@ -22,6 +22,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+MAX_WAIT_MS = 50
+
 
 def register() -> None:
     """Called by vLLM in each of its processes, perhaps more than once."""
@@ -32,6 +34,7 @@ def register() -> None:
 
     if hasattr(OutputProcessor, "logs_core"):
         return
+    stop_spinning()
     OutputProcessor.logs_core = True
     log = Path(path).open("a", buffering=1)  # noqa: SIM115
 
@@ -117,3 +120,22 @@ def plain(value: Any) -> Any:
     if isinstance(value, set | frozenset):
         return sorted(value)
     return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else str(value)
+
+
+def stop_spinning() -> None:
+    """Lets the core and its worker sleep while they wait for each other. By default they poll for a second, on a small
+    machine with the cores that the other one needs.
+    """
+    from vllm.distributed.device_communicators import shm_broadcast
+
+    condition = getattr(shm_broadcast, "SpinCondition", None)
+    if condition is None:
+        return
+    wait = condition.wait
+
+    def short_wait(self: Any, timeout_ms: int | None = None) -> None:
+        self.busy_loop_s = 0
+        # A notification is lost if the subscription is not established yet.
+        wait(self, timeout_ms=MAX_WAIT_MS if timeout_ms is None else min(timeout_ms, MAX_WAIT_MS))
+
+    condition.wait = short_wait
