@@ -1,5 +1,7 @@
 /** The backend that connects to engines over HTTP: implements `Backend` with any number of engine clients. */
+
 import { ProxyError } from '../../../base/errors.ts'
+import { raceAbort } from '../../../base/race-abort.ts'
 import type { EventSink, GenerationEvent } from '../../../protocol/canonical/events.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { Backend, BackendStatus } from '../port/backend.ts'
@@ -126,7 +128,7 @@ class EngineBackend implements LocalBackend {
     const mode = logprobs?.mode(watch.models[0]?.id, signal)
     const logprobsMode = mode instanceof Promise ? await mode : mode
     // The weights of each part of a response are recorded: they must be known at its dispatch.
-    if (request.minWeightVersion !== undefined) await watch.refreshing
+    if (request.minWeightVersion !== undefined && watch.refreshing) await raceAbort(watch.refreshing, signal)
     const weights = new WeightStamp(watch)
     const write = (batch: readonly GenerationEvent[]) =>
       sink.write(withMode(weights.stamp(batch), logprobsMode))
@@ -134,7 +136,8 @@ class EngineBackend implements LocalBackend {
       await client.generate(request, { write }, signal)
     } catch (thrown) {
       // A trainer aborts requests to load new weights. Until it resumes the engine, no request must be dispatched to it.
-      if (thrown instanceof ProxyError && thrown.code === 'engine_aborted') await watch.refresh()
+      if (thrown instanceof ProxyError && thrown.code === 'engine_aborted')
+        await raceAbort(watch.refresh(), signal)
       throw thrown
     }
   }

@@ -550,3 +550,18 @@ t.test('close ends the health checks', async (t) => {
   t.equal(clients[0]!.checks, 1)
   t.equal(clock.pending, 0)
 })
+
+t.test('an agent that disconnects ends the wait for the check of an engine that aborted', async (t) => {
+  const { clients, backend, settle } = setUp('a')
+  const [a] = clients
+  await settle()
+  a!.failure = () => new ProxyError('engine_aborted', 'aborted')
+  const checks = a!.checks
+  a!.health = () => new Promise(() => {})
+  const leaving = new AbortController()
+  const failed = t.rejects(collect(pull(backend, chatRequest({}), leaving.signal)), { message: 'left' })
+  await settle()
+  t.equal(a!.checks, checks + 1, 'it is checked before another request is dispatched')
+  leaving.abort(new Error('left'))
+  await failed
+})
