@@ -75,7 +75,7 @@ t.test('a database of a newer version is rejected, with both versions named', as
   const db = new Database(path)
   db.pragma('user_version = 99')
   db.close()
-  await t.rejects(open(path), refused(/schema version 99, this llm-proxy knows versions up to 17/))
+  await t.rejects(open(path), refused(/schema version 99, this llm-proxy knows versions up to \d+/))
   await t.rejects(openSqliteReader(path), refused(/schema version 99/))
 })
 
@@ -92,7 +92,7 @@ t.test('a database from before prompts were stored in segments is read and conti
   db.close()
   const { logger, lines } = listingLogger()
   const store = await openSqliteStore({ path, durability: 'process', logger })
-  t.match(lines, [{ event: 'schema_migrated', from: 3, to: 17 }])
+  t.match(lines, [{ event: 'schema_migrated', from: 3, to: Number }])
   await record(store, aTurn('b', { ...completion, index: 1, promptPieces: ['"Once', ' upon'] }))
   t.match(await turnsOf(store), [
     { turnId: 'a', params, promptPieces: { length: 0 } },
