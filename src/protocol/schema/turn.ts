@@ -206,6 +206,10 @@ export const RECORD_FIELDS: readonly RecordField[] = Object.entries<TurnField>({
 })
 
 function toPropertyName(name: string, { form }: TurnField): string {
-  const camelCase = name.replace(/_(.)/g, (_, letter: string) => letter.toUpperCase())
-  return form === 'time' ? `${camelCase}Ms` : camelCase
+  return form === 'time' ? `${toCamelCase(name)}Ms` : toCamelCase(name)
+}
+
+/** Returns a name in snake case as one in camel case. */
+export function toCamelCase(name: string): string {
+  return name.replace(/_(.)/g, (_, letter: string) => letter.toUpperCase())
 }

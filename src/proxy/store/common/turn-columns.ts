@@ -1,9 +1,9 @@
 /**
  * How `turns` stores the recorded fields of a turn (`protocol/schema/turn.ts`): the columns with their types, and which
- * checksum covers them. A field without an entry here has a column of its own, named like its property, with the type
- * of its value; no checksum covers it, because nodes of the previous release verify the checksums of new rows.
+ * checksum covers them. A field without an entry here has one column, named like its property, with the type of its
+ * value; no checksum covers it, because nodes of the previous release verify the checksums of new rows.
  */
-import { RECORD_FIELDS, type RecordField } from '../../../protocol/schema/turn.ts'
+import { RECORD_FIELDS, type RecordField, toCamelCase } from '../../../protocol/schema/turn.ts'
 import { packOptionalText, packText, type TextColumn, unpackOptionalText } from './packing.ts'
 
 /** SQLite's `INTEGER`, `REAL`, `TEXT`, `BLOB`; PostgreSQL's `bigint`, `double precision`, `text`, `bytea`. */
@@ -252,10 +252,6 @@ export function unpackFields(row: object): Record<string, unknown> {
   const values: Record<string, unknown> = {}
   for (const { name, value } of VALUES) values[value.property] = value.codec.unpack((row as Values)[name])
   return values
-}
-
-function toCamelCase(name: string): string {
-  return name.replace(/_(.)/g, (_, letter: string) => letter.toUpperCase())
 }
 
 function toSnakeCase(property: string): string {
