@@ -1,5 +1,5 @@
 import t, { type Test } from 'tap'
-import { openEngines } from '../../src/embedded/open-engines.ts'
+import { openEngines } from '../../src/open-engines.ts'
 import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
 import { detectEngineKind } from '../../src/proxy/engines/clients/auto-client.ts'
 import { createOpenaiClient } from '../../src/proxy/engines/clients/openai/client.ts'

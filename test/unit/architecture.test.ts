@@ -23,6 +23,7 @@ const PROXY = [
   'src/proxy/dialects',
   ...ENGINES,
   'src/proxy/http',
+  'src/proxy/http/app.ts',
   'src/proxy/metrics',
   'src/proxy/relay',
   'src/proxy/session',
@@ -33,6 +34,17 @@ const PROXY = [
   'src/proxy/verify',
   ...PORTS,
 ]
+/** The HTTP server: its routes, the application that registers them, the requests between nodes. */
+const HTTP_PARTS = ['src/proxy/http', 'src/proxy/http/app.ts', 'src/proxy/http/nodes']
+/** What the HTTP server uses. */
+const HTTP = [
+  'src/protocol/transcript',
+  'src/proxy/dialects',
+  'src/proxy/engines/dispatch',
+  'src/proxy/metrics',
+  'src/proxy/session',
+  ...PORTS,
+]
 const PRODUCTS = ['src/embedded', 'src/inspector/routes', 'src/rollout', 'src/worker']
 
 /** The layers of the design, top down. Adapters implement ports and do not import each other. */
@@ -41,13 +53,14 @@ const RULES: ArchitectureRules = {
     'src/cli': [
       'src/main.ts',
       'src/commands.ts',
+      'src/open-engines.ts',
       'src/token-mode.ts',
       'src/rollout/datasets',
       'src/protocol/transcript',
       ...PRODUCTS,
       ...PROXY,
     ],
-    'src/index.ts': ['src/main.ts', 'src/commands.ts', ...PRODUCTS, ...PROXY],
+    'src/index.ts': ['src/main.ts', 'src/commands.ts', 'src/open-engines.ts', ...PRODUCTS, ...PROXY],
     // All commands with all their options, including those of products.
     'src/commands.ts': ['src/proxy/config', 'src/rollout'],
     // The products, each of which a build may leave out: all other modules import them through this list.
@@ -55,19 +68,26 @@ const RULES: ArchitectureRules = {
     'src/included-products.ts': ['src/products.ts', 'src/base'],
     'src/main.ts': [
       'src/backend.ts',
+      'src/open-engines.ts',
       'src/token-mode.ts',
       'src/included-products.ts',
       'src/worker',
+      'src/proxy/http/nodes',
       ...PROXY.filter((folder) => folder !== 'src/proxy/store/postgres'),
     ],
     'src/backend.ts': [
-      'src/included-products.ts',
+      'src/open-engines.ts',
       'src/proxy/config',
       'src/proxy/metrics',
       'src/proxy/relay',
       ...ENGINES,
       'src/proxy/engines/port',
       ...GROUND,
+    ],
+    'src/open-engines.ts': [
+      'src/included-products.ts',
+      'src/proxy/engines/clients',
+      'src/proxy/engines/port',
     ],
     'src/token-mode.ts': [
       'src/included-products.ts',
@@ -85,13 +105,15 @@ const RULES: ArchitectureRules = {
     'src/rollout/datasets': GROUND,
     'src/embedded': ['src/proxy/dialects', 'src/proxy/http', 'src/proxy/engines/clients', ...PORTS],
     'src/worker': ['src/proxy/engines/dispatch', ...PORTS],
-    'src/proxy/http': [
-      'src/protocol/transcript',
-      'src/proxy/dialects',
-      'src/proxy/engines/dispatch',
-      'src/proxy/metrics',
+    // Routes import no node: they take what they need of the other nodes as an option.
+    'src/proxy/http': ['src/proxy/http/app.ts', ...HTTP],
+    'src/proxy/http/app.ts': ['src/proxy/http', 'src/proxy/http/nodes', ...HTTP],
+    'src/proxy/http/nodes': [
+      'src/proxy/http',
+      'src/proxy/engines/port',
       'src/proxy/session',
-      ...PORTS,
+      'src/proxy/store/port',
+      ...GROUND,
     ],
     'src/proxy/metrics': ['src/proxy/engines/dispatch', 'src/proxy/session', ...PORTS],
     'src/proxy/tracing': ['src/proxy/session', ...PORTS],
@@ -147,7 +169,7 @@ const RULES: ArchitectureRules = {
     '@yao-pkg/pkg': 'tools/build',
     esbuild: ['tools/build', 'tools/make-page.ts'],
     // The embedded engine, the inspector and the rollout server have routes of their own.
-    fastify: ['src/proxy/http', 'src/embedded', 'src/inspector/routes', 'src/rollout'],
+    fastify: [...HTTP_PARTS, 'src/embedded', 'src/inspector/routes', 'src/rollout'],
     'apache-arrow': 'src/rollout/datasets',
     hyparquet: 'src/rollout/datasets',
     'hyparquet-writer': 'src/rollout/datasets',
@@ -156,7 +178,7 @@ const RULES: ArchitectureRules = {
     'smol-toml': 'src/rollout/datasets',
     tar: ['src/rollout', 'tools/build'],
     // Clients of different servers, which share only the library.
-    undici: ['src/proxy/engines/clients', 'src/proxy/http', 'src/rollout'],
+    undici: ['src/proxy/engines/clients', 'src/proxy/http', 'src/proxy/http/nodes', 'src/rollout'],
     ws: ['src/worker', 'src/proxy/relay'],
   },
   shared: ['typebox'],
@@ -172,6 +194,7 @@ const ROOMS_ALONE: Readonly<Record<string, readonly string[]>> = {
     'included-products.ts',
     'commands.ts',
     'backend.ts',
+    'open-engines.ts',
     'token-mode.ts',
     'index.ts',
   ],
@@ -184,8 +207,8 @@ const ROOMS_ALONE: Readonly<Record<string, readonly string[]>> = {
   'src/proxy/store': [],
   'src/proxy/tokens': [],
   'src/protocol': [],
-  // Modules that create clients from a choice of engines: servers, or the embedded engine.
-  'src/embedded': ['open-engines.ts'],
+  // The product's entry.
+  'src/embedded': ['open-embedded-engine.ts'],
   'src/inspector': [],
   tools: ['make-page.ts', 'make-snapshot.ts'],
 }
@@ -235,7 +258,8 @@ t.test('an import against the direction of the layers is a violation', async (t)
     ['src/proxy/http/server.ts', 'src/main.ts'],
     ['src/proxy/http/app.ts', 'src/inspector/routes/routes.ts'],
     ['src/proxy/config/options/serve.ts', 'src/rollout/options.ts'],
-    ['src/proxy/engines/clients/open-servers.ts', 'src/embedded/open-engines.ts'],
+    ['src/proxy/engines/clients/open-servers.ts', 'src/embedded/open-embedded-engine.ts'],
+    ['src/proxy/http/operator/admin.ts', 'src/proxy/http/nodes/other-nodes.ts'],
     ['src/main.ts', 'src/cli/run.ts'],
     ['src/worker/proxy-link.ts', 'src/proxy/relay/relay-request.ts'],
     ['src/rollout/rollout.ts', 'src/proxy/http/trainer/sessions/schemas.ts'],
@@ -268,7 +292,7 @@ t.test(
       'src/proxy/http/server.ts': ['test/helpers/import-graph.ts'],
     })
     t.strictSame(findViolations(graph, RULES), [
-      'src/proxy/session/turn/run-turn.ts imports fastify, which belongs to src/proxy/http and src/embedded and src/inspector/routes and src/rollout',
+      'src/proxy/session/turn/run-turn.ts imports fastify, which belongs to src/proxy/http and src/proxy/http/app.ts and src/proxy/http/nodes and src/embedded and src/inspector/routes and src/rollout',
       'src/proxy/session/turn/run-turn.ts imports pyodide, which belongs to src/proxy/tokens',
       'src/proxy/session/turn/run-turn.ts imports left-pad, which has no owner in the rules',
       'src/proxy/http/server.ts imports test/helpers/import-graph.ts, which is in no part',

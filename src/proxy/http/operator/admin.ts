@@ -1,11 +1,10 @@
 /** Admin routes of scheduling and weights: pause requests while weights change, and announce the weight version. */
-import type { FastifyPluginCallback } from 'fastify'
+import type { FastifyPluginCallback, FastifyRequest } from 'fastify'
 import Type, { type Static } from 'typebox'
 import { nullable } from '../../../protocol/schema/field.ts'
 import type { InFlightTurn } from '../../session/state/live-turn.ts'
 import type { Sessions } from '../../session/state/sessions.ts'
 import type { WeightAnnouncement } from '../../session/turn/weight-announcement.ts'
-import type { OtherNodes } from '../nodes/other-nodes.ts'
 import { described, Nothing, STRICT } from '../schemas/described.ts'
 import { typedApp } from '../schemas/typed-app.ts'
 import { readAnyBodyAsJson } from '../transport/json-body.ts'
@@ -13,8 +12,8 @@ import type { Controls } from './controls.ts'
 
 interface AdminOptions {
   controls: Controls
-  /** Default: none. */
-  others?: OtherNodes | undefined
+  /** Sends a request to the other nodes of the database and returns their responses. Default: there are none. */
+  others?: { ask<T>(request: FastifyRequest): Promise<T[]> } | undefined
   weights: WeightAnnouncement
   sessions: Pick<Sessions, 'sweep' | 'deferredSweep' | 'openTurns'>
 }

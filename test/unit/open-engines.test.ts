@@ -1,5 +1,5 @@
 import t from 'tap'
-import { type EngineChoice, openEngines } from '../../../../src/embedded/open-engines.ts'
+import { type EngineChoice, openEngines } from '../../src/open-engines.ts'
 
 const kindsOf = (engineKind: EngineChoice['engineKind'], engineUrls: string[] = []) =>
   openEngines({ engineKind, engineUrls }).map(({ kind }) => kind)
