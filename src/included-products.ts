@@ -7,6 +7,11 @@ type Products = typeof all
 export type EmbeddedEngineChoice = all.embedded.EmbeddedEngineChoice
 export type ServerRolloutsConfig = all.rollouts.ServerRolloutsConfig
 
+/** Returns whether a server runs rollouts or forwards them. */
+export function hasRollouts({ runner, rolloutServer }: ServerRolloutsConfig): boolean {
+  return (runner ?? rolloutServer) !== undefined
+}
+
 export const products: Partial<Products> = all
 
 const NAMES: Record<keyof Products, string> = {

@@ -6,6 +6,7 @@ import { text } from 'node:stream/consumers'
 import { isMainThread, Worker, workerData } from 'node:worker_threads'
 import { VERSION } from '../../src/base/version.ts'
 import { describeFailure } from '../../src/cli/fail.ts'
+import { addProductCommands } from '../../src/cli/product-commands.ts'
 import { buildProgram } from '../../src/cli/program.ts'
 import type { Finished } from './llm-proxy.ts'
 
@@ -28,7 +29,7 @@ export async function runCommands(commands: readonly (readonly string[])[]): Pro
 
 async function runOne(command: readonly string[]): Promise<number> {
   let code = 0
-  const program = buildProgram(VERSION, {}, (given) => (code = given))
+  const program = buildProgram(VERSION, {}, addProductCommands, (given) => (code = given))
   try {
     await program.parseAsync(command, { from: 'user' })
   } catch (error) {

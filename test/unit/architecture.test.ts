@@ -47,19 +47,42 @@ const HTTP = [
 ]
 const PRODUCTS = ['src/embedded', 'src/inspector/routes', 'src/rollout', 'src/worker']
 
+/** What the commands of the proxy and the worker use. Products are loaded as far as the program includes them. */
+const CLI = [
+  'src/main.ts',
+  'src/commands.ts',
+  'src/included-products.ts',
+  'src/open-engines.ts',
+  'src/token-mode.ts',
+  'src/protocol/transcript',
+  'src/worker',
+  ...PROXY.filter((folder) => folder !== 'src/proxy/store/postgres'),
+]
+
+/** The commands of products, and the products that each uses. */
+const PRODUCT_COMMANDS = {
+  'src/cli/dataset': ['src/rollout/datasets', 'src/cli', ...CLI],
+  'src/cli/demo': ['src/rollout', 'src/embedded', 'src/cli', ...CLI],
+  'src/cli/engine.ts': ['src/embedded', 'src/cli', ...CLI],
+  'src/cli/export': ['src/rollout/datasets', 'src/inspector/routes', 'src/cli/view', 'src/cli', ...CLI],
+  'src/cli/rollout': ['src/rollout', 'src/rollout/datasets', 'src/cli', ...CLI],
+  'src/cli/view': ['src/embedded', 'src/inspector/routes', 'src/cli', ...CLI],
+}
+
 /** The layers of the design, top down. Adapters implement ports and do not import each other. */
 const RULES: ArchitectureRules = {
   parts: {
-    'src/cli': [
-      'src/main.ts',
-      'src/commands.ts',
-      'src/open-engines.ts',
-      'src/token-mode.ts',
-      'src/rollout/datasets',
-      'src/protocol/transcript',
-      ...PRODUCTS,
-      ...PROXY,
+    // Commands of the proxy and the worker, which a reduced program has as well.
+    'src/cli': CLI,
+    // Commands of products, and the list of them.
+    'src/cli/run.ts': ['src/cli', 'src/cli/product-commands.ts'],
+    'src/cli/product-commands.ts': [
+      ...Object.keys(PRODUCT_COMMANDS),
+      'src/cli',
+      'src/rollout',
+      'src/proxy/config',
     ],
+    ...PRODUCT_COMMANDS,
     'src/index.ts': ['src/main.ts', 'src/commands.ts', 'src/open-engines.ts', ...PRODUCTS, ...PROXY],
     // All commands with all their options, including those of products.
     'src/commands.ts': ['src/proxy/config', 'src/rollout'],
@@ -135,7 +158,7 @@ const RULES: ArchitectureRules = {
     // Renders requests and messages as text, in the page and in a terminal.
     'src/protocol/transcript': [],
     'src/base': [],
-    'tools/build': ['src/base', 'src/cli'],
+    'tools/build': ['src/base', 'src/cli/run.ts'],
     'tools/embedded-model': ['src/embedded', 'src/proxy/tokens'],
     'tools/make-page.ts': [],
     'tools/make-snapshot.ts': ['src/proxy/tokens'],
