@@ -160,6 +160,7 @@ const RULES: ArchitectureRules = {
     'src/base': [],
     'tools/build': ['src/base', 'src/cli/run.ts'],
     'tools/embedded-model': ['src/embedded', 'src/proxy/tokens'],
+    'tools/bundle-packages.ts': [],
     'tools/make-page.ts': [],
     'tools/make-snapshot.ts': ['src/proxy/tokens'],
   },
@@ -190,7 +191,7 @@ const RULES: ArchitectureRules = {
     preact: 'src/inspector/page',
     uplot: 'src/inspector/page',
     '@yao-pkg/pkg': 'tools/build',
-    esbuild: ['tools/build', 'tools/make-page.ts'],
+    esbuild: ['tools/build', 'tools/bundle-packages.ts', 'tools/make-page.ts'],
     // The embedded engine, the inspector and the rollout server have routes of their own.
     fastify: [...HTTP_PARTS, 'src/embedded', 'src/inspector/routes', 'src/rollout'],
     'apache-arrow': 'src/rollout/datasets',
@@ -233,7 +234,7 @@ const ROOMS_ALONE: Readonly<Record<string, readonly string[]>> = {
   // The product's entry.
   'src/embedded': ['open-embedded-engine.ts'],
   'src/inspector': [],
-  tools: ['make-page.ts', 'make-snapshot.ts'],
+  tools: ['bundle-packages.ts', 'make-page.ts', 'make-snapshot.ts'],
 }
 
 t.test(
