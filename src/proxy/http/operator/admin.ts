@@ -128,12 +128,12 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
     }),
     async ({ body }) => {
       const { length: deleted } = await sessions.sweep(body.at_most)
-      const held = sessions.deferredSweep
+      const backlog = sessions.deferredSweep
       return {
-        status: held ? 'held' : 'swept',
+        status: backlog ? 'held' : 'swept',
         deleted,
-        expired: held?.expired ?? 0,
-        wait_s: held ? held.restMs / 1_000 : null,
+        expired: backlog?.expired ?? 0,
+        wait_s: backlog ? backlog.restMs / 1_000 : null,
       } as const
     },
   )
