@@ -24,12 +24,12 @@ export async function runCommands(commands: readonly (readonly string[])[]): Pro
   return stdout
     .split(END)
     .slice(0, -1)
-    .map((out, place) => ({ stdout: out, stderr: errors[place]!, code: ended[place]! }))
+    .map((out, index) => ({ stdout: out, stderr: errors[index]!, code: ended[index]! }))
 }
 
 async function runOne(command: readonly string[]): Promise<number> {
   let code = 0
-  const program = buildProgram(VERSION, {}, addProductCommands, (given) => (code = given))
+  const program = buildProgram(VERSION, {}, addProductCommands, (exitCode) => (code = exitCode))
   try {
     await program.parseAsync(command, { from: 'user' })
   } catch (error) {

@@ -270,7 +270,7 @@ t.test('data about a message is stored on the message, not in a map beside it', 
   t.strictSame(filesWith(/\bclass Message(Tree)?\b/), ['src/protocol/canonical/conversation.ts'])
 })
 
-const graphOf = (imports: Record<string, string[]>): ImportGraph => new Map(Object.entries(imports))
+const createGraph = (imports: Record<string, string[]>): ImportGraph => new Map(Object.entries(imports))
 
 t.test('an import against the direction of the layers is a violation', async (t) => {
   for (const [file, target] of [
@@ -290,12 +290,12 @@ t.test('an import against the direction of the layers is a violation', async (t)
     ['src/proxy/http/server.ts', 'src/rollout/remote-agent-loop.ts'],
     ['src/base/errors.ts', 'src/protocol/canonical/events.ts'],
   ] as const) {
-    t.match(findViolations(graphOf({ [file]: [target] }), RULES), [`${file} imports ${target}: `])
+    t.match(findViolations(createGraph({ [file]: [target] }), RULES), [`${file} imports ${target}: `])
   }
 })
 
 t.test('an import along the direction of the layers is allowed', async (t) => {
-  const graph = graphOf({
+  const graph = createGraph({
     'src/main.ts': ['src/proxy/store/sqlite/open.ts', 'src/proxy/http/server.ts', 'node:fs'],
     'src/proxy/store/sqlite/open.ts': [
       'src/proxy/store/port/turn-store.ts',
@@ -311,7 +311,7 @@ t.test('an import along the direction of the layers is allowed', async (t) => {
 t.test(
   'a library imported outside its folder, one without an owner, and an import from test are violations',
   async (t) => {
-    const graph = graphOf({
+    const graph = createGraph({
       'src/proxy/session/turn/run-turn.ts': ['fastify', 'pyodide/types', 'left-pad'],
       'src/proxy/http/server.ts': ['test/helpers/import-graph.ts'],
     })
@@ -325,13 +325,15 @@ t.test(
 )
 
 t.test('a file in a folder that the rules do not list is a violation', async (t) => {
-  t.match(findViolations(graphOf({ 'src/utils/misc.ts': [] }), RULES), ['src/utils/misc.ts is in no part'])
+  t.match(findViolations(createGraph({ 'src/utils/misc.ts': [] }), RULES), [
+    'src/utils/misc.ts is in no part',
+  ])
 })
 
 t.test(
   'folders that import each other form a cycle, also indirectly; a folder and its subfolder do not',
   async (t) => {
-    const cycle = graphOf({
+    const cycle = createGraph({
       'src/a/one.ts': ['src/b/two.ts'],
       'src/b/two.ts': ['src/c/three.ts'],
       'src/c/three.ts': ['src/a/other.ts'],
@@ -339,7 +341,7 @@ t.test(
       'src/d/four.ts': ['src/a/one.ts'],
     })
     t.strictSame(folderCycles(cycle), [['src/a', 'src/b', 'src/c']])
-    const nested = graphOf({
+    const nested = createGraph({
       'src/proxy/http/server.ts': ['src/proxy/http/agent/routes.ts'],
       'src/proxy/http/agent/routes.ts': ['src/proxy/http/transport/errors.ts'],
       'src/proxy/http/transport/errors.ts': [],
@@ -349,7 +351,7 @@ t.test(
 )
 
 t.test('files that import each other form a cycle, also inside one folder', async (t) => {
-  const cycle = graphOf({
+  const cycle = createGraph({
     'src/a/one.ts': ['src/a/two.ts'],
     'src/a/two.ts': ['src/a/three.ts', 'zod'],
     'src/a/three.ts': ['src/a/one.ts'],
