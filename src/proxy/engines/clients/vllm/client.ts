@@ -243,6 +243,8 @@ class VllmClient extends ServerClient implements EngineClient {
     try {
       return await this.#checkHealth(signal, question)
     } catch (thrown) {
+      // A server that is only silent was not replaced, and requests would wait for what it has told already.
+      if (signal.aborted) throw thrown
       this.#version.forget()
       this.#toolCallConstraints.forget()
       this.#tokenizer.forget()

@@ -1,16 +1,25 @@
 import { isRecord, parseJson } from '../../../../base/json.ts'
+import { raceAbort } from '../../../../base/race-abort.ts'
 import type { EngineConnection } from './connection.ts'
+
+/** The time limit for a query; a busy or hung server is queried again when its version is next needed. */
+const QUERY_MS = 5_000
 
 /** A server's version: requested when it is first needed, and again after the server was unreachable. */
 export class ServerVersion {
-  readonly #connection: EngineConnection
+  readonly #connection: Pick<EngineConnection, 'query'>
   readonly #paths: readonly string[]
+  readonly #limitMs: number
   #fields: Promise<Record<string, unknown>> | undefined
 
-  /** @param paths routes that may return `version`; the first that exists is used */
-  constructor(connection: EngineConnection, paths: readonly string[]) {
+  /**
+   * @param paths routes that may return `version`; the first that exists is used
+   * @param limitMs the time after which the version of a server that does not respond counts as unknown
+   */
+  constructor(connection: Pick<EngineConnection, 'query'>, paths: readonly string[], limitMs = QUERY_MS) {
     this.#connection = connection
     this.#paths = paths
+    this.#limitMs = limitMs
   }
 
   /** Discards the version: another server may replace this one. */
@@ -18,13 +27,13 @@ export class ServerVersion {
     this.#fields = undefined
   }
 
-  /** Returns the version with the other fields of the same response; empty if the server does not report it. */
+  /**
+   * Returns the version with the other fields of the same response; empty if the server does not report it.
+   * @param signal ends the wait of this caller
+   */
   async fields(signal: AbortSignal): Promise<Record<string, unknown>> {
-    this.#fields ??= this.#query(signal).catch((thrown) => {
-      this.#fields = undefined
-      throw thrown
-    })
-    return await this.#fields
+    this.#fields ??= this.#query()
+    return await raceAbort(this.#fields, signal)
   }
 
   /** Returns whether the server has this version or a newer one; false if its version is unknown. */
@@ -46,14 +55,14 @@ export class ServerVersion {
     return `it is ${program} ${version}, older than ${tested}, the oldest with which llm-proxy is tested: upgrade it`
   }
 
-  async #query(signal: AbortSignal): Promise<Record<string, unknown>> {
+  /** Requests and health checks share a query, so that none of them may cancel it, and each has its own patience. */
+  async #query(): Promise<Record<string, unknown>> {
+    const limit = AbortSignal.timeout(this.#limitMs)
     for (const path of this.#paths) {
-      const body = await this.#connection.query(path, signal).then(parseJson, () => {
-        signal.throwIfAborted()
-        return undefined
-      })
+      const body = await this.#connection.query(path, limit).then(parseJson, () => undefined)
       if (isRecord(body) && typeof body.version === 'string') return body
     }
+    if (limit.aborted) this.forget()
     return {}
   }
 }

@@ -1,0 +1,82 @@
+import t, { type Test } from 'tap'
+import { CLIENT_OF_KIND } from '../../../../../../src/proxy/engines/clients/client-of-kind.ts'
+import { ServerVersion } from '../../../../../../src/proxy/engines/clients/wire/server-version.ts'
+import { sendJson, startScriptedServer } from '../../../../../helpers/scripted-server.ts'
+import { until } from '../../../../../helpers/until.ts'
+
+const LIMIT_MS = 10
+
+/** A server that does not respond until `answer` is called. */
+function setUp(t: Test, { limitMs = LIMIT_MS } = {}) {
+  // The limit alone does not keep the process alive.
+  const alive = setInterval(() => {}, 1_000)
+  t.teardown(() => clearInterval(alive))
+  const queries: ((text: string) => void)[] = []
+  const query = (_path: string, signal: AbortSignal) =>
+    new Promise<string>((resolve, reject) => {
+      queries.push(resolve)
+      signal.addEventListener('abort', () => reject(signal.reason))
+    })
+  const version = new ServerVersion({ query }, ['/version'], limitMs)
+  const answer = (text: string) => queries.at(-1)!(JSON.stringify({ version: text }))
+  return { version, queries, answer }
+}
+
+t.test('the version of a server that does not respond is unknown, and queried again', async (t) => {
+  const { version, queries, answer } = setUp(t)
+  t.strictSame(await version.fields(new AbortController().signal), {})
+  const later = version.isSince('0.32', new AbortController().signal)
+  t.equal(queries.length, 2)
+  answer('0.33')
+  t.equal(await later, true)
+})
+
+t.test('a caller that is aborted neither waits for the others nor ends their query', async (t) => {
+  const { version, queries, answer } = setUp(t, { limitMs: 60_000 })
+  const first = new AbortController()
+  const second = new AbortController()
+  const waits = [first, second].map(({ signal }) => version.fields(signal))
+  const other = version.fields(new AbortController().signal)
+  first.abort(new Error('left'))
+  second.abort(new Error('time is up'))
+  await t.rejects(waits[0]!, { message: 'left' })
+  await t.rejects(waits[1]!, { message: 'time is up' })
+  answer('0.33')
+  t.strictSame(await other, { version: '0.33' })
+  t.equal(queries.length, 1)
+})
+
+t.test('a server that was silent keeps its version, one that failed is queried again', async (t) => {
+  for (const kind of ['vllm', 'sglang'] as const) {
+    let status = 200
+    let isSilent = false
+    const server = await startScriptedServer(({ path }, response) => {
+      if (isSilent) return
+      if (path === '/version' || path === '/server_info') return sendJson(response, { version: '0.33.0' })
+      if (path === '/v1/models') return sendJson(response, { data: [{ id: 'tiny' }] }, status)
+      sendJson(response, {}, path === '/health' ? status : 404)
+    })
+    t.teardown(() => server.close())
+    const engine = CLIENT_OF_KIND[kind]({ url: server.url })
+    t.teardown(() => engine.close())
+    const check = (signal = new AbortController().signal) => engine.checkHealth(signal)
+    const countVersions = () =>
+      server.requests.filter(({ path }) => path === '/version' || path === '/server_info').length
+    await check()
+    isSilent = true
+    const limit = new AbortController()
+    const { length: before } = server.requests
+    const silent = check(limit.signal)
+    await until(() => server.requests.length > before)
+    limit.abort(new Error('time is up'))
+    await t.rejects(silent, kind)
+    isSilent = false
+    await check()
+    t.equal(countVersions(), 1, kind)
+    status = 500
+    await t.rejects(check(), kind)
+    status = 200
+    await check()
+    t.equal(countVersions(), 2, kind)
+  }
+})
