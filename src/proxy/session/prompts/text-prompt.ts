@@ -19,10 +19,11 @@ type TextGeneration = Extract<GenerationRequest, { kind: 'completion' }>
 
 export class TextPrompt implements RequestPrompt {
   readonly request: TextGeneration
-  readonly continuation: ResponsePlanner
   readonly #model: TokenModel
+  /** Set once it is requested, before the response. */
+  #continuation: ResponsePlanner | undefined
   #promptIds: readonly number[] | undefined
-  /** The text that the agent has received from the engine. */
+  /** The text that the agent has received from the engine, of a response that may continue. */
   #text = ''
   /** The ids of the first part, once it was cut. */
   #sampled: number[] | undefined
@@ -30,35 +31,22 @@ export class TextPrompt implements RequestPrompt {
   #decoder: CompletionDecoder | undefined
 
   constructor(model: TokenModel, request: TextGeneration) {
-    const { body } = request
+    const { prompt } = request.body
     this.#model = model
     this.request = request
-    this.#promptIds = typeof body.prompt === 'string' ? undefined : body.prompt
-    const continuation = new PromptContinuation({
-      request,
-      body,
-      endTokenIds: getEndTokenIds(model, body),
-      createText: () => createPlainText(model, body),
-      extend: (sampled, limit) => {
-        const prompt = [...this.#promptIds!, ...sampled]
-        return { ...request, body: { ...body, prompt, max_tokens: limit ?? null } }
-      },
-    })
-    const findObstacle = () => this.#findObstacle() ?? continuation.obstacle
-    this.continuation = {
-      get obstacle() {
-        return findObstacle()
-      },
-      plan: (sampled) => {
-        this.#sampled ??= [...sampled]
-        return continuation.plan(sampled)
-      },
-    }
+    this.#promptIds = typeof prompt === 'string' ? undefined : prompt
+  }
+
+  /** To be requested before the response: what the rest requires is collected only from then on. */
+  get continuation(): ResponsePlanner {
+    this.#continuation ??= this.#createPlanner()
+    return this.#continuation
   }
 
   prepareToRead(): void {}
 
   read(events: readonly GenerationEvent[]): readonly GenerationEvent[] | Promise<readonly GenerationEvent[]> {
+    if (this.#continuation === undefined) return events
     if (this.#sampled !== undefined) return this.#decode(this.#sampled, events)
     for (const event of events)
       if (event.type === 'start')
@@ -68,6 +56,31 @@ export class TextPrompt implements RequestPrompt {
   }
 
   onCommitted(): void {}
+
+  #createPlanner(): ResponsePlanner {
+    const { request } = this
+    const { body } = request
+    const continuation = new PromptContinuation({
+      request,
+      body,
+      endTokenIds: getEndTokenIds(this.#model, body),
+      createText: () => createPlainText(this.#model, body),
+      extend: (sampled, limit) => {
+        const prompt = [...this.#promptIds!, ...sampled]
+        return { ...request, body: { ...body, prompt, max_tokens: limit ?? null } }
+      },
+    })
+    const findObstacle = () => this.#findObstacle() ?? continuation.obstacle
+    return {
+      get obstacle() {
+        return findObstacle()
+      },
+      plan: (sampled) => {
+        this.#sampled ??= [...sampled]
+        return continuation.plan(sampled)
+      },
+    }
+  }
 
   #findObstacle(): string | undefined {
     const { body, record } = this.request
