@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { IS_FULL, ONLY_FULL } from '../helpers/tier.ts'
 import { type Agent, runAgent, SHELL_ENV } from './parts/agent.ts'
-import { HELLO, testFileTask, testLostEngine } from './parts/file-task.ts'
+import { HELLO, testContinuedResponses, testFileTask, testLostEngine } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
 import { ONE_SETUP, SETUPS } from './parts/rig.ts'
 import { playbookOf, taskIn } from './parts/script.ts'
@@ -46,6 +46,7 @@ const steps = [
 
 await testFileTask(claudeCode, { steps })
 await testLostEngine(claudeCode, { steps })
+await testContinuedResponses(claudeCode, { steps })
 
 /** Claude Code's default effort is high for an unknown model, and medium for its own default model. */
 const onOtherModel: Agent = {

@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { IS_FULL, ONLY_FULL } from '../helpers/tier.ts'
 import { type Agent, SHELL_ENV } from './parts/agent.ts'
-import { HELLO, testFileTask } from './parts/file-task.ts'
+import { HELLO, testContinuedResponses, testFileTask } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
 import { TWO_SETUPS } from './parts/rig.ts'
 
@@ -46,5 +46,8 @@ const steps = [
 ]
 
 // The package has 430 MB.
-if (IS_FULL) await testFileTask(await installCline(), { steps }, TWO_SETUPS)
-else t.pass('Cline CLI does its task', { skip: ONLY_FULL })
+if (IS_FULL) {
+  const cline = await installCline()
+  await testFileTask(cline, { steps }, TWO_SETUPS)
+  await testContinuedResponses(cline, { steps })
+} else t.pass('Cline CLI does its task', { skip: ONLY_FULL })

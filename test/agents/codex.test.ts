@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { ONLY_FULL } from '../helpers/tier.ts'
 import { runAgent, SHELL_ENV } from './parts/agent.ts'
-import { HELLO, testFileTask, testLostEngine } from './parts/file-task.ts'
+import { HELLO, testContinuedResponses, testFileTask, testLostEngine } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
 import { codexAgent, codexCommand } from './parts/known-agents.ts'
 import { runProgram } from './parts/programs.ts'
@@ -31,6 +31,7 @@ const steps = [
 
 await testFileTask(codex('embedded'), { steps }, OTHER_SETUPS)
 await testLostEngine(codex('embedded'), { steps, isDefault: true })
+await testContinuedResponses(codex('embedded'), { steps })
 
 interface KnownModel {
   slug: string

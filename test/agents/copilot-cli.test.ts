@@ -2,7 +2,7 @@
 import t from 'tap'
 import { IS_FULL, ONLY_FULL } from '../helpers/tier.ts'
 import { resumingAgent, runAgent } from './parts/agent.ts'
-import { HELLO, testFileTask, testLostEngine } from './parts/file-task.ts'
+import { HELLO, testContinuedResponses, testFileTask, testLostEngine } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
 import { copilotAgent } from './parts/known-agents.ts'
 import { ONE_SETUP, TWO_SETUPS } from './parts/rig.ts'
@@ -29,6 +29,7 @@ const steps = [
 
 await testFileTask(copilotAgent(installed), { steps }, ONE_SETUP)
 await testLostEngine(copilotAgent(installed), { steps })
+await testContinuedResponses(copilotAgent(installed), { steps })
 
 if (IS_FULL) {
   // In chat mode its history over Responses repeats reasoning as text where the model generated no text.

@@ -2,7 +2,7 @@
 import t from 'tap'
 import { ONLY_FULL } from '../helpers/tier.ts'
 import { resumingAgent, runAgent } from './parts/agent.ts'
-import { HELLO, testFileTask, testLostEngine } from './parts/file-task.ts'
+import { HELLO, testContinuedResponses, testFileTask, testLostEngine } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
 import { geminiCliAgent } from './parts/known-agents.ts'
 import { ONE_SETUP } from './parts/rig.ts'
@@ -34,6 +34,7 @@ const steps = [
 
 await testFileTask(geminiCli, { steps }, ONE_SETUP)
 await testLostEngine(geminiCli, { steps, isDefault: true })
+await testContinuedResponses(geminiCli, { steps, isDefault: true })
 
 await t.test('Gemini CLI --resume extends its row', { skip: ONLY_FULL }, async (t) => {
   // Its first message lists the files of the folder, so the folder must not change.

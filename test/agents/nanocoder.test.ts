@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { IS_FULL, ONLY_FULL } from '../helpers/tier.ts'
 import { type Agent, SHELL_ENV } from './parts/agent.ts'
-import { HELLO, testFileTask } from './parts/file-task.ts'
+import { HELLO, testContinuedResponses, testFileTask } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
 import { TWO_SETUPS } from './parts/rig.ts'
 
@@ -40,5 +40,8 @@ const steps = [
 ]
 
 // The package has 300 MB.
-if (IS_FULL) await testFileTask(await installNanocoder(), { steps, forgetsReasoning: true }, TWO_SETUPS)
-else t.pass('nanocoder does its task', { skip: ONLY_FULL })
+if (IS_FULL) {
+  const nanocoder = await installNanocoder()
+  await testFileTask(nanocoder, { steps, forgetsReasoning: true }, TWO_SETUPS)
+  await testContinuedResponses(nanocoder, { steps })
+} else t.pass('nanocoder does its task', { skip: ONLY_FULL })

@@ -1,5 +1,5 @@
 /** pi speaks each of several dialects; `histories.test.ts` runs all of them. */
-import { HELLO, testFileTask, testLostEngine } from './parts/file-task.ts'
+import { HELLO, testContinuedResponses, testFileTask, testLostEngine } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
 import { piAgent } from './parts/known-agents.ts'
 import { ONE_SETUP } from './parts/rig.ts'
@@ -21,5 +21,7 @@ const steps = [
 ]
 
 await testFileTask(piAgent(installed), { steps }, ONE_SETUP)
-for (const dialect of ['chat', 'responses', 'messages'] as const)
+for (const dialect of ['chat', 'responses', 'messages'] as const) {
   await testLostEngine(piAgent(installed, dialect), { steps })
+  await testContinuedResponses(piAgent(installed, dialect), { steps })
+}

@@ -2,7 +2,7 @@
 import t from 'tap'
 import { ONLY_FULL } from '../helpers/tier.ts'
 import { runAgent } from './parts/agent.ts'
-import { HELLO, testFileTask, testLostEngine } from './parts/file-task.ts'
+import { HELLO, testContinuedResponses, testFileTask, testLostEngine } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
 import { qwenCodeAgent } from './parts/known-agents.ts'
 import { ONE_SETUP } from './parts/rig.ts'
@@ -34,6 +34,7 @@ const steps = [
 
 await testFileTask(qwenCode, { steps }, ONE_SETUP)
 await testLostEngine(qwenCode, { steps })
+await testContinuedResponses(qwenCode, { steps })
 
 await t.test("Qwen Code's memory extraction is in no row", { skip: ONLY_FULL }, async (t) => {
   // The extraction follows a response without tool calls, and repeats the whole conversation under another system

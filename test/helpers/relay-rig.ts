@@ -75,12 +75,12 @@ export interface Streamed {
 
 /**
  * Streams one response.
- * @param onChunk receives the text so far for each chunk
+ * @param onPiece receives the text so far for each chunk
  */
 export async function streamed(
   agent: OpenAI,
   more: object = {},
-  onChunk: (text: string) => void = () => {},
+  onPiece: (text: string) => void = () => {},
 ): Promise<Streamed> {
   let text = ''
   try {
@@ -92,7 +92,7 @@ export async function streamed(
     })
     for await (const chunk of stream) {
       text += chunk.choices[0]?.delta.content ?? ''
-      onChunk(text)
+      onPiece(text)
     }
     return { text, error: undefined }
   } catch (error) {

@@ -23,19 +23,19 @@ export function finishReason(tokens: readonly Token[]): 'stop' | 'length' {
   return tokens.at(-1) === END_OF_TURN ? 'stop' : 'length'
 }
 
-export function getUsage(prompt: ArrayLike<unknown>, completion: ArrayLike<unknown>) {
+export function usageOf(prompt: ArrayLike<unknown>, completion: ArrayLike<unknown>) {
   const [prompt_tokens, completion_tokens] = [prompt.length, completion.length]
   return { prompt_tokens, completion_tokens, total_tokens: prompt_tokens + completion_tokens }
 }
 
-const getLogprob = ({ id }: Token) => -id / 1_000
-const getText = ({ text }: Token) => text
+const logprobOf = ({ id }: Token) => -id / 1_000
+const textOf = ({ text }: Token) => text
 
 /** Builds logprobs as in Chat Completions. */
-export function chatLogprobs(tokens: readonly Token[], name: (token: Token) => string = getText) {
+export function chatLogprobs(tokens: readonly Token[], name: (token: Token) => string = textOf) {
   const content = tokens.map((token) => ({
     token: name(token),
-    logprob: getLogprob(token),
+    logprob: logprobOf(token),
     bytes: [...Buffer.from(token.text)],
     top_logprobs: [],
   }))
@@ -43,10 +43,10 @@ export function chatLogprobs(tokens: readonly Token[], name: (token: Token) => s
 }
 
 /** Builds logprobs as in Completions. */
-export function listLogprobs(tokens: readonly Token[], name: (token: Token) => string = getText) {
+export function listLogprobs(tokens: readonly Token[], name: (token: Token) => string = textOf) {
   return {
     tokens: tokens.map(name),
-    token_logprobs: tokens.map(getLogprob),
+    token_logprobs: tokens.map(logprobOf),
     top_logprobs: null,
     text_offset: [],
   }

@@ -33,18 +33,18 @@ const never = new AbortController().signal
 
 /**
  * Creates the rig.
- * @param respond returns the completion of each request
+ * @param answer returns the completion of each request
  */
 export async function tokenModeRig(
   t: Test,
   model: TokenModel,
-  respond: (request: GenerationRequest) => Answer,
+  answer: (request: GenerationRequest) => Answer,
   given?: TurnStore,
   options?: TokenPromptsOptions,
 ) {
   const store = given ?? (await openMemoryStore())
   const backend = new ScriptedBackend(async function* (request) {
-    const { text, isCut = false, isWithoutIds = false, seen, usage, details, endId } = respond(request)
+    const { text, isCut = false, isWithoutIds = false, seen, usage, details, endId } = answer(request)
     const ids = [...model.tokenizer.encode(text), ...(isCut ? [] : [endId ?? model.tokenizer.eosTokenId!])]
     yield [
       {
@@ -66,11 +66,7 @@ export async function tokenModeRig(
     new TurnRunner({ sessions, backend, prompts, store, logger: silentLogger }),
     sessions,
   )
-  const sendRequestFor = async (
-    count: number,
-    messages: ChatMessage[],
-    fields = {},
-  ): Promise<TurnRecord[]> => {
+  const askFor = async (count: number, messages: ChatMessage[], fields = {}): Promise<TurnRecord[]> => {
     const request = { kind: 'chat', body: { messages, ...fields } } as const
     const metadata = { retryCount: 0, hasAgentKey: false }
     const call = { sessionId: 's', dialect: 'chat', request, stream: false, metadata }
@@ -86,10 +82,10 @@ export async function tokenModeRig(
      * Requests several completions.
      * @returns their turns
      */
-    askFor: sendRequestFor,
+    askFor,
     /** The number of prompt tokens that such a request of the session would have. */
     count: (messages: ChatMessage[]): Promise<number> => runner.countTokens('s', { messages }, never),
     ask: async (messages: ChatMessage[], fields = {}): Promise<TurnRecord> =>
-      (await sendRequestFor(1, messages, fields))[0]!,
+      (await askFor(1, messages, fields))[0]!,
   }
 }

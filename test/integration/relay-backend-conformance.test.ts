@@ -9,7 +9,7 @@ import { startRelayServer } from '../helpers/relay-server.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
 import { until } from '../helpers/until.ts'
 
-interface Location {
+interface Place {
   url: string
   workerId: string
   maxConcurrency: number
@@ -18,11 +18,11 @@ interface Location {
 
 /** A worker with its own engine. */
 class WorkerMember implements MemberUnderTest {
-  readonly #place: Location
+  readonly #place: Place
   #life: { engine: FakeVllm; close(): Promise<void> } | undefined
   #askedBefore = 0
 
-  constructor(place: Location) {
+  constructor(place: Place) {
     this.#place = place
   }
 

@@ -124,11 +124,7 @@ const CODECS: Codecs = {
       const { tensors, metadata } = unpackTensors(body)
       const ends = toNumbers(tensors.ends)
       const versions = parseTexts(metadata.versions, ends.length)
-      return toNumbers(tensors.starts).map((start, index) => ({
-        version: versions[index]!,
-        start,
-        end: ends[index]!,
-      }))
+      return toNumbers(tensors.starts).map((start, at) => ({ version: versions[at]!, start, end: ends[at]! }))
     },
   },
   teacher_logprobs: {
@@ -188,10 +184,10 @@ function unpackExperts(experts: Tensor | undefined): Tensor {
 }
 
 function parseStart(text: string | undefined): number {
-  const index = Number(text)
-  if (text === undefined || !Number.isSafeInteger(index) || index < 0)
+  const place = Number(text)
+  if (text === undefined || !Number.isSafeInteger(place) || place < 0)
     throw new RangeError('packed token data lacks its start')
-  return index
+  return place
 }
 
 function parseTexts(json: string | undefined, count: number): string[] {

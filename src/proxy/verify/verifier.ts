@@ -268,7 +268,7 @@ export class Verifier {
     const completion = new CompletionBuilder()
     await this.#engine.generate(request, completion, signal)
     const { tokenIds: sampled } = completion
-    const index = Array.from(recorded).findIndex((token, index) => sampled[index] !== token)
+    const index = Array.from(recorded).findIndex((token, at) => sampled[at] !== token)
     if (index === -1) return { same: true, first_difference: null }
     const difference = { index, recorded: recorded[index]!, sampled: sampled[index] ?? null }
     return { same: false, first_difference: difference }
@@ -289,17 +289,15 @@ const MASK_DIFFERS =
 function maskedPairs(turn: VerifiableTurn, scored: readonly TokenScore[]): TokenPair[] {
   const { samplingLogprobs, samplingMask, completionTokenIds } = turn
   if (samplingLogprobs === undefined) return []
-  const indices = scored
-    .map((_, index) => index)
-    .filter((index) => typeof samplingLogprobs[index] === 'number')
+  const places = scored.map((_, at) => at).filter((at) => typeof samplingLogprobs[at] === 'number')
   const tokens = {
-    recorded: indices.map((index) => samplingLogprobs[index]!),
-    tokenIds: indices.map((index) => completionTokenIds[index]!),
-    mask: indices.map((index) => samplingMask?.[index] ?? null),
+    recorded: places.map((at) => samplingLogprobs[at]!),
+    tokenIds: places.map((at) => completionTokenIds[at]!),
+    mask: places.map((at) => samplingMask?.[at] ?? null),
   }
   return pairMasked(
     tokens,
-    indices.map((index) => scored[index]!),
+    places.map((at) => scored[at]!),
     getTemperature(turn),
   )
 }

@@ -4,8 +4,10 @@
  */
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { isDeepStrictEqual } from 'node:util'
 import t, { type Test } from 'tap'
 import { type Agent, type AgentRun, runAgent } from './agent.ts'
+import { type SampledPart, startCuttingEngine, startLosingEngine } from './losing-engine.ts'
 import { SETUPS, type Setup } from './rig.ts'
 import { playbookOf, type Step, taskIn } from './script.ts'
 import { checkRows, checkScript, type Turn } from './session-checks.ts'
@@ -44,13 +46,17 @@ export async function testFileTask(
       // In chat mode the prompt is the agent's echo; in token mode the agent's changes to it must not matter.
       const playbook = playbookOf(steps, isTokenMode ? 'untidy' : 'tidy')
       const run = await runAgent(t, agent, { ...setup, playbook }, taskIn)
-      t.equal(run.code, 0, 'it ends well', { output: run.output })
-      const read = (name: string) => readFileSync(join(run.work, name), 'utf8')
-      t.equal(read('hello.sh').trimEnd(), HELLO.trimEnd(), 'the agent wrote the file')
-      t.equal(read('printed.txt'), PRINTED, 'the agent ran the command')
+      checkWork(t, run)
       checkSession(t, run, agent, steps)
     })
   }
+}
+
+function checkWork(t: Test, { code, output, work }: AgentRun): void {
+  t.equal(code, 0, 'it ends well', { output })
+  const read = (name: string) => readFileSync(join(work, name), 'utf8')
+  t.equal(read('hello.sh').trimEnd(), HELLO.trimEnd(), 'the agent wrote the file')
+  t.equal(read('printed.txt'), PRINTED, 'the agent ran the command')
 }
 
 function withoutReasoning({ thinks: _, ...step }: Step): Step {
@@ -81,6 +87,8 @@ function isSideCall({ tools }: Turn): boolean {
   return tools === null || tools.length === 0
 }
 
+const TOKEN_MODE = { mode: 'local', prompts: 'token' } as const
+
 /** How an agent handles the loss of its engine. */
 export interface LostEngineTask extends FileTask {
   /** The test runs by default, and not only under FULL: the dialect has a specific error event in streams. */
@@ -96,8 +104,9 @@ export async function testLostEngine(
 ): Promise<void> {
   if (!isDefault && process.env.FULL !== '1') return
   await t.test(`${agent.name} completes its task when its engine is lost in mid-stream`, async (t) => {
-    const setup = { mode: 'local', prompts: 'token', lostAnswer: 1 } as const
-    const run = await runAgent(t, agent, { ...setup, playbook: playbookOf(steps, 'untidy') }, taskIn)
+    const startBetween = (t: Test, engineUrl: string) => startLosingEngine(t, engineUrl, 1)
+    const setup = { ...TOKEN_MODE, playbook: playbookOf(steps, 'untidy'), startBetween }
+    const run = await runAgent(t, agent, setup, taskIn)
     t.equal(run.code, 0, 'it ends well', { output: run.output })
     t.equal(readFileSync(join(run.work, 'printed.txt'), 'utf8'), PRINTED, 'the agent ran the command')
     const failed = run.turns.filter(({ status }) => status !== 'completed')
@@ -110,4 +119,46 @@ export async function testLostEngine(
     })
     checkRows(t, talk, ofTalk)
   })
+}
+
+/**
+ * Cuts each response of the engine twice under `--continue-responses`: the agent must not notice, and the parts are one
+ * turn each, and one row.
+ */
+export async function testContinuedResponses(
+  agent: Agent,
+  { steps, isDefault }: Pick<LostEngineTask, 'steps' | 'isDefault'>,
+): Promise<void> {
+  if (!isDefault && process.env.FULL !== '1') return
+  const title = `${agent.name} in ${agent.dialect} completes its task in one row`
+  await t.test(`${title} when each response continues after cuts`, async (t) => {
+    const parts: SampledPart[] = []
+    const startBetween = (t: Test, engineUrl: string) => startCuttingEngine(t, engineUrl, parts)
+    const flags = ['--continue-responses']
+    const setup = { ...TOKEN_MODE, playbook: playbookOf(steps, 'untidy'), startBetween, flags }
+    const run = await runAgent(t, agent, setup, taskIn)
+    checkWork(t, run)
+    checkSession(t, run, agent, steps)
+    checkParts(t, run.turns, parts)
+  })
+}
+
+/** Checks that the turns are what the engine sampled, part by part, and that it sampled nothing else. */
+function checkParts(t: Test, turns: readonly Turn[], parts: readonly SampledPart[]): void {
+  const ofTurns = turns.flatMap((turn) => {
+    const requests = turn.annotations.engine_requests ?? []
+    const reasons = requests.map(({ end_reason }) => end_reason)
+    t.strictSame(reasons, ['engine_lost', 'abort', 'stop'], `turn ${turn.index}: its engine requests`)
+    const [prompt, completion] = [turn.prompt_token_ids.length, turn.completion_token_ids.length]
+    t.equal(requests.at(-1)?.end, completion, 'the parts are the complete response')
+    const usage = { prompt_tokens: prompt, completion_tokens: completion }
+    t.match(turn.usage, usage, 'the usage has the prompt once')
+    return requests.map(({ start, end }) => ({
+      prompt: [...turn.prompt_token_ids, ...turn.completion_token_ids.slice(0, start)],
+      ids: turn.completion_token_ids.slice(start, end),
+    }))
+  })
+  t.equal(parts.length, 3 * turns.length, 'the agent repeated no request')
+  const write = (all: readonly SampledPart[]) => all.map((part) => JSON.stringify(part)).sort()
+  t.ok(isDeepStrictEqual(write(ofTurns), write(parts)), 'each part is what the engine sampled')
 }

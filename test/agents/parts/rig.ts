@@ -6,7 +6,6 @@ import { ended, startChild, waitForOutput } from '../../helpers/children.ts'
 import { startEffortCheck, writeModelWithEfforts } from '../../helpers/effort-rules.ts'
 import { startLlmProxy } from '../../helpers/llm-proxy.ts'
 import { IS_FULL } from '../../helpers/tier.ts'
-import { startLosingEngine } from './losing-engine.ts'
 
 /** Every route from an agent to an engine. */
 const ROUTES: readonly Setup[] = (['local', 'relay'] as const).flatMap((mode) =>
@@ -54,8 +53,8 @@ export interface RigOptions extends Setup {
   flags?: readonly string[]
   /** The proxy requires keys. */
   keyed?: boolean
-  /** Index of the engine response that is lost in the middle, from 0. */
-  lostAnswer?: number
+  /** Starts a server between the proxy and the engine. @returns its URL */
+  startBetween?: (t: Test, engineUrl: string) => Promise<string>
   /** The model rejects efforts as Qwen3.8 does: its template in token mode, its engine in chat mode. */
   checksEfforts?: boolean
 }
@@ -71,13 +70,13 @@ const KEY_FLAGS = [
 /** Everything stops when the test ends. */
 export async function startRig(t: Test, options: RigOptions): Promise<Rig> {
   const { mode, prompts, folder, contextLength = ROOMY, flags = [], checksEfforts = false } = options
-  const { keyed = false, lostAnswer, executable } = options
+  const { keyed = false, startBetween, executable } = options
   const playbook = join(folder, 'playbook.json')
   writeFileSync(playbook, JSON.stringify(options.playbook))
   const length = ['--context-length', String(contextLength)]
   const ownUrl = await serve(t, ['engine', '--port', '0', '--playbook', playbook, ...length])
   const checkedUrl = checksEfforts ? (await startEffortCheck(t, ownUrl)).url : ownUrl
-  const engineUrl = lostAnswer === undefined ? checkedUrl : await startLosingEngine(t, checkedUrl, lostAnswer)
+  const engineUrl = startBetween === undefined ? checkedUrl : await startBetween(t, checkedUrl)
   const model = checksEfforts ? join(folder, 'model') : 'embedded'
   if (checksEfforts) writeModelWithEfforts(model)
   const proxyArgs = [

@@ -20,9 +20,11 @@ export interface Turn {
   prompt_token_ids: number[]
   completion_token_ids: number[]
   completion_logprobs: number[]
+  usage: { prompt_tokens: number; completion_tokens: number } | null
   error: { code: string } | null
   annotations: {
     prompt?: { reason: string; mismatched?: boolean }
+    engine_requests?: { start: number; end: number; end_reason: string }[]
     reasoning_effort?: { requested: string; sent: string | null }
   }
 }

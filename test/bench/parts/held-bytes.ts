@@ -18,7 +18,7 @@ export interface MemoryParts {
 }
 
 /** Memory after a garbage collection. */
-export interface RetainedBytes {
+export interface HeldBytes {
   heapBytes: number
   /** Memory of buffers. */
   externalBytes: number
@@ -40,10 +40,8 @@ export const PROBE_ARGS = [
   join(import.meta.dirname, '../processes/memory-probe.ts'),
 ]
 
-export async function measureRetained({ process: child }: Child): Promise<RetainedBytes> {
+export async function heldBy({ process: child }: Child): Promise<HeldBytes> {
   child.send(MEASURE)
-  const [retained] = (await once(child, 'message', { signal: AbortSignal.timeout(PATIENCE_MS) })) as [
-    RetainedBytes,
-  ]
-  return retained
+  const [held] = (await once(child, 'message', { signal: AbortSignal.timeout(PATIENCE_MS) })) as [HeldBytes]
+  return held
 }

@@ -4,7 +4,7 @@
  */
 import { Pool } from 'undici'
 import { Conversation } from '../parts/conversation.ts'
-import { createHeaders } from '../parts/headers.ts'
+import { headersOf } from '../parts/headers.ts'
 import type { LoadJob, LoadResult } from '../parts/load-job.ts'
 import { cpuSeconds } from '../parts/proc-stat.ts'
 import { quantile } from '../parts/statistics.ts'
@@ -18,7 +18,7 @@ process.on('message', (job: LoadJob) => {
   )
 })
 
-interface LoadCounts {
+interface Tally {
   latenciesMs: number[]
   firstByteMs: number[]
   failures: number
@@ -50,45 +50,45 @@ async function run(job: LoadJob): Promise<LoadResult> {
 }
 
 async function measure(pool: Pool, job: LoadJob): Promise<LoadResult> {
-  const cpuBefore = getCpu(job)
+  const cpuBefore = cpuOf(job)
   const startedAt = performance.now()
-  const counts = await callFor(pool, job)
+  const tally = await callFor(pool, job)
   const seconds = (performance.now() - startedAt) / 1000
-  const cpu = getCpu(job) - cpuBefore
-  const calls = counts.latenciesMs.length
+  const cpu = cpuOf(job) - cpuBefore
+  const calls = tally.latenciesMs.length
   return {
     calls,
-    failures: counts.failures,
-    firstFailure: counts.firstFailure,
+    failures: tally.failures,
+    firstFailure: tally.firstFailure,
     seconds,
     callsPerSecond: calls / seconds,
     tokensPerSecond: (calls * job.maxTokens) / seconds,
-    p50Ms: quantile(counts.latenciesMs, 0.5),
-    p99Ms: quantile(counts.latenciesMs, 0.99),
-    firstByteP50Ms: quantile(counts.firstByteMs, 0.5),
+    p50Ms: quantile(tally.latenciesMs, 0.5),
+    p99Ms: quantile(tally.latenciesMs, 0.99),
+    firstByteP50Ms: quantile(tally.firstByteMs, 0.5),
     cpuMsPerCall: (cpu * 1000) / calls,
     cpuSeconds: cpu,
   }
 }
 
-function getCpu({ watchPid }: LoadJob): number {
+function cpuOf({ watchPid }: LoadJob): number {
   return watchPid === undefined ? Number.NaN : cpuSeconds(watchPid)
 }
 
-async function callFor(pool: Pool, job: LoadJob): Promise<LoadCounts> {
-  const counts: LoadCounts = { latenciesMs: [], firstByteMs: [], failures: 0, firstFailure: null }
+async function callFor(pool: Pool, job: LoadJob): Promise<Tally> {
+  const tally: Tally = { latenciesMs: [], firstByteMs: [], failures: 0, firstFailure: null }
   const deadline = performance.now() + job.durationMs
   let callsLeft = job.maxCalls ?? Number.POSITIVE_INFINITY
   const mayCall = () => performance.now() < deadline && callsLeft-- > 0
-  const agents = Array.from({ length: job.concurrency }, (_, slot) => createAgent(job, slot))
-  await Promise.all(agents.map((agent) => agent.callWhile(mayCall, pool, job, counts)))
-  return counts
+  const agents = Array.from({ length: job.concurrency }, (_, slot) => agentOf(job, slot))
+  await Promise.all(agents.map((agent) => agent.callWhile(mayCall, pool, job, tally)))
+  return tally
 }
 
 /** Agents continue from the previous job, so that few requests are the first ones of their session. */
 const agents = new Map<string, Agent>()
 
-function createAgent(job: LoadJob, slot: number): Agent {
+function agentOf(job: LoadJob, slot: number): Agent {
   const name = `${new URL(job.url).port}-${job.bodyBytes}-${job.stream ? 's' : 'w'}-${slot}`
   let agent = agents.get(name)
   if (!agent) {
@@ -108,17 +108,17 @@ class Agent {
     this.#conversation = new Conversation(job)
   }
 
-  async callWhile(mayCall: () => boolean, pool: Pool, job: LoadJob, counts: LoadCounts): Promise<void> {
+  async callWhile(mayCall: () => boolean, pool: Pool, job: LoadJob, tally: Tally): Promise<void> {
     while (mayCall()) {
       const session = `bench-${this.#name}-${Math.floor(this.#calls / job.callsPerSession)}`
       const body = this.#conversation.ask(`${this.#name} ${this.#calls}`)
       this.#calls += 1
-      const sessionJob = { ...job, headers: createHeaders(job, session) }
-      this.#conversation.hear(await call(pool, getPath(job.url, session), body, sessionJob, counts))
+      const sessionJob = { ...job, headers: headersOf(job, session) }
+      this.#conversation.hear(await call(pool, pathOf(job.url, session), body, sessionJob, tally))
       if (this.#calls % job.callsPerSession !== 0) continue
       this.#conversation = new Conversation(job)
       if (job.completeUrl)
-        await post(pool, getPath(job.completeUrl, session), Buffer.from('{}'), {
+        await post(pool, pathOf(job.completeUrl, session), Buffer.from('{}'), {
           ...sessionJob,
           stream: false,
         })
@@ -127,40 +127,34 @@ class Agent {
 }
 
 /** A job with the headers of one session. */
-type ReportingJob = LoadJob & { headers: Record<string, string> }
+type Told = LoadJob & { headers: Record<string, string> }
 
 /**
  * Sends a request.
  * @returns the body of a response that is not streamed
  */
-async function call(
-  pool: Pool,
-  path: string,
-  body: Buffer,
-  job: ReportingJob,
-  counts: LoadCounts,
-): Promise<Buffer> {
+async function call(pool: Pool, path: string, body: Buffer, job: Told, tally: Tally): Promise<Buffer> {
   const startedAt = performance.now()
   let failure: string | undefined
-  let response: Answer | undefined
+  let answer: Answer | undefined
   try {
-    response = await post(pool, path, body, job)
-    const isComplete = response.status === 200 && (!job.stream || response.events >= job.maxTokens)
-    if (!isComplete) failure = `status ${response.status}, ${response.events} events: ${getExcerpt(response)}`
-    counts.firstByteMs.push(response.firstByteMs - startedAt)
+    answer = await post(pool, path, body, job)
+    const isWhole = answer.status === 200 && (!job.stream || answer.events >= job.maxTokens)
+    if (!isWhole) failure = `status ${answer.status}, ${answer.events} events: ${excerptOf(answer)}`
+    tally.firstByteMs.push(answer.firstByteMs - startedAt)
   } catch (error) {
     failure = String(error)
   }
-  counts.latenciesMs.push(performance.now() - startedAt)
+  tally.latenciesMs.push(performance.now() - startedAt)
   if (failure !== undefined) {
-    counts.failures += 1
-    counts.firstFailure ??= failure
+    tally.failures += 1
+    tally.firstFailure ??= failure
   }
-  return Buffer.concat(response?.pieces ?? [])
+  return Buffer.concat(answer?.pieces ?? [])
 }
 
-function getExcerpt({ pieces: chunks }: Answer): string {
-  return Buffer.concat(chunks).toString('utf8', 0, 300)
+function excerptOf({ pieces }: Answer): string {
+  return Buffer.concat(pieces).toString('utf8', 0, 300)
 }
 
 /**
@@ -174,23 +168,23 @@ function post(
   { stream, headers }: { stream: boolean; headers: Record<string, string> },
 ): Promise<Answer> {
   const { promise, resolve, reject } = Promise.withResolvers<Answer>()
-  const response: Answer = { status: 0, events: 0, firstByteMs: 0, pieces: [] }
+  const answer: Answer = { status: 0, events: 0, firstByteMs: 0, pieces: [] }
   let endedWithLf = false
   pool.dispatch(
     { path, method: 'POST', headers, body },
     {
       onRequestStart() {},
       onResponseStart(_controller, status) {
-        response.status = status
+        answer.status = status
       },
       onResponseData(_controller, bytes) {
-        if (response.firstByteMs === 0) response.firstByteMs = performance.now()
-        if (!stream || response.status !== 200) response.pieces.push(bytes)
-        response.events += countEvents(bytes, endedWithLf)
+        if (answer.firstByteMs === 0) answer.firstByteMs = performance.now()
+        if (!stream || answer.status !== 200) answer.pieces.push(bytes)
+        answer.events += countEvents(bytes, endedWithLf)
         endedWithLf = bytes.at(-1) === 0x0a
       },
       onResponseEnd() {
-        resolve(response)
+        resolve(answer)
       },
       onResponseError(_controller, error) {
         reject(error)
@@ -203,11 +197,10 @@ function post(
 /** Counts blank lines, which may be split between two reads of the socket. */
 function countEvents(bytes: Buffer, endedWithLf: boolean): number {
   let count = endedWithLf && bytes[0] === 0x0a ? 1 : 0
-  for (let offset = bytes.indexOf('\n\n'); offset !== -1; offset = bytes.indexOf('\n\n', offset + 2))
-    count += 1
+  for (let at = bytes.indexOf('\n\n'); at !== -1; at = bytes.indexOf('\n\n', at + 2)) count += 1
   return count
 }
 
-function getPath(url: string, session: string): string {
+function pathOf(url: string, session: string): string {
   return new URL(url).pathname.replace('%7Bsession%7D', session)
 }

@@ -93,8 +93,7 @@ export class SoakWorld {
   weightsBetween(fromMs: number, toMs: number): string[] {
     return this.#versions
       .filter(
-        ({ fromMs: sinceMs }, index) =>
-          sinceMs <= toMs && (this.#versions[index + 1]?.fromMs ?? toMs) >= fromMs,
+        ({ fromMs: sinceMs }, at) => sinceMs <= toMs && (this.#versions[at + 1]?.fromMs ?? toMs) >= fromMs,
       )
       .map(({ version }) => version)
   }
@@ -129,19 +128,19 @@ export class SoakWorld {
 
   /** Kills a worker. In local mode there is none. */
   async killWorker(number: number): Promise<void> {
-    const index = number % this.#options.workers
-    const worker = this.#workers[index]
+    const at = number % this.#options.workers
+    const worker = this.#workers[at]
     if (worker === undefined) return
     this.kills.worker += 1
     await kill(worker)
-    await this.#startWorker(index)
+    await this.#startWorker(at)
   }
 
   async killEngine(number: number): Promise<void> {
-    const index = number % ENGINES
+    const at = number % ENGINES
     this.kills.engine += 1
-    await kill(this.#engines[index]!)
-    await this.#startEngine(index)
+    await kill(this.#engines[at]!)
+    await this.#startEngine(at)
   }
 
   /** Updates weights as a trainer does: nothing is sampled meanwhile. */

@@ -119,7 +119,7 @@ export class GeminiStreamWriter {
     if (reasoning) this.#parts.addReasoning(reasoning)
     if (content) this.#parts.addText(content)
     if (refusal) this.#parts.addText(refusal)
-    for (const delta of toolCalls ?? []) this.#addCall(delta)
+    for (const piece of toolCalls ?? []) this.#addCall(piece)
   }
 
   #addCall({ index, id, function: delta }: ToolCallDelta): void {

@@ -84,7 +84,7 @@ export class MessagesStreamWriter {
     if (reasoning) text += this.#thinking(reasoning)
     if (content) text += this.#text(content)
     if (refusal) text += this.#text(refusal)
-    if (toolCalls) for (const delta of toolCalls) text += this.#toolCalls(this.#order.add(delta))
+    if (toolCalls) for (const piece of toolCalls) text += this.#toolCalls(this.#order.add(piece))
     return text
   }
 
@@ -102,13 +102,13 @@ export class MessagesStreamWriter {
     this.#heldSpace += content
     // The pending text is white space only, and a model may sample any amount of it.
     if (!hasText(content)) return ''
-    const space = this.#heldSpace
+    const held = this.#heldSpace
     const opened = this.#openBlock('text', () => textBlock(''))
-    return `${opened}${this.#piece(space)}`
+    return `${opened}${this.#piece(held)}`
   }
 
-  #toolCalls(deltas: readonly ToolCallDelta[]): string {
-    return deltas.map((delta) => this.#toolCall(delta)).join('')
+  #toolCalls(pieces: readonly ToolCallDelta[]): string {
+    return pieces.map((piece) => this.#toolCall(piece)).join('')
   }
 
   #toolCall({ index, id, function: delta }: ToolCallDelta): string {

@@ -15,8 +15,8 @@ export class ReasoningItem implements ItemInProgress {
   readonly #sealed: boolean
   #text = ''
 
-  constructor(location: ItemPosition, sealed: boolean) {
-    this.#place = location
+  constructor(place: ItemPosition, sealed: boolean) {
+    this.#place = place
     this.#sealed = sealed
   }
 
@@ -64,8 +64,8 @@ export class MessageItem implements ItemInProgress {
   #extra: Record<string, unknown> = {}
   #hasBegun = false
 
-  constructor(location: ItemPosition, showLogprobs: boolean) {
-    this.#place = location
+  constructor(place: ItemPosition, showLogprobs: boolean) {
+    this.#place = place
     this.#showLogprobs = showLogprobs
   }
 

@@ -31,10 +31,10 @@ export class ToolCallInProgress implements ItemInProgress {
     this.#options = options
   }
 
-  add({ id, function: chunk }: ToolCallDelta): ResponseEvent[] {
+  add({ id, function: piece }: ToolCallDelta): ResponseEvent[] {
     if (id) this.#id = id
-    if (chunk?.name) this.#name += chunk.name
-    const added = chunk?.arguments ?? ''
+    if (piece?.name) this.#name += piece.name
+    const added = piece?.arguments ?? ''
     if (this.#item !== undefined) return this.#item.add(added)
     this.#early += added
     if (this.#name === '') return []
@@ -71,7 +71,7 @@ abstract class ToolCallItem implements ItemInProgress {
     this.facts = facts
   }
 
-  abstract add(chunk: string): ResponseEvent[]
+  abstract add(piece: string): ResponseEvent[]
   abstract close(status: ItemStatus): ResponseEvent[]
 
   /** Returns the event that reports the call, the first time. */
@@ -109,11 +109,11 @@ class FunctionCall extends ToolCallItem {
   protected readonly prefix = 'fc'
   #arguments = ''
 
-  add(chunk: string): ResponseEvent[] {
+  add(piece: string): ResponseEvent[] {
     const events = this.open('function_call', { ...this.nameFields, arguments: '' })
-    if (chunk === '') return events
-    this.#arguments += chunk
-    return [...events, this.event('response.function_call_arguments.delta', { delta: chunk })]
+    if (piece === '') return events
+    this.#arguments += piece
+    return [...events, this.event('response.function_call_arguments.delta', { delta: piece })]
   }
 
   close(status: ItemStatus): ResponseEvent[] {
@@ -131,8 +131,8 @@ class CustomCall extends ToolCallItem {
   protected readonly prefix = 'ctc'
   readonly #reader = new FreeformReader()
 
-  add(chunk: string): ResponseEvent[] {
-    const delta = this.#reader.add(chunk)
+  add(piece: string): ResponseEvent[] {
+    const delta = this.#reader.add(piece)
     // The call id depends on the form of the arguments.
     return this.#reader.state === 'head' ? [] : this.#give(delta)
   }
@@ -165,8 +165,8 @@ class LocalShellCall extends ToolCallItem {
   protected readonly prefix = 'lsh'
   #arguments = ''
 
-  add(chunk: string): ResponseEvent[] {
-    this.#arguments += chunk
+  add(piece: string): ResponseEvent[] {
+    this.#arguments += piece
     return []
   }
 
@@ -186,8 +186,8 @@ class ToolSearchCall extends ToolCallItem {
   protected readonly prefix = 'tsc'
   #arguments = ''
 
-  add(chunk: string): ResponseEvent[] {
-    this.#arguments += chunk
+  add(piece: string): ResponseEvent[] {
+    this.#arguments += piece
     return []
   }
 

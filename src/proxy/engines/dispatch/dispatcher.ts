@@ -243,10 +243,10 @@ export class Dispatcher {
     this.#failWaiting(createShutdownError)
   }
 
-  #failWaiting(createError: () => ProxyError): void {
+  #failWaiting(errorOf: () => ProxyError): void {
     for (const requestId of [...this.#waiters.keys()]) {
       this.#scheduler.withdraw(requestId)
-      this.#waiters.get(requestId)?.fail(createError())
+      this.#waiters.get(requestId)?.fail(errorOf())
     }
   }
 

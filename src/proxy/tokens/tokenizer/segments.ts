@@ -56,36 +56,20 @@ export function specialSegment(text: string): string {
   return SPECIAL_MARK + text
 }
 
-/** Finds added tokens in a prompt's text. */
-export class PromptTokenFinder {
+/** Finds added tokens in the segments of a marked text that may contain some. */
+export class SegmentTokenFinder {
   readonly #finder: AddedTokenFinder
-  readonly #hasSegments: boolean
 
-  /**
-   * @param ids of added tokens, by text
-   * @param hasSegments whether the texts are marked. In a text that is not, a client's unpaired surrogate is no mark, and
-   *   must not hide the tokens after it
-   */
-  constructor(ids: ReadonlyMap<string, number>, hasSegments: boolean) {
-    this.#finder = new AddedTokenFinder(ids)
-    this.#hasSegments = hasSegments
+  constructor(finder: AddedTokenFinder) {
+    this.#finder = finder
   }
 
-  *find(text: string): Generator<TokenMatch> {
-    if (!this.#hasSegments) {
-      yield* this.#finder.find(text)
-      return
-    }
-    for (const { text: ofSegment, begin: from, allowsSpecial } of splitSegments(text)) {
+  *find(marked: string): Generator<TokenMatch> {
+    for (const { text, begin: from, allowsSpecial } of splitSegments(marked)) {
       if (!allowsSpecial) continue
-      for (const { id, begin, end } of this.#finder.find(ofSegment))
+      for (const { id, begin, end } of this.#finder.find(text))
         yield { id, begin: from + begin, end: from + end }
     }
-  }
-
-  /** Returns the text without the marks of its segments, if it is made of some. */
-  removeMarks(text: string): string {
-    return this.#hasSegments ? removeMarks(text) : text
   }
 }
 

@@ -1,14 +1,14 @@
 import t from 'tap'
 import { idleEngine } from '../../../../src/proxy/verify/idle-engine.ts'
 
-interface Fields {
+interface Given {
   weightVersion?: string
   unavailable?: 'asleep'
   inFlight?: number
 }
 
 function selectName(
-  engines: Record<string, Fields>,
+  engines: Record<string, Given>,
   turn: { engine: string; version: string | null },
   queued = 0,
 ) {

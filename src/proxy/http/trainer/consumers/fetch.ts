@@ -60,7 +60,7 @@ export class ConsumerFetch {
   }
 
   async *#toWire(first: UnitTrajectories | undefined): AsyncGenerator<string> {
-    let isComplete = false
+    let isWhole = false
     try {
       yield `${openObject({ lease_id: this.#lease.leaseId })},"sessions":[`
       let separator = ''
@@ -74,9 +74,9 @@ export class ConsumerFetch {
       // Python clients of the previous release fail for another key in `discarded`.
       const { incomplete } = this.#progress
       yield `],"discarded":${JSON.stringify(this.#discarded)},"incomplete":${incomplete}}`
-      isComplete = true
+      isWhole = true
     } finally {
-      if (!isComplete) await this.#release()
+      if (!isWhole) await this.#release()
     }
   }
 
@@ -104,9 +104,9 @@ export class ConsumerFetch {
       await this.#change('released', getSessionIds(unit))
       return undefined
     }
-    const reason = judgeStaleness(sessions, this.#body.min_weight_version)
-    if (reason !== undefined) {
-      this.#discarded[reason] += unit.length
+    const why = judgeStaleness(sessions, this.#body.min_weight_version)
+    if (why !== undefined) {
+      this.#discarded[why] += unit.length
       await this.#change('acknowledged', getSessionIds(unit))
       return undefined
     }

@@ -38,14 +38,14 @@ export async function readAlternatives(
   )
   const rows = topLogprobs({ ...layout, turns }, await details(turns))
   const shown: (TokenRow | null)[] = []
-  for (let index = from; index < end; index += 1) shown.push(rows?.[index - promptLength] ?? null)
+  for (let place = from; place < end; place += 1) shown.push(rows?.[place - promptLength] ?? null)
   const textOf = await readTexts(shown, texts)
   return shown.map((at) =>
     at === null
       ? null
-      : at.ids.map((id, index) => ({
+      : at.ids.map((id, place) => ({
           id,
-          logprob: finite(at.logprobs?.[index]),
+          logprob: finite(at.logprobs?.[place]),
           text: textOf.get(id) ?? null,
         })),
   )

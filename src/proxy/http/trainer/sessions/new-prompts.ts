@@ -31,17 +31,15 @@ export class NewPrompts {
   /**
    * @returns the turn of the longest such prompt (the latest of several), and the rest after it, as chunks of a prompt
    */
-  add({ turnId, promptPieces: chunks }: Pick<TurnRecord, 'turnId' | 'promptPieces'>) {
-    let node = this.#first
+  add({ turnId, promptPieces: pieces }: Pick<TurnRecord, 'turnId' | 'promptPieces'>) {
+    let place = this.#first
     let known: CommonPrefix | undefined
-    for (const [position, chunk] of chunks.entries()) {
-      known = longestEnd(node, chunks, position) ?? known
-      if (position === chunks.length - 1) remember(node, chunk, turnId)
-      else node = nextNode(node, chunk)
+    for (const [position, piece] of pieces.entries()) {
+      known = longestEnd(place, pieces, position) ?? known
+      if (position === pieces.length - 1) remember(place, piece, turnId)
+      else place = nextPlace(place, piece)
     }
-    return known
-      ? { turnId: known.turnId, pieces: [textAfter(known, chunks)] }
-      : { turnId: null, pieces: chunks }
+    return known ? { turnId: known.turnId, pieces: [textAfter(known, pieces)] } : { turnId: null, pieces }
   }
 }
 
@@ -49,11 +47,11 @@ function newPlace(): PromptNode {
   return { next: new Map(), ends: new Map() }
 }
 
-function nextNode(node: PromptNode, chunk: string): PromptNode {
-  const existing = node.next.get(chunk)
-  if (existing !== undefined) return existing
+function nextPlace(place: PromptNode, piece: string): PromptNode {
+  const known = place.next.get(piece)
+  if (known !== undefined) return known
   const added = newPlace()
-  node.next.set(chunk, added)
+  place.next.set(piece, added)
   return added
 }
 
@@ -67,21 +65,21 @@ function remember({ ends }: PromptNode, end: string, turnId: string): void {
 
 function longestEnd(
   { ends }: PromptNode,
-  chunks: readonly string[],
+  pieces: readonly string[],
   position: number,
 ): CommonPrefix | undefined {
-  const chunk = chunks[position]!
+  const piece = pieces[position]!
   let longest: CommonPrefix | undefined
-  for (const [{ length }, turnId] of [...ends].filter(([end]) => chunk.startsWith(end))) {
+  for (const [{ length }, turnId] of [...ends].filter(([end]) => piece.startsWith(end))) {
     // In a list of ids, 12 is not a prefix of 123.
-    const next = chunk[length] ?? chunks[position + 1]?.[0] ?? ','
-    const isComplete = !chunks[0]!.startsWith('[') || next === ','
-    if (isComplete && length > (longest?.length ?? 0)) longest = { turnId, position, length }
+    const next = piece[length] ?? pieces[position + 1]?.[0] ?? ','
+    const isWhole = !pieces[0]!.startsWith('[') || next === ','
+    if (isWhole && length > (longest?.length ?? 0)) longest = { turnId, position, length }
   }
   return longest
 }
 
-function textAfter({ position, length }: CommonPrefix, chunks: readonly string[]): string {
-  const text = chunks.slice(position).join('').slice(length)
-  return chunks[0]!.startsWith('[') ? `[${text.replace(/^,/, '')}` : `"${text}`
+function textAfter({ position, length }: CommonPrefix, pieces: readonly string[]): string {
+  const text = pieces.slice(position).join('').slice(length)
+  return pieces[0]!.startsWith('[') ? `[${text.replace(/^,/, '')}` : `"${text}`
 }

@@ -21,8 +21,8 @@ class FakeResponse extends EventEmitter {
     this.headers[name] = value
   }
 
-  end(isComplete: boolean): void {
-    this.writableFinished = isComplete
+  end(isWhole: boolean): void {
+    this.writableFinished = isWhole
     this.closed = true
     this.emit('close')
   }
