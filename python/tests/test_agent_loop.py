@@ -78,11 +78,11 @@ async def test_the_trainers_sampling_parameters_go_before_the_agents(
 
     servers = RolloutServers()
     await rollout(relay_proxy, wilful, sample(tmp_path / "wilful"), servers=servers)
-    asked = servers.calls[0].sampling_params
-    assert (asked["temperature"], asked["top_p"], asked["max_tokens"]) == (1.0, 1.0, 16)
+    params = servers.calls[0].sampling_params
+    assert (params["temperature"], params["top_p"], params["max_tokens"]) == (1.0, 1.0, 16)
 
 
-async def test_nothing_of_a_failed_try_trains(
+async def test_a_failed_attempt_trains_nothing(
     relay_proxy: Proxy, http: aiohttp.ClientSession, tmp_path: Path
 ) -> None:
     late: list[Any] = []
@@ -107,9 +107,7 @@ async def test_nothing_of_a_failed_try_trains(
     assert first["status"] == "aborted"
 
 
-async def test_an_agent_that_always_fails_gives_a_row_that_trains_nothing(
-    relay_proxy: Proxy, tmp_path: Path
-) -> None:
+async def test_an_agent_that_always_fails_results_in_a_masked_row(relay_proxy: Proxy, tmp_path: Path) -> None:
     async def crash(agent: Agent) -> dict[str, Any]:
         await agent.talk(2)
         raise RuntimeError("out of memory")
@@ -147,7 +145,7 @@ async def test_a_sample_without_a_reward_gets_the_mean_of_its_prompts_others(
     assert [facts(output)["no_reward"] for output in outputs] == [0, 1, 0, 1, 0, 1]
 
 
-async def test_an_agent_that_makes_no_call_gives_a_row_that_trains_nothing_and_says_so(
+async def test_an_agent_without_requests_results_in_a_masked_row_and_a_warning(
     relay_proxy: Proxy, tmp_path: Path
 ) -> None:
     async def idle(agent: Agent) -> dict[str, Any]:
@@ -161,7 +159,7 @@ async def test_an_agent_that_makes_no_call_gives_a_row_that_trains_nothing_and_s
     assert output.extra_fields["reward_extra_info"]["remote_agent/inert"] == 1
 
 
-async def test_a_row_that_trains_nothing_has_the_step_that_its_sample_was_asked_for_with(
+async def test_a_row_that_trains_nothing_has_the_step_of_the_request_for_its_sample(
     relay_proxy: Proxy, tmp_path: Path
 ) -> None:
     async def idle(agent: Agent) -> dict[str, Any]:
@@ -220,7 +218,9 @@ async def test_where_verl_takes_several_outputs_it_gets_every_row_the_main_one_l
     assert facts(outputs[0])["num_rows"] == 2
 
 
-async def test_rows_are_cut_to_the_lengths_that_verl_pads_to(relay_proxy: Proxy, tmp_path: Path) -> None:
+async def test_rows_are_truncated_to_the_lengths_that_verl_pads_to(
+    relay_proxy: Proxy, tmp_path: Path
+) -> None:
     config = trainer_config(prompt_length=8, response_length=10)
     servers = RolloutServers()
     row = sample(tmp_path / "cut")
@@ -262,7 +262,7 @@ async def test_a_reward_that_somebody_gave_the_session_counts_when_the_runner_ha
     assert facts(output)["turn_rewards"] == [{"start": 0, "end": len(output.response_ids), "reward": 0.5}]
 
 
-async def test_verls_reward_function_judges_every_rollout_if_it_is_told_to(
+async def test_verls_reward_function_judges_every_rollout_if_configured(
     relay_proxy: Proxy, tmp_path: Path
 ) -> None:
     output = await rollout(relay_proxy, talk_three_times, sample(tmp_path / "verl"), reward="verl")

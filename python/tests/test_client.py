@@ -122,7 +122,7 @@ def test_a_session_has_a_key_on_a_proxy_without_keys(tmp_path: Path) -> None:
         assert session.info()["turn_count"] == 1
 
 
-def test_what_the_trainer_knows_goes_back_by_turns(proxy: Proxy) -> None:
+def test_trainer_data_is_stored_by_turn(proxy: Proxy) -> None:
     with Client(proxy.url, KEY) as client:
         with client.create() as session:
             talk(session.base_url, session.agent_key)
@@ -152,7 +152,7 @@ def test_rows_are_arrays_for_who_wants_them(proxy: Proxy) -> None:
     assert arrays["response_logprobs"].tolist() == row.response_logprobs
 
 
-def test_what_raises_in_a_session_aborts_it(proxy: Proxy) -> None:
+def test_an_exception_in_a_session_aborts_it(proxy: Proxy) -> None:
     with Client(proxy.url, KEY) as client:
         with pytest.raises(ZeroDivisionError), client.create() as session:
             _ = 1 / 0
@@ -195,7 +195,7 @@ def test_a_wait_ends_with_the_session(proxy: Proxy) -> None:
         timer.join()
 
 
-def test_a_wrong_key_is_said_and_not_tried_again(proxy: Proxy) -> None:
+def test_a_wrong_key_is_reported_and_not_retried(proxy: Proxy) -> None:
     with Client(proxy.url, "not-the-key-of-it") as client, pytest.raises(ProxyApiError) as refused:
         client.create("s")
     assert (refused.value.status, refused.value.code) == (401, "unauthorized")
@@ -214,7 +214,7 @@ def test_a_proxy_has_to_be_named(monkeypatch: pytest.MonkeyPatch, proxy: Proxy) 
         client.create("by-environment").delete()
 
 
-async def test_a_proxy_that_is_away_for_a_while_is_asked_again(proxy: Proxy) -> None:
+async def test_an_unavailable_proxy_is_retried(proxy: Proxy) -> None:
     async with Forwarder(proxy.url) as way, AsyncClient(way.url, KEY) as client:
         session = await client.create("away")
         running = asyncio.create_task(session.wait(20))
@@ -226,7 +226,7 @@ async def test_a_proxy_that_is_away_for_a_while_is_asked_again(proxy: Proxy) -> 
         assert [one["session_id"] async for one in client.sessions(q="away")] == ["away"]
 
 
-async def test_a_proxy_that_stays_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreachable_proxy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "_PATIENCE_S", 0.5)
     async with AsyncClient("http://127.0.0.1:9") as client:
         with pytest.raises(ProxyApiError, match=r"no proxy answers at http://127\.0\.0\.1:9") as refused:
@@ -247,7 +247,7 @@ async def test_an_event_loop_runs_many_sessions(proxy: Proxy) -> None:
         assert [row.reward for (row,) in rows] == list(range(8))
 
 
-async def test_a_teacher_has_nothing_to_read_in_a_session_without_turns(proxy: Proxy) -> None:
+async def test_a_teacher_scores_nothing_in_a_session_without_turns(proxy: Proxy) -> None:
     async with AsyncClient(proxy.url, KEY) as client:
         session = await client.create()
         scored = await session.score(teacher="wise")

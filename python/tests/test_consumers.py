@@ -29,7 +29,7 @@ def complete(client: Client, task: str, reward: float = 1) -> str:
     return session.id
 
 
-def test_what_is_acknowledged_is_gone_and_what_is_released_comes_again(proxy: Proxy) -> None:
+def test_an_acknowledged_session_is_removed_and_a_released_one_is_delivered_again(proxy: Proxy) -> None:
     with Client(proxy.url) as client:
         consumer = client.consumer("again", metadata={"task": "again"})
         made = [complete(client, "again", reward) for reward in (1, 2, 3)]
@@ -56,7 +56,7 @@ def test_what_is_acknowledged_is_gone_and_what_is_released_comes_again(proxy: Pr
         assert not consumer.delete()
 
 
-def test_groups_come_whole_to_who_waits(proxy: Proxy) -> None:
+def test_a_waiting_process_receives_complete_groups(proxy: Proxy) -> None:
     with Client(proxy.url) as client:
         settings = {"group_by": "task", "group_size": 2, "metadata": {"task": "whole"}, "rewarded": True}
         settings["group_timeout_s"] = 3600
@@ -74,7 +74,7 @@ def test_groups_come_whole_to_who_waits(proxy: Proxy) -> None:
         assert consumer.info()["acknowledged"] >= 2
 
 
-async def test_an_answer_that_is_lost_is_asked_for_again(proxy: Proxy) -> None:
+async def test_a_lost_response_is_requested_again(proxy: Proxy) -> None:
     async with Forwarder(proxy.url) as way, AsyncClient(way.url) as client:
         consumer = await client.consumer("lost", metadata={"task": "lost"})
         waiting = asyncio.create_task(consumer.fetch(3, wait_s=30))

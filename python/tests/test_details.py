@@ -51,7 +51,7 @@ async def test_verl_gets_the_experts_that_its_engine_chose(relay_proxy: Proxy, t
     assert output.routed_experts.tolist() == experts(sequence[:-1]).tolist()
 
 
-async def test_nothing_is_recorded_that_verl_does_not_ask_for(relay_proxy: Proxy, tmp_path: Path) -> None:
+async def test_only_what_verl_requests_is_recorded(relay_proxy: Proxy, tmp_path: Path) -> None:
     async def talk(agent: Agent) -> dict[str, Any]:
         await agent.talk(1)
         return completed(reward=1.0)
@@ -73,17 +73,17 @@ def test_experts_are_packed_from_where_they_are_wanted_in_a_type_that_the_wire_h
     assert pack_experts(np.zeros((4, 2), np.uint8), 4, 5) is None, "nothing that is new"
 
 
-def test_experts_of_a_row_end_where_nobody_told_any_more() -> None:
+def test_experts_of_a_row_end_with_the_last_reported_token() -> None:
     data = base64.b64encode(bytes(range(8))).decode()
-    told = {"dtype": "uint8", "shape": [4, 1, 2], "known": [[0, 2], [3, 4]], "data": data}
-    assert experts_of({"routed_experts": told}).tolist() == [[[0, 1]], [[2, 3]]]
-    assert experts_of({"routed_experts": {**told, "known": [[1, 4]]}}) is None
+    encoded = {"dtype": "uint8", "shape": [4, 1, 2], "known": [[0, 2], [3, 4]], "data": data}
+    assert experts_of({"routed_experts": encoded}).tolist() == [[[0, 1]], [[2, 3]]]
+    assert experts_of({"routed_experts": {**encoded, "known": [[1, 4]]}}) is None
     assert experts_of({"routed_experts": None}) is None
     assert experts_of({}) is None
 
 
 @pytest.mark.parametrize("number", range(len(LOADERS)))
-def test_rows_are_loaded_as_the_documentation_says(
+def test_rows_are_loaded_as_documented(
     number: int, rows_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs, code = LOADERS[number]

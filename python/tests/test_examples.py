@@ -54,7 +54,7 @@ def test_verl_knows_every_option_of_the_launch_script(version: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_verl_knows_every_option_that_is_said_to_do_the_same_as_the_tiny_trainer(version: str) -> None:
+def test_verl_has_every_option_that_is_documented_as_equivalent(version: str) -> None:
     text = (EXAMPLES.parents[1] / "docs" / "verl.md").read_text()
     table = text.split("<!-- options of verl that do the same -->")[1].split("<!-- /options")[0]
     overrides = re.findall(r"`([\w.]+=[^`]+)`", table)
@@ -104,7 +104,7 @@ def _documented(spec: dataclasses.Field[Any]) -> tuple[str, str, str]:
     return (f"`{spec.name}`", ", ".join(f"`{name}`" for name in spec.metadata["env"]), shown)
 
 
-def test_what_the_example_has_in_comments_loads_too() -> None:
+def test_options_in_comments_of_the_example_load_too() -> None:
     text = (EXAMPLES / "remote_agent.yaml").read_text()
     options = dict(re.findall(r"^    # (\w+): (.*?)(?:  +#.*)?$", text, flags=re.MULTILINE))
     assert len(options) > 6

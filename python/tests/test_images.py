@@ -43,10 +43,10 @@ class Client:
     """verl's client, as far as it is called."""
 
     def __init__(self) -> None:
-        self.asked: dict[str, Any] = {}
+        self.arguments: dict[str, Any] = {}
 
-    async def generate(self, request_id: Any, **asked: Any) -> Any:
-        self.asked = asked
+    async def generate(self, request_id: Any, **arguments: Any) -> Any:
+        self.arguments = arguments
         return SimpleNamespace(token_ids=[5], log_probs=[-0.5], stop_reason="completed")
 
 
@@ -55,21 +55,21 @@ async def test_the_engine_gets_the_pixels_beside_the_ids(server: str, ids: list[
     client = Client()
     engine = VerlEngine(client, RolloutLimits(server, 100, 100))
     await engine.generate(parse_request(frame(data_url(4, 2), data_url(1, 3))))
-    assert client.asked["prompt_ids"] == ids
-    assert [(image.size, image.mode) for image in client.asked["image_data"]] == [
+    assert client.arguments["prompt_ids"] == ids
+    assert [(image.size, image.mode) for image in client.arguments["image_data"]] == [
         ((4, 2), "RGB"),
         ((1, 3), "RGB"),
     ]
 
 
-async def test_a_call_without_images_says_nothing_of_them() -> None:
+async def test_a_request_without_images_has_no_image_argument() -> None:
     client = Client()
     plain = {name: value for name, value in frame().items() if not name.startswith("image")}
     await VerlEngine(client, RolloutLimits("vllm", 100, 100)).generate(parse_request(plain))
-    assert "image_data" not in client.asked
+    assert "image_data" not in client.arguments
 
 
-def test_what_is_no_image_is_refused() -> None:
+def test_data_that_is_no_image_is_rejected() -> None:
     for url in ("https://example.org/a.png", "data:image/png;base64,AAAA", "data:image/png,abc", ""):
         with pytest.raises(CallError):
             open_image(url)
@@ -77,7 +77,7 @@ def test_what_is_no_image_is_refused() -> None:
         parse_request(frame(None))
 
 
-def test_neighbouring_placeholders_are_one_image() -> None:
+def test_adjacent_placeholders_are_one_image() -> None:
     assert one_placeholder_each([9, 9, 1, 9, 2, 2], 9) == [9, 1, 9, 2, 2]
 
 

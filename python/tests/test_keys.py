@@ -28,7 +28,7 @@ def closed_proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
         yield both
 
 
-async def test_trainer_worker_and_agent_call_with_keys_of_their_own(
+async def test_trainer_worker_and_agent_use_separate_keys(
     closed_proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys: list[str] = []
@@ -68,7 +68,7 @@ async def test_an_agents_key_opens_nothing_but_its_session(
     assert output.reward_score == 0.0
 
 
-async def test_a_trainer_without_the_key_is_told_so_at_once(closed_proxy: Proxy, tmp_path: Path) -> None:
+async def test_a_trainer_without_the_key_fails_at_once(closed_proxy: Proxy, tmp_path: Path) -> None:
     loop = make_loop(RolloutServers(), closed_proxy, worker=False)
     with pytest.raises(ProxyApiError) as refused:
         await loop.run(dict(SAMPLING), **sample(tmp_path / "task"))

@@ -27,7 +27,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.timeout(180)
-def test_the_wheel_says_what_it_is_and_has_the_package_alone(dist: Path) -> None:
+def test_the_wheel_has_metadata_and_only_the_package(dist: Path) -> None:
     (wheel,) = dist.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()

@@ -153,20 +153,20 @@ async def test_the_toolkits_loop_trains_on_what_the_proxy_recorded(loop_of: Any,
 
 
 def check(proxy: Proxy, output: Any) -> None:
-    """The row, as the proxy has it, and sampled as verl and the loop said."""
+    """The row, as the proxy has it, and sampled as verl and the loop declared."""
     with Client(proxy.url) as client:
         session = client.session(output.extra_fields["acr_session_id"])
         rows, info = session.rows(), session.info()
         assert info["status"] == "completed"
-        asked = {"max_tokens": KNOBS["max_tokens_per_turn"], "temperature": 1.0, "top_p": 1.0, "top_k": -1}
-        assert info["sampling_params"] == asked
+        expected = {"max_tokens": KNOBS["max_tokens_per_turn"], "temperature": 1.0, "top_p": 1.0, "top_k": -1}
+        assert info["sampling_params"] == expected
         found = [row for row in rows if row.prompt_ids == output.prompt_ids]
         assert [row.response_ids for row in found] == [output.response_ids]
         assert found[0].response_mask == output.response_mask
         assert found[0].response_logprobs == output.response_logprobs
 
 
-async def test_a_row_is_cut_to_what_verl_has_room_for(loop_of: Any, proxy: Proxy) -> None:
+async def test_a_row_is_truncated_to_verls_context_length(loop_of: Any, proxy: Proxy) -> None:
     gateway = loop_of()._gateway
     gateway.create_session("long", max_context_tokens=60)
     async with aiohttp.ClientSession() as http:
@@ -199,7 +199,7 @@ def test_verl_takes_it_by_the_name_of_its_module(tmp_path: Path) -> None:
     assert done.stdout.strip().split("\n")[-1] == "llm_proxy_verl.agentcore", done.stderr
 
 
-async def test_a_proxy_with_keys_is_refused_in_words(
+async def test_a_proxy_with_keys_is_rejected_with_a_clear_error(
     loop_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loop gives its agents the session's id as their key, and has no place for another."""

@@ -62,7 +62,7 @@ def recipe(
 def is_sampled(
     proxy: Client, ids: list[int], mask: list[int], logprobs: list[float], reward: float
 ) -> str | None:
-    """What the trainer got is what one session recorded, and was sampled as the trainer asked: why it ended."""
+    """Returns why the row ended; asserts that one session recorded it, sampled as the trainer requested."""
     assert len(ids) == len(mask) == len(logprobs)
     for session in proxy.sessions():
         rows = proxy.session(session["session_id"]).rows(select="longest", details=["sampling"])
@@ -98,7 +98,7 @@ async def test_slime_gets_a_sample_for_each_row(proxy: Client, monkeypatch: pyte
     )
     assert (filled.group_index, filled.index, filled.rollout_id) == (3, 7, 7)
     assert filled.status is (kind.Status.TRUNCATED if end == "length" else kind.Status.COMPLETED)
-    assert sample.tokens == [], "slime keeps the sample that it asked for"
+    assert sample.tokens == [], "slime keeps the sample that it requested"
 
 
 async def test_slime_leaves_a_failed_sample_out_of_the_mean_of_its_group(
@@ -123,7 +123,7 @@ async def test_skyrl_takes_the_generators_output(proxy: Client, monkeypatch: pyt
     scope = recipe("skyrl", proxy, monkeypatch, {"skyrl.train.generators.base": base})
     names = ("lake", "river", "sea", "broken")
     prompts = [[{"role": "user", "content": f"What is a {name}?"}] for name in names]
-    asked = base.GeneratorInput(
+    request = base.GeneratorInput(
         prompts=prompts,
         env_classes=["agent"] * 4,
         env_extras=[{"instance_id": str(number)} for number in range(4)],
@@ -133,7 +133,7 @@ async def test_skyrl_takes_the_generators_output(proxy: Client, monkeypatch: pyt
     )
     generator = scope["AgentGenerator"]()
     assert isinstance(generator, base.GeneratorInterface)
-    output = await generator.generate(asked)
+    output = await generator.generate(request)
     assert set(output) <= set(base.GeneratorOutput.__annotations__)
     check.validate_generator_output(4, output)
     *rewards, filled_in = output["rewards"]
@@ -210,8 +210,8 @@ async def test_nemo_gym_makes_exact_calls_of_a_session(tmp_path: Path) -> None:
             # These seeds draw no reasoning, which NeMo Gym rejects from a server without a reasoning parser.
             for seed in range(3):
                 body = {"model": "any", "messages": messages, "max_tokens": 12, "seed": seed}
-                asked = Namespace(model_dump=lambda body=body, **_: dict(body))
-                answer = await app.VLLMModel.chat_completions(gym, None, asked)
+                request = Namespace(model_dump=lambda body=body, **_: dict(body))
+                answer = await app.VLLMModel.chat_completions(gym, None, request)
                 message = answer["choices"][0]["message"]
                 turn = (await started.turns(http, "gym"))[-1]
                 assert message.pop("prompt_token_ids") == turn["prompt_token_ids"]

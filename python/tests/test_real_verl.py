@@ -120,14 +120,14 @@ async def test_rows_with_routed_experts_make_a_batch_with_one_that_has_none(
             for name in names
         ]
         data = worker._postprocess(await asyncio.gather(*runs))
-    told = data.batch["routed_experts"]
-    assert told.shape == (3, PROMPT_LENGTH + RESPONSE_LENGTH, LAYERS, CHOSEN)
+    experts_data = data.batch["routed_experts"]
+    assert experts_data.shape == (3, PROMPT_LENGTH + RESPONSE_LENGTH, LAYERS, CHOSEN)
     assert data.batch["response_mask"].sum(dim=1).tolist() == [0, 12, 12]
-    assert not told[0].any()
+    assert not experts_data[0].any()
     for row in (1, 2):
         ids = data.batch["input_ids"][row][data.batch["attention_mask"][row].bool()].tolist()
         start = PROMPT_LENGTH - int(data.batch["attention_mask"][row][:PROMPT_LENGTH].sum())
-        assert told[row][start : start + len(ids) - 1].tolist() == experts(ids[:-1]).tolist()
+        assert experts_data[row][start : start + len(ids) - 1].tolist() == experts(ids[:-1]).tolist()
 
 
 async def test_verls_transfer_queue_gets_every_row_and_grpo_an_advantage_for_each(
@@ -180,8 +180,8 @@ CLAUDE = """
 import json, os, sys, urllib.request
 
 assert sys.argv[1] == "-p" and sys.argv[3] == "--allowedTools", sys.argv
-told = [os.environ[name] for name in ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "ENABLE_TOOL_SEARCH", "HOME")]
-assert told == ["1", "false", os.getcwd()], told
+values = [os.environ[name] for name in ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "ENABLE_TOOL_SEARCH", "HOME")]
+assert values == ["1", "false", os.getcwd()], values
 
 def call(*messages):
     body = {"model": os.environ["ANTHROPIC_MODEL"], "max_tokens": 16, "messages": messages}
@@ -191,12 +191,12 @@ def call(*messages):
     assert answer["model"] == "policy", answer
     return {"role": "assistant", "content": answer["content"]}
 
-def said(text):
+def user(text):
     return {"role": "user", "content": text}
 
-first = call(said(sys.argv[2]))
-call(said(sys.argv[2]), first, said("Go on."))
-call(said("You are a sub-agent."))
+first = call(user(sys.argv[2]))
+call(user(sys.argv[2]), first, user("Go on."))
+call(user("You are a sub-agent."))
 """
 
 

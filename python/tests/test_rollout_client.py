@@ -35,17 +35,17 @@ async def done(request: web.Request) -> web.StreamResponse:
 @asynccontextmanager
 async def answering(*answers: Answer) -> AsyncIterator[tuple[str, list[Any]]]:
     """A server that answers so, one request after the other, and the bodies that it got."""
-    asked: list[Any] = []
+    received: list[Any] = []
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        asked.append(await request.json())
-        return await answers[len(asked) - 1](request)
+        received.append(await request.json())
+        return await answers[len(received) - 1](request)
 
     app = web.Application()
     app.router.add_post("/rollouts", answer)
     runner, url = await serve(app)
     try:
-        yield url, asked
+        yield url, received
     finally:
         await runner.cleanup()
 
@@ -102,37 +102,37 @@ async def ask(*urls: str) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_server_that_is_away_for_a_while_is_asked_again_for_the_same_rollout() -> None:
+async def test_an_unavailable_server_is_retried_with_the_same_rollout() -> None:
     away = (cut, silent, failing("shutting_down"), refusing(503, detail="later", code="shutting_down"), cut)
-    async with answering(*away, done) as (url, asked):
+    async with answering(*away, done) as (url, received):
         assert await ask(url) == DONE
-    assert asked == [{"rollout_id": "a/b", "sample": {}}] * 6
+    assert received == [{"rollout_id": "a/b", "sample": {}}] * 6
 
 
 @pytest.mark.usefixtures("impatient")
 async def test_an_agent_may_work_for_as_long_as_its_server_shows_signs_of_life() -> None:
-    async with answering(slow) as (url, asked):
+    async with answering(slow) as (url, received):
         assert (await ask(url))["status"] == "done"
-    assert len(asked) == 1
+    assert len(received) == 1
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_server_that_has_answered_before_is_waited_for_longer() -> None:
-    async with answering(done, *([refusing(503)] * 20), done) as (url, asked), AsyncClient(url) as client:
+async def test_the_client_waits_longer_for_a_server_that_responded_before() -> None:
+    async with answering(done, *([refusing(503)] * 20), done) as (url, received), AsyncClient(url) as client:
         for _ in range(2):
             assert await client.rollout({"rollout_id": "a", "sample": {}}) == DONE
-    assert len(asked) == 22, "for longer than one that may not be there at all"
+    assert len(received) == 22, "for longer than one that may not be there at all"
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_server_that_stays_away_is_named() -> None:
+async def test_an_unreachable_server_is_named() -> None:
     with pytest.raises(ProxyApiError, match="no rollout server at http") as refused:
         await ask("http://127.0.0.1:9")
     assert (refused.value.status, refused.value.code) == (0, "unreachable")
 
 
 @pytest.mark.parametrize(
-    ("answer", "code", "said"),
+    ("answer", "code", "message"),
     [
         (failing("proxy_failed"), "proxy_failed", "it was so"),
         (failing("rollout_cancelled"), "rollout_cancelled", "it was so"),
@@ -151,14 +151,14 @@ async def test_a_server_that_stays_away_is_named() -> None:
     ],
 )
 @pytest.mark.usefixtures("impatient")
-async def test_what_failed_is_said_in_the_servers_words_and_not_asked_for_again(
-    answer: Answer, code: str, said: str
+async def test_a_failure_is_reported_in_the_servers_words_and_not_retried(
+    answer: Answer, code: str, message: str
 ) -> None:
-    async with answering(*([answer] * 99)) as (url, asked):
-        with pytest.raises(ProxyApiError, match=said) as refused:
+    async with answering(*([answer] * 99)) as (url, received):
+        with pytest.raises(ProxyApiError, match=message) as refused:
             await ask(url)
         assert refused.value.code == code
-        assert (len(asked) > 1) == (refused.value.status == 502)
+        assert (len(received) > 1) == (refused.value.status == 502)
 
 
 async def test_a_rollout_whose_connection_breaks_is_joined_where_it_still_runs(
@@ -182,7 +182,7 @@ async def test_a_rollout_whose_connection_breaks_is_joined_where_it_still_runs(
     assert (sum(output.response_mask), len(harbor.agents)) == (12, 1)
 
 
-async def test_a_rollout_that_is_called_off_ends_its_agent_and_is_forgotten(
+async def test_a_cancelled_rollout_ends_its_agent_and_is_removed(
     relay_proxy: Proxy, http: aiohttp.ClientSession, tmp_path: Path
 ) -> None:
     sessions: list[str] = []
@@ -207,7 +207,7 @@ async def test_a_rollout_that_is_called_off_ends_its_agent_and_is_forgotten(
     assert not [one for one in rollouts if one["rollout_id"].startswith("off/one two")]
 
 
-async def test_whoever_waits_for_a_rollout_hears_that_another_called_it_off(
+async def test_a_caller_that_waits_for_a_rollout_receives_its_cancellation_by_another(
     relay_proxy: Proxy, tmp_path: Path
 ) -> None:
     begun: list[str] = []
@@ -217,9 +217,9 @@ async def test_whoever_waits_for_a_rollout_hears_that_another_called_it_off(
         await asyncio.Event().wait()
         return completed()
 
-    asked = {"rollout_id": "off/by another", "sample": sample(tmp_path / "other"), "max_retries": 0}
+    sample_request = {"rollout_id": "off/by another", "sample": sample(tmp_path / "other"), "max_retries": 0}
     async with HarborServer(forever), AsyncClient(relay_proxy.rollouts_url) as client:
-        task = asyncio.create_task(client.rollout(asked))
+        task = asyncio.create_task(client.rollout(sample_request))
         await eventually(lambda: len(begun) == 1, "the agent runs")
         await client.cancel("off/by another")
         with pytest.raises(ProxyApiError, match="rollout"):

@@ -71,7 +71,7 @@ def test_every_option_can_be_an_environment_variable() -> None:
     assert load().sent() == {}, "what is not set is the server's to say"
 
 
-def test_an_option_goes_before_its_variable_and_an_empty_variable_is_none() -> None:
+def test_an_option_overrides_its_variable_and_an_empty_variable_is_ignored() -> None:
     assert load({"model_name": "a"}, REMOTE_MODEL_NAME="b").model_name == "a"
     assert load(REMOTE_MODEL_NAME="").model_name is None
 
@@ -104,13 +104,13 @@ def test_an_option_goes_before_its_variable_and_an_empty_variable_is_none() -> N
         ({"worker": "perhaps"}, {}, "remote_agent.worker must be true or false"),
     ],
 )
-def test_what_is_wrong_is_named(options: dict[str, Any] | None, env: dict[str, str], named: str) -> None:
+def test_an_invalid_value_is_named(options: dict[str, Any] | None, env: dict[str, str], named: str) -> None:
     with pytest.raises(ConfigError) as error:
         load(options, **env)
     assert named in str(error.value)
 
 
-def test_where_an_option_has_gone_there_is_one() -> None:
+def test_each_option_of_the_rollout_server_is_in_its_help() -> None:
     command = [LAUNCHER, "rollout", "--help-all"]
     help_text = subprocess.run(command, capture_output=True, text=True, check=True)
     options = re.split(r"\n  (?=--)", help_text.stdout)
@@ -119,8 +119,8 @@ def test_where_an_option_has_gone_there_is_one() -> None:
         assert variable in about
 
 
-def test_a_variable_of_whoever_runs_the_agents_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    config_module._tell_what_is_elsewhere.cache_clear()
+def test_a_variable_of_the_agents_runner_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    config_module._warn_about_runner_variables.cache_clear()
     for _ in range(2):
         load(HARBOR_SERVER_URL="http://harbor:8080", LLM_PROXY_AGENTCORE_ARN="arn")
     (record,) = caplog.records
@@ -130,7 +130,7 @@ def test_a_variable_of_whoever_runs_the_agents_is_told_of_once(caplog: pytest.Lo
 # Sampling
 
 
-def test_what_changes_an_answer_is_passed_on_under_the_engines_own_name() -> None:
+def test_sampling_parameters_are_sent_under_the_engines_names() -> None:
     body = {
         "seed": 1,
         "min_tokens": 2,
@@ -159,7 +159,7 @@ def test_what_changes_an_answer_is_passed_on_under_the_engines_own_name() -> Non
         {"logit_bias": {"1": 2}},
     ],
 )
-def test_what_verl_cannot_do_is_refused_and_named(field: dict[str, Any]) -> None:
+def test_a_parameter_that_verl_does_not_support_is_rejected_and_named(field: dict[str, Any]) -> None:
     with pytest.raises(CallError) as error:
         verl_sampling_params(field, "vllm")
     assert (error.value.code, error.value.status, error.value.param) == (
@@ -169,7 +169,7 @@ def test_what_verl_cannot_do_is_refused_and_named(field: dict[str, Any]) -> None
     )
 
 
-def test_what_changes_nothing_is_no_reason_to_refuse() -> None:
+def test_a_parameter_without_effect_is_accepted() -> None:
     body: dict[str, Any] = {
         "response_format": {"type": "text"},
         "n": 1,
@@ -179,7 +179,7 @@ def test_what_changes_nothing_is_no_reason_to_refuse() -> None:
     verl_sampling_params(body, "vllm")
 
 
-def test_the_limit_of_a_completion_is_what_verls_server_makes_of_it() -> None:
+def test_the_limit_of_a_completion_is_that_of_verls_server() -> None:
     limits = RolloutLimits("vllm", prompt_length=10, response_length=20, max_model_len=40)
     assert limits.completion_limit(5, None) == 20
     assert limits.completion_limit(25, None) == 5
@@ -187,7 +187,7 @@ def test_the_limit_of_a_completion_is_what_verls_server_makes_of_it() -> None:
     assert limits.completion_limit(30, 100) == 10
 
 
-def test_json_holds_whatever_a_dataset_has() -> None:
+def test_any_value_of_a_dataset_is_converted_to_json() -> None:
     class Array:
         def tolist(self) -> list[float]:
             return [1.0, math.nan]
@@ -199,7 +199,7 @@ def test_json_holds_whatever_a_dataset_has() -> None:
 # Frames
 
 
-def test_token_ids_are_packed_as_the_protocol_says() -> None:
+def test_token_ids_are_packed_as_in_the_protocol() -> None:
     assert frames.pack_token_ids([1, 256, 2**31 - 1]) == "AQAAAAABAAD///9/"
     ids = list(range(0, 200_000, 7))
     assert frames.unpack_token_ids(frames.pack_token_ids(ids)) == ids
@@ -209,12 +209,12 @@ def test_token_ids_are_packed_as_the_protocol_says() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "1", "{}", '{"type": 1}', "{"])
-def test_what_is_no_frame_is_told_apart(text: str) -> None:
+def test_a_text_that_is_no_frame_is_rejected(text: str) -> None:
     with pytest.raises(frames.BadFrameError):
         frames.parse_frame(text)
 
 
-def test_a_proxy_of_version_1_is_refused() -> None:
+def test_a_proxy_of_version_1_is_rejected() -> None:
     with pytest.raises(frames.BadFrameError):
         frames.parse_hello_ack({"type": "worker_hello_ack", "worker_id": "w", "status": "connected"})
 
@@ -263,7 +263,7 @@ def test_waits_double_from_one_second_to_a_minute() -> None:
     assert backoff_limit(10_000) == 60
 
 
-async def test_a_connection_that_held_starts_the_waits_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stable_connection_resets_the_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     held = [0.0, 0.0, 12.0, 0.0]
     stopping = asyncio.Event()

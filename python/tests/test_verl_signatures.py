@@ -54,7 +54,7 @@ def test_a_model_of_the_stand_in_has_the_fields_of_verls(path: str, model: str) 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_verl_has_what_the_agent_loop_builds_on(version: str) -> None:
+def test_verl_has_the_interfaces_that_the_agent_loop_uses(version: str) -> None:
     agent_loop = Source(wheel_text(version, AGENT_LOOP))
     assert agent_loop.parameters("AgentLoopBase.run") == ["self", "sampling_params", "**kwargs"]
     assert agent_loop.parameters("register") == ["agent_name"]

@@ -90,7 +90,7 @@ async def test_the_engine_gets_the_recorded_prompt_and_what_it_samples_is_record
     assert servers.sticky_ids == ["exact"] * 3
 
 
-async def test_a_turn_has_the_steps_that_verl_tells_and_the_way_it_ended(
+async def test_a_turn_has_the_steps_that_verl_reports_and_its_finish_reason(
     relay_proxy: Proxy, http: aiohttp.ClientSession
 ) -> None:
     async def over_a_weight_update(prompt_ids: list[int], params: dict[str, Any]) -> Any:
@@ -109,7 +109,7 @@ async def test_a_turn_has_the_steps_that_verl_tells_and_the_way_it_ended(
 
 
 @pytest.mark.parametrize(
-    ("said", "last", "count", "recorded"),
+    ("stop_reason", "last", "count", "recorded"),
     [
         # SGLang leaves a place of the context free, so that it ends before the limit.
         ("length", 300, 15, "length"),
@@ -118,17 +118,17 @@ async def test_a_turn_has_the_steps_that_verl_tells_and_the_way_it_ended(
         ("completed", 300, 15, "stop"),
     ],
 )
-async def test_the_way_a_completion_ended_is_what_the_engine_says_where_it_says_it(
-    relay_proxy: Proxy, http: aiohttp.ClientSession, said: str, last: int, count: int, recorded: str
+async def test_the_finish_reason_is_the_engines_if_it_reports_one(
+    relay_proxy: Proxy, http: aiohttp.ClientSession, stop_reason: str, last: int, count: int, recorded: str
 ) -> None:
     async def ended(prompt_ids: list[int], params: dict[str, Any]) -> Any:
         output = completion(prompt_ids, count=count)
-        output.token_ids[-1], output.stop_reason = last, said
+        output.token_ids[-1], output.stop_reason = last, stop_reason
         return output
 
     async with worker_of(relay_proxy.url, RolloutServers(ended)):
-        await relay_proxy.chat(http, f"{said}-{last}-{count}", QUESTION)
-    (turn,) = await relay_proxy.turns(http, f"{said}-{last}-{count}")
+        await relay_proxy.chat(http, f"{stop_reason}-{last}-{count}", QUESTION)
+    (turn,) = await relay_proxy.turns(http, f"{stop_reason}-{last}-{count}")
     assert turn["finish_reason"] == recorded
 
 
@@ -136,9 +136,9 @@ async def test_sampling_parameters_reach_verl_under_its_names(
     relay_proxy: Proxy, http: aiohttp.ClientSession
 ) -> None:
     servers = RolloutServers()
-    asked = {"temperature": 0.5, "top_p": 0.9, "stop": ["END"], "seed": 4, "user": "u", "logprobs": False}
+    params = {"temperature": 0.5, "top_p": 0.9, "stop": ["END"], "seed": 4, "user": "u", "logprobs": False}
     async with worker_of(relay_proxy.url, servers):
-        assert (await relay_proxy.chat(http, "sampling", QUESTION, **asked))[0] == 200
+        assert (await relay_proxy.chat(http, "sampling", QUESTION, **params))[0] == 200
         status, refused = await relay_proxy.chat(http, "sampling", QUESTION, logit_bias={"7": 1.0})
     assert servers.calls[0].sampling_params == {
         "temperature": 0.5,
@@ -153,7 +153,7 @@ async def test_sampling_parameters_reach_verl_under_its_names(
     assert (status, refused["error"]["code"], refused["error"]["param"]) == (400, "unsupported", "logit_bias")
 
 
-async def test_an_agent_that_leaves_ends_the_wait_for_its_answer(
+async def test_an_agent_that_disconnects_ends_the_wait_for_its_response(
     relay_proxy: Proxy, http: aiohttp.ClientSession
 ) -> None:
     never = asyncio.Event()
@@ -172,7 +172,7 @@ async def test_an_agent_that_leaves_ends_the_wait_for_its_answer(
         assert worker.worker_id in await relay_proxy.worker_ids(http)
 
 
-async def test_a_cut_socket_costs_no_call_and_samples_nothing_twice(
+async def test_a_lost_connection_fails_no_request_and_samples_nothing_twice(
     relay_proxy: Proxy, http: aiohttp.ClientSession
 ) -> None:
     async def slowly(prompt_ids: list[int], params: dict[str, Any]) -> Any:
@@ -193,16 +193,16 @@ async def test_a_cut_socket_costs_no_call_and_samples_nothing_twice(
         assert turn["completion_token_ids"] == completion(turn["prompt_token_ids"]).token_ids
 
 
-async def test_an_answer_that_came_while_the_socket_was_cut_is_delivered_after_it(
+async def test_a_response_that_ends_while_disconnected_is_delivered_after_reconnecting(
     relay_proxy: Proxy, http: aiohttp.ClientSession
 ) -> None:
     sampled = asyncio.Event()
 
-    async def when_told(prompt_ids: list[int], params: dict[str, Any]) -> Any:
+    async def when_released(prompt_ids: list[int], params: dict[str, Any]) -> Any:
         await sampled.wait()
         return completion(prompt_ids)
 
-    servers = RolloutServers(when_told)
+    servers = RolloutServers(when_released)
     async with Forwarder(relay_proxy.url) as forwarder, worker_of(forwarder.url, servers):
         call = asyncio.create_task(relay_proxy.chat(http, "while-cut", QUESTION))
         await eventually(lambda: servers.started == 1, "the engine has the call")
@@ -214,16 +214,16 @@ async def test_an_answer_that_came_while_the_socket_was_cut_is_delivered_after_i
     assert servers.started == 1
 
 
-async def test_a_draining_worker_finishes_what_it_has_and_takes_nothing_new(
+async def test_a_draining_worker_finishes_its_requests_and_accepts_no_new_ones(
     relay_proxy: Proxy, http: aiohttp.ClientSession
 ) -> None:
     go_on = asyncio.Event()
 
-    async def when_told(prompt_ids: list[int], params: dict[str, Any]) -> Any:
+    async def when_released(prompt_ids: list[int], params: dict[str, Any]) -> Any:
         await go_on.wait()
         return completion(prompt_ids)
 
-    old, new = RolloutServers(when_told), RolloutServers()
+    old, new = RolloutServers(when_released), RolloutServers()
     async with worker_of(relay_proxy.url, old) as worker:
         running = asyncio.create_task(relay_proxy.chat(http, "drains", QUESTION))
         await eventually(lambda: old.started == 1, "the engine has the call")
@@ -237,7 +237,7 @@ async def test_a_draining_worker_finishes_what_it_has_and_takes_nothing_new(
             await relay_proxy.lacks_worker(http, worker.worker_id)
 
 
-async def test_an_answer_larger_than_the_window_arrives_whole(
+async def test_a_response_larger_than_the_window_arrives_complete(
     relay_proxy: Proxy, http: aiohttp.ClientSession
 ) -> None:
     async def long_winded(prompt_ids: list[int], params: dict[str, Any]) -> Any:
@@ -292,7 +292,7 @@ async def test_a_generation_that_its_engine_cancels_is_tried_again(
         ("breaks half-way", "engine_failed"),
     ],
 )
-async def test_an_engine_that_fails_is_the_agents_error_and_ends_nothing_else(
+async def test_an_engine_failure_is_an_error_for_its_agent_only(
     relay_proxy: Proxy, http: aiohttp.ClientSession, wrong: str, code: str
 ) -> None:
     async def fail(prompt_ids: list[int], params: dict[str, Any]) -> Any:
@@ -315,7 +315,7 @@ async def test_an_engine_that_fails_is_the_agents_error_and_ends_nothing_else(
         assert (await relay_proxy.chat(http, "goes-on", QUESTION))[0] == 200
 
 
-async def test_a_prompt_that_fills_the_context_is_refused_in_words_that_agents_know(
+async def test_a_prompt_that_fills_the_context_is_rejected_with_a_message_that_agents_match(
     relay_proxy: Proxy, http: aiohttp.ClientSession
 ) -> None:
     limits = RolloutLimits("vllm", 4, 4, max_model_len=8)
@@ -349,7 +349,7 @@ async def test_a_completion_of_token_ids_has_the_text_of_the_tokenizer(
     assert answer["choices"][0]["text"] == Tokenizer().decode(servers.calls[0].output.token_ids)
 
 
-async def test_an_agent_that_asks_for_log_probabilities_gets_those_of_the_sampled_tokens(
+async def test_an_agent_that_requests_log_probabilities_receives_those_of_the_sampled_tokens(
     relay_proxy: Proxy, http: aiohttp.ClientSession
 ) -> None:
     servers = RolloutServers()
@@ -362,7 +362,7 @@ async def test_an_agent_that_asks_for_log_probabilities_gets_those_of_the_sample
     ]
 
 
-async def test_without_token_mode_an_agent_is_told_how_to_switch_it_on(
+async def test_without_token_mode_an_error_names_the_option_that_enables_it(
     tmp_path: Path, http: aiohttp.ClientSession
 ) -> None:
     with start_proxy(tmp_path, token_mode=False) as proxy:
@@ -388,7 +388,7 @@ async def test_a_worker_outlives_a_proxy_that_restarts(tmp_path: Path, http: aio
         assert await worker.stop(grace_s=5)
 
 
-async def test_an_answer_that_takes_longer_than_the_relay_timeout_arrives(
+async def test_a_response_that_takes_longer_than_the_relay_timeout_arrives(
     tmp_path: Path, http: aiohttp.ClientSession
 ) -> None:
     async def late(prompt_ids: list[int], params: dict[str, Any]) -> Any:
@@ -401,7 +401,7 @@ async def test_an_answer_that_takes_longer_than_the_relay_timeout_arrives(
     assert status == 200, answer
 
 
-async def test_a_proxy_that_asks_how_the_worker_is_gets_its_answer_at_once(
+async def test_a_status_request_of_the_proxy_is_answered_immediately(
     relay_proxy: Proxy, http: aiohttp.ClientSession
 ) -> None:
     resume = f"{relay_proxy.url}/admin/resume"

@@ -15,7 +15,7 @@ PAGE = (REPOSITORY / "docs" / "your-trainer.md").read_text()
 
 
 @pytest.mark.timeout(300)
-def test_the_page_goes_from_nothing_to_arrays(tmp_path: Path) -> None:
+def test_the_commands_of_the_page_produce_arrays(tmp_path: Path) -> None:
     (command,) = re.findall(r"^ {4}pip install (.*)$", PAGE, re.M)
     (program,) = re.findall(r"```python trainer\n(.*?)```", PAGE, re.S)
     python = create_environment(tmp_path / "environment")

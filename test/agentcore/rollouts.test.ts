@@ -28,7 +28,7 @@ type Way = 's3' | 'sqs' | 'envelope'
 function waysOf({ storage }: Machine): Record<Way, Partial<AgentCoreRunnerOptions>> {
   return {
     s3: { results: 's3', bucket: storage.bucket },
-    sqs: { results: 'sqs', bucket: storage.toldBucket, queueUrl: storage.queueUrl },
+    sqs: { results: 'sqs', bucket: storage.notifyingBucket, queueUrl: storage.queueUrl },
     envelope: { results: 'envelope' },
   }
 }

@@ -32,7 +32,7 @@ class System:
 
     @property
     def engine_log(self) -> Path:
-        """The engine's own ids and logprobs, a line for each completion, where ``log_engine`` asked for it."""
+        """The engine's own ids and logprobs, a line for each completion, if ``log_engine`` is set."""
         return self.directory / "engine.jsonl"
 
 

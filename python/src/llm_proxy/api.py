@@ -49,8 +49,8 @@ class Api:
         timeout: httpx.Timeout | None = None,
     ) -> Request:
         """Returns a request with the key. Parameters that are ``None`` are omitted."""
-        asked = without_none(params or {}) or None
-        return Request(method, self.url + path, self.headers, timeout or _ANSWER_TIMEOUT, asked, json)
+        query = without_none(params or {}) or None
+        return Request(method, self.url + path, self.headers, timeout or _ANSWER_TIMEOUT, query, json)
 
     def call(
         self, method: str, path: str, *, again: bool = True, lines: bool = False, **options: Any
@@ -62,15 +62,15 @@ class Api:
         :returns: the response's JSON
         :raises ProxyApiError: with the proxy's message
         """
-        asked = self.request(method, path, **options)
+        request = self.request(method, path, **options)
         began, delay = time.monotonic(), _RETRY_BASE_S
         while True:
             try:
-                return _json_of(asked.url, (yield asked), lines)
+                return _json_of(request.url, (yield request), lines)
             except ProxyApiError as error:
                 refusal = error
             except httpx.HTTPError as error:
-                what = f"no proxy answers at {asked.url}: {error or type(error).__name__}"
+                what = f"no proxy answers at {request.url}: {error or type(error).__name__}"
                 refusal = ProxyApiError(what, status=0, code="unreachable")
             is_away = refusal.status in (0, *NOT_THERE)
             if not (is_away and again) or time.monotonic() - began >= _PATIENCE_S:

@@ -135,8 +135,8 @@ class _ClientCalls(Generic[S, C]):
         :returns: whether no request is running any more; the proxy is paused in either case
         """
         timeout = httpx.Timeout(drain_timeout_s + 30, connect=10, pool=None)
-        asked = {"drain_timeout_s": drain_timeout_s}
-        answer = yield from self._api.call("POST", "/admin/pause", params=asked, timeout=timeout)
+        params = {"drain_timeout_s": drain_timeout_s}
+        answer = yield from self._api.call("POST", "/admin/pause", params=params, timeout=timeout)
         return bool(answer["drained"])
 
     @call

@@ -203,5 +203,5 @@ class AsyncConsumer(_ConsumerCalls[AsyncLease], Loop):
 
 def _fetched(session: Mapping[str, Any]) -> Fetched:
     fields = {name: value for name, value in session.items() if name != "trajectories"}
-    told = ("session_id", "reward", "metadata", "deliveries")
-    return Fetched(rows=rows_of(session), fields=fields, **{name: session[name] for name in told})
+    copied = ("session_id", "reward", "metadata", "deliveries")
+    return Fetched(rows=rows_of(session), fields=fields, **{name: session[name] for name in copied})

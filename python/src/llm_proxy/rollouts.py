@@ -55,7 +55,7 @@ class Rollouts:
         """
         *others, last = random.sample(self._apis, len(self._apis))
         for api in others:
-            with contextlib.suppress(_NobodyThereError):
+            with contextlib.suppress(_UnreachableError):
                 return (yield from self._run_at(api, rollout, _PATIENCE_S))
         is_known = last.url in self._answered and not others
         return (yield from self._run_at(last, rollout, _LONG_PATIENCE_S if is_known else _PATIENCE_S))
@@ -73,16 +73,16 @@ class Rollouts:
             raise
 
     def _until_done(self, api: Api, rollout: Mapping[str, Any], patience_s: float) -> Steps[dict[str, Any]]:
-        asked = api.request("POST", "/rollouts", json=rollout, timeout=_ROLLOUT_TIMEOUT)
+        request = api.request("POST", "/rollouts", json=rollout, timeout=_ROLLOUT_TIMEOUT)
         heard, failures = time.monotonic(), 0
         while True:
             began = time.monotonic()
             refusal: ProxyApiError
             try:
-                answer = _done(asked.url, (yield asked))
+                answer = _done(request.url, (yield request))
             except httpx.HTTPError as error:
-                refusal = _NobodyThereError(
-                    f"no rollout server at {asked.url}: {error or type(error).__name__}"
+                refusal = _UnreachableError(
+                    f"no rollout server at {request.url}: {error or type(error).__name__}"
                 )
             except ProxyApiError as error:
                 refusal = error
@@ -102,18 +102,20 @@ class Rollouts:
 
 
 def _cancel(api: Api, rollout_id: str) -> Steps[None]:
-    asked = api.request("DELETE", f"/rollouts/{quoted(rollout_id)}", timeout=_FAREWELL_TIMEOUT)
+    request = api.request("DELETE", f"/rollouts/{quoted(rollout_id)}", timeout=_FAREWELL_TIMEOUT)
     try:
-        answer = yield asked
+        answer = yield request
     except httpx.HTTPError as error:
         # Its server ends it too, a little later, because no client waits for it any more.
-        logger.warning("nobody says that %s has ended: %s", asked.url, error or type(error).__name__)
+        logger.warning(
+            "no response confirms that %s was cancelled: %s", request.url, error or type(error).__name__
+        )
     else:
         if answer.status >= 300 and answer.status != 404:
-            logger.warning("%s was not cancelled: %s", asked.url, answer.text[:300])
+            logger.warning("%s was not cancelled: %s", request.url, answer.text[:300])
 
 
-class _NobodyThereError(ProxyApiError):
+class _UnreachableError(ProxyApiError):
     def __init__(self, message: str) -> None:
         super().__init__(message, status=0, code="unreachable")
 

@@ -95,10 +95,14 @@ class RemoteAgentLoop(AgentLoopBase):
 
         Tokens without reported experts cannot be replayed: such a row trains nothing.
         """
-        told = [row.routed_experts for row in result.rows if row.routed_experts is not None]
-        if not self._record or len(told) == len(result.rows):
+        recorded = [row.routed_experts for row in result.rows if row.routed_experts is not None]
+        if not self._record or len(recorded) == len(result.rows):
             return result.rows
-        shape = told[0].shape[1:] if told else await self._shape_of_experts(str(result.about["session_id"]))
+        shape = (
+            recorded[0].shape[1:]
+            if recorded
+            else await self._shape_of_experts(str(result.about["session_id"]))
+        )
         if shape is None:
             return result.rows
         return [

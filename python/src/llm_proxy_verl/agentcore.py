@@ -145,8 +145,8 @@ def _record(row: Row, room: int, rollout_id: str | int | None, reward: float) ->
 def _steps_of(rows: Sequence[Row]) -> dict[str, int]:
     first = [step_of(row.weight_version_min) for row in rows]
     last = [step_of(row.weight_version_max) for row in rows]
-    told = [step for step in (*first, *last) if step is not None]
-    return {"min_global_steps": min(told), "max_global_steps": max(told)} if told else {}
+    reported = [step for step in (*first, *last) if step is not None]
+    return {"min_global_steps": min(reported), "max_global_steps": max(reported)} if reported else {}
 
 
 # Also replaced if the loop was imported before.

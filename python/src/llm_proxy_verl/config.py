@@ -89,8 +89,8 @@ class RemoteAgentConfig:
         given = values.plain(options or {})
         environment = os.environ if env is None else env
         fields = {spec.name: spec.metadata for spec in cls.__dataclass_fields__.values()}
-        _refuse_what_is_elsewhere(given)
-        _tell_what_is_elsewhere(tuple(name for _, name in _ELSEWHERE.values() if environment.get(name)))
+        _reject_runner_options(given)
+        _warn_about_runner_variables(tuple(name for _, name in _ELSEWHERE.values() if environment.get(name)))
         unknown = sorted(set(given) - set(fields))
         if unknown:
             raise ConfigError(f"remote_agent has no option {unknown[0]!r}; there are {', '.join(fields)}")
@@ -144,17 +144,17 @@ _ELSEWHERE = {
 }
 
 
-def _refuse_what_is_elsewhere(given: Mapping[str, Any]) -> None:
+def _reject_runner_options(given: Mapping[str, Any]) -> None:
     for name in sorted(given.keys() & _ELSEWHERE):
         flag, variable = _ELSEWHERE[name]
         raise ConfigError(
-            f"remote_agent.{name} belongs to whoever runs the agents, for all of verl's processes: "
-            f"give llm-proxy rollout --listen {flag}, or {variable} in its environment"
+            f"remote_agent.{name} is an option of the rollout server, for all of verl's processes: "
+            f"set llm-proxy rollout --listen {flag}, or {variable} in its environment"
         )
 
 
 @functools.cache
-def _tell_what_is_elsewhere(variables: tuple[str, ...]) -> None:
+def _warn_about_runner_variables(variables: tuple[str, ...]) -> None:
     """Logs, once per process, variables that apply elsewhere.
 
     They are harmless here: the rollout server may have been started from the same shell.

@@ -42,14 +42,14 @@ def experts_of(row: Mapping[str, Any]) -> Any:
     """Returns the experts of a row as a NumPy array, for its tokens up to the first without reported experts; else
     ``None``. verl pads missing rows at the end, and replays none of those.
     """
-    told = row.get("routed_experts")
-    if told is None or not told["known"] or told["known"][0][0] != 0:
+    encoded = row.get("routed_experts")
+    if encoded is None or not encoded["known"] or encoded["known"][0][0] != 0:
         return None
     import numpy as np
 
-    numbers = np.dtype(told["dtype"]).newbyteorder("<")
-    experts = np.frombuffer(base64.b64decode(told["data"]), numbers).reshape(told["shape"])
-    return experts[: told["known"][0][1]]
+    numbers = np.dtype(encoded["dtype"]).newbyteorder("<")
+    experts = np.frombuffer(base64.b64decode(encoded["data"]), numbers).reshape(encoded["shape"])
+    return experts[: encoded["known"][0][1]]
 
 
 def no_experts(shape: Sequence[int]) -> Any:

@@ -53,19 +53,19 @@ def verl_sampling_params(body: Mapping[str, Any], rollout_name: str) -> dict[str
     :param rollout_name: ``vllm``, ``sglang`` or ``trtllm``
     :raises CallError: ``unsupported``, with the invalid parameter
     """
-    _refuse(body)
+    _reject_unsupported(body)
     renamed = _RENAMED.get(rollout_name, {})
-    asked = {name: body[name] for name in _SHARED if body.get(name) is not None}
-    asked.update((theirs, body[ours]) for ours, theirs in renamed.items() if body.get(ours) is not None)
+    params = {name: body[name] for name in _SHARED if body.get(name) is not None}
+    params.update((theirs, body[ours]) for ours, theirs in renamed.items() if body.get(ours) is not None)
     limit = body.get("max_completion_tokens")
     limit = body.get("max_tokens") if limit is None else limit
     if limit is not None:
-        asked["max_tokens"] = limit
+        params["max_tokens"] = limit
     # Log-probabilities are always needed; verl's servers interpret any true value as "of the sampled token".
-    return {**_DEFAULTS, **asked, "logprobs": True}
+    return {**_DEFAULTS, **params, "logprobs": True}
 
 
-def _refuse(body: Mapping[str, Any]) -> None:
+def _reject_unsupported(body: Mapping[str, Any]) -> None:
     for name in _REFUSED:
         value = body.get(name)
         if value in (None, {}, []) or (isinstance(value, Mapping) and value.get("type") == "text"):

@@ -54,11 +54,11 @@ class RolloutLimits:
     #: Ids that end a turn.
     eos_token_ids: frozenset[int] = field(default_factory=frozenset)
 
-    def completion_limit(self, prompt_tokens: int, asked: int | None) -> int:
+    def completion_limit(self, prompt_tokens: int, requested: int | None) -> int:
         """Returns the maximum number of tokens that verl's server samples for a request."""
         # The servers' own default; TensorRT-LLM uses nothing else.
         default = min(self.response_length, self.prompt_length + self.response_length - prompt_tokens)
-        limit = default if asked is None or self.name == "trtllm" else asked
+        limit = default if requested is None or self.name == "trtllm" else requested
         return limit if self.max_model_len is None else min(limit, self.max_model_len - prompt_tokens)
 
 
@@ -155,7 +155,7 @@ class VerlEngine:
         return ids
 
     def _completion(
-        self, request: CompletionRequest, output: TokenOutput, prompt_tokens: int, asked: int | None
+        self, request: CompletionRequest, output: TokenOutput, prompt_tokens: int, requested: int | None
     ) -> Completion:
         if output.stop_reason in ("aborted", "abort"):
             # An abort by a client that does not resume; nothing has reached the agent, so the proxy may retry.
@@ -174,7 +174,7 @@ class VerlEngine:
         return Completion(
             token_ids=token_ids,
             log_probs=log_probs,
-            finish_reason=self._finish_reason(output, prompt_tokens, asked),
+            finish_reason=self._finish_reason(output, prompt_tokens, requested),
             text=self._text_of(request, token_ids),
             agent_logprobs=self._agent_logprobs(request, token_ids, log_probs),
             weight_version_start=start,
@@ -183,7 +183,7 @@ class VerlEngine:
             details=_details(request, output, prompt_tokens + len(token_ids)),
         )
 
-    def _finish_reason(self, output: TokenOutput, prompt_tokens: int, asked: int | None) -> str:
+    def _finish_reason(self, output: TokenOutput, prompt_tokens: int, requested: int | None) -> str:
         """Returns ``stop`` or ``length``. An end of turn at the limit is ``stop``, whatever verl reports."""
         if output.token_ids[-1] in self._limits.eos_token_ids:
             return "stop"
@@ -191,7 +191,7 @@ class VerlEngine:
         if output.stop_reason in ("stop", "length"):
             return str(output.stop_reason)
         # "completed" stands for both.
-        limit = self._limits.completion_limit(prompt_tokens, asked)
+        limit = self._limits.completion_limit(prompt_tokens, requested)
         return "length" if len(output.token_ids) >= limit else "stop"
 
     def _log_probs(self, log_probs: Sequence[float | None] | None, count: int) -> list[float] | None:

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 
 class Forwarder:
-    """Forwards TCP connections to a proxy, and cuts them when told to."""
+    """Forwards TCP connections to a proxy, and closes them on request."""
 
     def __init__(self, target_url: str) -> None:
         parts = urlsplit(target_url)

@@ -95,15 +95,15 @@ class RolloutServers:
         self, *, prompt_ids: list[int], sampling_params: dict[str, Any], **_fields: Any
     ) -> TokenOutput:
         self.started += 1
-        asked = dict(sampling_params)
+        params = dict(sampling_params)
         # verl's servers empty the dictionary as they read it.
         sampling_params.clear()
         try:
-            output = await self.script(prompt_ids, asked)
+            output = await self.script(prompt_ids, params)
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
-        self.calls.append(Sampled(list(prompt_ids), asked, output.model_copy(deep=True)))
+        self.calls.append(Sampled(list(prompt_ids), params, output.model_copy(deep=True)))
         return output
 
 

@@ -16,7 +16,7 @@ export interface Storage {
   url: string
   bucket: string
   /** A bucket that reports its results to the queue. */
-  toldBucket: string
+  notifyingBucket: string
   queueUrl: string
 }
 

@@ -16,13 +16,13 @@ os.environ |= {"AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET
 region = "us-west-2"
 s3 = boto3.client("s3", region_name=region)
 sqs = boto3.client("sqs", region_name=region)
-bucket, told = "results", "told-results"
-for name in (bucket, told):
+bucket, notifying = "results", "notifying-results"
+for name in (bucket, notifying):
     s3.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": region})
 queue = sqs.create_queue(QueueName="results")["QueueUrl"]
 arn = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
 events = {"QueueConfigurations": [{"QueueArn": arn, "Events": ["s3:ObjectCreated:*"]}]}
-s3.put_bucket_notification_configuration(Bucket=told, NotificationConfiguration=events)
+s3.put_bucket_notification_configuration(Bucket=notifying, NotificationConfiguration=events)
 
-print(json.dumps({"url": url, "bucket": bucket, "toldBucket": told, "queueUrl": queue}), flush=True)
+print(json.dumps({"url": url, "bucket": bucket, "notifyingBucket": notifying, "queueUrl": queue}), flush=True)
 signal.pause()

@@ -88,8 +88,8 @@ def conversation(system: str) -> Iterator[tuple[str, bool]]:
     """Yields segments of text, and whether the model generates them."""
     yield system, False
     for _ in range(rng.randint(1, 3)):
-        asked = words(8) if rng.random() < 0.6 else f"<tool_response>\n{words(6)}\n</tool_response>"
-        yield f"<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\n", False
+        question = words(8) if rng.random() < 0.6 else f"<tool_response>\n{words(6)}\n</tool_response>"
+        yield f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n", False
         yield answer(), True
         yield "\n", False
 
@@ -97,12 +97,12 @@ def conversation(system: str) -> Iterator[tuple[str, bool]]:
 def sample(tokenizer: AutoTokenizer, system: str) -> Sample:
     """Returns one conversation in ids."""
     ids: list[int] = []
-    said: list[bool] = []
-    for text, is_said in conversation(system):
+    sampled: list[bool] = []
+    for text, is_sampled in conversation(system):
         new = tokenizer.encode(text, add_special_tokens=False)
         ids += new
-        said += [is_said] * len(new)
-    return ids, said
+        sampled += [is_sampled] * len(new)
+    return ids, sampled
 
 
 def tools_prompt(tokenizer: AutoTokenizer) -> str:
@@ -132,15 +132,15 @@ def train(samples: list[Sample], long_samples: list[Sample]) -> Qwen3ForCausalLM
         length, count, source = (640, 3, long_samples) if step % 4 == 3 else (192, 8, samples)
         ids = torch.zeros(count, length, dtype=torch.long)
         goals = torch.full((count, length), -100)
-        for row, (tokens, said) in enumerate(rng.choices(source, k=count)):
-            junk = [is_said and rng.random() < JUNK_SHARE for is_said in said]
+        for row, (tokens, sampled) in enumerate(rng.choices(source, k=count)):
+            junk = [is_sampled and rng.random() < JUNK_SHARE for is_sampled in sampled]
             small_ids = [
                 other if is_junk else small_id[token] for token, is_junk in zip(tokens, junk, strict=True)
             ]
             n = min(length, len(tokens) - 1)
             ids[row, :n] = torch.tensor(small_ids[:n])
             goals[row, :n] = torch.tensor(
-                [t if s else -100 for t, s in zip(small_ids, said, strict=True)][1 : n + 1]
+                [t if s else -100 for t, s in zip(small_ids, sampled, strict=True)][1 : n + 1]
             )
         inputs = embeddings(ids)
         # Any other token: what follows must not depend on which one it was.

@@ -140,11 +140,11 @@ class ProxyLink:
             call.resize_window(ack.window_bytes)
         self.send_status()
         if ack.alive_s is not None:
-            self._tell_alive(ack.alive_s)
+            self._report_alive(ack.alive_s)
         self.connected.set()
         logger.info("connected to %s", self.url)
 
-    def _tell_alive(self, every_s: float) -> None:
+    def _report_alive(self, every_s: float) -> None:
         """Reports running requests periodically.
 
         A response is sent at once, possibly after minutes, and the proxy cannot distinguish that from a lost request.
@@ -155,7 +155,7 @@ class ProxyLink:
             running = [c.request_id for c in self._calls.values() if not c.has_ended and c.begun_at > since]
             if running:
                 self._send(frames.alive_frame(running))
-            self._tell_alive(every_s)
+            self._report_alive(every_s)
 
         if self._alive is not None:
             self._alive.cancel()

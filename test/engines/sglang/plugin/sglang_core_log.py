@@ -21,12 +21,12 @@ def log(manager: Any) -> None:
     def write(line: dict[str, Any]) -> None:
         file.write(json.dumps(line, default=str) + "\n")
 
-    def logged_request(self: Any, asked: Any) -> Any:
-        if hasattr(asked, "sampling_params") and hasattr(asked, "input_ids"):
-            prompt = [] if asked.input_ids is None else [int(token) for token in asked.input_ids]
-            lora = getattr(asked, "lora_id", None)
-            write({"asked": asked.rid, "prompt": prompt, "params": params_of(asked.sampling_params), "lora": lora})
-        return dispatch(self, asked)
+    def logged_request(self: Any, request: Any) -> Any:
+        if hasattr(request, "sampling_params") and hasattr(request, "input_ids"):
+            prompt = [] if request.input_ids is None else [int(token) for token in request.input_ids]
+            lora = getattr(request, "lora_id", None)
+            write({"asked": request.rid, "prompt": prompt, "params": params_of(request.sampling_params), "lora": lora})
+        return dispatch(self, request)
 
     async def logged_outputs(self: Any, batch: Any) -> Any:
         if getattr(batch, "output_ids", None) is not None:
@@ -57,18 +57,18 @@ def logprobs_of(ids: list[int], batch: Any, at: int) -> list[float] | None:
     # A request without logprobs, such as a health check, has an empty list where another of the batch requested them.
     if not values or not values[at]:
         return None
-    told = [int(token) for token in batch.output_token_logprobs_idx[at]]
-    if told[-len(ids) :] != ids and ids:
-        raise ValueError(f"SGLang sampled {ids} and reports logprobs of {told}")
+    reported = [int(token) for token in batch.output_token_logprobs_idx[at]]
+    if reported[-len(ids) :] != ids and ids:
+        raise ValueError(f"SGLang sampled {ids} and reports logprobs of {reported}")
     return [float(value) for value in values[at]][-len(ids) :] if ids else []
 
 
 def params_of(params: Any) -> dict[str, Any]:
-    told = {name: getattr(params, own, None) for own, name in NAMES.items()}
-    told |= {name: getattr(params, name, None) for name in SAME}
+    values = {name: getattr(params, own, None) for own, name in NAMES.items()}
+    values |= {name: getattr(params, name, None) for name in SAME}
     # `SamplingParams` has overwritten its input: a missing limit becomes this number, and temperature 0 a top_k of 1.
-    if told["top_k"] == 1 << 30:
-        told["top_k"] = -1
-    if told["top_k"] == 1:
-        told["temperature"] = 0
-    return told
+    if values["top_k"] == 1 << 30:
+        values["top_k"] = -1
+    if values["top_k"] == 1:
+        values["temperature"] = 0
+    return values
