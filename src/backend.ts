@@ -1,34 +1,20 @@
 /** The backend, the one part in which the two modes differ. */
 import type { Logger } from './base/logger.ts'
-import { products } from './included-products.ts'
+import { openEngines } from './open-engines.ts'
 import { fallsBack, isOpenDoor } from './proxy/config/notes.ts'
 import type { ServeConfig } from './proxy/config/options/serve.ts'
-import {
-  checkEngines,
-  openServer,
-  openServers,
-  type ServersChoice,
-} from './proxy/engines/clients/open-servers.ts'
+import { checkEngines, openServer } from './proxy/engines/clients/open-servers.ts'
 import type { Connect } from './proxy/engines/clients/wire/connection.ts'
 import type { EngineEntry } from './proxy/engines/dispatch/engine-pool.ts'
 import { EngineRegistry } from './proxy/engines/dispatch/engine-registry.ts'
 import { createLocalBackend } from './proxy/engines/dispatch/local-backend.ts'
 import type { Backend } from './proxy/engines/port/backend.ts'
-import type { EngineClient } from './proxy/engines/port/engine-client.ts'
 import { createTokenizerQuestion, type ExpectedTokenizer } from './proxy/engines/port/expected-tokenizer.ts'
 import type { Registry } from './proxy/engines/port/registry.ts'
 import type { ProxyMetrics } from './proxy/metrics/proxy-metrics.ts'
 import { rejectWorkers } from './proxy/relay/reject-workers.ts'
 import { RelayBackend } from './proxy/relay/relay-backend.ts'
 import type { RelaySocket } from './proxy/relay/relay-socket.ts'
-
-/**
- * Opens the configured engines, or else the embedded engine.
- * @throws ProxyError `config_invalid`
- */
-export function openEngines(choice: ServersChoice): EngineClient[] {
-  return products.embedded?.openEngines(choice) ?? openServers(choice)
-}
 
 interface BackendParts {
   metrics: ProxyMetrics

@@ -4,7 +4,13 @@ import * as all from './products.ts'
 
 type Products = typeof all
 
+export type EmbeddedEngineChoice = all.embedded.EmbeddedEngineChoice
 export type ServerRolloutsConfig = all.rollouts.ServerRolloutsConfig
+
+/** Returns whether a server runs rollouts or forwards them. */
+export function hasRollouts({ runner, rolloutServer }: ServerRolloutsConfig): boolean {
+  return (runner ?? rolloutServer) !== undefined
+}
 
 export const products: Partial<Products> = all
 
@@ -15,9 +21,14 @@ const NAMES: Record<keyof Products, string> = {
   rollouts: 'rollouts',
 }
 
-/** Returns a product that the configuration needs. @throws ProxyError `config_invalid` if the program lacks it */
-export function requireProduct<Name extends keyof Products>(name: Name): Products[Name] {
+/**
+ * Returns a product that the configuration needs.
+ * @param remedy what to do if the program lacks it. Default: nothing helps
+ * @throws ProxyError `config_invalid` if the program lacks it
+ */
+export function requireProduct<Name extends keyof Products>(name: Name, remedy?: string): Products[Name] {
   const product = products[name]
   if (product) return product
-  throw new ProxyError('config_invalid', `This program was built without ${NAMES[name]}`)
+  const reason = `This program was built without ${NAMES[name]}`
+  throw new ProxyError('config_invalid', remedy === undefined ? reason : `${reason}: ${remedy}`)
 }

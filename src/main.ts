@@ -5,12 +5,13 @@
  */
 import { hostname } from 'node:os'
 import { AsyncDisposableStack } from '@whatwg-node/disposablestack'
-import { openBackend, openEngines } from './backend.ts'
+import { openBackend } from './backend.ts'
 import { ProxyError } from './base/errors.ts'
 import { logEvent } from './base/log-events.ts'
 import type { Logger } from './base/logger.ts'
 import { VERSION } from './base/version.ts'
-import { products, requireProduct, type ServerRolloutsConfig } from './included-products.ts'
+import { hasRollouts, products, requireProduct, type ServerRolloutsConfig } from './included-products.ts'
+import { openEngines } from './open-engines.ts'
 import { type CaptureOptions, parseCaptureOptions, undefinedIfEmpty } from './protocol/token-data/kinds.ts'
 import { MAX_FRAME_BYTES } from './protocol/worker/protocol.ts'
 import { fallbackNote, isLoopback, NO_ENGINE_NOTE, namesNoEngine, notesOn } from './proxy/config/notes.ts'
@@ -21,9 +22,10 @@ import { openServer } from './proxy/engines/clients/open-servers.ts'
 import { createTokenTextReader } from './proxy/engines/clients/token-text-reader.ts'
 import type { Connect } from './proxy/engines/clients/wire/connection.ts'
 import { createLocalBackend } from './proxy/engines/dispatch/local-backend.ts'
+import { ClusterControls } from './proxy/http/nodes/cluster-controls.ts'
 import { createNodes } from './proxy/http/nodes/nodes.ts'
 import { RolloutOwners } from './proxy/http/nodes/rollout-owners.ts'
-import { ClusterControls, Controls } from './proxy/http/operator/controls.ts'
+import { Controls } from './proxy/http/operator/controls.ts'
 import { openHealthPort } from './proxy/http/operator/health/health-port.ts'
 import { getHealth } from './proxy/http/operator/health/health-route.ts'
 import { type HttpServer, listen, type ServerOptions } from './proxy/http/server.ts'
@@ -106,8 +108,8 @@ export async function startServer(
   { logger, platform = {} }: StartOptions,
 ): Promise<RunningServer> {
   const { mode, host, basePath, adminKeys } = config
-  const hasRollouts = (config.runner ?? config.rolloutServer) !== undefined
-  if (hasRollouts) requireProduct('rollouts').checkRollouts(config)
+  const usesRollouts = hasRollouts(config)
+  if (usesRollouts) requireProduct('rollouts').checkRollouts(config)
   await using stack = new AsyncDisposableStack()
 
   // 1. Metrics and tracing, which observe the other parts and close last.
@@ -197,7 +199,7 @@ export async function startServer(
 
   // 10. Rollouts, which this process runs or forwards.
   const owners = nodes && new RolloutOwners(nodes)
-  const rollouts = hasRollouts ? requireProduct('rollouts').openRollouts(config, logger, owners) : undefined
+  const rollouts = usesRollouts ? requireProduct('rollouts').openRollouts(config, logger, owners) : undefined
 
   // 11. The HTTP server of agents, trainers, operators and workers; beside it the port for probes.
   const http = await (platform.listen ?? listen)({
@@ -221,7 +223,7 @@ export async function startServer(
       version: VERSION,
       db: databaseName(config.db),
       database,
-      ...(hasRollouts && { rollouts: true }),
+      ...(usesRollouts && { rollouts: true }),
       prompts: prompts.counts(),
       ...markup,
       drift: drift?.meter.state(),

@@ -21,8 +21,8 @@ export function intercept<T extends object>(port: T, around: Interceptor<T>): T 
   >
   return new Proxy(port, {
     get(_port, name) {
-      const known = methods.get(name)
-      if (known) return known
+      const existing = methods.get(name)
+      if (existing) return existing
       // The receiver is the port itself, because its getters may use private fields.
       const value: unknown = Reflect.get(port, name, port)
       if (typeof value !== 'function') return value

@@ -18,9 +18,9 @@ export class LruCache<K, V> {
   #size = 0
 
   /** @param nowMs clock of a cache whose entries also expire ({@link deleteUnused}) */
-  constructor(maxSize: number, sizeOf: (value: V) => number, nowMs = () => 0) {
+  constructor(maxSize: number, getSize: (value: V) => number, nowMs = () => 0) {
     this.#maxSize = maxSize
-    this.#sizeOf = sizeOf
+    this.#sizeOf = getSize
     this.#nowMs = nowMs
   }
 

@@ -1,9 +1,9 @@
 import { existsSync, realpathSync } from 'node:fs'
+import { writeFileAtomically } from '../base/atomic-file.ts'
 import { ProxyError } from '../base/errors.ts'
 import type { BackupConfig } from '../proxy/config/options/backup.ts'
 import { isPostgresUrl } from '../proxy/store/port/database-name.ts'
 import { type CopyCounts, copyDatabase } from '../proxy/store/sqlite/backup.ts'
-import { writeFileAtomically } from '../rollout/datasets/atomic-file.ts'
 
 /** Runs `llm-proxy backup <file>`. @returns the exit code */
 export async function run(config: BackupConfig, [to]: string[]): Promise<number> {

@@ -2,10 +2,11 @@
 import Type, { type TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import { isRecord } from '../base/json.ts'
+import { SINCE } from '../protocol/schema/field.ts'
 
 /**
  * Adds the members that an earlier release lacks: null where the schema permits it, an empty list for a list. Members
- * of other types were in the first release, and stay missing.
+ * of other types stay missing; those that a later release added are optional in {@link toClientSchema}.
  */
 export function addMissingMembers(schema: TSchema, value: unknown): void {
   if (Type.IsUnion(schema)) addOfUnion(schema.anyOf, value)
@@ -31,4 +32,23 @@ function addOfUnion(types: readonly TSchema[], value: unknown): void {
     return Value.Check(candidate, copy)
   })
   if (type !== undefined) addMissingMembers(type, value)
+}
+
+/**
+ * Returns the schema of a response for a client: members with {@link SINCE} are optional. A later release may add only
+ * such members, nullable ones and lists; test/slow/earlier-proxy.test.ts finds all others.
+ */
+export function toClientSchema<T extends TSchema>(schema: T): T {
+  return toOptionalMembers(schema) as T
+}
+
+function toOptionalMembers(schema: TSchema): TSchema {
+  if (Type.IsUnion(schema)) return Type.Union(schema.anyOf.map(toOptionalMembers))
+  if (Type.IsArray(schema)) return Type.Array(toOptionalMembers(schema.items))
+  if (!Type.IsObject(schema)) return schema
+  const members = Object.entries(schema.properties).map(([name, member]) => {
+    const read = toOptionalMembers(member)
+    return [name, SINCE in member || Type.IsOptional(member) ? Type.Optional(read) : read]
+  })
+  return Type.Object(Object.fromEntries(members))
 }

@@ -3,12 +3,11 @@ import { existsSync } from 'node:fs'
 import { ProxyError } from '../base/errors.ts'
 import { databaseName, isPostgresUrl } from '../proxy/store/port/database-name.ts'
 import type { Durability, TurnStore } from '../proxy/store/port/turn-store.ts'
-import { openPostgresReader, openPostgresStore } from '../proxy/store/postgres/open.ts'
 import { openSqliteReader, openSqliteStore } from '../proxy/store/sqlite/open.ts'
 
 /** Opens the database read-only; a proxy may be writing to it. @throws ProxyError `start_failed` */
 export async function openDatabase(db: string) {
-  if (isPostgresUrl(db)) return openPostgresReader(db)
+  if (isPostgresUrl(db)) return (await loadPostgres()).openPostgresReader(db)
   if (existsSync(db)) return openSqliteReader(db)
   throw new ProxyError('start_failed', `there is no database ${db}: name one with --db`)
 }
@@ -19,7 +18,7 @@ export async function openDatabase(db: string) {
  */
 export async function openIdleDatabase(db: string, durability: Durability): Promise<TurnStore> {
   const store = isPostgresUrl(db)
-    ? await openPostgresStore({ url: db, durability })
+    ? await (await loadPostgres()).openPostgresStore({ url: db, durability })
     : await openSqliteStore({ path: db, durability, servesAgents: false })
   try {
     rejectRunningProxies(store, db)
@@ -28,6 +27,12 @@ export async function openIdleDatabase(db: string, durability: Durability): Prom
     await store.close()
     throw error
   }
+}
+
+/** Loads the code of PostgreSQL, which most commands do not need. @throws ProxyError `config_invalid` if there is none */
+async function loadPostgres() {
+  const { requireProduct } = await import('../included-products.ts')
+  return requireProduct('postgres')
 }
 
 /** Rejects a shared database with running proxies; SQLite has a lock. @throws ProxyError `start_failed` */

@@ -10,9 +10,6 @@ import {
   type OptionSpec,
 } from '../proxy/config/option.ts'
 import { BACKUP } from '../proxy/config/options/backup.ts'
-import { DATASET_HARBOR } from '../proxy/config/options/dataset.ts'
-import { DEMO } from '../proxy/config/options/demo.ts'
-import { ENGINE } from '../proxy/config/options/engine.ts'
 import { HEALTH } from '../proxy/config/options/health.ts'
 import {
   CHAT,
@@ -27,28 +24,51 @@ import {
   WORKERS_LIST,
 } from '../proxy/config/options/operator.ts'
 import {
-  SESSIONS_EXPORT,
   SESSIONS_GREP,
   SESSIONS_IMPORT,
   SESSIONS_LIST,
   SESSIONS_SHOW,
 } from '../proxy/config/options/sessions.ts'
 import { VERIFY } from '../proxy/config/options/verify.ts'
-import { VIEW } from '../proxy/config/options/view.ts'
 import { WORKER } from '../proxy/config/options/worker.ts'
-import { ROLLOUT } from '../rollout/options.ts'
 
 const HELP_WIDTH = 100
+
+/** The descriptions of the groups of commands. */
+const GROUPS: Readonly<Record<string, string>> = {
+  sessions: 'Read recorded sessions, export, import, reward, end or remove them',
+  dataset: 'Make data sets of tasks',
+  workers: 'List engines or workers',
+  weights: 'Set the weight version',
+}
 
 /** Runs a command and resolves to the exit code. */
 type Run<C extends CommandSpec> = (config: ConfigOf<C>, args: string[]) => Promise<number>
 
+/** Adds commands to the program. The code of a command is loaded when it runs: `--version` does not load the server. */
+export interface CommandRegistry {
+  /** @param args the arguments in the form of help: `<session-id>` */
+  add<C extends CommandSpec>(spec: C, load: () => Promise<{ run: Run<C> }>, args?: string): void
+  /** Adds a command without options, which help does not list. @param usage its name and its argument */
+  addHidden(
+    usage: string,
+    description: string,
+    load: () => Promise<{ run(argument?: string): Promise<number> }>,
+  ): void
+}
+
 /**
  * Builds the program.
+ * @param addProductCommands adds the commands of the products that the program includes
  * @param onExit receives the exit code of the command that ran
  * @returns the program; parsing throws CommanderError for an invalid command line
  */
-export function buildProgram(version: string, env: Env, onExit: (code: number) => void): Command {
+export function buildProgram(
+  version: string,
+  env: Env,
+  addProductCommands: (registry: CommandRegistry) => void,
+  onExit: (code: number) => void,
+): Command {
   const program = new Command('llm-proxy')
     .description(
       'A proxy between LLM agents and inference engines that records every call token by token, for RL training.',
@@ -58,67 +78,65 @@ export function buildProgram(version: string, env: Env, onExit: (code: number) =
     .addHelpText('after', '\nOptions of a command: llm-proxy <command> --help')
   configure(program)
 
-  // The code of a command is loaded when it runs, so that `--version` does not load the server.
-  const add = <C extends CommandSpec>(
-    parent: Command,
-    spec: C,
-    load: () => Promise<{ run: Run<C> }>,
-    args = '',
-  ) => {
-    const name = spec.name.split(' ').at(-1)
-    const command = configure(parent.command(`${name} ${args}`)).description(spec.summary)
-    const keys = addOptions(command, spec)
-    command.action(async () => {
-      rejectUnknownEnv(COMMANDS, env)
-      const config = loadConfig(spec, collectFlags(command, keys), env)
-      const { run } = await load()
-      onExit(await run(config, command.args))
-    })
+  const groups = new Map<string, Command>()
+  const findParent = (name: string): Command => {
+    const [group, command] = name.split(' ')
+    if (command === undefined) return program
+    const parent =
+      groups.get(group!) ?? configure(program.command(group!)).description(GROUPS[group!]!).helpCommand(false)
+    groups.set(group!, parent)
+    return parent
   }
-
-  const group = (name: string, description: string) =>
-    configure(program.command(name)).description(description).helpCommand(false)
-
-  add(program, SERVE_COMMAND, () => import('./serve.ts'))
-  const sessions = group('sessions', 'Read recorded sessions, export, import, reward, end or remove them')
-  add(sessions, SESSIONS_LIST, () => import('./sessions/list.ts'))
-  add(sessions, SESSIONS_GREP, () => import('./sessions/grep.ts'), '<text>')
-  add(sessions, SESSIONS_SHOW, () => import('./sessions/show.ts'), '<session-id>')
-  add(sessions, SESSIONS_EXPORT, () => import('./sessions/export.ts'), '[session-id...]')
-  add(sessions, SESSIONS_IMPORT, () => import('./sessions/import.ts'), '<database>')
-  add(sessions, SESSIONS_TAIL, () => import('./sessions/tail.ts'))
-  add(sessions, SESSIONS_REWARD, () => import('./sessions/reward.ts'), '<session-id> <reward>')
-  const ends = () => import('./sessions/end.ts')
-  add(sessions, SESSIONS_COMPLETE, async () => ({ run: (await ends()).complete }), '<session-id...>')
-  add(sessions, SESSIONS_ABORT, async () => ({ run: (await ends()).abort }), '<session-id...>')
-  add(sessions, SESSIONS_DELETE, async () => ({ run: (await ends()).remove }), '<session-id...>')
-  add(program, BACKUP, () => import('./backup.ts'), '<file>')
-  add(program, VIEW, () => import('./view/run.ts'))
-  add(program, WORKER, () => import('./worker.ts'))
-  add(program, ROLLOUT, () => import('./rollout/run.ts'))
-  add(program, VERIFY, () => import('./verify/run.ts'), '[session-id...]')
-  add(program, ENGINE, () => import('./engine.ts'))
-  const dataset = group('dataset', 'Make data sets of tasks')
-  add(dataset, DATASET_HARBOR, () => import('./dataset/harbor.ts'))
-  const workers = group('workers', 'List engines or workers')
-  add(workers, WORKERS_LIST, () => import('./workers.ts'))
-  const scheduling = () => import('./scheduling.ts')
-  add(program, PAUSE, async () => ({ run: (await scheduling()).pause }))
-  add(program, RESUME, async () => ({ run: (await scheduling()).resume }))
-  const weights = group('weights', 'Set the weight version')
-  add(weights, WEIGHTS_SET, async () => ({ run: (await scheduling()).setWeights }), '<version>')
-  add(program, CHAT, () => import('./chat.ts'), '[message]')
-  add(program, DOCTOR, () => import('./doctor/run.ts'))
-  add(program, HEALTH, () => import('./health.ts'))
-  add(program, DEMO, () => import('./demo/run.ts'))
-  // The demo starts this command, because the standalone executable has no other program available.
-  configure(program.command('demo-agent [question]', { hidden: true }))
-    .description('Answer a question (or TASK_PROMPT) with a calculator; OPENAI_BASE_URL names the model')
-    .action(async (question?: string) => {
-      const { run } = await import('./demo/agent.ts')
-      onExit(await run(question))
-    })
+  const registry: CommandRegistry = {
+    add(spec, load, args = '') {
+      const name = spec.name.split(' ').at(-1)
+      const command = configure(findParent(spec.name).command(`${name} ${args}`)).description(spec.summary)
+      const keys = addOptions(command, spec)
+      command.action(async () => {
+        rejectUnknownEnv(COMMANDS, env)
+        const config = loadConfig(spec, collectFlags(command, keys), env)
+        const { run } = await load()
+        onExit(await run(config, command.args))
+      })
+    },
+    addHidden(usage, description, load) {
+      configure(program.command(usage, { hidden: true }))
+        .description(description)
+        .action(async (argument?: string) => {
+          const { run } = await load()
+          onExit(await run(argument))
+        })
+    },
+  }
+  addProxyCommands(registry)
+  addProductCommands(registry)
   return program
+}
+
+/** Adds the commands that need no product besides the proxy and the worker. */
+function addProxyCommands({ add }: CommandRegistry): void {
+  add(SERVE_COMMAND, () => import('./serve.ts'))
+  add(SESSIONS_LIST, () => import('./sessions/list.ts'))
+  add(SESSIONS_GREP, () => import('./sessions/grep.ts'), '<text>')
+  add(SESSIONS_SHOW, () => import('./sessions/show.ts'), '<session-id>')
+  add(SESSIONS_IMPORT, () => import('./sessions/import.ts'), '<database>')
+  add(SESSIONS_TAIL, () => import('./sessions/tail.ts'))
+  add(SESSIONS_REWARD, () => import('./sessions/reward.ts'), '<session-id> <reward>')
+  const ends = () => import('./sessions/end.ts')
+  add(SESSIONS_COMPLETE, async () => ({ run: (await ends()).complete }), '<session-id...>')
+  add(SESSIONS_ABORT, async () => ({ run: (await ends()).abort }), '<session-id...>')
+  add(SESSIONS_DELETE, async () => ({ run: (await ends()).remove }), '<session-id...>')
+  add(BACKUP, () => import('./backup.ts'), '<file>')
+  add(WORKER, () => import('./worker.ts'))
+  add(VERIFY, () => import('./verify/run.ts'), '[session-id...]')
+  add(WORKERS_LIST, () => import('./workers.ts'))
+  const scheduling = () => import('./scheduling.ts')
+  add(PAUSE, async () => ({ run: (await scheduling()).pause }))
+  add(RESUME, async () => ({ run: (await scheduling()).resume }))
+  add(WEIGHTS_SET, async () => ({ run: (await scheduling()).setWeights }), '<version>')
+  add(CHAT, () => import('./chat.ts'), '[message]')
+  add(DOCTOR, () => import('./doctor/run.ts'))
+  add(HEALTH, () => import('./health.ts'))
 }
 
 /** Configures a command to throw on invalid command lines and print nothing: `fail.ts` prints the error. */

@@ -15,7 +15,7 @@ import { loadConfig } from '../proxy/config/load.ts'
 import { trustedAuthorities } from '../proxy/config/trusted-authorities.ts'
 import { ErrorReply } from '../proxy/http/schemas/described.ts'
 import { baseUrl } from '../proxy/http/transport/base-url.ts'
-import { addMissingMembers } from './missing-members.ts'
+import { addMissingMembers, toClientSchema } from './missing-members.ts'
 
 export interface ProxyAddress {
   /** Base URL of the proxy; absent: the address at which `serve` would listen in this environment. */
@@ -79,10 +79,12 @@ export class OperatorClient {
   /** Yields each parsed line of a streamed response. Ends when the proxy does. @throws ProxyError as {@link call} */
   async *lines<T extends TSchema>(path: string, schema: T): AsyncGenerator<Static<T>> {
     const response = await this.#open(path)
+    const expected = toClientSchema(schema)
     try {
       for await (const line of createInterface({ input: response })) {
         const value = parseJson(line)
-        if (Value.Check(schema, value)) yield value
+        adaptEarlierRelease(schema, value)
+        if (Value.Check(expected, value)) yield value
       }
     } finally {
       response.destroy()
@@ -126,10 +128,15 @@ export function checkResponse<T extends TSchema>(
   status: number,
   url: string,
 ): Static<T> {
-  readFormerNames(schema, answer)
-  addMissingMembers(schema, answer)
-  if (status >= 200 && status < 300 && Value.Check(schema, answer)) return answer
+  adaptEarlierRelease(schema, answer)
+  if (status >= 200 && status < 300 && Value.Check(toClientSchema(schema), answer)) return answer
   throw refusal(status, answer, url)
+}
+
+/** Completes a response of an earlier release. */
+function adaptEarlierRelease(schema: TSchema, value: unknown): void {
+  readFormerNames(schema, value)
+  addMissingMembers(schema, value)
 }
 
 function refusal(status: number, answer: unknown, url: string): ProxyError {

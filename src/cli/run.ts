@@ -1,34 +1,8 @@
-/** The entry point of the command line. */
-import { VERSION } from '../base/version.ts'
-import { describeFailure } from './fail.ts'
-import { exitOnSignals } from './process-lifecycle.ts'
-import { buildProgram } from './program.ts'
+/** The entry point of the command line: the program with the commands of all products. */
+import { addProductCommands } from './product-commands.ts'
+import { runProgram } from './run-program.ts'
 
 /** Runs `llm-proxy` with these arguments and sets the exit code of the process. */
-export async function run(args: readonly string[]): Promise<void> {
-  process.stdout.on('error', endQuietlyWithoutReader)
-  exitOnSignals()
-  try {
-    const program = buildProgram(VERSION, process.env, (code) => {
-      process.exitCode = code
-    })
-    await program.parseAsync(withDefaultCommand(args), { from: 'user' })
-  } catch (error) {
-    const { line, exitCode } = describeFailure(error)
-    if (line !== undefined) process.stderr.write(`llm-proxy: ${line}\n`)
-    process.exitCode = exitCode
-  }
-}
-
-/** Adds the default command: `llm-proxy --port 9000` serves. */
-function withDefaultCommand(args: readonly string[]): readonly string[] {
-  const isForProgram = ['-h', '--help', '-V', '--version']
-  const [first = '--'] = args
-  return first.startsWith('-') && !isForProgram.includes(first) ? ['serve', ...args] : args
-}
-
-/** Exits quietly if the reader closes the pipe, as in `llm-proxy sessions list | head`. */
-function endQuietlyWithoutReader(error: NodeJS.ErrnoException): void {
-  if (error.code !== 'EPIPE') throw error
-  process.exit()
+export function run(args: readonly string[]): Promise<void> {
+  return runProgram(args, addProductCommands)
 }

@@ -51,14 +51,14 @@ export function toRolloutResult(
   chosen: SessionTrajectories,
   facts: RolloutFacts,
 ): RolloutResult {
-  const turnsOf = (rows: readonly TrajectoryRow[]) =>
+  const getTurns = (rows: readonly TrajectoryRow[]) =>
     new Set(rows.filter((row) => row.exact).flatMap(({ turns }) => turns.map((turn) => turn.turn_id)))
-  const chosenTurns = turnsOf(chosen.trajectories)
+  const chosenTurns = getTurns(chosen.trajectories)
   const { reward, images } = chosen
   return {
     rows: toOutputs(session, facts, chosen.trajectories),
     reward,
-    left_out_turns: [...turnsOf(session.trajectories)].filter((id) => !chosenTurns.has(id)).length,
+    left_out_turns: [...getTurns(session.trajectories)].filter((id) => !chosenTurns.has(id)).length,
     images,
   }
 }
@@ -82,8 +82,8 @@ export function toOutputs(
   const rows = exact.filter(({ response_mask: mask }) => mask.includes(1))
   if (rows.length === 0) {
     const inexact = session.trajectories.find((row) => !row.exact)?.inexact_reason
-    const why = inexact ? `its turns are not exact: ${inexact}` : whyNothing(session)
-    return [createPaddingOutput({ ...facts, error: facts.error ?? why }, reward, { inexactTurns })]
+    const reason = inexact ? `its turns are not exact: ${inexact}` : whyNothing(session)
+    return [createPaddingOutput({ ...facts, error: facts.error ?? reason }, reward, { inexactTurns })]
   }
   const metrics = toMetrics(facts, { num_rows: rows.length, inexact_turns: inexactTurns })
   return rows.map((row, position) => ({

@@ -19,12 +19,12 @@ interface TaskFiles {
 
 /**
  * Creates the runner that the options select.
- * @param say prints warnings, before anything runs
+ * @param print prints warnings, before anything runs
  * @throws ProxyError `config_invalid` when an option that the runner needs is missing
  */
 export function createRunner(
   config: RunnerConfig & Partial<TaskFiles>,
-  say: (text: string) => void,
+  print: (text: string) => void,
 ): AgentRunner {
   const { command, webhookUrl, timeLimitMs, hiddenColumns } = config
   switch (getRunnerKind(config)) {
@@ -36,7 +36,7 @@ export function createRunner(
       if (webhookUrl === undefined) throw lacks('http', '--webhook-url')
       return new HttpRunner({ webhookUrl, timeLimitMs })
     case 'agentcore':
-      return createAgentCoreRunner(config, say)
+      return createAgentCoreRunner(config, print)
     case 'command':
       if (command === undefined) throw lacks('command', '--command')
       return new CommandRunner({
@@ -45,7 +45,7 @@ export function createRunner(
         environment: config.environmentOverrides,
         sandbox: { mode: config.sandbox, visible: config.sandboxPaths, hidden: getSecretPaths(config) },
         verifierEnvironment: config.verifierEnv,
-        warn: say,
+        warn: print,
         verifier: config.verifier,
         workDir: config.workDir,
         hiddenColumns: hiddenColumns.length > 0 ? hiddenColumns : undefined,

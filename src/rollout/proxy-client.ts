@@ -106,9 +106,9 @@ export class ProxyClient {
    * @throws ProxyError `proxy_failed`
    */
   async reach(): Promise<void> {
-    const answer = await this.#send('GET', '/health', NEVER, undefined, REACH_TIMEOUT_MS)
-    if (!(answer instanceof ProxyError)) return
-    const { message, cause } = answer
+    const response = await this.#send('GET', '/health', NEVER, undefined, REACH_TIMEOUT_MS)
+    if (!(response instanceof ProxyError)) return
+    const { message, cause } = response
     const hint = 'is llm-proxy serve running there?'
     throw new ProxyError('proxy_failed', `${message} (${getReason(cause)}): ${hint}`, { cause })
   }
@@ -171,15 +171,16 @@ export class ProxyClient {
     body?: object,
   ): Promise<Static<T>> {
     for (let failures = 1; ; failures += 1) {
-      const answer = await this.#send(method, path, signal, body)
-      if (answer instanceof ProxyError || NOT_THERE.includes(answer.status)) {
-        if (failures > RETRIES) throw answer instanceof ProxyError ? answer : this.#refusal(path, answer)
+      const response = await this.#send(method, path, signal, body)
+      if (response instanceof ProxyError || NOT_THERE.includes(response.status)) {
+        if (failures > RETRIES)
+          throw response instanceof ProxyError ? response : this.#refusal(path, response)
         await pause(backoffMs(RETRY_BASE_MS, failures, this.#options.random ?? Math.random), signal)
       } else {
-        const value = parseJson(answer.text)
+        const value = parseJson(response.text)
         readFormerNames(schema, value)
-        if (answer.status < 300 && Value.Check(schema, value)) return value
-        throw this.#refusal(path, answer)
+        if (response.status < 300 && Value.Check(schema, value)) return value
+        throw this.#refusal(path, response)
       }
     }
   }

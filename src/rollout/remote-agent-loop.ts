@@ -51,8 +51,8 @@ export class RemoteAgentLoop {
 
   /** @throws ProxyError `config_invalid` that names the option or the variable */
   constructor(options: RemoteAgentLoopOptions = {}, env: NodeJS.ProcessEnv = process.env) {
-    const { runner, logger = NO_LOGGER, random = Math.random, ...given } = options
-    const config = { ...loadConfig(REMOTE_AGENT, {}, env), ...onlyDefined(given) }
+    const { runner, logger = NO_LOGGER, random = Math.random, ...rest } = options
+    const config = { ...loadConfig(REMOTE_AGENT, {}, env), ...onlyDefined(rest) }
     if (config.proxyUrl === undefined) {
       throw new ProxyError('config_invalid', NO_PROXY)
     }
@@ -124,6 +124,6 @@ const NO_LOGGER: Logger = { debug() {}, info() {}, warn() {}, error() {} }
 type WithoutUndefined<T> = { [K in keyof T]?: Exclude<T[K], undefined> }
 
 export function onlyDefined<T extends object>(options: T): WithoutUndefined<T> {
-  const given = Object.entries(options).filter(([, value]) => value !== undefined)
-  return Object.fromEntries(given) as WithoutUndefined<T>
+  const defined = Object.entries(options).filter(([, value]) => value !== undefined)
+  return Object.fromEntries(defined) as WithoutUndefined<T>
 }

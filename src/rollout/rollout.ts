@@ -156,10 +156,11 @@ export class Rollout {
   /** Fetches the rows. A subset is requested separately, because tokens shared with other rows then train in it. */
   async #collect(facts: RolloutFacts, signal: AbortSignal): Promise<RolloutResult> {
     const { proxy, ...choice } = this.#options
-    const whole = await proxy.trajectories(facts.sessionId, { ...choice, select: 'all' }, signal)
-    const isWhole = choice.select === 'all' || (choice.select === 'longest' && whole.trajectories.length <= 1)
-    const chosen = isWhole ? whole : await proxy.trajectories(facts.sessionId, choice, signal)
-    return toRolloutResult(whole, chosen, facts)
+    const all = await proxy.trajectories(facts.sessionId, { ...choice, select: 'all' }, signal)
+    const isComplete =
+      choice.select === 'all' || (choice.select === 'longest' && all.trajectories.length <= 1)
+    const chosen = isComplete ? all : await proxy.trajectories(facts.sessionId, choice, signal)
+    return toRolloutResult(all, chosen, facts)
   }
 
   #toFacts(sessionId: string, tries: number, { status, error }: AgentResult): RolloutFacts {

@@ -156,8 +156,8 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
         logEvent(log, 'proxy_connected', {})
         this.emit('connected', { proxyUrl, address })
       },
-      disconnected: ({ code, reason, keyRefused }) => {
-        const mistake = keyRefused ? 'the proxy rejects the worker key' : MISTAKES[code]
+      disconnected: ({ code, reason, keyRejected }) => {
+        const mistake = keyRejected ? 'the proxy rejects the worker key' : MISTAKES[code]
         const event = mistake === undefined ? 'proxy_disconnected' : 'proxy_rejected_worker'
         logEvent(log, event, {
           close_code: code,

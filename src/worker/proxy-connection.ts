@@ -55,7 +55,7 @@ export interface ConnectionEnd {
   code: number
   reason: string
   /** The proxy requires a key, or another one. */
-  keyRefused: boolean
+  keyRejected: boolean
 }
 
 const CLOSE_TIMEOUT_MS = 2_000
@@ -87,7 +87,7 @@ export class ProxyConnection {
   #silenceMs = HELLO_TIMEOUT_MS
   #cancelWatch: (() => void) | undefined
   #trouble = ''
-  #keyRefused = false
+  #keyRejected = false
 
   constructor(options: ProxyConnectionOptions) {
     this.#options = options
@@ -146,8 +146,8 @@ export class ProxyConnection {
 
   /** Handles a response of the proxy, or of an intermediary, that opens no WebSocket. */
   #onNoSocket(status = 0): void {
-    this.#keyRefused = status === 401 || status === 403
-    this.#trouble = `HTTP ${status}${this.#keyRefused ? ': give a valid key with --worker-key' : ' and no WebSocket'}`
+    this.#keyRejected = status === 401 || status === 403
+    this.#trouble = `HTTP ${status}${this.#keyRejected ? ': give a valid key with --worker-key' : ' and no WebSocket'}`
     this.#socket.terminate()
   }
 
@@ -167,9 +167,9 @@ export class ProxyConnection {
     this.#options.greeted(ack)
   }
 
-  #reject(why: string): void {
-    this.#trouble = why
-    this.#close(CLOSE.protocolError, why.slice(0, 100))
+  #reject(reason: string): void {
+    this.#trouble = reason
+    this.#close(CLOSE.protocolError, reason.slice(0, 100))
   }
 
   /** Closes the socket. If the proxy does not answer the close in time, terminates it. */
@@ -201,6 +201,6 @@ export class ProxyConnection {
     this.#cancelWatch?.()
     const greetedAtMs = this.#greetedAtMs
     const heldMs = greetedAtMs === undefined ? 0 : this.#options.clock.nowMs() - greetedAtMs
-    return { heldMs, code, reason: reason || this.#trouble, keyRefused: this.#keyRefused }
+    return { heldMs, code, reason: reason || this.#trouble, keyRejected: this.#keyRejected }
   }
 }

@@ -129,12 +129,12 @@ export class ProxyLink {
     this.#connection?.leave()
   }
 
-  /** Sends the status. @param answers sequence number of the proxy's request for it */
-  sendStatus(answers?: number): void {
+  /** Sends the status. @param answeredSequence the sequence number of the request that the status answers */
+  sendStatus(answeredSequence?: number): void {
     const status = {
       ...this.#options.status(),
       ...(this.#state === 'draining' && { draining: true }),
-      ...(answers !== undefined && { answers }),
+      ...(answeredSequence !== undefined && { answers: answeredSequence }),
     }
     this.#send(JSON.stringify(status satisfies WorkerStatus))
   }
@@ -158,7 +158,7 @@ export class ProxyLink {
       received: (frame, json) => this.#receive(frame, json),
     })
     const end = await this.#connection.ended
-    if (end.keyRefused) this.#refusals += 1
+    if (end.keyRejected) this.#refusals += 1
     this.#connection = undefined
     this.#awaitReturn(end)
     disconnected(end)
@@ -357,13 +357,13 @@ export class ProxyLink {
     if (state) this.#abandon(state, 'the proxy cancelled this request')
   }
 
-  #abandonAll(why: string): void {
-    for (const state of [...this.#requests.values()]) this.#abandon(state, why)
+  #abandonAll(reason: string): void {
+    for (const state of [...this.#requests.values()]) this.#abandon(state, reason)
   }
 
-  #abandon(state: WorkerRequestState, why: string): void {
+  #abandon(state: WorkerRequestState, reason: string): void {
     this.#forget(state)
-    state.abort(new ProxyError('turn_cancelled', why))
+    state.abort(new ProxyError('turn_cancelled', reason))
   }
 
   #forget(state: WorkerRequestState): void {

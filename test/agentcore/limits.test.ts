@@ -17,7 +17,7 @@ interface Batch {
   front: Front
   /** Times of all requests that reached the front, rejected ones included, in ms. */
   calls: number[]
-  refused: number[]
+  rejected: number[]
   /** The prompts of the tasks' agents, in order. */
   prompts: number[]
   results: readonly { status: string }[]
@@ -30,12 +30,12 @@ interface Batch {
  */
 async function runBatch(t: Test, name: string, limitAt: (nowMs: number) => number): Promise<Batch> {
   const clock = new FakeClock()
-  const batch = { calls: [] as number[], refused: [] as number[], prompts: [] as number[] }
+  const batch = { calls: [] as number[], rejected: [] as number[], prompts: [] as number[] }
   const takes = () => {
     const nowMs = clock.nowMs()
     batch.calls.push(nowMs)
     const isTaken = callsSince(batch.calls, nowMs - 1_000) <= limitAt(nowMs)
-    if (!isTaken) batch.refused.push(nowMs)
+    if (!isTaken) batch.rejected.push(nowMs)
     return isTaken
   }
   const front = await startFront(
@@ -58,7 +58,7 @@ async function runBatch(t: Test, name: string, limitAt: (nowMs: number) => numbe
   const over = running.finally(() => {
     isOver = true
   })
-  const heardThrottled = () => runner.describe().includes(`${batch.refused.length} calls throttled`)
+  const heardThrottled = () => runner.describe().includes(`${batch.rejected.length} calls throttled`)
   while (!isOver) {
     const arrived = batch.calls.length
     if (!clock.advanceToNext()) await setImmediate()
@@ -77,9 +77,9 @@ function mostInASecond(calls: readonly number[]): number {
 }
 
 t.test('200 rollouts send at most 25 requests in each second, in order of arrival', async (t) => {
-  const { front, calls, refused, prompts, results, progress } = await runBatch(t, 'steady-x', () => RATE)
+  const { front, calls, rejected, prompts, results, progress } = await runBatch(t, 'steady-x', () => RATE)
   t.ok(results.every(({ status }) => status === 'completed'))
-  t.strictSame(refused, [])
+  t.strictSame(rejected, [])
   t.equal(calls.length, 2 * ROLLOUTS, 'a start and a stop each')
   t.equal(mostInASecond(calls), RATE)
   t.ok(calls.at(-1)! - calls[0]! <= calls.length * (1_000 / RATE), 'the full rate is used')
@@ -93,12 +93,12 @@ t.test('200 rollouts send at most 25 requests in each second, in order of arriva
 
 t.test('the rate halves while other clients use the quota, and recovers', async (t) => {
   const [busyFromMs, busyUntilMs, left] = [2_000, 6_000, 10]
-  const { front, calls, refused, results } = await runBatch(t, 'shared-x', (nowMs) =>
+  const { front, calls, rejected, results } = await runBatch(t, 'shared-x', (nowMs) =>
     nowMs >= busyFromMs && nowMs < busyUntilMs ? left : RATE,
   )
   const between = (fromMs: number, untilMs: number) =>
     calls.filter((atMs) => atMs > fromMs && atMs <= untilMs).length
-  const throttledAtMs = refused[0]!
+  const throttledAtMs = rejected[0]!
   t.ok(
     results.every(({ status }) => status === 'completed'),
     'each rejected request was repeated',
@@ -108,7 +108,7 @@ t.test('the rate halves while other clients use the quota, and recovers', async 
   const next = between(throttledAtMs, throttledAtMs + 1_000)
   t.ok(next >= RATE / 2 - 1 && next <= RATE / 2 + 2, `${next} in the second after that: half of the rate`)
   t.ok(
-    refused.every((atMs) => atMs < busyUntilMs + 1_000),
+    rejected.every((atMs) => atMs < busyUntilMs + 1_000),
     'none is rejected once the quota is whole again',
   )
   t.ok(between(busyUntilMs, busyUntilMs + 1_000) < RATE - 5, 'the rate recovers step by step')

@@ -25,7 +25,7 @@ const NEVER = new AbortController().signal
 
 type Way = 's3' | 'sqs' | 'envelope'
 
-function waysOf({ storage }: Machine): Record<Way, Partial<AgentCoreRunnerOptions>> {
+function createWays({ storage }: Machine): Record<Way, Partial<AgentCoreRunnerOptions>> {
   return {
     s3: { results: 's3', bucket: storage.bucket },
     sqs: { results: 'sqs', bucket: storage.notifyingBucket, queueUrl: storage.queueUrl },
@@ -67,14 +67,14 @@ async function checkRow(
     (turn: { completion_token_ids: number[] }) => turn.completion_token_ids,
   )
   t.strictSame(
-    response_ids.filter((_: number, at: number) => response_mask[at] === 1),
+    response_ids.filter((_: number, index: number) => response_mask[index] === 1),
     sampled,
   )
 }
 
 async function main(): Promise<void> {
   const machine = await startMachine(t)
-  const ways = waysOf(machine)
+  const ways = createWays(machine)
 
   // This test is first: a long poll that an earlier run abandoned hides messages in this stand-in until it ends; SQS
   // itself releases them at once.

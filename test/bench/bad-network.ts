@@ -68,7 +68,7 @@ async function main(): Promise<void> {
       all.push(figures)
       console.log(JSON.stringify(figures))
     }
-  console.log(`\n${table(HEAD, all.map(rowOf))}`)
+  console.log(`\n${table(HEAD, all.map(toRow))}`)
   if (options.json) writeFileSync(options.json, `${JSON.stringify(all, null, 2)}\n`)
 }
 
@@ -105,7 +105,7 @@ async function measure(client: string, retries: Retries, db: string): Promise<Fi
   return sum
 }
 
-function rowOf(each: Figures): string[] {
+function toRow(each: Figures): string[] {
   const { client, retries, rollouts, finished, read, lostTries, answeredRetries, turns, completed } = each
   const { sampledTokens, trainedTokens, minutes } = each
   return [

@@ -63,19 +63,19 @@ async function main(): Promise<void> {
   await using children = new Children()
   const bench = await start(children, folder)
   await measure(bench, undefined)
-  const kinds = options.kinds.split(',').map(kindOf)
+  const kinds = options.kinds.split(',').map(getKind)
   const phases: Phase[] = []
   for (let round = 0; round < ROUNDS; round += 1) {
     for (const kind of kinds) phases.push(await measure(bench, undefined), await measure(bench, kind))
   }
-  const rows = [undefined, ...kinds].map((kind) => rowOf(kind, phases))
+  const rows = [undefined, ...kinds].map((kind) => toRow(kind, phases))
   console.log(`\n${report(rows)}`)
   if (options.json) writeFileSync(options.json, `${JSON.stringify({ machine, rows, phases }, null, 2)}\n`)
   const isHeld = rows.every(({ ratio, maxRssMib }) => ratio <= WANTED_RATIO && !(maxRssMib > WANTED_RSS_MIB))
   if (!isHeld && !options.quick && !options.open) process.exitCode = 1
 }
 
-function kindOf(name: string): FloodKind {
+function getKind(name: string): FloodKind {
   const kind = FLOOD_KINDS.find((candidate) => candidate === name)
   if (!kind) throw new Error(`there is no flood ${name}; the floods are ${FLOOD_KINDS.join(', ')}`)
   return kind
@@ -163,16 +163,16 @@ interface FloodRow {
   mostOpen: number
 }
 
-function rowOf(kind: FloodKind | undefined, phases: readonly Phase[]): FloodRow {
+function toRow(kind: FloodKind | undefined, phases: readonly Phase[]): FloodRow {
   const own = phases.filter((phase) => phase.kind === kind)
   const median = (values: number[]) => quantile(values, 0.5)
-  const p99Of = (of: readonly Phase[]) => median(of.map(({ load }) => load.p99Ms))
+  const getP99 = (of: readonly Phase[]) => median(of.map(({ load }) => load.p99Ms))
   return {
     kind: kind ?? 'quiet',
     calls: own.reduce((sum, { load }) => sum + load.calls, 0),
     p50Ms: median(own.map(({ load }) => load.p50Ms)),
-    p99Ms: p99Of(own),
-    ratio: p99Of(own) / p99Of(phases.filter((phase) => phase.kind === undefined)),
+    p99Ms: getP99(own),
+    ratio: getP99(own) / getP99(phases.filter((phase) => phase.kind === undefined)),
     cpuPercent: median(own.map(({ load }) => (100 * load.cpuSeconds) / load.seconds)),
     maxRssMib: Math.max(...own.map(({ maxRssMib }) => maxRssMib)),
     opened: median(own.map(({ flood }) => flood?.opened ?? 0)),

@@ -59,7 +59,7 @@ async function main(): Promise<void> {
         console.log(`HAProxy is not here (${PACKAGES.haproxy})`)
       else all.push({ way, ...(await measure(server, way, join(folder, way))) })
     }
-    if (all.length > 0) console.log(`\n${table(['requests to', ...COLUMNS, 'seconds'], all.map(rowOf))}`)
+    if (all.length > 0) console.log(`\n${table(['requests to', ...COLUMNS, 'seconds'], all.map(toRow))}`)
     for (const { way, faults } of all) console.log(`${way}: ${JSON.stringify(faults)}`)
     if (options.throughput && programOf('haproxy') !== undefined)
       console.log(`\n${await nodesThroughput(server, folder)}`)
@@ -67,7 +67,7 @@ async function main(): Promise<void> {
     await server.end()
   }
   if (options.json) writeFileSync(options.json, `${JSON.stringify(all, null, 2)}\n`)
-  if (!all.every(isWhole)) process.exitCode = 1
+  if (!all.every(isComplete)) process.exitCode = 1
 }
 
 async function measure(server: PostgresServer, way: string, folder: string): Promise<Omit<Measured, 'way'>> {
@@ -93,11 +93,11 @@ async function measure(server: PostgresServer, way: string, folder: string): Pro
   return { ...figures, faults }
 }
 
-function isWhole({ sessions, finished, lost, untrained, twice, listed }: NodesFigures): boolean {
+function isComplete({ sessions, finished, lost, untrained, twice, listed }: NodesFigures): boolean {
   return finished === sessions && listed === sessions && lost + untrained + twice === 0
 }
 
-function rowOf(measured: Measured): string[] {
+function toRow(measured: Measured): string[] {
   const counts = COLUMNS.map((name) => measured[name].toLocaleString('en-US'))
   return [measured.way, ...counts, measured.seconds.toFixed(1)]
 }

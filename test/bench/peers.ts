@@ -80,7 +80,7 @@ async function measureAll(stage: Stage, peers: readonly Peer[]): Promise<Cell[]>
   for (let run = 0; run < Number(options.runs); run += 1) {
     for (const cell of cells) {
       const peer = peers.find(({ name }) => name === cell.peer)!
-      await orSay(peer, async () => cell.runs.push(await measure(stage, peer, cell.load, run)))
+      await orReport(peer, async () => cell.runs.push(await measure(stage, peer, cell.load, run)))
     }
   }
   return cells
@@ -90,7 +90,7 @@ async function killAll(stage: Stage, peers: readonly Peer[], calls: number) {
   const rows: string[][] = []
   for (const stream of [false, true]) {
     for (const peer of peers) {
-      await orSay(peer, async () => {
+      await orReport(peer, async () => {
         const plan = { stream, calls, agents: stage.concurrency }
         const { acknowledged, onRecord } = await killed(peer, stage.engineUrl, stage.folder, plan)
         const lost = acknowledged - onRecord
@@ -110,7 +110,7 @@ async function echoAll(stage: Stage, peers: readonly Peer[]) {
   const rows: string[][] = []
   for (const tidies of [false, true]) {
     for (const peer of [...peers, ...(peers.some(({ name }) => name === 'llm-proxy') ? [TOKENS] : [])]) {
-      await orSay(peer, async () => {
+      await orReport(peer, async () => {
         const { sampled, trained, again, sequences, tokens } = await echoed(peer, stage.folder, tidies)
         const figures = [sampled, trained, again, sequences, tokens].map(String)
         rows.push([peer.name, tidies ? 'tidied' : 'as heard', ...figures])
@@ -131,7 +131,7 @@ async function echoAll(stage: Stage, peers: readonly Peer[]) {
 }
 
 /** Reports a peer that fails with its error, and continues with the others. */
-async function orSay(peer: Peer, run: () => Promise<unknown>): Promise<void> {
+async function orReport(peer: Peer, run: () => Promise<unknown>): Promise<void> {
   try {
     await run()
   } catch (error) {

@@ -26,8 +26,8 @@ const ROOT = join(import.meta.dirname, '../..')
 const CORPUS = globSync('{src,docs,test}/**/*.{ts,md}', { cwd: ROOT })
   .map((path) => readFileSync(join(ROOT, path), 'utf8'))
   .join('\n')
-const piece = (place: number, chars: number) => {
-  const start = (place * 7_919) % (CORPUS.length - chars)
+const createChunk = (index: number, chars: number) => {
+  const start = (index * 7_919) % (CORPUS.length - chars)
   return CORPUS.slice(start, start + chars)
 }
 const message = (role: string, content: string) => JSON.stringify({ role, content })
@@ -35,9 +35,12 @@ const message = (role: string, content: string) => JSON.stringify({ role, conten
 async function recordSession(store: TurnStore, session: number, tookMs: number[]): Promise<void> {
   const sessionId = `s${session}`
   await store.createSession(aSession(sessionId))
-  const messages = [message('system', piece(0, SYSTEM_CHARS)), message('user', piece(session, 300))]
+  const messages = [
+    message('system', createChunk(0, SYSTEM_CHARS)),
+    message('user', createChunk(session, 300)),
+  ]
   for (let index = 0; index < PER_SESSION; index++) {
-    const completionText = piece(session * 31 + index, ANSWER_CHARS)
+    const completionText = createChunk(session * 31 + index, ANSWER_CHARS)
     const startedAtMs = performance.now()
     const requestMessages = [...messages]
     await record(store, aTurn(`${sessionId}-${index}`, { sessionId, index, requestMessages }), {
@@ -47,7 +50,7 @@ async function recordSession(store: TurnStore, session: number, tookMs: number[]
     tookMs.push(performance.now() - startedAtMs)
     messages.push(
       message('assistant', completionText),
-      message('tool', piece(session * 37 + index, OUTPUT_CHARS)),
+      message('tool', createChunk(session * 37 + index, OUTPUT_CHARS)),
     )
   }
 }
@@ -61,14 +64,14 @@ async function recordAll(store: TurnStore, from: number) {
   const startedAtMs = process.cpuUsage()
   const sessions = TURNS / PER_SESSION
   for (let session = 0; session < sessions; session += AT_ONCE) {
-    const some = Array.from({ length: AT_ONCE }, (_, place) =>
-      recordSession(store, from + session + place, tookMs),
+    const some = Array.from({ length: AT_ONCE }, (_, index) =>
+      recordSession(store, from + session + index, tookMs),
     )
     await Promise.all(some)
   }
   tookMs.sort((a, b) => a - b)
-  const at = (share: number) => tookMs[Math.floor(tookMs.length * share)]!.toFixed(2)
-  return { cpuMs: cpuSince(startedAtMs) / tookMs.length, p50: at(0.5), p99: at(0.99) }
+  const getQuantile = (share: number) => tookMs[Math.floor(tookMs.length * share)]!.toFixed(2)
+  return { cpuMs: cpuSince(startedAtMs) / tookMs.length, p50: getQuantile(0.5), p99: getQuantile(0.99) }
 }
 
 function cpuSince(startedAtMs: NodeJS.CpuUsage): number {

@@ -17,12 +17,12 @@ import { describeMachine, machineLine } from './parts/machine.ts'
 import { quantile } from './parts/statistics.ts'
 import { figure, percent, table } from './parts/table.ts'
 import { seededRandom } from './parts/text.ts'
-import { emptyTally, runAgents, type Tally } from './soak/agents.ts'
+import { createCounts, runAgents, type SoakCounts } from './soak/agents.ts'
 import { drawCurve } from './soak/curve.ts'
-import { type HostileTally, isHostileTime, runHostile } from './soak/hostile.ts'
+import { type HostileCounts, isHostileTime, runHostile } from './soak/hostile.ts'
 import { LinkCutter } from './soak/link-cutter.ts'
-import { type SoakPlan, timesOf } from './soak/plan.ts'
-import { growthOf, isFlat, type Measured, Sampler } from './soak/samples.ts'
+import { getTimes, type SoakPlan } from './soak/plan.ts'
+import { computeGrowth, isFlat, type Measured, Sampler } from './soak/samples.ts'
 import { makeTrouble } from './soak/troubles.ts'
 import { SoakWorld } from './soak/world.ts'
 
@@ -68,23 +68,23 @@ async function main(): Promise<void> {
   }
   const result = await soak(plan, join(folder, 'soak.db'))
   print(plan, result)
-  const { tally, hostile, world, ...measured } = result
+  const { tally: counts, hostile, world, ...measured } = result
   const { kills, stallsMs } = world
   if (options.json)
     writeFileSync(
       options.json,
-      `${JSON.stringify({ machine, plan, kills, stallsMs, tally, hostile, ...measured }, null, 1)}\n`,
+      `${JSON.stringify({ machine, plan, kills, stallsMs, tally: counts, hostile, ...measured }, null, 1)}\n`,
     )
-  const caption = `${plan.sessions} sessions at once, ${tally.calls} calls; shaded: local and relay, chat and token mode by turns`
-  if (options.svg) writeFileSync(options.svg, drawCurve({ ...measured, times: tally.times }, caption))
-  const faults = [...world.faults, ...tally.faults, ...hostile.faults]
+  const caption = `${plan.sessions} sessions at once, ${counts.calls} calls; shaded: local and relay, chat and token mode by turns`
+  if (options.svg) writeFileSync(options.svg, drawCurve({ ...measured, times: counts.times }, caption))
+  const faults = [...world.faults, ...counts.faults, ...hostile.faults]
   const isGood = faults.length === 0 && stallsMs.length === 0 && besideHostile(result).ratio <= WANTED_RATIO
-  if (!isGood || !growthOf({ ...measured, times: tally.times }).every(isFlat)) process.exitCode = 1
+  if (!isGood || !computeGrowth({ ...measured, times: counts.times }).every(isFlat)) process.exitCode = 1
 }
 
 interface SoakResult extends Omit<Measured, 'times'> {
-  tally: Tally
-  hostile: HostileTally
+  tally: SoakCounts
+  hostile: HostileCounts
   world: SoakWorld
   cuts: number
 }
@@ -93,7 +93,7 @@ async function soak(plan: SoakPlan, db: string): Promise<SoakResult> {
   // The links outlive the processes: a worker that cannot reach its proxy is slow to end.
   await using links = new AsyncDisposableStack()
   await using children = new Children()
-  const { legs, thinkMs, ttlS } = timesOf(plan, Date.now() + START_MS)
+  const { legs, thinkMs, ttlS } = getTimes(plan, Date.now() + START_MS)
   const world = await SoakWorld.start(
     children,
     { db, ttlS, durability: plan.durability, workers: plan.workers },
@@ -103,27 +103,27 @@ async function soak(plan: SoakPlan, db: string): Promise<SoakResult> {
   const random = seededRandom(plan.seed)
   using sampler = new Sampler(world, db, SAMPLE_MS)
   using cutter = new LinkCutter(world.links, MEAN_LINK_LIFE_MS, seededRandom(plan.seed + 1))
-  const tally = emptyTally()
-  const hostile: HostileTally = { calls: 0, statuses: {}, faults: [] }
-  using _told = tellFrom(tally, world)
+  const counts = createCounts()
+  const hostile: HostileCounts = { calls: 0, statuses: {}, faults: [] }
+  using _told = reportFrom(counts, world)
   const untilMs = legs.at(-1)!.toMs
   await Promise.all([
     makeTrouble(world, legs, random),
-    runAgents(world, { count: plan.sessions, untilMs, thinkMs, seed: plan.seed }, tally),
+    runAgents(world, { count: plan.sessions, untilMs, thinkMs, seed: plan.seed }, counts),
     runHostile(world, { count: plan.hostile, legs, seed: plan.seed }, hostile),
   ])
   world.release()
-  return { legs, samples: sampler.samples, tally, hostile, world, cuts: cutter.cuts }
+  return { legs, samples: sampler.samples, tally: counts, hostile, world, cuts: cutter.cuts }
 }
 
-function tellFrom(tally: Tally, world: SoakWorld): Disposable {
+function reportFrom(counts: SoakCounts, world: SoakWorld): Disposable {
   let reportedCount = 0
   const timer = setInterval(() => {
-    const faults = [...world.faults, ...tally.faults]
-    const { calls, sessions, endings, codes } = tally
-    const { answered, refused, broken } = endings
+    const faults = [...world.faults, ...counts.faults]
+    const { calls, sessions, endings, codes } = counts
+    const { answered, refused: rejected, broken } = endings
     console.log(
-      `… ${calls} calls in ${sessions} sessions: answered ${answered}, refused ${refused} ${JSON.stringify(codes)}, ` +
+      `… ${calls} calls in ${sessions} sessions: answered ${answered}, refused ${rejected} ${JSON.stringify(codes)}, ` +
         `broken ${broken}; ${faults.length} faults`,
     )
     for (const fault of faults.slice(reportedCount, reportedCount + SHOWN_FAULTS))
@@ -139,10 +139,10 @@ function besideHostile({ legs, tally: { times } }: SoakResult): {
   beside: number
   ratio: number
 } {
-  const whole = times.filter(({ wasAway }) => !wasAway)
+  const full = times.filter(({ wasAway }) => !wasAway)
   const p99 = (hostile: boolean) =>
     quantile(
-      whole.filter(({ atMs }) => isHostileTime(legs, atMs) === hostile).map(({ ms }) => ms),
+      full.filter(({ atMs }) => isHostileTime(legs, atMs) === hostile).map(({ ms }) => ms),
       0.99,
     )
   const [alone, beside] = [p99(false), p99(true)]
@@ -150,26 +150,26 @@ function besideHostile({ legs, tally: { times } }: SoakResult): {
 }
 
 function print({ seconds, sessions }: SoakPlan, result: SoakResult): void {
-  const { tally, hostile, world, legs, samples, cuts } = result
-  const { answered, refused, left, broken } = tally.endings
-  const codes = Object.entries(tally.codes).map(([code, count]) => `${code} ${count}`)
+  const { tally: counts, hostile, world, legs, samples, cuts } = result
+  const { answered, refused: rejected, left, broken } = counts.endings
+  const codes = Object.entries(counts.codes).map(([code, count]) => `${code} ${count}`)
   const { proxy, worker, engine, updates } = world.kills
-  const times = tally.times.map(({ ms }) => ms)
-  const faults = [...world.faults, ...tally.faults, ...hostile.faults]
+  const times = counts.times.map(({ ms }) => ms)
+  const faults = [...world.faults, ...counts.faults, ...hostile.faults]
   const { alone, beside, ratio } = besideHostile(result)
   const rss = samples.map(({ proxyMib }) => proxyMib).filter((mib) => mib > 0)
   console.log(`${seconds} s in ${legs.length} legs, ${sessions} sessions at once
 kills      proxy ${proxy}, workers ${worker}, engines ${engine}; ${cuts} links cut; weights replaced ${updates} times
-sessions   ${tally.sessions}, of which ${tally.abandoned} were never ended
-calls      ${tally.calls}, p50 ${figure(quantile(times, 0.5))} ms, p99 ${figure(quantile(times, 0.99))} ms, the longest ${figure(tally.longestMs / 1000)} s
+sessions   ${counts.sessions}, of which ${counts.abandoned} were never ended
+calls      ${counts.calls}, p50 ${figure(quantile(times, 0.5))} ms, p99 ${figure(quantile(times, 0.99))} ms, the longest ${figure(counts.longestMs / 1000)} s
 answered   ${answered}, each recorded with its ids, and trained once
-refused    ${refused}${codes.length > 0 ? ` (${codes.join(', ')})` : ''}
+refused    ${rejected}${codes.length > 0 ? ` (${codes.join(', ')})` : ''}
 left       ${left}
 broken     ${broken} while the proxy was unavailable
 hostile    ${hostile.calls} ${JSON.stringify(hostile.statuses)}; p99 beside them ${figure(beside)} ms, without ${figure(alone)} ms (${figure(ratio)} times)
 memory     proxy ${figure(quantile(rss, 0.5))} MiB, at most ${figure(Math.max(...rss))}
 stalls     ${world.stallsMs.length}${world.stallsMs.length > 0 ? `, the longest ${figure(Math.max(...world.stallsMs))} ms` : ''}`)
-  const growth = growthOf({ legs, samples, times: tally.times })
+  const growth = computeGrowth({ legs, samples, times: counts.times })
   const rows = growth.map((each) => {
     const { what, second, last, unit } = each
     return [

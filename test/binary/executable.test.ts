@@ -17,7 +17,11 @@ async function serve(
   return { child, url }
 }
 
-async function ask(url: string, sessionId: string, headers: Record<string, string> = {}): Promise<number> {
+async function sendRequest(
+  url: string,
+  sessionId: string,
+  headers: Record<string, string> = {},
+): Promise<number> {
   const response = await fetch(`${url}/${sessionId}/v1/chat/completions`, {
     method: 'POST',
     headers,
@@ -31,7 +35,7 @@ t.test('it writes only its database in its folder, and one folder among the temp
   const root = t.testdir({ data: {}, temporary: {} })
   const env = { TMPDIR: join(root, 'temporary') }
   const { child, url } = await serve(t, join(root, 'data'), env)
-  t.equal(await ask(url, 'first'), 200)
+  t.equal(await sendRequest(url, 'first'), 200)
   child.kill('SIGTERM')
   t.strictSame(await ended(child), [0, null])
   const files = ['llm-proxy.db', 'llm-proxy.db.lock']
@@ -42,7 +46,7 @@ t.test('it writes only its database in its folder, and one folder among the temp
 t.test('it reads recorded data: sessions list, show and export', async (t) => {
   const cwd = t.testdir()
   const { url } = await serve(t, cwd, {})
-  t.equal(await ask(url, 'first'), 200)
+  t.equal(await sendRequest(url, 'first'), 200)
   t.match(await runLlmProxy(['sessions', 'list'], { cwd }), { code: 0, stdout: /^first +active/m })
   t.match(await runLlmProxy(['sessions', 'show', 'first'], { cwd }), {
     code: 0,
@@ -56,7 +60,7 @@ t.test('several that start at once on a new machine all start', async (t) => {
   const root = t.testdir({ a: {}, b: {}, c: {}, d: {}, temporary: {} })
   const env = { TMPDIR: join(root, 'temporary') }
   const servers = ['a', 'b', 'c', 'd'].map((name) => serve(t, join(root, name), env))
-  for (const { url } of await Promise.all(servers)) t.equal(await ask(url, 'first'), 200)
+  for (const { url } of await Promise.all(servers)) t.equal(await sendRequest(url, 'first'), 200)
 })
 
 t.test(
@@ -100,7 +104,7 @@ t.test('below a base path and with keys, every viewer works on one database', as
   const env = { LLM_PROXY_ADMIN_KEY: admin, LLM_PROXY_VIEW_KEY: view, LLM_PROXY_BASE_PATH: '/llm' }
   const { url } = await serve(t, cwd, env)
   t.match(url, /\/llm$/)
-  t.equal(await ask(url, 'first', { authorization: `Bearer ${admin}` }), 200)
+  t.equal(await sendRequest(url, 'first', { authorization: `Bearer ${admin}` }), 200)
   await looksOn(t, url, view)
 
   const flags = ['--url', url, '--admin-key', view]
@@ -133,7 +137,7 @@ async function looksOn(t: Test, url: string, key: string): Promise<void> {
 t.test('it exports spans where the environment names a receiver', async (t) => {
   const receiver = await startOtlpReceiver(t)
   const { child, url } = await serve(t, t.testdir(), { OTEL_EXPORTER_OTLP_ENDPOINT: receiver.url })
-  t.equal(await ask(url, 'first'), 200)
+  t.equal(await sendRequest(url, 'first'), 200)
   child.kill('SIGTERM')
   t.strictSame(await ended(child), [0, null])
   t.strictSame(receiver.spans.map(({ name }) => name).sort(), [

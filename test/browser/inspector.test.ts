@@ -26,17 +26,17 @@ async function startInspector(t: Test, server: Parameters<typeof startSessionsAp
     texts: [...tokens].map((id) => ` w${id}`),
   })
   const api = await startSessionsApi(t, undefined, {}, { tokenTexts, ...server })
-  for (const [place, reward] of [0.25, 1].entries()) {
-    const sessionId = `run-${place}`
+  for (const [index, reward] of [0.25, 1].entries()) {
+    const sessionId = `run-${index}`
     const metadata = { instance_id: 'sea' }
     await api.sessions.create({ sessionId, metadata })
     const messages = [JSON.stringify({ role: 'user', content: 'What is the sea?' })]
     await recordTurn(api.store, sessionId, 0, {
       requestMessages: messages,
       promptTokenIds: ids(0, 20),
-      completionTokenIds: Int32Array.of(100, 101, 102 + place),
+      completionTokenIds: Int32Array.of(100, 101, 102 + index),
       completionLogprobs: Float64Array.of(-0.1, -7, -0.2),
-      completionText: place === 0 ? HOSTILE : 'Water.',
+      completionText: index === 0 ? HOSTILE : 'Water.',
     })
     await recordTurn(api.store, sessionId, 1, {
       requestMessages: [...messages, JSON.stringify({ role: 'user', content: 'y'.repeat(1_000_000) })],
@@ -255,10 +255,10 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     await sessions.create({ sessionId: 'code' })
     const pixel =
       'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=='
-    const call = (id: string, name: string, given: object) => ({
+    const call = (id: string, name: string, input: object) => ({
       id,
       type: 'function',
-      function: { name, arguments: JSON.stringify(given) },
+      function: { name, arguments: JSON.stringify(input) },
     })
     const edit = {
       file_path: 'src/sea.ts',
@@ -721,9 +721,9 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
 
   t.test('finds text, page by page, and links to the turn', async (t) => {
     const { url, store, sessions } = await startInspector(t)
-    for (let place = 0; place < 102; place += 1) {
-      await sessions.create({ sessionId: `said-${place}` })
-      await recordTurn(store, `said-${place}`, 0, { completionText: `Depth ${place} <b>here</b>` })
+    for (let index = 0; index < 102; index += 1) {
+      await sessions.create({ sessionId: `said-${index}` })
+      await recordTurn(store, `said-${index}`, 0, { completionText: `Depth ${index} <b>here</b>` })
     }
     const { page, isSilent } = await openPage(t, browser)
     await page.goto(`${url}/ui/`)

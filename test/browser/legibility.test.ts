@@ -75,14 +75,14 @@ const ANSWERS = {
     { ...MEMBER, worker_id: 'c', url: '', draining: true },
   ],
   rollouts: {
-    rollouts: ['done', 'running', 'failed', 'cancelled'].map((status, place) => ({
-      rollout_id: `step-1/sea#${place}`,
+    rollouts: ['done', 'running', 'failed', 'cancelled'].map((status, index) => ({
+      rollout_id: `step-1/sea#${index}`,
       status,
       created_at: 1_764_000_000,
       ended_at: 1_764_000_100,
       instance_id: 'sea',
-      session_id: `runs/one/sea-${place}-0123456789abcdef`,
-      reward: place,
+      session_id: `runs/one/sea-${index}-0123456789abcdef`,
+      reward: index,
       tries: 1,
       error: status === 'failed' ? 'the command exited with code 1: no such file or directory' : null,
     })),
@@ -99,20 +99,20 @@ async function recordAll(api: SessionsApi): Promise<void> {
     const turns = { 0: -step }
     await api.sessions.setReward(`step-${step}`, { reward: step, components: { tests: step }, turns })
   }
-  const ids = (from: number, count: number) => Int32Array.from({ length: count }, (_, at) => from + at)
+  const ids = (from: number, count: number) => Int32Array.from({ length: count }, (_, index) => from + index)
   await api.sessions.create({ sessionId: 'known', metadata: { instance_id: 'sea' } })
   await recordTurn(api.store, 'known', 0, {
     promptTokenIds: ids(0, 3),
     completionTokenIds: ids(10, 12),
-    completionLogprobs: Float64Array.from({ length: 12 }, (_, at) => -at / 1.7),
+    completionLogprobs: Float64Array.from({ length: 12 }, (_, index) => -index / 1.7),
     completionText: 'It is deep.\n'.repeat(30),
     weightVersionStart: '7',
     weightVersionEnd: '8',
     details: packTokenData({
-      advantages: Array.from({ length: 12 }, (_, at) => at - 6),
+      advantages: Array.from({ length: 12 }, (_, index) => index - 6),
       top_logprobs: {
         counts: Array.from({ length: 12 }, () => 2),
-        ids: Array.from({ length: 12 }, (_, at) => [90, 10 + at]).flat(),
+        ids: Array.from({ length: 12 }, (_, index) => [90, 10 + index]).flat(),
         logprobs: Array.from({ length: 12 }, () => [-0.5, -1]).flat(),
       },
     }),
@@ -211,8 +211,8 @@ t.test('legibility', { skip: !existsSync(CHROMIUM) && 'there is no chromium' }, 
 async function openPage(t: Test, browser: Browser): Promise<Page> {
   const page = await browser.newPage()
   t.teardown(() => page.close())
-  for (const [path, answer] of Object.entries(ANSWERS))
-    await page.route(`**/${path}`, (route) => route.fulfill({ json: answer }))
+  for (const [path, response] of Object.entries(ANSWERS))
+    await page.route(`**/${path}`, (route) => route.fulfill({ json: response }))
   return page
 }
 

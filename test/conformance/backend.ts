@@ -173,8 +173,8 @@ export function backendSuite(
   )
 
   withBackend("an engine's rejection is forwarded and not retried", {}, async (t, subject) => {
-    const refused = pull(subject.backend, request(subject, 's', { temperature: -1 }), noAbort)
-    await t.rejects(collect(refused), { code: 'engine_rejected', status: 400 })
+    const rejected = pull(subject.backend, request(subject, 's', { temperature: -1 }), noAbort)
+    await t.rejects(collect(rejected), { code: 'engine_rejected', status: 400 })
     t.equal(subject.members[0]!.requestCount() + subject.members[1]!.requestCount(), 1)
   })
 

@@ -54,7 +54,7 @@ async function idsAvailable(store: TurnStore, options = {}): Promise<string[]> {
   return (await available(store, options)).map(({ session }) => session.sessionId)
 }
 
-async function keysOf(store: TurnStore, ...ids: string[]): Promise<SessionKey[]> {
+async function getKeys(store: TurnStore, ...ids: string[]): Promise<SessionKey[]> {
   const found = await available(store)
   return ids.map((id) => found.find(({ session }) => session.sessionId === id)!.key)
 }
@@ -131,7 +131,7 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
     async (t, store) => {
       await store.createConsumer(aConsumer())
       for (const id of ['a', 'b', 'c']) await ended(store, id, 1000)
-      const [a, b, c] = (await keysOf(store, 'a', 'b', 'c')) as [SessionKey, SessionKey, SessionKey]
+      const [a, b, c] = (await getKeys(store, 'a', 'b', 'c')) as [SessionKey, SessionKey, SessionKey]
       t.strictSame(await lease(store, 'one', [[a], [b]]), [a.tree, b.tree])
       t.strictSame(await lease(store, 'one', [[a]]), [a.tree], 'a repeated request leases it once')
       t.strictSame(await idsAvailable(store), ['c'])
@@ -164,7 +164,7 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
   cell('an expired lease is valid until another lease takes its sessions', async (t, store) => {
     await store.createConsumer(aConsumer())
     for (const id of ['a', 'b', 'c']) await ended(store, id, 1000)
-    const [a, b, c] = (await keysOf(store, 'a', 'b', 'c')) as [SessionKey, SessionKey, SessionKey]
+    const [a, b, c] = (await getKeys(store, 'a', 'b', 'c')) as [SessionKey, SessionKey, SessionKey]
     await lease(store, 'one', [[a], [b], [c]], 1)
     await until(async () => (await idsAvailable(store)).length === 3)
     t.match(await store.countForConsumer('trainer', Date.now()), { available: 3, leased: 0 })
@@ -178,7 +178,7 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
     await store.createConsumer(aConsumer())
     await store.createConsumer(aConsumer({ name: 'other' }))
     await ended(store, 'a', 1000)
-    await lease(store, 'one', [await keysOf(store, 'a')])
+    await lease(store, 'one', [await getKeys(store, 'a')])
     await change(store, 'acknowledged', 'one')
     t.strictSame(await idsAvailable(store, { consumer: 'other' }), ['a'])
     await store.deleteConsumer('trainer')
@@ -189,7 +189,7 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
   cell('a session that was reset, or deleted and created again, is new', async (t, store) => {
     await store.createConsumer(aConsumer())
     for (const id of ['a', 'b']) await ended(store, id, 1000)
-    const [a, b] = (await keysOf(store, 'a', 'b')) as [SessionKey, SessionKey]
+    const [a, b] = (await getKeys(store, 'a', 'b')) as [SessionKey, SessionKey]
     await lease(store, 'one', [[a], [b]])
     await store.resetSession('a', 2000)
     await store.deleteSession('b')
@@ -214,7 +214,7 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
       await store.endSession('held-bad', 'aborted', endMs)
       t.match(await store.countSessions(nowMs), { expired: 3 })
       t.strictSame((await store.sweep(nowMs)).sort(), ['held-bad', 'held-old', 'other'])
-      await lease(store, 'one', [await keysOf(store, 'held-1'), await keysOf(store, 'held-2')])
+      await lease(store, 'one', [await getKeys(store, 'held-1'), await getKeys(store, 'held-2')])
       t.strictSame(await store.sweep(nowMs), [], 'a lease alone does not permit removal')
       await change(store, 'acknowledged', 'one', ['held-1'])
       t.strictSame(await store.sweep(nowMs), ['held-1'])
@@ -227,41 +227,41 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
   cell('groups are found once they are complete, in the order of their completion', async (t, store) => {
     await store.createConsumer(aConsumer())
     const groups = { a1: 'a', b1: 'b', a2: 'a', b2: 'b', c1: 'c', a3: 'a', b3: 'b' }
-    for (const [place, id] of Object.keys(groups).entries()) await ended(store, id, 1000 + place)
+    for (const [index, id] of Object.keys(groups).entries()) await ended(store, id, 1000 + index)
     const group = async (...ids: (keyof typeof groups)[]) => {
-      const keys = await keysOf(store, ...ids)
-      const members = ids.map((id, place) => ({ key: keys[place]!, group: groups[id] }))
+      const keys = await getKeys(store, ...ids)
+      const members = ids.map((id, index) => ({ key: keys[index]!, group: groups[id] }))
       await store.putIntoGroups('trainer', members)
     }
     const query = { consumer: 'trainer', leaseId: 'new', size: 2, limit: 10, except: [], timeoutMs: DAY_MS }
     const find = (fields: Partial<GroupQuery> = {}) =>
       store.findGroups({ ...query, nowMs: Date.now(), ...fields })
-    const idsOf = ({ units }: GroupsPage) =>
+    const getIds = ({ units }: GroupsPage) =>
       units.map((unit) => unit.map(({ session }) => session.sessionId).join(' '))
     await group('a3', 'b1', 'c1')
     t.strictSame(await idsAvailable(store, { ungrouped: true }), ['a1', 'a2', 'b2', 'b3'])
-    t.strictSame(idsOf(await find()), [])
+    t.strictSame(getIds(await find()), [])
     await group('a1', 'a2', 'b2', 'b3')
     t.strictSame(await idsAvailable(store, { ungrouped: true }), [])
-    t.strictSame(idsOf(await find()), ['a1 a2', 'b1 b2'])
-    t.strictSame(idsOf(await find({ limit: 1 })), ['a1 a2'])
-    t.strictSame(idsOf(await find({ size: 3 })), ['a1 a2 a3', 'b1 b2 b3'])
-    const [a1] = await keysOf(store, 'a1')
-    t.strictSame(idsOf(await find({ except: [a1!.tree] })), ['b1 b2', 'a2 a3'])
+    t.strictSame(getIds(await find()), ['a1 a2', 'b1 b2'])
+    t.strictSame(getIds(await find({ limit: 1 })), ['a1 a2'])
+    t.strictSame(getIds(await find({ size: 3 })), ['a1 a2 a3', 'b1 b2 b3'])
+    const [a1] = await getKeys(store, 'a1')
+    t.strictSame(getIds(await find({ except: [a1!.tree] })), ['b1 b2', 'a2 a3'])
     t.match(await store.countForConsumer('trainer', Date.now()), { available: 7, leased: 0, discarded: 0 })
     t.strictSame(await change(store, 'released', null), [], 'sessions of incomplete groups were never leased')
     t.match(await available(store), [{ deliveries: 1 }, {}, {}, {}, {}, {}, {}])
-    await lease(store, 'one', [await keysOf(store, 'b1', 'b2')])
-    t.strictSame(idsOf(await find()), ['a1 a2'], 'the other groups are leased')
+    await lease(store, 'one', [await getKeys(store, 'b1', 'b2')])
+    t.strictSame(getIds(await find()), ['a1 a2'], 'the other groups are leased')
     t.strictSame(
-      idsOf(await find({ leaseId: 'one' })),
+      getIds(await find({ leaseId: 'one' })),
       ['a1 a2', 'b1 b2'],
       'its own lease does not exclude them',
     )
     await change(store, 'released', 'one')
     t.match((await find()).units[1], [{ deliveries: 2 }, { deliveries: 2 }])
     await store.deleteSession('a1')
-    t.strictSame(idsOf(await find()), ['b1 b2', 'a2 a3'])
+    t.strictSame(getIds(await find()), ['b1 b2', 'a2 a3'])
 
     t.test('an incomplete group is stale after its timeout, and can be discarded', async (t) => {
       t.strictSame((await find({ size: 3, timeoutMs: Date.now() })).stale, [])
@@ -292,27 +292,35 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
       await store.createConsumer(aConsumer())
       for (const id of ['a', 'b', 'c']) await ended(store, id, 1000)
       const untilMs = Date.now() + LONG_MS
-      const given = (leasedUntilMs: number | null, consumer = 'trainer') => {
+      const createDelivery = (leasedUntilMs: number | null, consumer = 'trainer') => {
         return { consumer, leaseId: 'elsewhere', leasedUntilMs, deliveries: 2 }
       }
-      await store.putSessionStates('a', [given(null), given(null, 'unknown')])
-      await store.putSessionStates('b', [given(untilMs)])
-      await store.putSessionStates('none', [given(null)])
-      t.strictSame(await store.listSessionStates('a'), [given(null)])
-      t.strictSame(await store.listSessionStates('b'), [given(untilMs)])
+      await store.putSessionStates('a', [createDelivery(null), createDelivery(null, 'unknown')])
+      await store.putSessionStates('b', [createDelivery(untilMs)])
+      await store.putSessionStates('none', [createDelivery(null)])
+      t.strictSame(await store.listSessionStates('a'), [createDelivery(null)])
+      t.strictSame(await store.listSessionStates('b'), [createDelivery(untilMs)])
       t.strictSame(await store.listSessionStates('c'), [])
       t.strictSame(await idsAvailable(store), ['c'])
       t.strictSame(await idsAvailable(store, { leaseId: 'elsewhere' }), ['b', 'c'])
-      await store.putSessionStates('a', [given(untilMs)])
+      await store.putSessionStates('a', [createDelivery(untilMs)])
       t.strictSame(
         await store.listSessionStates('a'),
-        [given(null)],
+        [createDelivery(null)],
         'a lease does not replace an acknowledgement',
       )
-      await store.putSessionStates('b', [given(untilMs + 1)])
-      t.strictSame(await store.listSessionStates('b'), [given(untilMs)], 'nor does it replace a lease')
-      await store.putSessionStates('b', [{ ...given(null), deliveries: 5 }])
-      t.strictSame(await store.listSessionStates('b'), [given(null)], 'an acknowledgement replaces a lease')
+      await store.putSessionStates('b', [createDelivery(untilMs + 1)])
+      t.strictSame(
+        await store.listSessionStates('b'),
+        [createDelivery(untilMs)],
+        'nor does it replace a lease',
+      )
+      await store.putSessionStates('b', [{ ...createDelivery(null), deliveries: 5 }])
+      t.strictSame(
+        await store.listSessionStates('b'),
+        [createDelivery(null)],
+        'an acknowledgement replaces a lease',
+      )
       t.match(await store.countForConsumer('trainer', Date.now()), {
         available: 1,
         leased: 0,
@@ -366,25 +374,25 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
         }
         const settle = async (
           to: LeaseChange['to'],
-          held: { leaseId: string; ids: string[] } | undefined,
+          lease: { leaseId: string; ids: string[] } | undefined,
         ) => {
-          if (held === undefined) return []
+          if (lease === undefined) return []
           return store.changeLease({
             ...{
               consumer,
-              leaseId: held.leaseId,
-              sessionIds: held.ids,
+              leaseId: lease.leaseId,
+              sessionIds: lease.ids,
               to,
               leaseMs: LONG_MS,
               nowMs: nowMs(),
             },
           })
         }
-        for (const [place, step] of steps.entries()) {
+        for (const [index, step] of steps.entries()) {
           if (step <= 2) {
-            made.push(`${idPrefix}${place}`)
-            await ended(store, made.at(-1)!, 1000 + place)
-          } else if (step <= 4) leases.push(await take(`l${place}`))
+            made.push(`${idPrefix}${index}`)
+            await ended(store, made.at(-1)!, 1000 + index)
+          } else if (step <= 4) leases.push(await take(`l${index}`))
           else if (step === 5) acknowledged.push(...(await settle('acknowledged', leases.pop())))
           else await settle('released', leases.shift())
         }
@@ -393,11 +401,11 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
           ...{ consumer, leaseId: null, sessionIds: null, to: 'released', leaseMs: 0, nowMs: nowMs() },
         })
         for (
-          let held = await take('end');
-          held.ids.length > 0;
-          held = await take(`end${acknowledged.length}`)
+          let lease = await take('end');
+          lease.ids.length > 0;
+          lease = await take(`end${acknowledged.length}`)
         )
-          acknowledged.push(...(await settle('acknowledged', held)))
+          acknowledged.push(...(await settle('acknowledged', lease)))
         t.strictSame(acknowledged.sort(), made.sort())
       }),
       { numRuns: IS_FULL ? 25 : 8 },

@@ -220,17 +220,17 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
   cell('an outline is its turn without tokens; a step names the turn that it extends', async (t, store) => {
     await store.createSession(aSession('s'))
     const first = Int32Array.from({ length: 20 }, (_, i) => i)
-    const answer = Int32Array.of(100, 101)
+    const completion = Int32Array.of(100, 101)
     const ids = (...parts: Int32Array[]) => Int32Array.from(parts.flatMap((part) => [...part]))
     const completionLogprobs = Float64Array.of(-1, -2)
     const turn = (id: string, index: number, promptTokenIds: Int32Array) =>
       record(store, aTurn(id, { index }), {
         promptTokenIds,
-        completionTokenIds: answer.slice(),
+        completionTokenIds: completion.slice(),
         completionLogprobs: completionLogprobs.slice(),
       })
     await turn('a', 0, first.slice())
-    await turn('b', 1, ids(first, answer, Int32Array.of(7)))
+    await turn('b', 1, ids(first, completion, Int32Array.of(7)))
     await turn('c', 2, ids(first.slice(0, 12), Int32Array.of(9)))
     await turn('d', 3, Int32Array.of(0, 1, 2, 55))
     await store.openTurn(aTurn('e', { index: 4 }))
@@ -255,9 +255,9 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
       ],
       'a step is the difference from an earlier turn that shares at least eight tokens with it',
     )
-    const whole = (await store.getTurn('s', 'b'))!
+    const full = (await store.getTurn('s', 'b'))!
     const { promptTokens, sampledTokens, ...outline } = outlines[1]!
-    const { promptTokenIds, completionTokenIds, completionLogprobs: _logprobs, ...rest } = whole
+    const { promptTokenIds, completionTokenIds, completionLogprobs: _logprobs, ...rest } = full
     t.strictSame(outline, rest)
     t.strictSame([promptTokens, sampledTokens], [promptTokenIds.length, completionTokenIds.length])
   })
@@ -276,7 +276,7 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
           const turns = await Array.fromAsync(store.readTurns(sessionId))
           t.equal(turns.length, grown.length)
           t.strictSame(joined(steps).map(withTexts), turns.map(withTexts))
-          t.strictSame(rowsOf(steps), rowsOf(turns))
+          t.strictSame(getRows(steps), getRows(turns))
         }),
         { numRuns: IS_FULL ? 40 : 15 },
       )
@@ -343,7 +343,7 @@ function joined(steps: readonly TurnStep[]): TurnRecord[] {
   })
 }
 
-function rowsOf(turns: readonly (TurnRecord | TurnStep)[]) {
+function getRows(turns: readonly (TurnRecord | TurnStep)[]) {
   const builder = new TrajectoryBuilder({ sideCalls: true })
   for (const turn of turns) builder.add(turn)
   return { rows: [...builder.rows({}, null)], excluded: builder.excluded() }
@@ -400,8 +400,8 @@ async function createFour(store: TurnStore): Promise<void> {
     c: { task: 7, nested: { deep: ['deep'] } },
     d: {},
   }
-  for (const [place, [sessionId, value]] of Object.entries(metadata).entries()) {
-    await store.createSession(aSession(sessionId, { createdAtMs: 1001 + place, metadata: value }))
+  for (const [index, [sessionId, value]] of Object.entries(metadata).entries()) {
+    await store.createSession(aSession(sessionId, { createdAtMs: 1001 + index, metadata: value }))
   }
   const turn = (sessionId: string, id: string, index: number) =>
     aTurn(id, { sessionId, index, startedAtMs: 1 })

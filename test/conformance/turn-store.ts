@@ -261,9 +261,9 @@ function listCells(cell: Cell): void {
   const ids = (page: { sessions: { sessionId: string }[] }) => page.sessions.map((each) => each.sessionId)
 
   cell('sessions are listed newest first, in pages that inserts do not disturb', async (t, store) => {
-    for (const [place, sessionId] of ['a', 'b', 'c', 'd', 'e'].entries()) {
+    for (const [index, sessionId] of ['a', 'b', 'c', 'd', 'e'].entries()) {
       // c and d have the same age.
-      await store.createSession(aSession(sessionId, { createdAtMs: 1000 + Math.min(place, 2) }))
+      await store.createSession(aSession(sessionId, { createdAtMs: 1000 + Math.min(index, 2) }))
     }
     const first = await store.listSessions({ limit: 2 })
     t.strictSame(ids(first), ['e', 'd'])
@@ -556,7 +556,7 @@ function removalCells(cell: Cell): void {
   })
 
   cell('a sweep removes any number of sessions', async (t, store) => {
-    const names = Array.from({ length: 450 }, (_, place) => `s${place}`)
+    const names = Array.from({ length: 450 }, (_, index) => `s${index}`)
     await Promise.all(names.map((name) => store.createSession(aSession(name, { ttlMs: 1 }))))
     t.strictSame((await store.sweep(10_000)).toSorted(), names.toSorted())
   })
@@ -576,15 +576,15 @@ function exactnessCells(cell: Cell): void {
 
   cell('turns of very many messages are read back completely', async (t, store) => {
     await store.createSession(aSession('s'))
-    const texts = Array.from({ length: 10_000 }, (_, at) => `{"role":"user","content":"${at}"}`)
-    for (const [index, [messages, pieces]] of [
+    const texts = Array.from({ length: 10_000 }, (_, index) => `{"role":"user","content":"${index}"}`)
+    for (const [index, [messages, chunks]] of [
       [9_999, 5_000],
       [10_000, 6_000],
     ].entries()) {
       const requestMessages = texts.slice(0, messages)
       await record(
         store,
-        aTurn(`t${index}`, { index, requestMessages, promptPieces: texts.slice(0, pieces) }),
+        aTurn(`t${index}`, { index, requestMessages, promptPieces: texts.slice(0, chunks) }),
       )
     }
     const [first, second] = await turnsOf(store)
@@ -613,7 +613,7 @@ function exactnessCells(cell: Cell): void {
       const read = await turnsOf(store, sessionId)
       return read.every((turn, index) =>
         Object.entries(expected[index]!).every(([name, array]) =>
-          bytesOf(turn[name as keyof typeof turn] as Float64Array).equals(bytesOf(array)),
+          toBytes(turn[name as keyof typeof turn] as Float64Array).equals(toBytes(array)),
         ),
       )
     })
@@ -672,8 +672,8 @@ function exactnessCells(cell: Cell): void {
       completionText: fc.option(text),
       reasoning: fc.option(text),
     })
-    const property = fc.asyncProperty(fields, async (given) => {
-      const { completionText, reasoning, ...request } = given
+    const property = fc.asyncProperty(fields, async (fields) => {
+      const { completionText, reasoning, ...request } = fields
       const sessionId = freshSession()
       await store.createSession(aSession(sessionId))
       await record(store, aTurn('t', { sessionId, ...request }), { completionText, reasoning })
@@ -686,7 +686,7 @@ function exactnessCells(cell: Cell): void {
       await record(store, aTurn('u', { sessionId, index: 1, requestMessages }))
       const [first, second] = await turnsOf(store, sessionId)
       return (
-        isDeepStrictEqual({ ...first, ...given }, first) &&
+        isDeepStrictEqual({ ...first, ...fields }, first) &&
         isDeepStrictEqual(second?.requestMessages, requestMessages)
       )
     })
@@ -724,9 +724,9 @@ function exactnessCells(cell: Cell): void {
       JSON.stringify({ role: 'assistant', content: `${content}${content}` }),
       JSON.stringify({ role: 'assistant', content: 'something else' }),
     ]
-    for (const [place, echo] of echoes.entries()) {
+    for (const [index, echo] of echoes.entries()) {
       const requestMessages = [...HI, echo, '{"role":"user","content":"go on"}']
-      await record(store, aTurn(`e${place}`, { index: place + 1, requestMessages }))
+      await record(store, aTurn(`e${index}`, { index: index + 1, requestMessages }))
     }
     const turns = await turnsOf(store)
     t.strictSame(
@@ -737,12 +737,12 @@ function exactnessCells(cell: Cell): void {
 
   cell('one prompt sampled twice and continued from either completion keeps both', async (t, store) => {
     await store.createSession(aSession('s'))
-    const prompt = Int32Array.from({ length: 50 }, (_, at) => at)
+    const prompt = Int32Array.from({ length: 50 }, (_, index) => index)
     const question = HI
-    const continued = (turnId: string, index: number, answer: string) =>
+    const continued = (turnId: string, index: number, response: string) =>
       aTurn(turnId, {
         index,
-        requestMessages: [...question, JSON.stringify({ role: 'assistant', content: answer })],
+        requestMessages: [...question, JSON.stringify({ role: 'assistant', content: response })],
       })
     const ids = (...more: number[]) => Int32Array.of(...prompt, ...more)
     await record(store, aTurn('a', { index: 0 }), {
@@ -775,7 +775,7 @@ function exactnessCells(cell: Cell): void {
     }
     const read = (await turnsOf(store)).map((turn) => ({
       messages: turn.requestMessages.map((message) => JSON.parse(message).content).join(''),
-      ids: String.fromCharCode(...turn.promptTokenIds.filter((_, at) => at % 20 === 0)),
+      ids: String.fromCharCode(...turn.promptTokenIds.filter((_, index) => index % 20 === 0)),
     }))
     t.strictSame(
       read,
@@ -791,8 +791,8 @@ function exactnessCells(cell: Cell): void {
       const messages: string[] = []
       for (let index = 0; index < LONG_TURNS; index += 1) {
         messages.push(JSON.stringify({ role: 'user', content: `question ${index} ${'q'.repeat(500)}` }))
-        for (let at = 0; at < 400; at += 1) sequence.push((index * 7919 + at * 104_729) % 150_000)
-        const completion = Array.from({ length: 100 }, (_, at) => (index + at * 31) % 150_000)
+        for (let i = 0; i < 400; i += 1) sequence.push((index * 7919 + i * 104_729) % 150_000)
+        const completion = Array.from({ length: 100 }, (_, i) => (index + i * 31) % 150_000)
         const completionText = `answer ${index} ${'a'.repeat(500)}`
         await record(store, aTurn(`t${index}`, { index, requestMessages: [...messages] }), {
           promptTokenIds: Int32Array.from(sequence),
@@ -806,9 +806,10 @@ function exactnessCells(cell: Cell): void {
       let wrong = 0
       for await (const record of store.readTurns('s')) {
         const turn = withTexts(record)
-        const whole = turn.index === count && turn.requestMessages.length === count * 2 + 1
-        const right = turn.requestMessages.every((message, place) => message === messages[place])
-        if (!whole || !right || !turn.promptTokenIds.every((id, at) => id === sequence[at])) wrong += 1
+        const isComplete = turn.index === count && turn.requestMessages.length === count * 2 + 1
+        const right = turn.requestMessages.every((message, index) => message === messages[index])
+        if (!isComplete || !right || !turn.promptTokenIds.every((id, index) => id === sequence[index]))
+          wrong += 1
         if (turn.promptTokenIds.length !== count * 500 + 400) wrong += 1
         count += 1
       }
@@ -818,7 +819,7 @@ function exactnessCells(cell: Cell): void {
   )
 }
 
-function bytesOf(array: Int32Array | Float64Array): Buffer {
+function toBytes(array: Int32Array | Float64Array): Buffer {
   return Buffer.from(array.buffer, array.byteOffset, array.byteLength)
 }
 
@@ -869,17 +870,17 @@ function detailCells(cell: Cell): void {
     await store.createSession(aSession('s'))
     await record(store, aTurn('t1'), { details: packTokenData(data) })
     await record(store, aTurn('t2', { index: 1 }))
-    const given = (by: string, ...numbers: number[]) =>
+    const createBlobs = (by: string, ...numbers: number[]) =>
       packTokenData({ advantages: numbers, teacher_logprobs: { teacher: by, logprobs: numbers } })
     await store.addDetails('s', [
-      { turnId: 't1', details: given('first', 0.1, Number.NaN) },
-      { turnId: 't2', details: given('first', 1 / 3) },
+      { turnId: 't1', details: createBlobs('first', 0.1, Number.NaN) },
+      { turnId: 't2', details: createBlobs('first', 1 / 3) },
     ])
     // In one group of commands, and one turn twice in one command.
     await Promise.all([
-      store.addDetails('s', [{ turnId: 't1', details: given('second', 0.2) }]),
+      store.addDetails('s', [{ turnId: 't1', details: createBlobs('second', 0.2) }]),
       store.addDetails('s', [
-        { turnId: 't1', details: given('third', 0.3) },
+        { turnId: 't1', details: createBlobs('third', 0.3) },
         { turnId: 't1', details: packTokenData({ advantages: [0.4] }) },
       ]),
     ])

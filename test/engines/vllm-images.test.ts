@@ -73,8 +73,8 @@ async function checkImages(
     const content = [imagePart(realPng(width, height)), { type: 'text', text: 'What is it?' }]
     messages.push({ role: 'user', content })
     const body = { model: data[0].id, messages: [...messages], max_tokens: 6, stream: false }
-    const answer = await postJson(`${url}/${session}/v1/chat/completions`, body)
-    messages.push({ role: 'assistant', content: answer.choices[0].message.content ?? '' })
+    const response = await postJson(`${url}/${session}/v1/chat/completions`, body)
+    messages.push({ role: 'assistant', content: response.choices[0].message.content ?? '' })
     const { turns } = await getJson(`${url}/sessions/${session}`)
     const { exact, prompt_token_ids: prompt, completion_token_ids: ids, completion_logprobs } = turns[turn]
     const what = `${name}, ${session}, turn ${turn}`

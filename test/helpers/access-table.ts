@@ -26,10 +26,10 @@ export interface AccessRow {
 
 /** Returns a row for each route. HEAD routes are omitted: they permit the same callers as their GET routes. */
 export function accessTable(routes: readonly RouteScope[]): AccessRow[] {
-  return routes.filter(({ method }) => method !== 'HEAD').map((route) => ({ route, cells: cellsOf(route) }))
+  return routes.filter(({ method }) => method !== 'HEAD').map((route) => ({ route, cells: getCells(route) }))
 }
 
-function cellsOf({ scope, path, knowsRuns }: RouteScope): AccessRow['cells'] {
+function getCells({ scope, path, knowsRuns }: RouteScope): AccessRow['cells'] {
   const sessionId = path.includes(':sessionId') ? 'runs/r/this' : undefined
   const cells = Object.entries(CALLERS).map(([name, caller]) => {
     const refusal = checkScope(scope, caller, { sessionId, knowsRuns })
@@ -47,7 +47,7 @@ export function accessMarkdown(rows: readonly AccessRow[]): string {
   const alike = Map.groupBy(rows, ({ route, cells }) => {
     const clients = names.filter((name) => cells[name] === 'yes')
     const may = route.scope === 'node' ? ['another node of the database'] : clients
-    const others = names.filter((name) => cells[name] !== 'yes' && cells[name] !== refusalOf(name))
+    const others = names.filter((name) => cells[name] !== 'yes' && cells[name] !== getRefusal(name))
     const shown = [...may, ...others.map((name) => `${name}: ${cells[name]}`)]
     return `${route.scope} | ${may.length === names.length ? 'everybody' : shown.join(', ')}`
   })
@@ -58,7 +58,7 @@ export function accessMarkdown(rows: readonly AccessRow[]): string {
   ].join('\n')
 }
 
-const refusalOf = (name: CallerName) => (CALLERS[name].is === 'stranger' ? '401' : '403')
+const getRefusal = (name: CallerName) => (CALLERS[name].is === 'stranger' ? '401' : '403')
 
 /** Lists routes by method. A path that exists with and without the prefix `/sessions` is shown once. */
 function shownRoutes(group: AccessRow[]): string {

@@ -69,7 +69,7 @@ export async function startFront(t: Test, container: Container, limits: FrontLim
     stopFaults: [],
     running: new Set(),
   }
-  const take = limits.takes ?? bucketOf(limits.tps ?? Number.POSITIVE_INFINITY)
+  const take = limits.takes ?? createBucket(limits.tps ?? Number.POSITIVE_INFINITY)
   const server = createServer(async (request, response) => {
     const payload = JSON.parse((await text(request)) || '{}')
     const isStop = /^\/runtimes\/[^/]+\/stopruntimesession\b/.test(request.url!)
@@ -120,7 +120,7 @@ function deafAfter(container: Container, { socket }: IncomingMessage): Container
 function stop(front: Front, request: IncomingMessage, response: ServerResponse): void {
   const sessionId = String(request.headers[SESSION_HEADER])
   front.stopped.push(sessionId)
-  if (front.running.delete(sessionId)) answer(response, sessionId, { body: '{}' })
+  if (front.running.delete(sessionId)) respond(response, sessionId, { body: '{}' })
   else refuse(response, 404, 'ResourceNotFoundException')
 }
 
@@ -144,11 +144,11 @@ async function invoke(
     front.most = Math.max(front.most, front.running.size)
   }
   const { status = 200, body } = await container(sessionId, payload)
-  if (status === 200) answer(response, sessionId, { body })
+  if (status === 200) respond(response, sessionId, { body })
   else refuse(response, 424, 'RuntimeClientError', body)
 }
 
-function answer(response: ServerResponse, sessionId: string, { body }: ContainerAnswer): void {
+function respond(response: ServerResponse, sessionId: string, { body }: ContainerAnswer): void {
   response.writeHead(200, { 'content-type': 'application/json', [SESSION_HEADER]: sessionId }).end(body)
 }
 
@@ -161,7 +161,7 @@ function refuse(response: ServerResponse, status: number, name: string, message 
  * Creates a token bucket.
  * @returns a function that returns whether a request may pass
  */
-function bucketOf(perSecond: number): () => boolean {
+function createBucket(perSecond: number): () => boolean {
   let [tokens, atMs] = [perSecond, performance.now()]
   return () => {
     const nowMs = performance.now()

@@ -77,7 +77,7 @@ export function random(seed: number): () => number {
 }
 
 /** Draws what happens to the attempts of one request: losses, until one succeeds. */
-function lossesOf(draw: () => number): Loss[] {
+function drawLosses(draw: () => number): Loss[] {
   const losses: Loss[] = []
   for (;;) {
     let left = draw()
@@ -116,13 +116,13 @@ export async function rollOut(
   const result: RolledOut = { sessionId, read: 0, lostTries: 0 }
   const maxRetries = retries === 'none' ? 0 : MANY_RETRIES
   for (let call = 0; call < calls; call += 1) {
-    const losses = lossesOf(draw)
+    const losses = drawLosses(draw)
     const before = losses.includes('silent') ? await turnCount(proxy, sessionId) : 0
     const lossy = lossyFetch(losses, () => until(async () => (await turnCount(proxy, sessionId)) > before))
     const fetch = retries === 'answered' ? lossy.fetch : silentOnTries(lossy.fetch)
     try {
-      const answer = await CLIENTS[client]!({ baseUrl: proxy.baseUrl(sessionId), texts, fetch, maxRetries })
-      texts.push(answer, `Go on, ${call}.`)
+      const response = await CLIENTS[client]!({ baseUrl: proxy.baseUrl(sessionId), texts, fetch, maxRetries })
+      texts.push(response, `Go on, ${call}.`)
     } catch (error) {
       return { ...result, lostTries: result.lostTries + 1, error }
     }

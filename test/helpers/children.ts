@@ -50,8 +50,8 @@ export async function ended(child: ChildProcess): Promise<[code: number | null, 
 export function waitForOutput(stream: Readable, pattern: RegExp): Promise<RegExpExecArray> {
   const { promise, resolve, reject } = Promise.withResolvers<RegExpExecArray>()
   let text = ''
-  stream.setEncoding('utf8').on('data', (piece: string) => {
-    text += piece
+  stream.setEncoding('utf8').on('data', (chunk: string) => {
+    text += chunk
     const match = pattern.exec(text)
     if (match) resolve(match)
   })

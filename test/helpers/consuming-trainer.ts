@@ -24,9 +24,9 @@ function pass(step: (typeof STEPS)[number]): void {
 }
 
 /** Written synchronously, so that output is not lost when the process dies. */
-const say = (line: string) => writeSync(1, `${line}\n`)
+const print = (line: string) => writeSync(1, `${line}\n`)
 
-const ask = (route: string, body: object) =>
+const sendRequest = (route: string, body: object) =>
   fetch(`${url}/consumers/trainer/${route}`, { method: 'POST', body: JSON.stringify(body) })
 
 /** Dies after the request is sent and before a response is read. */
@@ -38,13 +38,13 @@ async function afterSending(step: (typeof STEPS)[number]): Promise<void> {
 
 async function fetchSome(): Promise<{ lease_id: string; sessions: { session_id: string }[] }> {
   pass('before the fetch')
-  const fetched = ask('fetch', { limit: 3 })
+  const fetched = sendRequest('fetch', { limit: 3 })
   await afterSending('fetch sent')
-  const answer = await fetched
+  const response = await fetched
   pass('fetch begun')
   let text = ''
-  for await (const piece of answer.body!.pipeThrough(new TextDecoderStream())) {
-    text += piece
+  for await (const chunk of response.body!.pipeThrough(new TextDecoderStream())) {
+    text += chunk
     pass('fetch half read')
   }
   pass('fetched')
@@ -56,12 +56,12 @@ async function train(): Promise<void> {
     const { lease_id, sessions } = await fetchSome()
     const session_ids = sessions.map(({ session_id: id }) => id)
     if (session_ids.length === 0) return
-    for (const id of session_ids) say(`trained ${id}`)
+    for (const id of session_ids) print(`trained ${id}`)
     pass('trained')
-    const acknowledgement = ask('ack', { lease_id, session_ids })
+    const acknowledgement = sendRequest('ack', { lease_id, session_ids })
     await afterSending('ack sent')
     const { acknowledged } = (await (await acknowledgement).json()) as { acknowledged: string[] }
-    for (const id of acknowledged) say(`acked ${id}`)
+    for (const id of acknowledged) print(`acked ${id}`)
     pass('acked')
   }
 }

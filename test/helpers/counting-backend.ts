@@ -17,8 +17,8 @@ export interface Counting {
 }
 
 /** Returns the text of a complete response: a missing, duplicated or misplaced chunk changes it. */
-export function countedText(pieces: number): string {
-  return Array.from({ length: pieces }, (_, i) => `${i} `).join('')
+export function countedText(chunks: number): string {
+  return Array.from({ length: chunks }, (_, i) => `${i} `).join('')
 }
 
 /** A backend that counts, one number per chunk, and tracks how many of its generations run. */
@@ -49,14 +49,14 @@ export class CountingBackend extends ScriptedBackend {
   }
 
   async *#count({ body }: GenerationRequest, signal: AbortSignal): EventStream {
-    const pieces = body.max_tokens ?? this.#counting.pieces
+    const chunks = body.max_tokens ?? this.#counting.pieces
     this.running += 1
     this.mostRunning = Math.max(this.mostRunning, this.running)
     try {
       await sleep(this.#counting.startMs, undefined, { signal })
       await Promise.race([this.#counting.opened, once(signal, 'abort')])
       yield [{ type: 'start', engine: 'counting', model: 'counting', promptTokenIds: PromptIds.of(1, 2) }]
-      for (let i = 0; i < pieces; i += 1) {
+      for (let i = 0; i < chunks; i += 1) {
         if (this.#counting.pieceMs > 0) await sleep(this.#counting.pieceMs, undefined, { signal })
         signal.throwIfAborted()
         yield [{ type: 'delta', content: `${i} `, tokenIds: [i], logprobs: [-i / 8] }]

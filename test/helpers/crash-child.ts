@@ -41,12 +41,12 @@ export async function lookThrough(store: TurnStore) {
     if (turns.length !== turnCount) halfWritten.push({ sessionId, turnCount })
     for (const turn of turns) {
       const interrupted = turn.status === 'interrupted' && turn.completionText === null
-      const whole =
+      const isComplete =
         turn.completionText === `answer ${turn.index}` &&
         turn.requestMessages.length === turn.index &&
         turn.completionTokenIds.length === 2
       if (turn.status === 'completed') completed.add(`${sessionId} ${turn.turnId}`)
-      if (turn.turnId === 'never-closed' ? !interrupted : !interrupted && !whole) halfWritten.push(turn)
+      if (turn.turnId === 'never-closed' ? !interrupted : !interrupted && !isComplete) halfWritten.push(turn)
     }
   }
   return { completed, halfWritten }

@@ -5,7 +5,7 @@
  */
 import type { ServerResponse } from 'node:http'
 import { setImmediate as nextTurn } from 'node:timers/promises'
-import { usageOf } from './sampled-words.ts'
+import { getUsage } from './sampled-words.ts'
 import {
   openEventStream,
   type ScriptedServer,
@@ -96,7 +96,8 @@ export function logprobBy(version: string, id: number): number {
 /** Returns the length of the longest end of the prompt that is a beginning of the completion. */
 function countSampled(prompt: readonly number[], completion: readonly number[]): number {
   for (let count = completion.length; count > 0; count -= 1)
-    if (completion.slice(0, count).every((id, at) => prompt[prompt.length - count + at] === id)) return count
+    if (completion.slice(0, count).every((id, index) => prompt[prompt.length - count + index] === id))
+      return count
   return 0
 }
 
@@ -132,10 +133,10 @@ async function writeVllm(
   response: ServerResponse,
 ): Promise<void> {
   const root = { id: 'cmpl-1', created: 1, model: 'fake' }
-  const textOf = (count: number) => decodeComplete(ids.slice(0, count), decode)
+  const getText = (count: number) => decodeComplete(ids.slice(0, count), decode)
   const choice = (own: readonly number[], reason: string | null, before = 0) => ({
     index: 0,
-    text: textOf(before + own.length).slice(textOf(before).length),
+    text: getText(before + own.length).slice(getText(before).length),
     logprobs: {
       tokens: own.map((id) => `token_id:${id}`),
       token_logprobs: own.map((id) => logprobBy(version, id)),
@@ -149,12 +150,12 @@ async function writeVllm(
       response.destroy()
       return
     }
-    return sendJson(response, { ...root, choices: [choice(ids, end)], usage: usageOf(prompt, ids) })
+    return sendJson(response, { ...root, choices: [choice(ids, end)], usage: getUsage(prompt, ids) })
   }
   const send = openEventStream(response)
-  for (const [at, id] of ids.entries()) {
-    if (at === heldAfter) await released
-    send({ ...root, choices: [choice([id], null, at)] })
+  for (const [index, id] of ids.entries()) {
+    if (index === heldAfter) await released
+    send({ ...root, choices: [choice([id], null, index)] })
     await nextTurn()
   }
   if (end === 'lost') {
@@ -166,7 +167,7 @@ async function writeVllm(
     return
   }
   send({ ...root, choices: [choice([], end, ids.length)] })
-  send({ ...root, choices: [], usage: usageOf(prompt, ids) })
+  send({ ...root, choices: [], usage: getUsage(prompt, ids) })
   send('[DONE]')
   response.end()
 }
@@ -190,7 +191,7 @@ async function writeSglang(
     lost: null,
     error: null,
   }
-  const answer = (count: number, isLast: boolean) => ({
+  const createResponse = (count: number, isLast: boolean) => ({
     text: decodeComplete(ids.slice(0, count), decode),
     output_ids: ids.slice(0, count),
     meta_info: {
@@ -207,11 +208,11 @@ async function writeSglang(
       response.destroy()
       return
     }
-    return sendJson(response, answer(ids.length, true))
+    return sendJson(response, createResponse(ids.length, true))
   }
   const send = openEventStream(response)
-  for (const at of ids.keys()) {
-    send(answer(at + 1, !['lost', 'error'].includes(end) && at + 1 === ids.length))
+  for (const index of ids.keys()) {
+    send(createResponse(index + 1, !['lost', 'error'].includes(end) && index + 1 === ids.length))
     await nextTurn()
   }
   if (end === 'lost') {
@@ -222,7 +223,7 @@ async function writeSglang(
     sendFailure(send, response)
     return
   }
-  if (ids.length === 0) send(answer(0, true))
+  if (ids.length === 0) send(createResponse(0, true))
   send('[DONE]')
   response.end()
 }

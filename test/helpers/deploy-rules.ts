@@ -10,7 +10,7 @@ import { checkServeConfig } from '../../src/proxy/config/check-serve.ts'
 import { loadConfig, rejectUnknownEnv } from '../../src/proxy/config/load.ts'
 import { SERVE, type ServeConfig } from '../../src/proxy/config/options/serve.ts'
 import { WORKER } from '../../src/proxy/config/options/worker.ts'
-import { type KubernetesObject, objectOf } from './deploy-yaml.ts'
+import { getObject, type KubernetesObject } from './deploy-yaml.ts'
 import { readDockerfile } from './dockerfile.ts'
 
 const { image } = readDockerfile()
@@ -29,10 +29,10 @@ export function ownKeys(db?: string): Record<string, string> {
  * Returns the proxy's and the worker's objects, and the proxy's configuration.
  * @param keys of the Secret that the proxy receives
  */
-export function partsOf(objects: readonly KubernetesObject[], keys: Record<string, string>) {
-  const proxy = objectOf('Deployment', 'llm-proxy', objects).spec!
-  const worker = objectOf('Deployment', 'llm-proxy-worker', objects).spec!
-  const settings = objectOf('ConfigMap', 'llm-proxy', objects).data!
+export function getParts(objects: readonly KubernetesObject[], keys: Record<string, string>) {
+  const proxy = getObject('Deployment', 'llm-proxy', objects).spec!
+  const worker = getObject('Deployment', 'llm-proxy-worker', objects).spec!
+  const settings = getObject('ConfigMap', 'llm-proxy', objects).data!
   const [proxyPod, workerPod] = [proxy.template.spec!, worker.template.spec!]
   const [proxyContainer, workerContainer] = [proxyPod.containers[0]!, workerPod.containers[0]!]
   const config: ServeConfig = loadConfig(SERVE, {}, { ...image.env, ...settings, ...keys })
@@ -68,7 +68,7 @@ export async function checkRules(
   objects: readonly KubernetesObject[],
   keys: Record<string, string>,
 ): Promise<void> {
-  const parts = partsOf(objects, keys)
+  const parts = getParts(objects, keys)
   const { proxy, worker, settings, proxyPod, workerPod, proxyContainer, workerContainer, config } = parts
   await t.test('every object is valid by the schema of Kubernetes', async (t) => {
     for (const object of objects) {
@@ -124,17 +124,17 @@ export async function checkRules(
         { name: 'health', containerPort: config.healthPort },
       ])
       for (const name of ['llm-proxy-server', 'llm-proxy-nodes']) {
-        t.strictSame(objectOf('Service', name, objects).spec!.ports, [
+        t.strictSame(getObject('Service', name, objects).spec!.ports, [
           { name: 'http', port: config.port, targetPort: 'http' },
         ])
       }
-      const { ingress } = objectOf('NetworkPolicy', 'llm-proxy', objects).spec!
+      const { ingress } = getObject('NetworkPolicy', 'llm-proxy', objects).spec!
       t.strictSame(
         ingress!.map(({ ports }) => ports),
         [[{ port: config.port }]],
       )
       t.notOk(
-        objectOf('NetworkPolicy', 'llm-proxy-worker', objects).spec!.ingress,
+        getObject('NetworkPolicy', 'llm-proxy-worker', objects).spec!.ingress,
         'nothing connects to a worker',
       )
       for (const probe of ['startupProbe', 'readinessProbe', 'livenessProbe'] as const)
@@ -149,15 +149,15 @@ export async function checkRules(
     t.strictSame(proxy.selector.matchLabels, proxyLabels)
     t.strictSame(worker.selector.matchLabels, workerLabels)
     for (const name of ['llm-proxy-server', 'llm-proxy-nodes'])
-      t.strictSame(objectOf('Service', name, objects).spec!.selector, proxyLabels)
-    const policy = objectOf('NetworkPolicy', 'llm-proxy', objects).spec!
+      t.strictSame(getObject('Service', name, objects).spec!.selector, proxyLabels)
+    const policy = getObject('NetworkPolicy', 'llm-proxy', objects).spec!
     t.strictSame(policy.podSelector!.matchLabels, proxyLabels)
     t.strictSame(
       policy.ingress![0]!.from!.slice(0, 2).map(({ podSelector }) => podSelector!.matchLabels),
       [workerLabels, proxyLabels],
     )
     t.strictSame(
-      objectOf('NetworkPolicy', 'llm-proxy-worker', objects).spec!.podSelector!.matchLabels,
+      getObject('NetworkPolicy', 'llm-proxy-worker', objects).spec!.podSelector!.matchLabels,
       workerLabels,
     )
   })
@@ -165,9 +165,9 @@ export async function checkRules(
   await t.test(
     'both may reach proxies, DNS and the hub; the proxy also its database; neither a private address',
     async (t) => {
-      const own = objectOf('NetworkPolicy', 'llm-proxy', objects).spec!
+      const own = getObject('NetworkPolicy', 'llm-proxy', objects).spec!
       t.ok(own.policyTypes!.includes('Egress'))
-      const { policyTypes, egress } = objectOf('NetworkPolicy', 'llm-proxy-worker', objects).spec!
+      const { policyTypes, egress } = getObject('NetworkPolicy', 'llm-proxy-worker', objects).spec!
       t.ok(policyTypes!.includes('Egress'))
       const toProxies = {
         to: [{ podSelector: { matchLabels: proxy.template.metadata!.labels } }],
@@ -253,7 +253,7 @@ export async function checkRules(
   )
 
   await t.test('everything is in the one namespace', async (t) => {
-    const { name } = objectOf('Namespace', 'llm-proxy', objects).metadata!
+    const { name } = getObject('Namespace', 'llm-proxy', objects).metadata!
     for (const { kind, metadata } of objects) if (kind !== 'Namespace') t.equal(metadata!.namespace, name)
   })
 }

@@ -32,7 +32,7 @@ export function objectsIn(text: string): readonly KubernetesObject[] {
 
 export const OBJECTS = readObjects(join(import.meta.dirname, '../../deploy.yaml'))
 
-export function objectOf<K extends keyof Kinds>(kind: K, name: string, objects = OBJECTS): Kinds[K] {
+export function getObject<K extends keyof Kinds>(kind: K, name: string, objects = OBJECTS): Kinds[K] {
   const found = objects.find((object) => object.kind === kind && object.metadata?.name === name)
   if (found === undefined) throw new Error(`there is no ${kind} ${name}`)
   return found as Kinds[K]

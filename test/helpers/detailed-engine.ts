@@ -9,15 +9,15 @@ import { loadEmbeddedTokenizer } from '../../src/embedded/engine/embedded-model.
 import {
   EXPERTS_PER_TOKEN,
   expertsOf,
+  getVersionSpans,
   LAYERS,
   logprobOf,
   maskLogprobsOf,
   maskOf,
   promptOf,
   topOf,
-  versionSpansOf,
 } from './reported-details.ts'
-import { usageOf } from './sampled-words.ts'
+import { getUsage } from './sampled-words.ts'
 import {
   openEventStream,
   type ScriptedServer,
@@ -47,7 +47,7 @@ export async function startDetailedEngine(options: DetailedEngineOptions): Promi
     return Array.from({ length: 2 + draw(6) }, token)
   }
   return await startScriptedServer(async ({ method, path, body }, response) => {
-    if (method === 'GET') return answerGet(path, response)
+    if (method === 'GET') return respondToGet(path, response)
     // It samples arbitrary ids and has no chat template, so it rejects messages as expected of it.
     if (path === '/tokenize' && body.messages) return sendJson(response, {}, 400)
     if (path === '/tokenize') return sendJson(response, { tokens: tokenizer.encode(body.prompt) })
@@ -55,9 +55,9 @@ export async function startDetailedEngine(options: DetailedEngineOptions): Promi
     if (path === '/generate') return await generate(body, sample(), response)
     if (path === '/inference/v1/generate') return sendJson(response, answerByIds(body, sample()))
     const prompt: number[] = body.messages ? promptOfChat(body.messages) : body.prompt
-    const answer = { body, prompt, completion: sample(), isChat: body.messages !== undefined }
-    if (body.stream) await streamAnswer(answer, response, cutAfter)
-    else sendJson(response, wholeAnswer(answer))
+    const reply = { body, prompt, completion: sample(), isChat: body.messages !== undefined }
+    if (body.stream) await streamResponse(reply, response, cutAfter)
+    else sendJson(response, createResponseBody(reply))
   })
 }
 
@@ -70,7 +70,7 @@ function drawer(seed: number): (limit: number) => number {
   }
 }
 
-function answerGet(path: string, response: ServerResponse): void {
+function respondToGet(path: string, response: ServerResponse): void {
   if (path === '/v1/models')
     sendJson(response, { object: 'list', data: [{ id: 'detailed', max_model_len: 100_000 }] })
   else if (path === '/health') response.end()
@@ -93,13 +93,13 @@ interface Answer {
 }
 
 /** Builds vLLM's complete response; it contains masks and experts whether they are requested or not. */
-function wholeAnswer({ body, prompt, completion, isChat }: Answer): object {
-  const logprobs = logprobsOf(completion, body, isChat)
+function createResponseBody({ body, prompt, completion, isChat }: Answer): object {
+  const logprobs = getLogprobs(completion, body, isChat)
   const text = completion.join(' ')
   const promptLogprobs =
     body.prompt_logprobs === undefined
       ? undefined
-      : prompt.map((token, at) => (at === 0 ? null : promptObject(token, Number(body.prompt_logprobs))))
+      : prompt.map((token, index) => (index === 0 ? null : promptObject(token, Number(body.prompt_logprobs))))
   const choice = {
     index: 0,
     ...(isChat ? { message: { role: 'assistant', content: text } } : { text, prompt_token_ids: prompt }),
@@ -108,12 +108,12 @@ function wholeAnswer({ body, prompt, completion, isChat }: Answer): object {
     token_ids: completion,
     sampling_mask: completion.map(maskOf),
     sampling_mask_logprobs: completion.map(maskLogprobsOf),
-    routed_experts: npyOf(
+    routed_experts: toNpy(
       [...prompt, ...completion].slice(Number(body.routed_experts_prompt_start ?? 0), -1),
     ),
     ...(!isChat && promptLogprobs && { prompt_logprobs: promptLogprobs }),
   }
-  const usage = usageOf(prompt, completion)
+  const usage = getUsage(prompt, completion)
   const root = isChat ? { prompt_token_ids: prompt, prompt_logprobs: promptLogprobs } : {}
   return { id: 'x', model: 'detailed', choices: [choice], usage, ...root }
 }
@@ -134,31 +134,31 @@ function answerByIds(body: SeenRequest['body'], completion: number[]): object {
     index: 0,
     finish_reason: 'stop',
     token_ids: completion,
-    routed_experts: npyOf([...prompt, ...completion].slice(0, -1)),
+    routed_experts: toNpy([...prompt, ...completion].slice(0, -1)),
     sampling_mask: completion.map(maskOf),
-    weight_versions: versionSpansOf(completion),
+    weight_versions: getVersionSpans(completion),
     logprobs: { content },
   }
   return {
     request_id: 'x',
     model: 'detailed',
-    usage: usageOf(prompt, completion),
+    usage: getUsage(prompt, completion),
     prompt_logprobs:
       others === undefined
         ? null
-        : prompt.map((token, at) => (at === 0 ? null : promptObject(token, Number(others)))),
+        : prompt.map((token, index) => (index === 0 ? null : promptObject(token, Number(others)))),
     prompt_token_ids: body.return_token_ids ? prompt : null,
     output_mode: 'tokens',
     choices: [choice],
   }
 }
 
-async function streamAnswer(
-  answer: Answer,
+async function streamResponse(
+  reply: Answer,
   response: ServerResponse,
   cutAfter: number | undefined,
 ): Promise<void> {
-  const { body, prompt, completion, isChat } = answer
+  const { body, prompt, completion, isChat } = reply
   const send = openEventStream(response)
   const chunk = (choice: object, root: object = {}) =>
     send({ id: 'x', model: 'detailed', choices: [choice], ...root })
@@ -170,27 +170,27 @@ async function streamAnswer(
     },
     root,
   )
-  for (let at = 0; at < completion.length; at += 2) {
-    if (cutAfter !== undefined && at >= cutAfter) return void response.end()
+  for (let index = 0; index < completion.length; index += 2) {
+    if (cutAfter !== undefined && index >= cutAfter) return void response.end()
     await nextTurn()
-    const tokens = completion.slice(at, at + 2)
-    const text = `${at > 0 ? ' ' : ''}${tokens.join(' ')}`
+    const tokens = completion.slice(index, index + 2)
+    const text = `${index > 0 ? ' ' : ''}${tokens.join(' ')}`
     chunk({
       index: 0,
       ...(isChat ? { delta: { content: text } } : { text }),
       token_ids: tokens,
-      logprobs: logprobsOf(tokens, body, isChat),
+      logprobs: getLogprobs(tokens, body, isChat),
       sampling_mask: tokens.map(maskOf),
       sampling_mask_logprobs: tokens.map(maskLogprobsOf),
     })
   }
   chunk({ index: 0, ...(isChat ? { delta: {} } : { text: '' }), finish_reason: 'stop' })
-  send({ id: 'x', model: 'detailed', choices: [], usage: usageOf(prompt, completion) })
+  send({ id: 'x', model: 'detailed', choices: [], usage: getUsage(prompt, completion) })
   send('[DONE]')
   response.end()
 }
 
-function logprobsOf(tokens: readonly number[], body: SeenRequest['body'], isChat: boolean): object {
+function getLogprobs(tokens: readonly number[], body: SeenRequest['body'], isChat: boolean): object {
   const written = (id: number) => (body.return_tokens_as_token_ids ? `token_id:${id}` : `t${id}`)
   const bytes = (id: number) => [...Buffer.from(`t${id}`)]
   const count = Number((isChat ? body.top_logprobs : body.logprobs) ?? 0)
@@ -218,7 +218,7 @@ function promptObject(token: number, others: number): object {
   )
 }
 
-function npyOf(tokens: readonly number[]): string {
+function toNpy(tokens: readonly number[]): string {
   const shape = `(${tokens.length}, ${LAYERS}, ${EXPERTS_PER_TOKEN})`
   const header = `{'descr': '|u1', 'fortran_order': False, 'shape': ${shape}, }`.padEnd(117)
   const head = Buffer.concat([Buffer.from('\x93NUMPY\x01\x00', 'latin1'), Buffer.from([118, 0])])
@@ -233,22 +233,22 @@ async function generate(
   completion: number[],
   response: ServerResponse,
 ): Promise<void> {
-  const answer = (count: number) => {
+  const createResponse = (count: number) => {
     const tokens = completion.slice(0, count)
     const isLast = count === completion.length
-    return { text: '', output_ids: tokens, meta_info: metaOf(body, tokens, isLast) }
+    return { text: '', output_ids: tokens, meta_info: getMeta(body, tokens, isLast) }
   }
-  if (!body.stream) return sendJson(response, answer(completion.length))
+  if (!body.stream) return sendJson(response, createResponse(completion.length))
   const send = openEventStream(response)
   for (let count = 1; count <= completion.length; count += 1) {
     await nextTurn()
-    send(answer(count))
+    send(createResponse(count))
   }
   send('[DONE]')
   response.end()
 }
 
-function metaOf(body: SeenRequest['body'], tokens: number[], isLast: boolean): object {
+function getMeta(body: SeenRequest['body'], tokens: number[], isLast: boolean): object {
   const prompt: number[] = body.input_ids
   const alternatives = Number(body.top_logprobs_num)
   const read = [...prompt, ...tokens].slice(Number(body.routed_experts_start_len ?? 0), -1)
@@ -264,11 +264,11 @@ function metaOf(body: SeenRequest['body'], tokens: number[], isLast: boolean): o
       output_top_logprobs: tokens.map((token) => topOf(token, alternatives).map(entry)),
     }),
     ...(body.logprob_start_len === 0 && {
-      input_token_logprobs: prompt.map((token, at) =>
-        at === 0 ? [null, token, null] : entry(promptOf(token, 0)[0]!),
+      input_token_logprobs: prompt.map((token, index) =>
+        index === 0 ? [null, token, null] : entry(promptOf(token, 0)[0]!),
       ),
-      input_top_logprobs: prompt.map((token, at) =>
-        at === 0 ? null : promptOf(token, 1).slice(1).map(entry),
+      input_top_logprobs: prompt.map((token, index) =>
+        index === 0 ? null : promptOf(token, 1).slice(1).map(entry),
       ),
     }),
     ...(body.return_sampling_mask && {
@@ -276,7 +276,7 @@ function metaOf(body: SeenRequest['body'], tokens: number[], isLast: boolean): o
       output_token_sampling_logprobs: tokens.map((token) => logprobOf(token, 5)),
     }),
     ...(body.return_routed_experts && isLast && { routed_experts: experts }),
-    weight_versions: versionSpansOf(tokens),
-    weight_version: versionSpansOf(tokens).at(-1)?.version,
+    weight_versions: getVersionSpans(tokens),
+    weight_version: getVersionSpans(tokens).at(-1)?.version,
   }
 }

@@ -37,20 +37,22 @@ export class DetailOracle {
    */
   row(row: Row): PerToken {
     const chain = this.#chainTo(row.turns.at(-1)!.turn_id)
-    const sequence = chain.flatMap(({ prompt, completion }, at) => [
-      ...prompt.slice(at === 0 ? 0 : chain[at - 1]!.prompt.length + chain[at - 1]!.completion.length),
+    const sequence = chain.flatMap(({ prompt, completion }, index) => [
+      ...prompt.slice(
+        index === 0 ? 0 : chain[index - 1]!.prompt.length + chain[index - 1]!.completion.length,
+      ),
       ...completion,
     ])
     const base = this.#turns.get(row.turns[0]!.turn_id)!.prompt.length
     const first = base - row.prompt_ids.length
     const ids = [...row.prompt_ids, ...row.response_ids]
     if (sequence.slice(first, first + ids.length).join() !== ids.join()) throw new Error('the ids of the row')
-    const places = ids.map((_, at) => first + at)
-    const trained = places.slice(row.prompt_ids.length).map((place, at) => {
-      const turn = chain.find((turn) => place >= turn.prompt.length && place < lengthOf(turn))
-      return row.response_mask[at] === 1 && turn ? { turn, nth: place - turn.prompt.length } : null
+    const indices = ids.map((_, index) => first + index)
+    const trained = indices.slice(row.prompt_ids.length).map((index, i) => {
+      const turn = chain.find((turn) => index >= turn.prompt.length && index < getLength(turn))
+      return row.response_mask[i] === 1 && turn ? { turn, nth: index - turn.prompt.length } : null
     })
-    return asJson({ ...sampledLists(trained), ...readLists(chain, places) })
+    return asJson({ ...sampledLists(trained), ...readLists(chain, indices) })
   }
 
   /** Returns the turns from the first one on, including those before a row of one turn. */
@@ -73,15 +75,15 @@ interface Shown {
   weight_versions: { version: string; start: number; end: number }[] | null
 }
 
-const lengthOf = ({ prompt, completion }: ToldTurn) => prompt.length + completion.length
+const getLength = ({ prompt, completion }: ToldTurn) => prompt.length + completion.length
 
 const asJson = (lists: PerToken): PerToken => JSON.parse(JSON.stringify(lists))
 
 /** Null as a whole if no turn reported any. */
-const orNull = <T>(isTold: boolean, entries: T[]) => (isTold ? entries : null)
+const orNull = <T>(isReported: boolean, entries: T[]) => (isReported ? entries : null)
 
 /** Returns the nth row; null: it was not reported. */
-function rowOf(table: TokenTable | undefined, nth: number) {
+function getRow(table: TokenTable | undefined, nth: number) {
   const count = table?.counts[nth] ?? 0
   if (table === undefined || count === 0) return null
   const start = table.counts.slice(0, nth).reduce((sum, length) => sum + length, 0)
@@ -92,19 +94,20 @@ function rowOf(table: TokenTable | undefined, nth: number) {
 type Sampled = { turn: ToldTurn; nth: number } | null
 
 function sampledLists(trained: readonly Sampled[]): PerToken {
-  const isTold = (kind: keyof TokenData) => trained.some((token) => token?.turn.details[kind] !== undefined)
+  const isReported = (kind: keyof TokenData) =>
+    trained.some((token) => token?.turn.details[kind] !== undefined)
   const rows = (kind: 'sampling_mask' | 'top_logprobs') =>
-    trained.map((token) => token && rowOf(token.turn.details[kind], token.nth))
+    trained.map((token) => token && getRow(token.turn.details[kind], token.nth))
   const numbers = (kind: 'sampling_logprobs' | 'advantages' | 'ratios' | 'entropies' | 'loss_weights') =>
     orNull(
-      isTold(kind),
+      isReported(kind),
       trained.map((token) => token && (token.turn.details[kind]?.[token.nth] ?? null)),
     )
   const [masks, tops] = [rows('sampling_mask'), rows('top_logprobs')]
-  const versions = trained.map(versionOf)
+  const versions = trained.map(getVersion)
   return {
     sampling_mask: orNull(
-      isTold('sampling_mask'),
+      isReported('sampling_mask'),
       masks.map((row) => row?.ids),
     ),
     sampling_mask_logprobs: orNull(
@@ -116,17 +119,17 @@ function sampledLists(trained: readonly Sampled[]): PerToken {
     ratios: numbers('ratios'),
     entropies: numbers('entropies'),
     loss_weights: numbers('loss_weights'),
-    teacher: isTold('teacher_logprobs') ? 'wise' : null,
+    teacher: isReported('teacher_logprobs') ? 'wise' : null,
     teacher_logprobs: orNull(
-      isTold('teacher_logprobs'),
+      isReported('teacher_logprobs'),
       trained.map((token) => token && (token.turn.details.teacher_logprobs?.logprobs[token.nth] ?? null)),
     ),
     top_logprob_ids: orNull(
-      isTold('top_logprobs'),
+      isReported('top_logprobs'),
       tops.map((row) => row?.ids),
     ),
     top_logprobs: orNull(
-      isTold('top_logprobs'),
+      isReported('top_logprobs'),
       tops.map((row) => row?.logprobs),
     ),
     weight_versions: orNull(
@@ -136,34 +139,34 @@ function sampledLists(trained: readonly Sampled[]): PerToken {
   }
 }
 
-function versionOf(token: Sampled): string | null {
+function getVersion(token: Sampled): string | null {
   const spans = token?.turn.details.weight_versions
   if (spans === undefined) return token?.turn.version ?? null
   return spans.find(({ start, end }) => start <= token!.nth && token!.nth < end)?.version ?? null
 }
 
-function readLists(chain: readonly ToldTurn[], places: readonly number[]): PerToken {
-  const isTold = (kind: keyof TokenData) => chain.some(({ details }) => details[kind] !== undefined)
-  const prompts = places.map((place) => {
+function readLists(chain: readonly ToldTurn[], indices: readonly number[]): PerToken {
+  const isReported = (kind: keyof TokenData) => chain.some(({ details }) => details[kind] !== undefined)
+  const prompts = indices.map((index) => {
     for (const { prompt, details } of chain) {
       const table = details.prompt_logprobs
-      const row = table && place < prompt.length ? rowOf(table, place - table.start) : null
+      const row = table && index < prompt.length ? getRow(table, index - table.start) : null
       if (row !== null) return row
     }
     return null
   })
   return {
     prompt_logprob_ids: orNull(
-      isTold('prompt_logprobs'),
+      isReported('prompt_logprobs'),
       prompts.map((row) => row?.ids),
     ),
     prompt_logprobs: orNull(
-      isTold('prompt_logprobs'),
+      isReported('prompt_logprobs'),
       prompts.map((row) => row?.logprobs),
     ),
     routed_experts: orNull(
-      isTold('routed_experts'),
-      places.map((place) => expertsAt(chain, place)),
+      isReported('routed_experts'),
+      indices.map((index) => expertsAt(chain, index)),
     ),
   }
 }
@@ -172,14 +175,14 @@ function readLists(chain: readonly ToldTurn[], places: readonly number[]): PerTo
  * Returns the experts at a position, from the first turn that reported them in the shape of the first table; null: none
  * did.
  */
-function expertsAt(chain: readonly ToldTurn[], place: number): number[] | null {
+function expertsAt(chain: readonly ToldTurn[], index: number): number[] | null {
   const tables = chain.flatMap(({ details }) => details.routed_experts ?? [])
   const shape = String(tables[0]?.experts.shape.slice(1))
   for (const { start, experts } of tables) {
     const [rows = 0, ...row] = experts.shape
-    if (String(row) !== shape || place < start || place >= start + rows) continue
+    if (String(row) !== shape || index < start || index >= start + rows) continue
     const width = row.reduce((product, length) => product * length)
-    return toNumbers(experts).slice((place - start) * width, (place - start + 1) * width)
+    return toNumbers(experts).slice((index - start) * width, (index - start + 1) * width)
   }
   return null
 }
@@ -196,9 +199,9 @@ function expertsByToken({ dtype, shape, known, data }: NonNullable<Shown['routed
   const numbers = toNumbers({ dtype: TYPES[dtype]!, shape, data: Buffer.from(data, 'base64') })
   const [rows = 0, ...row] = shape
   const width = row.reduce((product, length) => product * length)
-  return Array.from({ length: rows }, (_, at) => {
-    const values = numbers.slice(at * width, (at + 1) * width)
-    if (known.some(([from, to]) => from <= at && at < to)) return values
+  return Array.from({ length: rows }, (_, index) => {
+    const values = numbers.slice(index * width, (index + 1) * width)
+    if (known.some(([from, to]) => from <= index && index < to)) return values
     return values.every((number) => number === 0) ? null : 'numbers that nobody told'
   })
 }
@@ -208,7 +211,7 @@ function byToken(spans: Shown['weight_versions']): (string | null)[] | null {
   const versions: (string | null)[] = []
   for (const { version, start, end } of spans) {
     while (versions.length < start) versions.push(null)
-    for (let at = start; at < end; at += 1) versions[at] = version
+    for (let offset = start; offset < end; offset += 1) versions[offset] = version
   }
   return withoutEnd(versions)
 }

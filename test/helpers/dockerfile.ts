@@ -44,8 +44,8 @@ export function readDockerfile(): Dockerfile {
   const lastFrom = froms.at(-1)!.getRange().start.line
   const inImage = (instruction: Instruction) => instruction.getRange().start.line > lastFrom
   const all = (keyword: string) => file.getInstructions().filter((one) => one.getKeyword() === keyword)
-  const textOf = (keyword: string, where = inImage) => all(keyword).find(where)!.getArgumentsContent()!
-  const propertiesOf = (keyword: string) =>
+  const getText = (keyword: string, where = inImage) => all(keyword).find(where)!.getArgumentsContent()!
+  const getProperties = (keyword: string) =>
     Object.fromEntries(
       all(keyword)
         .filter(inImage)
@@ -54,18 +54,18 @@ export function readDockerfile(): Dockerfile {
     )
   return {
     bases: froms.map((from) => withDefaults(from.getImage()!, file.getInitialARGs())),
-    workdir: textOf('WORKDIR', (instruction) => !inImage(instruction)),
+    workdir: getText('WORKDIR', (instruction) => !inImage(instruction)),
     runs: all('RUN').map((run) => run.getArgumentsContent()!),
     image: {
       copies: all('COPY').filter(inImage).map(copyStep),
-      env: propertiesOf('ENV'),
-      labels: propertiesOf('LABEL'),
-      user: textOf('USER'),
-      volume: textOf('VOLUME'),
-      workdir: textOf('WORKDIR'),
-      port: textOf('EXPOSE'),
-      entrypoint: JSON.parse(textOf('ENTRYPOINT')),
-      healthcheck: JSON.parse(textOf('HEALTHCHECK').replace(/^CMD /, '')),
+      env: getProperties('ENV'),
+      labels: getProperties('LABEL'),
+      user: getText('USER'),
+      volume: getText('VOLUME'),
+      workdir: getText('WORKDIR'),
+      port: getText('EXPOSE'),
+      entrypoint: JSON.parse(getText('ENTRYPOINT')),
+      healthcheck: JSON.parse(getText('HEALTHCHECK').replace(/^CMD /, '')),
     },
   }
 }

@@ -19,9 +19,10 @@ export const QWEN_3_8_CHECK =
  */
 export function qwen38Error(body: Record<string, unknown>): string | undefined {
   const { reasoning_effort: effort, chat_template_kwargs: kwargs } = body
-  const given = effort ?? (kwargs as Record<string, unknown> | undefined)?.reasoning_effort
-  if (given === undefined || given === null || SUPPORTED.includes(given as string)) return undefined
-  return `Unexpected reasoning effort ${given}. Supported types are xhigh (default), medium, and low`
+  const requested = effort ?? (kwargs as Record<string, unknown> | undefined)?.reasoning_effort
+  if (requested === undefined || requested === null || SUPPORTED.includes(requested as string))
+    return undefined
+  return `Unexpected reasoning effort ${requested}. Supported types are xhigh (default), medium, and low`
 }
 
 /** Writes the embedded model to this folder, with the check prepended to its chat template. */
@@ -42,9 +43,9 @@ export async function startEffortCheck(
     if (message !== undefined)
       return sendJson(response, { error: { message, type: 'BadRequestError', param: null, code: 400 } }, 400)
     const init = method === 'GET' ? {} : { body: text, headers: { 'content-type': 'application/json' } }
-    const answer = await fetch(engineUrl + path, { method, ...init })
-    response.writeHead(answer.status, { 'content-type': answer.headers.get('content-type') ?? 'text/plain' })
-    for await (const piece of answer.body ?? []) response.write(piece)
+    const reply = await fetch(engineUrl + path, { method, ...init })
+    response.writeHead(reply.status, { 'content-type': reply.headers.get('content-type') ?? 'text/plain' })
+    for await (const chunk of reply.body ?? []) response.write(chunk)
     response.end()
   })
   t.teardown(() => server.close())

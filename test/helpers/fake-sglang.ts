@@ -3,10 +3,10 @@ import { setImmediate as nextTurn } from 'node:timers/promises'
 import {
   chatLogprobs,
   finishReason,
+  getUsage,
   listLogprobs,
   sampleWords,
   type Token,
-  usageOf,
 } from './sampled-words.ts'
 import {
   openEventStream,
@@ -52,7 +52,7 @@ const KNOWN_PARAMS = new Set(
 export async function startFakeSglang(options: FakeSglangOptions = {}): Promise<FakeSglang> {
   let running = 0
   const server = await startScriptedServer(async (request, response) => {
-    if (request.method === 'GET') return answerGet(request, response)
+    if (request.method === 'GET') return respondToGet(request, response)
     running += 1
     response.once('close', () => {
       running -= 1
@@ -63,7 +63,7 @@ export async function startFakeSglang(options: FakeSglangOptions = {}): Promise<
   return { ...server, running: () => running }
 }
 
-function answerGet({ path }: SeenRequest, response: ServerResponse): void {
+function respondToGet({ path }: SeenRequest, response: ServerResponse): void {
   if (path === '/v1/models') {
     const model = { id: 'fake', object: 'model', owned_by: 'sglang', root: 'fake', max_model_len: 4096 }
     sendJson(response, { object: 'list', data: [model] })
@@ -90,22 +90,27 @@ async function generate(body: any, response: ServerResponse, streams: Streams) {
     return sendJson(response, { error: { message } }, 400)
   }
   const tokens: Token[] = []
-  const answer = (from: number, done: boolean) => generateAnswer(tokens, { from, done, streams, body })
+  const createResponse = (from: number, done: boolean) =>
+    createGenerateResponse(tokens, { from, done, streams, body })
   if (!body.stream) {
     if (params.ignore_eos) return
     tokens.push(...sample(params))
-    return sendJson(response, generateAnswer(tokens, { from: 0, done: true, streams: 'cumulative', body }))
+    return sendJson(
+      response,
+      createGenerateResponse(tokens, { from: 0, done: true, streams: 'cumulative', body }),
+    )
   }
   response.writeHead(200, { 'content-type': 'text/event-stream; charset=utf-8' })
   for (const token of sample(params)) {
     tokens.push(token)
     const done = finishReason(tokens) === 'stop' || tokens.length === params.max_new_tokens
-    if (!(await writeCut(response, `data: ${JSON.stringify(answer(tokens.length - 1, done))}\n\n`))) return
+    if (!(await writeCut(response, `data: ${JSON.stringify(createResponse(tokens.length - 1, done))}\n\n`)))
+      return
   }
   response.end('data: [DONE]\n\n')
 }
 
-export interface AnswerShape {
+export interface ResponseShape {
   /** Tokens before this index have been sent. */
   from: number
   done: boolean
@@ -115,7 +120,10 @@ export interface AnswerShape {
 }
 
 /** Builds the response of `/generate` for the tokens so far. */
-export function generateAnswer(tokens: readonly Token[], { from, done, streams, body }: AnswerShape): object {
+export function createGenerateResponse(
+  tokens: readonly Token[],
+  { from, done, streams, body }: ResponseShape,
+): object {
   const ids = tokens.slice(streams === 'cumulative' ? 0 : from)
   const rest = tokens.slice(streams === 'incremental' ? from : 0)
   const entry = ({ id, text }: Token) => [-id / 1_000, id, body.return_text_in_logprobs ? text : null]
@@ -186,18 +194,18 @@ async function complete({ path, body }: SeenRequest, response: ServerResponse): 
       [chat ? 'response_token_ids' : 'token_ids']: tokens.map((token) => token.id),
     }),
   }
-  const usage = { ...usageOf(promptIds, tokens), reasoning_tokens: 0 }
-  const answer = {
+  const usage = { ...getUsage(promptIds, tokens), reasoning_tokens: 0 }
+  const reply = {
     id: 'x',
     created: 1,
     model: 'fake',
     choices: [choice],
     metadata: { weight_version: 'default' },
   }
-  if (!body.stream) return sendJson(response, { ...answer, usage })
+  if (!body.stream) return sendJson(response, { ...reply, usage })
   const send = openEventStream(response)
-  send({ ...answer, usage: null })
-  send({ ...answer, choices: [], usage })
+  send({ ...reply, usage: null })
+  send({ ...reply, choices: [], usage })
   send('[DONE]')
   response.end()
 }

@@ -11,7 +11,7 @@ export interface FakeSharedRecord extends NodeCoordination {
  */
 export function fakeSharedRecord({ lease }: { lease?: number | undefined } = {}): FakeSharedRecord {
   const gone = new Map<number, AbortController>()
-  const goneOf = (id: number) => {
+  const getGone = (id: number) => {
     const controller = gone.get(id) ?? new AbortController()
     gone.set(id, controller)
     return controller
@@ -23,8 +23,8 @@ export function fakeSharedRecord({ lease }: { lease?: number | undefined } = {})
   const fake: Partial<FakeSharedRecord> = {
     self,
     proxies: self ? [self] : [],
-    getGoneSignal: (id) => goneOf(id).signal,
-    end: (id) => goneOf(id).abort(),
+    getGoneSignal: (id) => getGone(id).signal,
+    end: (id) => getGone(id).abort(),
   }
   return fake as FakeSharedRecord
 }

@@ -3,10 +3,10 @@ import { setImmediate as nextTurn } from 'node:timers/promises'
 import {
   chatLogprobs,
   finishReason,
+  getUsage,
   listLogprobs,
   sampleWords,
   type Token,
-  usageOf,
 } from './sampled-words.ts'
 import {
   openEventStream,
@@ -58,15 +58,17 @@ export async function startFakeVllm(options: FakeVllmOptions = {}): Promise<Fake
   let fails = false
   const server = await startScriptedServer(async (request, response) => {
     if (request.method === 'GET' && fails) return sendJson(response, {}, 500)
-    if (request.method === 'GET') return answerGet(request, response, options, model)
-    if (request.path === '/tokenize') return answerTokenize(request, response, options)
+    if (request.method === 'GET') return respondToGet(request, response, options, model)
+    if (request.path === '/tokenize') return respondToTokenize(request, response, options)
     if (request.body.prompt_logprobs === 0 && options.idText)
-      return sendJson(response, scoresOf(request.body.prompt, options.idText))
+      return sendJson(response, getScores(request.body.prompt, options.idText))
     refusals -= 1
     const isBusy = refusals >= 0 || (refusesIds && request.body.return_token_ids)
     const isChat = request.path.endsWith('/chat/completions')
     const templateError = isChat ? options.templateError?.(request.body) : undefined
-    const refusal = isBusy ? 'weights are being updated' : (templateError ?? refusalOf(request.body, options))
+    const refusal = isBusy
+      ? 'weights are being updated'
+      : (templateError ?? getRefusal(request.body, options))
     if (refusal)
       return sendJson(response, { error: { message: refusal, type: 'BadRequestError', code: 400 } }, 400)
     running += 1
@@ -90,7 +92,7 @@ export async function startFakeVllm(options: FakeVllmOptions = {}): Promise<Fake
   }
 }
 
-function answerGet(
+function respondToGet(
   { path }: SeenRequest,
   response: ServerResponse,
   options: FakeVllmOptions,
@@ -107,7 +109,7 @@ function answerGet(
   else sendJson(response, { detail: 'Not Found' }, 404)
 }
 
-function answerTokenize(
+function respondToTokenize(
   { body }: SeenRequest,
   response: ServerResponse,
   { textIds, chatIds, templateError }: FakeVllmOptions,
@@ -121,13 +123,13 @@ function answerTokenize(
   sendJson(response, tokens ? { count: tokens.length, tokens } : { detail: 'Not Found' }, tokens ? 200 : 404)
 }
 
-function scoresOf(prompt: number[], decoded: (id: number) => string) {
+function getScores(prompt: number[], decoded: (id: number) => string) {
   const entry = (id: number) => ({ [id]: { logprob: -1, rank: 1, decoded_token: decoded(id) } })
-  const prompt_logprobs = prompt.map((id, at) => (at === 0 ? null : entry(id)))
+  const prompt_logprobs = prompt.map((id, index) => (index === 0 ? null : entry(id)))
   return { choices: [{ index: 0, text: '', finish_reason: 'length', prompt_logprobs }] }
 }
 
-function refusalOf(body: Record<string, unknown>, { strict }: FakeVllmOptions): string | undefined {
+function getRefusal(body: Record<string, unknown>, { strict }: FakeVllmOptions): string | undefined {
   if (body.stream_options && !body.stream) return 'Stream options can only be defined when `stream=True`.'
   if (Array.isArray(body.tools) && body.tools.length === 0) return '`tools` must not be an empty array'
   const unknown = ['return_token_ids', 'return_tokens_as_token_ids', 'include_reasoning'].find(
@@ -165,7 +167,7 @@ async function generate(
     return sendJson(response, {
       ...root,
       choices: [choice],
-      usage: usageOf(promptIds, tokens),
+      usage: getUsage(promptIds, tokens),
       ...(chat && prompt),
     })
   }
@@ -174,10 +176,10 @@ async function generate(
   const tokens: Token[] = []
   for (const token of sample(body)) {
     tokens.push(token)
-    const piece = chat
+    const chunk = chat
       ? { delta: { content: token.text } }
       : { text: token.text, ...(tokens.length === 1 && prompt) }
-    const kept = send({ ...root, choices: [{ index: 0, ...piece, ...tokenFields([token], body, chat) }] })
+    const kept = send({ ...root, choices: [{ index: 0, ...chunk, ...tokenFields([token], body, chat) }] })
     if (!kept)
       await Promise.race([new Promise((resolve) => response.once('drain', resolve)), closed(response)])
     if (response.destroyed) return
@@ -187,7 +189,7 @@ async function generate(
     ...root,
     choices: [{ index: 0, ...(chat ? { delta: {} } : { text: '' }), finish_reason: finishReason(tokens) }],
   })
-  if (body.stream_options?.include_usage) send({ ...root, choices: [], usage: usageOf(promptIds, tokens) })
+  if (body.stream_options?.include_usage) send({ ...root, choices: [], usage: getUsage(promptIds, tokens) })
   send('[DONE]')
   response.end()
 }

@@ -56,8 +56,8 @@ export async function startHarborServer(t: Test, script: RunScript): Promise<Har
       archiveType: `${archive.name} ${archive.type}`,
     }
     harbor.runs.push(run)
-    const { status = 200, body: answer } = await script(run)
-    response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(answer))
+    const { status = 200, body: reply } = await script(run)
+    response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(reply))
   }).listen(0, '127.0.0.1')
   await once(server, 'listening')
   harbor.url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`

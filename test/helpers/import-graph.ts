@@ -25,21 +25,21 @@ export interface ArchitectureRules {
  * @param projects the configurations that have them, relative to `root`
  */
 export function readImportGraph(root: string, projects = ['tsconfig.json']): ImportGraph {
-  return new Map(projects.flatMap((project) => importsOf(root, project)))
+  return new Map(projects.flatMap((project) => getImports(root, project)))
 }
 
-function importsOf(root: string, project: string): (readonly [string, readonly string[]])[] {
+function getImports(root: string, project: string): (readonly [string, readonly string[]])[] {
   const compiler = new API({ cwd: root })
   try {
     const snapshot = compiler.updateSnapshot({ openProject: join(root, project) })
     const program = snapshot.getProjects()[0]!.program
     const files = program
       .getSourceFileNames()
-      .filter((file) => PLACES.some((place) => file.startsWith(join(root, place))))
+      .filter((file) => PLACES.some((folder) => file.startsWith(join(root, folder))))
     return files.map((file) => {
       const source = program.getSourceFile(file)!
       const imported = source.imports.map((literal) => (literal as unknown as { text: string }).text)
-      const targets = [...imported, ...threadsOf(source.text)].map((name) => resolve(root, file, name))
+      const targets = [...imported, ...getThreads(source.text)].map((name) => resolve(root, file, name))
       return [relative(root, file), [...new Set(targets)]] as const
     })
   } finally {
@@ -51,7 +51,7 @@ function importsOf(root: string, project: string): (readonly [string, readonly s
 const PLACES = ['src/', 'tools/']
 
 /** Finds worker threads, which name their code as `new URL('./writer.ts', import.meta.url)`. */
-function threadsOf(text: string): string[] {
+function getThreads(text: string): string[] {
   return [...text.matchAll(/new URL\('(\.[^']*\.ts)', import\.meta\.url\)/g)].map((match) => match[1]!)
 }
 
@@ -62,16 +62,18 @@ function resolve(root: string, file: string, name: string): string {
 /** Returns every violated rule as a sentence. */
 export function findViolations(graph: ImportGraph, rules: ArchitectureRules): string[] {
   return [...graph].flatMap(([file, targets]) => {
-    const part = partOf(file, rules)
+    const part = getPart(file, rules)
     if (part === undefined) return [`${file} is in no part: give its folder a place in the rules`]
-    return targets.flatMap((target) => problemOf(part, target, rules) ?? []).map((why) => `${file} ${why}`)
+    return targets
+      .flatMap((target) => getProblem(part, target, rules) ?? [])
+      .map((reason) => `${file} ${reason}`)
   })
 }
 
-function problemOf(part: string, target: string, rules: ArchitectureRules): string | undefined {
+function getProblem(part: string, target: string, rules: ArchitectureRules): string | undefined {
   if (isBuiltin(target) || target === 'package.json') return undefined
   if (isLibrary(target)) return libraryProblem(part, target, rules)
-  const imported = partOf(target, rules)
+  const imported = getPart(target, rules)
   if (imported === undefined) return `imports ${target}, which is in no part`
   if (imported === part || rules.parts[part]!.includes(imported)) return undefined
   return `imports ${target}: ${part} must not know ${imported}`
@@ -91,7 +93,7 @@ function isLibrary(target: string): boolean {
   return !/^(\.\.|src|tools|test|bin|docs|python)\//.test(target)
 }
 
-function partOf(file: string, rules: ArchitectureRules): string | undefined {
+function getPart(file: string, rules: ArchitectureRules): string | undefined {
   const holders = Object.keys(rules.parts).filter((part) => file === part || file.startsWith(`${part}/`))
   return holders.toSorted((a, b) => b.length - a.length)[0]
 }
@@ -109,24 +111,24 @@ export function folderCycles(graph: ImportGraph): string[][] {
     for (const folder of folders) if (!contains(from, folder) && !contains(folder, from)) reached.add(folder)
     edges.set(from, reached)
   }
-  return cyclesOf(edges)
+  return getCycles(edges)
 }
 
 /** Returns files that import each other, even for a type alone, each cycle as a sorted list. */
 export function fileCycles(graph: ImportGraph): string[][] {
-  return cyclesOf(new Map([...graph].map(([file, targets]) => [file, new Set(targets)])))
+  return getCycles(new Map([...graph].map(([file, targets]) => [file, new Set(targets)])))
 }
 
 function contains(outer: string, inner: string): boolean {
   return inner === outer || inner.startsWith(`${outer}/`)
 }
 
-function cyclesOf(edges: ReadonlyMap<string, ReadonlySet<string>>): string[][] {
-  const reach = new Map([...edges.keys()].map((place) => [place, reachableFrom(place, edges)]))
+function getCycles(edges: ReadonlyMap<string, ReadonlySet<string>>): string[][] {
+  const reach = new Map([...edges.keys()].map((folder) => [folder, reachableFrom(folder, edges)]))
   const cycles = new Map<string, string[]>()
-  for (const [place, reached] of reach) {
-    if (!reached.has(place)) continue
-    const members = [...reached].filter((other) => reach.get(other)?.has(place)).sort()
+  for (const [folder, reached] of reach) {
+    if (!reached.has(folder)) continue
+    const members = [...reached].filter((other) => reach.get(other)?.has(folder)).sort()
     cycles.set(members.join(), members)
   }
   return [...cycles.values()]

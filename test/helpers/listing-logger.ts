@@ -10,16 +10,16 @@ export interface LogLine {
 /** Returns a logger that lists its lines. */
 export function listingLogger(): { logger: Required<Omit<Logger, 'isLevelEnabled'>>; lines: LogLine[] } {
   const lines: LogLine[] = []
-  const at =
+  const logAt =
     (level: LogLevel): Logger['info'] =>
     (fields, message) =>
       void lines.push({ level, message, ...(fields as { event: string }) })
   const logger = {
-    debug: at('debug'),
-    info: at('info'),
-    audit: at('audit'),
-    warn: at('warn'),
-    error: at('error'),
+    debug: logAt('debug'),
+    info: logAt('info'),
+    audit: logAt('audit'),
+    warn: logAt('warn'),
+    error: logAt('error'),
   }
   return { lines, logger }
 }

@@ -14,7 +14,7 @@ export class LongSession implements AsyncIterable<TurnRecord> {
 
   constructor(turnCount: number, promptTokens: number) {
     this.#turnCount = turnCount
-    this.#prompt = Int32Array.from({ length: promptTokens }, (_, at) => 100_000 + (at % 50_000))
+    this.#prompt = Int32Array.from({ length: promptTokens }, (_, index) => 100_000 + (index % 50_000))
     const { promise, resolve } = Promise.withResolvers<void>()
     this.left = promise
     this.#leave = resolve

@@ -22,13 +22,13 @@ function cpuUs(): number {
 /**
  * Reports at each interval how much CPU time the loop's thread has used since the last: more than the interval means
  * that the loop was blocked. The timer does not keep the process alive.
- * @param tell receives milliseconds
+ * @param notify receives milliseconds
  */
-export function watchLoop(tell: (cpuMs: number) => void): LoopWatch {
+export function watchLoop(notify: (cpuMs: number) => void): LoopWatch {
   let last = process.threadCpuUsage()
   const look = () => {
     const { user, system } = process.threadCpuUsage(last)
-    tell((user + system) / 1_000)
+    notify((user + system) / 1_000)
     last = process.threadCpuUsage()
   }
   const looking = setInterval(look, LOOK_MS).unref()

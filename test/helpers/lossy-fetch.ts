@@ -31,14 +31,14 @@ export function lossyFetch(losses: Loss[], underWay: () => Promise<unknown> = as
     if (loss === 'refused') throw new TypeError('fetch failed')
     // An attempt that is abandoned receives no abort signal.
     const { signal: _signal, ...alone } = init ?? {}
-    const answer = fetch(input, loss === undefined ? init : alone)
+    const reply = fetch(input, loss === undefined ? init : alone)
     if (loss === 'silent') {
       // Kept, so that the connection stays open while a client may retry.
-      silent.push(answer.catch(() => undefined))
+      silent.push(reply.catch(() => undefined))
       await underWay()
       throw new TypeError('timed out')
     }
-    const response = await answer
+    const response = await reply
     if (loss === 'broken') {
       await response.body?.cancel()
       throw new TypeError('terminated')

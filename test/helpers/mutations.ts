@@ -88,7 +88,7 @@ export function mutationsOf(...bodies: readonly object[]): fc.Arbitrary<string> 
   const changes = fc.array(fc.tuple(fc.nat(), change), { minLength: 1, maxLength: 4 })
   return fc.tuple(fc.constantFrom(...bodies), changes).map(([body, changes]) => {
     const root: { body: Json } = { body: structuredClone(body) as Json }
-    for (const [at, what] of changes) apply(root, at, what)
+    for (const [index, what] of changes) apply(root, index, what)
     return jsonText(root.body)
   })
 }
@@ -113,28 +113,28 @@ export function brokenTextsOf(...bodies: readonly object[]): fc.Arbitrary<string
   const break_ = fc.tuple(fc.nat(), fc.nat({ max: 40 }), junk)
   return fc
     .tuple(fc.constantFrom(...bodies.map((body) => JSON.stringify(body))), break_)
-    .map(([text, [at, dropped, put]]) => {
-      const from = at % (text.length + 1)
+    .map(([text, [index, dropped, put]]) => {
+      const from = index % (text.length + 1)
       return text.slice(0, from) + put + (dropped === 40 ? '' : text.slice(from + dropped))
     })
 }
 
 /** The location of a value. The keys of arrays are their indexes. */
-interface Place {
+interface Location {
   readonly parent: { [key: string]: Json } | Json[]
   readonly key: string
 }
 
-function placesOf(parent: Place['parent']): Place[] {
+function getPlaces(parent: Location['parent']): Location[] {
   return Object.entries(parent).flatMap(([key, value]) => [
     { parent, key },
-    ...(typeof value === 'object' && value !== null ? placesOf(value) : []),
+    ...(typeof value === 'object' && value !== null ? getPlaces(value) : []),
   ])
 }
 
-function apply(root: { body: Json }, at: number, change: Change): void {
-  const places = placesOf(root)
-  const place = places[at % places.length]
+function apply(root: { body: Json }, index: number, change: Change): void {
+  const places = getPlaces(root)
+  const place = places[index % places.length]
   if (place === undefined) return
   const { parent, key } = place
   const value = valueAt(place)
@@ -156,22 +156,22 @@ function apply(root: { body: Json }, at: number, change: Change): void {
     )
 }
 
-function valueAt({ parent, key }: Place): Json {
+function valueAt({ parent, key }: Location): Json {
   return (parent as { [key: string]: Json })[key]!
 }
 
 /** Sets a value, also under a name such as `__proto__`. */
-function put(parent: Place['parent'], key: string, value: Json): void {
+function put(parent: Location['parent'], key: string, value: Json): void {
   if (Array.isArray(parent)) parent.splice(Number(key) || 0, 1, value)
   else Object.defineProperty(parent, key, { value, enumerable: true, configurable: true, writable: true })
 }
 
-function drop({ parent, key }: Place): void {
+function drop({ parent, key }: Location): void {
   if (Array.isArray(parent)) parent.splice(Number(key), 1)
   else delete parent[key]
 }
 
-function repeat({ parent, key }: Place): void {
+function repeat({ parent, key }: Location): void {
   const copy = structuredClone(valueAt({ parent, key }))
   if (Array.isArray(parent)) parent.splice(Number(key), 0, copy)
   else put(parent, `${key}_2`, copy)

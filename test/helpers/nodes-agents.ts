@@ -67,11 +67,11 @@ export class Agents {
   async #rollOut(sessionId: string): Promise<void> {
     const messages: OpenAI.ChatCompletionMessageParam[] = [{ role: 'user', content: `Begin ${sessionId}.` }]
     for (let call = 0; call < this.#options.calls; call += 1) {
-      const subagents = Array.from({ length: call % 3 === 1 ? SUBAGENTS : 0 }, (_, place) =>
-        this.#ask(sessionId, [{ role: 'user', content: `Help number ${place} with step ${call}.` }]),
+      const subagents = Array.from({ length: call % 3 === 1 ? SUBAGENTS : 0 }, (_, index) =>
+        this.#ask(sessionId, [{ role: 'user', content: `Help number ${index} with step ${call}.` }]),
       )
-      const [answer] = await Promise.all([this.#ask(sessionId, messages), ...subagents])
-      messages.push(answer, { role: 'user', content: 'Go on.' })
+      const [assistantMessage] = await Promise.all([this.#ask(sessionId, messages), ...subagents])
+      messages.push(assistantMessage, { role: 'user', content: 'Go on.' })
       this.#read += 1
       this.#watchers.get(this.#read)?.()
     }

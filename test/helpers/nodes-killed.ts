@@ -51,7 +51,7 @@ export async function runNodesKilled(t: Ends, run: NodesRun): Promise<NodesFigur
   await Promise.all([faults, agents.whenDone])
   const seconds = (performance.now() - startedAtMs) / 1_000
   const { retries, finished, readTurns } = agents
-  const record = await recordOf(rig.nodes[0]!.url, readTurns)
+  const record = await getRecord(rig.nodes[0]!.url, readTurns)
   return { seconds, sessions: readTurns.size, retries, finished, ...record }
 }
 
@@ -76,7 +76,7 @@ export async function stopForThreeLeases({ nodes }: Rig): Promise<void> {
 }
 
 /** Reads the records of any node as a trainer does. */
-async function recordOf(url: string, readTurns: ReadonlyMap<string, string[]>) {
+async function getRecord(url: string, readTurns: ReadonlyMap<string, string[]>) {
   const sum = {
     read: 0,
     listed: await countSessions(url),

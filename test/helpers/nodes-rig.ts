@@ -91,8 +91,8 @@ export async function startNodes(t: Ends, { balancer, folder, db, skews = false 
   mkdirSync(folder, { recursive: true })
   const ways = typeof db === 'string' ? Array.from({ length: NODES }, () => db) : db
   const nodes: Node[] = []
-  for (const [place, way] of ways.entries()) {
-    const clock = skews ? clockOf(place, ways.length) : {}
+  for (const [index, way] of ways.entries()) {
+    const clock = skews ? getClockEnv(index, ways.length) : {}
     nodes.push(new Node(t, await freePort(), { DATABASE_URL: way, ...clock }))
   }
   await Promise.all(nodes.map((node) => node.start()))
@@ -109,8 +109,8 @@ export async function startNodes(t: Ends, { balancer, folder, db, skews = false 
 }
 
 /** Returns the environment that changes a node's clock. Timers use the true clock, which no setting changes. */
-function clockOf(place: number, nodes: number): Record<string, string> {
-  const offset = place === 0 ? '+1h' : place === nodes - 1 ? '-1h' : undefined
+function getClockEnv(index: number, nodes: number): Record<string, string> {
+  const offset = index === 0 ? '+1h' : index === nodes - 1 ? '-1h' : undefined
   if (offset === undefined) return {}
   return { LD_PRELOAD: faketime!, FAKETIME: offset, FAKETIME_DONT_FAKE_MONOTONIC: '1' }
 }

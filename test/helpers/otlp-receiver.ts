@@ -45,9 +45,9 @@ const { Span, Status } = opentelemetry.proto.trace.v1
 
 /**
  * Starts the receiver.
- * @param answers false: it accepts exports and never responds
+ * @param responds false: it accepts exports and never responds
  */
-export async function startOtlpReceiver(t: Test, answers = true): Promise<OtlpReceiver> {
+export async function startOtlpReceiver(t: Test, responds = true): Promise<OtlpReceiver> {
   const spans: ReceivedSpan[] = []
   const headers: IncomingHttpHeaders[] = []
   const bodies: Buffer[] = []
@@ -57,8 +57,8 @@ export async function startOtlpReceiver(t: Test, answers = true): Promise<OtlpRe
     const body = await buffer(request)
     headers.push(request.headers)
     bodies.push(body)
-    spans.push(...spansOf(ExportTraceServiceRequest.decode(body)))
-    if (!answers) return
+    spans.push(...getSpans(ExportTraceServiceRequest.decode(body)))
+    if (!responds) return
     waiting -= 1
     response.writeHead(request.url === '/v1/traces' ? 200 : 404, { 'content-type': 'application/x-protobuf' })
     response.end()
@@ -74,7 +74,7 @@ export async function startOtlpReceiver(t: Test, answers = true): Promise<OtlpRe
   return { url: `http://127.0.0.1:${port}`, spans, headers, text, waiting: () => waiting }
 }
 
-function spansOf({ resourceSpans }: Message): ReceivedSpan[] {
+function getSpans({ resourceSpans }: Message): ReceivedSpan[] {
   return resourceSpans.flatMap(({ resource, scopeSpans }: Message) =>
     scopeSpans.flatMap((scope: Message) =>
       scope.spans.map((span: Message) => ({
@@ -86,8 +86,8 @@ function spansOf({ resourceSpans }: Message): ReceivedSpan[] {
         startMs: Number(span.startTimeUnixNano) / 1e6,
         endMs: Number(span.endTimeUnixNano) / 1e6,
         isError: span.status?.code === Status.StatusCode.STATUS_CODE_ERROR,
-        attributes: attributesOf(span.attributes),
-        resource: attributesOf(resource.attributes),
+        attributes: getAttributes(span.attributes),
+        resource: getAttributes(resource.attributes),
       })),
     ),
   )
@@ -95,7 +95,7 @@ function spansOf({ resourceSpans }: Message): ReceivedSpan[] {
 
 const hex = (bytes: Uint8Array | null) => Buffer.from(bytes ?? []).toString('hex')
 
-function attributesOf(pairs: Message[]): Record<string, Value> {
+function getAttributes(pairs: Message[]): Record<string, Value> {
   return Object.fromEntries(pairs.map(({ key, value }) => [key, readValue(value)]))
 }
 

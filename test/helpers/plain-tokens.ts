@@ -21,7 +21,7 @@ async function* generate(request: GenerationRequest, sample: Sampling, signal: A
   yield [{ type: 'start', engine: 'plain', model: 'plain', promptTokenIds: PromptIds.from(promptIds) }]
   const ids = sample(promptIds) ?? (await untilAborted(signal))
   const logprobs = ids.map(() => -0.5)
-  yield [{ type: 'delta', content: textOf(ids), tokenIds: [...ids], logprobs }]
+  yield [{ type: 'delta', content: decodeIds(ids), tokenIds: [...ids], logprobs }]
   yield [{ type: 'end', finishReason: 'stop' }]
 }
 
@@ -29,6 +29,6 @@ export function idsOf(text: string): number[] {
   return text.split(' ').map(Number)
 }
 
-export function textOf(ids: readonly number[]): string {
+export function decodeIds(ids: readonly number[]): string {
   return ids.join(' ')
 }

@@ -10,15 +10,17 @@ import { aside, stallsOnPurpose, watched, watchedChild } from './no-stalls.ts'
 import { SHARED_STALL_LIMIT_MS } from './stall-limit.ts'
 
 const WAYS: Record<string, () => Promise<unknown>> = {
-  request: () => ask(burn),
-  starting: () => ask(() => {}, burn),
-  aside: () => ask(() => aside(burn)),
+  request: () => sendRequest(burn),
+  starting: () => sendRequest(() => {}, burn),
+  aside: () => sendRequest(() => aside(burn)),
   purpose: () => {
     stallsOnPurpose('it is planted')
-    return ask(burn)
+    return sendRequest(burn)
   },
   waiting: () =>
-    ask(() => Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 2 * SHARED_STALL_LIMIT_MS)),
+    sendRequest(() =>
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 2 * SHARED_STALL_LIMIT_MS),
+    ),
   child: async () => {
     const child = startChild(process.execPath, [import.meta.filename, 'of-child'], {
       env: { ...process.env, ...watchedChild() },
@@ -35,7 +37,7 @@ const WAYS: Record<string, () => Promise<unknown>> = {
   },
 }
 
-async function ask(answering: () => void, starting: () => void = () => {}): Promise<void> {
+async function sendRequest(answering: () => void, starting: () => void = () => {}): Promise<void> {
   const { url, close } = await watched(async () => {
     starting()
     return await serve(answering)

@@ -6,6 +6,7 @@ import { text } from 'node:stream/consumers'
 import { isMainThread, Worker, workerData } from 'node:worker_threads'
 import { VERSION } from '../../src/base/version.ts'
 import { describeFailure } from '../../src/cli/fail.ts'
+import { addProductCommands } from '../../src/cli/product-commands.ts'
 import { buildProgram } from '../../src/cli/program.ts'
 import type { Finished } from './llm-proxy.ts'
 
@@ -23,12 +24,12 @@ export async function runCommands(commands: readonly (readonly string[])[]): Pro
   return stdout
     .split(END)
     .slice(0, -1)
-    .map((out, place) => ({ stdout: out, stderr: errors[place]!, code: ended[place]! }))
+    .map((out, index) => ({ stdout: out, stderr: errors[index]!, code: ended[index]! }))
 }
 
 async function runOne(command: readonly string[]): Promise<number> {
   let code = 0
-  const program = buildProgram(VERSION, {}, (given) => (code = given))
+  const program = buildProgram(VERSION, {}, addProductCommands, (exitCode) => (code = exitCode))
   try {
     await program.parseAsync(command, { from: 'user' })
   } catch (error) {

@@ -47,8 +47,8 @@ export class RawWorker {
   /** Returns the first frame of this type that was not returned before, waiting for it if necessary. */
   async next(type: string): Promise<RawFrame> {
     return until(() => {
-      const at = this.frames.findIndex((frame) => frame.type === type)
-      return at >= 0 && this.frames.splice(at, 1)[0]
+      const index = this.frames.findIndex((frame) => frame.type === type)
+      return index >= 0 && this.frames.splice(index, 1)[0]
     })
   }
 

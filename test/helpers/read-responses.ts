@@ -32,12 +32,12 @@ export interface PublishedResponses {
  */
 export function differences(
   template: ResponseTemplate,
-  { prefix, pieces, whole, streamed }: ResponseCase,
+  { prefix, pieces: chunks, whole: full, streamed }: ResponseCase,
   tools: string,
 ): { cut: readonly string[]; wanted: ReadResponse; found: ReadResponse }[] {
   const readings = [
-    { cut: [pieces.join('')], wanted: whole },
-    { cut: pieces, wanted: streamed },
+    { cut: [chunks.join('')], wanted: full },
+    { cut: chunks, wanted: streamed },
   ]
   return readings.flatMap(({ cut, wanted }) => {
     const found = mergeDeltas(readCut(template, prefix, tools, cut))
@@ -50,8 +50,8 @@ export function differences(
   })
 }
 
-function isCall({ name, arguments: given }: { name: unknown; arguments: unknown }): boolean {
-  return typeof name === 'string' && name !== '' && given !== undefined && given !== null
+function isCall({ name, arguments: input }: { name: unknown; arguments: unknown }): boolean {
+  return typeof name === 'string' && name !== '' && input !== undefined && input !== null
 }
 
 type Delta = ResponseTexts['deltas'][number]
@@ -60,11 +60,11 @@ export function readCut(
   template: ResponseTemplate,
   prefix: string,
   tools: string,
-  pieces: readonly string[],
+  chunks: readonly string[],
 ): Delta[] {
-  const answer = template.begin({ prefix, tools })
-  const { deltas } = template.read(answer, pieces, true)
-  answer.destroy()
+  const reader = template.begin({ prefix, tools })
+  const { deltas } = template.read(reader, chunks, true)
+  reader.destroy()
   return deltas
 }
 

@@ -75,12 +75,12 @@ export interface Streamed {
 
 /**
  * Streams one response.
- * @param onPiece receives the text so far for each chunk
+ * @param onChunk receives the text so far for each chunk
  */
 export async function streamed(
   agent: OpenAI,
   more: object = {},
-  onPiece: (text: string) => void = () => {},
+  onChunk: (text: string) => void = () => {},
 ): Promise<Streamed> {
   let text = ''
   try {
@@ -92,7 +92,7 @@ export async function streamed(
     })
     for await (const chunk of stream) {
       text += chunk.choices[0]?.delta.content ?? ''
-      onPiece(text)
+      onChunk(text)
     }
     return { text, error: undefined }
   } catch (error) {

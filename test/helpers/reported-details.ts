@@ -20,17 +20,17 @@ export function logprobOf(token: number, salt: number): number {
 /** Returns the token first, then up to three others. */
 export function maskOf(token: number): number[] {
   const others = scattered(token, 1) % 4
-  return [token, ...Array.from({ length: others }, (_, at) => token + 1 + at)]
+  return [token, ...Array.from({ length: others }, (_, index) => token + 1 + index)]
 }
 
 export function maskLogprobsOf(token: number): number[] {
-  return maskOf(token).map((_, at) => logprobOf(token, 10 + at))
+  return maskOf(token).map((_, index) => logprobOf(token, 10 + index))
 }
 
 /** Returns `count` alternatives; whether the token is among them is random. */
 export function topOf(token: number, count: number): [id: number, logprob: number][] {
   const first = token + (scattered(token, 2) % 2)
-  return Array.from({ length: count }, (_, at) => [first + at, logprobOf(token, 20 + at)])
+  return Array.from({ length: count }, (_, index) => [first + index, logprobOf(token, 20 + index)])
 }
 
 /** Returns the entries of a prompt's position: its own token, then the likeliest. */
@@ -38,30 +38,30 @@ export function promptOf(token: number, others: number): [id: number, logprob: n
   const own: [number, number] = [token, -9.5 + logprobOf(token, 30) / 100]
   return [
     own,
-    ...Array.from({ length: others }, (_, at): [number, number] => [token + 1 + at, -0.1 - at / 7]),
+    ...Array.from({ length: others }, (_, index): [number, number] => [token + 1 + index, -0.1 - index / 7]),
   ]
 }
 
 /** Returns the experts of all layers, concatenated. */
 export function expertsOf(token: number): number[] {
-  return Array.from({ length: LAYERS * EXPERTS_PER_TOKEN }, (_, at) => scattered(token, 50 + at) % 200)
+  return Array.from({ length: LAYERS * EXPERTS_PER_TOKEN }, (_, index) => scattered(token, 50 + index) % 200)
 }
 
 export function versionOf(token: number): string {
   return `step-${scattered(token, 60) % 2}`
 }
 
-export function versionSpansOf(tokens: readonly number[]) {
+export function getVersionSpans(tokens: readonly number[]) {
   const spans: { version: string; start: number; end: number }[] = []
-  for (const [at, token] of tokens.entries()) {
+  for (const [index, token] of tokens.entries()) {
     const last = spans.at(-1)
-    if (last?.version === versionOf(token)) last.end = at + 1
-    else spans.push({ version: versionOf(token), start: at, end: at + 1 })
+    if (last?.version === versionOf(token)) last.end = index + 1
+    else spans.push({ version: versionOf(token), start: index, end: index + 1 })
   }
   return spans
 }
 
-function tableOf(rows: readonly (readonly [number, number])[][]): TokenTable {
+function toTable(rows: readonly (readonly [number, number])[][]): TokenTable {
   return {
     counts: rows.map((row) => row.length),
     ids: rows.flatMap((row) => row.map(([id]) => id)),
@@ -79,15 +79,15 @@ export function detailsOf(
   { alternatives = 2, expertsStart = 0 } = {},
 ): TokenData {
   const masks = completion.map((token) =>
-    maskOf(token).map((id, at): [number, number] => [id, maskLogprobsOf(token)[at]!]),
+    maskOf(token).map((id, index): [number, number] => [id, maskLogprobsOf(token)[index]!]),
   )
   const read = [...prompt, ...completion].slice(expertsStart, -1)
   return {
-    sampling_mask: tableOf(masks),
+    sampling_mask: toTable(masks),
     sampling_logprobs: completion.map((token) => logprobOf(token, 5)),
-    top_logprobs: tableOf(completion.map((token) => topOf(token, alternatives))),
+    top_logprobs: toTable(completion.map((token) => topOf(token, alternatives))),
     prompt_logprobs: {
-      ...tableOf(prompt.map((token, at) => (at === 0 ? [] : promptOf(token, 1)))),
+      ...toTable(prompt.map((token, index) => (index === 0 ? [] : promptOf(token, 1)))),
       start: 0,
     },
     routed_experts: {
@@ -98,7 +98,7 @@ export function detailsOf(
         data: Uint8Array.from(read.flatMap(expertsOf)),
       },
     },
-    weight_versions: versionSpansOf(completion),
+    weight_versions: getVersionSpans(completion),
   }
 }
 
@@ -125,7 +125,7 @@ export interface ShownTokens extends ShownDetails {
 export function faultOf(shown: ShownTokens, alternatives: number): string | undefined {
   const { prompt, response, mask } = shown
   const sampled = <T>(of: (token: number) => T) =>
-    response.map((token, at) => (mask[at] === 1 ? of(token) : null))
+    response.map((token, index) => (mask[index] === 1 ? of(token) : null))
   const wanted: Partial<Record<keyof ShownDetails, unknown>> = {
     sampling_mask: sampled(maskOf),
     sampling_mask_logprobs: sampled(maskLogprobsOf),
@@ -142,21 +142,23 @@ export function faultOf(shown: ShownTokens, alternatives: number): string | unde
 
 function promptFault(shown: ShownTokens, sequence: readonly number[]): string | undefined {
   if (shown.prompt_logprobs == null) return undefined
-  for (const [at, token] of sequence.entries()) {
-    const isRead = at > 0 && at < shown.prompt.length
-    const alternatives = shown.prompt_logprobs[at]
+  for (const [index, token] of sequence.entries()) {
+    const isRead = index > 0 && index < shown.prompt.length
+    const alternatives = shown.prompt_logprobs[index]
     if (
       isRead
         ? alternatives == null
-        : at >= shown.prompt.length && shown.mask[at - shown.prompt.length] && alternatives === undefined
+        : index >= shown.prompt.length &&
+          shown.mask[index - shown.prompt.length] &&
+          alternatives === undefined
     )
-      return `prompt_logprobs at ${at}`
+      return `prompt_logprobs at ${index}`
     if (alternatives == null) continue
     const wanted = promptOf(token, 1)
-    if (JSON.stringify(shown.prompt_logprob_ids?.[at]) !== JSON.stringify(wanted.map(([id]) => id)))
-      return `ids at ${at}`
+    if (JSON.stringify(shown.prompt_logprob_ids?.[index]) !== JSON.stringify(wanted.map(([id]) => id)))
+      return `ids at ${index}`
     if (JSON.stringify(alternatives) !== JSON.stringify(wanted.map(([, logprob]) => logprob)))
-      return `logprobs at ${at}`
+      return `logprobs at ${index}`
   }
   return undefined
 }
@@ -170,9 +172,9 @@ function expertsFault(
   if (experts.known.join() !== `0,${sequence.length - 1}`) return `known ${JSON.stringify(experts.known)}`
   const data = Buffer.from(experts.data, 'base64')
   if (experts.dtype !== 'uint8' || data.length !== sequence.length * width) return 'the shape of experts'
-  for (const [at, token] of sequence.slice(0, -1).entries()) {
-    if (data.subarray(at * width, (at + 1) * width).join() !== expertsOf(token).join())
-      return `experts at ${at}`
+  for (const [index, token] of sequence.slice(0, -1).entries()) {
+    if (data.subarray(index * width, (index + 1) * width).join() !== expertsOf(token).join())
+      return `experts at ${index}`
   }
   return undefined
 }

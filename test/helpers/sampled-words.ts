@@ -23,19 +23,19 @@ export function finishReason(tokens: readonly Token[]): 'stop' | 'length' {
   return tokens.at(-1) === END_OF_TURN ? 'stop' : 'length'
 }
 
-export function usageOf(prompt: ArrayLike<unknown>, completion: ArrayLike<unknown>) {
+export function getUsage(prompt: ArrayLike<unknown>, completion: ArrayLike<unknown>) {
   const [prompt_tokens, completion_tokens] = [prompt.length, completion.length]
   return { prompt_tokens, completion_tokens, total_tokens: prompt_tokens + completion_tokens }
 }
 
-const logprobOf = ({ id }: Token) => -id / 1_000
-const textOf = ({ text }: Token) => text
+const getLogprob = ({ id }: Token) => -id / 1_000
+const getText = ({ text }: Token) => text
 
 /** Builds logprobs as in Chat Completions. */
-export function chatLogprobs(tokens: readonly Token[], name: (token: Token) => string = textOf) {
+export function chatLogprobs(tokens: readonly Token[], name: (token: Token) => string = getText) {
   const content = tokens.map((token) => ({
     token: name(token),
-    logprob: logprobOf(token),
+    logprob: getLogprob(token),
     bytes: [...Buffer.from(token.text)],
     top_logprobs: [],
   }))
@@ -43,10 +43,10 @@ export function chatLogprobs(tokens: readonly Token[], name: (token: Token) => s
 }
 
 /** Builds logprobs as in Completions. */
-export function listLogprobs(tokens: readonly Token[], name: (token: Token) => string = textOf) {
+export function listLogprobs(tokens: readonly Token[], name: (token: Token) => string = getText) {
   return {
     tokens: tokens.map(name),
-    token_logprobs: tokens.map(logprobOf),
+    token_logprobs: tokens.map(getLogprob),
     top_logprobs: null,
     text_offset: [],
   }

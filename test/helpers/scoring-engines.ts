@@ -90,8 +90,8 @@ function nucleus(logprobs: readonly number[], topP: number): number[] {
   return logprobs.map((logprob, id) => (kept.has(id) ? logprob - Math.log(mass) : Number.NEGATIVE_INFINITY))
 }
 
-function draw(logprobs: readonly number[], at: number): number {
-  let left = at
+function draw(logprobs: readonly number[], index: number): number {
+  let left = index
   for (const [id, logprob] of logprobs.entries()) {
     left -= Math.exp(logprob)
     if (left < 0) return id
@@ -124,7 +124,7 @@ export async function startScoringEngine(
   const state: State = { models, weightVersion: '1', tellsMasks: true }
   const server = await startScriptedServer(({ method, path, body }, response) => {
     if (method === 'GET') {
-      const info = infoOf(path, kind, state)
+      const info = getInfo(path, kind, state)
       return sendJson(response, info ?? { detail: 'Not Found' }, info === undefined ? 404 : 200)
     }
     if (body.messages !== undefined) return sendJson(response, vllmChat(body, state))
@@ -135,7 +135,7 @@ export async function startScoringEngine(
   return { ...server, state }
 }
 
-function infoOf(path: string, kind: string, { models, weightVersion }: State) {
+function getInfo(path: string, kind: string, { models, weightVersion }: State) {
   if (path === '/v1/models') {
     const data = Object.keys(models).map((id) => ({ id, object: 'model', owned_by: kind, root: id }))
     return { object: 'list', data }
@@ -147,16 +147,16 @@ function infoOf(path: string, kind: string, { models, weightVersion }: State) {
   return undefined
 }
 
-interface Place {
+interface Location {
   id: number
   logprob: number
   top: [id: number, logprob: number][]
 }
 
 /** Scores each token except the first. */
-function places(model: TableModel, ids: readonly number[], count: number): Place[] {
-  return ids.slice(1).map((id, at) => {
-    const logprobs = model.next(ids.slice(0, at + 1))
+function places(model: TableModel, ids: readonly number[], count: number): Location[] {
+  return ids.slice(1).map((id, index) => {
+    const logprobs = model.next(ids.slice(0, index + 1))
     const order = [...logprobs.keys()].sort((a, b) => logprobs[b]! - logprobs[a]!)
     return {
       id,
@@ -166,11 +166,11 @@ function places(model: TableModel, ids: readonly number[], count: number): Place
   })
 }
 
-const defaultOf = (models: Record<string, TableModel>) => Object.values(models)[0]!
+const getDefault = (models: Record<string, TableModel>) => Object.values(models)[0]!
 
 // biome-ignore lint/suspicious/noExplicitAny: a request body of any shape
 function vllmScores(body: any, models: Record<string, TableModel>): object {
-  const model = models[body.model] ?? defaultOf(models)
+  const model = models[body.model] ?? getDefault(models)
   const entries = places(model, body.prompt, body.prompt_logprobs).map(({ id, logprob, top }) =>
     Object.fromEntries(
       [...top, [id, logprob] as const].map(([other, value]) => [
@@ -194,8 +194,8 @@ function vllmScores(body: any, models: Record<string, TableModel>): object {
  * Responds as with `--return-sampling-mask` and `--logprobs-mode processed_logprobs`; every prompt has the same ids.
  */
 // biome-ignore lint/suspicious/noExplicitAny: a request body of any shape
-function vllmChat(body: any, { models, tellsMasks }: State): object {
-  const model = models[body.model] ?? defaultOf(models)
+function vllmChat(body: any, { models, tellsMasks: reportsMasks }: State): object {
+  const model = models[body.model] ?? getDefault(models)
   const prompt = [3, 1, 4, 1, 5, 9, 2, 6]
   const { temperature, top_p: topP, max_tokens: length, seed } = body
   const { ids, filtered, masks } = model.sample(prompt, length, { temperature, topP, random: randomOf(seed) })
@@ -204,15 +204,15 @@ function vllmChat(body: any, { models, tellsMasks }: State): object {
     message: { role: 'assistant', content: ids.join(' ') },
     finish_reason: 'stop',
     token_ids: ids,
-    logprobs: { content: ids.map((id, at) => ({ token: `<${id}>`, logprob: filtered[at] })) },
-    ...(tellsMasks && { sampling_mask: masks }),
+    logprobs: { content: ids.map((id, index) => ({ token: `<${id}>`, logprob: filtered[index] })) },
+    ...(reportsMasks && { sampling_mask: masks }),
   }
   return { id: 'x', model: 'policy', prompt_token_ids: prompt, choices: [choice] }
 }
 
 // biome-ignore lint/suspicious/noExplicitAny: a request body of any shape
 function sglangScores(body: any, models: Record<string, TableModel>): object {
-  const model = models[body.lora_path] ?? defaultOf(models)
+  const model = models[body.lora_path] ?? getDefault(models)
   const ids: number[] = body.input_ids
   const start: number = body.logprob_start_len
   const scored = places(model, ids, body.top_logprobs_num).slice(start)

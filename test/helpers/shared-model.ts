@@ -28,14 +28,14 @@ const models = new Map<string, Shared>()
 export function openSharedModel(t: Host): (options: TokenModelOptions) => Promise<TokenModel> {
   return (options) => {
     const key = JSON.stringify(options)
-    const shared = models.get(key) ?? openNew(key, options, fileOf(t))
+    const shared = models.get(key) ?? openNew(key, options, getFile(t))
     shared.users += 1
     return shared.model
   }
 }
 
-function fileOf(host: Host): Host {
-  return host.parent === undefined ? host : fileOf(host.parent)
+function getFile(host: Host): Host {
+  return host.parent === undefined ? host : getFile(host.parent)
 }
 
 function openNew(key: string, options: TokenModelOptions, file: Host): Shared {

@@ -58,17 +58,17 @@ async function run(): Promise<void> {
     // The proxy probes an engine with a short request.
     if (body.stream !== true) return sendJson(response, {}, 404)
     response.writeHead(200, { 'content-type': 'text/event-stream' })
-    response.write(eventOf({ role: 'assistant', content: '' }, { prompt_token_ids: [1, 2, 3] }))
+    response.write(createEvent({ role: 'assistant', content: '' }, { prompt_token_ids: [1, 2, 3] }))
     for (let batch = 0; batch < request.batches; batch += 1) {
       const tokens = Array.from(
         { length: request.eventsPerBatch },
-        (_, at) => batch * request.eventsPerBatch + at,
+        (_, index) => batch * request.eventsPerBatch + index,
       )
-      sampled += tokens.map(wordOf).join('')
-      response.write(tokens.map((token) => eventOf({ content: wordOf(token) }, {}, token)).join(''))
-      await untilReceived(wordOf(tokens.at(-1)!))
+      sampled += tokens.map(getWord).join('')
+      response.write(tokens.map((token) => createEvent({ content: getWord(token) }, {}, token)).join(''))
+      await untilReceived(getWord(tokens.at(-1)!))
     }
-    response.end(`${eventOf({}, {}, undefined, 'stop')}data: [DONE]\n\n`)
+    response.end(`${createEvent({}, {}, undefined, 'stop')}data: [DONE]\n\n`)
   })
   parentPort!.postMessage(engine.url)
   parentPort!.on('message', async (next: StreamedRequest) => {
@@ -90,11 +90,16 @@ async function run(): Promise<void> {
   })
 }
 
-function wordOf(token: number): string {
+function getWord(token: number): string {
   return ` w${token}.`
 }
 
-function eventOf(delta: object, root: object, token?: number, finishReason: string | null = null): string {
+function createEvent(
+  delta: object,
+  root: object,
+  token?: number,
+  finishReason: string | null = null,
+): string {
   const logprob = { token: '', logprob: -0.5, bytes: null, top_logprobs: [] }
   const sampled = token === undefined ? {} : { token_ids: [1_000 + token], logprobs: { content: [logprob] } }
   const choice = { index: 0, delta, finish_reason: finishReason, ...sampled }

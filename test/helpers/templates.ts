@@ -32,15 +32,15 @@ export function loadTemplate(directory: string): { template: ChatTemplate; sourc
 }
 
 /** Creates what the proxy renders prompts with, without the thread. */
-export function serviceOf(
+export function createService(
   template: ChatTemplate,
   tokenizer: Tokenizer,
   eosTokenIds: readonly number[] = [],
 ): PromptService {
-  return new PromptSpecializer(threadOf(engineOf(template, tokenizer, eosTokenIds)))
+  return new PromptSpecializer(threadOf(createEngine(template, tokenizer, eosTokenIds)))
 }
 
-function engineOf(
+function createEngine(
   template: ChatTemplate,
   tokenizer: Tokenizer,
   eosTokenIds: readonly number[] = [],
@@ -66,7 +66,7 @@ export function rendererFor(
   tokenizer: Tokenizer,
   options: PromptRendererOptions,
 ): PromptRenderer {
-  return new PromptRenderer(serviceOf(template, tokenizer, options.eosTokenIds), tokenizer, options)
+  return new PromptRenderer(createService(template, tokenizer, options.eosTokenIds), tokenizer, options)
 }
 
 /** Creates a renderer that does not specialize the template, which then renders each prompt itself. */
@@ -75,6 +75,6 @@ export function unspecializedRendererFor(
   tokenizer: Tokenizer,
   options: PromptRendererOptions,
 ): PromptRenderer {
-  const engine = engineOf(template, tokenizer, options.eosTokenIds)
+  const engine = createEngine(template, tokenizer, options.eosTokenIds)
   return new PromptRenderer(threadOf(engine), tokenizer, options)
 }

@@ -33,18 +33,18 @@ const never = new AbortController().signal
 
 /**
  * Creates the rig.
- * @param answer returns the completion of each request
+ * @param respond returns the completion of each request
  */
 export async function tokenModeRig(
   t: Test,
   model: TokenModel,
-  answer: (request: GenerationRequest) => Answer,
+  respond: (request: GenerationRequest) => Answer,
   given?: TurnStore,
   options?: TokenPromptsOptions,
 ) {
   const store = given ?? (await openMemoryStore())
   const backend = new ScriptedBackend(async function* (request) {
-    const { text, isCut = false, isWithoutIds = false, seen, usage, details, endId } = answer(request)
+    const { text, isCut = false, isWithoutIds = false, seen, usage, details, endId } = respond(request)
     const ids = [...model.tokenizer.encode(text), ...(isCut ? [] : [endId ?? model.tokenizer.eosTokenId!])]
     yield [
       {
@@ -66,7 +66,11 @@ export async function tokenModeRig(
     new TurnRunner({ sessions, backend, prompts, store, logger: silentLogger }),
     sessions,
   )
-  const askFor = async (count: number, messages: ChatMessage[], fields = {}): Promise<TurnRecord[]> => {
+  const sendRequestFor = async (
+    count: number,
+    messages: ChatMessage[],
+    fields = {},
+  ): Promise<TurnRecord[]> => {
     const request = { kind: 'chat', body: { messages, ...fields } } as const
     const metadata = { retryCount: 0, hasAgentKey: false }
     const call = { sessionId: 's', dialect: 'chat', request, stream: false, metadata }
@@ -82,10 +86,10 @@ export async function tokenModeRig(
      * Requests several completions.
      * @returns their turns
      */
-    askFor,
+    askFor: sendRequestFor,
     /** The number of prompt tokens that such a request of the session would have. */
     count: (messages: ChatMessage[]): Promise<number> => runner.countTokens('s', { messages }, never),
     ask: async (messages: ChatMessage[], fields = {}): Promise<TurnRecord> =>
-      (await askFor(1, messages, fields))[0]!,
+      (await sendRequestFor(1, messages, fields))[0]!,
   }
 }

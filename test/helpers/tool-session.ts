@@ -16,7 +16,8 @@ const call = (id: string, text: string) => ({
   type: 'function',
   function: { name: 'run', arguments: text },
 })
-const answer = (content: string, calls: object[]) => json({ role: 'assistant', content, tool_calls: calls })
+const createMessage = (content: string, calls: object[]) =>
+  json({ role: 'assistant', content, tool_calls: calls })
 const result = (id: string, content: string) => json({ role: 'tool', tool_call_id: id, content })
 
 /** The first prompt of the main role. Each later one is the previous prompt, its completion, and 900. */
@@ -55,7 +56,7 @@ export async function recordToolSession(
     weightVersionStart: '7',
     weightVersionEnd: '7',
   })
-  const answered = [answer('Looking.', [call('call_a', '{"command":"ls"}'), call('call_b', '{}')])]
+  const answered = [createMessage('Looking.', [call('call_a', '{"command":"ls"}'), call('call_b', '{}')])]
   const results = [result('call_a', 'a.txt'), result('call_b', 'bad arguments')]
   await recordTurn(store, sessionId, 1, {
     requestMessages: [SYSTEM, TASK, ...answered, ...results],

@@ -13,7 +13,7 @@ export interface V1Request {
   [field: string]: unknown
 }
 
-export type V1Answer = Record<string, unknown>
+export type V1Response = Record<string, unknown>
 
 /** Serves requests with `answer`, which returns the response fields that differ from their defaults. */
 export class V1Worker {
@@ -21,14 +21,14 @@ export class V1Worker {
   /** Each received frame, in order. */
   readonly frames: Record<string, unknown>[] = []
   readonly socket: WebSocket
-  readonly #answer: (request: V1Request) => V1Answer | Promise<V1Answer>
+  readonly #answer: (request: V1Request) => V1Response | Promise<V1Response>
 
   constructor(
     url: string,
-    answer: (request: V1Request) => V1Answer | Promise<V1Answer>,
+    respond: (request: V1Request) => V1Response | Promise<V1Response>,
     onFrame?: () => void,
   ) {
-    this.#answer = answer
+    this.#answer = respond
     this.socket = new WebSocket(url, { maxPayload: 100 * 1024 * 1024 })
     this.socket.on('error', () => {})
     this.socket.on('message', (data) => {
@@ -47,10 +47,10 @@ export class V1Worker {
   static async connect(
     url: string,
     hello: string | Record<string, unknown>,
-    answer: (request: V1Request) => V1Answer | Promise<V1Answer>,
+    respond: (request: V1Request) => V1Response | Promise<V1Response>,
   ): Promise<V1Worker> {
     const { promise: greeted, resolve } = Promise.withResolvers<void>()
-    const worker = new V1Worker(url, answer, resolve)
+    const worker = new V1Worker(url, respond, resolve)
     await once(worker.socket, 'open')
     worker.send({ type: 'worker_hello', ...(typeof hello === 'string' ? { worker_id: hello } : hello) })
     await greeted
@@ -69,7 +69,7 @@ export class V1Worker {
 
   async #serve(request: V1Request): Promise<void> {
     this.requests.push(request)
-    const answer = await this.#answer(request)
+    const response = await this.#answer(request)
     this.send({
       type: 'completion_response',
       request_id: request.request_id,
@@ -80,7 +80,7 @@ export class V1Worker {
       tool_calls: null,
       finish_reason: 'stop',
       error: null,
-      ...answer,
+      ...response,
     })
   }
 }

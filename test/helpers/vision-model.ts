@@ -57,7 +57,7 @@ export function visionModel(t: Test, processor: object | null = PROCESSOR, templ
   const added = tokenizerJson.added_tokens ?? []
   const first = Math.max(...added.map(({ id }) => id)) + 1
   const flags = { single_word: false, lstrip: false, rstrip: false, normalized: false, special: true }
-  const more = PLACEHOLDERS.map((content, at) => ({ id: first + at, content, ...flags }))
+  const more = PLACEHOLDERS.map((content, index) => ({ id: first + index, content, ...flags }))
   const write = (name: string, value: object) => writeFileSync(join(directory, name), JSON.stringify(value))
   write('tokenizer.json', { ...tokenizerJson, added_tokens: [...added, ...more] })
   write('tokenizer_config.json', { ...tokenizerConfig, chat_template: template })

@@ -24,12 +24,12 @@ t.test('many connections are accepted in one turn of the event loop', onLinux, a
   subscribe('net.server.socket', onAccepted)
   const agents = Array.from({ length: AGENTS }, () => connect(Number(port), hostname))
   t.teardown(() => agents.forEach((agent) => void agent.destroy()))
-  const answers = agents.map(async (agent) => {
+  const responses = agents.map(async (agent) => {
     agent.write(REQUEST)
-    const [answer] = await once(agent, 'data')
-    return String(answer).split('\r\n')[0]
+    const [response] = await once(agent, 'data')
+    return String(response).split('\r\n')[0]
   })
-  t.same(new Set(await Promise.all(answers)), new Set(['HTTP/1.1 404 Not Found']))
+  t.same(new Set(await Promise.all(responses)), new Set(['HTTP/1.1 404 Not Found']))
   clearImmediate(counting)
   unsubscribe('net.server.socket', onAccepted)
   // Accepting one connection per turn would take as many turns as there are agents.
@@ -55,9 +55,9 @@ t.test(
       Array.from({ length: 40 }, async () => {
         const agent = open()
         agent.write('NO HTTP\r\n\r\n')
-        const [answer] = await once(agent, 'data')
+        const [response] = await once(agent, 'data')
         agent.destroy()
-        return String(answer).split('\r\n')[0]
+        return String(response).split('\r\n')[0]
       }),
     )
     t.same(new Set(broken), new Set(['HTTP/1.1 400 Bad Request']))

@@ -43,24 +43,24 @@ async function onlyTurn(t: Test, proxy: TestProxy, sessionId: string) {
 
 t.test('a response that is not streamed: the session shows what the agent received', async (t) => {
   const proxy = await startProxy(t)
-  const answer = await client(proxy, 'a').chat.completions.create({
+  const response = await client(proxy, 'a').chat.completions.create({
     model: 'embedded',
     messages: question,
     seed: 1,
     max_tokens: 20,
   })
   const turn = await onlyTurn(t, proxy, 'a')
-  const { message, finish_reason } = answer.choices[0]!
+  const { message, finish_reason } = response.choices[0]!
   t.equal(turn.status, 'completed')
   t.equal(turn.completion_text, message.content)
   t.equal(turn.finish_reason, finish_reason)
   t.same(turn.request_messages, question)
-  t.equal(turn.completion_token_ids.length, answer.usage?.completion_tokens)
+  t.equal(turn.completion_token_ids.length, response.usage?.completion_tokens)
   t.equal(turn.completion_logprobs.length, turn.completion_token_ids.length)
-  t.equal(turn.prompt_token_ids.length, answer.usage?.prompt_tokens)
+  t.equal(turn.prompt_token_ids.length, response.usage?.prompt_tokens)
   t.equal(turn.exact, true)
-  t.equal(answer.choices[0]?.logprobs, null, 'the agent did not request logprobs')
-  t.notOk('token_ids' in answer.choices[0]!, 'nor token ids')
+  t.equal(response.choices[0]?.logprobs, null, 'the agent did not request logprobs')
+  t.notOk('token_ids' in response.choices[0]!, 'nor token ids')
 })
 
 t.test('a streamed response: the chunks add up to what the session shows', async (t) => {
@@ -200,15 +200,15 @@ t.test(
 t.test('every form of the base URL leads to the same session', async (t) => {
   const proxy = await startProxy(t)
   await proxy.post('/sessions', { session_id: 'a' })
-  const ask = (baseURL: string, apiKey: string) =>
+  const sendRequest = (baseURL: string, apiKey: string) =>
     new OpenAI({ baseURL, apiKey, maxRetries: 0 }).chat.completions.create({
       model: 'x',
       messages: question,
       max_tokens: 1,
     })
-  await ask(`${proxy.url}/a/v1`, 'none')
-  await ask(`${proxy.url}/sessions/a/v1`, 'none')
-  await ask(`${proxy.url}/v1`, 'a')
+  await sendRequest(`${proxy.url}/a/v1`, 'none')
+  await sendRequest(`${proxy.url}/sessions/a/v1`, 'none')
+  await sendRequest(`${proxy.url}/v1`, 'a')
   const body = { model: 'x', messages: question, max_tokens: 1 }
   t.match(await proxy.post('/v1/chat/completions/a', body), { object: 'chat.completion' })
   const byHeader = await fetch(`${proxy.url}/v1/chat/completions`, {
@@ -223,11 +223,11 @@ t.test('every form of the base URL leads to the same session', async (t) => {
 t.test('a request without a session gets a new one, and its key creates none', async (t) => {
   const proxy = await startProxy(t)
   const openai = new OpenAI({ baseURL: `${proxy.url}/v1`, apiKey: 'EMPTY', maxRetries: 0 })
-  const ask = async () => {
+  const sendRequest = async () => {
     const answered = openai.chat.completions.create({ model: 'x', messages: question, max_tokens: 1 })
     return (await answered.withResponse()).response.headers.get('x-session-id')
   }
-  const made = [await ask(), await ask()]
+  const made = [await sendRequest(), await sendRequest()]
   const { sessions } = await proxy.get('/sessions')
   t.strictSame(sessions.map((session: { session_id: string }) => session.session_id).reverse(), made)
   t.match(sessions[0], { num_turns: 1, metadata: { made_for: 'a call that named no session' } })
@@ -246,7 +246,7 @@ t.test('where sessions must be created first, a request without one is rejected'
 t.test('Completions accept text or token ids, and report ids and logprobs on request', async (t) => {
   const proxy = await startProxy(t)
   const openai = client(proxy, 'a')
-  const whole = await openai.completions.create({
+  const full = await openai.completions.create({
     model: 'x',
     prompt: 'Once upon',
     max_tokens: 5,
@@ -254,10 +254,10 @@ t.test('Completions accept text or token ids, and report ids and logprobs on req
     logprobs: 1,
   })
   const turn = await onlyTurn(t, proxy, 'a')
-  t.equal(turn.completion_text, whole.choices[0]?.text)
+  t.equal(turn.completion_text, full.choices[0]?.text)
   t.equal(turn.params.prompt, 'Once upon')
   t.same(turn.request_messages, [])
-  t.same(turn.completion_logprobs, whole.choices[0]?.logprobs?.token_logprobs)
+  t.same(turn.completion_logprobs, full.choices[0]?.logprobs?.token_logprobs)
   const again = client(proxy, 'b')
   const stream = await again.completions.create({
     model: 'x',
@@ -270,7 +270,7 @@ t.test('Completions accept text or token ids, and report ids and logprobs on req
   for await (const chunk of stream) text += chunk.choices[0]?.text ?? ''
   t.equal(
     text,
-    whole.choices[0]?.text,
+    full.choices[0]?.text,
     'the same prompt, as ids and in a stream, samples the same with the same seed',
   )
 })
@@ -328,8 +328,8 @@ t.test('a body that is not JSON is rejected clearly, and its content is in no lo
   }
   const proxy = await startProxy(t, {}, { debug: note, info: note, warn: note, error: note })
   const post = async (body: string | Uint8Array<ArrayBuffer>, headers = {}) => {
-    const answer = await fetch(`${proxy.baseUrl('a')}/chat/completions`, { method: 'POST', body, headers })
-    return { status: answer.status, ...((await answer.json()) as { error: object }).error }
+    const response = await fetch(`${proxy.baseUrl('a')}/chat/completions`, { method: 'POST', body, headers })
+    return { status: response.status, ...((await response.json()) as { error: object }).error }
   }
   const request = JSON.stringify({ messages: question })
   t.match(await post(gzipSync(request), { 'content-encoding': 'gzip' }), { status: 200 })
@@ -367,8 +367,8 @@ t.test(
         agent.write(head + framed, () => resolve())
       })
       agent.resume()
-      const [answer] = await once(agent, 'data')
-      t.match(String(answer), /^HTTP\/1.1 413 .*body_too_large/s)
+      const [response] = await once(agent, 'data')
+      t.match(String(response), /^HTTP\/1.1 413 .*body_too_large/s)
     }
   },
 )
@@ -384,11 +384,11 @@ t.test("an invalid URL is rejected in the API's format", async (t) => {
 
 t.test('an agent that disconnects in the middle of its request is not an error', async (t) => {
   const failures: object[] = []
-  const { promise: reported, resolve: tell } = Promise.withResolvers<object>()
+  const { promise: reported, resolve: notify } = Promise.withResolvers<object>()
   const fail = (fields: object) => {
     failures.push(fields)
   }
-  const proxy = await startProxy(t, {}, { debug() {}, info: tellOf(tell), warn: fail, error: fail })
+  const proxy = await startProxy(t, {}, { debug() {}, info: reportFields(notify), warn: fail, error: fail })
   const agent = connect(Number(new URL(proxy.url).port), '127.0.0.1')
   agent.write('POST /a/v1/chat/completions HTTP/1.1\r\nhost: proxy\r\ncontent-length: 100\r\n\r\n{"mess')
   agent.end()
@@ -400,9 +400,9 @@ t.test('an agent that disconnects in the middle of its request is not an error',
 })
 
 /** Returns a logger function that forwards failures of requests. */
-function tellOf(tell: (fields: object) => void) {
+function reportFields(notify: (fields: object) => void) {
   return (fields: object) => {
-    if ('code' in fields) tell(fields)
+    if ('code' in fields) notify(fields)
   }
 }
 
@@ -425,11 +425,11 @@ t.test('after its end a session accepts no requests, and SDKs do not retry', asy
 
 t.test('with strict sessions a request for an unknown session is a 404', async (t) => {
   const proxy = await startProxy(t, { strictSessions: true })
-  const ask = (sessionId: string) =>
+  const sendRequest = (sessionId: string) =>
     client(proxy, sessionId).chat.completions.create({ model: 'x', messages: question, max_tokens: 1 })
-  t.match(await refusal(ask('unknown')), { status: 404, code: 'session_not_found' })
+  t.match(await refusal(sendRequest('unknown')), { status: 404, code: 'session_not_found' })
   await proxy.post('/sessions/known')
-  t.match(await ask('known'), { object: 'chat.completion' })
+  t.match(await sendRequest('known'), { object: 'chat.completion' })
 })
 
 t.test('a proxy with the fallback engine reports it in its health and in each session', async (t) => {

@@ -80,8 +80,8 @@ t.test('a response that is not streamed: the session shows what the agent receiv
 
 t.test('a stop sequence is reported', async (t) => {
   const proxy = await startProxy(t)
-  const ask = { ...small, max_tokens: 50, tools: [calculator], stop_sequences: ['brackets'] }
-  const message = await client(proxy, 'a').messages.create(ask)
+  const body = { ...small, max_tokens: 50, tools: [calculator], stop_sequences: ['brackets'] }
+  const message = await client(proxy, 'a').messages.create(body)
   t.match(message, { stop_reason: 'stop_sequence', stop_sequence: 'brackets' })
   t.same(message.content, [{ type: 'text', text: 'First the ' }])
 })
@@ -155,8 +155,8 @@ t.test('structured output reaches the engine as a response format, and the clien
     required: ['city'],
     additionalProperties: false,
   } as const
-  const ask = { ...small, output_config: { format: jsonSchemaOutputFormat(schema) } }
-  t.same((await client(api, 'a').messages.parse(ask)).parsed_output, { city: 'Rome' })
+  const body = { ...small, output_config: { format: jsonSchemaOutputFormat(schema) } }
+  t.same((await client(api, 'a').messages.parse(body)).parsed_output, { city: 'Rome' })
   t.match(api.backend.requests[0]?.body, {
     response_format: { type: 'json_schema', json_schema: { schema, strict: true } },
   })
@@ -179,15 +179,15 @@ t.test(
     const conversation: MessageParam[] = [...question]
     await talk(async (turn) => {
       const tools = [calculator]
-      const ask = {
+      const body = {
         ...sampling,
         system: [{ type: 'text' as const, text: system }],
         messages: conversation,
         tools,
       }
       const message = await (turn % 2
-        ? anthropic.messages.stream(ask).finalMessage()
-        : anthropic.messages.create(ask))
+        ? anthropic.messages.stream(body).finalMessage()
+        : anthropic.messages.create(body))
       conversation.push({ role: 'assistant', content: message.content })
       const use = message.content.find((block) => block.type === 'tool_use')
       const content = use && evaluate((use.input as { expression: string }).expression)
@@ -319,19 +319,19 @@ t.test('errors have the classes of the client, and are retried as it does', asyn
     }
   }
   const anthropic = client(api, 'a')
-  const ask = () => refusal(anthropic.messages.create(small))
+  const sendRequest = () => refusal(anthropic.messages.create(small))
 
   failWith(new ProxyError('engine_rejected', 'slow down', { status: 429, retryAfterS: 7 }))
-  const limited = (await ask()) as InstanceType<typeof Anthropic.RateLimitError>
+  const limited = (await sendRequest()) as InstanceType<typeof Anthropic.RateLimitError>
   t.ok(limited instanceof Anthropic.RateLimitError)
   t.match(limited, { type: 'rate_limit_error', apiMessage: 'slow down', errorCode: 'engine_rejected' })
   t.equal(limited.headers.get('retry-after'), '7')
   t.match(limited.requestID, /^req_/)
 
   failWith(new ProxyError('queue_full', 'full'))
-  t.match(await ask(), { status: 529, type: 'overloaded_error' })
+  t.match(await sendRequest(), { status: 529, type: 'overloaded_error' })
   failWith(new ProxyError('engine_lost', 'gone'))
-  t.ok((await ask()) instanceof Anthropic.InternalServerError)
+  t.ok((await sendRequest()) instanceof Anthropic.InternalServerError)
 
   let calls = 0
   api.backend.script = () => {
@@ -384,11 +384,11 @@ t.test('a prompt that exceeds the context is rejected with the message that agen
 t.test('every form of the base URL leads to the same session', async (t) => {
   const proxy = await startProxy(t)
   await proxy.post('/sessions', { session_id: 'a' })
-  const ask = (baseURL: string, apiKey: string) =>
+  const sendRequest = (baseURL: string, apiKey: string) =>
     new Anthropic({ baseURL, apiKey, maxRetries: 0 }).beta.messages.create(small)
-  await ask(`${proxy.url}/a`, 'none')
-  await ask(`${proxy.url}/sessions/a`, 'none')
-  await ask(proxy.url, 'a')
+  await sendRequest(`${proxy.url}/a`, 'none')
+  await sendRequest(`${proxy.url}/sessions/a`, 'none')
+  await sendRequest(proxy.url, 'a')
   t.equal((await proxy.get('/sessions/a')).turns.length, 3)
   t.match(await refusal(client(proxy, 'a').messages.batches.list()), { status: 404, type: 'not_found_error' })
 })
@@ -426,10 +426,10 @@ t.test(
     t.ok((await anthropic.messages.create(small)).id)
     t.match((await open.get('/sessions')).sessions, [{ num_turns: 1 }])
     const strict = await startProxy(t, { strictSessions: true, db: 'memory' })
-    const refused = new Anthropic({ baseURL: strict.url, apiKey: 'none', maxRetries: 0 })
+    const rejected = new Anthropic({ baseURL: strict.url, apiKey: 'none', maxRetries: 0 })
     const expected = { status: 401, type: 'authentication_error' }
-    t.match(await refusal(refused.messages.create(small)), expected)
-    t.match(await refusal(refused.messages.countTokens({ model: 'x', messages: question })), expected)
+    t.match(await refusal(rejected.messages.create(small)), expected)
+    t.match(await refusal(rejected.messages.countTokens({ model: 'x', messages: question })), expected)
   },
 )
 
@@ -462,8 +462,8 @@ async function readStream(url: string, body: object, onText: (text: string) => v
   const response = await fetch(url, { method: 'POST', body: JSON.stringify({ ...body, stream: true }) })
   assert.equal(response.status, 200)
   let text = ''
-  for await (const piece of response.body!.pipeThrough(new TextDecoderStream())) {
-    text += piece
+  for await (const chunk of response.body!.pipeThrough(new TextDecoderStream())) {
+    text += chunk
     onText(text)
   }
   return text
@@ -543,11 +543,11 @@ const FULL = {
 }
 
 /** Returns every path to a value of a JSON value. */
-function pathsOf(value: unknown): string[][] {
+function getPaths(value: unknown): string[][] {
   if (typeof value !== 'object' || value === null) return []
   return Object.entries(value).flatMap(([key, inner]) => [
     [key],
-    ...pathsOf(inner).map((path) => [key, ...path]),
+    ...getPaths(inner).map((path) => [key, ...path]),
   ])
 }
 
@@ -582,7 +582,7 @@ t.test('an invalid body is accepted, or rejected in the format of the API', asyn
     ),
     fc.jsonValue({ maxDepth: 2 }),
   )
-  const path = fc.constantFrom(...pathsOf(FULL))
+  const path = fc.constantFrom(...getPaths(FULL))
   await fc.assert(
     fc.asyncProperty(path, change, fc.constantFrom('', '/count_tokens'), async (path, change, route) => {
       const body = JSON.stringify(mutate(path, change))

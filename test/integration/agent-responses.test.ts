@@ -38,7 +38,7 @@ async function refusal(call: Promise<unknown>): Promise<unknown> {
 }
 
 /** Returns the calculator's results for the calls of a response. */
-function outputsOf({ output }: Pick<OpenAiResponse, 'output'>): ResponseInput {
+function getOutputs({ output }: Pick<OpenAiResponse, 'output'>): ResponseInput {
   return output.flatMap((item) => {
     if (item.type !== 'function_call') return []
     const { expression } = JSON.parse(item.arguments)
@@ -57,8 +57,8 @@ async function talkByItems(openai: OpenAI, stream: boolean): Promise<OpenAiRespo
       ? await openai.responses.stream(body).finalResponse()
       : await openai.responses.create(body)
     responses.push(response)
-    input.push(...(response.output as ResponseInput), ...outputsOf(response))
-    if (outputsOf(response).length === 0) break
+    input.push(...(response.output as ResponseInput), ...getOutputs(response))
+    if (getOutputs(response).length === 0) break
   }
   return responses
 }
@@ -107,7 +107,7 @@ t.test(
       const link = previous === undefined ? {} : { previous_response_id: previous }
       const body = { model: 'x', instructions: 'be brief', input, tools: [calculator], ...{ seed: turn } }
       const response = await openai.responses.create({ ...body, ...link })
-      input = outputsOf(response)
+      input = getOutputs(response)
       previous = response.id
     }
     const expected = await trainingView(proxy, 'chat')
@@ -324,8 +324,8 @@ t.test('a Codex conversation with custom tools, shell, namespaces and reasoning 
       role: 'assistant',
       content: 'I patch it.',
       reasoning_content: 'hm',
-      tool_calls: calls.map(({ id: _, ...called }, at) => ({
-        id: [c0, c1, c2][at],
+      tool_calls: calls.map(({ id: _, ...called }, index) => ({
+        id: [c0, c1, c2][index],
         type: 'function',
         function: called,
       })),
@@ -365,11 +365,11 @@ t.test(
   'an engine that continues a tool call after the next one fails the turn instead of garbling it',
   async (t) => {
     const api = await startSessionsApi(t)
-    const piece = (index: number): GenerationEvent => ({
+    const createChunk = (index: number): GenerationEvent => ({
       type: 'delta',
       toolCalls: [{ index, id: `c${index}`, function: { name: 'f', arguments: '{}' } }],
     })
-    api.backend.script = () => answer([wholeAnswer()[0]!, piece(0), piece(1), piece(0)])
+    api.backend.script = () => answer([wholeAnswer()[0]!, createChunk(0), createChunk(1), createChunk(0)])
     const stream = client(api, 's').responses.stream({ model: 'x', input: 'hi' })
     t.match(await stream.finalResponse(), { status: 'failed', error: { code: 'engine_failed' } })
   },
@@ -485,8 +485,8 @@ t.test('no mutation of a request causes an internal error, a hang or a crash', a
   await fc.assert(
     fc.asyncProperty(mutations, fc.boolean(), async (changes, stream) => {
       const body = { ...structuredClone(base), stream }
-      for (const [at, value, how] of changes) mutate(body, at, value, how)
-      await acceptedOrRefused(t, api, body)
+      for (const [index, value, how] of changes) mutate(body, index, value, how)
+      await acceptedOrRejected(t, api, body)
     }),
     { numRuns: limitRuns(400) },
   )
@@ -530,8 +530,8 @@ const HISTORY = [
   { type: 'function_call_output', call_id: 'c2', output: [{ type: 'input_text', text: 'x' }] },
 ]
 
-/** Changes the `at`-th value of the tree in pre-order. Inserts a copy, because a later change may be inside it. */
-function mutate(root: object, at: number, value: unknown, how: string): void {
+/** Changes the `index`-th value of the tree in pre-order. Inserts a copy, because a later change may be inside it. */
+function mutate(root: object, index: number, value: unknown, how: string): void {
   const places: [Record<string, unknown>, string][] = []
   const walk = (node: unknown) => {
     if (typeof node !== 'object' || node === null) return
@@ -541,12 +541,12 @@ function mutate(root: object, at: number, value: unknown, how: string): void {
     }
   }
   walk(root)
-  const [node, key] = places[at % places.length]!
+  const [node, key] = places[index % places.length]!
   if (how === 'remove') delete node[key]
   else node[how === 'add' ? `${key}_` : key] = structuredClone(value)
 }
 
-async function acceptedOrRefused(t: Test, { url }: SessionsApi, body: unknown): Promise<void> {
+async function acceptedOrRejected(t: Test, { url }: SessionsApi, body: unknown): Promise<void> {
   const text = JSON.stringify(body)
   const response = await fetch(`${url}/s/v1/responses`, { method: 'POST', body: text })
   const answered = await response.text()

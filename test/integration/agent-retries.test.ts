@@ -1,7 +1,7 @@
 /** The official SDKs' own retries receive the response of their original attempt, sampled once and trained once. */
 import t from 'tap'
 import { type LossyFetch, lossyFetch } from '../helpers/lossy-fetch.ts'
-import { DIALECTS, readText, startLocal, testRetries, turnsOf } from './retried-calls.ts'
+import { DIALECTS, getTurns, readText, startLocal, testRetries } from './retried-calls.ts'
 
 // test/slow has the other three.
 testRetries(t, 'local, chat mode')
@@ -27,34 +27,34 @@ t.test('a restarted proxy responds to a retry with what it had committed', async
       const headers = { 'x-stainless-retry-count': '1' }
       await ask({ baseUrl: after.baseUrl(sessionId), fetch: again.fetch, headers }, stream)
       t.equal(readText(again.bodies[0]!), readText(lost[sessionId]!.bodies[0]!), sessionId)
-      t.equal((await turnsOf(after, sessionId)).length, 1, sessionId)
+      t.equal((await getTurns(after, sessionId)).length, 1, sessionId)
     }
   }
 })
 
 t.test('samples of one prompt are never merged, neither concurrent nor sequential ones', async (t) => {
   const proxy = await startLocal(t, {})
-  const ask = () => DIALECTS.chat!({ baseUrl: proxy.baseUrl('s'), fetch }, true)
-  await Promise.all([ask(), ask(), ask()])
-  await ask()
-  t.equal((await turnsOf(proxy, 's')).length, 4)
+  const sendRequest = () => DIALECTS.chat!({ baseUrl: proxy.baseUrl('s'), fetch }, true)
+  await Promise.all([sendRequest(), sendRequest(), sendRequest()])
+  await sendRequest()
+  t.equal((await getTurns(proxy, 's')).length, 4)
   const headers = { 'x-stainless-retry-count': '1' }
   await DIALECTS.chat!({ baseUrl: proxy.baseUrl('s'), fetch, headers }, true)
-  t.equal((await turnsOf(proxy, 's')).length, 5, 'a retry that matches several samples matches none')
+  t.equal((await getTurns(proxy, 's')).length, 5, 'a retry that matches several samples matches none')
 })
 
 t.test('an idempotency key identifies the request among samples of one prompt', async (t) => {
   const proxy = await startLocal(t, {})
-  const ask = (key: string, lossy: LossyFetch) =>
+  const sendRequest = (key: string, lossy: LossyFetch) =>
     DIALECTS.chat!(
       { baseUrl: proxy.baseUrl('s'), fetch: lossy.fetch, headers: { 'idempotency-key': key } },
       false,
     )
   const [one, two] = [lossyFetch([]), lossyFetch(['unread'])]
-  await Promise.all([ask('a', one), ask('b', two)])
+  await Promise.all([sendRequest('a', one), sendRequest('b', two)])
   t.equal(two.bodies[0], two.bodies[1])
   t.not(one.bodies[0], two.bodies[0])
-  t.equal((await turnsOf(proxy, 's')).length, 2)
+  t.equal((await getTurns(proxy, 's')).length, 2)
 })
 
 t.test('an agent with a session key gets its response again, and its turns are unchanged', async (t) => {
@@ -66,7 +66,7 @@ t.test('an agent with a session key gets its response again, and its turns are u
   const lossy = lossyFetch(['unread'])
   await DIALECTS.chat!({ baseUrl: proxy.baseUrl('s'), fetch: lossy.fetch, apiKey }, false)
   t.equal(lossy.bodies[0], lossy.bodies[1])
-  t.match(await turnsOf(proxy, 's'), [{ status: 'completed', retry_count: 0 }])
+  t.match(await getTurns(proxy, 's'), [{ status: 'completed', retry_count: 0 }])
 })
 
 t.test('an ended session redelivers nothing', async (t) => {
@@ -75,6 +75,6 @@ t.test('an ended session redelivers nothing', async (t) => {
   await DIALECTS.chat!({ baseUrl: proxy.baseUrl('s'), fetch: lossy.fetch }, false)
   await proxy.post('/sessions/s/complete')
   const headers = { 'x-stainless-retry-count': '1' }
-  const refused = DIALECTS.chat!({ baseUrl: proxy.baseUrl('s'), fetch, headers }, false)
-  await t.rejects(refused, { code: 'session_ended' })
+  const rejected = DIALECTS.chat!({ baseUrl: proxy.baseUrl('s'), fetch, headers }, false)
+  await t.rejects(rejected, { code: 'session_ended' })
 })

@@ -34,7 +34,7 @@ t.test('it returns the prompt of the previous request, turn after turn', async (
 t.test("texts are tokenized as by the engine's own routes", async (t) => {
   const engine = await startEngine(t)
   const proxy = await startProxy(t, { tokenizer: 'embedded', engineUrls: [engine.url], contextLength: 512 })
-  const ask = async (url: string, body: object) =>
+  const sendRequest = async (url: string, body: object) =>
     (
       await fetch(url, {
         method: 'POST',
@@ -44,18 +44,18 @@ t.test("texts are tokenized as by the engine's own routes", async (t) => {
     ).json()
   const messages = [{ role: 'user', content: 'A lake, please: é 湖' }]
   for (const body of [{ prompt: 'A lake <|im_end|> é' }, { messages, return_token_strs: true }]) {
-    const tokenized = (await ask(`${proxy.url}/new/tokenize`, body)) as {
+    const tokenized = (await sendRequest(`${proxy.url}/new/tokenize`, body)) as {
       tokens: number[]
       token_strs: string[]
       max_model_len: number
     }
-    const own = (await ask(`${engine.url}/tokenize`, body)) as typeof tokenized
+    const own = (await sendRequest(`${engine.url}/tokenize`, body)) as typeof tokenized
     t.same(tokenized.tokens, own.tokens)
     t.equal(tokenized.max_model_len, 512)
     t.equal(tokenized.token_strs?.length ?? null, own.token_strs?.length ?? null)
     t.same(
-      await ask(`${proxy.url}/new/detokenize`, { tokens: tokenized.tokens }),
-      await ask(`${engine.url}/detokenize`, { tokens: tokenized.tokens }),
+      await sendRequest(`${proxy.url}/new/detokenize`, { tokens: tokenized.tokens }),
+      await sendRequest(`${engine.url}/detokenize`, { tokens: tokenized.tokens }),
     )
   }
   t.same((await proxy.get('/sessions')).sessions, [], 'nothing is recorded, and no session is created')
@@ -68,32 +68,32 @@ t.test('unsupported requests are rejected with the reason', async (t) => {
     agentKeySecrets: ['secret'],
   })
   const { agent_key: key } = await proxy.post('/sessions', { session_id: 's' })
-  const ask = (path: string, body: object, headers: object = { authorization: `Bearer ${key}` }) =>
+  const sendRequest = (path: string, body: object, headers: object = { authorization: `Bearer ${key}` }) =>
     fetch(proxy.url + path, {
       method: 'POST',
       headers: { 'content-type': 'application/json', ...headers },
       body: JSON.stringify(body),
     })
-  t.equal((await ask('/s/tokenize', { prompt: 'a' })).status, 200)
-  t.equal((await ask('/s/tokenize', { prompt: 'a' }, {})).status, 401)
-  t.equal((await ask('/another/tokenize', { prompt: 'a' })).status, 403)
-  t.equal((await ask('/another/detokenize', { tokens: [1] })).status, 403)
+  t.equal((await sendRequest('/s/tokenize', { prompt: 'a' })).status, 200)
+  t.equal((await sendRequest('/s/tokenize', { prompt: 'a' }, {})).status, 401)
+  t.equal((await sendRequest('/another/tokenize', { prompt: 'a' })).status, 403)
+  t.equal((await sendRequest('/another/detokenize', { tokens: [1] })).status, 403)
   for (const body of [{}, { messages: [] }, { prompt: 7 }, { prompt: 'a', add_generation_prompt: false }])
-    t.equal((await ask('/s/tokenize', body)).status, 400)
+    t.equal((await sendRequest('/s/tokenize', body)).status, 400)
   for (const tokens of [undefined, [-1], ['a'], [2 ** 31]])
-    t.equal((await ask('/s/detokenize', { tokens })).status, 400)
+    t.equal((await sendRequest('/s/detokenize', { tokens })).status, 400)
   const chat = await startProxy(t, { db: 'memory' })
   for (const [path, body] of [
     ['tokenize', { prompt: 'a' }],
     ['detokenize', { tokens: [1] }],
   ] as const) {
-    const answer = await fetch(`${chat.url}/s/${path}`, {
+    const response = await fetch(`${chat.url}/s/${path}`, {
       method: 'POST',
       headers: { 'content-type': 'application/json' },
       body: JSON.stringify(body),
     })
-    t.equal(answer.status, 404, 'SDKs retry a 501')
-    t.match(await answer.json(), { error: { code: 'unsupported', message: /--tokenizer/ } })
+    t.equal(response.status, 404, 'SDKs retry a 501')
+    t.match(await response.json(), { error: { code: 'unsupported', message: /--tokenizer/ } })
   }
 })
 

@@ -13,7 +13,7 @@ import { startSessionsApi } from '../helpers/sessions-api.ts'
 
 Object.assign(globalThis, { AI_SDK_LOG_WARNINGS: false })
 
-const cityOf = (call: ToolCallDelta) => JSON.parse(call.function?.arguments ?? '{}')
+const getCity = (call: ToolCallDelta) => JSON.parse(call.function?.arguments ?? '{}')
 
 const inputSchema = jsonSchema<unknown>({
   type: 'object',
@@ -53,11 +53,11 @@ for (const [dialect, model] of Object.entries(DIALECTS)) {
       const text = events.map((event) => (event.type === 'delta' ? (event.content ?? '') : '')).join('')
       const cities = events
         .flatMap((event) => (event.type === 'delta' ? (event.toolCalls ?? []) : []))
-        .map(cityOf)
-      const whole = await generateText(request)
-      t.equal(whole.text, text)
+        .map(getCity)
+      const full = await generateText(request)
+      t.equal(full.text, text)
       t.same(
-        whole.toolCalls.map(({ input }) => input),
+        full.toolCalls.map(({ input }) => input),
         cities,
       )
       const errors: unknown[] = []

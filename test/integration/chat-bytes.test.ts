@@ -36,13 +36,13 @@ for (const mode of ['local', 'relay'] as const) {
           const list = `[ ${MESSAGES.slice(0, count).join(' ,\n')}]`
           const body = `{"stream":${stream}, "messages": ${list} ,"model":"fake","max_tokens":4}`
           const headers = { 'content-type': 'application/json' }
-          const answer = await fetch(`${proxy.baseUrl('s')}/chat/completions`, {
+          const response = await fetch(`${proxy.baseUrl('s')}/chat/completions`, {
             method: 'POST',
             body,
             headers,
           })
-          t.equal(answer.status, 200)
-          await answer.text()
+          t.equal(response.status, 200)
+          await response.text()
           const sent = engine.requests.findLast(({ path }) => path === '/v1/chat/completions')!
           const own = messagesIn(sent.text)
           t.equal(own.slice(0, list.length), list)

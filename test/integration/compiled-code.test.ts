@@ -1,4 +1,4 @@
-/** Node's compiled code is kept for the next start. */
+/** A start costs little: Node's compiled code is kept for the next one, and packages of many modules are bundles. */
 import { execFile } from 'node:child_process'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
@@ -12,9 +12,25 @@ const TELL = `
   import { getCompileCacheDir } from 'node:module'
   process.on('exit', () => console.log('kept in', getCompileCacheDir()))`
 
-async function run(env: Record<string, string> = {}): Promise<string> {
-  const tell = `data:text/javascript,${encodeURIComponent(TELL)}`
-  const { stdout } = await promisify(execFile)(process.execPath, ['--import', tell, LAUNCHER, '--version'], {
+/** Counts the modules of packages, and prints the number at the end. */
+const COUNT = `
+  import { registerHooks } from 'node:module'
+  let count = 0
+  registerHooks({
+    load(url, context, nextLoad) {
+      if (url.includes('/node_modules/')) count += 1
+      return nextLoad(url, context)
+    },
+  })
+  process.on('exit', () => console.log('modules of packages:', count))`
+
+async function run(
+  env: Record<string, string> = {},
+  script = TELL,
+  args: readonly string[] = ['--version'],
+): Promise<string> {
+  const imported = `data:text/javascript,${encodeURIComponent(script)}`
+  const { stdout } = await promisify(execFile)(process.execPath, ['--import', imported, LAUNCHER, ...args], {
     env: { PATH: process.env.PATH, ...env },
   })
   return stdout
@@ -32,4 +48,15 @@ t.test('an operator may move or disable it', async (t) => {
   const folder = t.testdir()
   t.ok((await run({ NODE_COMPILE_CACHE: folder })).includes(`kept in ${folder}`))
   t.ok((await run({ NODE_DISABLE_COMPILE_CACHE: '1' })).includes('kept in undefined'))
+})
+
+t.test('a command that checks data against schemas loads few modules of packages', async (t) => {
+  // TypeBox alone has more than 600 modules; setup replaces it by a bundle.
+  const failing = run({}, COUNT, ['sessions', 'list', '--url', 'http://127.0.0.1:1'])
+  const { stdout } = await failing.then(
+    () => t.fail('no proxy is there'),
+    (error) => error,
+  )
+  const count = Number(/modules of packages: (\d+)/.exec(stdout)![1])
+  t.ok(count > 0 && count < 60, `${count} modules`)
 })

@@ -36,10 +36,10 @@ async function start(t: Test, consumer: object = {}): Promise<SessionsApi> {
 }
 
 async function fetched(api: SessionsApi, body: object = {}) {
-  const { status, body: answer } = await api.call('POST', '/consumers/trainer/fetch', body)
-  if (status !== 200) throw new Error(JSON.stringify(answer))
-  const ids: string[] = answer.sessions.map(({ session_id: id }: { session_id: string }) => id)
-  return { ...answer, ids }
+  const { status, body: response } = await api.call('POST', '/consumers/trainer/fetch', body)
+  if (status !== 200) throw new Error(JSON.stringify(response))
+  const ids: string[] = response.sessions.map(({ session_id: id }: { session_id: string }) => id)
+  return { ...response, ids }
 }
 
 const ack = async (api: SessionsApi, lease_id: string, session_ids?: string[]) =>
@@ -52,8 +52,8 @@ t.test(
     for (const id of ['b', 'a/1', 'c']) await make(api, id)
     const first = await fetched(api, { limit: 2, lease_s: 600 })
     t.strictSame(first.ids, ['b', 'a/1'])
-    const { ids: _, ...answer } = first
-    t.strictSame(schemaErrors(Fetched, answer), [])
+    const { ids: _, ...response } = first
+    t.strictSame(schemaErrors(Fetched, response), [])
     const { body: read } = await api.call('GET', '/sessions/b/trajectories')
     t.strictSame(first.sessions[0], { ...read, deliveries: 1 })
     const second = await fetched(api, { limit: 2 })
@@ -134,8 +134,8 @@ t.test('sessions with older or unknown weight versions are discarded with their 
     ['unknown', '10', null],
     ['good', '10', '11'],
   ] as const)
-    for (const [at, version] of versions.entries())
-      await make(api, `${task}${at}`, { metadata: { task }, version })
+    for (const [index, version] of versions.entries())
+      await make(api, `${task}${index}`, { metadata: { task }, version })
   t.match(await fetched(api, { limit: 1, min_weight_version: 10 }), {
     ids: ['good0', 'good1'],
     discarded: { stale: 2, unversioned: 2 },
@@ -153,10 +153,10 @@ t.test('a client that disconnects during its response has leased nothing', async
     await api.sessions.complete(id)
   }
   const leaving = new AbortController()
-  const answer = await fetch(`${api.url}/consumers/trainer/fetch`, {
+  const response = await fetch(`${api.url}/consumers/trainer/fetch`, {
     ...{ method: 'POST', body: '{"limit": 3, "lease_s": 600}', signal: leaving.signal },
   })
-  await answer.body!.getReader().read()
+  await response.body!.getReader().read()
   leaving.abort()
   await until(async () => (await api.call('GET', '/consumers/trainer')).body.available === 3)
 })
@@ -257,7 +257,7 @@ t.test(
 
 t.test('processes share the sessions, and no session is delivered to two of them', async (t) => {
   const api = await start(t)
-  const made = Array.from({ length: 40 }, (_, at) => `s${String(at).padStart(2, '0')}`)
+  const made = Array.from({ length: 40 }, (_, index) => `s${String(index).padStart(2, '0')}`)
   for (const id of made) await make(api, id)
   const all = await Promise.all(Array.from({ length: 3 }, () => runTrainer(api, 'never')))
   const lines = all.flatMap(({ lines }) => lines)

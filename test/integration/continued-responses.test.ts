@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { tableFromIPC } from 'apache-arrow'
 import t, { type Test } from 'tap'
-import { writeExportColumns } from '../../src/cli/sessions/export-columns.ts'
+import { writeExportColumns } from '../../src/cli/export/export-columns.ts'
 import { loadEmbeddedTokenizer } from '../../src/embedded/engine/embedded-model.ts'
 import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
 import { TokenForest } from '../../src/proxy/http/trainer/sessions/read-schemas.ts'
@@ -102,7 +102,7 @@ async function rig(
   }
   let sessions = 0
   /** Sends a request whose engine requests are cut. @returns what its agent receives, and its turn */
-  const ask = async (dialect: string, stream: boolean, cuts: readonly Cut[], fields: object = {}) => {
+  const sendRequest = async (dialect: string, stream: boolean, cuts: readonly Cut[], fields: object = {}) => {
     engine.cuts = [...cuts]
     sessions += 1
     const id = `s${sessions}`
@@ -116,7 +116,7 @@ async function rig(
     const { turns } = await proxy.get(`/sessions/${id}`)
     return { id, status: response.status, text, turn: turns.at(-1), turns }
   }
-  return { engine, engines, proxy, ask }
+  return { engine, engines, proxy, sendRequest }
 }
 
 /** The agent's response without ids and times; the texts of a stream are joined. */
@@ -164,7 +164,7 @@ function expectedTurn({
     status: 'completed',
     exact: true,
     ids: COMPLETION,
-    logprobs: COMPLETION.map((id, at) => logprobBy(versions[at], id)),
+    logprobs: COMPLETION.map((id, index) => logprobBy(versions[index], id)),
     reasons,
     starts: [0, ...parts.slice(0, -1).map(({ end }) => end)],
     requests: reasons.length,
@@ -198,21 +198,21 @@ function checkTurn(t: Test, turn: Json, kinds: readonly CutKind[], what: string)
 
 for (const kind of ['vllm', 'sglang'] as const)
   t.test(`${kind}: a response that is cut anywhere is the one that was not cut`, async (t) => {
-    const { ask, engine } = await rig(t, kind)
+    const { sendRequest, engine } = await rig(t, kind)
     // SGLang's completions route reports no ids.
     for (const dialect of Object.keys(BODIES).filter((name) => kind === 'vllm' || name !== 'completions'))
       for (const stream of [true, false]) {
-        const whole = await ask(dialect, stream, [])
-        t.equal(whole.turn.annotations.engine_requests, undefined)
+        const full = await sendRequest(dialect, stream, [])
+        t.equal(full.turn.annotations.engine_requests, undefined)
         const isEverywhere = kind === 'vllm' && dialect === 'chat' && stream
         for (const after of isEverywhere ? EVERYWHERE : ELSEWHERE) {
           // The connection of a response that is not streamed brings all tokens or none.
           const kinds: CutKind[] = stream && after % 2 === 1 ? ['lost', 'abort'] : ['abort']
           const version = String(Number(engine.version) + 1)
-          const cuts = kinds.map((kind, at) => ({ kind, after: at === 0 ? after : 1, version }))
+          const cuts = kinds.map((kind, index) => ({ kind, after: index === 0 ? after : 1, version }))
           const what = `${dialect} ${stream ? 'streamed' : 'complete'} cut after ${after}`
-          const cut = await ask(dialect, stream, cuts)
-          t.strictSame(received(cut.text, stream), received(whole.text, stream), what)
+          const cut = await sendRequest(dialect, stream, cuts)
+          t.strictSame(received(cut.text, stream), received(full.text, stream), what)
           checkTurn(t, cut.turn, kinds, what)
         }
       }
@@ -220,26 +220,26 @@ for (const kind of ['vllm', 'sglang'] as const)
 
 for (const kind of ['vllm', 'sglang'] as const)
   t.test(`${kind}: an error event after tokens is the loss of the engine`, async (t) => {
-    const { ask } = await rig(t, kind)
-    const whole = await ask('chat', true, [])
-    const { text, turn } = await ask('chat', true, [{ kind: 'error', after: 9 }])
-    t.strictSame(received(text, true), received(whole.text, true))
+    const { sendRequest } = await rig(t, kind)
+    const full = await sendRequest('chat', true, [])
+    const { text, turn } = await sendRequest('chat', true, [{ kind: 'error', after: 9 }])
+    t.strictSame(received(text, true), received(full.text, true))
     checkTurn(t, turn, ['error'], 'cut after 9')
   })
 
 t.test('through a worker, too', async (t) => {
-  const { ask, engine } = await rig(t, 'vllm', { mode: 'relay' })
+  const { sendRequest, engine } = await rig(t, 'vllm', { mode: 'relay' })
   for (const stream of [true, false]) {
-    const whole = await ask('chat', stream, [])
+    const full = await sendRequest('chat', stream, [])
     for (const after of [1, 8, 20]) {
       const kinds: CutKind[] = stream ? ['lost', 'abort'] : ['abort']
       const version = String(Number(engine.version) + 1)
-      const cut = await ask(
+      const cut = await sendRequest(
         'chat',
         stream,
         kinds.map((kind) => ({ kind, after, version })),
       )
-      t.strictSame(received(cut.text, stream), received(whole.text, stream))
+      t.strictSame(received(cut.text, stream), received(full.text, stream))
       checkTurn(t, cut.turn, kinds, `cut after ${after}`)
     }
   }
@@ -250,13 +250,13 @@ t.test(
   async (t) => {
     let link: Forwarder | undefined
     const options = { mode: 'relay', workerGraceMs: 200 } as const
-    const { ask, engine, engines, proxy } = await rig(t, 'vllm', options, async (url) => {
+    const { sendRequest, engine, engines, proxy } = await rig(t, 'vllm', options, async (url) => {
       link = await Forwarder.to(t, Number(new URL(url).port))
       return `http://127.0.0.1:${link.port}`
     })
-    const whole = await ask('chat', true, [])
+    const full = await sendRequest('chat', true, [])
     const before = engine.generations().length
-    const cut = ask('chat', true, [{ kind: 'held', after: 9 }])
+    const cut = sendRequest('chat', true, [{ kind: 'held', after: 9 }])
     await until(async () => (await proxy.get('/admin/turns')).turns[0]?.sampled_tokens === 9)
     link!.refuse(true)
     link!.cut()
@@ -266,7 +266,7 @@ t.test(
     const { text, turn } = await cut
     link!.refuse(false)
     await untilWorkers(proxy, 'w1', 'w2')
-    t.strictSame(received(text, true), received(whole.text, true))
+    t.strictSame(received(text, true), received(full.text, true))
     checkTurn(t, turn, ['held'], 'cut after 9')
     t.strictSame(
       turn.annotations.engine_requests.map(({ end }: Json) => end),
@@ -277,29 +277,29 @@ t.test(
 )
 
 t.test('a stop string and the token limit apply to the complete response', async (t) => {
-  const { ask, engine } = await rig(t, 'vllm')
+  const { sendRequest, engine } = await rig(t, 'vllm')
   for (const fields of [{ stop: ['end is 🙃'] }, { stop: 'near' }, { max_completion_tokens: 30 }]) {
-    const whole = await ask('chat', true, [], fields)
-    const { completion_token_ids: ids, finish_reason: reason } = whole.turn
+    const full = await sendRequest('chat', true, [], fields)
+    const { completion_token_ids: ids, finish_reason: reason } = full.turn
     t.ok(ids.length < LENGTH - 10)
     for (let after = 1; after < ids.length; after += 2) {
-      const { turn, text } = await ask('chat', true, [{ kind: 'abort', after }], fields)
+      const { turn, text } = await sendRequest('chat', true, [{ kind: 'abort', after }], fields)
       const what = `${JSON.stringify(fields)} cut after ${after}`
       t.strictSame([turn.completion_token_ids, turn.finish_reason, turn.exact], [ids, reason, true], what)
-      t.strictSame(received(text, true), received(whole.text, true), what)
+      t.strictSame(received(text, true), received(full.text, true), what)
     }
   }
   t.equal(engine.generations().at(-1)!.body.max_tokens, 1, 'the rest of the limit is requested')
 })
 
 t.test('a response whose tokens are complete when its connection is lost is complete', async (t) => {
-  const { ask, engine } = await rig(t, 'vllm')
+  const { sendRequest, engine } = await rig(t, 'vllm')
   const before = engine.generations().length
   for (const [after, fields, reason] of [
     [LENGTH, {}, 'tool_calls'],
     [20, { max_completion_tokens: 20 }, 'length'],
   ] as const) {
-    const { turn } = await ask('chat', true, [{ kind: 'lost', after }], fields)
+    const { turn } = await sendRequest('chat', true, [{ kind: 'lost', after }], fields)
     t.match(turn, { status: 'completed', exact: true, finish_reason: reason })
     t.equal(turn.completion_token_ids.length, after)
   }
@@ -307,7 +307,7 @@ t.test('a response whose tokens are complete when its connection is lost is comp
 })
 
 t.test('a response that cannot be continued fails as before, with the reason in the turn', async (t) => {
-  const { ask } = await rig(t, 'vllm')
+  const { sendRequest } = await rig(t, 'vllm')
   const schema = { type: 'object', properties: {} }
   const strict = { type: 'function', function: { ...tool, strict: true } }
   for (const [fields, reason, dialect = 'chat'] of [
@@ -323,48 +323,50 @@ t.test('a response that cannot be continued fails as before, with the reason in 
     [{ max_tokens: null }, "does not set 'max_tokens'", 'completions'],
     [{ suffix: 'end' }, "sets 'suffix'", 'completions'],
   ] as const) {
-    const { turn, turns } = await ask(dialect, true, [{ kind: 'abort', after: 3 }], fields)
+    const { turn, turns } = await sendRequest(dialect, true, [{ kind: 'abort', after: 3 }], fields)
     const failed = turns.find(({ error }: Json) => error?.code === 'engine_aborted') ?? turn
     t.match(failed, { status: 'failed', error: { code: 'engine_aborted', message: `does not continue: it` } })
     t.match(failed.error.message, reason)
     t.equal(failed.completion_token_ids.length, 3)
   }
   const neutral = { seed: -1, presence_penalty: 0, repetition_penalty: 1, response_format: { type: 'text' } }
-  t.match((await ask('chat', true, [{ kind: 'abort', after: 3 }], neutral)).turn, { status: 'completed' })
+  t.match((await sendRequest('chat', true, [{ kind: 'abort', after: 3 }], neutral)).turn, {
+    status: 'completed',
+  })
 })
 
 t.test('a response has at most eight engine requests', async (t) => {
-  const { ask, engine } = await rig(t, 'vllm')
+  const { sendRequest, engine } = await rig(t, 'vllm')
   const cut = { kind: 'abort', after: 1 } as const
-  const { turn } = await ask('chat', true, Array(7).fill(cut))
+  const { turn } = await sendRequest('chat', true, Array(7).fill(cut))
   t.match(turn, { status: 'completed', completion_token_ids: COMPLETION })
   const before = engine.generations().length
-  const failed = await ask('chat', true, Array(8).fill(cut))
+  const failed = await sendRequest('chat', true, Array(8).fill(cut))
   t.match(failed.turn, { status: 'failed', error: { message: /it had 8 engine requests/ } })
   t.equal(failed.turn.completion_token_ids.length, 8)
   t.equal(engine.generations().length - before, 8)
 })
 
 t.test('without --continue-responses an aborted response fails', async (t) => {
-  const { ask } = await rig(t, 'sglang', { continueResponses: false })
-  const { turn } = await ask('chat', true, [{ kind: 'abort', after: 3 }])
+  const { sendRequest } = await rig(t, 'sglang', { continueResponses: false })
+  const { turn } = await sendRequest('chat', true, [{ kind: 'abort', after: 3 }])
   t.match(turn, { status: 'failed', error: { code: 'engine_aborted' } })
   t.equal(turn.completion_token_ids.length, 3)
   t.notMatch(turn.error.message, /continue/)
-  const complete = await ask('chat', false, [{ kind: 'abort', after: 3 }])
+  const complete = await sendRequest('chat', false, [{ kind: 'abort', after: 3 }])
   t.equal(complete.turn.completion_token_ids.length, 3, 'tokens of a complete response are recorded, too')
 })
 
 t.test('tokens of older weights are masked on request, and by the code in the docs', async (t) => {
-  const { ask, proxy } = await rig(t, 'vllm')
-  const { id } = await ask('chat', true, [{ kind: 'abort', after: 7, version: '2' }])
-  const rowOf = async (query: string) =>
+  const { sendRequest, proxy } = await rig(t, 'vllm')
+  const { id } = await sendRequest('chat', true, [{ kind: 'abort', after: 7, version: '2' }])
+  const getRow = async (query: string) =>
     (await proxy.get(`/sessions/${id}/trajectories${query}`)).trajectories[0]
-  const row = await rowOf('')
+  const row = await getRow('')
   const ones = (count: number) => Array(count).fill(1)
   const masked = [...Array(7).fill(0), ...ones(LENGTH - 7)]
   t.strictSame(row.response_mask, ones(LENGTH))
-  const fresh = await rowOf('?mask_stale_tokens=true')
+  const fresh = await getRow('?mask_stale_tokens=true')
   t.strictSame(fresh.response_mask, masked)
   t.strictSame(fresh.response_logprobs.slice(0, 7), Array(7).fill(0))
   await proxy.post(`/sessions/${id}/complete`)
@@ -386,7 +388,7 @@ t.test('tokens of older weights are masked on request, and by the code in the do
     )
   const [mask, ratios] = correct(0)
   t.strictSame(mask, masked)
-  t.ok(ratios.every((ratio: number, at: number) => Math.abs(ratio - (masked[at] ? 2 : 1)) < 1e-9))
+  t.ok(ratios.every((ratio: number, index: number) => Math.abs(ratio - (masked[index] ? 2 : 1)) < 1e-9))
   t.strictSame(correct(1)[0], ones(LENGTH))
 })
 
@@ -396,17 +398,17 @@ t.test('a session overrides the option in both directions', async (t) => {
     [true, false, 'failed'],
     [true, undefined, 'completed'],
   ] as const) {
-    const { ask, proxy } = await rig(t, 'vllm', { continueResponses })
+    const { sendRequest, proxy } = await rig(t, 'vllm', { continueResponses })
     await proxy.post('/sessions', { session_id: 's1', continue_responses: ofSession })
-    const { turn } = await ask('chat', true, [{ kind: 'abort', after: 3 }])
+    const { turn } = await sendRequest('chat', true, [{ kind: 'abort', after: 3 }])
     t.equal(turn.status, expected)
     t.match(await proxy.get('/sessions/s1'), { continue_responses: ofSession ?? null })
   }
 })
 
 t.test('rows, the forest and files have the engine requests of each turn', async (t) => {
-  const { ask, proxy } = await rig(t, 'vllm')
-  const { id, turn } = await ask('chat', true, [{ kind: 'abort', after: 7, version: '2' }])
+  const { sendRequest, proxy } = await rig(t, 'vllm')
+  const { id, turn } = await sendRequest('chat', true, [{ kind: 'abort', after: 7, version: '2' }])
   const parts = turn.annotations.engine_requests
   const body = await proxy.get(`/sessions/${id}/trajectories`)
   t.strictSame(schemaErrors(Trajectories, body), [])
@@ -430,8 +432,8 @@ t.test('rows, the forest and files have the engine requests of each turn', async
 })
 
 t.test('a row has the weights that sampled each of its tokens', async (t) => {
-  const { ask, proxy } = await rig(t, 'vllm')
-  const { id } = await ask('chat', true, [{ kind: 'abort', after: 7, version: '2' }])
+  const { sendRequest, proxy } = await rig(t, 'vllm')
+  const { id } = await sendRequest('chat', true, [{ kind: 'abort', after: 7, version: '2' }])
   const { trajectories: rows } = await proxy.get(`/sessions/${id}/trajectories?details=weight_versions`)
   const versions = [
     { version: '1', start: 0, end: 7 },

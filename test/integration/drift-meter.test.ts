@@ -8,7 +8,7 @@ import { joinWorker } from '../helpers/relay-rig.ts'
 import { startScoringEngine, TableModel } from '../helpers/scoring-engines.ts'
 import { until } from '../helpers/until.ts'
 
-async function ask(proxy: TestProxy, count: number): Promise<void> {
+async function sendRequest(proxy: TestProxy, count: number): Promise<void> {
   const openai = new OpenAI({ baseURL: proxy.baseUrl('s'), apiKey: 'none', maxRetries: 0 })
   for (let seed = 0; seed < count; seed += 1) {
     const messages = [{ role: 'user' as const, content: 'Tell me about otters.' }]
@@ -16,15 +16,15 @@ async function ask(proxy: TestProxy, count: number): Promise<void> {
   }
 }
 
-const driftOf = async (proxy: TestProxy) => (await proxy.get('/health')).drift
+const getDrift = async (proxy: TestProxy) => (await proxy.get('/health')).drift
 
 t.test('turns of the share are verified with the engine that sampled them', async (t) => {
   const engine = await startEngine(t)
   const proxy = await startProxy(t, { engineUrls: [engine.url], verifyShare: 1 })
-  await ask(proxy, 3)
-  await until(async () => (await driftOf(proxy)).same === 3)
+  await sendRequest(proxy, 3)
+  await until(async () => (await getDrift(proxy)).same === 3)
   const state = await until(async () => {
-    const drift = await driftOf(proxy)
+    const drift = await getDrift(proxy)
     return drift.control_caught !== null && drift.waiting === 0 && drift
   })
   t.match(state, {
@@ -47,16 +47,16 @@ for (const mode of ['local', 'relay'] as const) {
   t.test(`${mode}: a dedicated engine finds what another one reported wrongly`, async (t) => {
     const truth = await startEngine(t)
     const { url: wrong } = await startEngine(t, new HalvedEngine())
-    const given: Partial<ServeConfig> = mode === 'local' ? { engineUrls: [wrong] } : { mode }
+    const config: Partial<ServeConfig> = mode === 'local' ? { engineUrls: [wrong] } : { mode }
     const warnings: object[] = []
     const note = () => {}
     const warn = (facts: object) => warnings.push(facts)
     const logger = { debug: note, info: note, warn, error: note }
-    const proxy = await startProxy(t, { ...given, verifyShare: 1, verifyEngineUrl: truth.url }, logger)
+    const proxy = await startProxy(t, { ...config, verifyShare: 1, verifyEngineUrl: truth.url }, logger)
     if (mode === 'relay') joinWorker(t, { proxyUrls: [proxy.url], engineUrls: [wrong] })
-    await ask(proxy, 2)
-    await until(async () => (await driftOf(proxy)).differs === 2)
-    t.ok((await driftOf(proxy)).mean_difference > 0.05)
+    await sendRequest(proxy, 2)
+    await until(async () => (await getDrift(proxy)).differs === 2)
+    t.ok((await getDrift(proxy)).mean_difference > 0.05)
     const turnWarnings = warnings.filter((facts) => 'turn_id' in facts)
     t.equal(turnWarnings.length, 2, 'the log names the turns')
   })
@@ -81,16 +81,16 @@ t.test(
         ...{ seed, max_tokens: 60, temperature: 0.7, top_p: 0.6 },
       })
     await sample(1)
-    await until(async () => (await driftOf(proxy)).same === 1)
+    await until(async () => (await getDrift(proxy)).same === 1)
     engine.state.tellsMasks = false
     await sample(2)
-    await until(async () => (await driftOf(proxy)).differs === 1)
-    t.match(await driftOf(proxy), { same: 1, skipped: 0, failed: 0 })
+    await until(async () => (await getDrift(proxy)).differs === 1)
+    t.match(await getDrift(proxy), { same: 1, skipped: 0, failed: 0 })
   },
 )
 
 t.test('without a share nothing is verified or reported', async (t) => {
   const proxy = await startProxy(t)
-  await ask(proxy, 1)
-  t.equal(await driftOf(proxy), undefined)
+  await sendRequest(proxy, 1)
+  t.equal(await getDrift(proxy), undefined)
 })

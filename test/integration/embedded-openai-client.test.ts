@@ -26,16 +26,16 @@ async function serve(
 
 t.test('a chat request gets a response', async (t) => {
   const { client, server } = await serve(t)
-  const answer = await client.chat.completions.create({
+  const response = await client.chat.completions.create({
     model: 'embedded',
     messages: [{ role: 'user', content: 'Hello!' }],
     seed: 1,
     max_tokens: 40,
   })
-  const [choice] = answer.choices
+  const [choice] = response.choices
   t.equal(choice?.message.role, 'assistant')
   t.type(choice?.message.content, 'string')
-  t.equal(answer.usage?.total_tokens, answer.usage!.prompt_tokens + answer.usage!.completion_tokens)
+  t.equal(response.usage?.total_tokens, response.usage!.prompt_tokens + response.usage!.completion_tokens)
   t.match(server.counters, { running: 0, served: 1, aborted: 0, failed: 0 })
 })
 
@@ -49,7 +49,7 @@ t.test('a stream carries the content of the complete response', async (t) => {
     logprobs: true,
     return_token_ids: true,
   }
-  const whole = (await client.chat.completions.create(request)) as VllmCompletion
+  const full = (await client.chat.completions.create(request)) as VllmCompletion
   const stream = await client.chat.completions.create({
     ...request,
     stream: true,
@@ -59,18 +59,18 @@ t.test('a stream carries the content of the complete response', async (t) => {
   for await (const chunk of stream) chunks.push(chunk as VllmChunk)
 
   const choices = chunks.flatMap((chunk) => chunk.choices)
-  t.equal(choices.map(({ delta }) => delta.content ?? '').join(''), whole.choices[0].message.content)
+  t.equal(choices.map(({ delta }) => delta.content ?? '').join(''), full.choices[0].message.content)
   t.same(
     choices.flatMap(({ token_ids: ids }) => ids ?? []),
-    whole.choices[0].token_ids,
+    full.choices[0].token_ids,
   )
   t.same(
     choices.flatMap(({ logprobs }) => logprobs?.content ?? []),
-    whole.choices[0].logprobs?.content,
+    full.choices[0].logprobs?.content,
   )
-  t.same(chunks[0]?.prompt_token_ids, whole.prompt_token_ids)
-  t.equal(choices.at(-1)?.finish_reason, whole.choices[0].finish_reason)
-  t.match(chunks.at(-1), { choices: [], usage: { completion_tokens: whole.usage!.completion_tokens } })
+  t.same(chunks[0]?.prompt_token_ids, full.prompt_token_ids)
+  t.equal(choices.at(-1)?.finish_reason, full.choices[0].finish_reason)
+  t.match(chunks.at(-1), { choices: [], usage: { completion_tokens: full.usage!.completion_tokens } })
 })
 
 t.test('a tool loop runs to its result, streamed and complete', async (t) => {
@@ -80,8 +80,8 @@ t.test('a tool loop runs to its result, streamed and complete', async (t) => {
       { role: 'user', content: 'Compute (12 + 7) * 3 step by step.' },
     ]
     const expressions: string[] = []
-    let answer: string | null = null
-    while (answer === null) {
+    let response: string | null = null
+    while (response === null) {
       const request = { model: 'embedded', messages, tools: [CALCULATOR] }
       const completion = stream
         ? await client.chat.completions.stream(request).finalChatCompletion()
@@ -89,7 +89,7 @@ t.test('a tool loop runs to its result, streamed and complete', async (t) => {
       const { message, finish_reason: finishReason } = completion.choices[0]!
       messages.push(message)
       t.equal(finishReason, message.tool_calls?.length ? 'tool_calls' : 'stop')
-      if (!message.tool_calls?.length) answer = message.content
+      if (!message.tool_calls?.length) response = message.content
       for (const call of message.tool_calls ?? []) {
         if (call.type !== 'function') throw new Error('not a function call')
         const { expression } = JSON.parse(call.function.arguments) as { expression: string }
@@ -99,7 +99,7 @@ t.test('a tool loop runs to its result, streamed and complete', async (t) => {
       }
     }
     t.same(expressions, ['12 + 7', '19 * 3'])
-    t.equal(answer, 'The answer is 57.')
+    t.equal(response, 'The answer is 57.')
   }
 })
 
@@ -142,12 +142,12 @@ t.test('completions of token ids continue them, streamed and complete', async (t
     logprobs: 1,
     return_token_ids: true,
   }
-  const whole = (await client.completions.create(request)) as unknown as VllmTextCompletion
+  const full = (await client.completions.create(request)) as unknown as VllmTextCompletion
   const chunks: VllmTextCompletion[] = []
   for await (const chunk of await client.completions.create({ ...request, stream: true })) {
     chunks.push(chunk as unknown as VllmTextCompletion)
   }
-  const [choice] = whole.choices
+  const [choice] = full.choices
   const streamed = chunks.map((chunk) => chunk.choices[0])
   t.same(choice.prompt_token_ids, [1, 2, 3], 'prompt ids are on the choice')
   t.same(
@@ -213,8 +213,8 @@ t.test('the model is listed with its context length', async (t) => {
 
 async function drain(call: PromiseLike<unknown>): Promise<void> {
   try {
-    const answer = await call
-    for await (const _ of answer as AsyncIterable<unknown>);
+    const response = await call
+    for await (const _ of response as AsyncIterable<unknown>);
   } catch (error) {
     if (!(error instanceof OpenAI.APIUserAbortError)) throw error
   }

@@ -7,8 +7,8 @@ import { buildEngineServer } from '../../src/embedded/server/server.ts'
 
 const MESSAGES = [{ role: 'user', content: 'Hello!' }]
 
-function say(answer: object, options: EmbeddedEngineOptions = {}): EmbeddedEngine {
-  const playbook = new Playbook({ rules: [{ name: 'only', when: {}, answer }] })
+function createEngine(response: object, options: EmbeddedEngineOptions = {}): EmbeddedEngine {
+  const playbook = new Playbook({ rules: [{ name: 'only', when: {}, answer: response }] })
   return new EmbeddedEngine({ playbook, ...options })
 }
 
@@ -20,7 +20,7 @@ async function post(engine: EmbeddedEngine, url: string, body: object, headers: 
 }
 
 /** Returns the events of a stream, `[DONE]` included, without the fields that vary per request. */
-function eventsOf(body: string): unknown[] {
+function readEvents(body: string): unknown[] {
   return body
     .split('\n\n')
     .filter((event) => event !== '')
@@ -28,13 +28,13 @@ function eventsOf(body: string): unknown[] {
     .map((data) => (data === '[DONE]' ? data : withoutHead(JSON.parse(data) as object)))
 }
 
-function withoutHead(answer: object): object {
-  const { id: _id, created: _created, ...rest } = answer as Record<string, unknown>
+function withoutHead(response: object): object {
+  const { id: _id, created: _created, ...rest } = response as Record<string, unknown>
   return rest
 }
 
 t.test('a chat stream: role chunk, one chunk per token, finish with the last token, done', async (t) => {
-  const reply = await post(say({ content: 'Hi!' }), '/v1/chat/completions', {
+  const reply = await post(createEngine({ content: 'Hi!' }), '/v1/chat/completions', {
     messages: MESSAGES,
     stream: true,
   })
@@ -42,7 +42,7 @@ t.test('a chat stream: role chunk, one chunk per token, finish with the last tok
   const head = { object: 'chat.completion.chunk', model: 'embedded' }
   const chunk = (choice: object) => ({ ...head, choices: [{ index: 0, ...choice }] })
   const middle = { logprobs: null, finish_reason: null, token_ids: null }
-  t.strictSame(eventsOf(reply.body), [
+  t.strictSame(readEvents(reply.body), [
     {
       ...chunk({ delta: { role: 'assistant', content: '' }, logprobs: null, finish_reason: null }),
       prompt_token_ids: null,
@@ -57,10 +57,10 @@ t.test('a chat stream: role chunk, one chunk per token, finish with the last tok
 t.test(
   'tokens whose text the tool parser buffers are chunks only for clients that request token ids',
   async (t) => {
-    const engine = say({ tool_calls: [{ name: 'f', arguments: { a: 1 } }] })
+    const engine = createEngine({ tool_calls: [{ name: 'f', arguments: { a: 1 } }] })
     const tools = [{ type: 'function', function: { name: 'f' } }]
     const body = { messages: MESSAGES, tools, stream: true }
-    const plain = eventsOf((await post(engine, '/v1/chat/completions', body)).body)
+    const plain = readEvents((await post(engine, '/v1/chat/completions', body)).body)
     t.equal(plain.length, 4, 'role, the call, finish, done')
     t.match(plain[1], {
       choices: [
@@ -71,7 +71,7 @@ t.test(
         },
       ],
     })
-    const counted = eventsOf(
+    const counted = readEvents(
       (await post(engine, '/v1/chat/completions', { ...body, return_token_ids: true })).body,
     )
     const ids = counted.flatMap(
@@ -85,7 +85,7 @@ t.test(
 )
 
 t.test('a complete chat response has every field that vLLM sends', async (t) => {
-  const engine = say({ reasoning: 'Well.', content: 'Hi!' })
+  const engine = createEngine({ reasoning: 'Well.', content: 'Hi!' })
   const reply = await post(engine, '/v1/chat/completions', { messages: MESSAGES, return_token_ids: true })
   const promptIds = await engine.tokenizeChat({ messages: [{ role: 'user', content: 'Hello!' }] })
   const ids = await engine.tokenizeText('<think>\nWell.\n</think>\n\nHi!<|im_end|>')
@@ -125,7 +125,7 @@ t.test('a complete chat response has every field that vLLM sends', async (t) => 
 })
 
 t.test('a completion stream has its own head and nulls', async (t) => {
-  const engine = say({}, { cannedTokens: 2 })
+  const engine = createEngine({}, { cannedTokens: 2 })
   const reply = await post(engine, '/v1/completions', { prompt: 'x', stream: true, stream_options: {} })
   const choice = {
     index: 0,
@@ -136,7 +136,7 @@ t.test('a completion stream has its own head and nulls', async (t) => {
     prompt_token_ids: null,
   }
   const head = { object: 'text_completion', model: 'embedded' }
-  t.strictSame(eventsOf(reply.body), [
+  t.strictSame(readEvents(reply.body), [
     { ...head, choices: [{ ...choice, text: 'The' }], usage: null },
     { ...head, choices: [{ ...choice, text: '', finish_reason: 'stop' }], usage: null },
     { ...head, choices: [], usage: { prompt_tokens: 1, completion_tokens: 2, total_tokens: 3 } },
@@ -145,7 +145,7 @@ t.test('a completion stream has its own head and nulls', async (t) => {
 })
 
 t.test('one prompt may be in a list, several are rejected', async (t) => {
-  const engine = say({}, { cannedTokens: 2 })
+  const engine = createEngine({}, { cannedTokens: 2 })
   for (const prompt of [['x'], [[5, 6]], 'x', [5, 6]]) {
     t.equal((await post(engine, '/v1/completions', { prompt })).statusCode, 200, JSON.stringify(prompt))
   }
@@ -156,7 +156,7 @@ t.test('one prompt may be in a list, several are rejected', async (t) => {
 })
 
 t.test('tokens are written as ids on request', async (t) => {
-  const engine = say({ content: 'Hi!' })
+  const engine = createEngine({ content: 'Hi!' })
   const ids = await engine.tokenizeText('Hi!<|im_end|>')
   const body = { messages: MESSAGES, logprobs: true, return_tokens_as_token_ids: true }
   const { choices } = (await post(engine, '/v1/chat/completions', body)).json()
@@ -168,7 +168,7 @@ t.test('tokens are written as ids on request', async (t) => {
 })
 
 t.test('the client determines the id, in the header or else in the body', async (t) => {
-  const engine = say({ content: 'Hi!' })
+  const engine = createEngine({ content: 'Hi!' })
   const body = { messages: MESSAGES, request_id: 'from-body' }
   t.equal((await post(engine, '/v1/chat/completions', body)).json().id, 'chatcmpl-from-body')
   const headers = { 'x-request-id': 'from-header' }
@@ -179,7 +179,7 @@ t.test('a failure after the first event is an event in the stream', async (t) =>
   const engine = failingAfter(new EmbeddedEngine({ cannedTokens: 100 }))
   const reply = await post(engine, '/v1/chat/completions', { messages: MESSAGES, stream: true })
   t.equal(reply.statusCode, 200)
-  t.same(eventsOf(reply.body).slice(-2), [
+  t.same(readEvents(reply.body).slice(-2), [
     { error: { message: 'out of memory', type: 'InternalServerError', param: null, code: 502 } },
     '[DONE]',
   ])
@@ -202,7 +202,7 @@ function failingAfter(engine: EmbeddedEngine): EmbeddedEngine {
 }
 
 t.test('broken JSON and unknown paths', async (t) => {
-  const server = buildEngineServer(say({}))
+  const server = buildEngineServer(createEngine({}))
   t.teardown(() => server.close())
   const headers = { 'content-type': 'application/json' }
   const broken = await server.inject({ method: 'POST', url: '/v1/chat/completions', payload: '{', headers })
@@ -212,7 +212,7 @@ t.test('broken JSON and unknown paths', async (t) => {
 })
 
 t.test('text, messages and ids are converted into each other', async (t) => {
-  const engine = say({})
+  const engine = createEngine({})
   const text = await post(engine, '/tokenize', { prompt: 'Hello there', return_token_strs: true })
   const ids = await engine.tokenizeText('Hello there')
   t.strictSame(text.json(), {
@@ -230,7 +230,7 @@ t.test('text, messages and ids are converted into each other', async (t) => {
 })
 
 t.test('health, version, load and weights are reported', async (t) => {
-  const engine = say({}, { weightVersion: 'step-1' })
+  const engine = createEngine({}, { weightVersion: 'step-1' })
   const server = buildEngineServer(engine, { version: '0.11.0' })
   t.teardown(() => server.close())
   const health = await server.inject('/health')

@@ -164,8 +164,8 @@ t.test('a stream that ends without a finish reason is lost, with or without [DON
 })
 
 t.test("spaces around [DONE], events without data and a gateway's own events fail no stream", async (t) => {
-  const answers = { vllm: token, sglang: { ...token, error: {} } }
-  for (const [kind, first] of Object.entries(answers)) {
+  const responses = { vllm: token, sglang: { ...token, error: {} } }
+  for (const [kind, first] of Object.entries(responses)) {
     const server = await startScriptedServer((_, response) => {
       const send = openEventStream(response)
       const finish = { choices: [{ index: 0, delta: {}, finish_reason: 'stop' }] }
@@ -187,9 +187,9 @@ t.test(
   'a response that exceeds the size limit fails the request: complete, in one line, in many, and as an error',
   async (t) => {
     const maxResponseBytes = 100_000
-    const endless = (response: ServerResponse, piece: string) => {
+    const endless = (response: ServerResponse, chunk: string) => {
       const write = () => {
-        while (!response.destroyed && response.write(piece));
+        while (!response.destroyed && response.write(chunk));
       }
       response.on('drain', write)
       write()

@@ -118,14 +118,14 @@ function vllm(counts: readonly number[], edges: readonly [number[], number[]] = 
     const prompt_token_ids = body.token_ids.flatMap((id: number) =>
       id === 9 ? [...edges[0], ...new Array(counts[next++]).fill(9), ...edges[1]] : [id],
     )
-    const choiceOf = (ids: number[], finish_reason: string | null) => {
+    const createChoice = (ids: number[], finish_reason: string | null) => {
       const content = ids.map((id) => ({ token_id: id, rank: 1, logprob: -0.5, top_logprobs: [] }))
       return { index: 0, token_ids: ids, logprobs: { content }, finish_reason }
     }
-    if (!body.stream) return sendJson(response, { prompt_token_ids, choices: [choiceOf([5, 2], 'stop')] })
+    if (!body.stream) return sendJson(response, { prompt_token_ids, choices: [createChoice([5, 2], 'stop')] })
     const send = openEventStream(response)
-    send({ prompt_token_ids, choices: [choiceOf([5], null)] })
-    send({ choices: [choiceOf([2], 'stop')] })
+    send({ prompt_token_ids, choices: [createChoice([5], null)] })
+    send({ choices: [createChoice([2], 'stop')] })
     send('[DONE]')
     response.end()
   }
@@ -243,8 +243,8 @@ t.test('images of a session are returned with its rows, once each', async (t) =>
   const picture = (url: string) => ({ role: 'user', content: [imagePart(url)] })
   const messages = [picture(URLS[0]!), picture(URLS[0]!), picture(URLS[1]!)]
   for (const length of [1, 3]) {
-    const answer = await proxy.post('/s/v1/chat/completions', { messages: messages.slice(0, length) })
-    t.ok(answer.choices, JSON.stringify(answer))
+    const response = await proxy.post('/s/v1/chat/completions', { messages: messages.slice(0, length) })
+    t.ok(response.choices, JSON.stringify(response))
   }
   const { trajectories, images } = await proxy.get('/sessions/s/trajectories?images=true')
   t.strictSame(Object.values(images), URLS)

@@ -1,5 +1,5 @@
 import t, { type Test } from 'tap'
-import { openEngines } from '../../src/embedded/open-engines.ts'
+import { openEngines } from '../../src/open-engines.ts'
 import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
 import { detectEngineKind } from '../../src/proxy/engines/clients/auto-client.ts'
 import { createOpenaiClient } from '../../src/proxy/engines/clients/openai/client.ts'
@@ -139,7 +139,7 @@ t.test(
       ['0.32.0', false],
       ['0.1.dev9+gabc', false],
     ]
-    for (const [version, isWhole] of versions) {
+    for (const [version, isComplete] of versions) {
       const seen: unknown[] = []
       const script: Script = ({ path, body }, response) => {
         if (path === '/version') return sendJson(response, { version })
@@ -160,11 +160,11 @@ t.test(
       await client.checkHealth(noAbort)
       t.match(
         client.warning ?? '',
-        isWhole ? /vLLM 0\.1\d.*upgrade it to 0\.13, or use token mode/ : /^$|^it is vLLM 0\.13\.0, older/,
+        isComplete ? /vLLM 0\.1\d.*upgrade it to 0\.13, or use token mode/ : /^$|^it is vLLM 0\.13\.0, older/,
         version,
       )
       t.strictSame(fold(await collect(pull(client, chatRequest({}, true), noAbort))).tokenIds, [5])
-      t.strictSame(seen, [!isWhole], version)
+      t.strictSame(seen, [!isComplete], version)
     }
   },
 )
@@ -237,19 +237,20 @@ t.test('an engine that accepts the fields a second later gets them again', async
 t.test('a replaced engine gets all fields again, after a failed check or some requests', async (t) => {
   for (const checks of [true, false]) {
     const { client, engine } = await setUp(t, createOpenaiClient)
-    const ask = async () => fold(await collect(pull(client, chatRequest({ model: 'fake' }, false), noAbort)))
+    const sendRequest = async () =>
+      fold(await collect(pull(client, chatRequest({ model: 'fake' }, false), noAbort)))
     engine.refuseIds(true)
-    for (let call = 0; call < 4; call += 1) t.same((await ask()).tokenIds, [])
+    for (let call = 0; call < 4; call += 1) t.same((await sendRequest()).tokenIds, [])
     t.match(client.warning, /token ids/)
     engine.refuseIds(false)
-    t.same((await ask()).tokenIds, [], 'which cannot be known')
+    t.same((await sendRequest()).tokenIds, [], 'which cannot be known')
     if (checks) {
       engine.fail(true)
       await t.rejects(client.checkHealth(noAbort))
       engine.fail(false)
       await client.checkHealth(noAbort)
-    } else for (let call = 0; call < 50 && client.warning; call += 1) await ask()
-    t.ok((await ask()).tokenIds.length > 0)
+    } else for (let call = 0; call < 50 && client.warning; call += 1) await sendRequest()
+    t.ok((await sendRequest()).tokenIds.length > 0)
     t.equal(client.warning, undefined)
   }
 })
@@ -305,7 +306,7 @@ t.test('ids are recovered from an engine that writes them only into the tokens',
 })
 
 t.test('health', async (t) => {
-  const ask = async (script: Script, times = 1) => {
+  const sendRequest = async (script: Script, times = 1) => {
     const server = await startScriptedServer(script)
     const client = createVllmClient({ url: server.url })
     t.teardown(async () => {
@@ -316,20 +317,20 @@ t.test('health', async (t) => {
     return { health: await client.checkHealth(noAbort), paths: server.requests.map(({ path }) => path) }
   }
   const models = { data: [{ id: 'qwen', max_model_len: 4096 }, { id: 'lora' }, {}] }
-  const { health, paths } = await ask(({ path }, response) => {
+  const { health, paths } = await sendRequest(({ path }, response) => {
     if (path === '/v1/models') sendJson(response, models)
     else if (path === '/weight_info') sendJson(response, { weight_version: 7 })
     else response.end()
   })
   t.same(health, { models: [{ id: 'qwen', maxModelLen: 4096 }, { id: 'lora' }], weightVersion: '7' })
   t.same(paths, ['/health', '/v1/models', '/weight_info', '/is_paused', '/is_sleeping', '/version'])
-  const old = await ask(
+  const old = await sendRequest(
     ({ path }, response) => sendJson(response, models, path === '/weight_info' ? 404 : 200),
     2,
   )
   t.same(old.paths.filter((path) => path === '/weight_info').length, 1, 'a missing route is requested once')
   const resting = async (says: Record<string, boolean>) => {
-    const { health } = await ask(({ path }, response) => {
+    const { health } = await sendRequest(({ path }, response) => {
       if (path === '/v1/models') return sendJson(response, models)
       const reply = says[path.slice(1)]
       sendJson(
@@ -352,7 +353,8 @@ t.test('health', async (t) => {
     ['an invalid list of models', (_, response) => sendJson(response, { data: 'none' })],
     ['a page', (_, response) => void response.end('<html>')],
   ]
-  for (const [title, script] of failing) await t.rejects(ask(script), { code: 'engine_failed' }, title)
+  for (const [title, script] of failing)
+    await t.rejects(sendRequest(script), { code: 'engine_failed' }, title)
 })
 
 const VLLM_METRICS =
@@ -437,14 +439,14 @@ t.test('missing prompt ids of any kind of engine are warned of after a few reque
   t.teardown(() => server.close())
   for (const create of [createVllmClient, createSglangClient, createOpenaiClient]) {
     const client = create({ url: server.url })
-    const ask = async () => await collect(pull(client, chatRequest({}, false), noAbort))
+    const sendRequest = async () => await collect(pull(client, chatRequest({}, false), noAbort))
     for (let count = 0; count < 3; count += 1) {
       t.equal(client.warning, undefined, `${client.kind}: ${count}`)
-      await ask()
+      await sendRequest()
     }
     t.match(client.warning, /reports no token ids of prompts/, client.kind)
     ids = { prompt_token_ids: [7] }
-    await ask()
+    await sendRequest()
     t.equal(client.warning, undefined, `${client.kind}: it reports them again`)
     ids = {}
     await client.close()

@@ -25,7 +25,7 @@ import { openEventStream, type Script, sendJson, startScriptedServer } from '../
 type Create = typeof createVllmClient
 
 /** Creates a client of a server that was started for the test; both are closed with it. */
-function clientOf<Server extends { url: string; close(): Promise<void> }>(
+function createClient<Server extends { url: string; close(): Promise<void> }>(
   t: Test,
   create: Create,
   server: Server,
@@ -44,7 +44,7 @@ const run = async (client: EngineClient, body: Record<string, unknown>, stream =
 t.test(
   'a limit above the length that vLLM serves is reduced to it, and a smaller one is sent unchanged',
   async (t) => {
-    const { client, server } = clientOf(t, createVllmClient, await startFakeVllm())
+    const { client, server } = createClient(t, createVllmClient, await startFakeVllm())
     await client.checkHealth(noAbort)
     for (const max_tokens of [40_951, 32]) await run(client, { model: 'fake', max_tokens })
     const sampled = server.requests.filter(({ method }) => method === 'POST')
@@ -56,7 +56,7 @@ t.test(
 )
 
 t.test("vLLM's requests in token mode", async (t) => {
-  const { client, server } = clientOf(t, createVllmClient, await startFakeVllm())
+  const { client, server } = createClient(t, createVllmClient, await startFakeVllm())
   const rendered = {
     tools: [{ type: 'function', function: { name: 'f' } }],
     tool_choice: 'auto',
@@ -81,7 +81,7 @@ t.test("vLLM's requests in token mode", async (t) => {
   const recording = { logprobs: false, top_logprobs: 3, return_token_ids: false, add_special_tokens: true }
   await run(client, { ...rendered, ...sampling, ...recording, max_tokens: 9, max_completion_tokens: 8 })
   await run(client, { logprobs: true, top_logprobs: 3 }, false)
-  const [streamed, whole] = server.requests
+  const [streamed, full] = server.requests
   t.equal(streamed?.path, '/v1/completions')
   t.same(streamed?.body, {
     ...sampling,
@@ -94,9 +94,9 @@ t.test("vLLM's requests in token mode", async (t) => {
     stream: true,
     stream_options: { include_usage: true },
   })
-  t.match(whole?.body, { logprobs: 3, stream: false, return_tokens_as_token_ids: true })
-  t.notOk('return_token_ids' in whole!.body, 'only the first request requests its prompt ids')
-  t.notOk('stream_options' in whole!.body || 'top_logprobs' in whole!.body)
+  t.match(full?.body, { logprobs: 3, stream: false, return_tokens_as_token_ids: true })
+  t.notOk('return_token_ids' in full!.body, 'only the first request requests its prompt ids')
+  t.notOk('stream_options' in full!.body || 'top_logprobs' in full!.body)
 })
 
 /** Returns the script of an unhealthy vLLM that samples one token after the prompt that it saw. */
@@ -115,8 +115,8 @@ const sampledAfter =
 t.test('vLLM returns one prompt of 32, and all once it has seen another one', async (t) => {
   let seen = [5, 6, 7]
   const script = sampledAfter(() => seen)
-  const { client, server } = clientOf(t, createVllmClient, await startScriptedServer(script))
-  const ask = async () => {
+  const { client, server } = createClient(t, createVllmClient, await startScriptedServer(script))
+  const sendRequest = async () => {
     const { start, tokenIds, logprobs } = await run(client, { max_tokens: 1 }, false)
     t.same([[...tokenIds], [...logprobs]], [[9], [-1]])
     return [...start!.promptTokenIds!]
@@ -125,12 +125,12 @@ t.test('vLLM returns one prompt of 32, and all once it has seen another one', as
     server.requests
       .filter(({ method }) => method === 'POST')
       .map(({ body }) => body.return_token_ids === true)
-  for (let call = 0; call < 33; call += 1) t.same(await ask(), [5, 6, 7])
+  for (let call = 0; call < 33; call += 1) t.same(await sendRequest(), [5, 6, 7])
   t.same(repeated(), [true, ...Array(31).fill(false), true])
   await client.checkHealth(noAbort).catch(() => {})
   seen = [5, 6, 8]
-  t.same(await ask(), seen, 'after a failed health check the prompt ids are requested again')
-  t.same(await ask(), seen)
+  t.same(await sendRequest(), seen, 'after a failed health check the prompt ids are requested again')
+  t.same(await sendRequest(), seen)
   t.same(repeated().slice(-2), [true, true], 'and one that saw another prompt, each time')
 })
 
@@ -139,7 +139,7 @@ t.test(
   async (t) => {
     let seen = [5, 6, 7]
     const script = sampledAfter(() => seen)
-    const { client } = clientOf(t, createVllmClient, await startScriptedServer(script))
+    const { client } = createClient(t, createVllmClient, await startScriptedServer(script))
     await run(client, { max_tokens: 1 }, false)
     seen = [1, 5, 6, 7]
     await t.rejects(run(client, { max_tokens: 1 }, false), {
@@ -156,7 +156,7 @@ t.test('a request without a limit may fill the context', async (t) => {
   const choice = { index: 0, text: 'a', token_ids: [1], finish_reason: 'stop' }
   const script: Script = ({ method }, response) =>
     sendJson(response, method === 'GET' ? { data: models } : { choices: [choice] })
-  const { client, server } = clientOf(t, createVllmClient, await startScriptedServer(script))
+  const { client, server } = createClient(t, createVllmClient, await startScriptedServer(script))
   for (const [model, expected] of [
     ['base', 97],
     ['adapter', 97],
@@ -177,14 +177,14 @@ t.test('a request without a limit may fill the context', async (t) => {
 })
 
 t.test('the ids that vLLM reports as its prompt are reported, whatever was sent', async (t) => {
-  const answers: [object, number[]][] = [
+  const responses: [object, number[]][] = [
     [{ prompt_token_ids: [1, 5, 6, 7] }, [1, 5, 6, 7]],
     [{ prompt_token_ids: null }, [5, 6, 7]],
   ]
-  for (const [fields, expected] of answers) {
+  for (const [fields, expected] of responses) {
     const choice = { index: 0, text: 'a', token_ids: [1], finish_reason: 'stop', ...fields }
     const server = await startScriptedServer((_, response) => sendJson(response, { choices: [choice] }))
-    const { client } = clientOf(t, createVllmClient, server)
+    const { client } = createClient(t, createVllmClient, server)
     t.same([...(await run(client, {})).start!.promptTokenIds!], expected)
   }
 })
@@ -199,20 +199,20 @@ t.test('an agent that requested only logprobs gets no alternatives', async (t) =
     output_token_logprobs: [[-0.5, 5, 'a']],
     output_top_logprobs: [[[-0.5, 5, 'a']]],
   }
-  const answers: [Create, object][] = [
+  const responses: [Create, object][] = [
     [createVllmClient, vllm],
     [createSglangClient, { output_ids: [5], meta_info }],
   ]
-  for (const [create, answer] of answers) {
-    const server = await startScriptedServer((_, response) => sendJson(response, answer))
-    const { client } = clientOf(t, create, server)
-    const topsOf = async (body: Record<string, unknown>) =>
+  for (const [create, reply] of responses) {
+    const server = await startScriptedServer((_, response) => sendJson(response, reply))
+    const { client } = createClient(t, create, server)
+    const getTops = async (body: Record<string, unknown>) =>
       (await run(client, { max_tokens: 1, logprobs: true, ...body })).logprobsContent.map(
         (entry) => entry.top_logprobs.length,
       )
-    t.same(await topsOf({}), [0])
-    t.same(await topsOf({ top_logprobs: 0 }), [0])
-    t.same(await topsOf({ top_logprobs: 1 }), [1])
+    t.same(await getTops({}), [0])
+    t.same(await getTops({ top_logprobs: 0 }), [0])
+    t.same(await getTops({ top_logprobs: 1 }), [1])
   }
 })
 
@@ -239,7 +239,7 @@ t.test("vLLM's wire returns the same in token mode as in chat mode, before parsi
 })
 
 t.test('a chat of SGLang is requested without streaming, because its streams have no ids', async (t) => {
-  const { client, server } = clientOf(t, createSglangClient, await startFakeSglang())
+  const { client, server } = createClient(t, createSglangClient, await startFakeSglang())
   for (let call = 0; call < 4; call += 1) {
     const completion = fold(await collect(pull(client, chatRequest({ model: 'fake' }), noAbort)))
     t.equal(completion.content, 'Hello there, agent')
@@ -257,7 +257,7 @@ t.test('a chat of SGLang is requested without streaming, because its streams hav
 })
 
 t.test("SGLang's requests in token mode", async (t) => {
-  const { client, server } = clientOf(t, createSglangClient, await startFakeSglang())
+  const { client, server } = createClient(t, createSglangClient, await startFakeSglang())
   const completion = await run(client, { temperature: 0.5, max_tokens: null, tools: [], custom: 1 })
   t.same(completion.tokenIds, [1_000, 1_001, 1_002, 1_003, 1_004, 2])
   t.match(completion.end, { finishReason: 'stop', stopReason: 2 })
@@ -276,7 +276,7 @@ t.test("SGLang's requests in token mode", async (t) => {
 })
 
 t.test('a limit above the length that SGLang serves is the rest of that length', async (t) => {
-  const { client, server } = clientOf(t, createSglangClient, await startFakeSglang())
+  const { client, server } = createClient(t, createSglangClient, await startFakeSglang())
   const limitAsked = async (limit: Record<string, number>) => {
     await run(client, limit)
     return server.requests.at(-1)!.body.sampling_params
@@ -325,14 +325,14 @@ t.test('rejections and failures of SGLang keep their message', async (t) => {
     ],
   ]
   for (const [title, script, expected] of outcomes) {
-    const { client } = clientOf(t, createSglangClient, await startScriptedServer(script))
+    const { client } = createClient(t, createSglangClient, await startScriptedServer(script))
     await t.rejects(run(client, {}), expected, title)
   }
 })
 
 t.test('the health of SGLang', async (t) => {
-  const ask = async (script: Script, times = 1) => {
-    const { client, server } = clientOf(t, createSglangClient, await startScriptedServer(script))
+  const sendRequest = async (script: Script, times = 1) => {
+    const { client, server } = createClient(t, createSglangClient, await startScriptedServer(script))
     for (let time = 1; time < times; time += 1) await client.checkHealth(noAbort)
     return { health: await client.checkHealth(noAbort), paths: server.requests.map(({ path }) => path) }
   }
@@ -346,21 +346,21 @@ t.test('the health of SGLang', async (t) => {
       else sendJson(response, { detail: 'Not Found' }, 404)
     }
   const healthy = { models: [{ id: 'qwen', maxModelLen: 4096 }], weightVersion: 'v7' }
-  const newer = await ask(server('/model_info'))
+  const newer = await sendRequest(server('/model_info'))
   const versions = ['/server_info', '/get_server_info']
   t.same(newer, { health: healthy, paths: ['/ready', '/health', '/v1/models', ...versions, '/model_info'] })
-  const older = await ask(server('/get_model_info'), 2)
+  const older = await sendRequest(server('/get_model_info'), 2)
   t.same(older.health, healthy)
   t.equal(older.paths.filter((path) => path === '/model_info').length, 1, 'a missing route is requested once')
-  t.same((await ask(server('none'))).health, { models: healthy.models })
-  await t.rejects(ask(server('none', 503)), { code: 'engine_failed' })
+  t.same((await sendRequest(server('none'))).health, { models: healthy.models })
+  await t.rejects(sendRequest(server('none', 503)), { code: 'engine_failed' })
 })
 
 t.test('an engine of an unknown kind is probed before token mode is rejected', async (t) => {
-  const vllm = clientOf(t, createAutoClient, await startFakeVllm())
+  const vllm = createClient(t, createAutoClient, await startFakeVllm())
   t.equal(vllm.client.takesTokenIds, true, 'it may')
   t.equal(inexactReason(await run(vllm.client, {})), null)
-  const other = clientOf(t, createAutoClient, await startFakeVllm({ strict: true }))
+  const other = createClient(t, createAutoClient, await startFakeVllm({ strict: true }))
   await t.rejects(run(other.client, {}), { code: 'unsupported' })
   t.equal(other.client.takesTokenIds, false)
 })

@@ -24,8 +24,8 @@ t.test('an engine reports the text that each token adds, as a tokenizer does', a
   t.equal(texts?.length, ids.length)
   // The text of consecutive partial characters is at their last token; all other texts equal the tokenizer's.
   const expected = await tokenTexts(loadTokenizer(embeddedModelFolder()), ids)
-  const whole = expected.map((text, place) => (text.length > 0 && texts?.[place] === text ? text : undefined))
-  t.ok(whole.filter((text) => text !== undefined).length > ids.length / 3)
+  const full = expected.map((text, index) => (text.length > 0 && texts?.[index] === text ? text : undefined))
+  t.ok(full.filter((text) => text !== undefined).length > ids.length / 3)
   t.strictSame(await client.tokenTexts!('embedded', new Int32Array(0), AbortSignal.timeout(60_000)), [])
 })
 
@@ -60,12 +60,12 @@ t.test('the text of a token is requested once', async (t) => {
 })
 
 t.test('an engine without the route, or with an invalid response, reports nothing', async (t) => {
-  for (const answer of [
+  for (const reply of [
     { status: 404, body: {} },
     { status: 200, body: { tokens: [0], prompt: 'x' } },
   ]) {
     const server = await startScriptedServer((_request, response) =>
-      sendJson(response, answer.body, answer.status),
+      sendJson(response, reply.body, reply.status),
     )
     const client = createVllmClient({ url: server.url })
     t.teardown(async () => {

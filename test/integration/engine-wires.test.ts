@@ -16,7 +16,7 @@ import { pull } from '../helpers/event-stream.ts'
 const FOLDER = join(import.meta.dirname, '../engines/wires/fixtures')
 const CUT_AT = 0.6
 
-async function clientOf(t: Test, engine: string, exchanges: readonly Exchange[], cutAt?: number) {
+async function createClient(t: Test, engine: string, exchanges: readonly Exchange[], cutAt?: number) {
   const replay = await startReplay(exchanges, cutAt)
   const client = CLIENTS[engine.split('-')[0]!]!({ url: replay.url })
   t.teardown(async () => {
@@ -27,7 +27,7 @@ async function clientOf(t: Test, engine: string, exchanges: readonly Exchange[],
 }
 
 async function answered(t: Test, engine: string, wire: Wire, cutAt?: number) {
-  const client = await clientOf(t, engine, wire.exchanges, cutAt)
+  const client = await createClient(t, engine, wire.exchanges, cutAt)
   return pull(client, CALLS[wire.call]!.request(wire.stream), noAbort)
 }
 
@@ -45,7 +45,7 @@ async function checkSampled(t: Test, engine: string, wire: Wire): Promise<void> 
   t.strictSame([...completion.start!.promptTokenIds!.whole()], wire.core!.prompt, 'the prompt')
   t.strictSame([...completion.tokenIds], wire.core!.ids, 'the ids')
   const far = [...completion.logprobs].filter(
-    (value, at) => Math.abs(value - wire.core!.logprobs[at]!) > 1e-6,
+    (value, index) => Math.abs(value - wire.core!.logprobs[index]!) > 1e-6,
   )
   t.strictSame(far, [], 'the logprobs')
 }
@@ -65,18 +65,18 @@ for (const file of readdirSync(FOLDER)) {
   const text = readFileSync(join(FOLDER, file), 'utf8')
   const { engine, wires, questions } = JSON.parse(text) as RecordedEngine
   t.test(engine, async (t) => {
-    for (const { question, exchanges, answer } of questions)
+    for (const { question, exchanges, answer: response } of questions)
       t.test(question, async (t) => {
-        const made = await QUESTIONS[question]!(await clientOf(t, engine, exchanges))
-        t.strictSame(JSON.parse(JSON.stringify(made)), answer)
+        const made = await QUESTIONS[question]!(await createClient(t, engine, exchanges))
+        t.strictSame(JSON.parse(JSON.stringify(made)), response)
       })
     for (const wire of wires)
       t.test(wire.name, async (t) => {
-        const { refused } = CALLS[wire.call]!
-        if (refused !== undefined) {
+        const { refused: rejected } = CALLS[wire.call]!
+        if (rejected !== undefined) {
           const thrown = await thrownBy(async () => collect(await answered(t, engine, wire)))
           t.ok(thrown instanceof ProxyError)
-          t.match(thrown, { code: 'engine_rejected', status: refused })
+          t.match(thrown, { code: 'engine_rejected', status: rejected })
           return
         }
         await checkSampled(t, engine, wire)

@@ -9,7 +9,7 @@ const CHAT = { model: 'm', stream: true, max_tokens: 4, messages: [{ role: 'user
 const GEMINI = { contents: [{ role: 'user', parts: [{ text: 'Hello' }] }] }
 
 /** Returns the chunks of the body, as they arrive. */
-async function chunksOf(t: Test, path: string, body: object, code: 'engine_lost' | 'engine_rejected') {
+async function readChunks(t: Test, path: string, body: object, code: 'engine_lost' | 'engine_rejected') {
   const api = await startSessionsApi(t)
   api.backend.script = async function* () {
     yield wholeAnswer().slice(0, 2)
@@ -41,16 +41,16 @@ t.test('the message of a lost engine contains its status, by which agents decide
     ],
   ]
   for (const [path, body, wanted] of paths)
-    t.match(lastEvent(await chunksOf(t, path, body, 'engine_lost')), wanted, path)
+    t.match(lastEvent(await readChunks(t, path, body, 'engine_lost')), wanted, path)
 })
 
 t.test("an agent's error has the engine's message", async (t) => {
-  const chunks = await chunksOf(t, 'v1/chat/completions', CHAT, 'engine_rejected')
+  const chunks = await readChunks(t, 'v1/chat/completions', CHAT, 'engine_rejected')
   t.match(lastEvent(chunks), { error: { message: 'the connection to the engine was lost' } })
 })
 
 t.test("Gemini's events end with the error as an event, followed by bare JSON", async (t) => {
-  const chunks = await chunksOf(t, 'v1beta/models/m:streamGenerateContent?alt=sse', GEMINI, 'engine_lost')
+  const chunks = await readChunks(t, 'v1beta/models/m:streamGenerateContent?alt=sse', GEMINI, 'engine_lost')
   const error = { error: { code: 502, status: 'INTERNAL', message: LOST } }
   const [, events, rest] = /^(.*\n\n)(.*)$/s.exec(chunks.join(''))!
   t.match(lastEvent([events!]), error, 'for clients that read events')
@@ -58,6 +58,6 @@ t.test("Gemini's events end with the error as an event, followed by bare JSON", 
 })
 
 t.test('an array of Gemini responses ends with the error, and is JSON', async (t) => {
-  const chunks = await chunksOf(t, 'v1beta/models/m:streamGenerateContent', GEMINI, 'engine_lost')
+  const chunks = await readChunks(t, 'v1beta/models/m:streamGenerateContent', GEMINI, 'engine_lost')
   t.match(JSON.parse(chunks.join('')).at(-1), { error: { code: 502, message: LOST } })
 })

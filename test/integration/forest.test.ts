@@ -19,11 +19,11 @@ const PROMPT = Array.from({ length: 300 }, (_, id) => id)
 
 /** Records two samples of one prompt, each with two turns and a branch. */
 async function group({ store, sessions }: SessionsApi): Promise<void> {
-  for (const [at, sessionId] of ['a', 'b/c'].entries()) {
+  for (const [i, sessionId] of ['a', 'b/c'].entries()) {
     await sessions.create({ sessionId, metadata: { task: 7 } })
     const sampled = {
       promptTokenIds: array(...PROMPT),
-      completionTokenIds: array(1_000, 1_001 + at),
+      completionTokenIds: array(1_000, 1_001 + i),
       completionLogprobs: Float64Array.of(-0.1, -1 / 3),
       weightVersionStart: '4',
       weightVersionEnd: '4',
@@ -35,11 +35,11 @@ async function group({ store, sessions }: SessionsApi): Promise<void> {
       [2, 501],
     ] as const) {
       await recordTurn(store, sessionId, index, {
-        promptTokenIds: array(...PROMPT, 1_000, 1_001 + at, glue),
+        promptTokenIds: array(...PROMPT, 1_000, 1_001 + i, glue),
         completionTokenIds: array(2_000 + index),
       })
     }
-    await sessions.setReward(sessionId, { reward: at, components: {}, turns: { 1: 0.25 } })
+    await sessions.setReward(sessionId, { reward: i, components: {}, turns: { 1: 0.25 } })
     await sessions.complete(sessionId)
   }
   await sessions.create({ sessionId: 'other' })
@@ -50,7 +50,7 @@ t.test(`an unpacked forest equals the rows of the sessions, and contains a commo
   const api = await startSessionsApi(t)
   await group(api)
   const get = async (path: string) => (await api.call('GET', path)).body
-  const rowsOf = async (id: string) =>
+  const getRows = async (id: string) =>
     (await get(`/sessions/${encodeURIComponent(id)}/trajectories`)).trajectories
   const all = await get('/forest?metadata.task=7')
   t.same(schemaErrors(TokenForest, all), [])
@@ -64,7 +64,7 @@ t.test(`an unpacked forest equals the rows of the sessions, and contains a commo
     [await get('/sessions/b%2Fc/forest'), ['b/c']],
     [await get('/sessions/other/forest'), ['other']],
   ] as const) {
-    const wanted = (await Promise.all(ids.map(rowsOf))).flat()
+    const wanted = (await Promise.all(ids.map(getRows))).flat()
     const rows = unpacked(forest).map(({ session_id: _id, leaf: _leaf, ...row }: Record<string, unknown>) => {
       const { prompt_tokens: _prompt, response_tokens: _response, ...rest } = row
       return rest
@@ -104,7 +104,7 @@ t.test('fields and selections that a forest does not support are rejected', asyn
     ['/forest?select=last', 400, /select/],
   ] as const)
     t.match(await api.call('GET', path), { status, body: { detail } })
-  for (let at = 0; at < 127; at += 1) await api.sessions.create({ sessionId: `more-${at}` })
+  for (let index = 0; index < 127; index += 1) await api.sessions.create({ sessionId: `more-${index}` })
   t.match(await api.call('GET', '/forest'), { status: 400, body: { detail: /More than 128 sessions/ } })
   t.match(await api.call('GET', '/forest?metadata.task=7'), { status: 200, body: { rows: { length: 4 } } })
 })

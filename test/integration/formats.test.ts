@@ -71,8 +71,8 @@ t.test(`a session in ATIF has one step per message, and each result at its tool 
   const [light] = await lines(api, '/sessions/a%2Fb/export?format=atif&ids=false&select=main')
   t.notOk(JSON.stringify(light).includes('token_ids'))
   t.equal(light.subagent_trajectories, undefined)
-  const [whole] = await lines(api, '/sessions/a%2Fb/export?format=atif&side_calls=true')
-  t.equal(whole.subagent_trajectories.length, 2)
+  const [full] = await lines(api, '/sessions/a%2Fb/export?format=atif&side_calls=true')
+  t.equal(full.subagent_trajectories.length, 2)
 })
 
 t.test(`a training trace has each trained turn once, with the prompt of its completion`, async (t) => {

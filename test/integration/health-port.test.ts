@@ -40,9 +40,9 @@ t.test("the health port responds while the proxy's thread is blocked", async (t)
 
 t.test('it returns what /health returns without a key, and nothing else', async (t) => {
   const proxy = await startProxy(t, { healthPort: 0, adminKeys: ['an-admin-key-that-is-long'] })
-  const answer = await fetch(proxy.server.healthUrl!)
-  t.equal(answer.status, 200)
-  t.strictSame(await answer.json(), { status: 'ok', mode: 'local', connected_workers: 0 })
+  const response = await fetch(proxy.server.healthUrl!)
+  t.equal(response.status, 200)
+  t.strictSame(await response.json(), { status: 'ok', mode: 'local', connected_workers: 0 })
   const { origin } = new URL(proxy.server.healthUrl!)
   t.equal((await fetch(`${origin}/sessions`)).status, 404)
   t.equal((await fetch(`${origin}/health`, { method: 'POST' })).status, 404)

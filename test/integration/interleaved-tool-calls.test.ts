@@ -3,7 +3,7 @@ import { startProxy } from '../helpers/proxy.ts'
 import { openEventStream, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
 
 /** Creates a chunk of a tool call. @param id only in its first chunk */
-const piece = (index: number, written: string, id?: string) => ({
+const createChunk = (index: number, written: string, id?: string) => ({
   tool_calls: [
     {
       index,
@@ -41,18 +41,23 @@ for (const [path, body] of Object.entries(ASKED)) {
       const engine = await startScriptedServer(async (request, response) => {
         if (request.method === 'GET') return sendJson(response, { data: [{ id: 'm' }] })
         const send = openEventStream(response)
-        const pieces = [piece(0, '{"a"', 'c0'), piece(1, '{"b"', 'c1'), piece(0, ':1}'), piece(1, ':2}')]
-        for (const delta of pieces) send({ choices: [{ index: 0, delta }] })
+        const chunks = [
+          createChunk(0, '{"a"', 'c0'),
+          createChunk(1, '{"b"', 'c1'),
+          createChunk(0, ':1}'),
+          createChunk(1, ':2}'),
+        ]
+        for (const delta of chunks) send({ choices: [{ index: 0, delta }] })
         send({ choices: [{ index: 0, delta: {}, finish_reason: 'tool_calls' }] })
         response.end('data: [DONE]\n\n')
       })
       t.teardown(() => engine.close())
       const proxy = await startProxy(t, { engineUrls: [engine.url], engineKind: 'openai' })
-      const answer = await fetch(`${proxy.url}/s/${path}`, {
+      const reply = await fetch(`${proxy.url}/s/${path}`, {
         method: 'POST',
         body: JSON.stringify({ model: 'm', stream: true, ...body }),
       })
-      const events = (await answer.text()).split('\n').filter((line) => line.startsWith('data: {'))
+      const events = (await reply.text()).split('\n').filter((line) => line.startsWith('data: {'))
       t.same(argumentsIn(events.map((line) => JSON.parse(line.slice('data: '.length)))), [
         '{"a":1}',
         '{"b":2}',

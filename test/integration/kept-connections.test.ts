@@ -14,21 +14,21 @@ const A_WHILE_MS = 60_000
 const post = (body: string) =>
   `POST /s/v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: ${body.length}\r\n\r\n${body}`
 const call = (fields = '') => post(`{"messages":[{"role":"user","content":"hi"}]${fields}}`)
-const tooManyMembers = Array.from({ length: BODY_VALUES.members + 1 }, (_, at) => `"${at}":0`).join()
+const tooManyMembers = Array.from({ length: BODY_VALUES.members + 1 }, (_, index) => `"${index}":0`).join()
 
-const refusedByEngine: Script = async function* () {
+const rejectedByEngine: Script = async function* () {
   yield* []
   throw new ProxyError('engine_rejected', '<h1>413 Request Entity Too Large</h1>', { status: 413 })
 }
 
 const REFUSALS = {
   'the proxy finds too many values in': { request: call(`,"logit_bias":{${tooManyMembers}}`) },
-  'a router before the engine finds too large': { request: call(), script: refusedByEngine },
+  'a router before the engine finds too large': { request: call(), script: rejectedByEngine },
 }
 
-for (const [refused, { request, ...engine }] of Object.entries(REFUSALS)) {
-  t.test(`a request is served long after one that ${refused}, on its connection`, async (t) => {
-    const { url, backend, call: ask } = await startSessionsApi(t)
+for (const [rejected, { request, ...engine }] of Object.entries(REFUSALS)) {
+  t.test(`a request is served long after one that ${rejected}, on its connection`, async (t) => {
+    const { url, backend, call: sendRequest } = await startSessionsApi(t)
     if ('script' in engine) backend.script = engine.script
     const connection = await RawConnection.open(url)
     t.teardown(() => connection.socket.destroy())
@@ -47,7 +47,7 @@ for (const [refused, { request, ...engine }] of Object.entries(REFUSALS)) {
     mock.timers.tick(A_WHILE_MS)
     open()
     await connection.until('hi there')
-    const { body } = await ask('GET', '/sessions/s')
+    const { body } = await sendRequest('GET', '/sessions/s')
     t.match(body.turns.at(-1), { status: 'completed', completion_text: 'hi there' })
   })
 }

@@ -55,7 +55,7 @@ async function post(url: string, body: string): Promise<Response> {
 }
 
 /** @returns the text of each turn of a session from the sessions API */
-const recordOf = async (proxy: TestProxy, session: string) => {
+const getRecord = async (proxy: TestProxy, session: string) => {
   const response = await fetch(`${proxy.url}/sessions/${session}`)
   return response.text()
 }
@@ -80,7 +80,7 @@ async function checkDialects(
           `maximum${sentText.includes('\\"') ? '\\' : ''}":${BOUND}`,
           `${name}: a schema's bound`,
         )
-      t.match(await recordOf(proxy, session), `"seed":${SEED}`, `${name}: recorded`)
+      t.match(await getRecord(proxy, session), `"seed":${SEED}`, `${name}: recorded`)
     }
   }
 }
@@ -128,10 +128,10 @@ t.test("a session's seed overrides the agent's, is echoed, and is the one in row
   const { engine, proxy } = await vllmProxy(t)
   const body = `{"session_id":"s","sampling_params":{"seed":${SEED},"temperature":0.50,"max_tokens":4}}`
   t.equal((await post(`${proxy.url}/sessions`, body)).status, 200)
-  const ask = `{"model":"m","messages":${ASKED},"seed":1}`
-  t.equal((await post(`${proxy.url}/s/v1/chat/completions`, ask)).status, 200)
+  const request = `{"model":"m","messages":${ASKED},"seed":1}`
+  t.equal((await post(`${proxy.url}/s/v1/chat/completions`, request)).status, 200)
   t.match(engine.requests.at(-1)!.text, `"seed":${SEED}`)
-  t.match(await recordOf(proxy, 's'), `"sampling_params":{"seed":${SEED},"temperature":0.5`)
+  t.match(await getRecord(proxy, 's'), `"sampling_params":{"seed":${SEED},"temperature":0.5`)
   const rows = await fetch(`${proxy.url}/sessions/s/trajectories?details=sampling`)
   t.match(await rows.text(), `"seed":${SEED}`)
 })

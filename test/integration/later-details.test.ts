@@ -18,7 +18,7 @@ async function twoTurns({ store, call }: SessionsApi): Promise<void> {
   await recordTurn(store, 's', 1, next)
 }
 
-const rowOf = async ({ call }: SessionsApi, details: string) =>
+const getRow = async ({ call }: SessionsApi, details: string) =>
   (await call('GET', `/sessions/s/trajectories?details=${details}`)).body.trajectories[0]
 
 t.test(`a trainer's numbers are returned at their tokens, and the latest ones count`, async (t) => {
@@ -30,7 +30,7 @@ t.test(`a trainer's numbers are returned at their tokens, and the latest ones co
     body: { session_id: 's', turns: 2 },
   })
   await api.call('POST', '/sessions/s/details', { turns: { 's-0': { advantages: [-0.25] } } })
-  const row = await rowOf(api, 'advantages,ratios,entropies')
+  const row = await getRow(api, 'advantages,ratios,entropies')
   t.same(row.response_ids, [3, 4, 5, 6])
   t.same(row.advantages, [-0.25, null, null, null], 'fewer numbers belong to the first tokens')
   t.same(row.ratios, [null, null, null, 1.5])
@@ -38,7 +38,7 @@ t.test(`a trainer's numbers are returned at their tokens, and the latest ones co
   const tensors = await readTensors(`${api.url}/sessions/s/rows/0/tokens`)
   t.same([...tensors.ratios!], [NaN, NaN, NaN, NaN, NaN, 1.5])
   t.notOk('entropies' in tensors)
-  const { teacher, teacher_logprobs } = await rowOf(api, 'all')
+  const { teacher, teacher_logprobs } = await getRow(api, 'all')
   t.same([teacher, teacher_logprobs], [null, null])
 })
 
@@ -46,7 +46,7 @@ t.test(`invalid numbers and unknown turns are rejected, and nothing is recorded`
   const api = await startSessionsApi(t)
   await twoTurns(api)
   const good = { advantages: [1] }
-  const refused = [
+  const rejected = [
     [{ turns: { 1: good, 9: good } }, 404, /no turn '9'/],
     [{ turns: { 1: good, gone: good } }, 404, /no turn 'gone'/],
     [{ turns: { '': good } }, 404, /no turn ''/],
@@ -57,10 +57,10 @@ t.test(`invalid numbers and unknown turns are rejected, and nothing is recorded`
     [{ turns: { 1: { prompt_logprobs: [1] } } }, 400, /prompt_logprobs/],
     [{}, 400, /turns/],
   ] as const
-  for (const [body, status, detail] of refused)
+  for (const [body, status, detail] of rejected)
     t.match(await api.call('POST', '/sessions/s/details', body), { status, body: { detail } })
   t.match(await api.call('POST', '/sessions/gone/details', { turns: {} }), { status: 404 })
-  t.equal((await rowOf(api, 'advantages')).advantages, null)
+  t.equal((await getRow(api, 'advantages')).advantages, null)
 })
 
 t.test(`an engine that reports no logprobs, or those of other tokens, scores nothing`, async (t) => {
@@ -72,13 +72,13 @@ t.test(`an engine that reports no logprobs, or those of other tokens, scores not
     ids,
     logprobs,
   })
-  const refused = [
+  const rejected = [
     [undefined, /does not return logprobs of a prompt/],
     [table([2, 3, 4, 5, 7]), /logprob of token 5/],
     [table([2, 3, 4, 5, 6], [-1, -1, -1, -1, Number.NaN]), /logprob of token 5/],
     [table([2, 3, 4, 5]), /returned the logprobs of 3 of 4 tokens/],
   ] as const
-  for (const [data, detail] of refused) {
+  for (const [data, detail] of rejected) {
     const [start, , , end] = wholeAnswer()
     const details = data && { prompt_logprobs: data }
     api.backend.script = () => answer([start!, { type: 'delta', ...(details && { details }) }, end!])
@@ -93,7 +93,7 @@ t.test(`an engine that reports no logprobs, or those of other tokens, scores not
     api.backend.released,
     api.backend.requests.map(({ sessionId }) => sessionId),
   )
-  t.equal((await rowOf(api, 'teacher_logprobs')).teacher_logprobs, null)
+  t.equal((await getRow(api, 'teacher_logprobs')).teacher_logprobs, null)
 })
 
 t.test('inexact rows are omitted and counted', async (t) => {
@@ -111,14 +111,14 @@ t.test('inexact rows are omitted and counted', async (t) => {
 /** Sends a conversation of two turns and a branch. */
 async function talk(proxy: TestProxy): Promise<void> {
   const user = (content: string) => ({ role: 'user', content })
-  const ask = async (messages: object[]) => {
+  const sendRequest = async (messages: object[]) => {
     const body = { model: 'embedded', messages, max_tokens: 12, temperature: 1 }
     const { choices } = await proxy.post('/s/v1/chat/completions', body)
     return [...messages, choices[0].message]
   }
-  const first = await ask([user('What is a lake?')])
-  await ask([...first, user('And a river?')])
-  await ask([user('Something else.')])
+  const first = await sendRequest([user('What is a lake?')])
+  await sendRequest([...first, user('And a river?')])
+  await sendRequest([user('Something else.')])
 }
 
 for (const mode of ['local', 'relay'] as const) {
@@ -148,9 +148,9 @@ for (const mode of ['local', 'relay'] as const) {
           tokens.map(({ logprob }) => logprob),
         )
       }
-      const glue = row.response_mask.flatMap((bit: number, at: number) => (bit === 0 ? [at] : []))
+      const glue = row.response_mask.flatMap((bit: number, index: number) => (bit === 0 ? [index] : []))
       t.ok(
-        glue.every((at: number) => row.teacher_logprobs[at] === null),
+        glue.every((index: number) => row.teacher_logprobs[index] === null),
         'tokens that are not trained have no logprobs',
       )
     }

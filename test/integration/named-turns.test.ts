@@ -27,9 +27,9 @@ async function oneTurn(t: Test, dialect: string) {
   const proxy = await startProxy(t)
   const [path, body, id] = DIALECTS[dialect]!
   await proxy.post(`/s/${path}`, body)
-  const answer = await proxy.post(`/s/${path}`, body)
-  t.type(answer[id], 'string')
-  return { proxy, id: answer[id] as string }
+  const response = await proxy.post(`/s/${path}`, body)
+  t.type(response[id], 'string')
+  return { proxy, id: response[id] as string }
 }
 
 for (const dialect of Object.keys(DIALECTS)) {

@@ -18,7 +18,7 @@ const OWNER_LEASE = 2
 const TRACKED = { [DELIVERY_HEADER]: 'tracked' }
 const SECRETS = [createNodeSecret()]
 
-function bodyOf({ raw }: FastifyRequest): RequestBody {
+function getBody({ raw }: FastifyRequest): RequestBody {
   return new RequestBody(raw, { limitBytes: 1024, setMemory: () => {} })
 }
 
@@ -44,7 +44,7 @@ async function startNode(t: Test, script: Script) {
   const failures: unknown[] = []
   app.addHook('onRequest', async (request, reply) => {
     const isForwarded = await forwarder
-      .forward(request, reply, { id: OWNER_LEASE, url: owner.url }, bodyOf(request))
+      .forward(request, reply, { id: OWNER_LEASE, url: owner.url }, getBody(request))
       .catch((error: unknown) => {
         failures.push((error as { code: unknown }).code)
         throw error
@@ -56,15 +56,15 @@ async function startNode(t: Test, script: Script) {
   const url = await app.listen({ host: '127.0.0.1', port: 0 })
   t.teardown(() => app.close())
   t.teardown(() => forwarder.close())
-  const idOf = (index: number) => ownerIdentity.verify(owner.requests[index]!)?.id
-  return { url, owner, reports, shared, failures, forwarder, idOf }
+  const getId = (index: number) => ownerIdentity.verify(owner.requests[index]!)?.id
+  return { url, owner, reports, shared, failures, forwarder, getId }
 }
 
 const post = (line: string, body: string) =>
   `POST ${line} HTTP/1.1\r\nhost: x\r\ncontent-length: ${body.length}\r\n\r\n${body}`
 
 t.test('a delivered response is reported, with others in one request', async (t) => {
-  const { url, owner, reports, idOf, forwarder } = await startNode(t, (_request, response) => {
+  const { url, owner, reports, getId, forwarder } = await startNode(t, (_request, response) => {
     response.writeHead(200, TRACKED).end('answer')
   })
   const responses = await Promise.all(
@@ -79,7 +79,7 @@ t.test('a delivered response is reported, with others in one request', async (t)
     reports.map(({ delivered }) => delivered),
     [true, true, true],
   )
-  t.strictSame(reports.map(({ id }) => id).sort(), [0, 1, 2].map(idOf).sort())
+  t.strictSame(reports.map(({ id }) => id).sort(), [0, 1, 2].map(getId).sort())
   t.strictSame(
     owner.requests
       .slice(0, 3)
@@ -91,7 +91,7 @@ t.test('a delivered response is reported, with others in one request', async (t)
 
 t.test('a response whose client disconnected is reported as lost', async (t) => {
   let finish = (): unknown => undefined
-  const { url, reports, idOf } = await startNode(t, (request, response) => {
+  const { url, reports, getId } = await startNode(t, (request, response) => {
     response.writeHead(200, TRACKED).write('begin')
     finish = () => request.cancelled
   })
@@ -101,7 +101,7 @@ t.test('a response whose client disconnected is reported as lost', async (t) => 
   client.socket.destroy()
   await finish()
   await until(() => reports.length === 1)
-  t.strictSame(reports, [{ id: idOf(0), delivered: false }], 'and its request at the owner is cancelled')
+  t.strictSame(reports, [{ id: getId(0), delivered: false }], 'and its request at the owner is cancelled')
 })
 
 t.test(
@@ -171,7 +171,7 @@ async function startRejectingOwner(t: Test): Promise<{ url: string }> {
   })
   const app = Fastify()
   app.addHook('onRequest', async (request, reply) => {
-    await forwarder.forward(request, reply, { id: OWNER_LEASE, url: ownerUrl }, bodyOf(request))
+    await forwarder.forward(request, reply, { id: OWNER_LEASE, url: ownerUrl }, getBody(request))
     return reply
   })
   app.all('*', async () => 'unreachable')

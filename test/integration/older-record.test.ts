@@ -20,22 +20,22 @@ t.test('rows of a database of 9fc4fe7', async (t) => {
   const db = join(t.testdir({}), 'record.db')
   writeFileSync(db, unpacked('record.db'))
   const proxy = await startProxy(t, { db })
-  const answers = JSON.parse(unpacked('rows.json').toString()) as Record<string, Row[]>
-  t.equal(Object.keys(answers).length, 88)
-  for (const [path, rows] of Object.entries(answers)) {
+  const responses = JSON.parse(unpacked('rows.json').toString()) as Record<string, Row[]>
+  t.equal(Object.keys(responses).length, 88)
+  for (const [path, rows] of Object.entries(responses)) {
     const { trajectories } = (await proxy.get(path)) as { trajectories: Row[] }
-    const today = rows.map((row, at) => membersOf(trajectories[at] ?? {}, row))
+    const today = rows.map((row, index) => getMembers(trajectories[index] ?? {}, row))
     t.equal(JSON.stringify(today), JSON.stringify(rows), path)
     t.equal(trajectories.length, rows.length, path)
   }
 })
 
 /** Ignores members that rows and their turns have gained since. */
-function membersOf(row: Row, older: Row): Row {
-  const today = (name: string) => (name === 'turns' ? turnsOf(row.turns, older.turns) : row[name])
+function getMembers(row: Row, older: Row): Row {
+  const today = (name: string) => (name === 'turns' ? getTurns(row.turns, older.turns) : row[name])
   return Object.fromEntries(Object.keys(older).map((name) => [name, today(name)]))
 }
 
-function turnsOf(turns: unknown, older: unknown): Row[] {
-  return (turns as Row[]).map((turn, at) => membersOf(turn, (older as Row[])[at] ?? {}))
+function getTurns(turns: unknown, older: unknown): Row[] {
+  return (turns as Row[]).map((turn, index) => getMembers(turn, (older as Row[])[index] ?? {}))
 }

@@ -22,11 +22,11 @@ interface Document {
 
 const bearer = (key: string) => ({ headers: { authorization: `Bearer ${key}` } })
 
-async function documentOf(url: string, init: RequestInit = {}): Promise<Document> {
+async function fetchDocument(url: string, init: RequestInit = {}): Promise<Document> {
   return (await fetch(`${url}/openapi.json`, init)).json() as Promise<Document>
 }
 
-function operationsOf({ paths }: Document): [string, string, Operation][] {
+function getOperations({ paths }: Document): [string, string, Operation][] {
   return Object.entries(paths).flatMap(([path, methods]) =>
     Object.entries(methods).map(([method, operation]): [string, string, Operation] => [
       path,
@@ -40,8 +40,8 @@ t.test('the OpenAPI document is valid, with and without keys', async (t) => {
   const open = await startSessionsApi(t)
   const keyed = await startSessionsApi(t, undefined, {}, { keys: KEYS })
   for (const document of [
-    await documentOf(open.url),
-    await documentOf(keyed.url, bearer(KEYS.adminKeys[0]!)),
+    await fetchDocument(open.url),
+    await fetchDocument(keyed.url, bearer(KEYS.adminKeys[0]!)),
   ]) {
     const result = await aside(() => validate(document as unknown as Parameters<typeof validate>[0]))
     t.same(result, { ...result, valid: true })
@@ -50,7 +50,7 @@ t.test('the OpenAPI document is valid, with and without keys', async (t) => {
 
 t.test('each operation has a name, its parameters, its responses and its errors', async (t) => {
   const { url } = await startSessionsApi(t)
-  const operations = operationsOf(await documentOf(url))
+  const operations = getOperations(await fetchDocument(url))
   const names = new Set<string | undefined>()
   for (const [path, route, { operationId, parameters = [], responses }] of operations) {
     t.match(operationId, /^[a-z][A-Za-z0-9]+$/, route)
@@ -76,8 +76,8 @@ t.test('each operation has a name, its parameters, its responses and its errors'
 t.test('the names of operations do not change with the base path', async (t) => {
   const namesAt = async (basePath: string) => {
     const { url } = await startSessionsApi(t, undefined, {}, basePath === '' ? {} : { basePath })
-    const document = await documentOf(url)
-    return operationsOf(document).map(([, , { operationId }]) => operationId)
+    const document = await fetchDocument(url)
+    return getOperations(document).map(([, , { operationId }]) => operationId)
   }
   t.same(await namesAt('/team/llm'), await namesAt(''))
 })
@@ -86,26 +86,26 @@ t.test(
   'on a proxy with keys the document declares which operations need one, and how it is sent',
   async (t) => {
     const { url } = await startSessionsApi(t, undefined, {}, { keys: KEYS })
-    const document = await documentOf(url, bearer(KEYS.adminKeys[0]!))
+    const document = await fetchDocument(url, bearer(KEYS.adminKeys[0]!))
     t.match(document.components.securitySchemes, {
       bearer: { type: 'http', scheme: 'bearer' },
       apiKey: { type: 'apiKey', in: 'header', name: 'x-api-key' },
     })
-    for (const [, route, { security }] of operationsOf(document)) {
+    for (const [, route, { security }] of getOperations(document)) {
       const path = route.split(' ')[1]!.replaceAll(/\{\w+\}/g, 'x')
       const { status } = await fetch(url + path, { method: route.split(' ')[0]! })
       t.equal(status === 401, security !== undefined, `${route}: ${status}`)
     }
     const open = await startSessionsApi(t)
-    const openDocument = await documentOf(open.url)
+    const openDocument = await fetchDocument(open.url)
     t.notOk(openDocument.components.securitySchemes)
-    t.ok(operationsOf(openDocument).every(([, , { security }]) => security === undefined))
+    t.ok(getOperations(openDocument).every(([, , { security }]) => security === undefined))
   },
 )
 
 t.test('the document declares which bodies are optional, and the required fields of others', async (t) => {
   const { url, call } = await startSessionsApi(t)
-  const operations = operationsOf(await documentOf(url))
+  const operations = getOperations(await fetchDocument(url))
   const optional = operations.filter(([, , { requestBody }]) => requestBody?.required === false)
   t.match(
     optional.map(([, route]) => route),
@@ -125,7 +125,7 @@ t.test('the schema of a turn holds with its ids and without them', async (t) => 
   const { url, store, call } = await startSessionsApi(t)
   await call('POST', '/sessions/s')
   await recordTurn(store, 's', 0)
-  const { paths } = await documentOf(url)
+  const { paths } = await fetchDocument(url)
   const at = '/sessions/{sessionId}/turns/{index}'
   const schema = paths[at]?.get?.responses['200']?.content?.['application/json']?.schema as TSchema
   for (const ids of [true, false]) {

@@ -49,8 +49,8 @@ t.test(
       [],
     )
     const late = await startOther(t, shifted)
-    const refused = await proxy.post('/admin/workers', { url: late.url })
-    t.match(refused, { code: 'unsupported', detail: OTHER })
+    const rejected = await proxy.post('/admin/workers', { url: late.url })
+    t.match(rejected, { code: 'unsupported', detail: OTHER })
     const silent = await startOther(t, undefined)
     t.match(await proxy.post('/admin/workers', { url: silent.url }), { worker_id: String })
     t.match((await proxy.get('/health')).engines.at(-1), { name: silent.url, tokenizer: 'unknown' })
@@ -68,8 +68,8 @@ t.test(
     await until(async () => (await workers())[0]?.tokenizer === 'other')
     t.match(await workers(), [{ name: 'wrong', healthy: false, error: OTHER }])
     const body = { model: 'llama', messages: [{ role: 'user', content: 'hi' }], max_tokens: 2 }
-    const refused = await proxy.post('/a/v1/chat/completions', body)
-    t.match(refused, { error: { code: 'no_worker', message: OTHER } })
+    const rejected = await proxy.post('/a/v1/chat/completions', body)
+    t.match(rejected, { error: { code: 'no_worker', message: OTHER } })
     joinWorker(t, { proxyUrls: [proxy.url], engineUrls: [right.url], workerId: 'right' })
     await until(async () => (await workers())[1]?.tokenizer === 'same')
     const model = (await workers())[1].models[0]

@@ -13,8 +13,8 @@ async function startTwo(t: Test, mode: 'local' | 'relay', config: Partial<ServeC
   const urls = engines.map(({ url }) => url)
   const proxy = await startProxy(t, mode === 'local' ? { engineUrls: urls, ...config } : { mode, ...config })
   if (mode === 'relay')
-    for (const [place, url] of urls.entries())
-      joinWorker(t, { proxyUrls: [proxy.url], engineUrls: [url], workerId: `w${place}` })
+    for (const [index, url] of urls.entries())
+      joinWorker(t, { proxyUrls: [proxy.url], engineUrls: [url], workerId: `w${index}` })
   await untilModels(proxy)
   return { proxy, actor: engines[0]!, critic: engines[1]! }
 }
@@ -25,7 +25,7 @@ const untilModels = (proxy: TestProxy) =>
 const client = (proxy: TestProxy) =>
   new OpenAI({ baseURL: proxy.baseUrl('s'), apiKey: 'none', maxRetries: 0 })
 
-const ask = (proxy: TestProxy, line?: string) =>
+const sendRequest = (proxy: TestProxy, line?: string) =>
   client(proxy).chat.completions.create(
     { model: 'gpt-4o', messages: [{ role: 'user', content: `I am ${line}` }], max_tokens: 4 },
     line === undefined ? {} : { headers: { 'x-llm-proxy-line': line } },
@@ -41,7 +41,7 @@ for (const mode of ['local', 'relay'] as const) {
     const policy = { main: 'actor', 'subagent:critic': 'critic' }
     await proxy.post('/sessions', { session_id: 's', policy, sampling_params: { model: 'base' } })
     for (const line of [undefined, 'subagent:critic', 'main', 'compaction', 'subagent:critic'])
-      await ask(proxy, line)
+      await sendRequest(proxy, line)
     t.same([served(actor), served(critic)], [3, 2])
     const turns = await turnsOf(proxy, 's')
     t.same(
@@ -68,9 +68,9 @@ for (const mode of ['local', 'relay'] as const) {
     async (t) => {
       const { proxy, actor, critic } = await startTwo(t, mode, { queueWaitMs: 100 })
       await proxy.post('/sessions', { session_id: 's', policy: 'gone' })
-      const refused = await ask(proxy).catch((error: unknown) => error)
-      t.match(refused, { status: 503, code: 'policy_not_served' })
-      t.match((refused as Error).message, /no engine lists the policy gone; they list actor, critic$/)
+      const rejected = await sendRequest(proxy).catch((error: unknown) => error)
+      t.match(rejected, { status: 503, code: 'policy_not_served' })
+      t.match((rejected as Error).message, /no engine lists the policy gone; they list actor, critic$/)
       t.same((await proxy.get('/sessions/s/trajectories')).trajectories, [])
       t.same([served(actor), served(critic)], [0, 0])
       await proxy.post('/sessions', { session_id: 'free' })
@@ -88,8 +88,8 @@ for (const mode of ['local', 'relay'] as const) {
 t.test('rewards are given for the session and for its lines', async (t) => {
   const { proxy } = await startTwo(t, 'local')
   await proxy.post('/sessions', { session_id: 's', policy: { '*': 'actor', 'subagent:critic': 'critic' } })
-  await ask(proxy, 'main')
-  await ask(proxy, 'subagent:critic')
+  await sendRequest(proxy, 'main')
+  await sendRequest(proxy, 'subagent:critic')
   const set = await proxy.post('/sessions/s/reward', { reward: 1, lines: { 'subagent:critic': -0.5 } })
   t.match(set, { reward: 1, reward_lines: { 'subagent:critic': -0.5 } })
   const { trajectories } = await proxy.get('/sessions/s/trajectories')

@@ -16,7 +16,7 @@ function client(proxy: TestProxy, options: Partial<ConstructorParameters<typeof 
   return new OpenAI({ baseURL: proxy.baseUrl('s'), apiKey: 'none', maxRetries: 0, ...options })
 }
 
-async function ask(openai: OpenAI, messages: ChatCompletionMessageParam[], extra: object = {}) {
+async function sendRequest(openai: OpenAI, messages: ChatCompletionMessageParam[], extra: object = {}) {
   const body = { model: 'embedded', messages, max_tokens: 8, ...extra }
   return (await openai.chat.completions.create(body)).choices[0]!.message
 }
@@ -27,7 +27,7 @@ interface Row {
   turns: { turn_id: string }[]
 }
 
-const sampledOf = (rows: Row[]) =>
+const getSampled = (rows: Row[]) =>
   rows.flatMap((row) => row.response_ids.filter((_, i) => row.response_mask[i] === 1))
 
 t.test('the logprobs of a recorded session equal those computed from its ids', async (t) => {
@@ -37,7 +37,7 @@ t.test('the logprobs of a recorded session equal those computed from its ids', a
   const messages = [user('Tell me of the sea.')]
   for (let i = 0; i < 3; i++) {
     messages.push(
-      await ask(openai, messages, { temperature: 1.3, top_p: 0.9, seed: i, max_tokens: 25 }),
+      await sendRequest(openai, messages, { temperature: 1.3, top_p: 0.9, seed: i, max_tokens: 25 }),
       user('Go on.'),
     )
   }
@@ -58,10 +58,10 @@ t.test(
   async (t) => {
     const proxy = await startProxy(t)
     const openai = client(proxy)
-    const first = await ask(openai, [user('Hello.')], { seed: 1 })
-    const second = await ask(openai, [user('Hello.')], { seed: 2 })
+    const first = await sendRequest(openai, [user('Hello.')], { seed: 1 })
+    const second = await sendRequest(openai, [user('Hello.')], { seed: 2 })
     t.not(first.content, second.content)
-    await ask(openai, [user('Hello.'), first, user('And then?')], { seed: 3 })
+    await sendRequest(openai, [user('Hello.'), first, user('And then?')], { seed: 3 })
     const { turns } = await proxy.get('/sessions/s')
     const { trajectories } = await proxy.get('/sessions/s/trajectories')
     const ids = (row: Row) => row.turns.map((turn) => turn.turn_id)
@@ -72,18 +72,18 @@ t.test(
 t.test('an edited assistant message is recorded as edited, and starts a separate row', async (t) => {
   const proxy = await startProxy(t)
   const openai = client(proxy)
-  await ask(openai, [user('Hello.')])
+  await sendRequest(openai, [user('Hello.')])
   const edited: ChatCompletionMessageParam = {
     role: 'assistant',
     content: 'Something that was never sampled.',
   }
-  await ask(openai, [user('Hello.'), edited, user('Go on.')])
+  await sendRequest(openai, [user('Hello.'), edited, user('Go on.')])
   const { turns } = await proxy.get('/sessions/s')
   t.same(turns[1].request_messages[1], edited)
   const { trajectories } = await proxy.get('/sessions/s/trajectories')
   t.equal(trajectories.length, 2)
   t.same(
-    sampledOf(trajectories).sort(),
+    getSampled(trajectories).sort(),
     turns.flatMap((turn: { completion_token_ids: number[] }) => turn.completion_token_ids).sort(),
   )
 })
@@ -108,9 +108,9 @@ t.test("a response after the client's timeout is not trained; the next one is", 
   await arrived.promise
   patience.abort()
   t.ok((await impatient.catch((error) => error)) instanceof OpenAI.APIUserAbortError)
-  const statusOf = async (turn: number) => (await proxy.get('/sessions/s')).turns[turn]?.status
-  await until(async () => (await statusOf(0)) === 'aborted')
-  await ask(client(proxy), [user('Hello.')])
+  const getStatus = async (turn: number) => (await proxy.get('/sessions/s')).turns[turn]?.status
+  await until(async () => (await getStatus(0)) === 'aborted')
+  await sendRequest(client(proxy), [user('Hello.')])
   released.resolve()
   const turns = await until(async () => {
     const session = await proxy.get('/sessions/s')
@@ -121,7 +121,7 @@ t.test("a response after the client's timeout is not trained; the next one is", 
     ['aborted', 'completed'],
   )
   const { trajectories } = await proxy.get('/sessions/s/trajectories')
-  t.same(sampledOf(trajectories), turns[1].completion_token_ids)
+  t.same(getSampled(trajectories), turns[1].completion_token_ids)
 })
 
 t.test('a response that was lost and retried is trained once, because the client gets it', async (t) => {
@@ -131,12 +131,12 @@ t.test('a response that was lost and retried is trained once, because the client
       method: 'POST',
       headers: { 'x-stainless-retry-count': String(retry) },
       body: JSON.stringify({ model: 'embedded', messages: [user(content)], max_tokens: 5 }),
-    }).then((answer) => answer.json())
+    }).then((response) => response.json())
   const lost = await post(0, 'Hello.')
   t.same(await post(1, 'Hello.'), lost)
   const { turns } = await proxy.get('/sessions/s')
   const { trajectories } = await proxy.get('/sessions/s/trajectories')
-  t.same(sampledOf(trajectories), turns[0].completion_token_ids)
+  t.same(getSampled(trajectories), turns[0].completion_token_ids)
 })
 
 t.test('max_completion_tokens limits a response as max_tokens does, and neither means 16', async (t) => {
@@ -144,7 +144,8 @@ t.test('max_completion_tokens limits a response as max_tokens does, and neither 
   const proxy = await startProxy(t, { engineUrls: [url] })
   const openai = client(proxy)
   const limits = [{ max_tokens: undefined, max_completion_tokens: 3 }, { max_tokens: 40 }]
-  for (const limit of limits) await ask(openai, [user('Go on and on.')], { ...limit, ignore_eos: true })
+  for (const limit of limits)
+    await sendRequest(openai, [user('Go on and on.')], { ...limit, ignore_eos: true })
   const { turns } = await proxy.get('/sessions/s')
   t.same(
     turns.map((turn: { completion_token_ids: number[] }) => turn.completion_token_ids.length),
@@ -159,7 +160,7 @@ t.test('a crashed engine listed first does not make new sessions fail', async (t
     const proxy = await startProxy(t, { engineUrls: [dead, url], engineKind, db: 'memory' })
     for (let i = 0; i < 5; i++) {
       const openai = client(proxy, { baseURL: proxy.baseUrl(`${engineKind}-${i}`) })
-      t.ok((await ask(openai, [user('Hello.')])).role)
+      t.ok((await sendRequest(openai, [user('Hello.')])).role)
     }
   }
 })
@@ -168,11 +169,11 @@ t.test('the next request leaves a crashed engine for another one', async (t) => 
   const [first, second] = [await startEngine(t), await startEngine(t)]
   const proxy = await startProxy(t, { engineUrls: [first.url, second.url], healthIntervalMs: 60_000 })
   const openai = client(proxy)
-  await ask(openai, [user('Hello.')])
+  await sendRequest(openai, [user('Hello.')])
   const { turns } = await proxy.get('/sessions/s')
   const [stuck, other] = turns[0].engine === first.url ? [first, second] : [second, first]
   await stuck.server.close()
-  await ask(openai, [user('Hello.'), user('Again.')])
+  await sendRequest(openai, [user('Hello.'), user('Again.')])
   const after = (await proxy.get('/sessions/s')).turns
   t.equal(after[1].status, 'completed')
   t.equal(after[1].engine, other.url)
@@ -181,7 +182,7 @@ t.test('the next request leaves a crashed engine for another one', async (t) => 
 t.test('lists of a turn are lists, whatever its outcome', async (t) => {
   const { url } = await startEngine(t)
   const proxy = await startProxy(t, { engineUrls: [url] })
-  await ask(client(proxy), [user('Hello.')], { max_tokens: 100_000_000 }).catch(() => undefined)
+  await sendRequest(client(proxy), [user('Hello.')], { max_tokens: 100_000_000 }).catch(() => undefined)
   const session = await proxy.get('/sessions/s')
   t.equal(session.turns[0].status, 'failed')
   t.equal(session.turns[0].error.code, 'engine_rejected')
@@ -204,7 +205,7 @@ t.test('an engine that reports no ids is recorded as inexact, and nothing of it 
   const { url, close } = await startFakeVllm({ strict: true, model: 'embedded' })
   t.teardown(close)
   const proxy = await startProxy(t, { engineUrls: [url] })
-  const message = await ask(client(proxy), [user('Hello.')])
+  const message = await sendRequest(client(proxy), [user('Hello.')])
   const { turns } = await proxy.get('/sessions/s')
   t.equal(turns[0].completion_text, message.content ?? '')
   t.equal(turns[0].exact, false)
@@ -216,7 +217,11 @@ t.test('an engine that reports no ids is recorded as inexact, and nothing of it 
 t.test("the session's sampling parameters reach the engine, whatever the agent requests", async (t) => {
   const proxy = await startProxy(t)
   await proxy.post('/sessions', { session_id: 's', sampling_params: { max_tokens: 2, ignore_eos: true } })
-  await ask(client(proxy), [user('Hello.')], { max_tokens: 50, logprobs: null, return_token_ids: false })
+  await sendRequest(client(proxy), [user('Hello.')], {
+    max_tokens: 50,
+    logprobs: null,
+    return_token_ids: false,
+  })
   const { turns } = await proxy.get('/sessions/s')
   t.equal(turns[0].completion_token_ids.length, 2)
   t.equal(turns[0].exact, true, "the client's logprobs fields do not disable recording")
@@ -226,7 +231,9 @@ t.test('two concurrent requests of one session are two turns', async (t) => {
   const { url } = await startEngine(t, { latencyMs: 100 })
   const proxy = await startProxy(t, { engineUrls: [url] })
   const openai = client(proxy)
-  const answers = await Promise.all(['One.', 'Two.', 'Three.'].map((text) => ask(openai, [user(text)])))
+  const responses = await Promise.all(
+    ['One.', 'Two.', 'Three.'].map((text) => sendRequest(openai, [user(text)])),
+  )
   const { turns } = await proxy.get('/sessions/s')
   t.same(
     turns.map((turn: { index: number }) => turn.index),
@@ -234,7 +241,7 @@ t.test('two concurrent requests of one session are two turns', async (t) => {
   )
   t.same(
     turns.map((turn: { completion_text: string }) => turn.completion_text).sort(),
-    answers.map((message) => message.content).sort(),
+    responses.map((message) => message.content).sort(),
   )
 })
 
@@ -246,12 +253,12 @@ t.test(
   async (t) => {
     const proxy = await startProxy(t)
     const openai = client(proxy)
-    const first = await ask(openai, [user('Hello.')], GREEDY)
-    await ask(openai, [user('Hello.'), first, user('Go on.')])
+    const first = await sendRequest(openai, [user('Hello.')], GREEDY)
+    await sendRequest(openai, [user('Hello.'), first, user('Go on.')])
     // Trimmed white space is the same message for matching, and other tokens for a template that renders it again.
     const padded = { ...first, content: `  ${first.content}` } as ChatCompletionMessageParam
-    await ask(openai, [user('Hello.'), padded, user('Go on, please.')])
-    await ask(openai, [user('Something else.')])
+    await sendRequest(openai, [user('Hello.'), padded, user('Go on, please.')])
+    await sendRequest(openai, [user('Something else.')])
     const { turns } = await proxy.get('/sessions/s')
     t.same(
       turns.map((turn: { annotations: { prompt: unknown } }) => turn.annotations.prompt),
@@ -269,10 +276,10 @@ t.test(
 t.test('a turn that is continued a second time forks there, in chat mode too', async (t) => {
   const proxy = await startProxy(t)
   const openai = client(proxy)
-  const first = await ask(openai, [user('Hello.')], GREEDY)
-  const second = await ask(openai, [user('Hello.'), first, user('Go on.')], GREEDY)
-  await ask(openai, [user('Hello.'), first, user('Go on, but shorter.')])
-  await ask(openai, [user('Hello.'), first, user('Go on.'), second, user('More.')])
+  const first = await sendRequest(openai, [user('Hello.')], GREEDY)
+  const second = await sendRequest(openai, [user('Hello.'), first, user('Go on.')], GREEDY)
+  await sendRequest(openai, [user('Hello.'), first, user('Go on, but shorter.')])
+  await sendRequest(openai, [user('Hello.'), first, user('Go on.'), second, user('More.')])
   const { turns, prompts } = await proxy.get('/sessions/s')
   t.same(
     turns.map((turn: { annotations: { prompt: unknown } }) => turn.annotations.prompt),
@@ -292,16 +299,16 @@ t.test('a tool call of a lost turn is reported in the session, its tree and the 
   for (const tokenizer of [undefined, 'embedded']) {
     const proxy = await startProxy(t, { db: 'memory', ...(tokenizer && { tokenizer }) })
     const openai = client(proxy)
-    await ask(openai, [user('task')])
+    await sendRequest(openai, [user('task')])
     const id = new ToolCallIds().draw(undefined)
     const called = { id, type: 'function' as const, function: { name: 'f', arguments: '{}' } }
     const messages: ChatCompletionMessageParam[] = [
       { role: 'assistant', content: null, tool_calls: [called] },
       { role: 'tool', tool_call_id: id, content: 'done' },
     ]
-    await ask(openai, [user('task'), ...messages])
+    await sendRequest(openai, [user('task'), ...messages])
     // Reported once: the next request repeats it.
-    await ask(openai, [user('task'), ...messages, user('Go on.')])
+    await sendRequest(openai, [user('task'), ...messages, user('Go on.')])
     const kinds = [undefined, ['unknown_id'], undefined]
     const { turns, changed_calls: counts } = await proxy.get('/sessions/s')
     t.same(counts, { unknown_id: 1 })
@@ -322,24 +329,24 @@ t.test('a tool call of a lost turn is reported in the session, its tree and the 
 t.test("examples in a session's first request are not lost turns", async (t) => {
   const proxy = await startProxy(t)
   const examples = [user('1 + 1?'), { role: 'assistant', content: '2' } as const]
-  await ask(client(proxy), [...examples, user('2 + 2?')])
-  await ask(client(proxy), [...examples, user('3 + 3?')])
+  await sendRequest(client(proxy), [...examples, user('2 + 2?')])
+  await sendRequest(client(proxy), [...examples, user('3 + 3?')])
   t.same((await proxy.get('/sessions/s')).prompts, { first: 1, branched: 1 })
 })
 
 t.test('a prompt that chat mode cannot compare is unknown', async (t) => {
   const db = `${t.testdir({})}/restart.db`
   const before = await startProxy(t, { db })
-  const first = await ask(client(before), [user('Hello.')])
+  const first = await sendRequest(client(before), [user('Hello.')])
   await before.server.stop(1_000)
   const after = await startProxy(t, { db })
   const openai = client(after)
-  const second = await ask(openai, [user('Hello.'), first, user('Go on.')])
-  await ask(openai, [user('Hello.'), first, user('Go on.'), second, user('And on.')])
+  const second = await sendRequest(openai, [user('Hello.'), first, user('Go on.')])
+  await sendRequest(openai, [user('Hello.'), first, user('Go on.'), second, user('And on.')])
   const { turns, prompts } = await after.get('/sessions/s')
   t.same(turns[1].annotations.prompt, { reason: 'unknown' }, 'the previous turn is from another process')
   t.match(turns[2].annotations.prompt, { from: turns[1].turn_id })
   t.match(prompts, { first: 1, unknown: 1 })
-  await ask(openai, [user('Something else.')])
+  await sendRequest(openai, [user('Something else.')])
   t.match((await after.get('/sessions/s')).prompts, { first: 1, branched: 1 })
 })

@@ -21,11 +21,11 @@ t.test('with a version-1 worker chat requests work', async (t) => {
     log_probs: [-0.5, -0.25],
     completion_text: `you said ${messages[0]!.content}`,
   }))
-  const answer = await agentOf(proxy, 's').chat.completions.create({
+  const response = await agentOf(proxy, 's').chat.completions.create({
     model: 'm',
     messages: [{ role: 'user', content: 'hi' }],
   })
-  t.match(answer.choices[0], { message: { content: 'you said hi' }, finish_reason: 'stop' })
+  t.match(response.choices[0], { message: { content: 'you said hi' }, finish_reason: 'stop' })
   t.match(await turnsOf(proxy, 's'), [
     {
       status: 'completed',
@@ -48,13 +48,13 @@ t.test("a version-1 worker's response has usage, and an empty text, complete and
     completion_text: '',
     content_text: '',
   }))
-  const ask = { model: 'm', messages: [{ role: 'user' as const, content: 'hi' }] }
+  const body = { model: 'm', messages: [{ role: 'user' as const, content: 'hi' }] }
   const usage = { prompt_tokens: 0, completion_tokens: 2, total_tokens: 2 }
-  const whole = await agentOf(proxy, 's').chat.completions.create(ask)
-  t.match(whole, { usage, choices: [{ message: { content: '' } }] })
+  const full = await agentOf(proxy, 's').chat.completions.create(body)
+  t.match(full, { usage, choices: [{ message: { content: '' } }] })
   const options = { stream: true, stream_options: { include_usage: true } } as const
   let last: unknown
-  for await (const part of await agentOf(proxy, 's').chat.completions.create({ ...ask, ...options }))
+  for await (const part of await agentOf(proxy, 's').chat.completions.create({ ...body, ...options }))
     last = part
   t.match(last, { usage, choices: [] })
   t.match(await turnsOf(proxy, 's'), [{ usage }, { usage }])

@@ -40,8 +40,8 @@ class HealthyBackend extends ScriptedBackend {
 /** Starts a worker whose engine responds when the test lets it. */
 async function slowWorker(t: Test, url: string) {
   const clock = new FakeClock()
-  let answer = () => {}
-  const answered = new Promise<void>((resolve) => (answer = resolve))
+  let respond = () => {}
+  const answered = new Promise<void>((resolve) => (respond = resolve))
   const backend = new HealthyBackend(async function* () {
     await answered
     yield wholeAnswer()
@@ -51,7 +51,7 @@ async function slowWorker(t: Test, url: string) {
   t.teardown(() => worker.stop(AbortSignal.abort()))
   worker.start()
   await once(worker, 'connected')
-  return { clock, backend, answer }
+  return { clock, backend, answer: respond }
 }
 
 /** Waits until everything that the worker has sent was received, since frames are in order. */

@@ -9,7 +9,7 @@ import { startRelayServer } from '../helpers/relay-server.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
 import { until } from '../helpers/until.ts'
 
-interface Place {
+interface Location {
   url: string
   workerId: string
   maxConcurrency: number
@@ -18,11 +18,11 @@ interface Place {
 
 /** A worker with its own engine. */
 class WorkerMember implements MemberUnderTest {
-  readonly #place: Place
+  readonly #place: Location
   #life: { engine: FakeVllm; close(): Promise<void> } | undefined
   #askedBefore = 0
 
-  constructor(place: Place) {
+  constructor(place: Location) {
     this.#place = place
   }
 

@@ -11,7 +11,7 @@ import { workerFor } from '../helpers/relay-rig.ts'
 import { chatRequest, eventsOf, relayServerFor } from '../helpers/relay-server.ts'
 import { answer, ScriptedBackend, wholeAnswer } from '../helpers/scripted-backend.ts'
 
-const LONG = Int32Array.from({ length: 3_000 }, (_, place) => place * 7)
+const LONG = Int32Array.from({ length: 3_000 }, (_, index) => index * 7)
 /** The common beginning of all requests. */
 const FIRST = new MessageTree().addMessages([{ role: 'user', content: 'x' }])
 const LONGER = Int32Array.of(...LONG, 1, 2, 3)
@@ -20,7 +20,7 @@ function createRequest(sessionId: string, more: Partial<GenerationRequest> = {})
   return { ...chatRequest('x'), sessionId, lastMessage: FIRST, ...more } as GenerationRequest
 }
 
-function promptOf(events: readonly GenerationEvent[]): Int32Array | undefined {
+function getPrompt(events: readonly GenerationEvent[]): Int32Array | undefined {
   const [start] = events
   return start?.type === 'start' ? start.promptTokenIds?.whole() : undefined
 }
@@ -46,16 +46,16 @@ t.test('whatever an engine saw before, its prompts arrive unchanged', async (t) 
   const prompts = [LONG, LONGER, LONGER, LONG.with(2_999, 1), Int32Array.of(5), LONGER, LONG.subarray(7)]
   for (const each of prompts) {
     prompt = each
-    t.strictSame(promptOf(await eventsOf(backend, createRequest('a'))), Int32Array.from(each))
+    t.strictSame(getPrompt(await eventsOf(backend, createRequest('a'))), Int32Array.from(each))
     t.strictSame(
-      promptOf(await eventsOf(backend, createRequest('b', { promptTokenIds: new PromptIds(LONG) }))),
+      getPrompt(await eventsOf(backend, createRequest('b', { promptTokenIds: new PromptIds(LONG) }))),
       Int32Array.from(each),
     )
   }
 })
 
 /** Sends a second request to a worker after it has reported a long prompt. */
-async function askedAgain(t: Test) {
+async function requestAgain(t: Test) {
   const { url, backend } = await relayServerFor(t)
   const worker = await RawWorker.hello(url, { capabilities: ['resume', 'token_ids'] })
   const first = eventsOf(backend, createRequest('a'))
@@ -63,58 +63,58 @@ async function askedAgain(t: Test) {
   t.equal(none, undefined)
   worker.chunk(firstId, 1, 'hi', { start: { engine: 'e', prompt_token_ids: packTokenIds(LONG) } })
   worker.end(firstId, 2)
-  t.strictSame(promptOf(await first), LONG)
+  t.strictSame(getPrompt(await first), LONG)
   const second = eventsOf(backend, createRequest('a'))
   const { request_id: id, prompt_base: base } = await worker.next('completion_request')
   t.equal(base, firstId, 'the proxy names the request whose prompt it has')
-  return { worker, id, answer: second, backend }
+  return { worker, id, response: second, backend }
 }
 
 t.test('a worker may report a prompt as an extension of the one that the proxy has', async (t) => {
-  const { worker, id, answer } = await askedAgain(t)
+  const { worker, id, response } = await requestAgain(t)
   const start = { engine: 'e', prompt_shared: 2_999, prompt_token_ids: packTokenIds([8, 9]) }
   worker.chunk(id, 1, 'hi', { start })
   worker.end(id, 2)
-  t.strictSame(promptOf(await answer), Int32Array.of(...LONG.subarray(0, 2_999), 8, 9))
+  t.strictSame(getPrompt(await response), Int32Array.of(...LONG.subarray(0, 2_999), 8, 9))
 })
 
 t.test('a worker without this feature reports it completely', async (t) => {
-  const { worker, id, answer } = await askedAgain(t)
+  const { worker, id, response } = await requestAgain(t)
   worker.chunk(id, 1, 'hi', { start: { engine: 'e', prompt_token_ids: packTokenIds(LONGER) } })
   worker.end(id, 2)
-  t.strictSame(promptOf(await answer), LONGER)
+  t.strictSame(getPrompt(await response), LONGER)
 })
 
 t.test('a worker that refers beyond the end of a prompt fails its request', async (t) => {
-  const { worker, id, answer } = await askedAgain(t)
+  const { worker, id, response } = await requestAgain(t)
   worker.chunk(id, 1, 'hi', { start: { engine: 'e', prompt_shared: 3_001, prompt_token_ids: '' } })
-  await t.rejects(answer, { code: 'engine_failed' })
+  await t.rejects(response, { code: 'engine_failed' })
 })
 
 t.test('a worker that refers to an unreported prompt fails its request', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const worker = await RawWorker.hello(url)
-  const answer = eventsOf(backend, createRequest('a'))
+  const response = eventsOf(backend, createRequest('a'))
   const { request_id: id } = await worker.next('completion_request')
   worker.chunk(id, 1, 'hi', { start: { engine: 'e', prompt_shared: 1, prompt_token_ids: '' } })
-  await t.rejects(answer, { code: 'engine_failed' })
+  await t.rejects(response, { code: 'engine_failed' })
 })
 
 t.test("a request that contains its prompt's ids is its own base", async (t) => {
-  const { worker, id, answer, backend } = await askedAgain(t)
+  const { worker, id, response, backend } = await requestAgain(t)
   worker.chunk(id, 1, 'hi')
   worker.end(id, 2)
-  await answer
+  await response
   const inTokenMode = eventsOf(backend, createRequest('a', { promptTokenIds: new PromptIds(LONGER) }))
   const { request_id: ownId, prompt_base: base } = await worker.next('completion_request')
   t.equal(base, ownId)
   worker.chunk(ownId, 1, 'hi', { start: { engine: 'e', prompt_shared: LONGER.length, prompt_token_ids: '' } })
   worker.end(ownId, 2)
-  t.strictSame(promptOf(await inTokenMode), LONGER)
+  t.strictSame(getPrompt(await inTokenMode), LONGER)
 })
 
 /** Sends a second request to a worker in token mode, with only the added ids. */
-async function askedShortly(t: Test) {
+async function requestShortly(t: Test) {
   const { url, backend } = await relayServerFor(t)
   const hello = { capabilities: ['resume', 'token_ids', 'prompt_shared'] }
   const worker = await RawWorker.hello(url, hello)
@@ -126,11 +126,11 @@ async function askedShortly(t: Test) {
   worker.end(firstId, 2)
   await first
   await worker.next('completion_ack')
-  const answer = eventsOf(backend, createRequest('a', { promptTokenIds: new PromptIds(LONGER) }))
+  const response = eventsOf(backend, createRequest('a', { promptTokenIds: new PromptIds(LONGER) }))
   const frame = await worker.next('completion_request')
   t.match(frame, { prompt_base: firstId, prompt_shared: LONG.length, messages: [] })
   t.equal(frame.prompt_token_ids, packTokenIds(LONGER.subarray(LONG.length)))
-  return { url, hello, worker, id: frame.request_id, answer }
+  return { url, hello, worker, id: frame.request_id, response }
 }
 
 const forgotten = (id: unknown) => ({
@@ -148,19 +148,19 @@ async function untilWhole(t: Test, worker: RawWorker, id: unknown) {
   t.notOk('prompt_shared' in frame)
 }
 
-function endTold(worker: RawWorker, id: unknown): void {
+function endReported(worker: RawWorker, id: unknown): void {
   worker.chunk(id, 1, 'hi', { start: { engine: 'e', prompt_shared: LONGER.length, prompt_token_ids: '' } })
   worker.end(id, 2)
 }
 
 t.test('a prompt in token mode is sent as an extension of the previous one', async (t) => {
-  const { worker, id, answer } = await askedShortly(t)
-  endTold(worker, id)
-  t.strictSame(promptOf(await answer), LONGER)
+  const { worker, id, response } = await requestShortly(t)
+  endReported(worker, id)
+  t.strictSame(getPrompt(await response), LONGER)
 })
 
 t.test('a worker that has evicted the prompt gets all of it, once', async (t) => {
-  const { worker, id, answer } = await askedShortly(t)
+  const { worker, id, response } = await requestShortly(t)
   worker.send(forgotten(id))
   t.match(
     await worker.next('completion_ack'),
@@ -168,30 +168,30 @@ t.test('a worker that has evicted the prompt gets all of it, once', async (t) =>
     'the first attempt has ended there',
   )
   await untilWhole(t, worker, id)
-  endTold(worker, id)
-  t.strictSame(promptOf(await answer), LONGER)
-  const again = await askedShortly(t)
+  endReported(worker, id)
+  t.strictSame(getPrompt(await response), LONGER)
+  const again = await requestShortly(t)
   again.worker.send(forgotten(again.id))
   await untilWhole(t, again.worker, again.id)
   again.worker.send(forgotten(again.id))
-  await t.rejects(again.answer, { code: 'engine_failed' }, 'and is not requested endlessly')
+  await t.rejects(again.response, { code: 'engine_failed' }, 'and is not requested endlessly')
 })
 
 t.test(
   'a prompt that was lost in transit is sent completely to the worker after its reconnect',
   async (t) => {
-    const { url, hello, worker, id, answer } = await askedShortly(t)
+    const { url, hello, worker, id, response } = await requestShortly(t)
     worker.socket.terminate()
     await worker.closed
     const back = await RawWorker.hello(url, hello)
     await untilWhole(t, back, id)
-    endTold(back, id)
-    t.strictSame(promptOf(await answer), LONGER)
+    endReported(back, id)
+    t.strictSame(getPrompt(await response), LONGER)
   },
 )
 
 t.test('a worker that reconnects and reports the eviction again is sent everything again', async (t) => {
-  const { url, hello, worker, id, answer } = await askedShortly(t)
+  const { url, hello, worker, id, response } = await requestShortly(t)
   worker.send(forgotten(id))
   await untilWhole(t, worker, id)
   worker.socket.terminate()
@@ -200,8 +200,8 @@ t.test('a worker that reconnects and reports the eviction again is sent everythi
   t.match(await back.next('worker_hello_ack'), { requests: [{ request_id: id, received: 0 }] })
   back.send(forgotten(id))
   await untilWhole(t, back, id)
-  endTold(back, id)
-  t.strictSame(promptOf(await answer), LONGER)
+  endReported(back, id)
+  t.strictSame(getPrompt(await response), LONGER)
 })
 
 t.test('whatever a worker of this version has cached, its engine gets the prompt', async (t) => {
@@ -218,10 +218,10 @@ t.test('whatever a worker of this version has cached, its engine gets the prompt
   await once(workerFor(t, url, 'w', engine), 'connected')
   const prompts = [LONG, LONGER, LONG.with(2_999, 1), Int32Array.of(5), LONGER, LONG.subarray(7)]
   // Enough other prompts that the worker evicts its own, and one that continues then.
-  const huge = Array.from({ length: 34 }, (_, at) => new Int32Array(1_000_000).fill(at))
+  const huge = Array.from({ length: 34 }, (_, index) => new Int32Array(1_000_000).fill(index))
   for (const each of [...prompts, ...huge, LONGER]) {
     const events = await eventsOf(backend, createRequest('a', { promptTokenIds: new PromptIds(each) }))
-    t.ok(promptOf(events)!.length === each.length)
+    t.ok(getPrompt(events)!.length === each.length)
     const last = requests.at(-1) as { promptTokenIds: PromptIds }
     t.ok(Buffer.from(last.promptTokenIds.whole().buffer).equals(Buffer.from(Int32Array.from(each).buffer)))
   }

@@ -338,10 +338,10 @@ t.test(
     await worker.next('worker_hello_ack')
     await t.rejects(eventsOf(backend, chatRequest(tooMuch)), { code: 'body_too_large', status: 413 })
     t.match(backend.list(), [{ id: 'w', load: 0 }])
-    const answer = new OutgoingFrames()
-    t.equal(answer.add(String), '1')
-    t.throws(() => answer.add(() => `"${tooMuch}"`), { code: 'engine_failed' })
-    t.equal(answer.end(String), '2', 'the frame that reports it follows the last that was sent')
+    const frames = new OutgoingFrames()
+    t.equal(frames.add(String), '1')
+    t.throws(() => frames.add(() => `"${tooMuch}"`), { code: 'engine_failed' })
+    t.equal(frames.end(String), '2', 'the frame that reports it follows the last that was sent')
   },
 )
 

@@ -22,7 +22,7 @@ async function sendRequest(proxy: Proxy, line: string, session = 's'): Promise<v
   await response.text()
 }
 
-async function relayOf(t: Test, engineUrl: string): Promise<Proxy> {
+async function createRelay(t: Test, engineUrl: string): Promise<Proxy> {
   const proxy = await startProxy(t, { mode: 'relay' })
   joinWorker(t, { proxyUrls: [proxy.url], engineUrls: [engineUrl], workerId: 'w' })
   await until(async () => (await proxy.get('/health')).connected_workers === 1)
@@ -32,7 +32,7 @@ async function relayOf(t: Test, engineUrl: string): Promise<Proxy> {
 t.test('a sub-agent has a separate session for routers', async (t) => {
   const engine = await startFakeVllm({})
   t.teardown(() => engine.close())
-  const proxy = await relayOf(t, engine.url)
+  const proxy = await createRelay(t, engine.url)
   for (const [line, name] of Object.entries({ main: 's', 'subagent:critic': 's/subagent:critic' })) {
     await sendRequest(proxy, line)
     const { headers } = engine.requests.findLast(({ path }) => path === '/v1/chat/completions')!
@@ -50,7 +50,7 @@ t.test('SGLang releases its state of a session and of its sub-agents when the se
     sendJson(response, { error: { message: 'enough' } }, 400)
   })
   t.teardown(() => server.close())
-  const proxy = await relayOf(t, server.url)
+  const proxy = await createRelay(t, server.url)
   await sendRequest(proxy, 'main')
   await sendRequest(proxy, 'subagent:critic')
   await sendRequest(proxy, 'main', 'goes on')
@@ -75,16 +75,16 @@ t.test('only a capable worker that has served the session is notified of its end
     for (const { socket } of workers) socket.close()
   })
   await until(() => backend.list().length === 3)
-  for (const [at, model] of ['a', 'b'].entries()) {
+  for (const [index, model] of ['a', 'b'].entries()) {
     const request = {
       ...{ requestId: model, sessionId: 's', stream: true, kind: 'chat' as const },
       body: { model, messages: [{ role: 'user' as const, content: 'hi' }] },
     }
-    const answer = Array.fromAsync(pull(backend, request, new AbortController().signal))
-    await workers[at]!.next('completion_request')
-    workers[at]!.chunk(model, 1, 'x', { start: { engine: 'e' } })
-    workers[at]!.end(model, 2)
-    await answer
+    const response = Array.fromAsync(pull(backend, request, new AbortController().signal))
+    await workers[index]!.next('completion_request')
+    workers[index]!.chunk(model, 1, 'x', { start: { engine: 'e' } })
+    workers[index]!.end(model, 2)
+    await response
   }
   backend.releaseSession('s')
   backend.releaseSession('s')

@@ -8,7 +8,7 @@ import { chatRequest, eventsOf, relayServerFor } from '../helpers/relay-server.t
 import { until } from '../helpers/until.ts'
 import { V1Worker } from '../helpers/v1-worker.ts'
 
-async function closeCodeOf(socket: WebSocket): Promise<number> {
+async function getCloseCode(socket: WebSocket): Promise<number> {
   const [code] = await once(socket, 'close')
   return code as number
 }
@@ -143,7 +143,7 @@ t.test('a first frame that is not a hello closes with 4001', async (t) => {
   for (const frame of [{ type: 'ping' }, { type: 'completion_response', request_id: 'x' }]) {
     const socket = new WebSocket(url)
     socket.on('open', () => socket.send(JSON.stringify(frame)))
-    t.equal(await closeCodeOf(socket), 4001)
+    t.equal(await getCloseCode(socket), 4001)
   }
 })
 
@@ -162,7 +162,7 @@ t.test('an invalid hello closes with 4000', async (t) => {
   for (const hello of hellos) {
     const socket = new WebSocket(url)
     socket.on('open', () => socket.send(hello))
-    t.equal(await closeCodeOf(socket), 4000, String(hello))
+    t.equal(await getCloseCode(socket), 4000, String(hello))
   }
   t.strictSame(backend.list(), [])
 })
@@ -172,18 +172,18 @@ t.test('a proxy that is not in relay mode closes with 4002', async (t) => {
   t.teardown(() => app.close())
   await app.register(workerSocket, { accept: rejectWorkers, maxFrameBytes: 1024 })
   const url = await app.listen({ host: '127.0.0.1', port: 0 })
-  t.equal(await closeCodeOf(new WebSocket(`${url}/ws/worker`)), 4002)
+  t.equal(await getCloseCode(new WebSocket(`${url}/ws/worker`)), 4002)
 })
 
 t.test('a second version-1 worker of the same id replaces the first, whose requests it serves', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const first = await V1Worker.connect(url, 'w1', () => new Promise(() => {}))
-  const answer = eventsOf(backend, chatRequest('hello'))
+  const response = eventsOf(backend, chatRequest('hello'))
   await until(() => first.requests.length === 1)
-  const closed = closeCodeOf(first.socket)
+  const closed = getCloseCode(first.socket)
   const second = await V1Worker.connect(url, 'w1', () => ({ completion_text: 'from the second' }))
   t.equal(await closed, 4004)
-  t.match(await answer, [{ type: 'start' }, { content: 'from the second' }, { type: 'end' }])
+  t.match(await response, [{ type: 'start' }, { content: 'from the second' }, { type: 'end' }])
   t.equal(second.requests.length, 1)
   t.equal(backend.list().length, 1)
 })

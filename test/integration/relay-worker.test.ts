@@ -120,14 +120,14 @@ t.test('a request that crosses a stop in transit goes to another worker', async 
   const { url, backend } = await relayServerFor(t)
   const busy = new CountingBackend({ pieces: 2, startMs: 50 })
   const first = await connected(t, url, 'first', busy)
-  const held = eventsOf(backend, chatRequest('held')).then(textOf)
+  const pending = eventsOf(backend, chatRequest('held')).then(textOf)
   await until(() => busy.running === 1)
   // The proxy has not been notified when it sends the second request.
   const stopped = first.stop()
   const crossing = eventsOf(backend, chatRequest('crossing')).then(textOf)
   await connected(t, url, 'second', new CountingBackend({ pieces: 3 }))
   t.equal(await crossing, countedText(3))
-  t.equal(await held, countedText(2))
+  t.equal(await pending, countedText(2))
   t.same(await stopped, { drained: true })
 })
 

@@ -18,13 +18,13 @@ import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { ProxyCache, WorkerCache } from '../../src/worker/worker-cache.ts'
 import { NamedTurnRunner } from '../helpers/begin-turn.ts'
 import { DISCARD, type EventStream } from '../helpers/event-stream.ts'
-import { idsOf, textOf } from '../helpers/plain-tokens.ts'
+import { decodeIds, idsOf } from '../helpers/plain-tokens.ts'
 import { ScriptedBackend } from '../helpers/scripted-backend.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
 import { inProcess } from '../helpers/store-in-process.ts'
 
 /** So long that its ids are identified by their JSON. */
-const SYSTEM = Array.from({ length: 1_500 }, (_, place) => (place * 7919) % 100_000)
+const SYSTEM = Array.from({ length: 1_500 }, (_, index) => (index * 7919) % 100_000)
 const SEPARATOR = 7
 const never = new AbortController().signal
 
@@ -40,7 +40,7 @@ async function* engine(request: GenerationRequest): EventStream {
   const promptTokenIds = request.promptLists!.read(json, 0, json.length)!
   yield [{ type: 'start', engine: 'numbers', promptTokenIds }]
   const tokenIds = [ids.length % 89, ids.length % 83, ids.length % 79]
-  yield [{ type: 'delta', content: textOf(tokenIds), tokenIds, logprobs: tokenIds.map(() => -0.5) }]
+  yield [{ type: 'delta', content: decodeIds(tokenIds), tokenIds, logprobs: tokenIds.map(() => -0.5) }]
   yield [{ type: 'end', finishReason: 'stop' }]
 }
 
@@ -85,24 +85,24 @@ interface Step {
 
 function opening(conversation: number): ChatMessage[] {
   return [
-    { role: 'system', content: textOf(SYSTEM.with(1_400, conversation)) },
+    { role: 'system', content: decodeIds(SYSTEM.with(1_400, conversation)) },
     { role: 'user', content: `1 2 ${conversation}` },
   ]
 }
 
 /** @returns what is recorded afterwards, without names and times */
-async function recordOf(path: string, steps: readonly Step[]): Promise<object[]> {
+async function getRecord(path: string, steps: readonly Step[]): Promise<object[]> {
   let proxy = await startOn(path)
   const conversations = [0, 1, 2].map(opening)
-  for (const [place, { conversation, edits, restarts }] of steps.entries()) {
+  for (const [index, { conversation, edits, restarts }] of steps.entries()) {
     if (restarts) {
       await proxy.stop()
       proxy = await startOn(path)
     }
     const messages = conversations[conversation]!
-    if (edits) messages[1] = { role: 'user', content: `3 ${place}` }
+    if (edits) messages[1] = { role: 'user', content: `3 ${index}` }
     const content = await proxy.call(messages)
-    messages.push({ role: 'assistant', content }, { role: 'user', content: `${place} 5` })
+    messages.push({ role: 'assistant', content }, { role: 'user', content: `${index} 5` })
   }
   const turns = await Array.fromAsync(proxy.store.readTurns('s'))
   await proxy.stop()
@@ -123,13 +123,13 @@ t.test('recorded turns do not depend on restarts of the proxy between them', asy
   await fc.assert(
     fc.asyncProperty(fc.array(step, { minLength: 1, maxLength: 12 }), async (steps) => {
       runs += 1
-      const interrupted = await recordOf(`${folder}/${runs}-interrupted.db`, steps)
-      const whole = await recordOf(
+      const interrupted = await getRecord(`${folder}/${runs}-interrupted.db`, steps)
+      const full = await getRecord(
         `${folder}/${runs}-whole.db`,
         steps.map((each) => ({ ...each, restarts: false })),
       )
-      t.equal(whole.length, steps.length)
-      t.strictSame(interrupted, whole)
+      t.equal(full.length, steps.length)
+      t.strictSame(interrupted, full)
     }),
     { numRuns: 15 },
   )
@@ -139,12 +139,12 @@ t.test(
   'turn 120 of a session adds as much to the file as turn 20, in each of three conversations',
   async (t) => {
     const path = `${t.testdir()}/proxy.db`
-    const steps = Array.from({ length: 363 }, (_, place) => ({
-      conversation: place % 3,
+    const steps = Array.from({ length: 363 }, (_, index) => ({
+      conversation: index % 3,
       edits: false,
       restarts: false,
     }))
-    await recordOf(path, steps)
+    await getRecord(path, steps)
     const db = new Database(path, { readonly: true })
     t.teardown(() => db.close())
     const rows = db

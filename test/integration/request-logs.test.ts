@@ -34,7 +34,7 @@ async function startFailingEngine(t: Test): Promise<string> {
   return engine.url
 }
 
-interface Asked {
+interface RequestOptions {
   messages?: readonly object[]
   stream?: boolean
   headers?: Record<string, string>
@@ -48,7 +48,10 @@ async function start(t: Test, config: Partial<ServeConfig>, isLevelEnabled: Logg
   const { logger, lines } = listingLogger()
   const logged = { ...logger, ...(isLevelEnabled && { isLevelEnabled }) }
   const proxy = await startProxy(t, { engineKind: 'vllm', ...config }, logged)
-  const ask = async (sessionId: string, { messages = QUESTION, stream = false, headers = {} }: Asked) => {
+  const sendRequest = async (
+    sessionId: string,
+    { messages = QUESTION, stream = false, headers = {} }: RequestOptions,
+  ) => {
     const response = await fetch(`${proxy.baseUrl(sessionId)}/chat/completions`, {
       method: 'POST',
       headers: { 'content-type': 'application/json', ...headers },
@@ -56,32 +59,32 @@ async function start(t: Test, config: Partial<ServeConfig>, isLevelEnabled: Logg
     })
     return await response.text()
   }
-  return { proxy, lines, ask }
+  return { proxy, lines, sendRequest }
 }
 
 /** Returns the lines of each request of a session, in order of arrival, once this many responses have been sent. */
-async function livesOf(lines: readonly LogLine[], sessionId: string, count: number): Promise<LogLine[][]> {
+async function getLives(lines: readonly LogLine[], sessionId: string, count: number): Promise<LogLine[][]> {
   const own = () => lines.filter(({ session_id }) => session_id === sessionId)
   await until(() => own().filter(({ event }) => event === 'response_delivered').length === count)
   return [...Map.groupBy(own(), ({ request_id }) => request_id).values()]
 }
 
-const eventsOf = (lines: readonly LogLine[] = []) => lines.map(({ event }) => event)
+const getEvents = (lines: readonly LogLine[] = []) => lines.map(({ event }) => event)
 
 t.test('at debug each step of a request is one line with its ids', async (t) => {
   const engine = new GatedEngine()
   const { url } = await startEngine(t, engine)
-  const { proxy, lines, ask } = await start(t, { engineUrls: [url] }, () => true)
-  const turnsOf = async (sessionId: string) => (await proxy.get(`/sessions/${sessionId}`)).turns
+  const { proxy, lines, sendRequest } = await start(t, { engineUrls: [url] }, () => true)
+  const getTurns = async (sessionId: string) => (await proxy.get(`/sessions/${sessionId}`)).turns
 
-  t.match(await ask('s', { stream: true }), '[DONE]')
-  const { completion_text: content } = (await turnsOf('s'))[0]
+  t.match(await sendRequest('s', { stream: true }), '[DONE]')
+  const { completion_text: content } = (await getTurns('s'))[0]
   const answered = [...QUESTION, { role: 'assistant', content }]
-  await ask('s', { messages: [...answered, { role: 'user', content: 'Count on.' }] })
-  await ask('s', { messages: [...answered, { role: 'user', content: 'Count back.' }] })
-  await ask('s', { messages: [{ role: 'system', content: 'You add.' }, ...QUESTION.slice(1)] })
-  const lives = await livesOf(lines, 's', 4)
-  const turns: { turn_id: string }[] = await turnsOf('s')
+  await sendRequest('s', { messages: [...answered, { role: 'user', content: 'Count on.' }] })
+  await sendRequest('s', { messages: [...answered, { role: 'user', content: 'Count back.' }] })
+  await sendRequest('s', { messages: [{ role: 'system', content: 'You add.' }, ...QUESTION.slice(1)] })
+  const lives = await getLives(lines, 's', 4)
+  const turns: { turn_id: string }[] = await getTurns('s')
   const ids = turns.map(({ turn_id }) => turn_id)
   const [streamed, extended, forked, branched] = lives
   const steps = (match: string) => [
@@ -94,14 +97,14 @@ t.test('at debug each step of a request is one line with its ids', async (t) => 
     'turn_ended',
     'response_delivered',
   ]
-  t.strictSame(eventsOf(streamed), steps('turn_matched'))
-  t.strictSame(eventsOf(extended), steps('turn_matched'))
-  t.strictSame(eventsOf(forked), steps('turn_branched'))
-  t.strictSame(eventsOf(branched), steps('turn_branched'))
-  for (const [at, life] of lives.entries()) {
+  t.strictSame(getEvents(streamed), steps('turn_matched'))
+  t.strictSame(getEvents(extended), steps('turn_matched'))
+  t.strictSame(getEvents(forked), steps('turn_branched'))
+  t.strictSame(getEvents(branched), steps('turn_branched'))
+  for (const [index, life] of lives.entries()) {
     t.equal(new Set(life.map(({ request_id }) => request_id)).size, 1)
     const turnIds = life.slice(1).map(({ turn_id }) => turn_id)
-    t.strictSame(new Set(turnIds), new Set([ids[at]]))
+    t.strictSame(new Set(turnIds), new Set([ids[index]]))
     t.ok(life.every(({ level }) => level === 'debug'))
   }
   t.match(streamed, [
@@ -122,36 +125,36 @@ t.test('at debug each step of a request is one line with its ids', async (t) => 
   // The gate stays closed until the retry has joined.
   const gate = Promise.withResolvers<void>()
   engine.gate = gate.promise
-  const first = ask('retried', {})
+  const first = sendRequest('retried', {})
   await until(() =>
     lines.some(({ event, session_id }) => event === 'turn_opened' && session_id === 'retried'),
   )
-  const joined = ask('retried', { headers: { 'x-stainless-retry-count': '1' } })
+  const joined = sendRequest('retried', { headers: { 'x-stainless-retry-count': '1' } })
   await until(() => lines.some(({ event }) => event === 'retry_joined'))
   gate.resolve()
   t.equal(await joined, await first)
-  t.equal(await ask('retried', { headers: { 'x-stainless-retry-count': '2' } }), await first)
-  const [original, join, redelivery] = await livesOf(lines, 'retried', 3)
-  const [{ turn_id }] = await turnsOf('retried')
-  t.strictSame(eventsOf(original), steps('turn_matched'))
+  t.equal(await sendRequest('retried', { headers: { 'x-stainless-retry-count': '2' } }), await first)
+  const [original, join, redelivery] = await getLives(lines, 'retried', 3)
+  const [{ turn_id }] = await getTurns('retried')
+  t.strictSame(getEvents(original), steps('turn_matched'))
   t.match(original![6], { joined_retries: 1 })
-  t.strictSame(eventsOf(join), ['request_accepted', 'retry_joined', 'response_delivered'])
+  t.strictSame(getEvents(join), ['request_accepted', 'retry_joined', 'response_delivered'])
   t.match(join!.slice(1), [{ turn_id, retry_count: 1 }, { turn_id }])
-  t.strictSame(eventsOf(redelivery), ['request_accepted', 'response_redelivered', 'response_delivered'])
+  t.strictSame(getEvents(redelivery), ['request_accepted', 'response_redelivered', 'response_delivered'])
   t.match(redelivery!.slice(1), [{ turn_id, retry_count: 2 }, { turn_id }])
 })
 
 t.test('a request that waits and fails over has a line of each engine', async (t) => {
   const { url } = await startEngine(t)
   const failing = await startFailingEngine(t)
-  const { proxy, lines, ask } = await start(t, { engineUrls: [failing, url] }, () => true)
+  const { proxy, lines, sendRequest } = await start(t, { engineUrls: [failing, url] }, () => true)
   await proxy.post('/admin/pause')
-  const response = ask('s', {})
+  const response = sendRequest('s', {})
   await until(() => lines.some(({ event }) => event === 'turn_queued'))
   await proxy.post('/admin/resume')
   await response
-  const [life] = await livesOf(lines, 's', 1)
-  t.strictSame(eventsOf(life), [
+  const [life] = await getLives(lines, 's', 1)
+  t.strictSame(getEvents(life), [
     'request_accepted',
     'turn_opened',
     'turn_queued',
@@ -193,7 +196,7 @@ t.test(
     await t.rejects(response)
     const ended = await until(() => lines.find(({ event }) => event === 'turn_ended'))
     t.match(ended, { turn_status: 'aborted', code: 'agent_gone', sampled_tokens: 0, attempts: 1 })
-    const [life = []] = await livesOf(lines, 's', 1)
+    const [life = []] = await getLives(lines, 's', 1)
     t.match(
       life.find(({ event }) => event === 'turn_dispatched'),
       { member: 'w' },
@@ -208,8 +211,10 @@ t.test(
 t.test('with --log-requests a turn is one line at info, and its steps are not written', async (t) => {
   const { url } = await startEngine(t)
   const config = { engineUrls: [url], logRequests: true }
-  const { proxy, lines, ask } = await start(t, config, undefined)
-  await ask('s', { headers: { 'x-llm-proxy-line': 'subagent:scout', 'x-stainless-retry-count': '1' } })
+  const { proxy, lines, sendRequest } = await start(t, config, undefined)
+  await sendRequest('s', {
+    headers: { 'x-llm-proxy-line': 'subagent:scout', 'x-stainless-retry-count': '1' },
+  })
   await proxy.server.stop(0)
   const [turn, ...others] = lines.filter(({ session_id }) => session_id === 's')
   t.strictSame(others, [])
@@ -241,8 +246,8 @@ t.test('with --log-requests a turn is one line at info, and its steps are not wr
 
 t.test('without --log-requests a logger that writes no debug lines gets none of a request', async (t) => {
   const { url } = await startEngine(t)
-  const { lines, ask } = await start(t, { engineUrls: [url] }, (level) => level !== 'debug')
-  await ask('s', {})
+  const { lines, sendRequest } = await start(t, { engineUrls: [url] }, (level) => level !== 'debug')
+  await sendRequest('s', {})
   t.strictSame(
     lines.filter(({ session_id }) => session_id === 's'),
     [],

@@ -17,7 +17,7 @@ interface Client {
 }
 
 /** Sends one question in a dialect with the vendor's unmodified client, and reads the complete response. */
-type Ask = (client: Client, stream: boolean) => Promise<void>
+type SendRequest = (client: Client, stream: boolean) => Promise<void>
 
 const QUESTION = 'Tell me of the sea.'
 
@@ -25,12 +25,12 @@ function openai({ baseUrl, fetch, apiKey = 'none', headers = {} }: Client): Open
   return new OpenAI({ baseURL: baseUrl, apiKey, fetch, defaultHeaders: headers })
 }
 
-async function readAll(answer: unknown): Promise<void> {
-  if (typeof answer === 'object' && answer !== null && Symbol.asyncIterator in answer)
-    for await (const _ of answer as AsyncIterable<unknown>);
+async function readAll(response: unknown): Promise<void> {
+  if (typeof response === 'object' && response !== null && Symbol.asyncIterator in response)
+    for await (const _ of response as AsyncIterable<unknown>);
 }
 
-export const DIALECTS: Record<string, Ask> = {
+export const DIALECTS: Record<string, SendRequest> = {
   chat: async (client, stream) => {
     const messages = [{ role: 'user' as const, content: QUESTION }]
     await readAll(
@@ -73,8 +73,8 @@ export const DIALECTS: Record<string, Ask> = {
 export function readText(body: string): string {
   if (!/^(event|data|:)/.test(body)) return JSON.stringify(JSON.parse(body))
   const events = [...body.matchAll(/^data: (\{.*)$/gm)].map(([, json]) => JSON.parse(json!))
-  const whole = events.find(({ type }) => type === 'response.completed' || type === 'response.incomplete')
-  if (whole) return JSON.stringify(whole.response)
+  const full = events.find(({ type }) => type === 'response.completed' || type === 'response.incomplete')
+  if (full) return JSON.stringify(full.response)
   const texts = events.map(({ delta, choices }) => {
     return delta?.text ?? choices?.[0]?.delta?.content ?? choices?.[0]?.text ?? ''
   })
@@ -101,31 +101,31 @@ const MODES = {
   'relay, token mode': (t: Test) => startRelay(t, { tokenizer: 'embedded' }),
 }
 
-export const turnsOf = async (proxy: TestProxy, sessionId: string) =>
+export const getTurns = async (proxy: TestProxy, sessionId: string) =>
   (await proxy.get(`/sessions/${sessionId}`)).turns ?? []
 
 /** SDKs do not retry a stream that has begun, so no stream breaks. */
 const LOSSES: readonly Loss[][] = [['refused'], ['broken'], ['silent'], ['unread'], ['unread', 'unread']]
 
 function losing(proxy: TestProxy, sessionId: string, losses: Loss[]): LossyFetch {
-  return lossyFetch(losses, () => until(async () => (await turnsOf(proxy, sessionId)).length > 0))
+  return lossyFetch(losses, () => until(async () => (await getTurns(proxy, sessionId)).length > 0))
 }
 
 /** Sends one request whose first attempts are lost. */
 async function checkRetry(
   t: Test,
   proxy: TestProxy,
-  { name, ask, stream, losses }: { name: string; ask: Ask; stream: boolean; losses: Loss[] },
+  { name, ask, stream, losses }: { name: string; ask: SendRequest; stream: boolean; losses: Loss[] },
 ) {
   const sessionId = `${name} ${stream ? 'stream' : 'whole'} ${losses.join(' ')}`.replaceAll(' ', '-')
   const lossy = losing(proxy, sessionId, losses)
   await ask({ baseUrl: proxy.baseUrl(sessionId), fetch: lossy.fetch }, stream)
-  const turns = await turnsOf(proxy, sessionId)
+  const turns = await getTurns(proxy, sessionId)
   t.equal(turns.length, 1, `${sessionId}: sampled once`)
   t.equal(turns[0].status, 'completed', `${sessionId}: recorded as completed`)
-  const answers = turns[0].annotations.answered_retries ?? []
+  const responses = turns[0].annotations.answered_retries ?? []
   const reached = losses.filter((loss) => loss !== 'refused').length
-  t.equal(answers.length, reached, `${sessionId}: the number of retries is recorded`)
+  t.equal(responses.length, reached, `${sessionId}: the number of retries is recorded`)
   const [first, ...others] = lossy.bodies.map(readText)
   for (const other of others) t.equal(other, first, `${sessionId}: the same response`)
   const { trajectories } = await proxy.get(`/sessions/${sessionId}/trajectories`)

@@ -145,10 +145,10 @@ t.test('the verifier sees the ground truth, the agent does not', async (t) => {
     reward_model: { style: 'rule', ground_truth: '42' },
     extra_info: { split: 'train', answer: solution, tools_kwargs },
   }
-  const answers = { answer: solution, solution, ground_truth: '42', patch: '+42', test_patch: '+== 42' }
+  const responses = { answer: solution, solution, ground_truth: '42', patch: '+42', test_patch: '+== 42' }
   const { output, rewards } = await run(
     { command: 'cat "$TASK_FILE"; echo "{}" > "$TASK_FILE"', verifier: 'grep -q ground_truth "$TASK_FILE"' },
-    { sample: { ...sample, ...answers } },
+    { sample: { ...sample, ...responses } },
   )
   t.strictSame({ output, rewards }, { output: '{"instance_id":"sea"}', rewards: { reward: 1 } })
   const shown = await run({ command: 'cat "$TASK_FILE"', hiddenColumns: ['reward_model'] }, { sample })

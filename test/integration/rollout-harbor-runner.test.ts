@@ -50,7 +50,7 @@ function taskDirectory(t: Test): string {
 }
 
 /** Returns the content of a directory: bytes, links, and executable flags. */
-function contentOf(root: string): Record<string, string> {
+function getContent(root: string): Record<string, string> {
   const inside = readdirSync(root).sort()
   return Object.fromEntries(inside.flatMap((name) => describe(join(root, name), name)))
 }
@@ -59,7 +59,7 @@ function describe(path: string, name: string): [string, string][] {
   const stat = lstatSync(path)
   if (stat.isSymbolicLink()) return [[name, `link to ${readlinkSync(path)}`]]
   if (stat.isDirectory()) {
-    const inside = Object.entries(contentOf(path)).map(
+    const inside = Object.entries(getContent(path)).map(
       ([below, what]) => [`${name}/${below}`, what] as [string, string],
     )
     return [[name, 'directory'], ...inside]
@@ -79,8 +79,8 @@ t.test('an archive contains the task directory under its own name, byte for byte
   const task = taskDirectory(t)
   const unpacked = unpack(t, await taskArchive(`${task}/`), `${task}-unpacked`)
   t.match(unpacked, /\/@fix the bug-ü$/)
-  t.strictSame(contentOf(unpacked), contentOf(task))
-  t.match(Object.keys(contentOf(task)), { length: 12 })
+  t.strictSame(getContent(unpacked), getContent(task))
+  t.match(Object.keys(getContent(task)), { length: 12 })
 })
 
 t.test('equal directories give equal archives, independent of time and user', async (t) => {

@@ -84,11 +84,11 @@ function post(it: Rig, body: unknown, more: RequestInit = {}): Promise<Response>
 }
 
 // biome-ignore lint/suspicious/noExplicitAny: each test looks at its own answers
-async function jsonOf(response: Promise<Response>): Promise<any> {
+async function readJson(response: Promise<Response>): Promise<any> {
   return (await response).json()
 }
 
-const get = async (it: Rig, path: string) => jsonOf(fetch(it.url + path))
+const get = async (it: Rig, path: string) => readJson(fetch(it.url + path))
 
 t.test('a rollout returns rows and a reward, with keep-alives until it has ended', async (t) => {
   const it = await rig(t)
@@ -109,7 +109,7 @@ t.test('a rollout returns rows and a reward, with keep-alives until it has ended
   t.match(Buffer.from((await reader.read()).value!).toString(), /^ +$/, 'while the agent runs')
   it.letGo()
   let text = ''
-  for await (const chunk of { [Symbol.asyncIterator]: () => chunksOf(reader) }) text += chunk
+  for await (const chunk of { [Symbol.asyncIterator]: () => readChunks(reader) }) text += chunk
   const { rollout_id, status, rows, error } = JSON.parse(text)
   t.equal(rollout_id, response.headers.get('x-rollout-id'))
   t.match({ status, error }, { status: 'done', error: null })
@@ -122,7 +122,7 @@ t.test('a rollout returns rows and a reward, with keep-alives until it has ended
   t.match(metrics, 'llm_proxy_rollouts_total{outcome="done"} 1\n')
 })
 
-async function* chunksOf(reader: ReadableStreamDefaultReader<Uint8Array>): AsyncGenerator<string> {
+async function* readChunks(reader: ReadableStreamDefaultReader<Uint8Array>): AsyncGenerator<string> {
   for (;;) {
     const { done, value } = await reader.read()
     if (done) return
@@ -148,7 +148,7 @@ t.test("a rollout may have its own settings, and the server's otherwise", async 
     ...{ model_name: 'policy', agent_host: 'localhost', max_retries: 1, retry_base_delay_s: 0.001 },
     ...{ agent_name: 'swe', agent_kwargs: { steps: 3 }, environment_overrides: { LANG: 'C' } },
   }
-  const [retried] = (await jsonOf(post(it, { sample: { name: 'a', fails: true }, ...own }))).rows
+  const [retried] = (await readJson(post(it, { sample: { name: 'a', fails: true }, ...own }))).rows
   t.match(retried, { metrics: { tries: 2, failed: 1 }, extra_fields: { error: 'no time' } })
   t.match(await get(it, '/rollouts'), {
     rollouts: [{ status: 'done', tries: 2, reward: null, error: 'no time' }],
@@ -162,7 +162,7 @@ t.test("a rollout may have its own settings, and the server's otherwise", async 
     ...{ sample: { name: 'b', fails: true }, sampling_params: { temperature: 0 } },
     ...{ on_time_limit: 'keep', response_length: 5 },
   }
-  const { rows, reward } = await jsonOf(post(it, kept))
+  const { rows, reward } = await readJson(post(it, kept))
   t.match(rows, [{ metrics: { tries: 1, failed: 0 }, extra_fields: { truncated: true } }])
   t.equal(rows[0].response_ids.length, 5)
   t.equal(reward, null, 'which is not a reward of 0')
@@ -178,12 +178,12 @@ t.test('rewards of turns and lines that were set stay where the runner has its o
     turns: { 0: 0.25 },
     lines: { 'subagent:critic': -1 },
   }
-  const { rows } = await jsonOf(post(it, { sample: { name: 'a', rewards } }))
+  const { rows } = await readJson(post(it, { sample: { name: 'a', rewards } }))
   const { session_id, reward_components, turn_rewards } = rows[0].extra_fields
   t.match(rows, [{ reward_score: 0.5 }])
   t.strictSame(reward_components, { reward: 0.5 })
   t.match(turn_rewards, [{ start: 0, reward: 0.25 }])
-  const session = await jsonOf(fetch(`${it.proxyUrl}/sessions/${encodeURIComponent(session_id)}`))
+  const session = await readJson(fetch(`${it.proxyUrl}/sessions/${encodeURIComponent(session_id)}`))
   t.match(session, { reward: 0.5, reward_turns: { 0: 0.25 }, reward_lines: { 'subagent:critic': -1 } })
 })
 
@@ -191,29 +191,29 @@ t.test('rows that are not the complete session declare what they leave out', asy
   const it = await rig(t)
   it.letGo()
   const sample = { name: 'a', questions: ['What is the sea?', 'What is a lake?', 'What is a river?'] }
-  for (const [select, given, left] of [
+  for (const [select, input, left] of [
     ['all', 3, 0],
     ['longest', 1, 2],
     ['last', 1, 2],
   ] as const) {
-    const { rows, left_out_turns } = await jsonOf(post(it, { sample, select }))
-    t.strictSame([rows.length, left_out_turns], [given, left], select)
+    const { rows, left_out_turns } = await readJson(post(it, { sample, select }))
+    t.strictSame([rows.length, left_out_turns], [input, left], select)
   }
 })
 
 t.test('one id is one rollout: a second request joins it, and a later one gets its result', async (t) => {
   const it = await rig(t)
   const body = { rollout_id: 'step-1/a', sample: { name: 'a' } }
-  const answers = [jsonOf(post(it, body)), jsonOf(post(it, body))]
+  const responses = [readJson(post(it, body)), readJson(post(it, body))]
   await until(() => it.atWork.size === 1)
-  t.match(await jsonOf(post(it, { ...body, sample: { name: 'b' } })), {
+  t.match(await readJson(post(it, { ...body, sample: { name: 'b' } })), {
     code: 'invalid_request',
     detail: /another sample/,
   })
   it.letGo()
-  const [first, second] = await Promise.all(answers)
+  const [first, second] = await Promise.all(responses)
   t.strictSame(second, first)
-  t.strictSame(await jsonOf(post(it, body)), first)
+  t.strictSame(await readJson(post(it, body)), first)
   t.equal(it.runs, 1)
 })
 
@@ -233,7 +233,7 @@ t.test('an agent is stopped when all of its callers have left, and continues if 
   await post(patient, body, { signal: blink.signal })
   await until(() => patient.atWork.has('back'))
   blink.abort()
-  const again = jsonOf(post(patient, body))
+  const again = readJson(post(patient, body))
   patient.letGo()
   t.match(await again, { status: 'done' })
   t.equal(patient.runs, 1)
@@ -243,29 +243,29 @@ t.test(
   'no more than the limit run at a time, and one that is removed ends and can be restarted',
   async (t) => {
     const it = await rig(t, { concurrency: 1 })
-    const first = jsonOf(post(it, { rollout_id: 'first', sample: { name: 'first' } }))
+    const first = readJson(post(it, { rollout_id: 'first', sample: { name: 'first' } }))
     await until(() => it.atWork.has('first'))
-    const second = jsonOf(post(it, { rollout_id: 'second', sample: { name: 'second' } }))
+    const second = readJson(post(it, { rollout_id: 'second', sample: { name: 'second' } }))
     await until(() => it.rollouts.waiting === 1)
     t.match(await get(it, '/health'), { status: 'ok', running: 1, waiting: 1 })
-    const removed = await jsonOf(fetch(`${it.url}/rollouts/first`, { method: 'DELETE' }))
+    const removed = await readJson(fetch(`${it.url}/rollouts/first`, { method: 'DELETE' }))
     t.match(removed, { rollout_id: 'first', status: 'cancelled' })
     t.match(await first, { status: 'cancelled', rows: [], error: { code: 'rollout_cancelled' } })
     await until(() => it.atWork.has('second'))
     it.letGo()
     t.match(await second, { status: 'done' })
     t.match(await get(it, '/rollouts/first'), { code: 'rollout_not_found' })
-    t.match(await jsonOf(post(it, { rollout_id: 'first', sample: { name: 'first' } })), { status: 'done' })
+    t.match(await readJson(post(it, { rollout_id: 'first', sample: { name: 'first' } })), { status: 'done' })
   },
 )
 
 t.test('a server that is stopped ends its agents, reports it, and accepts no more', async (t) => {
   const it = await rig(t)
-  const answer = jsonOf(post(it, { sample: { name: 'a' } }))
+  const response = readJson(post(it, { sample: { name: 'a' } }))
   await until(() => it.atWork.size === 1)
   t.equal(await it.rollouts.stop(0), false)
   t.equal(it.atWork.size, 0)
-  t.match(await answer, { status: 'cancelled', error: { code: 'shutting_down' } })
+  t.match(await response, { status: 'cancelled', error: { code: 'shutting_down' } })
   const late = await post(it, { sample: { name: 'b' } })
   t.match({ status: late.status, body: await late.json() }, { status: 503, body: { code: 'shutting_down' } })
 })
@@ -280,9 +280,9 @@ t.test('a request requires a key, and an invalid rollout is rejected and starts 
   t.equal((await fetch(`${it.url}/health`)).status, 200)
   const headers = { authorization: 'Bearer second' }
   for (const body of [{}, { sample: 'x' }, { sample, rollout_id: '' }, { sample, sampling_parms: {} }, []]) {
-    const refused = await post(it, body, { headers })
+    const rejected = await post(it, body, { headers })
     t.match(
-      { status: refused.status, body: await refused.json() },
+      { status: rejected.status, body: await rejected.json() },
       { status: 400, body: { code: 'invalid_request' } },
     )
   }
@@ -290,14 +290,14 @@ t.test('a request requires a key, and an invalid rollout is rejected and starts 
   t.equal(plain.status, 415, 'which a page of another site could send')
   t.equal(it.runs, 0)
   it.letGo()
-  t.match(await jsonOf(post(it, { sample }, { headers })), { status: 'done' })
+  t.match(await readJson(post(it, { sample }, { headers })), { status: 'done' })
 })
 
 t.test('a proxy forwards rollouts unbuffered, for clients with its admin key', async (t) => {
   const it = await rig(t, { keys: ['admin'] })
   const config = { rolloutServer: `${it.url}/`, adminKeys: ['admin'], viewKeys: ['view'], basePath: '/llm' }
   const proxy = await startProxy(t, { ...config, db: 'memory', maxBodyBytes: 1024 })
-  const at = { ...it, url: proxy.url }
+  const target = { ...it, url: proxy.url }
   const keyed = (key: string, more: RequestInit = {}) => ({
     ...more,
     headers: { authorization: `Bearer ${key}` },
@@ -307,7 +307,7 @@ t.test('a proxy forwards rollouts unbuffered, for clients with its admin key', a
     ['other', 401],
     ['view', 403],
   ] as const) {
-    t.equal((await post(at, { sample }, keyed(key))).status, status)
+    t.equal((await post(target, { sample }, keyed(key))).status, status)
   }
   t.equal(it.runs, 0)
   for (const id of ['%2E', '%2E%2E', '..']) {
@@ -319,27 +319,27 @@ t.test('a proxy forwards rollouts unbuffered, for clients with its admin key', a
     t.match(received, /rollout_not_found/, `${id} is an id, and not a path at the rollout server`)
   }
 
-  const response = await post(at, { sample, rollout_id: 'step/a' }, keyed('admin'))
+  const response = await post(target, { sample, rollout_id: 'step/a' }, keyed('admin'))
   t.equal(response.headers.get('x-rollout-id'), 'step%2Fa')
   const reader = response.body!.getReader()
   t.match(Buffer.from((await reader.read()).value!).toString(), /^ +$/, 'while the agent runs')
-  const one = await jsonOf(fetch(`${at.url}/rollouts/step%2Fa`, keyed('admin')))
+  const one = await readJson(fetch(`${target.url}/rollouts/step%2Fa`, keyed('admin')))
   t.match(one, { rollout_id: 'step/a', status: 'running' })
   // It runs before its session is created.
   await until(() => it.runs === 1)
   await reader.cancel()
   await until(() => it.rollouts.ended.cancelled === 1)
 
-  const removed = post(at, { sample, rollout_id: 'b' }, keyed('admin'))
+  const removed = post(target, { sample, rollout_id: 'b' }, keyed('admin'))
   await until(() => it.runs === 2)
-  await fetch(`${at.url}/rollouts/b`, keyed('admin', { method: 'DELETE' }))
-  t.match(await jsonOf(removed), { status: 'cancelled' })
+  await fetch(`${target.url}/rollouts/b`, keyed('admin', { method: 'DELETE' }))
+  t.match(await readJson(removed), { status: 'cancelled' })
   it.letGo()
-  t.match(await jsonOf(post(at, { sample }, keyed('admin'))), {
+  t.match(await readJson(post(target, { sample }, keyed('admin'))), {
     status: 'done',
     rows: [{ reward_score: 0.5 }],
   })
-  t.match(await jsonOf(post(at, { sampel: {} }, keyed('admin'))), { code: 'invalid_request' })
+  t.match(await readJson(post(target, { sampel: {} }, keyed('admin'))), { code: 'invalid_request' })
 })
 
 t.test('a proxy reports an unavailable or missing rollout server', async (t) => {
@@ -356,9 +356,9 @@ t.test('a proxy reports that its rollout server rejects its key', async (t) => {
   const it = await rig(t, { keys: ['other'] })
   const proxy = await startProxy(t, { rolloutServer: it.url, adminKeys: ['admin'], db: 'memory' })
   const headers = { authorization: 'Bearer admin' }
-  const refused = await post({ ...it, url: proxy.url }, { sample: {} }, { headers })
-  t.equal(refused.status, 500, 'clients must not retry')
-  t.match(await refused.json(), {
+  const rejected = await post({ ...it, url: proxy.url }, { sample: {} }, { headers })
+  t.equal(rejected.status, 500, 'clients must not retry')
+  t.match(await rejected.json(), {
     code: 'rollout_server_refused',
     detail: /rejects the proxy's first admin key/,
   })
@@ -402,18 +402,18 @@ t.test('a proxy runs rollouts itself', async (t) => {
     t.equal((await post(at, { sample }, as('view'))).status, 403)
     const plain = { headers: { ...as('admin').headers, 'content-type': 'text/plain' } }
     t.equal((await post(at, { sample }, plain)).status, 415, 'not for a page of another site')
-    t.match(await jsonOf(post(at, { sampel: {} }, as('admin'))), { code: 'invalid_request' })
-    t.match(await jsonOf(post(at, { sample, rollout_id: 'one' }, as('admin'))), {
+    t.match(await readJson(post(at, { sampel: {} }, as('admin'))), { code: 'invalid_request' })
+    t.match(await readJson(post(at, { sample, rollout_id: 'one' }, as('admin'))), {
       status: 'done',
       rows: [{ reward_score: 1, num_turns: 1, response_mask: new Array(9).fill(1) }],
     })
-    t.match(await jsonOf(fetch(`${proxy.url}/rollouts`, as('admin'))), {
+    t.match(await readJson(fetch(`${proxy.url}/rollouts`, as('admin'))), {
       rollouts: [{ rollout_id: 'one', status: 'done' }],
     })
   })
 
   await t.test('and counts them', async (t) => {
-    t.match(await jsonOf(post(at, { sample: { fails: true } }, as('admin'))), {
+    t.match(await readJson(post(at, { sample: { fails: true } }, as('admin'))), {
       rows: [{ metrics: { failed: 1 } }],
     })
     const metrics = await (await fetch(`${proxy.url}/metrics`, as('admin'))).text()
@@ -424,10 +424,10 @@ t.test('a proxy runs rollouts itself', async (t) => {
   })
 
   await t.test('until it is stopped, which ends their agents', async (t) => {
-    const slow = jsonOf(post(at, { sample: { name: 'slow' } }, as('admin')))
-    const waits = jsonOf(post(at, { sample: { name: 'b' } }, as('admin')))
+    const slow = readJson(post(at, { sample: { name: 'slow' } }, as('admin')))
+    const waits = readJson(post(at, { sample: { name: 'b' } }, as('admin')))
     const states = async () => {
-      const { rollouts } = await jsonOf(fetch(`${proxy.url}/rollouts`, as('admin')))
+      const { rollouts } = await readJson(fetch(`${proxy.url}/rollouts`, as('admin')))
       return rollouts.map(({ status }: { status: string }) => status).join(' ')
     }
     await until(async () => (await states()) === 'waiting running done done')
@@ -442,17 +442,17 @@ t.test(
   'a proxy that cannot run rollouts, or would for unauthenticated clients, does not start',
   async (t) => {
     const runner = { runner: 'command', command: 'true' } as const
-    for (const [config, why] of [
+    for (const [config, reason] of [
       [{ runner: 'command' }, /needs --command/],
       [{ ...runner, rolloutServer: 'http://127.0.0.1:9' }, /two ways to answer/],
       [{ ...runner, host: '0.0.0.0' }, /run agents on this machine: give an admin-key/],
       [{ ...runner, tlsCert: 'a', tlsKey: 'b' }, /without TLS/],
     ] as const) {
       const start = async () => {
-        const whole = { ...loadConfig(SERVE_COMMAND, {}, {}), db: 'memory', port: 0, ...config }
-        await startServer(whole, { logger: silentLogger })
+        const full = { ...loadConfig(SERVE_COMMAND, {}, {}), db: 'memory', port: 0, ...config }
+        await startServer(full, { logger: silentLogger })
       }
-      await t.rejects(start(), { code: 'config_invalid', message: why })
+      await t.rejects(start(), { code: 'config_invalid', message: reason })
     }
   },
 )

@@ -16,18 +16,18 @@ type Answer = Record<string, unknown> & { sessions: { session_id: string }[]; ru
 async function startShared(t: Test, logger: Logger = silentLogger) {
   const { url } = await startSessionsApi(t, undefined, {}, { keys: KEYS, logger })
   return async (key: string, method: string, path: string, body?: object) => {
-    const answer = await fetch(url + path, {
+    const response = await fetch(url + path, {
       method,
       headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json' },
       ...(body && { body: JSON.stringify(body) }),
     })
-    return { status: answer.status, body: (await answer.json()) as Answer }
+    return { status: response.status, body: (await response.json()) as Answer }
   }
 }
 
 t.test('two jobs give their sessions the same names, and neither sees the other', async (t) => {
-  const ask = await startShared(t)
-  const { body } = await ask(ADMIN, 'GET', '/admin/runs/job-1/key')
+  const sendRequest = await startShared(t)
+  const { body } = await sendRequest(ADMIN, 'GET', '/admin/runs/job-1/key')
   t.same(body, { run: 'job-1', run_key: createRunKey(SECRET, 'job-1') })
   const [one, two] = [body.run_key, createRunKey(SECRET, 'job-2')]
   for (const [key, run] of [
@@ -35,13 +35,15 @@ t.test('two jobs give their sessions the same names, and neither sees the other'
     [two, 'job-2'],
   ] as const) {
     const id = `runs/${run}/harbor/hello-world:0`
-    t.match(await ask(key, 'POST', '/sessions', { session_id: id }), { body: { status: 'created' } })
-    t.match(await ask(key, 'POST', `/sessions/${id}/reward`, { reward: 1 }), { body: { session_id: id } })
-    t.match(await ask(key, 'POST', '/sessions', {}), {
+    t.match(await sendRequest(key, 'POST', '/sessions', { session_id: id }), { body: { status: 'created' } })
+    t.match(await sendRequest(key, 'POST', `/sessions/${id}/reward`, { reward: 1 }), {
+      body: { session_id: id },
+    })
+    t.match(await sendRequest(key, 'POST', '/sessions', {}), {
       body: { session_id: new RegExp(`^runs/${run}/[^/]+$`) },
     })
   }
-  await ask(ADMIN, 'POST', '/sessions', { session_id: 'of-no-run' })
+  await sendRequest(ADMIN, 'POST', '/sessions', { session_id: 'of-no-run' })
   const foreign = '/sessions/runs/job-2/harbor/hello-world:0'
   for (const [method, path, sent] of [
     ['GET', foreign],
@@ -60,76 +62,85 @@ t.test('two jobs give their sessions the same names, and neither sees the other'
     ['POST', '/admin/pause'],
     ['POST', '/runs/job-2/s/v1/chat/completions', { model: 'm', messages: [] }],
   ] as const)
-    t.equal((await ask(one, method, path, sent)).status, 403, `${method} ${path}`)
+    t.equal((await sendRequest(one, method, path, sent)).status, 403, `${method} ${path}`)
 
   const listed = async (key: string, query = '') =>
-    (await ask(key, 'GET', `/sessions${query}`)).body.sessions.map(({ session_id: id }) => id)
+    (await sendRequest(key, 'GET', `/sessions${query}`)).body.sessions.map(({ session_id: id }) => id)
   t.equal((await listed(one)).length, 2)
   t.ok((await listed(one)).every((id) => id.startsWith('runs/job-1/')))
   t.equal((await listed(ADMIN)).length, 5)
   t.strictSame((await listed(ADMIN, '?run=job-2')).sort(), (await listed(two)).sort())
-  t.match(await ask(two, 'POST', '/sessions/batch_delete', { run: 'job-2' }), { body: { deleted: 2 } })
+  t.match(await sendRequest(two, 'POST', '/sessions/batch_delete', { run: 'job-2' }), {
+    body: { deleted: 2 },
+  })
   t.equal((await listed(ADMIN)).length, 3)
 })
 
 t.test('a run has its own consumers, which get its sessions and no others', async (t) => {
-  const ask = await startShared(t)
+  const sendRequest = await startShared(t)
   const [one, two] = [createRunKey(SECRET, 'job-1'), createRunKey(SECRET, 'job-2')]
   for (const key of [one, two]) {
-    t.match(await ask(key, 'POST', '/consumers/trainer', {}), { body: { status: 'created' } })
-    const { session_id: id } = (await ask(key, 'POST', '/sessions', {})).body
-    await ask(key, 'POST', `/sessions/${id}/complete`)
+    t.match(await sendRequest(key, 'POST', '/consumers/trainer', {}), { body: { status: 'created' } })
+    const { session_id: id } = (await sendRequest(key, 'POST', '/sessions', {})).body
+    await sendRequest(key, 'POST', `/sessions/${id}/complete`)
   }
-  t.match(await ask(ADMIN, 'POST', '/consumers/trainer', {}), { body: { status: 'created', run: null } })
+  t.match(await sendRequest(ADMIN, 'POST', '/consumers/trainer', {}), {
+    body: { status: 'created', run: null },
+  })
   const prefixes = async (key: string) => {
-    const { body } = await ask(key, 'POST', `/consumers/trainer/fetch`, { limit: 9, lease_s: 0.001 })
+    const { body } = await sendRequest(key, 'POST', `/consumers/trainer/fetch`, { limit: 9, lease_s: 0.001 })
     return body.sessions.map(({ session_id: id }) => id.split('/')[1]).sort()
   }
   t.strictSame(await prefixes(one), ['job-1'])
   t.strictSame(await prefixes(two), ['job-2'])
   t.strictSame(await prefixes(ADMIN), ['job-1', 'job-2'])
-  t.match((await ask(one, 'GET', '/consumers')).body, { consumers: [{ consumer: 'trainer', run: 'job-1' }] })
-  t.match((await ask(ADMIN, 'GET', '/consumers')).body, { consumers: [{}, {}, {}] })
+  t.match((await sendRequest(one, 'GET', '/consumers')).body, {
+    consumers: [{ consumer: 'trainer', run: 'job-1' }],
+  })
+  t.match((await sendRequest(ADMIN, 'GET', '/consumers')).body, { consumers: [{}, {}, {}] })
   for (const [method, path, body] of [
     ['GET', '/consumers/trainer?run=job-2'],
     ['POST', '/consumers/trainer/fetch?run=job-2', {}],
     ['POST', '/consumers/trainer/ack?run=job-2', { lease_id: 'l' }],
     ['DELETE', '/consumers/trainer?run=job-2'],
   ] as const)
-    t.equal((await ask(one, method, path, body)).status, 403, `${method} ${path}`)
-  t.match((await ask(one, 'DELETE', '/consumers/trainer')).body, { status: 'deleted' })
-  t.equal((await ask(two, 'GET', '/consumers/trainer')).status, 200)
+    t.equal((await sendRequest(one, method, path, body)).status, 403, `${method} ${path}`)
+  t.match((await sendRequest(one, 'DELETE', '/consumers/trainer')).body, { status: 'deleted' })
+  t.equal((await sendRequest(two, 'GET', '/consumers/trainer')).status, 200)
 })
 
 t.test('an invalid run or deletion is rejected by name', async (t) => {
-  const ask = await startShared(t)
+  const sendRequest = await startShared(t)
   for (const [method, path, sent, param] of [
     ['POST', '/sessions', { session_id: 'runs/job-1' }, 'session_id'],
     ['GET', '/sessions?run=a/b', undefined, 'run'],
     ['GET', '/sessions?run=', undefined, 'run'],
     ['GET', '/admin/runs/../key', undefined, null],
   ] as const) {
-    const { status, body } = await ask(ADMIN, method, path, sent)
+    const { status, body } = await sendRequest(ADMIN, method, path, sent)
     t.match(body, { param }, `${method} ${path}`)
     t.equal(status, param === null ? 404 : 400, `${method} ${path}`)
   }
-  t.match(await ask(ADMIN, 'POST', '/sessions/batch_delete', {}), {
+  t.match(await sendRequest(ADMIN, 'POST', '/sessions/batch_delete', {}), {
     status: 400,
     body: { detail: 'The request must name something' },
   })
-  t.equal((await ask(`${createRunKey(SECRET, 'job-1')}x`, 'GET', '/sessions')).status, 401)
-  t.equal((await ask(createRunKey('another-secret-of-nobody', 'job-1'), 'GET', '/sessions')).status, 401)
+  t.equal((await sendRequest(`${createRunKey(SECRET, 'job-1')}x`, 'GET', '/sessions')).status, 401)
+  t.equal(
+    (await sendRequest(createRunKey('another-secret-of-nobody', 'job-1'), 'GET', '/sessions')).status,
+    401,
+  )
 })
 
 t.test('changes are audited in the log, reads and rejected requests are not', async (t) => {
   const { logger, lines } = listingLogger()
-  const ask = await startShared(t, logger)
+  const sendRequest = await startShared(t, logger)
   const run = createRunKey(SECRET, 'job-1')
-  await ask(run, 'POST', '/sessions', { session_id: 'runs/job-1/s' })
-  await ask(run, 'GET', '/sessions/runs/job-1/s')
-  await ask(run, 'DELETE', '/sessions/of-another')
-  await ask(run, 'POST', '/sessions/runs/job-1/s/reward', { reward: 1 })
-  await ask(ADMIN, 'DELETE', '/sessions/runs/job-1/s')
+  await sendRequest(run, 'POST', '/sessions', { session_id: 'runs/job-1/s' })
+  await sendRequest(run, 'GET', '/sessions/runs/job-1/s')
+  await sendRequest(run, 'DELETE', '/sessions/of-another')
+  await sendRequest(run, 'POST', '/sessions/runs/job-1/s/reward', { reward: 1 })
+  await sendRequest(ADMIN, 'DELETE', '/sessions/runs/job-1/s')
   const by = 'run job-1'
   t.strictSame(
     lines

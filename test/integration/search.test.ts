@@ -65,9 +65,9 @@ t.test('a search returns only sessions that its key may read', async (t) => {
   }
   const search = async (key: string | undefined, query = '') => {
     const headers: Record<string, string> = key === undefined ? {} : { authorization: `Bearer ${key}` }
-    const answer = await fetch(`${url}/search?text=secret${query}`, { headers })
-    const { hits } = (await answer.json()) as { hits?: Hit[] }
-    return hits?.map(({ session_id: id }) => id) ?? answer.status
+    const response = await fetch(`${url}/search?text=secret${query}`, { headers })
+    const { hits } = (await response.json()) as { hits?: Hit[] }
+    return hits?.map(({ session_id: id }) => id) ?? response.status
   }
   t.strictSame(await search(KEYS.adminKeys[0]), ['c', 'runs/two/b', 'runs/one/a'])
   t.strictSame(await search(KEYS.viewKeys[0], '&run=two'), ['runs/two/b'])

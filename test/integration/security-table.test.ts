@@ -39,15 +39,15 @@ t.test('docs/security.md has every route with what each key may do (UPDATE=1 wri
   const { routes } = await startSessionsApi(t, undefined, {}, { keys: KEYS })
   const table = accessMarkdown(accessTable(routes))
   t.equal(generatedSection(DOCUMENT, 'who may do what', table), table)
-  const scopeOf = (path: string) => routes.find((route) => route.path === path)?.scope
-  const readersOf = (path: string) =>
+  const getScope = (path: string) => routes.find((route) => route.path === path)?.scope
+  const getReaders = (path: string) =>
     routes.filter((route) => route.path === path && (route.method === 'GET' || route.method === 'HEAD'))
   for (const { path } of routes.filter(({ method }) => method === 'HEAD')) {
-    const scopes = new Set(readersOf(path).map(({ scope }) => scope))
+    const scopes = new Set(getReaders(path).map(({ scope }) => scope))
     t.equal(scopes.size, 1, `HEAD ${path} requires what GET requires`)
   }
-  t.equal(scopeOf('/sessions/:sessionId/reward'), 'admin')
-  t.equal(scopeOf('/ws/worker'), 'worker')
+  t.equal(getScope('/sessions/:sessionId/reward'), 'admin')
+  t.equal(getScope('/ws/worker'), 'worker')
 })
 
 t.test('docs/security.md has the limits that the code has', async (t) => {

@@ -11,7 +11,7 @@ import { openMemoryStore } from '../helpers/store-in-process.ts'
 
 const ASKED = { model: 'm', messages: [{ role: 'user', content: 'hello' }] }
 
-const ask = ({ call }: Pick<SessionsApi, 'call'>, more = {}, session = 's') =>
+const sendRequest = ({ call }: Pick<SessionsApi, 'call'>, more = {}, session = 's') =>
   call('POST', `/${session}/v1/chat/completions`, { ...ASKED, ...more })
 
 const LIMIT_REACHED = { status: 400, body: { error: { code: 'limit_reached' } } }
@@ -21,7 +21,7 @@ function greedy(api: SessionsApi): void {
   api.backend.script = ({ body: { max_tokens, max_completion_tokens } }) => {
     const count = max_completion_tokens ?? max_tokens ?? 3
     const [start] = wholeAnswer()
-    const tokenIds = Array.from({ length: count }, (_, place) => place)
+    const tokenIds = Array.from({ length: count }, (_, index) => index)
     return answer([
       start!,
       { type: 'delta', content: 'x', tokenIds, logprobs: tokenIds.map(() => -1) },
@@ -34,8 +34,8 @@ t.test(`at a limit of turns the agent of each dialect gets an ordinary final res
   const api = await startSessionsApi(t)
   await api.call('POST', '/sessions/s', { limits: { turns: 2 } })
   for (const _ of [1, 2])
-    t.match(await ask(api), { body: { choices: [{ message: { content: 'hi there' } }] } })
-  const end = await ask(api)
+    t.match(await sendRequest(api), { body: { choices: [{ message: { content: 'hi there' } }] } })
+  const end = await sendRequest(api)
   t.match(end, {
     status: 200,
     body: {
@@ -72,7 +72,7 @@ t.test(`tokens are sampled up to the limit of a budget, and no more`, async (t) 
   greedy(api)
   await api.call('POST', '/sessions/s', { limits: { sampled_tokens: 12 } })
   for (const field of ['max_tokens', 'max_completion_tokens', 'max_tokens', 'max_tokens'])
-    t.equal((await ask(api, { [field]: 5 })).status, 200)
+    t.equal((await sendRequest(api, { [field]: 5 })).status, 200)
   const { turns, sampled_tokens } = (await api.call('GET', '/sessions/s')).body
   t.same(
     turns.map((turn: { completion_token_ids: number[] }) => turn.completion_token_ids.length),
@@ -88,11 +88,11 @@ t.test(`a restarted proxy knows the usage of a session`, async (t) => {
   const limits = { prompt_tokens: 4, seconds: 3_600 }
   const before = await startSessionsApi(t, store)
   await before.call('POST', '/sessions/s', { limits })
-  await ask(before)
+  await sendRequest(before)
   await before.sessions.close()
   const after = await startSessionsApi(t, store)
-  t.match(await ask(after), { body: { choices: [{ message: { content: 'hi there' } }] } }, '3 of 4')
-  await ask(after)
+  t.match(await sendRequest(after), { body: { choices: [{ message: { content: 'hi there' } }] } }, '3 of 4')
+  await sendRequest(after)
   const { turns } = (await after.call('GET', '/sessions/s')).body
   t.match(turns[2].annotations, { limit: 'prompt_tokens' })
 })
@@ -108,14 +108,14 @@ t.test('requests in flight count, failed ones do not', async (t) => {
     throw new Error('the engine broke')
   }
   await api.call('POST', '/sessions/s', { limits: { turns: 1 } })
-  const running = ask(api)
+  const running = sendRequest(api)
   await hasArrived
-  t.match(await ask(api), { body: { choices: [{ message: { content: '' } }] } })
+  t.match(await sendRequest(api), { body: { choices: [{ message: { content: '' } }] } })
   fail()
   t.equal((await running).status, 500)
   api.backend.script = () => answer(wholeAnswer())
-  t.match(await ask(api), { body: { choices: [{ message: { content: 'hi there' } }] } })
-  t.match(await ask(api), { body: { choices: [{ message: { content: '' } }] } })
+  t.match(await sendRequest(api), { body: { choices: [{ message: { content: 'hi there' } }] } })
+  t.match(await sendRequest(api), { body: { choices: [{ message: { content: '' } }] } })
 })
 
 t.test('tokens that a request in flight has sampled so far count', async (t) => {
@@ -132,7 +132,7 @@ t.test('tokens that a request in flight has sampled so far count', async (t) => 
   const body = JSON.stringify({ ...ASKED, stream: true })
   const running = fetch(`${api.url}/s/v1/chat/completions`, { method: 'POST', body, signal: gone.signal })
   await hasSampled
-  t.match(await ask(api), { body: { choices: [{ message: { content: '' } }] } })
+  t.match(await sendRequest(api), { body: { choices: [{ message: { content: '' } }] } })
   gone.abort()
   await running.then((response) => response.text()).catch(() => {})
 })
@@ -140,14 +140,14 @@ t.test('tokens that a request in flight has sampled so far count', async (t) => 
 t.test('at a limit, each of several choices of one request is an end', async (t) => {
   const api = await startSessionsApi(t)
   await api.call('POST', '/sessions/s', { limits: { turns: 1 } })
-  await ask(api)
-  const { status, body } = await ask(api, { n: 16 })
+  await sendRequest(api)
+  const { status, body } = await sendRequest(api, { n: 16 })
   t.equal(status, 200)
   t.same(
     [...new Set(body.choices.map((choice: { finish_reason: string }) => choice.finish_reason))],
     ['stop'],
   )
-  t.match(await ask(api), LIMIT_REACHED, 'the choices count as ends')
+  t.match(await sendRequest(api), LIMIT_REACHED, 'the choices count as ends')
 })
 
 t.test('sequential requests never exceed a budget, and the last one ends at it', () => {
@@ -181,27 +181,27 @@ t.test('the seconds are counted from the first request, and again after a reset'
   const api = await startSessionsApi(t, undefined, { clock: () => nowMs })
   await api.call('POST', '/sessions/s', { limits: { seconds: 10, at_limit: 'error' } })
   nowMs += 60_000
-  t.equal((await ask(api)).status, 200)
+  t.equal((await sendRequest(api)).status, 200)
   nowMs += 9_999
-  t.equal((await ask(api)).status, 200)
+  t.equal((await sendRequest(api)).status, 200)
   nowMs += 1
-  t.match(await ask(api), LIMIT_REACHED)
+  t.match(await sendRequest(api), LIMIT_REACHED)
   t.equal((await api.call('GET', '/sessions/s')).body.turn_count, 2, 'a rejected request is not a turn')
   await api.call('POST', '/sessions/s/reset')
-  t.equal((await ask(api)).status, 200)
+  t.equal((await sendRequest(api)).status, 200)
 })
 
 t.test('an agent that continues after its end is eventually rejected, without retries', async (t) => {
   const api = await startSessionsApi(t)
   await api.call('POST', '/sessions/s', { limits: { turns: 1 } })
-  for (let calls = 0; calls < 9; calls += 1) t.equal((await ask(api)).status, 200)
-  const refused = await fetch(`${api.url}/s/v1/messages`, {
+  for (let calls = 0; calls < 9; calls += 1) t.equal((await sendRequest(api)).status, 200)
+  const rejected = await fetch(`${api.url}/s/v1/messages`, {
     method: 'POST',
     body: JSON.stringify({ ...ASKED, max_tokens: 9 }),
   })
-  t.equal(refused.status, 400)
-  t.equal(refused.headers.get('x-should-retry'), 'false')
-  t.match(await refused.json(), { type: 'error', error: { message: /limit of 1 turns/ } })
+  t.equal(rejected.status, 400)
+  t.equal(rejected.headers.get('x-should-retry'), 'false')
+  t.match(await rejected.json(), { type: 'error', error: { message: /limit of 1 turns/ } })
 })
 
 t.test('sessions without limits have those of the proxy', async (t) => {

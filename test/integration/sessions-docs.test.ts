@@ -120,7 +120,7 @@ t.test('docs/details.md has the fields that docs/http-api.md omits', async (t) =
 function fieldTable({ properties }: TObject): string {
   const rows: { names: string[]; text: string }[] = []
   for (const [name, schema] of Object.entries(properties)) {
-    const text = textOf(schema as Described).replace(/docs\/([\w-]+\.md)/g, '[$1]($1)')
+    const text = getText(schema as Described).replace(/docs\/([\w-]+\.md)/g, '[$1]($1)')
     const last = text === '' ? rows.find((row) => row.text === '') : rows.at(-1)
     if (last?.text === text) last.names.push(name)
     else rows.push({ names: [name], text })
@@ -139,7 +139,7 @@ interface Described {
 }
 
 /** Returns the possible values of a field and its description. */
-function textOf(schema: Described): string {
+function getText(schema: Described): string {
   const inner = schema.anyOf?.find(({ description, enum: values }) => description ?? values) ?? {}
   const values = (schema.enum ?? inner.enum ?? []).map((value) => `\`${value}\``).join(', ')
   const fallback = schema.default === undefined ? '' : `Default: \`${schema.default}\``

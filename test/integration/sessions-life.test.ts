@@ -30,9 +30,9 @@ t.test('the sessions API', async (t) => {
   t.test('lists sessions newest first, in pages, by status and metadata', async (t) => {
     let nowMs = 1_000
     const { call } = await startSessionsApi(t, undefined, { clock: () => ++nowMs })
-    for (let at = 0; at < 5; at += 1) {
-      const metadata = { step: at % 2, name: String(at % 2), 'a.b': at === 4 }
-      await call('POST', `/sessions/s${at}`, { metadata })
+    for (let index = 0; index < 5; index += 1) {
+      const metadata = { step: index % 2, name: String(index % 2), 'a.b': index === 4 }
+      await call('POST', `/sessions/s${index}`, { metadata })
     }
     await call('POST', '/sessions/s1/complete')
     const ids = async (query: string) =>
@@ -110,14 +110,14 @@ t.test('the sessions API', async (t) => {
     await call('POST', '/sessions/s')
     for (const index of [0, 1, 2]) await recordTurn(store, 's', index)
     const { turns } = (await call('GET', '/sessions/s')).body
-    const given = { reward: 1, turns: { 0: 0.5, [turns[2].turn_id]: -0.25 } }
-    const rewarded = await call('POST', '/sessions/s/reward', given)
+    const input = { reward: 1, turns: { 0: 0.5, [turns[2].turn_id]: -0.25 } }
+    const rewarded = await call('POST', '/sessions/s/reward', input)
     t.match(rewarded, { status: 200, body: { reward: 1, reward_turns: { 0: 0.5, 2: -0.25 } } })
     t.same(schemaErrors(schemas.Session, rewarded.body), [])
     for (const name of ['3', '-1', '01', '1.0', 'none', '__proto__', '999999999']) {
       const body = `{"reward": 2, "turns": {${JSON.stringify(name)}: 1}}`
-      const refused = await call('POST', '/sessions/s/reward', body)
-      t.match(refused, { status: 404, body: { code: 'turn_not_found', param: 'turns' } }, name)
+      const rejected = await call('POST', '/sessions/s/reward', body)
+      t.match(rejected, { status: 404, body: { code: 'turn_not_found', param: 'turns' } }, name)
     }
     const twice = { reward: 2, turns: { 2: 1, [turns[2].turn_id]: 1 } }
     t.match(await call('POST', '/sessions/s/reward', twice), { status: 400, body: { param: 'turns' } })
@@ -153,9 +153,9 @@ t.test('the sessions API', async (t) => {
     t.same(schemaErrors(schemas.Session, marked.body), [])
     t.match((await call('PATCH', at, { note: 'ask Kim' })).body, { ...shown, note: 'ask Kim' })
     const bare = { labels: [], note: null }
-    const whole = (await call('GET', at)).body
-    t.match(whole, { labels: shown.labels, note: 'ask Kim', turns: [bare, shown.marked_turns[1]] })
-    t.same(schemaErrors(schemas.SessionWithTurns, whole), [])
+    const full = (await call('GET', at)).body
+    t.match(full, { labels: shown.labels, note: 'ask Kim', turns: [bare, shown.marked_turns[1]] })
+    t.same(schemaErrors(schemas.SessionWithTurns, full), [])
     t.match((await call('GET', `${at}/turns/1`)).body, shown.marked_turns[1])
     const tree = (await call('GET', `${at}/tree`)).body
     t.match(tree, { note: 'ask Kim', turns: [bare, shown.marked_turns[1]] })
@@ -267,7 +267,7 @@ t.test('the sessions API', async (t) => {
         arrived.resolve()
         yield await untilAborted(signal)
       }
-      const answer = fetch(`${url}/s/v1/chat/completions`, {
+      const response = fetch(`${url}/s/v1/chat/completions`, {
         method: 'POST',
         body: JSON.stringify({ model: 'm', messages: [{ role: 'user', content: 'hi' }] }),
       })
@@ -275,7 +275,7 @@ t.test('the sessions API', async (t) => {
       t.match((await call('POST', '/sessions/s/complete')).body, { status: 'completed', turn_count: 1 })
       const { body } = await call('GET', '/sessions/s')
       t.match(body.turns, [{ status: 'aborted', error: { code: 'turn_cancelled' } }])
-      t.equal((await answer).status, 409)
+      t.equal((await response).status, 409)
       t.same(backend.released, ['s'])
       const late = await call('POST', '/s/v1/chat/completions', {
         messages: [{ role: 'user', content: 'hi' }],

@@ -137,13 +137,13 @@ t.test('the error of a misspelled route names the route, that of an unknown sess
   const { call } = await startSessionsApi(t)
   await call('POST', '/sessions/a')
   await call('POST', '/sessions/b/c')
-  const detailOf = async (path: string) => {
+  const getDetail = async (path: string) => {
     const { status, body } = await call('GET', path)
     t.match({ status, body }, { status: 404, body: { code: 'session_not_found' } })
     return body.detail
   }
-  t.match(await detailOf('/sessions/a/trajectorie'), /Session 'a' exists, but has no route 'trajectorie'/)
-  t.match(await detailOf('/sessions/b/c/rwos'), /Session 'b\/c' exists, but has no route 'rwos'/)
+  t.match(await getDetail('/sessions/a/trajectorie'), /Session 'a' exists, but has no route 'trajectorie'/)
+  t.match(await getDetail('/sessions/b/c/rwos'), /Session 'b\/c' exists, but has no route 'rwos'/)
   for (const path of ['/sessions/x', '/sessions/x/trajectorie', '/sessions/x/trajectories'])
-    t.equal(await detailOf(path), 'Session not found')
+    t.equal(await getDetail(path), 'Session not found')
 })

@@ -324,11 +324,11 @@ t.test('messages=new omits messages that an earlier turn of the same line contai
     [3, 's-1', 'e'],
     [1, 's-4', ''],
   ])
-  const whole = (await call('GET', '/sessions/s')).body.turns
+  const full = (await call('GET', '/sessions/s')).body.turns
   const rebuilt = new Map<string, unknown[]>()
   for (const turn of body.turns) {
     const before = rebuilt.get(turn.request_messages_of)?.slice(0, turn.request_messages_from) ?? []
     rebuilt.set(turn.turn_id, [...before, ...turn.request_messages])
   }
-  for (const turn of whole) t.same(rebuilt.get(turn.turn_id), turn.request_messages)
+  for (const turn of full) t.same(rebuilt.get(turn.turn_id), turn.request_messages)
 })

@@ -20,9 +20,9 @@ async function start() {
     if (body.regex) send!({ error: BAD_REGEX })
     else {
       const choice = { index: 0, message: { content: 'a' }, finish_reason: 'stop', response_token_ids: [7] }
-      const answer = { choices: [{ ...choice, ...(body.return_token_ids && { prompt_token_ids: [1] }) }] }
+      const reply = { choices: [{ ...choice, ...(body.return_token_ids && { prompt_token_ids: [1] }) }] }
       if (send) send({ choices: [{ index: 0, delta: { content: 'a' }, finish_reason: 'stop' }] })
-      else return sendJson(response, answer)
+      else return sendJson(response, reply)
     }
     send!('[DONE]')
     response.end()

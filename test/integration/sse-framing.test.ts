@@ -9,7 +9,7 @@ import { SseReply } from '../../src/proxy/http/agent/sse-reply.ts'
 const PIECES = ['data: a\n\n', 'data: \u{1F30A}é\n\n', ': keep-alive\n\n']
 
 /** Returns a server's response to these bytes, until it closes the connection. */
-async function answerTo(t: Test, request: string): Promise<string> {
+async function fetchResponse(t: Test, request: string): Promise<string> {
   const app = Fastify({ forceCloseConnections: true })
   t.teardown(() => app.close())
   app.get('/', async (_request, reply) => {
@@ -27,25 +27,25 @@ async function answerTo(t: Test, request: string): Promise<string> {
   return await text(agent)
 }
 
-const CHUNKS = PIECES.map((piece) => `${Buffer.byteLength(piece).toString(16)}\r\n${piece}\r\n`).join('')
+const CHUNKS = PIECES.map((chunk) => `${Buffer.byteLength(chunk).toString(16)}\r\n${chunk}\r\n`).join('')
 
 t.test('each text is a chunk of HTTP/1.1, and its length is in bytes', async (t) => {
-  const answer = await answerTo(t, 'GET / HTTP/1.1\r\nhost: p\r\nconnection: close\r\n\r\n')
-  const [head, ...body] = answer.split('\r\n\r\n')
+  const response = await fetchResponse(t, 'GET / HTTP/1.1\r\nhost: p\r\nconnection: close\r\n\r\n')
+  const [head, ...body] = response.split('\r\n\r\n')
   t.match(head, /^HTTP\/1\.1 200 OK\r\n/)
   t.match(head, /\r\ntransfer-encoding: chunked(\r\n|$)/i)
   t.equal(body.join('\r\n\r\n'), `${CHUNKS}0\r\n\r\n`)
 })
 
 t.test('HTTP/1.0 has no chunks: the body ends with the connection', async (t) => {
-  const answer = await answerTo(t, 'GET / HTTP/1.0\r\n\r\n')
-  t.equal(answer.slice(answer.indexOf('\r\n\r\n') + 4), PIECES.join(''))
+  const response = await fetchResponse(t, 'GET / HTTP/1.0\r\n\r\n')
+  t.equal(response.slice(response.indexOf('\r\n\r\n') + 4), PIECES.join(''))
 })
 
 t.test('responses to pipelined requests are complete and in order', async (t) => {
   const get = 'GET / HTTP/1.1\r\nhost: p\r\n'
-  const answer = await answerTo(t, `${get}\r\n${get}connection: close\r\n\r\n`)
-  const bodies = answer.split(/HTTP\/1\.1 200 OK\r\n/).slice(1)
+  const response = await fetchResponse(t, `${get}\r\n${get}connection: close\r\n\r\n`)
+  const bodies = response.split(/HTTP\/1\.1 200 OK\r\n/).slice(1)
   t.same(
     bodies.map((body) => body.slice(body.indexOf('\r\n\r\n') + 4)),
     [`${CHUNKS}0\r\n\r\n`, `${CHUNKS}0\r\n\r\n`],

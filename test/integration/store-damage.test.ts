@@ -19,7 +19,7 @@ async function open(t: Test, path: string): Promise<TurnStore> {
 }
 
 const DAMAGED = { name: 'ProxyError', code: 'data_damaged', message: /is damaged/ }
-const FIRST = Array.from({ length: 40 }, (_, place) => 1_000 + place)
+const FIRST = Array.from({ length: 40 }, (_, index) => 1_000 + index)
 const ANSWER = 'An answer that is long enough to be named by its echo, as answers are.'
 const QUESTION = JSON.stringify({ role: 'user', content: 'What is the answer to it?' })
 
@@ -111,9 +111,9 @@ t.test('a changed value of trained data is reported, and nothing is returned in 
 
 t.test('a flipped bit of the file is found, although its pages are consistent', async (t) => {
   const { path, bytes } = await filled(t)
-  const at = bytes.indexOf('An answer that is long')
-  t.ok(at > 0)
-  bytes[at + 3]! ^= 1
+  const offset = bytes.indexOf('An answer that is long')
+  t.ok(offset > 0)
+  bytes[offset + 3]! ^= 1
   writeFileSync(path, bytes)
   const store = await open(t, path)
   await t.rejects(readAll(store), DAMAGED)
@@ -185,9 +185,9 @@ t.test('a trainer gets an error for the damaged session, and the others complete
   db.close()
   const proxy = await startProxy(t, { db: path })
   for (const part of ['trajectories', 'traces', '']) {
-    const answer = await fetch(`${proxy.url}/sessions/bad/${part}`.replace(/\/$/, ''))
-    t.equal(answer.status, 500, part)
-    t.match(await answer.json(), { code: 'data_damaged', detail: /is damaged/ })
+    const response = await fetch(`${proxy.url}/sessions/bad/${part}`.replace(/\/$/, ''))
+    t.equal(response.status, 500, part)
+    t.match(await response.json(), { code: 'data_damaged', detail: /is damaged/ })
   }
   t.equal((await proxy.get('/sessions/sound/trajectories')).trajectories.length, 1)
   t.equal((await proxy.get('/sessions')).sessions.length, 2)

@@ -41,7 +41,7 @@ t.test('the backup of docs/deployment.md completes while turns are recorded', as
   let turns = 0
   const recordOne = (completionText: string) =>
     record(store, aTurn(`turn-${turns}`, { sessionId: 's', index: turns++ }), { completionText })
-  for (let at = 0; at < 32; at += 1) await recordOne(randomBytes(1_048_576).toString('hex'))
+  for (let index = 0; index < 32; index += 1) await recordOne(randomBytes(1_048_576).toString('hex'))
 
   const [, command] = read('deployment.md').match(/^llm-proxy (backup .*)$/m)!
   const copy = join(folder, 'copy.db')

@@ -17,7 +17,7 @@ import { imagePart, pngUrl, visionModel } from '../helpers/vision-model.ts'
 /** For a model, a picture of 56 by 84 pixels, with enough bytes to be visible in the size of a file. */
 const PICTURE = Buffer.concat([
   Buffer.from(pngUrl(56, 84).split(',')[1]!, 'base64'),
-  Uint8Array.from({ length: 300_000 }, (_, at) => (at * at * 7919) % 253),
+  Uint8Array.from({ length: 300_000 }, (_, index) => (index * index * 7919) % 253),
 ])
 const URL = `data:image/png;base64,${PICTURE.toString('base64')}`
 const MESSAGE = { role: 'user', content: [{ type: 'text', text: 'What is this?' }, imagePart(URL)] }
@@ -105,14 +105,14 @@ t.test('a database from before images were stored separately is read and continu
   const again = [ASKED, JSON.stringify({ ...MESSAGE, name: 'me' })]
   await record(store, aTurn('b', { index: 1, requestMessages: again }))
   await record(store, aTurn('c', { sessionId: 't', requestMessages: again }))
-  const messagesOf = async (session: string) =>
+  const getMessages = async (session: string) =>
     (await turnsOf(store, session)).map(({ requestMessages }) => requestMessages)
-  t.strictSame(await messagesOf('s'), [[ASKED], again])
-  t.strictSame(await messagesOf('t'), [again])
+  t.strictSame(await getMessages('s'), [[ASKED], again])
+  t.strictSame(await getMessages('t'), [again])
   t.equal(count(path, 'blobs'), 1)
   await store.deleteSession('s')
   await until(() => count(path, 'trees') === 1)
-  t.strictSame(await messagesOf('t'), [again])
+  t.strictSame(await getMessages('t'), [again])
 })
 
 t.test('a changed byte of a picture is reported to every reader of a session with it', async (t) => {

@@ -62,9 +62,9 @@ t.test('the steps of a growing conversation hold each token once', async (t) => 
   const prompt = Array.from({ length: 10 }, (_, id) => id)
   for (let index = 0; index < 100; index += 1) {
     await record(store, aTurn(`t${index}`, { index }), { promptTokenIds: Int32Array.from(prompt) })
-    prompt.push(4, 5, ...Array.from({ length: 8 }, (_, at) => index + at))
+    prompt.push(4, 5, ...Array.from({ length: 8 }, (_, i) => index + i))
   }
   const steps = await Array.fromAsync(store.readSteps('s'))
-  const held = steps.map(({ promptStep: { rest } }) => rest.length)
-  t.strictSame(held, [10, ...Array.from({ length: 99 }, () => 8)])
+  const pending = steps.map(({ promptStep: { rest } }) => rest.length)
+  t.strictSame(pending, [10, ...Array.from({ length: 99 }, () => 8)])
 })

@@ -14,10 +14,10 @@ const NEW_PROMPT_IDS = 300
 const COMPLETION_IDS = 200
 
 /** Text without repeats, so that only the store's own layout can make it small. */
-const textOf = (seed: number, chars: number) => {
+const getText = (seed: number, chars: number) => {
   let text = ''
-  for (let at = 0; text.length < chars; at += 1)
-    text += (((seed * 1_000_003 + at) * 2_654_435_761) % 2 ** 32).toString(36)
+  for (let index = 0; text.length < chars; index += 1)
+    text += (((seed * 1_000_003 + index) * 2_654_435_761) % 2 ** 32).toString(36)
   return text.slice(0, chars)
 }
 
@@ -31,10 +31,10 @@ async function bytesOnDisk(path: string, system: (index: number) => string): Pro
   const messages: string[] = []
   const sequence: number[] = []
   for (let index = 0; index < TURNS; index += 1) {
-    messages.push(JSON.stringify({ role: 'user', content: textOf(index, QUESTION_CHARS) }))
-    for (let at = 0; at < NEW_PROMPT_IDS; at += 1) sequence.push((index * 7919 + at * 104_729) % 150_000)
-    const completion = Array.from({ length: COMPLETION_IDS }, (_, at) => (index * 31 + at * 1299) % 150_000)
-    const completionText = textOf(index + 1000, ANSWER_CHARS)
+    messages.push(JSON.stringify({ role: 'user', content: getText(index, QUESTION_CHARS) }))
+    for (let i = 0; i < NEW_PROMPT_IDS; i += 1) sequence.push((index * 7919 + i * 104_729) % 150_000)
+    const completion = Array.from({ length: COMPLETION_IDS }, (_, i) => (index * 31 + i * 1299) % 150_000)
+    const completionText = getText(index + 1000, ANSWER_CHARS)
     await record(
       store,
       aTurn(`0196f7a0-0000-7000-8000-${String(index).padStart(12, '0')}`, {
@@ -80,8 +80,8 @@ for (const [sent, lines] of [
     const prompts = Array.from({ length: lines }, (_, line): number[] => [line])
     for (let index = 0; index < TURNS; index += 1) {
       const prompt = prompts[index % lines]!
-      for (let at = 0; at < NEW_PROMPT_IDS; at += 1) prompt.push((index * 7919 + at * 104_729) % 150_000)
-      const completion = Array.from({ length: COMPLETION_IDS }, (_, at) => (index * 31 + at * 1299) % 150_000)
+      for (let i = 0; i < NEW_PROMPT_IDS; i += 1) prompt.push((index * 7919 + i * 104_729) % 150_000)
+      const completion = Array.from({ length: COMPLETION_IDS }, (_, i) => (index * 31 + i * 1299) % 150_000)
       const turn = aTurn(`t${index}`, {
         index,
         dialect: 'completions',
@@ -89,7 +89,7 @@ for (const [sent, lines] of [
         promptPieces: toPromptChunks(prompt),
       })
       await record(store, turn, {
-        completionText: textOf(index + 1000, ANSWER_CHARS),
+        completionText: getText(index + 1000, ANSWER_CHARS),
         promptTokenIds: Int32Array.from(prompt),
         completionTokenIds: Int32Array.from(completion),
         completionLogprobs: Float64Array.from(completion, (id) => Math.fround(-id / 1000)),

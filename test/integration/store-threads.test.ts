@@ -93,7 +93,7 @@ t.test('a read after an awaited change sees it', async (t) => {
 
 /** Creates enough ids to be worth a transfer. */
 function longIds(): Int32Array {
-  return Int32Array.from({ length: 2000 }, (_, at) => at)
+  return Int32Array.from({ length: 2000 }, (_, index) => index)
 }
 
 t.test('long arrays are transferred to the writer and from the reader, not copied', async (t) => {

@@ -19,13 +19,13 @@ t.test(
     const proxy = await startProxy(t, { db })
     for (let made = 0; made < 40; made += 1) await proxy.post('/sessions', { ttl_s: 0.001 })
     let deleted = 0
-    const held = await until(async () => {
-      const answer = await proxy.post('/admin/sweep')
-      deleted += answer.deleted
-      return deleted === 40 && answer
+    const backlog = await until(async () => {
+      const response = await proxy.post('/admin/sweep')
+      deleted += response.deleted
+      return deleted === 40 && response
     })
     t.match(
-      held,
+      backlog,
       { status: 'held', expired: 25, wait_s: Number },
       'those that expired since the start did not wait',
     )

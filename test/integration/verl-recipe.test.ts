@@ -21,7 +21,7 @@ const frame = (text: string) => ({
 })
 
 /** Returns the messages of the gaps between turns, by the rule of its `_reconstruct_output`. */
-const gapsOf = (turns: { request_messages: { role: string; content: string }[] }[]) =>
+const getGaps = (turns: { request_messages: { role: string; content: string }[] }[]) =>
   turns
     .slice(1)
     .map(({ request_messages: added }) =>
@@ -31,9 +31,9 @@ const gapsOf = (turns: { request_messages: { role: string; content: string }[] }
 for (const turnMessages of ['new', 'all'] as const) {
   t.test(`its loop reads messages of turns as --turn-messages ${turnMessages} returns them`, async (t) => {
     const proxy = await startProxy(t, { mode: 'relay', turnMessages })
-    const answers = ['one', 'two', 'three']
+    const responses = ['one', 'two', 'three']
     await V1Worker.connect(`${proxy.url.replace('http', 'ws')}/ws/worker`, 'w1', () =>
-      frame(answers.shift()!),
+      frame(responses.shift()!),
     )
     t.equal((await fetch(`${proxy.url}/sessions/t-1`, { method: 'POST' })).status, 200)
     const messages = [{ role: 'user', content: 'Task' }]
@@ -52,12 +52,12 @@ for (const turnMessages of ['new', 'all'] as const) {
     }
     const session = await proxy.get('/sessions/t-1')
     t.match(session.turns[0].request_messages, [{ role: 'user', content: 'Task' }])
-    const whole = [
+    const full = [
       ['Task', 'First'],
       ['Task', 'First', 'Second'],
     ]
-    t.strictSame(gapsOf(session.turns), turnMessages === 'new' ? [['First'], ['Second']] : whole)
-    t.strictSame(gapsOf((await proxy.get('/sessions/t-1?messages=all')).turns), whole)
+    t.strictSame(getGaps(session.turns), turnMessages === 'new' ? [['First'], ['Second']] : full)
+    t.strictSame(getGaps((await proxy.get('/sessions/t-1?messages=all')).turns), full)
     t.match(session.turns[0].inexact_reason, 'did not report token ids of the completion')
     const { workers } = await proxy.get('/health')
     t.match(workers, [{ name: 'w1', warning: 'its responses have no token ids' }])

@@ -15,7 +15,7 @@ const RENDER = '/v1/completions/render'
 const usage = { prompt_tokens: 3, completion_tokens: 2, total_tokens: 5 }
 
 /** Responses of vLLM at 006ebac2. */
-const answers: Script = ({ path }, response) => {
+const respond: Script = ({ path }, response) => {
   if (path === '/health') return void response.end()
   if (path === '/v1/models') return sendJson(response, { object: 'list', data: [{ id: 'm' }] })
   if (path === '/version' || path === RENDER) return sendJson(response, { detail: 'Not Found' }, 404)
@@ -34,7 +34,7 @@ const answers: Script = ({ path }, response) => {
   sendJson(response, { choices: [{ ...choice, text: 'ab', logprobs, prompt_token_ids: PROMPT }], usage })
 }
 
-async function serverFor(t: Test, script: Script = answers) {
+async function serverFor(t: Test, script: Script = respond) {
   const server = await startScriptedServer(script)
   const client = createVllmClient({ url: server.url })
   t.teardown(async () => {
@@ -127,7 +127,7 @@ for (const [status, message] of [
     let isAway = false
     const { client, paths } = await serverFor(t, (received, response) => {
       if (isAway) return sendJson(response, {}, 500)
-      return received.path === BY_IDS ? sendJson(response, message, status) : answers(received, response)
+      return received.path === BY_IDS ? sendJson(response, message, status) : respond(received, response)
     })
     for (const expected of [[BY_IDS, COMPLETIONS], [COMPLETIONS]]) {
       t.strictSame(fold(await collect(pull(client, request(), noAbort))).tokenIds, [5, 2])
@@ -148,7 +148,7 @@ for (const [status, message] of [
 
 t.test('a server that runs without masks gets no further requests without streaming', async (t) => {
   const { client, paths } = await serverFor(t, (received, response) => {
-    if (received.path !== BY_IDS) return answers(received, response)
+    if (received.path !== BY_IDS) return respond(received, response)
     const content = [5, 2].map((id) => ({ token_id: id, logprob: -0.25, top_logprobs: [] }))
     const choice = { index: 0, finish_reason: 'stop', token_ids: [5, 2], sampling_mask: null }
     sendJson(response, { choices: [{ ...choice, logprobs: { content } }], usage })
@@ -164,7 +164,7 @@ t.test('a server that runs without masks gets no further requests without stream
 
 t.test('a model that the server does not know does not mean that the route is missing', async (t) => {
   const { client, paths } = await serverFor(t, (received, response) => {
-    if (received.body?.model !== 'other') return answers(received, response)
+    if (received.body?.model !== 'other') return respond(received, response)
     sendJson(response, { error: { message: 'The model `other` does not exist.', code: 404 } }, 404)
   })
   await t.rejects(collect(pull(client, request({ model: 'other' }), noAbort)), {
@@ -178,7 +178,7 @@ t.test('a model that the server does not know does not mean that the route is mi
 
 t.test('a request that the server rejects there is rejected: it is not sent twice', async (t) => {
   const { client, paths } = await serverFor(t, (received, response) => {
-    if (received.path !== BY_IDS) return answers(received, response)
+    if (received.path !== BY_IDS) return respond(received, response)
     sendJson(response, { error: { message: 'top_k is too large', code: 400 } }, 400)
   })
   await t.rejects(collect(pull(client, request(), noAbort)), { code: 'engine_rejected' })
@@ -207,17 +207,17 @@ t.test('versions that are recorded without a mask are requested in a stream', as
     send('[DONE]')
     response.end()
   })
-  const captureOf = async (record: GenerationRequest['record'], body = {}) => {
+  const getCapture = async (record: GenerationRequest['record'], body = {}) => {
     const completion = fold(await collect(pull(client, request(body, record), noAbort)))
     t.equal(server.requests.at(-1)?.path, COMPLETIONS)
     t.equal(inexactReason(completion), null)
     return completion.details?.details(2).weight_versions
   }
-  t.same(await captureOf({ weightVersions: true }), spans)
+  t.same(await getCapture({ weightVersions: true }), spans)
   t.equal(server.requests.at(-1)?.body.return_weight_versions, true)
-  t.equal(await captureOf({ topLogprobs: 2 }), undefined)
+  t.equal(await getCapture({ topLogprobs: 2 }), undefined)
   t.notOk('return_weight_versions' in server.requests.at(-1)!.body)
-  await captureOf({ weightVersions: true }, { use_beam_search: true })
+  await getCapture({ weightVersions: true }, { use_beam_search: true })
   t.notOk('return_weight_versions' in server.requests.at(-1)!.body, 'vLLM rejects it there')
 })
 
@@ -226,8 +226,8 @@ function streaming032(between: () => Promise<unknown> = async () => {}): Script 
   return async ({ path, body }, response) => {
     if (path === '/version') return sendJson(response, { version: '0.32.0' })
     if (path === RENDER) return sendJson(response, [{ sampling_params: RENDERED }])
-    if (path !== BY_IDS || !body.stream) return answers({ path, body } as never, response)
-    const piece = (id: number, last: object) => ({
+    if (path !== BY_IDS || !body.stream) return respond({ path, body } as never, response)
+    const createChunk = (id: number, last: object) => ({
       choices: [
         {
           index: 0,
@@ -243,13 +243,13 @@ function streaming032(between: () => Promise<unknown> = async () => {}): Script 
       ],
     })
     const send = openEventStream(response)
-    send({ ...piece(5, {}), prompt_token_ids: PROMPT, usage: null })
+    send({ ...createChunk(5, {}), prompt_token_ids: PROMPT, usage: null })
     await between()
     const weight_versions = [
       { version: 'v1', start: 0, end: 1 },
       { version: 'v2', start: 1, end: 2 },
     ]
-    send(piece(2, { finish_reason: 'stop', stop_reason: 'x', weight_versions }))
+    send(createChunk(2, { finish_reason: 'stop', stop_reason: 'x', weight_versions }))
     send({ choices: [], usage })
     send('[DONE]')
     response.end()
@@ -290,8 +290,8 @@ t.test('vLLM 0.32 streams there: the first token arrives while the second is sam
   )
   t.match(masks, [{ ids: [5, 6] }, { ids: [2, 3] }])
   t.equal(client.warning, undefined)
-  const whole = { samplingMask: true, promptLogprobs: 1 }
-  await collect(pull(client, request({}, whole), noAbort))
+  const full = { samplingMask: true, promptLogprobs: 1 }
+  await collect(pull(client, request({}, full), noAbort))
   t.equal(sampled().at(-1)?.body.stream, false, 'a stream has no field for data of the prompt')
 })
 

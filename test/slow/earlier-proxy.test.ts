@@ -1,6 +1,12 @@
 /** Clients of this version with a proxy of an earlier one, whose responses have only the former names. */
 import { join } from 'node:path'
 import t from 'tap'
+import Type, { type TSchema } from 'typebox'
+import { Value } from 'typebox/value'
+import { checkResponse } from '../../src/cli/proxy-client.ts'
+import { Workers } from '../../src/proxy/http/operator/workers/schemas.ts'
+import * as reads from '../../src/proxy/http/trainer/sessions/read-schemas.ts'
+import * as sessions from '../../src/proxy/http/trainer/sessions/schemas.ts'
 import { HttpClient } from '../../src/rollout/http-client.ts'
 import { ProxyClient } from '../../src/rollout/proxy-client.ts'
 import { waitForOutput } from '../helpers/children.ts'
@@ -30,7 +36,11 @@ t.test(
     const response = await fetch(`${url}/s/v1/chat/completions`, {
       method: 'POST',
       headers: { 'content-type': 'application/json', 'x-llm-proxy-line': 'subagent:critic' },
-      body: JSON.stringify({ model: 'embedded', max_tokens: 4, messages: [{ role: 'user', content: 'Hi' }] }),
+      body: JSON.stringify({
+        model: 'embedded',
+        max_tokens: 4,
+        messages: [{ role: 'user', content: 'Hi there' }],
+      }),
     })
     t.equal(response.status, 200, await response.text())
     const body = JSON.stringify({ reward: 0, lines: { 'subagent:critic': -1 } })
@@ -48,5 +58,102 @@ t.test(
     t.equal(shown.code, 0, shown.stderr)
     t.match(shown.stdout, 'subagent:critic')
     t.notOk('agent_role' in session.metadata, 'metadata has the names of the trainer')
+    for (const command of [
+      ['sessions', 'tail', '--limit', '1'],
+      ['sessions', 'show', 's', '--json'],
+      ['workers', 'list'],
+      ['sessions', 'grep', 'Hi there'],
+    ]) {
+      const { code, stderr } = await runLlmProxy([...command, '--url', url])
+      t.equal(code, 0, `${command.join(' ')}: ${stderr}`)
+    }
+  },
+)
+
+/** The responses that commands read, with the module that had the schema in the earlier release. */
+const RESPONSES = [
+  {
+    module: 'http/trainer/read',
+    schemas: { ...reads },
+    names: ['SessionList', 'SearchHits', 'Tree', 'ProxyEvent'],
+  },
+  {
+    module: 'http/trainer/sessions',
+    schemas: { ...sessions },
+    names: [
+      'Session',
+      'SessionWithTurns',
+      'ShownSessionWithTurns',
+      'Trajectories',
+      'EndedSession',
+      'DeletedSession',
+    ],
+  },
+  { module: 'http/operator/workers', schemas: { Workers }, names: ['Workers'] },
+] as const
+
+interface Member {
+  /** As in `turns[].usage`. */
+  path: string
+  /** Removes it from a sample. */
+  remove(sample: unknown): void
+}
+
+/** Returns a value that has all members, also the optional ones, and one item in each list. */
+function createSample(schema: TSchema): unknown {
+  if (Type.IsObject(schema))
+    return Object.fromEntries(
+      Object.entries(schema.properties).map(([name, member]) => [name, createSample(member)]),
+    )
+  if (Type.IsArray(schema)) return [createSample(schema.items)]
+  if (Type.IsUnion(schema)) return createSample(schema.anyOf[0]!)
+  return Value.Create(schema)
+}
+
+/** Yields the members of objects in a schema; of several types, those of the first one. */
+function* listMembers(
+  schema: TSchema,
+  path = '',
+  find: (sample: unknown) => unknown = (sample) => sample,
+): Generator<Member> {
+  if (Type.IsUnion(schema)) yield* listMembers(schema.anyOf[0]!, path, find)
+  if (Type.IsArray(schema)) yield* listMembers(schema.items, `${path}[]`, (of) => (find(of) as unknown[])[0])
+  if (!Type.IsObject(schema)) return
+  for (const [name, member] of Object.entries(schema.properties)) {
+    const at = path === '' ? name : `${path}.${name}`
+    const container = (sample: unknown) => find(sample) as Record<string, unknown>
+    yield { path: at, remove: (sample) => void delete container(sample)[name] }
+    yield* listMembers(member, at, (sample) => container(sample)[name])
+  }
+}
+
+t.test(
+  'each member that a later release added to a response may be missing',
+  { skip: missingRelease(COMMIT) },
+  async (t) => {
+    const folder = join(t.testdir({}), 'old')
+    extractRelease(COMMIT, folder)
+    let count = 0
+    for (const { module, schemas, names } of RESPONSES) {
+      const old = await import(join(folder, 'src/proxy', module, 'schemas.ts'))
+      for (const name of names) {
+        const schema = (schemas as Record<string, TSchema>)[name]!
+        const before = new Set([...listMembers(old[name])].map(({ path }) => path))
+        t.ok(before.size > 0, name)
+        const sample = createSample(schema)
+        const added: string[] = []
+        t.ok(Value.Check(schema, sample), `a complete ${name}`)
+        for (const { path, remove } of listMembers(schema)) {
+          // A part of an added member was never without it.
+          if (before.has(path) || added.some((whole) => path.startsWith(whole))) continue
+          added.push(path)
+          const earlier = structuredClone(sample)
+          remove(earlier)
+          t.doesNotThrow(() => checkResponse(schema, earlier, 200, name), `${name} without ${path}`)
+        }
+        count += added.length
+      }
+    }
+    t.ok(count > 10, `${count} members`)
   },
 )

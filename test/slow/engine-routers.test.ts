@@ -2,7 +2,7 @@
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
-import { openEngines } from '../../src/embedded/open-engines.ts'
+import { openEngines } from '../../src/open-engines.ts'
 import { installFromPyPI } from '../agents/parts/install.ts'
 import { chatRequest, collect, noAbort } from '../conformance/engine-client.ts'
 import { startChild } from '../helpers/children.ts'

@@ -35,7 +35,7 @@ for (const mode of ['local', 'relay'] as const) {
     const proxy = mode === 'local' ? await startProxy(t) : await relayProxy(t)
     if (mode === 'relay') {
       const { createLocalBackend } = await import('../../src/proxy/engines/dispatch/local-backend.ts')
-      const { openEngines } = await import('../../src/embedded/open-engines.ts')
+      const { openEngines } = await import('../../src/open-engines.ts')
       const backend = createLocalBackend({ clients: openEngines({ engineUrls: [], engineKind: 'auto' }) })
       t.teardown(() => backend.close())
       workerFor(t, proxy.url, 'w', backend)

@@ -1,6 +1,7 @@
 /**
  * A program without the inspector, rollouts, the embedded engine and PostgreSQL: the same composition root with fewer
- * lines in `src/products.ts`. It contains nothing of them, and serves a real agent.
+ * lines in `src/products.ts`, and the command line without their commands. It contains nothing of them except the
+ * options, and serves a real agent.
  */
 import { once } from 'node:events'
 import { join } from 'node:path'
@@ -16,6 +17,8 @@ import { startChild } from '../helpers/children.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
 const EXCLUDED = ['src/embedded/', 'src/inspector/', 'src/rollout/', 'src/proxy/store/postgres/']
+/** The tables of options, by which the program rejects unknown environment variables. */
+const OPTIONS = ['src/rollout/options.ts', 'src/rollout/runner-options.ts']
 const LIBRARIES = ['pg', '@aws-sdk', 'apache-arrow', 'hyparquet', 'smol-toml', 'tar']
 
 const bundle = await bundleProgram(ROOT, HOST, {
@@ -36,7 +39,7 @@ t.test('it contains no file of the products, and none of their libraries', async
   const paths = [...modules, ...bundle.assets.keys()]
   for (const folder of [...EXCLUDED, ...LIBRARIES.map((name) => `node_modules/${name}/`)])
     t.strictSame(
-      paths.filter((path) => path.startsWith(folder)),
+      paths.filter((path) => path.startsWith(folder) && !OPTIONS.includes(path)),
       [],
       folder,
     )
@@ -47,11 +50,27 @@ t.test('an option that needs a missing product is an error', async (t) => {
   for (const [args, message] of [
     [[], 'built without the embedded engine: give --engine-url'],
     [[...relay, '--db', 'postgres://127.0.0.1:1/x'], 'built without PostgreSQL'],
-    [[...relay, '--rollout-server', 'http://127.0.0.1:9'], 'LLM_PROXY_ROLLOUT_SERVER is not a setting'],
+    [[...relay, '--rollout-server', 'http://127.0.0.1:9'], 'built without rollouts'],
   ] as const) {
     const child = startChild(executable, ['serve', '--port', '0', '--db', 'memory', ...args])
     const [stderr, [code]] = await Promise.all([text(child.stderr), once(child, 'exit')])
     t.equal(code, 2, stderr)
+    t.match(stderr, message)
+  }
+})
+
+t.test('commands that need no product run, and those of products do not exist', async (t) => {
+  const db = join(t.testdir(), 'none.db')
+  for (const [args, code, message] of [
+    [['sessions', 'list', '--db', db], 1, `there is no database ${db}`],
+    [['sessions', 'list', '--db', 'postgres://127.0.0.1:1/x'], 2, 'built without PostgreSQL'],
+    [['health', '--url', 'http://127.0.0.1:9'], 1, 'http://127.0.0.1:9'],
+    [['rollout'], 2, "unknown command 'rollout'"],
+    [['sessions', 'export'], 2, "unknown command 'export'"],
+  ] as const) {
+    const child = startChild(executable, [...args])
+    const [stderr, [exitCode]] = await Promise.all([text(child.stderr), once(child, 'exit')])
+    t.equal(exitCode, code, stderr)
     t.match(stderr, message)
   }
 })

@@ -23,6 +23,7 @@ const PROXY = [
   'src/proxy/dialects',
   ...ENGINES,
   'src/proxy/http',
+  'src/proxy/http/app.ts',
   'src/proxy/metrics',
   'src/proxy/relay',
   'src/proxy/session',
@@ -33,21 +34,56 @@ const PROXY = [
   'src/proxy/verify',
   ...PORTS,
 ]
+/** The HTTP server: its routes, the application that registers them, the requests between nodes. */
+const HTTP_PARTS = ['src/proxy/http', 'src/proxy/http/app.ts', 'src/proxy/http/nodes']
+/** What the HTTP server uses. */
+const HTTP = [
+  'src/protocol/transcript',
+  'src/proxy/dialects',
+  'src/proxy/engines/dispatch',
+  'src/proxy/metrics',
+  'src/proxy/session',
+  ...PORTS,
+]
 const PRODUCTS = ['src/embedded', 'src/inspector/routes', 'src/rollout', 'src/worker']
+
+/** What the commands of the proxy and the worker use. Products are loaded as far as the program includes them. */
+const CLI = [
+  'src/main.ts',
+  'src/commands.ts',
+  'src/included-products.ts',
+  'src/open-engines.ts',
+  'src/token-mode.ts',
+  'src/protocol/transcript',
+  'src/worker',
+  ...PROXY.filter((folder) => folder !== 'src/proxy/store/postgres'),
+]
+
+/** The commands of products, and the products that each uses. */
+const PRODUCT_COMMANDS = {
+  'src/cli/dataset': ['src/rollout/datasets', 'src/cli', ...CLI],
+  'src/cli/demo': ['src/rollout', 'src/embedded', 'src/cli', ...CLI],
+  'src/cli/engine.ts': ['src/embedded', 'src/cli', ...CLI],
+  'src/cli/export': ['src/rollout/datasets', 'src/inspector/routes', 'src/cli/view', 'src/cli', ...CLI],
+  'src/cli/rollout': ['src/rollout', 'src/rollout/datasets', 'src/cli', ...CLI],
+  'src/cli/view': ['src/embedded', 'src/inspector/routes', 'src/cli', ...CLI],
+}
 
 /** The layers of the design, top down. Adapters implement ports and do not import each other. */
 const RULES: ArchitectureRules = {
   parts: {
-    'src/cli': [
-      'src/main.ts',
-      'src/commands.ts',
-      'src/token-mode.ts',
-      'src/rollout/datasets',
-      'src/protocol/transcript',
-      ...PRODUCTS,
-      ...PROXY,
+    // Commands of the proxy and the worker, which a reduced program has as well.
+    'src/cli': CLI,
+    // Commands of products, and the list of them.
+    'src/cli/run.ts': ['src/cli', 'src/cli/product-commands.ts'],
+    'src/cli/product-commands.ts': [
+      ...Object.keys(PRODUCT_COMMANDS),
+      'src/cli',
+      'src/rollout',
+      'src/proxy/config',
     ],
-    'src/index.ts': ['src/main.ts', 'src/commands.ts', ...PRODUCTS, ...PROXY],
+    ...PRODUCT_COMMANDS,
+    'src/index.ts': ['src/main.ts', 'src/commands.ts', 'src/open-engines.ts', ...PRODUCTS, ...PROXY],
     // All commands with all their options, including those of products.
     'src/commands.ts': ['src/proxy/config', 'src/rollout'],
     // The products, each of which a build may leave out: all other modules import them through this list.
@@ -55,19 +91,26 @@ const RULES: ArchitectureRules = {
     'src/included-products.ts': ['src/products.ts', 'src/base'],
     'src/main.ts': [
       'src/backend.ts',
+      'src/open-engines.ts',
       'src/token-mode.ts',
       'src/included-products.ts',
       'src/worker',
+      'src/proxy/http/nodes',
       ...PROXY.filter((folder) => folder !== 'src/proxy/store/postgres'),
     ],
     'src/backend.ts': [
-      'src/included-products.ts',
+      'src/open-engines.ts',
       'src/proxy/config',
       'src/proxy/metrics',
       'src/proxy/relay',
       ...ENGINES,
       'src/proxy/engines/port',
       ...GROUND,
+    ],
+    'src/open-engines.ts': [
+      'src/included-products.ts',
+      'src/proxy/engines/clients',
+      'src/proxy/engines/port',
     ],
     'src/token-mode.ts': [
       'src/included-products.ts',
@@ -85,13 +128,15 @@ const RULES: ArchitectureRules = {
     'src/rollout/datasets': GROUND,
     'src/embedded': ['src/proxy/dialects', 'src/proxy/http', 'src/proxy/engines/clients', ...PORTS],
     'src/worker': ['src/proxy/engines/dispatch', ...PORTS],
-    'src/proxy/http': [
-      'src/protocol/transcript',
-      'src/proxy/dialects',
-      'src/proxy/engines/dispatch',
-      'src/proxy/metrics',
+    // Routes import no node: they take what they need of the other nodes as an option.
+    'src/proxy/http': ['src/proxy/http/app.ts', ...HTTP],
+    'src/proxy/http/app.ts': ['src/proxy/http', 'src/proxy/http/nodes', ...HTTP],
+    'src/proxy/http/nodes': [
+      'src/proxy/http',
+      'src/proxy/engines/port',
       'src/proxy/session',
-      ...PORTS,
+      'src/proxy/store/port',
+      ...GROUND,
     ],
     'src/proxy/metrics': ['src/proxy/engines/dispatch', 'src/proxy/session', ...PORTS],
     'src/proxy/tracing': ['src/proxy/session', ...PORTS],
@@ -113,8 +158,9 @@ const RULES: ArchitectureRules = {
     // Renders requests and messages as text, in the page and in a terminal.
     'src/protocol/transcript': [],
     'src/base': [],
-    'tools/build': ['src/base', 'src/cli'],
+    'tools/build': ['src/base', 'src/cli/run.ts'],
     'tools/embedded-model': ['src/embedded', 'src/proxy/tokens'],
+    'tools/bundle-packages.ts': [],
     'tools/make-page.ts': [],
     'tools/make-snapshot.ts': ['src/proxy/tokens'],
   },
@@ -145,9 +191,9 @@ const RULES: ArchitectureRules = {
     preact: 'src/inspector/page',
     uplot: 'src/inspector/page',
     '@yao-pkg/pkg': 'tools/build',
-    esbuild: ['tools/build', 'tools/make-page.ts'],
+    esbuild: ['tools/build', 'tools/bundle-packages.ts', 'tools/make-page.ts'],
     // The embedded engine, the inspector and the rollout server have routes of their own.
-    fastify: ['src/proxy/http', 'src/embedded', 'src/inspector/routes', 'src/rollout'],
+    fastify: [...HTTP_PARTS, 'src/embedded', 'src/inspector/routes', 'src/rollout'],
     'apache-arrow': 'src/rollout/datasets',
     hyparquet: 'src/rollout/datasets',
     'hyparquet-writer': 'src/rollout/datasets',
@@ -156,7 +202,7 @@ const RULES: ArchitectureRules = {
     'smol-toml': 'src/rollout/datasets',
     tar: ['src/rollout', 'tools/build'],
     // Clients of different servers, which share only the library.
-    undici: ['src/proxy/engines/clients', 'src/proxy/http', 'src/rollout'],
+    undici: ['src/proxy/engines/clients', 'src/proxy/http', 'src/proxy/http/nodes', 'src/rollout'],
     ws: ['src/worker', 'src/proxy/relay'],
   },
   shared: ['typebox'],
@@ -172,6 +218,7 @@ const ROOMS_ALONE: Readonly<Record<string, readonly string[]>> = {
     'included-products.ts',
     'commands.ts',
     'backend.ts',
+    'open-engines.ts',
     'token-mode.ts',
     'index.ts',
   ],
@@ -184,10 +231,10 @@ const ROOMS_ALONE: Readonly<Record<string, readonly string[]>> = {
   'src/proxy/store': [],
   'src/proxy/tokens': [],
   'src/protocol': [],
-  // Modules that create clients from a choice of engines: servers, or the embedded engine.
-  'src/embedded': ['open-engines.ts'],
+  // The product's entry.
+  'src/embedded': ['open-embedded-engine.ts'],
   'src/inspector': [],
-  tools: ['make-page.ts', 'make-snapshot.ts'],
+  tools: ['bundle-packages.ts', 'make-page.ts', 'make-snapshot.ts'],
 }
 
 t.test(
@@ -223,7 +270,7 @@ t.test('data about a message is stored on the message, not in a map beside it', 
   t.strictSame(filesWith(/\bclass Message(Tree)?\b/), ['src/protocol/canonical/conversation.ts'])
 })
 
-const graphOf = (imports: Record<string, string[]>): ImportGraph => new Map(Object.entries(imports))
+const createGraph = (imports: Record<string, string[]>): ImportGraph => new Map(Object.entries(imports))
 
 t.test('an import against the direction of the layers is a violation', async (t) => {
   for (const [file, target] of [
@@ -235,19 +282,20 @@ t.test('an import against the direction of the layers is a violation', async (t)
     ['src/proxy/http/server.ts', 'src/main.ts'],
     ['src/proxy/http/app.ts', 'src/inspector/routes/routes.ts'],
     ['src/proxy/config/options/serve.ts', 'src/rollout/options.ts'],
-    ['src/proxy/engines/clients/open-servers.ts', 'src/embedded/open-engines.ts'],
+    ['src/proxy/engines/clients/open-servers.ts', 'src/embedded/open-embedded-engine.ts'],
+    ['src/proxy/http/operator/admin.ts', 'src/proxy/http/nodes/other-nodes.ts'],
     ['src/main.ts', 'src/cli/run.ts'],
     ['src/worker/proxy-link.ts', 'src/proxy/relay/relay-request.ts'],
     ['src/rollout/rollout.ts', 'src/proxy/http/trainer/sessions/schemas.ts'],
     ['src/proxy/http/server.ts', 'src/rollout/remote-agent-loop.ts'],
     ['src/base/errors.ts', 'src/protocol/canonical/events.ts'],
   ] as const) {
-    t.match(findViolations(graphOf({ [file]: [target] }), RULES), [`${file} imports ${target}: `])
+    t.match(findViolations(createGraph({ [file]: [target] }), RULES), [`${file} imports ${target}: `])
   }
 })
 
 t.test('an import along the direction of the layers is allowed', async (t) => {
-  const graph = graphOf({
+  const graph = createGraph({
     'src/main.ts': ['src/proxy/store/sqlite/open.ts', 'src/proxy/http/server.ts', 'node:fs'],
     'src/proxy/store/sqlite/open.ts': [
       'src/proxy/store/port/turn-store.ts',
@@ -263,12 +311,12 @@ t.test('an import along the direction of the layers is allowed', async (t) => {
 t.test(
   'a library imported outside its folder, one without an owner, and an import from test are violations',
   async (t) => {
-    const graph = graphOf({
+    const graph = createGraph({
       'src/proxy/session/turn/run-turn.ts': ['fastify', 'pyodide/types', 'left-pad'],
       'src/proxy/http/server.ts': ['test/helpers/import-graph.ts'],
     })
     t.strictSame(findViolations(graph, RULES), [
-      'src/proxy/session/turn/run-turn.ts imports fastify, which belongs to src/proxy/http and src/embedded and src/inspector/routes and src/rollout',
+      'src/proxy/session/turn/run-turn.ts imports fastify, which belongs to src/proxy/http and src/proxy/http/app.ts and src/proxy/http/nodes and src/embedded and src/inspector/routes and src/rollout',
       'src/proxy/session/turn/run-turn.ts imports pyodide, which belongs to src/proxy/tokens',
       'src/proxy/session/turn/run-turn.ts imports left-pad, which has no owner in the rules',
       'src/proxy/http/server.ts imports test/helpers/import-graph.ts, which is in no part',
@@ -277,13 +325,15 @@ t.test(
 )
 
 t.test('a file in a folder that the rules do not list is a violation', async (t) => {
-  t.match(findViolations(graphOf({ 'src/utils/misc.ts': [] }), RULES), ['src/utils/misc.ts is in no part'])
+  t.match(findViolations(createGraph({ 'src/utils/misc.ts': [] }), RULES), [
+    'src/utils/misc.ts is in no part',
+  ])
 })
 
 t.test(
   'folders that import each other form a cycle, also indirectly; a folder and its subfolder do not',
   async (t) => {
-    const cycle = graphOf({
+    const cycle = createGraph({
       'src/a/one.ts': ['src/b/two.ts'],
       'src/b/two.ts': ['src/c/three.ts'],
       'src/c/three.ts': ['src/a/other.ts'],
@@ -291,7 +341,7 @@ t.test(
       'src/d/four.ts': ['src/a/one.ts'],
     })
     t.strictSame(folderCycles(cycle), [['src/a', 'src/b', 'src/c']])
-    const nested = graphOf({
+    const nested = createGraph({
       'src/proxy/http/server.ts': ['src/proxy/http/agent/routes.ts'],
       'src/proxy/http/agent/routes.ts': ['src/proxy/http/transport/errors.ts'],
       'src/proxy/http/transport/errors.ts': [],
@@ -301,7 +351,7 @@ t.test(
 )
 
 t.test('files that import each other form a cycle, also inside one folder', async (t) => {
-  const cycle = graphOf({
+  const cycle = createGraph({
     'src/a/one.ts': ['src/a/two.ts'],
     'src/a/two.ts': ['src/a/three.ts', 'zod'],
     'src/a/three.ts': ['src/a/one.ts'],

@@ -26,7 +26,7 @@ const read = (page: string) => readFileSync(join(ROOT, page), 'utf8')
 const prose = (page: string) => read(page).replace(/^```.*?^```$/gms, '')
 
 /** The anchors that GitHub gives to a page's headings. */
-function anchorsOf(page: string): Set<string> {
+function getAnchors(page: string): Set<string> {
   const headings = [...prose(page).matchAll(/^#+ (.*)$/gm)].map(([, heading]) => heading!)
   const plain = headings.map((heading) => heading.replace(/\[([^\]]*)\]\([^)]*\)/g, '$1').toLowerCase())
   return new Set(plain.map((heading) => heading.replace(/[^\p{L}\p{N}_\- ]/gu, '').replaceAll(' ', '-')))
@@ -46,7 +46,7 @@ t.test('links between pages lead to existing files and headings', async (t) => {
       if (/^https?:/.test(link!)) continue
       const [path, anchor] = link!.split('#') as [string, string?]
       const target = path === '' ? page : normalize(join(dirname(page), path))
-      const leads = existsSync(join(ROOT, target)) && (anchor === undefined || anchorsOf(target).has(anchor))
+      const leads = existsSync(join(ROOT, target)) && (anchor === undefined || getAnchors(target).has(anchor))
       t.ok(leads, `${page}: ${link}`)
     }
   }

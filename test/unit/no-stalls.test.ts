@@ -7,7 +7,7 @@ import { ended, startChild } from '../helpers/children.ts'
 
 const PROGRAM = join(import.meta.dirname, '../helpers/planted-stall.ts')
 
-async function endOf(...ways: string[]) {
+async function getEnd(...ways: string[]) {
   const child = startChild(process.execPath, [PROGRAM, ...ways])
   const [stderr, [code]] = await Promise.all([text(child.stderr), ended(child)])
   return { code, stderr }
@@ -18,7 +18,7 @@ for (const [title, way] of Object.entries({
   'so does a request to a proxy in its own process': 'child',
 })) {
   t.test(title, async (t) => {
-    const { code, stderr } = await endOf(way)
+    const { code, stderr } = await getEnd(way)
     t.equal(code, 1)
     t.match(stderr, /^The event loop of a proxy stood still for \d+ ms/)
   })
@@ -32,5 +32,5 @@ for (const [title, ways] of Object.entries({
   ],
   'a file that stalls intentionally can declare it': ['purpose'],
 })) {
-  t.test(title, async (t) => t.same(await endOf(...ways), { code: 0, stderr: '' }))
+  t.test(title, async (t) => t.same(await getEnd(...ways), { code: 0, stderr: '' }))
 }

@@ -3,11 +3,11 @@ import { X509Certificate } from 'node:crypto'
 import { closeSync, existsSync, fsyncSync, openSync, rmSync, statfsSync, writeSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { dirname, join, resolve } from 'node:path'
+import { requireProduct } from '../../included-products.ts'
 import { isLoopback, isOpenDoor } from '../../proxy/config/notes.ts'
 import type { ServeConfig } from '../../proxy/config/options/serve.ts'
 import { readCertificate } from '../../proxy/http/transport/certificate.ts'
 import { databaseName, isPostgresUrl } from '../../proxy/store/port/database-name.ts'
-import { lookAtPostgres } from '../../proxy/store/postgres/open.ts'
 import { explainListenFailure, withCause } from '../fail.ts'
 import { openDatabase } from '../open-database.ts'
 import { type Finding, failure, ok, warning } from './finding.ts'
@@ -135,7 +135,7 @@ export async function checkDatabase({ db, durability }: ServeConfig): Promise<Fi
 
 /** Checks the server's settings for the durability of commits. */
 async function checkServer(db: string, durability: ServeConfig['durability']): Promise<Finding[]> {
-  const { server, fsync, ...settings } = await lookAtPostgres(db, durability)
+  const { server, fsync, ...settings } = await requireProduct('postgres').lookAtPostgres(db, durability)
   const { synchronous_commit: commit, synchronous_standby_names: standbys } = settings
   const seen = `PostgreSQL ${server}, fsync ${fsync}, synchronous_commit ${commit}`
   if (standbys !== '') return [ok('database server', `${seen}, synchronous standby ${standbys}`)]

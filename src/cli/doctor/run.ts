@@ -1,6 +1,6 @@
 import type { DoctorConfig } from '../../commands.ts'
+import { hasRollouts, requireProduct } from '../../included-products.ts'
 import { checkServeConfig } from '../../proxy/config/check-serve.ts'
-import { checkRollouts } from '../../rollout/server/check-rollouts.ts'
 import { coloured } from '../colours.ts'
 import { withCause } from '../fail.ts'
 import { formatJson, printable } from '../table.ts'
@@ -22,7 +22,7 @@ export async function run(config: DoctorConfig): Promise<number> {
 async function* checkAll(config: DoctorConfig): AsyncGenerator<Finding> {
   try {
     checkServeConfig(config)
-    checkRollouts(config)
+    if (hasRollouts(config)) requireProduct('rollouts').checkRollouts(config)
     yield ok('options', `${config.mode} mode`)
   } catch (error) {
     yield failure('options', withCause(error), 'serve does not start with them')

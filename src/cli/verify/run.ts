@@ -1,6 +1,6 @@
 /** `llm-proxy verify [session-id...]`. */
 import { ProxyError } from '../../base/errors.ts'
-import { openEngines } from '../../embedded/open-engines.ts'
+import { openEngines } from '../../open-engines.ts'
 import type { VerifyConfig } from '../../proxy/config/options/verify.ts'
 import type { EngineClient, EngineHealth } from '../../proxy/engines/port/engine-client.ts'
 import { isFiltered } from '../../proxy/verify/hints.ts'

@@ -83,11 +83,11 @@ function formatArguments(written: unknown): string {
 function getText({ content }: ChatMessage, index: number): string {
   if (content === null || content === undefined) return ''
   if (typeof content === 'string') return content
-  const texts = content.map((part, at) => {
+  const texts = content.map((part, i) => {
     if (part.type === 'text') return part.text
     if (part.type === 'refusal') return part.refusal
     const message = `content of type ${part.type} cannot be turned into tokens by the proxy`
-    throw new ProxyError('unsupported', message, { param: `messages.${index}.content.${at}` })
+    throw new ProxyError('unsupported', message, { param: `messages.${index}.content.${i}` })
   })
   return texts.join('\n')
 }

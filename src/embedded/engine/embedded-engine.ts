@@ -207,11 +207,11 @@ export class EmbeddedEngine implements EngineClient {
   ): { params: SamplingParams; forcedIds?: readonly number[] } {
     if (this.#canned) return { params, forcedIds: this.#canned }
     const conversation = this.#playbook.isEmpty ? undefined : readPrompt(prompt.text())
-    const answer = conversation && this.#playbook.answer(conversation, model)
-    if (!answer) return { params }
-    const forcedIds = [...this.#model.tokenizer.encode(answer.text), this.#model.eosTokenId]
-    if (answer.cutAfterTokens === undefined) return { params, forcedIds }
-    const maxTokens = Math.min(params.maxTokens, answer.cutAfterTokens)
+    const response = conversation && this.#playbook.answer(conversation, model)
+    if (!response) return { params }
+    const forcedIds = [...this.#model.tokenizer.encode(response.text), this.#model.eosTokenId]
+    if (response.cutAfterTokens === undefined) return { params, forcedIds }
+    const maxTokens = Math.min(params.maxTokens, response.cutAfterTokens)
     return { params: { ...params, maxTokens }, forcedIds }
   }
 

@@ -81,8 +81,8 @@ export class NextToken {
   probability(token: number): number {
     let probability = this.#base[token]! * this.#baseWeight
     for (const { level, from, to, weight } of this.#matches) {
-      const at = indexOfSorted(level.tokens, token, from, to)
-      if (at >= 0) probability += weight * (level.counts[at]! - DISCOUNT)
+      const offset = indexOfSorted(level.tokens, token, from, to)
+      if (offset >= 0) probability += weight * (level.counts[offset]! - DISCOUNT)
     }
     return probability
   }
@@ -93,8 +93,8 @@ export class NextToken {
       probabilities[token] = this.#base[token]! * this.#baseWeight
     }
     for (const { level, from, to, weight } of this.#matches) {
-      for (let at = from; at < to; at++) {
-        probabilities[level.tokens[at]!]! += weight * (level.counts[at]! - DISCOUNT)
+      for (let index = from; index < to; index++) {
+        probabilities[level.tokens[index]!]! += weight * (level.counts[index]! - DISCOUNT)
       }
     }
   }
@@ -113,7 +113,8 @@ class ContextIndex {
     this.#totals = new Uint32Array(level.ends.length)
     for (let i = 0; i < level.ends.length; i++) {
       this.#positions.set(contextKey(level.contexts, i * length, length), i)
-      for (let at = this.#from(i); at < level.ends[i]!; at++) this.#totals[i]! += level.counts[at]!
+      for (let index = this.#from(i); index < level.ends[i]!; index++)
+        this.#totals[i]! += level.counts[index]!
     }
   }
 

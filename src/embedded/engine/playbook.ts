@@ -159,10 +159,10 @@ function capture(pattern: RegExp, text: string, captures: Map<string, string>): 
 }
 
 /** Formats a completion like the chat template, which renders the reasoning of a later prompt the same way. */
-function writeResponse(answer: PlaybookResponse, captures: Captures): string {
-  const reasoning = substitute(answer.reasoning ?? '', captures)
-  const content = substitute(answer.content ?? '', captures)
-  const calls = (answer.tool_calls ?? []).map((call) => {
+function writeResponse(response: PlaybookResponse, captures: Captures): string {
+  const reasoning = substitute(response.reasoning ?? '', captures)
+  const content = substitute(response.content ?? '', captures)
+  const calls = (response.tool_calls ?? []).map((call) => {
     const args = substituteDeep(call.arguments, captures)
     return `<tool_call>\n{"name": ${JSON.stringify(call.name)}, "arguments": ${pythonJson(args)}}\n</tool_call>`
   })
@@ -172,8 +172,8 @@ function writeResponse(answer: PlaybookResponse, captures: Captures): string {
 
 /** Replaces `$1` and `$<name>`, in the notation of JavaScript's `replace`; `$$` is a dollar sign. */
 function substitute(text: string, captures: Captures): string {
-  return text.replace(/\$(?:\$|(\d)|<(\w+)>)/g, (whole, digit?: string, name?: string) => {
-    if (whole === '$$') return '$'
+  return text.replace(/\$(?:\$|(\d)|<(\w+)>)/g, (match, digit?: string, name?: string) => {
+    if (match === '$$') return '$'
     return captures.get((digit ?? name)!) ?? ''
   })
 }

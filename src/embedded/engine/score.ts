@@ -22,8 +22,8 @@ export function rankTokens(
   count: number,
 ): TokenRank[] {
   const probabilities = new Float64Array(model.vocabularySize)
-  return ids.slice(from).map((id, at) => {
-    const next = model.next(ids, from + at)
+  return ids.slice(from).map((id, index) => {
+    const next = model.next(ids, from + index)
     next.fill(probabilities)
     const own = probabilities[id]!
     const rank = 1 + probabilities.reduce((more, probability) => more + Number(probability > own), 0)

@@ -45,7 +45,7 @@ export async function completionRoutes(app: FastifyInstance, options: Completion
   app.post('/v1/chat/completions', (request, reply) => {
     const body = checkChatRequest(request.body)
     const generation: CanonicalRequest = { kind: 'chat', body: body as ChatBody }
-    return answer({ format: chatFormat, body, generation }, options, request, reply)
+    return result({ format: chatFormat, body, generation }, options, request, reply)
   })
   app.post('/v1/completions', (request, reply) => {
     const body = checkCompletionRequest(request.body)
@@ -53,7 +53,7 @@ export async function completionRoutes(app: FastifyInstance, options: Completion
     const generation: CanonicalRequest = { kind: 'completion', body: { ...body, prompt } as CompletionBody }
     const format =
       typeof body.prompt_logprobs === 'number' ? scoringFormat(options.engine, body) : completionFormat
-    return answer({ format, body, generation }, options, request, reply)
+    return result({ format, body, generation }, options, request, reply)
   })
 }
 
@@ -65,13 +65,13 @@ function scoringFormat(
   return {
     ...completionFormat,
     whole: (head, completion, fields) => {
-      const answer = completionFormat.whole(head, completion, fields) as { choices: object[] }
+      const response = completionFormat.whole(head, completion, fields) as { choices: object[] }
       const prompt_logprobs = promptLogprobs(
         engine,
         completion.start?.promptTokenIds?.whole() ?? [],
         count ?? 0,
       )
-      return { ...answer, choices: answer.choices.map((choice) => ({ ...choice, prompt_logprobs })) }
+      return { ...response, choices: response.choices.map((choice) => ({ ...choice, prompt_logprobs })) }
     },
   }
 }
@@ -83,7 +83,7 @@ function onlyPrompt(prompt: string | number[] | string[] | number[][]): string |
   return typeof first === 'string' || Array.isArray(first) ? first : (prompt as number[])
 }
 
-async function answer(
+async function result(
   { format, body, generation }: EngineRequest,
   { engine, counters }: CompletionRoutesOptions,
   request: FastifyRequest,
@@ -181,12 +181,12 @@ function promptLogprobs(
   count: number,
 ): (Record<string, PromptLogprob> | null)[] {
   const ids = Array.from(prompt)
-  const ranked = engine.rankTokens(ids, 1, count).map(({ logprob, rank, top }, at) => {
-    const entries = top.map((other, place): [number, PromptLogprob] => [
+  const ranked = engine.rankTokens(ids, 1, count).map(({ logprob, rank, top }, i) => {
+    const entries = top.map((other, index): [number, PromptLogprob] => [
       other.id,
-      { logprob: other.logprob, rank: place + 1, decoded_token: engine.detokenize([other.id]) },
+      { logprob: other.logprob, rank: index + 1, decoded_token: engine.detokenize([other.id]) },
     ])
-    const id = ids[at + 1]!
+    const id = ids[i + 1]!
     const own: [number, PromptLogprob] = [id, { logprob, rank, decoded_token: engine.detokenize([id]) }]
     return Object.fromEntries([...entries, own])
   })

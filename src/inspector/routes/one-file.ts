@@ -12,7 +12,7 @@ export interface ApiSnapshot {
  * Yields the file. It loads nothing from elsewhere, and no recorded text becomes markup.
  * @param title plain text
  */
-export function* oneFilePage(title: string, answers: ApiSnapshot): Generator<string> {
+export function* oneFilePage(title: string, snapshot: ApiSnapshot): Generator<string> {
   const { script, style } = readPageSource()
   const policy =
     `default-src 'none'; script-src '${hashSource(script)}'; style-src '${hashSource(style)}'; img-src data:; ` +
@@ -27,9 +27,9 @@ export function* oneFilePage(title: string, answers: ApiSnapshot): Generator<str
 <body><div id="app"></div>
 <script type="application/json" id="recorded">`
   yield '{"json":{'
-  yield* members(answers.json)
+  yield* members(snapshot.json)
   yield '},"base64":{'
-  yield* members(answers.base64)
+  yield* members(snapshot.base64)
   yield `}}</script>
 <script type="module">${script}</script>
 `

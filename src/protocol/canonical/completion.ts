@@ -84,7 +84,7 @@ export class CompletionBuilder implements Completion, EventSink {
     if (delta.content !== undefined) this.content = (this.content ?? '') + delta.content
     if (delta.reasoning !== undefined) this.reasoning = (this.reasoning ?? '') + delta.reasoning
     if (delta.refusal !== undefined) this.refusal = (this.refusal ?? '') + delta.refusal
-    if (delta.toolCalls) for (const piece of delta.toolCalls) this.#addToolCall(piece)
+    if (delta.toolCalls) for (const toolCallDelta of delta.toolCalls) this.#addToolCall(toolCallDelta)
     if (delta.details) this.#addDetails(delta.details, delta.tokenIds?.length ?? 0)
     // Loops, not push(...spread): a complete response brings tens of thousands of ids in one event.
     if (delta.tokenIds) for (const id of delta.tokenIds) this.tokenIds.push(id)
@@ -98,15 +98,15 @@ export class CompletionBuilder implements Completion, EventSink {
     this.details.add(details, this.tokenIds.length, tokens)
   }
 
-  #addToolCall(piece: ToolCallDelta): void {
-    let call = this.#callByIndex.get(piece.index)
+  #addToolCall(delta: ToolCallDelta): void {
+    let call = this.#callByIndex.get(delta.index)
     if (!call) {
       call = { id: '', type: 'function', function: { name: '', arguments: '' } }
-      this.#callByIndex.set(piece.index, call)
+      this.#callByIndex.set(delta.index, call)
       this.toolCalls.push(call)
     }
-    if (piece.id) call.id = piece.id
-    if (piece.function?.name) call.function.name += piece.function.name
-    if (piece.function?.arguments) call.function.arguments += piece.function.arguments
+    if (delta.id) call.id = delta.id
+    if (delta.function?.name) call.function.name += delta.function.name
+    if (delta.function?.arguments) call.function.arguments += delta.function.arguments
   }
 }

@@ -239,9 +239,9 @@ export function getTextsUpTo(last: Message | undefined, from = 0): string[] {
 
 /** Returns the message at `depth`, the last of the first `depth` messages; undefined if there is none. */
 export function getAncestor(last: Message | undefined, depth: number): Message | undefined {
-  let at = last
-  while (at !== undefined && at.depth > depth) at = at.parent
-  return at
+  let message = last
+  while (message !== undefined && message.depth > depth) message = message.parent
+  return message
 }
 
 /**
@@ -254,6 +254,11 @@ export function getMessagesBetween(
   isKnown: (message: Message) => boolean = () => false,
 ): Message[] {
   const messages: Message[] = []
-  for (let at = last; at !== undefined && at !== before && !isKnown(at); at = at.parent) messages.push(at)
+  for (
+    let message = last;
+    message !== undefined && message !== before && !isKnown(message);
+    message = message.parent
+  )
+    messages.push(message)
   return messages.reverse()
 }

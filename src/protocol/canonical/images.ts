@@ -29,8 +29,8 @@ interface ImagePart {
 /** Returns the image parts of a message. */
 export function getImageParts({ content }: Pick<ChatMessage, 'content'>): ImagePart[] {
   if (!Array.isArray(content)) return []
-  return (content as readonly unknown[]).flatMap((part, at) =>
-    isImagePart(part) ? [{ url: getUrl(part.image_url), path: `content.${at}` }] : [],
+  return (content as readonly unknown[]).flatMap((part, index) =>
+    isImagePart(part) ? [{ url: getUrl(part.image_url), path: `content.${index}` }] : [],
   )
 }
 

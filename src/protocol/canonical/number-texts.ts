@@ -155,7 +155,7 @@ export function parseRequest(text: string): unknown {
   for (const field of LIST_FIELDS) {
     const [elements, writtenElements] = [value[field], written[field]]
     if (!Array.isArray(elements) || !Array.isArray(writtenElements)) continue
-    for (const [place, element] of elements.entries()) keepInElement(element, writtenElements[place])
+    for (const [index, element] of elements.entries()) keepInElement(element, writtenElements[index])
   }
   return value
 }
@@ -216,16 +216,16 @@ function keepInElement(element: unknown, written: unknown): void {
   keepArguments(element.tool_calls, written.tool_calls)
   const { content } = element
   if (!Array.isArray(content) || !Array.isArray(written.content)) return
-  for (const [place, block] of content.entries())
-    if (isObject(block) && block.type === 'tool_use') block.input = written.content[place].input
+  for (const [index, block] of content.entries())
+    if (isObject(block) && block.type === 'tool_use') block.input = written.content[index].input
 }
 
 /** Keeps the numbers of tool calls in Chat Completions whose arguments a client did not send as text. */
 function keepArguments(calls: unknown, written: unknown): void {
   if (!Array.isArray(calls) || !Array.isArray(written)) return
-  for (const [place, call] of calls.entries()) {
+  for (const [index, call] of calls.entries()) {
     const called = isObject(call) ? call.function : undefined
-    if (isObject(called) && isObject(called.arguments)) called.arguments = written[place].function.arguments
+    if (isObject(called) && isObject(called.arguments)) called.arguments = written[index].function.arguments
   }
 }
 

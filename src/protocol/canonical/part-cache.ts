@@ -67,9 +67,9 @@ export class PartCache {
   /** Parses a part, or returns it from the cache. @returns undefined if it is nested too deeply */
   read(name: string, json: Buffer, start: number, add: AddWeight): PartValue | undefined {
     const parts = this.#parts.get(name) ?? []
-    const place = parts.findIndex((part) => isSame(part, json.subarray(start, start + part.length)))
-    if (place !== -1) {
-      const [known] = parts.splice(place, 1)
+    const index = parts.findIndex((part) => isSame(part, json.subarray(start, start + part.length)))
+    if (index !== -1) {
+      const [known] = parts.splice(index, 1)
       parts.unshift(known!)
       add(known!.weight, known!.weight)
       return known

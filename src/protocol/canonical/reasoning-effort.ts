@@ -66,8 +66,8 @@ export function nearestLevel(
  * @returns undefined if there is none, or the value is not a string
  */
 export function getEffort({ reasoning_effort: effort, chat_template_kwargs: kwargs }: EffortFields) {
-  const given = effort ?? (isRecord(kwargs) ? kwargs.reasoning_effort : undefined)
-  return typeof given === 'string' ? given : undefined
+  const requested = effort ?? (isRecord(kwargs) ? kwargs.reasoning_effort : undefined)
+  return typeof requested === 'string' ? requested : undefined
 }
 
 /**
@@ -102,15 +102,15 @@ function disablesThinking({ chat_template_kwargs: kwargs }: EffortFields): boole
  * @param effort undefined: none is sent, and reasoning is disabled unless the request's own variables enable it
  */
 function withEffort<Body extends EffortFields>(body: Body, effort: string | undefined): Body {
-  const { reasoning_effort: field, chat_template_kwargs: given, ...rest } = body
-  const { reasoning_effort: variable, ...kwargs } = isRecord(given) ? given : {}
+  const { reasoning_effort: field, chat_template_kwargs: templateKwargs, ...rest } = body
+  const { reasoning_effort: variable, ...kwargs } = isRecord(templateKwargs) ? templateKwargs : {}
   if (effort === undefined)
     return { ...rest, chat_template_kwargs: { enable_thinking: false, ...kwargs } } as unknown as Body
   return {
     ...rest,
     ...(field !== undefined && field !== null && { reasoning_effort: effort }),
-    ...(given !== undefined && {
-      chat_template_kwargs: variable === undefined ? given : { ...kwargs, reasoning_effort: effort },
+    ...(templateKwargs !== undefined && {
+      chat_template_kwargs: variable === undefined ? templateKwargs : { ...kwargs, reasoning_effort: effort },
     }),
   } as unknown as Body
 }
@@ -122,9 +122,9 @@ function withEffort<Body extends EffortFields>(body: Body, effort: string | unde
  */
 export function templateVariables(body: EffortFields): Record<string, unknown> | undefined {
   const { chat_template_kwargs: kwargs, reasoning_effort: effort } = body
-  const given = isRecord(kwargs) ? kwargs : undefined
-  if (effort === undefined || effort === null) return given
-  return { enable_thinking: effort !== 'none', ...given, reasoning_effort: effort }
+  const variables = isRecord(kwargs) ? kwargs : undefined
+  if (effort === undefined || effort === null) return variables
+  return { enable_thinking: effort !== 'none', ...variables, reasoning_effort: effort }
 }
 
 /** Limit on the part of an engine's message that is read: some errors quote the whole request. */

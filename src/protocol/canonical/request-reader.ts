@@ -110,9 +110,9 @@ export class RequestReader implements PartMemo {
 
   /** The memory of its lists' elements in bytes. */
   get valueBytes(): number {
-    const bytesOf = ({ ends, weights }: ListEntry) =>
+    const getBytes = ({ ends, weights }: ListEntry) =>
       (ends.at(-1) ?? 0) + NODE_BYTES * (weights.at(-1)?.nodes ?? 0)
-    return this.#lists.reduce((sum, list) => sum + bytesOf(list), 0)
+    return this.#lists.reduce((sum, list) => sum + getBytes(list), 0)
   }
 
   /** The number of list elements parsed so far. */
@@ -143,8 +143,8 @@ export class RequestReader implements PartMemo {
     ...context: Context
   ): Made {
     const results = this.#getResults(step, part)
-    const known = results.get(part as never)
-    if (known !== undefined) return known as Made
+    const existing = results.get(part as never)
+    if (existing !== undefined) return existing as Made
     this.#steps += 1
     const made = step(part, ...context)
     results.set(part as never, made)
@@ -183,10 +183,10 @@ export class RequestReader implements PartMemo {
     }
     let list: ListEntry | undefined
     let elements: readonly unknown[] = []
-    let at = skipSpace(json, 0)
-    if (json[at] !== LETTERS.object) return undefined
+    let offset = skipSpace(json, 0)
+    if (json[offset] !== LETTERS.object) return undefined
     do {
-      const key = skipSpace(json, at + 1)
+      const key = skipSpace(json, offset + 1)
       if (json[key] !== LETTERS.quote) return undefined
       const keyEnd = findStringEnd(json, key)
       const colon = skipSpace(json, keyEnd)
@@ -203,17 +203,17 @@ export class RequestReader implements PartMemo {
         // A copy: modifying it must not affect later requests.
         elements = [...list.elements]
         members.set(name, elements)
-        at = found.close + 1
+        offset = found.close + 1
       } else {
         const part = this.#parts.read(name, json, start, add)
         if (part === undefined) return undefined
         members.set(name, part.value)
-        at = start + part.length
+        offset = start + part.length
       }
-      at = skipSpace(json, at)
-    } while (json[at] === LETTERS.comma)
-    const isWhole = json[at] === LETTERS.objectEnd && skipSpace(json, at + 1) === json.length
-    if (!isWhole || list?.ends.length === 0) return undefined
+      offset = skipSpace(json, offset)
+    } while (json[offset] === LETTERS.comma)
+    const isComplete = json[offset] === LETTERS.objectEnd && skipSpace(json, offset + 1) === json.length
+    if (!isComplete || list?.ends.length === 0) return undefined
     const value = Object.fromEntries(members)
     if (list === undefined) return { value, newNodes }
     return { value, newNodes, list: { elements, json: getWholeBytes(list, options) } }
@@ -226,7 +226,7 @@ export class RequestReader implements PartMemo {
     add: AddWeight,
     options: RequestReaderOptions,
   ): { list: ListEntry; close: number } | undefined {
-    const { place, shared, alike } = this.#mostAlike(json.subarray(start))
+    const { place: index, shared, alike } = this.#mostAlike(json.subarray(start))
     const goesOn = shared.ends.length > 0
     const from = start + (shared.ends.at(-1) ?? 0)
     const found = findElements(json, from, goesOn)
@@ -244,9 +244,9 @@ export class RequestReader implements PartMemo {
     if (added.length !== found.ends.length || isNestedTooDeeply(added, MAX_NESTING - 1)) return undefined
     if (mayContainTools(more)) {
       let left = MAX_NUMBER_LENGTH
-      for (const [place, element] of added.entries()) {
-        const before = found.ends[place - 1] ?? from
-        left = keepNumberTexts(element, elementText(json, before, found.ends[place]!), left)
+      for (const [position, element] of added.entries()) {
+        const before = found.ends[position - 1] ?? from
+        left = keepNumberTexts(element, elementText(json, before, found.ends[position]!), left)
       }
     }
     this.#parsed += added.length
@@ -256,7 +256,7 @@ export class RequestReader implements PartMemo {
       weights,
       bytes: knownNow(shared.bytes, json.subarray(start, start + (ends.at(-1) ?? 0)), alike, options),
     }
-    this.#remember(list, place, shared)
+    this.#remember(list, index, shared)
     return { list, close: found.close }
   }
 
@@ -266,29 +266,29 @@ export class RequestReader implements PartMemo {
    */
   #mostAlike(json: Buffer): { place: number; shared: ListEntry; alike: number } {
     let best = { place: -1, count: 0, alike: 0 }
-    for (const [place, { bytes, ends }] of this.#lists.entries()) {
+    for (const [index, { bytes, ends }] of this.#lists.entries()) {
       const alike = bytes.sharedWith(json)
       const count = alike === bytes.length ? ends.length : ends.findLastIndex((end) => end <= alike) + 1
-      if (count > best.count) best = { place, count, alike }
+      if (count > best.count) best = { place: index, count, alike }
       // The known list matches completely: a search for a longer match is not worth the time.
       if (alike === bytes.length) break
     }
-    const { place, count, alike } = best
-    if (count === 0) return { place, shared: NOTHING, alike: 0 }
-    const { bytes, ends, weights, elements } = this.#lists[place]!
+    const { place: position, count, alike } = best
+    if (count === 0) return { place: position, shared: NOTHING, alike: 0 }
+    const { bytes, ends, weights, elements } = this.#lists[position]!
     const first = <Each>(all: readonly Each[]) => all.slice(0, count)
     const shared = { bytes, ends: first(ends), weights: first(weights), elements: first(elements) }
-    return { place, shared, alike }
+    return { place: position, shared, alike }
   }
 
   /**
    * Replaces the list that this one extends. A list that shares less than half of another one is a separate
    * conversation.
    */
-  #remember(list: ListEntry, place: number, shared: ListEntry): void {
+  #remember(list: ListEntry, index: number, shared: ListEntry): void {
     if (list.ends.length === 0) return
-    const before = this.#lists[place]
-    if (before && shared.ends.length * 2 >= before.ends.length) this.#lists.splice(place, 1)
+    const before = this.#lists[index]
+    if (before && shared.ends.length * 2 >= before.ends.length) this.#lists.splice(index, 1)
     this.#lists.unshift(list)
     this.#lists.length = Math.min(this.#lists.length, MAX_LISTS)
   }
@@ -311,8 +311,8 @@ function readAsWritten(json: Buffer, admit: WeightCheck): BodyContent | undefine
   const elements = (value as { messages?: unknown } | null)?.messages
   if (!Array.isArray(elements) || elements.length === 0 || isNestedTooDeeply(value)) return undefined
   const list = JSON.stringify(elements)
-  const at = text.indexOf(MESSAGES)
-  const isSame = text.startsWith(list, at + MESSAGES.length) && text.lastIndexOf(MESSAGES) === at
+  const offset = text.indexOf(MESSAGES)
+  const isSame = text.startsWith(list, offset + MESSAGES.length) && text.lastIndexOf(MESSAGES) === offset
   return isSame ? { ...read, list: { elements, json: Buffer.from(list.slice(1, -1)) } } : undefined
 }
 
@@ -335,8 +335,8 @@ function getWholeBytes({ bytes }: ListEntry, { listJson }: RequestReaderOptions)
 /** @param known weights of the first elements */
 function measureElements(list: Buffer, ends: readonly number[], known: readonly JsonWeight[]): JsonWeight[] {
   const weights = [...known]
-  for (let place = weights.length; place < ends.length; place += 1) {
-    const element = weigh(list.subarray(ends[place - 1] ?? 0, ends[place]))
+  for (let index = weights.length; index < ends.length; index += 1) {
+    const element = weigh(list.subarray(ends[index - 1] ?? 0, ends[index]))
     weights.push(addWeights(element, weights.at(-1) ?? WEIGHTLESS))
   }
   return weights

@@ -33,7 +33,7 @@ export interface RequestSpan {
   /** Reports a failure before a response began. @param code of the error catalogue */
   failed(code: string): void
   /** Reports that the last byte was sent, or that the connection closed. */
-  over(answer: { status: number; isComplete: boolean }): void
+  over(response: { status: number; isComplete: boolean }): void
 }
 
 /** The start of a turn. */

@@ -23,19 +23,19 @@ const NOTHING = Buffer.alloc(0)
  * Appends the JSON of one or more elements, separated by commas. @returns the list up to and including the last of them
  */
 export function appendJson(before: JsonList | undefined, json: string | Buffer): JsonList {
-  const piece =
+  const chunk =
     before !== undefined && before.piece.length === before.end ? before.piece : new JsonChunk(before)
-  piece.append(json)
-  return { piece, end: piece.length }
+  chunk.append(json)
+  return { piece: chunk, end: chunk.length }
 }
 
 /** Returns the JSON of a list in chunks that must not be modified. */
 export function getChunks(list: JsonList): Buffer[] {
-  const pieces: Buffer[] = []
+  const chunks: Buffer[] = []
   for (let at: JsonList | undefined = list; at !== undefined; at = at.piece.before) {
-    pieces.push(at.piece.upTo(at.end))
+    chunks.push(at.piece.upTo(at.end))
   }
-  return pieces.reverse()
+  return chunks.reverse()
 }
 
 class JsonChunk {

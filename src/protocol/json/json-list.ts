@@ -39,17 +39,17 @@ const MAX_ELEMENTS = 100_000
 export function findElements(json: Buffer, from: number, goesOn: boolean): ElementOffsets | undefined {
   const ends: number[] = []
   let comma = goesOn
-  let at = skipSpace(json, from)
-  while (json[at] !== LIST_END) {
-    if (comma && json[at] !== COMMA) return undefined
-    const element = comma ? skipSpace(json, at + 1) : at
+  let offset = skipSpace(json, from)
+  while (json[offset] !== LIST_END) {
+    if (comma && json[offset] !== COMMA) return undefined
+    const element = comma ? skipSpace(json, offset + 1) : offset
     const end = findValueEnd(json, element)
     if (end === element || ends.length === MAX_ELEMENTS) return undefined
     ends.push(end)
-    at = skipSpace(json, end)
+    offset = skipSpace(json, end)
     comma = true
   }
-  return { ends, close: at }
+  return { ends, close: offset }
 }
 
 /** Returns the offset of the byte after a value. */
@@ -57,9 +57,9 @@ export function findValueEnd(json: Buffer, start: number): number {
   const first = json[start]
   if (first === QUOTE) return findStringEnd(json, start)
   if (first === OBJECT || first === LIST) return findNestedEnd(json, start)
-  let at = start
-  while (at < json.length && !isScalarEnd(json[at]!)) at += 1
-  return at
+  let offset = start
+  while (offset < json.length && !isScalarEnd(json[offset]!)) offset += 1
+  return offset
 }
 
 function isScalarEnd(byte: number): boolean {
@@ -68,45 +68,45 @@ function isScalarEnd(byte: number): boolean {
 
 function findNestedEnd(json: Buffer, start: number): number {
   let depth = 0
-  let at = start
+  let offset = start
   do {
-    const byte = json[at]!
+    const byte = json[offset]!
     if (byte === QUOTE) {
-      at = findStringEnd(json, at)
+      offset = findStringEnd(json, offset)
       continue
     }
     if (byte === OBJECT || byte === LIST) depth += 1
     else if (byte === OBJECT_END || byte === LIST_END) depth -= 1
-    at += 1
-  } while (depth > 0 && at < json.length)
-  return at
+    offset += 1
+  } while (depth > 0 && offset < json.length)
+  return offset
 }
 
 /** Finds the end of a string. @param start the opening quote @returns the offset after the closing one, or the end */
 export function findStringEnd(json: Buffer, start: number): number {
-  let at = start + 1
-  while (at < json.length) {
-    const near = Math.min(at + NEAR_BYTES, json.length)
-    while (at < near) {
-      const byte = json[at]
-      if (byte === QUOTE) return at + 1
-      at += byte === BACKSLASH ? 2 : 1
+  let offset = start + 1
+  while (offset < json.length) {
+    const near = Math.min(offset + NEAR_BYTES, json.length)
+    while (offset < near) {
+      const byte = json[offset]
+      if (byte === QUOTE) return offset + 1
+      offset += byte === BACKSLASH ? 2 : 1
     }
-    const quote = json.indexOf(QUOTE, at)
+    const quote = json.indexOf(QUOTE, offset)
     if (quote === -1) return json.length
     let slashes = 0
-    while (quote - slashes > at && json[quote - slashes - 1] === BACKSLASH) slashes += 1
+    while (quote - slashes > offset && json[quote - slashes - 1] === BACKSLASH) slashes += 1
     // An odd number of backslashes escapes the quote.
     if (slashes % 2 === 0) return quote + 1
-    at = quote + 1
+    offset = quote + 1
   }
   return json.length
 }
 
 export function skipSpace(json: Buffer, start: number): number {
-  let at = start
-  while (at < json.length && isSpace(json[at]!)) at += 1
-  return at
+  let offset = start
+  while (offset < json.length && isSpace(json[offset]!)) offset += 1
+  return offset
 }
 
 function isSpace(byte: number): boolean {

@@ -18,15 +18,15 @@ export function toJsonChunks(
   object: Record<string, unknown>,
   lists: Readonly<Record<string, ListJson>>,
 ): Buffer[] {
-  const pieces: Buffer[] = []
+  const chunks: Buffer[] = []
   // The bytes between two lists form one chunk: each chunk is a separate write, also to a socket.
   let between = JSON.stringify(object).slice(0, -1)
   let isFirst = between === '{'
   for (const [field, list] of Object.entries(lists)) {
-    pieces.push(Buffer.from(`${between}${isFirst ? '' : ','}${JSON.stringify(field)}:[`), ...list)
+    chunks.push(Buffer.from(`${between}${isFirst ? '' : ','}${JSON.stringify(field)}:[`), ...list)
     between = ']'
     isFirst = false
   }
-  pieces.push(Buffer.from(`${between}}`))
-  return pieces
+  chunks.push(Buffer.from(`${between}}`))
+  return chunks
 }

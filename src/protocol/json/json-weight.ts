@@ -30,9 +30,9 @@ const members = new Uint32Array(MAX_NESTING + 1)
 export function weigh(json: Buffer): JsonWeight {
   members[0] = 0
   let [nodes, commas, widest, depth] = [0, 0, 0, 0]
-  for (let at = 0; at < json.length; at += 1) {
-    const byte = json[at]!
-    if (byte === QUOTE) at = findStringEnd(json, at) - 1
+  for (let index = 0; index < json.length; index += 1) {
+    const byte = json[index]!
+    if (byte === QUOTE) index = findStringEnd(json, index) - 1
     else if (byte === COMMA) commas += 1
     else if (byte === COLON) {
       nodes += 1

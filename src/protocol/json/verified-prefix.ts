@@ -111,7 +111,7 @@ export class DigestPrefix implements VerifiedPrefix {
       return new DigestPrefix(this.#tags, this.#allTag, this.#end)
     }
     const tags = this.#tags.slice(0, known)
-    for (let at = known; at < units; at += 1) tags.push(computeUnitTag(others, at))
+    for (let index = known; index < units; index += 1) tags.push(computeUnitTag(others, index))
     const isSame = units === known && units === this.#tags.length
     const allTag = isSame ? this.#allTag : computeSecretTag(others.subarray(0, units * UNIT_BYTES))
     return new DigestPrefix(tags, allTag, grow(others.subarray(units * UNIT_BYTES)))
@@ -153,8 +153,8 @@ function getSharedLength(left: Buffer, right: Buffer): number {
   const end = Math.min(left.length, right.length)
   const isAlike = (from: number, to: number) => left.compare(right, from, to, from, to) === 0
   if (isAlike(0, end)) return end
-  let at = 0
-  while (at + BLOCK_BYTES <= end && isAlike(at, at + BLOCK_BYTES)) at += BLOCK_BYTES
-  while (left[at] === right[at]) at += 1
-  return at
+  let index = 0
+  while (index + BLOCK_BYTES <= end && isAlike(index, index + BLOCK_BYTES)) index += BLOCK_BYTES
+  while (left[index] === right[index]) index += 1
+  return index
 }

@@ -46,6 +46,9 @@ function mapFields<Mapped>(fields: FieldTable, map: (field: Field) => Mapped): R
   return Object.fromEntries(Object.entries(fields).map(([name, field]) => [name, map(field)]))
 }
 
+/** The property of a schema with the release that added its member, where no table of fields has it. */
+export const SINCE = 'x-since'
+
 /** Parts of types that tables share. */
 const described = (description?: string) => (description === undefined ? {} : { description })
 

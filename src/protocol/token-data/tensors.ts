@@ -62,10 +62,10 @@ export function packTensors({ tensors, metadata }: TensorFile): Buffer {
   file.writeBigUInt64LE(BigInt(headerBytes))
   file.fill(' ', LENGTH_BYTES, dataStart)
   json.copy(file, LENGTH_BYTES)
-  let at = dataStart
+  let offset = dataStart
   for (const [, { data }] of entries) {
-    file.set(data, at)
-    at += data.byteLength
+    file.set(data, offset)
+    offset += data.byteLength
   }
   return file
 }
@@ -128,10 +128,10 @@ export function createIntegerTensor(values: readonly number[]): Tensor {
 
 /** Packs numbers as float32 if that is lossless for all of them (engines compute in float32), otherwise as float64. */
 export function createNumberTensor(values: readonly number[]): Tensor {
-  const whole = Float64Array.from(values)
+  const full = Float64Array.from(values)
   const halved = Float32Array.from(values)
-  const lossless = Buffer.from(toBytes(Float64Array.from(halved))).equals(toBytes(whole))
-  const [dtype, array] = lossless ? (['F32', halved] as const) : (['F64', whole] as const)
+  const lossless = Buffer.from(toBytes(Float64Array.from(halved))).equals(toBytes(full))
+  const [dtype, array] = lossless ? (['F32', halved] as const) : (['F64', full] as const)
   return { dtype, shape: [values.length], data: toBytes(array) }
 }
 

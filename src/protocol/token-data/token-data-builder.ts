@@ -19,7 +19,7 @@ class TableBuilder {
     for (const count of counts) this.counts.push(count)
     for (const id of ids) this.ids.push(id)
     if (this.logprobs === undefined) return
-    for (let at = 0; at < ids.length; at += 1) this.logprobs.push(logprobs?.[at] ?? Number.NaN)
+    for (let index = 0; index < ids.length; index += 1) this.logprobs.push(logprobs?.[index] ?? Number.NaN)
   }
 
   table(): TokenTable {

@@ -124,7 +124,11 @@ const CODECS: Codecs = {
       const { tensors, metadata } = unpackTensors(body)
       const ends = toNumbers(tensors.ends)
       const versions = parseTexts(metadata.versions, ends.length)
-      return toNumbers(tensors.starts).map((start, at) => ({ version: versions[at]!, start, end: ends[at]! }))
+      return toNumbers(tensors.starts).map((start, index) => ({
+        version: versions[index]!,
+        start,
+        end: ends[index]!,
+      }))
     },
   },
   teacher_logprobs: {
@@ -184,10 +188,10 @@ function unpackExperts(experts: Tensor | undefined): Tensor {
 }
 
 function parseStart(text: string | undefined): number {
-  const place = Number(text)
-  if (text === undefined || !Number.isSafeInteger(place) || place < 0)
+  const index = Number(text)
+  if (text === undefined || !Number.isSafeInteger(index) || index < 0)
     throw new RangeError('packed token data lacks its start')
-  return place
+  return index
 }
 
 function parseTexts(json: string | undefined, count: number): string[] {

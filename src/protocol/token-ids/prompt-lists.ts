@@ -84,15 +84,15 @@ export class PromptLists {
 
   /** Writes a prompt. @returns the ids separated by commas, in chunks that must not be modified */
   write(ids: PromptIds): readonly Buffer[] {
-    const known = this.#written.find((list) => list.ids.sharedWith(ids) >= list.ids.length)
-    const from = known?.ids.length ?? 0
+    const existing = this.#written.find((list) => list.ids.sharedWith(ids) >= list.ids.length)
+    const from = existing?.ids.length ?? 0
     const more = ids.slice(from, ids.length)
     this.#converted += more.length
-    if (known !== undefined && more.length === 0) return getChunks(known.json)
-    const json = appendJson(known?.json, writeIds(more))
+    if (existing !== undefined && more.length === 0) return getChunks(existing.json)
+    const json = appendJson(existing?.json, writeIds(more))
     if (ids.length * 2 >= MIN_BYTES) {
-      const own = more.length + (isReplaced(known, from) ? known.own : 0)
-      keep(this.#written, { ids, own, json }, known, from)
+      const own = more.length + (isReplaced(existing, from) ? existing.own : 0)
+      keep(this.#written, { ids, own, json }, existing, from)
       this.#count()
     }
     return getChunks(json)
@@ -113,11 +113,11 @@ export class PromptLists {
 
   #count(): void {
     // Count chunks that several lists share once.
-    const pieces = new Set<JsonList['piece']>()
+    const chunks = new Set<JsonList['piece']>()
     for (const { json } of this.#written) {
-      for (let at: JsonList | undefined = json; at !== undefined; at = at.piece.before) pieces.add(at.piece)
+      for (let at: JsonList | undefined = json; at !== undefined; at = at.piece.before) chunks.add(at.piece)
     }
-    const written = [...pieces].reduce((sum, { capacity }) => sum + capacity, 0)
+    const written = [...chunks].reduce((sum, { capacity }) => sum + capacity, 0)
     this.#bytes = this.#read.reduce((sum, { text }) => sum + text.bytes, written)
   }
 }
@@ -134,12 +134,12 @@ function keep<Kept extends IdList>(lists: Kept[], list: Kept, known: Kept | unde
 }
 
 function isText(json: JsonList, text: Buffer): boolean {
-  const pieces = getChunks(json)
-  if (pieces.reduce((sum, { length }) => sum + length, 0) !== text.length) return false
+  const chunks = getChunks(json)
+  if (chunks.reduce((sum, { length }) => sum + length, 0) !== text.length) return false
   let start = 0
-  return pieces.every((piece) => {
-    const end = start + piece.length
-    const isSame = piece.equals(text.subarray(start, end))
+  return chunks.every((chunk) => {
+    const end = start + chunk.length
+    const isSame = chunk.equals(text.subarray(start, end))
     start = end
     return isSame
   })
@@ -153,8 +153,8 @@ function sharedIds(
   list: Buffer,
   alike: number,
 ): { shared: number; from: number } {
-  const isWhole = alike === text.length && (alike === list.length || list[alike] === COMMA)
-  if (isWhole) return { shared: ids.length, from: alike }
+  const isComplete = alike === text.length && (alike === list.length || list[alike] === COMMA)
+  if (isComplete) return { shared: ids.length, from: alike }
   // Up to the last comma: the id after it may be longer in one of the two.
   const from = list.lastIndexOf(COMMA, alike - 1)
   return from < MIN_BYTES ? NOTHING_SHARED : { shared: 1 + countCommas(list, from), from }
@@ -162,6 +162,6 @@ function sharedIds(
 
 function countCommas(list: Buffer, end: number): number {
   let count = 0
-  for (let at = 0; at < end; at += 1) if (list[at] === COMMA) count += 1
+  for (let index = 0; index < end; index += 1) if (list[index] === COMMA) count += 1
   return count
 }

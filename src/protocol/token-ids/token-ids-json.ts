@@ -16,17 +16,17 @@ let idsRead = new Int32Array(1024)
 export function readIds(bytes: Buffer, start: number, end: number): Int32Array | undefined {
   let ids = idsRead
   let count = 0
-  for (let at = start; at <= end; at += 1) {
-    const first = at
+  for (let offset = start; offset <= end; offset += 1) {
+    const first = offset
     let id = 0
     // The digits are the bytes from 0x30 to 0x39.
-    for (let digit = bytes[at]! ^ ZERO; digit <= 9; digit = bytes[at]! ^ ZERO) {
+    for (let digit = bytes[offset]! ^ ZERO; digit <= 9; digit = bytes[offset]! ^ ZERO) {
       id = (id * 10 + digit) | 0
-      at += 1
+      offset += 1
     }
-    const digits = at - first
+    const digits = offset - first
     const isId = digits === 1 || (digits > 1 && digits <= MAX_DIGITS && bytes[first] !== ZERO)
-    if (!isId || (at < end && bytes[at] !== COMMA)) return undefined
+    if (!isId || (offset < end && bytes[offset] !== COMMA)) return undefined
     if (count === ids.length) ids = idsRead = grow(ids)
     ids[count] = id
     count += 1
@@ -52,8 +52,8 @@ export function writeIds(ids: Int32Array): Buffer {
     textWritten = Buffer.allocUnsafeSlow(ids.length * MAX_BYTES)
   let end = 0
   // By index: the iterator of a typed array costs more than all the rest.
-  for (let at = 0; at < ids.length; at += 1) {
-    const id = ids[at]!
+  for (let index = 0; index < ids.length; index += 1) {
+    const id = ids[index]!
     // No tokenizer has negative ids, but the engine must receive them as they are.
     if (id < 0) return Buffer.from(ids.join(','))
     end = writeId(textWritten, end, id)
@@ -68,9 +68,9 @@ function writeId(bytes: Buffer, start: number, id: number): number {
   let end = start + 1
   for (let bound = 10; bound <= id; bound *= 10) end += 1
   let rest = id
-  for (let at = end - 1; at >= start; at -= 1) {
+  for (let index = end - 1; index >= start; index -= 1) {
     const tens = (rest / 10) | 0
-    bytes[at] = ZERO + rest - tens * 10
+    bytes[index] = ZERO + rest - tens * 10
     rest = tens
   }
   return end

@@ -15,10 +15,10 @@ export function isTokenId(value: unknown): value is number {
 /** Returns the number of leading ids that two lists have in common. */
 export function getSharedLength(a: Int32Array, b: Int32Array): number {
   const end = Math.min(a.length, b.length)
-  let at = 0
-  while (at + BLOCK <= end && bytes(a, at).equals(bytes(b, at))) at += BLOCK
-  while (at < end && a[at] === b[at]) at += 1
-  return at
+  let index = 0
+  while (index + BLOCK <= end && bytes(a, index).equals(bytes(b, index))) index += BLOCK
+  while (index < end && a[index] === b[index]) index += 1
+  return index
 }
 
 function bytes(ids: Int32Array, from: number): Buffer {
@@ -29,10 +29,10 @@ function bytes(ids: Int32Array, from: number): Buffer {
 export function concatIds(...parts: readonly TokenIds[]): Int32Array<ArrayBuffer> {
   const length = parts.reduce((sum, part) => sum + part.length, 0)
   const ids = new Int32Array(Buffer.allocUnsafeSlow(length * Int32Array.BYTES_PER_ELEMENT).buffer)
-  let at = 0
+  let index = 0
   for (const part of parts) {
-    ids.set(part, at)
-    at += part.length
+    ids.set(part, index)
+    index += part.length
   }
   return ids
 }

@@ -21,10 +21,10 @@ export function diffLines(before: string, now: string): DiffLine[] {
     { value: before, removed: true, added: false },
     { value: now, removed: false, added: true },
   ]
-  return changes.flatMap(({ value, added, removed }, place) => {
+  return changes.flatMap(({ value, added, removed }, index) => {
     const lines = splitLines(value)
     if (added || removed) return lines.map((text) => ({ kind: added ? 'added' : 'removed', text }) as const)
-    return nearChanges(lines, place > 0, place < changes.length - 1)
+    return nearChanges(lines, index > 0, index < changes.length - 1)
   })
 }
 

@@ -36,10 +36,10 @@ export class ToolCallReader {
   readonly #files = new Map<string, string>()
 
   read({ function: of }: ToolCallWire): ToolCallView {
-    const { name = '?', arguments: given = '' } = of ?? {}
-    const fields = parseFields(given)
+    const { name = '?', arguments: input = '' } = of ?? {}
+    const fields = parseFields(input)
     if (fields === undefined) {
-      const text = typeof given === 'string' ? given : JSON.stringify(given)
+      const text = typeof input === 'string' ? input : JSON.stringify(input)
       return { name, fields: [textField('', text)] }
     }
     const written = findFileWrite(fields)
@@ -57,24 +57,24 @@ export class ToolCallReader {
     if (path === undefined) return
     if (written !== undefined) return void this.#files.set(path, written.content)
     const pair = editPair(fields)
-    const known = this.#files.get(path)
-    if (known === undefined || pair === undefined) return
+    const existing = this.#files.get(path)
+    if (existing === undefined || pair === undefined) return
     const [old, now] = pair.map((member) => fields[member] as string)
     // Discard the content if the edit does not match it: the edit may have failed, or the file changed otherwise.
-    if (!known.includes(old!)) this.#files.delete(path)
+    if (!existing.includes(old!)) this.#files.delete(path)
     else
       this.#files.set(
         path,
-        known.replace(old!, () => now!),
+        existing.replace(old!, () => now!),
       )
   }
 }
 
 type Fields = Readonly<Record<string, unknown>>
 
-function parseFields(given: unknown): Fields | undefined {
+function parseFields(input: unknown): Fields | undefined {
   try {
-    const value: unknown = typeof given === 'string' ? JSON.parse(given) : given
+    const value: unknown = typeof input === 'string' ? JSON.parse(input) : input
     return isObject(value) ? value : undefined
   } catch {
     return undefined
@@ -113,13 +113,13 @@ function editPair(fields: Fields): readonly [string, string] | undefined {
 
 function toToolCallFields(path: string, fields: Fields, depth: number): ToolCallField[] {
   const pair = editPair(fields)
-  const nameOf = (name: string) => (path === '' ? name : `${path}.${name}`)
+  const getName = (name: string) => (path === '' ? name : `${path}.${name}`)
   const others = Object.entries(fields).filter(([name]) => !pair?.includes(name))
-  const own = others.flatMap(([name, value]) => fieldsFor(nameOf(name), value, depth))
+  const own = others.flatMap(([name, value]) => fieldsFor(getName(name), value, depth))
   if (pair === undefined) return own
   const [old, now] = pair
   const diff = diffLines(fields[old] as string, fields[now] as string)
-  return [...own, { name: `${nameOf(old)} → ${now}`, diff }]
+  return [...own, { name: `${getName(old)} → ${now}`, diff }]
 }
 
 /** Splits a value that would be hard to read as JSON, such as texts of several lines and edits. */
@@ -129,7 +129,7 @@ function fieldsFor(name: string, value: unknown, depth: number): ToolCallField[]
   const isHard = json.includes('\\n') || EDITS.some(([old]) => json.includes(`"${old}"`))
   if (!isHard || depth >= MAX_DEPTH) return [{ name, text: json }]
   if (Array.isArray(value))
-    return value.flatMap((item, place) => fieldsFor(`${name}[${place}]`, item, depth + 1))
+    return value.flatMap((item, index) => fieldsFor(`${name}[${index}]`, item, depth + 1))
   return isObject(value) ? toToolCallFields(name, value, depth + 1) : [{ name, text: json }]
 }
 
@@ -143,9 +143,9 @@ const TELLING = ['command', 'cmd', 'file_path', 'filePath', 'path', 'pattern', '
 
 /** Returns the name of a tool call and the first line of its most descriptive argument. */
 export function summarizeToolCall({ function: of }: ToolCallWire): { name: string; about: string } {
-  const { name = '?', arguments: given = '' } = of ?? {}
-  const fields = parseFields(given)
-  const texts = Object.entries(fields ?? { command: given }).filter(([, value]) => typeof value === 'string')
+  const { name = '?', arguments: input = '' } = of ?? {}
+  const fields = parseFields(input)
+  const texts = Object.entries(fields ?? { command: input }).filter(([, value]) => typeof value === 'string')
   const telling = TELLING.find((member) => texts.some(([own]) => own === member))
   const [, text = ''] = texts.find(([own]) => own === telling) ?? texts[0] ?? []
   return { name, about: (text as string).split('\n', 1)[0]! }

@@ -27,8 +27,8 @@ export function attachReportedPrompt({ lastMessage }: GenerationRequest, prompt:
 
 /** Returns the longest prompt that this worker reported for a prefix of the request's messages. */
 export function findBasePrompt({ lastMessage }: GenerationRequest, worker: object): PromptReport | undefined {
-  for (let at = lastMessage; at !== undefined; at = at.parent) {
-    const prompt = reported.of(at)
+  for (let message = lastMessage; message !== undefined; message = message.parent) {
+    const prompt = reported.of(message)
     if (prompt?.reportedBy === worker) return prompt
   }
   return undefined

@@ -43,9 +43,9 @@ export function loadConfig<C extends CommandSpec>(command: C, flags: Flags, env:
   )
   if (file) secrets.push(file.path)
   for (const [key, option] of Object.entries(command.options)) {
-    const given = fromFlag(option, flags[key]) ?? fromEnv(command, option, env) ?? fromFile(option, file)
-    config[key] = given ? parseGiven(option, given) : getDefault(option)
-    if (given && option.type === 'key') secrets.push(...getKeyFiles(given.value))
+    const value = fromFlag(option, flags[key]) ?? fromEnv(command, option, env) ?? fromFile(option, file)
+    config[key] = value ? parseOptionValue(option, value) : getDefault(option)
+    if (value && option.type === 'key') secrets.push(...getKeyFiles(value.value))
   }
   Object.defineProperty(config, SECRET_FILES, { value: secrets })
   return config as ConfigOf<C>
@@ -99,11 +99,11 @@ function getDefault(option: OptionSpec): unknown {
   return option.default === undefined ? undefined : parseValue(option, option.default)
 }
 
-function parseGiven(option: OptionSpec, given: OptionValue): unknown {
-  if (!option.repeatable) return parseOne(option, given.value, given.from)
-  const items = Array.isArray(given.value) ? given.value : [given.value]
-  const values = option.type === 'key' ? items.flatMap((item) => readKeys(item, given.from)) : items
-  return values.map((value) => parseOne(option, value, given.from))
+function parseOptionValue(option: OptionSpec, optionValue: OptionValue): unknown {
+  if (!option.repeatable) return parseOne(option, optionValue.value, optionValue.from)
+  const items = Array.isArray(optionValue.value) ? optionValue.value : [optionValue.value]
+  const values = option.type === 'key' ? items.flatMap((item) => readKeys(item, optionValue.from)) : items
+  return values.map((value) => parseOne(option, value, optionValue.from))
 }
 
 /** Returns the lines of the file for `@file`, and any other value itself. */
@@ -164,10 +164,10 @@ function withoutCredentials(text: string): string {
 function readConfigFile(command: CommandSpec, flags: Flags, env: Env): ConfigFile | undefined {
   const option = command.options[CONFIG_FLAG]
   if (!option) return undefined
-  const given = fromFlag(option, flags[CONFIG_FLAG]) ?? fromEnv(command, option, env)
-  if (!given) return undefined
-  const path = String(parseGiven(option, given))
-  const values = parseConfigFile(path, readText(path, given.from))
+  const value = fromFlag(option, flags[CONFIG_FLAG]) ?? fromEnv(command, option, env)
+  if (!value) return undefined
+  const path = String(parseOptionValue(option, value))
+  const values = parseConfigFile(path, readText(path, value.from))
   rejectUnknownKeys(command, { path, values })
   return { path, values }
 }

@@ -62,17 +62,17 @@ export async function listenWith(
   if (certificateFiles && certificate)
     renewCertificate(app, servers, { ...options, certificateFiles, certificate })
   // A port that another proxy has reserved is in use, and listening without sharing it fails with that error.
-  const held = SHARES_PORTS && port !== 0 ? await holdPort(port) : undefined
-  const shared = SHARES_PORTS && (port === 0 || held !== undefined)
+  const portHolder = SHARES_PORTS && port !== 0 ? await holdPort(port) : undefined
+  const shared = SHARES_PORTS && (port === 0 || portHolder !== undefined)
   try {
     await app.fastify.listen({ host, port, ...(shared && SHARED_PORT) })
   } catch (error) {
-    held?.close()
+    portHolder?.close()
     throw error
   }
   const handles = shared ? (await Promise.all(servers.map(addHandles))).flat() : []
   const bound = app.fastify.server.address() as AddressInfo
-  const hold = held ?? (shared ? await holdPort(bound.port) : undefined)
+  const hold = portHolder ?? (shared ? await holdPort(bound.port) : undefined)
   return {
     url: baseUrl({ host: bound.address, port: bound.port, secure: certificate !== undefined, basePath }),
     routes: app.routes,

@@ -56,8 +56,8 @@ class SeriesMap<T> {
 
   of(values: readonly string[]): Series<T> {
     const key = values.length === 1 ? values[0]! : values.join('\0')
-    const known = this.#series.get(key)
-    if (known) return known
+    const existing = this.#series.get(key)
+    if (existing) return existing
     const labels = this.#names.map((name, i) => [name, values[i] ?? ''] as const)
     const series = { labels, state: this.#create() }
     this.#series.set(key, series)

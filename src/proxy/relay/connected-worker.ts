@@ -218,9 +218,9 @@ export class ConnectedWorker {
    * Fails all requests of a worker that will not reconnect. Those without an event for the agent fail over to another
    * worker.
    */
-  lose(why: string): void {
+  lose(reason: string): void {
     this.#transition('closed')
-    for (const { handle } of [...this.#requests.values()]) handle.fail(lost(this.identity.workerId, why))
+    for (const { handle } of [...this.#requests.values()]) handle.fail(lost(this.identity.workerId, reason))
   }
 
   /**
@@ -399,9 +399,9 @@ export class ConnectedWorker {
     else this.#ignore(frame, 'is not agreed on')
   }
 
-  #ignore({ type, request_id: requestId }: Frame, why: string): void {
+  #ignore({ type, request_id: requestId }: Frame, reason: string): void {
     logEvent(this.#context.logger, 'worker_frame_ignored', {
-      ...{ worker_id: this.identity.workerId, frame: type.slice(0, 40), reason: `it ${why}` },
+      ...{ worker_id: this.identity.workerId, frame: type.slice(0, 40), reason: `it ${reason}` },
       request_id: typeof requestId === 'string' ? requestId.slice(0, 256) : undefined,
     })
   }
@@ -463,6 +463,6 @@ export function toWorkerIdentity(hello: WorkerHelloV2): WorkerIdentity {
   }
 }
 
-function lost(workerId: string, why: string): ProxyError {
-  return new ProxyError('worker_lost', `worker ${workerId} ${why}`)
+function lost(workerId: string, reason: string): ProxyError {
+  return new ProxyError('worker_lost', `worker ${workerId} ${reason}`)
 }

@@ -139,8 +139,8 @@ export class WorkerRegistry {
   }
 
   #welcomeV2(socket: RelaySocket, hello: WorkerHelloV2): ConnectedWorker | undefined {
-    const known = this.#workers.get(hello.worker_id)
-    const knownEpoch = known?.identity.epoch ?? -1
+    const existing = this.#workers.get(hello.worker_id)
+    const knownEpoch = existing?.identity.epoch ?? -1
     if (hello.epoch < knownEpoch) {
       return this.#reject(
         socket,
@@ -149,7 +149,8 @@ export class WorkerRegistry {
         hello.worker_id,
       )
     }
-    if (known && hello.epoch === knownEpoch && known.resumes) return this.#resume(known, socket, hello)
+    if (existing && hello.epoch === knownEpoch && existing.resumes)
+      return this.#resume(existing, socket, hello)
     this.#replace(hello.worker_id)
     const worker = new ConnectedWorker(toWorkerIdentity(hello), this.#context)
     worker.connectV2(socket, hello)
@@ -169,9 +170,9 @@ export class WorkerRegistry {
 
   #receive(worker: ConnectedWorker, socket: RelaySocket, frame: Frame | undefined, data: unknown): void {
     if (frame === undefined) {
-      const why = 'sent a frame that is not JSON with a type'
-      this.#log('worker_cut_off', worker, why)
-      this.#remove(worker, why)
+      const reason = 'sent a frame that is not JSON with a type'
+      this.#log('worker_cut_off', worker, reason)
+      this.#remove(worker, reason)
       socket.close(CLOSE.protocolError, 'a frame must be JSON text with a type')
       return
     }
@@ -188,10 +189,10 @@ export class WorkerRegistry {
     { code, silentMs }: { code: number; silentMs: number | undefined },
   ): void {
     const silence = silentMs === undefined ? undefined : `${Math.round(silentMs / 1000)} s of silence`
-    const why = silence === undefined ? `left (close code ${code})` : `was cut off after ${silence}`
+    const reason = silence === undefined ? `left (close code ${code})` : `was cut off after ${silence}`
     if (silence !== undefined) this.#log('worker_cut_off', worker, silence)
     if (code === CLOSE.done || !worker.resumes) {
-      this.#remove(worker, why)
+      this.#remove(worker, reason)
       return
     }
     worker.disconnect()
@@ -206,10 +207,10 @@ export class WorkerRegistry {
 
   /** Removes the previous worker of this id. */
   #replace(workerId: string): void {
-    const known = this.#workers.get(workerId)
-    if (!known) return
-    const socket = known.disconnect()
-    this.#remove(known, 'was replaced by a newer worker of this id')
+    const existing = this.#workers.get(workerId)
+    if (!existing) return
+    const socket = existing.disconnect()
+    this.#remove(existing, 'was replaced by a newer worker of this id')
     socket?.close(CLOSE.replaced, 'a newer worker of this id has come')
   }
 
@@ -220,13 +221,13 @@ export class WorkerRegistry {
     this.#listener.joined(worker)
   }
 
-  #remove(worker: ConnectedWorker, why: string): void {
+  #remove(worker: ConnectedWorker, reason: string): void {
     this.#endGrace(worker)
     worker.disconnect()
     this.#workers.delete(worker.identity.workerId)
-    this.#log('worker_left', worker, why)
+    this.#log('worker_left', worker, reason)
     this.#listener.left(worker)
-    worker.lose(why)
+    worker.lose(reason)
   }
 
   #endGrace({ identity: { workerId } }: ConnectedWorker): void {
@@ -243,9 +244,9 @@ export class WorkerRegistry {
     logEvent(this.#context.logger, event, fields)
   }
 
-  #reject(socket: RelaySocket, code: number, why: string, workerId?: string): undefined {
+  #reject(socket: RelaySocket, code: number, cause: string, workerId?: string): undefined {
     // The reason in a close frame has at most 123 bytes; these reasons are ASCII.
-    const reason = why.slice(0, 120)
+    const reason = cause.slice(0, 120)
     this.#sockets.delete(socket)
     socket.close(code, reason)
     const { clock, logger } = this.#context

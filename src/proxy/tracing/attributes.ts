@@ -46,7 +46,7 @@ function getOperation({ kind }: EngineRequestStart): string {
 export function getEngineAttributes(sessionId: string, start: EngineRequestStart): Attributes {
   const { body } = start
   const number = (field: string) => (typeof body[field] === 'number' ? (body[field] as number) : undefined)
-  return given({
+  return omitUndefined({
     'gen_ai.operation.name': getOperation(start),
     'gen_ai.provider.name': start.memberKind,
     'gen_ai.conversation.id': sessionId,
@@ -72,7 +72,7 @@ export function getResponseAttributes(outcome: TurnOutcome, askedAtMs: number): 
   const { usage, finishReason, firstTokenAtMs, promptTokenIds, completionTokenIds } = outcome
   const reported: UsageFields = usage === null ? {} : JSON.parse(usage)
   const hasIds = promptTokenIds.length > 0
-  return given({
+  return omitUndefined({
     'gen_ai.response.id': outcome.turnId,
     'gen_ai.response.model': asName(outcome.model),
     'gen_ai.response.finish_reasons': finishReason === null ? undefined : [finishReason],
@@ -90,7 +90,7 @@ export function getResponseAttributes(outcome: TurnOutcome, askedAtMs: number): 
 export function getTurnAttributes(outcome: TurnOutcome, index: number): Attributes {
   const { inexactReason, weightVersionStart, weightVersionEnd } = outcome
   const { line, prompt } = JSON.parse(outcome.annotations) as SpanAnnotations
-  return given({
+  return omitUndefined({
     'llm_proxy.turn.id': outcome.turnId,
     'llm_proxy.turn.index': index,
     'llm_proxy.turn.status': outcome.status,
@@ -135,6 +135,6 @@ function getAddress(member: string): Attributes {
 }
 
 /** Returns the attributes without the undefined ones. */
-function given(attributes: Attributes): Attributes {
+function omitUndefined(attributes: Attributes): Attributes {
   return Object.fromEntries(Object.entries(attributes).filter(([, value]) => value != null))
 }

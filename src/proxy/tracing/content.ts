@@ -50,8 +50,9 @@ class TextBudget {
 export function inputAttributes({ lastMessage, tools, promptPieces }: TurnStart, chars: number): Attributes {
   const room = new TextBudget(chars)
   const messages: SpanMessage[] = []
-  let at = lastMessage
-  for (; at !== undefined && !room.isFull; at = at.parent) messages.unshift(toSpanMessage(at.value, room))
+  let message = lastMessage
+  for (; message !== undefined && !room.isFull; message = message.parent)
+    messages.unshift(toSpanMessage(message.value, room))
   if (promptPieces.length > 0)
     messages.push({
       role: 'user',
@@ -59,7 +60,7 @@ export function inputAttributes({ lastMessage, tools, promptPieces }: TurnStart,
     })
   return {
     'gen_ai.input.messages': JSON.stringify(messages),
-    ...(at !== undefined && { 'llm_proxy.input.left_out': at.depth }),
+    ...(message !== undefined && { 'llm_proxy.input.left_out': message.depth }),
     ...(tools !== null && tools.length <= chars && { 'gen_ai.tool.definitions': definitions(tools) }),
   }
 }
@@ -73,11 +74,11 @@ export function outputAttributes(outcome: TurnOutcome, chars: number): Attribute
 }
 
 /** Returns the beginning of a prompt; only what is shown is joined. */
-function promptStart(pieces: readonly string[], room: TextBudget, chars: number): string {
+function promptStart(chunks: readonly string[], room: TextBudget, chars: number): string {
   let [text, length] = ['', 1]
-  for (const piece of pieces) {
-    if (text.length < chars) text += piece
-    length += piece.length
+  for (const chunk of chunks) {
+    if (text.length < chars) text += chunk
+    length += chunk.length
   }
   return room.take(text.length + 1 === length ? [...promptJson([text])].join('') : text, length)
 }

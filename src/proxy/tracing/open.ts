@@ -64,6 +64,6 @@ function contentLimit(env: TracingEnv): number {
   return limit > 0 ? Math.min(CONTENT_CHARS, Math.floor(limit / 4)) : CONTENT_CHARS
 }
 
-function off(why: string): TracingSettings {
-  return { on: false, why: why }
+function off(reason: string): TracingSettings {
+  return { on: false, why: reason }
 }

@@ -42,7 +42,7 @@ export type OpenTurns = Map<string, OtlpTurnSpan>
 
 /** The only headers of the agent that are read; its `baggage` is not forwarded. */
 const propagator = new W3CTraceContextPropagator()
-const headerOf = {
+const headerGetter = {
   get: ({ traceparent, tracestate }: IncomingRequest, key: string) =>
     key === 'traceparent' ? traceparent : tracestate,
   keys: () => ['traceparent', 'tracestate'],
@@ -69,7 +69,7 @@ export class OtlpRequestSpan implements RequestSpan {
   constructor(call: IncomingRequest, { tracer, ids, contentChars }: Tracers, turns: OpenTurns) {
     const offsetMs = Date.now() - performance.now()
     const nowMs = () => offsetMs + performance.now()
-    const parent = propagator.extract(ROOT_CONTEXT, call, headerOf)
+    const parent = propagator.extract(ROOT_CONTEXT, call, headerGetter)
     const options = {
       kind: SpanKind.SERVER,
       startTime: nowMs() - call.ageMs,

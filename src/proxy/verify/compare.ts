@@ -59,8 +59,8 @@ export function pairTokens(
   temperature: number,
 ): TokenPair[] {
   const isScaled = isScaling(of, temperature)
-  return scored.map((token, at) => {
-    const was = recorded[at]!
+  return scored.map((token, index) => {
+    const was = recorded[index]!
     if (!isScaled) return { recorded: was, recomputed: token.logprob }
     const { low, high } = atTemperature(token, temperature)
     return { recorded: was, recomputed: Math.min(Math.max(was, low), high) }
@@ -84,11 +84,13 @@ export function pairMasked(
   temperature: number,
 ): TokenPair[] {
   const power = temperature === 0 ? 1 : temperature
-  return scored.map((token, at) => {
-    const was = recorded[at]!
-    const left = mask[at]
-    const isLeft = left?.includes(tokenIds[at]!) === true
-    const { low, high } = isLeft ? overMask(token, tokenIds[at]!, left!, power) : atTemperature(token, power)
+  return scored.map((token, index) => {
+    const was = recorded[index]!
+    const left = mask[index]
+    const isLeft = left?.includes(tokenIds[index]!) === true
+    const { low, high } = isLeft
+      ? overMask(token, tokenIds[index]!, left!, power)
+      : atTemperature(token, power)
     return { recorded: was, recomputed: Math.min(Math.max(was, low), high) }
   })
 }
@@ -96,7 +98,9 @@ export function pairMasked(
 /** Returns the token's logprob among the remaining ids, after temperature, as an interval. */
 function overMask(token: TokenScore, id: number, left: readonly number[], temperature: number) {
   const power = 1 / temperature
-  const known = new Map(token.alternativeIds.map((other, at) => [other, token.alternatives[at]!] as const))
+  const known = new Map(
+    token.alternativeIds.map((other, index) => [other, token.alternatives[index]!] as const),
+  )
   known.set(id, token.logprob)
   const reported = left.flatMap((other) => known.get(other) ?? [])
   const scaled = reported.reduce((sum, logprob) => sum + Math.exp(logprob * power), 0)

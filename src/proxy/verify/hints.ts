@@ -30,8 +30,8 @@ export function findHint({ pairs, params, tolerance }: HintInput): string | unde
 
 /** Pairs each recorded logprob with the token `by` positions away. */
 function shifted(pairs: readonly TokenPair[], by: number): TokenPair[] {
-  return pairs.flatMap(({ recorded }, at) => {
-    const other = pairs[at - by]
+  return pairs.flatMap(({ recorded }, index) => {
+    const other = pairs[index - by]
     return other === undefined ? [] : [{ recorded, recomputed: other.recomputed }]
   })
 }

@@ -268,7 +268,7 @@ export class Verifier {
     const completion = new CompletionBuilder()
     await this.#engine.generate(request, completion, signal)
     const { tokenIds: sampled } = completion
-    const index = Array.from(recorded).findIndex((token, at) => sampled[at] !== token)
+    const index = Array.from(recorded).findIndex((token, index) => sampled[index] !== token)
     if (index === -1) return { same: true, first_difference: null }
     const difference = { index, recorded: recorded[index]!, sampled: sampled[index] ?? null }
     return { same: false, first_difference: difference }
@@ -289,15 +289,17 @@ const MASK_DIFFERS =
 function maskedPairs(turn: VerifiableTurn, scored: readonly TokenScore[]): TokenPair[] {
   const { samplingLogprobs, samplingMask, completionTokenIds } = turn
   if (samplingLogprobs === undefined) return []
-  const places = scored.map((_, at) => at).filter((at) => typeof samplingLogprobs[at] === 'number')
+  const indices = scored
+    .map((_, index) => index)
+    .filter((index) => typeof samplingLogprobs[index] === 'number')
   const tokens = {
-    recorded: places.map((at) => samplingLogprobs[at]!),
-    tokenIds: places.map((at) => completionTokenIds[at]!),
-    mask: places.map((at) => samplingMask?.[at] ?? null),
+    recorded: indices.map((index) => samplingLogprobs[index]!),
+    tokenIds: indices.map((index) => completionTokenIds[index]!),
+    mask: indices.map((index) => samplingMask?.[index] ?? null),
   }
   return pairMasked(
     tokens,
-    places.map((at) => scored[at]!),
+    indices.map((index) => scored[index]!),
     getTemperature(turn),
   )
 }

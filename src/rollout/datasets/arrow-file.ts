@@ -5,8 +5,8 @@ import { createWriteStream } from 'node:fs'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import type { DataType, Field, RecordBatch, Schema } from 'apache-arrow'
+import { writeFileAtomically } from '../../base/atomic-file.ts'
 import { importOptionalPackage } from '../../base/optional-package.ts'
-import { writeFileAtomically } from './atomic-file.ts'
 import type { Row } from './parquet-columns.ts'
 import { type Fields, fit, type Shape, storable } from './shape.ts'
 
@@ -41,7 +41,7 @@ async function* arrowFile(
 ): AsyncGenerator<Uint8Array> {
   const schema = new arrow.Schema(toFields(arrow, columns))
   const writer = new arrow.RecordBatchFileWriter()
-  const pieces = writer[Symbol.asyncIterator]()
+  const chunks = writer[Symbol.asyncIterator]()
   writer.reset(undefined, schema)
   let isWritten = false
   const written = (async () => {
@@ -51,7 +51,7 @@ async function* arrowFile(
   })()
   // Without this an error of the rows would leave the reader waiting forever.
   written.catch((error) => writer.abort(error))
-  for (let piece = await pieces.next(); !piece.done; piece = await pieces.next()) yield piece.value
+  for (let chunk = await chunks.next(); !chunk.done; chunk = await chunks.next()) yield chunk.value
   if (!isWritten) await written
 }
 

@@ -9,10 +9,10 @@ export function readCompleteLines(path: string): AsyncGenerator<string> {
 }
 
 /** Splits chunks of text into lines in the same way. */
-export async function* splitLines(pieces: AsyncIterable<string>): AsyncGenerator<string> {
+export async function* splitLines(chunks: AsyncIterable<string>): AsyncGenerator<string> {
   let rest: string[] = []
-  for await (const piece of pieces) {
-    const [end, ...begun] = piece.split('\n')
+  for await (const chunk of chunks) {
+    const [end, ...begun] = chunk.split('\n')
     rest.push(end!)
     for (const next of begun) {
       yield rest.join('')

@@ -214,10 +214,10 @@ function howItEnded({ exitCode, signal, output }: GroupEnd): string {
 
 /** Returns the row's `raw_prompt`, verl's name for it, or `prompt`: the text, or the texts of its user messages. */
 function getPromptText({ raw_prompt: rawPrompt, prompt }: Sample): string | undefined {
-  const given = rawPrompt ?? prompt
-  if (typeof given === 'string') return given
-  if (!Array.isArray(given)) return undefined
-  return given.flatMap(getUserTexts).join('\n\n')
+  const content = rawPrompt ?? prompt
+  if (typeof content === 'string') return content
+  if (!Array.isArray(content)) return undefined
+  return content.flatMap(getUserTexts).join('\n\n')
 }
 
 function getUserTexts(message: unknown): string[] {

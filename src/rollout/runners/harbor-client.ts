@@ -78,10 +78,10 @@ export class HarborClient {
     signal: AbortSignal,
   ): Promise<HarborRun[]> {
     const archives = new Map<string, Promise<Buffer>>()
-    const archiveOf = (path: string) => archives.get(path) ?? remember(archives, path, taskArchive(path))
+    const getArchive = (path: string) => archives.get(path) ?? remember(archives, path, taskArchive(path))
     const runs: HarborRun[] = []
     await mapConcurrently(batch, concurrency, async (metadata, index) => {
-      runs[index] = await this.#sendOrTell(metadata, archiveOf(metadata.task_path), signal)
+      runs[index] = await this.#sendOrTell(metadata, getArchive(metadata.task_path), signal)
     })
     return runs
   }
@@ -112,13 +112,13 @@ export class HarborClient {
       new File([new Uint8Array(archive)], 'task.tar.gz', { type: 'application/gzip' }),
     )
     try {
-      const answer = await this.#http.send({
+      const response = await this.#http.send({
         method: 'POST',
         url: this.#url,
         body,
         signal: AbortSignal.any([signal, limit]),
       })
-      return parseResponse(answer)
+      return parseResponse(response)
     } catch (error) {
       signal.throwIfAborted()
       if (limit.aborted)
@@ -134,7 +134,7 @@ function remember<V>(map: Map<string, V>, key: string, value: V): V {
 }
 
 function parseResponse({ status, text }: { status: number; text: string }): HarborRun {
-  const answer = parseJson(text)
-  if (status < 300 && Value.Check(HarborResponse, answer)) return answer
+  const response = parseJson(text)
+  if (status < 300 && Value.Check(HarborResponse, response)) return response
   throw new Error(`the Harbor server responded with ${status}: ${text.slice(0, QUOTED_LENGTH)}`)
 }

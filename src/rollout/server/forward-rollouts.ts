@@ -32,7 +32,7 @@ export function forwardRollouts(options: ForwardRolloutsOptions): FastifyPluginC
     const type = request.headers['content-type']
     const left = new AbortController()
     reply.raw.once('close', () => left.abort())
-    const answer = await http
+    const response = await http
       .open({
         method: request.method as 'GET' | 'POST' | 'DELETE',
         url: `${serverUrl}/rollouts${id === undefined ? '' : `/${encodeURIComponent(id)}`}`,
@@ -44,15 +44,15 @@ export function forwardRollouts(options: ForwardRolloutsOptions): FastifyPluginC
         const message = `The rollout server at ${serverUrl} does not answer`
         throw new ProxyError('rollout_server_away', message, { cause })
       })
-    if (answer.status === 401) {
-      answer.body.destroy()
+    if (response.status === 401) {
+      response.body.destroy()
       const message = `The rollout server at ${serverUrl} rejects the proxy's first admin key: give it the same --admin-key`
       throw new ProxyError('rollout_server_refused', message)
     }
     const headers = PASSED_HEADERS.flatMap((name) =>
-      answer.headers[name] === undefined ? [] : [[name, answer.headers[name]]],
+      response.headers[name] === undefined ? [] : [[name, response.headers[name]]],
     )
-    return reply.code(answer.status).headers(Object.fromEntries(headers)).send(answer.body)
+    return reply.code(response.status).headers(Object.fromEntries(headers)).send(response.body)
   }
 
   return (app: FastifyInstance, _options, done) => {

@@ -94,9 +94,9 @@ export class Rollouts {
    */
   ask(request: RolloutRequest, signal: AbortSignal): { rolloutId: string; answer: Promise<string> } {
     const { rollout_id = randomUUID() } = request
-    const whole = { ...request, rollout_id }
-    const entry = this.#entries.get(rollout_id) ?? this.#begin(whole)
-    if (!isDeepStrictEqual(entry.request, whole)) {
+    const fullRequest = { ...request, rollout_id }
+    const entry = this.#entries.get(rollout_id) ?? this.#begin(fullRequest)
+    if (!isDeepStrictEqual(entry.request, fullRequest)) {
       const message = `rollout ${rollout_id} belongs to another sample, or has other parameters`
       throw new ProxyError('invalid_request', message, { param: 'rollout_id', status: 409 })
     }
@@ -136,7 +136,7 @@ export class Rollouts {
     const limit = setTimeout(() => {
       for (const { calledOff } of entries) calledOff.abort(reason)
     }, graceMs)
-    await Promise.all(entries.map(({ answer }) => answer))
+    await Promise.all(entries.map(({ answer: response }) => response))
     clearTimeout(limit)
     return entries.every(({ calledOff }) => !calledOff.signal.aborted)
   }
@@ -162,12 +162,12 @@ export class Rollouts {
 
   async #run(entry: RolloutEntry): Promise<string> {
     const { request, calledOff } = entry
-    const answer = await this.#toResponse(entry)
+    const response = await this.#toResponse(entry)
     clearTimeout(entry.leaving)
-    entry.status = calledOff.signal.aborted ? 'cancelled' : answer.error === null ? 'done' : 'failed'
+    entry.status = calledOff.signal.aborted ? 'cancelled' : response.error === null ? 'done' : 'failed'
     entry.endedAt = Date.now() / 1000
     this.ended[entry.status as keyof typeof this.ended] += 1
-    const text = JSON.stringify({ rollout_id: request.rollout_id, status: entry.status, ...answer })
+    const text = JSON.stringify({ rollout_id: request.rollout_id, status: entry.status, ...response })
     // A failed or cancelled rollout is started again when it is requested again.
     if (entry.status === 'done') this.#keep(entry, text.length + JSON.stringify(request).length)
     else this.#forget(request.rollout_id)
@@ -226,8 +226,8 @@ export class Rollouts {
   }
 }
 
-function cancelled(why: string): ProxyError {
-  return new ProxyError('rollout_cancelled', `The rollout was cancelled: ${why}`)
+function cancelled(reason: string): ProxyError {
+  return new ProxyError('rollout_cancelled', `The rollout was cancelled: ${reason}`)
 }
 
 function toSummary({ request, status, createdAt, endedAt, outcome }: RolloutEntry): RolloutSummary {

@@ -35,9 +35,9 @@ export function buildRolloutServer(options: RolloutServerOptions): FastifyInstan
 /** @throws ProxyError `unauthorized` */
 function admit(authorization: string | undefined, keys: readonly string[]): void {
   if (keys.length === 0) return
-  const given = digest(/^Bearer +(.+)$/i.exec(authorization ?? '')?.[1] ?? '')
+  const presented = digest(/^Bearer +(.+)$/i.exec(authorization ?? '')?.[1] ?? '')
   // All keys are compared, so that the time taken reveals nothing.
-  if (keys.filter((key) => timingSafeEqual(digest(key), given)).length > 0) return
+  if (keys.filter((key) => timingSafeEqual(digest(key), presented)).length > 0) return
   throw new ProxyError('unauthorized', 'A rollout server requires an admin key, as a bearer token')
 }
 

@@ -97,8 +97,8 @@ async function startPart(
 
 async function firstLine(child: PipedProcess): Promise<string> {
   let errors = ''
-  child.stderr.setEncoding('utf8').on('data', (piece: string) => {
-    errors += piece
+  child.stderr.setEncoding('utf8').on('data', (chunk: string) => {
+    errors += chunk
   })
   for await (const line of createInterface(child.stdout)) if (line.startsWith('{')) return line
   throw new Error(`the program ended before it was ready: ${errors}`)

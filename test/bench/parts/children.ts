@@ -79,7 +79,7 @@ export class Children implements AsyncDisposable {
     try {
       const url = await (healthUrl === undefined
         ? firstUrl(child, readyMs, stderr)
-        : firstAnswer(child, healthUrl, readyMs, stderr))
+        : firstResponse(child, healthUrl, readyMs, stderr))
       return { ...child, url }
     } catch (error) {
       process_.kill('SIGKILL')
@@ -121,8 +121,8 @@ export class Children implements AsyncDisposable {
 
 function tail(child: ChildProcess): () => string {
   let text = ''
-  child.stderr!.setEncoding('utf8').on('data', (piece: string) => {
-    text = (text + piece).slice(-STDERR_CHARS)
+  child.stderr!.setEncoding('utf8').on('data', (chunk: string) => {
+    text = (text + chunk).slice(-STDERR_CHARS)
   })
   return () => text
 }
@@ -131,7 +131,7 @@ function tail(child: ChildProcess): () => string {
  * Waits for the health URL.
  * @returns the origin of the URL
  */
-async function firstAnswer(
+async function firstResponse(
   { name, process: child }: Child,
   healthUrl: string,
   readyMs: number,
@@ -139,9 +139,9 @@ async function firstAnswer(
 ): Promise<string> {
   const deadline = performance.now() + readyMs
   while (performance.now() < deadline && child.exitCode === null && child.signalCode === null) {
-    const answer = await fetch(healthUrl).catch(() => undefined)
-    await answer?.body?.cancel()
-    if (answer?.ok) return new URL(healthUrl).origin
+    const response = await fetch(healthUrl).catch(() => undefined)
+    await response?.body?.cancel()
+    if (response?.ok) return new URL(healthUrl).origin
     await sleep(100)
   }
   throw new Error(`${name} did not start to listen: ${stderr()}`)
@@ -151,8 +151,8 @@ function firstUrl({ name, process: child }: Child, readyMs: number, stderr: () =
   const { promise, resolve, reject } = Promise.withResolvers<string>()
   const timer = setTimeout(() => reject(new Error(`${name} did not print its URL`)), readyMs)
   let stdout = ''
-  child.stdout!.setEncoding('utf8').on('data', (piece: string) => {
-    stdout = (stdout + piece).slice(-STDERR_CHARS)
+  child.stdout!.setEncoding('utf8').on('data', (chunk: string) => {
+    stdout = (stdout + chunk).slice(-STDERR_CHARS)
     const url = /http:\/\/[\d.]+:\d+/.exec(stdout)?.[0]
     if (url !== undefined) resolve(url)
   })

@@ -15,7 +15,7 @@ export class Conversation {
     const { stream, maxTokens } = job
     const options = JSON.stringify({ model: 'stand-in', stream, max_tokens: maxTokens, temperature: 1 })
     this.#job = job
-    this.#messages = [historyOf(job)]
+    this.#messages = [createHistory(job)]
     this.#options = Buffer.from(`],${options.slice(1)}`)
   }
 
@@ -34,11 +34,11 @@ export class Conversation {
 
   /**
    * Appends a completion if the conversation grows.
-   * @param answer the body of a complete response
+   * @param response the body of a complete response
    */
-  hear(answer: Buffer): void {
+  hear(response: Buffer): void {
     if (this.#job.growthBytes === 0) return
-    this.#messages.push(messageJson('assistant', JSON.parse(answer.toString()).choices[0].message.content))
+    this.#messages.push(messageJson('assistant', JSON.parse(response.toString()).choices[0].message.content))
   }
 }
 
@@ -48,9 +48,9 @@ function messageJson(role: string, content: string): Buffer {
 
 const histories = new Map<number, Buffer>()
 
-function historyOf({ bodyBytes }: LoadJob): Buffer {
-  const known = histories.get(bodyBytes)
-  if (known) return known
+function createHistory({ bodyBytes }: LoadJob): Buffer {
+  const existing = histories.get(bodyBytes)
+  if (existing) return existing
   const messages = [{ role: 'system', content: 'You mend programs.' }]
   for (let bytes = MESSAGE_BYTES, seed = 1; bytes < bodyBytes; bytes += MESSAGE_BYTES, seed += 1) {
     messages.push({ role: seed % 2 === 1 ? 'user' : 'assistant', content: prose(MESSAGE_BYTES, seed) })

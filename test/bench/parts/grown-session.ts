@@ -36,10 +36,10 @@ export async function converse(
       body,
     })
     if (!response.ok) throw new Error(`turn ${turn} failed: ${await response.text()}`)
-    const answer = (await response.json()) as Answer
-    const { message, token_ids: tokenIds } = answer.choices[0]!
+    const reply = (await response.json()) as Answer
+    const { message, token_ids: tokenIds } = reply.choices[0]!
     messages.push({ role: 'assistant', content: message.content })
-    ids = answer.prompt_token_ids.length + tokenIds.length
+    ids = reply.prompt_token_ids.length + tokenIds.length
   }
   return { textBytes: messages.reduce((sum, { content }) => sum + Buffer.byteLength(content), 0), ids }
 }

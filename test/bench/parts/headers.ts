@@ -1,5 +1,5 @@
 /** Returns the headers of a request; some proxies identify the session by a header. */
-export function headersOf(
+export function createHeaders(
   { headers }: { headers?: Record<string, string> },
   session: string,
 ): Record<string, string> {

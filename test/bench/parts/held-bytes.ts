@@ -18,7 +18,7 @@ export interface MemoryParts {
 }
 
 /** Memory after a garbage collection. */
-export interface HeldBytes {
+export interface RetainedBytes {
   heapBytes: number
   /** Memory of buffers. */
   externalBytes: number
@@ -40,8 +40,10 @@ export const PROBE_ARGS = [
   join(import.meta.dirname, '../processes/memory-probe.ts'),
 ]
 
-export async function heldBy({ process: child }: Child): Promise<HeldBytes> {
+export async function measureRetained({ process: child }: Child): Promise<RetainedBytes> {
   child.send(MEASURE)
-  const [held] = (await once(child, 'message', { signal: AbortSignal.timeout(PATIENCE_MS) })) as [HeldBytes]
-  return held
+  const [retained] = (await once(child, 'message', { signal: AbortSignal.timeout(PATIENCE_MS) })) as [
+    RetainedBytes,
+  ]
+  return retained
 }

@@ -89,7 +89,7 @@ export async function faultsFor(
     const free = stage.nodes
       .keys()
       .toArray()
-      .filter((place) => !busy.has(place))
+      .filter((index) => !busy.has(index))
     const node = free[Math.floor(draw() * free.length)]
     // On a slow machine all nodes may still be restarting: this fault is omitted.
     if (node === undefined) return

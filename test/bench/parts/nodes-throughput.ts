@@ -80,7 +80,7 @@ export async function nodesThroughput(server: PostgresServer, folder: string): P
     for (let number = 1; number <= count; number += 1)
       nodes.push(await startNode(children, engine.url, `node ${number} of ${count}`, db))
     const hosts = nodes.map(({ url }) => new URL(url).host)
-    const url = await startBalancer({ teardown }, 'haproxy', hosts, own, configurationOf(way))
+    const url = await startBalancer({ teardown }, 'haproxy', hosts, own, createConfiguration(way))
     clusters.push({ count, way, nodes, url, link, database, short: [], long: [] })
   }
   for (const { url } of clusters) await load.run({ ...LOAD, url: agentsUrl(url), durationMs: WARM_UP_MS })
@@ -91,7 +91,7 @@ export async function nodesThroughput(server: PostgresServer, folder: string): P
   return report(clusters)
 }
 
-function configurationOf(way: Way): ((text: string) => string) | undefined {
+function createConfiguration(way: Way): ((text: string) => string) | undefined {
   if (way === 'hashed') return undefined
   return (text) => text.replace(/balance hash .*\n *hash-type consistent/, 'balance roundrobin')
 }

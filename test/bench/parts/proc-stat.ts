@@ -18,7 +18,7 @@ export function cpuSeconds(pid: number): number {
  */
 export function threadSeconds(pid: number): Record<string, number> {
   const seconds: Record<string, number> = {}
-  for (const thread of threadsOf(pid)) {
+  for (const thread of getThreads(pid)) {
     const stat = read(`/proc/${pid}/task/${thread}/stat`)
     const fields = fieldsAfterName(stat)
     const name = stat.slice(stat.indexOf('(') + 1, stat.lastIndexOf(')'))
@@ -31,7 +31,7 @@ export function threadSeconds(pid: number): Record<string, number> {
 
 /** Counts the running descendants of a process. */
 export function countDescendants(pid: number): number {
-  const children = threadsOf(pid).flatMap((thread) =>
+  const children = getThreads(pid).flatMap((thread) =>
     read(`/proc/${pid}/task/${thread}/children`).split(' ').filter(Boolean).map(Number),
   )
   return children.reduce((sum, child) => sum + 1 + countDescendants(child), 0)
@@ -52,7 +52,7 @@ export function sumInto(sums: Record<string, number>, figures: Record<string, nu
   for (const [name, value] of Object.entries(figures)) sums[name] = (sums[name] ?? 0) + value * factor
 }
 
-function threadsOf(pid: number): string[] {
+function getThreads(pid: number): string[] {
   try {
     return readdirSync(`/proc/${pid}/task`)
   } catch {

@@ -60,7 +60,7 @@ let traces: Trace[] | undefined
  * @param number the index of the agent, for shapes that vary
  * @returns the script, and the position where it begins
  */
-export function scriptOf(shape: Shape, number: number): { script: Script; from: number } {
+export function createScript(shape: Shape, number: number): { script: Script; from: number } {
   if (shape.kind !== 'claude-code') {
     const prompts = Array.from({ length: STEPS }, (_, step) => shape.promptTokens + step * GROWTH_TOKENS)
     const from = number % STEPS
@@ -96,7 +96,7 @@ export class ReplayedConversation {
     this.#script = script
     this.#seed = seed
     this.#step = from
-    this.#head = headOf(dialect, script, seed)
+    this.#head = createHead(dialect, script, seed)
     this.#tail = Buffer.from(this.#wire.tail)
   }
 
@@ -131,13 +131,13 @@ export class ReplayedConversation {
 const heads = new Map<string, Buffer>()
 
 /** Returns the system prompt and tools, which are the same in every session for equal sizes, as with Claude Code. */
-function headOf(dialect: ReplayDialect, { systemTokens, toolTokens }: Script, seed: number): Buffer {
+function createHead(dialect: ReplayDialect, { systemTokens, toolTokens }: Script, seed: number): Buffer {
   const key = `${dialect} ${systemTokens} ${toolTokens} ${seed % 2}`
-  const known = heads.get(key)
-  if (known) return known
-  const tools = Array.from({ length: Math.max(1, Math.round(toolTokens / TOOL_TOKENS)) }, (_, at) => ({
-    name: `tool_${at}`,
-    description: prose((TOOL_TOKENS - 60) * BYTES_PER_TOKEN, at),
+  const existing = heads.get(key)
+  if (existing) return existing
+  const tools = Array.from({ length: Math.max(1, Math.round(toolTokens / TOOL_TOKENS)) }, (_, index) => ({
+    name: `tool_${index}`,
+    description: prose((TOOL_TOKENS - 60) * BYTES_PER_TOKEN, index),
     input_schema: { type: 'object', properties: { path: { type: 'string' } }, required: ['path'] },
   }))
   const head = Buffer.from(WIRES[dialect].head(prose(systemTokens * BYTES_PER_TOKEN, 17 + (seed % 2)), tools))
@@ -161,8 +161,8 @@ const WIRES: Readonly<Record<ReplayDialect, Wire>> = {
     step: (content) => {
       const call = { name: ANSWER_TOOL.name, arguments: toolArguments }
       const tool_calls = [{ id: ANSWER_TOOL.id, type: 'function', function: call }]
-      const answer = { role: 'assistant', content: ANSWER_TEXT, tool_calls }
-      return `,${JSON.stringify(answer)},${JSON.stringify({ role: 'tool', tool_call_id: ANSWER_TOOL.id, content })}`
+      const assistantMessage = { role: 'assistant', content: ANSWER_TEXT, tool_calls }
+      return `,${JSON.stringify(assistantMessage)},${JSON.stringify({ role: 'tool', tool_call_id: ANSWER_TOOL.id, content })}`
     },
   },
   messages: {
@@ -179,9 +179,9 @@ const WIRES: Readonly<Record<ReplayDialect, Wire>> = {
         name: ANSWER_TOOL.name,
         input: ANSWER_TOOL.arguments,
       }
-      const answer = { role: 'assistant', content: [{ type: 'text', text: ANSWER_TEXT }, use] }
+      const assistantMessage = { role: 'assistant', content: [{ type: 'text', text: ANSWER_TEXT }, use] }
       const result = { type: 'tool_result', tool_use_id: ANSWER_TOOL.id, content }
-      return `,${JSON.stringify(answer)},${JSON.stringify({ role: 'user', content: [result] })}`
+      return `,${JSON.stringify(assistantMessage)},${JSON.stringify({ role: 'user', content: [result] })}`
     },
   },
   responses: {
@@ -201,7 +201,7 @@ const WIRES: Readonly<Record<ReplayDialect, Wire>> = {
       `,${JSON.stringify({ type: 'message', role: 'user', content: [{ type: 'input_text', text }] })}`,
     step: (output) => {
       const text = { type: 'output_text', text: ANSWER_TEXT, annotations: [] }
-      const answer = { type: 'message', role: 'assistant', content: [text] }
+      const assistantMessage = { type: 'message', role: 'assistant', content: [text] }
       const call = {
         type: 'function_call',
         call_id: ANSWER_TOOL.id,
@@ -209,7 +209,7 @@ const WIRES: Readonly<Record<ReplayDialect, Wire>> = {
         arguments: toolArguments,
       }
       const outcome = { type: 'function_call_output', call_id: ANSWER_TOOL.id, output }
-      return `,${[answer, call, outcome].map((item) => JSON.stringify(item)).join()}`
+      return `,${[assistantMessage, call, outcome].map((item) => JSON.stringify(item)).join()}`
     },
   },
 }

@@ -51,9 +51,9 @@ interface Answer {
 
 /** Sends a request with `count` new messages. */
 export async function post(session: string, fields: object, count: number, text: string): Promise<Answer> {
-  const messages = Array.from({ length: count }, (_, place) => ({
-    role: place % 2 === 0 ? 'user' : 'assistant',
-    content: `${text}, message ${place}`,
+  const messages = Array.from({ length: count }, (_, index) => ({
+    role: index % 2 === 0 ? 'user' : 'assistant',
+    content: `${text}, message ${index}`,
   }))
   const body = JSON.stringify({ model: 'm', ...fields, messages })
   const headers = { 'content-type': 'application/json' }

@@ -16,6 +16,6 @@ export interface Spread {
   max: number
 }
 
-export function spreadOf(values: readonly number[]): Spread {
+export function computeSpread(values: readonly number[]): Spread {
   return { median: quantile(values, 0.5), min: Math.min(...values), max: Math.max(...values) }
 }

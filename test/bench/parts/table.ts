@@ -1,9 +1,11 @@
 /** Renders a Markdown table that is also readable in a terminal. The first column is text, the others are figures. */
 export function table(head: readonly string[], rows: readonly (readonly string[])[]): string {
-  const widths = head.map((title, at) => Math.max(3, title.length, ...rows.map((row) => row[at]!.length)))
+  const widths = head.map((title, index) =>
+    Math.max(3, title.length, ...rows.map((row) => row[index]!.length)),
+  )
   const line = (cells: readonly string[]) =>
-    `| ${cells.map((cell, at) => (at === 0 ? cell.padEnd(widths[at]!) : cell.padStart(widths[at]!))).join(' | ')} |`
-  const rule = `|${widths.map((width, at) => (at === 0 ? '-'.repeat(width + 2) : `${'-'.repeat(width + 1)}:`)).join('|')}|`
+    `| ${cells.map((cell, index) => (index === 0 ? cell.padEnd(widths[index]!) : cell.padStart(widths[index]!))).join(' | ')} |`
+  const rule = `|${widths.map((width, index) => (index === 0 ? '-'.repeat(width + 2) : `${'-'.repeat(width + 1)}:`)).join('|')}|`
   return [line(head), rule, ...rows.map(line)].join('\n')
 }
 

@@ -8,7 +8,7 @@ import { TOKEN_MODEL } from '../parts/token-model.ts'
 import { installPeer } from './install.ts'
 import { mergedCalls, type Sequence } from './sequences.ts'
 
-export interface Place {
+export interface PeerContext {
   children: Children
   engineUrl: string
   /** The folder of its records: the same one after a restart. */
@@ -26,7 +26,7 @@ export interface Peer {
   name: string
   /** The requirement for pip; undefined: this clone. */
   requirement?: string
-  start(place: Place): Promise<Started>
+  start(place: PeerContext): Promise<Started>
   /** Functions of products that record. */
   record?: {
     /** Returns how many completed requests of a session are recorded. */
@@ -78,14 +78,14 @@ const rllm: Peer = {
   name: 'rllm-model-gateway',
   requirement: 'rllm-model-gateway==0.1.0',
   async start({ children, engineUrl, folder }) {
-    const at = await address()
+    const target = await address()
     const store = ['--db-path', join(folder, 'traces.db')]
     const child = await children.start({
       ...(await installed(this, 'rllm-model-gateway')),
-      args: [...at.args, '--worker', engineUrl, ...store],
-      healthUrl: `${at.url}/health`,
+      args: [...target.args, '--worker', engineUrl, ...store],
+      healthUrl: `${target.url}/health`,
     })
-    return { child, baseUrl: `${at.url}/sessions/{session}` }
+    return { child, baseUrl: `${target.url}/sessions/{session}` }
   },
   record: {
     calls: async (origin, session) => (await read(`${origin}/sessions/${session}/traces`)).length,
@@ -108,7 +108,7 @@ const litellm: Peer = {
   // In later releases the proxy is a separate package, `litellm-proxy`, which PyPI did not have when this was written.
   requirement: 'litellm[proxy]==1.108.7',
   async start({ children, engineUrl, folder }) {
-    const at = await address()
+    const target = await address()
     const config = join(folder, 'litellm.yaml')
     const engine = { model: 'hosted_vllm/stand-in', api_base: `${engineUrl}/v1`, api_key: 'none' }
     const models = [{ model_name: 'stand-in', litellm_params: engine }]
@@ -116,12 +116,12 @@ const litellm: Peer = {
     writeFileSync(config, JSON.stringify({ model_list: models }))
     const child = await children.start({
       ...(await installed(this, 'litellm')),
-      args: ['--config', config, ...at.args],
+      args: ['--config', config, ...target.args],
       // Without it the proxy tries to download a list of prices for ten seconds.
       env: { ...process.env, LITELLM_MASTER_KEY: LITELLM_KEY, LITELLM_LOCAL_MODEL_COST_MAP: 'True' },
-      healthUrl: `${at.url}/health/liveliness`,
+      healthUrl: `${target.url}/health/liveliness`,
     })
-    return { child, baseUrl: at.url, headers: { authorization: `Bearer ${LITELLM_KEY}` } }
+    return { child, baseUrl: target.url, headers: { authorization: `Bearer ${LITELLM_KEY}` } }
   },
 }
 
@@ -129,15 +129,15 @@ const openenv: Peer = {
   name: 'openenv capture',
   requirement: 'openenv==0.10.0',
   async start({ children, engineUrl }) {
-    const at = await address()
+    const target = await address()
     // A session begins with its first request, as with the others; otherwise each would need a separate request first.
     const options = ['--llm-url', engineUrl, '--model', 'stand-in', '--allow-unregistered']
     const child = await children.start({
       ...(await installed(this, 'python')),
-      args: ['-m', 'openenv.core.harness.capture.server', ...options, ...at.args],
-      healthUrl: `${at.url}/health`,
+      args: ['-m', 'openenv.core.harness.capture.server', ...options, ...target.args],
+      healthUrl: `${target.url}/health`,
     })
-    return { child, baseUrl: at.url, headers: { authorization: 'Bearer {session}' } }
+    return { child, baseUrl: target.url, headers: { authorization: 'Bearer {session}' } }
   },
   record: {
     calls: async (origin, session) => (await read(`${origin}/sessions/${session}`)).n_turns ?? 0,
@@ -175,8 +175,8 @@ async function address(): Promise<{ url: string; args: string[] }> {
  */
 // biome-ignore lint/suspicious/noExplicitAny: others' shapes
 async function read(url: string): Promise<any> {
-  const answer = await fetch(url)
-  if (answer.status === 404) return {}
-  if (!answer.ok) throw new Error(`${url} returned ${answer.status}: ${await answer.text()}`)
-  return answer.json()
+  const response = await fetch(url)
+  if (response.status === 404) return {}
+  if (!response.ok) throw new Error(`${url} returned ${response.status}: ${await response.text()}`)
+  return response.json()
 }

@@ -33,13 +33,13 @@ export async function startEchoEngine(): Promise<EchoEngine> {
   const [start, assistant] = tokenizer.encode('<|im_start|>assistant')
   let sampled = 0
   const server = await startScriptedServer(({ method, path, body }, response) => {
-    if (method === 'GET') return answerGet(path, response)
+    if (method === 'GET') return respondToGet(path, response)
     const isChat = path === '/v1/chat/completions'
     if (!isChat && path !== '/v1/completions') return sendJson(response, { detail: 'Not Found' }, 404)
     const prompt: number[] = isChat
       ? tokenizer.encode(template.render(body.messages, { tools: body.tools }))
       : body.prompt
-    const turns = prompt.filter((id, at) => id === start && prompt[at + 1] === assistant).length
+    const turns = prompt.filter((id, index) => id === start && prompt[index + 1] === assistant).length
     // Before its first request llm-proxy checks whether the engine has the same tokenizer; this is not a turn of the
     // agent.
     const text = turns === 0 ? 'Yes.' : sampledText(turns - 1)
@@ -77,7 +77,7 @@ export async function startEchoEngine(): Promise<EchoEngine> {
   return { ...server, sampledTokens: () => sampled }
 }
 
-function answerGet(path: string, response: ServerResponse): void {
+function respondToGet(path: string, response: ServerResponse): void {
   if (path === '/v1/models') sendJson(response, { object: 'list', data: [{ id: MODEL, owned_by: 'vllm' }] })
   else if (path === '/health') response.end()
   else if (path === '/version') sendJson(response, { version: '0.32.0' })

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { Pool } from 'undici'
 import { Children } from '../parts/children.ts'
 import { Conversation } from '../parts/conversation.ts'
-import { headersOf } from '../parts/headers.ts'
+import { createHeaders } from '../parts/headers.ts'
 import type { Peer, Started } from './catalog.ts'
 import { CALL_PATH } from './loads.ts'
 
@@ -38,8 +38,8 @@ export async function killed(
 ): Promise<KillResult> {
   const folder = join(parent, `${peer.name}-killed-${plan.stream}`)
   mkdirSync(folder, { recursive: true })
-  const agents = Array.from({ length: plan.agents }, (_, at) => ({
-    session: `killed-${at}`,
+  const agents = Array.from({ length: plan.agents }, (_, index) => ({
+    session: `killed-${index}`,
     acknowledged: 0,
   }))
   await using children = new Children()
@@ -92,10 +92,10 @@ async function call(
   body: Buffer,
 ): Promise<Buffer> {
   const path = new URL(baseUrl + CALL_PATH).pathname.replace('%7Bsession%7D', session)
-  const { statusCode, body: answer } = await pool.request({
-    ...{ path, method: 'POST', headers: headersOf({ headers }, session), body },
+  const { statusCode, body: response } = await pool.request({
+    ...{ path, method: 'POST', headers: createHeaders({ headers }, session), body },
   })
-  const bytes = Buffer.from(await answer.arrayBuffer())
+  const bytes = Buffer.from(await response.arrayBuffer())
   if (statusCode !== 200) throw new Error(`status ${statusCode}: ${bytes.toString('utf8', 0, 300)}`)
   return bytes
 }

@@ -5,7 +5,7 @@ import { type Child, Children } from '../parts/children.ts'
 import type { LoadGenerator } from '../parts/load.ts'
 import { countDescendants, rssMib } from '../parts/proc-stat.ts'
 import { runReplay } from '../parts/replay-targets.ts'
-import { spreadOf } from '../parts/statistics.ts'
+import { computeSpread } from '../parts/statistics.ts'
 import { figure, table } from '../parts/table.ts'
 import type { Peer, Started } from './catalog.ts'
 
@@ -105,7 +105,7 @@ export function loadsTable(cells: readonly Cell[]): string {
   const rows = cells
     .filter(({ runs }) => runs.length > 0)
     .map(({ load, peer, runs }) => {
-      const spread = (name: keyof Figures) => spreadOf(runs.map((run) => run[name]))
+      const spread = (name: keyof Figures) => computeSpread(runs.map((run) => run[name]))
       const cpu = spread('cpuMs')
       const pipe = cells.find((cell) => cell.load === load && cell.peer === 'pipe')?.runs ?? []
       const others = Math.max(...runs.map(({ otherProcesses }) => otherProcesses))
@@ -114,7 +114,7 @@ export function loadsTable(cells: readonly Cell[]): string {
         others === 0 ? peer : `${peer} (and ${others} processes that are not measured)`,
         figure(cpu.median),
         `${figure(cpu.min)}–${figure(cpu.max)}`,
-        `${figure(cpu.median / spreadOf(pipe.map(({ cpuMs }) => cpuMs)).median)} ×`,
+        `${figure(cpu.median / computeSpread(pipe.map(({ cpuMs }) => cpuMs)).median)} ×`,
         figure(spread('p50Ms').median),
         figure(spread('p99Ms').median),
         figure(spread('rssMib').median),

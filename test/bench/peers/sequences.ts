@@ -17,7 +17,7 @@ export interface RecordedCall {
 export function mergedCalls(calls: readonly RecordedCall[]): Sequence[] {
   const sequences: { ids: number[]; mask: number[] }[] = []
   for (const { prompt, completion } of calls) {
-    const before = sequences.findLast(({ ids }) => ids.every((id, at) => id === prompt[at]))
+    const before = sequences.findLast(({ ids }) => ids.every((id, index) => id === prompt[index]))
     const sequence = before ?? { ids: [], mask: [] }
     if (before === undefined) sequences.push(sequence)
     const between = prompt.slice(sequence.ids.length)
@@ -40,7 +40,10 @@ export interface Totals {
 export function totalsOf(sequences: readonly Sequence[]): Totals {
   const sum = (of: (sequence: Sequence) => number) => sequences.reduce((all, one) => all + of(one), 0)
   const all = sum(({ mask }) => mask.reduce((count, bit) => count + bit, 0))
-  const again = sequences.reduce((count, one, at) => count + countShared(one, sequences.slice(0, at)), 0)
+  const again = sequences.reduce(
+    (count, one, index) => count + countShared(one, sequences.slice(0, index)),
+    0,
+  )
   return {
     ...{ sequences: sequences.length, trained: all - again, again },
     tokens: sum(({ ids }) => ids.length),
@@ -54,9 +57,9 @@ export function totalsOf(sequences: readonly Sequence[]): Totals {
 function countShared({ ids, mask }: Sequence, others: readonly Sequence[]): number {
   let same = others
   let count = 0
-  for (const [at, id] of ids.entries()) {
-    same = same.filter((other) => other.ids[at] === id)
-    if (mask[at] === 1 && same.some((other) => other.mask[at] === 1)) count += 1
+  for (const [index, id] of ids.entries()) {
+    same = same.filter((other) => other.ids[index] === id)
+    if (mask[index] === 1 && same.some((other) => other.mask[index] === 1)) count += 1
   }
   return count
 }

@@ -3,7 +3,7 @@ import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Children } from '../parts/children.ts'
-import { headersOf } from '../parts/headers.ts'
+import { createHeaders } from '../parts/headers.ts'
 import type { Peer, Started } from './catalog.ts'
 import { startEchoEngine, TURNS } from './echo-engine.ts'
 import { CALL_PATH } from './loads.ts'
@@ -66,8 +66,8 @@ async function converse(started: Started, tidies: boolean): Promise<void> {
     { role: 'user', content: 'Read all files.' },
   ]
   for (let turn = 0; turn < TURNS; turn += 1) {
-    const heard = await ask(started, messages)
-    const { content, tool_calls: calls = [] } = heard
+    const reply = await sendRequest(started, messages)
+    const { content, tool_calls: calls = [] } = reply
     const echo: Message = { role: 'assistant', content, ...(calls.length > 0 && { tool_calls: calls }) }
     messages.push(tidies ? tidied(echo) : echo)
     for (const { id } of calls)
@@ -75,14 +75,17 @@ async function converse(started: Started, tidies: boolean): Promise<void> {
   }
 }
 
-async function ask({ baseUrl, headers = {} }: Started, messages: readonly Message[]): Promise<Message> {
-  const answer = await fetch((baseUrl + CALL_PATH).replace('{session}', SESSION), {
+async function sendRequest(
+  { baseUrl, headers = {} }: Started,
+  messages: readonly Message[],
+): Promise<Message> {
+  const response = await fetch((baseUrl + CALL_PATH).replace('{session}', SESSION), {
     method: 'POST',
-    headers: headersOf({ headers }, SESSION),
+    headers: createHeaders({ headers }, SESSION),
     body: JSON.stringify({ model: 'stand-in', messages, tools: [TOOL], max_tokens: 400, temperature: 1 }),
   })
-  if (!answer.ok) throw new Error(`status ${answer.status}: ${await answer.text()}`)
-  const { choices } = (await answer.json()) as { choices: { message: Message }[] }
+  if (!response.ok) throw new Error(`status ${response.status}: ${await response.text()}`)
+  const { choices } = (await response.json()) as { choices: { message: Message }[] }
   return choices[0]!.message
 }
 

@@ -17,7 +17,7 @@ const EXPERTS = 128
 const CHARS_PER_TOKEN = 4
 const MODEL = 'stand-in'
 
-interface Ask {
+interface RequestShape {
   messages: { content: string }[]
   max_tokens: number
 }
@@ -32,7 +32,7 @@ const { values } = parseArgs({ options: { kind: { type: 'string' } } })
 const server = createServer(async (request, response) => {
   const path = request.url ?? ''
   if (request.method === 'POST' && path === '/v1/chat/completions') {
-    const body = JSON.stringify(answerTo(JSON.parse(await text(request)) as Ask))
+    const body = JSON.stringify(createResponse(JSON.parse(await text(request)) as RequestShape))
     response.writeHead(200, { 'content-type': 'application/json' }).end(body)
   } else if (path === '/health') response.end()
   else if (path === '/v1/models')
@@ -43,19 +43,19 @@ server.listen(0, '127.0.0.1', () => {
   process.stdout.write(`detail engine on http://127.0.0.1:${(server.address() as AddressInfo).port}\n`)
 })
 
-function answerTo({ messages, max_tokens: count }: Ask): object {
+function createResponse({ messages, max_tokens: count }: RequestShape): object {
   const chars = messages.reduce((sum, { content }) => sum + content.length, 0)
   const promptTokens = Math.ceil(chars / CHARS_PER_TOKEN)
-  const ids = Array.from({ length: promptTokens + count }, (_, at) => idAt(at, 0))
-  const answer = { prompt: ids.slice(0, promptTokens), completion: ids.slice(promptTokens) }
-  const content = answer.completion.map((id) => ` w${(id % 1000).toString(36)}`).join('')
+  const ids = Array.from({ length: promptTokens + count }, (_, index) => idAt(index, 0))
+  const response = { prompt: ids.slice(0, promptTokens), completion: ids.slice(promptTokens) }
+  const content = response.completion.map((id) => ` w${(id % 1000).toString(36)}`).join('')
   const choice = {
     index: 0,
     message: { role: 'assistant', content },
-    logprobs: { content: answer.completion.map(entryOf) },
+    logprobs: { content: response.completion.map(getEntry) },
     finish_reason: 'stop',
-    token_ids: answer.completion,
-    ...choiceDetails(answer),
+    token_ids: response.completion,
+    ...choiceDetails(response),
   }
   const usage = { prompt_tokens: promptTokens, completion_tokens: count, total_tokens: promptTokens + count }
   return {
@@ -63,44 +63,44 @@ function answerTo({ messages, max_tokens: count }: Ask): object {
     model: MODEL,
     choices: [choice],
     usage,
-    prompt_token_ids: answer.prompt,
-    ...rootDetails(answer),
+    prompt_token_ids: response.prompt,
+    ...rootDetails(response),
   }
 }
 
 /** Returns tokens without a pattern that compression could use. */
-function idAt(at: number, salt: number): number {
-  return (Math.imul(at + 1, 2_654_435_761 + 2 * salt) >>> 0) % VOCABULARY
+function idAt(index: number, salt: number): number {
+  return (Math.imul(index + 1, 2_654_435_761 + 2 * salt) >>> 0) % VOCABULARY
 }
 
-const logprobOf = (id: number) => Math.fround(-((id % 9_973) + 1) / 1_499)
+const getLogprob = (id: number) => Math.fround(-((id % 9_973) + 1) / 1_499)
 
-function entryOf(id: number, at: number) {
-  const tops = values.kind === 'top_logprobs' ? idsBeside(id, at, ALTERNATIVES) : []
+function getEntry(id: number, index: number) {
+  const tops = values.kind === 'top_logprobs' ? idsBeside(id, index, ALTERNATIVES) : []
   const entry = (token: number) => ({
     token: `token_id:${token}`,
-    logprob: logprobOf(token),
+    logprob: getLogprob(token),
     bytes: [32, 119],
   })
   return { ...entry(id), top_logprobs: tops.map(entry) }
 }
 
-function idsBeside(id: number, at: number, count: number): number[] {
-  return [id, ...Array.from({ length: count - 1 }, (_, other) => idAt(at, other + 1))]
+function idsBeside(id: number, index: number, count: number): number[] {
+  return [id, ...Array.from({ length: count - 1 }, (_, other) => idAt(index, other + 1))]
 }
 
 function choiceDetails({ prompt, completion }: Answer): object {
   if (values.kind === 'sampling_mask')
-    return { sampling_mask: completion.map((id, at) => idsBeside(id, at, MASK_IDS)) }
+    return { sampling_mask: completion.map((id, index) => idsBeside(id, index, MASK_IDS)) }
   if (values.kind === 'routed_experts')
-    return { routed_experts: npyOf(prompt.length + completion.length - 1) }
+    return { routed_experts: toNpy(prompt.length + completion.length - 1) }
   return {}
 }
 
 function rootDetails({ prompt, completion }: Answer): object {
   if (values.kind === 'prompt_logprobs') {
     const promptLogprobs = prompt.map((id) => ({
-      [id]: { logprob: logprobOf(id), rank: 1, decoded_token: ' w' },
+      [id]: { logprob: getLogprob(id), rank: 1, decoded_token: ' w' },
     }))
     return { prompt_logprobs: [null, ...promptLogprobs.slice(1)] }
   }
@@ -116,13 +116,13 @@ function rootDetails({ prompt, completion }: Answer): object {
 }
 
 /** Builds a `.npy` file of version 1 with a byte per expert, in base64. */
-function npyOf(rows: number): string {
+function toNpy(rows: number): string {
   const shape = `(${rows}, ${LAYERS}, ${EXPERTS_PER_TOKEN})`
   const header = `{'descr': '|u1', 'fortran_order': False, 'shape': ${shape}, }`.padEnd(117)
   const head = Buffer.from(`\x93NUMPY\x01\x00\x76\x00${header}\n`, 'latin1')
   const experts = Uint8Array.from(
     { length: rows * LAYERS * EXPERTS_PER_TOKEN },
-    (_, at) => idAt(at, 1) % EXPERTS,
+    (_, index) => idAt(index, 1) % EXPERTS,
   )
   return Buffer.concat([head, experts]).toString('base64')
 }

@@ -21,7 +21,7 @@ import { parseArgs } from 'node:util'
 import { ANSWER_TOKENS, BYTES_PER_TOKEN } from '../parts/replay-job.ts'
 import { ANSWER_TEXT, ANSWER_TOOL } from '../parts/replayed-session.ts'
 import { TELL_ALL } from '../parts/tell-all.ts'
-import { countIds, promptIdsOf, tokenAnswers } from './token-answers.ts'
+import { countIds, getPromptIds, tokenResponses } from './token-answers.ts'
 
 /** Distinct tokens of the sequence, which repeats after them. */
 const CYCLE = 4096
@@ -41,18 +41,23 @@ const TOOL_CALLS = `,"tool_calls":${JSON.stringify([
 ])}`
 const ROOT = `"id":"chatcmpl-stand-in","created":1700000000,"model":"${MODEL}"`
 
-const ids = Array.from({ length: CYCLE }, (_, at) => (Math.imul(at + 1, 2_654_435_761) >>> 0) % VOCABULARY)
+const ids = Array.from(
+  { length: CYCLE },
+  (_, index) => (Math.imul(index + 1, 2_654_435_761) >>> 0) % VOCABULARY,
+)
 const texts = ids.map((id) => ` w${(id % 4096).toString(36).padStart(3, '0')}`)
 const logprobs = ids.map((id) => Math.fround(-((id % 997) + 1) / 1499))
-const entries = ids.map((_, at) => {
-  const bytes = [...Buffer.from(texts[at]!)]
-  return JSON.stringify({ token: texts[at], logprob: logprobs[at], bytes, top_logprobs: [] })
+const entries = ids.map((_, index) => {
+  const bytes = [...Buffer.from(texts[index]!)]
+  return JSON.stringify({ token: texts[index], logprob: logprobs[index], bytes, top_logprobs: [] })
 })
 /** The sequence as JSON, `id,id,id,`, and the offset of each id. */
-const idsJson = Buffer.from(Array.from({ length: MAX_TOKENS }, (_, at) => `${ids[at % CYCLE]},`).join(''))
-const idStarts = startsOf(idsJson)
+const idsJson = Buffer.from(
+  Array.from({ length: MAX_TOKENS }, (_, index) => `${ids[index % CYCLE]},`).join(''),
+)
+const idStarts = getStarts(idsJson)
 
-interface Ask {
+interface RequestShape {
   promptTokens: number
   maxTokens: number
   stream: boolean
@@ -69,9 +74,9 @@ interface Stream {
   sent: number
   /**
    * Returns a chunk.
-   * @param at the token's index in the completion
+   * @param index the token's index in the completion
    */
-  chunk(at: number): string | Buffer
+  chunk(index: number): string | Buffer
   end(): string
 }
 
@@ -85,12 +90,12 @@ const { values } = parseArgs({
 const stepMs = values['tokens-per-second'] ? 1000 / Number(values['tokens-per-second']) : 0
 const eventsPerWrite = Number(values['events-per-write'])
 const streams = new Set<Stream>()
-const answers = values.tokenizer === undefined ? undefined : tokenAnswers(ROOT, values.tokenizer)
+const responses = values.tokenizer === undefined ? undefined : tokenResponses(ROOT, values.tokenizer)
 
 const server = createServer((request, response) => {
   const path = request.url ?? ''
   if (request.method === 'POST' && path === '/v1/chat/completions')
-    readBody(request, (body) => answer(read(body, request), response))
+    readBody(request, (body) => respond(read(body, request), response))
   else if (request.method === 'POST' && path === '/v1/completions')
     readBody(request, (body) => complete(body, response))
   else if (path === '/health') response.end()
@@ -104,20 +109,20 @@ server.listen(0, '127.0.0.1', () => {
 })
 
 function readBody(request: IncomingMessage, done: (body: Buffer) => void): void {
-  const pieces: Buffer[] = []
-  request.on('data', (piece: Buffer) => pieces.push(piece))
-  request.on('end', () => done(Buffer.concat(pieces)))
+  const chunks: Buffer[] = []
+  request.on('data', (chunk: Buffer) => chunks.push(chunk))
+  request.on('end', () => done(Buffer.concat(chunks)))
 }
 
-function answer(ask: Ask, response: ServerResponse): void {
-  if (ask.stream) begin(ask, response)
-  else if (stepMs === 0) whole(ask, response)
-  else setTimeout(whole, ask.maxTokens * stepMs, ask, response)
+function respond(request: RequestShape, response: ServerResponse): void {
+  if (request.stream) begin(request, response)
+  else if (stepMs === 0) full(request, response)
+  else setTimeout(full, request.maxTokens * stepMs, request, response)
 }
 
 /** Searches the bytes without parsing, because an engine's own work is not measured. */
-function read(body: Buffer, { headers }: IncomingMessage): Ask {
-  const maxTokens = limitOf(body)
+function read(body: Buffer, { headers }: IncomingMessage): RequestShape {
+  const maxTokens = getLimit(body)
   const all = headers['x-tell'] === TELL_ALL['x-tell']
   return {
     promptTokens: Math.ceil(body.length / BYTES_PER_TOKEN),
@@ -136,11 +141,11 @@ function isStreamed(body: Buffer): boolean {
 
 /** Returns whether a body contains a member. Python writes a space after the colon. */
 function says(body: Buffer, name: string, value: string): boolean {
-  const at = body.indexOf(name) + name.length
+  const offset = body.indexOf(name) + name.length
   return (
-    at >= name.length &&
+    offset >= name.length &&
     body
-      .toString('latin1', at, at + 6)
+      .toString('latin1', offset, offset + 6)
       .trimStart()
       .startsWith(value)
   )
@@ -149,56 +154,56 @@ function says(body: Buffer, name: string, value: string): boolean {
 /** The limit in each dialect: pass-throughs forward requests of all of them. */
 const LIMITS = ['"max_tokens":', '"max_output_tokens":', '"max_completion_tokens":']
 
-function limitOf(body: Buffer): number {
+function getLimit(body: Buffer): number {
   for (const limit of LIMITS) {
-    const at = body.indexOf(limit)
-    const start = at + limit.length
-    if (at !== -1) return Number.parseInt(body.toString('latin1', start, start + 7), 10)
+    const offset = body.indexOf(limit)
+    const start = offset + limit.length
+    if (offset !== -1) return Number.parseInt(body.toString('latin1', start, start + 7), 10)
   }
   return 16
 }
 
-function whole(ask: Ask, response: ServerResponse): void {
-  const { promptTokens, maxTokens } = ask
-  const positions = Array.from({ length: maxTokens }, (_, at) => (promptTokens + at) % CYCLE)
-  const content = ask.usesTool ? ANSWER_TEXT : positions.map((at) => texts[at]).join('')
-  const logprobsJson = ask.wantsLogprobs
-    ? `{"content":[${positions.map((at) => entries[at]).join(',')}]}`
+function full(request: RequestShape, response: ServerResponse): void {
+  const { promptTokens, maxTokens } = request
+  const positions = Array.from({ length: maxTokens }, (_, index) => (promptTokens + index) % CYCLE)
+  const content = request.usesTool ? ANSWER_TEXT : positions.map((index) => texts[index]).join('')
+  const logprobsJson = request.wantsLogprobs
+    ? `{"content":[${positions.map((index) => entries[index]).join(',')}]}`
     : 'null'
   const body = Buffer.concat([
     Buffer.from(
-      `{${ROOT},"object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":${JSON.stringify(content)}${ask.usesTool ? TOOL_CALLS : ''}},` +
-        `"logprobs":${logprobsJson},"finish_reason":"${finishOf(ask)}","stop_reason":null,"token_ids":`,
+      `{${ROOT},"object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":${JSON.stringify(content)}${request.usesTool ? TOOL_CALLS : ''}},` +
+        `"logprobs":${logprobsJson},"finish_reason":"${getFinish(request)}","stop_reason":null,"token_ids":`,
     ),
-    ask.wantsIds ? idList(promptTokens, promptTokens + maxTokens) : Buffer.from('null'),
-    Buffer.from(`}],"usage":${usage(ask)},"prompt_token_ids":`),
-    ask.wantsIds ? idList(0, promptTokens) : Buffer.from('null'),
+    request.wantsIds ? idList(promptTokens, promptTokens + maxTokens) : Buffer.from('null'),
+    Buffer.from(`}],"usage":${usage(request)},"prompt_token_ids":`),
+    request.wantsIds ? idList(0, promptTokens) : Buffer.from('null'),
     Buffer.from('}'),
   ])
   response.writeHead(200, { 'content-type': 'application/json', 'content-length': body.length }).end(body)
 }
 
 function complete(body: Buffer, response: ServerResponse): void {
-  if (answers === undefined || (isStreamed(body) && limitOf(body) !== ANSWER_TOKENS)) {
+  if (responses === undefined || (isStreamed(body) && getLimit(body) !== ANSWER_TOKENS)) {
     response.writeHead(400).end('{"error":{"message":"not a replayed call"}}')
     return
   }
-  const promptIds = promptIdsOf(body)
+  const promptIds = getPromptIds(body)
   const reportedIds = says(body, '"return_token_ids":', 'true') ? promptIds : undefined
   if (!isStreamed(body)) {
-    const json = answers.whole(reportedIds, countIds(promptIds), limitOf(body))
+    const json = responses.whole(reportedIds, countIds(promptIds), getLimit(body))
     response.writeHead(200, { 'content-type': 'application/json', 'content-length': json.length }).end(json)
     return
   }
   open(response, {
     tokens: ANSWER_TOKENS,
-    chunk: (at) => answers.chunk(reportedIds, at),
-    end: () => answers.end(countIds(promptIds)),
+    chunk: (index) => responses.chunk(reportedIds, index),
+    end: () => responses.end(countIds(promptIds)),
   })
 }
 
-function begin(ask: Ask, response: ServerResponse): void {
-  const promptIds = ask.wantsIds ? idList(0, ask.promptTokens) : Buffer.from('null')
+function begin(request: RequestShape, response: ServerResponse): void {
+  const promptIds = request.wantsIds ? idList(0, request.promptTokens) : Buffer.from('null')
   const first = Buffer.concat([
     Buffer.from(
       `${chunkHead}{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"prompt_token_ids":`,
@@ -206,7 +211,11 @@ function begin(ask: Ask, response: ServerResponse): void {
     promptIds,
     Buffer.from('}\n\n'),
   ])
-  open(response, { tokens: ask.maxTokens, chunk: (at) => chunk(ask, at), end: () => lastEvents(ask) }, first)
+  open(
+    response,
+    { tokens: request.maxTokens, chunk: (index) => chunk(request, index), end: () => lastEvents(request) },
+    first,
+  )
 }
 
 function open(response: ServerResponse, fields: Omit<Stream, 'response' | 'sent'>, first?: Buffer): void {
@@ -248,55 +257,57 @@ const chunkHead = `data: {${ROOT},"object":"chat.completion.chunk","choices":[{"
 const chunks = new Map<number, Buffer>()
 
 /** The deltas of a canned completion. */
-const toolDeltas = toolDeltasOf()
+const toolDeltas = createToolDeltas()
 
-function toolDeltasOf(): string[] {
+function createToolDeltas(): string[] {
   const textTokens = ANSWER_TOKENS - CALL_TOKENS
-  const startOf = (at: number) => Math.floor((at * ANSWER_TEXT.length) / textTokens)
-  const text = Array.from({ length: textTokens }, (_, at) => {
-    return { content: ANSWER_TEXT.slice(startOf(at), startOf(at + 1)) }
+  const getStart = (index: number) => Math.floor((index * ANSWER_TEXT.length) / textTokens)
+  const text = Array.from({ length: textTokens }, (_, index) => {
+    return { content: ANSWER_TEXT.slice(getStart(index), getStart(index + 1)) }
   })
   const { id, name } = ANSWER_TOOL
   const call = (fields: object) => ({ tool_calls: [{ index: 0, ...fields }] })
-  const whole = JSON.stringify(ANSWER_TOOL.arguments)
-  const size = Math.ceil(whole.length / (CALL_TOKENS - 1))
-  const pieces = Array.from({ length: CALL_TOKENS - 1 }, (_, at) =>
-    call({ function: { arguments: whole.slice(at * size, (at + 1) * size) } }),
+  const complete = JSON.stringify(ANSWER_TOOL.arguments)
+  const size = Math.ceil(complete.length / (CALL_TOKENS - 1))
+  const chunks = Array.from({ length: CALL_TOKENS - 1 }, (_, index) =>
+    call({ function: { arguments: complete.slice(index * size, (index + 1) * size) } }),
   )
   const begin = call({ id, type: 'function', function: { name, arguments: '' } })
-  return [...text, begin, ...pieces].map((delta) => JSON.stringify(delta))
+  return [...text, begin, ...chunks].map((delta) => JSON.stringify(delta))
 }
 
-function chunk({ promptTokens, wantsIds, wantsLogprobs, usesTool }: Ask, sent: number): Buffer {
-  const at = (promptTokens + sent) % CYCLE
-  if (usesTool) return Buffer.from(chunkText(toolDeltas[sent]!, at, wantsIds, wantsLogprobs))
-  const key = at * 4 + Number(wantsIds) * 2 + Number(wantsLogprobs)
-  const known = chunks.get(key)
-  if (known) return known
-  const made = Buffer.from(chunkText(JSON.stringify({ content: texts[at] }), at, wantsIds, wantsLogprobs))
+function chunk({ promptTokens, wantsIds, wantsLogprobs, usesTool }: RequestShape, sent: number): Buffer {
+  const index = (promptTokens + sent) % CYCLE
+  if (usesTool) return Buffer.from(chunkText(toolDeltas[sent]!, index, wantsIds, wantsLogprobs))
+  const key = index * 4 + Number(wantsIds) * 2 + Number(wantsLogprobs)
+  const existing = chunks.get(key)
+  if (existing) return existing
+  const made = Buffer.from(
+    chunkText(JSON.stringify({ content: texts[index] }), index, wantsIds, wantsLogprobs),
+  )
   chunks.set(key, made)
   return made
 }
 
-function chunkText(delta: string, at: number, wantsIds: boolean, wantsLogprobs: boolean): string {
-  const logprobsJson = wantsLogprobs ? `{"content":[${entries[at]}]}` : 'null'
-  const tokenIds = wantsIds ? `,"token_ids":[${ids[at]}]` : ''
+function chunkText(delta: string, index: number, wantsIds: boolean, wantsLogprobs: boolean): string {
+  const logprobsJson = wantsLogprobs ? `{"content":[${entries[index]}]}` : 'null'
+  const tokenIds = wantsIds ? `,"token_ids":[${ids[index]}]` : ''
   return `${chunkHead}${delta},"logprobs":${logprobsJson},"finish_reason":null${tokenIds}}]}\n\n`
 }
 
-function lastEvents(ask: Ask): string {
-  const end = `${chunkHead}{},"logprobs":null,"finish_reason":"${finishOf(ask)}","stop_reason":null${ask.wantsIds ? ',"token_ids":[]' : ''}}]}\n\n`
-  const total = ask.wantsUsage
-    ? `data: {${ROOT},"object":"chat.completion.chunk","choices":[],"usage":${usage(ask)}}\n\n`
+function lastEvents(request: RequestShape): string {
+  const end = `${chunkHead}{},"logprobs":null,"finish_reason":"${getFinish(request)}","stop_reason":null${request.wantsIds ? ',"token_ids":[]' : ''}}]}\n\n`
+  const total = request.wantsUsage
+    ? `data: {${ROOT},"object":"chat.completion.chunk","choices":[],"usage":${usage(request)}}\n\n`
     : ''
   return `${end}${total}data: [DONE]\n\n`
 }
 
-function finishOf({ usesTool }: Ask): string {
+function getFinish({ usesTool }: RequestShape): string {
   return usesTool ? 'tool_calls' : 'stop'
 }
 
-function usage({ promptTokens, maxTokens }: Ask): string {
+function usage({ promptTokens, maxTokens }: RequestShape): string {
   return `{"prompt_tokens":${promptTokens},"completion_tokens":${maxTokens},"total_tokens":${promptTokens + maxTokens}}`
 }
 
@@ -305,12 +316,12 @@ function idList(from: number, to: number): Buffer {
   return Buffer.concat([Buffer.from('['), inside, Buffer.from(']')])
 }
 
-function startsOf(json: Buffer): Uint32Array {
+function getStarts(json: Buffer): Uint32Array {
   const starts = new Uint32Array(MAX_TOKENS + 1)
-  let at = 0
+  let index = 0
   for (let count = 1; count <= MAX_TOKENS; count += 1) {
-    at = json.indexOf(',', at) + 1
-    starts[count] = at
+    index = json.indexOf(',', index) + 1
+    starts[count] = index
   }
   return starts
 }

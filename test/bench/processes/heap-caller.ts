@@ -6,7 +6,7 @@ import { type HeapJob, post } from '../parts/short-calls.ts'
 
 const { url, messages, calls, fields }: HeapJob = workerData
 const bodies = Array.from({ length: calls }, (_, call) => ({ session: `${url}/heap-${call}`, call }))
-const answers = await Promise.all(
+const responses = await Promise.all(
   bodies.map(({ session, call }) => post(session, fields, messages, `call ${call}`)),
 )
-parentPort!.postMessage([...new Set(answers.map(({ status }) => status))])
+parentPort!.postMessage([...new Set(responses.map(({ status }) => status))])

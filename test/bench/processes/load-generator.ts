@@ -4,7 +4,7 @@
  */
 import { Pool } from 'undici'
 import { Conversation } from '../parts/conversation.ts'
-import { headersOf } from '../parts/headers.ts'
+import { createHeaders } from '../parts/headers.ts'
 import type { LoadJob, LoadResult } from '../parts/load-job.ts'
 import { cpuSeconds } from '../parts/proc-stat.ts'
 import { quantile } from '../parts/statistics.ts'
@@ -18,7 +18,7 @@ process.on('message', (job: LoadJob) => {
   )
 })
 
-interface Tally {
+interface LoadCounts {
   latenciesMs: number[]
   firstByteMs: number[]
   failures: number
@@ -50,45 +50,45 @@ async function run(job: LoadJob): Promise<LoadResult> {
 }
 
 async function measure(pool: Pool, job: LoadJob): Promise<LoadResult> {
-  const cpuBefore = cpuOf(job)
+  const cpuBefore = getCpu(job)
   const startedAt = performance.now()
-  const tally = await callFor(pool, job)
+  const counts = await callFor(pool, job)
   const seconds = (performance.now() - startedAt) / 1000
-  const cpu = cpuOf(job) - cpuBefore
-  const calls = tally.latenciesMs.length
+  const cpu = getCpu(job) - cpuBefore
+  const calls = counts.latenciesMs.length
   return {
     calls,
-    failures: tally.failures,
-    firstFailure: tally.firstFailure,
+    failures: counts.failures,
+    firstFailure: counts.firstFailure,
     seconds,
     callsPerSecond: calls / seconds,
     tokensPerSecond: (calls * job.maxTokens) / seconds,
-    p50Ms: quantile(tally.latenciesMs, 0.5),
-    p99Ms: quantile(tally.latenciesMs, 0.99),
-    firstByteP50Ms: quantile(tally.firstByteMs, 0.5),
+    p50Ms: quantile(counts.latenciesMs, 0.5),
+    p99Ms: quantile(counts.latenciesMs, 0.99),
+    firstByteP50Ms: quantile(counts.firstByteMs, 0.5),
     cpuMsPerCall: (cpu * 1000) / calls,
     cpuSeconds: cpu,
   }
 }
 
-function cpuOf({ watchPid }: LoadJob): number {
+function getCpu({ watchPid }: LoadJob): number {
   return watchPid === undefined ? Number.NaN : cpuSeconds(watchPid)
 }
 
-async function callFor(pool: Pool, job: LoadJob): Promise<Tally> {
-  const tally: Tally = { latenciesMs: [], firstByteMs: [], failures: 0, firstFailure: null }
+async function callFor(pool: Pool, job: LoadJob): Promise<LoadCounts> {
+  const counts: LoadCounts = { latenciesMs: [], firstByteMs: [], failures: 0, firstFailure: null }
   const deadline = performance.now() + job.durationMs
   let callsLeft = job.maxCalls ?? Number.POSITIVE_INFINITY
   const mayCall = () => performance.now() < deadline && callsLeft-- > 0
-  const agents = Array.from({ length: job.concurrency }, (_, slot) => agentOf(job, slot))
-  await Promise.all(agents.map((agent) => agent.callWhile(mayCall, pool, job, tally)))
-  return tally
+  const agents = Array.from({ length: job.concurrency }, (_, slot) => createAgent(job, slot))
+  await Promise.all(agents.map((agent) => agent.callWhile(mayCall, pool, job, counts)))
+  return counts
 }
 
 /** Agents continue from the previous job, so that few requests are the first ones of their session. */
 const agents = new Map<string, Agent>()
 
-function agentOf(job: LoadJob, slot: number): Agent {
+function createAgent(job: LoadJob, slot: number): Agent {
   const name = `${new URL(job.url).port}-${job.bodyBytes}-${job.stream ? 's' : 'w'}-${slot}`
   let agent = agents.get(name)
   if (!agent) {
@@ -108,17 +108,17 @@ class Agent {
     this.#conversation = new Conversation(job)
   }
 
-  async callWhile(mayCall: () => boolean, pool: Pool, job: LoadJob, tally: Tally): Promise<void> {
+  async callWhile(mayCall: () => boolean, pool: Pool, job: LoadJob, counts: LoadCounts): Promise<void> {
     while (mayCall()) {
       const session = `bench-${this.#name}-${Math.floor(this.#calls / job.callsPerSession)}`
       const body = this.#conversation.ask(`${this.#name} ${this.#calls}`)
       this.#calls += 1
-      const sessionJob = { ...job, headers: headersOf(job, session) }
-      this.#conversation.hear(await call(pool, pathOf(job.url, session), body, sessionJob, tally))
+      const sessionJob = { ...job, headers: createHeaders(job, session) }
+      this.#conversation.hear(await call(pool, getPath(job.url, session), body, sessionJob, counts))
       if (this.#calls % job.callsPerSession !== 0) continue
       this.#conversation = new Conversation(job)
       if (job.completeUrl)
-        await post(pool, pathOf(job.completeUrl, session), Buffer.from('{}'), {
+        await post(pool, getPath(job.completeUrl, session), Buffer.from('{}'), {
           ...sessionJob,
           stream: false,
         })
@@ -127,34 +127,40 @@ class Agent {
 }
 
 /** A job with the headers of one session. */
-type Told = LoadJob & { headers: Record<string, string> }
+type ReportingJob = LoadJob & { headers: Record<string, string> }
 
 /**
  * Sends a request.
  * @returns the body of a response that is not streamed
  */
-async function call(pool: Pool, path: string, body: Buffer, job: Told, tally: Tally): Promise<Buffer> {
+async function call(
+  pool: Pool,
+  path: string,
+  body: Buffer,
+  job: ReportingJob,
+  counts: LoadCounts,
+): Promise<Buffer> {
   const startedAt = performance.now()
   let failure: string | undefined
-  let answer: Answer | undefined
+  let response: Answer | undefined
   try {
-    answer = await post(pool, path, body, job)
-    const isWhole = answer.status === 200 && (!job.stream || answer.events >= job.maxTokens)
-    if (!isWhole) failure = `status ${answer.status}, ${answer.events} events: ${excerptOf(answer)}`
-    tally.firstByteMs.push(answer.firstByteMs - startedAt)
+    response = await post(pool, path, body, job)
+    const isComplete = response.status === 200 && (!job.stream || response.events >= job.maxTokens)
+    if (!isComplete) failure = `status ${response.status}, ${response.events} events: ${getExcerpt(response)}`
+    counts.firstByteMs.push(response.firstByteMs - startedAt)
   } catch (error) {
     failure = String(error)
   }
-  tally.latenciesMs.push(performance.now() - startedAt)
+  counts.latenciesMs.push(performance.now() - startedAt)
   if (failure !== undefined) {
-    tally.failures += 1
-    tally.firstFailure ??= failure
+    counts.failures += 1
+    counts.firstFailure ??= failure
   }
-  return Buffer.concat(answer?.pieces ?? [])
+  return Buffer.concat(response?.pieces ?? [])
 }
 
-function excerptOf({ pieces }: Answer): string {
-  return Buffer.concat(pieces).toString('utf8', 0, 300)
+function getExcerpt({ pieces: chunks }: Answer): string {
+  return Buffer.concat(chunks).toString('utf8', 0, 300)
 }
 
 /**
@@ -168,23 +174,23 @@ function post(
   { stream, headers }: { stream: boolean; headers: Record<string, string> },
 ): Promise<Answer> {
   const { promise, resolve, reject } = Promise.withResolvers<Answer>()
-  const answer: Answer = { status: 0, events: 0, firstByteMs: 0, pieces: [] }
+  const response: Answer = { status: 0, events: 0, firstByteMs: 0, pieces: [] }
   let endedWithLf = false
   pool.dispatch(
     { path, method: 'POST', headers, body },
     {
       onRequestStart() {},
       onResponseStart(_controller, status) {
-        answer.status = status
+        response.status = status
       },
       onResponseData(_controller, bytes) {
-        if (answer.firstByteMs === 0) answer.firstByteMs = performance.now()
-        if (!stream || answer.status !== 200) answer.pieces.push(bytes)
-        answer.events += countEvents(bytes, endedWithLf)
+        if (response.firstByteMs === 0) response.firstByteMs = performance.now()
+        if (!stream || response.status !== 200) response.pieces.push(bytes)
+        response.events += countEvents(bytes, endedWithLf)
         endedWithLf = bytes.at(-1) === 0x0a
       },
       onResponseEnd() {
-        resolve(answer)
+        resolve(response)
       },
       onResponseError(_controller, error) {
         reject(error)
@@ -197,10 +203,11 @@ function post(
 /** Counts blank lines, which may be split between two reads of the socket. */
 function countEvents(bytes: Buffer, endedWithLf: boolean): number {
   let count = endedWithLf && bytes[0] === 0x0a ? 1 : 0
-  for (let at = bytes.indexOf('\n\n'); at !== -1; at = bytes.indexOf('\n\n', at + 2)) count += 1
+  for (let offset = bytes.indexOf('\n\n'); offset !== -1; offset = bytes.indexOf('\n\n', offset + 2))
+    count += 1
   return count
 }
 
-function pathOf(url: string, session: string): string {
+function getPath(url: string, session: string): string {
   return new URL(url).pathname.replace('%7Bsession%7D', session)
 }

@@ -4,7 +4,7 @@
  */
 import { getHeapSpaceStatistics } from 'node:v8'
 import { LiveSessions } from '../../../src/proxy/session/state/live-sessions.ts'
-import { type HeldBytes, MEASURE, type MemoryParts } from '../parts/held-bytes.ts'
+import { MEASURE, type MemoryParts, type RetainedBytes } from '../parts/held-bytes.ts'
 
 /** More than one collection, because freed objects may have retained others: finalizers, buffers, weak maps. */
 const COLLECTIONS = 4
@@ -27,7 +27,7 @@ process.on('message', async (command) => {
 })
 process.channel?.unref()
 
-async function measure(): Promise<HeldBytes> {
+async function measure(): Promise<RetainedBytes> {
   for (let count = 0; count < COLLECTIONS; count += 1) {
     globalThis.gc!()
     await new Promise((resolve) => setImmediate(resolve))

@@ -63,8 +63,8 @@ function isStream({ headers }: Dispatcher.ResponseData): boolean {
 function eventsAnew(): Transform {
   let rest = ''
   return new Transform({
-    transform(piece: Buffer, _encoding, done) {
-      const events = (rest + piece.toString('utf8')).split('\n\n')
+    transform(chunk: Buffer, _encoding, done) {
+      const events = (rest + chunk.toString('utf8')).split('\n\n')
       rest = events.pop()!
       done(null, events.map(eventAnew).join(''))
     },

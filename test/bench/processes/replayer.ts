@@ -3,7 +3,7 @@
  * process takes jobs from its parent, one at a time.
  */
 import { Pool } from 'undici'
-import { headersOf } from '../parts/headers.ts'
+import { createHeaders } from '../parts/headers.ts'
 import { cpuSeconds, sumInto, threadSeconds } from '../parts/proc-stat.ts'
 import {
   REPLAY_PATHS,
@@ -12,7 +12,7 @@ import {
   type ReplayResult,
   type Shape,
 } from '../parts/replay-job.ts'
-import { ReplayedConversation, scriptOf } from '../parts/replayed-session.ts'
+import { createScript, ReplayedConversation } from '../parts/replayed-session.ts'
 import { quantile } from '../parts/statistics.ts'
 
 const CALL_TIMEOUT_MS = 120_000
@@ -28,7 +28,7 @@ process.on('message', (job: ReplayJob) => {
 
 type Prompt = ReturnType<ReplayedConversation['next']>
 
-interface Tally {
+interface LoadCounts {
   latenciesMs: number[]
   /** The times of each agent's first request. */
   firstMs: number[]
@@ -42,25 +42,25 @@ async function replay(job: ReplayJob): Promise<ReplayResult> {
   const pool = new Pool(new URL(job.baseUrl).origin, { ...options, headersTimeout: CALL_TIMEOUT_MS })
   try {
     // Otherwise the first agents would wait until the last ones have built their requests.
-    if (job.warmUpMs === 'crowd') for (const agent of agentsOf(job)) agent.prepare()
+    if (job.warmUpMs === 'crowd') for (const agent of getAgents(job)) agent.prepare()
     else await callFor(pool, job, job.warmUpMs)
     const cpuBefore = job.watchPids.map(cpuSeconds)
-    const threadsBefore = threadsOf(job)
+    const threadsBefore = getThreads(job)
     const startedAt = performance.now()
-    const tally = await callFor(pool, job, job.durationMs)
+    const counts = await callFor(pool, job, job.durationMs)
     const seconds = (performance.now() - startedAt) / 1000
-    const turns = tally.latenciesMs.length
+    const turns = counts.latenciesMs.length
     return {
       turns,
-      failures: tally.failures,
-      firstFailure: tally.firstFailure,
+      failures: counts.failures,
+      firstFailure: counts.firstFailure,
       turnsPerSecond: turns / seconds,
-      inputTokensPerSecond: tally.inputTokens / seconds,
-      p50Ms: quantile(tally.latenciesMs, 0.5),
-      p99Ms: quantile(tally.latenciesMs, 0.99),
-      firstP50Ms: quantile(tally.firstMs, 0.5),
-      firstP99Ms: quantile(tally.firstMs, 0.99),
-      cpuMsPerTurn: job.watchPids.map((pid, at) => ((cpuSeconds(pid) - cpuBefore[at]!) * 1000) / turns),
+      inputTokensPerSecond: counts.inputTokens / seconds,
+      p50Ms: quantile(counts.latenciesMs, 0.5),
+      p99Ms: quantile(counts.latenciesMs, 0.99),
+      firstP50Ms: quantile(counts.firstMs, 0.5),
+      firstP99Ms: quantile(counts.firstMs, 0.99),
+      cpuMsPerTurn: job.watchPids.map((pid, index) => ((cpuSeconds(pid) - cpuBefore[index]!) * 1000) / turns),
       threadCpuMsPerTurn: threadsSince(threadsBefore, job, turns),
     }
   } finally {
@@ -70,36 +70,36 @@ async function replay(job: ReplayJob): Promise<ReplayResult> {
 
 function threadsSince(before: Record<string, number>, job: ReplayJob, turns: number): Record<string, number> {
   const ms = {}
-  sumInto(ms, threadsOf(job), 1000 / turns)
+  sumInto(ms, getThreads(job), 1000 / turns)
   sumInto(ms, before, -1000 / turns)
   return ms
 }
 
-function threadsOf({ watchPids: [pid] }: ReplayJob): Record<string, number> {
+function getThreads({ watchPids: [pid] }: ReplayJob): Record<string, number> {
   return pid === undefined ? {} : threadSeconds(pid)
 }
 
 /** Runs for a time; each agent sends at least one request. */
-async function callFor(pool: Pool, job: ReplayJob, durationMs: number): Promise<Tally> {
-  const tally: Tally = { latenciesMs: [], firstMs: [], inputTokens: 0, failures: 0, firstFailure: null }
+async function callFor(pool: Pool, job: ReplayJob, durationMs: number): Promise<LoadCounts> {
+  const counts: LoadCounts = { latenciesMs: [], firstMs: [], inputTokens: 0, failures: 0, firstFailure: null }
   const deadline = performance.now() + durationMs
-  const agents = agentsOf(job)
+  const agents = getAgents(job)
   const run = async (agent: Agent) => {
-    tally.firstMs.push(await agent.call(pool, job, tally))
-    while (performance.now() < deadline) await agent.call(pool, job, tally)
+    counts.firstMs.push(await agent.call(pool, job, counts))
+    while (performance.now() < deadline) await agent.call(pool, job, counts)
   }
   await Promise.all(agents.map(run))
-  return tally
+  return counts
 }
 
 /** Agents continue from the previous job, so that few requests are the first ones of their session. */
 const agents = new Map<string, Agent>()
 
-function agentsOf(job: ReplayJob): Agent[] {
-  return Array.from({ length: job.concurrency }, (_, number) => agentOf(job, number))
+function getAgents(job: ReplayJob): Agent[] {
+  return Array.from({ length: job.concurrency }, (_, number) => createAgent(job, number))
 }
 
-function agentOf(job: ReplayJob, number: number): Agent {
+function createAgent(job: ReplayJob, number: number): Agent {
   const name = `${new URL(job.baseUrl).port}-${job.dialect}-${JSON.stringify(job.shape)}-${number}`
   let agent = agents.get(name)
   if (!agent) {
@@ -127,12 +127,13 @@ class Agent {
   }
 
   #begin(from: number): ReplayedConversation[] {
-    const { script, from: step } = scriptOf(this.#shape, from)
+    const { script, from: step } = createScript(this.#shape, from)
     const seed = 2 * (this.#number * 1_000 + this.#sessions)
     const count = this.#shape.kind === 'sub-agent' ? 2 : 1
     return Array.from(
       { length: count },
-      (_, at) => new ReplayedConversation(this.#dialect, script, this.#sessions === 0 ? step : 0, seed + at),
+      (_, index) =>
+        new ReplayedConversation(this.#dialect, script, this.#sessions === 0 ? step : 0, seed + index),
     )
   }
 
@@ -155,21 +156,21 @@ class Agent {
    * Sends a request.
    * @returns its duration in milliseconds
    */
-  async call(pool: Pool, job: ReplayJob, tally: Tally): Promise<number> {
+  async call(pool: Pool, job: ReplayJob, counts: LoadCounts): Promise<number> {
     const { body, promptTokens } = this.#prepared ?? this.#nextPrompt()
     this.#prepared = undefined
     const base = new URL(job.baseUrl).pathname.replace(/\/$/, '')
     const session = `replay-${this.#dialect}-${this.#number}-${this.#sessions}`
     const path = (base + (job.path ?? REPLAY_PATHS[this.#dialect])).replace('%7Bsession%7D', session)
-    const headers = headersOf(job, session)
+    const headers = createHeaders(job, session)
     const startedAt = performance.now()
     const failure = await post(pool, path, headers, body)
     const tookMs = performance.now() - startedAt
-    tally.latenciesMs.push(tookMs)
-    tally.inputTokens += promptTokens
+    counts.latenciesMs.push(tookMs)
+    counts.inputTokens += promptTokens
     if (failure !== undefined) {
-      tally.failures += 1
-      tally.firstFailure ??= failure
+      counts.failures += 1
+      counts.firstFailure ??= failure
     }
     return tookMs
   }
@@ -191,7 +192,7 @@ function post(
 ): Promise<string | undefined> {
   const { promise, resolve } = Promise.withResolvers<string | undefined>()
   let status = 0
-  let isWhole = false
+  let isComplete = false
   let last: Buffer = Buffer.alloc(0)
   pool.dispatch(
     { path, method: 'POST', headers, body },
@@ -200,14 +201,14 @@ function post(
       onResponseStart(_controller, code) {
         status = code
       },
-      onResponseData(_controller, piece) {
+      onResponseData(_controller, chunk) {
         // The end may be split between two reads of the socket.
-        last = Buffer.concat([last.subarray(-LONGEST_END), piece])
-        isWhole ||= ENDS.some((end) => last.includes(end))
+        last = Buffer.concat([last.subarray(-LONGEST_END), chunk])
+        isComplete ||= ENDS.some((end) => last.includes(end))
       },
       onResponseEnd() {
         const excerpt = last.toString('utf8', 0, 300)
-        resolve(status === 200 && isWhole ? undefined : `${path}: status ${status}, no end in: ${excerpt}`)
+        resolve(status === 200 && isComplete ? undefined : `${path}: status ${status}, no end in: ${excerpt}`)
       },
       onResponseError(_controller, error) {
         resolve(String(error))

@@ -10,12 +10,12 @@ import { loadTokenizer } from '../../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import { ANSWER_TOKENS } from '../parts/replay-job.ts'
 import { ANSWER_TEXT, ANSWER_TOOL } from '../parts/replayed-session.ts'
 
-export interface TokenAnswers {
+export interface TokenResponses {
   /**
    * @param promptIds JSON of the list of ids; undefined: the client did not request ids
-   * @param at which of the completion's {@link ANSWER_TOKENS} tokens
+   * @param index which of the completion's {@link ANSWER_TOKENS} tokens
    */
-  chunk(promptIds: Buffer | undefined, at: number): Buffer
+  chunk(promptIds: Buffer | undefined, index: number): Buffer
   /** Returns what follows the last token. */
   end(promptTokens: number): string
   /** Returns a complete response of this many tokens. */
@@ -30,7 +30,7 @@ const COMMA = 0x2c
  * @param root members of all chunks
  * @param directory contains the model's tokenizer
  */
-export function tokenAnswers(root: string, directory: string): TokenAnswers {
+export function tokenResponses(root: string, directory: string): TokenResponses {
   const tokenizer = loadTokenizer(directory)
   // With the spaces of Python's JSON, which models learn; the agent's echo has none.
   const path = JSON.stringify(ANSWER_TOOL.arguments.path)
@@ -39,12 +39,12 @@ export function tokenAnswers(root: string, directory: string): TokenAnswers {
   const ids = [...tokenizer.encode(text), tokenizer.eosTokenId!]
   if (ids.length !== ANSWER_TOKENS) throw new Error(`the completion has ${ids.length} tokens`)
   const head = `data: {${root},"object":"text_completion","choices":[{"index":0,"text":`
-  const chunks = ids.map((id, at) => {
-    const isLast = at === ids.length - 1
+  const chunks = ids.map((id, index) => {
+    const isLast = index === ids.length - 1
     const textJson = JSON.stringify(isLast ? '' : tokenizer.decode([id]))
     const logprob = Math.fround(-((id % 997) + 1) / 1499)
     const token = JSON.stringify(`token_id:${id}`)
-    const lists = `"text_offset":[${at}],"token_logprobs":[${logprob}],"tokens":[${token}],"top_logprobs":[{${token}:${logprob}}]`
+    const lists = `"text_offset":[${index}],"token_logprobs":[${logprob}],"tokens":[${token}],"top_logprobs":[{${token}:${logprob}}]`
     const finish = isLast ? '"stop"' : 'null'
     const before = `${head}${textJson},"logprobs":{${lists}},"finish_reason":${finish},"stop_reason":null,"prompt_token_ids":`
     const after = (tokenIds: string) => `,"token_ids":${tokenIds}}],"usage":null}\n\n`
@@ -56,10 +56,10 @@ export function tokenAnswers(root: string, directory: string): TokenAnswers {
     }
   })
   return {
-    chunk(promptIds, at) {
-      const { before, after, withIds, withoutIds } = chunks[at]!
+    chunk(promptIds, index) {
+      const { before, after, withIds, withoutIds } = chunks[index]!
       if (promptIds === undefined) return withoutIds
-      return at === 0 ? Buffer.concat([before, promptIds, after]) : withIds
+      return index === 0 ? Buffer.concat([before, promptIds, after]) : withIds
     },
     end(promptTokens) {
       const usage = `{"prompt_tokens":${promptTokens},"completion_tokens":${ANSWER_TOKENS},"total_tokens":${promptTokens + ANSWER_TOKENS}}`
@@ -75,7 +75,7 @@ export function tokenAnswers(root: string, directory: string): TokenAnswers {
         logprobs: {
           token_logprobs,
           tokens: names,
-          top_logprobs: names.map((name, at) => ({ [name]: token_logprobs[at] })),
+          top_logprobs: names.map((name, index) => ({ [name]: token_logprobs[index] })),
         },
         finish_reason: 'stop',
         stop_reason: null,
@@ -96,7 +96,7 @@ export function tokenAnswers(root: string, directory: string): TokenAnswers {
  * Returns the list of ids that a body contains as its prompt, brackets included.
  * @throws Error if it has none
  */
-export function promptIdsOf(body: Buffer): Buffer {
+export function getPromptIds(body: Buffer): Buffer {
   const start = body.indexOf(PROMPT) + PROMPT.length
   const end = body.indexOf(']', start) + 1
   if (start < PROMPT.length || end === 0 || body[start] !== 0x5b) throw new Error('the body has no ids')
@@ -108,6 +108,6 @@ export function promptIdsOf(body: Buffer): Buffer {
  */
 export function countIds(list: Buffer): number {
   let count = 1
-  for (let at = 0; at < list.length; at += 1) if (list[at] === COMMA) count += 1
+  for (let index = 0; index < list.length; index += 1) if (list[index] === COMMA) count += 1
   return count
 }

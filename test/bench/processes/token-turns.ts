@@ -16,7 +16,7 @@ import { generatePrompted } from '../../helpers/prompted.ts'
 import { ScriptedBackend } from '../../helpers/scripted-backend.ts'
 import { openMemoryStore } from '../../helpers/store-in-process.ts'
 import { sumInto, threadSeconds } from '../parts/proc-stat.ts'
-import { quantile, spreadOf } from '../parts/statistics.ts'
+import { computeSpread, quantile } from '../parts/statistics.ts'
 import { prose } from '../parts/text.ts'
 import { TOKEN_MODEL } from '../parts/token-model.ts'
 import type { TokenFigures } from '../rows/token.ts'
@@ -39,11 +39,11 @@ const ALONE_TOKENS = 100_000
 const model = await openTokenModel({ source: TOKEN_MODEL, parser: 'auto' })
 const prompts = new TokenPrompts(model, await openMemoryStore())
 const backend = new ScriptedBackend(sample)
-const answerIds = [...model.tokenizer.encode('I see.'), model.tokenizer.eosTokenId!]
+const completionIds = [...model.tokenizer.encode('I see.'), model.tokenizer.eosTokenId!]
 const signal = new AbortController().signal
 
 try {
-  await ask('warm-up', historyOf(LONG_PROMPT, 0))
+  await sendRequest('warm-up', createHistory(LONG_PROMPT, 0))
   const figures: TokenFigures = {
     first: await measureFirstPrompts(),
     turns: await measureTurns(),
@@ -57,7 +57,7 @@ try {
 async function* sample({ promptTokenIds }: GenerationRequest): EventStream {
   yield [
     { type: 'start', engine: 'scripted', promptTokenIds: promptTokenIds! },
-    { type: 'delta', tokenIds: answerIds, logprobs: answerIds.map(() => -1) },
+    { type: 'delta', tokenIds: completionIds, logprobs: completionIds.map(() => -1) },
     { type: 'end', finishReason: 'stop' },
   ]
 }
@@ -66,7 +66,7 @@ async function* sample({ promptTokenIds }: GenerationRequest): EventStream {
  * Sends a request.
  * @returns its duration in milliseconds
  */
-async function ask(sessionId: string, messages: ChatMessage[]): Promise<number> {
+async function sendRequest(sessionId: string, messages: ChatMessage[]): Promise<number> {
   // In the form in which a request reaches token mode: parsed, and serialized for the store.
   const ids = { requestId: sessionId, sessionId }
   const request = { kind: 'chat', body: { messages }, stream: false, ...ids } as const
@@ -76,13 +76,13 @@ async function ask(sessionId: string, messages: ChatMessage[]): Promise<number> 
   return performance.now() - begun
 }
 
-function historyOf(tokens: number, seed: number): ChatMessage[] {
+function createHistory(tokens: number, seed: number): ChatMessage[] {
   const count = Math.floor((tokens * BYTES_PER_TOKEN) / MESSAGE_BYTES / 2) * 2
   const messages = Array.from(
     { length: count },
-    (_, at): ChatMessage => ({
-      role: at % 2 === 0 ? 'user' : 'assistant',
-      content: prose(MESSAGE_BYTES, seed * 1_000 + at),
+    (_, index): ChatMessage => ({
+      role: index % 2 === 0 ? 'user' : 'assistant',
+      content: prose(MESSAGE_BYTES, seed * 1_000 + index),
     }),
   )
   return [...messages, { role: 'user', content: 'Go on.' }]
@@ -90,24 +90,26 @@ function historyOf(tokens: number, seed: number): ChatMessage[] {
 
 /** Measures sequential prompts of which nothing was tokenized before. */
 async function measureFirstPrompts(): Promise<TokenFigures['first']> {
-  const prompts = Array.from({ length: ALONE_PROMPTS }, (_, at) => historyOf(ALONE_TOKENS, 100 + at))
+  const prompts = Array.from({ length: ALONE_PROMPTS }, (_, index) =>
+    createHistory(ALONE_TOKENS, 100 + index),
+  )
   const threads: Record<string, number> = {}
   sumInto(threads, threadSeconds(process.pid), -1000 / ALONE_PROMPTS)
   const times: number[] = []
-  for (const [at, messages] of prompts.entries()) times.push(await ask(`alone-${at}`, messages))
+  for (const [index, messages] of prompts.entries()) times.push(await sendRequest(`alone-${index}`, messages))
   sumInto(threads, threadSeconds(process.pid), 1000 / ALONE_PROMPTS)
-  return { tokens: ALONE_TOKENS, encoder: model.encodedBy, ms: spreadOf(times), threadCpuMs: threads }
+  return { tokens: ALONE_TOKENS, encoder: model.encodedBy, ms: computeSpread(times), threadCpuMs: threads }
 }
 
 /** Measures the lengths alternately in each round, so that changes in the machine's speed affect all alike. */
 async function measureTurns(): Promise<TokenFigures['turns']> {
   const histories = HISTORIES.map((tokens) => ({
     tokens,
-    messages: historyOf(tokens, 1),
+    messages: createHistory(tokens, 1),
     medians: [] as number[],
     threads: {} as Record<string, number>,
   }))
-  for (const { tokens, messages } of histories) await ask(`turns-${tokens}`, messages)
+  for (const { tokens, messages } of histories) await sendRequest(`turns-${tokens}`, messages)
   for (let round = 0; round < ROUNDS; round += 1) {
     for (const { tokens, messages, medians, threads } of histories) {
       const times: number[] = []
@@ -117,7 +119,7 @@ async function measureTurns(): Promise<TokenFigures['turns']> {
         const seed = tokens * 1_000 + round * TURNS_PER_ROUND + turn
         const news = { role: 'user', content: prose(NEW_BYTES, seed) } as const
         times.push(
-          await ask(`turns-${tokens}`, [...messages, { role: 'assistant', content: 'I see.' }, news]),
+          await sendRequest(`turns-${tokens}`, [...messages, { role: 'assistant', content: 'I see.' }, news]),
         )
       }
       medians.push(quantile(times, 0.5))
@@ -127,7 +129,7 @@ async function measureTurns(): Promise<TokenFigures['turns']> {
   }
   return histories.map(({ tokens, medians, threads }) => ({
     tokens,
-    ms: spreadOf(medians),
+    ms: computeSpread(medians),
     threadCpuMs: threads,
   }))
 }
@@ -137,12 +139,12 @@ async function measureShortCalls(): Promise<TokenFigures['besides']> {
   const delay = monitorEventLoopDelay({ resolution: 1 })
   const times: number[] = []
   let firstPromptMs = 0
-  const prompts = Array.from({ length: FIRST_PROMPTS }, (_, i) => historyOf(LONG_PROMPT, 1_000 + i))
+  const prompts = Array.from({ length: FIRST_PROMPTS }, (_, i) => createHistory(LONG_PROMPT, 1_000 + i))
   await sleep(100)
   delay.enable()
   for (const [i, messages] of prompts.entries()) {
     let done = false
-    const long = ask(`first-${i}`, messages).then((ms) => {
+    const long = sendRequest(`first-${i}`, messages).then((ms) => {
       firstPromptMs = Math.max(firstPromptMs, ms)
       done = true
     })
@@ -150,7 +152,7 @@ async function measureShortCalls(): Promise<TokenFigures['besides']> {
       // Measured from when it was due, so that it includes the wait for the event loop.
       const due = performance.now() + 3
       await sleep(3)
-      await ask(`short-${times.length}`, [{ role: 'user', content: 'Hello.' }])
+      await sendRequest(`short-${times.length}`, [{ role: 'user', content: 'Hello.' }])
       times.push(performance.now() - due)
     }
     await long

@@ -3,7 +3,7 @@ import { Children } from '../parts/children.ts'
 import type { LoadFigures, LoadJob, LoadResult } from '../parts/load-job.ts'
 import { rssMib } from '../parts/proc-stat.ts'
 import { startEngine } from '../parts/start-engine.ts'
-import { spreadOf } from '../parts/statistics.ts'
+import { computeSpread } from '../parts/statistics.ts'
 import { figure, percent, table } from '../parts/table.ts'
 import { createDatabase, isTokenMode, type Target, type TargetName, Targets } from '../parts/targets.ts'
 import { TOKEN_MODEL } from '../parts/token-model.ts'
@@ -100,12 +100,12 @@ async function measure(
     target: target.name,
     concurrency,
     rssMib: Math.max(...rss),
-    figures: figuresOf(results),
+    figures: getFigures(results),
   }))
 }
 
-function figuresOf(results: readonly LoadResult[]): LoadFigures {
-  const spread = (name: keyof LoadFigures) => spreadOf(results.map((result) => result[name]))
+function getFigures(results: readonly LoadResult[]): LoadFigures {
+  const spread = (name: keyof LoadFigures) => computeSpread(results.map((result) => result[name]))
   return {
     callsPerSecond: spread('callsPerSecond'),
     tokensPerSecond: spread('tokensPerSecond'),
@@ -142,7 +142,7 @@ function report(comparison: Comparison, cells: Cell[], at: FigureAt): string {
         : figures[name].median - (at('direct', concurrency)?.[name].median ?? Number.NaN)
     const of = (other: TargetName) =>
       figures[rate].median / (at(other, concurrency)?.[rate].median ?? Number.NaN)
-    const cpuOf = (other: TargetName) => {
+    const getCpu = (other: TargetName) => {
       const there = at(other, concurrency)?.cpuMsPerCall.median ?? Number.NaN
       return `${figure(figures.cpuMsPerCall.median / there)} ×`
     }
@@ -158,9 +158,9 @@ function report(comparison: Comparison, cells: Cell[], at: FigureAt): string {
       figure(over('p99Ms')),
       ...(comparison.stream ? [figure(over('firstByteP50Ms'))] : []),
       figure(figures.cpuMsPerCall.median),
-      cpuOf('pipe'),
-      cpuOf('pipe+ids'),
-      cpuOf('floor'),
+      getCpu('pipe'),
+      getCpu('pipe+ids'),
+      getCpu('floor'),
       figure(rss),
     ]
   })

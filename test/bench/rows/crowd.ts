@@ -54,7 +54,7 @@ export const crowd: Row = async (bench) => {
     await children.stop(replayer)
   }
   const title = `${agents} agents that start at once, Messages`
-  return { row: 'crowd', report: `### ${title}\n\n${reportOf(figures)}`, aims: aimsOf(figures), figures }
+  return { row: 'crowd', report: `### ${title}\n\n${formatReport(figures)}`, aims: getAims(figures), figures }
 }
 
 /** Probes over a new connection each time, as Kubernetes does, until the worst time is requested. */
@@ -90,7 +90,7 @@ function answered(url: string): Promise<void> {
   })
 }
 
-function reportOf(figures: readonly Figures[]): string {
+function formatReport(figures: readonly Figures[]): string {
   const head = ['target', 'requests', 'p50 ms of all', 'p50 of first', 'p99 of first', 'p99 of first to p50']
   const rows = figures.map(({ target, result, probeMs, portProbeMs }) => [
     target,
@@ -105,7 +105,7 @@ function reportOf(figures: readonly Figures[]): string {
   return table([...head, 'worst probe ms', 'on --health-port'], rows)
 }
 
-function aimsOf(figures: readonly Figures[]): Aim[] {
+function getAims(figures: readonly Figures[]): Aim[] {
   return figures.flatMap(({ target, result, probeMs, portProbeMs }) => {
     if (target === 'pipe') return []
     const ratio = result.firstP99Ms / result.p50Ms

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { type Child, Children } from '../parts/children.ts'
 import { ALTERNATIVES, EXPERTS_PER_TOKEN, LAYERS, MASK_IDS } from '../parts/detail-sizes.ts'
 import { cpuSeconds } from '../parts/proc-stat.ts'
-import { type Spread, spreadOf } from '../parts/statistics.ts'
+import { computeSpread, type Spread } from '../parts/statistics.ts'
 import { figure, table } from '../parts/table.ts'
 import { Targets } from '../parts/targets.ts'
 import { prose } from '../parts/text.ts'
@@ -38,8 +38,8 @@ export const details: Row = async (bench) => {
   const variants = await measure(bench)
   const figures = variants.map(({ kind, db, cpuMs, turns }) => ({
     kind,
-    bytes: sizeOf(bench.folder, db) / turns,
-    cpuMs: spreadOf(cpuMs),
+    bytes: getSize(bench.folder, db) / turns,
+    cpuMs: computeSpread(cpuMs),
   }))
   const none = figures[0]!
   return {
@@ -53,7 +53,7 @@ export const details: Row = async (bench) => {
           figure(bytes),
           figure(bytes - none.bytes),
           figure(cpuMs.median),
-          rangeOf(cpuMs),
+          getRange(cpuMs),
           `${figure(cpuMs.median / none.cpuMs.median)} ×`,
         ]),
       ),
@@ -64,7 +64,7 @@ export const details: Row = async (bench) => {
   }
 }
 
-const rangeOf = ({ min, max }: Spread) => `${figure(min)}–${figure(max)}`
+const getRange = ({ min, max }: Spread) => `${figure(min)}–${figure(max)}`
 
 /** Measures the proxies alternately. When it returns, each has ended, and its database is complete. */
 async function measure(bench: Bench): Promise<Variant[]> {
@@ -100,7 +100,7 @@ async function startVariant(bench: Bench, children: Children, kind: string): Pro
   return { kind, db, proxy, cpuMs: [], turns: 0 }
 }
 
-function sizeOf(folder: string, db: string): number {
+function getSize(folder: string, db: string): number {
   const files = readdirSync(folder).filter((file) => file.startsWith(db))
   return files.reduce((sum, file) => sum + statSync(join(folder, file)).size, 0)
 }

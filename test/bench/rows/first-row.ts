@@ -54,9 +54,9 @@ async function measure(
   prefix: string,
 ): Promise<WaitTimes> {
   const times: WaitTimes = { turns, completedMs: [], firstRowMs: [] }
-  for (let at = 0; at < sessions; at += 1) {
-    await converse(`${proxyUrl}/${prefix}-${at}/v1/chat/completions`, at, turns)
-    const session = `${proxyUrl}/sessions/${prefix}-${at}`
+  for (let index = 0; index < sessions; index += 1) {
+    await converse(`${proxyUrl}/${prefix}-${index}/v1/chat/completions`, index, turns)
+    const session = `${proxyUrl}/sessions/${prefix}-${index}`
     const startedAt = performance.now()
     const completed = await fetch(`${session}/complete`, { method: 'POST' })
     if (!completed.ok) throw new Error(`complete failed: ${await completed.text()}`)

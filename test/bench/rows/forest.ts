@@ -47,23 +47,23 @@ export const forest: Row = async ({ engineUrl, folder, quick }) => {
     return { bytes, cpuMs: ((cpuSeconds(proxy.pid) - before) * 1000) / times }
   }
   const rows = await cost(shapes.map((_, number) => `/sessions/s${number}/trajectories`))
-  const whole = await cost(['/forest?metadata.task=1'])
+  const full = await cost(['/forest?metadata.task=1'])
   const line = (way: string, { bytes, cpuMs }: typeof rows) => [way, figure(bytes / 1e6), figure(cpuMs)]
   return {
     row: 'forest',
     report: `### A group of ${SAMPLES} samples\n\n${table(
       ['read as', 'MB', 'CPU ms'],
-      [line('rows', rows), line('forest', whole)],
+      [line('rows', rows), line('forest', full)],
     )}`,
     aims: [
       {
         what: 'bytes of a forest against those of its rows',
         wanted: 'fewer',
-        measured: `${figure(whole.bytes / rows.bytes)} times`,
-        met: whole.bytes < rows.bytes,
+        measured: `${figure(full.bytes / rows.bytes)} times`,
+        met: full.bytes < rows.bytes,
       },
     ],
-    figures: { rows, forest: whole },
+    figures: { rows, forest: full },
   }
 }
 
@@ -75,8 +75,8 @@ async function record(store: TurnStore, sample: number, trace: Trace, calls: num
   let next = (sample + 1) * 7_919
   const fresh = (length: number) =>
     Int32Array.from({ length }, () => (next = (Math.imul(next, 48_271) >>> 0) % VOCABULARY))
-  const common = Int32Array.from({ length: trace.system + trace.tools }, (_, at) => at % VOCABULARY)
-  const task = Int32Array.from({ length: TASK_TOKENS }, (_, at) => at + 1)
+  const common = Int32Array.from({ length: trace.system + trace.tools }, (_, index) => index % VOCABULARY)
+  const task = Int32Array.from({ length: TASK_TOKENS }, (_, index) => index + 1)
   const lastMessage = new MessageTree().addMessageTexts(['{"role":"user","content":"the task"}'])
   let prompt = new PromptIds(common).continuedBy(task)
   for (const [index, [tokensIn, tokensOut]] of trace.main.slice(0, calls).entries()) {

@@ -69,7 +69,7 @@ export const heap: Row = async ({ folder, quick, cpuProfileFolder }) => {
     ...{ wanted: `at most ${LONGEST_MS} ms`, measured: `${figure(Math.max(...beside))} ms` },
     met: Math.max(...beside) <= LONGEST_MS,
   }))
-  return { row: 'heap', report: `### ${title}\n\n${reportOf(figures)}`, aims, figures }
+  return { row: 'heap', report: `### ${title}\n\n${formatReport(figures)}`, aims, figures }
 }
 
 async function callWithHeaps(job: HeapJob): Promise<number[]> {
@@ -79,7 +79,7 @@ async function callWithHeaps(job: HeapJob): Promise<number[]> {
   return statuses
 }
 
-function reportOf(figures: readonly Figures[]): string {
+function formatReport(figures: readonly Figures[]): string {
   const head = [
     'mode',
     'messages',

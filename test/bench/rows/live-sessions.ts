@@ -2,7 +2,7 @@
 import { join } from 'node:path'
 import { Pool } from 'undici'
 import { Children } from '../parts/children.ts'
-import { type HeldBytes, heldBy, PROBE_ARGS } from '../parts/held-bytes.ts'
+import { measureRetained, PROBE_ARGS, type RetainedBytes } from '../parts/held-bytes.ts'
 import { GROWTH_TOKENS, REPLAY_DIALECTS, REPLAY_PATHS, type ReplayDialect } from '../parts/replay-job.ts'
 import { ReplayedConversation, type Script } from '../parts/replayed-session.ts'
 import { figure, table } from '../parts/table.ts'
@@ -26,7 +26,7 @@ interface Figures {
   dialect: ReplayDialect
   textBytes: number
   ids: number
-  held: HeldBytes
+  held: RetainedBytes
   /** The memory that the process uses for it, relative to its text and 4 bytes for each id. */
   ratio: number
 }
@@ -36,7 +36,7 @@ export const liveSessions: Row = async (bench) => {
   for (const dialect of REPLAY_DIALECTS) all.push(await measure(bench, dialect))
   return {
     row: 'live-sessions',
-    report: `### Memory of a session that goes on\n\n${reportOf(all)}`,
+    report: `### Memory of a session that goes on\n\n${formatReport(all)}`,
     aims: all.map(({ dialect, ratio }) => ({
       what: `memory of a session (${dialect}), of its text and 4 bytes for each id`,
       wanted: `at most ${MOST_OF_CONTENT} times`,
@@ -59,16 +59,18 @@ async function measure({ engineUrl, folder, quick }: Bench, dialect: ReplayDiale
   await using pool = new Disposing(new Pool(proxy.url, { connections: sessions, pipelining: 1 }))
   const replay = (name: string, count: number) =>
     Promise.all(
-      Array.from({ length: count }, (_, at) => run(pool.it, dialect, `${name}-${at}`, promptTokens, at)),
+      Array.from({ length: count }, (_, index) =>
+        run(pool.it, dialect, `${name}-${index}`, promptTokens, index),
+      ),
     )
   // Warm up: create what all sessions share.
   await replay('first', Math.ceil(sessions / 2))
-  const before = await heldBy(proxy)
+  const before = await measureRetained(proxy)
   const bodies = await replay('live', sessions)
-  const held = perSession(before, await heldBy(proxy), sessions)
+  const retained = perSession(before, await measureRetained(proxy), sessions)
   const textBytes = bodies.reduce((sum, bytes) => sum + bytes, 0) / sessions
-  const ratio = (held.heapBytes + held.externalBytes) / (textBytes + ID_BYTES * promptTokens)
-  return { dialect, textBytes, ids: promptTokens, held, ratio }
+  const ratio = (retained.heapBytes + retained.externalBytes) / (textBytes + ID_BYTES * promptTokens)
+  return { dialect, textBytes, ids: promptTokens, held: retained, ratio }
 }
 
 /**
@@ -101,10 +103,10 @@ async function run(
  */
 async function post(pool: Pool, path: string, body: Buffer): Promise<void> {
   const headers = { 'content-type': 'application/json' }
-  const answer = await pool.request({ path, method: 'POST', headers, body })
-  const text = await answer.body.text()
-  if (answer.statusCode !== 200)
-    throw new Error(`${path}: status ${answer.statusCode}: ${text.slice(0, 300)}`)
+  const response = await pool.request({ path, method: 'POST', headers, body })
+  const text = await response.body.text()
+  if (response.statusCode !== 200)
+    throw new Error(`${path}: status ${response.statusCode}: ${text.slice(0, 300)}`)
 }
 
 class Disposing<Thing extends { destroy(): Promise<void> }> implements AsyncDisposable {
@@ -119,7 +121,7 @@ class Disposing<Thing extends { destroy(): Promise<void> }> implements AsyncDisp
   }
 }
 
-function perSession(before: HeldBytes, after: HeldBytes, sessions: number): HeldBytes {
+function perSession(before: RetainedBytes, after: RetainedBytes, sessions: number): RetainedBytes {
   const grown = (now: number, then: number) => (now - then) / sessions
   const [now, then] = [after.counted, before.counted]
   return {
@@ -136,10 +138,10 @@ function perSession(before: HeldBytes, after: HeldBytes, sessions: number): Held
   }
 }
 
-function reportOf(all: readonly Figures[]): string {
+function formatReport(all: readonly Figures[]): string {
   const kib = (bytes: number) => figure(bytes / KIB)
-  const rows = all.map(({ dialect, textBytes, ids, held, ratio }) => {
-    const { counted } = held
+  const rows = all.map(({ dialect, textBytes, ids, held: retained, ratio }) => {
+    const { counted } = retained
     const parts = [
       counted.requests,
       counted.messages,
@@ -148,7 +150,7 @@ function reportOf(all: readonly Figures[]): string {
       counted.turns,
       counted.all,
     ]
-    const process = [held.heapBytes, held.externalBytes]
+    const process = [retained.heapBytes, retained.externalBytes]
     const content = textBytes + ID_BYTES * ids
     return [
       dialect,

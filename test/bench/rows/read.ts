@@ -35,7 +35,7 @@ interface Reading {
 export const read: Row = async (bench) => {
   const lengths = bench.quick ? TURNS.quick : TURNS.full
   const readings: Reading[] = []
-  for (const turns of lengths) readings.push(...(await readingsOf(bench, turns)))
+  for (const turns of lengths) readings.push(...(await getReadings(bench, turns)))
   const cost = (way: Way, turns: number) => {
     const { cpuMs, bytes } = readings.find((one) => one.way === way && one.turns === turns)!
     return REPEATING.has(way) ? cpuMs / (bytes / 1e6) : cpuMs / turns
@@ -72,7 +72,7 @@ export const read: Row = async (bench) => {
   }
 }
 
-async function readingsOf({ engineUrl, folder, quick }: Bench, turns: number): Promise<Reading[]> {
+async function getReadings({ engineUrl, folder, quick }: Bench, turns: number): Promise<Reading[]> {
   await using children = new Children()
   const targets = new Targets(children, engineUrl)
   const proxy = await targets.startLocal({ db: join(folder, `read-${turns}.db`) })
@@ -95,6 +95,6 @@ async function readAll(url: string): Promise<number> {
   const response = await fetch(url)
   if (!response.ok) throw new Error(`${url}: ${await response.text()}`)
   let bytes = 0
-  for await (const piece of response.body!) bytes += piece.length
+  for await (const chunk of response.body!) bytes += chunk.length
   return bytes
 }

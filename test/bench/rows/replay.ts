@@ -7,7 +7,7 @@ import { type Child, Children } from '../parts/children.ts'
 import { rssMib } from '../parts/proc-stat.ts'
 import type { ReplayDialect, ReplayJob, ReplayResult, Shape } from '../parts/replay-job.ts'
 import { type ReplayTarget, runReplay, startReplayer, startTargets } from '../parts/replay-targets.ts'
-import { type Spread, spreadOf } from '../parts/statistics.ts'
+import { computeSpread, type Spread } from '../parts/statistics.ts'
 import { figure, table } from '../parts/table.ts'
 import { isTokenMode, type TargetName } from '../parts/targets.ts'
 import { THREAD_TITLES, threadFigures } from '../parts/thread-figures.ts'
@@ -77,23 +77,23 @@ function replayRow(row: string, title: string, loads: Load[]): Row {
     await using children = new Children()
     const targets = await startTargets(bench, children, row)
     const replayer = await startReplayer(children)
-    const selected = loads.filter((load) => nameOf(load).includes(bench.loads))
+    const selected = loads.filter((load) => getName(load).includes(bench.loads))
     const chosen = bench.quick
       ? selected.filter(isSmallest).map((load) => ({ ...load, concurrency: QUICK_AGENTS }))
       : selected
     const cells = await measure(bench, replayer, chosen, targets)
     const figures = cells.map(({ load, target, results, rssMib: rss }) => ({
       ...{ load: load.title, concurrency: load.concurrency, target: target.name, rssMib: rss },
-      ...figuresOf(results),
+      ...getFigures(results),
     }))
-    const prompts = await Promise.all(targets.filter(({ name }) => isTokenMode(name)).map(promptsOf))
-    const parts = [`### ${title}`, reportOf(figures), threadsReport(figures), ...prompts]
-    return { row, report: parts.join('\n\n'), aims: aimsOf(figures), figures }
+    const prompts = await Promise.all(targets.filter(({ name }) => isTokenMode(name)).map(getPrompts))
+    const parts = [`### ${title}`, formatReport(figures), threadsReport(figures), ...prompts]
+    return { row, report: parts.join('\n\n'), aims: getAims(figures), figures }
   }
 }
 
 /** Returns the name of a load for `--loads`. */
-function nameOf({ title, concurrency }: Load): string {
+function getName({ title, concurrency }: Load): string {
   return `${title}, ${concurrency} agents`
 }
 
@@ -101,7 +101,7 @@ function nameOf({ title, concurrency }: Load): string {
  * Describes how the prompts of token mode were built.
  * @throws Error if none continued another one, or the engine saw others: the figures would be meaningless
  */
-async function promptsOf({ name, baseUrl }: ReplayTarget): Promise<string> {
+async function getPrompts({ name, baseUrl }: ReplayTarget): Promise<string> {
   const health = await fetch(new URL('/health', baseUrl))
   const { prompts } = (await health.json()) as { prompts: Record<string, number> }
   const problem = `prompts of ${name}: ${JSON.stringify(prompts)}`
@@ -110,11 +110,11 @@ async function promptsOf({ name, baseUrl }: ReplayTarget): Promise<string> {
 }
 
 /** Returns whether a load is the first of those that differ only in the number of agents. */
-function isSmallest({ title }: Load, at: number, all: readonly Load[]): boolean {
-  return all.findIndex((other) => other.title === title) === at
+function isSmallest({ title }: Load, index: number, all: readonly Load[]): boolean {
+  return all.findIndex((other) => other.title === title) === index
 }
 
-type Figures = ReturnType<typeof figuresOf> & {
+type Figures = ReturnType<typeof getFigures> & {
   load: string
   concurrency: number
   target: TargetName
@@ -147,8 +147,8 @@ async function measure(
   return cells
 }
 
-function figuresOf(results: readonly ReplayResult[]) {
-  const spread = (of: (result: ReplayResult) => number): Spread => spreadOf(results.map(of))
+function getFigures(results: readonly ReplayResult[]) {
+  const spread = (of: (result: ReplayResult) => number): Spread => computeSpread(results.map(of))
   return {
     turnsPerSecond: spread((result) => result.turnsPerSecond),
     inputTokensPerSecond: spread((result) => result.inputTokensPerSecond),
@@ -170,14 +170,14 @@ function threadNames(results: readonly ReplayResult[]): string[] {
 }
 
 /** Returns the CPU time of the same load through another target. */
-function cpuOf(target: TargetName, all: readonly Figures[], { load, concurrency }: Figures): number {
+function getCpu(target: TargetName, all: readonly Figures[], { load, concurrency }: Figures): number {
   const there = all.find(
     (one) => one.target === target && one.load === load && one.concurrency === concurrency,
   )
   return there?.cpuMs.median ?? Number.NaN
 }
 
-function reportOf(all: readonly Figures[]): string {
+function formatReport(all: readonly Figures[]): string {
   const head = ['load', 'agents', 'target', 'turns/s', 'min–max', 'tokens in/s', 'p50 ms', 'p99 ms']
   const rows = all.map((one) => [
     one.load,
@@ -189,9 +189,9 @@ function reportOf(all: readonly Figures[]): string {
     figure(one.p50Ms.median),
     figure(one.p99Ms.median),
     figure(one.cpuMs.median),
-    `${figure(one.cpuMs.median / cpuOf('pipe', all, one))} ×`,
-    `${figure(one.cpuMs.median / cpuOf('pipe+ids', all, one))} ×`,
-    `${figure(one.cpuMs.median / cpuOf('floor', all, one))} ×`,
+    `${figure(one.cpuMs.median / getCpu('pipe', all, one))} ×`,
+    `${figure(one.cpuMs.median / getCpu('pipe+ids', all, one))} ×`,
+    `${figure(one.cpuMs.median / getCpu('floor', all, one))} ×`,
     figure(one.workerCpuMs.median),
     figure(one.rssMib),
   ])
@@ -213,10 +213,10 @@ function threadsReport(all: readonly Figures[]): string {
 const MOST_OF_PIPE = 3
 const MOST_OF_PIPE_BY_TOKENS = 4
 
-function aimsOf(all: readonly Figures[]): Aim[] {
+function getAims(all: readonly Figures[]): Aim[] {
   const ours = all.filter(({ target }) => target === 'local' || target === 'relay' || isTokenMode(target))
   return ours.flatMap((one) => {
-    const ratio = one.cpuMs.median / cpuOf('pipe', all, one)
+    const ratio = one.cpuMs.median / getCpu('pipe', all, one)
     if (Number.isNaN(ratio)) return []
     const what = `${one.target}: ${one.load}, ${one.concurrency} agents, CPU of the pass-through's`
     const measured = `${figure(ratio)} times`

@@ -6,7 +6,7 @@ import { type ChatMessage, type Ending, makeCall } from './call.ts'
 import { checkSession, type RecordedRow, type RecordedTurn, type SeenCall } from './check-session.ts'
 import type { SoakWorld } from './world.ts'
 
-export interface Tally {
+export interface SoakCounts {
   calls: number
   sessions: number
   /** Sessions that were never ended. */
@@ -42,22 +42,22 @@ const DELETED_SHARE = 0.3
 const TRAINER_TRIES = 40
 
 /** Runs the agents until the deadline; every session is checked, including the last ones. */
-export async function runAgents(world: SoakWorld, plan: AgentsPlan, tally: Tally): Promise<void> {
+export async function runAgents(world: SoakWorld, plan: AgentsPlan, counts: SoakCounts): Promise<void> {
   await using dispatcher = asDisposable(new Agent({ connections: plan.count, pipelining: 1 }))
   const stop = AbortSignal.timeout(Math.max(0, plan.untilMs - Date.now()))
   const runAgent = async (number: number) => {
     const random = seededRandom(plan.seed + number)
     await rest(plan.thinkMs * random(), stop)
     for (let session = 0; !stop.aborted; session += 1) {
-      const life = { world, random, thinkMs: plan.thinkMs, stop, dispatcher: dispatcher.value, tally }
+      const life = { world, random, thinkMs: plan.thinkMs, stop, dispatcher: dispatcher.value, tally: counts }
       const id = `soak-${number}-${session}`
-      await new SoakSession(id, life).run().catch((error) => tally.faults.push(`${id}: ${error.message}`))
+      await new SoakSession(id, life).run().catch((error) => counts.faults.push(`${id}: ${error.message}`))
     }
   }
   await Promise.all(Array.from({ length: plan.count }, (_, number) => runAgent(number)))
 }
 
-export function emptyTally(): Tally {
+export function createCounts(): SoakCounts {
   return {
     calls: 0,
     sessions: 0,
@@ -76,7 +76,7 @@ interface Life {
   thinkMs: number
   stop: AbortSignal
   dispatcher: Dispatcher
-  tally: Tally
+  tally: SoakCounts
 }
 
 class SoakSession {
@@ -91,13 +91,13 @@ class SoakSession {
   }
 
   async run(): Promise<void> {
-    const { random, stop, thinkMs, tally } = this.#life
+    const { random, stop, thinkMs, tally: counts } = this.#life
     const calls = 1 + Math.floor(random() * MAX_CALLS)
     for (let number = 0; number < calls && !stop.aborted; number += 1) {
       if (!(await this.#call(number))) break
       await rest(thinkMs * (0.5 + random()), stop)
     }
-    tally.sessions += 1
+    counts.sessions += 1
     await this.#finish()
   }
 
@@ -121,7 +121,7 @@ class SoakSession {
   }
 
   async #try(retry: number): Promise<Ending> {
-    const { world, random, dispatcher, tally } = this.#life
+    const { world, random, dispatcher, tally: counts } = this.#life
     const call = {
       url: `${world.url}/${this.#id}/v1/chat/completions`,
       messages: this.#messages,
@@ -140,22 +140,22 @@ class SoakSession {
       wasAway,
       weights: world.weightsBetween(sentAtMs, atMs),
     })
-    tally.longestMs = Math.max(tally.longestMs, atMs - sentAtMs)
-    if (ending.kind === 'answered') tally.times.push({ atMs, ms: atMs - sentAtMs, wasAway })
-    tally.calls += 1
-    tally.endings[ending.kind] += 1
-    if (ending.kind === 'refused') tally.codes[ending.code] = (tally.codes[ending.code] ?? 0) + 1
+    counts.longestMs = Math.max(counts.longestMs, atMs - sentAtMs)
+    if (ending.kind === 'answered') counts.times.push({ atMs, ms: atMs - sentAtMs, wasAway })
+    counts.calls += 1
+    counts.endings[ending.kind] += 1
+    if (ending.kind === 'refused') counts.codes[ending.code] = (counts.codes[ending.code] ?? 0) + 1
     return ending
   }
 
   /** Reads the session as a trainer does. Some sessions are ended before, some deleted after, and some abandoned. */
   async #finish(): Promise<void> {
-    const { random, tally } = this.#life
+    const { random, tally: counts } = this.#life
     const isAbandoned = random() < ABANDONED_SHARE
     const reward = Math.round(random() * 100) / 100
     // If its only request was abandoned before the proxy read it, there may be no session yet.
     let isRewarded = false
-    if (isAbandoned) tally.abandoned += 1
+    if (isAbandoned) counts.abandoned += 1
     else {
       isRewarded = (await this.#ask('POST', '/reward', { reward })) !== undefined
       await this.#ask('POST', '/complete', {})
@@ -164,14 +164,14 @@ class SoakSession {
     const read = await this.#ask('GET', '/trajectories')
     if (session === undefined || read === undefined) {
       if (this.#seen.some(({ ending }) => ending.kind === 'answered'))
-        tally.faults.push(`${this.#id}: had answers, and cannot be read`)
+        counts.faults.push(`${this.#id}: had answers, and cannot be read`)
       return
     }
     const { turns } = session as { turns: RecordedTurn[] }
     const { trajectories } = read as { trajectories: RecordedRow[] }
-    tally.faults.push(...checkSession(turns, trajectories, this.#seen))
+    counts.faults.push(...checkSession(turns, trajectories, this.#seen))
     if (isRewarded && (session as { reward: number }).reward !== reward)
-      tally.faults.push(`${this.#id}: was given the reward ${reward}, and has another one`)
+      counts.faults.push(`${this.#id}: was given the reward ${reward}, and has another one`)
     if (!isAbandoned && random() < DELETED_SHARE) await this.#ask('DELETE', '')
   }
 

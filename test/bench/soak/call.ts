@@ -43,7 +43,7 @@ export async function makeCall(call: SoakCall, dispatcher: Dispatcher): Promise<
         'content-type': 'application/json',
         ...(call.retry > 0 && { 'x-stainless-retry-count': String(call.retry) }),
       },
-      body: bodyOf(call),
+      body: createBody(call),
       signal: leave ? AbortSignal.any([hung, leave]) : hung,
       headersTimeout: 0,
       bodyTimeout: 0,
@@ -51,14 +51,14 @@ export async function makeCall(call: SoakCall, dispatcher: Dispatcher): Promise<
     })
     const text = await response.body.text()
     if (response.statusCode !== 200) return refusal(text)
-    return call.stream ? streamed(text) : whole(text)
+    return call.stream ? streamed(text) : getEnding(text)
   } catch (error) {
     if (leave?.aborted) return { kind: 'left' }
     return { kind: 'broken', how: hung.aborted ? `no end within ${HUNG_MS} ms` : String(error) }
   }
 }
 
-function bodyOf({ messages, stream, maxTokens }: SoakCall): string {
+function createBody({ messages, stream, maxTokens }: SoakCall): string {
   return JSON.stringify({ model: 'soak', messages, stream, max_tokens: maxTokens, return_token_ids: true })
 }
 
@@ -72,11 +72,11 @@ function refusal(text: string): Ending {
   return { kind: 'broken', how: `an error that says nothing: ${text.slice(0, 200)}` }
 }
 
-function whole(text: string): Ending {
+function getEnding(text: string): Ending {
   const { id, choices } = JSON.parse(text)
   const [{ message, finish_reason: reason, token_ids: tokenIds }] = choices
   if (!isEnd(reason)) return { kind: 'broken', how: `unfinished: ${text.slice(0, 200)}` }
-  return { kind: 'answered', turnId: turnIdOf(id), text: message.content, tokenIds }
+  return { kind: 'answered', turnId: getTurnId(id), text: message.content, tokenIds }
 }
 
 function streamed(text: string): Ending {
@@ -91,7 +91,7 @@ function streamed(text: string): Ending {
   }
   return {
     kind: 'answered',
-    turnId: turnIdOf(chunks[0].id),
+    turnId: getTurnId(chunks[0].id),
     text: chunks.map((chunk) => chunk.choices[0]?.delta.content ?? '').join(''),
     tokenIds: chunks.flatMap((chunk) => chunk.choices[0]?.token_ids ?? []),
   }
@@ -101,6 +101,6 @@ function isEnd(reason: unknown): boolean {
   return reason === 'stop' || reason === 'length'
 }
 
-function turnIdOf(id: string): string {
+function getTurnId(id: string): string {
   return id.replace('chatcmpl-', '')
 }

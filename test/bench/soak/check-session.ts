@@ -41,7 +41,7 @@ export function checkSession(
 ): string[] {
   const byId = new Map(turns.map((turn) => [turn.turn_id, turn]))
   return [
-    ...turns.flatMap(({ index }, at) => (index === at ? [] : [`turn ${at} has the index ${index}`])),
+    ...turns.flatMap(({ index }, i) => (index === i ? [] : [`turn ${i} has the index ${index}`])),
     ...seen.flatMap((call) => checkCall(call, byId, rows)),
     ...checkCounts(turns, seen),
     ...rows.flatMap((row) => checkRow(row, byId)),
@@ -106,5 +106,5 @@ function checkRow(
 }
 
 function isSame(a: readonly number[], b: readonly number[]): boolean {
-  return a.length === b.length && a.every((value, at) => value === b[at])
+  return a.length === b.length && a.every((value, index) => value === b[index])
 }

@@ -1,6 +1,6 @@
 /** The chart of a soak: memory, latency and file size over time, as SVG. */
 import { quantile } from '../parts/statistics.ts'
-import { type Leg, nameOf } from './plan.ts'
+import { getName, type Leg } from './plan.ts'
 import type { Measured } from './samples.ts'
 
 const WIDTH = 960
@@ -28,15 +28,15 @@ interface Panel {
 export function drawCurve({ legs, samples, times }: Measured, caption: string): string {
   const fromMs = legs[0]!.fromMs
   const minutes = (legs.at(-1)!.toMs - fromMs) / 60_000
-  const minuteOf = (atMs: number) => (atMs - fromMs) / 60_000
+  const getMinute = (atMs: number) => (atMs - fromMs) / 60_000
   const ofSamples = (value: (sample: (typeof samples)[number]) => number) =>
     thin(
-      samples.map((sample) => ({ minute: minuteOf(sample.atMs), value: value(sample) })),
+      samples.map((sample) => ({ minute: getMinute(sample.atMs), value: value(sample) })),
       minutes,
     )
   const ofTimes = (share: number) =>
     summed(
-      times.map(({ atMs, ms }) => ({ minute: minuteOf(atMs), value: ms })),
+      times.map(({ atMs, ms }) => ({ minute: getMinute(atMs), value: ms })),
       minutes,
       POINTS / 4,
       share,
@@ -67,7 +67,7 @@ export function drawCurve({ legs, samples, times }: Measured, caption: string): 
     `<title>${caption}</title>`,
     `<rect width="${WIDTH}" height="${height}" fill="white"/>`,
     `<text x="${LEFT}" y="20" fill="${INK}">${caption}</text>`,
-    ...panels.map((panel, at) => drawPanel(panel, TOP + at * (PANEL + GAP), { minutes, legs, fromMs })),
+    ...panels.map((panel, index) => drawPanel(panel, TOP + index * (PANEL + GAP), { minutes, legs, fromMs })),
     '</svg>\n',
   ].join('\n')
 }
@@ -82,11 +82,11 @@ function drawPanel({ title, lines }: Panel, top: number, { minutes, legs, fromMs
   const most = niceAbove(Math.max(...lines.flatMap(({ points }) => points.map(({ value }) => value)), 1))
   const x = (minute: number) => LEFT + (minute / minutes) * (WIDTH - LEFT - RIGHT)
   const y = (value: number) => top + PANEL - (value / most) * PANEL
-  const shades = legs.map((leg, at) => {
+  const shades = legs.map((leg, index) => {
     const from = x((leg.fromMs - fromMs) / 60_000)
     const to = x((leg.toMs - fromMs) / 60_000)
     const box = `x="${one(from)}" y="${top}" width="${one(to - from)}" height="${PANEL}"`
-    return `<rect ${box} fill="${LEG_COLOURS[at % LEG_COLOURS.length]}"><title>${nameOf(leg)}</title></rect>`
+    return `<rect ${box} fill="${LEG_COLOURS[index % LEG_COLOURS.length]}"><title>${getName(leg)}</title></rect>`
   })
   const levels = [0, most / 2, most].map(
     (value) =>
@@ -94,17 +94,17 @@ function drawPanel({ title, lines }: Panel, top: number, { minutes, legs, fromMs
       `<text x="${LEFT - 6}" y="${one(y(value) + 4)}" text-anchor="end" fill="${FAINT}">${value}</text>`,
   )
   const step = niceAbove(minutes / 8)
-  const ticks = Array.from({ length: Math.floor(minutes / step) + 1 }, (_, at) => at * step).map(
+  const ticks = Array.from({ length: Math.floor(minutes / step) + 1 }, (_, index) => index * step).map(
     (minute) =>
       `<text x="${one(x(minute))}" y="${top + PANEL + 15}" text-anchor="middle" fill="${FAINT}">${minute} min</text>`,
   )
   const keys = lines.map(
-    ({ name, colour }, at) =>
-      `<text x="${LEFT + 220 + at * 150}" y="${top - 6}" fill="${colour}">&#9644; ${name}</text>`,
+    ({ name, colour }, index) =>
+      `<text x="${LEFT + 220 + index * 150}" y="${top - 6}" fill="${colour}">&#9644; ${name}</text>`,
   )
   const drawn = lines.map(({ colour, points }) => {
     const path = points.map(
-      ({ minute, value }, at) => `${at === 0 ? 'M' : 'L'}${one(x(minute))} ${one(y(value))}`,
+      ({ minute, value }, index) => `${index === 0 ? 'M' : 'L'}${one(x(minute))} ${one(y(value))}`,
     )
     return `<path d="${path.join('')}" fill="none" stroke="${colour}" stroke-width="1.3"/>`
   })
@@ -120,11 +120,13 @@ function thin(points: readonly Point[], minutes: number): Point[] {
 function summed(points: readonly Point[], minutes: number, parts: number, share: number): Point[] {
   const stretches = Array.from({ length: parts }, (): number[] => [])
   for (const { minute, value } of points) {
-    const at = Math.floor((minute / minutes) * parts)
-    if (Number.isFinite(value)) stretches[Math.min(parts - 1, Math.max(0, at))]!.push(value)
+    const index = Math.floor((minute / minutes) * parts)
+    if (Number.isFinite(value)) stretches[Math.min(parts - 1, Math.max(0, index))]!.push(value)
   }
-  return stretches.flatMap((values, at) =>
-    values.length === 0 ? [] : [{ minute: ((at + 0.5) * minutes) / parts, value: quantile(values, share) }],
+  return stretches.flatMap((values, index) =>
+    values.length === 0
+      ? []
+      : [{ minute: ((index + 0.5) * minutes) / parts, value: quantile(values, share) }],
   )
 }
 

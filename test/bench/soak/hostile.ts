@@ -13,7 +13,7 @@ const PAUSE_MS = 2_000
 /** The timeout also applies to requests that are never answered, such as incomplete ones. */
 const PATIENCE_MS = 10_000
 
-export interface HostileTally {
+export interface HostileCounts {
   calls: number
   /** Requests by status; 0 for those without a response. */
   statuses: Record<string, number>
@@ -30,7 +30,7 @@ export function isHostileTime(legs: readonly Leg[], atMs: number): boolean {
 export async function runHostile(
   world: SoakWorld,
   { count, legs, seed }: { count: number; legs: readonly Leg[]; seed: number },
-  tally: HostileTally,
+  counts: HostileCounts,
 ): Promise<void> {
   const untilMs = legs.at(-1)!.toMs
   // A new connection for each request, which also leaves incomplete requests behind.
@@ -42,9 +42,9 @@ export async function runHostile(
       if (!isHostileTime(legs, Date.now())) continue
       const body = ATTACKS[Math.floor(random() * ATTACKS.length)]!(random)
       const status = await send(`${world.url}/hostile-${number}-${call}/v1/chat/completions`, body)
-      tally.calls += 1
-      tally.statuses[status] = (tally.statuses[status] ?? 0) + 1
-      if (status === 500) tally.faults.push(`hostile-${number}-${call}: an internal error`)
+      counts.calls += 1
+      counts.statuses[status] = (counts.statuses[status] ?? 0) + 1
+      if (status === 500) counts.faults.push(`hostile-${number}-${call}: an internal error`)
     }
   }
   await Promise.all(Array.from({ length: count }, (_, number) => runOne(number)))
@@ -73,32 +73,34 @@ interface Attack {
   leaveAfterMs?: number
 }
 
-const callOf = (messages: unknown, more: object = {}): string =>
+const createCall = (messages: unknown, more: object = {}): string =>
   JSON.stringify({ model: 'soak', messages, max_tokens: 2, ...more })
 const user = (content: unknown) => [{ role: 'user', content }]
 
 const ATTACKS: readonly ((random: () => number) => Attack)[] = [
   // Very many new messages.
   (random) => ({
-    text: callOf(Array.from({ length: 5_000 }, (_, at) => ({ role: 'user', content: `${random()} ${at}` }))),
+    text: createCall(
+      Array.from({ length: 5_000 }, (_, index) => ({ role: 'user', content: `${random()} ${index}` })),
+    ),
   }),
   // One long text of the beginnings of markup, of white space, and of one letter.
-  () => ({ text: callOf(user('<'.repeat(1_000_000))) }),
-  () => ({ text: callOf(user(' \n'.repeat(1_000_000))) }),
-  (random) => ({ text: callOf(user(`${random()}${'a'.repeat(2_000_000)}`)) }),
+  () => ({ text: createCall(user('<'.repeat(1_000_000))) }),
+  () => ({ text: createCall(user(' \n'.repeat(1_000_000))) }),
+  (random) => ({ text: createCall(user(`${random()}${'a'.repeat(2_000_000)}`)) }),
   // Deeply nested and very many values.
   () => ({ text: '['.repeat(1_000_000) }),
-  () => ({ text: callOf(JSON.parse(`${'[[{"a":'.repeat(90)}1${'}]]'.repeat(90)}`)) }),
+  () => ({ text: createCall(JSON.parse(`${'[[{"a":'.repeat(90)}1${'}]]'.repeat(90)}`)) }),
   () => ({ text: `{"model":"soak","messages":[${'{},'.repeat(200_000)}{}]}` }),
   // An invalid image.
   () => ({
-    text: callOf(
+    text: createCall(
       user([{ type: 'image_url', image_url: { url: `data:image/jpeg;base64,/9j/${'A'.repeat(500_000)}` } }]),
     ),
   }),
   // Arguments of a tool call that are one long text and not JSON, and stop strings.
   () => ({
-    text: callOf([
+    text: createCall([
       ...user('Go on.'),
       {
         role: 'assistant',
@@ -111,16 +113,18 @@ const ATTACKS: readonly ((random: () => number) => Attack)[] = [
     ]),
   }),
   () => ({
-    text: callOf(user('Stop.'), { stop: Array.from({ length: 4 }, (_, at) => `${at}`.repeat(50_000)) }),
+    text: createCall(user('Stop.'), {
+      stop: Array.from({ length: 4 }, (_, index) => `${index}`.repeat(50_000)),
+    }),
   }),
   // Sends a request and disconnects; declares a retry of a request that was never sent.
   (random) => ({
-    text: callOf(user(`${random()}`), { stream: true, max_tokens: 200 }),
+    text: createCall(user(`${random()}`), { stream: true, max_tokens: 200 }),
     leaveAfterMs: Math.floor(random() * 300),
   }),
-  (random) => ({ text: callOf(user(`${random()}`)), headers: { 'x-stainless-retry-count': '7' } }),
+  (random) => ({ text: createCall(user(`${random()}`)), headers: { 'x-stainless-retry-count': '7' } }),
   // Fills a session with one request.
   (random) => ({
-    text: callOf(Array.from({ length: 40 }, () => user(`${random()}${'é'.repeat(20_000)}`)[0])),
+    text: createCall(Array.from({ length: 40 }, () => user(`${random()}${'é'.repeat(20_000)}`)[0])),
   }),
 ]

@@ -48,19 +48,19 @@ export const PROOF_S = 1_800
  * Computes the times.
  * @param fromMs the start; all times are in milliseconds since 1970
  */
-export function timesOf({ seconds, sessions, callsPerSecond }: SoakPlan, fromMs: number): Times {
+export function getTimes({ seconds, sessions, callsPerSecond }: SoakPlan, fromMs: number): Times {
   const rounds = seconds < PROOF_S ? 1 : ROUNDS
   const legMs = (seconds * 1_000) / (rounds * MODES.length)
-  const legs = Array.from({ length: rounds * MODES.length }, (_, at) => ({
-    round: 1 + Math.floor(at / MODES.length),
-    ...MODES[at % MODES.length]!,
-    fromMs: fromMs + at * legMs,
-    toMs: fromMs + (at + 1) * legMs,
+  const legs = Array.from({ length: rounds * MODES.length }, (_, index) => ({
+    round: 1 + Math.floor(index / MODES.length),
+    ...MODES[index % MODES.length]!,
+    fromMs: fromMs + index * legMs,
+    toMs: fromMs + (index + 1) * legMs,
   }))
   const thinkMs = (1_000 * sessions) / callsPerSecond
   return { legs, thinkMs, ttlS: Math.ceil((2.5 * thinkMs) / 1_000) + 30 }
 }
 
-export function nameOf({ mode, prompts }: Pick<Leg, 'mode' | 'prompts'>): string {
+export function getName({ mode, prompts }: Pick<Leg, 'mode' | 'prompts'>): string {
   return `${mode}, ${prompts} mode`
 }

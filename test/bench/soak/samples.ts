@@ -2,7 +2,7 @@
 import { statSync } from 'node:fs'
 import { rssMib } from '../parts/proc-stat.ts'
 import { quantile } from '../parts/statistics.ts'
-import { type Leg, nameOf, ROUNDS } from './plan.ts'
+import { getName, type Leg, ROUNDS } from './plan.ts'
 import type { SoakWorld } from './world.ts'
 
 export interface Sample {
@@ -29,7 +29,7 @@ export class Sampler implements Disposable {
         atMs: Date.now(),
         proxyMib: proxy === undefined ? Number.NaN : rssMib(proxy),
         othersMib: others.reduce((sum, pid) => sum + (rssMib(pid) || 0), 0),
-        fileMib: (sizeOf(db) + sizeOf(`${db}-wal`)) / 2 ** 20,
+        fileMib: (getSize(db) + getSize(`${db}-wal`)) / 2 ** 20,
       })
     }, everyMs)
   }
@@ -39,7 +39,7 @@ export class Sampler implements Disposable {
   }
 }
 
-function sizeOf(path: string): number {
+function getSize(path: string): number {
   return statSync(path, { throwIfNoEntry: false })?.size ?? 0
 }
 
@@ -59,7 +59,7 @@ export interface Measured {
 }
 
 /** Compares the last round with the second one. Empty for a soak with fewer rounds. */
-export function growthOf({ legs, samples, times }: Measured): Growth[] {
+export function computeGrowth({ legs, samples, times }: Measured): Growth[] {
   const last = legs.filter(({ round }) => round === ROUNDS)
   const second = legs.filter(({ round }) => round === 2)
   if (last.length === 0) return []
@@ -80,11 +80,11 @@ export function growthOf({ legs, samples, times }: Measured): Growth[] {
     )
   const size = (round: readonly Leg[]) => Math.max(...between(samples, round).map(({ fileMib }) => fileMib))
   return [
-    ...last.map((leg, at) => {
+    ...last.map((leg, index) => {
       const unit = 'MiB'
       return {
-        what: `RSS, ${nameOf(leg)}`,
-        second: memory(second[at]!),
+        what: `RSS, ${getName(leg)}`,
+        second: memory(second[index]!),
         last: memory(leg),
         unit,
         allowed: 0.05,

@@ -16,7 +16,7 @@ export async function makeTrouble(
     await sleep(Math.max(0, leg.fromMs - Date.now()))
     // The first leg begins before the agents start.
     if (leg !== legs[0]) await reportFailure(() => world.begin(leg))
-    for (const { atMs, strike } of troublesOf(world, leg, random)) {
+    for (const { atMs, strike } of getTroubles(world, leg, random)) {
       // A fault that is late because earlier ones took long is omitted at the end of its leg.
       if (Date.now() > leg.toMs) break
       await sleep(Math.max(0, atMs - Date.now()))
@@ -34,7 +34,7 @@ export async function makeTrouble(
   }
 }
 
-function troublesOf(world: SoakWorld, { fromMs, toMs }: Leg, random: () => number) {
+function getTroubles(world: SoakWorld, { fromMs, toMs }: Leg, random: () => number) {
   const at = (share: number) => fromMs + share * (toMs - fromMs)
   const between = () => at(0.15 + 0.75 * random())
   const number = Math.floor(random() * 100)

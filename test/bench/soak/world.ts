@@ -93,7 +93,8 @@ export class SoakWorld {
   weightsBetween(fromMs: number, toMs: number): string[] {
     return this.#versions
       .filter(
-        ({ fromMs: sinceMs }, at) => sinceMs <= toMs && (this.#versions[at + 1]?.fromMs ?? toMs) >= fromMs,
+        ({ fromMs: sinceMs }, index) =>
+          sinceMs <= toMs && (this.#versions[index + 1]?.fromMs ?? toMs) >= fromMs,
       )
       .map(({ version }) => version)
   }
@@ -128,19 +129,19 @@ export class SoakWorld {
 
   /** Kills a worker. In local mode there is none. */
   async killWorker(number: number): Promise<void> {
-    const at = number % this.#options.workers
-    const worker = this.#workers[at]
+    const index = number % this.#options.workers
+    const worker = this.#workers[index]
     if (worker === undefined) return
     this.kills.worker += 1
     await kill(worker)
-    await this.#startWorker(at)
+    await this.#startWorker(index)
   }
 
   async killEngine(number: number): Promise<void> {
-    const at = number % ENGINES
+    const index = number % ENGINES
     this.kills.engine += 1
-    await kill(this.#engines[at]!)
-    await this.#startEngine(at)
+    await kill(this.#engines[index]!)
+    await this.#startEngine(index)
   }
 
   /** Updates weights as a trainer does: nothing is sampled meanwhile. */

@@ -10,7 +10,7 @@ import type { Dice } from './dice.ts'
 type Json = any
 
 /** What an agent parsed from a response. */
-export interface Said {
+export interface AgentOutput {
   text: string
   reasoning: string
   calls: { id: string; name: string; arguments: string }[]
@@ -28,9 +28,9 @@ export interface Asked {
 
 export interface Agent {
   /** @param url session URL, without `/v1` */
-  call(url: string, options: Asked): Promise<Said>
+  call(url: string, options: Asked): Promise<AgentOutput>
   /** Adds the response to the conversation, followed by a next user message. */
-  goOn(response: Said): void
+  goOn(response: AgentOutput): void
 }
 
 export const MODEL = 'tiny'
@@ -51,7 +51,7 @@ function someFunctions(dice: Dice) {
   return dice.chance(TOOLS_SHARE) ? FUNCTIONS.slice(0, dice.int(1, FUNCTIONS.length)) : undefined
 }
 
-function nothing(): Said {
+function nothing(): AgentOutput {
   return { text: '', reasoning: '', calls: [], finish: null, ids: [] }
 }
 
@@ -59,36 +59,36 @@ function nothing(): Said {
  * Returns the client options that users have. An agent that may disconnect does not report its retry count, because a
  * request with a retry count continues for a while after its client has left.
  */
-function optionsOf(signal: AbortSignal | undefined) {
+function createOptions(signal: AbortSignal | undefined) {
   const options = { apiKey: 'none', timeout: 600_000 }
   if (signal === undefined) return options
   return { ...options, maxRetries: 0, defaultHeaders: { 'x-stainless-retry-count': null } }
 }
 
 function openai(url: string, signal?: AbortSignal): OpenAI {
-  return new OpenAI({ ...optionsOf(signal), baseURL: `${url}/v1` })
+  return new OpenAI({ ...createOptions(signal), baseURL: `${url}/v1` })
 }
 
 /** Sends one Chat Completions request, complete or streamed. */
-export async function chat(url: string, body: Json, signal?: AbortSignal): Promise<Said> {
-  const answer = await openai(url, signal).chat.completions.create(body, { signal: signal ?? null })
+export async function chat(url: string, body: Json, signal?: AbortSignal): Promise<AgentOutput> {
+  const response = await openai(url, signal).chat.completions.create(body, { signal: signal ?? null })
   const result = nothing()
   if (!body.stream) {
-    const { message, finish_reason, token_ids } = (answer as Json).choices[0]
+    const { message, finish_reason, token_ids } = (response as Json).choices[0]
     add(result, message)
-    result.calls = (message.tool_calls ?? []).map(callOf)
+    result.calls = (message.tool_calls ?? []).map(toCall)
     return { ...result, finish: finish_reason, ids: token_ids ?? [] }
   }
-  for await (const chunk of answer as unknown as AsyncIterable<Json>) {
+  for await (const chunk of response as unknown as AsyncIterable<Json>) {
     const [choice] = chunk.choices
     if (choice === undefined) continue
     add(result, choice.delta)
-    for (const piece of choice.delta.tool_calls ?? []) {
-      result.calls[piece.index] ??= { id: '', name: '', arguments: '' }
-      const call = result.calls[piece.index]!
-      call.id += piece.id ?? ''
-      call.name += piece.function?.name ?? ''
-      call.arguments += piece.function?.arguments ?? ''
+    for (const chunk of choice.delta.tool_calls ?? []) {
+      result.calls[chunk.index] ??= { id: '', name: '', arguments: '' }
+      const call = result.calls[chunk.index]!
+      call.id += chunk.id ?? ''
+      call.name += chunk.function?.name ?? ''
+      call.arguments += chunk.function?.arguments ?? ''
     }
     result.ids.push(...(choice.token_ids ?? []))
     result.finish ??= choice.finish_reason
@@ -96,12 +96,12 @@ export async function chat(url: string, body: Json, signal?: AbortSignal): Promi
   return result
 }
 
-function add(result: Said, { content, reasoning, reasoning_content }: Json): void {
+function add(result: AgentOutput, { content, reasoning, reasoning_content }: Json): void {
   result.text += content ?? ''
   result.reasoning += reasoning_content ?? reasoning ?? ''
 }
 
-function callOf({ id, function: called }: Json): Said['calls'][number] {
+function toCall({ id, function: called }: Json): AgentOutput['calls'][number] {
   return { id, name: called.name, arguments: called.arguments }
 }
 
@@ -120,13 +120,13 @@ class ChatAgent implements Agent {
     this.tools = someFunctions(dice)?.map((each) => ({ type: 'function', function: each }))
   }
 
-  call(url: string, { stream, sampling, signal }: Asked): Promise<Said> {
+  call(url: string, { stream, sampling, signal }: Asked): Promise<AgentOutput> {
     const { messages, tools } = this
     const usage = stream && this.#dice.chance(0.5) ? { stream_options: { include_usage: true } } : {}
     return chat(url, { model: MODEL, messages, tools, ...sampling, stream, ...usage }, signal)
   }
 
-  goOn({ text: content, reasoning, calls }: Said): void {
+  goOn({ text: content, reasoning, calls }: AgentOutput): void {
     const dice = this.#dice
     const tool_calls = calls.map(({ id, ...called }) => ({ id, type: 'function', function: called }))
     this.messages.push({
@@ -158,13 +158,13 @@ class MessagesAgent implements Agent {
     this.#messages.push({ role: 'user', content: dice.text(15) })
   }
 
-  async call(url: string, { stream, sampling, signal }: Asked): Promise<Said> {
-    const client = new Anthropic({ ...optionsOf(signal), baseURL: url })
+  async call(url: string, { stream, sampling, signal }: Asked): Promise<AgentOutput> {
+    const client = new Anthropic({ ...createOptions(signal), baseURL: url })
     const { stop, ...rest } = sampling
     const body = { ...this.#fixed, messages: this.#messages, max_tokens: 100, ...rest, stop_sequences: stop }
     const options = { signal: signal ?? null }
-    const answer: Json = await client.messages.create({ ...body, stream }, options)
-    const { content, stop_reason: finish } = stream ? await readMessage(answer) : answer
+    const response: Json = await client.messages.create({ ...body, stream }, options)
+    const { content, stop_reason: finish } = stream ? await readMessage(response) : response
     this.#blocks = content
     const result = { ...nothing(), finish }
     for (const block of this.#blocks) {
@@ -175,7 +175,7 @@ class MessagesAgent implements Agent {
     return result
   }
 
-  goOn({ calls }: Said): void {
+  goOn({ calls }: AgentOutput): void {
     const dice = this.#dice
     const blocks = this.#blocks.length > 0 ? this.#blocks : [{ type: 'text', text: '…' }]
     this.#messages.push({ role: 'assistant', content: blocks })
@@ -238,14 +238,14 @@ class ResponsesAgent implements Agent {
     this.#input = [{ role: 'user', content }]
   }
 
-  async call(url: string, { stream, sampling, signal }: Asked): Promise<Said> {
+  async call(url: string, { stream, sampling, signal }: Asked): Promise<AgentOutput> {
     const { max_tokens: max_output_tokens, ...rest } = sampling
     const previous_response_id = this.#isChained ? this.#answer?.id : undefined
     const limits = { max_output_tokens, previous_response_id }
     const body = { ...this.#fixed, input: this.#input, ...rest, ...limits, stream } as Json
-    const answer = (await openai(url, signal).responses.create(body, { signal: signal ?? null })) as Json
-    this.#answer = stream ? undefined : answer
-    if (stream) for await (const event of answer) this.#answer = event.response ?? this.#answer
+    const response = (await openai(url, signal).responses.create(body, { signal: signal ?? null })) as Json
+    this.#answer = stream ? undefined : response
+    if (stream) for await (const event of response) this.#answer = event.response ?? this.#answer
     const result = { ...nothing(), finish: this.#answer.status }
     for (const item of this.#answer.output) {
       const parts = (item.content ?? []).map((part: Json) => part.text).join('')
@@ -256,7 +256,7 @@ class ResponsesAgent implements Agent {
     return result
   }
 
-  goOn({ calls }: Said): void {
+  goOn({ calls }: AgentOutput): void {
     const dice = this.#dice
     if (this.#isChained) this.#input = []
     else this.#input.push(...this.#answer.output)
@@ -283,7 +283,7 @@ class GeminiAgent implements Agent {
     this.#contents.push({ role: 'user', parts: [{ text: dice.text(15) }] })
   }
 
-  async call(url: string, { stream, sampling, signal }: Asked): Promise<Said> {
+  async call(url: string, { stream, sampling, signal }: Asked): Promise<AgentOutput> {
     const {
       max_tokens: maxOutputTokens,
       temperature,
@@ -303,21 +303,21 @@ class GeminiAgent implements Agent {
       body: JSON.stringify({ ...body, generationConfig: { ...generationConfig, thinkingConfig } }),
       signal: signal ?? null,
     })
-    const answers = geminiAnswers(await response.text())
-    const error = answers.find((answer) => answer.error !== undefined)
+    const responses = geminiResponses(await response.text())
+    const error = responses.find((response) => response.error !== undefined)
     if (error !== undefined) throw new Error(JSON.stringify(error))
-    this.#parts = answers.flatMap(({ candidates }) => candidates[0].content.parts)
-    const result = { ...nothing(), finish: answers.at(-1)!.candidates[0].finishReason }
-    for (const { text: piece = '', thought, functionCall: called } of this.#parts) {
-      if (thought) result.reasoning += piece
-      else result.text += piece
+    this.#parts = responses.flatMap(({ candidates }) => candidates[0].content.parts)
+    const result = { ...nothing(), finish: responses.at(-1)!.candidates[0].finishReason }
+    for (const { text: chunk = '', thought, functionCall: called } of this.#parts) {
+      if (thought) result.reasoning += chunk
+      else result.text += chunk
       if (called)
         result.calls.push({ id: called.id, name: called.name, arguments: JSON.stringify(called.args) })
     }
     return result
   }
 
-  goOn({ calls }: Said): void {
+  goOn({ calls }: AgentOutput): void {
     const dice = this.#dice
     this.#contents.push({ role: 'model', parts: this.#parts })
     const parts: Json[] = calls.map(({ id, name }) => ({
@@ -329,7 +329,7 @@ class GeminiAgent implements Agent {
 }
 
 /** Parses a response: one object, an array, or events. Empty lines keep a connection alive. */
-function geminiAnswers(body: string): Json[] {
+function geminiResponses(body: string): Json[] {
   if (!body.trimStart().startsWith('data: ')) return [JSON.parse(body)].flat()
   const events = body.split(/\n\n+/).filter((event) => event.startsWith('data: '))
   return events.map((event) => JSON.parse(event.slice('data: '.length)))
@@ -345,11 +345,11 @@ class CompletionsAgent implements Agent {
     this.#prompt = dice.chance(0.4) ? this.#ids(40) : `<|im_start|>user\n${dice.text(10)}${GLUE}`
   }
 
-  async call(url: string, { stream, sampling, signal }: Asked): Promise<Said> {
+  async call(url: string, { stream, sampling, signal }: Asked): Promise<AgentOutput> {
     const body = { model: MODEL, prompt: this.#prompt, ...sampling, stream, return_token_ids: true } as Json
-    const answer = (await openai(url, signal).completions.create(body, { signal: signal ?? null })) as Json
+    const response = (await openai(url, signal).completions.create(body, { signal: signal ?? null })) as Json
     const result = nothing()
-    for await (const { choices } of stream ? answer : [answer]) {
+    for await (const { choices } of stream ? response : [response]) {
       const [choice] = choices
       if (choice === undefined) continue
       result.text += choice.text
@@ -359,10 +359,10 @@ class CompletionsAgent implements Agent {
     return result
   }
 
-  goOn({ text: answer, ids }: Said): void {
+  goOn({ text: response, ids }: AgentOutput): void {
     const dice = this.#dice
     if (typeof this.#prompt !== 'string') this.#prompt = [...this.#prompt, ...ids, ...this.#ids(10)]
-    else this.#prompt += `${answer}<|im_end|>\n<|im_start|>user\n${dice.text(8)}${GLUE}`
+    else this.#prompt += `${response}<|im_end|>\n<|im_start|>user\n${dice.text(8)}${GLUE}`
   }
 
   #ids(most: number): number[] {

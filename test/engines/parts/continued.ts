@@ -1,7 +1,7 @@
 /** Responses that continue (`--continue-responses`) after the engine aborted them for new weights. */
 import type { Test } from 'tap'
 import { until } from '../../helpers/until.ts'
-import { AGENTS, type Said } from './agents.ts'
+import { AGENTS, type AgentOutput } from './agents.ts'
 import type { CoreCall, CoreLog } from './core-log.ts'
 import { Dice } from './dice.ts'
 import { type Mode, untilWeights } from './proxies.ts'
@@ -79,7 +79,7 @@ export async function checkContinued(
     const what = `${mode.name}, ${dialect}, ${stream ? 'streamed' : 'complete'}`
     const sessionId = `continued-${mode.name}-${number}`
     const before = core.calls().length
-    let response: Said | Error | undefined
+    let response: AgentOutput | Error | undefined
     const sampling = { temperature: 1, max_tokens: tokens, ignore_eos: true }
     const received = new AGENTS[dialect]!(dice)
       .call(`${mode.url}/${sessionId}`, { stream, sampling })
@@ -88,7 +88,7 @@ export async function checkContinued(
         response = value
       })
     const aborts = dice.int(1, 2)
-    for (let at = 0; at < aborts; at += 1) {
+    for (let index = 0; index < aborts; index += 1) {
       const sampled = dice.int(1, tokens / 4)
       await until(() => {
         // Health checks and checks of the prompt sample one token.
@@ -96,7 +96,7 @@ export async function checkContinued(
           .calls()
           .slice(before)
           .filter(({ params }) => Number(params.max_tokens) > 1)
-        return response !== undefined || (calls.length > at && calls.at(-1)!.ids.length >= sampled)
+        return response !== undefined || (calls.length > index && calls.at(-1)!.ids.length >= sampled)
       })
       if (response === undefined) await abort()
     }
@@ -124,9 +124,9 @@ export async function checkContinued(
 
 /** Returns whether each part begins where the one before ended, and all but the last were aborted. */
 function isContiguous(requests: readonly EngineRequest[], length: number): boolean {
-  return requests.every(({ start, end, end_reason }, at) => {
-    const next = requests[at + 1]
-    const follows = start === (requests[at - 1]?.end ?? 0)
+  return requests.every(({ start, end, end_reason }, index) => {
+    const next = requests[index + 1]
+    const follows = start === (requests[index - 1]?.end ?? 0)
     return follows && (next === undefined ? end === length : end_reason === 'abort')
   })
 }
@@ -139,10 +139,10 @@ function joinParts(
 ): CoreCall | undefined {
   const ids = turn.completion_token_ids
   let joined: CoreCall | undefined
-  for (const [at, { start, end }] of requests.entries()) {
+  for (const [index, { start, end }] of requests.entries()) {
     const part = log.find([...turn.prompt_token_ids, ...ids.slice(0, start)], ids.slice(start, end))
     if (part === undefined) return undefined
-    const length = at === requests.length - 1 ? part.ids.length : end - start
+    const length = index === requests.length - 1 ? part.ids.length : end - start
     const { prompt, params } = joined ?? part
     joined = {
       ...part,

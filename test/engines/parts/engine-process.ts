@@ -98,9 +98,9 @@ export class EngineProcess {
     // A new connection: vLLM closes idle ones after seconds, possibly just as one is reused.
     const headers = { 'content-type': 'application/json', connection: 'close' }
     const response = await fetch(this.url + path, { method: 'POST', headers, body: JSON.stringify(body) })
-    const answer = await response.text()
-    if (!response.ok) throw new Error(`${path}: ${response.status} ${answer}`)
-    return answer === '' ? null : JSON.parse(answer)
+    const reply = await response.text()
+    if (!response.ok) throw new Error(`${path}: ${response.status} ${reply}`)
+    return reply === '' ? null : JSON.parse(reply)
   }
 
   async #isUp(): Promise<boolean> {

@@ -107,12 +107,12 @@ interface EngineState {
 }
 
 /** Returns the engine, or the worker in front of it, as the proxy reports it. */
-export async function engineOf({ url }: Mode): Promise<EngineState> {
+export async function getEngine({ url }: Mode): Promise<EngineState> {
   const { engines, workers } = await getJson(`${url}/health`)
   return (engines ?? workers)[0]
 }
 
 /** Waits until the proxy has seen this weight version. */
 export async function untilWeights(mode: Mode, version: string): Promise<void> {
-  await until(async () => (await engineOf(mode)).weight_version === version)
+  await until(async () => (await getEngine(mode)).weight_version === version)
 }

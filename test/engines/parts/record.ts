@@ -1,5 +1,5 @@
 /** Compares the sessions recorded by a proxy with what the engine's core received and sampled. */
-import type { Said } from './agents.ts'
+import type { AgentOutput } from './agents.ts'
 import type { CoreCall, CoreLog } from './core-log.ts'
 
 // biome-ignore lint/suspicious/noExplicitAny: answers of the sessions API are read as their readers do
@@ -9,7 +9,7 @@ type Json = any
 export interface MadeCall {
   dialect: string
   stream: boolean
-  response: Said
+  response: AgentOutput
 }
 
 /** Result of a check: one line per mismatch in `wrong`. */
@@ -59,12 +59,12 @@ export async function checkSession(
     if (sampled === undefined) note(turn, `ids that were never sampled: ${turn.completion_token_ids}`)
     else {
       for (const what of againstCore(turn, sampled)) note(turn, what)
-      const weights = weightsOf(turn, sampled)
+      const weights = getWeights(turn, sampled)
       if (weights.isUnknown) verdict.unversioned += 1
       if (weights.wrong !== undefined && !(weights.isUnknown && mayNotKnowWeights)) note(turn, weights.wrong)
       for (const what of againstParams(sampling, sampled)) note(turn, what)
     }
-    if (made[at]) for (const what of againstSaid(turn, made[at])) note(turn, what)
+    if (made[at]) for (const what of compareWithReported(turn, made[at])) note(turn, what)
   }
   wrong.push(...checkRows(turns, rows).map((what) => `${sessionId}: ${what}`))
   return verdict
@@ -97,11 +97,11 @@ function* againstCore(turn: Json, sampled: CoreCall): Generator<string> {
   if (!mayEnd.includes(finish)) yield `ended by ${finish}, the core by ${sampled.finish}`
 }
 
-function weightsOf(turn: Json, { weights }: CoreCall): { isUnknown: boolean; wrong?: string } {
+function getWeights(turn: Json, { weights }: CoreCall): { isUnknown: boolean; wrong?: string } {
   const versions = [turn.weight_version_start, turn.weight_version_end]
   const used = [weights[0] ?? null, weights.at(-1) ?? null]
   const differing = versions
-    .map((version, at) => [version, used[at]])
+    .map((version, index) => [version, used[index]])
     .filter(([version, by]) => version !== by)
   if (turn.completion_token_ids.length === 0 || differing.length === 0) return { isUnknown: false }
   const wrong = `weights ${versions}, sampled by ${used}`
@@ -122,7 +122,7 @@ function* againstParams(sampling: Json, { params }: CoreCall): Generator<string>
   }
 }
 
-function* againstSaid(turn: Json, { dialect, stream, response }: MadeCall): Generator<string> {
+function* compareWithReported(turn: Json, { dialect, stream, response }: MadeCall): Generator<string> {
   const how = stream ? 'streamed' : 'whole'
   const isBlank = dialect === 'messages' && turn.completion_text.trim() === '' && response.text === ''
   if (response.text !== turn.completion_text && !isBlank)
@@ -172,10 +172,10 @@ function checkRows(turns: readonly Json[], rows: readonly Json[]): string[] {
 
 function* differences(what: string, seen: readonly number[], expected: readonly number[]): Generator<string> {
   if (seen.length !== expected.length) yield `${what}: ${seen.length} of ${expected.length}`
-  const at = expected.findIndex(
+  const i = expected.findIndex(
     (value, index) => !(Math.abs(value - seen[index]!) <= NEAR * Math.max(1, -value)),
   )
-  if (at !== -1) yield `${what} at ${at} is ${seen[at]}, and was ${expected[at]}`
+  if (i !== -1) yield `${what} at ${i} is ${seen[i]}, and was ${expected[i]}`
 }
 
 function quote(value: unknown): string {

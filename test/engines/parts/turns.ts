@@ -40,9 +40,13 @@ export async function checkTurns(
   const endMs = performance.now() + seconds * 1_000
   let round = seed
   do {
-    const all = await Promise.all(modes.map((mode, at) => converse(mode, turns, round + at * 1_000_003)))
-    for (const [at, mode] of modes.entries())
-      await t.test(`${mode.name}, seed ${round}`, (t) => checkConversations(t, mode, core, all[at]!, turns))
+    const all = await Promise.all(
+      modes.map((mode, index) => converse(mode, turns, round + index * 1_000_003)),
+    )
+    for (const [index, mode] of modes.entries())
+      await t.test(`${mode.name}, seed ${round}`, (t) =>
+        checkConversations(t, mode, core, all[index]!, turns),
+      )
     round += 1
   } while (performance.now() < endMs)
 }
@@ -100,7 +104,7 @@ async function controlled(
   t.same(wrong, [])
   const plants: Record<string, (call: CoreCall) => Partial<CoreCall>> = {
     'a logprob at 3': ({ logprobs }) => ({
-      logprobs: logprobs.map((value, at) => (at === 3 ? value - 1e-4 : value)),
+      logprobs: logprobs.map((value, index) => (index === 3 ? value - 1e-4 : value)),
     }),
     '8 ids of the 9': ({ ids }) => ({ ids: [...ids, 1] }),
     'ended by length': () => ({ finish: 'stop' }),

@@ -104,9 +104,9 @@ export function compareOutcomes(
     (outcome) => outcome.outcome !== 'passed' && vllm.get(outcome.case)?.outcome === 'passed',
   )
   const listed = differences.filter(({ modes }) => modes.includes(mode))
-  const isOf = ({ case: name }: Outcome, { test }: Difference) => name.split('[')[0] === FOLDER + test
+  const concerns = ({ case: name }: Outcome, { test }: Difference) => name.split('[')[0] === FOLDER + test
   return {
-    unlisted: failed.filter((outcome) => !listed.some((difference) => isOf(outcome, difference))),
-    settled: listed.filter((difference) => !failed.some((outcome) => isOf(outcome, difference))),
+    unlisted: failed.filter((outcome) => !listed.some((difference) => concerns(outcome, difference))),
+    settled: listed.filter((difference) => !failed.some((outcome) => concerns(outcome, difference))),
   }
 }

@@ -8,7 +8,7 @@ import { checkSession, getJson } from '../parts/record.ts'
 
 /** Arguments with which vLLM serves the adapters under names by position: `adapter-1` and so on. */
 export function adapterFlags(adapters: readonly string[]): string[] {
-  const named = adapters.map((path, at) => `adapter-${at + 1}=${path}`)
+  const named = adapters.map((path, index) => `adapter-${index + 1}=${path}`)
   return ['--enable-lora', '--max-loras', String(adapters.length), '--lora-modules', ...named]
 }
 

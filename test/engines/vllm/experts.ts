@@ -12,12 +12,12 @@ const [LAYERS, RANKS] = [3, 2]
 /**
  * Returns the experts that `made_experts` in `plugin/core_log.py` makes; the last token was sampled but never computed.
  */
-function expectedOf(places: number): Buffer {
+function createExpected(places: number): Buffer {
   const experts = Buffer.alloc(places * LAYERS * RANKS)
-  for (let place = 0; place < places - 1; place += 1)
+  for (let index = 0; index < places - 1; index += 1)
     for (let layer = 0; layer < LAYERS; layer += 1)
       for (let rank = 0; rank < RANKS; rank += 1)
-        experts[(place * LAYERS + layer) * RANKS + rank] = (place * 7 + layer * 3 + rank) % 256
+        experts[(index * LAYERS + layer) * RANKS + rank] = (index * 7 + layer * 3 + rank) % 256
   return experts
 }
 
@@ -42,7 +42,7 @@ export async function checkExperts(t: Test, modes: readonly Mode[], vllm: Engine
         const what = `${mode.name}, ${stream ? 'streamed' : 'whole'}`
         const places = prompt_ids.length + response_ids.length
         t.match(experts, { dtype: 'uint8', shape: [places, LAYERS, RANKS], known: [[0, places - 1]] }, what)
-        const wrong = Buffer.compare(Buffer.from(experts.data, 'base64'), expectedOf(places))
+        const wrong = Buffer.compare(Buffer.from(experts.data, 'base64'), createExpected(places))
         t.equal(wrong, 0, `${what}: the experts of each token, of ${places}`)
       }
     }

@@ -2,11 +2,11 @@
 import type { Test } from 'tap'
 import { IS_FULL } from '../../helpers/tier.ts'
 import { until } from '../../helpers/until.ts'
-import { AGENTS, type Agent, MODEL, type Said } from '../parts/agents.ts'
+import { AGENTS, type Agent, type AgentOutput, MODEL } from '../parts/agents.ts'
 import type { CoreCall, CoreLog } from '../parts/core-log.ts'
 import { Dice } from '../parts/dice.ts'
 import type { EngineProcess } from '../parts/engine-process.ts'
-import { engineOf, type Mode, untilWeights } from '../parts/proxies.ts'
+import { getEngine, type Mode, untilWeights } from '../parts/proxies.ts'
 import { checkSession, getJson } from '../parts/record.ts'
 
 // biome-ignore lint/suspicious/noExplicitAny: answers of the sessions API are read as their readers do
@@ -28,7 +28,7 @@ interface Running {
   core: CoreCall
   leave(): void
   /** The response that the agent received, or its error. */
-  answer: Promise<Said | Error>
+  answer: Promise<AgentOutput | Error>
 }
 
 let number = 0
@@ -72,11 +72,11 @@ async function tryToBegin(
   const options = { stream, sampling, signal: control.signal }
   let early: Error | undefined
   let isOver = false
-  const answer = agent.call(`${mode.url}/${sessionId}`, options).catch((error: Error) => {
+  const response = agent.call(`${mode.url}/${sessionId}`, options).catch((error: Error) => {
     early = error
     return error
   })
-  void answer.then(() => {
+  void response.then(() => {
     isOver = true
   })
   const begun = () =>
@@ -90,7 +90,7 @@ async function tryToBegin(
     return early ?? new Error(`${sessionId}: a response came before the core had started`)
   // The core is ahead of the proxy, by seconds on a busy machine.
   if (stream) await until(async () => isOver || (await sampledSoFar(mode, sessionId)) > 0)
-  return { sessionId, log, core, leave: () => control.abort(), answer }
+  return { sessionId, log, core, leave: () => control.abort(), answer: response }
 }
 
 /** Returns how many tokens of the session's open request have reached the proxy. */
@@ -101,7 +101,7 @@ async function sampledSoFar({ url }: Mode, sessionId: string): Promise<number> {
 }
 
 /** Returns the only turn of the session, once it has ended. */
-async function turnOf(mode: Mode, { sessionId }: Running): Promise<Json> {
+async function getTurn(mode: Mode, { sessionId }: Running): Promise<Json> {
   return until(async () => {
     const { turns } = await getJson(`${mode.url}/sessions/${sessionId}`)
     return turns[0]?.status !== 'open' && turns[0]
@@ -117,7 +117,9 @@ function checkPrefix(t: Test, turn: Json, { core, log }: Running, what: string):
     ids.length >= 1 && ids.join() === core.ids.slice(0, ids.length).join(),
     `${what}: ${ids.length} ids as sampled`,
   )
-  const isNear = logprobs.every((value: number, at: number) => Math.abs(value - core.logprobs[at]!) < 1e-6)
+  const isNear = logprobs.every(
+    (value: number, index: number) => Math.abs(value - core.logprobs[index]!) < 1e-6,
+  )
   t.ok(logprobs.length === ids.length && isNear, `${what}: logprobs as sampled`)
 }
 
@@ -135,7 +137,7 @@ export async function checkLeaving(t: Test, modes: readonly Mode[], vllm: Engine
         calls.push({ what, stream, running, leftMs: Date.now() })
       }
     for (const { what, stream, running } of calls) {
-      const turn = await turnOf(mode, running)
+      const turn = await getTurn(mode, running)
       t.equal(turn.status, 'aborted', what)
       if (stream) checkPrefix(t, turn, running, what)
     }
@@ -175,7 +177,7 @@ export async function checkWeights(
       const requests = await beginAndPause(vllm, modes, pause, { tokens, firstStreams: pauseAt + round })
       version += 1
       // A complete response that the client has not read yet gets the weights of the time when it is read.
-      if (pause === 'wait') for (const { mode, running } of requests) await turnOf(mode, running)
+      if (pause === 'wait') for (const { mode, running } of requests) await getTurn(mode, running)
       await vllm.post('/collective_rpc', {
         method: 'reload_weights',
         kwargs: { weights_path: models[version % models.length] },
@@ -202,7 +204,7 @@ async function checkReplaced(
 ): Promise<void> {
   const what = `${mode.name}, pause ${pause}, ${stream ? 'streamed' : 'complete'}`
   const response = await running.answer
-  const turn = await turnOf(mode, running)
+  const turn = await getTurn(mode, running)
   if (pause === 'abort') {
     t.ok(response instanceof Error, `${what}: the agent gets an error`)
     t.equal(turn.status, 'failed', what)
@@ -233,8 +235,8 @@ async function beginAndPause(
 ): Promise<ModeRequest[]> {
   for (let { tokens } = how; ; tokens = Math.min(2 * tokens, LONGEST)) {
     const requests: ModeRequest[] = []
-    for (const [at, mode] of modes.entries()) {
-      const stream = (at + how.firstStreams) % 2 === 0
+    for (const [index, mode] of modes.entries()) {
+      const stream = (index + how.firstStreams) % 2 === 0
       const running = await begin(vllm.core, mode, { stream, tokens, record: ['weight_versions'] })
       requests.push({ mode, stream, running })
     }
@@ -244,7 +246,7 @@ async function beginAndPause(
     const areInTheirMiddle = requests.every(({ running }) => running.core.ids.length < tokens)
     if (areInTheirMiddle || pause === 'wait' || tokens === LONGEST) return requests
     await vllm.post('/resume')
-    for (const { mode, running } of requests) await turnOf(mode, running)
+    for (const { mode, running } of requests) await getTurn(mode, running)
   }
 }
 
@@ -268,7 +270,7 @@ export async function checkHeld(t: Test, modes: readonly Mode[], vllm: EnginePro
     for (const mode of modes)
       requests.push({ mode, running: await begin(vllm.core, mode, { tokens: MIDDLE }) })
     await vllm.post(hold)
-    await Promise.all(modes.map((mode) => until(async () => (await engineOf(mode)).unavailable)))
+    await Promise.all(modes.map((mode) => until(async () => (await getEngine(mode)).unavailable)))
     const before = vllm.core.calls().length
     number += 1
     const sampling = { max_tokens: 3 }
@@ -311,13 +313,13 @@ export async function checkCrash(
       continue
     }
     t.ok((await running.answer) instanceof Error, `${mode.name}: the agent gets an error`)
-    const turn = await turnOf(mode, running)
+    const turn = await getTurn(mode, running)
     t.match(turn, { status: 'failed', error: { code: 'engine_lost' } }, mode.name)
     checkPrefix(t, turn, running, mode.name)
   }
   await restart()
   for (const mode of modes) {
-    await until(async () => (await engineOf(mode)).healthy)
+    await until(async () => (await getEngine(mode)).healthy)
     const agent = new AGENTS.chat!(new Dice(2))
     const response = await agent.call(`${mode.url}/restarted`, { stream: true, sampling: { max_tokens: 5 } })
     const made = [{ dialect: 'chat', stream: true, response }]

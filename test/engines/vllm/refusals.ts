@@ -30,7 +30,7 @@ const REFUSED: Record<string, object> = {
 }
 const NOT_FOUND: Record<string, object> = { 'a model that it has not': { model: 'nope' } }
 
-async function statusOf(url: string, body: object): Promise<number | undefined> {
+async function getStatus(url: string, body: object): Promise<number | undefined> {
   try {
     await chat(url, { model: MODEL, messages: MESSAGES, max_tokens: 8, ...body })
     return 200
@@ -46,11 +46,11 @@ export async function checkRefusals(t: Test, url: string, modes: readonly Mode[]
     [404, NOT_FOUND],
   ] as const)
     for (const [name, body] of Object.entries(cases)) {
-      t.equal(await statusOf(url, body), status, `${name}: vLLM itself rejects it`)
+      t.equal(await getStatus(url, body), status, `${name}: vLLM itself rejects it`)
       for (const mode of modes)
         for (const stream of [false, true])
           t.equal(
-            await statusOf(`${mode.url}/refusals-${mode.name}`, { ...body, stream }),
+            await getStatus(`${mode.url}/refusals-${mode.name}`, { ...body, stream }),
             status,
             `${name}: ${mode.name}, ${stream ? 'streamed' : 'complete'}`,
           )

@@ -1,6 +1,6 @@
 /** The same seeded request over three routes: vLLM's own route, chat mode and token mode. */
 import type { Test } from 'tap'
-import { AGENTS, type Said } from '../parts/agents.ts'
+import { AGENTS, type AgentOutput } from '../parts/agents.ts'
 import { Dice } from '../parts/dice.ts'
 import type { Mode } from '../parts/proxies.ts'
 
@@ -17,18 +17,18 @@ export async function checkSame(
   engineUrl: string,
   { calls, seed }: { calls: number; seed: number },
 ): Promise<void> {
-  const numbers = Array.from({ length: calls }, (_, at) => seed * 1_009 + at)
+  const numbers = Array.from({ length: calls }, (_, index) => seed * 1_009 + index)
   const wrong: string[] = []
   const read: string[] = []
-  const ask = async (number: number) => {
+  const sendRequest = async (number: number) => {
     const own = await Promise.all([false, true].map((stream) => sampled(engineUrl, number, stream)))
-    for (const [at, stream] of [false, true].entries()) {
+    for (const [index, stream] of [false, true].entries()) {
       const what = `${number}, ${stream ? 'streamed' : 'whole'}`
       const session = `same-${number}-${stream}`
       const byChat = await sampled(`${chat!.url}/${session}`, number, stream)
       const byToken = await sampled(`${token!.url}/${session}`, number, stream)
-      if (shown(byChat) !== shown(own[at]!))
-        wrong.push(`${what}, chat: ${shown(byChat)}, vLLM ${shown(own[at]!)}`)
+      if (shown(byChat) !== shown(own[index]!))
+        wrong.push(`${what}, chat: ${shown(byChat)}, vLLM ${shown(own[index]!)}`)
       if (byToken.ids.join() !== own[0]!.ids.join())
         wrong.push(`${what}, token: ${byToken.ids}, vLLM ${own[0]!.ids}`)
       else if (shown(byToken) !== shown(own[0]!))
@@ -36,7 +36,7 @@ export async function checkSame(
     }
   }
   const agents = Array.from({ length: AT_ONCE }, async () => {
-    for (let next = numbers.pop(); next !== undefined; next = numbers.pop()) await ask(next)
+    for (let next = numbers.pop(); next !== undefined; next = numbers.pop()) await sendRequest(next)
   })
   await Promise.all(agents)
   t.strictSame(wrong, [], `${calls} requests, complete and streamed`)
@@ -44,7 +44,7 @@ export async function checkSame(
 }
 
 /** Sends the first request of the conversation that `number` seeds. */
-function sampled(url: string, number: number, stream: boolean): Promise<Said> {
+function sampled(url: string, number: number, stream: boolean): Promise<AgentOutput> {
   const dice = new Dice(number)
   const agent = new AGENTS.chat!(dice)
   const sampling = {
@@ -58,6 +58,6 @@ function sampled(url: string, number: number, stream: boolean): Promise<Said> {
 }
 
 /** Serializes a response without tool-call ids, which are random. */
-function shown({ calls, ...content }: Said): string {
-  return JSON.stringify({ ...content, calls: calls.map(({ name, arguments: given }) => [name, given]) })
+function shown({ calls, ...content }: AgentOutput): string {
+  return JSON.stringify({ ...content, calls: calls.map(({ name, arguments: input }) => [name, input]) })
 }

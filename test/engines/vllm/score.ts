@@ -25,9 +25,11 @@ export async function checkScore(t: Test, modes: readonly Mode[], vllm: EnginePr
     for (const { prompt_ids, response_ids, response_mask, teacher_logprobs, teacher } of trajectories) {
       t.equal(teacher, MODEL, `${mode.name}: the teacher's name`)
       const own = await promptLogprobs(vllm, [...prompt_ids, ...response_ids])
-      const sampled = response_ids.flatMap((_: number, at: number) => (response_mask[at] === 1 ? [at] : []))
+      const sampled = response_ids.flatMap((_: number, index: number) =>
+        response_mask[index] === 1 ? [index] : [],
+      )
       const wrong = sampled.filter(
-        (at: number) => !(Math.abs(teacher_logprobs[at] - own[prompt_ids.length + at]!) < NEAR),
+        (index: number) => !(Math.abs(teacher_logprobs[index] - own[prompt_ids.length + index]!) < NEAR),
       )
       t.strictSame(wrong, [], `${mode.name}: each of ${sampled.length} tokens as vLLM scores it`)
       tokens += sampled.length
@@ -42,9 +44,9 @@ export async function checkScore(t: Test, modes: readonly Mode[], vllm: EnginePr
 async function promptLogprobs(vllm: EngineProcess, prompt: readonly number[]): Promise<(number | null)[]> {
   const body = JSON.stringify({ model: MODEL, prompt, max_tokens: 1, prompt_logprobs: 0 })
   const headers = { 'content-type': 'application/json', connection: 'close' }
-  const answer = await fetch(`${vllm.url}/v1/completions`, { method: 'POST', headers, body })
-  const { choices } = (await answer.json()) as {
+  const response = await fetch(`${vllm.url}/v1/completions`, { method: 'POST', headers, body })
+  const { choices } = (await response.json()) as {
     choices: { prompt_logprobs: (Record<string, { logprob: number }> | null)[] }[]
   }
-  return choices[0]!.prompt_logprobs.map((entry, at) => entry?.[String(prompt[at])]?.logprob ?? null)
+  return choices[0]!.prompt_logprobs.map((entry, index) => entry?.[String(prompt[index])]?.logprob ?? null)
 }

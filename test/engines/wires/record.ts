@@ -15,7 +15,7 @@ const PATH = new RegExp(`${CACHE}/[^"\\\\ ]+`, 'g')
 export async function recordWires(engine: string, url: string, core: CoreLog): Promise<void> {
   const kind = engine.split('-')[0]!
   const wires: Wire[] = []
-  for (const [call, { request, refused }] of Object.entries(CALLS))
+  for (const [call, { request, refused: rejected }] of Object.entries(CALLS))
     for (const stream of [false, true]) {
       const exchanges: Exchange[] = []
       const recorder = await startRecorder(url, (exchange) => exchanges.push(exchange))
@@ -25,7 +25,7 @@ export async function recordWires(engine: string, url: string, core: CoreLog): P
       await collect(pull(client, request(stream), noAbort)).catch(() => {})
       await client.close()
       await recorder.close()
-      const coreRequest = refused ? undefined : core.calls().slice(before).at(-1)
+      const coreRequest = rejected ? undefined : core.calls().slice(before).at(-1)
       const sampled = coreRequest && {
         prompt: [...coreRequest.prompt],
         ids: coreRequest.ids,
@@ -40,14 +40,14 @@ export async function recordWires(engine: string, url: string, core: CoreLog): P
       })
     }
   const questions: Questioned[] = []
-  for (const [question, ask] of Object.entries(QUESTIONS)) {
+  for (const [question, sendRequest] of Object.entries(QUESTIONS)) {
     const exchanges: Exchange[] = []
     const recorder = await startRecorder(url, (exchange) => exchanges.push(exchange))
     const client = CLIENTS[kind]!({ url: recorder.url })
-    const answer = await ask(client)
+    const response = await sendRequest(client)
     await client.close()
     await recorder.close()
-    if (answer !== undefined) questions.push({ question, exchanges, answer })
+    if (response !== undefined) questions.push({ question, exchanges, answer: response })
   }
   const recorded: RecordedEngine = { engine, wires, questions }
   writeFileSync(

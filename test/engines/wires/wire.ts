@@ -58,16 +58,16 @@ export async function startRecorder(
       headers: { 'content-type': 'application/json' },
     })
     upstream.end(body)
-    upstream.once('response', async (answer) => {
-      const contentType = answer.headers['content-type'] ?? ''
-      response.writeHead(answer.statusCode!, { 'content-type': contentType })
-      const pieces: Buffer[] = []
-      for await (const piece of answer) {
-        pieces.push(piece)
-        response.write(piece)
+    upstream.once('response', async (reply) => {
+      const contentType = reply.headers['content-type'] ?? ''
+      response.writeHead(reply.statusCode!, { 'content-type': contentType })
+      const chunks: Buffer[] = []
+      for await (const chunk of reply) {
+        chunks.push(chunk)
+        response.write(chunk)
       }
-      const text = Buffer.concat(pieces).toString()
-      onExchange({ path, body: parsed(body), status: answer.statusCode!, contentType, answer: text })
+      const text = Buffer.concat(chunks).toString()
+      onExchange({ path, body: parsed(body), status: reply.statusCode!, contentType, answer: text })
       response.end()
     })
   })
@@ -84,8 +84,8 @@ export async function startReplay(exchanges: readonly Exchange[], cutAt = 1): Pr
     const kept = (exchange: Exchange) =>
       exchange.path === path && JSON.stringify(shape(exchange.body)) === JSON.stringify(shape(request))
     // A repeated request gets the second recorded response.
-    const at = left.findIndex(kept)
-    const exchange = at === -1 ? exchanges.findLast(kept) : left.splice(at, 1)[0]
+    const index = left.findIndex(kept)
+    const exchange = index === -1 ? exchanges.findLast(kept) : left.splice(index, 1)[0]
     if (exchange === undefined) {
       const error = { message: `nothing was recorded of ${path} with ${JSON.stringify(shape(request))}` }
       response.writeHead(599, { 'content-type': 'application/json' }).end(JSON.stringify({ error }))
@@ -115,11 +115,11 @@ function parsed(body: string): Record<string, unknown> | null {
 }
 
 async function serve(
-  answer: (path: string, method: string, body: string, response: ServerResponse) => void,
+  respond: (path: string, method: string, body: string, response: ServerResponse) => void,
 ): Promise<WireServer> {
   const server = createServer(async (incoming, response) => {
     const body = (await incoming.toArray()).join('')
-    answer(incoming.url!, incoming.method!, body, response)
+    respond(incoming.url!, incoming.method!, body, response)
   }).listen(0, '127.0.0.1')
   await once(server, 'listening')
   return {

@@ -7,9 +7,9 @@ t.test(
   async (t) => {
     const log: string[] = []
     const works = ['a', 'b', 'c'].map(async (name) => {
-      for (let stretch = 1; stretch <= 2; stretch += 1) {
+      for (let slice = 1; slice <= 2; slice += 1) {
         await yieldToEventLoop()
-        log.push(`${name}${stretch}`)
+        log.push(`${name}${slice}`)
       }
     })
     const byTurn: number[] = []

@@ -6,10 +6,10 @@ t.test('accounts are served in rotation, each with its oldest item first', async
   const queue = new FairQueue<string>()
   for (const item of ['a1', 'a2', 'a3', 'b1', 'c1', 'c2']) queue.push(item[0]!, item)
   t.equal(queue.next, 'a1')
-  const given = Array.from({ length: 3 }, () => queue.shift())
+  const items = Array.from({ length: 3 }, () => queue.shift())
   queue.push('b', 'b2')
   t.strictSame(
-    [...given, ...Array.from({ length: 5 }, () => queue.shift())],
+    [...items, ...Array.from({ length: 5 }, () => queue.shift())],
     'a1 b1 c1 a2 c2 b2 a3'.split(' ').concat(undefined as never),
   )
   t.equal(queue.size, 0)
@@ -30,13 +30,13 @@ t.test(
   async () => {
     fc.assert(
       fc.property(fc.array(fc.constantFrom('a', 'b', 'c', 'd')), (accounts) => {
-        const queue = new FairQueue<{ account: string; place: number }>()
-        for (const [place, account] of accounts.entries()) queue.push(account, { account, place })
+        const queue = new FairQueue<{ account: string; index: number }>()
+        for (const [index, account] of accounts.entries()) queue.push(account, { account, index })
         const order = accounts.map(() => queue.shift()!)
-        return order.every(({ account, place }, at) => {
-          const before = accounts.slice(0, place).filter((each) => each === account).length
-          const own = order.slice(0, at).filter((each) => each.account === account)
-          return own.length === before && at <= (before + 1) * new Set(accounts).size - 1
+        return order.every(({ account, index }, i) => {
+          const before = accounts.slice(0, index).filter((each) => each === account).length
+          const own = order.slice(0, i).filter((each) => each.account === account)
+          return own.length === before && i <= (before + 1) * new Set(accounts).size - 1
         })
       }),
     )

@@ -7,7 +7,7 @@ import { Targets } from '../../bench/parts/targets.ts'
 
 const TOKENS = 20
 
-const requestOf = (stream: boolean) => ({
+const createRequest = (stream: boolean) => ({
   method: 'POST',
   headers: { 'content-type': 'application/json' },
   body: JSON.stringify({
@@ -20,7 +20,7 @@ const requestOf = (stream: boolean) => ({
 })
 
 /** Returns the number of events in each chunk of a stream's body; each write of the engine is a chunk. */
-async function eventsPerWrite(url: string, init: ReturnType<typeof requestOf>): Promise<number[]> {
+async function eventsPerWrite(url: string, init: ReturnType<typeof createRequest>): Promise<number[]> {
   const { hostname, port, pathname } = new URL(url)
   const socket = connect(Number(port), hostname)
   const head = `POST ${pathname} HTTP/1.1\r\nhost: engine\r\nconnection: close\r\n`
@@ -40,10 +40,10 @@ t.test(
     const db = `${t.testdir({})}/floor.db`
     const { url } = await new Targets(children, engine.url).start('floor', { db })
 
-    const writes = await eventsPerWrite(`${engine.url}/v1/chat/completions`, requestOf(true))
+    const writes = await eventsPerWrite(`${engine.url}/v1/chat/completions`, createRequest(true))
     t.strictSame(writes, [1, 8, 8, 4, 2], 'the first event has no token, and the last ones end the stream')
 
-    const streamed = await (await fetch(url, requestOf(true))).text()
+    const streamed = await (await fetch(url, createRequest(true))).text()
     t.equal(streamed.match(/"token_ids":\[\d+\]/g)?.length, TOKENS, 'the agent receives the ids')
     t.ok(streamed.endsWith('data: [DONE]\n\n'))
     const turns = new Database(db).prepare('SELECT * FROM turns ORDER BY id')
@@ -52,14 +52,14 @@ t.test(
     t.equal(rows().length, 1, 'committed before the last byte')
 
     // biome-ignore lint/suspicious/noExplicitAny: the parts that the test reads are asserted
-    const complete: any = await (await fetch(url, requestOf(false))).json()
+    const complete: any = await (await fetch(url, createRequest(false))).json()
     const [first, second] = rows()
     for (const row of [first!, second!]) {
       t.equal(row.ids.byteLength, 4 * TOKENS)
       t.equal(row.logprobs.byteLength, 8 * TOKENS)
       t.ok(row.prompt_ids.byteLength > 0)
     }
-    t.match(JSON.parse(String(first!.request)), JSON.parse(requestOf(true).body))
+    t.match(JSON.parse(String(first!.request)), JSON.parse(createRequest(true).body))
     t.strictSame(JSON.parse(String(second!.response)), [complete.choices[0].message])
     t.strictSame([...new Int32Array(new Uint8Array(second!.ids).buffer)], complete.choices[0].token_ids)
   },

@@ -1,6 +1,7 @@
 import { join } from 'node:path'
 import type { Command } from 'commander'
 import t from 'tap'
+import { addProductCommands } from '../../../src/cli/product-commands.ts'
 import { buildProgram } from '../../../src/cli/program.ts'
 import type { OptionTable } from '../../../src/proxy/config/option.ts'
 import { SERVE } from '../../../src/proxy/config/options/serve.ts'
@@ -15,7 +16,7 @@ function* commandsOf(command: Command, path: string): Generator<[string, Command
 }
 
 for (const [path, command] of commandsOf(
-  buildProgram('0.0.0', {}, () => {}),
+  buildProgram('0.0.0', {}, addProductCommands, () => {}),
   'llm-proxy',
 )) {
   t.test(`${path} --help is the reviewed text (UPDATE=1 writes it)`, async (t) => {
@@ -31,7 +32,7 @@ for (const [path, command] of commandsOf(
 
 t.test('serve --help has the common options, --help-all every option', async (t) => {
   const help = (flag: string) => {
-    const program = buildProgram('0.0.0', {}, () => {})
+    const program = buildProgram('0.0.0', {}, addProductCommands, () => {})
     let text = ''
     for (const command of program.commands)
       command.configureOutput({ writeOut: (part) => (text += part), getOutHelpWidth: () => 100 })
@@ -54,7 +55,7 @@ t.test('the help of an unknown command is an error', async (t) => {
     ['help', 'front'],
     ['sessions', 'front', '-h'],
   ]) {
-    const program = buildProgram('0.0.0', {}, () => {})
+    const program = buildProgram('0.0.0', {}, addProductCommands, () => {})
     t.throws(
       () => program.parse(words, { from: 'user' }),
       { code: 'commander.unknownCommand' },

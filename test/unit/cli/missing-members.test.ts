@@ -1,6 +1,8 @@
 import t from 'tap'
 import Type from 'typebox'
-import { addMissingMembers } from '../../../src/cli/missing-members.ts'
+import { Value } from 'typebox/value'
+import { addMissingMembers, toClientSchema } from '../../../src/cli/missing-members.ts'
+import { SINCE } from '../../../src/protocol/schema/field.ts'
 
 const Turn = Type.Object({
   index: Type.Integer(),
@@ -26,4 +28,12 @@ t.test('of several types, only the one that the value has', async (t) => {
   addMissingMembers(schema, turn)
   t.strictSame(missing, { status: 'not_found' })
   t.strictSame(turn, { index: 0, note: null, kinds: [] } as object)
+})
+
+t.test('members of later releases are optional for a client, others are not', async (t) => {
+  const Session = Type.Object({ id: Type.String(), tries: Type.Integer({ [SINCE]: '0.2.0' }) })
+  const schema = toClientSchema(Type.Object({ sessions: Type.Array(Type.Union([Session, Type.Null()])) }))
+  t.ok(Value.Check(schema, { sessions: [{ id: 's' }, { id: 's', tries: 1 }, null] }))
+  t.notOk(Value.Check(schema, { sessions: [{ tries: 1 }] }))
+  t.notOk(Value.Check(schema, { sessions: [{ id: 's', tries: 'one' }] }))
 })

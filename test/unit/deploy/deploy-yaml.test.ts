@@ -6,19 +6,19 @@ import { checkServeConfig } from '../../../src/proxy/config/check-serve.ts'
 import { loadConfig } from '../../../src/proxy/config/load.ts'
 import { SERVE } from '../../../src/proxy/config/options/serve.ts'
 import { WORKER } from '../../../src/proxy/config/options/worker.ts'
-import { checkRules, ownKeys, partsOf, unknownFields } from '../../helpers/deploy-rules.ts'
-import { type KubernetesObject, OBJECTS, objectOf, readObjects } from '../../helpers/deploy-yaml.ts'
+import { checkRules, getParts, ownKeys, unknownFields } from '../../helpers/deploy-rules.ts'
+import { getObject, type KubernetesObject, OBJECTS, readObjects } from '../../helpers/deploy-yaml.ts'
 import { ROOT } from '../../helpers/dockerfile.ts'
 import { commandBlocks, runBlock } from '../../helpers/documented-commands.ts'
 
 const keys = ownKeys('postgres://u:p@db:5432/d')
-const placeholders = objectOf('Secret', 'llm-proxy-keys').stringData!
-const { proxy, settings, proxyPod, workerPod, proxyContainer, config } = partsOf(OBJECTS, keys)
+const placeholders = getObject('Secret', 'llm-proxy-keys').stringData!
+const { proxy, settings, proxyPod, workerPod, proxyContainer, config } = getParts(OBJECTS, keys)
 
 t.test('its objects follow the deployment rules', (t) => checkRules(t, OBJECTS, keys))
 
 t.test('a misspelt field is detected', async (t) => {
-  const misspelt = { ...objectOf('Service', 'llm-proxy-server'), spec: { port: [] } }
+  const misspelt = { ...getObject('Service', 'llm-proxy-server'), spec: { port: [] } }
   t.match(unknownFields(t.testdir(), [misspelt as KubernetesObject]), [
     /"port".* does not exist in type 'IServiceSpec'/,
   ])
@@ -41,9 +41,9 @@ t.test('the README describes a copy of it that starts', async (t) => {
   const cwd = t.testdir({ 'deploy.yaml': readFileSync(join(ROOT, 'deploy.yaml'), 'utf8') })
   t.match(await runBlock(block!.script, cwd), { code: 0, output: '' })
   const copy = readObjects(join(cwd, 'my-deploy.yaml'))
-  const own = objectOf('Secret', 'llm-proxy-keys', copy).stringData!
+  const own = getObject('Secret', 'llm-proxy-keys', copy).stringData!
   t.doesNotThrow(() => checkServeConfig(loadConfig(SERVE, {}, { ...settings, ...own })))
-  const pod = objectOf('Deployment', 'llm-proxy', copy).spec!.template.spec!
+  const pod = getObject('Deployment', 'llm-proxy', copy).spec!.template.spec!
   t.equal(pod.containers[0]!.image, `registry.example.com/llm-proxy:${VERSION}`)
 })
 
@@ -67,11 +67,11 @@ t.test('the engine has the version and the flags that the gate runs', async (t) 
 t.test(
   'pods have no state to lose: at least two share one database, and they are replaced one at a time',
   async (t) => {
-    const { minReplicas, maxReplicas, scaleTargetRef } = objectOf('HorizontalPodAutoscaler', 'llm-proxy')
+    const { minReplicas, maxReplicas, scaleTargetRef } = getObject('HorizontalPodAutoscaler', 'llm-proxy')
       .spec!
     t.ok(minReplicas! >= 2 && maxReplicas > minReplicas!)
     t.match(scaleTargetRef, { kind: 'Deployment', name: 'llm-proxy' })
-    const { maxUnavailable, selector } = objectOf('PodDisruptionBudget', 'llm-proxy').spec!
+    const { maxUnavailable, selector } = getObject('PodDisruptionBudget', 'llm-proxy').spec!
     t.equal(maxUnavailable, 1)
     t.strictSame(selector!.matchLabels, proxy.template.metadata!.labels)
     t.ok(config.db.startsWith('postgres://'))

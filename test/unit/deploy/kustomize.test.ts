@@ -4,8 +4,8 @@ import { cpSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { VERSION } from '../../../src/base/version.ts'
-import { checkRules, ownKeys, partsOf } from '../../helpers/deploy-rules.ts'
-import { OBJECTS, objectOf, objectsIn } from '../../helpers/deploy-yaml.ts'
+import { checkRules, getParts, ownKeys } from '../../helpers/deploy-rules.ts'
+import { getObject, OBJECTS, objectsIn } from '../../helpers/deploy-yaml.ts'
 import { ROOT } from '../../helpers/dockerfile.ts'
 
 /** The gate sets the path of the kubectl that it installed, and must not skip these tests. */
@@ -33,13 +33,13 @@ t.test('several nodes: all objects of deploy.yaml except its Secret', { skip }, 
   await t.test('follows the deployment rules', (t) => checkRules(t, objects, ownKeys(DATABASE)))
   t.strictSame(objects.map(({ kind }) => kind).sort(), KINDS.filter((kind) => kind !== 'Secret').sort())
   for (const object of objects)
-    t.strictSame(object, objectOf(object.kind as 'Service', object.metadata!.name!))
+    t.strictSame(object, getObject(object.kind as 'Service', object.metadata!.name!))
 })
 
 t.test('one node: SQLite on a volume, and one pod at a time', { skip }, async (t) => {
   const objects = built('deploy/kustomize/one-node')
   await t.test('follows the deployment rules', (t) => checkRules(t, objects, ownKeys()))
-  const { proxy, proxyPod, proxyContainer, config } = partsOf(objects, ownKeys())
+  const { proxy, proxyPod, proxyContainer, config } = getParts(objects, ownKeys())
   const several = ['Secret', 'HorizontalPodAutoscaler', 'PodDisruptionBudget']
   const kinds = [...KINDS.filter((kind) => !several.includes(kind!)), 'PersistentVolumeClaim']
   t.strictSame(objects.map(({ kind }) => kind).sort(), kinds.sort())
@@ -48,7 +48,7 @@ t.test('one node: SQLite on a volume, and one pod at a time', { skip }, async (t
   t.equal(config.db, '/data/llm-proxy.db')
   t.match(proxyContainer.volumeMounts, [{ name: 'data', mountPath: '/data' }, {}])
   const volume = proxyPod.volumes!.find(({ name }) => name === 'data')!
-  const { metadata, spec } = objectOf('PersistentVolumeClaim', 'llm-proxy-data', objects)
+  const { metadata, spec } = getObject('PersistentVolumeClaim', 'llm-proxy-data', objects)
   t.strictSame(volume, { name: 'data', persistentVolumeClaim: { claimName: metadata!.name } })
   t.strictSame(spec!.accessModes, ['ReadWriteOnce'])
 })
@@ -61,7 +61,7 @@ t.test("a user's own overlay, as documented", { skip }, async (t) => {
   mkdirSync(join(root, 'my-llm-proxy'))
   writeFileSync(join(root, 'my-llm-proxy/kustomization.yaml'), overlay!)
   const objects = built(COMMAND!.split(' ').at(-1)!, root)
-  const { proxyContainer, workerContainer, settings } = partsOf(objects, ownKeys())
+  const { proxyContainer, workerContainer, settings } = getParts(objects, ownKeys())
   t.equal(proxyContainer.image, `registry.example.com/llm-proxy:${VERSION}`)
   t.equal(workerContainer.image, proxyContainer.image)
   t.equal(settings.LLM_PROXY_SESSION_TTL, '90d')

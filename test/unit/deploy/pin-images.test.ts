@@ -30,7 +30,7 @@ async function pinned(t: Test, image: string, script: string, text?: string) {
 
 /** Replaces each image at `image`, at any depth. */
 function withImages(value: unknown, change: (image: string) => string): unknown {
-  return JSON.parse(JSON.stringify(value), (key, held) => (key === 'image' ? change(held) : held))
+  return JSON.parse(JSON.stringify(value), (key, value) => (key === 'image' ? change(value) : value))
 }
 
 t.test('every image gets a digest, and nothing else changes', async (t) => {

@@ -155,8 +155,8 @@ t.test('a rendered prompt is parsed into its original conversation', async (t) =
 
 t.test('a prompt that is not a chat with a generation prompt is not a conversation', async (t) => {
   t.equal(readPrompt('Once upon a time'), undefined)
-  const whole = template.render([{ role: 'user', content: 'hi' }], { addGenerationPrompt: false })
-  t.equal(readPrompt(whole), undefined)
+  const full = template.render([{ role: 'user', content: 'hi' }], { addGenerationPrompt: false })
+  t.equal(readPrompt(full), undefined)
 })
 
 t.test('the engine renders the template as Jinja2 does', async () => {

@@ -68,7 +68,7 @@ t.test('counts are read back unchanged from their file', async () => {
 })
 
 t.test('a file that is not a model, or is truncated, is rejected', async (t) => {
-  const whole = encodeNgrams(countNgrams([[0, 1, 2]], 3, 3))
+  const full = encodeNgrams(countNgrams([[0, 1, 2]], 3, 3))
   t.throws(() => decodeNgrams(Buffer.alloc(16)), { message: 'not an n-gram file' })
-  t.throws(() => decodeNgrams(whole.subarray(0, whole.length - 4)), { message: /ends too early/ })
+  t.throws(() => decodeNgrams(full.subarray(0, full.length - 4)), { message: /ends too early/ })
 })

@@ -63,8 +63,8 @@ const plain = ({ routed_experts: experts, ...value }: TokenData) =>
 
 t.test('each kind is unpacked bit for bit', async (t) => {
   fc.assert(
-    fc.property(details, (given) => {
-      t.equal(plain(unpackTokenData(packTokenData(given))), plain(given))
+    fc.property(details, (tokenData) => {
+      t.equal(plain(unpackTokenData(packTokenData(tokenData))), plain(tokenData))
     }),
   )
 })
@@ -89,8 +89,8 @@ t.test('packed token data is a safetensors file whose arrays are aligned for typ
 })
 
 t.test('invalid packed token data is rejected, and never read partially', async (t) => {
-  const whole = packTokenData(detailsOf([1, 2, 3], [4, 5]))
-  for (const { kind, body } of whole) {
+  const full = packTokenData(detailsOf([1, 2, 3], [4, 5]))
+  for (const { kind, body } of full) {
     for (const end of [0, 5, 9, body.length - 1])
       t.throws(
         () => unpackTokenData([{ kind, body: body.subarray(0, end) }]),
@@ -143,37 +143,39 @@ t.test('requested token data is parsed from its names, and written so that it is
 })
 
 t.test('for any chunks of a completion, its token data is that of the whole', async (t) => {
-  const pieces = fc.array(fc.tuple(fc.array(fc.nat(50_000), { maxLength: 5 }), fc.boolean()), {
+  const chunks = fc.array(fc.tuple(fc.array(fc.nat(50_000), { maxLength: 5 }), fc.boolean()), {
     maxLength: 8,
   })
   fc.assert(
-    fc.property(pieces, (cut) => {
+    fc.property(chunks, (cut) => {
       const fold = new TokenDataBuilder()
       const tokens: number[] = []
-      for (const [piece, isTold] of cut) {
-        if (isTold) fold.add(detailsOf([9], piece), tokens.length, piece.length)
-        tokens.push(...piece)
+      for (const [chunk, isReported] of cut) {
+        if (isReported) fold.add(detailsOf([9], chunk), tokens.length, chunk.length)
+        tokens.push(...chunk)
       }
       const {
         sampling_mask: mask,
         top_logprobs: top,
         sampling_logprobs: logprobs,
       } = fold.details(tokens.length)
-      const expected = cut.flatMap(([piece, isTold]) => piece.map((token) => (isTold ? token : undefined)))
+      const expected = cut.flatMap(([chunk, isReported]) =>
+        chunk.map((token) => (isReported ? token : undefined)),
+      )
       t.equal(
         mask !== undefined,
-        cut.some(([, isTold]) => isTold),
+        cut.some(([, isReported]) => isReported),
       )
       if (mask === undefined) return
       t.equal(mask.counts.length, tokens.length)
       t.equal(top?.counts.length, tokens.length)
       t.equal(logprobs?.length, tokens.length)
-      let at = 0
-      for (const [place, token] of expected.entries()) {
-        const count = mask.counts[place]!
+      let i = 0
+      for (const [index, token] of expected.entries()) {
+        const count = mask.counts[index]!
         t.equal(count > 0, token !== undefined, 'a chunk without data leaves its position empty')
-        if (token !== undefined) t.equal(mask.ids[at], token)
-        at += count
+        if (token !== undefined) t.equal(mask.ids[i], token)
+        i += count
       }
     }),
   )

@@ -13,14 +13,16 @@ const KINDS: Readonly<Record<string, (bytes: Buffer) => VerifiedPrefix>> = {
 
 /** As many bytes, different for another seed. */
 function someBytes(length: number, seed: number): Buffer {
-  return Buffer.from(Array.from({ length }, (_, at) => (Math.imul(at + 1, seed * 2 + 40_503) >>> 8) & 0xff))
+  return Buffer.from(
+    Array.from({ length }, (_, index) => (Math.imul(index + 1, seed * 2 + 40_503) >>> 8) & 0xff),
+  )
 }
 
 const LONG = someBytes(100_000, 1)
 
-function changedAt(bytes: Buffer, at: number): Buffer {
+function changedAt(bytes: Buffer, index: number): Buffer {
   const changed = Buffer.from(bytes)
-  changed[at]! ^= 1
+  changed[index]! ^= 1
   return changed
 }
 
@@ -41,19 +43,19 @@ for (const [name, of] of Object.entries(KINDS)) {
 
   t.test(`${name}: one changed bit is detected at any position`, (t) => {
     const known = of(LONG)
-    for (const at of [0, 1, 16_383, 16_384, 40_000, 65_536, 81_919, 81_920, 99_998, 99_999]) {
-      const shared = known.sharedWith(changedAt(LONG, at))
-      t.ok(shared <= at && shared > at - UNIT_BYTES, `${shared} of ${at}`)
-      const whole = Buffer.concat([changedAt(LONG, at), LONG])
-      t.ok(known.sharedWith(whole) <= at)
+    for (const index of [0, 1, 16_383, 16_384, 40_000, 65_536, 81_919, 81_920, 99_998, 99_999]) {
+      const shared = known.sharedWith(changedAt(LONG, index))
+      t.ok(shared <= index && shared > index - UNIT_BYTES, `${shared} of ${index}`)
+      const full = Buffer.concat([changedAt(LONG, index), LONG])
+      t.ok(known.sharedWith(full) <= index)
     }
     t.end()
   })
 
   t.test(`${name}: near their end, a difference is located to the byte`, (t) => {
     const known = of(LONG)
-    for (const at of [LONG.length - 1, LONG.length - 5_000, LONG.length - UNIT_BYTES]) {
-      t.equal(known.sharedWith(changedAt(LONG, at)), at)
+    for (const index of [LONG.length - 1, LONG.length - 5_000, LONG.length - UNIT_BYTES]) {
+      t.equal(known.sharedWith(changedAt(LONG, index)), index)
     }
     t.end()
   })

@@ -9,15 +9,15 @@ import { getSettings } from '../../../src/protocol/transcript/settings.ts'
 import { summarizeToolCall, ToolCallReader } from '../../../src/protocol/transcript/tool-calls.ts'
 import { isBlank, revealExactly, revealInvisible } from '../../../src/protocol/transcript/visible.ts'
 
-const call = (name: string, given: unknown) => ({
-  function: { name, arguments: typeof given === 'string' ? given : JSON.stringify(given) },
+const call = (name: string, input: unknown) => ({
+  function: { name, arguments: typeof input === 'string' ? input : JSON.stringify(input) },
 })
 const marked = (lines: readonly { kind: string; text: string }[]) =>
   lines.map(({ kind, text }) => `${{ same: ' ', added: '+', removed: '-' }[kind] ?? ''}${text}`)
 
 t.test('arguments are shown by their names, with texts unchanged and other values as JSON', async (t) => {
-  const given = { command: 'cd /a\nls', timeout: 3, env: { A: '1' } }
-  t.same(new ToolCallReader().read(call('Bash', given)), {
+  const input = { command: 'cd /a\nls', timeout: 3, env: { A: '1' } }
+  t.same(new ToolCallReader().read(call('Bash', input)), {
     name: 'Bash',
     fields: [
       { name: 'command', text: 'cd /a\nls' },
@@ -99,7 +99,7 @@ t.test('patches are shown as differences in any field, and other texts are not',
 })
 
 t.test('unchanged lines far from a change are omitted, with their number', async (t) => {
-  const lines = Array.from({ length: 20 }, (_, place) => `line ${place}`)
+  const lines = Array.from({ length: 20 }, (_, index) => `line ${index}`)
   const now = lines.with(10, 'changed')
   t.same(marked(diffLines(lines.join('\n'), now.join('\n'))), [
     '… 7 lines',
@@ -111,7 +111,7 @@ t.test('unchanged lines far from a change are omitted, with their number', async
 })
 
 t.test('texts that share nothing are shown completely, and quickly', async (t) => {
-  const many = (word: string) => Array.from({ length: 20_000 }, (_, place) => `${word}${place}`).join('\n')
+  const many = (word: string) => Array.from({ length: 20_000 }, (_, index) => `${word}${index}`).join('\n')
   const started = process.cpuUsage()
   const diff = diffLines(many('a'), many('b'))
   t.equal(diff.filter(({ kind }) => kind === 'removed').length, 20_000)
@@ -212,7 +212,7 @@ t.test('a completion without text is described by its other content and its fini
 })
 
 t.test('a tool call is summarized by its name and the first line of its main argument', async (t) => {
-  const about = (given: unknown) => summarizeToolCall(call('f', given)).about
+  const about = (input: unknown) => summarizeToolCall(call('f', input)).about
   t.equal(about({ description: 'Lists', command: 'cd /a\nls' }), 'cd /a')
   t.equal(about({ content: 'x', file_path: 'a.py' }), 'a.py')
   t.equal(about({ count: 3, other: 'y' }), 'y')

@@ -102,7 +102,7 @@ t.test('rows of one shape are read back unchanged, with any values', async (t) =
     PLAIN,
   )
   // The first row determines each column, whatever the others omit.
-  const whole = {
+  const full = {
     texts: ['x'],
     structs: [{ a: 'x', b: 1 }],
     nested: [[true]],
@@ -111,8 +111,8 @@ t.test('rows of one shape are read back unchanged, with any values', async (t) =
   }
   await fc.assert(
     fc.asyncProperty(fc.array(row, { maxLength: 20 }), async (rows) => {
-      await writeParquet(path, [whole, ...rows])
-      t.strictSame(await read(path), [whole, ...rows])
+      await writeParquet(path, [full, ...rows])
+      t.strictSame(await read(path), [full, ...rows])
     }),
     { numRuns: 100 },
   )

@@ -19,8 +19,8 @@ t.test('a URL without a port has the default port of its scheme', async (t) => {
     ['http://proxy', '80'],
     ['https://proxy', '443'],
   ] as const) {
-    const { protocol, port: given } = new URL(agentFacingUrl(url, '10.0.0.1'))
-    t.equal(given || { 'http:': '80', 'https:': '443' }[protocol], port)
+    const { protocol, port: urlPort } = new URL(agentFacingUrl(url, '10.0.0.1'))
+    t.equal(urlPort || { 'http:': '80', 'https:': '443' }[protocol], port)
   }
 })
 

@@ -6,15 +6,15 @@ import { FakeClock } from '../../helpers/fake-clock.ts'
 const settle = () => new Promise((resolve) => setImmediate(resolve))
 
 /** Creates connections that last for the given times, and records when each was dialled. */
-function setUp(random: () => number, heldMs: () => number = () => 0) {
+function setUp(random: () => number, getDelayMs: () => number = () => 0) {
   const clock = new FakeClock()
   const controller = new AbortController()
   const dialledAtMs: number[] = []
   const connection = async () => {
     dialledAtMs.push(clock.nowMs())
-    const held = heldMs()
-    clock.advance(held)
-    return held
+    const delayMs = getDelayMs()
+    clock.advance(delayMs)
+    return delayMs
   }
   const done = keepConnected({ connection, clock, random, signal: controller.signal })
   return { clock, controller, dialledAtMs, done }
@@ -56,10 +56,10 @@ t.test('dialling never stops by itself', async (t) => {
 t.test(
   'a connection that lasted makes the next wait short again; one that broke immediately does not',
   async (t) => {
-    const held = [0, 0, 9_999, 10_000, 0]
+    const delayMs = [0, 0, 9_999, 10_000, 0]
     const { clock, dialledAtMs, controller, done } = setUp(
       () => 1,
-      () => held.shift() ?? 0,
+      () => delayMs.shift() ?? 0,
     )
     for (let i = 0; i < 100; i += 1) {
       await settle()

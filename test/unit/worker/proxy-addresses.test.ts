@@ -26,8 +26,8 @@ function setUp(first: readonly string[] | Error) {
     failed: (error) => changes.push((error as Error).message),
   })
   addresses.start()
-  const look = async (answer: readonly string[] | Error) => {
-    name.answer = answer
+  const look = async (response: readonly string[] | Error) => {
+    name.answer = response
     clock.advance(INTERVAL_MS)
     await settle()
   }

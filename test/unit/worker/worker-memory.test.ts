@@ -26,12 +26,12 @@ t.test("a worker's memory does not depend on the number of proxies that it dials
   const proxies = ['a', 'b', 'c', 'd'].map((name) => new ProxyCache(memory, name))
   const remembered = () =>
     proxies.map((proxy) =>
-      Array.from({ length: MANY }, (_, place) => proxy.getPrompt(`${place} 1`)).filter(Boolean),
+      Array.from({ length: MANY }, (_, index) => proxy.getPrompt(`${index} 1`)).filter(Boolean),
     )
-  for (let place = 0; place < MANY; place += 1) serve(proxies[0]!, `${place}`)
+  for (let index = 0; index < MANY; index += 1) serve(proxies[0]!, `${index}`)
   const ofOne = remembered().flat().length
   t.ok(ofOne >= 250 && ofOne < MANY, `${ofOne} prompts of one proxy`)
-  for (const proxy of proxies.slice(1)) for (let place = 0; place < MANY; place += 1) serve(proxy, `${place}`)
+  for (const proxy of proxies.slice(1)) for (let index = 0; index < MANY; index += 1) serve(proxy, `${index}`)
   t.equal(remembered().flat().length, ofOne, 'and as many of four')
   t.end()
 })

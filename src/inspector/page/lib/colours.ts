@@ -30,34 +30,34 @@ export function findRange(numbers: Float32Array): { least: number; most: number 
 }
 
 /** Maps numbers to steps, from the maximum (as certain) to the minimum (as unlikely). */
-function createNumberClassGetter(numbers: Float32Array): (place: number) => string {
+function createNumberClassGetter(numbers: Float32Array): (index: number) => string {
   const { least, most } = findRange(numbers) ?? { least: 0, most: 0 }
   const step = (value: number) =>
     most === least ? 0 : Math.round(((most - value) / (most - least)) * (STEPS - 1))
-  return (place) => (Number.isNaN(numbers[place]) ? 'read' : `p${step(numbers[place]!)}`)
+  return (index) => (Number.isNaN(numbers[index]) ? 'read' : `p${step(numbers[index]!)}`)
 }
 
 /** Returns a function that maps a token to its class. The logprob scale contains trained tokens only. */
-export function createClassGetter(read: RowData, by: ColourBy): (place: number) => string {
+export function createClassGetter(read: RowData, by: ColourBy): (index: number) => string {
   const { mask, logprobs, turns, row, added } = read
   const numbers = added.get(by)
   if (numbers !== undefined) return createNumberClassGetter(numbers)
   switch (by) {
     case 'logprob':
-      return (place) => (mask[place] === 1 ? `p${getColourStep(logprobs[place]!)}` : 'read')
+      return (index) => (mask[index] === 1 ? `p${getColourStep(logprobs[index]!)}` : 'read')
     case 'mask':
-      return (place) => (mask[place] === 1 ? 'trained' : turns[place]! >= 0 ? 'elsewhere' : 'read')
+      return (index) => (mask[index] === 1 ? 'trained' : turns[index]! >= 0 ? 'elsewhere' : 'read')
     case 'turn': {
       const order = new Map(row.turns.map(({ index }, position) => [index, position]))
-      return (place) => (turns[place]! >= 0 ? `k${order.get(turns[place]!)! % 6}` : 'read')
+      return (index) => (turns[index]! >= 0 ? `k${order.get(turns[index]!)! % 6}` : 'read')
     }
     case 'weights': {
       const colours = new Map(rowVersions(row).map((version, order) => [version, `k${order % 6}`]))
       const byIndex = new Map(row.turns.map((turn) => [turn.index, turn]))
-      return (place) => {
-        const turn = byIndex.get(turns[place]!)
+      return (index) => {
+        const turn = byIndex.get(turns[index]!)
         if (turn === undefined) return 'read'
-        const sampledBy = findEngineRequest(turn, place - row.prompt_tokens)
+        const sampledBy = findEngineRequest(turn, index - row.prompt_tokens)
         return colours.get(sampledBy ? sampledBy.weight_version : turn.weight_version_end) ?? 'read'
       }
     }

@@ -8,12 +8,12 @@ const SETTLE_MS = 700
 const RETRY_MS = 5_000
 
 /**
- * Calls `tell` after events.
+ * Calls `notify` after events.
  * @param wanted selects events; default: all except pings
  */
-export function useEvents(tell: () => void, wanted: (event: ProxyEvent) => boolean = () => true): void {
-  const latest = useRef({ tell, wanted })
-  latest.current = { tell, wanted }
+export function useEvents(notify: () => void, wanted: (event: ProxyEvent) => boolean = () => true): void {
+  const latest = useRef({ tell: notify, wanted })
+  latest.current = { tell: notify, wanted }
   useEffect(() => {
     const controller = new AbortController()
     let timer: ReturnType<typeof setTimeout> | undefined

@@ -16,8 +16,8 @@ export async function loadRow(sessionId: string, row: number, stop?: AbortSignal
 const UTF8 = new TextDecoder('utf-8', { ignoreBOM: true })
 
 /** Returns a token's text, or its id if no tokenizer is known. */
-export function textAt(read: RowData, place: number): string {
-  return textBetween(read, place, place + 1)
+export function textAt(read: RowData, index: number): string {
+  return textBetween(read, index, index + 1)
 }
 
 /**

@@ -24,9 +24,9 @@ export function getEngineRequests({ annotations }: Pick<Turn, 'annotations'>): r
   return (annotations.engine_requests as readonly EngineRequest[] | undefined) ?? []
 }
 
-/** Returns the engine request that sampled a token; undefined: the turn had one. @param at index in the response */
-export function findEngineRequest(turn: RowTurn | undefined, at: number): EngineRequest | undefined {
-  return turn?.engine_requests?.find(({ start, end }) => start <= at && at < end)
+/** Returns the engine request that sampled a token; undefined: the turn had one. @param index index in the response */
+export function findEngineRequest(turn: RowTurn | undefined, index: number): EngineRequest | undefined {
+  return turn?.engine_requests?.find(({ start, end }) => start <= index && index < end)
 }
 
 /** Returns the weight versions of a row's turns and engine requests, each once; null: unknown. */

@@ -14,10 +14,10 @@ const REST_MS = 120
 
 type AlternativesBlock = Alternatives['alternatives']
 
-export function AlternativesView({ read, place }: { read: RowData; place: number }) {
+export function AlternativesView({ read, place: index }: { read: RowData; place: number }) {
   const known = useMemo(() => new Map<number, AlternativesBlock>(), [read])
-  const block = Math.floor(place / BLOCK)
-  const isSampled = read.mask[place] === 1
+  const block = Math.floor(index / BLOCK)
+  const isSampled = read.mask[index] === 1
   const loaded = useLoad(
     async (stop) => {
       if (!isSampled) return undefined
@@ -32,12 +32,12 @@ export function AlternativesView({ read, place }: { read: RowData; place: number
     [read, block, isSampled],
   ).value
   const isHere = loaded?.read === read && loaded.block === block
-  const here = isSampled && isHere ? loaded.alternatives[place - block * BLOCK] : undefined
+  const here = isSampled && isHere ? loaded.alternatives[index - block * BLOCK] : undefined
   return (
     <div class="alternatives" {...scrollable('Alternatives')}>
       {here && <span class="quiet">alternatives</span>}
       {here?.map(({ id, logprob, text }) => (
-        <span key={id} class={id === read.ids[place] ? 'sampled' : ''} title={`id ${id}, logprob ${logprob}`}>
+        <span key={id} class={id === read.ids[index] ? 'sampled' : ''} title={`id ${id}, logprob ${logprob}`}>
           <code>{text === null ? id : revealInvisible(JSON.stringify(text))}</code>{' '}
           <small>{logprob === null ? '' : `p ${number(Math.exp(logprob), 4)}`}</small>
         </span>

@@ -23,8 +23,8 @@ interface HeatMapProps {
   /** The range of tokens that is shown. Default: all. */
   from?: number
   to?: number
-  onSight?(place: number, element: HTMLElement | undefined): void
-  onPick?(place: number): void
+  onSight?(index: number, element: HTMLElement | undefined): void
+  onPick?(index: number): void
 }
 
 export function HeatMap({
@@ -48,7 +48,7 @@ export function HeatMap({
   useLayoutEffect(() => blocks.current!.paint(by), [by])
   useLayoutEffect(() => blocks.current!.select(selected), [selected, read, from, to])
   const over = useRef<number | undefined>(undefined)
-  const placeOf = (event: Event) => {
+  const getPlace = (event: Event) => {
     const span =
       event.target instanceof HTMLElement ? event.target.closest<HTMLElement>('span[data-t]') : null
     return span ? { place: Number(span.dataset.t), span } : undefined
@@ -59,7 +59,7 @@ export function HeatMap({
       ref={box}
       // `mouseover` would also fire when a key scrolls the text below a resting pointer.
       onMouseMove={(event) => {
-        const found = placeOf(event)
+        const found = getPlace(event)
         if (over.current === found?.place) return
         over.current = found?.place
         onSight?.(found?.place ?? -1, found?.span)
@@ -69,7 +69,7 @@ export function HeatMap({
         onSight?.(-1, undefined)
       }}
       onClick={(event) => {
-        const found = placeOf(event)
+        const found = getPlace(event)
         if (found) onPick?.(found.place)
       }}
       onKeyDown={() => {}}
@@ -123,24 +123,24 @@ class Blocks {
   paint(by: ColourBy): void {
     if (this.#by === by) return
     this.#by = by
-    const classOf = createClassGetter(this.#options.read, by)
+    const getClass = createClassGetter(this.#options.read, by)
     for (const span of this.#box.querySelectorAll('span')) {
       const kept = [...span.classList].filter(
         (name) => name === 'nl' || name === 'differs' || name === 'here',
       )
-      span.className = [classOf(Number(span.dataset.t)), ...kept].join(' ')
+      span.className = [getClass(Number(span.dataset.t)), ...kept].join(' ')
     }
   }
 
   /** Highlights a token and scrolls it into view. */
-  select(place: number): void {
+  select(index: number): void {
     const { from, to } = this.#options
     this.#here?.classList.remove('here')
     this.#here = undefined
-    const block = this.#box.children[Math.floor((place - from) / BLOCK)]
-    if (place < from || place >= to || block === undefined) return
+    const block = this.#box.children[Math.floor((index - from) / BLOCK)]
+    if (index < from || index >= to || block === undefined) return
     this.#fill(block)
-    this.#here = block.children[(place - from) % BLOCK] as HTMLElement
+    this.#here = block.children[(index - from) % BLOCK] as HTMLElement
     this.#here.classList.add('here')
     this.#here.scrollIntoView({ block: 'center' })
   }
@@ -151,14 +151,14 @@ class Blocks {
     this.#bare.delete(block)
     this.#near.unobserve(block)
     const { read, to, marked } = this.#options
-    const classOf = createClassGetter(read, this.#by)
+    const getClass = createClassGetter(read, this.#by)
     const spans: HTMLElement[] = []
-    for (let place = start; place < Math.min(to, start + BLOCK); place += 1) {
+    for (let index = start; index < Math.min(to, start + BLOCK); index += 1) {
       const span = document.createElement('span')
-      const text = textAt(read, place)
-      span.className = `${classOf(place)}${/^\n+$/.test(text) ? ' nl' : ''}${marked?.has(place) ? ' differs' : ''}`
+      const text = textAt(read, index)
+      span.className = `${getClass(index)}${/^\n+$/.test(text) ? ' nl' : ''}${marked?.has(index) ? ' differs' : ''}`
       span.textContent = revealExactly(text)
-      span.dataset.t = String(place)
+      span.dataset.t = String(index)
       spans.push(span)
     }
     block.replaceChildren(...spans)

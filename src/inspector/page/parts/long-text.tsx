@@ -30,8 +30,8 @@ export function Diff({ lines }: { lines: readonly DiffLine[] }) {
     <Cut length={length}>
       {(limit) => (
         <pre class="diff">
-          {upTo(lines, limit).map(({ kind, text }, place) => (
-            <span key={place} class={kind}>
+          {upTo(lines, limit).map(({ kind, text }, index) => (
+            <span key={index} class={kind}>
               {MARKS[kind]}
               {revealInvisible(text)}
               {'\n'}

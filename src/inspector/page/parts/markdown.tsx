@@ -10,7 +10,7 @@ export function Markdown({ text }: { text: string }) {
 }
 
 function blocks(tokens: readonly Token[]): ComponentChildren {
-  return tokens.map((token, place) => <Piece key={place} token={token as MarkedToken} />)
+  return tokens.map((token, index) => <Piece key={index} token={token as MarkedToken} />)
 }
 
 /** Returns a token's child tokens, or else its text. */
@@ -59,8 +59,8 @@ function Piece({ token }: { token: MarkedToken }) {
 }
 
 function List({ token: { ordered, start, items } }: { token: Tokens.List }) {
-  const entries = items.map((item, place) => (
-    <li key={place}>
+  const entries = items.map((item, index) => (
+    <li key={index}>
       {item.task && (item.checked ? '☑ ' : '☐ ')}
       {inside(item)}
     </li>
@@ -73,16 +73,16 @@ function Table({ token: { header, rows } }: { token: Tokens.Table }) {
     <table class="plain-table">
       <thead>
         <tr>
-          {header.map((cell, place) => (
-            <th key={place}>{blocks(cell.tokens)}</th>
+          {header.map((cell, index) => (
+            <th key={index}>{blocks(cell.tokens)}</th>
           ))}
         </tr>
       </thead>
       <tbody>
         {rows.map((row, line) => (
           <tr key={line}>
-            {row.map((cell, place) => (
-              <td key={place}>{blocks(cell.tokens)}</td>
+            {row.map((cell, index) => (
+              <td key={index}>{blocks(cell.tokens)}</td>
             ))}
           </tr>
         ))}

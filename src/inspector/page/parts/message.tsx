@@ -38,10 +38,10 @@ export function MessageView({ message, calls, shown }: MessageViewProps) {
       </span>
       {hasReasoning && <Long text={reasoning!} kind="reasoning" />}
       {!isBlank(text) && <Long text={text} kind="text" markdown={shown.markdown && role !== 'tool'} />}
-      {images.map((url, place) => (
-        <img key={place} src={url} alt={`part ${place + 1} of the message`} loading="lazy" />
+      {images.map((url, index) => (
+        <img key={index} src={url} alt={`part ${index + 1} of the message`} loading="lazy" />
       ))}
-      {hasCalls && calls.map((call, place) => <Call key={place} call={call} />)}
+      {hasCalls && calls.map((call, index) => <Call key={index} call={call} />)}
       {isBlank(text) && images.length === 0 && !hasReasoning && !hasCalls && <p class="quiet">no text</p>}
     </div>
   )
@@ -67,7 +67,7 @@ export function Answer({
       {!isBlank(turn.completion_text) && (
         <Long text={turn.completion_text} kind="text" markdown={shown.markdown} />
       )}
-      {hasCalls && calls.map((call, place) => <Call key={place} call={call} />)}
+      {hasCalls && calls.map((call, index) => <Call key={index} call={call} />)}
       {turn.error && <p class="bad">{revealInvisible(turn.error.message)}</p>}
       {isInFlight && <p class="quiet">in flight</p>}
       {missing !== undefined && <p class="quiet">{revealInvisible(missing)}</p>}
@@ -84,8 +84,8 @@ function Call({ call: { name, fields } }: { call: ToolCallView }) {
     <div class="call">
       <code class="call-name">{revealInvisible(name)}</code>
       <dl class="fields">
-        {fields.map((field, place) => (
-          <div key={place}>
+        {fields.map((field, index) => (
+          <div key={index}>
             <dt>{revealInvisible(field.name)}</dt>
             <dd>
               {'diff' in field ? <Diff lines={field.diff} /> : <Long text={field.text} kind="arguments" />}

@@ -17,7 +17,7 @@ export function PreviewLine({ of: { session_id: id, updated_at: changed } }: { o
   useEffect(() => {
     if (IS_FILE || known.has(key)) return
     const controller = new AbortController()
-    const ask = () =>
+    const sendRequest = () =>
       getJson<Preview>(sessionPath(id, '/preview'), controller.signal).then(
         (preview) => {
           if (known.size >= MAX_KNOWN) known.clear()
@@ -26,7 +26,7 @@ export function PreviewLine({ of: { session_id: id, updated_at: changed } }: { o
         },
         () => {},
       )
-    const timer = setTimeout(() => void ask(), IN_SIGHT_MS)
+    const timer = setTimeout(() => void sendRequest(), IN_SIGHT_MS)
     return () => {
       clearTimeout(timer)
       controller.abort()

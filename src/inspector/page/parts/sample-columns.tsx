@@ -41,13 +41,13 @@ export function SampleColumns({ samples, by, selected }: SampleColumnsProps) {
       {(loaded) => (
         // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls is reached by keyboard
         <section class="columns" aria-label="Samples side by side" tabIndex={0} ref={box}>
-          {shown.map((sample, place) => (
+          {shown.map((sample, index) => (
             <Column
               key={sample.session.session_id}
               sample={sample}
               turns={loaded.get(sample.session.session_id) ?? []}
               by={by}
-              selected={place === selected}
+              selected={index === selected}
             />
           ))}
         </section>
@@ -65,7 +65,7 @@ interface ColumnProps {
 
 function Column({ sample: { session }, turns, by, selected }: ColumnProps) {
   const { session_id: id, reward, reward_components: components, reward_turns: rewards } = session
-  const answer = finalAnswer(turns)
+  const lastTurn = finalAnswer(turns)
   return (
     <article class={selected ? 'selected' : ''}>
       <header>
@@ -81,7 +81,7 @@ function Column({ sample: { session }, turns, by, selected }: ColumnProps) {
         </div>
       </header>
       <div class="answer">
-        {answer === undefined ? <NoAnswer turns={turns} /> : <FinalAnswer turn={answer} />}
+        {lastTurn === undefined ? <NoAnswer turns={turns} /> : <FinalAnswer turn={lastTurn} />}
       </div>
       <ol class="steps">
         {turns.map((turn) => (
@@ -136,8 +136,8 @@ function Step({ turn, reward, to }: { turn: Turn; reward: number | undefined; to
       {calls.length === 0 && !turn.error && (
         <span class="quiet">{revealInvisible(describeMissingText(turn) ?? 'answers')}</span>
       )}
-      {calls.map(({ name, about }, place) => (
-        <div key={place} class="step-call" title={revealInvisible(about)}>
+      {calls.map(({ name, about }, index) => (
+        <div key={index} class="step-call" title={revealInvisible(about)}>
           <code class="call-name">{revealInvisible(name)}</code> <code>{revealInvisible(about)}</code>
         </div>
       ))}

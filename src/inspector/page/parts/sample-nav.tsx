@@ -27,17 +27,17 @@ function Neighbours({
   const path = groupPath(by, value)
   const sessions = useLoad(async (stop) => (await getJson<SessionList>(path, stop)).sessions, [path]).value
   const ids = sessions && toSamples(sessions).samples.map(({ session }) => session.session_id)
-  const place = ids?.indexOf(id) ?? -1
+  const index = ids?.indexOf(id) ?? -1
   const others = {
-    before: place > 0 ? ids?.[place - 1] : undefined,
-    after: place >= 0 ? ids?.[place + 1] : undefined,
+    before: index > 0 ? ids?.[index - 1] : undefined,
+    after: index >= 0 ? ids?.[index + 1] : undefined,
   }
   const open = (to: string | undefined) => to !== undefined && navigate(href(['session', to], { by }))
   useKeys([
     { key: ']', help: 'Next sample of the group', run: () => open(others.after) },
     { key: '[', help: 'Previous sample of the group', run: () => open(others.before) },
   ])
-  if (ids === undefined || place < 0 || ids.length < 2) return null
+  if (ids === undefined || index < 0 || ids.length < 2) return null
   return (
     <nav class="sample-nav" aria-label={`Samples of one ${revealInvisible(by)}`}>
       {others.before && (
@@ -46,7 +46,7 @@ function Neighbours({
         </a>
       )}
       <a href={href(['group', by, value], { view: 'answers' })}>
-        sample {place + 1} of {ids.length}
+        sample {index + 1} of {ids.length}
       </a>
       {others.after && (
         <a href={href(['session', others.after], { by })} title={revealInvisible(others.after)}>

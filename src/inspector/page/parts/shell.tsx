@@ -89,7 +89,7 @@ function isWithin(view: string, name: string): boolean {
   return view === name || { session: 'sessions', tokens: 'sessions', group: 'groups' }[view] === name
 }
 
-function AskKey({ why }: { why: string }) {
+function AskKey({ why: reason }: { why: string }) {
   const input = useRef<HTMLInputElement>(null)
   useLayoutEffect(() => input.current?.focus(), [])
   const take = (event: Event) => {
@@ -102,7 +102,7 @@ function AskKey({ why }: { why: string }) {
     <main>
       <form class="key" onSubmit={take}>
         <h1>API key required</h1>
-        <p>{why}.</p>
+        <p>{reason}.</p>
         <input
           ref={input}
           type="password"

@@ -173,8 +173,8 @@ const TurnView = memo(function TurnView(props: TurnViewProps) {
           {echoOf !== undefined && ` and the completion of turn ${echoOf}`} not repeated
         </p>
       )}
-      {messages.map((message, place) => (
-        <MessageView key={place} message={message} calls={calls[place]!} shown={shown} />
+      {messages.map((message, index) => (
+        <MessageView key={index} message={message} calls={calls[index]!} shown={shown} />
       ))}
       <Answer turn={turn} calls={sampled} shown={shown} />
     </section>
@@ -185,8 +185,8 @@ function SplitWhy({ split: { text, changes } }: { split: RowSplit }) {
   return (
     <div class="split-why">
       ✂ a new row: {revealInvisible(text)}
-      {changes.map(({ what, before, now }, place) => (
-        <figure key={place}>
+      {changes.map(({ what, before, now }, index) => (
+        <figure key={index}>
           <figcaption>{revealInvisible(what)}</figcaption>
           <Diff lines={diffLines(before ?? '', now ?? '')} />
         </figure>

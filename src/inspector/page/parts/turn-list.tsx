@@ -12,7 +12,7 @@ interface TurnListProps {
   selected: number
   /** The time span in which the bars show the requests, in parallel if they overlapped; undefined: bars show tokens. */
   span: Span | undefined
-  select(place: number): void
+  select(index: number): void
 }
 
 export function TurnList({ turns, rewards, selected, span, select }: TurnListProps) {
@@ -31,14 +31,14 @@ export function TurnList({ turns, rewards, selected, span, select }: TurnListPro
         <span>Time</span>
       </div>
       <VirtualRows count={turns.length} selected={selected}>
-        {(place) => (
+        {(index) => (
           <Line
-            turn={turns[place]!}
-            reward={isRewarded ? (rewards[turns[place]!.index] ?? null) : undefined}
+            turn={turns[index]!}
+            reward={isRewarded ? (rewards[turns[index]!.index] ?? null) : undefined}
             most={most}
             span={span}
-            selected={place === selected}
-            select={() => select(place)}
+            selected={index === selected}
+            select={() => select(index)}
           />
         )}
       </VirtualRows>

@@ -31,8 +31,8 @@ function Whole({ params, tools }: Settings) {
           </dd>
         </div>
       ))}
-      {tools.map((tool, place) => (
-        <Tool key={place} tool={tool} />
+      {tools.map((tool, index) => (
+        <Tool key={index} tool={tool} />
       ))}
     </dl>
   )

@@ -28,10 +28,10 @@ export function VirtualRows({ count, selected, onSight, children }: VirtualRowsP
   }, [])
   useEffect(() => {
     const element = box.current!
-    const at = selected * ROW_HEIGHT
-    if (at < element.scrollTop) element.scrollTop = at
-    else if (at + ROW_HEIGHT > element.scrollTop + element.clientHeight) {
-      element.scrollTop = at + ROW_HEIGHT - element.clientHeight
+    const index = selected * ROW_HEIGHT
+    if (index < element.scrollTop) element.scrollTop = index
+    else if (index + ROW_HEIGHT > element.scrollTop + element.clientHeight) {
+      element.scrollTop = index + ROW_HEIGHT - element.clientHeight
     }
   }, [selected])
   const first = Math.max(0, Math.floor(top / ROW_HEIGHT) - MARGIN)

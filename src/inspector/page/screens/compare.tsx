@@ -82,7 +82,7 @@ function Both({ a, b }: { a: RowReference; b: RowReference }) {
 
 function firstDifference(left: ArrayLike<number>, right: ArrayLike<number>): number {
   const end = Math.min(left.length, right.length)
-  for (let place = 0; place < end; place += 1) if (left[place] !== right[place]) return place
+  for (let index = 0; index < end; index += 1) if (left[index] !== right[index]) return index
   return left.length === right.length ? -1 : end
 }
 
@@ -91,8 +91,8 @@ function Difference({ left, right }: { left: RowData; right: RowData }) {
   const [turn, setTurn] = useState(0)
   const turns = Math.max(left.row.turns.length, right.row.turns.length)
   useKeys([
-    { key: 'j', help: 'Next turn', run: () => setTurn((at) => Math.min(turns - 1, at + 1)) },
-    { key: 'k', help: 'Previous turn', run: () => setTurn((at) => Math.max(0, at - 1)) },
+    { key: 'j', help: 'Next turn', run: () => setTurn((index) => Math.min(turns - 1, index + 1)) },
+    { key: 'k', help: 'Previous turn', run: () => setTurn((index) => Math.max(0, index - 1)) },
   ])
   const isInPrompt = parts < left.row.prompt_tokens || parts < right.row.prompt_tokens
   return (
@@ -121,14 +121,14 @@ function Difference({ left, right }: { left: RowData; right: RowData }) {
           </tr>
         </thead>
         <tbody>
-          {Array.from({ length: turns }, (_, place) => (
+          {Array.from({ length: turns }, (_, index) => (
             <TurnLine
-              key={place}
-              place={place}
+              key={index}
+              place={index}
               left={left}
               right={right}
-              selected={place === turn}
-              select={() => setTurn(place)}
+              selected={index === turn}
+              select={() => setTurn(index)}
             />
           ))}
         </tbody>
@@ -180,18 +180,18 @@ interface TurnProps {
 function TurnLine({
   left,
   right,
-  place,
+  place: index,
   selected,
   select,
 }: TurnProps & { place: number; selected: boolean; select(): void }) {
-  const [a, b] = [sampledBy(left, place).ids, sampledBy(right, place).ids]
+  const [a, b] = [sampledBy(left, index).ids, sampledBy(right, index).ids]
   const alike = firstDifference(a, b)
   const isSame = alike === -1
   return (
     <tr class={selected ? 'selected' : ''} onClick={select} onKeyDown={() => {}}>
-      <td class="num">{place}</td>
-      <td class="num">{place < left.row.turns.length ? number(a.length) : '–'}</td>
-      <td class="num">{place < right.row.turns.length ? number(b.length) : '–'}</td>
+      <td class="num">{index}</td>
+      <td class="num">{index < left.row.turns.length ? number(a.length) : '–'}</td>
+      <td class="num">{index < right.row.turns.length ? number(b.length) : '–'}</td>
       <td class={isSame ? 'good' : 'warn'}>{isSame ? 'all' : `first ${number(alike)}`}</td>
       <td>
         <button type="button" onClick={select}>
@@ -204,7 +204,7 @@ function TurnLine({
 
 /** The tokens that one row sampled and the other did not, by ids. */
 function TurnDifference({ left, right, turn }: TurnProps & { turn: number }) {
-  const pieces = useMemo(() => {
+  const chunks = useMemo(() => {
     const [a, b] = [sampledBy(left, turn), sampledBy(right, turn)]
     const changes = diffArrays(a.ids.slice(0, MAX_DIFF), b.ids.slice(0, MAX_DIFF))
     let [atA, atB] = [a.from, b.from]
@@ -222,12 +222,12 @@ function TurnDifference({ left, right, turn }: TurnProps & { turn: number }) {
       <h2>
         Turn {turn} <span class="quiet">what A sampled, struck out, and B instead</span>
       </h2>
-      {pieces.length === 0 ? (
+      {chunks.length === 0 ? (
         <p class="quiet">Neither row sampled a token here.</p>
       ) : (
         <pre>
-          {pieces.map(({ kind, texts }, place) => (
-            <span key={place} class={kind}>
+          {chunks.map(({ kind, texts }, index) => (
+            <span key={index} class={kind}>
               {revealExactly(texts)}
             </span>
           ))}

@@ -56,8 +56,8 @@ function Samples({ by, value, sessions }: { by: string; value: string; sessions:
   }
   const changeView = () => setQuery({ view: isSideBySide ? undefined : 'answers' })
   useKeys([
-    { key: 'j', help: 'Next sample', run: () => select((at) => Math.min(samples.length - 1, at + 1)) },
-    { key: 'k', help: 'Previous sample', run: () => select((at) => Math.max(0, at - 1)) },
+    { key: 'j', help: 'Next sample', run: () => select((index) => Math.min(samples.length - 1, index + 1)) },
+    { key: 'k', help: 'Previous sample', run: () => select((index) => Math.max(0, index - 1)) },
     {
       key: 'Enter',
       help: 'Open the sample',
@@ -92,7 +92,7 @@ function Samples({ by, value, sessions }: { by: string; value: string; sessions:
         <table class="plain-table">
           <SamplesHead components={components} />
           <tbody>
-            {samples.map((sample, place) => (
+            {samples.map((sample, index) => (
               <SampleLine
                 key={sample.session.session_id}
                 by={by}
@@ -100,7 +100,7 @@ function Samples({ by, value, sessions }: { by: string; value: string; sessions:
                 tree={trees?.get(sample.session.session_id)}
                 components={components}
                 ranges={ranges}
-                selected={place === selected}
+                selected={index === selected}
                 isFirst={sample.session.session_id === first}
                 compare={compare}
               />
@@ -144,17 +144,17 @@ interface Ranges {
 }
 
 function findRanges(samples: readonly Sample[], components: readonly string[]): Ranges {
-  const rangeOf = (measure: (sample: Sample) => number | null | undefined): [number, number] => {
+  const getRange = (measure: (sample: Sample) => number | null | undefined): [number, number] => {
     const known = samples.flatMap((sample) => measure(sample) ?? [])
     return [Math.min(0, ...known), Math.max(0, ...known)]
   }
   return {
-    reward: rangeOf(({ session }) => session.reward),
-    centred: rangeOf(({ centred }) => centred),
-    normed: rangeOf(({ normed }) => normed),
-    tokens: rangeOf(({ session }) => session.sampled_tokens),
+    reward: getRange(({ session }) => session.reward),
+    centred: getRange(({ centred }) => centred),
+    normed: getRange(({ normed }) => normed),
+    tokens: getRange(({ session }) => session.sampled_tokens),
     components: new Map(
-      components.map((name) => [name, rangeOf(({ session }) => session.reward_components[name])]),
+      components.map((name) => [name, getRange(({ session }) => session.reward_components[name])]),
     ),
   }
 }

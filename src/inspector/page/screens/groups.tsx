@@ -42,10 +42,10 @@ export function Groups() {
 
 function GroupTable({ by }: { by: string }) {
   const path = `groups?by=${encodeURIComponent(by)}&limit=100000`
-  const answer = useLoad((stop) => getJson<GroupsResponse>(path, stop), [path])
+  const response = useLoad((stop) => getJson<GroupsResponse>(path, stop), [path])
   const [selected, select] = useState(0)
-  const groups = answer.value?.groups ?? []
-  const move = (to: number) => select((at) => Math.max(0, Math.min(groups.length - 1, at + to)))
+  const groups = response.value?.groups ?? []
+  const move = (to: number) => select((index) => Math.max(0, Math.min(groups.length - 1, index + to)))
   useKeys([
     { key: 'j', help: 'Next group', run: () => move(1) },
     { key: 'k', help: 'Group before', run: () => move(-1) },
@@ -61,15 +61,15 @@ function GroupTable({ by }: { by: string }) {
     means.reduce((a, b) => Math.max(a, b), 0),
   ]
   return (
-    <Await of={answer}>
+    <Await of={response}>
       {() => (
         <>
           <Trend groups={groups} path={path} open={(group) => navigate(groupHref(by, group))} />
           <div class="table groups-table">
             <div class="head row">
               {['Group', 'Samples', 'Mean', '', 'Std', 'Min … max', 'Failed', 'Sampled', 'First'].map(
-                (title, place) => (
-                  <span key={place}>{title}</span>
+                (title, index) => (
+                  <span key={index}>{title}</span>
                 ),
               )}
             </div>

@@ -26,8 +26,8 @@ export function SessionScreen({ sessionId }: { sessionId: string }) {
 
 function Session({ tree, refresh, reload }: { tree: Tree; refresh: number; reload(): void }) {
   const { session_id: sessionId, turns } = tree
-  const whole = sessionPath(sessionId, '?messages=new&ids=false')
-  const conversation = useLoad((stop) => getJson<{ turns: Turn[] }>(whole, stop), [whole, refresh])
+  const full = sessionPath(sessionId, '?messages=new&ids=false')
+  const conversation = useLoad((stop) => getJson<{ turns: Turn[] }>(full, stop), [full, refresh])
   const rows = useLoad(
     async (stop) => (await getJson<{ rows: Row[] }>(sessionPath(sessionId, '/rows'), stop)).rows,
     [sessionId, refresh],
@@ -45,12 +45,12 @@ function Session({ tree, refresh, reload }: { tree: Tree; refresh: number; reloa
     markdown: false,
   })
   const toggle = (name: keyof MessageContent) => setShown((before) => ({ ...before, [name]: !before[name] }))
-  const at = Number(query.get('turn') ?? shownTurns[0]?.index ?? 0)
-  const place = Math.max(
+  const i = Number(query.get('turn') ?? shownTurns[0]?.index ?? 0)
+  const position = Math.max(
     0,
-    shownTurns.findIndex(({ index }) => index === at),
+    shownTurns.findIndex(({ index }) => index === i),
   )
-  const tokensOf = (index: number) => {
+  const getTokens = (index: number) => {
     const row = rows.value?.find((each) => each.turns.some((turn) => turn.index === index))
     return row && href(['tokens', sessionId, row.row], { turn: index })
   }
@@ -76,7 +76,14 @@ function Session({ tree, refresh, reload }: { tree: Tree; refresh: number; reloa
     (): Marking => ({ sessionId, edit: setMarked, changed: reload }),
     [sessionId, reload],
   )
-  useSessionKeys({ turns: shownTurns, place, tokens: tokensOf(at), toggle, isTimed, mark: setMarked })
+  useSessionKeys({
+    turns: shownTurns,
+    place: position,
+    tokens: getTokens(i),
+    toggle,
+    isTimed,
+    mark: setMarked,
+  })
   const inLine = useMemo(() => {
     const indexes = new Set(shownTurns.map(({ index }) => index))
     return conversation.value?.turns.filter(({ index }) => indexes.has(index))
@@ -89,7 +96,7 @@ function Session({ tree, refresh, reload }: { tree: Tree; refresh: number; reloa
         <TurnList
           turns={shownTurns}
           rewards={tree.reward_turns}
-          selected={place}
+          selected={position}
           span={span}
           select={(to) => selectTurn(shownTurns, to)}
         />
@@ -98,9 +105,9 @@ function Session({ tree, refresh, reload }: { tree: Tree; refresh: number; reloa
             {() => (
               <Transcript
                 turns={inLine ?? []}
-                selected={at}
+                selected={i}
                 shown={shown}
-                tokensOf={tokensOf}
+                tokensOf={getTokens}
                 rewards={tree.reward_turns}
                 marks={tree.turn_labels}
                 marking={marking}
@@ -117,7 +124,7 @@ function Session({ tree, refresh, reload }: { tree: Tree; refresh: number; reloa
       <Sources
         paths={[
           sessionPath(sessionId, '/tree'),
-          sessionPath(sessionId, `/turns/${at}`),
+          sessionPath(sessionId, `/turns/${i}`),
           sessionPath(sessionId, '/rows'),
         ]}
       />
@@ -136,15 +143,15 @@ interface SessionKeys {
   mark(what: MarkTarget): void
 }
 
-function useSessionKeys({ turns, place, tokens, toggle, isTimed, mark }: SessionKeys): void {
-  const broken = (step: 1 | -1) => selectTurn(turns, nextBroken(turns, place, step))
+function useSessionKeys({ turns, place: index, tokens, toggle, isTimed, mark }: SessionKeys): void {
+  const broken = (step: 1 | -1) => selectTurn(turns, nextBroken(turns, index, step))
   useKeys([
-    { key: 'j', help: 'Next turn', run: () => selectTurn(turns, place + 1) },
-    { key: 'k', help: 'Previous turn', run: () => selectTurn(turns, place - 1) },
+    { key: 'j', help: 'Next turn', run: () => selectTurn(turns, index + 1) },
+    { key: 'k', help: 'Previous turn', run: () => selectTurn(turns, index - 1) },
     { key: 'n', help: 'Next turn that splits a row', run: () => broken(1) },
     { key: 'p', help: 'Previous turn that splits a row', run: () => broken(-1) },
     { key: 'Enter', help: 'Tokens of the turn', run: () => tokens !== undefined && navigate(tokens) },
-    { key: 'l', help: 'Labels and note of the turn', run: () => turns[place] && mark(turns[place].index) },
+    { key: 'l', help: 'Labels and note of the turn', run: () => turns[index] && mark(turns[index].index) },
     { key: 'L', help: 'Labels and note of the session', run: () => mark('session') },
     { key: 'w', help: 'Show times or tokens of the turns', run: () => showTime(!isTimed) },
     { key: 's', help: 'Show or hide the system message', run: () => toggle('system') },
@@ -165,7 +172,8 @@ function selectTurn(turns: readonly TreeTurn[], index: number): void {
 }
 
 function nextBroken(turns: readonly TreeTurn[], from: number, step: 1 | -1): number {
-  for (let at = from + step; at >= 0 && at < turns.length; at += step) if (isRowSplit(turns[at]!)) return at
+  for (let index = from + step; index >= 0 && index < turns.length; index += step)
+    if (isRowSplit(turns[index]!)) return index
   return from
 }
 

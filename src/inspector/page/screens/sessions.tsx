@@ -91,7 +91,7 @@ export function Sessions() {
   const [selected, select] = useState(0)
   const search = useRef<HTMLInputElement>(null)
   const count = totals?.sessions ?? sessions.length
-  const move = (by: number) => select((at) => Math.max(0, Math.min(count - 1, at + by)))
+  const move = (by: number) => select((index) => Math.max(0, Math.min(count - 1, index + by)))
   const open = () => {
     const session = sessions[selected]
     if (session) navigate(href(['session', session.session_id]))

@@ -71,8 +71,8 @@ function RowView({ read }: { read: RowData }) {
   const unlikely = useMemo(() => unlikelyTokens(read), [read])
   useTokenKeys({ read, selected, unlikely, by })
   if (read.ids.length === 0) {
-    const { inexact_reason: why } = read.row
-    return <Empty title="This row has no tokens">{why ?? 'Its turn has no exact ids.'}</Empty>
+    const { inexact_reason: reason } = read.row
+    return <Empty title="This row has no tokens">{reason ?? 'Its turn has no exact ids.'}</Empty>
   }
   return (
     <>
@@ -93,7 +93,9 @@ function RowView({ read }: { read: RowData }) {
           by={by}
           selected={selected}
           onPick={pick}
-          onSight={(place, element) => setOver(element && { place, box: element.getBoundingClientRect() })}
+          onSight={(index, element) =>
+            setOver(element && { place: index, box: element.getBoundingClientRect() })
+          }
         />
       </div>
       <TokenBar read={read} place={over?.place ?? selected} />
@@ -104,14 +106,14 @@ function RowView({ read }: { read: RowData }) {
 
 /** Returns the positions of the unlikely tokens in the row. */
 function unlikelyTokens({ ids, mask, logprobs }: RowData): number[] {
-  const places: number[] = []
-  for (let place = 0; place < ids.length; place += 1)
-    if (mask[place] === 1 && logprobs[place]! < UNLIKELY) places.push(place)
-  return places
+  const indices: number[] = []
+  for (let index = 0; index < ids.length; index += 1)
+    if (mask[index] === 1 && logprobs[index]! < UNLIKELY) indices.push(index)
+  return indices
 }
 
-function pick(place: number | undefined): void {
-  if (place !== undefined) setQuery({ t: place })
+function pick(index: number | undefined): void {
+  if (index !== undefined) setQuery({ t: index })
 }
 
 interface TokenKeys {
@@ -125,18 +127,18 @@ function useTokenKeys({ read, selected, unlikely, by }: TokenKeys): void {
   const { sessionId, row, ids, turns } = read
   const colours = getColourings(read)
   const turnStarts = row.turns.map(({ start }) => row.prompt_tokens + start)
-  const nextOf = (places: readonly number[]) => places.find((place) => place > selected)
-  const lastOf = (places: readonly number[]) => places.findLast((place) => place < selected)
+  const findNext = (indices: readonly number[]) => indices.find((index) => index > selected)
+  const findPrevious = (indices: readonly number[]) => indices.findLast((index) => index < selected)
   const nextColours = colours[(colours.indexOf(by) + 1) % colours.length]
   const openTurn = () => {
     const turn = turns[selected] ?? -1
     if (turn >= 0) navigate(href(['session', sessionId], { turn }))
   }
   useKeys([
-    { key: 'n', help: 'Next unlikely token (1 in 100 or less)', run: () => pick(nextOf(unlikely)) },
-    { key: 'p', help: 'Previous unlikely token', run: () => pick(lastOf(unlikely)) },
-    { key: 'j', help: 'Next turn', run: () => pick(nextOf(turnStarts)) },
-    { key: 'k', help: 'Previous turn', run: () => pick(lastOf(turnStarts)) },
+    { key: 'n', help: 'Next unlikely token (1 in 100 or less)', run: () => pick(findNext(unlikely)) },
+    { key: 'p', help: 'Previous unlikely token', run: () => pick(findPrevious(unlikely)) },
+    { key: 'j', help: 'Next turn', run: () => pick(findNext(turnStarts)) },
+    { key: 'k', help: 'Previous turn', run: () => pick(findPrevious(turnStarts)) },
     { key: 'ArrowRight', help: 'Next token', run: () => pick(Math.min(ids.length - 1, selected + 1)) },
     { key: 'ArrowLeft', help: 'Previous token', run: () => pick(Math.max(0, selected - 1)) },
     { key: 'm', help: 'Next colours', run: () => setQuery({ by: nextColours }) },
@@ -192,9 +194,9 @@ function Legend({ by, read }: { by: ColourBy; read: RowData }) {
   const versions = rowVersions(read.row)
   return (
     <span class="legend">
-      {versions.map((version, place) => (
+      {versions.map((version, index) => (
         <span key={version}>
-          <i class={`k${place % 6}`} /> {revealInvisible(version ?? 'unknown')}
+          <i class={`k${index % 6}`} /> {revealInvisible(version ?? 'unknown')}
         </span>
       ))}
     </span>
@@ -202,43 +204,47 @@ function Legend({ by, read }: { by: ColourBy; read: RowData }) {
 }
 
 /** All properties of one token. */
-function TokenBar({ read, place }: { read: RowData; place: number }) {
+function TokenBar({ read, place: position }: { read: RowData; place: number }) {
   const { ids, mask, logprobs, turns, row, texts, added } = read
-  if (place < 0 || place >= ids.length) {
+  if (position < 0 || position >= ids.length) {
     return (
       <div class="token-bar quiet" {...scrollable('Token')}>
         Point at a token, click one to link to it, or press n for the next unlikely one.
       </div>
     )
   }
-  const turn = turns[place]!
+  const turn = turns[position]!
   const span = row.turns.find(({ index }) => index === turn)
-  const sampledBy = findEngineRequest(span, place - row.prompt_tokens)
+  const sampledBy = findEngineRequest(span, position - row.prompt_tokens)
   const version = sampledBy ? sampledBy.weight_version : span?.weight_version_end
-  const isTrained = mask[place] === 1
+  const isTrained = mask[position] === 1
   return (
     <div class="token-bar" {...scrollable('Token')}>
       <span>
-        token <b>{number(place)}</b>
+        token <b>{number(position)}</b>
       </span>
       <span>
-        id <b>{ids[place]}</b>
+        id <b>{ids[position]}</b>
       </span>
-      {texts !== null && <code>{revealInvisible(JSON.stringify(textAt(read, place)))}</code>}
+      {texts !== null && <code>{revealInvisible(JSON.stringify(textAt(read, position)))}</code>}
       {isTrained ? (
         <span>
-          logprob <b>{number(logprobs[place]!, 4)}</b>{' '}
-          <small>p {number(Math.exp(logprobs[place]!), 4)}</small>
+          logprob <b>{number(logprobs[position]!, 4)}</b>{' '}
+          <small>p {number(Math.exp(logprobs[position]!), 4)}</small>
         </span>
       ) : (
         <Tag kind="plain">
-          {turn >= 0 ? 'trained in another row' : place < row.prompt_tokens ? 'prompt' : 'read, not sampled'}
+          {turn >= 0
+            ? 'trained in another row'
+            : position < row.prompt_tokens
+              ? 'prompt'
+              : 'read, not sampled'}
         </Tag>
       )}
       {[...added].map(([name, numbers]) =>
-        Number.isNaN(numbers[place]) ? null : (
+        Number.isNaN(numbers[position]) ? null : (
           <span key={name}>
-            {name.replaceAll('_', ' ')} <b>{number(numbers[place]!, 4)}</b>
+            {name.replaceAll('_', ' ')} <b>{number(numbers[position]!, 4)}</b>
           </span>
         ),
       )}

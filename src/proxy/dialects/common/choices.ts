@@ -60,9 +60,9 @@ export class ChoicesWriter {
   /** The ends of the completed choices. */
   readonly #ends: (GenerationEnd | undefined)[]
 
-  /** @param writerOf creates the writer of a choice */
-  constructor(count: number, writerOf: (choice: number) => ChoiceWriter) {
-    this.#writers = Array.from({ length: count }, (_, choice) => writerOf(choice))
+  /** @param getWriter creates the writer of a choice */
+  constructor(count: number, getWriter: (choice: number) => ChoiceWriter) {
+    this.#writers = Array.from({ length: count }, (_, choice) => getWriter(choice))
     this.#ends = new Array<undefined>(count).fill(undefined)
   }
 

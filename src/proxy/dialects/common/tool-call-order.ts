@@ -19,16 +19,16 @@ export class ToolCallOrder {
    * Returns the deltas that can be written now. A delta for a complete tool call is dropped unless it has text, which
    * its writer rejects.
    */
-  add(piece: ToolCallDelta): ToolCallDelta[] {
-    this.#current ??= new CallArguments(piece.index)
-    if (piece.index === this.#current.index) {
-      this.#current.add(piece)
-      return this.#waiting.size === 0 ? [piece] : [piece, ...this.#release()]
+  add(delta: ToolCallDelta): ToolCallDelta[] {
+    this.#current ??= new CallArguments(delta.index)
+    if (delta.index === this.#current.index) {
+      this.#current.add(delta)
+      return this.#waiting.size === 0 ? [delta] : [delta, ...this.#release()]
     }
-    if (this.#complete.has(piece.index)) return piece.function?.arguments?.trim() ? [piece] : []
-    const before = this.#waiting.get(piece.index)
-    if (before === undefined) this.#queue.push(piece.index)
-    this.#waiting.set(piece.index, before ? joined(before, piece) : piece)
+    if (this.#complete.has(delta.index)) return delta.function?.arguments?.trim() ? [delta] : []
+    const before = this.#waiting.get(delta.index)
+    if (before === undefined) this.#queue.push(delta.index)
+    this.#waiting.set(delta.index, before ? joined(before, delta) : delta)
     return this.#release()
   }
 
@@ -44,22 +44,22 @@ export class ToolCallOrder {
     const released: ToolCallDelta[] = []
     while (this.#released < this.#queue.length && this.#current!.isComplete()) {
       const index = this.#queue[this.#released++]!
-      const piece = this.#waiting.get(index)!
+      const delta = this.#waiting.get(index)!
       this.#waiting.delete(index)
       this.#complete.add(this.#current!.index)
       this.#current = new CallArguments(index)
-      this.#current.add(piece)
-      released.push(piece)
+      this.#current.add(delta)
+      released.push(delta)
     }
     return released
   }
 }
 
-function joined(before: ToolCallDelta, piece: ToolCallDelta): ToolCallDelta {
-  const [first, second] = [before.function, piece.function]
+function joined(before: ToolCallDelta, delta: ToolCallDelta): ToolCallDelta {
+  const [first, second] = [before.function, delta.function]
   const name = `${first?.name ?? ''}${second?.name ?? ''}`
   const text = `${first?.arguments ?? ''}${second?.arguments ?? ''}`
-  return { ...before, ...piece, function: { ...(name !== '' && { name }), arguments: text } }
+  return { ...before, ...delta, function: { ...(name !== '' && { name }), arguments: text } }
 }
 
 /** The arguments of one tool call so far. */

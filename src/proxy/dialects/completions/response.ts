@@ -51,7 +51,7 @@ function promptIds(start: GenerationStart | undefined): object {
  * characters
  */
 function legacyLogprobs(entries: readonly TokenLogprob[], offset: number): object {
-  let at = offset
+  let position = offset
   return {
     tokens: entries.map((entry) => entry.token),
     token_logprobs: entries.map((entry) => entry.logprob),
@@ -59,8 +59,8 @@ function legacyLogprobs(entries: readonly TokenLogprob[], offset: number): objec
       Object.fromEntries(entry.top_logprobs.map((top) => [top.token, top.logprob])),
     ),
     text_offset: entries.map((entry) => {
-      const start = at
-      at += entry.token.length
+      const start = position
+      position += entry.token.length
       return start
     }),
   }

@@ -119,7 +119,7 @@ export class GeminiStreamWriter {
     if (reasoning) this.#parts.addReasoning(reasoning)
     if (content) this.#parts.addText(content)
     if (refusal) this.#parts.addText(refusal)
-    for (const piece of toolCalls ?? []) this.#addCall(piece)
+    for (const delta of toolCalls ?? []) this.#addCall(delta)
   }
 
   #addCall({ index, id, function: delta }: ToolCallDelta): void {

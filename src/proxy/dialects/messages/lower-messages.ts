@@ -131,14 +131,14 @@ function asReminder(placed: BlockWithPath): BlockWithPath {
  */
 function lowerUser(blocks: readonly BlockWithPath[], found: MessageGroup['found']): ChatMessage[] {
   const isResult = ({ block }: BlockWithPath) => block.type === 'tool_result'
-  const answers = blocks.filter(isResult).map((placed) => {
+  const results = blocks.filter(isResult).map((placed) => {
     const { toolCallId, parts } = parseToolResult(placed, found)
     return { role: 'tool', tool_call_id: toolCallId, content: toMessageContent(parts) } as ChatMessage
   })
   const others = blocks.filter((placed) => !isResult(placed))
-  if (others.length === 0 && answers.length > 0) return answers
+  if (others.length === 0 && results.length > 0) return results
   return [
-    ...answers,
+    ...results,
     { role: 'user', content: toMessageContent(others.flatMap(toContentParts)) } as ChatMessage,
   ]
 }

@@ -84,7 +84,7 @@ export class MessagesStreamWriter {
     if (reasoning) text += this.#thinking(reasoning)
     if (content) text += this.#text(content)
     if (refusal) text += this.#text(refusal)
-    if (toolCalls) for (const piece of toolCalls) text += this.#toolCalls(this.#order.add(piece))
+    if (toolCalls) for (const delta of toolCalls) text += this.#toolCalls(this.#order.add(delta))
     return text
   }
 
@@ -102,13 +102,13 @@ export class MessagesStreamWriter {
     this.#heldSpace += content
     // The pending text is white space only, and a model may sample any amount of it.
     if (!hasText(content)) return ''
-    const held = this.#heldSpace
+    const space = this.#heldSpace
     const opened = this.#openBlock('text', () => textBlock(''))
-    return `${opened}${this.#piece(held)}`
+    return `${opened}${this.#piece(space)}`
   }
 
-  #toolCalls(pieces: readonly ToolCallDelta[]): string {
-    return pieces.map((piece) => this.#toolCall(piece)).join('')
+  #toolCalls(deltas: readonly ToolCallDelta[]): string {
+    return deltas.map((delta) => this.#toolCall(delta)).join('')
   }
 
   #toolCall({ index, id, function: delta }: ToolCallDelta): string {

@@ -52,11 +52,11 @@ export class FreeformReader {
   }
 
   /** @returns the text that this chunk of the arguments adds to the input */
-  add(piece: string): string {
+  add(chunk: string): string {
     if (this.state === 'tail') return ''
-    this.#pending += piece
+    this.#pending += chunk
     // White space alone decides nothing, and a model may sample any amount of it.
-    if (this.state === 'head' && /\S/.test(piece)) this.#readHead()
+    if (this.state === 'head' && /\S/.test(chunk)) this.#readHead()
     return this.#give(this.state === 'string' ? this.#readString() : this.state === 'raw' ? this.#rest() : '')
   }
 
@@ -83,16 +83,16 @@ export class FreeformReader {
   /** Reads to the closing quote, or to an escape that is not complete yet. */
   #readString(): string {
     let text = ''
-    let at = 0
+    let index = 0
     while (this.state === 'string') {
-      STRING_PIECE.lastIndex = at
-      const piece = STRING_PIECE.exec(this.#pending)?.[0]
-      if (piece === undefined) break
-      at += piece.length
-      if (piece === '"') this.state = 'tail'
-      else text += unescaped(piece)
+      STRING_PIECE.lastIndex = index
+      const chunk = STRING_PIECE.exec(this.#pending)?.[0]
+      if (chunk === undefined) break
+      index += chunk.length
+      if (chunk === '"') this.state = 'tail'
+      else text += unescaped(chunk)
     }
-    this.#pending = this.#pending.slice(at)
+    this.#pending = this.#pending.slice(index)
     return text
   }
 
@@ -105,14 +105,14 @@ export class FreeformReader {
   #give(added: string): string {
     const text = this.#half + added
     this.#half = /[\ud800-\udbff]$/.exec(text)?.[0] ?? ''
-    const given = text.slice(0, text.length - this.#half.length)
-    this.input += given
-    return given
+    const decoded = text.slice(0, text.length - this.#half.length)
+    this.input += decoded
+    return decoded
   }
 }
 
-function unescaped(piece: string): string {
-  if (piece[0] !== '\\') return piece
-  if (piece.length === 6) return String.fromCharCode(Number.parseInt(piece.slice(2), 16))
-  return ESCAPES[piece[1]!] ?? piece.slice(1)
+function unescaped(chunk: string): string {
+  if (chunk[0] !== '\\') return chunk
+  if (chunk.length === 6) return String.fromCharCode(Number.parseInt(chunk.slice(2), 16))
+  return ESCAPES[chunk[1]!] ?? chunk.slice(1)
 }

@@ -70,14 +70,14 @@ export function recordedResponse(turn: TurnRecord): object {
 }
 
 function outputItems(turn: TurnRecord): OutputItem[] {
-  const isWhole = endState({ finishReason: turn.finishReason ?? '' }).status === 'completed'
+  const isComplete = endState({ finishReason: turn.finishReason ?? '' }).status === 'completed'
   const completion = {
     content: turn.completionText,
     reasoning: turn.reasoning,
     refusal: null,
     toolCalls: JSON.parse(turn.toolCalls) as ToolCall[],
   }
-  return toOutputItems(outputOptions(toResponseFrame(turn)), completion, isWhole)
+  return toOutputItems(outputOptions(toResponseFrame(turn)), completion, isComplete)
 }
 
 function assistantMessage(turn: TurnRecord): ChatMessage {

@@ -184,10 +184,10 @@ class ItemConverter implements CanonicalItems {
     // Two messages in a row are two completions: for instance an agent's own examples.
     if (role !== 'assistant' || this.#lastWasMessage) this.#answer = undefined
     if (role === 'assistant') {
-      const answer = this.#openAnswer()
+      const item = this.#openAnswer()
       const { text, refusal } = assistantTexts(content, `${at}.content`)
-      if (text !== null) answer.content = (answer.content ?? '') + text
-      if (refusal !== null) answer.refusal = (answer.refusal ?? '') + refusal
+      if (text !== null) item.content = (item.content ?? '') + text
+      if (refusal !== null) item.refusal = (item.refusal ?? '') + refusal
       return
     }
     const fields = {
@@ -270,14 +270,14 @@ class ItemConverter implements CanonicalItems {
     const sealed = encrypted_content ? unseal(encrypted_content) : undefined
     const shown = content?.length ? content : (summary ?? [])
     const text = sealed ?? shown.map((part) => part.text).join('')
-    const answer = this.#openAnswer()
-    if (text !== '') answer.reasoning_content = (answer.reasoning_content ?? '') + text
+    const assistantItem = this.#openAnswer()
+    if (text !== '') assistantItem.reasoning_content = (assistantItem.reasoning_content ?? '') + text
   }
 
   #addCall(id: string, name: string, written: string): void {
-    const answer = this.#openAnswer()
-    answer.tool_calls ??= []
-    answer.tool_calls.push({ id, type: 'function', function: { name, arguments: written } })
+    const item = this.#openAnswer()
+    item.tool_calls ??= []
+    item.tool_calls.push({ id, type: 'function', function: { name, arguments: written } })
   }
 
   #openAnswer(): AssistantItem {

@@ -30,7 +30,7 @@ type CompletionPart = Pick<Completion, 'content' | 'reasoning' | 'refusal' | 'to
 export function toOutputItems(
   options: OutputOptions,
   completion: CompletionPart,
-  isWhole: boolean,
+  isComplete: boolean,
 ): OutputItem[] {
   const { content, reasoning, refusal, toolCalls, logprobsContent, extra } = completion
   const output = new ResponseOutput(options)
@@ -43,7 +43,7 @@ export function toOutputItems(
     ...(logprobsContent && { logprobsContent: [...logprobsContent] }),
     ...(extra && Object.keys(extra).length > 0 && { extra }),
   })
-  output.end(isWhole)
+  output.end(isComplete)
   return output.items
 }
 
@@ -70,20 +70,20 @@ export class ResponseOutput {
     const events: ResponseEvent[] = []
     if (reasoning && this.#options.reasoning) events.push(...this.#reason(reasoning))
     if (content || refusal || extra) events.push(...this.#say(delta))
-    for (const piece of toolCalls ?? [])
-      for (const ordered of this.#order.add(piece)) events.push(...this.#addToCall(ordered))
+    for (const delta of toolCalls ?? [])
+      for (const ordered of this.#order.add(delta)) events.push(...this.#addToCall(ordered))
     return this.#keep(events)
   }
 
-  /** @param isWhole false: the model was truncated in the last item */
-  end(isWhole: boolean): ResponseEvent[] {
-    const waited = this.#order.end().flatMap((piece) => this.#addToCall(piece))
+  /** @param isComplete false: the model was truncated in the last item */
+  end(isComplete: boolean): ResponseEvent[] {
+    const waited = this.#order.end().flatMap((delta) => this.#addToCall(delta))
     // An empty completion still has an item, from which the agent can continue.
     const begun =
       this.#places === 0 && this.#calls.size === 0 ? this.#say({ type: 'delta', content: '' }) : []
     const open = [this.#text, this.#call].filter((item) => item !== undefined)
     const ended = open.flatMap((item) =>
-      item.close(isWhole || item !== open.at(-1) ? 'completed' : 'incomplete'),
+      item.close(isComplete || item !== open.at(-1) ? 'completed' : 'incomplete'),
     )
     return this.#keep([...waited, ...begun, ...ended])
   }
@@ -117,19 +117,19 @@ export class ResponseOutput {
    * order.
    * @throws ProxyError `engine_failed` for a delta of a closed tool call
    */
-  #addToCall(piece: ToolCallDelta): ResponseEvent[] {
+  #addToCall(delta: ToolCallDelta): ResponseEvent[] {
     const events = this.#closeText()
-    const known = this.#calls.get(piece.index)
-    if (known !== undefined && known !== this.#call)
+    const existing = this.#calls.get(delta.index)
+    if (existing !== undefined && existing !== this.#call)
       throw new ProxyError('engine_failed', 'The engine continued a tool call after it began the next one')
-    if (known !== undefined) return [...events, ...known.add(piece)]
+    if (existing !== undefined) return [...events, ...existing.add(delta)]
     if (this.#call) events.push(...this.#call.close('completed'))
     const { turnId, wireTools } = this.#options
     const itemId = `${turnId}_${this.#calls.size}`
-    const place = () => this.#places++
-    this.#call = new ToolCallInProgress({ itemId, wireTools, place })
-    this.#calls.set(piece.index, this.#call)
-    return [...events, ...this.#call.add(piece)]
+    const getPosition = () => this.#places++
+    this.#call = new ToolCallInProgress({ itemId, wireTools, place: getPosition })
+    this.#calls.set(delta.index, this.#call)
+    return [...events, ...this.#call.add(delta)]
   }
 
   #closeText(): ResponseEvent[] {

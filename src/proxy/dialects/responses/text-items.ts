@@ -15,8 +15,8 @@ export class ReasoningItem implements ItemInProgress {
   readonly #sealed: boolean
   #text = ''
 
-  constructor(place: ItemPosition, sealed: boolean) {
-    this.#place = place
+  constructor(location: ItemPosition, sealed: boolean) {
+    this.#place = location
     this.#sealed = sealed
   }
 
@@ -64,8 +64,8 @@ export class MessageItem implements ItemInProgress {
   #extra: Record<string, unknown> = {}
   #hasBegun = false
 
-  constructor(place: ItemPosition, showLogprobs: boolean) {
-    this.#place = place
+  constructor(location: ItemPosition, showLogprobs: boolean) {
+    this.#place = location
     this.#showLogprobs = showLogprobs
   }
 

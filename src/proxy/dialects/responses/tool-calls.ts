@@ -31,10 +31,10 @@ export class ToolCallInProgress implements ItemInProgress {
     this.#options = options
   }
 
-  add({ id, function: piece }: ToolCallDelta): ResponseEvent[] {
+  add({ id, function: chunk }: ToolCallDelta): ResponseEvent[] {
     if (id) this.#id = id
-    if (piece?.name) this.#name += piece.name
-    const added = piece?.arguments ?? ''
+    if (chunk?.name) this.#name += chunk.name
+    const added = chunk?.arguments ?? ''
     if (this.#item !== undefined) return this.#item.add(added)
     this.#early += added
     if (this.#name === '') return []
@@ -71,7 +71,7 @@ abstract class ToolCallItem implements ItemInProgress {
     this.facts = facts
   }
 
-  abstract add(piece: string): ResponseEvent[]
+  abstract add(chunk: string): ResponseEvent[]
   abstract close(status: ItemStatus): ResponseEvent[]
 
   /** Returns the event that reports the call, the first time. */
@@ -109,11 +109,11 @@ class FunctionCall extends ToolCallItem {
   protected readonly prefix = 'fc'
   #arguments = ''
 
-  add(piece: string): ResponseEvent[] {
+  add(chunk: string): ResponseEvent[] {
     const events = this.open('function_call', { ...this.nameFields, arguments: '' })
-    if (piece === '') return events
-    this.#arguments += piece
-    return [...events, this.event('response.function_call_arguments.delta', { delta: piece })]
+    if (chunk === '') return events
+    this.#arguments += chunk
+    return [...events, this.event('response.function_call_arguments.delta', { delta: chunk })]
   }
 
   close(status: ItemStatus): ResponseEvent[] {
@@ -131,8 +131,8 @@ class CustomCall extends ToolCallItem {
   protected readonly prefix = 'ctc'
   readonly #reader = new FreeformReader()
 
-  add(piece: string): ResponseEvent[] {
-    const delta = this.#reader.add(piece)
+  add(chunk: string): ResponseEvent[] {
+    const delta = this.#reader.add(chunk)
     // The call id depends on the form of the arguments.
     return this.#reader.state === 'head' ? [] : this.#give(delta)
   }
@@ -165,8 +165,8 @@ class LocalShellCall extends ToolCallItem {
   protected readonly prefix = 'lsh'
   #arguments = ''
 
-  add(piece: string): ResponseEvent[] {
-    this.#arguments += piece
+  add(chunk: string): ResponseEvent[] {
+    this.#arguments += chunk
     return []
   }
 
@@ -186,8 +186,8 @@ class ToolSearchCall extends ToolCallItem {
   protected readonly prefix = 'tsc'
   #arguments = ''
 
-  add(piece: string): ResponseEvent[] {
-    this.#arguments += piece
+  add(chunk: string): ResponseEvent[] {
+    this.#arguments += chunk
     return []
   }
 

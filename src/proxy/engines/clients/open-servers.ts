@@ -20,14 +20,9 @@ export interface ServersChoice extends ServerChoice {
   engineUrls: readonly string[]
 }
 
-/** Creates the clients of servers. @throws ProxyError `config_invalid` for an invalid URL, or if there is none */
+/** Creates the clients of servers. @throws ProxyError `config_invalid` for an invalid URL */
 export function openServers(choice: ServersChoice): EngineClient[] {
-  const { engineUrls } = choice
-  if (engineUrls.length > 0) return engineUrls.map((url) => openServer(choice, url))
-  throw new ProxyError(
-    'config_invalid',
-    'This program was built without the embedded engine: give --engine-url',
-  )
+  return choice.engineUrls.map((url) => openServer(choice, url))
 }
 
 /** Creates the client of a server. @throws ProxyError `config_invalid` for an invalid URL */

@@ -243,10 +243,10 @@ export class Dispatcher {
     this.#failWaiting(createShutdownError)
   }
 
-  #failWaiting(errorOf: () => ProxyError): void {
+  #failWaiting(createError: () => ProxyError): void {
     for (const requestId of [...this.#waiters.keys()]) {
       this.#scheduler.withdraw(requestId)
-      this.#waiters.get(requestId)?.fail(errorOf())
+      this.#waiters.get(requestId)?.fail(createError())
     }
   }
 

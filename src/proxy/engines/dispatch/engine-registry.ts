@@ -48,16 +48,16 @@ export class EngineRegistry implements Registry {
 
   async #put(client: EngineClient, facts: { weight: number; modelName: string | null }) {
     const { engines } = this.#options.backend
-    const known = engines.get(client.name)
-    if (known === undefined) {
+    const existing = engines.get(client.name)
+    if (existing === undefined) {
       logEvent(this.#options.logger, 'engine_registered', { engine: client.name, weight: facts.weight })
       return engines.add(client, facts)
     }
-    engines.renew(known, facts)
+    engines.renew(existing, facts)
     await client.close()
     // An engine is registered again when it is restarted, perhaps with other weights.
-    await known.watch.refresh()
-    return known
+    await existing.watch.refresh()
+    return existing
   }
 
   /** Retires fallback engines immediately, even if the new engine is not up: their samples might be trained on. */

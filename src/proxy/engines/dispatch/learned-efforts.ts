@@ -40,13 +40,13 @@ export class EffortRegistry {
 
   /** Adds efforts to those that the member rejects for this model. */
   learn(memberId: string, model = '', rejected: EffortSet): void {
-    const known = this.#rejected.get(memberId) ?? new Map<string, EffortSet>()
-    const before = known.get(model) ?? NOTHING_REJECTED
+    const existing = this.#rejected.get(memberId) ?? new Map<string, EffortSet>()
+    const before = existing.get(model) ?? NOTHING_REJECTED
     const all = union(before, rejected)
     if (all.size === before.size) return
-    if (known.size >= MAX_MODELS) known.clear()
-    known.set(model, all)
-    this.#rejected.set(memberId, known)
+    if (existing.size >= MAX_MODELS) existing.clear()
+    existing.set(model, all)
+    this.#rejected.set(memberId, existing)
     logEvent(this.#logger, 'efforts_rejected', { member: memberId, efforts: [...all] })
   }
 

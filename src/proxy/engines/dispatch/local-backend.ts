@@ -112,10 +112,10 @@ class EngineBackend implements LocalBackend {
 
   /** Formats the reasons why reachable engines receive no requests. */
   #refusals(): string {
-    const refused = this.engines.all().filter(({ watch }) => watch.tokenizer === 'other')
-    return refused.length === 0
+    const rejected = this.engines.all().filter(({ watch }) => watch.tokenizer === 'other')
+    return rejected.length === 0
       ? ''
-      : `: ${refused.map(({ client, watch }) => `${client.name}: ${watch.error}`).join('; ')}`
+      : `: ${rejected.map(({ client, watch }) => `${client.name}: ${watch.error}`).join('; ')}`
   }
 
   async #generateAt(

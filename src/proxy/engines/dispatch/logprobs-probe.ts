@@ -63,9 +63,9 @@ export function readLogprobsMode(warm: FirstTokens, hot: FirstTokens): LogprobsR
   const gapRatio = (hotBest - hotNext) / gap
   if (Math.abs(gapRatio - 1) < NEAR) return { mode: 'raw_logprobs' }
   if (Math.abs(gapRatio - 0.5) >= NEAR) return { unknown: 'other_gap', gapRatio }
-  const weightOf = ([, logprob]: readonly [string, number]) => Math.exp(logprob / HOT.temperature)
-  const two = weightOf(best) + weightOf(next)
-  const share = two / others.reduce((sum, other) => sum + weightOf(other), two)
+  const getWeight = ([, logprob]: readonly [string, number]) => Math.exp(logprob / HOT.temperature)
+  const two = getWeight(best) + getWeight(next)
+  const share = two / others.reduce((sum, other) => sum + getWeight(other), two)
   if (share > MAX_SHARE) return { unknown: 'filters' }
   const isFiltered = Math.exp(hotBest) + Math.exp(hotNext) > (1 + share) / 2
   return { mode: isFiltered ? 'processed_logprobs' : 'temperature_logprobs' }

@@ -77,7 +77,7 @@ export function judgeTokenizer(
   }
   // Some tokenizers prepend a BOS token even if none is requested.
   const theirs = textIds.length === ids.length + 1 ? textIds.slice(1) : textIds
-  if (theirs.length === ids.length && theirs.every((id, at) => id === ids[at])) return 'same'
+  if (theirs.length === ids.length && theirs.every((id, index) => id === ids[index])) return 'same'
   return decode(textIds) === decode(ids) ? 'split' : 'other'
 }
 
@@ -90,12 +90,12 @@ export function describeTokenizer(
   const { name, ids, decode } = expected
   const model = models[0]?.id ?? 'its model'
   if (textIds === undefined) {
-    const at = otherText(expected, idTexts)
-    const texts = `${JSON.stringify(idTexts[at])} here and ${JSON.stringify(decode([ids[at]!]))} there`
-    return `the tokenizer of ${model} is not that of --tokenizer ${name}: id ${ids[at]} reads ${texts}`
+    const index = otherText(expected, idTexts)
+    const texts = `${JSON.stringify(idTexts[index])} here and ${JSON.stringify(decode([ids[index]!]))} there`
+    return `the tokenizer of ${model} is not that of --tokenizer ${name}: id ${ids[index]} reads ${texts}`
   }
-  const at = firstDifference(ids, textIds)!
-  const difference = `id ${at + 1} of a text is ${textIds[at] ?? 'missing'} here and ${ids[at] ?? 'missing'} there`
+  const i = firstDifference(ids, textIds)!
+  const difference = `id ${i + 1} of a text is ${textIds[i] ?? 'missing'} here and ${ids[i] ?? 'missing'} there`
   return verdict === 'other'
     ? `the tokenizer of ${model} is not that of --tokenizer ${name}: ${difference}`
     : `the tokenizer of ${model} cuts text in other places than that of --tokenizer ${name}: ${difference}`
@@ -122,15 +122,15 @@ export function describePrompts(
  * their own way, and ignores white space at both ends, which depends on the decoder.
  */
 function otherText({ ids, decode }: ExpectedTokenizer, texts: readonly (string | undefined)[]): number {
-  return ids.findIndex((id, at) => {
-    const [own, theirs] = [decode([id]), texts[at]]
+  return ids.findIndex((id, index) => {
+    const [own, theirs] = [decode([id]), texts[index]]
     if (theirs === undefined || own.includes('\uFFFD')) return false
     return own.trim() !== theirs.trim()
   })
 }
 
 function firstDifference(ours: readonly number[], theirs: readonly number[]): number | undefined {
-  const at = theirs.findIndex((id, at) => id !== ours[at])
-  if (at !== -1) return at
+  const index = theirs.findIndex((id, i) => id !== ours[i])
+  if (index !== -1) return index
   return ours.length === theirs.length ? undefined : theirs.length
 }

@@ -263,6 +263,6 @@ function closeFirstIdle(connections: Map<Socket, number>): void {
 }
 
 /** @param items at least one */
-function largest<Item>(items: Iterable<Item>, sizeOf: (item: Item) => number): Item {
-  return [...items].reduce((most, each) => (sizeOf(each) > sizeOf(most) ? each : most))
+function largest<Item>(items: Iterable<Item>, getSize: (item: Item) => number): Item {
+  return [...items].reduce((most, each) => (getSize(each) > getSize(most) ? each : most))
 }

@@ -218,7 +218,7 @@ function checkTemplateSwitches(body: Record<string, unknown>, allowed: ReadonlyS
 function rejectMedia(messages: readonly { content?: unknown }[]): void {
   for (const [index, { content }] of messages.entries()) {
     if (!Array.isArray(content)) continue
-    for (const [at, part] of content.entries()) rejectPart(part, `messages.${index}.content.${at}`)
+    for (const [i, part] of content.entries()) rejectPart(part, `messages.${index}.content.${i}`)
   }
 }
 

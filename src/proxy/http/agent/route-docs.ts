@@ -88,8 +88,8 @@ export const ModelList = Type.Object({ object: Type.Literal('list'), data: Type.
 const UNVALIDATED = { validatorCompiler: () => () => true, serializerCompiler: () => JSON.stringify }
 
 /** Returns the options of a read-only route. */
-export function createReadDocs(summary: string, answer: TSchema, error: TSchema = OpenAiErrorReply) {
-  const response = { 200: answer, '4xx': error, '5xx': error }
+export function createReadDocs(summary: string, schema: TSchema, error: TSchema = OpenAiErrorReply) {
+  const response = { 200: schema, '4xx': error, '5xx': error }
   return { schema: { tags: ['agent'], summary, response }, ...UNVALIDATED }
 }
 
@@ -100,11 +100,11 @@ export function createReadDocs(summary: string, answer: TSchema, error: TSchema 
 export function createRouteDocs(
   summary: string,
   body: object,
-  answer: TSchema,
+  schema: TSchema,
   error: TSchema = OpenAiErrorReply,
 ) {
   const content = {
-    'application/json': { schema: answer },
+    'application/json': { schema },
     // Validators apply a schema to each event, and each dialect has its own events, which this document does not
     // describe.
     'text/event-stream': { schema: Type.Unknown({ description: 'Server-sent events of the dialect' }) },

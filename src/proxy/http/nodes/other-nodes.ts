@@ -42,10 +42,10 @@ export class OtherNodes {
   /** Returns the JSON responses of the other nodes. Nodes that fail or reject the request are left out. */
   async ask<T>(request: FastifyRequest): Promise<T[]> {
     if (getHops(request) > 0) return []
-    const answers = await Promise.all(
+    const responses = await Promise.all(
       this.#others.map((other) => this.#ask<T>(request, other).catch(() => undefined)),
     )
-    return answers.filter((answer) => answer !== undefined)
+    return responses.filter((response) => response !== undefined)
   }
 
   get #others(): (NodeInfo & { url: string })[] {

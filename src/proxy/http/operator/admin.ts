@@ -1,11 +1,10 @@
 /** Admin routes of scheduling and weights: pause requests while weights change, and announce the weight version. */
-import type { FastifyPluginCallback } from 'fastify'
+import type { FastifyPluginCallback, FastifyRequest } from 'fastify'
 import Type, { type Static } from 'typebox'
 import { nullable } from '../../../protocol/schema/field.ts'
 import type { InFlightTurn } from '../../session/state/live-turn.ts'
 import type { Sessions } from '../../session/state/sessions.ts'
 import type { WeightAnnouncement } from '../../session/turn/weight-announcement.ts'
-import type { OtherNodes } from '../nodes/other-nodes.ts'
 import { described, Nothing, STRICT } from '../schemas/described.ts'
 import { typedApp } from '../schemas/typed-app.ts'
 import { readAnyBodyAsJson } from '../transport/json-body.ts'
@@ -13,8 +12,8 @@ import type { Controls } from './controls.ts'
 
 interface AdminOptions {
   controls: Controls
-  /** Default: none. */
-  others?: OtherNodes | undefined
+  /** Sends a request to the other nodes of the database and returns their responses. Default: there are none. */
+  others?: { ask<T>(request: FastifyRequest): Promise<T[]> } | undefined
   weights: WeightAnnouncement
   sessions: Pick<Sessions, 'sweep' | 'deferredSweep' | 'openTurns'>
 }
@@ -129,12 +128,12 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
     }),
     async ({ body }) => {
       const { length: deleted } = await sessions.sweep(body.at_most)
-      const held = sessions.deferredSweep
+      const backlog = sessions.deferredSweep
       return {
-        status: held ? 'held' : 'swept',
+        status: backlog ? 'held' : 'swept',
         deleted,
-        expired: held?.expired ?? 0,
-        wait_s: held ? held.restMs / 1_000 : null,
+        expired: backlog?.expired ?? 0,
+        wait_s: backlog ? backlog.restMs / 1_000 : null,
       } as const
     },
   )

@@ -1,22 +1,15 @@
-/**
- * The settings that an admin applies to all nodes: a pause, the weight version, engines. A node that shares its
- * database stores them there, and every node, also one that starts later, follows them within a second.
- */
+/** The settings that an admin applies: a pause, the weight version. */
 import { type Clock, systemClock } from '../../../base/clock.ts'
-import { ProxyError, toProxyError } from '../../../base/errors.ts'
+import { ProxyError } from '../../../base/errors.ts'
 import { logEvent } from '../../../base/log-events.ts'
 import type { Logger } from '../../../base/logger.ts'
 import type { Backend } from '../../engines/port/backend.ts'
-import type { NewEngine, Registry, RegistryEntry } from '../../engines/port/registry.ts'
 import type { Activity } from '../../session/state/activity.ts'
 import type { WeightAnnouncement } from '../../session/turn/weight-announcement.ts'
-import type { ControlSetting, NodeCoordination } from '../../store/port/node-coordination.ts'
-import { createNodeSecret, NODE_SECRETS, type NodeIdentity } from '../nodes/node-identity.ts'
 
 const DRAIN_POLL_MS = 20
-const POLL_MS = 100
 
-interface Parts {
+export interface ControlParts {
   backend: Backend
   weights: WeightAnnouncement
   activity: Activity
@@ -26,9 +19,9 @@ interface Parts {
 
 /** The controls of a node that is the only one of its database. */
 export class Controls {
-  protected readonly parts: Parts & { clock: Clock }
+  protected readonly parts: ControlParts & { clock: Clock }
 
-  constructor({ clock = systemClock, ...parts }: Parts) {
+  constructor({ clock = systemClock, ...parts }: ControlParts) {
     this.parts = { ...parts, clock }
   }
 
@@ -88,128 +81,4 @@ export class Controls {
       await new Promise<void>((resolve) => clock.after(DRAIN_POLL_MS, resolve))
     }
   }
-}
-
-interface ControlParts extends Parts {
-  shared: NodeCoordination
-  /** The registry of local mode; a relay's workers connect to each node. */
-  registry: Registry
-  identity: NodeIdentity
-}
-
-const ENGINE = 'engine '
-
-/** The controls of a node that shares its database. */
-export class ClusterControls extends Controls implements Registry {
-  readonly #shared: NodeCoordination
-  readonly #registry: Registry
-  readonly #identity: NodeIdentity
-  #isPaused = false
-  /** The number of pauses and resumptions so far. */
-  #pauses = 0
-
-  constructor({ shared, registry, identity, ...parts }: ControlParts) {
-    super(parts)
-    this.#shared = shared
-    this.#registry = registry
-    this.#identity = identity
-    shared.followControls((setting) => this.#follow(setting))
-  }
-
-  override async pause(timeoutMs: number): Promise<number> {
-    const endMs = this.parts.clock.nowMs() + timeoutMs
-    const change = await this.#shared.setControl('paused', true)
-    const inFlight = await this.waitUntilDrained(timeoutMs)
-    for (;;) {
-      const undrained = this.#shared.proxies.filter(({ seen, isDrained }) => seen < change || !isDrained)
-      if (undrained.length === 0) return 0
-      if (this.parts.clock.nowMs() >= endMs && this.#shared.proxies.length === 1) return inFlight
-      if (this.parts.clock.nowMs() >= endMs)
-        throw createNotDrainedError(undrained.map(({ name, url }) => url ?? name))
-      await new Promise<void>((resolve) => this.parts.clock.after(POLL_MS, resolve))
-    }
-  }
-
-  override async resume(): Promise<void> {
-    await this.#waitForAllNodes(await this.#shared.setControl('paused', false))
-  }
-
-  override async announce(version: string | number | null): Promise<void> {
-    await this.#waitForAllNodes(await this.#shared.setControl('weight_version', version))
-  }
-
-  /**
-   * Replaces the secret in steps, each of which all nodes follow before the next one begins, so that no node signs with
-   * a secret that another one does not accept: the new secret is added, then signs, then the old one is removed.
-   */
-  override async rotateNodeSecret(): Promise<void> {
-    const [old] = this.#identity.secrets
-    const secret = createNodeSecret()
-    const steps = old === undefined ? [[secret]] : [[old, secret], [secret, old], [secret]]
-    for (const step of steps) await this.#waitForAllNodes(await this.#shared.setControl(NODE_SECRETS, step))
-  }
-
-  list(): RegistryEntry[] {
-    return this.#registry.list()
-  }
-
-  async register(engine: NewEngine): Promise<RegistryEntry> {
-    const entry = await this.#registry.register(engine)
-    await this.#waitForAllNodes(await this.#shared.setControl(`${ENGINE}${entry.id}`, engine))
-    return entry
-  }
-
-  async remove(id: string): Promise<void> {
-    await this.#registry.remove(id)
-    await this.#waitForAllNodes(await this.#shared.setControl(`${ENGINE}${id}`, null))
-  }
-
-  /** Waits until every node has seen a change. A node whose lease ends is not waited for. */
-  async #waitForAllNodes(change: number): Promise<void> {
-    while (this.#shared.proxies.some(({ seen }) => seen < change))
-      await new Promise<void>((resolve) => this.parts.clock.after(POLL_MS, resolve))
-  }
-
-  async #follow({ name, value }: ControlSetting): Promise<void> {
-    if (name === 'paused') await this.#setPaused(value === true)
-    else if (name === 'weight_version') await super.announce(value as string | number | null)
-    else if (name === NODE_SECRETS) this.#identity.setSecrets(value)
-    else if (name.startsWith(ENGINE)) {
-      await this.#followEngine(name.slice(ENGINE.length), value as NewEngine | null).catch(
-        (thrown: unknown) =>
-          logEvent(this.parts.logger, 'node_engine_rejected', { err: toProxyError(thrown) }),
-      )
-    }
-  }
-
-  async #followEngine(id: string, engine: NewEngine | null): Promise<void> {
-    if (engine !== null) await this.#registry.register(engine)
-    else if (this.#registry.list().some((entry) => entry.id === id)) await this.#registry.remove(id)
-  }
-
-  async #setPaused(isPaused: boolean): Promise<void> {
-    this.#pauses += 1
-    const pause = this.#pauses
-    const isOver = () => pause !== this.#pauses
-    if (isPaused) {
-      this.pauseBackend()
-      void this.waitUntilDrained(Number.POSITIVE_INFINITY, isOver).then(() => {
-        if (!isOver()) this.#reportDrained(true)
-      })
-    } else {
-      this.#reportDrained(false)
-      if (this.#isPaused) await this.resumeBackend()
-    }
-    this.#isPaused = isPaused
-  }
-
-  /** Reports whether this node is drained. If the database is unreachable, the next renewal of the lease reports it. */
-  #reportDrained(isDrained: boolean): void {
-    this.#shared.tell({ isDrained }).catch(() => {})
-  }
-}
-
-function createNotDrainedError(proxies: readonly string[]): ProxyError {
-  const message = `Requests are still in flight at ${proxies.join(', ')}; the pause stays in effect: try again`
-  return new ProxyError('not_drained', message, { retryAfterS: 1 })
 }

@@ -23,9 +23,9 @@ export function sessionPaths(routes: readonly { method: string; path: string }[]
   const templates = new Map<string, Template[]>()
   for (const { method, path } of routes) {
     const segments = splitPath(path)
-    const place = segments.findIndex((segment) => ID_PARAMS.has(segment))
-    if (place === -1) continue
-    const template = { before: segments.slice(0, place), behind: segments.slice(place + 1) }
+    const index = segments.findIndex((segment) => ID_PARAMS.has(segment))
+    if (index === -1) continue
+    const template = { before: segments.slice(0, index), behind: segments.slice(index + 1) }
     templates.set(method, [...(templates.get(method) ?? []), template])
   }
   for (const list of templates.values()) list.sort((a, b) => b.behind.length - a.behind.length)
@@ -66,10 +66,10 @@ function findIdEnd(
   behind: readonly string[],
 ): number | undefined {
   const begin = before.length
-  if (before.some((segment, place) => segments[place] !== segment)) return undefined
+  if (before.some((segment, index) => segments[index] !== segment)) return undefined
   if (RESERVED_SEGMENTS.has(segments[begin] ?? '')) return undefined
   const fits = (end: number) =>
-    behind.every((segment, place) => isOpen(segment) || segments[end + place] === segment)
+    behind.every((segment, index) => isOpen(segment) || segments[end + index] === segment)
   if (behind.at(-1) !== '*') {
     const end = segments.length - behind.length
     return end > begin && fits(end) ? end : undefined

@@ -4,7 +4,7 @@
  * is truncated. In GLM's format it is empty: the model ends its turn by sampling the token that opens the next message.
  */
 import type { TokenMatch } from '../tokenizer/added-tokens.ts'
-import { removeMarks, type SegmentTokenFinder } from '../tokenizer/segments.ts'
+import type { PromptTokenFinder } from '../tokenizer/segments.ts'
 import { sharedLength } from './sentinels.ts'
 
 /** The tokens at which a tokenizer splits every text. */
@@ -38,7 +38,7 @@ export interface Bridge {
 export function findEndOfTurn(
   behinds: readonly string[],
   opening: string,
-  finder: SegmentTokenFinder,
+  finder: PromptTokenFinder,
   eosIds: ReadonlySet<number>,
 ): EndOfTurn | undefined {
   if (behinds.length === 0) return undefined
@@ -60,7 +60,7 @@ export function findBridge(
   header: string,
   tail: string,
   end: EndOfTurn,
-  finder: SegmentTokenFinder,
+  finder: PromptTokenFinder,
   eosIds: ReadonlySet<number>,
 ): Bridge | undefined {
   const tokens = [...finder.find(header)]
@@ -72,7 +72,7 @@ export function findBridge(
       ? eosIds.has(token.id) && token.end <= shared
       : token.id === end.id || eosIds.has(token.id)
   const last = tokens.findIndex(ends)
-  if (last !== -1) return bridgeUpTo(header, tokens.slice(0, last + 1))
+  if (last !== -1) return bridgeUpTo(header, tokens.slice(0, last + 1), finder)
   // No token ends this message here, because DeepSeek V3's template omits it after a tool call. The new part begins
   // where header and tail diverge.
   const next = tokens.find((token) => token.end > shared)
@@ -80,7 +80,8 @@ export function findBridge(
     const begin = Math.min(shared, next?.begin ?? shared)
     return { text: header.slice(0, begin), ids: [end.id], endId: end.id }
   }
-  if (next === undefined || removeMarks(header.slice(shared, next.begin)).trim() !== '') return undefined
+  if (next === undefined || finder.removeMarks(header.slice(shared, next.begin)).trim() !== '')
+    return undefined
   return { text: header.slice(0, next.begin), ids: [], endId: undefined }
 }
 
@@ -88,9 +89,9 @@ export function findBridge(
  * Returns the bridge that ends with the last token. All tokens can be added if nothing separates them; else only the
  * last.
  */
-function bridgeUpTo(header: string, tokens: readonly TokenMatch[]): Bridge {
+function bridgeUpTo(header: string, tokens: readonly TokenMatch[], finder: PromptTokenFinder): Bridge {
   const adjoin = tokens.every(
-    ({ begin }, index) => removeMarks(header.slice(tokens[index - 1]?.end ?? 0, begin)) === '',
+    ({ begin }, index) => finder.removeMarks(header.slice(tokens[index - 1]?.end ?? 0, begin)) === '',
   )
   const added = adjoin ? tokens : tokens.slice(-1)
   const last = tokens.at(-1)!
@@ -98,7 +99,7 @@ function bridgeUpTo(header: string, tokens: readonly TokenMatch[]): Bridge {
 }
 
 /** Returns the special tokens in the common prefix of all texts. */
-function sharedTokens(texts: readonly string[], finder: SegmentTokenFinder): TokenMatch[] {
+function sharedTokens(texts: readonly string[], finder: PromptTokenFinder): TokenMatch[] {
   const length = texts.reduce(
     (shared, text) => Math.min(shared, sharedLength(texts[0]!, text)),
     texts[0]!.length,
@@ -107,7 +108,7 @@ function sharedTokens(texts: readonly string[], finder: SegmentTokenFinder): Tok
 }
 
 /** Returns the token that the text begins with. */
-function firstToken(text: string, finder: SegmentTokenFinder): TokenMatch | undefined {
+function firstToken(text: string, finder: PromptTokenFinder): TokenMatch | undefined {
   const { value } = finder.find(text).next()
-  return value && removeMarks(text.slice(0, value.begin)) === '' ? value : undefined
+  return value && finder.removeMarks(text.slice(0, value.begin)) === '' ? value : undefined
 }

@@ -6,8 +6,6 @@
  * full from then on, and so is each conversation that contains a word which the template searches for
  * (`template-words.ts`).
  */
-import { hash } from 'node:crypto'
-import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import {
   type ChatTemplate,
   type MessageOrJson,
@@ -17,33 +15,24 @@ import {
 import type { PromptRoles } from '../templates/prompt-format.ts'
 import { type Specialization, splitContents, type TextPath } from '../templates/specialization.ts'
 import type { TemplateWords } from '../templates/template-words.ts'
-import { AddedTokenFinder } from '../tokenizer/added-tokens.ts'
-import { SegmentTokenFinder } from '../tokenizer/segments.ts'
-import { type BoundaryTokens, type Bridge, type EndOfTurn, findBridge, findEndOfTurn } from './bridge.ts'
+import type { BoundaryTokens, Bridge } from './bridge.ts'
+import { hasSentinel, isSameHistory, losesAtMost, splitAfterSentinels } from './sentinels.ts'
 import {
-  createSentinel,
-  findSentinelsEnd,
-  getTextBeforeSentinel,
-  hasSentinel,
-  isSameHistory,
-  losesAtMost,
-} from './sentinels.ts'
+  type Beginnings,
+  getVariablesKey,
+  type PromptOptions,
+  TemplateBoundaries,
+} from './template-boundaries.ts'
 import type { TemplateRejection } from './template-rejection.ts'
 import {
-  ANSWER,
   createDummyHistories,
-  createFollowingMessages,
   createSentinelEcho,
   type EchoShape,
-  FIRST_SENTINEL,
   getSignatureKey,
   listEchoForms,
   SENTINEL_TOOLS,
   type TemplateSignature,
 } from './template-signature.ts'
-
-/** The options of a prompt's beginning and contents, without those of its end. */
-export type PromptOptions = Omit<RenderOptions, 'addGenerationPrompt' | 'continueFinalMessage'>
 
 export interface NewPartRequest {
   situation: TemplateSignature
@@ -69,17 +58,6 @@ export interface NewPart {
 
 export type NewPartReply = NewPart | TemplateRejection | 'needs_history'
 
-/**
- * Digests of the beginnings of prompts without and with tools, excluding date and tool definitions; and the end of
- * reasoning.
- */
-export interface Beginnings {
-  withoutTools: string
-  withTools: string
-  /** The text that the template writes between reasoning and content; undefined if it does not render both. */
-  endOfReasoning: string | undefined
-}
-
 /** The text of a {@link NewPart} for new messages of one shape. */
 export interface PartSpecialization extends Omit<NewPart, 'text' | 'needsHistory'> {
   specialization: Specialization
@@ -100,8 +78,6 @@ interface SignatureEntry {
  * the memory.
  */
 const MAX_KNOWN = 4096
-/** Longer variables are replaced by their digest. */
-const MAX_KEY_CHARS = 256
 /** The maximum number of cached dummy histories. */
 const MAX_KNOWN_PASTS = 512
 const MAX_PAST_CHARS = 32 * 1024
@@ -110,9 +86,7 @@ export class PromptEngine {
   readonly words: TemplateWords
   readonly roles: PromptRoles
   readonly #template: ChatTemplate
-  readonly #finder: SegmentTokenFinder
-  readonly #eosIds: ReadonlySet<number>
-  readonly #ends = new Map<string, EndOfTurn | undefined>()
+  readonly #boundaries: TemplateBoundaries
   readonly #situations = new Map<string, SignatureEntry>()
   /** The rendered texts of dummy histories and an echo without following messages. */
   readonly #pasts = new Map<string, string>()
@@ -121,8 +95,7 @@ export class PromptEngine {
     this.words = template.words()
     this.roles = template.roles()
     this.#template = template
-    this.#finder = new SegmentTokenFinder(new AddedTokenFinder(tokens.ids))
-    this.#eosIds = tokens.eosIds
+    this.#boundaries = new TemplateBoundaries(template, tokens)
   }
 
   /** @throws see {@link ChatTemplate.render} */
@@ -130,29 +103,9 @@ export class PromptEngine {
     return this.#template.render(messages, options)
   }
 
-  /** Returns digests of the beginnings of prompts. @param options tools and date are ignored */
+  /** See {@link TemplateBoundaries.beginnings}. */
   beginnings(options: PromptOptions): Beginnings {
-    const fixed = { ...options, now: new Date(0), addGenerationPrompt: false }
-    const user: ChatMessage = { role: 'user', content: 'next' }
-    const digest = (tools: PromptOptions['tools']) => {
-      const texts = [[user], [{ role: 'system' as const, content: 'rule' }, user]].map((messages) =>
-        this.#template.tryRender(messages, { ...fixed, tools }),
-      )
-      return hash('sha256', JSON.stringify(texts), 'base64')
-    }
-    const endOfReasoning = this.#findEndOfReasoning(fixed)
-    return { withoutTools: digest(null), withTools: digest(BEGINNING_TOOLS), endOfReasoning }
-  }
-
-  /** Returns the end of reasoning in the last message: many templates omit the reasoning of earlier ones. */
-  #findEndOfReasoning(options: RenderOptions): string | undefined {
-    const { message, marks } = createSentinelEcho({ ...ANSWER, reasons: true })
-    const [contentSentinel, , reasoning] = marks
-    const user: ChatMessage = { role: 'user', content: createSentinel('message', FIRST_SENTINEL) }
-    const text = this.#template.tryRender([user, message], options) ?? ''
-    const from = text.indexOf(reasoning!)
-    const to = text.indexOf(contentSentinel!, from)
-    return from === -1 || to === -1 ? undefined : text.slice(from + reasoning!.length, to)
+    return this.#boundaries.beginnings(options)
   }
 
   /** See {@link ChatTemplate.specialize}. */
@@ -238,7 +191,7 @@ export class PromptEngine {
   }
 
   #newPart(request: NewPartRequest, options: PromptOptions, isRepeated = false): NewPartReply {
-    const end = this.#endOfTurn(options)
+    const end = this.#boundaries.endOfTurn(options)
     if (end === undefined) return { refused: 'no_end_of_turn' }
     const key = getSituationKey(request, options) + (isRepeated ? ' repeated' : '')
     const known = this.#situations.get(key) ?? {
@@ -267,7 +220,7 @@ export class PromptEngine {
     if (behind === undefined) return { refused: 'template_refuses' }
     const callId = request.situation.echo.toolCalls.at(-1)?.id
     if (known.closing === undefined) {
-      known.closing = this.#closing(request, end, dated)
+      known.closing = this.#boundaries.bridge(request.situation, end, dated)
       known.closedId = callId
     }
     known.count += 1
@@ -322,7 +275,10 @@ export class PromptEngine {
   ): Behind {
     for (const form of listEchoForms(echo)) {
       const { message, marks } = createSentinelEcho(form)
-      const after = cutBehind(this.#template.tryRender([...past, message, ...newMessages], options), marks)
+      const after = splitAfterSentinels(
+        this.#template.tryRender([...past, message, ...newMessages], options),
+        marks,
+      )
       if (after !== undefined) return stays(form, after.past) ? after.behind : PAST_CHANGES
     }
     return undefined
@@ -356,65 +312,7 @@ export class PromptEngine {
   #pastAlone(past: readonly MessageOrJson[], form: EchoShape, options: PromptOptions): string | undefined {
     const { message, marks } = createSentinelEcho(form)
     const text = this.#template.tryRender([...past, message], { ...options, addGenerationPrompt: false })
-    return cutBehind(text, marks)?.past
-  }
-
-  /** Returns the token that ends an assistant message with content. */
-  #endOfTurn(options: PromptOptions): EndOfTurn | undefined {
-    const key = getVariablesKey(options)
-    if (this.#ends.has(key)) return this.#ends.get(key)
-    const user: ChatMessage = { role: 'user', content: createSentinel('message', FIRST_SENTINEL) }
-    const { message, marks } = createSentinelEcho(ANSWER)
-    const followers: ChatMessage[][] = [[user], []]
-    const endWith = (tools: PromptOptions['tools']) => {
-      const dressed = { ...options, tools }
-      const behinds = followers.flatMap((follower) => {
-        const cut = cutBehind(this.#template.tryRender([user, message, ...follower], dressed), marks)
-        // Hunyuan's template writes nothing after an assistant message that is the last one.
-        return cut === undefined || cut.behind === '' ? [] : [getTextBeforeSentinel(cut.behind)]
-      })
-      return findEndOfTurn(behinds, this.#generationPrompt(user, dressed), this.#finder, this.#eosIds)
-    }
-    // Some templates render nothing without tools.
-    const end = endWith(null) ?? endWith(SENTINEL_TOOLS)
-    if (this.#ends.size >= MAX_KNOWN) this.#ends.clear()
-    this.#ends.set(key, end)
-    return end
-  }
-
-  #generationPrompt(user: ChatMessage, options: PromptOptions): string {
-    const without = this.#template.tryRender([user], { ...options, addGenerationPrompt: false })
-    const whole = this.#template.tryRender([user], options)
-    return without !== undefined && whole?.startsWith(without) ? whole.slice(without.length) : ''
-  }
-
-  /**
-   * Finds the bridge with sentinels as the contents of new messages, so that no content is mistaken for the template's
-   * text.
-   */
-  #closing({ situation }: NewPartRequest, end: EndOfTurn, options: PromptOptions): Bridge | undefined {
-    const dressed = { ...options, tools: situation.withTools ? SENTINEL_TOOLS : null }
-    return createDummyHistories(situation)
-      .map((past) => this.#closingBehind(past, situation, end, dressed))
-      .find(isFound)
-  }
-
-  #closingBehind(
-    past: readonly ChatMessage[],
-    situation: TemplateSignature,
-    end: EndOfTurn,
-    options: PromptOptions,
-  ): Bridge | undefined {
-    const following = createFollowingMessages(situation)
-    for (const echo of listEchoForms(situation.echo)) {
-      const { message, marks } = createSentinelEcho(echo)
-      const followed = cutBehind(this.#template.tryRender([...past, message, ...following], options), marks)
-      if (followed === undefined) continue
-      const alone = this.#template.tryRender([...past, message], { ...options, addGenerationPrompt: false })
-      const tail = cutBehind(alone, marks)?.behind ?? ''
-      return findBridge(getTextBeforeSentinel(followed.behind), tail, end, this.#finder, this.#eosIds)
-    }
-    return undefined
+    return splitAfterSentinels(text, marks)?.past
   }
 }
 
@@ -428,17 +326,6 @@ type StaysAsItWas = (form: EchoShape, after: string) => boolean
 /** The text after the echo; undefined: the template rejects the conversation, or does not render the echo's content. */
 type Behind = string | undefined
 
-/** Splits a text after the echo with these sentinels. */
-function cutBehind(
-  text: string | undefined,
-  marks: readonly string[],
-): { past: string; behind: string } | undefined {
-  // The end of reasoning is not necessarily the end of the message.
-  const isShown = text !== undefined && marks.slice(0, 2).some((mark) => text.includes(mark))
-  const end = isShown ? findSentinelsEnd(text, marks) : undefined
-  return end === undefined ? undefined : { past: text!.slice(0, end), behind: text!.slice(end) }
-}
-
 /** Splits pieces after the echo with these sentinels. Returns undefined if that is not in the first of the texts. */
 function cutPieces(
   pieces: Specialization['pieces'],
@@ -446,7 +333,7 @@ function cutPieces(
 ): { past: string; behind: readonly [string, ...Specialization['pieces']] } | undefined {
   const first = pieces.findIndex((piece) => typeof piece !== 'string')
   const texts = first === -1 ? pieces : pieces.slice(0, first)
-  const cut = cutBehind(texts.join(''), marks)
+  const cut = splitAfterSentinels(texts.join(''), marks)
   return cut && { past: cut.past, behind: [cut.behind, ...pieces.slice(texts.length)] }
 }
 
@@ -465,24 +352,12 @@ function namesIn({ toolCalls }: EchoShape): string[] {
 
 const MARKED_TOOLS_JSON = JSON.stringify(SENTINEL_TOOLS)
 
-const BEGINNING_TOOLS = [
-  {
-    type: 'function' as const,
-    function: { name: 'first_tool', parameters: { type: 'object', properties: {} } },
-  },
-]
-
 function isFound<Found>(found: Found | undefined): found is Found {
   return found !== undefined
 }
 
 function getSituationKey({ situation }: Pick<NewPartRequest, 'situation'>, options: PromptOptions): string {
   return getSignatureKey(situation) + getVariablesKey(options)
-}
-
-function getVariablesKey({ kwargs, documents, tools }: PromptOptions): string {
-  const json = JSON.stringify([kwargs, documents, tools ? true : null])
-  return json.length <= MAX_KEY_CHARS ? json : hash('sha256', json, 'base64')
 }
 
 function isPowerOfTwo(count: number): boolean {

@@ -4,14 +4,8 @@ import type { PromptRoles } from '../templates/prompt-format.ts'
 import type { Specialization, TextPath } from '../templates/specialization.ts'
 import type { TemplateWords } from '../templates/template-words.ts'
 import type { BoundaryTokens } from './bridge.ts'
-import type {
-  Beginnings,
-  NewPartReply,
-  NewPartRequest,
-  PartSpecialization,
-  PromptEngine,
-  PromptOptions,
-} from './prompt-engine.ts'
+import type { NewPartReply, NewPartRequest, PartSpecialization, PromptEngine } from './prompt-engine.ts'
+import type { Beginnings, PromptOptions } from './template-boundaries.ts'
 
 export interface PromptThreadData {
   template: ChatTemplateFiles

@@ -13,12 +13,13 @@ import type { MessageOrJson, RenderOptions } from '../templates/chat-template.ts
 import { getMessageText, WordFinder } from '../templates/template-words.ts'
 import { removeMarks } from '../tokenizer/segments.ts'
 import type { Tokenizer } from '../tokenizer/tokenizer.ts'
-import type { Beginnings, NewPart, NewPartReply, NewPartRequest, PromptOptions } from './prompt-engine.ts'
+import type { NewPart, NewPartReply, NewPartRequest } from './prompt-engine.ts'
 import type { PromptService } from './prompt-service.ts'
+import type { Beginnings, PromptOptions } from './template-boundaries.ts'
 import type { TemplateRejection } from './template-rejection.ts'
 import { createTemplateSignature } from './template-signature.ts'
 
-export type { PromptOptions } from './prompt-engine.ts'
+export type { PromptOptions } from './template-boundaries.ts'
 
 export interface PromptRendererOptions {
   /** The template's text: variables that it does not mention have no effect. */

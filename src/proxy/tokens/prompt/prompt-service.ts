@@ -11,15 +11,9 @@ import { PythonThread, type PythonThreadLimits } from '../templates/python/pytho
 import type { Specialization, TextPath } from '../templates/specialization.ts'
 import type { TemplateWords } from '../templates/template-words.ts'
 import type { EncoderProcessData } from './encoder-process.ts'
-import type {
-  Beginnings,
-  NewPartReply,
-  NewPartRequest,
-  PartSpecialization,
-  PromptEngine,
-  PromptOptions,
-} from './prompt-engine.ts'
+import type { NewPartReply, NewPartRequest, PartSpecialization, PromptEngine } from './prompt-engine.ts'
 import type { PromptJob, PromptReply, PromptThreadData } from './prompt-jobs.ts'
+import type { Beginnings, PromptOptions } from './template-boundaries.ts'
 
 /** The interface for rendering prompts, on any thread. */
 export type PromptService = Pick<PromptThread, 'words' | 'beginnings' | 'render' | 'newPart'>

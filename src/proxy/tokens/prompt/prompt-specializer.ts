@@ -8,14 +8,9 @@ import { ProxyError } from '../../../base/errors.ts'
 import { LruCache } from '../../../base/lru-cache.ts'
 import type { MessageOrJson, RenderOptions } from '../templates/chat-template.ts'
 import { fillSlots, splitContents } from '../templates/specialization.ts'
-import type {
-  NewPart,
-  NewPartReply,
-  NewPartRequest,
-  PartSpecialization,
-  PromptOptions,
-} from './prompt-engine.ts'
+import type { NewPart, NewPartReply, NewPartRequest, PartSpecialization } from './prompt-engine.ts'
 import type { PromptService, PromptThread } from './prompt-service.ts'
+import type { PromptOptions } from './template-boundaries.ts'
 import type { TemplateRejection } from './template-rejection.ts'
 import { getSignatureKey } from './template-signature.ts'
 

@@ -27,6 +27,17 @@ export function getTextBeforeSentinel(text: string): string {
   return index === -1 ? text : text.slice(0, index)
 }
 
+/** Splits a text after the echo with these sentinels; undefined if it shows neither of the first two. */
+export function splitAfterSentinels(
+  text: string | undefined,
+  marks: readonly string[],
+): { past: string; behind: string } | undefined {
+  // The end of reasoning is not necessarily the end of the message.
+  const isShown = text !== undefined && marks.slice(0, 2).some((mark) => text.includes(mark))
+  const end = isShown ? findSentinelsEnd(text, marks) : undefined
+  return end === undefined ? undefined : { past: text!.slice(0, end), behind: text!.slice(end) }
+}
+
 /** Returns the end of the last of these sentinels; undefined if the text contains none of them. */
 export function findSentinelsEnd(text: string, marks: readonly string[]): number | undefined {
   const ends = marks.map((mark) => text.lastIndexOf(mark) + mark.length)

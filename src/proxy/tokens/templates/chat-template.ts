@@ -87,9 +87,12 @@ export class ChatTemplate {
   readonly #withTools: PythonTemplate
   /** The name of the source, for error messages. */
   readonly #source: string
+  /** Whether rendered texts are marked as segments (`segments.ts`), as a prompt encoder writes them. */
+  readonly hasSegments: boolean
 
   /** @throws ProxyError `config_invalid` if the template is not valid Jinja, or the encoder not valid Python */
   constructor(python: PythonTemplates, { plain, withTools, specialTokens, format }: ChatTemplateFiles) {
+    this.hasSegments = format === 'encoder' && findEntryPoint(plain) === 'build_chat_segments'
     this.#source = format === 'encoder' ? "the model's prompt encoder" : 'the chat template'
     const open = (source: string) => {
       try {

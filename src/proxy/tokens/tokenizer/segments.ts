@@ -56,20 +56,36 @@ export function specialSegment(text: string): string {
   return SPECIAL_MARK + text
 }
 
-/** Finds added tokens in the segments of a marked text that may contain some. */
-export class SegmentTokenFinder {
+/** Finds added tokens in a prompt's text. */
+export class PromptTokenFinder {
   readonly #finder: AddedTokenFinder
+  readonly #hasSegments: boolean
 
-  constructor(finder: AddedTokenFinder) {
-    this.#finder = finder
+  /**
+   * @param ids of added tokens, by text
+   * @param hasSegments whether the texts are marked. In a text that is not, a client's unpaired surrogate is no mark, and
+   *   must not hide the tokens after it
+   */
+  constructor(ids: ReadonlyMap<string, number>, hasSegments: boolean) {
+    this.#finder = new AddedTokenFinder(ids)
+    this.#hasSegments = hasSegments
   }
 
-  *find(marked: string): Generator<TokenMatch> {
-    for (const { text, begin: from, allowsSpecial } of splitSegments(marked)) {
+  *find(text: string): Generator<TokenMatch> {
+    if (!this.#hasSegments) {
+      yield* this.#finder.find(text)
+      return
+    }
+    for (const { text: ofSegment, begin: from, allowsSpecial } of splitSegments(text)) {
       if (!allowsSpecial) continue
-      for (const { id, begin, end } of this.#finder.find(text))
+      for (const { id, begin, end } of this.#finder.find(ofSegment))
         yield { id, begin: from + begin, end: from + end }
     }
+  }
+
+  /** Returns the text without the marks of its segments, if it is made of some. */
+  removeMarks(text: string): string {
+    return this.#hasSegments ? removeMarks(text) : text
   }
 }
 

@@ -152,9 +152,9 @@ export class AgentCoreEndpoint {
     })
     return this.#send(async () => {
       const { response, statusCode = 200 } = await client.send(command, { abortSignal: signal })
-      const answer = response === undefined ? '' : await text(addAbortSignal(signal, response as Readable))
-      if (statusCode >= 300) throw new AgentCoreError('agent', `status ${statusCode}: ${answer}`)
-      return parseJson(answer)
+      const reply = response === undefined ? '' : await text(addAbortSignal(signal, response as Readable))
+      if (statusCode >= 300) throw new AgentCoreError('agent', `status ${statusCode}: ${reply}`)
+      return parseJson(reply)
     }, signal)
   }
 

@@ -37,9 +37,9 @@ export class EnvelopeResults implements ResultSource {
   async run(session: AgentCoreSession, signal: AbortSignal): Promise<AgentResult> {
     const { id, inputId, payload, model } = session
     const start = { ...payload, _config: model, ...envelope(id, { operation: 'start', background: true }) }
-    const answer = await this.#endpoint.start(session, start, signal)
-    if (!isState(answer, id)) return toAgentResult(answer, inputId)
-    let state = answer
+    const response = await this.#endpoint.start(session, start, signal)
+    if (!isState(response, id)) return toAgentResult(response, inputId)
+    let state = response
     for (let waitMs = FIRST_POLL_MS; ; waitMs = Math.min(LONGEST_POLL_MS, waitMs * POLL_GROWTH)) {
       const result = parseState(state, inputId)
       if (result !== undefined) return result
@@ -55,9 +55,9 @@ export class EnvelopeResults implements ResultSource {
   async close(): Promise<void> {}
 
   async #ask(id: string, signal: AbortSignal): Promise<Static<typeof State>> {
-    const answer = await this.#endpoint.ask(id, envelope(id, { operation: 'get' }), signal)
-    if (isState(answer, id)) return answer
-    throw new AgentCoreError('agent', `it responded to a poll with ${quoted(answer)}`)
+    const response = await this.#endpoint.ask(id, envelope(id, { operation: 'get' }), signal)
+    if (isState(response, id)) return response
+    throw new AgentCoreError('agent', `it responded to a poll with ${quoted(response)}`)
   }
 }
 
@@ -66,13 +66,13 @@ function envelope(id: string, more: object): object {
   return { _agentcore_runtime: { version: 1, invocation_id: id, ...more } }
 }
 
-function isState(answer: unknown, id: string): answer is Static<typeof State> {
-  return Value.Check(State, answer) && answer.invocation_id === id
+function isState(response: unknown, id: string): response is Static<typeof State> {
+  return Value.Check(State, response) && response.invocation_id === id
 }
 
 /** Converts the response of an app without the envelope. */
-function toAgentResult(answer: unknown, inputId: string): AgentResult {
-  if (!isRecord(answer) || answer.status !== 'processing') return readResult(answer, inputId)
+function toAgentResult(response: unknown, inputId: string): AgentResult {
+  if (!isRecord(response) || response.status !== 'processing') return readResult(response, inputId)
   const error = 'its program writes results to S3: use --results s3 with --agentcore-bucket'
   return { status: 'error', rewards: {}, error }
 }

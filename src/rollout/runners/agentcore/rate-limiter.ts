@@ -124,9 +124,9 @@ const limiters = new Map<string, RateLimiter>()
 
 /** Returns the limiter of an endpoint, one for the process; the lowest requested rate applies. */
 export function getRateLimiter(endpoint: string, perSecond: number, clock?: LimiterClock): RateLimiter {
-  const known = limiters.get(endpoint)
-  known?.lowerTo(perSecond)
-  if (known !== undefined) return known
+  const existing = limiters.get(endpoint)
+  existing?.lowerTo(perSecond)
+  if (existing !== undefined) return existing
   const limiter = new RateLimiter(perSecond, clock)
   limiters.set(endpoint, limiter)
   return limiter

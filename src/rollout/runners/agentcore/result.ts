@@ -35,13 +35,13 @@ export function parseResult(text: string, inputId: string): AgentResult {
 }
 
 /** Returns the named parts of a reward. @returns undefined if it is invalid */
-function parseRewards(given: unknown): Record<string, number> | undefined {
-  if (given === undefined || given === null) return {}
-  if (Array.isArray(given)) return given.length === 0 ? {} : parseRewards(given.at(-1))
-  if (isRecord(given)) {
-    return Object.values(given).every(Number.isFinite) ? (given as Record<string, number>) : undefined
+function parseRewards(rewards: unknown): Record<string, number> | undefined {
+  if (rewards === undefined || rewards === null) return {}
+  if (Array.isArray(rewards)) return rewards.length === 0 ? {} : parseRewards(rewards.at(-1))
+  if (isRecord(rewards)) {
+    return Object.values(rewards).every(Number.isFinite) ? (rewards as Record<string, number>) : undefined
   }
-  return Number.isFinite(given) ? { reward: given as number } : undefined
+  return Number.isFinite(rewards) ? { reward: rewards as number } : undefined
 }
 
 function wrong(error: string): AgentResult {

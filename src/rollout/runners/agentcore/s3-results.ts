@@ -42,12 +42,12 @@ export class S3Results implements ResultSource {
   async run(session: AgentCoreSession, signal: AbortSignal): Promise<AgentResult> {
     const over = new AbortController()
     const untilOver = AbortSignal.any([signal, over.signal])
-    const place = { key: this.#getObjectKey(session) }
+    const location = { key: this.#getObjectKey(session) }
     const announced = this.#options.queue?.expect(session.id)
     try {
       // A result may exist before the call that started the agent returns.
-      const written = this.#result(session, place, announced, untilOver)
-      return await Promise.race([written, this.#start(session, place, untilOver)])
+      const written = this.#result(session, location, announced, untilOver)
+      return await Promise.race([written, this.#start(session, location, untilOver)])
     } finally {
       over.abort()
       this.#options.queue?.forget(session.id)
@@ -68,14 +68,18 @@ export class S3Results implements ResultSource {
   }
 
   /** Starts the agent. @returns never, if the agent works in the background */
-  async #start(session: AgentCoreSession, place: { key: string }, signal: AbortSignal): Promise<AgentResult> {
+  async #start(
+    session: AgentCoreSession,
+    location: { key: string },
+    signal: AbortSignal,
+  ): Promise<AgentResult> {
     const start = { ...session.payload, ...this.#orders(session) }
-    const answer = await this.#options.endpoint.start(session, start, signal)
-    if (isRecord(answer) && typeof answer.result_key === 'string') place.key = answer.result_key
-    else if (!isRecord(answer) || answer.status !== 'processing') {
+    const response = await this.#options.endpoint.start(session, start, signal)
+    if (isRecord(response) && typeof response.result_key === 'string') location.key = response.result_key
+    else if (!isRecord(response) || response.status !== 'processing') {
       // The program has ended: a result that is not in S3 now will not appear later.
-      const error = `its program wrote nothing to S3 and responded with ${quoted(answer)}; --results envelope accepts responses`
-      return (await this.#look(session, place.key, signal)) ?? { status: 'error', rewards: {}, error }
+      const error = `its program wrote nothing to S3 and responded with ${quoted(response)}; --results envelope accepts responses`
+      return (await this.#look(session, location.key, signal)) ?? { status: 'error', rewards: {}, error }
     }
     return new Promise(() => {})
   }
@@ -93,19 +97,19 @@ export class S3Results implements ResultSource {
 
   async #result(
     session: AgentCoreSession,
-    place: { key: string },
+    location: { key: string },
     announced: Promise<string> | undefined,
     signal: AbortSignal,
   ): Promise<AgentResult> {
     let message = announced?.then((key) => {
-      place.key = key
+      location.key = key
       message = undefined
     })
     let waitMs = announced === undefined ? FIRST_LOOK_MS : LOOK_BESIDE_QUEUE_MS
     for (;;) {
       const waiting = pause(waitMs, signal)
       await (message === undefined ? waiting : Promise.race([waiting, message]))
-      const result = await this.#look(session, place.key, signal)
+      const result = await this.#look(session, location.key, signal)
       if (result !== undefined) return result
       if (announced === undefined) waitMs = Math.min(LONGEST_LOOK_MS, waitMs * LOOK_GROWTH)
     }

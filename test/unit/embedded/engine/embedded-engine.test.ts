@@ -30,13 +30,13 @@ const CALCULATOR: Tool = {
 }
 
 /** Returns the model's logprobs of the completion's tokens after its prompt. */
-function scoresOf({ start, tokenIds }: CompletionBuilder): number[] {
+function getScores({ start, tokenIds }: CompletionBuilder): number[] {
   const prompt = [...start!.promptTokenIds!]
   return rankTokens(ngrams, [...prompt, ...tokenIds], prompt.length, 0).map(({ logprob }) => logprob)
 }
 
-function forcing(answer: object): Playbook {
-  return new Playbook({ rules: [{ name: 'only', when: {}, answer }] })
+function forcing(response: object): Playbook {
+  return new Playbook({ rules: [{ name: 'only', when: {}, answer: response }] })
 }
 
 async function run(
@@ -107,7 +107,7 @@ t.test(
       fc.asyncProperty(sampling, prompts, async (fields, content) => {
         const body = { ...fields, messages: [{ role: 'user', content }], max_tokens: 24 }
         const completion = fold(await collect(pull(engine, chatRequest(body), noAbort)))
-        return scoresOf(completion).every((score, i) => Object.is(score, completion.logprobs[i]))
+        return getScores(completion).every((score, i) => Object.is(score, completion.logprobs[i]))
       }),
       { numRuns: limitRuns(60) },
     )
@@ -118,8 +118,8 @@ t.test('the same seed gives the same completion, streamed or complete', async (t
   const engine = new EmbeddedEngine()
   for (const seed of [1, 2, 3, 4, 5]) {
     const body = { seed, max_tokens: 60, logprobs: true, top_logprobs: 2, tools: [CALCULATOR] }
-    const [streamed, whole] = [true, false].map((stream) => pull(engine, chatRequest(body, stream), noAbort))
-    t.same(fold(await collect(streamed!)), fold(await collect(whole!)), `seed ${seed}`)
+    const [streamed, full] = [true, false].map((stream) => pull(engine, chatRequest(body, stream), noAbort))
+    t.same(fold(await collect(streamed!)), fold(await collect(full!)), `seed ${seed}`)
   }
 })
 
@@ -187,7 +187,7 @@ t.test(
     ])
     t.equal(completion.end?.finishReason, 'tool_calls')
     t.equal(completion.tokenIds.at(-1), eosTokenId)
-    t.same(completion.logprobs, scoresOf(completion))
+    t.same(completion.logprobs, getScores(completion))
   },
 )
 
@@ -293,7 +293,7 @@ t.test('top_logprobs lists the most probable tokens, also beside a forced one', 
 
 t.test('a request that cannot be served is rejected before sampling', async (t) => {
   const engine = new EmbeddedEngine({ contextLength: 100 })
-  const refused: [Parameters<EmbeddedEngine['generate']>[0], object][] = [
+  const rejected: [Parameters<EmbeddedEngine['generate']>[0], object][] = [
     [chatRequest({ max_tokens: 99 }), { param: 'input_tokens' }],
     [chatRequest({ continue_final_message: true }), { param: 'continue_final_message' }],
     [chatRequest({ n: 2 }), { param: 'n' }],
@@ -303,7 +303,7 @@ t.test('a request that cannot be served is rejected before sampling', async (t) 
     [completionRequest({ prompt: [-1] }), { param: 'prompt' }],
     [completionRequest({ prompt: 'x', echo: true }), { param: 'echo' }],
   ]
-  for (const [request, error] of refused) {
+  for (const [request, error] of rejected) {
     await t.rejects(collect(pull(engine, request, noAbort)), {
       code: 'engine_rejected',
       status: 400,
@@ -373,20 +373,20 @@ t.test('a canned completion has exactly its length and ends its turn', async (t)
   const completion = await run({ cannedTokens: 50 }, { max_tokens: 1_000 })
   t.equal(completion.tokenIds.length, 50)
   t.equal(completion.end?.finishReason, 'stop')
-  t.same(completion.logprobs, scoresOf(completion))
+  t.same(completion.logprobs, getScores(completion))
 })
 
 t.test(
   "a limit beyond the context is reduced in token mode, where an agent does not know the prompt's length",
   async (t) => {
     const engine = new EmbeddedEngine({ contextLength: 12 })
-    const ask = async (prompt: number[]) =>
+    const sendRequest = async (prompt: number[]) =>
       fold(
         await collect(pull(engine, tokenRequest(prompt, { max_tokens: 32_000, ignore_eos: true }), noAbort)),
       )
-    const completion = await ask([5, 6, 7])
+    const completion = await sendRequest([5, 6, 7])
     t.equal(completion.tokenIds.length, 9)
     t.equal(completion.end?.finishReason, 'length')
-    await t.rejects(ask(Array(12).fill(5)), { code: 'engine_rejected' })
+    await t.rejects(sendRequest(Array(12).fill(5)), { code: 'engine_rejected' })
   },
 )

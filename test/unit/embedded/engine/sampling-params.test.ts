@@ -98,7 +98,7 @@ t.test('more stop tokens than vLLM accepts are rejected', async (t) => {
 })
 
 t.test('more stop strings than token mode accepts are rejected', async (t) => {
-  const stops = (length: number) => ({ stop: Array.from({ length }, (_, place) => `${place}`) })
+  const stops = (length: number) => ({ stop: Array.from({ length }, (_, index) => `${index}`) })
   t.equal(readSamplingParams(stops(64), limits).stop.length, 64)
   t.throws(() => readSamplingParams(stops(65), limits), rejectedAt('stop'))
 })

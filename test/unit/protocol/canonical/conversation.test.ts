@@ -20,25 +20,25 @@ function written(tree: MessageTree, last: Message | undefined): string {
 }
 
 t.test('data about a message does not grow with the number of trees before', async (t) => {
-  const noted = () => {
+  const countNotes = () => {
     const tree = new MessageTree()
     const last = tree.addMessages([user('a'), user('b')])!
     tree.jsonUpTo(last)
     return last.notes.length
   }
-  const first = noted()
+  const first = countNotes()
   for (let trees = 0; trees < 100; trees += 1) new MessageTree()
-  t.equal(noted(), first)
+  t.equal(countNotes(), first)
 })
 
 t.test('text beyond Latin-1 counts as two bytes per character', async (t) => {
-  const bytesOf = (content: string) => {
+  const toBytes = (content: string) => {
     const tree = new MessageTree()
     tree.addMessages([user(content)])
     return tree.bytes
   }
-  t.equal(bytesOf('字'.repeat(10_000)) - bytesOf('字'.repeat(5_000)), 10_000)
-  t.equal(bytesOf('a'.repeat(10_000)) - bytesOf('a'.repeat(5_000)), 5_000)
+  t.equal(toBytes('字'.repeat(10_000)) - toBytes('字'.repeat(5_000)), 10_000)
+  t.equal(toBytes('a'.repeat(10_000)) - toBytes('a'.repeat(5_000)), 5_000)
 })
 
 t.test('content of earlier requests is stored once: as values, or as the texts of a record', async (t) => {
@@ -93,14 +93,14 @@ t.test('whatever is evicted, each message is the same object with the same conte
       keeping.keepJson()
       const pairs = new Map<Message | undefined, Message | undefined>()
       const objects = new Map<string, ChatMessage>()
-      const getMessage = (at: number, text: string): ChatMessage => {
-        const key = `${at} ${text}`
-        const known = objects.get(key) ?? user(text)
-        objects.set(key, known)
-        return known
+      const getMessage = (index: number, text: string): ChatMessage => {
+        const key = `${index} ${text}`
+        const existing = objects.get(key) ?? user(text)
+        objects.set(key, existing)
+        return existing
       }
       for (const { contents, known, how, writes } of calls) {
-        const values = contents.map((text, at) => (known ? getMessage(at, text) : user(text)))
+        const values = contents.map((text, index) => (known ? getMessage(index, text) : user(text)))
         const texts = values.map((value) => JSON.stringify(value))
         const [one, other] = [letting, keeping].map((tree) =>
           how === 'texts' ? tree.addMessageTexts(texts) : tree.addMessages(values),

@@ -14,8 +14,8 @@ interface Body {
 }
 
 const LONG = 'x'.repeat(1_000)
-const message = (place: number, content: unknown = `${place} ${LONG}`) => ({ role: 'user', content })
-const HISTORY = Array.from({ length: 8 }, (_, place) => message(place))
+const message = (index: number, content: unknown = `${index} ${LONG}`) => ({ role: 'user', content })
+const HISTORY = Array.from({ length: 8 }, (_, index) => message(index))
 const TOOLS = [{ type: 'function', function: { name: 'f' } }]
 
 function read(bodies: RequestReader, body: object | string, options: RequestReaderOptions = {}): BodyContent {
@@ -33,26 +33,26 @@ t.test('parts that a body repeats from the previous one are the same objects', (
   const longer = { ...body, messages: [...HISTORY, message(8), message(9)] }
   const second = parse(bodies, longer)
   t.strictSame(second, longer)
-  for (const [place, known] of first.messages.entries()) t.equal(second.messages[place], known)
+  for (const [index, known] of first.messages.entries()) t.equal(second.messages[index], known)
   t.equal(second.tools, first.tools)
   t.end()
 })
 
 t.test('a body that differs in the middle shares the parts before', (t) => {
-  for (const place of [0, 1, 4, 7]) {
+  for (const index of [0, 1, 4, 7]) {
     const bodies = new RequestReader()
     const first = parse(bodies, { messages: HISTORY })
-    const edited = { messages: HISTORY.with(place, message(99, 'edited')) }
+    const edited = { messages: HISTORY.with(index, message(99, 'edited')) }
     const second = parse(bodies, edited)
     t.strictSame(second, edited)
-    t.equal(second.messages[0] === first.messages[0], place > 0)
-    t.not(second.messages[place], first.messages[place])
+    t.equal(second.messages[0] === first.messages[0], index > 0)
+    t.not(second.messages[index], first.messages[index])
   }
   t.end()
 })
 
 t.test('a long list is kept only as far as it proves a repetition, unless its JSON is needed', (t) => {
-  const long = Array.from({ length: 300 }, (_, place) => message(place))
+  const long = Array.from({ length: 300 }, (_, index) => message(index))
   const size = JSON.stringify(long).length
   for (const [options, copies] of [
     [{}, 1],
@@ -138,9 +138,9 @@ t.test('the buffer of a read body may be reused', (t) => {
     bytes.fill('?')
     return list!
   })
-  for (const [at, { elements, json }] of read.entries()) {
-    t.same(elements, lists[at])
-    t.equal(`[${json?.toString()}]`, JSON.stringify(lists[at]))
+  for (const [index, { elements, json }] of read.entries()) {
+    t.same(elements, lists[index])
+    t.equal(`[${json?.toString()}]`, JSON.stringify(lists[index]))
   }
   t.end()
 })
@@ -258,8 +258,8 @@ t.test('a body is read correctly after any other bodies', (t) => {
         const members = [head, { [field]: list }, tail].map((part) =>
           JSON.stringify(part, undefined, indent).slice(1, -1),
         )
-        const whole = `{${members.filter((member) => member !== '').join()}}`
-        const text = whole.slice(0, whole.length - cut)
+        const full = `{${members.filter((member) => member !== '').join()}}`
+        const text = full.slice(0, full.length - cut)
         const expected = outcome(() => JSON.parse(text))
         if (outcome(() => parse(bodies, text)) !== expected) return false
         if (!isSourceRight(bodies, text)) return false
@@ -314,14 +314,14 @@ t.test('integers above 2^53 keep their text where engines read them, and limits 
 })
 
 t.test('so do integers in other template variables, in a request of any length', (t) => {
-  const given = '"chat_template_kwargs":{"budget":1.0},"documents":[{"score":1e2}]'
+  const input = '"chat_template_kwargs":{"budget":1.0},"documents":[{"score":1e2}]'
   for (const text of ['short', LONG.repeat(5)]) {
-    const value = parse(new RequestReader(), `{${given},"messages":[{"content":"${text}"}]}`)
+    const value = parse(new RequestReader(), `{${input},"messages":[{"content":"${text}"}]}`)
     t.equal(JSON.stringify(value.chat_template_kwargs), '{"budget":1.0}')
     t.equal(JSON.stringify(value.documents), '[{"score":1e2}]')
     // As received by a worker.
-    const frame = `{"session_id":"s","messages":[{"content":"${text}"}],"body":{"top_p":1.0,${given}}}`
-    t.equal(JSON.stringify(parse(new RequestReader(), frame).body), `{"top_p":1,${given}}`)
+    const frame = `{"session_id":"s","messages":[{"content":"${text}"}],"body":{"top_p":1.0,${input}}}`
+    t.equal(JSON.stringify(parse(new RequestReader(), frame).body), `{"top_p":1,${input}}`)
   }
   t.end()
 })

@@ -4,14 +4,14 @@ import { findStringEnd } from '../../../../src/protocol/json/json-list.ts'
 import { limitRuns } from '../../../helpers/tier.ts'
 
 /** The same, byte by byte. */
-function endOf(json: Buffer, start: number): number {
-  let at = start + 1
-  while (at < json.length && json[at] !== 0x22) at += json[at] === 0x5c ? 2 : 1
-  return Math.min(at + 1, json.length)
+function getEnd(json: Buffer, start: number): number {
+  let offset = start + 1
+  while (offset < json.length && json[offset] !== 0x22) offset += json[offset] === 0x5c ? 2 : 1
+  return Math.min(offset + 1, json.length)
 }
 
 t.test('a string ends at the first quote that is not escaped, at any length', (t) => {
-  const piece = fc.constantFrom(
+  const chunk = fc.constantFrom(
     '"',
     '\\',
     '\\\\',
@@ -22,10 +22,10 @@ t.test('a string ends at the first quote that is not escaped, at any length', (t
     '\\'.repeat(33),
   )
   fc.assert(
-    fc.property(fc.array(piece, { maxLength: 12 }), (pieces) => {
-      const json = Buffer.from(`"${pieces.join('')}`)
-      const starts = Array.from(json.keys()).filter((at) => json[at] === 0x22)
-      return starts.every((start) => findStringEnd(json, start) === endOf(json, start))
+    fc.property(fc.array(chunk, { maxLength: 12 }), (chunks) => {
+      const json = Buffer.from(`"${chunks.join('')}`)
+      const starts = Array.from(json.keys()).filter((index) => json[index] === 0x22)
+      return starts.every((start) => findStringEnd(json, start) === getEnd(json, start))
     }),
     { numRuns: limitRuns(1_000) },
   )

@@ -3,19 +3,19 @@ import t from 'tap'
 import { addWeights, WEIGHTLESS, weigh } from '../../../../src/protocol/json/json-weight.ts'
 
 /** The same, from the values themselves. */
-function weightOf(value: unknown): ReturnType<typeof weigh> {
+function getWeight(value: unknown): ReturnType<typeof weigh> {
   if (typeof value !== 'object' || value === null) return WEIGHTLESS
   const items = Object.values(value)
   const members = Array.isArray(value) ? 0 : items.length
   const own = { nodes: 1 + members, commas: Math.max(0, items.length - 1), widest: members }
-  return addWeights(own, ...items.map(weightOf))
+  return addWeights(own, ...items.map(getWeight))
 }
 
 t.test('a text has the weight of its values', async () => {
   fc.assert(
     fc.property(fc.jsonValue({ maxDepth: 8 }), fc.constantFrom(0, 1, 4), (value, indent) => {
       const json = JSON.stringify(value, null, indent)
-      return JSON.stringify(weigh(Buffer.from(json))) === JSON.stringify(weightOf(JSON.parse(json)))
+      return JSON.stringify(weigh(Buffer.from(json))) === JSON.stringify(getWeight(JSON.parse(json)))
     }),
   )
 })

@@ -37,13 +37,13 @@ t.test('a response of an earlier release is read where its schema has the names'
     metadata: Type.Record(Type.String(), Type.Unknown()),
     turns: Type.Array(nullable(Turn)),
   })
-  const answer = {
+  const response = {
     reward_lines: { main: 1 },
     metadata: { line: 'of the trainer' },
     turns: [{ line: 'main' }, null, { line: 'former', agent_role: 'present' }],
   }
-  readFormerNames(schema, answer)
-  t.same(answer, {
+  readFormerNames(schema, response)
+  t.same(response, {
     reward_lines: { main: 1 },
     reward_agent_roles: { main: 1 },
     metadata: { line: 'of the trainer' },

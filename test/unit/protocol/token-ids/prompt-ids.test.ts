@@ -88,7 +88,7 @@ t.test('prompts built in any way read as lists of ids do', (t) => {
 })
 
 t.test('a session of many turns keeps its tokens once', (t) => {
-  let prompt = PromptIds.from(Array.from({ length: 1_000 }, (_, place) => place))
+  let prompt = PromptIds.from(Array.from({ length: 1_000 }, (_, index) => index))
   let bytes = 0
   for (let turn = 0; turn < 500; turn += 1) {
     prompt.completion = Int32Array.of(turn, turn, turn)

@@ -6,7 +6,7 @@ import { readIds } from '../../../../src/protocol/token-ids/token-ids-json.ts'
 import { limitRuns } from '../../../helpers/tier.ts'
 
 /** Long enough to be kept. */
-const LONG = Array.from({ length: 2_000 }, (_, place) => (place * 7919) % 200_000)
+const LONG = Array.from({ length: 2_000 }, (_, index) => (index * 7919) % 200_000)
 
 /** As in a response, with other fields before and after. */
 function read(lists: PromptLists, list: string): PromptIds | undefined {
@@ -50,12 +50,12 @@ t.test(
     const longerEcho = read(lists, longer)!
     t.strictSame([...longerEcho], [...ids, 5, 6, 7, 8, 9])
     t.equal(lists.converted, converted)
-    for (const [place, id] of [
+    for (const [index, id] of [
       [0, 1],
       [3_999, 123],
       [4_003, 3],
     ] as const) {
-      const other = [...longerEcho].with(place, id)
+      const other = [...longerEcho].with(index, id)
       t.strictSame([...read(lists, other.join())!], other)
     }
     t.end()
@@ -94,12 +94,12 @@ t.test('the shared part of a prompt that branches is not read again', (t) => {
 
 t.test('a part of the shared prefix may be read again for a long prompt that branches early', (t) => {
   const lists = new PromptLists()
-  const long = Array.from({ length: 60_000 }, (_, place) => (place * 7919) % 200_000)
+  const long = Array.from({ length: 60_000 }, (_, index) => (index * 7919) % 200_000)
   read(lists, long.join())
-  for (const place of [700, 20_000, 59_990]) {
+  for (const index of [700, 20_000, 59_990]) {
     const converted = lists.converted
-    t.strictSame([...read(lists, long.with(place, 1).join())!], long.with(place, 1))
-    const again = lists.converted - converted - (long.length - place)
+    t.strictSame([...read(lists, long.with(index, 1).join())!], long.with(index, 1))
+    const again = lists.converted - converted - (long.length - index)
     t.ok(again >= 0 && again < 5_000, `${again} ids`)
   }
   t.end()
@@ -172,11 +172,11 @@ t.test('the memory of a session grows by the additions of its prompts', (t) => {
   const lists = new PromptLists()
   let ids = LONG
   for (let turn = 0; turn < 200; turn += 1) {
-    ids = [...ids, ...Array.from({ length: 20 }, (_, place) => 1_000 + place)]
+    ids = [...ids, ...Array.from({ length: 20 }, (_, index) => 1_000 + index)]
     read(lists, ids.join())
   }
   t.ok(lists.bytes < 2 * ids.join().length, `${lists.bytes} bytes`)
-  const long = Array.from({ length: 100_000 }, (_, place) => place)
+  const long = Array.from({ length: 100_000 }, (_, index) => index)
   read(lists, long.join())
   t.ok(lists.bytes < long.length, `${lists.bytes} bytes of 100,000 ids`)
   t.equal(lists.idBytes, 4 * (ids.length + long.length))

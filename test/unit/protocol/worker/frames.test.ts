@@ -32,8 +32,8 @@ t.test('the content of strings is unchanged', async (t) => {
 })
 
 t.test('frames with any texts are read as Python wrote them', async () => {
-  const piece = fc.constantFrom('"', '\\', 'NaN', '-Infinity', 'Infinity', 'x', '\n', '{', ',')
-  const text = fc.array(piece).map((pieces) => pieces.join(''))
+  const chunk = fc.constantFrom('"', '\\', 'NaN', '-Infinity', 'Infinity', 'x', '\n', '{', ',')
+  const text = fc.array(chunk).map((chunks) => chunks.join(''))
   fc.assert(
     fc.property(fc.array(text), (texts) => {
       const items = texts.map((item) => `${JSON.stringify(item)},NaN`)

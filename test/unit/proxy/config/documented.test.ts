@@ -20,7 +20,7 @@ function optionRow(command: CommandSpec, option: OptionSpec): string {
   const mark = own === undefined ? '\\*' : ''
   const remark = names === '' ? '' : ` (also ${names})`
   const isOff = option.type === 'boolean' && option.default === 'false'
-  const value = [typeOf(option), option.default === undefined || isOff ? '' : `\`${option.default}\``]
+  const value = [getType(option), option.default === undefined || isOff ? '' : `\`${option.default}\``]
   const help = option.help.replace(SAID_ABOVE, '').replaceAll('|', '\\|')
   return `| \`--${option.flag}\`${mark} ${value.filter((part) => part !== '').join(': ')} | ${help}${remark} |`
 }
@@ -36,7 +36,7 @@ const TYPES: Partial<Record<OptionSpec['type'], string>> = {
   socketUrl: 'url',
 }
 
-function typeOf(option: OptionSpec): string {
+function getType(option: OptionSpec): string {
   if (option.type === 'enum') return option.values.map((value) => `\`${value}\``).join(', ')
   const type = TYPES[option.type] ?? option.type
   return option.repeatable && option.type !== 'key' ? `list of ${type}` : type
@@ -45,13 +45,13 @@ function typeOf(option: OptionSpec): string {
 /** The command that documents a row first: each option is described once. */
 const firstWith = new Map<string, CommandSpec>()
 for (const command of COMMANDS)
-  for (const option of optionsOf(command)) {
+  for (const option of getOptions(command)) {
     const row = optionRow(command, option)
     if (!firstWith.has(row)) firstWith.set(row, command)
   }
 
 /** Options of rollouts that a proxy runs itself are described for their own command only. */
-function optionsOf({ name, options }: CommandSpec): OptionSpec[] {
+function getOptions({ name, options }: CommandSpec): OptionSpec[] {
   const isElsewhere = (key: string) => name !== 'rollout' && key !== 'runner' && key in OWN_ROLLOUTS
   return Object.entries<OptionSpec>(options).flatMap(([key, option]) => (isElsewhere(key) ? [] : [option]))
 }
@@ -60,22 +60,22 @@ function optionsOf({ name, options }: CommandSpec): OptionSpec[] {
  * Returns the table of the options that only this command has, and the names of those that it shares with
  * earlier ones.
  */
-function tableOf(command: CommandSpec): string {
+function getTable(command: CommandSpec): string {
   const own: string[] = []
   const shared = new Map<CommandSpec, string[]>()
-  const whole = COMMANDS.slice(0, COMMANDS.indexOf(command as (typeof COMMANDS)[number]))
-    .filter((other) => rowsOf(other).length > 1 && isSubset(rowsOf(other), rowsOf(command)))
-    .sort((a, b) => rowsOf(b).length - rowsOf(a).length)[0]
-  for (const option of optionsOf(command)) {
+  const full = COMMANDS.slice(0, COMMANDS.indexOf(command as (typeof COMMANDS)[number]))
+    .filter((other) => getRows(other).length > 1 && isSubset(getRows(other), getRows(command)))
+    .sort((a, b) => getRows(b).length - getRows(a).length)[0]
+  for (const option of getOptions(command)) {
     const row = optionRow(command, option)
-    const first = whole !== undefined && rowsOf(whole).includes(row) ? whole : firstWith.get(row)!
+    const first = full !== undefined && getRows(full).includes(row) ? full : firstWith.get(row)!
     if (first === command) own.push(row)
     else shared.set(first, [...(shared.get(first) ?? []), `\`--${option.flag}\``])
   }
   const head = ['| flag, type: default | |', '|---|---|']
   const parts = [...shared].map(([first, flags]) => {
     const link = `[${first.name}](#llm-proxy-${first.name.replaceAll(' ', '-')})`
-    return `${link}'s ${flags.length === optionsOf(first).length ? 'options' : flags.join(', ')}`
+    return `${link}'s ${flags.length === getOptions(first).length ? 'options' : flags.join(', ')}`
   })
   const sentences = parts.length > 0 ? [inLines(`Also ${parts.join('; ')}.`, 120)] : []
   return [...sentences, ...(own.length > 0 ? [[...head, ...own].join('\n')] : [])].join('\n\n')
@@ -83,13 +83,13 @@ function tableOf(command: CommandSpec): string {
 
 const isOperators = (command: CommandSpec) => OPERATOR_COMMANDS.some(({ name }) => name === command.name)
 
-const rowsOf = (command: CommandSpec) => optionsOf(command).map((option) => optionRow(command, option))
+const getRows = (command: CommandSpec) => getOptions(command).map((option) => optionRow(command, option))
 
 const isSubset = (some: string[], all: string[]) => some.every((row) => all.includes(row))
 
 for (const command of COMMANDS.filter((one) => !isOperators(one))) {
   t.test(`docs/configuration.md has the options of ${command.name} (UPDATE=1 writes them)`, async (t) => {
-    const table = tableOf(command)
+    const table = getTable(command)
     t.equal(generatedSection(join(DOCS, 'configuration.md'), `options of ${command.name}`, table), table)
   })
 }
@@ -99,7 +99,7 @@ const CLIENT_FLAGS = ['url', 'admin-key', 'tls-ca', 'json']
 
 t.test('docs/configuration.md has the commands for a running proxy (UPDATE=1 writes them)', async (t) => {
   const rows = OPERATOR_COMMANDS.map((command) => {
-    const options = optionsOf(command)
+    const options = getOptions(command)
     const flags = options.map(({ flag }) => flag)
     for (const flag of CLIENT_FLAGS) t.ok(flags.includes(flag), `${command.name} has --${flag}`)
     const own = options.filter(({ flag }) => !CLIENT_FLAGS.includes(flag))
@@ -120,10 +120,10 @@ t.test('docs/rollouts.md has the options of a RemoteAgentLoop (UPDATE=1 writes t
   const options = Object.entries<OptionSpec>(REMOTE_AGENT.options)
   for (const [key, option] of options)
     t.equal(OWN_FLAGS.get(option.flag), option, `${key} is a flag of rollout`)
-  const flagOf = (key: string) =>
+  const getFlag = (key: string) =>
     key.replace(/Ms$/, '').replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)
   const names = options
-    .map(([key, { flag }]) => (flagOf(key) === flag ? `\`${key}\`` : `\`${key}\` (\`--${flag}\`)`))
+    .map(([key, { flag }]) => (getFlag(key) === flag ? `\`${key}\`` : `\`${key}\` (\`--${flag}\`)`))
     .join(', ')
   const text = inLines(`${names}.`, 120)
   t.equal(generatedSection(join(DOCS, 'rollouts.md'), 'options of a RemoteAgentLoop', text), text)
@@ -135,7 +135,7 @@ const OWN_FLAGS = new Map(Object.values<OptionSpec>(ROLLOUT.options).map((option
 function inLines(text: string, width: number): string {
   const lines = ['']
   for (const part of text.split(/(?<=[,;]) /)) {
-    const line = [lines.at(-1), part].filter((piece) => piece !== '').join(' ')
+    const line = [lines.at(-1), part].filter((chunk) => chunk !== '').join(' ')
     if (line.length <= width) lines[lines.length - 1] = line
     else lines.push(part)
   }

@@ -10,7 +10,7 @@ const ONE = 'admin-key-number-one'
 const TWO = 'admin-key-number-two'
 
 const load = (flags: Flags, env: Env = {}) => loadConfig(SERVE, flags, env)
-const refused = (message: RegExp) => ({ code: 'config_invalid', message })
+const rejects = (message: RegExp) => ({ code: 'config_invalid', message })
 
 t.test('several keys come from flags, from commas in the environment, or from lines of files', async (t) => {
   const folder = t.testdir({
@@ -29,10 +29,10 @@ t.test('several keys come from flags, from commas in the environment, or from li
 
 t.test('a file that is missing or has no key is rejected', async (t) => {
   const empty = join(t.testdir({ empty: '\n' }), 'empty')
-  t.throws(() => load({ adminKeys: [`@${empty}`] }), refused(/^--admin-key: there is no key in .*empty$/))
+  t.throws(() => load({ adminKeys: [`@${empty}`] }), rejects(/^--admin-key: there is no key in .*empty$/))
   t.throws(
     () => load({ adminKeys: ['@/nowhere'] }),
-    refused(/^--admin-key: cannot read \/nowhere: there is no such/),
+    rejects(/^--admin-key: cannot read \/nowhere: there is no such/),
   )
 })
 
@@ -41,11 +41,11 @@ t.test('a key that is still a placeholder is rejected', async (t) => {
   for (const value of ['CHANGE-ME', 'CHANGE-ME-to-an-admin-key', 'change_me_please_please', `@${path}`]) {
     t.throws(
       () => load({}, { LLM_PROXY_ADMIN_KEY: value }),
-      refused(/^LLM_PROXY_ADMIN_KEY still has its placeholder/),
+      rejects(/^LLM_PROXY_ADMIN_KEY still has its placeholder/),
     )
     t.throws(
       () => loadConfig(WORKER, { workerKeys: [value] }, {}),
-      refused(/^--worker-key still has its placeholder/),
+      rejects(/^--worker-key still has its placeholder/),
     )
   }
 })
@@ -60,7 +60,7 @@ t.test('a key that can be guessed or cannot be sent is rejected, and not printed
   ]) {
     t.throws(
       () => load({ adminKeys: [key] }),
-      refused(/^--admin-key: invalid value: expected a key of 16 or more printable characters/),
+      rejects(/^--admin-key: invalid value: expected a key of 16 or more printable characters/),
     )
   }
   const path = join(t.testdir({ 'proxy.json': `{"admin_key": "${ONE}" "port": 1}` }), 'proxy.json')
@@ -82,12 +82,12 @@ t.test('keys require a closed proxy, and each key has one scope', async (t) => {
   t.doesNotThrow(check({ adminKeys, workerKeys, agentKeySecrets }))
   t.doesNotThrow(check({ mode: 'relay', adminKeys, workerKeys }))
   t.doesNotThrow(check({ adminKeys: [ONE, ONE, TWO] }), 'a list may contain a key twice')
-  t.throws(check({ workerKeys }), refused(/need an admin-key/))
-  t.throws(check({ agentKeySecrets }), refused(/need an admin-key/))
-  t.throws(check({ viewKeys: ['view-key-number-one'] }), refused(/need an admin-key/))
-  t.throws(check({ metricsKeys: ['metrics-key-number-one'] }), refused(/need an admin-key/))
-  t.throws(check({ adminKeys, viewKeys: [ONE] }), refused(/must differ/))
-  t.throws(check({ mode: 'relay', adminKeys }), refused(/needs a worker-key/))
-  t.throws(check({ adminKeys, workerKeys: [TWO, ONE] }), refused(/must differ/))
-  t.throws(check({ adminKeys, agentKeySecrets: [ONE] }), refused(/must differ/))
+  t.throws(check({ workerKeys }), rejects(/need an admin-key/))
+  t.throws(check({ agentKeySecrets }), rejects(/need an admin-key/))
+  t.throws(check({ viewKeys: ['view-key-number-one'] }), rejects(/need an admin-key/))
+  t.throws(check({ metricsKeys: ['metrics-key-number-one'] }), rejects(/need an admin-key/))
+  t.throws(check({ adminKeys, viewKeys: [ONE] }), rejects(/must differ/))
+  t.throws(check({ mode: 'relay', adminKeys }), rejects(/needs a worker-key/))
+  t.throws(check({ adminKeys, workerKeys: [TWO, ONE] }), rejects(/must differ/))
+  t.throws(check({ adminKeys, agentKeySecrets: [ONE] }), rejects(/must differ/))
 })

@@ -21,10 +21,12 @@ const usage = (completion_tokens: number, reasoning_tokens?: number) => ({
   ...(reasoning_tokens !== undefined && { completion_tokens_details: { reasoning_tokens } }),
 })
 
-function eventsOf(words: readonly string[], choice: number): GenerationEvent[] {
+function createEvents(words: readonly string[], choice: number): GenerationEvent[] {
   return [
     { type: 'start', engine: 'e', model: 'm', promptTokenIds: PromptIds.of(7, 8) },
-    ...words.map((content, at): GenerationEvent => ({ type: 'delta', content, tokenIds: [choice, at] })),
+    ...words.map(
+      (content, index): GenerationEvent => ({ type: 'delta', content, tokenIds: [choice, index] }),
+    ),
     { type: 'end', finishReason: 'stop', usage: usage(2 * words.length, 1) },
   ]
 }
@@ -57,13 +59,13 @@ const KINDS = {
   },
 }
 
-for (const [kind, { writer: writerOf, whole, textOf }] of Object.entries(KINDS)) {
+for (const [kind, { writer: writerOf, whole: full, textOf }] of Object.entries(KINDS)) {
   t.test(`${kind}: a stream of choices in any order adds up to the complete response`, async (t) => {
     const words = fc.array(fc.string({ minLength: 1 }), { minLength: 1, maxLength: 4 })
-    const answers = fc.array(words, { minLength: 2, maxLength: 4 })
+    const responses = fc.array(words, { minLength: 2, maxLength: 4 })
     await fc.assert(
-      fc.asyncProperty(answers, fc.infiniteStream(fc.nat()), async (texts, picks) => {
-        const left = texts.map(eventsOf)
+      fc.asyncProperty(responses, fc.infiniteStream(fc.nat()), async (texts, picks) => {
+        const left = texts.map(createEvents)
         const folds = texts.map(() => new CompletionBuilder())
         const writer = new ChoicesWriter(texts.length, writerOf)
         let stream = ''
@@ -77,21 +79,21 @@ for (const [kind, { writer: writerOf, whole, textOf }] of Object.entries(KINDS))
         const chunks = stream.split('\n\n').slice(0, -1)
         t.equal(chunks.pop(), 'data: [DONE]')
         const read = chunks.map((chunk) => JSON.parse(chunk.slice('data: '.length)))
-        const answer = JSON.parse(
+        const response = JSON.parse(
           JSON.stringify(
-            whole(identity, responseOptions, ...(folds as [CompletionBuilder, ...CompletionBuilder[]])),
+            full(identity, responseOptions, ...(folds as [CompletionBuilder, ...CompletionBuilder[]])),
           ),
         )
-        t.same(read.at(-1).usage, answer.usage)
+        t.same(read.at(-1).usage, response.usage)
         t.same(read.at(-1).choices, [])
-        for (const [index, choice] of answer.choices.entries()) {
-          const pieces = read.flatMap(({ choices }) => choices).filter((piece) => piece.index === index)
-          t.equal(pieces.map(textOf).join(''), textOf(choice))
+        for (const [index, choice] of response.choices.entries()) {
+          const chunks = read.flatMap(({ choices }) => choices).filter((chunk) => chunk.index === index)
+          t.equal(chunks.map(textOf).join(''), textOf(choice))
           t.same(
-            pieces.flatMap(({ token_ids: ids }) => ids ?? []),
+            chunks.flatMap(({ token_ids: ids }) => ids ?? []),
             choice.token_ids,
           )
-          t.equal(pieces.filter((piece) => piece.finish_reason === 'stop').length, 1)
+          t.equal(chunks.filter((chunk) => chunk.finish_reason === 'stop').length, 1)
           t.equal(choice.index, index)
         }
         t.equal(new Set(read.map(({ id }) => id)).size, 1)

@@ -21,10 +21,10 @@ const REQUEST = {
 } as const
 
 t.test('messages and tools that exist as JSON are sent unchanged and without a copy', (t) => {
-  const pieces = bodyJson({ ...REQUEST.body, stream: true }, REQUEST)
-  assert.ok(typeof pieces !== 'string')
-  for (const piece of [...MESSAGES_JSON, TOOLS_JSON]) t.ok(pieces.includes(piece))
-  t.same(JSON.parse(Buffer.concat(pieces).toString()), { ...REQUEST.body, stream: true })
+  const chunks = bodyJson({ ...REQUEST.body, stream: true }, REQUEST)
+  assert.ok(typeof chunks !== 'string')
+  for (const chunk of [...MESSAGES_JSON, TOOLS_JSON]) t.ok(chunks.includes(chunk))
+  t.same(JSON.parse(Buffer.concat(chunks).toString()), { ...REQUEST.body, stream: true })
   t.end()
 })
 
@@ -45,10 +45,10 @@ t.test('an object with lists that exist as JSON equals a complete serialization'
   fc.assert(
     fc.property(fc.dictionary(fc.string(), fc.jsonValue()), list, list, (object, first, second) => {
       const lists = { 'the "first"': first, second }
-      const jsonOf = (values: unknown[]) => [Buffer.from(JSON.stringify(values).slice(1, -1))]
-      const pieces = toJsonChunks(object, { 'the "first"': jsonOf(first), second: jsonOf(second) })
-      const whole = JSON.parse(Buffer.concat(pieces).toString())
-      return JSON.stringify(whole) === JSON.stringify(JSON.parse(JSON.stringify({ ...object, ...lists })))
+      const toJson = (values: unknown[]) => [Buffer.from(JSON.stringify(values).slice(1, -1))]
+      const chunks = toJsonChunks(object, { 'the "first"': toJson(first), second: toJson(second) })
+      const full = JSON.parse(Buffer.concat(chunks).toString())
+      return JSON.stringify(full) === JSON.stringify(JSON.parse(JSON.stringify({ ...object, ...lists })))
     }),
   )
   t.end()

@@ -4,21 +4,17 @@
  */
 import t from 'tap'
 import { findBridge, findEndOfTurn } from '../../../../src/proxy/tokens/prompt/bridge.ts'
-import { AddedTokenFinder } from '../../../../src/proxy/tokens/tokenizer/added-tokens.ts'
-import { SegmentTokenFinder } from '../../../../src/proxy/tokens/tokenizer/segments.ts'
+import { PromptTokenFinder } from '../../../../src/proxy/tokens/tokenizer/segments.ts'
 
 const [EOM, EOS, USER, ASSISTANT, CALL_END] = [1, 2, 3, 4, 5]
-const finder = new SegmentTokenFinder(
-  new AddedTokenFinder(
-    new Map([
-      ['<eom>', EOM],
-      ['<eos>', EOS],
-      ['<user>', USER],
-      ['<assistant>', ASSISTANT],
-      ['</call>', CALL_END],
-    ]),
-  ),
-)
+const IDS = new Map([
+  ['<eom>', EOM],
+  ['<eos>', EOS],
+  ['<user>', USER],
+  ['<assistant>', ASSISTANT],
+  ['</call>', CALL_END],
+])
+const finder = new PromptTokenFinder(IDS, false)
 const eosIds = new Set([EOS])
 
 t.test('a turn ends with the token that all continuations start with', async (t) => {
@@ -54,6 +50,15 @@ t.test('a truncated completion gets its closing tokens, up to the next text', as
     { text: '<eos>', ids: [EOS], endId: EOS },
     'the first that ends it',
   )
+})
+
+t.test('only texts that are made of segments have marks', async (t) => {
+  const found = (hasSegments: boolean, text: string) => {
+    const finder = new PromptTokenFinder(IDS, hasSegments)
+    return [[...finder.find(text)].map(({ id }) => id), finder.removeMarks(text)]
+  }
+  for (const text of ['\udc00<eom>', '\udc01<eom>']) t.strictSame(found(false, text), [[EOM], text])
+  t.strictSame(found(true, '\udc00<eom>\udc01<eos>'), [[EOS], '<eom><eos>'])
 })
 
 t.test(

@@ -3,11 +3,11 @@ import { parseRequest } from '../../../../src/protocol/canonical/number-texts.ts
 import type { EngineRequestStart } from '../../../../src/protocol/canonical/spans.ts'
 import { getEngineAttributes, getSpanName } from '../../../../src/proxy/tracing/attributes.ts'
 
-const startOf = (body: object) =>
+const createStart = (body: object) =>
   ({ kind: 'chat', member: 'w1', memberKind: 'worker', body }) as unknown as EngineRequestStart
 
 t.test('names of models and efforts are on the span', async (t) => {
-  const call = startOf({ model: 'org/qwen3-8b:v1.2', reasoning_effort: 'high' })
+  const call = createStart({ model: 'org/qwen3-8b:v1.2', reasoning_effort: 'high' })
   t.equal(getSpanName(call), 'chat org/qwen3-8b:v1.2')
   t.match(getEngineAttributes('s', call), {
     'gen_ai.request.model': 'org/qwen3-8b:v1.2',
@@ -17,7 +17,7 @@ t.test('names of models and efforts are on the span', async (t) => {
 
 t.test("an agent's text in place of a name is not", async (t) => {
   for (const words of ['the launch code is 7421', 'x'.repeat(129), '']) {
-    const call = startOf({ model: words, reasoning_effort: words })
+    const call = createStart({ model: words, reasoning_effort: words })
     t.equal(getSpanName(call), 'chat')
     const attributes = getEngineAttributes('s', call)
     t.notOk('gen_ai.request.model' in attributes || 'gen_ai.request.reasoning.level' in attributes)
@@ -25,7 +25,8 @@ t.test("an agent's text in place of a name is not", async (t) => {
 })
 
 t.test('a seed above 2^53 has all of its digits on the span', async (t) => {
-  const seedOf = (json: string) => getEngineAttributes('s', startOf(parseRequest(json) as object))
-  t.match(seedOf('{"seed":9007199254740993}'), { 'gen_ai.request.seed': '9007199254740993' })
-  t.match(seedOf('{"seed":7}'), { 'gen_ai.request.seed': 7 })
+  const getSeedAttributes = (json: string) =>
+    getEngineAttributes('s', createStart(parseRequest(json) as object))
+  t.match(getSeedAttributes('{"seed":9007199254740993}'), { 'gen_ai.request.seed': '9007199254740993' })
+  t.match(getSeedAttributes('{"seed":7}'), { 'gen_ai.request.seed': 7 })
 })

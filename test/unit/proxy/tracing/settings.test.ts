@@ -22,13 +22,13 @@ t.test('it is off where the standard variables disable it', async (t) => {
 })
 
 t.test('an unsupported setting disables it, with the reason', async (t) => {
-  for (const [env, why] of [
+  for (const [env, reason] of [
     [{ OTEL_EXPORTER_OTLP_PROTOCOL: 'grpc' }, /grpc, and only http\/protobuf is spoken/],
     [{ OTEL_EXPORTER_OTLP_TRACES_PROTOCOL: 'http/json' }, /http\/json/],
     [{ OTEL_TRACES_EXPORTER: 'zipkin' }, /zipkin/],
     [{ OTEL_EXPORTER_OTLP_ENDPOINT: 'collector:4318' }, /is no URL/],
   ] as const)
-    t.match(tracingSettings({ ...ENDPOINT, ...env }), { on: false, why })
+    t.match(tracingSettings({ ...ENDPOINT, ...env }), { on: false, why: reason })
   const { logger, lines } = listingLogger()
   t.equal(await openTracing({ ...ENDPOINT, OTEL_EXPORTER_OTLP_PROTOCOL: 'grpc' }, logger), undefined)
   t.match(lines, [{ event: 'tracing_disabled', reason: /grpc/ }])

@@ -69,12 +69,12 @@ t.test('while engines are busy turns wait, and those beyond a limit are dropped'
 })
 
 t.test('failures are counted and not rethrown', async (t) => {
-  const answers = [
+  const responses = [
     async () => Promise.reject(new ProxyError('engine_lost', 'gone')),
     async () => undefined,
     async () => engine,
   ]
-  const { meter, verdicts } = await meterWith({ engineFor: () => answers.shift()!() })
+  const { meter, verdicts } = await meterWith({ engineFor: () => responses.shift()!() })
   for (let turn = 0; turn < 3; turn += 1) meter.offer(drawn)
   await until(() => verdicts.length === 3)
   t.same(verdicts, ['failed', 'skipped', 'same'])

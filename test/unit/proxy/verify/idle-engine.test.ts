@@ -1,14 +1,14 @@
 import t from 'tap'
 import { idleEngine } from '../../../../src/proxy/verify/idle-engine.ts'
 
-interface Given {
+interface Fields {
   weightVersion?: string
   unavailable?: 'asleep'
   inFlight?: number
 }
 
 function selectName(
-  engines: Record<string, Given>,
+  engines: Record<string, Fields>,
   turn: { engine: string; version: string | null },
   queued = 0,
 ) {

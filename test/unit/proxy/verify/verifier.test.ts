@@ -25,18 +25,18 @@ interface Sampled {
 }
 
 /** Creates a turn as recorded from an engine of this kind. */
-function turnOf(
+function createTurn(
   kind: Kind,
-  place: number,
+  index: number,
   { temperature = 1, topP = 1, model = POLICY, seen }: Sampled = {},
 ) {
-  const prompt = [3, 1, 4, 1, 5, 9, 2, 6].map((id) => id + place)
-  const sampling = { temperature, topP, random: randomOf(100 + place) }
+  const prompt = [3, 1, 4, 1, 5, 9, 2, 6].map((id) => id + index)
+  const sampling = { temperature, topP, random: randomOf(100 + index) }
   const { ids, raw, scaled } = model.sample(seen ?? prompt, LENGTH, sampling)
   const turn: VerifiableTurn = {
     sessionId: 's',
-    turnId: `t-${place}`,
-    index: place,
+    turnId: `t-${index}`,
+    index: index,
     status: 'completed',
     exact: true,
     model: 'policy',
@@ -54,9 +54,9 @@ function turnOf(
  * A turn of an engine that reported the tokens left by top_p for each token, and the token's logprob among
  * them.
  */
-function maskedTurn(kind: Kind, place: number, temperature = 1): VerifiableTurn {
-  const turn = turnOf(kind, place, { temperature, topP: 0.6 })
-  const sampling = { temperature, topP: 0.6, random: randomOf(100 + place) }
+function maskedTurn(kind: Kind, index: number, temperature = 1): VerifiableTurn {
+  const turn = createTurn(kind, index, { temperature, topP: 0.6 })
+  const sampling = { temperature, topP: 0.6, random: randomOf(100 + index) }
   const { filtered, masks } = POLICY.sample(Array.from(turn.promptTokenIds), LENGTH, sampling)
   return { ...turn, samplingMask: masks, samplingLogprobs: filtered }
 }
@@ -86,7 +86,7 @@ async function runOn(
 /** Planted in the second of three turns. */
 async function findsIn(t: Test, kind: Kind, fault: VerifiableTurn, models?: Record<string, TableModel>) {
   const { engine } = await setUp(t, kind, models)
-  const { run, results } = await runOn(engine, [turnOf(kind, 0), fault, turnOf(kind, 2)])
+  const { run, results } = await runOn(engine, [createTurn(kind, 0), fault, createTurn(kind, 2)])
   t.equal(run.verdict, 'differs')
   t.same(
     results.map(({ verdict }) => verdict),
@@ -104,8 +104,8 @@ const with_ = (turn: VerifiableTurn, changes: Partial<VerifiableTurn>): Verifiab
 for (const kind of KINDS) {
   t.test(`${kind}: clean turns pass at any temperature, and the control is detected`, async (t) => {
     const { engine } = await setUp(t, kind)
-    const turns = [1, 0.7, 1.3, 0].map((temperature, place) => {
-      const turn = turnOf(kind, place, { temperature: temperature || 1 })
+    const turns = [1, 0.7, 1.3, 0].map((temperature, index) => {
+      const turn = createTurn(kind, index, { temperature: temperature || 1 })
       return with_(turn, { params: { temperature } })
     })
     const { run, results } = await runOn(engine, turns)
@@ -124,7 +124,7 @@ for (const kind of KINDS) {
   })
 
   t.test(`${kind}: shifted logprobs are detected and identified`, async (t) => {
-    const turn = turnOf(kind, 1)
+    const turn = createTurn(kind, 1)
     const { completionLogprobs: logprobs } = turn
     const shifted = [logprobs[LENGTH - 1]!, ...Array.from(logprobs).slice(0, -1)]
     const { hint } = await findsIn(t, kind, with_(turn, { completionLogprobs: shifted }))
@@ -133,7 +133,7 @@ for (const kind of KINDS) {
   })
 
   t.test(`${kind}: one wrong id is detected at its position`, async (t) => {
-    const turn = turnOf(kind, 1)
+    const turn = createTurn(kind, 1)
     const ids = Array.from(turn.completionTokenIds)
     // The least probable token replaces it.
     const logprobs = POLICY.next([...Array.from(turn.promptTokenIds), ...ids.slice(0, 20)])
@@ -148,14 +148,14 @@ for (const kind of KINDS) {
       temperature: 0.6,
       random: randomOf(101),
     })
-    const turn = turnOf(kind, 1, { temperature: 0.6 })
+    const turn = createTurn(kind, 1, { temperature: 0.6 })
     const recorded = kind === 'vllm' ? scaled : turn.completionLogprobs
     // The record says 1, or is raw as vLLM's are.
     await findsIn(t, kind, with_(turn, { params: { temperature: 1 }, completionLogprobs: recorded }))
   })
 
   t.test(`${kind}: logprobs over an unrecorded mask are detected and identified`, async (t) => {
-    const turn = turnOf(kind, 1, { topP: 0.6 })
+    const turn = createTurn(kind, 1, { topP: 0.6 })
     const { filtered } = POLICY.sample(Array.from(turn.promptTokenIds), LENGTH, {
       topP: 0.6,
       random: randomOf(101),
@@ -167,7 +167,7 @@ for (const kind of KINDS) {
 
   t.test(`${kind}: logprobs over recorded masks pass at any temperature`, async (t) => {
     const { engine } = await setUp(t, kind)
-    const turns = [1, 0.7, 1.3].map((temperature, place) => maskedTurn(kind, place, temperature))
+    const turns = [1, 0.7, 1.3].map((temperature, index) => maskedTurn(kind, index, temperature))
     const { run, results } = await runOn(engine, turns)
     t.equal(run.verdict, 'same')
     for (const { masked } of results) t.match(masked, { tokens: LENGTH })
@@ -183,10 +183,10 @@ for (const kind of KINDS) {
   t.test(`${kind}: a missing mask and a wrong one are detected and identified`, async (t) => {
     const turn = maskedTurn(kind, 1)
     const masks = turn.samplingMask as number[][]
-    const few = masks.flatMap((mask, at) => (mask.length > 1 ? [at] : [])).slice(0, LENGTH / 2)
-    const without = masks.map((mask, at) => (few.includes(at) ? null : mask))
-    const narrower = masks.map((mask, at) =>
-      few.includes(at) ? mask.filter((id) => id === turn.completionTokenIds[at]) : mask,
+    const few = masks.flatMap((mask, index) => (mask.length > 1 ? [index] : [])).slice(0, LENGTH / 2)
+    const without = masks.map((mask, index) => (few.includes(index) ? null : mask))
+    const narrower = masks.map((mask, index) =>
+      few.includes(index) ? mask.filter((id) => id === turn.completionTokenIds[index]) : mask,
     )
     for (const samplingMask of [without, narrower]) {
       const { hint, comparison } = await findsIn(t, kind, with_(turn, { samplingMask }))
@@ -198,11 +198,14 @@ for (const kind of KINDS) {
   t.test(`${kind}: another adapter than the requested one is detected`, async (t) => {
     const [critic, base] = [new TableModel(2), POLICY]
     // It was sampled by the base model under the adapter's name.
-    const turn = with_(turnOf(kind, 1, { model: base }), { model: 'critic', params: { lora_path: 'critic' } })
+    const turn = with_(createTurn(kind, 1, { model: base }), {
+      model: 'critic',
+      params: { lora_path: 'critic' },
+    })
     await findsIn(t, kind, turn, { policy: POLICY, critic })
     // The adapter's own samples pass.
     const { engine } = await setUp(t, kind, { policy: POLICY, critic })
-    const right = with_(turnOf(kind, 1, { model: critic }), {
+    const right = with_(createTurn(kind, 1, { model: critic }), {
       model: 'critic',
       params: { lora_path: 'critic' },
     })
@@ -212,7 +215,7 @@ for (const kind of KINDS) {
   t.test(
     `${kind}: stale weights are detected, even similar ones under the name of the new ones`,
     async (t) => {
-      await findsIn(t, kind, turnOf(kind, 1, { model: new TableModel(9) }))
+      await findsIn(t, kind, createTurn(kind, 1, { model: new TableModel(9) }))
     },
   )
 
@@ -222,20 +225,20 @@ for (const kind of KINDS) {
     const { first_difference: first, hint } = await findsIn(
       t,
       kind,
-      turnOf(kind, 1, { seen: [...prompt, space] }),
+      createTurn(kind, 1, { seen: [...prompt, space] }),
     )
     t.equal(first?.index, 0)
     t.equal(hint, 'only the beginning differs: the prompt was different')
   })
 
   t.test(`${kind}: text that was tokenized again is detected`, async (t) => {
-    const turn = turnOf(kind, 1)
+    const turn = createTurn(kind, 1)
     const ids = Array.from(turn.completionTokenIds)
     // The same text in other tokens at some positions: as many, so that the counts agree.
-    for (const at of [10, 30, 50]) {
-      const [first, second] = [ids[at]!, ids[at + 1]!]
-      ids[at] = (first + 13) % 40
-      ids[at + 1] = (second + 27) % 40
+    for (const index of [10, 30, 50]) {
+      const [first, second] = [ids[index]!, ids[index + 1]!]
+      ids[index] = (first + 13) % 40
+      ids[index + 1] = (second + 27) % 40
     }
     await findsIn(t, kind, with_(turn, { completionTokenIds: ids }))
   })
@@ -244,7 +247,7 @@ for (const kind of KINDS) {
     const deaf = new TableModel(1)
     deaf.next = () => Array.from({ length: 40 }, () => -Math.log(40))
     const { engine } = await setUp(t, kind, { policy: deaf })
-    const turn = with_(turnOf(kind, 0), { completionLogprobs: Array(LENGTH).fill(-Math.log(40)) })
+    const turn = with_(createTurn(kind, 0), { completionLogprobs: Array(LENGTH).fill(-Math.log(40)) })
     const { run } = await runOn(engine, [turn])
     t.match(run, { verdict: 'void', compared: 1, differing: 0, control: { caught: false, turns: 1 } })
   })
@@ -253,7 +256,7 @@ for (const kind of KINDS) {
     `${kind}: turns that cannot be compared are counted by reason, and without comparisons nothing is proved`,
     async (t) => {
       const { engine } = await setUp(t, kind)
-      const turn = turnOf(kind, 0)
+      const turn = createTurn(kind, 0)
       const { run } = await runOn(engine, [
         with_(turn, { status: 'aborted' }),
         with_(turn, { exact: false }),
@@ -282,7 +285,7 @@ for (const kind of KINDS) {
     const { engine, server } = await setUp(t, kind)
     const { signal } = new AbortController()
     const verifier = new Verifier(engine, { models: [] })
-    const turn = turnOf(kind, 0)
+    const turn = createTurn(kind, 0)
     server.state.models = { policy: Object.assign(new TableModel(1), { next: () => [] }) }
     const verified = await verifier.verify(turn, signal).catch((error) => error)
     // SGLang reports null for unknown values, and vLLM for minus infinity.
@@ -301,20 +304,20 @@ t.test('an engine that cannot score is rejected with its name', async (t) => {
 })
 
 t.test("the request has the engine's own fields", async (t) => {
-  const requestOf = async (kind: Kind, temperature: number) => {
+  const createRequest = async (kind: Kind, temperature: number) => {
     const { engine, server } = await setUp(t, kind)
     const verifier = new Verifier(engine, { models: [] })
-    await verifier.verify(turnOf(kind, 0, { temperature }), new AbortController().signal)
+    await verifier.verify(createTurn(kind, 0, { temperature }), new AbortController().signal)
     return (server as ScoringEngine).requests.at(-1)!
   }
-  const turn = turnOf('vllm', 0)
-  t.match(await requestOf('vllm', 0.5), {
+  const turn = createTurn('vllm', 0)
+  t.match(await createRequest('vllm', 0.5), {
     path: '/v1/completions',
     body: {
       model: 'policy',
       prompt: [
         ...Array.from(turn.promptTokenIds),
-        ...Array.from(turnOf('vllm', 0, { temperature: 0.5 }).completionTokenIds),
+        ...Array.from(createTurn('vllm', 0, { temperature: 0.5 }).completionTokenIds),
       ],
       max_tokens: 1,
       prompt_logprobs: 0,
@@ -322,7 +325,7 @@ t.test("the request has the engine's own fields", async (t) => {
       stream: false,
     },
   })
-  t.match(await requestOf('sglang', 0.5), {
+  t.match(await createRequest('sglang', 0.5), {
     path: '/generate',
     body: {
       return_logprob: true,

@@ -4,16 +4,16 @@ import { OutputTail } from '../../../../src/rollout/runners/output-tail.ts'
 
 t.test('output within the limit is kept unchanged', async (t) => {
   const tail = new OutputTail(10)
-  for (const piece of ['abc', 'def', 'ghij']) tail.add(Buffer.from(piece))
+  for (const chunk of ['abc', 'def', 'ghij']) tail.add(Buffer.from(chunk))
   t.equal(tail.text(), 'abcdefghij')
 })
 
 t.test('of longer output the end is kept, with the number of missing bytes', async () => {
   fc.assert(
-    fc.property(fc.array(fc.string({ minLength: 1, maxLength: 30, unit: 'grapheme-ascii' })), (pieces) => {
+    fc.property(fc.array(fc.string({ minLength: 1, maxLength: 30, unit: 'grapheme-ascii' })), (chunks) => {
       const tail = new OutputTail(20)
-      for (const piece of pieces) tail.add(Buffer.from(piece))
-      const all = pieces.join('')
+      for (const chunk of chunks) tail.add(Buffer.from(chunk))
+      const all = chunks.join('')
       const missing = all.length - 20
       const note = `[${missing} bytes before this are left out]\n`
       return tail.text() === (missing > 0 ? note + all.slice(missing) : all)

@@ -188,15 +188,15 @@ export class GenerateReader implements JsonReader {
     const { promptTokenIds, expertsStart = 0 } = this.#options
     const meta = this.#meta
     const fresh = (list: unknown) => (Array.isArray(list) ? this.#fresh<unknown>(list) : undefined)
-    const freshOf = (list: unknown) => {
+    const getFresh = (list: unknown) => {
       const rows = fresh(list)
       return rows?.length === count && count > 0 ? rows : undefined
     }
-    const support = requested.samplingMask ? freshOf(meta.output_token_sampling_logprobs) : undefined
-    const tops = requested.topLogprobs === undefined ? undefined : freshOf(meta.output_top_logprobs)
+    const support = requested.samplingMask ? getFresh(meta.output_token_sampling_logprobs) : undefined
+    const tops = requested.topLogprobs === undefined ? undefined : getFresh(meta.output_top_logprobs)
     const details: { [Kind in keyof TokenData]: TokenData[Kind] | undefined } = {
       ...(requested.samplingMask && {
-        sampling_mask: samplingMask(freshOf(meta.output_token_sampling_mask), support),
+        sampling_mask: samplingMask(getFresh(meta.output_token_sampling_mask), support),
         sampling_logprobs: samplingLogprobs(support),
       }),
       top_logprobs:
@@ -237,14 +237,14 @@ export class GenerateReader implements JsonReader {
     const entries = Array.isArray(all) ? this.#fresh<TokenEntry>(all) : undefined
     if (entries?.length !== ids.length) return
     // A logprob that is null, or of another token, becomes NaN, which cannot be mistaken for a probability.
-    delta.logprobs = entries.map(([logprob, id], at) =>
-      typeof logprob === 'number' && id === ids[at] ? logprob : Number.NaN,
+    delta.logprobs = entries.map(([logprob, id], index) =>
+      typeof logprob === 'number' && id === ids[index] ? logprob : Number.NaN,
     )
     if (!this.#options.wantsLogprobs) return
     const tops = Array.isArray(allTops) ? this.#fresh<TokenEntry[] | null>(allTops) : undefined
-    delta.logprobsContent = entries.map((entry, at) => ({
+    delta.logprobsContent = entries.map((entry, index) => ({
       ...tokenLogprob(entry),
-      top_logprobs: (tops?.[at] ?? []).slice(0, this.#options.alternatives).map(tokenLogprob),
+      top_logprobs: (tops?.[index] ?? []).slice(0, this.#options.alternatives).map(tokenLogprob),
     }))
   }
 

@@ -35,12 +35,12 @@ export function readSglangScores(engine: string, text: string, request: ScoreReq
   // Counted from the end: versions differ in the number of prompt entries at the start.
   const from = entries.length - ids.length
   if (from < 0) throw notScored(engine, `it reports ${entries.length} of ${ids.length} tokens`)
-  return Array.from(ids, (id, at) => {
-    const [value, reportedId] = parseTriple(entries[from + at])
+  return Array.from(ids, (id, index) => {
+    const [value, reportedId] = parseTriple(entries[from + index])
     if (reportedId !== id) throw notScored(engine, 'it read other tokens than it was sent')
     const logprob = value === null ? undefined : readLogprob(value)
-    if (logprob === undefined) throw notScored(engine, `it does not report token ${at} of the completion`)
-    const top = Array.isArray(tops) ? parseTopLogprobs(tops[tops.length - ids.length + at]) : []
+    if (logprob === undefined) throw notScored(engine, `it does not report token ${index} of the completion`)
+    const top = Array.isArray(tops) ? parseTopLogprobs(tops[tops.length - ids.length + index]) : []
     return {
       logprob,
       alternatives: top.map(([value]) => value),
@@ -70,8 +70,8 @@ export const SGLANG_READING: IdReading = {
     const meta = isRecord(body) ? body.meta_info : undefined
     const entries = isRecord(meta) ? meta.input_token_logprobs : undefined
     if (!Array.isArray(entries) || entries.length !== ids.length) return undefined
-    return ids.map((id, at) => {
-      const [, reportedId, text] = parseTriple(entries[at])
+    return ids.map((id, index) => {
+      const [, reportedId, text] = parseTriple(entries[index])
       return reportedId === id && typeof text === 'string' ? text : undefined
     })
   },

@@ -85,14 +85,14 @@ function recordingFields({ body, stream }: GenerationRequest): Record<string, un
 function detailFields(request: GenerationRequest): Record<string, unknown> | undefined {
   const { record, expertsStart } = request
   if (record === undefined) return undefined
-  const isWhole = record.routedExperts === true || record.promptLogprobs !== undefined
+  const isComplete = record.routedExperts === true || record.promptLogprobs !== undefined
   return {
     ...(record.promptLogprobs !== undefined && { prompt_logprobs: record.promptLogprobs }),
     ...(record.routedExperts && expertsStart !== undefined && { routed_experts_prompt_start: expertsStart }),
     ...(recordsAlternatives(request) && { return_tokens_as_token_ids: true }),
     // Known to vLLM 0.33 (by its sources), which rejects it with beam search; older versions ignore it.
     ...(record.weightVersions && request.body.use_beam_search !== true && { return_weight_versions: true }),
-    ...(isWhole && { stream: false, stream_options: undefined }),
+    ...(isComplete && { stream: false, stream_options: undefined }),
   }
 }
 

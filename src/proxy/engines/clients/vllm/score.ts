@@ -35,13 +35,13 @@ export function readVllmScores(engine: string, text: string, request: ScoreReque
     throw notScored(engine, `it read ${entries.length} tokens for the ${ids.length} that it was sent`)
   }
   const seen: unknown = choice.prompt_token_ids
-  if (Array.isArray(seen) && ids.some((id, at) => seen[at] !== id)) {
+  if (Array.isArray(seen) && ids.some((id, index) => seen[index] !== id)) {
     throw notScored(engine, 'it read other tokens than it was sent')
   }
   const from = request.promptTokenIds.length
-  return entries.slice(from).map((entry: unknown, at) => {
-    const scored = isRecord(entry) ? scoredToken(entry, ids[from + at]!, request.alternatives) : undefined
-    if (scored === undefined) throw notScored(engine, `it does not report token ${at} of the completion`)
+  return entries.slice(from).map((entry: unknown, index) => {
+    const scored = isRecord(entry) ? scoredToken(entry, ids[from + index]!, request.alternatives) : undefined
+    if (scored === undefined) throw notScored(engine, `it does not report token ${index} of the completion`)
     return scored
   })
 }
@@ -81,8 +81,8 @@ export const VLLM_READING: IdReading = {
     const choice = isRecord(body) && Array.isArray(body.choices) ? body.choices[0] : undefined
     const entries: unknown = isRecord(choice) ? choice.prompt_logprobs : undefined
     if (!Array.isArray(entries) || entries.length !== ids.length) return undefined
-    return ids.map((id, at) => {
-      const score = isRecord(entries[at]) ? entries[at][String(id)] : undefined
+    return ids.map((id, index) => {
+      const score = isRecord(entries[index]) ? entries[index][String(id)] : undefined
       return isRecord(score) && typeof score.decoded_token === 'string' ? score.decoded_token : undefined
     })
   },

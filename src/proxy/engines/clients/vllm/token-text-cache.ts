@@ -90,11 +90,11 @@ interface TextRun {
 }
 
 /** Returns runs of adjacent tokens that have incomplete characters. */
-function partialRuns(ids: Int32Array, textOf: (id: number) => string): TextRun[] {
+function partialRuns(ids: Int32Array, getText: (id: number) => string): TextRun[] {
   const runs: TextRun[] = []
   for (let start = 0; start < ids.length; start += 1) {
     let end = start
-    while (end < ids.length && textOf(ids[end]!).includes(PARTIAL)) end += 1
+    while (end < ids.length && getText(ids[end]!).includes(PARTIAL)) end += 1
     if (end - start > 1) runs.push({ start, end, key: ids.subarray(start, end).join(',') })
     if (end > start) start = end - 1
   }

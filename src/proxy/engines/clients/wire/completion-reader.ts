@@ -259,10 +259,10 @@ function readIds(ids: unknown): PromptIds | undefined {
   if (!Array.isArray(ids)) return undefined
   const read = new Int32Array(ids.length)
   // One loop over tens of thousands of ids: a separate check and copy take six times as long.
-  for (let at = 0; at < ids.length; at += 1) {
-    const id: unknown = ids[at]
+  for (let index = 0; index < ids.length; index += 1) {
+    const id: unknown = ids[index]
     if (!isTokenId(id)) return undefined
-    read[at] = id
+    read[index] = id
   }
   return new PromptIds(read)
 }
@@ -274,11 +274,11 @@ function readIds(ids: unknown): PromptIds | undefined {
 function legacyEntries(logprobs: Record<string, unknown>): TokenLogprob[] {
   const { tokens, token_logprobs: values, top_logprobs: tops } = logprobs
   if (!Array.isArray(values)) return []
-  return values.map((value, at) => ({
-    token: Array.isArray(tokens) && typeof tokens[at] === 'string' ? tokens[at] : '',
+  return values.map((value, index) => ({
+    token: Array.isArray(tokens) && typeof tokens[index] === 'string' ? tokens[index] : '',
     logprob: typeof value === 'number' ? value : Number.NaN,
     bytes: null,
-    top_logprobs: Array.isArray(tops) && isRecord(tops[at]) ? topEntries(tops[at]) : [],
+    top_logprobs: Array.isArray(tops) && isRecord(tops[index]) ? topEntries(tops[index]) : [],
   }))
 }
 

@@ -220,5 +220,5 @@ function readBody(json: string | BodyPieces | undefined): string | Buffer | null
 
 function toBytes(json: string | BodyPieces): number {
   if (typeof json === 'string') return Buffer.byteLength(json)
-  return json.reduce((sum, piece) => sum + piece.length, 0)
+  return json.reduce((sum, chunk) => sum + chunk.length, 0)
 }

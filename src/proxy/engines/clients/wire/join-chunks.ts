@@ -14,8 +14,8 @@ export function joinChunks(chunks: readonly Buffer[]): Buffer {
   if (chunks.length === 1) return chunks[0]!
   const length = chunks.reduce((sum, chunk) => sum + chunk.length, 0)
   const joined = length > MAX_BYTES ? Buffer.allocUnsafeSlow(length) : getScratchBuffer(length)
-  let at = 0
-  for (const chunk of chunks) at += chunk.copy(joined, at)
+  let index = 0
+  for (const chunk of chunks) index += chunk.copy(joined, index)
   for (const chunk of chunks) detachBuffer(chunk)
   return joined
 }

@@ -20,6 +20,6 @@ export function readLogprob(value: unknown): number | undefined {
   return typeof value === 'number' && Number.isFinite(value) ? Math.max(value, NEVER) : undefined
 }
 
-export function notScored(engine: string, why: string): ProxyError {
-  return new ProxyError('engine_failed', `the engine at ${engine} did not score the tokens: ${why}`)
+export function notScored(engine: string, reason: string): ProxyError {
+  return new ProxyError('engine_failed', `the engine at ${engine} did not score the tokens: ${reason}`)
 }

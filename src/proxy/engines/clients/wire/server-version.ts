@@ -70,8 +70,8 @@ export class ServerVersion {
 /** Compares versions such as `0.32.1.dev12+gabc`; one without numbers is older than all others. */
 function isSince(version: string, first: string): boolean {
   const parts = toNumbers(version)
-  for (const [at, number] of toNumbers(first).entries()) {
-    const part = parts[at] ?? 0
+  for (const [index, number] of toNumbers(first).entries()) {
+    const part = parts[index] ?? 0
     if (part !== number) return part > number
   }
   return true

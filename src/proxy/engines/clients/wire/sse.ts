@@ -53,20 +53,20 @@ export class SseParser {
     const bytes = Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength)
     const events: EventData[] = []
     if (bytes.length === 0) return events
-    let at = this.#afterCr && bytes[0] === LF ? 1 : 0
-    let lf = bytes.indexOf(LF, at)
-    let cr = bytes.indexOf(CR, at)
+    let index = this.#afterCr && bytes[0] === LF ? 1 : 0
+    let lf = bytes.indexOf(LF, index)
+    let cr = bytes.indexOf(CR, index)
     while (lf !== -1 || cr !== -1) {
       const end = cr === -1 || (lf !== -1 && lf < cr) ? lf : cr
-      this.#endLine(bytes, at, end, events)
-      at = end === cr && bytes[end + 1] === LF ? end + 2 : end + 1
-      if (cr !== -1 && cr < at) cr = bytes.indexOf(CR, at)
-      if (lf !== -1 && lf < at) lf = bytes.indexOf(LF, at)
+      this.#endLine(bytes, index, end, events)
+      index = end === cr && bytes[end + 1] === LF ? end + 2 : end + 1
+      if (cr !== -1 && cr < index) cr = bytes.indexOf(CR, index)
+      if (lf !== -1 && lf < index) lf = bytes.indexOf(LF, index)
     }
     this.#afterCr = bytes[bytes.length - 1] === CR
-    if (at < bytes.length) {
-      this.#chunks.push(bytes.subarray(at))
-      this.#chunkBytes += bytes.length - at
+    if (index < bytes.length) {
+      this.#chunks.push(bytes.subarray(index))
+      this.#chunkBytes += bytes.length - index
     }
     if (typeof this.#data === 'object') this.#data = kept(this.#data)
     const bufferedBytes = this.#chunkBytes + (this.#data?.length ?? 0)

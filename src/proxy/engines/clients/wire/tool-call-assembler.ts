@@ -46,8 +46,8 @@ export class ToolCallAssembler {
 
   /** Returns the tool call of a chunk; undefined if the chunk starts one. */
   #find(index: number | undefined, id: string | undefined, name: string | undefined) {
-    const known = id === undefined ? undefined : this.#byId.get(getKey(index, id))
-    if (known !== undefined) return known
+    const existing = id === undefined ? undefined : this.#byId.get(getKey(index, id))
+    if (existing !== undefined) return existing
     if (index === undefined) return id === undefined && name === undefined ? this.#last : undefined
     const current = this.#byIndex.get(index)
     if (!current?.name || name === undefined) return current

@@ -28,7 +28,7 @@ export function lastWeightVersion(holder: Record<string, unknown>): string | und
   return versionAt(holder.weight_versions, -1)
 }
 
-function versionAt(spans: unknown, at: number): string | undefined {
-  const span: unknown = Array.isArray(spans) ? spans.at(at) : undefined
+function versionAt(spans: unknown, index: number): string | undefined {
+  const span: unknown = Array.isArray(spans) ? spans.at(index) : undefined
   return isRecord(span) ? readWeightVersion(span.version) : undefined
 }

@@ -46,10 +46,10 @@ export async function openHealthPort(options: HealthPortOptions): Promise<Health
   const thread = startThread(ENTRY_POINT, { workerData, name: 'health' })
   try {
     const port = await waitForPort(thread)
-    const tell = async () => thread.postMessage(await health())
-    await tell()
+    const notify = async () => thread.postMessage(await health())
+    await notify()
     // A failure is ignored here: the thread detects missing reports itself.
-    const telling = setInterval(() => void tell().catch(() => {}), intervalMs).unref()
+    const telling = setInterval(() => void notify().catch(() => {}), intervalMs).unref()
     thread.unref()
     return {
       url: `${baseUrl({ host, port })}${path}`,

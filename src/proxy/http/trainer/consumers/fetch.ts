@@ -60,7 +60,7 @@ export class ConsumerFetch {
   }
 
   async *#toWire(first: UnitTrajectories | undefined): AsyncGenerator<string> {
-    let isWhole = false
+    let isComplete = false
     try {
       yield `${openObject({ lease_id: this.#lease.leaseId })},"sessions":[`
       let separator = ''
@@ -74,9 +74,9 @@ export class ConsumerFetch {
       // Python clients of the previous release fail for another key in `discarded`.
       const { incomplete } = this.#progress
       yield `],"discarded":${JSON.stringify(this.#discarded)},"incomplete":${incomplete}}`
-      isWhole = true
+      isComplete = true
     } finally {
-      if (!isWhole) await this.#release()
+      if (!isComplete) await this.#release()
     }
   }
 
@@ -104,9 +104,9 @@ export class ConsumerFetch {
       await this.#change('released', getSessionIds(unit))
       return undefined
     }
-    const why = judgeStaleness(sessions, this.#body.min_weight_version)
-    if (why !== undefined) {
-      this.#discarded[why] += unit.length
+    const reason = judgeStaleness(sessions, this.#body.min_weight_version)
+    if (reason !== undefined) {
+      this.#discarded[reason] += unit.length
       await this.#change('acknowledged', getSessionIds(unit))
       return undefined
     }

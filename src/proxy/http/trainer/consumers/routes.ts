@@ -164,8 +164,8 @@ function leaseRoutes(app: SchemaApp, { consumers }: ConsumerRoutesOptions): void
     ['extend', 'extended', 'Extend the lease of sessions', schemas.Extended, schemas.ExtendBody],
     ['release', 'released', 'Release leased sessions', schemas.Released, schemas.ReleaseBody],
   ] as const
-  for (const [name, to, summary, answer, body] of changes) {
-    const options = { config: KNOWS_RUNS, ...described('consumers', summary, answer, { ...NAMED, body }) }
+  for (const [name, to, summary, schema, body] of changes) {
+    const options = { config: KNOWS_RUNS, ...described('consumers', summary, schema, { ...NAMED, body }) }
     app.post(`/consumers/:consumer/${name}`, options, async (request) => {
       const fields: { lease_id?: string; session_ids?: string[]; lease_s?: number } = request.body
       const { lease_id: leaseId = null, session_ids: ids, lease_s: leaseS = 0 } = fields

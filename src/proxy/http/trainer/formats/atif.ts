@@ -109,16 +109,16 @@ async function* stepToWire(
   if (turn === undefined) return yield JSON.stringify(step)
   yield `${openObject(step)},"metrics":`
   const counts = parseTokenCounts(turn.usage)
-  const whole = ids && turn.exact ? await reader.getTurn(session.sessionId, turn.turnId) : undefined
-  if (whole === undefined) return yield `${JSON.stringify(counts)}}`
+  const fullTurn = ids && turn.exact ? await reader.getTurn(session.sessionId, turn.turnId) : undefined
+  if (fullTurn === undefined) return yield `${JSON.stringify(counts)}}`
   yield openObject({
-    prompt_tokens: whole.promptTokenIds.length,
-    completion_tokens: whole.completionTokenIds.length,
+    prompt_tokens: fullTurn.promptTokenIds.length,
+    completion_tokens: fullTurn.completionTokenIds.length,
     ...counts,
   })
-  yield* member('prompt_token_ids', numberArray(whole.promptTokenIds))
-  yield* member('completion_token_ids', numberArray(whole.completionTokenIds))
-  yield* member('logprobs', numberArray(whole.completionLogprobs))
+  yield* member('prompt_token_ids', numberArray(fullTurn.promptTokenIds))
+  yield* member('completion_token_ids', numberArray(fullTurn.completionTokenIds))
+  yield* member('logprobs', numberArray(fullTurn.completionLogprobs))
   yield '}}'
 }
 

@@ -42,7 +42,7 @@ function isAsked({ line }: TurnText, { select, side_calls: sideCalls }: ExportQu
   return select !== 'main' || isMainWork(line)
 }
 
-async function* line(pieces: Iterable<string> | AsyncIterable<string>): AsyncGenerator<string> {
-  yield* pieces
+async function* line(chunks: Iterable<string> | AsyncIterable<string>): AsyncGenerator<string> {
+  yield* chunks
   yield '\n'
 }

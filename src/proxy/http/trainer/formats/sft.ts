@@ -18,8 +18,8 @@ export function* sftLines(sessionId: string, rows: Iterable<Trajectory>): Genera
     ids.set(prompt)
     ids.set(response, prompt.length)
     const labels = new Int32Array(ids.length).fill(NO_LOSS)
-    mask.forEach((bit, place) => {
-      if (bit === 1) labels[prompt.length + place] = response[place]!
+    mask.forEach((bit, index) => {
+      if (bit === 1) labels[prompt.length + index] = response[index]!
     })
     const { agent_role, num_turns, reward } = row
     yield openObject(withFormerNames({ session_id: sessionId, agent_role, num_turns, reward }))

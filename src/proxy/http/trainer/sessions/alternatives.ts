@@ -38,14 +38,14 @@ export async function readAlternatives(
   )
   const rows = topLogprobs({ ...layout, turns }, await details(turns))
   const shown: (TokenRow | null)[] = []
-  for (let place = from; place < end; place += 1) shown.push(rows?.[place - promptLength] ?? null)
+  for (let index = from; index < end; index += 1) shown.push(rows?.[index - promptLength] ?? null)
   const textOf = await readTexts(shown, texts)
   return shown.map((at) =>
     at === null
       ? null
-      : at.ids.map((id, place) => ({
+      : at.ids.map((id, index) => ({
           id,
-          logprob: finite(at.logprobs?.[place]),
+          logprob: finite(at.logprobs?.[index]),
           text: textOf.get(id) ?? null,
         })),
   )

@@ -35,9 +35,9 @@ export const detailRoutes: FastifyPluginCallback<DetailRoutesOptions> = (
     }),
     async ({ params: { sessionId }, body }) => {
       await sessions.get(sessionId)
-      const given = await toTokenData(store, sessionId, withTurnNames(body))
-      await store.addDetails(sessionId, given)
-      return { session_id: sessionId, turns: given.length }
+      const tokenData = await toTokenData(store, sessionId, withTurnNames(body))
+      await store.addDetails(sessionId, tokenData)
+      return { session_id: sessionId, turns: tokenData.length }
     },
   )
   app.post(

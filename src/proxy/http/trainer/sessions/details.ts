@@ -66,11 +66,11 @@ export async function detailsOnRecord(
 export async function* detailMembers(
   reader: Pick<TurnReader, 'readDetails'>,
   sessionId: string,
-  layoutOf: () => RowLayout,
+  getLayout: () => RowLayout,
   kinds: readonly TokenDataKind[],
 ): AsyncGenerator<string> {
   if (kinds.length === 0) return
-  const layout = layoutOf()
+  const layout = getLayout()
   const row = rowDetails(layout, await detailsOnRecord(reader, sessionId, layout.turns, kinds))
   for (const kind of kinds) yield* MEMBERS[kind](row)
 }
@@ -113,7 +113,7 @@ function numberMembers<Kind extends Exclude<TrainerDataKind, 'teacher_logprobs'>
 }
 
 /** The number of entries in one chunk of text. */
-const ENTRIES_PER_PIECE = 256
+const ENTRIES_PER_CHUNK = 256
 
 function* writeList<Entry>(
   entries: readonly (Entry | null)[] | null,
@@ -121,9 +121,9 @@ function* writeList<Entry>(
 ): Generator<string> {
   if (entries === null) return yield 'null'
   yield '['
-  for (let start = 0; start < entries.length; start += ENTRIES_PER_PIECE) {
-    const piece = entries.slice(start, start + ENTRIES_PER_PIECE)
-    const texts = piece.map((entry) => (entry === null ? 'null' : text(entry)))
+  for (let start = 0; start < entries.length; start += ENTRIES_PER_CHUNK) {
+    const chunk = entries.slice(start, start + ENTRIES_PER_CHUNK)
+    const texts = chunk.map((entry) => (entry === null ? 'null' : text(entry)))
     yield (start > 0 ? ',' : '') + texts.join(',')
   }
   yield ']'
@@ -157,13 +157,13 @@ const DTYPES: Readonly<Record<Tensor['dtype'], string>> = {
 }
 
 /** The number of bytes in one chunk; a multiple of three, so that chunks of base64 can be concatenated. */
-const BYTES_PER_PIECE = 3 * 16_384
+const BYTES_PER_CHUNK = 3 * 16_384
 
 function* expertsText({ dtype, shape, data, known }: RowExperts): Generator<string> {
   const head = JSON.stringify({ dtype: DTYPES[dtype], shape, known })
   yield `${head.slice(0, -1)},"data":"`
   const bytes = Buffer.from(data.buffer, data.byteOffset, data.byteLength)
-  for (let start = 0; start < bytes.length; start += BYTES_PER_PIECE)
-    yield bytes.toString('base64', start, start + BYTES_PER_PIECE)
+  for (let start = 0; start < bytes.length; start += BYTES_PER_CHUNK)
+    yield bytes.toString('base64', start, start + BYTES_PER_CHUNK)
   yield '"}'
 }

@@ -1,11 +1,10 @@
 /** Live events as newline-delimited JSON, for as long as the client stays connected. */
-import type { FastifyPluginCallback, FastifyReply } from 'fastify'
+import type { FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
 import type { Backend, BackendMember } from '../../../engines/port/backend.ts'
 import type { Activity } from '../../../session/state/activity.ts'
 import type { InFlightTurn } from '../../../session/state/live-turn.ts'
 import type { Sessions } from '../../../session/state/sessions.ts'
 import type { TurnReader } from '../../../store/port/turn-store.ts'
-import type { OtherNodes } from '../../nodes/other-nodes.ts'
 import { described, inMedia } from '../../schemas/described.ts'
 import { validatorCompiler } from '../../schemas/validate.ts'
 import { NDJSON, NdjsonReply } from '../../transport/ndjson-reply.ts'
@@ -18,8 +17,8 @@ interface EventsOptions {
   sessions: Sessions
   backend: Backend
   reader: TurnReader
-  /** The other nodes of the database. Default: none. */
-  others?: OtherNodes | undefined
+  /** Adds the events of the other nodes of the database. Default: there are none. */
+  others?: { follow(request: FastifyRequest, lines: NdjsonReply): void } | undefined
 }
 
 /** The intervals at which the state of engines and workers, and the text of open turns, are polled. */

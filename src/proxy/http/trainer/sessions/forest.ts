@@ -71,9 +71,9 @@ export async function queryForest(
 function parseDetailKinds(details: string | undefined): readonly TokenDataKind[] {
   const { kinds } = DetailChoice.parse(details)
   if (kinds.length === TOKEN_DATA_KINDS.length) return kinds.filter((kind) => !OF_PROMPTS.includes(kind))
-  const refused = kinds.find((kind) => OF_PROMPTS.includes(kind))
-  if (refused === undefined) return kinds
-  throw new ProxyError('invalid_request', `'${refused}' is only available in rows: see the trajectories`, {
+  const rejected = kinds.find((kind) => OF_PROMPTS.includes(kind))
+  if (rejected === undefined) return kinds
+  throw new ProxyError('invalid_request', `'${rejected}' is only available in rows: see the trajectories`, {
     param: 'details',
   })
 }

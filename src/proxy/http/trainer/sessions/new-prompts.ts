@@ -31,15 +31,17 @@ export class NewPrompts {
   /**
    * @returns the turn of the longest such prompt (the latest of several), and the rest after it, as chunks of a prompt
    */
-  add({ turnId, promptPieces: pieces }: Pick<TurnRecord, 'turnId' | 'promptPieces'>) {
-    let place = this.#first
+  add({ turnId, promptPieces: chunks }: Pick<TurnRecord, 'turnId' | 'promptPieces'>) {
+    let node = this.#first
     let known: CommonPrefix | undefined
-    for (const [position, piece] of pieces.entries()) {
-      known = longestEnd(place, pieces, position) ?? known
-      if (position === pieces.length - 1) remember(place, piece, turnId)
-      else place = nextPlace(place, piece)
+    for (const [position, chunk] of chunks.entries()) {
+      known = longestEnd(node, chunks, position) ?? known
+      if (position === chunks.length - 1) remember(node, chunk, turnId)
+      else node = nextNode(node, chunk)
     }
-    return known ? { turnId: known.turnId, pieces: [textAfter(known, pieces)] } : { turnId: null, pieces }
+    return known
+      ? { turnId: known.turnId, pieces: [textAfter(known, chunks)] }
+      : { turnId: null, pieces: chunks }
   }
 }
 
@@ -47,11 +49,11 @@ function newPlace(): PromptNode {
   return { next: new Map(), ends: new Map() }
 }
 
-function nextPlace(place: PromptNode, piece: string): PromptNode {
-  const known = place.next.get(piece)
-  if (known !== undefined) return known
+function nextNode(node: PromptNode, chunk: string): PromptNode {
+  const existing = node.next.get(chunk)
+  if (existing !== undefined) return existing
   const added = newPlace()
-  place.next.set(piece, added)
+  node.next.set(chunk, added)
   return added
 }
 
@@ -65,21 +67,21 @@ function remember({ ends }: PromptNode, end: string, turnId: string): void {
 
 function longestEnd(
   { ends }: PromptNode,
-  pieces: readonly string[],
+  chunks: readonly string[],
   position: number,
 ): CommonPrefix | undefined {
-  const piece = pieces[position]!
+  const chunk = chunks[position]!
   let longest: CommonPrefix | undefined
-  for (const [{ length }, turnId] of [...ends].filter(([end]) => piece.startsWith(end))) {
+  for (const [{ length }, turnId] of [...ends].filter(([end]) => chunk.startsWith(end))) {
     // In a list of ids, 12 is not a prefix of 123.
-    const next = piece[length] ?? pieces[position + 1]?.[0] ?? ','
-    const isWhole = !pieces[0]!.startsWith('[') || next === ','
-    if (isWhole && length > (longest?.length ?? 0)) longest = { turnId, position, length }
+    const next = chunk[length] ?? chunks[position + 1]?.[0] ?? ','
+    const isComplete = !chunks[0]!.startsWith('[') || next === ','
+    if (isComplete && length > (longest?.length ?? 0)) longest = { turnId, position, length }
   }
   return longest
 }
 
-function textAfter({ position, length }: CommonPrefix, pieces: readonly string[]): string {
-  const text = pieces.slice(position).join('').slice(length)
-  return pieces[0]!.startsWith('[') ? `[${text.replace(/^,/, '')}` : `"${text}`
+function textAfter({ position, length }: CommonPrefix, chunks: readonly string[]): string {
+  const text = chunks.slice(position).join('').slice(length)
+  return chunks[0]!.startsWith('[') ? `[${text.replace(/^,/, '')}` : `"${text}`
 }

@@ -25,6 +25,6 @@ export function passAtK(tasks: readonly TaskSamples[]): Record<string, number> {
 function chance(n: number, c: number, k: number): number {
   if (n - c < k) return 1
   let none = 1
-  for (let at = n - c + 1; at <= n; at += 1) none *= 1 - k / at
+  for (let index = n - c + 1; index <= n; index += 1) none *= 1 - k / index
   return 1 - none
 }

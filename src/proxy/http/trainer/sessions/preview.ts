@@ -23,14 +23,14 @@ export async function readPreview(
 ): Promise<{ task: string | null; answer: string | null }> {
   const lines = new AgentRoleFinder()
   let task: string | null = null
-  let answer: string | null = null
+  let completion: string | null = null
   for await (const turn of reader.readOutlines(sessionId)) {
     if (!isMainWork(lines.add(turn).line)) continue
     task ??= getTask(turn)
     if (turnCount > MAX_TURNS) break
-    if (turn.status === 'completed') answer = oneLine(turn.completionText ?? '') ?? answer
+    if (turn.status === 'completed') completion = oneLine(turn.completionText ?? '') ?? completion
   }
-  return { task, answer }
+  return { task, answer: completion }
 }
 
 function getTask({ lastMessage, promptPieces }: TurnOutline): string | null {

@@ -113,9 +113,9 @@ function listRoutes(app: SchemaApp, { reader }: ReadRoutesOptions): void {
           ...(figures && { of_turns: ofTurns ? turnFiguresToWire(ofTurns) : null }),
         }
       })
-      const answer = { by, groups: groups.slice(0, limit), total: groups.length }
+      const response = { by, groups: groups.slice(0, limit), total: groups.length }
       const passes = passReward !== undefined && { pass_at: passAtK(groups) }
-      return sendJson(request, reply, { ...answer, ...passes })
+      return sendJson(request, reply, { ...response, ...passes })
     },
   )
 }
@@ -203,8 +203,8 @@ function turnRoutes(app: SchemaApp, { reader }: ReadRoutesOptions): void {
     async (request, reply) => {
       const { sessionId, index } = request.params
       const session = await getSessionOrThrow(reader, sessionId)
-      const pieces = await turnByIndex(reader, session, Number(index), request.query)
-      return sendCompressed(request, reply, jsonStream(pieces))
+      const chunks = await turnByIndex(reader, session, Number(index), request.query)
+      return sendCompressed(request, reply, jsonStream(chunks))
     },
   )
 }
@@ -212,7 +212,7 @@ function turnRoutes(app: SchemaApp, { reader }: ReadRoutesOptions): void {
 const TENSORS = inMedia('application/octet-stream', Type.String({ format: 'binary' }))
 
 function rowRoutes(app: SchemaApp, { reader, tokenTexts }: ReadRoutesOptions): void {
-  const rowOf = async (
+  const getRow = async (
     { sessionId, row }: Static<typeof reads.RowParams>,
     query: Static<typeof reads.RowsQuery>,
   ) => readRow(reader, await getSessionOrThrow(reader, sessionId), Number(row), query)
@@ -226,7 +226,7 @@ function rowRoutes(app: SchemaApp, { reader, tokenTexts }: ReadRoutesOptions): v
     async (request, reply) => {
       const session = await getSessionOrThrow(reader, request.params.sessionId)
       const { placed } = await readRows(reader, session, request.query)
-      const rows = Array.from(placed, ({ row }, place) => rowSummary(row, place))
+      const rows = Array.from(placed, ({ row }, index) => rowSummary(row, index))
       return sendJson(request, reply, { rows })
     },
   )
@@ -240,7 +240,7 @@ function rowRoutes(app: SchemaApp, { reader, tokenTexts }: ReadRoutesOptions): v
       querystring: reads.TokensQuery,
     }),
     async ({ params, query }, reply) => {
-      const { row, layout, model } = await rowOf(params, query)
+      const { row, layout, model } = await getRow(params, query)
       const texts = query.texts ? await tokenTexts(model, getRowIds(row)) : undefined
       const later = await getTrainerData(reader, params.sessionId, { layout })
       const tensors = rowTensors(row, Number(params.row), { later, texts })
@@ -254,7 +254,7 @@ function rowRoutes(app: SchemaApp, { reader, tokenTexts }: ReadRoutesOptions): v
       querystring: reads.RowsQuery,
     }),
     async (request, reply) => {
-      const { row, model } = await rowOf(request.params, request.query)
+      const { row, model } = await getRow(request.params, request.query)
       const texts = await tokenTexts(model, getRowIds(row))
       return sendJson(request, reply, texts ?? { source: null, texts: null })
     },
@@ -268,7 +268,7 @@ function rowRoutes(app: SchemaApp, { reader, tokenTexts }: ReadRoutesOptions): v
     }),
     async (request, reply) => {
       const { params, query } = request
-      const placed = await rowOf(params, query)
+      const placed = await getRow(params, query)
       const alternatives = await readAlternatives(placed, query, {
         details: (turns) => detailsOnRecord(reader, params.sessionId, turns, ['top_logprobs']),
         texts: (ids) => tokenTexts(placed.model, ids),

@@ -20,11 +20,11 @@ export class RequestHistory {
 
   #addMessages({ turnId, lastMessage }: Pick<TurnRecord, 'turnId' | 'lastMessage'>) {
     const known: { count: number; turnId: string | null } = { count: 0, turnId: null }
-    for (let at = lastMessage; at !== undefined; at = at.parent) {
-      const before = this.#turns.get(at)
+    for (let message = lastMessage; message !== undefined; message = message.parent) {
+      const before = this.#turns.get(message)
       if (before !== undefined && known.turnId === null)
-        Object.assign(known, { count: at.depth, turnId: before })
-      this.#turns.set(at, turnId)
+        Object.assign(known, { count: message.depth, turnId: before })
+      this.#turns.set(message, turnId)
     }
     return known
   }

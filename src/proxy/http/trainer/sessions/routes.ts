@@ -111,12 +111,12 @@ function lifeRoutes(app: SchemaApp, { sessions, store }: SessionsRoutesOptions):
       change: async (id: string) => sessionToWire(await sessions.reset(id)),
     },
   }
-  for (const [name, { summary, answer, change }] of Object.entries(changes)) {
+  for (const [name, { summary, answer: schema, change }] of Object.entries(changes)) {
     app.post(
       `/sessions/:sessionId/${name}`,
       {
         config: { ofOwner: 'change' },
-        ...described('sessions', summary, answer, { params: schemas.SessionParams, body: Nothing }),
+        ...described('sessions', summary, schema, { params: schemas.SessionParams, body: Nothing }),
       },
       ({ params }) => change(params.sessionId),
     )

@@ -32,21 +32,21 @@ export async function readRows(reader: TurnReader, session: SessionRecord, query
 /** @throws ProxyError `row_not_found` */
 export async function readRow(reader: TurnReader, session: SessionRecord, number: number, query: RowQuery) {
   const { placed, models } = await readRows(reader, session, query)
-  let place = 0
+  let index = 0
   for (const { row, layout } of placed) {
-    if (place === number) return { row, layout, model: models.get(row.turns.at(-1)!.index) ?? null }
-    place += 1
+    if (index === number) return { row, layout, model: models.get(row.turns.at(-1)!.index) ?? null }
+    index += 1
   }
-  throw new ProxyError('row_not_found', `The session has ${place} rows, counted from 0`)
+  throw new ProxyError('row_not_found', `The session has ${index} rows, counted from 0`)
 }
 
 /** Summarizes a row: the lengths of its arrays and statistics of them, in place of the arrays. */
 export function rowSummary(row: Trajectory, number: number) {
   const { prompt_ids, response_ids, response_mask, response_logprobs, ...rest } = row
   let [trained, sum, lowest] = [0, 0, 0]
-  for (const [place, bit] of response_mask.entries()) {
+  for (const [index, bit] of response_mask.entries()) {
     if (bit === 0) continue
-    const logprob = response_logprobs[place]!
+    const logprob = response_logprobs[index]!
     trained += 1
     sum += logprob
     lowest = Math.min(lowest, logprob)

@@ -3,7 +3,7 @@
  * document. Names are the wire's. An unknown field or parameter is rejected: a typo must not be silent.
  */
 import Type from 'typebox'
-import { nullable, toProperties } from '../../../../protocol/schema/field.ts'
+import { nullable, SINCE, toProperties } from '../../../../protocol/schema/field.ts'
 import { withFormerProperties } from '../../../../protocol/schema/former-names.ts'
 import { optionalRowFields, rowFields } from '../../../../protocol/schema/row.ts'
 import { turnFields, turnTokenFields } from '../../../../protocol/schema/turn.ts'
@@ -275,6 +275,7 @@ const sessionOfTurns = {
   }),
   aborted_turns: Type.Integer({
     description: 'The number of turns whose agent disconnected, or that the end of the session cancelled',
+    [SINCE]: '0.2.0',
   }),
 }
 export const SessionWithTurns = Type.Object({ ...sessionOfTurns, turns: Type.Array(Turn) })

@@ -43,29 +43,29 @@ export async function readTree(steps: AsyncIterable<TurnStep>, marks: SessionMar
     })
   }
   const places = new Map(turns.map(({ turnId, shown }) => [turnId, shown.index]))
-  const indexOf = (turnId: string | undefined) => places.get(turnId ?? '') ?? null
+  const getIndex = (turnId: string | undefined) => places.get(turnId ?? '') ?? null
   const exclusions = rows.exclusions()
   return turns.map(({ shown, turnId, base, messageParent, newRow }) => {
     const before = rows.getParent(turnId)
     const alike = before ?? base
     return {
       ...shown,
-      parent: indexOf(alike?.turnId),
+      parent: getIndex(alike?.turnId),
       shared_tokens: alike?.tokenCount ?? 0,
       continues: before !== undefined,
-      message_parent: indexOf(messageParent === undefined ? before?.turnId : (messageParent ?? undefined)),
-      new_row: newRow ? newRowToWire(newRow, indexOf) : null,
+      message_parent: getIndex(messageParent === undefined ? before?.turnId : (messageParent ?? undefined)),
+      new_row: newRow ? newRowToWire(newRow, getIndex) : null,
       excluded: exclusions.get(turnId) ?? null,
       ...(marks.turns[shown.index] ?? NO_MARKS),
     }
   })
 }
 
-function newRowToWire(newRow: NewRow, indexOf: (turnId: string | undefined) => number | null) {
-  const { why, turnId, text, changes = [] } = newRow
+function newRowToWire(newRow: NewRow, getIndex: (turnId: string | undefined) => number | null) {
+  const { why: reason, turnId, text, changes = [] } = newRow
   return {
-    why,
-    turn: indexOf(turnId ?? undefined),
+    why: reason,
+    turn: getIndex(turnId ?? undefined),
     text,
     split: isSplit(newRow),
     changes: changes.map(({ what, before, now }) => ({ what, before, now })),

@@ -58,7 +58,7 @@ const facts = {
     ...turnMarkFields,
   }),
 }
-const answer = {
+const response = {
   response_message: fields(),
   completion_token_ids: Type.Array(Type.Integer(), { description: 'Empty unless all ids are exact' }),
   logprobs: Type.Array(Type.Number(), { description: 'One per id in `completion_token_ids`' }),
@@ -69,7 +69,7 @@ export const Trace = Type.Object({
   ...facts,
   messages: Type.Array(fields()),
   prompt_token_ids: Type.Array(Type.Integer(), { description: 'Empty unless all ids are exact' }),
-  ...answer,
+  ...response,
 })
 export const Traces = Type.Array(Trace)
 /** Names are those of `TraceGraph` and `TraceDelta` in rLLM's model gateway. */
@@ -89,7 +89,7 @@ export const TraceGraph = Type.Object({
       prompt_ids_suffix: Type.Array(Type.Integer(), {
         description: "The ids after the parent's prompt and completion",
       }),
-      ...answer,
+      ...response,
     }),
   ),
 })

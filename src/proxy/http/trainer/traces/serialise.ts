@@ -50,12 +50,12 @@ export async function* graphToWire(
   details: TraceDetails,
 ): AsyncGenerator<string> {
   yield '{"format":"compact","version":1,"deltas":['
-  const given = new Set<string>()
+  const seen = new Set<string>()
   let separator = ''
   for await (const traced of turns) {
     const { turn, lineage } = traced
-    const parent = lineage.parent && given.has(lineage.parent.turnId) ? lineage.parent : null
-    given.add(turn.turnId)
+    const parent = lineage.parent && seen.has(lineage.parent.turnId) ? lineage.parent : null
+    seen.add(turn.turnId)
     const { promptTokenIds } = exactTokens(turn)
     yield separator
     yield openObject({

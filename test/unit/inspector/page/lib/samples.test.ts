@@ -4,7 +4,7 @@ import { finalAnswer, loadEach, toSamples } from '../../../../../src/inspector/p
 import type { Session, Turn } from '../../../../../src/inspector/page/lib/wire.ts'
 
 const withRewards = (...rewards: (number | null)[]) =>
-  toSamples(rewards.map((reward, place) => ({ session_id: String(place), reward }) as Session))
+  toSamples(rewards.map((reward, index) => ({ session_id: String(index), reward }) as Session))
 
 t.test('a sample without a reward has no advantage, is not counted and comes last', async (t) => {
   const { samples, mean, count } = withRewards(null, 1, 0)

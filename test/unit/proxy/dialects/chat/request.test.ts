@@ -107,10 +107,10 @@ t.test('an invalid body is rejected with the name of the field', async (t) => {
     [{ messages, tools: [{}] }, 'tools.0.type', /required/],
   ]
   for (const [body, param, message] of cases) {
-    const refused = refusal(body)
-    t.equal(refused.code, 'invalid_request', JSON.stringify(body))
-    t.equal(refused.param, param, JSON.stringify(body))
-    t.match(refused.message, message, JSON.stringify(body))
+    const rejected = refusal(body)
+    t.equal(rejected.code, 'invalid_request', JSON.stringify(body))
+    t.equal(rejected.param, param, JSON.stringify(body))
+    t.match(rejected.message, message, JSON.stringify(body))
   }
 })
 

@@ -13,14 +13,14 @@ const curious = { logprobs: true, tokenIds: true, reasoning: true, streamUsage: 
 const usage = { prompt_tokens: 2, completion_tokens: 1, total_tokens: 3 }
 const start: GenerationEvent = { type: 'start', engine: 'e', model: 'm', promptTokenIds: PromptIds.of(7, 8) }
 
-function chunksOf(text: string) {
+function readChunks(text: string) {
   const events = text.split('\n\n').slice(0, -1)
   assert.ok(events.every((event) => event.startsWith('data: ')))
   return events.map((event) => (event === 'data: [DONE]' ? '[DONE]' : JSON.parse(event.slice(6))))
 }
 
 // A client's own merge, independent of the code under test: strings are appended, tool calls found by index.
-function merge(chunks: ReturnType<typeof chunksOf>) {
+function merge(chunks: ReturnType<typeof readChunks>) {
   const message: Record<string, string> = {}
   const calls: { id?: string; name: string; arguments: string }[] = []
   const tokenIds: number[] = []
@@ -76,7 +76,7 @@ t.test('an agent that requests no extras receives no trace of the recording', as
     ...frame,
     choices: [{ index: 0, delta, logprobs: null, finish_reason: finish }],
   })
-  t.same(chunksOf(new ChatStreamWriter(identity, quiet).write(events)), [
+  t.same(readChunks(new ChatStreamWriter(identity, quiet).write(events)), [
     choice({ role: 'assistant', content: '' }, null),
     choice({ content: 'hi' }, null),
     choice({}, 'stop'),
@@ -85,17 +85,19 @@ t.test('an agent that requests no extras receives no trace of the recording', as
 })
 
 t.test('a response without text has an empty text, or null beside a tool call', async (t) => {
-  const contentOf = (...deltas: GenerationEvent[]) => {
+  const getContent = (...deltas: GenerationEvent[]) => {
     const fold = new CompletionBuilder()
     for (const event of [start, ...deltas]) fold.add(event)
     fold.add({ type: 'end', finishReason: 'stop', usage })
     const { choices } = chatCompletion(identity, quiet, fold) as { choices: { message: object }[] }
     return choices[0]?.message
   }
-  t.match(contentOf(), { content: '' })
-  t.match(contentOf({ type: 'delta', reasoning: 'hm', tokenIds: [1], logprobs: [-0.5] }), { content: '' })
+  t.match(getContent(), { content: '' })
+  t.match(getContent({ type: 'delta', reasoning: 'hm', tokenIds: [1], logprobs: [-0.5] }), { content: '' })
   const call = { index: 0, id: 'c', name: 'f', arguments: '{}' }
-  t.match(contentOf({ type: 'delta', toolCalls: [call], tokenIds: [1], logprobs: [-0.5] }), { content: null })
+  t.match(getContent({ type: 'delta', toolCalls: [call], tokenIds: [1], logprobs: [-0.5] }), {
+    content: null,
+  })
 })
 
 t.test('token ids, logprobs and usage are sent to an agent that requests them', async (t) => {
@@ -108,14 +110,14 @@ t.test('token ids, logprobs and usage are sent to an agent that requests them', 
   ]
   const fold = new CompletionBuilder()
   for (const event of events) fold.add(event)
-  const whole = JSON.parse(JSON.stringify(chatCompletion(identity, curious, fold)))
-  t.same(whole.prompt_token_ids, [7, 8])
-  t.same(whole.choices[0].token_ids, [1, 2])
-  t.same(whole.choices[0].provider_specific_fields, { token_ids: [1, 2] })
-  t.same(whole.choices[0].logprobs.content, [entry])
-  t.equal(whole.choices[0].stop_reason, 2)
+  const full = JSON.parse(JSON.stringify(chatCompletion(identity, curious, fold)))
+  t.same(full.prompt_token_ids, [7, 8])
+  t.same(full.choices[0].token_ids, [1, 2])
+  t.same(full.choices[0].provider_specific_fields, { token_ids: [1, 2] })
+  t.same(full.choices[0].logprobs.content, [entry])
+  t.equal(full.choices[0].stop_reason, 2)
 
-  const chunks = chunksOf(new ChatStreamWriter(identity, curious).write(events))
+  const chunks = readChunks(new ChatStreamWriter(identity, curious).write(events))
   t.same(chunks[0].prompt_token_ids, [7, 8])
   t.same(chunks[1].choices[0].token_ids, [1])
   t.same(chunks[1].choices[0].logprobs, { content: [entry], refusal: null })
@@ -139,7 +141,7 @@ t.test('reasoning is sent under both names that engines use, unless the agent de
     const { message } = JSON.parse(JSON.stringify(chatCompletion(identity, responseOptions, fold))).choices[0]
     const shown = reasoning ? { reasoning_content: 'hm!', reasoning: 'hm!' } : {}
     t.strictSame(reasoningIn(message), shown)
-    const merged = merge(chunksOf(new ChatStreamWriter(identity, responseOptions).write(events)))
+    const merged = merge(readChunks(new ChatStreamWriter(identity, responseOptions).write(events)))
     t.strictSame(reasoningIn(merged.message), shown)
     t.equal(merged.message.content, 'hi')
   }
@@ -178,14 +180,14 @@ t.test('a stream with any batches of events adds up to the complete response', a
       const events: GenerationEvent[] = [start, ...deltas, { type: 'end', finishReason: 'stop' }]
       const fold = new CompletionBuilder()
       for (const event of events) fold.add(event)
-      const whole = JSON.parse(JSON.stringify(chatCompletion(identity, curious, fold))).choices[0]
+      const full = JSON.parse(JSON.stringify(chatCompletion(identity, curious, fold))).choices[0]
       const writer = new ChatStreamWriter(identity, curious)
-      const merged = merge(chunksOf(writer.write(events.slice(0, cut)) + writer.write(events.slice(cut))))
-      assert.equal(merged.message.content, whole.message.content ?? '')
-      assert.deepEqual(reasoningIn(merged.message), reasoningIn(whole.message))
-      assert.equal(merged.message.refusal ?? null, whole.message.refusal)
-      assert.deepEqual(merged.tokenIds, whole.token_ids)
-      const calls = (whole.message.tool_calls ?? []) as {
+      const merged = merge(readChunks(writer.write(events.slice(0, cut)) + writer.write(events.slice(cut))))
+      assert.equal(merged.message.content, full.message.content ?? '')
+      assert.deepEqual(reasoningIn(merged.message), reasoningIn(full.message))
+      assert.equal(merged.message.refusal ?? null, full.message.refusal)
+      assert.deepEqual(merged.tokenIds, full.token_ids)
+      const calls = (full.message.tool_calls ?? []) as {
         id: string
         function: { name: string; arguments: string }
       }[]

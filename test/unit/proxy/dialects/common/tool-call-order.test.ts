@@ -4,15 +4,15 @@ import t from 'tap'
 import type { ToolCallDelta } from '../../../../../src/protocol/canonical/messages.ts'
 import { ToolCallOrder } from '../../../../../src/proxy/dialects/common/tool-call-order.ts'
 
-function ordered(pieces: readonly ToolCallDelta[]): ToolCallDelta[] {
+function ordered(deltas: readonly ToolCallDelta[]): ToolCallDelta[] {
   const order = new ToolCallOrder()
-  return [...pieces.flatMap((piece) => order.add(piece)), ...order.end()]
+  return [...deltas.flatMap((delta) => order.add(delta)), ...order.end()]
 }
 
 /** Returns the concatenated deltas of each tool call, by index, in the order in which the calls begin. */
-function callsIn(pieces: readonly ToolCallDelta[]): Map<number, object> {
+function callsIn(deltas: readonly ToolCallDelta[]): Map<number, object> {
   const calls = new Map<number, { id: string; name: string; text: string }>()
-  for (const { index, id, function: called } of pieces) {
+  for (const { index, id, function: called } of deltas) {
     const call = calls.get(index) ?? { id: '', name: '', text: '' }
     calls.set(index, {
       id: id ?? call.id,
@@ -23,7 +23,7 @@ function callsIn(pieces: readonly ToolCallDelta[]): Map<number, object> {
   return calls
 }
 
-const piece = (index: number, text: string): ToolCallDelta => ({ index, function: { arguments: text } })
+const createDelta = (index: number, text: string): ToolCallDelta => ({ index, function: { arguments: text } })
 
 /** Tool calls in deltas that are interleaved in any order, while each call keeps its own order. */
 const interleaved = fc
@@ -35,24 +35,24 @@ const interleaved = fc
       const json = JSON.stringify(value)
       const text = isBroken ? json.slice(0, -1) : json
       const ends = [...cuts.toSorted((a, b) => a - b), text.length]
-      const pieces = ends.map((end, at) => piece(index, text.slice(ends[at - 1] ?? 0, end)))
-      return [{ index, id: `c${index}`, function: { name: 'f', arguments: '' } }, ...pieces]
+      const deltas = ends.map((end, i) => createDelta(index, text.slice(ends[i - 1] ?? 0, end)))
+      return [{ index, id: `c${index}`, function: { name: 'f', arguments: '' } }, ...deltas]
     }),
   )
   .chain((calls) => {
-    const indexes = calls.flatMap((pieces, index) => pieces.map(() => index))
+    const indexes = calls.flatMap((deltas, index) => deltas.map(() => index))
     return fc.shuffledSubarray(indexes, { minLength: indexes.length }).map((order) => {
-      const left = calls.map((pieces) => [...pieces])
+      const left = calls.map((deltas) => [...deltas])
       return order.map((index) => left[index]!.shift()!)
     })
   })
 
 t.test('each tool call is complete before the next one begins, and has all its deltas', (t) => {
   fc.assert(
-    fc.property(interleaved, (pieces) => {
-      const written = ordered(pieces)
-      assert.deepEqual([...callsIn(written)], [...callsIn(pieces)])
-      const begun = written.map(({ index }) => index).filter((index, at, all) => index !== all[at - 1])
+    fc.property(interleaved, (deltas) => {
+      const written = ordered(deltas)
+      assert.deepEqual([...callsIn(written)], [...callsIn(deltas)])
+      const begun = written.map(({ index }) => index).filter((index, i, all) => index !== all[i - 1])
       assert.equal(new Set(begun).size, begun.length)
     }),
   )
@@ -62,16 +62,16 @@ t.test('each tool call is complete before the next one begins, and has all its d
 
 t.test('deltas of consecutive tool calls are written as they arrive', (t) => {
   const order = new ToolCallOrder()
-  const pieces = [
-    piece(0, '{"a":"}'),
-    piece(0, '\\'),
-    piece(0, '""}'),
-    piece(1, '{'),
-    piece(1, '}'),
-    piece(2, ''),
+  const deltas = [
+    createDelta(0, '{"a":"}'),
+    createDelta(0, '\\'),
+    createDelta(0, '""}'),
+    createDelta(1, '{'),
+    createDelta(1, '}'),
+    createDelta(2, ''),
   ]
-  for (const each of pieces) t.same(order.add(each), [each])
-  t.same(order.add(piece(3, '{}')), [], 'except while the arguments of another tool call are open')
-  t.same(order.add(piece(2, '{}')), [piece(2, '{}'), piece(3, '{}')])
+  for (const each of deltas) t.same(order.add(each), [each])
+  t.same(order.add(createDelta(3, '{}')), [], 'except while the arguments of another tool call are open')
+  t.same(order.add(createDelta(2, '{}')), [createDelta(2, '{}'), createDelta(3, '{}')])
   t.end()
 })

@@ -40,8 +40,8 @@ t.test('the remaining and the removed parts are the complete prompt', async (t) 
   fc.assert(
     fc.property(fc.array(block), (blocks) => {
       const { texts, removed } = removeVolatile(blocks, VOLATILE_RULES)
-      const lengthOf = (list: readonly string[]) => list.join('').length
-      assert.equal(lengthOf(texts) + lengthOf(removed.map(({ text }) => text)), lengthOf(blocks))
+      const getLength = (list: readonly string[]) => list.join('').length
+      assert.equal(getLength(texts) + getLength(removed.map(({ text }) => text)), getLength(blocks))
       assert.deepEqual(removeVolatile(texts, VOLATILE_RULES).removed, [], 'once is enough')
     }),
   )
@@ -75,11 +75,14 @@ t.test(
 )
 
 t.test("OpenClaw's empty snapshots are removed from within a history", async (t) => {
-  const answer = { role: 'assistant', content: 'done' }
+  const assistantMessage = { role: 'assistant', content: 'done' }
   const { body, annotations } = removeVolatileMessage(
-    lowered(asking, { role: 'user', content: EMPTY }, answer, asking, { role: 'user', content: EMPTY }),
+    lowered(asking, { role: 'user', content: EMPTY }, assistantMessage, asking, {
+      role: 'user',
+      content: EMPTY,
+    }),
   )
-  t.same(body.messages, [asking, answer, asking], 'its Responses API keeps them')
+  t.same(body.messages, [asking, assistantMessage, asking], 'its Responses API keeps them')
   t.same(annotations?.removed_from_prompt, [
     { rule: 'openclaw_empty_snapshots', text: EMPTY },
     { rule: 'openclaw_empty_snapshots', text: EMPTY },

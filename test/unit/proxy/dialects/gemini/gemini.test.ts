@@ -23,11 +23,11 @@ import {
 const CALL = { model: 'm', stream: false }
 const contents = [{ role: 'user', parts: [{ text: 'go' }] }]
 const lower = (body: object) => lowerGeminiRequest({ contents, ...body }, CALL)
-const messagesOf = (some: object[]) => lower({ contents: some }).body.messages as ChatMessage[] | undefined
+const getMessages = (some: object[]) => lower({ contents: some }).body.messages as ChatMessage[] | undefined
 
 t.test('a null member of a part is not set', async (t) => {
   const parts = [{ text: 'go', functionResponse: null, function_call: null, inline_data: null }]
-  t.same(messagesOf([{ role: 'user', parts }]), [{ role: 'user', content: 'go' }])
+  t.same(getMessages([{ role: 'user', parts }]), [{ role: 'user', content: 'go' }])
 })
 
 t.test('tools that Google runs are omitted and listed', async (t) => {
@@ -44,7 +44,7 @@ t.test('results with role `tool`, and files that models cannot read, are accepte
     parts: [{ functionResponse: { id: 'c', name: 'read', response: { output: 'ok' } } }],
   }
   const pdf = { role: 'user', parts: [{ inlineData: { mimeType: 'application/pdf', data: 'JVBE' } }] }
-  t.match(messagesOf([...contents, call, result, pdf])?.slice(2), [
+  t.match(getMessages([...contents, call, result, pdf])?.slice(2), [
     { role: 'tool', tool_call_id: 'c', content: 'ok' },
     {
       role: 'user',
@@ -151,7 +151,7 @@ t.test('snake_case names, as sent by curl and Python, are equivalent', async (t)
   })
   t.strictSame(snake, camel)
   const image = [{ role: 'user', parts: [{ inline_data: { mime_type: 'image/png', data: 'a-_b' } }] }]
-  t.match(messagesOf(image)?.[0], { content: [{ image_url: { url: 'data:image/png;base64,a+/b' } }] })
+  t.match(getMessages(image)?.[0], { content: [{ image_url: { url: 'data:image/png;base64,a+/b' } }] })
 })
 
 t.test('results without ids belong to the tool calls of their names, in order', async (t) => {
@@ -159,7 +159,7 @@ t.test('results without ids belong to the tool calls of their names, in order', 
   const result = (name: string, output: unknown, id?: string) => ({
     functionResponse: { name, response: { output }, ...(id && { id }) },
   })
-  const messages = messagesOf([
+  const messages = getMessages([
     ...contents,
     { role: 'model', parts: [call('a', 'one'), call('b')] },
     { role: 'model', parts: [call('a', 'three')] },
@@ -180,8 +180,9 @@ t.test('results without ids belong to the tool calls of their names, in order', 
     { role: 'user', content: 'and?' },
   ])
   const [failed] =
-    messagesOf([{ role: 'user', parts: [{ functionResponse: { name: 'a', response: { error: 'no' } } }] }]) ??
-    []
+    getMessages([
+      { role: 'user', parts: [{ functionResponse: { name: 'a', response: { error: 'no' } } }] },
+    ]) ?? []
   t.match(failed, { role: 'tool', content: 'Error: no' })
 })
 
@@ -189,20 +190,20 @@ t.test('equal results of one tool call are one result', async (t) => {
   const result = (id: string | undefined, output: string) => ({
     functionResponse: { name: 'a', response: { output }, ...(id && { id }) },
   })
-  const toolsOf = (...results: object[]) =>
-    messagesOf([
+  const getTools = (...results: object[]) =>
+    getMessages([
       ...contents,
       { role: 'model', parts: ['one', 'two'].map((id) => ({ functionCall: { name: 'a', args: {}, id } })) },
       { role: 'user', parts: results },
     ])?.slice(2)
   const [one, two] = ['one', 'two'].map((id) => ({ role: 'tool', tool_call_id: id, content: 'ok' }))
-  t.same(toolsOf(result('one', 'ok'), result('two', 'ok'), result('one', 'ok'), result('two', 'ok')), [
+  t.same(getTools(result('one', 'ok'), result('two', 'ok'), result('one', 'ok'), result('two', 'ok')), [
     one,
     two,
   ])
-  t.same(toolsOf(result('one', 'ok'), result('one', 'other')), [one, { ...one, content: 'other' }])
+  t.same(getTools(result('one', 'ok'), result('one', 'other')), [one, { ...one, content: 'other' }])
   t.equal(
-    toolsOf(result(undefined, 'ok'), result(undefined, 'ok'))?.length,
+    getTools(result(undefined, 'ok'), result(undefined, 'ok'))?.length,
     2,
     'without ids each belongs to its own tool call',
   )
@@ -233,7 +234,12 @@ t.test('a token count accepts contents, or a complete request', async (t) => {
 })
 
 const identity = { turnId: 'ab-cd', createdS: 5, model: 'asked' }
-const wishesOf = (reasoning: boolean) => ({ logprobs: false, tokenIds: false, reasoning, streamUsage: true })
+const createWishes = (reasoning: boolean) => ({
+  logprobs: false,
+  tokenIds: false,
+  reasoning,
+  streamUsage: true,
+})
 const start: GenerationEvent = { type: 'start', engine: 'e', model: 'm', promptTokenIds: PromptIds.of(7, 8) }
 const end: GenerationEnd = { type: 'end', finishReason: 'stop' }
 
@@ -241,10 +247,10 @@ type Answer = {
   candidates: [{ content: { parts: Record<string, unknown>[]; role: string }; finishReason?: string }]
 }
 
-function whole(events: readonly GenerationEvent[], reasoning: boolean): Answer {
+function createResponse(events: readonly GenerationEvent[], reasoning: boolean): Answer {
   const fold = new CompletionBuilder()
   for (const event of events) fold.add(event)
-  return JSON.parse(JSON.stringify(geminiResponse(identity, wishesOf(reasoning), fold)))
+  return JSON.parse(JSON.stringify(geminiResponse(identity, createWishes(reasoning), fold)))
 }
 
 /** @param sizes the number of events in each batch */
@@ -254,18 +260,22 @@ function written(
   sizes: readonly number[],
   isSse: boolean,
 ): Answer[] {
-  const writer = new GeminiStreamWriter(identity, wishesOf(reasoning), isSse ? undefined : new ArrayFrame())
+  const writer = new GeminiStreamWriter(
+    identity,
+    createWishes(reasoning),
+    isSse ? undefined : new ArrayFrame(),
+  )
   let text = ''
-  let at = 0
+  let index = 0
   for (const size of sizes) {
-    text += writer.write(events.slice(at, at + size))
-    at += size
+    text += writer.write(events.slice(index, index + size))
+    index += size
   }
-  text += writer.write(events.slice(at))
+  text += writer.write(events.slice(index))
   if (!isSse) return JSON.parse(text)
-  const answers = text.split('\n\n')
-  if (answers.pop() !== '') throw new Error('the last event has no end')
-  return answers.map((answer) => JSON.parse(answer.replace(/^data: /, '')))
+  const responses = text.split('\n\n')
+  if (responses.pop() !== '') throw new Error('the last event has no end')
+  return responses.map((response) => JSON.parse(response.replace(/^data: /, '')))
 }
 
 const delta: fc.Arbitrary<GenerationDelta> = fc.oneof(
@@ -310,10 +320,10 @@ t.test(
         const streamed = written(events, shown, sizes, isSse)
         const last = streamed.at(-1)!.candidates[0]
         if (last.finishReason !== 'STOP') throw new Error('no finish reason')
-        for (const answers of [streamed, [whole(events, shown)]]) {
-          const echo = answers.map((answer) => answer.candidates[0].content)
+        for (const responses of [streamed, [createResponse(events, shown)]]) {
+          const echo = responses.map((response) => response.candidates[0].content)
           const answered = { role: 'user', parts: [{ text: 'next' }] }
-          const restored = messagesOf([...contents, ...echo, answered])?.[1] as unknown as Record<
+          const restored = getMessages([...contents, ...echo, answered])?.[1] as unknown as Record<
             string,
             unknown
           >
@@ -326,7 +336,11 @@ t.test(
             throw new Error(`${JSON.stringify(actual)} is not ${JSON.stringify(expected)}`)
           // Reasoning after the last part is only in its thought.
           const isLast = deltas.at(-1)?.reasoning !== undefined
-          if ((shown || !isLast) && answers !== streamed && restored.reasoning_content !== expected.reasoning)
+          if (
+            (shown || !isLast) &&
+            responses !== streamed &&
+            restored.reasoning_content !== expected.reasoning
+          )
             throw new Error(`${restored.reasoning_content} is not ${expected.reasoning}`)
         }
       },
@@ -344,12 +358,12 @@ t.test('hidden thoughts are restored from the signature of the following part', 
     { type: 'end', finishReason: 'tool_calls' },
   ]
   for (const shown of [true, false]) {
-    const [{ content, finishReason }] = whole(events, shown).candidates
+    const [{ content, finishReason }] = createResponse(events, shown).candidates
     t.equal(finishReason, 'STOP')
     t.equal(content.parts.length, shown ? 2 : 1)
     // The echo omits the thoughts, as Gemini CLI does.
     const parts = content.parts.filter(({ thought }) => thought !== true)
-    t.match(messagesOf([...contents, { role: 'model', parts }, ...contents])?.[1], {
+    t.match(getMessages([...contents, { role: 'model', parts }, ...contents])?.[1], {
       reasoning_content: 'I thïnk.',
       tool_calls: [{ id: 'c', function: { name: 'f', arguments: '{"a":1}' } }],
     })
@@ -363,7 +377,7 @@ t.test('usage counts thoughts separately, and an end has its finish reason', asy
     total_tokens: 9,
     completion_tokens_details: { reasoning_tokens: 3 },
   }
-  t.match(whole([start, { type: 'end', finishReason: 'length', usage }], false), {
+  t.match(createResponse([start, { type: 'end', finishReason: 'length', usage }], false), {
     candidates: [{ content: { parts: [{ text: '' }], role: 'model' }, finishReason: 'MAX_TOKENS' }],
     usageMetadata: {
       promptTokenCount: 5,
@@ -373,11 +387,12 @@ t.test('usage counts thoughts separately, and an end has its finish reason', asy
     },
   })
   for (const finishReason of ['repetition', 'insufficient_system_resource'])
-    t.match(whole([start, { type: 'end', finishReason, usage }], false), {
+    t.match(createResponse([start, { type: 'end', finishReason, usage }], false), {
       candidates: [{ finishReason: 'OTHER' }],
     })
   t.match(
-    whole([start, { type: 'end', finishReason: 'content_filter' }], false).candidates[0].finishReason,
+    createResponse([start, { type: 'end', finishReason: 'content_filter' }], false).candidates[0]
+      .finishReason,
     'SAFETY',
   )
 })
@@ -485,7 +500,7 @@ t.test('a tool choice without tools is removed, and one that requires a call is 
 })
 
 t.test('null means "not set", a single part needs no list, and an empty part says nothing', async (t) => {
-  const restored = messagesOf([
+  const restored = getMessages([
     { role: 'user', parts: { text: 'go' } },
     { role: 'model', parts: [{ functionCall: { id: null, name: 'f', args: { a: null } }, text: null }, {}] },
     { role: 'user', parts: [{ functionResponse: { name: 'f', response: { output: 'x' } } }] },

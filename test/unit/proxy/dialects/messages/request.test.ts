@@ -6,12 +6,12 @@ import {
   lowerMessagesRequest,
 } from '../../../../../src/proxy/dialects/messages/request.ts'
 
-const ask = { model: 'm', max_tokens: 10 }
+const requestBody = { model: 'm', max_tokens: 10 }
 const hi = [{ role: 'user', content: 'hi' }]
 const image = { type: 'image', source: { type: 'base64', media_type: 'image/png', data: 'AAAA' } }
 
 function lowered(fields: object) {
-  const { body } = lowerMessagesRequest({ ...ask, messages: hi, ...fields })
+  const { body } = lowerMessagesRequest({ ...requestBody, messages: hi, ...fields })
   return body as Record<string, unknown>
 }
 
@@ -21,7 +21,7 @@ function talk(messages: unknown[], fields: object = {}): unknown[] {
 
 function refusal(fields: object): { code: string; param: string | undefined; message: string } {
   try {
-    lowerMessagesRequest({ ...ask, messages: hi, ...fields })
+    lowerMessagesRequest({ ...requestBody, messages: hi, ...fields })
   } catch (error) {
     if (error instanceof ProxyError) return { code: error.code, param: error.param, message: error.message }
     throw error
@@ -30,7 +30,7 @@ function refusal(fields: object): { code: string; param: string | undefined; mes
 }
 
 t.test('the smallest request', async (t) => {
-  t.same(lowerMessagesRequest({ ...ask, messages: hi }), {
+  t.same(lowerMessagesRequest({ ...requestBody, messages: hi }), {
     kind: 'chat',
     body: { model: 'm', max_tokens: 10, messages: hi },
     rejectOverlong: true,
@@ -105,10 +105,10 @@ t.test('a thinking block may have no signature, or only its signature', async (t
     [{ type: 'thinking', thinking: '', signature: null }, undefined],
   ] as const) {
     const content = [block, { type: 'text', text: 'see.' }]
-    const [, answer] = talk([...hi, { role: 'assistant', content }, ...hi]) as {
+    const [, response] = talk([...hi, { role: 'assistant', content }, ...hi]) as {
       reasoning_content?: string
     }[]
-    t.equal(answer?.reasoning_content, reasoning, JSON.stringify(block))
+    t.equal(response?.reasoning_content, reasoning, JSON.stringify(block))
   }
 })
 
@@ -123,12 +123,12 @@ t.test('an assistant message has joined text, reasoning and tool calls', async (
     { type: 'tool_use', id: 'b', name: 'g', input: {} },
   ]
   const results = [{ type: 'tool_result', tool_use_id: 'a', content: '1' }]
-  const [, answer] = talk([
+  const [, response] = talk([
     ...hi,
     { role: 'assistant', content },
     { role: 'user', content: results },
   ]) as unknown[]
-  t.same(answer, {
+  t.same(response, {
     role: 'assistant',
     content: 'Let me see.',
     reasoning_content: 'Hm. So.',
@@ -176,14 +176,14 @@ t.test("tool results come first, each as a message, followed by the user's other
 
 t.test("the model can distinguish a tool's error from its result", async (t) => {
   const result = (content: unknown) => ({ type: 'tool_result', tool_use_id: 'a', is_error: true, content })
-  const contentOf = (content: unknown) => {
+  const getContent = (content: unknown) => {
     const messages = talk([{ role: 'user', content: [result(content)] }]) as { content: unknown }[]
     return messages[0]?.content
   }
-  t.equal(contentOf('no such file'), 'Error: no such file')
-  t.equal(contentOf([{ type: 'text', text: 'no' }]), 'Error: no')
-  t.equal(contentOf(undefined), 'Error: ')
-  t.match(contentOf([image]), [{ type: 'text', text: 'Error: ' }, { type: 'image_url' }])
+  t.equal(getContent('no such file'), 'Error: no such file')
+  t.equal(getContent([{ type: 'text', text: 'no' }]), 'Error: no')
+  t.equal(getContent(undefined), 'Error: ')
+  t.match(getContent([image]), [{ type: 'text', text: 'Error: ' }, { type: 'image_url' }])
   const fine = { ...result('1'), is_error: false }
   t.match(talk([{ role: 'user', content: [fine] }]), [{ content: '1' }])
 })
@@ -261,7 +261,7 @@ t.test('thinking and effort are passed to chat templates that support them', asy
 
 t.test('thinking is sent unless the agent declines it', async (t) => {
   const responseOptions = (thinking?: object) =>
-    lowerMessagesRequest({ ...ask, messages: hi, thinking }).responseOptions
+    lowerMessagesRequest({ ...requestBody, messages: hi, thinking }).responseOptions
   const shows = (thinking?: object) => responseOptions(thinking).reasoning
   const sealed = responseOptions({ type: 'adaptive', display: 'omitted' })
   t.match(sealed, { reasoning: false, sealedReasoning: true })
@@ -292,7 +292,7 @@ t.test("Anthropic's own fields are recorded, an engine's own are sent to the eng
     n: 3,
   }
   const { body, annotations } = lowerMessagesRequest({
-    ...ask,
+    ...requestBody,
     messages: hi,
     ...anthropics,
     repetition_penalty: 1.1,
@@ -300,7 +300,7 @@ t.test("Anthropic's own fields are recorded, an engine's own are sent to the eng
   })
   t.same(annotations, { request_fields: anthropics })
   t.same(body, {
-    ...ask,
+    ...requestBody,
     messages: hi,
     repetition_penalty: 1.1,
     some_future_field: [1],
@@ -311,7 +311,7 @@ t.test("Anthropic's own fields are recorded, an engine's own are sent to the eng
 t.test('volatile parts are removed from the system prompt and reported', async (t) => {
   const header = (hash: string) => `x-anthropic-billing-header: cc_version=2.1.329.${hash}; cch=00000;`
   const request = (hash: string) => ({
-    ...ask,
+    ...requestBody,
     messages: hi,
     system: [
       { type: 'text', text: header(hash) },
@@ -339,7 +339,7 @@ t.test('a thinking block may lack its signature or its text', async (t) => {
 t.test('server tools are omitted and listed, and their histories are read', async (t) => {
   const web = { type: 'web_search_20250305', name: 'web_search' }
   const own = { name: 'f', input_schema: { type: 'object' } }
-  const { body, annotations } = lowerMessagesRequest({ ...ask, messages: hi, tools: [web, own] })
+  const { body, annotations } = lowerMessagesRequest({ ...requestBody, messages: hi, tools: [web, own] })
   t.match(body.tools, [{ function: { name: 'f' } }])
   t.equal((body.tools as unknown[]).length, 1)
   t.same(annotations, { dropped_tools: ['web_search_20250305'] })
@@ -348,14 +348,14 @@ t.test('server tools are omitted and listed, and their histories are read', asyn
     code: 'unsupported',
     param: 'tool_choice',
   })
-  const answer = [
+  const response = [
     { type: 'server_tool_use', id: 's', name: 'web_search', input: {} },
     { type: 'web_search_tool_result', tool_use_id: 's', content: [] },
     { type: 'text', text: 'Found.' },
   ]
   const text = [{ type: 'text', text: 'body' }]
   const result = { type: 'search_result', source: 'https://x', title: 'T', content: text }
-  const history = [...hi, { role: 'assistant', content: answer }, { role: 'user', content: [result] }]
+  const history = [...hi, { role: 'assistant', content: response }, { role: 'user', content: [result] }]
   t.same(talk(history).slice(1), [
     { role: 'assistant', content: 'Found.' },
     { role: 'user', content: 'T\nhttps://x\nbody' },
@@ -380,7 +380,7 @@ t.test('a document with a URL or a file id is replaced by a text that names it',
 t.test('an MCP toolset has no name, and is omitted', async (t) => {
   const toolset = { type: 'mcp_toolset', mcp_server_name: 'm' }
   const own = { name: 'f', input_schema: { type: 'object' } }
-  const { body, annotations } = lowerMessagesRequest({ ...ask, messages: hi, tools: [toolset, own] })
+  const { body, annotations } = lowerMessagesRequest({ ...requestBody, messages: hi, tools: [toolset, own] })
   t.match(body.tools, [{ function: { name: 'f' } }])
   t.equal((body.tools as unknown[]).length, 1)
   t.same(annotations, { dropped_tools: ['mcp_toolset'] })
@@ -394,8 +394,8 @@ t.test('an MCP toolset has no name, and is omitted', async (t) => {
 t.test('a result of a server tool keeps the parts that a model can read', async (t) => {
   const shown = (type: string, content: unknown) => {
     const result = { type, tool_use_id: 's', content }
-    const answer = [result, { type: 'text', text: 'Done.' }]
-    const [, message] = talk([...hi, { role: 'assistant', content: answer }, ...hi])
+    const response = [result, { type: 'text', text: 'Done.' }]
+    const [, message] = talk([...hi, { role: 'assistant', content: response }, ...hi])
     return (message as { content?: unknown }).content
   }
   const found = { type: 'web_search_result', title: 'T', url: 'https://x', encrypted_content: 'gAAA' }
@@ -442,10 +442,13 @@ t.test('unsupported fields are rejected with their name', async (t) => {
     ],
   ]
   for (const [fields, param] of cases) {
-    const refused = refusal(fields)
-    t.match(refused, { code: 'unsupported', param }, JSON.stringify(fields))
+    const rejected = refusal(fields)
+    t.match(rejected, { code: 'unsupported', param }, JSON.stringify(fields))
   }
-  t.equal(lowerMessagesRequest({ ...ask, messages: hi, mcp_servers: [], container: null }).kind, 'chat')
+  t.equal(
+    lowerMessagesRequest({ ...requestBody, messages: hi, mcp_servers: [], container: null }).kind,
+    'chat',
+  )
 })
 
 t.test('an invalid body is rejected with the name of the field', async (t) => {

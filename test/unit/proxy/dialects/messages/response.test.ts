@@ -23,14 +23,14 @@ const end: GenerationEnd = {
   usage: { prompt_tokens: 2, completion_tokens: 1, total_tokens: 3 },
 }
 
-function whole(events: readonly GenerationEvent[], reasoning = true): Message {
+function createResponse(events: readonly GenerationEvent[], reasoning = true): Message {
   const fold = new CompletionBuilder()
   for (const event of events) fold.add(event)
   return JSON.parse(JSON.stringify(message(identity, { ...responseOptions, reasoning }, fold)))
 }
 
 /** Returns the events of a stream as name and data, and asserts that the name equals the type in the data. */
-function eventsOf(text: string) {
+function readEvents(text: string) {
   return text
     .split('\n\n')
     .slice(0, -1)
@@ -43,23 +43,23 @@ function eventsOf(text: string) {
 }
 
 function streamed(events: readonly GenerationEvent[], reasoning = true) {
-  return eventsOf(new MessagesStreamWriter(identity, { ...responseOptions, reasoning }).write(events))
+  return readEvents(new MessagesStreamWriter(identity, { ...responseOptions, reasoning }).write(events))
 }
 
 /** Returns the message that the official client reads from a stream with chunks of this many bytes. */
-async function readBySdk(text: string, pieceBytes: number): Promise<Message> {
+async function readBySdk(text: string, chunkBytes: number): Promise<Message> {
   const bytes = new TextEncoder().encode(text)
   const body = new ReadableStream({
     start(controller) {
-      for (let at = 0; at < bytes.length; at += pieceBytes)
-        controller.enqueue(bytes.slice(at, at + pieceBytes))
+      for (let index = 0; index < bytes.length; index += chunkBytes)
+        controller.enqueue(bytes.slice(index, index + chunkBytes))
       controller.close()
     },
   })
   const headers = { 'content-type': 'text/event-stream' }
   const client = new Anthropic({ apiKey: 'none', fetch: async () => new Response(body, { headers }) })
-  const ask = { model: 'm', max_tokens: 1, messages: [{ role: 'user' as const, content: 'hi' }] }
-  return client.messages.stream(ask).finalMessage()
+  const request = { model: 'm', max_tokens: 1, messages: [{ role: 'user' as const, content: 'hi' }] }
+  return client.messages.stream(request).finalMessage()
 }
 
 const callEvents: GenerationEvent[] = [
@@ -81,7 +81,7 @@ const callEvents: GenerationEvent[] = [
 ]
 
 t.test('a response has reasoning, text and tool calls', async (t) => {
-  t.same(whole(callEvents), {
+  t.same(createResponse(callEvents), {
     id: 'msg_abcd',
     type: 'message',
     role: 'assistant',
@@ -110,26 +110,26 @@ t.test('the same response as a stream: one block after another, each delta on ar
     index,
     content_block,
   })
-  const piece = (index: number, delta: object) => ({ type: 'content_block_delta', index, delta })
+  const createChunk = (index: number, delta: object) => ({ type: 'content_block_delta', index, delta })
   const stop = (index: number) => ({ type: 'content_block_stop', index })
   const events = streamed(callEvents)
   t.match(events, [
     { type: 'message_start', message: { ...head, usage: { input_tokens: 2, output_tokens: 0 } } },
     block(0, { type: 'thinking', thinking: '', signature: '' }),
-    piece(0, { type: 'thinking_delta', thinking: 'Hm' }),
-    piece(0, { type: 'thinking_delta', thinking: '.' }),
-    piece(0, { type: 'signature_delta', signature: 'llm-proxy' }),
+    createChunk(0, { type: 'thinking_delta', thinking: 'Hm' }),
+    createChunk(0, { type: 'thinking_delta', thinking: '.' }),
+    createChunk(0, { type: 'signature_delta', signature: 'llm-proxy' }),
     stop(0),
     block(1, { type: 'text', text: '' }),
-    piece(1, { type: 'text_delta', text: '\n\nLet me' }),
-    piece(1, { type: 'text_delta', text: ' see.' }),
+    createChunk(1, { type: 'text_delta', text: '\n\nLet me' }),
+    createChunk(1, { type: 'text_delta', text: ' see.' }),
     stop(1),
     block(2, { type: 'tool_use', id: 'c0', name: 'f', input: {} }),
-    piece(2, { type: 'input_json_delta', partial_json: '{"x":' }),
-    piece(2, { type: 'input_json_delta', partial_json: ' "é"}' }),
+    createChunk(2, { type: 'input_json_delta', partial_json: '{"x":' }),
+    createChunk(2, { type: 'input_json_delta', partial_json: ' "é"}' }),
     stop(2),
     block(3, { type: 'tool_use', id: 'toolu_abcd_1', name: 'g', input: {} }),
-    piece(3, { type: 'input_json_delta', partial_json: '{}' }),
+    createChunk(3, { type: 'input_json_delta', partial_json: '{}' }),
     stop(3),
     {
       type: 'message_delta',
@@ -142,7 +142,7 @@ t.test('the same response as a stream: one block after another, each delta on ar
 })
 
 t.test('reasoning that the agent declines is omitted', async (t) => {
-  const types = whole(callEvents, false).content.map((block) => block.type)
+  const types = createResponse(callEvents, false).content.map((block) => block.type)
   t.same(types, ['text', 'tool_use', 'tool_use'])
   t.notMatch(JSON.stringify(streamed(callEvents, false)), /thinking/)
 })
@@ -168,29 +168,29 @@ t.test('hidden reasoning is sent in a signature, and restored from it', async (t
 })
 
 t.test('finish reasons are converted to stop reasons of the API', async (t) => {
-  const stopOf = (fields: Partial<GenerationEnd>, delta: Partial<GenerationDelta> = { content: 'x' }) => {
+  const getStop = (fields: Partial<GenerationEnd>, delta: Partial<GenerationDelta> = { content: 'x' }) => {
     const events: GenerationEvent[] = [start, { type: 'delta', ...delta }, { ...end, ...fields }]
-    const { stop_reason, stop_sequence } = whole(events)
+    const { stop_reason, stop_sequence } = createResponse(events)
     const lastDelta = streamed(events).at(-2).delta
     assert.deepEqual([lastDelta.stop_reason, lastDelta.stop_sequence], [stop_reason, stop_sequence])
     return [stop_reason, stop_sequence]
   }
-  t.same(stopOf({}), ['end_turn', null])
-  t.same(stopOf({ stopReason: 151645 }), ['end_turn', null], 'a stop token is the end of a turn')
-  t.same(stopOf({ stopReason: 'END' }), ['stop_sequence', 'END'])
-  t.same(stopOf({ finishReason: 'length' }), ['max_tokens', null])
-  t.same(stopOf({ finishReason: 'content_filter' }), ['refusal', null])
+  t.same(getStop({}), ['end_turn', null])
+  t.same(getStop({ stopReason: 151645 }), ['end_turn', null], 'a stop token is the end of a turn')
+  t.same(getStop({ stopReason: 'END' }), ['stop_sequence', 'END'])
+  t.same(getStop({ finishReason: 'length' }), ['max_tokens', null])
+  t.same(getStop({ finishReason: 'content_filter' }), ['refusal', null])
   const toolCalls = [{ index: 0, id: 'a', function: { name: 'f', arguments: '{}' } }]
-  t.same(stopOf({ finishReason: 'tool_calls' }, { toolCalls }), ['tool_use', null])
+  t.same(getStop({ finishReason: 'tool_calls' }, { toolCalls }), ['tool_use', null])
   t.same(
-    stopOf({ finishReason: 'stop' }, { toolCalls }),
+    getStop({ finishReason: 'stop' }, { toolCalls }),
     ['tool_use', null],
     'a forced tool call ends with stop',
   )
-  t.same(stopOf({ finishReason: 'length' }, { toolCalls }), ['max_tokens', null])
+  t.same(getStop({ finishReason: 'length' }, { toolCalls }), ['max_tokens', null])
   for (const finishReason of ['repetition', 'insufficient_system_resource']) {
-    t.same(stopOf({ finishReason }), ['max_tokens', null], 'the engine aborted it')
-    t.same(stopOf({ finishReason }, { toolCalls }), ['max_tokens', null])
+    t.same(getStop({ finishReason }), ['max_tokens', null], 'the engine aborted it')
+    t.same(getStop({ finishReason }, { toolCalls }), ['max_tokens', null])
   }
 })
 
@@ -202,7 +202,7 @@ t.test('cached input and thinking are counted separately', async (t) => {
     prompt_tokens_details: { cached_tokens: 8 },
     completion_tokens_details: { reasoning_tokens: 3 },
   }
-  t.match(whole([start, { ...end, usage }]).usage, {
+  t.match(createResponse([start, { ...end, usage }]).usage, {
     input_tokens: 2,
     cache_read_input_tokens: 8,
     output_tokens: 5,
@@ -219,10 +219,10 @@ t.test('input that vLLM wrote to its cache is counted separately', async (t) => 
     cache_read_input_tokens: 32,
     output_tokens: 5,
   }
-  t.strictSame(whole([start, { ...end, usage }]).usage, counted)
+  t.strictSame(createResponse([start, { ...end, usage }]).usage, counted)
   t.strictSame(streamed([start, { ...end, usage }]).at(-2).usage, counted)
   const without = { ...usage, prompt_tokens_details: { cached_tokens: null, created_cache_tokens: null } }
-  t.match(whole([start, { ...end, usage: without } as never]).usage, {
+  t.match(createResponse([start, { ...end, usage: without } as never]).usage, {
     input_tokens: 434,
     cache_creation_input_tokens: 0,
     cache_read_input_tokens: 0,
@@ -232,7 +232,7 @@ t.test('input that vLLM wrote to its cache is counted separately', async (t) => 
 t.test('an empty or blank response has no blocks', async (t) => {
   for (const content of ['', ' \n']) {
     const events: GenerationEvent[] = [start, { type: 'delta', content, tokenIds: [1] }, end]
-    t.same(whole(events).content, [])
+    t.same(createResponse(events).content, [])
     t.same(
       streamed(events).map((event) => event.type),
       ['message_start', 'message_delta', 'message_stop'],
@@ -244,29 +244,35 @@ t.test('arguments that are not a JSON object reach the agent as the model wrote 
   const deep = `{"x": ${'['.repeat(50_000)}${']'.repeat(50_000)}}`
   for (const written of ['{"x": 1', '[1]', '"x"', 'null', deep]) {
     const toolCalls = [{ index: 0, id: 'a', function: { name: 'f', arguments: written } }]
-    t.match(whole([start, { type: 'delta', toolCalls }, end]).content, [{ input: { INVALID_JSON: written } }])
+    t.match(createResponse([start, { type: 'delta', toolCalls }, end]).content, [
+      { input: { INVALID_JSON: written } },
+    ])
   }
   const silent = [{ index: 0, id: 'a', function: { name: 'f' } }]
-  t.match(whole([start, { type: 'delta', toolCalls: silent }, end]).content, [{ input: {} }])
+  t.match(createResponse([start, { type: 'delta', toolCalls: silent }, end]).content, [{ input: {} }])
 })
 
 t.test('an engine that returns to an earlier tool call causes an error', async (t) => {
-  const piece = (index: number) => ({ index, id: `c${index}`, function: { name: 'f', arguments: '{}' } })
-  const toolCalls = [piece(0), piece(1), piece(0)]
+  const createChunk = (index: number) => ({
+    index,
+    id: `c${index}`,
+    function: { name: 'f', arguments: '{}' },
+  })
+  const toolCalls = [createChunk(0), createChunk(1), createChunk(0)]
   t.throws(() => streamed([start, { type: 'delta', toolCalls }]), { code: 'engine_failed' })
 })
 
 t.test('the official client reads the stream with chunks of any size', async (t) => {
   const text = new MessagesStreamWriter(identity, responseOptions).write(callEvents)
-  const expected = whole(callEvents).content
-  for (const pieceBytes of [1, 2, 3, 7, 64, 100_000]) {
-    const { content, stop_reason } = await readBySdk(text, pieceBytes)
+  const expected = createResponse(callEvents).content
+  for (const chunkBytes of [1, 2, 3, 7, 64, 100_000]) {
+    const { content, stop_reason } = await readBySdk(text, chunkBytes)
     t.equal(stop_reason, 'tool_use')
     t.match(content, [expected[0], { type: 'text', text: '\n\nLet me see.' }, expected[2], expected[3]])
   }
 })
 
-interface AnyAnswer {
+interface AnyResponse {
   reasoning: string
   content: string
   calls: { name: string; input: Record<string, string> }[]
@@ -274,7 +280,7 @@ interface AnyAnswer {
 }
 
 /** Blocks in the order in which a model writes them; text between them may be white space. */
-const anyAnswer: fc.Arbitrary<AnyAnswer> = fc.record({
+const anyResponse: fc.Arbitrary<AnyResponse> = fc.record({
   reasoning: fc.string(),
   content: fc.string({ unit: 'binary' }),
   calls: fc.array(
@@ -287,7 +293,7 @@ const anyAnswer: fc.Arbitrary<AnyAnswer> = fc.record({
 })
 
 /** A response as deltas of one character each. */
-function inCharacters({ reasoning, content, calls, between }: AnyAnswer): GenerationDelta[] {
+function inCharacters({ reasoning, content, calls, between }: AnyResponse): GenerationDelta[] {
   const deltas: GenerationDelta[] = []
   for (const character of reasoning) deltas.push({ type: 'delta', reasoning: character })
   for (const character of content) deltas.push({ type: 'delta', content: character })
@@ -305,9 +311,9 @@ function inCharacters({ reasoning, content, calls, between }: AnyAnswer): Genera
  */
 function merged(deltas: readonly GenerationDelta[], joins: readonly boolean[]): GenerationDelta[] {
   const result: GenerationDelta[] = []
-  deltas.forEach((delta, at) => {
+  deltas.forEach((delta, index) => {
     const last = result.at(-1)
-    if (!last || !joins[at % joins.length]) result.push(delta)
+    if (!last || !joins[index % joins.length]) result.push(delta)
     else if (last.content !== undefined && delta.content !== undefined)
       result[result.length - 1] = { ...last, content: last.content + delta.content }
     else if (last.reasoning !== undefined && delta.reasoning !== undefined)
@@ -320,7 +326,7 @@ function merged(deltas: readonly GenerationDelta[], joins: readonly boolean[]): 
 }
 
 /** A client's own merge, independent of the code under test. */
-function mergeEvents(events: ReturnType<typeof eventsOf>) {
+function mergeEvents(events: ReturnType<typeof readEvents>) {
   const blocks: { type: string; text: string; name?: string }[] = []
   let open = -1
   for (const event of events) {
@@ -339,10 +345,10 @@ function mergeEvents(events: ReturnType<typeof eventsOf>) {
     }
   }
   assert.equal(open, -1, 'every block is closed')
-  const textOf = (type: string) => blocks.filter((block) => block.type === type).map((block) => block.text)
+  const getText = (type: string) => blocks.filter((block) => block.type === type).map((block) => block.text)
   return {
-    thinking: textOf('thinking').join(''),
-    text: textOf('text').join(''),
+    thinking: getText('thinking').join(''),
+    text: getText('text').join(''),
     calls: blocks
       .filter((block) => block.type === 'tool_use')
       .map(({ name, text }) => [name, JSON.parse(text)]),
@@ -352,15 +358,15 @@ function mergeEvents(events: ReturnType<typeof eventsOf>) {
 t.test('a stream with any chunks and batches has the content of the complete response', async (t) => {
   const joins = fc.array(fc.boolean(), { minLength: 1, maxLength: 7 })
   fc.assert(
-    fc.property(anyAnswer, joins, fc.nat(), (answer, joins, seed) => {
-      const deltas = merged(inCharacters(answer), joins)
+    fc.property(anyResponse, joins, fc.nat(), (response, joins, seed) => {
+      const deltas = merged(inCharacters(response), joins)
       const events: GenerationEvent[] = [start, ...deltas, end]
       const writer = new MessagesStreamWriter(identity, responseOptions)
       const cut = seed % events.length
       const streamedContent = mergeEvents(
-        eventsOf(writer.write(events.slice(0, cut)) + writer.write(events.slice(cut))),
+        readEvents(writer.write(events.slice(0, cut)) + writer.write(events.slice(cut))),
       )
-      const { content } = whole(events)
+      const { content } = createResponse(events)
       assert.equal(
         streamedContent.thinking,
         content.map((block) => (block.type === 'thinking' ? block.thinking : '')).join(''),
@@ -370,7 +376,7 @@ t.test('a stream with any chunks and batches has the content of the complete res
       assert.equal(streamedContent.text.trimEnd(), text.trimEnd())
       assert.deepEqual(
         streamedContent.calls,
-        answer.calls.map(({ name, input }) => [name, JSON.parse(JSON.stringify(input))]),
+        response.calls.map(({ name, input }) => [name, JSON.parse(JSON.stringify(input))]),
       )
     }),
   )

@@ -11,12 +11,12 @@ import {
 /**
  * Returns the input that the agent receives for these arguments, and the arguments restored from its echo.
  */
-function thereAndBack(pieces: readonly string[]): { input: string; pieces: string; echo: string } {
+function thereAndBack(chunks: readonly string[]): { input: string; pieces: string; echo: string } {
   const reader = new FreeformReader()
-  const given = pieces.map((piece) => reader.add(piece)).join('') + reader.end()
+  const decoded = chunks.map((chunk) => reader.add(chunk)).join('') + reader.end()
   const callId = freeformCallId('call_1', reader.isRaw)
   assert.equal(modelCallId(callId), 'call_1')
-  return { input: reader.input, pieces: given, echo: freeformArguments(callId, reader.input) }
+  return { input: reader.input, pieces: decoded, echo: freeformArguments(callId, reader.input) }
 }
 
 const anyText = fc.string({ unit: 'binary' })
@@ -27,18 +27,18 @@ const writtenString = anyText.chain((text) =>
   fc.array(fc.boolean(), { minLength: text.length, maxLength: text.length }).map((escaped) => ({
     text,
     json: [...Array(text.length).keys()]
-      .map((at) =>
-        escaped[at]
-          ? `\\u${text.charCodeAt(at).toString(16).padStart(4, '0')}`
-          : JSON.stringify(text[at]).slice(1, -1),
+      .map((index) =>
+        escaped[index]
+          ? `\\u${text.charCodeAt(index).toString(16).padStart(4, '0')}`
+          : JSON.stringify(text[index]).slice(1, -1),
       )
       .join(''),
   })),
 )
 
 function cut(text: string, at: readonly number[]): string[] {
-  const places = [0, ...at.map((place) => place % (text.length + 1)).sort((a, b) => a - b), text.length]
-  return places.slice(1).map((end, index) => text.slice(places[index], end))
+  const indices = [0, ...at.map((index) => index % (text.length + 1)).sort((a, b) => a - b), text.length]
+  return indices.slice(1).map((end, index) => text.slice(indices[index], end))
 }
 
 t.test("the input is the model's text, with any escapes and chunks", async (t) => {
@@ -48,11 +48,11 @@ t.test("the input is the model's text, with any escapes and chunks", async (t) =
       spaces,
       spaces,
       fc.array(fc.nat(), { maxLength: 30 }),
-      ({ text, json }, space, other, places) => {
+      ({ text, json }, space, other, indices) => {
         const written = `${space}{${other}"input"${space}:${other}"${json}"${other}}${space}`
-        const { input, pieces, echo } = thereAndBack(cut(written, places))
+        const { input, pieces: chunks, echo } = thereAndBack(cut(written, indices))
         assert.equal(input, text)
-        assert.equal(pieces, text)
+        assert.equal(chunks, text)
         assert.deepEqual(JSON.parse(echo), JSON.parse(written))
       },
     ),
@@ -62,8 +62,8 @@ t.test("the input is the model's text, with any escapes and chunks", async (t) =
 
 t.test('the input is streamed while it is written', async (t) => {
   const reader = new FreeformReader()
-  const given = ['{"inp', 'ut": "*** Be', 'gin\\', 'n+\\u00', 'e9"', '}'].map((piece) => reader.add(piece))
-  t.same(given, ['', '*** Be', 'gin', '\n+', 'é', ''])
+  const decoded = ['{"inp', 'ut": "*** Be', 'gin\\', 'n+\\u00', 'e9"', '}'].map((chunk) => reader.add(chunk))
+  t.same(decoded, ['', '*** Be', 'gin', '\n+', 'é', ''])
 })
 
 t.test("arguments of another form reach the agent unchanged, and its echo is the model's text", async (t) => {
@@ -77,8 +77,8 @@ t.test("arguments of another form reach the agent unchanged, and its echo is the
     '["input"]',
     '{"in put":"x"}',
   ]) {
-    for (const pieces of [[written], [...written]]) {
-      t.same(thereAndBack(pieces), { input: written, pieces: written, echo: written })
+    for (const chunks of [[written], [...written]]) {
+      t.same(thereAndBack(chunks), { input: written, pieces: written, echo: written })
     }
   }
 })
@@ -90,16 +90,16 @@ t.test('a truncated input keeps its received part', async (t) => {
 })
 
 t.test('an input is never split within a character', async (t) => {
-  for (const pieces of [
+  for (const chunks of [
     ['{"input":"a\\ud83d', '\\ude00b"}'],
     ['{"input":"a\ud83d', '\ude00b"}'],
     ['raw \ud83d', '\ude00b'],
   ]) {
     const reader = new FreeformReader()
-    const given = [...pieces.map((piece) => reader.add(piece)), reader.end()]
-    for (const text of given) t.ok(text.isWellFormed(), JSON.stringify(given))
-    t.match(given.join(''), /a?\u{1f600}b$/u)
-    t.equal(given.join(''), reader.input)
+    const decoded = [...chunks.map((chunk) => reader.add(chunk)), reader.end()]
+    for (const text of decoded) t.ok(text.isWellFormed(), JSON.stringify(decoded))
+    t.match(decoded.join(''), /a?\u{1f600}b$/u)
+    t.equal(decoded.join(''), reader.input)
   }
   const lone = new FreeformReader()
   t.equal(lone.add('{"input":"\\ud83d"}') + lone.end(), '\ud83d', 'an unpaired surrogate')

@@ -13,8 +13,8 @@ function lower(fields: object, items: unknown[] = hi) {
   return lowerResponsesRequest(request, [], items as InputItem[])
 }
 
-const bodyOf = (fields: object, items?: unknown[]) => lower(fields, items).lowered.body
-const messagesOf = (...items: unknown[]) => lowerItems(items as InputItem[]).messages
+const getBody = (fields: object, items?: unknown[]) => lower(fields, items).lowered.body
+const getMessages = (...items: unknown[]) => lowerItems(items as InputItem[]).messages
 
 function refusal(fields: object, items?: unknown[]) {
   try {
@@ -67,12 +67,12 @@ t.test(
 )
 
 t.test('a tool_choice that requires a call needs a tool', async (t) => {
-  const refused = refusal({ tools: [{ type: 'web_search' }], tool_choice: 'required' })
-  t.match(refused, { code: 'unsupported', param: 'tool_choice' })
+  const rejected = refusal({ tools: [{ type: 'web_search' }], tool_choice: 'required' })
+  t.match(rejected, { code: 'unsupported', param: 'tool_choice' })
 })
 
 t.test('fields become those of Chat Completions, and unknown ones pass through', async (t) => {
-  const body = bodyOf({
+  const body = getBody({
     model: 'm',
     instructions: 'be brief',
     max_output_tokens: 7,
@@ -118,8 +118,8 @@ t.test('fields become those of Chat Completions, and unknown ones pass through',
     top_k: 5,
     chat_template_kwargs: { enable_thinking: false },
   })
-  t.same(bodyOf({ text: { format: { type: 'json_object' } } }).response_format, { type: 'json_object' })
-  t.notOk('response_format' in bodyOf({ text: { format: { type: 'text' } } }))
+  t.same(getBody({ text: { format: { type: 'json_object' } } }).response_format, { type: 'json_object' })
+  t.notOk('response_format' in getBody({ text: { format: { type: 'text' } } }))
 })
 
 t.test('the request selects the outputs that its agent receives', async (t) => {
@@ -142,7 +142,7 @@ t.test('messages keep their content and lose their metadata', async (t) => {
     { type: 'input_file', filename: 'a.txt', file_data: 'data:text/plain;base64,QQ==' },
     { type: 'input_audio', input_audio: { data: 'AA', format: 'wav' } },
   ]
-  t.same(messagesOf(developer, { role: 'user', content: parts, id: 'msg_1', status: 'completed', odd: 1 }), [
+  t.same(getMessages(developer, { role: 'user', content: parts, id: 'msg_1', status: 'completed', odd: 1 }), [
     { role: 'system', content: 'rules' },
     {
       role: 'user',
@@ -156,13 +156,13 @@ t.test('messages keep their content and lose their metadata', async (t) => {
     },
   ])
   const marked = [{ type: 'input_text', text: 'x', cache_control: { type: 'ephemeral' } }]
-  t.match(messagesOf({ role: 'user', content: marked }), [
+  t.match(getMessages({ role: 'user', content: marked }), [
     { content: [{ type: 'text', text: 'x', cache_control: { type: 'ephemeral' } }] },
   ])
 })
 
 t.test('the items of one response are one message', async (t) => {
-  const messages = messagesOf(
+  const messages = getMessages(
     { role: 'user', content: 'fix it' },
     { type: 'reasoning', id: 'rs_1', summary: [], content: [{ type: 'reasoning_text', text: 'hm' }] },
     {
@@ -201,7 +201,7 @@ t.test('the items of one response are one message', async (t) => {
 
 t.test('two consecutive messages are two responses, and a refusal is not text', async (t) => {
   t.same(
-    messagesOf(
+    getMessages(
       { role: 'assistant', content: 'one' },
       { role: 'assistant', content: [{ type: 'refusal', refusal: 'no' }] },
     ),
@@ -216,9 +216,9 @@ t.test('reasoning is restored from encrypted_content in preference to its visibl
   const sealed = seal('the real thing, é\n')
   t.equal(unseal(sealed), 'the real thing, é\n')
   const item = { type: 'reasoning', summary: [{ text: 'shown' }], encrypted_content: sealed }
-  t.match(messagesOf(item), [{ reasoning_content: 'the real thing, é\n' }])
-  t.match(messagesOf({ ...item, encrypted_content: 'gAAAAB' }), [{ reasoning_content: 'shown' }])
-  t.same(messagesOf({ type: 'reasoning', summary: [], encrypted_content: null }), [
+  t.match(getMessages(item), [{ reasoning_content: 'the real thing, é\n' }])
+  t.match(getMessages({ ...item, encrypted_content: 'gAAAAB' }), [{ reasoning_content: 'shown' }])
+  t.same(getMessages({ type: 'reasoning', summary: [], encrypted_content: null }), [
     { role: 'assistant', content: null },
   ])
 })
@@ -230,7 +230,7 @@ t.test(
     const item = { type: 'agent_message', author: '/root', recipient: '/root/helper' }
     const call = { type: 'function_call', call_id: 'c1', name: 'wait_agent', arguments: '{}' }
     t.same(
-      messagesOf(
+      getMessages(
         { ...item, content: [envelope, { type: 'encrypted_content', encrypted_content: 'Run the tests.' }] },
         call,
         { ...item, content: [{ type: 'input_text', text: 'They pass.' }] },
@@ -307,7 +307,7 @@ t.test('custom tools and the local shell become functions for the model', async 
 
 t.test("tool calls of such tools are restored as the model's function calls", async (t) => {
   const action = { type: 'exec', command: ['ls', '-l'], env: {}, timeout_ms: 5, working_directory: null }
-  const [answer, ...outputs] = messagesOf(
+  const [assistantMessage, ...outputs] = getMessages(
     { type: 'custom_tool_call', call_id: 'c1', name: 'apply_patch', input: 'a\n"b"' },
     { type: 'custom_tool_call', call_id: 'c2:raw', name: 'run', namespace: 'web', input: '{"code": 1}' },
     { type: 'local_shell_call', id: 'lsh_1', call_id: 'c3', status: 'completed', action },
@@ -316,7 +316,7 @@ t.test("tool calls of such tools are restored as the model's function calls", as
     { type: 'custom_tool_call_output', call_id: 'c2:raw', output: 'no' },
     { type: 'local_shell_call_output', id: 'c3', output: 'total 0' },
   )
-  const calls = (answer as { tool_calls: { id: string; function: object }[] }).tool_calls
+  const calls = (assistantMessage as { tool_calls: { id: string; function: object }[] }).tool_calls
   t.same(
     calls.map((call) => ({ id: call.id, ...call.function })),
     [
@@ -338,16 +338,16 @@ t.test('tool_choice is converted to a form that engines accept', async (t) => {
     { type: 'function', name: 'f' },
     { type: 'custom', name: 'g' },
   ]
-  const chosen = (tool_choice: unknown) => bodyOf({ tools, tool_choice }).tool_choice
+  const chosen = (tool_choice: unknown) => getBody({ tools, tool_choice }).tool_choice
   t.equal(chosen('required'), 'required')
   t.same(chosen({ type: 'function', name: 'f' }), { type: 'function', function: { name: 'f' } })
   t.same(chosen({ type: 'custom', name: 'g' }), { type: 'function', function: { name: 'g' } })
   const allowed = { type: 'allowed_tools', mode: 'required', tools: [{ type: 'custom', name: 'g' }] }
-  t.match(bodyOf({ tools, tool_choice: allowed }), {
+  t.match(getBody({ tools, tool_choice: allowed }), {
     tool_choice: 'required',
     tools: [{ function: { name: 'g' } }],
   })
-  const codex = bodyOf({ tools: [{ type: 'web_search' }], tool_choice: 'auto' })
+  const codex = getBody({ tools: [{ type: 'web_search' }], tool_choice: 'auto' })
   t.notOk('tools' in codex || 'tool_choice' in codex, 'engines reject a tool_choice without tools')
 })
 
@@ -397,8 +397,8 @@ t.test('an invalid body is rejected with the name of the field', async (t) => {
     [{ max_output_tokens: -1 }, hi, 'max_output_tokens'],
   ]
   for (const [fields, items, param, code = 'invalid_request'] of cases) {
-    const refused = refusal(fields, items)
-    t.match(refused, { code, param }, JSON.stringify([fields, items]))
+    const rejected = refusal(fields, items)
+    t.match(rejected, { code, param }, JSON.stringify([fields, items]))
   }
 })
 
@@ -418,7 +418,7 @@ t.test('nesting that JSON cannot represent is rejected before recording', async 
 t.test('an output without its function call becomes a text that names the function', async (t) => {
   const item = { type: 'function_call_output', id: 'fco_1', name: 'goal_objective', namespace: 'agent' }
   const image = { type: 'input_image', image_url: 'data:image/png;base64,AAAA' }
-  t.same(messagesOf({ ...item, output: 'Mend it.' }, { ...item, output: [image] }), [
+  t.same(getMessages({ ...item, output: 'Mend it.' }, { ...item, output: [image] }), [
     { role: 'user', content: 'goal_objective: Mend it.' },
     {
       role: 'user',
@@ -433,7 +433,7 @@ t.test('an output without its function call becomes a text that names the functi
 
 t.test('every reasoning effort is forwarded unchanged', async (t) => {
   for (const effort of [...REASONING_EFFORTS, 'no_think'])
-    t.equal(bodyOf({ model: 'm', reasoning: { effort } }).reasoning_effort, effort)
+    t.equal(getBody({ model: 'm', reasoning: { effort } }).reasoning_effort, effort)
 })
 
 t.test('items that name another turn belong to another response', async (t) => {
@@ -448,12 +448,12 @@ t.test('items that name another turn belong to another response', async (t) => {
     { role: 'assistant', content: null, reasoning_content: 'lost' },
     { role: 'assistant', content: null, reasoning_content: 'kept', tool_calls: [{ id: 'c' }] },
   ]
-  t.match(messagesOf(reasoning(`rs_${lost}_0`, 'lost'), reasoning(`rs_${next}_0`, 'kept'), call), wanted)
+  t.match(getMessages(reasoning(`rs_${lost}_0`, 'lost'), reasoning(`rs_${next}_0`, 'kept'), call), wanted)
   const one = [{ role: 'assistant', reasoning_content: 'lostkept', tool_calls: [{ id: 'c' }] }]
   for (const [a, b] of [
     [`rs_${lost}_0`, `rs_${lost}_1`],
     ['rs_68a1', 'rs_68a2'],
     ['rs_a_0', 'rs_b_0'],
   ])
-    t.match(messagesOf(reasoning(a!, 'lost'), reasoning(b!, 'kept'), call), one, `${a} and ${b}`)
+    t.match(getMessages(reasoning(a!, 'lost'), reasoning(b!, 'kept'), call), one, `${a} and ${b}`)
 })

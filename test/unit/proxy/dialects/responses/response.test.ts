@@ -34,7 +34,7 @@ const TOOLS = [
   { type: 'namespace', name: 'ns', tools: [{ type: 'function', name: 'g' }] },
 ]
 
-function frameOf(fields: object = {}): ResponseFrame {
+function createFrame(fields: object = {}): ResponseFrame {
   const request = checkResponsesRequest({ model: 'asked', input: 'hi', tools: TOOLS, ...fields })
   const items = [{ role: 'user', content: 'hi' }] as InputItem[]
   const { lowered, annotation, wireTools } = lowerResponsesRequest(request, [], items)
@@ -51,20 +51,20 @@ function frameOf(fields: object = {}): ResponseFrame {
   }
 }
 
-function foldOf(events: readonly GenerationEvent[]): CompletionBuilder {
+function foldEvents(events: readonly GenerationEvent[]): CompletionBuilder {
   const fold = new CompletionBuilder()
   for (const event of events) fold.add(event)
   return fold
 }
 
-const whole = (events: readonly GenerationEvent[], frame = frameOf()): Json =>
-  JSON.parse(JSON.stringify(createResponse(frame, foldOf(events))))
+const createCompleteResponse = (events: readonly GenerationEvent[], frame = createFrame()): Json =>
+  JSON.parse(JSON.stringify(createResponse(frame, foldEvents(events))))
 
 /**
  * Returns the events of a stream, after checking each frame: its name, which appears twice, and its sequence
  * number.
  */
-function eventsOf(text: string): Json[] {
+function readEvents(text: string): Json[] {
   const frames = text.split('\n\n')
   assert.equal(frames.pop(), '')
   return frames.map((frame, number) => {
@@ -76,8 +76,8 @@ function eventsOf(text: string): Json[] {
   })
 }
 
-const streamed = (events: readonly GenerationEvent[], frame = frameOf()): Json[] =>
-  eventsOf(new ResponsesStreamWriter(frame).write(events))
+const streamed = (events: readonly GenerationEvent[], frame = createFrame()): Json[] =>
+  readEvents(new ResponsesStreamWriter(frame).write(events))
 
 /** Returns the response that the official client reads from the events. */
 async function accumulated(events: readonly Json[]): Promise<Json> {
@@ -90,9 +90,9 @@ async function accumulated(events: readonly Json[]): Promise<Json> {
 }
 
 t.test('a tool search call is an item with an object as arguments', async (t) => {
-  const frame = frameOf({ tools: [{ type: 'tool_search', execution: 'client' }] })
+  const frame = createFrame({ tools: [{ type: 'tool_search', execution: 'client' }] })
   const toolCalls = [{ index: 0, id: 'c', function: { name: 'tool_search', arguments: '{"query":"git"}' } }]
-  const { output } = whole([start, { type: 'delta', toolCalls }, stop], frame)
+  const { output } = createCompleteResponse([start, { type: 'delta', toolCalls }, stop], frame)
   const item = { type: 'tool_search_call', call_id: 'c', execution: 'client', status: 'completed' }
   t.match(output, [{ ...item, arguments: { query: 'git' } }])
   const [, message] = lowerItems([{ type: 'message', role: 'user', content: 'x' }, ...output]).messages
@@ -102,29 +102,33 @@ t.test('a tool search call is an item with an object as arguments', async (t) =>
 })
 
 t.test('a keep-alive is a numbered event after `response.created`, which is sent once', async (t) => {
-  const writer = new ResponsesStreamWriter(frameOf())
+  const writer = new ResponsesStreamWriter(createFrame())
   const text = writer.keepAlive() + writer.write([start]) + writer.keepAlive()
   const first = { type: 'response.created', sequence_number: 0 }
-  t.match(eventsOf(text), [
+  t.match(readEvents(text), [
     first,
     { type: 'response.in_progress' },
     { type: 'keepalive' },
     { type: 'keepalive' },
   ])
   t.same(
-    eventsOf(text).map(({ sequence_number: at }) => at),
+    readEvents(text).map(({ sequence_number: at }) => at),
     [0, 1, 2, 3],
   )
 })
 
 t.test('counted reasoning tokens are reported; without a count, the required field is 0', async (t) => {
-  const detailsOf = (reported?: object) => {
+  const getDetails = (reported?: object) => {
     const counted = { ...usage, completion_tokens_details: reported } as typeof usage
-    const answer = whole([start, { type: 'delta', reasoning: 'hm' }, { ...stop, usage: counted }])
-    return answer.usage.output_tokens_details
+    const response = createCompleteResponse([
+      start,
+      { type: 'delta', reasoning: 'hm' },
+      { ...stop, usage: counted },
+    ])
+    return response.usage.output_tokens_details
   }
-  t.same(detailsOf({ reasoning_tokens: 2 }), { reasoning_tokens: 2 })
-  t.same(detailsOf(), { reasoning_tokens: 0 })
+  t.same(getDetails({ reasoning_tokens: 2 }), { reasoning_tokens: 2 })
+  t.same(getDetails(), { reasoning_tokens: 0 })
 })
 
 t.test('a complete response has the shape of the API', async (t) => {
@@ -138,9 +142,14 @@ t.test('a complete response has the shape of the API', async (t) => {
     },
     { ...stop, finishReason: 'tool_calls' },
   ]
-  const frame = frameOf({ instructions: 'be brief', metadata: { a: 'b' }, temperature: 0.5, store: false })
-  const answer = whole(events, frame)
-  t.match(answer, {
+  const frame = createFrame({
+    instructions: 'be brief',
+    metadata: { a: 'b' },
+    temperature: 0.5,
+    store: false,
+  })
+  const response = createCompleteResponse(events, frame)
+  t.match(response, {
     id: 'resp_T',
     object: 'response',
     created_at: 5,
@@ -163,7 +172,7 @@ t.test('a complete response has the shape of the API', async (t) => {
       total_tokens: 13,
     },
   })
-  t.same(answer.output, [
+  t.same(response.output, [
     {
       type: 'reasoning',
       id: 'rs_T_0',
@@ -180,7 +189,7 @@ t.test('a complete response has the shape of the API', async (t) => {
     },
     { type: 'function_call', id: 'fc_T_0', call_id: 'c1', name: 'f', arguments: '{}', status: 'completed' },
   ])
-  t.notOk('token_ids' in answer, 'no trace of the recording')
+  t.notOk('token_ids' in response, 'no trace of the recording')
 })
 
 t.test('a streamed text has the events of the API in their order', async (t) => {
@@ -209,9 +218,9 @@ t.test('a streamed text has the events of the API in their order', async (t) => 
   )
   t.match(sent[0].response, { id: 'resp_T', status: 'in_progress', output: [], completed_at: null })
   t.match(sent[2].item, { type: 'message', status: 'in_progress', content: [] })
-  const at = { item_id: 'msg_T_0', output_index: 0, content_index: 0 }
-  t.match(sent[5], { ...at, delta: ' there', logprobs: [] })
-  t.match(sent[6], { ...at, text: 'hi there' })
+  const location = { item_id: 'msg_T_0', output_index: 0, content_index: 0 }
+  t.match(sent[5], { ...location, delta: ' there', logprobs: [] })
+  t.match(sent[6], { ...location, text: 'hi there' })
   t.match(sent[9].response, { status: 'completed', output: [sent[8].item], usage: { total_tokens: 13 } })
 })
 
@@ -273,7 +282,7 @@ t.test('every kind of tool call is streamed as the agent declared its tool', asy
 t.test('a shell call with excessive nesting reaches the agent as the model wrote it', async (t) => {
   const written = `{"command":["ls"],"env":${'['.repeat(50_000)}${']'.repeat(50_000)}}`
   const call = { index: 0, id: 'c', function: { name: 'local_shell', arguments: written } }
-  const { output } = whole([start, { type: 'delta', toolCalls: [call] }, stop])
+  const { output } = createCompleteResponse([start, { type: 'delta', toolCalls: [call] }, stop])
   t.match(output, [{ type: 'function_call', name: 'local_shell', arguments: written }])
 })
 
@@ -283,8 +292,8 @@ t.test('a truncated response is incomplete, and so is its last item', async (t) 
     { type: 'delta', reasoning: 'hm', content: 'hi' },
     { type: 'end', finishReason: 'length' },
   ]
-  for (const answer of [whole(events), streamed(events).at(-1)?.response]) {
-    t.match(answer, {
+  for (const response of [createCompleteResponse(events), streamed(events).at(-1)?.response]) {
+    t.match(response, {
       status: 'incomplete',
       incomplete_details: { reason: 'max_output_tokens' },
       completed_at: null,
@@ -294,24 +303,24 @@ t.test('a truncated response is incomplete, and so is its last item', async (t) 
   }
   t.equal(streamed(events).at(-1)?.type, 'response.incomplete')
   for (const finishReason of ['repetition', 'insufficient_system_resource'])
-    t.match(whole([...events.slice(0, 2), { type: 'end', finishReason }]), {
+    t.match(createCompleteResponse([...events.slice(0, 2), { type: 'end', finishReason }]), {
       status: 'incomplete',
       incomplete_details: { reason: 'max_output_tokens' },
     })
-  const filtered = whole([start, { type: 'end', finishReason: 'content_filter' }])
+  const filtered = createCompleteResponse([start, { type: 'end', finishReason: 'content_filter' }])
   t.match(filtered, { status: 'incomplete', incomplete_details: { reason: 'content_filter' } })
 })
 
 t.test('a response without text is an empty message', async (t) => {
-  const answer = whole([start, { type: 'delta', tokenIds: [1] }, stop])
-  t.match(answer.output, [{ type: 'message', content: [{ text: '' }] }])
-  t.same((await accumulated(streamed([start, stop]))).output, answer.output)
+  const response = createCompleteResponse([start, { type: 'delta', tokenIds: [1] }, stop])
+  t.match(response.output, [{ type: 'message', content: [{ text: '' }] }])
+  t.same((await accumulated(streamed([start, stop]))).output, response.output)
 })
 
 t.test('a failure after the first event is reported in the form of the API', async (t) => {
-  const writer = new ResponsesStreamWriter(frameOf())
+  const writer = new ResponsesStreamWriter(createFrame())
   const text = writer.write([start, { type: 'delta', content: 'hi' }])
-  const sent = eventsOf(text + writer.fail(new ProxyError('engine_lost', 'The engine is gone')))
+  const sent = readEvents(text + writer.fail(new ProxyError('engine_lost', 'The engine is gone')))
   t.match(sent.at(-1), {
     type: 'response.failed',
     response: { status: 'failed', error: { code: 'engine_lost', message: 'The engine is gone' } },
@@ -327,18 +336,20 @@ t.test('fields that the agent includes are in the response', async (t) => {
     stop,
   ]
   const include = ['reasoning.encrypted_content', 'message.output_text.logprobs']
-  const frame = () => frameOf({ include, return_token_ids: true })
+  const frame = () => createFrame({ include, return_token_ids: true })
   const sent = streamed(events, frame())
   t.same(sent.find((event) => event.type === 'response.output_text.delta').logprobs, [entry])
-  for (const answer of [whole(events, frame()), sent.at(-1)?.response]) {
-    t.equal(answer.output[0].encrypted_content, seal('hm'))
-    t.same(answer.output[1].content[0].logprobs, [entry])
-    t.same(answer.token_ids, [1, 2])
-    t.same(answer.prompt_token_ids, [7, 8])
-    t.same(answer.provider_specific_fields, { token_ids: [1, 2] })
+  for (const response of [createCompleteResponse(events, frame()), sent.at(-1)?.response]) {
+    t.equal(response.output[0].encrypted_content, seal('hm'))
+    t.same(response.output[1].content[0].logprobs, [entry])
+    t.same(response.token_ids, [1, 2])
+    t.same(response.prompt_token_ids, [7, 8])
+    t.same(response.provider_specific_fields, { token_ids: [1, 2] })
   }
   t.same(
-    whole(events, frameOf({ include_reasoning: false })).output.map((item: Json) => item.type),
+    createCompleteResponse(events, createFrame({ include_reasoning: false })).output.map(
+      (item: Json) => item.type,
+    ),
     ['message'],
   )
 })
@@ -360,17 +371,17 @@ const anyCompletion = fc.record({
 type AnyCompletion = typeof anyCompletion extends fc.Arbitrary<infer T> ? T : never
 
 /** Splits the completion into deltas of one character, the finest division that an engine could send. */
-function pieces({ reasoning, content, refusal, calls }: AnyCompletion): GenerationDelta[] {
+function toDeltas({ reasoning, content, refusal, calls }: AnyCompletion): GenerationDelta[] {
   const units = (text: string) => text.split('')
   return [
-    ...units(reasoning).map((piece) => ({ type: 'delta' as const, reasoning: piece })),
-    ...units(content).map((piece) => ({ type: 'delta' as const, content: piece })),
-    ...units(refusal).map((piece) => ({ type: 'delta' as const, refusal: piece })),
+    ...units(reasoning).map((chunk) => ({ type: 'delta' as const, reasoning: chunk })),
+    ...units(content).map((chunk) => ({ type: 'delta' as const, content: chunk })),
+    ...units(refusal).map((chunk) => ({ type: 'delta' as const, refusal: chunk })),
     ...calls.flatMap(([name, text], index) => [
       { type: 'delta' as const, toolCalls: [{ index, id: `c${index}`, function: { name } }] },
-      ...units(text).map((piece) => ({
+      ...units(text).map((chunk) => ({
         type: 'delta' as const,
-        toolCalls: [{ index, function: { arguments: piece } }],
+        toolCalls: [{ index, function: { arguments: chunk } }],
       })),
     ]),
   ]
@@ -399,12 +410,12 @@ t.test(
     await fc.assert(
       fc.asyncProperty(deltas, async ([completion, merged]) => {
         const end: GenerationEvent = { type: 'end', finishReason: completion.finishReason, usage }
-        const events = [start, ...merge(pieces(completion), merged), end]
-        const answer = whole(events)
+        const events = [start, ...merge(toDeltas(completion), merged), end]
+        const response = createCompleteResponse(events)
         const sent = streamed(events)
         const final = await accumulated(sent)
-        assert.deepEqual(final.output, answer.output)
-        assert.equal(final.status, answer.status)
+        assert.deepEqual(final.output, response.output)
+        assert.equal(final.status, response.status)
       }),
       { numRuns: limitRuns(200) },
     )
@@ -415,9 +426,9 @@ t.test(
 t.test("the echo of a response is the model's message", async (t) => {
   fc.assert(
     fc.property(anyCompletion, (completion) => {
-      const events = [start, ...pieces(completion), stop]
-      const fold = foldOf(events)
-      const { messages } = lowerItems(whole(events).output)
+      const events = [start, ...toDeltas(completion), stop]
+      const fold = foldEvents(events)
+      const { messages } = lowerItems(createCompleteResponse(events).output)
       const { content, reasoning_content, tool_calls } = (messages[0] ?? {}) as Json
       assert.equal(messages.length, 1)
       assert.equal(content ?? '', fold.content ?? '')

@@ -14,9 +14,9 @@ const member = (id: string, maxConcurrency = 1): Member => ({
 })
 const call = (requestId: string) => ({ requestId, sessionId: `session of ${requestId}` })
 
-function setUp(...given: (Member | Partial<DispatcherOptions>)[]) {
-  const members = given.filter((one) => 'id' in one)
-  const options = Object.assign({}, ...given.filter((one) => !('id' in one)))
+function setUp(...setup: (Member | Partial<DispatcherOptions>)[]) {
+  const members = setup.filter((one) => 'id' in one)
+  const options = Object.assign({}, ...setup.filter((one) => !('id' in one)))
   const clock = new FakeClock()
   const absent = () => ({ code: 'no_worker', message: 'no worker is connected' }) as const
   const dispatcher = new Dispatcher({ queueLimit: 2, waitMs: WAIT_MS, absent, clock, ...options })

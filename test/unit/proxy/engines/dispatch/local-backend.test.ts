@@ -398,7 +398,7 @@ t.test('weight versions of health checks are used if the response has none', asy
 })
 
 /** Creates a client of an engine that reported v1; `report` completes the waiting checks. */
-async function toldOnce() {
+async function reportedOnce() {
   const { clients, serve, backend, clock, settle } = setUp('a')
   const client = clients[0]!
   let waiting: ((health: EngineHealth) => void)[] = []
@@ -411,7 +411,7 @@ async function toldOnce() {
   const report = async (weightVersion: string) => {
     const checks = waiting
     waiting = []
-    for (const answer of checks) answer({ models: [], weightVersion })
+    for (const respond of checks) respond({ models: [], weightVersion })
     await settle()
   }
   const versions = async () =>
@@ -420,7 +420,7 @@ async function toldOnce() {
 }
 
 t.test('an engine that does not respond to a new check has no version until it reports one', async (t) => {
-  const { backend, clock, settle, report, versions } = await toldOnce()
+  const { backend, clock, settle, report, versions } = await reportedOnce()
   t.same(await versions(), ['v1', 'v1'])
   backend.pause()
   const resumed = backend.resume()
@@ -436,7 +436,7 @@ t.test('an engine that does not respond to a new check has no version until it r
 })
 
 t.test('a check that started before a change of weights is discarded', async (t) => {
-  const { backend, clock, settle, report, versions } = await toldOnce()
+  const { backend, clock, settle, report, versions } = await reportedOnce()
   clock.advance(INTERVAL_MS)
   const resumed = backend.resume()
   await report('v1')
@@ -450,7 +450,7 @@ t.test('a check that started before a change of weights is discarded', async (t)
 t.test(
   'a turn during which weights may have changed ends with an unknown version instead of its first one',
   async (t) => {
-    const { backend, report, settle } = await toldOnce()
+    const { backend, report, settle } = await reportedOnce()
     const events = pull(backend, chatRequest({}), noAbort)[Symbol.asyncIterator]()
     t.match((await events.next()).value, [{ type: 'start', weightVersion: 'v1' }])
     const refreshed = backend.refresh()
@@ -462,8 +462,8 @@ t.test(
 )
 
 /** Returns the versions of a complete response if `meanwhile` runs before it arrives. */
-async function wholeAnswer(version: string | undefined, meanwhile: (engine: Toldness) => unknown) {
-  const engine = await toldOnce()
+async function completeResponse(version: string | undefined, meanwhile: (engine: Toldness) => unknown) {
+  const engine = await reportedOnce()
   const { client, backend } = engine
   const { promise: over, resolve } = Promise.withResolvers<void>()
   client.script = async function* () {
@@ -471,14 +471,14 @@ async function wholeAnswer(version: string | undefined, meanwhile: (engine: Told
     const end = { type: 'end', finishReason: 'stop', ...(version && { weightVersion: version }) } as const
     yield [{ type: 'start', engine: 'a' }, { type: 'delta', content: 'a' }, end]
   }
-  const answer = collect(pull(backend, chatRequest({}), noAbort))
+  const response = collect(pull(backend, chatRequest({}), noAbort))
   await engine.settle()
   await meanwhile(engine)
   resolve()
-  return (await answer).flatMap((event) => (event.type === 'delta' ? [] : [event.weightVersion]))
+  return (await response).flatMap((event) => (event.type === 'delta' ? [] : [event.weightVersion]))
 }
 
-type Toldness = Awaited<ReturnType<typeof toldOnce>>
+type Toldness = Awaited<ReturnType<typeof reportedOnce>>
 
 t.test('a complete response began with the weights at the time of its request', async (t) => {
   const noticed = async ({ clock, report }: Toldness) => {
@@ -494,22 +494,22 @@ t.test('a complete response began with the weights at the time of its request', 
     void backend.refresh()
     await settle()
   }
-  t.same(await wholeAnswer(undefined, () => {}), ['v1', 'v1'])
-  t.same(await wholeAnswer(undefined, noticed), ['v1', 'v2'])
-  t.same(await wholeAnswer(undefined, announced), ['v1', 'v2'])
-  t.same(await wholeAnswer(undefined, unknown), ['v1', null], 'and ended with unknown weights')
+  t.same(await completeResponse(undefined, () => {}), ['v1', 'v1'])
+  t.same(await completeResponse(undefined, noticed), ['v1', 'v2'])
+  t.same(await completeResponse(undefined, announced), ['v1', 'v2'])
+  t.same(await completeResponse(undefined, unknown), ['v1', null], 'and ended with unknown weights')
   t.same(
-    await wholeAnswer('v2', announced),
+    await completeResponse('v2', announced),
     ['v1', 'v2'],
     'also if the engine reports the version of the end',
   )
-  t.same(await wholeAnswer('v2', noticed), ['v1', 'v2'], 'and no change was announced')
-  t.same(await wholeAnswer('v2', () => {}), ['v1', 'v2'], 'nor has a check detected it yet')
+  t.same(await completeResponse('v2', noticed), ['v1', 'v2'], 'and no change was announced')
+  t.same(await completeResponse('v2', () => {}), ['v1', 'v2'], 'nor has a check detected it yet')
 })
 
 for (const failure of [unreachable, lost])
   t.test(`an engine that failed with ${failure().code} may return with other weights`, async (t) => {
-    const { client, settle, report, clock, backend, versions } = await toldOnce()
+    const { client, settle, report, clock, backend, versions } = await reportedOnce()
     client.failure = failure
     const over = new AbortController()
     const failed = t.rejects(pull(backend, chatRequest({}), over.signal)[Symbol.asyncIterator]().next())

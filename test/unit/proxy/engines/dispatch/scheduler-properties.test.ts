@@ -74,7 +74,7 @@ class Model {
 
   remove(memberId: string): void {
     const expected = [...this.running]
-      .filter(([, { memberId: at }]) => at === memberId)
+      .filter(([, { memberId: other }]) => other === memberId)
       .map(([requestId]) => requestId)
     const { lost, assigned } = this.scheduler.removeMember(memberId)
     if (`${lost}` !== `${expected}`) throw new Error(`lost ${lost}, expected ${expected}`)

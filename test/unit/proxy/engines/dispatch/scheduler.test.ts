@@ -229,25 +229,25 @@ t.test('a released session is forgotten although one of its requests still waits
 
 t.test('freeing a slot costs the same with any number of waiting requests, and so does expiry', (t) => {
   const looksFor = (waiting: number) => {
-    let looks = 0
+    let checks = 0
     const models = new Proxy(['m'], {
       get(target, name) {
-        looks += 1
+        checks += 1
         return Reflect.get(target, name)
       },
     })
     const scheduler = new Scheduler({ queueLimit: waiting, waitMs: WAIT_MS })
-    for (let place = 0; place < 16; place += 1) scheduler.addMember(member(`m${place}`, { models }))
+    for (let index = 0; index < 16; index += 1) scheduler.addMember(member(`m${index}`, { models }))
     // Sessions have their members, half of which are full; the others have capacity and nearly the same
     // load.
-    for (let place = 0; place < 32; place += 1)
-      scheduler.submit(call(`r${place}`, `s${place % 16}`, { model: 'm' }), 0)
-    for (let place = 0; place < waiting; place += 1)
-      scheduler.submit(call(`w${place}`, `s${place % 8}`, { model: 'm' }), 0)
-    looks = 0
+    for (let index = 0; index < 32; index += 1)
+      scheduler.submit(call(`r${index}`, `s${index % 16}`, { model: 'm' }), 0)
+    for (let index = 0; index < waiting; index += 1)
+      scheduler.submit(call(`w${index}`, `s${index % 8}`, { model: 'm' }), 0)
+    checks = 0
     t.equal(scheduler.release('r8').length, 1)
     scheduler.expire(1)
-    return looks
+    return checks
   }
   t.equal(looksFor(2_000), looksFor(20))
   t.end()

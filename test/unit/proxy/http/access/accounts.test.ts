@@ -38,16 +38,16 @@ const BODY_LIMIT = 100
 
 function setUp(limits: AccountLimits = {}) {
   const accounts = new Accounts(BODY_LIMIT, limits)
-  const ask = (name: string, socket?: FakeSocket) => {
+  const sendRequest = (name: string, socket?: FakeSocket) => {
     const request = new FakeRequest(socket)
     const response = new FakeResponse()
     const message = request as unknown as IncomingMessage
-    const answer = response as unknown as ServerResponse
-    const charge = accounts.charge(name, name.startsWith('agent'), message, answer)
+    const reply = response as unknown as ServerResponse
+    const charge = accounts.charge(name, name.startsWith('agent'), message, reply)
     return { charge, request, message, close: () => response.close() }
   }
-  const call = (session: string, socket: FakeSocket) => ask(`agent ${session}`, socket)
-  return { accounts, ask, call }
+  const call = (session: string, socket: FakeSocket) => sendRequest(`agent ${session}`, socket)
+  return { accounts, sendRequest, call }
 }
 
 t.test("above an agent's connection limit, the one that has been idle longest is closed", async (t) => {
@@ -91,8 +91,8 @@ t.test('a connection that a load balancer shares among agents counts for the lat
 })
 
 t.test('an agent is rejected for its own requests and memory, and the error names the limit', async (t) => {
-  const { ask } = setUp({ calls: 3, memoryBytes: 400 })
-  const [first, second, other] = [ask('agent a'), ask('agent a'), ask('agent b')]
+  const { sendRequest } = setUp({ calls: 3, memoryBytes: 400 })
+  const [first, second, other] = [sendRequest('agent a'), sendRequest('agent a'), sendRequest('agent b')]
   first.charge.addCalls(2)
   t.throws(() => second.charge.addCalls(2), { code: 'too_many_calls', message: /3 requests/, retryAfterS: 1 })
   second.charge.addCalls(1)
@@ -100,7 +100,7 @@ t.test('an agent is rejected for its own requests and memory, and the error name
   first.charge.setMemory(90)
   t.throws(() => second.charge.setMemory(20), { code: 'too_many_calls', message: /memory/, retryAfterS: 1 })
   other.charge.setMemory(100)
-  const trainer = ask('session c')
+  const trainer = sendRequest('session c')
   trainer.charge.addCalls(1_000)
   trainer.charge.setMemory(210)
   t.throws(() => second.charge.setMemory(1), { code: 'queue_full', message: /memory/ })
@@ -111,8 +111,8 @@ t.test('an agent is rejected for its own requests and memory, and the error name
 })
 
 t.test('a charge after the end of its request has no effect', async (t) => {
-  const { accounts, ask } = setUp()
-  const { charge, close, request } = ask('agent a')
+  const { accounts, sendRequest } = setUp()
+  const { charge, close, request } = sendRequest('agent a')
   close()
   request.socket.destroy()
   charge.addCalls(5)
@@ -122,10 +122,10 @@ t.test('a charge after the end of its request has no effect', async (t) => {
 })
 
 t.test('above the budget, the largest body of the caller with the most bytes is rejected', async (t) => {
-  const { ask } = setUp({ arrivingBytes: 1_000 })
+  const { sendRequest } = setUp({ arrivingBytes: 1_000 })
   const rejected: string[] = []
   const body = (name: string, bytes: number, what = name) => {
-    const { charge, message, request } = ask(name)
+    const { charge, message, request } = sendRequest(name)
     charge.watch(message)
     request.on('error', ({ code }) => rejected.push(`${what}: ${code}`))
     request.emit('data', Buffer.alloc(bytes))
@@ -150,10 +150,10 @@ t.test('for any sequence of events, every charge is released', async () => {
   )
   fc.assert(
     fc.property(steps, (list) => {
-      const { accounts, ask } = setUp({ calls: 4, memoryBytes: 100, arrivingBytes: 100 })
-      const open: ReturnType<typeof ask>[] = []
+      const { accounts, sendRequest } = setUp({ calls: 4, memoryBytes: 100, arrivingBytes: 100 })
+      const open: ReturnType<typeof sendRequest>[] = []
       for (const { name, amount, end } of list) {
-        const admitted = ask(name)
+        const admitted = sendRequest(name)
         open.push(admitted)
         admitted.request.on('error', () => {})
         admitted.charge.watch(admitted.message)

@@ -54,12 +54,12 @@ t.test('a key with a changed character, or of another secret, is invalid', async
   const others = (character: string) => [...'ABCDEFGHabcd0123-_'].filter((other) => other !== character)
   for (const good of [key, tagged]) {
     t.ok(accepts(good))
-    for (let at = 0; at < good.length; at += 1) {
-      const accepted = others(good[at]!).filter((other) =>
-        accepts(good.slice(0, at) + other + good.slice(at + 1)),
+    for (let index = 0; index < good.length; index += 1) {
+      const accepted = others(good[index]!).filter((other) =>
+        accepts(good.slice(0, index) + other + good.slice(index + 1)),
       )
-      t.same(accepted, [], `character ${at}`)
-      t.notOk(accepts(good.slice(0, at)), `the first ${at} characters`)
+      t.same(accepted, [], `character ${index}`)
+      t.notOk(accepts(good.slice(0, index)), `the first ${index} characters`)
     }
   }
   for (const none of [

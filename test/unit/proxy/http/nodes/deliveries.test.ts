@@ -21,8 +21,8 @@ class FakeResponse extends EventEmitter {
     this.headers[name] = value
   }
 
-  end(isWhole: boolean): void {
-    this.writableFinished = isWhole
+  end(isComplete: boolean): void {
+    this.writableFinished = isComplete
     this.closed = true
     this.emit('close')
   }

@@ -20,7 +20,7 @@ const SECRETS = [createNodeSecret()]
 const REPEATED = 'x-llm-proxy-repeated'
 const lose: Script = (_request, response) => void response.socket!.destroy()
 
-function identityOf(lease: number): NodeIdentity {
+function createIdentity(lease: number): NodeIdentity {
   const identity = new NodeIdentity(fakeSharedRecord({ lease }))
   identity.setSecrets(SECRETS)
   return identity
@@ -47,7 +47,7 @@ async function startNode(t: Test, scripts: Script[]) {
     markDeliveryUnknown: (sessionId: string) => void unknown.push(sessionId),
   } as unknown as Sessions
   const shared = fakeSharedRecord({ lease: 1 })
-  const [identity, deliveries] = [identityOf(1), new Deliveries(shared)]
+  const [identity, deliveries] = [createIdentity(1), new Deliveries(shared)]
   const forwarder = new Forwarder({ shared, identity, deliveries })
   t.teardown(() => forwarder.close())
   const app = Fastify()
@@ -102,7 +102,7 @@ t.test('a request that lost its owner is sent to the next one, with a mark', asy
     [undefined, '1'],
     'not one from the client',
   )
-  t.ok(identityOf(3).verify(second!), 'which is signed')
+  t.ok(createIdentity(3).verify(second!), 'which is signed')
 })
 
 t.test('a request that two owners did not survive is not sent to a third one', async (t) => {
@@ -117,7 +117,7 @@ t.test('the delivery before a repeated request is unknown, if a node declares th
   const { unknown, post } = await startNode(t, [])
   t.equal(await (await post({ [REPEATED]: '1' })).text(), 'served here')
   t.strictSame(unknown, [], 'a client may not declare it')
-  await (await post({ [NODE_HEADER]: identityOf(2).sign(1)!.header, [REPEATED]: '1' })).text()
+  await (await post({ [NODE_HEADER]: createIdentity(2).sign(1)!.header, [REPEATED]: '1' })).text()
   t.strictSame(unknown, ['s'])
 })
 

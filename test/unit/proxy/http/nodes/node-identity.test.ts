@@ -36,8 +36,8 @@ t.test('a node verifies a signature that another one made for it', async (t) => 
 t.test('the first secret signs, and all of them verify', async (t) => {
   const [old, next] = [SECRET, createNodeSecret()]
   const steps = [[old], [old, next], [next, old], [next]]
-  for (const [at, signing] of steps.entries()) {
-    for (const verifying of steps.slice(Math.max(0, at - 1), at + 2)) {
+  for (const [index, signing] of steps.entries()) {
+    for (const verifying of steps.slice(Math.max(0, index - 1), index + 2)) {
       const { header } = createNode(1, ...signing).sign(2)!
       t.ok(
         createNode(2, ...verifying).verify(withHeader(header)),
@@ -66,8 +66,8 @@ t.test('no other text than a signature is accepted, with any one character chang
   const verifier = createNode(2, SECRET)
   const { header } = createNode(1, SECRET).sign(2)!
   fc.assert(
-    fc.property(fc.nat(header.length - 1), fc.string({ minLength: 0, maxLength: 2 }), (at, change) => {
-      const changed = header.slice(0, at) + change + header.slice(at + 1)
+    fc.property(fc.nat(header.length - 1), fc.string({ minLength: 0, maxLength: 2 }), (index, change) => {
+      const changed = header.slice(0, index) + change + header.slice(index + 1)
       return changed === header || verifier.verify(withHeader(changed)) === undefined
     }),
   )

@@ -8,10 +8,10 @@ function slicesWithClock() {
   const done: string[] = []
   const slices = new TimeSlices({ sliceMs: 20, nowMs: () => nowMs })
   const run = async (name: string, stepsMs: number[]) => {
-    for (const [at, stepMs] of stepsMs.entries()) {
-      await (at === 0 ? slices.first(name[0]!) : slices.further(name[0]!))
+    for (const [index, stepMs] of stepsMs.entries()) {
+      await (index === 0 ? slices.first(name[0]!) : slices.further(name[0]!))
       nowMs += stepMs
-      done.push(`${name}${at + 1}`)
+      done.push(`${name}${index + 1}`)
     }
   }
   /** Submits a request; resolves when its initial steps are done. */
@@ -23,7 +23,7 @@ function slicesWithClock() {
 }
 
 async function microtasks(): Promise<void> {
-  for (let at = 0; at < 10; at += 1) await undefined
+  for (let index = 0; index < 10; index += 1) await undefined
 }
 
 t.test(

@@ -286,6 +286,25 @@ const HOSTILE: Record<string, [template: string, isSpecialized: boolean]> = {
   ],
 }
 
+t.test('an unpaired surrogate in a template variable does not hide the end of a turn', async (t) => {
+  const thread = createThread('qwen3', CHATML('', `${CONTENT}{{ note }}`))
+  const newMessages = [question('Next.')]
+  const history: ChatMessage[] = [question('What?'), { role: 'assistant', content: 'That.' }]
+  const request = {
+    situation: createTemplateSignature(history, newMessages, false),
+    history: history.slice(0, -1),
+    newMessages,
+  }
+  const { end } = sharedModel('qwen3')
+  for (const note of ['', 'x', '\udc00', '\udc01', '\ud800']) {
+    const part = await thread.newPart(request, { kwargs: { note } })
+    t.match(part, {
+      text: `\n<|im_start|>user\nNext.${note}<|im_end|>\n<|im_start|>assistant\n`,
+      endId: end.id,
+    })
+  }
+})
+
 const CONTENTS = ['a', '', ' ', 'x', 'b', ' a ', '<|im_end|>', 'Be brief.', 'axa', '{"a": 1}', '𝔸', 'a', 'c']
 
 // "Compare with the first content" is specialized, because the first content of a dummy history is a

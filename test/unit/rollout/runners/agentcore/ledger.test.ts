@@ -12,10 +12,10 @@ const ENDPOINT = { arn: 'arn:1', qualifier: 'DEFAULT' }
 const NO_PID = 2 ** 30
 
 /** The file of a process, which wrote these lines before it exited. */
-function fileOf(folder: string, name: string, head: object, ...lines: string[]): string {
+function writeRecordFile(folder: string, name: string, head: object, ...lines: string[]): string {
   const path = join(folder, `${name}.sessions.jsonl`)
-  const whole = { version: 1, ...ENDPOINT, host: hostname(), pid: NO_PID, ...head }
-  writeFileSync(path, [JSON.stringify(whole), ...lines].join('\n'))
+  const full = { version: 1, ...ENDPOINT, host: hostname(), pid: NO_PID, ...head }
+  writeFileSync(path, [JSON.stringify(full), ...lines].join('\n'))
   return path
 }
 
@@ -47,7 +47,7 @@ t.test(
 
 t.test('sessions that a dead process left open are taken over, and are in a file at all times', async (t) => {
   const folder = t.testdir({})
-  fileOf(folder, 'old', {}, opened('a'), opened('b'), closed('a'), opened('c'), '{"opened":"d')
+  writeRecordFile(folder, 'old', {}, opened('a'), opened('b'), closed('a'), opened('c'), '{"opened":"d')
   const ledger = await Ledger.open(folder, ENDPOINT)
   t.strictSame(ledger.openSessions, ['b', 'c'])
   await ledger.closed('b')
@@ -61,10 +61,10 @@ t.test('sessions that a dead process left open are taken over, and are in a file
 
 t.test("a living process keeps its sessions, and another runtime's are not touched", async (t) => {
   const folder = t.testdir({})
-  fileOf(folder, 'alive', { pid: process.ppid }, opened('a'))
-  fileOf(folder, 'elsewhere', { host: 'another', pid: NO_PID }, opened('b'))
-  fileOf(folder, 'other-runtime', { arn: 'arn:2' }, opened('c'))
-  fileOf(folder, 'other-endpoint', { qualifier: 'canary' }, opened('d'))
+  writeRecordFile(folder, 'alive', { pid: process.ppid }, opened('a'))
+  writeRecordFile(folder, 'elsewhere', { host: 'another', pid: NO_PID }, opened('b'))
+  writeRecordFile(folder, 'other-runtime', { arn: 'arn:2' }, opened('c'))
+  writeRecordFile(folder, 'other-endpoint', { qualifier: 'canary' }, opened('d'))
   writeFileSync(join(folder, 'notes.sessions.jsonl'), 'my notes')
   t.strictSame((await openIn(t, folder)).openSessions, [])
   t.equal(readdirSync(folder).length, 6)
@@ -82,17 +82,17 @@ t.test(
   onLinux,
   async (t) => {
     const folder = t.testdir({})
-    fileOf(folder, 'crashed', { pid: process.pid, started: 'of an earlier process' }, opened('a'))
-    fileOf(folder, 'sibling', { pid: process.ppid, started: 'of an earlier process' }, opened('b'))
-    fileOf(folder, 'of an earlier version', { pid: process.pid }, opened('c'))
+    writeRecordFile(folder, 'crashed', { pid: process.pid, started: 'of an earlier process' }, opened('a'))
+    writeRecordFile(folder, 'sibling', { pid: process.ppid, started: 'of an earlier process' }, opened('b'))
+    writeRecordFile(folder, 'of an earlier version', { pid: process.pid }, opened('c'))
     t.strictSame((await openIn(t, folder)).openSessions.toSorted(), ['a', 'b', 'c'])
   },
 )
 
 t.test("another user's process with the id of a dead one is not that one", onLinux, async (t) => {
   const folder = t.testdir({})
-  fileOf(folder, 'crashed', { pid: process.ppid, started: 'of an earlier process' }, opened('a'))
-  fileOf(folder, 'alive', { pid: process.ppid }, opened('b'))
+  writeRecordFile(folder, 'crashed', { pid: process.ppid, started: 'of an earlier process' }, opened('a'))
+  writeRecordFile(folder, 'alive', { pid: process.ppid }, opened('b'))
   const { kill } = process
   t.teardown(() => {
     process.kill = kill
@@ -113,7 +113,7 @@ t.test('a zombie process is dead', onLinux, async (t) => {
   t.teardown(() => parent.kill('SIGKILL'))
   const [pid] = (await once(parent.stdout, 'data')).map(Number)
   await until(() => /^State:\s+Z/m.test(readFileSync(`/proc/${pid}/status`, 'utf8')))
-  fileOf(folder, 'killed', { pid }, opened('a'))
+  writeRecordFile(folder, 'killed', { pid }, opened('a'))
   t.strictSame((await openIn(t, folder)).openSessions, ['a'])
 })
 
@@ -122,7 +122,7 @@ t.test('sessions left by a process are taken over by one of the running processe
   const ledger = await openIn(t, folder)
   await ledger.opened('mine')
   t.strictSame(await ledger.takeOver(), [])
-  const old = fileOf(folder, 'old', {}, opened('a'), opened('b'), closed('b'))
+  const old = writeRecordFile(folder, 'old', {}, opened('a'), opened('b'), closed('b'))
   t.strictSame(await ledger.takeOver(), ['a'])
   t.notOk(existsSync(old))
   t.strictSame(ledger.openSessions, ['mine', 'a'])
@@ -132,13 +132,13 @@ t.test('sessions left by a process are taken over by one of the running processe
 t.test('a file that was not touched for long has no process on any machine', async (t) => {
   const folder = t.testdir({})
   const longAgo = new Date(Date.now() - 6 * 60_000)
-  utimesSync(fileOf(folder, 'elsewhere', { host: 'another', pid: 1 }, opened('a')), longAgo, longAgo)
+  utimesSync(writeRecordFile(folder, 'elsewhere', { host: 'another', pid: 1 }, opened('a')), longAgo, longAgo)
   t.strictSame((await openIn(t, folder)).openSessions, ['a'])
 })
 
 t.test('two runs that start concurrently both take over, because stopping twice is harmless', async (t) => {
   const folder = t.testdir({})
-  fileOf(folder, 'old', {}, opened('a'))
+  writeRecordFile(folder, 'old', {}, opened('a'))
   const ledgers = await Promise.all([openIn(t, folder), openIn(t, folder)])
   t.ok(ledgers.some(({ openSessions }) => openSessions.includes('a')))
 })

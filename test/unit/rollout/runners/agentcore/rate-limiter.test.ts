@@ -6,7 +6,7 @@ import { FakeClock } from '../../../../helpers/fake-clock.ts'
 const NEVER = new AbortController().signal
 
 /** Requests so many grants of a kind, and records the time of each. */
-function ask(limiter: RateLimiter, clock: FakeClock, kinds: readonly CallKind[]) {
+function sendRequest(limiter: RateLimiter, clock: FakeClock, kinds: readonly CallKind[]) {
   const granted: { kind: CallKind; atMs: number }[] = []
   for (const kind of kinds) {
     // A fake clock's tasks and the promises that they resolve run one after the other.
@@ -45,7 +45,7 @@ async function runToEnd(clock: FakeClock): Promise<void> {
 
 t.test('requests are spread evenly: 400 of them take 16 s at 25 a second', async (t) => {
   const clock = new FakeClock()
-  const granted = ask(new RateLimiter(25, clock), clock, times(400, 'start'))
+  const granted = sendRequest(new RateLimiter(25, clock), clock, times(400, 'start'))
   await runToEnd(clock)
   t.equal(granted.length, 400)
   t.equal(mostInASecond(granted), 25)
@@ -57,7 +57,7 @@ t.test('no second has more requests than the rate, for any delay of timers', asy
   await fc.assert(
     fc.asyncProperty(fc.integer({ min: 1, max: 40 }), lateness, async (rate, stalls) => {
       const clock = new FakeClock()
-      const granted = ask(new RateLimiter(rate, clock), clock, times(150, 'start'))
+      const granted = sendRequest(new RateLimiter(rate, clock), clock, times(150, 'start'))
       for (const stallMs of stalls) {
         clock.stall(stallMs)
         await Promise.resolve()
@@ -76,7 +76,7 @@ t.test('a timer that fires early grants nothing yet', async (t) => {
     nowMs: () => clock.nowMs(),
     after: (delayMs: number, task: () => void) => clock.after(Math.max(0.5, delayMs - 0.5), task),
   }
-  const granted = ask(new RateLimiter(25, early), clock, times(30, 'start'))
+  const granted = sendRequest(new RateLimiter(25, early), clock, times(30, 'start'))
   await runToEnd(clock)
   t.equal(granted.length, 30)
   t.ok(mostInASecond(granted) <= 25)
@@ -84,7 +84,7 @@ t.test('a timer that fires early grants nothing yet', async (t) => {
 
 t.test('kinds alternate, so that polls do not delay starts and stops of sessions', async (t) => {
   const clock = new FakeClock()
-  const granted = ask(new RateLimiter(10, clock), clock, [
+  const granted = sendRequest(new RateLimiter(10, clock), clock, [
     ...times(50, 'poll' as const),
     'start',
     'stop',
@@ -143,7 +143,7 @@ t.test('a cancelled request is not counted, and later ones move up', async (t) =
   const limiter = new RateLimiter(10, clock)
   const gone = new AbortController()
   const first = limiter.acquire('start', gone.signal)
-  const granted = ask(limiter, clock, ['start'])
+  const granted = sendRequest(limiter, clock, ['start'])
   gone.abort(new Error('called off'))
   await t.rejects(first, { message: 'called off' })
   await run(clock, 10)
@@ -153,7 +153,7 @@ t.test('a cancelled request is not counted, and later ones move up', async (t) =
 
 t.test('a busy process catches up for a tenth of a second, not for more', async (t) => {
   const clock = new FakeClock()
-  const granted = ask(new RateLimiter(100, clock), clock, times(200, 'start'))
+  const granted = sendRequest(new RateLimiter(100, clock), clock, times(200, 'start'))
   clock.stall(1_000)
   await run(clock, 10)
   t.ok(granted.length <= 13, `${granted.length} requests`)

@@ -2,7 +2,7 @@ import t from 'tap'
 import { AgentCoreError, toAgentCoreError } from '../../../../../src/rollout/runners/agentcore/errors.ts'
 import { parseResult, readResult } from '../../../../../src/rollout/runners/agentcore/result.ts'
 
-for (const [given, rewards] of [
+for (const [rewardFields, rewards] of [
   [{ reward: 0.5 }, { reward: 0.5 }],
   [{ rewards: [0, 1] }, { reward: 1 }],
   [{ rewards: 1 }, { reward: 1 }],
@@ -11,9 +11,12 @@ for (const [given, rewards] of [
   [{ reward: null }, {}],
   [{}, {}],
 ] as const) {
-  t.test(`${JSON.stringify(given)} has the reward ${JSON.stringify(rewards)}`, async (t) => {
-    t.match(readResult({ ...given, status_code: 200, input_id: 'i' }, 'i'), { status: 'completed', rewards })
-    t.strictSame(readResult(given, 'i').rewards, rewards)
+  t.test(`${JSON.stringify(rewardFields)} has the reward ${JSON.stringify(rewards)}`, async (t) => {
+    t.match(readResult({ ...rewardFields, status_code: 200, input_id: 'i' }, 'i'), {
+      status: 'completed',
+      rewards,
+    })
+    t.strictSame(readResult(rewardFields, 'i').rewards, rewards)
   })
 }
 

@@ -11,10 +11,10 @@ const record = (key: string, eventName = 'ObjectCreated:Put') => ({
   eventName,
   s3: { bucket: { name: 'b' }, object: { key, size: 3 } },
 })
-const bodyOf = (...Records: object[]) => JSON.stringify({ Records })
+const createBody = (...Records: object[]) => JSON.stringify({ Records })
 
 t.test('keys are decoded: percent signs and plus signs', async (t) => {
-  t.strictSame(writtenKeys(bodyOf(record('e%2Fi%7E2%2Fs.json'), record('a+b/%2B.json'))), [
+  t.strictSame(writtenKeys(createBody(record('e%2Fi%7E2%2Fs.json'), record('a+b/%2B.json'))), [
     'e/i~2/s.json',
     'a b/+.json',
   ])
@@ -25,12 +25,12 @@ t.test(
   async (t) => {
     for (const body of [
       JSON.stringify({ Service: 'Amazon S3', Event: 's3:TestEvent', Bucket: 'b' }),
-      bodyOf(record('k', 'ObjectRemoved:Delete')),
-      bodyOf({ eventSource: 'aws:s3' }, {}),
-      bodyOf(record('%E0%A4%A')),
+      createBody(record('k', 'ObjectRemoved:Delete')),
+      createBody({ eventSource: 'aws:s3' }, {}),
+      createBody(record('%E0%A4%A')),
       'hello',
       'null',
-      bodyOf({ s3: { object: { key: 'e/i/s.json' } } }),
+      createBody({ s3: { object: { key: 'e/i/s.json' } } }),
       '[]',
       '',
     ]) {
@@ -40,7 +40,7 @@ t.test(
 )
 
 t.test('a message forwarded by SNS is read', async (t) => {
-  const body = JSON.stringify({ Type: 'Notification', Message: bodyOf(record('e/i/s.json')) })
+  const body = JSON.stringify({ Type: 'Notification', Message: createBody(record('e/i/s.json')) })
   t.strictSame(writtenKeys(body), ['e/i/s.json'])
 })
 
@@ -49,7 +49,7 @@ t.test('no text makes it throw, and any key is decoded', async (t) => {
   fc.assert(fc.property(fc.json(), (body) => Array.isArray(writtenKeys(body))))
   fc.assert(
     fc.property(fc.string({ unit: 'grapheme' }), (key) => {
-      const [written] = writtenKeys(bodyOf(record(encodeURIComponent(key).replaceAll('%20', '+'))))
+      const [written] = writtenKeys(createBody(record(encodeURIComponent(key).replaceAll('%20', '+'))))
       return written === key
     }),
   )
@@ -66,7 +66,14 @@ t.test("the test event of a new queue is distinguished from others' messages", a
   const event = JSON.stringify({ Service: 'Amazon S3', Event: 's3:TestEvent', Bucket: 'b' })
   t.ok(isTestEvent(event))
   t.ok(isTestEvent(JSON.stringify({ Type: 'Notification', Message: event })))
-  for (const body of ['{"job": "of somebody else"}', 'hello', 'null', '', bodyOf(), bodyOf(record('k'))]) {
+  for (const body of [
+    '{"job": "of somebody else"}',
+    'hello',
+    'null',
+    '',
+    createBody(),
+    createBody(record('k')),
+  ]) {
     t.notOk(isTestEvent(body))
   }
 })

@@ -54,7 +54,7 @@ export function samplingMask(rows: unknown, logprobs?: unknown): TokenTable | un
 }
 
 function ragged(rows: readonly unknown[], counts: readonly number[]): number[] | undefined {
-  const isOfCounts = rows.every((row, at) => Array.isArray(row) && row.length === counts[at])
+  const isOfCounts = rows.every((row, index) => Array.isArray(row) && row.length === counts[index])
   return rows.length === counts.length && isOfCounts ? rows.flat().map(numberOrNaN) : undefined
 }
 
@@ -111,11 +111,11 @@ export function promptObjects(rows: unknown, prompt: PromptIds | undefined): Pro
  */
 export function promptEntries(entries: unknown, tops: unknown, count: number): PromptTable | undefined {
   if (!Array.isArray(entries)) return undefined
-  const rows = entries.map((entry, at) => {
+  const rows = entries.map((entry, index) => {
     const own = readAlternatives([entry])
     // The first token of the prompt has no logprob, since no token precedes it.
     if (own === undefined || Number.isNaN(own[0]![1])) return undefined
-    const others = readAlternatives(Array.isArray(tops) ? tops[at] : undefined) ?? []
+    const others = readAlternatives(Array.isArray(tops) ? tops[index] : undefined) ?? []
     return [...own, ...others.slice(0, count).filter(([id]) => id !== own[0]![0])]
   })
   return { ...tableOfAlternatives(rows), start: 0 }

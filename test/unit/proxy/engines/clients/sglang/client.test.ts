@@ -37,8 +37,8 @@ t.test(
     const askedFor = async (model: string, more: Partial<GenerationRequest>) => {
       const body = { model, messages: [{ role: 'user' as const, content: 'hi' }] }
       const request = { kind: 'chat', body, requestId: 'r', sessionId: 's', stream: false, ...more }
-      const answer = pull(engine, request as GenerationRequest, signal)
-      await t.rejects(Array.fromAsync(answer), { code: 'engine_rejected' })
+      const batches = pull(engine, request as GenerationRequest, signal)
+      await t.rejects(Array.fromAsync(batches), { code: 'engine_rejected' })
       const { path, body: sent } = server.requests.at(-1)!
       return [path, sent.lora_path]
     }
@@ -82,8 +82,8 @@ t.test("an unlimited top_k has SGLang's value, in chat and in token mode", async
   const body = { model: 'm', top_k: 0, messages: [{ role: 'user' as const, content: 'hi' }] }
   for (const more of [{}, { promptTokenIds: PromptIds.of(1) }]) {
     const request = { kind: 'chat', body, requestId: 'r', sessionId: 's', stream: false, ...more }
-    const answer = pull(engine, request as GenerationRequest, new AbortController().signal)
-    await t.rejects(Array.fromAsync(answer))
+    const batches = pull(engine, request as GenerationRequest, new AbortController().signal)
+    await t.rejects(Array.fromAsync(batches))
     const { body: sent } = server.requests.at(-1)!
     t.equal((sent.sampling_params ?? sent).top_k, -1)
   }

@@ -10,7 +10,7 @@ import {
 import { SseParser } from '../../../../../../src/proxy/engines/clients/wire/sse.ts'
 import { inexactReason } from '../../../../../../src/proxy/session/prompts/exactness.ts'
 import { fold } from '../../../../../conformance/engine-client.ts'
-import { generateAnswer, STREAMS } from '../../../../../helpers/fake-sglang.ts'
+import { createGenerateResponse, STREAMS } from '../../../../../helpers/fake-sglang.ts'
 import type { Token } from '../../../../../helpers/sampled-words.ts'
 
 const PROMPT = Int32Array.of(7, 8)
@@ -25,16 +25,16 @@ function readerFor(options: Partial<GenerateReaderOptions> = {}): GenerateReader
   })
 }
 
-function read(answers: readonly string[], options: Partial<GenerateReaderOptions> = {}): GenerationEvent[] {
+function read(responses: readonly string[], options: Partial<GenerateReaderOptions> = {}): GenerationEvent[] {
   const reader = readerFor(options)
   const events: GenerationEvent[] = []
-  for (const answer of answers) reader.read(answer, events)
+  for (const response of responses) reader.read(response, events)
   events.push(reader.end())
   return events
 }
 
 /** Creates a stream event with the complete output so far. */
-function answer(ids: number[], meta: object = {}): string {
+function createResponse(ids: number[], meta: object = {}): string {
   return JSON.stringify({
     text: 'text',
     output_ids: ids,
@@ -69,16 +69,16 @@ t.test('a stream has the content of the complete response, for every stream form
         const tokens = steps.map((step) => step.token)
         const stream: object[] = []
         let from = 0
-        for (const [at, { merged }] of steps.entries()) {
-          const done = at === steps.length - 1
+        for (const [index, { merged }] of steps.entries()) {
+          const done = index === steps.length - 1
           if (merged && !done) continue
-          stream.push(generateAnswer(tokens.slice(0, at + 1), { from, done, streams, body }))
-          from = at + 1
+          stream.push(createGenerateResponse(tokens.slice(0, index + 1), { from, done, streams, body }))
+          from = index + 1
         }
-        const whole = generateAnswer(tokens, { from: 0, done: true, streams: 'cumulative', body })
+        const full = createGenerateResponse(tokens, { from: 0, done: true, streams: 'cumulative', body })
         const options = { wantsLogprobs: fields.return_text_in_logprobs }
         const fromStream = fold(read(throughWire(stream, cuts), options))
-        assert.deepEqual(fromStream, fold(read([JSON.stringify(whole)], options)))
+        assert.deepEqual(fromStream, fold(read([JSON.stringify(full)], options)))
         assert.deepEqual(
           fromStream.tokenIds,
           tokens.map(({ id }) => id),
@@ -96,16 +96,16 @@ function throughWire(events: object[], cuts: Iterator<number>): string[] {
   const bytes = Buffer.from(events.map((event) => `data: ${JSON.stringify(event)}\n\n`).join(''))
   const parser = new SseParser('e')
   const texts: string[] = []
-  for (let at = 0; at < bytes.length; ) {
+  for (let index = 0; index < bytes.length; ) {
     const length = 1 + (cuts.next().value % 200)
-    texts.push(...parser.push(bytes.subarray(at, at + length)).map(String))
-    at += length
+    texts.push(...parser.push(bytes.subarray(index, index + length)).map(String))
+    index += length
   }
   return texts
 }
 
 t.test('ids lost in transit fail the request, because the remaining ones have no known position', (t) => {
-  const lost = [answer([1], reasonless), answer([4], { completion_tokens: 4 })]
+  const lost = [createResponse([1], reasonless), createResponse([4], { completion_tokens: 4 })]
   t.throws(() => read(lost), { code: 'engine_failed', message: /lost token ids: it gave 1, then 1, of 4/ })
   t.throws(() => read([JSON.stringify({ text: 'a', meta_info: {} })]), {
     code: 'engine_failed',
@@ -115,22 +115,22 @@ t.test('ids lost in transit fail the request, because the remaining ones have no
 })
 
 t.test('a complete response that counts more tokens than it has ids is not exact', (t) => {
-  t.match(inexactReason(fold(read([answer([1, 2], { completion_tokens: 3 })]))), /counted 3 .* 2 ids/)
+  t.match(inexactReason(fold(read([createResponse([1, 2], { completion_tokens: 3 })]))), /counted 3 .* 2 ids/)
   t.end()
 })
 
 t.test('a logprob is accepted for its own token only', (t) => {
-  const logprobsOf = (entries: unknown) =>
-    fold(read([answer([5, 6], { output_token_logprobs: entries })])).logprobs
+  const getLogprobs = (entries: unknown) =>
+    fold(read([createResponse([5, 6], { output_token_logprobs: entries })])).logprobs
   t.same(
-    logprobsOf([
+    getLogprobs([
       [-1, 5],
       [-2, 6],
     ]),
     [-1, -2],
   )
   t.same(
-    logprobsOf([
+    getLogprobs([
       [-1, 5],
       [null, 6],
     ]),
@@ -138,20 +138,20 @@ t.test('a logprob is accepted for its own token only', (t) => {
     'null is not a number',
   )
   t.same(
-    logprobsOf([
+    getLogprobs([
       [-1, 6],
       [-2, 5],
     ]),
     [Number.NaN, Number.NaN],
     'of other tokens',
   )
-  t.same(logprobsOf([[-1, 5]]), [], 'too few')
-  t.same(logprobsOf(undefined), [], 'none')
+  t.same(getLogprobs([[-1, 5]]), [], 'too few')
+  t.same(getLogprobs(undefined), [], 'none')
   t.end()
 })
 
 t.test('an agent that requests logprobs gets entries with text and alternatives', (t) => {
-  const json = answer([5], {
+  const json = createResponse([5], {
     output_token_logprobs: [[-1, 5, 'é']],
     output_top_logprobs: [
       [
@@ -169,31 +169,31 @@ t.test('an agent that requests logprobs gets entries with text and alternatives'
 })
 
 t.test('the end event is parsed', (t) => {
-  const endOf = (meta: object) => fold(read([answer([1], meta)])).end
-  t.match(endOf({ finish_reason: { type: 'stop', matched: 151645 } }), {
+  const getEnd = (meta: object) => fold(read([createResponse([1], meta)])).end
+  t.match(getEnd({ finish_reason: { type: 'stop', matched: 151645 } }), {
     finishReason: 'stop',
     stopReason: 151645,
   })
-  t.match(endOf({ finish_reason: { type: 'stop', matched: '###' } }), {
+  t.match(getEnd({ finish_reason: { type: 'stop', matched: '###' } }), {
     finishReason: 'stop',
     stopReason: '###',
   })
-  t.match(endOf({}), { finishReason: 'length', stopReason: null })
-  t.same(endOf({ cached_tokens: 1 })?.usage, {
+  t.match(getEnd({}), { finishReason: 'length', stopReason: null })
+  t.same(getEnd({ cached_tokens: 1 })?.usage, {
     prompt_tokens: 2,
     completion_tokens: 1,
     total_tokens: 3,
     prompt_tokens_details: { cached_tokens: 1 },
   })
-  t.equal(endOf({ prompt_tokens: null })?.usage, undefined, 'may have no count')
-  t.throws(() => read([answer([1], reasonless)]), { code: 'engine_lost' }, 'must have a reason')
+  t.equal(getEnd({ prompt_tokens: null })?.usage, undefined, 'may have no count')
+  t.throws(() => read([createResponse([1], reasonless)]), { code: 'engine_lost' }, 'must have a reason')
   t.throws(() => read([]), { code: 'engine_lost' })
   t.end()
 })
 
 t.test('weight versions are parsed', (t) => {
   const versions = (...metas: object[]) =>
-    read(metas.map((meta, at) => answer([1, 2, 3].slice(0, at + 1), meta))).flatMap((event) =>
+    read(metas.map((meta, index) => createResponse([1, 2, 3].slice(0, index + 1), meta))).flatMap((event) =>
       event.type === 'delta' ? [] : [event.weightVersion],
     )
   t.same(versions({ weight_version: 'v1' }), ['v1', 'v1'])
@@ -210,12 +210,12 @@ t.test('weight versions are parsed', (t) => {
   t.same(versions({}), [undefined, undefined])
   const starts = (meta: object) => {
     const events: GenerationEvent[] = []
-    readerFor().read(answer([1], meta), events, true)
+    readerFor().read(createResponse([1], meta), events, true)
     return events.flatMap((event) => (event.type === 'start' ? [event.weightVersion] : []))
   }
   t.same(starts({ weight_version: 'v2' }), [undefined], 'of the end only, in a complete response')
   t.same(starts({ weight_version: 'v2', weight_versions: spans }), ['v1'], 'unless there are spans')
-  const [, delta] = read([answer([1, 2, 3], { weight_versions: spans })], {
+  const [, delta] = read([createResponse([1, 2, 3], { weight_versions: spans })], {
     record: { weightVersions: true },
   })
   t.match(delta, { details: { weight_versions: spans } }, 'and recorded if requested')
@@ -224,15 +224,15 @@ t.test('weight versions are parsed', (t) => {
 
 t.test('an abort is not the end of a sample', (t) => {
   const events: GenerationEvent[] = []
-  const abort = (fields: object) => answer([9], { finish_reason: { type: 'abort', ...fields } })
+  const abort = (fields: object) => createResponse([9], { finish_reason: { type: 'abort', ...fields } })
   const reader = readerFor()
-  reader.read(answer([1], reasonless), events)
+  reader.read(createResponse([1], reasonless), events)
   t.throws(() => reader.read(abort({ message: 'key sk-1' }), events), {
     code: 'engine_aborted',
     message: /aborted the request: key \*\*\*$/,
   })
   t.equal(events.length, 2, 'a repeated id is not a new token')
-  t.throws(() => reader.read(answer([1, 9], { finish_reason: { type: 'abort' } }), events))
+  t.throws(() => reader.read(createResponse([1, 9], { finish_reason: { type: 'abort' } }), events))
   t.match(events.at(-1), { tokenIds: [9] }, 'a new one is')
   const failing = (fields: object, code: string, status: number, message: RegExp) =>
     t.throws(() => read([abort(fields)]), { code, status, message })
@@ -244,7 +244,7 @@ t.test('an abort is not the end of a sample', (t) => {
 
 t.test("a stream event that is not part of SGLang's response is skipped", (t) => {
   const others = ['{"warning":"quota"}', '{"error":{}}']
-  const events = read([answer([1], reasonless), others[0]!, answer([1, 2]), ...others])
+  const events = read([createResponse([1], reasonless), others[0]!, createResponse([1, 2]), ...others])
   t.same(fold(events).tokenIds, [1, 2])
   t.end()
 })
@@ -258,7 +258,7 @@ t.test('an invalid response is an error', (t) => {
   for (const json of ['null', '[]', '{"output_ids":[1]}']) failing(json, /failed/)
   for (const json of ['{}', '{"meta_info":null}'])
     t.throws(() => readerFor().read(json, [], true), { code: 'engine_failed' })
-  t.throws(() => read([answer([1], { finish_reason: null }), '{"detail":"of sk-1"}']), {
+  t.throws(() => read([createResponse([1], { finish_reason: null }), '{"detail":"of sk-1"}']), {
     code: 'engine_failed',
     message: /failed: of \*\*\*$/,
   })

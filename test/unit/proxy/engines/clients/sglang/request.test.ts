@@ -121,13 +121,13 @@ t.test('constraints on the output are converted', (t) => {
     json_schema: JSON.stringify(schema),
   })
   t.same(constraint(tag), { structural_tag: JSON.stringify(tag) })
-  const refused = (body: Partial<ChatBody>, param: string) =>
+  const rejects = (body: Partial<ChatBody>, param: string) =>
     t.throws(() => bodyFor(body), { code: 'unsupported', status: 400, param })
-  refused({ response_format: { type: 'grammar' } }, 'response_format')
-  refused({ response_format: { type: 'json_schema' } }, 'response_format')
-  refused({ response_format: 'json' }, 'response_format')
-  refused({ structured_outputs: { json: schema } }, 'structured_outputs')
-  refused({ guided_json: schema }, 'guided_json')
+  rejects({ response_format: { type: 'grammar' } }, 'response_format')
+  rejects({ response_format: { type: 'json_schema' } }, 'response_format')
+  rejects({ response_format: 'json' }, 'response_format')
+  rejects({ structured_outputs: { json: schema } }, 'structured_outputs')
+  rejects({ guided_json: schema }, 'guided_json')
   t.doesNotThrow(() => bodyFor({ structured_outputs: null, guided_json: null }))
   t.end()
 })

@@ -18,10 +18,10 @@ function readerFor(options: Partial<CompletionReaderOptions> = {}): CompletionRe
   })
 }
 
-function read(answers: object[], options: Partial<CompletionReaderOptions> = {}): GenerationEvent[] {
+function read(responses: object[], options: Partial<CompletionReaderOptions> = {}): GenerationEvent[] {
   const reader = readerFor(options)
   const events: GenerationEvent[] = []
-  for (const answer of answers) reader.read(JSON.stringify(answer), events)
+  for (const response of responses) reader.read(JSON.stringify(response), events)
   events.push(reader.end())
   return events
 }
@@ -35,8 +35,8 @@ const entry = (token: string, logprob: number) => ({
   top_logprobs: [],
 })
 /** Returns the deltas of a stream. */
-const deltas = (answers: object[], options: Partial<CompletionReaderOptions> = {}) =>
-  read([...answers, stop], options).filter((event) => event.type === 'delta')
+const deltas = (responses: object[], options: Partial<CompletionReaderOptions> = {}) =>
+  read([...responses, stop], options).filter((event) => event.type === 'delta')
 
 t.test('a start names the model only if the engine does, as text', (t) => {
   for (const [model, expected] of [
@@ -52,7 +52,7 @@ t.test('a start names the model only if the engine does, as text', (t) => {
 })
 
 t.test('a stream of vLLM chat chunks is parsed', (t) => {
-  const answers = [
+  const responses = [
     {
       model: 'qwen',
       prompt_token_ids: [1, 2],
@@ -74,7 +74,7 @@ t.test('a stream of vLLM chat chunks is parsed', (t) => {
     ),
     { choices: [], usage: { prompt_tokens: 2, completion_tokens: 3, total_tokens: 5 } },
   ]
-  t.same(read(answers), [
+  t.same(read(responses), [
     { type: 'start', engine: 'http://gpu-1', model: 'qwen', promptTokenIds: PromptIds.of(1, 2) },
     { type: 'delta', reasoning: 'hm', logprobs: [-0.5], tokenIds: [7] },
     { type: 'delta', logprobs: [-0.25], tokenIds: [8] },
@@ -165,8 +165,8 @@ t.test('a text completion has its prompt ids on the choice and its logprobs in l
 })
 
 t.test('prompt ids are parsed', (t) => {
-  const promptIds = (answer: object, options: Partial<CompletionReaderOptions> = {}) => {
-    const start = read([answer, stop], options)[0]
+  const promptIds = (response: object, options: Partial<CompletionReaderOptions> = {}) => {
+    const start = read([response, stop], options)[0]
     return start?.type === 'start' ? start.promptTokenIds : undefined
   }
   t.same(promptIds(chunk({}, { prompt_token_ids: [3] })), Int32Array.of(3), 'are found on the choice')
@@ -186,7 +186,7 @@ t.test('prompt ids are parsed', (t) => {
 })
 
 t.test('prompt ids of a later chunk become those of the completion, and invalid ones leave none', (t) => {
-  const promptOf = (later: unknown, options: Partial<CompletionReaderOptions> = {}) => {
+  const getPrompt = (later: unknown, options: Partial<CompletionReaderOptions> = {}) => {
     const fold = new CompletionBuilder()
     const first = chunk({ role: 'assistant', content: '' })
     const second = chunk({ content: 'a' }, { token_ids: [7], prompt_token_ids: later })
@@ -194,12 +194,12 @@ t.test('prompt ids of a later chunk become those of the completion, and invalid 
     t.same(fold.start?.engine, 'http://gpu-1')
     return [...(fold.start?.promptTokenIds ?? ['unknown'])]
   }
-  t.same(promptOf([3, 4]), [3, 4])
-  t.same(promptOf(null), ['unknown'])
-  t.same(promptOf([3, 4], { sentPromptTokenIds: [4] }), [3, 4], 'instead of those that were sent')
+  t.same(getPrompt([3, 4]), [3, 4])
+  t.same(getPrompt(null), ['unknown'])
+  t.same(getPrompt([3, 4], { sentPromptTokenIds: [4] }), [3, 4], 'instead of those that were sent')
   for (const nothing of [null, undefined, [], 'ids', [4]])
-    t.same(promptOf(nothing, { sentPromptTokenIds: [4] }), [4], 'as they were sent')
-  t.same(promptOf([3, null], { sentPromptTokenIds: [4] }), [], 'unknown when one of them is invalid')
+    t.same(getPrompt(nothing, { sentPromptTokenIds: [4] }), [4], 'as they were sent')
+  t.same(getPrompt([3, null], { sentPromptTokenIds: [4] }), [], 'unknown when one of them is invalid')
   const repeated = read([
     { prompt_token_ids: [3], ...chunk({}) },
     { prompt_token_ids: [3], ...stop },
@@ -281,15 +281,15 @@ t.test('differences between engines are accepted', (t) => {
 })
 
 t.test('ids that are encoded in the tokens', (t) => {
-  const answer = chunk({ content: 'text' }, { logprobs: { content: [entry('token_id:42', -1)] } })
+  const response = chunk({ content: 'text' }, { logprobs: { content: [entry('token_id:42', -1)] } })
   t.same(
-    deltas([answer]),
+    deltas([response]),
     [{ type: 'delta', content: 'text', logprobs: [-1], tokenIds: [42] }],
     'are recovered',
   )
-  const [shown] = deltas([answer], { wantsLogprobs: true })
+  const [shown] = deltas([response], { wantsLogprobs: true })
   t.same(shown?.type === 'delta' && shown.logprobsContent?.[0]?.token, 'text', 'and hidden from the agent')
-  const [visible] = deltas([answer], { wantsLogprobs: true, wantsIdsAsTokens: true })
+  const [visible] = deltas([response], { wantsLogprobs: true, wantsIdsAsTokens: true })
   t.same(
     visible?.type === 'delta' && visible.logprobsContent?.[0]?.token,
     'token_id:42',
@@ -301,8 +301,8 @@ t.test('ids that are encoded in the tokens', (t) => {
 })
 
 t.test('weight versions are parsed', (t) => {
-  const versions = (answers: object[]) =>
-    read([...answers, stop]).flatMap((event) => (event.type === 'delta' ? [] : [event.weightVersion]))
+  const versions = (responses: object[]) =>
+    read([...responses, stop]).flatMap((event) => (event.type === 'delta' ? [] : [event.weightVersion]))
   t.same(versions([{ weight_version: 3, ...chunk({}) }]), ['3', '3'], 'at the root')
   t.same(versions([{ metadata: { weight_version: 'v2' }, ...chunk({}) }]), ['v2', 'v2'], 'in the metadata')
   const spans = { weight_version: 'v2', weight_versions: [{ version: 'v1', start: 0, end: 3 }] }
@@ -359,10 +359,14 @@ t.test('an invalid response is an error', (t) => {
       message: 'bad ***',
     })
   for (const json of ['null', '[]', '1']) failing(json, { code: 'engine_failed' })
-  for (const answer of [{}, { choices: null }, { detail: 'of sk-1' }]) {
-    t.throws(() => readerFor().read(JSON.stringify(answer), [], true), { code: 'engine_failed' }, 'complete')
-    const fails = answer.detail === undefined ? {} : { message: /failed: of \*\*\*$/ }
-    const cut = [chunk({ content: 'a' }), answer]
+  for (const response of [{}, { choices: null }, { detail: 'of sk-1' }]) {
+    t.throws(
+      () => readerFor().read(JSON.stringify(response), [], true),
+      { code: 'engine_failed' },
+      'complete',
+    )
+    const fails = response.detail === undefined ? {} : { message: /failed: of \*\*\*$/ }
+    const cut = [chunk({ content: 'a' }), response]
     t.throws(() => read(cut), { code: 'engine_failed', ...fails }, 'instead of a finish reason')
   }
   t.throws(() => read([{ warning: 'slow' }, chunk({ content: 'a' })]), { code: 'engine_lost' })
@@ -400,8 +404,8 @@ t.test('a stream event without choices contributes only its usage', (t) => {
 t.test('arguments with excessive nesting are a failure of the engine', (t) => {
   const deep = `{"x":${'['.repeat(20_000)}${']'.repeat(20_000)}}`
   const call = `{"index":0,"function":{"name":"f","arguments":${deep}}}`
-  const answer = `{"choices":[{"index":0,"delta":{"tool_calls":[${call}]}}]}`
-  t.throws(() => readerFor().read(answer, []), {
+  const response = `{"choices":[{"index":0,"delta":{"tool_calls":[${call}]}}]}`
+  t.throws(() => readerFor().read(response, []), {
     code: 'engine_failed',
     message: /nested too deeply/,
   })
@@ -419,14 +423,14 @@ t.test('invalid logprobs are a failure of the engine', (t) => {
 })
 
 /** Returns the tool calls of a stream whose chunks contain these deltas. */
-function callsOf(...chunks: object[][]): string[][] {
+function getCalls(...chunks: object[][]): string[][] {
   const fold = new CompletionBuilder()
-  for (const event of read([...chunks.map((pieces) => chunk({ tool_calls: pieces })), stop])) fold.add(event)
+  for (const event of read([...chunks.map((chunks) => chunk({ tool_calls: chunks })), stop])) fold.add(event)
   return fold.toolCalls.map((call) => [call.id, call.function.name, call.function.arguments])
 }
 
 t.test('a new id with a name, or a name after arguments, starts a tool call at index 0', (t) => {
-  const piece = (id: string | null, name: string | null, args: string | null, index = 0) => ({
+  const createChunk = (id: string | null, name: string | null, args: string | null, index = 0) => ({
     index,
     id,
     function: { name, arguments: args },
@@ -436,44 +440,61 @@ t.test('a new id with a name, or a name after arguments, starts a tool call at i
     ['b', 'weather', '{"x":2}'],
   ]
   const withoutIds = two.map(([, ...rest]) => ['', ...rest])
-  const [first, second] = [piece('a', 'add', '{"x":1}'), piece('b', 'weather', '{"x":2}')]
-  t.same(callsOf([first], [second]), two, 'in a chunk each')
-  t.same(callsOf([first, second]), two, 'in one chunk')
-  const rest = (text: string) => piece(null, null, text)
-  const split = [piece('a', 'add', ''), rest('{"x":1}'), piece('b', 'weather', null), rest('{"x":2}')]
-  t.same(callsOf(...split.map((each) => [each])), two, 'in deltas')
-  const idless = [piece(null, 'add', '{"x":1}'), piece('', 'weather', ''), rest('{"x":2}')]
-  t.same(callsOf(...idless.map((each) => [each])), withoutIds, 'without ids')
-  const idFirst = [first, piece('b', null, ''), piece(null, 'weather', ''), rest('{"x":2}')]
-  t.same(callsOf(...idFirst.map((each) => [each])), two, 'an id before its name')
-  const empty = [piece('a', 'add', ''), piece('b', 'weather', '{}')]
+  const [first, second] = [createChunk('a', 'add', '{"x":1}'), createChunk('b', 'weather', '{"x":2}')]
+  t.same(getCalls([first], [second]), two, 'in a chunk each')
+  t.same(getCalls([first, second]), two, 'in one chunk')
+  const rest = (text: string) => createChunk(null, null, text)
+  const split = [
+    createChunk('a', 'add', ''),
+    rest('{"x":1}'),
+    createChunk('b', 'weather', null),
+    rest('{"x":2}'),
+  ]
+  t.same(getCalls(...split.map((each) => [each])), two, 'in deltas')
+  const idless = [createChunk(null, 'add', '{"x":1}'), createChunk('', 'weather', ''), rest('{"x":2}')]
+  t.same(getCalls(...idless.map((each) => [each])), withoutIds, 'without ids')
+  const idFirst = [first, createChunk('b', null, ''), createChunk(null, 'weather', ''), rest('{"x":2}')]
+  t.same(getCalls(...idFirst.map((each) => [each])), two, 'an id before its name')
+  const empty = [createChunk('a', 'add', ''), createChunk('b', 'weather', '{}')]
   const noArguments = [
     ['a', 'add', ''],
     ['b', 'weather', '{}'],
   ]
-  t.same(callsOf(...empty.map((each) => [each])), noArguments, 'the first without arguments')
-  const back = [piece('a', 'add', ''), piece('b', 'weather', ''), piece('a', null, '{"x":1}')]
-  t.same(callsOf(...[...back, piece('b', null, '{"x":2}')].map((each) => [each])), two, 'by their ids')
+  t.same(getCalls(...empty.map((each) => [each])), noArguments, 'the first without arguments')
+  const back = [
+    createChunk('a', 'add', ''),
+    createChunk('b', 'weather', ''),
+    createChunk('a', null, '{"x":1}'),
+  ]
+  t.same(getCalls(...[...back, createChunk('b', null, '{"x":2}')].map((each) => [each])), two, 'by their ids')
   t.end()
 })
 
 t.test('an id for each delta, and a repeated name, start no tool call at a known index', (t) => {
-  const piece = (index: number, id: string, name: string | null, args: string) => ({
+  const createChunk = (index: number, id: string, name: string | null, args: string) => ({
     index,
     id,
     function: { name, arguments: args },
   })
-  const madeUp = [piece(0, 'a', 'f', ''), piece(0, 'b', null, '{"x":'), piece(0, 'c', null, '1}')]
-  t.same(callsOf(...madeUp.map((each) => [each])), [['a', 'f', '{"x":1}']])
-  const repeated = [piece(0, 'a', 'f', ''), piece(0, 'a', 'f', '{"x":'), piece(0, 'a', 'f', '1}')]
-  t.same(callsOf(...repeated.map((each) => [each])), [['a', 'f', '{"x":1}']])
-  const sameIds = [piece(0, 'f:0', 'f', '{}'), piece(1, 'f:0', 'f', '{}')]
-  t.same(callsOf(...sameIds.map((each) => [each])), [
+  const madeUp = [
+    createChunk(0, 'a', 'f', ''),
+    createChunk(0, 'b', null, '{"x":'),
+    createChunk(0, 'c', null, '1}'),
+  ]
+  t.same(getCalls(...madeUp.map((each) => [each])), [['a', 'f', '{"x":1}']])
+  const repeated = [
+    createChunk(0, 'a', 'f', ''),
+    createChunk(0, 'a', 'f', '{"x":'),
+    createChunk(0, 'a', 'f', '1}'),
+  ]
+  t.same(getCalls(...repeated.map((each) => [each])), [['a', 'f', '{"x":1}']])
+  const sameIds = [createChunk(0, 'f:0', 'f', '{}'), createChunk(1, 'f:0', 'f', '{}')]
+  t.same(getCalls(...sameIds.map((each) => [each])), [
     ['f:0', 'f', '{}'],
     ['f:0', 'f', '{}'],
   ])
   t.same(
-    callsOf([piece(0, 'a', 'get_', '')], [piece(0, 'a', 'x', '{}')]),
+    getCalls([createChunk(0, 'a', 'get_', '')], [createChunk(0, 'a', 'x', '{}')]),
     [['a', 'get_x', '{}']],
     'in deltas',
   )
@@ -492,25 +513,25 @@ t.test(
       ['b', 'read', '{"x":2}'],
     ]
     t.same(
-      callsOf([call('a', 'read', '{"x":1}')], [call('b', 'read', '{"x":2}')]),
+      getCalls([call('a', 'read', '{"x":1}')], [call('b', 'read', '{"x":2}')]),
       two,
       'complete, one per chunk',
     )
     t.same(
-      callsOf([call('a', 'read', '{"x":1}'), call('b', 'read', '{"x":2}')]),
+      getCalls([call('a', 'read', '{"x":1}'), call('b', 'read', '{"x":2}')]),
       two,
       'complete, in one chunk',
     )
-    const pieces = [call('a', 'read', ''), call(undefined, undefined, '{"x":1}'), call('b', 'read', '{"x":')]
-    t.same(callsOf(...pieces.map((piece) => [piece]), [call(undefined, undefined, '2}')]), two, 'in deltas')
+    const chunks = [call('a', 'read', ''), call(undefined, undefined, '{"x":1}'), call('b', 'read', '{"x":')]
+    t.same(getCalls(...chunks.map((chunk) => [chunk]), [call(undefined, undefined, '2}')]), two, 'in deltas')
     const named = [call('', 'read', '{"x":1}'), call('', 'read', '{"x":2}')]
     t.same(
-      callsOf(...named.map((piece) => [piece])),
+      getCalls(...named.map((chunk) => [chunk])),
       two.map(([, ...rest]) => ['', ...rest]),
       'without ids',
     )
     const echoed = [call('a', 'read', '{"x":1}'), call('b', 'read', ''), call('b', undefined, '{"x":2}')]
-    t.same(callsOf(...echoed.map((piece) => [piece])), two, 'a repeated id continues its tool call')
+    t.same(getCalls(...echoed.map((chunk) => [chunk])), two, 'a repeated id continues its tool call')
   },
 )
 
@@ -565,13 +586,13 @@ t.test('an object instead of an id or a token is ignored, at any depth', (t) => 
 
 t.test('without a request for a part, the experts are those of all tokens but the last', (t) => {
   const routed_experts = Buffer.from(Int32Array.of(5, 6, 7).buffer).toString('base64')
-  const answer = {
+  const response = {
     ...chunk({ content: 'hi' }, { token_ids: [7, 8] }),
     prompt_token_ids: [1, 2],
     sglext: { routed_experts },
   }
   const experts = (options: Partial<CompletionReaderOptions>) =>
-    deltas([answer], { record: { routedExperts: true }, ...options })[0]!.details?.routed_experts
+    deltas([response], { record: { routedExperts: true }, ...options })[0]!.details?.routed_experts
   t.match(experts({}), { start: 0, experts: { shape: [3, 1] } })
   t.equal(experts({ expertsStart: 1 }), undefined, 'a different number than requested')
   t.end()

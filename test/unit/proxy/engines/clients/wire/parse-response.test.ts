@@ -26,7 +26,7 @@ t.test("a prompt's ids are parsed from the bytes", (t) => {
     choices: [{ ...choice, prompt_token_ids: PromptIds.from(ids) }],
     prompt_token_ids: null,
   })
-  const many = Array.from({ length: 300_000 }, (_, place) => (place * 7919) % 200_000)
+  const many = Array.from({ length: 300_000 }, (_, index) => (index * 7919) % 200_000)
   t.same(parseResponse(Buffer.from(JSON.stringify({ prompt_token_ids: many }))), {
     prompt_token_ids: PromptIds.from(many),
   })
@@ -103,8 +103,8 @@ t.test('any JSON is parsed correctly', (t) => {
   }))
   const space = fc.constantFrom<(string | number)[]>(0, 0, 1, '\t')
   fc.assert(
-    fc.property(fc.dictionary(key, value, { noNullPrototype: true }), space, (answer, indent) => {
-      const text = JSON.stringify(answer, undefined, indent as string | number)
+    fc.property(fc.dictionary(key, value, { noNullPrototype: true }), space, (response, indent) => {
+      const text = JSON.stringify(response, undefined, indent as string | number)
       // Compared as text, which shows the order of keys, and distinguishes NaN from null.
       return JSON.stringify(parse(text)) === JSON.stringify(JSON.parse(text))
     }),
@@ -114,7 +114,7 @@ t.test('any JSON is parsed correctly', (t) => {
 })
 
 t.test('random sequences of JSON fragments are accepted or rejected as by JSON.parse', (t) => {
-  const piece = fc.constantFrom(
+  const chunk = fc.constantFrom(
     '"prompt_token_ids":[1,2]',
     '"prompt_token_ids":[',
     '"prompt_token_ids"',
@@ -139,8 +139,8 @@ t.test('random sequences of JSON fragments are accepted or rejected as by JSON.p
     }
   }
   fc.assert(
-    fc.property(fc.array(piece, { maxLength: 12 }), (pieces) => {
-      const text = `{${pieces.join('')}}`
+    fc.property(fc.array(chunk, { maxLength: 12 }), (chunks) => {
+      const text = `{${chunks.join('')}}`
       return outcome(() => parse(text)) === outcome(() => JSON.parse(text))
     }),
     { numRuns: limitRuns(20_000) },

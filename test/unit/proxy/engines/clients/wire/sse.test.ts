@@ -3,7 +3,7 @@ import t from 'tap'
 import { SseParser } from '../../../../../../src/proxy/engines/clients/wire/sse.ts'
 import { limitRuns } from '../../../../../helpers/tier.ts'
 
-const bytesOf = (text: string) => new TextEncoder().encode(text)
+const toBytes = (text: string) => new TextEncoder().encode(text)
 
 function parse(...chunks: Uint8Array[]): string[] {
   const parser = new SseParser('e')
@@ -27,12 +27,12 @@ t.test('the event stream format is parsed', (t) => {
     ['an event that the end cuts off is dropped', 'data: a\n\ndata: b\n', ['a']],
     ['text is UTF-8', 'data: {"é":"日本 🙂"}\n\n', ['{"é":"日本 🙂"}']],
   ]
-  for (const [title, text, expected] of cases) t.same(parse(bytesOf(text)), expected, title)
+  for (const [title, text, expected] of cases) t.same(parse(toBytes(text)), expected, title)
   t.end()
 })
 
 t.test('for any boundaries of socket reads, the events are the same', (t) => {
-  const piece = fc.constantFrom(
+  const chunk = fc.constantFrom(
     'data: ',
     'data',
     ':',
@@ -48,7 +48,7 @@ t.test('for any boundaries of socket reads, the events are the same', (t) => {
     '\uFEFF',
     'id: 1',
   )
-  const stream = fc.array(piece, { maxLength: 60, size: 'max' }).map((pieces) => bytesOf(pieces.join('')))
+  const stream = fc.array(chunk, { maxLength: 60, size: 'max' }).map((chunks) => toBytes(chunks.join('')))
   fc.assert(
     fc.property(stream, fc.array(fc.nat(200), { maxLength: 20 }), (bytes, cuts) => {
       const at = [...cuts.filter((cut) => cut <= bytes.length), 0, bytes.length].sort((a, b) => a - b)
@@ -67,7 +67,7 @@ t.test('text written as events is parsed again', (t) => {
   fc.assert(
     fc.property(fc.array(line), fc.constantFrom('\n', '\r\n', '\r'), (texts, end) => {
       const written = texts.map((text) => `data: ${text}${end}${end}`).join('')
-      return JSON.stringify(parse(bytesOf(written))) === JSON.stringify(texts)
+      return JSON.stringify(parse(toBytes(written))) === JSON.stringify(texts)
     }),
   )
   t.end()
@@ -86,8 +86,8 @@ t.test('long events of concurrent responses are not mixed', (t) => {
     [50_007, 50_008],
   ]) {
     for (const { parser, text, events } of parsers) {
-      const piece = bytesOf(`data: ${text}\n\n`).subarray(from, to)
-      events.push(...parser.push(piece).map(String))
+      const chunk = toBytes(`data: ${text}\n\n`).subarray(from, to)
+      events.push(...parser.push(chunk).map(String))
     }
   }
   for (const { text, events } of parsers) t.same(events, [text])
@@ -96,22 +96,22 @@ t.test('long events of concurrent responses are not mixed', (t) => {
 
 t.test('an event of one long line stays in bytes', (t) => {
   const text = `${'x'.repeat(20_000)}é`
-  const [event] = new SseParser('e').push(bytesOf(`data: ${text}\n\n`))
+  const [event] = new SseParser('e').push(toBytes(`data: ${text}\n\n`))
   t.ok(Buffer.isBuffer(event))
   t.equal(String(event), text)
-  t.same(parse(bytesOf(`data: ${text}\ndata: ${text}\n\n`)), [`${text}\n${text}`])
-  const cut = bytesOf(`data: ${text}\n\n`)
+  t.same(parse(toBytes(`data: ${text}\ndata: ${text}\n\n`)), [`${text}\n${text}`])
+  const cut = toBytes(`data: ${text}\n\n`)
   t.same(parse(cut.slice(0, 9_000), cut.slice(9_000)), [text])
   t.end()
 })
 
 t.test('a line of megabytes in small reads costs linear time', (t) => {
   const parser = new SseParser('e')
-  const read = bytesOf('x'.repeat(1_024))
-  parser.push(bytesOf('data: '))
+  const read = toBytes('x'.repeat(1_024))
+  parser.push(toBytes('data: '))
   const started = process.cpuUsage()
   for (let count = 0; count < 16_384; count += 1) parser.push(read)
-  t.equal(parser.push(bytesOf('\n\n'))[0]?.length, 16 * 1_024 * 1_024)
+  t.equal(parser.push(toBytes('\n\n'))[0]?.length, 16 * 1_024 * 1_024)
   t.ok(process.cpuUsage(started).user < 2_000_000)
   t.end()
 })

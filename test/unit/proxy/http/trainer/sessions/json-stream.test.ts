@@ -10,11 +10,11 @@ import {
   textArray,
 } from '../../../../../../src/proxy/http/trainer/sessions/json-stream.ts'
 
-const written = (pieces: Iterable<string>) => JSON.parse([...pieces].join(''))
+const written = (chunks: Iterable<string>) => JSON.parse([...chunks].join(''))
 
 t.test('arrays of numbers are written correctly at any length', async (t) => {
   for (const length of [0, 1, 4095, 4096, 4097, 10_000]) {
-    const ids = Int32Array.from({ length }, (_, at) => at * 31)
+    const ids = Int32Array.from({ length }, (_, index) => index * 31)
     t.same(written(numberArray(ids)), [...ids], `${length} numbers`)
   }
 })
@@ -22,7 +22,7 @@ t.test('arrays of numbers are written correctly at any length', async (t) => {
 t.test('every finite double is written bit for bit', async () => {
   fc.assert(
     fc.property(fc.float64Array({ noNaN: true, noDefaultInfinity: true }), (numbers) =>
-      (written(numberArray(numbers)) as number[]).every((number, at) => number === numbers[at]),
+      (written(numberArray(numbers)) as number[]).every((number, index) => number === numbers[index]),
     ),
   )
 })
@@ -42,12 +42,12 @@ t.test('texts and members are inserted unchanged', async (t) => {
 })
 
 t.test('a stream consists of its parts, in blocks', async (t) => {
-  async function* pieces() {
-    for (let at = 0; at < 20_000; at += 1) yield at % 3 === 0 ? '' : `é${at}🙂`
+  async function* createChunks() {
+    for (let index = 0; index < 20_000; index += 1) yield index % 3 === 0 ? '' : `é${index}🙂`
   }
   const chunks: Buffer[] = []
-  for await (const chunk of jsonStream(pieces())) chunks.push(Buffer.from(chunk))
-  t.equal(Buffer.concat(chunks).toString(), await text(pieces()))
+  for await (const chunk of jsonStream(createChunks())) chunks.push(Buffer.from(chunk))
+  t.equal(Buffer.concat(chunks).toString(), await text(createChunks()))
   t.ok(chunks.length < 10, `${chunks.length} writes`)
 })
 
@@ -60,8 +60,8 @@ t.test('an object is written correctly, with its arrays element by element', asy
   )
   t.equal([...objectChunks({ a: undefined, b: [undefined, 1] })].join(''), '{"b":[null,1]}')
   const session = { metadata: 'x'.repeat(65_536) }
-  const pieces = [...objectChunks({ sessions: Array.from({ length: 100 }, () => session) })]
-  t.ok(Math.max(...pieces.map(({ length }) => length)) < 70_000)
+  const chunks = [...objectChunks({ sessions: Array.from({ length: 100 }, () => session) })]
+  t.ok(Math.max(...chunks.map(({ length }) => length)) < 70_000)
 })
 
 t.test('the event loop runs between two blocks, for any speed of the reader', async (t) => {

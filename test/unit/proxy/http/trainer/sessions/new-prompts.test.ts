@@ -9,12 +9,15 @@ type Prompt = string | number[]
 function shown(prompts: Prompt[]): { of: number | null; rest: Prompt }[] {
   const known = new NewPrompts()
   return prompts.map((prompt, index) => {
-    const { turnId, pieces } = known.add({ turnId: String(index), promptPieces: toPromptChunks(prompt) })
-    return { of: turnId === null ? null : Number(turnId), rest: JSON.parse([...promptJson(pieces)].join('')) }
+    const { turnId, pieces: chunks } = known.add({
+      turnId: String(index),
+      promptPieces: toPromptChunks(prompt),
+    })
+    return { of: turnId === null ? null : Number(turnId), rest: JSON.parse([...promptJson(chunks)].join('')) }
   })
 }
 
-function whole(parts: ReturnType<typeof shown>): Prompt[] {
+function full(parts: ReturnType<typeof shown>): Prompt[] {
   const prompts: Prompt[] = []
   for (const { of, rest } of parts) {
     const before = of === null ? undefined : prompts[of]!
@@ -44,12 +47,12 @@ t.test('a prompt is shown from the end of the longest earlier prompt that it ext
 t.test('the prompts of a long conversation are shown once', (t) => {
   const ids: number[] = []
   const prompts = Array.from({ length: 50 }, (_, turn) => {
-    for (let at = 0; at < 200; at += 1) ids.push((turn * 7919 + at * 104_729) % 150_000)
+    for (let index = 0; index < 200; index += 1) ids.push((turn * 7919 + index * 104_729) % 150_000)
     return [...ids]
   })
   const parts = shown(prompts)
   t.ok(parts.every(({ rest }) => rest.length === 200))
-  t.same(whole(parts), prompts)
+  t.same(full(parts), prompts)
   t.end()
 })
 
@@ -63,7 +66,7 @@ t.test('the parts shown restore each prompt completely, for any shared prefixes'
     const lists: number[][] = []
     for (const { from, keep, add } of steps) lists.push([...(lists[from] ?? [1]).slice(0, keep), ...add])
     const prompts = lists.filter((list) => list.length > 0).map((list) => (isText ? list.join('"') : list))
-    return JSON.stringify(whole(shown(prompts))) === JSON.stringify(prompts)
+    return JSON.stringify(full(shown(prompts))) === JSON.stringify(prompts)
   })
   fc.assert(property, { numRuns: 100 })
   t.end()

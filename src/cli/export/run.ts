@@ -1,14 +1,14 @@
 import { createWriteStream } from 'node:fs'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
+import { writeFileAtomically } from '../../base/atomic-file.ts'
 import { ProxyError } from '../../base/errors.ts'
 import { escapeInvisible } from '../../protocol/transcript/visible.ts'
 import type { SessionsExportConfig } from '../../proxy/config/options/sessions.ts'
-import { writeFileAtomically } from '../../rollout/datasets/atomic-file.ts'
 import { isColumns } from '../../rollout/datasets/row-columns.ts'
-import type { SessionsApi } from './api.ts'
-import { namedOrAll } from './list.ts'
-import { withSessionsApi } from './open-api.ts'
+import type { SessionsApi } from '../sessions/api.ts'
+import { namedOrAll } from '../sessions/list.ts'
+import { withSessionsApi } from '../sessions/open-api.ts'
 
 /** Runs `llm-proxy sessions export [session-id...]`: exports these sessions, or all of them. @returns the exit code */
 export async function run(config: SessionsExportConfig, sessionIds: string[]): Promise<number> {

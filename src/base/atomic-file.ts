@@ -1,5 +1,5 @@
 import { rename, rm } from 'node:fs/promises'
-import { ProxyError } from '../../base/errors.ts'
+import { ProxyError } from './errors.ts'
 
 /**
  * Writes a file atomically: a reader of `path` never sees a partial file.

@@ -1,0 +1,151 @@
+/**
+ * Finds the boundaries that a template writes: the token that ends a turn, the bridge between a completion and the next
+ * message, the end of reasoning, and the beginning of prompts. It renders conversations of sentinels, so that no content
+ * is mistaken for the template's text.
+ */
+import { hash } from 'node:crypto'
+import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
+import type { ChatTemplate, RenderOptions } from '../templates/chat-template.ts'
+import { PromptTokenFinder } from '../tokenizer/segments.ts'
+import { type BoundaryTokens, type Bridge, type EndOfTurn, findBridge, findEndOfTurn } from './bridge.ts'
+import { createSentinel, getTextBeforeSentinel, splitAfterSentinels } from './sentinels.ts'
+import {
+  ANSWER,
+  createDummyHistories,
+  createFollowingMessages,
+  createSentinelEcho,
+  FIRST_SENTINEL,
+  listEchoForms,
+  SENTINEL_TOOLS,
+  type TemplateSignature,
+} from './template-signature.ts'
+
+/** The options of a prompt's beginning and contents, without those of its end. */
+export type PromptOptions = Omit<RenderOptions, 'addGenerationPrompt' | 'continueFinalMessage'>
+
+/**
+ * Digests of the beginnings of prompts without and with tools, excluding date and tool definitions; and the end of
+ * reasoning.
+ */
+export interface Beginnings {
+  withoutTools: string
+  withTools: string
+  /** The text that the template writes between reasoning and content; undefined if it does not render both. */
+  endOfReasoning: string | undefined
+}
+
+/**
+ * The maximum number of cached ends of turns: forgotten ones are computed again, and an agent that keeps changing its
+ * variables must not fill the memory.
+ */
+const MAX_KNOWN_ENDS = 4096
+/** Longer variables are replaced by their digest. */
+const MAX_KEY_CHARS = 256
+
+export class TemplateBoundaries {
+  readonly #template: ChatTemplate
+  readonly #finder: PromptTokenFinder
+  readonly #eosIds: ReadonlySet<number>
+  readonly #ends = new Map<string, EndOfTurn | undefined>()
+
+  constructor(template: ChatTemplate, { ids, eosIds }: BoundaryTokens) {
+    this.#template = template
+    this.#finder = new PromptTokenFinder(ids, template.hasSegments)
+    this.#eosIds = eosIds
+  }
+
+  /** Returns digests of the beginnings of prompts. @param options tools and date are ignored */
+  beginnings(options: PromptOptions): Beginnings {
+    const fixed = { ...options, now: new Date(0), addGenerationPrompt: false }
+    const user: ChatMessage = { role: 'user', content: 'next' }
+    const digest = (tools: PromptOptions['tools']) => {
+      const texts = [[user], [{ role: 'system' as const, content: 'rule' }, user]].map((messages) =>
+        this.#template.tryRender(messages, { ...fixed, tools }),
+      )
+      return hash('sha256', JSON.stringify(texts), 'base64')
+    }
+    const endOfReasoning = this.#findEndOfReasoning(fixed)
+    return { withoutTools: digest(null), withTools: digest(BEGINNING_TOOLS), endOfReasoning }
+  }
+
+  /** Returns the end of reasoning in the last message: many templates omit the reasoning of earlier ones. */
+  #findEndOfReasoning(options: RenderOptions): string | undefined {
+    const { message, marks } = createSentinelEcho({ ...ANSWER, reasons: true })
+    const [contentSentinel, , reasoning] = marks
+    const user: ChatMessage = { role: 'user', content: createSentinel('message', FIRST_SENTINEL) }
+    const text = this.#template.tryRender([user, message], options) ?? ''
+    const from = text.indexOf(reasoning!)
+    const to = text.indexOf(contentSentinel!, from)
+    return from === -1 || to === -1 ? undefined : text.slice(from + reasoning!.length, to)
+  }
+
+  /** Returns the token that ends an assistant message with content. */
+  endOfTurn(options: PromptOptions): EndOfTurn | undefined {
+    const key = getVariablesKey(options)
+    if (this.#ends.has(key)) return this.#ends.get(key)
+    const user: ChatMessage = { role: 'user', content: createSentinel('message', FIRST_SENTINEL) }
+    const { message, marks } = createSentinelEcho(ANSWER)
+    const followers: ChatMessage[][] = [[user], []]
+    const endWith = (tools: PromptOptions['tools']) => {
+      const dressed = { ...options, tools }
+      const behinds = followers.flatMap((follower) => {
+        const text = this.#template.tryRender([user, message, ...follower], dressed)
+        const cut = splitAfterSentinels(text, marks)
+        // Hunyuan's template writes nothing after an assistant message that is the last one.
+        return cut === undefined || cut.behind === '' ? [] : [getTextBeforeSentinel(cut.behind)]
+      })
+      return findEndOfTurn(behinds, this.#generationPrompt(user, dressed), this.#finder, this.#eosIds)
+    }
+    // Some templates render nothing without tools.
+    const end = endWith(null) ?? endWith(SENTINEL_TOOLS)
+    if (this.#ends.size >= MAX_KNOWN_ENDS) this.#ends.clear()
+    this.#ends.set(key, end)
+    return end
+  }
+
+  #generationPrompt(user: ChatMessage, options: PromptOptions): string {
+    const without = this.#template.tryRender([user], { ...options, addGenerationPrompt: false })
+    const whole = this.#template.tryRender([user], options)
+    return without !== undefined && whole?.startsWith(without) ? whole.slice(without.length) : ''
+  }
+
+  /** Returns the bridge after the echo of a conversation. */
+  bridge(situation: TemplateSignature, end: EndOfTurn, options: PromptOptions): Bridge | undefined {
+    const dressed = { ...options, tools: situation.withTools ? SENTINEL_TOOLS : null }
+    return createDummyHistories(situation)
+      .map((past) => this.#bridgeAfter(past, situation, end, dressed))
+      .find((bridge) => bridge !== undefined)
+  }
+
+  #bridgeAfter(
+    past: readonly ChatMessage[],
+    situation: TemplateSignature,
+    end: EndOfTurn,
+    options: PromptOptions,
+  ): Bridge | undefined {
+    const following = createFollowingMessages(situation)
+    for (const echo of listEchoForms(situation.echo)) {
+      const { message, marks } = createSentinelEcho(echo)
+      const text = this.#template.tryRender([...past, message, ...following], options)
+      const followed = splitAfterSentinels(text, marks)
+      if (followed === undefined) continue
+      const alone = this.#template.tryRender([...past, message], { ...options, addGenerationPrompt: false })
+      const tail = splitAfterSentinels(alone, marks)?.behind ?? ''
+      return findBridge(getTextBeforeSentinel(followed.behind), tail, end, this.#finder, this.#eosIds)
+    }
+    return undefined
+  }
+}
+
+const BEGINNING_TOOLS = [
+  {
+    type: 'function' as const,
+    function: { name: 'first_tool', parameters: { type: 'object', properties: {} } },
+  },
+]
+
+/** Returns a key of the options that change a template's markup. */
+export function getVariablesKey({ kwargs, documents, tools }: PromptOptions): string {
+  const json = JSON.stringify([kwargs, documents, tools ? true : null])
+  return json.length <= MAX_KEY_CHARS ? json : hash('sha256', json, 'base64')
+}
