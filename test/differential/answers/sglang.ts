@@ -37,7 +37,7 @@ const tools: Tool[] = ['f', 'get_it'].map((name) => ({
   function: { name, parameters: { type: 'object', properties } },
 }))
 /** Families whose strings SGLang strips, although their templates write them verbatim. */
-const STRIPPED = /DeepSeekV32|DeepSeekV4|MinimaxM[23]|MiniCPM5|Qwen3Coder|MiMo|Glm4|Hunyuan/
+const STRIPPED = /DeepSeekV32|DeepSeekV4|MinimaxM[23]|MiniCPM5|Qwen3Coder|MiMo|Glm4|Hunyuan|Step3Detector/
 
 /**
  * Families in which SGLang reads `null` as null where the schema says string; vLLM follows the schema, as the proxy

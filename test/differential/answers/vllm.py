@@ -21,7 +21,7 @@ import types
 from dataclasses import dataclass, field
 
 import regex
-from written import PROPERTIES, RANDOM, WORDS, J, W, broken, named
+from written import PROPERTIES, RANDOM, WORDS, J, W, broken, named, python_call
 
 WHEEL, COUNT, SEED, *ONLY = sys.argv[1:]
 
@@ -177,6 +177,10 @@ def array(opening, close=""):
     return lambda calls: f"{opening}[{', '.join(named(calls))}]{close}"
 
 
+def lines(calls):
+    return "<function_calls>\n" + "\n".join(python_call(*call) for call in calls) + "\n</function_calls>"
+
+
 THINK = ("<think>", "</think>")
 MISTRAL = ("[THINK]", "[/THINK]")
 COHERE = ("<|START_THINKING|>", "<|END_THINKING|>")
@@ -217,10 +221,26 @@ FAMILIES = {
     "cohere_command": ("cohere_command3", "cohere_command3", COHERE, False, W["cohere_command"][2]),
     "apertus": ("apertus", None, None, False, W["apertus"][2]),
     "lfm2": ("lfm2", "qwen3", THINK, True, W["lfm2"][2]),
+    "qwen3_coder step5": ("step5", "step5", THINK, True, W["qwen3_coder"][2]),
+    "glm45 ling3": ("ling3", "ling3", THINK, True, W["glm45 "][2]),
+    "pythonic": ("pythonic", None, None, False, W["pythonic"][2]),
+    "llama4_pythonic": ("llama4_pythonic", None, None, False, W["pythonic"][2]),
+    "llama4_pythonic tagged": (
+        *("llama4_pythonic", None, None, False),
+        lambda calls: f"<|python_start|>{W['pythonic'][2](calls)}<|python_end|>",
+    ),
+    "olmo3": ("olmo3", "olmo3", THINK, True, lines),
+    "ernie45": ("ernie45", "ernie45", THINK, True, W["hermes"][2]),
+    "internlm": ("internlm", None, None, False, lambda calls: W["internlm"][2](calls).replace("> <", "><", 1)),
+    "longcat": ("longcat", None, None, False, lambda calls: W["hermes"][2](calls).replace("tool_call>", "longcat_tool_call>")),
+    "xlam": ("xlam", None, None, False, array("")),
+    "xlam fenced": ("xlam", None, None, False, array("```json\n", "\n```")),
+    # The prompt always opens the reasoning: vLLM's parser does not know the opening marker.
+    "step3": ("step3", "step3", ("", "</think>"), True, W["step3"][2]),
 }
 # : Such a response consists of tool calls only, or has a single one.
-ALONE = ("llama3_json", "muse_glimmer")
-SINGLE = ("gigachat3", "muse_glimmer")
+ALONE = ("llama3_json", "muse_glimmer", "pythonic", "llama4_pythonic", "llama4_pythonic tagged", "xlam")
+SINGLE = ("gigachat3", "muse_glimmer", "internlm")
 # : Arguments of other types, which vLLM's parsers read in these families.
 UNTYPED = {
     **dict.fromkeys(
@@ -238,6 +258,7 @@ MARKER = regex.compile(r'<\|?[^<>\s]{1,40}\|?>|\[/?[A-Z_]+\]|\]<\]minimax\[>\[|<
 TOKENS = [
     *(*THINK, "<tool_call>", "</tool_call>", "<|im_start|>", "<|im_end|>", "<seed:bos>", "<seed:eos>"),
     *("<|python_tag|>", "[TOOL_CALLS]", "<|tool_call|>"),
+    *("Ġ</", "</", "think", ">"),
     *(f"<|{side}_{part}|>" for side in ("START", "END") for part in ("THINKING", "RESPONSE", "TEXT", "ACTION")),
 ]
 

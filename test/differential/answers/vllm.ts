@@ -63,6 +63,8 @@ const NAMED: Record<string, Partial<Record<Line['kind'], readonly Outcome[]>>> =
   mistral: { cut: ['other text'] },
   muse_glimmer: { cut: ['other text'] },
   apertus: { cut: ['other text'] },
+  olmo3: { whole: ['text here'], cut: ['other reasoning', 'other text'] },
+  internlm: { cut: ['vLLM fails'], hostile: ['vLLM fails'] },
 }
 
 /** Values that vLLM's parsers report differently, normalized for the comparison. */
@@ -72,6 +74,7 @@ const AS_THEIRS: Record<string, (value: unknown) => unknown> = {
   hy_v3: scalarText,
   minimax_m3: (value) =>
     isObject(value) && Object.keys(value).join() === 'item' ? [value.item].flat() : value,
+  step3: parsedText,
   muse_glimmer: (value) => (typeof value === 'string' ? jsonOr(value) : value),
 }
 
@@ -166,8 +169,8 @@ function outcomeOf(line: Line, { reasoning, content, toolCalls }: ParsedOutput):
 
 function isAllowed({ parser, kind }: Pick<Line, 'parser' | 'kind'>, outcome: Outcome): boolean {
   const allowed = [...(ALLOWED[kind] ?? []), ...(NAMED[parser]?.[kind] ?? [])]
-  if (kind === 'hostile') return outcome !== 'pieces differ' && outcome !== 'vLLM fails'
-  return allowed.includes(outcome)
+  if (allowed.includes(outcome)) return true
+  return kind === 'hostile' && outcome !== 'pieces differ' && outcome !== 'vLLM fails'
 }
 
 /** A sample may exceed its share by chance, by up to five standard deviations. */
@@ -214,6 +217,13 @@ function isObject(value: unknown): value is Record<string, unknown> {
 
 function scalarText(value: unknown): unknown {
   return isObject(value) ? value : String(value)
+}
+
+/** Returns a text without white space at its ends, or what it says if it is JSON. */
+function parsedText(value: unknown): unknown {
+  if (typeof value !== 'string') return value
+  const parsed = jsonOr(value.trim())
+  return typeof parsed === 'object' ? eachValue(parsed, parsedText) : parsed
 }
 
 function jsonOr(text: string): unknown {

@@ -143,14 +143,19 @@ def py(v):
     return repr(v)
 
 
+def python_call(name, arguments):
+    return f"{name}(" + ", ".join(f"{k}={py(v)}" for k, v in arguments.items()) + ")"
+
+
+W["pythonic"] = (
+    "pythonic_detector",
+    "PythonicDetector",
+    lambda cs: "[" + ", ".join(python_call(*call) for call in cs) + "]",
+)
 W["lfm2"] = (
     "lfm2_detector",
     "Lfm2Detector",
-    lambda cs: (
-        "<|tool_call_start|>["
-        + ", ".join(f"{n}(" + ", ".join(f"{k}={py(v)}" for k, v in a.items()) + ")" for n, a in cs)
-        + "]<|tool_call_end|>"
-    ),
+    lambda cs: "<|tool_call_start|>" + W["pythonic"][2](cs) + "<|tool_call_end|>",
 )
 W["lfm2 "] = (
     "lfm2_detector",
@@ -248,6 +253,31 @@ W["gemma4"] = (
     "gemma4_detector",
     "Gemma4Detector",
     lambda cs: "".join(f"<|tool_call>call:{n}{g4(a)}<tool_call|>" for n, a in cs),
+)
+
+
+W["internlm"] = (
+    "internlm_detector",
+    "InternlmDetector",
+    lambda cs: "\n".join(
+        f"<|action_start|> <|plugin|>\n{x}<|action_end|>" for x in named(cs, "parameters")
+    ),
+)
+W["step3"] = (
+    "step3_detector",
+    "Step3Detector",
+    lambda cs: (
+        "<｜tool_calls_begin｜>\n"
+        + "".join(
+            f'<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="{n}">\n'
+            + "".join(
+                f'<steptml:parameter name="{k}">{S(v)}</steptml:parameter>\n' for k, v in a.items()
+            )
+            + "</steptml:invoke><｜tool_call_end｜>\n"
+            for n, a in cs
+        )
+        + "<｜tool_calls_end｜>"
+    ),
 )
 
 

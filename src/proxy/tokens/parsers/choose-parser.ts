@@ -10,12 +10,15 @@ import {
   apriel,
   cohere,
   commandRPlus,
+  ernie45,
   functionaryV31,
   gigaChat3,
   granite,
   hermes,
   hunyuanA13b,
+  internlm,
   kimi,
+  longcat,
   minimaxM1,
   nemotronJson,
   phi4Mini,
@@ -27,6 +30,7 @@ import { llama3 } from './llama3.ts'
 import { minimaxM3 } from './minimax-m3.ts'
 import { mistral } from './mistral.ts'
 import type { ParserFamily } from './output-parser.ts'
+import { llama4Pythonic, olmo3, pythonic } from './pythonic-families.ts'
 import {
   deepseekV4,
   deepseekV32,
@@ -37,7 +41,9 @@ import {
   minimaxM2,
   qwen3Coder,
   seedOss,
+  step3,
 } from './tagged-families.ts'
+import { xlam } from './xlam.ts'
 
 /** Models whose templates support no tools: `<think>…</think>` at the beginning is reasoning, the rest is content. */
 export const plain = blockFamily('plain', [], { reasoning: THINK })
@@ -56,6 +62,13 @@ const SIGNS: readonly (readonly [signs: readonly string[], family: ParserFamily]
   [['<|tool_call:name|>', '<|tool_call:args|>'], solarOpen],
   [['[BEGIN FINAL RESPONSE]', '<tool_calls>['], apriel],
   [['<function name=', '<param name='], miniCpm5],
+  [['<｜tool_calls_begin｜>', '<steptml:'], step3],
+  [['<longcat_tool_call>'], longcat],
+  [['<|action_start|>', '<|plugin|>'], internlm],
+  [['<function_calls>', '<functions>'], olmo3],
+  [['[func_name1(', '<|python_start|>'], llama4Pythonic],
+  [['[func_name1('], pythonic],
+  [['Salesforce xLAM'], xlam],
   [['<seed:tool_call>'], seedOss],
   [['<minimax:tool_call>', '<invoke name='], minimaxM2],
   [['｜DSML｜', '<｜System｜>'], deepseekV41],
@@ -80,6 +93,7 @@ const SIGNS: readonly (readonly [signs: readonly string[], family: ParserFamily]
   [['<|tool|>', '<|/tool|>'], phi4Mini],
   [['functools'], phi4Mini],
   [['<|tool_call|>'], granite],
+  [['<tool_call>', '<response>'], ernie45],
   [['<tool_call>', '"arguments"'], hermes],
   [['<tool_call>', '"name"'], hermes],
   [['<tool_calls>\\n{"name": <tool-name>'], minimaxM1],
@@ -116,8 +130,11 @@ const OTHER_NAMES: Readonly<Record<string, ParserFamily>> = {
   nemotron_v3: qwen3Coder,
   nanbeige: qwen3Coder,
   step3p5: qwen3Coder,
+  step5: qwen3Coder,
   glm: glm,
   glm47: glm,
+  ling3: glm,
+  interns1: internlm,
   deepseek_r1: deepseek,
   'deepseek-r1': deepseek,
   'deepseek-v3': deepseek,
@@ -144,10 +161,9 @@ const OTHER_NAMES: Readonly<Record<string, ParserFamily>> = {
  */
 export const UNREAD_PARSERS: ReadonlySet<string> = new Set(
   (
-    'beam cohere_command3 dots ernie45 functiongemma gigachat35 granite-20b-fc granite_thinking_parser hf holo2 ' +
-    'hy_v4 inkling internlm interns1 iquest_q1 jamba k2_horizon kimi ling3 llama4_pythonic longcat ' +
-    'minicpmv minimax-append-think minimax_m2_append_think muse musespark1x olmo3 plamo3 poolside_v1 pythonic ' +
-    'response_template spark25 step3 step5 trinity xlam'
+    'beam cohere_command3 dots functiongemma gigachat35 granite-20b-fc granite_thinking_parser hf holo2 ' +
+    'hy_v4 inkling iquest_q1 jamba k2_horizon kimi minicpmv minimax-append-think minimax_m2_append_think muse ' +
+    'musespark1x plamo3 poolside_v1 response_template spark25 trinity'
   ).split(' '),
 )
 

@@ -12,6 +12,7 @@ import {
 } from './json-tool-calls.ts'
 
 const NAMED: ToolCallKeys = { name: 'name', arguments: ['arguments', 'parameters'] }
+const HERMES_KEYS: ToolCallKeys = { name: 'name', arguments: ['arguments'], toArguments: keepJson }
 
 /**
  * Hermes, Qwen2.5, Qwen3 and many fine-tunes: `<tool_call>\n{"name": "f", "arguments": {…}}\n</tool_call>`, preceded by
@@ -20,11 +21,7 @@ const NAMED: ToolCallKeys = { name: 'name', arguments: ['arguments', 'parameters
  */
 export const hermes = blockFamily('hermes', [], {
   reasoning: THINK_OR_CALL,
-  call: objectToolCallSyntax('<tool_call>', '</tool_call>', {
-    name: 'name',
-    arguments: ['arguments'],
-    toArguments: keepJson,
-  }),
+  call: objectToolCallSyntax('<tool_call>', '</tool_call>', HERMES_KEYS),
 })
 
 /**
@@ -197,4 +194,37 @@ export const apertus = blockFamily('apertus', [], {
 /** Functionary 3.1: `<function=f>{…}</function>`. Source: the model's chat template. */
 export const functionaryV31 = blockFamily('functionary_v3_1', [], {
   call: headerToolCallSyntax('<function=', ['>'], { close: '</function>' }),
+})
+
+/**
+ * LongCat Flash: `<longcat_tool_call>\n{"name": "f", "arguments": {…}}\n</longcat_tool_call>`.
+ * Source: vLLM's `longcat_tool_parser.py`.
+ */
+export const longcat = blockFamily('longcat', [], {
+  call: objectToolCallSyntax('<longcat_tool_call>', '</longcat_tool_call>', HERMES_KEYS),
+})
+
+/**
+ * ERNIE 4.5: `…</think>\n\n<tool_call>\n{"name": "f", "arguments": {…}}\n</tool_call>`, or content in
+ * `<response>…</response>`.
+ * Sources: vLLM's `ernie45_tool_parser.py` and `ernie45_reasoning_parser.py`.
+ */
+export const ernie45 = blockFamily('ernie45', [], {
+  reasoning: THINK,
+  answer: [{ open: '<response>', close: '</response>' }],
+  call: objectToolCallSyntax('<tool_call>', '</tool_call>', HERMES_KEYS),
+})
+
+/**
+ * InternLM 2 and 3, Intern-S1: `<|action_start|><|plugin|>\n{"name": "f", "parameters": {…}}<|action_end|>`.
+ * Sources: vLLM's `internlm2_tool_parser.py`; SGLang's `internlm_detector.py`.
+ */
+const INTERNLM_CALL = objectToolCallSyntax('<|action_start|><|plugin|>', '<|action_end|>', {
+  name: 'name',
+  arguments: ['parameters', 'arguments'],
+  toArguments: keepJson,
+})
+export const internlm = blockFamily('internlm', ['<|action_start|>', '<|plugin|>'], {
+  reasoning: THINK,
+  call: { ...INTERNLM_CALL, opens: [...INTERNLM_CALL.opens, '<|action_start|> <|plugin|>'] },
 })

@@ -12,6 +12,11 @@ export function readPythonCalls(text: string): OutputToolCall[] | undefined {
   return unlessNotPython(() => new PythonReader(text).calls())
 }
 
+/** Parses calls that are separated by lines or commas, without brackets around them. Returns undefined for other text. */
+export function readPythonCallLines(text: string): OutputToolCall[] | undefined {
+  return unlessNotPython(() => new PythonReader(text.trim()).callLines())
+}
+
 /** Returns a list, an object or another literal as JSON; undefined if the text is none. */
 export function readPythonValue(text: string): string | undefined {
   return unlessNotPython(() => new PythonReader(text).value())
@@ -34,6 +39,8 @@ const SPACE = /\s*/y
 const NAME = /[\p{L}_][\p{L}\p{N}_.-]*/uy
 const ARGUMENT_NAME = /[\p{L}_][\p{L}\p{N}_]*/uy
 const NUMBER = /[-+]?(?:\d[\d_]*)?\.?\d+(?:[eE][-+]?\d+)?/y
+/** Matches an escape sequence of a character by its number. */
+const NUMBERED = /\\(?:x([\da-fA-F]{2})|u([\da-fA-F]{4})|U(00[01][\da-fA-F]{5}))/y
 /** Matches a quote and the text that may follow the end of a string. */
 const QUOTE_END = /(['"])\s*(?=[,)\]}:]|$)/y
 const CONSTANTS: Readonly<Record<string, string>> = {
@@ -48,6 +55,10 @@ const ESCAPES: Readonly<Record<string, string>> = {
   n: '\n',
   t: '\t',
   r: '\r',
+  a: '\x07',
+  b: '\b',
+  f: '\f',
+  v: '\v',
   '\\': '\\',
   "'": "'",
   '"': '"',
@@ -69,6 +80,16 @@ class PythonReader {
     while (this.#has(','))
     this.#expect(']')
     this.#end()
+    return calls
+  }
+
+  callLines(): OutputToolCall[] {
+    const calls: OutputToolCall[] = []
+    while (this.#at < this.#text.length) {
+      calls.push(this.#call())
+      this.#has(',')
+    }
+    if (calls.length === 0) throw new NotPython()
     return calls
   }
 
@@ -144,6 +165,12 @@ class PythonReader {
       if (char === quote && this.#endsString()) {
         this.#at++
         return value
+      }
+      const numbered = char === '\\' ? this.#match(NUMBERED) : undefined
+      if (numbered !== undefined) {
+        value += String.fromCodePoint(Number.parseInt(numbered.slice(2), 16))
+        this.#at--
+        continue
       }
       const escaped = char === '\\' ? ESCAPES[this.#text[this.#at + 1] ?? ''] : undefined
       if (escaped !== undefined) this.#at++

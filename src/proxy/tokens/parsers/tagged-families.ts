@@ -118,6 +118,26 @@ export const miniCpm5 = blockFamily('minicpm5', [], {
 })
 
 /**
+ * Step 3: `<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="f">` and
+ * `<steptml:parameter name="a">value</steptml:parameter></steptml:invoke><｜tool_call_end｜><｜tool_calls_end｜>`.
+ * Sources: vLLM's `step3_tool_parser.py` and `step3_reasoning_parser.py`; SGLang's `step3_detector.py`.
+ */
+export const step3 = blockFamily(
+  'step3',
+  ['<｜tool_call_begin｜>', '<｜tool_sep｜>', '<｜tool_call_end｜>'],
+  {
+    reasoning: THINK,
+    call: taggedCallSyntax({
+      ...invokeTags('steptml:'),
+      call: '<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="',
+      callClose: '</steptml:invoke><｜tool_call_end｜>',
+      mustClose: true,
+      wrapper: { open: '<｜tool_calls_begin｜>', close: '<｜tool_calls_end｜>' },
+    }),
+  },
+)
+
+/**
  * Kimi K3: `<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|><|open|>argument key="a"
  * type="string"<|sep|>text`
  * `<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>`, content in a separate `response`.

@@ -24,6 +24,11 @@ const JSON_ARGS = JSON.stringify(ARGS)
 const read = (name: string, text: string, startsInReasoning = false) =>
   parseBriefly(findParser(name), text, { tools, startsInReasoning })
 
+function streamed(name: string) {
+  const parser = findParser(name).create({ tools })
+  return { push: (text: string) => parser.push(text).content }
+}
+
 function dsml(name: string, isString: boolean, value: string): string {
   return `<｜DSML｜parameter name="${name}" string="${isString}">${value}</｜DSML｜parameter>\n`
 }
@@ -35,6 +40,13 @@ function kimi(key: string, type: string, value: string): string {
 }
 const M3 = (name: string, value: string) => `]<]minimax[>[<${name}>${value}]<]minimax[>[</${name}>`
 const ATEM = (name: string, value: string) => `<atem:parameter name="${name}">${value}</atem:parameter>\n`
+function step(name: string, args: object): string {
+  const parameters = Object.entries(args).map(
+    ([key, value]) =>
+      `<steptml:parameter name="${key}">${typeof value === 'string' ? value : JSON.stringify(value)}</steptml:parameter>\n`,
+  )
+  return `<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="${name}">\n${parameters.join('')}</steptml:invoke><｜tool_call_end｜>`
+}
 
 /** `args` where the markup expresses less than JSON. */
 const WRITTEN: { name: string; text: string; opened?: true; content?: string; args?: object; one?: true }[] =
@@ -77,6 +89,25 @@ const WRITTEN: { name: string; text: string; opened?: true; content?: string; ar
     {
       name: 'minimax_m1',
       text: `<think>hm</think>I look.<tool_calls>\n{"name": "f", "arguments": ${JSON_ARGS}}\n{"name": "g", "arguments": {}}\n</tool_calls>`,
+    },
+    {
+      name: 'olmo3',
+      opened: true,
+      text: `hm</think>I look.\n\n<function_calls>\nf(text='a "q" <b>\\n\\\\ c\\n', count=5, list=['x', 'y'], map={'k': 'v', 'n': [1.5, None]}, on=True)\ng()\n</function_calls>`,
+    },
+    {
+      name: 'ernie45',
+      opened: true,
+      text: `hm</think>I look.\n\n<tool_call>\n{"name": "f", "arguments": ${JSON_ARGS}}\n</tool_call>\n<tool_call>\n{"name": "g", "arguments": {}}\n</tool_call>\n`,
+    },
+    {
+      name: 'internlm',
+      text: `<think>hm</think>I look.<|action_start|><|plugin|>\n{"name": "f", "parameters": ${JSON_ARGS}}<|action_end|>\n<|action_start|> <|plugin|>\n{"name": "g", "parameters": {}}<|action_end|>`,
+    },
+    {
+      name: 'step3',
+      opened: true,
+      text: `hm</think>I look.\n\n<｜tool_calls_begin｜>\n${step('f', { ...ARGS })}\n${step('g', {})}\n<｜tool_calls_end｜>`,
     },
     {
       name: 'apriel',
@@ -139,8 +170,60 @@ t.test('functionary: each tool call follows its name', async (t) => {
   })
 })
 
+t.test('pythonic, llama4_pythonic: a list of calls is the complete output', async (t) => {
+  const list = `[f(text='it\\'s \\x41', count=-5), g()]`
+  const calls = ['f({"text": "it\'s A", "count": -5})', 'g({})']
+  t.same(read('pythonic', `${list}\n`), { calls })
+  t.same(read('llama4_pythonic', list), { calls })
+  t.same(read('llama4_pythonic', `<|python_start|>${list}<|python_end|>`), { calls })
+  const { push } = streamed('pythonic')
+  t.equal(push('[1] see '), '[1] see ', 'text in brackets is not held back')
+})
+
+t.test('longcat: tool calls between its own markers', async (t) => {
+  t.same(
+    read(
+      'longcat',
+      'I look.\n<longcat_tool_call>\n{"name": "f", "arguments": {"count": 5}}\n</longcat_tool_call>',
+    ),
+    { content: 'I look.', calls: ['f({"count": 5})'] },
+  )
+})
+
+t.test('ernie45: content is in a response', async (t) => {
+  t.same(read('ernie45', 'hm</think>\n\n<response>\nI look.\n</response>\n', true), {
+    reasoning: 'hm',
+    content: 'I look.',
+  })
+})
+
+t.test('xlam: an array is the complete output, or in a block', async (t) => {
+  const array = '[{"name": "f", "arguments": {"count": 5}}, {"name": "g", "arguments": {}}]'
+  const calls = ['f({"count": 5})', 'g({})']
+  for (const text of [array, ` ${array}\n`]) t.same(read('xlam', text), { calls })
+  for (const block of ['```json\n#\n```', '<tool_call>#</tool_call>', '[TOOL_CALLS]#'])
+    t.same(read('xlam', `I look.\n${block.replace('#', array)}`), { content: 'I look.', calls }, block)
+  const { push } = streamed('xlam')
+  t.equal(push('[1] see '), '[1] see', 'text in brackets is not held back')
+})
+
 t.test('text that is not a tool call stays text', async (t) => {
   for (const [name, text] of [
+    ['pythonic', '[f(a=1)] is a call'],
+    ['pythonic', 'f(a=1)'],
+    ['pythonic', '[f(a=1'],
+    ['llama4_pythonic', '<|python_start|>[f(a=1)'.slice(0, -1)],
+    ['olmo3', '<function_calls>\nf(a=b)\n</function_calls>'],
+    ['olmo3', '<function_calls></function_calls>'],
+    ['xlam', '[{"name": "f", "arguments": {}}] is a call'],
+    ['xlam', '[{"name": "f"}]'],
+    ['xlam', '```json\n{"a": 1}\n```'],
+    ['internlm', '<|action_start|><|plugin|>\n{"name": "f", "parameters": {'],
+    ['longcat', '<longcat_tool_call>\n{"name": "f"}\n</longcat_tool_call>'],
+    [
+      'step3',
+      '<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="f">\n<steptml:parameter name="a">1',
+    ],
     ['gemma4', '<|tool_call>call:f{a:1<tool_call|>'],
     ['gemma4', '<|tool_call>f{}<tool_call|>'],
     ['gemma4', '<|tool_call>call:f{a:[}]}<tool_call|>'],
