@@ -35,6 +35,7 @@ const BUNDLES: PackageBundle[] = [
   // The runner loads `@tapjs/processinfo` into each process.
   { folder: 'tap/dist/esm', entries: ['index.js'], format: 'esm', external: ['@tapjs/processinfo'] },
   { folder: 'fastify', entries: ['fastify.js'], format: 'cjs', external: ['pino'] },
+  { folder: '@fastify/swagger', entries: ['index.js'], format: 'cjs', external: ['fastify-plugin'] },
   { folder: '@fastify/websocket', entries: ['index.js'], format: 'cjs', external: ['ws', 'fastify-plugin'] },
   { folder: 'image-size/dist/esm', entries: ['index.js'], format: 'esm' },
   { folder: 'pg/lib', entries: ['index.js'], format: 'cjs', external: ['pg-native'] },
