@@ -2,12 +2,15 @@
  * The command line as users run it, in a separate process: `bin/llm-proxy`, or the standalone executable when `npm run
  * test:binary` runs the test.
  */
+import { type ChildProcess, fork, type StdioOptions } from 'node:child_process'
 import { once } from 'node:events'
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { type PipedProcess, startChild } from './children.ts'
+import type { CommandRequest, CommandResult } from './command-host.ts'
 import { watchedChild } from './no-stalls.ts'
+import { IS_FULL } from './tier.ts'
 
 export const LAUNCHER = join(import.meta.dirname, '../../bin/llm-proxy')
 
@@ -37,6 +40,11 @@ export interface Finished {
   stderr: string
 }
 
+/** The environment of a child, without the variables that tests add. */
+function childEnv(): NodeJS.ProcessEnv {
+  return { PATH: EXECUTABLE ? '' : process.env.PATH, NODE_COMPILE_CACHE: process.env.NODE_COMPILE_CACHE }
+}
+
 /** Starts `llm-proxy` with these arguments. */
 export function startLlmProxy(args: readonly string[], launch: Launch = {}): PipedProcess {
   const [command, ...first] = EXECUTABLE
@@ -44,8 +52,7 @@ export function startLlmProxy(args: readonly string[], launch: Launch = {}): Pip
     : [launch.node ?? process.execPath, launch.launcher ?? LAUNCHER]
   return startChild(command, [...first, ...args], {
     env: {
-      PATH: EXECUTABLE ? '' : process.env.PATH,
-      NODE_COMPILE_CACHE: process.env.NODE_COMPILE_CACHE,
+      ...childEnv(),
       // Neither the executable nor an old Node can load it.
       ...(!EXECUTABLE && !launch.node && watchedChild()),
       ...launch.env,
@@ -55,8 +62,8 @@ export function startLlmProxy(args: readonly string[], launch: Launch = {}): Pip
   })
 }
 
-/** Runs `llm-proxy` to completion. */
-export async function runLlmProxy(args: readonly string[], launch: Launch = {}): Promise<Finished> {
+/** Runs `llm-proxy` to completion, in a separate process. */
+export async function runLlmProxyAlone(args: readonly string[], launch: Launch = {}): Promise<Finished> {
   const child = startLlmProxy(args, launch)
   const [stdout, stderr, [code]] = await Promise.all([
     text(child.stdout),
@@ -64,4 +71,62 @@ export async function runLlmProxy(args: readonly string[], launch: Launch = {}):
     once(child, 'close') as Promise<[number | null]>,
   ])
   return { code, stdout, stderr }
+}
+
+/** Commands that serve, or start programs: each one needs a separate process. */
+const SEPARATE = ['serve', 'engine', 'worker', 'view', 'demo', 'rollout']
+
+/** Runs other commands of this test file, one at a time. */
+let host: ChildProcess | undefined
+let isHostBusy = false
+
+/**
+ * Runs `llm-proxy` to completion: in the process that this test file has for commands, or in a separate one if that is
+ * busy or the command needs it. With FULL=1 each command has a separate process.
+ */
+export async function runLlmProxy(args: readonly string[], launch: Launch = {}): Promise<Finished> {
+  const { env, cwd = process.cwd(), ...others } = launch
+  const isSeparate = IS_FULL || EXECUTABLE !== undefined || isHostBusy || Object.keys(others).length > 0
+  const [command = 'serve'] = args
+  if (isSeparate || SEPARATE.includes(command) || command.startsWith('-'))
+    return runLlmProxyAlone(args, launch)
+  isHostBusy = true
+  try {
+    return await runInHost({ args, env: { ...childEnv(), ...env }, cwd })
+  } finally {
+    isHostBusy = false
+  }
+}
+
+/** @throws Error if the command ended the process */
+async function runInHost(request: CommandRequest): Promise<Finished> {
+  host ??= startHost()
+  host.ref()
+  host.channel!.ref()
+  host.send(request)
+  const ended = new AbortController()
+  try {
+    const exit = once(host, 'exit', { signal: ended.signal }).then(([code]) => {
+      host = undefined
+      throw new Error(
+        `"llm-proxy ${request.args.join(' ')}" ended the process for commands with code ${code}`,
+      )
+    })
+    const result = once(host, 'message', { signal: ended.signal }).then(([each]) => each as CommandResult)
+    return await Promise.race([result, exit])
+  } finally {
+    ended.abort()
+    // It ends with this process, and does not keep it alive.
+    host?.unref()
+    host?.channel?.unref()
+  }
+}
+
+function startHost(): ChildProcess {
+  const options = {
+    env: childEnv(),
+    execArgv: [],
+    stdio: ['ignore', 'ignore', 'ignore', 'ipc'] as StdioOptions,
+  }
+  return fork(join(import.meta.dirname, 'command-host.ts'), [], options)
 }
