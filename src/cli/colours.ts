@@ -13,7 +13,7 @@ const COLOURS = {
 } as const
 
 /** Returns the status in its colour. @param padded the status as displayed; default: the status itself */
-export function coloured(status: string, padded = printable(status)): string {
+export function applyColour(status: string, padded = printable(status)): string {
   const colour = COLOURS[status as keyof typeof COLOURS]
   return colour === undefined ? padded : styleText(colour, padded, { stream: process.stdout })
 }

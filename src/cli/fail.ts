@@ -49,8 +49,8 @@ function describeUnexpected(error: unknown): string {
 /** Returns an error's message, followed by that of its cause if it adds information. */
 export function withCause(error: unknown): string {
   const { message, cause } = error as Error
-  const why = cause instanceof Error ? cause.message : undefined
-  return why === undefined || message.includes(why) ? message : `${message}: ${why}`
+  const reason = cause instanceof Error ? cause.message : undefined
+  return reason === undefined || message.includes(reason) ? message : `${message}: ${reason}`
 }
 
 function oneLine(text: string): string {

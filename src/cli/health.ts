@@ -11,7 +11,7 @@ export async function run({ timeoutMs, ...address }: HealthConfig): Promise<numb
   const { url, trust } = serverAt(address)
   const health = `${url.replace(/\/+$/, '')}/health`
   const options = { ...trust, signal: AbortSignal.timeout(timeoutMs) }
-  const { status, text } = await ask(health, options).catch((error: unknown) => {
+  const { status, text } = await sendRequest(health, options).catch((error: unknown) => {
     throw new ProxyError('start_failed', `no proxy answers at ${url}: ${reason(error, timeoutMs)}`)
   })
   process.stdout.write(`${escapeInvisible(text)}\n`)
@@ -28,7 +28,7 @@ function reason(error: unknown, timeoutMs: number): string {
  * Sends a GET request to a proxy. `fetch` has no option for certificate authorities.
  * @throws the error of the connection
  */
-export function ask(
+export function sendRequest(
   url: string | URL,
   options: RequestOptions = {},
 ): Promise<{ status: number; text: string }> {

@@ -47,14 +47,17 @@ export function formatLine(line: string): string {
   const { time, level, msg, event: _, err, ...fields }: Record<string, unknown> = JSON.parse(line)
   const { message = err, stack } = (err ?? {}) as { message?: unknown; stack?: string }
   const entries = Object.entries(fields)
-  const why = [...entries.flatMap(([name, value]) => (EXPLANATIONS.has(name) ? [value] : [])), message ?? []]
+  const reason = [
+    ...entries.flatMap(([name, value]) => (EXPLANATIONS.has(name) ? [value] : [])),
+    message ?? [],
+  ]
   const facts = entries.filter(([name]) => !EXPLANATIONS.has(name))
   const label = String(level).toUpperCase().padEnd(5)
   const style = STYLES[String(level)]
   const text = [
     String(time).slice(11, 19),
     style === undefined ? label : styleText(style, label, { stream: process.stderr }),
-    printable([msg, ...why.flat()].join(': ')),
+    printable([msg, ...reason.flat()].join(': ')),
     ...facts.map(([name, value]) => `${name}=${formatValue(value)}`),
   ]
   const trace = level === 'error' && stack !== undefined ? stack.split('\n').slice(1) : []

@@ -167,11 +167,11 @@ function addOptions(command: Command, spec: CommandSpec): Map<string, string> {
   const keys = new Map<string, string>()
   const hidden: Option[] = []
   for (const [key, entry] of Object.entries(spec.options)) {
-    for (const [place, flag] of getFlags(entry).entries()) {
+    for (const [index, flag] of getFlags(entry).entries()) {
       const [option, ...opposite] = commanderOptions(spec, { ...entry, flag })
-      if (entry.hidden && place === 0) hidden.push(option)
+      if (entry.hidden && index === 0) hidden.push(option)
       for (const each of [option, ...opposite]) {
-        command.addOption(each.hideHelp(each.hidden || entry.hidden || place > 0))
+        command.addOption(each.hideHelp(each.hidden || entry.hidden || index > 0))
         keys.set(each.attributeName(), key)
       }
     }
@@ -237,6 +237,6 @@ function describe(spec: CommandSpec, entry: OptionSpec): string {
 
 function collectFlags(command: Command, keys: ReadonlyMap<string, string>): Flags {
   const values = command.opts<Flags>()
-  const given = [...keys].filter(([name]) => values[name] !== undefined)
-  return Object.fromEntries(given.map(([name, key]) => [key, values[name]]))
+  const options = [...keys].filter(([name]) => values[name] !== undefined)
+  return Object.fromEntries(options.map(([name, key]) => [key, values[name]]))
 }

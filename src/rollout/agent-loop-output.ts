@@ -82,7 +82,7 @@ export function toOutputs(
   const rows = exact.filter(({ response_mask: mask }) => mask.includes(1))
   if (rows.length === 0) {
     const inexact = session.trajectories.find((row) => !row.exact)?.inexact_reason
-    const reason = inexact ? `its turns are not exact: ${inexact}` : whyNothing(session)
+    const reason = inexact ? `its turns are not exact: ${inexact}` : explainEmpty(session)
     return [createPaddingOutput({ ...facts, error: facts.error ?? reason }, reward, { inexactTurns })]
   }
   const metrics = toMetrics(facts, { num_rows: rows.length, inexact_turns: inexactTurns })
@@ -157,7 +157,7 @@ function toExtraFields(
   return withFormerNames(Object.fromEntries(values)) as AgentLoopExtraFields
 }
 
-function whyNothing({ trajectories, excluded_turns: excluded }: SessionTrajectories): string {
+function explainEmpty({ trajectories, excluded_turns: excluded }: SessionTrajectories): string {
   if (trajectories.length > 0) return 'no sampled token remains in its rows'
   const others = Object.entries(excluded).filter(([, count]) => count > 0)
   if (others.length === 0) return 'the agent sent no request'

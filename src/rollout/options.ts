@@ -5,8 +5,8 @@
 import {
   type CommandSpec,
   type ConfigOf,
-  grouped,
   groupedFlags,
+  groupOptions,
   type OptionTable,
   withAll,
 } from '../proxy/config/option.ts'
@@ -18,7 +18,7 @@ export const REMOTE_AGENT = {
   name: 'remote agent loop',
   summary: 'Options of a RemoteAgentLoop',
   options: {
-    ...grouped('Proxy', {
+    ...groupOptions('Proxy', {
       proxyUrl: {
         flag: 'proxy-url',
         type: 'socketUrl',
@@ -39,7 +39,7 @@ export const REMOTE_AGENT = {
           'URL',
       },
     }),
-    ...grouped('Agent', {
+    ...groupOptions('Agent', {
       modelName: {
         flag: 'model-name',
         type: 'text',
@@ -92,7 +92,7 @@ export const REMOTE_AGENT = {
         help: 'Trust metadata from agents with a key, such as the role and the retry count of a request',
       },
     }),
-    ...grouped('Tasks', {
+    ...groupOptions('Tasks', {
       datasetDirs: {
         flag: 'dataset-dir',
         type: 'path',
@@ -110,7 +110,7 @@ export const REMOTE_AGENT = {
         help: 'Path of a task directory that is in none of these, with {instance_id} as placeholder',
       },
     }),
-    ...grouped('Retries', {
+    ...groupOptions('Retries', {
       maxRetries: {
         flag: 'max-retries',
         type: 'integer',
@@ -134,7 +134,7 @@ export const REMOTE_AGENT = {
         help: 'Handling of an agent that exceeds its time limit: retry, as a failure; keep, train on its recorded turns',
       },
     }),
-    ...grouped('Harbor', {
+    ...groupOptions('Harbor', {
       harborCommand: {
         flag: 'harbor-command',
         hidden: true,
@@ -166,7 +166,7 @@ export const REMOTE_AGENT = {
         help: 'Time limit of a trial, or of a run on the Harbor server',
       },
     }),
-    ...grouped('Rows', {
+    ...groupOptions('Rows', {
       record: {
         flag: 'record',
         type: 'text',
@@ -270,7 +270,7 @@ const { runner, ...ownOptions } = OWN_ROLLOUTS
 
 /** Options of the command `serve`, besides the proxy's. */
 export const SERVER_ROLLOUTS = {
-  ...grouped('Server', {
+  ...groupOptions('Server', {
     rolloutServer: {
       flag: 'rollout-server',
       type: 'url',

@@ -1,9 +1,9 @@
 /** Options of agent runners. */
-import { grouped, type OptionTable } from '../proxy/config/option.ts'
+import { groupOptions, type OptionTable } from '../proxy/config/option.ts'
 
 /** Options of the command, and of a proxy that runs rollouts itself. */
 export const RUNNER_OPTIONS = {
-  ...grouped('Rollouts', {
+  ...groupOptions('Rollouts', {
     concurrency: {
       flag: 'concurrency',
       type: 'integer',
@@ -13,7 +13,7 @@ export const RUNNER_OPTIONS = {
       help: 'Rollouts at a time',
     },
   }),
-  ...grouped('Agent', {
+  ...groupOptions('Agent', {
     runner: {
       flag: 'runner',
       type: 'enum',
@@ -94,7 +94,7 @@ export const RUNNER_OPTIONS = {
       help: "Environment variable for the verifier, such as a judge's key; may be given several times",
     },
   }),
-  ...grouped('AgentCore', {
+  ...groupOptions('AgentCore', {
     agentcoreArn: {
       flag: 'agentcore-arn',
       type: 'text',

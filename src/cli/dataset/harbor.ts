@@ -51,8 +51,8 @@ async function readSplits({ train, val }: DatasetHarborConfig): Promise<Split[]>
 
 function noTasks({ directory, skipped }: Split): ProxyError {
   const [first] = skipped
-  const why = first === undefined ? 'it holds no directories' : `${first.directory}: ${first.reason}`
-  return new ProxyError('start_failed', `there is no Harbor task in ${directory} (${why})`)
+  const reason = first === undefined ? 'it holds no directories' : `${first.directory}: ${first.reason}`
+  return new ProxyError('start_failed', `there is no Harbor task in ${directory} (${reason})`)
 }
 
 async function makeDirectory(path: string): Promise<void> {
@@ -66,14 +66,14 @@ function report({ tasks, skipped }: Split, rowCount: number, path: string, writt
   const count = `${rowCount}${limited} ${tasks.length === 1 ? 'task' : 'tasks'}`
   const lines = [`${path}: ${count}, ${written ? 'written' : 'unchanged'}`]
   for (const [reason, directories] of Map.groupBy(skipped, ({ reason }) => reason)) {
-    lines.push(`  skipped ${directories.length}: ${reason} (${listed(directories)})`)
+    lines.push(`  skipped ${directories.length}: ${reason} (${formatList(directories)})`)
   }
   return lines.join('\n')
 }
 
 const MAX_LISTED = 5
 
-function listed(directories: readonly DirectorySkip[]): string {
+function formatList(directories: readonly DirectorySkip[]): string {
   const more = directories.length - MAX_LISTED
   const names = directories.slice(0, MAX_LISTED).map(({ directory }) => directory)
   return names.join(', ') + (more > 0 ? `, and ${more} more` : '')

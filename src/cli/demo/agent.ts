@@ -74,28 +74,28 @@ export async function run(question = process.env.TASK_PROMPT ?? ''): Promise<num
  */
 function calculate(expression: string): number {
   const tokens = expression.match(/\d+(?:\.\d+)?|[-+*/()]|\S/g) ?? []
-  let at = 0
+  let index = 0
 
   function sum(): number {
     let value = product()
-    while (tokens[at] === '+' || tokens[at] === '-')
-      value = tokens[at++] === '+' ? value + product() : value - product()
+    while (tokens[index] === '+' || tokens[index] === '-')
+      value = tokens[index++] === '+' ? value + product() : value - product()
     return value
   }
 
   function product(): number {
     let value = factor()
-    while (tokens[at] === '*' || tokens[at] === '/')
-      value = tokens[at++] === '*' ? value * factor() : value / factor()
+    while (tokens[index] === '*' || tokens[index] === '/')
+      value = tokens[index++] === '*' ? value * factor() : value / factor()
     return value
   }
 
   function factor(): number {
-    const token = tokens[at++]
+    const token = tokens[index++]
     if (token === '-') return -factor()
     if (token === '(') {
       const value = sum()
-      if (tokens[at++] !== ')') throw new Error('a bracket is not closed')
+      if (tokens[index++] !== ')') throw new Error('a bracket is not closed')
       return value
     }
     if (token === undefined || !/^\d/.test(token))
@@ -104,6 +104,6 @@ function calculate(expression: string): number {
   }
 
   const value = sum()
-  if (at < tokens.length) throw new Error(`the end was expected, not ${tokens[at]}`)
+  if (index < tokens.length) throw new Error(`the end was expected, not ${tokens[index]}`)
   return value
 }

@@ -27,16 +27,16 @@ export async function run(config: DemoConfig): Promise<number> {
   const engine = { proxyUrls: [server.url], engineKind: 'embedded', workerId: 'demo-worker' } as const
   const worker = startWorker({ ...loadConfig(WORKER, {}, {}), ...engine }, { logger })
   started.defer(async () => void (await worker.stop(0)))
-  say(`llm-proxy runs on ${server.url} in relay mode and records into ${db}.`)
-  say(`A worker dials it and serves its calls with the embedded engine.`)
-  say(`${count} rollouts of a calculator agent, ${concurrency} at a time:\n`)
+  print(`llm-proxy runs on ${server.url} in relay mode and records into ${db}.`)
+  print(`A worker dials it and serves its calls with the embedded engine.`)
+  print(`${count} rollouts of a calculator agent, ${concurrency} at a time:\n`)
   try {
     const rollouts = await rollOut(config, server.url, interrupt.signal)
     report(rollouts, config)
     return rollouts.some(({ rows }) => rows[0].metrics.failed) ? 1 : 0
   } catch (error) {
     if (interrupt.exitCode === undefined) throw error
-    say('\ninterrupted')
+    print('\ninterrupted')
     return interrupt.exitCode
   }
 }
@@ -59,19 +59,19 @@ function report(rollouts: readonly DemoRollout[], { db }: DemoConfig): void {
   const decode = (ids: readonly number[]) => tokenizer.decode([...ids], { skipSpecialTokens: false })
   const { rows } = rollouts.find((rollout) => rollout.rows[0].num_turns > 2) ?? rollouts[0]!
   const sessionId = rows[0].extra_fields.session_id
-  say(`\n${rolloutTable(rollouts)}\n`)
-  say(
+  print(`\n${rolloutTable(rollouts)}\n`)
+  print(
     `The trajectory of ${sessionId}; what is ${isColoured ? 'green' : 'in ⟦brackets⟧'} was sampled and is trained on:\n`,
   )
-  for (const row of rows) say(showTrajectory(row, decode, isColoured ? COLOURED : PLAIN))
-  say(`\nRecorded in ${db}. To look further:`)
-  say(`  ${getTypedCommand()} sessions list --db ${db}`)
-  say(`  ${getTypedCommand()} sessions show ${sessionId} --db ${db}`)
-  say(`  ${getTypedCommand()} sessions export ${sessionId} --db ${db}`)
-  say(`  ${getTypedCommand()} view --db ${db}`)
-  say(`and then in a browser: http://127.0.0.1:${VIEW.options.port.default}/ui#/session/${sessionId}`)
+  for (const row of rows) print(showTrajectory(row, decode, isColoured ? COLOURED : PLAIN))
+  print(`\nRecorded in ${db}. To look further:`)
+  print(`  ${getTypedCommand()} sessions list --db ${db}`)
+  print(`  ${getTypedCommand()} sessions show ${sessionId} --db ${db}`)
+  print(`  ${getTypedCommand()} sessions export ${sessionId} --db ${db}`)
+  print(`  ${getTypedCommand()} view --db ${db}`)
+  print(`and then in a browser: http://127.0.0.1:${VIEW.options.port.default}/ui#/session/${sessionId}`)
 }
 
-function say(text: string): void {
+function print(text: string): void {
   process.stdout.write(`${text}\n`)
 }

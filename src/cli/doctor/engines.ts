@@ -227,10 +227,10 @@ async function tokensIn(response: Response): Promise<number[] | undefined> {
 }
 
 function describeDifference(ours: readonly number[], engines: readonly number[]): string | undefined {
-  const isOther = (id: number, at: number) => id !== ours[at]
+  const isOther = (id: number, index: number) => id !== ours[index]
   if (ours.length === engines.length && !engines.some(isOther)) return undefined
   const other = engines.findIndex(isOther)
-  const at = other === -1 ? engines.length : other
-  const ids = `${ours[at] ?? 'end of prompt'} here, ${engines[at] ?? 'end of prompt'} there`
-  return `prompt ids differ from the engine's (${ours.length} vs ${engines.length}), first at position ${at + 1} (${ids})`
+  const i = other === -1 ? engines.length : other
+  const ids = `${ours[i] ?? 'end of prompt'} here, ${engines[i] ?? 'end of prompt'} there`
+  return `prompt ids differ from the engine's (${ours.length} vs ${engines.length}), first at position ${i + 1} (${ids})`
 }

@@ -62,8 +62,8 @@ export async function checkPort({ host, port }: ServeConfig): Promise<Finding> {
     await promise
     return ok('port', `${port} on ${host} is free`)
   } catch (error) {
-    const why = withCause(explainListenFailure(error, host, port))
-    return warning('port', why, 'expected if this proxy is running')
+    const reason = withCause(explainListenFailure(error, host, port))
+    return warning('port', reason, 'expected if this proxy is running')
   } finally {
     server.close()
   }

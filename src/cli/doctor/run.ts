@@ -1,7 +1,7 @@
 import type { DoctorConfig } from '../../commands.ts'
 import { hasRollouts, requireProduct } from '../../included-products.ts'
 import { checkServeConfig } from '../../proxy/config/check-serve.ts'
-import { coloured } from '../colours.ts'
+import { applyColour } from '../colours.ts'
 import { withCause } from '../fail.ts'
 import { formatJson, printable } from '../table.ts'
 import { checkEngine } from './engines.ts'
@@ -42,5 +42,5 @@ async function* checkAll(config: DoctorConfig): AsyncGenerator<Finding> {
 /** Formats a finding: `ok disk /data syncs a write in 0.4 ms` */
 function formatFinding({ about, state, seen, remedy }: Finding): string {
   const what = printable(remedy === undefined ? seen : `${seen}: ${remedy}`)
-  return `${coloured(state, state.padEnd(7))}  ${printable(about)}: ${what}`
+  return `${applyColour(state, state.padEnd(7))}  ${printable(about)}: ${what}`
 }

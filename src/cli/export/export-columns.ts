@@ -21,13 +21,13 @@ const SFT = toColumns({
 
 /**
  * Writes the rows.
- * @param pieces chunks of lines, one row each
+ * @param chunks chunks of lines, one row each
  * @throws ProxyError `config_invalid` for a format that has no rows, `start_failed` if the file cannot be written
  */
 export async function writeExportColumns(
   path: string,
   { format, details }: Pick<SessionsExportConfig, 'format' | 'details'>,
-  pieces: AsyncIterable<string>,
+  chunks: AsyncIterable<string>,
 ): Promise<void> {
   if (format !== 'trajectories' && format !== 'sft')
     throw new ProxyError(
@@ -39,6 +39,6 @@ export async function writeExportColumns(
   await writeRowColumns(
     path,
     { ...toColumns({ session_id: { type: Type.String() } }), ...columns },
-    splitLines(pieces),
+    splitLines(chunks),
   )
 }

@@ -48,7 +48,7 @@ export async function htmlPage(
 /** Returns the responses that the page requests for these sessions. */
 async function fetchAnswers(ask: GetPath, sessionIds: readonly string[]): Promise<ApiSnapshot> {
   const json = async (path: string) => JSON.parse((await ask(path)).toString())
-  const answers: ApiSnapshot = { json: {}, base64: {} }
+  const responses: ApiSnapshot = { json: {}, base64: {} }
   const sessions: object[] = []
   for (const id of sessionIds) {
     const path = `sessions/${encodeURIComponent(id)}`
@@ -56,16 +56,16 @@ async function fetchAnswers(ask: GetPath, sessionIds: readonly string[]): Promis
     const { turns: _, ...session } = tree
     sessions.push(session)
     const rows = (await json(`${path}/rows`)) as Static<typeof Rows>
-    answers.json[`${path}/rows`] = rows
-    answers.json[`${path}/tree`] = tree
+    responses.json[`${path}/rows`] = rows
+    responses.json[`${path}/tree`] = tree
     const withMessages = `${path}?messages=new&ids=false`
-    answers.json[withMessages] = await json(withMessages)
+    responses.json[withMessages] = await json(withMessages)
     for (const { row } of rows.rows) {
       const tokens = `${path}/rows/${row}/tokens?texts=true`
-      answers.base64[tokens] = (await ask(tokens)).toString('base64')
+      responses.base64[tokens] = (await ask(tokens)).toString('base64')
     }
   }
-  answers.json.sessions = { sessions, next_cursor: null }
-  answers.json.health = { status: 'ok', mode: 'file', connected_workers: 0, version: VERSION }
-  return answers
+  responses.json.sessions = { sessions, next_cursor: null }
+  responses.json.health = { status: 'ok', mode: 'file', connected_workers: 0, version: VERSION }
+  return responses
 }

@@ -32,19 +32,19 @@ export async function run(config: SessionsExportConfig, sessionIds: string[]): P
 /** Writes the chunks. @param path undefined: stdout */
 async function write(
   path: string | undefined,
-  pieces: Iterable<string> | AsyncIterable<string>,
+  chunks: Iterable<string> | AsyncIterable<string>,
 ): Promise<void> {
-  if (path === undefined) await pipeline(Readable.from(pieces), process.stdout, { end: false })
+  if (path === undefined) await pipeline(Readable.from(chunks), process.stdout, { end: false })
   else {
     await writeFileAtomically(path, (partial) =>
-      pipeline(Readable.from(pieces), createWriteStream(partial, { flags: 'wx' })),
+      pipeline(Readable.from(chunks), createWriteStream(partial, { flags: 'wx' })),
     )
   }
 }
 
 /** Makes JSON lines safe for a terminal. */
-async function* escapeAll(pieces: AsyncIterable<string>): AsyncGenerator<string> {
-  for await (const piece of pieces) yield escapeInvisible(piece)
+async function* escapeAll(chunks: AsyncIterable<string>): AsyncGenerator<string> {
+  for await (const chunk of chunks) yield escapeInvisible(chunk)
 }
 
 async function* exportLines(

@@ -33,18 +33,18 @@ export async function run(config: RolloutConfig): Promise<number> {
   if (config.tasks === undefined)
     throw new ProxyError('config_invalid', 'there is nothing to run: give --tasks, or --listen')
   const samples = planSamples(await readSamples(config.tasks), config.samplesPerTask)
-  let tell = say
-  const logger = loggerOn((text) => tell(text))
-  const runner = createRunner(config, (text) => tell(text))
+  let notify = print
+  const logger = loggerOn((text) => notify(text))
+  const runner = createRunner(config, (text) => notify(text))
   const loop = new RemoteAgentLoop({ ...config, runner, logger })
   await using closing = new AsyncDisposableStack()
   closing.defer(() => loop.close())
   const output = await OutputFile.open(config.output)
   closing.defer(() => output.close())
   const here = samples.length - output.missing(samples).length
-  if (here > 0) say(`${config.output} has ${here} of ${samples.length} samples already`)
+  if (here > 0) print(`${config.output} has ${here} of ${samples.length} samples already`)
   const failed = output.failed(samples)
-  if (failed.length > 0) say(describeFailed(failed, config.retryFailed))
+  if (failed.length > 0) print(describeFailed(failed, config.retryFailed))
   const again = config.retryFailed ? failed : []
   if (here < samples.length || again.length > 0) await loop.reach()
   if (again.length > 0) await output.takeOut(again)
@@ -53,9 +53,9 @@ export async function run(config: RolloutConfig): Promise<number> {
   let exitCode = failed.length === samples.length ? 1 : 0
   if (missing.length > 0) {
     const progress = new Progress(missing.length, process.stdout, { lineEveryMs: LINE_EVERY_MS })
-    tell = (text) => progress.say(text)
+    notify = (text) => progress.say(text)
     exitCode = await runMissing({ config, loop, runner, output, missing, progress })
-    tell = say
+    notify = print
   }
   if (exitCode < EXIT_INTERRUPTED) await output.finish()
   return exitCode
@@ -80,10 +80,10 @@ async function runMissing(run: RolloutRun): Promise<number> {
     if (interrupt.exitCode === undefined) throw error
   } finally {
     run.progress.end()
-    say(`\n${summarise(tally, run.missing.length)}`)
+    print(`\n${summarise(tally, run.missing.length)}`)
   }
   if (interrupt.exitCode === undefined) return tally.failed === run.missing.length ? 1 : 0
-  say('\ninterrupted; run the same command to resume')
+  print('\ninterrupted; run the same command to resume')
   return interrupt.exitCode
 }
 
@@ -134,15 +134,15 @@ function describeFailed(failed: readonly SamplePlan[], retryFailed: boolean): st
 }
 
 /** Returns a logger that reports failed attempts. */
-function loggerOn(tell: (text: string) => void): Logger {
+function loggerOn(notify: (text: string) => void): Logger {
   const log = (fields: object, message: string) => {
     const { session_id: sessionId, agent_status: status, reason, note } = fields as Record<string, unknown>
     const failure = `${sessionId}: agent failed (${status}): ${reason ?? ''}`
-    tell(printable(sessionId === undefined ? `${message}: ${note ?? ''}` : failure, FAILURE_LENGTH))
+    notify(printable(sessionId === undefined ? `${message}: ${note ?? ''}` : failure, FAILURE_LENGTH))
   }
   return { debug() {}, info() {}, warn: log, error: log }
 }
 
-function say(text: string): void {
+function print(text: string): void {
   process.stdout.write(`${text}\n`)
 }

@@ -1,6 +1,6 @@
 import { ProxyError } from '../../base/errors.ts'
 import type { SessionsListConfig } from '../../proxy/config/options/sessions.ts'
-import { coloured } from '../colours.ts'
+import { applyColour } from '../colours.ts'
 import { type Column, formatJson, formatNumber, printable, renderTable } from '../table.ts'
 import type { ListQuery, SessionJson, SessionsApi } from './api.ts'
 import { withSessionsApi } from './open-api.ts'
@@ -9,7 +9,7 @@ const PAGE_SIZE = 200
 
 const COLUMNS: readonly Column<SessionJson>[] = [
   { header: 'session', value: (session) => printable(session.session_id) },
-  { header: 'status', value: ({ status }) => status, style: ({ status }, cell) => coloured(status, cell) },
+  { header: 'status', value: ({ status }) => status, style: ({ status }, cell) => applyColour(status, cell) },
   { header: 'turns', value: (session) => String(session.num_turns), align: 'right' },
   {
     header: 'reward',

@@ -1,7 +1,7 @@
 import type { Static } from 'typebox'
 import type { SessionsTailConfig } from '../../proxy/config/options/operator.ts'
 import { ProxyEvent, SessionList } from '../../proxy/http/trainer/sessions/read-schemas.ts'
-import { coloured } from '../colours.ts'
+import { applyColour } from '../colours.ts'
 import { OperatorClient } from '../proxy-client.ts'
 import { formatJson, formatNumber, printable } from '../table.ts'
 import type { SessionJson } from './api.ts'
@@ -31,20 +31,29 @@ function sessionLine({ session_id, status, num_turns, reward, updated_at }: Sess
   return line(
     updated_at,
     session_id,
-    `${coloured(status)}, ${turns}, reward ${reward === null ? '-' : formatNumber(reward)}`,
+    `${applyColour(status)}, ${turns}, reward ${reward === null ? '-' : formatNumber(reward)}`,
   )
 }
 
 /** Formats an event: its session comes first, or else its member. */
-function eventLine({ at, type, session_id, member, index, status, finish_reason, reward }: Event): string {
+function eventLine({
+  at: atMs,
+  type,
+  session_id,
+  member,
+  index,
+  status,
+  finish_reason,
+  reward,
+}: Event): string {
   const what = [
     type.replaceAll('_', ' '),
     ...(index === undefined ? [] : [String(index)]),
-    ...(status === undefined ? [] : [coloured(status)]),
+    ...(status === undefined ? [] : [applyColour(status)]),
     ...(finish_reason == null ? [] : [printable(finish_reason)]),
     ...(reward === undefined ? [] : [formatNumber(reward)]),
   ]
-  return line(at, session_id ?? member ?? '-', what.join(' '))
+  return line(atMs, session_id ?? member ?? '-', what.join(' '))
 }
 
 function line(atS: number, who: string, what: string): string {

@@ -24,7 +24,7 @@ const MAX_CHARS = 4_000
 type NewRowJson = NonNullable<TreeJson['turns'][number]['new_row']>
 type Style = Parameters<typeof styleText>[0]
 
-const styled = (style: Style, text: string) => styleText(style, text, { stream: process.stdout })
+const applyStyle = (style: Style, text: string) => styleText(style, text, { stream: process.stdout })
 
 /** Yields the lines of a transcript. @param full show complete texts, and tools with their descriptions */
 export function* transcript(
@@ -45,7 +45,8 @@ export function* transcript(
     const begins = newRows.get(turn.index)
     if (begins) yield* newRowLines(begins, full)
     const { from, echoOf, messages } = getNewMessages(turn, byId.get(turn.request_messages_of ?? ''))
-    if (from > 0) yield styled('dim', `  … ${counted(from, 'earlier message')}${echoed(echoOf)} not repeated`)
+    if (from > 0)
+      yield applyStyle('dim', `  … ${formatCount(from, 'earlier message')}${echo(echoOf)} not repeated`)
     const read = (calls: readonly unknown[]) => calls.map((call) => reader.read(call as ToolCallWire))
     for (const message of messages) yield* messageLines(message, read(message.tool_calls ?? []), full)
     yield* answerLines(turn, read(turn.tool_calls), full)
@@ -53,14 +54,14 @@ export function* transcript(
 }
 
 function* newRowLines({ text, changes }: NewRowJson, full: boolean): Generator<string> {
-  yield styled('yellow', `  a new row: ${printable(text)}`)
+  yield applyStyle('yellow', `  a new row: ${printable(text)}`)
   for (const { what, before, now } of changes) {
-    yield `    ${styled('dim', `${printable(what)}:`)}`
+    yield `    ${applyStyle('dim', `${printable(what)}:`)}`
     yield* differenceLines(diffLines(before ?? '', now ?? ''), full)
   }
 }
 
-function echoed(turn: number | undefined): string {
+function echo(turn: number | undefined): string {
   return turn === undefined ? '' : ` and the completion of turn ${turn}`
 }
 
@@ -75,7 +76,7 @@ function formatHeading(turn: TurnDisplayJson, reward: number | undefined): strin
     ...turn.labels,
   ]
   const known = facts.filter((fact) => fact !== null).map((fact) => printable(fact))
-  return `\n${styled('bold', `── turn ${turn.index}`)}${styled('dim', ` · ${known.join(' · ')}`)}`
+  return `\n${applyStyle('bold', `── turn ${turn.index}`)}${applyStyle('dim', ` · ${known.join(' · ')}`)}`
 }
 
 function* settingsLines(turn: TurnDisplayJson, full: boolean): Generator<string> {
@@ -93,7 +94,7 @@ function* messageLines(
   full: boolean,
 ): Generator<string> {
   const { role = '?', name, reasoning_content: reasoning, content } = message
-  yield styled('cyan', printable(role === 'tool' && name ? `tool ${name}` : role))
+  yield applyStyle('cyan', printable(role === 'tool' && name ? `tool ${name}` : role))
   if (reasoning) yield* reasoningLines(reasoning, full)
   const text = getContentText(content)
   if (!isBlank(text)) yield* cut(text, full, '  ')
@@ -106,7 +107,7 @@ function* answerLines(
   calls: readonly ToolCallView[],
   full: boolean,
 ): Generator<string> {
-  yield styled('green', 'sampled')
+  yield applyStyle('green', 'sampled')
   if (turn.reasoning_content) yield* reasoningLines(turn.reasoning_content, full)
   if (!isBlank(turn.completion_text)) yield* cut(turn.completion_text, full, '  ')
   for (const call of calls) yield* callLines(call, full)
@@ -118,19 +119,19 @@ function* answerLines(
 
 /** Yields reasoning with a label, because without colours it would look like the text after it. */
 function* reasoningLines(text: string, full: boolean): Generator<string> {
-  yield styled('dim', '  reasoning:')
+  yield applyStyle('dim', '  reasoning:')
   yield* cut(text, full, '    ', 'dim')
 }
 
 function* callLines({ name, fields }: ToolCallView, full: boolean): Generator<string> {
-  yield `  ${styled(['bold', 'magenta'], printable(name))}`
+  yield `  ${applyStyle(['bold', 'magenta'], printable(name))}`
   for (const field of fields) {
     const label = field.name === '' ? '' : `${printable(field.name)}: `
     if ('text' in field && label.length + field.text.length < 100 && !field.text.includes('\n')) {
-      yield `    ${styled('dim', label)}${revealInvisible(field.text)}`
+      yield `    ${applyStyle('dim', label)}${revealInvisible(field.text)}`
       continue
     }
-    if (label !== '') yield `    ${styled('dim', label.trimEnd())}`
+    if (label !== '') yield `    ${applyStyle('dim', label.trimEnd())}`
     if ('text' in field) yield* cut(field.text, full, '      ')
     else yield* differenceLines(field.diff, full)
   }
@@ -143,7 +144,7 @@ function* differenceLines(lines: readonly DiffLine[], full: boolean): Generator<
   const shown = full ? lines : lines.slice(0, MAX_LINES)
   for (const { kind, text } of shown) {
     const line = revealInvisible(`${MARKS[kind]}${full ? text : text.slice(0, MAX_CHARS)}`)
-    yield `      ${kind === 'same' ? line : styled(COLOURS[kind], line)}`
+    yield `      ${kind === 'same' ? line : applyStyle(COLOURS[kind], line)}`
   }
   yield* left(lines.length - shown.length, '      ')
 }
@@ -155,15 +156,16 @@ function* cut(text: string, full: boolean, indent: string, style?: Style): Gener
   for (const line of shown)
     yield line === ''
       ? ''
-      : `${indent}${style ? styled(style, revealInvisible(line)) : revealInvisible(line)}`
+      : `${indent}${style ? applyStyle(style, revealInvisible(line)) : revealInvisible(line)}`
   const length = shown.reduce((sum, line) => sum + line.length + 1, -1)
   yield* left(text.length - length, indent, 'character')
 }
 
 function* left(count: number, indent: string, what = 'line'): Generator<string> {
-  if (count > 0) yield styled('dim', `${indent}… ${counted(count, `more ${what}`)} (--full shows them)`)
+  if (count > 0)
+    yield applyStyle('dim', `${indent}… ${formatCount(count, `more ${what}`)} (--full shows them)`)
 }
 
-function counted(count: number, what: string): string {
+function formatCount(count: number, what: string): string {
   return `${count} ${what}${count === 1 ? '' : 's'}`
 }

@@ -50,11 +50,11 @@ function mapFields<Mapped>(fields: FieldTable, map: (field: Field) => Mapped): R
 export const SINCE = 'x-since'
 
 /** Parts of types that tables share. */
-const described = (description?: string) => (description === undefined ? {} : { description })
+const describe = (description?: string) => (description === undefined ? {} : { description })
 
 export const nullable = <T extends TSchema>(schema: T) => Type.Union([schema, Type.Null()])
-export const text = (description?: string) => Type.String(described(description))
+export const text = (description?: string) => Type.String(describe(description))
 export const nullableText = (description?: string) => nullable(text(description))
-export const ids = (description?: string) => Type.Array(Type.Integer(), described(description))
+export const ids = (description?: string) => Type.Array(Type.Integer(), describe(description))
 export const numbersByName = (description?: string) =>
-  Type.Record(Type.String(), Type.Number(), described(description))
+  Type.Record(Type.String(), Type.Number(), describe(description))

@@ -41,12 +41,12 @@ export function createChunkFrame(
     else if (event.type === 'start') start = startToWire(event, base)
   }
   if (start === undefined && deltas.length === 0) return undefined
-  return numbered<CompletionChunk>('completion_chunk', requestId, { start, deltas })
+  return number<CompletionChunk>('completion_chunk', requestId, { start, deltas })
 }
 
 /** Creates the last frame of a finished completion. */
 export function createResponseFrame(requestId: string, end: GenerationEnd): (seq: number) => string {
-  return numbered<CompletionResponseV2>('completion_response', requestId, {
+  return number<CompletionResponseV2>('completion_response', requestId, {
     finish_reason: end.finishReason,
     stop_reason: end.stopReason,
     usage: end.usage && { ...end.usage },
@@ -68,11 +68,11 @@ export function createPromptForgottenFrame(requestId: string): (seq: number) => 
 }
 
 function failedWith(requestId: string, error: BeforeJson<ErrorOnWire>): (seq: number) => string {
-  return numbered<CompletionResponseV2>('completion_response', requestId, { finish_reason: null, error })
+  return number<CompletionResponseV2>('completion_response', requestId, { finish_reason: null, error })
 }
 
 /** Returns a function that serializes the frame with its sequence number. */
-function numbered<Frame extends CompletionChunk | CompletionResponseV2>(
+function number<Frame extends CompletionChunk | CompletionResponseV2>(
   type: Frame['type'],
   requestId: string,
   rest: BeforeJson<Omit<Frame, 'type' | 'request_id' | 'seq'>>,

@@ -77,7 +77,7 @@ type OptionSpecs = Readonly<Record<string, OptionWithoutGroup<OptionSpec>>>
 type WithGroup<T extends OptionSpecs> = { readonly [K in keyof T]: T[K] & { readonly group: string } }
 
 /** Returns the options with a heading of the help text. */
-export function grouped<const T extends OptionSpecs>(group: string, options: T): WithGroup<T> {
+export function groupOptions<const T extends OptionSpecs>(group: string, options: T): WithGroup<T> {
   return withAll(options, { group }) as WithGroup<T>
 }
 
@@ -131,13 +131,13 @@ export const ENV_PREFIX = 'LLM_PROXY_'
 /** Returns the option's environment variables; the first one that is set applies. */
 export function envNames({ envPrefix = ENV_PREFIX }: CommandSpec, option: OptionSpec): string[] {
   if (option.flagOnly) return []
-  const derived = getFlags(option).map((flag) => envPrefix + underscored(flag).toUpperCase())
+  const derived = getFlags(option).map((flag) => envPrefix + underscore(flag).toUpperCase())
   return [...derived, ...(option.env ?? [])]
 }
 
 /** Returns the option's keys in a configuration file; the first one present applies. Empty if a file cannot set it. */
 export function fileKeys(option: OptionSpec): string[] {
-  return option.flagOnly || option.flag === CONFIG_FLAG ? [] : getFlags(option).map(underscored)
+  return option.flagOnly || option.flag === CONFIG_FLAG ? [] : getFlags(option).map(underscore)
 }
 
 /** Returns the flag and its name in earlier releases, without dashes. */
@@ -145,7 +145,7 @@ export function getFlags({ flag, formerly }: OptionSpec): string[] {
   return formerly === undefined ? [flag] : [flag, formerly]
 }
 
-function underscored(flag: string): string {
+function underscore(flag: string): string {
   return flag.replaceAll('-', '_')
 }
 

@@ -106,7 +106,7 @@ function answerParts(
   for (const { id, function: called } of calls) {
     if (room.isFull) break
     const { name } = called
-    parts.push({ type: 'tool_call', id, name, arguments: parsed(room.take(called.arguments)) })
+    parts.push({ type: 'tool_call', id, name, arguments: parse(room.take(called.arguments)) })
   }
   return parts
 }
@@ -140,7 +140,7 @@ function getText(content: unknown): string {
 }
 
 /** Parses JSON text of an object; other text is returned unchanged. */
-function parsed(text: string): unknown {
+function parse(text: string): unknown {
   try {
     return JSON.parse(text)
   } catch {

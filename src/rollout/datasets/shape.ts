@@ -29,7 +29,7 @@ const TEXT: Shape = { kind: 'text' }
 /** Returns the shape that all values have. Values of incompatible shapes become text. */
 export function inferShape(values: Iterable<Value>): Shape {
   let shape = NULL
-  for (const value of values) shape = merged(shape, inferValueShape(value))
+  for (const value of values) shape = merge(shape, inferValueShape(value))
   return shape
 }
 
@@ -46,10 +46,10 @@ function inferValueShape(value: Value): Shape {
   }
 }
 
-function merged(a: Shape, b: Shape): Shape {
+function merge(a: Shape, b: Shape): Shape {
   if (a.kind === 'null') return b
   if (b.kind === 'null') return a
-  if (a.kind === 'list' && b.kind === 'list') return { kind: 'list', of: merged(a.of, b.of) }
+  if (a.kind === 'list' && b.kind === 'list') return { kind: 'list', of: merge(a.of, b.of) }
   if (a.kind === 'struct' && b.kind === 'struct')
     return { kind: 'struct', fields: mergedFields(a.fields, b.fields) }
   if (a.kind === b.kind) return a
@@ -58,7 +58,7 @@ function merged(a: Shape, b: Shape): Shape {
 
 function mergedFields(a: Fields, b: Fields): Fields {
   const fields = new Map(a)
-  for (const [name, shape] of b) fields.set(name, merged(fields.get(name) ?? NULL, shape))
+  for (const [name, shape] of b) fields.set(name, merge(fields.get(name) ?? NULL, shape))
   return fields
 }
 

@@ -95,7 +95,7 @@ export class CommandRunner implements AgentRunner {
       const { output } = end
       if (workDir !== undefined) await replaceFile(join(files.root, 'output.txt'), output)
       if (end.timedOut) return { status: 'timeout', rewards: {}, error: 'the agent ran out of time', output }
-      if (end.exitCode !== 0) return { status: 'failed', rewards: {}, error: howItEnded(end), output }
+      if (end.exitCode !== 0) return { status: 'failed', rewards: {}, error: describeEnd(end), output }
       const rewards = await this.#verify(task, files, output, signal)
       return { status: 'completed', rewards, output }
     } finally {
@@ -207,7 +207,7 @@ function taskEnvironment({ trialId, sample, taskPath }: AgentTask, taskFile: str
 }
 
 /** Describes the end of a command: `exit code 3: the last line that it printed` */
-function howItEnded({ exitCode, signal, output }: GroupEnd): string {
+function describeEnd({ exitCode, signal, output }: GroupEnd): string {
   const lastLine = getLastLine(output)
   return `${signal === null ? `exit code ${exitCode}` : `ended by ${signal}`}${lastLine ? `: ${lastLine}` : ''}`
 }

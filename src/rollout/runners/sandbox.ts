@@ -60,7 +60,7 @@ const PROGRAM = ['--', 'env', '--default-signal=TERM']
  * @throws ProxyError `start_failed` if it is required and does not work
  */
 export function openSandbox({ mode, visible = [], hidden = [] }: SandboxOptions): Sandbox {
-  const missing = mode === 'none' ? 'it is switched off' : whyBubblewrapFails()
+  const missing = mode === 'none' ? 'it is switched off' : explainBubblewrapFailure()
   if (missing !== undefined && mode === 'bwrap') {
     throw new ProxyError('start_failed', `agents cannot be run in bubblewrap: ${missing}`)
   }
@@ -68,7 +68,7 @@ export function openSandbox({ mode, visible = [], hidden = [] }: SandboxOptions)
   return { missing, wrap: (command, view) => inBubblewrap(command, view, { visible, hidden }) }
 }
 
-function whyBubblewrapFails(): string | undefined {
+function explainBubblewrapFailure(): string | undefined {
   const { error, status, stderr } = spawnSync(BASE[0]!, [...BASE.slice(1), ...PROGRAM, 'true'], {
     encoding: 'utf8',
     timeout: 10_000,

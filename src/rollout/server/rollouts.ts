@@ -121,7 +121,7 @@ export class Rollouts {
    */
   async remove(rolloutId: string): Promise<RolloutSummary> {
     const entry = this.#entry(rolloutId)
-    entry.calledOff.abort(cancelled('it was removed'))
+    entry.calledOff.abort(createCancelledError('it was removed'))
     await entry.answer
     // A new rollout may have this id meanwhile.
     if (this.#entries.get(rolloutId) === entry) this.#forget(rolloutId)
@@ -203,7 +203,7 @@ export class Rollouts {
     const leave = () => {
       entry.callers -= 1
       if (entry.callers > 0 || entry.endedAt !== null) return
-      const end = () => entry.calledOff.abort(cancelled('its client disconnected'))
+      const end = () => entry.calledOff.abort(createCancelledError('its client disconnected'))
       entry.leaving = setTimeout(end, this.#options.graceMs)
     }
     if (signal.aborted) leave()
@@ -226,7 +226,7 @@ export class Rollouts {
   }
 }
 
-function cancelled(reason: string): ProxyError {
+function createCancelledError(reason: string): ProxyError {
   return new ProxyError('rollout_cancelled', `The rollout was cancelled: ${reason}`)
 }
 

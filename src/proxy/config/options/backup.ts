@@ -1,11 +1,11 @@
 /** Options of the command that copies a database. */
-import { type CommandSpec, type ConfigOf, grouped } from '../option.ts'
+import { type CommandSpec, type ConfigOf, groupOptions } from '../option.ts'
 import { db } from './shared.ts'
 
 export const BACKUP = {
   name: 'backup',
   summary: 'Copy a SQLite database into a file, beside a running proxy',
-  options: grouped('Backup', {
+  options: groupOptions('Backup', {
     db: { ...db, help: 'Database to copy; a proxy may be writing it' },
     force: {
       flag: 'force',

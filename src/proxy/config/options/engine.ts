@@ -1,5 +1,5 @@
 /** Options of the embedded engine as a server. */
-import { type CommandSpec, type ConfigOf, grouped } from '../option.ts'
+import { type CommandSpec, type ConfigOf, groupOptions } from '../option.ts'
 import { host, logFormat, logLevel, port } from './shared.ts'
 
 export const ENGINE = {
@@ -7,8 +7,8 @@ export const ENGINE = {
   summary: "Serve the embedded engine over HTTP with vLLM's API, for tests",
   envPrefix: 'LLM_PROXY_ENGINE_',
   options: {
-    ...grouped('Server', { host, port: { ...port, default: '8000' } }),
-    ...grouped('Model', {
+    ...groupOptions('Server', { host, port: { ...port, default: '8000' } }),
+    ...groupOptions('Model', {
       model: {
         flag: 'model',
         type: 'text',
@@ -31,7 +31,7 @@ export const ENGINE = {
         help: 'JSON file of scripted completions for the engine',
       },
     }),
-    ...grouped('Speed', {
+    ...groupOptions('Speed', {
       latencyMs: {
         flag: 'latency',
         type: 'duration',

@@ -1,12 +1,12 @@
 /** Options of the command that container health checks run. */
-import { type CommandSpec, type ConfigOf, grouped } from '../option.ts'
+import { type CommandSpec, type ConfigOf, groupOptions } from '../option.ts'
 import { proxyUrl, tlsCa } from './shared.ts'
 
 export const HEALTH = {
   name: 'health',
   summary: 'Check a running proxy; exit 0 if it is healthy, 1 if not (for container health checks)',
   options: {
-    ...grouped('Proxy', {
+    ...groupOptions('Proxy', {
       url: proxyUrl,
       tlsCa,
       timeoutMs: {

@@ -1,9 +1,9 @@
 /** Options of the commands that control and monitor a running proxy. */
-import { type CommandSpec, type ConfigOf, grouped, groupedFlags, type OptionTable } from '../option.ts'
+import { type CommandSpec, type ConfigOf, groupedFlags, groupOptions, type OptionTable } from '../option.ts'
 import { json, proxyKeys, proxyUrl, tlsCa } from './shared.ts'
 
 /** Address and access of the proxy. */
-const proxy = grouped('Proxy', {
+const proxy = groupOptions('Proxy', {
   url: proxyUrl,
   adminKeys: proxyKeys,
   tlsCa,

@@ -1,8 +1,8 @@
 /** Options of engines and workers, and of dispatch to them. */
-import { grouped } from '../option.ts'
+import { groupOptions } from '../option.ts'
 import { engineApiKey, engineKind, engineSessionHeader, maxConcurrency } from './shared.ts'
 
-export const engines = grouped('Engines', {
+export const engines = groupOptions('Engines', {
   engineUrls: {
     flag: 'engine-url',
     type: 'url',
@@ -40,7 +40,7 @@ export const engines = grouped('Engines', {
   },
 })
 
-export const tokenMode = grouped('Token mode', {
+export const tokenMode = groupOptions('Token mode', {
   tokenizer: {
     flag: 'tokenizer',
     type: 'text',
@@ -106,7 +106,7 @@ export const tokenMode = grouped('Token mode', {
   },
 })
 
-export const scheduling = grouped('Scheduling', {
+export const scheduling = groupOptions('Scheduling', {
   maxConcurrency: {
     ...maxConcurrency,
     help: 'Requests that one engine serves at once; a worker of protocol version 2 reports its own number',
@@ -163,7 +163,7 @@ export const scheduling = grouped('Scheduling', {
   },
 })
 
-export const drift = grouped('Drift', {
+export const drift = groupOptions('Drift', {
   verifyShare: {
     flag: 'verify-share',
     type: 'number',
@@ -180,7 +180,7 @@ export const drift = grouped('Drift', {
   },
 })
 
-export const relayMode = grouped('Relay mode', {
+export const relayMode = groupOptions('Relay mode', {
   relayTimeoutMs: {
     flag: 'relay-timeout',
     type: 'duration',

@@ -1,8 +1,8 @@
 /** Options of recording and sessions. */
-import { grouped } from '../option.ts'
+import { groupOptions } from '../option.ts'
 import { db } from './shared.ts'
 
-export const sessions = grouped('Sessions', {
+export const sessions = groupOptions('Sessions', {
   db: {
     ...db,
     help: 'Database: a file, or postgres://…; memory: discarded when the process ends',

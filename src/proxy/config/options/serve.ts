@@ -1,5 +1,5 @@
 /** Options of the proxy itself. */
-import { type CommandSpec, type ConfigOf, grouped } from '../option.ts'
+import { type CommandSpec, type ConfigOf, groupOptions } from '../option.ts'
 import { drift, engines, relayMode, scheduling, tokenMode } from './serve-engines.ts'
 import { sessions } from './serve-sessions.ts'
 import {
@@ -13,7 +13,7 @@ import {
   workerKeys,
 } from './shared.ts'
 
-const server = grouped('Server', {
+const server = groupOptions('Server', {
   mode: {
     flag: 'mode',
     type: 'enum',
@@ -98,7 +98,7 @@ const server = grouped('Server', {
   },
 })
 
-const keys = grouped('Keys', {
+const keys = groupOptions('Keys', {
   adminKeys: {
     ...adminKeys,
     help:

@@ -1,9 +1,9 @@
 /** Options of the commands that read recorded sessions, from a database or from a running proxy. */
-import { type CommandSpec, type ConfigOf, grouped, groupedFlags } from '../option.ts'
+import { type CommandSpec, type ConfigOf, groupedFlags, groupOptions } from '../option.ts'
 import { SERVE } from './serve.ts'
 import { db, json, proxyKeys, select, tlsCa } from './shared.ts'
 
-export const sessionSource = grouped('Source', {
+export const sessionSource = groupOptions('Source', {
   db: {
     ...db,
     help: 'Database to read; a proxy may be writing it; a file or postgres://…',
@@ -104,7 +104,7 @@ export const SESSIONS_IMPORT = {
   name: 'sessions import',
   summary: 'Import the sessions of another database into this one, which no proxy may be writing',
   options: {
-    ...grouped('Target', {
+    ...groupOptions('Target', {
       db: { ...db, help: 'Database to write; a file or postgres://…' },
       durability: SERVE.options.durability,
     }),

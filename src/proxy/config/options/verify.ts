@@ -1,5 +1,5 @@
 /** Options of the command that verifies recorded turns with an engine. */
-import { type CommandSpec, type ConfigOf, grouped, groupedFlags } from '../option.ts'
+import { type CommandSpec, type ConfigOf, groupedFlags, groupOptions } from '../option.ts'
 import { sessionSource } from './sessions.ts'
 import { engineApiKey, engineKind, json } from './shared.ts'
 
@@ -10,7 +10,7 @@ export const VERIFY = {
     '3: different, 4: no result',
   options: {
     ...sessionSource,
-    ...grouped('Engine', {
+    ...groupOptions('Engine', {
       engineUrl: {
         flag: 'engine-url',
         type: 'url',

@@ -1,5 +1,5 @@
 /** Options of the command that serves a database without a proxy. */
-import { type CommandSpec, type ConfigOf, grouped } from '../option.ts'
+import { type CommandSpec, type ConfigOf, groupOptions } from '../option.ts'
 import { SERVE } from './serve.ts'
 import { db, host, logFormat, logLevel, port } from './shared.ts'
 
@@ -7,7 +7,7 @@ export const VIEW = {
   name: 'view',
   summary: 'Show a database in the browser, without a proxy',
   options: {
-    ...grouped('View', {
+    ...groupOptions('View', {
       db: {
         ...db,
         help: 'Database to show; a proxy may be writing it; a file or postgres://…',

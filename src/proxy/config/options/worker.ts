@@ -1,5 +1,5 @@
 /** Options of a worker, which connects to a proxy. */
-import { type CommandSpec, type ConfigOf, grouped } from '../option.ts'
+import { type CommandSpec, type ConfigOf, groupOptions } from '../option.ts'
 import {
   engineApiKey,
   engineKind,
@@ -16,7 +16,7 @@ export const WORKER = {
   name: 'worker',
   summary: 'Connect to a relay-mode proxy and serve its requests with engines that this machine reaches',
   options: {
-    ...grouped('Proxy', {
+    ...groupOptions('Proxy', {
       proxyUrls: {
         flag: 'proxy-url',
         type: 'dialUrl',
@@ -39,7 +39,7 @@ export const WORKER = {
         help: 'Name of this worker, which should stay the same after a restart; default: host name and process id',
       },
     }),
-    ...grouped('Engines', {
+    ...groupOptions('Engines', {
       engineUrls: {
         flag: 'engine-url',
         type: 'url',

@@ -1,16 +1,19 @@
 import { ProxyError } from '../../../base/errors.ts'
 
 /** Returns the error for a request that no engine can serve. @param param the field's path, as the client wrote it */
-export function unsupported(message: string, param: string): ProxyError {
+export function createUnsupportedError(message: string, param: string): ProxyError {
   return new ProxyError('unsupported', message, { param })
 }
 
 /** Returns the error for a choice that demands a tool call where no tool is left, which engines reject or ignore. */
 export function noToolLeft(param: string): ProxyError {
-  return unsupported(`'${param}' demands a tool call, and no tool is left that the model can call`, param)
+  return createUnsupportedError(
+    `'${param}' demands a tool call, and no tool is left that the model can call`,
+    param,
+  )
 }
 
-/** Returns the error for a request that is invalid beyond its schema. @param param as for {@link unsupported} */
+/** Returns the error for a request that is invalid beyond its schema. @param param as for {@link createUnsupportedError} */
 export function invalid(message: string, param: string): ProxyError {
   return new ProxyError('invalid_request', message, { param })
 }

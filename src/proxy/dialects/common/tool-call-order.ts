@@ -28,7 +28,7 @@ export class ToolCallOrder {
     if (this.#complete.has(delta.index)) return delta.function?.arguments?.trim() ? [delta] : []
     const before = this.#waiting.get(delta.index)
     if (before === undefined) this.#queue.push(delta.index)
-    this.#waiting.set(delta.index, before ? joined(before, delta) : delta)
+    this.#waiting.set(delta.index, before ? join(before, delta) : delta)
     return this.#release()
   }
 
@@ -55,7 +55,7 @@ export class ToolCallOrder {
   }
 }
 
-function joined(before: ToolCallDelta, delta: ToolCallDelta): ToolCallDelta {
+function join(before: ToolCallDelta, delta: ToolCallDelta): ToolCallDelta {
   const [first, second] = [before.function, delta.function]
   const name = `${first?.name ?? ''}${second?.name ?? ''}`
   const text = `${first?.arguments ?? ''}${second?.arguments ?? ''}`

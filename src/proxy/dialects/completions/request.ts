@@ -5,7 +5,7 @@ import { MAX_TOKEN_ID } from '../../../protocol/token-ids/token-ids.ts'
 import { createChecker, LargeInteger, nullable } from '../common/check.ts'
 import { parseChoiceCount } from '../common/choices.ts'
 import type { DialectRequest } from '../common/dialect-request.ts'
-import { unsupported } from '../common/request-errors.ts'
+import { createUnsupportedError } from '../common/request-errors.ts'
 
 const TokenId = Type.Integer({ minimum: 0, maximum: MAX_TOKEN_ID })
 
@@ -60,9 +60,12 @@ export function lowerCompletionRequest(raw: unknown): DialectRequest {
 
 function rejectUnrecordable({ n, echo }: Static<typeof CompletionRequest>, bestOf: number): void {
   if (echo)
-    throw unsupported("'echo' is not supported: a turn records what was sampled, not its prompt", 'echo')
+    throw createUnsupportedError(
+      "'echo' is not supported: a turn records what was sampled, not its prompt",
+      'echo',
+    )
   if (bestOf > (n ?? 1))
-    throw unsupported(
+    throw createUnsupportedError(
       "'best_of' must not be above 'n': every sample is a turn that the agent reads",
       'best_of',
     )
@@ -73,5 +76,5 @@ function onePrompt(prompt: string | number[] | string[] | number[][]): string | 
   const first = prompt[0]
   if (typeof first === 'number') return prompt as number[]
   if (prompt.length === 1) return first as string | number[]
-  throw unsupported(`'prompt' has ${prompt.length} prompts; send one prompt per request`, 'prompt')
+  throw createUnsupportedError(`'prompt' has ${prompt.length} prompts; send one prompt per request`, 'prompt')
 }

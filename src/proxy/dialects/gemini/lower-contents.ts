@@ -3,7 +3,7 @@ import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages
 import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import { toJsonText } from '../common/json-text.ts'
 import { assistantMessage, systemMessage, toMessageContent } from '../common/messages.ts'
-import { unsupported } from '../common/request-errors.ts'
+import { createUnsupportedError } from '../common/request-errors.ts'
 import {
   decodeSignature,
   type PartWithPath,
@@ -49,7 +49,7 @@ export function lowerContents(
 export function rejectPrefill(contents: readonly Content[]): void {
   if (contents.at(-1)?.role !== 'model') return
   const message = 'The conversation must end with a content of the user, not of the model'
-  throw unsupported(message, `contents.${contents.length - 1}.role`)
+  throw createUnsupportedError(message, `contents.${contents.length - 1}.role`)
 }
 
 function getToolCalls(message: ChatMessage | undefined): ToolCall[] {

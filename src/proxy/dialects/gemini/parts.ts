@@ -5,7 +5,7 @@ import type { ToolCall } from '../../../protocol/canonical/messages.ts'
 import { createChecker } from '../common/check.ts'
 import { toJsonText } from '../common/json-text.ts'
 import { asError, type ContentPart, fileInWords } from '../common/messages.ts'
-import { unsupported } from '../common/request-errors.ts'
+import { createUnsupportedError } from '../common/request-errors.ts'
 import { seal, unseal } from '../common/sealed-reasoning.ts'
 import { formatToolArguments } from '../common/tool-input.ts'
 import { camelMembers } from './names.ts'
@@ -84,7 +84,7 @@ const isImage = (mimeType: string) => mimeType.startsWith('image/')
 
 export function unsupportedPart({ part, at }: PartWithPath): ProxyError {
   const [kind = 'nothing'] = Object.keys(part).filter((name) => !BESIDE_A_KIND.has(name))
-  return unsupported(`${at}: a part with '${kind}' is not supported here`, at)
+  return createUnsupportedError(`${at}: a part with '${kind}' is not supported here`, at)
 }
 
 const BESIDE_A_KIND: ReadonlySet<string> = new Set([

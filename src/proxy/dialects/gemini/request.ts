@@ -6,7 +6,7 @@ import { createListChecker } from '../common/check.ts'
 import type { DialectRequest } from '../common/dialect-request.ts'
 import { toJsonText } from '../common/json-text.ts'
 import { routeFields, toAnnotations, without } from '../common/other-fields.ts'
-import { unsupported } from '../common/request-errors.ts'
+import { createUnsupportedError } from '../common/request-errors.ts'
 import { type Removal, removeVolatile, VOLATILE_RULES, type VolatileRule } from '../common/volatile.ts'
 import { toJsonSchema } from './json-schema.ts'
 import { lowerContents, rejectPrefill } from './lower-contents.ts'
@@ -194,7 +194,7 @@ function rejectServerFeatures({
     'generationConfig.responseMimeType': mime !== 'text/plain' && mime !== 'application/json',
   }
   for (const [param, isUsed] of Object.entries(uses)) {
-    if (isUsed) throw unsupported(`'${param}' is not supported with this value`, param)
+    if (isUsed) throw createUnsupportedError(`'${param}' is not supported with this value`, param)
   }
 }
 

@@ -8,7 +8,7 @@ import type { ProxyError } from '../../../base/errors.ts'
 import type { ToolCall } from '../../../protocol/canonical/messages.ts'
 import { createChecker, nullable } from '../common/check.ts'
 import { asError, type ContentPart, fileInWords } from '../common/messages.ts'
-import { unsupported } from '../common/request-errors.ts'
+import { createUnsupportedError } from '../common/request-errors.ts'
 import { unseal } from '../common/sealed-reasoning.ts'
 import { formatToolArguments } from '../common/tool-input.ts'
 import { describeTool } from './lower-tools.ts'
@@ -108,11 +108,11 @@ function documentParts({ block, at }: BlockWithPath): ContentPart[] {
 
 function unsupportedSource(type: string, at: string): ProxyError {
   const param = `${at}.source.type`
-  return unsupported(`${param}: a source of type '${type}' is not supported`, param)
+  return createUnsupportedError(`${param}: a source of type '${type}' is not supported`, param)
 }
 
 export function unsupportedBlock({ block, at }: BlockWithPath): ProxyError {
-  return unsupported(`${at}: a block of type '${block.type}' is not supported here`, `${at}.type`)
+  return createUnsupportedError(`${at}: a block of type '${block.type}' is not supported here`, `${at}.type`)
 }
 
 /** Returns content, text or blocks, as blocks with paths. @param at the path of the content */

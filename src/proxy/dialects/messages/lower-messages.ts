@@ -2,7 +2,7 @@
 import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages.ts'
 import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import { assistantMessage, systemMessage, toMessageContent } from '../common/messages.ts'
-import { unsupported } from '../common/request-errors.ts'
+import { createUnsupportedError } from '../common/request-errors.ts'
 import {
   type BlockWithPath,
   getReferencedTools,
@@ -96,7 +96,7 @@ export function rejectPrefill(messages: readonly MessageParam[]): void {
   if (messages.at(-1)?.role !== 'assistant') return
   const message =
     'This model does not support assistant message prefill. The conversation must end with a user message.'
-  throw unsupported(message, `messages.${messages.length - 1}.role`)
+  throw createUnsupportedError(message, `messages.${messages.length - 1}.role`)
 }
 
 /** "Consecutive user or assistant turns in your request will be combined into a single turn." */

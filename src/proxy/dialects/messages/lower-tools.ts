@@ -2,7 +2,7 @@
 import Type from 'typebox'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
 import { createChecker } from '../common/check.ts'
-import { invalid, unsupported } from '../common/request-errors.ts'
+import { createUnsupportedError, invalid } from '../common/request-errors.ts'
 import type { ToolChoice, ToolParam } from './schema.ts'
 
 const checkNamed = createChecker(Type.Object({ name: Type.String({ minLength: 1 }) }))
@@ -41,7 +41,7 @@ function lowerTool(tool: ToolParam, index: number): Tool {
   const { description, input_schema: parameters, strict, type } = tool
   if (parameters === undefined) {
     const what = type ? `a tool of type '${type}'` : 'a tool without input_schema'
-    throw unsupported(
+    throw createUnsupportedError(
       `tools.${index}: ${what} is not supported: declare it as a custom tool with a name and an input_schema`,
       `tools.${index}.${type ? 'type' : 'input_schema'}`,
     )

@@ -5,7 +5,7 @@ import { createListChecker, isObject } from '../common/check.ts'
 import type { DialectRequest, ResponseOptions } from '../common/dialect-request.ts'
 import { toJsonText } from '../common/json-text.ts'
 import { routeFields, toAnnotations } from '../common/other-fields.ts'
-import { noToolLeft, unsupported } from '../common/request-errors.ts'
+import { createUnsupportedError, noToolLeft } from '../common/request-errors.ts'
 import { type Removal, removeVolatile, VOLATILE_RULES, type VolatileRule } from '../common/volatile.ts'
 import { lowerConversation, rejectPrefill } from './lower-messages.ts'
 import { droppedTools, lowerToolChoice, lowerTools } from './lower-tools.ts'
@@ -69,7 +69,7 @@ function rejectServerFeatures(request: Record<string, unknown>): void {
   for (const field of SERVER_FEATURES) {
     const value = request[field]
     if (value === undefined || value === null || (Array.isArray(value) && value.length === 0)) continue
-    throw unsupported(`'${field}' is not supported: it works on Anthropic's servers only`, field)
+    throw createUnsupportedError(`'${field}' is not supported: it works on Anthropic's servers only`, field)
   }
 }
 

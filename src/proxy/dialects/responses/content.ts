@@ -2,7 +2,7 @@
 import Type, { type Static } from 'typebox'
 import { nullable } from '../common/check.ts'
 import { without } from '../common/other-fields.ts'
-import { invalid, unsupported } from '../common/request-errors.ts'
+import { createUnsupportedError, invalid } from '../common/request-errors.ts'
 
 const Part = Type.Object({
   type: Type.String(),
@@ -40,14 +40,14 @@ function lowerPart(part: Part, at: string): object {
     const { file_data, filename } = part
     return { type: 'file', file: { file_data, filename } }
   }
-  if (type === 'input_file') throw unsupported("A file must be given as 'file_data'", at)
+  if (type === 'input_file') throw createUnsupportedError("A file must be given as 'file_data'", at)
   if (type === 'input_audio') return part
   if (type === 'refusal') return { type, refusal: part.refusal ?? '' }
-  throw unsupported(`Content of type '${type}' is not supported in this form`, at)
+  throw createUnsupportedError(`Content of type '${type}' is not supported in this form`, at)
 }
 
 function lowerImage({ image_url, detail }: Part, at: string): object {
-  if (typeof image_url !== 'string') throw unsupported("An image must be given as 'image_url'", at)
+  if (typeof image_url !== 'string') throw createUnsupportedError("An image must be given as 'image_url'", at)
   const how = typeof detail === 'string' ? { detail } : {}
   return { type: 'image_url', image_url: { url: image_url, ...how } }
 }
@@ -62,7 +62,11 @@ export function assistantTexts(
   for (const [index, part] of content.entries()) {
     if (part.type === 'refusal') result.refusal = (result.refusal ?? '') + (part.refusal ?? '')
     else if (part.type.endsWith('text')) result.text = (result.text ?? '') + parseText(part, `${at}.${index}`)
-    else throw unsupported(`Content of type '${part.type}' cannot be an assistant's`, `${at}.${index}`)
+    else
+      throw createUnsupportedError(
+        `Content of type '${part.type}' cannot be an assistant's`,
+        `${at}.${index}`,
+      )
   }
   return result
 }

@@ -90,7 +90,7 @@ export class FreeformReader {
       if (chunk === undefined) break
       index += chunk.length
       if (chunk === '"') this.state = 'tail'
-      else text += unescaped(chunk)
+      else text += decodeEscape(chunk)
     }
     this.#pending = this.#pending.slice(index)
     return text
@@ -111,7 +111,7 @@ export class FreeformReader {
   }
 }
 
-function unescaped(chunk: string): string {
+function decodeEscape(chunk: string): string {
   if (chunk[0] !== '\\') return chunk
   if (chunk.length === 6) return String.fromCharCode(Number.parseInt(chunk.slice(2), 16))
   return ESCAPES[chunk[1]!] ?? chunk.slice(1)

@@ -9,7 +9,7 @@ import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-read
 import { createChecker, nullable } from '../common/check.ts'
 import { toJsonText } from '../common/json-text.ts'
 import { without } from '../common/other-fields.ts'
-import { unsupported } from '../common/request-errors.ts'
+import { createUnsupportedError } from '../common/request-errors.ts'
 import { unseal } from '../common/sealed-reasoning.ts'
 import { formatToolArguments } from '../common/tool-input.ts'
 import { assistantTexts, Content, lowerContent } from './content.ts'
@@ -294,7 +294,7 @@ function isNotice({ type, call_id, name }: InputItem): boolean {
 }
 
 function unsupportedItem(type: string, at: string): ProxyError {
-  return unsupported(`Input items of type '${type}' are not supported`, `${at}.type`)
+  return createUnsupportedError(`Input items of type '${type}' are not supported`, `${at}.type`)
 }
 
 const OUTPUTS: readonly string[] = [

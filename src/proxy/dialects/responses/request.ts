@@ -6,7 +6,7 @@ import type { DialectRequest } from '../common/dialect-request.ts'
 import { toJsonText } from '../common/json-text.ts'
 import { systemMessage } from '../common/messages.ts'
 import { without } from '../common/other-fields.ts'
-import { invalid, noToolLeft, unsupported } from '../common/request-errors.ts'
+import { createUnsupportedError, invalid, noToolLeft } from '../common/request-errors.ts'
 import { type InputTools, lowerItems } from './items.ts'
 import {
   checkJsonSchemaFormat,
@@ -92,7 +92,7 @@ export function lowerResponsesRequest(
 /** Rejects features that only OpenAI's service has, because they concern data that it stores. */
 function rejectHostedFeatures({ background, conversation, prompt }: ResponsesRequest): void {
   const param = background ? 'background' : conversation ? 'conversation' : prompt ? 'prompt' : undefined
-  if (param !== undefined) throw unsupported(`'${param}' is not supported`, param)
+  if (param !== undefined) throw createUnsupportedError(`'${param}' is not supported`, param)
 }
 
 function allTools({ tools }: ResponsesRequest, among: readonly InputTools[], memo: PartMemo): ToolConversion {

@@ -6,7 +6,7 @@
 import Type from 'typebox'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
 import { createChecker, nullable } from '../common/check.ts'
-import { unsupported } from '../common/request-errors.ts'
+import { createUnsupportedError } from '../common/request-errors.ts'
 import { FREEFORM_PARAMETERS } from './freeform.ts'
 import type { ChosenTool, ToolChoice, ToolParam } from './schema.ts'
 
@@ -88,7 +88,7 @@ function lowerTool(
     const { name, tools } = checkNamespace(param, at)
     for (const [index, tool] of tools.entries()) lowerTool(tool, `${at}.tools.${index}`, name, lowered)
   } else if (HOSTED.test(type)) lowered.dropped.push(type)
-  else throw unsupported(`Tools of type '${type}' are not supported`, `${at}.type`)
+  else throw createUnsupportedError(`Tools of type '${type}' are not supported`, `${at}.type`)
 }
 
 /**
@@ -183,7 +183,7 @@ export function lowerToolChoice(
   }
   const name = chosenName(choice)
   if (name !== undefined) return { choice: { type: 'function', function: { name } }, tools }
-  throw unsupported(`'tool_choice' of type '${choice.type}' is not supported`, 'tool_choice.type')
+  throw createUnsupportedError(`'tool_choice' of type '${choice.type}' is not supported`, 'tool_choice.type')
 }
 
 function chosenName({ type, name, namespace }: ChosenTool): string | undefined {

@@ -193,14 +193,14 @@ class EngineBackend implements LocalBackend {
     const count = (sent: ChatBody) => client.countTokens!(sent, signal)
     if (this.#efforts === undefined) return await count(body)
     const negotiation = new EffortNegotiation(this.#efforts, body)
-    const adapted = () => negotiation.bodyFor(client.name) ?? body
+    const adapt = () => negotiation.bodyFor(client.name) ?? body
     try {
-      return await count(adapted())
+      return await count(adapt())
     } catch (thrown) {
       if (!negotiation.rejected(client.name, thrown)) throw thrown
     }
     try {
-      const counted = await count(adapted())
+      const counted = await count(adapt())
       negotiation.confirm()
       return counted
     } catch (thrown) {

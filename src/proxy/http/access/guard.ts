@@ -19,7 +19,7 @@ import { type DiscardLimits, discardBody } from '../transport/discard-body.ts'
 import type { UnauthenticatedConnections } from '../transport/unauthenticated-connections.ts'
 import { type Accounts, type AccountUsage, getAccountName } from './accounts.ts'
 import type { Keyring } from './keyring.ts'
-import { type Caller, checkScope, type Scope, unauthorized } from './scopes.ts'
+import { type Caller, checkScope, createUnauthorizedError, type Scope } from './scopes.ts'
 
 declare module 'fastify' {
   interface FastifyInstance {
@@ -145,7 +145,7 @@ function checkRequest(request: FastifyRequest, options: GuardOptions): ProxyErro
   if (scope !== undefined)
     return checkScope(scope, caller, { sessionId: (params as { sessionId?: string }).sessionId, knowsRuns })
   // There is no such route. An unauthenticated caller gets 401 instead: for a 404 its body would have to be read.
-  return caller.is === 'stranger' ? unauthorized('a key', caller.hasKey) : undefined
+  return caller.is === 'stranger' ? createUnauthorizedError('a key', caller.hasKey) : undefined
 }
 
 function checkPage(

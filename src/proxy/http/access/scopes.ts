@@ -45,15 +45,19 @@ export function checkScope(
   if (caller.is === 'anyone' || caller.is === 'node') return undefined
   switch (caller.is) {
     case 'stranger':
-      return unauthorized(KEY_NAMES[scope], caller.hasKey)
+      return createUnauthorizedError(KEY_NAMES[scope], caller.hasKey)
     case 'admin':
-      return scope === 'worker' ? forbidden('An admin key is not for workers') : undefined
+      return scope === 'worker' ? createForbiddenError('An admin key is not for workers') : undefined
     case 'worker':
-      return scope === 'worker' ? undefined : forbidden('A worker key is for /ws/worker only')
+      return scope === 'worker' ? undefined : createForbiddenError('A worker key is for /ws/worker only')
     case 'view':
-      return scope === 'view' || scope === 'metrics' ? undefined : forbidden('A view key is for reading only')
+      return scope === 'view' || scope === 'metrics'
+        ? undefined
+        : createForbiddenError('A view key is for reading only')
     case 'metrics':
-      return scope === 'metrics' ? undefined : forbidden('A metrics key is for /metrics and /health')
+      return scope === 'metrics'
+        ? undefined
+        : createForbiddenError('A metrics key is for /metrics and /health')
     case 'run':
       return knowsRuns ? undefined : checkRun(scope, caller.run, sessionId)
     case 'agent':
@@ -66,18 +70,18 @@ function checkClient(caller: Caller): ProxyError | undefined {
   if (caller.is === 'node') return undefined
   const isStranger = caller.is === 'stranger' || caller.is === 'anyone'
   const message = 'This route is for the other nodes of the database'
-  return isStranger ? new ProxyError('unauthorized', message) : forbidden(message)
+  return isStranger ? new ProxyError('unauthorized', message) : createForbiddenError(message)
 }
 
 function checkRun(scope: Scope, run: string, sessionId: string | undefined): ProxyError | undefined {
   if (scope === 'worker' || scope === 'metrics' || sessionId === undefined)
-    return forbidden('The key of a run is for the sessions of this run only')
+    return createForbiddenError('The key of a run is for the sessions of this run only')
   return checkForeignRun(run, sessionId)
 }
 
 function checkForeignRun(run: string, sessionId: string): ProxyError | undefined {
   if (parseRun(sessionId) === run) return undefined
-  return forbidden(`This key is for sessions named runs/${run}/… only`)
+  return createForbiddenError(`This key is for sessions named runs/${run}/… only`)
 }
 
 /**
@@ -88,7 +92,7 @@ function checkForeignRun(run: string, sessionId: string): ProxyError | undefined
 export function getRequestedRun(caller: Caller, requested?: string): string | undefined {
   if (caller.is !== 'run' || requested === caller.run) return requested
   if (requested === undefined) return caller.run
-  throw forbidden(`This key is for the run ${caller.run} only`)
+  throw createForbiddenError(`This key is for the run ${caller.run} only`)
 }
 
 /**
@@ -100,8 +104,9 @@ export function rejectForeignRun(caller: Caller, sessionId: string): void {
 }
 
 function checkAgent(scope: Scope, ownSession: string, sessionId = ownSession): ProxyError | undefined {
-  if (scope !== 'agent') return forbidden('The key of an agent is for the LLM requests of its session only')
-  if (sessionId !== ownSession) return forbidden('This key belongs to another session')
+  if (scope !== 'agent')
+    return createForbiddenError('The key of an agent is for the LLM requests of its session only')
+  if (sessionId !== ownSession) return createForbiddenError('This key belongs to another session')
   return undefined
 }
 
@@ -114,13 +119,13 @@ const KEY_NAMES: Record<Exclude<Scope, 'open' | 'node'>, string> = {
 }
 
 /** @param needs the access that the request lacks: `an admin key` @param hasKey whether it came with another key */
-export function unauthorized(needs: string, hasKey: boolean): ProxyError {
+export function createUnauthorizedError(needs: string, hasKey: boolean): ProxyError {
   const message = hasKey
     ? `The key is not valid: this request needs ${needs}`
     : `No key: this request needs ${needs}, as bearer token, x-api-key or x-goog-api-key`
   return new ProxyError('unauthorized', message)
 }
 
-function forbidden(message: string): ProxyError {
+function createForbiddenError(message: string): ProxyError {
   return new ProxyError('forbidden', message)
 }

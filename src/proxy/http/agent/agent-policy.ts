@@ -193,7 +193,10 @@ function restrictFields<Body extends Record<string, unknown>>(
   const unknown = Object.keys(body).filter((field) => !allowed.has(field))
   for (const field of unknown) {
     if (!RESTRICTED.has(field) || body[field] === null || body[field] === undefined) continue
-    throw forbidden(field, `An agent may not set '${field}'; the operator of llm-proxy can allow it`)
+    throw createForbiddenError(
+      field,
+      `An agent may not set '${field}'; the operator of llm-proxy can allow it`,
+    )
   }
   checkTemplateSwitches(body, allowed)
   if (unknown.length === 0) return { body, dropped: {} }
@@ -211,7 +214,10 @@ function checkTemplateSwitches(body: Record<string, unknown>, allowed: ReadonlyS
     const isSwitch = (TEMPLATE_SWITCHES as readonly string[]).includes(name) && typeof value !== 'object'
     const param = `chat_template_kwargs.${name}`
     if (isSwitch || allowed.has(param)) continue
-    throw forbidden(param, `An agent may not set '${param}'; the operator of llm-proxy can allow it`)
+    throw createForbiddenError(
+      param,
+      `An agent may not set '${param}'; the operator of llm-proxy can allow it`,
+    )
   }
 }
 
@@ -225,24 +231,27 @@ function rejectMedia(messages: readonly { content?: unknown }[]): void {
 function rejectPart(part: Record<string, unknown>, at: string): void {
   const { type, file } = part
   if (typeof type !== 'string' || ![...PLAIN_PARTS, ...MEDIA_PARTS].includes(type)) {
-    throw forbidden(`${at}.type`, `An agent may not send content of type '${type}'`)
+    throw createForbiddenError(`${at}.type`, `An agent may not send content of type '${type}'`)
   }
   // Engines cache media by names that a client provides, and share them between all clients.
   if (part.uuid !== undefined && part.uuid !== null) {
-    throw forbidden(`${at}.uuid`, "An agent may not set 'uuid': it would identify the media of other clients")
+    throw createForbiddenError(
+      `${at}.uuid`,
+      "An agent may not set 'uuid': it would identify the media of other clients",
+    )
   }
   // The part is checked under each of the names, regardless of its type, because it is undefined which of the two an
   // engine uses.
   for (const name of MEDIA_PARTS) if (part[name] !== undefined) rejectUrl(part[name], `${at}.${name}`)
   if (type === 'file' && !isInline(file)) {
-    throw forbidden(`${at}.file`, "An agent's files must be in the body, as 'file_data'")
+    throw createForbiddenError(`${at}.file`, "An agent's files must be in the body, as 'file_data'")
   }
 }
 
 function rejectUrl(media: unknown, at: string): void {
   const url = typeof media === 'object' && media !== null ? (media as { url?: unknown }).url : media
   if (typeof url === 'string' && /^data:/i.test(url)) return
-  throw forbidden(at, "An agent's images, sounds and videos must be in the body, as data: URLs")
+  throw createForbiddenError(at, "An agent's images, sounds and videos must be in the body, as data: URLs")
 }
 
 function isInline(file: unknown): boolean {
@@ -255,6 +264,6 @@ function isInline(file: unknown): boolean {
   )
 }
 
-function forbidden(param: string, message: string): ProxyError {
+function createForbiddenError(param: string, message: string): ProxyError {
   return new ProxyError('forbidden', message, { param })
 }

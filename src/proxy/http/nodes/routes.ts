@@ -1,7 +1,7 @@
 /** The route for requests between nodes. */
 import type { FastifyPluginCallback } from 'fastify'
 import Type, { type Static } from 'typebox'
-import { described, STRICT } from '../schemas/described.ts'
+import { describe, STRICT } from '../schemas/described.ts'
 import { typedApp } from '../schemas/typed-app.ts'
 import { readAnyBodyAsJson } from '../transport/json-body.ts'
 import type { Deliveries } from './deliveries.ts'
@@ -40,7 +40,7 @@ export const nodeRoutes: FastifyPluginCallback<NodeRoutesOptions> = (plain, { de
     '/nodes/deliveries',
     {
       bodyLimit: BODY_LIMIT_BYTES,
-      ...described(
+      ...describe(
         'nodes',
         'Another node acknowledges the responses that it has forwarded',
         Type.Object({ status: Type.Literal('noted') }),

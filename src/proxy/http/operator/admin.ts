@@ -5,7 +5,7 @@ import { nullable } from '../../../protocol/schema/field.ts'
 import type { InFlightTurn } from '../../session/state/live-turn.ts'
 import type { Sessions } from '../../session/state/sessions.ts'
 import type { WeightAnnouncement } from '../../session/turn/weight-announcement.ts'
-import { described, Nothing, STRICT } from '../schemas/described.ts'
+import { describe, Nothing, STRICT } from '../schemas/described.ts'
 import { typedApp } from '../schemas/typed-app.ts'
 import { readAnyBodyAsJson } from '../transport/json-body.ts'
 import type { Controls } from './controls.ts'
@@ -86,7 +86,7 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
 
   app.post(
     '/admin/pause',
-    described('admin', 'Queue new requests, and wait for those in flight to end', Paused, {
+    describe('admin', 'Queue new requests, and wait for those in flight to end', Paused, {
       querystring: PauseQuery,
     }),
     async ({ query }) => {
@@ -95,14 +95,14 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
     },
   )
 
-  app.post('/admin/resume', described('admin', 'Serve requests again', Resumed, {}), async () => {
+  app.post('/admin/resume', describe('admin', 'Serve requests again', Resumed, {}), async () => {
     await controls.resume()
     return { status: 'running' }
   })
 
   app.post(
     '/admin/nodes/secret',
-    described('admin', 'Replace the secret by which nodes authenticate to each other', Rotated, {
+    describe('admin', 'Replace the secret by which nodes authenticate to each other', Rotated, {
       description: 'Responds when all nodes use the new secret. No request fails meanwhile.',
       body: Nothing,
     }),
@@ -115,13 +115,13 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
   // A turn is committed before the last byte of its response is sent, so nothing remains to be written here.
   app.post(
     '/admin/flush',
-    described('admin', 'Respond when every completed turn is committed', Flushed, { body: Nothing }),
+    describe('admin', 'Respond when every completed turn is committed', Flushed, { body: Nothing }),
     async () => ({ status: 'flushed' }),
   )
 
   app.post(
     '/admin/sweep',
-    described('admin', 'Delete the sessions whose time to live has expired', Swept, {
+    describe('admin', 'Delete the sessions whose time to live has expired', Swept, {
       description:
         'The proxy also does this every minute; if a large share of all sessions had expired before its start, their deletion is deferred for an hour.',
       body: SweepBody,
@@ -142,14 +142,14 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
     '/admin/turns',
     {
       config: { scope: 'view' },
-      ...described('admin', 'List open turns, oldest first', OpenTurns, {
+      ...describe('admin', 'List open turns, oldest first', OpenTurns, {
         querystring: OpenTurnsQuery,
       }),
     },
     async (request) => {
       const { limit } = request.query
       const own = openTurns(sessions.openTurns(), limit, Date.now())
-      return merged([own, ...((await others?.ask<Static<typeof OpenTurns>>(request)) ?? [])], limit)
+      return merge([own, ...((await others?.ask<Static<typeof OpenTurns>>(request)) ?? [])], limit)
     },
   )
 
@@ -157,14 +157,14 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
     '/admin/weight_version',
     {
       config: { scope: 'view' },
-      ...described('admin', 'Read the announced weight version', WeightVersionBody, {}),
+      ...describe('admin', 'Read the announced weight version', WeightVersionBody, {}),
     },
     async () => ({ weight_version: weights.announced }),
   )
 
   app.post(
     '/admin/weight_version',
-    described('admin', 'Announce the weight version, for engines that do not report it', WeightVersionBody, {
+    describe('admin', 'Announce the weight version, for engines that do not report it', WeightVersionBody, {
       body: WeightVersionBody,
     }),
     async ({ body }) => {
@@ -176,7 +176,7 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
 }
 
 /** Merges the open turns of several nodes. */
-function merged(parts: readonly Static<typeof OpenTurns>[], limit: number): Static<typeof OpenTurns> {
+function merge(parts: readonly Static<typeof OpenTurns>[], limit: number): Static<typeof OpenTurns> {
   const sum = (field: 'total' | 'sampled_tokens') => parts.reduce((all, part) => all + part[field], 0)
   const turns = parts.flatMap((part) => part.turns).sort((a, b) => a.started_at - b.started_at)
   return { turns: turns.slice(0, limit), total: sum('total'), sampled_tokens: sum('sampled_tokens') }

@@ -29,7 +29,7 @@ export function inMedia(media: string, schema: TSchema) {
 /**
  * Returns a route's options: its schema with the parts that all routes share. Undefined query parameters are rejected.
  */
-export function described<P extends object>(
+export function describe<P extends object>(
   tag: string,
   summary: string,
   success: TSchema | ReturnType<typeof inMedia>,

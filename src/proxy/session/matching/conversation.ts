@@ -39,7 +39,7 @@ export function readConversation(
     for (const _batch of readMessages(last));
     return { toolsKey: tools && tools.length > 0 ? memo.once(toolsKey, tools) : '', last }
   } catch (cause) {
-    throw explained(cause)
+    throw explain(cause)
   }
 }
 
@@ -55,7 +55,7 @@ export function readInSlices(
     try {
       return batches.next().done
     } catch (cause) {
-      throw explained(cause)
+      throw explain(cause)
     }
   }
   const readRest = async () => {
@@ -73,14 +73,14 @@ const BATCH_MESSAGES = 1_000
 function* readMessages(last: Message | undefined): Generator<void> {
   const added = getMessagesBetween(undefined, last, (message) => keyed.of(message) !== undefined)
   const calls = new ToolCallPositions(added[0]?.parent)
-  for (const [at, message] of added.entries()) {
-    if (at % BATCH_MESSAGES === BATCH_MESSAGES - 1) yield
+  for (const [index, message] of added.entries()) {
+    if (index % BATCH_MESSAGES === BATCH_MESSAGES - 1) yield
     keyed.put(message, readMessage(message, calls))
     calls.add(message)
   }
 }
 
-function explained(cause: unknown): unknown {
+function explain(cause: unknown): unknown {
   if (!(cause instanceof RangeError)) return cause
   return new ProxyError('invalid_request', 'The request is nested too deeply', { cause })
 }
@@ -106,8 +106,8 @@ function readMessage({ parent, value }: Message, calls: ToolCallPositions): Mess
 
 /** Returns the id if a proxy generated it, since that identifies the tool call; otherwise the tool call's index. */
 function answeredBy(id: string, calls: ToolCallPositions): number | string | undefined {
-  const place = calls.getIndex(id)
-  return place !== undefined && isProxyToolCallId(id) ? id : place
+  const index = calls.getIndex(id)
+  return index !== undefined && isProxyToolCallId(id) ? id : index
 }
 
 /**
@@ -127,21 +127,21 @@ class ToolCallPositions {
   getIndex(id: string): number | undefined {
     for (; this.#older !== undefined && !this.#places.has(id); this.#older = this.#older.parent) {
       const older = placesIn(this.#older)
-      for (const [known, place] of older) if (!this.#places.has(known)) this.#places.set(known, place)
+      for (const [known, index] of older) if (!this.#places.has(known)) this.#places.set(known, index)
     }
     return this.#places.get(id)
   }
 
   /** Adds the tool calls of the next message. */
   add(message: Message): void {
-    for (const [id, place] of placesIn(message)) this.#places.set(id, place)
+    for (const [id, index] of placesIn(message)) this.#places.set(id, index)
   }
 }
 
 function placesIn(message: Message): Map<string | undefined, number> {
   const ids = getMessageKey(message).assistant?.toolCallIds ?? []
   const before = callsUpTo(message.parent)
-  return new Map(ids.map((id, at) => [id, before + at]))
+  return new Map(ids.map((id, index) => [id, before + index]))
 }
 
 function callsUpTo(message: Message | undefined): number {

@@ -160,7 +160,7 @@ export class MessageNode<Answer> {
     return (
       malformed?.frameDigest === frameDigest &&
       this.#hasSameReasoning(echo) &&
-      malformed.arguments.every((sampled, place) => isArgumentsEcho(sampled, echo.arguments[place]!))
+      malformed.arguments.every((sampled, index) => isArgumentsEcho(sampled, echo.arguments[index]!))
     )
   }
 

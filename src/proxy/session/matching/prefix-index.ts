@@ -203,8 +203,8 @@ export class PrefixIndex<Turn> {
 
   #editedBy(paths: readonly EchoPath<Turn>[], key: MessageKey): IndexTurn<Turn> | undefined {
     if (key.assistant?.drawnCalls === undefined) return undefined
-    const answers = paths.flatMap(({ node }) => node.calledBy(key) ?? [])
-    return answers.find((answer) => !answer.isKeptBy(key, this.#editedCalls))?.answers[0]
+    const responses = paths.flatMap(({ node }) => node.calledBy(key) ?? [])
+    return responses.find((answer) => !answer.isKeptBy(key, this.#editedCalls))?.answers[0]
   }
 
   #remember({ message, paths: [path] }: Passage<Turn>, toolsKey: string): void {

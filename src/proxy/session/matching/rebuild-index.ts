@@ -15,14 +15,14 @@ export type IndexTurnRecord = Pick<
 /**
  * Rebuilds the index of a recorded session, for instance after a restart.
  * @param records the session's turns by turn index; turns that are not completed or not chats are skipped
- * @param turnOf returns the value that the index stores for a turn; undefined: the turn cannot be continued
- * @param conversationOf computes the keys of a recorded request as they were computed in flight
+ * @param getTurn returns the value that the index stores for a turn; undefined: the turn cannot be continued
+ * @param getConversation computes the keys of a recorded request as they were computed in flight
  * @param editedCalls the session's tool-call rewrite policy
  */
 export async function rebuildIndex<Recorded extends IndexTurnRecord, Turn>(
   records: AsyncIterable<Recorded> | Iterable<Recorded>,
-  turnOf: (record: Recorded) => Turn | undefined,
-  conversationOf: (
+  getTurn: (record: Recorded) => Turn | undefined,
+  getConversation: (
     record: Recorded,
   ) => ConversationKeys | Promise<ConversationKeys> = createConversationReader(),
   editedCalls?: ToolCallRewritePolicy,
@@ -31,9 +31,9 @@ export async function rebuildIndex<Recorded extends IndexTurnRecord, Turn>(
   const known = new Map<string, IndexTurn<Turn>>()
   for await (const record of records) {
     if (record.status !== 'completed' || record.lastMessage === undefined) continue
-    const turn = turnOf(record)
+    const turn = getTurn(record)
     if (turn === undefined) continue
-    const conversation = await conversationOf(record)
+    const conversation = await getConversation(record)
     const parentId = getRecordedParent(record)
     const parent = typeof parentId === 'string' ? known.get(parentId) : undefined
     const isOnRecord = parentId === null || parent !== undefined

@@ -68,20 +68,20 @@ function getByteSize({ prompt, completionMessage }: SessionTurn): number {
 
 /**
  * Reads the turns of a recorded session, for instance after a restart.
- * @param conversationOf computes the keys of a recorded request as they were computed in flight
+ * @param getConversation computes the keys of a recorded request as they were computed in flight
  * @param editedCalls the session's tool-call rewrite policy
  * @throws ProxyError `store_failed`
  */
 export async function readSessionTurns(
   store: Pick<TurnStore, 'readSteps'>,
   sessionId: string,
-  conversationOf: (turn: TurnStep) => ConversationKeys | Promise<ConversationKeys>,
+  getConversation: (turn: TurnStep) => ConversationKeys | Promise<ConversationKeys>,
   editedCalls?: ToolCallRewritePolicy,
 ): Promise<SessionTurns> {
   /** Prompts of turns of any status, since a later prompt may continue any of them. */
   const prompts = new Map<string, PromptIds>()
   let bytes = 0
-  const turnOf = (turn: TurnStep): SessionTurn | undefined => {
+  const getTurn = (turn: TurnStep): SessionTurn | undefined => {
     const { turnId, exact } = turn
     const known = { turnId, prompt: prompts.get(turnId)!, ...getCompletionPart(toSampledMessage(turn)) }
     bytes += getByteSize(known)
@@ -89,7 +89,7 @@ export async function readSessionTurns(
     return exact && known.prompt.length > 0 ? known : undefined
   }
   const turns = attachPrompts(store.readSteps(sessionId), prompts)
-  const index = await rebuildIndex(turns, turnOf, conversationOf, editedCalls)
+  const index = await rebuildIndex(turns, getTurn, getConversation, editedCalls)
   return new SessionTurns(index, bytes)
 }
 

@@ -32,12 +32,12 @@ export function findAdaptedRoles(
   const all = getMessagesBetween(undefined, last)
   const start = all.findIndex((message) => !isLeading(message))
   return all
-    .flatMap((message, at) => {
+    .flatMap((message, index) => {
       const { role } = message.value
-      if (at < from || !isLeading(message)) return []
+      if (index < from || !isLeading(message)) return []
       const known = role === 'developer' ? developer : role
-      const sent = known === 'system' && start !== -1 && at > start ? laterSystem : known
-      return sent === role ? [] : [{ message: at, role, sent }]
+      const sent = known === 'system' && start !== -1 && index > start ? laterSystem : known
+      return sent === role ? [] : [{ message: index, role, sent }]
     })
     .slice(0, MAX_LISTED)
 }

@@ -107,7 +107,7 @@ function withOriginalIds(request: ChatGeneration, { callIds }: SessionMemory): C
   const named = restoreSampled(sent, undefined, callIds)
   if (named === sent) return request
   const { messagesJson: _, ...rest } = request
-  const chunks = named.map((message, at) => Buffer.from(`${at === 0 ? '' : ','}${message.json}`))
+  const chunks = named.map((message, index) => Buffer.from(`${index === 0 ? '' : ','}${message.json}`))
   return {
     ...rest,
     messagesJson: chunks,

@@ -32,7 +32,7 @@ export function createDecoder(
   const parserOptions = { tools: body.tool_choice === 'none' ? null : body.tools, startsInReasoning }
   const includeStop = includesStop(body)
   const byTemplate = forcesCall ? undefined : responses
-  const parserOf = () =>
+  const getParser = () =>
     forcesCall ? createForcedToolCallParser(parser, parserOptions) : parser.create(parserOptions)
   return new CompletionDecoder({
     ...createText(model, body, forcesCall),
@@ -42,7 +42,7 @@ export function createDecoder(
     oneToolCall: body.parallel_tool_calls === false,
     minTokens: typeof body.min_tokens === 'number' ? body.min_tokens : 0,
     ...(parser.reasoning && { reasoningCount: new ReasoningCount(parser.reasoning, startsInReasoning) }),
-    reader: byTemplate?.open(prefix, parserOptions.tools) ?? createOutputReader(parserOf()),
+    reader: byTemplate?.open(prefix, parserOptions.tools) ?? createOutputReader(getParser()),
   })
 }
 
@@ -246,13 +246,13 @@ export class CompletionDecoder {
     const { textOf } = this.#parts
     const { logprobsContent: entries } = delta
     if (textOf === undefined || !entries?.[0]?.token.startsWith(TOKEN_AS_ID)) return delta
-    const written = <Entry extends Pick<TokenLogprob, 'token' | 'bytes'>>(entry: Entry): Entry => {
+    const write = <Entry extends Pick<TokenLogprob, 'token' | 'bytes'>>(entry: Entry): Entry => {
       if (!entry.token.startsWith(TOKEN_AS_ID)) return entry
       const token = textOf(Number(entry.token.slice(TOKEN_AS_ID.length)))
       return { ...entry, token, bytes: [...Buffer.from(token)] }
     }
     const logprobsContent = entries.map((entry) => {
-      return { ...written(entry), top_logprobs: entry.top_logprobs.map(written) }
+      return { ...write(entry), top_logprobs: entry.top_logprobs.map(write) }
     })
     return { ...delta, logprobsContent }
   }

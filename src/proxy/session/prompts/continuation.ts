@@ -90,9 +90,9 @@ export class StopsAcrossCut {
 
   /** Reads further tokens. @returns the number of those up to the one that completes a stop string; undefined: none does */
   read(ids: readonly number[]): number | undefined {
-    for (const [at, id] of ids.entries()) {
+    for (const [index, id] of ids.entries()) {
       this.#stops.push(this.#decoder.push([id]))
-      if (this.matched !== undefined) return at + 1
+      if (this.matched !== undefined) return index + 1
     }
     return undefined
   }

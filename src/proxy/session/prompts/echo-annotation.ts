@@ -64,16 +64,16 @@ function findChanges({ turn, depth }: IndexTurn<SessionTurn>, last: Message | un
   const sampled = sampledMessage(turn.completionMessage)
   const calls = (echo.value.tool_calls ?? []) as ToolCallEcho[]
   const echoed = calls.map((call) => ({ ...call, id: restoreId(call.id) }))
-  const isInOrder = turn.completionMessage.toolCalls.every(({ id }, at) => echoed[at]?.id === id)
+  const isInOrder = turn.completionMessage.toolCalls.every(({ id }, index) => echoed[index]?.id === id)
   if (isInOrder && messageKey(sampled).digest === getMessageKey(echo).digest) return []
   const byId = new Map(echoed.map((call) => [call.id, call]))
   const changes = turn.completionMessage.toolCalls.flatMap((call) => findCallChanges(call, byId.get(call.id)))
   if (!isInOrder) {
-    const idsOf = (calls: readonly { id: string }[]) => calls.map(({ id }) => id).join(' ')
-    changes.push(changed('order', {}, idsOf(turn.completionMessage.toolCalls), idsOf(echoed)))
+    const getIds = (calls: readonly { id: string }[]) => calls.map(({ id }) => id).join(' ')
+    changes.push(change('order', {}, getIds(turn.completionMessage.toolCalls), getIds(echoed)))
   }
   const [sampledText, echoedText] = [readText(sampled).trim(), readText(echo.value).trim()]
-  if (sampledText !== echoedText) changes.push(changed('text', {}, sampledText, echoedText))
+  if (sampledText !== echoedText) changes.push(change('text', {}, sampledText, echoedText))
   return changes
 }
 
@@ -83,11 +83,11 @@ function findCallChanges(
 ): EchoChange[] {
   if (echo === undefined) return []
   const [name, echoedName] = [sampled?.name ?? null, echo.function?.name ?? null]
-  const renamed = name === echoedName ? [] : [changed('name', { call }, name, echoedName)]
+  const renamed = name === echoedName ? [] : [change('name', { call }, name, echoedName)]
   const [before, after] = [sampled?.arguments, echo.function?.arguments].map((args) => readArguments(args))
   if (before!.text === after!.text) return renamed
   if (before!.malformed || after!.malformed)
-    return [...renamed, changed('arguments', { call }, before!.text, after!.text)]
+    return [...renamed, change('arguments', { call }, before!.text, after!.text)]
   const [sampledArgs, echoedArgs] = [before!, after!].map(
     ({ text }) => JSON.parse(text) as Record<string, unknown>,
   )
@@ -96,12 +96,12 @@ function findCallChanges(
     const [was, is] = [sampledArgs!, echoedArgs!].map((args) =>
       Object.hasOwn(args, path) ? canonicalJson(args[path]) : null,
     )
-    return was === is ? [] : [changed('arguments', { call, path }, was!, is!)]
+    return was === is ? [] : [change('arguments', { call, path }, was!, is!)]
   })
   return [...renamed, ...members]
 }
 
-function changed(
+function change(
   kind: EchoKind,
   of: Pick<EchoChange, 'call' | 'path'>,
   sampled: string | null,

@@ -23,7 +23,10 @@ export function forcedToolCallSchema(body: ChatBody): object | undefined {
   if (choice === 'required') return toCallsSchema(tools, body.parallel_tool_calls === false)
   const name = getFunctionName(choice)
   if (name === undefined) {
-    throw unsupported("in token mode 'tool_choice' must be auto, none, required or a function", 'tool_choice')
+    throw createUnsupportedError(
+      "in token mode 'tool_choice' must be auto, none, required or a function",
+      'tool_choice',
+    )
   }
   const tool = tools.find(({ function: { name: offered } }) => offered === name)
   if (tool === undefined) throw invalid(`'tool_choice' names ${name}, which is not one of the tools`)
@@ -44,7 +47,8 @@ function rejectSecondConstraint(body: ChatBody): void {
   const format = body.response_format as { type?: unknown } | null | undefined
   const second = CONSTRAINTS.find((field) => body[field] !== undefined && body[field] !== null)
   const field = format && format.type !== 'text' ? 'response_format' : second
-  if (field !== undefined) throw unsupported(`'${field}' cannot be combined with a forced tool call`, field)
+  if (field !== undefined)
+    throw createUnsupportedError(`'${field}' cannot be combined with a forced tool call`, field)
 }
 
 const CONSTRAINTS = [
@@ -73,7 +77,10 @@ function toCallsSchema(tools: readonly FunctionTool[], onlyOne: boolean): object
     for (const [name, definition] of Object.entries($defs ?? {})) {
       const existing = Object.hasOwn(definitions, name) ? JSON.stringify(definitions[name]) : undefined
       if (existing !== undefined && existing !== JSON.stringify(definition)) {
-        throw unsupported(`two tools have different definitions of ${name}: force one by its name`, 'tools')
+        throw createUnsupportedError(
+          `two tools have different definitions of ${name}: force one by its name`,
+          'tools',
+        )
       }
       definitions[name] = definition
     }
@@ -104,6 +111,6 @@ function invalid(message: string): ProxyError {
   return new ProxyError('invalid_request', message, { param: 'tool_choice' })
 }
 
-function unsupported(message: string, param: string): ProxyError {
+function createUnsupportedError(message: string, param: string): ProxyError {
   return new ProxyError('unsupported', message, { param })
 }

@@ -295,8 +295,8 @@ function isSet(value: unknown): boolean {
 }
 
 function rejectUnsupportedFields(body: ChatBody): void {
-  const reject = (param: string, why: string) => {
-    throw new ProxyError('unsupported', `'${param}' is not supported in token mode: ${why}`, { param })
+  const reject = (param: string, reason: string) => {
+    throw new ProxyError('unsupported', `'${param}' is not supported in token mode: ${reason}`, { param })
   }
   if (body.continue_final_message === true && body.add_generation_prompt === true) {
     const message = "'continue_final_message' and 'add_generation_prompt' cannot both be true"

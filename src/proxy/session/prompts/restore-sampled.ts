@@ -39,7 +39,7 @@ export function restoreSampled(
   if (turns.size === 0 && !ids.hasOwn) return conversation
   const restored = conversation.map((message) => restoreMessage(message, turns.get(message.depth), ids))
   for (const [depth, turn] of turns) orderResults(restored, conversation, { depth, turn })
-  return restored.some((message, at) => message !== conversation[at]) ? restored : conversation
+  return restored.some((message, index) => message !== conversation[index]) ? restored : conversation
 }
 
 function restoreMessage(message: Message, turn: SessionTurn | undefined, ids: ToolCallIds): Message {
@@ -64,7 +64,7 @@ function getSampled(
   const sampled = sampledMessage(completionMessage) as AssistantMessage
   const hasOriginalIds = completionMessage.toolCalls.every(({ id }) => ids.findOriginal(id) === undefined)
   const echoedIds = ((echo.value as AssistantMessage).tool_calls ?? []).map(({ id }) => id)
-  const isInOrder = completionMessage.toolCalls.every(({ id }, at) => echoedIds[at] === id)
+  const isInOrder = completionMessage.toolCalls.every(({ id }, index) => echoedIds[index] === id)
   if (hasOriginalIds && isInOrder && messageKey(sampled).digest === getMessageKey(echo).digest)
     return undefined
   const { reasoning_content: reasoning, ...rest } = withOriginalIds(sampled, ids) ?? sampled

@@ -141,8 +141,8 @@ export class TokenPrompts implements Prompts {
 
   get tokens(): PromptTokens {
     const { tokenizer, contextLength } = this.#model
-    const idsOf: PromptTokens['idsOf'] = async (...args) => [...(await this.#getIds(...args))]
-    return { tokenizer, contextLength, idsOf }
+    const getIds: PromptTokens['idsOf'] = async (...args) => [...(await this.#getIds(...args))]
+    return { tokenizer, contextLength, idsOf: getIds }
   }
 
   counts(): Readonly<Record<string, number>> {
@@ -167,9 +167,9 @@ export class TokenPrompts implements Prompts {
     messages.keepJson()
     const read = createConversationReader(requests)
     const store = { readSteps: (id: string) => joinCompletions(this.#store.readSteps(id, messages), callIds) }
-    const conversationOf = (turn: TurnStep) =>
+    const getConversation = (turn: TurnStep) =>
       withVariables(this.#model.renderer, this.#getRecordedOptions(turn), read(turn))
-    const turns = await readSessionTurns(store, sessionId, conversationOf, editedCalls)
+    const turns = await readSessionTurns(store, sessionId, getConversation, editedCalls)
     callIds.isComplete = true
     return turns
   }
@@ -363,11 +363,11 @@ async function* joinCompletions(turns: AsyncIterable<TurnStep>, ids: ToolCallIds
     // For every turn, exact or not: agents send back what they received.
     ids.learnFrom(turn)
     const isJoined = turn.lastMessage !== undefined && turn.params.includes('"continue_final_message":true')
-    yield isJoined ? joined(turn, turn.lastMessage!) : turn
+    yield isJoined ? join(turn, turn.lastMessage!) : turn
   }
 }
 
-function joined(turn: TurnStep, final: Message): TurnStep {
+function join(turn: TurnStep, final: Message): TurnStep {
   const completionText = joinedText(readText(final.value), turn.completionText)
   // An older record only has the turn whose message it continues, and not its parent.
   const annotations = getDeclaredParent(turn) === undefined ? '{}' : turn.annotations
@@ -407,7 +407,7 @@ function originToWire(
   mismatched: boolean,
 ): object {
   const { reason, from, reusedTokens, replacedTokens } = origin
-  const added = images.filter(({ at }) => at >= reusedTokens).map(imageToWire)
+  const added = images.filter(({ at: index }) => index >= reusedTokens).map(imageToWire)
   return {
     reason,
     from,
@@ -419,6 +419,6 @@ function originToWire(
   }
 }
 
-function imageToWire({ sha256, mediaType, width, height, at, tokens }: ImagePosition): object {
-  return { sha256, media_type: mediaType, width, height, at, tokens }
+function imageToWire({ sha256, mediaType, width, height, at: index, tokens }: ImagePosition): object {
+  return { sha256, media_type: mediaType, width, height, at: index, tokens }
 }

@@ -38,12 +38,12 @@ export function rejectTooLong(model: ContextLimits, last: Message | undefined): 
 /** Counts in a loop, because a conversation may be ten thousand messages deep; each message is counted once. */
 function charsIn(last: Message): number {
   const added: Message[] = []
-  let at: Message | undefined = last
-  while (at !== undefined && charsUpTo.of(at) === undefined) {
-    added.push(at)
-    at = at.parent
+  let current: Message | undefined = last
+  while (current !== undefined && charsUpTo.of(current) === undefined) {
+    added.push(current)
+    current = current.parent
   }
-  let chars = at === undefined ? 0 : charsUpTo.of(at)!
+  let chars = current === undefined ? 0 : charsUpTo.of(current)!
   for (const message of added.reverse()) {
     chars += countChars(message.value)
     charsUpTo.put(message, chars)

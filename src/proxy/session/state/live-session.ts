@@ -184,11 +184,11 @@ export class LiveSession {
 
   /**
    * Cancels the requests in flight. Resolves when all of them are done, or after `settleMs`.
-   * @param reasonOf is only called if there are any: an error with its stack is expensive
+   * @param getReason is only called if there are any: an error with its stack is expensive
    */
-  async cancelRequests(reasonOf: () => ProxyError, settleMs: number): Promise<void> {
+  async cancelRequests(getReason: () => ProxyError, settleMs: number): Promise<void> {
     if (this.#allocations.size === 0) return
-    const reason = reasonOf()
+    const reason = getReason()
     const allocations = [...this.#allocations]
     for (const allocation of allocations) allocation.cancel(reason)
     const patience = new AbortController()

@@ -56,7 +56,7 @@ export interface ResponseHandle {
   /**
    * Reports that a committed response could not be delivered to the agent: it must not be trained on. Does nothing for
    * a turn that is not `completed`, and when repeated.
-   * @param why default: the agent left
+   * @param reason default: the agent left
    */
-  undelivered(why?: ProxyError): Promise<void>
+  undelivered(reason?: ProxyError): Promise<void>
 }

@@ -352,7 +352,7 @@ export class Sessions {
   ): Promise<T> {
     return this.#inOrder(sessionId, async (live) => {
       const { shared } = this.#store
-      await live.cancelRequests(() => cancelled(sessionId, how), this.#options.settleMs)
+      await live.cancelRequests(() => createCancelledError(sessionId, how), this.#options.settleMs)
       await shared?.valid()
       // A request that has not settled is fenced by another epoch.
       if (live.epoch !== undefined && !live.isBusy) {
@@ -398,7 +398,10 @@ export class Sessions {
   #swept(sessionId: string): void {
     using reference = this.acquire(sessionId)
     // A request that has not opened its turn yet does not prevent the sweep: its session no longer exists.
-    void reference.live.cancelRequests(() => cancelled(sessionId, 'deleted'), this.#options.settleMs)
+    void reference.live.cancelRequests(
+      () => createCancelledError(sessionId, 'deleted'),
+      this.#options.settleMs,
+    )
     this.#forget(reference.live)
   }
 
@@ -413,6 +416,6 @@ export class Sessions {
   }
 }
 
-function cancelled(sessionId: string, how: string): ProxyError {
+function createCancelledError(sessionId: string, how: string): ProxyError {
   return new ProxyError('turn_cancelled', `Session ${sessionId} was ${how} while this request was in flight`)
 }

@@ -111,19 +111,19 @@ async function read(
  */
 function selectLogprobs(table: PromptTable, ids: Int32Array, from: number, engine: string): number[] {
   const logprobs: number[] = []
-  let at = 0
+  let index = 0
   for (const [row, count] of table.counts.entries()) {
     const position = table.start + row
-    const logprob = table.logprobs?.[at]
+    const logprob = table.logprobs?.[index]
     if (position >= from && position < ids.length) {
-      if (count === 0 || table.ids[at] !== ids[position] || logprob === undefined || Number.isNaN(logprob))
+      if (count === 0 || table.ids[index] !== ids[position] || logprob === undefined || Number.isNaN(logprob))
         throw new ProxyError(
           'engine_failed',
           `${engine} does not return the logprob of token ${position} of a prompt`,
         )
       logprobs.push(logprob)
     }
-    at += count
+    index += count
   }
   if (logprobs.length === ids.length - from) return logprobs
   const counts = `${logprobs.length} of ${ids.length - from} tokens`

@@ -25,24 +25,24 @@ export async function toTokenData(
   { turns, teacher }: TrainerData,
 ): Promise<TurnDetails[]> {
   const left = new Map(Object.entries(turns))
-  const given: TurnDetails[] = []
+  const details: TurnDetails[] = []
   for await (const { turnId, index, sampledTokens } of store.readOutlines(sessionId)) {
     const names = new Set([String(index), turnId])
     const named = [...names].filter((name) => left.has(name))
     if (named.length > 1)
-      throw refused(`'turns' has turn ${index} twice: by its index and by its id`, 'turns')
+      throw createRejection(`'turns' has turn ${index} twice: by its index and by its id`, 'turns')
     const [name] = named
     if (name === undefined) continue
     const numbers = left.get(name)!
     left.delete(name)
-    given.push({ turnId, details: packTokenData(checked(numbers, { index, sampledTokens, teacher })) })
+    details.push({ turnId, details: packTokenData(validate(numbers, { index, sampledTokens, teacher })) })
   }
   const [missing] = left.keys()
-  if (missing === undefined) return given
+  if (missing === undefined) return details
   throw new ProxyError('turn_not_found', `The session has no turn '${missing}'`, { param: 'turns' })
 }
 
-function checked(
+function validate(
   numbers: TrainerNumbers,
   turn: { index: number; sampledTokens: number; teacher: string | undefined },
 ): TokenData {
@@ -53,15 +53,15 @@ function checked(
     if (values === undefined) continue
     if (values.length > sampledTokens) {
       const message = `'${kind}' of turn ${index} has ${values.length} numbers for ${sampledTokens} tokens`
-      throw refused(message, `turns.${index}.${kind}`)
+      throw createRejection(message, `turns.${index}.${kind}`)
     }
     if (kind !== 'teacher_logprobs') details[kind] = values
     else if (teacher !== undefined) details[kind] = { teacher, logprobs: values }
-    else throw refused("'teacher_logprobs' need a 'teacher': the name of whose they are", 'teacher')
+    else throw createRejection("'teacher_logprobs' need a 'teacher': the name of whose they are", 'teacher')
   }
   return details
 }
 
-function refused(message: string, param: string): ProxyError {
+function createRejection(message: string, param: string): ProxyError {
   return new ProxyError('invalid_request', message, { param })
 }

@@ -181,10 +181,10 @@ export function createLayout({ chain, base }: Plan, row: Trajectory): RowLayout 
   const history: TurnNode[] = []
   for (let turn = chain[0]!.parent; turn !== undefined; turn = turn.parent) history.push(turn)
   const turns = [...history.reverse(), ...chain]
-  const placed = turns.map((turn, place) => {
-    const span = row.turns[place - history.length]
+  const placed = turns.map((turn, index) => {
+    const span = row.turns[index - history.length]
     const { turnId, promptLength, weightVersionStart, weightVersionEnd } = turn
-    const completionLength = getKeptLength(turns, place)
+    const completionLength = getKeptLength(turns, index)
     const { start, end } = span?.trained ? span : { start: 0, end: 0 }
     return { turnId, promptLength, completionLength, weightVersionStart, weightVersionEnd, start, end }
   })

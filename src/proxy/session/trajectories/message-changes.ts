@@ -24,12 +24,12 @@ export function describeChange(what: string, before: string, now: string): Messa
 
 /** Returns the line of the first difference and the offset of the line before it. */
 function firstDifference(before: string, now: string): [line: number, start: number] {
-  let at = 0
+  let index = 0
   let line = 1
   let starts: [number, number] = [0, 0]
-  while (at < before.length && before[at] === now[at]) {
-    at += 1
-    if (before[at - 1] === '\n') [line, starts] = [line + 1, [starts[1], at]]
+  while (index < before.length && before[index] === now[index]) {
+    index += 1
+    if (before[index - 1] === '\n') [line, starts] = [line + 1, [starts[1], index]]
   }
   return [line, starts[0]]
 }
@@ -102,9 +102,9 @@ export function isResponseTo(turn: TurnMessages, message: Message): boolean {
 
 /** Returns the message after this one on the path to `last`. */
 export function getNext(message: Message, last: Message | undefined): Message | undefined {
-  let at = last
-  while (at !== undefined && at.parent !== message) at = at.parent
-  return at
+  let current = last
+  while (current !== undefined && current.parent !== message) current = current.parent
+  return current
 }
 
 /** Returns how an agent changed the tool calls of a turn. Values of arguments are JSON, or text. */

@@ -50,8 +50,8 @@ export interface NewRow {
 }
 
 /** Returns whether the new row splits what could be one row. */
-export function isSplit({ why }: NewRow): boolean {
-  return !EXPECTED.has(why)
+export function isSplit({ why: reason }: NewRow): boolean {
+  return !EXPECTED.has(reason)
 }
 
 /** The parts of an earlier turn that are kept. */
@@ -146,9 +146,9 @@ export class NewRows {
     this.#turns.set(turn.turnId, turn)
     const { lastMessage } = turn
     if (lastMessage !== undefined) this.#endingAt.set(lastMessage, turn)
-    for (let at = lastMessage; at !== undefined; at = at.parent) {
-      if (following.get(at.parent)?.message === at) break
-      following.set(at.parent, { message: at, turn })
+    for (let message = lastMessage; message !== undefined; message = message.parent) {
+      if (following.get(message.parent)?.message === message) break
+      following.set(message.parent, { message: message, turn })
     }
   }
 
@@ -158,8 +158,8 @@ export class NewRows {
     if (before === undefined) return undefined
     const { turnId, index } = before
     if (before.status !== 'completed' || !before.exact) {
-      const why = before.exact ? `it is ${before.status}` : (before.inexactReason ?? 'it has no exact ids')
-      return { why: 'not_trainable', turnId, text: `continues turn ${index}, which is in no row: ${why}` }
+      const reason = before.exact ? `it is ${before.status}` : (before.inexactReason ?? 'it has no exact ids')
+      return { why: 'not_trainable', turnId, text: `continues turn ${index}, which is in no row: ${reason}` }
     }
     const { base, shared } = step.promptStep
     const isShared = base === turnId
@@ -201,9 +201,10 @@ export class NewRows {
     following: NextTurns,
   ): { known: Message | undefined; added: Message | undefined } {
     let added: Message | undefined
-    let at = last
-    while (at !== undefined && !following.has(at) && !this.#endingAt.has(at)) [added, at] = [at, at.parent]
-    return { known: at, added }
+    let message = last
+    while (message !== undefined && !following.has(message) && !this.#endingAt.has(message))
+      [added, message] = [message, message.parent]
+    return { known: message, added }
   }
 
   #editedCall(step: TurnStep): NewRow | undefined {
@@ -276,11 +277,11 @@ function describeDropped(
   const { turnId, index, lastMessage } = latest
   const from = `from message ${added.depth} on`
   const next = getNext(added, seen.lastMessage)
-  let at = lastMessage
+  let message = lastMessage
   let same: Message | undefined
-  for (; at !== undefined && at !== known; at = at.parent)
-    if (at.json === added.json && at.parent !== known) same = at
-  if (at !== known || lastMessage === known) return undefined
+  for (; message !== undefined && message !== known; message = message.parent)
+    if (message.json === added.json && message.parent !== known) same = message
+  if (message !== known || lastMessage === known) return undefined
   if (same !== undefined && next !== undefined && isFollowedBy(same, next, latest))
     return { why: 'answer_missing', turnId, text: `messages of turn ${index} were dropped, ${from}` }
   if (!isResponseTo(latest, added)) return undefined
@@ -290,7 +291,8 @@ function describeDropped(
 
 /** Returns whether the first message after the system prompt differs. */
 function isOpening(known: Message | undefined, added: Message): boolean {
-  for (let at = known; at !== undefined; at = at.parent) if (!isSystem(at)) return false
+  for (let message = known; message !== undefined; message = message.parent)
+    if (!isSystem(message)) return false
   return !isSystem(added)
 }
 

@@ -108,9 +108,9 @@ function findRepeated(
 ): (Attempt | undefined)[] {
   if (!tries.some(isRetry)) return []
   const spokenFor = new Set<Attempt>()
-  return tries.flatMap((retry, place) => {
+  return tries.flatMap((retry, index) => {
     if (!isRetry(retry)) return []
-    const before = tries.slice(Math.max(0, place - MAX_TRIES), place).filter((turn) => !spokenFor.has(turn))
+    const before = tries.slice(Math.max(0, index - MAX_TRIES), index).filter((turn) => !spokenFor.has(turn))
     const earlier = before.filter((turn) => isEarlierAttempt(turn, retry))
     const first =
       findLatestAttempt(earlier.filter(({ status }) => status !== 'completed')) ??

@@ -112,12 +112,12 @@ type At<Detail> = (token: number) => Detail | null
 
 function perToken<Detail>(
   { turns, responseLength }: RowLayout,
-  detailOf: (turnId: string) => At<Detail> | undefined,
+  getDetail: (turnId: string) => At<Detail> | undefined,
 ): (Detail | null)[] | null {
   const row = new Array<Detail | null>(responseLength).fill(null)
   let isReported = false
   for (const { turnId, start, end } of turns) {
-    const at = end > start ? detailOf(turnId) : undefined
+    const at = end > start ? getDetail(turnId) : undefined
     if (at === undefined) continue
     isReported = true
     for (let token = start; token < end; token += 1) row[token] = at(token - start)
@@ -126,7 +126,7 @@ function perToken<Detail>(
 }
 
 function numbersAt(numbers: readonly number[] | undefined): At<number> | undefined {
-  return numbers && ((at) => (Number.isNaN(numbers[at] ?? Number.NaN) ? null : numbers[at]!))
+  return numbers && ((index) => (Number.isNaN(numbers[index] ?? Number.NaN) ? null : numbers[index]!))
 }
 
 /** Returns a getter of a table's rows by index; it returns null for a row that was not reported. */
@@ -139,10 +139,10 @@ function createRowGetter(table: TokenTable | undefined): At<TokenRow> | undefine
     end += count
     ends.push(end)
   }
-  return (at) => {
-    const count = counts[at] ?? 0
+  return (index) => {
+    const count = counts[index] ?? 0
     if (count === 0) return null
-    const [from, to] = [ends[at]! - count, ends[at]!]
+    const [from, to] = [ends[index]! - count, ends[index]!]
     return { ids: ids.slice(from, to), logprobs: logprobs?.slice(from, to) }
   }
 }
@@ -159,8 +159,8 @@ function promptLogprobs(
     if (table === undefined || at === undefined) continue
     isReported = true
     const end = Math.min(promptLength, table.start + table.counts.length, first + row.length)
-    for (let place = Math.max(first, table.start); place < end; place += 1)
-      row[place - first] ??= at(place - table.start)
+    for (let index = Math.max(first, table.start); index < end; index += 1)
+      row[index - first] ??= at(index - table.start)
   }
   return isReported ? row : null
 }

@@ -33,17 +33,17 @@ export class SessionImages {
 
 /** Returns the last position up to `end` that is not inside an image. */
 export function endOutside(images: readonly RowImage[], end: number): number {
-  return images.find(({ at, tokens }) => at < end && end < at + tokens)?.at ?? end
+  return images.find(({ at: index, tokens }) => index < end && end < index + tokens)?.at ?? end
 }
 
 /** Returns the first position from `begin` on that is not inside an image. */
 export function beginOutside(images: readonly RowImage[], begin: number): number {
-  const cut = images.find(({ at, tokens }) => at < begin && begin < at + tokens)
+  const cut = images.find(({ at: index, tokens }) => index < begin && begin < index + tokens)
   return cut === undefined ? begin : cut.at + cut.tokens
 }
 
 /** Returns the images that lie completely between two positions, with positions relative to `begin`. */
 export function imagesWithin(images: readonly RowImage[], begin: number, end: number): RowImage[] {
-  const isWithin = ({ at, tokens }: RowImage) => at >= begin && at + tokens <= end
+  const isWithin = ({ at: index, tokens }: RowImage) => index >= begin && index + tokens <= end
   return images.filter(isWithin).map((image) => ({ ...image, at: image.at - begin }))
 }

@@ -33,21 +33,21 @@ export class TokenNode {
   /** Returns the node of this sequence followed by `tokens`. Creates it if missing, with a copy of the new tokens. */
   descend(tokens: Int32Array): TokenNode {
     let node: TokenNode = this
-    let at = 0
-    while (at < tokens.length) {
-      const child = node.#children.get(tokens[at]!)
-      if (child === undefined) return node.#grow(tokens.slice(at))
-      const shared = getSharedLength(child.#edge, tokens.subarray(at))
+    let index = 0
+    while (index < tokens.length) {
+      const child = node.#children.get(tokens[index]!)
+      if (child === undefined) return node.#grow(tokens.slice(index))
+      const shared = getSharedLength(child.#edge, tokens.subarray(index))
       node = shared < child.#edge.length ? child.#splitAt(shared) : child
-      at += shared
+      index += shared
     }
     return node
   }
 
-  /** Returns or creates the node of the first `length` tokens of this sequence, whose length is `whole`. */
-  prefix(whole: number, length: number): TokenNode {
+  /** Returns or creates the node of the first `length` tokens of this sequence, whose length is `full`. */
+  prefix(full: number, length: number): TokenNode {
     let node: TokenNode = this
-    for (let end = whole; end > length; ) {
+    for (let end = full; end > length; ) {
       const start = end - node.#edge.length
       if (start < length) return node.#splitAt(length - start)
       node = node.#parent!

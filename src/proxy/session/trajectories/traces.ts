@@ -37,12 +37,12 @@ export async function* readTraces(
   for await (const turn of store.readSteps(sessionId)) lineages.add(turn)
   const superseded = lineages.superseded()
   const marked = (await store.getSession(sessionId))?.marks.turns ?? {}
-  let given = 0
+  let count = 0
   for await (const turn of store.readTurns(sessionId)) {
-    if (given >= limit) return
+    if (count >= limit) return
     if (!isTrace(turn) || superseded.has(turn.turnId) || (turn.endedAtMs ?? 0) < sinceMs) continue
     yield { turn, lineage: lineages.of(turn.turnId), marks: marked[turn.index] ?? NO_MARKS }
-    given += 1
+    count += 1
   }
 }
 

@@ -132,13 +132,13 @@ export class TrajectoryBuilder {
   getParent(turnId: string): RowParent | undefined {
     const { parent, sharedLength: tokenCount } = this.#tree.find(turnId) ?? {}
     if (parent === undefined) return undefined
-    const isWhole = tokenCount === parent.promptLength + parent.completionLength
-    return { turnId: parent.turnId, tokenCount: tokenCount!, isWhole }
+    const isComplete = tokenCount === parent.promptLength + parent.completionLength
+    return { turnId: parent.turnId, tokenCount: tokenCount!, isWhole: isComplete }
   }
 
   excluded(): ExclusionCounts {
-    const counts = Object.fromEntries(EXCLUSIONS.map((why) => [why, 0])) as ExclusionCounts
-    for (const why of this.exclusions().values()) counts[why] += 1
+    const counts = Object.fromEntries(EXCLUSIONS.map((reason) => [reason, 0])) as ExclusionCounts
+    for (const reason of this.exclusions().values()) counts[reason] += 1
     return counts
   }
 
@@ -174,15 +174,15 @@ export class TrajectoryBuilder {
     marks: SessionMarks = noMarks(),
   ): Generator<RowLocation> {
     const leaves = this.#tree.leaves(new Set([...this.superseded(), ...this.#rejected()]))
-    const policyOf = (turn: TurnNode) => this.#policies.get(turn.turnId) ?? null
-    const isAsked = (turn: TurnNode) => options.policy === undefined || policyOf(turn) === options.policy
+    const getPolicy = (turn: TurnNode) => this.#policies.get(turn.turnId) ?? null
+    const isAsked = (turn: TurnNode) => options.policy === undefined || getPolicy(turn) === options.policy
     const selected = select(leaves.map(this.#planOf), options.select ?? 'all')
     const plans = options.perTurn ? splitByTurn(selected).map(this.#planOfChain) : selected
     const trainedBy = assignTraining(plans, options, isAsked)
     for (const plan of plans) {
       const trains = plan.chain.some((turn) => trainedBy.get(turn) === plan)
       if (!trains && options.policy !== undefined) continue
-      const row = assemble(plan, options, { trainedBy, reward, marks, policyOf })
+      const row = assemble(plan, options, { trainedBy, reward, marks, policyOf: getPolicy })
       yield { row, layout: () => createLayout(plan, row) }
     }
   }

@@ -105,9 +105,9 @@ export class TurnTree {
 
   #findParent(prompt: TokenNode, call: TrainableTurn): ParentLink {
     const parent = this.#deepestWithin(prompt, call)
-    const whole = parent === undefined ? NO_PARENT : { parent, sharedLength: getLength(parent) }
+    const full = parent === undefined ? NO_PARENT : { parent, sharedLength: getLength(parent) }
     const cut = this.#withReplacedEnd(prompt, call)
-    return cut !== undefined && cut.sharedLength > whole.sharedLength ? cut : whole
+    return cut !== undefined && cut.sharedLength > full.sharedLength ? cut : full
   }
 
   /** Returns the turn whose end the prompt replaces, if the prompt has its other tokens. */
@@ -221,7 +221,7 @@ class TurnSequences {
    * ids.
    */
   add(turn: TurnIds): TurnSequence {
-    const { base, shared, rest } = 'promptStep' in turn ? turn.promptStep : wholeStep(turn.promptTokenIds)
+    const { base, shared, rest } = 'promptStep' in turn ? turn.promptStep : completeStep(turn.promptTokenIds)
     const prompt = this.#begin(base, shared).descend(rest)
     const promptLength = shared + rest.length
     const sequence = {
@@ -242,6 +242,6 @@ class TurnSequences {
   }
 }
 
-function wholeStep(promptTokenIds: Int32Array): TurnStep['promptStep'] {
+function completeStep(promptTokenIds: Int32Array): TurnStep['promptStep'] {
   return { base: null, shared: 0, rest: promptTokenIds }
 }

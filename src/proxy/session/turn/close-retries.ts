@@ -23,8 +23,8 @@ export class CloseRetries {
   }
 
   /** Retries periodically until the store closes the turn. */
-  add(outcomeOf: () => TurnOutcome): void {
-    this.#outcomes.add(outcomeOf)
+  add(getOutcome: () => TurnOutcome): void {
+    this.#outcomes.add(getOutcome)
     this.#retryLater()
   }
 
@@ -39,18 +39,18 @@ export class CloseRetries {
   }
 
   async #retry(): Promise<void> {
-    await Promise.all([...this.#outcomes].map((outcomeOf) => this.#close(outcomeOf)))
+    await Promise.all([...this.#outcomes].map((getOutcome) => this.#close(getOutcome)))
     this.#cancelRetry = undefined
     if (this.#outcomes.size > 0) this.#retryLater()
   }
 
-  async #close(outcomeOf: () => TurnOutcome): Promise<void> {
+  async #close(getOutcome: () => TurnOutcome): Promise<void> {
     try {
-      await this.#store.closeTurn(outcomeOf())
-      this.#outcomes.delete(outcomeOf)
+      await this.#store.closeTurn(getOutcome())
+      this.#outcomes.delete(getOutcome)
     } catch (error) {
       // The first failure was reported. If the session has another owner node, that node has closed the turn.
-      if (isMoved(error)) this.#outcomes.delete(outcomeOf)
+      if (isMoved(error)) this.#outcomes.delete(getOutcome)
     }
   }
 }

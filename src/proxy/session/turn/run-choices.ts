@@ -28,7 +28,7 @@ export interface Choices {
   /** Aborts when a turn is cancelled. */
   readonly signal: AbortSignal
   readonly isComplete: boolean
-  undelivered(why?: ProxyError): Promise<void>
+  undelivered(reason?: ProxyError): Promise<void>
 }
 
 /**
@@ -69,8 +69,8 @@ function readChoices(
 ): Choices {
   const [{ turnId, startedAtMs }] = turns
   const completions = turns.map(({ completion }) => completion) as [Completion, ...Completion[]]
-  const undelivered = async (why?: ProxyError) => {
-    await Promise.all(turns.map((turn) => turn.undelivered(why)))
+  const undelivered = async (reason?: ProxyError) => {
+    await Promise.all(turns.map((turn) => turn.undelivered(reason)))
   }
   return {
     turnId,
@@ -89,7 +89,7 @@ async function deliverAll(
   turns: readonly ResponseHandle[],
   sink: ChoiceSink,
   others: AbortController,
-  undelivered: (why: ProxyError) => Promise<void>,
+  undelivered: (reason: ProxyError) => Promise<void>,
 ): Promise<void> {
   const delivered = turns.map((turn, choice) =>
     turn.deliver({ write: (events) => sink.write({ choice, events }) }),
@@ -98,10 +98,10 @@ async function deliverAll(
     await Promise.all(delivered)
   } catch (thrown) {
     const failure = toProxyError(thrown)
-    const why = siblingFailed(failure)
-    others.abort(why)
+    const reason = siblingFailed(failure)
+    others.abort(reason)
     await Promise.allSettled(delivered)
-    await undelivered(failure.code === 'agent_gone' ? failure : why)
+    await undelivered(failure.code === 'agent_gone' ? failure : reason)
     throw failure
   }
 }

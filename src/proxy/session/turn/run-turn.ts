@@ -204,7 +204,7 @@ export class TurnRunner {
       // A retry cannot join one of several choices.
       graceMs: ({ retryInfo, firstTokenAtMs }) =>
         choice ? 0 : this.#graceMs(session.live, retryInfo, stream && firstTokenAtMs !== undefined),
-      undelivered: (turn, retriesServed, why) => this.#undelivered(turn, retriesServed, why),
+      undelivered: (turn, retriesServed, reason) => this.#undelivered(turn, retriesServed, reason),
     }
   }
 
@@ -241,7 +241,7 @@ export class TurnRunner {
         ...redelivery,
         signal: gone,
         isComplete: true,
-        undelivered: (why) => this.#undelivered(of, redelivery.retriesServed, why),
+        undelivered: (reason) => this.#undelivered(of, redelivery.retriesServed, reason),
       }
     )
   }
@@ -261,10 +261,10 @@ export class TurnRunner {
   async #undelivered(
     { sessionId, turnId }: TurnName,
     retriesServed: number,
-    why = agentGone(),
+    reason = agentGone(),
   ): Promise<void> {
     const { store, logger } = this.#options
-    const { code, message } = why
+    const { code, message } = reason
     try {
       await store.markUndelivered(sessionId, turnId, { code, message }, retriesServed)
     } catch (error) {

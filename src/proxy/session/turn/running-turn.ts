@@ -18,7 +18,7 @@ export interface TurnHooks {
   /** Returns how long it may continue for an agent that has disconnected now. */
   graceMs(turn: RunningTurn): number
   /** Marks the committed response as undelivered. */
-  undelivered(turn: OpenTurn, retriesServed: number, why?: ProxyError): Promise<void>
+  undelivered(turn: OpenTurn, retriesServed: number, reason?: ProxyError): Promise<void>
 }
 
 export class RunningTurn implements InFlightTurn, PreparedTurn {
@@ -143,11 +143,11 @@ export class RunningTurn implements InFlightTurn, PreparedTurn {
       get isComplete() {
         return endedAtMs() !== undefined
       },
-      undelivered: async (why) => {
+      undelivered: async (reason) => {
         if (!isUndelivered) this.#undeliveredCount += 1
         isUndelivered = true
         if (this.#undeliveredCount === this.#handleCount)
-          await this.#hooks.undelivered(open, this.answeredRetries.length, why)
+          await this.#hooks.undelivered(open, this.answeredRetries.length, reason)
       },
     }
   }

@@ -28,7 +28,7 @@ export function cutBlobs(text: string): CutText | undefined {
     const start = head + BASE64_HEAD.length
     const end = text.indexOf('"', start)
     if (end === -1) break
-    const blob = end - start < MIN_BASE64_CHARS ? undefined : decoded(text.slice(start, end))
+    const blob = end - start < MIN_BASE64_CHARS ? undefined : decode(text.slice(start, end))
     if (blob !== undefined) {
       literals.push(text.slice(done, start))
       blobs.push(blob)
@@ -41,11 +41,11 @@ export function cutBlobs(text: string): CutText | undefined {
 
 /** Returns the text that {@link cutBlobs} split. */
 export function joinBlobs({ literals, blobs }: CutText): string {
-  return literals.map((literal, place) => literal + (blobs[place]?.toString('base64') ?? '')).join('')
+  return literals.map((literal, index) => literal + (blobs[index]?.toString('base64') ?? '')).join('')
 }
 
 /** Decodes base64; undefined if encoding would not restore the text, as with base64url or without padding. */
-function decoded(base64: string): Buffer | undefined {
+function decode(base64: string): Buffer | undefined {
   const bytes = Buffer.from(base64, 'base64')
   return bytes.toString('base64') === base64 ? bytes : undefined
 }

@@ -89,8 +89,8 @@ const MIN_MOVED_BYTES = 4 * 1024
  * Returns the buffers to transfer to another thread rather than copy: those that a view covers completely, each once.
  */
 export function wholeBuffers(arrays: ArrayBufferView[]): Transferable[] {
-  const whole = arrays.filter(
+  const full = arrays.filter(
     ({ byteLength, buffer }) => byteLength >= MIN_MOVED_BYTES && byteLength === buffer.byteLength,
   )
-  return [...new Set(whole.map((array) => array.buffer))].filter((buffer) => buffer instanceof ArrayBuffer)
+  return [...new Set(full.map((array) => array.buffer))].filter((buffer) => buffer instanceof ArrayBuffer)
 }

@@ -41,10 +41,10 @@ export function checkSum(
   columns: readonly string[],
   { sum, what }: { sum: number | null; what: string },
 ): void {
-  if (sum !== null && sum !== computeSum(row, columns)) throw damaged(what)
+  if (sum !== null && sum !== computeSum(row, columns)) throw createDamagedError(what)
 }
 
-export function damaged(what: string): ProxyError {
+export function createDamagedError(what: string): ProxyError {
   const message = `${what} does not match its checksum: the database file is damaged. Exclude the session, or restore a backup`
   return new ProxyError('data_damaged', message)
 }

@@ -21,12 +21,12 @@ const MIN_SAVED_CHARS = 64
  * if it repeats too little of this completion.
  */
 export function echoTemplate(message: string, completion: CompletionFieldNames): string | undefined {
-  let pieces = [message]
+  let chunks = [message]
   for (const [name, part] of toParts(completion)) {
-    if (part.length >= MIN_PART_CHARS) pieces = spliceFirst(pieces, name, part)
+    if (part.length >= MIN_PART_CHARS) chunks = spliceFirst(chunks, name, part)
   }
-  const template = JSON.stringify(pieces)
-  const saves = pieces.length > 1 && message.length - template.length >= MIN_SAVED_CHARS
+  const template = JSON.stringify(chunks)
+  const saves = chunks.length > 1 && message.length - template.length >= MIN_SAVED_CHARS
   return saves && expandEcho(template, completion) === message ? template : undefined
 }
 
@@ -36,21 +36,21 @@ export function echoTemplate(message: string, completion: CompletionFieldNames):
  */
 export function expandEcho(template: string, completion: CompletionFieldNames): string {
   const parts = new Map(toParts(completion))
-  const pieces = JSON.parse(template) as string[]
-  const expanded = pieces.map((piece, place) => (place % 2 === 0 ? piece : parts.get(piece)))
+  const chunks = JSON.parse(template) as string[]
+  const expanded = chunks.map((chunk, index) => (index % 2 === 0 ? chunk : parts.get(chunk)))
   if (expanded.includes(undefined)) throw new Error('an echo names a part that its completion lacks')
   return expanded.join('')
 }
 
 /** Replaces the first occurrence of `part` in the literals. */
-function spliceFirst(pieces: string[], name: string, part: string): string[] {
-  for (let place = 0; place < pieces.length; place += 2) {
-    const literal = pieces[place]!
-    const at = literal.indexOf(part)
-    if (at === -1) continue
-    return pieces.toSpliced(place, 1, literal.slice(0, at), name, literal.slice(at + part.length))
+function spliceFirst(chunks: string[], name: string, part: string): string[] {
+  for (let index = 0; index < chunks.length; index += 2) {
+    const literal = chunks[index]!
+    const offset = literal.indexOf(part)
+    if (offset === -1) continue
+    return chunks.toSpliced(index, 1, literal.slice(0, offset), name, literal.slice(offset + part.length))
   }
-  return pieces
+  return chunks
 }
 
 /**
@@ -75,8 +75,8 @@ function toParts({ completionText, reasoning, toolCalls }: CompletionFieldNames)
 function getArguments(toolCalls: string): [string, string][] {
   const calls: unknown = JSON.parse(toolCalls)
   if (!Array.isArray(calls)) return []
-  return calls.flatMap((call, place): [string, string][] => {
+  return calls.flatMap((call, index): [string, string][] => {
     const text: unknown = call?.function?.arguments
-    return typeof text === 'string' ? [[`arguments.${place}`, JSON.stringify(text)]] : []
+    return typeof text === 'string' ? [[`arguments.${index}`, JSON.stringify(text)]] : []
   })
 }

@@ -42,7 +42,7 @@ export function packIds(tokenIds: Int32Array): Buffer {
     packed[end++] = rest
   }
   const rawBytes = 1 + tokenIds.byteLength
-  return end <= rawBytes ? Buffer.from(packed.subarray(0, end)) : tagged(ids.int32, tokenIds)
+  return end <= rawBytes ? Buffer.from(packed.subarray(0, end)) : tag(ids.int32, tokenIds)
 }
 
 /** Returns the number of ids that {@link packIds} packed. */
@@ -50,20 +50,20 @@ export function countIds(packed: Buffer): number {
   if (packed[0] === ids.int32) return (packed.length - 1) / Int32Array.BYTES_PER_ELEMENT
   let count = 0
   // The last byte of a number is the one whose high bit is clear.
-  for (let at = 1; at < packed.length; at += 1) if (packed[at]! <= 0x7f) count += 1
+  for (let index = 1; index < packed.length; index += 1) if (packed[index]! <= 0x7f) count += 1
   return count
 }
 
 export function unpackIds(packed: Buffer): Int32Array {
-  if (packed[0] === ids.int32) return new Int32Array(untagged(packed))
+  if (packed[0] === ids.int32) return new Int32Array(untag(packed))
   if (packed[0] !== ids.varint) throw new Error(`unknown layout ${packed[0]} of ids`)
   const tokenIds = new Int32Array(packed.length - 1)
   let count = 0
-  for (let at = 1; at < packed.length; ) {
-    let byte = packed[at++]!
+  for (let index = 1; index < packed.length; ) {
+    let byte = packed[index++]!
     let tokenId = byte & 0x7f
     for (let shift = 7; byte > 0x7f; shift += 7) {
-      byte = packed[at++]!
+      byte = packed[index++]!
       tokenId |= (byte & 0x7f) << shift
     }
     tokenIds[count++] = tokenId
@@ -77,11 +77,11 @@ export function unpackIds(packed: Buffer): Int32Array {
  */
 export function packRowIds(rows: readonly number[]): Buffer {
   if (rows.every((row) => row <= MAX_UINT32)) return packIds(Int32Array.from(rows))
-  return tagged(ids.float64, Float64Array.from(rows))
+  return tag(ids.float64, Float64Array.from(rows))
 }
 
 export function unpackRowIds(packed: Buffer): number[] {
-  if (packed[0] === ids.float64) return [...new Float64Array(untagged(packed))]
+  if (packed[0] === ids.float64) return [...new Float64Array(untag(packed))]
   return Array.from(unpackIds(packed), (row) => row >>> 0)
 }
 
@@ -89,12 +89,12 @@ export function unpackRowIds(packed: Buffer): number[] {
 export function packLogprobs(values: Float64Array): Buffer {
   const halved = new Float32Array(values)
   const lossless = toBytes(new Float64Array(halved)).equals(toBytes(values))
-  return lossless ? tagged(logprobs.float32, halved) : tagged(logprobs.float64, values)
+  return lossless ? tag(logprobs.float32, halved) : tag(logprobs.float64, values)
 }
 
 export function unpackLogprobs(packed: Buffer): Float64Array {
-  if (packed[0] === logprobs.float32) return new Float64Array(new Float32Array(untagged(packed)))
-  if (packed[0] === logprobs.float64) return new Float64Array(untagged(packed))
+  if (packed[0] === logprobs.float32) return new Float64Array(new Float32Array(untag(packed)))
+  if (packed[0] === logprobs.float64) return new Float64Array(untag(packed))
   throw new Error(`unknown layout ${packed[0]} of logprobs`)
 }
 
@@ -102,11 +102,11 @@ function toBytes(array: Int32Array | Float32Array | Float64Array): Buffer {
   return Buffer.from(array.buffer, array.byteOffset, array.byteLength)
 }
 
-function tagged(format: number, array: Int32Array | Float32Array | Float64Array): Buffer {
+function tag(format: number, array: Int32Array | Float32Array | Float64Array): Buffer {
   return Buffer.concat([Uint8Array.of(format), toBytes(array)])
 }
 
 /** Returns the bytes after the format byte, copied to the alignment of typed arrays. */
-function untagged(packed: Buffer): ArrayBuffer {
+function untag(packed: Buffer): ArrayBuffer {
   return Uint8Array.from(packed.subarray(1)).buffer
 }

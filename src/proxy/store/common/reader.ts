@@ -16,7 +16,7 @@ import {
 } from '../port/turn-store.ts'
 import { joinBlobs } from './blobs.ts'
 import type { ThreadMethods } from './calls.ts'
-import { checkSum, DETAIL_SUMMED, damaged, NODE_SUMMED } from './check-sums.ts'
+import { checkSum, createDamagedError, DETAIL_SUMMED, NODE_SUMMED } from './check-sums.ts'
 import { expandEcho } from './echo.ts'
 import { unpackRowIds, unpackText } from './packing.ts'
 import { computeHash, ROOT } from './requests.ts'
@@ -208,19 +208,19 @@ export class Reader implements TurnPages {
   #begin(sessionId: string): ReadingProgress | undefined {
     const tree = this.#tables.tree(sessionId)
     if (tree === undefined) return undefined
-    const given = { textsGiven: new Set<number>(), stepsGiven: new Map<number, string>() }
-    return { sessionId, tree, index: -1, id: 0, messages: [], prompt: [], ...given }
+    const progress = { textsGiven: new Set<number>(), stepsGiven: new Map<number, string>() }
+    return { sessionId, tree, index: -1, id: 0, messages: [], prompt: [], ...progress }
   }
 
   #pageOf<T extends TurnParts, Row extends TurnRow>(
     number: number,
     sessionId: string,
     rowsAfter: (position: ReadingPosition) => Iterable<Row>,
-    partOf: (row: Row, reading: ReadingProgress) => Omit<PageTurn<T>, keyof PageCommonPart>,
+    getPart: (row: Row, reading: ReadingProgress) => Omit<PageTurn<T>, keyof PageCommonPart>,
   ): TurnPage<T> {
     const reading = this.#readings.get(number) ?? this.#begin(sessionId)
     if (reading === undefined) return { texts: [], turns: [], done: true }
-    const page = this.#tables.inOneSnapshot(() => this.#nextPage(reading, rowsAfter, partOf))
+    const page = this.#tables.inOneSnapshot(() => this.#nextPage(reading, rowsAfter, getPart))
     if (page.done) this.#readings.delete(number)
     else this.#readings.set(number, reading)
     return page
@@ -229,14 +229,14 @@ export class Reader implements TurnPages {
   #nextPage<T extends TurnParts, Row extends TurnRow>(
     reading: ReadingProgress,
     rowsAfter: (position: ReadingPosition) => Iterable<Row>,
-    partOf: (row: Row, reading: ReadingProgress) => Omit<PageTurn<T>, keyof PageCommonPart>,
+    getPart: (row: Row, reading: ReadingProgress) => Omit<PageTurn<T>, keyof PageCommonPart>,
   ): TurnPage<T> {
     const page: TurnPage<T> = { texts: [], turns: [], done: true }
     // The session was deleted or reset since the last page: some of its rows may be gone already.
     if (this.#tables.tree(reading.sessionId) !== reading.tree) return page
     let bytes = 0
     for (const row of rowsAfter(reading)) {
-      const part = partOf(row, reading)
+      const part = getPart(row, reading)
       const turn = { ...this.#sharedPart(row, reading, page), ...part } as PageTurn<T>
       reading.index = row.call_index
       reading.id = row.id
@@ -273,15 +273,15 @@ export class Reader implements TurnPages {
     }
   }
 
-  #stepPart(row: StepRow, given: Map<number, string>) {
+  #stepPart(row: StepRow, progress: Map<number, string>) {
     checkSum(row, IDS_SUMMED, { sum: row.ids_sum, what: `Turn ${row.turn_id}` })
-    const base = row.prompt_base === null ? null : given.get(row.prompt_base)
+    const base = row.prompt_base === null ? null : progress.get(row.prompt_base)
     const promptStep =
       base === undefined
         ? // The base was called later than this turn, or was still open when it was given out.
           { base: null, shared: 0, rest: this.#sequences.read(row.id).promptIds }
         : { base, shared: row.prompt_shared ?? 0, rest: readIds(row.prompt_rest) }
-    if (row.tool_calls !== null) given.set(row.id, row.turn_id)
+    if (row.tool_calls !== null) progress.set(row.id, row.turn_id)
     return {
       promptStep,
       completionTokenIds: readIds(row.completion_ids),
@@ -293,19 +293,19 @@ export class Reader implements TurnPages {
   #walkTo(node: number, path: PathNode[]): PageList {
     const added: PathNode[] = []
     const runs: number[][] = []
-    let at = node
-    while (at !== ROOT) {
-      const row = this.#tables.node(at)!
-      checkSum(row, NODE_SUMMED, { sum: row.node_sum, what: `Node ${at}` })
+    let index = node
+    while (index !== ROOT) {
+      const row = this.#tables.node(index)!
+      checkSum(row, NODE_SUMMED, { sum: row.node_sum, what: `Node ${index}` })
       const { parent, depth, texts } = row
       // Depth decreases on the way to the root: a node of the path that is deeper is not an ancestor.
       while ((path.at(-1)?.depth ?? 0) > depth) path.pop()
-      if (path.at(-1)?.id === at) break
-      added.push({ id: at, depth })
+      if (path.at(-1)?.id === index) break
+      added.push({ id: index, depth })
       runs.push(unpackRowIds(texts))
-      at = parent
+      index = parent
     }
-    if (at === ROOT) path.length = 0
+    if (index === ROOT) path.length = 0
     const shared = path.at(-1)?.depth ?? 0
     for (const step of added.reverse()) path.push(step)
     return { shared, added: runs.reverse().flat() }
@@ -316,7 +316,7 @@ export class Reader implements TurnPages {
     reading.textsGiven.add(id)
     const row = this.#tables.text(id)!
     const text = this.#wholeText(row)
-    if (!computeHash(text).equals(row.hash)) throw damaged(`Text ${id}`)
+    if (!computeHash(text).equals(row.hash)) throw createDamagedError(`Text ${id}`)
     page.texts.push([id, text])
   }
 

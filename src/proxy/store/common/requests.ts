@@ -57,8 +57,8 @@ export class RequestWriter {
     return list === 'messages' ? this.putMessages(tree, texts) : this.#putPieces(tree, texts)
   }
 
-  #putPieces(tree: number, pieces: TextListMessage): TextListNode {
-    return this.#putList(tree, pieces, (piece) => this.#putHashed(tree, piece))
+  #putPieces(tree: number, chunks: TextListMessage): TextListNode {
+    return this.#putList(tree, chunks, (chunk) => this.#putHashed(tree, chunk))
   }
 
   #putList(
@@ -104,9 +104,9 @@ export class RequestWriter {
    * sender knows that it was committed.
    */
   #deepestKnown(tree: number, links: readonly string[], base: TextListNode): TextListNode {
-    for (let place = links.length - 1; place >= 0; place -= 1) {
-      const node = this.#nodeAt(tree, links[place]!)
-      if (node !== undefined) return { node: node.id, depth: node.depth, link: links[place]! }
+    for (let index = links.length - 1; index >= 0; index -= 1) {
+      const node = this.#nodeAt(tree, links[index]!)
+      if (node !== undefined) return { node: node.id, depth: node.depth, link: links[index]! }
     }
     return base
   }
@@ -164,6 +164,6 @@ export function computeHash(text: string): Buffer {
   )
 }
 
-function shortened(whole: Buffer): Buffer {
-  return whole.subarray(0, LINK_LENGTH)
+function shortened(full: Buffer): Buffer {
+  return full.subarray(0, LINK_LENGTH)
 }

@@ -103,8 +103,8 @@ export class StoreThread<T extends Methods<T>> {
     })
     worker.on('error', (cause) => {
       // Other errors may quote data, which must not be logged.
-      const why = cause instanceof Error && cause.name === 'ProxyError' ? `: ${cause.message}` : ''
-      this.#fail(`the store's ${role} thread died${why}`, cause)
+      const reason = cause instanceof Error && cause.name === 'ProxyError' ? `: ${cause.message}` : ''
+      this.#fail(`the store's ${role} thread died${reason}`, cause)
     })
     this.#exited = new Promise((resolve) => {
       worker.once('exit', () => {

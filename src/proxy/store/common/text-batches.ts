@@ -25,9 +25,9 @@ class TextBatches implements TextListMessage {
   /** The ends of the stored batches, in order. */
   readonly #ends: TextListNode[] = []
 
-  constructor(whole: TextListMessage) {
-    this.#whole = whole
-    this.#places = getPlaces(whole.texts.slice(0, -1))
+  constructor(full: TextListMessage) {
+    this.#whole = full
+    this.#places = getPlaces(full.texts.slice(0, -1))
   }
 
   get base(): TextListNode {
@@ -95,13 +95,13 @@ function workOfTexts(texts: readonly string[]): number {
 }
 
 function getPlaces(texts: readonly string[]): number[] {
-  const places = [0]
+  const indices = [0]
   let work = 0
-  for (const [place, text] of texts.entries()) {
+  for (const [index, text] of texts.entries()) {
     work += workOfTexts([text])
-    if (work < MAX_STRETCH_WORK && place < texts.length - 1) continue
-    places.push(place + 1)
+    if (work < MAX_STRETCH_WORK && index < texts.length - 1) continue
+    indices.push(index + 1)
     work = 0
   }
-  return places
+  return indices
 }

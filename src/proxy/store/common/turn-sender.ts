@@ -62,19 +62,19 @@ export class TurnSender {
    * request repeats the data of this one.
    */
   pack(turn: OpenTurn): { sent: TurnMessage; recorded(request: RequestReply): void } {
-    const { lastMessage: last, promptPieces: pieces, tools, ...rest } = turn
+    const { lastMessage: last, promptPieces: chunks, tools, ...rest } = turn
     const records = this.#getRecords(turn.sessionId)
     return {
       sent: {
         ...rest,
         messages: newMessages(last, records),
-        prompt: newPieces(pieces, records),
+        prompt: newPieces(chunks, records),
         tools: tools === null ? null : (records.tools.get(tools) ?? tools),
       },
       recorded(known) {
         if (last !== undefined) onRecord.put(last, { records, messages: known.messages })
         if (tools !== null && known.tools !== null) records.tools.set(tools, known.tools)
-        if (pieces.length > 1) records.prompt = { pieces: pieces.slice(0, -1), recorded: known.prompt }
+        if (chunks.length > 1) records.prompt = { pieces: chunks.slice(0, -1), recorded: known.prompt }
       },
     }
   }
@@ -108,13 +108,13 @@ export class TurnSender {
 }
 
 function newMessages(last: Message | undefined, records: SessionRowIds): TextListMessage {
-  const baseOf = (message: Message) => {
+  const getBase = (message: Message) => {
     const known = onRecord.of(message)
     return known?.records === records ? known.messages : undefined
   }
-  const added = getMessagesBetween(undefined, last, (message) => baseOf(message) !== undefined)
+  const added = getMessagesBetween(undefined, last, (message) => getBase(message) !== undefined)
   const before = added.length === 0 ? last : added[0]!.parent
-  return { base: (before && baseOf(before)) ?? NO_TEXTS, texts: added.map(({ json }) => json) }
+  return { base: (before && getBase(before)) ?? NO_TEXTS, texts: added.map(({ json }) => json) }
 }
 
 /** Returns ids relative to the nearest base prompt whose turn is committed. */
@@ -133,10 +133,10 @@ function newIds(ids: PromptIds, records: SessionRowIds): PromptReference {
  * Returns a prompt relative to the last one. Its last text is always sent, since it usually differs, and the others
  * have their own node.
  */
-function newPieces(pieces: readonly string[], { prompt }: SessionRowIds): TextListMessage {
-  const goesOn = prompt !== undefined && prompt.pieces.length < pieces.length
-  if (!goesOn || prompt.pieces.some((piece, place) => piece !== pieces[place])) {
-    return { base: NO_TEXTS, texts: pieces }
+function newPieces(chunks: readonly string[], { prompt }: SessionRowIds): TextListMessage {
+  const goesOn = prompt !== undefined && prompt.pieces.length < chunks.length
+  if (!goesOn || prompt.pieces.some((chunk, index) => chunk !== chunks[index])) {
+    return { base: NO_TEXTS, texts: chunks }
   }
-  return { base: prompt.recorded, texts: pieces.slice(prompt.pieces.length) }
+  return { base: prompt.recorded, texts: chunks.slice(prompt.pieces.length) }
 }

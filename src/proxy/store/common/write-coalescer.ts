@@ -45,10 +45,10 @@ export class WriteCoalescer {
    */
   take(sessionId: string, turnId: string): PendingOpen | undefined {
     let opening: PendingOpen | undefined
-    for (const held of this.#held.values()) {
-      if (held.turn.sessionId !== sessionId) continue
-      if (held.turn.turnId === turnId) opening = held
-      else this.#sendOne(held)
+    for (const pending of this.#held.values()) {
+      if (pending.turn.sessionId !== sessionId) continue
+      if (pending.turn.turnId === turnId) opening = pending
+      else this.#sendOne(pending)
     }
     if (opening !== undefined) this.#held.delete(turnId)
     return opening
@@ -68,9 +68,9 @@ export class WriteCoalescer {
   }
 
   #sendUntil(sinceMs: number): void {
-    for (const held of this.#held.values()) {
-      if (held.sinceMs > sinceMs) return
-      this.#sendOne(held)
+    for (const pending of this.#held.values()) {
+      if (pending.sinceMs > sinceMs) return
+      this.#sendOne(pending)
     }
   }
 

@@ -186,7 +186,7 @@ export interface ConsumerStore {
    * Adds leases and acknowledgements of a session from another store. Those of unknown consumers are ignored; an
    * acknowledgement in either store takes precedence, then a lease in this store.
    */
-  putSessionStates(sessionId: string, given: readonly ConsumerSession[]): Promise<void>
+  putSessionStates(sessionId: string, states: readonly ConsumerSession[]): Promise<void>
 }
 
 export const CONSUMER_WRITES = [

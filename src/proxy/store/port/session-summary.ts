@@ -134,8 +134,8 @@ export function groupValue(
 }
 
 function aggregate(tallies: AggregateList, value: GroupValue | undefined): Aggregate {
-  const known = tallies.get(value)
-  if (known !== undefined) return known
+  const existing = tallies.get(value)
+  if (existing !== undefined) return existing
   const counts = {
     ...{ sessions: 0, active: 0, completed: 0, aborted: 0 },
     ...{ failed: 0, inexact: 0, turns: 0, sampledTokens: 0 },

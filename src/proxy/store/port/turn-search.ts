@@ -30,8 +30,8 @@ export interface TextOfTurn {
 export function spokenText({ messages, completionText, reasoning, toolCalls }: TurnContent): TextOfTurn {
   const sampled = [reasoning, completionText, ...(toolCalls === null ? [] : textsIn(toolCalls))]
   return {
-    request: bounded(messages.flatMap(textsIn)),
-    completion: bounded(sampled.filter((text) => text !== null)),
+    request: limitTexts(messages.flatMap(textsIn)),
+    completion: limitTexts(sampled.filter((text) => text !== null)),
   }
 }
 
@@ -84,10 +84,10 @@ const UNSPOKEN = new Set([
 
 /** Returns the decoded strings of a message or of tool calls; arguments, which are JSON within JSON, are parsed too. */
 function textsIn(json: string): string[] {
-  const whole = json.length > MAX_TEXT_CHARS ? undefined : parsed(json)
-  if (whole === undefined) return [json.slice(0, MAX_TEXT_CHARS)]
+  const full = json.length > MAX_TEXT_CHARS ? undefined : parse(json)
+  if (full === undefined) return [json.slice(0, MAX_TEXT_CHARS)]
   const texts: string[] = []
-  const left: unknown[] = [whole]
+  const left: unknown[] = [full]
   while (left.length > 0) {
     const value = left.pop()
     if (typeof value === 'string') texts.push(value)
@@ -100,15 +100,15 @@ function textsIn(json: string): string[] {
 function spokenMembers(value: object): unknown[] {
   return Object.entries(value).flatMap(([name, member]) => {
     if (UNSPOKEN.has(name) && typeof member === 'string') return []
-    return [name === 'arguments' && typeof member === 'string' ? (parsed(member) ?? member) : member]
+    return [name === 'arguments' && typeof member === 'string' ? (parse(member) ?? member) : member]
   })
 }
 
 /** Parses JSON. @returns undefined for invalid JSON or a number */
-function parsed(json: string): object | string | undefined {
+function parse(json: string): object | string | undefined {
   return /^\s*[[{"]/.test(json) ? (parseJson(json) as object | string | undefined) : undefined
 }
 
-function bounded(texts: readonly string[]): string {
+function limitTexts(texts: readonly string[]): string {
   return texts.join('\n').slice(0, MAX_TEXT_CHARS)
 }

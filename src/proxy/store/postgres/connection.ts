@@ -108,8 +108,8 @@ async function checkWritable(client: pg.Client): Promise<void> {
   )
   const { is_standby: isStandby, read_only: readOnly } = rows[0]!
   if (!isStandby && readOnly !== 'on') return
-  const why = isStandby ? 'it is a standby' : 'default_transaction_read_only is on'
-  throw Object.assign(new Error(`the server rejects writes: ${why}`), { code: READ_ONLY })
+  const reason = isStandby ? 'it is a standby' : 'default_transaction_read_only is on'
+  throw Object.assign(new Error(`the server rejects writes: ${reason}`), { code: READ_ONLY })
 }
 
 /** Returns whether the connection is lost, so that the outcome of the last statement is unknown. */
@@ -191,18 +191,18 @@ export async function askForDurability(
   client: pg.Client,
   durability: Durability,
 ): Promise<DurabilitySettings> {
-  const shown = async (name: string) => {
+  const showSetting = async (name: string) => {
     const { rows } = await client.query<Record<string, string>>(`SHOW ${name}`)
     return Object.values(rows[0]!)[0]!
   }
-  const encoding = await shown('server_encoding')
+  const encoding = await showSetting('server_encoding')
   if (encoding !== 'UTF8') {
     throw new ProxyError(
       'start_failed',
       `the database has encoding ${encoding}: create one with ENCODING 'UTF8'`,
     )
   }
-  const [fsync, fullPageWrites] = [await shown('fsync'), await shown('full_page_writes')]
+  const [fsync, fullPageWrites] = [await showSetting('fsync'), await showSetting('full_page_writes')]
   if (durability === 'power') {
     if (fsync === 'off' || fullPageWrites === 'off') {
       throw new ProxyError(
@@ -211,19 +211,19 @@ export async function askForDurability(
           'survive its loss of power. Turn both on, or give --durability process',
       )
     }
-    if ((await shown('synchronous_commit')) === 'off') await client.query('SET synchronous_commit = on')
+    if ((await showSetting('synchronous_commit')) === 'off') await client.query('SET synchronous_commit = on')
   }
   return {
-    server: await shown('server_version'),
+    server: await showSetting('server_version'),
     fsync,
     full_page_writes: fullPageWrites,
-    synchronous_commit: await shown('synchronous_commit'),
-    synchronous_standby_names: await shown('synchronous_standby_names'),
+    synchronous_commit: await showSetting('synchronous_commit'),
+    synchronous_standby_names: await showSetting('synchronous_standby_names'),
   }
 }
 
 /** Runs `open` and explains its failure. @throws ProxyError `start_failed` that says how to fix the cause */
-export async function explained<T>(url: string, open: () => Promise<T>): Promise<T> {
+export async function explain<T>(url: string, open: () => Promise<T>): Promise<T> {
   try {
     return await open()
   } catch (error) {

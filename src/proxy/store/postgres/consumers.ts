@@ -180,7 +180,7 @@ async function listSessionStates(client: Client, sessionId: string): Promise<Con
 async function putSessionStates(
   client: Client,
   sessionId: string,
-  given: readonly ConsumerSession[],
+  states: readonly ConsumerSession[],
 ): Promise<void> {
   await client.query(
     `INSERT INTO llm_proxy.consumer_sessions (tree, consumer, session, lease_id, leased_until_ms, deliveries)
@@ -192,10 +192,10 @@ async function putSessionStates(
        WHERE excluded.leased_until_ms IS NULL AND consumer_sessions.leased_until_ms IS NOT NULL`,
     [
       sessionId,
-      given.map(({ consumer }) => consumer),
-      given.map(({ leaseId }) => leaseId),
-      given.map(({ leasedUntilMs }) => leasedUntilMs),
-      given.map(({ deliveries }) => deliveries),
+      states.map(({ consumer }) => consumer),
+      states.map(({ leaseId }) => leaseId),
+      states.map(({ leasedUntilMs }) => leasedUntilMs),
+      states.map(({ deliveries }) => deliveries),
     ],
   )
 }

@@ -4,7 +4,7 @@ import type { Client } from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
 import type { SchemaChange } from '../common/calls.ts'
 import type { Durability } from '../port/turn-store.ts'
-import { askForDurability, connect, explained, rejectSharedSessions } from './connection.ts'
+import { askForDurability, connect, explain, rejectSharedSessions } from './connection.ts'
 import { holdLease } from './lease.ts'
 import { checkSchema, migrate } from './migrate.ts'
 import { createReader } from './reader.ts'
@@ -24,7 +24,7 @@ export async function openForWriting(options: {
   cacheBytes: number
 }): Promise<{ writer: Writer; migrated: SchemaChange | undefined }> {
   const { url, durability, name, cacheBytes } = options
-  return explained(url, async () => {
+  return explain(url, async () => {
     const client = await connect(url, { writes: true })
     try {
       await rejectSharedSessions(client, () => connect(url))
@@ -46,7 +46,7 @@ export async function openForWriting(options: {
 
 export async function openForReading(url: string, cacheBytes: number) {
   const reader = createReader(() => connect(url), cacheBytes, READERS)
-  return explained(url, async () => {
+  return explain(url, async () => {
     const client = await connect(url)
     try {
       await checkSchema(client)

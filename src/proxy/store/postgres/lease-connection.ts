@@ -74,27 +74,27 @@ export class LeaseConnection {
     await client?.end().catch(() => {})
   }
 
-  #ask<T>(ask: (client: Client) => Promise<T>): Promise<T> {
-    const result = this.#last.then(() => this.#askNow(ask))
+  #ask<T>(sendRequest: (client: Client) => Promise<T>): Promise<T> {
+    const result = this.#last.then(() => this.#askNow(sendRequest))
     this.#last = result.catch(() => {})
     return result
   }
 
   /** Runs a task, once more if its connection was lost, unless the connection is new. Each task may run twice. */
-  async #askNow<T>(ask: (client: Client) => Promise<T>): Promise<T> {
+  async #askNow<T>(sendRequest: (client: Client) => Promise<T>): Promise<T> {
     if (this.#isClosed) throw new Error('The lease connection is closed')
     const isNew = this.#client === undefined
     this.#client ??= this.#connect()
     const client = this.#client
     try {
-      return await ask(await client)
+      return await sendRequest(await client)
     } catch (error) {
       // After any error the next task gets a new connection.
       this.#client = undefined
       this.#lockedLease = undefined
       void client.then((lost) => lost.end()).catch(() => {})
       if (isNew || !isConnectionLoss(error)) throw error
-      return this.#askNow(ask)
+      return this.#askNow(sendRequest)
     }
   }
 }

@@ -139,7 +139,10 @@ async function loadRows<K extends string | number, V, R extends object>(
 /** Splits keys into arrays of their trees and of what follows. */
 function splitKeys(keys: readonly string[]): [trees: string[], rests: string[]] {
   const spaces = keys.map((key) => key.indexOf(' '))
-  return [keys.map((key, at) => key.slice(0, spaces[at])), keys.map((key, at) => key.slice(spaces[at]! + 1))]
+  return [
+    keys.map((key, index) => key.slice(0, spaces[index])),
+    keys.map((key, index) => key.slice(spaces[index]! + 1)),
+  ]
 }
 
 function splitHashKeys(keys: readonly string[]): [trees: string[], hashes: Buffer[]] {

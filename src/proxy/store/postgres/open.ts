@@ -8,7 +8,7 @@ import { type SpawnThread, StoreThread, spawnFrom } from '../common/store-thread
 import { connectReader, type ThreadReader } from '../common/thread-reader.ts'
 import { ThreadStore } from '../common/thread-store.ts'
 import type { Durability, TurnStore } from '../port/turn-store.ts'
-import { askForDurability, connect, type DurabilitySettings, explained } from './connection.ts'
+import { askForDurability, connect, type DurabilitySettings, explain } from './connection.ts'
 import type { ReaderData } from './reader-thread.ts'
 import { PostgresShared } from './shared.ts'
 import type { NodeWriteMethods } from './writer-loop.ts'
@@ -42,7 +42,7 @@ const TOKEN_CACHE_BYTES = 64 * 1024 * 1024
 
 /** Returns the settings that determine the durability of a commit. @throws ProxyError `start_failed` */
 export function lookAtPostgres(url: string, durability: Durability): Promise<DurabilitySettings> {
-  return explained(url, async () => {
+  return explain(url, async () => {
     const client = await connect(url)
     try {
       return await askForDurability(client, durability)

@@ -55,8 +55,8 @@ export class ReaderPool {
     const free = this.#free.pop()
     if (free !== undefined) return free
     if (this.#open >= this.#most) {
-      const given = await new Promise<Client | undefined>((resolve) => this.#waiting.push(resolve))
-      if (given !== undefined) return given
+      const connection = await new Promise<Client | undefined>((resolve) => this.#waiting.push(resolve))
+      if (connection !== undefined) return connection
     }
     this.#open += 1
     try {

@@ -7,7 +7,7 @@ const IS_OWNED = `EXISTS (
   SELECT 1 FROM llm_proxy.proxies WHERE proxies.id = rollouts.owner AND ended = 0 AND NOT (${IS_OVER}))`
 
 /** Returns the key of a rollout. Ids may exceed an index entry, and contain characters that PostgreSQL rejects. */
-const hashOf = (rolloutId: string) => hash('sha256', rolloutId, 'base64url')
+const getHash = (rolloutId: string) => hash('sha256', rolloutId, 'base64url')
 
 /** Makes the node the owner of a rollout, unless a running node owns it. @returns the lease of the owner */
 export async function claimRollout(client: Client, rolloutId: string, lease: number): Promise<number> {
@@ -15,7 +15,7 @@ export async function claimRollout(client: Client, rolloutId: string, lease: num
     `INSERT INTO llm_proxy.rollouts (hash, owner) VALUES ($1, $2)
      ON CONFLICT (hash) DO UPDATE SET owner = CASE WHEN ${IS_OWNED} THEN rollouts.owner ELSE excluded.owner END
      RETURNING owner`,
-    [hashOf(rolloutId), lease],
+    [getHash(rolloutId), lease],
   )
   return rows[0]!.owner
 }
@@ -23,7 +23,7 @@ export async function claimRollout(client: Client, rolloutId: string, lease: num
 export async function findRollout(client: Client, rolloutId: string): Promise<number | undefined> {
   const { rows } = await client.query<{ owner: number }>(
     `SELECT owner FROM llm_proxy.rollouts WHERE hash = $1 AND ${IS_OWNED}`,
-    [hashOf(rolloutId)],
+    [getHash(rolloutId)],
   )
   return rows[0]?.owner
 }
@@ -31,5 +31,5 @@ export async function findRollout(client: Client, rolloutId: string): Promise<nu
 /** Deletes a rollout that the node owns. */
 export async function releaseRollout(client: Client, rolloutId: string, lease: number): Promise<void> {
   const sql = 'DELETE FROM llm_proxy.rollouts WHERE hash = $1 AND owner = $2'
-  await client.query(sql, [hashOf(rolloutId), lease])
+  await client.query(sql, [getHash(rolloutId), lease])
 }

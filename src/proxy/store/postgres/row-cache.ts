@@ -31,8 +31,8 @@ export class RowCache<K extends string | number, V> {
   readonly #missing = new Set<K>()
   #undo = new UndoLog()
 
-  constructor(maxSize: number, sizeOf: (value: V) => number) {
-    this.#committed = new LruCache(maxSize, sizeOf)
+  constructor(maxSize: number, getSize: (value: V) => number) {
+    this.#committed = new LruCache(maxSize, getSize)
   }
 
   /** Starts the computation of a group, for the first time or again. */

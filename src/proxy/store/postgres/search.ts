@@ -38,7 +38,7 @@ class PostgresSearch implements SearchSource {
        UNION
        (SELECT id FROM llm_proxy.searched WHERE id < $1 AND folded LIKE $3 ORDER BY id DESC LIMIT $2)
        ORDER BY id DESC LIMIT $2`,
-      [before, limit, `%${folded(wanted).replace(/[\\%_]/g, '\\$&')}%`],
+      [before, limit, `%${fold(wanted).replace(/[\\%_]/g, '\\$&')}%`],
     )
     return rows.map(({ id }) => id)
   }
@@ -51,7 +51,7 @@ class PostgresSearch implements SearchSource {
     const byTree = new Map(sessions.map((row) => [row.tree, toRecord(row)]))
     const wanted = rows.filter(({ tree }) => byTree.has(tree) && isWanted(byTree.get(tree)!))
     const found = await this.#withTexts(wanted)
-    return found.map((turn, place) => ({ turn, session: byTree.get(wanted[place]!.tree)! }))
+    return found.map((turn, index) => ({ turn, session: byTree.get(wanted[index]!.tree)! }))
   }
 
   async hasIndex(): Promise<boolean> {
@@ -75,7 +75,7 @@ class PostgresSearch implements SearchSource {
     const turns = await this.#withTexts(await this.#rows(ids))
     const texts = turns.map((turn) => {
       const { request, completion } = spokenText(turn)
-      return folded(`${request}\n${completion}`)
+      return fold(`${request}\n${completion}`)
     })
     // The lock makes a later deletion of the turn delete its text as well. A turn being deleted stays noted until it is
     // gone.
@@ -133,7 +133,7 @@ class PostgresSearch implements SearchSource {
 }
 
 /** Returns the text as it is compared and as the server accepts it: without U+0000 and lone surrogates. */
-function folded(text: string): string {
+function fold(text: string): string {
   return text.toLowerCase().toWellFormed().replaceAll('\0', ' ')
 }
 

@@ -115,9 +115,9 @@ export class PostgresShared implements NodeCoordination {
   /** @param owner the number of a lease. @returns undefined: there is no owner, or it is this node */
   #other(owner: number | undefined): NodeInfo | undefined {
     if (owner === undefined || owner === this.#lease) return undefined
-    const known = this.#proxies.find(({ id }) => id === owner)
+    const existing = this.#proxies.find(({ id }) => id === owner)
     // Its lease is expiring, or was taken a moment ago.
-    return known ?? { id: owner, name: '', url: undefined, isDraining: false, seen: 0, isDrained: false }
+    return existing ?? { id: owner, name: '', url: undefined, isDraining: false, seen: 0, isDrained: false }
   }
 
   claim(sessionId: string, seizes = false): Promise<SessionOwnership | undefined> {
@@ -125,9 +125,9 @@ export class PostgresShared implements NodeCoordination {
   }
 
   getGoneSignal(id: number): AbortSignal {
-    const known = this.#gone.get(id) ?? new AbortController()
-    this.#gone.set(id, known)
-    return known.signal
+    const existing = this.#gone.get(id) ?? new AbortController()
+    this.#gone.set(id, existing)
+    return existing.signal
   }
 
   async tell(state: OwnState): Promise<void> {

@@ -195,11 +195,11 @@ export class WriterLoop {
   /** Rejects waiting commands if the database has been unavailable for too long. */
   #rejectOld(): void {
     if (this.#busySinceMs === undefined || performance.now() - this.#busySinceMs < PATIENCE_MS) return
-    const refused = this.#inbox.splice(0)
-    while (this.#waiting.size > 0) refused.push(...this.#waiting.takeGroup())
-    if (refused.length === 0) return
+    const rejected = this.#inbox.splice(0)
+    while (this.#waiting.size > 0) rejected.push(...this.#waiting.takeGroup())
+    if (rejected.length === 0) return
     const message = 'the database is unavailable: turns cannot be committed until it is back'
-    this.#port.reply(this.#writer.refuse(refused, new ProxyError('store_failed', message)))
+    this.#port.reply(this.#writer.refuse(rejected, new ProxyError('store_failed', message)))
   }
 
   /** Removes rows in small steps, between which commands are served. */

@@ -182,12 +182,12 @@ export class WriterTables implements TurnTables {
   putBlob(tree: number, body: Buffer): number {
     const sha256 = digest('sha256', body, 'buffer')
     const key = sha256.toString('hex')
-    const known = this.blobs.get(key)
-    const blob = known ?? this.#changes.allocateId('others')
-    if (known === undefined) {
+    const existing = this.blobs.get(key)
+    const blob = existing ?? this.#changes.allocateId('others')
+    if (existing === undefined) {
       this.#changes.insert('blobs', { id: blob, sha256, body })
       this.blobs.set(key, blob)
-    } else if (this.blobs.getCommitted(key) === known) this.#referencedBlobs.set(known, key)
+    } else if (this.blobs.getCommitted(key) === existing) this.#referencedBlobs.set(existing, key)
     const use = `${tree} ${blob}`
     if (this.blobUses.get(use) === undefined) {
       const id = this.#changes.allocateId('others')

@@ -108,7 +108,7 @@ export function consumerReads(db: Database.Database): ConsumerReads {
       (SELECT count(*) FROM consumer_sessions
         WHERE consumer = consumers.id AND lease_id = '${NO_LEASE}' AND leased_until_ms IS NULL) AS discarded
     FROM consumers WHERE name = @consumer`)
-  const given = db.prepare<[string], ConsumerSessionRow>(`
+  const states = db.prepare<[string], ConsumerSessionRow>(`
     SELECT name, lease_id, leased_until_ms, deliveries FROM sessions
     JOIN consumer_sessions USING (tree) JOIN consumers ON consumers.id = consumer
     WHERE session_id = ? ORDER BY name`)
@@ -124,7 +124,7 @@ export function consumerReads(db: Database.Database): ConsumerReads {
     },
     ...groupReads(db),
     countForConsumer: (consumer, nowMs) => count.get({ consumer, nowMs, leaseId: '' }),
-    listSessionStates: (sessionId) => given.all(sessionId).map(toGiven),
+    listSessionStates: (sessionId) => states.all(sessionId).map(toGiven),
   }
 }
 
@@ -185,7 +185,7 @@ export function consumerMethods(db: Database.Database): ThreadMethods<ConsumerSt
   const discard = db.prepare<[{ consumer: number; group: string; nowMs: number }]>(`
     UPDATE consumer_sessions SET lease_id = '${NO_LEASE}', leased_until_ms = NULL
     WHERE consumer = @consumer AND group_hash = @group AND leased_until_ms IS NOT NULL AND leased_until_ms <= @nowMs`)
-  const idOf = (name: string) => {
+  const getId = (name: string) => {
     const id = findId.get(name)
     if (id === undefined) throw noConsumer(name)
     return id
@@ -199,34 +199,34 @@ export function consumerMethods(db: Database.Database): ThreadMethods<ConsumerSt
     },
     deleteConsumer: (name) => remove.run(name).changes > 0,
     leaseSessions({ consumer: name, leaseId, units, leaseMs, nowMs }) {
-      const consumer = idOf(name)
+      const consumer = getId(name)
       const isFree = (key: SessionKey) => findFree.get({ ...key, consumer, leaseId, nowMs }) !== undefined
       const leased = units.filter((unit) => unit.every(isFree)).flat()
       for (const key of leased) lease.run({ ...key, consumer, leaseId, untilMs: nowMs + leaseMs })
       return leased.map(({ tree }) => tree)
     },
     putIntoGroups(name, members) {
-      const consumer = idOf(name)
+      const consumer = getId(name)
       for (const { key, group: hash } of members) group.run({ ...key, consumer, group: hash })
     },
     discardGroups(name, groups, nowMs) {
-      const consumer = idOf(name)
+      const consumer = getId(name)
       return groups.reduce((count, hash) => count + discard.run({ consumer, group: hash, nowMs }).changes, 0)
     },
     changeLease({ consumer: name, leaseId, sessionIds, to, leaseMs, nowMs }) {
-      const consumer = idOf(name)
+      const consumer = getId(name)
       const trees = sessionIds
         ? sessionIds.map((sessionId) => treeOf.get(sessionId) ?? NO_TREE)
         : treesOf.all({ consumer, leaseId })
       const untilMs = to === 'extended' ? nowMs + leaseMs : nowMs
       const changed = trees.map((tree) => {
-        const held = { consumer, leaseId: leaseId as string, tree }
-        return to === 'acknowledged' ? acknowledge.get(held) : move.get({ ...held, untilMs })
+        const leased = { consumer, leaseId: leaseId as string, tree }
+        return to === 'acknowledged' ? acknowledge.get(leased) : move.get({ ...leased, untilMs })
       })
       return changed.filter((sessionId) => typeof sessionId === 'string')
     },
-    putSessionStates(sessionId, given) {
-      for (const one of given) put.run({ ...one, sessionId })
+    putSessionStates(sessionId, states) {
+      for (const one of states) put.run({ ...one, sessionId })
     },
   }
 }

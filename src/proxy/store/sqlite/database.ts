@@ -30,7 +30,7 @@ export function openForWriting(
 ): DatabaseHandle & { readonly files: DatabaseFiles; readonly migrated: SchemaChange | undefined } {
   const opened = openLocked(path)
   try {
-    const migrated = explained(path, () => configureWriter(opened.db, path, durability))
+    const migrated = explainError(path, () => configureWriter(opened.db, path, durability))
     const close = servesAgents ? opened.close : () => opened.close()
     return { ...opened, close, migrated, files: new DatabaseFiles(path) }
   } catch (error) {
@@ -52,12 +52,12 @@ interface DatabaseHandle {
 /** Opens and locks the database. The file is checked before the lock is created beside it. */
 function openLocked(path: string): DatabaseHandle {
   makeFolder(path)
-  const db = explained(path, () => {
+  const db = explainError(path, () => {
     createOwnerOnly(path)
     return openChecked(path, {}, checkOwner)
   })
   try {
-    const { endedWell, unlock } = explained(path, () => lockForWriting(path))
+    const { endedWell, unlock } = explainError(path, () => lockForWriting(path))
     restrictToOwner(path)
     const close = (endsWell?: boolean) => {
       db.close()
@@ -81,7 +81,7 @@ export function openForReading(
       `there is no database at ${path}: name the file that the server writes`,
     )
   }
-  return explained(path, () => openChecked(path, { readonly: true }, check))
+  return explainError(path, () => openChecked(path, { readonly: true }, check))
 }
 
 /** Opens a database. @returns the connection, if the check accepts it */
@@ -156,7 +156,7 @@ function makeFolder(path: string): void {
   }
 }
 
-function explained<T>(path: string, open: () => T): T {
+function explainError<T>(path: string, open: () => T): T {
   try {
     return open()
   } catch (error) {

@@ -88,7 +88,7 @@ export function writerTables(db: Database.Database): TurnTables {
     'INSERT INTO nodes (tree, parent, depth, texts, hash, node_sum) VALUES (@tree, @parent, @depth, @texts, @hash, @sum)',
   )
   // Unary plus: see sequenceTables.
-  const answers = db.prepare<[{ tree: number; node: number }], CompletionRow>(`
+  const responses = db.prepare<[{ tree: number; node: number }], CompletionRow>(`
     WITH
       to_this AS (
         SELECT id FROM turns WHERE tree = +@tree AND node = +@node AND tool_calls IS NOT NULL
@@ -130,7 +130,7 @@ export function writerTables(db: Database.Database): TurnTables {
     addText: (text) => rowid(addText.run(text)),
     findNode: (tree, nodeHash) => findNode.get(tree, nodeHash),
     addNode: (node) => rowid(addNode.run(node)),
-    answers: (tree, node) => answers.iterate({ tree, node }),
+    answers: (tree, node) => responses.iterate({ tree, node }),
     putBlob(tree, body) {
       const sha256 = hash('sha256', body, 'buffer')
       const blob = findBlob.get(sha256) ?? rowid(addBlob.run(sha256, body))

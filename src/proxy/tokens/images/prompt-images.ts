@@ -75,7 +75,7 @@ function describeMessageImages(message: Message): Message {
 
 /**
  * Converts a message for a template.
- * @param place index of the message in the request
+ * @param index index of the message in the request
  * @param json the message's original JSON
  * @throws ProxyError `unsupported` if the model's rule for images is unknown, or an image is not a `data:` URL;
  *   `invalid_request` for an image that cannot be read
@@ -83,13 +83,13 @@ function describeMessageImages(message: Message): Message {
 export function toTemplateMessage(
   message: ChatMessage,
   rule: ImageRule | undefined,
-  place: number,
+  index: number,
   json?: string,
 ): TemplateMessage {
-  rejectPlaceholder(message, place)
+  rejectPlaceholder(message, index)
   const parts = getImageParts(message)
   if (parts.length === 0) return { json: json ?? JSON.stringify(message), images: NO_IMAGES }
-  const images = parts.map(({ url, path }) => tokenImage(url, rule, `messages.${place}.${path}`))
+  const images = parts.map(({ url, path }) => tokenImage(url, rule, `messages.${index}.${path}`))
   const content = (message.content as readonly unknown[]).map((part) =>
     isImagePart(part) ? PLACEHOLDER_IMAGE : part,
   )
@@ -97,14 +97,14 @@ export function toTemplateMessage(
 }
 
 /** Rejects a placeholder in an agent's message: it would be an image without pixels. */
-function rejectPlaceholder({ content }: ChatMessage, place: number): void {
+function rejectPlaceholder({ content }: ChatMessage, index: number): void {
   if (!Array.isArray(content)) return
-  const at = (content as readonly { type?: unknown }[]).findIndex(
+  const i = (content as readonly { type?: unknown }[]).findIndex(
     (part) => part?.type === PLACEHOLDER_IMAGE.type,
   )
-  if (at === -1) return
+  if (i === -1) return
   const message = `content of type ${PLACEHOLDER_IMAGE.type} cannot be turned into tokens by the proxy`
-  throw new ProxyError('unsupported', message, { param: `messages.${place}.content.${at}` })
+  throw new ProxyError('unsupported', message, { param: `messages.${index}.content.${i}` })
 }
 
 function tokenImage(url: string | undefined, rule: ImageRule | undefined, param: string): TokenImage {
@@ -134,7 +134,7 @@ export function withImages(
 ): TokenIds {
   if (rule === undefined) return ids
   let found = 0
-  for (let at = 0; at < ids.length; at += 1) if (ids[at] === rule.tokenId) found += 1
+  for (let index = 0; index < ids.length; index += 1) if (ids[index] === rule.tokenId) found += 1
   if (found !== images.length) {
     const message = `the template rendered ${found} images, but the messages have ${images.length}`
     throw new ProxyError('invalid_request', message, { param: 'messages' })
@@ -161,7 +161,7 @@ export function locateImages(
   const wanted = images.reduce((sum, { tokens }) => sum + tokens, 0)
   if (ids.reduce((count, id) => count + Number(id === tokenId), 0) !== wanted) return undefined
   const runs = findImageRuns(ids, { tokenId, tokens: images.map(({ tokens }) => tokens) })
-  return images.map((image, at) => ({ ...image, at: runs[at]!.offset }))
+  return images.map((image, index) => ({ ...image, at: runs[index]!.offset }))
 }
 
 /**

@@ -219,10 +219,10 @@ class Download {
     const response = await fetch(`${this.#endpoint}/${path}`, this.#request)
     if (response.ok) return response
     await response.body?.cancel()
-    const refused = [401, 403, 404].includes(response.status)
-    const hint = refused ? '; if the model is private or gated, set HF_TOKEN' : ''
+    const rejected = [401, 403, 404].includes(response.status)
+    const hint = rejected ? '; if the model is private or gated, set HF_TOKEN' : ''
     throw new ProxyError(
-      refused ? 'config_invalid' : 'start_failed',
+      rejected ? 'config_invalid' : 'start_failed',
       `${this.#endpoint} responded with ${response.status} to ${path}${hint}`,
     )
   }

@@ -215,9 +215,9 @@ function startParsers(
     async (error: unknown) => {
       await responses.close()
       if (!(error instanceof ProxyError) || error.code !== 'config_invalid') throw error
-      const why = `the model's response_template cannot be used: ${error.message}`
+      const reason = `the model's response_template cannot be used: ${error.message}`
       const unread = choice.warning ?? `completions are parsed as ${choice.family.name}`
-      return { choice: { ...choice, warning: `${why}; ${unread}` }, responses: undefined }
+      return { choice: { ...choice, warning: `${reason}; ${unread}` }, responses: undefined }
     },
   )
   // The promise is awaited only after the tokenizer has been read.

@@ -39,9 +39,9 @@ class BareReader {
   #at: number
   #depth = 0
 
-  constructor(text: string, at: number, schemas: ReturnType<typeof parameterSchemas>) {
+  constructor(text: string, index: number, schemas: ReturnType<typeof parameterSchemas>) {
     this.#text = text
-    this.#at = at
+    this.#at = index
     this.#schemas = schemas
   }
 

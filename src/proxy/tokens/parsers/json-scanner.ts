@@ -55,12 +55,12 @@ export class JsonScanner implements Scanner {
   }
 
   read(text: string, from: number): number {
-    for (let at = from; at < text.length; at++, this.#length++) {
-      this.#step(text[at]!)
+    for (let index = from; index < text.length; index++, this.#length++) {
+      this.#step(text[index]!)
       if (!this.isOpen) {
         const isLastOfValue = this.#state === 'done'
         if (isLastOfValue) this.#length++
-        return isLastOfValue ? at + 1 : at
+        return isLastOfValue ? index + 1 : index
       }
     }
     return text.length

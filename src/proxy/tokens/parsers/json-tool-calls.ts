@@ -97,8 +97,8 @@ export function sequenceToolCallSyntax(open: string, close: string, keys: ToolCa
     opens: [open],
     close,
     *read(reader) {
-      const callOf: CallOf = (members) => namedCall(members, keys)
-      return yield* readRow(reader, callOf, function* () {
+      const toCall: CallOf = (members) => namedCall(members, keys)
+      return yield* readRow(reader, toCall, function* () {
         return !(yield* endsBlock(reader, close))
       })
     },
@@ -109,14 +109,14 @@ export function sequenceToolCallSyntax(open: string, close: string, keys: ToolCa
  * Returns the syntax of tool calls whose id and name precede their JSON, each followed by a marker.
  * @param headEnds the markers after the id, if there is one, and after the name
  * @param markers with whether arguments may be JSON of any type
- * @param headOf converts the texts before these markers, if they are not just id and name; returns undefined if they
+ * @param getHead converts the texts before these markers, if they are not just id and name; returns undefined if they
  *   describe no tool call
  */
 export function headerToolCallSyntax(
   open: string,
   headEnds: readonly string[],
   { takesAnyJson = false, ...markers }: { close: string; wrapper?: Markers; takesAnyJson?: boolean },
-  headOf: (heads: readonly string[]) => ToolCallHead | undefined = bareHead,
+  getHead: (heads: readonly string[]) => ToolCallHead | undefined = bareHead,
 ): ToolCallSyntax {
   const { close } = markers
   const ends = headEnds.map((end) => new MarkerSet([end, close]))
@@ -125,12 +125,12 @@ export function headerToolCallSyntax(
     opens: [open],
     *read(reader) {
       const heads: string[] = []
-      for (const [at, end] of ends.entries()) {
+      for (const [index, end] of ends.entries()) {
         const { text, marker } = yield* reader.upTo(end)
-        if (marker !== headEnds[at]) return 'malformed'
+        if (marker !== headEnds[index]) return 'malformed'
         heads.push(text.trim())
       }
-      const head = headOf(heads)
+      const head = getHead(heads)
       if (head === undefined) return 'malformed'
       const reading = yield* (takesAnyJson ? readJsonArguments : readArguments)(reader, head)
       if (!Array.isArray(reading)) return reading
@@ -148,11 +148,11 @@ function bareHead(heads: readonly string[]): ToolCallHead {
 
 /** Reads a JSON array of such objects, or a single one. */
 export function* readNamedCalls(reader: TextReader, keys: ToolCallKeys): Reading<BlockResult> {
-  const callOf: CallOf = (members) => namedCall(members, keys)
+  const toCall: CallOf = (members) => namedCall(members, keys)
   yield* reader.space()
-  if (yield* reader.literal('[')) return yield* readArray(reader, callOf)
+  if (yield* reader.literal('[')) return yield* readArray(reader, toCall)
   const object = yield* readObject(reader)
-  return object === undefined ? 'misread' : (callOf(object.members) ?? 'malformed')
+  return object === undefined ? 'misread' : (toCall(object.members) ?? 'malformed')
 }
 
 /** Returns the tool call that the members of an object describe; undefined if they describe none. */

@@ -81,8 +81,8 @@ function keyedCallSyntax({
       yield* reader.space()
     }
     // A truncated call is not a tool call: its name may be incomplete, and another parameter may be missing.
-    const isWhole = yield* reader.literal(call.close)
-    return isWhole ? [{ name, arguments: toJsonArguments(name, written, tools) }] : 'malformed'
+    const isComplete = yield* reader.literal(call.close)
+    return isComplete ? [{ name, arguments: toJsonArguments(name, written, tools) }] : 'malformed'
   }
 
   return { opens: [call.open], close: call.close, read: readCall }

@@ -68,8 +68,8 @@ const BOOLEANS = new Map([
 
 /** Converts a number as Python reads it: `+5` and `007` are integers, `.5` is a fraction. */
 function jsonNumber(text: string, mayBeFraction: boolean): string | undefined {
-  const whole = /^([+-]?)0*(\d+)$/.exec(text)
-  if (whole !== null) return `${whole[1] === '-' && whole[2] !== '0' ? '-' : ''}${whole[2]}`
+  const full = /^([+-]?)0*(\d+)$/.exec(text)
+  if (full !== null) return `${full[1] === '-' && full[2] !== '0' ? '-' : ''}${full[2]}`
   if (!mayBeFraction || !/^[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$/.test(text)) return undefined
   if (isJson(text)) return text
   return Number.isFinite(Number(text)) ? String(Number(text)) : undefined

@@ -43,7 +43,7 @@ export function isInReasoning(family: ParserFamily, completion: string, head: st
  */
 function restOfOpener(open: string, completion: string): string {
   const token = /^<[^>]+>/.exec(open)?.[0]
-  const at = token === undefined ? -1 : completion.lastIndexOf(token)
-  const begun = at === -1 ? '' : completion.slice(at)
+  const index = token === undefined ? -1 : completion.lastIndexOf(token)
+  const begun = index === -1 ? '' : completion.slice(index)
   return begun !== '' && open.startsWith(begun) ? open.slice(begun.length) : ''
 }

@@ -137,7 +137,7 @@ export class PromptEngine {
     const split = splitContents(newMessages, past!.length + 1)
     if (split === undefined) return undefined
     const dressed = { ...options, tools: situation.withTools ? MARKED_TOOLS_JSON : null }
-    const idPaths = form!.toolCalls.map((_, at) => [past!.length, 'tool_calls', at, 'id'])
+    const idPaths = form!.toolCalls.map((_, index) => [past!.length, 'tool_calls', index, 'id'])
     const alone = this.#template.specialize(
       [...past!, message],
       { ...dressed, addGenerationPrompt: false },
@@ -194,7 +194,7 @@ export class PromptEngine {
     const end = this.#boundaries.endOfTurn(options)
     if (end === undefined) return { refused: 'no_end_of_turn' }
     const key = getSituationKey(request, options) + (isRepeated ? ' repeated' : '')
-    const known = this.#situations.get(key) ?? {
+    const existing = this.#situations.get(key) ?? {
       count: 0,
       shortHolds: !request.situation.hasWords,
       closing: undefined,
@@ -203,37 +203,37 @@ export class PromptEngine {
     const dated = { now: new Date(), ...options }
     const ofShort = isRepeated ? undefined : this.#behindShort(request, dated, key)
     if (ofShort === PAST_CHANGES) return { refused: PAST_CHANGES }
-    const short = known.shortHolds ? ofShort : undefined
-    const isProof = request.verifies ?? isPowerOfTwo(known.count + 1)
+    const short = existing.shortHolds ? ofShort : undefined
+    const isProof = request.verifies ?? isPowerOfTwo(existing.count + 1)
     if ((isProof || short === undefined) && request.history === undefined) return 'needs_history'
     // The sentinels of a dummy history show which part was removed; without a dummy history, only the texts can be
     // compared.
     const ofWhole = isRepeated ? isSame : isSameHistory
     const staysTheSame = ofShort === undefined ? ofWhole : losesAtMost
-    const whole =
+    const full =
       isProof || short === undefined
         ? this.#behindWhole(request, dated, short === undefined ? staysTheSame : undefined)
         : short
-    if (whole === PAST_CHANGES) return { refused: PAST_CHANGES }
+    if (full === PAST_CHANGES) return { refused: PAST_CHANGES }
     // The template may reject the complete history although it was sampled: Llama's accepts one tool call per message.
-    const behind = whole ?? short
+    const behind = full ?? short
     if (behind === undefined) return { refused: 'template_refuses' }
     const callId = request.situation.echo.toolCalls.at(-1)?.id
-    if (known.closing === undefined) {
-      known.closing = this.#boundaries.bridge(request.situation, end, dated)
-      known.closedId = callId
+    if (existing.closing === undefined) {
+      existing.closing = this.#boundaries.bridge(request.situation, end, dated)
+      existing.closedId = callId
     }
-    known.count += 1
-    known.shortHolds &&= behind === short
+    existing.count += 1
+    existing.shortHolds &&= behind === short
     if (this.#situations.size >= MAX_KNOWN) this.#situations.clear()
-    this.#situations.set(key, known)
-    const { closing, closedId } = known
+    this.#situations.set(key, existing)
+    const { closing, closedId } = existing
     if (closing === undefined) return { refused: 'no_end_of_turn' }
     const { ids: closingIds, endId, text } = closing
     const written = closedId && callId ? text.replace(closedId, () => callId) : text
     if (!behind.startsWith(written)) return { refused: 'no_end_of_turn' }
     const part = { text: behind.slice(written.length), closingIds, endId }
-    return known.shortHolds ? part : { ...part, needsHistory: true }
+    return existing.shortHolds ? part : { ...part, needsHistory: true }
   }
 
   /**
@@ -297,8 +297,8 @@ export class PromptEngine {
   ): boolean {
     const key = JSON.stringify([situation, form.says, form.reasons, namesIn(form)])
     const idless = withoutIds(after, form)
-    const known = this.#pasts.get(key)
-    if (known !== undefined && isSameHistory(known, idless)) return true
+    const existing = this.#pasts.get(key)
+    if (existing !== undefined && isSameHistory(existing, idless)) return true
     const before = this.#pastAlone(past, form, options)
     if (before === undefined) return true
     if (before.length <= MAX_PAST_CHARS && !form.toolCalls.some(({ id }) => before.includes(id))) {

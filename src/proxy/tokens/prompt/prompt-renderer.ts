@@ -112,7 +112,7 @@ export class PromptRenderer {
     const { history, newMessages, texts, known } = request
     const all: readonly MessageOrJson[] = texts ?? [...history, ...newMessages]
     const words = await this.#wordFinder()
-    const hasWords = history.some((message, at) => words.isIn(message, known?.[at]))
+    const hasWords = history.some((message, index) => words.isIn(message, known?.[index]))
     const partRequest: NewPartRequest = {
       situation: {
         ...createTemplateSignature(history, newMessages, Boolean(options.tools)),
@@ -127,8 +127,8 @@ export class PromptRenderer {
     if (part === 'needs_history') {
       const echo = history.at(-1)!
       const echoText = words.isIn(echo) ? getMessageText(echo) : undefined
-      const whole = { ...partRequest, history: all.slice(0, history.length - 1), echoText }
-      part = await this.#service.newPart(whole, { ...short, tools: options.tools })
+      const full = { ...partRequest, history: all.slice(0, history.length - 1), echoText }
+      part = await this.#service.newPart(full, { ...short, tools: options.tools })
     }
     if (part === 'needs_history') return { refused: 'template_refuses' }
     if ('refused' in part) return part
@@ -182,8 +182,8 @@ export class PromptRenderer {
   }
 
   #getBeginnings(key: string, variables: PromptOptions): Promise<Beginnings> {
-    const known = this.#beginnings.get(key)
-    if (known !== undefined) return known
+    const existing = this.#beginnings.get(key)
+    if (existing !== undefined) return existing
     const found = this.#service.beginnings(variables)
     if (this.#beginnings.size >= MAX_KNOWN_VARIABLES) this.#beginnings.clear()
     this.#beginnings.set(key, found)
@@ -198,8 +198,8 @@ export class PromptRenderer {
 
   /** Returns the variables that the template may use, because clients may send any others. */
   #selectVariables({ kwargs, documents, now }: PromptOptions): PromptOptions {
-    const given = typeof kwargs === 'string' ? (JSON.parse(kwargs) as object) : (kwargs ?? {})
-    const mentioned = Object.entries(given).filter(([name]) => this.source.includes(name))
+    const templateKwargs = typeof kwargs === 'string' ? (JSON.parse(kwargs) as object) : (kwargs ?? {})
+    const mentioned = Object.entries(templateKwargs).filter(([name]) => this.source.includes(name))
     return {
       ...(mentioned.length > 0 && { kwargs: Object.fromEntries(mentioned) }),
       ...(documents && this.source.includes('documents') && { documents }),

@@ -140,8 +140,8 @@ export class PromptSpecializer implements PromptService {
   #getEntry(groupKey: string, shapeKey: string): ShapeEntry | undefined {
     if (groupKey.length + shapeKey.length > MAX_KEY_CHARS) return undefined
     const group = this.#groups.get(groupKey) ?? { shapes: new Map(), chars: groupKey.length }
-    const known = group.shapes.get(shapeKey)
-    if (known !== undefined) return known
+    const existing = group.shapes.get(shapeKey)
+    if (existing !== undefined) return existing
     if (group.shapes.size >= MAX_SHAPES) return undefined
     const entry: ShapeEntry = { specializations: [], misses: 0, uses: 0, isLearning: false }
     group.shapes.set(shapeKey, entry)

@@ -78,14 +78,14 @@ export function isSameHistory(before: string, after: string): boolean {
 export function losesAtMost(before: string, after: string): boolean {
   const kept = after.replaceAll(/\s+/g, '')
   let found = 0
-  for (let at = 0; at < before.length && found < kept.length; at += 1)
-    if (before[at] === kept[found]) found += 1
+  for (let index = 0; index < before.length && found < kept.length; index += 1)
+    if (before[index] === kept[found]) found += 1
   return found === kept.length
 }
 
-/** Returns whether `rest` is `whole` without one contiguous part. */
-function isWithoutOnePart(whole: string, rest: string): boolean {
-  return rest.length <= whole.length && whole.endsWith(rest.slice(sharedLength(rest, whole)))
+/** Returns whether `rest` is `full` without one contiguous part. */
+function isWithoutOnePart(full: string, rest: string): boolean {
+  return rest.length <= full.length && full.endsWith(rest.slice(sharedLength(rest, full)))
 }
 
 export function sharedLength(left: string, right: string): number {

@@ -105,8 +105,8 @@ export class TemplateBoundaries {
 
   #generationPrompt(user: ChatMessage, options: PromptOptions): string {
     const without = this.#template.tryRender([user], { ...options, addGenerationPrompt: false })
-    const whole = this.#template.tryRender([user], options)
-    return without !== undefined && whole?.startsWith(without) ? whole.slice(without.length) : ''
+    const full = this.#template.tryRender([user], options)
+    return without !== undefined && full?.startsWith(without) ? full.slice(without.length) : ''
   }
 
   /** Returns the bridge after the echo of a conversation. */

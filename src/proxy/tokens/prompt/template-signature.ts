@@ -110,12 +110,12 @@ function startOfLatestQuestion(shapes: readonly MessageShape[]): number {
 /** Returns a question and its answer, with a tool call and its result between them if there were any. */
 function inOneRound(shapes: readonly MessageShape[]): MessageShape[] {
   if (shapes.length === 0) return []
-  const answers = shapes.filter(({ role, calls }) => role === 'assistant' && calls === 0)
+  const responses = shapes.filter(({ role, calls }) => role === 'assistant' && calls === 0)
   const others = shapes.filter(({ role }) => !['user', 'assistant', 'tool'].includes(role))
   return [
     ...shapes.filter(({ role }) => role === 'user').slice(0, 1),
     ...calledRound(shapes),
-    ...united(answers),
+    ...unite(responses),
     ...withoutRepeats(others).slice(0, MANY),
   ]
 }
@@ -131,11 +131,11 @@ function currentRounds(shapes: readonly MessageShape[]): MessageShape[] {
 function calledRound(shapes: readonly MessageShape[]): MessageShape[] {
   const calling = shapes.filter(({ role, calls }) => role === 'assistant' && calls > 0)
   const results = withoutRepeats(shapes.filter(({ role }) => role === 'tool'))
-  return [...united(calling), ...results.slice(0, 1)]
+  return [...unite(calling), ...results.slice(0, 1)]
 }
 
 /** Returns one assistant message with every property that any of them has; none for none. */
-function united(shapes: readonly MessageShape[]): MessageShape[] {
+function unite(shapes: readonly MessageShape[]): MessageShape[] {
   if (shapes.length === 0) return []
   const has = (field: 'says' | 'reasons' | 'calls') => shapes.some((shape) => Boolean(shape[field]))
   return [{ role: 'assistant', says: has('says'), reasons: has('reasons'), calls: Number(has('calls')) }]

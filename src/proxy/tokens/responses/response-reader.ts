@@ -36,7 +36,7 @@ export class ResponseReader {
       data,
       limits: { ...LIMITS, ...limits },
       task: 'parses completions',
-      refusal: (why) => new ProxyError('internal', `the completion cannot be parsed: ${why}`),
+      refusal: (reason) => new ProxyError('internal', `the completion cannot be parsed: ${reason}`),
     })
   }
 
@@ -94,12 +94,12 @@ class TemplateOutputReader implements OutputReader {
   }
 
   async #readLong(text: string): Promise<OutputDelta> {
-    const whole = new DeltaBuilder()
+    const full = new DeltaBuilder()
     for (const piece of splitText(text)) {
       const [delta] = await this.#readPieces([piece], false)
-      whole.add(delta!)
+      full.add(delta!)
     }
-    return whole.take()
+    return full.take()
   }
 
   async #readPieces(texts: readonly string[], isEnd: boolean): Promise<OutputDelta[]> {

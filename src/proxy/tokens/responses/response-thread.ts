@@ -24,7 +24,7 @@ export type ResponseJob =
 export type ResponseReply = ResponseTexts | 'unknown'
 
 const NOTHING: ResponseTexts = { deltas: [], undecided: 0 }
-const answers = new Map<number, PyProxy>()
+const responses = new Map<number, PyProxy>()
 
 void serveJobs<PythonResponses, ResponseJob, ResponseReply>(PythonResponses.start, (python) => {
   const template = python.open((workerData as ResponseThreadData).template)
@@ -37,15 +37,15 @@ function run(template: ResponseTemplate, job: ResponseJob): ResponseReply {
     return NOTHING
   }
   const { id, opening, texts, isEnd } = job
-  const answer = opening ? template.begin(opening) : answers.get(id)
+  const answer = opening ? template.begin(opening) : responses.get(id)
   if (answer === undefined) return 'unknown'
-  answers.set(id, answer)
+  responses.set(id, answer)
   const read = template.read(answer, texts, isEnd)
   if (isEnd) close(id)
   return read
 }
 
 function close(id: number): void {
-  answers.get(id)?.destroy()
-  answers.delete(id)
+  responses.get(id)?.destroy()
+  responses.delete(id)
 }

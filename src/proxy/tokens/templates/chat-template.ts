@@ -132,7 +132,7 @@ export class ChatTemplate {
     const found = [this.#plain, this.#withTools].map(({ words }) => JSON.parse(words) as TemplateWords)
     return {
       inside: found.flatMap(({ inside }) => inside),
-      whole: found.flatMap(({ whole }) => whole),
+      whole: found.flatMap(({ whole: full }) => full),
     }
   }
 

@@ -95,16 +95,16 @@ export function isVerified(
 }
 
 /** Variants that many conditions allow: they keep the beginning, the end or the words of a content. */
-const VARIANTS: readonly ((content: string, at: number) => string)[] = [
+const VARIANTS: readonly ((content: string, index: number) => string)[] = [
   (content) => `${content}z`,
   (content) => `z${content}`,
   (content) => ` \n${content}`,
   (content) => `${content}\u3000\n`,
-  (content, at) => (at % 2 === 0 ? `${content}${content}` : `1${content}`),
+  (content, index) => (index % 2 === 0 ? `${content}${content}` : `1${content}`),
   () => '',
   () => ' \n',
-  (_, at) => `{"a": ${at}} <b> 'c' "d" \\ %s`,
-  (_, at) => (at % 2 === 0 ? 'z' : ''),
+  (_, index) => `{"a": ${index}} <b> 'c' "d" \\ %s`,
+  (_, index) => (index % 2 === 0 ? 'z' : ''),
   () => '<think>\nz\n</think>\n\n<tool_response>\nz\n</tool_response>',
 ]
 

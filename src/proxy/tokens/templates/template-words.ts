@@ -24,12 +24,12 @@ export class WordFinder {
   readonly #inside: RegExp | undefined
   readonly #whole: ReadonlySet<string>
 
-  constructor({ inside, whole }: TemplateWords) {
+  constructor({ inside, whole: full }: TemplateWords) {
     // Arguments are JSON text. Templates may convert a text to lower case.
     const written = new Set(inside.flatMap((word) => [word, JSON.stringify(word).slice(1, -1)]))
     const pattern = [...written].map((word) => word.replaceAll(/\W/g, '\\$&')).join('|')
     this.#inside = written.size > 0 ? new RegExp(pattern, 'i') : undefined
-    this.#whole = new Set(whole)
+    this.#whole = new Set(full)
   }
 
   /** @param known the message in its session's conversation */

@@ -129,15 +129,15 @@ export function mergeBytes(
   ranks: ReadonlyMap<string, number>,
   onMerge?: (begin: number, middle: number, end: number) => void,
 ): number[] {
-  const ends = Array.from(bytes, (_, at) => at + 1)
+  const ends = Array.from(bytes, (_, index) => index + 1)
   for (;;) {
     let lowest = Number.POSITIVE_INFINITY
     let found = -1
-    for (let at = 0; at + 1 < ends.length; at += 1) {
-      const rank = ranks.get(bytes.slice(ends[at - 1] ?? 0, ends[at + 1]))
+    for (let index = 0; index + 1 < ends.length; index += 1) {
+      const rank = ranks.get(bytes.slice(ends[index - 1] ?? 0, ends[index + 1]))
       if (rank === undefined || rank >= lowest) continue
       lowest = rank
-      found = at
+      found = index
     }
     if (found === -1) return ends
     onMerge?.(ends[found - 1] ?? 0, ends[found]!, ends[found + 1]!)
@@ -145,9 +145,9 @@ export function mergeBytes(
   }
 }
 
-export function invalidFile(path: string, why: string): ProxyError {
+export function invalidFile(path: string, reason: string): ProxyError {
   return new ProxyError(
     'config_invalid',
-    `cannot use ${path}: ${why}; convert the tokenizer to a tokenizer.json with transformers, and put it beside this file`,
+    `cannot use ${path}: ${reason}; convert the tokenizer to a tokenizer.json with transformers, and put it beside this file`,
   )
 }

@@ -77,18 +77,18 @@ export class ContentCache {
     // A complete text is cached only if it is short, such as the end of a message.
     if (this.#finder === undefined && text.length >= MIN_CHARS)
       return Int32Array.from(await this.#encode(text, text.length))
-    const whole = this.#splitContent(text)
-    const pieces = this.#cutsAtSpaces ? whole.flatMap(cutAtSpaces) : whole
+    const full = this.#splitContent(text)
+    const pieces = this.#cutsAtSpaces ? full.flatMap(cutAtSpaces) : full
     const parts = new Array<Int32Array>(pieces.length)
     let next = 0
     let charsInARow = 0
     const encodeSome = async () => {
       while (next < pieces.length) {
-        const at = next++
-        const piece = pieces[at]!
-        const ids = this.#remembered(piece, text.length)
-        if (ids instanceof Promise) charsInARow += piece.length
-        parts[at] = await ids
+        const index = next++
+        const segment = pieces[index]!
+        const ids = this.#remembered(segment, text.length)
+        if (ids instanceof Promise) charsInARow += segment.length
+        parts[index] = await ids
         if (charsInARow <= STRETCH_CHARS) continue
         charsInARow = 0
         await yieldToEventLoop()
@@ -121,8 +121,8 @@ export class ContentCache {
 
   #remembered(text: string, promptChars: number): Promise<Int32Array> | Int32Array {
     const key = hash('sha256', text, 'base64')
-    const known = this.#known.get(key) ?? this.#underWay.get(key)
-    if (known !== undefined) return known
+    const existing = this.#known.get(key) ?? this.#underWay.get(key)
+    if (existing !== undefined) return existing
     const encoding = this.#encode(text, promptChars).then((ids) => Int32Array.from(ids))
     this.#underWay.set(key, encoding)
     const isWaitedFor = () => this.#underWay.get(key) === encoding && this.#underWay.delete(key)

@@ -123,7 +123,7 @@ export class FastEncoder implements TextEncoder {
     // A busy or closed reference does not indicate a fault of the addon.
     const expected = await this.#reference.encode(text).catch(() => undefined)
     if (expected === undefined || this.#fast === undefined) return
-    if (expected.length === ids.length && ids.every((id, at) => id === expected[at])) return
+    if (expected.length === ids.length && ids.every((id, index) => id === expected[index])) return
     this.#fail({
       why: "fastokens returned other ids than Hugging Face's library for a text",
       ...computeFingerprint(text),

@@ -42,11 +42,11 @@ export class MarkerSet {
 
   #add(marker: string): void {
     let node = 0
-    for (let at = 0; at < marker.length; at++) {
-      const edge = getEdgeKey(node, marker.charCodeAt(at))
+    for (let index = 0; index < marker.length; index++) {
+      const edge = getEdgeKey(node, marker.charCodeAt(index))
       let next = this.#edges.get(edge)
       if (next === undefined) {
-        next = this.#depths.push(at + 1) - 1
+        next = this.#depths.push(index + 1) - 1
         this.#edges.set(edge, next)
         this.#hasEdges[node] = true
         this.#hasEdges.push(false)
@@ -94,10 +94,10 @@ export class MarkerSearch {
 
   /** Reads `text` from index `from` up to the first marker that is complete, else to its end. */
   read(text: string, from: number): MarkerMatch | undefined {
-    for (let at = from; at < text.length; at++) {
-      this.#node = this.#markers.step(this.#node, text.charCodeAt(at))
+    for (let index = from; index < text.length; index++) {
+      this.#node = this.#markers.step(this.#node, text.charCodeAt(index))
       const marker = this.#markers.foundAt(this.#node)
-      if (marker !== undefined) return { marker, end: at + 1 }
+      if (marker !== undefined) return { marker, end: index + 1 }
     }
     return undefined
   }

@@ -81,10 +81,10 @@ export async function verifyConversion(tokenizer: Tokenizer, encoder: TextEncode
   for (const text of proofTexts([...tokenizer.addedTokens.keys()])) {
     const ids = await encoder.encode(text).catch((error: unknown) => error as Error)
     if (!(ids instanceof Error) && tokenizer.decode(Array.from(ids)) === text.toWellFormed()) continue
-    const why = ids instanceof Error ? `: ${ids.message}` : ''
+    const reason = ids instanceof Error ? `: ${ids.message}` : ''
     throw new ProxyError(
       'config_invalid',
-      `the ${encoder.kind} tokenizer cannot use this model's converted tokenizer${why}; ` +
+      `the ${encoder.kind} tokenizer cannot use this model's converted tokenizer${reason}; ` +
         'convert it to a tokenizer.json with transformers, and put that into the folder',
     )
   }

@@ -74,14 +74,14 @@ const CHANCE = 15
 export function cutAtSpaces(text: string): string[] {
   const parts: string[] = []
   let from = 0
-  for (let at = MIN_PART_CHARS; at < text.length; at += 1) {
-    const before = text.charCodeAt(at - 1)
-    if (!isSpace(text.charCodeAt(at)) || !isLetter(before)) continue
-    const mixed = before + text.charCodeAt(at - 2) * 3 + text.charCodeAt(at - 3) * 5
+  for (let index = MIN_PART_CHARS; index < text.length; index += 1) {
+    const before = text.charCodeAt(index - 1)
+    if (!isSpace(text.charCodeAt(index)) || !isLetter(before)) continue
+    const mixed = before + text.charCodeAt(index - 2) * 3 + text.charCodeAt(index - 3) * 5
     if ((mixed & CHANCE) !== 0) continue
-    parts.push(text.slice(from, at))
-    from = at
-    at += MIN_PART_CHARS
+    parts.push(text.slice(from, index))
+    from = index
+    index += MIN_PART_CHARS
   }
   parts.push(text.slice(from))
   return parts

@@ -44,8 +44,8 @@ export function readTekken(directory: string): BytePairTokenizer {
   const used = size - count
   if (used < 256 || used > vocab.length) throw invalidFile(path, `it lists ${vocab.length} of ${used} tokens`)
   return {
-    tokens: vocab.slice(0, used).map(({ rank, token_bytes }, at) => {
-      if (rank !== at) throw invalidFile(path, 'its tokens are not in the order of their ranks')
+    tokens: vocab.slice(0, used).map(({ rank, token_bytes }, index) => {
+      if (rank !== index) throw invalidFile(path, 'its tokens are not in the order of their ranks')
       return Buffer.from(token_bytes, 'base64').toString('latin1')
     }),
     firstId: count,
@@ -64,7 +64,7 @@ function isCount(value: unknown): value is number {
 
 /** Returns all special tokens: the listed ones, and unnamed ones after them. */
 function fillSpecialTokens(listed: SpecialToken[], count: number, path: string): SpecialToken[] {
-  if (listed.length > count || listed.some(({ id }, at) => id !== at))
+  if (listed.length > count || listed.some(({ id }, index) => id !== index))
     throw invalidFile(path, 'its special tokens are not in the order of their ids')
   return Array.from({ length: count }, (_, id) => ({
     ...(listed[id] ?? { id, content: `<SPECIAL_${id}>` }),

@@ -101,8 +101,8 @@ function listSpecialTokens(config: KimiConfig, firstId: number, count: number, p
     if (lstrip || rstrip || single_word)
       throw invalidFile(path, `the special token ${content} has lstrip, rstrip or single_word`)
   }
-  return Array.from({ length: count }, (_, at) => {
-    const id = firstId + at
+  return Array.from({ length: count }, (_, index) => {
+    const id = firstId + index
     const { content = `<|reserved_token_${id}|>`, special = !named.has(id) } = named.get(id) ?? {}
     return { id, content, special }
   })

@@ -108,7 +108,7 @@ function byteLevelBytes(token: string): Uint8Array {
 /** Returns the name of a token in a byte-level vocabulary. @param bytes one character from U+0000 to U+00FF per byte */
 export function byteLevelName(bytes: string): string {
   let name = ''
-  for (let at = 0; at < bytes.length; at += 1) name += CHARACTER_OF_BYTE[bytes.charCodeAt(at)]
+  for (let index = 0; index < bytes.length; index += 1) name += CHARACTER_OF_BYTE[bytes.charCodeAt(index)]
   return name
 }
 

@@ -76,8 +76,8 @@ function readBeforeModel(directory: string): TokenizerJson | undefined {
     const end = bytes.indexOf(MODEL_KEY)
     if (end === -1) return undefined
     const before = JSON.parse(`${bytes.toString('utf8', 0, end)}${MODEL_KEY}null}`) as TokenizerJson
-    const isWhole = ['added_tokens', 'decoder', 'model'].every((key) => key in before)
-    return isWhole ? { ...before, model: undefined } : undefined
+    const isComplete = ['added_tokens', 'decoder', 'model'].every((key) => key in before)
+    return isComplete ? { ...before, model: undefined } : undefined
   } catch {
     // Reading the complete file reports the error.
     return undefined

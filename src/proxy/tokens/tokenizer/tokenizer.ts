@@ -149,8 +149,8 @@ export class Tokenizer implements TokenPieces {
   }
 
   getPiece(id: number): TokenPiece {
-    const known = this.#pieces.get(id)
-    if (known !== undefined) return known
+    const existing = this.#pieces.get(id)
+    if (existing !== undefined) return existing
     const token = this.#vocabulary.getToken(id)
     if (token === undefined) return NOTHING
     const piece = pieceFromBytes(this.#rules.bytesOf(token, this.#addedIds.has(id)))

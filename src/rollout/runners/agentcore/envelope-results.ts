@@ -9,7 +9,7 @@ import { pause } from '../../backoff.ts'
 import type { AgentResult } from '../runner.ts'
 import type { AgentCoreEndpoint } from './endpoint.ts'
 import { AgentCoreError } from './errors.ts'
-import { quoted, readResult } from './result.ts'
+import { quote, readResult } from './result.ts'
 import type { AgentCoreSession, ResultSource } from './result-source.ts'
 
 const State = Type.Object({
@@ -57,7 +57,7 @@ export class EnvelopeResults implements ResultSource {
   async #ask(id: string, signal: AbortSignal): Promise<Static<typeof State>> {
     const response = await this.#endpoint.ask(id, envelope(id, { operation: 'get' }), signal)
     if (isState(response, id)) return response
-    throw new AgentCoreError('agent', `it responded to a poll with ${quoted(response)}`)
+    throw new AgentCoreError('agent', `it responded to a poll with ${quote(response)}`)
   }
 }
 

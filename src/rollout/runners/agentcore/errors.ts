@@ -3,7 +3,7 @@
  * https://docs.aws.amazon.com/bedrock-agentcore/latest/APIReference/API_InvokeAgentRuntime.html
  */
 import type { AgentResult } from '../runner.ts'
-import { quoted } from './result.ts'
+import { quote } from './result.ts'
 
 /**
  * The kind of an error:
@@ -41,7 +41,7 @@ export class AgentCoreError extends Error {
   readonly kind: AgentCoreErrorKind
 
   constructor(kind: AgentCoreErrorKind, detail: string, options: ErrorOptions = {}) {
-    super(`${WORDS[kind]}: ${quoted(detail)}`, options)
+    super(`${WORDS[kind]}: ${quote(detail)}`, options)
     this.kind = kind
   }
 

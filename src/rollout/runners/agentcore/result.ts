@@ -14,14 +14,14 @@ import type { AgentResult } from '../runner.ts'
 export function readResult(result: unknown, inputId: string): AgentResult {
   if (!isRecord(result)) return wrong('its result is not a JSON object')
   const { status_code: status = 200, stop_reason: reason, input_id: id, payload: _, ...details } = result
-  if (id !== undefined && id !== inputId) return wrong(`its result is for another sample: ${quoted(id)}`)
+  if (id !== undefined && id !== inputId) return wrong(`its result is for another sample: ${quote(id)}`)
   if (typeof status !== 'number' || status < 200 || status > 299) {
-    const error = typeof reason === 'string' && reason !== '' ? reason : `status_code ${quoted(status)}`
+    const error = typeof reason === 'string' && reason !== '' ? reason : `status_code ${quote(status)}`
     return { status: 'failed', rewards: {}, error, details }
   }
   const rewards = parseRewards(result.reward ?? result.rewards)
   if (rewards === undefined)
-    return wrong(`its reward is not a number: ${quoted(result.reward ?? result.rewards)}`)
+    return wrong(`its reward is not a number: ${quote(result.reward ?? result.rewards)}`)
   return { status: 'completed', rewards, details }
 }
 
@@ -30,7 +30,7 @@ export function parseResult(text: string, inputId: string): AgentResult {
   try {
     return readResult(JSON.parse(text), inputId)
   } catch {
-    return wrong(`its result is not JSON: ${quoted(text)}`)
+    return wrong(`its result is not JSON: ${quote(text)}`)
   }
 }
 
@@ -50,7 +50,7 @@ function wrong(error: string): AgentResult {
 
 const QUOTED_LENGTH = 200
 
-export function quoted(value: unknown): string {
+export function quote(value: unknown): string {
   const text = typeof value === 'string' ? value : (JSON.stringify(value) ?? String(value))
   return text.length > QUOTED_LENGTH ? `${text.slice(0, QUOTED_LENGTH)}…` : text
 }

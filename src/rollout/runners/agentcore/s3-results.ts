@@ -6,7 +6,7 @@ import { isRecord } from '../../../base/json.ts'
 import { pause } from '../../backoff.ts'
 import type { AgentResult } from '../runner.ts'
 import type { AgentCoreEndpoint } from './endpoint.ts'
-import { parseResult, quoted } from './result.ts'
+import { parseResult, quote } from './result.ts'
 import type { ResultBucket } from './result-bucket.ts'
 import type { ResultQueue } from './result-queue.ts'
 import type { AgentCoreSession, ResultSource } from './result-source.ts'
@@ -78,7 +78,7 @@ export class S3Results implements ResultSource {
     if (isRecord(response) && typeof response.result_key === 'string') location.key = response.result_key
     else if (!isRecord(response) || response.status !== 'processing') {
       // The program has ended: a result that is not in S3 now will not appear later.
-      const error = `its program wrote nothing to S3 and responded with ${quoted(response)}; --results envelope accepts responses`
+      const error = `its program wrote nothing to S3 and responded with ${quote(response)}; --results envelope accepts responses`
       return (await this.#look(session, location.key, signal)) ?? { status: 'error', rewards: {}, error }
     }
     return new Promise(() => {})

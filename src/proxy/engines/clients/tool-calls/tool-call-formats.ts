@@ -64,7 +64,7 @@ export const hermes: ToolCallFormat = ({ tools, choice, onlyOne, schemaOf }) => 
 }
 
 /** DeepSeek V3 and R1. */
-export const deepseekV3 = wrapped({
+export const deepseekV3 = wrapMarkup({
   open: '<｜tool▁calls▁begin｜>',
   close: '<｜tool▁calls▁end｜>',
   separator: '\n',
@@ -72,7 +72,7 @@ export const deepseekV3 = wrapped({
   end: '\n```<｜tool▁call▁end｜>',
 })
 
-export const deepseekV31 = wrapped({
+export const deepseekV31 = wrapMarkup({
   open: '<｜tool▁calls▁begin｜>',
   close: '<｜tool▁calls▁end｜>',
   separator: '',
@@ -139,7 +139,7 @@ function freeStanding(markup: {
  * Creates a format in which one pair of markers encloses all tool calls; a forced tool call is one tag that includes
  * them.
  */
-function wrapped(markup: {
+function wrapMarkup(markup: {
   open: string
   close: string
   separator: string

@@ -63,7 +63,7 @@ export interface JsonReader {
 }
 
 /** Wraps a reader: its exceptions are failures of the engine, since a response may contain any value at any depth. */
-function guarded(reader: JsonReader, engine: string): JsonReader {
+function guard(reader: JsonReader, engine: string): JsonReader {
   return {
     read(json, events, isComplete) {
       try {
@@ -88,7 +88,7 @@ export async function readWith(
   response: EngineResponse,
   sink: EventSink,
 ): Promise<void> {
-  const reader = guarded(unguarded, connection.name)
+  const reader = guard(unguarded, connection.name)
   const contentType = response.headers['content-type']?.toString() ?? ''
   if (contentType.includes('text/event-stream')) {
     const stream = new EventStreamReader(connection, reader, sink)

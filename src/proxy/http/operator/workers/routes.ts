@@ -6,7 +6,7 @@ import type { FastifyPluginCallback } from 'fastify'
 import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
 import type { Registry, RegistryEntry } from '../../../engines/port/registry.ts'
-import { described, Nothing } from '../../schemas/described.ts'
+import { describe, Nothing } from '../../schemas/described.ts'
 import { typedApp } from '../../schemas/typed-app.ts'
 import { readAnyBodyAsJson } from '../../transport/json-body.ts'
 import * as schemas from './schemas.ts'
@@ -23,13 +23,13 @@ export const workersRoutes: FastifyPluginCallback<WorkersRoutesOptions> = (plain
     '/admin/workers',
     {
       config: { scope: 'view' },
-      ...described('admin', 'List engines and workers', schemas.Workers, {}),
+      ...describe('admin', 'List engines and workers', schemas.Workers, {}),
     },
     async () => registry.list().map(workerToWire),
   )
   app.post(
     '/admin/workers',
-    described('admin', 'Register an engine', schemas.Worker, {
+    describe('admin', 'Register an engine', schemas.Worker, {
       description: 'An engine with this URL that is already registered gets the new weight.',
       body: schemas.NewEngineBody,
     }),
@@ -40,7 +40,7 @@ export const workersRoutes: FastifyPluginCallback<WorkersRoutesOptions> = (plain
   )
   app.delete(
     '/admin/workers/:workerId',
-    described('admin', 'Take an engine out of service', schemas.RemovedWorker, {
+    describe('admin', 'Take an engine out of service', schemas.RemovedWorker, {
       description: 'It receives no new requests, and is removed from the list when its requests have ended.',
       params: schemas.WorkerParams,
       body: Nothing,
@@ -54,7 +54,7 @@ export const workersRoutes: FastifyPluginCallback<WorkersRoutesOptions> = (plain
     '/health/workers',
     {
       config: { scope: 'view' },
-      ...described('health', 'Check the health of engines and workers', schemas.WorkersHealth, {}),
+      ...describe('health', 'Check the health of engines and workers', schemas.WorkersHealth, {}),
     },
     async () => {
       const workers = registry.list().map(workerToWire)

@@ -9,7 +9,7 @@ import type { Trajectory } from '../../../session/trajectories/trajectories.ts'
 import type { Consumer } from '../../../store/port/consumers.ts'
 import type { TurnReader } from '../../../store/port/turn-store.ts'
 import { type Caller, getRequestedRun } from '../../access/scopes.ts'
-import { described } from '../../schemas/described.ts'
+import { describe } from '../../schemas/described.ts'
 import { type SchemaApp, typedApp } from '../../schemas/typed-app.ts'
 import { readAnyBodyAsJson } from '../../transport/json-body.ts'
 import { createDisconnectSignal } from '../../transport/on-close.ts'
@@ -59,7 +59,7 @@ function namedRoutes(app: SchemaApp, { consumers }: ConsumerRoutesOptions): void
     '/consumers',
     {
       config: VIEWED,
-      ...described('consumers', 'List consumers', schemas.ConsumerList, { querystring: schemas.RunQuery }),
+      ...describe('consumers', 'List consumers', schemas.ConsumerList, { querystring: schemas.RunQuery }),
     },
     async (request) => ({ consumers: (await consumers.list(getNamePrefix(request))).map(consumerToWire) }),
   )
@@ -67,7 +67,7 @@ function namedRoutes(app: SchemaApp, { consumers }: ConsumerRoutesOptions): void
     '/consumers/:consumer',
     {
       config: KNOWS_RUNS,
-      ...described('consumers', 'Create a consumer, or return the existing one', schemas.CreatedConsumer, {
+      ...describe('consumers', 'Create a consumer, or return the existing one', schemas.CreatedConsumer, {
         ...NAMED,
         body: schemas.NewConsumerBody,
       }),
@@ -104,7 +104,7 @@ function namedRoutes(app: SchemaApp, { consumers }: ConsumerRoutesOptions): void
     '/consumers/:consumer',
     {
       config: VIEWED,
-      ...described('consumers', 'Read a consumer with its counts', schemas.CountedConsumer, NAMED),
+      ...describe('consumers', 'Read a consumer with its counts', schemas.CountedConsumer, NAMED),
     },
     async (request) => {
       const name = getConsumerName(request)
@@ -115,7 +115,7 @@ function namedRoutes(app: SchemaApp, { consumers }: ConsumerRoutesOptions): void
     '/consumers/:consumer',
     {
       config: KNOWS_RUNS,
-      ...described('consumers', 'Remove a consumer', schemas.DeletedConsumer, NAMED),
+      ...describe('consumers', 'Remove a consumer', schemas.DeletedConsumer, NAMED),
     },
     async (request) => ({
       consumer: request.params.consumer,
@@ -133,7 +133,7 @@ function fetchRoute(app: SchemaApp, { consumers, reader, onRow }: ConsumerRoutes
     '/consumers/:consumer/fetch',
     {
       config: KNOWS_RUNS,
-      ...described('consumers', 'Lease the next sessions, with their rows', schemas.Fetched, {
+      ...describe('consumers', 'Lease the next sessions, with their rows', schemas.Fetched, {
         ...NAMED,
         body: schemas.FetchBody,
       }),
@@ -165,7 +165,7 @@ function leaseRoutes(app: SchemaApp, { consumers }: ConsumerRoutesOptions): void
     ['release', 'released', 'Release leased sessions', schemas.Released, schemas.ReleaseBody],
   ] as const
   for (const [name, to, summary, schema, body] of changes) {
-    const options = { config: KNOWS_RUNS, ...described('consumers', summary, schema, { ...NAMED, body }) }
+    const options = { config: KNOWS_RUNS, ...describe('consumers', summary, schema, { ...NAMED, body }) }
     app.post(`/consumers/:consumer/${name}`, options, async (request) => {
       const fields: { lease_id?: string; session_ids?: string[]; lease_s?: number } = request.body
       const { lease_id: leaseId = null, session_ids: ids, lease_s: leaseS = 0 } = fields

@@ -2,7 +2,7 @@
 import type { FastifyPluginCallback } from 'fastify'
 import type { Trajectory } from '../../../session/trajectories/trajectories.ts'
 import type { TurnReader } from '../../../store/port/turn-store.ts'
-import { described, inMedia } from '../../schemas/described.ts'
+import { describe, inMedia } from '../../schemas/described.ts'
 import { typedApp } from '../../schemas/typed-app.ts'
 import { NDJSON } from '../../transport/ndjson-reply.ts'
 import { getSessionOrThrow } from '../sessions/get-session.ts'
@@ -20,7 +20,7 @@ interface FormatRoutesOptions {
 export const formatRoutes: FastifyPluginCallback<FormatRoutesOptions> = (plain, { reader, onRow }, done) => {
   typedApp(plain).get(
     '/sessions/:sessionId/export',
-    described('sessions', 'Read a session in a foreign format', inMedia(NDJSON, ExportLine), {
+    describe('sessions', 'Read a session in a foreign format', inMedia(NDJSON, ExportLine), {
       description:
         'One line of JSON per row; for `atif` and `training_trace` one line with the whole document.',
       params: SessionParams,

@@ -11,7 +11,7 @@ import { readTraces } from '../../../session/trajectories/traces.ts'
 import type { TurnStore } from '../../../store/port/turn-store.ts'
 import { createKeyTag } from '../../access/agent-key.ts'
 import type { Keyring } from '../../access/keyring.ts'
-import { described, ErrorReply } from '../../schemas/described.ts'
+import { describe, ErrorReply } from '../../schemas/described.ts'
 import { typedApp } from '../../schemas/typed-app.ts'
 import { readAnyBodyAsJson } from '../../transport/json-body.ts'
 import { streamJson } from '../sessions/json-stream.ts'
@@ -32,7 +32,7 @@ export const gatewayRoutes: FastifyPluginCallback<GatewayRoutesOptions> = (plain
 
   app.post(
     '/admin/sessions',
-    described('gateway', 'Create a session whose agent has a key that ends with it', SessionCredentials, {
+    describe('gateway', 'Create a session whose agent has a key that ends with it', SessionCredentials, {
       body: NewGatewaySessionBody,
     }),
     async (request) => {
@@ -58,7 +58,7 @@ export const gatewayRoutes: FastifyPluginCallback<GatewayRoutesOptions> = (plain
     '/admin/sessions/:sessionId',
     {
       config: { scope: 'view' },
-      ...described(
+      ...describe(
         'gateway',
         'Read the completed turns of a session, with the parent of each',
         SessionTraces,
@@ -74,7 +74,7 @@ export const gatewayRoutes: FastifyPluginCallback<GatewayRoutesOptions> = (plain
     '/admin/sessions/:sessionId',
     {
       schema: {
-        ...described('gateway', 'Remove a session, its turns and the key of its agent', Type.Null(), {
+        ...describe('gateway', 'Remove a session, its turns and the key of its agent', Type.Null(), {
           params: SessionParams,
         }).schema,
         response: {

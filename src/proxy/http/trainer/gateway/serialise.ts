@@ -4,7 +4,7 @@ import { promptJson } from '../../../session/prompts/prompt-chunks.ts'
 import type { TurnTrace } from '../../../session/trajectories/traces.ts'
 import type { SessionRecord, TurnRecord } from '../../../store/port/turn-store.ts'
 import { member, numberArray, openObject, textArray } from '../sessions/json-stream.ts'
-import { exactTokens, wholeNumber } from '../traces/serialise.ts'
+import { exactTokens, parseInteger } from '../traces/serialise.ts'
 
 /** Yields a session with its completed turns; keeps one of them in memory at a time. */
 export async function* sessionTracesToWire(
@@ -74,7 +74,7 @@ function* output(turn: TurnRecord): Generator<string> {
     routed_experts: null,
     finish_reason: turn.finishReason,
     // The client does not accept null here.
-    weight_version: wholeNumber(weightVersionStart) ?? 0,
+    weight_version: parseInteger(weightVersionStart) ?? 0,
     metadata: {
       index,
       dialect,

@@ -5,7 +5,7 @@ import type { Sessions } from '../../../session/state/sessions.ts'
 import { scoreSession } from '../../../session/trainer-data/teacher.ts'
 import { toTokenData } from '../../../session/trainer-data/trainer-data.ts'
 import type { TurnStore } from '../../../store/port/turn-store.ts'
-import { described } from '../../schemas/described.ts'
+import { describe } from '../../schemas/described.ts'
 import { typedApp } from '../../schemas/typed-app.ts'
 import { readAnyBodyAsJson } from '../../transport/json-body.ts'
 import { createDisconnectSignal } from '../../transport/on-close.ts'
@@ -28,7 +28,7 @@ export const detailRoutes: FastifyPluginCallback<DetailRoutesOptions> = (
   readAnyBodyAsJson(app)
   app.post(
     '/sessions/:sessionId/details',
-    described('sessions', "Add a trainer's data to sampled tokens", AddedDetails, {
+    describe('sessions', "Add a trainer's data to sampled tokens", AddedDetails, {
       description: 'Adds all of it or nothing, and replaces existing values. See docs/details.md.',
       params: SessionParams,
       body: DetailsBody,
@@ -42,7 +42,7 @@ export const detailRoutes: FastifyPluginCallback<DetailRoutesOptions> = (
   )
   app.post(
     '/sessions/:sessionId/score',
-    described('sessions', "Add a teacher's logprobs to sampled tokens", ScoredSession, {
+    describe('sessions', "Add a teacher's logprobs to sampled tokens", ScoredSession, {
       description: 'An engine or worker scores each row. Nothing is stored if one cannot be scored.',
       params: SessionParams,
       body: ScoreBody,

@@ -5,7 +5,7 @@ import type { FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastif
 import Type, { type Static } from 'typebox'
 import type { Trajectory } from '../../../session/trajectories/trajectories.ts'
 import type { TurnReader } from '../../../store/port/turn-store.ts'
-import { described, inMedia } from '../../schemas/described.ts'
+import { describe, inMedia } from '../../schemas/described.ts'
 import { type SchemaApp, typedApp } from '../../schemas/typed-app.ts'
 import { readAlternatives } from './alternatives.ts'
 import { detailsOnRecord } from './details.ts'
@@ -59,7 +59,7 @@ function listRoutes(app: SchemaApp, { reader }: ReadRoutesOptions): void {
     '/sessions',
     {
       config: { knowsRuns: true },
-      ...described('sessions', 'List sessions', reads.SessionList, {
+      ...describe('sessions', 'List sessions', reads.SessionList, {
         description:
           'Any number of `metadata.<key>=<value>` parameters select the sessions with this metadata.',
         querystring: reads.ListQuery,
@@ -80,7 +80,7 @@ function listRoutes(app: SchemaApp, { reader }: ReadRoutesOptions): void {
     '/search',
     {
       config: { knowsRuns: true },
-      ...described('sessions', 'Search the text of turns', reads.SearchHits, {
+      ...describe('sessions', 'Search the text of turns', reads.SearchHits, {
         description: 'The latest turns first. The same filters as in the list of sessions.',
         querystring: reads.SearchQuery,
       }),
@@ -96,7 +96,7 @@ function listRoutes(app: SchemaApp, { reader }: ReadRoutesOptions): void {
     '/groups',
     {
       config: { knowsRuns: true },
-      ...described('sessions', 'Group sessions by a metadata value', reads.Groups, {
+      ...describe('sessions', 'Group sessions by a metadata value', reads.Groups, {
         description: 'The same filters as in the list of sessions.',
         querystring: reads.GroupsQuery,
       }),
@@ -123,7 +123,7 @@ function listRoutes(app: SchemaApp, { reader }: ReadRoutesOptions): void {
 function wholeRoutes(app: SchemaApp, { reader, turnMessages = 'all', onRow }: ReadRoutesOptions): void {
   app.get(
     '/sessions/:sessionId',
-    described('sessions', 'Read a session with all its turns', schemas.ShownSessionWithTurns, {
+    describe('sessions', 'Read a session with all its turns', schemas.ShownSessionWithTurns, {
       params: schemas.SessionParams,
       querystring: schemas.TurnsQuery,
     }),
@@ -135,7 +135,7 @@ function wholeRoutes(app: SchemaApp, { reader, turnMessages = 'all', onRow }: Re
   )
   app.get(
     '/sessions/:sessionId/trajectories',
-    described('sessions', 'Read a session as training-ready rows', schemas.Trajectories, {
+    describe('sessions', 'Read a session as training-ready rows', schemas.Trajectories, {
       params: schemas.SessionParams,
       querystring: schemas.TrajectoriesQuery,
     }),
@@ -149,7 +149,7 @@ function wholeRoutes(app: SchemaApp, { reader, turnMessages = 'all', onRow }: Re
 function forestRoutes(app: SchemaApp, { reader, onRow }: ReadRoutesOptions): void {
   app.get(
     '/sessions/:sessionId/forest',
-    described('sessions', 'Read the rows of a session, each token once', reads.TokenForest, {
+    describe('sessions', 'Read the rows of a session, each token once', reads.TokenForest, {
       params: schemas.SessionParams,
       querystring: reads.SessionForestQuery,
     }),
@@ -162,7 +162,7 @@ function forestRoutes(app: SchemaApp, { reader, onRow }: ReadRoutesOptions): voi
     '/forest',
     {
       config: { knowsRuns: true },
-      ...described('sessions', 'Read the rows of a group, each token once', reads.TokenForest, {
+      ...describe('sessions', 'Read the rows of a group, each token once', reads.TokenForest, {
         description: 'The same filters as in the list of sessions; at most 128 sessions.',
         querystring: reads.ForestQuery,
       }),
@@ -177,7 +177,7 @@ function forestRoutes(app: SchemaApp, { reader, onRow }: ReadRoutesOptions): voi
 function turnRoutes(app: SchemaApp, { reader }: ReadRoutesOptions): void {
   app.get(
     '/sessions/:sessionId/tree',
-    described('sessions', 'Read the tree of turns of a session', reads.Tree, {
+    describe('sessions', 'Read the tree of turns of a session', reads.Tree, {
       params: schemas.SessionParams,
     }),
     async (request, reply) => {
@@ -189,14 +189,14 @@ function turnRoutes(app: SchemaApp, { reader }: ReadRoutesOptions): void {
   )
   app.get(
     '/sessions/:sessionId/preview',
-    described('sessions', 'Read the task of a session and its last completion', reads.Preview, {
+    describe('sessions', 'Read the task of a session and its last completion', reads.Preview, {
       params: schemas.SessionParams,
     }),
     async ({ params }) => readPreview(reader, await getSessionOrThrow(reader, params.sessionId)),
   )
   app.get(
     '/sessions/:sessionId/turns/:index',
-    described('sessions', 'Read one turn', schemas.ShownTurn, {
+    describe('sessions', 'Read one turn', schemas.ShownTurn, {
       params: reads.TurnParams,
       querystring: reads.OneTurnQuery,
     }),
@@ -218,7 +218,7 @@ function rowRoutes(app: SchemaApp, { reader, tokenTexts }: ReadRoutesOptions): v
   ) => readRow(reader, await getSessionOrThrow(reader, sessionId), Number(row), query)
   app.get(
     '/sessions/:sessionId/rows',
-    described('sessions', 'Read summaries of the training-ready rows', reads.Rows, {
+    describe('sessions', 'Read summaries of the training-ready rows', reads.Rows, {
       description: 'The fields of a trajectory without its lists of tokens, and their lengths.',
       params: schemas.SessionParams,
       querystring: reads.RowsQuery,
@@ -232,7 +232,7 @@ function rowRoutes(app: SchemaApp, { reader, tokenTexts }: ReadRoutesOptions): v
   )
   app.get(
     '/sessions/:sessionId/rows/:row/tokens',
-    described('sessions', 'Read the tokens of a training-ready row', TENSORS, {
+    describe('sessions', 'Read the tokens of a training-ready row', TENSORS, {
       description:
         'A safetensors file: `ids`, `logprobs`, `turns`, `mask`, what a trainer or a teacher has added, and `row` in ' +
         'its metadata; with `texts=true` also `text` and `text_ends`, and their `tokenizer` in the metadata.',
@@ -249,7 +249,7 @@ function rowRoutes(app: SchemaApp, { reader, tokenTexts }: ReadRoutesOptions): v
   )
   app.get(
     '/sessions/:sessionId/rows/:row/token_texts',
-    described('sessions', 'Read the texts of a training-ready row, token by token', reads.TokenTexts, {
+    describe('sessions', 'Read the texts of a training-ready row, token by token', reads.TokenTexts, {
       params: reads.RowParams,
       querystring: reads.RowsQuery,
     }),
@@ -261,7 +261,7 @@ function rowRoutes(app: SchemaApp, { reader, tokenTexts }: ReadRoutesOptions): v
   )
   app.get(
     '/sessions/:sessionId/rows/:row/alternatives',
-    described('sessions', 'Read the alternatives to sampled tokens', reads.Alternatives, {
+    describe('sessions', 'Read the alternatives to sampled tokens', reads.Alternatives, {
       description: 'For the tokens of a training-ready row with recorded `top_logprobs`.',
       params: reads.RowParams,
       querystring: reads.AlternativesQuery,

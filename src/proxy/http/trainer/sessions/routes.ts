@@ -10,7 +10,7 @@ import { everySession } from '../../../store/port/every-session.ts'
 import type { TurnReader } from '../../../store/port/turn-store.ts'
 import type { Keyring } from '../../access/keyring.ts'
 import { getRequestedRun, rejectForeignRun } from '../../access/scopes.ts'
-import { described, Nothing } from '../../schemas/described.ts'
+import { describe, Nothing } from '../../schemas/described.ts'
 import { type SchemaApp, typedApp } from '../../schemas/typed-app.ts'
 import { readAnyBodyAsJson } from '../../transport/json-body.ts'
 import { createDisconnectSignal } from '../../transport/on-close.ts'
@@ -46,7 +46,7 @@ function creationRoutes(app: SchemaApp, { sessions, keyring }: SessionsRoutesOpt
     '/sessions',
     {
       config: { knowsRuns: true },
-      ...described('sessions', 'Create a session', schemas.CreatedSession, { body: schemas.NewSessionBody }),
+      ...describe('sessions', 'Create a session', schemas.CreatedSession, { body: schemas.NewSessionBody }),
     },
     async (request) => {
       const { body, caller } = request
@@ -61,7 +61,7 @@ function creationRoutes(app: SchemaApp, { sessions, keyring }: SessionsRoutesOpt
   )
   app.post(
     '/sessions/:sessionId',
-    described(
+    describe(
       'sessions',
       'Create a session with this id, or return the existing one',
       schemas.CreatedSession,
@@ -81,7 +81,7 @@ function creationRoutes(app: SchemaApp, { sessions, keyring }: SessionsRoutesOpt
   )
   app.get(
     '/admin/runs/:run/key',
-    described('sessions', 'Read the key of the trainer of this run', schemas.RunKey, {
+    describe('sessions', 'Read the key of the trainer of this run', schemas.RunKey, {
       params: schemas.RunParams,
     }),
     async ({ params: { run } }) => {
@@ -116,14 +116,14 @@ function lifeRoutes(app: SchemaApp, { sessions, store }: SessionsRoutesOptions):
       `/sessions/:sessionId/${name}`,
       {
         config: { ofOwner: 'change' },
-        ...described('sessions', summary, schema, { params: schemas.SessionParams, body: Nothing }),
+        ...describe('sessions', summary, schema, { params: schemas.SessionParams, body: Nothing }),
       },
       ({ params }) => change(params.sessionId),
     )
   }
   app.post(
     '/sessions/:sessionId/reward',
-    described('sessions', 'Set the reward', schemas.Session, {
+    describe('sessions', 'Set the reward', schemas.Session, {
       params: schemas.SessionParams,
       body: schemas.RewardBody,
     }),
@@ -139,7 +139,7 @@ function lifeRoutes(app: SchemaApp, { sessions, store }: SessionsRoutesOptions):
   )
   app.patch(
     '/sessions/:sessionId',
-    described('sessions', 'Set labels and notes of a session or its turns', schemas.Session, {
+    describe('sessions', 'Set labels and notes of a session or its turns', schemas.Session, {
       description: 'Absent fields are unchanged.',
       params: schemas.SessionParams,
       body: MarksBody,
@@ -150,7 +150,7 @@ function lifeRoutes(app: SchemaApp, { sessions, store }: SessionsRoutesOptions):
     '/sessions/:sessionId/wait',
     {
       config: { scope: 'view' },
-      ...described('sessions', 'Wait until a session is completed or aborted', schemas.WaitedSession, {
+      ...describe('sessions', 'Wait until a session is completed or aborted', schemas.WaitedSession, {
         params: schemas.SessionParams,
         querystring: schemas.WaitQuery,
       }),
@@ -169,7 +169,7 @@ function lifeRoutes(app: SchemaApp, { sessions, store }: SessionsRoutesOptions):
     '/sessions/:sessionId',
     {
       config: { ofOwner: 'change' },
-      ...described('sessions', 'Remove a session and its turns', schemas.DeletedSession, {
+      ...describe('sessions', 'Remove a session and its turns', schemas.DeletedSession, {
         params: schemas.SessionParams,
       }),
     },
@@ -182,7 +182,7 @@ function lifeRoutes(app: SchemaApp, { sessions, store }: SessionsRoutesOptions):
     '/sessions/batch_delete',
     {
       config: { knowsRuns: true },
-      ...described('sessions', 'Remove sessions and their turns', schemas.DeletedSessions, {
+      ...describe('sessions', 'Remove sessions and their turns', schemas.DeletedSessions, {
         description: 'Sessions that do not exist are not counted.',
         body: schemas.BatchDeleteBody,
       }),

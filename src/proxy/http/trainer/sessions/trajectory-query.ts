@@ -54,7 +54,7 @@ export async function readTrajectories(
   const isLeftOut = query.finished_only && session.status !== 'completed'
   const rows = () =>
     isLeftOut ? [] : builder.placedRows(toTrajectoryOptions(query), session.reward, session.marks)
-  function* shown(onRow: (row: Trajectory) => void): Generator<RowView> {
+  function* show(onRow: (row: Trajectory) => void): Generator<RowView> {
     for (const { row, layout } of rows()) {
       onRow(row)
       const details = detailMembers(reader, sessionId, layout, choice.kinds)
@@ -64,7 +64,7 @@ export async function readTrajectories(
   return {
     rows,
     toWire: (onRow = () => {}, more = {}) =>
-      sessionWithTrajectories(session, builder.excluded(), shown(onRow), { ...more, images }),
+      sessionWithTrajectories(session, builder.excluded(), show(onRow), { ...more, images }),
   }
 }
 

@@ -14,7 +14,7 @@ import {
 } from '../../../session/trajectories/traces.ts'
 import { NO_MARKS } from '../../../store/port/marks.ts'
 import type { TurnStore } from '../../../store/port/turn-store.ts'
-import { described } from '../../schemas/described.ts'
+import { describe } from '../../schemas/described.ts'
 import { typedApp } from '../../schemas/typed-app.ts'
 import { readAnyBodyAsJson } from '../../transport/json-body.ts'
 import { DetailChoice } from '../sessions/details.ts'
@@ -29,13 +29,13 @@ interface TracesRoutesOptions {
 
 export const tracesRoutes: FastifyPluginCallback<TracesRoutesOptions> = (plain, options, done) => {
   const { store } = options
-  const shown = (details: string | undefined) => ({ reader: store, choice: DetailChoice.parse(details) })
+  const show = (details: string | undefined) => ({ reader: store, choice: DetailChoice.parse(details) })
   const app = typedApp(plain)
   readAnyBodyAsJson(app)
 
   app.get(
     '/sessions/:sessionId/traces',
-    described(
+    describe(
       'traces',
       'Read the completed turns of a session in the order of their indices',
       schemas.TracesOrGraph,
@@ -46,26 +46,26 @@ export const tracesRoutes: FastifyPluginCallback<TracesRoutesOptions> = (plain, 
       },
     ),
     async ({ params: { sessionId }, query }, reply) => {
-      const [source, details] = [[store, sessionId, toTraceQuery(query)] as const, shown(query.details)]
+      const [source, details] = [[store, sessionId, toTraceQuery(query)] as const, show(query.details)]
       const isGraph = query.format === 'compact'
       return streamJson(reply, (isGraph ? graphToWire : tracesToWire)(readTraces(...source), details))
     },
   )
   app.post(
     '/traces/query',
-    described('traces', 'Read the completed turns of several sessions', schemas.Traces, {
+    describe('traces', 'Read the completed turns of several sessions', schemas.Traces, {
       description: 'Session by session, in the order of the ids; a session that does not exist has none.',
       body: schemas.TracesQueryBody,
     }),
     async ({ body }, reply) =>
       streamJson(
         reply,
-        tracesToWire(readAllTraces(store, body.session_ids, toTraceQuery(body)), shown(body.details)),
+        tracesToWire(readAllTraces(store, body.session_ids, toTraceQuery(body)), show(body.details)),
       ),
   )
   app.get(
     '/traces/:traceId',
-    described('traces', 'Read one completed turn', schemas.Trace, {
+    describe('traces', 'Read one completed turn', schemas.Trace, {
       params: schemas.TraceParams,
       querystring: schemas.TraceQuery,
     }),
@@ -74,7 +74,7 @@ export const tracesRoutes: FastifyPluginCallback<TracesRoutesOptions> = (plain, 
       const turn = await store.getTurn(sessionId, turnId)
       if (turn === undefined || !isTrace(turn)) throw new ProxyError('trace_not_found', 'Trace not found')
       const marks = (await store.getSession(sessionId))?.marks.turns[turn.index] ?? NO_MARKS
-      return streamJson(reply, traceToWire({ turn, marks }, shown(query.details)))
+      return streamJson(reply, traceToWire({ turn, marks }, show(query.details)))
     },
   )
   done()

@@ -96,7 +96,7 @@ function traceFacts({ turn, marks }: Omit<TurnTrace, 'lineage'>) {
     turn_id: turn.turnId,
     model: turn.model ?? '',
     finish_reason: turn.finishReason,
-    weight_version: wholeNumber(turn.weightVersionStart),
+    weight_version: parseInteger(turn.weightVersionStart),
     latency_ms: endedAtMs - turn.startedAtMs,
     token_counts: tokenCounts(turn),
     timestamp: endedAtMs / 1_000,
@@ -163,7 +163,7 @@ export function* responseMessage({
 /**
  * Returns the version as a whole number, or null: rLLM's client rejects all traces of a session for one other version.
  */
-export function wholeNumber(version: string | null): number | null {
+export function parseInteger(version: string | null): number | null {
   const number = version !== null && /^-?\d+$/.test(version) ? Number(version) : null
   return Number.isSafeInteger(number) ? number : null
 }

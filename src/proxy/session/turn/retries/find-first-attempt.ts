@@ -138,8 +138,8 @@ class AttemptQuery {
   #hasMessages(last: Message | undefined): boolean {
     if (last !== undefined && last === this.#request.lastMessage) return true
     if ((last?.depth ?? 0) !== this.#messages.length) return false
-    for (let at = last; at !== undefined; at = at.parent) {
-      if (at.json !== this.#messages[at.depth - 1]) return false
+    for (let message = last; message !== undefined; message = message.parent) {
+      if (message.json !== this.#messages[message.depth - 1]) return false
     }
     return true
   }

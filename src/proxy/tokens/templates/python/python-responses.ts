@@ -56,8 +56,8 @@ export class PythonResponses {
       }
     } catch (error) {
       // The error message is the last line of Python's traceback.
-      const why = (error as Error).message.trim().split('\n').at(-1)!
-      throw new ProxyError('config_invalid', why.replace(/^[\w.]+: /, ''), { cause: error })
+      const reason = (error as Error).message.trim().split('\n').at(-1)!
+      throw new ProxyError('config_invalid', reason.replace(/^[\w.]+: /, ''), { cause: error })
     }
   }
 }

@@ -109,7 +109,7 @@ export class PythonTemplates {
       words: this.#module.words_of(template),
       render: (messages, tools, variables) =>
         JSON.parse(
-          this.#module.render(template, given(messages), given(tools), JSON.stringify(variables)),
+          this.#module.render(template, parseSource(messages), parseSource(tools), JSON.stringify(variables)),
         ) as RenderOutcome,
       specialize: (messages, tools, variables, paths) => {
         const reply: SpecializeReply = JSON.parse(
@@ -136,7 +136,7 @@ type TemplateSource = string | Uint8Array
 const LONG_CHARS = 16 * 1024
 const utf8 = new TextEncoder()
 
-function given(json: string): TemplateSource {
+function parseSource(json: string): TemplateSource {
   // An unpaired surrogate has no UTF-8 encoding.
   return json.length > LONG_CHARS && json.isWellFormed() ? utf8.encode(json) : json
 }

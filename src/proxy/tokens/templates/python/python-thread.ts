@@ -34,7 +34,7 @@ interface PythonThreadOptions {
   /** The task of this Python, for error messages: `renders chat templates`. */
   task: string
   /** Creates the error of a job that exceeds its time or memory limit. */
-  refusal(why: string): ProxyError
+  refusal(reason: string): ProxyError
 }
 
 interface Waiting<Job, Reply> {

@@ -49,11 +49,11 @@ export function samplingMask(rows: unknown, logprobs?: unknown): TokenTable | un
     counts.push(row.length)
     for (const id of row) ids.push(id)
   }
-  const values = Array.isArray(logprobs) ? ragged(logprobs, counts) : undefined
+  const values = Array.isArray(logprobs) ? createRaggedError(logprobs, counts) : undefined
   return { counts, ids, ...(values && { logprobs: values }) }
 }
 
-function ragged(rows: readonly unknown[], counts: readonly number[]): number[] | undefined {
+function createRaggedError(rows: readonly unknown[], counts: readonly number[]): number[] | undefined {
   const isOfCounts = rows.every((row, index) => Array.isArray(row) && row.length === counts[index])
   return rows.length === counts.length && isOfCounts ? rows.flat().map(numberOrNaN) : undefined
 }
@@ -144,14 +144,14 @@ export function expertsInInt32(base64: unknown, start: number, tokens: number): 
   const bytes = Buffer.from(base64, 'base64')
   const rows = tokens - 1 - start
   if (rows <= 0 || bytes.length === 0 || bytes.length % (rows * 4) !== 0) return undefined
-  const { dtype, data } = narrowed({ dtype: 'I32', shape: [bytes.length / 4], data: bytes })
+  const { dtype, data } = narrow({ dtype: 'I32', shape: [bytes.length / 4], data: bytes })
   return { start, experts: { dtype, shape: [rows, bytes.length / 4 / rows], data } }
 }
 
 /**
  * Converts to a smaller type without loss: most models have at most 256 experts, which takes a quarter of the bytes.
  */
-function narrowed(numbers: Tensor): Tensor {
+function narrow(numbers: Tensor): Tensor {
   const values = toNumbers(numbers)
   return values.every((value) => value >= 0) ? createIntegerTensor(values) : numbers
 }
