@@ -30,7 +30,7 @@ const { values: options, positionals: files } = parseArgs({
 })
 
 /** Unit tests, the nearest first: its own, then by imports. */
-function testsOf(file: string): string[] {
+function getTests(file: string): string[] {
   const all = globSync('test/unit/**/*.test.ts', { cwd: ROOT })
   const near = all.map((path) => ({ path, away: distance(path, file) })).filter(({ away }) => away < Infinity)
   const isOwn = ({ path }: { path: string }) => Number(basename(path) === `${basename(file, '.ts')}.test.ts`)
@@ -44,14 +44,14 @@ function distance(from: string, to: string): number {
   let level = [from]
   for (let away = 0; level.length > 0; away++) {
     if (level.includes(to)) return away
-    level = level.flatMap(importsOf).filter((path) => !seen.has(path) && seen.add(path))
+    level = level.flatMap(getImports).filter((path) => !seen.has(path) && seen.add(path))
   }
   return Infinity
 }
 
 const known = new Map<string, string[]>()
 
-function importsOf(file: string): string[] {
+function getImports(file: string): string[] {
   const found = known.get(file)
   if (found) return found
   const text = existsSync(join(ROOT, file)) ? readFileSync(join(ROOT, file), 'utf8') : ''
@@ -63,12 +63,12 @@ function importsOf(file: string): string[] {
 }
 
 /** What StrykerJS is to change: the file, or lines of it. */
-function partsOf(file: string): string[] {
+function getParts(file: string): string[] {
   const share = Number(options.sample)
   if (share >= 1) return [file]
   const next = random(Number(options.seed))
   const lines = readFileSync(join(ROOT, file), 'utf8').split('\n')
-  return lines.flatMap((_, at) => (next() < share ? [`${file}:${at + 1}-${at + 1}`] : []))
+  return lines.flatMap((_, index) => (next() < share ? [`${file}:${index + 1}-${index + 1}`] : []))
 }
 
 async function run(): Promise<number> {
@@ -83,9 +83,9 @@ async function run(): Promise<number> {
   try {
     // One file at a time: each has tests of its own.
     for (const file of files) {
-      const testFiles = testsOf(file)
+      const testFiles = getTests(file)
       console.log(`\n${file}, with ${testFiles.join(' ') || 'no unit test that reaches it'}`)
-      if (testFiles.length > 0) failed += mutate(folder, config, partsOf(file), testFiles)
+      if (testFiles.length > 0) failed += mutate(folder, config, getParts(file), testFiles)
     }
   } finally {
     rmSync(dirname(config), { recursive: true, force: true })

@@ -35,7 +35,7 @@ export function withTable(page: string, times: readonly FileTime[]): string {
 }
 
 /** @throws Error if the page has no such table */
-export function tableOf(page: string): FileTime[] {
+export function getTable(page: string): FileTime[] {
   const [, rows] = TABLE.exec(page) ?? []
   if (rows === undefined) throw new Error('there is no table of slow test files')
   return [...rows.matchAll(/`(.+)` \| ([\d.]+)/g)].map(([, path, s]) => ({
@@ -85,7 +85,7 @@ if (import.meta.main) {
   const page = readFileSync(file, 'utf8')
   if (values.write) writeFileSync(file, withTable(page, times))
   else {
-    const table = tableOf(page)
+    const table = getTable(page)
     const slow = findSlow(table, times)
     const measured = new Map(slow.flatMap(measureAlone).map(({ path, ms }) => [path, ms]))
     const found = complaints(

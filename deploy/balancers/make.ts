@@ -30,7 +30,7 @@ const BODY_MIB = 17
 const GENERATED = 'Made by deploy/balancers/make.ts; docs/nodes.md tells what it does.'
 
 export function haproxy({ listen, nodes }: Balanced): string {
-  const quoted = (pattern: string) => `'${pattern}'`
+  const quote = (pattern: string) => `'${pattern}'`
   // Text quoted for the line is quoted again, in double quotes, for the converter.
   const regsub = (pattern: string) => `regsub("${pattern}","\\1")`
   // A restarted pod has another address behind its name.
@@ -63,8 +63,8 @@ ${hasNames ? resolvers : ''}defaults
 
 frontend calls
     bind ${listen.startsWith(':') ? `*${listen}` : listen}
-    acl id_at_end path_reg ${quoted(ID_AT_END)}
-    acl id_inside path_reg ${quoted(ID_INSIDE)}
+    acl id_at_end path_reg ${quote(ID_AT_END)}
+    acl id_inside path_reg ${quote(ID_INSIDE)}
     acl by_key path_beg /v1/
     http-request set-var(txn.id) 'path,${regsub(ID_AT_END)},url_dec' if id_at_end
     http-request set-var(txn.id) 'path,${regsub(ID_INSIDE)},url_dec' if !id_at_end id_inside

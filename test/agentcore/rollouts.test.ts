@@ -14,7 +14,7 @@ import {
 } from '../../src/rollout/runners/agentcore/agentcore-runner.ts'
 import { hasPython } from '../agents/parts/install.ts'
 import { agentTask } from '../helpers/agent-task.ts'
-import { type ContainerAnswer, newArn, startFront } from '../helpers/agentcore-front.ts'
+import { type ContainerResponse, newArn, startFront } from '../helpers/agentcore-front.ts'
 import { ended } from '../helpers/children.ts'
 import { runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
@@ -167,7 +167,7 @@ async function main(): Promise<void> {
   t.test('a result that arrives before the request that started its agent returns counts', async (t) => {
     const { url: endpoint, bucket } = machine.storage
     const s3 = new S3Client({ region: 'us-west-2', endpoint, forcePathStyle: true })
-    const returns = Promise.withResolvers<ContainerAnswer>()
+    const returns = Promise.withResolvers<ContainerResponse>()
     const front = await startFront(t, async (id, { _rollout: { exp_id, input_id } }) => {
       const Key = `${exp_id}/${input_id}/${id}.json`
       await s3.send(new PutObjectCommand({ Bucket: bucket, Key, Body: '{"reward": 0.75}' }))

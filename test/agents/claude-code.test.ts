@@ -7,7 +7,7 @@ import { type Agent, runAgent, SHELL_ENV } from './parts/agent.ts'
 import { HELLO, testContinuedResponses, testFileTask, testLostEngine } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
 import { ONE_SETUP, SETUPS } from './parts/rig.ts'
-import { playbookOf, taskIn } from './parts/script.ts'
+import { getPlaybook, taskIn } from './parts/script.ts'
 import { checkOneRow, checkRows, lastWords } from './parts/session-checks.ts'
 
 const { version, folder } = await installFromNpm('@anthropic-ai/claude-code', 'install.cjs')
@@ -60,7 +60,7 @@ const onOtherModel: Agent = {
 for (const setup of IS_FULL ? SETUPS : ONE_SETUP) {
   const title = `${setup.mode} mode, ${setup.prompts} mode`
   await t.test(`${title}: a model that rejects Claude Code's effort gets the nearest one`, async (t) => {
-    const playbook = playbookOf(steps, 'tidy')
+    const playbook = getPlaybook(steps, 'tidy')
     const run = await runAgent(t, onOtherModel, { ...setup, playbook, checksEfforts: true }, taskIn)
     const { code, output, turns, rows } = run
     t.equal(code, 0, 'it ends well', { output })
@@ -82,7 +82,7 @@ await t.test('Claude Code reads a PDF, which the model cannot see', { skip: ONLY
     { calls: [{ tool: 'Read', arguments: { file_path: '$<folder>/paper.pdf' } }] },
     steps[3]!,
   ]
-  const setup = { mode: 'local', prompts: 'token', playbook: playbookOf(reading, 'untidy') } as const
+  const setup = { mode: 'local', prompts: 'token', playbook: getPlaybook(reading, 'untidy') } as const
   const run = await runAgent(t, claudeCode, setup, taskIn)
   checkOneRow(t, run, reading.length)
   t.match(
@@ -92,7 +92,7 @@ await t.test('Claude Code reads a PDF, which the model cannot see', { skip: ONLY
 })
 
 await t.test('a request that exceeds the context of an engine is repeated with a lower limit', async (t) => {
-  const playbook = playbookOf(steps, 'tidy')
+  const playbook = getPlaybook(steps, 'tidy')
   const setup = { mode: 'local', prompts: 'chat', playbook, contextLength: 40_000 } as const
   const { code, output, turns, rows } = await runAgent(t, claudeCode, setup, taskIn)
   t.equal(code, 0, 'it ends well', { output })

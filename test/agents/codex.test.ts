@@ -9,7 +9,7 @@ import { installFromNpm } from './parts/install.ts'
 import { codexAgent, codexCommand } from './parts/known-agents.ts'
 import { runProgram } from './parts/programs.ts'
 import { OTHER_SETUPS } from './parts/rig.ts'
-import { playbookOf, taskIn as taskInFolder } from './parts/script.ts'
+import { getPlaybook, taskIn as taskInFolder } from './parts/script.ts'
 import { checkOneRow, checkRows, lastWords } from './parts/session-checks.ts'
 
 const installed = await installFromNpm('@openai/codex')
@@ -100,7 +100,7 @@ await t.test('Codex finds a tool of an MCP server with tool_search', { skip: ONL
     { calls: [{ tool: 'mcp__sums__sum', arguments: { a: 1, count: 2 } }] },
     { says: 'Done.' },
   ]
-  const setup = { mode: 'local', prompts: 'token', playbook: playbookOf(talk, 'untidy') } as const
+  const setup = { mode: 'local', prompts: 'token', playbook: getPlaybook(talk, 'untidy') } as const
   const run = await runAgent(t, codex(model, server), setup, taskInFolder)
   checkOneRow(t, run, talk.length)
   t.match(JSON.stringify(run.turns.at(-1)?.request_messages.at(-1)), 'got {', 'the tool ran')

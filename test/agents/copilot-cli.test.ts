@@ -6,7 +6,7 @@ import { HELLO, testContinuedResponses, testFileTask, testLostEngine } from './p
 import { installFromNpm } from './parts/install.ts'
 import { copilotAgent } from './parts/known-agents.ts'
 import { ONE_SETUP, TWO_SETUPS } from './parts/rig.ts'
-import { playbookOf, taskIn } from './parts/script.ts'
+import { getPlaybook, taskIn } from './parts/script.ts'
 import { checkOneRow } from './parts/session-checks.ts'
 
 const installed = await installFromNpm('@github/copilot')
@@ -40,7 +40,7 @@ if (IS_FULL) {
 for (const dialect of ['chat', 'responses', 'messages'] as const) {
   await t.test(`Copilot CLI --continue extends its row, ${dialect}`, { skip: ONLY_FULL }, async (t) => {
     const agent = resumingAgent(copilotAgent(installed, dialect), '--continue')
-    const setup = { mode: 'local', prompts: 'token', playbook: playbookOf(steps, 'untidy') } as const
+    const setup = { mode: 'local', prompts: 'token', playbook: getPlaybook(steps, 'untidy') } as const
     checkOneRow(t, await runAgent(t, agent, setup, taskIn), 2 * steps.length)
   })
 }

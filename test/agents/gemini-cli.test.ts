@@ -6,7 +6,7 @@ import { HELLO, testContinuedResponses, testFileTask, testLostEngine } from './p
 import { installFromNpm } from './parts/install.ts'
 import { geminiCliAgent } from './parts/known-agents.ts'
 import { ONE_SETUP } from './parts/rig.ts'
-import { playbookOf, taskIn } from './parts/script.ts'
+import { getPlaybook, taskIn } from './parts/script.ts'
 import { checkOneRow } from './parts/session-checks.ts'
 
 const geminiCli = geminiCliAgent(await installFromNpm('@google/gemini-cli'))
@@ -41,6 +41,6 @@ await t.test('Gemini CLI --resume extends its row', { skip: ONLY_FULL }, async (
   const look = { tool: 'run_shell_command', arguments: { command: 'echo 42', description: 'Look' } }
   const talk = [{ thinks: 'I look.', says: 'I look.', calls: [look] }, { calls: [look] }, { says: 'Done.' }]
   const agent = resumingAgent(geminiCli, '--resume latest')
-  const setup = { mode: 'local', prompts: 'token', playbook: playbookOf(talk, 'untidy') } as const
+  const setup = { mode: 'local', prompts: 'token', playbook: getPlaybook(talk, 'untidy') } as const
   checkOneRow(t, await runAgent(t, agent, setup, taskIn), 2 * talk.length)
 })

@@ -11,7 +11,7 @@ const PROGRAMS = join(import.meta.dirname, 'programs')
 
 const { version, folder } = await installFromNpm('@google/genai')
 
-const agentOf = (how: 'whole' | 'streamed'): Agent => ({
+const createAgent = (how: 'whole' | 'streamed'): Agent => ({
   name: `@google/genai ${version} (${how})`,
   dialect: 'gemini',
   program: ({ baseUrl, task, key, home }) => {
@@ -26,7 +26,7 @@ const agentOf = (how: 'whole' | 'streamed'): Agent => ({
   },
 })
 
-const pythonAgentOf = ({ version, folder }: Installed, how: 'whole' | 'streamed'): Agent => ({
+const getPythonAgent = ({ version, folder }: Installed, how: 'whole' | 'streamed'): Agent => ({
   name: `google-genai ${version} for Python (${how})`,
   dialect: 'gemini',
   program: ({ baseUrl, task, key, home }) => ({
@@ -56,13 +56,13 @@ const steps = [
   { says: 'Done: it says 42.' },
 ]
 
-await testFileTask(agentOf('whole'), { steps }, TWO_SETUPS)
-await testFileTask(agentOf('streamed'), { steps }, ONE_SETUP)
+await testFileTask(createAgent('whole'), { steps }, TWO_SETUPS)
+await testFileTask(createAgent('streamed'), { steps }, ONE_SETUP)
 
 if (await hasPython()) {
   const installed = await installFromPyPI('google-genai')
-  await testFileTask(pythonAgentOf(installed, 'whole'), { steps }, ONE_SETUP)
-  await testFileTask(pythonAgentOf(installed, 'streamed'), { steps }, ONE_SETUP)
+  await testFileTask(getPythonAgent(installed, 'whole'), { steps }, ONE_SETUP)
+  await testFileTask(getPythonAgent(installed, 'streamed'), { steps }, ONE_SETUP)
 } else {
   t.pass('google-genai for Python does its task', { skip: 'there is no python3 with venv' })
 }

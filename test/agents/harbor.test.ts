@@ -65,7 +65,7 @@ if (python === undefined) {
       const rig = await rigWith(t, { content })
       const { workDir } = rig
       const task = agentTask({
-        ...sessionOf(rig, 'terminus'),
+        ...getSession(rig, 'terminus'),
         taskPath: taskFolder(workDir, 'Write 42 into /app/answer.txt.'),
         modelName: 'openai/embedded',
       })
@@ -95,7 +95,7 @@ if (python === undefined) {
         delete process.env.ENVIRONMENT_TOOLS
       })
       const task = agentTask({
-        ...sessionOf(rig, 'claude'),
+        ...getSession(rig, 'claude'),
         taskPath: taskFolder(workDir, 'Write 42 into /app/answer.txt.'),
         modelName: 'embedded',
       })
@@ -110,7 +110,7 @@ if (python === undefined) {
     const rig = await rigWith(t, { content: 'sleep 42' })
     const { workDir } = rig
     const cancel = new AbortController()
-    const task = agentTask({ ...sessionOf(rig, 'sleeper'), taskPath: taskFolder(workDir, 'Sleep.') })
+    const task = agentTask({ ...getSession(rig, 'sleeper'), taskPath: taskFolder(workDir, 'Sleep.') })
     const run = harbor({ agentImportPath: 'sdk_agent:SdkAgent', workDir }).run(task, cancel.signal)
     const begun = async () => {
       while (((await rig.get('/sessions/sleeper')).turns?.length ?? 0) === 0) await delay(50)
@@ -125,7 +125,7 @@ if (python === undefined) {
   t.test('failures are reported: agent timeout, unknown agent, missing Harbor', async (t) => {
     const rig = await rigWith(t, { content: 'sleep 42' })
     const { workDir } = rig
-    const slow = agentTask({ ...sessionOf(rig, 'slow'), taskPath: taskFolder(workDir, 'Sleep.', 2) })
+    const slow = agentTask({ ...getSession(rig, 'slow'), taskPath: taskFolder(workDir, 'Sleep.', 2) })
     const late = await harbor({ agentImportPath: 'sdk_agent:SdkAgent' }).run(slow, NEVER)
     t.match(late, { status: 'timeout', error: /^AgentTimeoutError: / })
     const nobody = await harbor({ agentImportPath: 'nowhere:Nobody' }).run(slow, NEVER)
@@ -152,7 +152,7 @@ async function rigWith(t: Test, says: object | readonly object[]): Promise<Rig &
   return { ...(await startRig(t, options)), workDir: join(folder, 'work') }
 }
 
-function sessionOf({ url }: Rig, sessionId: string) {
+function getSession({ url }: Rig, sessionId: string) {
   const anthropicBaseUrl = `${url}/${sessionId}`
   return { sessionId, anthropicBaseUrl, openaiBaseUrl: `${anthropicBaseUrl}/v1`, apiKey: 'none' }
 }

@@ -13,7 +13,7 @@ import { claudeCode } from './histories/claude-code.ts'
 import { aiSdk, codex, geminiCli, kimiCode, opencode, pi, qwenCode } from './histories/npm-agents.ts'
 import { deepagents, miniSweAgent, openHands } from './histories/python-agents.ts'
 import { type AgentRun, runAgent } from './parts/agent.ts'
-import { playbookOf, taskIn } from './parts/script.ts'
+import { getPlaybook, taskIn } from './parts/script.ts'
 import { checkRows } from './parts/session-checks.ts'
 
 interface Measured {
@@ -33,7 +33,7 @@ const AGENTS = [
   ...[claudeCode, codex, geminiCli, qwenCode, opencode, kimiCode, pi],
   ...[aiSdk, miniSweAgent, openHands, deepagents],
 ]
-const installed = await Promise.all(AGENTS.map((casesOf) => casesOf()))
+const installed = await Promise.all(AGENTS.map((getCases) => getCases()))
 /** All cases of an agent run only in the full gate: they differ in the agent's tools, and not in the proxy's work. */
 const cases = installed.flatMap((all) => (IS_FULL ? all : all.slice(0, 1)))
 const lines: string[] = []
@@ -44,8 +44,8 @@ const PROMPTS = IS_FULL ? (['token', 'chat'] as const) : (['token'] as const)
 // Agents spend most of their time waiting for their own start.
 t.jobs = 2
 
-async function measure(t: Test, place: number, measuredCase: HistoryCase) {
-  const { agent, does, steps, playbook = playbookOf(steps, 'tidy'), flags = [], rows } = measuredCase
+async function measure(t: Test, position: number, measuredCase: HistoryCase) {
+  const { agent, does, steps, playbook = getPlaybook(steps, 'tidy'), flags = [], rows } = measuredCase
   const found: Partial<Record<'token' | 'chat', Measured>> = {}
   for (const prompts of PROMPTS) {
     const run = await runAgent(t, agent, { mode: 'local', prompts, playbook, flags }, taskIn)
@@ -72,14 +72,14 @@ async function measure(t: Test, place: number, measuredCase: HistoryCase) {
   )
   if (found.chat === undefined) return
   const ratio = (found.chat.tokens / found.token!.tokens).toFixed(1)
-  lines[place] =
+  lines[position] =
     `| ${agent.name} | ${agent.dialect} | ${does} | ${steps.length} | ${found.token!.rows} | ${found.chat.rows} | ${ratio} times |`
 }
 
 await Promise.all(
-  cases.map((one, place) => {
+  cases.map((one, index) => {
     const title = `${one.agent.name}, ${one.agent.dialect}: ${one.does}`
-    return t.test(title, { buffered: true }, (t) => measure(t, place, one))
+    return t.test(title, { buffered: true }, (t) => measure(t, index, one))
   }),
 )
 

@@ -7,7 +7,7 @@ import { type Agent, runAgent, SHELL_ENV } from './parts/agent.ts'
 import { HELLO, testFileTask } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
 import { TWO_SETUPS } from './parts/rig.ts'
-import { playbookOf, taskIn } from './parts/script.ts'
+import { getPlaybook, taskIn } from './parts/script.ts'
 import { checkOneRow } from './parts/session-checks.ts'
 
 const APIS = { chat: 'openai-completions', responses: 'openai-responses', messages: 'anthropic-messages' }
@@ -54,7 +54,7 @@ if (IS_FULL) {
   await testFileTask(agentOn('chat'), { steps }, TWO_SETUPS)
   for (const dialect of ['responses', 'messages'] as const) {
     await t.test(`OpenClaw, ${dialect}: its session is one row`, async (t) => {
-      const setup = { mode: 'local', prompts: 'token', playbook: playbookOf(steps, 'untidy') } as const
+      const setup = { mode: 'local', prompts: 'token', playbook: getPlaybook(steps, 'untidy') } as const
       checkOneRow(t, await runAgent(t, agentOn(dialect), setup, taskIn), steps.length)
     })
   }

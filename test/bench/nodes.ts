@@ -10,7 +10,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
-import { PACKAGES, programOf } from '../helpers/balancer.ts'
+import { getProgram, PACKAGES } from '../helpers/balancer.ts'
 import { DatabaseLink } from '../helpers/database-link.ts'
 import { type NodesFigures, runNodesKilled } from '../helpers/nodes-killed.ts'
 import { PostgresServer } from '../helpers/postgres.ts'
@@ -55,13 +55,13 @@ async function main(): Promise<void> {
   const all: Measured[] = []
   try {
     for (const way of options.ways.split(',').filter(Boolean)) {
-      if (way === 'haproxy' && programOf(way) === undefined)
+      if (way === 'haproxy' && getProgram(way) === undefined)
         console.log(`HAProxy is not here (${PACKAGES.haproxy})`)
       else all.push({ way, ...(await measure(server, way, join(folder, way))) })
     }
     if (all.length > 0) console.log(`\n${table(['requests to', ...COLUMNS, 'seconds'], all.map(toRow))}`)
     for (const { way, faults } of all) console.log(`${way}: ${JSON.stringify(faults)}`)
-    if (options.throughput && programOf('haproxy') !== undefined)
+    if (options.throughput && getProgram('haproxy') !== undefined)
       console.log(`\n${await nodesThroughput(server, folder)}`)
   } finally {
     await server.end()

@@ -17,7 +17,7 @@ import { startEngine } from './parts/start-engine.ts'
 import { table } from './parts/table.ts'
 import { PEERS, type Peer, TOKENS } from './peers/catalog.ts'
 import { installPeer } from './peers/install.ts'
-import { killed } from './peers/killed.ts'
+import { kill } from './peers/killed.ts'
 import { type Cell, LOAD_NAMES, loadsTable, measure, type Stage } from './peers/loads.ts'
 import { echoed } from './peers/tidied.ts'
 
@@ -49,7 +49,7 @@ async function main(): Promise<void> {
     replayer: await startReplayer(children),
   }
   const selected = options.peers.split(',')
-  const peers = await installed(PEERS.filter(({ name }) => selected.includes(name)))
+  const peers = await install(PEERS.filter(({ name }) => selected.includes(name)))
   const cells = await measureAll(stage, peers)
   console.log(`\n${loadsTable(cells)}`)
   const recorders = peers.filter(({ record }) => record !== undefined)
@@ -59,7 +59,7 @@ async function main(): Promise<void> {
 }
 
 /** Returns the peers that this machine can run; others are reported with the reason. */
-async function installed(peers: readonly Peer[]): Promise<Peer[]> {
+async function install(peers: readonly Peer[]): Promise<Peer[]> {
   const here: Peer[] = []
   for (const peer of peers) {
     try {
@@ -92,7 +92,7 @@ async function killAll(stage: Stage, peers: readonly Peer[], calls: number) {
     for (const peer of peers) {
       await orReport(peer, async () => {
         const plan = { stream, calls, agents: stage.concurrency }
-        const { acknowledged, onRecord } = await killed(peer, stage.engineUrl, stage.folder, plan)
+        const { acknowledged, onRecord } = await kill(peer, stage.engineUrl, stage.folder, plan)
         const lost = acknowledged - onRecord
         rows.push([
           peer.name,

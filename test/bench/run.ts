@@ -67,8 +67,8 @@ const { values: options } = parseArgs({
 await main()
 
 async function main(): Promise<void> {
-  const rows = chosen(options.rows, Object.keys(ROWS) as (keyof typeof ROWS)[])
-  const targetNames = chosen(options.targets, TARGET_NAMES)
+  const rows = choose(options.rows, Object.keys(ROWS) as (keyof typeof ROWS)[])
+  const targetNames = choose(options.targets, TARGET_NAMES)
   const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-bench-'))
   process.once('exit', () => rmSync(folder, { recursive: true, force: true }))
   const machine = describeMachine(folder)
@@ -122,7 +122,7 @@ function writeResults(results: readonly RowResult[], machine: string): void {
   writeFileSync(path, replaceSections(readFileSync(path, 'utf8'), results, context))
 }
 
-function chosen<Name extends string>(list: string, known: readonly Name[]): Name[] {
+function choose<Name extends string>(list: string, known: readonly Name[]): Name[] {
   const names = list.split(',')
   const unknown = names.find((name) => !known.includes(name as Name))
   if (unknown !== undefined) throw new Error(`there is no ${unknown}; known are ${known.join(', ')}`)

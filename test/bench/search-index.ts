@@ -10,7 +10,7 @@ import type { TurnStore } from '../../src/proxy/store/port/turn-store.ts'
 import { openForReading } from '../../src/proxy/store/sqlite/database.ts'
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { createReader } from '../../src/proxy/store/sqlite/reader.ts'
-import { aSession, aTurn, record } from '../conformance/turn-store.ts'
+import { aTurn, createSession, record } from '../conformance/turn-store.ts'
 
 const TURNS = Number(process.argv[2] ?? 20_000)
 const PER_SESSION = 20
@@ -34,7 +34,7 @@ const message = (role: string, content: string) => JSON.stringify({ role, conten
 
 async function recordSession(store: TurnStore, session: number, tookMs: number[]): Promise<void> {
   const sessionId = `s${session}`
-  await store.createSession(aSession(sessionId))
+  await store.createSession(createSession(sessionId))
   const messages = [
     message('system', createChunk(0, SYSTEM_CHARS)),
     message('user', createChunk(session, 300)),

@@ -47,10 +47,10 @@ const NARROW = { runOnly: ['scrollable-region-focusable'] }
 t.test('axe-core', { skip: !existsSync(CHROMIUM) && 'there is no chromium' }, async (t) => {
   const browser = await chromium.launch({ executablePath: CHROMIUM, args: ['--no-sandbox'] })
   t.teardown(() => browser.close())
-  for (const colorScheme of ['light', 'dark'] as const) await judged(t, browser, colorScheme)
+  for (const colorScheme of ['light', 'dark'] as const) await judge(t, browser, colorScheme)
 })
 
-async function judged(t: Test, browser: Browser, colorScheme: 'light' | 'dark'): Promise<void> {
+async function judge(t: Test, browser: Browser, colorScheme: 'light' | 'dark'): Promise<void> {
   const api = await startSessionsApi(t)
   await recordToolSession(api, 'run-1', 1)
   const marks = { labels: ['cheat'], note: 'It edits the test.' }

@@ -7,7 +7,7 @@ import { packTokenData } from '../../src/protocol/token-data/token-data.ts'
 import { KEYS } from '../helpers/keys.ts'
 import { runLlmProxy } from '../helpers/llm-proxy.ts'
 import { startProxy } from '../helpers/proxy.ts'
-import { wholeAnswer } from '../helpers/scripted-backend.ts'
+import { completeResponse } from '../helpers/scripted-backend.ts'
 import { recordTurn, startSessionsApi } from '../helpers/sessions-api.ts'
 import { until } from '../helpers/until.ts'
 
@@ -631,7 +631,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     const api = await startInspector(t)
     const steps = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
     api.backend.script = async function* () {
-      const [start, first, second, end] = wholeAnswer()
+      const [start, first, second, end] = completeResponse()
       yield [start!, first!]
       await steps[0]!.promise
       yield [second!]

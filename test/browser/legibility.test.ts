@@ -5,7 +5,7 @@ import { type Browser, chromium, type Page } from 'playwright-core'
 import t, { type Test } from 'tap'
 import { packTokenData } from '../../src/protocol/token-data/token-data.ts'
 import { findCutTexts, findFaintTexts } from '../helpers/page-legibility.ts'
-import { untilAborted, wholeAnswer } from '../helpers/scripted-backend.ts'
+import { completeResponse, untilAborted } from '../helpers/scripted-backend.ts'
 import { recordTurn, type SessionsApi, startSessionsApi } from '../helpers/sessions-api.ts'
 import { recordToolSession } from '../helpers/tool-session.ts'
 
@@ -136,7 +136,7 @@ async function recordAll(api: SessionsApi): Promise<void> {
 async function beginRunning({ backend, call }: SessionsApi): Promise<void> {
   const begun = Promise.withResolvers<void>()
   backend.script = async function* (_request, signal) {
-    const [start, first] = wholeAnswer()
+    const [start, first] = completeResponse()
     yield [start!, first!]
     begun.resolve()
     await untilAborted(signal)

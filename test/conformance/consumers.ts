@@ -15,12 +15,12 @@ import {
 import type { TurnStore } from '../../src/proxy/store/port/turn-store.ts'
 import { IS_FULL } from '../helpers/tier.ts'
 import { until } from '../helpers/until.ts'
-import { aSession, aTurn, record } from './turn-store.ts'
+import { aTurn, createSession, record } from './turn-store.ts'
 
 const LONG_MS = 60_000
 const DAY_MS = 86_400_000
 
-export function aConsumer(fields: Partial<Consumer> = {}): Consumer {
+export function createConsumer(fields: Partial<Consumer> = {}): Consumer {
   return {
     name: 'trainer',
     idPrefix: '',
@@ -39,8 +39,8 @@ export function aConsumer(fields: Partial<Consumer> = {}): Consumer {
 }
 
 /** Creates a session that ended at `atMs`. */
-async function ended(store: TurnStore, sessionId: string, atMs: number, ttlMs: number | null = null) {
-  await store.createSession(aSession(sessionId, { ttlMs }))
+async function end(store: TurnStore, sessionId: string, atMs: number, ttlMs: number | null = null) {
+  await store.createSession(createSession(sessionId, { ttlMs }))
   await record(store, aTurn(`turn of ${sessionId}`, { sessionId }), { endedAtMs: atMs })
   await store.endSession(sessionId, 'completed', atMs)
 }
@@ -77,12 +77,12 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
     })
 
   cell('a consumer has its fields, and creating it again changes nothing', async (t, store) => {
-    const consumer = aConsumer({ name: 'runs/job-1/trainer', idPrefix: 'runs/job-1/' })
+    const consumer = createConsumer({ name: 'runs/job-1/trainer', idPrefix: 'runs/job-1/' })
     t.strictSame(await store.createConsumer(consumer), { created: true, consumer })
-    const again = await store.createConsumer({ ...consumer, createdAtMs: 2000, holdMs: 1 })
-    t.strictSame(again, { created: false, consumer })
+    const second = await store.createConsumer({ ...consumer, createdAtMs: 2000, holdMs: 1 })
+    t.strictSame(second, { created: false, consumer })
     t.strictSame(await store.getConsumer(consumer.name), consumer)
-    await store.createConsumer(aConsumer({ name: 'a' }))
+    await store.createConsumer(createConsumer({ name: 'a' }))
     const names = async (prefix: string) => (await store.listConsumers(prefix)).map(({ name }) => name)
     t.strictSame(await names(''), ['a', 'runs/job-1/trainer'])
     t.strictSame(await names('runs/job-1/'), ['runs/job-1/trainer'])
@@ -92,7 +92,7 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
   })
 
   cell('without the consumer nothing is available, leased or counted', async (t, store) => {
-    await ended(store, 'a', 1000)
+    await end(store, 'a', 1000)
     t.strictSame(await available(store), [])
     t.equal(await store.countForConsumer('trainer', 0), undefined)
     await t.rejects(lease(store, 'l', []), { code: 'consumer_not_found' })
@@ -100,12 +100,12 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
   })
 
   cell('completed sessions are available in the order of their ends, page by page', async (t, store) => {
-    await store.createConsumer(aConsumer({ idPrefix: 'runs/r/', sinceMs: 2000 }))
+    await store.createConsumer(createConsumer({ idPrefix: 'runs/r/', sinceMs: 2000 }))
     for (const [id, atMs] of Object.entries({ c: 4000, a: 2000, old: 1999, b: 3000, d: 4000 }))
-      await ended(store, `runs/r/${id}`, atMs)
-    await ended(store, 'runs/other/a', 3000)
-    await store.createSession(aSession('runs/r/open'))
-    await store.createSession(aSession('runs/r/bad'))
+      await end(store, `runs/r/${id}`, atMs)
+    await end(store, 'runs/other/a', 3000)
+    await store.createSession(createSession('runs/r/open'))
+    await store.createSession(createSession('runs/r/bad'))
     await store.endSession('runs/r/bad', 'aborted', 3000)
     const order = ['a', 'b', 'c', 'd'].map((id) => `runs/r/${id}`)
     t.strictSame(await idsAvailable(store), order)
@@ -129,8 +129,8 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
   cell(
     'a leased session is unavailable to others until its release, and to all once acknowledged',
     async (t, store) => {
-      await store.createConsumer(aConsumer())
-      for (const id of ['a', 'b', 'c']) await ended(store, id, 1000)
+      await store.createConsumer(createConsumer())
+      for (const id of ['a', 'b', 'c']) await end(store, id, 1000)
       const [a, b, c] = (await getKeys(store, 'a', 'b', 'c')) as [SessionKey, SessionKey, SessionKey]
       t.strictSame(await lease(store, 'one', [[a], [b]]), [a.tree, b.tree])
       t.strictSame(await lease(store, 'one', [[a]]), [a.tree], 'a repeated request leases it once')
@@ -162,8 +162,8 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
   )
 
   cell('an expired lease is valid until another lease takes its sessions', async (t, store) => {
-    await store.createConsumer(aConsumer())
-    for (const id of ['a', 'b', 'c']) await ended(store, id, 1000)
+    await store.createConsumer(createConsumer())
+    for (const id of ['a', 'b', 'c']) await end(store, id, 1000)
     const [a, b, c] = (await getKeys(store, 'a', 'b', 'c')) as [SessionKey, SessionKey, SessionKey]
     await lease(store, 'one', [[a], [b], [c]], 1)
     await until(async () => (await idsAvailable(store)).length === 3)
@@ -175,20 +175,20 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
   })
 
   cell('consumers are independent, and a consumer that is created again has no state', async (t, store) => {
-    await store.createConsumer(aConsumer())
-    await store.createConsumer(aConsumer({ name: 'other' }))
-    await ended(store, 'a', 1000)
+    await store.createConsumer(createConsumer())
+    await store.createConsumer(createConsumer({ name: 'other' }))
+    await end(store, 'a', 1000)
     await lease(store, 'one', [await getKeys(store, 'a')])
     await change(store, 'acknowledged', 'one')
     t.strictSame(await idsAvailable(store, { consumer: 'other' }), ['a'])
     await store.deleteConsumer('trainer')
-    await store.createConsumer(aConsumer())
+    await store.createConsumer(createConsumer())
     t.strictSame(await idsAvailable(store), ['a'])
   })
 
   cell('a session that was reset, or deleted and created again, is new', async (t, store) => {
-    await store.createConsumer(aConsumer())
-    for (const id of ['a', 'b']) await ended(store, id, 1000)
+    await store.createConsumer(createConsumer())
+    for (const id of ['a', 'b']) await end(store, id, 1000)
     const [a, b] = (await getKeys(store, 'a', 'b')) as [SessionKey, SessionKey]
     await lease(store, 'one', [[a], [b]])
     await store.resetSession('a', 2000)
@@ -196,7 +196,7 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
     t.strictSame(await change(store, 'acknowledged', 'one', ['a', 'b']), [], 'its lease no longer exists')
     t.strictSame(await idsAvailable(store), [])
     await store.endSession('a', 'completed', 3000)
-    await ended(store, 'b', 4000)
+    await end(store, 'b', 4000)
     t.strictSame(await idsAvailable(store), ['a', 'b'])
     t.strictSame(await lease(store, 'one', [[a], [b]]), [], 'its former keys lease nothing')
   })
@@ -206,10 +206,10 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
     async (t, store) => {
       const nowMs = Date.now()
       const endMs = nowMs - 10_000
-      await store.createConsumer(aConsumer({ idPrefix: 'held-', sinceMs: endMs, holdMs: 20_000 }))
-      for (const id of ['held-1', 'held-2', 'other']) await ended(store, id, endMs, 1)
-      await ended(store, 'held-old', endMs - 1, 1)
-      await ended(store, 'held-bad', endMs, 1)
+      await store.createConsumer(createConsumer({ idPrefix: 'held-', sinceMs: endMs, holdMs: 20_000 }))
+      for (const id of ['held-1', 'held-2', 'other']) await end(store, id, endMs, 1)
+      await end(store, 'held-old', endMs - 1, 1)
+      await end(store, 'held-bad', endMs, 1)
       await store.resetSession('held-bad', endMs)
       await store.endSession('held-bad', 'aborted', endMs)
       t.match(await store.countSessions(nowMs), { expired: 3 })
@@ -219,15 +219,15 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
       await change(store, 'acknowledged', 'one', ['held-1'])
       t.strictSame(await store.sweep(nowMs), ['held-1'])
       await store.deleteConsumer('trainer')
-      await store.createConsumer(aConsumer({ holdMs: 5_000 }))
+      await store.createConsumer(createConsumer({ holdMs: 5_000 }))
       t.strictSame(await store.sweep(nowMs), ['held-2'], 'its retention time has passed')
     },
   )
 
   cell('groups are found once they are complete, in the order of their completion', async (t, store) => {
-    await store.createConsumer(aConsumer())
+    await store.createConsumer(createConsumer())
     const groups = { a1: 'a', b1: 'b', a2: 'a', b2: 'b', c1: 'c', a3: 'a', b3: 'b' }
-    for (const [index, id] of Object.keys(groups).entries()) await ended(store, id, 1000 + index)
+    for (const [index, id] of Object.keys(groups).entries()) await end(store, id, 1000 + index)
     const group = async (...ids: (keyof typeof groups)[]) => {
       const keys = await getKeys(store, ...ids)
       const members = ids.map((id, index) => ({ key: keys[index]!, group: groups[id] }))
@@ -279,8 +279,8 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
   })
 
   cell('sessions without a reward can be omitted', async (t, store) => {
-    await store.createConsumer(aConsumer())
-    for (const id of ['a', 'b']) await ended(store, id, 1000)
+    await store.createConsumer(createConsumer())
+    for (const id of ['a', 'b']) await end(store, id, 1000)
     await store.setReward('b', { reward: 0, components: {} }, 2000)
     t.strictSame(await idsAvailable(store, { rewarded: true }), ['b'])
     t.strictSame(await idsAvailable(store), ['a', 'b'])
@@ -289,8 +289,8 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
   cell(
     'leases and acknowledgements of another store are added, and an acknowledgement stays',
     async (t, store) => {
-      await store.createConsumer(aConsumer())
-      for (const id of ['a', 'b', 'c']) await ended(store, id, 1000)
+      await store.createConsumer(createConsumer())
+      for (const id of ['a', 'b', 'c']) await end(store, id, 1000)
       const untilMs = Date.now() + LONG_MS
       const createDelivery = (leasedUntilMs: number | null, consumer = 'trainer') => {
         return { consumer, leaseId: 'elsewhere', leasedUntilMs, deliveries: 2 }
@@ -334,7 +334,7 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
   cell('the store lists imported items, also after their deletion', async (t, store) => {
     const item = { kind: 'session', name: 'a', createdAtMs: 1000 } as const
     t.equal(await store.wasImported(item), false)
-    await ended(store, 'a', 1000)
+    await end(store, 'a', 1000)
     for (let times = 0; times < 2; times += 1) await store.setImported(item, true)
     await store.deleteSession('a')
     t.equal(await store.wasImported(item), true)
@@ -351,7 +351,7 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
         last += 1
         const idPrefix = `p${last}-`
         const consumer = `trainer ${last}`
-        await store.createConsumer(aConsumer({ name: consumer, idPrefix }))
+        await store.createConsumer(createConsumer({ name: consumer, idPrefix }))
         const made: string[] = []
         const acknowledged: string[] = []
         const leases: { leaseId: string; ids: string[] }[] = []
@@ -391,7 +391,7 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
         for (const [index, step] of steps.entries()) {
           if (step <= 2) {
             made.push(`${idPrefix}${index}`)
-            await ended(store, made.at(-1)!, 1000 + index)
+            await end(store, made.at(-1)!, 1000 + index)
           } else if (step <= 4) leases.push(await take(`l${index}`))
           else if (step === 5) acknowledged.push(...(await settle('acknowledged', leases.pop())))
           else await settle('released', leases.shift())

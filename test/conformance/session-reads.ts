@@ -15,7 +15,7 @@ import type {
 } from '../../src/proxy/store/port/turn-store.ts'
 import { withTexts } from '../helpers/messages.ts'
 import { IS_FULL } from '../helpers/tier.ts'
-import { anOutcome, aSession, aTurn, record } from './turn-store.ts'
+import { anOutcome, aTurn, createSession, record } from './turn-store.ts'
 
 const COUNTS = { turnCount: 0, openTurns: 0, failedTurns: 0, inexactTurns: 0, sampledTokens: 0 }
 
@@ -34,7 +34,7 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
       ))!
       return { turnCount, openTurns, failedTurns, inexactTurns, sampledTokens }
     }
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     t.strictSame(await counts(), COUNTS)
     await store.openTurn(aTurn('a'))
     t.strictSame(await counts(), { ...COUNTS, turnCount: 1, openTurns: 1 })
@@ -218,7 +218,7 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
   })
 
   cell('an outline is its turn without tokens; a step names the turn that it extends', async (t, store) => {
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     const first = Int32Array.from({ length: 20 }, (_, i) => i)
     const completion = Int32Array.of(100, 101)
     const ids = (...parts: Int32Array[]) => Int32Array.from(parts.flatMap((part) => [...part]))
@@ -270,12 +270,12 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
         fc.asyncProperty(fc.array(aGrownTurn, { maxLength: 12 }), async (grown) => {
           lastSession += 1
           const sessionId = `steps-${lastSession}`
-          await store.createSession(aSession(sessionId))
+          await store.createSession(createSession(sessionId))
           await recordGrown(store, sessionId, grown)
           const steps = await Array.fromAsync(store.readSteps(sessionId))
           const turns = await Array.fromAsync(store.readTurns(sessionId))
           t.equal(turns.length, grown.length)
-          t.strictSame(joined(steps).map(withTexts), turns.map(withTexts))
+          t.strictSame(join(steps).map(withTexts), turns.map(withTexts))
           t.strictSame(getRows(steps), getRows(turns))
         }),
         { numRuns: IS_FULL ? 40 : 15 },
@@ -284,7 +284,7 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
   )
 
   cell('a step is never based on a turn that was open when it was returned', async (t, store) => {
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     // More than one read returns.
     for (let index = 0; index < 70; index += 1) await store.openTurn(aTurn(`t${index}`, { index }))
     const reading = store.readSteps('s')[Symbol.asyncIterator]()
@@ -294,7 +294,7 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
     await store.closeTurn(anOutcome('t69', { promptTokenIds: Int32Array.of(...prompt, 4, 5, 6) }))
     for (let next = await reading.next(); !next.done; next = await reading.next()) steps.push(next.value)
     t.equal(steps[0]!.status, 'open')
-    t.strictSame([...joined(steps)[69]!.promptTokenIds], [...prompt, 4, 5, 6])
+    t.strictSame([...join(steps)[69]!.promptTokenIds], [...prompt, 4, 5, 6])
   })
 }
 
@@ -334,7 +334,7 @@ async function recordGrown(store: TurnStore, sessionId: string, grown: readonly 
   }
 }
 
-function joined(steps: readonly TurnStep[]): TurnRecord[] {
+function join(steps: readonly TurnStep[]): TurnRecord[] {
   const sequences = new Map<string, number[]>()
   return steps.map(({ promptStep: { base, shared, rest }, ...turn }) => {
     const prompt = [...(base === null ? [] : sequences.get(base)!).slice(0, shared), ...rest]
@@ -362,7 +362,7 @@ async function searchedSessions(store: TurnStore): Promise<void> {
     requestMessages: readonly string[],
     fields = {},
   ) => [aTurn(`${sessionId}${index}`, { sessionId, index, requestMessages, ...fields })] as const
-  for (const sessionId of ['a', 'b']) await store.createSession(aSession(sessionId))
+  for (const sessionId of ['a', 'b']) await store.createSession(createSession(sessionId))
   const task = user('Mend the test.')
   await record(store, ...recordMessages('a', 0, [task]), {
     sessionId: 'a',
@@ -401,20 +401,20 @@ async function createFour(store: TurnStore): Promise<void> {
     d: {},
   }
   for (const [index, [sessionId, value]] of Object.entries(metadata).entries()) {
-    await store.createSession(aSession(sessionId, { createdAtMs: 1001 + index, metadata: value }))
+    await store.createSession(createSession(sessionId, { createdAtMs: 1001 + index, metadata: value }))
   }
   const turn = (sessionId: string, id: string, index: number) =>
     aTurn(id, { sessionId, index, startedAtMs: 1 })
   // Arrays are transferred: each turn needs separate ones.
-  const sampled = (count: number) => ({
+  const sample = (count: number) => ({
     completionTokenIds: new Int32Array(count),
     completionLogprobs: new Float64Array(count),
   })
-  await record(store, turn('a', 'a0', 0), { endedAtMs: 5_000, ...sampled(4) })
+  await record(store, turn('a', 'a0', 0), { endedAtMs: 5_000, ...sample(4) })
   await store.setReward('a', { reward: 0.25, components: {} }, 5_000)
   await store.setReward('b', { reward: 1, components: {} }, 6_000)
   await store.endSession('b', 'completed', 6_000)
-  await record(store, turn('c', 'c0', 0), { endedAtMs: 4_000, ...sampled(2) })
-  await record(store, turn('c', 'c1', 1), { endedAtMs: 4_000, status: 'failed', ...sampled(2) })
-  await record(store, turn('d', 'd0', 0), { endedAtMs: 3_000, exact: false, ...sampled(1) })
+  await record(store, turn('c', 'c0', 0), { endedAtMs: 4_000, ...sample(2) })
+  await record(store, turn('c', 'c1', 1), { endedAtMs: 4_000, status: 'failed', ...sample(2) })
+  await record(store, turn('d', 'd0', 0), { endedAtMs: 3_000, exact: false, ...sample(1) })
 }

@@ -13,10 +13,10 @@ import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
 import type { NewSession, OpenTurn, TurnOutcome, TurnStore } from '../../src/proxy/store/port/turn-store.ts'
 import { lastOfTexts, type TurnOfTexts, withTexts } from '../helpers/messages.ts'
 import { asPrompt, type OutcomeFields } from '../helpers/prompt-ids.ts'
-import { detailsOf } from '../helpers/reported-details.ts'
+import { getDetails } from '../helpers/reported-details.ts'
 import { IS_FULL } from '../helpers/tier.ts'
 
-export function aSession(sessionId: string, fields: Partial<NewSession> = {}): NewSession {
+export function createSession(sessionId: string, fields: Partial<NewSession> = {}): NewSession {
   return {
     sessionId,
     createdAtMs: 1000,
@@ -90,7 +90,7 @@ export function anOutcome(
   }
 }
 
-export async function turnsOf(store: Pick<TurnStore, 'readTurns'>, sessionId = 's'): Promise<TurnOfTexts[]> {
+export async function getTurns(store: Pick<TurnStore, 'readTurns'>, sessionId = 's'): Promise<TurnOfTexts[]> {
   const turns: TurnOfTexts[] = []
   for await (const turn of store.readTurns(sessionId)) turns.push(withTexts(turn))
   return turns
@@ -127,7 +127,7 @@ type Cell = (title: string, check: (t: Test, store: TurnStore) => Promise<void>)
 function sessionCells(cell: Cell): void {
   cell('a created session has the fields of its creation', async (t, store) => {
     const metadata = { task: 'django-1', nested: { list: [1, null, 'x'] } }
-    const given = aSession('s', {
+    const given = createSession('s', {
       ttlMs: 60_000,
       metadata,
       samplingParams: { temperature: 0.5 },
@@ -160,7 +160,7 @@ function sessionCells(cell: Cell): void {
   })
 
   cell('the next index is above all recorded ones, also after gaps', async (t, store) => {
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     await record(store, aTurn('a', { index: 3 }))
     await record(store, aTurn('b', { index: 1 }))
     t.match(await store.getSession('s'), { turnCount: 2, nextIndex: 4 })
@@ -169,11 +169,13 @@ function sessionCells(cell: Cell): void {
   })
 
   cell('creating a session again changes nothing and reports that it exists', async (t, store) => {
-    await store.createSession(aSession('s', { metadata: { first: true } }))
-    const again = await store.createSession(aSession('s', { createdAtMs: 9, metadata: { first: false } }))
-    t.equal(again.created, false)
-    t.strictSame(again.session.metadata, { first: true })
-    t.equal(again.session.createdAtMs, 1000)
+    await store.createSession(createSession('s', { metadata: { first: true } }))
+    const second = await store.createSession(
+      createSession('s', { createdAtMs: 9, metadata: { first: false } }),
+    )
+    t.equal(second.created, false)
+    t.strictSame(second.session.metadata, { first: true })
+    t.equal(second.session.createdAtMs, 1000)
   })
 
   cell('results for an unknown session are undefined, false or empty', async (t, store) => {
@@ -183,18 +185,18 @@ function sessionCells(cell: Cell): void {
     t.equal(await store.changeMarks('none', { note: 'x' }, 1), undefined)
     t.equal(await store.resetSession('none', 1), undefined)
     t.equal(await store.deleteSession('none'), false)
-    t.strictSame(await turnsOf(store, 'none'), [])
+    t.strictSame(await getTurns(store, 'none'), [])
   })
 
   cell('an ended session keeps its status', async (t, store) => {
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     const ended = await store.endSession('s', 'aborted', 5000)
     t.match(ended, { status: 'aborted', endedAtMs: 5000, updatedAtMs: 5000 })
     t.match(await store.endSession('s', 'completed', 6000), { status: 'aborted', endedAtMs: 5000 })
   })
 
   cell('a reward has a total and named parts, and the last one counts', async (t, store) => {
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     await store.setReward('s', { reward: 1, components: { tests: 1 } }, 10)
     const session = await store.setReward('s', { reward: -0.25, components: { tests: 0, format: -0.25 } }, 20)
     t.strictSame(session?.reward, { reward: -0.25, components: { tests: 0, format: -0.25 } })
@@ -210,7 +212,7 @@ function sessionCells(cell: Cell): void {
   })
 
   cell('people label a session and its turns, and fields that a change omits stay', async (t, store) => {
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     t.strictSame((await store.getSession('s'))!.marks, { labels: [], note: null, turns: {} })
     const note = 'it wrote\u0000 "\ud800" into the test\n— twice'
     const turns = { 2: { labels: ['where'] }, 10: { note: 'odd' } }
@@ -235,24 +237,24 @@ function sessionCells(cell: Cell): void {
   })
 
   cell('changes take effect in the order in which they were requested, awaited or not', async (t, store) => {
-    void store.createSession(aSession('s'))
+    void store.createSession(createSession('s'))
     void store.openTurn(aTurn('a'))
     void store.closeTurn(anOutcome('a'))
     void store.setReward('s', { reward: 1, components: {} }, 4000)
     void store.endSession('s', 'completed', 5000)
     await store.setReward('s', { reward: 2, components: {} }, 6000)
     t.match(await store.getSession('s'), { status: 'completed', reward: { reward: 2 }, turnCount: 1 })
-    t.match(await turnsOf(store), [{ turnId: 'a', status: 'completed' }])
+    t.match(await getTurns(store), [{ turnId: 'a', status: 'completed' }])
   })
 
   cell('close completes after all earlier operations, and later ones are rejected', async (t, store) => {
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     const writes = [store.openTurn(aTurn('a')), store.closeTurn(anOutcome('a'))]
     await store.close()
     await t.resolves(Promise.all(writes))
     await t.rejects(store.closeTurn(anOutcome('a')), { code: 'store_failed' })
     await t.rejects(store.getSession('s'), { code: 'store_failed' })
-    await t.rejects(turnsOf(store), { code: 'store_failed' })
+    await t.rejects(getTurns(store), { code: 'store_failed' })
     await t.resolves(store.close(), 'closing again succeeds')
   })
 }
@@ -263,11 +265,11 @@ function listCells(cell: Cell): void {
   cell('sessions are listed newest first, in pages that inserts do not disturb', async (t, store) => {
     for (const [index, sessionId] of ['a', 'b', 'c', 'd', 'e'].entries()) {
       // c and d have the same age.
-      await store.createSession(aSession(sessionId, { createdAtMs: 1000 + Math.min(index, 2) }))
+      await store.createSession(createSession(sessionId, { createdAtMs: 1000 + Math.min(index, 2) }))
     }
     const first = await store.listSessions({ limit: 2 })
     t.strictSame(ids(first), ['e', 'd'])
-    await store.createSession(aSession('newer', { createdAtMs: 5000 }))
+    await store.createSession(createSession('newer', { createdAtMs: 5000 }))
     const second = await store.listSessions({ limit: 2, cursor: first.nextCursor! })
     t.strictSame(ids(second), ['c', 'b'])
     const last = await store.listSessions({ limit: 2, cursor: second.nextCursor! })
@@ -276,16 +278,16 @@ function listCells(cell: Cell): void {
   })
 
   cell('a page that ends with the last session has no cursor', async (t, store) => {
-    await store.createSession(aSession('a'))
-    await store.createSession(aSession('b'))
+    await store.createSession(createSession('a'))
+    await store.createSession(createSession('b'))
     t.equal((await store.listSessions({ limit: 2 })).nextCursor, undefined)
   })
 
   cell('a filter selects sessions with a status and with all given metadata values', async (t, store) => {
     const metadata = { task: 'x', n: 1, flag: true, 'odd."key': 'v' }
-    await store.createSession(aSession('a', { metadata }))
-    await store.createSession(aSession('b', { metadata: { task: 'x', n: '1', flag: 1 } }))
-    await store.createSession(aSession('c', { metadata: { other: { task: 'x' } } }))
+    await store.createSession(createSession('a', { metadata }))
+    await store.createSession(createSession('b', { metadata: { task: 'x', n: '1', flag: 1 } }))
+    await store.createSession(createSession('c', { metadata: { other: { task: 'x' } } }))
     await store.endSession('b', 'completed', 2000)
     const list = async (filter: object) => ids(await store.listSessions({ limit: 10, ...filter }))
     t.strictSame(await list({ metadata: { task: 'x' } }), ['b', 'a'])
@@ -318,10 +320,10 @@ function listCells(cell: Cell): void {
 
 function turnCells(cell: Cell): void {
   cell('an open turn has its request and no outcome', async (t, store) => {
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     const turn = aTurn('a', { tools: '[{"type":"function"}]', retryCount: 2, dialect: 'messages' })
     await store.openTurn(turn)
-    const [read] = await turnsOf(store)
+    const [read] = await getTurns(store)
     const { lastMessage: _, ...request } = turn
     t.strictSame(read, {
       ...request,
@@ -350,7 +352,7 @@ function turnCells(cell: Cell): void {
   })
 
   cell('a closed turn has its request and its outcome', async (t, store) => {
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     const outcome = {
       status: 'failed',
       completionText: 'half an ans',
@@ -364,36 +366,36 @@ function turnCells(cell: Cell): void {
     await record(store, aTurn('a'), outcome)
     const { lastMessage: _, ...request } = aTurn('a')
     const recorded = { ...anOutcome('a', outcome), promptTokenIds: Int32Array.of(1, 2, 3) }
-    t.strictSame(await turnsOf(store), [{ ...request, requestMessages: HI, ...recorded }])
+    t.strictSame(await getTurns(store), [{ ...request, requestMessages: HI, ...recorded }])
     t.match(await store.getSession('s'), { turnCount: 1, updatedAtMs: 3000 })
   })
 
   cell('turns are read by index, in whatever order they were opened and closed', async (t, store) => {
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     for (const index of [2, 0, 1]) void store.openTurn(aTurn(`t${index}`, { index }))
     for (const index of [1, 2, 0]) await store.closeTurn(anOutcome(`t${index}`))
     t.strictSame(
-      (await turnsOf(store)).map((turn) => turn.turnId),
+      (await getTurns(store)).map((turn) => turn.turnId),
       ['t0', 't1', 't2'],
     )
   })
 
   cell('a turn is closed once: later outcomes change nothing', async (t, store) => {
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     await record(store, aTurn('a'), { completionText: 'first' })
     await store.closeTurn(anOutcome('a', { completionText: 'second', status: 'failed' }))
-    t.match(await turnsOf(store), [{ completionText: 'first', status: 'completed' }])
+    t.match(await getTurns(store), [{ completionText: 'first', status: 'completed' }])
   })
 
   cell('a turn that did not reach the agent is aborted, if it was completed', async (t, store) => {
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     await record(store, aTurn('a', { index: 0 }))
     await record(store, aTurn('b', { index: 1 }), { status: 'failed', error: { code: 'x', message: 'y' } })
     await store.openTurn(aTurn('c', { index: 2 }))
     const error = { code: 'agent_gone', message: 'left' }
     for (const turnId of ['a', 'b', 'c', 'none']) await store.markUndelivered('s', turnId, error)
     await store.markUndelivered('none', 'a', error)
-    const turns = await turnsOf(store)
+    const turns = await getTurns(store)
     t.match(turns, [
       { status: 'aborted', error },
       { status: 'failed', error: { code: 'x' } },
@@ -403,14 +405,14 @@ function turnCells(cell: Cell): void {
   })
 
   cell('a turn that is redelivered to a retry is completed and records the retry', async (t, store) => {
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     const gone = { code: 'agent_gone', message: 'left \ud800' }
     await record(store, aTurn('a', { index: 0 }), { annotations: '{"line":"main \ud800"}', exact: false })
     await store.markUndelivered('s', 'a', gone)
     t.match(await store.getSession('s'), { inexactTurns: 0 })
     t.equal(await store.answerRetry('s', 'a', 1), 1)
     await store.markUndelivered('s', 'a', gone, 0)
-    t.match(await turnsOf(store), [
+    t.match(await getTurns(store), [
       {
         status: 'completed',
         error: null,
@@ -420,18 +422,18 @@ function turnCells(cell: Cell): void {
     t.match(await store.getSession('s'), { inexactTurns: 1 })
     await store.markUndelivered('s', 'a', gone, 1)
     t.match(
-      await turnsOf(store),
+      await getTurns(store),
       [{ status: 'aborted', error: gone }],
       'it was not delivered to the retry either',
     )
     t.equal(await store.answerRetry('s', 'a', 3), 2)
-    t.match(await turnsOf(store), [{ status: 'completed', completionText: 'hello' }])
+    t.match(await getTurns(store), [{ status: 'completed', completionText: 'hello' }])
   })
 
   cell(
     'a turn without a complete response, or of an ended session, is not redelivered to a retry',
     async (t, store) => {
-      await store.createSession(aSession('s'))
+      await store.createSession(createSession('s'))
       const cancelled = { status: 'aborted', error: { code: 'turn_cancelled', message: 'x' } } as const
       await record(store, aTurn('a', { index: 0 }), { status: 'failed', error: { code: 'x', message: 'y' } })
       await record(store, aTurn('b', { index: 1 }), cancelled)
@@ -447,7 +449,7 @@ function turnCells(cell: Cell): void {
       t.notOk(await store.answerRetry('none', 'e', 1))
       await store.endSession('s', 'completed', 5000)
       t.notOk(await store.answerRetry('s', 'e', 1))
-      t.match((await turnsOf(store)).at(-1), { turnId: 'e', status: 'completed' })
+      t.match((await getTurns(store)).at(-1), { turnId: 'e', status: 'completed' })
     },
   )
 
@@ -457,13 +459,13 @@ function turnCells(cell: Cell): void {
   })
 
   cell('a second turn with the same id is rejected and affects no other turn', async (t, store) => {
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     const first = store.openTurn(aTurn('a'))
     const second = store.openTurn(aTurn('a', { index: 1 }))
     const third = store.openTurn(aTurn('b', { index: 2 }))
     await t.rejects(second, { code: 'store_failed' })
     await t.resolves(Promise.all([first, third, store.closeTurn(anOutcome('a'))]))
-    t.match(await turnsOf(store), [
+    t.match(await getTurns(store), [
       { turnId: 'a', status: 'completed' },
       { turnId: 'b', status: 'open' },
     ])
@@ -471,12 +473,12 @@ function turnCells(cell: Cell): void {
   })
 
   cell('one turn is found by its id, and equals the turn in a read of the session', async (t, store) => {
-    await store.createSession(aSession('s'))
-    await store.createSession(aSession('other'))
+    await store.createSession(createSession('s'))
+    await store.createSession(createSession('other'))
     await record(store, aTurn('a'))
     await record(store, aTurn('b', { index: 1 }))
     await store.openTurn(aTurn('open', { index: 2 }))
-    for (const turn of await turnsOf(store)) {
+    for (const turn of await getTurns(store)) {
       const one = await store.getTurn('s', turn.turnId)
       t.same(one && withTexts(one), turn)
     }
@@ -488,17 +490,17 @@ function turnCells(cell: Cell): void {
   })
 
   cell('a caller may stop reading early', async (t, store) => {
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     for (let index = 0; index < 200; index += 1) void store.openTurn(aTurn(`t${index}`, { index }))
     await store.closeTurn(anOutcome('t0'))
     for await (const turn of store.readTurns('s')) if (turn.index === 3) break
-    t.equal((await turnsOf(store)).length, 200)
+    t.equal((await getTurns(store)).length, 200)
   })
 }
 
 function removalCells(cell: Cell): void {
   cell('a reset removes turns and reward and makes the session active again', async (t, store) => {
-    await store.createSession(aSession('s', { metadata: { kept: 1 } }))
+    await store.createSession(createSession('s', { metadata: { kept: 1 } }))
     await record(store, aTurn('a'))
     await store.openTurn(aTurn('in-flight', { index: 1 }))
     await store.setReward('s', { reward: 1, components: {} }, 4000)
@@ -506,31 +508,31 @@ function removalCells(cell: Cell): void {
     const fresh = { status: 'active', endedAtMs: null, reward: null, turnCount: 0, updatedAtMs: 6000 }
     t.match(await store.resetSession('s', 6000), { ...fresh, metadata: { kept: 1 }, createdAtMs: 1000 })
     await t.resolves(store.closeTurn(anOutcome('in-flight')), 'although its turn was removed')
-    t.strictSame(await turnsOf(store), [])
+    t.strictSame(await getTurns(store), [])
     await record(store, aTurn('a'), { completionText: 'anew' })
-    t.match(await turnsOf(store), [{ turnId: 'a', completionText: 'anew' }])
+    t.match(await getTurns(store), [{ turnId: 'a', completionText: 'anew' }])
   })
 
   cell('deleting removes a session with a turn in flight, whose end then resolves', async (t, store) => {
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     await store.openTurn(aTurn('a'))
     t.equal(await store.deleteSession('s'), true)
     await t.resolves(store.closeTurn(anOutcome('a')))
     t.equal(await store.getSession('s'), undefined)
-    t.strictSame(await turnsOf(store), [])
-    await store.createSession(aSession('s'))
+    t.strictSame(await getTurns(store), [])
+    await store.createSession(createSession('s'))
     await store.closeTurn(anOutcome('a'))
-    t.strictSame(await turnsOf(store), [], 'a session of the same name is another session')
+    t.strictSame(await getTurns(store), [], 'a session of the same name is another session')
   })
 
   cell(
     'a sweep removes sessions past their time to live, never one with a turn in flight',
     async (t, store) => {
-      await store.createSession(aSession('forever'))
-      await store.createSession(aSession('old', { ttlMs: 1000 }))
-      await store.createSession(aSession('young', { ttlMs: 50_000 }))
-      await store.createSession(aSession('used', { ttlMs: 1000 }))
-      await store.createSession(aSession('busy', { ttlMs: 1000 }))
+      await store.createSession(createSession('forever'))
+      await store.createSession(createSession('old', { ttlMs: 1000 }))
+      await store.createSession(createSession('young', { ttlMs: 50_000 }))
+      await store.createSession(createSession('used', { ttlMs: 1000 }))
+      await store.createSession(createSession('busy', { ttlMs: 1000 }))
       await store.setReward('used', { reward: 1, components: {} }, 9500)
       await store.openTurn(aTurn('a', { sessionId: 'busy' }))
       t.strictSame(await store.countSessions(10_000), { sessions: 5, active: 5, expired: 1 })
@@ -550,14 +552,14 @@ function removalCells(cell: Cell): void {
       ['second', 1_001],
       ['third', 2_000],
     ] as const)
-      await store.createSession(aSession(name, { createdAtMs: 5_000, ttlMs }))
+      await store.createSession(createSession(name, { createdAtMs: 5_000, ttlMs }))
     t.strictSame((await store.sweep(7_000, 6_000)).toSorted(), ['second', 'third'])
     t.strictSame(await store.sweep(7_000), ['first'])
   })
 
   cell('a sweep removes any number of sessions', async (t, store) => {
     const names = Array.from({ length: 450 }, (_, index) => `s${index}`)
-    await Promise.all(names.map((name) => store.createSession(aSession(name, { ttlMs: 1 }))))
+    await Promise.all(names.map((name) => store.createSession(createSession(name, { ttlMs: 1 }))))
     t.strictSame((await store.sweep(10_000)).toSorted(), names.toSorted())
   })
 }
@@ -575,7 +577,7 @@ function exactnessCells(cell: Cell): void {
   })
 
   cell('turns of very many messages are read back completely', async (t, store) => {
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     const texts = Array.from({ length: 10_000 }, (_, index) => `{"role":"user","content":"${index}"}`)
     for (const [index, [messages, chunks]] of [
       [9_999, 5_000],
@@ -587,7 +589,7 @@ function exactnessCells(cell: Cell): void {
         aTurn(`t${index}`, { index, requestMessages, promptPieces: texts.slice(0, chunks) }),
       )
     }
-    const [first, second] = await turnsOf(store)
+    const [first, second] = await getTurns(store)
     t.strictSame(first!.requestMessages, texts.slice(0, 9_999))
     t.strictSame(first!.promptPieces, texts.slice(0, 5_000))
     t.strictSame(second!.requestMessages, texts)
@@ -606,11 +608,11 @@ function exactnessCells(cell: Cell): void {
     const property = fc.asyncProperty(turns, async (turns) => {
       const sessionId = freshSession()
       const expected = structuredClone(turns)
-      await store.createSession(aSession(sessionId))
+      await store.createSession(createSession(sessionId))
       for (const [index, arrays] of turns.entries()) {
         await record(store, aTurn(`t${index}`, { sessionId, index }), arrays)
       }
-      const read = await turnsOf(store, sessionId)
+      const read = await getTurns(store, sessionId)
       return read.every((turn, index) =>
         Object.entries(expected[index]!).every(([name, array]) =>
           toBytes(turn[name as keyof typeof turn] as Float64Array).equals(toBytes(array)),
@@ -630,7 +632,7 @@ function exactnessCells(cell: Cell): void {
     })
     const property = fc.asyncProperty(fc.array(step, { maxLength: 20 }), async (steps) => {
       const sessionId = freshSession()
-      await store.createSession(aSession(sessionId))
+      await store.createSession(createSession(sessionId))
       const known = [PromptIds.of(...Array(40).keys())]
       let expected: string[] = []
       let last: Promise<unknown> | undefined
@@ -650,11 +652,11 @@ function exactnessCells(cell: Cell): void {
         if (after === 'reset') await store.resetSession(sessionId, 9)
         else {
           await store.deleteSession(sessionId)
-          await store.createSession(aSession(sessionId))
+          await store.createSession(createSession(sessionId))
         }
       }
       await last
-      const read = await turnsOf(store, sessionId)
+      const read = await getTurns(store, sessionId)
       return (
         read.map((turn) => `${turn.promptTokenIds} ${turn.completionTokenIds}`).join('|') ===
         expected.join('|')
@@ -675,7 +677,7 @@ function exactnessCells(cell: Cell): void {
     const property = fc.asyncProperty(fields, async (fields) => {
       const { completionText, reasoning, ...request } = fields
       const sessionId = freshSession()
-      await store.createSession(aSession(sessionId))
+      await store.createSession(createSession(sessionId))
       await record(store, aTurn('t', { sessionId, ...request }), { completionText, reasoning })
       const echo = JSON.stringify({
         role: 'assistant',
@@ -684,7 +686,7 @@ function exactnessCells(cell: Cell): void {
       })
       const requestMessages = [...request.requestMessages, echo]
       await record(store, aTurn('u', { sessionId, index: 1, requestMessages }))
-      const [first, second] = await turnsOf(store, sessionId)
+      const [first, second] = await getTurns(store, sessionId)
       return (
         isDeepStrictEqual({ ...first, ...fields }, first) &&
         isDeepStrictEqual(second?.requestMessages, requestMessages)
@@ -694,19 +696,19 @@ function exactnessCells(cell: Cell): void {
   })
 
   cell('texts that differ only in a lone surrogate are two texts', async (t, store) => {
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     const messages = ['"\ud800"', '"\ud801"', '"\udc00"', '"\ufffd"']
     for (const [index, message] of messages.entries()) {
       await record(store, aTurn(`t${index}`, { index, requestMessages: [message] }))
     }
     t.strictSame(
-      (await turnsOf(store)).map((turn) => turn.requestMessages[0]),
+      (await getTurns(store)).map((turn) => turn.requestMessages[0]),
       messages,
     )
   })
 
   cell('an echoed completion is read back as the agent wrote it, in any form', async (t, store) => {
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     const content = `  The "answer" is\n${'long and '.repeat(20)}über  `
     const args = `{"path": "src/${'deep/'.repeat(20)}file.py"}`
     const toolCalls = [{ id: 'call_1', type: 'function', function: { name: 'read', arguments: args } }]
@@ -728,7 +730,7 @@ function exactnessCells(cell: Cell): void {
       const requestMessages = [...HI, echo, '{"role":"user","content":"go on"}']
       await record(store, aTurn(`e${index}`, { index: index + 1, requestMessages }))
     }
-    const turns = await turnsOf(store)
+    const turns = await getTurns(store)
     t.strictSame(
       turns.slice(1).map((turn) => turn.requestMessages[1]),
       echoes,
@@ -736,10 +738,10 @@ function exactnessCells(cell: Cell): void {
   })
 
   cell('one prompt sampled twice and continued from either completion keeps both', async (t, store) => {
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     const prompt = Int32Array.from({ length: 50 }, (_, index) => index)
     const question = HI
-    const continued = (turnId: string, index: number, response: string) =>
+    const createContinuedTurn = (turnId: string, index: number, response: string) =>
       aTurn(turnId, {
         index,
         requestMessages: [...question, JSON.stringify({ role: 'assistant', content: response })],
@@ -753,9 +755,9 @@ function exactnessCells(cell: Cell): void {
       promptTokenIds: ids(),
       completionTokenIds: Int32Array.of(70, 71),
     })
-    await record(store, continued('c', 2, 'hello'), { promptTokenIds: ids(60, 61, 62) })
-    await record(store, continued('d', 3, 'other'), { promptTokenIds: ids(70, 71, 72) })
-    const turns = await turnsOf(store)
+    await record(store, createContinuedTurn('c', 2, 'hello'), { promptTokenIds: ids(60, 61, 62) })
+    await record(store, createContinuedTurn('d', 3, 'other'), { promptTokenIds: ids(70, 71, 72) })
+    const turns = await getTurns(store)
     t.strictSame(
       turns.map((turn) => [...turn.promptTokenIds.slice(50)]),
       [[], [], [60, 61, 62], [70, 71, 72]],
@@ -764,7 +766,7 @@ function exactnessCells(cell: Cell): void {
   })
 
   cell('branches keep their own histories', async (t, store) => {
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     const histories = ['A', 'AB', 'ABC', 'AX', 'AXB', 'ABCD', '', 'B', 'AB']
     for (const [index, history] of histories.entries()) {
       const requestMessages = [...history].map((letter) => JSON.stringify({ role: 'user', content: letter }))
@@ -773,7 +775,7 @@ function exactnessCells(cell: Cell): void {
       )
       await record(store, aTurn(`t${index}`, { index, requestMessages }), { promptTokenIds })
     }
-    const read = (await turnsOf(store)).map((turn) => ({
+    const read = (await getTurns(store)).map((turn) => ({
       messages: turn.requestMessages.map((message) => JSON.parse(message).content).join(''),
       ids: String.fromCharCode(...turn.promptTokenIds.filter((_, index) => index % 20 === 0)),
     }))
@@ -786,7 +788,7 @@ function exactnessCells(cell: Cell): void {
   cell(
     `a session of ${LONG_TURNS} turns and ${LONG_TURNS * 500} tokens is read back completely`,
     async (t, store) => {
-      await store.createSession(aSession('s'))
+      await store.createSession(createSession('s'))
       const sequence: number[] = []
       const messages: string[] = []
       for (let index = 0; index < LONG_TURNS; index += 1) {
@@ -824,12 +826,12 @@ function toBytes(array: Int32Array | Float64Array): Buffer {
 }
 
 function detailCells(cell: Cell): void {
-  const data = detailsOf([1, 2, 3], [4, 5])
+  const data = getDetails([1, 2, 3], [4, 5])
 
   cell(
     'details of a turn are read back bit for bit, and only those of the requested kinds',
     async (t, store) => {
-      await store.createSession(aSession('s'))
+      await store.createSession(createSession('s'))
       await record(store, aTurn('t1'), { details: packTokenData(data) })
       await record(store, aTurn('t2', { index: 1 }))
       const found = await store.readDetails('s', ['t1', 't2', 'gone'], TOKEN_DATA_KINDS)
@@ -845,16 +847,16 @@ function detailCells(cell: Cell): void {
   )
 
   cell('a turn whose opening was recorded before its end has its details', async (t, store) => {
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     await store.openTurn(aTurn('t1'))
     await store.closeTurn(anOutcome('t1', { status: 'failed', details: packTokenData(data) }))
     t.equal((await store.readDetails('s', ['t1'], TOKEN_DATA_KINDS)).get('t1')?.length, 6)
-    const [turn] = await turnsOf(store)
+    const [turn] = await getTurns(store)
     t.notOk('details' in turn!, 'a read of the turn does not include them')
   })
 
   cell('a session that was reset or deleted has no details', async (t, store) => {
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     await record(store, aTurn('t1'), { details: packTokenData(data) })
     await store.resetSession('s', 4000)
     t.equal((await store.readDetails('s', ['t1'], TOKEN_DATA_KINDS)).size, 0)
@@ -867,7 +869,7 @@ function detailCells(cell: Cell): void {
   const PARTS = ['advantages', 'teacher_logprobs'] as const
 
   cell('details that are added to ended turns replace those of the same kind', async (t, store) => {
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     await record(store, aTurn('t1'), { details: packTokenData(data) })
     await record(store, aTurn('t2', { index: 1 }))
     const createBlobs = (by: string, ...numbers: number[]) =>
@@ -900,7 +902,7 @@ function detailCells(cell: Cell): void {
   cell(
     'details of an unknown or open turn are rejected together with the others of their request',
     async (t, store) => {
-      await store.createSession(aSession('s'))
+      await store.createSession(createSession('s'))
       await record(store, aTurn('t1'))
       await store.openTurn(aTurn('open', { index: 1 }))
       const details = packTokenData({ advantages: [1] })

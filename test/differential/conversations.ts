@@ -84,7 +84,7 @@ export function randomTalk(random: Random, { withTools }: { withTools: boolean }
       return { answer: { role: 'assistant', content: text(), ...reasoning }, next }
     }
     const toolCalls = Array.from({ length: chance(0.25) ? 2 : 1 }, call)
-    const answer = {
+    const assistantMessage = {
       role: 'assistant' as const,
       content: chance(0.4) ? text() : null,
       tool_calls: toolCalls,
@@ -93,7 +93,10 @@ export function randomTalk(random: Random, { withTools }: { withTools: boolean }
     const results = toolCalls.map(
       ({ id }): ChatMessage => ({ role: 'tool', tool_call_id: id, content: text() }),
     )
-    return { answer, next: chance(0.1) ? [...results, { role: 'user', content: text() }] : results }
+    return {
+      answer: assistantMessage,
+      next: chance(0.1) ? [...results, { role: 'user', content: text() }] : results,
+    }
   }
   return {
     opening: [

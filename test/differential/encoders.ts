@@ -157,7 +157,7 @@ async function compare(model: TokenModel, directory: string, file: string, mode:
   const { renderer, tokenizer } = model
 
   /** What the encoder's authors write, with what vLLM and SGLang pass to it. */
-  function expected(messages: readonly ChatMessage[], tools: string | null): Promise<Reply> {
+  function getExpected(messages: readonly ChatMessage[], tools: string | null): Promise<Reply> {
     const isV32 = file === 'encoding_dsv32.py'
     const drops = isV32 ? { drop_thinking: messages.at(-1)?.role === 'user' } : {}
     const request = {
@@ -172,21 +172,21 @@ async function compare(model: TokenModel, directory: string, file: string, mode:
 
   async function play({ opening, tools, rounds }: Talk): Promise<void> {
     let messages = opening
-    let goesOn = await whole(messages, tools)
-    for (const { answer, next } of rounds) {
+    let goesOn = await full(messages, tools)
+    for (const { answer: assistantMessage, next } of rounds) {
       if (!goesOn) return
-      const history = [...messages, answer]
+      const history = [...messages, assistantMessage]
       await addedBy(history, next, tools)
       await readBack(history, tools)
       messages = [...history, ...next]
-      goesOn = await whole(messages, tools)
+      goesOn = await full(messages, tools)
     }
   }
 
   /** @returns false if the encoder rejects the messages */
-  async function whole(messages: ChatMessage[], tools: string | null): Promise<boolean> {
+  async function full(messages: ChatMessage[], tools: string | null): Promise<boolean> {
     counts.prompts += 1
-    const reference = await expected(messages, tools)
+    const reference = await getExpected(messages, tools)
     const prompt = await renderer.renderFull(messages, { tools, kwargs }).catch((error: unknown) => {
       if (error instanceof ProxyError) return { error: error.message }
       throw error
@@ -203,13 +203,13 @@ async function compare(model: TokenModel, directory: string, file: string, mode:
 
   /** Compares what a turn adds to recorded ids with the end of the whole prompt. */
   async function addedBy(history: ChatMessage[], next: ChatMessage[], tools: string | null): Promise<void> {
-    const reference = await expected([...history, ...next], tools)
+    const reference = await getExpected([...history, ...next], tools)
     if (reference.text === undefined) return
     counts.continued += 1
     const lastCompletionId = random() < 0.2 ? undefined : tokenizer.eosTokenId
     const request = { history, newMessages: next, lastCompletionId }
     const part = await renderer.renderContinuation(request, { tools, kwargs })
-    const past = await expected(history.slice(0, -1), tools)
+    const past = await getExpected(history.slice(0, -1), tools)
     const isRewritten = !reference.text.startsWith(past.text!)
     counts.rewritten += Number(isRewritten)
     if ('refused' in part) {
@@ -226,23 +226,23 @@ async function compare(model: TokenModel, directory: string, file: string, mode:
 
   /** Compares what the output parser reads in the encoder's text of a response with the response. */
   async function readBack(history: ChatMessage[], tools: string | null): Promise<void> {
-    const answer = history.at(-1)!
-    if (answer.role !== 'assistant') return
+    const assistantMessage = history.at(-1)!
+    if (assistantMessage.role !== 'assistant') return
     const prompt = await renderer.renderFull(history.slice(0, -1), { tools, kwargs })
-    const whole = await expected(history, tools)
-    const content = typeof answer.content === 'string' ? answer.content : ''
-    const isPlain = ![content, answer.reasoning_content ?? ''].some((text) => text.includes('<'))
+    const complete = await getExpected(history, tools)
+    const content = typeof assistantMessage.content === 'string' ? assistantMessage.content : ''
+    const isPlain = ![content, assistantMessage.reasoning_content ?? ''].some((text) => text.includes('<'))
     const ending = tokenizer.idToToken(tokenizer.eosTokenId!)!
     // The tools are read as JSON: the parser needs only types of parameters.
     const list = tools === null ? null : (JSON.parse(tools) as Tool[])
-    if (!isPlain || !whole.text?.startsWith(prompt.text) || !whole.text.endsWith(ending)) return
+    if (!isPlain || !complete.text?.startsWith(prompt.text) || !complete.text.endsWith(ending)) return
     const startsInReasoning = prompt.text.endsWith('<think>')
     const parser = model.parser.create({ tools: list, startsInReasoning })
-    const found = parseWhole(parser, whole.text.slice(prompt.text.length, -ending.length))
+    const found = parseWhole(parser, complete.text.slice(prompt.text.length, -ending.length))
     const wanted: ParsedOutput = {
       content,
-      reasoning: startsInReasoning ? (answer.reasoning_content ?? '') : '',
-      toolCalls: (answer.tool_calls ?? []) as ToolCall[],
+      reasoning: startsInReasoning ? (assistantMessage.reasoning_content ?? '') : '',
+      toolCalls: (assistantMessage.tool_calls ?? []) as ToolCall[],
     }
     const [wantedText, foundText] = [wanted, found].map(describeOutput)
     if (foundText === wantedText) counts.read += 1
@@ -281,7 +281,10 @@ function varyTalk({ opening, tools, rounds }: Talk, random: () => number): Talk 
   return {
     opening: opening.map(vary),
     tools,
-    rounds: rounds.map(({ answer, next }) => ({ answer, next: reorder(next.map(vary)) })),
+    rounds: rounds.map(({ answer: assistantMessage, next }) => ({
+      answer: assistantMessage,
+      next: reorder(next.map(vary)),
+    })),
   }
 }
 

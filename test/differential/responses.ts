@@ -21,10 +21,15 @@ interface CompareOptions {
 }
 
 /** @returns the number of differing readings */
-export async function compareResponses({ python, cache, answers, seed }: CompareOptions): Promise<number> {
+export async function compareResponses({
+  python,
+  cache,
+  answers: responses,
+  seed,
+}: CompareOptions): Promise<number> {
   const [wheel] = globSync('wheels/trl-*.whl', { cwd: cache })
   const script = join(import.meta.dirname, 'responses.py')
-  const made = execFileSync(python, [script, join(cache, wheel!), String(answers), seed], {
+  const made = execFileSync(python, [script, join(cache, wheel!), String(responses), seed], {
     maxBuffer: 2 ** 30,
     stdio: ['ignore', 'pipe', 'ignore'],
   })

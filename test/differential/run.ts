@@ -25,7 +25,7 @@ import { mayCutAtSpaces } from '../../src/proxy/tokens/tokenizer/safe-cuts.ts'
 import { loadTokenizer } from '../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import { readTokenizerFiles } from '../../src/proxy/tokens/tokenizer/tokenizer-files.ts'
 import { CACHE, digest, installOnce } from '../helpers/install-once.ts'
-import { rendererFor, templateOf } from '../helpers/templates.ts'
+import { createTemplate, rendererFor } from '../helpers/templates.ts'
 import { compareWithVllm } from './answers/vllm.ts'
 import { randomFrom, randomTalk, type Talk } from './conversations.ts'
 import { FAMILIES, type Family } from './families.ts'
@@ -125,12 +125,17 @@ const names = Object.keys(FAMILIES).filter((name) => options.family === undefine
 const table = new Map<string, Counts>()
 for (const name of names) {
   table.set(name, await playFamily(name, FAMILIES[name]!, Math.ceil(Number(options.turns) / names.length)))
-  console.log(rowOf(name, table.get(name)!))
+  console.log(getRow(name, table.get(name)!))
 }
 const unread = unreadTemplates()
 const wrongImages = await compareImages()
-const answers = Math.ceil(Number(options.turns) / 20)
-const wrongResponses = await compareResponses({ python, cache: INSTALLED, answers, seed: options.seed })
+const responses = Math.ceil(Number(options.turns) / 20)
+const wrongResponses = await compareResponses({
+  python,
+  cache: INSTALLED,
+  answers: responses,
+  seed: options.seed,
+})
 oracle.close()
 const { seed, write } = options
 const wrongReadings = await compareWithVllm({ python, answers: Number(options.answers), seed, write })
@@ -174,7 +179,7 @@ function writeVocabulary(run: (command: string, ...args: string[]) => void): voi
   const packed = readFileSync(join(INSTALLED, 'vocabulary/package/encoders/o200k_base.json'), 'utf8')
   const lines = (JSON.parse(packed) as { bpe_ranks: string }).bpe_ranks.split('\n').flatMap((line) => {
     const [, first, ...tokens] = line.split(' ')
-    return tokens.map((token, place) => `${token} ${Number(first) + place}\n`)
+    return tokens.map((token, index) => `${token} ${Number(first) + index}\n`)
   })
   writeFileSync(file, lines.join(''))
 }
@@ -205,7 +210,7 @@ async function openPlayer(name: string, family: Family, counts: Counts) {
   const source = readFileSync(join(INSTALLED, file!), 'utf8')
   const directory = join(MODELS, name.replaceAll(/\W/g, '_'))
   const specialTokens = { eos_token: family.eos[0], ...(family.bos && { bos_token: family.bos }) }
-  borrowTokenizer(directory, tokensOf(source, family), specialTokens)
+  borrowTokenizer(directory, getTokens(source, family), specialTokens)
   const tokenizer = loadTokenizer(directory)
   const encoder = (await openRustEncoder(directory))!
   const files = readTokenizerFiles(directory).tokenizerJson
@@ -213,13 +218,13 @@ async function openPlayer(name: string, family: Family, counts: Counts) {
     cutsAtSpaces: mayCutAtSpaces(files),
   })
   const eosTokenIds = family.eos.map((token) => tokenizer.tokenToId(token)!)
-  const template = templateOf(source, specialTokens, family.format)
+  const template = createTemplate(source, specialTokens, family.format)
   const renderer = rendererFor(template, tokenizer, {
     source: family.format === 'harmony' ? HARMONY_VARIABLES : source,
     eosTokenIds,
     encode: (text) => memory.encode(text),
   })
-  const expected = (
+  const getExpected = (
     messages: readonly ChatMessage[],
     tools: string | null,
     opens: boolean,
@@ -233,21 +238,21 @@ async function openPlayer(name: string, family: Family, counts: Counts) {
 
   async function play({ opening, tools, rounds }: Talk, random: () => number): Promise<void> {
     let messages = opening
-    await whole(messages, tools)
-    for (const { answer, next } of rounds) {
-      const history = [...messages, answer]
+    await full(messages, tools)
+    for (const { answer: assistantMessage, next } of rounds) {
+      const history = [...messages, assistantMessage]
       // openai-harmony has no rule for a continued message.
-      if (random() < 0.2 && family.format === undefined) await continued(history, tools)
+      if (random() < 0.2 && family.format === undefined) await createContinuedTurn(history, tools)
       await addedBy(history, next, tools, random)
       messages = [...history, ...next]
-      if ((await whole(messages, tools)) === undefined) return
+      if ((await full(messages, tools)) === undefined) return
     }
   }
 
   /** @returns undefined if transformers rejects it */
-  async function whole(messages: ChatMessage[], tools: string | null): Promise<true | undefined> {
+  async function full(messages: ChatMessage[], tools: string | null): Promise<true | undefined> {
     counts.turns += 1
-    const reference = await expected(messages, tools, true)
+    const reference = await getExpected(messages, tools, true)
     const prompt = await renderer.renderFull(messages, { tools }).catch((error: unknown) => {
       if (error instanceof ProxyError) return undefined
       throw error
@@ -264,9 +269,9 @@ async function openPlayer(name: string, family: Family, counts: Counts) {
   }
 
   /** Compares the prompt that continues the last message; a message without text has none. */
-  async function continued(messages: ChatMessage[], tools: string | null): Promise<void> {
+  async function createContinuedTurn(messages: ChatMessage[], tools: string | null): Promise<void> {
     if (typeof messages.at(-1)?.content !== 'string') return
-    const reference = await expected(messages, tools, false, true)
+    const reference = await getExpected(messages, tools, false, true)
     // transformers raises an error where the template rewrites the text; the proxy continues from the rewritten text.
     if (reference.error?.includes('final message does not appear')) return
     const ending = { addGenerationPrompt: false, continueFinalMessage: true }
@@ -285,11 +290,11 @@ async function openPlayer(name: string, family: Family, counts: Counts) {
     tools: string | null,
     random: () => number,
   ): Promise<void> {
-    const reference = await expected([...asSampled(history), ...next], tools, true)
+    const reference = await getExpected([...asSampled(history), ...next], tools, true)
     if (reference.text === undefined) return
     counts.continued += 1
     const isCut = random() < 0.2
-    const lastCompletionId = isCut ? undefined : endOf(history.at(-1)!, next)
+    const lastCompletionId = isCut ? undefined : getEnd(history.at(-1)!, next)
     const part = await renderer.renderContinuation(
       { history, newMessages: next, lastCompletionId },
       { tools },
@@ -304,7 +309,7 @@ async function openPlayer(name: string, family: Family, counts: Counts) {
       return
     }
     counts.branched += 1
-    const past = await expected(history.slice(0, -1), tools, false)
+    const past = await getExpected(history.slice(0, -1), tools, false)
     if (past.text !== undefined && reference.text.startsWith(past.text)) {
       counts.needless += 1
       if (process.env.VERBOSE)
@@ -319,10 +324,10 @@ async function openPlayer(name: string, family: Family, counts: Counts) {
   }
 
   /** Returns the end of a completion: GLM's models sample the token that opens the next message. */
-  function endOf(answer: ChatMessage, next: ChatMessage[]): number {
+  function getEnd(assistantMessage: ChatMessage, next: ChatMessage[]): number {
     const opener = next[0]?.role === 'tool' ? '<|observation|>' : '<|user|>'
     if (family.eos.includes(opener)) return tokenizer.tokenToId(opener)!
-    const calls = answer.role === 'assistant' && answer.tool_calls !== undefined
+    const calls = assistantMessage.role === 'assistant' && assistantMessage.tool_calls !== undefined
     return tokenizer.tokenToId(calls && family.eos[1] === '<|call|>' ? '<|call|>' : family.eos[0])!
   }
 
@@ -368,11 +373,11 @@ async function compareImages(): Promise<number> {
       ([width, height]) => Math.max(width, height) <= 200 * Math.min(width, height),
     )
     const { tokens } = await oracle.ask(JSON.stringify({ processor, sides }))
-    for (const [place, [width, height]] of sides.entries()) {
+    for (const [index, [width, height]] of sides.entries()) {
       const found = rule.countTokens({ width, height })
-      if (found === tokens![place]) continue
+      if (found === tokens![index]) continue
       wrong += 1
-      console.log(`image of ${width} by ${height}: wanted ${tokens![place]}, found ${found}`)
+      console.log(`image of ${width} by ${height}: wanted ${tokens![index]}, found ${found}`)
     }
     console.log(`${sides.length} images compared`)
   }
@@ -380,7 +385,7 @@ async function compareImages(): Promise<number> {
 }
 
 /** Returns all texts in the template that look like tokens. */
-function tokensOf(source: string, { eos, bos, fill = '' }: Family): string[] {
+function getTokens(source: string, { eos, bos, fill = '' }: Family): string[] {
   const found = source
     .replaceAll('{}', fill)
     .match(
@@ -406,8 +411,11 @@ function borrowTokenizer(directory: string, tokens: string[], config: object): v
   writeFileSync(join(directory, 'tokenizer_config.json'), JSON.stringify(config))
 }
 
-function rowOf(name: string, { turns, equal, refusedByBoth, continued, extended, needless }: Counts): string {
-  return `| ${name} | ${turns} | ${equal} | ${refusedByBoth} | ${extended} of ${continued} | ${needless} |`
+function getRow(
+  name: string,
+  { turns, equal, refusedByBoth: rejectedByBoth, continued, extended, needless }: Counts,
+): string {
+  return `| ${name} | ${turns} | ${equal} | ${rejectedByBoth} | ${extended} of ${continued} | ${needless} |`
 }
 
 /** Breaks a line after commas, at the page width. */
@@ -441,8 +449,8 @@ function report(): void {
     '',
     '| family | prompts | equal | refused by both | turns extended | needless branches |',
     '|---|---|---|---|---|---|',
-    ...[...table].filter(([, counts]) => !isPlain(counts)).map(([name, counts]) => rowOf(name, counts)),
-    rowOf('all', total),
+    ...[...table].filter(([, counts]) => !isPlain(counts)).map(([name, counts]) => getRow(name, counts)),
+    getRow('all', total),
   ]
   if (options.write) {
     const page = readFileSync(PAGE, 'utf8')

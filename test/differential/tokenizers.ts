@@ -73,12 +73,12 @@ async function compareFolder(folder: string, { python, texts: count, seed }: Tok
   const texts = [...everyCharacter(), ...Array.from({ length: count }, () => hostileText(tokenizer, random))]
   const expected = askOracle(python, folder, texts)
   let wrong = 0
-  for (const [at, text] of texts.entries()) {
+  for (const [index, text] of texts.entries()) {
     const ids = Array.from(await (fast ?? rust).encode(text))
-    const isEqual = ids.join() === expected[at]!.join() && tokenizer.decode(ids) === text
+    const isEqual = ids.join() === expected[index]!.join() && tokenizer.decode(ids) === text
     if (isEqual) continue
     wrong += 1
-    if (wrong <= 5) console.log(JSON.stringify({ text, ids, expected: expected[at] }))
+    if (wrong <= 5) console.log(JSON.stringify({ text, ids, expected: expected[index] }))
   }
   wrong += Number(!(await isCutSafely(directory, texts.join(' word\n'), rust)))
   console.log(
@@ -115,7 +115,7 @@ function* everyCharacter(): Generator<string> {
   for (const plane of [0, 1, 2, 3, 14]) {
     for (let from = plane * 0x10000; from < (plane + 1) * 0x10000; from += 0x400) {
       if (from >= 0xd800 && from < 0xe000) continue
-      const characters = Array.from({ length: 0x400 }, (_, at) => String.fromCodePoint(from + at))
+      const characters = Array.from({ length: 0x400 }, (_, index) => String.fromCodePoint(from + index))
       const kinds = ['a ', '7漢A\n']
       for (const after of IS_FULL ? kinds : [kinds[(from / 0x400) % 2]!])
         yield characters.map((character) => `${character}${after}`).join('')

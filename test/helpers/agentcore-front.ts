@@ -11,13 +11,13 @@ import type { Test } from 'tap'
 export const SESSION_HEADER = 'x-amzn-bedrock-agentcore-runtime-session-id'
 
 /** The response of a program in a container. */
-export interface ContainerAnswer {
+export interface ContainerResponse {
   status?: number
   body: string
 }
 
 // biome-ignore lint/suspicious/noExplicitAny: tests look into payloads of any shape
-export type Container = (sessionId: string, payload: any) => Promise<ContainerAnswer> | ContainerAnswer
+export type Container = (sessionId: string, payload: any) => Promise<ContainerResponse> | ContainerResponse
 
 /**
  * An error in place of the next response; `cut` closes the connection before the container receives the request, `cut
@@ -148,7 +148,7 @@ async function invoke(
   else refuse(response, 424, 'RuntimeClientError', body)
 }
 
-function respond(response: ServerResponse, sessionId: string, { body }: ContainerAnswer): void {
+function respond(response: ServerResponse, sessionId: string, { body }: ContainerResponse): void {
   response.writeHead(200, { 'content-type': 'application/json', [SESSION_HEADER]: sessionId }).end(body)
 }
 

@@ -1,9 +1,14 @@
 /** Responses of every form, for libraries that validate their conversion into each dialect. */
 import type { GenerationEvent } from '../../src/protocol/canonical/events.ts'
 import type { ToolCallDelta } from '../../src/protocol/canonical/messages.ts'
-import { wholeAnswer } from './scripted-backend.ts'
+import { completeResponse } from './scripted-backend.ts'
 
-const [start, , , end] = wholeAnswer() as [GenerationEvent, GenerationEvent, GenerationEvent, GenerationEvent]
+const [start, , , end] = completeResponse() as [
+  GenerationEvent,
+  GenerationEvent,
+  GenerationEvent,
+  GenerationEvent,
+]
 const ended = (finishReason: string) => ({ ...end, finishReason }) as GenerationEvent
 const call = (index: number, id: string, city: string): ToolCallDelta => ({
   index,
@@ -13,7 +18,7 @@ const call = (index: number, id: string, city: string): ToolCallDelta => ({
 })
 
 export const ANSWERS: Record<string, GenerationEvent[]> = {
-  text: wholeAnswer(),
+  text: completeResponse(),
   'text that is cut': [start, { type: 'delta', content: 'half a' }, ended('length')],
   nothing: [start, end],
   'reasoning and text': [start, { type: 'delta', reasoning: 'Hm.' }, { type: 'delta', content: 'Yes.' }, end],

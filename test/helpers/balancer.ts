@@ -23,7 +23,7 @@ export const PACKAGES: Record<BalancerKind, string> = {
  * Finds the program of a balancer.
  * @returns undefined if it is not installed
  */
-export function programOf(kind: BalancerKind): string | undefined {
+export function getProgram(kind: BalancerKind): string | undefined {
   if (kind === 'envoy') {
     const { ENVOY: named } = process.env
     return named !== undefined && existsSync(named) ? named : undefined
@@ -46,7 +46,7 @@ export async function startBalancer(
   folder: string,
   edit = (configuration: string) => configuration,
 ): Promise<string> {
-  const program = programOf(kind)
+  const program = getProgram(kind)
   if (program === undefined) throw new Error(`there is no ${kind}`)
   const port = await freePort()
   const file = join(folder, kind === 'envoy' ? 'envoy.yaml' : `${kind}.conf`)

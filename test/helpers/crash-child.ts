@@ -3,7 +3,7 @@ import { once } from 'node:events'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import type { TurnStore } from '../../src/proxy/store/port/turn-store.ts'
-import { turnsOf } from '../conformance/turn-store.ts'
+import { getTurns } from '../conformance/turn-store.ts'
 import { startChild } from './children.ts'
 
 const CHILD = join(import.meta.dirname, '../integration/store-crash-child.ts')
@@ -37,7 +37,7 @@ export async function lookThrough(store: TurnStore) {
   const completed = new Set<string>()
   const halfWritten: unknown[] = []
   for (const { sessionId, turnCount } of sessions) {
-    const turns = await turnsOf(store, sessionId)
+    const turns = await getTurns(store, sessionId)
     if (turns.length !== turnCount) halfWritten.push({ sessionId, turnCount })
     for (const turn of turns) {
       const interrupted = turn.status === 'interrupted' && turn.completionText === null

@@ -8,14 +8,14 @@ import { setImmediate as nextTurn } from 'node:timers/promises'
 import { loadEmbeddedTokenizer } from '../../src/embedded/engine/embedded-model.ts'
 import {
   EXPERTS_PER_TOKEN,
-  expertsOf,
+  getExperts,
+  getLogprob,
+  getMask,
+  getMaskLogprobs,
+  getPrompt,
+  getTop,
   getVersionSpans,
   LAYERS,
-  logprobOf,
-  maskLogprobsOf,
-  maskOf,
-  promptOf,
-  topOf,
 } from './reported-details.ts'
 import { getUsage } from './sampled-words.ts'
 import {
@@ -106,8 +106,8 @@ function createResponseBody({ body, prompt, completion, isChat }: Answer): objec
     logprobs,
     finish_reason: 'stop',
     token_ids: completion,
-    sampling_mask: completion.map(maskOf),
-    sampling_mask_logprobs: completion.map(maskLogprobsOf),
+    sampling_mask: completion.map(getMask),
+    sampling_mask_logprobs: completion.map(getMaskLogprobs),
     routed_experts: toNpy(
       [...prompt, ...completion].slice(Number(body.routed_experts_prompt_start ?? 0), -1),
     ),
@@ -127,15 +127,15 @@ function answerByIds(body: SeenRequest['body'], completion: number[]): object {
   const { logprobs: count, prompt_logprobs: others } = body.sampling_params
   const entry = (id: number, logprob: number) => ({ token_id: id, logprob, rank: 1 })
   const content = completion.map((token) => ({
-    ...entry(token, logprobOf(token, 0)),
-    top_logprobs: topOf(token, count).map(([id, logprob]) => entry(id, logprob)),
+    ...entry(token, getLogprob(token, 0)),
+    top_logprobs: getTop(token, count).map(([id, logprob]) => entry(id, logprob)),
   }))
   const choice = {
     index: 0,
     finish_reason: 'stop',
     token_ids: completion,
     routed_experts: toNpy([...prompt, ...completion].slice(0, -1)),
-    sampling_mask: completion.map(maskOf),
+    sampling_mask: completion.map(getMask),
     weight_versions: getVersionSpans(completion),
     logprobs: { content },
   }
@@ -180,8 +180,8 @@ async function streamResponse(
       ...(isChat ? { delta: { content: text } } : { text }),
       token_ids: tokens,
       logprobs: getLogprobs(tokens, body, isChat),
-      sampling_mask: tokens.map(maskOf),
-      sampling_mask_logprobs: tokens.map(maskLogprobsOf),
+      sampling_mask: tokens.map(getMask),
+      sampling_mask_logprobs: tokens.map(getMaskLogprobs),
     })
   }
   chunk({ index: 0, ...(isChat ? { delta: {} } : { text: '' }), finish_reason: 'stop' })
@@ -191,30 +191,30 @@ async function streamResponse(
 }
 
 function getLogprobs(tokens: readonly number[], body: SeenRequest['body'], isChat: boolean): object {
-  const written = (id: number) => (body.return_tokens_as_token_ids ? `token_id:${id}` : `t${id}`)
+  const write = (id: number) => (body.return_tokens_as_token_ids ? `token_id:${id}` : `t${id}`)
   const bytes = (id: number) => [...Buffer.from(`t${id}`)]
   const count = Number((isChat ? body.top_logprobs : body.logprobs) ?? 0)
   if (!isChat) {
     return {
-      tokens: tokens.map(written),
-      token_logprobs: tokens.map((token) => logprobOf(token, 0)),
+      tokens: tokens.map(write),
+      token_logprobs: tokens.map((token) => getLogprob(token, 0)),
       top_logprobs: tokens.map((token) =>
-        Object.fromEntries(topOf(token, count).map(([id, lp]) => [written(id), lp])),
+        Object.fromEntries(getTop(token, count).map(([id, lp]) => [write(id), lp])),
       ),
     }
   }
-  const entry = (id: number, logprob: number) => ({ token: written(id), logprob, bytes: bytes(id) })
+  const entry = (id: number, logprob: number) => ({ token: write(id), logprob, bytes: bytes(id) })
   return {
     content: tokens.map((token) => ({
-      ...entry(token, logprobOf(token, 0)),
-      top_logprobs: topOf(token, count).map(([id, logprob]) => entry(id, logprob)),
+      ...entry(token, getLogprob(token, 0)),
+      top_logprobs: getTop(token, count).map(([id, logprob]) => entry(id, logprob)),
     })),
   }
 }
 
 function promptObject(token: number, others: number): object {
   return Object.fromEntries(
-    promptOf(token, others).map(([id, logprob], rank) => [id, { logprob, rank, decoded_token: `t${id}` }]),
+    getPrompt(token, others).map(([id, logprob], rank) => [id, { logprob, rank, decoded_token: `t${id}` }]),
   )
 }
 
@@ -222,7 +222,7 @@ function toNpy(tokens: readonly number[]): string {
   const shape = `(${tokens.length}, ${LAYERS}, ${EXPERTS_PER_TOKEN})`
   const header = `{'descr': '|u1', 'fortran_order': False, 'shape': ${shape}, }`.padEnd(117)
   const head = Buffer.concat([Buffer.from('\x93NUMPY\x01\x00', 'latin1'), Buffer.from([118, 0])])
-  return Buffer.concat([head, Buffer.from(`${header}\n`), Buffer.from(tokens.flatMap(expertsOf))]).toString(
+  return Buffer.concat([head, Buffer.from(`${header}\n`), Buffer.from(tokens.flatMap(getExperts))]).toString(
     'base64',
   )
 }
@@ -252,28 +252,28 @@ function getMeta(body: SeenRequest['body'], tokens: number[], isLast: boolean): 
   const prompt: number[] = body.input_ids
   const alternatives = Number(body.top_logprobs_num)
   const read = [...prompt, ...tokens].slice(Number(body.routed_experts_start_len ?? 0), -1)
-  const experts = Buffer.from(Int32Array.from(read.flatMap(expertsOf)).buffer).toString('base64')
+  const experts = Buffer.from(Int32Array.from(read.flatMap(getExperts)).buffer).toString('base64')
   const entry = ([id, logprob]: readonly [number, number]) => [logprob, id, null]
   return {
     id: 'x',
     prompt_tokens: prompt.length,
     completion_tokens: tokens.length,
     finish_reason: isLast ? { type: 'stop', matched: tokens.at(-1) } : null,
-    output_token_logprobs: tokens.map((token) => [logprobOf(token, 0), token, null]),
+    output_token_logprobs: tokens.map((token) => [getLogprob(token, 0), token, null]),
     ...(alternatives > 0 && {
-      output_top_logprobs: tokens.map((token) => topOf(token, alternatives).map(entry)),
+      output_top_logprobs: tokens.map((token) => getTop(token, alternatives).map(entry)),
     }),
     ...(body.logprob_start_len === 0 && {
       input_token_logprobs: prompt.map((token, index) =>
-        index === 0 ? [null, token, null] : entry(promptOf(token, 0)[0]!),
+        index === 0 ? [null, token, null] : entry(getPrompt(token, 0)[0]!),
       ),
       input_top_logprobs: prompt.map((token, index) =>
-        index === 0 ? null : promptOf(token, 1).slice(1).map(entry),
+        index === 0 ? null : getPrompt(token, 1).slice(1).map(entry),
       ),
     }),
     ...(body.return_sampling_mask && {
-      output_token_sampling_mask: tokens.map(maskOf),
-      output_token_sampling_logprobs: tokens.map((token) => logprobOf(token, 5)),
+      output_token_sampling_mask: tokens.map(getMask),
+      output_token_sampling_logprobs: tokens.map((token) => getLogprob(token, 5)),
     }),
     ...(body.return_routed_experts && isLast && { routed_experts: experts }),
     weight_versions: getVersionSpans(tokens),

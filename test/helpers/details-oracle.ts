@@ -7,9 +7,9 @@ import { type Tensor, toNumbers } from '../../src/protocol/token-data/tensors.ts
 import type { TokenData, TokenTable } from '../../src/protocol/token-data/token-data.ts'
 import type { Trajectory } from '../../src/proxy/session/trajectories/trajectories.ts'
 
-export interface ToldTurn {
+export interface TurnWithDetails {
   turnId: string
-  parent: ToldTurn | undefined
+  parent: TurnWithDetails | undefined
   /** Whether the turn failed, so that no row contains it. */
   isLost: boolean
   prompt: readonly number[]
@@ -25,9 +25,9 @@ type Row = Pick<Trajectory, 'prompt_ids' | 'response_ids' | 'response_mask' | 't
 export type PerToken = Record<string, unknown>
 
 export class DetailOracle {
-  readonly #turns: ReadonlyMap<string, ToldTurn>
+  readonly #turns: ReadonlyMap<string, TurnWithDetails>
 
-  constructor(turns: readonly ToldTurn[]) {
+  constructor(turns: readonly TurnWithDetails[]) {
     this.#turns = new Map(turns.map((turn) => [turn.turnId, turn]))
   }
 
@@ -56,8 +56,8 @@ export class DetailOracle {
   }
 
   /** Returns the turns from the first one on, including those before a row of one turn. */
-  #chainTo(turnId: string): ToldTurn[] {
-    const chain: ToldTurn[] = []
+  #chainTo(turnId: string): TurnWithDetails[] {
+    const chain: TurnWithDetails[] = []
     for (let turn = this.#turns.get(turnId); turn !== undefined; turn = turn.parent)
       if (!turn.isLost) chain.unshift(turn)
     return chain
@@ -75,7 +75,7 @@ interface Shown {
   weight_versions: { version: string; start: number; end: number }[] | null
 }
 
-const getLength = ({ prompt, completion }: ToldTurn) => prompt.length + completion.length
+const getLength = ({ prompt, completion }: TurnWithDetails) => prompt.length + completion.length
 
 const asJson = (lists: PerToken): PerToken => JSON.parse(JSON.stringify(lists))
 
@@ -91,7 +91,7 @@ function getRow(table: TokenTable | undefined, nth: number) {
   return { ids: of(table.ids), logprobs: of(table.logprobs) }
 }
 
-type Sampled = { turn: ToldTurn; nth: number } | null
+type Sampled = { turn: TurnWithDetails; nth: number } | null
 
 function sampledLists(trained: readonly Sampled[]): PerToken {
   const isReported = (kind: keyof TokenData) =>
@@ -145,7 +145,7 @@ function getVersion(token: Sampled): string | null {
   return spans.find(({ start, end }) => start <= token!.nth && token!.nth < end)?.version ?? null
 }
 
-function readLists(chain: readonly ToldTurn[], indices: readonly number[]): PerToken {
+function readLists(chain: readonly TurnWithDetails[], indices: readonly number[]): PerToken {
   const isReported = (kind: keyof TokenData) => chain.some(({ details }) => details[kind] !== undefined)
   const prompts = indices.map((index) => {
     for (const { prompt, details } of chain) {
@@ -175,7 +175,7 @@ function readLists(chain: readonly ToldTurn[], indices: readonly number[]): PerT
  * Returns the experts at a position, from the first turn that reported them in the shape of the first table; null: none
  * did.
  */
-function expertsAt(chain: readonly ToldTurn[], index: number): number[] | null {
+function expertsAt(chain: readonly TurnWithDetails[], index: number): number[] | null {
   const tables = chain.flatMap(({ details }) => details.routed_experts ?? [])
   const shape = String(tables[0]?.experts.shape.slice(1))
   for (const { start, experts } of tables) {

@@ -32,10 +32,10 @@ export class HalvedEngine extends EmbeddedEngine {
 
 function halveEvent(event: GenerationEvent): GenerationEvent {
   return event.type === 'delta' && event.logprobsContent
-    ? { ...event, logprobsContent: event.logprobsContent.map(halved) }
+    ? { ...event, logprobsContent: event.logprobsContent.map(halve) }
     : event
 }
 
-function halved<Entry extends { logprob: number }>(entry: Entry): Entry {
+function halve<Entry extends { logprob: number }>(entry: Entry): Entry {
   return { ...entry, logprob: entry.logprob / 2 }
 }

@@ -21,7 +21,7 @@ export function withTexts({ lastMessage, ...turn }: TurnRecord): TurnOfTexts {
  * Builds a request's conversation for matching.
  * @param tree of the session; absent: no earlier requests are known
  */
-export function conversationOf(
+export function createConversation(
   messages: readonly object[],
   tools: readonly object[] | null | undefined = null,
   tree = new MessageTree(),

@@ -84,7 +84,7 @@ const change = fc.oneof(
 type Change = typeof change extends fc.Arbitrary<infer C> ? C : never
 
 /** Generates bodies with one to four changes anywhere, as the text that is sent. */
-export function mutationsOf(...bodies: readonly object[]): fc.Arbitrary<string> {
+export function createMutations(...bodies: readonly object[]): fc.Arbitrary<string> {
   const changes = fc.array(fc.tuple(fc.nat(), change), { minLength: 1, maxLength: 4 })
   return fc.tuple(fc.constantFrom(...bodies), changes).map(([body, changes]) => {
     const root: { body: Json } = { body: structuredClone(body) as Json }
@@ -94,7 +94,7 @@ export function mutationsOf(...bodies: readonly object[]): fc.Arbitrary<string> 
 }
 
 /** Generates valid JSON texts that were truncated or contain junk. */
-export function brokenTextsOf(...bodies: readonly object[]): fc.Arbitrary<string> {
+export function createBrokenTexts(...bodies: readonly object[]): fc.Arbitrary<string> {
   const junk = fc.constantFrom(
     '',
     '"',
@@ -142,7 +142,7 @@ function apply(root: { body: Json }, index: number, change: Change): void {
   else if (change.how === 'wrap') put(parent, key, change.inObject ? { [key]: value } : [value])
   else if (change.how === 'copyFrom')
     put(parent, key, structuredClone(valueAt(places[change.from % places.length]!)))
-  else if (change.how === 'retype') put(parent, key, retyped(value))
+  else if (change.how === 'retype') put(parent, key, retype(value))
   else if (change.how === 'drop') drop(place)
   else if (change.how === 'repeat') repeat(place)
   else if (change.how === 'rename') {
@@ -178,7 +178,7 @@ function repeat({ parent, key }: Location): void {
 }
 
 /** Returns the value with another type, as a careless client sends it. */
-function retyped(value: Json): Json {
+function retype(value: Json): Json {
   if (typeof value === 'string') return [value]
   if (typeof value === 'number') return String(value)
   if (typeof value === 'boolean') return String(value)

@@ -35,7 +35,7 @@ export async function startNodePair(t: Pick<Test, 'teardown'>): Promise<NodePair
   const other = await startProxy(t, options)
   const open = async (sessionId: string) => {
     const key = agentKey(sessionId)
-    const { status } = await ask(owner, sessionId, 'begin', key)
+    const { status } = await sendRequest(owner, sessionId, 'begin', key)
     if (status !== 200) throw new Error(`${sessionId} was not opened: ${status}`)
     return key
   }
@@ -49,7 +49,7 @@ export const runKey = (run: string) => createRunKey(KEYS.agentKeySecrets[0]!, ru
  * Sends an LLM request of an agent.
  * @returns the engine's echo of it
  */
-export async function ask(
+export async function sendRequest(
   { url }: { url: string },
   sessionId: string,
   content: string,
@@ -67,7 +67,7 @@ export function chatBody(content: string): string {
   return JSON.stringify({ model: 'fake', messages: [{ role: 'user', content }] })
 }
 
-export function chunked(body: string): string {
+export function chunk(body: string): string {
   return `${Buffer.byteLength(body, 'latin1').toString(16)}\r\n${body}\r\n0\r\n\r\n`
 }
 

@@ -8,7 +8,7 @@ import type { AddressInfo } from 'node:net'
 import fc from 'fast-check'
 import type { Test } from 'tap'
 import { KEYS } from './keys.ts'
-import { ask, chatBody, chunked, type NodePair, runKey } from './node-pair.ts'
+import { chatBody, chunk, type NodePair, runKey, sendRequest } from './node-pair.ts'
 import { sendRaw } from './raw-connection.ts'
 
 const VICTIMS = 4
@@ -47,11 +47,11 @@ const FRAMINGS = {
   length: (inner: string) => ({ headers: [`content-length: ${inner.length}`], body: inner, requests: 1 }),
   chunked: (inner: string) => ({
     headers: ['transfer-encoding: chunked'],
-    body: chunked(inner),
+    body: chunk(inner),
     requests: 1,
   }),
   'chunked, in other letters': (inner: string) => ({
-    ...{ headers: ['Transfer-Encoding: ChUnKeD'], body: chunked(inner), requests: 1 },
+    ...{ headers: ['Transfer-Encoding: ChUnKeD'], body: chunk(inner), requests: 1 },
   }),
   'chunked with extensions and trailers': (inner: string) => ({
     headers: ['transfer-encoding: chunked', 'trailer: x-llm-proxy-hops'],
@@ -59,13 +59,13 @@ const FRAMINGS = {
     requests: 1,
   }),
   'length and chunked': (inner: string) => ({
-    headers: [`content-length: ${chunked(inner).length}`, 'transfer-encoding: chunked'],
-    body: chunked(inner),
+    headers: [`content-length: ${chunk(inner).length}`, 'transfer-encoding: chunked'],
+    body: chunk(inner),
     requests: 1,
   }),
   'chunked and length 0': (inner: string) => ({
     headers: ['transfer-encoding: chunked', 'content-length: 0'],
-    body: chunked(inner),
+    body: chunk(inner),
     requests: 1,
   }),
   'two lengths': (inner: string) => ({
@@ -75,17 +75,17 @@ const FRAMINGS = {
   }),
   'an encoding before chunked': (inner: string) => ({
     headers: ['transfer-encoding: gzip, chunked'],
-    body: chunked(inner),
+    body: chunk(inner),
     requests: 1,
   }),
   'chunked, hidden by a space': (inner: string) => ({
     headers: ['transfer-encoding : chunked', 'content-length: 0'],
-    body: chunked(inner),
+    body: chunk(inner),
     requests: 1,
   }),
   'chunked, hidden by a fold': (inner: string) => ({
     headers: ['x-a: b\r\n transfer-encoding: chunked', 'content-length: 0'],
-    body: chunked(inner),
+    body: chunk(inner),
     requests: 1,
   }),
   'a length that is none': (inner: string) => ({
@@ -186,7 +186,7 @@ export async function fuzzNodes(
     for (let requestCount = 0; !isOver; requestCount += 1) {
       const question = `${SECRET} ${number} ${requestCount};`
       const url = doors[requestCount % doors.length]!
-      const { status, text } = await ask({ url }, id, question, key).catch((error) => ({
+      const { status, text } = await sendRequest({ url }, id, question, key).catch((error) => ({
         status: 0,
         text: String(error.cause ?? error),
       }))

@@ -17,7 +17,7 @@ export function plainTokens(sample: Sampling): Script {
 
 async function* generate(request: GenerationRequest, sample: Sampling, signal: AbortSignal): EventStream {
   const messages = request.kind === 'chat' ? request.body.messages : []
-  const promptIds = messages.flatMap(({ content }) => idsOf(String(content)))
+  const promptIds = messages.flatMap(({ content }) => encodeText(String(content)))
   yield [{ type: 'start', engine: 'plain', model: 'plain', promptTokenIds: PromptIds.from(promptIds) }]
   const ids = sample(promptIds) ?? (await untilAborted(signal))
   const logprobs = ids.map(() => -0.5)
@@ -25,7 +25,7 @@ async function* generate(request: GenerationRequest, sample: Sampling, signal: A
   yield [{ type: 'end', finishReason: 'stop' }]
 }
 
-export function idsOf(text: string): number[] {
+export function encodeText(text: string): number[] {
   return text.split(' ').map(Number)
 }
 

@@ -63,7 +63,7 @@ export function workerProcess(t: Test, proxyUrl: string, workerId: string, count
 }
 
 /** Creates an agent that never retries. */
-export function agentOf(proxy: Pick<TestProxy, 'baseUrl'>, sessionId: string): OpenAI {
+export function createAgent(proxy: Pick<TestProxy, 'baseUrl'>, sessionId: string): OpenAI {
   return new OpenAI({ baseURL: proxy.baseUrl(sessionId), apiKey: 'none', maxRetries: 0 })
 }
 
@@ -111,7 +111,7 @@ export async function untilWorkers(proxy: Pick<TestProxy, 'get'>, ...workerIds: 
 }
 
 /** Returns the session's turns, once none is open. */
-export async function turnsOf(proxy: Pick<TestProxy, 'get'>, sessionId: string) {
+export async function getTurns(proxy: Pick<TestProxy, 'get'>, sessionId: string) {
   return until(async () => {
     const { turns } = await proxy.get(`/sessions/${sessionId}`)
     const closed = turns?.length > 0 && turns.every((turn: { status: string }) => turn.status !== 'open')

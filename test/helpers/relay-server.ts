@@ -66,7 +66,7 @@ export function chatRequest(content: string, more: Record<string, unknown> = {})
 }
 
 /** Collects all events of a request. */
-export async function eventsOf(
+export async function readEvents(
   backend: Pick<RelayBackend, 'generate'>,
   request: GenerationRequest,
   signal = new AbortController().signal,
@@ -77,6 +77,6 @@ export async function eventsOf(
 }
 
 /** Returns the text of a completion. */
-export function textOf(events: readonly GenerationEvent[]): string {
+export function getText(events: readonly GenerationEvent[]): string {
   return events.map((event) => (event.type === 'delta' ? (event.content ?? '') : '')).join('')
 }

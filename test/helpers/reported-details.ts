@@ -13,29 +13,29 @@ function scattered(token: number, salt: number): number {
   return (bits ^ (bits >>> 13)) >>> 0
 }
 
-export function logprobOf(token: number, salt: number): number {
+export function getLogprob(token: number, salt: number): number {
   return -(scattered(token, salt) / 0x1_0000_0000) * 9.871
 }
 
 /** Returns the token first, then up to three others. */
-export function maskOf(token: number): number[] {
+export function getMask(token: number): number[] {
   const others = scattered(token, 1) % 4
   return [token, ...Array.from({ length: others }, (_, index) => token + 1 + index)]
 }
 
-export function maskLogprobsOf(token: number): number[] {
-  return maskOf(token).map((_, index) => logprobOf(token, 10 + index))
+export function getMaskLogprobs(token: number): number[] {
+  return getMask(token).map((_, index) => getLogprob(token, 10 + index))
 }
 
 /** Returns `count` alternatives; whether the token is among them is random. */
-export function topOf(token: number, count: number): [id: number, logprob: number][] {
+export function getTop(token: number, count: number): [id: number, logprob: number][] {
   const first = token + (scattered(token, 2) % 2)
-  return Array.from({ length: count }, (_, index) => [first + index, logprobOf(token, 20 + index)])
+  return Array.from({ length: count }, (_, index) => [first + index, getLogprob(token, 20 + index)])
 }
 
 /** Returns the entries of a prompt's position: its own token, then the likeliest. */
-export function promptOf(token: number, others: number): [id: number, logprob: number][] {
-  const own: [number, number] = [token, -9.5 + logprobOf(token, 30) / 100]
+export function getPrompt(token: number, others: number): [id: number, logprob: number][] {
+  const own: [number, number] = [token, -9.5 + getLogprob(token, 30) / 100]
   return [
     own,
     ...Array.from({ length: others }, (_, index): [number, number] => [token + 1 + index, -0.1 - index / 7]),
@@ -43,11 +43,11 @@ export function promptOf(token: number, others: number): [id: number, logprob: n
 }
 
 /** Returns the experts of all layers, concatenated. */
-export function expertsOf(token: number): number[] {
+export function getExperts(token: number): number[] {
   return Array.from({ length: LAYERS * EXPERTS_PER_TOKEN }, (_, index) => scattered(token, 50 + index) % 200)
 }
 
-export function versionOf(token: number): string {
+export function getVersion(token: number): string {
   return `step-${scattered(token, 60) % 2}`
 }
 
@@ -55,8 +55,8 @@ export function getVersionSpans(tokens: readonly number[]) {
   const spans: { version: string; start: number; end: number }[] = []
   for (const [index, token] of tokens.entries()) {
     const last = spans.at(-1)
-    if (last?.version === versionOf(token)) last.end = index + 1
-    else spans.push({ version: versionOf(token), start: index, end: index + 1 })
+    if (last?.version === getVersion(token)) last.end = index + 1
+    else spans.push({ version: getVersion(token), start: index, end: index + 1 })
   }
   return spans
 }
@@ -73,21 +73,21 @@ function toTable(rows: readonly (readonly [number, number])[][]): TokenTable {
  * Returns all token data that an engine can report of a completion.
  * @param expertsStart the first position whose experts it reports
  */
-export function detailsOf(
+export function getDetails(
   prompt: readonly number[],
   completion: readonly number[],
   { alternatives = 2, expertsStart = 0 } = {},
 ): TokenData {
   const masks = completion.map((token) =>
-    maskOf(token).map((id, index): [number, number] => [id, maskLogprobsOf(token)[index]!]),
+    getMask(token).map((id, index): [number, number] => [id, getMaskLogprobs(token)[index]!]),
   )
   const read = [...prompt, ...completion].slice(expertsStart, -1)
   return {
     sampling_mask: toTable(masks),
-    sampling_logprobs: completion.map((token) => logprobOf(token, 5)),
-    top_logprobs: toTable(completion.map((token) => topOf(token, alternatives))),
+    sampling_logprobs: completion.map((token) => getLogprob(token, 5)),
+    top_logprobs: toTable(completion.map((token) => getTop(token, alternatives))),
     prompt_logprobs: {
-      ...toTable(prompt.map((token, index) => (index === 0 ? [] : promptOf(token, 1)))),
+      ...toTable(prompt.map((token, index) => (index === 0 ? [] : getPrompt(token, 1)))),
       start: 0,
     },
     routed_experts: {
@@ -95,7 +95,7 @@ export function detailsOf(
       experts: {
         dtype: 'U8',
         shape: [read.length, LAYERS, EXPERTS_PER_TOKEN],
-        data: Uint8Array.from(read.flatMap(expertsOf)),
+        data: Uint8Array.from(read.flatMap(getExperts)),
       },
     },
     weight_versions: getVersionSpans(completion),
@@ -122,16 +122,16 @@ export interface ShownTokens extends ShownDetails {
 }
 
 /** Checks the data of a row's tokens if its turns reported everything in `shown`. It returns the first violation. */
-export function faultOf(shown: ShownTokens, alternatives: number): string | undefined {
+export function getFault(shown: ShownTokens, alternatives: number): string | undefined {
   const { prompt, response, mask } = shown
-  const sampled = <T>(of: (token: number) => T) =>
+  const sample = <T>(of: (token: number) => T) =>
     response.map((token, index) => (mask[index] === 1 ? of(token) : null))
   const wanted: Partial<Record<keyof ShownDetails, unknown>> = {
-    sampling_mask: sampled(maskOf),
-    sampling_mask_logprobs: sampled(maskLogprobsOf),
-    sampling_logprobs: sampled((token) => logprobOf(token, 5)),
-    top_logprob_ids: sampled((token) => topOf(token, alternatives).map(([id]) => id)),
-    top_logprobs: sampled((token) => topOf(token, alternatives).map(([, logprob]) => logprob)),
+    sampling_mask: sample(getMask),
+    sampling_mask_logprobs: sample(getMaskLogprobs),
+    sampling_logprobs: sample((token) => getLogprob(token, 5)),
+    top_logprob_ids: sample((token) => getTop(token, alternatives).map(([id]) => id)),
+    top_logprobs: sample((token) => getTop(token, alternatives).map(([, logprob]) => logprob)),
   }
   for (const [kind, expected] of Object.entries(wanted)) {
     const data = shown[kind as keyof ShownDetails]
@@ -154,7 +154,7 @@ function promptFault(shown: ShownTokens, sequence: readonly number[]): string | 
     )
       return `prompt_logprobs at ${index}`
     if (alternatives == null) continue
-    const wanted = promptOf(token, 1)
+    const wanted = getPrompt(token, 1)
     if (JSON.stringify(shown.prompt_logprob_ids?.[index]) !== JSON.stringify(wanted.map(([id]) => id)))
       return `ids at ${index}`
     if (JSON.stringify(alternatives) !== JSON.stringify(wanted.map(([, logprob]) => logprob)))
@@ -173,7 +173,7 @@ function expertsFault(
   const data = Buffer.from(experts.data, 'base64')
   if (experts.dtype !== 'uint8' || data.length !== sequence.length * width) return 'the shape of experts'
   for (const [index, token] of sequence.slice(0, -1).entries()) {
-    if (data.subarray(index * width, (index + 1) * width).join() !== expertsOf(token).join())
+    if (data.subarray(index * width, (index + 1) * width).join() !== getExperts(token).join())
       return `experts at ${index}`
   }
   return undefined

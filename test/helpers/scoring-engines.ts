@@ -55,7 +55,7 @@ interface Sampling {
 }
 
 /** Returns a generator of the same numbers each time. */
-export function randomOf(seed: number): () => number {
+export function createRandom(seed: number): () => number {
   let count = 0
   return () => (noise(seed, 7, 11, count++) + 1) / 2
 }
@@ -198,7 +198,11 @@ function vllmChat(body: any, { models, tellsMasks: reportsMasks }: State): objec
   const model = models[body.model] ?? getDefault(models)
   const prompt = [3, 1, 4, 1, 5, 9, 2, 6]
   const { temperature, top_p: topP, max_tokens: length, seed } = body
-  const { ids, filtered, masks } = model.sample(prompt, length, { temperature, topP, random: randomOf(seed) })
+  const { ids, filtered, masks } = model.sample(prompt, length, {
+    temperature,
+    topP,
+    random: createRandom(seed),
+  })
   const choice = {
     index: 0,
     message: { role: 'assistant', content: ids.join(' ') },

@@ -14,7 +14,7 @@ export class ScriptedBackend implements Backend {
   readonly released: string[] = []
   script: Script
 
-  constructor(script: Script = () => answer(wholeAnswer())) {
+  constructor(script: Script = () => respond(completeResponse())) {
     this.script = script
   }
 
@@ -27,7 +27,7 @@ export class ScriptedBackend implements Backend {
     return [{ id: 'scripted', maxModelLen: 1000 }]
   }
 
-  /** Returns the number of prompt tokens in {@link wholeAnswer}. */
+  /** Returns the number of prompt tokens in {@link completeResponse}. */
   async countTokens(): Promise<number> {
     return 3
   }
@@ -50,7 +50,7 @@ export class ScriptedBackend implements Backend {
 }
 
 /** Returns the events of a complete and exact response, `hi there`. */
-export function wholeAnswer(): GenerationEvent[] {
+export function completeResponse(): GenerationEvent[] {
   return [
     {
       type: 'start',
@@ -70,7 +70,7 @@ export function wholeAnswer(): GenerationEvent[] {
 }
 
 /** Yields events one by one, each in a separate batch. */
-export async function* answer(events: readonly GenerationEvent[]): EventStream {
+export async function* respond(events: readonly GenerationEvent[]): EventStream {
   for (const event of events) yield [event]
 }
 

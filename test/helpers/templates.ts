@@ -17,7 +17,7 @@ import { readTokenizerFiles, type TokenizerConfig } from '../../src/proxy/tokens
 
 const python = await PythonTemplates.start()
 
-export function templateOf(
+export function createTemplate(
   source: ChatTemplateSource,
   config?: TokenizerConfig,
   format?: PromptFormat,

@@ -86,10 +86,10 @@ export async function tokenModeRig(
      * Requests several completions.
      * @returns their turns
      */
-    askFor: sendRequestFor,
+    sendRequestFor,
     /** The number of prompt tokens that such a request of the session would have. */
     count: (messages: ChatMessage[]): Promise<number> => runner.countTokens('s', { messages }, never),
-    ask: async (messages: ChatMessage[], fields = {}): Promise<TurnRecord> =>
+    sendRequest: async (messages: ChatMessage[], fields = {}): Promise<TurnRecord> =>
       (await sendRequestFor(1, messages, fields))[0]!,
   }
 }

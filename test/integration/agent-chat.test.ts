@@ -8,7 +8,7 @@ import { makeParseableResponseFormat } from 'openai/lib/parser'
 import type { ChatCompletionMessageParam } from 'openai/resources/chat/completions'
 import t, { type Test } from 'tap'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
-import { answer, wholeAnswer } from '../helpers/scripted-backend.ts'
+import { completeResponse, respond } from '../helpers/scripted-backend.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
 import { until } from '../helpers/until.ts'
 
@@ -159,7 +159,11 @@ t.test('the tool runner runs its loop, streamed and not', async (t) => {
 t.test('structured output reaches the engine unchanged, and the client parses it', async (t) => {
   const api = await startSessionsApi(t)
   api.backend.script = () =>
-    answer([wholeAnswer()[0]!, { type: 'delta', content: '{"city":"Rome"}' }, wholeAnswer().at(-1)!])
+    respond([
+      completeResponse()[0]!,
+      { type: 'delta', content: '{"city":"Rome"}' },
+      completeResponse().at(-1)!,
+    ])
   const schema = { type: 'object', properties: { city: { type: 'string' } } }
   const format = { type: 'json_schema' as const, json_schema: { name: 'place', schema, strict: true } }
   const openai = new OpenAI({ baseURL: `${api.url}/a/v1`, apiKey: 'none', maxRetries: 0 })
@@ -258,8 +262,8 @@ t.test('Completions accept text or token ids, and report ids and logprobs on req
   t.equal(turn.params.prompt, 'Once upon')
   t.same(turn.request_messages, [])
   t.same(turn.completion_logprobs, full.choices[0]?.logprobs?.token_logprobs)
-  const again = client(proxy, 'b')
-  const stream = await again.completions.create({
+  const second = client(proxy, 'b')
+  const stream = await second.completions.create({
     model: 'x',
     prompt: turn.prompt_token_ids,
     max_tokens: 5,

@@ -11,7 +11,7 @@ import t, { type Test } from 'tap'
 import { ProxyError } from '../../src/base/errors.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { startProxy } from '../helpers/proxy.ts'
-import { answer, untilAborted, wholeAnswer } from '../helpers/scripted-backend.ts'
+import { completeResponse, respond, untilAborted } from '../helpers/scripted-backend.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
 import { limitRuns } from '../helpers/tier.ts'
 import { until } from '../helpers/until.ts'
@@ -148,7 +148,11 @@ t.test('the tool runner runs its loop, streamed and not', async (t) => {
 t.test('structured output reaches the engine as a response format, and the client parses it', async (t) => {
   const api = await startSessionsApi(t)
   api.backend.script = () =>
-    answer([wholeAnswer()[0]!, { type: 'delta', content: '{"city":"Rome"}' }, wholeAnswer().at(-1)!])
+    respond([
+      completeResponse()[0]!,
+      { type: 'delta', content: '{"city":"Rome"}' },
+      completeResponse().at(-1)!,
+    ])
   const schema = {
     type: 'object',
     properties: { city: { type: 'string' } },
@@ -337,7 +341,7 @@ t.test('errors have the classes of the client, and are retried as it does', asyn
   api.backend.script = () => {
     calls += 1
     if (calls < 3) throw new ProxyError('engine_unreachable', 'not yet', { retryAfterS: 0 })
-    return answer(wholeAnswer())
+    return respond(completeResponse())
   }
   t.match(await client(api, 'b', 2).messages.create(small), { content: [{ text: 'hi there' }] })
   t.equal(calls, 3)
@@ -358,7 +362,7 @@ t.test('errors have the classes of the client, and are retried as it does', asyn
 t.test('an error in the middle of a stream is an error event', async (t) => {
   const api = await startSessionsApi(t)
   api.backend.script = async function* () {
-    yield wholeAnswer().slice(0, 2)
+    yield completeResponse().slice(0, 2)
     throw new ProxyError('engine_lost', 'the engine is gone')
   }
   const failed = await refusal(client(api, 'a').messages.stream(small).finalMessage())
@@ -452,7 +456,7 @@ async function silentEngine(t: Test) {
   api.backend.script = async function* (_request, signal) {
     const error = await Promise.race([word, untilAborted(signal)])
     if (error) throw error
-    yield wholeAnswer()
+    yield completeResponse()
   }
   return { api, speak }
 }

@@ -12,7 +12,7 @@ import t, { type Test } from 'tap'
 import { ProxyError } from '../../src/base/errors.ts'
 import type { GenerationEvent } from '../../src/protocol/canonical/events.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
-import { answer, untilAborted, wholeAnswer } from '../helpers/scripted-backend.ts'
+import { completeResponse, respond, untilAborted } from '../helpers/scripted-backend.ts'
 import { sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
 import { type SessionsApi, startSessionsApi } from '../helpers/sessions-api.ts'
 import { limitRuns } from '../helpers/tier.ts'
@@ -210,7 +210,11 @@ t.test('without a session a response id alone finds the session, unless that has
 t.test('structured output reaches the engine as a response format, and the client parses it', async (t) => {
   const api = await startSessionsApi(t)
   api.backend.script = () =>
-    answer([wholeAnswer()[0]!, { type: 'delta', content: '{"city":"Rome"}' }, wholeAnswer().at(-1)!])
+    respond([
+      completeResponse()[0]!,
+      { type: 'delta', content: '{"city":"Rome"}' },
+      completeResponse().at(-1)!,
+    ])
   const schema = { type: 'object', properties: { city: { type: 'string' } } }
   const format = makeParseableTextFormat(
     { type: 'json_schema', name: 'place', schema, strict: true },
@@ -284,7 +288,7 @@ async function codexTurn({ url }: SessionsApi, input: unknown[]): Promise<{ item
 
 t.test('a Codex conversation with custom tools, shell, namespaces and reasoning is one row', async (t) => {
   const api = await startSessionsApi(t)
-  const [start, , , end] = wholeAnswer() as [GenerationEvent, unknown, unknown, GenerationEvent]
+  const [start, , , end] = completeResponse() as [GenerationEvent, unknown, unknown, GenerationEvent]
   const patch = '*** Begin Patch\n+"x"\n*** End Patch'
   const calls = [
     { id: 'c0', name: 'apply_patch', arguments: JSON.stringify({ input: patch }) },
@@ -293,7 +297,7 @@ t.test('a Codex conversation with custom tools, shell, namespaces and reasoning 
   ]
   const toolCalls = calls.map(({ id, ...called }, index) => ({ index, id, function: called }))
   api.backend.script = () =>
-    answer([
+    respond([
       start,
       { type: 'delta', reasoning: 'hm' },
       { type: 'delta', content: 'I patch it.' },
@@ -350,7 +354,7 @@ t.test('a Codex conversation with custom tools, shell, namespaces and reasoning 
 t.test('a response that fails in the middle ends with response.failed, and the turn is failed', async (t) => {
   const api = await startSessionsApi(t)
   api.backend.script = async function* () {
-    yield wholeAnswer().slice(0, 2)
+    yield completeResponse().slice(0, 2)
     throw new ProxyError('engine_lost', 'The engine is gone')
   }
   const stream = client(api, 's').responses.stream({ model: 'x', input: 'hi' })
@@ -369,7 +373,8 @@ t.test(
       type: 'delta',
       toolCalls: [{ index, id: `c${index}`, function: { name: 'f', arguments: '{}' } }],
     })
-    api.backend.script = () => answer([wholeAnswer()[0]!, createChunk(0), createChunk(1), createChunk(0)])
+    api.backend.script = () =>
+      respond([completeResponse()[0]!, createChunk(0), createChunk(1), createChunk(0)])
     const stream = client(api, 's').responses.stream({ model: 'x', input: 'hi' })
     t.match(await stream.finalResponse(), { status: 'failed', error: { code: 'engine_failed' } })
   },
@@ -380,7 +385,7 @@ t.test('an agent that aborts its stream ends the engine request, and the turn is
   let engineSignal: AbortSignal | undefined
   api.backend.script = async function* (_request, signal) {
     engineSignal = signal
-    yield wholeAnswer().slice(0, 2)
+    yield completeResponse().slice(0, 2)
     await untilAborted(signal)
   }
   const stream = client(api, 's').responses.stream({ model: 'x', input: 'hi' })
@@ -413,7 +418,7 @@ t.test('errors have the classes of the client, and are retried where that helps'
   api.backend.script = () => {
     tries += 1
     if (tries === 1) throw new ProxyError('engine_unreachable', 'No engine', { retryAfterS: 0.001 })
-    return answer(wholeAnswer())
+    return respond(completeResponse())
   }
   t.equal((await create({ model: 'x', input: 'hi' })).output_text, 'hi there')
   t.equal(tries, 2)

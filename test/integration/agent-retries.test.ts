@@ -23,10 +23,10 @@ t.test('a restarted proxy responds to a retry with what it had committed', async
   for (const [name, ask] of Object.entries(DIALECTS)) {
     for (const stream of [true, false]) {
       const sessionId = `${name}-${stream}`
-      const again = lossyFetch([])
+      const second = lossyFetch([])
       const headers = { 'x-stainless-retry-count': '1' }
-      await ask({ baseUrl: after.baseUrl(sessionId), fetch: again.fetch, headers }, stream)
-      t.equal(readText(again.bodies[0]!), readText(lost[sessionId]!.bodies[0]!), sessionId)
+      await ask({ baseUrl: after.baseUrl(sessionId), fetch: second.fetch, headers }, stream)
+      t.equal(readText(second.bodies[0]!), readText(lost[sessionId]!.bodies[0]!), sessionId)
       t.equal((await getTurns(after, sessionId)).length, 1, sessionId)
     }
   }

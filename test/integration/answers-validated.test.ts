@@ -8,7 +8,7 @@ import { generateText, jsonSchema, type LanguageModel, streamText, type ToolSet 
 import t from 'tap'
 import type { ToolCallDelta } from '../../src/protocol/canonical/messages.ts'
 import { ANSWERS } from '../helpers/answers-to-judge.ts'
-import { answer } from '../helpers/scripted-backend.ts'
+import { respond } from '../helpers/scripted-backend.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
 
 Object.assign(globalThis, { AI_SDK_LOG_WARNINGS: false })
@@ -42,7 +42,7 @@ for (const [dialect, model] of Object.entries(DIALECTS)) {
     if (dialect === 'completions' && /tool|reasoning/.test(what)) continue
     t.test(`the AI SDK accepts ${what} in ${dialect}, complete and streamed`, async (t) => {
       const { url, backend } = await startSessionsApi(t)
-      backend.script = () => answer(events)
+      backend.script = () => respond(events)
       const request = {
         model: model(url),
         prompt: 'Hi',

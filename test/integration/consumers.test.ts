@@ -64,8 +64,8 @@ t.test(
       lease_id: second.lease_id,
     })
     t.strictSame(released, { released: ['c'], lost: [] })
-    const again = await fetched(api, { limit: 5, lease_id: 'mine' })
-    t.match(again, { lease_id: 'mine', ids: ['c'], sessions: [{ deliveries: 2 }] })
+    const repeated = await fetched(api, { limit: 5, lease_id: 'mine' })
+    t.match(repeated, { lease_id: 'mine', ids: ['c'], sessions: [{ deliveries: 2 }] })
     t.match(await fetched(api, { limit: 5, lease_id: 'mine' }), {
       ids: ['c'],
       sessions: [{ deliveries: 2 }],

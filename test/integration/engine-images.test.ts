@@ -15,7 +15,7 @@ import { pull } from '../helpers/event-stream.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { RawWorker } from '../helpers/raw-worker.ts'
 import { workerFor } from '../helpers/relay-rig.ts'
-import { eventsOf, relayServerFor } from '../helpers/relay-server.ts'
+import { readEvents, relayServerFor } from '../helpers/relay-server.ts'
 import { openEventStream, type Script, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
 import { startVisionEngine } from '../helpers/vision-engine.ts'
 import { imagePart, pngUrl, visionModel } from '../helpers/vision-model.ts'
@@ -221,7 +221,7 @@ t.test('a worker whose engines accept images gets them in the messages', async (
   t.teardown(() => local.close())
   await local.models()
   await once(workerFor(t, url, 'w', local), 'connected')
-  const [start] = await eventsOf(backend, imageRequest())
+  const [start] = await readEvents(backend, imageRequest())
   t.match(engine.server.requests.at(-1)?.body, { input_ids: [1, 9, 2, 9, 3], image_data: URLS })
   t.strictSame(start?.type === 'start' && [...start.promptTokenIds!], PROMPT)
 })
@@ -229,7 +229,7 @@ t.test('a worker whose engines accept images gets them in the messages', async (
 t.test('a worker without image support never gets a request with images', async (t) => {
   const { url, backend } = await relayServerFor(t)
   await RawWorker.hello(url, { capabilities: ['resume', 'token_ids'] })
-  await t.rejects(eventsOf(backend, imageRequest()), {
+  await t.rejects(readEvents(backend, imageRequest()), {
     code: 'unsupported',
     message: /no worker accepts images/,
   })

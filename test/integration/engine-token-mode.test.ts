@@ -121,17 +121,17 @@ t.test('vLLM returns one prompt of 32, and all once it has seen another one', as
     t.same([[...tokenIds], [...logprobs]], [[9], [-1]])
     return [...start!.promptTokenIds!]
   }
-  const repeated = () =>
+  const repeat = () =>
     server.requests
       .filter(({ method }) => method === 'POST')
       .map(({ body }) => body.return_token_ids === true)
   for (let call = 0; call < 33; call += 1) t.same(await sendRequest(), [5, 6, 7])
-  t.same(repeated(), [true, ...Array(31).fill(false), true])
+  t.same(repeat(), [true, ...Array(31).fill(false), true])
   await client.checkHealth(noAbort).catch(() => {})
   seen = [5, 6, 8]
   t.same(await sendRequest(), seen, 'after a failed health check the prompt ids are requested again')
   t.same(await sendRequest(), seen)
-  t.same(repeated().slice(-2), [true, true], 'and one that saw another prompt, each time')
+  t.same(repeat().slice(-2), [true, true], 'and one that saw another prompt, each time')
 })
 
 t.test(

@@ -26,7 +26,7 @@ async function createClient(t: Test, engine: string, exchanges: readonly Exchang
   return client
 }
 
-async function answered(t: Test, engine: string, wire: Wire, cutAt?: number) {
+async function getResponse(t: Test, engine: string, wire: Wire, cutAt?: number) {
   const client = await createClient(t, engine, wire.exchanges, cutAt)
   return pull(client, CALLS[wire.call]!.request(wire.stream), noAbort)
 }
@@ -40,7 +40,7 @@ async function thrownBy(run: () => Promise<unknown>): Promise<unknown> {
 }
 
 async function checkSampled(t: Test, engine: string, wire: Wire): Promise<void> {
-  const completion = fold(await collect(await answered(t, engine, wire)))
+  const completion = fold(await collect(await getResponse(t, engine, wire)))
   t.equal(inexactReason(completion), null, 'exact')
   t.strictSame([...completion.start!.promptTokenIds!.whole()], wire.core!.prompt, 'the prompt')
   t.strictSame([...completion.tokenIds], wire.core!.ids, 'the ids')
@@ -53,7 +53,7 @@ async function checkSampled(t: Test, engine: string, wire: Wire): Promise<void> 
 async function checkCut(t: Test, engine: string, wire: Wire): Promise<void> {
   const ids: number[] = []
   const thrown = await thrownBy(async () => {
-    for await (const batch of await answered(t, engine, wire, CUT_AT))
+    for await (const batch of await getResponse(t, engine, wire, CUT_AT))
       for (const event of batch) if (event.type === 'delta') ids.push(...(event.tokenIds ?? []))
   })
   t.match(thrown, { code: 'engine_lost' }, 'the request fails')
@@ -74,7 +74,7 @@ for (const file of readdirSync(FOLDER)) {
       t.test(wire.name, async (t) => {
         const { refused: rejected } = CALLS[wire.call]!
         if (rejected !== undefined) {
-          const thrown = await thrownBy(async () => collect(await answered(t, engine, wire)))
+          const thrown = await thrownBy(async () => collect(await getResponse(t, engine, wire)))
           t.ok(thrown instanceof ProxyError)
           t.match(thrown, { code: 'engine_rejected', status: rejected })
           return

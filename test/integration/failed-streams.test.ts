@@ -1,7 +1,7 @@
 /** Streams whose engine is lost after their first tokens, as each dialect's clients read them. */
 import t, { type Test } from 'tap'
 import { ProxyError } from '../../src/base/errors.ts'
-import { wholeAnswer } from '../helpers/scripted-backend.ts'
+import { completeResponse } from '../helpers/scripted-backend.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
 
 const LOST = '502 Bad Gateway: the connection to the engine was lost'
@@ -12,7 +12,7 @@ const GEMINI = { contents: [{ role: 'user', parts: [{ text: 'Hello' }] }] }
 async function readChunks(t: Test, path: string, body: object, code: 'engine_lost' | 'engine_rejected') {
   const api = await startSessionsApi(t)
   api.backend.script = async function* () {
-    yield wholeAnswer().slice(0, 2)
+    yield completeResponse().slice(0, 2)
     const status = code === 'engine_rejected' ? { status: 400 } : {}
     throw new ProxyError(code, 'the connection to the engine was lost', status)
   }

@@ -11,7 +11,7 @@ const DOCS = readFileSync(join(import.meta.dirname, '../../docs/http-api.md'), '
 const UNPACK = /```python forest\n(.*?)```/s.exec(DOCS)![1]!
 const PROGRAM = `import json, sys\n${UNPACK}\nprint(json.dumps(list(rows_of(json.load(sys.stdin)))))`
 
-const unpacked = (forest: object) =>
+const unpack = (forest: object) =>
   JSON.parse(execFileSync('python3', ['-c', PROGRAM], { input: JSON.stringify(forest) }).toString())
 
 const array = (...ids: number[]) => Int32Array.from(ids)
@@ -65,7 +65,7 @@ t.test(`an unpacked forest equals the rows of the sessions, and contains a commo
     [await get('/sessions/other/forest'), ['other']],
   ] as const) {
     const wanted = (await Promise.all(ids.map(getRows))).flat()
-    const rows = unpacked(forest).map(({ session_id: _id, leaf: _leaf, ...row }: Record<string, unknown>) => {
+    const rows = unpack(forest).map(({ session_id: _id, leaf: _leaf, ...row }: Record<string, unknown>) => {
       const { prompt_tokens: _prompt, response_tokens: _response, ...rest } = row
       return rest
     })

@@ -4,7 +4,7 @@ import t from 'tap'
 import { ProxyError } from '../../src/base/errors.ts'
 import { BODY_VALUES } from '../../src/proxy/http/transport/json-body.ts'
 import { RawConnection } from '../helpers/raw-connection.ts'
-import { answer, type Script, wholeAnswer } from '../helpers/scripted-backend.ts'
+import { completeResponse, respond, type Script } from '../helpers/scripted-backend.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
 import { until } from '../helpers/until.ts'
 
@@ -40,7 +40,7 @@ for (const [rejected, { request, ...engine }] of Object.entries(REFUSALS)) {
     const { promise: opened, resolve: open } = Promise.withResolvers<void>()
     backend.script = async function* () {
       await opened
-      yield* answer(wholeAnswer())
+      yield* respond(completeResponse())
     }
     connection.send(call())
     await until(() => backend.requests.length > before)

@@ -6,7 +6,7 @@ import { startEngine } from '../helpers/engine.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { readTensors } from '../helpers/read-tensors.ts'
 import { joinWorker, relayProxy, untilWorkers } from '../helpers/relay-rig.ts'
-import { answer, wholeAnswer } from '../helpers/scripted-backend.ts'
+import { completeResponse, respond } from '../helpers/scripted-backend.ts'
 import { recordTurn, type SessionsApi, startSessionsApi } from '../helpers/sessions-api.ts'
 
 /** Records two turns of one row: prompt 1 2, sampled 3 4; prompt 1 2 3 4 5, sampled 6. */
@@ -79,9 +79,9 @@ t.test(`an engine that reports no logprobs, or those of other tokens, scores not
     [table([2, 3, 4, 5]), /returned the logprobs of 3 of 4 tokens/],
   ] as const
   for (const [data, detail] of rejected) {
-    const [start, , , end] = wholeAnswer()
+    const [start, , , end] = completeResponse()
     const details = data && { prompt_logprobs: data }
-    api.backend.script = () => answer([start!, { type: 'delta', ...(details && { details }) }, end!])
+    api.backend.script = () => respond([start!, { type: 'delta', ...(details && { details }) }, end!])
     const scored = await api.call('POST', '/sessions/s/score', { model: 'wise' })
     t.match(scored, { status: 502, body: { code: 'engine_failed', detail } })
   }

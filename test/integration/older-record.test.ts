@@ -13,14 +13,14 @@ import { startProxy } from '../helpers/proxy.ts'
 
 type Row = Record<string, unknown>
 
-const unpacked = (name: string) =>
+const unpack = (name: string) =>
   brotliDecompressSync(readFileSync(join(import.meta.dirname, 'older-record', `${name}.br`)))
 
 t.test('rows of a database of 9fc4fe7', async (t) => {
   const db = join(t.testdir({}), 'record.db')
-  writeFileSync(db, unpacked('record.db'))
+  writeFileSync(db, unpack('record.db'))
   const proxy = await startProxy(t, { db })
-  const responses = JSON.parse(unpacked('rows.json').toString()) as Record<string, Row[]>
+  const responses = JSON.parse(unpack('rows.json').toString()) as Record<string, Row[]>
   t.equal(Object.keys(responses).length, 88)
   for (const [path, rows] of Object.entries(responses)) {
     const { trajectories } = (await proxy.get(path)) as { trajectories: Row[] }

@@ -13,7 +13,7 @@ import { until } from '../helpers/until.ts'
 
 const tokenizer = loadEmbeddedTokenizer()
 /** The same tokens with other ids. */
-const shifted = (text: string) => tokenizer.encode(text).map((id) => id + 1)
+const shift = (text: string) => tokenizer.encode(text).map((id) => id + 1)
 const OTHER = /the tokenizer of llama is not that of --tokenizer embedded: id 1 of a text is \d+ here/
 
 async function startOther(t: Test, textIds?: FakeVllmOptions['textIds'], more: FakeVllmOptions = {}) {
@@ -23,7 +23,7 @@ async function startOther(t: Test, textIds?: FakeVllmOptions['textIds'], more: F
 }
 
 t.test('a proxy whose engines all have another one does not start, and reports both names', async (t) => {
-  const { url } = await startOther(t, shifted)
+  const { url } = await startOther(t, shift)
   await t.rejects(startProxy(t, { engineUrls: [url], tokenizer: 'embedded' }), {
     code: 'config_invalid',
     message: OTHER,
@@ -34,7 +34,7 @@ t.test(
   'beside a matching engine the other one gets no requests, and its registration is rejected',
   async (t) => {
     const right = await startEngine(t)
-    const wrong = await startOther(t, shifted)
+    const wrong = await startOther(t, shift)
     const proxy = await startProxy(t, { engineUrls: [wrong.url, right.url], tokenizer: 'embedded' })
     const { engines } = await proxy.get('/health')
     t.match(engines, [
@@ -48,7 +48,7 @@ t.test(
       wrong.requests.filter(({ path }) => path.startsWith('/v1/') && path !== '/v1/models'),
       [],
     )
-    const late = await startOther(t, shifted)
+    const late = await startOther(t, shift)
     const rejected = await proxy.post('/admin/workers', { url: late.url })
     t.match(rejected, { code: 'unsupported', detail: OTHER })
     const silent = await startOther(t, undefined)
@@ -61,7 +61,7 @@ t.test(
   'a worker with such an engine gets no requests, and the error and /health give the reason',
   async (t) => {
     const right = await startEngine(t)
-    const wrong = await startOther(t, shifted)
+    const wrong = await startOther(t, shift)
     const proxy = await startProxy(t, { mode: 'relay', tokenizer: 'embedded', queueWaitMs: 100 })
     joinWorker(t, { proxyUrls: [proxy.url], engineUrls: [wrong.url], workerId: 'wrong' })
     const workers = async () => (await proxy.get('/health')).workers

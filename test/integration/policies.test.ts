@@ -4,7 +4,7 @@ import t, { type Test } from 'tap'
 import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
 import { startEngine, type TestEngine } from '../helpers/engine.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
-import { joinWorker, turnsOf } from '../helpers/relay-rig.ts'
+import { getTurns, joinWorker } from '../helpers/relay-rig.ts'
 import { until } from '../helpers/until.ts'
 
 /** Starts two engines with one model each. */
@@ -43,7 +43,7 @@ for (const mode of ['local', 'relay'] as const) {
     for (const line of [undefined, 'subagent:critic', 'main', 'compaction', 'subagent:critic'])
       await sendRequest(proxy, line)
     t.same([served(actor), served(critic)], [3, 2])
-    const turns = await turnsOf(proxy, 's')
+    const turns = await getTurns(proxy, 's')
     t.same(
       turns.map((turn: { model: string; params: { model: string }; annotations: { policy: string } }) => [
         turn.model,

@@ -3,7 +3,14 @@ import { ended } from '../helpers/children.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { startLlmProxy } from '../helpers/llm-proxy.ts'
 import { startProxy } from '../helpers/proxy.ts'
-import { agentOf, joinWorker, relayProxy, streamed, turnsOf, untilWorkers } from '../helpers/relay-rig.ts'
+import {
+  createAgent,
+  getTurns,
+  joinWorker,
+  relayProxy,
+  streamed,
+  untilWorkers,
+} from '../helpers/relay-rig.ts'
 import { V1Worker } from '../helpers/v1-worker.ts'
 
 const QUESTION = {
@@ -21,12 +28,12 @@ t.test('with a version-1 worker chat requests work', async (t) => {
     log_probs: [-0.5, -0.25],
     completion_text: `you said ${messages[0]!.content}`,
   }))
-  const response = await agentOf(proxy, 's').chat.completions.create({
+  const response = await createAgent(proxy, 's').chat.completions.create({
     model: 'm',
     messages: [{ role: 'user', content: 'hi' }],
   })
   t.match(response.choices[0], { message: { content: 'you said hi' }, finish_reason: 'stop' })
-  t.match(await turnsOf(proxy, 's'), [
+  t.match(await getTurns(proxy, 's'), [
     {
       status: 'completed',
       engine: 'old',
@@ -50,14 +57,14 @@ t.test("a version-1 worker's response has usage, and an empty text, complete and
   }))
   const body = { model: 'm', messages: [{ role: 'user' as const, content: 'hi' }] }
   const usage = { prompt_tokens: 0, completion_tokens: 2, total_tokens: 2 }
-  const full = await agentOf(proxy, 's').chat.completions.create(body)
+  const full = await createAgent(proxy, 's').chat.completions.create(body)
   t.match(full, { usage, choices: [{ message: { content: '' } }] })
   const options = { stream: true, stream_options: { include_usage: true } } as const
   let last: unknown
-  for await (const part of await agentOf(proxy, 's').chat.completions.create({ ...body, ...options }))
+  for await (const part of await createAgent(proxy, 's').chat.completions.create({ ...body, ...options }))
     last = part
   t.match(last, { usage, choices: [] })
-  t.match(await turnsOf(proxy, 's'), [{ usage }, { usage }])
+  t.match(await getTurns(proxy, 's'), [{ usage }, { usage }])
 })
 
 t.test('with a version-1 worker streaming and tool calls work', async (t) => {
@@ -70,8 +77,8 @@ t.test('with a version-1 worker streaming and tool calls work', async (t) => {
       ? { content_text: 'I open it', tool_calls: [call], finish_reason: 'tool_calls' }
       : { completion_text: 'a cat' }
   })
-  t.same(await streamed(agentOf(proxy, 's')), { text: 'a cat', error: undefined })
-  const stream = agentOf(proxy, 's').chat.completions.stream({
+  t.same(await streamed(createAgent(proxy, 's')), { text: 'a cat', error: undefined })
+  const stream = createAgent(proxy, 's').chat.completions.stream({
     model: 'm',
     messages: [{ role: 'user', content: 'open the box' }],
     tools: [{ type: 'function', function: { name: 'open', parameters: {} } }],
@@ -89,7 +96,7 @@ t.test('with a version-1 worker streaming and tool calls work', async (t) => {
     },
     { role: 'tool' as const, tool_call_id: id, content: 'a cat' },
   ]
-  await agentOf(proxy, 's').chat.completions.create({ model: 'm', messages: [hi, echo, result] })
+  await createAgent(proxy, 's').chat.completions.create({ model: 'm', messages: [hi, echo, result] })
   const named = [hi, { ...echo, tool_calls: [call] }, { ...result, tool_call_id: 'c1' }]
   t.same(seen, named, 'the worker reads the id that it gave')
 })
@@ -102,7 +109,7 @@ t.test('neither an agent nor a trainer can distinguish relay mode from local mod
   joinWorker(t, { proxyUrls, engineUrls: [engineUrl], workerId: 'w' })
   await untilWorkers(relay, 'w')
   for (const proxy of [local, relay]) {
-    const agent = agentOf(proxy, 's')
+    const agent = createAgent(proxy, 's')
     await agent.chat.completions.create({ ...QUESTION, logprobs: true })
     await streamed(agent, QUESTION)
     await agent.completions.create({ model: 'any', prompt: [5, 6, 7], max_tokens: 4, temperature: 0 })
@@ -111,7 +118,7 @@ t.test('neither an agent nor a trainer can distinguish relay mode from local mod
       status: 404,
     })
   }
-  const [inLocal, inRelay] = [await turnsOf(local, 's'), await turnsOf(relay, 's')]
+  const [inLocal, inRelay] = [await getTurns(local, 's'), await getTurns(relay, 's')]
   t.equal(inLocal.length, 4)
   t.same(inRelay.map(withoutCircumstances), inLocal.map(withoutCircumstances))
   t.equal(inRelay[0].engine, `w/${inLocal[0].engine}`)
@@ -128,14 +135,14 @@ t.test('a worker process that gets SIGTERM finishes its request, leaves and exit
   t.teardown(() => process.kill('SIGKILL'))
   await untilWorkers(relay, 'w')
   let stopped = false
-  const { text, error } = await streamed(agentOf(relay, 's'), { ...QUESTION, ignore_eos: true }, () => {
+  const { text, error } = await streamed(createAgent(relay, 's'), { ...QUESTION, ignore_eos: true }, () => {
     if (!stopped) process.kill('SIGTERM')
     stopped = true
   })
   t.ok(text)
   t.equal(error, undefined)
   t.same(await ended(process), [0, null])
-  t.match(await turnsOf(relay, 's'), [{ status: 'completed' }])
+  t.match(await getTurns(relay, 's'), [{ status: 'completed' }])
   await untilWorkers(relay)
 })
 

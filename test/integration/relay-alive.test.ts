@@ -8,8 +8,8 @@ import { InferenceWorkerClient } from '../../src/worker/inference-worker-client.
 import { pull } from '../helpers/event-stream.ts'
 import { FakeClock } from '../helpers/fake-clock.ts'
 import { RawWorker } from '../helpers/raw-worker.ts'
-import { chatRequest, eventsOf, relayServerFor, textOf } from '../helpers/relay-server.ts'
-import { ScriptedBackend, wholeAnswer } from '../helpers/scripted-backend.ts'
+import { chatRequest, getText, readEvents, relayServerFor } from '../helpers/relay-server.ts'
+import { completeResponse, ScriptedBackend } from '../helpers/scripted-backend.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
 import { until } from '../helpers/until.ts'
 
@@ -44,7 +44,7 @@ async function slowWorker(t: Test, url: string) {
   const answered = new Promise<void>((resolve) => (respond = resolve))
   const backend = new HealthyBackend(async function* () {
     await answered
-    yield wholeAnswer()
+    yield completeResponse()
   })
   const options = { proxyUrls: [url], workerId: 'w', maxConcurrency: 4, logger: silentLogger }
   const worker = new InferenceWorkerClient({ ...options, backend, clock })
@@ -55,19 +55,19 @@ async function slowWorker(t: Test, url: string) {
 }
 
 /** Waits until everything that the worker has sent was received, since frames are in order. */
-async function settled(backend: RelayBackend): Promise<void> {
+async function settle(backend: RelayBackend): Promise<void> {
   await backend.refresh()
 }
 
 t.test('a request whose engine is silent for longer than the relay timeout is served', async (t) => {
   const { clock, url, backend } = await relayWithClock(t)
   const worker = await slowWorker(t, url)
-  const text = eventsOf(backend, chatRequest('x')).then(textOf)
+  const text = readEvents(backend, chatRequest('x')).then(getText)
   await until(() => worker.backend.requests.length === 1)
   for (let tenth = 0; tenth < 100; tenth += 1) {
     clock.advance(TIMEOUT_MS / 10)
     worker.clock.advance(TIMEOUT_MS / 10)
-    await settled(backend)
+    await settle(backend)
   }
   worker.answer()
   t.equal(await text, 'hi there')
@@ -77,11 +77,11 @@ t.test('a request that the worker no longer reports fails after the relay timeou
   const { clock, url, backend } = await relayWithClock(t)
   const worker = await RawWorker.hello(url, { capabilities: ['alive', 'status'] })
   t.match(await worker.next('worker_hello_ack'), { capabilities: ['alive', 'status'], alive_ms: 100_000 })
-  const lost = t.rejects(eventsOf(backend, chatRequest('x')), { code: 'engine_timeout' })
+  const lost = t.rejects(readEvents(backend, chatRequest('x')), { code: 'engine_timeout' })
   const { request_id: requestId } = await worker.next('completion_request')
   clock.advance(TIMEOUT_MS - 1)
   worker.send({ type: 'calls_alive', request_ids: ['of another life', requestId] })
-  const answered = settled(backend)
+  const answered = settle(backend)
   const { seq } = await worker.next('worker_status_request')
   const status = { healthy: true, load: 1, models: [], weight_version: null, draining: false }
   worker.send({ type: 'worker_status', ...status, answers: seq })

@@ -8,8 +8,8 @@ import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
 import { packTokenIds } from '../../src/protocol/worker/token-ids.ts'
 import { RawWorker } from '../helpers/raw-worker.ts'
 import { workerFor } from '../helpers/relay-rig.ts'
-import { chatRequest, eventsOf, relayServerFor } from '../helpers/relay-server.ts'
-import { answer, ScriptedBackend, wholeAnswer } from '../helpers/scripted-backend.ts'
+import { chatRequest, readEvents, relayServerFor } from '../helpers/relay-server.ts'
+import { completeResponse, respond, ScriptedBackend } from '../helpers/scripted-backend.ts'
 
 const LONG = Int32Array.from({ length: 3_000 }, (_, index) => index * 7)
 /** The common beginning of all requests. */
@@ -29,8 +29,8 @@ t.test('whatever an engine saw before, its prompts arrive unchanged', async (t) 
   const { url, backend } = await relayServerFor(t)
   let prompt = LONG
   const engine = new ScriptedBackend(() => {
-    const [, ...rest] = wholeAnswer()
-    return answer([{ type: 'start', engine: 'e', promptTokenIds: new PromptIds(prompt) }, ...rest])
+    const [, ...rest] = completeResponse()
+    return respond([{ type: 'start', engine: 'e', promptTokenIds: new PromptIds(prompt) }, ...rest])
   })
   const member = {
     name: 'e',
@@ -46,9 +46,9 @@ t.test('whatever an engine saw before, its prompts arrive unchanged', async (t) 
   const prompts = [LONG, LONGER, LONGER, LONG.with(2_999, 1), Int32Array.of(5), LONGER, LONG.subarray(7)]
   for (const each of prompts) {
     prompt = each
-    t.strictSame(getPrompt(await eventsOf(backend, createRequest('a'))), Int32Array.from(each))
+    t.strictSame(getPrompt(await readEvents(backend, createRequest('a'))), Int32Array.from(each))
     t.strictSame(
-      getPrompt(await eventsOf(backend, createRequest('b', { promptTokenIds: new PromptIds(LONG) }))),
+      getPrompt(await readEvents(backend, createRequest('b', { promptTokenIds: new PromptIds(LONG) }))),
       Int32Array.from(each),
     )
   }
@@ -58,13 +58,13 @@ t.test('whatever an engine saw before, its prompts arrive unchanged', async (t) 
 async function requestAgain(t: Test) {
   const { url, backend } = await relayServerFor(t)
   const worker = await RawWorker.hello(url, { capabilities: ['resume', 'token_ids'] })
-  const first = eventsOf(backend, createRequest('a'))
+  const first = readEvents(backend, createRequest('a'))
   const { request_id: firstId, prompt_base: none } = await worker.next('completion_request')
   t.equal(none, undefined)
   worker.chunk(firstId, 1, 'hi', { start: { engine: 'e', prompt_token_ids: packTokenIds(LONG) } })
   worker.end(firstId, 2)
   t.strictSame(getPrompt(await first), LONG)
-  const second = eventsOf(backend, createRequest('a'))
+  const second = readEvents(backend, createRequest('a'))
   const { request_id: id, prompt_base: base } = await worker.next('completion_request')
   t.equal(base, firstId, 'the proxy names the request whose prompt it has')
   return { worker, id, response: second, backend }
@@ -94,7 +94,7 @@ t.test('a worker that refers beyond the end of a prompt fails its request', asyn
 t.test('a worker that refers to an unreported prompt fails its request', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const worker = await RawWorker.hello(url)
-  const response = eventsOf(backend, createRequest('a'))
+  const response = readEvents(backend, createRequest('a'))
   const { request_id: id } = await worker.next('completion_request')
   worker.chunk(id, 1, 'hi', { start: { engine: 'e', prompt_shared: 1, prompt_token_ids: '' } })
   await t.rejects(response, { code: 'engine_failed' })
@@ -105,7 +105,7 @@ t.test("a request that contains its prompt's ids is its own base", async (t) => 
   worker.chunk(id, 1, 'hi')
   worker.end(id, 2)
   await response
-  const inTokenMode = eventsOf(backend, createRequest('a', { promptTokenIds: new PromptIds(LONGER) }))
+  const inTokenMode = readEvents(backend, createRequest('a', { promptTokenIds: new PromptIds(LONGER) }))
   const { request_id: ownId, prompt_base: base } = await worker.next('completion_request')
   t.equal(base, ownId)
   worker.chunk(ownId, 1, 'hi', { start: { engine: 'e', prompt_shared: LONGER.length, prompt_token_ids: '' } })
@@ -118,7 +118,7 @@ async function requestShortly(t: Test) {
   const { url, backend } = await relayServerFor(t)
   const hello = { capabilities: ['resume', 'token_ids', 'prompt_shared'] }
   const worker = await RawWorker.hello(url, hello)
-  const first = eventsOf(backend, createRequest('a', { promptTokenIds: new PromptIds(LONG) }))
+  const first = readEvents(backend, createRequest('a', { promptTokenIds: new PromptIds(LONG) }))
   const { request_id: firstId, prompt_base: own, messages } = await worker.next('completion_request')
   t.equal(own, firstId)
   t.strictSame(messages, [], 'only ids')
@@ -126,7 +126,7 @@ async function requestShortly(t: Test) {
   worker.end(firstId, 2)
   await first
   await worker.next('completion_ack')
-  const response = eventsOf(backend, createRequest('a', { promptTokenIds: new PromptIds(LONGER) }))
+  const response = readEvents(backend, createRequest('a', { promptTokenIds: new PromptIds(LONGER) }))
   const frame = await worker.next('completion_request')
   t.match(frame, { prompt_base: firstId, prompt_shared: LONG.length, messages: [] })
   t.equal(frame.prompt_token_ids, packTokenIds(LONGER.subarray(LONG.length)))
@@ -170,11 +170,11 @@ t.test('a worker that has evicted the prompt gets all of it, once', async (t) =>
   await untilWhole(t, worker, id)
   endReported(worker, id)
   t.strictSame(getPrompt(await response), LONGER)
-  const again = await requestShortly(t)
-  again.worker.send(forgotten(again.id))
-  await untilWhole(t, again.worker, again.id)
-  again.worker.send(forgotten(again.id))
-  await t.rejects(again.response, { code: 'engine_failed' }, 'and is not requested endlessly')
+  const second = await requestShortly(t)
+  second.worker.send(forgotten(second.id))
+  await untilWhole(t, second.worker, second.id)
+  second.worker.send(forgotten(second.id))
+  await t.rejects(second.response, { code: 'engine_failed' }, 'and is not requested endlessly')
 })
 
 t.test(
@@ -210,8 +210,8 @@ t.test('whatever a worker of this version has cached, its engine gets the prompt
   const engine = new ScriptedBackend((request) => {
     requests.push(request)
     const { promptTokenIds } = request as { promptTokenIds: PromptIds }
-    const [, ...rest] = wholeAnswer()
-    return answer([{ type: 'start', engine: 'e', promptTokenIds }, ...rest])
+    const [, ...rest] = completeResponse()
+    return respond([{ type: 'start', engine: 'e', promptTokenIds }, ...rest])
   })
   const member = { name: 'e', kind: 'scripted', healthy: true, inFlight: 0, models: [], capacity: 8 }
   engine.status = () => ({ members: [{ ...member, takesTokenIds: true }], queued: 0 })
@@ -220,7 +220,7 @@ t.test('whatever a worker of this version has cached, its engine gets the prompt
   // Enough other prompts that the worker evicts its own, and one that continues then.
   const huge = Array.from({ length: 34 }, (_, index) => new Int32Array(1_000_000).fill(index))
   for (const each of [...prompts, ...huge, LONGER]) {
-    const events = await eventsOf(backend, createRequest('a', { promptTokenIds: new PromptIds(each) }))
+    const events = await readEvents(backend, createRequest('a', { promptTokenIds: new PromptIds(each) }))
     t.ok(getPrompt(events)!.length === each.length)
     const last = requests.at(-1) as { promptTokenIds: PromptIds }
     t.ok(Buffer.from(last.promptTokenIds.whole().buffer).equals(Buffer.from(Int32Array.from(each).buffer)))

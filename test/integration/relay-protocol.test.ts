@@ -5,7 +5,7 @@ import { MAX_FRAME_BYTES } from '../../src/protocol/worker/protocol.ts'
 import { OutgoingFrames } from '../../src/worker/frame-sender.ts'
 import { pull } from '../helpers/event-stream.ts'
 import { RawWorker } from '../helpers/raw-worker.ts'
-import { chatRequest, eventsOf, relayServerFor, textOf } from '../helpers/relay-server.ts'
+import { chatRequest, getText, readEvents, relayServerFor } from '../helpers/relay-server.ts'
 import { until } from '../helpers/until.ts'
 import { V1Worker } from '../helpers/v1-worker.ts'
 
@@ -40,7 +40,7 @@ t.test("a request has version 1's fields and the agent's body, large parts once"
     seed: 7,
     tools: [{ type: 'function' }],
   })
-  void eventsOf(backend, request).catch(() => {})
+  void readEvents(backend, request).catch(() => {})
   t.strictSame(await worker.next('completion_request'), {
     type: 'completion_request',
     request_id: request.requestId,
@@ -61,7 +61,7 @@ t.test("a request has version 1's fields and the agent's body, large parts once"
 t.test('responses reach the request that they name, in any order', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const worker = await RawWorker.hello(url)
-  const calls = ['a', 'b', 'c'].map((content) => eventsOf(backend, chatRequest(content)))
+  const calls = ['a', 'b', 'c'].map((content) => readEvents(backend, chatRequest(content)))
   const requests = []
   for (const _ of calls) requests.push(await worker.next('completion_request'))
   for (const seq of [1, 2]) {
@@ -70,14 +70,14 @@ t.test('responses reach the request that they name, in any order', async (t) => 
     }
   }
   for (const { request_id: id } of requests) worker.end(id, 3)
-  t.same((await Promise.all(calls)).map(textOf), ['aa', 'bb', 'cc'])
+  t.same((await Promise.all(calls)).map(getText), ['aa', 'bb', 'cc'])
 })
 
 t.test('a garbage frame ends the worker at once; its request goes to another', async (t) => {
   for (const garbage of ['{"type":', 'null', '[]', '7', '{}', '{"type":7}']) {
     const { url, backend } = await relayServerFor(t)
     const bad = await RawWorker.hello(url, { worker_id: 'bad' })
-    const text = eventsOf(backend, chatRequest('x')).then(textOf)
+    const text = readEvents(backend, chatRequest('x')).then(getText)
     await bad.next('completion_request')
     const good = await RawWorker.hello(url, { worker_id: 'good' })
     bad.send(garbage)
@@ -101,7 +101,7 @@ t.test('a binary frame is garbage too', async (t) => {
 t.test('frames of a wrong type, of unknown requests and late ones change nothing', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const worker = await RawWorker.hello(url)
-  const text = eventsOf(backend, chatRequest('x')).then(textOf)
+  const text = readEvents(backend, chatRequest('x')).then(getText)
   const { request_id: id } = await worker.next('completion_request')
   worker.send({ type: 'completion_request', request_id: id })
   worker.send({ type: 'worker_hello', worker_id: 'other' })
@@ -124,7 +124,7 @@ t.test('frames of a wrong type, of unknown requests and late ones change nothing
 t.test('a duplicate chunk is accepted once', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const worker = await RawWorker.hello(url)
-  const text = eventsOf(backend, chatRequest('x')).then(textOf)
+  const text = readEvents(backend, chatRequest('x')).then(getText)
   const { request_id: id } = await worker.next('completion_request')
   worker.chunk(id, 1, 'a')
   worker.chunk(id, 1, 'a')
@@ -147,11 +147,11 @@ t.test('a frame that violates its schema fails only its own request', async (t) 
   ]
   const { url, backend } = await relayServerFor(t)
   const worker = await RawWorker.hello(url)
-  const healthy = eventsOf(backend, chatRequest('x')).then(textOf)
+  const healthy = readEvents(backend, chatRequest('x')).then(getText)
   const { request_id: healthyId } = await worker.next('completion_request')
   for (const broken of breaks) {
     const failing = t.rejects(
-      eventsOf(backend, chatRequest('y')),
+      readEvents(backend, chatRequest('y')),
       { code: 'engine_failed' },
       JSON.stringify(broken),
     )
@@ -168,7 +168,10 @@ t.test('a frame that violates its schema fails only its own request', async (t) 
 t.test('a response that starts again in its middle fails: sampled tokens have one prompt', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const worker = await RawWorker.hello(url)
-  const failing = t.rejects(eventsOf(backend, chatRequest('x')), { code: 'engine_failed', message: /twice/ })
+  const failing = t.rejects(readEvents(backend, chatRequest('x')), {
+    code: 'engine_failed',
+    message: /twice/,
+  })
   const { request_id: id } = await worker.next('completion_request')
   worker.chunk(id, 1, 'a', { start: { engine: 'e', prompt_token_ids: 'AQAAAA==' } })
   worker.chunk(id, 2, 'b', { start: { engine: 'e', prompt_token_ids: 'AgAAAA==' } })
@@ -186,7 +189,7 @@ t.test("a worker's error reaches the agent as in local mode", async (t) => {
     retry_after_s: 3,
     engine_body: { error: { message: 'too long' } },
   }
-  const failing = t.rejects(eventsOf(backend, chatRequest('x')), {
+  const failing = t.rejects(readEvents(backend, chatRequest('x')), {
     code: 'engine_rejected',
     message: 'too long',
     status: 422,
@@ -203,7 +206,7 @@ t.test('a worker without the resume capability is lost with its connection', asy
   const { url, backend } = await relayServerFor(t)
   const worker = await RawWorker.hello(url, { capabilities: [] })
   t.match(await worker.next('worker_hello_ack'), { grace_ms: 0 })
-  const failing = t.rejects(eventsOf(backend, chatRequest('x')), { code: 'worker_lost' })
+  const failing = t.rejects(readEvents(backend, chatRequest('x')), { code: 'worker_lost' })
   const { request_id: id } = await worker.next('completion_request')
   worker.chunk(id, 1, 'a')
   worker.send({ type: 'ping' })
@@ -215,7 +218,7 @@ t.test('a worker without the resume capability is lost with its connection', asy
 t.test('a newer epoch of an id replaces the older one, which is rejected from then on', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const old = await RawWorker.hello(url, { epoch: 1 })
-  const text = eventsOf(backend, chatRequest('x')).then(textOf)
+  const text = readEvents(backend, chatRequest('x')).then(getText)
   const { request_id: oldId } = await old.next('completion_request')
   const young = await RawWorker.hello(url, { epoch: 2 })
   t.equal(await old.closed, 4004)
@@ -231,7 +234,7 @@ t.test('a newer epoch of an id replaces the older one, which is rejected from th
 t.test('the same epoch on a second socket is a reconnect: the newest socket counts', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const first = await RawWorker.hello(url)
-  const text = eventsOf(backend, chatRequest('x')).then(textOf)
+  const text = readEvents(backend, chatRequest('x')).then(getText)
   const { request_id: id } = await first.next('completion_request')
   first.chunk(id, 1, 'a')
   await until(() => backend.list()[0]?.load === 1)
@@ -249,7 +252,7 @@ t.test('a request that was lost with the socket is sent again', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const first = await RawWorker.hello(url)
   await first.next('worker_hello_ack')
-  const text = eventsOf(backend, chatRequest('x')).then(textOf)
+  const text = readEvents(backend, chatRequest('x')).then(getText)
   first.socket.terminate()
   const second = await RawWorker.hello(url)
   const { request_id: id } = await second.next('completion_request')
@@ -261,7 +264,7 @@ t.test('a request that was lost with the socket is sent again', async (t) => {
 t.test('a request that the worker does not know is lost', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const first = await RawWorker.hello(url)
-  const failing = t.rejects(eventsOf(backend, chatRequest('x')), { code: 'worker_lost' })
+  const failing = t.rejects(readEvents(backend, chatRequest('x')), { code: 'worker_lost' })
   const { request_id: id } = await first.next('completion_request')
   first.chunk(id, 1, 'a')
   first.send({ type: 'ping' })
@@ -282,7 +285,7 @@ t.test(
     worker.chunk(slowId, 1, 'x')
     await first
     for (let seq = 2; seq < 7; seq += 1) worker.chunk(slowId, seq, 'x'.repeat(100))
-    const text = eventsOf(backend, chatRequest('quick')).then(textOf)
+    const text = readEvents(backend, chatRequest('quick')).then(getText)
     const { request_id: quickId } = await worker.next('completion_request')
     worker.chunk(quickId, 1, 'quick')
     worker.end(quickId, 2)
@@ -318,7 +321,7 @@ t.test('a worker that exceeds the window fails that request', async (t) => {
 t.test('a version-2 worker may take long for a request, as long as it sends', async (t) => {
   const { url, backend } = await relayServerFor(t, { requestTimeoutMs: 1_000 })
   const worker = await RawWorker.hello(url)
-  const text = eventsOf(backend, chatRequest('x')).then(textOf)
+  const text = readEvents(backend, chatRequest('x')).then(getText)
   const { request_id: id } = await worker.next('completion_request')
   for (let seq = 1; seq <= 4; seq += 1) {
     await new Promise((resolve) => setTimeout(resolve, 300))
@@ -326,7 +329,11 @@ t.test('a version-2 worker may take long for a request, as long as it sends', as
   }
   worker.end(id, 5)
   t.equal(await text, 'xxxx')
-  await t.rejects(eventsOf(backend, chatRequest('y')), { code: 'engine_timeout' }, 'and not if it is silent')
+  await t.rejects(
+    readEvents(backend, chatRequest('y')),
+    { code: 'engine_timeout' },
+    'and not if it is silent',
+  )
 })
 
 t.test(
@@ -336,7 +343,7 @@ t.test(
     const tooMuch = 'x'.repeat(MAX_FRAME_BYTES)
     const worker = await RawWorker.hello(url)
     await worker.next('worker_hello_ack')
-    await t.rejects(eventsOf(backend, chatRequest(tooMuch)), { code: 'body_too_large', status: 413 })
+    await t.rejects(readEvents(backend, chatRequest(tooMuch)), { code: 'body_too_large', status: 413 })
     t.match(backend.list(), [{ id: 'w', load: 0 }])
     const frames = new OutgoingFrames()
     t.equal(frames.add(String), '1')
@@ -372,7 +379,7 @@ t.test('a request that crashes its workers is failed before it has crashed all',
       worker.socket.terminate()
     })
   }
-  await t.rejects(eventsOf(backend, chatRequest('x')), { code: 'worker_lost' })
+  await t.rejects(readEvents(backend, chatRequest('x')), { code: 'worker_lost' })
   t.equal(lost.length, 3)
   t.equal(backend.list().length, 2)
 })
@@ -383,7 +390,7 @@ t.test('a request goes to a worker that can serve it, not to an idler one that c
   const plain = await RawWorker.hello(url, { worker_id: 'plain' })
   const byIds = await RawWorker.hello(url, { worker_id: 'ids', capabilities: ['token_ids'] })
   for (const worker of [plain, byIds]) await worker.next('worker_hello_ack')
-  const served = (request: GenerationRequest) => void eventsOf(backend, request).catch(() => {})
+  const served = (request: GenerationRequest) => void readEvents(backend, request).catch(() => {})
   for (let i = 0; i < 3; i += 1)
     served({ ...chatRequest('x'), promptTokenIds: PromptIds.of(i) } as GenerationRequest)
   for (let i = 0; i < 3; i += 1) t.match(await byIds.next('completion_request'), { prompt_token_ids: String })
@@ -406,7 +413,7 @@ t.test('a worker that is busy for another proxy gets less', async (t) => {
   busy.send({ type: 'worker_status', ...status, load: 3 })
   await until(() => backend.list().some(({ load }) => load === 3))
   for (let i = 0; i < 3; i += 1) {
-    eventsOf(backend, chatRequest('x')).catch(() => {})
+    readEvents(backend, chatRequest('x')).catch(() => {})
     await free.next('completion_request')
   }
   t.equal(busy.frames.filter(({ type }) => type === 'completion_request').length, 0)
@@ -420,6 +427,6 @@ t.test('a worker that reports itself draining or unhealthy gets nothing new', as
     const status = { healthy: true, load: 0, models: [{ id: 'm' }], weight_version: '3', draining: false }
     worker.send({ type: 'worker_status', ...status, ...change })
     await until(() => backend.list()[0]?.weightVersion === '3')
-    await t.rejects(eventsOf(backend, chatRequest('x')), { code: 'no_worker' })
+    await t.rejects(readEvents(backend, chatRequest('x')), { code: 'no_worker' })
   }
 })

@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
 import type { EventStream } from '../helpers/event-stream.ts'
-import { agentOf, relayProxy, streamed, turnsOf, untilWorkers, workerFor } from '../helpers/relay-rig.ts'
+import { createAgent, getTurns, relayProxy, streamed, untilWorkers, workerFor } from '../helpers/relay-rig.ts'
 import { ScriptedBackend } from '../helpers/scripted-backend.ts'
 import { until } from '../helpers/until.ts'
 
@@ -71,7 +71,7 @@ t.test('an agent that stops reading stops its own request, and no other of the s
   for (let before = -1; before < engine.pieces || before === 0; await sleep(300)) before = engine.pieces
   t.ok(engine.pieces * PIECE.length < 32 * 1024 * 1024, 'what the kernel and the window buffer, and no more')
   t.equal(engine.running, 1, 'the engine waits')
-  const others = Array.from({ length: 20 }, (_, i) => streamed(agentOf(proxy, `quick-${i}`)))
+  const others = Array.from({ length: 20 }, (_, i) => streamed(createAgent(proxy, `quick-${i}`)))
   for (const other of await Promise.all(others)) t.same(other, { text: 'word', error: undefined })
 
   // After the relay timeout its work is cancelled.
@@ -79,7 +79,7 @@ t.test('an agent that stops reading stops its own request, and no other of the s
   agent.resume()
   while (!tail.includes('0\r\n\r\n')) await once(agent, 'data')
   t.match(tail, /"code":"agent_too_slow"/, 'it receives the error when it reads again')
-  t.match(await turnsOf(proxy, 'slow'), [
+  t.match(await getTurns(proxy, 'slow'), [
     { status: 'failed', error: { code: 'agent_too_slow' }, finish_reason: null },
   ])
 })

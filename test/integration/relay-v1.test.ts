@@ -4,7 +4,7 @@ import t from 'tap'
 import WebSocket from 'ws'
 import { workerSocket } from '../../src/proxy/http/worker/worker-socket.ts'
 import { rejectWorkers } from '../../src/proxy/relay/reject-workers.ts'
-import { chatRequest, eventsOf, relayServerFor } from '../helpers/relay-server.ts'
+import { chatRequest, readEvents, relayServerFor } from '../helpers/relay-server.ts'
 import { until } from '../helpers/until.ts'
 import { V1Worker } from '../helpers/v1-worker.ts'
 
@@ -23,7 +23,7 @@ t.test('a version-1 request has each field, with its default where the agent omi
   const { url, backend } = await relayServerFor(t)
   const worker = await V1Worker.connect(url, 'w1', () => ({ completion_text: 'hi' }))
   const request = chatRequest('hello')
-  await eventsOf(backend, request)
+  await readEvents(backend, request)
   t.strictSame(worker.requests, [
     {
       type: 'completion_request',
@@ -46,7 +46,7 @@ t.test('a version-1 request has what the agent requested, and nothing beyond its
   const worker = await V1Worker.connect(url, 'w1', () => ({ completion_text: 'hi' }))
   const tools = [{ type: 'function', function: { name: 'f', parameters: {} } }]
   const params = { temperature: 0, top_p: 0.5, stop: ['a'], tools, repetition_penalty: 1.1 }
-  await eventsOf(backend, chatRequest('hello', { ...params, max_completion_tokens: 7, top_k: 3 }))
+  await readEvents(backend, chatRequest('hello', { ...params, max_completion_tokens: 7, top_k: 3 }))
   const { type, request_id, session_id, messages, stream, ...rest } = worker.requests[0]!
   t.strictSame(rest, { ...params, max_tokens: 7 })
 })
@@ -62,7 +62,7 @@ t.test('a version-1 response becomes one event per field', async (t) => {
     tool_calls: [call],
     finish_reason: 'tool_calls',
   }))
-  t.strictSame(await eventsOf(backend, chatRequest('hello')), [
+  t.strictSame(await readEvents(backend, chatRequest('hello')), [
     { type: 'start', engine: 'w1' },
     { type: 'delta', content: 'let me see' },
     { type: 'delta', toolCalls: [{ index: 0, ...call }] },
@@ -74,7 +74,7 @@ t.test('a version-1 response becomes one event per field', async (t) => {
 t.test('an infinite logprob, as Python writes it, leaves the rest of the response unchanged', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const worker = await V1Worker.connect(url, 'w1', () => new Promise(() => {}))
-  const events = eventsOf(backend, chatRequest('hello'))
+  const events = readEvents(backend, chatRequest('hello'))
   await until(() => worker.requests.length === 1)
   const id = JSON.stringify(worker.requests[0]!.request_id)
   worker.socket.send(
@@ -98,14 +98,14 @@ t.test('a worker that does not send its token ids is warned of, until it sends t
   }))
   const warning = () => backend.status().members[0]?.warning
   t.equal(warning(), undefined)
-  t.match(await eventsOf(backend, chatRequest('hello')), [
+  t.match(await readEvents(backend, chatRequest('hello')), [
     { engine: 'w1' },
     { content: 'fine' },
     { type: 'end' },
   ])
   t.match(warning(), 'its responses have no token ids')
   ids = [1]
-  await eventsOf(backend, chatRequest('hello'))
+  await readEvents(backend, chatRequest('hello'))
   t.equal(warning(), undefined)
 })
 
@@ -114,19 +114,19 @@ t.test("a version-1 error is the request's error, and the worker continues", asy
   await V1Worker.connect(url, 'w1', ({ messages }) =>
     messages[0]?.content === 'bad' ? { error: 'CUDA out of memory' } : { completion_text: 'fine' },
   )
-  await t.rejects(eventsOf(backend, chatRequest('bad')), {
+  await t.rejects(readEvents(backend, chatRequest('bad')), {
     code: 'engine_failed',
     status: 502,
     message: 'CUDA out of memory',
   })
-  const [, delta] = await eventsOf(backend, chatRequest('good'))
+  const [, delta] = await readEvents(backend, chatRequest('good'))
   t.strictSame(delta, { type: 'delta', content: 'fine' })
 })
 
 t.test('a version-1 worker that exceeds the relay timeout fails its request with 504', async (t) => {
   const { url, backend } = await relayServerFor(t, { requestTimeoutMs: 50 })
   await V1Worker.connect(url, 'w1', () => new Promise(() => {}))
-  await t.rejects(eventsOf(backend, chatRequest('hello')), { code: 'engine_timeout', status: 504 })
+  await t.rejects(readEvents(backend, chatRequest('hello')), { code: 'engine_timeout', status: 504 })
   t.equal(backend.list()[0]?.load, 0, 'its slot is free again')
 })
 
@@ -178,7 +178,7 @@ t.test('a proxy that is not in relay mode closes with 4002', async (t) => {
 t.test('a second version-1 worker of the same id replaces the first, whose requests it serves', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const first = await V1Worker.connect(url, 'w1', () => new Promise(() => {}))
-  const response = eventsOf(backend, chatRequest('hello'))
+  const response = readEvents(backend, chatRequest('hello'))
   await until(() => first.requests.length === 1)
   const closed = getCloseCode(first.socket)
   const second = await V1Worker.connect(url, 'w1', () => ({ completion_text: 'from the second' }))
@@ -192,7 +192,7 @@ t.test('a large request and a large response pass completely', async (t) => {
   const { url, backend } = await relayServerFor(t)
   const text = 'x'.repeat(20 * 1024 * 1024)
   await V1Worker.connect(url, 'w1', ({ messages }) => ({ content_text: messages[0]?.content }))
-  const [, delta] = await eventsOf(backend, chatRequest(text))
+  const [, delta] = await readEvents(backend, chatRequest(text))
   t.ok(delta?.type === 'delta' && delta.content === text)
 })
 
@@ -211,6 +211,6 @@ t.test('a worker without an id gets one, and two of them are two', async (t) => 
       .sort(),
     workers.sort(),
   )
-  const [, delta] = await eventsOf(backend, chatRequest('good'))
+  const [, delta] = await readEvents(backend, chatRequest('good'))
   t.strictSame(delta, { type: 'delta', content: 'fine' })
 })

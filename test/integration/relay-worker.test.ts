@@ -9,7 +9,13 @@ import { pull } from '../helpers/event-stream.ts'
 import { Forwarder } from '../helpers/forwarder.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { workerFor } from '../helpers/relay-rig.ts'
-import { chatRequest, eventsOf, relayServerFor, startRelayServer, textOf } from '../helpers/relay-server.ts'
+import {
+  chatRequest,
+  getText,
+  readEvents,
+  relayServerFor,
+  startRelayServer,
+} from '../helpers/relay-server.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
 import { until } from '../helpers/until.ts'
 
@@ -23,11 +29,11 @@ t.test('a worker that is stopped finishes its requests, accepts no new ones, and
   const { url, backend } = await relayServerFor(t, { waitMs: 0 })
   const engine = new CountingBackend({ pieces: 20, pieceMs: 5 })
   const worker = await connected(t, url, 'w', engine)
-  const text = eventsOf(backend, chatRequest('x')).then(textOf)
+  const text = readEvents(backend, chatRequest('x')).then(getText)
   await until(() => engine.running === 1)
   const stopped = worker.stop()
   await until(() => backend.list()[0]?.draining === true)
-  await t.rejects(eventsOf(backend, chatRequest('y')), { code: 'no_worker' })
+  await t.rejects(readEvents(backend, chatRequest('y')), { code: 'no_worker' })
   t.equal(await text, countedText(20))
   t.same(await stopped, { drained: true })
   await until(() => backend.list().length === 0)
@@ -39,7 +45,7 @@ t.test('a worker drops its requests at the timeout', async (t) => {
   const engine = new CountingBackend({ startMs: 60_000 })
   const worker = await connected(t, url, 'w', engine)
   const controller = new AbortController()
-  const waiting = eventsOf(backend, chatRequest('x'), controller.signal)
+  const waiting = readEvents(backend, chatRequest('x'), controller.signal)
   await until(() => engine.running === 1)
   t.same(await worker.stop(AbortSignal.abort()), { drained: false })
   await until(() => engine.running === 0)
@@ -53,7 +59,7 @@ t.test('a worker that loses its proxy permanently while it drains reports a drop
   const forwarder = await Forwarder.to(t, port)
   const engine = new CountingBackend({ startMs: 60_000 })
   const worker = await connected(t, `ws://127.0.0.1:${forwarder.port}`, 'w', engine)
-  const lost = t.rejects(eventsOf(backend, chatRequest('x')), { code: 'no_worker' })
+  const lost = t.rejects(readEvents(backend, chatRequest('x')), { code: 'no_worker' })
   await until(() => engine.running === 1)
   const stopped = worker.stop()
   forwarder.refuse(true)
@@ -70,7 +76,7 @@ for (const first of ['worker', 'proxy'])
       const proxy = await startRelayServer({ graceMs: 3_600_000, waitMs: 0 })
       const engine = new CountingBackend({ startMs: 60_000 })
       const worker = await connected(t, proxy.url, 'w', engine)
-      const failed = t.rejects(eventsOf(proxy.backend, chatRequest('x')))
+      const failed = t.rejects(readEvents(proxy.backend, chatRequest('x')))
       await until(() => engine.running === 1)
       const stopped = first === 'worker' ? worker.stop() : undefined
       await proxy.close()
@@ -105,7 +111,7 @@ t.test(
   'a worker whose engines are down is connected, and gets nothing until one of them serves',
   async (t) => {
     const { url, backend } = await relayServerFor(t)
-    const text = eventsOf(backend, chatRequest('x')).then(textOf)
+    const text = readEvents(backend, chatRequest('x')).then(getText)
     const engine = new CountingBackend({ pieces: 2 })
     engine.healthy = false
     await connected(t, url, 'w', engine)
@@ -120,11 +126,11 @@ t.test('a request that crosses a stop in transit goes to another worker', async 
   const { url, backend } = await relayServerFor(t)
   const busy = new CountingBackend({ pieces: 2, startMs: 50 })
   const first = await connected(t, url, 'first', busy)
-  const pending = eventsOf(backend, chatRequest('held')).then(textOf)
+  const pending = readEvents(backend, chatRequest('held')).then(getText)
   await until(() => busy.running === 1)
   // The proxy has not been notified when it sends the second request.
   const stopped = first.stop()
-  const crossing = eventsOf(backend, chatRequest('crossing')).then(textOf)
+  const crossing = readEvents(backend, chatRequest('crossing')).then(getText)
   await connected(t, url, 'second', new CountingBackend({ pieces: 3 }))
   t.equal(await crossing, countedText(3))
   t.equal(await pending, countedText(2))
@@ -146,7 +152,7 @@ t.test('one worker serves several proxies within one limit', async (t) => {
   // A proxy knows the worker before the worker knows the proxy.
   await until(() => worker.isConnected && proxies.every(({ backend }) => backend.list().length === 1))
   const texts = proxies.flatMap(({ backend }) =>
-    Array.from({ length: 4 }, () => eventsOf(backend, chatRequest('x')).then(textOf)),
+    Array.from({ length: 4 }, () => readEvents(backend, chatRequest('x')).then(getText)),
   )
   for (const text of await Promise.all(texts)) t.equal(text, countedText(3))
   t.equal(engine.mostRunning, 2)
@@ -170,7 +176,7 @@ t.test('a worker receives messages and tools as their original JSON, with unchan
     const { requestId } = chatRequest('')
     const json = { messagesJson: [Buffer.from(messages)], toolsJson: Buffer.from(look) }
     const body = { messages: JSON.parse(`[${messages}]`), tools: [JSON.parse(look)] }
-    await eventsOf(backend, { requestId, sessionId: 's', stream: true, kind: 'chat', body, ...json })
+    await readEvents(backend, { requestId, sessionId: 's', stream: true, kind: 'chat', body, ...json })
   }
   t.same(
     requests.map(({ messagesJson = [] }) => Buffer.concat(messagesJson).toString()),
@@ -240,7 +246,7 @@ t.test(
     const { url, backend } = await relayServerFor(t, { windowBytes: 2_000 })
     const engine = new CountingBackend({ pieces: 5_000 })
     await connected(t, url, 'w', engine)
-    t.equal(textOf(await eventsOf(backend, chatRequest('x'))), countedText(5_000))
+    t.equal(getText(await readEvents(backend, chatRequest('x'))), countedText(5_000))
     const slow = pull(backend, chatRequest('slow'), new AbortController().signal)[Symbol.asyncIterator]()
     const batches = [(await slow.next()).value!]
     await new Promise((resolve) => setTimeout(resolve, 50))
@@ -251,6 +257,6 @@ t.test(
       t.ok(value.length < 100)
       batches.push(value)
     }
-    t.equal(textOf(batches.flat()), countedText(5_000))
+    t.equal(getText(batches.flat()), countedText(5_000))
   },
 )

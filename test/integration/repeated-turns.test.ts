@@ -18,7 +18,7 @@ import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { ProxyCache, WorkerCache } from '../../src/worker/worker-cache.ts'
 import { NamedTurnRunner } from '../helpers/begin-turn.ts'
 import { DISCARD, type EventStream } from '../helpers/event-stream.ts'
-import { decodeIds, idsOf } from '../helpers/plain-tokens.ts'
+import { decodeIds, encodeText } from '../helpers/plain-tokens.ts'
 import { ScriptedBackend } from '../helpers/scripted-backend.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
 import { inProcess } from '../helpers/store-in-process.ts'
@@ -33,8 +33,8 @@ async function* engine(request: GenerationRequest): EventStream {
   const { messages } = request.body as { messages: ChatMessage[] }
   const ids = messages.flatMap(({ role, content }) =>
     role === 'assistant'
-      ? [...idsOf(String(content)), SEPARATOR]
-      : [...idsOf(String(content)), SEPARATOR, SEPARATOR],
+      ? [...encodeText(String(content)), SEPARATOR]
+      : [...encodeText(String(content)), SEPARATOR, SEPARATOR],
   )
   const json = Buffer.from(ids.join())
   const promptTokenIds = request.promptLists!.read(json, 0, json.length)!

@@ -233,9 +233,9 @@ t.test('an agent is stopped when all of its callers have left, and continues if 
   await post(patient, body, { signal: blink.signal })
   await until(() => patient.atWork.has('back'))
   blink.abort()
-  const again = readJson(post(patient, body))
+  const second = readJson(post(patient, body))
   patient.letGo()
-  t.match(await again, { status: 'done' })
+  t.match(await second, { status: 'done' })
   t.equal(patient.runs, 1)
 })
 
@@ -298,7 +298,7 @@ t.test('a proxy forwards rollouts unbuffered, for clients with its admin key', a
   const config = { rolloutServer: `${it.url}/`, adminKeys: ['admin'], viewKeys: ['view'], basePath: '/llm' }
   const proxy = await startProxy(t, { ...config, db: 'memory', maxBodyBytes: 1024 })
   const target = { ...it, url: proxy.url }
-  const keyed = (key: string, more: RequestInit = {}) => ({
+  const addKey = (key: string, more: RequestInit = {}) => ({
     ...more,
     headers: { authorization: `Bearer ${key}` },
   })
@@ -307,7 +307,7 @@ t.test('a proxy forwards rollouts unbuffered, for clients with its admin key', a
     ['other', 401],
     ['view', 403],
   ] as const) {
-    t.equal((await post(target, { sample }, keyed(key))).status, status)
+    t.equal((await post(target, { sample }, addKey(key))).status, status)
   }
   t.equal(it.runs, 0)
   for (const id of ['%2E', '%2E%2E', '..']) {
@@ -319,27 +319,27 @@ t.test('a proxy forwards rollouts unbuffered, for clients with its admin key', a
     t.match(received, /rollout_not_found/, `${id} is an id, and not a path at the rollout server`)
   }
 
-  const response = await post(target, { sample, rollout_id: 'step/a' }, keyed('admin'))
+  const response = await post(target, { sample, rollout_id: 'step/a' }, addKey('admin'))
   t.equal(response.headers.get('x-rollout-id'), 'step%2Fa')
   const reader = response.body!.getReader()
   t.match(Buffer.from((await reader.read()).value!).toString(), /^ +$/, 'while the agent runs')
-  const one = await readJson(fetch(`${target.url}/rollouts/step%2Fa`, keyed('admin')))
+  const one = await readJson(fetch(`${target.url}/rollouts/step%2Fa`, addKey('admin')))
   t.match(one, { rollout_id: 'step/a', status: 'running' })
   // It runs before its session is created.
   await until(() => it.runs === 1)
   await reader.cancel()
   await until(() => it.rollouts.ended.cancelled === 1)
 
-  const removed = post(target, { sample, rollout_id: 'b' }, keyed('admin'))
+  const removed = post(target, { sample, rollout_id: 'b' }, addKey('admin'))
   await until(() => it.runs === 2)
-  await fetch(`${target.url}/rollouts/b`, keyed('admin', { method: 'DELETE' }))
+  await fetch(`${target.url}/rollouts/b`, addKey('admin', { method: 'DELETE' }))
   t.match(await readJson(removed), { status: 'cancelled' })
   it.letGo()
-  t.match(await readJson(post(target, { sample }, keyed('admin'))), {
+  t.match(await readJson(post(target, { sample }, addKey('admin'))), {
     status: 'done',
     rows: [{ reward_score: 0.5 }],
   })
-  t.match(await readJson(post(target, { sampel: {} }, keyed('admin'))), { code: 'invalid_request' })
+  t.match(await readJson(post(target, { sampel: {} }, addKey('admin'))), { code: 'invalid_request' })
 })
 
 t.test('a proxy reports an unavailable or missing rollout server', async (t) => {

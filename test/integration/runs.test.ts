@@ -64,16 +64,16 @@ t.test('two jobs give their sessions the same names, and neither sees the other'
   ] as const)
     t.equal((await sendRequest(one, method, path, sent)).status, 403, `${method} ${path}`)
 
-  const listed = async (key: string, query = '') =>
+  const list = async (key: string, query = '') =>
     (await sendRequest(key, 'GET', `/sessions${query}`)).body.sessions.map(({ session_id: id }) => id)
-  t.equal((await listed(one)).length, 2)
-  t.ok((await listed(one)).every((id) => id.startsWith('runs/job-1/')))
-  t.equal((await listed(ADMIN)).length, 5)
-  t.strictSame((await listed(ADMIN, '?run=job-2')).sort(), (await listed(two)).sort())
+  t.equal((await list(one)).length, 2)
+  t.ok((await list(one)).every((id) => id.startsWith('runs/job-1/')))
+  t.equal((await list(ADMIN)).length, 5)
+  t.strictSame((await list(ADMIN, '?run=job-2')).sort(), (await list(two)).sort())
   t.match(await sendRequest(two, 'POST', '/sessions/batch_delete', { run: 'job-2' }), {
     body: { deleted: 2 },
   })
-  t.equal((await listed(ADMIN)).length, 3)
+  t.equal((await list(ADMIN)).length, 3)
 })
 
 t.test('a run has its own consumers, which get its sessions and no others', async (t) => {

@@ -5,7 +5,7 @@ import type { GenerationEvent } from '../../src/protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
 import { parseLimits, SessionUsage, withinBudget } from '../../src/proxy/session/state/limits.ts'
 import { startProxy } from '../helpers/proxy.ts'
-import { answer, untilAborted, wholeAnswer } from '../helpers/scripted-backend.ts'
+import { completeResponse, respond, untilAborted } from '../helpers/scripted-backend.ts'
 import { type SessionsApi, startSessionsApi } from '../helpers/sessions-api.ts'
 import { openMemoryStore } from '../helpers/store-in-process.ts'
 
@@ -20,9 +20,9 @@ const LIMIT_REACHED = { status: 400, body: { error: { code: 'limit_reached' } } 
 function greedy(api: SessionsApi): void {
   api.backend.script = ({ body: { max_tokens, max_completion_tokens } }) => {
     const count = max_completion_tokens ?? max_tokens ?? 3
-    const [start] = wholeAnswer()
+    const [start] = completeResponse()
     const tokenIds = Array.from({ length: count }, (_, index) => index)
-    return answer([
+    return respond([
       start!,
       { type: 'delta', content: 'x', tokenIds, logprobs: tokenIds.map(() => -1) },
       { type: 'end', finishReason: 'length' },
@@ -113,7 +113,7 @@ t.test('requests in flight count, failed ones do not', async (t) => {
   t.match(await sendRequest(api), { body: { choices: [{ message: { content: '' } }] } })
   fail()
   t.equal((await running).status, 500)
-  api.backend.script = () => answer(wholeAnswer())
+  api.backend.script = () => respond(completeResponse())
   t.match(await sendRequest(api), { body: { choices: [{ message: { content: 'hi there' } }] } })
   t.match(await sendRequest(api), { body: { choices: [{ message: { content: '' } }] } })
 })
@@ -122,7 +122,7 @@ t.test('tokens that a request in flight has sampled so far count', async (t) => 
   const api = await startSessionsApi(t)
   const { promise: hasSampled, resolve: sampled } = Promise.withResolvers<void>()
   api.backend.script = async function* (_request, signal) {
-    const [start, ...deltas] = wholeAnswer()
+    const [start, ...deltas] = completeResponse()
     yield [start!, ...deltas.slice(0, 2)]
     sampled()
     await untilAborted(signal)
@@ -206,13 +206,13 @@ t.test('an agent that continues after its end is eventually rejected, without re
 
 t.test('sessions without limits have those of the proxy', async (t) => {
   const proxy = await startProxy(t, { sessionLimits: ['turns=1', 'at_limit=error'] })
-  const answered = (session: string) =>
+  const getResponse = (session: string) =>
     proxy.post(`/${session}/v1/chat/completions`, { ...ASKED, max_tokens: 2 })
-  t.match(await answered('s'), { choices: [{}] })
-  t.match(await answered('s'), { error: { code: 'limit_reached' } })
+  t.match(await getResponse('s'), { choices: [{}] })
+  t.match(await getResponse('s'), { error: { code: 'limit_reached' } })
   t.match(await proxy.get('/sessions/s'), { limits: { turns: 1, at_limit: 'error' } })
   await proxy.post('/sessions', { session_id: 'free', limits: {} })
-  for (const _ of [1, 2]) t.match(await answered('free'), { choices: [{}] })
+  for (const _ of [1, 2]) t.match(await getResponse('free'), { choices: [{}] })
 })
 
 t.test('invalid limits are rejected', async (t) => {

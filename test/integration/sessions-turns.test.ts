@@ -263,19 +263,19 @@ t.test('messages=new returns the part of a prompt that no earlier turn contains'
       requestMessages: [],
       promptPieces: toPromptChunks(prompt),
     })
-  const shown = async (query: string) => {
+  const show = async (query: string) => {
     const { body } = await call('GET', `/sessions/s${query}`)
     t.same(schemaErrors(schemas.SessionWithTurns, body), [])
     return body.turns
   }
-  t.match(await shown('?messages=new'), [
+  t.match(await show('?messages=new'), [
     { prompt_of: null, params: { model: 'm', prompt: 'Once upon' } },
     { prompt_of: 's-0', params: { model: 'm', prompt: ' a time' } },
     { prompt_of: null, params: { model: 'm', prompt: [1, 2] } },
     { prompt_of: 's-2', params: { model: 'm', prompt: [3] } },
   ])
   t.same(
-    (await shown('')).map((turn: { params: object }) => turn.params),
+    (await show('')).map((turn: { params: object }) => turn.params),
     prompts.map((prompt) => ({ model: 'm', prompt })),
     'other reads return the complete prompt',
   )

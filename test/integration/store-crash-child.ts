@@ -4,7 +4,7 @@ import { isPostgresUrl } from '../../src/proxy/store/port/database-name.ts'
 import type { Durability } from '../../src/proxy/store/port/turn-store.ts'
 import { openPostgresStore } from '../../src/proxy/store/postgres/open.ts'
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
-import { anOutcome, aSession, aTurn } from '../conformance/turn-store.ts'
+import { anOutcome, aTurn, createSession } from '../conformance/turn-store.ts'
 
 const CALLERS = 8
 const [db, givenDurability, round] = process.argv.slice(2)
@@ -16,7 +16,7 @@ const store = isPostgresUrl(db!)
 await Promise.all(Array.from({ length: CALLERS }, (_, caller) => call(`s${round}-${caller}`)))
 
 async function call(sessionId: string): Promise<void> {
-  await store.createSession(aSession(sessionId))
+  await store.createSession(createSession(sessionId))
   await store.openTurn(aTurn('never-closed', { sessionId }))
   const requestMessages: string[] = []
   for (let index = 1; ; index += 1) {

@@ -7,7 +7,7 @@ import type { TurnStore } from '../../src/proxy/store/port/turn-store.ts'
 import { openForReading } from '../../src/proxy/store/sqlite/database.ts'
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { createReader } from '../../src/proxy/store/sqlite/reader.ts'
-import { anOutcome, aSession, aTurn, record, turnsOf } from '../conformance/turn-store.ts'
+import { anOutcome, aTurn, createSession, getTurns, record } from '../conformance/turn-store.ts'
 import { toVersion } from '../helpers/older-database.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { inProcess } from '../helpers/store-in-process.ts'
@@ -25,18 +25,21 @@ const QUESTION = JSON.stringify({ role: 'user', content: 'What is the answer to 
 
 /** Records two turns, of which the second continues the first, and a reward. */
 async function fill(store: TurnStore): Promise<void> {
-  await store.createSession(aSession('s'))
+  await store.createSession(createSession('s'))
   // New arrays each time, because they are transferred.
-  const answered = () => ({
+  const getResponse = () => ({
     completionText: ANSWER,
     completionTokenIds: Int32Array.of(7, 8, 9),
     completionLogprobs: Float64Array.of(-0.5, -0.25, -1),
   })
   const first = aTurn('a', { requestMessages: [QUESTION] })
-  await record(store, first, { ...answered(), promptTokenIds: Int32Array.from(FIRST) })
+  await record(store, first, { ...getResponse(), promptTokenIds: Int32Array.from(FIRST) })
   const echo = JSON.stringify({ role: 'assistant', content: ANSWER })
   const second = aTurn('b', { index: 1, requestMessages: [QUESTION, echo, QUESTION], tools: '[{"a":1}]' })
-  await record(store, second, { ...answered(), promptTokenIds: Int32Array.from([...FIRST, 7, 8, 9, 5, 6]) })
+  await record(store, second, {
+    ...getResponse(),
+    promptTokenIds: Int32Array.from([...FIRST, 7, 8, 9, 5, 6]),
+  })
   await store.setReward('s', { reward: 1, components: { style: 0.5 }, turns: { 1: 0.25 } }, 5_000)
 }
 
@@ -127,18 +130,18 @@ t.test('turns from before checksums existed are read', async (t) => {
   db.close()
   const store = await open(t, path)
   t.same(
-    (await turnsOf(store)).map(({ turnId }) => turnId),
+    (await getTurns(store)).map(({ turnId }) => turnId),
     ['a', 'b'],
   )
   await record(store, aTurn('c', { index: 2 }), {})
-  t.equal((await turnsOf(store)).length, 3)
+  t.equal((await getTurns(store)).length, 3)
   await store.close()
 })
 
 t.test('a reward from before turns had rewards is sound, and a changed one is not', async (t) => {
   const path = join(t.testdir(), 'turns.db')
   const before = await open(t, path)
-  await before.createSession(aSession('s'))
+  await before.createSession(createSession('s'))
   const reward = { reward: 1, components: { style: 0.5 }, lines: { main: 2 } }
   await before.setReward('s', reward, 5_000)
   await before.close()

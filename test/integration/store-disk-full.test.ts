@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t from 'tap'
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
-import { aSession, aTurn, record, turnsOf } from '../conformance/turn-store.ts'
+import { aTurn, createSession, getTurns, record } from '../conformance/turn-store.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'small-disk-'))
 
@@ -32,7 +32,7 @@ t.test(
     const ballast = join(folder, 'ballast')
     writeFileSync(ballast, Buffer.alloc(2 * 1024 * 1024))
     const store = await openSqliteStore({ path: join(folder, 'turns.db'), durability: 'power' })
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
 
     let index = 0
     const long = () =>
@@ -41,7 +41,7 @@ t.test(
       for (; index < 200; index += 1) await record(store, long())
     }
     await t.rejects(fill(), { code: 'store_failed', message: /full/ })
-    const kept = await turnsOf(store)
+    const kept = await getTurns(store)
     t.equal(kept.length, index, 'turns acknowledged before are recorded')
     t.ok(kept.every((turn) => turn.status === 'completed'))
 
@@ -51,7 +51,7 @@ t.test(
     rmSync(ballast)
     await t.resolves(store.check(), 'a probe notices the recovery, without any other write')
     await record(store, aTurn('after', { index }))
-    t.match((await turnsOf(store)).at(-1), { turnId: 'after', status: 'completed' })
+    t.match((await getTurns(store)).at(-1), { turnId: 'after', status: 'completed' })
     await store.close()
   },
 )

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import Database from 'better-sqlite3'
 import t from 'tap'
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
-import { aSession, aTurn, record } from '../conformance/turn-store.ts'
+import { aTurn, createSession, record } from '../conformance/turn-store.ts'
 import { runLlmProxy } from '../helpers/llm-proxy.ts'
 
 const read = (page: string) => readFileSync(new URL(`../../docs/${page}`, import.meta.url), 'utf8')
@@ -16,7 +16,7 @@ t.test('docs/store.md names every table, and its statements work beside a runnin
   const path = join(folder, 'turns.db')
   const store = await openSqliteStore({ path, durability: 'process' })
   t.teardown(() => store.close())
-  await store.createSession(aSession('my-session'))
+  await store.createSession(createSession('my-session'))
   await record(store, aTurn('a', { sessionId: 'my-session' }))
 
   const db = new Database(path, { readonly: true })
@@ -37,7 +37,7 @@ t.test('the backup of docs/deployment.md completes while turns are recorded', as
   const path = join(folder, 'turns.db')
   const store = await openSqliteStore({ path, durability: 'process' })
   t.teardown(() => store.close())
-  await store.createSession(aSession('s'))
+  await store.createSession(createSession('s'))
   let turns = 0
   const recordOne = (completionText: string) =>
     record(store, aTurn(`turn-${turns}`, { sessionId: 's', index: turns++ }), { completionText })

@@ -6,7 +6,7 @@ import Database from 'better-sqlite3'
 import t from 'tap'
 import { openForWriting } from '../../src/proxy/store/sqlite/database.ts'
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
-import { aSession, aTurn, record, turnsOf } from '../conformance/turn-store.ts'
+import { aTurn, createSession, getTurns, record } from '../conformance/turn-store.ts'
 import { toVersion } from '../helpers/older-database.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { inProcess } from '../helpers/store-in-process.ts'
@@ -74,7 +74,7 @@ t.test(
 t.test('an image that a crash kept from being removed is removed at the next start', async (t) => {
   const path = join(t.testdir(), 'proxy.db')
   const store = await open(path)
-  await store.createSession(aSession('s'))
+  await store.createSession(createSession('s'))
   await record(store, aTurn('a', { requestMessages: [ASKED] }))
   await store.close()
   // The state of a process that ends right after the commit of the deletion.
@@ -91,7 +91,7 @@ t.test('an image that a crash kept from being removed is removed at the next sta
 t.test('a database from before images were stored separately is read and continued', async (t) => {
   const path = join(t.testdir(), 'proxy.db')
   const old = await open(path)
-  await old.createSession(aSession('s'))
+  await old.createSession(createSession('s'))
   await record(old, aTurn('a', { requestMessages: [ASKED] }))
   await old.close()
   const db = new Database(path)
@@ -101,24 +101,24 @@ t.test('a database from before images were stored separately is read and continu
 
   const store = await open(path)
   t.teardown(() => store.close())
-  await store.createSession(aSession('t'))
-  const again = [ASKED, JSON.stringify({ ...MESSAGE, name: 'me' })]
-  await record(store, aTurn('b', { index: 1, requestMessages: again }))
-  await record(store, aTurn('c', { sessionId: 't', requestMessages: again }))
+  await store.createSession(createSession('t'))
+  const second = [ASKED, JSON.stringify({ ...MESSAGE, name: 'me' })]
+  await record(store, aTurn('b', { index: 1, requestMessages: second }))
+  await record(store, aTurn('c', { sessionId: 't', requestMessages: second }))
   const getMessages = async (session: string) =>
-    (await turnsOf(store, session)).map(({ requestMessages }) => requestMessages)
-  t.strictSame(await getMessages('s'), [[ASKED], again])
-  t.strictSame(await getMessages('t'), [again])
+    (await getTurns(store, session)).map(({ requestMessages }) => requestMessages)
+  t.strictSame(await getMessages('s'), [[ASKED], second])
+  t.strictSame(await getMessages('t'), [second])
   t.equal(count(path, 'blobs'), 1)
   await store.deleteSession('s')
   await until(() => count(path, 'trees') === 1)
-  t.strictSame(await getMessages('t'), [again])
+  t.strictSame(await getMessages('t'), [second])
 })
 
 t.test('a changed byte of a picture is reported to every reader of a session with it', async (t) => {
   const path = join(t.testdir(), 'proxy.db')
   const store = await open(path)
-  await store.createSession(aSession('s'))
+  await store.createSession(createSession('s'))
   await record(store, aTurn('a', { requestMessages: [ASKED] }))
   await store.close()
   const changed = Buffer.from(PICTURE)
@@ -128,7 +128,7 @@ t.test('a changed byte of a picture is reported to every reader of a session wit
     t.equal(db.prepare(damage).run({ changed }).changes, 1)
     db.close()
     const next = await open(path)
-    await t.rejects(turnsOf(next, 's'), { code: 'data_damaged' }, damage)
+    await t.rejects(getTurns(next, 's'), { code: 'data_damaged' }, damage)
     await next.close()
   }
 })

@@ -5,7 +5,7 @@ import t, { type Test } from 'tap'
 import { getProcessStart } from '../../src/base/process-start.ts'
 import { openPassingStore } from '../../src/proxy/store/sqlite/passing.ts'
 import { lockForWriting } from '../../src/proxy/store/sqlite/writer-lock.ts'
-import { aSession } from '../conformance/turn-store.ts'
+import { createSession } from '../conformance/turn-store.ts'
 import { inProcess } from '../helpers/store-in-process.ts'
 
 /** Creates a private folder for temporary files, until the test ends. */
@@ -34,7 +34,7 @@ t.test(
       t.ok(name.startsWith(`llm-proxy.${process.pid}.`), name)
       t.equal(statSync(join(root, name)).mode & 0o777, 0o700)
     }
-    await one.createSession(aSession('s'))
+    await one.createSession(createSession('s'))
     t.ok(await one.getSession('s'))
     t.notOk(await two.getSession('s'), 'they share nothing')
     await one.close()

@@ -4,7 +4,7 @@ import Database from 'better-sqlite3'
 import t from 'tap'
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { sessionReadsConformance } from '../conformance/session-reads.ts'
-import { aSession, aTurn, record } from '../conformance/turn-store.ts'
+import { aTurn, createSession, record } from '../conformance/turn-store.ts'
 import { toVersion } from '../helpers/older-database.ts'
 import { inProcess, openMemoryStore } from '../helpers/store-in-process.ts'
 
@@ -15,8 +15,8 @@ t.test('SQLite passes the conformance suite of session reads', async (t) =>
 t.test('a database of version 2 gets the counts that its turns come to', async (t) => {
   const path = join(t.testdir(), 'turns.db')
   const first = await openSqliteStore({ path, durability: 'process', spawn: inProcess })
-  await first.createSession(aSession('s'))
-  await first.createSession(aSession('empty'))
+  await first.createSession(createSession('s'))
+  await first.createSession(createSession('empty'))
   await record(first, aTurn('a'))
   // More ids than there are bytes to a small one, so that both layouts are counted.
   const completionTokenIds = Int32Array.from({ length: 9 }, (_, i) => -i)
@@ -43,7 +43,7 @@ t.test('a database of version 2 gets the counts that its turns come to', async (
 t.test('turns that a crash left open count as failed from the next start on', async (t) => {
   const path = join(t.testdir(), 'turns.db')
   const first = await openSqliteStore({ path, durability: 'process', spawn: inProcess })
-  await first.createSession(aSession('s'))
+  await first.createSession(createSession('s'))
   await first.openTurn(aTurn('a'))
   await first.close()
   const second = await openSqliteStore({ path, durability: 'process', spawn: inProcess })
@@ -58,7 +58,7 @@ t.test('the steps of a growing conversation hold each token once', async (t) => 
     spawn: inProcess,
   })
   t.teardown(() => store.close())
-  await store.createSession(aSession('s'))
+  await store.createSession(createSession('s'))
   const prompt = Array.from({ length: 10 }, (_, id) => id)
   for (let index = 0; index < 100; index += 1) {
     await record(store, aTurn(`t${index}`, { index }), { promptTokenIds: Int32Array.from(prompt) })

@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { toPromptChunks } from '../../src/proxy/session/prompts/prompt-chunks.ts'
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
-import { aSession, aTurn, record } from '../conformance/turn-store.ts'
+import { aTurn, createSession, record } from '../conformance/turn-store.ts'
 import { inProcess } from '../helpers/store-in-process.ts'
 
 const TURNS = 100
@@ -27,7 +27,7 @@ const NET_BYTES = TURNS * (QUESTION_CHARS + ANSWER_CHARS + 4 * (NEW_PROMPT_IDS +
 /** @returns bytes on disk after a session whose first message in each turn is `system` */
 async function bytesOnDisk(path: string, system: (index: number) => string): Promise<number> {
   const store = await openSqliteStore({ path, durability: 'process', spawn: inProcess })
-  await store.createSession(aSession('s'))
+  await store.createSession(createSession('s'))
   const messages: string[] = []
   const sequence: number[] = []
   for (let index = 0; index < TURNS; index += 1) {
@@ -76,7 +76,7 @@ for (const [sent, lines] of [
   t.test(`so does one whose agent sends ${sent}, as token ids`, async (t) => {
     const path = join(t.testdir(), 'turns.db')
     const store = await openSqliteStore({ path, durability: 'process', spawn: inProcess })
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     const prompts = Array.from({ length: lines }, (_, line): number[] => [line])
     for (let index = 0; index < TURNS; index += 1) {
       const prompt = prompts[index % lines]!

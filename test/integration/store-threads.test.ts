@@ -3,7 +3,7 @@ import type { Worker } from 'node:worker_threads'
 import t from 'tap'
 import { readTrajectories } from '../../src/proxy/http/trainer/sessions/trajectory-query.ts'
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
-import { anOutcome, aSession, aTurn, record, turnsOf } from '../conformance/turn-store.ts'
+import { anOutcome, aTurn, createSession, getTurns, record } from '../conformance/turn-store.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
 
 const QUERY = {
@@ -29,7 +29,7 @@ async function openWithThreads(path: string) {
 
 t.test('when the writer thread dies, pending and later requests are rejected', async (t) => {
   const { store, writer } = await openWithThreads(join(t.testdir(), 'turns.db'))
-  await store.createSession(aSession('s'))
+  await store.createSession(createSession('s'))
   const ended = writer.terminate()
   const pending = store.closeTurn(anOutcome('a'))
   void store.openTurn(aTurn('nobody awaits this'))
@@ -42,12 +42,12 @@ t.test('when the writer thread dies, pending and later requests are rejected', a
 
 t.test('when the reader thread dies, reads are rejected and writes continue', async (t) => {
   const { store, reader } = await openWithThreads(join(t.testdir(), 'turns.db'))
-  await store.createSession(aSession('s'))
+  await store.createSession(createSession('s'))
   for (let index = 0; index < 100; index += 1) await record(store, aTurn(`t${index}`, { index }))
   const reading = store.readTurns('s')[Symbol.asyncIterator]()
   await reading.next()
   await reader.terminate()
-  await t.rejects(turnsOf(store), { code: 'store_failed', message: /reader thread/ })
+  await t.rejects(getTurns(store), { code: 'store_failed', message: /reader thread/ })
   await t.resolves(async () => {
     await reading.return?.()
   }, 'a cancelled read is not a failure')
@@ -82,13 +82,13 @@ t.test('health fails while nothing can be recorded', async (t) => {
 t.test('a read after an awaited change sees it', async (t) => {
   const { store } = await openWithThreads(join(t.testdir(), 'turns.db'))
   t.teardown(() => store.close())
-  await store.createSession(aSession('s'))
+  await store.createSession(createSession('s'))
   for (let index = 0; index < 200; index += 1) {
     await record(store, aTurn(`t${index}`, { index }))
     const session = await store.getSession('s')
     if (session?.turnCount !== index + 1) t.fail(`turn ${index} is not seen`)
   }
-  t.equal((await turnsOf(store)).length, 200)
+  t.equal((await getTurns(store)).length, 200)
 })
 
 /** Creates enough ids to be worth a transfer. */
@@ -99,7 +99,7 @@ function longIds(): Int32Array {
 t.test('long arrays are transferred to the writer and from the reader, not copied', async (t) => {
   const { store } = await openWithThreads(join(t.testdir(), 'turns.db'))
   t.teardown(() => store.close())
-  await store.createSession(aSession('s'))
+  await store.createSession(createSession('s'))
   const completionTokenIds = longIds()
   await record(store, aTurn('a'), { completionTokenIds })
   t.equal(completionTokenIds.length, 0, "the caller's array is detached")
@@ -107,14 +107,14 @@ t.test('long arrays are transferred to the writer and from the reader, not copie
   const view = longIds().subarray(10)
   await record(store, aTurn('b', { index: 1 }), { completionTokenIds: view })
   t.equal(view.length, 1990, 'a part of a larger array is copied: the rest may belong to another owner')
-  const [, second] = await turnsOf(store)
+  const [, second] = await getTurns(store)
   t.strictSame(second?.completionTokenIds, view)
 })
 
 t.test('a turn that cannot be transferred blocks no other of the same group', async (t) => {
   const { store } = await openWithThreads(join(t.testdir(), 'turns.db'))
   t.teardown(() => store.close())
-  await store.createSession(aSession('s'))
+  await store.createSession(createSession('s'))
   const completionTokenIds = longIds()
   await record(store, aTurn('a'), { completionTokenIds })
   const closings = [
@@ -127,13 +127,13 @@ t.test('a turn that cannot be transferred blocks no other of the same group', as
     outcomes.map(({ status }) => status),
     ['fulfilled', 'rejected', 'fulfilled'],
   )
-  t.match(await turnsOf(store), [{ turnId: 'a' }, { turnId: 'b' }, { turnId: 'd' }])
+  t.match(await getTurns(store), [{ turnId: 'a' }, { turnId: 'b' }, { turnId: 'd' }])
 })
 
 t.test('the reset of a session ends a read in progress', async (t) => {
   const { store } = await openWithThreads(join(t.testdir(), 'turns.db'))
   t.teardown(() => store.close())
-  await store.createSession(aSession('s'))
+  await store.createSession(createSession('s'))
   for (let index = 0; index < 200; index += 1) void store.openTurn(aTurn(`t${index}`, { index }))
   await store.closeTurn(anOutcome('t0'))
   let count = 0
@@ -150,7 +150,7 @@ for (const how of ['removed', 'reset'] as const)
     async (t) => {
       const { store } = await openWithThreads(join(t.testdir(), 'turns.db'))
       t.teardown(() => store.close())
-      await store.createSession(aSession('s'))
+      await store.createSession(createSession('s'))
       for (let index = 0; index < 200; index += 1) void record(store, aTurn(`t${index}`, { index }))
       const session = (await store.endSession('s', 'completed', 5_000))!
       t.ok(await readTrajectories(store, session, QUERY), 'undisturbed it has rows')

@@ -41,13 +41,13 @@ async function serverFor(t: Test, script: Script = respond) {
     await client.close()
     await server.close()
   })
-  const sampled = () => server.requests.filter(({ path }) => path === BY_IDS || path === COMPLETIONS)
+  const sample = () => server.requests.filter(({ path }) => path === BY_IDS || path === COMPLETIONS)
   const paths = () => {
-    const sampledPaths = sampled().map(({ path }) => path)
+    const sampledPaths = sample().map(({ path }) => path)
     server.requests.length = 0
     return sampledPaths
   }
-  return { client, server, sampled, paths }
+  return { client, server, sampled: sample, paths }
 }
 
 function request(

@@ -21,7 +21,7 @@ const { values } = parseArgs({
   },
 })
 
-const [from, to] = rangeOf(values.seed, values.seeds ?? '1')
+const [from, to] = getRange(values.seed, values.seeds ?? '1')
 const beganMs = realNowMs()
 const { runs, failed, calls, answered } = await runSeeds({
   from,
@@ -43,7 +43,7 @@ if (failed.length > 0) {
   process.exitCode = 1
 }
 
-function rangeOf(seed: string | undefined, seeds: string): [number, number] {
+function getRange(seed: string | undefined, seeds: string): [number, number] {
   if (seed !== undefined) return [Number(seed), Number(seed) + Number(values.count) - 1]
   const [first, last = first] = seeds.split('..').map(Number)
   return [first!, last!]

@@ -38,9 +38,9 @@ export async function runSeeds(options: SeedsOptions): Promise<SeedsResult> {
 
 /** Returns whether another run of the seed has the same log. */
 async function isRepeated({ seed, digest }: RunResult, { steps }: SeedsOptions): Promise<boolean> {
-  const again = await simulate({ seed, ...(steps !== undefined && { steps }) })
-  if (again.digest === digest) return true
-  console.log(`seed ${seed}: two runs have different logs, ${digest} and ${again.digest}`)
+  const second = await simulate({ seed, ...(steps !== undefined && { steps }) })
+  if (second.digest === digest) return true
+  console.log(`seed ${seed}: two runs have different logs, ${digest} and ${second.digest}`)
   return false
 }
 
@@ -59,7 +59,7 @@ async function runSeed(seed: number, { steps, faults, verbose, first }: SeedsOpt
   const kept = faults ?? (await shrink(options, result))
   console.log(`  repeat with: npm run sim -- --seed ${seed} --faults ${kept.join(',') || 'none'} --verbose`)
   if (faults === undefined)
-    for (const place of kept) console.log(`  ${place}: ${faultText(result.faults[place]!)}`)
+    for (const index of kept) console.log(`  ${index}: ${faultText(result.faults[index]!)}`)
   return result
 }
 
@@ -68,10 +68,10 @@ async function runSeed(seed: number, { steps, faults, verbose, first }: SeedsOpt
  * @returns the indices of the remaining ones
  */
 async function shrink(options: RunOptions, { faults }: RunResult): Promise<number[]> {
-  let kept = faults.map((_fault, place) => place)
+  let kept = faults.map((_fault, index) => index)
   const { echo: _echo, ...quiet } = options
-  for (const place of kept.toReversed()) {
-    const fewer = kept.filter((other) => other !== place)
+  for (const index of kept.toReversed()) {
+    const fewer = kept.filter((other) => other !== index)
     const { violations } = await simulate({ ...quiet, faults: fewer })
     if (violations.length > 0) kept = fewer
   }
@@ -82,8 +82,8 @@ async function shrink(options: RunOptions, { faults }: RunResult): Promise<numbe
 async function inProcesses(options: SeedsOptions): Promise<SeedsResult> {
   const { from, to, jobs } = options
   const share = Math.ceil((to - from + 1) / jobs)
-  const parts = Array.from({ length: jobs }, (_, at) => {
-    const first = from + at * share
+  const parts = Array.from({ length: jobs }, (_, index) => {
+    const first = from + index * share
     return { ...options, jobs: 1, from: first, to: Math.min(to, first + share - 1) }
   }).filter((part) => part.from <= part.to)
   const results = await Promise.all(parts.map(inProcess))

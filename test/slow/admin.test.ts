@@ -6,11 +6,11 @@ import { startEngine } from '../helpers/engine.ts'
 import { Forwarder } from '../helpers/forwarder.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import {
-  agentOf,
+  createAgent,
+  getTurns,
   joinWorker,
   relayProxy,
   streamed,
-  turnsOf,
   untilWorkers,
   workerFor,
 } from '../helpers/relay-rig.ts'
@@ -51,7 +51,7 @@ t.test(
     const proxy = await startProxy(t)
     const before = Date.now() / 1_000
     t.strictSame(await proxy.post('/admin/pause'), { status: 'paused', drained: true, in_flight: 0 })
-    const held = streamed(agentOf(proxy, 's'), { max_tokens: 4 })
+    const pending = streamed(createAgent(proxy, 's'), { max_tokens: 4 })
     while ((await proxy.get('/health')).queued < 1) await new Promise((resolve) => setTimeout(resolve, 10))
     const { paused, paused_since: since } = await proxy.get('/health')
     t.equal(paused, true)
@@ -59,7 +59,7 @@ t.test(
     t.strictSame(await proxy.post('/admin/resume'), { status: 'running' })
     t.match(await proxy.get('/health'), { paused: false, paused_since: null })
     // The completion may be empty, because the model may end its turn at once.
-    t.equal((await held).error, undefined)
+    t.equal((await pending).error, undefined)
   },
 )
 
@@ -68,9 +68,9 @@ for (const mode of ['local', 'relay'] as const)
     const options = { pauseLimitMs: 1 }
     const proxy = mode === 'local' ? await startProxy(t, options) : await relayProxy(t, options)
     await proxy.post('/admin/pause')
-    const { error } = await streamed(agentOf(proxy, 's'), { max_tokens: 2 })
+    const { error } = await streamed(createAgent(proxy, 's'), { max_tokens: 2 })
     t.match(error, { status: 503, code: 'paused', message: /--pause-limit/ })
-    t.match(await turnsOf(proxy, 's'), [{ status: 'failed', error: { code: 'paused' } }])
+    t.match(await getTurns(proxy, 's'), [{ status: 'failed', error: { code: 'paused' } }])
   })
 
 t.test('a pause whose drain times out still holds', async (t) => {
@@ -78,7 +78,7 @@ t.test('a pause whose drain times out still holds', async (t) => {
   workerFor(t, relay.url, 'w')
   await untilWorkers(relay, 'w')
   let paused: unknown
-  const { text, error } = await streamed(agentOf(relay, 's'), { max_tokens: 3 }, () => {
+  const { text, error } = await streamed(createAgent(relay, 's'), { max_tokens: 3 }, () => {
     paused ??= relay.post('/admin/pause?drain_timeout_s=0')
   })
   t.ok(text)
@@ -93,8 +93,8 @@ t.test('turns of an engine that reports no weights have the version that was las
     t.strictSame(await proxy.post('/admin/weight_version', { weight_version: version }), {
       weight_version: version,
     })
-    await streamed(agentOf(proxy, `s${version}`), { max_tokens: 2 })
-    t.match(await turnsOf(proxy, `s${version}`), [
+    await streamed(createAgent(proxy, `s${version}`), { max_tokens: 2 })
+    t.match(await getTurns(proxy, `s${version}`), [
       { weight_version_start: String(version), weight_version_end: String(version) },
     ])
   }
@@ -127,15 +127,15 @@ for (const mode of ['local', 'relay'])
   t.test(`${mode} mode: after a pause for new weights no turn has the version of the old ones`, async (t) => {
     const { url, engine } = await startEngine(t, { weightVersion: 'step-1' })
     const proxy = await proxyInMode(t, mode, url)
-    t.equal((await streamed(agentOf(proxy, 's'), ASK)).error, undefined)
+    t.equal((await streamed(createAgent(proxy, 's'), ASK)).error, undefined)
     await proxy.post('/admin/pause')
     engine.weightVersion = 'step-2'
     await proxy.post('/admin/resume')
-    t.equal((await streamed(agentOf(proxy, 's'), ASK)).error, undefined)
+    t.equal((await streamed(createAgent(proxy, 's'), ASK)).error, undefined)
     engine.weightVersion = 'step-3'
     await proxy.post('/admin/weight_version', { weight_version: 'step-3' })
-    t.equal((await streamed(agentOf(proxy, 's'), ASK)).error, undefined)
-    const turns = await turnsOf(proxy, 's')
+    t.equal((await streamed(createAgent(proxy, 's'), ASK)).error, undefined)
+    const turns = await getTurns(proxy, 's')
     t.same(
       turns.map((turn: Record<string, unknown>) => [turn.weight_version_start, turn.weight_version_end]),
       [1, 2, 3].map((step) => [`step-${step}`, `step-${step}`]),
@@ -143,11 +143,11 @@ for (const mode of ['local', 'relay'])
   })
 
 /** Starts an engine as `startEngine` does; the test decides how it responds to the request for its weights. */
-async function engineThatTells(t: Test, answer: () => Promise<unknown>) {
+async function createReportingEngine(t: Test, respond: () => Promise<unknown>) {
   const engine = new EmbeddedEngine({ weightVersion: 'step-1' })
   const server = buildEngineServer(engine)
   server.addHook('onRequest', async ({ url }) => {
-    if (url === '/weight_info') await answer()
+    if (url === '/weight_info') await respond()
   })
   await server.listen({ host: '127.0.0.1', port: 0 })
   t.teardown(() => server.close())
@@ -158,22 +158,22 @@ for (const mode of ['local', 'relay'])
   t.test(
     `${mode} mode: while an engine does not report its new weights, turns have no version`,
     async (t) => {
-      let answer: Promise<unknown> = Promise.resolve()
-      const { url, engine } = await engineThatTells(t, () => answer)
+      let response: Promise<unknown> = Promise.resolve()
+      const { url, engine } = await createReportingEngine(t, () => response)
       const proxy = await proxyInMode(t, mode, url)
-      await streamed(agentOf(proxy, 's'), ASK)
+      await streamed(createAgent(proxy, 's'), ASK)
       await proxy.post('/admin/pause')
-      const { promise, resolve: tell } = Promise.withResolvers<void>()
-      t.teardown(tell)
-      answer = promise
+      const { promise, resolve: notify } = Promise.withResolvers<void>()
+      t.teardown(notify)
+      response = promise
       engine.weightVersion = 'step-2'
       t.strictSame(await proxy.post('/admin/resume'), { status: 'running' })
-      t.equal((await streamed(agentOf(proxy, 's'), ASK)).error, undefined)
+      t.equal((await streamed(createAgent(proxy, 's'), ASK)).error, undefined)
       t.match(await proxy.get('/admin/workers'), [{ weight_version: null }])
-      tell()
+      notify()
       await until(async () => (await proxy.get('/admin/workers'))[0]?.weight_version === 'step-2')
-      await streamed(agentOf(proxy, 's'), ASK)
-      const turns = await turnsOf(proxy, 's')
+      await streamed(createAgent(proxy, 's'), ASK)
+      const turns = await getTurns(proxy, 's')
       t.same(
         turns.map((turn: Record<string, unknown>) => [turn.weight_version_start, turn.weight_version_end]),
         ['step-1', null, 'step-2'].map((version) => [version, version]),
@@ -197,7 +197,7 @@ for (const mode of ['local', 'relay'])
       const { port } = server.server.address() as AddressInfo
       const proxy = await proxyInMode(t, mode, `http://127.0.0.1:${port}`)
       await proxy.post('/admin/weight_version', { weight_version: 1 })
-      const request = agentOf(proxy, 's').chat.completions.create({
+      const request = createAgent(proxy, 's').chat.completions.create({
         ...ASK,
         messages: [{ role: 'user', content: 'hello' }],
       })
@@ -205,7 +205,7 @@ for (const mode of ['local', 'relay'])
       await proxy.post('/admin/weight_version', { weight_version: 2 })
       finish()
       t.ok(await request)
-      t.match(await turnsOf(proxy, 's'), [{ weight_version_start: '1', weight_version_end: '2' }])
+      t.match(await getTurns(proxy, 's'), [{ weight_version_start: '1', weight_version_end: '2' }])
       t.match(await proxy.get('/sessions/s/trajectories'), {
         trajectories: [{ weight_version_min: '1', weight_version_max: '2' }],
       })
@@ -220,17 +220,17 @@ t.test(
     const line = await Forwarder.to(t, Number(new URL(proxy.url).port))
     joinWorker(t, { workerId: 'w', proxyUrls: [`http://127.0.0.1:${line.port}`], engineUrls: [url] })
     await untilWorkers(proxy, 'w')
-    await streamed(agentOf(proxy, 's'), ASK)
+    await streamed(createAgent(proxy, 's'), ASK)
     await proxy.post('/admin/pause')
     line.refuse(true)
     line.cut()
     await untilWorkers(proxy)
     engine.weightVersion = 'step-2'
     await proxy.post('/admin/resume')
-    const waiting = streamed(agentOf(proxy, 's'), ASK)
+    const waiting = streamed(createAgent(proxy, 's'), ASK)
     line.refuse(false)
     t.equal((await waiting).error, undefined)
-    t.match(await turnsOf(proxy, 's'), [
+    t.match(await getTurns(proxy, 's'), [
       { weight_version_start: 'step-1', weight_version_end: 'step-1' },
       { weight_version_start: 'step-2', weight_version_end: 'step-2' },
     ])

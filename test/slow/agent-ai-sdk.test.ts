@@ -28,9 +28,9 @@ const ARGUMENTS = [
 const CALLS = [...ARGUMENTS, ...ARGUMENTS, ...ARGUMENTS].slice(0, 25)
 
 const rules = [
-  ...CALLS.map((args, at) => ({
-    name: `call ${at}`,
-    when: { tool: 'bash', text: at === 0 ? 'begin' : `next ${at}\\b` },
+  ...CALLS.map((args, index) => ({
+    name: `call ${index}`,
+    when: { tool: 'bash', text: index === 0 ? 'begin' : `next ${index}\\b` },
     answer: {
       content: `<tool_call>\n${JSON.stringify({ name: 'bash', arguments: args })}\n</tool_call>`,
     },
@@ -45,7 +45,7 @@ const MODELS: Record<string, (url: string) => LanguageModel> = {
 }
 
 /** Runs the task. @returns its rows and turns */
-async function runTask(t: Test, modelOf: (url: string) => LanguageModel, editedCalls: 'auto' | 'branch') {
+async function runTask(t: Test, getModel: (url: string) => LanguageModel, editedCalls: 'auto' | 'branch') {
   const playbook = join(t.testdir({}), 'playbook.json')
   writeFileSync(playbook, JSON.stringify({ rules }))
   const proxy = await startProxy(t, { playbook, tokenizer: 'embedded', db: 'memory', editedCalls })
@@ -62,7 +62,7 @@ async function runTask(t: Test, modelOf: (url: string) => LanguageModel, editedC
     },
   })
   const { text } = await generateText({
-    model: modelOf(proxy.url),
+    model: getModel(proxy.url),
     prompt: 'begin',
     tools: { bash },
     stopWhen: stepCountIs(30),

@@ -6,7 +6,7 @@ import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { KEYS } from '../helpers/keys.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
-import { joinWorker, turnsOf } from '../helpers/relay-rig.ts'
+import { getTurns, joinWorker } from '../helpers/relay-rig.ts'
 import { sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
 
 const question: ChatCompletionMessageParam[] = [{ role: 'user', content: 'Tell me about otters.' }]
@@ -30,7 +30,7 @@ async function startMode(t: Test, config: Partial<ServeConfig>): Promise<TestPro
 const client = (proxy: TestProxy, sessionId: string) =>
   new OpenAI({ baseURL: proxy.baseUrl(sessionId), apiKey: 'none', maxRetries: 0 })
 
-interface Said {
+interface Fields {
   text: string
   ids: number[]
   finish: string | null
@@ -38,7 +38,7 @@ interface Said {
 
 /** Collects each choice of a stream, and the order in which the choices had their chunks. */
 async function readStream(chunks: AsyncIterable<OpenAI.ChatCompletionChunk | OpenAI.Completion>) {
-  const choices: Said[] = Array.from({ length: N }, () => ({ text: '', ids: [], finish: null }))
+  const choices: Fields[] = Array.from({ length: N }, () => ({ text: '', ids: [], finish: null }))
   const order: number[] = []
   const ids = new Set<string>()
   let usage: OpenAI.CompletionUsage | null | undefined
@@ -57,8 +57,8 @@ async function readStream(chunks: AsyncIterable<OpenAI.ChatCompletionChunk | Ope
 }
 
 /** Checks that each choice is a turn as the agent read it, exact, and trained once. */
-async function checkRecord(t: Test, proxy: TestProxy, choices: Said[], usage: OpenAI.CompletionUsage) {
-  const turns = await turnsOf(proxy, 's')
+async function checkRecord(t: Test, proxy: TestProxy, choices: Fields[], usage: OpenAI.CompletionUsage) {
+  const turns = await getTurns(proxy, 's')
   t.same(
     turns.map((turn: { completion_text: string; completion_token_ids: number[]; finish_reason: string }) => ({
       text: turn.completion_text,
@@ -103,16 +103,16 @@ for (const [mode, config] of Object.entries(MODES)) {
 
 async function chatChoices(t: Test, proxy: TestProxy) {
   const openai = client(proxy, 's')
-  const whole = await openai.chat.completions.create({ ...params, messages: question })
-  const expected = whole.choices.map(({ message, finish_reason, ...choice }, place) => {
-    t.equal(choice.index, place)
+  const full = await openai.chat.completions.create({ ...params, messages: question })
+  const expected = full.choices.map(({ message, finish_reason, ...choice }, index) => {
+    t.equal(choice.index, index)
     return {
       text: message.content ?? '',
       ids: (choice as unknown as { token_ids: number[] }).token_ids,
       finish: finish_reason,
     }
   })
-  await checkRecord(t, proxy, expected, whole.usage!)
+  await checkRecord(t, proxy, expected, full.usage!)
   await proxy.post('/sessions/s/reset')
   const stream = await openai.chat.completions.create({
     ...params,
@@ -129,11 +129,11 @@ async function chatChoices(t: Test, proxy: TestProxy) {
 
 async function completionChoices(t: Test, proxy: TestProxy) {
   const openai = client(proxy, 's')
-  const whole = await openai.completions.create({ ...params, prompt: 'The', best_of: N })
-  const expected = whole.choices.map(({ text, finish_reason, ...choice }) => {
+  const full = await openai.completions.create({ ...params, prompt: 'The', best_of: N })
+  const expected = full.choices.map(({ text, finish_reason, ...choice }) => {
     return { text, ids: (choice as unknown as { token_ids: number[] }).token_ids, finish: finish_reason }
   })
-  await checkRecord(t, proxy, expected, whole.usage!)
+  await checkRecord(t, proxy, expected, full.usage!)
   await proxy.post('/sessions/s/reset')
   const stream = await openai.completions.create({
     ...params,
@@ -195,9 +195,9 @@ for (const stream of [false, true]) {
       })
       t.teardown(() => engine.close())
       const proxy = await startProxy(t, { engineUrls: [engine.url], engineKind: 'vllm' })
-      const refused = client(proxy, 's').chat.completions.create({ ...params, messages: question, stream })
-      await t.rejects(refused, { status: 400, message: /no such adapter/ })
-      const turns = await turnsOf(proxy, 's')
+      const rejected = client(proxy, 's').chat.completions.create({ ...params, messages: question, stream })
+      await t.rejects(rejected, { status: 400, message: /no such adapter/ })
+      const turns = await getTurns(proxy, 's')
       t.equal(turns.length, N)
       t.ok(turns.every(({ status }: { status: string }) => status === 'failed' || status === 'aborted'))
     },

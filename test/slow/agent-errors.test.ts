@@ -163,7 +163,7 @@ async function failing(
     maxRetries,
   )(stream).then(
     () => assert.fail('the call was answered'),
-    (refused: unknown) => refused,
+    (rejected: unknown) => rejected,
   )
   return { tries, thrown }
 }
@@ -257,10 +257,10 @@ t.test(
       }
       // All requests are in flight: each rejection needs a handler at once.
       const outcomes = await Promise.allSettled(Object.values(calls))
-      for (const [at, name] of Object.keys(calls).entries()) {
-        const refused = (outcomes[at] as PromiseRejectedResult).reason
-        t.ok(refused instanceof OpenAI.BadRequestError, name)
-        t.match(refused, { code: 'context_length_exceeded', type: 'invalid_request_error' }, name)
+      for (const [index, name] of Object.keys(calls).entries()) {
+        const rejected = (outcomes[index] as PromiseRejectedResult).reason
+        t.ok(rejected instanceof OpenAI.BadRequestError, name)
+        t.match(rejected, { code: 'context_length_exceeded', type: 'invalid_request_error' }, name)
       }
     }
   },
@@ -268,17 +268,17 @@ t.test(
 
 t.test('a missing object is an error with an id, in the format of the requested API', async (t) => {
   const api = await startSessionsApi(t)
-  const ask = async (path: string) => {
+  const sendRequest = async (path: string) => {
     const response = await fetch(`${api.url}${path}`, { method: 'POST' })
     return { headers: response.headers, body: (await response.json()) as Record<string, unknown> }
   }
-  const ofOpenAi = await ask('/s/v1/nowhere')
+  const ofOpenAi = await sendRequest('/s/v1/nowhere')
   t.match(ofOpenAi.body, { error: { code: 'route_not_found' } })
   t.match(ofOpenAi.headers.get('x-request-id'), /^[0-9a-f-]{36}$/)
-  const withoutV1 = await ask('/s/chat/completions')
+  const withoutV1 = await sendRequest('/s/chat/completions')
   t.match(withoutV1.body, {
     error: { message: /the base URL of an OpenAI client ends in \/\{session_id\}\/v1/ },
   })
-  const ofAnthropic = await ask('/s/v1/messages/batches')
+  const ofAnthropic = await sendRequest('/s/v1/messages/batches')
   t.match(ofAnthropic.body, { type: 'error', request_id: ofAnthropic.headers.get('request-id') })
 })

@@ -164,7 +164,7 @@ const DIALECTS: Record<string, Dialect> = {
 const WITH: Body = { stream_options: { stream: true }, top_logprobs: { logprobs: true } }
 
 /** Returns the members of a type, from its declaration. */
-function membersOf({ file, type }: Dialect): string[] {
+function getMembers({ file, type }: Dialect): string[] {
   const text = readFileSync(join(ROOT, 'node_modules', file), 'utf8')
   const declaration = text.slice(text.indexOf(`export interface ${type} {`))
   const members = declaration.slice(0, declaration.indexOf('\n}')).matchAll(/^ {4}(\w+)\??:/gm)
@@ -172,7 +172,7 @@ function membersOf({ file, type }: Dialect): string[] {
 }
 
 /** Returns the fields in the rows of a dialect under the heading. */
-function listed(dialect: string, column: 'rejected' | 'ignored'): string[] {
+function list(dialect: string, column: 'rejected' | 'ignored'): string[] {
   const docs = readFileSync(join(ROOT, 'docs/dialects.md'), 'utf8')
   const row = docs.split('\n').find((line) => line.startsWith(`| ${dialect}, ${column} |`)) ?? ''
   return Array.from(row.matchAll(/`(\w+)`/g), ([, name]) => name!).sort()
@@ -207,21 +207,21 @@ t.test('no field of an official client is dropped silently', async (t) => {
   /** Returns the engine's request and the agent's response: equal for two bodies if their difference is ignored. */
   const outcome = async ({ route }: Dialect, body: Body) => {
     session += 1
-    const answer = await fetch(`${proxy.url}/s${session}/v1/${route}`, {
+    const response = await fetch(`${proxy.url}/s${session}/v1/${route}`, {
       method: 'POST',
       headers: { 'content-type': 'application/json' },
       body: JSON.stringify(body),
     })
-    const text = (await answer.text()).replaceAll(VOLATILE, '')
+    const text = (await response.text()).replaceAll(VOLATILE, '')
     const sent = engine.requests.findLast(({ method }) => method === 'POST')?.body
     // Every 32nd request has this field, whatever the bodies are.
-    return { status: answer.status, seen: JSON.stringify([{ ...sent, return_token_ids: undefined }, text]) }
+    return { status: response.status, seen: JSON.stringify([{ ...sent, return_token_ids: undefined }, text]) }
   }
   for (const [name, dialect] of Object.entries(DIALECTS)) {
     const { base, samples } = dialect
     t.same(
       [...Object.keys({ ...base, ...samples })].sort(),
-      membersOf(dialect).sort(),
+      getMembers(dialect).sort(),
       `${name}: every field`,
     )
     const found: Record<'rejected' | 'ignored', string[]> = { rejected: [], ignored: [] }
@@ -234,6 +234,6 @@ t.test('no field of an official client is dropped silently', async (t) => {
       else if (changed.seen === without.seen) found.ignored.push(field)
     }
     for (const column of ['rejected', 'ignored'] as const)
-      t.same(found[column].sort(), listed(name, column), `${name}: ${column} as documented`)
+      t.same(found[column].sort(), list(name, column), `${name}: ${column} as documented`)
   }
 })

@@ -18,8 +18,8 @@ function conversation(
   const tools = [{ name: tool, input_schema: { type: 'object' as const } }]
   return async (content: string) => {
     messages.push(user(content))
-    const answer = await anthropic.messages.create({ ...HELLO, system, tools, messages }, { headers })
-    messages.push({ role: 'assistant', content: answer.content })
+    const response = await anthropic.messages.create({ ...HELLO, system, tools, messages }, { headers })
+    messages.push({ role: 'assistant', content: response.content })
   }
 }
 
@@ -76,9 +76,11 @@ for (const tokenizer of [undefined, 'embedded']) {
           'main by continues',
         ],
       )
-      const rowsOf = async (query = ''): Promise<{ trajectories: Row[]; excluded_turns: { side: number } }> =>
+      const getRows = async (
+        query = '',
+      ): Promise<{ trajectories: Row[]; excluded_turns: { side: number } }> =>
         proxy.get(`/sessions/s/trajectories${query}`)
-      const all = await rowsOf()
+      const all = await getRows()
       t.same(
         all.trajectories.map((row) => [row.line, row.turns.map(({ line }) => line)]),
         [
@@ -93,15 +95,15 @@ for (const tokenizer of [undefined, 'embedded']) {
       )
       const sum = (counts: number[]) => counts.reduce((left, right) => left + right, 0)
       t.equal(ones(all.trajectories), sum(sampled) - sampled[2])
-      t.equal(ones((await rowsOf('?side_calls=true')).trajectories), sum(sampled))
+      t.equal(ones((await getRows('?side_calls=true')).trajectories), sum(sampled))
       t.same(
-        (await rowsOf('?select=main')).trajectories.map(({ line, num_turns }) => [line, num_turns]),
+        (await getRows('?select=main')).trajectories.map(({ line, num_turns }) => [line, num_turns]),
         [
           ['main', 3],
           ['main', 2],
         ],
       )
-      t.equal(ones((await rowsOf('?select=main')).trajectories), sum(sampled) - sum(sampled.slice(1, 4)))
+      t.equal(ones((await getRows('?select=main')).trajectories), sum(sampled) - sum(sampled.slice(1, 4)))
     },
   )
 }
@@ -110,7 +112,7 @@ t.test("Codex's compaction has no tools, and is a separate row of the main line"
   const proxy = await startProxy(t)
   const openai = new OpenAI({ baseURL: proxy.baseUrl('s'), apiKey: 'none', maxRetries: 0 })
   const tools = [{ type: 'function' as const, name: 'exec_command', parameters: {}, strict: null }]
-  const ask = (content: string, kind: string, thread: Record<string, string> = {}) =>
+  const sendRequest = (content: string, kind: string, thread: Record<string, string> = {}) =>
     openai.responses.create(
       {
         model: 'x',
@@ -129,10 +131,10 @@ t.test("Codex's compaction has no tools, and is a separate row of the main line"
         },
       },
     )
-  await ask('mend it', 'turn')
-  await ask('look at it', 'turn', { 'thread-id': 't1', 'x-openai-subagent': 'collab_spawn' })
-  await ask('mend it, and: you are performing a compaction', 'compaction')
-  await ask('summary: mend it', 'turn')
+  await sendRequest('mend it', 'turn')
+  await sendRequest('look at it', 'turn', { 'thread-id': 't1', 'x-openai-subagent': 'collab_spawn' })
+  await sendRequest('mend it, and: you are performing a compaction', 'compaction')
+  await sendRequest('summary: mend it', 'turn')
   const rows = async (query: string) =>
     (await proxy.get(`/sessions/s/trajectories${query}`)).trajectories.map(({ line }: Row) => line)
   t.same(await rows(''), ['main', 'subagent:t1', 'compaction', 'main'])
@@ -155,11 +157,11 @@ t.test('an agent may declare its line with a header; an unknown line is rejected
     { line: 'side', line_rule: 'header' },
   ])
   const wrong = { headers: { 'x-llm-proxy-line': 'Main' } }
-  const refused = await openai.chat.completions
+  const rejected = await openai.chat.completions
     .create({ ...HELLO, messages }, wrong)
     .catch((error: unknown) => error)
-  t.ok(refused instanceof OpenAI.BadRequestError)
-  t.match(refused, { param: 'x-llm-proxy-line', code: 'invalid_request' })
+  t.ok(rejected instanceof OpenAI.BadRequestError)
+  t.match(rejected, { param: 'x-llm-proxy-line', code: 'invalid_request' })
   const anthropic = new Anthropic({ baseURL: `${proxy.url}/s`, apiKey: 'none', maxRetries: 0 })
   const inItsShape = await anthropic.messages
     .create({ ...HELLO, messages }, wrong)

@@ -4,9 +4,9 @@ import { LoadGenerator } from '../bench/parts/load.ts'
 import { startReplayer } from '../bench/parts/replay-targets.ts'
 import { startEngine } from '../bench/parts/start-engine.ts'
 import { CHAT, PEERS, type Peer } from '../bench/peers/catalog.ts'
-import { killed } from '../bench/peers/killed.ts'
+import { kill } from '../bench/peers/killed.ts'
 import { measure } from '../bench/peers/loads.ts'
-import { mergedCalls, totalsOf } from '../bench/peers/sequences.ts'
+import { getTotals, mergedCalls } from '../bench/peers/sequences.ts'
 import { echoed } from '../bench/peers/tidied.ts'
 import { ONLY_FULL } from '../helpers/tier.ts'
 
@@ -23,8 +23,8 @@ t.test(
     await using children = new Children()
     const { url } = await startEngine(children)
     const plan = { stream: true, calls: 12, agents: 3 }
-    t.same(await killed(CHAT, url, t.testdir(), plan), { acknowledged: 12, onRecord: 12 })
-    t.same(await killed(forgetful, url, t.testdir(), plan), { acknowledged: 12, onRecord: 0 })
+    t.same(await kill(CHAT, url, t.testdir(), plan), { acknowledged: 12, onRecord: 12 })
+    t.same(await kill(forgetful, url, t.testdir(), plan), { acknowledged: 12, onRecord: 0 })
   },
 )
 
@@ -67,6 +67,6 @@ t.test(
       { ids: [1, 2, 3, 4, 5], mask: [0, 0, 1, 0, 1] },
       { ids: [1, 9, 5], mask: [0, 0, 1] },
     ])
-    t.same(totalsOf([...joined, joined[0]!]), { sequences: 3, trained: 3, again: 2, tokens: 13 })
+    t.same(getTotals([...joined, joined[0]!]), { sequences: 3, trained: 3, again: 2, tokens: 13 })
   },
 )

@@ -8,7 +8,7 @@ import { freePort } from '../helpers/free-port.ts'
 import { OLD_NODE, runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
 
 /** Checks that a wrong command line prints only this line, on stderr, and exits with code 2. */
-async function refused(
+async function reject(
   t: Test,
   args: string[],
   line: string,
@@ -37,43 +37,43 @@ t.test('help and version are printed on stdout, with exit code 0', async (t) => 
 })
 
 t.test('an unknown command or flag is rejected in one line with a suggestion', async (t) => {
-  await refused(t, ['sessons'], "unknown command 'sessons' (Did you mean sessions?)")
-  await refused(t, ['sesions', '--help'], "unknown command 'sesions' (Did you mean sessions?)")
-  await refused(t, ['sessions', 'front', '--help'], "unknown command 'front'")
-  await refused(t, ['help', 'front'], "unknown command 'front'")
-  await refused(t, ['sessions', 'lst'], "unknown command 'lst' (Did you mean list?)")
-  await refused(t, ['serve', '--prot', '1'], "unknown option '--prot' (Did you mean --port?)")
-  await refused(t, ['--prot', '1'], "unknown option '--prot' (Did you mean --port?)")
-  await refused(
+  await reject(t, ['sessons'], "unknown command 'sessons' (Did you mean sessions?)")
+  await reject(t, ['sesions', '--help'], "unknown command 'sesions' (Did you mean sessions?)")
+  await reject(t, ['sessions', 'front', '--help'], "unknown command 'front'")
+  await reject(t, ['help', 'front'], "unknown command 'front'")
+  await reject(t, ['sessions', 'lst'], "unknown command 'lst' (Did you mean list?)")
+  await reject(t, ['serve', '--prot', '1'], "unknown option '--prot' (Did you mean --port?)")
+  await reject(t, ['--prot', '1'], "unknown option '--prot' (Did you mean --port?)")
+  await reject(
     t,
     ['serve', '--search-index=false'],
     "unknown option '--search-index' with a value; if it is a switch, write --no-search-index",
   )
-  await refused(
+  await reject(
     t,
     ['serve', '--open=true'],
     "unknown option '--open' with a value; if it is a switch, write --open",
   )
-  await refused(
+  await reject(
     t,
     ['serve', '--search-index', 'false'],
     "too many arguments for 'serve'. Expected 0 arguments but got 1: false. A switch has no value: write --x or --no-x",
   )
-  await refused(t, ['serve', 'now'], "too many arguments for 'serve'. Expected 0 arguments but got 1: now.")
-  await refused(t, ['sessions', 'show'], "missing required argument 'session-id'")
-  await refused(t, ['--port'], "option '--port <port>' argument missing")
+  await reject(t, ['serve', 'now'], "too many arguments for 'serve'. Expected 0 arguments but got 1: now.")
+  await reject(t, ['sessions', 'show'], "missing required argument 'session-id'")
+  await reject(t, ['--port'], "option '--port <port>' argument missing")
 })
 
 t.test('a wrong value is rejected in one line that names its origin', async (t) => {
   const allowed = 'expected an integer from 0 to 65535'
-  await refused(t, ['--port', 'x'], `--port: invalid value "x": ${allowed}`)
-  await refused(t, [], `PROXY_PORT: invalid value "y": ${allowed}`, { PROXY_PORT: 'y' })
-  await refused(t, [], 'LLM_PROXY_PROT is not a setting of llm-proxy (did you mean LLM_PROXY_PORT?)', {
+  await reject(t, ['--port', 'x'], `--port: invalid value "x": ${allowed}`)
+  await reject(t, [], `PROXY_PORT: invalid value "y": ${allowed}`, { PROXY_PORT: 'y' })
+  await reject(t, [], 'LLM_PROXY_PROT is not a setting of llm-proxy (did you mean LLM_PROXY_PORT?)', {
     LLM_PROXY_PROT: '1',
   })
   const path = join(t.testdir({ 'proxy.json': '{"prot": 1}' }), 'proxy.json')
-  await refused(t, ['--config', path], `${path}: there is no option "prot" (did you mean port?)`)
-  await refused(
+  await reject(t, ['--config', path], `${path}: there is no option "prot" (did you mean port?)`)
+  await reject(
     t,
     ['--mode', 'relay', '--engine-url', 'http://127.0.0.1:1'],
     'relay mode connects to no engine: give engine-url to the workers, or use --mode local',

@@ -72,15 +72,15 @@ t.test('an engine that renders tools differently is a warning with the first dif
     // As SGLang 0.5.23 does: its `Tool` has the field, and its chat route passes all fields to the template.
     const isShown = request.url === '/tokenize' && body.tools
     if (isShown) body.tools = body.tools.map((tool: object) => ({ ...tool, defer_loading: null }))
-    const answer = await fetch(engine.url + request.url, {
+    const reply = await fetch(engine.url + request.url, {
       method: request.method!,
       headers: { 'content-type': 'application/json' },
       ...(body && { body: JSON.stringify(body) }),
     })
-    response.writeHead(answer.status, {
-      'content-type': answer.headers.get('content-type') ?? 'text/plain',
+    response.writeHead(reply.status, {
+      'content-type': reply.headers.get('content-type') ?? 'text/plain',
     })
-    response.end(await answer.text())
+    response.end(await reply.text())
   })
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
   t.teardown(() => server.close())

@@ -12,7 +12,7 @@ async function rig(t: Test) {
   return { proxy, address, run: (...words: string[]) => runLlmProxy([...words, ...address]) }
 }
 
-const sessionsOf = async (proxy: TestProxy) =>
+const getSessions = async (proxy: TestProxy) =>
   (await proxy.get('/sessions')).sessions.map(({ session_id }: { session_id: string }) => session_id)
 
 t.test('chat sends one request, prints how it was recorded, and leaves nothing behind', async (t) => {
@@ -20,11 +20,11 @@ t.test('chat sends one request, prints how it was recorded, and leaves nothing b
   const spoken = await run('chat', 'What is 2 + 2?', '--max-tokens', '8')
   t.match(spoken, { code: 0, stderr: '' })
   t.match(spoken.stdout, /\n\n\d+ prompt tokens, \d+ sampled, (stop|length|tool_calls), \d+ ms, exact\n$/)
-  t.same(await sessionsOf(proxy), [])
+  t.same(await getSessions(proxy), [])
   const kept = await run('chat', '--session', 'mine', '--json')
   t.equal(kept.code, 0)
   t.match(JSON.parse(kept.stdout), { index: 0, exact: true, request_messages: [{ content: 'Say hello.' }] })
-  t.same(await sessionsOf(proxy), ['mine'])
+  t.same(await getSessions(proxy), ['mine'])
 })
 
 t.test('sessions are aborted and deleted by their ids; an unknown one is reported', async (t) => {
@@ -34,7 +34,7 @@ t.test('sessions are aborted and deleted by their ids; an unknown one is reporte
   t.match(await run('sessions', 'abort', 'none'), { code: 1, stdout: 'none: not found\n' })
   const removed = await run('sessions', 'delete', 'b/c:0', 'none')
   t.match(removed, { code: 1, stdout: 'b/c:0: deleted\nnone: not found\n' })
-  t.same(await sessionsOf(proxy), ['a'])
+  t.same(await getSessions(proxy), ['a'])
 })
 
 t.test('sessions are rewarded and completed from the command line', async (t) => {
@@ -87,18 +87,18 @@ t.test('tail shows the sessions that changed last, and follows further events', 
   t.match((await lines.next()).value, / third /)
   // One event of each kind, because some may arrive before the stream of events is open.
   const next = lines.next()
-  let isTold = false
+  let isReported = false
   void next.then(() => {
-    isTold = true
+    isReported = true
   })
-  while (!isTold) await proxy.post('/sessions/third/reward', { reward: 0.5 })
+  while (!isReported) await proxy.post('/sessions/third/reward', { reward: 0.5 })
   t.match((await next).value, /Z {2}third {2}reward 0\.5$/)
 })
 
 t.test('a proxy that does not respond, or requires a key, is reported in one line', async (t) => {
   const { proxy } = await rig(t)
-  const refused = await runLlmProxy(['pause', '--url', proxy.url])
-  t.match(refused, { code: 1, stdout: '', stderr: /^llm-proxy: No key: .*: give --admin-key\n$/ })
+  const rejected = await runLlmProxy(['pause', '--url', proxy.url])
+  t.match(rejected, { code: 1, stdout: '', stderr: /^llm-proxy: No key: .*: give --admin-key\n$/ })
   const away = await runLlmProxy(['workers', 'list', '--url', 'http://127.0.0.1:1'])
   t.match(away, { code: 1, stdout: '', stderr: /^llm-proxy: no proxy answers at http:\/\/127\.0\.0\.1:1/ })
 })

@@ -91,9 +91,9 @@ t.test('tasks become rows with rewards, and a summary is printed at the end', as
       reward: row.reward_score,
     })
   }
-  const again = await runLlmProxy([...it.args, '--command', 'false'], inFolder(it))
-  t.match(again, { code: 0, stderr: '' })
-  t.strictSame(again.stdout.split('\n').slice(1), [`${it.output} has 6 of 6 samples already`, ''])
+  const second = await runLlmProxy([...it.args, '--command', 'false'], inFolder(it))
+  t.match(second, { code: 0, stderr: '' })
+  t.strictSame(second.stdout.split('\n').slice(1), [`${it.output} has 6 of 6 samples already`, ''])
 })
 
 t.test('failed agents are reported with the reason, and have masked rows', async (t) => {
@@ -102,9 +102,12 @@ t.test('failed agents are reported with the reason, and have masked rows', async
   const result = await runLlmProxy([...it.args, '--command', command], inFolder(it))
   t.match(result, { code: 1, stderr: '' })
   t.match(result.stdout, /^task-0-\S+: agent failed \(failed\): exit code 3: no model$/m)
-  const again = await runLlmProxy([...it.args, '--command', 'true'], inFolder(it))
-  t.match(again, { code: 1, stderr: '' }, 'running it again does not make it a success')
-  t.match(again.stdout, '2 of them failed and are not run again without --retry-failed: task-0 #0, task-1 #0')
+  const second = await runLlmProxy([...it.args, '--command', 'true'], inFolder(it))
+  t.match(second, { code: 1, stderr: '' }, 'running it again does not make it a success')
+  t.match(
+    second.stdout,
+    '2 of them failed and are not run again without --retry-failed: task-0 #0, task-1 #0',
+  )
   t.match(result.stdout, /^failed +2$/m)
   t.match(rowsIn(it.output), [
     { reward_score: null, metrics: { failed: 1, inert: 1, tries: 2 } },
@@ -118,8 +121,8 @@ t.test('only failed samples are run again on demand', async (t) => {
     'case "$(cat "$TASK_FILE")" in *\'"number":0}\') exec "$NODE" "$FOLDER/agent.cjs";; *) exit 3;; esac'
   t.match(await runLlmProxy([...it.args, '--command', onlyFirst], inFolder(it)), { code: 0 })
   const [kept] = rowsIn(it.output).filter(({ metrics }) => metrics.failed === 0)
-  const again = [...it.args, '--retry-failed', '--command']
-  const mended = await runLlmProxy([...again, '"$NODE" "$FOLDER/agent.cjs"'], inFolder(it))
+  const second = [...it.args, '--retry-failed', '--command']
+  const mended = await runLlmProxy([...second, '"$NODE" "$FOLDER/agent.cjs"'], inFolder(it))
   t.match(mended, { code: 0, stderr: '' })
   t.match(mended.stdout, '2 of them failed and are run again: task-1 #0, task-2 #0')
   t.match(mended.stdout, /^samples +2 of 2$/m)
@@ -129,7 +132,7 @@ t.test('only failed samples are run again on demand', async (t) => {
     [0, 1, 2].map((task) => [task, 0]),
   )
   t.strictSame(rows[0], kept, 'completed samples are unchanged')
-  t.match(await runLlmProxy([...again, 'false'], inFolder(it)), { code: 0 }, 'nothing is left to run')
+  t.match(await runLlmProxy([...second, 'false'], inFolder(it)), { code: 0 }, 'nothing is left to run')
   t.same(rowsIn(it.output), rows)
 })
 
@@ -215,17 +218,17 @@ t.test('a rollout server runs the requested tasks, and ends with its agents', as
   const args = [...it.args, '--listen', '127.0.0.1:0', '--command', command, '--verifier', verifier]
   const child = startLlmProxy(args, inFolder(it))
   const [, url] = await waitForOutput(child.stdout, /rollout listening on (\S+)/)
-  const ask = async (rollout_id: string) => {
+  const sendRequest = async (rollout_id: string) => {
     const body = JSON.stringify({ rollout_id, sample: { number: 7 }, sampling_params: { max_tokens: 4 } })
     const headers = { 'content-type': 'application/json' }
     return (await fetch(`${url}/rollouts`, { method: 'POST', headers, body })).json()
   }
-  t.match(await ask('a'), { status: 'done', rows: [{ reward_score: 1, num_turns: 1 }] })
+  t.match(await sendRequest('a'), { status: 'done', rows: [{ reward_score: 1, num_turns: 1 }] })
   writeFileSync(join(it.folder, 'hold'), '')
-  const held = ask('b')
+  const pending = sendRequest('b')
   await until(async () => (await it.proxy.get('/sessions')).sessions.length === 2)
   child.kill('SIGTERM')
-  t.match(await held, { status: 'cancelled', error: { code: 'shutting_down' } })
+  t.match(await pending, { status: 'cancelled', error: { code: 'shutting_down' } })
   t.strictSame(await ended(child), [1, null], 'an agent was aborted')
   const { sessions } = await it.proxy.get('/sessions')
   t.match(sessions, [{ status: 'aborted' }, { status: 'completed' }])
@@ -256,12 +259,12 @@ t.test(
     const start = async () => {
       const child = startLlmProxy(args, inFolder(it))
       const [, url] = await waitForOutput(child.stdout, /rollout listening on (\S+)/)
-      const ask = async (sample: object) => {
+      const sendRequest = async (sample: object) => {
         const body = JSON.stringify({ rollout_id: 'a', sample })
         const headers = { 'content-type': 'application/json' }
         return (await fetch(`${url}/rollouts`, { method: 'POST', headers, body })).json()
       }
-      return { child, ask }
+      return { child, ask: sendRequest }
     }
     const first = await start()
     const lost = first.ask({ number: 7 }).catch((error: Error) => error)

@@ -63,15 +63,15 @@ t.test('sessions are exported by line, from a running proxy and from its databas
     await (await call(url, 'lines', {}, { 'x-llm-proxy-line': line })).text()
   }
   for (const source of [['--url', url], []]) {
-    const linesOf = (...options: string[]) => exportedLines(cwd, [...source, ...options])
-    t.same(await linesOf(), ['main', 'subagent:a'])
+    const getLines = (...options: string[]) => exportedLines(cwd, [...source, ...options])
+    t.same(await getLines(), ['main', 'subagent:a'])
     // Options that the source does not determine are tested with one source.
     if (source.length > 0) {
-      t.same(await linesOf('--select', 'main'), ['main'])
-      t.same(await linesOf('--format', 'sft', '--side-calls'), ['main', 'subagent:a', 'side'])
+      t.same(await getLines('--select', 'main'), ['main'])
+      t.same(await getLines('--format', 'sft', '--side-calls'), ['main', 'subagent:a', 'side'])
     } else {
-      t.same(await linesOf('--format', 'turns'), ['main', 'subagent:a', 'side'])
-      t.same(await linesOf('--side-calls', '--format', 'trajectories'), ['main', 'subagent:a', 'side'])
+      t.same(await getLines('--format', 'turns'), ['main', 'subagent:a', 'side'])
+      t.same(await getLines('--side-calls', '--format', 'trajectories'), ['main', 'subagent:a', 'side'])
     }
     for (const format of source.length > 0 ? ['atif'] : ['training_trace']) {
       const { code, stdout } = await runLlmProxy(['sessions', 'export', '--format', format, ...source], {
@@ -111,10 +111,10 @@ t.test('a compaction that the agent rejected is exported on request', async (t) 
     await (await call(url, 'compacted', body, { 'x-llm-proxy-line': line })).text()
   }
   for (const source of [['--url', url], []]) {
-    const linesOf = (...options: string[]) => exportedLines(cwd, [...source, ...options])
-    if (IS_FULL || source.length > 0) t.same(await linesOf(), ['compaction', 'main'])
+    const getLines = (...options: string[]) => exportedLines(cwd, [...source, ...options])
+    if (IS_FULL || source.length > 0) t.same(await getLines(), ['compaction', 'main'])
     if (IS_FULL || source.length === 0)
-      t.same(await linesOf('--rejected'), ['compaction', 'compaction', 'main'])
+      t.same(await getLines('--rejected'), ['compaction', 'compaction', 'main'])
   }
 })
 
@@ -164,10 +164,10 @@ t.test('a request that runs when the signal arrives is completed and recorded', 
   const cwd = t.testdir()
   const engine = await serve(t, ['engine', '--latency', '300ms'], { cwd })
   const proxy = await serve(t, ['--engine-url', engine.url], { cwd })
-  const answer = await call(proxy.url, 'drained', { stream: true })
+  const response = await call(proxy.url, 'drained', { stream: true })
   proxy.child.kill('SIGTERM')
   const exit = end(proxy.child)
-  t.match(await answer.text(), /data: \[DONE\]\s*$/)
+  t.match(await response.text(), /data: \[DONE\]\s*$/)
   t.strictSame(await exit, { code: 0, signal: null })
   const { stdout } = await runLlmProxy(['sessions', 'show', 'drained'], { cwd })
   t.match(stdout, /0 +main +completed/)

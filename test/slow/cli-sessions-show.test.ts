@@ -7,7 +7,7 @@ import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { runLlmProxy } from '../helpers/llm-proxy.ts'
 import { recordTurn, startSessionsApi } from '../helpers/sessions-api.ts'
 
-const ids = (from: number, count: number) => Int32Array.from({ length: count }, (_, place) => from + place)
+const ids = (from: number, count: number) => Int32Array.from({ length: count }, (_, index) => from + index)
 
 const EDIT = {
   id: 'a',

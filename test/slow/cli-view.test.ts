@@ -28,22 +28,22 @@ async function startView(t: Test, args: readonly string[]) {
   return String(value).match(/http:\/\/\S+(?=\/ui)/)![0]
 }
 
-const answer = async (url: string, headers: Record<string, string> = {}) => {
+const respond = async (url: string, headers: Record<string, string> = {}) => {
   const response = await fetch(url, { headers })
   return { status: response.status, text: await response.text() }
 }
 
 t.test('view serves the page and the reads of a database, and nothing that changes it', async (t) => {
   const url = await startView(t, ['--db', await database(t)])
-  t.match(await answer(`${url}/ui`), { status: 200, text: '<!doctype html>' })
-  t.match(JSON.parse((await answer(`${url}/health`)).text), { status: 'ok', mode: 'view' })
-  const { sessions } = JSON.parse((await answer(`${url}/sessions`)).text)
+  t.match(await respond(`${url}/ui`), { status: 200, text: '<!doctype html>' })
+  t.match(JSON.parse((await respond(`${url}/health`)).text), { status: 'ok', mode: 'view' })
+  const { sessions } = JSON.parse((await respond(`${url}/sessions`)).text)
   t.match(sessions, [{ session_id: 'a/b:0', turn_count: 1 }])
-  t.match(await answer(`${url}/sessions/a/b:0/tree`), { status: 200 })
-  const texts = JSON.parse((await answer(`${url}/sessions/a%2Fb:0/rows/0/token_texts`)).text)
+  t.match(await respond(`${url}/sessions/a/b:0/tree`), { status: 200 })
+  const texts = JSON.parse((await respond(`${url}/sessions/a%2Fb:0/rows/0/token_texts`)).text)
   t.equal(texts.source, 'embedded')
   t.equal(texts.texts.length, 3)
-  t.match(await answer(`${url}/events`), { status: 204 })
+  t.match(await respond(`${url}/events`), { status: 204 })
   const removal = await fetch(`${url}/sessions/a%2Fb:0`, { method: 'DELETE' })
   t.equal(removal.status, 404)
 })
@@ -52,8 +52,8 @@ t.test('view requires a key where one is set, below its base path', async (t) =>
   const key = 'a-view-key-for-tests'
   const url = await startView(t, ['--db', await database(t), '--view-key', key, '--base-path', '/llm'])
   t.match(url, /\/llm$/)
-  t.match(await answer(`${url}/sessions`), { status: 401 })
-  t.match(await answer(`${url}/sessions`, { authorization: `Bearer ${key}` }), { status: 200 })
+  t.match(await respond(`${url}/sessions`), { status: 401 })
+  t.match(await respond(`${url}/sessions`, { authorization: `Bearer ${key}` }), { status: 200 })
 })
 
 t.test('view rejects meaningless options', async (t) => {
@@ -118,9 +118,9 @@ t.test('a running proxy provides the same file', async (t) => {
 t.test('sessions are listed by the given filters', async (t) => {
   const path = join(t.testdir({}), 'turns.db')
   const store = await openSqliteStore({ path, durability: 'process' })
-  for (const [place, sessionId] of ['a', 'b', 'c'].entries()) {
-    await store.createSession({ ...NEW_SESSION, sessionId, metadata: { step: place % 2, by: 'us' } })
-    await store.setReward(sessionId, { reward: [0.5, 1, 0][place]!, components: {} }, 2_000)
+  for (const [index, sessionId] of ['a', 'b', 'c'].entries()) {
+    await store.createSession({ ...NEW_SESSION, sessionId, metadata: { step: index % 2, by: 'us' } })
+    await store.setReward(sessionId, { reward: [0.5, 1, 0][index]!, components: {} }, 2_000)
   }
   await store.close()
   const list = async (...words: string[]) => {

@@ -21,7 +21,7 @@ import { Forwarder } from '../helpers/forwarder.ts'
 import { runLlmProxy } from '../helpers/llm-proxy.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { relayProxy, untilWorkers, workerFor } from '../helpers/relay-rig.ts'
-import { faultOf, maskOf, type ShownDetails } from '../helpers/reported-details.ts'
+import { getFault, getMask, type ShownDetails } from '../helpers/reported-details.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
 import { IS_FULL } from '../helpers/tier.ts'
 
@@ -76,11 +76,11 @@ interface Row extends ShownDetails {
   turns: { turn_id: string; start: number; end: number; trained: boolean; sampling: object }[]
 }
 
-async function rowsOf(proxy: TestProxy, sessionId: string, query = ''): Promise<Row[]> {
+async function getRows(proxy: TestProxy, sessionId: string, query = ''): Promise<Row[]> {
   return (await proxy.get(`/sessions/${sessionId}/trajectories?details=all${query}`)).trajectories
 }
 
-const tokensOf = ({ prompt_ids: prompt, response_ids: response, response_mask: mask, ...row }: Row) => ({
+const getTokens = ({ prompt_ids: prompt, response_ids: response, response_mask: mask, ...row }: Row) => ({
   ...row,
   prompt,
   response,
@@ -112,22 +112,22 @@ for (const [place, kind, isTokenMode, streams] of [
         await proxy.server.stop(0)
         const restarted = await startProxy(t, overrides)
         await talk(restarted, 's', stream)
-        const rows = await rowsOf(restarted, 's')
+        const rows = await getRows(restarted, 's')
         t.equal(rows.length, 4)
         for (const row of rows) {
-          t.equal(faultOf(tokensOf(row), 2), undefined)
+          t.equal(getFault(getTokens(row), 2), undefined)
           t.ok(row.sampling_mask?.some((mask) => mask !== null) && row.top_logprob_ids)
           if (isTokenMode || !stream) t.ok(row.routed_experts && row.prompt_logprobs)
           if (isTokenMode) t.ok(row.weight_versions)
           if (kind === 'sglang') t.ok(row.sampling_logprobs)
         }
-        for (const row of await rowsOf(restarted, 's', '&per_turn=true'))
-          t.equal(faultOf(tokensOf(row), 2), undefined)
+        for (const row of await getRows(restarted, 's', '&per_turn=true'))
+          t.equal(getFault(getTokens(row), 2), undefined)
         const traces = await restarted.get('/sessions/s/traces?details=sampling_mask,top_logprobs,sampling')
         t.equal(traces.length, 8)
         for (const { prompt_token_ids: prompt, completion_token_ids: response, ...trace } of traces) {
           const mask = response.map(() => 1)
-          t.equal(faultOf({ ...trace, prompt, response, mask }, 2), undefined)
+          t.equal(getFault({ ...trace, prompt, response, mask }, 2), undefined)
           t.match(trace.sampling, {
             values: FILTERED,
             from: { temperature: 'agent', top_k: 'agent', min_p: 'engine' },
@@ -187,19 +187,19 @@ t.test('rows are truncated with their details', async (t) => {
   const engine = await engineFor(t)
   const proxy = await startProxy(t, { engineUrls: [engine.url], engineKind: 'vllm', record: ALL })
   await talk(proxy, 's', false)
-  const [whole] = await rowsOf(proxy, 's', '&select=longest')
-  const [cut] = await rowsOf(proxy, 's', '&select=longest&prompt_length=5&response_length=7')
-  t.same(cut!.prompt_ids, whole!.prompt_ids.slice(-5))
-  t.same(cut!.response_ids, whole!.response_ids.slice(0, 7))
+  const [full] = await getRows(proxy, 's', '&select=longest')
+  const [cut] = await getRows(proxy, 's', '&select=longest&prompt_length=5&response_length=7')
+  t.same(cut!.prompt_ids, full!.prompt_ids.slice(-5))
+  t.same(cut!.response_ids, full!.response_ids.slice(0, 7))
   for (const list of ['sampling_mask', 'sampling_mask_logprobs', 'top_logprob_ids', 'top_logprobs'] as const)
-    t.same(cut![list], whole![list]?.slice(0, 7), list)
-  const start = whole!.prompt_ids.length - 5
-  t.same(cut!.prompt_logprobs, whole!.prompt_logprobs?.slice(start, start + 12))
+    t.same(cut![list], full![list]?.slice(0, 7), list)
+  const start = full!.prompt_ids.length - 5
+  t.same(cut!.prompt_logprobs, full!.prompt_logprobs?.slice(start, start + 12))
   const { data, shape } = cut!.routed_experts!
   t.same(shape, [12, 2, 3])
   t.same(
     Buffer.from(data, 'base64'),
-    Buffer.from(whole!.routed_experts!.data, 'base64').subarray(start * 6, (start + 12) * 6),
+    Buffer.from(full!.routed_experts!.data, 'base64').subarray(start * 6, (start + 12) * 6),
   )
 })
 
@@ -225,10 +225,10 @@ t.test('relay mode: details arrive complete although the connection is lost repe
   t.teardown(() => clearInterval(cutting))
   await Promise.all(calls).finally(() => clearInterval(cutting))
   for (const number of calls.keys()) {
-    const rows = await rowsOf(proxy, `s${number}`)
+    const rows = await getRows(proxy, `s${number}`)
     t.equal(rows.length, 2)
     for (const row of rows) {
-      t.equal(faultOf(tokensOf(row), 2), undefined)
+      t.equal(getFault(getTokens(row), 2), undefined)
       t.ok(row.sampling_mask && row.top_logprobs)
     }
   }
@@ -253,8 +253,8 @@ for (const tokenizer of [undefined, 'embedded'])
       await untilWorkers(proxy, 'w')
       await proxy.post('/sessions', { session_id: 's', record: ALL })
       await talk(proxy, 's', true)
-      for (const row of await rowsOf(proxy, 's')) {
-        t.equal(faultOf(tokensOf(row), 2), undefined)
+      for (const row of await getRows(proxy, 's')) {
+        t.equal(getFault(getTokens(row), 2), undefined)
         t.ok(row.routed_experts && row.prompt_logprobs && row.sampling_mask)
       }
     },
@@ -277,7 +277,7 @@ t.test('a response that was cut off keeps the details of the received tokens', a
   const found = await store.readDetails('s', [cut!.turnId], TOKEN_DATA_KINDS)
   const { sampling_mask: mask, top_logprobs: top } = unpackTokenData(found.get(cut!.turnId)!)
   t.equal(cut!.completionTokenIds.length, 2)
-  t.same(mask?.ids, [...cut!.completionTokenIds].flatMap(maskOf))
+  t.same(mask?.ids, [...cut!.completionTokenIds].flatMap(getMask))
   t.equal(top?.counts.length, 2)
 })
 
@@ -292,7 +292,7 @@ t.test(
     const [, , plain] = engine.requests.filter(({ path }) => path === '/v1/chat/completions')
     for (const field of ['prompt_logprobs', 'top_logprobs', 'return_tokens_as_token_ids', 'return_meta_info'])
       t.notOk(field in plain!.body, field)
-    const [row] = await rowsOf(proxy, 'plain')
+    const [row] = await getRows(proxy, 'plain')
     for (const list of ['sampling_mask', 'top_logprobs', 'prompt_logprobs', 'routed_experts'] as const)
       t.equal(row![list], null, list)
     t.notOk('sampling_mask' in (await proxy.get('/sessions/plain/trajectories')).trajectories[0])
@@ -305,7 +305,7 @@ t.test(
     })
     t.same((await proxy.get('/sessions/own')).record, ['sampling_mask'])
     await talk(proxy, 'own', false)
-    const [own] = await rowsOf(proxy, 'own')
+    const [own] = await getRows(proxy, 'own')
     t.ok(own!.sampling_mask && own!.top_logprobs === null)
     t.match(await proxy.post('/sessions', { record: ['mask'] }), { code: 'invalid_request', param: 'record' })
     t.match(await proxy.get('/sessions/own/trajectories?details=masks'), {
@@ -331,7 +331,7 @@ t.test('an agent receives the alternatives that it requested, and no more', asyn
   t.equal(entry!.top_logprobs.length, 1)
   t.match(entry, { token: /^t\d+$/, top_logprobs: [{ token: /^t\d+$/ }] }, 'with the text of its tokens')
   t.notMatch(JSON.stringify(response), /sampling_mask|routed_experts/)
-  const rows = await rowsOf(proxy, 's')
+  const rows = await getRows(proxy, 's')
   for (const row of rows) t.equal(row.top_logprob_ids?.[0]?.length, 5)
 })
 
@@ -361,7 +361,7 @@ t.test('in token mode alternatives are recorded also where the agent requests lo
   const asIds = { ...body, return_tokens_as_token_ids: true }
   const { choices: byIds } = await agent.chat.completions.create(asIds)
   t.match(byIds[0]!.logprobs!.content![0]!.token, /^token_id:\d+$/, 'or as ids, on request')
-  for (const row of await rowsOf(proxy, 's')) t.ok(row.top_logprob_ids![0]!.length >= 5)
+  for (const row of await getRows(proxy, 's')) t.ok(row.top_logprob_ids![0]!.length >= 5)
 })
 
 t.test('the effective sampling parameters of a turn are reported', async (t) => {
@@ -374,7 +374,7 @@ t.test('the effective sampling parameters of a turn are reported', async (t) => 
   })
   await proxy.post('/sessions', { session_id: 's', sampling_params: { temperature: 0.5, seed: 7 } })
   await call(proxy, 's', [user('hi')], false)
-  const [row] = await rowsOf(proxy, 's')
+  const [row] = await getRows(proxy, 's')
   t.same(row!.turns[0]!.sampling, {
     logprobs_mode: 'processed_logprobs',
     values: {
@@ -413,7 +413,7 @@ t.test('the TypeScript loop has sessions recorded, and its rows contain the data
   await client.complete('s', signal)
   const session = await client.trajectories('s', { select: 'all', record }, signal)
   for (const row of session.trajectories) {
-    t.equal(faultOf(tokensOf(row as unknown as Row), 2), undefined)
+    t.equal(getFault(getTokens(row as unknown as Row), 2), undefined)
     t.ok(row.sampling_mask && row.top_logprob_ids && row.routed_experts)
     t.notOk('prompt_logprobs' in row)
   }
@@ -424,7 +424,7 @@ t.test('an export has the requested details, the same from a database and a prox
   const db = join(t.testdir({}), 'details.db')
   const proxy = await startProxy(t, { engineUrls: [engine.url], record: ALL, db })
   await talk(proxy, 's', false)
-  const rows = await rowsOf(proxy, 's')
+  const rows = await getRows(proxy, 's')
   t.ok(rows.some(({ sampling_mask: mask }) => mask?.some((ids) => ids !== null)))
   for (const source of [
     ['--db', db],
@@ -452,8 +452,8 @@ t.test('an export has the requested details, the same from a database and a prox
   await exported('rows.parquet', '--details', 'all')
   const read = await Array.fromAsync(readParquet(join(folder, 'rows.parquet')))
   // Objects with different keys per row become JSON text there.
-  const asColumns = (_row: unknown, place: number) => {
-    const row = structuredClone(lines[place])
+  const asColumns = (_row: unknown, index: number) => {
+    const row = structuredClone(lines[index])
     row.reward_components = JSON.stringify(row.reward_components)
     for (const turn of row.turns) turn.sampling = JSON.stringify(turn.sampling)
     return withoutNull(row)

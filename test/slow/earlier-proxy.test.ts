@@ -145,7 +145,7 @@ t.test(
         t.ok(Value.Check(schema, sample), `a complete ${name}`)
         for (const { path, remove } of listMembers(schema)) {
           // A part of an added member was never without it.
-          if (before.has(path) || added.some((whole) => path.startsWith(whole))) continue
+          if (before.has(path) || added.some((full) => path.startsWith(full))) continue
           added.push(path)
           const earlier = structuredClone(sample)
           remove(earlier)

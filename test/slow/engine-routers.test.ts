@@ -49,7 +49,7 @@ async function startRouter(t: Test, router: Router, bin: string, engineUrls: str
     detached: true,
   })
   let output = ''
-  for (const stream of [child.stdout, child.stderr]) stream.on('data', (piece) => (output += piece))
+  for (const stream of [child.stdout, child.stderr]) stream.on('data', (chunk) => (output += chunk))
   t.teardown(() => child.exitCode === null && process.kill(-child.pid!, 'SIGKILL'))
   const url = `http://127.0.0.1:${port}`
   for (const deadline = Date.now() + READY_MS; Date.now() < deadline; await sleep(200)) {
@@ -67,11 +67,11 @@ async function callThrough(url: string, engines: Engine[], engineSessionHeader: 
   for (let session = 0; session < SESSIONS; session += 1) {
     const seen: number[] = []
     for (let call = 0; call < CALLS; call += 1) {
-      const before = engines.map(callsOf)
+      const before = engines.map(getCalls)
       // In a growing conversation all bodies differ.
       const request = chatRequest({ model: 'fake', seed: session * CALLS + call })
       await collect(pull(client!, { ...request, sessionId: `task-7~${session}` }, noAbort))
-      seen.push(engines.findIndex((engine, at) => callsOf(engine) > before[at]!))
+      seen.push(engines.findIndex((engine, index) => getCalls(engine) > before[index]!))
     }
     served.push(seen)
   }
@@ -86,7 +86,7 @@ function areToldApart(served: readonly number[][]): boolean {
 
 type Engine = Awaited<ReturnType<typeof startFakeVllm>>
 
-function callsOf({ requests }: Engine): number {
+function getCalls({ requests }: Engine): number {
   return requests.filter(({ path }) => path === '/v1/chat/completions').length
 }
 

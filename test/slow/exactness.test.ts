@@ -7,7 +7,7 @@ import { relayProxy, untilWorkers, workerFor } from '../helpers/relay-rig.ts'
 import { sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
 
 /** Starts a vLLM that returns each completion with these ids and logprobs verbatim. */
-async function engineThatSays(t: Test, ids: string, logprobs: string): Promise<string> {
+async function createScriptedEngine(t: Test, ids: string, logprobs: string): Promise<string> {
   const { url, close } = await startScriptedServer(({ path }, response) => {
     if (path === '/v1/models') return sendJson(response, { data: [{ id: 'fake', owned_by: 'vllm' }] })
     if (path !== '/v1/completions') return sendJson(response, {})
@@ -45,9 +45,9 @@ for (const mode of ['local', 'relay'])
     t.test(
       `${mode} mode: a response of an engine that reports ${title} is delivered but not trained`,
       async (t) => {
-        const proxy = await proxyInMode(t, mode, await engineThatSays(t, ids, logprobs))
-        const answer = await proxy.post('/s/v1/completions', { model: 'fake', prompt: [1, 2, 3] })
-        t.equal(answer.choices?.[0].text, 'a b')
+        const proxy = await proxyInMode(t, mode, await createScriptedEngine(t, ids, logprobs))
+        const response = await proxy.post('/s/v1/completions', { model: 'fake', prompt: [1, 2, 3] })
+        t.equal(response.choices?.[0].text, 'a b')
         const [row] = (await proxy.get('/sessions/s/trajectories')).trajectories
         t.match(row, { exact: false, inexact_reason: reason })
         const [turn] = (await proxy.get('/sessions/s')).turns
@@ -57,12 +57,12 @@ for (const mode of ['local', 'relay'])
 
 t.test('a prompt with an id that does not fit into 32 bits is rejected', async (t) => {
   const proxy = await startProxy(t)
-  const answer = await proxy.post('/s/v1/completions', { model: 'fake', prompt: [1, 4_294_967_301] })
-  t.match(answer.error, { type: 'invalid_request_error' })
+  const response = await proxy.post('/s/v1/completions', { model: 'fake', prompt: [1, 4_294_967_301] })
+  t.match(response.error, { type: 'invalid_request_error' })
 })
 
 t.test('in token mode an id beyond the vocabulary is not a sampled token', async (t) => {
-  const engineUrls = [await engineThatSays(t, '4, 2000000', '-0.1, -0.2')]
+  const engineUrls = [await createScriptedEngine(t, '4, 2000000', '-0.1, -0.2')]
   const proxy = await startProxy(t, { engineUrls, engineKind: 'vllm', tokenizer: 'embedded' })
   const messages = [{ role: 'user', content: 'Hello.' }]
   t.ok((await proxy.post('/s/v1/chat/completions', { model: 'fake', messages, max_tokens: 2 })).choices)

@@ -3,7 +3,7 @@ import t from 'tap'
 import { Worker } from '../../src/proxy/http/operator/workers/schemas.ts'
 import { startFakeVllm } from '../helpers/fake-vllm.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
-import { agentOf, relayProxy, streamed, turnsOf, untilWorkers, workerFor } from '../helpers/relay-rig.ts'
+import { createAgent, getTurns, relayProxy, streamed, untilWorkers, workerFor } from '../helpers/relay-rig.ts'
 import { schemaErrors } from '../helpers/sessions-api.ts'
 import { until } from '../helpers/until.ts'
 
@@ -13,10 +13,10 @@ const remove = async (proxy: TestProxy, id: string) => {
   const response = await fetch(`${proxy.url}/admin/workers/${id}`, { method: 'DELETE' })
   return { status: response.status, body: await response.json() }
 }
-const ask = (proxy: TestProxy, session: string, more = {}) =>
-  streamed(agentOf(proxy, session), { model: 'fake', ...more })
-const enginesOf = async (proxy: TestProxy, session: string): Promise<string[]> =>
-  (await turnsOf(proxy, session)).map((turn: { engine: string }) => turn.engine)
+const sendRequest = (proxy: TestProxy, session: string, more = {}) =>
+  streamed(createAgent(proxy, session), { model: 'fake', ...more })
+const getEngines = async (proxy: TestProxy, session: string): Promise<string[]> =>
+  (await getTurns(proxy, session)).map((turn: { engine: string }) => turn.engine)
 
 /** Starts a request that runs until it is aborted. */
 const begin = (proxy: TestProxy, session: string, signal: AbortSignal) =>
@@ -29,7 +29,7 @@ const begin = (proxy: TestProxy, session: string, signal: AbortSignal) =>
 t.test('a proxy that awaits engines lets requests wait until one is registered', async (t) => {
   const proxy = await startProxy(t, { awaitEngines: true })
   t.strictSame(await proxy.get('/admin/workers'), [])
-  const waiting = ask(proxy, 's')
+  const waiting = sendRequest(proxy, 's')
   await until(async () => (await proxy.get('/health')).queued === 1)
   const engine = await startFakeVllm()
   t.teardown(engine.close)
@@ -48,21 +48,21 @@ t.test('a proxy that awaits engines lets requests wait until one is registered',
   })
   t.strictSame(schemaErrors(Worker, registered), [], 'no null where a client wants text')
   t.equal((await waiting).text, 'Hello there, agent!')
-  t.strictSame(await enginesOf(proxy, 's'), [engine.url])
+  t.strictSame(await getEngines(proxy, 's'), [engine.url])
   t.match(await proxy.get('/health'), { notes: [], engines: [{ name: engine.url }] })
 })
 
 t.test('the embedded fallback engine serves nothing once an engine is registered', async (t) => {
   const proxy = await startProxy(t)
   t.match(await proxy.get('/admin/workers'), [{ kind: 'engine', engine: 'embedded', url: '' }])
-  await ask(proxy, 'before', { model: 'embedded' })
+  await sendRequest(proxy, 'before', { model: 'embedded' })
   t.match((await proxy.get('/sessions/before')).metadata, { llm_proxy_note: /No engine was named/ })
   const engine = await startFakeVllm()
   t.teardown(engine.close)
   await proxy.post('/admin/workers', { url: engine.url })
-  await ask(proxy, 'before')
-  await ask(proxy, 'after')
-  t.strictSame(await enginesOf(proxy, 'before'), ['embedded', engine.url])
+  await sendRequest(proxy, 'before')
+  await sendRequest(proxy, 'after')
+  t.strictSame(await getEngines(proxy, 'before'), ['embedded', engine.url])
   t.strictSame((await proxy.get('/sessions/after')).metadata, {})
   t.match(await proxy.get('/admin/workers'), [{ url: engine.url }])
   t.strictSame((await proxy.get('/health')).notes, [])
@@ -123,22 +123,22 @@ t.test('a removed engine finishes its request, gets no new one, and leaves', asy
   const proxy = await startProxy(t, { engineUrls: [old.url] })
   const { worker_id: id } = (await proxy.get('/admin/workers'))[0]
   const leaving = new AbortController()
-  const answer = (await begin(proxy, 's', leaving.signal)).body!.getReader()
-  await answer.read()
+  const response = (await begin(proxy, 's', leaving.signal)).body!.getReader()
+  await response.read()
   await proxy.post('/admin/workers', { url: fresh.url })
   t.strictSame(await remove(proxy, id), { status: 200, body: { removed: id } })
   t.match(await proxy.get('/admin/workers'), [
     { url: old.url, draining: true, active_requests: 1 },
     { url: fresh.url, draining: false },
   ])
-  for (const session of ['a', 'b', 's']) await ask(proxy, session)
+  for (const session of ['a', 'b', 's']) await sendRequest(proxy, session)
   t.equal(old.running(), 1, 'the request continues')
-  t.ok((await answer.read()).value, 'and its agent gets the rest')
+  t.ok((await response.read()).value, 'and its agent gets the rest')
   leaving.abort()
-  await answer.read().catch(() => {})
+  await response.read().catch(() => {})
   await until(async () => (await proxy.get('/admin/workers')).length === 1)
   t.match(await remove(proxy, id), { status: 404, body: { code: 'worker_not_found' } })
-  t.strictSame(await enginesOf(proxy, 'a'), [fresh.url])
+  t.strictSame(await getEngines(proxy, 'a'), [fresh.url])
 })
 
 t.test('an engine that is registered again while it drains stays', async (t) => {
@@ -154,7 +154,7 @@ t.test('an engine that is registered again while it drains stays', async (t) => 
   leaving.abort()
   await running.text().catch(() => {})
   await until(() => engine.running() === 0)
-  t.ok((await ask(proxy, 't')).text)
+  t.ok((await sendRequest(proxy, 't')).text)
 })
 
 t.test('in token mode an engine that accepts no token ids is rejected', async (t) => {
@@ -191,7 +191,7 @@ t.test('in relay mode workers are in the same list, and engines are not register
   t.match(await relay.post('/admin/workers', { url: 'http://127.0.0.1:9' }), { code: 'wrong_mode' })
   t.match(await remove(relay, 'w'), { status: 409, body: { code: 'wrong_mode' } })
   t.match(await remove(relay, 'nobody'), { status: 404, body: { code: 'worker_not_found' } })
-  t.ok((await ask(relay, 's', { max_tokens: 2 })).text, 'and all of that has changed nothing')
+  t.ok((await sendRequest(relay, 's', { max_tokens: 2 })).text, 'and all of that has changed nothing')
 })
 
 t.test('an invalid registration is rejected by name, and changes nothing', async (t) => {
@@ -207,9 +207,9 @@ t.test('an invalid registration is rejected by name, and changes nothing', async
     [{ url: 'http://a', api_path: '/api/v3' }, 'unsupported', 'api_path'],
     [{ url: 'http://a', wieght: 1 }, 'invalid_request', 'wieght'],
   ] as const) {
-    const answer = await proxy.post('/admin/workers', body)
-    t.match(answer, { code, param }, JSON.stringify(body))
-    t.notMatch(answer.detail, /secret|word/)
+    const response = await proxy.post('/admin/workers', body)
+    t.match(response, { code, param }, JSON.stringify(body))
+    t.notMatch(response.detail, /secret|word/)
   }
   t.strictSame(await proxy.get('/admin/workers'), before)
 })

@@ -29,7 +29,7 @@ async function admin(proxy: TestProxy, method: string, path: string, body?: obje
   return { status: response.status, body: (text === '' ? undefined : JSON.parse(text)) as Json }
 }
 
-const agentOf = (proxy: TestProxy, session: string, apiKey: string) =>
+const createAgent = (proxy: TestProxy, session: string, apiKey: string) =>
   new OpenAI({ baseURL: `${proxy.url}/sessions/${session}/v1`, apiKey, maxRetries: 0 })
 
 const HI = { role: 'user' as const, content: 'What is the sea, in a few words?' }
@@ -44,7 +44,7 @@ t.test('a session has a key that its deletion revokes, and a new key when it is 
     sampling_params: { temperature: 0.5 },
   })
   t.match(made, { status: 200, body: { session_id: 'task/7:0', agent_key: /^lp-/ } })
-  const agent = agentOf(proxy, 'task/7:0', made.body.agent_key)
+  const agent = createAgent(proxy, 'task/7:0', made.body.agent_key)
   await chat(agent)
   t.match(await admin(proxy, 'POST', '', { session_id: 'task/7:0' }), {
     status: 409,
@@ -58,10 +58,10 @@ t.test('a session has a key that its deletion revokes, and a new key when it is 
   await t.rejects(agent.models.list(), { status: 401, code: 'unauthorized' })
   t.match(await admin(proxy, 'GET', '/task/7:0'), { status: 404 }, 'the rejected request created no session')
 
-  const again = await admin(proxy, 'POST', '', { session_id: 'task/7:0' })
-  t.not(again.body.agent_key, made.body.agent_key)
+  const second = await admin(proxy, 'POST', '', { session_id: 'task/7:0' })
+  t.not(second.body.agent_key, made.body.agent_key)
   await t.rejects(chat(agent), { status: 401, code: 'unauthorized' })
-  await chat(agentOf(proxy, 'task/7:0', again.body.agent_key))
+  await chat(createAgent(proxy, 'task/7:0', second.body.agent_key))
   t.equal((await admin(proxy, 'GET', '/task/7:0')).body.traces.length, 1)
 })
 
@@ -73,17 +73,17 @@ t.test('a key ends with its session, also across a restart', async (t) => {
   await admin(first, 'DELETE', '/gone')
   await first.server.stop(0)
   const second = await closedProxy(t, { db })
-  await chat(agentOf(second, 'kept', kept))
-  await t.rejects(chat(agentOf(second, 'gone', gone)), { status: 401, code: 'unauthorized' })
+  await chat(createAgent(second, 'kept', kept))
+  await t.rejects(chat(createAgent(second, 'gone', gone)), { status: 401, code: 'unauthorized' })
 })
 
 t.test('a session with its own key accepts no key derived from its name alone', async (t) => {
   const proxy = await closedProxy(t)
   const { agent_key: ofName } = await proxy.post('/sessions', { session_id: 's' })
-  await chat(agentOf(proxy, 's', ofName))
+  await chat(createAgent(proxy, 's', ofName))
   await admin(proxy, 'DELETE', '/s')
   await admin(proxy, 'POST', '', { session_id: 's' })
-  await t.rejects(chat(agentOf(proxy, 's', ofName)), { status: 401, code: 'unauthorized' })
+  await t.rejects(chat(createAgent(proxy, 's', ofName)), { status: 401, code: 'unauthorized' })
 })
 
 t.test("without keys a session's key is its id, and without a secret none are derived", async (t) => {
@@ -102,9 +102,9 @@ t.test('the requests of a session are listed with their parents', async (t) => {
   const proxy = await closedProxy(t)
   await proxy.post('/admin/weight_version', { weight_version: 17 })
   const { session_id: id, agent_key: key } = (await admin(proxy, 'POST', '', {})).body
-  const agent = agentOf(proxy, id, key)
-  const answer = (await chat(agent)).choices[0]!.message
-  await chat(agent, [HI, answer, { role: 'user', content: 'And a river?' }])
+  const agent = createAgent(proxy, id, key)
+  const assistantMessage = (await chat(agent)).choices[0]!.message
+  await chat(agent, [HI, assistantMessage, { role: 'user', content: 'And a river?' }])
   await chat(agent, [{ role: 'user', content: 'Something else altogether.' }])
   await agent.completions.create({ model: 'embedded', prompt: 'Once upon', max_tokens: 4 })
   const { body } = await admin(proxy, 'GET', `/${id}`)
@@ -112,7 +112,7 @@ t.test('the requests of a session are listed with their parents', async (t) => {
   const [first, second, third, text] = body.traces
   t.match(first, {
     request: { session_id: id, messages: [HI], prompt: null, prompt_token_ids: null, tools: [] },
-    response: { text: answer.content, content: answer.content, tool_calls: [] },
+    response: { text: assistantMessage.content, content: assistantMessage.content, tool_calls: [] },
     input: { routing_key: id, sampling_params: { max_tokens: 8 } },
     output: { weight_version: 17, routed_experts: null },
     lineage: { parent_request_id: null, root_request_id: first.request.request_id },
@@ -145,7 +145,7 @@ function flattened(deltas: Json[]) {
 
 t.test('traces in compact form are a graph of the same requests', async (t) => {
   const proxy = await startProxy(t)
-  const agent = agentOf(proxy, 's', 'none')
+  const agent = createAgent(proxy, 's', 'none')
   const talk: OpenAI.ChatCompletionMessageParam[] = [HI]
   for (const more of ['And a river?', 'And a lake?', 'And a pond?']) {
     talk.push((await chat(agent, talk)).choices[0]!.message, { role: 'user', content: more })
@@ -200,8 +200,8 @@ async function slowCall(t: Test, end: 'answer' | ProxyError, path = 'chat/comple
   const body = JSON.stringify({ model: 'm', messages: [HI], max_tokens: 5 })
   const response = await fetch(`${url}/s/v1/${path}`, { method: 'POST', body })
   let text = ''
-  for await (const piece of response.body!.pipeThrough(new TextDecoderStream())) {
-    text += piece
+  for await (const chunk of response.body!.pipeThrough(new TextDecoderStream())) {
+    text += chunk
     seen.resolve()
   }
   return { response, text, call }
@@ -224,10 +224,10 @@ t.test('a failure after the first keep-alive breaks the connection, so that SDKs
 })
 
 t.test('a failure that a retry cannot fix is reported in the body', async (t) => {
-  const refused = new ProxyError('engine_rejected', 'no such model')
-  const chat = await slowCall(t, refused)
+  const rejected = new ProxyError('engine_rejected', 'no such model')
+  const chat = await slowCall(t, rejected)
   t.match(JSON.parse(chat.text), { error: { message: 'no such model', code: 'engine_rejected' } })
-  const messages = await slowCall(t, refused, 'messages')
+  const messages = await slowCall(t, rejected, 'messages')
   t.match(JSON.parse(messages.text), { type: 'error', error: { message: 'no such model' } })
   t.match((await messages.call('GET', '/sessions/s')).body.turns, [{ status: 'failed' }])
 })

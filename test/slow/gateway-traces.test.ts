@@ -16,15 +16,15 @@ import { until } from '../helpers/until.ts'
 // biome-ignore lint/suspicious/noExplicitAny: tests look into answers of any shape
 type Json = any
 
-const agentOf = (proxy: TestProxy, session: string) =>
+const createAgent = (proxy: TestProxy, session: string) =>
   new OpenAI({ baseURL: `${proxy.url}/sessions/${session}/v1`, apiKey: 'none', maxRetries: 0 })
 
 /** Sends two requests, the second of which is streamed and extends the first, and one in another dialect. */
 async function talk(proxy: TestProxy, session: string): Promise<void> {
-  const agent = agentOf(proxy, session)
+  const agent = createAgent(proxy, session)
   const messages: OpenAI.ChatCompletionMessageParam[] = [{ role: 'user', content: 'What is the sea?' }]
-  const whole = await agent.chat.completions.create({ model: 'm', messages, max_tokens: 8 })
-  messages.push(whole.choices[0]!.message, { role: 'user', content: 'And a river?' })
+  const full = await agent.chat.completions.create({ model: 'm', messages, max_tokens: 8 })
+  messages.push(full.choices[0]!.message, { role: 'user', content: 'And a river?' })
   const stream = await agent.chat.completions.create({ model: 'm', messages, max_tokens: 8, stream: true })
   for await (const _ of stream);
   await agent.responses.create({ model: 'm', input: 'Hello', max_output_tokens: 8 })
@@ -83,7 +83,7 @@ t.test('requests that failed upstream, or that their agent cancelled, are not tr
     queueWaitMs: 50,
     healthIntervalMs: 100,
   })
-  const agent = agentOf(proxy, 's')
+  const agent = createAgent(proxy, 's')
   const call = { model: 'fake', messages: [{ role: 'user' as const, content: 'x' }] }
   await agent.chat.completions.create(call)
   await engine.close()
@@ -202,8 +202,8 @@ t.test('a turn without exact ids has no ids in its trace, and reports the reason
 })
 
 t.test('a turn that was superseded by a retry is not a trace', async (t) => {
-  const again = { promptTokenIds: Int32Array.of(1, 2) }
-  const { call } = await apiWith(t, [again, { ...again, retryCount: 1 }])
+  const second = { promptTokenIds: Int32Array.of(1, 2) }
+  const { call } = await apiWith(t, [second, { ...second, retryCount: 1 }])
   t.match((await call('GET', '/sessions/s/traces')).body, [{ metadata: { index: 1 } }])
 })
 

@@ -76,14 +76,14 @@ async function startEngine(t: Test): Promise<ScriptedServer> {
 
 /** Sends valid and invalid requests with keys in every possible position. @returns all responses */
 async function makeCalls(url: string): Promise<string> {
-  const answers: string[] = []
+  const responses: string[] = []
   const call = async (path: string, headers: Record<string, string>, body?: object) => {
     const response = await fetch(url + path, {
       method: body ? 'POST' : 'GET',
       headers,
       ...(body && { body: JSON.stringify(body) }),
     })
-    answers.push(`${response.status} ${JSON.stringify([...response.headers])} ${await response.text()}`)
+    responses.push(`${response.status} ${JSON.stringify([...response.headers])} ${await response.text()}`)
   }
   const chat = (model: string) => ({ model, messages: [{ role: 'user', content: 'hi' }] })
   const bearer = (key: string) => ({ authorization: `Bearer ${key}` })
@@ -103,8 +103,11 @@ async function makeCalls(url: string): Promise<string> {
   await call('/sessions/s', bearer(KEYS.adminKeys[1]!))
   await call('/sessions', bearer(WRONG_KEY))
   await call('/openapi.json', bearer(KEYS.adminKeys[1]!))
-  assert.deepEqual(answers.map((answer) => Number(answer.slice(0, 3))).slice(0, 4), [200, 200, 200, 200])
-  return answers.join('\n')
+  assert.deepEqual(
+    responses.map((response) => Number(response.slice(0, 3))).slice(0, 4),
+    [200, 200, 200, 200],
+  )
+  return responses.join('\n')
 }
 
 function databaseText(folder: string): string {
@@ -141,15 +144,15 @@ t.test('relay mode: proxy, worker, engine and agents', { timeout: 120_000 }, asy
   const proxy = await start(t, ['serve', '--port', '0', '--mode', 'relay'], folder)
   const proxyUrl = proxy.url.replace('//', `//:${KEYS.workerKeys[0]}@`)
   const args = ['worker', '--proxy-url', proxyUrl, '--engine-url', engine.url, '--engine-kind', 'openai']
-  const refused = await start(t, [...args.slice(0, 2), proxy.url, '--worker-key', WRONG_KEY], folder)
+  const rejected = await start(t, [...args.slice(0, 2), proxy.url, '--worker-key', WRONG_KEY], folder)
   const worker = await start(t, args, folder)
   await until(async () =>
     (await (await fetch(`${proxy.url}/health`)).text()).includes('"connected_workers":1'),
   )
   holdsNone(t, await makeCalls(proxy.url), 'a response')
-  const refusedPrinted = await refused.stop()
-  t.match(refusedPrinted, 'the proxy rejects the worker key')
-  const printed = (await worker.stop()) + refusedPrinted + (await proxy.stop())
+  const rejectedPrinted = await rejected.stop()
+  t.match(rejectedPrinted, 'the proxy rejects the worker key')
+  const printed = (await worker.stop()) + rejectedPrinted + (await proxy.stop())
   t.match(printed, 'proxy_connected')
   holdsNone(t, printed, 'the logs')
   holdsNone(t, databaseText(folder), 'the database')
@@ -162,7 +165,7 @@ t.test('frames to a worker contain no keys', { timeout: 120_000 }, async (t) => 
   const socketUrl = `${proxy.url.replace('http://', `ws://:${KEYS.workerKeys[1]}@`)}/ws/worker`
   const worker = await RawWorker.hello(socketUrl)
   const frames: object[] = [await worker.next('worker_hello_ack')]
-  const answers = makeCalls(proxy.url)
+  const responses = makeCalls(proxy.url)
   // The number of requests that reach a worker; the last of them is one that the session's own key may not have sent.
   for (let count = 0; count < 7; count += 1) {
     const request = await worker.next('completion_request')
@@ -170,7 +173,7 @@ t.test('frames to a worker contain no keys', { timeout: 120_000 }, async (t) => 
     worker.chunk(request.request_id, 1, 'hi')
     worker.end(request.request_id, 2)
   }
-  await answers
+  await responses
   holdsNone(t, JSON.stringify(frames), 'a frame')
   worker.socket.terminate()
   await proxy.stop()

@@ -16,7 +16,7 @@ import { until } from '../helpers/until.ts'
 
 const closedProxy = (t: Test, more = {}) => startProxy(t, { ...KEYS, ...more })
 
-async function keyOf(proxy: TestProxy, sessionId: string): Promise<string> {
+async function getKey(proxy: TestProxy, sessionId: string): Promise<string> {
   return (await proxy.post(`/sessions/${sessionId}`)).agent_key
 }
 
@@ -54,10 +54,10 @@ t.test("a session is created with its agent's key, and found with the same", asy
 
 t.test("unmodified clients send their session's requests in every form of URL", async (t) => {
   const proxy = await closedProxy(t)
-  const key = await keyOf(proxy, 's')
+  const key = await getKey(proxy, 's')
   for (const path of ['/s', '/sessions/s', '']) {
-    const answer = await openAi(`${proxy.url}${path}/v1`, key).chat.completions.create(CHAT)
-    t.equal(answer.object, 'chat.completion')
+    const reply = await openAi(`${proxy.url}${path}/v1`, key).chat.completions.create(CHAT)
+    t.equal(reply.object, 'chat.completion')
     t.equal((await openAi(`${proxy.url}${path}/v1`, key).models.list()).data.length, 1)
     const message = await anthropic(proxy.url + path, key).messages.create(CHAT)
     t.equal(message.type, 'message')
@@ -88,11 +88,11 @@ t.test(
   'the SDKs raise their own errors: AuthenticationError for 401, PermissionDeniedError for 403',
   async (t) => {
     const proxy = await closedProxy(t)
-    const key = await keyOf(proxy, 's')
+    const key = await getKey(proxy, 's')
     for (const [sdkKey, status] of [
       ['sk-none', 401],
       [KEYS.agentKeySecrets[0]!, 401],
-      [await keyOf(proxy, 'other'), 403],
+      [await getKey(proxy, 'other'), 403],
       [KEYS.workerKeys[0]!, 403],
     ] as const) {
       const [openAiError, anthropicError] =
@@ -114,13 +114,13 @@ t.test(
 
 t.test('an agent cannot affect another session, its own reward, or the proxy', async (t) => {
   const proxy = await closedProxy(t)
-  const key = await keyOf(proxy, 'mine')
-  await keyOf(proxy, 'other')
-  const answer = await openAi(proxy.baseUrl('other'), await keyOf(proxy, 'other')).responses.create({
+  const key = await getKey(proxy, 'mine')
+  await getKey(proxy, 'other')
+  const reply = await openAi(proxy.baseUrl('other'), await getKey(proxy, 'other')).responses.create({
     model: 'embedded',
     input: 'secret',
   })
-  const refused = async (method: string, path: string, body?: string) => {
+  const reject = async (method: string, path: string, body?: string) => {
     const headers = { authorization: `Bearer ${key}`, 'x-session-id': 'other' }
     const response = await fetch(proxy.url + path, { method, headers, ...(body !== undefined && { body }) })
     return response.status
@@ -143,20 +143,20 @@ t.test('an agent cannot affect another session, its own reward, or the proxy', a
     ['POST', '/oth%65r/v1/chat/completions', JSON.stringify(CHAT)],
     ['POST', '/sessions/other/v1/chat/completions', JSON.stringify(CHAT)],
     ['POST', '/v1/chat/completions/other', JSON.stringify(CHAT)],
-    ['GET', `/other/v1/responses/${answer.id}`],
-    ['GET', `/mine/v1/responses/${answer.id}`, undefined, 404],
-    ['GET', `/v1/responses/${answer.id}`, undefined, 404],
+    ['GET', `/other/v1/responses/${reply.id}`],
+    ['GET', `/mine/v1/responses/${reply.id}`, undefined, 404],
+    ['GET', `/v1/responses/${reply.id}`, undefined, 404],
     [
       'POST',
       '/v1/responses',
-      JSON.stringify({ model: 'm', input: 'x', previous_response_id: answer.id }),
+      JSON.stringify({ model: 'm', input: 'x', previous_response_id: reply.id }),
       404,
     ],
     ['GET', '//sessions/other', undefined, 404],
     ['GET', '/Sessions/other', undefined, 404],
     ['GET', '/mine/v1/..%2f..%2fsessions/other', undefined, 404],
   ] as [string, string, string?, number?][]) {
-    t.equal(await refused(method, path, body), status, `${method} ${path}`)
+    t.equal(await reject(method, path, body), status, `${method} ${path}`)
   }
   t.match(await proxy.get('/sessions/mine'), { reward: null, status: 'active', num_turns: 0 })
   t.match(await proxy.get('/sessions/other'), { num_turns: 1 })
@@ -210,12 +210,12 @@ t.test('an unauthenticated request is rejected before its body is read', { timeo
 
 t.test('probes need no key and reveal little; an admin sees the rest', async (t) => {
   const proxy = await closedProxy(t)
-  const statusOf = async (headers: Record<string, string>) =>
+  const getStatus = async (headers: Record<string, string>) =>
     (await fetch(`${proxy.url}/health`, { headers })).json()
   const little = { status: 'ok', mode: 'local', connected_workers: 0 }
-  t.same(await statusOf({}), little)
-  t.same(await statusOf({ 'x-api-key': 'wrong' }), little)
-  t.same(await statusOf({ 'x-api-key': await keyOf(proxy, 's') }), little)
+  t.same(await getStatus({}), little)
+  t.same(await getStatus({ 'x-api-key': 'wrong' }), little)
+  t.same(await getStatus({ 'x-api-key': await getKey(proxy, 's') }), little)
   t.match(await proxy.get('/health'), { ...little, engines: [{}], version: String })
   t.equal((await runLlmProxy(['health', '--url', proxy.url])).code, 0)
 })
@@ -232,7 +232,7 @@ t.test('an admin key sends requests in any session that it names', async (t) => 
 
 t.test('the sessions commands read a proxy with keys with an admin key', async (t) => {
   const proxy = await closedProxy(t)
-  await keyOf(proxy, 'listed')
+  await getKey(proxy, 'listed')
   const list = ['sessions', 'list', '--url', proxy.url]
   t.match(await runLlmProxy(list), { code: 1, stderr: /needs a view or admin key.*give --admin-key/ })
   t.match(await runLlmProxy([...list, '--admin-key', KEYS.workerKeys[0]!]), {
@@ -275,12 +275,12 @@ t.test('a worker connects with a worker key, and with the next one when the firs
 t.test('a worker with a rejected key reports it and retries', async (t) => {
   const proxy = await relayProxy(t, KEYS)
   for (const keys of [[], ['a-key-that-nobody-has'], KEYS.adminKeys]) {
-    const refused = worker(t, proxy.url, keys)
-    const [{ reason }] = await once(refused, 'disconnected')
+    const rejected = worker(t, proxy.url, keys)
+    const [{ reason }] = await once(rejected, 'disconnected')
     t.match(reason, keys === KEYS.adminKeys ? /^HTTP 403/ : /^HTTP 401/)
-    await once(refused, 'disconnected')
-    t.notOk(refused.isConnected)
-    await refused.stop(AbortSignal.abort())
+    await once(rejected, 'disconnected')
+    t.notOk(rejected.isConnected)
+    await rejected.stop(AbortSignal.abort())
   }
 })
 
@@ -292,7 +292,7 @@ t.test('a worker accepts a key in its URL', async (t) => {
 
 t.test('an agent with many concurrent requests waits for one to end, and others do not', async (t) => {
   const proxy = await relayProxy(t, { ...KEYS, agentCallLimit: 2 })
-  const [key, other] = [await keyOf(proxy, 's'), await keyOf(proxy, 'other')]
+  const [key, other] = [await getKey(proxy, 's'), await getKey(proxy, 'other')]
   const running = new AbortController()
   const waiting = [1, 2].map(() =>
     refusal(openAi(proxy.baseUrl('s'), key).chat.completions.create(CHAT, { signal: running.signal })),
@@ -343,8 +343,8 @@ t.test('the placeholders of a deployment file are rejected at the start', async 
 
 t.test('an agent with a key cannot control the engine in any dialect; an admin can', async (t) => {
   const proxy = await closedProxy(t)
-  const key = await keyOf(proxy, 's')
-  const ask = async (path: string, body: object, bearer = key) => {
+  const key = await getKey(proxy, 's')
+  const sendRequest = async (path: string, body: object, bearer = key) => {
     const response = await fetch(`${proxy.url}/s/v1/${path}`, {
       method: 'POST',
       headers: { authorization: `Bearer ${bearer}`, 'content-type': 'application/json' },
@@ -360,14 +360,14 @@ t.test('an agent with a key cannot control the engine in any dialect; an admin c
     ['messages', { messages, priority: -1 }],
   ]
   for (const [path, body] of bodies) {
-    const refused = await ask(path, body)
-    t.equal(refused.status, 403, path)
-    t.match(refused.text, /An agent may not set 'priority'/)
-    t.equal((await ask(path, body, KEYS.adminKeys[0])).status, 200, path)
+    const rejected = await sendRequest(path, body)
+    t.equal(rejected.status, 403, path)
+    t.match(rejected.text, /An agent may not set 'priority'/)
+    t.equal((await sendRequest(path, body, KEYS.adminKeys[0])).status, 200, path)
   }
   const extra = { client_metadata: { installation: 'a' }, access_programs: [], context_management: {} }
   for (const [path, body] of bodies) {
-    const { status, text } = await ask(path, { ...body, ...extra, priority: undefined })
+    const { status, text } = await sendRequest(path, { ...body, ...extra, priority: undefined })
     t.equal(status, 200, `${path}: fields of other services are dropped, ${text}`)
   }
   const { turns } = await proxy.get('/sessions/s')
@@ -385,16 +385,19 @@ t.test('an agent with a key cannot control the engine in any dialect; an admin c
     ]),
   ]
   for (const [path, body] of images) {
-    const refused = await ask(path, { ...body, ...(path === 'responses' && { max_tokens: undefined }) })
-    t.equal(refused.status, 403, path)
-    t.match(refused.text, /data: URLs/)
+    const rejected = await sendRequest(path, {
+      ...body,
+      ...(path === 'responses' && { max_tokens: undefined }),
+    })
+    t.equal(rejected.status, 403, path)
+    t.match(rejected.text, /data: URLs/)
   }
   const allowing = await closedProxy(t, { agentFields: ['priority'], db: 'memory' })
-  const answer = await openAi(allowing.baseUrl('s'), key).chat.completions.create({
+  const reply = await openAi(allowing.baseUrl('s'), key).chat.completions.create({
     ...CHAT,
     ...{ priority: -1 },
   })
-  t.equal(answer.object, 'chat.completion')
+  t.equal(reply.object, 'chat.completion')
 })
 
 t.test('an agent with a key cannot fill the log with its failures', async (t) => {
@@ -403,7 +406,7 @@ t.test('an agent with a key cannot fill the log with its failures', async (t) =>
   const note = (fields: object, message: string) => void ('code' in fields && lines.push(message))
   const proxy = await startProxy(t, KEYS, { ...silentLogger, info: note, warn: note, error: note })
   const send = async (session: string) => {
-    const headers = { authorization: `Bearer ${await keyOf(proxy, session)}` }
+    const headers = { authorization: `Bearer ${await getKey(proxy, session)}` }
     const response = await fetch(`${proxy.baseUrl(session)}/chat/completions`, {
       method: 'POST',
       headers,

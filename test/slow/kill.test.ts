@@ -28,7 +28,7 @@ async function startServe(db: string) {
 }
 
 /** @returns the id and text of the response that the agent read */
-async function ask(openai: OpenAI, stream: boolean): Promise<{ id: string; text: string }> {
+async function sendRequest(openai: OpenAI, stream: boolean): Promise<{ id: string; text: string }> {
   const body = {
     model: 'm',
     messages: [{ role: 'user' as const, content: 'Tell me something.' }],
@@ -38,8 +38,8 @@ async function ask(openai: OpenAI, stream: boolean): Promise<{ id: string; text:
     const { id, choices } = await openai.chat.completions.create(body)
     return { id, text: choices[0]?.message.content ?? '' }
   }
-  const answer = await openai.chat.completions.stream(body).finalChatCompletion()
-  return { id: answer.id, text: answer.choices[0]?.message.content ?? '' }
+  const response = await openai.chat.completions.stream(body).finalChatCompletion()
+  return { id: response.id, text: response.choices[0]?.message.content ?? '' }
 }
 
 for (let round = 1; round <= ROUNDS; round++) {
@@ -54,7 +54,7 @@ for (let round = 1; round <= ROUNDS; round++) {
       const agent = async (_: unknown, i: number) => {
         const openai = new OpenAI({ baseURL: `${url}/s${i}/v1`, apiKey: 'none', maxRetries: 0 })
         while (requestCount++ < CALLS) {
-          const { id, text } = await ask(openai, requestCount % 2 === 0)
+          const { id, text } = await sendRequest(openai, requestCount % 2 === 0)
           acknowledged.set(id.replace('chatcmpl-', ''), text)
         }
       }
@@ -83,26 +83,26 @@ t.test('killed during responses: acknowledged turns are complete, others interru
   const acknowledged: string[] = []
   const agent = async (_: unknown, i: number) => {
     const openai = new OpenAI({ baseURL: `${url}/s${i}/v1`, apiKey: 'none', maxRetries: 0 })
-    for (;;) acknowledged.push((await ask(openai, i % 2 === 0)).id.replace('chatcmpl-', ''))
+    for (;;) acknowledged.push((await sendRequest(openai, i % 2 === 0)).id.replace('chatcmpl-', ''))
   }
   const agents = Array.from({ length: 8 }, (_, i) => agent(_, i).catch(() => undefined))
   while (acknowledged.length < 50) await new Promise((resolve) => setImmediate(resolve))
   child.kill('SIGKILL')
   await Promise.all(agents)
 
-  const again = await startServe(db)
-  t.teardown(() => again.child.kill('SIGKILL'))
+  const second = await startServe(db)
+  t.teardown(() => second.child.kill('SIGKILL'))
   const statuses = new Map<string, string>()
   for (let i = 0; i < 8; i++) {
-    const { turns } = (await (await fetch(`${again.url}/sessions/s${i}`)).json()) as {
+    const { turns } = (await (await fetch(`${second.url}/sessions/s${i}`)).json()) as {
       turns: { turn_id: string; status: string }[]
     }
     for (const turn of turns) statuses.set(turn.turn_id, turn.status)
   }
   t.same([...new Set(acknowledged.map((id) => statuses.get(id)))], ['completed'])
   t.notOk([...statuses.values()].includes('open'), 'no turn is left open')
-  again.child.kill('SIGTERM')
-  t.same(await ended(again.child), [0, null])
+  second.child.kill('SIGTERM')
+  t.same(await ended(second.child), [0, null])
 })
 
 t.test(
@@ -116,18 +116,21 @@ t.test(
       return { child, url: url! }
     }
     const first = await start()
-    const lost = await ask(openai(first.url), false)
+    const lost = await sendRequest(openai(first.url), false)
     first.child.kill('SIGKILL')
     await ended(first.child)
 
     const second = await start()
-    const answers = [await ask(openai(second.url), false), await ask(openai(second.url), true)]
+    const responses = [
+      await sendRequest(openai(second.url), false),
+      await sendRequest(openai(second.url), true),
+    ]
     second.child.kill('SIGTERM')
     await ended(second.child)
 
     // A process that stopped gracefully has delivered its responses.
     const { child, url } = await start()
-    answers.push(await ask(openai(url), false))
+    responses.push(await sendRequest(openai(url), false))
     const response = await fetch(`${url}/sessions/s/trajectories`)
     const { trajectories, excluded_turns } = (await response.json()) as {
       trajectories: { turns: { turn_id: string }[] }[]
@@ -137,7 +140,7 @@ t.test(
     const trained = trajectories.flatMap(({ turns }) => turns.map(({ turn_id }) => `chatcmpl-${turn_id}`))
     t.strictSame(
       trained,
-      answers.map(({ id }) => id),
+      responses.map(({ id }) => id),
       `not ${lost.id}; the others are samples`,
     )
     child.kill('SIGTERM')

@@ -4,14 +4,14 @@ import { BODY_VALUES } from '../../src/proxy/http/transport/json-body.ts'
 import { KEYS } from '../helpers/keys.ts'
 import { aside } from '../helpers/no-stalls.ts'
 import { startProxy } from '../helpers/proxy.ts'
-import { answer, untilAborted, wholeAnswer } from '../helpers/scripted-backend.ts'
+import { completeResponse, respond, untilAborted } from '../helpers/scripted-backend.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
 import { watchStalls } from '../helpers/stall-watch.ts'
 import { until } from '../helpers/until.ts'
 
 const HELLO = '"messages":[{"role":"user","content":"hi"}],"max_tokens":1'
 const list = (item: string, count: number) => `[${Array(count).fill(item).join()}]`
-const members = (count: number) => Array.from({ length: count }, (_, at) => `"k${at}":0`).join()
+const members = (count: number) => Array.from({ length: count }, (_, index) => `"k${index}":0`).join()
 
 function send(
   url: string,
@@ -43,7 +43,7 @@ t.test('a body with more values than any agent sends is rejected before it is pa
 
 t.test('the repeated part of a request counts together with its new part', async (t) => {
   const { url, backend } = await startSessionsApi(t, undefined, {}, { bodyLimitBytes: 8 * 1024 * 1024 })
-  backend.script = () => answer(wholeAnswer())
+  backend.script = () => respond(completeResponse())
   const message = '{"role":"user","content":"hi"}'
   const body = (count: number) => aside(() => Buffer.from(`{"messages":${list(message, count)}}`))
   // Each message counts as three nodes.
@@ -76,9 +76,9 @@ t.test('the embedded engine does not block other requests with the longest promp
   const stalls = await watchStalls(t)
   let session = 0
   await stalls.withoutStall(async () => {
-    const refused = await send(url, tooLong!)
-    t.equal(refused.status, 400)
-    t.match(await refused.json(), { error: { code: 'context_length_exceeded' } })
+    const rejected = await send(url, tooLong!)
+    t.equal(rejected.status, 400)
+    t.match(await rejected.json(), { error: { code: 'context_length_exceeded' } })
     session += 1
     t.equal((await send(url, long!, `another-${session}`)).status, 200)
   })
@@ -93,13 +93,13 @@ t.test('bodies of requests in flight share a budget until their response', async
   const leaves = new AbortController()
   const waiting = send(url, body, 'first', { signal: leaves.signal }).catch(() => {})
   await until(() => backend.requests.length === 1)
-  const refused = await send(url, body, 'second')
-  t.equal(refused.status, 503)
-  t.equal(refused.headers.get('retry-after'), '1')
-  t.match(await refused.json(), { error: { code: 'queue_full' } })
+  const rejected = await send(url, body, 'second')
+  t.equal(rejected.status, 503)
+  t.equal(rejected.headers.get('retry-after'), '1')
+  t.match(await rejected.json(), { error: { code: 'queue_full' } })
   leaves.abort()
   await waiting
-  backend.script = () => answer(wholeAnswer())
+  backend.script = () => respond(completeResponse())
   await until(async () => (await send(url, body, 'second')).status === 200)
 })
 
@@ -113,13 +113,13 @@ t.test('one agent cannot use up the budget', async (t) => {
   backend.script = async function* (_request, signal) {
     yield await untilAborted(signal)
   }
-  const keyOf = async (session: string) => {
+  const getKey = async (session: string) => {
     const headers = { authorization: `Bearer ${KEYS.adminKeys[0]}` }
     const made = await fetch(`${url}/sessions/${session}`, { method: 'POST', headers })
     const { agent_key: key } = (await made.json()) as { agent_key: string }
     return { headers: { authorization: `Bearer ${key}` } }
   }
-  const [greedy, other] = [await keyOf('greedy'), await keyOf('other')]
+  const [greedy, other] = [await getKey('greedy'), await getKey('other')]
   const body = `{"messages":[{"role":"user","content":"${'x'.repeat(20_000)}"}]}`
   void send(url, body, 'greedy', greedy).catch(() => {})
   await until(() => backend.requests.length === 1)
@@ -134,13 +134,13 @@ t.test('a session starts one request at a time that adds thousands of messages',
   const goOn: (() => void)[] = []
   backend.script = async function* () {
     await new Promise<void>((resolve) => goOn.push(resolve))
-    yield* answer(wholeAnswer())
+    yield* respond(completeResponse())
   }
   const talk = (name: string, count: number, words = '') =>
     JSON.stringify({
-      messages: Array.from({ length: count }, (_, at) => ({
+      messages: Array.from({ length: count }, (_, index) => ({
         role: 'user',
-        content: `${name} ${at}${words}`,
+        content: `${name} ${index}${words}`,
       })),
     })
   const calls = [send(url, talk('a', 5_000), 's')]

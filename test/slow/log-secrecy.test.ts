@@ -132,10 +132,10 @@ t.test('errors of a worker of version 1 are in no log', async (t) => {
   await V1Worker.connect(url, 'old', ({ messages }) =>
     messages[0]?.content === 'calls' ? { tool_calls: PROMPT } : { error: `cannot sample after: ${PROMPT}` },
   )
-  const ask = (content: string) =>
+  const sendRequest = (content: string) =>
     proxy.post('/s/v1/chat/completions', { model: 'm', messages: [{ role: 'user', content }] })
-  t.match((await ask('x')).error.message, PROMPT)
-  t.ok((await ask('calls')).error)
+  t.match((await sendRequest('x')).error.message, PROMPT)
+  t.ok((await sendRequest('calls')).error)
   t.match(log.lines.join(''), /engine_failed/)
   t.notMatch(log.lines.join(''), PROMPT)
 })

@@ -74,7 +74,7 @@ async function round(name: number): Promise<void> {
  */
 async function heldBytes(): Promise<number> {
   let least = Number.POSITIVE_INFINITY
-  for (let looks = 0; looks < LOOKS; looks += 1) {
+  for (let checks = 0; checks < LOOKS; checks += 1) {
     gc!()
     await sleep(50)
     const { heapUsed, arrayBuffers } = process.memoryUsage()

@@ -10,7 +10,7 @@ import { Metrics } from '../../src/proxy/metrics/metrics.ts'
 import { generatedSection } from '../helpers/generated-text.ts'
 import { KEYS } from '../helpers/keys.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
-import { agentOf, relayProxy, streamed, untilWorkers, workerFor } from '../helpers/relay-rig.ts'
+import { createAgent, relayProxy, streamed, untilWorkers, workerFor } from '../helpers/relay-rig.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
 const DOCUMENT = join(ROOT, 'docs/metrics.md')
@@ -20,7 +20,7 @@ const skip = hasPromtool ? false : 'promtool is not installed'
 
 /** Runs two streamed turns and a complete one, an error, a reward and an end. */
 async function run(proxy: TestProxy): Promise<void> {
-  const ask = async (path: string, body: object) => {
+  const sendRequest = async (path: string, body: object) => {
     const response = await fetch(proxy.url + path, {
       method: 'POST',
       headers: { 'content-type': 'application/json' },
@@ -32,9 +32,9 @@ async function run(proxy: TestProxy): Promise<void> {
   const messages = [{ role: 'user', content: 'What is 2 + 2?' }]
   const body = { model: 'a-name-by-the-agent', messages, max_tokens: 8 }
   for (const stream of [true, true, false])
-    await ask('/task-17~trial/v1/chat/completions', { ...body, stream })
-  await ask('/task-17~trial/v1/messages', { model: 'claude', messages, max_tokens: 4 })
-  await ask('/task-17~trial/v1/chat/completions', { model: 'x' })
+    await sendRequest('/task-17~trial/v1/chat/completions', { ...body, stream })
+  await sendRequest('/task-17~trial/v1/messages', { model: 'claude', messages, max_tokens: 4 })
+  await sendRequest('/task-17~trial/v1/chat/completions', { model: 'x' })
   await proxy.post('/sessions/task-17~trial/reward', { reward: 0.5 })
   await proxy.post('/sessions/task-17~trial/complete')
 }
@@ -43,7 +43,7 @@ async function scrape(proxy: TestProxy, accept = 'text/plain'): Promise<string> 
   return await (await fetch(`${proxy.url}/metrics`, { headers: { accept } })).text()
 }
 
-const namesOf = (text: string) => [...text.matchAll(/^# TYPE (\S+)/gm)].map(([, name]) => name!)
+const getNames = (text: string) => [...text.matchAll(/^# TYPE (\S+)/gm)].map(([, name]) => name!)
 
 /** Returns the value of the only sample whose line starts with `start`. */
 function sample(text: string, start: string): number {
@@ -111,8 +111,8 @@ t.test('a run is counted, and reported in two formats', async (t) => {
   const open = await scrape(proxy, OPENMETRICS)
   t.match(open, /# EOF\n$/)
   t.same(
-    namesOf(open),
-    namesOf(text).map((name) => name.replace(/_total$/, '')),
+    getNames(open),
+    getNames(text).map((name) => name.replace(/_total$/, '')),
   )
   const exemplar = /^llm_proxy_turn_duration_seconds_bucket\{le="\S+"\} \d+ # \{turn_id="(\S+)"\}/m.exec(open)
   const ids = turns.map((turn: { turn_id: string }) => turn.turn_id)
@@ -140,7 +140,7 @@ t.test('docs/metrics.md has every metric, and each is exposed (UPDATE=1 writes i
   t.equal(generatedSection(DOCUMENT, 'every metric', table), table)
   const proxy = await startProxy(t)
   t.same(
-    namesOf(await scrape(proxy)),
+    getNames(await scrape(proxy)),
     families.map(({ name }) => name),
   )
   const page = readFileSync(DOCUMENT, 'utf8')
@@ -182,10 +182,10 @@ t.test('rows of weights with an unknown version are counted', async (t) => {
   const proxy = await startProxy(t)
   const body = JSON.stringify({ messages: [{ role: 'user', content: 'hi' }], max_tokens: 4 })
   const headers = { 'content-type': 'application/json' }
-  const ask = () => fetch(`${proxy.baseUrl('s')}/chat/completions`, { method: 'POST', headers, body })
-  await (await ask()).text()
+  const sendRequest = () => fetch(`${proxy.baseUrl('s')}/chat/completions`, { method: 'POST', headers, body })
+  await (await sendRequest()).text()
   await proxy.post('/admin/weight_version', { weight_version: 'step-1' })
-  await (await ask()).text()
+  await (await sendRequest()).text()
   t.equal((await proxy.get('/sessions/s/trajectories')).trajectories.length, 2)
   const text = await scrape(proxy)
   t.equal(sample(text, 'llm_proxy_rows_unversioned_total'), 1)
@@ -196,8 +196,8 @@ t.test('failed requests are counted by their code', async (t) => {
   const proxy = await startProxy(t, { awaitEngines: true, queueWaitMs: 20 })
   const body = JSON.stringify({ messages: [{ role: 'user', content: 'hi' }] })
   const headers = { 'content-type': 'application/json' }
-  const answer = await fetch(`${proxy.baseUrl('s')}/chat/completions`, { method: 'POST', headers, body })
-  t.equal(answer.status, 503)
+  const response = await fetch(`${proxy.baseUrl('s')}/chat/completions`, { method: 'POST', headers, body })
+  t.equal(response.status, 503)
   const text = await scrape(proxy)
   t.equal(sample(text, 'llm_proxy_turns_total{dialect="chat",outcome="failed"}'), 1)
   t.equal(sample(text, 'llm_proxy_turn_errors_total{code="engine_unreachable"}'), 1)
@@ -221,11 +221,11 @@ t.test('with keys, metrics require a key that may read', async (t) => {
 
 t.test('requests without a slot are counted by reason', async (t) => {
   const proxy = await startProxy(t, { awaitEngines: true, queueWaitMs: 1 })
-  const answer = await proxy.post('/s/v1/chat/completions', {
+  const response = await proxy.post('/s/v1/chat/completions', {
     model: 'm',
     messages: [{ role: 'user', content: 'hi' }],
   })
-  t.ok(answer.error)
+  t.ok(response.error)
   t.equal(sample(await scrape(proxy), 'llm_proxy_queue_refusals_total{code="engine_unreachable"}'), 1)
 })
 
@@ -233,7 +233,7 @@ t.test('a proxy in relay mode exposes its workers', async (t) => {
   const proxy = await relayProxy(t)
   workerFor(t, proxy.url, 'w1')
   await untilWorkers(proxy, 'w1')
-  await streamed(agentOf(proxy, 's'))
+  await streamed(createAgent(proxy, 's'))
   const text = await scrape(proxy)
   for (const [start, value] of Object.entries({
     'member_up{member="w1"}': 1,
@@ -246,7 +246,7 @@ t.test('a proxy in relay mode exposes its workers', async (t) => {
     t.equal(sample(text, `llm_proxy_${start}`), value, start)
   }
   t.same(
-    namesOf(text),
+    getNames(text),
     new Metrics().families.map(({ name }) => name),
   )
 })

@@ -16,7 +16,7 @@ import { until } from '../helpers/until.ts'
 const COMMIT = 'c7762b7f'
 const TURNS = 6
 
-async function ask(url: string, sessionId: string): Promise<number> {
+async function sendRequest(url: string, sessionId: string): Promise<number> {
   const response = await fetch(`${url}/${sessionId}/v1/chat/completions`, {
     method: 'POST',
     headers: { 'content-type': 'application/json' },
@@ -47,8 +47,9 @@ t.test('old and new nodes share sessions', { skip: noPostgres || missingRelease(
     ['forwarded-by-the-old-node', recent, old],
     ['forwarded-by-the-new-node', old, recent],
   ] as const) {
-    t.equal(await ask(owner.url, name), 200)
-    for (let turn = 1; turn < TURNS; turn += 1) t.equal(await ask(other.url, name), 200, `${name} ${turn}`)
+    t.equal(await sendRequest(owner.url, name), 200)
+    for (let turn = 1; turn < TURNS; turn += 1)
+      t.equal(await sendRequest(other.url, name), 200, `${name} ${turn}`)
     const { trajectories, excluded_turns: excluded } = await readJson(
       `${other.url}/sessions/${name}/trajectories`,
     )

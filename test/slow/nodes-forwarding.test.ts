@@ -10,11 +10,11 @@ import t, { type Test } from 'tap'
 import { KEYS } from '../helpers/keys.ts'
 import {
   agentKey,
-  ask,
   chatBody,
-  chunked,
+  chunk,
   type NodePair,
   runKey,
+  sendRequest,
   startNodePair,
 } from '../helpers/node-pair.ts'
 import { noPostgres } from '../helpers/postgres.ts'
@@ -29,7 +29,7 @@ async function startPair(): Promise<NodePair> {
   return skip ? (undefined as never) : startNodePair(t)
 }
 
-const statusOf = (response: string) => /^HTTP\/1\.1 (\d{3})/.exec(response)?.[1]
+const getStatus = (response: string) => /^HTTP\/1\.1 (\d{3})/.exec(response)?.[1]
 const countResponses = (received: string) => received.match(/^HTTP\/1\.1 \d{3}/gm)?.length ?? 0
 
 /** Returns the head of a request with a key. */
@@ -67,21 +67,21 @@ t.test('a chunked body is not another request at the owner, whatever the method'
   for (const [method, path, key, status] of cases) {
     const session = `runs/job-1/${method}`
     await open(session)
-    const body = chunked(smuggled(`smuggled-${method}`, run))
+    const body = chunk(smuggled(`smuggled-${method}`, run))
     const request =
       head(`${method} ${path(encodeURIComponent(session))}`, key, 'transfer-encoding: chunked') + body
     const received = await sendRaw(other.url, request, 500)
-    t.equal(statusOf(received), status, `the owner responds to ${method}`)
+    t.equal(getStatus(received), status, `the owner responds to ${method}`)
     t.equal(countResponses(received), 1, `${method} gets one response`)
     const smuggledUrl = `${owner.url}/sessions/${encodeURIComponent(`runs/job-1/smuggled-${method}`)}`
     const { status: found } = await fetch(smuggledUrl, { headers: { authorization: `Bearer ${ADMIN}` } })
     t.equal(found, 404, `${method}: its body was not executed`)
   }
   const key = await open('victim')
-  const answers = await Promise.all(
-    Array.from({ length: 20 }, (_, i) => ask(other, 'victim', `question ${i};`, key)),
+  const responses = await Promise.all(
+    Array.from({ length: 20 }, (_, i) => sendRequest(other, 'victim', `question ${i};`, key)),
   )
-  for (const [i, { text }] of answers.entries()) t.match(text, `answer to question ${i};`)
+  for (const [i, { text }] of responses.entries()) t.match(text, `answer to question ${i};`)
 })
 
 t.test('a body with the declared length arrives completely', { skip }, async (t) => {
@@ -91,11 +91,11 @@ t.test('a body with the declared length arrives completely', { skip }, async (t)
   const line = 'POST /whole/v1/chat/completions'
   const framings = {
     'content-length': head(line, key, `content-length: ${body.length}`, 'connection: close') + body,
-    chunked: head(line, key, 'transfer-encoding: chunked', 'connection: close') + chunked(body),
+    chunked: head(line, key, 'transfer-encoding: chunked', 'connection: close') + chunk(body),
   }
   for (const [name, request] of Object.entries(framings)) {
     const received = await sendRaw(other.url, request, 10_000)
-    t.equal(statusOf(received), '200', name)
+    t.equal(getStatus(received), '200', name)
     t.ok(received.includes('x'.repeat(300_000)), `${name}: the engine received all of it`)
   }
 })
@@ -118,7 +118,7 @@ t.test('a target in absolute form is read as its path, and reaches no other host
         head(`POST ${target}`, key, length, 'connection: close') + body,
         5_000,
       )
-      t.equal(statusOf(received), '200', target)
+      t.equal(getStatus(received), '200', target)
       t.match(received, 'answer to hello', `the owner responds to ${target}`)
     }
     for (const target of [
@@ -132,7 +132,7 @@ t.test('a target in absolute form is read as its path, and reaches no other host
         head(`POST ${target}`, key, length, 'connection: close') + body,
         5_000,
       )
-      t.match(statusOf(received), /^40[0134]$/, `${target} is rejected`)
+      t.match(getStatus(received), /^40[0134]$/, `${target} is rejected`)
     }
   }
   const backslash = `\\${host}`
@@ -150,7 +150,7 @@ t.test('a target in absolute form is read as its path, and reaches no other host
       head(absolute, ADMIN!, 'content-length: 0', 'connection: close'),
       5_000,
     )
-    t.equal(statusOf(received), '200', line)
+    t.equal(getStatus(received), '200', line)
   }
   t.strictSame(seen, [], 'no node has connected to the host that the targets named')
 })
@@ -191,10 +191,10 @@ t.test(
       const session = name.replaceAll(' ', '-')
       const key = agentKey(session)
       for (let count = 0; count < 3; count += 1) await askAndBreak(nodes.owner.url, session, key, ...headers)
-      await ask(nodes.owner, session, 'again', key)
+      await sendRequest(nodes.owner, session, 'again', key)
       t.strictSame(await readRows(nodes, session), { rows: 4, superseded: 0 }, name)
     }
-    const rejected = async (key: string | undefined) => {
+    const reject = async (key: string | undefined) => {
       const response = await fetch(`${nodes.owner.url}/nodes/deliveries`, {
         method: 'POST',
         headers: { 'content-type': 'application/json', ...(key && { authorization: `Bearer ${key}` }) },
@@ -202,8 +202,8 @@ t.test(
       })
       return response.status
     }
-    t.equal(await rejected(undefined), 401, 'an acknowledgement needs the signature of a node')
-    t.equal(await rejected(ADMIN), 403, 'which an admin key does not replace')
+    t.equal(await reject(undefined), 401, 'an acknowledgement needs the signature of a node')
+    t.equal(await reject(ADMIN), 403, 'which an admin key does not replace')
   },
 )
 
@@ -211,8 +211,8 @@ t.test('a node reports whether a forwarded response reached its client', { skip 
   const nodes = await pair
   const { other, open } = nodes
   const key = await open('reported')
-  await ask(other, 'reported', 'again', key)
-  await ask(other, 'reported', 'again', key)
+  await sendRequest(other, 'reported', 'again', key)
+  await sendRequest(other, 'reported', 'again', key)
   t.strictSame(
     await readRows(nodes, 'reported'),
     { rows: 3, superseded: 0 },
@@ -236,7 +236,7 @@ t.test("the nodes' secret is rotated while they forward, and nothing fails", { s
   const requests = (async () => {
     let count = 0
     for (; isRotating; count += 1) {
-      const { status, text } = await ask(other, 'rotated', `number ${count};`, key)
+      const { status, text } = await sendRequest(other, 'rotated', `number ${count};`, key)
       if (status !== 200 || !text.includes(`answer to number ${count};`)) t.fail(`${status} ${text}`)
     }
     return count
@@ -275,7 +275,7 @@ t.test('a header that the connection header names stays at the first node', { sk
     `content-length: ${body.length}`,
   )
   const received = await sendRaw(other.url, request + body, 5_000)
-  t.equal(statusOf(received), '200')
+  t.equal(getStatus(received), '200')
   t.notMatch(received, /x-llm-proxy-(node|delivery|hops)/i, 'no internal header reaches the client')
   t.ok(engine.requests.length > 0)
 })

@@ -5,7 +5,7 @@
  * `npm run nodes` does more of it, and prints figures.
  */
 import t from 'tap'
-import { PACKAGES, programOf } from '../helpers/balancer.ts'
+import { getProgram, PACKAGES } from '../helpers/balancer.ts'
 import { killInTurn, runNodesKilled, stopForThreeLeases } from '../helpers/nodes-killed.ts'
 import { faketime, type Rig } from '../helpers/nodes-rig.ts'
 import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
@@ -19,7 +19,7 @@ const RUNS = [
 ] as const
 
 for (const { balancer, kills, stops, skews } of IS_FULL ? RUNS : RUNS.slice(0, 1)) {
-  const missing = balancer === 'haproxy' && programOf(balancer) === undefined
+  const missing = balancer === 'haproxy' && getProgram(balancer) === undefined
   const skip = noPostgres || (missing && `${balancer} is not here (${PACKAGES.haproxy})`)
   t.test(
     `${SESSIONS} sessions, ${balancer}, nodes killed${stops ? ' and stopped' : ''}${skews ? ', clocks two hours apart' : ''}`,

@@ -5,7 +5,7 @@ import { promisify } from 'node:util'
 import t from 'tap'
 import { hasPython, installFromPyPI } from '../agents/parts/install.ts'
 import { ANSWERS } from '../helpers/answers-to-judge.ts'
-import { answer } from '../helpers/scripted-backend.ts'
+import { respond } from '../helpers/scripted-backend.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
 
 const JUDGE = join(import.meta.dirname, 'python_sdks.py')
@@ -18,7 +18,7 @@ t.test("the Python SDKs' types accept every response, complete and streamed", as
   const { folder } = await installFromPyPI('anthropic', ['openai'])
   const { url, backend } = await startSessionsApi(t)
   const cases = Object.keys(ANSWERS)
-  backend.script = ({ sessionId }) => answer(ANSWERS[cases[Number(sessionId.slice(1))]!]!)
+  backend.script = ({ sessionId }) => respond(ANSWERS[cases[Number(sessionId.slice(1))]!]!)
   const { stdout } = await promisify(execFile)(join(folder, 'bin/python'), [JUDGE], {
     env: { ...process.env, PROXY_URL: url, CASES: JSON.stringify(cases) },
     timeout: 400_000,

@@ -85,8 +85,8 @@ t.test('the reads of a session are documented, page by page', async (t) => {
     })
     t.equal(body.request_messages_of, 's-0')
     t.notOk('prompt_token_ids' in body)
-    const whole = (await get('/sessions/s/turns/1?messages=all&ids=true', Turn)).body
-    t.match(whole, {
+    const full = (await get('/sessions/s/turns/1?messages=all&ids=true', Turn)).body
+    t.match(full, {
       request_messages: [{ content: 'one' }, { content: 'two' }],
       completion_token_ids: [200, 201],
     })
@@ -194,10 +194,10 @@ t.test('the reads of a session are documented, page by page', async (t) => {
   t.test('groups report the rows, truncated completions and staleness of their turns', async (t) => {
     const prompt = [...Array(20).keys()]
     const versions = { weightVersionStart: '7', weightVersionEnd: '7' }
-    for (const [place, id] of ['t1', 't2', 't3'].entries()) {
-      const step = place === 2 ? 2 : 1
+    for (const [index, id] of ['t1', 't2', 't3'].entries()) {
+      const step = index === 2 ? 2 : 1
       await api.call('POST', `/sessions/${id}`, { metadata: { step } })
-      await api.call('POST', `/sessions/${id}/reward`, { reward: 1, components: { tests: place } })
+      await api.call('POST', `/sessions/${id}/reward`, { reward: 1, components: { tests: index } })
     }
     const first = { promptTokenIds: Int32Array.from(prompt), completionTokenIds: Int32Array.of(50, 51) }
     // One row of two turns, a turn that starts another row, and a turn that is not trained.
@@ -275,7 +275,7 @@ t.test('texts of tokens are those of the tokenizer of the model', async (t) => {
   t.equal(metadata.tokenizer, 'a tokenizer')
   const ends = [...text_ends!]
   t.same(
-    ends.map((end, place) => Buffer.from(text!).toString('utf8', ends[place - 1] ?? 0, end)),
+    ends.map((end, index) => Buffer.from(text!).toString('utf8', ends[index - 1] ?? 0, end)),
     body.texts,
   )
   t.notOk('text' in (await readTensors(`${api.url}/sessions/s/rows/1/tokens`)))
@@ -368,11 +368,11 @@ t.test('a listener that does not read is disconnected, and never delays others',
   const closed = new Promise((resolve) => response.once('close', resolve))
   // More than fits into the buffers of both kernels.
   const session_id = 'x'.repeat(1_000)
-  const tell = () => {
+  const notify = () => {
     for (let i = 0; i < 4_000; i += 1) activity.emit({ type: 'session_deleted', session_id })
   }
   await until(async () => {
-    await aside(tell)
+    await aside(notify)
     return activity.listenerCount === listeners
   })
   response.resume()

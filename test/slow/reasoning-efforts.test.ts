@@ -22,7 +22,12 @@ async function startVllm(t: Test, options: FakeVllmOptions = {}): Promise<FakeVl
 }
 
 /** Starts a proxy for the engine, which is behind a worker in relay mode. */
-async function proxyOf(t: Test, mode: 'local' | 'relay', engineUrl: string, more: Partial<ServeConfig> = {}) {
+async function getProxy(
+  t: Test,
+  mode: 'local' | 'relay',
+  engineUrl: string,
+  more: Partial<ServeConfig> = {},
+) {
   if (mode === 'local') return startProxy(t, { engineUrls: [engineUrl], ...more })
   const proxy = await relayProxy(t, more)
   joinWorker(t, { proxyUrls: [proxy.url], engineUrls: [engineUrl], workerId: 'w' })
@@ -60,7 +65,7 @@ for (const mode of ['local', 'relay'] as const) {
     const title = `${mode} mode, ${stream ? 'a stream' : 'a complete response'}`
     t.test(`${title}: the engine's error declares its efforts, once`, async (t) => {
       const engine = await startVllm(t)
-      const proxy = await proxyOf(t, mode, engine.url)
+      const proxy = await getProxy(t, mode, engine.url)
       for (const [effort, sent, attempts] of [
         ['high', 'xhigh', ['high', 'xhigh']],
         ['high', 'xhigh', ['xhigh']],
@@ -86,7 +91,7 @@ for (const mode of ['local', 'relay'] as const) {
 
   t.test(`${mode} mode: learned efforts are dropped once the engine was unavailable`, async (t) => {
     const engine = await startVllm(t)
-    const proxy = await proxyOf(t, mode, engine.url, { healthIntervalMs: 20 })
+    const proxy = await getProxy(t, mode, engine.url, { healthIntervalMs: 20 })
     await chat(proxy, 's', { reasoning_effort: 'high' })
     const healthy = async () => {
       const { engines, workers } = await proxy.get('/health')
@@ -107,7 +112,7 @@ const templateErrorOf7 = (body: Record<string, unknown>) =>
 
 t.test('an error that is unrelated to efforts is not retried', async (t) => {
   const engine = await startVllm(t, { templateError: templateErrorOf7 })
-  const proxy = await proxyOf(t, 'local', engine.url)
+  const proxy = await getProxy(t, 'local', engine.url)
   const { status, text } = await chat(proxy, 's', { reasoning_effort: 'low', seed: 7 })
   t.equal(status, 400)
   t.match(text, 'seed 7 is not available')
@@ -118,15 +123,15 @@ t.test('a request is sent twice at most, and then has the error of its own effor
   const templateError = ({ reasoning_effort: effort }: Record<string, unknown>) =>
     effort === 'low' ? undefined : `Unsupported reasoning effort: ${effort}`
   const engine = await startVllm(t, { templateError })
-  const proxy = await proxyOf(t, 'local', engine.url)
-  const ask = () => chat(proxy, 's', { reasoning_effort: 'high' })
-  const { status, text } = await ask()
+  const proxy = await getProxy(t, 'local', engine.url)
+  const sendRequest = () => chat(proxy, 's', { reasoning_effort: 'high' })
+  const { status, text } = await sendRequest()
   t.equal(status, 400)
   t.match(text, 'Unsupported reasoning effort: high')
   t.strictSame(effortsAt(engine), ['high', 'xhigh'])
-  t.equal((await ask()).status, 400)
+  t.equal((await sendRequest()).status, 400)
   t.strictSame(effortsAt(engine).slice(2), ['medium', 'max'], 'both rejected efforts are known')
-  t.equal((await ask()).status, 200)
+  t.equal((await sendRequest()).status, 200)
   t.strictSame((await lastTurn(proxy, 's')).annotations.reasoning_effort, { requested: 'high', sent: 'low' })
 })
 
@@ -134,7 +139,7 @@ t.test('errors that differ in more than the effort declare nothing', async (t) =
   const templateError = ({ reasoning_effort: effort }: Record<string, unknown>) =>
     effort === undefined ? undefined : `effort ${effort} and budget ${effort === 'high' ? 1 : 2} conflict`
   const engine = await startVllm(t, { templateError })
-  const proxy = await proxyOf(t, 'local', engine.url)
+  const proxy = await getProxy(t, 'local', engine.url)
   for (let repetition = 0; repetition < 2; repetition += 1)
     await chat(proxy, 's', { reasoning_effort: 'high' })
   t.strictSame(effortsAt(engine), ['high', 'xhigh', 'high', 'xhigh'])
@@ -142,7 +147,7 @@ t.test('errors that differ in more than the effort declare nothing', async (t) =
 
 t.test('the retry keeps its own error where that has another cause', async (t) => {
   const engine = await startVllm(t, { templateError: templateErrorOf7 })
-  const proxy = await proxyOf(t, 'local', engine.url)
+  const proxy = await getProxy(t, 'local', engine.url)
   const { status, text } = await chat(proxy, 's', { reasoning_effort: 'high', seed: 7 })
   t.equal(status, 400)
   t.match(text, 'seed 7 is not available')
@@ -151,7 +156,7 @@ t.test('the retry keeps its own error where that has another cause', async (t) =
 
 t.test("an effort of the session's sampling_params is adapted like the agent's", async (t) => {
   const engine = await startVllm(t)
-  const proxy = await proxyOf(t, 'local', engine.url)
+  const proxy = await getProxy(t, 'local', engine.url)
   await proxy.post('/sessions', { session_id: 's', sampling_params: { reasoning_effort: 'max' } })
   await chat(proxy, 's', { reasoning_effort: 'low' })
   t.strictSame(effortsAt(engine), ['max', 'xhigh'])
@@ -162,7 +167,7 @@ t.test('each model of an engine has separate efforts', async (t) => {
   const templateError = (body: Record<string, unknown>) =>
     body.model === 'fake' ? qwen38Error(body) : undefined
   const engine = await startVllm(t, { templateError })
-  const proxy = await proxyOf(t, 'local', engine.url)
+  const proxy = await getProxy(t, 'local', engine.url)
   await chat(proxy, 's', { reasoning_effort: 'high' })
   await chat(proxy, 's', { reasoning_effort: 'high', model: undefined })
   t.strictSame(effortsAt(engine), ['high', 'xhigh', 'high'])
@@ -170,7 +175,7 @@ t.test('each model of an engine has separate efforts', async (t) => {
 
 t.test('none becomes disabled reasoning', async (t) => {
   const engine = await startVllm(t)
-  const proxy = await proxyOf(t, 'local', engine.url)
+  const proxy = await getProxy(t, 'local', engine.url)
   const { status } = await chat(proxy, 's', { reasoning_effort: 'none' })
   t.equal(status, 200)
   t.strictSame(effortsAt(engine), ['none', undefined])
@@ -182,7 +187,7 @@ t.test(
   'the rejection of an effort does not reduce what is requested of an unidentified engine',
   async (t) => {
     const engine = await startVllm(t)
-    const proxy = await proxyOf(t, 'local', engine.url, { engineKind: 'openai' })
+    const proxy = await getProxy(t, 'local', engine.url, { engineKind: 'openai' })
     await chat(proxy, 's', { reasoning_effort: 'high' })
     t.strictSame(effortsAt(engine), ['high', 'xhigh'])
     t.equal((await lastTurn(proxy, 's')).exact, true)
@@ -196,7 +201,7 @@ t.test('count_tokens counts the prompt with the effort that is sent', async (t) 
     return [1, 2, 3]
   }
   const engine = await startVllm(t, { chatIds })
-  const proxy = await proxyOf(t, 'local', engine.url)
+  const proxy = await getProxy(t, 'local', engine.url)
   for (let repetition = 0; repetition < 2; repetition += 1)
     t.strictSame(await count(proxy, 'fake'), { input_tokens: 3 })
   t.strictSame(efforts, ['xhigh', 'xhigh'])
@@ -215,7 +220,7 @@ t.test('token mode', async (t) => {
   writeModelWithEfforts(tokenizer)
   const { url } = await startEngine(t)
   const tokenProxy = (mode: 'local' | 'relay', db: string) =>
-    proxyOf(t, mode, url, { tokenizer, db: join(folder, db) })
+    getProxy(t, mode, url, { tokenizer, db: join(folder, db) })
   const fields = { model: 'embedded', max_tokens: 4 }
 
   const checkTurns = async (t: Test, proxy: TestProxy) => {

@@ -6,10 +6,10 @@ import { Forwarder } from '../helpers/forwarder.ts'
 import type { TestProxy } from '../helpers/proxy.ts'
 import { RawWorker } from '../helpers/raw-worker.ts'
 import {
-  agentOf,
+  createAgent,
+  getTurns,
   relayProxy,
   streamed,
-  turnsOf,
   untilWorkers,
   workerFor,
   workerProcess,
@@ -35,10 +35,10 @@ async function brokenLine(t: Test, overrides: Partial<ServeConfig> = {}): Promis
 }
 
 /** Returns a callback that runs `act` once, when the agent has received this chunk. */
-function onceAt(piece: number, act: () => void): (text: string) => void {
+function onceAt(chunk: number, act: () => void): (text: string) => void {
   let done = false
   return (text) => {
-    if (done || !text.includes(` ${piece} `)) return
+    if (done || !text.includes(` ${chunk} `)) return
     done = true
     act()
   }
@@ -48,13 +48,13 @@ t.test('a worker killed before the first byte: the request goes to another worke
   const proxy = await relayProxy(t, { workerGraceMs: 200 })
   const doomed = workerProcess(t, proxy.url, 'doomed', { startMs: 60_000 })
   await untilWorkers(proxy, 'doomed')
-  const answer = streamed(agentOf(proxy, 's'))
+  const response = streamed(createAgent(proxy, 's'))
   await until(async () => (await proxy.get('/admin/workers'))[0].load === 1)
   workerFor(t, proxy.url, 'other')
   await untilWorkers(proxy, 'doomed', 'other')
   doomed.kill('SIGKILL')
-  t.same(await answer, { text: countedText(20), error: undefined })
-  t.match(await turnsOf(proxy, 's'), [{ status: 'completed', engine: 'other/counting' }])
+  t.same(await response, { text: countedText(20), error: undefined })
+  t.match(await getTurns(proxy, 's'), [{ status: 'completed', engine: 'other/counting' }])
 })
 
 t.test(
@@ -63,12 +63,16 @@ t.test(
     const proxy = await relayProxy(t)
     const doomed = workerProcess(t, proxy.url, 'w', { startMs: 60_000 })
     await untilWorkers(proxy, 'w')
-    const answer = streamed(agentOf(proxy, 's'))
+    const response = streamed(createAgent(proxy, 's'))
     await until(async () => (await proxy.get('/admin/workers'))[0].load === 1)
     doomed.kill('SIGKILL')
     await untilWorkers(proxy)
     workerFor(t, proxy.url, 'w')
-    t.same(await answer, { text: countedText(20), error: undefined }, 'long before the end of the grace time')
+    t.same(
+      await response,
+      { text: countedText(20), error: undefined },
+      'long before the end of the grace time',
+    )
   },
 )
 
@@ -79,17 +83,17 @@ t.test('a worker killed after the first byte: the agent gets an error, the turn 
   workerFor(t, proxy.url, 'other', new CountingBackend({ pieces: 3 }))
   await untilWorkers(proxy, 'doomed', 'other')
   const { text, error } = await streamed(
-    agentOf(proxy, 's'),
+    createAgent(proxy, 's'),
     {},
     onceAt(3, () => doomed.kill('SIGKILL')),
   )
   t.ok(text.startsWith('0 1 2 3 '))
   t.ok(error, 'the stream does not end as if it were complete')
-  t.match(await turnsOf(proxy, 's'), [
+  t.match(await getTurns(proxy, 's'), [
     { status: 'failed', error: { code: 'worker_lost' }, completion_text: text },
   ])
   t.match(
-    await streamed(agentOf(proxy, 's')),
+    await streamed(createAgent(proxy, 's')),
     { text: countedText(3), error: undefined },
     'the session continues',
   )
@@ -97,27 +101,27 @@ t.test('a worker killed after the first byte: the agent gets an error, the turn 
 
 t.test('a socket that is cut and reconnects within the grace time costs the agent nothing', async (t) => {
   const { proxy, forwarder } = await brokenLine(t)
-  const cuts = [2, 11, 20, 30].map((piece) => onceAt(piece, () => forwarder.cut()))
-  const { text, error } = await streamed(agentOf(proxy, 's'), {}, (soFar) => {
+  const cuts = [2, 11, 20, 30].map((chunk) => onceAt(chunk, () => forwarder.cut()))
+  const { text, error } = await streamed(createAgent(proxy, 's'), {}, (soFar) => {
     for (const cut of cuts) cut(soFar)
   })
   t.equal(error, undefined)
   t.equal(text, countedText(PIECES), 'no chunk is lost or duplicated')
   t.ok(forwarder.acceptedAtMs.length >= 3, 'the line was cut more than once')
-  t.match(await turnsOf(proxy, 's'), [
+  t.match(await getTurns(proxy, 's'), [
     { status: 'completed', completion_token_ids: Array.from({ length: PIECES }, (_, i) => i) },
   ])
 })
 
 t.test('a complete response survives a cut as well', async (t) => {
   const { proxy, forwarder, engine } = await brokenLine(t)
-  const answer = agentOf(proxy, 's').chat.completions.create({
+  const response = createAgent(proxy, 's').chat.completions.create({
     model: 'counting',
     messages: [{ role: 'user', content: 'count' }],
   })
   await until(() => engine.running === 1)
   forwarder.cut()
-  t.equal((await answer).choices[0]?.message.content, countedText(PIECES))
+  t.equal((await response).choices[0]?.message.content, countedText(PIECES))
 })
 
 t.test(
@@ -125,7 +129,7 @@ t.test(
   async (t) => {
     const { proxy, forwarder, engine } = await brokenLine(t, { workerGraceMs: 50 })
     const { text, error } = await streamed(
-      agentOf(proxy, 's'),
+      createAgent(proxy, 's'),
       { max_tokens: 10_000 },
       onceAt(3, () => {
         forwarder.refuse(true)
@@ -133,20 +137,20 @@ t.test(
       }),
     )
     t.ok(error)
-    t.match(await turnsOf(proxy, 's'), [
+    t.match(await getTurns(proxy, 's'), [
       { status: 'failed', error: { code: 'worker_lost' }, completion_text: text },
     ])
     await until(() => engine.running === 0)
     forwarder.refuse(false)
     await untilWorkers(proxy, 'w')
-    t.same(await streamed(agentOf(proxy, 's')), { text: countedText(PIECES), error: undefined })
+    t.same(await streamed(createAgent(proxy, 's')), { text: countedText(PIECES), error: undefined })
   },
 )
 
 t.test('a half-open socket is detected by the heartbeat, and the request continues', async (t) => {
   const { proxy, forwarder } = await brokenLine(t)
   const { text, error } = await streamed(
-    agentOf(proxy, 's'),
+    createAgent(proxy, 's'),
     {},
     onceAt(5, () => forwarder.stall()),
   )
@@ -159,7 +163,7 @@ t.test(
   async (t) => {
     const { proxy, forwarder, engine } = await brokenLine(t, { retryGraceMs: 0 })
     const controller = new AbortController()
-    const stream = await agentOf(proxy, 's').chat.completions.create(
+    const stream = await createAgent(proxy, 's').chat.completions.create(
       { model: 'counting', messages: [{ role: 'user', content: 'count' }], stream: true, max_tokens: 10_000 },
       { signal: controller.signal },
     )
@@ -167,7 +171,7 @@ t.test(
     forwarder.refuse(true)
     forwarder.cut()
     controller.abort()
-    t.match(await turnsOf(proxy, 's'), [{ status: 'aborted', error: { code: 'agent_gone' } }])
+    t.match(await getTurns(proxy, 's'), [{ status: 'aborted', error: { code: 'agent_gone' } }])
     t.equal(engine.running, 1)
     forwarder.refuse(false)
     await until(() => engine.running === 0)
@@ -176,7 +180,7 @@ t.test(
 
 t.test('an agent that disconnects cancels its request at the worker', async (t) => {
   const { proxy, engine } = await brokenLine(t, { retryGraceMs: 0 })
-  const stream = await agentOf(proxy, 's').chat.completions.create({
+  const stream = await createAgent(proxy, 's').chat.completions.create({
     model: 'counting',
     messages: [{ role: 'user', content: 'count' }],
     stream: true,
@@ -185,21 +189,21 @@ t.test('an agent that disconnects cancels its request at the worker', async (t) 
   await stream[Symbol.asyncIterator]().next()
   stream.controller.abort()
   await until(() => engine.running === 0)
-  t.match(await turnsOf(proxy, 's'), [{ status: 'aborted' }])
+  t.match(await getTurns(proxy, 's'), [{ status: 'aborted' }])
 })
 
 t.test('a shutdown does not wait for a worker that has stopped reading', async (t) => {
   const proxy = await relayProxy(t)
-  const worker = await RawWorker.hello(socketUrlOf(proxy))
+  const worker = await RawWorker.hello(getSocketUrl(proxy))
   t.teardown(() => worker.socket.terminate())
   await worker.next('worker_hello_ack')
   worker.socket.pause()
-  const answer = streamed(agentOf(proxy, 's'))
+  const response = streamed(createAgent(proxy, 's'))
   await until(async () => (await proxy.get('/admin/workers'))[0].load === 1)
   const begunAtMs = performance.now()
   t.same(await proxy.server.stop(100), { drained: false })
   t.ok(performance.now() - begunAtMs < 5_000)
-  t.match((await answer).error, { code: 'shutting_down' })
+  t.match((await response).error, { code: 'shutting_down' })
 })
 
 t.test('no worker: the request waits, then gets 503 in the format of its dialect', async (t) => {
@@ -210,16 +214,16 @@ t.test('no worker: the request waits, then gets 503 in the format of its dialect
   })
   t.equal(response.status, 503)
   t.match(await response.json(), { error: { message: String, code: 'no_worker' } })
-  t.match(await turnsOf(proxy, 's'), [{ status: 'failed', error: { code: 'no_worker' } }])
+  t.match(await getTurns(proxy, 's'), [{ status: 'failed', error: { code: 'no_worker' } }])
 })
 
 t.test('a pause under load: running requests finish, new ones wait, and are served after it', async (t) => {
   const { proxy, engine } = await brokenLine(t)
-  const running = Array.from({ length: 5 }, (_, i) => streamed(agentOf(proxy, `r${i}`)))
+  const running = Array.from({ length: 5 }, (_, i) => streamed(createAgent(proxy, `r${i}`)))
   await until(() => engine.running === 5)
   const pause = proxy.post('/admin/pause?drain_timeout_s=10')
   await sleep(20)
-  const waiting = Array.from({ length: 5 }, (_, i) => streamed(agentOf(proxy, `w${i}`)))
+  const waiting = Array.from({ length: 5 }, (_, i) => streamed(createAgent(proxy, `w${i}`)))
   t.match(await pause, { status: 'paused', drained: true, in_flight: 0 })
   for (const { text, error } of await Promise.all(running))
     t.same([text, error], [countedText(PIECES), undefined])
@@ -234,11 +238,11 @@ t.test("a turn has the engine's weight versions, at its start and at its end", a
   const { proxy } = await brokenLine(t)
   await proxy.post('/admin/weight_version', { weight_version: 41 })
   t.same(await proxy.get('/admin/weight_version'), { weight_version: 41 })
-  await streamed(agentOf(proxy, 's'))
-  t.match(await turnsOf(proxy, 's'), [{ weight_version_start: '41', weight_version_end: '8' }])
+  await streamed(createAgent(proxy, 's'))
+  t.match(await getTurns(proxy, 's'), [{ weight_version_start: '41', weight_version_end: '8' }])
   t.match(await proxy.get('/admin/workers'), [{ worker_id: 'w', version: 2, weight_version: '7' }])
 })
 
-function socketUrlOf({ url }: TestProxy): string {
+function getSocketUrl({ url }: TestProxy): string {
   return `${url.replace('http', 'ws')}/ws/worker`
 }

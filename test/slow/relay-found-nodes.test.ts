@@ -4,7 +4,13 @@ import t, { type Test } from 'tap'
 import { InferenceWorkerClient } from '../../src/worker/inference-worker-client.ts'
 import { CountingBackend, countedText } from '../helpers/counting-backend.ts'
 import { freePort } from '../helpers/free-port.ts'
-import { chatRequest, eventsOf, type RelayServer, startRelayServer, textOf } from '../helpers/relay-server.ts'
+import {
+  chatRequest,
+  getText,
+  type RelayServer,
+  readEvents,
+  startRelayServer,
+} from '../helpers/relay-server.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
 import { until } from '../helpers/until.ts'
 
@@ -21,7 +27,7 @@ async function nodesFor(t: Test, count: number) {
   return { port, hosts, nodes, start }
 }
 
-function workerOf(
+function getWorker(
   t: Test,
   port: number,
   addresses: () => readonly string[],
@@ -50,11 +56,11 @@ const hasWorker = ({ backend }: RelayServer) => backend.list().length === 1
 
 t.test('a worker connects to every address of a name, and serves requests of each', async (t) => {
   const { port, hosts, nodes } = await nodesFor(t, 3)
-  const { lookups } = workerOf(t, port, () => hosts, new CountingBackend({ pieces: 3 }))
+  const { lookups } = getWorker(t, port, () => hosts, new CountingBackend({ pieces: 3 }))
   await until(() => nodes.every(hasWorker))
   t.equal(lookups[0], 'nodes.example')
   for (const { backend } of nodes)
-    t.equal(textOf(await eventsOf(backend, chatRequest('count'))), countedText(3))
+    t.equal(getText(await readEvents(backend, chatRequest('count'))), countedText(3))
 })
 
 t.test('a worker connects to an added node, and leaves a removed one after its requests', async (t) => {
@@ -63,20 +69,20 @@ t.test('a worker connects to an added node, and leaves a removed one after its r
   let there = hosts.slice(0, 1)
   const { promise: opened, resolve: open } = Promise.withResolvers<void>()
   const engine = new CountingBackend({ pieces: 3, opened })
-  workerOf(t, port, () => there, engine)
+  getWorker(t, port, () => there, engine)
   await until(() => hasWorker(first))
   t.notOk(hasWorker(second))
-  const text = eventsOf(first.backend, chatRequest('count')).then(textOf)
+  const text = readEvents(first.backend, chatRequest('count')).then(getText)
   await until(() => engine.running === 1)
   there = hosts.slice(1)
   await until(() => hasWorker(second))
   await until(() => first.backend.list()[0]?.draining === true)
   t.notOk(second.backend.list()[0]?.draining, 'the worker leaves one node, and no other')
-  await t.rejects(eventsOf(first.backend, chatRequest('more')), { code: 'no_worker' })
+  await t.rejects(readEvents(first.backend, chatRequest('more')), { code: 'no_worker' })
   open()
   t.equal(await text, countedText(3))
   await until(() => first.backend.list().length === 0)
-  t.equal(textOf(await eventsOf(second.backend, chatRequest('count'))), countedText(3))
+  t.equal(getText(await readEvents(second.backend, chatRequest('count'))), countedText(3))
 })
 
 t.test(
@@ -87,9 +93,11 @@ t.test(
     let there: readonly string[] = hosts
     const { promise: opened, resolve: open } = Promise.withResolvers<void>()
     const engine = new CountingBackend({ pieces: 3, opened })
-    workerOf(t, port, () => there, engine)
+    getWorker(t, port, () => there, engine)
     await until(() => hasWorker(node))
-    const calls = ['waits', 'waits too'].map((text) => eventsOf(node.backend, chatRequest(text)).then(textOf))
+    const calls = ['waits', 'waits too'].map((text) =>
+      readEvents(node.backend, chatRequest(text)).then(getText),
+    )
     await until(() => engine.running === 2)
     // The responses of an outdated resolver: the node itself is healthy all the time.
     there = ['127.0.0.2']
@@ -100,20 +108,20 @@ t.test(
     open()
     t.same(await Promise.all(calls), [countedText(3), countedText(3)])
     t.equal(engine.requests.length, 2, 'nothing was sampled twice')
-    t.equal(textOf(await eventsOf(node.backend, chatRequest('count'))), countedText(3))
+    t.equal(getText(await readEvents(node.backend, chatRequest('count'))), countedText(3))
     // This may happen any number of times.
     there = ['127.0.0.2']
     await until(() => !hasWorker(node))
     there = hosts
     await until(() => hasWorker(node) && node.backend.list()[0]?.draining === false)
-    t.equal(textOf(await eventsOf(node.backend, chatRequest('count'))), countedText(3))
+    t.equal(getText(await readEvents(node.backend, chatRequest('count'))), countedText(3))
   },
 )
 
 t.test('a node that returns at another address is found again', async (t) => {
   const { port, hosts, nodes, start } = await nodesFor(t, 1)
   let there: readonly string[] = hosts
-  const { worker } = workerOf(t, port, () => there)
+  const { worker } = getWorker(t, port, () => there)
   await until(() => hasWorker(nodes[0]!))
   await nodes[0]!.close()
   const moved = await start('127.0.0.2')

@@ -4,7 +4,14 @@ import { CountingBackend, countedText } from '../helpers/counting-backend.ts'
 import { Forwarder } from '../helpers/forwarder.ts'
 import { startLlmProxy } from '../helpers/llm-proxy.ts'
 import type { TestProxy } from '../helpers/proxy.ts'
-import { agentOf, streamed, turnsOf, untilWorkers, workerFor, workerProcess } from '../helpers/relay-rig.ts'
+import {
+  createAgent,
+  getTurns,
+  streamed,
+  untilWorkers,
+  workerFor,
+  workerProcess,
+} from '../helpers/relay-rig.ts'
 import { until } from '../helpers/until.ts'
 
 const PIECES = 400
@@ -32,7 +39,9 @@ async function untilRecorded(proxy: Pick<TestProxy, 'get'>, sessionId: string): 
 
 /** Returns the maximum number of events within any interval of this length. */
 function busiest(atMs: readonly number[], withinMs: number): number {
-  return Math.max(...atMs.map((from) => atMs.filter((at) => at >= from && at < from + withinMs).length))
+  return Math.max(
+    ...atMs.map((from) => atMs.filter((index) => index >= from && index < from + withinMs).length),
+  )
 }
 
 t.test('a proxy is killed with twenty workers, and restarted', async (t) => {
@@ -47,17 +56,17 @@ t.test('a proxy is killed with twenty workers, and restarted', async (t) => {
   for (const id of ids.slice(3)) workerFor(t, dial, id, engine, Math.random)
   await untilWorkers(first, ...ids)
 
-  const short = await streamed(agentOf(first, 'short'), { max_tokens: 3 })
+  const short = await streamed(createAgent(first, 'short'), { max_tokens: 3 })
   let begun = 0
   const inFlight = ids.map((id) => {
     let seen = false
-    return streamed(agentOf(first, id), {}, () => {
+    return streamed(createAgent(first, id), {}, () => {
       begun += seen ? 0 : 1
       seen = true
     })
   })
-  const whole = t.rejects(
-    agentOf(first, 'whole').chat.completions.create({
+  const full = t.rejects(
+    createAgent(first, 'whole').chat.completions.create({
       model: 'counting',
       messages: [{ role: 'user', content: 'count' }],
     }),
@@ -67,7 +76,7 @@ t.test('a proxy is killed with twenty workers, and restarted', async (t) => {
   // A turn may reach its agent slightly before the store: kill only after all are stored.
   for (const id of [...ids, 'whole']) await untilRecorded(first, id)
   first.process.kill('SIGKILL')
-  await whole
+  await full
   const seen = await Promise.all(inFlight)
   const dialled = forwarder.acceptedAtMs.length
   const second = await relayProcess(t, db)
@@ -87,14 +96,14 @@ t.test('a proxy is killed with twenty workers, and restarted', async (t) => {
     'is reconnected to by all workers, but not at once',
   )
   t.same(short, { text: countedText(3), error: undefined })
-  t.match(await turnsOf(second, 'short'), [{ status: 'completed', completion_text: countedText(3) }])
+  t.match(await getTurns(second, 'short'), [{ status: 'completed', completion_text: countedText(3) }])
   for (const id of [...ids, 'whole'])
-    t.match(await turnsOf(second, id), [{ status: 'interrupted' }], 'knows which turns were interrupted')
+    t.match(await getTurns(second, id), [{ status: 'interrupted' }], 'knows which turns were interrupted')
   t.same(
-    await Promise.all(ids.map((id) => streamed(agentOf(second, id), { max_tokens: 5 }))),
+    await Promise.all(ids.map((id) => streamed(createAgent(second, id), { max_tokens: 5 }))),
     ids.map(() => ({ text: countedText(5), error: undefined })),
     'serves the same sessions again',
   )
   for (const id of ids)
-    t.match(await turnsOf(second, id), [{ status: 'interrupted' }, { status: 'completed' }])
+    t.match(await getTurns(second, id), [{ status: 'interrupted' }, { status: 'completed' }])
 })

@@ -53,7 +53,7 @@ async function start(t: Test, responseTemplate: object, text: string, toolParser
     // The engine has no chat template, and its logprobs mode cannot be measured.
     if (body.messages) return sendJson(response, {}, 400)
     if (path === '/tokenize') return sendJson(response, { tokens: tokenizer.encode(body.prompt) })
-    const choiceOf = (some: readonly number[], isLast: boolean) => ({
+    const getChoice = (some: readonly number[], isLast: boolean) => ({
       index: 0,
       text: '',
       finish_reason: isLast ? 'stop' : null,
@@ -62,14 +62,14 @@ async function start(t: Test, responseTemplate: object, text: string, toolParser
       logprobs: { tokens: some.map(String), token_logprobs: some.map(() => -0.5) },
     })
     const usage = { prompt_tokens: body.prompt.length, completion_tokens: ids.length }
-    const whole = { id: 'x', object: 'text_completion', model: 'm' }
-    if (!body.stream) return sendJson(response, { ...whole, choices: [choiceOf(ids, true)], usage })
+    const full = { id: 'x', object: 'text_completion', model: 'm' }
+    if (!body.stream) return sendJson(response, { ...full, choices: [getChoice(ids, true)], usage })
     response.writeHead(200, { 'content-type': 'text/event-stream' })
     for (const [index, id] of ids.entries()) {
-      const chunk = { ...whole, choices: [choiceOf([id], index === ids.length - 1)] }
+      const chunk = { ...full, choices: [getChoice([id], index === ids.length - 1)] }
       response.write(`data: ${JSON.stringify(chunk)}\n\n`)
     }
-    response.end(`data: ${JSON.stringify({ ...whole, choices: [], usage })}\n\ndata: [DONE]\n\n`)
+    response.end(`data: ${JSON.stringify({ ...full, choices: [], usage })}\n\ndata: [DONE]\n\n`)
   })
   t.teardown(() => server.close())
   const proxy = await startProxy(t, {
@@ -91,8 +91,8 @@ const WANTED = {
 t.test('responses are parsed by it, complete and streamed, and health reports it', async (t) => {
   const { client, health, proxy } = await start(t, template, ANSWER)
   t.match(await health(), { tool_parser: { name: 'response_template', chosen_by: 'response_template' } })
-  const whole = await client.chat.completions.create({ model: 'm', messages, tools: [tool] })
-  t.match(whole.choices[0], { finish_reason: 'tool_calls', message: WANTED })
+  const full = await client.chat.completions.create({ model: 'm', messages, tools: [tool] })
+  t.match(full.choices[0], { finish_reason: 'tool_calls', message: WANTED })
   const { choices } = await client.chat.completions
     .stream({ model: 'm', messages, tools: [tool] })
     .finalChatCompletion()

@@ -6,7 +6,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { RemoteAgentLoop } from '../../src/rollout/remote-agent-loop.ts'
 import { AgentCoreRunner } from '../../src/rollout/runners/agentcore/agentcore-runner.ts'
-import { type ContainerAnswer, type Fault, type Front, startFront } from '../helpers/agentcore-front.ts'
+import { type ContainerResponse, type Fault, type Front, startFront } from '../helpers/agentcore-front.ts'
 import { startProxy } from '../helpers/proxy.ts'
 
 interface Payload {
@@ -26,7 +26,7 @@ async function talk({ _config }: Payload): Promise<number> {
   return response.status
 }
 
-function state(id: string, status: string, more: object = {}): ContainerAnswer {
+function state(id: string, status: string, more: object = {}): ContainerResponse {
   return { body: JSON.stringify({ version: 1, invocation_id: id, status, ...more }) }
 }
 
@@ -36,7 +36,7 @@ const QUOTA: Fault = { name: 'ServiceQuotaExceededException', status: 402 }
 const times = (count: number, fault: Fault) => Array.from({ length: count }, () => fault)
 
 /** By title: the behaviour of a sample's first session after its request, and AgentCore's faults. */
-const FIRST: Record<string, { does?: (id: string) => ContainerAnswer; faults?: Fault[] }> = {
+const FIRST: Record<string, { does?: (id: string) => ContainerResponse; faults?: Fault[] }> = {
   'an agent that raises': { does: (id) => state(id, 'completed', { error: 'boom' }) },
   'a result that is no JSON object': { does: done('<html>') },
   "another sample's result": { does: done({ reward: 1, input_id: 'yours' }) },
@@ -53,7 +53,7 @@ for (const [what, { does, faults = [] }] of Object.entries(FIRST)) {
   t.test(`${what} is run again, and nothing of it is trained`, async (t) => {
     const proxy = await startProxy(t, { db: `${t.testdir({})}/proxy.db` })
     const heard: string[] = []
-    const container = async (id: string, payload: Payload): Promise<ContainerAnswer> => {
+    const container = async (id: string, payload: Payload): Promise<ContainerResponse> => {
       if (payload._agentcore_runtime.operation === 'start') {
         heard.push(id)
         t.equal(await talk(payload), 200)

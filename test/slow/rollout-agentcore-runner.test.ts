@@ -9,7 +9,7 @@ import {
 import { agentTask } from '../helpers/agent-task.ts'
 import {
   type Container,
-  type ContainerAnswer,
+  type ContainerResponse,
   type Front,
   type FrontLimits,
   newArn,
@@ -23,12 +23,12 @@ const NEVER = new AbortController().signal
 const working =
   (result: object): Container =>
   (_, { _agentcore_runtime: { operation, invocation_id } }) =>
-    stateOf(
+    getState(
       invocation_id,
       operation === 'start' ? { status: 'in_progress' } : { status: 'completed', ...result },
     )
 
-function stateOf(id: string, state: object): ContainerAnswer {
+function getState(id: string, state: object): ContainerResponse {
   return { body: JSON.stringify({ version: 1, invocation_id: id, ...state }) }
 }
 
@@ -176,7 +176,7 @@ t.test('a lost poll is repeated', async (t) => {
 t.test('a session whose polls are all rejected is stopped, because it runs', async (t) => {
   const it = await rig(t, (id) => {
     it.front.invokeFaults.push(...Array.from({ length: 8 }, () => THROTTLED))
-    return stateOf(id, { status: 'in_progress' })
+    return getState(id, { status: 'in_progress' })
   })
   t.match(await it.runner.run(agentTask(), NEVER), outcome('error', /throttled every attempt/))
   await it.runner.close()
@@ -185,7 +185,7 @@ t.test('a session whose polls are all rejected is stopped, because it runs', asy
 })
 
 t.test('an agent that takes too long has timed out, and is stopped', async (t) => {
-  const it = await rig(t, (id) => stateOf(id, { status: 'in_progress' }), { timeLimitMs: 200 })
+  const it = await rig(t, (id) => getState(id, { status: 'in_progress' }), { timeLimitMs: 200 })
   t.match(await it.runner.run(agentTask(), NEVER), outcome('timeout', /no result within 0.2 s/))
   await it.runner.close()
   t.strictSame(it.front.stopped, it.front.started)
@@ -197,7 +197,7 @@ t.test('a result that is available at the timeout counts', async (t) => {
 })
 
 t.test('a cancelled run throws the reason, and its session is stopped', async (t) => {
-  const it = await rig(t, (id) => stateOf(id, { status: 'in_progress' }))
+  const it = await rig(t, (id) => getState(id, { status: 'in_progress' }))
   const off = new AbortController()
   const running = it.runner.run(agentTask(), off.signal)
   await until(() => it.front.started.length === 1)

@@ -1,5 +1,5 @@
 /** The requests of the agents of rollouts-many.test.ts. */
-import { idsOf } from '../helpers/plain-tokens.ts'
+import { encodeText } from '../helpers/plain-tokens.ts'
 
 export type Behaviour = 'good' | 'crash' | 'hang' | 'zombie'
 
@@ -42,13 +42,13 @@ export class Talk {
    */
   async say(how: 'once' | 'double' | 'retry' = 'once'): Promise<void> {
     this.#messages.push({ role: 'user', content: '5' })
-    let [answer] = how === 'retry' ? [] : await this.#call()
-    if (how === 'double' && answer !== undefined) this.answers.push(answer)
+    let [response] = how === 'retry' ? [] : await this.#call()
+    if (how === 'double' && response !== undefined) this.answers.push(response)
     if (how === 'retry') await this.#call()
-    if (how !== 'once') [answer] = await this.#call(how === 'retry' ? 1 : 0)
-    if (answer === undefined) throw new Error('no response')
-    this.answers.push(answer)
-    this.#messages.push({ role: 'assistant', content: String(answer) })
+    if (how !== 'once') [response] = await this.#call(how === 'retry' ? 1 : 0)
+    if (response === undefined) throw new Error('no response')
+    this.answers.push(response)
+    this.#messages.push({ role: 'assistant', content: String(response) })
   }
 
   /** Sends a request that returns only if it fails. */
@@ -76,9 +76,9 @@ export class Talk {
       headers: { authorization: `Bearer ${apiKey}`, 'x-stainless-retry-count': String(retryCount) },
       body: JSON.stringify({ model: 'plain', messages: this.#messages }),
     })
-    const answer = (await response.json()) as { choices?: { message: { content: string } }[] }
-    const content = answer.choices?.[0]?.message.content
+    const reply = (await response.json()) as { choices?: { message: { content: string } }[] }
+    const content = reply.choices?.[0]?.message.content
     if (content === undefined) throw new Error(String(response.status))
-    return idsOf(content)
+    return encodeText(content)
   }
 }

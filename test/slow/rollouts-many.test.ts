@@ -43,7 +43,7 @@ function seeded(seed: number): () => number {
   }
 }
 
-function planOf(random: () => number): Behaviour[] {
+function getPlan(random: () => number): Behaviour[] {
   return Array.from({ length: RETRIES + 1 }, () => {
     const draw = random()
     return draw < 0.6 ? 'good' : draw < 0.75 ? 'crash' : draw < 0.85 ? 'hang' : 'zombie'
@@ -66,7 +66,7 @@ class UnrulyRunner implements AgentRunner {
     graceMs: 100,
     verifier: async ({ task, output }) => {
       this.answers.set((task.sample as TalkTask).sample, output.trim().split(' ').map(Number))
-      return rewardsOf(task)
+      return getRewards(task)
     },
   })
 
@@ -80,7 +80,7 @@ class UnrulyRunner implements AgentRunner {
     switch (plan[tryNumber - 1]!) {
       case 'good':
         this.answers.set(sample, talk.answers)
-        return { status: 'completed', rewards: rewardsOf(task) }
+        return { status: 'completed', rewards: getRewards(task) }
       case 'crash':
         throw new Error('the agent crashed')
       case 'hang':
@@ -100,7 +100,7 @@ class UnrulyRunner implements AgentRunner {
   }
 }
 
-function rewardsOf({ sample }: AgentTask): Record<string, number> {
+function getRewards({ sample }: AgentTask): Record<string, number> {
   return { solved: (sample as TalkTask).sample % 2, style: 0.25 }
 }
 
@@ -119,13 +119,13 @@ async function allAtOnce<T, R>(
 }
 
 /** Returns the number of attempts until the task succeeds, or all of them if none does. */
-const triesOf = ({ plan }: TalkTask) => plan.indexOf('good') + 1 || plan.length
+const getTries = ({ plan }: TalkTask) => plan.indexOf('good') + 1 || plan.length
 const hasGoodTry = ({ plan }: TalkTask) => plan.includes('good')
 
-function tasksOf(random: () => number): TalkTask[] {
+function getTasks(random: () => number): TalkTask[] {
   return Array.from({ length: SAMPLES }, (_, sample) => {
     const isProcess = sample % PROCESS_EVERY === 0
-    const plan = planOf(random)
+    const plan = getPlan(random)
     if (isProcess)
       return {
         sample,
@@ -141,23 +141,23 @@ function withoutHanging(behaviour: Behaviour): Behaviour {
 }
 
 /** Returns what is wrong with the rows of a task. */
-function problemsOf(task: TalkTask, rows: AgentLoopOutputs, answers: readonly number[] = []): string[] {
+function getProblems(task: TalkTask, rows: AgentLoopOutputs, responses: readonly number[] = []): string[] {
   const [{ metrics }] = rows
   const trained = completionsIn(rows)
-  const isOf = ({ prompt_ids: [sample, tryNumber] }: AgentLoopOutput) =>
+  const concerns = ({ prompt_ids: [sample, tryNumber] }: AgentLoopOutput) =>
     sample === task.sample && tryNumber === metrics.tries
   const checks = hasGoodTry(task)
     ? {
         'not marked as failed': metrics.failed === 0,
         'each row has the reward': rows.every((row) => row.reward_score === (task.sample % 2) + 0.25),
-        'each row is of this sample and of the good try': rows.every(isOf),
-        'every answer trains once': String(trained.toSorted()) === String(answers.toSorted()),
+        'each row is of this sample and of the good try': rows.every(concerns),
+        'every answer trains once': String(trained.toSorted()) === String(responses.toSorted()),
       }
     : {
         'one inert row': rows.length === 1 && metrics.failed === 1 && metrics.inert === 1,
         empty: trained.length === 0,
       }
-  return Object.entries({ ...checks, tries: metrics.tries === triesOf(task) })
+  return Object.entries({ ...checks, tries: metrics.tries === getTries(task) })
     .filter(([, isSo]) => !isSo)
     .map(([what]) => what)
 }
@@ -176,7 +176,7 @@ async function everySession(store: TurnStore): Promise<SessionRecord[]> {
 }
 
 /** Requests a rollout over HTTP as a trainer does. @returns its rows */
-async function askFor(url: string, task: TalkTask): Promise<AgentLoopOutputs> {
+async function sendRequestFor(url: string, task: TalkTask): Promise<AgentLoopOutputs> {
   const body = JSON.stringify({
     sample: task,
     rollout_id: `${task.sample}`,
@@ -210,7 +210,7 @@ async function startRolloutServer(t: Test, loop: RemoteAgentLoop) {
 t.test(
   `${SAMPLES} rollouts of agents that crash, hang, retry, send twice or outlive an attempt`,
   async (t) => {
-    const tasks = tasksOf(seeded(1))
+    const tasks = getTasks(seeded(1))
     const api = await startSessionsApi(t)
     const { store } = api
     let completions = 0
@@ -222,10 +222,10 @@ t.test(
     const loop = new RemoteAgentLoop(options, {})
     const { rollouts, url } = await startRolloutServer(t, loop)
 
-    const results = await allAtOnce(tasks, 2 * AT_ONCE, (task) => askFor(url, task))
+    const results = await allAtOnce(tasks, 2 * AT_ONCE, (task) => sendRequestFor(url, task))
 
     const problems = tasks.flatMap((task, i) => {
-      const found = problemsOf(task, results[i]!, runner.answers.get(task.sample))
+      const found = getProblems(task, results[i]!, runner.answers.get(task.sample))
       return found.length > 0 ? [{ sample: task.sample, found }] : []
     })
     t.strictSame(problems, [], 'each sample has one result, from its good attempt, with all of its tokens')
@@ -237,7 +237,7 @@ t.test(
     await Promise.all(runner.hanging)
 
     const succeeded = tasks.filter(hasGoodTry).length
-    const tries = tasks.reduce((sum, task) => sum + triesOf(task), 0)
+    const tries = tasks.reduce((sum, task) => sum + getTries(task), 0)
     t.strictSame(
       rollouts.ended,
       { done: SAMPLES, failed: 0, cancelled: 0 },

@@ -67,7 +67,7 @@ async function schemathesis(t: Test, environment: string, key: string | undefine
   const config = join(folder, 'schemathesis.toml')
   const session = `[parameters]\n"path.sessionId" = "${SESSION}"\n`
   writeFileSync(config, (key === AGENT_KEY ? session : '') + CONFIG)
-  const chosen = only.length > 0 ? only.map((id) => ['--include-operation-id', id]) : excluded()
+  const chosen = only.length > 0 ? only.map((id) => ['--include-operation-id', id]) : exclude()
   const args = [
     join(environment, 'bin/schemathesis'),
     ...['--config-file', config, 'run', document, '--url', proxy.url, '--no-color'],
@@ -85,7 +85,7 @@ async function schemathesis(t: Test, environment: string, key: string | undefine
   t.equal((await fetch(`${proxy.url}/health`)).status, 200, 'and the proxy is well')
 }
 
-function excluded(): string[][] {
+function exclude(): string[][] {
   return [...STREAMS, ...LAMING].map((id) => ['--exclude-operation-id', id])
 }
 

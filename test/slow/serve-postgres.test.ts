@@ -9,12 +9,12 @@ import { packTokenData } from '../../src/protocol/token-data/token-data.ts'
 import type { TurnReader, TurnStore } from '../../src/proxy/store/port/turn-store.ts'
 import { openPostgresReader, openPostgresStore } from '../../src/proxy/store/postgres/open.ts'
 import { openSqliteReader, openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
-import { aConsumer } from '../conformance/consumers.ts'
-import { anOutcome, aSession, aTurn, turnsOf } from '../conformance/turn-store.ts'
+import { createConsumer } from '../conformance/consumers.ts'
+import { anOutcome, aTurn, createSession, getTurns } from '../conformance/turn-store.ts'
 import { waitForOutput } from '../helpers/children.ts'
 import { runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
 import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
-import { detailsOf } from '../helpers/reported-details.ts'
+import { getDetails } from '../helpers/reported-details.ts'
 import { IS_FULL } from '../helpers/tier.ts'
 
 const CALLS = IS_FULL ? 200 : 60
@@ -42,8 +42,8 @@ if (noPostgres !== false) {
     t.match(line, /db postgres:\/\/proxy@127\.0\.0\.1:\d+\/test_1/)
     const acknowledged = new Map<string, string>()
     let requestCount = 0
-    const agent = async (_: unknown, place: number) => {
-      const openai = new OpenAI({ baseURL: `${proxy}/s${place}/v1`, apiKey: 'none', maxRetries: 0 })
+    const agent = async (_: unknown, index: number) => {
+      const openai = new OpenAI({ baseURL: `${proxy}/s${index}/v1`, apiKey: 'none', maxRetries: 0 })
       const messages = [{ role: 'user' as const, content: 'Tell me something.' }]
       while (requestCount++ < CALLS) {
         const { id, choices } = await openai.chat.completions.create({ model: 'm', messages, max_tokens: 12 })
@@ -72,9 +72,9 @@ if (noPostgres !== false) {
     'a second start continues with the recorded turns, and its trajectories are trainable',
     async (t) => {
       const { child, proxy } = await serve()
-      const answer = await fetch(`${proxy}/sessions/s0/trajectories?select=all`)
-      t.equal(answer.status, 200)
-      const { trajectories } = (await answer.json()) as { trajectories: { response_ids: number[] }[] }
+      const response = await fetch(`${proxy}/sessions/s0/trajectories?select=all`)
+      t.equal(response.status, 200)
+      const { trajectories } = (await response.json()) as { trajectories: { response_ids: number[] }[] }
       t.ok(trajectories.length > 0 && trajectories.every((row) => row.response_ids.length > 0))
       const health = (await (await fetch(`${proxy}/health`)).json()) as { db?: string; database?: object }
       t.match(health.database, {
@@ -108,9 +108,9 @@ if (noPostgres !== false) {
     await server.query('CREATE ROLE reader LOGIN', database)
     await server.query('GRANT USAGE ON SCHEMA llm_proxy TO reader', database)
     await server.query('GRANT SELECT ON llm_proxy.session_list, llm_proxy.turn_list TO reader', database)
-    const ask = (sql: string) => server.query(`SET ROLE reader; ${sql}`, database)
-    await ask('SELECT sum(turn_count) FROM llm_proxy.session_list')
-    await t.rejects(ask('SELECT * FROM llm_proxy.turns'), { message: /permission denied/ })
+    const sendRequest = (sql: string) => server.query(`SET ROLE reader; ${sql}`, database)
+    await sendRequest('SELECT sum(turn_count) FROM llm_proxy.session_list')
+    await t.rejects(sendRequest('SELECT * FROM llm_proxy.turns'), { message: /permission denied/ })
     const [turn] = await server.query(
       "SELECT * FROM llm_proxy.turn_list WHERE status = 'completed' LIMIT 1",
       database,
@@ -125,8 +125,8 @@ if (noPostgres !== false) {
       const old = await openSqliteStore({ path, durability: 'process' })
       await fillRecord(old)
       // As an earlier release stored 1800 * 1.1 seconds.
-      await old.createSession(aSession('fraction', { ttlMs: 1_980_000 }))
-      await old.createConsumer(aConsumer())
+      await old.createSession(createSession('fraction', { ttlMs: 1_980_000 }))
+      await old.createConsumer(createConsumer())
       await old.putSessionStates('s', [
         { consumer: 'trainer', leaseId: 'l', leasedUntilMs: null, deliveries: 1 },
       ])
@@ -139,13 +139,13 @@ if (noPostgres !== false) {
       const target = await server.newDatabase()
       // A killed import left a part of it.
       const half = await openPostgresStore({ url: target, durability: 'process' })
-      await half.createSession(aSession('s'))
+      await half.createSession(createSession('s'))
       await half.openTurn(aTurn('t0'))
       await half.close()
       const running = await openPostgresStore({ url: target, durability: 'process', name: 'elsewhere' })
-      const refused = await runLlmProxy(['sessions', 'import', path, '--db', target])
-      t.equal(refused.code, 1)
-      t.match(refused.stderr, /is in use by elsewhere: stop these proxies, then run the command again/)
+      const rejected = await runLlmProxy(['sessions', 'import', path, '--db', target])
+      t.equal(rejected.code, 1)
+      t.match(rejected.stderr, /is in use by elsewhere: stop these proxies, then run the command again/)
       const kept = await runLlmProxy(['sessions', 'delete', 's', '--db', target])
       t.match(kept, {
         code: 1,
@@ -169,7 +169,7 @@ if (noPostgres !== false) {
       t.teardown(() => Promise.all([before.close(), after.close()]))
       for (const sessionId of ['s', 'other']) {
         t.strictSame(await after.getSession(sessionId), await before.getSession(sessionId))
-        t.strictSame(await turnsOf(after, sessionId), await turnsOf(before, sessionId))
+        t.strictSame(await getTurns(after, sessionId), await getTurns(before, sessionId))
         const details = (reader: TurnReader) => reader.readDetails(sessionId, ['t0', 't1'], TOKEN_DATA_KINDS)
         t.strictSame(await details(after), await details(before))
       }
@@ -186,10 +186,10 @@ if (noPostgres !== false) {
 /** Records turns with each outcome, one with details. */
 async function fillRecord(store: TurnStore): Promise<void> {
   const messages = ['{"role":"user","content":"one"}', '{"role":"assistant","content":"\\u0000 and \ud800"}']
-  await store.createSession(aSession('s', { metadata: { task: 'django' }, ttlMs: 5_000, keyTag: 'tag' }))
+  await store.createSession(createSession('s', { metadata: { task: 'django' }, ttlMs: 5_000, keyTag: 'tag' }))
   await store.openTurn(aTurn('t0', { index: 0, requestMessages: messages.slice(0, 1) }))
-  const promptTokenIds = Int32Array.from({ length: 40 }, (_, place) => place)
-  const details = packTokenData(detailsOf([...promptTokenIds], [4, 5]))
+  const promptTokenIds = Int32Array.from({ length: 40 }, (_, index) => index)
+  const details = packTokenData(getDetails([...promptTokenIds], [4, 5]))
   await store.closeTurn({ ...anOutcome('t0', { promptTokenIds, completionText: 'and \u0000' }), details })
   await store.openTurn(aTurn('t1', { index: 1, requestMessages: messages }))
   const longer = Int32Array.of(...promptTokenIds, 4, 5, 6)
@@ -204,6 +204,6 @@ async function fillRecord(store: TurnStore): Promise<void> {
   await store.endSession('s', 'completed', 4_000)
   await store.setReward('s', { reward: 0.1, components: { tests: 1 } }, 4_500)
   await store.changeMarks('s', { labels: ['cheat'], turns: { 1: { note: 'here' } } }, 4_600)
-  await store.createSession(aSession('other', { createdAtMs: 2_000 }))
+  await store.createSession(createSession('other', { createdAtMs: 2_000 }))
   await store.openTurn(aTurn('t0', { sessionId: 'other' }))
 }

@@ -111,8 +111,8 @@ t.test('no path escapes a session', async (t) => {
     '/sessions%2Fb',
   ]) {
     const url = `${proxy.url}${path}/v1/chat/completions`
-    const answer = await fetch(url, { method: 'POST', body: JSON.stringify(CHAT) })
-    t.match(await answer.json(), { error: { code: 'invalid_request', param: 'session_id' } }, path)
+    const response = await fetch(url, { method: 'POST', body: JSON.stringify(CHAT) })
+    t.match(await response.json(), { error: { code: 'invalid_request', param: 'session_id' } }, path)
   }
   t.same((await proxy.get('/sessions')).sessions, [])
 })
@@ -124,9 +124,9 @@ t.test('a base URL that already has an API path records in no other session', as
     '/a/chat/completions/v1/chat/completions',
     '/a/v1/responses/v1/responses',
   ]) {
-    const answer = await fetch(`${proxy.url}${path}`, { method: 'POST', body: JSON.stringify(CHAT) })
-    const body = (await answer.json()) as { error: { message: string } }
-    t.equal(answer.status, 400, path)
+    const response = await fetch(`${proxy.url}${path}`, { method: 'POST', body: JSON.stringify(CHAT) })
+    const body = (await response.json()) as { error: { message: string } }
+    t.equal(response.status, 400, path)
     t.match(body.error.message, /The base URL is too long/)
   }
   t.same((await proxy.get('/sessions')).sessions, [])

@@ -12,13 +12,13 @@ import { join } from 'node:path'
 import Database from 'better-sqlite3'
 import t from 'tap'
 import { openSqliteReader, openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
-import { aSession, aTurn, record, turnsOf } from '../conformance/turn-store.ts'
+import { aTurn, createSession, getTurns, record } from '../conformance/turn-store.ts'
 import { listingLogger } from '../helpers/listing-logger.ts'
 import { toVersion } from '../helpers/older-database.ts'
 
 const open = (path: string) => openSqliteStore({ path, durability: 'process' })
 
-const refused = (message: RegExp) => ({ name: 'ProxyError', code: 'start_failed', message })
+const reject = (message: RegExp) => ({ name: 'ProxyError', code: 'start_failed', message })
 
 t.test('missing folders are created', async (t) => {
   const path = join(t.testdir(), 'a', 'b', 'turns.db')
@@ -31,25 +31,25 @@ t.test('a reopened store has its content, and nothing but the database and its l
   const folder = t.testdir()
   const path = join(folder, 'turns.db')
   const first = await open(path)
-  await first.createSession(aSession('s'))
+  await first.createSession(createSession('s'))
   await record(first, aTurn('a'))
-  const before = await turnsOf(first)
+  const before = await getTurns(first)
   await first.close()
   t.strictSame(readdirSync(folder), ['turns.db', 'turns.db.lock'])
   const second = await open(path)
   t.teardown(() => second.close())
-  t.strictSame(await turnsOf(second), before)
+  t.strictSame(await getTurns(second), before)
 })
 
 t.test('turns that were open when the process ended are interrupted', async (t) => {
   const path = join(t.testdir(), 'turns.db')
   const first = await open(path)
-  await first.createSession(aSession('s', { ttlMs: 1 }))
+  await first.createSession(createSession('s', { ttlMs: 1 }))
   await first.openTurn(aTurn('a'))
   await first.close()
   const second = await open(path)
   t.teardown(() => second.close())
-  t.match(await turnsOf(second), [{ status: 'interrupted', endedAtMs: null, completionText: null }])
+  t.match(await getTurns(second), [{ status: 'interrupted', endedAtMs: null, completionText: null }])
   t.strictSame(await second.sweep(10_000), ['s'], 'they do not keep their session from expiring')
 })
 
@@ -58,10 +58,10 @@ t.test('a second proxy on the same file is rejected with the process that has it
   const path = join(folder, 'turns.db')
   const store = await open(path)
   symlinkSync(path, join(folder, 'link.db'))
-  const inUse = refused(new RegExp(`in use by another llm-proxy \\(process ${process.pid}\\)`))
+  const inUse = reject(new RegExp(`in use by another llm-proxy \\(process ${process.pid}\\)`))
   await t.rejects(open(path), inUse)
   await t.rejects(open(join(folder, 'link.db')), inUse, 'with another path, too')
-  await t.resolves(store.createSession(aSession('s')), 'the first one is not disturbed')
+  await t.resolves(store.createSession(createSession('s')), 'the first one is not disturbed')
   await store.close()
   await t.resolves(
     open(path).then((next) => next.close()),
@@ -75,14 +75,14 @@ t.test('a database of a newer version is rejected, with both versions named', as
   const db = new Database(path)
   db.pragma('user_version = 99')
   db.close()
-  await t.rejects(open(path), refused(/schema version 99, this llm-proxy knows versions up to \d+/))
-  await t.rejects(openSqliteReader(path), refused(/schema version 99/))
+  await t.rejects(open(path), reject(/schema version 99, this llm-proxy knows versions up to \d+/))
+  await t.rejects(openSqliteReader(path), reject(/schema version 99/))
 })
 
 t.test('a database from before prompts were stored in segments is read and continued', async (t) => {
   const path = join(t.testdir(), 'turns.db')
   const old = await open(path)
-  await old.createSession(aSession('s'))
+  await old.createSession(createSession('s'))
   const params = '{"model":"m","prompt":"Once"}'
   const completion = { dialect: 'completions', requestMessages: [] }
   await record(old, aTurn('a', { ...completion, params }))
@@ -94,7 +94,7 @@ t.test('a database from before prompts were stored in segments is read and conti
   const store = await openSqliteStore({ path, durability: 'process', logger })
   t.match(lines, [{ event: 'schema_migrated', from: 3, to: Number }])
   await record(store, aTurn('b', { ...completion, index: 1, promptPieces: ['"Once', ' upon'] }))
-  t.match(await turnsOf(store), [
+  t.match(await getTurns(store), [
     { turnId: 'a', params, promptPieces: { length: 0 } },
     { turnId: 'b', params: '{"model":"m"}', promptPieces: ['"Once', ' upon'] },
   ])
@@ -103,8 +103,8 @@ t.test('a database from before prompts were stored in segments is read and conti
 
 t.test('a file that is not a database is rejected and left unchanged', async (t) => {
   const folder = t.testdir({ 'notes.txt': 'not a database '.repeat(1000) })
-  await t.rejects(open(join(folder, 'notes.txt')), refused(/is not a database: name another file/))
-  await t.rejects(openSqliteReader(join(folder, 'notes.txt')), refused(/is not a database/))
+  await t.rejects(open(join(folder, 'notes.txt')), reject(/is not a database: name another file/))
+  await t.rejects(openSqliteReader(join(folder, 'notes.txt')), reject(/is not a database/))
   t.strictSame(readdirSync(folder), ['notes.txt'])
 })
 
@@ -114,15 +114,15 @@ t.test("another program's database is rejected and left unchanged", async (t) =>
   const db = new Database(path)
   db.exec('CREATE TABLE photos (id INTEGER)')
   db.close()
-  await t.rejects(open(path), refused(/another program/))
-  await t.rejects(openSqliteReader(path), refused(/another program/))
+  await t.rejects(open(path), reject(/another program/))
+  await t.rejects(openSqliteReader(path), reject(/another program/))
   t.strictSame(readdirSync(folder), ['photos.db'])
 })
 
 t.test('a path that cannot be a file is rejected, with the requirement', async (t) => {
   const folder = t.testdir({ file: '', folder: {} })
-  await t.rejects(open(join(folder, 'file', 'turns.db')), refused(/folder .* cannot be created/))
-  await t.rejects(open(join(folder, 'folder')), refused(/cannot be opened: .* permission/))
+  await t.rejects(open(join(folder, 'file', 'turns.db')), reject(/folder .* cannot be created/))
+  await t.rejects(open(join(folder, 'folder')), reject(/cannot be opened: .* permission/))
 })
 
 t.test('a damaged database is rejected', async (t) => {
@@ -133,32 +133,32 @@ t.test('a damaged database is rejected', async (t) => {
   const bytes = db.serialize()
   db.close()
   writeFileSync(path, bytes.fill(0xff, 100, 4096))
-  await t.rejects(open(path), refused(/is damaged/))
+  await t.rejects(open(path), reject(/is damaged/))
 })
 
 t.test('a reader sees what a running server has committed, and does not disturb it', async (t) => {
   const path = join(t.testdir(), 'turns.db')
   const store = await open(path)
-  await store.createSession(aSession('s'))
+  await store.createSession(createSession('s'))
   const reader = await openSqliteReader(path)
   await record(store, aTurn('a'))
   t.match(await reader.getSession('s'), { turnCount: 1 })
   t.match(await reader.listSessions({ limit: 5 }), { sessions: [{ sessionId: 's' }] })
-  t.match(await turnsOf(reader), [{ turnId: 'a', status: 'completed' }])
+  t.match(await getTurns(reader), [{ turnId: 'a', status: 'completed' }])
   await reader.close()
   await t.resolves(record(store, aTurn('b', { index: 1 })))
   await store.close()
   const later = await openSqliteReader(path)
-  t.equal((await turnsOf(later)).length, 2, 'it also works without a server')
+  t.equal((await getTurns(later)).length, 2, 'it also works without a server')
   await later.close()
 })
 
 t.test('a reader rejects a file that does not exist, or that no server has initialized', async (t) => {
   const folder = t.testdir()
-  await t.rejects(openSqliteReader(join(folder, 'none.db')), refused(/there is no database at/))
+  await t.rejects(openSqliteReader(join(folder, 'none.db')), reject(/there is no database at/))
   new Database(join(folder, 'empty.db')).close()
   writeFileSync(join(folder, 'empty.db'), '')
-  await t.rejects(openSqliteReader(join(folder, 'empty.db')), refused(/start the server on it once/))
+  await t.rejects(openSqliteReader(join(folder, 'empty.db')), reject(/start the server on it once/))
   t.strictSame(readdirSync(folder), ['empty.db'])
 })
 
@@ -169,13 +169,13 @@ t.test(
     const modes = () =>
       [path, `${path}-wal`, `${path}-shm`, `${path}.lock`].map((file) => statSync(file).mode & 0o777)
     const store = await open(path)
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     t.same(modes(), [0o600, 0o600, 0o600, 0o600])
     await store.close()
     for (const file of [path, `${path}.lock`]) chmodSync(file, 0o644)
-    const again = await open(path)
-    t.teardown(() => again.close())
-    await again.createSession(aSession('r'))
+    const second = await open(path)
+    t.teardown(() => second.close())
+    await second.createSession(createSession('r'))
     t.same(modes(), [0o600, 0o600, 0o600, 0o600])
   },
 )
@@ -185,10 +185,10 @@ for (const suffix of ['', '-wal', '.lock']) {
     const path = join(t.testdir(), 'turns.db')
     const store = await open(path)
     t.teardown(() => store.close())
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     rmSync(`${path}${suffix}`)
     const lost = { code: 'store_failed', message: /was removed or replaced while llm-proxy had it open/ }
-    await t.rejects(store.createSession(aSession('r')), lost)
+    await t.rejects(store.createSession(createSession('r')), lost)
     writeFileSync(`${path}${suffix}`, '')
     await t.rejects(
       store.setReward('s', { reward: 1, components: {} }, 1),
@@ -202,18 +202,18 @@ for (const suffix of ['', '-wal', '.lock']) {
 t.test('the first probe checks whether a new store is writable', async (t) => {
   const path = join(t.testdir(), 'turns.db')
   const store = await open(path)
-  await store.createSession(aSession('s'))
+  await store.createSession(createSession('s'))
   await store.close()
-  const again = await open(path)
-  t.teardown(() => again.close())
+  const second = await open(path)
+  t.teardown(() => second.close())
   rmSync(path)
-  await t.rejects(again.check(), { code: 'store_failed' })
+  await t.rejects(second.check(), { code: 'store_failed' })
 })
 
 t.test('a database whose pages are inconsistent is rejected at the start', async (t) => {
   const path = join(t.testdir(), 'turns.db')
   const store = await open(path)
-  for (let index = 0; index < 50; index += 1) await store.createSession(aSession(`session-${index}`))
+  for (let index = 0; index < 50; index += 1) await store.createSession(createSession(`session-${index}`))
   await store.close()
   const bytes = readFileSync(path)
   const db = new Database(path, { readonly: true })
@@ -226,5 +226,5 @@ t.test('a database whose pages are inconsistent is rejected at the start', async
   // The number of cells on the page.
   bytes[(page - 1) * pageSize + 4]! ^= 0x01
   writeFileSync(path, bytes)
-  await t.rejects(open(path), refused(/is damaged/))
+  await t.rejects(open(path), reject(/is damaged/))
 })

@@ -6,7 +6,14 @@ import t, { type Test } from 'tap'
 import type { TurnStore } from '../../src/proxy/store/port/turn-store.ts'
 import { connect as connectNode } from '../../src/proxy/store/postgres/connection.ts'
 import { openPostgresStore } from '../../src/proxy/store/postgres/open.ts'
-import { anOutcome, aSession, aTurn, HI, record as recordTurn, turnsOf } from '../conformance/turn-store.ts'
+import {
+  anOutcome,
+  aTurn,
+  createSession,
+  getTurns,
+  HI,
+  record as recordTurn,
+} from '../conformance/turn-store.ts'
 import { startChild } from '../helpers/children.ts'
 import { DatabaseLink } from '../helpers/database-link.ts'
 import { freePort } from '../helpers/free-port.ts'
@@ -53,7 +60,7 @@ if (noPostgres !== false) {
       db.port = String(await link.open())
       t.teardown(() => link.close())
       const store = await open(t, db.href)
-      await store.createSession(aSession('s'))
+      await store.createSession(createSession('s'))
       await record(store, 's', 'before', 0)
       await store.check()
       link.lead(standby.port)
@@ -85,7 +92,7 @@ if (noPostgres !== false) {
       const stores = [await open(t, url), await open(t, url)]
       const untilMs = performance.now() + 3_000
       const write = async (store: TurnStore, writer: number) => {
-        await store.createSession(aSession(`s${writer}`))
+        await store.createSession(createSession(`s${writer}`))
         for (let index = 0; performance.now() < untilMs; index += 1)
           await record(store, `s${writer}`, `t${writer}-${index}`, index)
       }
@@ -96,7 +103,7 @@ if (noPostgres !== false) {
   t.test('time limits that a database sets for its clients do not apply to a node', async (t) => {
     const url = await server.newDatabase()
     const store = await open(t, url)
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     const name = new URL(url).pathname.slice(1)
     const limits = ['statement', 'lock', 'idle_in_transaction_session', 'idle_session']
     for (const limit of limits) await server.query(`ALTER DATABASE ${name} SET ${limit}_timeout = '1s'`)
@@ -126,11 +133,11 @@ if (noPostgres !== false) {
         new URL(url).pathname.slice(1),
       )
       const store = await open(t, url)
-      await store.createSession(aSession('s'))
+      await store.createSession(createSession('s'))
       const requestMessages = [AN_IMAGE, ...HI]
       await recordTurn(store, aTurn('t', { requestMessages }))
       t.strictSame(
-        (await turnsOf(store)).map((turn) => turn.requestMessages),
+        (await getTurns(store)).map((turn) => turn.requestMessages),
         [requestMessages],
       )
     })
@@ -140,7 +147,7 @@ if (noPostgres !== false) {
     const url = await server.newDatabase()
     const store = await open(t, url)
     const client = await connect(t, url)
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     await recordTurn(store, aTurn('t', { requestMessages: [AN_IMAGE] }))
     await client.query(`
       CREATE SEQUENCE failures;
@@ -161,7 +168,7 @@ if (noPostgres !== false) {
     const url = await server.newDatabase()
     const name = new URL(url).pathname.slice(1)
     const store = await open(t, url)
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     await record(store, 's', 't0', 0)
     await Promise.all(Array.from({ length: 8 }, () => store.getSession('s')))
     await server.query(
@@ -191,7 +198,7 @@ if (noPostgres !== false) {
     const url = await server.newDatabase()
     const name = new URL(url).pathname.slice(1)
     const store = await open(t, url)
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     const client = await connect(t, url)
     const count = async () => {
       const [row] = await server.query(
@@ -215,9 +222,9 @@ if (noPostgres !== false) {
     const url = await server.newDatabase()
     const [one, other] = [await open(t, url), await open(t, url)]
     const followed: Record<string, unknown>[] = [{}, {}]
-    for (const [at, store] of [one, other].entries())
+    for (const [index, store] of [one, other].entries())
       store.shared!.followControls(async ({ name, value }) => {
-        followed[at]![name] = value
+        followed[index]![name] = value
       })
     await one.shared!.setControl('weight_version', 'v1')
     const client = await connect(t, url)
@@ -274,7 +281,7 @@ if (noPostgres !== false) {
           return
         }
         const store = await open(t, db.href)
-        await store.createSession(aSession('s'))
+        await store.createSession(createSession('s'))
         for (let index = 0; index < 20; index += 1) await record(store, 's', `t${index}`, index)
         const turns = await Array.fromAsync(store.readTurns('s'))
         t.equal(turns.length, 20)

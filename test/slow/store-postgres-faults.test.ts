@@ -9,7 +9,7 @@ import { Client } from 'pg'
 import t, { type Test } from 'tap'
 import type { TurnStore } from '../../src/proxy/store/port/turn-store.ts'
 import { openPostgresReader, openPostgresStore } from '../../src/proxy/store/postgres/open.ts'
-import { anOutcome, aSession, aTurn } from '../conformance/turn-store.ts'
+import { anOutcome, aTurn, createSession } from '../conformance/turn-store.ts'
 import { killAfter, lookThrough } from '../helpers/crash-child.ts'
 import { DatabaseLink } from '../helpers/database-link.ts'
 import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
@@ -84,20 +84,20 @@ if (noPostgres !== false) {
     async (t) => {
       const url = await server.newDatabase()
       const store = await openPostgresStore({ url, durability: 'power' })
-      const held = new Client({ connectionString: url })
-      await held.connect()
-      t.teardown(() => held.end())
-      await held.query('BEGIN; LOCK TABLE llm_proxy.sessions IN ACCESS EXCLUSIVE MODE')
+      const pending = new Client({ connectionString: url })
+      await pending.connect()
+      t.teardown(() => pending.end())
+      await pending.query('BEGIN; LOCK TABLE llm_proxy.sessions IN ACCESS EXCLUSIVE MODE')
       const read = store.getSession('s').catch((error: Error) => error)
       const others = async (more: string) => {
-        const { rows } = await held.query(
+        const { rows } = await pending.query(
           `SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND ${more}`,
         )
         return rows.length
       }
       await until(async () => (await others("wait_event_type = 'Lock'")) > 0)
       const closed = store.close()
-      await held.query('COMMIT')
+      await pending.query('COMMIT')
       await Promise.all([read, closed])
       await until(async () => (await others('true')) === 0)
       t.pass('no connection remains')
@@ -107,10 +107,10 @@ if (noPostgres !== false) {
   t.test('a server that crashes and recovers loses nothing, and requests continue', async (t) => {
     const store = await openPostgresStore({ url: await server.newDatabase(), durability: 'power' })
     t.teardown(() => store.close())
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     const expected: string[] = []
     for (const round of ROUNDS.flatMap((times) => [3 * times, 3 * times + 1, 3 * times + 2])) {
-      const calls = Array.from({ length: 20 }, (_, place) => round * 20 + place)
+      const calls = Array.from({ length: 20 }, (_, index) => round * 20 + index)
       const recorded = Promise.all(calls.map((index) => record(store, `t${index}`, index)))
       await server.stop('SIGKILL')
       await server.run()
@@ -129,7 +129,7 @@ if (noPostgres !== false) {
       await store.close()
       link.close()
     })
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     for (const index of [0, 1, 2, 3, 4]) {
       link.losesNextCommit = true
       await record(store, `t${index}`, index)
@@ -149,7 +149,7 @@ if (noPostgres !== false) {
       await store.close()
       link.close()
     })
-    await store.createSession(aSession('s'))
+    await store.createSession(createSession('s'))
     link.isHeld = true
     const calls = Array.from({ length: 10 }, (_, index) => record(store, `t${index}`, index))
     t.equal(await Promise.race([Promise.all(calls), delay(200, 'still waiting')]), 'still waiting')
@@ -166,16 +166,16 @@ if (noPostgres !== false) {
   t.test("two proxies share a database: one sees the other's changes", async (t) => {
     const url = await server.newDatabase()
     const [one, other] = [await open(t, url), await open(t, url)]
-    t.match(await one.createSession({ ...aSession('s'), isOwn: true }), { created: true, epoch: 1 })
-    t.match(await other.createSession(aSession('s')), { created: false })
+    t.match(await one.createSession({ ...createSession('s'), isOwn: true }), { created: true, epoch: 1 })
+    t.match(await other.createSession(createSession('s')), { created: false })
     const [made, found] = await Promise.all([
-      one.createSession(aSession('twin')),
-      other.createSession(aSession('twin')),
+      one.createSession(createSession('twin')),
+      other.createSession(createSession('twin')),
     ])
     t.not(made.created, found.created, 'of two that create one session at once, one has created it')
-    for (const [place, store] of [one, other, one].entries()) {
-      await store.setReward('s', { reward: place, components: {} }, 3_000 + place)
-      t.equal((await one.getSession('s'))?.reward?.reward, place)
+    for (const [index, store] of [one, other, one].entries()) {
+      await store.setReward('s', { reward: index, components: {} }, 3_000 + index)
+      t.equal((await one.getSession('s'))?.reward?.reward, index)
     }
     await other.resetSession('s', 4_000)
     await record(one, 'after', 0)
@@ -186,7 +186,7 @@ if (noPostgres !== false) {
       undefined,
       'it is deleted for both',
     )
-    t.match(await one.createSession(aSession('s')), { created: true })
+    t.match(await one.createSession(createSession('s')), { created: true })
     t.strictSame(await turnIds(other), [])
     const reader = await openPostgresReader(url)
     t.match(await reader.getSession('twin'), { sessionId: 'twin' })
@@ -195,9 +195,11 @@ if (noPostgres !== false) {
 
   t.test('large writes of other sessions delay no claim and no short turn', async (t) => {
     const store = await open(t, await server.newDatabase())
-    const texts = Array.from({ length: 5_000 }, (_, at) => JSON.stringify({ role: 'user', content: `${at}` }))
+    const texts = Array.from({ length: 5_000 }, (_, index) =>
+      JSON.stringify({ role: 'user', content: `${index}` }),
+    )
     const heaps = Array.from({ length: 10 }, (_, each) => `heap-${each}`)
-    for (const sessionId of [...heaps, 's']) await store.createSession(aSession(sessionId))
+    for (const sessionId of [...heaps, 's']) await store.createSession(createSession(sessionId))
     let written = 0
     const writing = heaps.map(async (sessionId) => {
       await store.openTurn(aTurn(sessionId, { sessionId, index: 0, requestMessages: texts }))
@@ -214,7 +216,7 @@ if (noPostgres !== false) {
   t.test("a session's turns belong to its owner: late writes of an earlier owner are rejected", async (t) => {
     const url = await server.newDatabase()
     const [one, other] = [await open(t, url), await open(t, url)]
-    await one.createSession(aSession('s'))
+    await one.createSession(createSession('s'))
     const claimed = await one.shared!.claim('s')
     t.strictSame(claimed, { epoch: 1, wasLost: false })
     const { epoch } = claimed!
@@ -243,7 +245,7 @@ if (noPostgres !== false) {
   t.test('a proxy whose lease others have ended takes a new one, and is notified', async (t) => {
     const url = await server.newDatabase()
     const store = await open(t, url)
-    await store.createSession({ ...aSession('s'), isOwn: true })
+    await store.createSession({ ...createSession('s'), isOwn: true })
     const before = store.shared!.self!.id
     const lost = new Promise<void>((resolve) => store.shared!.onLost(resolve))
     await server.query(`UPDATE llm_proxy.proxies SET ended = 1`, new URL(url).pathname.slice(1))
@@ -251,14 +253,14 @@ if (noPostgres !== false) {
     await t.rejects(store.openTurn(turn), { code: 'session_moved' })
     await lost
     t.not(store.shared!.self!.id, before)
-    t.match(await store.createSession(aSession('late')), { created: true })
+    t.match(await store.createSession(createSession('late')), { created: true })
     t.strictSame(await store.shared!.claim('s'), { epoch: 2, wasLost: true })
   })
 
   t.test('sessions of a draining proxy are free as soon as no turn is in flight', async (t) => {
     const url = await server.newDatabase()
     const [one, other] = [await open(t, url), await open(t, url)]
-    await one.createSession({ ...aSession('s'), isOwn: true })
+    await one.createSession({ ...createSession('s'), isOwn: true })
     await one.openTurn(aTurn('t', { sessionId: 's', epoch: 1 }))
     await one.shared!.tell({ isDraining: true })
     t.equal(await other.shared!.claim('s'), undefined)
@@ -290,15 +292,12 @@ if (noPostgres !== false) {
   })
 
   t.test('an unusable database is rejected at the start, with a remedy', async (t) => {
-    const refused = (url: string, message: RegExp) =>
+    const reject = (url: string, message: RegExp) =>
       t.rejects(openPostgresStore({ url, durability: 'power' }), { code: 'start_failed', message })
-    await refused(server.url('nowhere'), /nowhere does not exist: create it, with createdb/)
-    await refused(
-      'postgres://proxy:secret@127.0.0.1:1/x',
-      /postgres:\/\/proxy@127.0.0.1:1\/x does not answer/,
-    )
+    await reject(server.url('nowhere'), /nowhere does not exist: create it, with createdb/)
+    await reject('postgres://proxy:secret@127.0.0.1:1/x', /postgres:\/\/proxy@127.0.0.1:1\/x does not answer/)
     const latin = await server.newDatabase("ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
-    await refused(latin, /has encoding LATIN1: create one with ENCODING 'UTF8'/)
+    await reject(latin, /has encoding LATIN1: create one with ENCODING 'UTF8'/)
     await t.rejects(openPostgresReader(await server.newDatabase()), {
       message: /there is no record in this database/,
     })
@@ -322,7 +321,7 @@ if (noPostgres !== false) {
       const url = await server.newDatabase('TABLESPACE small')
       const store = await open(t, url)
       const database = new URL(url).pathname.slice(1)
-      await store.createSession(aSession('s'))
+      await store.createSession(createSession('s'))
       // A new connection is impossible while PostgreSQL cannot write; the one for reads is open already.
       t.strictSame(await turnIds(store), [])
       let index = 0
@@ -339,7 +338,7 @@ if (noPostgres !== false) {
       await t.rejects(fill(), { code: 'store_failed', message: /No space left on device/ })
       t.strictSame(
         await turnIds(store),
-        Array.from({ length: index }, (_, at) => `t${at}`),
+        Array.from({ length: index }, (_, index) => `t${index}`),
         'turns acknowledged before are recorded',
       )
       for (let probe = 0; probe < 3; probe += 1)

@@ -4,7 +4,7 @@ import t from 'tap'
 import { migrate } from '../../src/proxy/store/postgres/migrate.ts'
 import { openPostgresReader, openPostgresStore } from '../../src/proxy/store/postgres/open.ts'
 import { MIGRATIONS, type Migration, SCHEMA_VERSION } from '../../src/proxy/store/postgres/schema.ts'
-import { anOutcome, aSession, aTurn } from '../conformance/turn-store.ts'
+import { anOutcome, aTurn, createSession } from '../conformance/turn-store.ts'
 import { listingLogger } from '../helpers/listing-logger.ts'
 import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
 
@@ -58,7 +58,7 @@ if (noPostgres !== false) {
     const database = new URL(url).pathname.slice(1)
     const lines = { 'subagent:critic': -0.5 }
     const old = await openPostgresStore({ url, durability: 'process' })
-    await old.createSession(aSession('s'))
+    await old.createSession(createSession('s'))
     await old.setReward('s', { reward: 1, components: { tests: 1 }, lines }, 2_000)
     await old.close()
     const added = ['reward_turns', 'limits', 'owner', 'epoch', 'version', 'marks', 'continue_responses'].map(
@@ -95,18 +95,18 @@ if (noPostgres !== false) {
         store.openTurn(aTurn(turnId, { index })).catch(() => {})
         await store.closeTurn(anOutcome(turnId))
       }
-      await store.createSession(aSession('s'))
+      await store.createSession(createSession('s'))
       await record('before', 0)
-      const between = Array.from({ length: 20 }, (_, place) => record(`meanwhile ${place}`, place + 1))
+      const between = Array.from({ length: 20 }, (_, index) => record(`meanwhile ${index}`, index + 1))
       await Promise.all([asRelease(url, NEXT), ...between])
       // A prepared statement must return its original columns.
       await store.shared!.claim('s', true)
       await record('after', 21)
       const session = await store.getSession('s')
       t.equal(session?.nextIndex, 22)
-      const again = await openPostgresStore({ url, durability: 'process' })
-      t.strictSame(await again.getSession('s'), session, 'a proxy of the release may be restarted')
-      await again.close()
+      const second = await openPostgresStore({ url, durability: 'process' })
+      t.strictSame(await second.getSession('s'), session, 'a proxy of the release may be restarted')
+      await second.close()
       const reader = await openPostgresReader(url)
       t.strictSame(await reader.getSession('s'), session, 'and its commands read the database')
       await reader.close()
@@ -123,7 +123,7 @@ if (noPostgres !== false) {
         code: 'start_failed',
         message: /an older llm-proxy that cannot use the new schema runs on node-7: stop it first/,
       })
-      await store.createSession(aSession('s'))
+      await store.createSession(createSession('s'))
       await store.close()
       await asRelease(url, AFTER_NEXT)
       const message = new RegExp(
@@ -141,7 +141,7 @@ if (noPostgres !== false) {
     const database = new URL(url).pathname.slice(1)
     await server.query('UPDATE llm_proxy.schema_version SET version = 99, oldest = 99', database)
     await server.query('UPDATE llm_proxy.proxies SET ended = 1', database)
-    await t.rejects(store.createSession(aSession('s')), {
+    await t.rejects(store.createSession(createSession('s')), {
       message: /newer llm-proxy has migrated the database/,
     })
   })

@@ -1,7 +1,7 @@
 import t from 'tap'
 import { openPostgresStore } from '../../src/proxy/store/postgres/open.ts'
 import { sessionReadsConformance } from '../conformance/session-reads.ts'
-import { aSession, aTurn, record } from '../conformance/turn-store.ts'
+import { aTurn, createSession, record } from '../conformance/turn-store.ts'
 import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
 import { until } from '../helpers/until.ts'
 
@@ -25,10 +25,10 @@ if (noPostgres !== false) {
       return rows[0]!.n as number
     }
     const before = await openPostgresStore({ url, durability: 'process' })
-    await before.createSession(aSession('s'))
+    await before.createSession(createSession('s'))
     await record(before, aTurn('a'), { completionText: '50 % of Assert_True' })
     t.strictSame([await count('searched'), await count('unsearched')], [0, 1])
-    await before.createSession(aSession('gone'))
+    await before.createSession(createSession('gone'))
     await record(before, aTurn('b', { sessionId: 'gone' }), { sessionId: 'gone' })
     await before.deleteSession('gone')
     await until(async () => (await count('unsearched')) === 1)
@@ -70,7 +70,7 @@ if (noPostgres !== false) {
     }
     const [busy, quiet] = [await join('busy'), await join('quiet')]
     const say = async (store: typeof busy, sessionId: string, turns: number) => {
-      await store.createSession(aSession(sessionId))
+      await store.createSession(createSession(sessionId))
       const { epoch } = (await store.shared!.claim(sessionId))!
       for (let index = 0; index < turns; index += 1) {
         const turnId = `${sessionId}${index}`

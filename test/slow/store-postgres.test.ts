@@ -7,25 +7,25 @@ import { FIRST_END, type NewLease } from '../../src/proxy/store/port/consumers.t
 import type { TurnStore } from '../../src/proxy/store/port/turn-store.ts'
 import { connect, inTransaction } from '../../src/proxy/store/postgres/connection.ts'
 import { openPostgresStore } from '../../src/proxy/store/postgres/open.ts'
-import { aConsumer, consumerConformance } from '../conformance/consumers.ts'
-import { aSession, turnStoreConformance } from '../conformance/turn-store.ts'
+import { consumerConformance, createConsumer } from '../conformance/consumers.ts'
+import { createSession, turnStoreConformance } from '../conformance/turn-store.ts'
 import { allocateTurn } from '../helpers/begin-turn.ts'
 import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
 
 const LEASE_MS = 60_000
-const ONE_BY_ONE = aConsumer({
+const ONE_BY_ONE = createConsumer({
   selection: { metadata: {}, groupBy: null, groupSize: 1, groupTimeoutMs: 1, rewarded: false },
 })
 
 /** Ends these sessions. */
 async function end(store: TurnStore, ids: readonly string[]): Promise<void> {
   for (const sessionId of ids) {
-    await store.createSession(aSession(sessionId))
+    await store.createSession(createSession(sessionId))
     await store.endSession(sessionId, 'completed', 1_000)
   }
 }
 
-const idsOf = (prefix: string) => Array.from({ length: 60 }, (_, at) => `${prefix}${at}`)
+const getIds = (prefix: string) => Array.from({ length: 60 }, (_, index) => `${prefix}${index}`)
 
 if (noPostgres !== false) {
   t.pass(`left out: ${noPostgres}`)
@@ -51,26 +51,32 @@ if (noPostgres !== false) {
 
   t.test('when two proxies lease the same sessions at once, each session has one owner', async (t) => {
     const { stores } = await openTwo(t)
-    const made = idsOf('s')
-    await Promise.all(stores.map((store, at) => end(store, made.slice(at * 30, at * 30 + 30))))
+    const made = getIds('s')
+    await Promise.all(stores.map((store, index) => end(store, made.slice(index * 30, index * 30 + 30))))
     const found = await stores[1].availableSessions({
       ...{ consumer: 'trainer', leaseId: '', after: FIRST_END, limit: 100, nowMs: Date.now() },
     })
     const units = found.map(({ key }) => [key])
     const halves = [units.slice(0, 40), units.slice(20)]
     const taken = await Promise.all(
-      [0, 1, 2, 3].map((at) => {
+      [0, 1, 2, 3].map((index) => {
         const lease: NewLease = {
-          ...{ consumer: 'trainer', leaseId: `l${at}`, units: halves[at >> 1]!, leaseMs: LEASE_MS, nowMs: 0 },
+          ...{
+            consumer: 'trainer',
+            leaseId: `l${index}`,
+            units: halves[index >> 1]!,
+            leaseMs: LEASE_MS,
+            nowMs: 0,
+          },
         }
-        return stores[at % 2]!.leaseSessions(lease)
+        return stores[index % 2]!.leaseSessions(lease)
       }),
     )
     t.strictSame(taken.flat().sort(), found.map(({ key }) => key.tree).sort())
     const acknowledged = await Promise.all(
-      [0, 1, 2, 3].map((at) => {
-        const change = { consumer: 'trainer', leaseId: `l${at}`, sessionIds: null, leaseMs: 0, nowMs: 0 }
-        return stores[at % 2]!.changeLease({ ...change, to: 'acknowledged' })
+      [0, 1, 2, 3].map((index) => {
+        const change = { consumer: 'trainer', leaseId: `l${index}`, sessionIds: null, leaseMs: 0, nowMs: 0 }
+        return stores[index % 2]!.changeLease({ ...change, to: 'acknowledged' })
       }),
     )
     t.strictSame(acknowledged.flat().sort(), made.sort())
@@ -78,21 +84,21 @@ if (noPostgres !== false) {
 
   t.test('two proxies lease from one consumer while sessions end: none twice, none lost', async (t) => {
     const { stores } = await openTwo(t)
-    const made = [idsOf('a'), idsOf('b')]
+    const made = [getIds('a'), getIds('b')]
     let ending = 2
-    const endings = stores.map((store, at) => end(store, made[at]!).finally(() => (ending -= 1)))
-    const given: string[] = []
-    const takeAll = async (store: TurnStore, at: number) => {
+    const endings = stores.map((store, index) => end(store, made[index]!).finally(() => (ending -= 1)))
+    const input: string[] = []
+    const takeAll = async (store: TurnStore, index: number) => {
       const consumers = new Consumers(store, new Activity())
       for (let lease = 0; ; lease += 1) {
         const hasEnded = ending === 0
-        const of = { consumer: ONE_BY_ONE, leaseId: `l${at}-${lease}`, leaseMs: LEASE_MS }
+        const of = { consumer: ONE_BY_ONE, leaseId: `l${index}-${lease}`, leaseMs: LEASE_MS }
         const units = await consumers.take(of, 5, { leasedTrees: new Set(), incomplete: 0 })
         const sessionIds = units.flat().map(({ session }) => session.sessionId)
-        given.push(...sessionIds)
+        input.push(...sessionIds)
         // Every third process dies with its leases; a restarted trainer releases them.
         const to = lease % 3 === 2 ? 'released' : 'acknowledged'
-        if (to === 'released') for (const id of sessionIds) given.splice(given.indexOf(id), 1)
+        if (to === 'released') for (const id of sessionIds) input.splice(input.indexOf(id), 1)
         if (units.length > 0)
           await consumers.change({ consumer: 'trainer', leaseId: of.leaseId, sessionIds, to, leaseMs: 0 })
         if (hasEnded && units.length === 0 && (await store.countForConsumer('trainer', 0))!.leased === 0)
@@ -100,7 +106,7 @@ if (noPostgres !== false) {
       }
     }
     await Promise.all([...endings, ...stores.map(takeAll)])
-    t.strictSame(given.sort(), made.flat().sort())
+    t.strictSame(input.sort(), made.flat().sort())
     const counts = { available: 0, leased: 0, acknowledged: 120, discarded: 0 }
     t.strictSame(await stores[0].countForConsumer('trainer', Date.now()), counts)
   })

@@ -19,9 +19,9 @@ t.test('headers that are too long are rejected, and the connection ends', async 
   const { url } = await startProxy(t, KEYS)
   const connection = await RawConnection.open(url)
   connection.send(`GET /health HTTP/1.1\r\nHost: localhost\r\nX: ${'x'.repeat(LIMITS.headerBytes)}\r\n\r\n`)
-  const answer = await connection.closed
-  t.match(answer, /^HTTP\/1.1 431 /)
-  const body = JSON.parse(answer.slice(answer.indexOf('\r\n\r\n')))
+  const response = await connection.closed
+  t.match(response, /^HTTP\/1.1 431 /)
+  const body = JSON.parse(response.slice(response.indexOf('\r\n\r\n')))
   t.match(body, { type: 'error', error: { type: 'invalid_request_error', code: 'headers_too_large' } })
   t.match(body.error.message, /too large/, 'in the form that clients of all dialects read')
 })
@@ -261,12 +261,12 @@ t.test('the worker socket is closed to pages, with or without a key', async (t) 
     const status = async (origin: string) => {
       const socket = new WebSocket(`${url.replace('http', 'ws')}/ws/worker`, { origin, headers })
       socket.on('error', () => {})
-      const answer = await new Promise<number>((resolve) => {
+      const response = await new Promise<number>((resolve) => {
         socket.on('unexpected-response', (_request, { statusCode = 0 }) => resolve(statusCode))
         socket.on('open', () => resolve(101))
       })
       socket.terminate()
-      return answer
+      return response
     }
     t.equal(await status('https://evil.example'), 403)
     t.equal(await status(url), 101, "libraries that send the server's own origin")

@@ -5,7 +5,7 @@ import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { connect } from 'node:tls'
 import t, { type Test } from 'tap'
-import { ask } from '../../src/cli/health.ts'
+import { sendRequest } from '../../src/cli/health.ts'
 import { readCertificate, watchCertificate } from '../../src/proxy/http/transport/certificate.ts'
 import { UnauthenticatedConnections } from '../../src/proxy/http/transport/unauthenticated-connections.ts'
 import { createWebServer } from '../../src/proxy/http/transport/web-server.ts'
@@ -42,14 +42,14 @@ t.test('the proxy serves HTTPS, to clients that trust its authority', async (t) 
   const { url } = await secureProxy(t, certificates)
   t.match(url, /^https:\/\/127\.0\.0\.1:\d+$/)
   const ca = readFileSync(certificates.caPath)
-  t.match(await ask(`${url}/health`, { ca }), { status: 200, text: '"status":"ok"' })
-  await t.rejects(ask(`${url}/health`), { code: 'UNABLE_TO_VERIFY_LEAF_SIGNATURE' })
+  t.match(await sendRequest(`${url}/health`, { ca }), { status: 200, text: '"status":"ok"' })
+  await t.rejects(sendRequest(`${url}/health`), { code: 'UNABLE_TO_VERIFY_LEAF_SIGNATURE' })
 })
 
 t.test('a worker connects over wss, but not to a proxy with an untrusted certificate', async (t) => {
   const certificates = await certificateFolder(t)
   const { url } = await secureProxy(t, certificates, { mode: 'relay', ...KEYS })
-  const workerOf = (ca?: string[]) => {
+  const getWorker = (ca?: string[]) => {
     const worker = new InferenceWorkerClient({
       proxyUrls: [url],
       workerId: 'w',
@@ -63,9 +63,9 @@ t.test('a worker connects over wss, but not to a proxy with an untrusted certifi
     worker.start()
     return worker
   }
-  const [{ reason }] = await once(workerOf(), 'disconnected')
+  const [{ reason }] = await once(getWorker(), 'disconnected')
   t.match(reason, 'unable to verify the first certificate')
-  await once(workerOf([readFileSync(certificates.caPath, 'utf8')]), 'connected')
+  await once(getWorker([readFileSync(certificates.caPath, 'utf8')]), 'connected')
 })
 
 t.test('sessions and health work with a proxy that has a private authority', async (t) => {
@@ -170,7 +170,10 @@ t.test('a rollout works over HTTPS, with keys and a private authority', async (t
   const hosts: string[] = []
   const runner: AgentRunner = {
     run: async ({ openaiBaseUrl, apiKey }) => {
-      const { status } = await ask(`${openaiBaseUrl}/models`, { ca, headers: { 'x-api-key': apiKey } })
+      const { status } = await sendRequest(`${openaiBaseUrl}/models`, {
+        ca,
+        headers: { 'x-api-key': apiKey },
+      })
       hosts.push(`${openaiBaseUrl} ${status}`)
       return { status: 'completed', rewards: { done: 1 } }
     },

@@ -30,18 +30,18 @@ interface Turn {
   annotations: { prompt: { reason: string; from?: string; mismatched: boolean } }
 }
 
-const sampledOf = (rows: Row[]) =>
+const getSampled = (rows: Row[]) =>
   rows.flatMap((row) => row.response_ids.filter((_, i) => row.response_mask[i] === 1))
-const rowsOf = async (proxy: TestProxy): Promise<Row[]> =>
+const getRows = async (proxy: TestProxy): Promise<Row[]> =>
   (await proxy.get('/sessions/s/trajectories')).trajectories
-const turnsOf = async (proxy: TestProxy): Promise<Turn[]> => (await proxy.get('/sessions/s')).turns
+const getTurns = async (proxy: TestProxy): Promise<Turn[]> => (await proxy.get('/sessions/s')).turns
 const turnIds = (rows: Row[]) => rows.map((row) => row.turns.map(({ turn_id }) => turn_id)).sort()
 
 function client(proxy: TestProxy, options: ConstructorParameters<typeof OpenAI>[0] = {}): OpenAI {
   return new OpenAI({ baseURL: proxy.baseUrl('s'), apiKey: 'none', maxRetries: 0, ...options })
 }
 
-async function ask(
+async function sendRequest(
   openai: OpenAI,
   messages: ChatCompletionMessageParam[],
   extra: object = {},
@@ -69,13 +69,13 @@ export function testFaults(t: Test, mode: keyof typeof MODES): void {
     t.test('the same prompt sampled twice and continued from the first is built on the first', async (t) => {
       const proxy = await start(t, (await startEngine(t)).url)
       const openai = client(proxy)
-      const first = await ask(openai, [user('Hello.')], { seed: 1 })
-      const second = await ask(openai, [user('Hello.')], { seed: 2 })
+      const first = await sendRequest(openai, [user('Hello.')], { seed: 1 })
+      const second = await sendRequest(openai, [user('Hello.')], { seed: 2 })
       t.not(first.content, second.content)
-      await ask(openai, [user('Hello.'), first, user('And then?')])
-      const [one, two, three] = (await turnsOf(proxy)) as [Turn, Turn, Turn]
+      await sendRequest(openai, [user('Hello.'), first, user('And then?')])
+      const [one, two, three] = (await getTurns(proxy)) as [Turn, Turn, Turn]
       t.equal(three.annotations.prompt.from, one.turn_id)
-      t.same(turnIds(await rowsOf(proxy)), [[one.turn_id, three.turn_id], [two.turn_id]].sort())
+      t.same(turnIds(await getRows(proxy)), [[one.turn_id, three.turn_id], [two.turn_id]].sort())
     })
 
     t.test(
@@ -83,18 +83,18 @@ export function testFaults(t: Test, mode: keyof typeof MODES): void {
       async (t) => {
         const proxy = await start(t, (await startEngine(t)).url)
         const openai = client(proxy)
-        const completion = await ask(openai, [user('Hello.')], { tools: [tool('a')] })
+        const completion = await sendRequest(openai, [user('Hello.')], { tools: [tool('a')] })
         const edited: ChatCompletionMessageParam = { role: 'assistant', content: 'Nobody sampled this.' }
-        await ask(openai, [user('Hello.'), edited, user('Go on.')], { tools: [tool('a')] })
-        await ask(openai, [user('Hello.'), completion, user('Go on.')], { tools: [tool('b')] })
-        const turns = await turnsOf(proxy)
+        await sendRequest(openai, [user('Hello.'), edited, user('Go on.')], { tools: [tool('a')] })
+        await sendRequest(openai, [user('Hello.'), completion, user('Go on.')], { tools: [tool('b')] })
+        const turns = await getTurns(proxy)
         t.same(
           turns.map((turn) => turn.annotations.prompt.reason),
           ['first', 'branched', 'branched'],
         )
-        const rows = await rowsOf(proxy)
+        const rows = await getRows(proxy)
         t.equal(rows.length, 3)
-        t.same(sampledOf(rows).sort(), turns.flatMap((turn) => turn.completion_token_ids).sort())
+        t.same(getSampled(rows).sort(), turns.flatMap((turn) => turn.completion_token_ids).sort())
       },
     )
 
@@ -105,13 +105,13 @@ export function testFaults(t: Test, mode: keyof typeof MODES): void {
         const playbook = new Playbook({ rules: [{ name: 'only', when: {}, answer: { content } }] })
         const proxy = await start(t, (await startEngine(t, { playbook })).url)
         const openai = client(proxy)
-        const completion = await ask(openai, [user('Hello.')], { tools: [tool('a')], max_tokens: 60 })
+        const completion = await sendRequest(openai, [user('Hello.')], { tools: [tool('a')], max_tokens: 60 })
         t.equal(completion.content, content, 'an invalid call is returned as it was written')
-        await ask(openai, [user('Hello.'), completion, user('Go on.')], { tools: [tool('a')] })
-        const turns = await turnsOf(proxy)
+        await sendRequest(openai, [user('Hello.'), completion, user('Go on.')], { tools: [tool('a')] })
+        const turns = await getTurns(proxy)
         t.equal(turns[1]!.annotations.prompt.reason, 'extended')
         t.same(
-          sampledOf(await rowsOf(proxy)),
+          getSampled(await getRows(proxy)),
           turns.flatMap((turn) => turn.completion_token_ids),
         )
       },
@@ -123,27 +123,31 @@ export function testFaults(t: Test, mode: keyof typeof MODES): void {
         const { url } = await startEngine(t, { latencyMs: 300 })
         const proxy = await start(t, url)
         const leaving = new AbortController()
-        const lost = ask(client(proxy), [user('Hello.')], {}, leaving.signal).catch((error: unknown) => error)
+        const lost = sendRequest(client(proxy), [user('Hello.')], {}, leaving.signal).catch(
+          (error: unknown) => error,
+        )
         await until(async () => /"in_flight":1/.test(JSON.stringify(await proxy.get('/health'))))
         leaving.abort()
         t.ok((await lost) instanceof OpenAI.APIUserAbortError)
         // Another question, because the client knows that the one above failed, and a retry would belong to it.
         for (const retry of ['0', '1'])
-          await ask(client(proxy, { defaultHeaders: { 'x-stainless-retry-count': retry } }), [user('Hi.')])
-        const turns = await turnsOf(proxy)
+          await sendRequest(client(proxy, { defaultHeaders: { 'x-stainless-retry-count': retry } }), [
+            user('Hi.'),
+          ])
+        const turns = await getTurns(proxy)
         t.same(
           turns.map(({ status }) => status),
           ['aborted', 'completed'],
         )
-        t.same(sampledOf(await rowsOf(proxy)), turns[1]!.completion_token_ids)
+        t.same(getSampled(await getRows(proxy)), turns[1]!.completion_token_ids)
       },
     )
 
     t.test('max_completion_tokens limits a response as max_tokens does, and neither means 16', async (t) => {
       const proxy = await start(t, (await startEngine(t)).url)
       for (const limit of [{ max_tokens: undefined, max_completion_tokens: 3 }, { max_tokens: 40 }])
-        await ask(client(proxy), [user('Go on and on.')], { ...limit, ignore_eos: true })
-      const lengths = (await turnsOf(proxy)).map((turn) => turn.completion_token_ids.length)
+        await sendRequest(client(proxy), [user('Go on and on.')], { ...limit, ignore_eos: true })
+      const lengths = (await getTurns(proxy)).map((turn) => turn.completion_token_ids.length)
       t.same(lengths, [3, 40])
     })
 
@@ -152,31 +156,31 @@ export function testFaults(t: Test, mode: keyof typeof MODES): void {
       const proxy = await start(t, url)
       const openai = client(proxy)
       const talk = async (question: string) => {
-        const completion = await ask(openai, [user(question)])
-        await ask(openai, [user(question), completion, user('Go on.')])
+        const completion = await sendRequest(openai, [user(question)])
+        await sendRequest(openai, [user(question), completion, user('Go on.')])
       }
       await Promise.all([talk('One.'), talk('Two.'), talk('Three.')])
-      const turns = await turnsOf(proxy)
+      const turns = await getTurns(proxy)
       t.equal(turns.filter((turn) => turn.annotations.prompt.reason === 'extended').length, 3)
-      const rows = await rowsOf(proxy)
+      const rows = await getRows(proxy)
       t.same(
         rows.map((row) => row.turns.length),
         [2, 2, 2],
       )
-      t.same(sampledOf(rows).sort(), turns.flatMap((turn) => turn.completion_token_ids).sort())
+      t.same(getSampled(rows).sort(), turns.flatMap((turn) => turn.completion_token_ids).sort())
     })
 
     t.test('a prompt that fills the context ends a stream at once, empty, and is recorded', async (t) => {
       const engine = await startEngine(t)
       const proxy = await start(t, engine.url, { contextLength: 40 })
-      await ask(client(proxy), [user('Hi.')])
+      await sendRequest(client(proxy), [user('Hi.')])
       const { served } = engine.server.counters
       const full = await client(proxy)
         .chat.completions.stream({ model: 'embedded', messages: [user('A long story. '.repeat(40))] })
         .finalChatCompletion()
       t.match(full.choices[0], { finish_reason: 'length', message: { content: '' } })
       t.equal(engine.server.counters.served, served, 'no engine received a request')
-      t.match((await turnsOf(proxy))[1], { status: 'completed', exact: true, completion_token_ids: [] })
+      t.match((await getTurns(proxy))[1], { status: 'completed', exact: true, completion_token_ids: [] })
     })
 
     t.test(
@@ -185,7 +189,7 @@ export function testFaults(t: Test, mode: keyof typeof MODES): void {
         const { url, close } = await startFakeVllm({ model: 'embedded', claimedPromptIds: [101, 102, 103] })
         t.teardown(close)
         const proxy = await start(t, url)
-        await ask(client(proxy), [user('Hello.')])
+        await sendRequest(client(proxy), [user('Hello.')])
         const { turns, prompts } = await proxy.get('/sessions/s')
         t.same(turns[0].annotations.prompt, { reason: 'first', reused_tokens: 0, mismatched: true })
         t.same(turns[0].prompt_token_ids, [101, 102, 103], 'the prompt that the engine reports')

@@ -135,10 +135,10 @@ t.test(
       content: null,
       tool_calls: [{ function: { name: 'weather', arguments: '{"city":  "Oslo"}' } }],
     })
-    const [{ response_format: format, structured_outputs: held, ...rest }] = sentBodies()
+    const [{ response_format: format, structured_outputs: pending, ...rest }] = sentBodies()
     t.equal(format, undefined)
     t.notOk('tools' in rest || 'call_format' in rest)
-    t.match(JSON.parse(held.structural_tag), {
+    t.match(JSON.parse(pending.structural_tag), {
       type: 'structural_tag',
       format: {
         type: 'tags_with_separator',
@@ -159,8 +159,8 @@ t.test('strict tools and a limit of one call constrain a current engine', async 
   await client.chat.completions.create(body)
   await client.chat.completions.create({ ...body, parallel_tool_calls: false })
   await client.chat.completions.create({ ...body, tools: [weather] })
-  const [free, one, strict] = sentBodies().map(({ structured_outputs: held }) =>
-    held === undefined ? undefined : JSON.parse(held.structural_tag).format,
+  const [free, one, strict] = sentBodies().map(({ structured_outputs: pending }) =>
+    pending === undefined ? undefined : JSON.parse(pending.structural_tag).format,
   )
   t.equal(free, undefined)
   t.match(one, { type: 'triggered_tags', stop_after_first: true, tags: [{ content: { json_schema: true } }] })
@@ -191,8 +191,8 @@ t.test('a choice that cannot be enforced is rejected with the reason', async (t)
       () => ({}),
       (error: unknown) => error,
     )
-  const named = (name: string) => ({ tool_choice: { type: 'function', function: { name } } })
-  t.match(await refusal(named('other')), { status: 400, param: 'tool_choice', message: /other/ })
+  const findNamed = (name: string) => ({ tool_choice: { type: 'function', function: { name } } })
+  t.match(await refusal(findNamed('other')), { status: 400, param: 'tool_choice', message: /other/ })
   t.match(await refusal({ tool_choice: 'required', tools: [] }), { status: 400, param: 'tool_choice' })
   t.match(await refusal({ tool_choice: 'required', response_format: { type: 'json_object' } }), {
     status: 400,

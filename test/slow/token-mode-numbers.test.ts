@@ -46,7 +46,7 @@ const DIALECTS: Record<string, Dialect> = {
 }
 
 /** Returns the embedded template's prompt: one question, optionally after a call. */
-function promptOf(tool: string, talk: string): number[] {
+function getPrompt(tool: string, talk: string): number[] {
   const text =
     '<|im_start|>system\nYou are a helpful assistant.\n\n# Tools\n\nYou may call one or more functions to assist with the ' +
     'user query.\n\nYou are provided with function signatures within <tools></tools> XML tags:\n<tools>\n' +
@@ -65,17 +65,17 @@ async function startTokenProxy(t: Test, db?: string): Promise<TestProxy> {
 }
 
 async function call(t: Test, proxy: TestProxy, sessionId: string, path: string, body: string) {
-  const answer = await fetch(proxy.baseUrl(sessionId) + path, {
+  const response = await fetch(proxy.baseUrl(sessionId) + path, {
     method: 'POST',
     headers: { 'content-type': 'application/json' },
     body,
   })
-  const text = await answer.text()
-  t.equal(answer.status, 200, `${path} is served`)
+  const text = await response.text()
+  t.equal(response.status, 200, `${path} is served`)
   return text
 }
 
-async function turnsOf(proxy: TestProxy, sessionId: string) {
+async function getTurns(proxy: TestProxy, sessionId: string) {
   return (await proxy.get(`/sessions/${sessionId}`)).turns
 }
 
@@ -88,8 +88,8 @@ t.test('a prompt shows the numbers of a tool as the reference does, in each dial
     for (const [length, question] of Object.entries(questions)) {
       const sessionId = `${path.replaceAll('/', '-').slice(1)}-${length}`
       await call(t, proxy, sessionId, path, body(question))
-      const [turn] = await turnsOf(proxy, sessionId)
-      t.same(turn.prompt_token_ids, promptOf(SHOWN_TOOL, userTurn(question)), `${name}, ${length}`)
+      const [turn] = await getTurns(proxy, sessionId)
+      t.same(turn.prompt_token_ids, getPrompt(SHOWN_TOOL, userTurn(question)), `${name}, ${length}`)
     }
   }
 })
@@ -111,8 +111,8 @@ t.test('the input of a call in Messages is shown as the agent wrote it', async (
       `${userTurn(question)}<|im_start|>assistant\n<tool_call>\n{"name": "f", "arguments": ` +
       '{"x": 1000.0, "y": [9007199254740993, 1e-09], "z": null}}\n</tool_call><|im_end|>\n' +
       '<|im_start|>user\n<tool_response>\n3.0\n</tool_response><|im_end|>\n'
-    const [turn] = await turnsOf(proxy, sessionId)
-    t.same(turn.prompt_token_ids, promptOf(SHOWN_TOOL, talk), `${question.length} characters`)
+    const [turn] = await getTurns(proxy, sessionId)
+    t.same(turn.prompt_token_ids, getPrompt(SHOWN_TOOL, talk), `${question.length} characters`)
   }
 })
 
@@ -129,7 +129,7 @@ t.test(
         const sessionId = `o${tools.length}-${args.length}`
         const body = `{${SAMPLING},"max_tokens":4,${tools}"messages":[${messages(args)}]}`
         await call(t, proxy, sessionId, '/chat/completions', body)
-        const [turn] = await turnsOf(proxy, sessionId)
+        const [turn] = await getTurns(proxy, sessionId)
         prompts.push(turn.prompt_token_ids)
       }
       t.same(prompts[0], prompts[1], 'as the same arguments in text')
@@ -155,7 +155,7 @@ t.test('a restarted proxy continues a turn with the same tools, and not with oth
   const next = body(`Why?${more}`)
   await call(t, second, 's', path, next)
   await call(t, second, 's', path, next.replace('1000.0', '1000'))
-  const turns = await turnsOf(second, 's')
+  const turns = await getTurns(second, 's')
   t.equal(turns[1].annotations.prompt.reason, 'extended')
   t.equal(turns[2].annotations.prompt.reason, 'branched')
 })

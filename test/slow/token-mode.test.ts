@@ -24,7 +24,7 @@ interface Row {
   response_mask: number[]
 }
 
-const sampledOf = (rows: Row[]) =>
+const getSampled = (rows: Row[]) =>
   rows.flatMap((row) => row.response_ids.filter((_, i) => row.response_mask[i] === 1))
 
 /** Starts relay mode: the engine is reached through a worker. */
@@ -128,7 +128,7 @@ for (const { mode, how, echo } of CASES) {
     const { trajectories } = await proxy.get(`/sessions/${session}/trajectories`)
     t.equal(trajectories.length, 1)
     t.same(
-      sampledOf(trajectories),
+      getSampled(trajectories),
       turns.flatMap((turn: { completion_token_ids: number[] }) => turn.completion_token_ids),
     )
   })
@@ -204,16 +204,16 @@ t.test('a truncated completion is closed by rule, with mask 0, before the next m
 t.test('a sub-agent and a compaction become separate rows', async (t) => {
   const { proxy } = await startTokenProxy(t)
   const openai = client(proxy)
-  const ask = async (messages: ChatCompletionMessageParam[]) =>
+  const sendRequest = async (messages: ChatCompletionMessageParam[]) =>
     (await openai.chat.completions.create({ model: 'embedded', messages, max_tokens: 6 })).choices[0]!.message
   const main: ChatCompletionMessageParam[] = [{ role: 'system', content: 'Main.' }, user('One.')]
-  main.push(await ask(main), user('Two.'))
+  main.push(await sendRequest(main), user('Two.'))
   const sub: ChatCompletionMessageParam[] = [{ role: 'system', content: 'Sub-agent.' }, user('Look.')]
-  sub.push(await ask(sub), user('More.'))
-  await ask(sub)
-  main.push(await ask(main), user('Three.'))
-  await ask(main)
-  await ask([{ role: 'system', content: 'Main.' }, user('Summary of before. Four.')])
+  sub.push(await sendRequest(sub), user('More.'))
+  await sendRequest(sub)
+  main.push(await sendRequest(main), user('Three.'))
+  await sendRequest(main)
+  await sendRequest([{ role: 'system', content: 'Main.' }, user('Summary of before. Four.')])
   const { trajectories } = await proxy.get('/sessions/s/trajectories')
   t.same(
     trajectories.map((row: { line: string; num_turns: number }) => [row.line, row.num_turns]),
@@ -228,12 +228,12 @@ t.test('a sub-agent and a compaction become separate rows', async (t) => {
 
 t.test('a turn that is continued a second time forks there', async (t) => {
   const proxy = shared.local
-  const ask = async (messages: ChatCompletionMessageParam[]) =>
+  const sendRequest = async (messages: ChatCompletionMessageParam[]) =>
     (await client(proxy, 'fork').chat.completions.create({ model: 'embedded', messages, max_tokens: 6 }))
       .choices[0]!.message
-  const first = await ask([user('One.')])
-  await ask([user('One.'), first, user('Two.')])
-  await ask([user('One.'), first, user('Two, edited.')])
+  const first = await sendRequest([user('One.')])
+  await sendRequest([user('One.'), first, user('Two.')])
+  await sendRequest([user('One.'), first, user('Two, edited.')])
   const { turns, prompts } = await proxy.get('/sessions/fork')
   t.match(turns[2].annotations.prompt, { reason: 'forked', from: turns[0].turn_id })
   t.same(prompts, { first: 1, extended: 1, forked: 1 })
@@ -241,12 +241,12 @@ t.test('a turn that is continued a second time forks there', async (t) => {
 
 t.test('a prompt that fills the context gets an empty response at once, and is recorded', async (t) => {
   const { proxy, engine } = await startTokenProxy(t, { contextLength: 40 })
-  const ask = (content: string) =>
+  const sendRequest = (content: string) =>
     client(proxy).chat.completions.create({ model: 'embedded', messages: [user(content)] })
-  const short = await ask('Hi.')
+  const short = await sendRequest('Hi.')
   t.ok(short.usage!.total_tokens <= 40, 'the rest of the context bounds the completion')
   const served = engine.server.counters.served
-  const full = await ask('A long story, told at length. '.repeat(20))
+  const full = await sendRequest('A long story, told at length. '.repeat(20))
   t.match(full.choices[0], { finish_reason: 'length', message: { content: '' } })
   t.equal(engine.server.counters.served, served, 'no engine received a request')
   const { turns } = await proxy.get('/sessions/s')
@@ -256,12 +256,12 @@ t.test('a prompt that fills the context gets an empty response at once, and is r
 t.test('a row ends with the last engine request, not with a prompt that fills the context', async (t) => {
   const { proxy } = await startTokenProxy(t, { contextLength: 60 })
   const messages: ChatCompletionMessageParam[] = [user('Hi.')]
-  const ask = async () => {
+  const sendRequest = async () => {
     const body = { model: 'embedded', messages, max_tokens: 5 }
     return (await client(proxy).chat.completions.create(body)).choices[0]!.message
   }
-  messages.push(await ask(), user('A long story, told at length. '.repeat(20)))
-  t.equal((await ask()).content, '')
+  messages.push(await sendRequest(), user('A long story, told at length. '.repeat(20)))
+  t.equal((await sendRequest()).content, '')
   const { turns } = await proxy.get('/sessions/s')
   const { trajectories, excluded_turns: excluded } = await proxy.get('/sessions/s/trajectories')
   t.equal(trajectories.length, 1)
@@ -294,7 +294,7 @@ t.test(
 
 t.test('requests that token mode does not support are rejected by name', async (t) => {
   const proxy = shared.local
-  const refused = async (extra: object) =>
+  const reject = async (extra: object) =>
     client(proxy, 'refused')
       .chat.completions.create({ model: 'embedded', messages: [user('x')], tools: [calculator], ...extra })
       .then(
@@ -305,15 +305,15 @@ t.test('requests that token mode does not support are rejected by name', async (
     mode: 'auto',
     tools: [{ type: 'function', function: { name: calculator.function.name } }],
   }
-  t.match(await refused({ tool_choice: { type: 'allowed_tools', allowed_tools: allowed } }), {
+  t.match(await reject({ tool_choice: { type: 'allowed_tools', allowed_tools: allowed } }), {
     status: 400,
     param: 'tool_choice',
     code: 'unsupported',
   })
-  t.match(await refused({ continue_final_message: true, add_generation_prompt: true }), {
+  t.match(await reject({ continue_final_message: true, add_generation_prompt: true }), {
     param: 'continue_final_message',
   })
-  t.match(await refused({ chat_template: '{{ messages }}' }), { param: 'chat_template' })
+  t.match(await reject({ chat_template: '{{ messages }}' }), { param: 'chat_template' })
 })
 
 t.test('an engine that accepts no token ids is rejected at the start', async (t) => {
@@ -328,13 +328,13 @@ t.test('stop strings end the text as the engine would, and their tokens are reco
   const proxy = shared.local
   const openai = client(proxy, 'stopped')
   const question = [user('What is 2 + 2?')]
-  const whole = (
+  const full = (
     await openai.chat.completions.create({ model: 'embedded', messages: question, tools: [calculator] })
   ).choices[0]!
   const messages = [
     ...question,
-    whole.message,
-    { role: 'tool' as const, tool_call_id: whole.message.tool_calls![0]!.id, content: '4' },
+    full.message,
+    { role: 'tool' as const, tool_call_id: full.message.tool_calls![0]!.id, content: '4' },
   ]
   const stopped = await openai.chat.completions.create({
     model: 'embedded',
@@ -365,10 +365,10 @@ t.test('tokens are counted for the actual prompt, which is not rendered again', 
       messages.push({ role: 'user', content: question })
       const prompt = { model: 'embedded', messages }
       const counted = await anthropic.messages.countTokens(prompt)
-      const again = await anthropic.messages.countTokens(prompt)
+      const second = await anthropic.messages.countTokens(prompt)
       const { usage, content } = await anthropic.messages.create({ ...prompt, max_tokens: 40 })
       t.equal(counted.input_tokens, usage.input_tokens, `${sessionId}: ${question}`)
-      t.equal(again.input_tokens, usage.input_tokens, 'a count changes nothing')
+      t.equal(second.input_tokens, usage.input_tokens, 'a count changes nothing')
       const text = content[0]?.type === 'text' ? content[0].text.trim() : ''
       messages.push({ role: 'assistant', content: text || 'nothing' })
     }

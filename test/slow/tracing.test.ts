@@ -43,7 +43,7 @@ function local(engine: FakeVllm): Partial<ServeConfig> {
   return { engineUrls: [engine.url], engineKind: 'vllm' }
 }
 
-async function workerOf(t: Test, proxy: TestProxy, engine: FakeVllm): Promise<void> {
+async function getWorker(t: Test, proxy: TestProxy, engine: FakeVllm): Promise<void> {
   joinWorker(t, { ...local(engine), proxyUrls: [proxy.url], workerId: 'w1' })
   await untilWorkers(proxy, 'w1')
 }
@@ -54,7 +54,7 @@ interface Ask {
   body?: object
 }
 
-async function ask(proxy: TestProxy, { session = 's1', headers = {}, body = {} }: Ask = {}) {
+async function sendRequest(proxy: TestProxy, { session = 's1', headers = {}, body = {} }: Ask = {}) {
   const response = await fetch(`${proxy.baseUrl(session)}/chat/completions`, {
     method: 'POST',
     headers: { 'content-type': 'application/json', authorization: 'Bearer sk-agents-own', ...headers },
@@ -69,7 +69,7 @@ async function ask(proxy: TestProxy, { session = 's1', headers = {}, body = {} }
 }
 
 /** Stops the proxy, after which all spans are exported. */
-async function spansOf(proxy: TestProxy, receiver: OtlpReceiver): Promise<ReceivedSpan[]> {
+async function getSpans(proxy: TestProxy, receiver: OtlpReceiver): Promise<ReceivedSpan[]> {
   await proxy.server.stop(0)
   return receiver.spans
 }
@@ -77,7 +77,7 @@ async function spansOf(proxy: TestProxy, receiver: OtlpReceiver): Promise<Receiv
 /** Returns the headers of the agent's first request: requests that measure logprobs have a limit of one token. */
 const headersAt = ({ requests }: FakeVllm) =>
   requests.find(({ path, body }) => path.endsWith('/completions') && body.max_tokens !== 1)!.headers
-const named = (spans: readonly ReceivedSpan[], name: string) => spans.filter((span) => span.name === name)
+const findNamed = (spans: readonly ReceivedSpan[], name: string) => spans.filter((span) => span.name === name)
 const ROUTE = 'POST /:sessionId/v1/chat/completions'
 
 for (const mode of ['local', 'relay'] as const) {
@@ -87,13 +87,13 @@ for (const mode of ['local', 'relay'] as const) {
       const receiver = await startOtlpReceiver(t)
       const engine = await engineFor(t)
       const proxy = await tracedProxy(t, receiver.url, mode === 'local' ? local(engine) : { mode })
-      if (mode === 'relay') await workerOf(t, proxy, engine)
-      t.equal((await ask(proxy, { headers: TRACED, body: { stream } })).status, 200)
+      if (mode === 'relay') await getWorker(t, proxy, engine)
+      t.equal((await sendRequest(proxy, { headers: TRACED, body: { stream } })).status, 200)
       const { turns } = await proxy.get('/sessions/s1')
-      const spans = await spansOf(proxy, receiver)
+      const spans = await getSpans(proxy, receiver)
 
       t.strictSame(spans.map(({ name }) => name).sort(), [ROUTE, 'chat fake', 'commit', 'queue'])
-      const [call] = named(spans, ROUTE)
+      const [call] = findNamed(spans, ROUTE)
       t.match(call, { kind: 'SERVER', traceId: TRACE, parentSpanId: PARENT, isError: false })
       t.match(call!.attributes, {
         'http.request.method': 'POST',
@@ -115,7 +115,7 @@ for (const mode of ['local', 'relay'] as const) {
         t.ok(span.endMs <= call!.endMs, `${span.name} ends before the request's span`)
       }
 
-      const [engineSpan] = named(spans, 'chat fake')
+      const [engineSpan] = findNamed(spans, 'chat fake')
       t.equal(engineSpan!.kind, 'CLIENT')
       t.match(engineSpan!.attributes, {
         'gen_ai.operation.name': 'chat',
@@ -147,7 +147,7 @@ for (const mode of ['local', 'relay'] as const) {
 }
 
 const CONTENT = { OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT: 'span_only' }
-const contentOf = (span: ReceivedSpan | undefined, name: string) =>
+const getContent = (span: ReceivedSpan | undefined, name: string) =>
   JSON.parse(String(span?.attributes[`gen_ai.${name}`]))
 
 t.test('spans have content on request, by the conventions, and no key', async (t) => {
@@ -168,11 +168,11 @@ t.test('spans have content on request, by the conventions, and no key', async (t
     { role: 'assistant', content: null, reasoning_content: 'Hm.', tool_calls: [call] },
     { role: 'tool', tool_call_id: 'c1', content: 'done' },
   ]
-  await ask(proxy, { body: { messages, tools } })
+  await sendRequest(proxy, { body: { messages, tools } })
   const { turns } = await proxy.get('/sessions/s1')
-  const spans = await spansOf(proxy, receiver)
-  const [engineSpan] = named(spans, 'chat fake')
-  t.strictSame(contentOf(engineSpan, 'input.messages'), [
+  const spans = await getSpans(proxy, receiver)
+  const [engineSpan] = findNamed(spans, 'chat fake')
+  t.strictSame(getContent(engineSpan, 'input.messages'), [
     { role: 'system', parts: [{ type: 'text', content: 'Be brief.' }] },
     {
       role: 'user',
@@ -190,14 +190,14 @@ t.test('spans have content on request, by the conventions, and no key', async (t
     },
     { role: 'tool', parts: [{ type: 'tool_call_response', id: 'c1', response: 'done' }] },
   ])
-  t.strictSame(contentOf(engineSpan, 'output.messages'), [
+  t.strictSame(getContent(engineSpan, 'output.messages'), [
     {
       role: 'assistant',
       parts: [{ type: 'text', content: turns[0].completion_text }],
       finish_reason: 'stop',
     },
   ])
-  t.strictSame(contentOf(engineSpan, 'tool.definitions'), [{ type: 'function', ...tools[0]!.function }])
+  t.strictSame(getContent(engineSpan, 'tool.definitions'), [{ type: 'function', ...tools[0]!.function }])
   for (const span of spans.filter((each) => each !== engineSpan))
     t.notHas(span.attributes, 'gen_ai.input.messages')
   t.notOk(receiver.text().includes('sk-agents-own'))
@@ -211,23 +211,23 @@ t.test('for a long conversation spans have the latest messages, up to their limi
     { role: 'assistant', content: 'x'.repeat(40_000) },
     { role: 'user', content: 'last' },
   ]
-  await ask(proxy, { body: { messages, max_tokens: 4 } })
-  await ask(proxy, {
+  await sendRequest(proxy, { body: { messages, max_tokens: 4 } })
+  await sendRequest(proxy, {
     session: 's2',
     body: { messages: [{ role: 'user', content: 'y'.repeat(60_000) }], max_tokens: 4 },
   })
-  const spans = (await spansOf(proxy, receiver)).filter(({ name }) => name.startsWith('chat '))
-  const [cut, whole] = spans.map((span) => contentOf(span, 'input.messages'))
+  const spans = (await getSpans(proxy, receiver)).filter(({ name }) => name.startsWith('chat '))
+  const [cut, full] = spans.map((span) => getContent(span, 'input.messages'))
   t.match(cut.at(-1), { role: 'user', parts: [{ content: 'last' }] })
   t.equal(cut.length, 2)
-  const textOf = ([message]: typeof cut): string => message.parts[0].content
+  const getText = ([message]: typeof cut): string => message.parts[0].content
   t.strictSame(
-    textOf(cut).replace(/x+/, ({ length }) => String(length)),
+    getText(cut).replace(/x+/, ({ length }) => String(length)),
     '32700… (7300 more characters)',
   )
   t.equal(spans[0]!.attributes['llm_proxy.input.left_out'], 1)
   t.strictSame(
-    textOf(whole).replace(/y+/, ({ length }) => String(length)),
+    getText(full).replace(/y+/, ({ length }) => String(length)),
     '32768… (27232 more characters)',
   )
 })
@@ -237,8 +237,8 @@ t.test('a setting for events only, or for nothing, leaves spans without content'
     const receiver = await startOtlpReceiver(t)
     const env = { OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT: value }
     const proxy = await tracedProxy(t, receiver.url, {}, { env })
-    await ask(proxy, { body: { max_tokens: 4 } })
-    await spansOf(proxy, receiver)
+    await sendRequest(proxy, { body: { max_tokens: 4 } })
+    await getSpans(proxy, receiver)
     t.notOk(receiver.text().includes(SECRET), value)
   }
 })
@@ -248,14 +248,14 @@ t.test('requests without a trace are in one trace, which is derived from the ses
   const proxy = await tracedProxy(t, receiver.url, { tokenizer: 'embedded' })
   await proxy.post('/admin/weight_version', { weight_version: 'step-7' })
   const first = { role: 'user', content: 'What is 2 + 2?' }
-  const { text } = await ask(proxy, { session: 'task~1', body: { messages: [first], max_tokens: 4 } })
+  const { text } = await sendRequest(proxy, { session: 'task~1', body: { messages: [first], max_tokens: 4 } })
   const { message } = JSON.parse(text).choices[0]
   const messages = [first, message, { role: 'user', content: 'And 3 + 3?' }]
   // An invalid trace counts as none.
   const headers = { traceparent: '00-not-a-trace-01', 'x-llm-proxy-line': 'main' }
-  await ask(proxy, { session: 'task~1', headers, body: { messages, max_tokens: 4 } })
-  await ask(proxy, { session: 'task~2', body: { messages: [first], max_tokens: 4 } })
-  const calls = named(await spansOf(proxy, receiver), ROUTE)
+  await sendRequest(proxy, { session: 'task~1', headers, body: { messages, max_tokens: 4 } })
+  await sendRequest(proxy, { session: 'task~2', body: { messages: [first], max_tokens: 4 } })
+  const calls = findNamed(await getSpans(proxy, receiver), ROUTE)
   t.strictSame(
     calls.map(({ traceId, parentSpanId, attributes }) => [
       traceId,
@@ -281,30 +281,32 @@ t.test('a failed request has its error, and each engine that was tried has a spa
   const receiver = await startOtlpReceiver(t)
   const engine = await startFakeVllm()
   const proxy = await tracedProxy(t, receiver.url, { ...local(engine), queueWaitMs: 100 })
-  t.equal((await ask(proxy, { session: 's0' })).status, 200)
+  t.equal((await sendRequest(proxy, { session: 's0' })).status, 200)
   engine.refuseNext(1)
-  t.equal((await ask(proxy)).status, 400)
-  t.equal((await ask(proxy, { session: 's2', body: { messages: 'none' } })).status, 400)
+  t.equal((await sendRequest(proxy)).status, 400)
+  t.equal((await sendRequest(proxy, { session: 's2', body: { messages: 'none' } })).status, 400)
   await engine.close()
-  t.ok((await ask(proxy, { session: 's3', headers: TRACED })).status >= 500)
-  const spans = await spansOf(proxy, receiver)
+  t.ok((await sendRequest(proxy, { session: 's3', headers: TRACED })).status >= 500)
+  const spans = await getSpans(proxy, receiver)
   const of = (session: string) => spans.filter(({ attributes }) => attributes['session.id'] === session)
 
-  const [refused] = named(of('s1'), ROUTE)
-  t.match(refused!.attributes, {
+  const [rejected] = findNamed(of('s1'), ROUTE)
+  t.match(rejected!.attributes, {
     'error.type': 'engine_rejected',
     'http.response.status_code': 400,
     'llm_proxy.turn.status': 'failed',
   })
-  t.match(named(of('s1'), 'chat fake'), [{ isError: true, attributes: { 'error.type': 'engine_rejected' } }])
+  t.match(findNamed(of('s1'), 'chat fake'), [
+    { isError: true, attributes: { 'error.type': 'engine_rejected' } },
+  ])
 
   t.match(of('s2'), [{ name: ROUTE, isError: false, attributes: { 'error.type': 'invalid_request' } }])
   t.equal(of('s2').length, 1, 'no engine received a request')
 
-  const [lost] = named(of('s3'), ROUTE)
+  const [lost] = findNamed(of('s3'), ROUTE)
   t.match(lost, { isError: true, traceId: TRACE, attributes: { 'llm_proxy.turn.status': 'failed' } })
   t.ok(lost!.attributes['error.type'])
-  t.ok(named(of('s3'), 'chat fake').every(({ isError }) => isError))
+  t.ok(findNamed(of('s3'), 'chat fake').every(({ isError }) => isError))
 })
 
 t.test('an agent that disconnects ends its span, and the cut turn is marked', async (t) => {
@@ -321,11 +323,11 @@ t.test('an agent that disconnects ends its span, and the cut turn is marked', as
   await response.body!.getReader().read()
   leaving.abort()
   await until(async () => (await proxy.get('/sessions/s1')).turns[0]?.status === 'aborted')
-  const spans = await spansOf(proxy, receiver)
-  t.match(named(spans, ROUTE), [
+  const spans = await getSpans(proxy, receiver)
+  t.match(findNamed(spans, ROUTE), [
     { attributes: { 'error.type': 'agent_gone', 'llm_proxy.turn.status': 'aborted' }, isError: false },
   ])
-  t.match(named(spans, 'chat'), [{ attributes: { 'error.type': 'agent_gone' } }])
+  t.match(findNamed(spans, 'chat'), [{ attributes: { 'error.type': 'agent_gone' } }])
 })
 
 t.test('the standard variables are honoured: service, headers, sampler', async (t) => {
@@ -338,11 +340,11 @@ t.test('the standard variables are honoured: service, headers, sampler', async (
     OTEL_TRACES_SAMPLER: 'parentbased_always_off',
   }
   const proxy = await tracedProxy(t, receiver.url, local(engine), { env })
-  await ask(proxy, { session: 'unsampled' })
-  await ask(proxy, { session: 'sampled', headers: TRACED })
-  const spans = await spansOf(proxy, receiver)
+  await sendRequest(proxy, { session: 'unsampled' })
+  await sendRequest(proxy, { session: 'sampled', headers: TRACED })
+  const spans = await getSpans(proxy, receiver)
   t.strictSame(
-    named(spans, ROUTE).map(({ attributes }) => attributes['session.id']),
+    findNamed(spans, ROUTE).map(({ attributes }) => attributes['session.id']),
     ['sampled'],
   )
   t.match(spans[0]!.resource, { 'service.name': 'rollouts', 'deployment.environment.name': 'lab' })
@@ -356,7 +358,7 @@ t.test('the standard variables are honoured: service, headers, sampler', async (
 t.test('without tracing no engine receives a trace', async (t) => {
   const engine = await engineFor(t)
   const proxy = await startProxy(t, local(engine))
-  t.equal((await ask(proxy, { headers: TRACED })).status, 200)
+  t.equal((await sendRequest(proxy, { headers: TRACED })).status, 200)
   const headers = headersAt(engine)
   for (const name of ['traceparent', 'tracestate', 'baggage']) t.notHas(headers, name)
 })
@@ -369,10 +371,10 @@ t.test('an unreachable receiver costs requests nothing, and is reported once', a
   await gone.close()
   const proxy = await tracedProxy(t, gone.url, {}, { env, logger })
   const lost = () => lines.filter(({ event }) => event === 'span_export_failed').length
-  t.equal((await ask(proxy, { body: { max_tokens: 2 } })).status, 200)
+  t.equal((await sendRequest(proxy, { body: { max_tokens: 2 } })).status, 200)
   await until(() => lost() > 0)
   for (const session of ['s2', 's3'])
-    t.equal((await ask(proxy, { session, body: { max_tokens: 2 } })).status, 200)
+    t.equal((await sendRequest(proxy, { session, body: { max_tokens: 2 } })).status, 200)
   t.match((await proxy.get('/sessions')).sessions.length, 3)
   await proxy.server.stop(0)
   t.equal(lost(), 1)
@@ -383,7 +385,7 @@ t.test(
   async (t) => {
     const receiver = await startOtlpReceiver(t, false)
     const proxy = await tracedProxy(t, receiver.url, {}, { env: { OTEL_EXPORTER_OTLP_TIMEOUT: '120000' } })
-    t.equal((await ask(proxy, { body: { max_tokens: 2 } })).status, 200)
+    t.equal((await sendRequest(proxy, { body: { max_tokens: 2 } })).status, 200)
     await proxy.server.stop(0)
     t.equal(receiver.waiting(), 1, 'it has the spans, and has not responded yet')
   },

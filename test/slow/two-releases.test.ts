@@ -42,8 +42,8 @@ t.test(
           { node: first, launcher: undefined },
           { node: third, launcher: next },
         ]
-        for (const [place, { node, launcher }] of steps.entries()) {
-          await agents.untilRead((place + 1) / (steps.length + 2))
+        for (const [index, { node, launcher }] of steps.entries()) {
+          await agents.untilRead((index + 1) / (steps.length + 2))
           codes.push(await node.drain())
           await node.start(launcher)
         }

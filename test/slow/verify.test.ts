@@ -8,19 +8,19 @@ import { HalvedEngine, startEngine } from '../helpers/engine.ts'
 import { KEYS } from '../helpers/keys.ts'
 import { runLlmProxy } from '../helpers/llm-proxy.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
-import { randomOf, startScoringEngine, TableModel } from '../helpers/scoring-engines.ts'
+import { createRandom, startScoringEngine, TableModel } from '../helpers/scoring-engines.ts'
 import { recordTurn } from '../helpers/sessions-api.ts'
 
 /** Records three turns: one is hot, one continues it with top_p, one is greedy. */
 async function record(proxy: TestProxy, sessionId = 's') {
   const openai = new OpenAI({ baseURL: proxy.baseUrl(sessionId), apiKey: KEYS.adminKeys[0]!, maxRetries: 0 })
   const { create } = openai.chat.completions
-  const ask = create.bind(openai.chat.completions)
+  const body = create.bind(openai.chat.completions)
   const messages = [{ role: 'user' as const, content: 'Tell me about otters.' }]
-  const first = await ask({ model: 'embedded', messages, seed: 3, temperature: 1.4, max_tokens: 30 })
+  const first = await body({ model: 'embedded', messages, seed: 3, temperature: 1.4, max_tokens: 30 })
   const talk = [...messages, first.choices[0]!.message, { role: 'user' as const, content: 'And seals?' }]
-  await ask({ model: 'embedded', messages: talk, seed: 4, max_tokens: 30, top_p: 0.9 })
-  await ask({ model: 'embedded', messages: talk, temperature: 0, max_tokens: 30 })
+  await body({ model: 'embedded', messages: talk, seed: 4, max_tokens: 30, top_p: 0.9 })
+  await body({ model: 'embedded', messages: talk, temperature: 0, max_tokens: 30 })
 }
 
 async function startRecorded(t: Test, config: Partial<ServeConfig> = {}) {
@@ -113,7 +113,7 @@ t.test('recorded masks are read with their turns, and a missing one is reported'
   })
   for (const index of [0, 1, 2]) {
     const prompt = [3, 1, 4, 1, 5, 9, 2, 6].map((id) => id + index)
-    const { ids, raw, filtered, masks } = model.sample(prompt, 40, { topP: 0.6, random: randomOf(index) })
+    const { ids, raw, filtered, masks } = model.sample(prompt, 40, { topP: 0.6, random: createRandom(index) })
     const reported = index === 2 ? masks.map(() => []) : masks
     const details = {
       sampling_mask: { counts: reported.map(({ length }) => length), ids: reported.flat() },

@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs'
 import { access } from 'node:fs/promises'
 import { join } from 'node:path'
 import t from 'tap'
-import { complaints, fileTimes, tableOf, withTable } from '../slowest.ts'
+import { complaints, fileTimes, getTable, withTable } from '../slowest.ts'
 
 const ROOT = join(import.meta.dirname, '..', '..')
 const TAP = `TAP version 14
@@ -29,12 +29,12 @@ t.test('a table is read as it was written, in its page', async (t) => {
   const page = 'Before\n\n| file | seconds |\n|---|---|\n| `old` | 1.0 |\n\nAfter\n'
   const written = withTable(page, fileTimes(TAP))
   t.match(written, /^Before\n\n\| file .*\n\nAfter\n$/s)
-  t.same(tableOf(written), [
+  t.same(getTable(written), [
     file('test/integration/c.test.ts', 4),
     file('test/unit/a.test.ts', 1.5),
     file('test/unit/b.test.ts', 0),
   ])
-  t.throws(() => tableOf('no table'), /no table of slow test files/)
+  t.throws(() => getTable('no table'), /no table of slow test files/)
 })
 
 t.test('a file that became slow is reported, but not a machine that is slow in all of them', async (t) => {
@@ -50,7 +50,7 @@ t.test('a file that became slow is reported, but not a machine that is slow in a
 })
 
 t.test('the table of CONTRIBUTING.md names twenty existing files', async (t) => {
-  const table = tableOf(readFileSync(join(ROOT, 'CONTRIBUTING.md'), 'utf8'))
+  const table = getTable(readFileSync(join(ROOT, 'CONTRIBUTING.md'), 'utf8'))
   t.equal(table.length, 20)
   for (const { path } of table) await access(join(ROOT, path))
 })

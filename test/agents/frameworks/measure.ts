@@ -24,22 +24,22 @@ interface Message {
 }
 
 /** Describes how the last request's history differs from the recorded turns. */
-function rewritten(turns: readonly Turn[]): string {
+function rewrite(turns: readonly Turn[]): string {
   const messages = (turns.at(-1)?.request_messages ?? []) as readonly Message[]
   const assistantMessages = messages.filter(({ role }) => role === 'assistant')
   const completions = turns.slice(0, -1)
   const changes = new Set<string>()
   if (assistantMessages.length < completions.length) changes.add('merges or leaves out steps')
-  for (const [at, { completion_text, reasoning_content, tool_calls }] of completions.entries()) {
-    const echo = assistantMessages[at]
+  for (const [index, { completion_text, reasoning_content, tool_calls }] of completions.entries()) {
+    const echo = assistantMessages[index]
     if (echo === undefined) continue
     if (reasoning_content && !echo.reasoning_content) changes.add('drops reasoning')
     const text = typeof echo.content === 'string' ? echo.content : ''
     if (text !== completion_text)
       changes.add(text.trim() === completion_text.trim() ? 'trims text' : 'rewrites text')
-    const written = (calls: readonly { function: { arguments: string } }[] | null | undefined) =>
+    const write = (calls: readonly { function: { arguments: string } }[] | null | undefined) =>
       calls?.map((one) => one.function.arguments).join('\n') ?? ''
-    if (written(echo.tool_calls) !== written(tool_calls))
+    if (write(echo.tool_calls) !== write(tool_calls))
       changes.add(echo.tool_calls?.length ? 'rewrites arguments' : 'writes calls as text')
   }
   return [...changes].join(', ') || 'nothing'
@@ -47,7 +47,7 @@ function rewritten(turns: readonly Turn[]): string {
 
 async function measure(name: string, mode: 'chat' | 'token') {
   const { version, turns, rows } = await runFramework(name, mode, environment)
-  return { version, turns: turns.length, rows: rows.length, history: rewritten(turns) }
+  return { version, turns: turns.length, rows: rows.length, history: rewrite(turns) }
 }
 
 const names = process.argv.length > 2 ? process.argv.slice(2) : NAMES

@@ -38,7 +38,7 @@ const NPM_PACKAGES: Record<string, { program: string; packages: readonly [string
 
 export const NAMES = [...Object.keys(PACKAGES), ...Object.keys(NPM_PACKAGES)]
 
-async function programOf(name: string, folder: string): Promise<{ version: string; command: string[] }> {
+async function getProgram(name: string, folder: string): Promise<{ version: string; command: string[] }> {
   const ofNpm = NPM_PACKAGES[name]
   if (ofNpm) {
     let version: string | undefined
@@ -79,7 +79,7 @@ export async function runFramework(
   environment: (url: string) => Record<string, string>,
 ): Promise<FrameworkRun> {
   const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-framework-'))
-  const { version, command } = await programOf(name, folder)
+  const { version, command } = await getProgram(name, folder)
   const playbook = join(folder, 'playbook.json')
   writeFileSync(playbook, JSON.stringify(playbookFor(name)))
   const config = { ...loadConfig(SERVE, {}, {}), port: 0, db: 'memory', playbook }

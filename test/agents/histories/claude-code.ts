@@ -2,7 +2,7 @@ import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Agent, SHELL_ENV } from '../parts/agent.ts'
 import { installFromNpm } from '../parts/install.ts'
-import { FOLDER_OF_TASK, playbookOf } from '../parts/script.ts'
+import { FOLDER_OF_TASK, getPlaybook } from '../parts/script.ts'
 import { call, DONE, type HistoryCase } from './case.ts'
 
 const PROGRAMS = join(import.meta.dirname, '../programs')
@@ -51,7 +51,7 @@ export async function claudeCode(): Promise<HistoryCase[]> {
     call('mcp__sums__sum', { a: 1, names: '["x"]', loud: 'true' }),
     DONE,
   ]
-  const again = [bash('ls'), call('Write', { file_path: fib, content: 'x = 1  \n' }), DONE]
+  const second = [bash('ls'), call('Write', { file_path: fib, content: 'x = 1  \n' }), DONE]
   const helper = 'Helper, work '
   const delegate = {
     prompt: `${helper}in the folder $<folder> .`,
@@ -67,11 +67,11 @@ export async function claudeCode(): Promise<HistoryCase[]> {
     {
       agent: agentBy('"$@" -p "$TASK" && "$@" --continue -p "Go on in the folder $0 ."'),
       does: '`--continue` in a new process',
-      steps: [...task, ...again],
+      steps: [...task, ...second],
       playbook: {
         rules: [
-          ...playbookOf(again, 'tidy', `Go on ${FOLDER_OF_TASK}`).rules,
-          ...playbookOf(task, 'tidy').rules,
+          ...getPlaybook(second, 'tidy', `Go on ${FOLDER_OF_TASK}`).rules,
+          ...getPlaybook(task, 'tidy').rules,
         ],
       },
       rows: { token: 1, chat: 7 },
@@ -82,8 +82,8 @@ export async function claudeCode(): Promise<HistoryCase[]> {
       steps: [main[0]!, ...helped, DONE],
       playbook: {
         rules: [
-          ...playbookOf(helped, 'tidy', helper + FOLDER_OF_TASK).rules,
-          ...playbookOf(main, 'tidy').rules,
+          ...getPlaybook(helped, 'tidy', helper + FOLDER_OF_TASK).rules,
+          ...getPlaybook(main, 'tidy').rules,
         ],
       },
       rows: { token: 2, chat: 3 },

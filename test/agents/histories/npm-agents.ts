@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { type Agent, SHELL_ENV } from '../parts/agent.ts'
 import { installFromNpm } from '../parts/install.ts'
 import { codexAgent, geminiCliAgent, piAgent, qwenCodeAgent } from '../parts/known-agents.ts'
-import { playbookOf } from '../parts/script.ts'
+import { getPlaybook } from '../parts/script.ts'
 import { call, DONE, type HistoryCase } from './case.ts'
 
 const PROGRAMS = join(import.meta.dirname, '../programs')
@@ -111,7 +111,7 @@ export async function kimiCode(): Promise<HistoryCase[]> {
   return (['chat', 'messages'] as const).map((dialect) => ({
     ...{ agent: agentOn(dialect), does: 'the order of calls, one of them of no tool', steps },
     // Reminders follow the task as separate user messages.
-    playbook: playbookOf(steps, 'tidy', ''),
+    playbook: getPlaybook(steps, 'tidy', ''),
     rows: { token: 1, chat: 2 },
   }))
 }
@@ -146,7 +146,7 @@ export async function codex(): Promise<HistoryCase[]> {
   // A goal is sent like a user message, and steps are counted from there.
   const [before, after] = [steps.slice(0, 2), steps.slice(2)]
   const playbook = {
-    rules: [...playbookOf(before, 'tidy').rules, ...playbookOf(after, 'tidy', OBJECTIVE).rules],
+    rules: [...getPlaybook(before, 'tidy').rules, ...getPlaybook(after, 'tidy', OBJECTIVE).rules],
   }
   const does = 'nothing; goals of its own come between'
   return [{ agent, does, steps, playbook, rows: { token: 1, chat: 1 } }]
@@ -154,16 +154,16 @@ export async function codex(): Promise<HistoryCase[]> {
 
 export async function geminiCli(): Promise<HistoryCase[]> {
   const agent = geminiCliAgent(await installFromNpm('@google/gemini-cli'))
-  return [untouched(agent, { description: ' Run ' })]
+  return [findUntouched(agent, { description: ' Run ' })]
 }
 
 export async function qwenCode(): Promise<HistoryCase[]> {
   const agent = qwenCodeAgent(await installFromNpm('@qwen-code/qwen-code'))
-  return [untouched(agent, { is_background: false })]
+  return [findUntouched(agent, { is_background: false })]
 }
 
 /** Gemini CLI and its forks echo what was sampled. @param run further options of the run */
-function untouched(agent: Agent, run: Record<string, unknown>): HistoryCase {
+function findUntouched(agent: Agent, run: Record<string, unknown>): HistoryCase {
   const steps = [
     call('run_shell_command', { command: 'ls  ', ...run }),
     call('write_file', { file_path: '$<folder>/a.txt', content: 'x  \n', unknown: 1 }),

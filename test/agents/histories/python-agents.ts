@@ -22,7 +22,7 @@ export async function deepagents(): Promise<HistoryCase[]> {
   }
   const steps = [
     call('write_file', { file_path: '/a.txt', content: 'some words '.repeat(300) }),
-    ...Array.from({ length: 11 }, (_, at) => call('look', { place: `room ${at}` })),
+    ...Array.from({ length: 11 }, (_, index) => call('look', { place: `room ${index}` })),
     DONE,
   ]
   return [

@@ -9,7 +9,7 @@ import t, { type Test } from 'tap'
 import { type Agent, type AgentRun, runAgent } from './agent.ts'
 import { type SampledPart, startCuttingEngine, startLosingEngine } from './losing-engine.ts'
 import { SETUPS, type Setup } from './rig.ts'
-import { playbookOf, type Step, taskIn } from './script.ts'
+import { getPlaybook, type Step, taskIn } from './script.ts'
 import { checkRows, checkScript, type Turn } from './session-checks.ts'
 
 /** Content of the file to be written, whose output is checked. */
@@ -44,7 +44,7 @@ export async function testFileTask(
       const isTokenMode = setup.prompts === 'token'
       const steps = task.forgetsReasoning && !isTokenMode ? task.steps.map(withoutReasoning) : task.steps
       // In chat mode the prompt is the agent's echo; in token mode the agent's changes to it must not matter.
-      const playbook = playbookOf(steps, isTokenMode ? 'untidy' : 'tidy')
+      const playbook = getPlaybook(steps, isTokenMode ? 'untidy' : 'tidy')
       const run = await runAgent(t, agent, { ...setup, playbook }, taskIn)
       checkWork(t, run)
       checkSession(t, run, agent, steps)
@@ -105,7 +105,7 @@ export async function testLostEngine(
   if (!isDefault && process.env.FULL !== '1') return
   await t.test(`${agent.name} completes its task when its engine is lost in mid-stream`, async (t) => {
     const startBetween = (t: Test, engineUrl: string) => startLosingEngine(t, engineUrl, 1)
-    const setup = { ...TOKEN_MODE, playbook: playbookOf(steps, 'untidy'), startBetween }
+    const setup = { ...TOKEN_MODE, playbook: getPlaybook(steps, 'untidy'), startBetween }
     const run = await runAgent(t, agent, setup, taskIn)
     t.equal(run.code, 0, 'it ends well', { output: run.output })
     t.equal(readFileSync(join(run.work, 'printed.txt'), 'utf8'), PRINTED, 'the agent ran the command')
@@ -135,7 +135,7 @@ export async function testContinuedResponses(
     const parts: SampledPart[] = []
     const startBetween = (t: Test, engineUrl: string) => startCuttingEngine(t, engineUrl, parts)
     const flags = ['--continue-responses']
-    const setup = { ...TOKEN_MODE, playbook: playbookOf(steps, 'untidy'), startBetween, flags }
+    const setup = { ...TOKEN_MODE, playbook: getPlaybook(steps, 'untidy'), startBetween, flags }
     const run = await runAgent(t, agent, setup, taskIn)
     checkWork(t, run)
     checkSession(t, run, agent, steps)

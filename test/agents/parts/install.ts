@@ -29,10 +29,10 @@ export async function installFromNpm(
   const wanted = async (one: string) =>
     pinnedVersion(one) ?? currentVersion('npm', ['view', `${one}@latest`, 'version'], /^(\d+\.\S+)$/m)
   const [version, ...versions] = await Promise.all([name, ...others].map(wanted))
-  const all = [name, ...others.map((other, at) => `${other}-${versions[at]}`)].join('+')
+  const all = [name, ...others.map((other, index) => `${other}-${versions[index]}`)].join('+')
   return installed(all, version!, async (folder) => {
     const flags = ['--ignore-scripts', '--no-audit', '--no-fund', '--loglevel=error']
-    const beside = others.map((other, at) => `${other}@${versions[at]}`)
+    const beside = others.map((other, index) => `${other}@${versions[index]}`)
     await ran('npm', ['install', '--prefix', folder, ...flags, `${name}@${version}`, ...beside], folder)
     const own = join(folder, 'node_modules', name)
     if (postinstall !== undefined) await ran(process.execPath, [postinstall], own)

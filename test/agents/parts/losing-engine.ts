@@ -13,21 +13,25 @@ interface Answer {
 }
 
 /** Responds to a streamed request. @param ask sends the request to the engine */
-type Respond = (body: Buffer, ask: () => Promise<Answer>, response: ServerResponse) => Promise<unknown>
+type Respond = (
+  body: Buffer,
+  sendRequest: () => Promise<Answer>,
+  response: ServerResponse,
+) => Promise<unknown>
 
 /**
  * Forwards requests to the engine, and only half of one response.
- * @param lostAnswer index of the streamed response that is lost, from 0
+ * @param lostResponse index of the streamed response that is lost, from 0
  * @returns the URL for the proxy
  */
-export async function startLosingEngine(t: Test, engineUrl: string, lostAnswer: number): Promise<string> {
+export async function startLosingEngine(t: Test, engineUrl: string, lostResponse: number): Promise<string> {
   let streams = 0
-  return startBetween(t, engineUrl, async (_, ask, response) => {
-    const isLost = streams++ === lostAnswer
-    const answer = await ask()
-    if (!isLost) return send(answer, response)
-    response.writeHead(answer.status, { 'content-type': answer.type })
-    return response.write(answer.body.subarray(0, answer.body.length / 2), () => response.destroy())
+  return startBetween(t, engineUrl, async (_, sendRequest, response) => {
+    const isLost = streams++ === lostResponse
+    const reply = await sendRequest()
+    if (!isLost) return send(reply, response)
+    response.writeHead(reply.status, { 'content-type': reply.type })
+    return response.write(reply.body.subarray(0, reply.body.length / 2), () => response.destroy())
   })
 }
 
@@ -72,14 +76,14 @@ export interface SampledPart {
  */
 export async function startCuttingEngine(t: Test, engineUrl: string, parts: SampledPart[]): Promise<string> {
   const rests: Rest[] = []
-  return startBetween(t, engineUrl, async (body, ask, response) => {
+  return startBetween(t, engineUrl, async (body, sendRequest, response) => {
     const { prompt, return_token_ids: returnsIds } = JSON.parse(body.toString()) as CompletionBody
-    const at = rests.findIndex((rest) => isSame(rest.prompt, prompt))
-    let [rest] = at === -1 ? [] : rests.splice(at, 1)
+    const index = rests.findIndex((rest) => isSame(rest.prompt, prompt))
+    let [rest] = index === -1 ? [] : rests.splice(index, 1)
     if (rest === undefined) {
-      const answer = await ask()
-      if (answer.status !== 200) return send(answer, response)
-      rest = { prompt, sent: 0, events: readEvents(answer.body), cuts: ['lost', 'abort'] }
+      const reply = await sendRequest()
+      if (reply.status !== 200) return send(reply, response)
+      rest = { prompt, sent: 0, events: readEvents(reply.body), cuts: ['lost', 'abort'] }
     }
     return sendPart(rest, { rests, parts, returnsIds: returnsIds === true, response })
   })
@@ -99,9 +103,9 @@ interface PartReceivers {
 function sendPart(rest: Rest, { rests, parts, returnsIds, response }: PartReceivers): void {
   const { prompt, sent, events, cuts } = rest
   const [cut, ...later] = cuts
-  const tokenEvents = events.filter((event) => idsOf(event).length > 0).length
+  const tokenEvents = events.filter((event) => getIds(event).length > 0).length
   const own = cut === undefined ? events : events.slice(0, Math.floor(tokenEvents / (cuts.length + 1)))
-  const ids = own.flatMap(idsOf)
+  const ids = own.flatMap(getIds)
   parts.push({ prompt, ids })
   if (cut !== undefined)
     rests.push({
@@ -110,7 +114,7 @@ function sendPart(rest: Rest, { rests, parts, returnsIds, response }: PartReceiv
       events: events.slice(own.length),
       cuts: later,
     })
-  const sentEvents = own.map((event, at) => write(toPart(event, at === 0 && returnsIds, rest))).join('')
+  const sentEvents = own.map((event, index) => write(toPart(event, index === 0 && returnsIds, rest))).join('')
   response.writeHead(200, { 'content-type': 'text/event-stream' })
   if (cut === 'lost') response.write(sentEvents, () => response.destroy())
   else response.end(`${sentEvents}${cut === 'abort' ? write(ABORT) : ''}data: [DONE]\n\n`)
@@ -131,7 +135,7 @@ function toPart(event: StreamEvent, hasPrompt: boolean, { prompt, sent }: Rest):
 }
 
 /** Returns the ids of an event's tokens; `token_ids` has them only on request. */
-function idsOf({ choices }: StreamEvent): readonly number[] {
+function getIds({ choices }: StreamEvent): readonly number[] {
   return (choices[0]?.logprobs?.tokens ?? []).map((token) => Number(token.replace('token_id:', '')))
 }
 
@@ -144,7 +148,7 @@ function write(event: object): string {
 }
 
 function isSame(one: readonly number[], other: readonly number[]): boolean {
-  return one.length === other.length && one.every((id, at) => id === other[at])
+  return one.length === other.length && one.every((id, index) => id === other[index])
 }
 
 function send({ status, type, body }: Answer, response: ServerResponse): void {
@@ -158,14 +162,14 @@ async function startBetween(t: Test, engineUrl: string, respond: Respond): Promi
     const { method = 'GET', headers, url } = request
     const body = method === 'GET' ? null : await buffer(request)
     const type = headers['content-type']
-    const ask = async () => {
+    const sendRequest = async () => {
       const init = { method, body, ...(type !== undefined && { headers: { 'content-type': type } }) }
-      const answer = await fetch(engineUrl + url, init)
-      const answerType = answer.headers.get('content-type') ?? 'text/plain'
-      return { status: answer.status, type: answerType, body: Buffer.from(await answer.arrayBuffer()) }
+      const response = await fetch(engineUrl + url, init)
+      const answerType = response.headers.get('content-type') ?? 'text/plain'
+      return { status: response.status, type: answerType, body: Buffer.from(await response.arrayBuffer()) }
     }
-    if (body?.includes('"stream":true')) await respond(body, ask, response)
-    else send(await ask(), response)
+    if (body?.includes('"stream":true')) await respond(body, sendRequest, response)
+    else send(await sendRequest(), response)
   }
   const server = createServer((request, response) => void handle(request, response))
   server.listen(0, '127.0.0.1')

@@ -42,8 +42,8 @@ export async function runProgram(program: Program, limitMs: number): Promise<Fin
 function collect({ stdout, stderr }: PipedProcess): () => string {
   let text = ''
   for (const stream of [stdout, stderr]) {
-    stream.setEncoding('utf8').on('data', (piece: string) => {
-      text = (text + piece).slice(-OUTPUT_CHARS)
+    stream.setEncoding('utf8').on('data', (chunk: string) => {
+      text = (text + chunk).slice(-OUTPUT_CHARS)
     })
   }
   return () => text

@@ -30,7 +30,7 @@ export type Hand = 'tidy' | 'untidy'
  * request that offers other tools, or none, is not part of the script and gets any completion.
  * @param task a regular expression on the text of the last user message
  */
-export function playbookOf(steps: readonly Step[], hand: Hand, task = FOLDER_OF_TASK): { rules: object[] } {
+export function getPlaybook(steps: readonly Step[], hand: Hand, task = FOLDER_OF_TASK): { rules: object[] } {
   const tool = steps[0]?.calls?.[0]?.tool
   const rules = steps.map((step, index) => ({
     name: `step ${index}`,

@@ -52,7 +52,7 @@ export function checkScript(t: Test, turns: readonly Turn[], steps: readonly Ste
     turns.map((turn) => ({
       thinks: turn.reasoning_content?.trim() ?? undefined,
       says: turn.completion_text.trim(),
-      calls: turn.tool_calls.map(callOf),
+      calls: turn.tool_calls.map(toCall),
       ended: turn.finish_reason,
     })),
     steps.map(({ thinks, says = '', calls = [] }) => ({
@@ -65,7 +65,7 @@ export function checkScript(t: Test, turns: readonly Turn[], steps: readonly Ste
   )
 }
 
-function callOf({ function: { name, arguments: written } }: Turn['tool_calls'][number]): ScriptedCall {
+function toCall({ function: { name, arguments: written } }: Turn['tool_calls'][number]): ScriptedCall {
   return { tool: name, arguments: JSON.parse(written) }
 }
 
@@ -83,9 +83,9 @@ export function checkRows(t: Test, turns: readonly Turn[], rows: readonly Row[])
       checkSame(t, row.response_ids.slice(start, end), turn.completion_token_ids, 'the tokens as sampled')
       const logprobs = trained ? turn.completion_logprobs : turn.completion_logprobs.map(() => 0)
       checkSame(t, row.response_logprobs.slice(start, end), logprobs, 'with their logprobs')
-      if (trained) for (let at = start; at < end; at += 1) sampled.add(at)
+      if (trained) for (let offset = start; offset < end; offset += 1) sampled.add(offset)
     }
-    const mask = row.response_ids.map((_, at) => (sampled.has(at) ? 1 : 0))
+    const mask = row.response_ids.map((_, index) => (sampled.has(index) ? 1 : 0))
     checkSame(t, row.response_mask, mask, 'the mask is on them and on nothing else')
   }
   const trained = rows.flatMap((row) => row.turns.filter((turn) => turn.trained).map((turn) => turn.index))
@@ -110,7 +110,7 @@ export function checkOneRow(t: Test, run: FinishedProgram & RecordedSession, tur
  * less.
  */
 function checkSame(t: Test, found: readonly number[], wanted: readonly number[], what: string): void {
-  const partAt = found.findIndex((number, at) => number !== wanted[at])
+  const partAt = found.findIndex((number, index) => number !== wanted[index])
   const isSame = partAt === -1 && found.length === wanted.length
   t.ok(isSame, what, { partAt, found: found.length, wanted: wanted.length })
 }

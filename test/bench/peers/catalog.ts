@@ -81,7 +81,7 @@ const rllm: Peer = {
     const target = await address()
     const store = ['--db-path', join(folder, 'traces.db')]
     const child = await children.start({
-      ...(await installed(this, 'rllm-model-gateway')),
+      ...(await install(this, 'rllm-model-gateway')),
       args: [...target.args, '--worker', engineUrl, ...store],
       healthUrl: `${target.url}/health`,
     })
@@ -115,7 +115,7 @@ const litellm: Peer = {
     // JSON is valid YAML.
     writeFileSync(config, JSON.stringify({ model_list: models }))
     const child = await children.start({
-      ...(await installed(this, 'litellm')),
+      ...(await install(this, 'litellm')),
       args: ['--config', config, ...target.args],
       // Without it the proxy tries to download a list of prices for ten seconds.
       env: { ...process.env, LITELLM_MASTER_KEY: LITELLM_KEY, LITELLM_LOCAL_MODEL_COST_MAP: 'True' },
@@ -133,7 +133,7 @@ const openenv: Peer = {
     // A session begins with its first request, as with the others; otherwise each would need a separate request first.
     const options = ['--llm-url', engineUrl, '--model', 'stand-in', '--allow-unregistered']
     const child = await children.start({
-      ...(await installed(this, 'python')),
+      ...(await install(this, 'python')),
       args: ['-m', 'openenv.core.harness.capture.server', ...options, ...target.args],
       healthUrl: `${target.url}/health`,
     })
@@ -159,7 +159,7 @@ export const TOKENS = llmProxy('llm-proxy, token mode', ['--tokenizer', TOKEN_MO
 /** The products in the order of the table. */
 export const PEERS: readonly Peer[] = [pipe, CHAT, rllm, litellm, openenv]
 
-async function installed({ name, requirement }: Peer, program: string) {
+async function install({ name, requirement }: Peer, program: string) {
   const venv = await installPeer(requirement!, console.error)
   return { name, command: join(venv, 'bin', program), readyMs: READY_MS }
 }

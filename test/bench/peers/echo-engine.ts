@@ -65,11 +65,11 @@ export async function startEchoEngine(): Promise<EchoEngine> {
     }
     const root = { ...ROOT, ...(isChat && { prompt_token_ids: prompt }) }
     const usage = { prompt_tokens: prompt.length, completion_tokens: ids.length }
-    const message = { role: 'assistant', ...parsed(text) }
+    const message = { role: 'assistant', ...parse(text) }
     if (!body.stream)
       return sendJson(response, { ...root, choices: [{ ...choice, ...(isChat && { message }) }], usage })
     const send = openEventStream(response)
-    send({ ...root, choices: [{ ...choice, ...(isChat && { delta: indexed(message) }) }] })
+    send({ ...root, choices: [{ ...choice, ...(isChat && { delta: readIndexed(message) }) }] })
     if (body.stream_options?.include_usage) send({ ...ROOT, choices: [], usage })
     send('[DONE]')
     response.end()
@@ -89,16 +89,16 @@ function sampledText(turn: number): string {
   if (turn >= TURNS - 1) return 'All files are read.'
   const path = JSON.stringify(`src/file-${turn}.ts`)
   const call = `{"name": "read_file", "arguments": {"path": ${path}, "lines": 20}}`
-  const [taught, other] = [tagged(call), tagged(call.replaceAll(': ', ':').replaceAll(', ', ','))]
+  const [taught, other] = [tag(call), tag(call.replaceAll(': ', ':').replaceAll(', ', ','))]
   const texts = [taught, `I read file ${turn} next.\n${taught}`, `Now file ${turn}:\n\n\n${taught}`, other]
   return texts[turn % texts.length]!
 }
 
-function tagged(call: string): string {
+function tag(call: string): string {
   return `<tool_call>\n${call}\n</tool_call>`
 }
 
-function parsed(text: string): Answer {
+function parse(text: string): Answer {
   const call = /<tool_call>\n(.*)\n<\/tool_call>/.exec(text)
   if (call === null) return { content: text }
   const { name, arguments: values } = JSON.parse(call[1]!)
@@ -108,7 +108,7 @@ function parsed(text: string): Answer {
   return { content: text.slice(0, call.index) || null, tool_calls }
 }
 
-function indexed(message: Answer): Answer {
+function readIndexed(message: Answer): Answer {
   const tool_calls = message.tool_calls?.map((call, index) => ({ index, ...call }))
   return { ...message, ...(tool_calls && { tool_calls }) }
 }

@@ -30,7 +30,7 @@ interface Agent {
 
 const SHAPE = { bodyBytes: 140_000, growthBytes: 1_500, maxTokens: 100 }
 
-export async function killed(
+export async function kill(
   peer: Peer,
   engineUrl: string,
   parent: string,

@@ -37,15 +37,15 @@ export interface Totals {
   tokens: number
 }
 
-export function totalsOf(sequences: readonly Sequence[]): Totals {
+export function getTotals(sequences: readonly Sequence[]): Totals {
   const sum = (of: (sequence: Sequence) => number) => sequences.reduce((all, one) => all + of(one), 0)
   const all = sum(({ mask }) => mask.reduce((count, bit) => count + bit, 0))
-  const again = sequences.reduce(
+  const second = sequences.reduce(
     (count, one, index) => count + countShared(one, sequences.slice(0, index)),
     0,
   )
   return {
-    ...{ sequences: sequences.length, trained: all - again, again },
+    ...{ sequences: sequences.length, trained: all - second, again: second },
     tokens: sum(({ ids }) => ids.length),
   }
 }

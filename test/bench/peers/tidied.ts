@@ -7,7 +7,7 @@ import { createHeaders } from '../parts/headers.ts'
 import type { Peer, Started } from './catalog.ts'
 import { startEchoEngine, TURNS } from './echo-engine.ts'
 import { CALL_PATH } from './loads.ts'
-import { type Totals, totalsOf } from './sequences.ts'
+import { getTotals, type Totals } from './sequences.ts'
 
 export interface EchoResult extends Totals {
   sampled: number
@@ -54,7 +54,7 @@ export async function echoed(peer: Peer, parent: string, tidies: boolean): Promi
     }
     const sequences = await peer.record!.sequences(origin, SESSION)
     await children.kill(started.child)
-    return { sampled, ...totalsOf(sequences) }
+    return { sampled, ...getTotals(sequences) }
   } finally {
     await engine.close()
   }
@@ -69,7 +69,7 @@ async function converse(started: Started, tidies: boolean): Promise<void> {
     const reply = await sendRequest(started, messages)
     const { content, tool_calls: calls = [] } = reply
     const echo: Message = { role: 'assistant', content, ...(calls.length > 0 && { tool_calls: calls }) }
-    messages.push(tidies ? tidied(echo) : echo)
+    messages.push(tidies ? tidy(echo) : echo)
     for (const { id } of calls)
       messages.push({ role: 'tool', tool_call_id: id, content: `Nothing is in it (${turn}).` })
   }
@@ -89,7 +89,7 @@ async function sendRequest(
   return choices[0]!.message
 }
 
-function tidied({ content, tool_calls: calls, ...message }: Message): Message {
+function tidy({ content, tool_calls: calls, ...message }: Message): Message {
   const anew = calls?.map((call) => {
     const { name, arguments: text } = call.function
     return { ...call, function: { name, arguments: JSON.stringify(JSON.parse(text)) } }

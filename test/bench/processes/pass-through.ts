@@ -19,17 +19,15 @@ const pool = new Pool(values['engine-url']!)
 const path = '/v1/chat/completions'
 const app = Fastify({ bodyLimit: 64 * 1024 * 1024 })
 
-if (values.mode === 'parse') app.post(path, (request, reply) => parsed(request.body, reply))
+if (values.mode === 'parse') app.post(path, (request, reply) => parse(request.body, reply))
 else {
   app.removeAllContentTypeParsers()
   app.addContentTypeParser('*', (_request, payload, done) => done(null, payload))
-  app.post(path, (request, reply) =>
-    piped(request.body as Readable, request.headers['content-length'], reply),
-  )
+  app.post(path, (request, reply) => pipe(request.body as Readable, request.headers['content-length'], reply))
 }
 process.stdout.write(`pass-through on ${await app.listen({ host: '127.0.0.1', port: 0 })}\n`)
 
-async function piped(body: Readable, length: string | undefined, reply: FastifyReply): Promise<FastifyReply> {
+async function pipe(body: Readable, length: string | undefined, reply: FastifyReply): Promise<FastifyReply> {
   const headers = {
     'content-type': 'application/json',
     ...(values.mode === 'pipe+ids' && TELL_ALL),
@@ -39,7 +37,7 @@ async function piped(body: Readable, length: string | undefined, reply: FastifyR
   return reply.code(response.statusCode).headers(passedOn(response)).send(response.body)
 }
 
-async function parsed(body: unknown, reply: FastifyReply): Promise<FastifyReply> {
+async function parse(body: unknown, reply: FastifyReply): Promise<FastifyReply> {
   const response = await pool.request({
     path,
     method: 'POST',

@@ -70,7 +70,7 @@ class Probe {
   async #ask(url: string): Promise<void> {
     while (!this.#isOver) {
       const startedAt = performance.now()
-      await answered(url)
+      await getResponse(url)
       this.#worstMs = Math.max(this.#worstMs, performance.now() - startedAt)
       await sleep(PROBE_EVERY_MS)
     }
@@ -84,7 +84,7 @@ class Probe {
 }
 
 /** Resolves with any response: the pass-through has no `/health` and responds with an error. */
-function answered(url: string): Promise<void> {
+function getResponse(url: string): Promise<void> {
   return new Promise((resolve, reject) => {
     get(url, { agent: false }, (response) => response.resume().once('end', resolve)).once('error', reject)
   })
@@ -109,7 +109,7 @@ function getAims(figures: readonly Figures[]): Aim[] {
   return figures.flatMap(({ target, result, probeMs, portProbeMs }) => {
     if (target === 'pipe') return []
     const ratio = result.firstP99Ms / result.p50Ms
-    const probed = (where: string, ms: number) => ({
+    const probe = (where: string, ms: number) => ({
       ...{ what: `${target}: the slowest probe ${where}`, wanted: `at most ${PROBE_LIMIT_MS} ms` },
       ...{ measured: `${figure(ms)} ms`, met: ms <= PROBE_LIMIT_MS },
     })
@@ -121,8 +121,8 @@ function getAims(figures: readonly Figures[]): Aim[] {
         },
         ...{ measured: `${figure(ratio)} times`, met: ratio <= MOST_OF_P50 },
       },
-      probed("on the agents' port", probeMs),
-      probed('on --health-port', portProbeMs),
+      probe("on the agents' port", probeMs),
+      probe('on --health-port', portProbeMs),
     ]
   })
 }

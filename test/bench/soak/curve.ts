@@ -35,7 +35,7 @@ export function drawCurve({ legs, samples, times }: Measured, caption: string): 
       minutes,
     )
   const ofTimes = (share: number) =>
-    summed(
+    sum(
       times.map(({ atMs, ms }) => ({ minute: getMinute(atMs), value: ms })),
       minutes,
       POINTS / 4,
@@ -114,10 +114,10 @@ function drawPanel({ title, lines }: Panel, top: number, { minutes, legs, fromMs
 
 /** Reduces a line to the maximum of each interval, so that no peak is lost. */
 function thin(points: readonly Point[], minutes: number): Point[] {
-  return summed(points, minutes, POINTS, 1)
+  return sum(points, minutes, POINTS, 1)
 }
 
-function summed(points: readonly Point[], minutes: number, parts: number, share: number): Point[] {
+function sum(points: readonly Point[], minutes: number, parts: number, share: number): Point[] {
   const stretches = Array.from({ length: parts }, (): number[] => [])
   for (const { minute, value } of points) {
     const index = Math.floor((minute / minutes) * parts)

@@ -133,10 +133,10 @@ function* compareWithReported(turn: Json, { dialect, stream, response }: MadeCal
     yield `${how}: reasoning ${quote(response.reasoning)}, recorded ${quote(reasoning)}`
   // Some dialects have arguments as an object, so that spaces and duplicate keys are lost in transit.
   const hasObjects = dialect === 'messages' || dialect === 'gemini'
-  const shown = (called: { name: string; arguments: string }[]) =>
+  const show = (called: { name: string; arguments: string }[]) =>
     quote(called.map((each) => (hasObjects ? each.name : [each.name, each.arguments])))
-  const recorded = shown(turn.tool_calls.map((call: Json) => call.function))
-  if (shown(response.calls) !== recorded) yield `${how}: calls ${shown(response.calls)}, recorded ${recorded}`
+  const recorded = show(turn.tool_calls.map((call: Json) => call.function))
+  if (show(response.calls) !== recorded) yield `${how}: calls ${show(response.calls)}, recorded ${recorded}`
 }
 
 /** Checks that rows contain what turns saw and sampled, and that each sampled token is trained once. */

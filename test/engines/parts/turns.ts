@@ -80,11 +80,11 @@ async function checkConversations(
 export async function checkTheCheck(t: Test, mode: Mode, core: CoreLog): Promise<void> {
   // A busy machine may miss a health check of its engine: the weights are unknown then.
   for (let tries = 1; tries <= TRIES; tries += 1)
-    if (await controlled(t, mode, core, { sessionId: `control-${tries}`, isLast: tries === TRIES })) return
+    if (await control(t, mode, core, { sessionId: `control-${tries}`, isLast: tries === TRIES })) return
 }
 
 /** @returns whether the unmodified response passed the check */
-async function controlled(
+async function control(
   t: Test,
   { url }: Mode,
   core: CoreLog,
@@ -94,8 +94,8 @@ async function controlled(
   const sampling = { temperature: 1, max_tokens: 8, min_tokens: 8 }
   const response = await agent.call(`${url}/${sessionId}`, { stream: false, sampling })
   const check = (call: (call: CoreCall) => Partial<CoreCall>, text = response.text) => {
-    const changed = (found: CoreCall | undefined) => found && { ...found, ...call(found) }
-    const log = { find: (...ids: Parameters<CoreLog['find']>) => changed(core.find(...ids)) }
+    const change = (found: CoreCall | undefined) => found && { ...found, ...call(found) }
+    const log = { find: (...ids: Parameters<CoreLog['find']>) => change(core.find(...ids)) }
     const made = [{ dialect: 'chat', stream: false, response: { ...response, text } }]
     return checkSession(url, sessionId, made, log)
   }
@@ -132,7 +132,7 @@ async function converse({ name, url }: Mode, turns: number, seed: number): Promi
       conversations.push(conversation)
       for (let more = dice.int(1, MOST_TURNS); more > 0 && left > 0; more -= 1) {
         left -= 1
-        const options = howAsked(dice, dialect, left >= turns * (1 - WITH_TOP_P))
+        const options = describeRequest(dice, dialect, left >= turns * (1 - WITH_TOP_P))
         try {
           const response = await agent.call(`${url}/${sessionId}`, options)
           made.push({ dialect, stream: options.stream, response })
@@ -154,7 +154,7 @@ async function converse({ name, url }: Mode, turns: number, seed: number): Promi
   return conversations.filter(({ isUnwritten }) => !isUnwritten)
 }
 
-function howAsked(dice: Dice, dialect: string, hasTopP: boolean): Asked {
+function describeRequest(dice: Dice, dialect: string, hasTopP: boolean): Asked {
   const sampling = {
     temperature: dice.pick([1, 1, 0, 0.7, 1.3].filter((each) => each <= 1 || dialect !== 'messages')),
     top_p: hasTopP ? dice.pick([1, 0.95, 0.5]) : 1,

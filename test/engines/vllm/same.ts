@@ -21,18 +21,17 @@ export async function checkSame(
   const wrong: string[] = []
   const read: string[] = []
   const sendRequest = async (number: number) => {
-    const own = await Promise.all([false, true].map((stream) => sampled(engineUrl, number, stream)))
+    const own = await Promise.all([false, true].map((stream) => sample(engineUrl, number, stream)))
     for (const [index, stream] of [false, true].entries()) {
       const what = `${number}, ${stream ? 'streamed' : 'whole'}`
       const session = `same-${number}-${stream}`
-      const byChat = await sampled(`${chat!.url}/${session}`, number, stream)
-      const byToken = await sampled(`${token!.url}/${session}`, number, stream)
-      if (shown(byChat) !== shown(own[index]!))
-        wrong.push(`${what}, chat: ${shown(byChat)}, vLLM ${shown(own[index]!)}`)
+      const byChat = await sample(`${chat!.url}/${session}`, number, stream)
+      const byToken = await sample(`${token!.url}/${session}`, number, stream)
+      if (show(byChat) !== show(own[index]!))
+        wrong.push(`${what}, chat: ${show(byChat)}, vLLM ${show(own[index]!)}`)
       if (byToken.ids.join() !== own[0]!.ids.join())
         wrong.push(`${what}, token: ${byToken.ids}, vLLM ${own[0]!.ids}`)
-      else if (shown(byToken) !== shown(own[0]!))
-        read.push(`${what}: ${shown(byToken)}, vLLM ${shown(own[0]!)}`)
+      else if (show(byToken) !== show(own[0]!)) read.push(`${what}: ${show(byToken)}, vLLM ${show(own[0]!)}`)
     }
   }
   const agents = Array.from({ length: AT_ONCE }, async () => {
@@ -44,7 +43,7 @@ export async function checkSame(
 }
 
 /** Sends the first request of the conversation that `number` seeds. */
-function sampled(url: string, number: number, stream: boolean): Promise<AgentOutput> {
+function sample(url: string, number: number, stream: boolean): Promise<AgentOutput> {
   const dice = new Dice(number)
   const agent = new AGENTS.chat!(dice)
   const sampling = {
@@ -58,6 +57,6 @@ function sampled(url: string, number: number, stream: boolean): Promise<AgentOut
 }
 
 /** Serializes a response without tool-call ids, which are random. */
-function shown({ calls, ...content }: AgentOutput): string {
+function show({ calls, ...content }: AgentOutput): string {
   return JSON.stringify({ ...content, calls: calls.map(({ name, arguments: input }) => [name, input]) })
 }

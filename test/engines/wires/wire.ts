@@ -67,7 +67,7 @@ export async function startRecorder(
         response.write(chunk)
       }
       const text = Buffer.concat(chunks).toString()
-      onExchange({ path, body: parsed(body), status: reply.statusCode!, contentType, answer: text })
+      onExchange({ path, body: parse(body), status: reply.statusCode!, contentType, answer: text })
       response.end()
     })
   })
@@ -80,12 +80,12 @@ export async function startRecorder(
 export async function startReplay(exchanges: readonly Exchange[], cutAt = 1): Promise<WireServer> {
   const left = [...exchanges]
   return serve((path, _, body, response) => {
-    const request = parsed(body)
-    const kept = (exchange: Exchange) =>
+    const request = parse(body)
+    const keep = (exchange: Exchange) =>
       exchange.path === path && JSON.stringify(shape(exchange.body)) === JSON.stringify(shape(request))
     // A repeated request gets the second recorded response.
-    const index = left.findIndex(kept)
-    const exchange = index === -1 ? exchanges.findLast(kept) : left.splice(index, 1)[0]
+    const index = left.findIndex(keep)
+    const exchange = index === -1 ? exchanges.findLast(keep) : left.splice(index, 1)[0]
     if (exchange === undefined) {
       const error = { message: `nothing was recorded of ${path} with ${JSON.stringify(shape(request))}` }
       response.writeHead(599, { 'content-type': 'application/json' }).end(JSON.stringify({ error }))
@@ -110,7 +110,7 @@ function shape(body: Record<string, unknown> | null): object {
   return { stream: body?.stream ?? false, ids: body?.return_token_ids ?? false }
 }
 
-function parsed(body: string): Record<string, unknown> | null {
+function parse(body: string): Record<string, unknown> | null {
   return body === '' ? null : JSON.parse(body)
 }
 

@@ -1,8 +1,8 @@
 /** An agent: a conversation in a session, with timeouts and retries as in practice. */
 import { pause, type World } from '../world/world.ts'
 import { type Answered, ask } from './client.ts'
-import { codeOf, type Dialect, readAnswer, requestOf } from './dialects.ts'
-import { echoOf, prune } from './echo.ts'
+import { createRequest, type Dialect, getCode, readResponse } from './dialects.ts'
+import { getEcho, prune } from './echo.ts'
 import type { Attempt, History } from './history.ts'
 import { type ChatMessage, callIn, contentOf, maxTokensOf } from './oracle.ts'
 
@@ -39,7 +39,7 @@ export async function runAgent(world: World, history: History, plan: AgentPlan):
     const read = await call(world, history, plan, talk)
     if (read === undefined) return
     const conversation = { ...talk, messages: [...messages] }
-    messages.push(...echoOf(read, random))
+    messages.push(...getEcho(read, random))
     talk.goesOnFrom = read.turnId
     talk.isEdited = false
     if (random() < 0.06) await attempt(world, history, plan, conversation)
@@ -99,13 +99,13 @@ async function attempt(
   const leaves = random() < 0.07
   const how = `${retry > 0 ? `, try ${retry + 1}` : ''}${stream ? ', streamed' : ''}`
   world.log(name, `asks ${made.call}, ${dialect}${how}`)
-  const { path, body } = requestOf(dialect, {
+  const { path, body } = createRequest(dialect, {
     messages,
     stream,
     tools,
     maxTokens: tools ? undefined : maxTokensOf(made.call),
   })
-  const answer = await ask(world, {
+  const response = await ask(world, {
     method: 'POST',
     path: `/${sessionId}${path}`,
     body,
@@ -113,20 +113,20 @@ async function attempt(
     timeoutMs: leaves && random() < 0.5 ? 40 + 400 * random() : CALL_TIMEOUT_MS,
     ...(leaves && stream && { leaveAfterBytes: 1 + Math.floor(2_000 * random()) }),
   })
-  Object.assign(made, outcomeOf(answer, dialect, stream), {
+  Object.assign(made, getOutcome(response, dialect, stream), {
     endedAtMs: world.time.nowMs,
-    status: answer.status,
+    status: response.status,
   })
-  world.log(name, `${made.call}: ${made.outcome} ${answer.status} ${made.code ?? answer.error ?? ''}`)
+  world.log(name, `${made.call}: ${made.outcome} ${response.status} ${made.code ?? response.error ?? ''}`)
   return made
 }
 
-function outcomeOf(answer: Answered, dialect: Dialect, stream: boolean): Partial<Attempt> {
-  const { status, text, headers, isWhole } = answer
+function getOutcome(response: Answered, dialect: Dialect, stream: boolean): Partial<Attempt> {
+  const { status, text, headers, isWhole: isComplete } = response
   const turnId = headers['x-request-id']?.toString()
-  if (answer.error === 'left' || answer.error === 'time is up') return { outcome: 'left', turnId }
+  if (response.error === 'left' || response.error === 'time is up') return { outcome: 'left', turnId }
   if (status === 0) return { outcome: 'broken' }
-  if (status !== 200) return { outcome: isWhole ? 'refused' : 'broken', turnId, code: codeOf(text) }
-  const read = readAnswer(dialect, text, stream, isWhole)
+  if (status !== 200) return { outcome: isComplete ? 'refused' : 'broken', turnId, code: getCode(text) }
+  const read = readResponse(dialect, text, stream, isComplete)
   return 'text' in read ? { outcome: 'read', turnId, ...read } : { outcome: 'broken', turnId, ...read }
 }

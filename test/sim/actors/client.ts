@@ -43,7 +43,7 @@ export function resetClients(): void {
 
 function send(world: World, { method, path, body, headers, timeoutMs = TIMEOUT_MS, leaveAfterBytes }: Asked) {
   return new Promise<Answered>((resolve) => {
-    const answer: Answered = { status: 0, headers: {}, text: '', isWhole: false }
+    const reply: Answered = { status: 0, headers: {}, text: '', isWhole: false }
     const json = body === undefined ? undefined : JSON.stringify(body)
     const socket = world.network.connect(PROXY)
     const request = httpRequest({
@@ -63,22 +63,22 @@ function send(world: World, { method, path, body, headers, timeoutMs = TIMEOUT_M
     const timer = setTimeout(() => finish('time is up'), timeoutMs)
     const finish = (error?: string) => {
       clearTimeout(timer)
-      if (error !== undefined) answer.error ??= error
+      if (error !== undefined) reply.error ??= error
       socket.destroy()
-      resolve(answer)
+      resolve(reply)
     }
     request.on('error', (error) => finish(error.message))
     request.on('response', (response) => {
-      answer.status = response.statusCode ?? 0
-      answer.headers = response.headers
+      reply.status = response.statusCode ?? 0
+      reply.headers = response.headers
       response.setEncoding('utf8')
       response.on('data', (text: string) => {
-        answer.text += text
-        if (leaveAfterBytes !== undefined && answer.text.length >= leaveAfterBytes) finish('left')
+        reply.text += text
+        if (leaveAfterBytes !== undefined && reply.text.length >= leaveAfterBytes) finish('left')
       })
       response.on('error', (error) => finish(error.message))
       response.on('end', () => {
-        answer.isWhole = response.complete
+        reply.isWhole = response.complete
         finish(response.complete ? undefined : 'cut off')
       })
     })

@@ -109,18 +109,18 @@ const RULES: Record<Dialect, DialectRules> = {
   },
 }
 
-export function requestOf(dialect: Dialect, call: DialectCall): { path: string; body: object } {
+export function createRequest(dialect: Dialect, call: DialectCall): { path: string; body: object } {
   const { path, body } = RULES[dialect]
   return { path: `/v1/${path}`, body: { model: 'sim', ...body(call) } }
 }
 
 /**
  * Reads a response.
- * @param isWhole whether the connection ended as HTTP requires
+ * @param isComplete whether the connection ended as HTTP requires
  */
-export function readAnswer(dialect: Dialect, text: string, stream: boolean, isWhole: boolean): Read {
+export function readResponse(dialect: Dialect, text: string, stream: boolean, isComplete: boolean): Read {
   const rules = RULES[dialect]
-  if (!stream) return isWhole ? rules.whole(text) : { code: undefined }
+  if (!stream) return isComplete ? rules.whole(text) : { code: undefined }
   // Text after the last empty line is an incomplete event.
   const events = text
     .slice(0, text.lastIndexOf('\n\n') + 2)
@@ -131,7 +131,7 @@ export function readAnswer(dialect: Dialect, text: string, stream: boolean, isWh
 }
 
 /** Returns the error code of a response with a status other than 200. */
-export function codeOf(text: string): string | undefined {
+export function getCode(text: string): string | undefined {
   try {
     return codeIn(JSON.parse(text))
   } catch {
@@ -150,10 +150,10 @@ function failed(events: readonly StreamEvent[]): Read {
 
 function openAiStream(
   events: readonly StreamEvent[],
-  textOf: (choice: StreamEvent) => string | undefined,
+  getText: (choice: StreamEvent) => string | undefined,
 ): Read {
   if (events.at(-1)?.type !== '[DONE]' || events.some(({ error }) => error)) return failed(events)
-  return { text: events.map(({ choices }) => textOf(choices?.[0]) ?? '').join(''), calls: [] }
+  return { text: events.map(({ choices }) => getText(choices?.[0]) ?? '').join(''), calls: [] }
 }
 
 function callsOfStream(events: readonly StreamEvent[]): Call[] {
@@ -172,11 +172,11 @@ function callsOfStream(events: readonly StreamEvent[]): Call[] {
 function asBlocks({ role, content, tool_calls: calls = [], tool_call_id: id }: ChatMessage): object {
   if (role === 'tool') return { role: 'user', content: [{ type: 'tool_result', tool_use_id: id, content }] }
   if (calls.length === 0) return { role, content }
-  const uses = calls.map(({ id, function: { name, arguments: given } }) => ({
+  const uses = calls.map(({ id, function: { name, arguments: input } }) => ({
     type: 'tool_use',
     id,
     name,
-    input: JSON.parse(given),
+    input: JSON.parse(input),
   }))
   return { role, content: content ? [{ type: 'text', text: content }, ...uses] : uses }
 }
@@ -186,8 +186,8 @@ function ofBlocks(blocks: readonly any[]): Read {
   const calls = blocks
     .filter(({ type }) => type === 'tool_use')
     .map(({ id, name, input }) => {
-      const given = typeof input === 'string' ? input : JSON.stringify(input)
-      return { id, type: 'function' as const, function: { name, arguments: given } }
+      const value = typeof input === 'string' ? input : JSON.stringify(input)
+      return { id, type: 'function' as const, function: { name, arguments: value } }
     })
   return { text: blocks.map(({ text }) => text ?? '').join(''), calls }
 }
@@ -202,10 +202,10 @@ function asItems({ role, content, tool_calls: calls = [], tool_call_id: id }: Ch
 function ofResponse({ output }: { output: any[] }): Read {
   const calls = output
     .filter(({ type }) => type === 'function_call')
-    .map(({ call_id: id, name, arguments: given }) => ({
+    .map(({ call_id: id, name, arguments: input }) => ({
       id,
       type: 'function' as const,
-      function: { name, arguments: given },
+      function: { name, arguments: input },
     }))
   const texts = output.flatMap(({ content }) => content ?? []).map(({ text }) => text ?? '')
   return { text: texts.join(''), calls }

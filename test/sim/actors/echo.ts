@@ -2,29 +2,29 @@
 import type { Attempt } from './history.ts'
 import type { Call, ChatMessage } from './oracle.ts'
 
-type Given = Record<string, unknown>
+type Fields = Record<string, unknown>
 
 /** Changes to the arguments of a tool call. */
-const TIDY: readonly ((given: Given) => Given)[] = [
-  (given) => given,
+const TIDY: readonly ((input: Fields) => Fields)[] = [
+  (input) => input,
   // As Claude Code does, and the AI SDK with zod.
-  (given) => ({ ...given, replace_all: false }),
-  (given) => ({ ...given, text: String(given.text).trimEnd() }),
-  ({ limit, ...given }) => ({ ...given, ...(limit !== undefined && { limit: Number(limit) }) }),
+  (input) => ({ ...input, replace_all: false }),
+  (input) => ({ ...input, text: String(input.text).trimEnd() }),
+  ({ limit, ...input }) => ({ ...input, ...(limit !== undefined && { limit: Number(limit) }) }),
 ]
 
 /** The length above which arguments are cut in older messages. */
 const LONG_CHARS = 1_200
 
 /** Returns the echo of a completion, followed by the results of its tool calls. */
-export function echoOf({ text = '', calls = [] }: Attempt, random: () => number): ChatMessage[] {
+export function getEcho({ text = '', calls = [] }: Attempt, random: () => number): ChatMessage[] {
   const content = random() < 0.5 ? text : text.trim()
   if (calls.length === 0) return [{ role: 'assistant', content }]
   const tidy = TIDY[Math.floor(random() * TIDY.length)]!
   const renames = random() < 0.15
   const tidied = calls.map((call): Call => {
-    const { name, arguments: given } = call.function
-    const function_ = { name: renames ? 'invalid' : name, arguments: JSON.stringify(tidy(JSON.parse(given))) }
+    const { name, arguments: input } = call.function
+    const function_ = { name: renames ? 'invalid' : name, arguments: JSON.stringify(tidy(JSON.parse(input))) }
     return { ...call, function: function_ }
   })
   // Kimi Code moves failed tool calls and their results before the others.
@@ -45,11 +45,11 @@ export function echoOf({ text = '', calls = [] }: Attempt, random: () => number)
  */
 export function prune(messages: ChatMessage[]): boolean {
   let isPruned = false
-  for (const [at, message] of messages.entries()) {
+  for (const [index, message] of messages.entries()) {
     const { tool_calls: calls } = message
     if (!calls?.some(isLong)) continue
     isPruned = true
-    messages[at] = {
+    messages[index] = {
       ...message,
       tool_calls: calls.map((call) =>
         isLong(call)

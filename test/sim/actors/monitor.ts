@@ -21,13 +21,17 @@ export function watchHealth(world: World, proxy: SimProxy, history: History): { 
       if (!proxy.isUp) continue
       const { lives } = proxy
       const sentAtMs = world.time.nowMs
-      const { status, text, isWhole } = await ask(world, {
+      const {
+        status,
+        text,
+        isWhole: isComplete,
+      } = await ask(world, {
         method: 'GET',
         path: '/health',
         timeoutMs: 20_000,
       })
       look()
-      if (!isWhole || lives !== proxy.lives || !proxy.isUp || isUsableSinceMs > sentAtMs) continue
+      if (!isComplete || lives !== proxy.lives || !proxy.isUp || isUsableSinceMs > sentAtMs) continue
       const reported = JSON.parse(text).status
       if (wasUsable && status !== 200)
         world.violated(`/health reports ${reported} while everything can be recorded`)

@@ -106,7 +106,7 @@ interface End {
 }
 
 /** Data in transit: bytes, the end of the stream, or a reset. */
-type Piece = Buffer | 'end' | 'reset'
+type Chunk = Buffer | 'end' | 'reset'
 
 export class SimSocket extends Duplex {
   readonly machine: Machine
@@ -187,12 +187,12 @@ export class SimSocket extends Duplex {
    * Receives data.
    * @returns false: further data must wait until `_read`
    */
-  receive(piece: Piece): boolean {
+  receive(chunk: Chunk): boolean {
     if (this.destroyed || this.machine.isDead) return true
     return this.machine.run(() => {
       this.#touch()
-      if (piece === 'end') return this.push(null)
-      if (piece !== 'reset') return this.push(piece)
+      if (chunk === 'end') return this.push(null)
+      if (chunk !== 'reset') return this.push(chunk)
       this.destroy(Object.assign(new Error('read ECONNRESET'), { code: 'ECONNRESET' }))
       return true
     })
@@ -243,7 +243,7 @@ export class SimSocket extends Duplex {
 interface Wire {
   readonly from: SimSocket
   readonly to: SimSocket
-  readonly queue: { piece: Piece; atMs: number }[]
+  readonly queue: { piece: Chunk; atMs: number }[]
   lastAtMs: number
   bytes: number
   /** Whether the reader has not requested more. */
@@ -283,13 +283,13 @@ export class Link {
     return this.#wireFrom(from).bytes < WINDOW_BYTES
   }
 
-  send(from: SimSocket, piece: Piece): void {
+  send(from: SimSocket, chunk: Chunk): void {
     const wire = this.#wireFrom(from)
-    if (!Buffer.isBuffer(piece)) {
-      this.#put(wire, piece)
+    if (!Buffer.isBuffer(chunk)) {
+      this.#put(wire, chunk)
       return
     }
-    let rest = piece
+    let rest = chunk
     if (this.#cut && rest.length >= this.#cut.bytes) {
       const { bytes, how } = this.#cut
       this.#cut = undefined
@@ -301,9 +301,9 @@ export class Link {
     if (this.#cut) this.#cut.bytes -= rest.length
     // Data that is written at once may arrive in two chunks.
     if (rest.length > 1 && this.#network.random() < 0.1) {
-      const at = 1 + Math.floor(this.#network.random() * (rest.length - 1))
-      this.#put(wire, rest.subarray(0, at))
-      rest = rest.subarray(at)
+      const index = 1 + Math.floor(this.#network.random() * (rest.length - 1))
+      this.#put(wire, rest.subarray(0, index))
+      rest = rest.subarray(index)
     }
     this.#put(wire, rest)
   }
@@ -355,15 +355,15 @@ export class Link {
     socket.destroy()
   }
 
-  #put(wire: Wire, piece: Piece): void {
+  #put(wire: Wire, chunk: Chunk): void {
     if (wire.isLost) {
-      if (Buffer.isBuffer(piece)) wire.bytes += piece.length
+      if (Buffer.isBuffer(chunk)) wire.bytes += chunk.length
       return
     }
     const nowMs = Math.max(this.#network.time.nowMs, this.#heldUntilMs)
     wire.lastAtMs = Math.max(wire.lastAtMs, nowMs + this.#network.latencyMs())
-    wire.queue.push({ piece, atMs: wire.lastAtMs })
-    if (Buffer.isBuffer(piece)) wire.bytes += piece.length
+    wire.queue.push({ piece: chunk, atMs: wire.lastAtMs })
+    if (Buffer.isBuffer(chunk)) wire.bytes += chunk.length
     this.#schedule(wire)
   }
 
@@ -379,15 +379,15 @@ export class Link {
     wire.isScheduled = false
     const first = wire.queue.shift()
     if (first === undefined) return
-    const { piece } = first
-    if (wire.to.destroyed && Buffer.isBuffer(piece)) {
+    const { piece: chunk } = first
+    if (wire.to.destroyed && Buffer.isBuffer(chunk)) {
       // The reader is dead, so the sender receives a reset.
       this.#put(this.#wireFrom(wire.to), 'reset')
       return
     }
-    const wantsMore = wire.to.receive(piece)
-    if (Buffer.isBuffer(piece)) wire.bytes -= piece.length
-    wire.isFull = !wantsMore && Buffer.isBuffer(piece)
+    const wantsMore = wire.to.receive(chunk)
+    if (Buffer.isBuffer(chunk)) wire.bytes -= chunk.length
+    wire.isFull = !wantsMore && Buffer.isBuffer(chunk)
     if (!wire.isLost && wire.bytes < WINDOW_BYTES) wire.from.drained()
     this.#schedule(wire)
     if (this.isOver) this.#network.forget(this)

@@ -49,7 +49,7 @@ async function openSimModel(): Promise<SimModel> {
   const chatTemplate = new ChatTemplate(python, template)
   const tokens = { ids: addedTokens, eosIds: new Set([endOfTurn]) }
   const words = Object.entries(files.tokenizerJson.model!.vocab as Record<string, number>)
-    .filter(([piece]) => /^Ġ?[a-z]+$/.test(piece))
+    .filter(([chunk]) => /^Ġ?[a-z]+$/.test(chunk))
     .map(([, id]) => id)
   const parserChoice = chooseParser(template.withTools)
   const encode = (text: string) => tokenizer.encode(text)
@@ -66,7 +66,7 @@ async function openSimModel(): Promise<SimModel> {
         await pause(ENCODE_MS)
         return encode(text)
       }, files.tokenizerJson.added_tokens ?? [])
-      const service = serviceOf(new PromptEngine(chatTemplate, tokens))
+      const service = createService(new PromptEngine(chatTemplate, tokens))
       const source = template.withTools + template.plain
       const eosTokenIds = [endOfTurn]
       const renderer = new PromptRenderer(service, tokenizer, {
@@ -93,10 +93,10 @@ async function openSimModel(): Promise<SimModel> {
   }
 }
 
-function serviceOf(engine: PromptEngine): PromptService {
-  const after = async <T>(answer: () => T): Promise<T> => {
+function createService(engine: PromptEngine): PromptService {
+  const after = async <T>(respond: () => T): Promise<T> => {
     await pause(RENDER_MS)
-    return answer()
+    return respond()
   }
   return {
     words: () => after(() => engine.words),

@@ -158,7 +158,7 @@ export class VirtualTime {
 
   /** Advances time until `isOver`, which is checked after each task, or `untilMs`. */
   async run(untilMs: number, isOver: () => boolean = () => false): Promise<void> {
-    await settled()
+    await settle()
     while (!isOver()) {
       const next = this.#heap[0]
       if (next === undefined || next.atMs > untilMs) break
@@ -168,7 +168,7 @@ export class VirtualTime {
       this.#tasks += 1
       if (next.owner) next.owner.run(next.task)
       else next.task()
-      await settled()
+      await settle()
     }
     if (!isOver() && Number.isFinite(untilMs)) this.#nowMs = Math.max(this.#nowMs, untilMs)
   }
@@ -231,7 +231,7 @@ export class VirtualTime {
 }
 
 /** Resolves when all work in progress has completed. */
-export function settled(): Promise<void> {
+export function settle(): Promise<void> {
   return new Promise((resolve) => real.setImmediate(resolve))
 }
 
@@ -273,30 +273,30 @@ function isBefore(a: Entry, b: Entry): boolean {
 }
 
 function push(heap: Entry[], entry: Entry): void {
-  let at = heap.length
+  let index = heap.length
   heap.push(entry)
-  while (at > 0) {
-    const parent = (at - 1) >> 1
+  while (index > 0) {
+    const parent = (index - 1) >> 1
     if (!isBefore(entry, heap[parent]!)) break
-    heap[at] = heap[parent]!
-    at = parent
+    heap[index] = heap[parent]!
+    index = parent
   }
-  heap[at] = entry
+  heap[index] = entry
 }
 
 function pop(heap: Entry[]): void {
   const last = heap.pop()!
   if (heap.length === 0) return
-  let at = 0
+  let index = 0
   for (;;) {
-    let child = 2 * at + 1
+    let child = 2 * index + 1
     if (child >= heap.length) break
     if (child + 1 < heap.length && isBefore(heap[child + 1]!, heap[child]!)) child += 1
     if (!isBefore(heap[child]!, last)) break
-    heap[at] = heap[child]!
-    at = child
+    heap[index] = heap[child]!
+    index = child
   }
-  heap[at] = last
+  heap[index] = last
 }
 
 /** Rounds a delay as Node does: no timer is due at once, or in more than 24 days. */

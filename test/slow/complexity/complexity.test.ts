@@ -6,11 +6,11 @@ import { globSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { IS_FULL } from '../../helpers/tier.ts'
-import { ALLOWED_PER_DOUBLING, growthOf, type MakeWork } from './measure.ts'
+import { ALLOWED_PER_DOUBLING, computeGrowth, type MakeWork } from './measure.ts'
 import { MARKUP } from './of-markup.ts'
 import { REQUESTS } from './of-requests.ts'
 import { WIRES } from './of-wires.ts'
-import { repeated, type Subject, times } from './subject.ts'
+import { repeat, type Subject, times } from './subject.ts'
 
 const ROOT = join(import.meta.dirname, '../../..')
 const SUBJECTS: readonly Subject[] = [...WIRES, ...REQUESTS, ...MARKUP]
@@ -55,7 +55,7 @@ const WALK_THROUGH_NOTHING = [
 for (const { name, cases, n = IS_FULL ? 8_000 : 4_000 } of SUBJECTS) {
   t.test(`${name}: 32 times the input takes about 32 times as long`, async (t) => {
     for (const [hurt, work] of Object.entries(cases)) {
-      const { leastMs, mostMs, perDoubling } = growthOf(work, n)
+      const { leastMs, mostMs, perDoubling } = computeGrowth(work, n)
       const finding = `${hurt}: ${leastMs.toFixed(3)} ms for ${n}, and up to ${mostMs.toFixed(1)} ms`
       t.ok(perDoubling <= ALLOWED_PER_DOUBLING, `${finding}; ${perDoubling.toFixed(2)} per doubling`)
     }
@@ -91,7 +91,7 @@ const QUADRATIC: Record<string, { n: number; work: MakeWork }> = {
   'one that looks for the end from the beginning with each piece that comes': {
     n: 20_000,
     work: (n) => {
-      const bytes = Buffer.from(repeated('x', n))
+      const bytes = Buffer.from(repeat('x', n))
       return () => {
         for (let read = 16; read < n; read += 16) if (bytes.subarray(0, read).includes('\n')) return
       }
@@ -100,8 +100,8 @@ const QUADRATIC: Record<string, { n: number; work: MakeWork }> = {
   'one that looks through what it has read for each element': {
     n: 500,
     work: (n) => {
-      const ids = times(n, (at) => `c${at}`)
-      return () => ids.filter((id, at) => ids.lastIndexOf(id, at - 1) === -1)
+      const ids = times(n, (index) => `c${index}`)
+      return () => ids.filter((id, index) => ids.lastIndexOf(id, index - 1) === -1)
     },
   },
   'a pattern that tries each place again': {
@@ -115,7 +115,7 @@ const QUADRATIC: Record<string, { n: number; work: MakeWork }> = {
 
 for (const [reader, { n, work }] of Object.entries(QUADRATIC)) {
   t.test(`the measure detects ${reader}`, async (t) => {
-    const { leastMs, mostMs, perDoubling } = growthOf(work, n)
+    const { leastMs, mostMs, perDoubling } = computeGrowth(work, n)
     t.ok(perDoubling > ALLOWED_PER_DOUBLING, `${leastMs} ms, up to ${mostMs} ms: ${perDoubling} per doubling`)
   })
 }

@@ -38,14 +38,14 @@ export interface Growth {
 export type MakeWork = (n: number) => () => unknown
 
 /** @param n the size of the smallest input */
-export function growthOf(make: MakeWork, n: number): Growth {
+export function computeGrowth(make: MakeWork, n: number): Growth {
   for (let attempt = 1; ; attempt += 1) {
-    const growth = measured(make, n)
+    const growth = measure(make, n)
     if (growth.perDoubling <= ALLOWED_PER_DOUBLING || attempt === ATTEMPTS) return growth
   }
 }
 
-function measured(make: MakeWork, n: number): Growth {
+function measure(make: MakeWork, n: number): Growth {
   const leastMs = Math.max(
     LEAST_MS,
     shortest(LEAST_RUNS, () => wallMs(make(n))),

@@ -14,13 +14,13 @@ import { StopStrings } from '../../../src/proxy/tokens/tokenizer/stop-strings.ts
 import { StreamingDecoder } from '../../../src/proxy/tokens/tokenizer/streaming-decoder.ts'
 import { pieceFromBytes, type TokenPieces } from '../../../src/proxy/tokens/tokenizer/token-pieces.ts'
 import { BEGUN } from '../../helpers/begun-calls.ts'
-import { ofUnits, repeated, type Subject, times, UNITS } from './subject.ts'
+import { ofUnits, repeat, type Subject, times, UNITS } from './subject.ts'
 
 const TOOLS = [{ type: 'function' as const, function: { name: 'f', parameters: { type: 'object' } } }]
 const PIECE = 64
 
-function parse(parser: OutputParser, text: string, piece: number): void {
-  for (let from = 0; from < text.length; from += piece) parser.push(text.slice(from, from + piece))
+function parse(parser: OutputParser, text: string, chunk: number): void {
+  for (let from = 0; from < text.length; from += chunk) parser.push(text.slice(from, from + chunk))
   parser.finish()
 }
 
@@ -39,7 +39,7 @@ function familySubject(family: ParserFamily): Subject {
     cases: {
       ...ofUnits((text) => () => parse(family.create({ tools: TOOLS }), begun + text, PIECE), units),
       'its markers, whole': (n) => {
-        const text = repeated(units['its markers'], n)
+        const text = repeat(units['its markers'], n)
         return () => parse(family.create({ tools: TOOLS }), text, text.length)
       },
     },
@@ -101,7 +101,7 @@ export const MARKUP: readonly Subject[] = [
         return () => readPythonCalls(text)
       },
       'an unfinished list': (n) => {
-        const text = `[f(a=[${repeated('1, ', n)}`
+        const text = `[f(a=[${repeat('1, ', n)}`
         return () => readPythonCalls(text)
       },
     },
@@ -111,7 +111,7 @@ export const MARKUP: readonly Subject[] = [
     covers: ['src/proxy/tokens/parsers/*'],
     cases: {
       many: (n) => {
-        const many = times(n / 10, (at) => ({ name: `a${at}`, text: ' 5 ' }))
+        const many = times(n / 10, (index) => ({ name: `a${index}`, text: ' 5 ' }))
         return () => toJsonArguments('f', many, TOOLS)
       },
       ...ofUnits((text) => () => toJsonArguments('f', [{ name: 'a', text, type: 'json' }], TOOLS)),
@@ -122,12 +122,12 @@ export const MARKUP: readonly Subject[] = [
     covers: ['src/proxy/tokens/tokenizer/markers.ts'],
     cases: {
       'a marker that almost comes': (n) => {
-        const text = repeated('a', n)
+        const text = repeat('a', n)
         const markers = new MarkerSet([`${'a'.repeat(50)}b`, 'ab', '<think>'])
         return () => new MarkerSearch(markers).read(text, 0)
       },
       'many markers': (n) => {
-        const names = times(n / 10, (at) => `<m${at}>`)
+        const names = times(n / 10, (index) => `<m${index}>`)
         return () => new MarkerSet(names)
       },
     },
@@ -140,7 +140,7 @@ export const MARKUP: readonly Subject[] = [
         const responseOptions = { logprobs: false, tokenIds: false, reasoning: true, streamUsage: true }
         const writer = new MessagesStreamWriter({ turnId: 'a', createdS: 1, model: 'm' }, responseOptions)
         writer.write([{ type: 'start', engine: 'e' }])
-        for (let at = 0; at < n / 4; at += 1) writer.write([{ type: 'delta', content: '    ' }])
+        for (let index = 0; index < n / 4; index += 1) writer.write([{ type: 'delta', content: '    ' }])
       },
     },
   },
@@ -150,7 +150,7 @@ export const MARKUP: readonly Subject[] = [
     cases: {
       'one that almost comes, character by character': (n) => () => {
         const stops = new StopStrings([`${'a'.repeat(30)}b`])
-        for (let at = 0; at < n; at += 1) stops.push('a')
+        for (let index = 0; index < n; index += 1) stops.push('a')
       },
     },
   },
@@ -179,7 +179,7 @@ export const MARKUP: readonly Subject[] = [
     cases: {
       'characters that never end': (n) => () => {
         const decoder = new StreamingDecoder(BYTES)
-        for (let at = 0; at < n; at += 1) decoder.push([at % 3 === 0 ? 0xf0 : 0x9f])
+        for (let index = 0; index < n; index += 1) decoder.push([index % 3 === 0 ? 0xf0 : 0x9f])
       },
       'half characters at once': (n) => {
         const ids = times(n, () => 0xe2)

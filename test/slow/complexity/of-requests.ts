@@ -18,36 +18,27 @@ import { readArguments } from '../../../src/proxy/session/matching/tool-argument
 import { ToolCallIds } from '../../../src/proxy/session/matching/tool-call-ids.ts'
 import { AgentRoleFinder } from '../../../src/proxy/session/roles/agent-role-finder.ts'
 import { findRepeatedByLast, Retries } from '../../../src/proxy/session/trajectories/retries.ts'
-import { conversationOf, lastOfTexts } from '../../helpers/messages.ts'
-import {
-  type Case,
-  deepValues,
-  ofUnits,
-  repeated,
-  type Subject,
-  times,
-  UNITS,
-  wideObject,
-} from './subject.ts'
+import { createConversation, lastOfTexts } from '../../helpers/messages.ts'
+import { type Case, deepValues, ofUnits, repeat, type Subject, times, UNITS, wideObject } from './subject.ts'
 
 type Message = Record<string, unknown>
 
-const call = (at: number, args = '{}') => ({
-  id: `c${at}`,
+const call = (index: number, args = '{}') => ({
+  id: `c${index}`,
   type: 'function',
   function: { name: 'f', arguments: args },
 })
 /** A conversation that ends with a user message. */
 const talk = (n: number): Message[] =>
-  times(n | 1, (at) => ({ role: at % 2 === 1 ? 'assistant' : 'user', content: `m${at}` }))
+  times(n | 1, (index) => ({ role: index % 2 === 1 ? 'assistant' : 'user', content: `m${index}` }))
 /** One message with n calls, and the result of each. */
 const results = (n: number): Message[] => [
   { role: 'user', content: 'go' },
-  { role: 'assistant', content: null, tool_calls: times(n, (at) => call(at)) },
-  ...times(n, (at) => ({ role: 'tool', tool_call_id: `c${at}`, content: 'x' })),
+  { role: 'assistant', content: null, tool_calls: times(n, (index) => call(index)) },
+  ...times(n, (index) => ({ role: 'tool', tool_call_id: `c${index}`, content: 'x' })),
 ]
 const tools = (n: number) =>
-  times(n, (at) => ({ type: 'function', function: { name: `f${at}`, parameters: {} } }))
+  times(n, (index) => ({ type: 'function', function: { name: `f${index}`, parameters: {} } }))
 
 /** Makes each input again, because results are attached to its messages. */
 function fresh<T>(make: (n: number) => T, work: (value: T) => unknown): Case {
@@ -92,11 +83,11 @@ export const REQUESTS: readonly Subject[] = [
     covers: ['src/proxy/dialects/completions/*'],
     cases: {
       ids: fresh(
-        (n) => times(n, (at) => at),
+        (n) => times(n, (index) => index),
         (prompt) => lowerCompletionRequest({ prompt }),
       ),
       stops: fresh(
-        (n) => times(n, (at) => `s${at}`),
+        (n) => times(n, (index) => `s${index}`),
         (stop) => lowerCompletionRequest({ prompt: 'x', stop }),
       ),
     },
@@ -116,34 +107,34 @@ export const REQUESTS: readonly Subject[] = [
           { role: 'user', content: 'go' },
           {
             role: 'assistant',
-            content: times(n, (at) => ({ type: 'tool_use', id: `c${at}`, name: 'f', input: {} })),
+            content: times(n, (index) => ({ type: 'tool_use', id: `c${index}`, name: 'f', input: {} })),
           },
           {
             role: 'user',
-            content: times(n, (at) => ({ type: 'tool_result', tool_use_id: `c${at}`, content: 'x' })),
+            content: times(n, (index) => ({ type: 'tool_result', tool_use_id: `c${index}`, content: 'x' })),
           },
         ],
         (messages) => lowerMessagesRequest({ model: 'm', max_tokens: 1, messages }),
       ),
       tools: fresh(
-        (n) => times(n, (at) => ({ name: `f${at}`, input_schema: { type: 'object' } })),
+        (n) => times(n, (index) => ({ name: `f${index}`, input_schema: { type: 'object' } })),
         (some) => lowerMessagesRequest({ model: 'm', max_tokens: 1, messages: talk(1), tools: some }),
       ),
       'tools that are found again and again': fresh(
         (n) => ({
-          tools: times(n, (at) => ({
-            name: `f${at}`,
+          tools: times(n, (index) => ({
+            name: `f${index}`,
             description: 'x'.repeat(n),
             input_schema: {},
             defer_loading: true,
           })).slice(0, 20),
-          messages: times(n, (at) => ({
+          messages: times(n, (index) => ({
             role: 'user',
             content: [
               {
                 type: 'tool_result',
-                tool_use_id: `c${at}`,
-                content: [{ type: 'tool_reference', tool_name: `f${at % 20}` }],
+                tool_use_id: `c${index}`,
+                content: [{ type: 'tool_reference', tool_name: `f${index % 20}` }],
               },
             ],
           })).flatMap((found) => [{ role: 'assistant', content: 'a' }, found]),
@@ -165,7 +156,8 @@ export const REQUESTS: readonly Subject[] = [
     n: 500,
     cases: {
       contents: fresh(
-        (n) => times(n + 1 - (n % 2), (at) => ({ role: at % 2 ? 'model' : 'user', parts: [{ text: 'x' }] })),
+        (n) =>
+          times(n + 1 - (n % 2), (index) => ({ role: index % 2 ? 'model' : 'user', parts: [{ text: 'x' }] })),
         (contents) => lowerGeminiRequest({ contents }, GEMINI_CALL),
       ),
       'results without ids': fresh(
@@ -181,12 +173,17 @@ export const REQUESTS: readonly Subject[] = [
       ),
       tools: fresh(
         (n) => [
-          { functionDeclarations: times(n, (at) => ({ name: `f${at}`, parameters: { type: 'OBJECT' } })) },
+          {
+            functionDeclarations: times(n, (index) => ({
+              name: `f${index}`,
+              parameters: { type: 'OBJECT' },
+            })),
+          },
         ],
         (tools) => lowerGeminiRequest({ contents: GO, tools }, GEMINI_CALL),
       ),
       'a wide schema': fresh(
-        (n) => Object.fromEntries(times(n, (at) => [`p${at}`, { type: 'STRING', nullable: true }])),
+        (n) => Object.fromEntries(times(n, (index) => [`p${index}`, { type: 'STRING', nullable: true }])),
         (properties) =>
           lowerGeminiRequest(
             {
@@ -199,8 +196,8 @@ export const REQUESTS: readonly Subject[] = [
       'pieces of one call': (n) => () => {
         const identity = { turnId: 'a', createdS: 1, model: 'm' }
         const writer = new GeminiStreamWriter(identity, GEMINI_ANSWER, EVENT_FRAME)
-        const piece = { index: 0, id: 'c', function: { name: 'f', arguments: '"' } }
-        times(n, () => writer.write([{ type: 'delta', toolCalls: [piece] }]))
+        const chunk = { index: 0, id: 'c', function: { name: 'f', arguments: '"' } }
+        times(n, () => writer.write([{ type: 'delta', toolCalls: [chunk] }]))
       },
     },
   },
@@ -235,8 +232,13 @@ export const REQUESTS: readonly Subject[] = [
       messages: fresh(talk, (input) => lowerItems(input)),
       'results of calls': fresh(
         (n) => [
-          ...times(n, (at) => ({ type: 'function_call', call_id: `c${at}`, name: 'f', arguments: '{}' })),
-          ...times(n, (at) => ({ type: 'function_call_output', call_id: `c${at}`, output: 'x' })),
+          ...times(n, (index) => ({
+            type: 'function_call',
+            call_id: `c${index}`,
+            name: 'f',
+            arguments: '{}',
+          })),
+          ...times(n, (index) => ({ type: 'function_call_output', call_id: `c${index}`, output: 'x' })),
         ],
         lowerItems,
       ),
@@ -252,11 +254,11 @@ export const REQUESTS: readonly Subject[] = [
     covers: ['src/protocol/canonical/images.ts'],
     cases: {
       parameters: (n) => {
-        const url = `data:a/b${repeated(';a=b', n)}`
+        const url = `data:a/b${repeat(';a=b', n)}`
         return () => splitDataUrl(url)
       },
       'a type that does not end': (n) => {
-        const url = `data:${repeated('a', n)}`
+        const url = `data:${repeat('a', n)}`
         return () => splitDataUrl(url)
       },
       parts: fresh(
@@ -279,7 +281,7 @@ export const REQUESTS: readonly Subject[] = [
         (n) => ({
           role: 'assistant',
           content: null,
-          tool_calls: times(n / 20, (at) => call(at, '{"a": 1}')),
+          tool_calls: times(n / 20, (index) => call(index, '{"a": 1}')),
         }),
         (message) => messageKey(message as never),
       ),
@@ -307,8 +309,8 @@ export const REQUESTS: readonly Subject[] = [
     ],
     n: 300,
     cases: {
-      'a long conversation': fresh(talk, (messages) => new PrefixIndex().match(conversationOf(messages))),
-      'results of calls': fresh(results, (messages) => new PrefixIndex().match(conversationOf(messages))),
+      'a long conversation': fresh(talk, (messages) => new PrefixIndex().match(createConversation(messages))),
+      'results of calls': fresh(results, (messages) => new PrefixIndex().match(createConversation(messages))),
       'calls of one message': fresh(
         (n) => {
           const ids = new ToolCallIds()
@@ -318,28 +320,28 @@ export const REQUESTS: readonly Subject[] = [
           }))
           return [...talk(1), { role: 'assistant', tool_calls: calls }] as Message[]
         },
-        (messages) => new PrefixIndex().match(conversationOf(messages)),
+        (messages) => new PrefixIndex().match(createConversation(messages)),
       ),
       'samples of one request': (n) => () => {
         const tree = new MessageTree()
         const index = new PrefixIndex<number>()
-        for (let at = 0; at < n; at += 1) {
-          const matched = index.match(conversationOf(talk(1), null, tree))
-          index.add(matched, { ...EMPTY, content: 'always the same' }, at)
+        for (let i = 0; i < n; i += 1) {
+          const matched = index.match(createConversation(talk(1), null, tree))
+          index.add(matched, { ...EMPTY, content: 'always the same' }, i)
         }
         const echo = [
           ...talk(1),
           { role: 'assistant', content: 'always the same ' },
           { role: 'user', content: 'on' },
         ]
-        return index.match(conversationOf(echo, null, tree))
+        return index.match(createConversation(echo, null, tree))
       },
       'branches of one request': (n) => () => {
         const tree = new MessageTree()
         const index = new PrefixIndex<number>()
-        for (let at = 0; at < n; at += 1) {
-          const messages = [...talk(2), { role: 'user', content: `branch ${at}` }]
-          index.add(index.match(conversationOf(messages, null, tree)), { ...EMPTY, content: `${at}` }, at)
+        for (let i = 0; i < n; i += 1) {
+          const messages = [...talk(2), { role: 'user', content: `branch ${i}` }]
+          index.add(index.match(createConversation(messages, null, tree)), { ...EMPTY, content: `${i}` }, i)
         }
       },
     },
@@ -350,15 +352,15 @@ export const REQUESTS: readonly Subject[] = [
     n: 300,
     cases: {
       'calls that all open anew': (n) => {
-        const turns = times(n, (at) => turnOf([{ role: 'user', content: `task ${at}` }]))
+        const turns = times(n, (index) => getTurn([{ role: 'user', content: `task ${index}` }]))
         return () => lined(turns)
       },
       'calls that are all the same': (n) => {
-        const turns = times(n, () => turnOf(talk(3)))
+        const turns = times(n, () => getTurn(talk(3)))
         return () => lined(turns)
       },
       'a call of many messages': (n) => {
-        const turn = turnOf(talk(n))
+        const turn = getTurn(talk(n))
         return () => lined([turn])
       },
     },
@@ -369,8 +371,15 @@ export const REQUESTS: readonly Subject[] = [
     n: 200,
     cases: {
       'retries without end': (n) => {
-        const turn = { ...turnOf([]), index: 0, startedAtMs: 0, endedAtMs: 0, params: '{}', promptPieces: [] }
-        const marked = times(n, (at) => ({ ...turn, turnId: `${at}`, retryCount: at === 0 ? 0 : 1 }))
+        const turn = {
+          ...getTurn([]),
+          index: 0,
+          startedAtMs: 0,
+          endedAtMs: 0,
+          params: '{}',
+          promptPieces: [],
+        }
+        const marked = times(n, (index) => ({ ...turn, turnId: `${index}`, retryCount: index === 0 ? 0 : 1 }))
         return () => {
           const retries = new Retries()
           for (const each of marked) findRepeatedByLast(retries.add(each), () => false)
@@ -386,12 +395,12 @@ function lowerItems(input: unknown): unknown {
   return lowerResponsesRequest(request, [], request.input as never)
 }
 
-function turnOf(messages: readonly Message[]) {
+function getTurn(messages: readonly Message[]) {
   const lastMessage = lastOfTexts(messages.map((message) => JSON.stringify(message)))
   return { status: 'completed' as const, lastMessage, tools: null, annotations: '{}' }
 }
 
-function lined(turns: readonly ReturnType<typeof turnOf>[]): void {
+function lined(turns: readonly ReturnType<typeof getTurn>[]): void {
   const finder = new AgentRoleFinder()
   for (const turn of turns) finder.add(turn)
 }

@@ -17,18 +17,9 @@ import { SseParser } from '../../../src/proxy/engines/clients/wire/sse.ts'
 import { ToolCallAssembler } from '../../../src/proxy/engines/clients/wire/tool-call-assembler.ts'
 import { toTurnId } from '../../../src/proxy/http/trainer/sessions/named-turns.ts'
 import { toEvents } from '../../../src/proxy/relay/responses-v1.ts'
-import {
-  type Case,
-  deepValues,
-  ofUnits,
-  repeated,
-  type Subject,
-  times,
-  UNITS,
-  wideObject,
-} from './subject.ts'
+import { type Case, deepValues, ofUnits, repeat, type Subject, times, UNITS, wideObject } from './subject.ts'
 
-const jsonOf = (value: unknown) => Buffer.from(JSON.stringify(value))
+const toJson = (value: unknown) => Buffer.from(JSON.stringify(value))
 
 /** JSON documents of about `n` bytes, each adversarial in a different way. */
 function documents(work: (json: Buffer) => unknown): Record<string, Case> {
@@ -39,20 +30,22 @@ function documents(work: (json: Buffer) => unknown): Record<string, Case> {
     }
   }
   return {
-    'a string of escapes': of((n) => jsonOf({ a: repeated(UNITS.escapes!, n / 3) })),
-    'empty objects': of((n) => jsonOf({ a: times(n / 3, () => ({})) })),
-    'deep values': of((n) => jsonOf({ a: deepValues(n / 4) })),
-    'a wide object': of((n) => jsonOf(wideObject(n / 4))),
-    numbers: of((n) => jsonOf({ a: times(n / 6, (at) => at + 0.5) })),
+    'a string of escapes': of((n) => toJson({ a: repeat(UNITS.escapes!, n / 3) })),
+    'empty objects': of((n) => toJson({ a: times(n / 3, () => ({})) })),
+    'deep values': of((n) => toJson({ a: deepValues(n / 4) })),
+    'a wide object': of((n) => toJson(wideObject(n / 4))),
+    numbers: of((n) => toJson({ a: times(n / 6, (index) => index + 0.5) })),
     'messages of one character': of((n) =>
-      jsonOf({ messages: times(n / 40, (at) => ({ role: at % 2 ? 'assistant' : 'user', content: 'x' })) }),
+      toJson({
+        messages: times(n / 40, (index) => ({ role: index % 2 ? 'assistant' : 'user', content: 'x' })),
+      }),
     ),
   }
 }
 
-function feed(bytes: Buffer, piece: number): void {
+function feed(bytes: Buffer, chunk: number): void {
   const parser = new SseParser('engine')
-  for (let at = 0; at < bytes.length; at += piece) parser.push(bytes.subarray(at, at + piece))
+  for (let index = 0; index < bytes.length; index += chunk) parser.push(bytes.subarray(index, index + chunk))
 }
 
 const ANSWER = {
@@ -76,7 +69,7 @@ export const WIRES: readonly Subject[] = [
         comments: ': ping\n\n',
       }),
       'one long line in many reads': (n) => {
-        const bytes = Buffer.from(`data: ${repeated('x', n)}\n\n`)
+        const bytes = Buffer.from(`data: ${repeat('x', n)}\n\n`)
         return () => feed(bytes, 100)
       },
     },
@@ -87,11 +80,11 @@ export const WIRES: readonly Subject[] = [
     cases: {
       ...documents((json) => parseResponse(json)),
       'ids of a prompt': (n) => {
-        const json = jsonOf({ id: 1, prompt_token_ids: times(n, (at) => at) })
+        const json = toJson({ id: 1, prompt_token_ids: times(n, (index) => index) })
         return () => parseResponse(json)
       },
       'keys in strings': (n) => {
-        const json = jsonOf({ a: repeated('"prompt_token_ids":[', n) })
+        const json = toJson({ a: repeat('"prompt_token_ids":[', n) })
         return () => parseResponse(json)
       },
     },
@@ -108,16 +101,18 @@ export const WIRES: readonly Subject[] = [
         const chunk = JSON.stringify({ choices: [{ index: 0, delta: {} }] })
         return () => {
           const reader = new CompletionReader(ANSWER)
-          for (let at = 0; at < n; at += 1) reader.read(chunk, [])
+          for (let index = 0; index < n; index += 1) reader.read(chunk, [])
         }
       },
       'a tool call in every chunk': (n) => {
-        const chunks = times(n, (at) =>
+        const chunks = times(n, (index) =>
           JSON.stringify({
             choices: [
               {
                 index: 0,
-                delta: { tool_calls: [{ index: at, id: `c${at}`, function: { name: 'f', arguments: '{' } }] },
+                delta: {
+                  tool_calls: [{ index: index, id: `c${index}`, function: { name: 'f', arguments: '{' } }],
+                },
               },
             ],
           }),
@@ -131,12 +126,12 @@ export const WIRES: readonly Subject[] = [
         const content = times(n, () => ({ token: 'x', logprob: -1, bytes: [120], top_logprobs: [] }))
         const choice = {
           index: 0,
-          message: { role: 'assistant', content: repeated('x', n) },
-          token_ids: times(n, (at) => at),
+          message: { role: 'assistant', content: repeat('x', n) },
+          token_ids: times(n, (index) => index),
           logprobs: { content },
           finish_reason: 'stop',
         }
-        const json = jsonOf({ choices: [choice] })
+        const json = toJson({ choices: [choice] })
         return () => new CompletionReader(ANSWER).read(Buffer.from(json), [])
       },
     },
@@ -147,11 +142,11 @@ export const WIRES: readonly Subject[] = [
     cases: {
       ...documents((json) => frames.parseFrame(json, false)),
       'numbers that are none': (n) => {
-        const json = Buffer.from(`{"type": "x", "a": [${repeated('NaN, ', n)}1]}`)
+        const json = Buffer.from(`{"type": "x", "a": [${repeat('NaN, ', n)}1]}`)
         return () => frames.parseFrame(json, false)
       },
       'numbers that are none, in a string of escapes': (n) => {
-        const json = Buffer.from(`{"type": "x", "b": NaN, "a": "${repeated('\\"NaN', n)}"}`)
+        const json = Buffer.from(`{"type": "x", "b": NaN, "a": "${repeat('\\"NaN', n)}"}`)
         return () => frames.parseFrame(json, false)
       },
       'deltas to check': (n) => {
@@ -183,22 +178,22 @@ export const WIRES: readonly Subject[] = [
         return () => createChunkFrame('r', events)?.(1)
       },
       'a version-1 answer': (n) => {
-        const ids = times(n, (at) => at)
-        const answer = {
+        const ids = times(n, (index) => index)
+        const response = {
           type: 'completion_response' as const,
           request_id: 'r',
           token_ids: ids,
           log_probs: ids.map(() => -1),
-          completion_text: repeated('x', n),
-          content_text: repeated('x', n),
+          completion_text: repeat('x', n),
+          content_text: repeat('x', n),
           tool_calls: null,
           finish_reason: 'stop' as const,
           error: null,
         }
-        return () => toEvents(answer, 'w')
+        return () => toEvents(response, 'w')
       },
       'packed ids': (n) => {
-        const ids = Int32Array.from({ length: n }, (_, at) => at * 7)
+        const ids = Int32Array.from({ length: n }, (_, index) => index * 7)
         return () => unpackTokenIds(packTokenIds(ids))
       },
     },
@@ -213,7 +208,7 @@ export const WIRES: readonly Subject[] = [
       },
       'an id in each piece': (n) => () => {
         const assembler = new ToolCallAssembler()
-        times(n, (at) => assembler.assign({ index: 0, id: `c${at}`, function: { arguments: '{' } }))
+        times(n, (index) => assembler.assign({ index: 0, id: `c${index}`, function: { arguments: '{' } }))
       },
       'a tool call in each piece': (n) => () => {
         const assembler = new ToolCallAssembler()
@@ -243,21 +238,21 @@ export const WIRES: readonly Subject[] = [
       }),
       'a conversation that has been read before': (n) => {
         const messages = times(n / 40, () => ({ role: 'user', content: 'x' }))
-        const [before, after] = [messages.slice(1), messages].map((some) => jsonOf({ messages: some }))
+        const [before, after] = [messages.slice(1), messages].map((some) => toJson({ messages: some }))
         const reader = new RequestReader()
         reader.read(before!)
         return () => reader.read(after!)
       },
       'tools with numbers': (n) => {
-        const tools = times(n / 60, (at) => ({
+        const tools = times(n / 60, (index) => ({
           type: 'function',
-          function: { name: `f${at}`, parameters: { a: 1.5 } },
+          function: { name: `f${index}`, parameters: { a: 1.5 } },
         }))
         const text = JSON.stringify({ tools, messages: [] })
         return () => [parseRequest(text), parseKeepingNumbers(text)]
       },
       'a list that does not end': (n) => {
-        const json = Buffer.from(`[${repeated('{}, ', n)}`)
+        const json = Buffer.from(`[${repeat('{}, ', n)}`)
         return () => findElements(json, 1, false)
       },
     },
@@ -295,7 +290,7 @@ export const WIRES: readonly Subject[] = [
     covers: ['src/protocol/token-ids/token-ids-json.ts'],
     cases: {
       ids: (n) => {
-        const bytes = writeIds(Int32Array.from({ length: n }, (_, at) => at))
+        const bytes = writeIds(Int32Array.from({ length: n }, (_, index) => index))
         return () => readIds(bytes, 0, bytes.length)
       },
     },

@@ -29,7 +29,7 @@ export const UNITS: Readonly<Record<string, string>> = {
 }
 
 /** Returns `unit` repeated, about `n` characters long. */
-export function repeated(unit: string, n: number): string {
+export function repeat(unit: string, n: number): string {
   return unit.repeat(Math.max(1, Math.floor(n / unit.length)))
 }
 
@@ -39,7 +39,7 @@ export function ofUnits(
   units: Readonly<Record<string, string>> = UNITS,
 ): Record<string, Case> {
   return Object.fromEntries(
-    Object.entries(units).map(([name, unit]) => [name, (n: number) => work(repeated(unit, n))]),
+    Object.entries(units).map(([name, unit]) => [name, (n: number) => work(repeat(unit, n))]),
   )
 }
 
@@ -57,9 +57,9 @@ export function deepValues(n: number): unknown[] {
  * Returns an object with about `n` members. From 1,020 on V8 stores them differently, which is a step: start above it.
  */
 export function wideObject(n: number): Record<string, unknown> {
-  return Object.fromEntries(Array.from({ length: n }, (_, at) => [`m${at}`, {}]))
+  return Object.fromEntries(Array.from({ length: n }, (_, index) => [`m${index}`, {}]))
 }
 
-export function times<T>(n: number, make: (at: number) => T): T[] {
-  return Array.from({ length: n }, (_, at) => make(at))
+export function times<T>(n: number, make: (index: number) => T): T[] {
+  return Array.from({ length: n }, (_, index) => make(index))
 }

@@ -5,7 +5,7 @@
 import assert from 'node:assert/strict'
 import fc from 'fast-check'
 import t from 'tap'
-import { brokenTextsOf, mutationsOf } from '../../helpers/mutations.ts'
+import { createBrokenTexts, createMutations } from '../../helpers/mutations.ts'
 import { startProxy } from '../../helpers/proxy.ts'
 import { sendJson, startScriptedServer } from '../../helpers/scripted-server.ts'
 import { watchStalls } from '../../helpers/stall-watch.ts'
@@ -51,7 +51,7 @@ const CHAT_CHUNK = {
     },
   ],
 }
-const completionOf = (finish: string | null) => ({
+const getCompletion = (finish: string | null) => ({
   ...head,
   object: 'text_completion',
   choices: [
@@ -80,7 +80,7 @@ const end = (chunk: { choices: object[] }) => ({
 /** An engine's responses, by mode, and whether they are streamed. */
 const MODES = {
   chat: { config: {}, whole: CHAT, chunk: CHAT_CHUNK },
-  token: { config: { tokenizer: 'embedded' }, whole: completionOf('stop'), chunk: completionOf(null) },
+  token: { config: { tokenizer: 'embedded' }, whole: getCompletion('stop'), chunk: getCompletion(null) },
 } as const
 
 interface TurnOnRecord {
@@ -109,7 +109,7 @@ function checkTurn({
   )
 }
 
-for (const [mode, { config, whole, chunk }] of Object.entries(MODES)) {
+for (const [mode, { config, whole: full, chunk }] of Object.entries(MODES)) {
   for (const stream of [false, true]) {
     const shape = stream ? 'streamed' : 'whole'
     t.test(`${RUNS} invalid ${shape} responses, in ${mode} mode`, async (t) => {
@@ -139,9 +139,9 @@ for (const [mode, { config, whole, chunk }] of Object.entries(MODES)) {
         await fetch(`${proxy.url}/sessions/s`, { method: 'DELETE' })
       }
       const wrong = stream
-        ? fc.oneof(mutationsOf(chunk), mutationsOf(end(chunk)), brokenTextsOf(chunk))
-        : fc.oneof(mutationsOf(whole), brokenTextsOf(whole))
-      const ask = async () => {
+        ? fc.oneof(createMutations(chunk), createMutations(end(chunk)), createBrokenTexts(chunk))
+        : fc.oneof(createMutations(full), createBrokenTexts(full))
+      const sendRequest = async () => {
         const response = await fetch(`${proxy.baseUrl('s')}/chat/completions`, {
           method: 'POST',
           body: JSON.stringify({ messages: [{ role: 'user', content: 'hi' }], max_tokens: 3, stream }),
@@ -154,11 +154,11 @@ for (const [mode, { config, whole, chunk }] of Object.entries(MODES)) {
       }
       const { withoutStall } = await watchStalls(t)
       await fc.assert(
-        fc.asyncProperty(wrong, async (answer) => {
+        fc.asyncProperty(wrong, async (response) => {
           output = stream
-            ? `data: ${answer}\n\ndata: ${JSON.stringify(end(chunk))}\n\ndata: [DONE]\n\n`
-            : answer
-          await withoutStall(ask)
+            ? `data: ${response}\n\ndata: ${JSON.stringify(end(chunk))}\n\ndata: [DONE]\n\n`
+            : response
+          await withoutStall(sendRequest)
           calls += 1
           if (calls % CALLS_A_SESSION === 0) await readBack()
         }),

@@ -10,8 +10,8 @@ import t, { type Test } from 'tap'
 import type { GenerationEvent } from '../../../src/protocol/canonical/events.ts'
 import { PromptIds } from '../../../src/protocol/token-ids/prompt-ids.ts'
 import { buildApp } from '../../../src/proxy/http/app.ts'
-import { mutationsOf } from '../../helpers/mutations.ts'
-import { answer } from '../../helpers/scripted-backend.ts'
+import { createMutations } from '../../helpers/mutations.ts'
+import { respond } from '../../helpers/scripted-backend.ts'
 import { serverParts } from '../../helpers/sessions-api.ts'
 import { watchStalls } from '../../helpers/stall-watch.ts'
 import { openMemoryStore } from '../../helpers/store-in-process.ts'
@@ -44,7 +44,7 @@ const ANSWER: GenerationEvent[] = [
 async function startInjected(t: Test) {
   const store = await openMemoryStore()
   const { options, sessions, backend } = serverParts(store)
-  backend.script = () => answer(ANSWER)
+  backend.script = () => respond(ANSWER)
   const { fastify: app } = await buildApp(options)
   t.teardown(async () => {
     await sessions.close()
@@ -83,7 +83,7 @@ for (const [name, { path, bodies, checkRefusal }] of Object.entries(DIALECTS)) {
         }
         await inject('DELETE', '/sessions/s')
       }
-      const ask = async (body: string) => {
+      const sendRequest = async (body: string) => {
         const answered = await inject('POST', `/s/v1/${path}`, body)
         const { statusCode } = answered
         statuses[statusCode] = (statuses[statusCode] ?? 0) + 1
@@ -91,8 +91,8 @@ for (const [name, { path, bodies, checkRefusal }] of Object.entries(DIALECTS)) {
       }
       const { withoutStall } = await watchStalls(t)
       await fc.assert(
-        fc.asyncProperty(mutationsOf(...bodies), async (body) => {
-          await withoutStall(() => ask(body))
+        fc.asyncProperty(createMutations(...bodies), async (body) => {
+          await withoutStall(() => sendRequest(body))
           calls += 1
           if (calls % CALLS_A_SESSION === 0) await readBack()
         }),

@@ -11,7 +11,7 @@ export interface Answer {
 export interface FuzzedDialect {
   path: string
   bodies: object[]
-  checkRefusal(answer: Answer): void
+  checkRefusal(response: Answer): void
 }
 
 export const DIALECTS: Record<string, FuzzedDialect> = {
@@ -44,7 +44,7 @@ function isAnthropicRefusal({ body, headers }: Answer): void {
 }
 
 /** Checks that no error follows the status line. */
-function isWholeAnswer({ headers, body }: Answer): void {
+function isCompleteResponse({ headers, body }: Answer): void {
   if (!String(headers['content-type']).startsWith('text/event-stream')) return void JSON.parse(body)
   assert.match(
     body,
@@ -57,6 +57,6 @@ function isWholeAnswer({ headers, body }: Answer): void {
 export function checkResponse(answered: Answer, checkRefusal: FuzzedDialect['checkRefusal']): void {
   const { statusCode, body } = answered
   assert.ok(statusCode === 200 || (statusCode >= 400 && statusCode < 500), `${statusCode} ${body}`)
-  if (statusCode === 200) isWholeAnswer(answered)
+  if (statusCode === 200) isCompleteResponse(answered)
   else checkRefusal(answered)
 }

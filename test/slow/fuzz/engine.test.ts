@@ -4,7 +4,7 @@
  */
 import fc from 'fast-check'
 import t from 'tap'
-import { mutationsOf } from '../../helpers/mutations.ts'
+import { createMutations } from '../../helpers/mutations.ts'
 import { startProxy } from '../../helpers/proxy.ts'
 import { watchStalls } from '../../helpers/stall-watch.ts'
 import { type Answer, checkResponse, DIALECTS } from './dialects.ts'
@@ -17,7 +17,7 @@ for (const [mode, config] of Object.entries({ chat: {}, token: { tokenizer: 'emb
       const proxy = await startProxy(t, { db: 'memory', ...config })
       // Bounds completions, whatever limit the body has.
       await proxy.post('/sessions/s', { sampling_params: { max_tokens: 4 } })
-      const ask = async (body: string) => {
+      const sendRequest = async (body: string) => {
         const response = await fetch(`${proxy.baseUrl('s')}/${path}`, { method: 'POST', body })
         const answered: Answer = {
           statusCode: response.status,
@@ -28,7 +28,7 @@ for (const [mode, config] of Object.entries({ chat: {}, token: { tokenizer: 'emb
       }
       const { withoutStall } = await watchStalls(t)
       await fc.assert(
-        fc.asyncProperty(mutationsOf(...bodies), (body) => withoutStall(() => ask(body))),
+        fc.asyncProperty(createMutations(...bodies), (body) => withoutStall(() => sendRequest(body))),
         { numRuns: RUNS },
       )
       t.equal((await fetch(`${proxy.url}/sessions/s/trajectories`)).status, 200)

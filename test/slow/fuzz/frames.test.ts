@@ -8,9 +8,9 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import fc from 'fast-check'
 import t from 'tap'
 import { ProxyError } from '../../../src/base/errors.ts'
-import { brokenTextsOf, mutationsOf } from '../../helpers/mutations.ts'
+import { createBrokenTexts, createMutations } from '../../helpers/mutations.ts'
 import { RawWorker } from '../../helpers/raw-worker.ts'
-import { chatRequest, eventsOf, type RelayServer, relayServerFor } from '../../helpers/relay-server.ts'
+import { chatRequest, type RelayServer, readEvents, relayServerFor } from '../../helpers/relay-server.ts'
 import { watchStalls } from '../../helpers/stall-watch.ts'
 
 const RUNS = Math.ceil(Number(process.env.FUZZ_RUNS ?? 1_000) / 10)
@@ -84,7 +84,7 @@ const inTime = <T>(work: Promise<T>): Promise<T> => {
 /** Serves a request to its end after `frame`, with another worker if the proxy has disconnected this one. */
 async function callWith({ url, backend }: RelayServer, worker: RawWorker, frame: string): Promise<RawWorker> {
   const request = chatRequest('x')
-  const ended = eventsOf(backend, request).catch((error: unknown) => error)
+  const ended = readEvents(backend, request).catch((error: unknown) => error)
   const { request_id: id } = await inTime(worker.next('completion_request'))
   worker.send(frame.replaceAll(CALL, String(id)))
   for (const seq of [1, 2]) worker.end(id, seq)
@@ -94,8 +94,8 @@ async function callWith({ url, backend }: RelayServer, worker: RawWorker, frame:
     return worker
   }
   const next = await RawWorker.hello(url, { worker_id: 'another' })
-  const again = next.next('completion_request').then(({ request_id }) => next.end(request_id, 1))
-  again.catch(() => {})
+  const second = next.next('completion_request').then(({ request_id }) => next.end(request_id, 1))
+  second.catch(() => {})
   checkEnd(await inTime(ended))
   next.socket.terminate()
   await next.closed
@@ -113,7 +113,7 @@ t.test(`${RUNS} invalid frames end only their own request, and none stays open`,
   let worker = await RawWorker.hello(server.url)
   const { withoutStall } = await watchStalls(t)
   await fc.assert(
-    fc.asyncProperty(fc.oneof(mutationsOf(...FRAMES), brokenTextsOf(...FRAMES)), (frame) =>
+    fc.asyncProperty(fc.oneof(createMutations(...FRAMES), createBrokenTexts(...FRAMES)), (frame) =>
       withoutStall(async () => {
         worker = await callWith(server, worker, frame)
       }),
@@ -140,7 +140,7 @@ t.test(`${RUNS} invalid hellos are accepted or rejected`, async (t) => {
   }
   const { withoutStall } = await watchStalls(t)
   await fc.assert(
-    fc.asyncProperty(fc.oneof(mutationsOf(...HELLOS), brokenTextsOf(...HELLOS)), (hello) =>
+    fc.asyncProperty(fc.oneof(createMutations(...HELLOS), createBrokenTexts(...HELLOS)), (hello) =>
       withoutStall(() => say(hello)),
     ),
     { numRuns: RUNS, endOnFailure: true },

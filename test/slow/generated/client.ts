@@ -8,7 +8,7 @@ import type { paths } from './api.d.ts'
 const [baseUrl, key] = process.argv.slice(2)
 const proxy = createClient<paths>({ baseUrl: baseUrl!, headers: { authorization: `Bearer ${key}` } })
 const sessionId = 'task/of typescript:0'
-const at = { params: { path: { sessionId } } }
+const path = { params: { path: { sessionId } } }
 
 const created = await proxy.POST('/sessions', { body: { session_id: sessionId, metadata: { a: 1 } } })
 const status: 'created' | 'exists' | undefined = created.data?.status
@@ -16,30 +16,30 @@ assert.equal(status, 'created')
 // The document declares which bodies are optional.
 assert.equal((await proxy.POST('/sessions')).data?.status, 'created')
 
-const answer = await proxy.POST('/{sessionId}/v1/chat/completions', {
-  ...at,
+const response = await proxy.POST('/{sessionId}/v1/chat/completions', {
+  ...path,
   body: { model: 'x', messages: [{ role: 'user', content: 'hi' }], max_tokens: 4 },
 })
-assert.ok(typeof answer.data === 'object' && answer.data.object === 'chat.completion')
-await proxy.POST('/sessions/{sessionId}/reward', { ...at, body: { reward: 0.5 } })
-const ended = await proxy.POST('/sessions/{sessionId}/complete', at)
+assert.ok(typeof response.data === 'object' && response.data.object === 'chat.completion')
+await proxy.POST('/sessions/{sessionId}/reward', { ...path, body: { reward: 0.5 } })
+const ended = await proxy.POST('/sessions/{sessionId}/complete', path)
 assert.equal(ended.data?.completed, true)
 
-const whole = await proxy.GET('/sessions/{sessionId}', at)
-const ids: number[][] | undefined = whole.data?.turns.map((turn) => turn.completion_token_ids ?? [])
+const full = await proxy.GET('/sessions/{sessionId}', path)
+const ids: number[][] | undefined = full.data?.turns.map((turn) => turn.completion_token_ids ?? [])
 const sampled = ids?.[0]?.length ?? 0
 assert.ok(sampled > 0)
 const { data } = await proxy.GET('/sessions/{sessionId}/trajectories', {
-  params: { ...at.params, query: { select: 'longest' } },
+  params: { ...path.params, query: { select: 'longest' } },
 })
 const mask: (0 | 1)[] | undefined = data?.trajectories[0]?.response_mask
 assert.deepEqual(mask, Array(sampled).fill(1))
 assert.equal(data?.reward, 0.5)
 
-const refused = await proxy.GET('/sessions/{sessionId}/turns/{index}', {
+const rejected = await proxy.GET('/sessions/{sessionId}/turns/{index}', {
   params: { path: { sessionId, index: '7' } },
 })
-assert.equal(refused.error?.code, 'turn_not_found')
+assert.equal(rejected.error?.code, 'turn_not_found')
 // @ts-expect-error ids are texts
 await proxy.POST('/sessions', { body: { session_id: 7 } })
 console.log('done')

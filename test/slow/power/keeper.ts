@@ -7,7 +7,7 @@ import { join } from 'node:path'
 import { ProxyError } from '../../../src/base/errors.ts'
 import type { Durability, TurnStore } from '../../../src/proxy/store/port/turn-store.ts'
 import { openSqliteStore } from '../../../src/proxy/store/sqlite/open.ts'
-import { anOutcome, aSession, aTurn } from '../../conformance/turn-store.ts'
+import { anOutcome, aTurn, createSession } from '../../conformance/turn-store.ts'
 
 const TURNS = 4
 const [folder, durability] = process.argv.slice(2)
@@ -21,7 +21,7 @@ process.exit(0)
 
 async function keep(sessionId: string, closes: boolean): Promise<void> {
   const store = await opened()
-  await known(() => store.createSession(aSession(sessionId)))
+  await known(() => store.createSession(createSession(sessionId)))
   for (let index = 0; index < TURNS; index += 1) await record(store, sessionId, index)
   if (closes) await known(() => store.close())
 }

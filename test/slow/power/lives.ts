@@ -8,7 +8,7 @@ import Database from 'better-sqlite3'
 import { ProxyError } from '../../../src/base/errors.ts'
 import type { TurnStore } from '../../../src/proxy/store/port/turn-store.ts'
 import { openSqliteStore } from '../../../src/proxy/store/sqlite/open.ts'
-import { anOutcome, aSession, aTurn } from '../../conformance/turn-store.ts'
+import { anOutcome, aTurn, createSession } from '../../conformance/turn-store.ts'
 import { Disk, type Timeline } from '../../sim/world/disk.ts'
 import { Machine } from '../../sim/world/machine.ts'
 import { readLog } from './log.ts'
@@ -25,14 +25,14 @@ process.env.POWER_LOG = join(root!, 'log')
 await liveAndCheck(0)
 const calls = readLog(process.env.POWER_LOG).filter(({ kind }) => kind !== 'unlink').length
 delete process.env.POWER_LOG
-let refused = 0
+let rejected = 0
 let failed = 0
 // Each errno begins at another call.
 for (let call = 1 + (Number(errno) % Number(step)); call <= calls; call += Number(step)) {
-  refused += await liveAndCheck(call)
+  rejected += await liveAndCheck(call)
   failed += 1
 }
-console.log(`${failed} calls failed, one in each life; ${refused} changes were refused`)
+console.log(`${failed} calls failed, one in each life; ${rejected} changes were refused`)
 
 /** @returns the number of rejected changes */
 async function liveAndCheck(call: number): Promise<number> {
@@ -63,7 +63,7 @@ async function liveAndCheck(call: number): Promise<number> {
 
 async function live(path: string): Promise<{ refused: number; acknowledged: string[] }> {
   const acknowledged: string[] = []
-  let refused = 0
+  let rejection = 0
   /** Returns whether the change succeeded; unexpected errors are thrown. */
   const isDone = async (change: () => Promise<unknown>) => {
     try {
@@ -71,7 +71,7 @@ async function live(path: string): Promise<{ refused: number; acknowledged: stri
       return true
     } catch (error) {
       if (!(error instanceof ProxyError) || !KNOWN.includes(error.code)) throw error
-      refused += 1
+      rejection += 1
       return false
     }
   }
@@ -79,9 +79,9 @@ async function live(path: string): Promise<{ refused: number; acknowledged: stri
   await isDone(async () => {
     store = await open(path)
   })
-  if (store === undefined) return { refused, acknowledged }
+  if (store === undefined) return { refused: rejection, acknowledged }
   const opened = store
-  await isDone(() => opened.createSession(aSession('s')))
+  await isDone(() => opened.createSession(createSession('s')))
   for (let index = 0; index < TURNS; index += 1) {
     const turnId = `t${index}`
     void opened.openTurn(aTurn(turnId, { sessionId: 's', index })).catch(() => {})
@@ -89,7 +89,7 @@ async function live(path: string): Promise<{ refused: number; acknowledged: stri
     if (closed && (await opened.getTurn('s', turnId))) acknowledged.push(turnId)
   }
   await isDone(() => opened.close())
-  return { refused, acknowledged }
+  return { refused: rejection, acknowledged }
 }
 
 function open(path: string): Promise<TurnStore> {

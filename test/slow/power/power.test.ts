@@ -31,7 +31,7 @@ function under(program: string, args: readonly string[], env: NodeJS.ProcessEnv)
   return execFileSync(process.execPath, [join(here, program), ...args], { env: all, encoding: 'utf8' })
 }
 
-function callsOf(durability: Durability): Noted[] {
+function getCalls(durability: Durability): Noted[] {
   const database = join(folder, durability)
   const log = join(folder, `log-${durability}`)
   mkdirSync(database)
@@ -63,24 +63,24 @@ function lookAt(cut: PowerCut, left: Left, reported: readonly string[], random: 
 
 for (const durability of ['power', 'process'] as const) {
   t.test(`${durability}: power loss after each call that changes a file`, { skip }, async (t) => {
-    const calls = callsOf(durability)
+    const calls = getCalls(durability)
     const random = seededRandom(20_260_101)
     const cut = new PowerCut()
     const reported: string[] = []
     const found: string[] = []
     let losses = 0
-    for (const [place, noted] of calls.entries()) {
+    for (const [index, noted] of calls.entries()) {
       if (noted.file === 'acknowledged') {
         reported.push(noted.data.toString().trim())
         continue
       }
       cut.add(noted)
-      for (const left of IS_FULL ? ALL_LEFT : FEWER_LEFT[place % FEWER_LEFT.length]!) {
+      for (const left of IS_FULL ? ALL_LEFT : FEWER_LEFT[index % FEWER_LEFT.length]!) {
         const wrong = lookAt(cut, left, reported, random)
         // With `process` a turn must survive the end of the process, which loses no written data.
         const mayLose = durability === 'process' && left !== 'all'
         if (mayLose && wrong.endsWith('is lost')) losses += 1
-        else if (wrong !== '') found.push(`after call ${place}, ${left} of what was not synced: ${wrong}`)
+        else if (wrong !== '') found.push(`after call ${index}, ${left} of what was not synced: ${wrong}`)
       }
     }
     t.equal(reported.length, 8, 'all turns were acknowledged')

@@ -83,7 +83,7 @@ const sampling = fc.record({
 
 let calls = 0
 
-async function ask(backend: Backend, body: ChatBody, stream: boolean): Promise<CompletionBuilder> {
+async function sendRequest(backend: Backend, body: ChatBody, stream: boolean): Promise<CompletionBuilder> {
   const id = `call-${calls++}`
   const request: GenerationRequest = { kind: 'chat', body, stream, requestId: id, sessionId: id }
   const fold = new CompletionBuilder()
@@ -115,7 +115,10 @@ t.test('ids, logprobs, text, tool calls and finish reasons are those of chat mod
   await fc.assert(
     fc.asyncProperty(conversation, sampling, fc.boolean(), async (messages, params, stream) => {
       const body = { messages, ...params } as ChatBody
-      const [expected, actual] = [await ask(chatMode, body, stream), await ask(tokenMode, body, stream)]
+      const [expected, actual] = [
+        await sendRequest(chatMode, body, stream),
+        await sendRequest(tokenMode, body, stream),
+      ]
       const { finishReason, stopReason } = expected.end!
       counts.calls += expected.toolCalls.length
       counts.stopStrings += Number(typeof stopReason === 'string')

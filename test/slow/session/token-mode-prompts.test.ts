@@ -21,7 +21,9 @@ t.test('a developer speaks as the system where the template knows no developer',
     ['gemma3', '<start_of_turn>user\nBe brief.\n\nHello.<end_of_turn>'],
   ] as const) {
     const model = loadTokenModel(name)
-    const { promptTokenIds } = await (await tokenModeRig(t, model, () => ({ text: 'I see.' }))).ask(messages)
+    const { promptTokenIds } = await (await tokenModeRig(t, model, () => ({ text: 'I see.' }))).sendRequest(
+      messages,
+    )
     t.ok(model.tokenizer.decode(promptTokenIds).includes(shown), name)
   }
 })
@@ -29,16 +31,16 @@ t.test('a developer speaks as the system where the template knows no developer',
 t.test('a prompt of 128,000 tokens leaves the event loop to others', { timeout: 60_000 }, async (t) => {
   const model = await openTokenModel({ source: modelDirectory('qwen3'), parser: 'auto' })
   t.teardown(() => model.close())
-  const { ask } = await tokenModeRig(t, model, () => ({ text: 'I see.' }))
+  const { sendRequest } = await tokenModeRig(t, model, () => ({ text: 'I see.' }))
   const messages = longConversation(128_000)
   // The code is warm and the thread has its tokenizer, as a moment after the start of a proxy.
-  await ask([{ role: 'user', content: 'Warm up.' }, ...messages.slice(1)])
-  const first = await longestBlockMs(() => ask(messages))
+  await sendRequest([{ role: 'user', content: 'Warm up.' }, ...messages.slice(1)])
+  const first = await longestBlockMs(() => sendRequest(messages))
   const news: ChatMessage[] = [
     { role: 'assistant', content: 'I see.' },
     { role: 'user', content: 'Go on.' },
   ]
-  const extended = await longestBlockMs(() => ask([...messages, ...news]))
+  const extended = await longestBlockMs(() => sendRequest([...messages, ...news]))
   t.comment(`blocked for ${first.toFixed(1)} ms at first, ${extended.toFixed(1)} ms when it was extended`)
   // Ten times what it takes; on the spot, tokenizing alone blocks for twice as long.
   t.ok(Math.max(first, extended) < 100)
@@ -70,7 +72,7 @@ function longConversation(tokens: number): ChatMessage[] {
   const text = readFileSync(new URL('../../../docs/token-mode.md', import.meta.url), 'utf8')
   const bytes = tokens * 5
   return Array.from({ length: Math.ceil(bytes / 2_000) | 1 }, (_, i): ChatMessage => {
-    const at = (i * 997) % (text.length - 2_000)
-    return { role: i % 2 === 0 ? 'user' : 'assistant', content: text.slice(at, at + 2_000) }
+    const index = (i * 997) % (text.length - 2_000)
+    return { role: i % 2 === 0 ? 'user' : 'assistant', content: text.slice(index, index + 2_000) }
   })
 }

@@ -15,7 +15,7 @@ const SPECIAL = [...tokenizer.addedTokens]
   .map(([content, id]) => ({ content, id, special: true, normalized: false }))
 
 /** Creates a cache that logs what it had to have tokenized. */
-function memoryOf(maxBytes?: number) {
+function getMemory(maxBytes?: number) {
   const encoded: string[] = []
   const encode = async (text: string) => {
     encoded.push(text)
@@ -83,10 +83,10 @@ for (const name of REAL_MODELS) {
       )
     const text = fc.array(fc.oneof(token, word, long, talk), { maxLength: 12 }).map((parts) => parts.join(''))
     await fc.assert(
-      fc.asyncProperty(text, async (whole) => {
-        const expected = [...((await encoder.encode(whole)) as number[])]
-        assert.deepEqual([...(await memory.encode(whole))], expected)
-        assert.deepEqual([...(await memory.encode(whole))], expected)
+      fc.asyncProperty(text, async (full) => {
+        const expected = [...((await encoder.encode(full)) as number[])]
+        assert.deepEqual([...(await memory.encode(full))], expected)
+        assert.deepEqual([...(await memory.encode(full))], expected)
       }),
       { numRuns: limitRuns(60) },
     )
@@ -94,7 +94,7 @@ for (const name of REAL_MODELS) {
 }
 
 t.test('text that any session tokenized is not tokenized again', async (t) => {
-  const { memory, encoded } = memoryOf()
+  const { memory, encoded } = getMemory()
   const first = message('system', LONG) + message('user', 'One?')
   const second = message('system', LONG) + message('user', 'Two?')
   t.same([...(await memory.encode(first))], tokenizer.encode(first))
@@ -111,13 +111,13 @@ t.test('after a change in one place of a long text, only its surroundings are to
   }
   const memory = new ContentCache(encode, SPECIAL, { cutsAtSpaces: true })
   const letters = 'abcdefghijklmnop'
-  const wordAt = (at: number) => `${at % 97}rule${letters[(at * 7919) % 13]}${letters[at % 16]}`
-  const rules = Array.from({ length: 6000 }, (_, at) => wordAt(at)).join(' ')
-  const systemOf = (where: string) => message('system', `You are in ${where} now. ${rules}`)
+  const wordAt = (index: number) => `${index % 97}rule${letters[(index * 7919) % 13]}${letters[index % 16]}`
+  const rules = Array.from({ length: 6000 }, (_, index) => wordAt(index)).join(' ')
+  const getSystem = (where: string) => message('system', `You are in ${where} now. ${rules}`)
   const total = () => encoded.reduce((sum, text) => sum + text.length, 0)
-  t.same([...(await memory.encode(systemOf('a place')))], tokenizer.encode(systemOf('a place')))
+  t.same([...(await memory.encode(getSystem('a place')))], tokenizer.encode(getSystem('a place')))
   const first = total()
-  t.same([...(await memory.encode(systemOf('quite another')))], tokenizer.encode(systemOf('quite another')))
+  t.same([...(await memory.encode(getSystem('quite another')))], tokenizer.encode(getSystem('quite another')))
   t.ok(total() - first < first / 2, `${total() - first} characters after ${first}`)
 })
 
@@ -140,7 +140,7 @@ t.test('a long prompt has a few of its texts tokenized at once, independent of t
 })
 
 t.test('a long prompt of new texts yields to the event loop', async (t) => {
-  const { memory, encoded } = memoryOf()
+  const { memory, encoded } = getMemory()
   const turns: number[] = []
   let done = false
   const watch = () => {
@@ -150,7 +150,7 @@ t.test('a long prompt of new texts yields to the event loop', async (t) => {
   setImmediate(watch)
   const texts = Array.from({ length: 300 }, (_, n) => message('user', `${n} ${LONG}`))
   await memory.encode(texts.join(''))
-  const inOneTurn = turns.map((count, at) => count - (turns[at - 1] ?? 0))
+  const inOneTurn = turns.map((count, index) => count - (turns[index - 1] ?? 0))
   t.ok(Math.max(...inOneTurn.slice(1)) <= 30, `${inOneTurn}`)
   const known = turns.length
   await memory.encode(texts.join(''))
@@ -159,15 +159,15 @@ t.test('a long prompt of new texts yields to the event loop', async (t) => {
 })
 
 t.test('the short text that ends each message is tokenized once', async (t) => {
-  const { memory, encoded } = memoryOf()
-  const ended = (number: number) => `${message('user', `${number} ${LONG}`)}<|im_start|>assistant\n`
+  const { memory, encoded } = getMemory()
+  const end = (number: number) => `${message('user', `${number} ${LONG}`)}<|im_start|>assistant\n`
   for (const number of [1, 2, 3])
-    t.same([...(await memory.encode(ended(number)))], tokenizer.encode(ended(number)))
+    t.same([...(await memory.encode(end(number)))], tokenizer.encode(end(number)))
   t.equal(encoded.filter((text) => text.startsWith('<|im_end|>')).length, 1)
 })
 
 t.test('concurrent prompts with a common beginning wait for one encoding', async (t) => {
-  const { memory, encoded } = memoryOf()
+  const { memory, encoded } = getMemory()
   await Promise.all(
     [1, 2, 3].map((number) => memory.encode(message('system', LONG) + message('user', `${number}`))),
   )
@@ -175,7 +175,7 @@ t.test('concurrent prompts with a common beginning wait for one encoding', async
 })
 
 t.test('memory is bounded, and keeps the most recently used texts', async (t) => {
-  const { memory, encoded } = memoryOf(20_000)
+  const { memory, encoded } = getMemory(20_000)
   const texts = Array.from({ length: 40 }, (_, index) => message('user', `${index} ${LONG}`))
   for (const text of texts) {
     await memory.encode(text)
@@ -187,7 +187,7 @@ t.test('memory is bounded, and keeps the most recently used texts', async (t) =>
   let kept = 0
   for (const text of texts.toReversed()) {
     await memory.encode(text)
-    if (encoded.some((piece) => piece.includes('long rule'))) break
+    if (encoded.some((segment) => segment.includes('long rule'))) break
     kept += 1
   }
   t.ok(kept > 1 && kept * 4 * tokenizer.encode(texts[0]!).length <= 20_000, `${kept} texts are kept`)

@@ -31,7 +31,7 @@ async function encoderFor(t: Test, model: string) {
   return { encoder, tokens, faults }
 }
 
-for (const [place, model] of REAL_MODELS.entries()) {
+for (const [index, model] of REAL_MODELS.entries()) {
   t.test(`${model}: the same ids`, { skip }, async (t) => {
     const { encoder, tokens, faults } = await encoderFor(t, model)
     t.equal(encoder.kind, 'fastokens', 'the encoder supports this kind of tokenizer, and passes its checks')
@@ -43,7 +43,7 @@ for (const [place, model] of REAL_MODELS.entries()) {
       text += `a${char}b ${char}${char} 1${char}\n`
       points += 1
       if (points % POINTS_A_TEXT !== 0) continue
-      if ((points / POINTS_A_TEXT) % SHARES === (IS_FULL ? 0 : place)) await encoder.check(text)
+      if ((points / POINTS_A_TEXT) % SHARES === (IS_FULL ? 0 : index)) await encoder.check(text)
       text = ''
     }
     await encoder.check(text)
@@ -62,16 +62,16 @@ for (const [place, model] of REAL_MODELS.entries()) {
       '\ud800',
       'e\u0301',
     )
-    const piece = fc.oneof(
+    const chunk = fc.oneof(
       fc.string({ unit: 'grapheme' }),
       fc.string({ unit: 'binary' }),
       word,
       fc.constantFrom(...tokens.slice(0, 40), ' <', '<|'),
     )
-    const long = fc.tuple(piece, fc.integer({ min: 2, max: 60 })).map(([part, times]) => part.repeat(times))
-    const texts = fc.array(fc.oneof(piece, long), { maxLength: 40 }).map((parts) => parts.join(''))
-    const check = async (whole: string) => {
-      await encoder.check(whole)
+    const long = fc.tuple(chunk, fc.integer({ min: 2, max: 60 })).map(([part, times]) => part.repeat(times))
+    const texts = fc.array(fc.oneof(chunk, long), { maxLength: 40 }).map((parts) => parts.join(''))
+    const check = async (full: string) => {
+      await encoder.check(full)
       return faults.length === 0
     }
     await fc.assert(fc.asyncProperty(texts, check), { numRuns: RUNS })

@@ -90,10 +90,10 @@ t.test('an invalid Jinja template ends the start', async (t) => {
 
 t.test('the queue is bounded, and fails when the proxy shuts down', async (t) => {
   const prompts = await start(HOSTILE, { maxQueued: 1, timeLimitMs: 60_000 })
-  const [slow, waiting, refused] = ['slow', 'a', 'b'].map((content) =>
+  const [slow, waiting, rejected] = ['slow', 'a', 'b'].map((content) =>
     prompts.render(messagesJson(content), {}),
   )
-  await t.rejects(refused!, { code: 'queue_full' })
+  await t.rejects(rejected!, { code: 'queue_full' })
   const ended = Promise.all([slow, waiting].map((one) => t.rejects(one!, { code: 'shutting_down' })))
   await prompts.close()
   await ended

@@ -46,9 +46,9 @@ for (const model of ['qwen3', 'llama3_1', 'gemma3']) {
     fc.assert(
       fc.property(fc.string({ unit: 'grapheme', minLength: 1 }), (text) => {
         const decoder = new StreamingDecoder(tokenizer)
-        const pieces = tokenizer.encode(text).map((id) => decoder.push([id]))
+        const chunks = tokenizer.encode(text).map((id) => decoder.push([id]))
         return (
-          pieces.every((piece) => piece.isWellFormed() && !piece.includes('\ufffd')) && decoder.flush() === ''
+          chunks.every((chunk) => chunk.isWellFormed() && !chunk.includes('\ufffd')) && decoder.flush() === ''
         )
       }),
     )
@@ -60,10 +60,10 @@ const qwen = loadRealTokenizer('qwen3')
 t.test('a character appears with the token that completes it', async (t) => {
   const decoder = new StreamingDecoder(qwen)
   const ids = qwen.encode('𓀀!')
-  const pieces = ids.map((id) => decoder.push([id]))
+  const chunks = ids.map((id) => decoder.push([id]))
   t.ok(ids.length > 2)
   t.same(
-    pieces.filter((piece) => piece !== ''),
+    chunks.filter((chunk) => chunk !== ''),
     ['𓀀', '!'],
   )
 })

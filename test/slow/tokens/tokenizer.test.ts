@@ -115,15 +115,15 @@ t.test("SentencePiece's dummy first space is not part of a text", async (t) => {
 })
 
 t.test('unusable files are rejected with their path or the reason', async (t) => {
-  const refused = (message: RegExp) => ({ name: 'ProxyError', code: 'config_invalid', message })
+  const reject = (message: RegExp) => ({ name: 'ProxyError', code: 'config_invalid', message })
   const directory = t.testdir({ 'tokenizer.json': '{', other: {} })
-  t.throws(() => loadTokenizer(directory), refused(/tokenizer\.json/))
-  t.throws(() => loadTokenizer(`${directory}/other`), refused(/no .*tokenizer\.json/))
+  t.throws(() => loadTokenizer(directory), reject(/tokenizer\.json/))
+  t.throws(() => loadTokenizer(`${directory}/other`), reject(/no .*tokenizer\.json/))
   const withDecoder = (decoder: { type: string } | null) =>
     loadTokenizer({ ...SENTENCE_PIECE, tokenizerJson: { ...SENTENCE_PIECE.tokenizerJson, decoder } })
-  t.throws(() => withDecoder({ type: 'WordPiece' }), refused(/decoder .* WordPiece/))
+  t.throws(() => withDecoder({ type: 'WordPiece' }), reject(/decoder .* WordPiece/))
   t.throws(() => withDecoder(null), ProxyError)
-  t.throws(() => loadTokenizer({ tokenizerJson: {}, tokenizerConfig: {} }), refused(/tokenizer\.json/))
+  t.throws(() => loadTokenizer({ tokenizerJson: {}, tokenizerConfig: {} }), reject(/tokenizer\.json/))
 })
 
 t.test('a directory without tokenizer_config.json is sufficient', async (t) => {

@@ -98,11 +98,11 @@ t.test(
   async (t) => {
     const { logger } = listingLogger()
     const levels = ['debug', 'info', 'error'] as const
-    const written = (each: Logger) => levels.filter((level) => isLevelEnabled(each, level))
+    const write = (each: Logger) => levels.filter((level) => isLevelEnabled(each, level))
     const quiet = { ...logger, isLevelEnabled: (level: string) => level === 'error' }
-    t.strictSame(written(logger), ['info', 'error'])
-    t.strictSame(written(withContext(logger, {})), ['info', 'error'])
-    t.strictSame(written(withContext(quiet, {})), ['error'])
+    t.strictSame(write(logger), ['info', 'error'])
+    t.strictSame(write(withContext(logger, {})), ['info', 'error'])
+    t.strictSame(write(withContext(quiet, {})), ['error'])
   },
 )
 

@@ -4,14 +4,14 @@ import Database from 'better-sqlite3'
 import t, { type Test } from 'tap'
 import { backup } from '../../../src/cli/backup.ts'
 import { openSqliteReader, openSqliteStore } from '../../../src/proxy/store/sqlite/open.ts'
-import { aSession, aTurn, record, turnsOf } from '../../conformance/turn-store.ts'
+import { aTurn, createSession, getTurns, record } from '../../conformance/turn-store.ts'
 
 async function recordedDatabase(t: Test) {
   const folder = t.testdir()
   const db = join(folder, 'llm-proxy.db')
   const store = await openSqliteStore({ path: db, durability: 'process' })
   t.teardown(() => store.close())
-  await store.createSession(aSession('s'))
+  await store.createSession(createSession('s'))
   await record(store, aTurn('a', { sessionId: 's' }))
   return { folder, db, store, to: join(folder, 'backup.db') }
 }
@@ -25,7 +25,7 @@ t.test(
     t.notOk(readdirSync(folder).some((name) => name.includes('partial')))
     const reader = await openSqliteReader(to)
     t.teardown(() => reader.close())
-    t.strictSame(await turnsOf(reader, 's'), await turnsOf(store, 's'))
+    t.strictSame(await getTurns(reader, 's'), await getTurns(store, 's'))
   },
 )
 

@@ -1,6 +1,6 @@
 import { WriteStream } from 'node:tty'
 import t, { type Test } from 'tap'
-import { coloured } from '../../../src/cli/colours.ts'
+import { applyColour } from '../../../src/cli/colours.ts'
 
 /** stdout of a terminal with 256 colours. */
 function onTerminal(t: Test, env: Record<string, string>): void {
@@ -23,16 +23,16 @@ function onTerminal(t: Test, env: Record<string, string>): void {
 
 t.test('a terminal gets a colour by status', async (t) => {
   onTerminal(t, {})
-  t.equal(coloured('failed'), '\u001b[31mfailed\u001b[39m')
-  t.equal(coloured('completed', 'completed  '), '\u001b[32mcompleted  \u001b[39m')
-  t.equal(coloured('active'), 'active')
+  t.equal(applyColour('failed'), '\u001b[31mfailed\u001b[39m')
+  t.equal(applyColour('completed', 'completed  '), '\u001b[32mcompleted  \u001b[39m')
+  t.equal(applyColour('active'), 'active')
 })
 
 t.test('NO_COLOR is respected', async (t) => {
   onTerminal(t, { NO_COLOR: '1' })
-  t.equal(coloured('failed'), 'failed')
+  t.equal(applyColour('failed'), 'failed')
 })
 
 t.test('an output that is not a terminal gets no colours', async (t) => {
-  t.equal(coloured('failed'), process.stdout.isTTY ? coloured('failed') : 'failed')
+  t.equal(applyColour('failed'), process.stdout.isTTY ? applyColour('failed') : 'failed')
 })

@@ -10,12 +10,12 @@ import { generatedText } from '../../helpers/generated-text.ts'
 const HELP_TEXTS = join(import.meta.dirname, 'help')
 
 /** The program and each of its commands, as a user types them. */
-function* commandsOf(command: Command, path: string): Generator<[string, Command]> {
+function* getCommands(command: Command, path: string): Generator<[string, Command]> {
   yield [path, command]
-  for (const child of command.commands) yield* commandsOf(child, `${path} ${child.name()}`)
+  for (const child of command.commands) yield* getCommands(child, `${path} ${child.name()}`)
 }
 
-for (const [path, command] of commandsOf(
+for (const [path, command] of getCommands(
   buildProgram('0.0.0', {}, addProductCommands, () => {}),
   'llm-proxy',
 )) {

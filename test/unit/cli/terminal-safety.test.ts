@@ -7,7 +7,7 @@ import type { AddressInfo } from 'node:net'
 import t, { type Test } from 'tap'
 import type { GenerationEvent } from '../../../src/protocol/canonical/events.ts'
 import { runCommands } from '../../helpers/printed-commands.ts'
-import { answer, wholeAnswer } from '../../helpers/scripted-backend.ts'
+import { completeResponse, respond } from '../../helpers/scripted-backend.ts'
 import { recordTurn, type SessionsApi, startSessionsApi } from '../../helpers/sessions-api.ts'
 
 /** Clears the screen, sets the title, moves the cursor with a C1 control, and reverses the direction of text. */
@@ -24,8 +24,8 @@ async function startHostile(t: Test): Promise<SessionsApi> {
   const api = await startSessionsApi(t)
   const { sessions, store, backend } = api
   await sessions.create({ sessionId: SESSION, metadata: { task: HOSTILE } })
-  const given = JSON.stringify({ [LINES]: LINES })
-  const call = { id: 'a', type: 'function', function: { name: LINES, arguments: given } }
+  const input = JSON.stringify({ [LINES]: LINES })
+  const call = { id: 'a', type: 'function', function: { name: LINES, arguments: input } }
   await recordTurn(store, SESSION, 0, {
     requestMessages: [JSON.stringify({ role: LINES, name: LINES, content: LINES, tool_calls: [call] })],
     params: JSON.stringify({ model: LINES }),
@@ -41,9 +41,9 @@ async function startHostile(t: Test): Promise<SessionsApi> {
   })
   const marks = { labels: [HOSTILE], note: HOSTILE }
   await sessions.mark(SESSION, { ...marks, turns: { 0: marks } })
-  const [start, delta, , end] = wholeAnswer()
+  const [start, delta, , end] = completeResponse()
   const hostile = [start, { ...delta, content: LINES }, { ...end, finishReason: LINES }] as GenerationEvent[]
-  backend.script = () => answer(hostile)
+  backend.script = () => respond(hostile)
   return api
 }
 
@@ -61,15 +61,15 @@ t.test('no command prints recorded control characters, as text or as JSON', asyn
     ['sessions', 'abort', SESSION, HOSTILE],
   ].map((command) => [...command, '--url', url])
   const texts = await runCommands([...commands, ['sessions', 'show', HOSTILE, '--url', url]])
-  for (const [place, { stdout, stderr }] of texts.entries()) {
-    const name = commands[place]?.slice(0, 2).join(' ') ?? 'an error'
+  for (const [index, { stdout, stderr }] of texts.entries()) {
+    const name = commands[index]?.slice(0, 2).join(' ') ?? 'an error'
     t.notMatch(stdout + stderr, EXECUTED, name)
     if (name !== 'chat --session') t.notMatch(stdout, /^── turn 9/m, `${name} has no line that was recorded`)
   }
   const exported = ['sessions', 'export', SESSION, '--format', 'turns', '--url', url]
   const objects = await runCommands([...commands.map((command) => [...command, '--json']), exported])
-  for (const [place, { stdout }] of objects.entries()) {
-    const name = (commands[place] ?? exported).slice(0, 2).join(' ')
+  for (const [index, { stdout }] of objects.entries()) {
+    const name = (commands[index] ?? exported).slice(0, 2).join(' ')
     t.notMatch(stdout, EXECUTED, `${name} as JSON`)
     t.doesNotThrow(() => stdout.split(/\n(?=\{)/).map((line) => JSON.parse(line)), `${name} is JSON`)
   }

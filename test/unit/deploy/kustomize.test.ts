@@ -21,7 +21,7 @@ const KINDS = OBJECTS.map(({ kind }) => kind)
 /** The command in the docs; its last word is the folder. */
 const [, COMMAND] = /^kubectl (kustomize .*) \| kubectl apply -f -$/m.exec(DOCS)!
 
-function built(overlay: string, cwd = ROOT) {
+function build(overlay: string, cwd = ROOT) {
   const args = COMMAND!.split(' ').with(-1, overlay)
   const { stdout, stderr, error } = spawnSync(kubectl, args, { cwd, encoding: 'utf8' })
   if (error || stderr !== '') throw error ?? new Error(stderr)
@@ -29,7 +29,7 @@ function built(overlay: string, cwd = ROOT) {
 }
 
 t.test('several nodes: all objects of deploy.yaml except its Secret', { skip }, async (t) => {
-  const objects = built('deploy/kustomize/several-nodes')
+  const objects = build('deploy/kustomize/several-nodes')
   await t.test('follows the deployment rules', (t) => checkRules(t, objects, ownKeys(DATABASE)))
   t.strictSame(objects.map(({ kind }) => kind).sort(), KINDS.filter((kind) => kind !== 'Secret').sort())
   for (const object of objects)
@@ -37,7 +37,7 @@ t.test('several nodes: all objects of deploy.yaml except its Secret', { skip }, 
 })
 
 t.test('one node: SQLite on a volume, and one pod at a time', { skip }, async (t) => {
-  const objects = built('deploy/kustomize/one-node')
+  const objects = build('deploy/kustomize/one-node')
   await t.test('follows the deployment rules', (t) => checkRules(t, objects, ownKeys()))
   const { proxy, proxyPod, proxyContainer, config } = getParts(objects, ownKeys())
   const several = ['Secret', 'HorizontalPodAutoscaler', 'PodDisruptionBudget']
@@ -60,7 +60,7 @@ t.test("a user's own overlay, as documented", { skip }, async (t) => {
   cpSync(join(ROOT, 'deploy.yaml'), join(root, 'llm-proxy/deploy.yaml'))
   mkdirSync(join(root, 'my-llm-proxy'))
   writeFileSync(join(root, 'my-llm-proxy/kustomization.yaml'), overlay!)
-  const objects = built(COMMAND!.split(' ').at(-1)!, root)
+  const objects = build(COMMAND!.split(' ').at(-1)!, root)
   const { proxyContainer, workerContainer, settings } = getParts(objects, ownKeys())
   t.equal(proxyContainer.image, `registry.example.com/llm-proxy:${VERSION}`)
   t.equal(workerContainer.image, proxyContainer.image)

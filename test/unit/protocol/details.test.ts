@@ -9,7 +9,7 @@ import {
   unpackTokenData,
 } from '../../../src/protocol/token-data/token-data.ts'
 import { TokenDataBuilder } from '../../../src/protocol/token-data/token-data-builder.ts'
-import { detailsOf } from '../../helpers/reported-details.ts'
+import { getDetails } from '../../helpers/reported-details.ts'
 
 const ids = fc.array(fc.integer({ min: 0, max: 2 ** 31 - 1 }), { maxLength: 6 })
 const logprob = fc.double({ max: 0 })
@@ -89,7 +89,7 @@ t.test('packed token data is a safetensors file whose arrays are aligned for typ
 })
 
 t.test('invalid packed token data is rejected, and never read partially', async (t) => {
-  const full = packTokenData(detailsOf([1, 2, 3], [4, 5]))
+  const full = packTokenData(getDetails([1, 2, 3], [4, 5]))
   for (const { kind, body } of full) {
     for (const end of [0, 5, 9, body.length - 1])
       t.throws(
@@ -151,7 +151,7 @@ t.test('for any chunks of a completion, its token data is that of the whole', as
       const fold = new TokenDataBuilder()
       const tokens: number[] = []
       for (const [chunk, isReported] of cut) {
-        if (isReported) fold.add(detailsOf([9], chunk), tokens.length, chunk.length)
+        if (isReported) fold.add(getDetails([9], chunk), tokens.length, chunk.length)
         tokens.push(...chunk)
       }
       const {
@@ -183,6 +183,6 @@ t.test('for any chunks of a completion, its token data is that of the whole', as
 
 t.test('rows that differ in number from their tokens are rejected', async (t) => {
   const fold = new TokenDataBuilder()
-  fold.add(detailsOf([1], [2, 3]), 0, 1)
+  fold.add(getDetails([1], [2, 3]), 0, 1)
   t.same(Object.keys(fold.details(1)).sort(), ['prompt_logprobs', 'routed_experts', 'weight_versions'])
 })

@@ -12,7 +12,7 @@ import { isBlank, revealExactly, revealInvisible } from '../../../src/protocol/t
 const call = (name: string, input: unknown) => ({
   function: { name, arguments: typeof input === 'string' ? input : JSON.stringify(input) },
 })
-const marked = (lines: readonly { kind: string; text: string }[]) =>
+const mark = (lines: readonly { kind: string; text: string }[]) =>
   lines.map(({ kind, text }) => `${{ same: ' ', added: '+', removed: '-' }[kind] ?? ''}${text}`)
 
 t.test('arguments are shown by their names, with texts unchanged and other values as JSON', async (t) => {
@@ -72,8 +72,8 @@ t.test('a file that is written again is shown as its changes, also after edits',
   const write = (content: string) => reader.read(call('Write', { file_path: 'a.py', content })).fields.at(-1)
   t.same(write('one\ntwo\n'), { name: 'content', text: 'one\ntwo\n' })
   reader.read(call('Edit', { file_path: 'a.py', old_string: 'two', new_string: '$& 2' }))
-  const again = write('one\nthree\n')
-  t.same(again && 'diff' in again && marked(again.diff), [' one', '-$& 2', '+three'])
+  const second = write('one\nthree\n')
+  t.same(second && 'diff' in second && mark(second.diff), [' one', '-$& 2', '+three'])
   reader.read(call('Edit', { file_path: 'a.py', old_string: 'not there', new_string: 'x' }))
   t.same(write('one\n'), { name: 'content', text: 'one\n' }, 'its present content is unknown')
   const other = { name: 'file_text', text: 'one\n' }
@@ -83,7 +83,7 @@ t.test('a file that is written again is shown as its changes, also after edits',
 t.test('patches are shown as differences in any field, and other texts are not', async (t) => {
   const patch = '*** Begin Patch\n*** Update File: a\n@@\n same\n-x\n+y\n*** End Patch'
   const [field] = new ToolCallReader().read(call('apply_patch', { input: patch })).fields
-  t.same(field && 'diff' in field && marked(field.diff), [
+  t.same(field && 'diff' in field && mark(field.diff), [
     '*** Begin Patch',
     '*** Update File: a',
     '@@',
@@ -101,12 +101,12 @@ t.test('patches are shown as differences in any field, and other texts are not',
 t.test('unchanged lines far from a change are omitted, with their number', async (t) => {
   const lines = Array.from({ length: 20 }, (_, index) => `line ${index}`)
   const now = lines.with(10, 'changed')
-  t.same(marked(diffLines(lines.join('\n'), now.join('\n'))), [
+  t.same(mark(diffLines(lines.join('\n'), now.join('\n'))), [
     '… 7 lines',
     ...[' line 7', ' line 8', ' line 9', '-line 10', '+changed', ' line 11', ' line 12', ' line 13'],
     '… 6 lines',
   ])
-  t.same(marked(diffLines('', 'a\n')), ['+a'])
+  t.same(mark(diffLines('', 'a\n')), ['+a'])
   t.same(diffLines('', ''), [])
 })
 

@@ -26,16 +26,16 @@ const UNITS = [
   '</think>',
 ]
 
-function unitsOf({ name, keepTokens }: ParserFamily): string[] {
+function getUnits({ name, keepTokens }: ParserFamily): string[] {
   const begun = BEGUN[name]!
   const markers = [...keepTokens, '<parameter=a>\n', '</parameter>\n', '<function=f>', '</function>']
   return [...UNITS, ...markers, ...begun, ...begun.map((text) => markers.at(-1) + text), '</arg_value>x']
 }
 
-function run(family: ParserFamily, text: string, pieceLength: number): void {
+function run(family: ParserFamily, text: string, chunkLength: number): void {
   const parser = family.create({ tools: TOOLS })
-  for (let from = 0; from < text.length; from += pieceLength)
-    parser.push(text.slice(from, from + pieceLength))
+  for (let from = 0; from < text.length; from += chunkLength)
+    parser.push(text.slice(from, from + chunkLength))
   parser.finish()
 }
 
@@ -63,7 +63,7 @@ function countIn(
   }
 }
 
-function stepsOf(work: () => void): number {
+function getSteps(work: () => void): number {
   steps = 0
   work()
   return steps
@@ -71,13 +71,13 @@ function stepsOf(work: () => void): number {
 
 for (const [name, family] of PARSER_FAMILIES) {
   const begun = IS_FULL ? BEGUN[name]! : BEGUN[name]!.slice(0, 1)
-  const texts = ['', ...begun].flatMap((head) => unitsOf(family).map((unit) => ({ head, unit })))
+  const texts = ['', ...begun].flatMap((head) => getUnits(family).map((unit) => ({ head, unit })))
 
   t.test(`${name}: four times the text takes at most about four times the steps`, async (t) => {
     for (const { head, unit } of texts) {
-      for (const pieceLength of [1, Number.POSITIVE_INFINITY]) {
+      for (const chunkLength of [1, Number.POSITIVE_INFINITY]) {
         const [once, fourTimes] = [60, 240].map((times) =>
-          stepsOf(() => run(family, head + unit.repeat(times), pieceLength)),
+          getSteps(() => run(family, head + unit.repeat(times), chunkLength)),
         ) as [number, number]
         if (fourTimes > once * 4.5 + 100)
           t.fail(`${JSON.stringify({ head, unit })}: ${once} steps, then ${fourTimes}`)

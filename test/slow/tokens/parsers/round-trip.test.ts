@@ -34,9 +34,9 @@ for (const { model, callCount } of [
   /** Returns what the model would write for `message`, and what an agent would receive. */
   function writeAndParse(message: ChatMessage) {
     const prompt = template.render([USER], { tools })
-    const whole = template.render([USER, message], { tools, addGenerationPrompt: false })
-    if (!whole.startsWith(prompt)) throw new Error('the prompt is not a prefix of the conversation')
-    const ids = tokenizer.encode(whole.slice(prompt.length))
+    const full = template.render([USER, message], { tools, addGenerationPrompt: false })
+    if (!full.startsWith(prompt)) throw new Error('the prompt is not a prefix of the conversation')
+    const ids = tokenizer.encode(full.slice(prompt.length))
     const decoder = new StreamingDecoder(tokenizer, {
       skipSpecialTokens: true,
       keepTokens: family.keepTokens,

@@ -12,7 +12,7 @@ const SAMPLES = planSamples([{ instance_id: 'ä' }, { instance_id: 'b' }, {}], 2
 /** The number of branches, and so of rows, of each sample. */
 const ROWS = [1, 3, 2, 1, 1, 2]
 
-function rowsOf(path: string) {
+function getRows(path: string) {
   return readFileSync(path, 'utf8')
     .trim()
     .split('\n')
@@ -40,13 +40,13 @@ function pathFor(t: Test): string {
 t.test('each row of a sample names its sample', async (t) => {
   const path = pathFor(t)
   t.equal(await goOn(path), 6)
-  t.match(rowsOf(path).slice(0, 4), [
+  t.match(getRows(path).slice(0, 4), [
     { task_index: 0, sample_index: 0, instance_id: 'ä', response_mask: [1, 0, 1], metrics: { num_rows: 1 } },
     { task_index: 0, sample_index: 1, instance_id: 'ä' },
     { task_index: 0, sample_index: 1, instance_id: 'ä' },
     { task_index: 0, sample_index: 1, instance_id: 'ä' },
   ])
-  t.match(rowsOf(path).at(-1), { task_index: 2, sample_index: 1, instance_id: null })
+  t.match(getRows(path).at(-1), { task_index: 2, sample_index: 1, instance_id: null })
 })
 
 t.test('a file that one run writes is locked against others until that run has ended', async (t) => {
@@ -73,21 +73,21 @@ t.test('recorded samples are not missing, while additional samples of the same t
 })
 
 t.test("rows of other tasks are detected by the tasks' content, also without instance ids", async (t) => {
-  const tasksOf = (...prompts: string[]) =>
+  const getTasks = (...prompts: string[]) =>
     planSamples(
       prompts.map((prompt) => ({ prompt, index: { n: 1 } })),
       1,
     )
   const path = pathFor(t)
-  t.equal(await goOn(path, tasksOf('train 0', 'train 1')), 2)
+  t.equal(await goOn(path, getTasks('train 0', 'train 1')), 2)
   const output = await OutputFile.open(path)
   t.teardown(() => output.close())
   const others = {
     code: 'config_invalid',
     message: `${path} has rows of other tasks: task 0 is another one there; choose another --output`,
   }
-  t.throws(() => output.missing(tasksOf('test 0', 'test 1', 'test 2')), others)
-  t.throws(() => output.missing(tasksOf('train 1', 'train 0')), others, 'in another order')
+  t.throws(() => output.missing(getTasks('test 0', 'test 1', 'test 2')), others)
+  t.throws(() => output.missing(getTasks('train 1', 'train 0')), others, 'in another order')
   const sameInAnotherOrder = planSamples([{ index: { n: 1 }, prompt: 'train 0' }], 1)
   t.strictSame(output.missing(sameInAnotherOrder), [], 'the order of columns is irrelevant')
 })
@@ -106,13 +106,13 @@ t.test('a file of an earlier version is continued by its instance ids', async (t
 t.test('wherever the file was cut off, a continued run has each sample once and complete', async (t) => {
   const path = pathFor(t)
   await goOn(path)
-  const whole = readFileSync(path)
+  const full = readFileSync(path)
   await fc.assert(
-    fc.asyncProperty(fc.nat(whole.length), async (length) => {
+    fc.asyncProperty(fc.nat(full.length), async (length) => {
       truncateSync(path, 0)
-      appendFileSync(path, whole.subarray(0, length))
+      appendFileSync(path, full.subarray(0, length))
       await goOn(path)
-      const rows = rowsOf(path)
+      const rows = getRows(path)
       const keys = rows.map(({ task_index, sample_index }) => `${task_index}.${sample_index}`)
       const counts = SAMPLES.map(
         ({ taskIndex, sampleIndex }) => keys.filter((key) => key === `${taskIndex}.${sampleIndex}`).length,
@@ -133,7 +133,7 @@ t.test('a Parquet file is made from the lines beside it once all samples are the
   t.strictSame(output.missing(SAMPLES), [])
   await output.finish()
   await output.close()
-  const asWritten = rowsOf(lines).map((row) => ({
+  const asWritten = getRows(lines).map((row) => ({
     ...row,
     extra_fields: {
       ...row.extra_fields,
@@ -159,7 +159,7 @@ t.test('a file with rows of other tasks, or of another format, is rejected and l
   for (const [name, text] of Object.entries({
     'text.txt': 'hello\nworld\n',
     'tasks.jsonl': '{"instance_id": "a"}\n{"instance_id": "b"}\n',
-    'holes.jsonl': rowsOf(path)
+    'holes.jsonl': getRows(path)
       .filter((_, index) => index !== 2)
       .map((row) => `${JSON.stringify(row)}\n`)
       .join(''),

@@ -17,7 +17,7 @@ const DETAILS = {
   weight_versions: [{ version: 'step-1', start: 0, end: 3 }],
 }
 
-function linesOf(rows: readonly object[], folder: string): string {
+function getLines(rows: readonly object[], folder: string): string {
   const path = join(folder, 'rows.jsonl')
   writeFileSync(path, rows.map((row) => `${JSON.stringify(row)}\n`).join(''))
   return path
@@ -34,7 +34,7 @@ for (const ending of ['parquet', 'arrow']) {
   t.test(`rows with and without token data are read back unchanged from one .${ending} file`, async (t) => {
     const folder = t.testdir({})
     const outputs = agentLoopOutputs(2).map((output) => ({ ...HEAD, ...output }))
-    const lines = linesOf([{ ...outputs[0], ...DETAILS }, outputs[1]!], folder)
+    const lines = getLines([{ ...outputs[0], ...DETAILS }, outputs[1]!], folder)
     const path = join(folder, `rows.${ending}`)
     await writeColumns(path, lines)
     const read =
@@ -59,7 +59,7 @@ t.test(
   'the columns, and the fields of `extra_fields`, have the order of 0.1.0, each new name before its former one',
   async (t) => {
     const folder = t.testdir({})
-    await writeColumns(join(folder, 'rows.arrow'), linesOf([], folder))
+    await writeColumns(join(folder, 'rows.arrow'), getLines([], folder))
     const { fields } = tableFromIPC(readFileSync(join(folder, 'rows.arrow'))).schema
     t.equal(
       fields.map(({ name }) => name).join(' '),
@@ -81,7 +81,7 @@ t.test(
   'an Arrow file without rows has its columns, and a row that cannot be written is an error',
   async (t) => {
     const folder = t.testdir({})
-    const lines = linesOf([], folder)
+    const lines = getLines([], folder)
     await writeColumns(join(folder, 'rows.arrow'), lines)
     const table = tableFromIPC(readFileSync(join(folder, 'rows.arrow')))
     t.equal(table.numRows, 0)

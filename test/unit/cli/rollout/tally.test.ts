@@ -3,15 +3,15 @@ import { describeTally, summarise, Tally } from '../../../../src/cli/rollout/tal
 import { agentLoopOutputs } from '../../../helpers/agent-loop-outputs.ts'
 
 t.test('the counts of a run add up', async (t) => {
-  const tally = new Tally()
-  t.match(describeTally(tally), /^0 failed, 0 tokens\/s, no reward$/)
-  tally.add(agentLoopOutputs(1, { reward_score: 1 }))
-  tally.add(agentLoopOutputs(3, { reward_score: 0.5 }, { tries: 2 }))
-  tally.add(agentLoopOutputs(1, { reward_score: null }))
-  tally.add(
+  const counts = new Tally()
+  t.match(describeTally(counts), /^0 failed, 0 tokens\/s, no reward$/)
+  counts.add(agentLoopOutputs(1, { reward_score: 1 }))
+  counts.add(agentLoopOutputs(3, { reward_score: 0.5 }, { tries: 2 }))
+  counts.add(agentLoopOutputs(1, { reward_score: null }))
+  counts.add(
     agentLoopOutputs(1, { reward_score: null, response_mask: [0] }, { failed: 1, padding: 1, tries: 4 }),
   )
-  t.match(tally, {
+  t.match(counts, {
     done: 4,
     failed: 1,
     padding: 1,
@@ -21,9 +21,9 @@ t.test('the counts of a run add up', async (t) => {
     promptTokens: 15,
     sampledTokens: 10,
   })
-  t.equal(tally.meanReward, 0.75, 'among judged rollouts, each counts once however many rows it has')
-  t.match(describeTally(tally), /^1 failed, [\d,]+ tokens\/s, mean reward 0\.75$/)
-  const summary = summarise(tally, 6)
+  t.equal(counts.meanReward, 0.75, 'among judged rollouts, each counts once however many rows it has')
+  t.match(describeTally(counts), /^1 failed, [\d,]+ tokens\/s, mean reward 0\.75$/)
+  const summary = summarise(counts, 6)
   for (const line of [/^samples +4 of 6$/m, /^failed +1$/m, /^rows +5$/m, /^mean reward +0\.7500$/m])
     t.match(summary, line)
 })

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import Database from 'better-sqlite3'
 import t, { type Test } from 'tap'
 import { openSqliteStore } from '../../../../src/proxy/store/sqlite/open.ts'
-import { aSession, aTurn, record } from '../../../conformance/turn-store.ts'
+import { aTurn, createSession, record } from '../../../conformance/turn-store.ts'
 import { runCommands } from '../../../helpers/printed-commands.ts'
 import { inProcess } from '../../../helpers/store-in-process.ts'
 
@@ -14,7 +14,7 @@ async function recordSessions(t: Test): Promise<string> {
   const path = join(t.testdir({}), 'turns.db')
   const store = await openStore(path)
   for (const sessionId of ['done', 'bad', 'runs/one/x']) {
-    await store.createSession(aSession(sessionId))
+    await store.createSession(createSession(sessionId))
     await record(store, aTurn(`${sessionId}-0`, { sessionId, index: 0 }))
   }
   await store.close()

@@ -3,8 +3,8 @@ import t, { type Test } from 'tap'
 import { importConsumers } from '../../../../src/cli/sessions/import-consumers.ts'
 import { importSessions } from '../../../../src/cli/sessions/import-sessions.ts'
 import type { TurnStore } from '../../../../src/proxy/store/port/turn-store.ts'
-import { aConsumer } from '../../../conformance/consumers.ts'
-import { aSession, aTurn, record, turnsOf } from '../../../conformance/turn-store.ts'
+import { createConsumer } from '../../../conformance/consumers.ts'
+import { aTurn, createSession, getTurns, record } from '../../../conformance/turn-store.ts'
 import { openMemoryStore } from '../../../helpers/store-in-process.ts'
 
 const NOTHING = { sessions: 0, turns: 0, completed: 0, kept: 0, deleted: 0, different: [] }
@@ -16,7 +16,7 @@ async function openBoth(t: Test): Promise<{ source: TurnStore; target: TurnStore
 }
 
 async function recordSession(store: TurnStore, sessionId: string, turns: number, from = 0): Promise<void> {
-  if (from === 0) await store.createSession(aSession(sessionId))
+  if (from === 0) await store.createSession(createSession(sessionId))
   for (let index = from; index < turns; index += 1)
     await record(store, aTurn(`${sessionId}-${index}`, { sessionId, index }))
 }
@@ -41,12 +41,12 @@ async function acknowledge(store: TurnStore, leaseId: string, sessionIds: string
 }
 
 async function turnIds(store: TurnStore, sessionId: string): Promise<string[]> {
-  return (await turnsOf(store, sessionId)).map(({ turnId }) => turnId)
+  return (await getTurns(store, sessionId)).map(({ turnId }) => turnId)
 }
 
 t.test('consumers come with their leases and acknowledgements', async (t) => {
   const { source, target } = await openBoth(t)
-  await source.createConsumer(aConsumer())
+  await source.createConsumer(createConsumer())
   for (const id of ['trained', 'leased', 'new']) {
     await recordSession(source, id, 1)
     if (id !== 'new') await source.endSession(id, 'completed', 4000)
@@ -55,7 +55,7 @@ t.test('consumers come with their leases and acknowledgements', async (t) => {
   await acknowledge(source, 'step 1', ['trained'])
   await source.endSession('new', 'completed', 5000)
   t.match(await importAll(source, target), { consumers: { created: 1, dropped: [] }, sessions: 3, turns: 3 })
-  t.strictSame(await target.getConsumer('trainer'), aConsumer())
+  t.strictSame(await target.getConsumer('trainer'), createConsumer())
   t.strictSame(await leaseAll(target, 'step 2'), ['new'])
   await acknowledge(target, 'step 1', ['leased'])
   t.match(await target.countForConsumer('trainer', Date.now()), { leased: 1, acknowledged: 2 })
@@ -82,7 +82,7 @@ t.test('consumers come with their leases and acknowledgements', async (t) => {
       await target.deleteConsumer('trainer')
       t.match(await importAll(source, target), { consumers: { created: 0, dropped: ['trainer'] } })
       t.equal(await target.getConsumer('trainer'), undefined)
-      await target.createConsumer(aConsumer({ createdAtMs: 9000 }))
+      await target.createConsumer(createConsumer({ createdAtMs: 9000 }))
       t.match(await importAll(source, target), { consumers: { dropped: ['trainer'] } })
       t.match(await target.countForConsumer('trainer', Date.now()), { available: 3, acknowledged: 0 })
     },
@@ -91,12 +91,12 @@ t.test('consumers come with their leases and acknowledgements', async (t) => {
 
 t.test('a consumer that the trainer created at the destination gets the acknowledgements', async (t) => {
   const { source, target } = await openBoth(t)
-  await source.createConsumer(aConsumer())
+  await source.createConsumer(createConsumer())
   await recordSession(source, 'a', 1)
   await source.endSession('a', 'completed', 4000)
   await leaseAll(source, 'l')
   await acknowledge(source, 'l', ['a'])
-  await target.createConsumer(aConsumer({ createdAtMs: 9000 }))
+  await target.createConsumer(createConsumer({ createdAtMs: 9000 }))
   for (let times = 0; times < 2; times += 1) {
     await importAll(source, target)
     t.match(await target.countForConsumer('trainer', Date.now()), { available: 0, acknowledged: 1 })
@@ -105,9 +105,9 @@ t.test('a consumer that the trainer created at the destination gets the acknowle
 
 t.test('nothing is imported beside a consumer of the same name with other settings', async (t) => {
   const { source, target } = await openBoth(t)
-  await source.createConsumer(aConsumer())
+  await source.createConsumer(createConsumer())
   await recordSession(source, 'a', 1)
-  await target.createConsumer(aConsumer({ holdMs: 1 }))
+  await target.createConsumer(createConsumer({ holdMs: 1 }))
   await t.rejects(importAll(source, target), {
     code: 'consumer_exists',
     message: /'trainer' with other settings/,
@@ -124,7 +124,7 @@ t.test('a second import does not restore deleted, reset or recreated sessions', 
   await target.resetSession('shorter', 6000)
   await record(target, aTurn('new', { sessionId: 'shorter' }))
   await target.deleteSession('again')
-  await target.createSession(aSession('again', { createdAtMs: 7000 }))
+  await target.createSession(createSession('again', { createdAtMs: 7000 }))
   await recordSession(target, 'continued', 3, 2)
   const { consumers: _consumers, ...second } = await importAll(source, target)
   t.strictSame(second, { ...NOTHING, kept: 4, deleted: 1, different: ['reset', 'shorter', 'again'] })
@@ -136,14 +136,14 @@ t.test('a second import does not restore deleted, reset or recreated sessions', 
 })
 
 t.test('a session that an import left incomplete is completed', async (t) => {
-  const whole = async (store: TurnStore) => {
+  const full = async (store: TurnStore) => {
     await recordSession(store, 'a', 2)
     await store.endSession('a', 'completed', 4000)
     await store.changeMarks('a', { labels: ['l'] }, 4500)
     await store.setReward('a', { reward: 1, components: {} }, 5000)
   }
   const states: [string, (store: TurnStore) => Promise<unknown>][] = [
-    ['no turns', (store) => store.createSession(aSession('a'))],
+    ['no turns', (store) => store.createSession(createSession('a'))],
     ['one turn', (store) => recordSession(store, 'a', 1)],
     [
       'an open turn',
@@ -164,11 +164,11 @@ t.test('a session that an import left incomplete is completed', async (t) => {
   for (const [title, leave] of states) {
     t.test(title, async (t) => {
       const { source, target } = await openBoth(t)
-      await whole(source)
+      await full(source)
       await leave(target)
       t.match(await importAll(source, target), { sessions: 0, completed: 1, kept: 0 })
       t.strictSame(await target.getSession('a'), await source.getSession('a'))
-      t.strictSame(await turnsOf(target, 'a'), await turnsOf(source, 'a'))
+      t.strictSame(await getTurns(target, 'a'), await getTurns(source, 'a'))
       t.match(await importAll(source, target), { completed: 0, kept: 1, different: [] })
     })
   }

@@ -15,7 +15,7 @@ function textsUpTo(last: Message | undefined): string[] {
   return getMessagesBetween(undefined, last).map(({ json }) => json)
 }
 
-function written(tree: MessageTree, last: Message | undefined): string {
+function write(tree: MessageTree, last: Message | undefined): string {
   return last === undefined ? '' : Buffer.concat(tree.jsonUpTo(last)).toString()
 }
 
@@ -108,7 +108,7 @@ t.test('whatever is evicted, each message is the same object with the same conte
         if (pairs.has(one) && pairs.get(one) !== other) return false
         pairs.set(one, other)
         if (textsUpTo(one).join() !== texts.join() || textsUpTo(other).join() !== texts.join()) return false
-        if (writes && written(letting, one) !== texts.join()) return false
+        if (writes && write(letting, one) !== texts.join()) return false
       }
       return new Set(pairs.values()).size === pairs.size
     }),

@@ -114,23 +114,23 @@ t.test('reasoning that is disabled stays disabled, and is never raised', async (
 })
 
 t.test("an engine's error states which efforts it rejects", async (t) => {
-  const rejected = (message: string, effort: string) => {
+  const reject = (message: string, effort: string) => {
     const found = parseEffortRejection(message, effort)
     return found && REASONING_EFFORTS.filter((name) => found.has(name)).join(' ')
   }
   const qwen = 'Unexpected reasoning effort high. Supported types are xhigh (default), medium, and low'
-  t.equal(rejected(qwen, 'high'), 'minimal high max')
+  t.equal(reject(qwen, 'high'), 'minimal high max')
   const http500 = `the engine at http://e responded with HTTP 500: ${qwen}`
-  t.equal(rejected(http500, 'high'), 'minimal high max')
+  t.equal(reject(http500, 'high'), 'minimal high max')
   const harmony =
     "reasoning_effort='max' is not supported by Harmony. Supported values are: high, medium, low."
-  t.equal(rejected(harmony, 'max'), 'minimal xhigh max')
+  t.equal(reject(harmony, 'max'), 'minimal xhigh max')
   const schema =
     "[{'type': 'literal_error', 'loc': ('body', 'reasoning_effort'), 'msg': \"Input should be 'none', 'minimal', " +
     "'low', 'medium', 'high' or 'xhigh'\", 'input': 'max'}]"
-  t.equal(rejected(schema, 'max'), 'max')
-  t.equal(rejected('Unsupported effort: max', 'max'), 'max', 'without a list, the value alone')
-  t.equal(rejected("Harmony does not support reasoning_effort='none'", 'none'), 'none')
+  t.equal(reject(schema, 'max'), 'max')
+  t.equal(reject('Unsupported effort: max', 'max'), 'max', 'without a list, the value alone')
+  t.equal(reject("Harmony does not support reasoning_effort='none'", 'none'), 'none')
 })
 
 t.test('an error about another parameter does not concern efforts', async (t) => {

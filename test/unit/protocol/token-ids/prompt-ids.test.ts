@@ -2,13 +2,13 @@ import fc from 'fast-check'
 import t from 'tap'
 import { PromptIds } from '../../../../src/protocol/token-ids/prompt-ids.ts'
 
-function answered(prompt: PromptIds, ...completion: number[]): PromptIds {
+function getResponse(prompt: PromptIds, ...completion: number[]): PromptIds {
   prompt.completion = Int32Array.from(completion)
   return prompt
 }
 
 t.test('a prompt that extends another one keeps only its addition', (t) => {
-  const first = answered(PromptIds.of(1, 2), 3)
+  const first = getResponse(PromptIds.of(1, 2), 3)
   const second = first.continuedBy([4], [5])
   t.strictSame([...second], [1, 2, 3, 4, 5])
   t.strictSame([...second.rest], [4, 5])
@@ -19,7 +19,7 @@ t.test('a prompt that extends another one keeps only its addition', (t) => {
 })
 
 t.test('a prompt that arrived complete keeps only its addition once its predecessor is known', (t) => {
-  const first = answered(PromptIds.of(1, 2), 3)
+  const first = getResponse(PromptIds.of(1, 2), 3)
   const second = PromptIds.of(1, 2, 3, 4)
   t.ok(second.goesOnFrom(first))
   t.match({ ...second }, { base: first, shared: 3 })
@@ -35,7 +35,7 @@ t.test('a prompt that arrived complete keeps only its addition once its predeces
 t.test('a prompt that shares nothing is read without a copy', (t) => {
   const prompt = PromptIds.of(1, 2)
   t.equal(prompt.whole(), prompt.rest)
-  const second = answered(prompt, 3).continuedBy([4])
+  const second = getResponse(prompt, 3).continuedBy([4])
   t.strictSame(second.whole(), Int32Array.of(1, 2, 3, 4))
   t.end()
 })

@@ -14,7 +14,7 @@ function read(lists: PromptLists, list: string): PromptIds | undefined {
   return lists.read(bytes, 1, bytes.length - 1)
 }
 
-function written(lists: PromptLists, ids: PromptIds): string {
+function write(lists: PromptLists, ids: PromptIds): string {
   return Buffer.concat([...lists.write(ids)]).toString()
 }
 
@@ -37,7 +37,7 @@ t.test(
     const lists = new PromptLists()
     const ids = [...LONG, ...LONG]
     const first = new PromptIds(Int32Array.from(ids))
-    const list = written(lists, first)
+    const list = write(lists, first)
     let { converted } = lists
     first.completion = Int32Array.of(5, 6)
     const echo = read(lists, list)!
@@ -45,7 +45,7 @@ t.test(
     t.equal(lists.converted, converted)
     echo.completion = Int32Array.of(4)
     t.strictSame([...first.completion], [5, 6], 'a continuation of the echo belongs to the echo')
-    const longer = written(lists, new PromptIds(Int32Array.of(7, 8, 9), first, 4_002))
+    const longer = write(lists, new PromptIds(Int32Array.of(7, 8, 9), first, 4_002))
     converted = lists.converted
     const longerEcho = read(lists, longer)!
     t.strictSame([...longerEcho], [...ids, 5, 6, 7, 8, 9])
@@ -99,8 +99,8 @@ t.test('a part of the shared prefix may be read again for a long prompt that bra
   for (const index of [700, 20_000, 59_990]) {
     const converted = lists.converted
     t.strictSame([...read(lists, long.with(index, 1).join())!], long.with(index, 1))
-    const again = lists.converted - converted - (long.length - index)
-    t.ok(again >= 0 && again < 5_000, `${again} ids`)
+    const second = lists.converted - converted - (long.length - index)
+    t.ok(second >= 0 && second < 5_000, `${second} ids`)
   }
   t.end()
 })
@@ -156,7 +156,7 @@ t.test('after any earlier lists, lists are read and written as if they were the 
           const got = lists.read(bytes, 0, bytes.length)
           if (String(got && [...got]) !== String(plain && [...plain])) return false
           prompt = got ?? prompt
-        } else if (written(lists, prompt) !== ids.join()) return false
+        } else if (write(lists, prompt) !== ids.join()) return false
         if (prompt.completion.length === 0) prompt.completion = Int32Array.from(completion)
         known.push(prompt)
       }
@@ -164,7 +164,7 @@ t.test('after any earlier lists, lists are read and written as if they were the 
     }),
     { numRuns: limitRuns(200) },
   )
-  t.equal(written(new PromptLists(), PromptIds.of()), '')
+  t.equal(write(new PromptLists(), PromptIds.of()), '')
   t.end()
 })
 

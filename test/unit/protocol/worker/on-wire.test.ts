@@ -55,7 +55,7 @@ const delta: fc.Arbitrary<GenerationDelta> = fc.record(
 )
 
 /** Returns the receiver's view of a frame's text. */
-function received<Schema extends { passes(frame: unknown): boolean }>(check: Schema, frame: string) {
+function receive<Schema extends { passes(frame: unknown): boolean }>(check: Schema, frame: string) {
   const value = JSON.parse(frame)
   assert.ok(check.passes(value))
   return value
@@ -79,7 +79,7 @@ t.test('every batch of events survives serialization', async (t) => {
         },
         ...deltas,
       ]
-      const chunk = received(frames.chunk, createChunkFrame('r', events)!(1))
+      const chunk = receive(frames.chunk, createChunkFrame('r', events)!(1))
       sameEvents(parseChunk(chunk, 'w'), [{ ...events[0]!, engine: 'w/e' } as GenerationEvent, ...deltas])
     }),
   )
@@ -92,7 +92,7 @@ t.test('a prompt survives serialization whatever part the receiver has', async (
       const promptTokenIds = PromptIds.from([...base.slice(0, keep), ...more])
       const events: GenerationEvent[] = [{ type: 'start', engine: 'e', promptTokenIds }]
       const known = PromptIds.from(base)
-      const chunk = received(frames.chunk, createChunkFrame('r', events, known)!(1))
+      const chunk = receive(frames.chunk, createChunkFrame('r', events, known)!(1))
       const [start] = parseChunk(chunk, 'w', known)
       assert.ok(start?.type === 'start')
       assert.deepEqual([...start.promptTokenIds!], [...promptTokenIds])
@@ -110,7 +110,7 @@ t.test('the end of a completion survives serialization', async (t) => {
     { type: 'end', finishReason: 'abort', stopReason: '</s>' },
     { type: 'end', finishReason: 'stop', promptTokenIds: PromptIds.of(1, 151_645) },
   ] as const) {
-    t.strictSame(parseResponseEnd(received(frames.responseV2, createResponseFrame('r', end)(7))), end)
+    t.strictSame(parseResponseEnd(receive(frames.responseV2, createResponseFrame('r', end)(7))), end)
   }
 })
 
@@ -123,7 +123,7 @@ const isWorkers = (code: string) =>
 t.test('every error that a worker may report survives serialization', async (t) => {
   for (const code of (Object.keys(ERROR_CATALOGUE) as ErrorCode[]).filter(isWorkers)) {
     const error = new ProxyError(code, 'why', { param: 'p', retryAfterS: 2, engineBody: { a: 1 } })
-    const response = received(frames.responseV2, createFailureFrame('r', error)(1))
+    const response = receive(frames.responseV2, createFailureFrame('r', error)(1))
     t.throws(() => parseResponseEnd(response), {
       code,
       status: error.status,
@@ -189,7 +189,7 @@ t.test('every request survives serialization, key by key', async (t) => {
     fc.property(body, fc.boolean(), fc.option(fc.constant('critic')), (content, stream, subagent) => {
       const call = { requestId: 'r', sessionId: 's', stream, ...(subagent && { subagent }) }
       const request = JSON.parse(JSON.stringify({ ...content, ...call })) as GenerationRequest
-      const frame = received(frames.requestV2, JSON.stringify(requestToV2(request, 'r')))
+      const frame = receive(frames.requestV2, JSON.stringify(requestToV2(request, 'r')))
       assert.deepEqual(requestFromV2(frame), request)
     }),
   )
@@ -206,7 +206,7 @@ t.test('a chat request in token mode keeps its ids, and is not sent to version 1
     body: { messages: [] },
     promptTokenIds,
   } as const
-  const frame = received(
+  const frame = receive(
     frames.requestV2,
     requestJson({ ...request, body: { messages: [] } }, 'r', 2).toString(),
   )
@@ -331,7 +331,7 @@ t.test(
         const known = PromptIds.from(base)
         const reported = { requestId: 'before', ids: known, reportedBy: {} }
         const text = requestJson(request as GenerationRequest, 'r', 2, { reported, takesShared }).toString()
-        const frame = received(frames.requestV2, text)
+        const frame = receive(frames.requestV2, text)
         const decoded = requestFromV2(frame, undefined, frame.prompt_shared === undefined ? undefined : known)
         assert.ok(decoded.kind === 'chat')
         assert.deepEqual([...decoded.promptTokenIds!], [...promptTokenIds])

@@ -32,17 +32,17 @@ function createEvents(words: readonly string[], choice: number): GenerationEvent
 }
 
 t.test('the usage of several choices counts the prompt once and every sampled token', async (t) => {
-  const ended = (of?: ReturnType<typeof usage>) => ({
+  const end = (of?: ReturnType<typeof usage>) => ({
     end: { type: 'end', finishReason: 'stop', ...(of && { usage: of }) } as const,
   })
-  t.same(sumUsage([ended(usage(3, 1)), ended(usage(4)), ended(usage(5, 2))]), {
+  t.same(sumUsage([end(usage(3, 1)), end(usage(4)), end(usage(5, 2))]), {
     prompt_tokens: 2,
     completion_tokens: 12,
     total_tokens: 14,
     prompt_tokens_details: { cached_tokens: 1 },
     completion_tokens_details: { reasoning_tokens: 3 },
   })
-  t.equal(sumUsage([ended(usage(3)), ended()]), undefined, 'partial usage would be wrong')
+  t.equal(sumUsage([end(usage(3)), end()]), undefined, 'partial usage would be wrong')
 })
 
 const KINDS = {

@@ -48,11 +48,11 @@ t.test('a turn is counted with its agent role, its reason and its weights', asyn
 
 t.test('a turn whose reasoning effort was adapted is counted with both efforts', async (t) => {
   const { store, has } = await watchedStore()
-  const adapted = (sent: string | null) => ({
+  const adapt = (sent: string | null) => ({
     annotations: JSON.stringify({ reasoning_effort: { requested: 'none', sent } }),
   })
-  await recordTurn(store, 's', 0, adapted(null))
-  await recordTurn(store, 's', 1, adapted('low'))
+  await recordTurn(store, 's', 0, adapt(null))
+  await recordTurn(store, 's', 1, adapt('low'))
   await recordTurn(store, 's', 2, { annotations: '{}' })
   t.ok(has('reasoning_efforts_adapted_total{requested="none",sent="omitted"} 1'))
   t.ok(has('reasoning_efforts_adapted_total{requested="none",sent="low"} 1'))

@@ -12,7 +12,7 @@ import { TurnRunner } from '../../../../src/proxy/session/turn/run-turn.ts'
 import type { TurnRecord, TurnStore } from '../../../../src/proxy/store/port/turn-store.ts'
 import { NamedTurnRunner } from '../../../helpers/begin-turn.ts'
 import { DISCARD } from '../../../helpers/event-stream.ts'
-import { answer, ScriptedBackend } from '../../../helpers/scripted-backend.ts'
+import { respond, ScriptedBackend } from '../../../helpers/scripted-backend.ts'
 import { silentLogger } from '../../../helpers/silent-logger.ts'
 import { openMemoryStore } from '../../../helpers/store-in-process.ts'
 
@@ -20,18 +20,18 @@ const user = (content: string): ChatMessage => ({ role: 'user', content })
 const never = new AbortController().signal
 
 /** Creates a session of an engine that calls a function with this id, each time. */
-async function rigOf(id: string | undefined, given?: TurnStore) {
+async function getRig(id: string | undefined, given?: TurnStore) {
   const store = given ?? (await openMemoryStore())
   let requestCount = 0
   const backend = new ScriptedBackend(() => {
     // Each prompt begins with the previous one and its completion.
-    const seen = Array.from({ length: 3 * requestCount + 1 }, (_, at) => at)
-    const at = 3 * requestCount++
+    const seen = Array.from({ length: 3 * requestCount + 1 }, (_, index) => index)
+    const i = 3 * requestCount++
     const called = { name: 'f', arguments: `{"n":${requestCount}}` }
-    return answer([
+    return respond([
       { type: 'start', engine: 'scripted', promptTokenIds: PromptIds.of(...seen) },
       { type: 'delta', toolCalls: [{ index: 0, ...(id && { id }), type: 'function', function: called }] },
-      { type: 'delta', tokenIds: [at + 1, at + 2], logprobs: [-1, -1] },
+      { type: 'delta', tokenIds: [i + 1, i + 2], logprobs: [-1, -1] },
       { type: 'end', finishReason: 'tool_calls' },
     ])
   })
@@ -59,7 +59,7 @@ async function rigOf(id: string | undefined, given?: TurnStore) {
   }
 }
 
-const callOf = ({ toolCalls }: TurnRecord) => (JSON.parse(toolCalls) as ToolCall[])[0]!
+const toCall = ({ toolCalls }: TurnRecord) => (JSON.parse(toolCalls) as ToolCall[])[0]!
 const filledIn = (call: ToolCall): ChatMessage => ({
   role: 'assistant',
   content: null,
@@ -69,15 +69,15 @@ const result = (id: string): ChatMessage => ({ role: 'tool', tool_call_id: id, c
 
 t.test('a model that names its tool calls reads these names, also after a restart', async (t) => {
   const own = 'functions.f:0'
-  const rig = await rigOf(own)
+  const rig = await getRig(own)
   const { turn: first } = await rig.ask([user('task')])
-  const { id } = callOf(first)
+  const { id } = toCall(first)
   t.match(id, /^call_[0-9a-f]{24}$/)
-  const messages = [user('task'), filledIn(callOf(first)), result(id)]
+  const messages = [user('task'), filledIn(toCall(first)), result(id)]
   const { turn: second, sent, json } = await rig.ask(messages)
   const shown = [
     user('task'),
-    filledIn({ ...callOf(first), id: own }),
+    filledIn({ ...toCall(first), id: own }),
     { ...result(own), content: `done: ${id}` },
   ]
   t.same(sent, shown)
@@ -85,21 +85,21 @@ t.test('a model that names its tool calls reads these names, also after a restar
   t.match(JSON.parse(second.annotations), {
     prompt: { reason: 'extended', from: first.turnId },
     echo: { kinds: ['arguments'], changes: [{ path: 'flag', echoed: 'false' }] },
-    call_ids: { [callOf(second).id]: own },
+    call_ids: { [toCall(second).id]: own },
   })
-  t.not(callOf(second).id, id, 'the same name, another id')
+  t.not(toCall(second).id, id, 'the same name, another id')
   t.match(second.lastMessage!.value, result(id), 'recorded as it was sent')
-  const { sent: afterRestart, turn } = await (await rigOf(own, rig.store)).ask(messages)
+  const { sent: afterRestart, turn } = await (await getRig(own, rig.store)).ask(messages)
   t.same(afterRestart, shown)
   t.notOk(JSON.parse(turn.annotations).echo?.kinds.includes('unknown_id'))
 })
 
 t.test('engine-generated ids, or none, leave the messages as the agent wrote them', async (t) => {
   for (const own of ['chatcmpl-tool-0a1b', undefined]) {
-    const rig = await rigOf(own)
+    const rig = await getRig(own)
     const { turn } = await rig.ask([user('task')])
-    t.same(JSON.parse(turn.annotations).call_ids, { [callOf(turn).id]: own ?? null })
-    const messages = [user('task'), filledIn(callOf(turn)), result(callOf(turn).id)]
+    t.same(JSON.parse(turn.annotations).call_ids, { [toCall(turn).id]: own ?? null })
+    const messages = [user('task'), filledIn(toCall(turn)), result(toCall(turn).id)]
     const { sent } = await rig.ask(messages)
     t.equal(sent, messages, 'the same list object')
   }
@@ -108,7 +108,7 @@ t.test('engine-generated ids, or none, leave the messages as the agent wrote the
 t.test('events are not read before the prompt is matched', async (t) => {
   const memory = new SessionMemory()
   // So many messages are matched in more than one time slice.
-  const messages = Array.from({ length: 1_500 }, (_, at) => user(`task ${at}`))
+  const messages = Array.from({ length: 1_500 }, (_, index) => user(`task ${index}`))
   const lastMessage = memory.messages.addMessages(messages)
   const ids = { requestId: 'r', sessionId: 's' }
   const request = { kind: 'chat' as const, body: { messages }, stream: false, lastMessage, ...ids }

@@ -11,14 +11,14 @@ import { PrefixIndex } from '../../../../src/proxy/session/matching/prefix-index
 import { rebuildIndex } from '../../../../src/proxy/session/matching/rebuild-index.ts'
 import { ToolCallIds } from '../../../../src/proxy/session/matching/tool-call-ids.ts'
 import type { ToolCallRewritePolicy } from '../../../../src/proxy/store/port/turn-store.ts'
-import { conversationOf } from '../../../helpers/messages.ts'
+import { createConversation } from '../../../helpers/messages.ts'
 
 /** Forms in which a response with tool calls is echoed. */
 const WAYS = ['as it was', 'filled in', 'renamed', 'reordered', 'with other words', 'pruned'] as const
 type Way = (typeof WAYS)[number]
 
 /** A message and its identity: two messages with one key are the same to a naive reader. */
-interface Said {
+interface Fields {
   message: ChatMessage
   key: string
 }
@@ -33,14 +33,14 @@ interface Turn {
   answer: Answer
   /** Keys of its request and its completion. */
   history: string[]
-  request: Said[]
+  request: Fields[]
 }
 
 const LONG = 'word'.repeat(500)
 
 /** Returns an agent's echo of a completion, with its expected key. */
-function echoOf(answer: Answer, way: Way, edited: ToolCallRewritePolicy): Said {
-  const { name, content, calls } = answer
+function getEcho(response: Answer, way: Way, edited: ToolCallRewritePolicy): Fields {
+  const { name, content, calls } = response
   const own = { role: 'assistant' as const, content }
   if (calls.length === 0) return { message: own, key: name }
   const change = (of: (call: ToolCall) => ToolCall['function']) =>
@@ -88,12 +88,12 @@ class Session {
   readonly turns: Turn[] = []
   /** For a rebuild, in the order of requests. */
   readonly records: { turn: Turn; isExact: boolean; lastMessage: Message | undefined }[] = []
-  readonly requests: Said[][] = []
+  readonly requests: Fields[][] = []
   readonly tree = new MessageTree()
   /** The tree of a reader after a restart. */
   readonly recorded = new MessageTree()
   readonly ids = new ToolCallIds()
-  #talks: Said[][] = [[]]
+  #talks: Fields[][] = [[]]
   #count = 0
 
   constructor(edited: ToolCallRewritePolicy) {
@@ -106,17 +106,17 @@ class Session {
     const talk = kind === 'go on' ? this.#talks.at(-1)! : before
     const request = this.#createRequest(kind, talk, oldWay)
     for (let sample = 0; sample < samples; sample += 1) {
-      const answer = this.#createCompletion(calls)
-      this.#record(request, answer, isExact)
-      const results = answer.calls.map(({ id }, at): Said => {
-        const content = `result ${answer.name} ${at}`
+      const response = this.#createCompletion(calls)
+      this.#record(request, response, isExact)
+      const results = response.calls.map(({ id }, index): Fields => {
+        const content = `result ${response.name} ${index}`
         return { message: { role: 'tool', tool_call_id: id, content }, key: content }
       })
-      this.#talks.push([...request, echoOf(answer, way, this.edited), ...results])
+      this.#talks.push([...request, getEcho(response, way, this.edited), ...results])
     }
   }
 
-  #createRequest(kind: string, talk: Said[], way: Way): Said[] {
+  #createRequest(kind: string, talk: Fields[], way: Way): Fields[] {
     const question = this.#user(`question ${this.#count++}`)
     if (kind === 'compact') return [this.#user('summary'), ...talk.slice(-3), question]
     if (kind === 'again') return [...this.#createRequest('fork', talk.slice(0, -1), way)]
@@ -124,44 +124,44 @@ class Session {
     if (kind === 'foreign') return [this.#user('elsewhere'), ...talk.slice(1), question]
     // An agent that prunes or tidies messages that it sent unchanged before.
     if (kind === 'tools' && this.turns.length > 0) {
-      const { request, answer } = this.turns[this.#count % this.turns.length]!
-      return [...request, echoOf(answer, way, this.edited), question]
+      const { request, answer: response } = this.turns[this.#count % this.turns.length]!
+      return [...request, getEcho(response, way, this.edited), question]
     }
     return [...talk, question]
   }
 
-  #user(content: string): Said {
+  #user(content: string): Fields {
     return { message: { role: 'user', content }, key: `user ${content}` }
   }
 
   #createCompletion(calls: number): Answer {
     const name = `answer ${this.#count++}`
-    const made = Array.from({ length: calls }, (_, at) => {
-      const id = this.ids.draw(at === 0 ? 'a1B2c3D4e' : undefined)
+    const made = Array.from({ length: calls }, (_, index) => {
+      const id = this.ids.draw(index === 0 ? 'a1B2c3D4e' : undefined)
       this.ids.learn({ [id]: null })
-      const args = JSON.stringify({ text: LONG, at })
+      const args = JSON.stringify({ text: LONG, at: index })
       return { id, type: 'function' as const, function: { name: 'run', arguments: args } }
     })
     return { name, content: calls === 0 ? name : null, calls: made }
   }
 
-  #record(request: Said[], answer: Answer, isExact: boolean): void {
-    const call = this.index.match(conversationOf(messagesOf(request), null, this.tree))
+  #record(request: Fields[], response: Answer, isExact: boolean): void {
+    const call = this.index.match(createConversation(getMessages(request), null, this.tree))
     this.requests.push(request)
-    const turn = { answer, request, history: [...request.map(({ key }) => key), answer.name] }
+    const turn = { answer: response, request, history: [...request.map(({ key }) => key), response.name] }
     const lastMessage = this.recorded.addMessageTexts(request.map(({ message }) => JSON.stringify(message)))
     this.records.push({ turn, isExact, lastMessage })
     // A turn that is not exact is never continued, as in the planners.
     if (!isExact) return
     this.turns.push(turn)
-    this.index.add(call, { content: answer.content, reasoning: null, toolCalls: answer.calls }, turn)
+    this.index.add(call, { content: response.content, reasoning: null, toolCalls: response.calls }, turn)
   }
 
   /** Returns the match of a naive reader: the deepest turn whose history is a prefix of the request. */
-  deepest(request: Said[]): Turn | undefined {
+  deepest(request: Fields[]): Turn | undefined {
     const keys = request.map(({ key }) => key)
     const fitting = this.turns.filter(
-      ({ history }) => history.length <= keys.length && history.every((key, at) => key === keys[at]),
+      ({ history }) => history.length <= keys.length && history.every((key, index) => key === keys[index]),
     )
     return fitting.reduce<Turn | undefined>(
       (best, turn) => (best === undefined || turn.history.length > best.history.length ? turn : best),
@@ -170,7 +170,7 @@ class Session {
   }
 }
 
-const messagesOf = (messages: readonly Said[]) => messages.map(({ message }) => message)
+const getMessages = (messages: readonly Fields[]) => messages.map(({ message }) => message)
 
 t.test('a request continues the deepest turn whose complete history it contains, and no other', async (t) => {
   const seen = { joined: 0, none: 0, pruned: 0 }
@@ -180,9 +180,9 @@ t.test('a request continues the deepest turn whose complete history it contains,
       const session = new Session(edited)
       for (const one of actions) session.do(one)
       const rebuilt = await rebuildIndex(
-        session.records.map(({ turn, isExact, lastMessage }, at) => ({
+        session.records.map(({ turn, isExact, lastMessage }, index) => ({
           turn: isExact ? turn : undefined,
-          turnId: String(at),
+          turnId: String(index),
           annotations: '{}',
           status: 'completed' as const,
           lastMessage,
@@ -197,8 +197,8 @@ t.test('a request continues the deepest turn whose complete history it contains,
       )
       for (const request of session.requests) {
         const wanted = session.deepest(request)?.answer.name
-        const live = session.index.match(conversationOf(messagesOf(request), null, session.tree))
-        const afterRestart = rebuilt.match(conversationOf(messagesOf(request), null))
+        const live = session.index.match(createConversation(getMessages(request), null, session.tree))
+        const afterRestart = rebuilt.match(createConversation(getMessages(request), null))
         for (const { parent, sharedMessages } of [live, afterRestart]) {
           if (parent?.turn.answer.name !== wanted || sharedMessages !== (parent?.turn.history.length ?? 0)) {
             throw new Error(`${parent?.turn.answer.name} (${sharedMessages}) instead of ${wanted}`)

@@ -9,7 +9,7 @@ import type { ChatMessage, ToolCall } from '../../../../src/protocol/canonical/m
 import { type CompletionMessage, PrefixIndex } from '../../../../src/proxy/session/matching/prefix-index.ts'
 import { isProxyToolCallId, ToolCallIds } from '../../../../src/proxy/session/matching/tool-call-ids.ts'
 import type { ToolCallRewritePolicy } from '../../../../src/proxy/store/port/turn-store.ts'
-import { conversationOf } from '../../../helpers/messages.ts'
+import { createConversation } from '../../../helpers/messages.ts'
 
 interface Pair {
   agent: string
@@ -53,11 +53,11 @@ class Talk {
   }
 
   match(...messages: ChatMessage[]) {
-    return this.index.match(conversationOf(messages, null, this.tree))
+    return this.index.match(createConversation(messages, null, this.tree))
   }
 
-  turn(name: string, messages: ChatMessage[], answer: Partial<CompletionMessage>): void {
-    const completion = { content: null, reasoning: null, toolCalls: [], ...answer }
+  turn(name: string, messages: ChatMessage[], response: Partial<CompletionMessage>): void {
+    const completion = { content: null, reasoning: null, toolCalls: [], ...response }
     this.index.add(this.match(...messages), completion, name)
   }
 
@@ -67,24 +67,24 @@ class Talk {
 }
 
 /** The pair with ids in place of their names. */
-function pairOf({ sampled, echoed }: Pair, idOf: (name: string) => string) {
-  const named = new Map(sampled.calls.map(({ id }) => [id, idOf(id)]))
+function getPair({ sampled, echoed }: Pair, getId: (name: string) => string) {
+  const named = new Map(sampled.calls.map(({ id }) => [id, getId(id)]))
   const calls = sampled.calls.map(({ id, name, arguments: args }) => call(named.get(id)!, args, name))
   const echo = structuredClone(echoed)
   for (const one of echo.tool_calls ?? []) one.id = named.get(one.id) ?? one.id
   return { completion: { content: sampled.content, reasoning: sampled.reasoning, toolCalls: calls }, echo }
 }
 
-function isJoined(pair: Pair, edited: ToolCallRewritePolicy, idOf: (name: string) => string): boolean {
-  const { completion, echo } = pairOf(pair, idOf)
+function isJoined(pair: Pair, edited: ToolCallRewritePolicy, getId: (name: string) => string): boolean {
+  const { completion, echo } = getPair(pair, getId)
   const talk = new Talk(edited)
   talk.turn('sampled', [user('task')], completion)
   return talk.found(user('task'), echo, user('go on')) === 'sampled'
 }
 
 t.test('echoes of tool calls are matched to the sampled ones by the ids of the calls', async (t) => {
-  for (const [at, pair] of PAIRS.entries()) {
-    const title = `${at}: ${pair.agent}: ${pair.rules.join(', ')}`
+  for (const [index, pair] of PAIRS.entries()) {
+    const title = `${index}: ${pair.agent}: ${pair.rules.join(', ')}`
     const drawn = () => ids.draw(undefined)
     t.equal(isJoined(pair, 'auto', drawn), pair.is === 'same', title)
     t.equal(isJoined(pair, 'keep', drawn), pair.is === 'same', `${title} (keep)`)

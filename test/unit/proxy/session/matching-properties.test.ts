@@ -4,7 +4,7 @@ import t from 'tap'
 import { MessageTree } from '../../../../src/protocol/canonical/conversation.ts'
 import type { Tool } from '../../../../src/protocol/canonical/messages.ts'
 import { PrefixIndex, type PrefixMatch } from '../../../../src/proxy/session/matching/prefix-index.ts'
-import { conversationOf } from '../../../helpers/messages.ts'
+import { createConversation } from '../../../helpers/messages.ts'
 import { limitRuns } from '../../../helpers/tier.ts'
 
 /** A message as an agent writes it. */
@@ -42,11 +42,12 @@ class Model {
 
   match(messages: Message[], tools: unknown): { parent: ModelTurn | undefined; shared: number } {
     const fitting = this.#turns.filter(
-      (turn) => isDeepStrictEqual(turn.tools, tools) && extendsHistory(messages, historyOf(turn), turn.sent),
+      (turn) =>
+        isDeepStrictEqual(turn.tools, tools) && extendsHistory(messages, createHistory(turn), turn.sent),
     )
-    const shared = Math.max(0, ...fitting.map((turn) => historyOf(turn).length))
-    const deepest = fitting.filter((turn) => historyOf(turn).length === shared)
-    const likeness = (turn: ModelTurn) => likenessOf(messages, historyOf(turn))
+    const shared = Math.max(0, ...fitting.map((turn) => createHistory(turn).length))
+    const deepest = fitting.filter((turn) => createHistory(turn).length === shared)
+    const likeness = (turn: ModelTurn) => getLikeness(messages, createHistory(turn))
     const best = Math.max(...deepest.map(likeness))
     const candidates = deepest
       .filter((turn) => likeness(turn) === best)
@@ -66,13 +67,13 @@ class Model {
   }
 }
 
-const historyOf = ({ request, answer }: ModelTurn) => [...request, answer]
+const createHistory = ({ request, answer: response }: ModelTurn) => [...request, response]
 
 function extendsHistory(messages: Message[], history: Message[], sent: Message[]): boolean {
   return (
     history.length <= messages.length &&
-    history.every((recorded, at) =>
-      isEchoOf(recorded, messages[at]!, resultOf(sent, at), resultOf(messages, at)),
+    history.every((recorded, index) =>
+      getIsEcho(recorded, messages[index]!, getResult(sent, index), getResult(messages, index)),
     )
   )
 }
@@ -80,47 +81,47 @@ function extendsHistory(messages: Message[], history: Message[], sent: Message[]
 /**
  * Returns the tool call that a tool message answers, as message and index within it; without a match, the id.
  */
-function resultOf(messages: Message[], at: number): string | undefined {
-  const id = messages[at]?.tool_call_id
-  for (let before = at - 1; before >= 0; before--) {
-    const place = messages[before]!.tool_calls?.findLastIndex((call) => call.id === id) ?? -1
-    if (place !== -1) return `${before}.${place}`
+function getResult(messages: Message[], index: number): string | undefined {
+  const id = messages[index]?.tool_call_id
+  for (let before = index - 1; before >= 0; before--) {
+    const position = messages[before]!.tool_calls?.findLastIndex((call) => call.id === id) ?? -1
+    if (position !== -1) return `${before}.${position}`
   }
   return id
 }
 
-function isEchoOf(recorded: Message, sent: Message, recordedResult?: string, sentResult?: string): boolean {
+function getIsEcho(recorded: Message, sent: Message, recordedResult?: string, sentResult?: string): boolean {
   if (recorded.role !== sent.role) return false
   if (recorded.role !== 'assistant') {
-    return textOf(recorded) === textOf(sent) && recordedResult === sentResult
+    return getText(recorded) === getText(sent) && recordedResult === sentResult
   }
   const sentReasoning = (sent.reasoning_content ?? '').trim()
   if (sentReasoning !== '' && sentReasoning !== (recorded.reasoning_content ?? '').trim()) return false
   const [calls, sentCalls] = [recorded.tool_calls ?? [], sent.tool_calls ?? []]
   return (
-    textOf(recorded).trim() === textOf(sent).trim() &&
+    getText(recorded).trim() === getText(sent).trim() &&
     calls.length === sentCalls.length &&
-    calls.every(({ function: sampled }, place) => {
-      const echoed = sentCalls[place]!.function
+    calls.every(({ function: sampled }, index) => {
+      const echoed = sentCalls[index]!.function
       return sampled.name === echoed.name && areArgumentsEchoed(sampled.arguments, echoed.arguments)
     })
   )
 }
 
-function textOf({ content }: Message): string {
+function getText({ content }: Message): string {
   if (Array.isArray(content)) return content.map((part) => part.text).join('')
   return (content as string | null | undefined) ?? ''
 }
 
 function areArgumentsEchoed(sampled: unknown, echoed: unknown): boolean {
-  const [before, after] = [objectOf(sampled), objectOf(echoed)]
+  const [before, after] = [getObject(sampled), getObject(echoed)]
   if (before !== undefined) return isDeepStrictEqual(before, after)
   if (after === undefined) return String(sampled).trim() === String(echoed).trim()
   // The generated repairs of malformed arguments are these two; all other objects have new content.
   return isDeepStrictEqual(after, {}) || isDeepStrictEqual(after, REPAIRED)
 }
 
-function objectOf(args: unknown): unknown {
+function getObject(args: unknown): unknown {
   if (args === null || args === '') return {}
   if (typeof args !== 'string') return args
   try {
@@ -130,17 +131,17 @@ function objectOf(args: unknown): unknown {
   }
 }
 
-function likenessOf(messages: Message[], history: Message[]): number {
-  return history.reduce((sum, recorded, at) => {
+function getLikeness(messages: Message[], history: Message[]): number {
+  return history.reduce((sum, recorded, index) => {
     if (recorded.role !== 'assistant') return sum
-    const sent = messages[at]!
+    const sent = messages[index]!
     const same = (read: (message: Message) => unknown) =>
       JSON.stringify(read(recorded)) === JSON.stringify(read(sent))
     return (
       sum +
       (same((message) => message.tool_calls?.map(({ id }) => id) ?? []) ? 8 : 0) +
       (same((message) => message.tool_calls?.map((call) => call.function.arguments) ?? []) ? 4 : 0) +
-      (same((message) => spaceAround(textOf(message))) ? 2 : 0) +
+      (same((message) => spaceAround(getText(message))) ? 2 : 0) +
       (same((message) => (message.reasoning_content ?? '').trim()) ? 1 : 0)
     )
   }, 0)
@@ -155,7 +156,7 @@ const REPAIRED = { path: 'a', n: 1 }
 const ARGUMENTS = ['{}', '{"n": 1, "path": "a"}', '{"path":"a","n":1}', '{"path":"b"}', MALFORMED]
 
 /** Few values, so that completions are often equal or similar. */
-const answers: fc.Arbitrary<Message> = fc
+const responses: fc.Arbitrary<Message> = fc
   .record({
     content: fc.constantFrom('yes', 'yes\n', ' yes', 'no', ''),
     reasoning: fc.constantFrom(null, null, 'because', ' because', 'why not'),
@@ -177,11 +178,11 @@ const answers: fc.Arbitrary<Message> = fc
 
 /** How a client writes an assistant message; each flag is one tolerance. */
 const tidiers = {
-  trims: (message: Message) => ({ ...message, content: textOf(message).trim() }),
-  pads: (message: Message) => ({ ...message, content: `\n ${textOf(message)} ` }),
+  trims: (message: Message) => ({ ...message, content: getText(message).trim() }),
+  pads: (message: Message) => ({ ...message, content: `\n ${getText(message)} ` }),
   splitsText: (message: Message) => ({
     ...message,
-    content: [...textOf(message)].map((text) => ({ type: 'text', text })),
+    content: [...getText(message)].map((text) => ({ type: 'text', text })),
   }),
   saysNull: (message: Message) => ({
     ...message,
@@ -209,8 +210,8 @@ const tidiers = {
 } satisfies Record<string, (message: Message) => Message>
 
 function rewriteArguments(rewrite: ((args: unknown) => unknown) | undefined, malformed?: string) {
-  const argumentsOf = (written: unknown) => {
-    const args = objectOf(written)
+  const getArguments = (written: unknown) => {
+    const args = getObject(written)
     if (args === undefined) return malformed ?? written
     return rewrite === undefined ? written : rewrite(args)
   }
@@ -218,7 +219,7 @@ function rewriteArguments(rewrite: ((args: unknown) => unknown) | undefined, mal
     ...message,
     tool_calls: (message.tool_calls ?? []).map((call) => ({
       ...call,
-      function: { ...call.function, arguments: argumentsOf(call.function.arguments) },
+      function: { ...call.function, arguments: getArguments(call.function.arguments) },
     })),
   })
 }
@@ -245,7 +246,7 @@ function renameIds(messages: Message[]): Message[] {
     }
     if (!message.tool_calls) return message
     const renamed = message.tool_calls.map((call) => ({ ...call, id: `renamed_${count++}` }))
-    for (const [place, { id }] of message.tool_calls.entries()) names.set(id, renamed[place]!.id)
+    for (const [index, { id }] of message.tool_calls.entries()) names.set(id, renamed[index]!.id)
     return { ...message, tool_calls: renamed }
   })
 }
@@ -257,8 +258,8 @@ const user = (content: string): Message => ({ role: 'user', content })
  * The messages that an agent adds after a completion: results of its tool calls, in either order, and its own
  * text.
  */
-function replyTo(answer: Message, word: string, swapsResults: boolean): Message[] {
-  const results = (answer.tool_calls ?? []).map(({ id }) => ({
+function replyTo(response: Message, word: string, swapsResults: boolean): Message[] {
+  const results = (response.tool_calls ?? []).map(({ id }) => ({
     role: 'tool',
     tool_call_id: id,
     content: word,
@@ -269,9 +270,9 @@ function replyTo(answer: Message, word: string, swapsResults: boolean): Message[
 
 const TOOLS = [null, [{ type: 'function', function: { name: 'run' } }]]
 
-const read = (messages: Message[], tools: unknown) => conversationOf(messages, tools as Tool[] | null)
+const read = (messages: Message[], tools: unknown) => createConversation(messages, tools as Tool[] | null)
 
-const sampled = ({ content, reasoning_content, tool_calls }: Message) => ({
+const sample = ({ content, reasoning_content, tool_calls }: Message) => ({
   content: content as string,
   reasoning: reasoning_content ?? null,
   toolCalls: (tool_calls ?? []) as {
@@ -301,9 +302,9 @@ class Play {
   readonly #tree = new MessageTree()
   #callCount = 0
 
-  call(messages: Message[], tools: unknown, answer: Message): void {
+  call(messages: Message[], tools: unknown, response: Message): void {
     // Messages of earlier requests are the same objects, so that the index may start at one of them.
-    const matched = this.#index.match(conversationOf(messages, tools as Tool[] | null, this.#tree))
+    const matched = this.#index.match(createConversation(messages, tools as Tool[] | null, this.#tree))
     const expected = this.#model.match(messages, tools)
     if (matched.parent?.turn !== expected.parent || matched.sharedMessages !== expected.shared) {
       const name = (turn: ModelTurn | undefined) => turn?.name ?? 'none'
@@ -311,25 +312,32 @@ class Play {
         `matched ${name(matched.parent?.turn)}:${matched.sharedMessages}, expected ${name(expected.parent)}:${expected.shared}`,
       )
     }
-    this.#inFlight.push({ messages, tools, matched, expected, answer, name: `t${this.#callCount++}` })
+    this.#inFlight.push({
+      messages,
+      tools,
+      matched,
+      expected,
+      answer: response,
+      name: `t${this.#callCount++}`,
+    })
   }
 
-  answer(place: number): void {
-    const call = this.#inFlight.splice(place % this.#inFlight.length, 1)[0]
+  answer(index: number): void {
+    const call = this.#inFlight.splice(index % this.#inFlight.length, 1)[0]
     if (call === undefined) return
-    const { matched, expected, messages, tools, answer, name } = call
-    const shared = expected.parent === undefined ? [] : historyOf(expected.parent)
+    const { matched, expected, messages, tools, answer: response, name } = call
+    const shared = expected.parent === undefined ? [] : createHistory(expected.parent)
     const request = [...shared, ...messages.slice(expected.shared)]
     const { order } = matched
-    const turn = { name, order, tools, parent: expected.parent, request, sent: messages, answer }
+    const turn = { name, order, tools, parent: expected.parent, request, sent: messages, answer: response }
     this.#model.add(turn)
-    this.#index.add(matched, sampled(answer), turn)
+    this.#index.add(matched, sample(response), turn)
     this.#answered.push(call)
   }
 
   /** Returns a completed request to continue; undefined if there is none. */
-  pick(place: number) {
-    return this.#answered[place % Math.max(1, this.#answered.length)]
+  pick(index: number) {
+    return this.#answered[index % Math.max(1, this.#answered.length)]
   }
 }
 
@@ -337,7 +345,7 @@ const steps = fc.record({
   what: fc.constantFrom('start', 'continue', 'continue', 'continue', 'continue', 'edit', 'compact', 'retry'),
   place: fc.nat(20),
   word: words,
-  answer: answers,
+  answer: responses,
   tools: fc.constantFrom(...TOOLS),
   habits: fc.subarray(TIDIERS),
   renamesIds: fc.boolean(),
@@ -348,9 +356,9 @@ const steps = fc.record({
 type Step = typeof steps extends fc.Arbitrary<infer T> ? T : never
 
 function playStep(play: Play, step: Step): void {
-  const { what, place, word, answer, tools, swapsResults } = step
-  const picked = play.pick(place)
-  if (what === 'start' || picked === undefined) play.call([user(word)], tools, answer)
+  const { what, place: index, word, answer: response, tools, swapsResults } = step
+  const picked = play.pick(index)
+  if (what === 'start' || picked === undefined) play.call([user(word)], tools, response)
   else {
     const history = [...picked.messages, picked.answer, ...replyTo(picked.answer, word, swapsResults)]
     const messages = {
@@ -358,11 +366,11 @@ function playStep(play: Play, step: Step): void {
       retry: () => picked.messages,
       compact: () => [user(`all in all: ${word}`), ...history.slice(-2)],
       edit: () =>
-        history.with(place % history.length, { ...history[place % history.length]!, content: 'edited' }),
+        history.with(index % history.length, { ...history[index % history.length]!, content: 'edited' }),
     }[what]()
-    play.call(tidy(messages, step.habits, step.renamesIds), picked.tools, answer)
+    play.call(tidy(messages, step.habits, step.renamesIds), picked.tools, response)
   }
-  for (let count = 0; count < step.answers; count++) play.answer(place)
+  for (let count = 0; count < step.answers; count++) play.answer(index)
 }
 
 t.test('random sessions are matched as by a model that compares complete histories', async (t) => {
@@ -380,23 +388,29 @@ t.test('random sessions are matched as by a model that compares complete histori
 
 const lines = fc
   .record({
-    answers: fc.array(answers, { minLength: 1, maxLength: 8 }),
+    answers: fc.array(responses, { minLength: 1, maxLength: 8 }),
     swapsResults: fc.boolean(),
   })
-  .map(({ answers, swapsResults }) => {
+  .map(({ answers: replies, swapsResults }) => {
     const messages: Message[] = [{ role: 'system', content: 'be good' }, user('hi')]
-    const requests = answers.map((answer, place) => {
+    const requests = replies.map((response, index) => {
       const request = [...messages]
-      messages.push(answer, ...replyTo(answer, `word ${place}`, swapsResults))
+      messages.push(response, ...replyTo(response, `word ${index}`, swapsResults))
       return request
     })
-    return { answers, requests, next: messages }
+    return { answers: replies, requests, next: messages }
   })
 
-function indexOf({ answers, requests }: { answers: Message[]; requests: Message[][] }): PrefixIndex<number> {
+function getIndex({
+  answers: replies,
+  requests,
+}: {
+  answers: Message[]
+  requests: Message[][]
+}): PrefixIndex<number> {
   const index = new PrefixIndex<number>()
-  for (const [place, request] of requests.entries()) {
-    index.add(index.match(read(request, null)), sampled(answers[place]!), place)
+  for (const [position, request] of requests.entries()) {
+    index.add(index.match(read(request, null)), sample(replies[position]!), position)
   }
   return index
 }
@@ -412,7 +426,7 @@ for (const tidier of [...TIDIERS, 'renamesIds'] as const) {
       fc.property(lines, (line) => {
         const echo = tidy(line.next, tidier === 'renamesIds' ? [] : [tidier], tidier === 'renamesIds')
         const last = line.requests.length - 1
-        t.strictSame(found(indexOf(line), echo), [last, line.requests[last]!.length + 1])
+        t.strictSame(found(getIndex(line), echo), [last, line.requests[last]!.length + 1])
       }),
       { numRuns: limitRuns(40) },
     )
@@ -424,7 +438,7 @@ t.test('so is one whose agent does all of it, in any order, and otherwise on eve
   fc.assert(
     fc.property(lines, fc.infiniteStream(habits), fc.boolean(), (line, allHabits, renamesIds) => {
       const write = (messages: Message[]) => tidy(messages, allHabits.next().value!, renamesIds)
-      const index = indexOf({ ...line, requests: line.requests.map(write) })
+      const index = getIndex({ ...line, requests: line.requests.map(write) })
       const last = line.requests.length - 1
       t.strictSame(found(index, write(line.next)), [last, line.requests[last]!.length + 1])
     }),
@@ -434,13 +448,13 @@ t.test('so is one whose agent does all of it, in any order, and otherwise on eve
 
 /** Each makes another message of a message; undefined: it has nothing to edit. */
 const edits: Record<string, (message: Message) => Message | undefined> = {
-  text: (message) => ({ ...message, content: `${textOf(message)}!` }),
+  text: (message) => ({ ...message, content: `${getText(message)}!` }),
   role: (message) => ({ ...message, role: 'developer' }),
   name: (message) => ({ ...message, name: 'someone else' }),
   reasoning: (message) =>
     message.role === 'assistant' ? { ...message, reasoning_content: 'on second thought' } : undefined,
   'white space outside of echoes': (message) =>
-    message.role === 'assistant' ? undefined : { ...message, content: `${textOf(message)} ` },
+    message.role === 'assistant' ? undefined : { ...message, content: `${getText(message)} ` },
   'the last call': ({ tool_calls: calls, ...message }) =>
     calls?.length ? { ...message, tool_calls: calls.slice(0, -1) } : undefined,
   'a function': (message) =>
@@ -460,18 +474,18 @@ for (const [what, edit] of Object.entries(edits)) {
   t.test(`an edit of ${what} ends the match before the edited message`, async (t) => {
     fc.assert(
       fc.property(lines, fc.nat(), fc.subarray(TIDIERS), (line, anyPlace, habits) => {
-        const editable = line.next.flatMap((message, at) => (edit(message) === undefined ? [] : [at]))
+        const editable = line.next.flatMap((message, index) => (edit(message) === undefined ? [] : [index]))
         fc.pre(editable.length > 0)
-        const at = editable[anyPlace % editable.length]!
+        const i = editable[anyPlace % editable.length]!
         const tidied = tidy(
           line.next,
           habits.filter((habit) => habit !== 'leavesReasoningOut'),
           false,
         )
-        const edited = tidied.with(at, edit(tidied[at]!)!)
-        const whole = line.requests.filter((request) => request.length < at)
-        const expected = whole.length === 0 ? [undefined, 0] : [whole.length - 1, whole.at(-1)!.length + 1]
-        t.strictSame(found(indexOf(line), edited), expected)
+        const edited = tidied.with(i, edit(tidied[i]!)!)
+        const full = line.requests.filter((request) => request.length < i)
+        const expected = full.length === 0 ? [undefined, 0] : [full.length - 1, full.at(-1)!.length + 1]
+        t.strictSame(found(getIndex(line), edited), expected)
       }),
       { numRuns: limitRuns(40) },
     )

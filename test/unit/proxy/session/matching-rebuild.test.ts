@@ -1,7 +1,7 @@
 import t from 'tap'
 import type { PrefixIndex } from '../../../../src/proxy/session/matching/prefix-index.ts'
 import { type IndexTurnRecord, rebuildIndex } from '../../../../src/proxy/session/matching/rebuild-index.ts'
-import { conversationOf, lastOfTexts } from '../../../helpers/messages.ts'
+import { createConversation, lastOfTexts } from '../../../helpers/messages.ts'
 
 type Message = { role: 'user' | 'assistant'; content: string }
 
@@ -12,14 +12,14 @@ const assistant = (content: string): Message => ({ role: 'assistant', content })
  * Creates a recorded turn.
  * @param prompt how its prompt came about
  */
-function turn(turnId: string, messages: Message[], answer: string, prompt?: object): IndexTurnRecord {
+function turn(turnId: string, messages: Message[], response: string, prompt?: object): IndexTurnRecord {
   return {
     turnId,
     status: 'completed',
     annotations: JSON.stringify({ prompt }),
     lastMessage: lastOfTexts(messages.map((message) => JSON.stringify(message))),
     tools: null,
-    completionText: answer,
+    completionText: response,
     reasoning: null,
     toolCalls: '[]',
   }
@@ -28,7 +28,7 @@ function turn(turnId: string, messages: Message[], answer: string, prompt?: obje
 const rebuild = (records: IndexTurnRecord[]) => rebuildIndex(records, ({ turnId }) => turnId)
 
 function found(index: PrefixIndex<string>, messages: Message[], tools: [] | null = null): string {
-  const { parent, sharedMessages } = index.match(conversationOf(messages, tools))
+  const { parent, sharedMessages } = index.match(createConversation(messages, tools))
   return `${parent?.turn ?? 'none'}:${sharedMessages}`
 }
 
@@ -58,13 +58,13 @@ t.test('reasoning, tool calls and tools are read from the store', async (t) => {
     },
   ])
   const echo = { role: 'assistant' as const, content: null, tool_calls: calls }
-  const parentOf = (message: typeof echo & { reasoning_content?: string }, withTools = true) =>
-    index.match(conversationOf([user('hi'), message], withTools ? tools : null)).parent?.turn
-  t.equal(parentOf(echo), 't1')
-  t.equal(parentOf({ ...echo, reasoning_content: 'think' }), 't1')
-  t.equal(parentOf({ ...echo, reasoning_content: 'think twice' }), undefined)
-  t.equal(parentOf({ ...echo, tool_calls: [] }), undefined)
-  t.equal(parentOf(echo, false), undefined)
+  const getParent = (message: typeof echo & { reasoning_content?: string }, withTools = true) =>
+    index.match(createConversation([user('hi'), message], withTools ? tools : null)).parent?.turn
+  t.equal(getParent(echo), 't1')
+  t.equal(getParent({ ...echo, reasoning_content: 'think' }), 't1')
+  t.equal(getParent({ ...echo, reasoning_content: 'think twice' }), undefined)
+  t.equal(getParent({ ...echo, tool_calls: [] }), undefined)
+  t.equal(getParent(echo, false), undefined)
 })
 
 t.test('turns that were not completed, are not chat or are not wanted are no parents', async (t) => {

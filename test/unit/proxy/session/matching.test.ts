@@ -8,7 +8,7 @@ import {
 } from '../../../../src/proxy/session/matching/conversation.ts'
 import type { MessageKey } from '../../../../src/proxy/session/matching/message-key.ts'
 import { type CompletionMessage, PrefixIndex } from '../../../../src/proxy/session/matching/prefix-index.ts'
-import { conversationOf } from '../../../helpers/messages.ts'
+import { createConversation } from '../../../helpers/messages.ts'
 
 type Loose = Record<string, unknown>
 type Calls = CompletionMessage['toolCalls']
@@ -34,11 +34,11 @@ class Talk {
   readonly tree = new MessageTree()
 
   match(messages: Loose[], tools: Tool[] | null = null) {
-    return this.index.match(conversationOf(asMessages(messages), tools, this.tree))
+    return this.index.match(createConversation(asMessages(messages), tools, this.tree))
   }
 
-  turn(name: string, messages: Loose[], answer: Partial<CompletionMessage>, tools: Tool[] | null = null) {
-    const completion = { content: null, reasoning: null, toolCalls: [], ...answer }
+  turn(name: string, messages: Loose[], response: Partial<CompletionMessage>, tools: Tool[] | null = null) {
+    const completion = { content: null, reasoning: null, toolCalls: [], ...response }
     return this.index.add(this.match(messages, tools), completion, name)
   }
 
@@ -132,8 +132,8 @@ t.test('an echo is the same message if it differs only in details that clients c
   ]
   for (const [what, message] of tidied) t.ok(isEcho(message), what)
 
-  function args(place: number): unknown {
-    return (richCalls[place]!.function as Loose).arguments
+  function args(index: number): unknown {
+    return (richCalls[index]!.function as Loose).arguments
   }
 })
 
@@ -247,7 +247,7 @@ t.test('tool-call ids may be renamed in call and result; results in another orde
     result('b', 'same'),
   ]
   talk.turn('t2', second, { content: 'done' })
-  const renamed = (first: string, other: string, results: [string, string]) => [
+  const rename = (first: string, other: string, results: [string, string]) => [
     user('hi'),
     assistant(null, { tool_calls: [call(first, '{"n":1}'), call(other, '{"n":2}')] }),
     result(results[0], 'same'),
@@ -255,12 +255,12 @@ t.test('tool-call ids may be renamed in call and result; results in another orde
     assistant('done'),
     user('next'),
   ]
-  t.equal(talk.found(renamed('a', 'b', ['a', 'b'])), 't2:5')
-  t.equal(talk.found(renamed('x', 'y', ['x', 'y'])), 't2:5')
-  t.equal(talk.found(renamed('b', 'a', ['b', 'a'])), 't2:5', 'renamed to each other')
-  t.equal(talk.found(renamed('a', 'b', ['b', 'a'])), 't1:2', 'in another order')
-  t.equal(talk.found(renamed('x', 'y', ['x', 'x'])), 't1:2', 'two results of one tool call')
-  t.equal(talk.found(renamed('x', 'y', ['x', 'z'])), 't1:2', 'a result without a tool call')
+  t.equal(talk.found(rename('a', 'b', ['a', 'b'])), 't2:5')
+  t.equal(talk.found(rename('x', 'y', ['x', 'y'])), 't2:5')
+  t.equal(talk.found(rename('b', 'a', ['b', 'a'])), 't2:5', 'renamed to each other')
+  t.equal(talk.found(rename('a', 'b', ['b', 'a'])), 't1:2', 'in another order')
+  t.equal(talk.found(rename('x', 'y', ['x', 'x'])), 't1:2', 'two results of one tool call')
+  t.equal(talk.found(rename('x', 'y', ['x', 'z'])), 't1:2', 'a result without a tool call')
 })
 
 t.test('an id that a model reuses means its latest tool call', async (t) => {
@@ -272,7 +272,7 @@ t.test('an id that a model reuses means its latest tool call', async (t) => {
 
 t.test('many results search each message for their tool calls once', async (t) => {
   const looksAt = (count: number) => {
-    const ids = Array.from({ length: count }, (_, at) => `c${at}`)
+    const ids = Array.from({ length: count }, (_, index) => `c${index}`)
     const calls = ids.map((id) => call(id, '{}'))
     const talk = [
       user('go'),
@@ -280,18 +280,18 @@ t.test('many results search each message for their tool calls once', async (t) =
       ...ids.map((id) => result(id, 'x')),
       ...ids.map((id) => result(`no ${id}`, 'x')),
     ]
-    let looks = 0
+    let checks = 0
     const last = new MessageTree().addMessages(asMessages(talk))
     for (const message of getMessagesBetween(undefined, last)) {
       const { parent } = message
       const get = () => {
-        looks += 1
+        checks += 1
         return parent
       }
       Object.defineProperty(message, 'parent', { get })
     }
     readConversation(last, null)
-    return looks
+    return checks
   }
   t.ok(looksAt(400) <= 4 * looksAt(100), `${looksAt(100)} looks, and ${looksAt(400)}`)
 })
@@ -433,7 +433,7 @@ t.test('between two completions of a prompt, the echo decides which one continue
 
 t.test('the echo also decides for all later requests', async (t) => {
   const talk = new Talk()
-  const line = (answer: string) => [user('2+2?'), assistant(answer), user('sure?')]
+  const line = (response: string) => [user('2+2?'), assistant(response), user('sure?')]
   talk.turn('a1', [user('2+2?')], { content: '4' })
   talk.turn('b1', [user('2+2?')], { content: '4 ' })
   talk.turn('a2', line('4'), { content: 'yes' })
@@ -492,16 +492,16 @@ t.test(
   async (t) => {
     const talk = new Talk()
     const [early, late] = [talk.match([user('hi')]), talk.match([user('hi')])]
-    const answer = { content: 'hello', reasoning: null, toolCalls: [] }
-    talk.index.add(late, answer, 'late')
-    talk.index.add(early, answer, 'early')
+    const response = { content: 'hello', reasoning: null, toolCalls: [] }
+    talk.index.add(late, response, 'late')
+    talk.index.add(early, response, 'early')
     t.equal(talk.found([user('hi'), assistant('hello')]), 'late:2')
   },
 )
 
 t.test('a request reads its new messages once, and those of earlier requests not at all', async (t) => {
   let reads = 0
-  const counted = (message: Loose): Loose => {
+  const count = (message: Loose): Loose => {
     const { content, ...rest } = message
     const get = () => {
       reads += 1
@@ -512,7 +512,7 @@ t.test('a request reads its new messages once, and those of earlier requests not
   const talk = new Talk()
   const messages: Loose[] = []
   for (let turn = 0; turn < 50; turn++) {
-    messages.push(counted(user(`question ${turn}`)))
+    messages.push(count(user(`question ${turn}`)))
     reads = 0
     const match = talk.match(messages)
     // The completion and the question are each serialized and compared.
@@ -521,7 +521,7 @@ t.test('a request reads its new messages once, and those of earlier requests not
     t.equal(match.sharedMessages, messages.length - 1)
     talk.index.add(match, { content: `answer ${turn}`, reasoning: null, toolCalls: [] }, `t${turn}`)
     t.equal(reads, 0, 'a turn is added from the messages already read')
-    messages.push(counted(assistant(`answer ${turn}`)))
+    messages.push(count(assistant(`answer ${turn}`)))
   }
 })
 
@@ -529,17 +529,17 @@ t.test(
   'a request that starts where the previous one passed its parent finds turns recorded since',
   async (t) => {
     const { index, tree } = new Talk()
-    const sampled = (content: string) => ({ content, reasoning: null, toolCalls: [] })
-    const first = conversationOf([user('hi')], null, tree)
+    const sample = (content: string) => ({ content, reasoning: null, toolCalls: [] })
+    const first = createConversation([user('hi')], null, tree)
     const messages = [user('hi'), assistant('yes '), user('on')]
-    const line = conversationOf(messages, null, tree)
-    index.add(index.match(first), sampled('yes'), 't1')
+    const line = createConversation(messages, null, tree)
+    index.add(index.match(first), sample('yes'), 't1')
     const inFlight = index.match(first)
     t.equal(index.match(line).parent?.turn, 't1')
-    index.add(inFlight, sampled('yes '), 't2')
+    index.add(inFlight, sample('yes '), 't2')
     t.equal(index.match(line).parent?.turn, 't2', 'the completion whose wording the echo has')
-    index.add(index.match(line), sampled('so'), 't3')
-    const on = conversationOf([...messages, assistant('so'), user('and on')], null, tree)
+    index.add(index.match(line), sample('so'), 't3')
+    const on = createConversation([...messages, assistant('so'), user('and on')], null, tree)
     t.match(index.match(on), { parent: { turn: 't3' }, sharedMessages: 4 })
   },
 )
@@ -562,7 +562,7 @@ t.test('the prefix that a request shares with the previous one is not looked up 
   const messages: Loose[] = []
   for (let turn = 0; turn < 30; turn++) {
     messages.push(user(`question ${turn}`))
-    const read = conversationOf(messages, null, tree)
+    const read = createConversation(messages, null, tree)
     for (const message of getMessagesBetween(undefined, read.last)) watch(getMessageKey(message))
     lookUps = 0
     const match = index.match(read)
@@ -597,12 +597,12 @@ t.test('results with the same text differ by their tool calls, whichever message
 })
 
 t.test('matching a long conversation yields to other tasks, and has the same result', async (t) => {
-  const messages = Array.from({ length: 3_500 }, (_, at) =>
-    at % 2 === 0
-      ? assistant(null, { tool_calls: [call(`c${at}`, '{"a":1}')] })
-      : result(`c${at % 1_000 === 1 ? 0 : at - 1}`, `${at}`),
+  const messages = Array.from({ length: 3_500 }, (_, index) =>
+    index % 2 === 0
+      ? assistant(null, { tool_calls: [call(`c${index}`, '{"a":1}')] })
+      : result(`c${index % 1_000 === 1 ? 0 : index - 1}`, `${index}`),
   )
-  const keysOf = (last: ReturnType<MessageTree['addMessages']>) =>
+  const getKeys = (last: ReturnType<MessageTree['addMessages']>) =>
     getMessagesBetween(undefined, last).map(getMessageKey)
   const atOnce = new MessageTree().addMessages(asMessages(messages))
   readConversation(atOnce, null)
@@ -620,5 +620,5 @@ t.test('matching a long conversation yields to other tasks, and has the same res
   isOver = true
   await other
   t.ok(turns >= 3, `${turns} turns`)
-  t.same(keysOf(long), keysOf(atOnce))
+  t.same(getKeys(long), getKeys(atOnce))
 })

@@ -43,9 +43,9 @@ function recordedAs(request: Call, index: number, earlier: readonly Recorded[]):
   if (request.isRetry && previous !== undefined)
     return { ...previous, completion: request.completion, retryCount: previous.retryCount + 1 }
   const before = earlier.at(-1 - request.back)
-  const glue = Array.from({ length: request.glue }, (_, place) => 1_000 + index * 10 + place)
+  const glue = Array.from({ length: request.glue }, (_, position) => 1_000 + index * 10 + position)
   if (before === undefined) {
-    const start = Array.from({ length: 12 }, (_, place) => place)
+    const start = Array.from({ length: 12 }, (_, index) => index)
     const messages = [text('system', request.system), text('user', `task ${index}`)]
     return { messages, prompt: [...start, ...glue], completion: request.completion, retryCount: 0 }
   }
@@ -127,11 +127,11 @@ t.test('the routes of a session agree on parents, agent roles and rows', async (
     )
     const parentsWithSide = linksIn(withSide)
     for (const { trace_id, parent_trace_id } of graph.deltas as Trace[]) {
-      const [turn, parent] = [indexOf(trace_id), parent_trace_id === null ? null : indexOf(parent_trace_id)]
+      const [turn, parent] = [getIndex(trace_id), parent_trace_id === null ? null : getIndex(parent_trace_id)]
       if (parent !== null && parentsWithSide.has(turn)) deepStrictEqual(parent, parentsWithSide.get(turn))
     }
-    const given = new Set((graph.deltas as Trace[]).map(({ trace_id }) => indexOf(trace_id)))
-    for (const turn of parentsWithSide.keys()) ok(given.has(turn), 'a trained part of a row is a trace')
+    const input = new Set((graph.deltas as Trace[]).map(({ trace_id }) => getIndex(trace_id)))
+    for (const turn of parentsWithSide.keys()) ok(input.has(turn), 'a trained part of a row is a trace')
   }
 
   await fc.assert(fc.asyncProperty(fc.array(call, { minLength: 1, maxLength: 9 }), check), SIZE)
@@ -159,10 +159,10 @@ interface Trace {
 function linksIn(rows: readonly Row[]): Map<number, number | null> {
   const links = new Map<number, number | null>()
   for (const { turns } of rows)
-    for (const [place, { index }] of turns.entries()) links.set(index, turns[place - 1]?.index ?? null)
+    for (const [position, { index }] of turns.entries()) links.set(index, turns[position - 1]?.index ?? null)
   return links
 }
 
-function indexOf(traceId: string): number {
+function getIndex(traceId: string): number {
   return Number(traceId.split('-').at(-1))
 }

@@ -20,7 +20,7 @@ import { aTurn } from '../../../conformance/turn-store.ts'
 
 interface Talk {
   /** Returns the request with the conversation after this many completions. */
-  body(answers: number): object
+  body(responses: number): object
   /** The number of messages that each completion and the agent's reaction add. */
   perAnswer: number
 }
@@ -33,26 +33,26 @@ interface Dialect {
 const LONG = 'A long text that an agent has said. '.repeat(20)
 const SYSTEM = `You are an agent. ${LONG.repeat(10)}`
 
-function times<Each>(count: number, each: (place: number) => Each[]): Each[] {
-  return Array.from({ length: count }, (_, place) => each(place)).flat()
+function times<Each>(count: number, each: (index: number) => Each[]): Each[] {
+  return Array.from({ length: count }, (_, index) => each(index)).flat()
 }
 
 const CHAT: Dialect = {
   lower: lowerChatRequest,
   talk: (name) => ({
     perAnswer: 2,
-    body: (answers) => ({
+    body: (responses) => ({
       model: 'm',
       messages: [
         { role: 'system', content: SYSTEM + name },
         { role: 'user', content: `${name}: ${LONG}` },
-        ...times(answers, (at) => [
+        ...times(responses, (index) => [
           {
             role: 'assistant',
-            content: `${at} ${LONG}`,
-            tool_calls: [{ id: `c${at}`, type: 'function', function: { name: 'f', arguments: '{}' } }],
+            content: `${index} ${LONG}`,
+            tool_calls: [{ id: `c${index}`, type: 'function', function: { name: 'f', arguments: '{}' } }],
           },
-          { role: 'tool', tool_call_id: `c${at}`, content: `${at} ${LONG}` },
+          { role: 'tool', tool_call_id: `c${index}`, content: `${index} ${LONG}` },
         ]),
       ],
       tools: [{ type: 'function', function: { name: 'f', parameters: {} } }],
@@ -62,26 +62,31 @@ const CHAT: Dialect = {
 
 /** As Claude Code does: the cache marks are on the last two user messages, and so move with each request. */
 function messagesTalk(name: string, marks: boolean): Talk {
-  const marked = (fromEnd: number) => marks && fromEnd < 2 && { cache_control: { type: 'ephemeral' } }
+  const mark = (fromEnd: number) => marks && fromEnd < 2 && { cache_control: { type: 'ephemeral' } }
   return {
     perAnswer: 2,
-    body: (answers) => ({
+    body: (responses) => ({
       model: 'm',
       max_tokens: 100,
       messages: [
-        { role: 'user', content: [{ type: 'text', text: `${name}: ${LONG}`, ...marked(answers) }] },
-        ...times(answers, (at) => [
+        { role: 'user', content: [{ type: 'text', text: `${name}: ${LONG}`, ...mark(responses) }] },
+        ...times(responses, (index) => [
           {
             role: 'assistant',
             content: [
-              { type: 'text', text: `${at} ${LONG}` },
-              { type: 'tool_use', id: `c${at}`, name: 'f', input: {} },
+              { type: 'text', text: `${index} ${LONG}` },
+              { type: 'tool_use', id: `c${index}`, name: 'f', input: {} },
             ],
           },
           {
             role: 'user',
             content: [
-              { type: 'tool_result', tool_use_id: `c${at}`, content: LONG, ...marked(answers - 1 - at) },
+              {
+                type: 'tool_result',
+                tool_use_id: `c${index}`,
+                content: LONG,
+                ...mark(responses - 1 - index),
+              },
             ],
           },
         ]),
@@ -106,15 +111,15 @@ const RESPONSES: Dialect = {
   },
   talk: (name) => ({
     perAnswer: 2,
-    body: (answers) => ({
+    body: (responses) => ({
       model: 'm',
       instructions: SYSTEM + name,
       input: [
         { type: 'message', role: 'user', content: [{ type: 'input_text', text: `${name}: ${LONG}` }] },
-        ...times<object>(answers, (at) => [
+        ...times<object>(responses, (index) => [
           { type: 'reasoning', summary: [], content: [{ type: 'reasoning_text', text: LONG }] },
-          { type: 'function_call', call_id: `c${at}`, name: 'f', arguments: '{}' },
-          { type: 'function_call_output', call_id: `c${at}`, output: `${at} ${LONG}` },
+          { type: 'function_call', call_id: `c${index}`, name: 'f', arguments: '{}' },
+          { type: 'function_call_output', call_id: `c${index}`, output: `${index} ${LONG}` },
         ]),
       ],
       tools: [{ type: 'function', name: 'f', parameters: {} }],

@@ -17,7 +17,7 @@ import {
   type TrajectoryOptions,
 } from '../../../../src/proxy/session/trajectories/trajectories.ts'
 import type { TurnReader } from '../../../../src/proxy/store/port/turn-store.ts'
-import { DetailOracle, type ToldTurn } from '../../../helpers/details-oracle.ts'
+import { DetailOracle, type TurnWithDetails } from '../../../helpers/details-oracle.ts'
 import { turnStep } from '../../../helpers/turn-step.ts'
 
 const logprob = fc.oneof(
@@ -68,13 +68,13 @@ const options: fc.Arbitrary<TrajectoryOptions> = fc.record(
 )
 
 /** Returns the items of a list, repeated. */
-function supplyOf<T>(items: readonly T[]): () => T {
-  let at = 0
-  return () => items[at++ % items.length]!
+function getSupply<T>(items: readonly T[]): () => T {
+  let index = 0
+  return () => items[index++ % items.length]!
 }
 
-function detailsOf(made: Material, prompt: number, completion: number): TokenData {
-  const [count, id, number] = [supplyOf(made.counts), supplyOf(made.ids), supplyOf(made.logprobs)]
+function getDetails(made: Material, prompt: number, completion: number): TokenData {
+  const [count, id, number] = [getSupply(made.counts), getSupply(made.ids), getSupply(made.logprobs)]
   const table = (rows: number, hasLogprobs = true) => {
     const counts = Array.from({ length: rows }, count)
     const ids = counts.flatMap((length) => Array.from({ length }, id))
@@ -86,8 +86,8 @@ function detailsOf(made: Material, prompt: number, completion: number): TokenDat
     sampling_logprobs: Array.from({ length: completion }, number),
     top_logprobs: table(completion),
     prompt_logprobs: { ...table(Math.max(0, prompt - start - made.missing)), start },
-    routed_experts: expertsOf(made, start, Math.max(0, prompt + completion - 1 - start - made.missing)),
-    weight_versions: spansOf(made, completion),
+    routed_experts: getExperts(made, start, Math.max(0, prompt + completion - 1 - start - made.missing)),
+    weight_versions: getSpans(made, completion),
     teacher_logprobs: { teacher: 'wise', logprobs: Array.from({ length: completion }, number) },
     advantages: Array.from({ length: completion }, number),
     ratios: Array.from({ length: Math.max(0, completion - made.missing) }, number),
@@ -99,17 +99,17 @@ function detailsOf(made: Material, prompt: number, completion: number): TokenDat
 
 const ARRAYS = { U8: Uint8Array, I8: Int8Array, U16: Uint16Array, I16: Int16Array, I32: Int32Array } as const
 
-function expertsOf({ dtype, row, experts }: Material, start: number, rows: number): ExpertTable {
+function getExperts({ dtype, row, experts }: Material, start: number, rows: number): ExpertTable {
   const width = row.reduce<number>((product, length) => product * length, 1)
-  const numbers = Array.from({ length: rows * width }, supplyOf(experts))
+  const numbers = Array.from({ length: rows * width }, getSupply(experts))
   const { buffer } = ARRAYS[dtype].from(numbers)
   const data = new Uint8Array(buffer)
   return { start, experts: { dtype, shape: [rows, ...row], data } }
 }
 
 /** One after the other, with positions between that have no data. */
-function spansOf({ cuts }: Material, completion: number) {
-  const length = supplyOf(cuts)
+function getSpans({ cuts }: Material, completion: number) {
+  const length = getSupply(cuts)
   const spans: { version: string; start: number; end: number }[] = []
   for (let start = length(); start < completion; start += 1 + length()) {
     const end = Math.min(completion, start + 1 + length())
@@ -120,17 +120,17 @@ function spansOf({ cuts }: Material, completion: number) {
 }
 
 /** No two tokens are the same, so that a turn continues exactly the planned one. */
-function built(planned: Session) {
+function build(planned: Session) {
   let token = 0
   const fresh = (length: number) => Array.from({ length }, () => ++token)
   const builder = new TrajectoryBuilder()
-  const turns: ToldTurn[] = []
+  const turns: TurnWithDetails[] = []
   for (const [index, { parent, glue, completion: length, isLost, versions, material }] of planned.entries()) {
     const before = turns[(parent % (index + 1)) - 1]
     const prompt = [...(before ? [...before.prompt, ...before.completion] : []), ...fresh(glue)]
     const completion = fresh(length)
     const [weightVersionStart = null, weightVersionEnd = null] = versions
-    const details = detailsOf(material, prompt.length, length)
+    const details = getDetails(material, prompt.length, length)
     turns.push({
       turnId: String(index),
       parent: before,
@@ -151,14 +151,14 @@ function built(planned: Session) {
 }
 
 /** The reader of a store that has the token data packed, as every store keeps it. */
-function readerOf(turns: readonly ToldTurn[]): TurnReader {
+function getReader(turns: readonly TurnWithDetails[]): TurnReader {
   const packed = new Map(turns.map(({ turnId, details }) => [turnId, packTokenData(details)]))
   const readDetails: TurnReader['readDetails'] = async (_session, turnIds, kinds) =>
     new Map(turnIds.map((turnId) => [turnId, packed.get(turnId)!.filter(({ kind }) => kinds.includes(kind))]))
   return { readDetails } as TurnReader
 }
 
-async function shown(row: Parameters<typeof detailMembers>[2], reader: TurnReader): Promise<object> {
+async function show(row: Parameters<typeof detailMembers>[2], reader: TurnReader): Promise<object> {
   const members = await Array.fromAsync(detailMembers(reader, 's', row, TOKEN_DATA_KINDS))
   return JSON.parse(`{${members.join('').replace(/^,/, '')}}`)
 }
@@ -167,11 +167,11 @@ t.test('rows contain, bit for bit, the data that the engine reported for each of
   const checked = { rows: 0, lists: 0 }
   await fc.assert(
     fc.asyncProperty(session, options, async (planned, chosen) => {
-      const { builder, turns } = built(planned)
-      const reader = readerOf(turns)
+      const { builder, turns } = build(planned)
+      const reader = getReader(turns)
       const oracle = new DetailOracle(turns)
       for (const { row, layout } of builder.placedRows(chosen, null)) {
-        const actual = await shown(layout, reader)
+        const actual = await show(layout, reader)
         const wanted = oracle.row(row)
         deepStrictEqual(DetailOracle.perToken(actual), wanted)
         checked.rows += 1

@@ -13,22 +13,22 @@ import { loadTokenModel } from './token-mode-talk.ts'
 const model = loadTokenModel('qwen2_5')
 const user: ChatMessage = { role: 'user', content: 'Count.' }
 const says = (content: string): ChatMessage => ({ role: 'assistant', content })
-const promptOf = ({ annotations }: TurnRecord) => JSON.parse(annotations).prompt
+const getPrompt = ({ annotations }: TurnRecord) => JSON.parse(annotations).prompt
 
-async function setUp(t: Test, answers: Answer[], store?: TurnStore) {
-  return tokenModeRig(t, model as TokenModel, () => answers.shift()!, store)
+async function setUp(t: Test, responses: Answer[], store?: TurnStore) {
+  return tokenModeRig(t, model as TokenModel, () => responses.shift()!, store)
 }
 
 t.test('a response with text but without ids is a failure, because it would be empty', async (t) => {
   const usage = { prompt_tokens: 9, completion_tokens: 2, total_tokens: 11 }
-  const answers: Answer[] = [
+  const responses: Answer[] = [
     { text: 'One.', isWithoutIds: true },
     { text: 'One.', isWithoutIds: true, usage },
     { text: '', isWithoutIds: true, usage },
   ]
-  for (const answer of answers) {
-    const { ask, store } = await setUp(t, [answer])
-    await t.rejects(ask([user]), { code: 'engine_failed', message: /no token ids/ })
+  for (const response of responses) {
+    const { sendRequest, store } = await setUp(t, [response])
+    await t.rejects(sendRequest([user]), { code: 'engine_failed', message: /no token ids/ })
     t.match(await Array.fromAsync(store.readTurns('s')), [
       { status: 'failed', exact: false, error: { code: 'engine_failed' } },
     ])
@@ -36,7 +36,7 @@ t.test('a response with text but without ids is a failure, because it would be e
 })
 
 t.test('an empty response is valid', async (t) => {
-  const turn = await (await setUp(t, [{ text: '', isWithoutIds: true }])).ask([user])
+  const turn = await (await setUp(t, [{ text: '', isWithoutIds: true }])).sendRequest([user])
   t.match(turn, { status: 'completed', exact: true, finishReason: 'stop' })
 })
 
@@ -44,8 +44,8 @@ t.test('tokens of reasoning are counted when the engine reports a total', async 
   const qwen3 = loadTokenModel('qwen3') as TokenModel
   const countIn = async (text: string) => {
     const usage = { prompt_tokens: 9, completion_tokens: 9, total_tokens: 18 }
-    const { ask } = await tokenModeRig(t, qwen3, () => ({ text, usage }))
-    return JSON.parse((await ask([user])).usage!).completion_tokens_details?.reasoning_tokens
+    const { sendRequest } = await tokenModeRig(t, qwen3, () => ({ text, usage }))
+    return JSON.parse((await sendRequest([user])).usage!).completion_tokens_details?.reasoning_tokens
   }
   const thought = '\nHm, é 🙂 three.\n'
   const count = qwen3.tokenizer.encode(thought).length
@@ -66,13 +66,13 @@ t.test(
         throw new ProxyError('store_failed', 'the disk is full')
       },
     })
-    const answers = [{ text: 'One.' }, { text: 'Two.' }, { text: 'Three.' }]
-    const { ask, store } = await setUp(t, answers, onceFull)
-    await t.rejects(ask([user]), { code: 'store_failed' })
-    const next = await ask([user, says('One.'), user])
-    t.match(promptOf(next), { reason: 'first', from: undefined })
-    const later = await ask([user, says('One.'), user, says('Two.'), user])
-    t.match(promptOf(later), { reason: 'extended', from: next.turnId })
+    const responses = [{ text: 'One.' }, { text: 'Two.' }, { text: 'Three.' }]
+    const { sendRequest, store } = await setUp(t, responses, onceFull)
+    await t.rejects(sendRequest([user]), { code: 'store_failed' })
+    const next = await sendRequest([user, says('One.'), user])
+    t.match(getPrompt(next), { reason: 'first', from: undefined })
+    const later = await sendRequest([user, says('One.'), user, says('Two.'), user])
+    t.match(getPrompt(later), { reason: 'extended', from: next.turnId })
     const known = (await Array.fromAsync(store.readTurns('s'))).filter(({ status }) => status === 'completed')
     t.equal(known.length, 2)
   },
@@ -80,12 +80,12 @@ t.test(
 
 t.test('the next prompt continues from the ids that the engine reports as its prompt', async (t) => {
   const seen = [...model.tokenizer.encode('Another prompt than the one that was sent.')]
-  const { ask } = await setUp(t, [{ text: 'One.', seen }, { text: 'Two.' }])
-  const first = await ask([user])
-  t.match(promptOf(first), { mismatched: true })
+  const { sendRequest } = await setUp(t, [{ text: 'One.', seen }, { text: 'Two.' }])
+  const first = await sendRequest([user])
+  t.match(getPrompt(first), { mismatched: true })
   t.same([...first.promptTokenIds], seen)
-  const next = await ask([user, says('One.'), user])
-  t.match(promptOf(next), { reason: 'extended', from: first.turnId, mismatched: false })
+  const next = await sendRequest([user, says('One.'), user])
+  t.match(getPrompt(next), { reason: 'extended', from: first.turnId, mismatched: false })
   const shared = [...seen, ...first.completionTokenIds]
   t.same([...next.promptTokenIds].slice(0, shared.length), shared)
 })
@@ -94,8 +94,8 @@ t.test(
   "a stop string belongs to the text if the agent demands it, by vLLM's field or SGLang's",
   async (t) => {
     const contentWith = async (fields: object) => {
-      const { ask } = await setUp(t, [{ text: 'One. Two. Three.' }])
-      return (await ask([user], { stop: 'Two.', ...fields })).completionText
+      const { sendRequest } = await setUp(t, [{ text: 'One. Two. Three.' }])
+      return (await sendRequest([user], { stop: 'Two.', ...fields })).completionText
     }
     t.equal(await contentWith({}), 'One. ')
     for (const fields of [{ include_stop_str_in_output: true }, { no_stop_trim: true }]) {
@@ -108,15 +108,15 @@ t.test(
   'tokens that an engine writes as ids are texts to the agent, and their alternatives too',
   async (t) => {
     const { tokenizer } = model
-    const idOf = (text: string) => tokenizer.encode(text)[0]!
+    const getId = (text: string) => tokenizer.encode(text)[0]!
     const entry = (token: string, bytes: number[] | null = null) => ({ token, logprob: -1, bytes })
-    const asId = (text: string) => entry(`token_id:${idOf(text)}`)
+    const asId = (text: string) => entry(`token_id:${getId(text)}`)
     const asText = (text: string) => entry(text, [...Buffer.from(text)])
     const logprobsContent = [
       { ...asId('Hi'), top_logprobs: [asId('sea'), entry('a text')] },
       { ...entry('token'), top_logprobs: [] },
     ]
-    const delta = { type: 'delta', tokenIds: [idOf('Hi')], logprobs: [-1], logprobsContent } as const
+    const delta = { type: 'delta', tokenIds: [getId('Hi')], logprobs: [-1], logprobsContent } as const
     const read = async (events: readonly object[], body = {}) => {
       const followed = { promptText: 'x', forcesCall: false }
       const decoder = createDecoder(model as TokenModel, { messages: [], ...body }, followed)

@@ -11,7 +11,7 @@ import type { TurnRecord, TurnStore } from '../../../../src/proxy/store/port/tur
 import type { TokenModel } from '../../../../src/proxy/tokens/model/token-model.ts'
 import { findParser } from '../../../../src/proxy/tokens/parsers/choose-parser.ts'
 import { openMemoryStore } from '../../../helpers/store-in-process.ts'
-import { rendererFor, templateOf } from '../../../helpers/templates.ts'
+import { createTemplate, rendererFor } from '../../../helpers/templates.ts'
 import { tokenModeRig } from '../../../helpers/token-mode-rig.ts'
 import { loadTokenModel } from './token-mode-talk.ts'
 
@@ -31,12 +31,12 @@ const WITH_NAMES =
   `{% set ns = namespace(name='') %}${HEAD}{% if m.role == 'tool' %}{{ ns.name }} said {{ m.content }}{% else %}${CALLS}` +
   `{% for c in m.tool_calls or [] %}{% set ns.name = c.function.name %}{% endfor %}{% endif %}${TAIL}`
 
-function modelOf(source: string, parser: string): TokenModel {
-  const renderer = rendererFor(templateOf(source), qwen.tokenizer, { source })
+function getModel(source: string, parser: string): TokenModel {
+  const renderer = rendererFor(createTemplate(source), qwen.tokenizer, { source })
   return { ...qwen, source, renderer, parser: findParser(parser) } as TokenModel
 }
 
-const kimi = modelOf(WITH_IDS, 'kimi_k2')
+const kimi = getModel(WITH_IDS, 'kimi_k2')
 
 const TOOLS = ['run', 'Edit'].map((name) => ({
   type: 'function' as const,
@@ -50,116 +50,132 @@ const hermes = (name: string, args: object) =>
 const kimiCall = (id: string, args: string) =>
   `<|tool_calls_section_begin|><|tool_call_begin|>${id}<|tool_call_argument_begin|>${args}<|tool_call_end|><|tool_calls_section_end|>`
 
-const callsOf = ({ toolCalls }: TurnRecord) => JSON.parse(toolCalls) as ToolCall[]
-const notesOf = ({ annotations }: TurnRecord) => JSON.parse(annotations)
-const echoOf = (turn: TurnRecord, change: (call: ToolCall) => object = (call) => call): ChatMessage =>
-  ({ role: 'assistant', content: turn.completionText, tool_calls: callsOf(turn).map(change) }) as ChatMessage
+const getCalls = ({ toolCalls }: TurnRecord) => JSON.parse(toolCalls) as ToolCall[]
+const getNotes = ({ annotations }: TurnRecord) => JSON.parse(annotations)
+const getEcho = (turn: TurnRecord, change: (call: ToolCall) => object = (call) => call): ChatMessage =>
+  ({ role: 'assistant', content: turn.completionText, tool_calls: getCalls(turn).map(change) }) as ChatMessage
 const withArguments =
   (args: object) =>
   (call: ToolCall): object => ({ ...call, function: { ...call.function, arguments: JSON.stringify(args) } })
 
-function textOf({ promptTokenIds }: TurnRecord): string {
+function getText({ promptTokenIds }: TurnRecord): string {
   return qwen.tokenizer.decode(promptTokenIds)
 }
 
-function rowsOf(turns: readonly TurnRecord[]): Trajectory[] {
+function getRows(turns: readonly TurnRecord[]): Trajectory[] {
   const builder = new TrajectoryBuilder()
   for (const turn of turns) builder.add(turn)
   return [...builder.rows({}, null)]
 }
 
 /** An engine that sends the given responses one after the other. */
-async function rigOf(t: Test, model: TokenModel, completions: string[], given?: TurnStore) {
+async function getRig(t: Test, model: TokenModel, completions: string[], given?: TurnStore) {
   const store = given ?? (await openMemoryStore())
-  let at = 0
-  return tokenModeRig(t, model, () => ({ text: completions[at++]! }), store)
+  let index = 0
+  return tokenModeRig(t, model, () => ({ text: completions[index++]! }), store)
 }
 
 t.test('a tool call that its agent completes is continued as sampled, and reported', async (t) => {
   const args = { file: 'a.py', old: 'x  ', new: 'y' }
-  const rig = await rigOf(t, qwen, [hermes('Edit', args), hermes('run', { command: 'cd /w && ls' }), 'Done.'])
-  const first = await rig.ask([user('task')], { tools: TOOLS })
-  t.match(callsOf(first)[0]!.id, /^call_[0-9a-f]{24}$/)
+  const rig = await getRig(t, qwen, [
+    hermes('Edit', args),
+    hermes('run', { command: 'cd /w && ls' }),
+    'Done.',
+  ])
+  const first = await rig.sendRequest([user('task')], { tools: TOOLS })
+  t.match(getCalls(first)[0]!.id, /^call_[0-9a-f]{24}$/)
   const echoed = { replace_all: false, old: 'x', new: 'y', file: 'a.py' }
-  const one = [user('task'), echoOf(first, withArguments(echoed)), result(callsOf(first)[0]!.id, 'ok')]
-  const second = await rig.ask(one, { tools: TOOLS })
-  t.match(notesOf(second).prompt, { reason: 'extended', from: first.turnId })
-  t.same(notesOf(second).echo, {
+  const one = [user('task'), getEcho(first, withArguments(echoed)), result(getCalls(first)[0]!.id, 'ok')]
+  const second = await rig.sendRequest(one, { tools: TOOLS })
+  t.match(getNotes(second).prompt, { reason: 'extended', from: first.turnId })
+  t.same(getNotes(second).echo, {
     kinds: ['arguments'],
     from: first.turnId,
     changes: [
-      { kind: 'arguments', call: callsOf(first)[0]!.id, path: 'old', sampled: '"x  "', echoed: '"x"' },
-      { kind: 'arguments', call: callsOf(first)[0]!.id, path: 'replace_all', sampled: null, echoed: 'false' },
+      { kind: 'arguments', call: getCalls(first)[0]!.id, path: 'old', sampled: '"x  "', echoed: '"x"' },
+      {
+        kind: 'arguments',
+        call: getCalls(first)[0]!.id,
+        path: 'replace_all',
+        sampled: null,
+        echoed: 'false',
+      },
     ],
   })
-  const two = [...one, echoOf(second, withArguments({ command: 'ls' })), result(callsOf(second)[0]!.id, 'b')]
-  const third = await rig.ask(two, { tools: TOOLS })
-  t.match(notesOf(third).prompt, { reason: 'extended', from: second.turnId })
-  t.ok(textOf(third).includes('cd /w && ls') && !textOf(third).includes('replace_all'))
+  const two = [
+    ...one,
+    getEcho(second, withArguments({ command: 'ls' })),
+    result(getCalls(second)[0]!.id, 'b'),
+  ]
+  const third = await rig.sendRequest(two, { tools: TOOLS })
+  t.match(getNotes(third).prompt, { reason: 'extended', from: second.turnId })
+  t.ok(getText(third).includes('cd /w && ls') && !getText(third).includes('replace_all'))
   t.match(
     JSON.parse(getTextsUpTo(third.lastMessage)[1]!).tool_calls[0].function.arguments,
     'replace_all',
     'as sent',
   )
-  t.equal(rowsOf([first, second, third]).length, 1)
+  t.equal(getRows([first, second, third]).length, 1)
 })
 
 t.test(
   'a session with the policy branch, or with pruned tool calls, starts a new row with a reason',
   async (t) => {
     const content = 'word '.repeat(600)
-    const rig = await rigOf(t, qwen, [hermes('Edit', { content }), 'Pruned.', 'On.'])
-    const first = await rig.ask([user('task')], { tools: TOOLS })
-    const cut = echoOf(first, withArguments({ content: 'word ...' }))
-    const messages = [user('task'), cut, result(callsOf(first)[0]!.id, 'ok')]
-    const second = await rig.ask(messages, { tools: TOOLS })
-    t.match(notesOf(second), {
+    const rig = await getRig(t, qwen, [hermes('Edit', { content }), 'Pruned.', 'On.'])
+    const first = await rig.sendRequest([user('task')], { tools: TOOLS })
+    const cut = getEcho(first, withArguments({ content: 'word ...' }))
+    const messages = [user('task'), cut, result(getCalls(first)[0]!.id, 'ok')]
+    const second = await rig.sendRequest(messages, { tools: TOOLS })
+    t.match(getNotes(second), {
       prompt: { reason: 'branched' },
       echo: { kinds: ['edited', 'arguments'], from: first.turnId },
     })
-    t.ok(notesOf(second).echo.changes[0].sampled.length < 300, 'a long value is cut')
-    t.ok(textOf(second).includes('word ...'))
+    t.ok(getNotes(second).echo.changes[0].sampled.length < 300, 'a long value is cut')
+    t.ok(getText(second).includes('word ...'))
     const pruned: ChatMessage = { role: 'assistant', content: 'Pruned.' }
-    const third = await rig.ask([...messages, pruned, user('more')], { tools: TOOLS })
-    t.match(notesOf(third).prompt, { reason: 'extended', from: second.turnId })
-    t.equal(notesOf(third).echo, undefined)
+    const third = await rig.sendRequest([...messages, pruned, user('more')], { tools: TOOLS })
+    t.match(getNotes(third).prompt, { reason: 'extended', from: second.turnId })
+    t.equal(getNotes(third).echo, undefined)
 
-    const strict = await rigOf(t, qwen, [hermes('run', { a: 1 }), 'Done.'])
+    const strict = await getRig(t, qwen, [hermes('run', { a: 1 }), 'Done.'])
     await strict.sessions.create({ sessionId: 's', editedCalls: 'branch' })
-    const opening = await strict.ask([user('task')], { tools: TOOLS })
-    const filled = echoOf(opening, withArguments({ a: 1, b: 2 }))
-    const next = await strict.ask([user('task'), filled, result(callsOf(opening)[0]!.id, 'ok')], {
+    const opening = await strict.sendRequest([user('task')], { tools: TOOLS })
+    const filled = getEcho(opening, withArguments({ a: 1, b: 2 }))
+    const next = await strict.sendRequest([user('task'), filled, result(getCalls(opening)[0]!.id, 'ok')], {
       tools: TOOLS,
     })
-    t.match(notesOf(next), { prompt: { reason: 'branched' }, echo: { kinds: ['edited', 'arguments'] } })
+    t.match(getNotes(next), { prompt: { reason: 'branched' }, echo: { kinds: ['edited', 'arguments'] } })
   },
 )
 
 t.test('a template renders the sampled name instead of the echoed one', async (t) => {
-  const rig = await rigOf(t, modelOf(WITH_NAMES, 'hermes'), [hermes('nope', { a: 1 }), 'Done.'])
-  const first = await rig.ask([user('task')], { tools: TOOLS })
-  const renamed = (call: ToolCall) => ({
+  const rig = await getRig(t, getModel(WITH_NAMES, 'hermes'), [hermes('nope', { a: 1 }), 'Done.'])
+  const first = await rig.sendRequest([user('task')], { tools: TOOLS })
+  const rename = (call: ToolCall) => ({
     ...call,
     function: { name: 'invalid', arguments: '{"error":"no"}' },
   })
-  const messages = [user('task'), echoOf(first, renamed), result(callsOf(first)[0]!.id, 'no such tool')]
-  const second = await rig.ask(messages, { tools: TOOLS })
-  t.match(notesOf(second), { prompt: { reason: 'extended' }, echo: { kinds: ['name', 'arguments'] } })
-  t.ok(textOf(second).includes('nope said no such tool'), textOf(second))
+  const messages = [user('task'), getEcho(first, rename), result(getCalls(first)[0]!.id, 'no such tool')]
+  const second = await rig.sendRequest(messages, { tools: TOOLS })
+  t.match(getNotes(second), { prompt: { reason: 'extended' }, echo: { kinds: ['name', 'arguments'] } })
+  t.ok(getText(second).includes('nope said no such tool'), getText(second))
 })
 
 t.test('ids that a client reduces to letters and digits are recognized', async (t) => {
   const both = `${hermes('run', { a: 1 })}\n${hermes('run', { b: 2 })}`
   const stripped = (call: ToolCall) => ({ ...call, id: call.id.replace('_', '') })
-  for (const model of [qwen, modelOf(WITH_IDS, 'hermes')]) {
-    const rig = await rigOf(t, model, [both, 'Done.'])
-    const first = await rig.ask([user('task')], { tools: TOOLS })
-    const [a, b] = callsOf(first)
+  for (const model of [qwen, getModel(WITH_IDS, 'hermes')]) {
+    const rig = await getRig(t, model, [both, 'Done.'])
+    const first = await rig.sendRequest([user('task')], { tools: TOOLS })
+    const [a, b] = getCalls(first)
     const results = [result(stripped(b!).id, 'two'), result(stripped(a!).id, 'one')]
-    const second = await rig.ask([user('task'), echoOf(first, stripped), ...results], { tools: TOOLS })
-    t.match(notesOf(second).prompt, { reason: 'extended', from: first.turnId })
-    t.equal(notesOf(second).echo, undefined, 'nothing was changed')
-    const text = textOf(second)
+    const second = await rig.sendRequest([user('task'), getEcho(first, stripped), ...results], {
+      tools: TOOLS,
+    })
+    t.match(getNotes(second).prompt, { reason: 'extended', from: first.turnId })
+    t.equal(getNotes(second).echo, undefined, 'nothing was changed')
+    const text = getText(second)
     t.ok(text.lastIndexOf('one') < text.lastIndexOf('two'), 'in the order of the calls')
     if (model !== qwen) t.ok(text.includes(`Return of ${a!.id}`), "with the model's ids")
   }
@@ -168,17 +184,17 @@ t.test('ids that a client reduces to letters and digits are recognized', async (
 t.test('results have the order of the sampled tool calls', async (t) => {
   const both = `${hermes('run', { a: 1 })}\n${hermes('run', { b: 2 })}`
   const completions = [both, 'Done.', both, 'Done.', both, 'Done.', both, 'Done.']
-  const rig = await rigOf(t, qwen, completions)
-  const after = async (task: string, resultsOf: (a: string, b: string) => ChatMessage[]) => {
-    const first = await rig.ask([user(task)], { tools: TOOLS })
-    const [a, b] = callsOf(first).map(({ id }) => id)
-    const turned = { ...echoOf(first), tool_calls: callsOf(first).toReversed() } as ChatMessage
-    const second = await rig.ask([user(task), turned, ...resultsOf(a!, b!)], { tools: TOOLS })
-    t.match(notesOf(second), {
+  const rig = await getRig(t, qwen, completions)
+  const after = async (task: string, getResults: (a: string, b: string) => ChatMessage[]) => {
+    const first = await rig.sendRequest([user(task)], { tools: TOOLS })
+    const [a, b] = getCalls(first).map(({ id }) => id)
+    const turned = { ...getEcho(first), tool_calls: getCalls(first).toReversed() } as ChatMessage
+    const second = await rig.sendRequest([user(task), turned, ...getResults(a!, b!)], { tools: TOOLS })
+    t.match(getNotes(second), {
       prompt: { reason: 'extended', from: first.turnId },
       echo: { kinds: ['order'] },
     })
-    return textOf(second)
+    return getText(second)
   }
   const places = (text: string) =>
     ['one', 'two'].map((word) => text.lastIndexOf(word)).reduce((one, two) => two - one)
@@ -196,65 +212,70 @@ t.test("the model reads its own ids, and its agent the proxy's, which never repe
   const repeated = 'functions.run:0'
   const completions = [...[1, 2, 3, 4].map((n) => kimiCall(repeated, `{"n": ${n}}`)), 'Done.']
   const store = await openMemoryStore()
-  let rig = await rigOf(t, kimi, completions.slice(0, 3), store)
+  let rig = await getRig(t, kimi, completions.slice(0, 3), store)
   const messages: ChatMessage[] = [user('task')]
   const turns: TurnRecord[] = []
-  for (let at = 0; at < completions.length; at += 1) {
+  for (let index = 0; index < completions.length; index += 1) {
     // As after a restart: the session's state comes from the store.
-    if (at === 3) rig = await rigOf(t, kimi, completions.slice(3), store)
-    const turn = await rig.ask(messages, { tools: TOOLS })
+    if (index === 3) rig = await getRig(t, kimi, completions.slice(3), store)
+    const turn = await rig.sendRequest(messages, { tools: TOOLS })
     turns.push(turn)
-    t.equal(notesOf(turn).prompt.reason, at === 0 ? 'first' : 'extended')
-    const [call] = callsOf(turn)
+    t.equal(getNotes(turn).prompt.reason, index === 0 ? 'first' : 'extended')
+    const [call] = getCalls(turn)
     if (call === undefined) break
-    t.same(notesOf(turn).call_ids, { [call.id]: repeated })
-    messages.push(echoOf(turn, withArguments({ n: at + 1, extra: true })), result(call.id, `result ${at}`))
+    t.same(getNotes(turn).call_ids, { [call.id]: repeated })
+    messages.push(
+      getEcho(turn, withArguments({ n: index + 1, extra: true })),
+      result(call.id, `result ${index}`),
+    )
   }
-  const last = textOf(turns.at(-1)!)
+  const last = getText(turns.at(-1)!)
   t.equal(last.split(`Return of ${repeated}: result`).length, 5)
   t.notMatch(last, /call_[0-9a-f]{24}/)
-  t.equal(new Set(turns.flatMap(callsOf).map(({ id }) => id)).size, 4)
-  t.equal(rowsOf(turns).length, 1)
+  t.equal(new Set(turns.flatMap(getCalls).map(({ id }) => id)).size, 4)
+  t.equal(getRows(turns).length, 1)
   // Another branch has the same tool calls, with the same names.
-  const branch = await rigOf(t, kimi, ['Other.'], store)
-  const other = await branch.ask([user('summary'), ...messages.slice(-2)], { tools: TOOLS })
-  t.match(notesOf(other).prompt.reason, 'branched')
-  t.ok(textOf(other).includes(`Return of ${repeated}: result 3`))
-  t.notMatch(textOf(other), /call_[0-9a-f]{24}/)
+  const branch = await getRig(t, kimi, ['Other.'], store)
+  const other = await branch.sendRequest([user('summary'), ...messages.slice(-2)], { tools: TOOLS })
+  t.match(getNotes(other).prompt.reason, 'branched')
+  t.ok(getText(other).includes(`Return of ${repeated}: result 3`))
+  t.notMatch(getText(other), /call_[0-9a-f]{24}/)
 })
 
 t.test('an unrecorded id of a proxy is reported, and any other is forwarded unchanged', async (t) => {
-  const other = await rigOf(t, qwen, [hermes('run', { a: 1 })])
-  const lost = callsOf(await other.ask([user('task')], { tools: TOOLS }))[0]!
-  const rig = await rigOf(t, kimi, ['One.', 'Two.'])
+  const other = await getRig(t, qwen, [hermes('run', { a: 1 })])
+  const lost = getCalls(await other.sendRequest([user('task')], { tools: TOOLS }))[0]!
+  const rig = await getRig(t, kimi, ['One.', 'Two.'])
   const echo = (id: string): ChatMessage[] => [
     user('task'),
     { role: 'assistant', content: null, tool_calls: [{ ...lost, id }] },
     result(id, 'ok'),
   ]
-  const turn = await rig.ask(echo(lost.id), { tools: TOOLS })
-  t.same(notesOf(turn).echo, { kinds: ['unknown_id'] })
-  t.ok(textOf(turn).includes(`Return of ${lost.id}`))
-  const foreign = await rig.ask(echo('toolu_01'), { tools: TOOLS })
-  t.equal(notesOf(foreign).echo, undefined)
-  t.ok(textOf(foreign).includes('Return of toolu_01'))
+  const turn = await rig.sendRequest(echo(lost.id), { tools: TOOLS })
+  t.same(getNotes(turn).echo, { kinds: ['unknown_id'] })
+  t.ok(getText(turn).includes(`Return of ${lost.id}`))
+  const foreign = await rig.sendRequest(echo('toolu_01'), { tools: TOOLS })
+  t.equal(getNotes(foreign).echo, undefined)
+  t.ok(getText(foreign).includes('Return of toolu_01'))
 })
 
 t.test('an image in a tool result is replaced by a text for a model that cannot read it', async (t) => {
   const url = 'data:image/png;base64,AAAA'
   const image = { type: 'image_url', image_url: { url } }
-  const rig = await rigOf(t, qwen, [hermes('run', { a: 1 }), 'I cannot see it.', 'Still not.'])
-  const first = await rig.ask([user('look')], { tools: TOOLS })
-  const { id } = callsOf(first)[0]!
-  const messages = [user('look'), echoOf(first), { role: 'tool', tool_call_id: id, content: [image] }]
-  const second = await rig.ask(messages as ChatMessage[], { tools: TOOLS })
-  t.match(notesOf(second).prompt, { reason: 'extended' })
-  t.match(textOf(second), /\[An image\. This model cannot see images that tools return\.\]/)
+  const rig = await getRig(t, qwen, [hermes('run', { a: 1 }), 'I cannot see it.', 'Still not.'])
+  const first = await rig.sendRequest([user('look')], { tools: TOOLS })
+  const { id } = getCalls(first)[0]!
+  const messages = [user('look'), getEcho(first), { role: 'tool', tool_call_id: id, content: [image] }]
+  const second = await rig.sendRequest(messages as ChatMessage[], { tools: TOOLS })
+  t.match(getNotes(second).prompt, { reason: 'extended' })
+  t.match(getText(second), /\[An image\. This model cannot see images that tools return\.\]/)
   t.match(second.lastMessage!.value, { content: [image] }, 'recorded as it was sent')
   const more = [...messages, { role: 'assistant', content: 'I cannot see it.' }, user('sure?')]
-  t.match(notesOf(await rig.ask(more as ChatMessage[], { tools: TOOLS })).prompt, { reason: 'extended' })
+  t.match(getNotes(await rig.sendRequest(more as ChatMessage[], { tools: TOOLS })).prompt, {
+    reason: 'extended',
+  })
   const own = [{ role: 'user', content: [image] }] as ChatMessage[]
-  await t.rejects(rig.ask(own), { code: 'unsupported' }, "an agent's own is rejected")
+  await t.rejects(rig.sendRequest(own), { code: 'unsupported' }, "an agent's own is rejected")
 })
 
 t.test(
@@ -262,10 +283,12 @@ t.test(
   async (t) => {
     const sampled =
       '<tool_call>\n{"name": "run", "arguments": {"c": "\\ud800x", "n": 12345678901234567890}}\n</tool_call>'
-    const rig = await rigOf(t, qwen, [sampled, 'Done.'])
-    const first = await rig.ask([user('task')], { tools: TOOLS })
-    const echo = echoOf(first, withArguments({ c: '\ufffdx', n: 12345678901234567000 }))
-    const second = await rig.ask([user('task'), echo, result(callsOf(first)[0]!.id, 'ok')], { tools: TOOLS })
-    t.match(notesOf(second), { prompt: { reason: 'extended' }, echo: { kinds: ['arguments'] } })
+    const rig = await getRig(t, qwen, [sampled, 'Done.'])
+    const first = await rig.sendRequest([user('task')], { tools: TOOLS })
+    const echo = getEcho(first, withArguments({ c: '\ufffdx', n: 12345678901234567000 }))
+    const second = await rig.sendRequest([user('task'), echo, result(getCalls(first)[0]!.id, 'ok')], {
+      tools: TOOLS,
+    })
+    t.match(getNotes(second), { prompt: { reason: 'extended' }, echo: { kinds: ['arguments'] } })
   },
 )

@@ -9,19 +9,19 @@ import { readTraces } from '../../../../src/proxy/session/trajectories/traces.ts
 import { TrajectoryBuilder } from '../../../../src/proxy/session/trajectories/trajectories.ts'
 import type { TurnRecord, TurnStore } from '../../../../src/proxy/store/port/turn-store.ts'
 import type { TokenModel } from '../../../../src/proxy/tokens/model/token-model.ts'
-import { rendererFor, templateOf } from '../../../helpers/templates.ts'
+import { createTemplate, rendererFor } from '../../../helpers/templates.ts'
 import { tokenModeRig } from '../../../helpers/token-mode-rig.ts'
 import { loadTokenModel } from './token-mode-talk.ts'
 
 const model = loadTokenModel('qwen2_5')
 
 /** An engine that sends these texts, one per request; one that ends with a dash is truncated there. */
-async function setUp(t: Test, answers: string[], store?: TurnStore) {
-  const answer = () => {
-    const text = answers.shift()!
+async function setUp(t: Test, responses: string[], store?: TurnStore) {
+  const respond = () => {
+    const text = responses.shift()!
     return { text, isCut: text.endsWith('-') }
   }
-  return tokenModeRig(t, model as TokenModel, answer, store)
+  return tokenModeRig(t, model as TokenModel, respond, store)
 }
 
 /** As of models that always reason. */
@@ -37,46 +37,50 @@ const TOOLS = [
 const CONTINUED = { continue_final_message: true, add_generation_prompt: false }
 const user: ChatMessage = { role: 'user', content: 'Count.' }
 const says = (content: string): ChatMessage => ({ role: 'assistant', content })
-const textOf = ({ promptTokenIds }: TurnRecord) => model.tokenizer.decode(promptTokenIds)
-const promptOf = ({ annotations }: TurnRecord) => JSON.parse(annotations).prompt
+const getText = ({ promptTokenIds }: TurnRecord) => model.tokenizer.decode(promptTokenIds)
+const getPrompt = ({ annotations }: TurnRecord) => JSON.parse(annotations).prompt
 
 t.test('a final message is continued, and only sampled tokens are trained', async (t) => {
-  const { ask, store } = await setUp(t, [' three.', 'Four.'])
-  const turn = await ask([user, says('One, two,')], CONTINUED)
-  t.match(textOf(turn), /<\|im_start\|>user\nCount.<\|im_end\|>\n<\|im_start\|>assistant\nOne, two,$/)
+  const { sendRequest, store } = await setUp(t, [' three.', 'Four.'])
+  const turn = await sendRequest([user, says('One, two,')], CONTINUED)
+  t.match(getText(turn), /<\|im_start\|>user\nCount.<\|im_end\|>\n<\|im_start\|>assistant\nOne, two,$/)
   t.equal(turn.completionText, ' three.')
-  const next = await ask([user, says('One, two, three.'), { role: 'user', content: 'And?' }])
-  t.match(promptOf(next), { reason: 'extended', from: turn.turnId })
-  t.match(textOf(next), /One, two, three.<\|im_end\|>\n<\|im_start\|>user\nAnd\?/)
+  const next = await sendRequest([user, says('One, two, three.'), { role: 'user', content: 'And?' }])
+  t.match(getPrompt(next), { reason: 'extended', from: turn.turnId })
+  t.match(getText(next), /One, two, three.<\|im_end\|>\n<\|im_start\|>user\nAnd\?/)
   const builder = new TrajectoryBuilder()
   for await (const step of store.readSteps('s')) builder.add(step)
   const [row, ...others] = [...builder.rows({}, null)]
   t.equal(others.length, 0)
-  t.equal(model.tokenizer.decode(row!.prompt_ids), textOf(turn), 'the message that it continues is prompt')
-  const trained = row!.response_ids.filter((_, at) => row!.response_mask[at] === 1)
+  t.equal(model.tokenizer.decode(row!.prompt_ids), getText(turn), 'the message that it continues is prompt')
+  const trained = row!.response_ids.filter((_, index) => row!.response_mask[index] === 1)
   t.equal(model.tokenizer.decode(trained, { skipSpecialTokens: true }), ' three.Four.')
   // The same from the store alone.
   const later = await setUp(t, ['Five.'], store)
-  const restored = await later.ask([user, says('One, two, three.'), { role: 'user', content: 'Well?' }])
-  t.match(promptOf(restored), { reason: 'forked', from: turn.turnId })
+  const restored = await later.sendRequest([
+    user,
+    says('One, two, three.'),
+    { role: 'user', content: 'Well?' },
+  ])
+  t.match(getPrompt(restored), { reason: 'forked', from: turn.turnId })
 })
 
 t.test('a truncated response is continued from its own tokens', async (t) => {
-  const { ask, store } = await setUp(t, ['One, two -', ' three.', 'Four.'])
-  const cut = await ask([user])
-  const turn = await ask([user, says('One, two -')], CONTINUED)
+  const { sendRequest, store } = await setUp(t, ['One, two -', ' three.', 'Four.'])
+  const cut = await sendRequest([user])
+  const turn = await sendRequest([user, says('One, two -')], CONTINUED)
   t.strictSame([...turn.promptTokenIds], [...cut.promptTokenIds, ...cut.completionTokenIds])
   t.match(
-    promptOf(turn),
+    getPrompt(turn),
     { reason: 'extended', from: cut.turnId, parent: null },
     'one message with the truncated one',
   )
   // A process with no state of the session but its record continues both of them.
   const later = await setUp(t, ['Five.'], store)
-  const restored = await later.ask([user, says('One, two - three.'), user])
-  t.match(promptOf(restored), { reason: 'extended', from: turn.turnId })
-  const next = await ask([user, says('One, two - three.'), user])
-  t.match(promptOf(next), { reason: 'extended', from: turn.turnId })
+  const restored = await later.sendRequest([user, says('One, two - three.'), user])
+  t.match(getPrompt(restored), { reason: 'extended', from: turn.turnId })
+  const next = await sendRequest([user, says('One, two - three.'), user])
+  t.match(getPrompt(next), { reason: 'extended', from: turn.turnId })
 })
 
 t.test(
@@ -85,13 +89,13 @@ t.test(
     const qwen3 = loadTokenModel('qwen3') as TokenModel
     const goOn = async (cutOff: string, more: string, echo: object, tokenModel = qwen3) => {
       const texts = [cutOff, more]
-      const { ask } = await tokenModeRig(t, tokenModel, () => {
+      const { sendRequest } = await tokenModeRig(t, tokenModel, () => {
         const text = texts.shift()!
         return { text, isCut: text.endsWith('-') }
       })
-      const cut = await ask([user])
-      const turn = await ask([user, { role: 'assistant', ...echo } as ChatMessage], CONTINUED)
-      t.match(promptOf(turn), { reason: 'extended', from: cut.turnId })
+      const cut = await sendRequest([user])
+      const turn = await sendRequest([user, { role: 'assistant', ...echo } as ChatMessage], CONTINUED)
+      t.match(getPrompt(turn), { reason: 'extended', from: cut.turnId })
       return { reasoning: turn.reasoning?.trim(), content: turn.completionText?.trim() }
     }
     const thought = { reasoning_content: 'I wonder -' }
@@ -99,7 +103,9 @@ t.test(
       reasoning: 'why.',
       content: 'Done.',
     })
-    const renderer = rendererFor(templateOf(OPENS_REASONING), qwen3.tokenizer, { source: OPENS_REASONING })
+    const renderer = rendererFor(createTemplate(OPENS_REASONING), qwen3.tokenizer, {
+      source: OPENS_REASONING,
+    })
     const opened = { ...qwen3, renderer, source: OPENS_REASONING } as TokenModel
     t.strictSame(await goOn('I wonder -', ' why.\n</think>\n\nDone.', { content: '', ...thought }, opened), {
       reasoning: 'why.',
@@ -116,26 +122,26 @@ t.test(
 t.test(
   'a response that ended itself is rendered, because its end token would precede the continuation',
   async (t) => {
-    const { ask } = await setUp(t, ['One.', ' Two.'])
-    await ask([user])
-    const turn = await ask([user, says('One.')], CONTINUED)
-    t.match(promptOf(turn), { reason: 'branched' })
-    t.match(textOf(turn), /assistant\nOne\.$/)
+    const { sendRequest } = await setUp(t, ['One.', ' Two.'])
+    await sendRequest([user])
+    const turn = await sendRequest([user, says('One.')], CONTINUED)
+    t.match(getPrompt(turn), { reason: 'branched' })
+    t.match(getText(turn), /assistant\nOne\.$/)
   },
 )
 
 t.test('a request that ends with the previous completion continues from its tokens', async (t) => {
   for (const text of ['One.', 'One -']) {
-    const { ask, store } = await setUp(t, [text, 'Two.', 'Three.'])
-    const first = await ask([user])
-    t.notOk('parent' in promptOf(first))
-    const second = await ask([user, says(text)])
-    t.match(promptOf(second), { reason: 'extended', from: first.turnId })
-    t.equal(textOf(second), `${textOf(first)}${text}<|im_end|>\n<|im_start|>assistant\n`)
+    const { sendRequest, store } = await setUp(t, [text, 'Two.', 'Three.'])
+    const first = await sendRequest([user])
+    t.notOk('parent' in getPrompt(first))
+    const second = await sendRequest([user, says(text)])
+    t.match(getPrompt(second), { reason: 'extended', from: first.turnId })
+    t.equal(getText(second), `${getText(first)}${text}<|im_end|>\n<|im_start|>assistant\n`)
     const rendered = await model.renderer.renderFull([user, says(text)])
     t.strictSame([...second.promptTokenIds], [...rendered.ids], 'as the template renders it')
-    const third = await ask([user, says(text), says('Two.'), user])
-    t.match(promptOf(third), { reason: 'extended', from: second.turnId })
+    const third = await sendRequest([user, says(text), says('Two.'), user])
+    t.match(getPrompt(third), { reason: 'extended', from: second.turnId })
     const builder = new TrajectoryBuilder()
     for await (const step of store.readSteps('s')) builder.add(step)
     t.equal([...builder.rows({}, null)].length, 1)
@@ -143,8 +149,8 @@ t.test('a request that ends with the previous completion continues from its toke
 })
 
 t.test('the start of the turn is left to the model', async (t) => {
-  const turn = await (await setUp(t, ['x'])).ask([user], { add_generation_prompt: false })
-  t.match(textOf(turn), /<\|im_start\|>user\nCount.<\|im_end\|>\n$/)
+  const turn = await (await setUp(t, ['x'])).sendRequest([user], { add_generation_prompt: false })
+  t.match(getText(turn), /<\|im_start\|>user\nCount.<\|im_end\|>\n$/)
 })
 
 for (const limit of ['contextLength', 'servedLength']) {
@@ -158,56 +164,59 @@ for (const limit of ['contextLength', 'servedLength']) {
       },
     })
     const small = { ...model, renderer, [limit]: 100 } as TokenModel
-    const { ask } = await tokenModeRig(t, small, () => ({ text: 'One.' }))
+    const { sendRequest } = await tokenModeRig(t, small, () => ({ text: 'One.' }))
     const long: ChatMessage = { role: 'user', content: [{ type: 'text', text: 'sea '.repeat(100_000) }] }
-    await t.rejects(ask([user, long]), {
+    await t.rejects(sendRequest([user, long]), {
       code: 'context_length_exceeded',
       message: /contains at least \d{4,} input tokens/,
     })
     t.equal(rendered, 0)
-    await ask([user, says('x'.repeat(1_000))])
+    await sendRequest([user, says('x'.repeat(1_000))])
     t.equal(rendered, 1, 'parts that a template may omit are not counted')
   })
 }
 
 t.test('stop strings without a limit are rejected', async (t) => {
-  const { ask } = await setUp(t, ['One.'])
+  const { sendRequest } = await setUp(t, ['One.'])
   const rejected = { code: 'invalid_request', param: 'stop' }
-  await t.rejects(ask([user], { stop: 'x'.repeat(4_097) }), rejected)
-  await t.rejects(ask([user], { stop: Array.from({ length: 65 }, (_, at) => `${at}`) }), rejected)
-  t.match(await ask([user], { stop: ['x'.repeat(4_095), 'y'] }), { completionText: 'One.' })
+  await t.rejects(sendRequest([user], { stop: 'x'.repeat(4_097) }), rejected)
+  await t.rejects(
+    sendRequest([user], { stop: Array.from({ length: 65 }, (_, index) => `${index}`) }),
+    rejected,
+  )
+  t.match(await sendRequest([user], { stop: ['x'.repeat(4_095), 'y'] }), { completionText: 'One.' })
 })
 
 t.test('messages that cannot be continued are rejected', async (t) => {
-  const { ask } = await setUp(t, [])
-  await t.rejects(ask([], CONTINUED), { code: 'invalid_request' })
-  await t.rejects(ask([user, says('a')], { ...CONTINUED, add_generation_prompt: true }), {
+  const { sendRequest } = await setUp(t, [])
+  await t.rejects(sendRequest([], CONTINUED), { code: 'invalid_request' })
+  await t.rejects(sendRequest([user, says('a')], { ...CONTINUED, add_generation_prompt: true }), {
     code: 'invalid_request',
     param: 'continue_final_message',
   })
   const call = { id: 'a', type: 'function' as const, function: { name: 'f', arguments: '{}' } }
-  await t.rejects(ask([user, { role: 'assistant', content: null, tool_calls: [call] }], CONTINUED), {
+  await t.rejects(sendRequest([user, { role: 'assistant', content: null, tool_calls: [call] }], CONTINUED), {
     code: 'invalid_request',
   })
 })
 
 t.test('a completion truncated in its reasoning is closed as by the template, untrained', async (t) => {
   const qwen3 = loadTokenModel('qwen3') as TokenModel
-  const renderer = rendererFor(templateOf(OPENS_REASONING), qwen3.tokenizer, { source: OPENS_REASONING })
+  const renderer = rendererFor(createTemplate(OPENS_REASONING), qwen3.tokenizer, { source: OPENS_REASONING })
   const opened = { ...qwen3, renderer, source: OPENS_REASONING } as TokenModel
   const followedBy = async (tokenModel: TokenModel, cutOff: string, echo: object) => {
-    const answers = [{ text: cutOff, isCut: true }, { text: 'Yes.' }]
-    const { ask, store } = await tokenModeRig(t, tokenModel, () => answers.shift()!)
-    const cut = await ask([user])
-    const next = await ask([user, { role: 'assistant', ...echo } as ChatMessage, user])
-    t.match(promptOf(next), { reason: 'extended', from: cut.turnId })
+    const responses = [{ text: cutOff, isCut: true }, { text: 'Yes.' }]
+    const { sendRequest, store } = await tokenModeRig(t, tokenModel, () => responses.shift()!)
+    const cut = await sendRequest([user])
+    const next = await sendRequest([user, { role: 'assistant', ...echo } as ChatMessage, user])
+    t.match(getPrompt(next), { reason: 'extended', from: cut.turnId })
     const from = cut.promptTokenIds.length + cut.completionTokenIds.length
     const text = tokenModel.tokenizer.decode(next.promptTokenIds.slice(from))
     const builder = new TrajectoryBuilder()
     for await (const step of store.readSteps('s')) builder.add(step)
     const rows = [...builder.rows({}, null)]
     t.equal(rows.length, 1)
-    const trained = rows[0]!.response_ids.filter((_, at) => rows[0]!.response_mask[at] === 1)
+    const trained = rows[0]!.response_ids.filter((_, index) => rows[0]!.response_mask[index] === 1)
     t.same([...trained], [...cut.completionTokenIds, ...next.completionTokenIds])
     return text.slice(0, text.indexOf('<|im_start|>'))
   }
@@ -240,25 +249,25 @@ t.test("an end of turn that differs from the next message's is replaced in one r
   const [asks, gives] = [tokenizer.tokenToId(ASKS)!, tokenizer.tokenToId(GIVES)!]
   const eosTokenIds = [asks, gives, tokenizer.tokenToId('<|endoftext|>')!]
   const ends = { source: OPENERS_END_TURNS, eosTokenIds }
-  const renderer = rendererFor(templateOf(OPENERS_END_TURNS), tokenizer, ends)
+  const renderer = rendererFor(createTemplate(OPENERS_END_TURNS), tokenizer, ends)
   const glm = { ...model, renderer, ...ends } as TokenModel
   const text = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
   for (const endId of eosTokenIds) {
-    const answers = [
+    const responses = [
       { text, endId },
       { text: 'Done.', endId: asks },
       { text: 'Yes.', endId: asks },
     ]
-    const { ask, store } = await tokenModeRig(t, glm, () => answers.shift()!)
-    const call = await ask([user], { tools: TOOLS })
+    const { sendRequest, store } = await tokenModeRig(t, glm, () => responses.shift()!)
+    const call = await sendRequest([user], { tools: TOOLS })
     const toolCalls = JSON.parse(call.toolCalls!)
     const echo = { role: 'assistant', content: '', tool_calls: toolCalls } as ChatMessage
     const result = { role: 'tool', tool_call_id: toolCalls[0].id, content: '42' } as ChatMessage
-    const next = await ask([user, echo, result], { tools: TOOLS })
-    await ask([user, echo, result, says('Done.'), user], { tools: TOOLS })
+    const next = await sendRequest([user, echo, result], { tools: TOOLS })
+    await sendRequest([user, echo, result, says('Done.'), user], { tools: TOOLS })
     const sampled = [...call.promptTokenIds, ...call.completionTokenIds]
     const isReplaced = endId !== gives
-    t.match(promptOf(next), {
+    t.match(getPrompt(next), {
       reason: 'extended',
       from: call.turnId,
       reused_tokens: sampled.length - Number(isReplaced),
@@ -299,13 +308,13 @@ t.test('a completion whose end one row replaces is trained up to its end in anot
   const { tokenizer } = model
   const [asks, gives] = [tokenizer.tokenToId(ASKS)!, tokenizer.tokenToId(GIVES)!]
   const ends = { source: OPENERS_END_TURNS, eosTokenIds: [asks, gives] }
-  const renderer = rendererFor(templateOf(OPENERS_END_TURNS), tokenizer, ends)
+  const renderer = rendererFor(createTemplate(OPENERS_END_TURNS), tokenizer, ends)
   const glm = { ...model, renderer, ...ends } as TokenModel
-  const { ask, store } = await tokenModeRig(t, glm, () => ({ text: 'One.', endId: asks }))
-  const first = await ask([user])
+  const { sendRequest, store } = await tokenModeRig(t, glm, () => ({ text: 'One.', endId: asks }))
+  const first = await sendRequest([user])
   const result = { role: 'tool', tool_call_id: 'x', content: '42' } as ChatMessage
-  await ask([user, says('One.'), result])
-  await ask([user, says('One.'), user])
+  await sendRequest([user, says('One.'), result])
+  await sendRequest([user, says('One.'), user])
   const builder = new TrajectoryBuilder()
   for await (const step of store.readSteps('s')) builder.add(step)
   const rows = [...builder.rows({}, null)]

@@ -41,10 +41,10 @@ export function testTokenMode(t: Test, name: string): void {
               counts.calls += Number(turn.finishReason === 'tool_calls')
               const wanted = continued[i]
               if (wanted === undefined) continue
-              const parent = parentOf(turn, turns)
+              const parent = getParent(turn, turns)
               counts.extended += 1
               counts.ambiguous += Number(parent.index !== wanted)
-              checkSameAnswer(parent, turns[wanted]!)
+              checkSameResponse(parent, turns[wanted]!)
               await checkPrompt(model, turn, parent)
             }
             checkRows(turns, talk.sampled)
@@ -76,23 +76,23 @@ function checkRecord(turn: TurnRecord, sampled: number[]): void {
   assert.equal(JSON.parse(turn.annotations).prompt.mismatched, false)
 }
 
-function parentOf(turn: TurnRecord, turns: TurnRecord[]): TurnRecord {
-  const promptOf = ({ annotations }: TurnRecord) => JSON.parse(annotations).prompt
-  const { reason, from } = promptOf(turn)
-  const isContinued = turns.some((other) => other.index < turn.index && promptOf(other).from === from)
+function getParent(turn: TurnRecord, turns: TurnRecord[]): TurnRecord {
+  const getPrompt = ({ annotations }: TurnRecord) => JSON.parse(annotations).prompt
+  const { reason, from } = getPrompt(turn)
+  const isContinued = turns.some((other) => other.index < turn.index && getPrompt(other).from === from)
   assert.equal(reason, isContinued ? 'forked' : 'extended')
   return turns.find(({ turnId }) => turnId === from)!
 }
 
 /** Two completions of one prompt that differ only in parts that clients change may be interchanged. */
-function checkSameAnswer(parent: TurnRecord, wanted: TurnRecord): void {
+function checkSameResponse(parent: TurnRecord, wanted: TurnRecord): void {
   if (parent === wanted) return
   assert.deepEqual(getTextsUpTo(parent.lastMessage), getTextsUpTo(wanted.lastMessage))
   assert.equal(parent.completionText?.trim() ?? '', wanted.completionText?.trim() ?? '')
 }
 
 async function checkPrompt(model: TokenModel & Model, turn: TurnRecord, parent: TurnRecord): Promise<void> {
-  const past = lineOf(parent)
+  const past = getLine(parent)
   const prompt = [...turn.promptTokenIds]
   assert.deepEqual(prompt.slice(0, past.length), past)
   const { end } = model
@@ -145,7 +145,7 @@ function checkRows(turns: TurnRecord[], sampled: number[][]): void {
   const rows = [...builder.rows({}, null)]
   for (const row of rows) {
     const last = turns.find(({ turnId }) => turnId === row.turns.at(-1)!.turn_id)!
-    assert.deepEqual([...row.prompt_ids, ...row.response_ids], lineOf(last))
+    assert.deepEqual([...row.prompt_ids, ...row.response_ids], getLine(last))
     assert.equal(row.exact, true)
     checkMask(row)
   }
@@ -161,6 +161,6 @@ function checkMask({ response_mask, response_logprobs, turns }: Trajectory): voi
   assert.ok(response_logprobs.every((logprob, i) => (logprob === 0) === (expected[i] === 0)))
 }
 
-function lineOf({ promptTokenIds, completionTokenIds }: TurnRecord): number[] {
+function getLine({ promptTokenIds, completionTokenIds }: TurnRecord): number[] {
   return [...promptTokenIds, ...completionTokenIds]
 }

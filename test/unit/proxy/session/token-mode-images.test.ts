@@ -14,14 +14,14 @@ import { imagePart, pngUrl, TEMPLATE_BLIND_TO_TOOLS, visionModel } from '../../.
 /** An engine that responds with `I see.` to every request. */
 async function setUp(t: Test, model: TokenModel, store?: TurnStore) {
   const requests: GenerationRequest[] = []
-  const answer = (request: GenerationRequest) => {
+  const respond = (request: GenerationRequest) => {
     requests.push(request)
     return { text: 'I see.' }
   }
-  return { requests, ...(await tokenModeRig(t, model, answer, store)) }
+  return { requests, ...(await tokenModeRig(t, model, respond, store)) }
 }
 
-function promptOf({ annotations }: TurnRecord): { reason: string; images: [{ at: number }] } {
+function getPrompt({ annotations }: TurnRecord): { reason: string; images: [{ at: number }] } {
   return JSON.parse(annotations).prompt
 }
 
@@ -41,17 +41,17 @@ async function openVision(t: Test, processor?: object | null, template?: string)
 const { model, imageId } = await openVision(t)
 
 t.test('a prompt has the tokens of its images, and later ones continue from them', async (t) => {
-  const { ask, requests, store } = await setUp(t, model)
+  const { sendRequest, requests, store } = await setUp(t, model)
   const pads = (count: number) => '<|image_pad|>'.repeat(count)
-  const first = await ask([picture(56, 84)])
+  const first = await sendRequest([picture(56, 84)])
   t.equal(
     model.tokenizer.decode(first.promptTokenIds),
     `<|im_start|>user\n<|vision_start|>${pads(6)}<|vision_end|>What is it?<|im_end|>\n<|im_start|>assistant\n`,
   )
   t.strictSame(requests[0]?.images, { tokenId: imageId, edges: undefined, tokens: [6] })
   const talk = [picture(56, 84), seen, picture(112, 112, 'And this?')]
-  const second = await ask(talk)
-  t.match(promptOf(second), {
+  const second = await sendRequest(talk)
+  t.match(getPrompt(second), {
     reason: 'extended',
     images: [{ width: 112, height: 112, tokens: 16, media_type: 'image/png', sha256: /^[0-9a-f]{64}$/ }],
   })
@@ -60,13 +60,13 @@ t.test('a prompt has the tokens of its images, and later ones continue from them
   t.strictSame([...second.promptTokenIds.slice(0, recorded.length)], recorded)
   const {
     images: [placed],
-  } = promptOf(second)
+  } = getPrompt(second)
   t.strictSame([...second.promptTokenIds.slice(placed.at, placed.at + 16)], new Array(16).fill(imageId))
   t.not(second.promptTokenIds[placed.at - 1], imageId)
   // A process with no state of the session but its record.
   const later = await setUp(t, model, store)
-  const third = await later.ask([...talk, seen, { role: 'user', content: 'Sure?' }])
-  t.match(promptOf(third), { reason: 'extended', images: undefined })
+  const third = await later.sendRequest([...talk, seen, { role: 'user', content: 'Sure?' }])
+  t.match(getPrompt(third), { reason: 'extended', images: undefined })
   t.strictSame(later.requests[0]?.images, { tokenId: imageId, edges: undefined, tokens: [6, 16] })
 })
 
@@ -74,14 +74,14 @@ t.test(
   'an extended prompt equals the complete one, with any number and numbering of earlier images',
   async (t) => {
     for (const chat_template_kwargs of [{}, { add_vision_id: true }]) {
-      const { ask } = await setUp(t, model)
+      const { sendRequest } = await setUp(t, model)
       const messages: ChatMessage[] = []
-      for (let place = 0; place < 6; place += 1) {
-        messages.push(place % 3 === 2 ? { role: 'user', content: 'Go on.' } : picture(28 * (place + 2), 56))
-        const turn = await ask(messages, { chat_template_kwargs })
-        const whole = await (await setUp(t, model)).ask(messages, { chat_template_kwargs })
-        t.strictSame([...turn.promptTokenIds], [...whole.promptTokenIds])
-        t.match(promptOf(turn), { reason: place === 0 ? 'first' : 'extended' })
+      for (let index = 0; index < 6; index += 1) {
+        messages.push(index % 3 === 2 ? { role: 'user', content: 'Go on.' } : picture(28 * (index + 2), 56))
+        const turn = await sendRequest(messages, { chat_template_kwargs })
+        const full = await (await setUp(t, model)).sendRequest(messages, { chat_template_kwargs })
+        t.strictSame([...turn.promptTokenIds], [...full.promptTokenIds])
+        t.match(getPrompt(turn), { reason: index === 0 ? 'first' : 'extended' })
         messages.push(seen)
       }
     }
@@ -89,38 +89,38 @@ t.test(
 )
 
 t.test('another image is another message', async (t) => {
-  const { ask } = await setUp(t, model)
-  await ask([picture(56, 56)])
-  const other = await ask([picture(56, 57), seen, { role: 'user', content: 'Sure?' }])
-  t.match(promptOf(other), { reason: 'branched', images: [{ height: 57 }] })
+  const { sendRequest } = await setUp(t, model)
+  await sendRequest([picture(56, 56)])
+  const other = await sendRequest([picture(56, 57), seen, { role: 'user', content: 'Sure?' }])
+  t.match(getPrompt(other), { reason: 'branched', images: [{ height: 57 }] })
 })
 
 t.test('images that cannot become tokens are rejected, as is their placeholder in a text', async (t) => {
-  const { ask } = await setUp(t, model)
+  const { sendRequest } = await setUp(t, model)
   const spelt: ChatMessage = { role: 'user', content: 'Say <|image_pad|>.' }
-  await t.rejects(ask([spelt]), { code: 'invalid_request' })
+  await t.rejects(sendRequest([spelt]), { code: 'invalid_request' })
   const remote: ChatMessage = { role: 'user', content: [imagePart('https://example.org/a.png')] }
-  await t.rejects(ask([remote]), { code: 'unsupported', param: 'messages.0.content.0' })
-  await t.rejects(ask([picture(10, 4000)]), { code: 'invalid_request' })
+  await t.rejects(sendRequest([remote]), { code: 'unsupported', param: 'messages.0.content.0' })
+  await t.rejects(sendRequest([picture(10, 4000)]), { code: 'invalid_request' })
   const { model: blind } = await openVision(t, null)
-  await t.rejects((await setUp(t, blind)).ask([picture(56, 56)]), {
+  await t.rejects((await setUp(t, blind)).sendRequest([picture(56, 56)]), {
     code: 'unsupported',
     message: /images are not supported for this model in token mode/,
   })
 })
 
 t.test('a row lists its images, and no cut divides one', async (t) => {
-  const { ask, store } = await setUp(t, model)
+  const { sendRequest, store } = await setUp(t, model)
   const talk = [picture(56, 84), seen, picture(112, 112), seen, { role: 'user', content: 'Sure?' }] as const
-  for (const length of [1, 3, 5]) await ask(talk.slice(0, length))
-  await ask([picture(28, 28)])
+  for (const length of [1, 3, 5]) await sendRequest(talk.slice(0, length))
+  await sendRequest([picture(28, 28)])
   const builder = new TrajectoryBuilder()
   for await (const turn of store.readSteps('s')) builder.add(turn)
-  const rowsOf = (options: TrajectoryOptions) =>
+  const getRows = (options: TrajectoryOptions) =>
     [...builder.rows(options, null)].map(({ prompt_ids, response_ids, images, response_mask }) => {
       const ids = [...prompt_ids, ...response_ids]
-      for (const { at, tokens } of images ?? [])
-        t.strictSame(ids.slice(at, at + tokens), new Array(tokens).fill(imageId))
+      for (const { at: index, tokens } of images ?? [])
+        t.strictSame(ids.slice(index, index + tokens), new Array(tokens).fill(imageId))
       const placeholders = ids.filter((id) => id === imageId).length
       t.equal(
         placeholders,
@@ -130,14 +130,14 @@ t.test('a row lists its images, and no cut divides one', async (t) => {
       t.equal(response_mask.length, response_ids.length)
       return { images: images?.map(({ tokens }) => tokens), length: ids.length, begin: prompt_ids.length }
     })
-  const [whole, other] = rowsOf({})
-  t.match([whole?.images, other?.images], [[6, 16], [4]])
-  for (let responseLength = 1; responseLength < whole!.length - whole!.begin; responseLength += 1)
-    t.ok(rowsOf({ responseLength })[0]!.length - whole!.begin <= responseLength)
-  for (let promptLength = 1; promptLength < whole!.begin; promptLength += 1)
-    t.ok(rowsOf({ promptLength })[0]!.begin <= promptLength)
+  const [full, other] = getRows({})
+  t.match([full?.images, other?.images], [[6, 16], [4]])
+  for (let responseLength = 1; responseLength < full!.length - full!.begin; responseLength += 1)
+    t.ok(getRows({ responseLength })[0]!.length - full!.begin <= responseLength)
+  for (let promptLength = 1; promptLength < full!.begin; promptLength += 1)
+    t.ok(getRows({ promptLength })[0]!.begin <= promptLength)
   t.strictSame(
-    rowsOf({ perTurn: true }).map(({ images }) => images),
+    getRows({ perTurn: true }).map(({ images }) => images),
     [[6], [6, 16], [6, 16], [4]],
   )
 })
@@ -152,7 +152,7 @@ t.test(
     ]
     t.equal(model.seesToolImages, true)
     const shown = await setUp(t, model)
-    await shown.ask(returned(pngUrl(56, 84)))
+    await shown.sendRequest(returned(pngUrl(56, 84)))
     t.match(shown.requests[0]?.images, { tokens: [6] })
     for (const [template, own] of [
       [TEMPLATE_BLIND_TO_TOOLS, { tokens: [6] }],
@@ -164,12 +164,12 @@ t.test(
     ] as const) {
       const { model: blind } = await openVision(t, undefined, template)
       t.equal(blind.seesToolImages, false)
-      const { ask, requests } = await setUp(t, blind)
-      const turn = await ask(returned(pngUrl(56, 84)))
+      const { sendRequest, requests } = await setUp(t, blind)
+      const turn = await sendRequest(returned(pngUrl(56, 84)))
       t.equal(requests[0]?.images, undefined)
       if (own === undefined) continue
       t.match(blind.tokenizer.decode(turn.promptTokenIds), /cannot see images that tools return/)
-      await ask([picture(56, 84)])
+      await sendRequest([picture(56, 84)])
       t.match(requests[1]?.images, own, 'those of a user are included')
     }
   },

@@ -130,7 +130,7 @@ function callJson({ name, args }: SampledCall, key: string): string {
 }
 
 /** Returns the text in which a model of this family writes it. */
-export function markupOf({ content, reasoning, calls }: Sample, family: string): string {
+export function getMarkup({ content, reasoning, calls }: Sample, family: string): string {
   const thought = reasoning === undefined ? '' : `<think>\n${reasoning}\n</think>\n\n`
   const written = calls.length > 0 ? CALL_MARKUP[family]!(calls) : ''
   // Llama's tool calls are the complete message.
@@ -138,15 +138,15 @@ export function markupOf({ content, reasoning, calls }: Sample, family: string):
 }
 
 /** Returns the completion as its agent echoes it. */
-export function echoOf(completion: Completion, habits: readonly EchoHabit[], turn: number): ChatMessage {
+export function getEcho(completion: Completion, habits: readonly EchoHabit[], turn: number): ChatMessage {
   const has = (habit: EchoHabit) => habits.includes(habit)
   const content = has('trim') ? (completion.content?.trim() ?? null) : completion.content
-  const calls = completion.toolCalls.map((call, place): ToolCall => {
+  const calls = completion.toolCalls.map((call, index): ToolCall => {
     const { name, arguments: written } = call.function
     return {
-      id: has('renameCalls') ? `t${turn}c${place}`.padStart(9, '0') : call.id,
+      id: has('renameCalls') ? `t${turn}c${index}`.padStart(9, '0') : call.id,
       type: 'function',
-      function: { name, arguments: has('rewriteArguments') ? rewritten(written) : written },
+      function: { name, arguments: has('rewriteArguments') ? rewrite(written) : written },
     }
   })
   return {
@@ -166,7 +166,7 @@ function reasoningIn({ reasoning }: Completion, habits: readonly EchoHabit[]): o
 }
 
 /** Keys in reverse order, indented. */
-function rewritten(written: string): string {
+function rewrite(written: string): string {
   const args = Object.entries(JSON.parse(written) as object)
   return JSON.stringify(Object.fromEntries(args.reverse()), null, 2)
 }
@@ -183,13 +183,13 @@ function inParts(content: string): { type: 'text'; text: string }[] {
 export const PLAIN_TALK: PlannedTalk = {
   opening: [{ role: 'user', content: 'Hello.' }],
   tools: undefined,
-  turns: ['one', 'two', 'three', 'four'].map((word, place) => ({
+  turns: ['one', 'two', 'three', 'four'].map((word, index) => ({
     sample: {
       content: `I say ${word}`,
       reasoning: undefined,
       calls: [],
       // The second completion lacks only its end of turn.
-      cutAt: place === 1 ? 1 : undefined,
+      cutAt: index === 1 ? 1 : undefined,
       spelled: false,
       pieceLength: 2,
     },

@@ -18,7 +18,7 @@ import { ScriptedBackend } from '../../../helpers/scripted-backend.ts'
 import { silentLogger } from '../../../helpers/silent-logger.ts'
 import { openMemoryStore } from '../../../helpers/store-in-process.ts'
 import { loadModel, type Model } from '../tokens/prompt-rollout.ts'
-import { echoOf, markupOf, type PlannedTalk, type Sample } from './token-mode-samples.ts'
+import { getEcho, getMarkup, type PlannedTalk, type Sample } from './token-mode-samples.ts'
 
 /** @param name one of the real models, or `embedded` */
 export function loadTokenModel(name: string): TokenModel & Model {
@@ -77,17 +77,17 @@ export class Talk {
     const continued: (number | undefined)[] = []
     let from: number | undefined
     for (const [
-      place,
+      index,
       { sample, other, goesOnFrom, echo, results, question, stream },
     ] of this.#plan.turns.entries()) {
-      const answers: Completion[] = []
+      const responses: Completion[] = []
       for (const sampled of other === undefined ? [sample] : [sample, other]) {
-        answers.push(await this.#ask(messages, sampled, stream))
+        responses.push(await this.#ask(messages, sampled, stream))
         continued.push(from)
       }
-      const chosen = goesOnFrom === 'first' ? 0 : answers.length - 1
-      from = continued.length - answers.length + chosen
-      const message = echoOf(answers[chosen]!, echo, place)
+      const chosen = goesOnFrom === 'first' ? 0 : responses.length - 1
+      from = continued.length - responses.length + chosen
+      const message = getEcho(responses[chosen]!, echo, index)
       const calls = 'tool_calls' in message ? (message.tool_calls ?? []) : []
       messages.push(message)
       for (const [i, { id }] of calls.entries()) {
@@ -145,8 +145,8 @@ export class Talk {
     this.sampled.push(ids)
     const step = stream ? this.#next!.pieceLength : ids.length
     const events: GenerationEvent[] = [{ type: 'start', engine: 'scripted', promptTokenIds: promptTokenIds! }]
-    for (let at = 0; at < ids.length; at += step) {
-      const tokenIds = ids.slice(at, at + step)
+    for (let index = 0; index < ids.length; index += step) {
+      const tokenIds = ids.slice(index, index + step)
       events.push({ type: 'delta', content: '?', tokenIds, logprobs: tokenIds.map((id) => -1 - (id % 7)) })
     }
     const usage = { prompt_tokens: promptTokenIds!.length, completion_tokens: ids.length }
@@ -156,7 +156,7 @@ export class Talk {
 
   #idsOf(sample: Sample): { ids: number[]; finishReason: string } {
     const { tokenizer, parser, eosTokenIds } = this.#model
-    const text = markupOf(sample, parser.name)
+    const text = getMarkup(sample, parser.name)
     const words = sample.spelled ? text.match(/<[^<>]{1,30}>|.{1,2}/gsu) : [text]
     const ids = (words ?? []).flatMap((word) => tokenizer.encode(word))
     if (sample.cutAt === undefined) return { ids: [...ids, eosTokenIds[0]!], finishReason: 'stop' }

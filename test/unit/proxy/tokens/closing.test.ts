@@ -18,35 +18,39 @@ const finder = new PromptTokenFinder(IDS, false)
 const eosIds = new Set([EOS])
 
 t.test('a turn ends with the token that all continuations start with', async (t) => {
-  const endOf = (...behinds: string[]) => findEndOfTurn(behinds, '<assistant>', finder, eosIds)
-  t.strictSame(endOf('<eom>\n<user>a', '<eom>\n<user>b'), { id: EOM })
+  const getEnd = (...behinds: string[]) => findEndOfTurn(behinds, '<assistant>', finder, eosIds)
+  t.strictSame(getEnd('<eom>\n<user>a', '<eom>\n<user>b'), { id: EOM })
   t.strictSame(
-    endOf('<eom><eos>\n<user>a', '<eom><eos><assistant>b'),
+    getEnd('<eom><eos>\n<user>a', '<eom><eos><assistant>b'),
     { id: EOS },
     'the one that engines stop at',
   )
-  t.strictSame(endOf('<user>a', '<eos>b'), { id: undefined }, 'the opening of the next message replaces it')
+  t.strictSame(getEnd('<user>a', '<eos>b'), { id: undefined }, 'the opening of the next message replaces it')
   t.strictSame(
-    endOf('<assistant>a', '<assistant>b'),
+    getEnd('<assistant>a', '<assistant>b'),
     { id: undefined },
     'the opening of an assistant message ends none',
   )
-  t.strictSame(endOf('<user>a', 'b<user>'), undefined, 'text that no token opens')
-  t.strictSame(endOf(), undefined)
+  t.strictSame(getEnd('<user>a', 'b<user>'), undefined, 'text that no token opens')
+  t.strictSame(getEnd(), undefined)
 })
 
 t.test('a truncated completion gets its closing tokens, up to the next text', async (t) => {
-  const closingOf = (header: string) => findBridge(header, '', { id: EOM }, finder, eosIds)
-  t.strictSame(closingOf('<eom>\n<user>'), { text: '<eom>', ids: [EOM], endId: EOM })
-  t.strictSame(closingOf('</call><eom>\n<user>'), { text: '</call><eom>', ids: [CALL_END, EOM], endId: EOM })
+  const getClosing = (header: string) => findBridge(header, '', { id: EOM }, finder, eosIds)
+  t.strictSame(getClosing('<eom>\n<user>'), { text: '<eom>', ids: [EOM], endId: EOM })
+  t.strictSame(getClosing('</call><eom>\n<user>'), { text: '</call><eom>', ids: [CALL_END, EOM], endId: EOM })
   t.strictSame(
-    closingOf('</call>\n<eom>\n<user>'),
+    getClosing('</call>\n<eom>\n<user>'),
     { text: '</call>\n<eom>', ids: [EOM], endId: EOM },
     'text between',
   )
-  t.strictSame(closingOf('"}</call><eom>'), { text: '"}</call><eom>', ids: [EOM], endId: EOM }, 'text before')
   t.strictSame(
-    closingOf('<eos><user><eom>'),
+    getClosing('"}</call><eom>'),
+    { text: '"}</call><eom>', ids: [EOM], endId: EOM },
+    'text before',
+  )
+  t.strictSame(
+    getClosing('<eos><user><eom>'),
     { text: '<eos>', ids: [EOS], endId: EOS },
     'the first that ends it',
   )
@@ -64,24 +68,24 @@ t.test('only texts that are made of segments have marks', async (t) => {
 t.test(
   'where a template omits the token that ends turns, the new part begins at the first difference',
   async (t) => {
-    const closingOf = (header: string, tail: string) => findBridge(header, tail, { id: EOM }, finder, eosIds)
-    t.strictSame(closingOf('\n</call>\n<user>', '\n</call>'), { text: '\n</call>', ids: [EOM], endId: EOM })
+    const getClosing = (header: string, tail: string) => findBridge(header, tail, { id: EOM }, finder, eosIds)
+    t.strictSame(getClosing('\n</call>\n<user>', '\n</call>'), { text: '\n</call>', ids: [EOM], endId: EOM })
     t.strictSame(
-      closingOf('\n<user>', '\n<u'),
+      getClosing('\n<user>', '\n<u'),
       { text: '\n', ids: [EOM], endId: EOM },
       'and not within a token',
     )
-    t.strictSame(closingOf('\nmore', '\nm'), { text: '\nm', ids: [EOM], endId: EOM })
+    t.strictSame(getClosing('\nmore', '\nm'), { text: '\nm', ids: [EOM], endId: EOM })
   },
 )
 
 t.test('where openings end turns, only the end without a continuation closes them', async (t) => {
-  const closingOf = (header: string, tail: string) =>
+  const getClosing = (header: string, tail: string) =>
     findBridge(header, tail, { id: undefined }, finder, eosIds)
-  t.strictSame(closingOf('</call>\n<user>', '</call>\n'), { text: '</call>\n', ids: [], endId: undefined })
-  t.strictSame(closingOf('</call> \n<user>', '</call>'), { text: '</call> \n', ids: [], endId: undefined })
-  t.strictSame(closingOf('<eos><user>', '<eos>'), { text: '<eos>', ids: [EOS], endId: EOS })
-  t.strictSame(closingOf('<user><eos>', ''), { text: '', ids: [], endId: undefined }, 'of the next message')
-  t.strictSame(closingOf('</call>said<user>', '</call>'), undefined, 'text of the next message')
-  t.strictSame(closingOf('</call>', '</call>'), undefined, 'no token opens the next message')
+  t.strictSame(getClosing('</call>\n<user>', '</call>\n'), { text: '</call>\n', ids: [], endId: undefined })
+  t.strictSame(getClosing('</call> \n<user>', '</call>'), { text: '</call> \n', ids: [], endId: undefined })
+  t.strictSame(getClosing('<eos><user>', '<eos>'), { text: '<eos>', ids: [EOS], endId: EOS })
+  t.strictSame(getClosing('<user><eos>', ''), { text: '', ids: [], endId: undefined }, 'of the next message')
+  t.strictSame(getClosing('</call>said<user>', '</call>'), undefined, 'text of the next message')
+  t.strictSame(getClosing('</call>', '</call>'), undefined, 'no token opens the next message')
 })

@@ -35,23 +35,23 @@ t.test("an image's sides are read from its bytes, whatever its declared type", a
 })
 
 t.test('data that is not an image, or not in the body, is rejected with its path', async (t) => {
-  const refused = (url: string | undefined, code: string) =>
+  const reject = (url: string | undefined, code: string) =>
     t.throws(
       () => readImage(url, 'messages.0.content.1'),
       { code, param: 'messages.0.content.1' },
       url?.slice(0, 99) ?? '',
     )
-  refused('https://example.org/a.png', 'unsupported')
-  refused('data:image/png,abc', 'unsupported')
-  refused(`data:image/png${';a=b'.repeat(4_000_000)};base64,`, 'unsupported')
-  refused(undefined, 'unsupported')
-  refused('data:image/png;base64,', 'invalid_request')
-  refused(`data:image/png;base64,${IMAGES['image/png'].slice(0, 20)}`, 'invalid_request')
-  refused(pngUrl(0, 10), 'invalid_request')
+  reject('https://example.org/a.png', 'unsupported')
+  reject('data:image/png,abc', 'unsupported')
+  reject(`data:image/png${';a=b'.repeat(4_000_000)};base64,`, 'unsupported')
+  reject(undefined, 'unsupported')
+  reject('data:image/png;base64,', 'invalid_request')
+  reject(`data:image/png;base64,${IMAGES['image/png'].slice(0, 20)}`, 'invalid_request')
+  reject(pngUrl(0, 10), 'invalid_request')
   const svg = Buffer.from('<svg width="10" height="10" xmlns="http://www.w3.org/2000/svg"/>').toString(
     'base64',
   )
-  refused(`data:image/svg+xml;base64,${svg}`, 'invalid_request')
+  reject(`data:image/svg+xml;base64,${svg}`, 'invalid_request')
 })
 
 /** Sides and tokens by transformers 5.23 (`Qwen2VLImageProcessorPil.get_number_of_image_patches`). */
@@ -186,11 +186,11 @@ t.test('images of Gemma 4, GLM and Kimi K2.5 are counted by their own rules', as
 })
 
 t.test('an unknown rule counts nothing', async (t) => {
-  const ruleOf = (processor: object | null) =>
+  const getRule = (processor: object | null) =>
     readImageRule(visionModel(t, processor).directory, new Map([['<|image_pad|>', 7]]))
-  t.equal(ruleOf(null), undefined)
-  t.equal(ruleOf({ image_processor_type: 'PixtralImageProcessor' }), undefined)
-  t.equal(ruleOf({ image_processor_type: 'Qwen2VLImageProcessor', do_resize: false }), undefined)
+  t.equal(getRule(null), undefined)
+  t.equal(getRule({ image_processor_type: 'PixtralImageProcessor' }), undefined)
+  t.equal(getRule({ image_processor_type: 'Qwen2VLImageProcessor', do_resize: false }), undefined)
 })
 
 t.test('a template receives a mark for each image, and none of its bytes', async (t) => {

@@ -25,9 +25,9 @@ t.test('a truncated completion gets the missing tokens of its end, and none twic
 t.test('the token that opens the next message replaces another end of turn', async (t) => {
   const behind = (lastId: number | undefined, endedItself: boolean) =>
     joinIds([TURN_END, NEXT], { endId: undefined, closingIds: [] }, { lastId, endedItself }, tokenizer)
-  const whole = { bridgeIds: [], newIds: [TURN_END, NEXT] }
+  const full = { bridgeIds: [], newIds: [TURN_END, NEXT] }
   t.same(behind(TURN_END, true), { replacedTokens: 0, bridgeIds: [], newIds: [NEXT] }, 'the same token')
-  t.same(behind(CALL_END, true), { replacedTokens: 1, ...whole }, 'another one')
-  t.same(behind(7, false), { replacedTokens: 0, ...whole }, 'a truncated completion')
-  t.same(behind(undefined, false), { replacedTokens: 0, ...whole }, 'an empty completion')
+  t.same(behind(CALL_END, true), { replacedTokens: 1, ...full }, 'another one')
+  t.same(behind(7, false), { replacedTokens: 0, ...full }, 'a truncated completion')
+  t.same(behind(undefined, false), { replacedTokens: 0, ...full }, 'an empty completion')
 })

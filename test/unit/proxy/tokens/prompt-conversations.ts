@@ -34,13 +34,13 @@ const oddText = fc.constantFrom(
   '123 456',
   "don't I'LL",
 )
-const textOf = (odd: fc.Arbitrary<string>) =>
+const getText = (odd: fc.Arbitrary<string>) =>
   fc
     .array(fc.oneof(odd, fc.string({ unit: 'grapheme', maxLength: 12 })), { minLength: 1, maxLength: 4 })
     .map((parts) => parts.join(''))
-const text = textOf(fc.oneof(oddText, fc.constantFrom(...endings)))
-const sampledText = textOf(oddText)
-const saidText = fc.oneof(fc.constantFrom('Fine.', 'I look.', 'a\n\nb'), sampledText)
+const text = getText(fc.oneof(oddText, fc.constantFrom(...endings)))
+const sampledText = getText(oddText)
+const completionText = fc.oneof(fc.constantFrom('Fine.', 'I look.', 'a\n\nb'), sampledText)
 
 const toolNames = ['bash', 'get_weather']
 export const TOOLS: Tool[] = toolNames.map((name) => ({
@@ -55,7 +55,7 @@ export const TOOLS: Tool[] = toolNames.map((name) => ({
 const callNumbers = fc.integer({ min: 0, max: 999_999_999 })
 const toolCall: fc.Arbitrary<ToolCall> = fc
   .record({ id: callNumbers, name: fc.constantFrom(...toolNames), value: sampledText })
-  .map(({ id, name, value }) => callOf(name, String(id).padStart(9, '0'), value))
+  .map(({ id, name, value }) => toCall(name, String(id).padStart(9, '0'), value))
 
 const user = text.map((content): ChatMessage => ({ role: 'user', content }))
 
@@ -63,7 +63,7 @@ const ended = fc.boolean()
 const reasoning = fc.option(sampledText, { nil: undefined })
 
 const talk: fc.Arbitrary<Step> = fc
-  .record({ ended, reasoning, content: saidText, user })
+  .record({ ended, reasoning, content: completionText, user })
   .map(({ reasoning, content, user, ended }) => ({
     ended,
     completion: assistant(content, [], reasoning),
@@ -74,7 +74,7 @@ const work: fc.Arbitrary<Step> = fc
   .record({
     ended,
     reasoning,
-    content: fc.option(saidText),
+    content: fc.option(completionText),
     callsAndResults: fc.array(fc.tuple(toolCall, text), { minLength: 1, maxLength: 3, size: 'max' }),
     more: fc.option(user, { freq: 3 }),
   })
@@ -105,7 +105,7 @@ export function conversations(withTools: boolean): fc.Arbitrary<Conversation> {
   })
 }
 
-function callOf(name: string, id: string, value: string): ToolCall {
+function toCall(name: string, id: string, value: string): ToolCall {
   return { id, type: 'function', function: { name, arguments: JSON.stringify({ a: value }) } }
 }
 
@@ -132,7 +132,7 @@ export const WORK: Conversation = {
   style: 'as_template',
   steps: ['000000001', '000000002', '000000003'].map((id, index) => ({
     ended: index !== 1,
-    completion: assistant(null, [callOf('bash', id, `step ${id}`)], 'Hm.'),
+    completion: assistant(null, [toCall('bash', id, `step ${id}`)], 'Hm.'),
     next: [toolMessage(id, 'done')],
   })),
 }

@@ -31,10 +31,10 @@ export const FAMILIES: Record<string, Family> = {
 }
 
 const user: ChatMessage = { role: 'user', content: 'Well?' }
-const answer: ChatMessage = { role: 'assistant', content: 'Well.' }
+const assistantMessage: ChatMessage = { role: 'assistant', content: 'Well.' }
 const NEW_MESSAGES: Record<'system' | 'other', ChatMessage[]> = {
   system: [{ role: 'system', content: 'Be brief.' }, user],
-  other: [answer, user],
+  other: [assistantMessage, user],
 }
 
 export function testPrompts(t: Test, name: string): void {
@@ -42,10 +42,10 @@ export function testPrompts(t: Test, name: string): void {
   t.test(name, async (t) => {
     const model = loadModel(name)
     for (const [kind, newMessages] of Object.entries(NEW_MESSAGES)) {
-      const request = { history: [user, answer], newMessages, lastCompletionId: model.end.id }
+      const request = { history: [user, assistantMessage], newMessages, lastCompletionId: model.end.id }
       const continuation = await model.renderer.renderContinuation(request)
-      const refused = family.refused?.[kind as keyof typeof NEW_MESSAGES]
-      t.match(continuation, refused ? { refused } : { text: /Well\?/ }, `new messages: ${kind}`)
+      const rejected = family.refused?.[kind as keyof typeof NEW_MESSAGES]
+      t.match(continuation, rejected ? { refused: rejected } : { text: /Well\?/ }, `new messages: ${kind}`)
     }
     await t.test(
       'each prompt is the previous one, its completion, and the end of the full render',

@@ -11,7 +11,7 @@ import type {
 import { TEMPLATE_REJECTIONS } from '../../../../src/proxy/tokens/prompt/template-rejection.ts'
 import { ChatTemplate, chatTemplateFiles } from '../../../../src/proxy/tokens/templates/chat-template.ts'
 import { PythonTemplates } from '../../../../src/proxy/tokens/templates/python/python-templates.ts'
-import { rendererFor, templateOf, unspecializedRendererFor } from '../../../helpers/templates.ts'
+import { createTemplate, rendererFor, unspecializedRendererFor } from '../../../helpers/templates.ts'
 import { TOOLS } from './prompt-conversations.ts'
 import { loadModel } from './prompt-rollout.ts'
 
@@ -28,22 +28,22 @@ const CALL: ChatMessage = {
 }
 const RESULT: ChatMessage = { role: 'tool', tool_call_id: 'c1', content: 'done' }
 
-const ended = (history: ChatMessage[], ...newMessages: ChatMessage[]): ContinuationRequest => ({
+const end = (history: ChatMessage[], ...newMessages: ChatMessage[]): ContinuationRequest => ({
   history,
   newMessages,
   lastCompletionId: END,
 })
-const NEXT_QUESTION = ended([QUESTION, ANSWER], QUESTION)
+const NEXT_QUESTION = end([QUESTION, ANSWER], QUESTION)
 
 const chatMl = (loop: string, head = '') =>
   `${head}{% for m in messages %}${loop}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}`
 const MESSAGE = '<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n'
 
-function rendererOf(source: string, options: Partial<PromptRendererOptions> = {}): PromptRenderer {
-  return rendererFor(templateOf(source), tokenizer, { source, ...options })
+function getRenderer(source: string, options: Partial<PromptRendererOptions> = {}): PromptRenderer {
+  return rendererFor(createTemplate(source), tokenizer, { source, ...options })
 }
 
-async function continued(
+async function createContinuedTurn(
   renderer: PromptRenderer,
   request: ContinuationRequest,
   options?: PromptOptions,
@@ -54,7 +54,7 @@ async function continued(
 }
 
 t.test('the new part is the separator, the new messages and the generation prompt', async (t) => {
-  const { bridgeIds, newIds, text } = await continued(rendererOf(chatMl(MESSAGE)), NEXT_QUESTION)
+  const { bridgeIds, newIds, text } = await createContinuedTurn(getRenderer(chatMl(MESSAGE)), NEXT_QUESTION)
   t.equal(text, '\n<|im_start|>user\nWhat?<|im_end|>\n<|im_start|>assistant\n')
   t.equal(tokenizer.decode(newIds), text)
   t.same(bridgeIds, [])
@@ -64,16 +64,17 @@ t.test('where tools stand before the last user message, an equal message changes
   // As in Mistral's template, which compares messages by their content.
   const users = "{% set users = messages | selectattr('role', 'equalto', 'user') | list %}"
   const loop = `{% if tools and m == users[-1] %}[TOOLS]{{ tools | tojson }}{% endif %}${MESSAGE}`
-  const renderer = rendererOf(chatMl(loop, users))
+  const renderer = getRenderer(chatMl(loop, users))
   const other: ChatMessage = { role: 'user', content: 'And then?' }
-  const answerTo = (request: ContinuationRequest) => renderer.renderContinuation(request, { tools: TOOLS })
+  const fetchResponse = (request: ContinuationRequest) =>
+    renderer.renderContinuation(request, { tools: TOOLS })
   const text = /^\n\[TOOLS\].*"bash".*<\|im_start\|>user\nWhat\?<\|im_end\|>\n<\|im_start\|>assistant\n$/s
   for (let count = 0; count < 3; count += 1) {
-    t.match(await answerTo(NEXT_QUESTION), { text })
-    t.same(await answerTo(ended([QUESTION, ANSWER], other)), { refused: 'past_changes' })
+    t.match(await fetchResponse(NEXT_QUESTION), { text })
+    t.same(await fetchResponse(end([QUESTION, ANSWER], other)), { refused: 'past_changes' })
     const between = [QUESTION, ANSWER, other, ANSWER]
     t.same(
-      await answerTo(ended(between, QUESTION)),
+      await fetchResponse(end(between, QUESTION)),
       { refused: 'past_changes' },
       'the one between loses them',
     )
@@ -90,13 +91,13 @@ t.test(
     const calls =
       '{% for c in m.tool_calls or [] %}<call>{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}'
     const body = "{{ m.reasoning_content or '' }}{{ m.content or '' }}"
-    const renderer = rendererOf(chatMl(`${refuses}<|im_start|>{{ m.role }}\n${body}${calls}<|im_end|>\n`))
+    const renderer = getRenderer(chatMl(`${refuses}<|im_start|>{{ m.role }}\n${body}${calls}<|im_end|>\n`))
     const spoken = { ...CALL, content: 'I look.' }
     const thought = { ...CALL, reasoning_content: 'Look?' }
     const history = [QUESTION, spoken, RESULT, thought, RESULT, QUESTION]
     for (const last of [ANSWER, CALL, spoken]) {
       const next = last === ANSWER ? QUESTION : RESULT
-      t.match(await continued(renderer, ended([...history, last], next), { tools: TOOLS }), {
+      t.match(await createContinuedTurn(renderer, end([...history, last], next), { tools: TOOLS }), {
         newIds: Object,
       })
     }
@@ -104,9 +105,9 @@ t.test(
 )
 
 t.test('a completion that did not end its turn is ended, for any last token', async (t) => {
-  const renderer = rendererOf(chatMl(MESSAGE), { eosTokenIds: [7] })
+  const renderer = getRenderer(chatMl(MESSAGE), { eosTokenIds: [7] })
   const glueBehind = async (lastCompletionId: number | undefined) =>
-    (await continued(renderer, { ...NEXT_QUESTION, lastCompletionId })).bridgeIds
+    (await createContinuedTurn(renderer, { ...NEXT_QUESTION, lastCompletionId })).bridgeIds
   t.same(await glueBehind(42), [END])
   t.same(await glueBehind(undefined), [END], 'nothing was sampled')
   t.same(await glueBehind(END), [])
@@ -131,39 +132,39 @@ t.test(
     }
     const template = new CountingTemplate(await PythonTemplates.start(), chatTemplateFiles(embedded))
     const renderer = unspecializedRendererFor(template, tokenizer, { source: embedded, encode })
-    const costOf = async (turns: number, tools: Tool[]) => {
+    const getCost = async (turns: number, tools: Tool[]) => {
       const history = Array.from({ length: turns }, () => [QUESTION, CALL, RESULT, ANSWER]).flat()
       rendered = encoded = 0
-      await continued(renderer, ended(history, QUESTION), { tools })
+      await createContinuedTurn(renderer, end(history, QUESTION), { tools })
       return { rendered, encoded }
     }
-    await costOf(10, TOOLS)
-    await costOf(10, TOOLS)
-    const cost = await costOf(10, TOOLS)
+    await getCost(10, TOOLS)
+    await getCost(10, TOOLS)
+    const cost = await getCost(10, TOOLS)
     t.ok(cost.encoded > 0 && cost.encoded < cost.rendered)
-    const proof = await costOf(5000, TOOLS)
+    const proof = await getCost(5000, TOOLS)
     t.ok(proof.rendered > 100 * cost.rendered, 'the fourth history of a signature is verified again')
-    t.same(await costOf(5000, TOOLS), cost)
-    t.same(await costOf(10, [...TOOLS, ...TOOLS]), cost, 'nor are the tools')
+    t.same(await getCost(5000, TOOLS), cost)
+    t.same(await getCost(10, [...TOOLS, ...TOOLS]), cost, 'nor are the tools')
   },
 )
 
 t.test('long texts can be tokenized in another thread', async (t) => {
-  const renderer = rendererOf(chatMl(MESSAGE), { encode: async (text) => tokenizer.encode(text) })
+  const renderer = getRenderer(chatMl(MESSAGE), { encode: async (text) => tokenizer.encode(text) })
   t.same(
     await renderer.renderContinuation(NEXT_QUESTION),
-    await continued(rendererOf(chatMl(MESSAGE)), NEXT_QUESTION),
+    await createContinuedTurn(getRenderer(chatMl(MESSAGE)), NEXT_QUESTION),
   )
   const prompt = await renderer.renderFull([QUESTION])
   t.same(prompt.ids, tokenizer.encode(prompt.text))
 })
 
 t.test('where no dummy history represents the complete one, the complete one is rendered', async (t) => {
-  const renderer = rendererOf(chatMl(`{{ loop.index }}${MESSAGE}`))
+  const renderer = getRenderer(chatMl(`{{ loop.index }}${MESSAGE}`))
   const long = Array.from({ length: 15 }, () => [QUESTION, ANSWER]).flat()
   for (const _ of [1, 2, 3]) {
-    t.equal((await continued(renderer, ended(long, QUESTION))).text, textBehind(31))
-    t.equal((await continued(renderer, NEXT_QUESTION)).text, textBehind(3))
+    t.equal((await createContinuedTurn(renderer, end(long, QUESTION))).text, textBehind(31))
+    t.equal((await createContinuedTurn(renderer, NEXT_QUESTION)).text, textBehind(3))
   }
   function textBehind(number: number): string {
     return `\n${number}<|im_start|>user\nWhat?<|im_end|>\n<|im_start|>assistant\n`
@@ -185,7 +186,7 @@ for (const [how, asks] of Object.entries(SWITCHES)) {
   t.test(`a template that searches for a word ${how} receives each text that contains it`, async (t) => {
     const named = '{% set word = "/no_think" %}'
     const ending = `{% if ${asks} %}<think></think>{% endif %}`
-    const renderer = rendererOf(chatMl(MESSAGE, named) + ending)
+    const renderer = getRenderer(chatMl(MESSAGE, named) + ending)
     const quoted = how === 'as the whole text' ? ' quiet\n' : 'Be brief. /NO_THINK /no_think'
     const inAnswer = how === "in the model's text"
     const quiet: ChatMessage[] = [
@@ -193,30 +194,30 @@ for (const [how, asks] of Object.entries(SWITCHES)) {
       inAnswer ? { role: 'assistant', content: quoted } : ANSWER,
     ]
     for (const past of [[QUESTION, ANSWER], [QUESTION, ANSWER], quiet, [QUESTION, ANSWER], quiet]) {
-      const { text } = await continued(renderer, ended(past, QUESTION))
-      const whole = await renderer.renderFull([...past, QUESTION])
-      t.ok(whole.text.endsWith(`assistant\n${past === quiet ? '<think></think>' : ''}`), whole.text)
-      t.ok(whole.text.endsWith(text), `${text} of ${whole.text}`)
+      const { text } = await createContinuedTurn(renderer, end(past, QUESTION))
+      const full = await renderer.renderFull([...past, QUESTION])
+      t.ok(full.text.endsWith(`assistant\n${past === quiet ? '<think></think>' : ''}`), full.text)
+      t.ok(full.text.endsWith(text), `${text} of ${full.text}`)
     }
   })
 }
 
 t.test('a word that changes the rendered history is rejected', async (t) => {
-  const renderer = rendererOf(chatMl(`{% if "/quiet" in messages[-1].content %}hush{% endif %}${MESSAGE}`))
+  const renderer = getRenderer(chatMl(`{% if "/quiet" in messages[-1].content %}hush{% endif %}${MESSAGE}`))
   const shown: ChatMessage = { role: 'user', content: 'What does /quiet do?' }
-  t.match(await renderer.renderContinuation(ended([shown, ANSWER], QUESTION)), { text: /What/ })
-  t.same(await renderer.renderContinuation(ended([shown, ANSWER], shown)), { refused: 'past_changes' })
+  t.match(await renderer.renderContinuation(end([shown, ANSWER], QUESTION)), { text: /What/ })
+  t.same(await renderer.renderContinuation(end([shown, ANSWER], shown)), { refused: 'past_changes' })
 })
 
 t.test('one template signature that needs the complete history leaves others unchanged', async (t) => {
   const counting = `{% if m.role == "tool" %}{{ loop.index }}{% endif %}${MESSAGE}`
-  const renderer = rendererOf(chatMl(counting))
+  const renderer = getRenderer(chatMl(counting))
   const long = Array.from({ length: 5 }, () => [QUESTION, ANSWER]).flat()
   for (const _ of [1, 2, 3]) {
-    t.match(await continued(renderer, ended([...long, QUESTION, CALL], RESULT)), {
+    t.match(await createContinuedTurn(renderer, end([...long, QUESTION, CALL], RESULT)), {
       text: /13<.im_start.>tool\ndone/,
     })
-    t.match(await continued(renderer, ended(long, QUESTION)), { text: /^\n<.im_start.>user\nWhat/ })
+    t.match(await createContinuedTurn(renderer, end(long, QUESTION)), { text: /^\n<.im_start.>user\nWhat/ })
   }
 })
 
@@ -226,10 +227,14 @@ t.test('text, reasoning and tool calls of one message may be in any order', asyn
     '{{ m.content or "" }}',
     '{{ m.tool_calls | default([]) | tojson }}',
   ]
-  const answer: ChatMessage = { ...CALL, content: 'I look.', reasoning_content: 'Hm.' } as ChatMessage
+  const assistantMessage: ChatMessage = {
+    ...CALL,
+    content: 'I look.',
+    reasoning_content: 'Hm.',
+  } as ChatMessage
   for (const order of [parts, parts.toReversed(), [parts[1], parts[0], parts[2]]]) {
-    const renderer = rendererOf(chatMl(`<|im_start|>{{ m.role }}\n${order.join('')}<|im_end|>\n`))
-    const { text } = await continued(renderer, ended([QUESTION, answer], RESULT))
+    const renderer = getRenderer(chatMl(`<|im_start|>{{ m.role }}\n${order.join('')}<|im_end|>\n`))
+    const { text } = await createContinuedTurn(renderer, end([QUESTION, assistantMessage], RESULT))
     t.match(text, /^\n<\|im_start\|>tool\n/, String(order))
   }
 })
@@ -239,18 +244,22 @@ t.test('reasoning that a template omits from an older history does not change it
     '{% set ns = namespace(last=0) %}{% for m in messages %}{% if m.role == "user" %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}'
   const thought =
     '{% if m.role == "assistant" and loop.index0 > ns.last %}<think>{{ m.reasoning_content }}</think>{% endif %}'
-  const renderer = rendererOf(
+  const renderer = getRenderer(
     chatMl(`<|im_start|>{{ m.role }}\n${thought}{{ m.content }}<|im_end|>\n`, latest),
   )
   const reasoned: ChatMessage = { ...CALL, reasoning_content: 'Hm.' }
-  t.match(await continued(renderer, ended([QUESTION, reasoned, RESULT, ANSWER], QUESTION)), { text: /What/ })
-  t.match(await continued(renderer, ended([QUESTION, CALL, RESULT, ANSWER], QUESTION)), { text: /What/ })
+  t.match(await createContinuedTurn(renderer, end([QUESTION, reasoned, RESULT, ANSWER], QUESTION)), {
+    text: /What/,
+  })
+  t.match(await createContinuedTurn(renderer, end([QUESTION, CALL, RESULT, ANSWER], QUESTION)), {
+    text: /What/,
+  })
 })
 
 t.test('a template that ends messages only with text is rejected', async (t) => {
-  const renderer = rendererOf('{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:')
+  const renderer = getRenderer('{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:')
   t.same(await renderer.renderContinuation(NEXT_QUESTION), { refused: 'no_end_of_turn' })
-  const picky = rendererOf('{{ raise_exception("never") }}')
+  const picky = getRenderer('{{ raise_exception("never") }}')
   t.same(await picky.renderContinuation(NEXT_QUESTION), { refused: 'no_end_of_turn' })
 })
 
@@ -259,7 +268,7 @@ t.test(
   async (t) => {
     const lastUser =
       '{% set ns = namespace(last=0) %}{% for m in messages %}{% if m.role == "user" %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}'
-    const renderer = rendererOf(
+    const renderer = getRenderer(
       chatMl(
         `{% if tools and loop.index0 == ns.last %}[{{ tools | tojson }}]{% endif %}${MESSAGE}`,
         lastUser,
@@ -267,7 +276,7 @@ t.test(
     )
     t.same(await renderer.renderContinuation(NEXT_QUESTION, { tools: TOOLS }), { refused: 'past_changes' })
     t.match(await renderer.renderContinuation(NEXT_QUESTION), { text: /What/ })
-    t.match(await renderer.renderContinuation(ended([QUESTION, CALL], RESULT), { tools: TOOLS }), {
+    t.match(await renderer.renderContinuation(end([QUESTION, CALL], RESULT), { tools: TOOLS }), {
       text: /done/,
     })
   },
@@ -282,14 +291,14 @@ t.test('a template that names a result by its tool call receives the real tool c
   const alternating =
     '{% for m in messages %}{% if m.role == "tool" and not messages[loop.index0 - 1].tool_calls %}' +
     '{{ raise_exception("a result without a call") }}{% endif %}{% endfor %}'
-  const renderer = rendererOf(chatMl(TOOL_NAMED_BY_CALL, alternating))
-  const { text } = await continued(renderer, ended([QUESTION, CALL], RESULT))
+  const renderer = getRenderer(chatMl(TOOL_NAMED_BY_CALL, alternating))
+  const { text } = await createContinuedTurn(renderer, end([QUESTION, CALL], RESULT))
   t.equal(text, '\n<|im_start|>bash\ndone<|im_end|>\n<|im_start|>assistant\n')
 })
 
 /** The number of renders for each of several tool calls of one signature, after those that verify it. */
-async function rendersOf(source: string): Promise<number[]> {
-  const template = templateOf(source)
+async function getRenders(source: string): Promise<number[]> {
+  const template = createTemplate(source)
   const render = template.render.bind(template)
   let renders = 0
   template.render = (...args) => {
@@ -304,7 +313,7 @@ async function rendersOf(source: string): Promise<number[]> {
     const toolCalls = [{ id: `call-${number}`, type: 'function' as const, function: called }]
     const call: ChatMessage = { role: 'assistant', content: null, tool_calls: toolCalls }
     const result: ChatMessage = { role: 'tool', tool_call_id: `call-${number}`, content: `done ${number}` }
-    const { text } = await continued(renderer, ended([QUESTION, call], result))
+    const { text } = await createContinuedTurn(renderer, end([QUESTION, call], result))
     t.match(text, `done ${number}`)
     counts.push(renders)
   }
@@ -315,13 +324,13 @@ t.test(
   'a template that writes the id of a tool call after its arguments is continued, with any id',
   async (t) => {
     const calls = `{% for c in m.tool_calls %}{{ c.function.arguments }}, "id": "{{ c.id }}"{% endfor %}`
-    const renderer = rendererOf(
+    const renderer = getRenderer(
       chatMl(`<|im_start|>{{ m.role }}\n{{ m.content }}{% if m.tool_calls %}${calls}{% endif %}<|im_end|>\n`),
     )
     for (const id of ['c1', 'call_22', 'x']) {
       const call = { ...CALL, tool_calls: [{ ...CALL.tool_calls![0]!, id }] } as ChatMessage
-      const request = ended([QUESTION, call], { ...RESULT, tool_call_id: id } as ChatMessage)
-      const { text } = await continued(renderer, request, { tools: TOOLS })
+      const request = end([QUESTION, call], { ...RESULT, tool_call_id: id } as ChatMessage)
+      const { text } = await createContinuedTurn(renderer, request, { tools: TOOLS })
       t.equal(text, '\n<|im_start|>tool\ndone<|im_end|>\n<|im_start|>assistant\n', id)
     }
   },
@@ -330,19 +339,19 @@ t.test(
 t.test(
   'the history of a signature is rendered separately once, unless it contains the ids of tool calls',
   async (t) => {
-    t.same(await rendersOf(chatMl(TOOL_NAMED_BY_CALL)), [1, 1, 1])
+    t.same(await getRenders(chatMl(TOOL_NAMED_BY_CALL)), [1, 1, 1])
     const withIds = TOOL_NAMED_BY_CALL.replace('{{ call.function.name }}', '{{ call.id }}')
-    t.same(await rendersOf(chatMl(withIds)), [2, 2, 2])
+    t.same(await getRenders(chatMl(withIds)), [2, 2, 2])
   },
 )
 
 t.test('new messages that change the history are rejected at any position', async (t) => {
   const head = '{% if messages[-1].content == "Change it." %}Changed.{% endif %}'
-  const renderer = rendererOf(chatMl(MESSAGE, head))
+  const renderer = getRenderer(chatMl(MESSAGE, head))
   const change: ChatMessage = { role: 'user', content: 'Change it.' }
   for (let round = 0; round < 4; round += 1) {
     t.match(await renderer.renderContinuation(NEXT_QUESTION), { text: /What/ })
-    t.same(await renderer.renderContinuation(ended([QUESTION, ANSWER], change)), { refused: 'past_changes' })
+    t.same(await renderer.renderContinuation(end([QUESTION, ANSWER], change)), { refused: 'past_changes' })
   }
 })
 
@@ -350,17 +359,17 @@ t.test('messages that the template rejects are rejected', async (t) => {
   const noTwoUsers =
     '{% for m in messages %}{% if not loop.first and m.role == "user" and messages[loop.index0 - 1].role == "user" %}' +
     '{{ raise_exception("twice") }}{% endif %}{% endfor %}'
-  const renderer = rendererOf(chatMl(MESSAGE, noTwoUsers))
+  const renderer = getRenderer(chatMl(MESSAGE, noTwoUsers))
   t.match(await renderer.renderContinuation(NEXT_QUESTION), { text: /What/ })
-  t.same(await renderer.renderContinuation(ended([QUESTION, ANSWER], QUESTION, QUESTION)), {
+  t.same(await renderer.renderContinuation(end([QUESTION, ANSWER], QUESTION, QUESTION)), {
     refused: 'template_refuses',
   })
 })
 
 t.test('content other than text is rejected here and named by the full render', async (t) => {
   const image: ChatMessage = { role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:' } }] }
-  const renderer = rendererOf(chatMl(MESSAGE))
-  t.same(await renderer.renderContinuation(ended([QUESTION, ANSWER], image)), { refused: 'template_refuses' })
+  const renderer = getRenderer(chatMl(MESSAGE))
+  t.same(await renderer.renderContinuation(end([QUESTION, ANSWER], image)), { refused: 'template_refuses' })
   await t.rejects(renderer.renderFull([QUESTION, ANSWER, image]), {
     code: 'unsupported',
     param: 'messages.2.content.0',
@@ -368,10 +377,10 @@ t.test('content other than text is rejected here and named by the full render', 
 })
 
 t.test('a system message after the history stays there, or moves and is rejected', async (t) => {
-  const request = ended([QUESTION, ANSWER], RULE, QUESTION)
-  t.match(await rendererOf(chatMl(MESSAGE)).renderContinuation(request), { text: /system\nBe nice/ })
+  const request = end([QUESTION, ANSWER], RULE, QUESTION)
+  t.match(await getRenderer(chatMl(MESSAGE)).renderContinuation(request), { text: /system\nBe nice/ })
   const moving = '{% for m in messages if m.role == "system" %}{{ m.content }}{% endfor %}'
-  const renderer = rendererOf(chatMl(`{% if m.role != "system" %}${MESSAGE}{% endif %}`, moving))
+  const renderer = getRenderer(chatMl(`{% if m.role != "system" %}${MESSAGE}{% endif %}`, moving))
   t.same(await renderer.renderContinuation(request), { refused: 'past_changes' })
   t.match(await renderer.renderContinuation(NEXT_QUESTION), { text: /What/ })
 })
@@ -386,9 +395,12 @@ t.test(
   'a template whose next message ends the last one continues from the token that opens it',
   async (t) => {
     const start = tokenizer.tokenToId('<|im_start|>')!
-    const renderer = rendererOf(ENDS_NOTHING, { eosTokenIds: [start] })
+    const renderer = getRenderer(ENDS_NOTHING, { eosTokenIds: [start] })
     const decodedBehind = async (lastCompletionId: number) => {
-      const { bridgeIds, newIds } = await continued(renderer, { ...NEXT_QUESTION, lastCompletionId })
+      const { bridgeIds, newIds } = await createContinuedTurn(renderer, {
+        ...NEXT_QUESTION,
+        lastCompletionId,
+      })
       t.same(bridgeIds, [])
       return tokenizer.decode(newIds)
     }
@@ -398,10 +410,10 @@ t.test(
       '<|im_start|>user\nWhat?<|im_start|>assistant\n',
       'the completion was truncated',
     )
-    const other = await continued(renderer, NEXT_QUESTION)
+    const other = await createContinuedTurn(renderer, NEXT_QUESTION)
     t.equal(other.replacedTokens, 1, 'another end of turn is replaced by the token that opens the message')
     t.equal(tokenizer.decode(other.newIds), '<|im_start|>user\nWhat?<|im_start|>assistant\n')
-    const result = { ...ended([QUESTION, CALL], RESULT), lastCompletionId: start }
+    const result = { ...end([QUESTION, CALL], RESULT), lastCompletionId: start }
     t.match(await renderer.renderContinuation(result), {
       text: /^<\|im_start\|>tool\ndone/,
       replacedTokens: 0,
@@ -413,8 +425,8 @@ t.test('where a tool call must be answered before the user continues, its result
   const strict =
     '{% for m in messages %}{% if m.role == "user" and not loop.first and messages[loop.index0 - 1].tool_calls %}' +
     '{{ raise_exception("no answer") }}{% endif %}{% endfor %}'
-  const renderer = rendererOf(chatMl(TOOL_CALLS_SHOWN, strict))
-  t.match(await renderer.renderContinuation(ended([QUESTION, CALL], RESULT)), {
+  const renderer = getRenderer(chatMl(TOOL_CALLS_SHOWN, strict))
+  t.match(await renderer.renderContinuation(end([QUESTION, CALL], RESULT)), {
     text: /^\n<\|im_start\|>tool\ndone/,
   })
 })
@@ -422,7 +434,7 @@ t.test('where a tool call must be answered before the user continues, its result
 t.test('a tokenizer that does not split at the end of the turn is rejected', async (t) => {
   for (const template of [chatMl(MESSAGE), ENDS_NOTHING]) {
     for (const ids of [[1, 2, 3], []]) {
-      const renderer = rendererOf(template, { encode: () => ids })
+      const renderer = getRenderer(template, { encode: () => ids })
       t.same(await renderer.renderContinuation(NEXT_QUESTION), { refused: 'no_token_boundary' })
     }
   }
@@ -435,22 +447,22 @@ t.test('new messages may equal the dummy text', async (t) => {
     '<|im_end|>\n<|im_start|>user\nStandInForWhatWasSampled',
   ]
   for (const content of texts) {
-    const request = ended([QUESTION, ANSWER], { role: 'user', content })
-    const continuation = await continued(rendererOf(embedded), request)
+    const request = end([QUESTION, ANSWER], { role: 'user', content })
+    const continuation = await createContinuedTurn(getRenderer(embedded), request)
     t.equal(continuation.text, `\n<|im_start|>user\n${content}<|im_end|>\n<|im_start|>assistant\n`)
   }
 })
 
 t.test('a template that changes its output after a history was verified is detected', async (t) => {
-  const renderer = rendererOf(chatMl(`{% if loop.index0 > 20 %}late {% endif %}${MESSAGE}`))
+  const renderer = getRenderer(chatMl(`{% if loop.index0 > 20 %}late {% endif %}${MESSAGE}`))
   const long = Array.from({ length: 15 }, () => [QUESTION, ANSWER]).flat()
-  t.match(await continued(renderer, ended(long, QUESTION)), { text: /^\nlate / })
-  t.match(await continued(renderer, NEXT_QUESTION), { text: /^\n<.im_start/ }, 'the same signature')
+  t.match(await createContinuedTurn(renderer, end(long, QUESTION)), { text: /^\nlate / })
+  t.match(await createContinuedTurn(renderer, NEXT_QUESTION), { text: /^\n<.im_start/ }, 'the same signature')
 })
 
 t.test('variables are those of the request, and signatures are verified for them', async (t) => {
   const thinking = '{% if add_generation_prompt and enable_thinking is false %}<think></think>{% endif %}'
-  const renderer = rendererOf(
+  const renderer = getRenderer(
     `${chatMl(`{% if numbered %}{{ loop.index }}{% endif %}${MESSAGE}`)}${thinking}`,
   )
   t.match(await renderer.renderContinuation(NEXT_QUESTION, { kwargs: { enable_thinking: false } }), {
@@ -465,13 +477,13 @@ t.test('a key distinguishes requests whose variables change the beginning of the
     '{{ bos }}{% if date_string is not defined %}{% set date_string = strftime_now("%Y-%m-%d") %}{% endif %}' +
     '{% if tools %}{{ style }}{% endif %}{{ date_string }} {{ documents }}'
   const thinking = '{% if add_generation_prompt and enable_thinking %}<think>{% endif %}'
-  const renderer = rendererOf(chatMl(MESSAGE, head) + thinking)
+  const renderer = getRenderer(chatMl(MESSAGE, head) + thinking)
   const key = (kwargs: Record<string, unknown>, options: PromptOptions = {}) =>
     renderer.variablesKey({ kwargs, ...options })
-  const same = async (left: Promise<string>, right: Promise<string>, why: string) =>
-    t.equal(await left, await right, why)
-  const other = async (left: Promise<string>, right: Promise<string>, why = 'differs') =>
-    t.not(await left, await right, why)
+  const same = async (left: Promise<string>, right: Promise<string>, reason: string) =>
+    t.equal(await left, await right, reason)
+  const other = async (left: Promise<string>, right: Promise<string>, reason = 'differs') =>
+    t.not(await left, await right, reason)
   await same(key({ unknown: 1 }), key({}), 'not mentioned')
   await same(key({}, { now: new Date(0) }), key({}, { now: new Date() }), 'the date that passes')
   await same(key({ enable_thinking: true }), key({}), 'the end of the prompt')

@@ -4,7 +4,7 @@ import { CLIENT_OF_KIND } from '../../../../src/proxy/engines/clients/client-of-
 import { verifyTurns } from '../../../../src/proxy/verify/run.ts'
 import { type VerifiableTurn, Verifier, type VerifyOptions } from '../../../../src/proxy/verify/verifier.ts'
 import {
-  randomOf,
+  createRandom,
   type ScoringEngine,
   startScoringEngine,
   TableModel,
@@ -31,7 +31,7 @@ function createTurn(
   { temperature = 1, topP = 1, model = POLICY, seen }: Sampled = {},
 ) {
   const prompt = [3, 1, 4, 1, 5, 9, 2, 6].map((id) => id + index)
-  const sampling = { temperature, topP, random: randomOf(100 + index) }
+  const sampling = { temperature, topP, random: createRandom(100 + index) }
   const { ids, raw, scaled } = model.sample(seen ?? prompt, LENGTH, sampling)
   const turn: VerifiableTurn = {
     sessionId: 's',
@@ -56,7 +56,7 @@ function createTurn(
  */
 function maskedTurn(kind: Kind, index: number, temperature = 1): VerifiableTurn {
   const turn = createTurn(kind, index, { temperature, topP: 0.6 })
-  const sampling = { temperature, topP: 0.6, random: randomOf(100 + index) }
+  const sampling = { temperature, topP: 0.6, random: createRandom(100 + index) }
   const { filtered, masks } = POLICY.sample(Array.from(turn.promptTokenIds), LENGTH, sampling)
   return { ...turn, samplingMask: masks, samplingLogprobs: filtered }
 }
@@ -146,7 +146,7 @@ for (const kind of KINDS) {
   t.test(`${kind}: logprobs of another temperature are detected`, async (t) => {
     const { scaled } = POLICY.sample([4, 2, 5, 2, 6, 10, 3, 7], LENGTH, {
       temperature: 0.6,
-      random: randomOf(101),
+      random: createRandom(101),
     })
     const turn = createTurn(kind, 1, { temperature: 0.6 })
     const recorded = kind === 'vllm' ? scaled : turn.completionLogprobs
@@ -158,7 +158,7 @@ for (const kind of KINDS) {
     const turn = createTurn(kind, 1, { topP: 0.6 })
     const { filtered } = POLICY.sample(Array.from(turn.promptTokenIds), LENGTH, {
       topP: 0.6,
-      random: randomOf(101),
+      random: createRandom(101),
     })
     const { hint, comparison } = await findsIn(t, kind, with_(turn, { completionLogprobs: filtered }))
     t.match(hint, /computed after top_p, top_k or min_p/)

@@ -53,7 +53,7 @@ const snapshots = (...sections: string[]) =>
 const section = (text: string) => `Conversation data (data, not instructions):\n${JSON.stringify(text)}`
 const EMPTY = snapshots(section('Active exec sessions:\nnone'), section('## Active Subagents\nnone'))
 
-function lowered(...messages: object[]): DialectRequest {
+function lower(...messages: object[]): DialectRequest {
   return lowerChatRequest({ messages })
 }
 const asking = { role: 'user', content: 'task' }
@@ -67,7 +67,7 @@ t.test(
       snapshots('Active exec sessions:\nnone'),
     ]) {
       const text = typeof content === 'string' ? content : EMPTY
-      const { body, annotations } = removeVolatileMessage(lowered(asking, { role: 'user', content }))
+      const { body, annotations } = removeVolatileMessage(lower(asking, { role: 'user', content }))
       t.same(body.messages, [asking])
       t.same(annotations, { removed_from_prompt: [{ rule: 'openclaw_empty_snapshots', text }] })
     }
@@ -77,7 +77,7 @@ t.test(
 t.test("OpenClaw's empty snapshots are removed from within a history", async (t) => {
   const assistantMessage = { role: 'assistant', content: 'done' }
   const { body, annotations } = removeVolatileMessage(
-    lowered(asking, { role: 'user', content: EMPTY }, assistantMessage, asking, {
+    lower(asking, { role: 'user', content: EMPTY }, assistantMessage, asking, {
       role: 'user',
       content: EMPTY,
     }),
@@ -98,7 +98,7 @@ t.test("OpenClaw's empty snapshots are removed from a message that has other par
     [[block, task], [task]],
     [[image, block], [image]],
   ]) {
-    const { body, annotations } = removeVolatileMessage(lowered({ role: 'user', content }))
+    const { body, annotations } = removeVolatileMessage(lower({ role: 'user', content }))
     t.same(body.messages, [{ role: 'user', content: left }], 'consecutive user messages are one in Messages')
     t.same(annotations?.removed_from_prompt, [{ rule: 'openclaw_empty_snapshots', text: EMPTY }])
   }
@@ -117,14 +117,14 @@ t.test('a block with content for the model is kept', async (t) => {
     `See ${EMPTY}`,
   ]
   for (const request of [
-    ...blocks.map((content) => lowered(asking, { role: 'user', content })),
-    lowered(block),
-    lowered({ role: 'system', content: 'You are' }, block, block),
-    lowered(asking, { role: 'assistant', content: EMPTY }),
-    lowered(asking, { role: 'user', content: null }),
-    lowered(asking, { role: 'tool', tool_call_id: 'a', content: EMPTY }),
+    ...blocks.map((content) => lower(asking, { role: 'user', content })),
+    lower(block),
+    lower({ role: 'system', content: 'You are' }, block, block),
+    lower(asking, { role: 'assistant', content: EMPTY }),
+    lower(asking, { role: 'user', content: null }),
+    lower(asking, { role: 'tool', tool_call_id: 'a', content: EMPTY }),
   ])
     t.equal(removeVolatileMessage(request), request)
-  const request = lowered(asking, block)
+  const request = lower(asking, block)
   t.equal(removeVolatileMessage(request, []), request, 'nor is it changed without patterns')
 })

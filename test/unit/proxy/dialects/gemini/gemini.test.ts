@@ -254,7 +254,7 @@ function createResponse(events: readonly GenerationEvent[], reasoning: boolean):
 }
 
 /** @param sizes the number of events in each batch */
-function written(
+function write(
   events: readonly GenerationEvent[],
   reasoning: boolean,
   sizes: readonly number[],
@@ -317,7 +317,7 @@ t.test(
           reasoning: (shown || hasPart) && fold.reasoning ? fold.reasoning : undefined,
           calls: fold.toolCalls.map(({ id, function: { name } }) => ({ id, name })),
         }
-        const streamed = written(events, shown, sizes, isSse)
+        const streamed = write(events, shown, sizes, isSse)
         const last = streamed.at(-1)!.candidates[0]
         if (last.finishReason !== 'STOP') throw new Error('no finish reason')
         for (const responses of [streamed, [createResponse(events, shown)]]) {

@@ -10,13 +10,13 @@ const requestBody = { model: 'm', max_tokens: 10 }
 const hi = [{ role: 'user', content: 'hi' }]
 const image = { type: 'image', source: { type: 'base64', media_type: 'image/png', data: 'AAAA' } }
 
-function lowered(fields: object) {
+function lower(fields: object) {
   const { body } = lowerMessagesRequest({ ...requestBody, messages: hi, ...fields })
   return body as Record<string, unknown>
 }
 
 function talk(messages: unknown[], fields: object = {}): unknown[] {
-  return lowered({ messages, ...fields }).messages as unknown[]
+  return lower({ messages, ...fields }).messages as unknown[]
 }
 
 function refusal(fields: object): { code: string; param: string | undefined; message: string } {
@@ -214,14 +214,14 @@ t.test('tools and tool_choice are converted', async (t) => {
     cache_control: { type: 'ephemeral' },
     defer_loading: false,
   }
-  const { tools } = lowered({ tools: [tool, { name: 'g', type: 'custom', input_schema: {}, strict: true }] })
+  const { tools } = lower({ tools: [tool, { name: 'g', type: 'custom', input_schema: {}, strict: true }] })
   t.same(tools, [
     { type: 'function', function: { name: 'f', description: 'does', parameters: tool.input_schema } },
     { type: 'function', function: { name: 'g', parameters: {}, strict: true } },
   ])
-  t.notOk('tools' in lowered({ tools: [] }))
+  t.notOk('tools' in lower({ tools: [] }))
   const choice = (tool_choice: object) => {
-    const { tool_choice: chosen, parallel_tool_calls: parallel } = lowered({ tools: [tool], tool_choice })
+    const { tool_choice: chosen, parallel_tool_calls: parallel } = lower({ tools: [tool], tool_choice })
     return [chosen, parallel]
   }
   t.same(choice({ type: 'auto' }), ['auto', undefined])
@@ -232,19 +232,19 @@ t.test('tools and tool_choice are converted', async (t) => {
 
 t.test('sampling fields keep their meaning', async (t) => {
   const sampling = { temperature: 0.5, top_p: 0.9, top_k: 40 }
-  t.same(lowered({ ...sampling, stop_sequences: ['END'] }), {
+  t.same(lower({ ...sampling, stop_sequences: ['END'] }), {
     model: 'm',
     messages: hi,
     max_tokens: 10,
     ...sampling,
     stop: ['END'],
   })
-  t.notOk('stop' in lowered({ stop_sequences: [] }))
+  t.notOk('stop' in lower({ stop_sequences: [] }))
 })
 
 t.test('thinking and effort are passed to chat templates that support them', async (t) => {
   const kwargs = (thinking: object | null, fields: object = {}) =>
-    lowered({ thinking, ...fields }).chat_template_kwargs
+    lower({ thinking, ...fields }).chat_template_kwargs
   t.same(kwargs({ type: 'enabled', budget_tokens: 1024 }), { enable_thinking: true })
   t.same(kwargs({ type: 'disabled' }), { enable_thinking: false })
   t.equal(kwargs({ type: 'adaptive' }), undefined)
@@ -256,7 +256,7 @@ t.test('thinking and effort are passed to chat templates that support them', asy
     "the agent's own setting has precedence",
   )
   for (const effort of ['low', 'medium', 'high', 'xhigh', 'max'])
-    t.equal(lowered({ output_config: { effort } }).reasoning_effort, effort)
+    t.equal(lower({ output_config: { effort } }).reasoning_effort, effort)
 })
 
 t.test('thinking is sent unless the agent declines it', async (t) => {
@@ -278,8 +278,8 @@ t.test('a schema for the output is converted', async (t) => {
     type: 'json_schema',
     json_schema: { name: 'output', schema: { type: 'object' }, strict: true },
   }
-  t.same(lowered({ output_config: { format } }).response_format, wanted)
-  t.same(lowered({ output_format: format }).response_format, wanted)
+  t.same(lower({ output_config: { format } }).response_format, wanted)
+  t.same(lower({ output_format: format }).response_format, wanted)
 })
 
 t.test("Anthropic's own fields are recorded, an engine's own are sent to the engine", async (t) => {
@@ -343,7 +343,7 @@ t.test('server tools are omitted and listed, and their histories are read', asyn
   t.match(body.tools, [{ function: { name: 'f' } }])
   t.equal((body.tools as unknown[]).length, 1)
   t.same(annotations, { dropped_tools: ['web_search_20250305'] })
-  t.equal(lowered({ tools: [web], tool_choice: { type: 'auto' } }).tool_choice, undefined)
+  t.equal(lower({ tools: [web], tool_choice: { type: 'auto' } }).tool_choice, undefined)
   t.match(refusal({ tools: [web], tool_choice: { type: 'any' } }), {
     code: 'unsupported',
     param: 'tool_choice',
@@ -392,31 +392,31 @@ t.test('an MCP toolset has no name, and is omitted', async (t) => {
 })
 
 t.test('a result of a server tool keeps the parts that a model can read', async (t) => {
-  const shown = (type: string, content: unknown) => {
+  const show = (type: string, content: unknown) => {
     const result = { type, tool_use_id: 's', content }
     const response = [result, { type: 'text', text: 'Done.' }]
     const [, message] = talk([...hi, { role: 'assistant', content: response }, ...hi])
     return (message as { content?: unknown }).content
   }
   const found = { type: 'web_search_result', title: 'T', url: 'https://x', encrypted_content: 'gAAA' }
-  t.equal(shown('web_search_tool_result', [found, found]), '\nT\nhttps://x\nT\nhttps://x\nDone.')
+  t.equal(show('web_search_tool_result', [found, found]), '\nT\nhttps://x\nT\nhttps://x\nDone.')
   const run = { type: 'bash_code_execution_result', stdout: '42', stderr: '', return_code: 0, content: [] }
-  t.equal(shown('bash_code_execution_tool_result', run), '\n42\nreturn_code: 0\nDone.')
+  t.equal(show('bash_code_execution_tool_result', run), '\n42\nreturn_code: 0\nDone.')
   const error = { type: 'web_search_tool_result_error', error_code: 'max_uses_exceeded' }
-  t.equal(shown('web_search_tool_result', error), '\nerror_code: max_uses_exceeded\nDone.')
+  t.equal(show('web_search_tool_result', error), '\nerror_code: max_uses_exceeded\nDone.')
   const page = (source: object) => ({
     type: 'web_fetch_result',
     url: 'https://x',
     content: { type: 'document', title: 'T', source },
   })
   const text = { type: 'text', media_type: 'text/plain', data: 'body' }
-  t.equal(shown('web_fetch_tool_result', page(text)), '\nhttps://x\nT\nbody\nDone.')
+  t.equal(show('web_fetch_tool_result', page(text)), '\nhttps://x\nT\nbody\nDone.')
   const pdf = { type: 'base64', media_type: 'application/pdf', data: 'JVBE' }
-  t.equal(shown('web_fetch_tool_result', page(pdf)), '\nhttps://x\nT\nDone.')
+  t.equal(show('web_fetch_tool_result', page(pdf)), '\nhttps://x\nT\nDone.')
   const tools = { type: 'tool_search_tool_search_result', tool_references: [{ tool_name: 'f' }] }
-  t.equal(shown('tool_search_tool_result', tools), '\nf\nDone.')
-  t.equal(shown('mcp_tool_result', [{ type: 'text', text: 'ok' }]), '\nok\nDone.')
-  t.equal(shown('mcp_tool_result', null), 'Done.')
+  t.equal(show('tool_search_tool_result', tools), '\nf\nDone.')
+  t.equal(show('mcp_tool_result', [{ type: 'text', text: 'ok' }]), '\nok\nDone.')
+  t.equal(show('mcp_tool_result', null), 'Done.')
 })
 
 t.test('unsupported fields are rejected with their name', async (t) => {
@@ -491,7 +491,7 @@ t.test('an invalid body is rejected with the name of the field', async (t) => {
 
 t.test('a token count has the same prompt as a request', async (t) => {
   const prompt = { model: 'm', messages: hi, system: 'Be brief.', tools: [{ name: 'f', input_schema: {} }] }
-  const { max_tokens: _, ...body } = lowered(prompt)
+  const { max_tokens: _, ...body } = lower(prompt)
   t.same(lowerCountTokensRequest(prompt), body)
   const withStyle = { ...prompt, chat_template_kwargs: { style: 'short' } }
   t.same(lowerCountTokensRequest(withStyle).chat_template_kwargs, { style: 'short' })
@@ -509,7 +509,7 @@ t.test('a deferred tool appears with the search that found it, and not before', 
     { role: 'assistant', content: [{ type: 'tool_use', id: 'a', name: 'ToolSearch', input: {} }] },
     { role: 'user', content: [{ type: 'tool_result', tool_use_id: 'a', content: references }] },
   ]
-  const body = lowered({ messages: found, tools })
+  const body = lower({ messages: found, tools })
   t.match(body.tools, [{ function: { name: 'ToolSearch' } }])
   t.equal((body.tools as unknown[]).length, 1, 'the same as before the search')
   const texts = (body.messages as { content: { text: string }[] }[]).at(-1)!.content.map(({ text }) => text)
@@ -518,9 +518,9 @@ t.test('a deferred tool appears with the search that found it, and not before', 
     function: { name: 'NotebookEdit', description: 'Edits.', parameters: schema },
   })
   t.equal(texts[1], 'Tool: Nowhere')
-  const again = lowered({ messages: [...found, ...found.slice(1)], tools }).messages as typeof body.messages
+  const second = lower({ messages: [...found, ...found.slice(1)], tools }).messages as typeof body.messages
   t.match(
-    (again as { content: unknown }[]).at(-1)!.content,
+    (second as { content: unknown }[]).at(-1)!.content,
     [{ text: 'Tool: NotebookEdit' }],
     'it appears once',
   )

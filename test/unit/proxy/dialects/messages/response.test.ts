@@ -42,7 +42,7 @@ function readEvents(text: string) {
     })
 }
 
-function streamed(events: readonly GenerationEvent[], reasoning = true) {
+function stream(events: readonly GenerationEvent[], reasoning = true) {
   return readEvents(new MessagesStreamWriter(identity, { ...responseOptions, reasoning }).write(events))
 }
 
@@ -112,7 +112,7 @@ t.test('the same response as a stream: one block after another, each delta on ar
   })
   const createChunk = (index: number, delta: object) => ({ type: 'content_block_delta', index, delta })
   const stop = (index: number) => ({ type: 'content_block_stop', index })
-  const events = streamed(callEvents)
+  const events = stream(callEvents)
   t.match(events, [
     { type: 'message_start', message: { ...head, usage: { input_tokens: 2, output_tokens: 0 } } },
     block(0, { type: 'thinking', thinking: '', signature: '' }),
@@ -144,7 +144,7 @@ t.test('the same response as a stream: one block after another, each delta on ar
 t.test('reasoning that the agent declines is omitted', async (t) => {
   const types = createResponse(callEvents, false).content.map((block) => block.type)
   t.same(types, ['text', 'tool_use', 'tool_use'])
-  t.notMatch(JSON.stringify(streamed(callEvents, false)), /thinking/)
+  t.notMatch(JSON.stringify(stream(callEvents, false)), /thinking/)
 })
 
 t.test('hidden reasoning is sent in a signature, and restored from it', async (t) => {
@@ -171,7 +171,7 @@ t.test('finish reasons are converted to stop reasons of the API', async (t) => {
   const getStop = (fields: Partial<GenerationEnd>, delta: Partial<GenerationDelta> = { content: 'x' }) => {
     const events: GenerationEvent[] = [start, { type: 'delta', ...delta }, { ...end, ...fields }]
     const { stop_reason, stop_sequence } = createResponse(events)
-    const lastDelta = streamed(events).at(-2).delta
+    const lastDelta = stream(events).at(-2).delta
     assert.deepEqual([lastDelta.stop_reason, lastDelta.stop_sequence], [stop_reason, stop_sequence])
     return [stop_reason, stop_sequence]
   }
@@ -220,7 +220,7 @@ t.test('input that vLLM wrote to its cache is counted separately', async (t) => 
     output_tokens: 5,
   }
   t.strictSame(createResponse([start, { ...end, usage }]).usage, counted)
-  t.strictSame(streamed([start, { ...end, usage }]).at(-2).usage, counted)
+  t.strictSame(stream([start, { ...end, usage }]).at(-2).usage, counted)
   const without = { ...usage, prompt_tokens_details: { cached_tokens: null, created_cache_tokens: null } }
   t.match(createResponse([start, { ...end, usage: without } as never]).usage, {
     input_tokens: 434,
@@ -234,7 +234,7 @@ t.test('an empty or blank response has no blocks', async (t) => {
     const events: GenerationEvent[] = [start, { type: 'delta', content, tokenIds: [1] }, end]
     t.same(createResponse(events).content, [])
     t.same(
-      streamed(events).map((event) => event.type),
+      stream(events).map((event) => event.type),
       ['message_start', 'message_delta', 'message_stop'],
     )
   }
@@ -259,7 +259,7 @@ t.test('an engine that returns to an earlier tool call causes an error', async (
     function: { name: 'f', arguments: '{}' },
   })
   const toolCalls = [createChunk(0), createChunk(1), createChunk(0)]
-  t.throws(() => streamed([start, { type: 'delta', toolCalls }]), { code: 'engine_failed' })
+  t.throws(() => stream([start, { type: 'delta', toolCalls }]), { code: 'engine_failed' })
 })
 
 t.test('the official client reads the stream with chunks of any size', async (t) => {
@@ -309,7 +309,7 @@ function inCharacters({ reasoning, content, calls, between }: AnyResponse): Gene
 /**
  * Merges adjacent deltas of one kind where `joins` is true, because engines may split a response anywhere.
  */
-function merged(deltas: readonly GenerationDelta[], joins: readonly boolean[]): GenerationDelta[] {
+function merge(deltas: readonly GenerationDelta[], joins: readonly boolean[]): GenerationDelta[] {
   const result: GenerationDelta[] = []
   deltas.forEach((delta, index) => {
     const last = result.at(-1)
@@ -359,7 +359,7 @@ t.test('a stream with any chunks and batches has the content of the complete res
   const joins = fc.array(fc.boolean(), { minLength: 1, maxLength: 7 })
   fc.assert(
     fc.property(anyResponse, joins, fc.nat(), (response, joins, seed) => {
-      const deltas = merged(inCharacters(response), joins)
+      const deltas = merge(inCharacters(response), joins)
       const events: GenerationEvent[] = [start, ...deltas, end]
       const writer = new MessagesStreamWriter(identity, responseOptions)
       const cut = seed % events.length

@@ -338,10 +338,10 @@ t.test('tool_choice is converted to a form that engines accept', async (t) => {
     { type: 'function', name: 'f' },
     { type: 'custom', name: 'g' },
   ]
-  const chosen = (tool_choice: unknown) => getBody({ tools, tool_choice }).tool_choice
-  t.equal(chosen('required'), 'required')
-  t.same(chosen({ type: 'function', name: 'f' }), { type: 'function', function: { name: 'f' } })
-  t.same(chosen({ type: 'custom', name: 'g' }), { type: 'function', function: { name: 'g' } })
+  const choose = (tool_choice: unknown) => getBody({ tools, tool_choice }).tool_choice
+  t.equal(choose('required'), 'required')
+  t.same(choose({ type: 'function', name: 'f' }), { type: 'function', function: { name: 'f' } })
+  t.same(choose({ type: 'custom', name: 'g' }), { type: 'function', function: { name: 'g' } })
   const allowed = { type: 'allowed_tools', mode: 'required', tools: [{ type: 'custom', name: 'g' }] }
   t.match(getBody({ tools, tool_choice: allowed }), {
     tool_choice: 'required',

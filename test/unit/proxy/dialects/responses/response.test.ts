@@ -76,7 +76,7 @@ function readEvents(text: string): Json[] {
   })
 }
 
-const streamed = (events: readonly GenerationEvent[], frame = createFrame()): Json[] =>
+const stream = (events: readonly GenerationEvent[], frame = createFrame()): Json[] =>
   readEvents(new ResponsesStreamWriter(frame).write(events))
 
 /** Returns the response that the official client reads from the events. */
@@ -200,7 +200,7 @@ t.test('a streamed text has the events of the API in their order', async (t) => 
     { type: 'delta', content: ' there' },
     stop,
   ]
-  const sent = streamed(events)
+  const sent = stream(events)
   t.same(
     sent.map((event) => event.type),
     [
@@ -233,7 +233,7 @@ t.test('every kind of tool call is streamed as the agent declared its tool', asy
     type: 'delta',
     toolCalls: [{ index, function: { arguments: written } }],
   })
-  const sent = streamed([
+  const sent = stream([
     start,
     call(0, 'f', ''),
     more(0, '{"a"'),
@@ -292,7 +292,7 @@ t.test('a truncated response is incomplete, and so is its last item', async (t) 
     { type: 'delta', reasoning: 'hm', content: 'hi' },
     { type: 'end', finishReason: 'length' },
   ]
-  for (const response of [createCompleteResponse(events), streamed(events).at(-1)?.response]) {
+  for (const response of [createCompleteResponse(events), stream(events).at(-1)?.response]) {
     t.match(response, {
       status: 'incomplete',
       incomplete_details: { reason: 'max_output_tokens' },
@@ -301,7 +301,7 @@ t.test('a truncated response is incomplete, and so is its last item', async (t) 
       output: [{ status: 'completed' }, { status: 'incomplete' }],
     })
   }
-  t.equal(streamed(events).at(-1)?.type, 'response.incomplete')
+  t.equal(stream(events).at(-1)?.type, 'response.incomplete')
   for (const finishReason of ['repetition', 'insufficient_system_resource'])
     t.match(createCompleteResponse([...events.slice(0, 2), { type: 'end', finishReason }]), {
       status: 'incomplete',
@@ -314,7 +314,7 @@ t.test('a truncated response is incomplete, and so is its last item', async (t) 
 t.test('a response without text is an empty message', async (t) => {
   const response = createCompleteResponse([start, { type: 'delta', tokenIds: [1] }, stop])
   t.match(response.output, [{ type: 'message', content: [{ text: '' }] }])
-  t.same((await accumulated(streamed([start, stop]))).output, response.output)
+  t.same((await accumulated(stream([start, stop]))).output, response.output)
 })
 
 t.test('a failure after the first event is reported in the form of the API', async (t) => {
@@ -337,7 +337,7 @@ t.test('fields that the agent includes are in the response', async (t) => {
   ]
   const include = ['reasoning.encrypted_content', 'message.output_text.logprobs']
   const frame = () => createFrame({ include, return_token_ids: true })
-  const sent = streamed(events, frame())
+  const sent = stream(events, frame())
   t.same(sent.find((event) => event.type === 'response.output_text.delta').logprobs, [entry])
   for (const response of [createCompleteResponse(events, frame()), sent.at(-1)?.response]) {
     t.equal(response.output[0].encrypted_content, seal('hm'))
@@ -412,7 +412,7 @@ t.test(
         const end: GenerationEvent = { type: 'end', finishReason: completion.finishReason, usage }
         const events = [start, ...merge(toDeltas(completion), merged), end]
         const response = createCompleteResponse(events)
-        const sent = streamed(events)
+        const sent = stream(events)
         const final = await accumulated(sent)
         assert.deepEqual(final.output, response.output)
         assert.equal(final.status, response.status)

@@ -3,7 +3,7 @@ import { ProxyError } from '../../../../../src/base/errors.ts'
 import { isEngineFault, OutlierDetector } from '../../../../../src/proxy/engines/dispatch/outlier-detector.ts'
 
 const failed = new ProxyError('engine_failed', 'HTTP 500')
-const rejected = (status: number, retryAfterS?: number) =>
+const reject = (status: number, retryAfterS?: number) =>
   new ProxyError('engine_rejected', 'no', { status, retryAfterS })
 
 /** Creates a detector of `memberCount` members with a clock; each request takes 1 ms. */
@@ -81,11 +81,11 @@ t.test(
   'a 429 ejects immediately, for the time in its Retry-After, and does not increase the back-off',
   (t) => {
     const { fail, advance } = setUp(2)
-    t.same(fail('a', rejected(429, 7)), { forMs: 7_000, failures: 1 })
+    t.same(fail('a', reject(429, 7)), { forMs: 7_000, failures: 1 })
     advance(7_000)
-    t.equal(fail('a', rejected(429))?.forMs, 10_000)
+    t.equal(fail('a', reject(429))?.forMs, 10_000)
     advance(10_000)
-    t.equal(fail('a', rejected(429, 86_400))?.forMs, 300_000)
+    t.equal(fail('a', reject(429, 86_400))?.forMs, 300_000)
     advance(300_000)
     t.same([fail('a'), fail('a'), fail('a')?.forMs], [undefined, undefined, 10_000])
     t.end()
@@ -93,12 +93,12 @@ t.test(
 )
 
 t.test('an error of the request never counts', (t) => {
-  for (const status of [400, 403, 404, 413, 422]) t.notOk(isEngineFault(rejected(status)), String(status))
-  for (const status of [401, 408, 429]) t.ok(isEngineFault(rejected(status)), String(status))
+  for (const status of [400, 403, 404, 413, 422]) t.notOk(isEngineFault(reject(status)), String(status))
+  for (const status of [401, 408, 429]) t.ok(isEngineFault(reject(status)), String(status))
   t.notOk(isEngineFault(new ProxyError('context_length_exceeded', 'too long')))
   t.notOk(isEngineFault(new ProxyError('engine_unreachable', 'refused')), 'health checks detect this')
   const { fail } = setUp(2)
-  for (let request = 0; request < 10; request += 1) t.equal(fail('a', rejected(400)), undefined)
+  for (let request = 0; request < 10; request += 1) t.equal(fail('a', reject(400)), undefined)
   t.end()
 })
 

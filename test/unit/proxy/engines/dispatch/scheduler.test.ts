@@ -159,9 +159,9 @@ t.test('a removed member returns its running requests as lost, and forgets them'
 
 t.test('a request that a member failed goes to another one, or waits for it, with a limit', (t) => {
   const scheduler = schedulerWith(member('a'), member('b', { maxConcurrency: 1 }))
-  const again = call('1', 's', { avoid: ['a'] })
+  const second = call('1', 's', { avoid: ['a'] })
   scheduler.submit(call('0', 'other', { avoid: ['a'] }), 0)
-  t.equal(scheduler.submit(again, 0).outcome, 'waiting', 'b could serve it once it has capacity')
+  t.equal(scheduler.submit(second, 0).outcome, 'waiting', 'b could serve it once it has capacity')
   t.same(scheduler.removeMember('b').assigned, [{ requestId: '1', memberId: 'a' }], 'no other member is left')
   t.end()
 })

@@ -5,8 +5,8 @@ import { Consumers } from '../../../../../src/proxy/session/consumers/consumers.
 import { Activity } from '../../../../../src/proxy/session/state/activity.ts'
 import { FIRST_END } from '../../../../../src/proxy/store/port/consumers.ts'
 import type { TurnStore } from '../../../../../src/proxy/store/port/turn-store.ts'
-import { aConsumer } from '../../../../conformance/consumers.ts'
-import { aSession } from '../../../../conformance/turn-store.ts'
+import { createConsumer } from '../../../../conformance/consumers.ts'
+import { createSession } from '../../../../conformance/turn-store.ts'
 import { openMemoryStore } from '../../../../helpers/store-in-process.ts'
 
 const SELECTION = { metadata: {}, groupBy: 'task', groupSize: 8, groupTimeoutMs: Date.now(), rewarded: false }
@@ -30,14 +30,14 @@ async function openCountingStore() {
 }
 
 async function complete(store: TurnStore, sessionId: string, task: unknown, atMs = 4000): Promise<void> {
-  await store.createSession(aSession(sessionId, { metadata: { task } }))
+  await store.createSession(createSession(sessionId, { metadata: { task } }))
   await store.endSession(sessionId, 'completed', atMs)
 }
 
 async function start(selection: Partial<typeof SELECTION> = {}) {
   const { store, counts } = await openCountingStore()
   const consumers = new Consumers(store, new Activity())
-  const { consumer } = await consumers.create(aConsumer({ selection: { ...SELECTION, ...selection } }))
+  const { consumer } = await consumers.create(createConsumer({ selection: { ...SELECTION, ...selection } }))
   let leases = 0
   const progress = { leasedTrees: new Set<number>(), incomplete: 0 }
   const take = async (limit = 10) => {
@@ -52,7 +52,7 @@ async function start(selection: Partial<typeof SELECTION> = {}) {
 
 t.test('a fetch reads no session of an incomplete group twice', async (t) => {
   const { store, counts, take } = await start()
-  for (let at = 0; at < 700; at += 1) await complete(store, `s${at}`, Math.floor(at / 7))
+  for (let index = 0; index < 700; index += 1) await complete(store, `s${index}`, Math.floor(index / 7))
   t.strictSame(await take(), [])
   t.equal(counts.read, 700)
   t.strictSame(await take(), [])
@@ -74,15 +74,15 @@ t.test('a fetch does not read a session without a reward again', async (t) => {
 t.test('values of different types are different groups, at any length', async (t) => {
   const { store, take } = await start({ groupSize: 2 })
   const values = ['1', 1, true, 'true', 'x'.repeat(50_000)]
-  for (const [at, value] of values.entries()) await complete(store, `a${at}`, value)
+  for (const [index, value] of values.entries()) await complete(store, `a${index}`, value)
   t.strictSame(await take(), [])
-  for (const [at, value] of values.entries()) await complete(store, `b${at}`, value, 5000 + at)
+  for (const [index, value] of values.entries()) await complete(store, `b${index}`, value, 5000 + index)
   t.strictSame(await take(), ['a0 b0', 'a1 b1', 'a2 b2', 'a3 b3', 'a4 b4'])
 })
 
 t.test('one fetch returns more units than one read, in order', async (t) => {
   const { store, take } = await start({ groupSize: 100 })
-  for (let at = 0; at < 500; at += 1) await complete(store, `s${at}`, at % 5, 4000 + at)
+  for (let index = 0; index < 500; index += 1) await complete(store, `s${index}`, index % 5, 4000 + index)
   const units = await take()
   t.strictSame(
     units.map((unit) => unit.split(' ')[0]),

@@ -23,7 +23,10 @@ t.test('a generated id is recognized by its checksum', async (t) => {
     t.equal(new Set(drawn).size, 50, 'no two are equal')
     t.ok(drawn.every(isProxyToolCallId))
     const changed = drawn.flatMap((id) =>
-      Array.from(id, (character, at) => id.slice(0, at) + (character === '0' ? '1' : '0') + id.slice(at + 1)),
+      Array.from(
+        id,
+        (character, index) => id.slice(0, index) + (character === '0' ? '1' : '0') + id.slice(index + 1),
+      ),
     )
     const taken = changed.filter(isProxyToolCallId)
     t.ok(

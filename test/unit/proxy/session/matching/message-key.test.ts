@@ -4,29 +4,29 @@ import type { ChatMessage } from '../../../../../src/protocol/canonical/messages
 import { countLetters, messageKey } from '../../../../../src/proxy/session/matching/message-key.ts'
 import { MessageNode } from '../../../../../src/proxy/session/matching/message-tree.ts'
 
-const keyOf = (message: object, answered?: number) => messageKey(message as ChatMessage, answered)
-const assistantOf = (message: object) => keyOf({ role: 'assistant', ...message }).assistant!
+const getKey = (message: object, answered?: number) => messageKey(message as ChatMessage, answered)
+const getAssistant = (message: object) => getKey({ role: 'assistant', ...message }).assistant!
 
 t.test('a result is identified by its tool call, or by its id where that is unknown', async (t) => {
   const result = (id: string) => ({ role: 'tool', tool_call_id: id, content: 'x' })
-  t.not(keyOf(result('a')).digest, keyOf(result('b')).digest)
-  t.equal(keyOf(result('a'), 1).digest, keyOf(result('b'), 1).digest, 'clients rename ids')
-  t.not(keyOf(result('a'), 1).digest, keyOf(result('a'), 2).digest)
+  t.not(getKey(result('a')).digest, getKey(result('b')).digest)
+  t.equal(getKey(result('a'), 1).digest, getKey(result('b'), 1).digest, 'clients rename ids')
+  t.not(getKey(result('a'), 1).digest, getKey(result('a'), 2).digest)
 })
 
 t.test('an invalid id counts as absent', async (t) => {
   const calls = [{ id: 'a' }, { id: '' }, { id: 7 }, {}].map((call) => ({ ...call, function: { name: 'f' } }))
-  t.strictSame(assistantOf({ tool_calls: calls }).toolCallIds, ['a', undefined, undefined, undefined])
+  t.strictSame(getAssistant({ tool_calls: calls }).toolCallIds, ['a', undefined, undefined, undefined])
 })
 
 t.test('reasoning is any text other than white space, under any of its names', async (t) => {
-  t.equal(assistantOf({ reasoning_content: ' \n', reasoning: ' Deep\n' }).reasoning, 'Deep')
-  t.equal(assistantOf({ reasoning_content: ' \n' }).reasoning, undefined)
-  t.equal(assistantOf({ reasoning: '', thinking: 'Salt' }).reasoning, 'Salt')
+  t.equal(getAssistant({ reasoning_content: ' \n', reasoning: ' Deep\n' }).reasoning, 'Deep')
+  t.equal(getAssistant({ reasoning_content: ' \n' }).reasoning, undefined)
+  t.equal(getAssistant({ reasoning: '', thinking: 'Salt' }).reasoning, 'Salt')
 })
 
 t.test('the letters of a response are those of its text, its names and its arguments', async (t) => {
-  const count = (message: object) => countLetters(assistantOf(message))
+  const count = (message: object) => countLetters(getAssistant(message))
   t.equal(count({ content: 'Hé, 2!' }), 3)
   t.equal(count({ content: [{ type: 'text', text: 'ab' }] }), 2)
   const called = { function: { name: 'run_it', arguments: '{"a":"b c"}' } }
@@ -36,8 +36,8 @@ t.test('the letters of a response are those of its text, its names and its argum
 
 t.test('a message with the same content is an echo, under any policy for edited tool calls', async (t) => {
   const root = MessageNode.root<never>()
-  const key = keyOf({ role: 'assistant', content: 'x'.repeat(5_000) })
-  const other = keyOf({ role: 'assistant', content: 'y' })
+  const key = getKey({ role: 'assistant', content: 'x'.repeat(5_000) })
+  const other = getKey({ role: 'assistant', content: 'y' })
   const node = root.descend(key, () => {})
   t.equal(node.isKeptBy(key, 'branch'), true)
   t.equal(node.isKeptBy(other, 'branch'), false)
@@ -45,7 +45,7 @@ t.test('a message with the same content is an echo, under any policy for edited 
 })
 
 t.test('a message of another role is not an echo', async (t) => {
-  const node = MessageNode.root<never>().descend(keyOf({ role: 'user', content: 'x' }), () => {})
+  const node = MessageNode.root<never>().descend(getKey({ role: 'user', content: 'x' }), () => {})
   t.equal(node.likenessTo({ toolCallIds: '', arguments: '', margins: '' } as never, undefined), 0)
 })
 
@@ -54,13 +54,13 @@ t.test(
   async (t) => {
     const result = { role: 'tool', tool_call_id: 'a', content: [{ type: 'text', text: 'x' }] }
     const kept = { ...result, __copilotMessageSource: { kind: 'tool' } }
-    t.equal(keyOf(kept, 1).digest, keyOf(result, 1).digest)
+    t.equal(getKey(kept, 1).digest, getKey(result, 1).digest)
     const image = { type: 'image_url', image_url: { url: 'data:x' } }
-    const digestOfPart = (part: object) => keyOf({ role: 'user', content: [part] }).digest
+    const digestOfPart = (part: object) => getKey({ role: 'user', content: [part] }).digest
     t.equal(digestOfPart({ ...image, _id: 3 }), digestOfPart(image))
     t.not(
-      keyOf({ ...result, name: 'f' }, 1).digest,
-      keyOf(result, 1).digest,
+      getKey({ ...result, name: 'f' }, 1).digest,
+      getKey(result, 1).digest,
       'a template may render any other',
     )
   },

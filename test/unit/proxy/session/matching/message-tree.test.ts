@@ -4,15 +4,15 @@ import type { ChatMessage } from '../../../../../src/protocol/canonical/messages
 import { messageKey } from '../../../../../src/proxy/session/matching/message-key.ts'
 import { MessageNode } from '../../../../../src/proxy/session/matching/message-tree.ts'
 
-type Said = Partial<Omit<ChatMessage, 'role'>> & { content: string }
-const answer = (fields: Said) => messageKey({ role: 'assistant', ...fields } as ChatMessage)
+type Fields = Partial<Omit<ChatMessage, 'role'>> & { content: string }
+const respond = (fields: Fields) => messageKey({ role: 'assistant', ...fields } as ChatMessage)
 const never = () => {
   throw new Error('nothing forks')
 }
 
 t.test('equal messages after the same message have one node', async (t) => {
   const root = MessageNode.root()
-  for (const key of [messageKey({ role: 'user', content: 'hi' }), answer({ content: 'The sea' })]) {
+  for (const key of [messageKey({ role: 'user', content: 'hi' }), respond({ content: 'The sea' })]) {
     const node = root.descend(key, never)
     t.equal(root.descend(key, never), node)
     t.equal(node.descend(key, never), node.descend(key, never))
@@ -32,18 +32,18 @@ t.test('completions that differ in parts that an echo may omit have their own no
     { content: 'The sea', reasoning_content: 'Salt' },
     { content: ' The sea\n' },
   ]
-  const nodes = variants.map((each) => root.descend(answer(each), fork))
+  const nodes = variants.map((each) => root.descend(respond(each), fork))
   t.equal(new Set(nodes).size, variants.length)
   t.equal(forks, variants.length - 1)
-  for (const [place, each] of variants.entries()) t.equal(root.descend(answer(each), never), nodes[place])
+  for (const [index, each] of variants.entries()) t.equal(root.descend(respond(each), never), nodes[index])
   t.same(
-    root.echoedBy(answer({ content: 'The sea' })).map((node) => nodes.indexOf(node)),
+    root.echoedBy(respond({ content: 'The sea' })).map((node) => nodes.indexOf(node)),
     [0, 1, 2, 3],
     'the plain one may be an echo of each',
   )
   t.same(
     root
-      .echoedBy(answer({ content: 'The sea', reasoning_content: 'Salt' }))
+      .echoedBy(respond({ content: 'The sea', reasoning_content: 'Salt' }))
       .map((node) => nodes.indexOf(node)),
     [2],
   )

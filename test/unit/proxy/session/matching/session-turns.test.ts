@@ -2,7 +2,7 @@ import t from 'tap'
 import { createConversationReader } from '../../../../../src/proxy/session/matching/rebuild-index.ts'
 import { readSessionTurns } from '../../../../../src/proxy/session/matching/session-turns.ts'
 import type { TurnStep } from '../../../../../src/proxy/store/port/turn-store.ts'
-import { conversationOf, lastOfTexts } from '../../../../helpers/messages.ts'
+import { createConversation, lastOfTexts } from '../../../../helpers/messages.ts'
 
 const question = { role: 'user', content: 'Why?' }
 
@@ -35,7 +35,7 @@ t.test('a prompt that begins with the ids of an uncontinued turn is read from th
   const read = createConversationReader()
   const turns = await readSessionTurns(store, 's', read)
   const echo = { role: 'assistant', content: 'Because.' }
-  const { parent } = turns.match(conversationOf([question, echo, question]))
+  const { parent } = turns.match(createConversation([question, echo, question]))
   t.equal(parent?.turn.turnId, 'retried')
   t.same([...parent!.turn.prompt.whole()], [1, 2, 3])
 })

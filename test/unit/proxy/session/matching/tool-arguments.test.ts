@@ -10,7 +10,7 @@ t.test('arguments are compared as values, with any spacing and order', async (t)
 t.test(
   'arguments with excessively many values are compared as text, because sorting them would take seconds',
   async (t) => {
-    const values = Array.from({ length: 21_000 }, (_, at) => at)
+    const values = Array.from({ length: 21_000 }, (_, index) => index)
     const text = JSON.stringify({ values })
     t.same(readArguments(` ${text}`), { text, malformed: true })
     const long = JSON.stringify({ content: 'x,{}'.repeat(100_000) })

@@ -5,7 +5,7 @@ import { findAdaptedRoles } from '../../../../../src/proxy/session/prompts/adapt
 
 const ROLES = ['system', 'developer', 'user', 'system', 'developer', 'user'] as const
 const last = new MessageTree().addMessages(
-  ROLES.map((role, at) => ({ role, content: `${at}` })) as ChatMessage[],
+  ROLES.map((role, index) => ({ role, content: `${index}` })) as ChatMessage[],
 )
 
 t.test('messages that are rendered in another role are listed, the new ones only', async (t) => {

@@ -24,7 +24,7 @@ const delta = (ids: readonly number[], fields: Partial<GenerationDelta> = {}): G
  * Decodes a response of these tokens, one event for each.
  * @returns its texts, tool calls, and the end
  */
-async function readAnswer(
+async function readResponse(
   ids: readonly number[],
   {
     body = {},
@@ -46,71 +46,75 @@ async function readAnswer(
 
 t.test('a token that ends the response has no text, and is one of its tokens', async (t) => {
   const ids = [...encode('Hello'), END!]
-  const answer = await readAnswer(ids)
-  t.equal(answer.text, 'Hello')
-  t.strictSame(answer.tokenIds, ids)
-  t.match(answer.end, { type: 'end', finishReason: 'stop' })
-  t.notOk('stopReason' in answer.end)
+  const response = await readResponse(ids)
+  t.equal(response.text, 'Hello')
+  t.strictSame(response.tokenIds, ids)
+  t.match(response.end, { type: 'end', finishReason: 'stop' })
+  t.notOk('stopReason' in response.end)
 })
 
 t.test('a token that may end the response but did not has its text', async (t) => {
   const [word] = encode('Hello')
   const stops = { body: { stop_token_ids: [word!] } }
-  t.equal((await readAnswer(encode('Hello there'), stops)).text, 'Hello there', 'others follow it')
-  t.equal((await readAnswer([word!, word!], stops)).text, 'Hello', 'the last one of two has ended it')
+  t.equal((await readResponse(encode('Hello there'), stops)).text, 'Hello there', 'others follow it')
+  t.equal((await readResponse([word!, word!], stops)).text, 'Hello', 'the last one of two has ended it')
   const cut = { ...stops, ends: { finishReason: 'length' as const } }
-  t.equal((await readAnswer([word!], cut)).text, 'Hello', 'the limit has ended it')
+  t.equal((await readResponse([word!], cut)).text, 'Hello', 'the limit has ended it')
   const byText = { ...stops, ends: { stopReason: 'x' } }
-  t.equal((await readAnswer([word!], byText)).text, 'Hello', 'a stop string has ended it')
+  t.equal((await readResponse([word!], byText)).text, 'Hello', 'a stop string has ended it')
   const included = { body: { stop_token_ids: [word!], include_stop_str_in_output: true } }
-  t.equal((await readAnswer([word!], included)).text, 'Hello')
+  t.equal((await readResponse([word!], included)).text, 'Hello')
   t.equal(
-    (await readAnswer([word!], { body: { stop_token_ids: [word!], no_stop_trim: true } })).text,
+    (await readResponse([word!], { body: { stop_token_ids: [word!], no_stop_trim: true } })).text,
     'Hello',
   )
-  t.equal((await readAnswer([word!], { body: { stop_token_ids: ['1', null] } })).text, 'Hello', 'no numbers')
+  t.equal(
+    (await readResponse([word!], { body: { stop_token_ids: ['1', null] } })).text,
+    'Hello',
+    'no numbers',
+  )
 })
 
 t.test('special tokens are visible where the request demands it', async (t) => {
   const ids = [...encode('a'), OTHER_END!, ...encode('b')]
-  t.equal((await readAnswer(ids)).text, 'ab')
-  t.equal((await readAnswer(ids, { body: { skip_special_tokens: false } })).text, 'a<|endoftext|>b')
+  t.equal((await readResponse(ids)).text, 'ab')
+  t.equal((await readResponse(ids, { body: { skip_special_tokens: false } })).text, 'a<|endoftext|>b')
 })
 
 t.test('a stop string ends the text, and is the stop reason', async (t) => {
   const ids = encode('one two three')
-  const stopped = await readAnswer(ids, { body: { stop: ' two' } })
+  const stopped = await readResponse(ids, { body: { stop: ' two' } })
   t.equal(stopped.text, 'one')
   t.equal(stopped.end.stopReason, ' two')
-  t.equal((await readAnswer(ids, { body: { stop: ['x', ' three'] } })).end.stopReason, ' three')
+  t.equal((await readResponse(ids, { body: { stop: ['x', ' three'] } })).end.stopReason, ' three')
   const included = { body: { stop: [' two'], include_stop_str_in_output: true } }
-  t.equal((await readAnswer(ids, included)).text, 'one two')
-  t.notOk('stopReason' in (await readAnswer(ids, { body: { stop: ['x'] } })).end)
+  t.equal((await readResponse(ids, included)).text, 'one two')
+  t.notOk('stopReason' in (await readResponse(ids, { body: { stop: ['x'] } })).end)
 })
 
 t.test("the engine's own reason is kept, also null", async (t) => {
   const ids = encode('one two')
-  t.equal((await readAnswer(ids, { body: { stop: ' two' }, ends: { stopReason: 5 } })).end.stopReason, 5)
+  t.equal((await readResponse(ids, { body: { stop: ' two' }, ends: { stopReason: 5 } })).end.stopReason, 5)
   t.equal(
-    (await readAnswer(ids, { body: { stop: ' two' }, ends: { stopReason: null } })).end.stopReason,
+    (await readResponse(ids, { body: { stop: ' two' }, ends: { stopReason: null } })).end.stopReason,
     null,
   )
 })
 
 t.test('the first tokens of a response with min_tokens never end it', async (t) => {
   const ids = encode('one two two')
-  t.equal((await readAnswer(ids, { body: { stop: ' two', min_tokens: 0 } })).text, 'one')
-  t.equal((await readAnswer(ids, { body: { stop: ' two', min_tokens: 1 } })).text, 'one')
-  t.equal((await readAnswer(ids, { body: { stop: ' two', min_tokens: 2 } })).text, 'one two')
-  t.equal((await readAnswer(ids, { body: { stop: ' two', min_tokens: '2' } })).text, 'one', 'no number')
+  t.equal((await readResponse(ids, { body: { stop: ' two', min_tokens: 0 } })).text, 'one')
+  t.equal((await readResponse(ids, { body: { stop: ' two', min_tokens: 1 } })).text, 'one')
+  t.equal((await readResponse(ids, { body: { stop: ' two', min_tokens: 2 } })).text, 'one two')
+  t.equal((await readResponse(ids, { body: { stop: ' two', min_tokens: '2' } })).text, 'one', 'no number')
 })
 
 t.test('text held back is sent with the end', async (t) => {
   const ids = encode('one')
-  t.equal((await readAnswer(ids, { body: { stop: 'one two' } })).text, 'one', 'the start of a stop string')
+  t.equal((await readResponse(ids, { body: { stop: 'one two' } })).text, 'one', 'the start of a stop string')
   const sign = encode('𓀀')
   t.ok(sign.length > 1)
-  t.equal((await readAnswer(sign.slice(0, -1))).text, '�', 'a part of a character')
+  t.equal((await readResponse(sign.slice(0, -1))).text, '�', 'a part of a character')
 })
 
 const CALLS =
@@ -122,16 +126,16 @@ const TOOLS = ['f', 'g'].map((name) => ({
 
 t.test('a response with tool calls has that finish reason, if the model ended it', async (t) => {
   const ids = [...encode(CALLS), END!]
-  const called = await readAnswer(ids, { body: { tools: TOOLS } })
+  const called = await readResponse(ids, { body: { tools: TOOLS } })
   t.strictSame(
     called.toolCalls.map(({ function: call }) => call?.name).filter((name) => name !== undefined),
     ['f', 'g'],
   )
   t.equal(called.end.finishReason, 'tool_calls')
-  const truncated = await readAnswer(ids, { body: { tools: TOOLS }, ends: { finishReason: 'length' } })
+  const truncated = await readResponse(ids, { body: { tools: TOOLS }, ends: { finishReason: 'length' } })
   t.equal(truncated.end.finishReason, 'length')
-  t.equal((await readAnswer(encode('Hello'), { body: { tools: TOOLS } })).end.finishReason, 'stop')
-  const one = await readAnswer(ids, { body: { tools: TOOLS, parallel_tool_calls: false } })
+  t.equal((await readResponse(encode('Hello'), { body: { tools: TOOLS } })).end.finishReason, 'stop')
+  const one = await readResponse(ids, { body: { tools: TOOLS, parallel_tool_calls: false } })
   t.strictSame(
     [...new Set(one.toolCalls.map(({ index }) => index))],
     [0],
@@ -139,7 +143,7 @@ t.test('a response with tool calls has that finish reason, if the model ended it
   )
   t.equal(one.end.finishReason, 'tool_calls')
   t.strictSame(one.tokenIds, ids, 'of all the tokens')
-  const none = await readAnswer(ids, { body: { tools: TOOLS, tool_choice: 'none' } })
+  const none = await readResponse(ids, { body: { tools: TOOLS, tool_choice: 'none' } })
   t.strictSame(none.toolCalls, [])
   t.equal(none.text, CALLS)
 })

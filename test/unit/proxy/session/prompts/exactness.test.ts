@@ -35,8 +35,8 @@ t.test('a completion whose prompt, ids, logprobs and counts agree is exact', asy
 })
 
 t.test('missing or contradictory data makes a completion inexact, with the reason', async (t) => {
-  const whole = { content: 'x', tokenIds: [5, 6], logprobs: [-1, -2] }
-  t.match(reason(whole, {}, {}), /did not report the token ids of the prompt/)
+  const full = { content: 'x', tokenIds: [5, 6], logprobs: [-1, -2] }
+  t.match(reason(full, {}, {}), /did not report the token ids of the prompt/)
   t.match(
     reason({ content: 'x' }, {}, {}),
     'the engine did not report token ids of the completion, nor the token ids of the prompt',
@@ -44,11 +44,11 @@ t.test('missing or contradictory data makes a completion inexact, with the reaso
   t.match(reason({ content: 'x' }), /did not report the token ids of the completion/)
   const call = { index: 0, function: { name: 'f' } }
   t.match(reason({ toolCalls: [call] }), /did not report the token ids of the completion/)
-  t.match(reason({ ...whole, logprobs: [-1] }), /2 token ids but 1 logprobs/)
-  t.match(reason({ ...whole, tokenIds: [5, -1] }), /no id/)
-  t.match(reason({ ...whole, tokenIds: [5, 1.5] }), /no id/)
+  t.match(reason({ ...full, logprobs: [-1] }), /2 token ids but 1 logprobs/)
+  t.match(reason({ ...full, tokenIds: [5, -1] }), /no id/)
+  t.match(reason({ ...full, tokenIds: [5, 1.5] }), /no id/)
   for (const none of [2 ** 31, 4_294_967_301, Number.NaN, '7' as unknown as number])
-    t.match(reason({ ...whole, tokenIds: [5, none] }), /no id/, `id ${none}`)
+    t.match(reason({ ...full, tokenIds: [5, none] }), /no id/, `id ${none}`)
   for (const none of [
     Number.NaN,
     null as unknown as number,
@@ -59,11 +59,11 @@ t.test('missing or contradictory data makes a completion inexact, with the reaso
     -1e308,
     -9_999,
   ])
-    t.match(reason({ ...whole, logprobs: [-1, none] }), /a logprob that is none/, `logprob ${none}`)
-  t.match(reason(whole, { usage: usage(2, 3) }), /counted 3 completion tokens but reported 2 ids/)
-  t.match(reason(whole, { usage: usage(2, 1) }), /counted 1 completion tokens but reported 2 ids/)
-  t.match(reason(whole, { usage: usage(1, 2) }), /counted 1 prompt tokens but reported 2 ids/)
-  t.match(reason(whole, { usage: usage(3, 2) }), /counted 3 prompt tokens but reported 2 ids/)
+    t.match(reason({ ...full, logprobs: [-1, none] }), /a logprob that is none/, `logprob ${none}`)
+  t.match(reason(full, { usage: usage(2, 3) }), /counted 3 completion tokens but reported 2 ids/)
+  t.match(reason(full, { usage: usage(2, 1) }), /counted 1 completion tokens but reported 2 ids/)
+  t.match(reason(full, { usage: usage(1, 2) }), /counted 1 prompt tokens but reported 2 ids/)
+  t.match(reason(full, { usage: usage(3, 2) }), /counted 3 prompt tokens but reported 2 ids/)
 })
 
 t.test('a request without a response from the engine has no reason about missing data', async (t) => {
@@ -71,18 +71,18 @@ t.test('a request without a response from the engine has no reason about missing
 })
 
 t.test('each reason has a code without its numbers', async (t) => {
-  const whole = { content: 'x', tokenIds: [5, 6], logprobs: [-1, -2] }
+  const full = { content: 'x', tokenIds: [5, 6], logprobs: [-1, -2] }
   const start = { promptTokenIds: PromptIds.of(1, 2), vocabularySize: 6 }
   for (const [text, code] of [
     [inexactReason(new CompletionBuilder()), 'no_answer'],
-    [reason(whole, {}, {}), 'prompt_ids_missing'],
+    [reason(full, {}, {}), 'prompt_ids_missing'],
     [reason({ content: 'x' }), 'completion_ids_missing'],
-    [reason({ ...whole, logprobs: [-1] }), 'counts_differ'],
-    [reason(whole, { usage: usage(2, 3) }), 'counts_differ'],
-    [reason(whole, { usage: usage(1, 2) }), 'counts_differ'],
-    [reason({ ...whole, tokenIds: [5, -1] }), 'invalid_token_id'],
-    [reason(whole, {}, start), 'invalid_token_id'],
-    [reason({ ...whole, logprobs: [-1, Number.NaN] }), 'invalid_logprob'],
+    [reason({ ...full, logprobs: [-1] }), 'counts_differ'],
+    [reason(full, { usage: usage(2, 3) }), 'counts_differ'],
+    [reason(full, { usage: usage(1, 2) }), 'counts_differ'],
+    [reason({ ...full, tokenIds: [5, -1] }), 'invalid_token_id'],
+    [reason(full, {}, start), 'invalid_token_id'],
+    [reason({ ...full, logprobs: [-1, Number.NaN] }), 'invalid_logprob'],
     ['a reason of a later version', 'other'],
   ] as const) {
     t.equal(inexactCode(text ?? ''), code, text ?? 'exact')

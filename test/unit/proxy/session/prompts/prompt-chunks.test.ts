@@ -16,7 +16,7 @@ t.test('the chunks of a prompt are its JSON text, for any content', (t) => {
 
 t.test('a prompt that extends another one begins with all but the last of its chunks', (t) => {
   const extends_ = (earlier: string[], later: string[]) =>
-    earlier.slice(0, -1).every((piece, place) => piece === later[place]) &&
+    earlier.slice(0, -1).every((chunk, index) => chunk === later[index]) &&
     later[earlier.length - 1]!.startsWith(earlier.at(-1)!)
   fc.assert(
     fc.property(ids, ids, (first, more) =>
@@ -37,9 +37,9 @@ t.test('a prompt that extends another one begins with all but the last of its ch
 
 t.test('no chunk begins or ends within a character', (t) => {
   for (const shift of ['', 'x']) {
-    const pieces = toPromptChunks(shift + '\u{1f600}'.repeat(3000))
-    t.ok(pieces.length > 5)
-    t.ok(pieces.every((piece) => piece.isWellFormed()))
+    const chunks = toPromptChunks(shift + '\u{1f600}'.repeat(3000))
+    t.ok(chunks.length > 5)
+    t.ok(chunks.every((chunk) => chunk.isWellFormed()))
   }
   t.end()
 })

@@ -5,7 +5,7 @@ import type { CompletionMessage, IndexTurn } from '../../../../../src/proxy/sess
 import type { SessionTurn } from '../../../../../src/proxy/session/matching/session-turns.ts'
 import type { ToolCallIds } from '../../../../../src/proxy/session/matching/tool-call-ids.ts'
 import { restoreSampled } from '../../../../../src/proxy/session/prompts/restore-sampled.ts'
-import { conversationOf } from '../../../../helpers/messages.ts'
+import { createConversation } from '../../../../helpers/messages.ts'
 
 const user = (content: string) => ({ role: 'user', content })
 const call = (id: string, args = '{}') => ({
@@ -17,13 +17,13 @@ const result = (id: string, content: string) => ({ role: 'tool', tool_call_id: i
 const createMessage = (...calls: object[]) => ({ role: 'assistant', content: 'Go', tool_calls: calls })
 
 /** The model's id of each tool call, by the id that its agent received. */
-const idsOf = (own: Record<string, string> = {}) => {
+const getIds = (own: Record<string, string> = {}) => {
   const ids = { hasOwn: Object.keys(own).length > 0, findOriginal: (id: string) => own[id], addBytes() {} }
   return ids as unknown as ToolCallIds
 }
 
 function conversation(...messages: object[]) {
-  return getMessagesBetween(undefined, conversationOf(messages).last)
+  return getMessagesBetween(undefined, createConversation(messages).last)
 }
 
 /** The turn whose completion is the second message. */
@@ -36,7 +36,7 @@ function turnSaying(...calls: object[]): IndexTurn<SessionTurn> {
   } as unknown as IndexTurn<SessionTurn>
 }
 
-const valuesOf = (messages: readonly { value: unknown }[]) => messages.map(({ value }) => value)
+const getValues = (messages: readonly { value: unknown }[]) => messages.map(({ value }) => value)
 
 t.test('unchanged echoes are the same message objects', async (t) => {
   const talk = conversation(
@@ -45,9 +45,9 @@ t.test('unchanged echoes are the same message objects', async (t) => {
     result('a', '1'),
     result('b', '2'),
   )
-  t.equal(restoreSampled(talk, turnSaying(call('a'), call('b')), idsOf()), talk)
-  t.equal(restoreSampled(talk, undefined, idsOf()), talk)
-  t.equal(restoreSampled(talk, undefined, idsOf({ other: 'x' })), talk)
+  t.equal(restoreSampled(talk, turnSaying(call('a'), call('b')), getIds()), talk)
+  t.equal(restoreSampled(talk, undefined, getIds()), talk)
+  t.equal(restoreSampled(talk, undefined, getIds({ other: 'x' })), talk)
 })
 
 t.test('tool calls and results have the ids of the model, if it gave any', async (t) => {
@@ -64,9 +64,9 @@ t.test('tool calls and results have the ids of the model, if it gave any', async
     )
     const [a, b] = [own.a ?? 'a', own.b ?? 'b']
     const wanted = [user('hi'), createMessage(call(a), call(b)), result(a, '1'), result(b, '2')]
-    t.match(valuesOf(restoreSampled(talk, turnSaying(call('a'), call('b')), idsOf(own))), wanted)
-    const shown = restoreSampled(talk, undefined, idsOf(own))
-    t.match(valuesOf(shown), wanted, 'also in an echo without a turn')
+    t.match(getValues(restoreSampled(talk, turnSaying(call('a'), call('b')), getIds(own))), wanted)
+    const shown = restoreSampled(talk, undefined, getIds(own))
+    t.match(getValues(shown), wanted, 'also in an echo without a turn')
     t.equal(shown[0], talk[0], 'other messages are the same objects')
     if (own.a === undefined) t.equal(shown[2], talk[2])
   }
@@ -80,7 +80,7 @@ t.test("sampled messages replace the agent's versions", async (t) => {
     createMessage(call('a', '{"x":1}')),
     { role: 'assistant', content: 'Go' },
   ]) {
-    const [, shown] = restoreSampled(conversation(user('hi'), echo), turn, idsOf())
+    const [, shown] = restoreSampled(conversation(user('hi'), echo), turn, getIds())
     t.match(shown!.value, createMessage(call('a', '{"x":1}'), call('b', '{"x":1}')), JSON.stringify(echo))
     t.notOk('reasoning_content' in shown!.value)
   }
@@ -91,29 +91,29 @@ t.test('equal tool calls keep the order in which they were sampled', async (t) =
   const [, shown] = restoreSampled(
     conversation(user('hi'), createMessage(a, c, b)),
     turnSaying(a, b, c),
-    idsOf(),
+    getIds(),
   )
   t.match(shown!.value, createMessage(a, b, c))
 })
 
 t.test('results have the order of the sampled tool calls, if all are present', async (t) => {
   const turn = turnSaying(call('a'), call('b'))
-  const shown = (...results: object[]) =>
-    valuesOf(
+  const show = (...results: object[]) =>
+    getValues(
       restoreSampled(
         conversation(user('hi'), createMessage(call('a'), call('b')), ...results),
         turn,
-        idsOf(),
+        getIds(),
       ),
     ).slice(2)
   const [a, b, c] = [result('a', '1'), result('b', '2'), result('c', '3')]
-  t.match(shown(b, a), [a, b])
-  t.match(shown(b, a, user('on'), b), [a, b, user('on'), b])
-  for (const kept of [[b], [b, b], [b, c], [b, a, c], [b, user('on'), a]]) t.match(shown(...kept), kept)
+  t.match(show(b, a), [a, b])
+  t.match(show(b, a, user('on'), b), [a, b, user('on'), b])
+  for (const kept of [[b], [b, b], [b, c], [b, a, c], [b, user('on'), a]]) t.match(show(...kept), kept)
   const one = restoreSampled(
     conversation(user('hi'), createMessage(call('a')), b, a),
     turnSaying(call('a')),
-    idsOf(),
+    getIds(),
   )
-  t.match(valuesOf(one).slice(2), [b, a], 'results of one tool call keep theirs')
+  t.match(getValues(one).slice(2), [b, a], 'results of one tool call keep theirs')
 })

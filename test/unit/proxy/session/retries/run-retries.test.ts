@@ -5,7 +5,7 @@ import { Sessions } from '../../../../../src/proxy/session/state/sessions.ts'
 import { type RequestMetadata, TurnRunner } from '../../../../../src/proxy/session/turn/run-turn.ts'
 import { NamedTurnRunner, type SessionRequest } from '../../../../helpers/begin-turn.ts'
 import { type EventStream, readResponse as read } from '../../../../helpers/event-stream.ts'
-import { ScriptedBackend, untilAborted, wholeAnswer } from '../../../../helpers/scripted-backend.ts'
+import { completeResponse, ScriptedBackend, untilAborted } from '../../../../helpers/scripted-backend.ts'
 import { silentLogger } from '../../../../helpers/silent-logger.ts'
 import { openMemoryStore } from '../../../../helpers/store-in-process.ts'
 
@@ -16,7 +16,7 @@ const gone = () => new ProxyError('agent_gone', 'left')
 async function setUp(t: Test, retryGraceMs = 0) {
   const { promise: signalled, resolve: goOn } = Promise.withResolvers<void>()
   async function* script(_request: unknown, signal: AbortSignal): EventStream {
-    const [start, first, ...rest] = wholeAnswer()
+    const [start, first, ...rest] = completeResponse()
     yield [start!, first!]
     await Promise.race([signalled, untilAborted(signal)])
     yield rest
@@ -45,7 +45,7 @@ function call(word: Partial<RequestMetadata> = {}, stream = true): SessionReques
   } as SessionRequest
 }
 
-const textOf = (events: GenerationEvent[]) =>
+const getText = (events: GenerationEvent[]) =>
   events.map((event) => (event.type === 'delta' ? event.content : '')).join('')
 
 for (const [when, before] of [
@@ -60,13 +60,13 @@ for (const [when, before] of [
   t.test(`concurrent attempts with one idempotency key in a session ${when} are one request`, async (t) => {
     const { backend, runner, sessions, turns, goOn } = await setUp(t)
     await before(sessions)
-    const keyed = (idempotencyKey: string) =>
+    const addKey = (idempotencyKey: string) =>
       runner.begin(call({ sendsRetryCount: false, idempotencyKey }), never)
-    const begun = await Promise.all([keyed('k'), keyed('k'), keyed('k'), keyed('other')])
+    const begun = await Promise.all([addKey('k'), addKey('k'), addKey('k'), addKey('other')])
     t.equal(new Set(begun.slice(0, 3).map(({ turnId }) => turnId)).size, 1)
-    const answers = Promise.all(begun.map(read))
+    const responses = Promise.all(begun.map(read))
     goOn()
-    for (const events of await answers) t.equal(textOf(events), 'hi there')
+    for (const events of await responses) t.equal(getText(events), 'hi there')
     t.equal(backend.requests.length, 2)
     t.equal((await turns()).length, 2)
   })
@@ -93,8 +93,8 @@ t.test('an attempt that cannot start leaves its key to the next one', async (t) 
   const { runner, sessions } = await setUp(t)
   await sessions.create({ sessionId: 's' })
   await sessions.complete('s')
-  const keyed = () => runner.begin(call({ sendsRetryCount: false, idempotencyKey: 'k' }), never)
-  const outcomes = await Promise.allSettled([keyed(), keyed()])
+  const addKey = () => runner.begin(call({ sendsRetryCount: false, idempotencyKey: 'k' }), never)
+  const outcomes = await Promise.allSettled([addKey(), addKey()])
   t.match(outcomes, [{ reason: { code: 'session_ended' } }, { reason: { code: 'session_ended' } }])
 })
 
@@ -109,8 +109,8 @@ t.test(
     t.equal(second.turnId, first.turnId)
     const joined = read(second)
     goOn()
-    t.equal(textOf(await reading), 'hi there')
-    t.equal(textOf(await joined), 'hi there')
+    t.equal(getText(await reading), 'hi there')
+    t.equal(getText(await joined), 'hi there')
     t.equal(backend.requests.length, 1, 'the engine received one request')
     t.match(await turns(), [{ status: 'completed', annotations: '{"answered_retries":[1]}', retryCount: 0 }])
   },
@@ -124,7 +124,7 @@ t.test('the first connection may close once a retry has joined', async (t) => {
   const joined = read(await runner.begin(call({ retryCount: 1 }), never))
   agent.abort(gone())
   goOn()
-  t.equal(textOf(await joined), 'hi there')
+  t.equal(getText(await joined), 'hi there')
   await reading
   await first.undelivered()
   t.match(await turns(), [{ status: 'completed' }], 'the retry has the response')
@@ -143,7 +143,7 @@ t.test('a response that neither attempt received is aborted, and the next retry 
   await second.undelivered()
   t.match(await turns(), [{ status: 'aborted', error: { code: 'agent_gone' } }])
   const third = await runner.begin(call({ retryCount: 2 }), never)
-  t.equal(textOf(await read(third)), 'hi there')
+  t.equal(getText(await read(third)), 'hi there')
   t.match(await turns(), [{ status: 'completed', error: null, annotations: '{"answered_retries":[1,2]}' }])
   await second.undelivered()
   t.match(await turns(), [{ status: 'completed' }], 'late events of an earlier connection have no effect')
@@ -157,7 +157,7 @@ t.test('a request whose agent may retry continues for a while, and the retry joi
   agent.abort(gone())
   const joined = read(await runner.begin(call({ retryCount: 1 }), never))
   goOn()
-  t.equal(textOf(await joined), 'hi there')
+  t.equal(getText(await joined), 'hi there')
   await reading
   t.equal(backend.requests.length, 1)
   t.equal((await turns()).length, 1)
@@ -226,7 +226,7 @@ t.test('a retry of a request that failed is sampled again', async (t) => {
   await t.rejects(read(await runner.begin(call(), never)), { code: 'engine_lost' })
   backend.script = script
   goOn()
-  t.equal(textOf(await read(await runner.begin(call({ retryCount: 1 }), never))), 'hi there')
+  t.equal(getText(await read(await runner.begin(call({ retryCount: 1 }), never))), 'hi there')
   t.match(await turns(), [{ status: 'failed' }, { status: 'completed', retryCount: 1, annotations: '{}' }])
 })
 
@@ -248,13 +248,13 @@ t.test('with idempotency keys alone, the session is read only when one is repeat
     readings += 1
     return outlines(sessionId)
   }
-  const keyed = (idempotencyKey: string) => call({ sendsRetryCount: false, idempotencyKey })
-  const first = await runner.begin(keyed('a'), never)
+  const addKey = (idempotencyKey: string) => call({ sendsRetryCount: false, idempotencyKey })
+  const first = await runner.begin(addKey('a'), never)
   await read(first)
   const before = readings
-  await read(await runner.begin(keyed('b'), never))
-  await read(await runner.begin(keyed('c'), never))
+  await read(await runner.begin(addKey('b'), never))
+  await read(await runner.begin(addKey('c'), never))
   t.equal(readings, before)
-  t.equal((await runner.begin(keyed('a'), never)).turnId, first.turnId)
+  t.equal((await runner.begin(addKey('a'), never)).turnId, first.turnId)
   t.equal(readings, before + 1)
 })

@@ -23,13 +23,7 @@ export const user = (content: string): ChatMessage => ({ role: 'user', content }
 export const assistant = (content: string): ChatMessage => ({ role: 'assistant', content })
 
 /** The recorded turn of a request. */
-export function recorded({
-  messages,
-  tools = [],
-  headers = {},
-  body,
-  status = 'completed',
-}: Call): RoleInput {
+export function record({ messages, tools = [], headers = {}, body, status = 'completed' }: Call): RoleInput {
   const functions = tools.map((name): Tool => ({ type: 'function', function: { name } }))
   const chat = { ...body, messages, ...(functions.length > 0 && { tools: functions }) }
   const line = findDeclaredRole({ headers, request: { kind: 'chat', body: chat } })
@@ -43,9 +37,9 @@ export function recorded({
 
 export function find(calls: readonly Call[]): AgentRoleMatch[] {
   const finder = new AgentRoleFinder()
-  return calls.map((call) => finder.add(recorded(call)))
+  return calls.map((call) => finder.add(record(call)))
 }
 
-export function linesOf(calls: readonly Call[]): string[] {
+export function getLines(calls: readonly Call[]): string[] {
   return find(calls).map(({ line }) => line)
 }

@@ -81,17 +81,17 @@ t.test(
 )
 
 t.test('requests that Claude Code does not declare are detected by their texts', async (t) => {
-  const ask = (content: string, more: Partial<Call> = {}) =>
+  const sendRequest = (content: string, more: Partial<Call> = {}) =>
     describeRole({ messages: [system('You are …'), user(content)], headers: CLAUDE, ...more })
   const compact = 'CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.\n\n- Do NOT use Read …'
-  t.equal(ask(compact, { tools: ['Bash'] }), 'compaction by claude_code_compaction_prompt')
+  t.equal(sendRequest(compact, { tools: ['Bash'] }), 'compaction by claude_code_compaction_prompt')
   const title = { body: { response_format: { type: 'json_schema' } } }
-  t.equal(ask('<session>\nfix the bug\n</session>', title), 'side by claude_code_session_title')
-  t.equal(ask('\nWeb page content:\n---\n# Hi\n---\n\nSum it up'), 'side by claude_code_web_page')
+  t.equal(sendRequest('<session>\nfix the bug\n</session>', title), 'side by claude_code_session_title')
+  t.equal(sendRequest('\nWeb page content:\n---\n# Hi\n---\n\nSum it up'), 'side by claude_code_web_page')
   const probe = { messages: [user('quota')], headers: CLAUDE, body: { max_tokens: 1 } }
   t.equal(describeRole(probe), 'side by claude_code_quota_probe')
   t.equal(describeRole({ ...probe, headers: {} }), undefined, "other agents' texts are not significant")
-  t.equal(ask(compact, { headers: {} }), undefined)
+  t.equal(sendRequest(compact, { headers: {} }), undefined)
 })
 
 const CODEX = {
@@ -136,16 +136,19 @@ t.test("opencode's subagents run in sessions that have a parent", async (t) => {
 })
 
 t.test("opencode's titles, summaries and compaction are detected by their system prompts", async (t) => {
-  const ask = (prompt: string, headers: Headers = OPENCODE) =>
+  const sendRequest = (prompt: string, headers: Headers = OPENCODE) =>
     describeRole({ messages: [system(prompt), user('task'), assistant('a'), user('go')], headers })
   const title = 'You are a title generator. You output ONLY a thread title. Nothing else.'
-  t.equal(ask(title), 'side by opencode_title')
-  t.equal(ask(title, {}), undefined, "other agents' texts are not significant")
-  t.equal(ask('Summarize what was done in this conversation. Write like …'), 'side by opencode_summary')
+  t.equal(sendRequest(title), 'side by opencode_title')
+  t.equal(sendRequest(title, {}), undefined, "other agents' texts are not significant")
+  t.equal(
+    sendRequest('Summarize what was done in this conversation. Write like …'),
+    'side by opencode_summary',
+  )
   const compaction = 'You are an anchored context summarization assistant for coding sessions.\n'
-  t.equal(ask(compaction), 'compaction by opencode_compaction')
+  t.equal(sendRequest(compaction), 'compaction by opencode_compaction')
   const ofSubagent = { ...OPENCODE, 'x-parent-session-id': 'ses_a' }
-  t.equal(ask(compaction, ofSubagent), 'subagent:ses_b by opencode_parent_session')
+  t.equal(sendRequest(compaction, ofSubagent), 'subagent:ses_b by opencode_parent_session')
 })
 
 t.test(

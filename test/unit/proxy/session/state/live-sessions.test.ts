@@ -38,12 +38,12 @@ t.test('state of a request in flight is not evicted for lack of memory', async (
   const { memory } = busy
   say(memory, 100)
   for (const other of ['a', 'b']) touch(lives, other)
-  const again = lives.acquire('busy')
-  t.equal(again.memory, memory)
+  const second = lives.acquire('busy')
+  t.equal(second.memory, memory)
   busy[Symbol.dispose]()
   busy[Symbol.dispose]()
-  t.equal(lives.get('busy'), again.live)
-  again[Symbol.dispose]()
+  t.equal(lives.get('busy'), second.live)
+  second[Symbol.dispose]()
   t.equal(lives.get('busy'), undefined, 'it was not in use')
 })
 

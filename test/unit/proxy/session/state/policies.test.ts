@@ -62,7 +62,7 @@ function talk(): TrajectoryBuilder {
   return builder
 }
 
-const shownOf = (builder: TrajectoryBuilder, options = {}, reward = {}) =>
+const getShown = (builder: TrajectoryBuilder, options = {}, reward = {}) =>
   [...builder.rows(options, { reward: 1, components: {}, ...reward })].map((row) => ({
     policy: row.policy,
     mask: [...row.response_mask],
@@ -72,7 +72,7 @@ const shownOf = (builder: TrajectoryBuilder, options = {}, reward = {}) =>
 
 t.test('rows have the policy of their turns, or none if the turns differ', async (t) => {
   t.same(
-    shownOf(talk()).map(({ policy }) => policy),
+    getShown(talk()).map(({ policy }) => policy),
     ['critic', 'actor', null],
   )
   t.equal(readRecordedPolicy({ annotations: '{}' }), null)
@@ -80,7 +80,7 @@ t.test('rows have the policy of their turns, or none if the turns differ', async
 })
 
 t.test('rows of one policy train only its turns, each once', async (t) => {
-  t.same(shownOf(talk(), { policy: 'actor' }), [
+  t.same(getShown(talk(), { policy: 'actor' }), [
     {
       policy: 'actor',
       mask: [1, 0, 1],
@@ -92,19 +92,19 @@ t.test('rows of one policy train only its turns, each once', async (t) => {
     },
   ])
   t.same(
-    shownOf(talk(), { policy: 'critic' }).map(({ mask }) => mask),
+    getShown(talk(), { policy: 'critic' }).map(({ mask }) => mask),
     [[1], [0, 0, 1]],
   )
-  t.same(shownOf(talk(), { policy: 'nobody' }), [])
+  t.same(getShown(talk(), { policy: 'nobody' }), [])
   t.same(
-    shownOf(talk(), { policy: 'critic', perTurn: true }).map(({ turns }) => turns),
+    getShown(talk(), { policy: 'critic', perTurn: true }).map(({ turns }) => turns),
     [[[1, 'critic', true]], [[3, 'critic', true]]],
   )
 })
 
 t.test("the reward of an agent role has precedence over the session's", async (t) => {
   t.same(
-    shownOf(talk(), {}, { lines: { 'subagent:critic': 0.25 } }).map(({ reward }) => reward),
+    getShown(talk(), {}, { lines: { 'subagent:critic': 0.25 } }).map(({ reward }) => reward),
     [0.25, 1, 1],
   )
 })

@@ -8,7 +8,7 @@ import type { ChatMessage } from '../../../../../src/protocol/canonical/messages
 import { getMessageKey } from '../../../../../src/proxy/session/matching/conversation.ts'
 import { TokenPrompts } from '../../../../../src/proxy/session/prompts/token-prompts.ts'
 import { SessionMemory } from '../../../../../src/proxy/session/state/session-memory.ts'
-import { conversationOf } from '../../../../helpers/messages.ts'
+import { createConversation } from '../../../../helpers/messages.ts'
 import { openMemoryStore } from '../../../../helpers/store-in-process.ts'
 import { loadTokenModel } from '../token-mode-talk.ts'
 
@@ -26,16 +26,17 @@ const message = fc.constantFrom<ChatMessage>(
 )
 
 t.test('a partly evicted conversation is read as if it were new', async () => {
-  const keysOf = (messages: readonly ChatMessage[], tree?: MessageTree) => {
+  const getKeys = (messages: readonly ChatMessage[], tree?: MessageTree) => {
     const keys = []
-    for (let at = conversationOf(messages, null, tree).last; at; at = at.parent) keys.push(getMessageKey(at))
+    for (let message = createConversation(messages, null, tree).last; message; message = message.parent)
+      keys.push(getMessageKey(message))
     return JSON.stringify(keys)
   }
   const calls = fc.array(fc.array(message, { maxLength: 6 }))
   fc.assert(
     fc.property(calls, (calls) => {
       const tree = new MessageTree()
-      return calls.every((messages) => keysOf(messages, tree) === keysOf(messages))
+      return calls.every((messages) => getKeys(messages, tree) === getKeys(messages))
     }),
   )
 })

@@ -52,7 +52,7 @@ async function setUp(t: Test, { opened, ...options }: Setup = {}) {
   const hooks = {
     onEnded: (sessionId: string) => void ended.push(sessionId),
     onSweepFailed: (error: ProxyError) => void sweepFailures.push(error),
-    onSweepDeferred: (held: SweepBacklog) => void heldSweeps.push(held),
+    onSweepDeferred: (pending: SweepBacklog) => void heldSweeps.push(pending),
   }
   const clock = () => nowMs
   const sessions = new Sessions(store, hooks, {
@@ -223,7 +223,7 @@ t.test(
   'a start with a clock that is weeks ahead deletes nothing for an hour, and logs this once',
   async (t) => {
     const opened = await openObservedStore()
-    const names = Array.from({ length: 50 }, (_, place) => `s${place}`)
+    const names = Array.from({ length: 50 }, (_, index) => `s${index}`)
     const { sessions: before } = await setUp(t, { opened })
     for (const sessionId of names) await before.create({ sessionId, ttlMs: 24 * HOUR_MS })
     let steadyMs = 0
@@ -562,7 +562,7 @@ t.test('for any concurrent events, recorded turns are numbered from 0 without ga
       await store.deleteSession('another')
       const turns = await Array.fromAsync(store.readTurns('s'))
       const numbers = turns.map((turn) => turn.index)
-      if (numbers.some((number, at) => number !== at)) throw new Error(`turns are numbered ${numbers}`)
+      if (numbers.some((number, index) => number !== index)) throw new Error(`turns are numbered ${numbers}`)
       await sessions.close()
     }),
     { numRuns: limitRuns(100) },

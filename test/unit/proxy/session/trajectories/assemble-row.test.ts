@@ -26,7 +26,7 @@ function buildTree(specs: readonly TurnSpec[]): TurnNode[] {
     const turn: TrainableTurn = {
       ...{ turnId: `t${index}`, index, status: 'completed', retryCount: 0, exact: true, inexactReason: null },
       ...{ finishReason: 'stop', weightVersionStart: null, weightVersionEnd: null },
-      completionLogprobs: Float64Array.from(completion, (_, at) => -(100 * index + at)),
+      completionLogprobs: Float64Array.from(completion, (_, i) => -(100 * index + i)),
       promptTokenIds: Int32Array.from(prompt),
       completionTokenIds: Int32Array.from(completion),
       ...fields,
@@ -37,7 +37,7 @@ function buildTree(specs: readonly TurnSpec[]): TurnNode[] {
 }
 
 /** Returns a row of these turns, each the parent of the next. */
-function planOf(chain: readonly TurnNode[], images: readonly RowImage[] = []): Plan {
+function getPlan(chain: readonly TurnNode[], images: readonly RowImage[] = []): Plan {
   const [first, last] = [chain[0]!, chain.at(-1)!]
   const base = first.promptLength
   return { chain, last, base, responseLength: last.promptLength + last.completionLength - base, images }
@@ -58,7 +58,7 @@ const CHAIN = () =>
   ])
 
 t.test('a row has its tokens, a mask over the sampled ones, and their logprobs', async (t) => {
-  const row = assembleRow(planOf(CHAIN()))
+  const row = assembleRow(getPlan(CHAIN()))
   t.strictSame([...row.prompt_ids], [1, 2, 3])
   t.strictSame([...row.response_ids], [4, 5, 6, 7, 8, 9, 10])
   t.strictSame([...row.response_mask], [1, 1, 0, 0, 1, 1, 1])
@@ -80,12 +80,12 @@ t.test('a row has its tokens, a mask over the sampled ones, and their logprobs',
 t.test('a row that ends where the engine truncated the model is truncated', async (t) => {
   for (const finishReason of ['repetition', 'insufficient_system_resource']) {
     const chain = buildTree([{ prompt: [1], completion: [2], finishReason }])
-    t.ok(assembleRow(planOf(chain)).truncated, finishReason)
+    t.ok(assembleRow(getPlan(chain)).truncated, finishReason)
     const goesOn = buildTree([
       { prompt: [1], completion: [2], finishReason },
       { prompt: [1, 2, 3], completion: [4] },
     ])
-    t.notOk(assembleRow(planOf(goesOn)).truncated, 'but not one whose later turns ended by themselves')
+    t.notOk(assembleRow(getPlan(goesOn)).truncated, 'but not one whose later turns ended by themselves')
   }
 })
 
@@ -140,7 +140,7 @@ t.test('the response is truncated to the requested length', async (t) => {
       ],
     ],
   ] as const) {
-    const row = assembleRow(planOf(CHAIN()), { responseLength })
+    const row = assembleRow(getPlan(CHAIN()), { responseLength })
     t.strictSame([...row.response_mask], mask, `${responseLength}`)
     t.equal(row.response_ids.length, mask.length)
     t.equal(row.response_logprobs.length, mask.length)
@@ -163,36 +163,36 @@ t.test('the prompt keeps its last tokens', async (t) => {
     [3, [1, 2, 3]],
     [4, [1, 2, 3]],
   ] as const) {
-    const row = assembleRow(planOf(CHAIN()), { promptLength })
+    const row = assembleRow(getPlan(CHAIN()), { promptLength })
     t.strictSame([...row.prompt_ids], prompt)
     t.equal(row.prompt_truncated, promptLength < 3)
   }
 })
 
-const image = (at: number, tokens: number): RowImage => ({
-  ...{ sha256: `image at ${at}`, media_type: 'image/png', width: 1, height: 1 },
-  ...{ at, tokens },
+const image = (index: number, tokens: number): RowImage => ({
+  ...{ sha256: `image at ${index}`, media_type: 'image/png', width: 1, height: 1 },
+  ...{ at: index, tokens },
 })
 
 t.test(
   'an image is never divided: the cut moves to its edge, and the remaining images are shifted',
   async (t) => {
-    const plan = planOf(CHAIN(), [image(1, 2), image(5, 2)])
-    const whole = assembleRow(plan)
+    const plan = getPlan(CHAIN(), [image(1, 2), image(5, 2)])
+    const full = assembleRow(plan)
     t.strictSame(
-      whole.images!.map(({ at }) => at),
+      full.images!.map(({ at: index }) => index),
       [1, 5],
     )
     const cut = assembleRow(plan, { responseLength: 3 })
     t.strictSame([...cut.response_ids], [4, 5], 'it would end within the second image')
     t.strictSame(
-      cut.images!.map(({ at }) => at),
+      cut.images!.map(({ at: index }) => index),
       [1],
     )
     const late = assembleRow(plan, { promptLength: 1 })
     t.strictSame([...late.prompt_ids], [], 'it would begin within the first image')
     t.strictSame(
-      late.images!.map(({ at }) => at),
+      late.images!.map(({ at: index }) => index),
       [2],
       'counted from the first token of the row',
     )
@@ -201,7 +201,7 @@ t.test(
 
 t.test('a turn that several rows contain is in the mask of one', async (t) => {
   const [first, second] = CHAIN() as [TurnNode, TurnNode]
-  const [short, long] = [planOf([first]), planOf([first, second])]
+  const [short, long] = [getPlan([first]), getPlan([first, second])]
   const trainedBy = assignTraining([short, long], {}, () => true)
   t.equal(trainedBy.get(first), short, 'among rows that keep equal parts, the first one trains it')
   t.equal(trainedBy.get(second), long)
@@ -216,21 +216,21 @@ t.test('a turn that several rows contain is in the mask of one', async (t) => {
     false,
     'nor one that is not requested',
   )
-  const cut = assignTraining([planOf([first, second])], { responseLength: 4 }, () => true)
+  const cut = assignTraining([getPlan([first, second])], { responseLength: 4 }, () => true)
   t.notOk(cut.has(second), 'a row that keeps nothing of a turn does not train it')
-  const [deep] = [planOf([first, second])]
+  const [deep] = [getPlan([first, second])]
   const better = assignTraining([{ ...deep, responseLength: 1 }, deep], { responseLength: 7 }, () => true)
   t.equal(better.get(first), deep, 'the row that keeps more of it')
 })
 
 /** The engine requests of a turn: the number of tokens and the weights of each. */
-const requestsOf = (...parts: readonly (readonly [tokens: number, version: string | null])[]) => {
+const getRequests = (...parts: readonly (readonly [tokens: number, version: string | null])[]) => {
   let end = 0
-  return parts.map(([tokens, version], place) => {
+  return parts.map(([tokens, version], index) => {
     const start = end
     end += tokens
-    const reason = place === parts.length - 1 ? 'stop' : 'abort'
-    return { start, end, engine: 'e', weight_version: version, request_id: `r${place}`, end_reason: reason }
+    const reason = index === parts.length - 1 ? 'stop' : 'abort'
+    return { start, end, engine: 'e', weight_version: version, request_id: `r${index}`, end_reason: reason }
   })
 }
 
@@ -239,14 +239,14 @@ t.test('engine requests of a turn have the offsets of the row, up to its truncat
     { prompt: [1, 2, 3], completion: [4, 5] },
     {
       ...{ prompt: [1, 2, 3, 4, 5, 6, 7], completion: [8, 9, 10] },
-      engineRequests: requestsOf([2, '1'], [0, '2'], [1, '3']),
+      engineRequests: getRequests([2, '1'], [0, '2'], [1, '3']),
     },
   ])
-  const spansOf = (options: TrajectoryOptions) =>
-    assembleRow(planOf(chain), options).turns.map(({ engine_requests: requests }) =>
+  const getSpans = (options: TrajectoryOptions) =>
+    assembleRow(getPlan(chain), options).turns.map(({ engine_requests: requests }) =>
       requests?.map(({ start, end }) => [start, end]),
     )
-  t.strictSame(spansOf({}), [
+  t.strictSame(getSpans({}), [
     undefined,
     [
       [4, 6],
@@ -254,7 +254,7 @@ t.test('engine requests of a turn have the offsets of the row, up to its truncat
       [6, 7],
     ],
   ])
-  t.strictSame(spansOf({ responseLength: 5 }), [
+  t.strictSame(getSpans({ responseLength: 5 }), [
     undefined,
     [
       [4, 5],
@@ -262,7 +262,7 @@ t.test('engine requests of a turn have the offsets of the row, up to its truncat
       [5, 5],
     ],
   ])
-  t.strictSame(spansOf({ responseLength: 1 }), [
+  t.strictSame(getSpans({ responseLength: 1 }), [
     undefined,
     [
       [1, 1],
@@ -270,55 +270,62 @@ t.test('engine requests of a turn have the offsets of the row, up to its truncat
       [1, 1],
     ],
   ])
-  t.match(assembleRow(planOf(chain)).turns[1]!.engine_requests![2], {
+  t.match(assembleRow(getPlan(chain)).turns[1]!.engine_requests![2], {
     ...{ engine: 'e', weight_version: '3', request_id: 'r2', end_reason: 'stop' },
   })
 })
 
 t.test('the range of weight versions contains those of engine requests with tokens in the row', async (t) => {
-  const rangeOf = (requests: ReturnType<typeof requestsOf>, options = {}) => {
+  const getRange = (requests: ReturnType<typeof getRequests>, options = {}) => {
     const versions = { weightVersionStart: '5', weightVersionEnd: '5' }
     const turn = { prompt: [1], completion: [2, 3, 4, 5], ...versions, engineRequests: requests }
-    const row = assembleRow(planOf(buildTree([turn])), options)
+    const row = assembleRow(getPlan(buildTree([turn])), options)
     return [row.weight_version_min, row.weight_version_max, row.unversioned_turns]
   }
-  t.strictSame(rangeOf(requestsOf([1, '5'], [2, '4'], [1, '5'])), ['4', '5', 0])
-  t.strictSame(rangeOf(requestsOf([1, '5'], [2, '4'], [1, '5']), { responseLength: 1 }), ['5', '5', 0])
-  t.strictSame(rangeOf(requestsOf([1, '5'], [0, '4'], [3, '5'])), ['5', '5', 0], 'one without tokens')
-  t.strictSame(rangeOf(requestsOf([1, '5'], [2, null], [1, '5'])), [null, null, 1], 'tokens of any age')
+  t.strictSame(getRange(getRequests([1, '5'], [2, '4'], [1, '5'])), ['4', '5', 0])
+  t.strictSame(getRange(getRequests([1, '5'], [2, '4'], [1, '5']), { responseLength: 1 }), ['5', '5', 0])
+  t.strictSame(getRange(getRequests([1, '5'], [0, '4'], [3, '5'])), ['5', '5', 0], 'one without tokens')
+  t.strictSame(getRange(getRequests([1, '5'], [2, null], [1, '5'])), [null, null, 1], 'tokens of any age')
 })
 
 t.test('tokens of older or unknown weights than the newest of the row are masked on request', async (t) => {
-  const masksOf = (requests: ReturnType<typeof requestsOf>, [start, end]: [string | null, string | null]) => {
+  const getMasks = (
+    requests: ReturnType<typeof getRequests>,
+    [start, end]: [string | null, string | null],
+  ) => {
     const chain = buildTree([
       { prompt: [1], completion: [2, 3], weightVersionStart: start, weightVersionEnd: end },
       { prompt: [1, 2, 3, 9], completion: [4, 5, 6], engineRequests: requests },
     ])
-    const row = assembleRow(planOf(chain), { maskStaleTokens: true })
-    t.ok(row.response_logprobs.every((logprob, at) => row.response_mask[at] === 1 || logprob === 0))
-    t.strictSame([...assembleRow(planOf(chain)).response_mask], [1, 1, 0, 1, 1, 1], 'only on request')
+    const row = assembleRow(getPlan(chain), { maskStaleTokens: true })
+    t.ok(row.response_logprobs.every((logprob, index) => row.response_mask[index] === 1 || logprob === 0))
+    t.strictSame([...assembleRow(getPlan(chain)).response_mask], [1, 1, 0, 1, 1, 1], 'only on request')
     return [...row.response_mask]
   }
-  t.strictSame(masksOf(requestsOf([1, '9'], [2, '10']), ['9', '9']), [0, 0, 0, 0, 1, 1])
-  t.strictSame(masksOf(requestsOf([1, '9'], [2, '8']), ['9', '9']), [1, 1, 0, 1, 0, 0], 'whatever the order')
-  t.strictSame(masksOf(requestsOf([3, '9']), ['8', '9']), [0, 0, 0, 1, 1, 1], 'changed during the turn')
-  t.strictSame(masksOf(requestsOf([1, null], [2, '9']), [null, '9']), [0, 0, 0, 0, 1, 1], 'unknown')
-  t.strictSame(masksOf(requestsOf([3, null]), [null, null]), [1, 1, 0, 1, 1, 1], 'all unknown')
-  t.strictSame(masksOf(requestsOf([1, 'b'], [2, 'a']), ['b', 'b']), [0, 0, 0, 0, 1, 1], 'the last name')
+  t.strictSame(getMasks(getRequests([1, '9'], [2, '10']), ['9', '9']), [0, 0, 0, 0, 1, 1])
+  t.strictSame(
+    getMasks(getRequests([1, '9'], [2, '8']), ['9', '9']),
+    [1, 1, 0, 1, 0, 0],
+    'whatever the order',
+  )
+  t.strictSame(getMasks(getRequests([3, '9']), ['8', '9']), [0, 0, 0, 1, 1, 1], 'changed during the turn')
+  t.strictSame(getMasks(getRequests([1, null], [2, '9']), [null, '9']), [0, 0, 0, 0, 1, 1], 'unknown')
+  t.strictSame(getMasks(getRequests([3, null]), [null, null]), [1, 1, 0, 1, 1, 1], 'all unknown')
+  t.strictSame(getMasks(getRequests([1, 'b'], [2, 'a']), ['b', 'b']), [0, 0, 0, 0, 1, 1], 'the last name')
 })
 
 t.test('the range of weight versions is that of the turns that the row keeps', async (t) => {
-  const rangeOf = (versions: readonly (readonly [string | null, string | null])[], options = {}) => {
+  const getRange = (versions: readonly (readonly [string | null, string | null])[], options = {}) => {
     const specs = versions.map(([start, end], index) => ({
-      prompt: Array.from({ length: 1 + 2 * index }, (_, at) => at),
+      prompt: Array.from({ length: 1 + 2 * index }, (_, index) => index),
       completion: [2 * index + 1],
       ...{ weightVersionStart: start, weightVersionEnd: end },
     }))
-    const row = assembleRow(planOf(buildTree(specs)), options)
+    const row = assembleRow(getPlan(buildTree(specs)), options)
     return [row.weight_version_min, row.weight_version_max, row.unversioned_turns]
   }
   t.strictSame(
-    rangeOf([
+    getRange([
       ['9', '10'],
       ['10', '10'],
     ]),
@@ -326,7 +333,7 @@ t.test('the range of weight versions is that of the turns that the row keeps', a
     'numbers are compared as numbers',
   )
   t.strictSame(
-    rangeOf([
+    getRange([
       ['10', '10'],
       ['9', '9'],
     ]),
@@ -334,7 +341,7 @@ t.test('the range of weight versions is that of the turns that the row keeps', a
     'in any order',
   )
   t.strictSame(
-    rangeOf([
+    getRange([
       ['b', 'a'],
       ['a', 'c'],
     ]),
@@ -342,7 +349,7 @@ t.test('the range of weight versions is that of the turns that the row keeps', a
     'names in the order of their appearance',
   )
   t.strictSame(
-    rangeOf([
+    getRange([
       ['2', '3'],
       ['x', '1'],
     ]),
@@ -350,7 +357,7 @@ t.test('the range of weight versions is that of the turns that the row keeps', a
     'one name among numbers makes all of them names',
   )
   t.strictSame(
-    rangeOf([
+    getRange([
       ['', '1'],
       ['0', '0'],
     ]),
@@ -358,7 +365,7 @@ t.test('the range of weight versions is that of the turns that the row keeps', a
     'an empty name is not a number',
   )
   t.strictSame(
-    rangeOf([
+    getRange([
       ['1', null],
       ['2', '2'],
     ]),
@@ -366,7 +373,7 @@ t.test('the range of weight versions is that of the turns that the row keeps', a
     'unknown at its end',
   )
   t.strictSame(
-    rangeOf([
+    getRange([
       [null, '1'],
       [null, null],
     ]),
@@ -374,7 +381,7 @@ t.test('the range of weight versions is that of the turns that the row keeps', a
     'or at its start',
   )
   t.strictSame(
-    rangeOf(
+    getRange(
       [
         ['1', '1'],
         ['5', '5'],
@@ -385,7 +392,7 @@ t.test('the range of weight versions is that of the turns that the row keeps', a
     'of the kept turns',
   )
   t.strictSame(
-    rangeOf(
+    getRange(
       [
         ['1', '1'],
         [null, null],
@@ -397,23 +404,23 @@ t.test('the range of weight versions is that of the turns that the row keeps', a
 })
 
 t.test('the agent role is that of the last turn that is not a compaction', async (t) => {
-  const lineOf = (...lines: string[]) => {
+  const getLine = (...lines: string[]) => {
     const specs = lines.map((line, index) => ({
-      prompt: Array.from({ length: 1 + 2 * index }, (_, at) => at),
+      prompt: Array.from({ length: 1 + 2 * index }, (_, index) => index),
       completion: [2 * index + 1],
       line,
     }))
-    return assembleRow(planOf(buildTree(specs))).agent_role
+    return assembleRow(getPlan(buildTree(specs))).agent_role
   }
-  t.equal(lineOf('main', 'subagent:1'), 'subagent:1')
-  t.equal(lineOf('main', 'compaction'), 'main')
-  t.equal(lineOf('compaction'), 'compaction')
+  t.equal(getLine('main', 'subagent:1'), 'subagent:1')
+  t.equal(getLine('main', 'compaction'), 'main')
+  t.equal(getLine('compaction'), 'compaction')
 })
 
 t.test('rewards and labels are those of the session, of the agent role, and of each turn', async (t) => {
   const reward = { reward: 0.5, components: { style: 1 }, lines: { 'subagent:1': 2 }, turns: { 1: -1 } }
   const marks = { labels: ['good'], notes: [], turns: { 0: { labels: ['odd'], notes: [] } } }
-  const row = assembleRow(planOf(CHAIN()), {}, { reward, marks })
+  const row = assembleRow(getPlan(CHAIN()), {}, { reward, marks })
   t.match(row, { reward: 0.5, reward_components: { style: 1 }, labels: ['good'] })
   t.strictSame(
     row.turns.map((turn) => turn.reward),
@@ -424,33 +431,33 @@ t.test('rewards and labels are those of the session, of the agent role, and of e
     [['odd'], []],
   )
   const [turn] = buildTree([{ prompt: [1], completion: [2], line: 'subagent:1' }])
-  t.equal(assembleRow(planOf([turn!]), {}, { reward }).reward, 2)
-  t.match(assembleRow(planOf(CHAIN())), { reward: null, reward_components: {} })
+  t.equal(assembleRow(getPlan([turn!]), {}, { reward }).reward, 2)
+  t.match(assembleRow(getPlan(CHAIN())), { reward: null, reward_components: {} })
 })
 
 t.test('the policy of a row is the common one of its turns', async (t) => {
-  const policyOf = (names: readonly (string | null)[]) => ({
+  const getPolicy = (names: readonly (string | null)[]) => ({
     policyOf: ({ index }: TurnNode) => names[index]!,
   })
-  t.equal(assembleRow(planOf(CHAIN()), {}, policyOf(['a', 'a'])).policy, 'a')
-  t.equal(assembleRow(planOf(CHAIN()), {}, policyOf(['a', 'b'])).policy, null)
-  t.equal(assembleRow(planOf(CHAIN()), {}, policyOf([null, 'b'])).policy, null)
+  t.equal(assembleRow(getPlan(CHAIN()), {}, getPolicy(['a', 'a'])).policy, 'a')
+  t.equal(assembleRow(getPlan(CHAIN()), {}, getPolicy(['a', 'b'])).policy, null)
+  t.equal(assembleRow(getPlan(CHAIN()), {}, getPolicy([null, 'b'])).policy, null)
   t.strictSame(
-    assembleRow(planOf(CHAIN()), {}, policyOf(['a', 'b'])).turns.map(({ policy }) => policy),
+    assembleRow(getPlan(CHAIN()), {}, getPolicy(['a', 'b'])).turns.map(({ policy }) => policy),
     ['a', 'b'],
   )
 })
 
 t.test('a turn without exact ids makes a row that is marked inexact', async (t) => {
   const specs = [{ prompt: [1], completion: [2], exact: false, inexactReason: 'no_ids' }]
-  const row = assembleRow(planOf(buildTree(specs), [image(0, 1)]))
+  const row = assembleRow(getPlan(buildTree(specs), [image(0, 1)]))
   t.match(row, { exact: false, inexact_reason: 'no_ids' })
   t.notOk('images' in row)
 })
 
 t.test('the layout of a row has its preceding turns, and the row that trains each', async (t) => {
   const [first, second] = CHAIN() as [TurnNode, TurnNode]
-  const plan = planOf([second])
+  const plan = getPlan([second])
   const layout = createLayout(plan, assembleRow(plan, { promptLength: 2 }))
   t.strictSame(
     layout.turns.map(({ turnId, start, end }) => [turnId, start, end]),
@@ -460,7 +467,7 @@ t.test('the layout of a row has its preceding turns, and the row that trains eac
     ],
   )
   t.match(layout, { first: 5, base: 7, responseLength: 3 })
-  const [short, long] = [planOf([first]), planOf([first, second])]
+  const [short, long] = [getPlan([first]), getPlan([first, second])]
   const trainedBy = assignTraining([short, long], {}, () => true)
   const row = assemble(long, {}, { trainedBy, reward: null, marks: NO_MARKS, policyOf: () => null })
   t.strictSame(

@@ -30,14 +30,14 @@ const compaction = (says: string | null, more: Partial<Call> = {}): Call => ({
 
 const goesOn = (...texts: string[]): Call => ({ line: 'main', messages: texts.map(user), says: 'On I go' })
 
-function rejectedOf(...calls: Call[]): string[] {
+function getRejected(...calls: Call[]): string[] {
   const compactions = new Compactions()
   for (const [
-    place,
+    index,
     { line, messages, says = null, status = 'completed', annotations = '{}' },
   ] of calls.entries()) {
     const lastMessage = lastOfTexts(messages)
-    compactions.add({ turnId: `t${place}`, status, lastMessage, completionText: says, annotations }, line)
+    compactions.add({ turnId: `t${index}`, status, lastMessage, completionText: says, annotations }, line)
   }
   return [...compactions.rejected]
 }
@@ -46,14 +46,14 @@ const work: Call = { line: 'main', messages: WORK.slice(0, 1), says: 'I look at 
 
 t.test('among several summaries, those that the agent does not continue are rejected', async (t) => {
   const next = goesOn(`The session goes on from here:\n${GOOD}`)
-  t.same(rejectedOf(work, compaction(BAD), compaction(GOOD), next), ['t1'])
-  t.same(rejectedOf(work, compaction(GOOD), compaction(BAD), next), ['t2'])
-  t.same(rejectedOf(work, compaction(BAD), compaction(BAD), compaction(GOOD), next), ['t1', 't2'])
+  t.same(getRejected(work, compaction(BAD), compaction(GOOD), next), ['t1'])
+  t.same(getRejected(work, compaction(GOOD), compaction(BAD), next), ['t2'])
+  t.same(getRejected(work, compaction(BAD), compaction(BAD), compaction(GOOD), next), ['t1', 't2'])
   const longer = compaction(GOOD, { messages: [...WORK, user('More'), SUM_UP] })
-  t.same(rejectedOf(work, compaction(BAD), longer, next), ['t1'], 'after the requests between them')
+  t.same(getRejected(work, compaction(BAD), longer, next), ['t1'], 'after the requests between them')
   const title = compaction('Tests of a parser and its brackets', { line: 'side' })
   t.same(
-    rejectedOf(work, compaction(BAD), title, compaction(GOOD), next),
+    getRejected(work, compaction(BAD), title, compaction(GOOD), next),
     ['t1'],
     'and none is of a side request',
   )
@@ -61,38 +61,38 @@ t.test('among several summaries, those that the agent does not continue are reje
 
 t.test('a summary is detected by its text, with any text that its agent adds', async (t) => {
   const tagged = `<analysis>${BAD}</analysis>\n<summary>\n${GOOD.replaceAll(' ', '\n  ')}\n</summary>`
-  t.same(rejectedOf(work, compaction(BAD), compaction(tagged), goesOn('Go on', `Summary: ${GOOD}`)), ['t1'])
+  t.same(getRejected(work, compaction(BAD), compaction(tagged), goesOn('Go on', `Summary: ${GOOD}`)), ['t1'])
   const parts = [{ type: 'text', text: `Before: ${GOOD}` }]
   const inParts = { ...goesOn(), messages: [JSON.stringify({ role: 'user', content: parts })] }
-  t.same(rejectedOf(work, compaction(BAD), compaction(GOOD), inParts), ['t1'])
+  t.same(getRejected(work, compaction(BAD), compaction(GOOD), inParts), ['t1'])
 })
 
 t.test('a text that existed before the summary does not prove that it was accepted', async (t) => {
   const request = { messages: [user(`As we said: ${BAD}`), SUM_UP] }
-  t.same(rejectedOf(work, compaction(BAD, request), compaction(GOOD, request), goesOn(GOOD)), ['t1'])
+  t.same(getRejected(work, compaction(BAD, request), compaction(GOOD, request), goesOn(GOOD)), ['t1'])
 })
 
 t.test('a summary is not rejected without evidence', async (t) => {
-  t.same(rejectedOf(work, compaction(GOOD), goesOn('Anew')), [], 'one alone')
-  t.same(rejectedOf(work, compaction(BAD), compaction(GOOD)), [], 'no request followed yet')
-  t.same(rejectedOf(work, compaction(BAD), compaction(GOOD), goesOn('Anew')), [], 'no text of either')
-  t.same(rejectedOf(work, compaction(BAD), compaction(GOOD), goesOn(BAD, GOOD)), [], 'both, in parts')
+  t.same(getRejected(work, compaction(GOOD), goesOn('Anew')), [], 'one alone')
+  t.same(getRejected(work, compaction(BAD), compaction(GOOD)), [], 'no request followed yet')
+  t.same(getRejected(work, compaction(BAD), compaction(GOOD), goesOn('Anew')), [], 'no text of either')
+  t.same(getRejected(work, compaction(BAD), compaction(GOOD), goesOn(BAD, GOOD)), [], 'both, in parts')
   const builtOn = compaction(GOOD, { messages: [user(`Until now: ${BAD}`), SUM_UP] })
-  t.same(rejectedOf(work, compaction(BAD), builtOn, goesOn(GOOD)), [], 'one that the other summarizes')
+  t.same(getRejected(work, compaction(BAD), builtOn, goesOn(GOOD)), [], 'one that the other summarizes')
   t.same(
-    rejectedOf(work, compaction('Done.'), compaction(GOOD), goesOn(GOOD)),
+    getRejected(work, compaction('Done.'), compaction(GOOD), goesOn(GOOD)),
     [],
     'too short to be detected',
   )
-  t.same(rejectedOf(work, compaction(null), compaction(GOOD), goesOn(GOOD)), [], 'tool calls alone')
+  t.same(getRejected(work, compaction(null), compaction(GOOD), goesOn(GOOD)), [], 'tool calls alone')
   t.same(
-    rejectedOf(work, compaction(BAD), work, compaction(GOOD), goesOn(GOOD)),
+    getRejected(work, compaction(BAD), work, compaction(GOOD), goesOn(GOOD)),
     [],
     'other requests between',
   )
   const choice = { annotations: '{"choice":{"index":0,"of":2}}' }
   t.same(
-    rejectedOf(work, compaction(BAD, choice), compaction(GOOD, choice), goesOn(GOOD)),
+    getRejected(work, compaction(BAD, choice), compaction(GOOD, choice), goesOn(GOOD)),
     [],
     'other completions of one prompt',
   )
@@ -109,11 +109,13 @@ t.test('failed requests and those of other roles do not separate two attempts', 
     compaction('x', { status: 'failed' }),
     compaction(GOOD),
   ]
-  t.same(rejectedOf(...calls, failed, goesOn(GOOD)), ['t1'])
+  t.same(getRejected(...calls, failed, goesOn(GOOD)), ['t1'])
 })
 
 t.test('a rejected summary is in no row unless it is requested', async (t) => {
-  const line = (told: string) => ({ annotations: JSON.stringify({ line: { told, rule: 'header' } }) })
+  const line = (reported: string) => ({
+    annotations: JSON.stringify({ line: { told: reported, rule: 'header' } }),
+  })
   const turns = [
     { prompt: [1], ids: [2], ...work, ...line('main') },
     { prompt: [1, 2, 3], ids: [4, 5], ...compaction(BAD), ...line('compaction') },

@@ -33,20 +33,20 @@ const session: fc.Arbitrary<Planned[]> = fc.array(
   { maxLength: 7 },
 )
 
-function rowsOf(planned: readonly Planned[]): Trajectory[] {
+function getRows(planned: readonly Planned[]): Trajectory[] {
   const builder = new TrajectoryBuilder()
   const turns: number[][] = []
   for (const [index, { parent, glue, completion, isExact }] of planned.entries()) {
     const prompt = [...(turns[(parent % (index + 1)) - 1] ?? []), ...glue]
     turns.push([...prompt, ...completion])
     const step = turnStep(index, prompt, completion)
-    const completionLogprobs = Float64Array.from(completion, (_, at) => -index - at / 8)
+    const completionLogprobs = Float64Array.from(completion, (_, i) => -index - i / 8)
     builder.add({ ...step, completionLogprobs, exact: isExact, inexactReason: isExact ? null : 'no ids' })
   }
   return [...builder.rows({}, { reward: 1, components: {} })]
 }
 
-function forestOf(sessions: readonly (readonly [sessionId: string, rows: readonly Trajectory[]])[]) {
+function getForest(sessions: readonly (readonly [sessionId: string, rows: readonly Trajectory[]])[]) {
   const forest = new Forest()
   for (const [sessionId, rows] of sessions) forest.add(sessionId, rows)
   return forest.place()
@@ -65,12 +65,12 @@ t.test('an expanded forest equals the rows', async (t) => {
   let shared = 0
   await fc.assert(
     fc.property(fc.array(session, { minLength: 1, maxLength: 3 }), (planned) => {
-      const sessions = planned.map((turns, at) => [`s${at}`, rowsOf(turns)] as const)
-      const forest = forestOf(sessions)
+      const sessions = planned.map((turns, index) => [`s${index}`, getRows(turns)] as const)
+      const forest = getForest(sessions)
       const wanted = sessions.flatMap(([session_id, rows]) => rows.map((row) => ({ session_id, ...row })))
       deepStrictEqual(unpackForest(forest).map(plain), wanted.map(plain))
-      for (const [place, { parent, ids }] of forest.nodes.entries()) {
-        if (!(parent === null || parent < place) || ids.length === 0) throw new Error(`node ${place}`)
+      for (const [index, { parent, ids }] of forest.nodes.entries()) {
+        if (!(parent === null || parent < index) || ids.length === 0) throw new Error(`node ${index}`)
       }
       const trained = forest.nodes.filter(
         (node): node is CompletionTokens => 'turn' in node && node.turn.trained,
@@ -79,9 +79,9 @@ t.test('an expanded forest equals the rows', async (t) => {
       const masks = wanted.flatMap(({ response_mask: mask }) => [...mask])
       deepStrictEqual(trainedTokens, masks.filter((bit) => bit === 1).length)
       const size = forest.nodes.reduce((sum, { ids }) => sum + ids.length, 0)
-      const whole = wanted.reduce((sum, row) => sum + row.prompt_ids.length + row.response_ids.length, 0)
-      if (size > whole) throw new Error('it is larger than the rows')
-      if (size < whole) shared += 1
+      const full = wanted.reduce((sum, row) => sum + row.prompt_ids.length + row.response_ids.length, 0)
+      if (size > full) throw new Error('it is larger than the rows')
+      if (size < full) shared += 1
     }),
     { numRuns: 500 },
   )
@@ -91,10 +91,10 @@ t.test('an expanded forest equals the rows', async (t) => {
 t.test('prompt tokens are stored once, and each completion by itself', async (t) => {
   const sample = (...completion: number[]) => ({ parent: 0, glue: [1, 2, 3, 4], completion, isExact: true })
   const group = [
-    ['a', rowsOf([sample(7, 8), { parent: 1, glue: [5], completion: [9], isExact: true }])],
-    ['b', rowsOf([sample(7, 8), { ...sample(6), glue: [1, 2, 5] }])],
+    ['a', getRows([sample(7, 8), { parent: 1, glue: [5], completion: [9], isExact: true }])],
+    ['b', getRows([sample(7, 8), { ...sample(6), glue: [1, 2, 5] }])],
   ] as const
-  const { nodes, rows } = forestOf(group)
+  const { nodes, rows } = getForest(group)
   const shown = nodes.map((node) => [node.parent, [...node.ids], 'turn' in node ? node.sessionId : null])
   t.same(shown, [
     [null, [1, 2], null],

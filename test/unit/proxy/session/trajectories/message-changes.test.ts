@@ -10,7 +10,7 @@ import {
   isEdited,
 } from '../../../../../src/proxy/session/trajectories/message-changes.ts'
 
-function lastOf(...messages: unknown[]): Message {
+function getLast(...messages: unknown[]): Message {
   return new MessageTree().addMessages(messages as ChatMessage[])!
 }
 
@@ -31,7 +31,7 @@ t.test('a change starts one line before the first difference, with its line numb
 
 t.test('a message counts as edited if half of its text is unchanged at its ends', async (t) => {
   const edited = (before: string, now: string) => {
-    const [old, text] = [lastOf(user(before)), lastOf(user(now))]
+    const [old, text] = [getLast(user(before)), getLast(user(now))]
     return isEdited(old, text, unanswered(old), text)
   }
   t.equal(edited('abcdXXXXefgh', 'abcdYYYYefgh'), true, 'the ends count together')
@@ -44,20 +44,20 @@ t.test('a message counts as edited if half of its text is unchanged at its ends'
 
 t.test('a message counts as edited if both conversations continue alike', async (t) => {
   const [next, other] = [user('go on'), user('stop')]
-  const [before, now] = [lastOf(user('abc'), next), lastOf(user('xyz'), next)]
+  const [before, now] = [getLast(user('abc'), next), getLast(user('xyz'), next)]
   t.equal(isEdited(before.parent!, now.parent!, unanswered(before), now), true)
-  const elsewhere = lastOf(user('xyz'), other)
+  const elsewhere = getLast(user('xyz'), other)
   t.equal(isEdited(before.parent!, elsewhere.parent!, unanswered(before), elsewhere), false)
-  const alone = lastOf(user('xyz'))
+  const alone = getLast(user('xyz'))
   t.equal(isEdited(before.parent!, alone, unanswered(before), alone), false, 'nothing follows on one')
 })
 
 t.test('a message is shown as its content and its tool calls, line by line', async (t) => {
-  t.equal(getMessageText(lastOf(user('hello'))), 'hello')
-  t.equal(getMessageText(lastOf(user(null))), '')
-  t.match(getMessageText(lastOf(user([{ type: 'text', text: 'part' }]))), '"text": "part"')
-  const answer = { role: 'assistant', content: 'Looking.', tool_calls: [call, call] }
-  t.equal(getMessageText(lastOf(user('hello'), answer)), 'Looking.\nrun({"a":1})\nrun({"a":1})')
+  t.equal(getMessageText(getLast(user('hello'))), 'hello')
+  t.equal(getMessageText(getLast(user(null))), '')
+  t.match(getMessageText(getLast(user([{ type: 'text', text: 'part' }]))), '"text": "part"')
+  const assistantMessage = { role: 'assistant', content: 'Looking.', tool_calls: [call, call] }
+  t.equal(getMessageText(getLast(user('hello'), assistantMessage)), 'Looking.\nrun({"a":1})\nrun({"a":1})')
   t.equal(getCompletionText({ completionText: null, toolCalls: JSON.stringify([call]) }), 'run({"a":1})')
   t.equal(getCompletionText({ completionText: 'Done.', toolCalls: '[]' }), 'Done.')
 })

@@ -10,15 +10,15 @@ type Facts = NonNullable<Parameters<typeof recordTurn>[3]>
 const say = (role: string, content: string) => JSON.stringify({ role, content })
 const system = say('system', 'You are a coder.')
 const task = say('user', 'Fix the bug.')
-const answer = say('assistant', 'hello')
+const response = say('assistant', 'hello')
 const more = say('user', 'And the other.')
-const ids = (from: number, count: number) => Array.from({ length: count }, (_, place) => from + place)
+const ids = (from: number, count: number) => Array.from({ length: count }, (_, index) => from + index)
 const START = ids(0, 20)
 const FIRST = { requestMessages: [system, task], promptTokenIds: Int32Array.from(START) }
 /** Its tokens continue those of the first, whose completion is the token 3. */
 const GOES_ON = Int32Array.from([...START, 3, 50])
 
-async function reasonsOf(...turns: Facts[]) {
+async function getReasons(...turns: Facts[]) {
   const store = await openMemoryStore()
   const at = { createdAtMs: 1, ttlMs: null, metadata: {}, samplingParams: {}, trustAgent: false }
   await store.createSession({ sessionId: 's', ...at })
@@ -32,13 +32,13 @@ const prompt = (fields: object, more: object = {}) => ({
 const other = (...tokens: number[]) => ({ promptTokenIds: Int32Array.from(tokens) })
 
 t.test('a turn that extends another one starts no row', async (t) => {
-  const next = { requestMessages: [system, task, answer, more], promptTokenIds: GOES_ON }
-  t.match(await reasonsOf(FIRST, next), [{ why: 'conversation', turn: null }, null])
+  const next = { requestMessages: [system, task, response, more], promptTokenIds: GOES_ON }
+  t.match(await getReasons(FIRST, next), [{ why: 'conversation', turn: null }, null])
 })
 
 t.test('another task, and the same prompt again, are expected', async (t) => {
   const second = { requestMessages: [system, say('user', 'Another.')], ...other(...ids(0, 10), 77) }
-  t.match(await reasonsOf(FIRST, FIRST, second), [
+  t.match(await getReasons(FIRST, FIRST, second), [
     { why: 'conversation' },
     { why: 'sampled_again', turn: 0 },
     { why: 'conversation' },
@@ -46,9 +46,12 @@ t.test('another task, and the same prompt again, are expected', async (t) => {
 })
 
 t.test("an agent's change of its history is reported with its position", async (t) => {
-  const [, edited] = await reasonsOf(
-    { ...FIRST, requestMessages: [system, task, answer, more] },
-    { requestMessages: [system, task, answer, say('user', 'And the others.'), answer, more], ...other(9, 9) },
+  const [, edited] = await getReasons(
+    { ...FIRST, requestMessages: [system, task, response, more] },
+    {
+      requestMessages: [system, task, response, say('user', 'And the others.'), response, more],
+      ...other(9, 9),
+    },
   )
   t.match(edited, {
     why: 'message_changed',
@@ -57,13 +60,13 @@ t.test("an agent's change of its history is reported with its position", async (
     text: "message 4 (user) edited: it differs from turn 0's at line 1",
     changes: [{ what: 'message 4 (user)', before: 'And the other.', now: 'And the others.' }],
   })
-  const [, dropped] = await reasonsOf(FIRST, { requestMessages: [system, task, more], ...other(9) })
+  const [, dropped] = await getReasons(FIRST, { requestMessages: [system, task, more], ...other(9) })
   t.match(dropped, {
     why: 'answer_missing',
     turn: 0,
     text: /^the response of turn 0 is missing before message 3/,
   })
-  const [, rewritten] = await reasonsOf(FIRST, {
+  const [, rewritten] = await getReasons(FIRST, {
     requestMessages: [system, task, say('assistant', 'bye'), more],
     ...other(9),
   })
@@ -73,7 +76,7 @@ t.test("an agent's change of its history is reported with its position", async (
     text: 'the response of turn 0 edited: it differs at line 1',
     changes: [{ before: 'hello', now: 'bye' }],
   })
-  const [, newSystem] = await reasonsOf(FIRST, {
+  const [, newSystem] = await getReasons(FIRST, {
     requestMessages: [say('system', 'You are a poet.'), task],
     ...other(9),
   })
@@ -82,8 +85,8 @@ t.test("an agent's change of its history is reported with its position", async (
     text: "system prompt edited: it differs from turn 0's at line 1",
     changes: [{ before: 'You are a coder.', now: 'You are a poet.' }],
   })
-  const [, tools] = await reasonsOf(FIRST, {
-    requestMessages: [system, task, answer, more],
+  const [, tools] = await getReasons(FIRST, {
+    requestMessages: [system, task, response, more],
     tools: '[{"type":"function","function":{"name":"f"}}]',
     ...other(9),
   })
@@ -101,8 +104,8 @@ t.test('an edited tool call is reported with the sampled one', async (t) => {
   ]
   const echo = { kinds: ['edited', 'arguments'], from: 's-0', changes }
   const withTwoCalls = { ...FIRST, toolCalls: JSON.stringify([call('c', 'Edit'), call('d', 'Write')]) }
-  const [, edited] = await reasonsOf(withTwoCalls, {
-    requestMessages: [system, task, answer, more],
+  const [, edited] = await getReasons(withTwoCalls, {
+    requestMessages: [system, task, response, more],
     ...other(9),
     ...prompt({ reason: 'branched' }, { echo }),
   })
@@ -122,27 +125,33 @@ t.test('an edited tool call is reported with the sampled one', async (t) => {
 
 t.test('an edited first message splits a row, and another task does not', async (t) => {
   const long = 'Fix the bug in the parser of dates, which fails in leap years.'
-  const ask = (content: string, ...rest: string[]) => ({
+  const sendRequest = (content: string, ...rest: string[]) => ({
     requestMessages: [system, say('user', content), ...rest],
     ...other(...ids(50, 10)),
   })
-  const [, edited] = await reasonsOf(ask(long), ask(`${long} Be quick.`))
+  const [, edited] = await getReasons(sendRequest(long), sendRequest(`${long} Be quick.`))
   t.match(edited, {
     why: 'message_changed',
     split: true,
     text: "first message edited: it differs from turn 0's at line 1",
     changes: [{ what: 'first message', before: long, now: `${long} Be quick.` }],
   })
-  const [, another] = await reasonsOf(ask(long), ask('Write a poem about the sea.'))
+  const [, another] = await getReasons(sendRequest(long), sendRequest('Write a poem about the sea.'))
   t.match(another, { why: 'conversation', split: false })
-  const [, alike] = await reasonsOf(ask(long, answer, more), ask('Mend it.', answer, more))
+  const [, alike] = await getReasons(
+    sendRequest(long, response, more),
+    sendRequest('Mend it.', response, more),
+  )
   t.match(alike, { why: 'message_changed' }, 'the conversations continue alike')
 })
 
 t.test('a reported text is short, and starts at the line before the difference', async (t) => {
-  const lines = Array.from({ length: 1_000 }, (_, place) => `line ${place}`)
-  const ask = (all: string[]) => ({ requestMessages: [say('system', all.join('\n')), task], ...other(1, 2) })
-  const [, changed] = await reasonsOf(ask(lines), ask(lines.with(500, 'changed')))
+  const lines = Array.from({ length: 1_000 }, (_, index) => `line ${index}`)
+  const sendRequest = (all: string[]) => ({
+    requestMessages: [say('system', all.join('\n')), task],
+    ...other(1, 2),
+  })
+  const [, changed] = await getReasons(sendRequest(lines), sendRequest(lines.with(500, 'changed')))
   t.match(changed, { text: "system prompt edited: it differs from turn 0's at line 501" })
   const [{ before, now } = { before: null, now: null }] = changed!.changes
   t.match(before, /^line 499\nline 500\nline 501\n/)
@@ -157,7 +166,7 @@ t.test('subagents have their own conversations', async (t) => {
     ...(line && { annotations: JSON.stringify({ line: { told: line, rule: 'header' } }) }),
   })
   const named = helper('You are a coder!', 'subagent:a')
-  t.match(await reasonsOf(FIRST, named, helper('Search the files for what the task names.')), [
+  t.match(await getReasons(FIRST, named, helper('Search the files for what the task names.')), [
     { why: 'conversation' },
     { why: 'conversation', split: false },
     { why: 'conversation', split: false },
@@ -165,15 +174,15 @@ t.test('subagents have their own conversations', async (t) => {
 })
 
 t.test('a prompt that leaves the tokens of its turn is reported with the token and the reason', async (t) => {
-  const messages = { requestMessages: [system, task, answer, more] }
+  const messages = { requestMessages: [system, task, response, more] }
   const broken = prompt({ reason: 'broken', from: 's-0' })
-  const [, left] = await reasonsOf(FIRST, { ...messages, ...other(...ids(0, 15), 99), ...broken })
+  const [, left] = await getReasons(FIRST, { ...messages, ...other(...ids(0, 15), 99), ...broken })
   t.match(left, { why: 'tokens_differ', turn: 0, text: /they differ from token 15 on \(broken\)$/ })
   const inexact = { ...FIRST, exact: false, inexactReason: 'no logprobs' }
-  const [own, after] = await reasonsOf(inexact, { ...messages, promptTokenIds: GOES_ON, ...broken })
+  const [own, after] = await getReasons(inexact, { ...messages, promptTokenIds: GOES_ON, ...broken })
   t.match(own, { why: 'conversation' })
   t.match(after, { why: 'not_trainable', turn: 0, text: /no logprobs$/ })
-  const [, otherModel] = await reasonsOf(FIRST, {
+  const [, otherModel] = await getReasons(FIRST, {
     ...messages,
     promptTokenIds: GOES_ON,
     params: '{"model":"another"}',
@@ -185,7 +194,7 @@ t.test('a prompt that leaves the tokens of its turn is reported with the token a
 t.test('turns that are in no row have no reason', async (t) => {
   const failed = { ...FIRST, status: 'failed' as const }
   const side = { ...FIRST, annotations: '{"line":{"told":"side","rule":"header"}}' }
-  t.same(await reasonsOf(failed, side), [null, null])
+  t.same(await getReasons(failed, side), [null, null])
 })
 
 t.test('an edit after a recorded response splits a row, though its prompt begins with a turn', async (t) => {
@@ -193,10 +202,10 @@ t.test('an edit after a recorded response splits a row, though its prompt begins
   const result = say('tool', 'A long listing of files.')
   const second = { requestMessages: [system, task, call, result], promptTokenIds: GOES_ON }
   const later = (text: string, ...tokens: number[]) => ({
-    requestMessages: [system, task, call, say('tool', text), answer, more],
+    requestMessages: [system, task, call, say('tool', text), response, more],
     promptTokenIds: Int32Array.from([...START, 3, ...tokens]),
   })
-  const [, , cleared] = await reasonsOf(FIRST, second, later('[cleared]', 60, 61))
+  const [, , cleared] = await getReasons(FIRST, second, later('[cleared]', 60, 61))
   t.match(cleared, {
     why: 'message_changed',
     turn: 1,
@@ -204,16 +213,16 @@ t.test('an edit after a recorded response splits a row, though its prompt begins
     text: "message 4 (tool) edited: it differs from turn 1's at line 1",
     changes: [{ before: 'A long listing of files.', now: '[cleared]' }],
   })
-  const [, , again] = await reasonsOf(FIRST, second, second)
+  const [, , again] = await getReasons(FIRST, second, second)
   t.match(
     again,
     { why: 'sampled_again', turn: 1, split: false },
     'another completion in parallel with a later turn',
   )
   const side = { ...second, annotations: '{"line":{"told":"side","rule":"header"}}' }
-  t.same((await reasonsOf(FIRST, side, second))[2], null, 'a side request is in no row')
+  t.same((await getReasons(FIRST, side, second))[2], null, 'a side request is in no row')
   const compaction = { ...second, annotations: '{"line":{"told":"compaction","rule":"header"}}' }
-  t.same((await reasonsOf(FIRST, compaction, later('A listing.', 60)))[2], null, 'nor does a compaction')
+  t.same((await getReasons(FIRST, compaction, later('A listing.', 60)))[2], null, 'nor does a compaction')
 })
 
 t.test('a sliding window drops messages and edits none', async (t) => {
@@ -225,14 +234,14 @@ t.test('a sliding window drops messages and edits none', async (t) => {
     completionText: 'and then',
   }
   const window = (...messages: string[]) => ({ requestMessages: messages, ...other(9, 9) })
-  const [, , answers] = await reasonsOf(FIRST, second, window(system, task, last, more))
-  t.match(answers, {
+  const [, , responses] = await getReasons(FIRST, second, window(system, task, last, more))
+  t.match(responses, {
     why: 'answer_missing',
     turn: 1,
     split: true,
     text: "the messages before turn 1's response were dropped, from message 3 on",
   })
-  const [, , opening] = await reasonsOf(FIRST, second, window(system, result, last, more))
+  const [, , opening] = await getReasons(FIRST, second, window(system, result, last, more))
   t.match(opening, {
     why: 'answer_missing',
     turn: 1,
@@ -245,8 +254,8 @@ t.test(
   'an edit of the first message before its own response splits a row without a system message',
   async (t) => {
     const opening = { requestMessages: [task], promptTokenIds: Int32Array.from(START) }
-    const [, edited] = await reasonsOf(opening, {
-      requestMessages: [say('user', 'Now: write a poem.'), answer, more],
+    const [, edited] = await getReasons(opening, {
+      requestMessages: [say('user', 'Now: write a poem.'), response, more],
       ...other(9, 9),
     })
     t.match(edited, { why: 'message_changed', turn: 0, split: true })

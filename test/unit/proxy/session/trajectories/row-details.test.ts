@@ -8,14 +8,14 @@ import {
   type TrajectoryOptions,
 } from '../../../../../src/proxy/session/trajectories/trajectories.ts'
 import {
-  detailsOf,
-  expertsOf,
-  logprobOf,
-  maskLogprobsOf,
-  maskOf,
-  promptOf,
-  topOf,
-  versionOf,
+  getDetails,
+  getExperts,
+  getLogprob,
+  getMask,
+  getMaskLogprobs,
+  getPrompt,
+  getTop,
+  getVersion,
 } from '../../../../helpers/reported-details.ts'
 import { turnStep } from '../../../../helpers/turn-step.ts'
 
@@ -24,7 +24,7 @@ interface Planned {
   parent: number
   glue: number[]
   completion: number[]
-  isTold: boolean
+  isReported: boolean
   /** Experts are reported from the parent's last token on, as requested when the parent's are recorded. */
   isTrimmed: boolean
 }
@@ -35,7 +35,7 @@ const session: fc.Arbitrary<Planned[]> = fc.array(
     parent: fc.nat(20),
     glue: tokens(1),
     completion: tokens(1),
-    isTold: fc.boolean(),
+    isReported: fc.boolean(),
     isTrimmed: fc.boolean(),
   }),
   { minLength: 1, maxLength: 7 },
@@ -50,17 +50,17 @@ const options: fc.Arbitrary<TrajectoryOptions> = fc.record(
   { requiredKeys: [] },
 )
 
-function built(planned: readonly Planned[]) {
+function build(planned: readonly Planned[]) {
   const builder = new TrajectoryBuilder()
   const details = new Map<string, TokenData>()
-  const sequences: { prompt: number[]; whole: number[]; isTold: boolean }[] = []
-  for (const [index, { parent, glue, completion, isTold, isTrimmed }] of planned.entries()) {
+  const sequences: { prompt: number[]; whole: number[]; isReported: boolean }[] = []
+  for (const [index, { parent, glue, completion, isReported, isTrimmed }] of planned.entries()) {
     const before = sequences[(parent % (index + 1)) - 1]
     const prompt = [...(before?.whole ?? []), ...glue]
-    sequences.push({ prompt, whole: [...prompt, ...completion], isTold })
+    sequences.push({ prompt, whole: [...prompt, ...completion], isReported })
     builder.add(turnStep(index, prompt, completion))
-    const expertsStart = isTrimmed && before?.isTold ? before.whole.length - 1 : 0
-    if (isTold) details.set(String(index), detailsOf(prompt, completion, { expertsStart }))
+    const expertsStart = isTrimmed && before?.isReported ? before.whole.length - 1 : 0
+    if (isReported) details.set(String(index), getDetails(prompt, completion, { expertsStart }))
   }
   return { builder, details }
 }
@@ -69,38 +69,42 @@ function built(planned: readonly Planned[]) {
 function isAligned(
   row: Trajectory,
   data: RowDetails,
-  isTold: (turnId: string) => boolean,
+  isReported: (turnId: string) => boolean,
 ): string | undefined {
   const sequence = [...row.prompt_ids, ...row.response_ids]
-  const turnAt = (at: number) =>
-    row.turns.find(({ start, end, trained }) => trained && start <= at && at < end)
-  for (const [at, token] of row.response_ids.entries()) {
-    const turn = turnAt(at)
-    const expected = turn !== undefined && isTold(turn.turn_id)
+  const turnAt = (index: number) =>
+    row.turns.find(({ start, end, trained }) => trained && start <= index && index < end)
+  for (const [index, token] of row.response_ids.entries()) {
+    const turn = turnAt(index)
+    const expected = turn !== undefined && isReported(turn.turn_id)
     const shown = {
-      mask: data.sampling_mask?.[at]?.ids,
-      maskLogprobs: data.sampling_mask?.[at]?.logprobs,
-      logprob: data.sampling_logprobs?.[at],
-      top: data.top_logprobs?.[at]?.ids.map((id, place) => [id, data.top_logprobs![at]!.logprobs?.[place]]),
-      version: data.weight_versions?.find(({ start, end }) => start <= at && at < end)?.version,
+      mask: data.sampling_mask?.[index]?.ids,
+      maskLogprobs: data.sampling_mask?.[index]?.logprobs,
+      logprob: data.sampling_logprobs?.[index],
+      top: data.top_logprobs?.[index]?.ids.map((id, position) => [
+        id,
+        data.top_logprobs![index]!.logprobs?.[position],
+      ]),
+      version: data.weight_versions?.find(({ start, end }) => start <= index && index < end)?.version,
     }
     const wanted = expected
       ? {
-          mask: maskOf(token),
-          maskLogprobs: maskLogprobsOf(token),
-          logprob: logprobOf(token, 5),
-          top: topOf(token, 2),
-          version: versionOf(token),
+          mask: getMask(token),
+          maskLogprobs: getMaskLogprobs(token),
+          logprob: getLogprob(token, 5),
+          top: getTop(token, 2),
+          version: getVersion(token),
         }
       : { logprob: data.sampling_logprobs === null ? undefined : null }
     if (JSON.stringify(shown) !== JSON.stringify(wanted))
-      return `response token ${at}: ${JSON.stringify(shown)}`
-    if ((row.response_mask[at] === 1) !== (turn !== undefined)) return 'the mask'
+      return `response token ${index}: ${JSON.stringify(shown)}`
+    if ((row.response_mask[index] === 1) !== (turn !== undefined)) return 'the mask'
   }
-  for (const [at, alternatives] of data.prompt_logprobs?.entries() ?? []) {
+  for (const [index, alternatives] of data.prompt_logprobs?.entries() ?? []) {
     if (alternatives === null) continue
-    const [own] = promptOf(sequence[at]!, 1)
-    if (alternatives.ids[0] !== own![0] || alternatives.logprobs?.[0] !== own![1]) return `prompt token ${at}`
+    const [own] = getPrompt(sequence[index]!, 1)
+    if (alternatives.ids[0] !== own![0] || alternatives.logprobs?.[0] !== own![1])
+      return `prompt token ${index}`
   }
   return expertsFault(sequence, data)
 }
@@ -112,10 +116,11 @@ function expertsFault(
   if (table === null) return undefined
   if (table.shape[0] !== sequence.length) return 'the number of rows'
   const width = table.data.length / sequence.length
-  for (const [at, token] of sequence.entries()) {
-    const isKnown = table.known.some(([from, to]) => from <= at && at < to)
-    const wanted = isKnown ? expertsOf(token) : new Array(width).fill(0)
-    if (table.data.subarray(at * width, (at + 1) * width).join() !== wanted.join()) return `experts of ${at}`
+  for (const [index, token] of sequence.entries()) {
+    const isKnown = table.known.some(([from, to]) => from <= index && index < to)
+    const wanted = isKnown ? getExperts(token) : new Array(width).fill(0)
+    if (table.data.subarray(index * width, (index + 1) * width).join() !== wanted.join())
+      return `experts of ${index}`
   }
   return undefined
 }
@@ -123,7 +128,7 @@ function expertsFault(
 t.test('token data stands beside its tokens, for any rows and cuts', async (t) => {
   fc.assert(
     fc.property(session, options, (planned, chosen) => {
-      const { builder, details } = built(planned)
+      const { builder, details } = build(planned)
       for (const { row, layout } of builder.placedRows(chosen, null)) {
         const data = rowDetails(layout(), details)
         t.equal(
@@ -138,7 +143,7 @@ t.test('token data stands beside its tokens, for any rows and cuts', async (t) =
 t.test('in a conversation whose turns all have experts, only the last token has none', async (t) => {
   fc.assert(
     fc.property(session, fc.boolean(), (planned, perTurn) => {
-      const { builder, details } = built(planned.map((turn) => ({ ...turn, isTold: true })))
+      const { builder, details } = build(planned.map((turn) => ({ ...turn, isReported: true })))
       for (const { row, layout } of builder.placedRows({ perTurn }, null)) {
         const { routed_experts: experts, prompt_logprobs: prompt } = rowDetails(layout(), details)
         const length = row.prompt_ids.length + row.response_ids.length
@@ -185,8 +190,8 @@ t.test('experts with integers of different widths are read in the wider one', as
 t.test('a version that an engine reports at both ends of a response is that of all its tokens', async (t) => {
   const turn = { turnId: 'a', promptLength: 1, completionLength: 3, start: 0, end: 2 }
   const layout = { first: 0, base: 1, responseLength: 2 }
-  const dataOf = (weightVersionEnd: string) =>
+  const getData = (weightVersionEnd: string) =>
     rowDetails({ ...layout, turns: [{ ...turn, weightVersionStart: '4', weightVersionEnd }] }, new Map())
-  t.same(dataOf('4').weight_versions, [{ version: '4', start: 0, end: 2 }])
-  t.equal(dataOf('5').weight_versions, null, 'the position of the change is unknown')
+  t.same(getData('4').weight_versions, [{ version: '4', start: 0, end: 2 }])
+  t.equal(getData('5').weight_versions, null, 'the position of the change is unknown')
 })

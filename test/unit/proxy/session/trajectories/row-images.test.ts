@@ -8,12 +8,12 @@ import {
   SessionImages,
 } from '../../../../../src/proxy/session/trajectories/row-images.ts'
 
-const image = (at: number, tokens: number): RowImage => ({
-  sha256: `of ${at}`,
+const image = (index: number, tokens: number): RowImage => ({
+  sha256: `of ${index}`,
   media_type: 'image/png',
   width: 28,
   height: 28,
-  at,
+  at: index,
   tokens,
 })
 
@@ -37,7 +37,7 @@ t.test('no row begins or ends within an image, and each row lists its complete i
         Array.from({ length: placed.tokens }, (_, i) => [placed.at + i, placed] as const),
       )
       const ownerOf = new Map(owners)
-      const isCut = (place: number) => ownerOf.has(place) && ownerOf.get(place) === ownerOf.get(place - 1)
+      const isCut = (index: number) => ownerOf.has(index) && ownerOf.get(index) === ownerOf.get(index - 1)
       let end = one
       while (isCut(end)) end -= 1
       let begin = one
@@ -45,12 +45,14 @@ t.test('no row begins or ends within an image, and each row lists its complete i
       t.equal(endOutside(images, one), end)
       t.equal(beginOutside(images, one), begin)
       const [from, to] = [Math.min(one, other), Math.max(one, other)]
-      const whole = images.filter(({ at, tokens }) =>
-        Array.from({ length: tokens }, (_, i) => at + i).every((place) => place >= from && place < to),
+      const full = images.filter(({ at: index, tokens }) =>
+        Array.from({ length: tokens }, (_, i) => index + i).every(
+          (position) => position >= from && position < to,
+        ),
       )
       t.strictSame(
         imagesWithin(images, from, to),
-        whole.map((placed) => ({ ...placed, at: placed.at - from })),
+        full.map((placed) => ({ ...placed, at: placed.at - from })),
       )
     }),
   )

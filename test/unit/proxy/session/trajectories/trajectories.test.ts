@@ -29,7 +29,7 @@ interface Sketch extends Partial<Omit<RecordedTurn, 'promptTokenIds' | 'completi
 }
 
 /** A completed turn; its logprobs identify turn and position. */
-function turnOf(sketch: Sketch, index: number): RecordedTurn {
+function getTurn(sketch: Sketch, index: number): RecordedTurn {
   const { prompt, completion, ...rest } = sketch
   return {
     turnId: `t${index}`,
@@ -46,7 +46,7 @@ function turnOf(sketch: Sketch, index: number): RecordedTurn {
     completionText: null,
     promptTokenIds: Int32Array.from(prompt),
     completionTokenIds: Int32Array.from(completion),
-    completionLogprobs: Float64Array.from(completion, (_, at) => -(index + 1) - at / 1000),
+    completionLogprobs: Float64Array.from(completion, (_, i) => -(index + 1) - i / 1000),
     exact: true,
     inexactReason: null,
     finishReason: 'stop',
@@ -56,18 +56,18 @@ function turnOf(sketch: Sketch, index: number): RecordedTurn {
   }
 }
 
-function builderOf(turns: RecordedTurn[], selection: TurnSelection = {}): TrajectoryBuilder {
+function getBuilder(turns: RecordedTurn[], selection: TurnSelection = {}): TrajectoryBuilder {
   const builder = new TrajectoryBuilder(selection)
   for (const turn of turns) builder.add(turn)
   return builder
 }
 
-function rowsOf(
+function getRows(
   sketches: Sketch[],
   options: TrajectoryOptions = {},
   selection: TurnSelection = {},
 ): Trajectory[] {
-  return [...builderOf(sketches.map(turnOf), selection).rows(options, null)]
+  return [...getBuilder(sketches.map(getTurn), selection).rows(options, null)]
 }
 
 function turnIds(row: Trajectory): string[] {
@@ -93,7 +93,7 @@ const chain: Sketch[] = [
 t.test(
   'a conversation is one row: first the prompt, then completions and the tokens between them',
   async (t) => {
-    const [row, ...others] = rowsOf(chain)
+    const [row, ...others] = getRows(chain)
     t.same(others, [])
     t.same(plain(row!), {
       prompt: [1, 2],
@@ -121,11 +121,11 @@ t.test(
 )
 
 t.test('a session without turns has no rows', async (t) => {
-  t.same(rowsOf([]), [])
+  t.same(getRows([]), [])
 })
 
 t.test('a completion that two branches share is trained in the first of them', async (t) => {
-  const rows = rowsOf([
+  const rows = getRows([
     { prompt: [1], completion: [2, 3] },
     { prompt: [1, 2, 3, 4], completion: [5] },
     { prompt: [1, 2, 3, 6], completion: [7] },
@@ -140,7 +140,7 @@ t.test('a completion that two branches share is trained in the first of them', a
 t.test(
   'a prompt sampled twice and continued from the first completion keeps both, each on its own',
   async (t) => {
-    const rows = rowsOf([
+    const rows = getRows([
       { prompt: [1], completion: [2] },
       { prompt: [1], completion: [3] },
       { prompt: [1, 2, 4], completion: [5] },
@@ -158,14 +158,14 @@ t.test('equal completions of an equal prompt are continued once each, the latest
     { prompt: [1], completion: [2] },
     { prompt: [1, 2, 3], completion: [4] },
   ]
-  t.same(rowsOf(twice).map(turnIds), [['t0'], ['t1', 't2']])
+  t.same(getRows(twice).map(turnIds), [['t0'], ['t1', 't2']])
   const continuedTwice = [...twice, { prompt: [1, 2, 5], completion: [6] }]
-  t.same(rowsOf(continuedTwice).map(turnIds), [
+  t.same(getRows(continuedTwice).map(turnIds), [
     ['t1', 't2'],
     ['t0', 't3'],
   ])
   const continuedThrice = [...continuedTwice, { prompt: [1, 2, 7], completion: [8] }]
-  t.same(rowsOf(continuedThrice).map(turnIds).at(-1), ['t1', 't4'])
+  t.same(getRows(continuedThrice).map(turnIds).at(-1), ['t1', 't4'])
 })
 
 t.test('a turn without a sampled token is in no row and extends none', async (t) => {
@@ -175,18 +175,18 @@ t.test('a turn without a sampled token is in no row and extends none', async (t)
     { prompt: [9, 9, 9], completion: [] },
   ]
   for (const perTurn of [false, true]) {
-    t.same(rowsOf(turns, { perTurn }).map(plain), [{ prompt: [1], response: [2], mask: [1], turns: ['t0'] }])
+    t.same(getRows(turns, { perTurn }).map(plain), [{ prompt: [1], response: [2], mask: [1], turns: ['t0'] }])
   }
-  t.match(builderOf(turns.map(turnOf)).excluded(), { empty: 2, superseded: 0 })
+  t.match(getBuilder(turns.map(getTurn)).excluded(), { empty: 2, superseded: 0 })
 })
 
 t.test('a turn that is marked as lacking ids keeps its row, which has the reason', async (t) => {
-  const rows = rowsOf([{ prompt: [], completion: [], exact: false, inexactReason: 'no ids' }])
+  const rows = getRows([{ prompt: [], completion: [], exact: false, inexactReason: 'no ids' }])
   t.match(rows, [{ exact: false, inexact_reason: 'no ids' }])
 })
 
 t.test('a branch that shares only text, but not the end of a completion, starts its own row', async (t) => {
-  const rows = rowsOf([
+  const rows = getRows([
     { prompt: [1, 2], completion: [3, 4] },
     { prompt: [1, 2, 3, 9], completion: [5] },
   ])
@@ -203,8 +203,8 @@ t.test("a client's retry supersedes the completion without a continuation", asyn
     { prompt: [1], completion: [4], retryCount: 2 },
     { prompt: [1, 4, 5], completion: [6] },
   ]
-  t.same(rowsOf(turns).map(turnIds), [['t2', 't3']])
-  t.equal(builderOf(turns.map(turnOf)).excluded().superseded, 2)
+  t.same(getRows(turns).map(turnIds), [['t2', 't3']])
+  t.equal(getBuilder(turns.map(getTurn)).excluded().superseded, 2)
 })
 
 t.test('a retried completion that was in no row is left out for its own reason', async (t) => {
@@ -212,8 +212,8 @@ t.test('a retried completion that was in no row is left out for its own reason',
     { prompt: [1], completion: [] },
     { prompt: [1], completion: [3], retryCount: 1 },
   ]
-  t.same(rowsOf(turns).map(turnIds), [['t1']])
-  t.match(builderOf(turns.map(turnOf)).excluded(), { empty: 1, superseded: 0 })
+  t.same(getRows(turns).map(turnIds), [['t1']])
+  t.match(getBuilder(turns.map(getTurn)).excluded(), { empty: 1, superseded: 0 })
 })
 
 t.test('a retry supersedes an earlier one whose original attempt is not recorded', async (t) => {
@@ -221,7 +221,7 @@ t.test('a retry supersedes an earlier one whose original attempt is not recorded
     { prompt: [1], completion: [2], retryCount: 1 },
     { prompt: [1], completion: [3], retryCount: 2 },
   ]
-  t.same(rowsOf(turns).map(turnIds), [['t1']])
+  t.same(getRows(turns).map(turnIds), [['t1']])
 })
 
 t.test(
@@ -232,14 +232,14 @@ t.test(
       { prompt: [1], completion: [3] },
       { prompt: [1], completion: [4], retryCount: 2 },
     ]
-    t.same(rowsOf(turns).map(turnIds), [['t1'], ['t2']])
+    t.same(getRows(turns).map(turnIds), [['t1'], ['t2']])
   },
 )
 
 t.test('a completion that a retry received is superseded by a later retry only', async (t) => {
   const rowsAfter = (answered_retries: number[], retryCount: number) => {
-    const given: Sketch = { prompt: [1], completion: [2], annotations: JSON.stringify({ answered_retries }) }
-    return rowsOf([given, { prompt: [1], completion: [3], retryCount }]).map(turnIds)
+    const input: Sketch = { prompt: [1], completion: [2], annotations: JSON.stringify({ answered_retries }) }
+    return getRows([input, { prompt: [1], completion: [3], retryCount }]).map(turnIds)
   }
   t.same(rowsAfter([1], 1), [['t0'], ['t1']])
   t.same(rowsAfter([1], 2), [['t1']])
@@ -248,44 +248,48 @@ t.test('a completion that a retry received is superseded by a later retry only',
 
 t.test('the same request, sent to the proxy after a lost one, supersedes its last completion', async (t) => {
   const resumed = (resumed_at: number): Partial<Sketch> => ({ annotations: JSON.stringify({ resumed_at }) })
-  const rowsFrom = (...turns: Sketch[]) => rowsOf(turns).map(turnIds)
-  const answer = { prompt: [1], completion: [2] }
-  const again = { prompt: [1], completion: [3] }
-  t.same(rowsFrom(answer, { ...again, ...resumed(1) }), [['t1']])
-  t.same(rowsFrom(answer, again), [['t0'], ['t1']], 'on a proxy that did not crash they are two samples')
-  t.same(rowsFrom(answer, { ...again, ...resumed(1) }, { ...again, ...resumed(1) }), [['t1'], ['t2']], 'once')
+  const rowsFrom = (...turns: Sketch[]) => getRows(turns).map(turnIds)
+  const response = { prompt: [1], completion: [2] }
+  const second = { prompt: [1], completion: [3] }
+  t.same(rowsFrom(response, { ...second, ...resumed(1) }), [['t1']])
+  t.same(rowsFrom(response, second), [['t0'], ['t1']], 'on a proxy that did not crash they are two samples')
   t.same(
-    rowsFrom(answer, { prompt: [7], completion: [8] }, { ...again, ...resumed(2) }),
+    rowsFrom(response, { ...second, ...resumed(1) }, { ...second, ...resumed(1) }),
+    [['t1'], ['t2']],
+    'once',
+  )
+  t.same(
+    rowsFrom(response, { prompt: [7], completion: [8] }, { ...second, ...resumed(2) }),
     [['t0'], ['t1'], ['t2']],
     'it was delivered: its proxy received another request after it',
   )
   t.same(
-    rowsFrom(answer, { prompt: [7], completion: [8], startedAtMs: 20 }, { ...again, ...resumed(2) }),
+    rowsFrom(response, { prompt: [7], completion: [8], startedAtMs: 20 }, { ...second, ...resumed(2) }),
     [['t1'], ['t2']],
     'requests before its end are no evidence',
   )
   t.same(
-    rowsFrom(answer, { prompt: [7], completion: [], status: 'interrupted' }, { ...again, ...resumed(2) }),
+    rowsFrom(response, { prompt: [7], completion: [], status: 'interrupted' }, { ...second, ...resumed(2) }),
     [['t2']],
     'nor are turns that are still open',
   )
   t.same(
-    rowsFrom(answer, { prompt: [1], completion: [], status: 'interrupted' }, { ...again, ...resumed(2) }),
+    rowsFrom(response, { prompt: [1], completion: [], status: 'interrupted' }, { ...second, ...resumed(2) }),
     [['t0'], ['t2']],
     'the repeated request concerns the truncated one',
   )
   t.same(
-    rowsFrom(answer, { prompt: [1, 2, 4], completion: [5] }, { ...again, ...resumed(2) }),
+    rowsFrom(response, { prompt: [1, 2, 4], completion: [5] }, { ...second, ...resumed(2) }),
     [['t0', 't1'], ['t2']],
     'a completion with a continuation was delivered',
   )
   t.same(
-    rowsFrom(answer, { ...again, ...resumed(1) }, { prompt: [1], completion: [4], ...resumed(2) }),
+    rowsFrom(response, { ...second, ...resumed(1) }, { prompt: [1], completion: [4], ...resumed(2) }),
     [['t2']],
     'two proxies crashed, each after its completion',
   )
   t.same(
-    rowsFrom(answer, { ...again, ...resumed(1) }, again),
+    rowsFrom(response, { ...second, ...resumed(1) }, second),
     [['t1'], ['t2']],
     'also when the next proxy has transferred the session in order',
   )
@@ -307,18 +311,18 @@ t.test('turns whose prompts are recorded as differences make the same rows', asy
 t.test('a retry repeats a request whose messages are all the same, and no other', async (t) => {
   const texts = (...contents: string[]) =>
     contents.map((content) => JSON.stringify({ role: 'user', content }))
-  const sketchOf = (messages: string[], completion: number, retryCount = 0): Sketch => ({
+  const getSketch = (messages: string[], completion: number, retryCount = 0): Sketch => ({
     prompt: [1],
     completion: [completion],
     lastMessage: lastOfTexts(messages),
     retryCount,
   })
-  const superseded = (...turns: Sketch[]) => turns.length - rowsOf(turns).flatMap(turnIds).length
-  t.equal(superseded(sketchOf(texts('s', 'u'), 2), sketchOf(texts('s', 'u'), 3, 1)), 1)
-  const between = sketchOf(texts('s'), 4)
-  t.equal(superseded(sketchOf(texts('s', 'u'), 2), between, sketchOf(texts('s', 'u'), 3, 1)), 1)
+  const superseded = (...turns: Sketch[]) => turns.length - getRows(turns).flatMap(turnIds).length
+  t.equal(superseded(getSketch(texts('s', 'u'), 2), getSketch(texts('s', 'u'), 3, 1)), 1)
+  const between = getSketch(texts('s'), 4)
+  t.equal(superseded(getSketch(texts('s', 'u'), 2), between, getSketch(texts('s', 'u'), 3, 1)), 1)
   for (const other of [texts('s', 'b', 'z'), texts('b', 'a', 'z'), texts('s', 'a', 'b'), texts('s', 'a')])
-    t.equal(superseded(sketchOf(texts('s', 'a', 'z'), 2), sketchOf(other, 3, 1)), 0)
+    t.equal(superseded(getSketch(texts('s', 'a', 'z'), 2), getSketch(other, 3, 1)), 0)
 })
 
 const NOT_ANSWERED = {
@@ -336,8 +340,8 @@ for (const status of ['failed', 'aborted', 'interrupted'] as const) {
       { ...NOT_ANSWERED, status },
       { prompt: [1], completion: [5], retryCount: 1 },
     ]
-    t.same(rowsOf(turns).map(turnIds), [['t0'], ['t1'], ['t2'], ['t4']])
-    t.equal(builderOf(turns.map(turnOf)).excluded().superseded, 0)
+    t.same(getRows(turns).map(turnIds), [['t0'], ['t1'], ['t2'], ['t4']])
+    t.equal(getBuilder(turns.map(getTurn)).excluded().superseded, 0)
   })
 }
 
@@ -345,15 +349,15 @@ t.test(
   'a retry whose original attempt is not recorded as a failure supersedes one sample, the latest',
   async (t) => {
     const turns: Sketch[] = [...SAMPLES, { prompt: [1], completion: [5], retryCount: 1 }]
-    t.same(rowsOf(turns).map(turnIds), [['t0'], ['t1'], ['t3']])
+    t.same(getRows(turns).map(turnIds), [['t0'], ['t1'], ['t3']])
     const twice = [...turns, { prompt: [1], completion: [6], retryCount: 1 }]
-    t.same(rowsOf(twice).map(turnIds), [['t0'], ['t3'], ['t4']], 'each retry another one')
+    t.same(getRows(twice).map(turnIds), [['t0'], ['t3'], ['t4']], 'each retry another one')
   },
 )
 
 t.test('each retry accounts for one failure: two retries for two', async (t) => {
   const failed: Sketch = { ...NOT_ANSWERED, status: 'failed' }
-  const rows = rowsOf([
+  const rows = getRows([
     ...SAMPLES,
     failed,
     { ...failed, retryCount: 1 },
@@ -371,12 +375,12 @@ t.test('a retry that fails as well shows that the first response was lost', asyn
     failedAgain,
     { prompt: [1], completion: [3], retryCount: 2 },
   ]
-  t.same(rowsOf(turns).map(turnIds), [['t2']])
+  t.same(getRows(turns).map(turnIds), [['t2']])
 })
 
 t.test('a retry accounts for attempts of its own request, not for others with an equal prompt', async (t) => {
   const warm = { prompt: [1], completion: [2], params: '{"temperature":1}' }
-  const rows = rowsOf([warm, { prompt: [1], completion: [3], params: '{"temperature":0}', retryCount: 1 }])
+  const rows = getRows([warm, { prompt: [1], completion: [3], params: '{"temperature":0}', retryCount: 1 }])
   t.same(rows.map(turnIds), [['t0'], ['t1']])
   const long = (end: string) => JSON.stringify({ stop: 'x'.repeat(5000) + end })
   const longOnes = [
@@ -384,18 +388,18 @@ t.test('a retry accounts for attempts of its own request, not for others with an
     { prompt: [1], completion: [3], params: long('b') },
     { prompt: [1], completion: [4], params: long('a'), retryCount: 1 },
   ]
-  t.same(rowsOf(longOnes).map(turnIds), [['t1'], ['t2']])
+  t.same(getRows(longOnes).map(turnIds), [['t1'], ['t2']])
   const completion = { prompt: [1], lastMessage: undefined, completion: [2] }
   const completions = [
     { ...completion, promptPieces: ['"Once'] },
     { ...completion, promptPieces: ['"Once', ' upon'] },
     { ...completion, promptPieces: ['"Once'], retryCount: 1 },
   ]
-  t.same(rowsOf(completions).map(turnIds), [['t1'], ['t2']], 'of completions as well')
+  t.same(getRows(completions).map(turnIds), [['t1'], ['t2']], 'of completions as well')
 })
 
 t.test('a continued sample is not lost, even if it is continued late', async (t) => {
-  const rows = rowsOf([
+  const rows = getRows([
     { prompt: [1], completion: [2] },
     { prompt: [1], completion: [3] },
     { prompt: [1], completion: [4], retryCount: 1 },
@@ -405,7 +409,7 @@ t.test('a continued sample is not lost, even if it is continued late', async (t)
 })
 
 t.test('the latest retry counts even without a continuation', async (t) => {
-  const rows = rowsOf([
+  const rows = getRows([
     { prompt: [1], completion: [2] },
     { prompt: [1], completion: [3], retryCount: 1 },
   ])
@@ -413,7 +417,7 @@ t.test('the latest retry counts even without a continuation', async (t) => {
 })
 
 t.test('a continued completion is not superseded by any later retry', async (t) => {
-  const rows = rowsOf([
+  const rows = getRows([
     { prompt: [1], completion: [2] },
     { prompt: [1, 2, 3], completion: [4] },
     { prompt: [1], completion: [5], retryCount: 1 },
@@ -422,7 +426,7 @@ t.test('a continued completion is not superseded by any later retry', async (t) 
 })
 
 t.test('a retry has the parent of the turn that it repeats, also below equal completions', async (t) => {
-  const rows = rowsOf([
+  const rows = getRows([
     { prompt: [1], completion: [2] },
     { prompt: [1], completion: [2] },
     { prompt: [1, 2, 3], completion: [4] },
@@ -439,7 +443,7 @@ for (const [outcome, retry] of [
 ] as const)
   t.test(`a turn whose lost continuation was retried is trained, though its retry ${outcome}`, async (t) => {
     const request = { lastMessage: lastOfTexts(['{"role":"user","content":"the second"}']) }
-    const rows = rowsOf([
+    const rows = getRows([
       { prompt: [1], completion: [2] },
       { prompt: [1, 2, 3], completion: [4], ...request },
       { ...retry, ...request, prompt: [...retry.prompt], completion: [...retry.completion], retryCount: 1 },
@@ -468,7 +472,7 @@ const agents: Sketch[] = [
 t.test(
   'a row has the role of its turns; a compaction at its end belongs to the role that it summarizes',
   async (t) => {
-    const rows = rowsOf(agents)
+    const rows = getRows(agents)
     t.same(
       rows.map((row) => [row.agent_role, turnIds(row)]),
       [
@@ -485,7 +489,7 @@ t.test(
         ['compaction', true],
       ],
     )
-    const [alone] = rowsOf([{ prompt: [1], completion: [2], ...withRole('compaction') }])
+    const [alone] = getRows([{ prompt: [1], completion: [2], ...withRole('compaction') }])
     t.equal(alone!.agent_role, 'compaction')
   },
 )
@@ -497,13 +501,13 @@ t.test('a row that branches off another role has the role of its last turn', asy
     { prompt: [1, 2, 5], completion: [6], ...withRole('main') },
   ]
   t.same(
-    rowsOf(turns).map((row) => [row.agent_role, turnIds(row), row.turns.map(({ trained }) => trained)]),
+    getRows(turns).map((row) => [row.agent_role, turnIds(row), row.turns.map(({ trained }) => trained)]),
     [
       ['subagent:fork', ['t0', 't1'], [true, true]],
       ['main', ['t0', 't2'], [false, true]],
     ],
   )
-  const main = rowsOf(turns, {}, { lines: 'main' })
+  const main = getRows(turns, {}, { lines: 'main' })
   t.same(
     main.map((row) => [turnIds(row), row.turns.map(({ trained }) => trained)]),
     [
@@ -516,9 +520,9 @@ t.test('a row that branches off another role has the role of its last turn', asy
 })
 
 t.test('side requests are counted and not trained, unless they are requested', async (t) => {
-  const turns = agents.map(turnOf)
-  t.equal(builderOf(turns).excluded().side, 2)
-  const all = builderOf(turns, { sideCalls: true })
+  const turns = agents.map(getTurn)
+  t.equal(getBuilder(turns).excluded().side, 2)
+  const all = getBuilder(turns, { sideCalls: true })
   t.equal(all.excluded().side, 0)
   t.same(
     [...all.rows({}, null)].map((row) => [row.agent_role, turnIds(row)]),
@@ -532,14 +536,14 @@ t.test('side requests are counted and not trained, unless they are requested', a
 })
 
 t.test('a side request that branches off the main conversation removes nothing from it', async (t) => {
-  const rows = rowsOf(agents, { select: 'last' })
+  const rows = getRows(agents, { select: 'last' })
   t.same(rows.map(plain), [{ prompt: [1, 8], response: [9], mask: [1], turns: ['t6'] }])
 })
 
 t.test(
   'a completion of the main agent continues around a side request and keeps the tokens, with mask 0',
   async (t) => {
-    const rows = rowsOf([
+    const rows = getRows([
       { prompt: [1], completion: [2], ...withRole('main') },
       { prompt: [1, 2, 3], completion: [4], ...withRole('side') },
       { prompt: [1, 2, 3, 4, 5], completion: [6], ...withRole('main') },
@@ -551,7 +555,7 @@ t.test(
 )
 
 t.test('the main role alone includes its compaction, but neither subagents nor side requests', async (t) => {
-  const main = rowsOf(agents, {}, { lines: 'main', sideCalls: true })
+  const main = getRows(agents, {}, { lines: 'main', sideCalls: true })
   t.same(
     main.map((row) => [row.agent_role, turnIds(row)]),
     [
@@ -566,8 +570,8 @@ t.test('failed turns are counted and never trained', async (t) => {
   const turns = [
     ...chain,
     ...statuses.map((status): Sketch => ({ prompt: [1, 2, 3, 4], completion: [8], status })),
-  ].map(turnOf)
-  const builder = builderOf(turns)
+  ].map(getTurn)
+  const builder = getBuilder(turns)
   t.same([...builder.rows({}, null)].map(turnIds), [['t0', 't1', 't2']])
   t.same(builder.excluded(), {
     aborted: 1,
@@ -582,7 +586,7 @@ t.test('failed turns are counted and never trained', async (t) => {
 })
 
 t.test('a turn without exact ids is a row without ids that has the reason', async (t) => {
-  const rows = rowsOf([
+  const rows = getRows([
     { prompt: [1], completion: [2] },
     {
       prompt: [1, 2, 3],
@@ -602,9 +606,9 @@ t.test('a turn without exact ids is a row without ids that has the reason', asyn
 
 t.test('reward and its components are on each row', async (t) => {
   const reward = { reward: 0.5, components: { tests: 1 } }
-  const [row] = builderOf(chain.map(turnOf)).rows({}, reward)
+  const [row] = getBuilder(chain.map(getTurn)).rows({}, reward)
   t.match(row, { reward: 0.5, reward_components: { tests: 1 } })
-  t.match(rowsOf(chain)[0], { reward: null, reward_components: {} })
+  t.match(getRows(chain)[0], { reward: null, reward_components: {} })
 })
 
 t.test('the reward of a turn is at its tokens in each row that has the turn', async (t) => {
@@ -614,7 +618,7 @@ t.test('the reward of a turn is at its tokens in each row that has the turn', as
     { prompt: [1, 2, 5], completion: [6, 7] },
   ]
   const reward = { reward: 1, components: {}, turns: { 0: 0.25, 2: -0.5 } }
-  const rows = [...builderOf(turns.map(turnOf)).rows({}, reward)]
+  const rows = [...getBuilder(turns.map(getTurn)).rows({}, reward)]
   t.same(
     rows.map((row) => row.turns.map((turn) => [turn.start, turn.end, turn.trained, turn.reward])),
     [
@@ -628,7 +632,7 @@ t.test('the reward of a turn is at its tokens in each row that has the turn', as
       ],
     ],
   )
-  const [first] = builderOf(turns.map(turnOf)).rows({ perTurn: true }, reward)
+  const [first] = getBuilder(turns.map(getTurn)).rows({ perTurn: true }, reward)
   t.match(first!.turns, [{ start: 0, end: 1, reward: 0.25 }])
   t.same(
     rows.map((row) => row.reward),
@@ -637,35 +641,35 @@ t.test('the reward of a turn is at its tokens in each row that has the turn', as
 })
 
 t.test('weight versions are compared as numbers if all are numbers, else by appearance', async (t) => {
-  const versioned = (...versions: (string | null)[]) =>
-    rowsOf(
-      chain.map((turn, at) => ({
+  const addVersion = (...versions: (string | null)[]) =>
+    getRows(
+      chain.map((turn, index) => ({
         ...turn,
-        weightVersionStart: versions[at]!,
-        weightVersionEnd: versions[at]!,
+        weightVersionStart: versions[index]!,
+        weightVersionEnd: versions[index]!,
       })),
     )[0]!
-  t.match(versioned('10', '9', '11'), { weight_version_min: '9', weight_version_max: '11' })
-  t.match(versioned('step-b', 'step-a', 'step-c'), {
+  t.match(addVersion('10', '9', '11'), { weight_version_min: '9', weight_version_max: '11' })
+  t.match(addVersion('step-b', 'step-a', 'step-c'), {
     weight_version_min: 'step-b',
     weight_version_max: 'step-c',
   })
-  t.match(versioned('7', '7', '7'), { weight_version_max: '7', unversioned_turns: 0 })
+  t.match(addVersion('7', '7', '7'), { weight_version_max: '7', unversioned_turns: 0 })
 })
 
 t.test('a row with tokens of unknown weights has no lowest and no highest version', async (t) => {
-  const versioned = (ends: [start: string | null, end: string | null][], responseLength?: number) =>
-    rowsOf(
-      chain.map((turn, at) => ({
+  const addVersion = (ends: [start: string | null, end: string | null][], responseLength?: number) =>
+    getRows(
+      chain.map((turn, index) => ({
         ...turn,
-        weightVersionStart: ends[at]![0],
-        weightVersionEnd: ends[at]![1],
+        weightVersionStart: ends[index]![0],
+        weightVersionEnd: ends[index]![1],
       })),
       responseLength === undefined ? {} : { responseLength },
     )[0]!
   const unknown = { weight_version_min: null, weight_version_max: null }
   t.match(
-    versioned([
+    addVersion([
       [null, null],
       ['7', '7'],
       ['7', '7'],
@@ -673,7 +677,7 @@ t.test('a row with tokens of unknown weights has no lowest and no highest versio
     { ...unknown, unversioned_turns: 1 },
   )
   t.match(
-    versioned([
+    addVersion([
       ['7', '7'],
       ['7', '8'],
       ['8', null],
@@ -681,14 +685,14 @@ t.test('a row with tokens of unknown weights has no lowest and no highest versio
     { ...unknown, unversioned_turns: 1 },
   )
   t.match(
-    versioned([
+    addVersion([
       [null, '7'],
       ['7', '7'],
       [null, null],
     ]),
     { ...unknown, unversioned_turns: 2 },
   )
-  const cut = versioned(
+  const cut = addVersion(
     [
       ['7', '7'],
       [null, null],
@@ -700,8 +704,12 @@ t.test('a row with tokens of unknown weights has no lowest and no highest versio
 })
 
 t.test('response_length keeps the beginning of the response and reports the cut', async (t) => {
-  const [row] = rowsOf(
-    chain.map((turn, at) => ({ ...turn, weightVersionStart: String(at), weightVersionEnd: String(at) })),
+  const [row] = getRows(
+    chain.map((turn, index) => ({
+      ...turn,
+      weightVersionStart: String(index),
+      weightVersionEnd: String(index),
+    })),
     { responseLength: 3 },
   )
   t.same(plain(row!), { prompt: [1, 2], response: [3, 4, 5], mask: [1, 1, 0], turns: ['t0', 't1', 't2'] })
@@ -715,15 +723,15 @@ t.test('response_length keeps the beginning of the response and reports the cut'
     ],
   )
   t.match(row, { weight_version_max: '0' }, 'versions of tokens that were cut off do not count')
-  t.equal(rowsOf(chain, { responseLength: 8 })[0]!.truncated, false)
-  t.equal(rowsOf(chain, { responseLength: 7 })[0]!.truncated, true)
+  t.equal(getRows(chain, { responseLength: 8 })[0]!.truncated, false)
+  t.equal(getRows(chain, { responseLength: 7 })[0]!.truncated, true)
 })
 
 t.test('prompt_length keeps the end of the prompt and reports the cut', async (t) => {
-  const [row] = rowsOf(chain, { promptLength: 1 })
+  const [row] = getRows(chain, { promptLength: 1 })
   t.match(plain(row!), { prompt: [2], response: [3, 4, 5, 6, 7, 8, 9, 9] })
   t.equal(row!.prompt_truncated, true)
-  t.equal(rowsOf(chain, { promptLength: 2 })[0]!.prompt_truncated, false)
+  t.equal(getRows(chain, { promptLength: 2 })[0]!.prompt_truncated, false)
 })
 
 t.test('a shared completion is trained in the row that keeps most of it', async (t) => {
@@ -733,31 +741,31 @@ t.test('a shared completion is trained in the row that keeps most of it', async 
     { prompt: [1, 2, 3, 3, 3, 4, 4, 4, 4, 5], completion: [6] },
     { prompt: [1, 2, 3, 3, 3, 4, 4, 4, 4, 7], completion: [8] },
   ]
-  const [first, second] = rowsOf(sketches, { responseLength: 6 })
+  const [first, second] = getRows(sketches, { responseLength: 6 })
   t.same([...first!.response_mask], [1, 0, 0, 0, 1, 1], 'the first one among equals')
   t.same([...second!.response_mask], [0, 0, 0, 0, 0, 0])
-  const [only] = rowsOf(sketches, { select: 'last' })
+  const [only] = getRows(sketches, { select: 'last' })
   t.same([...only!.response_mask], [1, 0, 0, 0, 1, 1, 1, 1, 0, 1], 'rows that are not returned train nothing')
 })
 
 t.test('select returns the row with the longest response, or the one that ended last', async (t) => {
   const sketches: Sketch[] = [...chain, { prompt: [8], completion: [1] }]
-  t.same(rowsOf(sketches, { select: 'longest' }).map(turnIds), [['t0', 't1', 't2']])
-  t.same(rowsOf(sketches, { select: 'last' }).map(turnIds), [['t3']])
-  t.same(rowsOf([], { select: 'longest' }), [])
-  t.same(rowsOf([], { select: 'last' }), [])
+  t.same(getRows(sketches, { select: 'longest' }).map(turnIds), [['t0', 't1', 't2']])
+  t.same(getRows(sketches, { select: 'last' }).map(turnIds), [['t3']])
+  t.same(getRows([], { select: 'longest' }), [])
+  t.same(getRows([], { select: 'last' }), [])
 })
 
 t.test('per_turn makes each turn of the selected rows a row with its complete prompt', async (t) => {
-  t.same(rowsOf([...chain, { prompt: [8], completion: [1] }], { perTurn: true }).map(plain), [
+  t.same(getRows([...chain, { prompt: [8], completion: [1] }], { perTurn: true }).map(plain), [
     { prompt: [1, 2], response: [3, 4], mask: [1, 1], turns: ['t0'] },
     { prompt: [1, 2, 3, 4, 5], response: [6], mask: [1], turns: ['t1'] },
     { prompt: [1, 2, 3, 4, 5, 6, 7, 8], response: [9, 9], mask: [1, 1], turns: ['t2'] },
     { prompt: [8], response: [1], mask: [1], turns: ['t3'] },
   ])
-  const ofOne = rowsOf([...chain, { prompt: [8], completion: [1] }], { perTurn: true, select: 'longest' })
+  const ofOne = getRows([...chain, { prompt: [8], completion: [1] }], { perTurn: true, select: 'longest' })
   t.same(ofOne.map(turnIds), [['t0'], ['t1'], ['t2']])
-  t.same([...rowsOf(chain, { perTurn: true })[1]!.response_logprobs], [-2])
+  t.same([...getRows(chain, { perTurn: true })[1]!.response_logprobs], [-2])
 })
 
 /**
@@ -796,8 +804,8 @@ const optionSets: fc.Arbitrary<TrajectoryOptions> = fc.record(
   { requiredKeys: [] },
 )
 
-const startsWith = (whole: number[], start: number[]) => start.every((token, at) => whole[at] === token)
-const whole = (turn: Sketch) => [...turn.prompt, ...turn.completion]
+const startsWith = (full: number[], start: number[]) => start.every((token, index) => full[index] === token)
+const complete = (turn: Sketch) => [...turn.prompt, ...turn.completion]
 
 /**
  * The original attempt of each retry: the latest with its prompt that has no continuation and no earlier
@@ -807,12 +815,12 @@ function firstTries(turns: Sketch[], isContinued: (index: number) => boolean): (
   const taken: (number | undefined)[] = []
   for (const [index, turn] of turns.entries()) {
     const first = turns.findLastIndex(
-      (other, at) =>
-        at < index &&
+      (other, i) =>
+        i < index &&
         !other.retryCount &&
         `${other.prompt}` === `${turn.prompt}` &&
-        !isContinued(at) &&
-        !taken.includes(at),
+        !isContinued(i) &&
+        !taken.includes(i),
     )
     taken.push(turn.retryCount && first >= 0 ? first : undefined)
   }
@@ -837,20 +845,20 @@ function naiveRows(turns: Sketch[]): number[][] {
       return
     }
     const fitting = turns
-      .map((_, at) => at)
-      .filter((at) => turns[at]!.completion.length > 0)
-      .filter((at) => at < index && startsWith(turn.prompt, whole(turns[at]!)))
-      .filter((at) => whole(turns[at]!).length <= turn.prompt.length)
-    const depth = Math.max(...fitting.map((at) => whole(turns[at]!).length))
-    const deepest = fitting.filter((at) => whole(turns[at]!).length === depth)
-    parents.push(deepest.findLast((at) => !isContinued(at)) ?? deepest.at(-1))
+      .map((_, index) => index)
+      .filter((index) => turns[index]!.completion.length > 0)
+      .filter((i) => i < index && startsWith(turn.prompt, complete(turns[i]!)))
+      .filter((index) => complete(turns[index]!).length <= turn.prompt.length)
+    const depth = Math.max(...fitting.map((index) => complete(turns[index]!).length))
+    const deepest = fitting.filter((index) => complete(turns[index]!).length === depth)
+    parents.push(deepest.findLast((index) => !isContinued(index)) ?? deepest.at(-1))
   })
   const superseded = firstTries(turns, isContinued)
   const isSuperseded = (index: number) => superseded.includes(index)
   const rows: number[][] = []
   const isInRow = (index: number) => turns[index]!.completion.length > 0 && !isSuperseded(index)
   turns.forEach((_, index) => {
-    if (!isInRow(index) || parents.some((parent, at) => parent === index && isInRow(at))) return
+    if (!isInRow(index) || parents.some((parent, i) => parent === index && isInRow(i))) return
     const row: number[] = []
     for (let at: number | undefined = index; at !== undefined; at = parents[at]) row.unshift(at)
     rows.push(row)
@@ -862,7 +870,7 @@ t.test('rows agree with a naive implementation of the rules', async () => {
   fc.assert(
     fc.property(sessions, (turns) => {
       const expected = naiveRows(turns).map((row) => row.map((index) => `t${index}`))
-      equal(rowsOf(turns).map(turnIds).map(String), expected.map(String))
+      equal(getRows(turns).map(turnIds).map(String), expected.map(String))
     }),
     { numRuns: limitRuns(500) },
   )
@@ -871,8 +879,8 @@ t.test('rows agree with a naive implementation of the rules', async () => {
 t.test('for any cuts, a row contains recorded tokens and trains each turn at most once', async () => {
   fc.assert(
     fc.property(sessions, optionSets, (sketches, options) => {
-      const turns = sketches.map(turnOf)
-      const rows = [...builderOf(turns).rows(options, null)]
+      const turns = sketches.map(getTurn)
+      const rows = [...getBuilder(turns).rows(options, null)]
       const timesTrained = new Map<string, number>()
       for (const row of rows) {
         const trained = new Set<number>()
@@ -882,7 +890,7 @@ t.test('for any cuts, a row contains recorded tokens and trains each turn at mos
           if (!isTrained) continue
           timesTrained.set(turn.turnId, (timesTrained.get(turn.turnId) ?? 0) + 1)
           equal(row.response_logprobs.subarray(start, end), turn.completionLogprobs.subarray(0, end - start))
-          for (let at = start; at < end; at += 1) trained.add(at)
+          for (let offset = start; offset < end; offset += 1) trained.add(offset)
         }
         const last = turns[row.turns.at(-1)!.index]!
         const all = [...last.promptTokenIds, ...last.completionTokenIds]
@@ -894,9 +902,9 @@ t.test('for any cuts, a row contains recorded tokens and trains each turn at mos
         )
         equal(
           row.response_mask,
-          Uint8Array.from(row.response_ids, (_, at) => Number(trained.has(at))),
+          Uint8Array.from(row.response_ids, (_, index) => Number(trained.has(index))),
         )
-        ensure(row.response_logprobs.every((logprob, at) => trained.has(at) || logprob === 0))
+        ensure(row.response_logprobs.every((logprob, index) => trained.has(index) || logprob === 0))
         ensure(row.prompt_ids.length === Math.min(first.length, options.promptLength ?? first.length))
         ensure(row.truncated === row.response_ids.length < all.length - first.length)
         ensure(row.prompt_truncated === row.prompt_ids.length < first.length)
@@ -910,7 +918,7 @@ t.test('for any cuts, a row contains recorded tokens and trains each turn at mos
 t.test('without cuts each turn in the rows is trained exactly once and completely', async () => {
   fc.assert(
     fc.property(sessions, fc.boolean(), (sketches, perTurn) => {
-      const rows = rowsOf(sketches, { perTurn })
+      const rows = getRows(sketches, { perTurn })
       const ones = rows.reduce((sum, row) => sum + row.response_mask.reduce((a, b) => a + b, 0), 0)
       const distinct = new Set(rows.flatMap((row) => row.turns.map((turn) => turn.index)))
       ensure(ones === [...distinct].reduce((sum, index) => sum + sketches[index]!.completion.length, 0))
@@ -922,7 +930,7 @@ t.test('without cuts each turn in the rows is trained exactly once and completel
 t.test('each turn that was sampled and not superseded is in a row', async () => {
   fc.assert(
     fc.property(sessions, (sketches) => {
-      const builder = builderOf(sketches.map(turnOf))
+      const builder = getBuilder(sketches.map(getTurn))
       const inRows = new Set([...builder.rows({}, null)].flatMap(turnIds))
       const { superseded, empty } = builder.excluded()
       ensure(inRows.size === sketches.length - superseded - empty)
@@ -939,16 +947,18 @@ t.test('the rows of a selection are those of a session that has only the selecte
   const selections = fc.record({ lines: fc.constantFrom('all', 'main'), sideCalls: fc.boolean() })
   fc.assert(
     fc.property(sessions, lines, selections, (sketches, lines, selection) => {
-      const turns = sketches.map((sketch, index) => turnOf({ ...sketch, ...withRole(lines[index]!) }, index))
+      const turns = sketches.map((sketch, index) => getTurn({ ...sketch, ...withRole(lines[index]!) }, index))
       const isSelected = (line: string) =>
         selection.lines === 'main'
           ? line === 'main' || line === 'compaction'
           : line !== 'side' || selection.sideCalls
       const selected = turns.filter(({ index }) => isSelected(lines[index]!))
-      const rows = [...builderOf(turns, selection).rows({}, null)]
+      const rows = [...getBuilder(turns, selection).rows({}, null)]
       equal(
         rows.map((row) => JSON.stringify(plain(row))),
-        [...builderOf(selected, { sideCalls: true }).rows({}, null)].map((row) => JSON.stringify(plain(row))),
+        [...getBuilder(selected, { sideCalls: true }).rows({}, null)].map((row) =>
+          JSON.stringify(plain(row)),
+        ),
       )
       ensure(rows.every((row) => row.turns.every(({ index, agent_role }) => agent_role === lines[index])))
     }),
@@ -966,11 +976,11 @@ t.test('the interleaving of unrelated conversations changes no row', async () =>
         completion: turn.completion.map((token) => token + 10),
       }))
       const count = Math.max(one.length, shifted.length)
-      const interleaved = Array.from({ length: count }, (_, at) => [shifted[at], one[at]])
+      const interleaved = Array.from({ length: count }, (_, index) => [shifted[index], one[index]])
         .flat()
         .filter((turn) => turn !== undefined)
       const content = (sketches: Sketch[]) =>
-        rowsOf(sketches)
+        getRows(sketches)
           .map((row) => [row.prompt_ids, row.response_ids, row.response_mask].join('|'))
           .sort()
       equal(content([...one, ...shifted]), content(interleaved))
@@ -982,7 +992,7 @@ t.test('the interleaving of unrelated conversations changes no row', async () =>
 t.test('200 turns that grow to 100,000 tokens take well under a second', async (t) => {
   const turns = longSession(200, 100_000)
   const before = process.cpuUsage()
-  const rows = [...builderOf(turns).rows({}, null)]
+  const rows = [...getBuilder(turns).rows({}, null)]
   const { user } = process.cpuUsage(before)
   t.equal(rows.length, 1)
   t.equal(rows[0]!.num_turns, 200)
@@ -990,10 +1000,10 @@ t.test('200 turns that grow to 100,000 tokens take well under a second', async (
 })
 
 function longSession(turnCount: number, tokenCount: number): RecordedTurn[] {
-  const all = Int32Array.from({ length: tokenCount }, (_, at) => (at * 7919) % 150_000)
+  const all = Int32Array.from({ length: tokenCount }, (_, index) => (index * 7919) % 150_000)
   const step = tokenCount / turnCount
   return Array.from({ length: turnCount }, (_, index) => ({
-    ...turnOf({ prompt: [], completion: [] }, index),
+    ...getTurn({ prompt: [], completion: [] }, index),
     promptTokenIds: all.subarray(0, index * step + step / 2),
     completionTokenIds: all.subarray(index * step + step / 2, (index + 1) * step),
     completionLogprobs: new Float64Array(step / 2).fill(-0.5),
@@ -1017,7 +1027,7 @@ t.test("a turn of another model starts a row, because a row trains one model's t
     { prompt: [1, 2, 3, 4, 5], completion: [6], params: params('b') },
     { prompt: [1, 2, 3, 4, 5, 6, 7], completion: [8], params: params('a') },
   ]
-  const rows = rowsOf(sketches)
+  const rows = getRows(sketches)
   t.same(
     rows.map(({ turns }) => turns.map(({ turn_id }) => turn_id)),
     [
@@ -1041,14 +1051,14 @@ t.test("a turn of another model starts a row, because a row trains one model's t
   )
 
   const annotations = JSON.stringify({ policy: 'a' })
-  const named = rowsOf(sketches.map((sketch) => ({ ...sketch, annotations })))
+  const named = getRows(sketches.map((sketch) => ({ ...sketch, annotations })))
   t.equal(named.length, 1, 'where the session names the model, rows are requested by that name')
 })
 
 t.test('of a turn only the data that its rows need is kept', async (t) => {
   const builder = new TrajectoryBuilder()
   const addWholeRecord = () => {
-    const record = turnOf({ prompt: [1], completion: [2] }, 0)
+    const record = getTurn({ prompt: [1], completion: [2] }, 0)
     builder.add(record)
     return new WeakRef(record)
   }

@@ -31,8 +31,8 @@ function buildTree(...specs: readonly TurnSpec[]): TurnTree {
   return tree
 }
 
-const parentOf = (tree: TurnTree, id: string) => tree.find(id)?.parent?.turnId
-const leavesOf = (tree: TurnTree, ...leftOut: string[]) =>
+const getParent = (tree: TurnTree, id: string) => tree.find(id)?.parent?.turnId
+const getLeaves = (tree: TurnTree, ...leftOut: string[]) =>
   tree.leaves(new Set(leftOut)).map(({ turnId }) => turnId)
 
 t.test('a parent is the deepest turn whose prompt and completion begin the prompt', async (t) => {
@@ -45,14 +45,14 @@ t.test('a parent is the deepest turn whose prompt and completion begin the promp
     { id: 'f', prompt: [1, 3], completion: [2] },
     { id: 'g', prompt: [1, 2], completion: [8] },
   )
-  t.equal(parentOf(tree, 'a'), undefined)
-  t.equal(parentOf(tree, 'b'), 'a')
-  t.equal(parentOf(tree, 'c'), 'b')
-  t.equal(parentOf(tree, 'd'), 'a', 'one that leaves the conversation earlier')
-  t.equal(parentOf(tree, 'e'), undefined, 'a prompt alone is not a turn')
-  t.equal(parentOf(tree, 'f'), undefined, 'another completion')
-  t.equal(parentOf(tree, 'g'), 'a', 'no new tokens are needed')
-  t.strictSame(leavesOf(tree), ['c', 'd', 'e', 'f', 'g'])
+  t.equal(getParent(tree, 'a'), undefined)
+  t.equal(getParent(tree, 'b'), 'a')
+  t.equal(getParent(tree, 'c'), 'b')
+  t.equal(getParent(tree, 'd'), 'a', 'one that leaves the conversation earlier')
+  t.equal(getParent(tree, 'e'), undefined, 'a prompt alone is not a turn')
+  t.equal(getParent(tree, 'f'), undefined, 'another completion')
+  t.equal(getParent(tree, 'g'), 'a', 'no new tokens are needed')
+  t.strictSame(getLeaves(tree), ['c', 'd', 'e', 'f', 'g'])
   t.ok(tree.isContinued('a'))
   t.notOk(tree.isContinued('c'))
   t.notOk(tree.isContinued('unknown'))
@@ -67,9 +67,9 @@ t.test('an omitted turn makes its parent a leaf', async (t) => {
     { id: 'b', prompt: [1, 2], completion: [3] },
     { id: 'c', prompt: [1, 2], completion: [4] },
   )
-  t.strictSame(leavesOf(tree, 'b'), ['c'])
-  t.strictSame(leavesOf(tree, 'b', 'c'), ['a'])
-  t.strictSame(leavesOf(tree, 'a'), ['b', 'c'])
+  t.strictSame(getLeaves(tree, 'b'), ['c'])
+  t.strictSame(getLeaves(tree, 'b', 'c'), ['a'])
+  t.strictSame(getLeaves(tree, 'a'), ['b', 'c'])
 })
 
 t.test('a prompt that replaces the end of a turn continues that turn, and no other', async (t) => {
@@ -98,7 +98,7 @@ t.test('a prompt that replaces the end of a turn continues that turn, and no oth
     { id: 'a', prompt: [1], completion: [2, 8], chosenModel: 'x' },
     { ...next, chosenModel: 'y', replacedEnd },
   )
-  t.equal(parentOf(tree, 'b'), undefined, 'another model')
+  t.equal(getParent(tree, 'b'), undefined, 'another model')
 })
 
 t.test('equal completions are continued once each, the latest first', async (t) => {
@@ -109,9 +109,9 @@ t.test('equal completions are continued once each, the latest first', async (t) 
     { id: 'd', prompt: [1, 2, 5], completion: [4] },
     { id: 'e', prompt: [1, 2, 6], completion: [4] },
   )
-  t.equal(parentOf(tree, 'c'), 'b')
-  t.equal(parentOf(tree, 'd'), 'a')
-  t.equal(parentOf(tree, 'e'), 'b', 'where each has a child, the latest of all')
+  t.equal(getParent(tree, 'c'), 'b')
+  t.equal(getParent(tree, 'd'), 'a')
+  t.equal(getParent(tree, 'e'), 'b', 'where each has a child, the latest of all')
 })
 
 t.test('a retry has the parent of the repeated turn, if its prompt is the same', async (t) => {
@@ -120,20 +120,20 @@ t.test('a retry has the parent of the repeated turn, if its prompt is the same',
     { id: 'b', prompt: [1], completion: [2] },
     { id: 'c', prompt: [1, 2, 3], completion: [4] },
   ]
-  const again = { id: 'd', prompt: [1, 2, 3], completion: [5] }
-  t.equal(parentOf(buildTree(...turns, again), 'd'), 'a', 'a completion of its own')
-  t.equal(parentOf(buildTree(...turns, { ...again, repeats: 'c' }), 'd'), 'b')
-  const other = { ...again, prompt: [1, 2, 9], repeats: 'c' }
-  t.equal(parentOf(buildTree(...turns, other), 'd'), 'a', 'a template may render the time')
-  t.equal(parentOf(buildTree(...turns, { ...again, repeats: 'unknown' }), 'd'), 'a')
+  const second = { id: 'd', prompt: [1, 2, 3], completion: [5] }
+  t.equal(getParent(buildTree(...turns, second), 'd'), 'a', 'a completion of its own')
+  t.equal(getParent(buildTree(...turns, { ...second, repeats: 'c' }), 'd'), 'b')
+  const other = { ...second, prompt: [1, 2, 9], repeats: 'c' }
+  t.equal(getParent(buildTree(...turns, other), 'd'), 'a', 'a template may render the time')
+  t.equal(getParent(buildTree(...turns, { ...second, repeats: 'unknown' }), 'd'), 'a')
   const first = { id: 'e', prompt: [7], completion: [8] }
   const repeated = buildTree(first, { ...first, id: 'f', completion: [9], repeats: 'e' })
-  t.equal(parentOf(repeated, 'f'), undefined)
+  t.equal(getParent(repeated, 'f'), undefined)
 })
 
 t.test('a turn continues none of another model that its agent requested', async (t) => {
   const parentWith = (before: string | null | undefined, now: string | null | undefined) =>
-    parentOf(
+    getParent(
       buildTree(
         { id: 'a', prompt: [1], completion: [2], chosenModel: before },
         { id: 'b', prompt: [1, 2], completion: [3], chosenModel: now },
@@ -151,7 +151,7 @@ t.test('a turn continues none of another model that its agent requested', async 
     { id: 'b', prompt: [1, 2], completion: [3], chosenModel: 'n' },
     { id: 'c', prompt: [1, 2, 3], completion: [4], chosenModel: 'm' },
   )
-  t.equal(parentOf(tree, 'c'), 'a', 'the deepest of its own model')
+  t.equal(getParent(tree, 'c'), 'a', 'the deepest of its own model')
 })
 
 t.test('a turn without exact ids continues no turn, and no turn continues it', async (t) => {
@@ -160,10 +160,10 @@ t.test('a turn without exact ids continues no turn, and no turn continues it', a
     { id: 'b', prompt: [1, 2], completion: [3], exact: false, inexactReason: 'no_ids' },
     { id: 'c', prompt: [1, 2, 3], completion: [4] },
   )
-  t.equal(parentOf(tree, 'b'), undefined)
-  t.equal(parentOf(tree, 'c'), 'a')
+  t.equal(getParent(tree, 'b'), undefined)
+  t.equal(getParent(tree, 'c'), 'a')
   t.match(tree.find('b'), { promptLength: 0, completionLength: 0, exact: false, inexactReason: 'no_ids' })
-  t.strictSame(leavesOf(tree), ['b', 'c'])
+  t.strictSame(getLeaves(tree), ['b', 'c'])
 })
 
 t.test('a node has the fields of its turn, and the lengths of its ids', async (t) => {

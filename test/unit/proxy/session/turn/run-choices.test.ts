@@ -12,11 +12,11 @@ import { TurnRunner } from '../../../../../src/proxy/session/turn/run-turn.ts'
 import type { OpenTurn, TurnStore } from '../../../../../src/proxy/store/port/turn-store.ts'
 import { NamedTurnRunner, type SessionRequest } from '../../../../helpers/begin-turn.ts'
 import {
-  answer,
+  completeResponse,
+  respond,
   type Script,
   ScriptedBackend,
   untilAborted,
-  wholeAnswer,
 } from '../../../../helpers/scripted-backend.ts'
 import { silentLogger } from '../../../../helpers/silent-logger.ts'
 import { openMemoryStore } from '../../../../helpers/store-in-process.ts'
@@ -54,21 +54,21 @@ async function read(choices: Choices): Promise<number[]> {
   return order
 }
 
-const turnsOf = (store: TurnStore) => Array.fromAsync(store.readTurns('s'))
+const getTurns = (store: TurnStore) => Array.fromAsync(store.readTurns('s'))
 
 /** The first one fails once another one is complete; the others run until they are cancelled. */
 function firstFails(failure: ProxyError): Script {
   const second = Promise.withResolvers<void>()
   let calls = 0
   return async function* (_request, signal) {
-    const place = calls++
-    if (place === 0) {
+    const index = calls++
+    if (index === 0) {
       await second.promise
       throw failure
     }
-    yield* answer(wholeAnswer().slice(0, -1))
-    if (place > 1) await untilAborted(signal)
-    yield wholeAnswer().slice(-1)
+    yield* respond(completeResponse().slice(0, -1))
+    if (index > 1) await untilAborted(signal)
+    yield completeResponse().slice(-1)
     // Events after the last one come after the commit.
     second.resolve()
   }
@@ -80,7 +80,7 @@ t.test('each choice is a turn: concurrent, requested alone, with its own seed', 
     runner.beginChoices(call(3, { seed: 7 }), 3, never).then(read),
     runner.beginChoices(call(2), 2, never).then(read),
   ])
-  const turns = await turnsOf(store)
+  const turns = await getTurns(store)
   t.same(
     turns.map(({ index, status }) => [index, status]),
     [0, 1, 2, 3, 4].map((index) => [index, 'completed']),
@@ -127,10 +127,10 @@ t.test('deltas of the choices are forwarded on arrival', async (t) => {
   const gates = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
   let calls = 0
   const { runner } = await setUp(t, async function* () {
-    const place = calls++
-    yield [wholeAnswer()[0]!]
-    await gates[place]!.promise
-    yield* answer(wholeAnswer().slice(1))
+    const index = calls++
+    yield [completeResponse()[0]!]
+    await gates[index]!.promise
+    yield* respond(completeResponse().slice(1))
   })
   const choices = await runner.beginChoices(call(2), 2, never)
   const order: number[] = []
@@ -153,7 +153,7 @@ t.test('when one choice fails, the request fails, and the others are not trained
   const { runner, store } = await setUp(t, firstFails(failure))
   const choices = await runner.beginChoices(call(3), 3, never)
   await t.rejects(read(choices), failure)
-  const turns = await turnsOf(store)
+  const turns = await getTurns(store)
   t.same(
     turns.map(({ status, error }) => [status, error?.code]),
     [
@@ -169,10 +169,10 @@ t.test('an agent that disconnects aborts every choice, also complete ones', asyn
   const agent = new AbortController()
   let calls = 0
   const { runner, store } = await setUp(t, async function* (_request, signal) {
-    const place = calls++
-    yield* answer(wholeAnswer().slice(0, -1))
-    if (place > 0) await untilAborted(signal)
-    yield wholeAnswer().slice(-1)
+    const index = calls++
+    yield* respond(completeResponse().slice(0, -1))
+    if (index > 0) await untilAborted(signal)
+    yield completeResponse().slice(-1)
   })
   const choices = await runner.beginChoices(call(2), 2, agent.signal)
   const gone = new ProxyError('agent_gone', 'gone')
@@ -181,7 +181,7 @@ t.test('an agent that disconnects aborts every choice, also complete ones', asyn
   }
   await t.rejects(choices.deliver({ write }), gone)
   t.same(
-    (await turnsOf(store)).map(({ status, error }) => [status, error?.code]),
+    (await getTurns(store)).map(({ status, error }) => [status, error?.code]),
     [
       ['aborted', 'agent_gone'],
       ['aborted', 'agent_gone'],
@@ -197,7 +197,7 @@ t.test('a sink that fails ends every choice', async (t) => {
   }
   await t.rejects(choices.deliver({ write }), { code: 'engine_failed' })
   t.same(
-    (await turnsOf(store)).map(({ status, error }) => [status, error?.code]),
+    (await getTurns(store)).map(({ status, error }) => [status, error?.code]),
     [
       ['failed', 'engine_failed'],
       ['failed', 'engine_failed'],
@@ -218,7 +218,7 @@ t.test('when the store rejects one turn, none is left open and no engine receive
   const session = sessions.acquire(sessionId)
   await t.rejects(beginChoices({ begin }, { ...request, session }, 3, never), { code: 'store_failed' })
   t.same(
-    (await turnsOf(store)).map(({ status, error }) => [status, error?.code]),
+    (await getTurns(store)).map(({ status, error }) => [status, error?.code]),
     [
       ['aborted', 'turn_cancelled'],
       ['aborted', 'turn_cancelled'],
@@ -230,13 +230,13 @@ t.test('when the store rejects one turn, none is left open and no engine receive
 
 t.test('equal choices are never superseded; a retry of the request supersedes each once', async (t) => {
   const { runner, store } = await setUp(t)
-  const rowsOf = async () => {
+  const getRows = async () => {
     const builder = new TrajectoryBuilder()
-    for (const turn of await turnsOf(store)) builder.add(turn)
+    for (const turn of await getTurns(store)) builder.add(turn)
     return { superseded: builder.excluded().superseded, rows: [...builder.rows({}, null)] }
   }
   await read(await runner.beginChoices(call(3), 3, never))
-  const first = await rowsOf()
+  const first = await getRows()
   t.equal(first.superseded, 0)
   t.same(
     first.rows.map(({ response_mask }) => [...response_mask]),
@@ -244,7 +244,7 @@ t.test('equal choices are never superseded; a retry of the request supersedes ea
   )
   // The agent never received those, because its client declares a retry.
   await read(await runner.beginChoices(call(3, {}, 1), 3, never))
-  const then = await rowsOf()
+  const then = await getRows()
   t.equal(then.superseded, 3)
   t.same(
     then.rows.map(({ turns }) => turns.map(({ index }) => index)),
@@ -257,13 +257,15 @@ t.test(
   async (t) => {
     let fails = true
     const failing = firstFails(new ProxyError('engine_failed', 'out of memory'))
-    const { runner, store } = await setUp(t, (...args) => (fails ? failing(...args) : answer(wholeAnswer())))
+    const { runner, store } = await setUp(t, (...args) =>
+      fails ? failing(...args) : respond(completeResponse()),
+    )
     await t.rejects(runner.beginChoices(call(2), 2, never).then(read))
     fails = false
     await read(await runner.beginChoices(call(2), 2, never))
     await read(await runner.beginChoices(call(2, {}, 1), 2, never))
     const builder = new TrajectoryBuilder()
-    for (const turn of await turnsOf(store)) builder.add(turn)
+    for (const turn of await getTurns(store)) builder.add(turn)
     t.match(builder.excluded(), { superseded: 0, failed: 1, aborted: 1 })
     t.equal([...builder.rows({}, null)].length, 4)
   },
@@ -279,7 +281,7 @@ t.test('the turns of a session that ends during its choices are all closed', asy
   await Promise.all([t.rejects(reading, { code: 'turn_cancelled' }), sessions.complete('s')])
   t.ok(choices.signal.aborted)
   t.same(
-    (await turnsOf(store)).map(({ status }: Pick<OpenTurn, 'turnId'> & { status: string }) => status),
+    (await getTurns(store)).map(({ status }: Pick<OpenTurn, 'turnId'> & { status: string }) => status),
     ['aborted', 'aborted'],
   )
 })

@@ -10,11 +10,11 @@ import type { TurnRecord, TurnStore } from '../../../../../src/proxy/store/port/
 import { NamedTurnRunner, type SessionRequest } from '../../../../helpers/begin-turn.ts'
 import { readResponse as read } from '../../../../helpers/event-stream.ts'
 import {
-  answer,
+  completeResponse,
+  respond,
   type Script,
   ScriptedBackend,
   untilAborted,
-  wholeAnswer,
 } from '../../../../helpers/scripted-backend.ts'
 import { silentLogger } from '../../../../helpers/silent-logger.ts'
 import { openMemoryStore } from '../../../../helpers/store-in-process.ts'
@@ -65,7 +65,7 @@ function noteTypes(types: string[]): EventSink {
   return { write: (batch) => void types.push(batch.map(({ type }) => type).join()) as undefined }
 }
 
-async function turnsOf(store: TurnStore): Promise<TurnRecord[]> {
+async function getTurns(store: TurnStore): Promise<TurnRecord[]> {
   return Array.fromAsync(store.readTurns('s'))
 }
 
@@ -79,8 +79,8 @@ async function commitDelayed(store: TurnStore): Promise<void> {
 t.test("a request becomes a completed turn with the agent's view of it", async (t) => {
   const { runner, store, backend } = await setUp(t)
   const turn = await runner.begin(call({ metadata: { retryCount: 2, hasAgentKey: false } }), never)
-  t.same(await read(turn), wholeAnswer())
-  const [record, ...others] = await turnsOf(store)
+  t.same(await read(turn), completeResponse())
+  const [record, ...others] = await getTurns(store)
   t.same(others, [])
   t.match(record, {
     turnId: turn.turnId,
@@ -111,7 +111,7 @@ t.test("a request becomes a completed turn with the agent's view of it", async (
 t.test('weights announced during a generation are not those that it began with', async (t) => {
   const weights = new WeightAnnouncement()
   weights.announced = 'v0'
-  const bare = wholeAnswer().map((event) =>
+  const bare = completeResponse().map((event) =>
     event.type === 'start' ? { ...event, weightVersion: undefined } : event,
   ) as GenerationEvent[]
   const script: Script = async function* (request) {
@@ -123,7 +123,7 @@ t.test('weights announced during a generation are not those that it began with',
   }
   const { runner, store } = await setUp(t, script, undefined, weights)
   await read(await runner.begin(call({ stream: false }), never))
-  t.match(await turnsOf(store), [{ weightVersionStart: 'v1', weightVersionEnd: 'v2' }])
+  t.match(await getTurns(store), [{ weightVersionStart: 'v1', weightVersionEnd: 'v2' }])
 })
 
 t.test(
@@ -142,7 +142,7 @@ t.test(
     }
     const { runner, store } = await setUp(t, script)
     await read(await runner.begin(call(), never))
-    t.match(await turnsOf(store), [{ weightVersionStart: 'v2', weightVersionEnd: 'v3' }])
+    t.match(await getTurns(store), [{ weightVersionStart: 'v2', weightVersionEnd: 'v3' }])
   },
 )
 
@@ -162,7 +162,7 @@ t.test('the end of a response is held back until the turn is in the store', asyn
 
 t.test('an end that arrives in one batch with all other events is held back as well', async (t) => {
   const { runner } = await setUp(t, async function* () {
-    yield wholeAnswer()
+    yield completeResponse()
   })
   const batches: string[] = []
   await (await runner.begin(call(), never)).deliver(noteTypes(batches))
@@ -196,15 +196,15 @@ t.test(
           return writes.error ? Promise.reject(writes.error) : call()
         },
       })
-      const { runner } = await setUp(t, () => answer(wholeAnswer().slice(0, 2)), store)
+      const { runner } = await setUp(t, () => respond(completeResponse().slice(0, 2)), store)
       await t.rejects(read(await runner.begin(call(), never)), { code: 'engine_lost' })
       await commitDelayed(store)
-      t.match(await turnsOf(store), [{ status: 'open' }])
+      t.match(await getTurns(store), [{ status: 'open' }])
       writes.error = undefined
       mock.timers.tick(60_000)
       await commitDelayed(store)
       t.equal(writes.closings, closings)
-      t.match(await turnsOf(store), [{ status }])
+      t.match(await getTurns(store), [{ status }])
     }
   },
 )
@@ -222,7 +222,7 @@ for (const [code, status, error] of [
     const { promise: announced, resolve: goOn } = Promise.withResolvers<void>()
     const script: Script = async function* ({ requestId }, signal) {
       if (requestId !== rejectedId) await Promise.race([announced, untilAborted(signal)])
-      yield wholeAnswer()
+      yield completeResponse()
     }
     const { runner } = await setUp(t, script, store)
     const other = await runner.begin(call(), never)
@@ -259,7 +259,7 @@ t.test('requests that could not be recorded leave no gap in the later indexes', 
   isFull = false
   for (let turns = 0; turns < 2; turns += 1) await read(await runner.begin(call(), never))
   t.same(
-    (await turnsOf(store)).map(({ index }) => index),
+    (await getTurns(store)).map(({ index }) => index),
     [0, 1],
   )
 })
@@ -271,14 +271,14 @@ t.test(
     let engineSignal: AbortSignal | undefined
     const { runner, store } = await setUp(t, async function* (_request, signal) {
       engineSignal = signal
-      yield wholeAnswer().slice(0, 2)
+      yield completeResponse().slice(0, 2)
       await untilAborted(signal)
     })
     const turn = await runner.begin(call(), agent.signal)
     const write = () => agent.abort(new ProxyError('agent_gone', 'left')) as undefined
     await t.rejects(turn.deliver({ write }), { code: 'agent_gone' })
     t.equal(engineSignal?.aborted, true)
-    const [record] = await turnsOf(store)
+    const [record] = await getTurns(store)
     t.match(record, {
       status: 'aborted',
       completionText: 'hi',
@@ -296,16 +296,16 @@ t.test('a sink that fails fails the turn', async (t) => {
     throw new ProxyError('engine_failed', 'it cannot be written')
   }
   await t.rejects(turn.deliver({ write }), { code: 'engine_failed' })
-  t.match(await turnsOf(store), [{ status: 'failed', error: { code: 'engine_failed' } }])
+  t.match(await getTurns(store), [{ status: 'failed', error: { code: 'engine_failed' } }])
 })
 
 t.test('an engine that fails leaves a failed turn with the cause and the tokens so far', async (t) => {
   const { runner, store } = await setUp(t, async function* () {
-    yield wholeAnswer().slice(0, 2)
+    yield completeResponse().slice(0, 2)
     throw new ProxyError('engine_lost', 'connection reset')
   })
   await t.rejects(read(await runner.begin(call(), never)), { code: 'engine_lost' })
-  const [record] = await turnsOf(store)
+  const [record] = await getTurns(store)
   t.match(record, {
     status: 'failed',
     error: { code: 'engine_lost', message: 'connection reset' },
@@ -314,25 +314,25 @@ t.test('an engine that fails leaves a failed turn with the cause and the tokens 
 })
 
 t.test('if one id is invalid, none is kept, and the turn is not exact', async (t) => {
-  const whole = wholeAnswer()
-  const [start, end] = [whole[0]!, whole.at(-1)!]
+  const full = completeResponse()
+  const [start, end] = [full[0]!, full.at(-1)!]
   const delta: GenerationEvent = {
     type: 'delta',
     content: 'hi',
     tokenIds: [5, -1, 7],
     logprobs: [-1, -1, -1],
   }
-  const { runner, store } = await setUp(t, () => answer([start, delta, end]))
+  const { runner, store } = await setUp(t, () => respond([start, delta, end]))
   await read(await runner.begin(call(), never))
-  const [record] = await turnsOf(store)
+  const [record] = await getTurns(store)
   t.match(record, { status: 'completed', completionText: 'hi', exact: false })
   t.strictSame([...record!.completionTokenIds], [])
 })
 
 t.test('an engine that ends without a finish reason has failed', async (t) => {
-  const { runner, store } = await setUp(t, () => answer(wholeAnswer().slice(0, 3)))
+  const { runner, store } = await setUp(t, () => respond(completeResponse().slice(0, 3)))
   await t.rejects(read(await runner.begin(call(), never)), { code: 'engine_lost' })
-  t.match(await turnsOf(store), [{ status: 'failed' }])
+  t.match(await getTurns(store), [{ status: 'failed' }])
 })
 
 t.test('a response nested too deeply to be serialized fails, and its turn is still closed', async (t) => {
@@ -345,27 +345,27 @@ t.test('a response nested too deeply to be serialized fails, and its turn is sti
       yield [event]
     })
     await t.rejects(read(await runner.begin(call(), never)), { code: 'engine_failed', cause: RangeError })
-    t.match(await turnsOf(store), [{ status: 'failed', error: { code: 'engine_failed' } }])
+    t.match(await getTurns(store), [{ status: 'failed', error: { code: 'engine_failed' } }])
   }
 })
 
 t.test('unknown fields of an engine are recorded with the response', async (t) => {
   const unnamed = { extra: { citations: [1] } }
   const { runner, store } = await setUp(t, () =>
-    answer(wholeAnswer().map((event) => (event.type === 'delta' ? { ...event, ...unnamed } : event))),
+    respond(completeResponse().map((event) => (event.type === 'delta' ? { ...event, ...unnamed } : event))),
   )
   await read(await runner.begin(call(), never))
   const { runner: plain, store: bare } = await setUp(t)
   await read(await plain.begin(call(), never))
   t.strictSame(
-    [...(await turnsOf(store)), ...(await turnsOf(bare))].map(({ annotations }) => JSON.parse(annotations)),
+    [...(await getTurns(store)), ...(await getTurns(bare))].map(({ annotations }) => JSON.parse(annotations)),
     [{ answer: unnamed }, {}],
   )
 })
 
 t.test('the time of the first token is that of the first delta, not of a later one', async (t) => {
   let now = 0
-  const [start, ...rest] = wholeAnswer()
+  const [start, ...rest] = completeResponse()
   const store = await openMemoryStore()
   const sessions = new Sessions(
     store,
@@ -383,14 +383,14 @@ t.test('the time of the first token is that of the first delta, not of a later o
   const options = { sessions, backend, store, logger: silentLogger, clock: () => now }
   const runner = new NamedTurnRunner(new TurnRunner(options), sessions)
   await read(await runner.begin(call(), never))
-  t.match(await turnsOf(store), [{ startedAtMs: 0, firstTokenAtMs: 10, endedAtMs: 10 * rest.length }])
+  t.match(await getTurns(store), [{ startedAtMs: 0, firstTokenAtMs: 10, endedAtMs: 10 * rest.length }])
 })
 
 t.test("tokens are counted for the session's model, and for its session if it exists", async (t) => {
   const { runner, backend, sessions } = await setUp(t)
   const counted: unknown[][] = []
-  backend.countTokens = async (...given: unknown[]) => {
-    counted.push(given)
+  backend.countTokens = async (...input: unknown[]) => {
+    counted.push(input)
     return 3
   }
   const body = { model: 'm', messages: [] }
@@ -406,11 +406,11 @@ t.test("tokens are counted for the session's model, and for its session if it ex
 
 t.test('an unexpected error is reported as internal, and the turn is failed', async (t) => {
   const { runner, store } = await setUp(t, async function* () {
-    yield wholeAnswer().slice(0, 1)
+    yield completeResponse().slice(0, 1)
     throw new TypeError('a bug')
   })
   await t.rejects(read(await runner.begin(call(), never)), { code: 'internal' })
-  t.match(await turnsOf(store), [{ status: 'failed', error: { code: 'internal' } }])
+  t.match(await getTurns(store), [{ status: 'failed', error: { code: 'internal' } }])
 })
 
 t.test("the session's sampling parameters override the agent's, on the wire and in the record", async (t) => {
@@ -419,7 +419,7 @@ t.test("the session's sampling parameters override the agent's, on the wire and 
   const body = { model: 'm', temperature: 0, seed: 3, messages: [{ role: 'user' as const, content: 'x' }] }
   await read(await runner.begin(call({ request: { kind: 'chat', body } }), never))
   t.match(backend.requests[0]?.body, { temperature: 1, top_k: 5, seed: 3 })
-  t.same(JSON.parse((await turnsOf(store))[0]!.params), { model: 'm', temperature: 1, top_k: 5, seed: 3 })
+  t.same(JSON.parse((await getTurns(store))[0]!.params), { model: 'm', temperature: 1, top_k: 5, seed: 3 })
   t.equal(body.temperature, 0, "the agent's own body is unchanged")
 })
 
@@ -454,18 +454,18 @@ t.test('a request nested too deeply to be serialized is rejected without a trace
   await read(await runner.begin(call(), never))
   await sessions.complete('s')
   t.ok(performance.now() - begunAt < 5_000, 'no request is left that the end of the session would wait for')
-  t.match(await turnsOf(store), [{ index: 0, status: 'completed' }])
+  t.match(await getTurns(store), [{ index: 0, status: 'completed' }])
 })
 
 t.test('ending a session cancels its requests, and their turns are closed when it has ended', async (t) => {
   const { runner, sessions, store } = await setUp(t, async function* (_request, signal) {
-    yield wholeAnswer().slice(0, 1)
+    yield completeResponse().slice(0, 1)
     await untilAborted(signal)
   })
   const turn = await runner.begin(call(), never)
   const reading = t.rejects(read(turn), { code: 'turn_cancelled' })
   await sessions.complete('s')
-  t.match(await turnsOf(store), [{ status: 'aborted', error: { code: 'turn_cancelled' } }])
+  t.match(await getTurns(store), [{ status: 'aborted', error: { code: 'turn_cancelled' } }])
   await reading
 })
 
@@ -474,15 +474,15 @@ t.test('a response that was committed but not delivered is marked as undelivered
   const turn = await runner.begin(call(), never)
   await read(turn)
   await turn.undelivered()
-  t.match(await turnsOf(store), [{ status: 'aborted', error: { code: 'agent_gone' } }])
+  t.match(await getTurns(store), [{ status: 'aborted', error: { code: 'agent_gone' } }])
 })
 
 t.test('draining lets running requests finish and rejects new ones', async (t) => {
   const gate = Promise.withResolvers<void>()
   const { runner, store } = await setUp(t, async function* () {
-    yield wholeAnswer().slice(0, 1)
+    yield completeResponse().slice(0, 1)
     await gate.promise
-    yield wholeAnswer().slice(1)
+    yield completeResponse().slice(1)
   })
   const reading = read(await runner.begin(call(), never))
   const drained = runner.drain(10_000)
@@ -490,18 +490,18 @@ t.test('draining lets running requests finish and rejects new ones', async (t) =
   gate.resolve()
   t.equal(await drained, true)
   t.equal((await reading).length, 4)
-  t.match(await turnsOf(store), [{ status: 'completed' }])
+  t.match(await getTurns(store), [{ status: 'completed' }])
 })
 
 t.test('requests beyond the grace period are cancelled and recorded as failed', async (t) => {
   const { runner, store } = await setUp(t, async function* (_request, signal) {
-    yield wholeAnswer().slice(0, 1)
+    yield completeResponse().slice(0, 1)
     await untilAborted(signal)
   })
   const reading = t.rejects(read(await runner.begin(call(), never)), { code: 'shutting_down' })
   t.equal(await runner.drain(1), false)
   await reading
-  t.match(await turnsOf(store), [{ status: 'failed', error: { code: 'shutting_down' } }])
+  t.match(await getTurns(store), [{ status: 'failed', error: { code: 'shutting_down' } }])
 })
 
 t.test('a turn that cannot start releases its index, so that nothing waits for it', async (t) => {

@@ -8,7 +8,7 @@ import type { TurnAllocation } from '../../../../../src/proxy/session/state/turn
 import { RunningTurn } from '../../../../../src/proxy/session/turn/running-turn.ts'
 import type { OpenTurn } from '../../../../../src/proxy/store/port/turn-store.ts'
 import { readResponse } from '../../../../helpers/event-stream.ts'
-import { wholeAnswer } from '../../../../helpers/scripted-backend.ts'
+import { completeResponse } from '../../../../helpers/scripted-backend.ts'
 import { limitRuns } from '../../../../helpers/tier.ts'
 
 const never = new AbortController().signal
@@ -19,8 +19,8 @@ const never = new AbortController().signal
 function startTurn(events: readonly GenerationEvent[], failure?: Error) {
   const gates = [...events, null].map(() => Promise.withResolvers<void>())
   const run = async (turn: RunningTurn) => {
-    for (const [at, event] of events.entries()) {
-      await gates[at]!.promise
+    for (const [index, event] of events.entries()) {
+      await gates[index]!.promise
       turn.completion.add(event)
       if (event.type === 'end') {
         await new Promise(setImmediate)
@@ -45,7 +45,7 @@ function startTurn(events: readonly GenerationEvent[], failure?: Error) {
   return { turn, gates }
 }
 
-function foldOf(events: readonly GenerationEvent[]) {
+function foldEvents(events: readonly GenerationEvent[]) {
   const fold = new CompletionBuilder()
   fold.write(events)
   const { content, tokenIds, logprobs, toolCalls, start, end, reasoning } = fold
@@ -73,17 +73,17 @@ class Connection {
 }
 
 t.test('a connection that joins at any time receives the complete response once', async (t) => {
-  const answer: GenerationEvent[] = [
-    ...wholeAnswer().slice(0, -1),
+  const response: GenerationEvent[] = [
+    ...completeResponse().slice(0, -1),
     { type: 'delta', toolCalls: [{ index: 3, id: 'c', function: { name: 'f', arguments: '{"a"' } }] },
     { type: 'delta', reasoning: 'so', toolCalls: [{ index: 3, function: { arguments: ':1}' } }] },
-    wholeAnswer().at(-1)!,
+    completeResponse().at(-1)!,
   ]
-  const whole = foldOf(answer)
+  const full = foldEvents(response)
   const step = fc.tuple(fc.constantFrom('sample', 'join', 'block', 'accept', 'tick'), fc.nat(5))
   await fc.assert(
     fc.asyncProperty(fc.array(step, { maxLength: 30 }), async (steps) => {
-      const { turn, gates } = startTurn(answer)
+      const { turn, gates } = startTurn(response)
       const first = new Connection()
       const connections = [first]
       const deliveries = [turn.first(never).deliver(first)]
@@ -103,7 +103,7 @@ t.test('a connection that joins at any time receives the complete response once'
       for (const gate of gates) gate.resolve()
       await Promise.all(deliveries)
       for (const { events } of connections) {
-        t.strictSame(foldOf(events), whole)
+        t.strictSame(foldEvents(events), full)
         t.equal(events.filter(({ type }) => type === 'end').length, 1)
       }
     }),
@@ -112,7 +112,7 @@ t.test('a connection that joins at any time receives the complete response once'
 })
 
 t.test('a turn that fails fails for every connection', async (t) => {
-  const { turn, gates } = startTurn(wholeAnswer().slice(0, 2), new Error('lost'))
+  const { turn, gates } = startTurn(completeResponse().slice(0, 2), new Error('lost'))
   const first = readResponse(turn.first(never))
   gates[0]!.resolve()
   await new Promise(setImmediate)
@@ -123,7 +123,7 @@ t.test('a turn that fails fails for every connection', async (t) => {
 })
 
 t.test('the fastest connection determines when the engine is read', async (t) => {
-  const { turn, gates } = startTurn(wholeAnswer())
+  const { turn, gates } = startTurn(completeResponse())
   const [slow, fast] = [new Connection(), new Connection()]
   const deliveries = [turn.first(never).deliver(slow), turn.join(1, never).deliver(fast)]
   slow.block()

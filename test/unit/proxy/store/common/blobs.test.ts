@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import { cutBlobs, joinBlobs } from '../../../../../src/proxy/store/common/blobs.ts'
 
-const PICTURE = Buffer.from(Uint8Array.from({ length: 3_001 }, (_, at) => (at * 7919) % 251))
+const PICTURE = Buffer.from(Uint8Array.from({ length: 3_001 }, (_, index) => (index * 7919) % 251))
 
 const messageWith = (...urls: string[]) =>
   JSON.stringify({
@@ -13,11 +13,11 @@ const messageWith = (...urls: string[]) =>
     ]),
   })
 
-const urlOf = (bytes: Uint8Array) => `data:image/png;base64,${Buffer.from(bytes).toString('base64')}`
+const getUrl = (bytes: Uint8Array) => `data:image/png;base64,${Buffer.from(bytes).toString('base64')}`
 
 t.test('a message is divided into its text and the bytes of its images, in order', async (t) => {
   const other = PICTURE.subarray(1)
-  const message = messageWith(urlOf(PICTURE), urlOf(other))
+  const message = messageWith(getUrl(PICTURE), getUrl(other))
   const cut = cutBlobs(message)!
   t.strictSame(cut.blobs, [PICTURE, Buffer.from(other)])
   t.equal(cut.literals.length, 3)
@@ -25,7 +25,7 @@ t.test('a message is divided into its text and the bytes of its images, in order
 })
 
 t.test('only bytes with the same base64 encoding are cut out', async (t) => {
-  const url = urlOf(PICTURE)
+  const url = getUrl(PICTURE)
   t.ok(url.endsWith('=='), 'with padding, and four unused bits in the last digit')
   for (const [what, changed] of [
     ['without padding', url.slice(0, -2)],
@@ -33,7 +33,7 @@ t.test('only bytes with the same base64 encoding are cut out', async (t) => {
     ['of base64url', url.replaceAll('+', '-').replaceAll('/', '_')],
     ['with a space', `${url.slice(0, 2_000)} ${url.slice(2_000)}`],
     ['with a line break', `${url.slice(0, 2_000)}\n${url.slice(2_000)}`],
-    ['short', urlOf(PICTURE.subarray(0, 100))],
+    ['short', getUrl(PICTURE.subarray(0, 100))],
   ] as const) {
     t.equal(cutBlobs(messageWith(changed)), undefined, what)
     t.match(cutBlobs(messageWith(changed, url)), { blobs: { length: 1 } }, `${what}, beside another`)
@@ -47,14 +47,14 @@ t.test('for any text, its parts restore it', async () => {
       fc.uint8Array({ minLength: 700, maxLength: 900 }),
       fc.constantFrom('', '=', ' ', '\\', 'é', '\ud800'),
     )
-    .map(([bytes, after]) => urlOf(bytes) + after)
+    .map(([bytes, after]) => getUrl(bytes) + after)
   const text = fc.oneof(url, fc.string({ unit: 'binary' }), fc.constantFrom('"', ';base64,', '\ud800'))
   fc.assert(
     fc.property(fc.array(text), fc.boolean(), (texts, asJson) => {
-      const whole = asJson ? JSON.stringify(texts) : texts.join('')
-      const cut = cutBlobs(whole)
+      const full = asJson ? JSON.stringify(texts) : texts.join('')
+      const cut = cutBlobs(full)
       // The literals are stored as JSON.
-      return cut === undefined || joinBlobs(JSON.parse(JSON.stringify(cut), revived)) === whole
+      return cut === undefined || joinBlobs(JSON.parse(JSON.stringify(cut), revived)) === full
     }),
   )
 })

@@ -57,10 +57,10 @@ t.test('a message that repeats little or nothing is not an echo', async (t) => {
 t.test('a template of any parts restores the message', async () => {
   const text = fc.string({ unit: 'binary', maxLength: 60 })
   const property = fc.property(text, text, fc.json(), text, (content, reasoning, toolCalls, other) => {
-    const given = { completionText: content, reasoning, toolCalls }
+    const input = { completionText: content, reasoning, toolCalls }
     const echo = `${other}${message({ content, reasoning })}${toolCalls}`
-    const template = echoTemplate(echo, given)
-    return template === undefined || expandEcho(template, given) === echo
+    const template = echoTemplate(echo, input)
+    return template === undefined || expandEcho(template, input) === echo
   })
   fc.assert(property, { numRuns: 500 })
 })

@@ -8,7 +8,7 @@ import { aTurn } from '../../../../conformance/turn-store.ts'
 type Call = ThreadCommand<WriteMethods>
 
 function opening(sessionId: string, messages: number): Call {
-  const requestMessages = Array.from({ length: messages }, (_, place) => `"${sessionId}, message ${place}"`)
+  const requestMessages = Array.from({ length: messages }, (_, index) => `"${sessionId}, message ${index}"`)
   const { sent } = new TurnSender().pack(aTurn(`${sessionId}-0`, { sessionId, requestMessages }))
   return { id: 1, method: 'openTurn', args: [sent] }
 }
@@ -20,7 +20,7 @@ function waitingFor(...calls: Call[]): PendingCommands {
 }
 
 /** Sessions of the operations, and the kind of each: `a putStretch`. */
-function groupsOf(
+function getGroups(
   waiting: PendingCommands,
   ...[isAlone]: Parameters<PendingCommands['takeGroup']>
 ): string[][] {
@@ -38,7 +38,7 @@ function groupsOf(
 t.test('short operations do not wait for long ones of any number of sessions', async (t) => {
   const heaps = Array.from({ length: 20 }, (_, each) => opening(`heap-${each}`, 9_000))
   const waiting = waitingFor(...heaps, opening('short', 1))
-  const [first, ...others] = groupsOf(waiting)
+  const [first, ...others] = getGroups(waiting)
   t.strictSame(first, ['short openTurn', 'heap-0 putStretch'])
   t.ok(
     others.every((group) => group.length === 1),
@@ -70,7 +70,7 @@ t.test('an operation with its own group waits for one group at most', async (t) 
   const isAlone = ({ method }: Call) => method === 'deleteSession'
   const alone: Call = { id: 1, method: 'deleteSession', args: ['gone'] }
   const waiting = waitingFor(opening('a', 1), alone, opening('b', 1), opening('gone', 1))
-  t.strictSame(groupsOf(waiting, isAlone), [
+  t.strictSame(getGroups(waiting, isAlone), [
     ['a openTurn', 'b openTurn'],
     ['gone deleteSession'],
     ['gone openTurn'],

@@ -34,7 +34,7 @@ function openOutdated(t: Test): TokenSequences {
   return sequences
 }
 
-const upTo = (length: number) => Int32Array.from({ length }, (_, at) => at)
+const upTo = (length: number) => Int32Array.from({ length }, (_, index) => index)
 
 t.test('a prompt is stored as its difference from the turn that shares most with it', async (t) => {
   const { store } = openSequences(t)

@@ -22,11 +22,11 @@ function openWriter(t: Test) {
     writer.commit([{ id: 0, method, args }])[0]!
   const createSession = (sessionId: string) => commit('createSession', sessionRow(sessionId))
   /** Messages, tools and prompts of a session's turns, as recorded. */
-  const requestsOf = (sessionId: string) => {
+  const getRequests = (sessionId: string) => {
     lastReading += 1
     const texts = new Map<number, string>()
     let messages: string[] = []
-    let pieces: string[] = []
+    let chunks: string[] = []
     const next = (list: string[], { shared, added }: PageList) => [
       ...list.slice(0, shared),
       ...added.map((id) => texts.get(id)!),
@@ -37,34 +37,34 @@ function openWriter(t: Test) {
       for (const [id, text] of page.texts) texts.set(id, text)
       for (const turn of page.turns) {
         messages = next(messages, turn.messages)
-        pieces = next(pieces, turn.prompt)
+        chunks = next(chunks, turn.prompt)
         const tools = turn.tools === null ? null : texts.get(turn.tools)!
-        requests.push({ requestMessages: messages, tools, promptPieces: pieces })
+        requests.push({ requestMessages: messages, tools, promptPieces: chunks })
       }
       done = page.done
     }
     return requests
   }
-  return { commit, createSession, requestsOf }
+  return { commit, createSession, getRequests }
 }
 
-function recordedOf(reply: Reply): RequestReply {
+function getRecorded(reply: Reply): RequestReply {
   if ('error' in reply) throw new Error(reply.error.message)
   const value = reply.value as RequestReply | TurnReply
   return 'request' in value ? value.request : value
 }
 
-const MESSAGES = Array.from({ length: 20 }, (_, place) => `{"role":"user","content":"${place}"}`)
+const MESSAGES = Array.from({ length: 20 }, (_, index) => `{"role":"user","content":"${index}"}`)
 
 t.test('a request that extends the last one is sent as its additions', (t) => {
-  const { commit, createSession, requestsOf } = openWriter(t)
+  const { commit, createSession, getRequests } = openWriter(t)
   createSession('s')
   const requests = new TurnSender()
   const tools = '[{"type":"function"}]'
   const send = (index: number, count: number): TurnMessage => {
     const turn = aTurn(`t${index}`, { index, requestMessages: MESSAGES.slice(0, count), tools })
     const { sent, recorded } = requests.pack(turn)
-    recorded(recordedOf(commit('openTurn', sent)))
+    recorded(getRecorded(commit('openTurn', sent)))
     return sent
   }
   t.match(send(0, 3), { messages: { base: { depth: 0 }, texts: { length: 3 } }, tools })
@@ -81,12 +81,12 @@ t.test('a request that extends the last one is sent as its additions', (t) => {
     tools,
     promptPieces: [],
   }))
-  t.same(requestsOf('s'), written)
+  t.same(getRequests('s'), written)
   t.end()
 })
 
 t.test('the last chunk and the new ones are sent of a prompt that extends the last one', (t) => {
-  const { commit, createSession, requestsOf } = openWriter(t)
+  const { commit, createSession, getRequests } = openWriter(t)
   createSession('s')
   const requests = new TurnSender()
   const prompts = [
@@ -99,7 +99,7 @@ t.test('the last chunk and the new ones are sent of a prompt that extends the la
   const sent = prompts.map((promptPieces, index) => {
     const turn = aTurn(`t${index}`, { index, requestMessages: [], promptPieces })
     const packed = requests.pack(turn)
-    packed.recorded(recordedOf(commit('openTurn', packed.sent)))
+    packed.recorded(getRecorded(commit('openTurn', packed.sent)))
     return [packed.sent.prompt.base.depth, packed.sent.prompt.texts.join('')]
   })
   t.same(sent, [
@@ -110,7 +110,7 @@ t.test('the last chunk and the new ones are sent of a prompt that extends the la
     [1, ',4'],
   ])
   t.same(
-    requestsOf('s').map(({ promptPieces }) => promptPieces),
+    getRequests('s').map(({ promptPieces }) => promptPieces),
     prompts,
   )
   t.end()
@@ -142,7 +142,7 @@ t.test('a prompt without ids from the engine is sent as none', (t) => {
 })
 
 t.test('a request is recorded correctly for any known state of the previous one', (t) => {
-  const { commit, createSession, requestsOf } = openWriter(t)
+  const { commit, createSession, getRequests } = openWriter(t)
   let lastSession = 0
   const step = fc.record({
     keep: fc.nat(8),
@@ -162,9 +162,12 @@ t.test('a request is recorded correctly for any known state of the previous one'
       let written: object[] = []
       let requestMessages: string[] = []
       let promptPieces: string[] = []
-      for (const [index, { keep, add, keepPieces, addPieces, tools, how, after }] of steps.entries()) {
+      for (const [
+        index,
+        { keep, add, keepPieces: keepChunks, addPieces: addChunks, tools, how, after },
+      ] of steps.entries()) {
         requestMessages = [...requestMessages.slice(0, keep), ...add]
-        promptPieces = [...promptPieces.slice(0, keepPieces), ...addPieces]
+        promptPieces = [...promptPieces.slice(0, keepChunks), ...addChunks]
         const turnId = `t${index}`
         const { sent, recorded } = requests.pack(
           aTurn(turnId, { sessionId, index, requestMessages, tools, promptPieces }),
@@ -181,9 +184,9 @@ t.test('a request is recorded correctly for any known state of the previous one'
           written = []
         }
         // As a reply that arrives late.
-        if (after !== 'not told') recorded(recordedOf(reply))
+        if (after !== 'not told') recorded(getRecorded(reply))
       }
-      return JSON.stringify(requestsOf(sessionId)) === JSON.stringify(written)
+      return JSON.stringify(getRequests(sessionId)) === JSON.stringify(written)
     }),
     { numRuns: limitRuns(200) },
   )
@@ -191,7 +194,7 @@ t.test('a request is recorded correctly for any known state of the previous one'
 })
 
 t.test('a request that repeats unrecorded messages is rejected, and leaves nothing', (t) => {
-  const { commit, createSession, requestsOf } = openWriter(t)
+  const { commit, createSession, getRequests } = openWriter(t)
   createSession('s')
   const { sent } = new TurnSender().pack(aTurn('a', { requestMessages: MESSAGES.slice(0, 3) }))
   const base = { node: 1, depth: 2, link: 'x'.repeat(16) }
@@ -200,6 +203,6 @@ t.test('a request that repeats unrecorded messages is rejected, and leaves nothi
   t.match(commit('openTurn', { ...sent, tools: 99 }), {
     error: { code: 'store_failed' },
   })
-  t.same(requestsOf('s'), [])
+  t.same(getRequests('s'), [])
   t.end()
 })

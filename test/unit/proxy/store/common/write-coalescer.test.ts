@@ -23,11 +23,11 @@ t.test('an opening is sent after a short delay, and its caller gets the result',
 t.test('an opening that was taken is sent by no other task', async (t) => {
   const { openings, sent } = holder()
   const opened = openings.hold(aTurn('a'))
-  const held = openings.take('s', 'a')
-  t.equal(held?.turn.turnId, 'a')
+  const pending = openings.take('s', 'a')
+  t.equal(pending?.turn.turnId, 'a')
   t.equal(openings.take('s', 'a'), undefined)
   openings.sendAll()
-  held?.settle(Promise.resolve())
+  pending?.settle(Promise.resolve())
   await opened
   t.strictSame(sent, [])
 })

@@ -23,24 +23,24 @@ function startNode(t: Test, ...renewals: { lease?: number; others?: object[]; fr
   )
   t.teardown(() => shared.close())
   /** Returns the lines since the last call, without those of states. */
-  const shown = () => lines.splice(0).filter(({ level }) => level !== 'debug')
-  return { shared, shown }
+  const show = () => lines.splice(0).filter(({ level }) => level !== 'debug')
+  return { shared, show }
 }
 
 const other = { id: 2, name: 'b', url: 'http://b', isDraining: false }
 
 t.test('joining nodes, crashed ones and drained ones are distinguished', async (t) => {
   const draining = { id: 3, name: 'c', url: 'http://c', isDraining: true }
-  const { shared, shown } = startNode(t, {}, { others: [other, draining] }, { freed: 7 })
+  const { shared, show } = startNode(t, {}, { others: [other, draining] }, { freed: 7 })
   await shared.start()
-  t.strictSame(shown(), [])
+  t.strictSame(show(), [])
   await shared.tell({})
-  t.match(shown(), [
+  t.match(show(), [
     { event: 'node_joined', level: 'info', node: 'b', url: 'http://b' },
     { event: 'node_joined', node: 'c' },
   ])
   await shared.tell({})
-  const last = shown()
+  const last = show()
   t.match(last, [
     { event: 'sessions_freed', level: 'info', sessions: 7 },
     { event: 'node_lost', level: 'warn', node: 'b', url: 'http://b' },
@@ -50,10 +50,10 @@ t.test('joining nodes, crashed ones and drained ones are distinguished', async (
 })
 
 t.test('a node whose lease was ended logs this instead of its own loss', async (t) => {
-  const { shared, shown } = startNode(t, { others: [other] }, { lease: 4, others: [other] })
+  const { shared, show } = startNode(t, { others: [other] }, { lease: 4, others: [other] })
   await shared.start()
   await shared.tell({})
-  const last = shown()
+  const last = show()
   t.match(last, [{ event: 'node_fenced', level: 'warn' }])
   t.equal(last.length, 1)
 })
@@ -102,12 +102,12 @@ function setUp() {
     fenced: () => renew('has ended the lease'),
     closed: () => shared.close(),
   }
-  const delayAnswers = () => {
+  const delayResponses = () => {
     const { promise, resolve } = Promise.withResolvers<void>()
     answered = promise
     return resolve
   }
-  return { shared, clock, lines, enter, delayAnswers }
+  return { shared, clock, lines, enter, delayResponses }
 }
 
 /** The states that lead to each state of a new node. */
@@ -142,13 +142,13 @@ t.test('no other transition of a node is allowed', async (t) => {
 })
 
 t.test('a renewal that is answered after the node was closed does not reopen it', async (t) => {
-  const { shared, clock, lines, enter, delayAnswers } = setUp()
+  const { shared, clock, lines, enter, delayResponses } = setUp()
   await enter.serving()
-  const answer = delayAnswers()
+  const respond = delayResponses()
   const renewed = shared.tell({})
   shared.close()
   lines.length = 0
-  answer()
+  respond()
   await renewed
   shared.close()
   t.strictSame([lines, clock.pending], [[], 0])

@@ -7,7 +7,7 @@ import { openForReading } from '../../../../../src/proxy/store/sqlite/database.t
 import { openSqliteStore } from '../../../../../src/proxy/store/sqlite/open.ts'
 import { createReader } from '../../../../../src/proxy/store/sqlite/reader.ts'
 import { SearchIndex } from '../../../../../src/proxy/store/sqlite/search-index.ts'
-import { aSession, aTurn, record } from '../../../../conformance/turn-store.ts'
+import { aTurn, createSession, record } from '../../../../conformance/turn-store.ts'
 import { inProcess } from '../../../../helpers/store-in-process.ts'
 import { until } from '../../../../helpers/until.ts'
 
@@ -48,10 +48,10 @@ function indexedTurns(path: string): number[] | undefined {
 }
 
 async function say(store: TurnStore, texts: readonly string[], sessionId = 's'): Promise<void> {
-  await store.createSession(aSession(sessionId))
+  await store.createSession(createSession(sessionId))
   const { nextIndex } = (await store.getSession(sessionId))!
-  for (const [place, completionText] of texts.entries()) {
-    const index = nextIndex + place
+  for (const [position, completionText] of texts.entries()) {
+    const index = nextIndex + position
     await record(store, aTurn(`${sessionId}${index}`, { sessionId, index }), { sessionId, completionText })
   }
 }
@@ -157,11 +157,11 @@ t.test('turns that were deleted from the record are removed from the index', asy
   await store.deleteSession('gone')
   // Its rows are removed in small steps, while the writer is idle.
   await store.close()
-  const again = await open(path)
-  t.teardown(() => again.close())
+  const second = await open(path)
+  t.teardown(() => second.close())
   const search = openSearch(t, path)
   for (let tries = 0; tries < 100 && search.indexed()!.length > 1; tries++) {
-    await again.check()
+    await second.check()
     await new Promise((resolve) => setTimeout(resolve, 10))
     const later = openSearch(t, path)
     later.indexAll()
@@ -181,10 +181,10 @@ t.test('an index that is damaged, or of another database, is rebuilt', async (t)
   const later = await open(path)
   await say(later, ['second text'])
   await later.close()
-  const whole = openSearch(t, path)
-  whole.indexAll()
-  t.strictSame(whole.indexed(), [1, 2])
-  whole.close()
+  const full = openSearch(t, path)
+  full.indexAll()
+  t.strictSame(full.indexed(), [1, 2])
+  full.close()
 
   for (const file of [path, `${path}-wal`, `${path}-shm`]) rmSync(file, { force: true })
   copyFileSync(join(folder, 'older.db'), path)

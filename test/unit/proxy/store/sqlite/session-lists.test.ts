@@ -2,7 +2,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import type { SessionFilter } from '../../../../../src/proxy/store/port/turn-store.ts'
 import { openSqliteStore } from '../../../../../src/proxy/store/sqlite/open.ts'
-import { aSession } from '../../../../conformance/turn-store.ts'
+import { createSession } from '../../../../conformance/turn-store.ts'
 import { inProcess } from '../../../../helpers/store-in-process.ts'
 
 /** More than one step examines. */
@@ -16,8 +16,8 @@ t.test('lists of many sessions are complete, and block no other work', async (t)
   })
   t.teardown(() => store.close())
   await Promise.all(
-    Array.from({ length: SESSIONS }, (_, place) =>
-      store.createSession(aSession(`s${place}`, { createdAtMs: place, metadata: { task: place % 3 } })),
+    Array.from({ length: SESSIONS }, (_, index) =>
+      store.createSession(createSession(`s${index}`, { createdAtMs: index, metadata: { task: index % 3 } })),
     ),
   )
   await store.setReward('s4000', { reward: 1, components: {} }, 9_000)
@@ -49,30 +49,30 @@ t.test('lists of many sessions are complete, and block no other work', async (t)
       } while (cursor !== undefined)
       return found
     }
-    const wanted = Array.from({ length: SESSIONS }, (_, place) => `s${place}`)
+    const wanted = Array.from({ length: SESSIONS }, (_, index) => `s${index}`)
     const having = (text: string) => wanted.filter((id) => id.includes(text)).reverse()
     t.strictSame(await all({ text: '12' }, 7), having('12'))
     t.strictSame(await all({ text: 's12' }, 1_000), having('s12'))
     t.strictSame(await all({ text: 's0' }, 1), ['s0'], 'the very last one')
     t.strictSame(
       await all({ metadata: { task: 1 } }, 500),
-      wanted.filter((_, place) => place % 3 === 1).reverse(),
+      wanted.filter((_, index) => index % 3 === 1).reverse(),
     )
     t.strictSame(await store.listSessions({ text: 'nothing', limit: 10 }), { sessions: [] })
   })
 
-  for (const [what, ask] of [
+  for (const [what, sendRequest] of [
     ['totals', () => store.totalSessions({})],
     ['groups', () => store.groupSessions('task', {})],
     ['a search', () => store.listSessions({ text: 'nothing', limit: 10 })],
   ] as const) {
     await t.test(`a session that is created after ${what} is in the list`, async (t) => {
-      const answers: string[] = []
+      const responses: string[] = []
       await Promise.all([
-        ask().then(() => answers.push(what)),
-        store.getSession('s1').then(() => answers.push('session')),
+        sendRequest().then(() => responses.push(what)),
+        store.getSession('s1').then(() => responses.push('session')),
       ])
-      t.strictSame(answers, ['session', what])
+      t.strictSame(responses, ['session', what])
     })
   }
 })

@@ -79,7 +79,7 @@ t.test('operations that arrive during a chunk wait for one more of its session, 
 
 t.test('small turns share a commit, up to a number of them', async (t) => {
   const { groups, loop } = aLoop(t)
-  loop.receive(Array.from({ length: 600 }, (_, at) => turn(`s${at % 7}`)))
+  loop.receive(Array.from({ length: 600 }, (_, index) => turn(`s${index % 7}`)))
   await nextTurn()
   t.strictSame(
     groups.map(({ length }) => length),

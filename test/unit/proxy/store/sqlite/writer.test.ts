@@ -64,7 +64,9 @@ t.test('a full database fails the group without changes, and works again once th
 t.test('a turn finds its recorded chunks, except for those that could not be recorded', async (t) => {
   const { db, writer, commit, count } = openWriter(t)
   commit(created)
-  const texts = Array.from({ length: 7_000 }, (_, at) => JSON.stringify({ role: 'user', content: `${at}` }))
+  const texts = Array.from({ length: 7_000 }, (_, index) =>
+    JSON.stringify({ role: 'user', content: `${index}` }),
+  )
   const turn = sent(aTurn('long', { requestMessages: texts, promptPieces: texts }))
   const waiting = new PendingCommands()
   waiting.push({ id: 1, method: 'recordTurn', args: [turn, sentWhole(anOutcome('long'))] })
@@ -112,7 +114,7 @@ t.test('a commit that fails fails every operation of its group', async (t) => {
 t.test('ids of a group that was rolled back are not confused with those of the next', async (t) => {
   const { db, reader, commit } = openWriter(t)
   commit(created)
-  const ids = (first: number) => Int32Array.from({ length: 100 }, (_, at) => first + at)
+  const ids = (first: number) => Int32Array.from({ length: 100 }, (_, index) => first + index)
   db.exec(`
     CREATE TABLE allowed (id INTEGER PRIMARY KEY);
     CREATE TABLE broken (id INTEGER REFERENCES allowed DEFERRABLE INITIALLY DEFERRED);
@@ -177,11 +179,11 @@ t.test('a session of 10,000 turns is read in order with little memory for ids', 
   for (let index = 0; index < turns; index += 1) {
     // The window moves, so that each turn shares most ids with the previous one and none contains all of
     // them.
-    const promptTokenIds = Int32Array.from({ length: 50 }, (_, at) => (at < 40 ? at : index))
+    const promptTokenIds = Int32Array.from({ length: 50 }, (_, i) => (i < 40 ? i : index))
     calls.push(['openTurn', aTurn(`t${index}`, { index })])
     calls.push(['closeTurn', anOutcome(`t${index}`, { promptTokenIds })])
   }
-  for (let at = 0; at < calls.length; at += 500) commit(...calls.slice(at, at + 500))
+  for (let index = 0; index < calls.length; index += 500) commit(...calls.slice(index, index + 500))
   let read = 0
   for (let done = false; !done; ) {
     const page = reader.readPage(1, 's')

@@ -18,7 +18,7 @@ const FILES: Record<string, string> = {
 /** A fake hub: describes one model, and redirects its files as the hub does. */
 async function startHub(t: Test, files = FILES, token?: string) {
   const requests: string[] = []
-  const answer = (request: IncomingMessage, response: ServerResponse) => {
+  const respond = (request: IncomingMessage, response: ServerResponse) => {
     requests.push(request.url!)
     const allowed = token === undefined || request.headers.authorization === `Bearer ${token}`
     const file = request.url!.split('/').at(-1)!
@@ -34,7 +34,7 @@ async function startHub(t: Test, files = FILES, token?: string) {
     } else if (request.url!.startsWith('/cdn/')) response.end(files[file])
     else response.writeHead(404).end()
   }
-  const server = createServer(answer)
+  const server = createServer(respond)
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
   t.teardown(() => server.close())
   return { endpoint: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, requests }
@@ -109,9 +109,9 @@ t.test('a model without a tokenizer.json is downloaded with the files that repla
   const requestsBefore = hub.requests.length
   t.match(await loadModelFiles('org/model', { environment }), { directory, unlisted: undefined })
   t.equal(hub.requests.length, requestsBefore, 'the second time the hub receives no request')
-  const whole = await startHub(t, { ...FILES, ...published })
+  const full = await startHub(t, { ...FILES, ...published })
   const both = await loadModelFiles('org/model', {
-    environment: { HF_HOME: t.testdir({ other: {} }), HF_ENDPOINT: whole.endpoint },
+    environment: { HF_HOME: t.testdir({ other: {} }), HF_ENDPOINT: full.endpoint },
   })
   t.notOk(existsSync(`${both.directory}/tekken.json`), 'a tokenizer.json is sufficient')
 })
@@ -198,8 +198,8 @@ t.test('an interrupted download leaves no files that look like a model', async (
   t.notOk(existsSync(`${repository}/refs/main`))
   t.notOk(readdirSync(`${repository}/snapshots/${COMMIT}`).some((file) => file.includes('incomplete')))
 
-  const whole = await startHub(t)
-  const environment = { HF_HOME: cache, HF_ENDPOINT: whole.endpoint }
+  const full = await startHub(t)
+  const environment = { HF_HOME: cache, HF_ENDPOINT: full.endpoint }
   t.match(
     await loadModelFiles('org/model', { environment }),
     { contextLength: 4096 },

@@ -39,11 +39,11 @@ for (const detector of new Set(vectors.map((vector) => vector.detector))) {
   t.test(`as SGLang ${sglang}'s ${detector}, complete and character by character`, async (t) => {
     for (const { parser, text, content, calls } of vectors.filter((vector) => vector.detector === detector)) {
       const makeToolCallId = () => 'id'
-      const whole = parseWhole(findParser(parser).create({ tools, makeToolCallId }), text)
-      t.same(asTheirs(whole), { content: content.trim(), calls }, text)
+      const full = parseWhole(findParser(parser).create({ tools, makeToolCallId }), text)
+      t.same(asTheirs(full), { content: content.trim(), calls }, text)
       const cut = findParser(parser).create({ tools, makeToolCallId })
       const deltas = [...text].map((character) => cut.push(character))
-      t.same(mergeDeltas([...deltas, cut.finish()]), whole)
+      t.same(mergeDeltas([...deltas, cut.finish()]), full)
     }
   })
 }

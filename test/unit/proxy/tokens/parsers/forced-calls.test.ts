@@ -15,10 +15,10 @@ function read(text: string, startsInReasoning = false) {
       startsInReasoning,
       makeToolCallId: () => 'id',
     })
-  const whole = parseWhole(create(), text)
+  const full = parseWhole(create(), text)
   const parser = create()
-  t.same(mergeDeltas([...[...text].map((character) => parser.push(character)), parser.finish()]), whole)
-  const { content, reasoning, toolCalls } = whole
+  t.same(mergeDeltas([...[...text].map((character) => parser.push(character)), parser.finish()]), full)
+  const { content, reasoning, toolCalls } = full
   return { content, reasoning, calls: toolCalls.map((call) => call.function.arguments) }
 }
 

@@ -65,10 +65,10 @@ t.test('after a prompt that opened the reasoning, the model only closes it', asy
   const options = { startsInReasoning: true }
   t.same(parseBriefly(hermes, 'hm\n</think>\n\nHi', options), { reasoning: 'hm\n', content: '\n\nHi' })
   t.same(parseBriefly(hermes, 'cut off', options), { reasoning: 'cut off' })
-  const again = { reasoning: 'hm', content: 'Hi' }
+  const second = { reasoning: 'hm', content: 'Hi' }
   t.same(
     parseBriefly(hermes, '<think>hm</think>Hi', options),
-    again,
+    second,
     'and if the model opens it again, the marker is removed',
   )
 })

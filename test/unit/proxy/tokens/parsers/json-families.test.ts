@@ -88,11 +88,11 @@ t.test('mistral: ids have the form that its templates accept', async (t) => {
 })
 
 t.test('mistral: an id that its templates reject is replaced', async (t) => {
-  const idOf = (text: string) => mistral.create({ tools: TOOLS }).push(text).toolCalls![0]!.id
-  const written = (id: string) => `[TOOL_CALLS][{"name": "f", "arguments": {}, "id": "${id}"}]`
-  t.equal(idOf(written('a1B2c3D4e')), 'a1B2c3D4e')
-  t.equal(idOf('[TOOL_CALLS]f[CALL_ID]a1B2c3D4e[ARGS]{}'), 'a1B2c3D4e')
-  for (const text of [written('call_1'), '[TOOL_CALLS]f[CALL_ID]x[ARGS]{}']) t.match(idOf(text), /^\w{9}$/)
+  const getId = (text: string) => mistral.create({ tools: TOOLS }).push(text).toolCalls![0]!.id
+  const write = (id: string) => `[TOOL_CALLS][{"name": "f", "arguments": {}, "id": "${id}"}]`
+  t.equal(getId(write('a1B2c3D4e')), 'a1B2c3D4e')
+  t.equal(getId('[TOOL_CALLS]f[CALL_ID]a1B2c3D4e[ARGS]{}'), 'a1B2c3D4e')
+  for (const text of [write('call_1'), '[TOOL_CALLS]f[CALL_ID]x[ARGS]{}']) t.match(getId(text), /^\w{9}$/)
 })
 
 t.test('mistral: text that is not a tool call stays visible; reasoning has its own markers', async (t) => {
@@ -170,18 +170,18 @@ for (const [family, calls] of [
 /** Arguments that are not an object. */
 const OTHERS = ['"x"', '"{\\"a\\": 1}"', '3', 'null', '[1]', 'true']
 const DECODED = ['x', '{"a": 1}', '3', 'null', '[1]', 'true']
-const named = (args: string) => `{"name": "f", "arguments": ${args}}`
+const findNamed = (args: string) => `{"name": "f", "arguments": ${args}}`
 
 t.test('arguments that are not an object are those that the parsers of vLLM 0.33 report', async (t) => {
   const cases = [
-    [hermes, (args: string) => `<tool_call>\n${named(args)}\n</tool_call>`, OTHERS],
+    [hermes, (args: string) => `<tool_call>\n${findNamed(args)}\n</tool_call>`, OTHERS],
     [llama3, (args: string) => `{"name": "f", "parameters": ${args}}`, OTHERS],
-    [phi4Mini, (args: string) => `functools[${named(args)}]`, OTHERS],
+    [phi4Mini, (args: string) => `functools[${findNamed(args)}]`, OTHERS],
     [apertus, (args: string) => `<|tools_prefix|>[{"f": ${args}}]<|tools_suffix|>`, OTHERS],
     [kimi, (args: string) => inSection(kimiCall(args)), OTHERS],
     [deepseek, (args: string) => inCalls(v3Call(args)), OTHERS],
-    [granite, (args: string) => `<|tool_call|>[${named(args)}]`, DECODED],
-    [mistral, (args: string) => `[TOOL_CALLS][${named(args)}]`, DECODED.with(3, '{}')],
+    [granite, (args: string) => `<|tool_call|>[${findNamed(args)}]`, DECODED],
+    [mistral, (args: string) => `[TOOL_CALLS][${findNamed(args)}]`, DECODED.with(3, '{}')],
   ] as const
   for (const [family, write, expected] of cases) {
     const calls = OTHERS.map((args) => parseBriefly(family, write(args)).calls)
@@ -196,9 +196,9 @@ t.test('arguments that are not an object are those that the parsers of vLLM 0.33
 })
 
 t.test('hunyuan_a13b: only a string is accepted besides an object; gigachat3: only an object', async (t) => {
-  const hunyuan = (args: string) => `<tool_calls>[${named(args)}]</tool_calls>`
+  const hunyuan = (args: string) => `<tool_calls>[${findNamed(args)}]</tool_calls>`
   t.strictSame(parseBriefly(hunyuanA13b, hunyuan('"x"')), { calls: ['f(x)'] })
   t.strictSame(parseBriefly(hunyuanA13b, hunyuan('3')), { content: hunyuan('3') })
-  const giga = `<|function_call|>${named('"x"')}<|message_sep|>`
+  const giga = `<|function_call|>${findNamed('"x"')}<|message_sep|>`
   t.strictSame(parseBriefly(gigaChat3, giga), { content: giga })
 })

@@ -53,16 +53,16 @@ t.test('the scanner accepts the same JSON as JSON.parse, for any chunks', async 
   const written = json.map(([value, indent]) => JSON.stringify(value, null, indent))
   const letters = fc.string({ unit: fc.constantFrom(...'{}[]:,"\\ue1.-0n ') })
   /** Valid JSON with a replacement at some position, which mostly invalidates it. */
-  const broken = fc.tuple(written, letters, fc.nat()).map(([text, more, at]) => {
-    const index = at % text.length
+  const broken = fc.tuple(written, letters, fc.nat()).map(([text, more, i]) => {
+    const index = i % text.length
     return text.slice(0, index) + more + text.slice(index + 1)
   })
   fc.assert(
     fc.property(fc.oneof(written, broken), (text) => {
-      const whole = scan(text)
+      const full = scan(text)
       const cut = scan(...text)
-      if (JSON.stringify(cut) !== JSON.stringify(whole)) return false
-      const isAll = whole.members !== undefined && text.slice(whole.length).trim() === ''
+      if (JSON.stringify(cut) !== JSON.stringify(full)) return false
+      const isAll = full.members !== undefined && text.slice(full.length).trim() === ''
       return isAll === isObjectOrArray(text)
     }),
     { numRuns: limitRuns(2000) },

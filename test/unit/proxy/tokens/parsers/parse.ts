@@ -47,11 +47,11 @@ export function assertCutsChangeNothing(
       fc.boolean(),
       fc.array(fc.integer({ min: 1, max: 9 })),
       (text, startsInReasoning, sizes) => {
-        const whole = parse(family, text, { startsInReasoning })
+        const full = parse(family, text, { startsInReasoning })
         const parser = family.create(withTestDefaults({ startsInReasoning }))
         const deltas = cutInto(text, sizes).map((piece) => parser.push(piece))
         const merged = mergeDeltas([...deltas, parser.finish()])
-        return JSON.stringify(merged) === JSON.stringify(whole)
+        return JSON.stringify(merged) === JSON.stringify(full)
       },
     ),
     { numRuns: limitRuns(numRuns) },

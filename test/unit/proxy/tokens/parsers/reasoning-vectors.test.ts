@@ -31,12 +31,12 @@ for (const parser of new Set(vectors.map((vector) => vector.parser))) {
       t.ok(own.length > 30)
       for (const { text, opened, reasoning, content, detector } of own) {
         const options = { tools: null, startsInReasoning: opened }
-        const whole = parseWhole(findParser(parser).create(options), text)
-        const read = { reasoning: whole.reasoning ?? '', content: whole.content }
+        const full = parseWhole(findParser(parser).create(options), text)
+        const read = { reasoning: full.reasoning ?? '', content: full.content }
         t.same(read, { reasoning, content }, `${detector}: ${JSON.stringify(text)}`)
         const cut = findParser(parser).create(options)
         const deltas = [...text].map((character) => cut.push(character))
-        t.same(mergeDeltas([...deltas, cut.finish()]), whole)
+        t.same(mergeDeltas([...deltas, cut.finish()]), full)
       }
     },
   )

@@ -45,11 +45,11 @@ for (const { name, family, write } of [
   { name: 'qwen3_coder', family: qwen3Coder, write: coder },
   { name: 'glm45', family: glm, write: glm45 },
 ]) {
-  const parsed = (pairs: Pairs) => parseBriefly(family, write(pairs), { tools })
+  const parse = (pairs: Pairs) => parseBriefly(family, write(pairs), { tools })
 
   t.test(`${name}: the tool's schema determines the type of a text`, async (t) => {
     t.same(
-      parsed([
+      parse([
         ['text', '5'],
         ['count', '5'],
         ['ratio', '1.0'],
@@ -61,7 +61,7 @@ for (const { name, family, write } of [
       },
     )
     t.same(
-      parsed([
+      parse([
         ['on', 'False'],
         ['either', 'None'],
         ['maybe', 'null'],
@@ -75,7 +75,7 @@ for (const { name, family, write } of [
 
   t.test(`${name}: a text that does not match its type, or has an unknown one, stays text`, async (t) => {
     t.same(
-      parsed([
+      parse([
         ['count', 'many'],
         ['any', '5'],
         ['unknown', '[1]'],
@@ -88,7 +88,7 @@ for (const { name, family, write } of [
 
   t.test(`${name}: a text keeps its lines, quotes, indentation and closing tags`, async (t) => {
     const code = '  def f():\n\treturn "x"\n\n</tool_call> </function>\n'
-    t.same(parsed([['text', code]]), { calls: [`f(${JSON.stringify({ text: code }).replace(':', ': ')})`] })
+    t.same(parse([['text', code]]), { calls: [`f(${JSON.stringify({ text: code }).replace(':', ': ')})`] })
   })
 
   t.test(

@@ -5,32 +5,32 @@ import { hermes } from '../../../../../src/proxy/tokens/parsers/json-families.ts
 import { findCutOffState } from '../../../../../src/proxy/tokens/parsers/unfinished.ts'
 
 t.test('reasoning is open where the completion or the end of its prompt opened it last', (t) => {
-  const closeOf = (text: string, head = '<|im_start|>assistant\n') =>
+  const getClose = (text: string, head = '<|im_start|>assistant\n') =>
     findCutOffState(hermes, text, head).reasoningClose
-  t.equal(closeOf('<think>\nhm'), '</think>')
-  t.equal(closeOf('hm', '<|im_start|>assistant\n<think>\n'), '</think>')
-  t.equal(closeOf('hm</think>', '<|im_start|>assistant\n<think>\n'), undefined)
-  t.equal(closeOf('<think>hm</think>\n\nYes'), undefined)
-  t.equal(closeOf('Yes'), undefined)
+  t.equal(getClose('<think>\nhm'), '</think>')
+  t.equal(getClose('hm', '<|im_start|>assistant\n<think>\n'), '</think>')
+  t.equal(getClose('hm</think>', '<|im_start|>assistant\n<think>\n'), undefined)
+  t.equal(getClose('<think>hm</think>\n\nYes'), undefined)
+  t.equal(getClose('Yes'), undefined)
   t.match(findCutOffState(hermes, '<think>\nhm\n', ''), { header: '', endsLine: true })
   t.end()
 })
 
 t.test('a truncated header of harmony is completed', (t) => {
-  const restOf = (text: string) => findCutOffState(harmony, text, '<|start|>assistant').header
-  t.equal(restOf('<|channel|>'), 'final<|message|>')
-  t.equal(restOf('<|channel|>analysis'), '<|message|>')
-  t.equal(restOf('<|channel|>comment'), 'ary<|message|>')
-  t.equal(restOf('<|channel|>commentary to=functions.f <|constrain|>json'), '<|message|>')
-  t.equal(restOf('<|channel|>analysis<|message|>hm<|end|><|start|>'), 'assistant<|channel|>final<|message|>')
-  t.equal(restOf('<|channel|>analysis<|message|>hm<|end|><|start|>assistant'), '<|channel|>final<|message|>')
+  const getRest = (text: string) => findCutOffState(harmony, text, '<|start|>assistant').header
+  t.equal(getRest('<|channel|>'), 'final<|message|>')
+  t.equal(getRest('<|channel|>analysis'), '<|message|>')
+  t.equal(getRest('<|channel|>comment'), 'ary<|message|>')
+  t.equal(getRest('<|channel|>commentary to=functions.f <|constrain|>json'), '<|message|>')
+  t.equal(getRest('<|channel|>analysis<|message|>hm<|end|><|start|>'), 'assistant<|channel|>final<|message|>')
+  t.equal(getRest('<|channel|>analysis<|message|>hm<|end|><|start|>assistant'), '<|channel|>final<|message|>')
   for (const text of [
     '<|channel|>analysis<|message|>',
     '<|channel|>final<|message|>a',
     'text',
     '<|channel|>x<|end|>',
   ])
-    t.equal(restOf(text), '', text)
+    t.equal(getRest(text), '', text)
   t.end()
 })
 

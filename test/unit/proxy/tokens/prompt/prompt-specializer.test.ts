@@ -9,7 +9,7 @@ import {
   type TemplateService,
 } from '../../../../../src/proxy/tokens/prompt/prompt-specializer.ts'
 import { createTemplateSignature } from '../../../../../src/proxy/tokens/prompt/template-signature.ts'
-import { templateOf, threadOf } from '../../../../helpers/templates.ts'
+import { createTemplate, threadOf } from '../../../../helpers/templates.ts'
 import { IS_FULL } from '../../../../helpers/tier.ts'
 import { loadModel, type Model } from '../prompt-rollout.ts'
 
@@ -43,7 +43,7 @@ function sharedModel(name: string): Model {
 function createThread(name: string, source?: string): TemplateService {
   const { template, tokenizer, end } = sharedModel(name)
   return threadOf(
-    new PromptEngine(source === undefined ? template : templateOf(source), {
+    new PromptEngine(source === undefined ? template : createTemplate(source), {
       ids: tokenizer.addedTokens,
       eosIds: new Set([end.id]),
     }),
@@ -60,16 +60,16 @@ function countJobs(thread: TemplateService) {
   const jobs = { render: 0, newPart: 0, learned: 0 }
   const prompts = new PromptSpecializer({
     ...thread,
-    render: (...given) => {
+    render: (...input) => {
       jobs.render += 1
-      return thread.render(...given)
+      return thread.render(...input)
     },
-    newPart: (...given) => {
+    newPart: (...input) => {
       jobs.newPart += 1
-      return thread.newPart(...given)
+      return thread.newPart(...input)
     },
-    specializePart: async (...given) => {
-      const found = await thread.specializePart(...given)
+    specializePart: async (...input) => {
+      const found = await thread.specializePart(...input)
       if (found !== undefined) jobs.learned += 1
       return found
     },
@@ -80,7 +80,7 @@ function countJobs(thread: TemplateService) {
 }
 
 /** Renders the new part as the renderer does: first without the history. */
-async function newPartOf(
+async function getNewPart(
   prompts: Pick<TemplateService, 'newPart'>,
   history: readonly ChatMessage[],
   message: ChatMessage,
@@ -99,7 +99,7 @@ function newPart(
   history = HISTORY,
   fields: object = {},
 ) {
-  return newPartOf(prompts, history, { ...result(content), ...fields })
+  return getNewPart(prompts, history, { ...result(content), ...fields })
 }
 
 for (const name of ['qwen3', 'embedded']) {
@@ -124,9 +124,9 @@ for (const name of ['qwen3', 'embedded']) {
 for (const name of ['qwen3', 'embedded']) {
   t.test(`${name}: Python writes fewer than 20 of 200 new messages`, async (t) => {
     const { prompts, jobs, faults } = setUp(name)
-    for (let at = 0; at < 200; at += 1) {
-      const { text } = (await newPart(prompts, `line ${at} of a result`)) as NewPart
-      t.match(text, `line ${at} of a result`)
+    for (let index = 0; index < 200; index += 1) {
+      const { text } = (await newPart(prompts, `line ${index} of a result`)) as NewPart
+      t.match(text, `line ${index} of a result`)
     }
     // Two before the template is specialized, those that verify it, and some that compare it.
     t.ok(jobs.newPart! < 20, `${jobs.newPart} of 200 new messages are jobs`)
@@ -148,7 +148,7 @@ t.test('a specialization that does not reproduce its own sample is not used', as
   const { thread, prompts, jobs } = setUp('qwen3', {
     specialize: async () => ({ pieces: ['x'], conditions: [] }),
   })
-  for (let at = 0; at < 10; at += 1)
+  for (let index = 0; index < 10; index += 1)
     t.equal(await prompts.render([question('a')], {}), await thread.render([question('a')], {}))
   t.equal(jobs.render, 10)
 })
@@ -160,8 +160,8 @@ t.test('a specialization that differs from the template is detected, and none is
       conditions: [],
     }),
   })
-  for (let at = 0; at < 3; at += 1) await prompts.render([question('a')], {})
-  for (let at = 0; at < 70; at += 1) await prompts.render([question('b')], {})
+  for (let index = 0; index < 3; index += 1) await prompts.render([question('a')], {})
+  for (let index = 0; index < 70; index += 1) await prompts.render([question('b')], {})
   await setImmediate()
   t.strictSame(faults, ['fault'])
   t.equal(await prompts.render([question('b')], {}), await thread.render([question('b')], {}))
@@ -191,8 +191,8 @@ t.test('a rejection where a specialization has a text is a difference', async (t
       return thread.render(messages, options)
     },
   })
-  for (let at = 0; at < 3; at += 1) await prompts.render([question('a')], {})
-  for (let at = 0; at < 70; at += 1) await prompts.render([question('rejected')], {}).catch(() => '')
+  for (let index = 0; index < 3; index += 1) await prompts.render([question('a')], {})
+  for (let index = 0; index < 70; index += 1) await prompts.render([question('rejected')], {}).catch(() => '')
   await setImmediate()
   t.strictSame(faults, ['fault'])
 })
@@ -207,7 +207,7 @@ t.test(
         throw new Error('busy')
       },
     })
-    for (let at = 0; at < 500; at += 1) await prompts.render([question(`${at}`)], {})
+    for (let index = 0; index < 500; index += 1) await prompts.render([question(`${index}`)], {})
     t.strictSame([fails, jobs.render, faults], [1, 500, []])
   },
 )
@@ -222,7 +222,7 @@ t.test('a signature that a dummy history does not represent is no longer special
         ? { ...reply, needsHistory: true }
         : reply
     },
-    specializePart: (...given) => (isRefuted ? Promise.resolve(undefined) : thread.specializePart(...given)),
+    specializePart: (...input) => (isRefuted ? Promise.resolve(undefined) : thread.specializePart(...input)),
   })
   for (let count = 1; count <= 10; count += 1) await newPart(prompts, `text ${count}`)
   const before = jobs.newPart
@@ -319,12 +319,16 @@ for (const [action, [source, isSpecialized]] of Object.entries(HOSTILE)) {
       [HISTORY, result(content)],
       [answered, question(content)],
     ])
-    const expected = await Promise.all(turns.map((turn) => newPartOf(own, ...turn)))
+    const expected = await Promise.all(turns.map((turn) => getNewPart(own, ...turn)))
     // A specialization is learned in one round, and used in the next.
     for (let round = 0; round < 2; round += 1)
-      for (const [at, turn] of turns.entries()) {
+      for (const [index, turn] of turns.entries()) {
         const [, message] = turn
-        t.strictSame(await newPartOf(prompts, ...turn), expected[at], `${message.role} ${message.content}`)
+        t.strictSame(
+          await getNewPart(prompts, ...turn),
+          expected[index],
+          `${message.role} ${message.content}`,
+        )
       }
     t.equal(jobs.learned > 0, isSpecialized, `${jobs.learned} specializations`)
     t.strictSame(faults, [])

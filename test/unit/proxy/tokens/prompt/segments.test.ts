@@ -28,8 +28,8 @@ function publish(): Record<string, string> {
     added_tokens_decoder: Record<string, object>
     eos_token: string
   }
-  for (const [at, content] of NAMES.entries())
-    config.added_tokens_decoder[TOKENS.length + 20 + at] = { content, special: true }
+  for (const [index, content] of NAMES.entries())
+    config.added_tokens_decoder[TOKENS.length + 20 + index] = { content, special: true }
   config.eos_token = '<|end_of_msg|>'
   return {
     ...files,
@@ -48,7 +48,7 @@ const model: TokenModel = await openTokenModel({
 })
 t.teardown(() => model.close())
 
-const special = (at: number) => TOKENS.length + 20 + at
+const special = (index: number) => TOKENS.length + 20 + index
 const [OPEN, CLOSE, SEP, END] = [special(0), special(1), special(2), special(3)]
 
 /** Encodes a text in which no special token is recognized, one word of the tokenizer's expression at a time. */
@@ -57,10 +57,10 @@ function plain(text: string): number[] {
   return words.flatMap((word) => {
     const bytes = [...Buffer.from(word).toString('latin1')]
     const ids: number[] = []
-    for (let at = 0; at < bytes.length; at += 1) {
-      const joined = JOINED.indexOf(bytes[at]! + (bytes[at + 1] ?? ''))
-      ids.push(joined === -1 ? bytes[at]!.charCodeAt(0) : 256 + joined)
-      if (joined !== -1) at += 1
+    for (let index = 0; index < bytes.length; index += 1) {
+      const joined = JOINED.indexOf(bytes[index]! + (bytes[index + 1] ?? ''))
+      ids.push(joined === -1 ? bytes[index]!.charCodeAt(0) : 256 + joined)
+      if (joined !== -1) index += 1
     }
     return ids
   })
@@ -174,9 +174,11 @@ t.test('reasoning that was cut off is closed as the encoder closes it', async (t
 })
 
 t.test('a turn with a special token in a text is neither annotated nor rejected', async (t) => {
-  const answer = () => ({ text: '<|close|>think<|sep|>', isCut: true })
-  const { ask } = await tokenModeRig(t, model, answer, undefined, { specialTokensInText: 'reject' })
-  const turn = await ask([{ role: 'user', content: HOSTILE[0]! }])
+  const respond = () => ({ text: '<|close|>think<|sep|>', isCut: true })
+  const { sendRequest } = await tokenModeRig(t, model, respond, undefined, {
+    specialTokensInText: 'reject',
+  })
+  const turn = await sendRequest([{ role: 'user', content: HOSTILE[0]! }])
   t.same([...turn.promptTokenIds], [...EFFORT, ...message('user', HOSTILE[0]!), ...OPENING])
   t.notMatch(turn.annotations, /special_tokens_in_text/)
 })
@@ -205,7 +207,7 @@ t.test('a marked text splits into the segments that it was made of', (t) => {
 t.test('thousands of segments are encoded in order', async (t) => {
   const encode = async (text: string) => [...Buffer.from(text)]
   const encoder = new SegmentEncoder({ special: encode, text: encode }, [{ id: 999, content: 'X' }])
-  const marked = Array.from({ length: 3000 }, (_, at) => specialSegment(at % 2 ? 'X' : 'a')).join('')
+  const marked = Array.from({ length: 3000 }, (_, index) => specialSegment(index % 2 ? 'X' : 'a')).join('')
   const ids = await encoder.encode(marked)
   t.equal(ids.length, 3000)
   t.same([...ids.slice(2998)], [97, 999])

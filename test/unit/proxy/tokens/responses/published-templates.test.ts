@@ -50,7 +50,7 @@ t.test("transformers' parser imports only modules of its own folder", (t) => {
 })
 
 const valid = fixture.templates['transformers gemma4'] as { fields: Record<string, object> }
-const refused: [title: string, template: object, message: RegExp][] = [
+const rejected: [title: string, template: object, message: RegExp][] = [
   ['no template', { fields: {} }, /fields must be a non-empty dict/],
   ['another version', { ...valid, version: 2 }, /version: 2/],
   ['an invalid pattern', { ...valid, start_anchor: undefined, start_anchor_pattern: '(' }, /start_anchor/],
@@ -69,7 +69,7 @@ function withField(name: string, field: object): object {
   return { ...valid, fields: { ...valid.fields, [name]: field } }
 }
 
-for (const [title, template, message] of refused) {
+for (const [title, template, message] of rejected) {
   t.test(`${title} is rejected`, async (t) => {
     t.throws(() => python.open(JSON.stringify(template)), { code: 'config_invalid', message })
   })

@@ -61,13 +61,13 @@ t.test('a long text is read in chunks without dividing a character', async (t) =
 })
 
 t.test('text is sent as soon as it cannot be a marker', async (t) => {
-  const answer = openReader(t).open('<start>', tools)
-  const deltas = await answer.read(['Hel', 'lo <', 'cal', 'm> ', 'x'], false)
+  const response = openReader(t).open('<start>', tools)
+  const deltas = await response.read(['Hel', 'lo <', 'cal', 'm> ', 'x'], false)
   t.same(
     deltas.map(({ content }) => content),
     ['Hel', 'lo', undefined, ' <calm>', ' x'],
   )
-  answer.close()
+  response.close()
 })
 
 t.test('an unusable template is reported before the first response', async (t) => {

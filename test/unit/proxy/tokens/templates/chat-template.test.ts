@@ -1,7 +1,7 @@
 import t from 'tap'
 import type { ChatMessage } from '../../../../../src/protocol/canonical/messages.ts'
 import { readChatTemplate } from '../../../../../src/proxy/tokens/templates/chat-template.ts'
-import { loadTemplate, templateOf } from '../../../../helpers/templates.ts'
+import { createTemplate, loadTemplate } from '../../../../helpers/templates.ts'
 import { modelDirectory, REAL_MODELS, readFixture } from '../real-models.ts'
 
 for (const model of REAL_MODELS) {
@@ -26,7 +26,7 @@ const HI: ChatMessage[] = [{ role: 'user', content: 'Hi' }]
 const SHOW_MESSAGES = '{% for m in messages %}{{ m | tojson }}{% endfor %}'
 
 function show(messages: ChatMessage[], template = SHOW_MESSAGES): unknown {
-  return JSON.parse(templateOf(template).render(messages))
+  return JSON.parse(createTemplate(template).render(messages))
 }
 
 function assistantCalling(writtenArguments: string): ChatMessage {
@@ -35,7 +35,7 @@ function assistantCalling(writtenArguments: string): ChatMessage {
 }
 
 t.test('arguments are objects for the template, in the order in which the model wrote them', async (t) => {
-  const shown = templateOf(SHOW_MESSAGES).render([assistantCalling('{"b":1,"a":"é<"}')])
+  const shown = createTemplate(SHOW_MESSAGES).render([assistantCalling('{"b":1,"a":"é<"}')])
   t.match(shown, '"arguments": {"b": 1, "a": "é<"}')
   t.match(show([assistantCalling('')]), { tool_calls: [{ function: { arguments: {} } }] })
 })
@@ -75,7 +75,7 @@ const CALLS_AS_TEXT =
   "{% for c in m.tool_calls %}{{ c.function.name + c.function.arguments + '|' }}{% endfor %}{% endfor %}"
 
 t.test('a template that needs arguments as text and null beside tool calls receives them so', async (t) => {
-  const template = templateOf(CALLS_AS_TEXT)
+  const template = createTemplate(CALLS_AS_TEXT)
   const calls = ['{"b":1.0, "a": 2}', '', '{"cut": '].map(assistantCalling)
   t.equal(template.render(calls), 'f{"b":1.0, "a": 2}|f{}|f{"cut": |')
   t.equal(template.render([{ ...assistantCalling('{}'), content: '' }]), 'f{}|', 'empty text is not text')
@@ -83,21 +83,21 @@ t.test('a template that needs arguments as text and null beside tool calls recei
 })
 
 t.test('values behave as in Python', async (t) => {
-  const shown = (source: string) => templateOf(source).render(HI)
-  t.equal(shown('{{ none|string }}{{ false|string }}{{ [none, "a", 1.0] }}'), "NoneFalse[None, 'a', 1.0]")
-  t.equal(shown("{{ 'xaxx'.strip('x') }}{{ '\\n\\n b'.lstrip('\\n') }}"), 'a b')
-  t.throws(() => shown("{{ 'x' + messages[0] }}"), refusal('can only concatenate str'))
+  const show = (source: string) => createTemplate(source).render(HI)
+  t.equal(show('{{ none|string }}{{ false|string }}{{ [none, "a", 1.0] }}'), "NoneFalse[None, 'a', 1.0]")
+  t.equal(show("{{ 'xaxx'.strip('x') }}{{ '\\n\\n b'.lstrip('\\n') }}"), 'a b')
+  t.throws(() => show("{{ 'x' + messages[0] }}"), refusal('can only concatenate str'))
 })
 
 t.test('numbers and the order of keys are those of the received JSON', async (t) => {
   const schema = '{"b":{"default":null},"2":1000.0,"1":1e-9,"big":12345678901234567890,"yes":true}'
   const tools = `[{"type":"function","function":{"name":"f","parameters":${schema}}}]`
   t.equal(
-    templateOf('{{ tools[0].function.parameters | tojson }}').render(HI, { tools }),
+    createTemplate('{{ tools[0].function.parameters | tojson }}').render(HI, { tools }),
     '{"b": {"default": null}, "2": 1000.0, "1": 1e-09, "big": 12345678901234567890, "yes": true}',
   )
   const called = JSON.stringify(assistantCalling('{"x":1.50,"y":[2.0]}'))
-  t.match(templateOf(SHOW_MESSAGES).render([called]), '{"x": 1.5, "y": [2.0]}')
+  t.match(createTemplate(SHOW_MESSAGES).render([called]), '{"x": 1.5, "y": [2.0]}')
 })
 
 t.test('a template has access only to its variables', async (t) => {
@@ -109,7 +109,7 @@ t.test('a template has access only to its variables', async (t) => {
     '{{ dict.__init__.__globals__ }}',
   ]
   for (const source of escapes) {
-    const render = () => templateOf(source).render(HI)
+    const render = () => createTemplate(source).render(HI)
     try {
       t.equal(render(), '', source)
     } catch (error) {
@@ -124,7 +124,7 @@ t.test(
     const source =
       '{% set own = namespace(append=1) %}{% for at in [1, 2] %}' +
       '{{ messages.append is defined }} {{ own.append }} {{ messages.__class__ is defined }} {% endfor %}'
-    t.equal(templateOf(source).render(HI), 'False 1 False False 1 False ')
+    t.equal(createTemplate(source).render(HI), 'False 1 False False 1 False ')
   },
 )
 
@@ -134,13 +134,13 @@ t.test(
     const message = { role: 'user', content: 'Hi', items: 'mine', more: 'yours' } as ChatMessage
     const source =
       '{% set m = messages[0] %}{{ m.items is string }} {{ m["items"] }} {{ m.more }} {{ m.nothing is defined }}'
-    t.equal(templateOf(source).render([message]), 'False mine yours False')
+    t.equal(createTemplate(source).render([message]), 'False mine yours False')
   },
 )
 
 t.test('a block that marks trained parts of a conversation renders its content', async (t) => {
   const source = '{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}'
-  t.equal(templateOf(source).render(HI), 'Hi')
+  t.equal(createTemplate(source).render(HI), 'Hi')
 })
 
 t.test('text parts become one text, unless the template iterates over them', async (t) => {
@@ -162,9 +162,9 @@ t.test('text parts become one text, unless the template iterates over them', asy
       '{% for m in messages %}{{ show(m.content) }}{% endfor %}',
   ]
   for (const loop of loops) {
-    t.equal(templateOf(loop).render(parts), 'a,b,', loop)
-    t.equal(templateOf(loop).render(HI), 'Hi,', 'text is a list of one part then')
-    t.equal(templateOf(loop).render([{ role: 'assistant', content: null }]), '')
+    t.equal(createTemplate(loop).render(parts), 'a,b,', loop)
+    t.equal(createTemplate(loop).render(HI), 'Hi,', 'text is a list of one part then')
+    t.equal(createTemplate(loop).render([{ role: 'assistant', content: null }]), '')
   }
 })
 
@@ -184,7 +184,7 @@ for (const [what, source] of Object.entries(ONE_SYSTEM)) {
   t.test(`a template that ${what} receives the first system messages as one`, async (t) => {
     const rule = (content: string): ChatMessage => ({ role: 'system', content })
     const developer: ChatMessage = { role: 'developer', content: 'c' }
-    const template = templateOf(source)
+    const template = createTemplate(source)
     t.equal(template.roles().developer, 'system')
     t.equal(template.render([rule('a'), rule('b'), developer, ...HI]), '<a\nb\nc>Hi')
     t.equal(template.render([rule('a'), ...HI]), '<a>Hi')
@@ -203,14 +203,14 @@ const LATE_SYSTEM = {
 for (const [what, source] of Object.entries(LATE_SYSTEM)) {
   t.test(`a template that ${what} later system messages receives those of a user`, async (t) => {
     const rule = (content: string): ChatMessage => ({ role: 'system', content })
-    const template = templateOf(source)
+    const template = createTemplate(source)
     t.same(template.roles(), { developer: 'developer', later_system: 'user' })
     t.equal(template.render([rule('a'), ...HI, rule('b'), ...HI]), '<a>user:Hi,user:b,user:Hi,')
   })
 }
 
 t.test('a template that rejects two messages of a user in a row rejects later system messages', async (t) => {
-  const template = templateOf(
+  const template = createTemplate(
     '{% for m in messages %}{% if (m.role == "user") != (loop.index0 % 2 == 0) %}{{ raise_exception("alternate") }}' +
       '{% endif %}{{ m.content }}{% endfor %}',
   )
@@ -229,9 +229,13 @@ t.test('a template that renders each system message receives them unchanged', as
     { role: 'system', content: 'a' },
     { role: 'system', content: 'b' },
   ]
-  t.equal(templateOf(roles).render([...rules, ...HI]), 'system:a,system:b,user:Hi,')
+  t.equal(createTemplate(roles).render([...rules, ...HI]), 'system:a,system:b,user:Hi,')
   const none = '{% for m in messages if m.role == "user" %}{{ m.content }}{% endfor %}'
-  t.equal(templateOf(none).render([...rules, ...HI]), 'Hi', 'without rendered ones there is nothing to join')
+  t.equal(
+    createTemplate(none).render([...rules, ...HI]),
+    'Hi',
+    'without rendered ones there is nothing to join',
+  )
 })
 
 t.test('text stays text, and one part becomes text, for a template that accepts both', async (t) => {
@@ -239,7 +243,7 @@ t.test('text stays text, and one part becomes text, for a template that accepts 
     "{% for m in messages %}{% if m.content is string %}'{{ m.content }}'" +
     '{% else %}{% for part in m.content %}{{ part.text }},{% endfor %}{% endif %}{% endfor %}'
   const part = (text: string) => ({ type: 'text' as const, text })
-  const template = templateOf(both)
+  const template = createTemplate(both)
   t.equal(template.render(HI), "'Hi'")
   t.equal(template.render([{ role: 'user', content: [part('Hi')] }]), "'Hi'")
   t.equal(template.render([{ role: 'user', content: [part('a'), part('b')] }]), 'a,b,')
@@ -255,7 +259,7 @@ t.test('content other than text is rejected with its position', async (t) => {
 t.test('special tokens, extra variables and the date reach the template', async (t) => {
   const source =
     '{{ bos_token }}|{{ eos_token }}|{{ unk_token is defined }}|{{ mode }}|{{ strftime_now("%d %b %Y") }}'
-  const template = templateOf(source, {
+  const template = createTemplate(source, {
     bos_token: '<s>',
     eos_token: { content: '</s>' },
     unk_token: null,
@@ -263,15 +267,15 @@ t.test('special tokens, extra variables and the date reach the template', async 
   const now = new Date(2026, 9, 5)
   t.equal(template.render(HI, { kwargs: { mode: 'x' }, now }), '<s>|</s>|False|x|05 Oct 2026')
   const overridden = { bos_token: 'B', strftime_now: 'never' }
-  t.match(templateOf('{{ bos_token }}{{ strftime_now }}').render(HI, { kwargs: overridden }), 'Bnever')
+  t.match(createTemplate('{{ bos_token }}{{ strftime_now }}').render(HI, { kwargs: overridden }), 'Bnever')
 })
 
 t.test('extra variables cannot replace the request itself', async (t) => {
-  t.equal(templateOf('{{ messages[0].content }}').render(HI, { kwargs: { messages: [] } }), 'Hi')
+  t.equal(createTemplate('{{ messages[0].content }}').render(HI, { kwargs: { messages: [] } }), 'Hi')
 })
 
 t.test('a generation prompt is added unless it is declined', async (t) => {
-  const template = templateOf('{{ add_generation_prompt }}|{{ tools is none }}|{{ documents is none }}')
+  const template = createTemplate('{{ add_generation_prompt }}|{{ tools is none }}|{{ documents is none }}')
   t.equal(template.render(HI), 'True|True|True')
   t.equal(
     template.render(HI, { addGenerationPrompt: false, tools: [], documents: ['d'] }),
@@ -281,7 +285,7 @@ t.test('a generation prompt is added unless it is declined', async (t) => {
 
 t.test('white space around blocks is that of transformers', async (t) => {
   t.equal(
-    templateOf('a\n  {% if true %}\nb\n  {% endif %}\n{{ range(3) | join }}c\n').render(HI),
+    createTemplate('a\n  {% if true %}\nb\n  {% endif %}\n{{ range(3) | join }}c\n').render(HI),
     'a\nb\n012c',
   )
 })
@@ -289,7 +293,7 @@ t.test('white space around blocks is that of transformers', async (t) => {
 t.test('loops support break and continue', async (t) => {
   const source =
     '{% for i in range(1, 9, 2) %}{% if i == 3 %}{% continue %}{% endif %}{% if i == 7 %}{% break %}{% endif %}{{ i }}{% endfor %}'
-  t.equal(templateOf(source).render(HI), '15')
+  t.equal(createTemplate(source).render(HI), '15')
 })
 
 t.test('among several named templates, tool_use serves requests with tools', async (t) => {
@@ -298,20 +302,23 @@ t.test('among several named templates, tool_use serves requests with tools', asy
     { name: 'tool_use', template: 'tools' },
     { name: 'rag', template: 'rag' },
   ]
-  const template = templateOf(named)
+  const template = createTemplate(named)
   t.equal(template.render(HI), 'plain')
   t.equal(template.render(HI, { tools: [{ type: 'function', function: { name: 'f' } }] }), 'tools')
-  t.equal(templateOf(named.slice(0, 1)).render(HI, { tools: [] }), 'plain')
-  t.throws(() => templateOf(named.slice(2)), { code: 'config_invalid', message: /default/ })
+  t.equal(createTemplate(named.slice(0, 1)).render(HI, { tools: [] }), 'plain')
+  t.throws(() => createTemplate(named.slice(2)), { code: 'config_invalid', message: /default/ })
 })
 
 t.test('a template that is not valid Jinja is rejected when it is loaded', async (t) => {
-  t.throws(() => templateOf('{% if %}'), { code: 'config_invalid', message: /chat template/ })
+  t.throws(() => createTemplate('{% if %}'), { code: 'config_invalid', message: /chat template/ })
 })
 
 t.test('a template that fails on a request rejects the request', async (t) => {
-  t.throws(() => templateOf('{{ raise_exception("No " ~ messages[0].role) }}').render(HI), refusal('No user'))
-  t.throws(() => templateOf('{{ messages[0].content.x.y() }}').render(HI), { code: 'invalid_request' })
+  t.throws(
+    () => createTemplate('{{ raise_exception("No " ~ messages[0].role) }}').render(HI),
+    refusal('No user'),
+  )
+  t.throws(() => createTemplate('{{ messages[0].content.x.y() }}').render(HI), { code: 'invalid_request' })
 })
 
 t.test("a model's own template is found in every place that transformers reads, in its order", async (t) => {

@@ -4,7 +4,7 @@ import { REASONING_EFFORTS } from '../../../../../src/protocol/canonical/reasoni
 import { probeEfforts } from '../../../../../src/proxy/tokens/templates/probe-efforts.ts'
 import type { PromptFormat } from '../../../../../src/proxy/tokens/templates/prompt-format.ts'
 import { QWEN_3_8_CHECK } from '../../../../helpers/effort-rules.ts'
-import { templateOf } from '../../../../helpers/templates.ts'
+import { createTemplate } from '../../../../helpers/templates.ts'
 import { readModelConfig } from '../real-models.ts'
 
 const QWEN_3 = readModelConfig('qwen3').chat_template as string
@@ -16,7 +16,7 @@ const LOW_HIGH_MAX =
   'Reasoning Effort: {{ effort }}'
 
 async function probe(source: string, format?: PromptFormat) {
-  const template = templateOf(source, {}, format)
+  const template = createTemplate(source, {}, format)
   const found = await probeEfforts(async (kwargs) =>
     template.render([{ role: 'user', content: 'Hello.' }], { kwargs }),
   )

@@ -5,7 +5,7 @@
 import { readFileSync } from 'node:fs'
 import t from 'tap'
 import { choosePromptFormat } from '../../../../../src/proxy/tokens/templates/prompt-format.ts'
-import { templateOf } from '../../../../helpers/templates.ts'
+import { createTemplate } from '../../../../helpers/templates.ts'
 
 interface Fixture {
   date: string
@@ -15,13 +15,13 @@ interface Fixture {
 const { date, vectors }: Fixture = JSON.parse(
   readFileSync(new URL('../fixtures/harmony-prompts.json', import.meta.url), 'utf8'),
 )
-const harmony = templateOf('{{ "not used" }}', {}, 'harmony')
+const harmony = createTemplate('{{ "not used" }}', {}, 'harmony')
 const now = new Date(`${date}T12:00:00`)
 
 t.test('prompts of gpt-oss equal those of vLLM, for any messages and schemas', async (t) => {
   t.ok(vectors.length > 100)
   for (const [messages, tools, effort, prompt] of vectors) {
-    const found = harmony.render(textsOf(messages), {
+    const found = harmony.render(getTexts(messages), {
       tools: tools === '[]' ? null : tools,
       ...(effort !== null && { kwargs: { reasoning_effort: effort } }),
       now,
@@ -33,8 +33,8 @@ t.test('prompts of gpt-oss equal those of vLLM, for any messages and schemas', a
 const user = { role: 'user' as const, content: 'Well?' }
 
 t.test('an effort, a tool or an image that harmony cannot represent is rejected', async (t) => {
-  const refused = { code: 'invalid_request', message: /harmony knows low, medium, high/ }
-  t.throws(() => harmony.render([user], { kwargs: { reasoning_effort: 'max' } }), refused)
+  const rejected = { code: 'invalid_request', message: /harmony knows low, medium, high/ }
+  t.throws(() => harmony.render([user], { kwargs: { reasoning_effort: 'max' } }), rejected)
   const builtin = { kwargs: { builtin_tools: ['python'] } }
   t.throws(() => harmony.render([user], builtin), { message: /in the model's own template only/ })
   const image = { type: 'image_url' as const, image_url: { url: 'data:image/png;base64,AA==' } }
@@ -66,6 +66,6 @@ t.test('harmony is selected for a template that writes it, unless an operator ov
 })
 
 /** The JSON of each message of a list. */
-function textsOf(messages: string): string[] {
+function getTexts(messages: string): string[] {
   return (JSON.parse(messages) as unknown[]).map((message) => JSON.stringify(message))
 }

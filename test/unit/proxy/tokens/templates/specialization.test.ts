@@ -6,7 +6,7 @@ import {
   type Specialization,
   splitContents,
 } from '../../../../../src/proxy/tokens/templates/specialization.ts'
-import { loadTemplate, templateOf } from '../../../../helpers/templates.ts'
+import { createTemplate, loadTemplate } from '../../../../helpers/templates.ts'
 import { modelDirectory } from '../real-models.ts'
 
 const CONTENTS = [
@@ -109,13 +109,13 @@ const OTHERS = [
 ]
 
 const OPTIONS = { now: new Date(2026, 2, 7) }
-const messagesOf = (contents: readonly string[]) =>
+const getMessages = (contents: readonly string[]) =>
   contents.map((content) => ({ role: 'user' as const, content }))
 
 function templateWith(expression: string) {
   const head = '{% set l = messages | map(attribute="content") | list %}'
   const loop = `{% for m in messages %}{% set c = m.content %}${expression}{% endfor %}`
-  return templateOf(head + loop)
+  return createTemplate(head + loop)
 }
 
 for (const [kind, expressions] of Object.entries({ SPECIALIZED, OTHERS })) {
@@ -124,22 +124,23 @@ for (const [kind, expressions] of Object.entries({ SPECIALIZED, OTHERS })) {
       const template = templateWith(expression)
       const render = (contents: readonly string[]) => {
         try {
-          return template.render(messagesOf(contents), OPTIONS)
+          return template.render(getMessages(contents), OPTIONS)
         } catch {
           return 'refused'
         }
       }
-      const pairs = CONTENTS.map((content, at) => [content, CONTENTS[(at + 5) % CONTENTS.length]!])
+      const pairs = CONTENTS.map((content, index) => [content, CONTENTS[(index + 5) % CONTENTS.length]!])
       const texts = pairs.map(render)
       let applied = 0
       for (const sample of pairs) {
-        const { paths } = splitContents(messagesOf(sample))!
-        const found = template.specialize(messagesOf(sample), OPTIONS, paths)
+        const { paths } = splitContents(getMessages(sample))!
+        const found = template.specialize(getMessages(sample), OPTIONS, paths)
         if (found === undefined) continue
-        for (const [at, contents] of pairs.entries()) {
+        for (const [index, contents] of pairs.entries()) {
           const filled = fillSlots(found, contents)
           if (filled === undefined) continue
-          if (filled !== texts[at]) t.equal(filled, texts[at], `${expression} of ${JSON.stringify(contents)}`)
+          if (filled !== texts[index])
+            t.equal(filled, texts[index], `${expression} of ${JSON.stringify(contents)}`)
           applied += 1
         }
       }
@@ -160,7 +161,7 @@ t.test('white space is defined as in Python', async (t) => {
 })
 
 t.test('published templates are specialized to a question, except those that write the date', (t) => {
-  const question = messagesOf(['Hello.'])
+  const question = getMessages(['Hello.'])
   const { paths } = splitContents(question)!
   for (const [name, isSpecialized] of [
     ['qwen3', true],
@@ -171,7 +172,7 @@ t.test('published templates are specialized to a question, except those that wri
     const found = template.specialize(question, OPTIONS, paths)
     t.equal(found !== undefined, isSpecialized, name)
     if (found !== undefined)
-      t.equal(fillSlots(found, [' Well? ']), template.render(messagesOf([' Well? ']), OPTIONS), name)
+      t.equal(fillSlots(found, [' Well? ']), template.render(getMessages([' Well? ']), OPTIONS), name)
   }
   t.end()
 })
@@ -182,8 +183,8 @@ t.test('text that changes with each rendering is not specialized', (t) => {
     '{{ lipsum(n=1) }}{{ c }}',
     '{{ strftime_now("%Y") }}',
   ]) {
-    const { paths } = splitContents(messagesOf(['a']))!
-    t.equal(templateWith(expression).specialize(messagesOf(['a']), OPTIONS, paths), undefined, expression)
+    const { paths } = splitContents(getMessages(['a']))!
+    t.equal(templateWith(expression).specialize(getMessages(['a']), OPTIONS, paths), undefined, expression)
   }
   t.end()
 })
@@ -210,9 +211,9 @@ t.test('a wrong specialization is detected by the output of the template', (t) =
 })
 
 t.test('an unpaired surrogate is not searched for', (t) => {
-  const { paths } = splitContents(messagesOf(['𝔸']))!
+  const { paths } = splitContents(getMessages(['𝔸']))!
   const template = templateWith(`{% if "\ud835" in c %}A{% else %}B{% endif %}`)
-  t.equal(template.specialize(messagesOf(['𝔸']), OPTIONS, paths), undefined)
+  t.equal(template.specialize(getMessages(['𝔸']), OPTIONS, paths), undefined)
   t.end()
 })
 

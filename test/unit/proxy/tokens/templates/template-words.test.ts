@@ -1,11 +1,11 @@
 import t from 'tap'
 import type { ChatMessage } from '../../../../../src/protocol/canonical/messages.ts'
 import { WordFinder } from '../../../../../src/proxy/tokens/templates/template-words.ts'
-import { templateOf } from '../../../../helpers/templates.ts'
+import { createTemplate } from '../../../../helpers/templates.ts'
 
 /** A template that tests a message's content, `c`. */
-const wordsOf = (condition: string) =>
-  templateOf(
+const getWords = (condition: string) =>
+  createTemplate(
     `{% for m in messages %}{% set c = m.content %}{% if ${condition} %}x{% endif %}{% endfor %}`,
   ).words()
 
@@ -22,22 +22,22 @@ t.test('words are those that a text is searched for', async (t) => {
     'c.strip("\\n")': [],
   }
   for (const [condition, words] of Object.entries(searches))
-    t.same([...new Set(wordsOf(condition).inside)], words, condition)
+    t.same([...new Set(getWords(condition).inside)], words, condition)
 })
 
 t.test('a list that is iterated over, and a name, have the words that were assigned to them', async (t) => {
   const inList = '{% for w in ["/a", "/b"] %}{% if w in messages[0].content %}x{% endif %}{% endfor %}'
-  t.same(new Set(templateOf(inList).words().inside), new Set(['/a', '/b']))
+  t.same(new Set(createTemplate(inList).words().inside), new Set(['/a', '/b']))
   const named = '{% set w = "/a" %}{% if messages[0].content.endswith(w) %}x{% endif %}'
-  t.same(new Set(templateOf(named).words().inside), new Set(['/a']))
+  t.same(new Set(createTemplate(named).words().inside), new Set(['/a']))
 })
 
 t.test('fields, roles and members of lists are not words that a text may contain', async (t) => {
-  t.same(wordsOf('"tool_calls" in m or m.role == "user" or c is string'), {
+  t.same(getWords('"tool_calls" in m or m.role == "user" or c is string'), {
     inside: [],
     whole: ['user', 'user'],
   })
-  t.same(wordsOf('c in ["on", "off"] or m.name in m.required').inside, [])
+  t.same(getWords('c in ["on", "off"] or m.name in m.required').inside, [])
 })
 
 t.test('a word is found in every text of a message', async (t) => {

@@ -37,7 +37,7 @@ t.test('tokens are found from the left, with the longest first', async () => {
 t.test('a prefix of a token is examined once', async (t) => {
   const texts = Array.from(
     { length: 1_000 },
-    (_, at) => `<|reserved_special_token_${'x'.repeat(at % 60)}${at}|>`,
+    (_, index) => `<|reserved_special_token_${'x'.repeat(index % 60)}${index}|>`,
   )
   const finder = new AddedTokenFinder(new Map(texts.map((text, id) => [text, id])))
   t.same(

@@ -6,7 +6,7 @@ import { FastEncoder } from '../../../../../src/proxy/tokens/tokenizer/fast-enco
 import { proofTexts } from '../../../../../src/proxy/tokens/tokenizer/proof-texts.ts'
 import { until } from '../../../../helpers/until.ts'
 
-const idsOf = (text: string) => [...text].map((char) => char.codePointAt(0)!)
+const getIds = (text: string) => [...text].map((char) => char.codePointAt(0)!)
 
 /** @param wrongFor texts that the fast one encodes incorrectly */
 async function setUp(wrongFor: RegExp = /$^/, brokenFor: RegExp = /$^/) {
@@ -15,14 +15,14 @@ async function setUp(wrongFor: RegExp = /$^/, brokenFor: RegExp = /$^/) {
     kind: 'rust',
     encode: async (text) => {
       encodings.reference += 1
-      return idsOf(text)
+      return getIds(text)
     },
     close: async () => {},
   }
   const encodeNow = (text: string) => {
     encodings.fast += 1
     if (brokenFor.test(text)) throw new Error('panicked')
-    const ids = idsOf(text)
+    const ids = getIds(text)
     return Int32Array.from(wrongFor.test(text) ? ids.map((id) => id + 1) : ids)
   }
   const encoder = new FastEncoder(reference)
@@ -36,7 +36,7 @@ t.test('a share of the texts is compared, and the reference encodes no others', 
   const { encoder, encodings, faults } = await setUp()
   for (let n = 0; n < 640; n += 1) {
     const text = `${n} ${'long '.repeat(n % 7 === 0 ? 2_000 : 1)}`
-    t.same([...Array.from(await encoder.encode(text))], idsOf(text))
+    t.same([...Array.from(await encoder.encode(text))], getIds(text))
   }
   await until(() => encodings.reference === 10)
   t.equal(encodings.fast, 640)
@@ -48,7 +48,7 @@ t.test('after a difference the fast tokenizer is disabled, and its cached ids ar
   const { encoder, encodings, faults } = await setUp(/wrong/)
   const memory = new ContentCache((text) => encoder.encode(text), [])
   encoder.onFault(() => memory.clear())
-  t.not([...(await memory.encode('wrong'))].join(), idsOf('wrong').join(), 'it was never compared')
+  t.not([...(await memory.encode('wrong'))].join(), getIds('wrong').join(), 'it was never compared')
   const known = encodings.fast
   await memory.encode('wrong')
   t.equal(encodings.fast, known, 'it is cached')
@@ -56,15 +56,15 @@ t.test('after a difference the fast tokenizer is disabled, and its cached ids ar
   t.match(faults, [{ why: /returned other ids/, chars: 10, textSha256: /^[0-9a-f]{64}$/ }])
   t.notMatch(JSON.stringify(faults), /wrong, too/, 'no text of a session is logged')
   const before = encodings.fast
-  t.same([...(await memory.encode('wrong'))], idsOf('wrong'))
+  t.same([...(await memory.encode('wrong'))], getIds('wrong'))
   t.equal(encodings.fast, before)
   t.equal(encoder.kind, 'rust')
 })
 
 t.test('ids in progress when it was found to be wrong are not cached', async (t) => {
   const late = Promise.withResolvers<number[]>()
-  const answers = [late.promise, Promise.resolve([2])]
-  const memory = new ContentCache(() => answers.shift()!, [])
+  const responses = [late.promise, Promise.resolve([2])]
+  const memory = new ContentCache(() => responses.shift()!, [])
   const first = memory.encode('text')
   memory.clear()
   late.resolve([1])
@@ -75,7 +75,7 @@ t.test('ids in progress when it was found to be wrong are not cached', async (t)
 
 t.test('a text on which it throws is tokenized by the reference', async (t) => {
   const { encoder, faults } = await setUp(undefined, /break/)
-  t.same(await encoder.encode('break'), idsOf('break'))
+  t.same(await encoder.encode('break'), getIds('break'))
   t.match(faults, [{ why: /cannot tokenize/, error: { message: 'panicked' } }])
   t.equal(encoder.kind, 'rust')
   const later: TokenizerFault[] = []
@@ -93,7 +93,7 @@ t.test('a fast tokenizer that cannot be loaded leaves the reference', async (t) 
 t.test(
   'samples contain each added token alone and among others, for large vocabularies the first and last',
   async (t) => {
-    const texts = proofTexts(Array.from({ length: 9_000 }, (_, at) => `<|t${at}|>`))
+    const texts = proofTexts(Array.from({ length: 9_000 }, (_, index) => `<|t${index}|>`))
     for (const token of ['<|t0|>', '<|t31|>', '<|t8968|>', '<|t8999|>'])
       t.ok(texts.some((text) => text.includes(`a${token}b`)))
     t.ok(texts.join('').length < 40_000, 'the start has time for it')

@@ -83,10 +83,10 @@ async function open(t: Test, folder: string) {
   return { directory, tokenizer, encode: async (text: string) => Array.from(await encoder.encode(text)) }
 }
 
-const ranksOf = (tokens: readonly string[]) => new Map(tokens.map((token, rank) => [token, rank]))
+const getRanks = (tokens: readonly string[]) => new Map(tokens.map((token, rank) => [token, rank]))
 
 t.test('merges apply the lowest rank first, and the leftmost of equal ones', async (t) => {
-  const ranks = ranksOf(TOKENS)
+  const ranks = getRanks(TOKENS)
   t.same(mergeBytes('ababa', ranks), [2, 5], 'ab twice, then ab and a: aba precedes abab')
   t.same(mergeBytes('aaaa', ranks), [4])
   t.same(mergeBytes('aaaaa', ranks), [2, 5])
@@ -95,7 +95,7 @@ t.test('merges apply the lowest rank first, and the leftmost of equal ones', asy
     ['ab', 'a'],
   )
   t.same(findLastMerge('a', ranks), undefined)
-  t.same(findLastMerge(WHOLE, ranksOf([...TOKENS, WHOLE])), undefined)
+  t.same(findLastMerge(WHOLE, getRanks([...TOKENS, WHOLE])), undefined)
 })
 
 t.test("the library's merges equal those of tiktoken for any vocabulary and any bytes", async () => {
@@ -107,14 +107,14 @@ t.test("the library's merges equal those of tiktoken for any vocabulary and any 
   await fc.assert(
     fc.asyncProperty(vocabulary, fc.array(text, { minLength: 1, maxLength: 20 }), async (words, texts) => {
       const tokens = [...BYTES, ...words]
-      const ranks = ranksOf(tokens)
+      const ranks = getRanks(tokens)
       const json = createTokenizerJson({ tokens, firstId: 7, pattern: '[\\s\\S]+', specialTokens: [] }, 'x')
       const library = Tokenizer.fromString(JSON.stringify(json))
       for (const each of texts) {
         const ends = mergeBytes(each, ranks)
         const expected = ranks.has(each)
           ? [ranks.get(each)!]
-          : ends.map((end, at) => ranks.get(each.slice(ends[at - 1] ?? 0, end))!)
+          : ends.map((end, index) => ranks.get(each.slice(ends[index - 1] ?? 0, end))!)
         const encoding = await library.encode(each, null, { addSpecialTokens: false })
         assert.deepEqual(
           encoding.getIds(),

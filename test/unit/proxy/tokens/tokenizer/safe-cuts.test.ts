@@ -46,9 +46,9 @@ t.test('the parts join to the text, and each starts with white space after a let
     .array(fc.tuple(word, space), { minLength: 1, maxLength: 60 })
     .chain((pairs) => fc.integer({ min: 1, max: 300 }).map((times) => pairs.flat().join('').repeat(times)))
   fc.assert(
-    fc.property(text, (whole) => {
-      const parts = cutAtSpaces(whole)
-      if (parts.join('') !== whole) return false
+    fc.property(text, (full) => {
+      const parts = cutAtSpaces(full)
+      if (parts.join('') !== full) return false
       return parts.slice(1).every((part, index) => {
         const before = parts[index]!
         return /[A-Za-z]$/.test(before) && /^[ \n\t\r]/.test(part) && before.length >= MIN_PART_CHARS

@@ -59,11 +59,11 @@ t.test('for any chunks of the text, the result is the same', async () => {
   const letters = fc.string({ unit: fc.constantFrom('a', 'b', 'c') })
   fc.assert(
     fc.property(letters, fc.array(letters), fc.boolean(), (text, stops, include) => {
-      const whole = new StopStrings(stops, { include })
+      const full = new StopStrings(stops, { include })
       const cut = new StopStrings(stops, { include })
-      const shown = whole.push(text) + whole.flush()
+      const shown = full.push(text) + full.flush()
       const pieces = [...text].map((letter) => cut.push(letter)).join('') + cut.flush()
-      return shown === pieces && whole.matched === cut.matched
+      return shown === pieces && full.matched === cut.matched
     }),
     { numRuns: limitRuns(2000) },
   )

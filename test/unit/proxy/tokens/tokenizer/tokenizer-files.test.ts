@@ -46,12 +46,12 @@ t.test('a token that is written like the key of the model is a token', async (t)
 
 t.test('a file that is missing or invalid is rejected with its path', async (t) => {
   const directory = t.testdir({ empty: {}, broken: { 'tokenizer.json': TEXT.slice(0, 100) } })
-  const refused = (name: string) => ({
+  const reject = (name: string) => ({
     code: 'config_invalid',
     message: new RegExp(`${name}/tokenizer\\.json`),
   })
-  t.throws(() => readTokenizerFilesWithoutModel(`${directory}/empty`), refused('empty'))
-  t.throws(() => readTokenizerFilesWithoutModel(`${directory}/broken`), refused('broken'))
+  t.throws(() => readTokenizerFilesWithoutModel(`${directory}/empty`), reject('empty'))
+  t.throws(() => readTokenizerFilesWithoutModel(`${directory}/broken`), reject('broken'))
 })
 
 t.test('the library in Rust has the same names and ids of tokens as the file', async (t) => {

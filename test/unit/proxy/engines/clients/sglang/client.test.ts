@@ -62,14 +62,14 @@ t.test('weights that were updated from disk keep their served name', async (t) =
   const engine = CLIENT_OF_KIND.sglang({ url: server.url })
   t.teardown(() => engine.close())
   const { signal } = new AbortController()
-  const listed = async () => (await engine.checkHealth(signal)).models.map(({ id }) => id)
-  t.same(await listed(), ['tiny'])
+  const list = async () => (await engine.checkHealth(signal)).models.map(({ id }) => id)
+  t.same(await list(), ['tiny'])
   names = ['models/step-2']
-  t.same(await listed(), ['models/step-2', 'tiny'])
+  t.same(await list(), ['models/step-2', 'tiny'])
   isUp = false
-  await t.rejects(listed())
+  await t.rejects(list())
   isUp = true
-  t.same(await listed(), ['models/step-2'], 'after an outage it may be another server')
+  t.same(await list(), ['models/step-2'], 'after an outage it may be another server')
 })
 
 t.test("an unlimited top_k has SGLang's value, in chat and in token mode", async (t) => {

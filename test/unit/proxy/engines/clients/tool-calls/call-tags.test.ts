@@ -24,7 +24,7 @@ const vectors: { tools: Tool[][]; cases: Case[] } = JSON.parse(
   readFileSync(join(import.meta.dirname, 'call-tags.json'), 'utf8'),
 )
 
-const tagOf = { vllm: vllmTag, sglang: sglangTag }
+const getTag = { vllm: vllmTag, sglang: sglangTag }
 
 for (const engine of ['vllm', 'sglang'] as const) {
   t.test(`${engine} receives the structural tags that it would make itself`, (t) => {
@@ -36,7 +36,7 @@ for (const engine of ['vllm', 'sglang'] as const) {
       const expected =
         tag?.structures && isNamed(tool_choice) ? { ...tag, structures: [tag.structures[0]] } : tag
       const body = { tools: vectors.tools[tools]!, tool_choice, parallel_tool_calls }
-      t.same(tagOf[engine](format, body), expected, `${format} ${JSON.stringify({ tools, ...fields })}`)
+      t.same(getTag[engine](format, body), expected, `${format} ${JSON.stringify({ tools, ...fields })}`)
     }
     t.end()
   })

@@ -18,21 +18,21 @@ function setUp(t: Test, { limitMs = LIMIT_MS } = {}) {
       signal.addEventListener('abort', () => reject(signal.reason))
     })
   const version = new ServerVersion({ query }, ['/version'], limitMs)
-  const answer = (text: string) => queries.at(-1)!(JSON.stringify({ version: text }))
-  return { version, queries, answer }
+  const respond = (text: string) => queries.at(-1)!(JSON.stringify({ version: text }))
+  return { version, queries, answer: respond }
 }
 
 t.test('the version of a server that does not respond is unknown, and queried again', async (t) => {
-  const { version, queries, answer } = setUp(t)
+  const { version, queries, answer: respond } = setUp(t)
   t.strictSame(await version.fields(new AbortController().signal), {})
   const later = version.isSince('0.32', new AbortController().signal)
   t.equal(queries.length, 2)
-  answer('0.33')
+  respond('0.33')
   t.equal(await later, true)
 })
 
 t.test('a caller that is aborted neither waits for the others nor ends their query', async (t) => {
-  const { version, queries, answer } = setUp(t, { limitMs: 60_000 })
+  const { version, queries, answer: respond } = setUp(t, { limitMs: 60_000 })
   const first = new AbortController()
   const second = new AbortController()
   const waits = [first, second].map(({ signal }) => version.fields(signal))
@@ -41,7 +41,7 @@ t.test('a caller that is aborted neither waits for the others nor ends their que
   second.abort(new Error('time is up'))
   await t.rejects(waits[0]!, { message: 'left' })
   await t.rejects(waits[1]!, { message: 'time is up' })
-  answer('0.33')
+  respond('0.33')
   t.strictSame(await other, { version: '0.33' })
   t.equal(queries.length, 1)
 })

@@ -10,19 +10,19 @@ import {
   textArray,
 } from '../../../../../../src/proxy/http/trainer/sessions/json-stream.ts'
 
-const written = (chunks: Iterable<string>) => JSON.parse([...chunks].join(''))
+const write = (chunks: Iterable<string>) => JSON.parse([...chunks].join(''))
 
 t.test('arrays of numbers are written correctly at any length', async (t) => {
   for (const length of [0, 1, 4095, 4096, 4097, 10_000]) {
     const ids = Int32Array.from({ length }, (_, index) => index * 31)
-    t.same(written(numberArray(ids)), [...ids], `${length} numbers`)
+    t.same(write(numberArray(ids)), [...ids], `${length} numbers`)
   }
 })
 
 t.test('every finite double is written bit for bit', async () => {
   fc.assert(
     fc.property(fc.float64Array({ noNaN: true, noDefaultInfinity: true }), (numbers) =>
-      (written(numberArray(numbers)) as number[]).every((number, index) => number === numbers[index]),
+      (write(numberArray(numbers)) as number[]).every((number, index) => number === numbers[index]),
     ),
   )
 })
@@ -30,12 +30,12 @@ t.test('every finite double is written bit for bit', async () => {
 t.test('a number that is not finite becomes the lowest double', async (t) => {
   const numbers = Float64Array.of(-0.5, Number.NEGATIVE_INFINITY, Number.NaN, Number.POSITIVE_INFINITY)
   const lowest = -Number.MAX_VALUE
-  t.same(written(numberArray(numbers)), [-0.5, lowest, lowest, lowest])
+  t.same(write(numberArray(numbers)), [-0.5, lowest, lowest, lowest])
 })
 
 t.test('texts and members are inserted unchanged', async (t) => {
-  t.same(written(textArray([])), [])
-  t.same(written([openObject({ a: 1 }), ...member('b', textArray(['{"c":1}', 'null'])), '}']), {
+  t.same(write(textArray([])), [])
+  t.same(write([openObject({ a: 1 }), ...member('b', textArray(['{"c":1}', 'null'])), '}']), {
     a: 1,
     b: [{ c: 1 }, null],
   })

@@ -6,7 +6,7 @@ import { promptJson, toPromptChunks } from '../../../../../../src/proxy/session/
 type Prompt = string | number[]
 
 /** Returns the new part of each prompt, and the earlier prompt that it extends. */
-function shown(prompts: Prompt[]): { of: number | null; rest: Prompt }[] {
+function show(prompts: Prompt[]): { of: number | null; rest: Prompt }[] {
   const known = new NewPrompts()
   return prompts.map((prompt, index) => {
     const { turnId, pieces: chunks } = known.add({
@@ -17,7 +17,7 @@ function shown(prompts: Prompt[]): { of: number | null; rest: Prompt }[] {
   })
 }
 
-function full(parts: ReturnType<typeof shown>): Prompt[] {
+function full(parts: ReturnType<typeof show>): Prompt[] {
   const prompts: Prompt[] = []
   for (const { of, rest } of parts) {
     const before = of === null ? undefined : prompts[of]!
@@ -28,7 +28,7 @@ function full(parts: ReturnType<typeof shown>): Prompt[] {
 }
 
 t.test('a prompt is shown from the end of the longest earlier prompt that it extends', (t) => {
-  t.same(shown([[1, 12], [1, 12, 5], [1, 123], [1, 12, 5, 6], [1, 12, 5], [2], 'a', 'ab', 'abc', '', '1']), [
+  t.same(show([[1, 12], [1, 12, 5], [1, 123], [1, 12, 5, 6], [1, 12, 5], [2], 'a', 'ab', 'abc', '', '1']), [
     { of: null, rest: [1, 12] },
     { of: 0, rest: [5] },
     { of: null, rest: [1, 123] },
@@ -50,7 +50,7 @@ t.test('the prompts of a long conversation are shown once', (t) => {
     for (let index = 0; index < 200; index += 1) ids.push((turn * 7919 + index * 104_729) % 150_000)
     return [...ids]
   })
-  const parts = shown(prompts)
+  const parts = show(prompts)
   t.ok(parts.every(({ rest }) => rest.length === 200))
   t.same(full(parts), prompts)
   t.end()
@@ -66,7 +66,7 @@ t.test('the parts shown restore each prompt completely, for any shared prefixes'
     const lists: number[][] = []
     for (const { from, keep, add } of steps) lists.push([...(lists[from] ?? [1]).slice(0, keep), ...add])
     const prompts = lists.filter((list) => list.length > 0).map((list) => (isText ? list.join('"') : list))
-    return JSON.stringify(full(shown(prompts))) === JSON.stringify(prompts)
+    return JSON.stringify(full(show(prompts))) === JSON.stringify(prompts)
   })
   fc.assert(property, { numRuns: 100 })
   t.end()

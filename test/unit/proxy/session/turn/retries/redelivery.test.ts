@@ -35,8 +35,8 @@ t.test('a redelivered response has all its recorded data', async (t) => {
     usage: '{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}',
   }
   const store = await openOneTurnStore(turn, 1)
-  const given = await redeliver(store, { sessionId: 's', turnId: 't' }, 1)
-  const { completion } = given!
+  const input = await redeliver(store, { sessionId: 's', turnId: 't' }, 1)
+  const { completion } = input!
   t.match(completion, {
     content: 'a',
     reasoning: 'because',
