@@ -18,8 +18,17 @@ export class DatabaseLink {
     this.#to = to
   }
 
-  async open(): Promise<number> {
-    this.#server.listen(0, '127.0.0.1')
+  get isOpen(): boolean {
+    return this.#server.listening
+  }
+
+  /**
+   * Opens the link, initially or again.
+   * @param port default: any free one
+   * @returns the port
+   */
+  async open(port = 0): Promise<number> {
+    this.#server.listen(port, '127.0.0.1')
     await once(this.#server, 'listening')
     return (this.#server.address() as AddressInfo).port
   }

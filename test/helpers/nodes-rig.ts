@@ -35,6 +35,10 @@ export class Node {
     t.teardown(() => this.kill())
   }
 
+  get isRunning(): boolean {
+    return this.#child !== undefined
+  }
+
   /**
    * Starts the node.
    * @param launcher of another release

@@ -2,7 +2,7 @@
  * A request that arrives at another node than its session's owner: the outcome of its response if that node crashes
  * while forwarding it.
  */
-import t, { type Test } from 'tap'
+import t from 'tap'
 import { DatabaseLink } from '../helpers/database-link.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { freePort } from '../helpers/free-port.ts'
@@ -18,11 +18,11 @@ const SESSIONS = IS_FULL ? 20 : 8
 const BODY = { model: 'embedded', max_tokens: 12 }
 
 /** Sends a request as an agent that does not declare retries. @returns the turn */
-async function ask(
+async function send(
   url: string,
+  sessionId: string,
   content: string,
   headers: Record<string, string> = {},
-  sessionId = 's',
 ): Promise<string> {
   const answer = await fetch(`${url}/${sessionId}/v1/chat/completions`, {
     method: 'POST',
@@ -43,45 +43,71 @@ interface Turn {
   status: string
 }
 
-/**
- * Starts three nodes; the first one owns the session `s`. The others reach it by `ownerLink`, and workers reach the
- * engine by `link`.
- */
-async function setUp(t: Test) {
+/** Three nodes, and a worker that connects to all of them. */
+interface Rig {
+  nodes: [owner: Node, passer: Node, other: Node]
+  /** How the other nodes reach the first one. */
+  ownerLink: DatabaseLink
+  ownerPort: number
+  /** How the worker reaches the engine. */
+  link: DatabaseLink
+}
+
+let rig: Rig | undefined
+
+/** Starts the rig that all tests share: a start of three nodes costs more than a test. */
+async function startRig(): Promise<Rig> {
   const env = { DATABASE_URL: await server!.newDatabase() }
-  const ownerPort = await freePort()
-  const ownerLink = new DatabaseLink(ownerPort)
+  const port = await freePort()
+  const ownerLink = new DatabaseLink(port)
   t.teardown(() => ownerLink.close())
-  const ownerEnv = { ...env, LLM_PROXY_NODE_URL: `http://127.0.0.1:${await ownerLink.open()}` }
-  const nodes = [
-    new Node(t, ownerPort, ownerEnv),
+  const ownerPort = await ownerLink.open()
+  const nodes: Rig['nodes'] = [
+    new Node(t, port, { ...env, LLM_PROXY_NODE_URL: `http://127.0.0.1:${ownerPort}` }),
     new Node(t, await freePort(), env),
     new Node(t, await freePort(), env),
   ]
-  await Promise.all(nodes.map((node) => node.start()))
   const engine = await startEngine(t)
   const link = new DatabaseLink(Number(new URL(engine.url).port))
   const engineUrls = [`http://127.0.0.1:${await link.open()}`]
   t.teardown(() => link.close())
   joinWorker(t, { proxyUrls: nodes.map(({ url }) => url), engineUrls, workerId: 'w' })
+  return { nodes, ownerLink, ownerPort, link }
+}
+
+let sessions = 0
+
+/** Begins a session that the first node owns, after restarting the nodes that the last test ended. */
+async function setUp() {
+  rig ??= await startRig()
+  const { nodes, ownerLink, ownerPort, link } = rig
+  link.isHeld = false
+  ownerLink.isHeld = false
+  if (!ownerLink.isOpen) await ownerLink.open(ownerPort)
+  await Promise.all(nodes.map((node) => node.isRunning || node.start()))
   for (const { url } of nodes)
     await until(async () => (await readJson(`${url}/health/workers`)).healthy === 1)
-  const [owner, passer, other] = nodes as [Node, Node, Node]
+  const [owner, passer, other] = nodes
+  const sessionId = `s${sessions++}`
+  const ask = (url: string, content: string, headers: Record<string, string> = {}) =>
+    send(url, sessionId, content, headers)
   await ask(owner.url, 'Begin.')
-  const turns = async (): Promise<Turn[]> => (await readJson(`${other.url}/sessions/s`)).turns
+  const turns = async (): Promise<Turn[]> => (await readJson(`${other.url}/sessions/${sessionId}`)).turns
   const trained = async () => {
-    const { trajectories, excluded_turns: excluded } = await readJson(`${other.url}/sessions/s/trajectories`)
+    const { trajectories, excluded_turns: excluded } = await readJson(
+      `${other.url}/sessions/${sessionId}/trajectories`,
+    )
     const rows = trajectories as { turns: { turn_id: string }[] }[]
     return { ids: rows.flatMap(({ turns }) => turns.map((turn) => turn.turn_id)), excluded }
   }
-  return { owner, passer, other, link, ownerLink, turns, trained }
+  return { owner, passer, other, link, ownerLink, ask, turns, trained }
 }
 
 t.test(
   'a node crashes while it forwards a response: a second attempt supersedes it',
   { skip: noPostgres },
   async (t) => {
-    const { passer, other, link, turns, trained } = await setUp(t)
+    const { passer, other, link, turns, trained, ask } = await setUp()
     link.isHeld = true
     const lost = t.rejects(ask(passer.url, 'Go on.'))
     await until(async () => (await turns()).some(({ status }) => status === 'open'))
@@ -105,12 +131,12 @@ t.test(
   'first requests that arrive at several nodes at once, and a drained node',
   { skip: noPostgres },
   async (t) => {
-    const { owner, passer, other, turns, trained } = await setUp(t)
+    const { owner, passer, other, turns, trained, ask } = await setUp()
     await t.test('first requests of a session are all served', async (t) => {
       for (let session = 0; session < SESSIONS; session += 1) {
         const id = `new-${session}`
         await t.resolves(
-          Promise.all([owner, passer, other].map(({ url }, node) => ask(url, `From node ${node}.`, {}, id))),
+          Promise.all([owner, passer, other].map(({ url }, node) => send(url, id, `From node ${node}.`))),
         )
         const { turns } = await readJson(`${owner.url}/sessions/${id}`)
         t.strictSame(
@@ -141,23 +167,22 @@ t.test(
   'a request right after its owner was killed waits for the lease, and is served',
   { skip: noPostgres },
   async (t) => {
-    const { owner, passer, other } = await setUp(t)
+    const { owner, passer, other, ask, turns } = await setUp()
     // This node has an open connection to the owner, the other one has none.
     await ask(passer.url, 'Go on.')
     await owner.kill()
     const [first, second] = await Promise.all([ask(passer.url, 'More.'), ask(other.url, 'Other.')])
     t.match(first, /^[0-9a-f-]{36}$/)
     t.match(second, /^[0-9a-f-]{36}$/)
-    const { turns } = await readJson(`${other.url}/sessions/s`)
     t.strictSame(
-      (turns as Turn[]).map(({ status }) => status),
+      (await turns()).map(({ status }) => status),
       ['completed', 'completed', 'completed', 'completed'],
     )
   },
 )
 
 t.test('a request in flight at a killed owner is served by the next one', { skip: noPostgres }, async (t) => {
-  const { owner, passer, link, turns } = await setUp(t)
+  const { owner, passer, link, turns, ask } = await setUp()
   link.isHeld = true
   const response = ask(passer.url, 'Go on.')
   await until(async () => (await turns()).some(({ status }) => status === 'open'))
@@ -181,7 +206,7 @@ for (const [client, headers, isOnlyFull] of CLIENTS) {
     `an owner crashes after a commit, before its response: the client, ${client}, gets another one that supersedes it`,
     { skip: noPostgres || (isOnlyFull && ONLY_FULL) },
     async (t) => {
-      const { owner, passer, link, ownerLink, turns, trained } = await setUp(t)
+      const { owner, passer, link, ownerLink, turns, trained, ask } = await setUp()
       link.isHeld = true
       const response = ask(passer.url, 'Go on.', headers)
       await until(async () => (await turns()).some(({ status }) => status === 'open'))
@@ -206,7 +231,7 @@ t.test(
   'a request with an idempotency key gets what its crashed owner committed',
   { skip: noPostgres },
   async (t) => {
-    const { owner, passer, link, ownerLink, turns } = await setUp(t)
+    const { owner, passer, link, ownerLink, turns, ask } = await setUp()
     link.isHeld = true
     const response = ask(passer.url, 'Go on.', { 'idempotency-key': 'k' })
     await until(async () => (await turns()).some(({ status }) => status === 'open'))
