@@ -114,6 +114,14 @@ export class PostgresServer {
   }
 
   /**
+   * Creates a copy of a database, in a third of the CPU time of PostgreSQL's default strategy.
+   * @returns its URL
+   */
+  copyDatabase(url: string): Promise<string> {
+    return this.newDatabase(`TEMPLATE ${new URL(url).pathname.slice(1)} STRATEGY FILE_COPY`)
+  }
+
+  /**
    * Creates a database.
    * @returns its URL
    */

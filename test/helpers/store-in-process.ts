@@ -20,7 +20,8 @@ import type { WriterData } from '../../src/proxy/store/sqlite/writer-thread.ts'
 
 const CACHE_BYTES = 1024 * 1024
 
-class InProcess extends EventEmitter implements ThreadPort {
+/** The end of a thread that runs in this process. */
+export class InProcess extends EventEmitter implements ThreadPort {
   receive: (message: unknown) => void = () => {}
   readonly #messages: unknown[] = []
 

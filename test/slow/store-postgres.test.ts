@@ -11,6 +11,7 @@ import { consumerConformance, createConsumer } from '../conformance/consumers.ts
 import { createSession, turnStoreConformance } from '../conformance/turn-store.ts'
 import { allocateTurn } from '../helpers/begin-turn.ts'
 import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
+import { postgresInProcess } from '../helpers/postgres-in-process.ts'
 
 const LEASE_MS = 60_000
 const ONE_BY_ONE = createConsumer({
@@ -36,13 +37,18 @@ if (noPostgres !== false) {
   const migrated = await server.newDatabase()
   await (await openOn(migrated)).close()
   // A copy of a migrated database takes less time than its migrations.
-  const open = async () => openOn(await server.newDatabase(`TEMPLATE ${new URL(migrated).pathname.slice(1)}`))
+  const open = async () =>
+    openPostgresStore({
+      url: await server.copyDatabase(migrated),
+      durability: 'process',
+      spawn: postgresInProcess,
+    })
   turnStoreConformance(t, open)
   consumerConformance(t, open)
 
   /** Opens two proxies on one database. */
   async function openTwo(t: Test) {
-    const url = await server.newDatabase()
+    const url = await server.copyDatabase(migrated)
     const stores = [await openOn(url), await openOn(url)] as const
     t.teardown(() => Promise.all(stores.map((store) => store.close())))
     await stores[0].createConsumer(ONE_BY_ONE)
