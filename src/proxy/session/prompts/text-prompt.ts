@@ -102,16 +102,22 @@ export class TextPrompt implements RequestPrompt {
     // An end within the first part has no start.
     const rest = events.filter((event) => event.type !== 'start')
     if (this.#decoder !== undefined) return this.#decoder.read(rest)
-    this.#decoder = createTextDecoder(this.#model, this.request.body)
-    const [first] = await this.#decoder.read([{ type: 'delta', tokenIds: [...sampled] }])
-    const text = (first?.type === 'delta' && first.content) || ''
-    const missing = this.#getMissing(text)
-    return [{ type: 'delta', content: missing }, ...(await this.#decoder.read(rest))]
+    const { decoder, missing } = await this.#decodeFirstPart(sampled)
+    this.#decoder = decoder
+    return [{ type: 'delta', content: missing }, ...(await decoder.read(rest))]
   }
 
-  /** Returns what the agent has not received of the first part's text. */
-  #getMissing(text: string): string {
-    if (text.startsWith(this.#text)) return text.slice(this.#text.length)
+  /** Returns the decoder of what follows, and the text of the first part that the agent has not received. */
+  async #decodeFirstPart(
+    sampled: readonly number[],
+  ): Promise<{ decoder: CompletionDecoder; missing: string }> {
+    // If a prompt of ids ends within a character, vLLM's text begins with that of the prompt.
+    for (const preceding of [[], this.#promptIds!]) {
+      const decoder = createTextDecoder(this.#model, this.request.body)
+      const [first] = await decoder.read([{ type: 'delta', tokenIds: [...preceding, ...sampled] }])
+      const text = (first?.type === 'delta' && first.content) || ''
+      if (text.startsWith(this.#text)) return { decoder, missing: text.slice(this.#text.length) }
+    }
     throw new ProxyError(
       'engine_failed',
       'The engine decodes tokens otherwise than the tokenizer of this proxy',
