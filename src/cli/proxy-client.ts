@@ -53,7 +53,7 @@ export class OperatorClient {
    * @throws ProxyError `session_not_found` for a 404, `start_failed` for any other failure
    */
   async call<T extends TSchema>(method: string, path: string, schema: T, body?: object): Promise<Static<T>> {
-    const response = await this.#ask(method, path, body)
+    const response = await this.#sendRequest(method, path, body)
     const answer = parseJson(await text(response))
     return checkResponse(schema, answer, response.statusCode ?? 0, this.#url + path)
   }
@@ -92,13 +92,13 @@ export class OperatorClient {
   }
 
   async #open(path: string): Promise<IncomingMessage> {
-    const response = await this.#ask('GET', path)
+    const response = await this.#sendRequest('GET', path)
     const { statusCode: status = 0 } = response
     if (status === 200) return response
-    throw refusal(status, parseJson(await text(response)), this.#url + path)
+    throw createRejection(status, parseJson(await text(response)), this.#url + path)
   }
 
-  #ask(method: string, path: string, body?: object): Promise<IncomingMessage> {
+  #sendRequest(method: string, path: string, body?: object): Promise<IncomingMessage> {
     const url = this.#url + path
     const request = url.startsWith('https:') ? requestHttps : requestHttp
     const headers = { ...this.#options.headers, ...(body && { 'content-type': 'application/json' }) }
@@ -130,7 +130,7 @@ export function checkResponse<T extends TSchema>(
 ): Static<T> {
   adaptEarlierRelease(schema, answer)
   if (status >= 200 && status < 300 && Value.Check(toClientSchema(schema), answer)) return answer
-  throw refusal(status, answer, url)
+  throw createRejection(status, answer, url)
 }
 
 /** Completes a response of an earlier release. */
@@ -139,7 +139,7 @@ function adaptEarlierRelease(schema: TSchema, value: unknown): void {
   addMissingMembers(schema, value)
 }
 
-function refusal(status: number, answer: unknown, url: string): ProxyError {
+function createRejection(status: number, answer: unknown, url: string): ProxyError {
   const reason = Value.Check(Detail, answer)
     ? answer.detail
     : Value.Check(AgentError, answer)

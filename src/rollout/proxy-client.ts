@@ -115,18 +115,18 @@ export class ProxyClient {
 
   /** Creates a session. @returns the key for the session's agent; on a proxy without keys the session's id */
   async createSession(session: SessionRequest, signal: AbortSignal): Promise<string> {
-    const created = await this.#ask('POST', '/sessions', Created, signal, session)
+    const created = await this.#sendRequest('POST', '/sessions', Created, signal, session)
     return created.agent_key ?? sessionSegment(created.session_id)
   }
 
   /** Completes a session. @returns `not_found` if it has been removed */
   async complete(sessionId: string, signal: AbortSignal): Promise<Static<typeof Status> | 'not_found'> {
-    return (await this.#ask('POST', `${getSessionPath(sessionId)}/complete`, Ended, signal)).status
+    return (await this.#sendRequest('POST', `${getSessionPath(sessionId)}/complete`, Ended, signal)).status
   }
 
   /** Aborts a session. The proxy cancels its requests in flight and accepts no more. */
   async abort(sessionId: string, signal: AbortSignal): Promise<void> {
-    await this.#ask('POST', `${getSessionPath(sessionId)}/abort`, Ended, signal)
+    await this.#sendRequest('POST', `${getSessionPath(sessionId)}/abort`, Ended, signal)
   }
 
   /** Sets the reward of a session. Existing rewards of agent roles and turns stay. */
@@ -136,18 +136,18 @@ export class ProxyClient {
     signal: AbortSignal,
   ): Promise<void> {
     const path = getSessionPath(sessionId)
-    const set = await this.#ask('GET', `${path}/wait?timeout_s=0`, Rewarded, signal)
+    const set = await this.#sendRequest('GET', `${path}/wait?timeout_s=0`, Rewarded, signal)
     const { reward_agent_roles: lines = {}, reward_turns: turns = {} } = set
     // Until 0.3.0 the former name is sent: proxies of 0.1.0 reject `agent_roles`.
     const kept = { lines: hasAny(lines) ? lines : undefined, turns: hasAny(turns) ? turns : undefined }
-    await this.#ask('POST', `${path}/reward`, Session, signal, { ...reward, ...kept })
+    await this.#sendRequest('POST', `${path}/reward`, Session, signal, { ...reward, ...kept })
   }
 
   /** Resolves when the session has been completed or aborted. */
   async untilEnded(sessionId: string, signal: AbortSignal): Promise<'completed' | 'aborted'> {
     for (;;) {
       const path = `${getSessionPath(sessionId)}/wait?timeout_s=${POLL_S}`
-      const { status } = await this.#ask('GET', path, Session, signal)
+      const { status } = await this.#sendRequest('GET', path, Session, signal)
       if (status !== 'active') return status
     }
   }
@@ -160,10 +160,15 @@ export class ProxyClient {
     if (maskStaleTokens) query.set('mask_stale_tokens', 'true')
     if (images) query.set('images', 'true')
     if (record.length > 0) query.set('details', shownDetails(record).join(','))
-    return this.#ask('GET', `${getSessionPath(sessionId)}/trajectories?${query}`, Trajectories, signal)
+    return this.#sendRequest(
+      'GET',
+      `${getSessionPath(sessionId)}/trajectories?${query}`,
+      Trajectories,
+      signal,
+    )
   }
 
-  async #ask<T extends TSchema>(
+  async #sendRequest<T extends TSchema>(
     method: 'GET' | 'POST',
     path: string,
     schema: T,
@@ -174,13 +179,13 @@ export class ProxyClient {
       const response = await this.#send(method, path, signal, body)
       if (response instanceof ProxyError || NOT_THERE.includes(response.status)) {
         if (failures > RETRIES)
-          throw response instanceof ProxyError ? response : this.#refusal(path, response)
+          throw response instanceof ProxyError ? response : this.#createRejection(path, response)
         await pause(backoffMs(RETRY_BASE_MS, failures, this.#options.random ?? Math.random), signal)
       } else {
         const value = parseJson(response.text)
         readFormerNames(schema, value)
         if (response.status < 300 && Value.Check(schema, value)) return value
-        throw this.#refusal(path, response)
+        throw this.#createRejection(path, response)
       }
     }
   }
@@ -209,7 +214,7 @@ export class ProxyClient {
   }
 
   /** Converts an error response. The proxy's own error is kept, so that its advice has one wording. */
-  #refusal(path: string, { status, text }: HttpResponse): ProxyError {
+  #createRejection(path: string, { status, text }: HttpResponse): ProxyError {
     const { proxyUrl } = this.#options
     const value = parseJson(text)
     if (!Value.Check(Refusal, value)) {

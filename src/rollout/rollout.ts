@@ -68,7 +68,7 @@ export class Rollout {
       const result = await this.#try(sessionId, tryNumber, signal)
       const facts = this.#toFacts(sessionId, tryNumber, result)
       if (this.#counts(result)) return await this.#collect(facts, signal)
-      this.#tell(facts)
+      this.#notify(facts)
       if (tryNumber > maxRetries) {
         const row = createPaddingOutput(facts, { score: null, components: {} }, { failed: 1 })
         return { rows: [row], reward: null, left_out_turns: 0 }
@@ -168,7 +168,7 @@ export class Rollout {
     return { trialId: this.#trialId, sessionId, status, error: error ?? null, tries, agentSeconds }
   }
 
-  #tell({ trialId, sessionId, status, error, tries }: RolloutFacts): void {
+  #notify({ trialId, sessionId, status, error, tries }: RolloutFacts): void {
     logEvent(this.#options.logger, 'agent_failed', {
       ...{ trial_id: trialId, session_id: sessionId, agent_status: status, attempt: tries },
       reason: error ?? undefined,

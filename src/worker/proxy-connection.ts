@@ -83,7 +83,7 @@ export class ProxyConnection {
   readonly #options: ProxyConnectionOptions
   readonly #socket: WebSocket
   #greetedAtMs: number | undefined
-  #lastHeardMs: number
+  #lastReceivedMs: number
   #silenceMs = HELLO_TIMEOUT_MS
   #cancelWatch: (() => void) | undefined
   #trouble = ''
@@ -91,7 +91,7 @@ export class ProxyConnection {
 
   constructor(options: ProxyConnectionOptions) {
     this.#options = options
-    this.#lastHeardMs = options.clock.nowMs()
+    this.#lastReceivedMs = options.clock.nowMs()
     this.#socket = options.dial(options.url, {
       maxPayload: MAX_FRAME_BYTES,
       perMessageDeflate: false,
@@ -111,7 +111,7 @@ export class ProxyConnection {
       if (Buffer.isBuffer(data)) detachBuffer(data)
       this.#guard(() => this.#onMessage(frame, read?.json))
     })
-    this.#socket.on('ping', () => this.#heard())
+    this.#socket.on('ping', () => this.#receive())
     this.#socket.on('unexpected-response', (_request, { statusCode }) => this.#onNoSocket(statusCode))
     // A close event with the details follows each error.
     this.#socket.on('error', (error) => {
@@ -152,7 +152,7 @@ export class ProxyConnection {
   }
 
   #onMessage(frame: Frame | undefined, json: FrameJson | undefined): void {
-    this.#heard()
+    this.#receive()
     if (frame === undefined) this.#reject('the proxy sent a frame that is not JSON with a type')
     else if (frame.type === 'ping') this.send('{"type":"pong"}')
     else if (this.#greetedAtMs !== undefined) this.#options.received(frame, json)
@@ -179,8 +179,8 @@ export class ProxyConnection {
     this.#cancelWatch = this.#options.clock.after(CLOSE_TIMEOUT_MS, () => this.#socket.terminate())
   }
 
-  #heard(): void {
-    this.#lastHeardMs = this.#options.clock.nowMs()
+  #receive(): void {
+    this.#lastReceivedMs = this.#options.clock.nowMs()
   }
 
   /**
@@ -190,7 +190,7 @@ export class ProxyConnection {
   #watchSilence(delayMs: number): void {
     this.#cancelWatch?.()
     this.#cancelWatch = this.#options.clock.after(delayMs, () => {
-      const silentMs = this.#options.clock.nowMs() - this.#lastHeardMs
+      const silentMs = this.#options.clock.nowMs() - this.#lastReceivedMs
       if (silentMs < this.#silenceMs) return this.#watchSilence(this.#silenceMs - silentMs)
       this.#trouble = `the proxy was silent for ${silentMs} ms`
       this.#socket.terminate()

@@ -74,7 +74,7 @@ export class ProxyLink {
   #state: ProxyLinkState = 'connecting'
   #connection: ProxyConnection | undefined
   /** Number of rejected keys. */
-  #refusals = 0
+  #rejectionCount = 0
   #ack: WorkerHelloAckV2 | undefined
   /** Resolves when the state of the engines has been refreshed after the ack. */
   #engineCheck: Promise<void> = Promise.resolve()
@@ -143,7 +143,7 @@ export class ProxyLink {
     const { apiKeys, connected, disconnected } = this.#options
     this.#connection = new ProxyConnection({
       ...this.#options,
-      apiKey: apiKeys[this.#refusals % apiKeys.length],
+      apiKey: apiKeys[this.#rejectionCount % apiKeys.length],
       memory: this.#memory,
       hello: () => {
         this.#transition('handshaking')
@@ -158,7 +158,7 @@ export class ProxyLink {
       received: (frame, json) => this.#receive(frame, json),
     })
     const end = await this.#connection.ended
-    if (end.keyRejected) this.#refusals += 1
+    if (end.keyRejected) this.#rejectionCount += 1
     this.#connection = undefined
     this.#awaitReturn(end)
     disconnected(end)

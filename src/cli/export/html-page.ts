@@ -21,7 +21,8 @@ export async function htmlPage(
   if (sessionIds.length === 0) {
     throw new ProxyError('config_invalid', 'name the sessions that --format html is to show')
   }
-  const page = async (ask: GetPath) => oneFilePage(sessionIds.join(', '), await fetchAnswers(ask, sessionIds))
+  const page = async (ask: GetPath) =>
+    oneFilePage(sessionIds.join(', '), await fetchResponses(ask, sessionIds))
   if (config.url !== undefined) {
     if (config.tokenizer !== undefined)
       throw new ProxyError(
@@ -46,7 +47,7 @@ export async function htmlPage(
 }
 
 /** Returns the responses that the page requests for these sessions. */
-async function fetchAnswers(ask: GetPath, sessionIds: readonly string[]): Promise<ApiSnapshot> {
+async function fetchResponses(ask: GetPath, sessionIds: readonly string[]): Promise<ApiSnapshot> {
   const json = async (path: string) => JSON.parse((await ask(path)).toString())
   const responses: ApiSnapshot = { json: {}, base64: {} }
   const sessions: object[] = []

@@ -49,7 +49,7 @@ export function* transcript(
       yield applyStyle('dim', `  … ${formatCount(from, 'earlier message')}${echo(echoOf)} not repeated`)
     const read = (calls: readonly unknown[]) => calls.map((call) => reader.read(call as ToolCallWire))
     for (const message of messages) yield* messageLines(message, read(message.tool_calls ?? []), full)
-    yield* answerLines(turn, read(turn.tool_calls), full)
+    yield* responseLines(turn, read(turn.tool_calls), full)
   }
 }
 
@@ -102,7 +102,7 @@ function* messageLines(
   for (const call of calls) yield* callLines(call, full)
 }
 
-function* answerLines(
+function* responseLines(
   turn: TurnDisplayJson,
   calls: readonly ToolCallView[],
   full: boolean,

@@ -132,9 +132,9 @@ export class RequestReader implements PartMemo {
    */
   read(json: Buffer, admit: WeightCheck = () => {}, options: RequestReaderOptions = {}): BodyContent {
     const isShort = json.length < MIN_BYTES
-    if (isShort && !options.listJson) return readWhole(json, admit)
+    if (isShort && !options.listJson) return readComplete(json, admit)
     const short = isShort && json.includes(`${MESSAGES}[`) ? readAsWritten(json, admit) : undefined
-    return short ?? this.#readParts(json, admit, options) ?? readWhole(json, admit)
+    return short ?? this.#readParts(json, admit, options) ?? readComplete(json, admit)
   }
 
   once<Part extends object | string, Context extends unknown[], Made>(
@@ -216,7 +216,7 @@ export class RequestReader implements PartMemo {
     if (!isComplete || list?.ends.length === 0) return undefined
     const value = Object.fromEntries(members)
     if (list === undefined) return { value, newNodes }
-    return { value, newNodes, list: { elements, json: getWholeBytes(list, options) } }
+    return { value, newNodes, list: { elements, json: getFullBytes(list, options) } }
   }
 
   /** Reads a list. @param start offset of the byte after the opening bracket */
@@ -294,7 +294,7 @@ export class RequestReader implements PartMemo {
   }
 }
 
-function readWhole(json: Buffer, admit: WeightCheck, text = json.toString()): BodyContent {
+function readComplete(json: Buffer, admit: WeightCheck, text = json.toString()): BodyContent {
   const weight = weigh(json)
   admit(weight)
   return { value: parseRequest(text), newNodes: weight.nodes }
@@ -306,7 +306,7 @@ function readWhole(json: Buffer, admit: WeightCheck, text = json.toString()): Bo
  */
 function readAsWritten(json: Buffer, admit: WeightCheck): BodyContent | undefined {
   const text = json.toString()
-  const read = readWhole(json, admit, text)
+  const read = readComplete(json, admit, text)
   const { value } = read
   const elements = (value as { messages?: unknown } | null)?.messages
   if (!Array.isArray(elements) || elements.length === 0 || isNestedTooDeeply(value)) return undefined
@@ -328,7 +328,7 @@ function knownNow(
   return listJson === true ? BytePrefix.of(list) : DigestPrefix.of(list)
 }
 
-function getWholeBytes({ bytes }: ListEntry, { listJson }: RequestReaderOptions): Buffer | undefined {
+function getFullBytes({ bytes }: ListEntry, { listJson }: RequestReaderOptions): Buffer | undefined {
   return listJson === true && bytes instanceof BytePrefix ? bytes.whole : undefined
 }
 

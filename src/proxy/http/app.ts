@@ -166,7 +166,7 @@ export async function buildAppWith(
       sendRouteless(toRequestError(thrown), request, reply)
     },
   })
-  const answering = watchAnswers(fastify)
+  const answering = watchResponses(fastify)
   fastify.addHook('onReady', async () => {
     routable = sessionPaths(routes)
   })
@@ -268,7 +268,7 @@ async function addRoutes(
 }
 
 /** Returns the set of responses that are not complete yet, which stays up to date. */
-function watchAnswers(fastify: FastifyInstance): ReadonlySet<unknown> {
+function watchResponses(fastify: FastifyInstance): ReadonlySet<unknown> {
   const answering = new Set<unknown>()
   fastify.addHook('onRequest', (_request, { raw }, done) => {
     answering.add(raw)

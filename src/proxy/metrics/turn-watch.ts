@@ -87,7 +87,7 @@ export class TurnWatch {
     this.#turns.delete(outcome.turnId)
     const closedAtMs = performance.now()
     this.#count(turn, outcome)
-    if (outcome.status === 'completed') this.#countAnswer(turn, outcome, closedAtMs)
+    if (outcome.status === 'completed') this.#countResponse(turn, outcome, closedAtMs)
     const closed = call()
     closed.then(
       () => this.#recorded(turn, outcome, closedAtMs),
@@ -108,7 +108,7 @@ export class TurnWatch {
     if (error) turnErrors.add(1, error.code)
   }
 
-  #countAnswer(turn: TurnTimes, outcome: TurnOutcome, closedAtMs: number): void {
+  #countResponse(turn: TurnTimes, outcome: TurnOutcome, closedAtMs: number): void {
     const metrics = this.#metrics
     const { finishReason, inexactReason, weightVersionStart, weightVersionEnd } = outcome
     metrics.finishReasons.add(1, FINISH_REASONS.has(finishReason ?? '') ? finishReason! : 'other')

@@ -75,7 +75,7 @@ export class RelayBackend implements Backend, Registry {
       createUnlistedPolicyError(request, this.status().members) ??
       ({
         code: 'no_worker',
-        message: `no worker that could serve this request is connected${this.#refusals()}`,
+        message: `no worker that could serve this request is connected${this.#describeRejections()}`,
       } as const)
     this.#tokenizer = options.tokenizer
     this.#logger = logger
@@ -226,7 +226,7 @@ export class RelayBackend implements Backend, Registry {
     return tokenizerError === undefined ? member : { ...member, healthy: false }
   }
 
-  #refusals(): string {
+  #describeRejections(): string {
     const reasons = [...this.#down].map(([worker, reason]) => `${worker}: ${reason}`)
     return reasons.length === 0 ? '' : `: ${reasons.join('; ')}`
   }

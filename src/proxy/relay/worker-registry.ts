@@ -261,24 +261,24 @@ class WorkerHeartbeat {
   readonly #socket: RelaySocket
   readonly #context: WorkerContext
   readonly #isTooLong: (silentMs: number) => boolean
-  #lastHeardMs: number
+  #lastReceivedMs: number
   #cancel: (() => void) | undefined
 
   constructor(socket: RelaySocket, context: WorkerContext, isTooLong: (silentMs: number) => boolean) {
     this.#socket = socket
     this.#context = context
     this.#isTooLong = isTooLong
-    this.#lastHeardMs = context.clock.nowMs()
+    this.#lastReceivedMs = context.clock.nowMs()
   }
 
   heard(): void {
-    this.#lastHeardMs = this.#context.clock.nowMs()
+    this.#lastReceivedMs = this.#context.clock.nowMs()
   }
 
   start(): void {
     const { clock, limits } = this.#context
     this.#cancel = clock.after(limits.heartbeatMs, () => {
-      if (this.#isTooLong(clock.nowMs() - this.#lastHeardMs)) {
+      if (this.#isTooLong(clock.nowMs() - this.#lastReceivedMs)) {
         this.#socket.terminate()
       } else {
         this.#socket.ping()

@@ -179,18 +179,18 @@ class OtlpEngineSpan implements EngineRequestSpan {
   readonly traceparent: string
   readonly #span: Span
   readonly #nowMs: () => number
-  readonly #askedAtMs: number
+  readonly #requestedAtMs: number
   #endedAtMs: number | undefined
   #hasFailed = false
 
   constructor({ call, tracer, context, nowMs }: SpanParts, engine: EngineRequestStart) {
     this.#nowMs = nowMs
-    this.#askedAtMs = nowMs()
+    this.#requestedAtMs = nowMs()
     this.#span = tracer.startSpan(
       getSpanName(engine),
       {
         kind: SpanKind.CLIENT,
-        startTime: this.#askedAtMs,
+        startTime: this.#requestedAtMs,
         attributes: getEngineAttributes(call.sessionId, engine),
       },
       context,
@@ -211,7 +211,12 @@ class OtlpEngineSpan implements EngineRequestSpan {
   close(outcome: TurnOutcome, turn: Attributes, content: Attributes): void {
     const { 'error.type': _ofTurn, ...others } = turn
     if (this.#hasFailed) this.#span.setAttributes(others)
-    else this.#span.setAttributes({ ...turn, ...content, ...getResponseAttributes(outcome, this.#askedAtMs) })
+    else
+      this.#span.setAttributes({
+        ...turn,
+        ...content,
+        ...getResponseAttributes(outcome, this.#requestedAtMs),
+      })
     this.#span.end(this.#endedAtMs ?? this.#nowMs())
   }
 }

@@ -81,7 +81,7 @@ export class HarborClient {
     const getArchive = (path: string) => archives.get(path) ?? remember(archives, path, taskArchive(path))
     const runs: HarborRun[] = []
     await mapConcurrently(batch, concurrency, async (metadata, index) => {
-      runs[index] = await this.#sendOrTell(metadata, getArchive(metadata.task_path), signal)
+      runs[index] = await this.#sendOrReport(metadata, getArchive(metadata.task_path), signal)
     })
     return runs
   }
@@ -90,7 +90,7 @@ export class HarborClient {
     await this.#http.close()
   }
 
-  async #sendOrTell(
+  async #sendOrReport(
     metadata: HarborMetadata,
     archive: Promise<Buffer>,
     signal: AbortSignal,

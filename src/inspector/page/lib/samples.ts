@@ -39,7 +39,7 @@ export function toSamples(sessions: readonly Session[]): Samples {
 }
 
 /** Returns the last completed turn of the main agent role; undefined if there is none. */
-export function finalAnswer(turns: readonly Turn[]): Turn | undefined {
+export function getFinalResponse(turns: readonly Turn[]): Turn | undefined {
   return turns.findLast(({ agent_role, status }) => agent_role === 'main' && status === 'completed')
 }
 

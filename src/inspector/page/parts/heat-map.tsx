@@ -48,7 +48,7 @@ export function HeatMap({
   useLayoutEffect(() => blocks.current!.paint(by), [by])
   useLayoutEffect(() => blocks.current!.select(selected), [selected, read, from, to])
   const over = useRef<number | undefined>(undefined)
-  const getPlace = (event: Event) => {
+  const getPosition = (event: Event) => {
     const span =
       event.target instanceof HTMLElement ? event.target.closest<HTMLElement>('span[data-t]') : null
     return span ? { place: Number(span.dataset.t), span } : undefined
@@ -59,7 +59,7 @@ export function HeatMap({
       ref={box}
       // `mouseover` would also fire when a key scrolls the text below a resting pointer.
       onMouseMove={(event) => {
-        const found = getPlace(event)
+        const found = getPosition(event)
         if (over.current === found?.place) return
         over.current = found?.place
         onSight?.(found?.place ?? -1, found?.span)
@@ -69,7 +69,7 @@ export function HeatMap({
         onSight?.(-1, undefined)
       }}
       onClick={(event) => {
-        const found = getPlace(event)
+        const found = getPosition(event)
         if (found) onPick?.(found.place)
       }}
       onKeyDown={() => {}}

@@ -6,7 +6,7 @@ import { getJson, sessionPath } from '../lib/api.ts'
 import { number, revealInvisible } from '../lib/format.ts'
 import { useLoad } from '../lib/load.ts'
 import { href } from '../lib/route.ts'
-import { finalAnswer, loadEach, type Sample } from '../lib/samples.ts'
+import { getFinalResponse, loadEach, type Sample } from '../lib/samples.ts'
 import type { Turn } from '../lib/wire.ts'
 import { Long } from './long-text.tsx'
 import { Labels, labelsIn } from './marks.tsx'
@@ -65,7 +65,7 @@ interface ColumnProps {
 
 function Column({ sample: { session }, turns, by, selected }: ColumnProps) {
   const { session_id: id, reward, reward_components: components, reward_turns: rewards } = session
-  const lastTurn = finalAnswer(turns)
+  const lastTurn = getFinalResponse(turns)
   return (
     <article class={selected ? 'selected' : ''}>
       <header>
@@ -81,7 +81,7 @@ function Column({ sample: { session }, turns, by, selected }: ColumnProps) {
         </div>
       </header>
       <div class="answer">
-        {lastTurn === undefined ? <NoAnswer turns={turns} /> : <FinalAnswer turn={lastTurn} />}
+        {lastTurn === undefined ? <NoResponse turns={turns} /> : <FinalResponse turn={lastTurn} />}
       </div>
       <ol class="steps">
         {turns.map((turn) => (
@@ -97,7 +97,7 @@ function Column({ sample: { session }, turns, by, selected }: ColumnProps) {
   )
 }
 
-function FinalAnswer({ turn }: { turn: Turn }) {
+function FinalResponse({ turn }: { turn: Turn }) {
   const missing = describeMissingText(turn)
   if (missing !== undefined) return <p class="quiet">{revealInvisible(missing)}</p>
   return (
@@ -111,7 +111,7 @@ function FinalAnswer({ turn }: { turn: Turn }) {
 }
 
 /** Shows why no turn of the main agent role was completed. */
-function NoAnswer({ turns }: { turns: readonly Turn[] }) {
+function NoResponse({ turns }: { turns: readonly Turn[] }) {
   const last = turns.findLast(({ agent_role }) => agent_role === 'main')
   return (
     <>

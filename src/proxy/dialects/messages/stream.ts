@@ -48,7 +48,7 @@ export class MessagesStreamWriter {
   readonly #calls = new Set<number>()
   readonly #order = new ToolCallOrder()
   /** White space that is either the beginning of a text, or not sent. */
-  #heldSpace = ''
+  #pendingSpace = ''
   /** The reasoning that the signature of the open thinking block seals. */
   #unsaid = ''
   #outputTokens = 0
@@ -99,10 +99,10 @@ export class MessagesStreamWriter {
 
   #text(content: string): string {
     if (this.#open === 'text') return this.#piece(content)
-    this.#heldSpace += content
+    this.#pendingSpace += content
     // The pending text is white space only, and a model may sample any amount of it.
     if (!hasText(content)) return ''
-    const space = this.#heldSpace
+    const space = this.#pendingSpace
     const opened = this.#openBlock('text', () => textBlock(''))
     return `${opened}${this.#piece(space)}`
   }
@@ -139,7 +139,7 @@ export class MessagesStreamWriter {
   #startBlock(kind: BlockKind, block: object): string {
     this.#open = kind
     // White space before a tool call begins the text that may follow the call, as in the complete response.
-    if (kind === 'text') this.#heldSpace = ''
+    if (kind === 'text') this.#pendingSpace = ''
     this.#index += 1
     const [type, field] = DELTA_OF_KIND[kind]
     const head = { type: 'content_block_delta', index: this.#index, delta: { type, [field]: '' } }

@@ -35,7 +35,7 @@ export function freeformArguments(freeformId: string, input: string): string {
 const HEAD = /^\s*\{\s*"input"\s*:\s*"/
 const HEAD_WITHOUT_SPACE = '{"input":"'
 /** Plain text, an escape, the start of an invalid escape, or the end; an incomplete escape does not match. */
-const STRING_PIECE = /[^"\\]+|\\u[0-9a-fA-F]{4}|\\[^u]|\\u(?=.{4})|"/sy
+const STRING_CHUNK = /[^"\\]+|\\u[0-9a-fA-F]{4}|\\[^u]|\\u(?=.{4})|"/sy
 const ESCAPES: Record<string, string> = { b: '\b', f: '\f', n: '\n', r: '\r', t: '\t' }
 
 /** Extracts the input from a custom tool's arguments while the model samples them; linear in their length. */
@@ -85,8 +85,8 @@ export class FreeformReader {
     let text = ''
     let index = 0
     while (this.state === 'string') {
-      STRING_PIECE.lastIndex = index
-      const chunk = STRING_PIECE.exec(this.#pending)?.[0]
+      STRING_CHUNK.lastIndex = index
+      const chunk = STRING_CHUNK.exec(this.#pending)?.[0]
       if (chunk === undefined) break
       index += chunk.length
       if (chunk === '"') this.state = 'tail'

@@ -162,7 +162,7 @@ class ItemConverter implements CanonicalItems {
   readonly messages: ChatMessage[] = []
   readonly tools: InputTools[] = []
   /** The message to which the next item of the same completion is added. */
-  #answer: AssistantItem | undefined
+  #assistantItem: AssistantItem | undefined
   #lastWasMessage = false
 
   add(item: InputItem, at: string): void {
@@ -182,9 +182,9 @@ class ItemConverter implements CanonicalItems {
   #addMessage(item: InputItem, at: string): void {
     const { role, content } = checkMessage(item, at)
     // Two messages in a row are two completions: for instance an agent's own examples.
-    if (role !== 'assistant' || this.#lastWasMessage) this.#answer = undefined
+    if (role !== 'assistant' || this.#lastWasMessage) this.#assistantItem = undefined
     if (role === 'assistant') {
-      const item = this.#openAnswer()
+      const item = this.#openAssistantItem()
       const { text, refusal } = assistantTexts(content, `${at}.content`)
       if (text !== null) item.content = (item.content ?? '') + text
       if (refusal !== null) item.refusal = (item.refusal ?? '') + refusal
@@ -205,7 +205,7 @@ class ItemConverter implements CanonicalItems {
   #addAgentMessage(item: InputItem, at: string): void {
     const { content } = checkAgentMessage(item, at)
     const texts = content.map((part) => (part.type === 'input_text' ? part.text : part.encrypted_content))
-    this.#answer = undefined
+    this.#assistantItem = undefined
     this.messages.push({ role: 'user', content: texts.join('') })
   }
 
@@ -231,7 +231,7 @@ class ItemConverter implements CanonicalItems {
 
   #addSearchOutput(item: InputItem, at: string): void {
     const { call_id, tools } = checkSearchOutput(item, at)
-    this.#answer = undefined
+    this.#assistantItem = undefined
     const found = { tools, at: `${at}.tools`, isFound: true }
     this.tools.push(found)
     const content = toolsInWords(lowerTools(tools, found.at))
@@ -240,7 +240,7 @@ class ItemConverter implements CanonicalItems {
 
   #addOutput(type: string, item: InputItem, at: string): void {
     if (!OUTPUTS.includes(type)) throw unsupportedItem(type, at)
-    this.#answer = undefined
+    this.#assistantItem = undefined
     if (isNotice(item)) {
       this.#addNotice(item, at)
       return
@@ -270,22 +270,22 @@ class ItemConverter implements CanonicalItems {
     const sealed = encrypted_content ? unseal(encrypted_content) : undefined
     const shown = content?.length ? content : (summary ?? [])
     const text = sealed ?? shown.map((part) => part.text).join('')
-    const assistantItem = this.#openAnswer()
+    const assistantItem = this.#openAssistantItem()
     if (text !== '') assistantItem.reasoning_content = (assistantItem.reasoning_content ?? '') + text
   }
 
   #addCall(id: string, name: string, written: string): void {
-    const item = this.#openAnswer()
+    const item = this.#openAssistantItem()
     item.tool_calls ??= []
     item.tool_calls.push({ id, type: 'function', function: { name, arguments: written } })
   }
 
-  #openAnswer(): AssistantItem {
-    if (this.#answer === undefined) {
-      this.#answer = { role: 'assistant', content: null }
-      this.messages.push(this.#answer)
+  #openAssistantItem(): AssistantItem {
+    if (this.#assistantItem === undefined) {
+      this.#assistantItem = { role: 'assistant', content: null }
+      this.messages.push(this.#assistantItem)
     }
-    return this.#answer
+    return this.#assistantItem
   }
 }
 

@@ -51,7 +51,7 @@ export class ResponseOutput {
   readonly #options: OutputOptions
   /** The items by output index; complete when the output has ended. */
   readonly items: OutputItem[] = []
-  #places = 0
+  #nextIndex = 0
   /** The item to which text or reasoning is added. */
   #text: ReasoningItem | MessageItem | undefined
   /** The tool call to which the last delta was added. */
@@ -80,7 +80,7 @@ export class ResponseOutput {
     const waited = this.#order.end().flatMap((delta) => this.#addToCall(delta))
     // An empty completion still has an item, from which the agent can continue.
     const begun =
-      this.#places === 0 && this.#calls.size === 0 ? this.#say({ type: 'delta', content: '' }) : []
+      this.#nextIndex === 0 && this.#calls.size === 0 ? this.#say({ type: 'delta', content: '' }) : []
     const open = [this.#text, this.#call].filter((item) => item !== undefined)
     const ended = open.flatMap((item) =>
       item.close(isComplete || item !== open.at(-1) ? 'completed' : 'incomplete'),
@@ -99,7 +99,7 @@ export class ResponseOutput {
     if (this.#text instanceof ReasoningItem) return this.#text.add(text)
     const closed = this.#closeText()
     const { sealedReasoning } = this.#options
-    const item = new ReasoningItem({ id: this.#id('rs'), outputIndex: this.#places++ }, sealedReasoning)
+    const item = new ReasoningItem({ id: this.#id('rs'), outputIndex: this.#nextIndex++ }, sealedReasoning)
     this.#text = item
     return [...closed, ...item.add(text)]
   }
@@ -107,7 +107,10 @@ export class ResponseOutput {
   #say(delta: GenerationDelta): ResponseEvent[] {
     if (this.#text instanceof MessageItem) return this.#text.add(delta)
     const closed = this.#closeText()
-    const item = new MessageItem({ id: this.#id('msg'), outputIndex: this.#places++ }, this.#options.logprobs)
+    const item = new MessageItem(
+      { id: this.#id('msg'), outputIndex: this.#nextIndex++ },
+      this.#options.logprobs,
+    )
     this.#text = item
     return [...closed, ...item.add(delta)]
   }
@@ -126,7 +129,7 @@ export class ResponseOutput {
     if (this.#call) events.push(...this.#call.close('completed'))
     const { turnId, wireTools } = this.#options
     const itemId = `${turnId}_${this.#calls.size}`
-    const getPosition = () => this.#places++
+    const getPosition = () => this.#nextIndex++
     this.#call = new ToolCallInProgress({ itemId, wireTools, place: getPosition })
     this.#calls.set(delta.index, this.#call)
     return [...events, ...this.#call.add(delta)]

@@ -11,12 +11,12 @@ interface ItemPosition {
 
 /** An item with the model's reasoning as text. */
 export class ReasoningItem implements ItemInProgress {
-  readonly #place: ItemPosition
+  readonly #location: ItemPosition
   readonly #sealed: boolean
   #text = ''
 
   constructor(location: ItemPosition, sealed: boolean) {
-    this.#place = location
+    this.#location = location
     this.#sealed = sealed
   }
 
@@ -45,11 +45,11 @@ export class ReasoningItem implements ItemInProgress {
   }
 
   #at() {
-    return { item_id: this.#place.id, output_index: this.#place.outputIndex, content_index: 0 }
+    return { item_id: this.#location.id, output_index: this.#location.outputIndex, content_index: 0 }
   }
 
   #itemEvent(what: 'added' | 'done', status: ItemStatus, content: object[]): ResponseEvent {
-    const { id, outputIndex: output_index } = this.#place
+    const { id, outputIndex: output_index } = this.#location
     const sealed = this.#sealed && what === 'done' && { encrypted_content: seal(this.#text) }
     const item = { type: 'reasoning', id, summary: [], content, ...sealed, status }
     return { type: `response.output_item.${what}`, output_index, item }
@@ -58,14 +58,14 @@ export class ReasoningItem implements ItemInProgress {
 
 /** An item with the assistant's text in one part, and its refusal in another. */
 export class MessageItem implements ItemInProgress {
-  readonly #place: ItemPosition
+  readonly #location: ItemPosition
   readonly #showLogprobs: boolean
   readonly #parts: MessagePart[] = []
   #extra: Record<string, unknown> = {}
   #hasBegun = false
 
   constructor(location: ItemPosition, showLogprobs: boolean) {
-    this.#place = location
+    this.#location = location
     this.#showLogprobs = showLogprobs
   }
 
@@ -103,11 +103,15 @@ export class MessageItem implements ItemInProgress {
   }
 
   #at(contentIndex: number) {
-    return { item_id: this.#place.id, output_index: this.#place.outputIndex, content_index: contentIndex }
+    return {
+      item_id: this.#location.id,
+      output_index: this.#location.outputIndex,
+      content_index: contentIndex,
+    }
   }
 
   #itemEvent(what: 'added' | 'done', status: ItemStatus): ResponseEvent {
-    const { id, outputIndex: output_index } = this.#place
+    const { id, outputIndex: output_index } = this.#location
     const content = this.#parts.map(createPart)
     const item = { type: 'message', id, role: 'assistant', status, content, ...this.#extra }
     return { type: `response.output_item.${what}`, output_index, item }

@@ -133,7 +133,7 @@ export class EngineHealthWatch {
     this.error = error.message
     this.forgetWeights()
     this.#transition('down')
-    this.#tell()
+    this.#notify()
   }
 
   /**
@@ -188,7 +188,7 @@ export class EngineHealthWatch {
 
   #goOn(): void {
     if (this.#state === 'closed') return
-    this.#tell()
+    this.#notify()
     this.#cancelNext = this.#clock.after(this.#options.intervalMs, () => void this.#checkNow())
   }
 
@@ -229,7 +229,7 @@ export class EngineHealthWatch {
     else if (wasUnavailable && to === 'serving') logEvent(this.#log, 'engine_available', {})
   }
 
-  #tell(): void {
+  #notify(): void {
     this.#logWarning()
     const { healthy, unavailable, models, weightVersion } = this
     const names = models.map((model) => model.id)

@@ -78,7 +78,7 @@ class EngineBackend implements LocalBackend {
       absent: (request) =>
         createUnlistedPolicyError(request, this.status().members) ?? {
           code: 'engine_unreachable',
-          message: `no engine that could serve this request is healthy${this.#refusals()}`,
+          message: `no engine that could serve this request is healthy${this.#describeRejections()}`,
         },
     })
     this.#efforts = options.adaptsEfforts ? new EffortRegistry(options.logger) : undefined
@@ -111,7 +111,7 @@ class EngineBackend implements LocalBackend {
   }
 
   /** Formats the reasons why reachable engines receive no requests. */
-  #refusals(): string {
+  #describeRejections(): string {
     const rejected = this.engines.all().filter(({ watch }) => watch.tokenizer === 'other')
     return rejected.length === 0
       ? ''

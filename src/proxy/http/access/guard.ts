@@ -92,7 +92,7 @@ export const REJECTED_BODY: DiscardLimits = { bytes: 256 * 1024, ms: 2_000 }
 export function guardRoutes(app: FastifyInstance, options: GuardOptions): readonly RouteScope[] {
   const { keyring, unauthenticated, accounts, logger } = options
   const routes = collectScopes(app)
-  const refusals = new RejectionLog(logger)
+  const rejections = new RejectionLog(logger)
   app.decorateRequest('caller')
   app.decorateRequest('createdSessionId')
   app.decorateRequest('charge')
@@ -104,7 +104,7 @@ export function guardRoutes(app: FastifyInstance, options: GuardOptions): readon
     request.charge = accounts.charge(getAccountName(request), caller.is === 'agent', request.raw, reply.raw)
     const refusal = checkRequest(request, options)
     if (refusal) {
-      if (request.caller.is === 'stranger') refusals.add(refusal, request.ip)
+      if (request.caller.is === 'stranger') rejections.add(refusal, request.ip)
       discardBody(request.raw, REJECTED_BODY)
     } else if (HAVE_SHOWN_A_KEY.has(request.caller.is)) {
       unauthenticated.know(request.raw.socket)
@@ -209,7 +209,7 @@ const STRETCH_MS = 1_000
 /** Logs rejected unauthenticated requests: the first at once, then their number since the last line. */
 class RejectionLog {
   readonly #logger: Logger
-  #refusedSince = 0
+  #rejectedSince = 0
   #nextLineAtMs = 0
 
   constructor(logger: Logger) {
@@ -218,12 +218,12 @@ class RejectionLog {
 
   /** @param address the address of the caller, or of the client of a trusted proxy */
   add({ code, status, message }: ProxyError, address: string): void {
-    this.#refusedSince += 1
+    this.#rejectedSince += 1
     const nowMs = performance.now()
     if (nowMs < this.#nextLineAtMs) return
     this.#nextLineAtMs = nowMs + STRETCH_MS
-    const fields = { code, status, address, reason: message, rejected: this.#refusedSince }
+    const fields = { code, status, address, reason: message, rejected: this.#rejectedSince }
     logEvent(this.#logger, 'request_unauthenticated', fields)
-    this.#refusedSince = 0
+    this.#rejectedSince = 0
   }
 }

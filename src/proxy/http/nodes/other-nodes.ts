@@ -43,7 +43,7 @@ export class OtherNodes {
   async ask<T>(request: FastifyRequest): Promise<T[]> {
     if (getHops(request) > 0) return []
     const responses = await Promise.all(
-      this.#others.map((other) => this.#ask<T>(request, other).catch(() => undefined)),
+      this.#others.map((other) => this.#sendRequest<T>(request, other).catch(() => undefined)),
     )
     return responses.filter((response) => response !== undefined)
   }
@@ -55,7 +55,7 @@ export class OtherNodes {
     )
   }
 
-  async #ask<T>(request: FastifyRequest, { url }: { url: string }): Promise<T | undefined> {
+  async #sendRequest<T>(request: FastifyRequest, { url }: { url: string }): Promise<T | undefined> {
     const { statusCode, body } = await this.#forwarder.ask(request, url, AbortSignal.timeout(TIMEOUT_MS))
     const value = await json(body)
     return statusCode === 200 ? (value as T) : undefined

@@ -115,7 +115,7 @@ function answeredBy(id: string, calls: ToolCallPositions): number | string | und
  * Each message is visited at most once, and older messages only for an id that newer ones do not contain.
  */
 class ToolCallPositions {
-  readonly #places = new Map<string | undefined, number>()
+  readonly #indices = new Map<string | undefined, number>()
   /** The newest message that has not been visited. */
   #older: Message | undefined
 
@@ -125,16 +125,16 @@ class ToolCallPositions {
   }
 
   getIndex(id: string): number | undefined {
-    for (; this.#older !== undefined && !this.#places.has(id); this.#older = this.#older.parent) {
+    for (; this.#older !== undefined && !this.#indices.has(id); this.#older = this.#older.parent) {
       const older = placesIn(this.#older)
-      for (const [known, index] of older) if (!this.#places.has(known)) this.#places.set(known, index)
+      for (const [known, index] of older) if (!this.#indices.has(known)) this.#indices.set(known, index)
     }
-    return this.#places.get(id)
+    return this.#indices.get(id)
   }
 
   /** Adds the tool calls of the next message. */
   add(message: Message): void {
-    for (const [id, index] of placesIn(message)) this.#places.set(id, index)
+    for (const [id, index] of placesIn(message)) this.#indices.set(id, index)
   }
 }
 

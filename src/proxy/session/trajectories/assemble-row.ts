@@ -66,12 +66,12 @@ export interface Plan {
 export function assignTraining(
   plans: Plan[],
   options: TrajectoryOptions,
-  isAsked: (turn: TurnNode) => boolean,
+  isRequested: (turn: TurnNode) => boolean,
 ): Map<TurnNode, Plan> {
   const best = new Map<TurnNode, { plan: Plan; kept: number }>()
   for (const plan of plans) {
     for (const [position, turn] of plan.chain.entries()) {
-      if (!isAsked(turn)) continue
+      if (!isRequested(turn)) continue
       const { start, end } = computeSpan(position, plan, options)
       if (end - start > (best.get(turn)?.kept ?? 0)) best.set(turn, { plan, kept: end - start })
     }

@@ -75,7 +75,7 @@ export class TrajectoryBuilder {
   /** Policies by turn id, of turns that have one. */
   readonly #policies = new Map<string, string>()
   readonly #images = new SessionImages()
-  #lastAsked: { params: string; model: string | null } = { params: '{}', model: null }
+  #lastRequested: { params: string; model: string | null } = { params: '{}', model: null }
   /** Exclusions by turn id, without those that depend on later turns. */
   readonly #excluded = new Map<string, Exclusion>()
 
@@ -113,11 +113,11 @@ export class TrajectoryBuilder {
    * once.
    */
   #getModel({ params }: AttemptTurn): string | null {
-    if (this.#lastAsked.params !== params) {
+    if (this.#lastRequested.params !== params) {
       const { model } = JSON.parse(params) as { model?: unknown }
-      this.#lastAsked = { params, model: typeof model === 'string' ? model : null }
+      this.#lastRequested = { params, model: typeof model === 'string' ? model : null }
     }
-    return this.#lastAsked.model
+    return this.#lastRequested.model
   }
 
   #selects(line: AgentRole): boolean {
@@ -175,10 +175,10 @@ export class TrajectoryBuilder {
   ): Generator<RowLocation> {
     const leaves = this.#tree.leaves(new Set([...this.superseded(), ...this.#rejected()]))
     const getPolicy = (turn: TurnNode) => this.#policies.get(turn.turnId) ?? null
-    const isAsked = (turn: TurnNode) => options.policy === undefined || getPolicy(turn) === options.policy
+    const isRequested = (turn: TurnNode) => options.policy === undefined || getPolicy(turn) === options.policy
     const selected = select(leaves.map(this.#planOf), options.select ?? 'all')
     const plans = options.perTurn ? splitByTurn(selected).map(this.#planOfChain) : selected
-    const trainedBy = assignTraining(plans, options, isAsked)
+    const trainedBy = assignTraining(plans, options, isRequested)
     for (const plan of plans) {
       const trains = plan.chain.some((turn) => trainedBy.get(turn) === plan)
       if (!trains && options.policy !== undefined) continue

@@ -147,7 +147,7 @@ export class Reader implements TurnPages {
       reading,
       sessionId,
       (position) => this.#tables.turnsAfter(position),
-      (row) => this.#wholePart(row),
+      (row) => this.#fullPart(row),
     )
   }
 
@@ -183,7 +183,7 @@ export class Reader implements TurnPages {
       const row = reading && this.#tables.turnById(reading.tree, turnId)
       const page: TurnPage = { texts: [], turns: [], done: true }
       if (reading === undefined || row === undefined) return page
-      page.turns.push({ ...this.#sharedPart(row, reading, page), ...this.#wholePart(row) })
+      page.turns.push({ ...this.#sharedPart(row, reading, page), ...this.#fullPart(row) })
       return page
     })
   }
@@ -262,7 +262,7 @@ export class Reader implements TurnPages {
     return { ...toFieldValues(row), sessionId: reading.sessionId, messages, prompt }
   }
 
-  #wholePart(row: TurnRow) {
+  #fullPart(row: TurnRow) {
     // Sequences of open turns must not be cached, since they will change when the turn closes.
     const closed = row.tool_calls !== null
     const { promptIds, completionIds } = closed ? this.#sequences.read(row.id) : NO_TOKEN_IDS()
@@ -315,12 +315,12 @@ export class Reader implements TurnPages {
     if (reading.textsGiven.has(id)) return
     reading.textsGiven.add(id)
     const row = this.#tables.text(id)!
-    const text = this.#wholeText(row)
+    const text = this.#fullText(row)
     if (!computeHash(text).equals(row.hash)) throw createDamagedError(`Text ${id}`)
     page.texts.push([id, text])
   }
 
-  #wholeText({ echo_of: echoOf, blobs, body }: TextRow): string {
+  #fullText({ echo_of: echoOf, blobs, body }: TextRow): string {
     const text = unpackText(body)
     if (echoOf !== null) return expandEcho(text, toCompletion(this.#tables.completion(echoOf)!))
     if (blobs === null) return text

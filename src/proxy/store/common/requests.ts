@@ -48,16 +48,16 @@ export class RequestWriter {
    * @returns the position of the prompt, and that of the prompt without its last text
    */
   putPrompt(tree: number, { base, texts }: TextListMessage): { whole: TextListNode; butLast: TextListNode } {
-    const butLast = this.#putPieces(tree, { base, texts: texts.slice(0, -1) })
-    return { whole: this.#putPieces(tree, { base: butLast, texts: texts.slice(-1) }), butLast }
+    const butLast = this.#putChunks(tree, { base, texts: texts.slice(0, -1) })
+    return { whole: this.#putChunks(tree, { base: butLast, texts: texts.slice(-1) }), butLast }
   }
 
   /** Stores a batch of a list whose end is stored later. */
   putStretch(tree: number, list: ListName, texts: TextListMessage): TextListNode {
-    return list === 'messages' ? this.putMessages(tree, texts) : this.#putPieces(tree, texts)
+    return list === 'messages' ? this.putMessages(tree, texts) : this.#putChunks(tree, texts)
   }
 
-  #putPieces(tree: number, chunks: TextListMessage): TextListNode {
+  #putChunks(tree: number, chunks: TextListMessage): TextListNode {
     return this.#putList(tree, chunks, (chunk) => this.#putHashed(tree, chunk))
   }
 
@@ -96,7 +96,7 @@ export class RequestWriter {
   }
 
   #putHashed(tree: number, { text, hash }: TextWithHash): number {
-    return this.#tables.findText(tree, hash) ?? this.#insertWhole(tree, hash, text)
+    return this.#tables.findText(tree, hash) ?? this.#insertFull(tree, hash, text)
   }
 
   /**
@@ -119,7 +119,7 @@ export class RequestWriter {
     const known = this.#tables.findText(tree, hash)
     if (known !== undefined) return known
     const echo = this.#asEcho(tree, node, message)
-    if (echo === undefined) return this.#insertWhole(tree, hash, message)
+    if (echo === undefined) return this.#insertFull(tree, hash, message)
     return this.#tables.addText({ tree, hash, ...echo, blobs: null })
   }
 
@@ -133,7 +133,7 @@ export class RequestWriter {
     return undefined
   }
 
-  #insertWhole(tree: number, hash: Buffer, text: string): number {
+  #insertFull(tree: number, hash: Buffer, text: string): number {
     const cut = cutBlobs(text)
     if (cut === undefined)
       return this.#tables.addText({ tree, hash, echoOf: null, blobs: null, body: packText(text) })

@@ -98,7 +98,7 @@ export class StoreThread<T extends Methods<T>> {
     this.endedWell = endedWell
     this.migrated = migrated
     worker.on('message', (replies: Reply[]) => {
-      if (onReplies) this.#tell(replies, onReplies)
+      if (onReplies) this.#notify(replies, onReplies)
       this.#settle(replies)
     })
     worker.on('error', (cause) => {
@@ -180,7 +180,7 @@ export class StoreThread<T extends Methods<T>> {
     )
   }
 
-  #tell(replies: readonly Reply[], onReplies: NonNullable<StoreThreadOptions['onReplies']>): void {
+  #notify(replies: readonly Reply[], onReplies: NonNullable<StoreThreadOptions['onReplies']>): void {
     // Commands that the thread issues to itself have no caller here.
     const commands = replies.flatMap(({ id }) => this.#pending.get(id) ?? [])
     const [first] = commands

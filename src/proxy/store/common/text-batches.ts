@@ -19,33 +19,33 @@ const NOBODY = 0
  * separate node below the others.
  */
 class TextBatches implements TextListMessage {
-  readonly #whole: TextListMessage
+  readonly #full: TextListMessage
   /** The start of each batch, and the end of the last one. */
-  readonly #places: number[]
+  readonly #indices: number[]
   /** The ends of the stored batches, in order. */
   readonly #ends: TextListNode[] = []
 
   constructor(full: TextListMessage) {
-    this.#whole = full
-    this.#places = getPlaces(full.texts.slice(0, -1))
+    this.#full = full
+    this.#indices = getPositions(full.texts.slice(0, -1))
   }
 
   get base(): TextListNode {
-    return this.#ends.at(-1) ?? this.#whole.base
+    return this.#ends.at(-1) ?? this.#full.base
   }
 
   get texts(): readonly string[] {
-    return this.#whole.texts.slice(this.#places[this.#ends.length])
+    return this.#full.texts.slice(this.#indices[this.#ends.length])
   }
 
   stretches(turn: Pick<TurnMessage, 'sessionId' | 'epoch'>, list: ListName): TextBatch[] {
-    return this.#places.slice(1).map((end, order) => this.#stretch({ ...turn, list }, order, end))
+    return this.#indices.slice(1).map((end, order) => this.#stretch({ ...turn, list }, order, end))
   }
 
   #stretch(of: Pick<TextBatch, 'sessionId' | 'epoch' | 'list'>, order: number, end: number): TextBatch {
     const ends = this.#ends
-    const texts = this.#whole.texts.slice(this.#places[order], end)
-    const before = () => (order === 0 ? this.#whole.base : ends[order - 1])
+    const texts = this.#full.texts.slice(this.#indices[order], end)
+    const before = () => (order === 0 ? this.#full.base : ends[order - 1])
     return {
       ...of,
       work: workOfTexts(texts),
@@ -94,7 +94,7 @@ function workOfTexts(texts: readonly string[]): number {
   return texts.length + bytes / BYTES_OF_WORK
 }
 
-function getPlaces(texts: readonly string[]): number[] {
+function getPositions(texts: readonly string[]): number[] {
   const indices = [0]
   let work = 0
   for (const [index, text] of texts.entries()) {

@@ -4,7 +4,7 @@ import { getAncestor, type Message, MessageTree } from '../../../protocol/canoni
 import { CONSUMER_READS, type ConsumerReader } from '../port/consumers.ts'
 import { IMPORT_READS, type ImportReader } from '../port/imports.ts'
 import { decodeCursor, getOrder } from '../port/session-list.ts'
-import { type AggregateList, addTallies, sumTotals, toGroups } from '../port/session-summary.ts'
+import { type AggregateList, addAggregates, sumTotals, toGroups } from '../port/session-summary.ts'
 import { decodeSearchCursor } from '../port/turn-search.ts'
 import {
   SESSION_READS,
@@ -99,14 +99,14 @@ export class PageReader implements Omit<TurnReader, ForwardableRead> {
 
   /** Aggregates in parts, so that other commands of the thread need not wait for the complete aggregate. */
   async #tally(filter: SessionFilter, by?: string): Promise<AggregateList> {
-    const tallies: AggregateList = new Map()
+    const aggregates: AggregateList = new Map()
     let after: number | undefined = 0
     while (after !== undefined) {
       const part: AggregatePart = await this.#thread.call('tallySessions', [filter, by, after])
-      addTallies(tallies, part.tallies)
+      addAggregates(aggregates, part.tallies)
       after = part.countOnAfter
     }
-    return tallies
+    return aggregates
   }
 
   readTurns(sessionId: string): AsyncIterable<TurnRecord> {

@@ -20,7 +20,7 @@ interface WaitingOpening extends PendingOpen {
 export class WriteCoalescer {
   readonly #send: (turn: OpenTurn) => Promise<void>
   /** The delayed openings by turn id, oldest first. */
-  readonly #held = new Map<string, WaitingOpening>()
+  readonly #pending = new Map<string, WaitingOpening>()
   #timer: NodeJS.Timeout | undefined
 
   constructor(send: (turn: OpenTurn) => Promise<void>) {
@@ -29,12 +29,12 @@ export class WriteCoalescer {
 
   hold(turn: OpenTurn): Promise<void> {
     // The second of two turns with the same id is rejected, whatever happens to the first.
-    if (this.#held.has(turn.turnId)) {
+    if (this.#pending.has(turn.turnId)) {
       this.sendAll()
       return this.#send(turn)
     }
     const { promise, resolve } = Promise.withResolvers<void>()
-    this.#held.set(turn.turnId, { turn, settle: resolve, sinceMs: performance.now() })
+    this.#pending.set(turn.turnId, { turn, settle: resolve, sinceMs: performance.now() })
     this.#timer ??= setTimeout(() => this.#sendOld(), HOLD_MS)
     return promise
   }
@@ -45,12 +45,12 @@ export class WriteCoalescer {
    */
   take(sessionId: string, turnId: string): PendingOpen | undefined {
     let opening: PendingOpen | undefined
-    for (const pending of this.#held.values()) {
+    for (const pending of this.#pending.values()) {
       if (pending.turn.sessionId !== sessionId) continue
       if (pending.turn.turnId === turnId) opening = pending
       else this.#sendOne(pending)
     }
-    if (opening !== undefined) this.#held.delete(turnId)
+    if (opening !== undefined) this.#pending.delete(turnId)
     return opening
   }
 
@@ -62,20 +62,20 @@ export class WriteCoalescer {
   /** Sends due openings. There is one timer for all, set again for the oldest. */
   #sendOld(): void {
     this.#sendUntil(performance.now() - HOLD_MS)
-    const [oldest] = this.#held.values()
+    const [oldest] = this.#pending.values()
     this.#timer =
       oldest && setTimeout(() => this.#sendOld(), Math.max(0, oldest.sinceMs + HOLD_MS - performance.now()))
   }
 
   #sendUntil(sinceMs: number): void {
-    for (const pending of this.#held.values()) {
+    for (const pending of this.#pending.values()) {
       if (pending.sinceMs > sinceMs) return
       this.#sendOne(pending)
     }
   }
 
   #sendOne({ turn, settle }: PendingOpen): void {
-    this.#held.delete(turn.turnId)
+    this.#pending.delete(turn.turnId)
     settle(this.#send(turn))
   }
 }

@@ -81,21 +81,21 @@ export type AggregateList = Map<GroupValue | undefined, Aggregate>
 
 /** Aggregates sessions. @param by the metadata key; sessions without it are ignored. Absent: all sessions together */
 export function tallySessions(sessions: Iterable<SessionAggregateFields>, by?: string): AggregateList {
-  const tallies: AggregateList = new Map()
+  const aggregates: AggregateList = new Map()
   for (const session of sessions) {
     const value = by === undefined ? undefined : groupValue(session, by)
     if (by !== undefined && value === undefined) continue
-    const tally = aggregate(tallies, value)
+    const tally = aggregate(aggregates, value)
     addTo(tally, session)
     if (by !== undefined) addComponents(tally, session)
   }
-  return tallies
+  return aggregates
 }
 
-/** Merges the aggregates of other sessions into `tallies`. */
-export function addTallies(tallies: AggregateList, more: AggregateList): void {
+/** Merges the aggregates of other sessions into `aggregates`. */
+export function addAggregates(aggregates: AggregateList, more: AggregateList): void {
   for (const [value, { counts, rewards, components, createdAtMs }] of more) {
-    const tally = aggregate(tallies, value)
+    const tally = aggregate(aggregates, value)
     for (const name of Object.keys(counts) as (keyof Aggregate['counts'])[])
       tally.counts[name] += counts[name]
     for (const reward of rewards) tally.rewards.push(reward)
@@ -104,15 +104,15 @@ export function addTallies(tallies: AggregateList, more: AggregateList): void {
   }
 }
 
-/** Returns the totals. @param tallies the aggregate of all sessions together */
-export function sumTotals(tallies: AggregateList): SessionTotals {
-  const { counts, rewards } = aggregate(tallies, undefined)
+/** Returns the totals. @param aggregates the aggregate of all sessions together */
+export function sumTotals(aggregates: AggregateList): SessionTotals {
+  const { counts, rewards } = aggregate(aggregates, undefined)
   return { ...counts, rewards: { ...toStatistics(rewards), histogram: toHistogram(rewards) } }
 }
 
-/** Returns the groups, the newest first. @param tallies the aggregates by the value of a metadata key */
-export function toGroups(tallies: AggregateList, passReward?: number): SessionGroup[] {
-  const groups = [...tallies].map(([value, { counts, createdAtMs, rewards, components }]) => ({
+/** Returns the groups, the newest first. @param aggregates the aggregates by the value of a metadata key */
+export function toGroups(aggregates: AggregateList, passReward?: number): SessionGroup[] {
+  const groups = [...aggregates].map(([value, { counts, createdAtMs, rewards, components }]) => ({
     value: value!,
     ...counts,
     rewards: toStatistics(rewards),
@@ -133,33 +133,34 @@ export function groupValue(
   return isPlain ? value : undefined
 }
 
-function aggregate(tallies: AggregateList, value: GroupValue | undefined): Aggregate {
-  const existing = tallies.get(value)
+function aggregate(aggregates: AggregateList, value: GroupValue | undefined): Aggregate {
+  const existing = aggregates.get(value)
   if (existing !== undefined) return existing
   const counts = {
     ...{ sessions: 0, active: 0, completed: 0, aborted: 0 },
     ...{ failed: 0, inexact: 0, turns: 0, sampledTokens: 0 },
   }
   const tally = { counts, rewards: [], components: new Map(), createdAtMs: Number.POSITIVE_INFINITY }
-  tallies.set(value, tally)
+  aggregates.set(value, tally)
   return tally
 }
 
-function addTo(tally: Aggregate, session: SessionAggregateFields): void {
-  const { counts } = tally
+function addTo(aggregate: Aggregate, session: SessionAggregateFields): void {
+  const { counts } = aggregate
   counts.sessions += 1
   counts[session.status] += 1
   counts.failed += session.failedTurns > 0 ? 1 : 0
   counts.inexact += session.inexactTurns > 0 ? 1 : 0
   counts.turns += session.turnCount
   counts.sampledTokens += session.sampledTokens
-  tally.createdAtMs = Math.min(tally.createdAtMs, session.createdAtMs)
-  if (session.reward !== null) tally.rewards.push(session.reward.reward)
+  aggregate.createdAtMs = Math.min(aggregate.createdAtMs, session.createdAtMs)
+  if (session.reward !== null) aggregate.rewards.push(session.reward.reward)
 }
 
 /** Adds reward components; for groups only, because they are JSON that is parsed only for this. */
-function addComponents(tally: Aggregate, { reward }: SessionAggregateFields): void {
-  for (const [name, value] of Object.entries(reward?.components ?? {})) addComponent(tally, name, value, 1)
+function addComponents(aggregate: Aggregate, { reward }: SessionAggregateFields): void {
+  for (const [name, value] of Object.entries(reward?.components ?? {}))
+    addComponent(aggregate, name, value, 1)
 }
 
 function addComponent({ components }: Aggregate, name: string, sum: number, count: number): void {

@@ -127,7 +127,7 @@ UPDATE sessions SET
   );
 `
 
-const PROMPT_PIECES = `
+const PROMPT_CHUNKS = `
 -- nodes.id of the pieces of a completion's prompt; 0 where there is none. Turns that are older have it in params.
 ALTER TABLE turns ADD COLUMN prompt_node INTEGER NOT NULL DEFAULT 0;
 `
@@ -264,7 +264,7 @@ const MIGRATIONS: readonly string[] = [
   FIRST_SCHEMA,
   TRUSTED_AGENTS,
   SESSION_COUNTS,
-  PROMPT_PIECES,
+  PROMPT_CHUNKS,
   DETAILS,
   POLICIES,
   CHECK_SUMS,

@@ -37,7 +37,7 @@ export interface IndexLocation {
 export class SqliteSearch implements SearchSource {
   readonly #sessions: SessionReader
   readonly #db: Database.Database
-  readonly #place: IndexLocation | undefined
+  readonly #location: IndexLocation | undefined
   #index: SearchIndex | undefined
   readonly #after: Database.Statement<[number], { id: number; turn_id: string; status: string }>
   readonly #unindexed: Database.Statement<[number, number, number], number>
@@ -54,7 +54,7 @@ export class SqliteSearch implements SearchSource {
   constructor(db: Database.Database, sessions: SessionReader, place: IndexLocation | undefined) {
     this.#sessions = sessions
     this.#db = db
-    this.#place = place
+    this.#location = place
     if (place && existsSync(place.path))
       this.#index = place.mayWrite ? this.#open() : SearchIndex.openForReading(place.path)
     this.#after = db.prepare('SELECT id, turn_id, status FROM turns WHERE id > ? ORDER BY id LIMIT 64')
@@ -126,7 +126,7 @@ export class SqliteSearch implements SearchSource {
 
   /** Opens the index file beside the database, or creates it again if it belongs to another one. */
   #open(): SearchIndex {
-    const { path } = this.#place!
+    const { path } = this.#location!
     const index = SearchIndex.openForWriting(path)
     if (isIndexFor(index, this.#db)) return index
     index.close()

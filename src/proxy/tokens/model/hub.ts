@@ -184,9 +184,9 @@ class Download {
   async #readRevision(name: string): Promise<Revision> {
     const response = await this.#get(`api/models/${this.#modelId}/revision/${name}`)
     const revision = (await response.json()) as Partial<Revision>
-    const isAsked = name === 'main' || revision.sha === name
+    const isRequested = name === 'main' || revision.sha === name
     // The commit becomes part of a path on this machine.
-    if (!isAsked || !/^[0-9a-f]{40}$/.test(revision.sha ?? '') || !Array.isArray(revision.siblings)) {
+    if (!isRequested || !/^[0-9a-f]{40}$/.test(revision.sha ?? '') || !Array.isArray(revision.siblings)) {
       throw new ProxyError(
         'start_failed',
         `${this.#endpoint} returned an invalid description of ${this.#modelId}`,

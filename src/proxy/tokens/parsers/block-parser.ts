@@ -222,7 +222,7 @@ function firstEndIn(body: string, { opens, close }: ToolCallSyntax): number {
  */
 class ContentGate {
   readonly #delta: DeltaBuilder
-  #held = ''
+  #pending = ''
   #dropsNewlines = false
   /** Whether only white space and markup have followed the last tool call. */
   #behindCall = false
@@ -241,33 +241,33 @@ class ContentGate {
     if (more !== '') this.#dropsNewlines = false
     const solid = more.trimEnd()
     if (solid !== '') {
-      this.#delta.addContent(this.#held + solid)
-      this.#held = ''
+      this.#delta.addContent(this.#pending + solid)
+      this.#pending = ''
       this.#behindCall = false
     }
-    this.#held += more.slice(solid.length)
+    this.#pending += more.slice(solid.length)
   }
 
   /** Adds a wrapper's marker. A wrapper without a tool call is content. */
   addWrapper(marker: string, isOpening: boolean): void {
-    if (isOpening) this.#held += marker
-    else if (this.#behindCall) this.#held = ''
+    if (isOpening) this.#pending += marker
+    else if (this.#behindCall) this.#pending = ''
     else this.add(marker)
   }
 
   /** Drops the buffered text, which belongs to markup. */
   dropSpace(): void {
-    this.#held = ''
+    this.#pending = ''
   }
 
   addCalls(calls: readonly OutputToolCall[]): void {
-    this.#held = ''
+    this.#pending = ''
     this.#behindCall = true
     this.#delta.addCalls(calls)
   }
 
   /** Emits the buffered text, except after a tool call, where it is markup. */
   end(): void {
-    if (!this.#behindCall) this.#delta.addContent(this.#held)
+    if (!this.#behindCall) this.#delta.addContent(this.#pending)
   }
 }

@@ -25,7 +25,7 @@ type ResponseThread = PythonThread<ResponseJob, ResponseReply>
 
 export class ResponseReader {
   readonly #thread: ResponseThread
-  #answers = 0
+  #responseCount = 0
 
   /** @param template the value of `response_template` in `tokenizer_config.json` */
   constructor(template: object, limits: Partial<PythonThreadLimits> = {}) {
@@ -50,8 +50,8 @@ export class ResponseReader {
 
   /** Returns a reader for a completion. @param prefix the text before the completion */
   open(prefix: string, tools: readonly Tool[] | null | undefined): OutputReader {
-    this.#answers += 1
-    return new TemplateOutputReader(this.#thread, this.#answers, {
+    this.#responseCount += 1
+    return new TemplateOutputReader(this.#thread, this.#responseCount, {
       prefix,
       tools: JSON.stringify(tools ?? []),
     })
@@ -105,7 +105,7 @@ class TemplateOutputReader implements OutputReader {
   async #readPieces(texts: readonly string[], isEnd: boolean): Promise<OutputDelta[]> {
     if (this.#isRaw) return asWritten(texts, isEnd)
     try {
-      const { deltas, undecided } = await this.#ask(texts, isEnd)
+      const { deltas, undecided } = await this.#sendRequest(texts, isEnd)
       this.#past += texts.join('')
       this.#undecided = undecided
       this.#isOpen = !isEnd
@@ -118,7 +118,7 @@ class TemplateOutputReader implements OutputReader {
     }
   }
 
-  async #ask(texts: readonly string[], isEnd: boolean): Promise<ResponseTexts> {
+  async #sendRequest(texts: readonly string[], isEnd: boolean): Promise<ResponseTexts> {
     const job = { kind: 'read', id: this.#id, texts, isEnd } as const
     const reply = await this.#thread.ask(this.#isOpen ? job : { ...job, opening: this.#opening })
     if (reply !== 'unknown') return reply

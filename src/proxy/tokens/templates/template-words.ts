@@ -22,24 +22,24 @@ const saysWord = new SideTable<Message, boolean>()
 
 export class WordFinder {
   readonly #inside: RegExp | undefined
-  readonly #whole: ReadonlySet<string>
+  readonly #full: ReadonlySet<string>
 
   constructor({ inside, whole: full }: TemplateWords) {
     // Arguments are JSON text. Templates may convert a text to lower case.
     const written = new Set(inside.flatMap((word) => [word, JSON.stringify(word).slice(1, -1)]))
     const pattern = [...written].map((word) => word.replaceAll(/\W/g, '\\$&')).join('|')
     this.#inside = written.size > 0 ? new RegExp(pattern, 'i') : undefined
-    this.#whole = new Set(full)
+    this.#full = new Set(full)
   }
 
   /** @param known the message in its session's conversation */
   isIn(message: ChatMessage, known?: Message): boolean {
-    if (known === undefined) return this.#isSaidIn(message)
-    return saysWord.of(known) ?? saysWord.put(known, this.#isSaidIn(message))
+    if (known === undefined) return this.#isContainedIn(message)
+    return saysWord.of(known) ?? saysWord.put(known, this.#isContainedIn(message))
   }
 
-  #isSaidIn(message: ChatMessage): boolean {
-    return getTexts(message).some((text) => this.#inside?.test(text) || this.#whole.has(text.trim()))
+  #isContainedIn(message: ChatMessage): boolean {
+    return getTexts(message).some((text) => this.#inside?.test(text) || this.#full.has(text.trim()))
   }
 }
 

@@ -14,7 +14,7 @@ const MAX_CHARACTERS = 65_536
 export class StopStrings {
   readonly #search: MarkerSearch
   readonly #include: boolean
-  #held = ''
+  #pending = ''
   #matched: string | undefined
 
   /**
@@ -43,28 +43,28 @@ export class StopStrings {
    */
   push(text: string, mayEnd = true): string {
     if (this.#matched !== undefined) return ''
-    const all = this.#held + text
+    const all = this.#pending + text
     const match = this.#find(all, mayEnd)
     if (match !== undefined) {
       this.#matched = match.marker
-      this.#held = ''
+      this.#pending = ''
       return all.slice(0, this.#include ? match.end : match.end - match.marker.length)
     }
     const safeLength = all.length - this.#search.heldLength
-    this.#held = all.slice(safeLength)
+    this.#pending = all.slice(safeLength)
     return all.slice(0, safeLength)
   }
 
   /** Returns the buffered text at the end, when it can no longer become a stop string. */
   flush(): string {
-    const shown = this.#held
-    this.#held = ''
+    const shown = this.#pending
+    this.#pending = ''
     return shown
   }
 
   /** Searches the new text; the search has already processed the buffered text. */
   #find(all: string, mayEnd: boolean): MarkerMatch | undefined {
-    let match = this.#search.read(all, this.#held.length)
+    let match = this.#search.read(all, this.#pending.length)
     while (match !== undefined && !mayEnd) match = this.#search.read(all, match.end)
     return match
   }

@@ -82,7 +82,7 @@ export class AgentCoreEndpoint {
     const starting = this.#tries(NOT_TAKEN, signal, async () => {
       await this.#limiter.acquire('start', signal)
       session.isBegun = true
-      return this.#invokeAnew(session.id, body, signal)
+      return this.#invokeAgain(session.id, body, signal)
     })
     return starting.catch((error: unknown) => {
       if (error instanceof AgentCoreError && error.isBeforeStart) session.isBegun = false
@@ -134,12 +134,12 @@ export class AgentCoreEndpoint {
    * Starts a session. After an abort it throws at once and the call continues in the background, because only its
    * outcome shows whether the session was created.
    */
-  async #invokeAnew(sessionId: string, payload: Uint8Array, signal: AbortSignal): Promise<unknown> {
-    const answered = this.#invoke(sessionId, payload, this.#closing.signal)
-    this.#starting.set(sessionId, answered)
+  async #invokeAgain(sessionId: string, payload: Uint8Array, signal: AbortSignal): Promise<unknown> {
+    const response = this.#invoke(sessionId, payload, this.#closing.signal)
+    this.#starting.set(sessionId, response)
     const forget = () => this.#starting.delete(sessionId)
-    answered.then(forget, forget)
-    return raceAbort(answered, signal)
+    response.then(forget, forget)
+    return raceAbort(response, signal)
   }
 
   async #invoke(sessionId: string, payload: Uint8Array, signal: AbortSignal): Promise<unknown> {

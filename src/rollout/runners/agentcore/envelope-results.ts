@@ -44,17 +44,17 @@ export class EnvelopeResults implements ResultSource {
       const result = parseState(state, inputId)
       if (result !== undefined) return result
       await pause(waitMs, signal)
-      state = await this.#ask(id, signal)
+      state = await this.#sendRequest(id, signal)
     }
   }
 
   async lastLook({ id, inputId }: AgentCoreSession): Promise<AgentResult | undefined> {
-    return parseState(await this.#ask(id, AbortSignal.timeout(LONGEST_POLL_MS)), inputId)
+    return parseState(await this.#sendRequest(id, AbortSignal.timeout(LONGEST_POLL_MS)), inputId)
   }
 
   async close(): Promise<void> {}
 
-  async #ask(id: string, signal: AbortSignal): Promise<Static<typeof State>> {
+  async #sendRequest(id: string, signal: AbortSignal): Promise<Static<typeof State>> {
     const response = await this.#endpoint.ask(id, envelope(id, { operation: 'get' }), signal)
     if (isState(response, id)) return response
     throw new AgentCoreError('agent', `it responded to a poll with ${quote(response)}`)

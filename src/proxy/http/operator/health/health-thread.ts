@@ -46,9 +46,9 @@ const REQUEST_MS = 10_000
 const connections = new UnauthenticatedConnections(CONNECTIONS)
 const times = { headersTimeout: REQUEST_MS, requestTimeout: REQUEST_MS }
 const server = createServer(times, ({ method = '', url = '' }, response) => {
-  const isAsked = ['GET', 'HEAD'].includes(method) && url.split('?')[0] === path
+  const isRequested = ['GET', 'HEAD'].includes(method) && url.split('?')[0] === path
   const now = performance.now() - latestAtMs > stuckMs ? STUCK : latest
-  const { code, body } = isAsked ? now : NOT_FOUND
+  const { code, body } = isRequested ? now : NOT_FOUND
   response.writeHead(code, {
     'content-type': 'application/json',
     'content-length': Buffer.byteLength(body),

@@ -27,7 +27,7 @@ export class ConsumerFetch {
   #waiting: Unit[] = []
   readonly #discarded = { stale: 0, unversioned: 0 }
   /** The sessions that are in the response. */
-  readonly #answered: string[] = []
+  readonly #acknowledged: string[] = []
   #units = 0
 
   constructor(parts: FetchParts, lease: LeaseRequest, body: Static<typeof FetchBody>) {
@@ -111,7 +111,7 @@ export class ConsumerFetch {
       return undefined
     }
     this.#units += 1
-    this.#answered.push(...getSessionIds(unit))
+    this.#acknowledged.push(...getSessionIds(unit))
     for (const { session } of unit)
       this.#parts.consumers.lateRewards.delivered(session.sessionId, session.reward)
     return sessions
@@ -132,7 +132,7 @@ export class ConsumerFetch {
   }
 
   #release(): Promise<void> {
-    return this.#change('released', [...this.#answered, ...this.#waiting.flatMap(getSessionIds)])
+    return this.#change('released', [...this.#acknowledged, ...this.#waiting.flatMap(getSessionIds)])
   }
 
   async #change(to: LeaseChange['to'], sessionIds: readonly string[]): Promise<void> {

@@ -29,7 +29,9 @@ export async function exportSession(
   const turns = await readSession(reader, session, builder)
   if (query.format === 'atif') {
     const superseded = builder.superseded()
-    const shown = [...turns.values()].filter((turn) => isAsked(turn, query) && !superseded.has(turn.turnId))
+    const shown = [...turns.values()].filter(
+      (turn) => isRequested(turn, query) && !superseded.has(turn.turnId),
+    )
     const document = atifDocument({ reader, session, ids: query.ids }, shown)
     return document ? line(document) : []
   }
@@ -37,7 +39,7 @@ export async function exportSession(
   return query.format === 'sft' ? sftLines(session.sessionId, rows) : line(trainingTrace(rows, turns))
 }
 
-function isAsked({ line }: TurnText, { select, side_calls: sideCalls }: ExportQueryString): boolean {
+function isRequested({ line }: TurnText, { select, side_calls: sideCalls }: ExportQueryString): boolean {
   if (line === 'side') return sideCalls
   return select !== 'main' || isMainWork(line)
 }

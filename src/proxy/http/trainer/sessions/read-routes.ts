@@ -47,7 +47,7 @@ export interface ReadRoutesOptions {
 export const readRoutes: FastifyPluginCallback<ReadRoutesOptions> = (plain, options, done) => {
   const app = typedApp(plain)
   listRoutes(app, options)
-  wholeRoutes(app, options)
+  fullRoutes(app, options)
   forestRoutes(app, options)
   turnRoutes(app, options)
   rowRoutes(app, options)
@@ -120,7 +120,7 @@ function listRoutes(app: SchemaApp, { reader }: ReadRoutesOptions): void {
   )
 }
 
-function wholeRoutes(app: SchemaApp, { reader, turnMessages = 'all', onRow }: ReadRoutesOptions): void {
+function fullRoutes(app: SchemaApp, { reader, turnMessages = 'all', onRow }: ReadRoutesOptions): void {
   app.get(
     '/sessions/:sessionId',
     describe('sessions', 'Read a session with all its turns', schemas.ShownSessionWithTurns, {

@@ -40,11 +40,11 @@ class HarmonyTemplate:
         if kwargs.get("builtin_tools"):
             raise TemplateError("builtin_tools are in the model's own template only")
         instructions, talk = cut_instructions(messages)
-        said = [system_message(kwargs, self.now or datetime.now(), bool(tools))]
+        rendered = [system_message(kwargs, self.now or datetime.now(), bool(tools))]
         if instructions or tools:
-            said.append(developer_message(instructions, tools))
-        said.extend(without_old_analysis(messages_of(talk)))
-        return "".join(said) + ("<|start|>assistant" if add_generation_prompt else "")
+            rendered.append(developer_message(instructions, tools))
+        rendered.extend(without_old_analysis(messages_of(talk)))
+        return "".join(rendered) + ("<|start|>assistant" if add_generation_prompt else "")
 
 
 def prepared_message(message, path):

@@ -107,7 +107,7 @@ class Regions(ResponseParser):
             events[-1]["written"] = self.written(body_end, self._pos)
 
     def undecided(self, takes_calls):
-        """How many of the last characters have not been told yet: an unfinished call, or what may become a marker."""
+        """The number of last characters that are not reported yet: an unfinished call, or what may become a marker."""
         is_call = takes_calls and self._opened and self._current == "tool_calls"
         return len(self._buffer) - max(self.region_start if is_call else self._pos, self.prefix_end)
 
