@@ -121,9 +121,9 @@ function reportFrom(counts: SoakCounts, world: SoakWorld): Disposable {
   const timer = setInterval(() => {
     const faults = [...world.faults, ...counts.faults]
     const { calls, sessions, endings, codes } = counts
-    const { answered, refused: rejected, broken } = endings
+    const { answered: responded, refused: rejected, broken } = endings
     console.log(
-      `… ${calls} calls in ${sessions} sessions: answered ${answered}, refused ${rejected} ${JSON.stringify(codes)}, ` +
+      `… ${calls} calls in ${sessions} sessions: answered ${responded}, refused ${rejected} ${JSON.stringify(codes)}, ` +
         `broken ${broken}; ${faults.length} faults`,
     )
     for (const fault of faults.slice(reportedCount, reportedCount + SHOWN_FAULTS))
@@ -151,7 +151,7 @@ function besideHostile({ legs, tally: { times } }: SoakResult): {
 
 function print({ seconds, sessions }: SoakPlan, result: SoakResult): void {
   const { tally: counts, hostile, world, legs, samples, cuts } = result
-  const { answered, refused: rejected, left, broken } = counts.endings
+  const { answered: responded, refused: rejected, left, broken } = counts.endings
   const codes = Object.entries(counts.codes).map(([code, count]) => `${code} ${count}`)
   const { proxy, worker, engine, updates } = world.kills
   const times = counts.times.map(({ ms }) => ms)
@@ -162,7 +162,7 @@ function print({ seconds, sessions }: SoakPlan, result: SoakResult): void {
 kills      proxy ${proxy}, workers ${worker}, engines ${engine}; ${cuts} links cut; weights replaced ${updates} times
 sessions   ${counts.sessions}, of which ${counts.abandoned} were never ended
 calls      ${counts.calls}, p50 ${figure(quantile(times, 0.5))} ms, p99 ${figure(quantile(times, 0.99))} ms, the longest ${figure(counts.longestMs / 1000)} s
-answered   ${answered}, each recorded with its ids, and trained once
+answered   ${responded}, each recorded with its ids, and trained once
 refused    ${rejected}${codes.length > 0 ? ` (${codes.join(', ')})` : ''}
 left       ${left}
 broken     ${broken} while the proxy was unavailable

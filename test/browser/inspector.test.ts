@@ -642,7 +642,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
       for (const { resolve } of steps) resolve()
     })
     const messages = [{ role: 'user', content: 'Say hello.' }]
-    const answered = api.call('POST', '/running/v1/chat/completions', { messages })
+    const response = api.call('POST', '/running/v1/chat/completions', { messages })
     await until(async () => (await api.call('GET', '/sessions/running/tree')).body.open_turns === 1)
     const { page, isSilent } = await openPage(t, browser)
     await page.goto(`${api.url}/ui/#/session/running`)
@@ -653,7 +653,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     steps[0]!.resolve()
     await tail.getByText('hi there').waitFor()
     steps[1]!.resolve()
-    t.equal((await answered).status, 200)
+    t.equal((await response).status, 200)
     await tail.waitFor({ state: 'detached' })
     await page.locator('.message.sampled pre.text').getByText('hi there').waitFor()
     isSilent()

@@ -107,9 +107,9 @@ def harmony_messages(messages, tools):
         result.append(harmony.Message.from_role_and_content(harmony.Role.DEVELOPER, developer))
     calls = [call for message in messages for call in message.get("tool_calls") or []]
     names = {call["id"]: call["function"]["name"] for call in calls}
-    said = [part for message in messages for part in harmony_parts(message, names)]
-    last_final = max((at for at, message in enumerate(said) if message.channel == "final"), default=-1)
-    return result + [message for at, message in enumerate(said) if message.channel != "analysis" or at > last_final]
+    parts = [part for message in messages for part in harmony_parts(message, names)]
+    last_final = max((at for at, message in enumerate(parts) if message.channel == "final"), default=-1)
+    return result + [message for at, message in enumerate(parts) if message.channel != "analysis" or at > last_final]
 
 
 def tool_description(function):
@@ -130,16 +130,16 @@ def harmony_parts(message, names):
     if role != "assistant":
         return [harmony.Message.from_role_and_content(harmony.Role(role), content or "")]
 
-    def said(text, channel):
+    def to_part(text, channel):
         return harmony.Message.from_role_and_content(harmony.Role.ASSISTANT, text).with_channel(channel)
 
-    parts = [said(content, "commentary")] if calls and content else []
+    parts = [to_part(content, "commentary")] if calls and content else []
     if message.get("reasoning_content"):
-        parts.append(said(message["reasoning_content"], "analysis"))
+        parts.append(to_part(message["reasoning_content"], "analysis"))
     if content and not calls:
-        parts.append(said(content, "final"))
+        parts.append(to_part(content, "final"))
     for call in calls:
-        part = said(call["function"]["arguments"], "commentary")
+        part = to_part(call["function"]["arguments"], "commentary")
         parts.append(part.with_recipient(f"functions.{call['function']['name']}").with_content_type("json"))
     return parts
 

@@ -85,10 +85,10 @@ def prefix_of(template):
 def sample(name, rnd):
     """Returns a response: complete, cut or broken."""
     thought, call, end = WRITTEN[name.split(" ")[1]]
-    said = lambda: "".join(rnd.choice(WORDS) for _ in range(rnd.randint(0, 5)))
-    parts = [thought.format(said())] if rnd.random() < 0.7 else []
+    words = lambda: "".join(rnd.choice(WORDS) for _ in range(rnd.randint(0, 5)))
+    parts = [thought.format(words())] if rnd.random() < 0.7 else []
     for _ in range(rnd.randint(0, 4)):
-        parts.append(call.format(said()) if rnd.random() < 0.6 else said())
+        parts.append(call.format(words()) if rnd.random() < 0.6 else words())
     text = "".join(parts) + rnd.choice(["", "", end])
     kind = rnd.random()
     if kind < 0.25:
@@ -106,8 +106,8 @@ def cases(templates, count, seed):
             prefix, text = prefix_of(template), sample(name, rnd)
             cuts = sorted({0, len(text), *(rnd.randint(0, len(text)) for _ in range(rnd.randint(0, 40)))})
             pieces = [text[start:end] for start, end in zip(cuts, cuts[1:])]
-            told = {"whole": read(template, prefix, [text], TOOLS), "streamed": read(template, prefix, pieces, TOOLS)}
-            yield {"template": name, "prefix": prefix, "pieces": pieces, **told}
+            responses = {"whole": read(template, prefix, [text], TOOLS), "streamed": read(template, prefix, pieces, TOOLS)}
+            yield {"template": name, "prefix": prefix, "pieces": pieces, **responses}
 
 
 if __name__ == "__main__":

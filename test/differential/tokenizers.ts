@@ -71,7 +71,7 @@ async function compareFolder(folder: string, { python, texts: count, seed }: Tok
   const fast = await openFastEncoder(loadFastTokenizer(directory), rust, [...tokenizer.addedTokens.keys()])
   const random = randomFrom(seed)
   const texts = [...everyCharacter(), ...Array.from({ length: count }, () => hostileText(tokenizer, random))]
-  const expected = askOracle(python, folder, texts)
+  const expected = queryOracle(python, folder, texts)
   let wrong = 0
   for (const [index, text] of texts.entries()) {
     const ids = Array.from(await (fast ?? rust).encode(text))
@@ -98,7 +98,7 @@ async function isCutSafely(directory: string, text: string, rust: TextEncoder): 
   return cutsAtSpaces && ids[0]!.join() === ids[1]!.join()
 }
 
-function askOracle(python: string, folder: string, texts: readonly string[]): number[][] {
+function queryOracle(python: string, folder: string, texts: readonly string[]): number[][] {
   const output = execFileSync(python, [join(import.meta.dirname, 'tokenizer_oracle.py'), folder], {
     input: JSON.stringify(texts),
     maxBuffer: 2 ** 30,
@@ -123,7 +123,7 @@ function* everyCharacter(): Generator<string> {
   }
 }
 
-const PIECES = [
+const CHUNKS = [
   ..."'s 'S 'ſ 'll 'LL 'Ll 're 've 'm 'd 't ' '' \" ’s".split(' '),
   ...['漢字', 'かな', 'カナ', '한글', '〇々〆', '⺀⼀', '𠀀𪛖', '㐂', '豈', '中a文', 'ａｂｃ', '，。'],
   ...[
@@ -200,8 +200,8 @@ function hostileText(tokenizer: Tokenizer, random: () => number): string {
   const upTo = (limit: number) => Math.floor(random() * limit)
   const added = [...tokenizer.addedTokens.keys()]
   const kinds = [
-    () => PIECES[upTo(PIECES.length)]!,
-    () => PIECES[upTo(PIECES.length)]!.repeat(1 + upTo(3) * upTo(40)),
+    () => CHUNKS[upTo(CHUNKS.length)]!,
+    () => CHUNKS[upTo(CHUNKS.length)]!.repeat(1 + upTo(3) * upTo(40)),
     () => tokenizer.decode([upTo(tokenizer.vocabSize)]).replaceAll('\ufffd', ''),
     () => String.fromCodePoint(randomCodePoint(random)),
     () => Array.from({ length: 1 + upTo(30) }, () => String.fromCharCode(0x61 + upTo(26))).join(''),

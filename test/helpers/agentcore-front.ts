@@ -75,10 +75,10 @@ export async function startFront(t: Test, container: Container, limits: FrontLim
     const isStop = /^\/runtimes\/[^/]+\/stopruntimesession\b/.test(request.url!)
     const fault = (isStop ? front.stopFaults : front.invokeFaults).shift()
     if (fault === 'cut') return request.socket.destroy()
-    if (typeof fault === 'object') return refuse(response, fault.status, fault.name)
+    if (typeof fault === 'object') return reject(response, fault.status, fault.name)
     if (!take()) {
       front.throttled += 1
-      return refuse(response, 429, 'ThrottlingException')
+      return reject(response, 429, 'ThrottlingException')
     }
     return isStop
       ? stop(front, request, response)
@@ -121,7 +121,7 @@ function stop(front: Front, request: IncomingMessage, response: ServerResponse):
   const sessionId = String(request.headers[SESSION_HEADER])
   front.stopped.push(sessionId)
   if (front.running.delete(sessionId)) respond(response, sessionId, { body: '{}' })
-  else refuse(response, 404, 'ResourceNotFoundException')
+  else reject(response, 404, 'ResourceNotFoundException')
 }
 
 async function invoke(
@@ -133,10 +133,10 @@ async function invoke(
   response: ServerResponse,
 ): Promise<void> {
   const sessionId = String(request.headers[SESSION_HEADER])
-  if (sessionId.length < 33 || sessionId.length > 256) return refuse(response, 400, 'ValidationException')
+  if (sessionId.length < 33 || sessionId.length > 256) return reject(response, 400, 'ValidationException')
   if (!front.running.has(sessionId)) {
     if (front.running.size >= (limits.sessions ?? Number.POSITIVE_INFINITY)) {
-      return refuse(response, 402, 'ServiceQuotaExceededException')
+      return reject(response, 402, 'ServiceQuotaExceededException')
     }
     if (!front.started.includes(sessionId)) front.started.push(sessionId)
     await limits.start?.()
@@ -145,14 +145,14 @@ async function invoke(
   }
   const { status = 200, body } = await container(sessionId, payload)
   if (status === 200) respond(response, sessionId, { body })
-  else refuse(response, 424, 'RuntimeClientError', body)
+  else reject(response, 424, 'RuntimeClientError', body)
 }
 
 function respond(response: ServerResponse, sessionId: string, { body }: ContainerResponse): void {
   response.writeHead(200, { 'content-type': 'application/json', [SESSION_HEADER]: sessionId }).end(body)
 }
 
-function refuse(response: ServerResponse, status: number, name: string, message = name): void {
+function reject(response: ServerResponse, status: number, name: string, message = name): void {
   response.writeHead(status, { 'content-type': 'application/json', 'x-amzn-errortype': name })
   response.end(JSON.stringify({ message }))
 }

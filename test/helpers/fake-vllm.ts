@@ -53,7 +53,7 @@ const PROMPT_IDS = [101, 102, 103]
 export async function startFakeVllm(options: FakeVllmOptions = {}): Promise<FakeVllm> {
   const model = options.model ?? 'fake'
   let running = 0
-  let refusals = 0
+  let rejections = 0
   let refusesIds = false
   let fails = false
   const server = await startScriptedServer(async (request, response) => {
@@ -62,8 +62,8 @@ export async function startFakeVllm(options: FakeVllmOptions = {}): Promise<Fake
     if (request.path === '/tokenize') return respondToTokenize(request, response, options)
     if (request.body.prompt_logprobs === 0 && options.idText)
       return sendJson(response, getScores(request.body.prompt, options.idText))
-    refusals -= 1
-    const isBusy = refusals >= 0 || (refusesIds && request.body.return_token_ids)
+    rejections -= 1
+    const isBusy = rejections >= 0 || (refusesIds && request.body.return_token_ids)
     const isChat = request.path.endsWith('/chat/completions')
     const templateError = isChat ? options.templateError?.(request.body) : undefined
     const refusal = isBusy
@@ -81,7 +81,7 @@ export async function startFakeVllm(options: FakeVllmOptions = {}): Promise<Fake
     ...server,
     running: () => running,
     refuseNext(calls) {
-      refusals = calls
+      rejections = calls
     },
     refuseIds(refuse) {
       refusesIds = refuse

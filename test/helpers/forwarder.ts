@@ -8,7 +8,7 @@ export class Forwarder {
   readonly #server: Server
   readonly #sockets = new Set<Socket>()
   #stalled = false
-  #refuses = false
+  #rejects = false
   /** When each connection was accepted, in milliseconds since 1970. */
   readonly acceptedAtMs: number[] = []
 
@@ -17,7 +17,7 @@ export class Forwarder {
     this.port = (server.address() as AddressInfo).port
     server.on('connection', (inner) => {
       this.acceptedAtMs.push(Date.now())
-      if (this.#refuses) inner.destroy()
+      if (this.#rejects) inner.destroy()
       else this.#join(inner, connect(targetPort(), '127.0.0.1'))
     })
   }
@@ -50,7 +50,7 @@ export class Forwarder {
 
   /** Sets whether new connections are closed at once. */
   refuse(refuses: boolean): void {
-    this.#refuses = refuses
+    this.#rejects = refuses
   }
 
   close(): void {

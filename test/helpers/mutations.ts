@@ -125,15 +125,15 @@ interface Location {
   readonly key: string
 }
 
-function getPlaces(parent: Location['parent']): Location[] {
+function getPositions(parent: Location['parent']): Location[] {
   return Object.entries(parent).flatMap(([key, value]) => [
     { parent, key },
-    ...(typeof value === 'object' && value !== null ? getPlaces(value) : []),
+    ...(typeof value === 'object' && value !== null ? getPositions(value) : []),
   ])
 }
 
 function apply(root: { body: Json }, index: number, change: Change): void {
-  const places = getPlaces(root)
+  const places = getPositions(root)
   const place = places[index % places.length]
   if (place === undefined) return
   const { parent, key } = place

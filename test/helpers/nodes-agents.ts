@@ -68,16 +68,16 @@ export class Agents {
     const messages: OpenAI.ChatCompletionMessageParam[] = [{ role: 'user', content: `Begin ${sessionId}.` }]
     for (let call = 0; call < this.#options.calls; call += 1) {
       const subagents = Array.from({ length: call % 3 === 1 ? SUBAGENTS : 0 }, (_, index) =>
-        this.#ask(sessionId, [{ role: 'user', content: `Help number ${index} with step ${call}.` }]),
+        this.#sendRequest(sessionId, [{ role: 'user', content: `Help number ${index} with step ${call}.` }]),
       )
-      const [assistantMessage] = await Promise.all([this.#ask(sessionId, messages), ...subagents])
+      const [assistantMessage] = await Promise.all([this.#sendRequest(sessionId, messages), ...subagents])
       messages.push(assistantMessage, { role: 'user', content: 'Go on.' })
       this.#read += 1
       this.#watchers.get(this.#read)?.()
     }
   }
 
-  async #ask(sessionId: string, messages: OpenAI.ChatCompletionMessageParam[]) {
+  async #sendRequest(sessionId: string, messages: OpenAI.ChatCompletionMessageParam[]) {
     const { urls } = this.#options
     const openai = new OpenAI({
       baseURL: `http://balanced/${sessionId}/v1`,

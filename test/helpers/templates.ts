@@ -37,7 +37,7 @@ export function createService(
   tokenizer: Tokenizer,
   eosTokenIds: readonly number[] = [],
 ): PromptService {
-  return new PromptSpecializer(threadOf(createEngine(template, tokenizer, eosTokenIds)))
+  return new PromptSpecializer(getThread(createEngine(template, tokenizer, eosTokenIds)))
 }
 
 function createEngine(
@@ -50,7 +50,7 @@ function createEngine(
 }
 
 /** Creates what the proxy's prompt thread provides, without the thread. */
-export function threadOf(engine: PromptEngine): TemplateService {
+export function getThread(engine: PromptEngine): TemplateService {
   return {
     words: async () => engine.words,
     beginnings: async (options) => engine.beginnings(options),
@@ -76,5 +76,5 @@ export function unspecializedRendererFor(
   options: PromptRendererOptions,
 ): PromptRenderer {
   const engine = createEngine(template, tokenizer, options.eosTokenIds)
-  return new PromptRenderer(threadOf(engine), tokenizer, options)
+  return new PromptRenderer(getThread(engine), tokenizer, options)
 }

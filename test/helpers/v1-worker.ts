@@ -21,14 +21,14 @@ export class V1Worker {
   /** Each received frame, in order. */
   readonly frames: Record<string, unknown>[] = []
   readonly socket: WebSocket
-  readonly #answer: (request: V1Request) => V1Response | Promise<V1Response>
+  readonly #respond: (request: V1Request) => V1Response | Promise<V1Response>
 
   constructor(
     url: string,
     respond: (request: V1Request) => V1Response | Promise<V1Response>,
     onFrame?: () => void,
   ) {
-    this.#answer = respond
+    this.#respond = respond
     this.socket = new WebSocket(url, { maxPayload: 100 * 1024 * 1024 })
     this.socket.on('error', () => {})
     this.socket.on('message', (data) => {
@@ -69,7 +69,7 @@ export class V1Worker {
 
   async #serve(request: V1Request): Promise<void> {
     this.requests.push(request)
-    const response = await this.#answer(request)
+    const response = await this.#respond(request)
     this.send({
       type: 'completion_response',
       request_id: request.request_id,

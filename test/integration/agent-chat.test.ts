@@ -28,7 +28,7 @@ function client(proxy: TestProxy, sessionId: string): OpenAI {
 }
 
 /** Returns the error with which a request was rejected. */
-async function refusal(call: Promise<unknown>): Promise<unknown> {
+async function getRejection(call: Promise<unknown>): Promise<unknown> {
   return call.then(
     () => new Error('the request was accepted'),
     (error: unknown) => error,
@@ -185,7 +185,7 @@ t.test(
       messages: [{ role: 'user', content: 'tell me everything' }],
       ...{ ignore_eos: true, max_tokens: 30_000 },
     })
-    const aborted = refusal(stream.done())
+    const aborted = getRejection(stream.done())
     await new Promise<void>((resolve) => stream.once('content', () => resolve()))
     stream.abort()
     t.ok((await aborted) instanceof OpenAI.APIUserAbortError)
@@ -228,8 +228,8 @@ t.test('a request without a session gets a new one, and its key creates none', a
   const proxy = await startProxy(t)
   const openai = new OpenAI({ baseURL: `${proxy.url}/v1`, apiKey: 'EMPTY', maxRetries: 0 })
   const sendRequest = async () => {
-    const answered = openai.chat.completions.create({ model: 'x', messages: question, max_tokens: 1 })
-    return (await answered.withResponse()).response.headers.get('x-session-id')
+    const response = openai.chat.completions.create({ model: 'x', messages: question, max_tokens: 1 })
+    return (await response.withResponse()).response.headers.get('x-session-id')
   }
   const made = [await sendRequest(), await sendRequest()]
   const { sessions } = await proxy.get('/sessions')
@@ -240,7 +240,7 @@ t.test('a request without a session gets a new one, and its key creates none', a
 t.test('where sessions must be created first, a request without one is rejected', async (t) => {
   const proxy = await startProxy(t, { strictSessions: true })
   const openai = new OpenAI({ baseURL: `${proxy.url}/v1`, apiKey: 'EMPTY', maxRetries: 0 })
-  t.match(await refusal(openai.chat.completions.create({ model: 'x', messages: question })), {
+  t.match(await getRejection(openai.chat.completions.create({ model: 'x', messages: question })), {
     status: 401,
     message: /session_id/,
   })
@@ -287,7 +287,7 @@ t.test('models are listed and found', async (t) => {
     ['embedded'],
   )
   t.match(await openai.models.retrieve('embedded'), { id: 'embedded', object: 'model' })
-  t.match(await refusal(openai.models.retrieve('gpt-9')), { status: 404 })
+  t.match(await getRejection(openai.models.retrieve('gpt-9')), { status: 404 })
 })
 
 t.test("an invalid request is rejected in the API's format, and nothing is recorded", async (t) => {
@@ -295,21 +295,21 @@ t.test("an invalid request is rejected in the API's format, and nothing is recor
   const openai = client(proxy, 'a')
   const create = (body: object) =>
     openai.chat.completions.create(body as OpenAI.ChatCompletionCreateParamsNonStreaming)
-  t.match(await refusal(create({ model: 'x' })), {
+  t.match(await getRejection(create({ model: 'x' })), {
     status: 400,
     param: 'messages',
     type: 'invalid_request_error',
   })
-  t.match(await refusal(create({ messages: [{ role: 'user', content: 1 }] })), {
+  t.match(await getRejection(create({ messages: [{ role: 'user', content: 1 }] })), {
     status: 400,
     param: 'messages.0.content',
   })
-  t.match(await refusal(create({ messages: question, n: 129 })), {
+  t.match(await getRejection(create({ messages: question, n: 129 })), {
     status: 400,
     param: 'n',
     code: 'invalid_request',
   })
-  t.match(await refusal(create({ messages: [{ role: 'user', content: 'x'.repeat(3_000) }] })), {
+  t.match(await getRejection(create({ messages: [{ role: 'user', content: 'x'.repeat(3_000) }] })), {
     status: 413,
     code: 'body_too_large',
   })
@@ -420,7 +420,7 @@ t.test('after its end a session accepts no requests, and SDKs do not retry', asy
     return fetch(...args)
   }
   const openai = new OpenAI({ baseURL: proxy.baseUrl('a'), apiKey: 'none', maxRetries: 5, fetch: counting })
-  t.match(await refusal(openai.chat.completions.create({ model: 'x', messages: question })), {
+  t.match(await getRejection(openai.chat.completions.create({ model: 'x', messages: question })), {
     status: 409,
     code: 'session_ended',
   })
@@ -431,7 +431,7 @@ t.test('with strict sessions a request for an unknown session is a 404', async (
   const proxy = await startProxy(t, { strictSessions: true })
   const sendRequest = (sessionId: string) =>
     client(proxy, sessionId).chat.completions.create({ model: 'x', messages: question, max_tokens: 1 })
-  t.match(await refusal(sendRequest('unknown')), { status: 404, code: 'session_not_found' })
+  t.match(await getRejection(sendRequest('unknown')), { status: 404, code: 'session_not_found' })
   await proxy.post('/sessions/known')
   t.match(await sendRequest('known'), { object: 'chat.completion' })
 })

@@ -44,7 +44,7 @@ function client(proxy: { url: string }, sessionId: string, maxRetries = 0, tries
 }
 
 /** Returns the error with which a request was rejected. */
-async function refusal(call: Promise<unknown>): Promise<unknown> {
+async function getRejection(call: Promise<unknown>): Promise<unknown> {
   return call.then(
     () => new Error('the request was accepted'),
     (error: unknown) => error,
@@ -302,7 +302,7 @@ t.test('an agent that aborts its stream ends the request, and the turn is marked
     ...endless,
     messages: [{ role: 'user', content: 'All' }],
   })
-  const aborted = refusal(stream.done())
+  const aborted = getRejection(stream.done())
   await stream.emitted('text')
   stream.abort()
   t.ok((await aborted) instanceof Anthropic.APIUserAbortError)
@@ -323,7 +323,7 @@ t.test('errors have the classes of the client, and are retried as it does', asyn
     }
   }
   const anthropic = client(api, 'a')
-  const sendRequest = () => refusal(anthropic.messages.create(small))
+  const sendRequest = () => getRejection(anthropic.messages.create(small))
 
   failWith(new ProxyError('engine_rejected', 'slow down', { status: 429, retryAfterS: 7 }))
   const limited = (await sendRequest()) as InstanceType<typeof Anthropic.RateLimitError>
@@ -353,7 +353,7 @@ t.test('errors have the classes of the client, and are retried as it does', asyn
 
   await api.call('POST', '/sessions/a/complete')
   const tries: unknown[] = []
-  const ended = await refusal(client(api, 'a', 5, tries).messages.create(small))
+  const ended = await getRejection(client(api, 'a', 5, tries).messages.create(small))
   t.ok(ended instanceof Anthropic.ConflictError)
   t.match(ended, { type: 'conflict_error', errorCode: 'session_ended' })
   t.equal(tries.length, 1)
@@ -365,7 +365,7 @@ t.test('an error in the middle of a stream is an error event', async (t) => {
     yield completeResponse().slice(0, 2)
     throw new ProxyError('engine_lost', 'the engine is gone')
   }
-  const failed = await refusal(client(api, 'a').messages.stream(small).finalMessage())
+  const failed = await getRejection(client(api, 'a').messages.stream(small).finalMessage())
   t.ok(failed instanceof Anthropic.APIError)
   t.match(failed, { type: 'api_error', apiMessage: 'the engine is gone' })
 })
@@ -373,13 +373,13 @@ t.test('an error in the middle of a stream is an error event', async (t) => {
 t.test('a prompt that exceeds the context is rejected with the message that agents look for', async (t) => {
   const proxy = await startProxy(t)
   const long = [{ role: 'user' as const, content: 'word '.repeat(600_000) }]
-  t.match(await refusal(client(proxy, 'a').messages.create({ ...small, messages: long })), {
+  t.match(await getRejection(client(proxy, 'a').messages.create({ ...small, messages: long })), {
     status: 400,
     type: 'invalid_request_error',
     apiMessage: /^prompt is too long: \d+ tokens > 131072 maximum$/,
   })
   const much = client(proxy, 'a').messages.stream({ ...small, max_tokens: 140_000 })
-  t.match(await refusal(much.finalMessage()), {
+  t.match(await getRejection(much.finalMessage()), {
     status: 400,
     apiMessage: /^input length and `max_tokens` exceed context limit: \d+ \+ 140000 > 131072/,
   })
@@ -394,7 +394,10 @@ t.test('every form of the base URL leads to the same session', async (t) => {
   await sendRequest(`${proxy.url}/sessions/a`, 'none')
   await sendRequest(proxy.url, 'a')
   t.equal((await proxy.get('/sessions/a')).turns.length, 3)
-  t.match(await refusal(client(proxy, 'a').messages.batches.list()), { status: 404, type: 'not_found_error' })
+  t.match(await getRejection(client(proxy, 'a').messages.batches.list()), {
+    status: 404,
+    type: 'not_found_error',
+  })
 })
 
 t.test('tokens are counted as the engine counts them, and nothing is recorded', async (t) => {
@@ -415,7 +418,7 @@ t.test('tokens are counted as the engine counts them, and nothing is recorded', 
       t.equal(input_tokens, message.usage.input_tokens)
       t.match(await anthropic.beta.messages.countTokens(prompt), { input_tokens }, 'the beta route too')
       const wrong = anthropic.messages.countTokens({ ...prompt, messages: [] })
-      t.match(await refusal(wrong), { status: 400, type: 'invalid_request_error' })
+      t.match(await getRejection(wrong), { status: 400, type: 'invalid_request_error' })
     })
   }
 })
@@ -432,8 +435,8 @@ t.test(
     const strict = await startProxy(t, { strictSessions: true, db: 'memory' })
     const rejected = new Anthropic({ baseURL: strict.url, apiKey: 'none', maxRetries: 0 })
     const expected = { status: 401, type: 'authentication_error' }
-    t.match(await refusal(rejected.messages.create(small)), expected)
-    t.match(await refusal(rejected.messages.countTokens({ model: 'x', messages: question })), expected)
+    t.match(await getRejection(rejected.messages.create(small)), expected)
+    t.match(await getRejection(rejected.messages.countTokens({ model: 'x', messages: question })), expected)
   },
 )
 
@@ -444,7 +447,7 @@ t.test('a count that no engine can compute is rejected at once instead of estima
   for (const proxy of [openai, relay]) {
     const tries: unknown[] = []
     const count = client(proxy, 'a', 5, tries).messages.countTokens({ model: 'x', messages: question })
-    t.match(await refusal(count), { status: 501, type: 'api_error', errorCode: 'unsupported' })
+    t.match(await getRejection(count), { status: 501, type: 'api_error', errorCode: 'unsupported' })
     t.equal(tries.length, 1)
   }
 })
@@ -496,7 +499,7 @@ t.test('an error after a ping is an error event', async (t) => {
   const { api, speak } = await silentEngine(t)
   const stream = client(api, 'a').messages.stream(small)
   void stream.emitted('connect').then(() => speak(new ProxyError('engine_timeout', 'too slow')))
-  t.match(await refusal(stream.finalMessage()), { type: 'timeout_error', apiMessage: 'too slow' })
+  t.match(await getRejection(stream.finalMessage()), { type: 'timeout_error', apiMessage: 'too slow' })
 })
 
 t.test('a waiting Chat Completions stream sends comments; an error after them is an event', async (t) => {

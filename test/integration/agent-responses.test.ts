@@ -30,7 +30,7 @@ function client({ url }: { url: string }, sessionId: string): OpenAI {
   return new OpenAI({ baseURL: `${url}/${sessionId}/v1`, apiKey: 'none', maxRetries: 0 })
 }
 
-async function refusal(call: Promise<unknown>): Promise<unknown> {
+async function getRejection(call: Promise<unknown>): Promise<unknown> {
   return call.then(
     () => new Error('the request was accepted'),
     (error: unknown) => error,
@@ -130,12 +130,12 @@ t.test('a response is found again, only in its session, unless it was not stored
   t.match(found, { ...rest, tools: [{ type: 'function', name: 'calculator', parameters }] })
   const unstored = await openai.responses.create({ ...body, store: false })
   const unknown = { status: 404, code: 'response_not_found' }
-  t.match(await refusal(openai.responses.retrieve(unstored.id)), unknown)
-  t.match(await refusal(openai.responses.retrieve('resp_none')), unknown)
-  t.match(await refusal(openai.responses.retrieve('else')), unknown)
-  t.match(await refusal(client(proxy, 'b').responses.retrieve(created.id)), unknown)
+  t.match(await getRejection(openai.responses.retrieve(unstored.id)), unknown)
+  t.match(await getRejection(openai.responses.retrieve('resp_none')), unknown)
+  t.match(await getRejection(openai.responses.retrieve('else')), unknown)
+  t.match(await getRejection(client(proxy, 'b').responses.retrieve(created.id)), unknown)
   const replayed = openai.responses.retrieve(created.id, { stream: true })
-  t.match(await refusal(replayed), { status: 400, code: 'unsupported' })
+  t.match(await getRejection(replayed), { status: 400, code: 'unsupported' })
   const { turns } = await proxy.get('/sessions/a')
   t.equal(turns.length, 2, 'a response that is not stored for the agent is recorded nevertheless')
   const chat = await openai.chat.completions.create({
@@ -144,7 +144,7 @@ t.test('a response is found again, only in its session, unless it was not stored
   })
   const ofChat = chat.id.replace('chatcmpl-', 'resp_')
   t.match(
-    await refusal(openai.responses.retrieve(ofChat)),
+    await getRejection(openai.responses.retrieve(ofChat)),
     unknown,
     'a turn of another dialect is not a response',
   )
@@ -179,9 +179,9 @@ t.test('a request continues an earlier response, without its instructions', asyn
   const unknown = { status: 404, code: 'response_not_found' }
   const onwards = (id: string) =>
     client(api, 'b').responses.create({ ...short, input: 'x', previous_response_id: id })
-  t.match(await refusal(onwards(first.id)), { ...unknown, param: 'previous_response_id' })
+  t.match(await getRejection(onwards(first.id)), { ...unknown, param: 'previous_response_id' })
   const referring = openai.responses.create({ ...short, input: [{ type: 'item_reference', id: 'msg_x_0' }] })
-  t.match(await refusal(referring), { ...unknown, param: 'input.0.id' })
+  t.match(await getRejection(referring), { ...unknown, param: 'input.0.id' })
 })
 
 t.test('without a session a response id alone finds the session, unless that has a name', async (t) => {
@@ -201,10 +201,10 @@ t.test('without a session a response id alone finds the session, unless that has
 
   const unknown = { status: 404, code: 'response_not_found' }
   const named = await client(api, 'a').responses.create({ model: 'x', input: 'one' })
-  t.match(await refusal(bare.responses.retrieve(named.id)), unknown)
+  t.match(await getRejection(bare.responses.retrieve(named.id)), unknown)
   const stolen = bare.responses.create({ model: 'x', input: 'two', previous_response_id: named.id })
-  t.match(await refusal(stolen), { ...unknown, param: 'previous_response_id' })
-  t.match(await refusal(client(api, 'a').responses.retrieve(first.id)), unknown)
+  t.match(await getRejection(stolen), { ...unknown, param: 'previous_response_id' })
+  t.match(await getRejection(client(api, 'a').responses.retrieve(first.id)), unknown)
 })
 
 t.test('structured output reaches the engine as a response format, and the client parses it', async (t) => {
@@ -389,7 +389,7 @@ t.test('an agent that aborts its stream ends the engine request, and the turn is
     await untilAborted(signal)
   }
   const stream = client(api, 's').responses.stream({ model: 'x', input: 'hi' })
-  const aborted = refusal(stream.done())
+  const aborted = getRejection(stream.done())
   await new Promise<void>((resolve) => stream.once('response.output_text.delta', () => resolve()))
   stream.abort()
   t.ok((await aborted) instanceof OpenAI.APIUserAbortError)
@@ -410,7 +410,7 @@ t.test('errors have the classes of the client, and are retried where that helps'
   const openai = new OpenAI({ baseURL: `${api.url}/s/v1`, apiKey: 'none', maxRetries: 1 })
   const create = (body: object) =>
     openai.responses.create(body as OpenAI.Responses.ResponseCreateParamsNonStreaming)
-  const wrong = await refusal(create({ model: 'x', input: [{ role: 'user' }] }))
+  const wrong = await getRejection(create({ model: 'x', input: [{ role: 'user' }] }))
   t.ok(wrong instanceof OpenAI.BadRequestError)
   t.match(wrong, { param: 'input.0.content', type: 'invalid_request_error' })
   t.equal(api.backend.requests.length, 0)
@@ -425,7 +425,7 @@ t.test('errors have the classes of the client, and are retried where that helps'
   const { body } = await api.call('GET', '/sessions/s')
   t.match(body.turns, [{ status: 'failed' }, { status: 'completed', retry_count: 1 }])
   await api.call('POST', '/sessions/s/complete')
-  t.ok((await refusal(create({ model: 'x', input: 'hi' }))) instanceof OpenAI.ConflictError)
+  t.ok((await getRejection(create({ model: 'x', input: 'hi' }))) instanceof OpenAI.ConflictError)
   t.equal(tries, 2)
 })
 

@@ -170,14 +170,14 @@ t.test('completions of token ids continue them, streamed and complete', async (t
 
 t.test('errors are those of vLLM', async (t) => {
   const { client, server } = await serve(t, { contextLength: 64 })
-  const refusal = (body: object) =>
+  const getRejection = (body: object) =>
     client.chat.completions
       .create({ model: 'embedded', messages: [{ role: 'user', content: 'Hello!' }], ...body })
       .then(
         () => t.fail('should be rejected'),
         ({ status, error }: APIError) => ({ status, error }),
       )
-  t.same(await refusal({ model: 'gpt-4' }), {
+  t.same(await getRejection({ model: 'gpt-4' }), {
     status: 404,
     error: { message: 'The model `gpt-4` does not exist.', type: 'NotFoundError', param: 'model', code: 404 },
   })
@@ -189,8 +189,8 @@ t.test('errors are those of vLLM', async (t) => {
       code: 400,
     },
   }
-  t.match(await refusal({ max_tokens: 1_000 }), tooLong)
-  t.match(await refusal({ max_tokens: 1_000, stream: true }), tooLong, 'before the stream begins')
+  t.match(await getRejection({ max_tokens: 1_000 }), tooLong)
+  t.match(await getRejection({ max_tokens: 1_000, stream: true }), tooLong, 'before the stream begins')
   const wrong: [param: string, body: object][] = [
     ['temperature', { temperature: -1 }],
     ['messages', { messages: 'hi' }],
@@ -200,7 +200,11 @@ t.test('errors are those of vLLM', async (t) => {
     ['stream_options', { stream_options: { include_usage: true } }],
   ]
   for (const [param, body] of wrong) {
-    t.match(await refusal(body), { status: 400, error: { type: 'BadRequestError', param, code: 400 } }, param)
+    t.match(
+      await getRejection(body),
+      { status: 400, error: { type: 'BadRequestError', param, code: 400 } },
+      param,
+    )
   }
   t.equal(server.counters.running, 0)
 })

@@ -21,12 +21,12 @@ const rejectedByEngine: Script = async function* () {
   throw new ProxyError('engine_rejected', '<h1>413 Request Entity Too Large</h1>', { status: 413 })
 }
 
-const REFUSALS = {
+const REJECTIONS = {
   'the proxy finds too many values in': { request: call(`,"logit_bias":{${tooManyMembers}}`) },
   'a router before the engine finds too large': { request: call(), script: rejectedByEngine },
 }
 
-for (const [rejected, { request, ...engine }] of Object.entries(REFUSALS)) {
+for (const [rejected, { request, ...engine }] of Object.entries(REJECTIONS)) {
   t.test(`a request is served long after one that ${rejected}, on its connection`, async (t) => {
     const { url, backend, call: sendRequest } = await startSessionsApi(t)
     if ('script' in engine) backend.script = engine.script

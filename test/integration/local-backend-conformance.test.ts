@@ -7,7 +7,7 @@ import { type FakeVllm, startFakeVllm } from '../helpers/fake-vllm.ts'
 class EngineMember implements MemberUnderTest {
   readonly port: number
   #engine: FakeVllm | undefined
-  #askedBefore = 0
+  #requestedBefore = 0
 
   constructor(engine: FakeVllm) {
     this.#engine = engine
@@ -20,11 +20,11 @@ class EngineMember implements MemberUnderTest {
 
   requestCount(): number {
     const posts = this.#engine?.requests.filter((request) => request.method === 'POST') ?? []
-    return this.#askedBefore + posts.length
+    return this.#requestedBefore + posts.length
   }
 
   async stop(): Promise<void> {
-    this.#askedBefore = this.requestCount()
+    this.#requestedBefore = this.requestCount()
     const engine = this.#engine
     this.#engine = undefined
     await engine?.close()

@@ -90,8 +90,8 @@ t.test('rewards are given for the session and for its lines', async (t) => {
   await proxy.post('/sessions', { session_id: 's', policy: { '*': 'actor', 'subagent:critic': 'critic' } })
   await sendRequest(proxy, 'main')
   await sendRequest(proxy, 'subagent:critic')
-  const set = await proxy.post('/sessions/s/reward', { reward: 1, lines: { 'subagent:critic': -0.5 } })
-  t.match(set, { reward: 1, reward_lines: { 'subagent:critic': -0.5 } })
+  const response = await proxy.post('/sessions/s/reward', { reward: 1, lines: { 'subagent:critic': -0.5 } })
+  t.match(response, { reward: 1, reward_lines: { 'subagent:critic': -0.5 } })
   const { trajectories } = await proxy.get('/sessions/s/trajectories')
   t.same(
     trajectories.map((row: { line: string; reward: number }) => [row.line, row.reward]),

@@ -41,9 +41,9 @@ class HealthyBackend extends ScriptedBackend {
 async function slowWorker(t: Test, url: string) {
   const clock = new FakeClock()
   let respond = () => {}
-  const answered = new Promise<void>((resolve) => (respond = resolve))
+  const response = new Promise<void>((resolve) => (respond = resolve))
   const backend = new HealthyBackend(async function* () {
-    await answered
+    await response
     yield completeResponse()
   })
   const options = { proxyUrls: [url], workerId: 'w', maxConcurrency: 4, logger: silentLogger }
@@ -81,11 +81,11 @@ t.test('a request that the worker no longer reports fails after the relay timeou
   const { request_id: requestId } = await worker.next('completion_request')
   clock.advance(TIMEOUT_MS - 1)
   worker.send({ type: 'calls_alive', request_ids: ['of another life', requestId] })
-  const answered = settle(backend)
+  const response = settle(backend)
   const { seq } = await worker.next('worker_status_request')
   const status = { healthy: true, load: 1, models: [], weight_version: null, draining: false }
   worker.send({ type: 'worker_status', ...status, answers: seq })
-  await answered
+  await response
   clock.advance(TIMEOUT_MS - 1)
   t.equal(backend.status().members[0]?.inFlight, 1, 'it was alive')
   clock.advance(1)

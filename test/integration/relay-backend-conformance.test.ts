@@ -18,12 +18,12 @@ interface Location {
 
 /** A worker with its own engine. */
 class WorkerMember implements MemberUnderTest {
-  readonly #place: Location
+  readonly #location: Location
   #life: { engine: FakeVllm; close(): Promise<void> } | undefined
-  #askedBefore = 0
+  #requestedBefore = 0
 
   constructor(place: Location) {
-    this.#place = place
+    this.#location = place
   }
 
   running(): number {
@@ -32,11 +32,11 @@ class WorkerMember implements MemberUnderTest {
 
   requestCount(): number {
     const posts = this.#life?.engine.requests.filter((request) => request.method === 'POST') ?? []
-    return this.#askedBefore + posts.length
+    return this.#requestedBefore + posts.length
   }
 
   async restart(): Promise<void> {
-    const { url, workerId, maxConcurrency } = this.#place
+    const { url, workerId, maxConcurrency } = this.#location
     const engine = await startFakeVllm()
     const backend = createLocalBackend({ clients: [createVllmClient({ url: engine.url })] })
     const client = new InferenceWorkerClient({
@@ -57,7 +57,7 @@ class WorkerMember implements MemberUnderTest {
   }
 
   async stop(): Promise<void> {
-    this.#askedBefore = this.requestCount()
+    this.#requestedBefore = this.requestCount()
     const life = this.#life
     this.#life = undefined
     await life?.close()
@@ -65,7 +65,7 @@ class WorkerMember implements MemberUnderTest {
   }
 
   #isConnected(): boolean {
-    return this.#place.proxy.list().some((worker) => worker.id === this.#place.workerId)
+    return this.#location.proxy.list().some((worker) => worker.id === this.#location.workerId)
   }
 }
 

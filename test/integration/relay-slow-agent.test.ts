@@ -8,7 +8,7 @@ import { createAgent, getTurns, relayProxy, streamed, untilWorkers, workerFor } 
 import { ScriptedBackend } from '../helpers/scripted-backend.ts'
 import { until } from '../helpers/until.ts'
 
-const PIECE = 'x'.repeat(64 * 1024)
+const CHUNK = 'x'.repeat(64 * 1024)
 
 /** Never ends for a prompt that contains `go on`; responds with one word to any other. */
 class EndlessBackend extends ScriptedBackend {
@@ -16,7 +16,7 @@ class EndlessBackend extends ScriptedBackend {
   running = 0
 
   constructor() {
-    super(({ body }, signal) => this.#answer(JSON.stringify(body.messages).includes('go on'), signal))
+    super(({ body }, signal) => this.#respond(JSON.stringify(body.messages).includes('go on'), signal))
   }
 
   override status() {
@@ -32,14 +32,14 @@ class EndlessBackend extends ScriptedBackend {
     return { members: [{ ...member, inFlight }], queued: 0 }
   }
 
-  async *#answer(endless: boolean, signal: AbortSignal): EventStream {
+  async *#respond(isEndless: boolean, signal: AbortSignal): EventStream {
     yield [{ type: 'start', engine: 'endless', promptTokenIds: PromptIds.of(1) }]
     this.running += 1
     try {
-      while (endless) {
+      while (isEndless) {
         await sleep(0, undefined, { signal })
         this.pieces += 1
-        yield [{ type: 'delta', content: PIECE }]
+        yield [{ type: 'delta', content: CHUNK }]
       }
       yield [
         { type: 'delta', content: 'word' },
@@ -69,7 +69,7 @@ t.test('an agent that stops reading stops its own request, and no other of the s
   )
 
   for (let before = -1; before < engine.pieces || before === 0; await sleep(300)) before = engine.pieces
-  t.ok(engine.pieces * PIECE.length < 32 * 1024 * 1024, 'what the kernel and the window buffer, and no more')
+  t.ok(engine.pieces * CHUNK.length < 32 * 1024 * 1024, 'what the kernel and the window buffer, and no more')
   t.equal(engine.running, 1, 'the engine waits')
   const others = Array.from({ length: 20 }, (_, i) => streamed(createAgent(proxy, `quick-${i}`)))
   for (const other of await Promise.all(others)) t.same(other, { text: 'word', error: undefined })

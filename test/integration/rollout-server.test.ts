@@ -343,9 +343,9 @@ t.test('a proxy forwards rollouts unbuffered, for clients with its admin key', a
 })
 
 t.test('a proxy reports an unavailable or missing rollout server', async (t) => {
-  const away = await startProxy(t, { rolloutServer: 'http://127.0.0.1:9', db: 'memory' })
+  const unavailable = await startProxy(t, { rolloutServer: 'http://127.0.0.1:9', db: 'memory' })
   const none = await startProxy(t, { db: 'memory' })
-  t.match(await away.post('/rollouts', { sample: {} }), {
+  t.match(await unavailable.post('/rollouts', { sample: {} }), {
     code: 'rollout_server_away',
     detail: /127.0.0.1:9/,
   })

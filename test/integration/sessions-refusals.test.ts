@@ -4,7 +4,7 @@ import { startSessionsApi } from '../helpers/sessions-api.ts'
 t.test('an invalid request is rejected with the name of the field', async (t) => {
   const { call } = await startSessionsApi(t)
   await call('POST', '/sessions/s')
-  const refusals: [string, string, unknown, string | null, RegExp][] = [
+  const rejections: [string, string, unknown, string | null, RegExp][] = [
     ['POST', '/sessions', { session_id: 'a/../b' }, 'session_id', /session id/],
     ['POST', '/sessions', { session_id: 'health' }, 'session_id', /reserved/],
     ['POST', '/sessions', { session_id: 7 }, 'session_id', /must be string/],
@@ -62,7 +62,7 @@ t.test('an invalid request is rejected with the name of the field', async (t) =>
     ['GET', '/sessions/s/trajectories?per_turn=yes', undefined, 'per_turn', /must be boolean/],
     ['DELETE', '/sessions/s?force=true', undefined, 'force', /is not a field/],
   ]
-  for (const [method, path, request, param, detail] of refusals) {
+  for (const [method, path, request, param, detail] of rejections) {
     const { status, body } = await call(method, path, request)
     t.match(
       { status, body },

@@ -5,7 +5,7 @@ import { chatRequest, collect, noAbort } from '../conformance/engine-client.ts'
 import { pull } from '../helpers/event-stream.ts'
 import { openEventStream, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
 
-const REFUSED = { object: 'error', message: 'no ids in streams', type: 'BadRequestError', code: 400 }
+const REJECTED = { object: 'error', message: 'no ids in streams', type: 'BadRequestError', code: 400 }
 const BAD_REGEX = { object: 'error', message: 'bad regex', type: 'BAD_REQUEST', param: null, code: 400 }
 
 /**
@@ -14,7 +14,7 @@ const BAD_REGEX = { object: 'error', message: 'bad regex', type: 'BAD_REQUEST', 
  */
 async function start() {
   return await startScriptedServer(({ body }, response) => {
-    if (body.stream && body.return_token_ids) return sendJson(response, REFUSED, 400)
+    if (body.stream && body.return_token_ids) return sendJson(response, REJECTED, 400)
     if (!body.stream && body.regex) return sendJson(response, BAD_REGEX, 400)
     const send = body.stream ? openEventStream(response) : undefined
     if (body.regex) send!({ error: BAD_REGEX })

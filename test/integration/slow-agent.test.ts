@@ -8,7 +8,7 @@ import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { openEventStream, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
 import { until } from '../helpers/until.ts'
 
-const PIECE = 'x'.repeat(64 * 1024)
+const CHUNK = 'x'.repeat(64 * 1024)
 
 /**
  * Sends an endless stream to an agent that reads only when the test lets it. @param stallMs how long it may read
@@ -22,7 +22,7 @@ async function endlessStream(t: Test, stallMs: number) {
   app.get('/', async (_request, reply) => {
     const sse = new SseReply(reply, undefined, stallMs)
     while (!reply.raw.destroyed) {
-      await sse.send(PIECE)
+      await sse.send(CHUNK)
       sent += 1
     }
     end(reply.raw.errored)
@@ -40,7 +40,7 @@ t.test('an agent that stops reading uses bounded memory, and loses its stream af
   const { agent, ended, sent } = await endlessStream(t, 100)
   agent.pause()
   t.match(await ended, { name: 'ProxyError', code: 'agent_too_slow' })
-  t.ok(sent() * PIECE.length < 32 * 1024 * 1024, "the kernel's buffers, and no more")
+  t.ok(sent() * CHUNK.length < 32 * 1024 * 1024, "the kernel's buffers, and no more")
 })
 
 t.test('an agent that reads now and then keeps its stream', async (t) => {
@@ -69,7 +69,7 @@ async function endlessEngine(t: Test) {
     const send = openEventStream(response)
     const closed = once(response, 'close')
     while (!response.destroyed) {
-      if (send({ choices: [{ index: 0, delta: { content: PIECE } }] })) continue
+      if (send({ choices: [{ index: 0, delta: { content: CHUNK } }] })) continue
       const patience = setTimeout(tellStuck, 500)
       await Promise.race([new Promise((resolve) => response.once('drain', resolve)), closed])
       clearTimeout(patience)

@@ -23,7 +23,12 @@ const { values } = parseArgs({
 
 const [from, to] = getRange(values.seed, values.seeds ?? '1')
 const beganMs = realNowMs()
-const { runs, failed, calls, answered } = await runSeeds({
+const {
+  runs,
+  failed,
+  calls,
+  answered: responded,
+} = await runSeeds({
   from,
   to,
   jobs: Number(values.jobs),
@@ -35,7 +40,7 @@ const { runs, failed, calls, answered } = await runSeeds({
 })
 const seconds = (realNowMs() - beganMs) / 1_000
 console.log(
-  `seeds ${from}..${to}: ${runs - failed.length} of ${runs} runs kept every promise; ${calls} calls, ${answered} answers read; ` +
+  `seeds ${from}..${to}: ${runs - failed.length} of ${runs} runs kept every promise; ${calls} calls, ${responded} answers read; ` +
     `${seconds.toFixed(1)} s`,
 )
 if (failed.length > 0) {

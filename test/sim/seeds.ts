@@ -91,7 +91,7 @@ async function inProcesses(options: SeedsOptions): Promise<SeedsResult> {
     runs: results.reduce((sum, { runs }) => sum + runs, 0),
     failed: results.flatMap(({ failed }) => failed),
     calls: results.reduce((sum, { calls }) => sum + calls, 0),
-    answered: results.reduce((sum, { answered }) => sum + answered, 0),
+    answered: results.reduce((sum, { answered: responded }) => sum + responded, 0),
   }
 }
 

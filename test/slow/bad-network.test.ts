@@ -23,20 +23,20 @@ for (const client of Object.keys(CLIENTS)) {
           return rollOut(proxy, { sessionId, client, calls: CALLS, retries: 'answered', draw: random(seed) })
         }),
       )
-      let answered = 0
+      let responded = 0
       for (const { sessionId, error } of rolledOut) {
         t.equal(error, undefined, `${sessionId} completed`)
         const { turns, sampledTokens, trainedTokens, answeredRetries } = await onRecord(proxy, sessionId)
         t.equal(turns, CALLS, `${sessionId}: each request was sampled once`)
         t.ok(sampledTokens > 0)
         t.equal(trainedTokens, sampledTokens, `${sessionId}: each token is trained once`)
-        answered += answeredRetries
+        responded += answeredRetries
       }
       const lost = rolledOut.reduce((sum, { lostTries }) => sum + lostTries, 0)
       t.comment(
-        `${lost} attempts of ${ROLLOUTS * CALLS} requests were lost; ${answered} retries got a response without sampling`,
+        `${lost} attempts of ${ROLLOUTS * CALLS} requests were lost; ${responded} retries got a response without sampling`,
       )
-      t.ok(answered > 0)
+      t.ok(responded > 0)
     },
   )
 }

@@ -99,9 +99,9 @@ t.test('an engine that renders tools differently is a warning with the first dif
 })
 
 t.test('an unreachable engine, or one that reports no ids, is a failure with a remedy', async (t) => {
-  const away = await doctor(t, '--engine-url', 'http://127.0.0.1:1')
-  t.equal(away.code, 1)
-  t.match(away.of('engine 127.0.0.1:1'), { state: 'failure', remedy: /--engine-url/ })
+  const unavailable = await doctor(t, '--engine-url', 'http://127.0.0.1:1')
+  t.equal(unavailable.code, 1)
+  t.match(unavailable.of('engine 127.0.0.1:1'), { state: 'failure', remedy: /--engine-url/ })
   const vllm = await startFakeVllm()
   t.teardown(() => vllm.close())
   vllm.refuseIds(true)

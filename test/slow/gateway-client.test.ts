@@ -11,7 +11,7 @@ import { startProxy } from '../helpers/proxy.ts'
 const DOCUMENT = join(import.meta.dirname, '../../docs/gateway.md')
 
 /** Runs a script with rLLM's package, beside a proxy without engines and an unregistered engine. */
-async function tells(t: Test, script: string, env: Record<string, string> = {}): Promise<void> {
+async function runScript(t: Test, script: string, env: Record<string, string> = {}): Promise<void> {
   if (!(await hasPython())) {
     t.pass('rLLM is not asked', { skip: 'there is no python3 with venv' })
     return
@@ -38,9 +38,9 @@ async function tells(t: Test, script: string, env: Record<string, string> = {}):
 t.test("rLLM's client behaves as docs/gateway.md describes", async (t) => {
   const example = /```python\n(.*?)```/s.exec(readFileSync(DOCUMENT, 'utf8'))?.[1]
   t.ok(example, 'the document has an example')
-  await tells(t, 'gateway_client.py', { EXAMPLE: example! })
+  await runScript(t, 'gateway_client.py', { EXAMPLE: example! })
 })
 
 t.test("a manager that starts a gateway on the proxy's port gets the proxy", (t) =>
-  tells(t, 'gateway_manager.py'),
+  runScript(t, 'gateway_manager.py'),
 )

@@ -29,7 +29,7 @@ function anthropic(baseURL: string, apiKey: string): Anthropic {
 }
 
 /** Returns the error with which a request was rejected. */
-async function refusal(call: Promise<unknown>): Promise<unknown> {
+async function getRejection(call: Promise<unknown>): Promise<unknown> {
   return call.then(
     () => new Error('the request was accepted'),
     (error: unknown) => error,
@@ -79,7 +79,7 @@ t.test(
     await openAi(`${proxy.url}/v1`, key).chat.completions.create(CHAT)
     t.equal((await proxy.get('/sessions/new')).num_turns, 1, 'created with the older secret')
     const strict = await closedProxy(t, { strictSessions: true, db: 'memory' })
-    const error = await refusal(openAi(`${strict.url}/v1`, key).chat.completions.create(CHAT))
+    const error = await getRejection(openAi(`${strict.url}/v1`, key).chat.completions.create(CHAT))
     t.ok(error instanceof OpenAI.NotFoundError)
   },
 )
@@ -100,10 +100,10 @@ t.test(
           ? [OpenAI.AuthenticationError, Anthropic.AuthenticationError]
           : [OpenAI.PermissionDeniedError, Anthropic.PermissionDeniedError]
       const code = status === 401 ? 'unauthorized' : 'forbidden'
-      const fromChat = await refusal(openAi(proxy.baseUrl('s'), sdkKey).chat.completions.create(CHAT))
+      const fromChat = await getRejection(openAi(proxy.baseUrl('s'), sdkKey).chat.completions.create(CHAT))
       t.ok(fromChat instanceof openAiError)
       t.match(fromChat, { status, code })
-      const fromMessages = await refusal(anthropic(`${proxy.url}/s`, sdkKey).messages.create(CHAT))
+      const fromMessages = await getRejection(anthropic(`${proxy.url}/s`, sdkKey).messages.create(CHAT))
       t.ok(fromMessages instanceof anthropicError)
       t.match(fromMessages, { status, error: { error: { details: { error_code: code } } } })
     }
@@ -295,14 +295,14 @@ t.test('an agent with many concurrent requests waits for one to end, and others 
   const [key, other] = [await getKey(proxy, 's'), await getKey(proxy, 'other')]
   const running = new AbortController()
   const waiting = [1, 2].map(() =>
-    refusal(openAi(proxy.baseUrl('s'), key).chat.completions.create(CHAT, { signal: running.signal })),
+    getRejection(openAi(proxy.baseUrl('s'), key).chat.completions.create(CHAT, { signal: running.signal })),
   )
   await until(async () => (await proxy.get('/health')).queued === 2)
-  const error = await refusal(openAi(proxy.baseUrl('s'), key).chat.completions.create(CHAT))
+  const error = await getRejection(openAi(proxy.baseUrl('s'), key).chat.completions.create(CHAT))
   t.ok(error instanceof OpenAI.RateLimitError)
   t.match(error, { status: 429, code: 'too_many_calls', type: 'rate_limit_error' })
   t.ok(
-    (await refusal(anthropic(`${proxy.url}/s`, key).messages.create(CHAT))) instanceof
+    (await getRejection(anthropic(`${proxy.url}/s`, key).messages.create(CHAT))) instanceof
       Anthropic.RateLimitError,
   )
   await t.resolves(openAi(proxy.baseUrl('other'), other).models.list())

@@ -72,7 +72,7 @@ async function round(name: number): Promise<void> {
  * Returns the least of several measurements, because V8 frees the memory of unreachable buffers concurrently, some time
  * after a collection.
  */
-async function heldBytes(): Promise<number> {
+async function getRetainedBytes(): Promise<number> {
   let least = Number.POSITIVE_INFINITY
   for (let checks = 0; checks < LOOKS; checks += 1) {
     gc!()
@@ -87,7 +87,7 @@ const after: object[] = []
 for (let done = 0; done < Number(rounds); done += 1) {
   await round(done)
   after.push({
-    heap: await heldBytes(),
+    heap: await getRetainedBytes(),
     counted: sessions.memory.bytes,
     remembered: sessions.memory.sessions,
   })

@@ -156,7 +156,12 @@ t.test('a target in absolute form is read as its path, and reaches no other host
 })
 
 /** Reads a complete response, then breaks the connection as a killed process does. */
-async function askAndBreak(url: string, sessionId: string, key: string, ...headers: string[]): Promise<void> {
+async function sendAndBreak(
+  url: string,
+  sessionId: string,
+  key: string,
+  ...headers: string[]
+): Promise<void> {
   const body = chatBody('again')
   const connection = await RawConnection.open(url)
   const line = `POST /${sessionId}/v1/chat/completions`
@@ -190,7 +195,7 @@ t.test(
     for (const [name, headers] of Object.entries(forged)) {
       const session = name.replaceAll(' ', '-')
       const key = agentKey(session)
-      for (let count = 0; count < 3; count += 1) await askAndBreak(nodes.owner.url, session, key, ...headers)
+      for (let count = 0; count < 3; count += 1) await sendAndBreak(nodes.owner.url, session, key, ...headers)
       await sendRequest(nodes.owner, session, 'again', key)
       t.strictSame(await readRows(nodes, session), { rows: 4, superseded: 0 }, name)
     }

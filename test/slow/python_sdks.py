@@ -95,15 +95,15 @@ def put_together(session: str) -> None:
     chat = openai.OpenAI(base_url=f"{URL}/{session}/v1", api_key="none", max_retries=0)
     messages = anthropic.Anthropic(base_url=f"{URL}/{session}", api_key="none", max_retries=0)
     with chat.chat.completions.stream(**CHAT) as stream:
-        said = stream.get_final_completion().choices[0].message
+        chat_message = stream.get_final_completion().choices[0].message
     with chat.responses.stream(**RESPONSES) as stream:
         response = stream.get_final_response()
     with messages.messages.stream(**MESSAGES) as stream:
         message = stream.get_final_message()
-    calls = [call.function.name for call in said.tool_calls or []]
+    calls = [call.function.name for call in chat_message.tool_calls or []]
     assert calls == [item.name for item in response.output if item.type == "function_call"], (calls, response.output)
     assert calls == [block.name for block in message.content if block.type == "tool_use"], (calls, message.content)
-    assert (said.content or "") == response.output_text, (said.content, response.output_text)
+    assert (chat_message.content or "") == response.output_text, (chat_message.content, response.output_text)
 
 
 for place, case in enumerate(CASES):

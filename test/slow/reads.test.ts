@@ -342,13 +342,13 @@ t.test('an in-flight turn is shown while it is sampled', async (t) => {
     },
     new AbortController().signal,
   )
-  const answered = turn.deliver(DISCARD)
+  const response = turn.deliver(DISCARD)
   await until(() => turn.completion.content === 'Hello')
   const lines = await openLines(t, `${api.url}/sessions/s/live`)
   await until(() => lines.length >= 1)
   t.match(lines[0], { type: 'turn', index: 0, text: 'Hello' })
   next.resolve()
-  await answered
+  await response
   await until(() => lines.some(({ type }) => type === 'turn_closed'))
   for (const line of lines) t.same(schemaErrors(reads.LiveEvent, line), [])
   t.equal((await api.call('GET', '/sessions/nowhere/live')).status, 404)

@@ -16,7 +16,7 @@ import {
 } from '../helpers/relay-rig.ts'
 import { until } from '../helpers/until.ts'
 
-const PIECES = 40
+const CHUNKS = 40
 
 interface Line {
   proxy: TestProxy
@@ -28,7 +28,7 @@ interface Line {
 async function brokenLine(t: Test, overrides: Partial<ServeConfig> = {}): Promise<Line> {
   const proxy = await relayProxy(t, { heartbeatIntervalMs: 100, ...overrides })
   const forwarder = await Forwarder.to(t, Number(new URL(proxy.url).port))
-  const engine = new CountingBackend({ pieces: PIECES, pieceMs: 5 })
+  const engine = new CountingBackend({ pieces: CHUNKS, pieceMs: 5 })
   workerFor(t, `http://127.0.0.1:${forwarder.port}`, 'w', engine)
   await untilWorkers(proxy, 'w')
   return { proxy, engine, forwarder }
@@ -106,10 +106,10 @@ t.test('a socket that is cut and reconnects within the grace time costs the agen
     for (const cut of cuts) cut(soFar)
   })
   t.equal(error, undefined)
-  t.equal(text, countedText(PIECES), 'no chunk is lost or duplicated')
+  t.equal(text, countedText(CHUNKS), 'no chunk is lost or duplicated')
   t.ok(forwarder.acceptedAtMs.length >= 3, 'the line was cut more than once')
   t.match(await getTurns(proxy, 's'), [
-    { status: 'completed', completion_token_ids: Array.from({ length: PIECES }, (_, i) => i) },
+    { status: 'completed', completion_token_ids: Array.from({ length: CHUNKS }, (_, i) => i) },
   ])
 })
 
@@ -121,7 +121,7 @@ t.test('a complete response survives a cut as well', async (t) => {
   })
   await until(() => engine.running === 1)
   forwarder.cut()
-  t.equal((await response).choices[0]?.message.content, countedText(PIECES))
+  t.equal((await response).choices[0]?.message.content, countedText(CHUNKS))
 })
 
 t.test(
@@ -143,7 +143,7 @@ t.test(
     await until(() => engine.running === 0)
     forwarder.refuse(false)
     await untilWorkers(proxy, 'w')
-    t.same(await streamed(createAgent(proxy, 's')), { text: countedText(PIECES), error: undefined })
+    t.same(await streamed(createAgent(proxy, 's')), { text: countedText(CHUNKS), error: undefined })
   },
 )
 
@@ -155,7 +155,7 @@ t.test('a half-open socket is detected by the heartbeat, and the request continu
     onceAt(5, () => forwarder.stall()),
   )
   t.equal(error, undefined)
-  t.equal(text, countedText(PIECES))
+  t.equal(text, countedText(CHUNKS))
 })
 
 t.test(
@@ -226,12 +226,12 @@ t.test('a pause under load: running requests finish, new ones wait, and are serv
   const waiting = Array.from({ length: 5 }, (_, i) => streamed(createAgent(proxy, `w${i}`)))
   t.match(await pause, { status: 'paused', drained: true, in_flight: 0 })
   for (const { text, error } of await Promise.all(running))
-    t.same([text, error], [countedText(PIECES), undefined])
+    t.same([text, error], [countedText(CHUNKS), undefined])
   await until(async () => (await proxy.get('/health')).queued === 5)
   t.equal(engine.running, 0)
   t.match(await proxy.post('/admin/resume'), { status: 'running' })
   for (const { text, error } of await Promise.all(waiting))
-    t.same([text, error], [countedText(PIECES), undefined])
+    t.same([text, error], [countedText(CHUNKS), undefined])
 })
 
 t.test("a turn has the engine's weight versions, at its start and at its end", async (t) => {

@@ -14,8 +14,8 @@ import {
 } from '../helpers/relay-rig.ts'
 import { until } from '../helpers/until.ts'
 
-const PIECES = 400
-const COUNTING = { pieces: PIECES, pieceMs: 10 }
+const CHUNKS = 400
+const COUNTING = { pieces: CHUNKS, pieceMs: 10 }
 
 /** Starts `llm-proxy serve --mode relay` as a process, and waits until it listens. */
 async function relayProcess(t: Test, db: string) {

@@ -214,9 +214,9 @@ t.test('unauthenticated clients get one log line per interval, not one each', as
   await Promise.all(
     Array.from({ length: 200 }, () => fetch(`${url}/sessions`).then((response) => response.text())),
   )
-  const refusals = lines.filter(({ event }) => event === 'request_unauthenticated')
-  t.ok(refusals.length > 0 && refusals.length < 20, `${refusals.length} lines`)
-  t.match(refusals[0], { code: 'unauthorized', address: '127.0.0.1', rejected: 1 })
+  const rejections = lines.filter(({ event }) => event === 'request_unauthenticated')
+  t.ok(rejections.length > 0 && rejections.length < 20, `${rejections.length} lines`)
+  t.match(rejections[0], { code: 'unauthorized', address: '127.0.0.1', rejected: 1 })
   t.notOk(lines.some((line) => 'request_id' in line))
 })
 

@@ -186,15 +186,15 @@ t.test('an unconstrained engine may write its own markup', async (t) => {
 
 t.test('a choice that cannot be enforced is rejected with the reason', async (t) => {
   const { client, sentBodies } = await startWriter(t, ONE_CALL)
-  const refusal = (extra: object) =>
+  const getRejection = (extra: object) =>
     client.chat.completions.create({ model: 'm', messages, tools: [weather], ...extra }).then(
       () => ({}),
       (error: unknown) => error,
     )
   const findNamed = (name: string) => ({ tool_choice: { type: 'function', function: { name } } })
-  t.match(await refusal(findNamed('other')), { status: 400, param: 'tool_choice', message: /other/ })
-  t.match(await refusal({ tool_choice: 'required', tools: [] }), { status: 400, param: 'tool_choice' })
-  t.match(await refusal({ tool_choice: 'required', response_format: { type: 'json_object' } }), {
+  t.match(await getRejection(findNamed('other')), { status: 400, param: 'tool_choice', message: /other/ })
+  t.match(await getRejection({ tool_choice: 'required', tools: [] }), { status: 400, param: 'tool_choice' })
+  t.match(await getRejection({ tool_choice: 'required', response_format: { type: 'json_object' } }), {
     status: 400,
     param: 'response_format',
   })

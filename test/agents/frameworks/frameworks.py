@@ -135,9 +135,9 @@ def instructor():
     client = instructor.from_openai(OpenAI(), mode=instructor.Mode.TOOLS)
     messages = [{"role": "user", "content": TASK}]
     for _ in range(2):
-        said = client.chat.completions.create(model="m", messages=messages, response_model=add, max_retries=1)
-        messages.append({"role": "assistant", "content": said.model_dump_json()})
-        messages.append({"role": "user", "content": str(said.a + said.b)})
+        result = client.chat.completions.create(model="m", messages=messages, response_model=add, max_retries=1)
+        messages.append({"role": "assistant", "content": result.model_dump_json()})
+        messages.append({"role": "user", "content": str(result.a + result.b)})
     return messages[-1]["content"]
 
 

@@ -21,10 +21,10 @@ class SdkAgent(BaseAgent):
     async def run(self, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
         key, url = self._get_env("OPENAI_API_KEY"), self._get_env("OPENAI_BASE_URL")
         client = AsyncOpenAI(api_key=key, base_url=url)
-        said = await client.chat.completions.create(
+        completion = await client.chat.completions.create(
             model="embedded", messages=[{"role": "user", "content": instruction}]
         )
-        words = said.choices[0].message.content or ""
+        words = completion.choices[0].message.content or ""
         if "sleep" in words:
             await environment.exec("sleep 600")
         await environment.exec(f"printf %s {words.split()[-1]} > /app/answer.txt")

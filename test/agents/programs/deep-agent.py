@@ -11,5 +11,5 @@ def look(place: str) -> str:
 
 
 agent = create_deep_agent(model=ChatOpenAI(model="embedded"), tools=[look])
-asked = {"messages": [{"role": "user", "content": sys.argv[1]}]}
-print(agent.invoke(asked, {"recursion_limit": 200})["messages"][-1].content)
+question = {"messages": [{"role": "user", "content": sys.argv[1]}]}
+print(agent.invoke(question, {"recursion_limit": 200})["messages"][-1].content)

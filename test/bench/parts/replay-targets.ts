@@ -29,8 +29,8 @@ export async function startTargets(
   args: string[] = [],
 ): Promise<ReplayTarget[]> {
   const started: ReplayTarget[] = []
-  const isAsked = bench.targetNames.some(isTokenMode)
-  const tokenEngine = isAsked
+  const isRequested = bench.targetNames.some(isTokenMode)
+  const tokenEngine = isRequested
     ? await startEngine(children, { tokenizer: TOKEN_MODEL, eventsPerWrite: bench.eventsPerWrite })
     : undefined
   for (const name of bench.targetNames) {

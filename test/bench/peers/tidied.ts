@@ -90,9 +90,9 @@ async function sendRequest(
 }
 
 function tidy({ content, tool_calls: calls, ...message }: Message): Message {
-  const anew = calls?.map((call) => {
+  const fresh = calls?.map((call) => {
     const { name, arguments: text } = call.function
     return { ...call, function: { name, arguments: JSON.stringify(JSON.parse(text)) } }
   })
-  return { ...message, content: content?.trim() || null, ...(anew && { tool_calls: anew }) }
+  return { ...message, content: content?.trim() || null, ...(fresh && { tool_calls: fresh }) }
 }

@@ -46,7 +46,7 @@ async function parse(body: unknown, reply: FastifyReply): Promise<FastifyReply> 
   })
   reply.code(response.statusCode)
   if (!isStream(response)) return reply.send(await response.body.json())
-  return reply.header('content-type', 'text/event-stream').send(response.body.pipe(eventsAnew()))
+  return reply.header('content-type', 'text/event-stream').send(response.body.pipe(createEvents()))
 }
 
 function passedOn({ headers }: Dispatcher.ResponseData): Record<string, string> {
@@ -58,18 +58,18 @@ function isStream({ headers }: Dispatcher.ResponseData): boolean {
   return String(headers['content-type']).startsWith('text/event-stream')
 }
 
-function eventsAnew(): Transform {
+function createEvents(): Transform {
   let rest = ''
   return new Transform({
     transform(chunk: Buffer, _encoding, done) {
       const events = (rest + chunk.toString('utf8')).split('\n\n')
       rest = events.pop()!
-      done(null, events.map(eventAnew).join(''))
+      done(null, events.map(createFreshEvent).join(''))
     },
   })
 }
 
-function eventAnew(event: string): string {
+function createFreshEvent(event: string): string {
   const data = event.slice('data: '.length)
   return data.startsWith('{') ? `data: ${JSON.stringify(JSON.parse(data))}\n\n` : `${event}\n\n`
 }

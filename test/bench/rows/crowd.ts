@@ -64,10 +64,10 @@ class Probe {
   #isOver = false
 
   constructor(url: string) {
-    this.#asking = this.#ask(url)
+    this.#asking = this.#sendRequest(url)
   }
 
-  async #ask(url: string): Promise<void> {
+  async #sendRequest(url: string): Promise<void> {
     while (!this.#isOver) {
       const startedAt = performance.now()
       await getResponse(url)

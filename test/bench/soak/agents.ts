@@ -157,11 +157,11 @@ class SoakSession {
     let isRewarded = false
     if (isAbandoned) counts.abandoned += 1
     else {
-      isRewarded = (await this.#ask('POST', '/reward', { reward })) !== undefined
-      await this.#ask('POST', '/complete', {})
+      isRewarded = (await this.#sendRequest('POST', '/reward', { reward })) !== undefined
+      await this.#sendRequest('POST', '/complete', {})
     }
-    const session = await this.#ask('GET', '')
-    const read = await this.#ask('GET', '/trajectories')
+    const session = await this.#sendRequest('GET', '')
+    const read = await this.#sendRequest('GET', '/trajectories')
     if (session === undefined || read === undefined) {
       if (this.#seen.some(({ ending }) => ending.kind === 'answered'))
         counts.faults.push(`${this.#id}: had answers, and cannot be read`)
@@ -172,7 +172,7 @@ class SoakSession {
     counts.faults.push(...checkSession(turns, trajectories, this.#seen))
     if (isRewarded && (session as { reward: number }).reward !== reward)
       counts.faults.push(`${this.#id}: was given the reward ${reward}, and has another one`)
-    if (!isAbandoned && random() < DELETED_SHARE) await this.#ask('DELETE', '')
+    if (!isAbandoned && random() < DELETED_SHARE) await this.#sendRequest('DELETE', '')
   }
 
   /**
@@ -180,7 +180,7 @@ class SoakSession {
    * @returns undefined if the target does not exist
    * @throws Error if the proxy does not respond for a long time
    */
-  async #ask(method: 'GET' | 'POST' | 'DELETE', path: string, body?: object): Promise<unknown> {
+  async #sendRequest(method: 'GET' | 'POST' | 'DELETE', path: string, body?: object): Promise<unknown> {
     const { world, dispatcher } = this.#life
     const headers = { 'content-type': 'application/json' }
     let received = ''

@@ -50,7 +50,7 @@ export async function makeCall(call: SoakCall, dispatcher: Dispatcher): Promise<
       dispatcher,
     })
     const text = await response.body.text()
-    if (response.statusCode !== 200) return refusal(text)
+    if (response.statusCode !== 200) return getRejection(text)
     return call.stream ? streamed(text) : getEnding(text)
   } catch (error) {
     if (leave?.aborted) return { kind: 'left' }
@@ -62,7 +62,7 @@ function createBody({ messages, stream, maxTokens }: SoakCall): string {
   return JSON.stringify({ model: 'soak', messages, stream, max_tokens: maxTokens, return_token_ids: true })
 }
 
-function refusal(text: string): Ending {
+function getRejection(text: string): Ending {
   try {
     const { code, message } = JSON.parse(text).error
     if (typeof code === 'string' && typeof message === 'string') return { kind: 'refused', code }
@@ -85,7 +85,7 @@ function streamed(text: string): Ending {
   const isDone = events.at(-1) === 'data: [DONE]'
   const chunks = events.filter((event) => event !== 'data: [DONE]').map((event) => JSON.parse(event.slice(6)))
   const failed = chunks.find((chunk) => chunk.error)
-  if (failed) return refusal(JSON.stringify(failed))
+  if (failed) return getRejection(JSON.stringify(failed))
   if (!isDone || !chunks.some((chunk) => isEnd(chunk.choices[0]?.finish_reason))) {
     return { kind: 'broken', how: `a stream that just ended: ${text.slice(-200)}` }
   }

@@ -106,7 +106,7 @@ export class SoakWorld {
 
   /** Stops the proxy gracefully, and starts it in the leg's mode. */
   async begin(leg: Leg): Promise<void> {
-    await this.#away(async () => {
+    await this.#stopProxy(async () => {
       const before = this.#proxy
       this.#proxy = undefined
       for (const child of [before, ...this.#workers.splice(0)]) if (child) await this.#stop(child)
@@ -119,7 +119,7 @@ export class SoakWorld {
 
   async killProxy(): Promise<void> {
     this.kills.proxy += 1
-    await this.#away(async () => {
+    await this.#stopProxy(async () => {
       const proxy = this.#proxy
       this.#proxy = undefined
       if (proxy) await kill(proxy)
@@ -170,7 +170,7 @@ export class SoakWorld {
     if (!response.ok) this.faults.push(`POST ${url}: ${response.status} ${text}`)
   }
 
-  async #away(work: () => Promise<void>): Promise<void> {
+  async #stopProxy(work: () => Promise<void>): Promise<void> {
     this.#outages.push({ fromMs: Date.now() })
     await work()
     // An earlier attempt may have failed to start a proxy.

@@ -59,7 +59,7 @@ function compare(line: Line): void {
   const pieces = create()
   const deltas = [...text].map((character) => pieces.push(character))
   if (!isDeepStrictEqual(mergeDeltas([...deltas, pieces.finish()]), found)) count(line, 'cut up: differs')
-  const calls = callsOf(found)
+  const calls = getCalls(found)
   const asTheirs = (value: unknown) => eachString(value, (text) => asReadBy(detector, text))
   const isSame = isDeepStrictEqual(asTheirs(calls), asTheirs(line.calls))
   // The proxy shows the text of an invalid call; SGLang drops some of it.
@@ -83,12 +83,12 @@ function count({ detector, text, content, calls, parser }: Line, what: string): 
     JSON.stringify({
       text,
       theirs: { content, calls },
-      ours: { content: found.content, calls: callsOf(found) },
+      ours: { content: found.content, calls: getCalls(found) },
     }),
   )
 }
 
-function callsOf({ toolCalls }: ParsedOutput) {
+function getCalls({ toolCalls }: ParsedOutput) {
   return toolCalls.map(({ function: call }) => ({
     name: call.name,
     arguments: JSON.parse(call.arguments) as unknown,

@@ -226,7 +226,7 @@ class ResponsesAgent implements Agent {
   readonly #fixed: Json
   readonly #isChained: boolean
   #input: Json[]
-  #answer: Json
+  #respond: Json
 
   constructor(dice: Dice) {
     this.#dice = dice
@@ -240,14 +240,14 @@ class ResponsesAgent implements Agent {
 
   async call(url: string, { stream, sampling, signal }: Asked): Promise<AgentOutput> {
     const { max_tokens: max_output_tokens, ...rest } = sampling
-    const previous_response_id = this.#isChained ? this.#answer?.id : undefined
+    const previous_response_id = this.#isChained ? this.#respond?.id : undefined
     const limits = { max_output_tokens, previous_response_id }
     const body = { ...this.#fixed, input: this.#input, ...rest, ...limits, stream } as Json
     const response = (await openai(url, signal).responses.create(body, { signal: signal ?? null })) as Json
-    this.#answer = stream ? undefined : response
-    if (stream) for await (const event of response) this.#answer = event.response ?? this.#answer
-    const result = { ...nothing(), finish: this.#answer.status }
-    for (const item of this.#answer.output) {
+    this.#respond = stream ? undefined : response
+    if (stream) for await (const event of response) this.#respond = event.response ?? this.#respond
+    const result = { ...nothing(), finish: this.#respond.status }
+    for (const item of this.#respond.output) {
       const parts = (item.content ?? []).map((part: Json) => part.text).join('')
       if (item.type === 'message') result.text += parts
       else if (item.type === 'reasoning') result.reasoning += parts
@@ -259,7 +259,7 @@ class ResponsesAgent implements Agent {
   goOn({ calls }: AgentOutput): void {
     const dice = this.#dice
     if (this.#isChained) this.#input = []
-    else this.#input.push(...this.#answer.output)
+    else this.#input.push(...this.#respond.output)
     for (const { id } of calls)
       this.#input.push({ type: 'function_call_output', call_id: id, output: dice.text(10) })
     if (calls.length === 0 || dice.chance(0.1)) this.#input.push({ role: 'user', content: dice.text(10) })

@@ -10,7 +10,7 @@ const schema = (name: string, of: object) => ({
 })
 
 /** vLLM rejects some requests before it streams, and some only afterwards, as an event after status 200. */
-const REFUSED: Record<string, object> = {
+const REJECTED: Record<string, object> = {
   'a negative temperature': { temperature: -1 },
   'a top_p above 1': { top_p: 2 },
   'a top_k below -1': { top_k: -5 },
@@ -42,7 +42,7 @@ async function getStatus(url: string, body: object): Promise<number | undefined>
 
 export async function checkRefusals(t: Test, url: string, modes: readonly Mode[]): Promise<void> {
   for (const [status, cases] of [
-    [400, REFUSED],
+    [400, REJECTED],
     [404, NOT_FOUND],
   ] as const)
     for (const [name, body] of Object.entries(cases)) {

@@ -95,15 +95,15 @@ export async function startReplay(exchanges: readonly Exchange[], cutAt = 1): Pr
     response.writeHead(exchange.status, { 'content-type': exchange.contentType })
     const isCut = cutAt < 1 && exchange.contentType.includes('event-stream')
     const end = isCut ? Math.floor(bytes.length * cutAt) : bytes.length
-    for (let from = 0; from < end; from += PIECE_BYTES)
-      response.write(bytes.subarray(from, Math.min(end, from + PIECE_BYTES)))
+    for (let from = 0; from < end; from += CHUNK_BYTES)
+      response.write(bytes.subarray(from, Math.min(end, from + CHUNK_BYTES)))
     if (isCut) response.socket?.end()
     else response.end()
   })
 }
 
 /** A prime, so that chunks never end where events do. */
-const PIECE_BYTES = 997
+const CHUNK_BYTES = 997
 
 /** Returns the request fields, beside prompt and sampling, on which an engine's response depends. */
 function shape(body: Record<string, unknown> | null): object {

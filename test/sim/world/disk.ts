@@ -122,9 +122,9 @@ class SimThread extends EventEmitter implements ThreadPort {
       if (role === 'writer') this.#openWriter(data)
       else this.#openReader(data)
       if (role === 'writer' && isFull) this.limit(true)
-      this.#tell({ opened: true })
+      this.#notify({ opened: true })
     } catch (error) {
-      this.#tell({ opened: false, error: structuredClone(toWireError(error)) })
+      this.#notify({ opened: false, error: structuredClone(toWireError(error)) })
     }
   }
 
@@ -172,7 +172,7 @@ class SimThread extends EventEmitter implements ThreadPort {
     )
   }
 
-  #tell(message: unknown, transfer: Transferable[] = []): void {
+  #notify(message: unknown, transfer: Transferable[] = []): void {
     const copy = structuredClone(message, { transfer: transfer as ArrayBuffer[] })
     this.#isReplying += 1
     // The reply to a group is sent when the group is on disk; a process that dies before has acknowledged nothing.
@@ -198,7 +198,7 @@ class SimThread extends EventEmitter implements ThreadPort {
     const loop = this.#machine.run(
       () =>
         new WriterLoop(writer, close, {
-          reply: (replies: Reply[]) => this.#tell(replies),
+          reply: (replies: Reply[]) => this.#notify(replies),
           next: () => this.#inbox.shift() as WriterMessage | undefined,
           close: () => this.#exit(),
         }),
@@ -210,7 +210,7 @@ class SimThread extends EventEmitter implements ThreadPort {
     const db = openForReading(path)
     this.#close = () => db.close()
     const loop = new ReaderLoop(createReader(db, cacheBytes), () => db.close(), {
-      reply: (replies: Reply[], transfer) => this.#tell(replies, transfer),
+      reply: (replies: Reply[], transfer) => this.#notify(replies, transfer),
       close: () => this.#exit(),
     })
     this.#receive = (message) => loop.receive(message as ReaderMessage)

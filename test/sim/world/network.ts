@@ -259,7 +259,7 @@ export class Link {
   readonly server: SimSocket
   readonly #network: Network
   readonly #wires: readonly [Wire, Wire]
-  #heldUntilMs = 0
+  #delayedUntilMs = 0
   /** The bytes that remain until the fault of `cutAfter` occurs. */
   #cut: { bytes: number; how: 'reset' | 'lost' } | undefined
 
@@ -339,7 +339,7 @@ export class Link {
 
   /** Delays everything for this time. */
   hold(forMs: number): void {
-    this.#heldUntilMs = this.#network.time.nowMs + forMs
+    this.#delayedUntilMs = this.#network.time.nowMs + forMs
   }
 
   /** Cuts the connection after this many bytes, of both directions together. */
@@ -360,7 +360,7 @@ export class Link {
       if (Buffer.isBuffer(chunk)) wire.bytes += chunk.length
       return
     }
-    const nowMs = Math.max(this.#network.time.nowMs, this.#heldUntilMs)
+    const nowMs = Math.max(this.#network.time.nowMs, this.#delayedUntilMs)
     wire.lastAtMs = Math.max(wire.lastAtMs, nowMs + this.#network.latencyMs())
     wire.queue.push({ piece: chunk, atMs: wire.lastAtMs })
     if (Buffer.isBuffer(chunk)) wire.bytes += chunk.length

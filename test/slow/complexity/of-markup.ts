@@ -17,7 +17,7 @@ import { BEGUN } from '../../helpers/begun-calls.ts'
 import { ofUnits, repeat, type Subject, times, UNITS } from './subject.ts'
 
 const TOOLS = [{ type: 'function' as const, function: { name: 'f', parameters: { type: 'object' } } }]
-const PIECE = 64
+const CHUNK = 64
 
 function parse(parser: OutputParser, text: string, chunk: number): void {
   for (let from = 0; from < text.length; from += chunk) parser.push(text.slice(from, from + chunk))
@@ -37,7 +37,7 @@ function familySubject(family: ParserFamily): Subject {
     name: `parser ${family.name}`,
     covers: ['src/proxy/tokens/parsers/*'],
     cases: {
-      ...ofUnits((text) => () => parse(family.create({ tools: TOOLS }), begun + text, PIECE), units),
+      ...ofUnits((text) => () => parse(family.create({ tools: TOOLS }), begun + text, CHUNK), units),
       'its markers, whole': (n) => {
         const text = repeat(units['its markers'], n)
         return () => parse(family.create({ tools: TOOLS }), text, text.length)
@@ -47,12 +47,12 @@ function familySubject(family: ParserFamily): Subject {
 }
 
 /** Tokens of one byte each, including characters that are never completed. */
-const PIECES = Array.from({ length: 256 }, (_, id) => pieceFromBytes(Uint8Array.of(id)))
+const CHUNKS = Array.from({ length: 256 }, (_, id) => pieceFromBytes(Uint8Array.of(id)))
 const BYTES: TokenPieces = {
   stripsFirstSpace: false,
   tokenToId: () => undefined,
   isSpecial: () => false,
-  getPiece: (id) => PIECES[id]!,
+  getPiece: (id) => CHUNKS[id]!,
 }
 
 /** Families with headers, with an opener of several words, and with a single-token opener. */
@@ -82,7 +82,7 @@ export const MARKUP: readonly Subject[] = [
       parse(
         createForcedToolCallParser(family, { tools: TOOLS }),
         `{"name": "f", "arguments": {"a": "${text}`,
-        PIECE,
+        CHUNK,
       )
     }),
   },

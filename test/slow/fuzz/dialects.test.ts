@@ -57,8 +57,8 @@ async function startInjected(t: Test) {
       throw new Error(`no answer within ${HANG_MS} ms`)
     })
     hang.catch(() => {})
-    const answered = app.inject({ method, url, ...(payload !== undefined && { payload }) })
-    return Promise.race([answered, hang]).finally(() => late.abort())
+    const response = app.inject({ method, url, ...(payload !== undefined && { payload }) })
+    return Promise.race([response, hang]).finally(() => late.abort())
   }
 }
 

@@ -15,18 +15,18 @@ export interface FuzzedDialect {
 }
 
 export const DIALECTS: Record<string, FuzzedDialect> = {
-  chat: { path: 'chat/completions', bodies: CHAT, checkRefusal: isOpenAiRefusal },
-  completions: { path: 'completions', bodies: COMPLETIONS, checkRefusal: isOpenAiRefusal },
-  messages: { path: 'messages', bodies: MESSAGES, checkRefusal: isAnthropicRefusal },
+  chat: { path: 'chat/completions', bodies: CHAT, checkRefusal: isOpenAiRejection },
+  completions: { path: 'completions', bodies: COMPLETIONS, checkRefusal: isOpenAiRejection },
+  messages: { path: 'messages', bodies: MESSAGES, checkRefusal: isAnthropicRejection },
   'messages/count_tokens': {
     path: 'messages/count_tokens',
     bodies: MESSAGES,
-    checkRefusal: isAnthropicRefusal,
+    checkRefusal: isAnthropicRejection,
   },
-  responses: { path: 'responses', bodies: RESPONSES, checkRefusal: isOpenAiRefusal },
+  responses: { path: 'responses', bodies: RESPONSES, checkRefusal: isOpenAiRejection },
 }
 
-function isOpenAiRefusal({ body }: Answer): void {
+function isOpenAiRejection({ body }: Answer): void {
   const { error } = JSON.parse(body)
   assert.equal(typeof error.message, 'string')
   assert.equal(typeof error.type, 'string')
@@ -35,7 +35,7 @@ function isOpenAiRefusal({ body }: Answer): void {
   assert.ok('param' in error)
 }
 
-function isAnthropicRefusal({ body, headers }: Answer): void {
+function isAnthropicRejection({ body, headers }: Answer): void {
   const { type, error, request_id } = JSON.parse(body)
   assert.equal(type, 'error')
   assert.equal(typeof error.message, 'string')

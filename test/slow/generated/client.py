@@ -34,11 +34,11 @@ answer = chat.sync(
     SESSION, client=client, body=ChatBody.from_dict({"model": "x", "messages": question, "max_tokens": 4})
 )
 assert answer.choices[0]["message"]["role"] == "assistant", answer
-said = messages.sync(
+message = messages.sync(
     SESSION, client=client, body=MessagesBody.from_dict({"model": "x", "messages": question, "max_tokens": 4})
 )
-assert said.type_ == "message", said
-sampled = [answer.usage["completion_tokens"], said.usage["output_tokens"]]
+assert message.type_ == "message", message
+sampled = [answer.usage["completion_tokens"], message.usage["output_tokens"]]
 assert all(1 <= count <= 4 for count in sampled), sampled
 assert reward.sync(SESSION, client=client, body=PostSessionsBySessionIdRewardBody(reward=0.5)).reward == 0.5
 assert complete.sync(SESSION, client=client, body=PostSessionsBySessionIdCompleteBody()).completed is True

@@ -9,7 +9,7 @@ import { SERVE } from '../../../../src/proxy/config/options/serve.ts'
 import { REMOTE_AGENT } from '../../../../src/rollout/options.ts'
 
 /** Returns the message of the `config_invalid` error of a failed load. */
-function refusal(load: () => unknown): string {
+function getRejection(load: () => unknown): string {
   try {
     load()
   } catch (error) {
@@ -19,8 +19,8 @@ function refusal(load: () => unknown): string {
   throw new Error('nothing was refused')
 }
 
-function serveRefusal(flags: Flags, env: Env = {}): string {
-  return refusal(() => loadConfig(SERVE, flags, env))
+function serveRejection(flags: Flags, env: Env = {}): string {
+  return getRejection(() => loadConfig(SERVE, flags, env))
 }
 
 function file(t: Test, content: unknown): string {
@@ -111,18 +111,18 @@ t.test('the demo engine does not read the variables of a proxy beside it', async
 })
 
 t.test('a wrong value is reported with its origin and the accepted values', async (t) => {
-  t.equal(serveRefusal({ port: 'abc' }), '--port: invalid value "abc": expected an integer from 0 to 65535')
+  t.equal(serveRejection({ port: 'abc' }), '--port: invalid value "abc": expected an integer from 0 to 65535')
   t.equal(
-    serveRefusal({}, { PROXY_PORT: '70000' }),
+    serveRejection({}, { PROXY_PORT: '70000' }),
     'PROXY_PORT: invalid value "70000": expected an integer from 0 to 65535',
   )
   t.equal(
-    serveRefusal({ mode: 'relai' }),
+    serveRejection({ mode: 'relai' }),
     '--mode: invalid value "relai": expected local or relay (did you mean relay?)',
   )
   const config = file(t, { queue_wait: '30 parsecs' })
   t.match(
-    serveRefusal({ config }),
+    serveRejection({ config }),
     `queue_wait in ${config}: invalid value "30 parsecs": expected a duration`,
   )
 })
@@ -136,54 +136,60 @@ t.test('a JSON value of the wrong type is rejected, whatever its text would mean
     model: {},
   })) {
     const config = file(t, { [key]: value })
-    t.match(serveRefusal({ config }), `${key} in ${config}: invalid value ${JSON.stringify(value)}: expected`)
+    t.match(
+      serveRejection({ config }),
+      `${key} in ${config}: invalid value ${JSON.stringify(value)}: expected`,
+    )
   }
-  t.match(serveRefusal({ config: file(t, { engine_url: ['http://a', 5] }) }), 'invalid value 5: expected')
+  t.match(serveRejection({ config: file(t, { engine_url: ['http://a', 5] }) }), 'invalid value 5: expected')
 })
 
 t.test('one wrong item of a list is reported instead of the list', async (t) => {
   t.match(
-    serveRefusal({}, { LLM_PROXY_ENGINE_URL: 'http://a:1,b:2' }),
+    serveRejection({}, { LLM_PROXY_ENGINE_URL: 'http://a:1,b:2' }),
     /^LLM_PROXY_ENGINE_URL: invalid value "b:2": expected/,
   )
 })
 
 t.test('a secret and the credentials of a URL are omitted from messages', async (t) => {
-  t.match(serveRefusal({ engineApiKey: '' }), '--engine-api-key: invalid value: expected')
-  const message = serveRefusal({ engineUrls: ['ftp://user:hunter2@engine'] })
+  t.match(serveRejection({ engineApiKey: '' }), '--engine-api-key: invalid value: expected')
+  const message = serveRejection({ engineUrls: ['ftp://user:hunter2@engine'] })
   t.match(message, 'ftp://***@engine')
   t.notMatch(message, 'hunter2')
 })
 
 t.test('an unknown key of the file is rejected with the most similar name', async (t) => {
   const config = file(t, { engine_urls: ['http://a'] })
-  t.equal(serveRefusal({ config }), `${config}: there is no option "engine_urls" (did you mean engine_url?)`)
-  t.match(serveRefusal({ config: file(t, { config: 'other.json' }) }), 'there is no option "config"')
-  t.match(serveRefusal({ config: file(t, '{"__proto__":{"port":1}}') }), 'there is no option "__proto__"')
+  t.equal(
+    serveRejection({ config }),
+    `${config}: there is no option "engine_urls" (did you mean engine_url?)`,
+  )
+  t.match(serveRejection({ config: file(t, { config: 'other.json' }) }), 'there is no option "config"')
+  t.match(serveRejection({ config: file(t, '{"__proto__":{"port":1}}') }), 'there is no option "__proto__"')
 })
 
 t.test('a file that is missing, unreadable, not JSON or not an object is rejected in one line', async (t) => {
   const missing = join(t.testdir(), 'none.json')
-  t.equal(serveRefusal({ config: missing }), `--config: cannot read ${missing}: there is no such file`)
-  t.match(serveRefusal({}, { LLM_PROXY_CONFIG: missing }), /^LLM_PROXY_CONFIG: cannot read/)
+  t.equal(serveRejection({ config: missing }), `--config: cannot read ${missing}: there is no such file`)
+  t.match(serveRejection({}, { LLM_PROXY_CONFIG: missing }), /^LLM_PROXY_CONFIG: cannot read/)
   const directory = join(t.testdir(), 'directory')
   mkdirSync(directory)
-  t.match(serveRefusal({ config: directory }), 'EISDIR')
-  t.match(serveRefusal({ config: file(t, '{"port": 1,}') }), 'is not JSON')
-  t.match(serveRefusal({ config: file(t, '') }), 'is not JSON')
-  t.match(serveRefusal({ config: file(t, '[1]') }), 'must contain one JSON object')
-  t.match(serveRefusal({ config: file(t, 'null') }), 'must contain one JSON object')
+  t.match(serveRejection({ config: directory }), 'EISDIR')
+  t.match(serveRejection({ config: file(t, '{"port": 1,}') }), 'is not JSON')
+  t.match(serveRejection({ config: file(t, '') }), 'is not JSON')
+  t.match(serveRejection({ config: file(t, '[1]') }), 'must contain one JSON object')
+  t.match(serveRejection({ config: file(t, 'null') }), 'must contain one JSON object')
 })
 
 t.test(
   'an unknown variable with the prefix of llm-proxy is rejected with the most similar name',
   async (t) => {
     t.equal(
-      refusal(() => rejectUnknownEnv(COMMANDS, { LLM_PROXY_PROT: '1' })),
+      getRejection(() => rejectUnknownEnv(COMMANDS, { LLM_PROXY_PROT: '1' })),
       'LLM_PROXY_PROT is not a setting of llm-proxy (did you mean LLM_PROXY_PORT?)',
     )
     t.equal(
-      refusal(() => rejectUnknownEnv(COMMANDS, { LLM_PROXY_FOO: '1' })),
+      getRejection(() => rejectUnknownEnv(COMMANDS, { LLM_PROXY_FOO: '1' })),
       'LLM_PROXY_FOO is not a setting of llm-proxy',
     )
     t.doesNotThrow(() => rejectUnknownEnv(COMMANDS, { LLM_PROXY_ENGINE_LATENCY: '1s', PATH: '/bin' }))

@@ -37,10 +37,10 @@ class ModalClient implements EngineClient {
   }
 
   generate(request: GenerationRequest, sink: EventSink, signal: AbortSignal): Promise<void> {
-    return push(this.#answer(request, signal), sink)
+    return push(this.#respond(request, signal), sink)
   }
 
-  async *#answer(request: GenerationRequest, signal: AbortSignal): EventStream {
+  async *#respond(request: GenerationRequest, signal: AbortSignal): EventStream {
     const start = { type: 'start', engine: this.name, ...this.startFields } as GenerationEvent
     const end: GenerationEvent = { type: 'end', finishReason: 'stop' }
     const isMeasuring = request.body.logprobs === true

@@ -60,11 +60,11 @@ class Exchange {
   take(): void {
     const { events, acknowledge } = this.incoming.take()
     this.handedOn.push(...contents(events))
-    this.#tell(acknowledge)
+    this.#notify(acknowledge)
   }
 
   /** Each frame contains one part: the worker may drop only those that the agent's side has received. */
-  #tell(seq: number | undefined): void {
+  #notify(seq: number | undefined): void {
     if (seq === undefined) return
     assert.ok(seq <= this.handedOn.length, `${seq} acknowledged, ${this.handedOn.length} taken`)
     this.acks.push(seq)
@@ -84,7 +84,7 @@ class Exchange {
   reconnect(): void {
     this.cut()
     this.wire = this.outgoing.after(this.incoming.received)
-    this.#tell(this.incoming.acknowledge())
+    this.#notify(this.incoming.acknowledge())
   }
 
   finish(): void {

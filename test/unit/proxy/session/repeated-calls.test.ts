@@ -164,7 +164,7 @@ class Session {
     const { written, encoded } = messages
     const lowered = dialect.lower(requests.read(Buffer.from(JSON.stringify(body))).value, requests)
     const request = writeRequest(lowered, this.#memory)
-    await this.#answer(lowered, request.lastMessage)
+    await this.#respond(lowered, request.lastMessage)
     messages.jsonUpTo(request.lastMessage!)
     return {
       parsed: requests.parsed - parsed,
@@ -176,7 +176,7 @@ class Session {
     }
   }
 
-  async #answer(lowered: DialectRequest, lastMessage: Message | undefined): Promise<void> {
+  async #respond(lowered: DialectRequest, lastMessage: Message | undefined): Promise<void> {
     const ids = { requestId: `r${this.#calls++}`, sessionId: 's' }
     const prompt = await this.#prompts.begin({ ...lowered, ...ids, lastMessage }, this.#memory)
     await prompt.prepareToRead()

@@ -12,7 +12,7 @@ import { loadTokenModel } from './token-mode-talk.ts'
 
 const model = loadTokenModel('qwen2_5')
 const user: ChatMessage = { role: 'user', content: 'Count.' }
-const says = (content: string): ChatMessage => ({ role: 'assistant', content })
+const assistantMessage = (content: string): ChatMessage => ({ role: 'assistant', content })
 const getPrompt = ({ annotations }: TurnRecord) => JSON.parse(annotations).prompt
 
 async function setUp(t: Test, responses: Answer[], store?: TurnStore) {
@@ -69,9 +69,9 @@ t.test(
     const responses = [{ text: 'One.' }, { text: 'Two.' }, { text: 'Three.' }]
     const { sendRequest, store } = await setUp(t, responses, onceFull)
     await t.rejects(sendRequest([user]), { code: 'store_failed' })
-    const next = await sendRequest([user, says('One.'), user])
+    const next = await sendRequest([user, assistantMessage('One.'), user])
     t.match(getPrompt(next), { reason: 'first', from: undefined })
-    const later = await sendRequest([user, says('One.'), user, says('Two.'), user])
+    const later = await sendRequest([user, assistantMessage('One.'), user, assistantMessage('Two.'), user])
     t.match(getPrompt(later), { reason: 'extended', from: next.turnId })
     const known = (await Array.fromAsync(store.readTurns('s'))).filter(({ status }) => status === 'completed')
     t.equal(known.length, 2)
@@ -84,7 +84,7 @@ t.test('the next prompt continues from the ids that the engine reports as its pr
   const first = await sendRequest([user])
   t.match(getPrompt(first), { mismatched: true })
   t.same([...first.promptTokenIds], seen)
-  const next = await sendRequest([user, says('One.'), user])
+  const next = await sendRequest([user, assistantMessage('One.'), user])
   t.match(getPrompt(next), { reason: 'extended', from: first.turnId, mismatched: false })
   const shared = [...seen, ...first.completionTokenIds]
   t.same([...next.promptTokenIds].slice(0, shared.length), shared)

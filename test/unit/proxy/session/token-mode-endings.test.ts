@@ -36,16 +36,20 @@ const TOOLS = [
 ]
 const CONTINUED = { continue_final_message: true, add_generation_prompt: false }
 const user: ChatMessage = { role: 'user', content: 'Count.' }
-const says = (content: string): ChatMessage => ({ role: 'assistant', content })
+const assistantMessage = (content: string): ChatMessage => ({ role: 'assistant', content })
 const getText = ({ promptTokenIds }: TurnRecord) => model.tokenizer.decode(promptTokenIds)
 const getPrompt = ({ annotations }: TurnRecord) => JSON.parse(annotations).prompt
 
 t.test('a final message is continued, and only sampled tokens are trained', async (t) => {
   const { sendRequest, store } = await setUp(t, [' three.', 'Four.'])
-  const turn = await sendRequest([user, says('One, two,')], CONTINUED)
+  const turn = await sendRequest([user, assistantMessage('One, two,')], CONTINUED)
   t.match(getText(turn), /<\|im_start\|>user\nCount.<\|im_end\|>\n<\|im_start\|>assistant\nOne, two,$/)
   t.equal(turn.completionText, ' three.')
-  const next = await sendRequest([user, says('One, two, three.'), { role: 'user', content: 'And?' }])
+  const next = await sendRequest([
+    user,
+    assistantMessage('One, two, three.'),
+    { role: 'user', content: 'And?' },
+  ])
   t.match(getPrompt(next), { reason: 'extended', from: turn.turnId })
   t.match(getText(next), /One, two, three.<\|im_end\|>\n<\|im_start\|>user\nAnd\?/)
   const builder = new TrajectoryBuilder()
@@ -59,7 +63,7 @@ t.test('a final message is continued, and only sampled tokens are trained', asyn
   const later = await setUp(t, ['Five.'], store)
   const restored = await later.sendRequest([
     user,
-    says('One, two, three.'),
+    assistantMessage('One, two, three.'),
     { role: 'user', content: 'Well?' },
   ])
   t.match(getPrompt(restored), { reason: 'forked', from: turn.turnId })
@@ -68,7 +72,7 @@ t.test('a final message is continued, and only sampled tokens are trained', asyn
 t.test('a truncated response is continued from its own tokens', async (t) => {
   const { sendRequest, store } = await setUp(t, ['One, two -', ' three.', 'Four.'])
   const cut = await sendRequest([user])
-  const turn = await sendRequest([user, says('One, two -')], CONTINUED)
+  const turn = await sendRequest([user, assistantMessage('One, two -')], CONTINUED)
   t.strictSame([...turn.promptTokenIds], [...cut.promptTokenIds, ...cut.completionTokenIds])
   t.match(
     getPrompt(turn),
@@ -77,9 +81,9 @@ t.test('a truncated response is continued from its own tokens', async (t) => {
   )
   // A process with no state of the session but its record continues both of them.
   const later = await setUp(t, ['Five.'], store)
-  const restored = await later.sendRequest([user, says('One, two - three.'), user])
+  const restored = await later.sendRequest([user, assistantMessage('One, two - three.'), user])
   t.match(getPrompt(restored), { reason: 'extended', from: turn.turnId })
-  const next = await sendRequest([user, says('One, two - three.'), user])
+  const next = await sendRequest([user, assistantMessage('One, two - three.'), user])
   t.match(getPrompt(next), { reason: 'extended', from: turn.turnId })
 })
 
@@ -124,7 +128,7 @@ t.test(
   async (t) => {
     const { sendRequest } = await setUp(t, ['One.', ' Two.'])
     await sendRequest([user])
-    const turn = await sendRequest([user, says('One.')], CONTINUED)
+    const turn = await sendRequest([user, assistantMessage('One.')], CONTINUED)
     t.match(getPrompt(turn), { reason: 'branched' })
     t.match(getText(turn), /assistant\nOne\.$/)
   },
@@ -135,12 +139,12 @@ t.test('a request that ends with the previous completion continues from its toke
     const { sendRequest, store } = await setUp(t, [text, 'Two.', 'Three.'])
     const first = await sendRequest([user])
     t.notOk('parent' in getPrompt(first))
-    const second = await sendRequest([user, says(text)])
+    const second = await sendRequest([user, assistantMessage(text)])
     t.match(getPrompt(second), { reason: 'extended', from: first.turnId })
     t.equal(getText(second), `${getText(first)}${text}<|im_end|>\n<|im_start|>assistant\n`)
-    const rendered = await model.renderer.renderFull([user, says(text)])
+    const rendered = await model.renderer.renderFull([user, assistantMessage(text)])
     t.strictSame([...second.promptTokenIds], [...rendered.ids], 'as the template renders it')
-    const third = await sendRequest([user, says(text), says('Two.'), user])
+    const third = await sendRequest([user, assistantMessage(text), assistantMessage('Two.'), user])
     t.match(getPrompt(third), { reason: 'extended', from: second.turnId })
     const builder = new TrajectoryBuilder()
     for await (const step of store.readSteps('s')) builder.add(step)
@@ -171,7 +175,7 @@ for (const limit of ['contextLength', 'servedLength']) {
       message: /contains at least \d{4,} input tokens/,
     })
     t.equal(rendered, 0)
-    await sendRequest([user, says('x'.repeat(1_000))])
+    await sendRequest([user, assistantMessage('x'.repeat(1_000))])
     t.equal(rendered, 1, 'parts that a template may omit are not counted')
   })
 }
@@ -190,7 +194,7 @@ t.test('stop strings without a limit are rejected', async (t) => {
 t.test('messages that cannot be continued are rejected', async (t) => {
   const { sendRequest } = await setUp(t, [])
   await t.rejects(sendRequest([], CONTINUED), { code: 'invalid_request' })
-  await t.rejects(sendRequest([user, says('a')], { ...CONTINUED, add_generation_prompt: true }), {
+  await t.rejects(sendRequest([user, assistantMessage('a')], { ...CONTINUED, add_generation_prompt: true }), {
     code: 'invalid_request',
     param: 'continue_final_message',
   })
@@ -264,7 +268,7 @@ t.test("an end of turn that differs from the next message's is replaced in one r
     const echo = { role: 'assistant', content: '', tool_calls: toolCalls } as ChatMessage
     const result = { role: 'tool', tool_call_id: toolCalls[0].id, content: '42' } as ChatMessage
     const next = await sendRequest([user, echo, result], { tools: TOOLS })
-    await sendRequest([user, echo, result, says('Done.'), user], { tools: TOOLS })
+    await sendRequest([user, echo, result, assistantMessage('Done.'), user], { tools: TOOLS })
     const sampled = [...call.promptTokenIds, ...call.completionTokenIds]
     const isReplaced = endId !== gives
     t.match(getPrompt(next), {
@@ -313,8 +317,8 @@ t.test('a completion whose end one row replaces is trained up to its end in anot
   const { sendRequest, store } = await tokenModeRig(t, glm, () => ({ text: 'One.', endId: asks }))
   const first = await sendRequest([user])
   const result = { role: 'tool', tool_call_id: 'x', content: '42' } as ChatMessage
-  await sendRequest([user, says('One.'), result])
-  await sendRequest([user, says('One.'), user])
+  await sendRequest([user, assistantMessage('One.'), result])
+  await sendRequest([user, assistantMessage('One.'), user])
   const builder = new TrajectoryBuilder()
   for await (const step of store.readSteps('s')) builder.add(step)
   const rows = [...builder.rows({}, null)]

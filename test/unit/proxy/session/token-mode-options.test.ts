@@ -200,8 +200,8 @@ t.test('the next prompt of a session is counted by its recorded tokens', async (
   const counted = await count(next)
   t.equal((await sendRequest(next)).promptTokenIds.length, counted)
   const { signal } = new AbortController()
-  const anew = await new TokenPrompts(qwen3, await openMemoryStore()).countTokens({ messages: next }, signal)
-  t.ok(anew < counted, 'the template drops the reasoning, which the engine received')
+  const fresh = await new TokenPrompts(qwen3, await openMemoryStore()).countTokens({ messages: next }, signal)
+  t.ok(fresh < counted, 'the template drops the reasoning, which the engine received')
 })
 
 t.test('files and audio are rejected with the mode that forwards them', async (t) => {

@@ -82,7 +82,7 @@ export class Talk {
     ] of this.#plan.turns.entries()) {
       const responses: Completion[] = []
       for (const sampled of other === undefined ? [sample] : [sample, other]) {
-        responses.push(await this.#ask(messages, sampled, stream))
+        responses.push(await this.#sendRequest(messages, sampled, stream))
         continued.push(from)
       }
       const chosen = goesOnFrom === 'first' ? 0 : responses.length - 1
@@ -100,7 +100,7 @@ export class Talk {
     return { turns: await Array.fromAsync(this.#store.readTurns('s')), continued }
   }
 
-  async #ask(messages: readonly ChatMessage[], sample: Sample, stream: boolean): Promise<Completion> {
+  async #sendRequest(messages: readonly ChatMessage[], sample: Sample, stream: boolean): Promise<Completion> {
     this.#next = sample
     const { tools } = this.#plan
     const body = { model: 'm', messages: [...messages], ...(tools && { tools }) }

@@ -92,17 +92,17 @@ t.test('a turn that was deleted meanwhile is skipped', async (t) => {
 })
 
 t.test('closing ends running checks and drops waiting ones', async (t) => {
-  let isAsked = false
+  let isRequested = false
   const { meter, verdicts } = await meterWith({
     engineFor: (_turn, signal) =>
       new Promise((_resolve, reject) => {
-        isAsked = true
+        isRequested = true
         signal.addEventListener('abort', () => reject(signal.reason), { once: true })
       }),
   })
   meter.offer(drawn)
   meter.offer(drawn)
-  await until(() => isAsked)
+  await until(() => isRequested)
   await meter.close()
   meter.offer(drawn)
   t.same(verdicts, [])

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { finalAnswer, loadEach, toSamples } from '../../../../../src/inspector/page/lib/samples.ts'
+import { getFinalResponse, loadEach, toSamples } from '../../../../../src/inspector/page/lib/samples.ts'
 import type { Session, Turn } from '../../../../../src/inspector/page/lib/wire.ts'
 
 const withRewards = (...rewards: (number | null)[]) =>
@@ -64,8 +64,8 @@ t.test('the final answer is the last completed one with the main role', async (t
     turn(3, 'main', 'failed'),
     turn(4, 'side'),
   ]
-  t.equal(finalAnswer(turns)?.index, 1)
-  t.equal(finalAnswer([turn(0, 'side')]), undefined)
+  t.equal(getFinalResponse(turns)?.index, 1)
+  t.equal(getFinalResponse([turn(0, 'side')]), undefined)
 })
 
 t.test('samples are requested four at a time', async (t) => {

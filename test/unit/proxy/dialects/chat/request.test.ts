@@ -5,7 +5,7 @@ import { lowerChatRequest } from '../../../../../src/proxy/dialects/chat/request
 
 const messages = [{ role: 'user', content: 'hi' }]
 
-function refusal(body: unknown): { code: string; param: string | undefined; message: string } {
+function getRejection(body: unknown): { code: string; param: string | undefined; message: string } {
   try {
     lowerChatRequest(body)
   } catch (error) {
@@ -107,7 +107,7 @@ t.test('an invalid body is rejected with the name of the field', async (t) => {
     [{ messages, tools: [{}] }, 'tools.0.type', /required/],
   ]
   for (const [body, param, message] of cases) {
-    const rejected = refusal(body)
+    const rejected = getRejection(body)
     t.equal(rejected.code, 'invalid_request', JSON.stringify(body))
     t.equal(rejected.param, param, JSON.stringify(body))
     t.match(rejected.message, message, JSON.stringify(body))
@@ -119,24 +119,24 @@ t.test('a function tool without its function is rejected by name', async (t) => 
     { type: 'function', name: 'f' },
     { type: 'function', function: null },
   ]) {
-    t.match(refusal({ messages, tools: [tool] }), { code: 'invalid_request', param: 'tools.0.function' })
+    t.match(getRejection({ messages, tools: [tool] }), { code: 'invalid_request', param: 'tools.0.function' })
   }
   const tool_choice = { type: 'function', name: 'f' }
-  t.match(refusal({ messages, tool_choice }), { code: 'invalid_request', param: 'tool_choice.function' })
+  t.match(getRejection({ messages, tool_choice }), { code: 'invalid_request', param: 'tool_choice.function' })
 })
 
 t.test('n above 1 requests as many choices', async (t) => {
   t.equal(lowerChatRequest({ messages, n: 4 }).choices, 4)
   for (const n of [1, null, undefined]) t.notOk('choices' in lowerChatRequest({ messages, n }))
   for (const n of [0, -1, 1.5, '2'])
-    t.match(refusal({ messages, n }), { code: 'invalid_request', param: 'n' })
+    t.match(getRejection({ messages, n }), { code: 'invalid_request', param: 'n' })
 })
 
 t.test(
   'alternatives require logprobs: a request without them is rejected, as by vLLM and OpenAI',
   async (t) => {
     for (const logprobs of [undefined, null, false]) {
-      t.match(refusal({ messages, top_logprobs: 2, logprobs }), {
+      t.match(getRejection({ messages, top_logprobs: 2, logprobs }), {
         code: 'invalid_request',
         param: 'top_logprobs',
         message: /'logprobs' must be true/,

@@ -210,7 +210,7 @@ t.test('equal results of one tool call are one result', async (t) => {
 })
 
 t.test('unsupported fields are rejected with their name', async (t) => {
-  const refusals: [object, string, string][] = [
+  const rejections: [object, string, string][] = [
     [{ contents: [] }, 'invalid_request', 'contents'],
     [{ contents: [{ role: 'user', parts: [{ text: 3 }] }] }, 'invalid_request', 'contents.0.parts.0.text'],
     [{ contents: [{ role: 'robot', parts: [] }] }, 'invalid_request', 'contents.0.role'],
@@ -220,7 +220,8 @@ t.test('unsupported fields are rejected with their name', async (t) => {
     [{ generationConfig: { candidateCount: 2 } }, 'unsupported', 'generationConfig.candidateCount'],
     [{ generationConfig: { maxOutputTokens: 0 } }, 'invalid_request', 'generationConfig.maxOutputTokens'],
   ]
-  for (const [body, code, param] of refusals) t.throws(() => lower(body), { code, param }, `${code} ${param}`)
+  for (const [body, code, param] of rejections)
+    t.throws(() => lower(body), { code, param }, `${code} ${param}`)
 })
 
 t.test('a token count accepts contents, or a complete request', async (t) => {

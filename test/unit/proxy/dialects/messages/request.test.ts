@@ -19,7 +19,7 @@ function talk(messages: unknown[], fields: object = {}): unknown[] {
   return lower({ messages, ...fields }).messages as unknown[]
 }
 
-function refusal(fields: object): { code: string; param: string | undefined; message: string } {
+function getRejection(fields: object): { code: string; param: string | undefined; message: string } {
   try {
     lowerMessagesRequest({ ...requestBody, messages: hi, ...fields })
   } catch (error) {
@@ -344,7 +344,7 @@ t.test('server tools are omitted and listed, and their histories are read', asyn
   t.equal((body.tools as unknown[]).length, 1)
   t.same(annotations, { dropped_tools: ['web_search_20250305'] })
   t.equal(lower({ tools: [web], tool_choice: { type: 'auto' } }).tool_choice, undefined)
-  t.match(refusal({ tools: [web], tool_choice: { type: 'any' } }), {
+  t.match(getRejection({ tools: [web], tool_choice: { type: 'any' } }), {
     code: 'unsupported',
     param: 'tool_choice',
   })
@@ -388,7 +388,7 @@ t.test('an MCP toolset has no name, and is omitted', async (t) => {
     { name: '', input_schema: {} },
     { type: 'custom', input_schema: {} },
   ])
-    t.match(refusal({ tools: [nameless] }), { code: 'invalid_request', param: 'tools.0.name' })
+    t.match(getRejection({ tools: [nameless] }), { code: 'invalid_request', param: 'tools.0.name' })
 })
 
 t.test('a result of a server tool keeps the parts that a model can read', async (t) => {
@@ -442,7 +442,7 @@ t.test('unsupported fields are rejected with their name', async (t) => {
     ],
   ]
   for (const [fields, param] of cases) {
-    const rejected = refusal(fields)
+    const rejected = getRejection(fields)
     t.match(rejected, { code: 'unsupported', param }, JSON.stringify(fields))
   }
   t.equal(
@@ -485,7 +485,7 @@ t.test('an invalid body is rejected with the name of the field', async (t) => {
     [{ output_config: { format: { type: 'json_schema' } } }, 'output_config.format.schema'],
   ]
   for (const [fields, param] of cases) {
-    t.match(refusal(fields), { code: 'invalid_request', param }, JSON.stringify(fields))
+    t.match(getRejection(fields), { code: 'invalid_request', param }, JSON.stringify(fields))
   }
 })
 

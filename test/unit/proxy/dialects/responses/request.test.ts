@@ -16,7 +16,7 @@ function lower(fields: object, items: unknown[] = hi) {
 const getBody = (fields: object, items?: unknown[]) => lower(fields, items).lowered.body
 const getMessages = (...items: unknown[]) => lowerItems(items as InputItem[]).messages
 
-function refusal(fields: object, items?: unknown[]) {
+function getRejection(fields: object, items?: unknown[]) {
   try {
     lower(fields, items)
   } catch (error) {
@@ -67,7 +67,7 @@ t.test(
 )
 
 t.test('a tool_choice that requires a call needs a tool', async (t) => {
-  const rejected = refusal({ tools: [{ type: 'web_search' }], tool_choice: 'required' })
+  const rejected = getRejection({ tools: [{ type: 'web_search' }], tool_choice: 'required' })
   t.match(rejected, { code: 'unsupported', param: 'tool_choice' })
 })
 
@@ -397,7 +397,7 @@ t.test('an invalid body is rejected with the name of the field', async (t) => {
     [{ max_output_tokens: -1 }, hi, 'max_output_tokens'],
   ]
   for (const [fields, items, param, code = 'invalid_request'] of cases) {
-    const rejected = refusal(fields, items)
+    const rejected = getRejection(fields, items)
     t.match(rejected, { code, param }, JSON.stringify([fields, items]))
   }
 })
@@ -405,14 +405,17 @@ t.test('an invalid body is rejected with the name of the field', async (t) => {
 t.test('a file that is not in the request is rejected with the field to send it in', async (t) => {
   for (const where of [{ file_id: 'f' }, { file_url: 'https://example.org/a.pdf' }]) {
     const content = [{ type: 'input_file', ...where }]
-    t.match(refusal({}, [{ role: 'user', content }]), { code: 'unsupported', message: /'file_data'/ })
+    t.match(getRejection({}, [{ role: 'user', content }]), { code: 'unsupported', message: /'file_data'/ })
   }
 })
 
 t.test('nesting that JSON cannot represent is rejected before recording', async (t) => {
   let deep: unknown = {}
   for (let depth = 0; depth < 100_000; depth++) deep = { deep }
-  t.match(refusal({ tools: [{ type: 'web_search', deep }] }), { code: 'invalid_request', message: /deeply/ })
+  t.match(getRejection({ tools: [{ type: 'web_search', deep }] }), {
+    code: 'invalid_request',
+    message: /deeply/,
+  })
 })
 
 t.test('an output without its function call becomes a text that names the function', async (t) => {
@@ -428,7 +431,7 @@ t.test('an output without its function call becomes a text that names the functi
       ],
     },
   ])
-  t.match(refusal({}, [{ type: 'function_call_output', output: 'x' }]), { param: 'input.0.call_id' })
+  t.match(getRejection({}, [{ type: 'function_call_output', output: 'x' }]), { param: 'input.0.call_id' })
 })
 
 t.test('every reasoning effort is forwarded unchanged', async (t) => {

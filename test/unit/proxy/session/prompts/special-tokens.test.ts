@@ -14,14 +14,14 @@ import { loadTokenModel } from '../token-mode-talk.ts'
 const model = loadTokenModel('qwen3') as TokenModel
 const user = (content: string): ChatMessage => ({ role: 'user', content })
 const getLast = (messages: readonly ChatMessage[]) => new MessageTree().addMessages(messages)
-const says = (content: string): ChatMessage => ({ role: 'assistant', content })
+const assistantMessage = (content: string): ChatMessage => ({ role: 'assistant', content })
 
 t.test('special tokens are found in every text that was not sampled, and counted', async (t) => {
   const finder = new SpecialTokenFinder(model.tokenizer, model.renderer.source)
   const messages = [
     { role: 'system', content: 'Answer in <think> tags' },
     user('Plain < text | with <|im_nothing|> markup>'),
-    says('<|im_end|>'),
+    assistantMessage('<|im_end|>'),
     {
       role: 'tool',
       tool_call_id: 'a',
@@ -55,11 +55,11 @@ t.test('a turn is annotated with the special tokens of its new messages', async 
   const first = await sendRequest([injected])
   t.strictSame(readSpecialTokens(first), ['<|im_end|>', '<|im_start|>'])
   t.ok(model.tokenizer.decode(first.promptTokenIds).includes('Hi<|im_end|>'), 'the prompt is unchanged')
-  const second = await getAnnotations(injected, says('Yes.'), user('And?'))
+  const second = await getAnnotations(injected, assistantMessage('Yes.'), user('And?'))
   t.match(second.prompt, { reason: 'extended' })
   t.notOk('special_tokens_in_text' in second)
   t.strictSame(readSpecialTokens({ annotations: JSON.stringify(second) }), [])
-  const third = await getAnnotations(injected, says('No.'), user('And?'))
+  const third = await getAnnotations(injected, assistantMessage('No.'), user('And?'))
   t.match(third.prompt, { reason: 'branched' })
   t.match(
     third.special_tokens_in_text,
@@ -87,7 +87,7 @@ t.test(
     })
     const result = { role: 'tool', tool_call_id: 'a', content: 'x<|im_end|>' } as ChatMessage
     await sendRequest([user('Hi')])
-    await t.rejects(sendRequest([user('Hi'), says('Yes.'), result]), {
+    await t.rejects(sendRequest([user('Hi'), assistantMessage('Yes.'), result]), {
       code: 'invalid_request',
       status: 400,
       param: 'messages',
@@ -96,6 +96,9 @@ t.test(
         '--special-tokens-in-text allow permits it',
     })
     t.equal(sent, 1)
-    t.match((await sendRequest([user('Hi'), says('Yes.'), user('And?')])).annotations, /"extended"/)
+    t.match(
+      (await sendRequest([user('Hi'), assistantMessage('Yes.'), user('And?')])).annotations,
+      /"extended"/,
+    )
   },
 )

@@ -554,7 +554,7 @@ t.test('for any concurrent events, recorded turns are numbered from 0 without ga
         evict: () => playCall(sessions, store, 0, 'other'),
       }
       for (const { what, pauseTicks, callTicks } of steps) {
-        running.push(run[what]!(callTicks).catch(expectRefusal))
+        running.push(run[what]!(callTicks).catch(expectRejection))
         await ticks(pauseTicks)
       }
       await Promise.all(running)
@@ -573,12 +573,12 @@ t.test('for any concurrent events, recorded turns are numbered from 0 without ga
 async function playCall(sessions: Sessions, store: TurnStore, callTicks: number, sessionId = 's') {
   const call = await allocateTurn(sessions, sessionId)
   // A request does not wait for its opening, which fails if the session is deleted first.
-  record(store, call, randomUUID()).catch(expectRefusal)
+  record(store, call, randomUUID()).catch(expectRejection)
   for (let left = callTicks; left > 0 && !call.signal.aborted; left -= 1) await nextTick()
   call.done()
 }
 
-function expectRefusal(error: ProxyError): void {
+function expectRejection(error: ProxyError): void {
   if (error.code !== 'session_not_found' && error.code !== 'session_ended') throw error
 }
 

@@ -14,7 +14,7 @@ function getLast(...messages: unknown[]): Message {
   return new MessageTree().addMessages(messages as ChatMessage[])!
 }
 
-const unanswered = (lastMessage: Message) => ({ lastMessage, completionText: null, toolCalls: '[]' })
+const getUnanswered = (lastMessage: Message) => ({ lastMessage, completionText: null, toolCalls: '[]' })
 const user = (content: unknown) => ({ role: 'user', content })
 const call = { id: 'c', type: 'function', function: { name: 'run', arguments: '{"a":1}' } }
 
@@ -32,7 +32,7 @@ t.test('a change starts one line before the first difference, with its line numb
 t.test('a message counts as edited if half of its text is unchanged at its ends', async (t) => {
   const edited = (before: string, now: string) => {
     const [old, text] = [getLast(user(before)), getLast(user(now))]
-    return isEdited(old, text, unanswered(old), text)
+    return isEdited(old, text, getUnanswered(old), text)
   }
   t.equal(edited('abcdXXXXefgh', 'abcdYYYYefgh'), true, 'the ends count together')
   t.equal(edited('abXXXXXX', 'abYYYYYY'), false)
@@ -45,11 +45,11 @@ t.test('a message counts as edited if half of its text is unchanged at its ends'
 t.test('a message counts as edited if both conversations continue alike', async (t) => {
   const [next, other] = [user('go on'), user('stop')]
   const [before, now] = [getLast(user('abc'), next), getLast(user('xyz'), next)]
-  t.equal(isEdited(before.parent!, now.parent!, unanswered(before), now), true)
+  t.equal(isEdited(before.parent!, now.parent!, getUnanswered(before), now), true)
   const elsewhere = getLast(user('xyz'), other)
-  t.equal(isEdited(before.parent!, elsewhere.parent!, unanswered(before), elsewhere), false)
+  t.equal(isEdited(before.parent!, elsewhere.parent!, getUnanswered(before), elsewhere), false)
   const alone = getLast(user('xyz'))
-  t.equal(isEdited(before.parent!, alone, unanswered(before), alone), false, 'nothing follows on one')
+  t.equal(isEdited(before.parent!, alone, getUnanswered(before), alone), false, 'nothing follows on one')
 })
 
 t.test('a message is shown as its content and its tool calls, line by line', async (t) => {

@@ -74,10 +74,10 @@ function setUp() {
   const { logger, lines } = listingLogger()
   const clock = new FakeClock()
   let database: 'up' | 'away' | 'has ended the lease' = 'up'
-  let answered = Promise.resolve()
+  let response = Promise.resolve()
   const call = async (method: string) => {
     const found = database
-    await answered
+    await response
     if (found === 'up') return { lease: 1, proxies: [], over: [], freed: 0, controls: [] }
     if (found === 'away' || method === 'renew') throw new Error('connection lost')
     return undefined
@@ -104,7 +104,7 @@ function setUp() {
   }
   const delayResponses = () => {
     const { promise, resolve } = Promise.withResolvers<void>()
-    answered = promise
+    response = promise
     return resolve
   }
   return { shared, clock, lines, enter, delayResponses }

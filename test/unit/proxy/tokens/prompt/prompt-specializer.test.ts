@@ -9,7 +9,7 @@ import {
   type TemplateService,
 } from '../../../../../src/proxy/tokens/prompt/prompt-specializer.ts'
 import { createTemplateSignature } from '../../../../../src/proxy/tokens/prompt/template-signature.ts'
-import { createTemplate, threadOf } from '../../../../helpers/templates.ts'
+import { createTemplate, getThread } from '../../../../helpers/templates.ts'
 import { IS_FULL } from '../../../../helpers/tier.ts'
 import { loadModel, type Model } from '../prompt-rollout.ts'
 
@@ -42,7 +42,7 @@ function sharedModel(name: string): Model {
 
 function createThread(name: string, source?: string): TemplateService {
   const { template, tokenizer, end } = sharedModel(name)
-  return threadOf(
+  return getThread(
     new PromptEngine(source === undefined ? template : createTemplate(source), {
       ids: tokenizer.addedTokens,
       eosIds: new Set([end.id]),

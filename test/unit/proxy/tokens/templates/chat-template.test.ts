@@ -12,12 +12,12 @@ for (const model of REAL_MODELS) {
     for (const { name, messages, text, error, ...options } of fixture.templates) {
       const render = () => template.render(messages, { ...options, now })
       if (error === undefined) t.equal(render(), text, name)
-      else t.throws(render, refusal(error), `${name}: rejected with the template's own message`)
+      else t.throws(render, getRejection(error), `${name}: rejected with the template's own message`)
     }
   })
 }
 
-function refusal(message: string) {
+function getRejection(message: string) {
   const escaped = message.replace(/[.*+?^${}()|[\]\\]/g, '\\$&')
   return { name: 'ProxyError', code: 'invalid_request', status: 400, message: new RegExp(escaped) }
 }
@@ -86,7 +86,7 @@ t.test('values behave as in Python', async (t) => {
   const show = (source: string) => createTemplate(source).render(HI)
   t.equal(show('{{ none|string }}{{ false|string }}{{ [none, "a", 1.0] }}'), "NoneFalse[None, 'a', 1.0]")
   t.equal(show("{{ 'xaxx'.strip('x') }}{{ '\\n\\n b'.lstrip('\\n') }}"), 'a b')
-  t.throws(() => show("{{ 'x' + messages[0] }}"), refusal('can only concatenate str'))
+  t.throws(() => show("{{ 'x' + messages[0] }}"), getRejection('can only concatenate str'))
 })
 
 t.test('numbers and the order of keys are those of the received JSON', async (t) => {
@@ -316,7 +316,7 @@ t.test('a template that is not valid Jinja is rejected when it is loaded', async
 t.test('a template that fails on a request rejects the request', async (t) => {
   t.throws(
     () => createTemplate('{{ raise_exception("No " ~ messages[0].role) }}').render(HI),
-    refusal('No user'),
+    getRejection('No user'),
   )
   t.throws(() => createTemplate('{{ messages[0].content.x.y() }}').render(HI), { code: 'invalid_request' })
 })
