@@ -3,6 +3,7 @@
  * field that the agent sent, known or not. Dialects create it, the session layer overrides its sampling parameters,
  * engine clients and workers serve it.
  */
+import type { ErrorCode } from '../../base/errors.ts'
 import type { CaptureOptions } from '../token-data/kinds.ts'
 import type { PromptIds } from '../token-ids/prompt-ids.ts'
 import type { PromptLists } from '../token-ids/prompt-lists.ts'
@@ -85,6 +86,11 @@ export type GenerationRequest = CanonicalRequest & {
    * any may serve it.
    */
   minWeightVersion?: string | undefined
+  /**
+   * The errors after which the rest of the response is requested: a backend delivers all tokens that arrived before one
+   * of them. Absent: none.
+   */
+  continuesAfter?: ReadonlySet<ErrorCode> | undefined
   /** The last of the body's messages; set for recorded requests. */
   lastMessage?: Message | undefined
   /**

@@ -255,6 +255,7 @@ export class ConnectedWorker {
       workerId: this.identity.workerId,
       windowBytes: version === 1 ? Number.POSITIVE_INFINITY : limits.windowBytes,
       promptBase: (request.kind === 'chat' ? request.promptTokenIds : undefined) ?? known.reported?.ids,
+      continuesAfter: request.continuesAfter,
       timeoutMs: limits.requestTimeoutMs,
       clock,
       prompt: (ids) => attachReportedPrompt(request, { requestId, ids, reportedBy: this }),

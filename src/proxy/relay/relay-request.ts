@@ -3,6 +3,7 @@ import type { Clock } from '../../base/clock.ts'
 import { ProxyError, toProxyError } from '../../base/errors.ts'
 import { PushLoop } from '../../base/push-loop.ts'
 import type { EventSink, GenerationEvent } from '../../protocol/canonical/events.ts'
+import type { GenerationRequest } from '../../protocol/canonical/request.ts'
 import type { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
 import type {
   CompletionChunk,
@@ -19,6 +20,7 @@ interface RelayRequestOptions {
   windowBytes: number
   /** The ids that the worker may refer to when it reports the prompt. */
   promptBase: PromptIds | undefined
+  continuesAfter: GenerationRequest['continuesAfter']
   /**
    * The longest time without a frame or keepalive for this request; for a version-1 worker, which sends one frame, the
    * time limit of the request.
@@ -122,7 +124,10 @@ export class RelayRequest {
     if (this.#incoming.isEmpty) this.#lastFrameAtMs = this.#options.clock.nowMs()
   }
 
-  /** Fails the request; buffered events are still delivered if the agent has received earlier ones. */
+  /**
+   * Fails the request; buffered events are still delivered if the agent has received earlier ones, or if the response
+   * continues.
+   */
   fail(reason: unknown): void {
     if (this.#isComplete || this.#failure) return
     this.#failure = { reason }
@@ -155,8 +160,8 @@ export class RelayRequest {
   }
 
   #push(): Promise<void> | undefined {
-    // While the agent has received nothing, another attempt is better than a partial response.
-    if (this.#failure && !this.#handedOn) {
+    // While the agent has received nothing, another attempt is better than a partial response that nothing continues.
+    if (this.#failure && !this.#handedOn && !this.#continues(this.#failure.reason)) {
       this.#close(this.#failure)
       return undefined
     }
@@ -165,6 +170,10 @@ export class RelayRequest {
     if (this.#failure) this.#close(this.#failure)
     else if (this.#isComplete) this.#close()
     return undefined
+  }
+
+  #continues(reason: unknown): boolean {
+    return reason instanceof ProxyError && this.#options.continuesAfter?.has(reason.code) === true
   }
 
   #pushEvents(): Promise<void> | undefined {

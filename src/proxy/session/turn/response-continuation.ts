@@ -105,9 +105,10 @@ export class ResponseContinuation {
       part.announcedVersion = announcedVersion()
       part.request.onDispatched?.()
     }
+    const continuesAfter = this.#findObstacle() === undefined ? CUTS : undefined
     try {
       await backend.generate(
-        { ...part.request, onDispatched },
+        { ...part.request, onDispatched, continuesAfter },
         { write: (events) => this.#write(events) },
         signal,
       )
