@@ -3,6 +3,7 @@ import { openPostgresStore } from '../../src/proxy/store/postgres/open.ts'
 import { sessionReadsConformance } from '../conformance/session-reads.ts'
 import { aTurn, createSession, record } from '../conformance/turn-store.ts'
 import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
+import { postgresInProcess } from '../helpers/postgres-in-process.ts'
 import { until } from '../helpers/until.ts'
 
 if (noPostgres !== false) {
@@ -12,13 +13,16 @@ if (noPostgres !== false) {
   t.teardown(() => server.end())
   const migrated = await server.newDatabase()
   await (await openPostgresStore({ url: migrated, durability: 'process' })).close()
-  const template = `TEMPLATE ${new URL(migrated).pathname.slice(1)}`
   const open = async () =>
-    openPostgresStore({ url: await server.newDatabase(template), durability: 'process' })
+    openPostgresStore({
+      url: await server.copyDatabase(migrated),
+      durability: 'process',
+      spawn: postgresInProcess,
+    })
   sessionReadsConformance(t, open)
 
   t.test('the search has an index, which deleted turns leave', async (t) => {
-    const url = await server.newDatabase()
+    const url = await server.copyDatabase(migrated)
     const database = new URL(url).pathname.slice(1)
     const count = async (table: string) => {
       const rows = await server.query(`SELECT count(*)::int AS n FROM llm_proxy.${table}`, database)
@@ -57,7 +61,7 @@ if (noPostgres !== false) {
   })
 
   t.test('several proxies index and search one database, and skip no turn of each other', async (t) => {
-    const url = await server.newDatabase()
+    const url = await server.copyDatabase(migrated)
     const database = new URL(url).pathname.slice(1)
     const count = async (table: string) => {
       const rows = await server.query(`SELECT count(*)::int AS n FROM llm_proxy.${table}`, database)
