@@ -27,36 +27,32 @@ const odd = fc.constantFrom(
 )
 
 for (const name of REAL_MODELS) {
-  t.test(`${name}: the tokenizers in Rust and in JavaScript give the ids of transformers`, async (t) => {
+  t.test(`${name}: the tokenizers in Rust and in JavaScript`, async (t) => {
     const rust = (await openRustEncoder(modelDirectory(name)))!
     t.teardown(() => rust.close())
     const javascript = loadTokenizer(modelDirectory(name))
-    const { texts } = readFixture(name)
-    for (const { text, ids } of texts) t.same(await rust.encode(text), ids)
-    const text = fc
-      .array(fc.oneof(odd, fc.string({ unit: 'grapheme' }), fc.string({ unit: 'binary' })), {
-        maxLength: 8,
-      })
-      .map((parts) => parts.join('').toWellFormed())
-    await fc.assert(
-      fc.asyncProperty(text, async (full) => {
-        assert.deepEqual(javascript.encode(full), await rust.encode(full))
-      }),
-      { numRuns: IS_FULL ? 200 : 50 },
-    )
-  })
-}
-
-for (const name of REAL_MODELS) {
-  t.test(`${name}: the tokenizer in Rust finds each token by its name in the file`, async (t) => {
-    const listed = loadTokenizer(modelDirectory(name))
-    const rust = (await openRustEncoder(modelDirectory(name)))!
-    t.teardown(() => rust.close())
-    const different = [...Array(listed.vocabSize + 100).keys()].filter((id) => {
-      const token = listed.idToToken(id)
-      return rust.getToken(id) !== token || (token !== undefined && rust.getId(token) === undefined)
+    await t.test('give the ids of transformers', async (t) => {
+      const { texts } = readFixture(name)
+      for (const { text, ids } of texts) t.same(await rust.encode(text), ids)
+      const text = fc
+        .array(fc.oneof(odd, fc.string({ unit: 'grapheme' }), fc.string({ unit: 'binary' })), {
+          maxLength: 8,
+        })
+        .map((parts) => parts.join('').toWellFormed())
+      await fc.assert(
+        fc.asyncProperty(text, async (full) => {
+          assert.deepEqual(javascript.encode(full), await rust.encode(full))
+        }),
+        { numRuns: IS_FULL ? 200 : 50 },
+      )
     })
-    t.same(different, [])
+    await t.test('find each token by its name in the file', async (t) => {
+      const different = [...Array(javascript.vocabSize + 100).keys()].filter((id) => {
+        const token = javascript.idToToken(id)
+        return rust.getToken(id) !== token || (token !== undefined && rust.getId(token) === undefined)
+      })
+      t.same(different, [])
+    })
   })
 }
 
@@ -101,7 +97,7 @@ t.test('the parts of long prompts leave a thread to short prompts', async (t) =>
     idToToken: () => null,
     tokenToId: () => null,
   })
-  const chunks = Array.from({ length: 10 }, (_, number) => encoder.encode(`piece ${number}`, 400_000))
+  const pieces = Array.from({ length: 10 }, (_, number) => encoder.encode(`piece ${number}`, 400_000))
   const before = begun.length
   t.ok(before >= 1 && before <= 2, 'one or two, by the number of cores')
   const short = encoder.encode('short')
@@ -109,11 +105,11 @@ t.test('the parts of long prompts leave a thread to short prompts', async (t) =>
   ends.at(-1)!()
   t.same(await short, [5])
   t.equal(begun.length, before + 1, 'its thread stays reserved for the next one')
-  for (let index = 0; index < ends.length; index += 1) {
-    ends[index]!()
+  for (let at = 0; at < ends.length; at += 1) {
+    ends[at]!()
     await new Promise(setImmediate)
   }
-  t.equal((await Promise.all(chunks)).length, 10)
+  t.equal((await Promise.all(pieces)).length, 10)
 })
 
 t.test('a broken tokenizer.json is rejected', async (t) => {
