@@ -57,6 +57,7 @@ export const BEGUN: Record<string, readonly string[]> = {
   olmo3: ['<function_calls>\nf(a="', '<function_calls>\n'],
   ernie45: ['<tool_call>{"name": "f", "arguments": {"a": "', '<think>x</think><response>'],
   internlm: ['<|action_start|><|plugin|>{"name": "f", "parameters": {"a": "', '<|action_start|> <|plugin|>'],
+  dots: ['<invoke name="f"><parameter name="a">', '<dots_function_call><invoke name="'],
   longcat: ['<longcat_tool_call>{"name": "f", "arguments": {"a": "'],
   xlam: ['[{"name": "f", "arguments": {"a": "', '```json\n[{"name": "f", "arguments": {"a": "', '```json'],
   step3: [

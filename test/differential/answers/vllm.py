@@ -236,6 +236,7 @@ FAMILIES = {
     "xlam": ("xlam", None, None, False, array("")),
     "xlam fenced": ("xlam", None, None, False, array("```json\n", "\n```")),
     # The prompt always opens the reasoning: vLLM's parser does not know the opening marker.
+    "dots": ("dots", "qwen3", THINK, True, W["dots"][2]),
     "step3": ("step3", "step3", ("", "</think>"), True, W["step3"][2]),
 }
 # : Such a response consists of tool calls only, or has a single one.

@@ -74,6 +74,7 @@ const AS_THEIRS: Record<string, (value: unknown) => unknown> = {
   hy_v3: scalarText,
   minimax_m3: (value) =>
     isObject(value) && Object.keys(value).join() === 'item' ? [value.item].flat() : value,
+  dots: (value) => (isObject(value) ? value : String(value).trim()),
   step3: parsedText,
   muse_glimmer: (value) => (typeof value === 'string' ? jsonOr(value) : value),
 }

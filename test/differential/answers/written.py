@@ -263,6 +263,11 @@ W["internlm"] = (
         f"<|action_start|> <|plugin|>\n{x}<|action_end|>" for x in named(cs, "parameters")
     ),
 )
+W["dots"] = (
+    "dots_detector",
+    "DotsToolDetector",
+    lambda cs: W["minimax_m2"][2](cs).replace("minimax:tool_call>", "dots_function_call>"),
+)
 W["step3"] = (
     "step3_detector",
     "Step3Detector",

@@ -35,6 +35,7 @@ import {
   deepseekV4,
   deepseekV32,
   deepseekV41,
+  dots,
   kimiK3,
   mimo,
   miniCpm5,
@@ -63,6 +64,7 @@ const SIGNS: readonly (readonly [signs: readonly string[], family: ParserFamily]
   [['[BEGIN FINAL RESPONSE]', '<tool_calls>['], apriel],
   [['<function name=', '<param name='], miniCpm5],
   [['<｜tool_calls_begin｜>', '<steptml:'], step3],
+  [['<dots_function_call>', '<invoke name='], dots],
   [['<longcat_tool_call>'], longcat],
   [['<|action_start|>', '<|plugin|>'], internlm],
   [['<function_calls>', '<functions>'], olmo3],
@@ -161,7 +163,7 @@ const OTHER_NAMES: Readonly<Record<string, ParserFamily>> = {
  */
 export const UNREAD_PARSERS: ReadonlySet<string> = new Set(
   (
-    'beam cohere_command3 dots functiongemma gigachat35 granite-20b-fc granite_thinking_parser hf holo2 ' +
+    'beam cohere_command3 functiongemma gigachat35 granite-20b-fc granite_thinking_parser hf holo2 ' +
     'hy_v4 inkling iquest_q1 jamba k2_horizon kimi minicpmv minimax-append-think minimax_m2_append_think muse ' +
     'musespark1x plamo3 poolside_v1 response_template spark25 trinity'
   ).split(' '),

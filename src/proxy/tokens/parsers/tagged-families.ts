@@ -118,6 +118,19 @@ export const miniCpm5 = blockFamily('minicpm5', [], {
 })
 
 /**
+ * dots: MiniMax M2's tags in `<dots_function_call>`; a call must be closed.
+ * Sources: vLLM's `dots_tool_parser.py`; SGLang's `dots_detector.py`.
+ */
+export const dots = blockFamily('dots', [], {
+  reasoning: THINK,
+  call: taggedCallSyntax({
+    ...invokeTags(''),
+    mustClose: true,
+    wrapper: { open: '<dots_function_call>', close: '</dots_function_call>' },
+  }),
+})
+
+/**
  * Step 3: `<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="f">` and
  * `<steptml:parameter name="a">value</steptml:parameter></steptml:invoke><｜tool_call_end｜><｜tool_calls_end｜>`.
  * Sources: vLLM's `step3_tool_parser.py` and `step3_reasoning_parser.py`; SGLang's `step3_detector.py`.

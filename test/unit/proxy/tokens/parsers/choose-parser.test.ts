@@ -59,6 +59,7 @@ t.test('templates of other families are distinguished by their unique texts', as
     apriel: '[BEGIN FINAL RESPONSE]<tool_calls>[',
     command_r_plus: "Write \\'Action:\\' ```json",
     step3: '<｜tool_calls_begin｜>\n<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="',
+    dots: '<dots_function_call>\n<invoke name="search">',
     longcat: '<longcat_tool_call>\n{"name": <function-name>, "arguments": <args-dict>}\n</longcat_tool_call>',
     internlm: '<|action_start|><|plugin|>',
     olmo3: 'You do not currently have access to any functions. <functions></functions><function_calls>',

@@ -105,6 +105,14 @@ const WRITTEN: { name: string; text: string; opened?: true; content?: string; ar
       text: `<think>hm</think>I look.<|action_start|><|plugin|>\n{"name": "f", "parameters": ${JSON_ARGS}}<|action_end|>\n<|action_start|> <|plugin|>\n{"name": "g", "parameters": {}}<|action_end|>`,
     },
     {
+      name: 'dots',
+      opened: true,
+      text: `hm</think>I look.\n\n<dots_function_call>\n<invoke name="f">\n${Object.entries(ARGS)
+        .map(([key, value]) => [key, typeof value === 'string' ? value : JSON.stringify(value)])
+        .map(([key, value]) => `<parameter name="${key}">${value}</parameter>\n`)
+        .join('')}</invoke>\n<invoke name="g">\n</invoke>\n</dots_function_call>`,
+    },
+    {
       name: 'step3',
       opened: true,
       text: `hm</think>I look.\n\n<｜tool_calls_begin｜>\n${step('f', { ...ARGS })}\n${step('g', {})}\n<｜tool_calls_end｜>`,
