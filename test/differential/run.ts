@@ -7,7 +7,8 @@
  * [--write]
  *
  * --turns of all families, --answers of each of vLLM's readers, --texts of each published tokenizer, or of the one in FOLDER;
- * --write puts the table into docs/prompts.md and what vLLM reads otherwise into answers/vllm.json.
+ * --write puts the table into docs/prompts.md, its numbers into comparisons.json, and what vLLM reads otherwise into
+ * answers/vllm.json.
  */
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
 import { globSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
@@ -27,6 +28,7 @@ import { readTokenizerFiles } from '../../src/proxy/tokens/tokenizer/tokenizer-f
 import { CACHE, digest, installOnce } from '../helpers/install-once.ts'
 import { createTemplate, rendererFor } from '../helpers/templates.ts'
 import { compareWithVllm } from './answers/vllm.ts'
+import { type Comparison, writeComparisons } from './comparisons.ts'
 import { randomFrom, randomTalk, type Talk } from './conversations.ts'
 import { FAMILIES, type Family } from './families.ts'
 import { compareResponses, TRL } from './responses.ts'
@@ -123,6 +125,7 @@ const python = await prepare()
 const oracle = new Oracle(python)
 const names = Object.keys(FAMILIES).filter((name) => options.family === undefined || name === options.family)
 const table = new Map<string, Counts>()
+const compared: Record<string, Comparison> = {}
 for (const name of names) {
   table.set(name, await playFamily(name, FAMILIES[name]!, Math.ceil(Number(options.turns) / names.length)))
   console.log(getRow(name, table.get(name)!))
@@ -201,6 +204,7 @@ async function playFamily(name: string, family: Family, turns: number): Promise<
   while (counts.turns < turns)
     await player.play(randomTalk(random, { withTools: !family.withoutTools }), random)
   await player.close()
+  compared[name] = { parser: player.parser, prompts: counts.turns }
   return counts
 }
 
@@ -338,7 +342,7 @@ async function openPlayer(name: string, family: Family, counts: Counts) {
     )
   }
 
-  return { play, close: () => encoder.close() }
+  return { play, parser: chooseParser(source).family.name, close: () => encoder.close() }
 }
 
 /** @returns the published templates that show a model tools, but whose calls no parser reads */
@@ -455,6 +459,7 @@ function report(): void {
   if (options.write) {
     const page = readFileSync(PAGE, 'utf8')
     const text = `<!-- differential -->\n${lines.join('\n')}\n<!-- /differential -->`
+    writeComparisons('templates', compared)
     writeFileSync(PAGE, page.replace(/<!-- differential -->[\s\S]*<!-- \/differential -->/, text))
   }
   console.log(lines.join('\n'))
