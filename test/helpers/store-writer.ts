@@ -1,6 +1,7 @@
 /** The writer and the reader of the store on a test's database, without their threads. */
 import { join } from 'node:path'
 import type { Test } from 'tap'
+import { toNewRow } from '../../src/proxy/store/common/session-rows.ts'
 import { openForReading, openForWriting } from '../../src/proxy/store/sqlite/database.ts'
 import { createReader } from '../../src/proxy/store/sqlite/reader.ts'
 import { Writer } from '../../src/proxy/store/sqlite/writer.ts'
@@ -20,15 +21,13 @@ export function openStoreWriter(t: Test) {
 
 /** Creates a new session as the writer receives it. */
 export function sessionRow(sessionId: string) {
-  const json = {
-    metadata: '{}',
-    samplingParams: '{}',
-    record: null,
-    policies: '{}',
-    editedCalls: null,
-    continueResponses: null,
-    limits: null,
-    keyTag: null,
+  const session = {
+    sessionId,
+    createdAtMs: 1,
+    ttlMs: null,
+    metadata: {},
+    samplingParams: {},
+    trustAgent: false,
   }
-  return { sessionId, createdAtMs: 1, ttlMs: null, trustAgent: false, ...json }
+  return toNewRow(session)
 }

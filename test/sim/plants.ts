@@ -72,12 +72,10 @@ export const PLANTS: readonly Plant[] = [
     seed: 25,
     edits: [
       {
-        file: 'src/proxy/store/sqlite/sessions.ts',
-        find: `      if (dropTree.run(sessionId).changes === 0) return undefined
-      reset.run({ sessionId, tree: plantTree(), atMs })`,
-        put: `      const tree = reader.tree(sessionId)
-      if (tree === undefined) return undefined
-      reset.run({ sessionId, tree, atMs })`,
+        file: 'src/proxy/store/common/session-writer.ts',
+        find: `      this.dropTree(row.tree)
+      return { ...NO_TURNS, tree: this.createTree(), updated_at_ms: atMs }`,
+        put: '      return { ...NO_TURNS, updated_at_ms: atMs }',
       },
     ],
   },

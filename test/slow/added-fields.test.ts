@@ -1,7 +1,8 @@
 /**
- * The files that a new field needs. In a copy of the sources, a column of turns and a field of rows are added: each in
- * two files, the column with a migration of each database. The copy must pass the compiler, migrate a database of an
- * older program, store the column and return both.
+ * The files that a new field and a new operation of the store need. In a copy of the sources, a column of turns and a
+ * field of rows are added: each in two files, the column with a migration of each database. A write of a session is
+ * added in two files, a read in three. The copy must pass the compiler, migrate a database of an older program, store the
+ * column and return both.
  */
 import { execFile } from 'node:child_process'
 import { cpSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs'
@@ -65,6 +66,60 @@ const FIELD_OF_ROWS: readonly Insertion[] = [
   },
 ]
 
+/** A write, whose effect is the same in both databases, and a read. */
+const WRITE_OF_STORE: readonly Insertion[] = [
+  {
+    file: 'src/proxy/store/port/turn-store.ts',
+    before: "  /** Removes the session's turns, reward and marks and makes it active again. */",
+    text: '  renewSession(sessionId: string, atMs: number): Promise<SessionRecord | undefined>\n',
+  },
+  {
+    file: 'src/proxy/store/port/turn-store.ts',
+    before: "'setReward', 'changeMarks'] as const",
+    text: "'renewSession', ",
+  },
+  {
+    file: 'src/proxy/store/common/session-writer.ts',
+    before: '  reset(sessionId: string, atMs: number)',
+    text: `  renewSession(sessionId: string, atMs: number): SessionRecord | undefined {
+    return this.#change(sessionId, () => ({ updated_at_ms: atMs }))
+  }
+
+`,
+  },
+]
+
+const READ_OF_STORE: readonly Insertion[] = [
+  {
+    file: 'src/proxy/store/port/turn-store.ts',
+    before: '  listSessions(query: SessionQuery): Promise<SessionPage>',
+    text: '  hasSession(sessionId: string): Promise<boolean>\n',
+  },
+  {
+    file: 'src/proxy/store/port/turn-store.ts',
+    before: "'countSessions'] as const",
+    text: "'hasSession', ",
+  },
+  {
+    file: 'src/proxy/store/sqlite/sessions.ts',
+    before: '    listSessions: (query) => reader.list(query),',
+    text: '    hasSession: (sessionId) => reader.tree(sessionId) !== undefined,\n',
+  },
+  {
+    file: 'src/proxy/store/postgres/select-sessions.ts',
+    before: 'async function countSessions(',
+    text: `const hasSession = async (client: Client, sessionId: string) =>
+  (await selectTree(client, sessionId)) !== undefined
+
+`,
+  },
+  {
+    file: 'src/proxy/store/postgres/select-sessions.ts',
+    before: 'getSession, listSessions, tallySessions',
+    text: 'hasSession, ',
+  },
+]
+
 interface Answer {
   readonly sessions: readonly { readonly session_id: string }[]
   readonly turns: readonly { readonly queue_depth: number | null }[]
@@ -75,7 +130,8 @@ const copy = t.testdir({})
 for (const name of ['src', 'bin', 'package.json', 'tsconfig.json'])
   cpSync(join(ROOT, name), join(copy, name), { recursive: true })
 symlinkSync(join(ROOT, 'node_modules'), join(copy, 'node_modules'))
-for (const { file, before, text } of [...COLUMN_OF_TURNS, ...MIGRATIONS, ...FIELD_OF_ROWS]) {
+const insertions = [COLUMN_OF_TURNS, MIGRATIONS, FIELD_OF_ROWS, WRITE_OF_STORE, READ_OF_STORE].flat()
+for (const { file, before, text } of insertions) {
   const source = readFileSync(join(copy, file), 'utf8')
   const parts = source.split(before)
   if (parts.length !== 2) throw new Error(`${file} has ${before} ${parts.length - 1} times, not once`)
@@ -85,6 +141,11 @@ for (const { file, before, text } of [...COLUMN_OF_TURNS, ...MIGRATIONS, ...FIEL
 t.test('two files each define and fill a field', async (t) => {
   for (const insertions of [COLUMN_OF_TURNS, FIELD_OF_ROWS])
     t.equal(new Set(insertions.map(({ file }) => file)).size, 2)
+})
+
+t.test('two files add a write of the store, three a read', async (t) => {
+  t.equal(new Set(WRITE_OF_STORE.map(({ file }) => file)).size, 2)
+  t.equal(new Set(READ_OF_STORE.map(({ file }) => file)).size, 3)
 })
 
 t.test('the copy passes the compiler', async (t) => {

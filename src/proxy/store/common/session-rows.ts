@@ -13,6 +13,7 @@ import {
 } from '../port/session-list.ts'
 import { type AggregateList, type SessionAggregateFields, tallySessions } from '../port/session-summary.ts'
 import type {
+  NewSession,
   Reward,
   SessionFilter,
   SessionPage,
@@ -66,25 +67,58 @@ export interface OwnershipRow {
   epoch: number
 }
 
-/** A new session with its objects as JSON text. */
-export interface NewSessionRow {
-  sessionId: string
-  createdAtMs: number
-  ttlMs: number | null
-  metadata: string
-  samplingParams: string
-  trustAgent: boolean
-  /** JSON text. */
-  record: string | null
-  policies: string
-  editedCalls: ToolCallRewritePolicy | null
-  /** 0 or 1. */
-  continueResponses: number | null
-  /** JSON text. */
-  limits: string | null
-  keyTag: string | null
+/** The columns of a session in both databases. */
+export const SESSION_COLUMNS = [
+  ...['id', 'session_id', 'tree', 'status', 'created_at_ms', 'updated_at_ms', 'ended_at_ms', 'ttl_ms'],
+  ...['metadata', 'sampling_params', 'trust_agent', 'record', 'policies', 'edited_calls', 'key_tag'],
+  ...['limits', 'reward', 'reward_components', 'reward_lines', 'reward_turns', 'reward_sum', 'marks'],
+  ...['turn_count', 'open_turns', 'failed_turns', 'inexact_turns', 'sampled_tokens'],
+  'continue_responses',
+] as const satisfies readonly (keyof SessionRow)[]
+
+/** The columns of a session without turns. */
+export const NO_TURNS = {
+  status: 'active' as SessionStatus,
+  ended_at_ms: null,
+  reward: null,
+  reward_components: null,
+  reward_lines: null,
+  reward_turns: null,
+  reward_sum: null,
+  marks: null,
+  turn_count: 0,
+  next_index: 0,
+  open_turns: 0,
+  failed_turns: 0,
+  inexact_turns: 0,
+  sampled_tokens: 0,
+}
+
+/** A new session: the columns that it is created with. */
+export interface NewSessionRow
+  extends Omit<SessionRow, keyof typeof NO_TURNS | 'id' | 'tree' | 'updated_at_ms'> {
   /** Shared databases: whether the node that creates the session becomes its owner. */
   isOwn: boolean
+}
+
+export function toNewRow(session: NewSession): NewSessionRow {
+  const { record, continueResponses, limits, ttlMs } = session
+  return {
+    session_id: session.sessionId,
+    created_at_ms: session.createdAtMs,
+    // PostgreSQL stores integer milliseconds; 0 would expire immediately.
+    ttl_ms: ttlMs === null ? null : Math.max(1, Math.round(ttlMs)),
+    metadata: JSON.stringify(session.metadata),
+    sampling_params: JSON.stringify(session.samplingParams),
+    trust_agent: Number(session.trustAgent),
+    record: record ? JSON.stringify(record) : null,
+    policies: JSON.stringify(session.policies ?? {}),
+    edited_calls: session.editedCalls ?? null,
+    continue_responses: continueResponses == null ? null : Number(continueResponses),
+    limits: limits ? JSON.stringify(limits) : null,
+    key_tag: session.keyTag ?? null,
+    isOwn: session.isOwn ?? false,
+  }
 }
 
 /** The part of a filter that SQL evaluates before a row's JSON is parsed. */

@@ -4,17 +4,8 @@
  * in both.
  */
 import type { TokenDataBlob } from '../../../protocol/token-data/token-data.ts'
-import type {
-  SESSION_WRITES,
-  SessionCreation,
-  SessionRecord,
-  SessionStatus,
-  TurnStatus,
-  TurnStore,
-} from '../port/turn-store.ts'
-import type { ThreadMethods } from './calls.ts'
+import type { SessionStatus, TurnStatus } from '../port/turn-store.ts'
 import type { TextColumn } from './packing.ts'
-import type { NewSessionRow, TurnChange } from './session-rows.ts'
 import type { CompletionRow, StepRow, TurnRow } from './turn-rows.ts'
 
 /** Values by column name. */
@@ -98,23 +89,6 @@ export interface TurnTables extends RequestTables, SequenceTables {
   deliver(row: Row): void
   /** Stores token data, replacing that of the same turn and kind. */
   putDetail(row: Row): void
-}
-
-export interface SessionTables extends ThreadMethods<Pick<TurnStore, (typeof SESSION_WRITES)[number]>> {
-  /** Returns `trees.id` of the session's turns. */
-  tree(sessionId: string): number | undefined
-  /**
-   * Verifies the epoch of a session in a database that several nodes share.
-   * @throws ProxyError `session_moved` if this node does not own the session, or owns it with another epoch
-   */
-  checkEpoch(sessionId: string, epoch: number): void
-  create(session: NewSessionRow): SessionCreation
-  end(sessionId: string, status: 'completed' | 'aborted', atMs: number): SessionRecord | undefined
-  reset(sessionId: string, atMs: number): SessionRecord | undefined
-  /** Deletes the session immediately; its turns are removed later, in batches. */
-  delete(sessionId: string): boolean
-  /** Updates the session's counters after a change of its turns. */
-  touch(sessionId: string, change: TurnChange, atMs: number): void
 }
 
 export interface NodeRow {

@@ -17,6 +17,7 @@ import {
 } from '../port/turn-store.ts'
 import { wholeBuffers } from './calls.ts'
 import type { ReaderMethods } from './reader.ts'
+import { toNewRow } from './session-rows.ts'
 import { forwardMethods, type StoreThread } from './store-thread.ts'
 import { forwardReads, PageReader, type ThreadReader } from './thread-reader.ts'
 import type { OutcomeMessage } from './turn-message.ts'
@@ -83,33 +84,7 @@ export class ThreadStore extends PageReader implements Omit<TurnStore, keyof Thr
   }
 
   createSession(session: NewSession): Promise<SessionCreation> {
-    const {
-      metadata,
-      samplingParams,
-      record = null,
-      policies = {},
-      editedCalls = null,
-      continueResponses = null,
-      limits = null,
-      keyTag = null,
-      isOwn = false,
-      ttlMs,
-      ...rest
-    } = session
-    const json = {
-      metadata: JSON.stringify(metadata),
-      samplingParams: JSON.stringify(samplingParams),
-      record: record && JSON.stringify(record),
-      policies: JSON.stringify(policies),
-      editedCalls,
-      continueResponses: continueResponses === null ? null : Number(continueResponses),
-      limits: limits && JSON.stringify(limits),
-      keyTag,
-      isOwn,
-      // PostgreSQL stores integer milliseconds; 0 would expire immediately.
-      ttlMs: ttlMs === null ? null : Math.max(1, Math.round(ttlMs)),
-    }
-    return this.#call('createSession', [{ ...rest, ...json }])
+    return this.#call('createSession', [toNewRow(session)])
   }
 
   endSession(

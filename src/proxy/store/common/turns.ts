@@ -6,7 +6,8 @@ import { computeSum, DETAIL_SUMMED } from './check-sums.ts'
 import { packIds, packLogprobs, packOptionalText, unpackOptionalText } from './packing.ts'
 import { RequestWriter } from './requests.ts'
 import type { TurnChange } from './session-rows.ts'
-import type { PromptColumns, Row, SessionTables, TurnEndRow, TurnTables } from './tables.ts'
+import type { SessionWriter } from './session-writer.ts'
+import type { PromptColumns, Row, TurnEndRow, TurnTables } from './tables.ts'
 import { TokenSequences } from './token-sequences.ts'
 import { IDS_SUMMED, packAnnotations, packFields, TURN_SUMMED } from './turn-columns.ts'
 import type {
@@ -22,12 +23,12 @@ import type {
 const NO_TURN = 0
 
 export class TurnWriter {
-  readonly #sessions: SessionTables
+  readonly #sessions: SessionWriter
   readonly #tables: TurnTables
   readonly #requests: RequestWriter
   readonly #sequences: TokenSequences
 
-  constructor(tables: TurnTables, sessions: SessionTables, cacheBytes: number) {
+  constructor(tables: TurnTables, sessions: SessionWriter, cacheBytes: number) {
     this.#sessions = sessions
     this.#tables = tables
     this.#requests = new RequestWriter(tables)

@@ -5,7 +5,7 @@ import type { ImportStore } from '../port/imports.ts'
 import { SESSION_WRITES, type SessionCreation, TURN_WRITES, type TurnStore } from '../port/turn-store.ts'
 import { bindMethods, type Reply, type ThreadCommand, type ThreadMethods } from './calls.ts'
 import type { NewSessionRow } from './session-rows.ts'
-import type { SessionTables } from './tables.ts'
+import type { SessionWriter } from './session-writer.ts'
 import type { OutcomeMessage, RequestReply, TextBatch, TurnMessage, TurnReply } from './turn-message.ts'
 import type { TurnWriter } from './turns.ts'
 
@@ -60,7 +60,7 @@ export class OpenFailures {
 
 export function sessionWriteMethods(
   turns: TurnWriter,
-  sessions: SessionTables,
+  sessions: SessionWriter,
   unopened: OpenFailures,
 ): SessionWriteMethods {
   const toBeChanged = (sessionId: string, epoch: number | undefined) => {

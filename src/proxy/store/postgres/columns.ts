@@ -1,5 +1,6 @@
 /** The columns that the writer writes, with their types: a group of rows is sent as an array per column. */
 import type { TextColumn } from '../common/packing.ts'
+import { SESSION_COLUMNS } from '../common/session-rows.ts'
 import {
   type ColumnType,
   getTurnColumnType,
@@ -28,13 +29,7 @@ const TEXTS = new Set([
 /** The columns of each table; the tables are in the order in which they are written. */
 export const COLUMNS = {
   trees: ['id', 'dropped'],
-  sessions: [
-    ...['id', 'session_id', 'tree', 'status', 'created_at_ms', 'updated_at_ms', 'ended_at_ms', 'ttl_ms'],
-    ...['metadata', 'sampling_params', 'trust_agent', 'record', 'policies', 'edited_calls', 'key_tag'],
-    ...['limits', 'reward', 'reward_components', 'reward_lines', 'reward_turns', 'reward_sum', 'marks'],
-    ...['turn_count', 'open_turns', 'failed_turns', 'inexact_turns', 'sampled_tokens'],
-    ...['continue_responses', 'owner', 'epoch', 'version'],
-  ],
+  sessions: [...SESSION_COLUMNS, 'owner', 'epoch', 'version'],
   texts: ['id', 'tree', 'hash', 'echo_of', 'blobs', 'body'],
   nodes: ['id', 'tree', 'parent', 'depth', 'texts', 'hash', 'node_sum'],
   turns: ['id', ...REQUEST_COLUMNS, ...OUTCOME_COLUMNS],

@@ -9,10 +9,10 @@ import {
   listPart,
   SESSIONS_AT_ONCE,
   type SessionRow,
-  TALLIED_COLUMNS,
   tallyPart,
   toRecord,
 } from '../common/session-rows.ts'
+import { isExpired, selectCount, selectTallied } from '../common/session-sql.ts'
 import { getOrder } from '../port/session-list.ts'
 import type {
   SessionCount,
@@ -34,20 +34,8 @@ export const SELECT_SESSIONS = `
 /** The earlier of the node's time and the server's. */
 const NOW_MS = 'least($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)'
 
-/** The condition for a session that a consumer has not acknowledged and that is kept for it at time `$1`. */
-const IS_HELD = `
-  status = 'completed' AND EXISTS (
-    SELECT 1 FROM llm_proxy.consumers
-    WHERE ended_at_ms >= since_ms AND ended_at_ms + hold_ms > ${NOW_MS} AND starts_with(session_id, id_prefix)
-      AND NOT EXISTS (
-        SELECT 1 FROM llm_proxy.consumer_sessions AS given
-        WHERE given.tree = sessions.tree AND given.consumer = consumers.id AND leased_until_ms IS NULL))`
-
-/** The condition for a session that a sweep at time `$1` deletes. */
-export const IS_EXPIRED = `
-  ttl_ms IS NOT NULL AND updated_at_ms + ttl_ms <= ${NOW_MS}
-  AND NOT EXISTS (SELECT 1 FROM llm_proxy.turns WHERE turns.tree = sessions.tree AND turns.status = 'open')
-  AND NOT (${IS_HELD})`
+/** The condition that a sweep at time `$1` deletes a session. */
+export const IS_EXPIRED = isExpired('llm_proxy.', NOW_MS)
 
 /** Sessions without a reward come last. */
 const SORT_COLUMNS: Record<SessionSort, string> = {
@@ -109,19 +97,12 @@ async function tallySessions(
   by: string | undefined,
   after: number,
 ): Promise<AggregatePart> {
-  const { rows } = await client.query<AggregateRow>(
-    `SELECT ${TALLIED_COLUMNS.join(', ')} FROM llm_proxy.sessions WHERE id > $1 ORDER BY id LIMIT ${SESSIONS_AT_ONCE}`,
-    [after],
-  )
+  const { rows } = await client.query<AggregateRow>(selectTallied('llm_proxy.', '$1'), [after])
   return tallyPart(rows.map(fromDriver), filter, by)
 }
 
 async function countSessions(client: Client, nowMs: number): Promise<SessionCount> {
-  const { rows } = await client.query<SessionCount>(
-    `SELECT count(*) AS sessions, count(*) FILTER (WHERE status = 'active') AS active,
-       count(*) FILTER (WHERE ${IS_EXPIRED}) AS expired FROM llm_proxy.sessions`,
-    [nowMs],
-  )
+  const { rows } = await client.query<SessionCount>(selectCount('llm_proxy.', IS_EXPIRED), [nowMs])
   return rows[0]!
 }
 

@@ -1,19 +1,16 @@
 /** The sessions as the writer sees them while it computes a group. Sends no queries. */
 import { LruCache } from '../../../base/lru-cache.ts'
 import {
-  marksColumn,
   type NewSessionRow,
   NO_CHANGE,
   type OwnershipRow,
-  rewardColumns,
   type SessionRow,
   type TurnChange,
-  toRecord,
 } from '../common/session-rows.ts'
-import type { Row, SessionTables } from '../common/tables.ts'
-import { changedMarks, type MarksChange } from '../port/marks.ts'
+import { SessionWriter } from '../common/session-writer.ts'
+import type { Row } from '../common/tables.ts'
 import { sessionMoved } from '../port/node-coordination.ts'
-import type { Reward, SessionCreation, SessionRecord, SessionStatus } from '../port/turn-store.ts'
+import type { SessionCreation } from '../port/turn-store.ts'
 import type { GroupChanges } from './group-changes.ts'
 import { RowCache } from './row-cache.ts'
 
@@ -23,12 +20,15 @@ const MAX_SESSION_CHARS = 32 * 1024 * 1024
 /** Size of a session's row without its texts. */
 const SESSION_CHARS = 500
 
+/** The epoch of a session whose creator owns it. */
+const FIRST_EPOCH = 1
+
 /** A cached session. It is valid while its `version` equals that of the committed row. */
 export interface SessionOwnershipRow extends SessionRow, OwnershipRow {
   version: number
 }
 
-export class WriterSessions implements SessionTables {
+export class WriterSessions extends SessionWriter<SessionOwnershipRow> {
   readonly rows = new RowCache<string, SessionOwnershipRow>(MAX_SESSION_CHARS, sessionChars)
   readonly #changes: GroupChanges
   readonly #lease: number
@@ -39,6 +39,7 @@ export class WriterSessions implements SessionTables {
 
   /** @param lease lease of the writer's node */
   constructor(changes: GroupChanges, lease: number) {
+    super()
     this.#changes = changes
     this.#lease = lease
   }
@@ -64,75 +65,46 @@ export class WriterSessions implements SessionTables {
     throw sessionMoved(sessionId)
   }
 
-  create(session: NewSessionRow): SessionCreation {
-    const existing = this.find(session.sessionId)
-    if (existing !== undefined) return { created: false, session: toRecord(existing) }
-    const epoch = session.isOwn ? 1 : 0
-    const row: SessionOwnershipRow = {
-      id: this.#changes.allocateId('sessions'),
-      tree: this.#createTree(),
-      session_id: session.sessionId,
-      created_at_ms: session.createdAtMs,
-      updated_at_ms: session.createdAtMs,
-      ttl_ms: session.ttlMs,
-      metadata: session.metadata,
-      sampling_params: session.samplingParams,
-      trust_agent: session.trustAgent ? 1 : 0,
-      record: session.record,
-      policies: session.policies,
-      edited_calls: session.editedCalls,
-      continue_responses: session.continueResponses,
-      limits: session.limits,
-      key_tag: session.keyTag,
-      owner: epoch && this.#lease,
-      epoch,
-      version: 0,
-      ...NO_TURNS,
-    }
-    this.#changes.insert('sessions', { id: row.id })
-    this.rows.set(session.sessionId, row)
-    return { created: true, session: toRecord(row), ...(epoch > 0 && { epoch }) }
+  override create(session: NewSessionRow): SessionCreation {
+    const creation = super.create(session)
+    return creation.created && session.isOwn ? { ...creation, epoch: FIRST_EPOCH } : creation
   }
 
-  end(sessionId: string, status: 'completed' | 'aborted', atMs: number): SessionRecord | undefined {
-    const row = this.find(sessionId)
-    if (row?.status !== 'active') return row && toRecord(row)
-    return this.#change(row, { status, ended_at_ms: atMs, updated_at_ms: atMs })
+  protected insert(session: Omit<SessionRow, 'id'>, isOwn: boolean): SessionOwnershipRow {
+    const id = this.#changes.allocateId('sessions')
+    const ownership = isOwn ? { owner: this.#lease, epoch: FIRST_EPOCH } : { owner: 0, epoch: 0 }
+    const row: SessionOwnershipRow = { ...session, id, ...ownership, version: 0 }
+    this.#changes.insert('sessions', { id })
+    this.rows.set(session.session_id, row)
+    return row
   }
 
-  setReward(sessionId: string, reward: Reward, atMs: number): SessionRecord | undefined {
-    const row = this.find(sessionId)
-    return row && this.#change(row, { ...rewardColumns(sessionId, reward), updated_at_ms: atMs })
+  protected update(row: SessionOwnershipRow, change: Partial<SessionRow>): SessionOwnershipRow {
+    const changed = { ...row, ...change, version: row.version + 1 }
+    this.rows.set(row.session_id, changed)
+    return changed
   }
 
-  changeMarks(sessionId: string, change: MarksChange, atMs: number): SessionRecord | undefined {
-    const row = this.find(sessionId)
-    if (row === undefined) return undefined
-    const marks = marksColumn(changedMarks(toRecord(row).marks, change))
-    return this.#change(row, { marks, updated_at_ms: atMs })
-  }
-
-  reset(sessionId: string, atMs: number): SessionRecord | undefined {
-    const row = this.find(sessionId)
-    if (row === undefined) return undefined
-    this.#changes.dropTree(row.tree)
-    return this.#change(row, { ...NO_TURNS, tree: this.#createTree(), updated_at_ms: atMs })
-  }
-
-  delete(sessionId: string): boolean {
-    const row = this.find(sessionId)
-    if (row === undefined) return false
-    this.#changes.dropTree(row.tree)
-    this.#changes.deleteSession(row.id)
+  protected remove({ id, session_id: sessionId }: SessionOwnershipRow): void {
+    this.#changes.deleteSession(id)
     this.rows.set(sessionId, undefined)
-    return true
+  }
+
+  protected createTree(): number {
+    const id = this.#changes.allocateId('trees')
+    this.#changes.insert('trees', { id, dropped: 0 })
+    return id
+  }
+
+  protected dropTree(tree: number): void {
+    this.#changes.dropTree(tree)
   }
 
   touch(sessionId: string, change: TurnChange, atMs: number): void {
     const row = this.find(sessionId)
     if (row === undefined) return
     const { newTurns, openTurns, failedTurns, inexactTurns, sampledTokens } = { ...NO_CHANGE, ...change }
-    this.#change(row, {
+    this.update(row, {
       turn_count: row.turn_count + newTurns,
       open_turns: row.open_turns + openTurns,
       failed_turns: row.failed_turns + failedTurns,
@@ -142,22 +114,10 @@ export class WriterSessions implements SessionTables {
     })
   }
 
-  #change(row: SessionOwnershipRow, change: Partial<SessionOwnershipRow>): SessionRecord {
-    const changed = { ...row, ...change, version: row.version + 1 }
-    this.rows.set(row.session_id, changed)
-    return toRecord(changed)
-  }
-
   /** Finds a session, and makes the group depend on its row. */
   find(sessionId: string): SessionOwnershipRow | undefined {
     this.#dependencies.add(sessionId)
     return this.rows.get(sessionId)
-  }
-
-  #createTree(): number {
-    const id = this.#changes.allocateId('trees')
-    this.#changes.insert('trees', { id, dropped: 0 })
-    return id
   }
 
   /** Advances the next turn index of the session. */
@@ -166,24 +126,6 @@ export class WriterSessions implements SessionTables {
     const next = Math.max(session.next_index, (index as number) + 1)
     if (next > session.next_index) this.rows.set(session.session_id, { ...session, next_index: next })
   }
-}
-
-/** The columns of a session without turns. */
-const NO_TURNS = {
-  status: 'active' as SessionStatus,
-  ended_at_ms: null,
-  reward: null,
-  reward_components: null,
-  reward_lines: null,
-  reward_turns: null,
-  reward_sum: null,
-  marks: null,
-  turn_count: 0,
-  next_index: 0,
-  open_turns: 0,
-  failed_turns: 0,
-  inexact_turns: 0,
-  sampled_tokens: 0,
 }
 
 function sessionChars({ metadata, sampling_params: params, marks }: SessionOwnershipRow): number {

@@ -9,19 +9,16 @@ import {
   type ListPart,
   listParameters,
   listPart,
-  marksColumn,
-  type NewSessionRow,
   NO_CHANGE,
-  rewardColumns,
+  SESSION_COLUMNS,
   SESSIONS_AT_ONCE,
   type SessionRow,
-  TALLIED_COLUMNS,
   type TurnChange,
   tallyPart,
   toRecord,
 } from '../common/session-rows.ts'
-import type { SessionTables } from '../common/tables.ts'
-import { changedMarks } from '../port/marks.ts'
+import { isExpired, selectCount, selectTallied } from '../common/session-sql.ts'
+import { SessionWriter } from '../common/session-writer.ts'
 import { getOrder, type ListOrder } from '../port/session-list.ts'
 import type {
   SessionCount,
@@ -36,21 +33,7 @@ export const SELECT_SESSIONS = `
   SELECT *, (SELECT coalesce(max(call_index) + 1, 0) FROM turns WHERE turns.tree = sessions.tree) AS next_index
   FROM sessions`
 
-/** The condition that a session is kept at the time `@nowMs` for a consumer that has not acknowledged it. */
-const IS_HELD = `
-  status = 'completed' AND EXISTS (
-    SELECT 1 FROM consumers
-    WHERE ended_at_ms >= since_ms AND ended_at_ms + hold_ms > @nowMs
-      AND substr(session_id, 1, length(id_prefix)) = id_prefix
-      AND NOT EXISTS (
-        SELECT 1 FROM consumer_sessions
-        WHERE tree = sessions.tree AND consumer = consumers.id AND leased_until_ms IS NULL))`
-
-/** The condition that a sweep at the time `@nowMs` removes a session. */
-const IS_EXPIRED = `
-  ttl_ms IS NOT NULL AND updated_at_ms + ttl_ms <= @nowMs
-  AND NOT EXISTS (SELECT 1 FROM turns WHERE turns.tree = sessions.tree AND turns.status = 'open')
-  AND NOT (${IS_HELD})`
+const IS_EXPIRED = isExpired('', '@nowMs')
 
 const ROW_FILTER = `
   (@status IS NULL OR status = @status)
@@ -82,22 +65,17 @@ export class SessionReader {
     this.#find = db.prepare(`${SELECT_SESSIONS} WHERE session_id = ?`)
     this.#ofTree = db.prepare(`${SELECT_SESSIONS} WHERE tree = ?`)
     this.#tree = db.prepare<[string], number>('SELECT tree FROM sessions WHERE session_id = ?').pluck()
-    this.#rowsAfter = db.prepare(`
-      SELECT ${TALLIED_COLUMNS.join(', ')} FROM sessions WHERE id > ? ORDER BY id LIMIT ${SESSIONS_AT_ONCE}`)
-    this.#count = db.prepare(
-      `SELECT count(*) AS sessions, count(*) FILTER (WHERE status = 'active') AS active,
-        count(*) FILTER (WHERE ${IS_EXPIRED}) AS expired FROM sessions`,
-    )
+    this.#rowsAfter = db.prepare(selectTallied('', '?'))
+    this.#count = db.prepare(selectCount('', IS_EXPIRED))
   }
 
-  get(sessionId: string): SessionRecord | undefined {
-    const row = this.#find.get(sessionId)
-    return row && toRecord(row)
+  find(sessionId: string): SessionRow | undefined {
+    return this.#find.get(sessionId)
   }
 
-  /** Returns a session like {@link get} and verifies its reward. @throws ProxyError `data_damaged` */
+  /** Returns a session, whose reward is verified. @throws ProxyError `data_damaged` */
   getSound(sessionId: string): SessionRecord | undefined {
-    const row = this.#find.get(sessionId)
+    const row = this.find(sessionId)
     if (row === undefined) return undefined
     checkReward(row)
     return toRecord(row)
@@ -154,95 +132,86 @@ export function sessionReads(reader: SessionReader): SessionReads {
   }
 }
 
-/** The writer's methods for sessions. */
-export interface SessionWrites extends SessionTables {
-  /** Removes sessions whose time to live has expired after `sinceMs`. @returns their ids */
-  sweep(nowMs: number, sinceMs: number, limit: number): string[]
-}
+/** The columns that an insertion writes; SQLite assigns `id`. */
+const INSERTED_COLUMNS = SESSION_COLUMNS.filter((column) => column !== 'id')
 
-export function sessionWrites(db: Database.Database): SessionWrites {
-  const reader = new SessionReader(db)
-  const create = db.prepare<
-    [Omit<NewSessionRow, 'trustAgent' | 'isOwn'> & { tree: number; trustAgent: number }]
-  >(`
-    INSERT INTO sessions
-      (session_id, tree, status, created_at_ms, updated_at_ms, ttl_ms, metadata, sampling_params, trust_agent,
-        record, policies, edited_calls, continue_responses, limits, key_tag)
-    VALUES (@sessionId, @tree, 'active', @createdAtMs, @createdAtMs, @ttlMs, @metadata, @samplingParams,
-      @trustAgent, @record, @policies, @editedCalls, @continueResponses, @limits, @keyTag)`)
-  const end = db.prepare<[{ sessionId: string; status: string; atMs: number }]>(`
-    UPDATE sessions SET status = @status, ended_at_ms = @atMs, updated_at_ms = @atMs
-    WHERE session_id = @sessionId AND status = 'active'`)
-  const setReward = db.prepare<[ReturnType<typeof rewardColumns> & { sessionId: string; atMs: number }]>(`
-    UPDATE sessions SET reward = @reward, reward_components = @reward_components, reward_lines = @reward_lines,
-      reward_turns = @reward_turns, reward_sum = @reward_sum, updated_at_ms = @atMs
-    WHERE session_id = @sessionId`)
-  const mark = db.prepare<[{ sessionId: string; marks: string | null; atMs: number }]>(
-    'UPDATE sessions SET marks = @marks, updated_at_ms = @atMs WHERE session_id = @sessionId',
-  )
-  const reset = db.prepare<[{ sessionId: string; tree: number; atMs: number }]>(`
-    UPDATE sessions SET tree = @tree, status = 'active', ended_at_ms = NULL, updated_at_ms = @atMs,
-      reward = NULL, reward_components = NULL, reward_lines = NULL, reward_turns = NULL, reward_sum = NULL,
-      marks = NULL, turn_count = 0, open_turns = 0, failed_turns = 0, inexact_turns = 0, sampled_tokens = 0
-    WHERE session_id = @sessionId`)
-  const remove = db.prepare<[string]>('DELETE FROM sessions WHERE session_id = ?')
-  const touch = db.prepare<[Required<TurnChange> & { sessionId: string; atMs: number }]>(`
-    UPDATE sessions SET turn_count = turn_count + @newTurns, open_turns = open_turns + @openTurns,
-      failed_turns = failed_turns + @failedTurns, inexact_turns = inexact_turns + @inexactTurns,
-      sampled_tokens = sampled_tokens + @sampledTokens, updated_at_ms = max(updated_at_ms, @atMs)
-    WHERE session_id = @sessionId`)
-  const findExpired = db
-    .prepare<[{ nowMs: number; sinceMs: number; limit: number }], string>(`
-    SELECT session_id FROM sessions WHERE ${IS_EXPIRED} AND updated_at_ms + ttl_ms > @sinceMs LIMIT @limit`)
-    .pluck()
-  const newTree = db.prepare<[]>('INSERT INTO trees DEFAULT VALUES')
-  const dropTree = db.prepare<[string]>(
-    'UPDATE trees SET dropped = 1 WHERE id = (SELECT tree FROM sessions WHERE session_id = ?)',
-  )
-  const plantTree = () => Number(newTree.run().lastInsertRowid)
-  const deleteSession = (sessionId: string) => {
-    dropTree.run(sessionId)
-    return remove.run(sessionId).changes > 0
+/** The sessions as the writer changes them. */
+export class SqliteSessionWriter extends SessionWriter {
+  readonly #db: Database.Database
+  readonly #reader: SessionReader
+  readonly #insert: Database.Statement<[Omit<SessionRow, 'id'>]>
+  readonly #remove: Database.Statement<[number]>
+  readonly #touch: Database.Statement<[Required<TurnChange> & { sessionId: string; atMs: number }]>
+  readonly #findExpired: Database.Statement<[{ nowMs: number; sinceMs: number; limit: number }], string>
+  readonly #createTree: Database.Statement<[]>
+  readonly #dropTree: Database.Statement<[number]>
+
+  constructor(db: Database.Database) {
+    super()
+    this.#db = db
+    this.#reader = new SessionReader(db)
+    this.#insert = db.prepare(`
+      INSERT INTO sessions (${INSERTED_COLUMNS.join(', ')})
+      VALUES (${INSERTED_COLUMNS.map((column) => `@${column}`).join(', ')})`)
+    this.#remove = db.prepare('DELETE FROM sessions WHERE id = ?')
+    this.#touch = db.prepare(`
+      UPDATE sessions SET turn_count = turn_count + @newTurns, open_turns = open_turns + @openTurns,
+        failed_turns = failed_turns + @failedTurns, inexact_turns = inexact_turns + @inexactTurns,
+        sampled_tokens = sampled_tokens + @sampledTokens, updated_at_ms = max(updated_at_ms, @atMs)
+      WHERE session_id = @sessionId`)
+    this.#findExpired = db
+      .prepare<[{ nowMs: number; sinceMs: number; limit: number }], string>(`
+        SELECT session_id FROM sessions WHERE ${IS_EXPIRED} AND updated_at_ms + ttl_ms > @sinceMs LIMIT @limit`)
+      .pluck()
+    this.#createTree = db.prepare('INSERT INTO trees DEFAULT VALUES')
+    this.#dropTree = db.prepare('UPDATE trees SET dropped = 1 WHERE id = ?')
   }
-  return {
-    tree: (sessionId) => reader.tree(sessionId),
-    /** Accepts every epoch: this process has the database exclusively. */
-    checkEpoch() {},
-    create(session) {
-      const existing = reader.get(session.sessionId)
-      if (existing !== undefined) return { created: false, session: existing }
-      const { isOwn: _own, ...row } = session
-      create.run({ ...row, trustAgent: session.trustAgent ? 1 : 0, tree: plantTree() })
-      return { created: true, session: reader.get(session.sessionId)! }
-    },
-    end(sessionId, status, atMs) {
-      end.run({ sessionId, status, atMs })
-      return reader.get(sessionId)
-    },
-    setReward(sessionId, reward, atMs) {
-      setReward.run({ sessionId, ...rewardColumns(sessionId, reward), atMs })
-      return reader.get(sessionId)
-    },
-    changeMarks(sessionId, change, atMs) {
-      const before = reader.get(sessionId)
-      if (before === undefined) return undefined
-      const marks = changedMarks(before.marks, change)
-      mark.run({ sessionId, marks: marksColumn(marks), atMs })
-      return { ...before, marks, updatedAtMs: atMs }
-    },
-    reset(sessionId, atMs) {
-      if (dropTree.run(sessionId).changes === 0) return undefined
-      reset.run({ sessionId, tree: plantTree(), atMs })
-      return reader.get(sessionId)
-    },
-    delete: deleteSession,
-    sweep(nowMs, sinceMs, limit) {
-      const expired = findExpired.all({ nowMs, sinceMs, limit })
-      for (const sessionId of expired) deleteSession(sessionId)
-      return expired
-    },
-    touch(sessionId, change, atMs) {
-      touch.run({ ...NO_CHANGE, ...change, sessionId, atMs })
-    },
+
+  find(sessionId: string): SessionRow | undefined {
+    return this.#reader.find(sessionId)
+  }
+
+  tree(sessionId: string): number | undefined {
+    return this.#reader.tree(sessionId)
+  }
+
+  /** Accepts every epoch: this process has the database exclusively. */
+  checkEpoch(): void {}
+
+  /** Updates the counters by a statement that need not read the row, since it runs for every turn. */
+  touch(sessionId: string, change: TurnChange, atMs: number): void {
+    this.#touch.run({ ...NO_CHANGE, ...change, sessionId, atMs })
+  }
+
+  /** Removes sessions whose time to live has expired after `sinceMs`. @returns their ids */
+  sweep(nowMs: number, sinceMs: number, limit: number): string[] {
+    const expired = this.#findExpired.all({ nowMs, sinceMs, limit })
+    for (const sessionId of expired) this.delete(sessionId)
+    return expired
+  }
+
+  protected insert(row: Omit<SessionRow, 'id'>): SessionRow {
+    return { ...row, id: Number(this.#insert.run(row).lastInsertRowid) }
+  }
+
+  protected update(row: SessionRow, change: Partial<SessionRow>): SessionRow {
+    // `next_index` is computed from the turns.
+    const columns = Object.keys(change).filter((column) => column !== 'next_index')
+    const assignments = columns.map((column) => `${column} = @${column}`).join(', ')
+    const changed = { ...row, ...change }
+    this.#db.prepare(`UPDATE sessions SET ${assignments} WHERE id = @id`).run(changed)
+    return changed
+  }
+
+  protected remove({ id }: SessionRow): void {
+    this.#remove.run(id)
+  }
+
+  protected createTree(): number {
+    return Number(this.#createTree.run().lastInsertRowid)
+  }
+
+  protected dropTree(tree: number): void {
+    this.#dropTree.run(tree)
   }
 }

@@ -8,7 +8,7 @@ import { TurnWriter } from '../common/turns.ts'
 import { OpenFailures, sessionWriteMethods, type WriteMethods } from '../common/write-methods.ts'
 import { consumerMethods } from './consumers.ts'
 import { importMethods } from './imports.ts'
-import { sessionWrites } from './sessions.ts'
+import { SqliteSessionWriter } from './sessions.ts'
 import { writerTables } from './tables.ts'
 
 /**
@@ -48,7 +48,7 @@ export class Writer {
     checkRoom: () => void = () => {},
   ) {
     this.#checkFiles = checkFiles
-    const sessions = sessionWrites(db)
+    const sessions = new SqliteSessionWriter(db)
     this.#db = db
     this.#turns = new TurnWriter(writerTables(db), sessions, cacheBytes)
     this.#methods = {

@@ -1,6 +1,7 @@
 import t from 'tap'
 import { ProxyError } from '../../../../../src/base/errors.ts'
-import type { SessionTables, TurnTables } from '../../../../../src/proxy/store/common/tables.ts'
+import type { SessionWriter } from '../../../../../src/proxy/store/common/session-writer.ts'
+import type { TurnTables } from '../../../../../src/proxy/store/common/tables.ts'
 import { NO_TEXTS, type TextBatch } from '../../../../../src/proxy/store/common/turn-message.ts'
 import { TurnWriter } from '../../../../../src/proxy/store/common/turns.ts'
 
@@ -12,7 +13,7 @@ function openTurns(tree?: number) {
       if (epoch !== 2) throw new ProxyError('session_moved', 'moved')
     },
   }
-  return new TurnWriter({} as TurnTables, sessions as unknown as SessionTables, 1)
+  return new TurnWriter({} as TurnTables, sessions as unknown as SessionWriter, 1)
 }
 
 const stretch = (overrides: Partial<TextBatch> = {}): TextBatch => ({

@@ -74,7 +74,7 @@ t.test('sessions with one picture store its bytes once, until the last of them i
 
 t.test('a reset and a sweep free unused bytes, as a deletion does', async (t) => {
   const { commit, purge, held, shown } = openWriter(t)
-  commit(['createSession', { ...sessionRow('c'), ttlMs: 1 }])
+  commit(['createSession', { ...sessionRow('c'), ttl_ms: 1 }])
   commit(
     opened('a1', showing(picture(0))),
     opened('b1', showing(picture(1))),
