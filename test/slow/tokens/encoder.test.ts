@@ -97,7 +97,7 @@ t.test('the parts of long prompts leave a thread to short prompts', async (t) =>
     idToToken: () => null,
     tokenToId: () => null,
   })
-  const pieces = Array.from({ length: 10 }, (_, number) => encoder.encode(`piece ${number}`, 400_000))
+  const chunks = Array.from({ length: 10 }, (_, number) => encoder.encode(`piece ${number}`, 400_000))
   const before = begun.length
   t.ok(before >= 1 && before <= 2, 'one or two, by the number of cores')
   const short = encoder.encode('short')
@@ -105,11 +105,11 @@ t.test('the parts of long prompts leave a thread to short prompts', async (t) =>
   ends.at(-1)!()
   t.same(await short, [5])
   t.equal(begun.length, before + 1, 'its thread stays reserved for the next one')
-  for (let at = 0; at < ends.length; at += 1) {
-    ends[at]!()
+  for (let index = 0; index < ends.length; index += 1) {
+    ends[index]!()
     await new Promise(setImmediate)
   }
-  t.equal((await Promise.all(pieces)).length, 10)
+  t.equal((await Promise.all(chunks)).length, 10)
 })
 
 t.test('a broken tokenizer.json is rejected', async (t) => {
