@@ -335,6 +335,15 @@ t.test('a response that cannot be continued fails as before, with the reason in 
   })
 })
 
+t.test('a request that engines lose before its response is not continued', async (t) => {
+  const { sendRequest, engine } = await rig(t, 'vllm')
+  const lost = { kind: 'lost', after: 0 } as const
+  const before = engine.generations().length
+  const { turn } = await sendRequest('chat', false, Array(20).fill(lost))
+  t.match(turn, { status: 'failed', error: { code: 'engine_lost' } })
+  t.equal(engine.generations().length - before, 2, 'fail-over limits its attempts')
+})
+
 t.test('a response has at most eight engine requests', async (t) => {
   const { sendRequest, engine } = await rig(t, 'vllm')
   const cut = { kind: 'abort', after: 1 } as const

@@ -40,6 +40,8 @@ const CUTS: ReadonlySet<ErrorCode> = new Set([
   'shutting_down',
 ])
 
+const LOSSES: ReadonlySet<ErrorCode> = new Set(['engine_lost', 'worker_lost'])
+
 /** Thrown to the backend, which then cancels the engine request. */
 const STOPPED = new Error('a stop string that began before the cut is complete')
 
@@ -119,6 +121,8 @@ export class ResponseContinuation {
       const code = thrown instanceof ProxyError ? thrown.code : 'internal'
       this.#record(code === 'engine_aborted' ? 'abort' : code)
       if (signal.aborted || !(thrown instanceof ProxyError) || !CUTS.has(code)) throw thrown
+      // Fail-over has given up on a request that engines lose before their first event: it may make them fail.
+      if (LOSSES.has(code) && part.start === undefined) throw thrown
       await this.#accepted
       return thrown
     }
