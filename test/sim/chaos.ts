@@ -1,5 +1,5 @@
 /** Injects faults, and repairs everything at the end. */
-import type { Mischief, SimEngine } from './actors/engine.ts'
+import type { Cut, Mischief, SimEngine } from './actors/engine.ts'
 import type { SimProxy } from './actors/proxy.ts'
 import type { SimWorker } from './actors/worker.ts'
 import { type Fault, type FaultKind, faultText } from './faults.ts'
@@ -21,6 +21,11 @@ const MISCHIEF: Partial<Record<FaultKind, Mischief>> = {
   engine_loses_ids: 'lost_ids',
   engine_reweighted: 'new_weights',
   engine_errors: 'error',
+}
+
+const CUTS: Partial<Record<FaultKind, Cut>> = {
+  response_aborted: 'abort',
+  response_error_event: 'error_event',
 }
 
 const HOUR_MS = 3_600_000
@@ -45,7 +50,9 @@ export class Chaos {
     const { world, engines } = this.#struck
     world.log('fault', faultText(fault))
     const mischief = MISCHIEF[fault.kind]
-    if (mischief) pickOf(engines, fault)?.misbehave(mischief, 1 + Math.floor(3 * fault.amount))
+    const cut = CUTS[fault.kind]
+    if (cut) pickOf(engines, fault)?.cutNext(cut, 1 + Math.floor(3 * fault.amount))
+    else if (mischief) pickOf(engines, fault)?.misbehave(mischief, 1 + Math.floor(3 * fault.amount))
     else if (fault.kind.startsWith('stream_')) this.#midway.push(fault)
     else if (fault.kind.startsWith('link_')) this.#strikeLink(fault)
     else if (fault.kind.startsWith('worker_')) this.#strikeWorker(fault)
@@ -62,6 +69,7 @@ export class Chaos {
     for (const machine of this.#elders) machine.kill()
     for (const engine of engines) {
       engine.misbehave('stall', 0)
+      engine.cutNext('abort', 0)
       engine.restart()
     }
     for (const worker of workers) if (worker.machine.isDead) worker.restart()

@@ -29,7 +29,16 @@ export const FAULT_KINDS = [
   'clock_stepped',
 ] as const
 
-export type FaultKind = (typeof FAULT_KINDS)[number]
+/** Faults that cut responses. Where responses continue, they cost no response. */
+export const CUT_KINDS = [
+  'response_aborted',
+  'response_error_event',
+  'stream_reset',
+  'worker_killed',
+  'engine_killed',
+] as const
+
+export type FaultKind = (typeof FAULT_KINDS)[number] | (typeof CUT_KINDS)[number]
 
 export interface Fault {
   kind: FaultKind
@@ -55,6 +64,17 @@ export function drawFaults(random: () => number): Fault[] {
     amount: random(),
   }))
   return faults.sort((a, b) => a.atMs - b.atMs)
+}
+
+/** Draws cuts for a run whose responses continue. */
+export function drawCuts(random: () => number): Fault[] {
+  return Array.from({ length: Math.floor(10 * random()) }, () => ({
+    // Most are of the two kinds that need no other fault.
+    kind: CUT_KINDS[Math.floor(CUT_KINDS.length * random() ** 2)]!,
+    atMs: Math.round(FAULTS_UNTIL_MS * random() ** 2 * 1_000) / 1_000,
+    pick: random(),
+    amount: random(),
+  }))
 }
 
 export function faultText({ kind, atMs, pick, amount }: Fault): string {

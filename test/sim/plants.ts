@@ -276,4 +276,26 @@ export const PLANTS: readonly Plant[] = [
       },
     ],
   },
+  {
+    name: 'the prompt of a continued response lacks its last token',
+    seed: 16,
+    edits: [
+      {
+        file: 'src/proxy/session/prompts/token-prompts.ts',
+        find: 'new PromptIds(Int32Array.from(sampled), prompt.ids, prompt.ids.length)',
+        put: 'new PromptIds(Int32Array.from(sampled.slice(0, -1)), prompt.ids, prompt.ids.length)',
+      },
+    ],
+  },
+  {
+    name: 'the parts of a continued response have the weights of the first one',
+    seed: 63,
+    edits: [
+      {
+        file: 'src/proxy/session/turn/response-continuation.ts',
+        find: '      weight_version: (start && this.#version) ?? null,',
+        put: '      weight_version: this.#ended[0]?.weight_version ?? (start && this.#version) ?? null,',
+      },
+    ],
+  },
 ]

@@ -12,13 +12,13 @@ import { DIALECTS, type Dialect } from './actors/dialects.ts'
 import { type Model, SimEngine } from './actors/engine.ts'
 import { History, type OperationKind } from './actors/history.ts'
 import { watchHealth } from './actors/monitor.ts'
-import { hash, WORD_VOCABULARY } from './actors/oracle.ts'
+import { BegunResponses, hash, WORD_VOCABULARY } from './actors/oracle.ts'
 import { SimProxy } from './actors/proxy.ts'
-import { resume, runTrainer, updateWeights } from './actors/trainer.ts'
+import { abortForWeights, resume, runTrainer, updateWeights } from './actors/trainer.ts'
 import { SimWorker } from './actors/worker.ts'
 import { Chaos } from './chaos.ts'
 import { checkRecord } from './check/record.ts'
-import { drawFaults, FAULTS_UNTIL_MS, type Fault, faultText } from './faults.ts'
+import { drawCuts, drawFaults, FAULTS_UNTIL_MS, type Fault, faultText } from './faults.ts'
 import { loggerOf } from './world/ports.ts'
 import { type SimModel, simModel } from './world/token-model.ts'
 import { pause, World } from './world/world.ts'
@@ -80,19 +80,23 @@ interface Shape {
 
 async function run(world: World, { steps, path, chosen, tokens }: Shape): Promise<RunResult> {
   const { workload } = world.random
-  const all = drawFaults(world.random.faults)
-  const faults = chosen === undefined ? all : all.filter((_fault, place) => chosen.includes(place))
+  const drawn = drawFaults(world.random.faults)
   const mode = workload() < 0.65 ? 'relay' : 'local'
   const isTokenMode = workload() < 0.4
-  const model: Model = isTokenMode ? tokens : { vocabulary: WORD_VOCABULARY, decode: String }
+  const continuation = drawContinuation(world, isTokenMode)
+  const all = continuation.hasOnlyCuts ? continuation.cuts : [...drawn, ...continuation.cuts]
+  const faults = chosen === undefined ? all : all.filter((_fault, place) => chosen.includes(place))
+  const model: Model = isTokenMode
+    ? { ...tokens, begun: new BegunResponses() }
+    : { vocabulary: WORD_VOCABULARY, decode: String }
   const engines = Array.from(
     { length: 1 + Math.floor(workload() * 3) },
-    (_, at) => new SimEngine(world, `engine${at}`, model),
+    (_, at) => new SimEngine(world, `engine${at}`, model, { reportsPause: continuation.aborts }),
   )
   const engineUrls = engines.map(({ address: { host, port } }) => `http://${host}:${port}`)
   const overrides: Partial<ServeConfig> = {
     mode,
-    ...(isTokenMode && { tokenizer: 'embedded' }),
+    ...(isTokenMode && { tokenizer: 'embedded', continueResponses: continuation.isDefault }),
     db: path,
     durability: 'process',
     relayTimeoutMs: 60_000,
@@ -117,7 +121,10 @@ async function run(world: World, { steps, path, chosen, tokens }: Shape): Promis
   const chaos = new Chaos({ world, proxy, workers, engines })
   for (const fault of faults) world.time.after(fault.atMs, () => chaos.strike(fault), null)
   const isUndisturbed = faults.length === 0
-  const jobs = [...startSessions(world, history), ...startUpdates(world, engines, isUndisturbed)]
+  const jobs = [
+    ...startSessions(world, history, continuation),
+    ...startUpdates(world, engines, { isUndisturbed, aborts: continuation.aborts }),
+  ]
   const health = watchHealth(world, proxy, history)
   let isDone = false
   void Promise.all(jobs).then(() => {
@@ -129,7 +136,19 @@ async function run(world: World, { steps, path, chosen, tokens }: Shape): Promis
   world.log('world', 'is whole again')
   await world.time.run(FAULTS_UNTIL_MS + PATIENCE_MS, () => isDone || isTooLong())
   if (!isDone) world.violated(isTooLong() ? 'the run takes too many steps' : 'an operation waits forever')
-  await finish(world, { health, proxy, workers, engines, history, path, faults, model, isTokenMode })
+  const continues = continuation.isDefault
+  await finish(world, {
+    health,
+    proxy,
+    workers,
+    engines,
+    history,
+    path,
+    faults,
+    model,
+    isTokenMode,
+    continues,
+  })
   const { attempts } = history
   return {
     seed: world.seed,
@@ -152,6 +171,8 @@ interface Ending {
   faults: readonly Fault[]
   model: Model
   isTokenMode: boolean
+  /** Whether responses continue in sessions that do not override it. */
+  continues: boolean
 }
 
 /** Checks what is left, and ends everything in order. */
@@ -184,7 +205,29 @@ async function finish(world: World, ending: Ending): Promise<void> {
   for (const engine of engines) engine.kill()
 }
 
-function startSessions(world: World, history: History): Promise<void>[] {
+/** Whether and how responses of a run are cut and continue. */
+interface Continuation {
+  /** Whether responses continue in sessions that do not override it. */
+  isDefault: boolean
+  cuts: readonly Fault[]
+  /** Whether there are no other faults, so that no response may be lost. */
+  hasOnlyCuts: boolean
+  /** Whether weights are updated by aborts. */
+  aborts: boolean
+}
+
+/** Draws from a stream of its own, so that runs without continuation stay as they are. */
+function drawContinuation(world: World, isTokenMode: boolean): Continuation {
+  const { cuts: random } = world.random
+  const drawn = random()
+  // The bounds keep the runs of the seeds by which some planted faults are found.
+  const continues = isTokenMode && drawn > 0.32 && drawn < 0.88
+  if (!continues) return { isDefault: false, cuts: [], hasOnlyCuts: false, aborts: false }
+  const isDefault = random() < 0.8
+  return { isDefault, cuts: drawCuts(random), hasOnlyCuts: random() < 0.5, aborts: random() < 0.6 }
+}
+
+function startSessions(world: World, history: History, { isDefault, cuts }: Continuation): Promise<void>[] {
   const { workload } = world.random
   const count = 1 + Math.floor(workload() * 4)
   return Array.from({ length: count }, (_, number) => {
@@ -208,6 +251,7 @@ function startSessions(world: World, history: History): Promise<void>[] {
     const plan = {
       sessionId,
       creates: workload() < 0.5,
+      continueResponses: isDefault || cuts.length > 0 ? drawOverride(world.random.cuts) : undefined,
       moves,
       completes: workload() < 0.6,
       random: seededRandom(hash(`${world.seed} ${sessionId}`)),
@@ -221,7 +265,16 @@ function drawDialect(random: () => number): Dialect {
   return random() < 0.5 ? 'chat' : DIALECTS[Math.floor(random() * DIALECTS.length)]!
 }
 
-function startUpdates(world: World, engines: readonly SimEngine[], isUndisturbed: boolean): Promise<void>[] {
+function drawOverride(random: () => number): boolean | undefined {
+  const drawn = random()
+  return drawn < 0.6 ? undefined : drawn < 0.9
+}
+
+function startUpdates(
+  world: World,
+  engines: readonly SimEngine[],
+  { isUndisturbed, aborts }: { isUndisturbed: boolean; aborts: boolean },
+): Promise<void>[] {
   const { workload } = world.random
   const count = Math.floor(workload() * 3)
   const times = Array.from({ length: count }, () => 2_000 + 20_000 * workload()).sort((a, b) => a - b)
@@ -230,7 +283,8 @@ function startUpdates(world: World, engines: readonly SimEngine[], isUndisturbed
     for (const atMs of times) {
       await pause(Math.max(0, atMs - world.time.nowMs))
       version += 1
-      await updateWeights(world, engines, { version: String(version), isUndisturbed })
+      if (aborts) await abortForWeights(world, engines, String(version))
+      else await updateWeights(world, engines, { version: String(version), isUndisturbed })
     }
   }
   return [update()]

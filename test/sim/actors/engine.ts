@@ -6,6 +6,7 @@ import { Machine } from '../world/machine.ts'
 import type { SimSocket } from '../world/network.ts'
 import type { World } from '../world/world.ts'
 import {
+  type BegunResponses,
   type ChatMessage,
   callIn,
   contentOf,
@@ -15,6 +16,7 @@ import {
   sample,
   type Token,
   type Vocabulary,
+  type Wanted,
 } from './oracle.ts'
 
 interface GenerationBody {
@@ -38,10 +40,15 @@ const TIMED = 100
 export interface Model {
   vocabulary: Vocabulary
   decode(ids: readonly number[]): string
+  /** Absent: responses are not continued, because engines render their prompts. */
+  begun?: BegunResponses
 }
 
 /** Faults of the next requests. */
 export type Mischief = 'stall' | 'reset' | 'bad_ids' | 'lost_ids' | 'new_weights' | 'error' | 'truncate'
+
+/** Cuts of the next responses: the finish reason `abort`, or an error event. */
+export type Cut = 'abort' | 'error_event'
 
 /**
  * The ways to report a weight version. `root`, `metadata`: in everything that it sends, so a complete response has
@@ -71,8 +78,18 @@ export class SimEngine {
   #server: Server
   #stop: () => void
   #mischief: { what: Mischief; calls: number } | undefined
+  #cut: { how: Cut; calls: number } | undefined
+  /** The number of responses that were cut, by request. */
+  readonly cuts = new Map<string, number>()
+  /** Set while it is paused; ends with the pause. */
+  #paused: PromiseWithResolvers<void> | undefined
+  /** Whether it has the route that reports a pause. */
+  readonly #reportsPause: boolean
+  /** The number of pauses, each of which aborts the requests that run. */
+  #pauses = 0
 
-  constructor(world: World, name: string, model: Model) {
+  constructor(world: World, name: string, model: Model, { reportsPause = false } = {}) {
+    this.#reportsPause = reportsPause
     this.#world = world
     this.#model = model
     this.name = name
@@ -90,6 +107,7 @@ export class SimEngine {
 
   kill(): void {
     this.#stop()
+    this.resume()
     this.running = 0
     this.#machine.kill()
   }
@@ -114,6 +132,22 @@ export class SimEngine {
     this.#mischief = { what, calls }
   }
 
+  /** Cuts the next responses at drawn tokens. */
+  cutNext(how: Cut, calls: number): void {
+    this.#cut = { how, calls }
+  }
+
+  /** Aborts all requests, and holds new ones until {@link resume}. */
+  pause(): void {
+    this.#paused ??= Promise.withResolvers()
+    this.#pauses += 1
+  }
+
+  resume(): void {
+    this.#paused?.resolve()
+    this.#paused = undefined
+  }
+
   #serve(): Server {
     const server = createServer((request, response) => void this.#answer(request, response))
     // Node checks these timeouts by the real clock.
@@ -131,6 +165,8 @@ export class SimEngine {
         return json(response, { object: 'list', data: [model] })
       }
       if (url === '/health') return json(response, {})
+      if (url === '/is_paused' && this.#reportsPause)
+        return json(response, { is_paused: this.#paused !== undefined })
       if (url === '/weight_info') return json(response, { weight_version: this.weights })
       return json(response, { detail: 'Not Found' }, 404)
     }
@@ -152,6 +188,7 @@ export class SimEngine {
     const call = callIn(this.#textOf(body))
     this.begun.set(call, (this.begun.get(call) ?? 0) + 1)
     this.#world.log(this.name, `begins ${call}`)
+    await this.#paused?.promise
     await this.#generate(call, body, response)
   }
 
@@ -159,6 +196,41 @@ export class SimEngine {
     if (this.#mischief === undefined || this.#mischief.calls <= 0) return undefined
     this.#mischief.calls -= 1
     return this.#mischief.what
+  }
+
+  #drawCut({ length }: readonly Token[], stream: boolean): { how: Cut; at: number } | undefined {
+    if (this.#cut === undefined || this.#cut.calls <= 0) return undefined
+    this.#cut.calls -= 1
+    // A complete response has no events: it can only be aborted.
+    const how = stream ? this.#cut.how : 'abort'
+    const at = Math.floor(length * this.#world.random.cuts())
+    // An error before the first token is no cut. After the last one, it is a cut of a response whose tokens are complete.
+    return { how, at: how === 'error_event' ? at + 1 : at }
+  }
+
+  #noteCut(call: string, how: Cut, at: number): void {
+    this.cuts.set(call, (this.cuts.get(call) ?? 0) + 1)
+    this.#world.log(this.name, `cuts ${call} at token ${at}: ${how}`)
+  }
+
+  /**
+   * Samples a response, or the rest of the one that the prompt continues.
+   * @returns what this request samples, and the tokens of the whole response
+   */
+  #sample(prompt: readonly number[], wanted: Wanted): { sampled: Sampled; whole: readonly Token[] } {
+    const { vocabulary, begun } = this.#model
+    const earlier = begun?.find(prompt)
+    if (earlier === undefined) {
+      begun?.add(prompt, wanted, sample(vocabulary, prompt, { ...wanted, maxTokens: undefined }))
+      const sampled = sample(vocabulary, prompt, wanted)
+      return { sampled, whole: sampled.tokens }
+    }
+    const offset = prompt.length - earlier.prompt.length
+    const { maxTokens = Number.POSITIVE_INFINITY } = wanted
+    const sampled = sample(vocabulary, earlier.prompt, { ...earlier.wanted, maxTokens: offset + maxTokens })
+    const rest = sampled.tokens.slice(offset)
+    if (rest.length === 0) this.#world.violated('an engine was asked to continue a complete response')
+    return { sampled: { ...sampled, tokens: rest }, whole: sampled.tokens }
   }
 
   #textOf({ messages, prompt }: GenerationBody): string {
@@ -179,14 +251,14 @@ export class SimEngine {
     const limit = body.messages
       ? (body.max_completion_tokens ?? body.max_tokens)
       : (body.max_tokens ?? COMPLETION_TOKENS)
-    // Some samples are equal.
-    const sampled = sample(vocabulary, prompt, {
+    const { sampled, whole } = this.#sample(prompt, {
       maxTokens: limit,
       calls: body.messages ? body.tools !== undefined : this.#textOf(body).includes('</tools>'),
+      // Some samples are equal.
       salt: random() < 0.2 ? 0 : random(),
     })
     const { tokens: drawn } = sampled
-    const finishReason = drawn.at(-1)!.id === vocabulary.endOfTurn ? 'stop' : 'length'
+    const finishReason = whole.at(-1)!.id === vocabulary.endOfTurn ? 'stop' : 'length'
     const tells = {
       start: this.#tells === 'spans' || (this.#tells !== 'aside' && body.stream === true),
       end: this.#tells !== 'aside',
@@ -194,8 +266,12 @@ export class SimEngine {
     const served: Served = {
       ...{ call, prompt, tokens: [], weights: [], versions: this.#versions, tells },
       length: drawn.length,
+      whole,
     }
     this.served.push(served)
+    const cut = this.#drawCut(drawn, body.stream === true)
+    const pauses = this.#pauses
+    const isAborted = (at: number) => this.#pauses > pauses || (cut?.how === 'abort' && cut.at === at)
     const losesOf = mischief === 'lost_ids' ? Math.floor(random() * 3) : undefined
     const wire = wireOf(body, {
       prompt: losesOf === 0 ? prompt.slice(0, -1) : prompt,
@@ -206,10 +282,10 @@ export class SimEngine {
     await this.#wait(1 + 30 * random())
     if (mischief === 'error') return json(response, { error: { message: 'out of memory' } }, 500)
     if (mischief === 'stall') await this.#wait(20_000 + 40_000 * random())
-    const usage = {
-      prompt_tokens: prompt.length,
-      completion_tokens: drawn.length,
-      total_tokens: prompt.length + drawn.length,
+    const usageNow = () => {
+      const { length: sampled } = served.tokens
+      const counts = { prompt_tokens: prompt.length, completion_tokens: sampled }
+      return { ...counts, total_tokens: prompt.length + sampled }
     }
     const strikesAt = Math.floor(random() * drawn.length)
     const breaks = mischief === 'reset' || mischief === 'truncate'
@@ -227,19 +303,30 @@ export class SimEngine {
       served.weights.push(this.weights)
     }
     if (!body.stream) {
+      let reason = finishReason
       for (const [at, token] of drawn.entries()) {
         if (at < TIMED) await this.#wait(5 * random())
+        if (isAborted(at)) {
+          this.#noteCut(call, 'abort', at)
+          reason = 'abort'
+          break
+        }
         step(at, token)
       }
       if (breaks) return void response.destroy()
       const tellsSpans = this.#tells === 'spans'
       const spans = tellsSpans ? { weight_versions: spansOf(served.weights) } : undefined
       const answer = wire.whole(
-        drawn.map((token, at) => entryOf(at, token)),
-        finishReason,
+        served.tokens.map((token, at) => entryOf(at, token)),
+        reason,
         spans,
       )
-      return json(response, { ...root(), ...(tellsSpans && { weight_version: undefined }), ...answer, usage })
+      return json(response, {
+        ...root(),
+        ...(tellsSpans && { weight_version: undefined }),
+        ...answer,
+        usage: usageNow(),
+      })
     }
     response.writeHead(200, { 'content-type': 'text/event-stream' })
     const send = (fields: object) => response.write(`data: ${JSON.stringify({ ...root(), ...fields })}\n\n`)
@@ -249,15 +336,28 @@ export class SimEngine {
       if (at === strikesAt && mischief === 'reset') return void response.destroy()
       if (at === strikesAt && mischief === 'truncate')
         return void response.end(random() < 0.5 ? 'data: [DONE]\n\n' : undefined)
-      step(at, token)
+      const aborts = isAborted(at)
+      if (!aborts) step(at, token)
       if (at === 0) send(wire.begin())
+      if (aborts) {
+        this.#noteCut(call, 'abort', at)
+        send(wire.end('abort'))
+        break
+      }
       const kept = send(wire.piece([entryOf(at, token)]))
+      if (cut?.how === 'error_event' && cut.at === at + 1) {
+        this.#noteCut(call, 'error_event', at + 1)
+        send({
+          error: { message: 'EngineCore encountered an issue.', type: 'InternalServerError', code: 500 },
+        })
+        return void response.end('data: [DONE]\n\n')
+      }
       // The last token is sent together with the end, so that the weights are still those of the token.
       if (at === drawn.length - 1) send(wire.end(finishReason))
       this.onToken(at, response.socket as unknown as SimSocket)
       if (!kept) await Promise.race([once(response, 'drain'), once(response, 'close')])
     }
-    response.write(`data: ${JSON.stringify({ choices: [], usage })}\n\n`)
+    response.write(`data: ${JSON.stringify({ choices: [], usage: usageNow() })}\n\n`)
     response.end('data: [DONE]\n\n')
   }
 

@@ -39,6 +39,8 @@ export interface Operation {
   /** The HTTP status; 0: the outcome is unknown. */
   status?: number
   reward?: number
+  /** The value of `continue_responses` that a session is created with. */
+  continueResponses?: boolean | undefined
   /** Whether the session existed. */
   found?: boolean
 }

@@ -35,12 +35,43 @@ export interface Served {
   readonly tokens: Token[]
   /** The number of tokens of the complete completion. */
   readonly length: number
+  /** The tokens of the whole response, of which earlier requests may have sampled a part. */
+  readonly whole: readonly Token[]
   /** The weight version of each token. */
   readonly weights: string[]
   /** All weight versions of its engine, in order. */
   readonly versions: readonly string[]
   /** Whether its response reports the weight versions of its first and last token. */
   readonly tells: { start: boolean; end: boolean }
+}
+
+/** A response that an engine began to sample. */
+interface BegunResponse {
+  readonly prompt: readonly number[]
+  readonly wanted: Wanted
+  readonly ids: readonly number[]
+}
+
+/**
+ * The responses that all engines of a run have begun: an engine whose prompt ends with a part of one samples its rest,
+ * so that a continued response equals the uncut one.
+ */
+export class BegunResponses {
+  readonly #responses: BegunResponse[] = []
+
+  add(prompt: readonly number[], wanted: Wanted, { tokens }: Sampled): void {
+    this.#responses.push({ prompt, wanted, ids: tokens.map(({ id }) => id) })
+  }
+
+  /** Returns the response that the prompt continues. */
+  find(prompt: readonly number[]): BegunResponse | undefined {
+    return this.#responses.findLast(
+      (response) =>
+        response.prompt.length < prompt.length &&
+        prompt.length <= response.prompt.length + response.ids.length &&
+        prompt.every((id, at) => id === (response.prompt[at] ?? response.ids[at - response.prompt.length])),
+    )
+  }
 }
 
 /** The tokens that an engine can sample, and their texts. */

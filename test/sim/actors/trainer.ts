@@ -7,6 +7,8 @@ import type { History, Operation, OperationKind } from './history.ts'
 export interface TrainerPlan {
   sessionId: string
   creates: boolean
+  /** Overrides the proxy's option. */
+  continueResponses: boolean | undefined
   /** Its operations while agents run. */
   moves: readonly { atMs: number; kind: OperationKind }[]
   completes: boolean
@@ -16,11 +18,11 @@ export interface TrainerPlan {
 export async function runTrainer(
   world: World,
   history: History,
-  { sessionId, creates, moves, completes, random }: TrainerPlan,
+  { sessionId, creates, continueResponses, moves, completes, random }: TrainerPlan,
   agentsDone: Promise<unknown>,
 ): Promise<void> {
   const operate = (kind: OperationKind) => runOperation(world, history, { kind, sessionId, random })
-  if (creates) await operate('create')
+  if (creates) await runOperation(world, history, { kind: 'create', sessionId, random, continueResponses })
   const movesDone = Promise.all(
     moves.map(async ({ atMs, kind }) => {
       await pause(atMs)
@@ -37,12 +39,15 @@ export async function runTrainer(
   }
 }
 
+type OperationPlan = Pick<TrainerPlan, 'sessionId' | 'random'> &
+  Partial<Pick<TrainerPlan, 'continueResponses'>> & { kind: OperationKind }
+
 async function runOperation(
   world: World,
   history: History,
-  { kind, sessionId, random }: { kind: OperationKind; sessionId: string; random: () => number },
+  { kind, sessionId, random, continueResponses }: OperationPlan,
 ): Promise<Operation> {
-  const operation: Operation = { kind, sessionId, sentAtMs: world.time.nowMs }
+  const operation: Operation = { kind, sessionId, sentAtMs: world.time.nowMs, continueResponses }
   history.operations.push(operation)
   if (kind === 'reward') operation.reward = Math.floor(random() * 100) / 4
   world.log('trainer', `${kind} ${sessionId}`)
@@ -55,10 +60,14 @@ async function runOperation(
   return operation
 }
 
-function requestOf({ kind, sessionId, reward }: Operation) {
+function requestOf({ kind, sessionId, reward, continueResponses }: Operation) {
   const path = `/sessions/${sessionId}`
   if (kind === 'create')
-    return { method: 'POST', path: '/sessions', body: { session_id: sessionId } } as const
+    return {
+      method: 'POST',
+      path: '/sessions',
+      body: { session_id: sessionId, continue_responses: continueResponses },
+    } as const
   if (kind === 'delete') return { method: 'DELETE', path } as const
   if (kind === 'read') return { method: 'GET', path: `${path}/trajectories` } as const
   if (kind === 'reward') return { method: 'POST', path: `${path}/reward`, body: { reward } } as const
@@ -88,6 +97,24 @@ export async function updateWeights(
   for (const engine of engines) engine.replaceWeights(version)
   world.log('trainer', `weights are ${version}`)
   await resume(world)
+}
+
+/**
+ * Updates the weights as asynchronous trainers do: each engine aborts what it samples, and holds new requests until it
+ * has its new weights.
+ */
+export async function abortForWeights(
+  world: World,
+  engines: readonly SimEngine[],
+  version: string,
+): Promise<void> {
+  for (const engine of engines) engine.pause()
+  for (const engine of engines) {
+    await pause(2_000 * world.random.cuts() ** 2)
+    engine.replaceWeights(version)
+    engine.resume()
+  }
+  world.log('trainer', `weights are ${version}, after aborts`)
 }
 
 /** Retries until the proxy confirms. */

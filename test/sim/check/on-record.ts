@@ -2,7 +2,7 @@
 import type { Model, SimEngine } from '../actors/engine.ts'
 import type { Attempt, History, Operation } from '../actors/history.ts'
 import { type Call, type ChatMessage, callIn, contentOf } from '../actors/oracle.ts'
-import type { Fault } from '../faults.ts'
+import { CUT_KINDS, type Fault } from '../faults.ts'
 
 export interface Checked {
   history: History
@@ -13,6 +13,18 @@ export interface Checked {
   /** The model of the engines. */
   model: Model
   isTokenMode: boolean
+  /** Whether responses continue in sessions that do not override it. */
+  continues: boolean
+}
+
+/** A request of which a turn's response is a part. */
+export interface EngineRequest {
+  start: number
+  end: number
+  engine: string | null
+  weight_version: string | null
+  request_id: string
+  end_reason: string
 }
 
 export interface TurnOnRecord {
@@ -21,7 +33,8 @@ export interface TurnOnRecord {
   status: string
   dialect: string
   request_messages: ChatMessage[]
-  params: { prompt?: string }
+  params: { prompt?: string; max_tokens?: number }
+  annotations: { engine_requests?: EngineRequest[] }
   prompt_token_ids: number[]
   completion_token_ids: number[]
   completion_logprobs: number[]
@@ -58,6 +71,14 @@ export class SessionHistory {
     this.sessionId = sessionId
     this.attempts = attempts.filter((attempt) => attempt.sessionId === sessionId)
     this.operations = operations.filter((operation) => operation.sessionId === sessionId)
+  }
+
+  /** Returns whether the response of the attempt certainly continues. @param isDefault in sessions that do not override it */
+  continues({ sentAtMs }: Attempt, isDefault: boolean): boolean {
+    const creations = this.operations.filter(({ kind }) => kind === 'create')
+    const isUnclear = creations.some((creation) => !isDone(creation) || creation.endedAtMs! > sentAtMs)
+    if (isUnclear || this.#wipes().length > 0) return false
+    return creations[0]?.continueResponses ?? isDefault
   }
 
   /** Returns whether an operation may have removed what the attempt recorded. */
@@ -97,6 +118,15 @@ export function pastAfter({
   completion_token_ids: completion,
 }: TurnOnRecord): number[] {
   return [...prompt, ...completion]
+}
+
+/**
+ * Returns whether a continued response survives all of the faults: a request that engines lose repeatedly before its
+ * response fails.
+ */
+export function areCuts(faults: readonly Fault[]): boolean {
+  const losses = faults.filter(({ kind }) => !kind.startsWith('response_'))
+  return losses.length <= 1 && faults.every(({ kind }) => (CUT_KINDS as readonly string[]).includes(kind))
 }
 
 export function isSame(a: readonly number[], b: readonly number[]): boolean {

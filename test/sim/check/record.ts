@@ -2,10 +2,11 @@
 import Database from 'better-sqlite3'
 import { ask } from '../actors/client.ts'
 import type { SimEngine } from '../actors/engine.ts'
-import type { Attempt, History } from '../actors/history.ts'
+import type { Attempt } from '../actors/history.ts'
 import type { Call } from '../actors/oracle.ts'
 import type { World } from '../world/world.ts'
 import {
+  areCuts,
   type Checked,
   isDone,
   isSameText,
@@ -18,7 +19,7 @@ import { checkRows } from './rows.ts'
 import { checkExact, checkPrompts, checkTurns } from './turns.ts'
 
 export async function checkRecord(world: World, checked: Checked): Promise<void> {
-  const { history, engines, path, faults } = checked
+  const { history, path, faults } = checked
   await checkHealth(world)
   const ids = [...new Set([...history.attempts, ...history.operations].map(({ sessionId }) => sessionId))]
   for (const sessionId of ids) {
@@ -33,7 +34,7 @@ export async function checkRecord(world: World, checked: Checked): Promise<void>
     if (session && !mayBeInexact) checkExact(world, expected, session)
     if (session && rows) checkRows(world, expected, session.turns, rows.trajectories)
   }
-  if (faults.length === 0) checkCalm(world, history, engines)
+  if (areCuts(faults)) checkCalm(world, checked)
   checkFile(world, path)
 }
 
@@ -119,20 +120,37 @@ function checkOperations(world: World, expected: SessionHistory, session: Sessio
     world.violated(`${sessionId} was created, and is gone`)
 }
 
-/** Checks that nothing is executed twice in a run without faults. */
-function checkCalm(world: World, { attempts }: History, engines: readonly SimEngine[]): void {
+/**
+ * Checks that no response is lost and nothing is executed twice in a run in which nothing has gone wrong but cuts of
+ * responses that continue.
+ */
+function checkCalm(world: World, { history, engines, faults, continues }: Checked): void {
+  const { attempts } = history
   const counts = new Map<string, number>()
   for (const { call } of attempts) counts.set(call, (counts.get(call) ?? 0) + 1)
-  for (const { call, outcome, status, code } of attempts) {
+  for (const attempt of attempts) {
+    const { sessionId, call, outcome, status, code } = attempt
     // The trainer ended, reset or deleted its session meanwhile.
     if (code === 'turn_cancelled') continue
+    const wasCut = countBy(engines, ({ cuts }) => cuts.get(call)) > 0 || faults.length > 0
+    if (wasCut && !new SessionHistory(sessionId, history).continues(attempt, continues)) continue
     if (outcome === 'broken' || (outcome === 'refused' && status! >= 500))
       world.violated(`${call} failed with ${status} ${code}, and nothing had gone wrong`)
   }
+  // A request that is lost with its worker or engine is given to another one.
+  if (!faults.every(({ kind }) => kind.startsWith('response_'))) return
   for (const [call, count] of counts) {
-    const begun = engines.reduce((sum, engine) => sum + (engine.begun.get(call) ?? 0), 0)
-    if (begun > count) world.violated(`${call} was asked ${count} times, and given to engines ${begun} times`)
+    const begun = countBy(engines, (engine) => engine.begun.get(call))
+    const cut = countBy(engines, ({ cuts }) => cuts.get(call))
+    if (begun > count + cut)
+      world.violated(
+        `${call} was asked ${count} times and cut ${cut} times, and given to engines ${begun} times`,
+      )
   }
+}
+
+function countBy(engines: readonly SimEngine[], count: (engine: SimEngine) => number | undefined): number {
+  return engines.reduce((sum, engine) => sum + (count(engine) ?? 0), 0)
 }
 
 function checkFile(world: World, path: string): void {

@@ -11,6 +11,7 @@ import {
   type SessionOnRecord,
   type TurnOnRecord,
 } from './on-record.ts'
+import { checkParts } from './parts.ts'
 
 export function checkTurns(
   world: World,
@@ -59,6 +60,14 @@ function checkTokens(
   const isRendered = !isTokenMode || turn.params.prompt !== undefined
   if (isRendered && isWhole && !isSame(recorded, renderedPrompt(turn, model)))
     world.violated(`the turn of ${call} has another prompt's ids`)
+  const { max_tokens: limit } = turn.params
+  if (limit !== undefined && ids.length > limit)
+    world.violated(`the turn of ${call} has ${ids.length} tokens, and its limit is ${limit}`)
+  const { engine_requests: parts } = turn.annotations
+  if (parts !== undefined) {
+    checkParts(world, { turn, call, engines }, parts)
+    return
+  }
   const requests = engines
     .flatMap(({ served }) => served)
     .filter((served) => served.call === call && (!isWhole || isSame(served.prompt, recorded)))

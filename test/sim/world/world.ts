@@ -11,7 +11,7 @@ import { Network } from './network.ts'
 import { VirtualTime } from './virtual-time.ts'
 
 /** Each stream is independent, so that omitting a fault changes as little as possible of the rest. */
-const STREAMS = ['network', 'disk', 'engine', 'workload', 'faults', 'ids'] as const
+const STREAMS = ['network', 'disk', 'engine', 'workload', 'faults', 'ids', 'cuts'] as const
 
 export type Stream = (typeof STREAMS)[number]
 
