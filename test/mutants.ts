@@ -7,7 +7,7 @@
  *     --seed 2       other lines
  *     --tests 3      only so many test files for each file, its own, then those that import it the most directly; default: 6
  *
- * A survivor is a test to write, or a change that nobody can notice.
+ * A survivor is a test to write, or a change without an observable effect.
  */
 import { spawnSync } from 'node:child_process'
 import { existsSync, globSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'

@@ -1,4 +1,4 @@
-"""The client, against the real proxy: what it makes of answers, of refusals, and of a proxy that is away."""
+"""The client, against a real proxy: responses, rejections, and a proxy that is unreachable."""
 
 from __future__ import annotations
 

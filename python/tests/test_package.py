@@ -1,4 +1,4 @@
-"""The distributions as somebody gets them who never saw the checkout."""
+"""The distributions, installed without the repository."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ export function backendSuite(
   })
 
   withBackend(
-    'a call that nobody can serve fails after the wait',
+    'a request that no engine can serve fails after the wait',
     { members: 1, waitMs: 50 },
     async (t, subject) => {
       await subject.members[0]!.stop()

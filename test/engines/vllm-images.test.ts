@@ -88,7 +88,7 @@ async function checkImages(
     t.strictSame(prompt, wanted, `${what}: the prompt that vLLM makes`)
   }
   const { trajectories: rows } = await getJson(`${url}/sessions/${session}/trajectories`)
-  t.equal(rows.length, 1, 'the second turn goes on from the first')
+  t.equal(rows.length, 1, 'the second turn continues the first')
 }
 
 // biome-ignore lint/suspicious/noExplicitAny: answers are read as their readers do

@@ -202,7 +202,7 @@ function expertsByToken({ dtype, shape, known, data }: NonNullable<Shown['routed
   return Array.from({ length: rows }, (_, index) => {
     const values = numbers.slice(index * width, (index + 1) * width)
     if (known.some(([from, to]) => from <= index && index < to)) return values
-    return values.every((number) => number === 0) ? null : 'numbers that nobody told'
+    return values.every((number) => number === 0) ? null : 'numbers that were not reported'
   })
 }
 

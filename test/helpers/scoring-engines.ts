@@ -154,7 +154,7 @@ interface Location {
 }
 
 /** Scores each token except the first. */
-function places(model: TableModel, ids: readonly number[], count: number): Location[] {
+function scoreLocations(model: TableModel, ids: readonly number[], count: number): Location[] {
   return ids.slice(1).map((id, index) => {
     const logprobs = model.next(ids.slice(0, index + 1))
     const order = [...logprobs.keys()].sort((a, b) => logprobs[b]! - logprobs[a]!)
@@ -171,7 +171,7 @@ const getDefault = (models: Record<string, TableModel>) => Object.values(models)
 // biome-ignore lint/suspicious/noExplicitAny: a request body of any shape
 function vllmScores(body: any, models: Record<string, TableModel>): object {
   const model = models[body.model] ?? getDefault(models)
-  const entries = places(model, body.prompt, body.prompt_logprobs).map(({ id, logprob, top }) =>
+  const entries = scoreLocations(model, body.prompt, body.prompt_logprobs).map(({ id, logprob, top }) =>
     Object.fromEntries(
       [...top, [id, logprob] as const].map(([other, value]) => [
         other,
@@ -219,7 +219,7 @@ function sglangScores(body: any, models: Record<string, TableModel>): object {
   const model = models[body.lora_path] ?? getDefault(models)
   const ids: number[] = body.input_ids
   const start: number = body.logprob_start_len
-  const scored = places(model, ids, body.top_logprobs_num).slice(start)
+  const scored = scoreLocations(model, ids, body.top_logprobs_num).slice(start)
   const meta_info = {
     id: 'r',
     prompt_tokens: ids.length,

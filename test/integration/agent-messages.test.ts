@@ -167,7 +167,7 @@ t.test('structured output reaches the engine as a response format, and the clien
 })
 
 /** A conversation with a tool loop and sampled text, for any client; `say` adds the model's messages to it. */
-async function talk(step: (turn: number) => Promise<void>): Promise<void> {
+async function runConversation(step: (turn: number) => Promise<void>): Promise<void> {
   for (let turn = 0; turn < 4; turn++) await step(turn)
 }
 
@@ -181,7 +181,7 @@ t.test(
 
     const anthropic = client(proxy, 'messages')
     const conversation: MessageParam[] = [...question]
-    await talk(async (turn) => {
+    await runConversation(async (turn) => {
       const tools = [calculator]
       const body = {
         ...sampling,
@@ -207,7 +207,7 @@ t.test(
       { role: 'system', content: system },
       { role: 'user', content: question[0]?.content as string },
     ]
-    await talk(async () => {
+    await runConversation(async () => {
       const completion = await openai.chat.completions.create({ ...sampling, messages: spoken, tools })
       const { message } = completion.choices[0]!
       spoken.push(message)

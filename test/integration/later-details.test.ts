@@ -109,7 +109,7 @@ t.test('inexact rows are omitted and counted', async (t) => {
 })
 
 /** Sends a conversation of two turns and a branch. */
-async function talk(proxy: TestProxy): Promise<void> {
+async function runConversation(proxy: TestProxy): Promise<void> {
   const user = (content: string) => ({ role: 'user', content })
   const sendRequest = async (messages: object[]) => {
     const body = { model: 'embedded', messages, max_tokens: 12, temperature: 1 }
@@ -130,7 +130,7 @@ for (const mode of ['local', 'relay'] as const) {
       joinWorker(t, { proxyUrls: [proxy.url], workerId: 'w', ...options })
       await untilWorkers(proxy, 'w')
     }
-    await talk(proxy)
+    await runConversation(proxy)
     const scored = await proxy.post('/sessions/s/score', { teacher: 'wise' })
     const { trajectories: rows } = await proxy.get('/sessions/s/trajectories?details=teacher_logprobs')
     t.match(scored, { session_id: 's', teacher: 'wise', rows: rows.length, turns: 3 })

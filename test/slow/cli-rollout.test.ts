@@ -122,10 +122,10 @@ t.test('only failed samples are run again on demand', async (t) => {
   t.match(await runLlmProxy([...it.args, '--command', onlyFirst], inFolder(it)), { code: 0 })
   const [kept] = rowsIn(it.output).filter(({ metrics }) => metrics.failed === 0)
   const second = [...it.args, '--retry-failed', '--command']
-  const mended = await runLlmProxy([...second, '"$NODE" "$FOLDER/agent.cjs"'], inFolder(it))
-  t.match(mended, { code: 0, stderr: '' })
-  t.match(mended.stdout, '2 of them failed and are run again: task-1 #0, task-2 #0')
-  t.match(mended.stdout, /^samples +2 of 2$/m)
+  const retried = await runLlmProxy([...second, '"$NODE" "$FOLDER/agent.cjs"'], inFolder(it))
+  t.match(retried, { code: 0, stderr: '' })
+  t.match(retried.stdout, '2 of them failed and are run again: task-1 #0, task-2 #0')
+  t.match(retried.stdout, /^samples +2 of 2$/m)
   const rows = rowsIn(it.output)
   t.strictSame(
     rows.map(({ task_index, metrics }) => [task_index, metrics.failed]).sort(),

@@ -59,7 +59,7 @@ const user = (content: string): Message => ({ role: 'user', content })
 const assistant = (content: string): Message => ({ role: 'assistant', content })
 
 /** Sends two turns, then two that continue the second one: a branch. */
-async function talk(proxy: TestProxy, sessionId: string, stream: boolean): Promise<void> {
+async function runConversation(proxy: TestProxy, sessionId: string, stream: boolean): Promise<void> {
   const first = [user('a long first question'), assistant('')]
   first[1] = assistant(await call(proxy, sessionId, first.slice(0, 1), stream))
   const second = [...first, user('and then')]
@@ -108,10 +108,10 @@ for (const [place, kind, isTokenMode, streams] of [
           ...(isTokenMode && { tokenizer: 'embedded' }),
         }
         const proxy = await startProxy(t, overrides)
-        await talk(proxy, 's', stream)
+        await runConversation(proxy, 's', stream)
         await proxy.server.stop(0)
         const restarted = await startProxy(t, overrides)
-        await talk(restarted, 's', stream)
+        await runConversation(restarted, 's', stream)
         const rows = await getRows(restarted, 's')
         t.equal(rows.length, 4)
         for (const row of rows) {
@@ -148,7 +148,7 @@ t.test('for an extended prompt only the missing experts are requested', async (t
     record: ALL,
   } as const
   const proxy = await startProxy(t, config)
-  await talk(proxy, 's', false)
+  await runConversation(proxy, 's', false)
   const bodies = engine.requests.filter(({ path }) => path === '/generate').map(({ body }) => body)
   const [first, second, third, fourth] = bodies.map((body) => body.routed_experts_start_len)
   t.equal(first, 0)
@@ -186,7 +186,7 @@ t.test(
 t.test('rows are truncated with their details', async (t) => {
   const engine = await engineFor(t)
   const proxy = await startProxy(t, { engineUrls: [engine.url], engineKind: 'vllm', record: ALL })
-  await talk(proxy, 's', false)
+  await runConversation(proxy, 's', false)
   const [full] = await getRows(proxy, 's', '&select=longest')
   const [cut] = await getRows(proxy, 's', '&select=longest&prompt_length=5&response_length=7')
   t.same(cut!.prompt_ids, full!.prompt_ids.slice(-5))
@@ -215,7 +215,7 @@ t.test('relay mode: details arrive complete although the connection is lost repe
   workerFor(t, `http://127.0.0.1:${forwarder.port}`, 'w', backend)
   await untilWorkers(proxy, 'w')
   const calls = Array.from({ length: 6 }, async (_, number) => {
-    await talk(proxy, `s${number}`, true)
+    await runConversation(proxy, `s${number}`, true)
   })
   let cuts = 0
   const cutting = setInterval(() => {
@@ -252,7 +252,7 @@ for (const tokenizer of [undefined, 'embedded'])
       workerFor(t, proxy.url, 'w', backend)
       await untilWorkers(proxy, 'w')
       await proxy.post('/sessions', { session_id: 's', record: ALL })
-      await talk(proxy, 's', true)
+      await runConversation(proxy, 's', true)
       for (const row of await getRows(proxy, 's')) {
         t.equal(getFault(getTokens(row), 2), undefined)
         t.ok(row.routed_experts && row.prompt_logprobs && row.sampling_mask)
@@ -287,7 +287,7 @@ t.test(
     const engine = await engineFor(t)
     const db = join(t.testdir({}), 'proxy.db')
     const proxy = await startProxy(t, { engineUrls: [engine.url], engineKind: 'vllm', db })
-    await talk(proxy, 'plain', false)
+    await runConversation(proxy, 'plain', false)
     // Two single-token requests come first: they measure the logprobs mode.
     const [, , plain] = engine.requests.filter(({ path }) => path === '/v1/chat/completions')
     for (const field of ['prompt_logprobs', 'top_logprobs', 'return_tokens_as_token_ids', 'return_meta_info'])
@@ -304,7 +304,7 @@ t.test(
       status: 'created',
     })
     t.same((await proxy.get('/sessions/own')).record, ['sampling_mask'])
-    await talk(proxy, 'own', false)
+    await runConversation(proxy, 'own', false)
     const [own] = await getRows(proxy, 'own')
     t.ok(own!.sampling_mask && own!.top_logprobs === null)
     t.match(await proxy.post('/sessions', { record: ['mask'] }), { code: 'invalid_request', param: 'record' })
@@ -409,7 +409,7 @@ t.test('the TypeScript loop has sessions recorded, and its rows contain the data
   const { signal } = new AbortController()
   const record = ['sampling_mask', 'top_logprobs:2', 'routed_experts']
   await client.createSession({ session_id: 's', metadata: {}, sampling_params: {}, record }, signal)
-  await talk(proxy, 's', false)
+  await runConversation(proxy, 's', false)
   await client.complete('s', signal)
   const session = await client.trajectories('s', { select: 'all', record }, signal)
   for (const row of session.trajectories) {
@@ -423,7 +423,7 @@ t.test('an export has the requested details, the same from a database and a prox
   const engine = await engineFor(t)
   const db = join(t.testdir({}), 'details.db')
   const proxy = await startProxy(t, { engineUrls: [engine.url], record: ALL, db })
-  await talk(proxy, 's', false)
+  await runConversation(proxy, 's', false)
   const rows = await getRows(proxy, 's')
   t.ok(rows.some(({ sampling_mask: mask }) => mask?.some((ids) => ids !== null)))
   for (const source of [

@@ -20,7 +20,7 @@ const createAgent = (proxy: TestProxy, session: string) =>
   new OpenAI({ baseURL: `${proxy.url}/sessions/${session}/v1`, apiKey: 'none', maxRetries: 0 })
 
 /** Sends two requests, the second of which is streamed and extends the first, and one in another dialect. */
-async function talk(proxy: TestProxy, session: string): Promise<void> {
+async function runConversation(proxy: TestProxy, session: string): Promise<void> {
   const agent = createAgent(proxy, session)
   const messages: OpenAI.ChatCompletionMessageParam[] = [{ role: 'user', content: 'What is the sea?' }]
   const full = await agent.chat.completions.create({ model: 'm', messages, max_tokens: 8 })
@@ -42,7 +42,7 @@ for (const mode of ['local', 'relay'] as const) {
       await untilWorkers(proxy, 'w')
     }
     await proxy.post('/admin/weight_version', { weight_version: 17 })
-    await talk(proxy, 'task:0')
+    await runConversation(proxy, 'task:0')
     t.strictSame(await proxy.post('/admin/flush'), { status: 'flushed' })
     const { turns, trace_count: count } = await proxy.get('/sessions/task:0')
     const traces = await proxy.get('/sessions/task:0/traces')

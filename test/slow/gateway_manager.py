@@ -60,5 +60,5 @@ def of_the_toolkit() -> None:
 
 of_rllm()
 of_the_toolkit()
-assert GatewayClient(f"http://{proxy.hostname}:{proxy.port}").health()["status"] == "ok", "nobody ended the proxy"
+assert GatewayClient(f"http://{proxy.hostname}:{proxy.port}").health()["status"] == "ok", "the proxy has ended"
 print("\ndone")

@@ -136,29 +136,31 @@ t.test('a session starts one request at a time that adds thousands of messages',
     await new Promise<void>((resolve) => goOn.push(resolve))
     yield* respond(completeResponse())
   }
-  const talk = (name: string, count: number, words = '') =>
+  const createConversation = (name: string, count: number, words = '') =>
     JSON.stringify({
       messages: Array.from({ length: count }, (_, index) => ({
         role: 'user',
         content: `${name} ${index}${words}`,
       })),
     })
-  const calls = [send(url, talk('a', 5_000), 's')]
+  const calls = [send(url, createConversation('a', 5_000), 's')]
   await until(() => goOn.length === 1)
-  calls.push(send(url, talk('b', 5_000), 's'), send(url, talk('c', 5_000), 's'))
+  calls.push(send(url, createConversation('b', 5_000), 's'), send(url, createConversation('c', 5_000), 's'))
   // Neither another session's request nor a small one of this session waits.
-  calls.push(send(url, talk('d', 5_000), 'other'), send(url, talk('e', 1), 's'))
+  calls.push(send(url, createConversation('d', 5_000), 'other'), send(url, createConversation('e', 1), 's'))
   await until(() => goOn.length === 3)
   t.equal(backend.requests.length, 3, 'two wait')
   await until(() => goOn.length === 5)
   t.pass('they start although the first one continues')
-  calls.push(send(url, talk('f', 1, ' word'.repeat(10_000)), 's'))
+  calls.push(send(url, createConversation('f', 1, ' word'.repeat(10_000)), 's'))
   await until(() => goOn.length === 6)
   t.pass('a long request with few messages starts, too')
   for (const each of goOn) each()
   for (const call of calls) t.equal((await call).status, 200)
   goOn.length = 0
-  const grown = [talk('a', 5_010), talk('a', 5_020)].map((body) => send(url, body, 's'))
+  const grown = [createConversation('a', 5_010), createConversation('a', 5_020)].map((body) =>
+    send(url, body, 's'),
+  )
   await until(() => goOn.length === 2)
   for (const each of goOn) each()
   for (const call of grown) t.equal((await call).status, 200, 'repeated messages do not count')

@@ -36,7 +36,7 @@ const runner = new TurnRunner({
   prompts: new ChatPrompts(async () => 0),
 })
 
-async function talk(sessionId: string): Promise<void> {
+async function runConversation(sessionId: string): Promise<void> {
   const messages: object[] = [{ role: 'system', content: `${sessionId} ${TEXT.repeat(10)}` }]
   for (let calls = 0; calls < CALLS; calls += 1) {
     messages.push({ role: 'user', content: `${calls} ${TEXT}` })
@@ -62,7 +62,7 @@ async function round(name: number): Promise<void> {
   const agents = Array.from({ length: AT_ONCE }, async () => {
     while (begun < Number(sessionsPerRound)) {
       begun += 1
-      await talk(`${name}-${begun}`)
+      await runConversation(`${name}-${begun}`)
     }
   })
   await Promise.all(agents)

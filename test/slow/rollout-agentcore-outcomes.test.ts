@@ -15,7 +15,7 @@ interface Payload {
 }
 
 /** Sends an agent's only request to its model. @returns the status of the response */
-async function talk({ _config }: Payload): Promise<number> {
+async function runConversation({ _config }: Payload): Promise<number> {
   const { base_url, api_key } = _config!
   const response = await fetch(`${base_url}/chat/completions`, {
     method: 'POST',
@@ -56,7 +56,7 @@ for (const [what, { does, faults = [] }] of Object.entries(FIRST)) {
     const container = async (id: string, payload: Payload): Promise<ContainerResponse> => {
       if (payload._agentcore_runtime.operation === 'start') {
         heard.push(id)
-        t.equal(await talk(payload), 200)
+        t.equal(await runConversation(payload), 200)
       }
       return id === heard[0] && does !== undefined
         ? does(id)
@@ -98,7 +98,7 @@ t.test('an agent that runs although its start was lost adds nothing to any sessi
   const agents: Payload[] = []
   const front = await startFront(t, async (id, payload: Payload) => {
     if (payload._agentcore_runtime.operation === 'start') agents.push(payload)
-    if (agents.length === 2) await talk(payload)
+    if (agents.length === 2) await runConversation(payload)
     return state(id, 'completed', { result: { reward: 1 } })
   })
   front.invokeFaults.push('cut late')
@@ -111,7 +111,7 @@ t.test('an agent that runs although its start was lost adds nothing to any sessi
   const [row] = await loop.run({ temperature: 1 }, { instance_id: 'x' })
   await loop.close()
   t.match(row, { num_turns: 1, metrics: { tries: 2 } })
-  t.equal(await talk(agents[0]!), 409, 'its session has ended')
+  t.equal(await runConversation(agents[0]!), 409, 'its session has ended')
   const { trajectories } = await proxy.get(`/sessions/${row!.extra_fields.session_id}/trajectories`)
   t.equal(trajectories.length, 1)
 })

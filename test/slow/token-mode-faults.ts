@@ -155,11 +155,11 @@ export function testFaults(t: Test, mode: keyof typeof MODES): void {
       const { url } = await startEngine(t, { latencyMs: 100 })
       const proxy = await start(t, url)
       const openai = client(proxy)
-      const talk = async (question: string) => {
+      const runConversation = async (question: string) => {
         const completion = await sendRequest(openai, [user(question)])
         await sendRequest(openai, [user(question), completion, user('Go on.')])
       }
-      await Promise.all([talk('One.'), talk('Two.'), talk('Three.')])
+      await Promise.all([runConversation('One.'), runConversation('Two.'), runConversation('Three.')])
       const turns = await getTurns(proxy)
       t.equal(turns.filter((turn) => turn.annotations.prompt.reason === 'extended').length, 3)
       const rows = await getRows(proxy)

@@ -48,7 +48,11 @@ function client(proxy: TestProxy, sessionId = 's'): OpenAI {
 type Echo = (message: OpenAI.ChatCompletionMessage) => ChatCompletionMessageParam
 
 /** Runs a conversation with tools, in which the agent echoes completions in the given way. */
-async function talk(proxy: TestProxy, echo: Echo, sessionId = 's'): Promise<ChatCompletionMessageParam[]> {
+async function runConversation(
+  proxy: TestProxy,
+  echo: Echo,
+  sessionId = 's',
+): Promise<ChatCompletionMessageParam[]> {
   const openai = client(proxy, sessionId)
   const messages: ChatCompletionMessageParam[] = [
     { role: 'system', content: 'You are careful.' },
@@ -81,7 +85,7 @@ const ECHOES: Record<string, Echo> = {
     ...rest,
     content: content ? [{ type: 'text', text: content }] : null,
   }),
-  'with new call ids and arguments written anew': ({ tool_calls, ...rest }) => ({
+  'with new call ids and rewritten arguments': ({ tool_calls, ...rest }) => ({
     ...rest,
     ...(tool_calls && {
       tool_calls: tool_calls.map((call, i) => ({
@@ -114,7 +118,7 @@ for (const { mode, how, echo } of CASES) {
   t.test(`in ${mode} mode an agent that echoes ${how} loses no trained token`, async (t) => {
     const proxy = shared[mode]
     const session = how.replaceAll(' ', '-')
-    await talk(proxy, echo, session)
+    await runConversation(proxy, echo, session)
     const { turns } = await proxy.get(`/sessions/${session}`)
     t.equal(turns.length, 6)
     for (const [i, turn] of turns.entries()) {
@@ -136,7 +140,7 @@ for (const { mode, how, echo } of CASES) {
 
 t.test('tool calls are tool calls on every turn, and none of their markup is text', async (t) => {
   const proxy = shared.local
-  const messages = await talk(proxy, ECHOES['as it came']!, 'calls')
+  const messages = await runConversation(proxy, ECHOES['as it came']!, 'calls')
   const calls = messages.flatMap((message) => ('tool_calls' in message ? (message.tool_calls ?? []) : []))
   t.ok(calls.length >= 2)
   for (const message of messages) {

@@ -232,7 +232,7 @@ t.test('for a long conversation spans have the latest messages, up to their limi
   )
 })
 
-t.test('a setting for events only, or for nothing, leaves spans without content', async (t) => {
+t.test('a setting for events only, or for none, leaves spans without content', async (t) => {
   for (const value of ['event_only', 'no_content', 'false', '']) {
     const receiver = await startOtlpReceiver(t)
     const env = { OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT: value }

@@ -19,7 +19,7 @@ CONTEXT = 512
 
 @dataclass
 class PolicyEngine:
-    """Samples at temperature 1, the same in each run: its dice begin anew with each request."""
+    """Samples at temperature 1, the same in each run: each request seeds its random generator."""
 
     model: Any
     end_of_turn: int

@@ -122,7 +122,7 @@ class _Method:
         self._method = method
 
     def remote(self, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
-        # A call of an actor runs whether or not somebody waits for it.
+        # A call of an actor runs even if no caller waits for it.
         return asyncio.ensure_future(self._method(*args, **kwargs))
 
 

@@ -45,8 +45,8 @@ function parseText(data: FrameData): unknown {
 
 /** @param wasParsed whether parsing the unchanged text has failed: parsing it again would block for twice as long */
 function parseRepaired(text: string, wasParsed: boolean): unknown {
-  const mended = withoutNonNumbers(text)
-  return wasParsed && mended === text ? undefined : JSON.parse(mended)
+  const repaired = withoutNonNumbers(text)
+  return wasParsed && repaired === text ? undefined : JSON.parse(repaired)
 }
 
 function read(parse: () => unknown): unknown {

@@ -80,7 +80,7 @@ function getEnding(text: string): Ending {
 }
 
 function streamed(text: string): Ending {
-  // Comments keep a connection alive while a worker is away; they are not events.
+  // Comments keep a connection alive while a worker is disconnected; they are not events.
   const events = text.split('\n\n').filter((event) => event.startsWith('data: '))
   const isDone = events.at(-1) === 'data: [DONE]'
   const chunks = events.filter((event) => event !== 'data: [DONE]').map((event) => JSON.parse(event.slice(6)))

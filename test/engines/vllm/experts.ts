@@ -12,9 +12,9 @@ const [LAYERS, RANKS] = [3, 2]
 /**
  * Returns the experts that `made_experts` in `plugin/core_log.py` makes; the last token was sampled but never computed.
  */
-function createExpected(places: number): Buffer {
-  const experts = Buffer.alloc(places * LAYERS * RANKS)
-  for (let index = 0; index < places - 1; index += 1)
+function createExpected(tokenCount: number): Buffer {
+  const experts = Buffer.alloc(tokenCount * LAYERS * RANKS)
+  for (let index = 0; index < tokenCount - 1; index += 1)
     for (let layer = 0; layer < LAYERS; layer += 1)
       for (let rank = 0; rank < RANKS; rank += 1)
         experts[(index * LAYERS + layer) * RANKS + rank] = (index * 7 + layer * 3 + rank) % 256

@@ -93,7 +93,7 @@ function checkJoined(
     )
     const shown = rows.some(({ turns }) => turns.some((part) => part.turn_id === turn.turn_id))
     if (shown && isAlone && isSame(past, turn.prompt_token_ids.slice(0, past.length)))
-      world.violated(`${call} goes on from turn ${before.index}, and is in no row with it`)
+      world.violated(`${call} continues turn ${before.index}, and is in no row with it`)
   }
 }
 

@@ -29,7 +29,7 @@ const call = (index: number, args = '{}') => ({
   function: { name: 'f', arguments: args },
 })
 /** A conversation that ends with a user message. */
-const talk = (n: number): Message[] =>
+const createTalk = (n: number): Message[] =>
   times(n | 1, (index) => ({ role: index % 2 === 1 ? 'assistant' : 'user', content: `m${index}` }))
 /** One message with n calls, and the result of each. */
 const results = (n: number): Message[] => [
@@ -65,16 +65,16 @@ export const REQUESTS: readonly Subject[] = [
     ],
     n: 500,
     cases: {
-      messages: fresh(talk, (messages) => lowerChatRequest({ messages })),
+      messages: fresh(createTalk, (messages) => lowerChatRequest({ messages })),
       'results of calls': fresh(results, (messages) => lowerChatRequest({ messages })),
       parts: fresh(
         (n) => [{ role: 'user', content: times(n, () => ({ type: 'text', text: '' })) }],
         (messages) => lowerChatRequest({ messages }),
       ),
-      tools: fresh(tools, (some) => lowerChatRequest({ messages: talk(1), tools: some })),
-      'fields that nobody knows': fresh(
+      tools: fresh(tools, (some) => lowerChatRequest({ messages: createTalk(1), tools: some })),
+      'unknown fields': fresh(
         (n) => wideObject(4 * n),
-        (more) => lowerChatRequest({ ...more, messages: talk(1) }),
+        (more) => lowerChatRequest({ ...more, messages: createTalk(1) }),
       ),
     },
   },
@@ -101,7 +101,9 @@ export const REQUESTS: readonly Subject[] = [
     ],
     n: 500,
     cases: {
-      messages: fresh(talk, (messages) => lowerMessagesRequest({ model: 'm', max_tokens: 1, messages })),
+      messages: fresh(createTalk, (messages) =>
+        lowerMessagesRequest({ model: 'm', max_tokens: 1, messages }),
+      ),
       'results of calls': fresh(
         (n) => [
           { role: 'user', content: 'go' },
@@ -118,7 +120,7 @@ export const REQUESTS: readonly Subject[] = [
       ),
       tools: fresh(
         (n) => times(n, (index) => ({ name: `f${index}`, input_schema: { type: 'object' } })),
-        (some) => lowerMessagesRequest({ model: 'm', max_tokens: 1, messages: talk(1), tools: some }),
+        (some) => lowerMessagesRequest({ model: 'm', max_tokens: 1, messages: createTalk(1), tools: some }),
       ),
       'tools that are found again and again': fresh(
         (n) => ({
@@ -143,7 +145,7 @@ export const REQUESTS: readonly Subject[] = [
       ),
       'a system of many parts': fresh(
         (n) => times(n, () => ({ type: 'text', text: 'x-anthropic-billing-header: ' })),
-        (system) => lowerMessagesRequest({ model: 'm', max_tokens: 1, system, messages: talk(1) }),
+        (system) => lowerMessagesRequest({ model: 'm', max_tokens: 1, system, messages: createTalk(1) }),
       ),
     },
   },
@@ -229,7 +231,7 @@ export const REQUESTS: readonly Subject[] = [
     covers: ['src/proxy/dialects/responses/*', 'src/proxy/dialects/common/sealed-reasoning.ts'],
     n: 500,
     cases: {
-      messages: fresh(talk, (input) => lowerItems(input)),
+      messages: fresh(createTalk, (input) => lowerItems(input)),
       'results of calls': fresh(
         (n) => [
           ...times(n, (index) => ({
@@ -309,7 +311,9 @@ export const REQUESTS: readonly Subject[] = [
     ],
     n: 300,
     cases: {
-      'a long conversation': fresh(talk, (messages) => new PrefixIndex().match(createConversation(messages))),
+      'a long conversation': fresh(createTalk, (messages) =>
+        new PrefixIndex().match(createConversation(messages)),
+      ),
       'results of calls': fresh(results, (messages) => new PrefixIndex().match(createConversation(messages))),
       'calls of one message': fresh(
         (n) => {
@@ -318,7 +322,7 @@ export const REQUESTS: readonly Subject[] = [
             id: ids.draw(undefined),
             function: { name: 'f', arguments: '{}' },
           }))
-          return [...talk(1), { role: 'assistant', tool_calls: calls }] as Message[]
+          return [...createTalk(1), { role: 'assistant', tool_calls: calls }] as Message[]
         },
         (messages) => new PrefixIndex().match(createConversation(messages)),
       ),
@@ -326,11 +330,11 @@ export const REQUESTS: readonly Subject[] = [
         const tree = new MessageTree()
         const index = new PrefixIndex<number>()
         for (let i = 0; i < n; i += 1) {
-          const matched = index.match(createConversation(talk(1), null, tree))
+          const matched = index.match(createConversation(createTalk(1), null, tree))
           index.add(matched, { ...EMPTY, content: 'always the same' }, i)
         }
         const echo = [
-          ...talk(1),
+          ...createTalk(1),
           { role: 'assistant', content: 'always the same ' },
           { role: 'user', content: 'on' },
         ]
@@ -340,7 +344,7 @@ export const REQUESTS: readonly Subject[] = [
         const tree = new MessageTree()
         const index = new PrefixIndex<number>()
         for (let i = 0; i < n; i += 1) {
-          const messages = [...talk(2), { role: 'user', content: `branch ${i}` }]
+          const messages = [...createTalk(2), { role: 'user', content: `branch ${i}` }]
           index.add(index.match(createConversation(messages, null, tree)), { ...EMPTY, content: `${i}` }, i)
         }
       },
@@ -351,16 +355,16 @@ export const REQUESTS: readonly Subject[] = [
     covers: ['src/proxy/session/roles/*', 'src/proxy/session/roles/rules/*'],
     n: 300,
     cases: {
-      'calls that all open anew': (n) => {
+      'tool calls that all open again': (n) => {
         const turns = times(n, (index) => getTurn([{ role: 'user', content: `task ${index}` }]))
         return () => lined(turns)
       },
       'calls that are all the same': (n) => {
-        const turns = times(n, () => getTurn(talk(3)))
+        const turns = times(n, () => getTurn(createTalk(3)))
         return () => lined(turns)
       },
       'a call of many messages': (n) => {
-        const turn = getTurn(talk(n))
+        const turn = getTurn(createTalk(n))
         return () => lined([turn])
       },
     },

@@ -21,7 +21,7 @@ t.test('waits double with each failure, between half and all of the limit, up to
 t.test('a cancelled pause throws the reason', async (t) => {
   const controller = new AbortController()
   const paused = pause(60_000, controller.signal)
-  controller.abort(new Error('called off'))
-  await t.rejects(paused, { message: 'called off' })
-  await t.rejects(pause(60_000, controller.signal), { message: 'called off' })
+  controller.abort(new Error('cancelled'))
+  await t.rejects(paused, { message: 'cancelled' })
+  await t.rejects(pause(60_000, controller.signal), { message: 'cancelled' })
 })

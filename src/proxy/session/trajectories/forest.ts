@@ -64,16 +64,16 @@ export class Forest {
   /** Returns the layout. All rows must have been added, because each may split a prompt. */
   place(): ForestLayout {
     const nodes: (PromptTokens | CompletionTokens)[] = []
-    const places = new Map<TokenNode | CompletionSpan, number | null>([[this.#roots, null]])
+    const indices = new Map<TokenNode | CompletionSpan, number | null>([[this.#roots, null]])
     const put = (key: TokenNode | CompletionSpan, node: PromptTokens | CompletionTokens): number => {
-      places.set(key, nodes.length)
+      indices.set(key, nodes.length)
       return nodes.push(node) - 1
     }
     const placeRead = (node: TokenNode): number | null => {
       const way: TokenNode[] = []
       let at = node
-      for (; !places.has(at); at = at.parent!) way.push(at)
-      let parent = places.get(at)!
+      for (; !indices.has(at); at = at.parent!) way.push(at)
+      let parent = indices.get(at)!
       for (const next of way.reverse()) parent = put(next, { parent, ids: next.edge })
       return parent
     }
@@ -82,8 +82,8 @@ export class Forest {
       for (const { read, sampled } of path) {
         const parent = placeRead(read)
         const { below, ...node } = sampled
-        leaf = places.get(sampled) ?? put(sampled, { parent, ...node })
-        places.set(below, leaf)
+        leaf = indices.get(sampled) ?? put(sampled, { parent, ...node })
+        indices.set(below, leaf)
       }
       return { ...row, leaf }
     })

@@ -12,7 +12,7 @@ const BYTES_OF_WORK = 4096
 const MAX_STRETCH_WORK = 2048
 
 /** The id of a command whose reply is ignored. */
-const NOBODY = 0
+const NO_REPLY = 0
 
 /**
  * A list that is stored in batches. They end before the last text, which the turn stores itself: in a prompt it has a
@@ -70,8 +70,8 @@ export function inStretches(call: ThreadCommand<WriteMethods>): ThreadCommand<Wr
     const stretched = new TextBatches(turn[list])
     lists[list] = stretched
     const { sessionId, epoch } = turn
-    const stretches = stretched.stretches({ sessionId, epoch }, list)
-    for (const stretch of stretches) before.push({ id: NOBODY, method: 'putStretch', args: [stretch] })
+    const chunks = stretched.stretches({ sessionId, epoch }, list)
+    for (const chunk of chunks) before.push({ id: NO_REPLY, method: 'putStretch', args: [chunk] })
   }
   return [...before, { ...call, args: [{ ...turn, ...lists }, ...others] }]
 }

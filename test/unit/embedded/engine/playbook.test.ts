@@ -7,7 +7,7 @@ import type {
   PromptMessage,
 } from '../../../../src/embedded/engine/prompt-conversation.ts'
 
-function talk(messages: PromptMessage[], tools: string[] = []): PromptConversation {
+function createConversation(messages: PromptMessage[], tools: string[] = []): PromptConversation {
   const taskAt = messages.findLastIndex((message) => message.role === 'user')
   const step = messages.slice(taskAt + 1).filter((message) => message.role === 'assistant').length
   return { messages, tools: new Set(tools), task: messages[taskAt]?.text ?? '', step }
@@ -27,13 +27,13 @@ t.test('the first rule whose conditions all match gives the response', async (t)
     { when: { text: 'hello' }, answer: { content: 'plain' } },
     { when: {}, answer: { content: 'anything' } },
   )
-  t.equal(book.answer(talk([user('Hello!')]), undefined)?.text, 'plain')
-  t.equal(book.answer(talk([user('Hello!')], ['bash']), undefined)?.text, 'with a shell')
-  t.equal(book.answer(talk([user('Bye')]), undefined)?.rule, 'rule 2')
+  t.equal(book.answer(createConversation([user('Hello!')]), undefined)?.text, 'plain')
+  t.equal(book.answer(createConversation([user('Hello!')], ['bash']), undefined)?.text, 'with a shell')
+  t.equal(book.answer(createConversation([user('Bye')]), undefined)?.rule, 'rule 2')
 })
 
 t.test('each condition can exclude a rule', async (t) => {
-  const conversation = talk([user('go'), assistant('x'), reports('42 files')], ['bash'])
+  const conversation = createConversation([user('go'), assistant('x'), reports('42 files')], ['bash'])
   const holds = { role: 'tool', text: '42', user: '^go$', step: 1, tool: 'bash', model: 'm', messages: 3 }
   const fails = { role: 'user', text: '43', user: 'stop', step: 2, tool: 'python', model: 'n', messages: 2 }
   t.ok(playbook({ when: holds, answer: { content: 'yes' } }).answer(conversation, 'm'))
@@ -54,7 +54,7 @@ t.test('captures of both patterns are inserted into content, reasoning and neste
       ],
     },
   })
-  const conversation = talk([user('Write a.txt'), assistant('x'), reports('12 lines')])
+  const conversation = createConversation([user('Write a.txt'), assistant('x'), reports('12 lines')])
   t.equal(
     book.answer(conversation, undefined)?.text,
     '<think>\nI saw 12 lines.\n</think>\n\nWriting a.txt for $5.\n<tool_call>\n' +
@@ -65,15 +65,15 @@ t.test('captures of both patterns are inserted into content, reasoning and neste
 
 t.test('a capture group that did not participate is empty', async (t) => {
   const book = playbook({ when: { text: 'a(b)?c' }, answer: { content: '[$1$2]' } })
-  t.equal(book.answer(talk([user('ac')]), undefined)?.text, '[]')
+  t.equal(book.answer(createConversation([user('ac')]), undefined)?.text, '[]')
 })
 
 t.test(
   'a conversation without messages, or one that ends with the assistant, gets no response',
   async (t) => {
     const book = playbook({ when: {}, answer: { content: 'x' } })
-    t.equal(book.answer(talk([user('a'), assistant('b')]), undefined), undefined)
-    t.equal(book.answer(talk([]), undefined), undefined)
+    t.equal(book.answer(createConversation([user('a'), assistant('b')]), undefined), undefined)
+    t.equal(book.answer(createConversation([]), undefined), undefined)
   },
 )
 
@@ -116,7 +116,7 @@ t.test('the documented example runs through its three steps', async (t) => {
   const book = new Playbook(JSON.parse(/```json\n(.*?)```/s.exec(page)![1]!))
   const messages = [user('Please fix src/a.py')]
   const rules = ['file content', '3 passed', ''].map((result) => {
-    const response = book.answer(talk(messages, ['bash']), undefined)
+    const response = book.answer(createConversation(messages, ['bash']), undefined)
     messages.push(assistant(response?.text ?? ''), reports(result))
     return response
   })
@@ -134,7 +134,7 @@ t.test('the built-in playbook solves sums with a calculator', async (t) => {
     const messages = [user(task)]
     const texts: string[] = []
     while (texts.length < 6) {
-      const text = book.answer(talk(messages, ['calculator']), undefined)?.text ?? 'no rule'
+      const text = book.answer(createConversation(messages, ['calculator']), undefined)?.text ?? 'no rule'
       const expression = /"expression": "(.*?)"/.exec(text)?.[1]
       texts.push(expression ?? text)
       if (expression === undefined) break
@@ -152,11 +152,14 @@ t.test('the built-in playbook solves sums with a calculator', async (t) => {
   t.same(solve('2 + 3 * 4'), ['3 * 4', '2 + 12', 'The answer is 14.'])
   t.same(solve('20 - 3 - 4'), ['20 - 3', '17 - 4', 'The answer is 13.'])
   t.equal(
-    book.answer(talk([user('What is 12 + 7?')]), undefined),
+    book.answer(createConversation([user('What is 12 + 7?')]), undefined),
     undefined,
     'only if a calculator is offered',
   )
-  const failed = talk([user('1 / 0'), assistant('x'), reports('Error: division by zero')], ['calculator'])
+  const failed = createConversation(
+    [user('1 / 0'), assistant('x'), reports('Error: division by zero')],
+    ['calculator'],
+  )
   t.equal(book.answer(failed, undefined)?.text, 'The calculator could not work that out.')
 })
 

@@ -196,16 +196,16 @@ t.test('results have the order of the sampled tool calls', async (t) => {
     })
     return getText(second)
   }
-  const places = (text: string) =>
+  const getDistance = (text: string) =>
     ['one', 'two'].map((word) => text.lastIndexOf(word)).reduce((one, two) => two - one)
   const turned = await after('x', (a, b) => [result(b, 'two'), result(a, 'one')])
-  t.ok(places(turned) > 0, 'sorted')
+  t.ok(getDistance(turned) > 0, 'sorted')
   const missing = await after('y', (_, b) => [result(b, 'two'), user('one')])
-  t.ok(places(missing) < 0, 'one is missing')
+  t.ok(getDistance(missing) < 0, 'one is missing')
   const twice = await after('z', (a, b) => [result(b, 'two'), result(b, 'two'), result(a, 'one')])
-  t.ok(places(twice) < 0, 'one is repeated')
+  t.ok(getDistance(twice) < 0, 'one is repeated')
   const foreign = await after('f', (a, b) => [result(b, 'two'), result('x', 'three'), result(a, 'one')])
-  t.ok(places(foreign) < 0, 'one belongs to another tool call')
+  t.ok(getDistance(foreign) < 0, 'one belongs to another tool call')
 })
 
 t.test("the model reads its own ids, and its agent the proxy's, which never repeat", async (t) => {

@@ -42,8 +42,8 @@ export async function readTree(steps: AsyncIterable<TurnStep>, marks: SessionMar
       newRow: newRows.add(step, found, rows.getParent(step.turnId)?.turnId),
     })
   }
-  const places = new Map(turns.map(({ turnId, shown }) => [turnId, shown.index]))
-  const getIndex = (turnId: string | undefined) => places.get(turnId ?? '') ?? null
+  const indexById = new Map(turns.map(({ turnId, shown }) => [turnId, shown.index]))
+  const getIndex = (turnId: string | undefined) => indexById.get(turnId ?? '') ?? null
   const exclusions = rows.exclusions()
   return turns.map(({ shown, turnId, base, messageParent, newRow }) => {
     const before = rows.getParent(turnId)

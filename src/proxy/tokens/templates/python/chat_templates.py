@@ -79,8 +79,8 @@ def raise_exception(message):
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja2's sandbox, which asks anew at each access whether a template may see an attribute: most of the time that
-    rendering takes. The answer depends on the type of the object and the attribute's name alone, and is kept."""
+    """Jinja2's sandbox, which checks at each access whether a template may read an attribute: most of the time of
+    rendering. The result depends on the type of the object and the attribute's name alone, and is kept."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -221,7 +221,7 @@ def open_harmony():
 
 def settled(template):
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
-    # What is there by now stays, and is not looked through again.
+    # Existing objects stay, and are not collected again.
     gc.freeze()
     return template
 

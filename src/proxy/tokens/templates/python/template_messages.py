@@ -3,8 +3,8 @@
 OpenAI clients send tool arguments as JSON text and content as text or as parts; most templates want arguments as
 objects and content as text. The rules are those of vLLM (`vllm/entrypoints/chat_utils.py`:
 `_parse_chat_message_content`, `_postprocess_messages`) and, for reasoning and absent fields, of transformers
-(`chat_template_utils.py`, `apply_chat_template`), so that a prompt is the same whoever renders it. Where they would
-lose something, the template's needs go first. No standard says those: they are found out by trials, as in minja
+(`chat_template_utils.py`, `apply_chat_template`), so that a prompt is the same in every renderer. Where they would
+lose something, the template's needs take precedence. No standard defines those: trial renderings determine them, as in minja
 (`docs/CAPABILITIES_AND_POLYFILLS.md` of ochafik/minja).
 """
 

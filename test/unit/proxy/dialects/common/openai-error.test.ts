@@ -17,16 +17,19 @@ t.test("an engine's rejection keeps its message, type and code", async (t) => {
   })
 })
 
-t.test('a prompt that does not fit has the code that agents know, whoever detects it', async (t) => {
-  const known = {
-    message: tooLong,
-    type: 'invalid_request_error',
-    param: null,
-    code: 'context_length_exceeded',
-  }
-  const engineBody = { error: { message: tooLong, type: 'BadRequestError', code: 400 } }
-  t.same(openAiError(new ProxyError('engine_rejected', tooLong, { engineBody })).error, known)
-  t.same(openAiError(new ProxyError('engine_rejected', tooLong)).error, known)
-  t.same(openAiError(new ProxyError('context_length_exceeded', tooLong)).error, known)
-  t.match(openAiError(new ProxyError('engine_timeout', tooLong)).error, { code: 'engine_timeout' })
-})
+t.test(
+  'a prompt that does not fit has the code that agents match, whether the proxy or the engine detects it',
+  async (t) => {
+    const known = {
+      message: tooLong,
+      type: 'invalid_request_error',
+      param: null,
+      code: 'context_length_exceeded',
+    }
+    const engineBody = { error: { message: tooLong, type: 'BadRequestError', code: 400 } }
+    t.same(openAiError(new ProxyError('engine_rejected', tooLong, { engineBody })).error, known)
+    t.same(openAiError(new ProxyError('engine_rejected', tooLong)).error, known)
+    t.same(openAiError(new ProxyError('context_length_exceeded', tooLong)).error, known)
+    t.match(openAiError(new ProxyError('engine_timeout', tooLong)).error, { code: 'engine_timeout' })
+  },
+)

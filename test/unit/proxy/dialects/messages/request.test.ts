@@ -15,7 +15,7 @@ function lower(fields: object) {
   return body as Record<string, unknown>
 }
 
-function talk(messages: unknown[], fields: object = {}): unknown[] {
+function createConversation(messages: unknown[], fields: object = {}): unknown[] {
   return lower({ messages, ...fields }).messages as unknown[]
 }
 
@@ -40,23 +40,28 @@ t.test('the smallest request', async (t) => {
 })
 
 t.test('the system prompt is one system message, its blocks joined by newlines', async (t) => {
-  t.same(talk(hi, { system: 'Be brief.' }), [{ role: 'system', content: 'Be brief.' }, ...hi])
+  t.same(createConversation(hi, { system: 'Be brief.' }), [{ role: 'system', content: 'Be brief.' }, ...hi])
   const blocks = [
     { type: 'text', text: 'Be brief.', cache_control: { type: 'ephemeral' } },
     { type: 'text', text: 'Be kind.' },
   ]
-  t.same(talk(hi, { system: blocks }), [{ role: 'system', content: 'Be brief.\nBe kind.' }, ...hi])
+  t.same(createConversation(hi, { system: blocks }), [
+    { role: 'system', content: 'Be brief.\nBe kind.' },
+    ...hi,
+  ])
   for (const system of ['', [], null])
-    t.same(talk(hi, { system }), hi, 'an empty system prompt is no message')
+    t.same(createConversation(hi, { system }), hi, 'an empty system prompt is no message')
 })
 
 t.test('a system message within the conversation becomes part of a user message', async (t) => {
   const hurry = { role: 'system', content: [{ type: 'text', text: 'Hurry.' }] }
   const reminder = '<system-reminder>\nHurry.\n</system-reminder>'
-  t.match(talk([...hi, hurry]), [{ role: 'user', content: [{ text: 'hi' }, { text: reminder }] }])
+  t.match(createConversation([...hi, hurry]), [
+    { role: 'user', content: [{ text: 'hi' }, { text: reminder }] },
+  ])
   const use = { role: 'assistant', content: [{ type: 'tool_use', id: 'a', name: 'f', input: {} }] }
   const result = { role: 'user', content: [{ type: 'tool_result', tool_use_id: 'a', content: '1' }] }
-  t.match(talk([...hi, use, result, hurry]), {
+  t.match(createConversation([...hi, use, result, hurry]), {
     2: { role: 'tool', content: '1' },
     3: { role: 'user', content: reminder },
   })
@@ -64,8 +69,11 @@ t.test('a system message within the conversation becomes part of a user message'
 
 t.test('a system message before the conversation is part of the system prompt', async (t) => {
   const messages = [{ role: 'system', content: 'Be kind.' }, ...hi]
-  t.same(talk(messages), [{ role: 'system', content: 'Be kind.' }, ...hi])
-  t.same(talk(messages, { system: 'Be brief.' }), [{ role: 'system', content: 'Be brief.\nBe kind.' }, ...hi])
+  t.same(createConversation(messages), [{ role: 'system', content: 'Be kind.' }, ...hi])
+  t.same(createConversation(messages, { system: 'Be brief.' }), [
+    { role: 'system', content: 'Be brief.\nBe kind.' },
+    ...hi,
+  ])
 })
 
 t.test('text, images and text documents are parts of a message', async (t) => {
@@ -77,7 +85,7 @@ t.test('text, images and text documents are parts of a message', async (t) => {
     { type: 'document', source: { type: 'base64', media_type: 'application/pdf', data: 'JVBE' } },
     { type: 'document', source: { type: 'content', content: [{ type: 'text', text: 'more' }] } },
   ]
-  t.same(talk([{ role: 'user', content }]), [
+  t.same(createConversation([{ role: 'user', content }]), [
     {
       role: 'user',
       content: [
@@ -93,7 +101,11 @@ t.test('text, images and text documents are parts of a message', async (t) => {
       ],
     },
   ])
-  t.same(talk([{ role: 'user', content: [{ type: 'text', text: 'hi' }] }]), hi, 'one text is a plain string')
+  t.same(
+    createConversation([{ role: 'user', content: [{ type: 'text', text: 'hi' }] }]),
+    hi,
+    'one text is a plain string',
+  )
 })
 
 t.test('a thinking block may have no signature, or only its signature', async (t) => {
@@ -105,7 +117,7 @@ t.test('a thinking block may have no signature, or only its signature', async (t
     [{ type: 'thinking', thinking: '', signature: null }, undefined],
   ] as const) {
     const content = [block, { type: 'text', text: 'see.' }]
-    const [, response] = talk([...hi, { role: 'assistant', content }, ...hi]) as {
+    const [, response] = createConversation([...hi, { role: 'assistant', content }, ...hi]) as {
       reasoning_content?: string
     }[]
     t.equal(response?.reasoning_content, reasoning, JSON.stringify(block))
@@ -123,7 +135,7 @@ t.test('an assistant message has joined text, reasoning and tool calls', async (
     { type: 'tool_use', id: 'b', name: 'g', input: {} },
   ]
   const results = [{ type: 'tool_result', tool_use_id: 'a', content: '1' }]
-  const [, response] = talk([
+  const [, response] = createConversation([
     ...hi,
     { role: 'assistant', content },
     { role: 'user', content: results },
@@ -138,16 +150,18 @@ t.test('an assistant message has joined text, reasoning and tool calls', async (
     ],
   })
   const silent = [{ type: 'tool_use', id: 'a', name: 'f', input: {} }]
-  t.match(talk([...hi, { role: 'assistant', content: silent }, ...hi]), { 1: { content: null } })
+  t.match(createConversation([...hi, { role: 'assistant', content: silent }, ...hi]), {
+    1: { content: null },
+  })
 })
 
 t.test('arguments that were not a JSON object are restored as the model wrote them', async (t) => {
   const content = [{ type: 'tool_use', id: 'a', name: 'f', input: { INVALID_JSON: '{"x": 1' } }]
-  t.match(talk([...hi, { role: 'assistant', content }, ...hi]), {
+  t.match(createConversation([...hi, { role: 'assistant', content }, ...hi]), {
     1: { tool_calls: [{ function: { arguments: '{"x": 1' } }] },
   })
   const honest = [{ type: 'tool_use', id: 'a', name: 'f', input: { INVALID_JSON: 1 } }]
-  t.match(talk([...hi, { role: 'assistant', content: honest }, ...hi]), {
+  t.match(createConversation([...hi, { role: 'assistant', content: honest }, ...hi]), {
     1: { tool_calls: [{ function: { arguments: '{"INVALID_JSON":1}' } }] },
   })
 })
@@ -159,7 +173,7 @@ t.test("tool results come first, each as a message, followed by the user's other
     { type: 'tool_result', tool_use_id: 'b', content: [{ type: 'text', text: 'see' }, image] },
     { type: 'tool_result', tool_use_id: 'c' },
   ]
-  t.same(talk([{ role: 'user', content }]), [
+  t.same(createConversation([{ role: 'user', content }]), [
     { role: 'tool', tool_call_id: 'a', content: '1' },
     {
       role: 'tool',
@@ -177,7 +191,9 @@ t.test("tool results come first, each as a message, followed by the user's other
 t.test("the model can distinguish a tool's error from its result", async (t) => {
   const result = (content: unknown) => ({ type: 'tool_result', tool_use_id: 'a', is_error: true, content })
   const getContent = (content: unknown) => {
-    const messages = talk([{ role: 'user', content: [result(content)] }]) as { content: unknown }[]
+    const messages = createConversation([{ role: 'user', content: [result(content)] }]) as {
+      content: unknown
+    }[]
     return messages[0]?.content
   }
   t.equal(getContent('no such file'), 'Error: no such file')
@@ -185,7 +201,7 @@ t.test("the model can distinguish a tool's error from its result", async (t) => 
   t.equal(getContent(undefined), 'Error: ')
   t.match(getContent([image]), [{ type: 'text', text: 'Error: ' }, { type: 'image_url' }])
   const fine = { ...result('1'), is_error: false }
-  t.match(talk([{ role: 'user', content: [fine] }]), [{ content: '1' }])
+  t.match(createConversation([{ role: 'user', content: [fine] }]), [{ content: '1' }])
 })
 
 t.test('consecutive messages of one role are one', async (t) => {
@@ -198,7 +214,7 @@ t.test('consecutive messages of one role are one', async (t) => {
     { role: 'user', content: [{ type: 'tool_result', tool_use_id: 'a', content: '1' }] },
     { role: 'user', content: 'three' },
   ]
-  t.match(talk(messages), [
+  t.match(createConversation(messages), [
     { role: 'user', content: [{ text: 'one' }, { text: 'two' }] },
     { role: 'assistant', content: 'I see', tool_calls: [{ id: 'a' }] },
     { role: 'tool', content: '1' },
@@ -331,7 +347,7 @@ t.test('volatile parts are removed from the system prompt and reported', async (
 
 t.test('a thinking block may lack its signature or its text', async (t) => {
   const thinking = (block: object) =>
-    talk([...hi, { role: 'assistant', content: [{ type: 'thinking', ...block }] }, ...hi])[1]
+    createConversation([...hi, { role: 'assistant', content: [{ type: 'thinking', ...block }] }, ...hi])[1]
   t.match(thinking({ thinking: 'Hm', signature: null }), { reasoning_content: 'Hm' })
   t.match(thinking({ signature: seal('Hm') }), { reasoning_content: 'Hm' })
 })
@@ -356,7 +372,7 @@ t.test('server tools are omitted and listed, and their histories are read', asyn
   const text = [{ type: 'text', text: 'body' }]
   const result = { type: 'search_result', source: 'https://x', title: 'T', content: text }
   const history = [...hi, { role: 'assistant', content: response }, { role: 'user', content: [result] }]
-  t.same(talk(history).slice(1), [
+  t.same(createConversation(history).slice(1), [
     { role: 'assistant', content: 'Found.' },
     { role: 'user', content: 'T\nhttps://x\nbody' },
   ])
@@ -367,7 +383,7 @@ t.test('a document with a URL or a file id is replaced by a text that names it',
     { type: 'document', source: { type: 'url', url: 'https://x/y.pdf' } },
     { type: 'document', source: { type: 'file', file_id: 'file_1' } },
   ]
-  t.match(talk([{ role: 'user', content }]), [
+  t.match(createConversation([{ role: 'user', content }]), [
     {
       content: [
         { type: 'text', text: /^\[A file of type application\/pdf was given here/ },
@@ -395,7 +411,7 @@ t.test('a result of a server tool keeps the parts that a model can read', async 
   const show = (type: string, content: unknown) => {
     const result = { type, tool_use_id: 's', content }
     const response = [result, { type: 'text', text: 'Done.' }]
-    const [, message] = talk([...hi, { role: 'assistant', content: response }, ...hi])
+    const [, message] = createConversation([...hi, { role: 'assistant', content: response }, ...hi])
     return (message as { content?: unknown }).content
   }
   const found = { type: 'web_search_result', title: 'T', url: 'https://x', encrypted_content: 'gAAA' }

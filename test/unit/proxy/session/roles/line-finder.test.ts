@@ -23,7 +23,7 @@ t.test("the size of a request's state does not depend on its tools", async (t) =
   t.equal(none, '')
 })
 
-const talk = (...contents: string[]): ChatMessage[] =>
+const createConversation = (...contents: string[]): ChatMessage[] =>
   contents.map((content, index) => (index % 2 === 0 ? user(content) : assistant(content)))
 
 /** Returns the requests of one conversation, from the first one to the one with all of these messages. */
@@ -31,7 +31,9 @@ function getCalls(head: Omit<Call, 'messages'> & { system?: string }, ...content
   const { system: systemText, ...rest } = head
   const before = systemText === undefined ? [] : [system(systemText)]
   return contents.flatMap((_, index) =>
-    index % 2 === 0 ? [{ ...rest, messages: [...before, ...talk(...contents.slice(0, index + 1))] }] : [],
+    index % 2 === 0
+      ? [{ ...rest, messages: [...before, ...createConversation(...contents.slice(0, index + 1))] }]
+      : [],
   )
 }
 

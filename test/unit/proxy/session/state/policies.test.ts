@@ -41,7 +41,7 @@ t.test('a policy of an unknown role, or without a name, is rejected', async (t) 
 })
 
 /** A conversation: the actor starts, a critic reviews it, and the actor continues. */
-function talk(): TrajectoryBuilder {
+function createConversation(): TrajectoryBuilder {
   const builder = new TrajectoryBuilder()
   const add = (index: number, prompt: number[], policy: string | null, line: string) =>
     builder.add({
@@ -72,7 +72,7 @@ const getShown = (builder: TrajectoryBuilder, options = {}, reward = {}) =>
 
 t.test('rows have the policy of their turns, or none if the turns differ', async (t) => {
   t.same(
-    getShown(talk()).map(({ policy }) => policy),
+    getShown(createConversation()).map(({ policy }) => policy),
     ['critic', 'actor', null],
   )
   t.equal(readRecordedPolicy({ annotations: '{}' }), null)
@@ -80,7 +80,7 @@ t.test('rows have the policy of their turns, or none if the turns differ', async
 })
 
 t.test('rows of one policy train only its turns, each once', async (t) => {
-  t.same(getShown(talk(), { policy: 'actor' }), [
+  t.same(getShown(createConversation(), { policy: 'actor' }), [
     {
       policy: 'actor',
       mask: [1, 0, 1],
@@ -92,19 +92,19 @@ t.test('rows of one policy train only its turns, each once', async (t) => {
     },
   ])
   t.same(
-    getShown(talk(), { policy: 'critic' }).map(({ mask }) => mask),
+    getShown(createConversation(), { policy: 'critic' }).map(({ mask }) => mask),
     [[1], [0, 0, 1]],
   )
-  t.same(getShown(talk(), { policy: 'nobody' }), [])
+  t.same(getShown(createConversation(), { policy: 'nobody' }), [])
   t.same(
-    getShown(talk(), { policy: 'critic', perTurn: true }).map(({ turns }) => turns),
+    getShown(createConversation(), { policy: 'critic', perTurn: true }).map(({ turns }) => turns),
     [[[1, 'critic', true]], [[3, 'critic', true]]],
   )
 })
 
 t.test("the reward of an agent role has precedence over the session's", async (t) => {
   t.same(
-    getShown(talk(), {}, { lines: { 'subagent:critic': 0.25 } }).map(({ reward }) => reward),
+    getShown(createConversation(), {}, { lines: { 'subagent:critic': 0.25 } }).map(({ reward }) => reward),
     [0.25, 1, 1],
   )
 })

@@ -7,11 +7,11 @@ import { limitRuns } from '../../../../helpers/tier.ts'
  * Scans a text in chunks with one scanner: the number of characters that it consumed, whether they are
  * complete, the members.
  */
-function scan(...pieces: string[]) {
+function scan(...chunks: string[]) {
   const scanner = new JsonScanner()
   let length = 0
-  for (const piece of pieces) if (scanner.isOpen) length += scanner.read(piece, 0)
-  const members = scanner.isWhole ? [...scanner.getMembers(pieces.join('').slice(0, length))] : undefined
+  for (const chunk of chunks) if (scanner.isOpen) length += scanner.read(chunk, 0)
+  const members = scanner.isWhole ? [...scanner.getMembers(chunks.join('').slice(0, length))] : undefined
   return { length, isOpen: scanner.isOpen, members }
 }
 

@@ -49,7 +49,7 @@ export function assertCutsChangeNothing(
       (text, startsInReasoning, sizes) => {
         const full = parse(family, text, { startsInReasoning })
         const parser = family.create(withTestDefaults({ startsInReasoning }))
-        const deltas = cutInto(text, sizes).map((piece) => parser.push(piece))
+        const deltas = cutInto(text, sizes).map((chunk) => parser.push(chunk))
         const merged = mergeDeltas([...deltas, parser.finish()])
         return JSON.stringify(merged) === JSON.stringify(full)
       },
@@ -60,11 +60,11 @@ export function assertCutsChangeNothing(
 
 /** Chunks of the given sizes, repeated; of one character each if there are none. */
 function cutInto(text: string, sizes: readonly number[]): string[] {
-  const pieces: string[] = []
+  const chunks: string[] = []
   for (let from = 0, turn = 0; from < text.length; turn++) {
     const size = sizes[turn % sizes.length] ?? 1
-    pieces.push(text.slice(from, from + size))
+    chunks.push(text.slice(from, from + size))
     from += size
   }
-  return pieces
+  return chunks
 }

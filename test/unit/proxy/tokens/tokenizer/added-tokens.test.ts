@@ -18,10 +18,10 @@ function slowly(ids: ReadonlyMap<string, number>, text: string): TokenMatch[] {
 }
 
 t.test('tokens are found from the left, with the longest first', async () => {
-  const piece = fc.constantFrom('<', '<|', '|>', 'a', '<|a|>', '\ud83d\ude42', '')
-  const text = fc.array(piece, { maxLength: 12 }).map((pieces) => pieces.join(''))
+  const chunk = fc.constantFrom('<', '<|', '|>', 'a', '<|a|>', '\ud83d\ude42', '')
+  const text = fc.array(chunk, { maxLength: 12 }).map((chunks) => chunks.join(''))
   const tokens = fc.uniqueArray(
-    fc.array(piece, { maxLength: 3 }).map((pieces) => pieces.join('')),
+    fc.array(chunk, { maxLength: 3 }).map((chunks) => chunks.join('')),
     { minLength: 1, maxLength: 8 },
   )
   fc.assert(

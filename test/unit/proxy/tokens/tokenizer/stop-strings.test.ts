@@ -62,8 +62,8 @@ t.test('for any chunks of the text, the result is the same', async () => {
       const full = new StopStrings(stops, { include })
       const cut = new StopStrings(stops, { include })
       const shown = full.push(text) + full.flush()
-      const pieces = [...text].map((letter) => cut.push(letter)).join('') + cut.flush()
-      return shown === pieces && full.matched === cut.matched
+      const chunks = [...text].map((letter) => cut.push(letter)).join('') + cut.flush()
+      return shown === chunks && full.matched === cut.matched
     }),
     { numRuns: limitRuns(2000) },
   )

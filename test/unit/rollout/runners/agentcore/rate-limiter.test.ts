@@ -144,11 +144,11 @@ t.test('a cancelled request is not counted, and later ones move up', async (t) =
   const gone = new AbortController()
   const first = limiter.acquire('start', gone.signal)
   const granted = sendRequest(limiter, clock, ['start'])
-  gone.abort(new Error('called off'))
-  await t.rejects(first, { message: 'called off' })
+  gone.abort(new Error('cancelled'))
+  await t.rejects(first, { message: 'cancelled' })
   await run(clock, 10)
   t.equal(granted.length, 1)
-  await t.rejects(limiter.acquire('start', gone.signal), { message: 'called off' })
+  await t.rejects(limiter.acquire('start', gone.signal), { message: 'cancelled' })
 })
 
 t.test('a busy process catches up for a tenth of a second, not for more', async (t) => {
