@@ -37,13 +37,14 @@ const tools: Tool[] = ['f', 'get_it'].map((name) => ({
   function: { name, parameters: { type: 'object', properties } },
 }))
 /** Families whose strings SGLang strips, although their templates write them verbatim. */
-const STRIPPED = /DeepSeekV32|DeepSeekV4|MinimaxM[23]|MiniCPM5|Qwen3Coder|MiMo|Glm4|Hunyuan|Step3Detector/
+const STRIPPED =
+  /DeepSeekV32|DeepSeekV4|MinimaxM[23]|MiniCPM5|Qwen3Coder|MiMo|Glm4|Hunyuan|Step3Detector|DotsTool/
 
 /**
  * Families in which SGLang reads `null` as null where the schema says string; vLLM follows the schema, as the proxy
  * does.
  */
-const NULLS = /Qwen3Coder|MinimaxM2|MiMo/
+const NULLS = /Qwen3Coder|MinimaxM2|MiMo|DotsTool/
 /** Families in which SGLang removes quotes as of a Python string; vLLM keeps the text verbatim, as the proxy does. */
 const UNQUOTED = /Glm4/
 
