@@ -2,7 +2,7 @@
  * A request that arrives at another node than its session's owner: the outcome of its response if that node crashes
  * while forwarding it.
  */
-import t from 'tap'
+import t, { type Test } from 'tap'
 import { DatabaseLink } from '../helpers/database-link.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { freePort } from '../helpers/free-port.ts'
@@ -43,14 +43,15 @@ interface Turn {
   status: string
 }
 
-/** Three nodes, and a worker that connects to all of them. */
+/** Three nodes with an engine. */
 interface Rig {
   nodes: [owner: Node, passer: Node, other: Node]
   /** How the other nodes reach the first one. */
   ownerLink: DatabaseLink
   ownerPort: number
-  /** How the worker reaches the engine. */
+  /** How a worker reaches the engine. */
   link: DatabaseLink
+  engineUrls: string[]
 }
 
 let rig: Rig | undefined
@@ -71,20 +72,21 @@ async function startRig(): Promise<Rig> {
   const link = new DatabaseLink(Number(new URL(engine.url).port))
   const engineUrls = [`http://127.0.0.1:${await link.open()}`]
   t.teardown(() => link.close())
-  joinWorker(t, { proxyUrls: nodes.map(({ url }) => url), engineUrls, workerId: 'w' })
-  return { nodes, ownerLink, ownerPort, link }
+  return { nodes, ownerLink, ownerPort, link, engineUrls }
 }
 
 let sessions = 0
 
 /** Begins a session that the first node owns, after restarting the nodes that the last test ended. */
-async function setUp() {
+async function setUp(t: Test) {
   rig ??= await startRig()
-  const { nodes, ownerLink, ownerPort, link } = rig
+  const { nodes, ownerLink, ownerPort, link, engineUrls } = rig
   link.isHeld = false
   ownerLink.isHeld = false
   if (!ownerLink.isOpen) await ownerLink.open(ownerPort)
   await Promise.all(nodes.map((node) => node.isRunning || node.start()))
+  // A worker that had lost a node would wait longer and longer before it connects again.
+  joinWorker(t, { proxyUrls: nodes.map(({ url }) => url), engineUrls, workerId: `w${sessions}` })
   for (const { url } of nodes)
     await until(async () => (await readJson(`${url}/health/workers`)).healthy === 1)
   const [owner, passer, other] = nodes
@@ -107,7 +109,7 @@ t.test(
   'a node crashes while it forwards a response: a second attempt supersedes it',
   { skip: noPostgres },
   async (t) => {
-    const { passer, other, link, turns, trained, ask } = await setUp()
+    const { passer, other, link, turns, trained, ask } = await setUp(t)
     link.isHeld = true
     const lost = t.rejects(ask(passer.url, 'Go on.'))
     await until(async () => (await turns()).some(({ status }) => status === 'open'))
@@ -131,7 +133,7 @@ t.test(
   'first requests that arrive at several nodes at once, and a drained node',
   { skip: noPostgres },
   async (t) => {
-    const { owner, passer, other, turns, trained, ask } = await setUp()
+    const { owner, passer, other, turns, trained, ask } = await setUp(t)
     await t.test('first requests of a session are all served', async (t) => {
       for (let session = 0; session < SESSIONS; session += 1) {
         const id = `new-${session}`
@@ -167,7 +169,7 @@ t.test(
   'a request right after its owner was killed waits for the lease, and is served',
   { skip: noPostgres },
   async (t) => {
-    const { owner, passer, other, ask, turns } = await setUp()
+    const { owner, passer, other, ask, turns } = await setUp(t)
     // This node has an open connection to the owner, the other one has none.
     await ask(passer.url, 'Go on.')
     await owner.kill()
@@ -182,7 +184,7 @@ t.test(
 )
 
 t.test('a request in flight at a killed owner is served by the next one', { skip: noPostgres }, async (t) => {
-  const { owner, passer, link, turns, ask } = await setUp()
+  const { owner, passer, link, turns, ask } = await setUp(t)
   link.isHeld = true
   const response = ask(passer.url, 'Go on.')
   await until(async () => (await turns()).some(({ status }) => status === 'open'))
@@ -206,7 +208,7 @@ for (const [client, headers, isOnlyFull] of CLIENTS) {
     `an owner crashes after a commit, before its response: the client, ${client}, gets another one that supersedes it`,
     { skip: noPostgres || (isOnlyFull && ONLY_FULL) },
     async (t) => {
-      const { owner, passer, link, ownerLink, turns, trained, ask } = await setUp()
+      const { owner, passer, link, ownerLink, turns, trained, ask } = await setUp(t)
       link.isHeld = true
       const response = ask(passer.url, 'Go on.', headers)
       await until(async () => (await turns()).some(({ status }) => status === 'open'))
@@ -231,7 +233,7 @@ t.test(
   'a request with an idempotency key gets what its crashed owner committed',
   { skip: noPostgres },
   async (t) => {
-    const { owner, passer, link, ownerLink, turns, ask } = await setUp()
+    const { owner, passer, link, ownerLink, turns, ask } = await setUp(t)
     link.isHeld = true
     const response = ask(passer.url, 'Go on.', { 'idempotency-key': 'k' })
     await until(async () => (await turns()).some(({ status }) => status === 'open'))
