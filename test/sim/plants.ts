@@ -256,7 +256,7 @@ export const PLANTS: readonly Plant[] = [
   },
   {
     name: 'tool calls that their agent has tidied count as others',
-    seed: 4,
+    seed: 9,
     edits: [
       {
         file: 'src/proxy/session/matching/message-tree.ts',
