@@ -6,6 +6,7 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { isDeepStrictEqual } from 'node:util'
 import t, { type Test } from 'tap'
+import { IS_FULL } from '../../helpers/tier.ts'
 import { type Agent, type AgentRun, runAgent } from './agent.ts'
 import { type SampledPart, startCuttingEngine, startLosingEngine } from './losing-engine.ts'
 import { SETUPS, type Setup } from './rig.ts'
@@ -28,7 +29,7 @@ export interface FileTask {
  * setups.
  */
 function keysIn({ mode }: Setup): boolean[] {
-  return process.env.FULL === '1' ? [false, true] : [mode === 'relay']
+  return IS_FULL ? [false, true] : [mode === 'relay']
 }
 
 /** Gives the agent the task in each setup, and checks its work and what was recorded. */
@@ -87,8 +88,6 @@ function isSideCall({ tools }: Turn): boolean {
   return tools === null || tools.length === 0
 }
 
-const TOKEN_MODE = { mode: 'local', prompts: 'token' } as const
-
 /** How an agent handles the loss of its engine. */
 export interface LostEngineTask extends FileTask {
   /** The test runs by default, and not only under FULL: the dialect has a specific error event in streams. */
@@ -102,11 +101,11 @@ export async function testLostEngine(
   agent: Agent,
   { steps, rows = 1, isDefault }: LostEngineTask,
 ): Promise<void> {
-  if (!isDefault && process.env.FULL !== '1') return
+  if (!isDefault && !IS_FULL) return
   await t.test(`${agent.name} completes its task when its engine is lost in mid-stream`, async (t) => {
     const startBetween = (t: Test, engineUrl: string) => startLosingEngine(t, engineUrl, 1)
-    const setup = { ...TOKEN_MODE, playbook: getPlaybook(steps, 'untidy'), startBetween }
-    const run = await runAgent(t, agent, setup, taskIn)
+    const setup = { mode: 'local', prompts: 'token', startBetween } as const
+    const run = await runAgent(t, agent, { ...setup, playbook: getPlaybook(steps, 'untidy') }, taskIn)
     t.equal(run.code, 0, 'it ends well', { output: run.output })
     t.equal(readFileSync(join(run.work, 'printed.txt'), 'utf8'), PRINTED, 'the agent ran the command')
     const failed = run.turns.filter(({ status }) => status !== 'completed')
@@ -129,18 +128,19 @@ export async function testContinuedResponses(
   agent: Agent,
   { steps, isDefault }: Pick<LostEngineTask, 'steps' | 'isDefault'>,
 ): Promise<void> {
-  if (!isDefault && process.env.FULL !== '1') return
-  const title = `${agent.name} in ${agent.dialect} completes its task in one row`
-  await t.test(`${title} when each response continues after cuts`, async (t) => {
-    const parts: SampledPart[] = []
-    const startBetween = (t: Test, engineUrl: string) => startCuttingEngine(t, engineUrl, parts)
-    const flags = ['--continue-responses']
-    const setup = { ...TOKEN_MODE, playbook: getPlaybook(steps, 'untidy'), startBetween, flags }
-    const run = await runAgent(t, agent, setup, taskIn)
-    checkWork(t, run)
-    checkSession(t, run, agent, steps)
-    checkParts(t, run.turns, parts)
-  })
+  if (!isDefault && !IS_FULL) return
+  for (const mode of IS_FULL ? (['local', 'relay'] as const) : (['local'] as const)) {
+    const title = `${agent.name} in ${agent.dialect}, ${mode} mode: completes its task in one row`
+    await t.test(`${title} when each response continues after cuts`, async (t) => {
+      const parts: SampledPart[] = []
+      const startBetween = (t: Test, engineUrl: string) => startCuttingEngine(t, engineUrl, parts)
+      const setup = { mode, prompts: 'token', flags: ['--continue-responses'], startBetween } as const
+      const run = await runAgent(t, agent, { ...setup, playbook: getPlaybook(steps, 'untidy') }, taskIn)
+      checkWork(t, run)
+      checkSession(t, run, agent, steps)
+      checkParts(t, run.turns, parts)
+    })
+  }
 }
 
 /** Checks that the turns are what the engine sampled, part by part, and that it sampled nothing else. */
