@@ -11,6 +11,8 @@ export class ServerVersion {
   readonly #paths: readonly string[]
   readonly #limitMs: number
   #fields: Promise<Record<string, unknown>> | undefined
+  /** The fields once they have arrived. */
+  #known: Record<string, unknown> | undefined
 
   /**
    * @param paths routes that may return `version`; the first that exists is used
@@ -25,6 +27,7 @@ export class ServerVersion {
   /** Discards the version: another server may replace this one. */
   forget(): void {
     this.#fields = undefined
+    this.#known = undefined
   }
 
   /**
@@ -32,8 +35,13 @@ export class ServerVersion {
    * @param signal ends the wait of this caller
    */
   async fields(signal: AbortSignal): Promise<Record<string, unknown>> {
+    // Every request of some servers asks for it, which must not create the promises of a wait.
+    if (this.#known !== undefined) return this.#known
     this.#fields ??= this.#query()
-    return await raceAbort(this.#fields, signal)
+    const query = this.#fields
+    const fields = await raceAbort(query, signal)
+    if (this.#fields === query) this.#known = fields
+    return fields
   }
 
   /** Returns whether the server has this version or a newer one; false if its version is unknown. */
