@@ -12,12 +12,18 @@ import type { Logger } from './base/logger.ts'
 import { VERSION } from './base/version.ts'
 import { hasRollouts, products, requireProduct, type ServerRolloutsConfig } from './included-products.ts'
 import { openEngines } from './open-engines.ts'
-import { type CaptureOptions, parseCaptureOptions, undefinedIfEmpty } from './protocol/token-data/kinds.ts'
+import { type CaptureOptions, omitEmpty, parseCaptureOptions } from './protocol/token-data/kinds.ts'
 import { MAX_FRAME_BYTES } from './protocol/worker/protocol.ts'
-import { fallbackNote, isLoopback, NO_ENGINE_NOTE, namesNoEngine, notesOn } from './proxy/config/notes.ts'
+import {
+  getFallbackNote,
+  isLoopback,
+  listNotes,
+  NO_ENGINE_NOTE,
+  namesNoEngine,
+} from './proxy/config/notes.ts'
 import type { ServeConfig } from './proxy/config/options/serve.ts'
 import type { WorkerConfig } from './proxy/config/options/worker.ts'
-import { trustedAuthorities } from './proxy/config/trusted-authorities.ts'
+import { readTrustedAuthorities } from './proxy/config/trusted-authorities.ts'
 import { openServer } from './proxy/engines/clients/open-servers.ts'
 import { createTokenTextReader } from './proxy/engines/clients/token-text-reader.ts'
 import type { Connect } from './proxy/engines/clients/wire/connection.ts'
@@ -29,7 +35,7 @@ import { Controls } from './proxy/http/operator/controls.ts'
 import { openHealthPort } from './proxy/http/operator/health/health-port.ts'
 import { getHealth } from './proxy/http/operator/health/health-route.ts'
 import { type HttpServer, listen, type ServerOptions } from './proxy/http/server.ts'
-import { reachableUrl } from './proxy/http/transport/base-url.ts'
+import { getReachableUrl } from './proxy/http/transport/base-url.ts'
 import { readCertificate } from './proxy/http/transport/certificate.ts'
 import { ProxyMetrics } from './proxy/metrics/proxy-metrics.ts'
 import { ChatPrompts } from './proxy/session/prompts/chat-prompts.ts'
@@ -42,14 +48,14 @@ import { createRequestLogger } from './proxy/session/turn/request-log.ts'
 import { TurnRunner } from './proxy/session/turn/run-turn.ts'
 import { WeightAnnouncement } from './proxy/session/turn/weight-announcement.ts'
 import type { SpawnThread } from './proxy/store/common/store-thread.ts'
-import { databaseName, isPostgresUrl } from './proxy/store/port/database-name.ts'
+import { isPostgresUrl, toDatabaseName } from './proxy/store/port/database-name.ts'
 import type { TurnRecord, TurnStore } from './proxy/store/port/turn-store.ts'
 import { openSqliteStore } from './proxy/store/sqlite/open.ts'
 import { openPassingStore } from './proxy/store/sqlite/passing.ts'
 import type { openTokenModel } from './proxy/tokens/model/token-model.ts'
 import { openTracing } from './proxy/tracing/open.ts'
 import { type DriftEngine, DriftMeter } from './proxy/verify/drift-meter.ts'
-import { idleEngine } from './proxy/verify/idle-engine.ts'
+import { findIdle } from './proxy/verify/idle-engine.ts'
 import {
   checkTokenEngines,
   findServedLength,
@@ -163,12 +169,12 @@ export async function startServer(
     defaultTtlMs: config.sessionTtlMs || null,
     limits: parseLimits(config.sessionLimits ?? []),
     memoryBytes: config.sessionMemoryBytes,
-    metadata: () => (isFallback() ? { llm_proxy_note: fallbackNote(config) } : {}),
+    metadata: () => (isFallback() ? { llm_proxy_note: getFallbackNote(config) } : {}),
   })
   stack.defer(() => sessions.close())
 
   // 7. The drift meter, with its own engine or those of the backend.
-  const findIdleEngine = (turn: TurnRecord) => idleEngine(engines(), backend.status(), turn)
+  const findIdleEngine = (turn: TurnRecord) => findIdle(engines(), backend.status(), turn)
   const drift =
     config.verifyShare > 0
       ? openDriftMeter(config, { store, logger, metrics, platform, findIdleEngine })
@@ -221,14 +227,14 @@ export async function startServer(
     }),
     facts: () => ({
       version: VERSION,
-      db: databaseName(config.db),
+      db: toDatabaseName(config.db),
       database,
       ...(usesRollouts && { rollouts: true }),
       prompts: prompts.counts(),
       ...markup,
       drift: drift?.meter.state(),
       notes: [
-        ...notesOn(config).filter((note) => note !== fallbackNote(config) || isFallback()),
+        ...listNotes(config).filter((note) => note !== getFallbackNote(config) || isFallback()),
         ...(mode === 'local' && !engines().some(({ watch }) => watch.healthy) ? [NO_ENGINE_NOTE] : []),
         ...(sessions.deferredSweep ? [describeBacklog(sessions.deferredSweep)] : []),
       ],
@@ -246,11 +252,11 @@ export async function startServer(
   stack.defer(() => sessions.close())
 
   // 12. What needs the server's address. Notes follow its start, so that they do not hide the reason of a failure.
-  const notes = notesOn(config)
+  const notes = listNotes(config)
   if (notes.length > 0) logEvent(logger, 'configuration_note', { note: notes.join(' ') })
   stack.defer(() => rollouts?.own?.close())
   await rollouts?.own?.begin({ proxyUrl: http.url, adminKeys, tlsCa: undefined })
-  await shared?.tell({ url: config.nodeUrl ?? reachableUrl(http.url) })
+  await shared?.tell({ url: config.nodeUrl ?? getReachableUrl(http.url) })
   const running = stack.move()
   return {
     url: http.url,
@@ -321,7 +327,7 @@ function openDriftMeter(
 /** Parses `--record`. @throws ProxyError `config_invalid` */
 function parseRecordOption({ record }: ServeConfig): CaptureOptions | undefined {
   try {
-    return undefinedIfEmpty(parseCaptureOptions(record))
+    return omitEmpty(parseCaptureOptions(record))
   } catch (error) {
     throw new ProxyError('config_invalid', `--record: ${(error as Error).message}`, { cause: error })
   }
@@ -364,7 +370,7 @@ export interface RunningWorker {
 export function startWorker(config: WorkerConfig, { logger, platform = {} }: StartOptions): RunningWorker {
   const { maxConcurrency, proxyUrls, workerKeys: apiKeys } = config
   const workerId = config.workerId ?? `${hostname()}-${process.pid}`
-  if (namesNoEngine(config)) logEvent(logger, 'configuration_note', { note: fallbackNote() })
+  if (namesNoEngine(config)) logEvent(logger, 'configuration_note', { note: getFallbackNote() })
   const backend = createLocalBackend({
     clients: openEngines({ ...config, connect: platform.connect }),
     maxConcurrencyPerEngine: maxConcurrency,
@@ -376,7 +382,7 @@ export function startWorker(config: WorkerConfig, { logger, platform = {} }: Sta
     workerId,
     proxyUrls,
     apiKeys,
-    ...trustedAuthorities(config.tlsCa),
+    ...readTrustedAuthorities(config.tlsCa),
     backend,
     maxConcurrency,
     logger,

@@ -7,21 +7,24 @@ import { fileURLToPath } from 'node:url'
 import { constants, zstdCompressSync } from 'node:zlib'
 import {
   bootWithout,
+  computeSnapshotKey,
+  isSnapshotCurrent,
   SNAPSHOT,
-  snapshotFits,
-  snapshotKey,
 } from '../src/proxy/tokens/templates/python/boot.ts'
 
 /** Compresses to a sixth of the size in a second. */
 const LEVEL = 9
 
-if (!(await snapshotFits())) await makeSnapshot()
+if (!(await isSnapshotCurrent())) await makeSnapshot()
 
 async function makeSnapshot(): Promise<void> {
   const python = await bootWithout(undefined, true)
   const params = { [constants.ZSTD_c_compressionLevel]: LEVEL }
   const picture = zstdCompressSync(python.makeMemorySnapshot(), { params })
   const path = fileURLToPath(SNAPSHOT)
-  writeFileSync(`${path}.${process.pid}`, Buffer.concat([Buffer.from(snapshotKey(), 'latin1'), picture]))
+  writeFileSync(
+    `${path}.${process.pid}`,
+    Buffer.concat([Buffer.from(computeSnapshotKey(), 'latin1'), picture]),
+  )
   renameSync(`${path}.${process.pid}`, path)
 }

@@ -35,14 +35,14 @@ export function getInsideKey(code: URL): string {
 
 /** Starts a thread that runs a file of code. */
 export function startThread(code: URL, options: WorkerOptions): Worker {
-  if (!isInside(code)) return new Worker(code, { ...options, env: threadEnvironment() })
+  if (!isInside(code)) return new Worker(code, { ...options, env: getThreadEnvironment() })
   return new Worker(getAsset(getAssetKey(code), 'utf8'), { ...options, eval: true })
 }
 
 /**
  * Returns the environment of threads. A thread uses the compile cache of the process only if its environment names it.
  */
-function threadEnvironment(): NodeJS.ProcessEnv {
+function getThreadEnvironment(): NodeJS.ProcessEnv {
   const folder = getCompileCacheDir()
   return folder === undefined ? process.env : { ...process.env, NODE_COMPILE_CACHE: dirname(folder) }
 }
@@ -51,10 +51,10 @@ function threadEnvironment(): NodeJS.ProcessEnv {
  * Returns the path of a folder, for code that reads its files by path.
  * @throws ProxyError `start_failed` if it must be unpacked and cannot be
  */
-export function folderPath(folder: URL): string {
+export function getFolderPath(folder: URL): string {
   if (!isInside(folder)) return fileURLToPath(folder)
   const keys = getAssetKeys().filter((key) => key.startsWith(`${getAssetKey(folder)}/`))
-  return unpack(keys.map(packedFile))
+  return unpack(keys.map(readPackedFile))
 }
 
 /** Returns a file's content. @throws the file system's error, or one that names the asset, if it does not exist */
@@ -66,9 +66,9 @@ export function readAsset(file: URL): Uint8Array {
  * Returns the path of the folder that contains these files, for code that reads them by path.
  * @throws ProxyError `start_failed` if they must be unpacked and cannot be
  */
-export function filesPath(files: readonly [URL, ...URL[]]): string {
+export function getFilesPath(files: readonly [URL, ...URL[]]): string {
   if (!isInside(files[0])) return dirname(fileURLToPath(files[0]))
-  return unpack(files.map((file) => packedFile(getAssetKey(file))))
+  return unpack(files.map((file) => readPackedFile(getAssetKey(file))))
 }
 
 /**
@@ -78,7 +78,7 @@ export function filesPath(files: readonly [URL, ...URL[]]): string {
  * @throws ProxyError `start_failed`
  */
 export function loadAddon(key: string): unknown {
-  const path = join(unpack([packedFile(key)]), basename(key))
+  const path = join(unpack([readPackedFile(key)]), basename(key))
   const module = { exports: {} }
   try {
     process.dlopen(module, path)
@@ -109,6 +109,6 @@ function getAssetKey(url: URL): string {
   return url.href.slice(INSIDE.length)
 }
 
-function packedFile(key: string): PackedFile {
+function readPackedFile(key: string): PackedFile {
   return { name: basename(key), content: new Uint8Array(getRawAsset(key)) }
 }

@@ -39,7 +39,7 @@ export function unpack(files: readonly PackedFile[]): string {
     }
     return folder
   } catch (cause) {
-    throw unusableError(cause)
+    throw createUnusableError(cause)
   }
 }
 
@@ -60,7 +60,7 @@ export function unpackMade(key: string, make: () => readonly PackedFile[]): stri
     writeAtomically(join(folder, DIGEST_FILE), Buffer.from(digest(files)))
     return folder
   } catch (cause) {
-    throw unusableError(cause)
+    throw createUnusableError(cause)
   }
 }
 
@@ -70,7 +70,7 @@ function getFolder(name: string): string {
     makeFolder(folder)
     return folder
   } catch (cause) {
-    throw unusableError(cause)
+    throw createUnusableError(cause)
   }
 }
 
@@ -85,7 +85,7 @@ function isComplete(folder: string): boolean {
   }
 }
 
-function unusableError(cause: unknown): ProxyError {
+function createUnusableError(cause: unknown): ProxyError {
   const message = `cannot unpack into ${tmpdir()}, set TMPDIR to another directory: ${(cause as Error).message}`
   return new ProxyError('start_failed', message, { cause })
 }

@@ -7,13 +7,13 @@ import { type CopyCounts, copyDatabase } from '../proxy/store/sqlite/backup.ts'
 
 /** Runs `llm-proxy backup <file>`. @returns the exit code */
 export async function run(config: BackupConfig, [to]: string[]): Promise<number> {
-  const { sessions, turns } = await backup(config, to!)
+  const { sessions, turns } = await backUp(config, to!)
   process.stdout.write(`copied ${sessions} sessions with ${turns} turns to ${to}\n`)
   return 0
 }
 
 /** Copies the database to a file, atomically. @throws ProxyError `config_invalid` or `start_failed` */
-export async function backup({ db, force }: BackupConfig, to: string): Promise<CopyCounts> {
+export async function backUp({ db, force }: BackupConfig, to: string): Promise<CopyCounts> {
   if (isPostgresUrl(db))
     throw new ProxyError('config_invalid', '--db is a PostgreSQL database: back it up with pg_dump')
   checkTarget(db, to, force)

@@ -8,7 +8,7 @@ import type { ChatConfig } from '../proxy/config/options/operator.ts'
 import { SessionWithTurns } from '../proxy/http/trainer/sessions/schemas.ts'
 import { OperatorClient } from './proxy-client.ts'
 import type { TurnJson } from './sessions/api.ts'
-import { formatJson, printable } from './table.ts'
+import { formatJson, toPrintable } from './table.ts'
 
 const Models = Type.Object({ data: Type.Array(Type.Object({ id: Type.String() })) })
 const Answer = Type.Object({ id: Type.String(), choices: Type.Array(Type.Unknown()) })
@@ -48,5 +48,5 @@ function describe(turn: TurnJson): string {
     `${turn.latency_ms ?? '?'} ms`,
     exact ? 'exact' : `not exact: ${inexact_reason}`,
   ]
-  return `${revealInvisible(text)}\n\n${printable(facts.join(', '))}`
+  return `${revealInvisible(text)}\n\n${toPrintable(facts.join(', '))}`
 }

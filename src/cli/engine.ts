@@ -4,7 +4,7 @@ import { EmbeddedEngine } from '../embedded/engine/embedded-engine.ts'
 import { Playbook } from '../embedded/engine/playbook.ts'
 import { buildEngineServer, type EngineServer } from '../embedded/server/server.ts'
 import type { EngineConfig } from '../proxy/config/options/engine.ts'
-import { baseUrl } from '../proxy/http/transport/base-url.ts'
+import { formatBaseUrl } from '../proxy/http/transport/base-url.ts'
 import { explainListenFailure } from './fail.ts'
 import { createLogger } from './logger.ts'
 import { serveAnnounced } from './serve-announced.ts'
@@ -23,7 +23,7 @@ export async function run(config: EngineConfig): Promise<number> {
     throw explainListenFailure(error, config.host, config.port)
   })
   const { address, port } = server.server.address() as AddressInfo
-  const url = baseUrl({ host: address, port })
+  const url = formatBaseUrl({ host: address, port })
   const service = { stop: (graceMs: number) => stop(server, graceMs) }
   const { model } = engine
   return serveAnnounced(service, GRACE_MS, logger, {

@@ -2,7 +2,7 @@
 import { CommanderError } from 'commander'
 import { ProxyError } from '../base/errors.ts'
 import { revealInvisible } from '../protocol/transcript/visible.ts'
-import { printable } from './table.ts'
+import { toPrintable } from './table.ts'
 
 /** The command line, the environment or a file is invalid; running the same command again fails again. */
 const EXIT_USAGE = 2
@@ -19,18 +19,18 @@ export function describeFailure(error: unknown): Failure {
     // Help and version end a command the same way; their text is printed already.
     if (error.exitCode === 0) return { line: undefined, exitCode: 0 }
     if (error.code === 'commander.help') return { line: undefined, exitCode: EXIT_USAGE }
-    return { line: oneLine(usageError(error.message.replace(/^error: /, ''))), exitCode: EXIT_USAGE }
+    return { line: toOneLine(formatUsageError(error.message.replace(/^error: /, ''))), exitCode: EXIT_USAGE }
   }
   if (error instanceof ProxyError) {
     return {
-      line: oneLine(withCause(error)),
+      line: toOneLine(withCause(error)),
       exitCode: error.code === 'config_invalid' ? EXIT_USAGE : EXIT_FAILED,
     }
   }
   return { line: describeUnexpected(error), exitCode: EXIT_FAILED }
 }
 
-function usageError(message: string): string {
+function formatUsageError(message: string): string {
   const [, flag, isOn] = /^unknown option '--([^=']*)=(?:(true)|false)'/.exec(message) ?? []
   if (flag !== undefined)
     return `unknown option '--${flag}' with a value; if it is a switch, write --${isOn ? '' : 'no-'}${flag}`
@@ -41,8 +41,8 @@ function usageError(message: string): string {
 
 /** Describes an unexpected error. Errors of the operating system need no stack; others are bugs and include it. */
 function describeUnexpected(error: unknown): string {
-  if (!(error instanceof Error)) return oneLine(String(error))
-  if ('syscall' in error) return oneLine(error.message)
+  if (!(error instanceof Error)) return toOneLine(String(error))
+  if ('syscall' in error) return toOneLine(error.message)
   return revealInvisible(error.stack ?? error.message)
 }
 
@@ -53,8 +53,8 @@ export function withCause(error: unknown): string {
   return reason === undefined || message.includes(reason) ? message : `${message}: ${reason}`
 }
 
-function oneLine(text: string): string {
-  return printable(text.replace(/\s*\n\s*/g, ' '))
+function toOneLine(text: string): string {
+  return toPrintable(text.replace(/\s*\n\s*/g, ' '))
 }
 
 /** Explains why a server did not start, and how to fix it. */

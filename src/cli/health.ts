@@ -4,21 +4,21 @@ import { text } from 'node:stream/consumers'
 import { ProxyError } from '../base/errors.ts'
 import { escapeInvisible } from '../protocol/transcript/visible.ts'
 import type { HealthConfig } from '../proxy/config/options/health.ts'
-import { serverAt } from './proxy-client.ts'
+import { getServer } from './proxy-client.ts'
 
 /** Runs `llm-proxy health`: requests `/health` once and prints the response. @returns the exit code */
 export async function run({ timeoutMs, ...address }: HealthConfig): Promise<number> {
-  const { url, trust } = serverAt(address)
+  const { url, trust } = getServer(address)
   const health = `${url.replace(/\/+$/, '')}/health`
   const options = { ...trust, signal: AbortSignal.timeout(timeoutMs) }
   const { status, text } = await sendRequest(health, options).catch((error: unknown) => {
-    throw new ProxyError('start_failed', `no proxy answers at ${url}: ${reason(error, timeoutMs)}`)
+    throw new ProxyError('start_failed', `no proxy answers at ${url}: ${describeReason(error, timeoutMs)}`)
   })
   process.stdout.write(`${escapeInvisible(text)}\n`)
   return status >= 200 && status < 300 ? 0 : 1
 }
 
-function reason(error: unknown, timeoutMs: number): string {
+function describeReason(error: unknown, timeoutMs: number): string {
   if (!(error instanceof Error)) return String(error)
   if (error.name === 'AbortError') return `nothing came within ${timeoutMs} ms`
   return error.message

@@ -3,7 +3,7 @@ import { pino } from 'pino'
 import type { Logger } from '../base/logger.ts'
 import { escapeInvisible } from '../protocol/transcript/visible.ts'
 import type { EngineConfig } from '../proxy/config/options/engine.ts'
-import { printable } from './table.ts'
+import { toPrintable } from './table.ts'
 
 /** The level between pino's `info` (30) and `warn` (40). */
 const AUDIT_LEVEL = 35
@@ -57,14 +57,14 @@ export function formatLine(line: string): string {
   const text = [
     String(time).slice(11, 19),
     style === undefined ? label : styleText(style, label, { stream: process.stderr }),
-    printable([msg, ...reason.flat()].join(': ')),
+    toPrintable([msg, ...reason.flat()].join(': ')),
     ...facts.map(([name, value]) => `${name}=${formatValue(value)}`),
   ]
   const trace = level === 'error' && stack !== undefined ? stack.split('\n').slice(1) : []
-  return [text.join(' '), ...trace.map((frame) => `    ${printable(frame)}`), ''].join('\n')
+  return [text.join(' '), ...trace.map((frame) => `    ${toPrintable(frame)}`), ''].join('\n')
 }
 
 function formatValue(value: unknown): string {
   const isPlain = typeof value === 'string' && !/[\s"=]/.test(value)
-  return printable(isPlain ? value : JSON.stringify(value))
+  return toPrintable(isPlain ? value : JSON.stringify(value))
 }

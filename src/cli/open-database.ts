@@ -1,7 +1,7 @@
 /** Opens the database that `--db` names, whichever kind it is: to read, or to change. */
 import { existsSync } from 'node:fs'
 import { ProxyError } from '../base/errors.ts'
-import { databaseName, isPostgresUrl } from '../proxy/store/port/database-name.ts'
+import { isPostgresUrl, toDatabaseName } from '../proxy/store/port/database-name.ts'
 import type { Durability, TurnStore } from '../proxy/store/port/turn-store.ts'
 import { openSqliteReader, openSqliteStore } from '../proxy/store/sqlite/open.ts'
 
@@ -42,6 +42,6 @@ function rejectRunningProxies({ shared }: TurnStore, db: string): void {
   const names = [...new Set(others.map(({ name, url }) => url ?? name))].join(', ')
   throw new ProxyError(
     'start_failed',
-    `${databaseName(db)} is in use by ${names}: stop these proxies, then run the command again (a proxy that crashed counts for some seconds)`,
+    `${toDatabaseName(db)} is in use by ${names}: stop these proxies, then run the command again (a proxy that crashed counts for some seconds)`,
   )
 }

@@ -50,7 +50,7 @@ export async function serveUntilSignal(
   logger: Logger,
   port: ProcessPort = process,
 ): Promise<number> {
-  const signal = await firstSignal(port)
+  const signal = await waitForSignal(port)
   logEvent(logger, 'drain_started', { signal, grace_ms: graceMs })
   const code = await stop(service, graceMs, logger)
   setTimeout(() => port.exit(code), LINGER_MS).unref()
@@ -69,7 +69,7 @@ async function stop(service: Stoppable, graceMs: number, logger: Logger): Promis
   }
 }
 
-function firstSignal(port: ProcessPort): Promise<Signal> {
+function waitForSignal(port: ProcessPort): Promise<Signal> {
   return new Promise((resolve) => {
     let signalled = false
     for (const name of Object.keys(SIGNAL_EXIT_CODES) as Signal[]) {

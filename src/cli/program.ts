@@ -5,8 +5,8 @@ import { type Env, type Flags, loadConfig, rejectUnknownEnv } from '../proxy/con
 import {
   type CommandSpec,
   type ConfigOf,
-  envNames,
   getFlags,
+  listEnvNames,
   type OptionSpec,
 } from '../proxy/config/option.ts'
 import { BACKUP } from '../proxy/config/options/backup.ts'
@@ -146,7 +146,10 @@ function configure(command: Command): Command {
     .helpOption('-h, --help', 'Print this help')
     .exitOverride()
     .allowExcessArguments(false)
-    .configureOutput({ outputError: () => {}, getOutHelpWidth: () => helpWidth(process.stdout.columns) })
+    .configureOutput({
+      outputError: () => {},
+      getOutHelpWidth: () => computeHelpWidth(process.stdout.columns),
+    })
 }
 
 /** Rejects an unknown command. For `llm-proxy sesions --help`, Commander would print the help of the parent. */
@@ -158,7 +161,7 @@ function rejectUnknownCommand(command: Command): string {
   return ''
 }
 
-function helpWidth(columns: number | undefined): number {
+function computeHelpWidth(columns: number | undefined): number {
   return Math.min(columns ?? HELP_WIDTH, HELP_WIDTH)
 }
 
@@ -168,7 +171,7 @@ function addOptions(command: Command, spec: CommandSpec): Map<string, string> {
   const hidden: Option[] = []
   for (const [key, entry] of Object.entries(spec.options)) {
     for (const [index, flag] of getFlags(entry).entries()) {
-      const [option, ...opposite] = commanderOptions(spec, { ...entry, flag })
+      const [option, ...opposite] = toCommanderOptions(spec, { ...entry, flag })
       if (entry.hidden && index === 0) hidden.push(option)
       for (const each of [option, ...opposite]) {
         command.addOption(each.hideHelp(each.hidden || entry.hidden || index > 0))
@@ -188,7 +191,7 @@ function addHelpForAll(command: Command, hidden: readonly Option[]): void {
   })
 }
 
-function commanderOptions(spec: CommandSpec, entry: OptionSpec): [Option, ...Option[]] {
+function toCommanderOptions(spec: CommandSpec, entry: OptionSpec): [Option, ...Option[]] {
   const description = describe(spec, entry)
   const group = `${entry.group}:`
   if (entry.type === 'boolean') {
@@ -196,14 +199,14 @@ function commanderOptions(spec: CommandSpec, entry: OptionSpec): [Option, ...Opt
     const positive = new Option(flags, description).helpGroup(group)
     return [positive, new Option(`--no-${entry.flag}`).helpGroup(group).hideHelp()]
   }
-  const option = new Option(`--${entry.flag} <${placeholder(entry)}>`, description).helpGroup(group)
+  const option = new Option(`--${entry.flag} <${formatPlaceholder(entry)}>`, description).helpGroup(group)
   if (entry.repeatable) {
     option.argParser((text: string, before: string[] | undefined) => [...(before ?? []), text])
   }
   return [option]
 }
 
-function placeholder(entry: OptionSpec): string {
+function formatPlaceholder(entry: OptionSpec): string {
   switch (entry.type) {
     case 'path':
       return 'file'
@@ -230,7 +233,7 @@ function describe(spec: CommandSpec, entry: OptionSpec): string {
   if (entry.type === 'enum' && entry.values.length > 3) notes.push(entry.values.join(', '))
   if (entry.type === 'boolean' && !entry.flagOnly) notes.push(`--no-${entry.flag} for the opposite`)
   if (entry.default !== undefined && entry.type !== 'boolean') notes.push(`default ${entry.default}`)
-  const env = envNames(spec, entry)
+  const env = listEnvNames(spec, entry)
   if (env.length > 0) notes.push(`env ${env.join(', ')}`)
   return notes.length === 0 ? entry.help : `${entry.help} (${notes.join('; ')})`
 }

@@ -12,9 +12,9 @@ import { parseJson } from '../base/json.ts'
 import { SERVE_COMMAND } from '../commands.ts'
 import { readFormerNames } from '../protocol/schema/former-names.ts'
 import { loadConfig } from '../proxy/config/load.ts'
-import { trustedAuthorities } from '../proxy/config/trusted-authorities.ts'
+import { readTrustedAuthorities } from '../proxy/config/trusted-authorities.ts'
 import { ErrorReply } from '../proxy/http/schemas/described.ts'
-import { baseUrl } from '../proxy/http/transport/base-url.ts'
+import { formatBaseUrl } from '../proxy/http/transport/base-url.ts'
 import { addMissingMembers, toClientSchema } from './missing-members.ts'
 
 export interface ProxyAddress {
@@ -38,7 +38,7 @@ export class OperatorClient {
    */
   constructor({ adminKeys: [key], ...address }: ProxyAddress, remedy = REMEDY) {
     this.#remedy = remedy
-    const { url, trust } = serverAt(address)
+    const { url, trust } = getServer(address)
     this.#url = url.replace(/\/+$/, '')
     this.#options = { ...trust, headers: key === undefined ? {} : { authorization: `Bearer ${key}` } }
   }
@@ -158,15 +158,15 @@ interface Server {
 }
 
 /** Returns the server at an address. @throws ProxyError `config_invalid` for a file without certificate authorities */
-export function serverAt({ url, tlsCa }: Omit<ProxyAddress, 'adminKeys'>): Server {
-  return url === undefined ? serverOfEnvironment() : { url, trust: trustedAuthorities(tlsCa) }
+export function getServer({ url, tlsCa }: Omit<ProxyAddress, 'adminKeys'>): Server {
+  return url === undefined ? getServerFromEnvironment() : { url, trust: readTrustedAuthorities(tlsCa) }
 }
 
 /** Returns the address from the environment: in a container, commands run with the same environment as `serve`. */
-function serverOfEnvironment(): Server {
+function getServerFromEnvironment(): Server {
   const { host, port, basePath, tlsCert } = loadConfig(SERVE_COMMAND, {}, process.env)
   const reachable = host === '0.0.0.0' ? '127.0.0.1' : host === '::' ? '::1' : host
-  const url = baseUrl({ host: reachable, port, basePath, secure: tlsCert !== undefined })
+  const url = formatBaseUrl({ host: reachable, port, basePath, secure: tlsCert !== undefined })
   return { url, trust: tlsCert === undefined ? {} : trustInVeryCertificate(tlsCert) }
 }
 

@@ -4,7 +4,7 @@
 import Type from 'typebox'
 import type { OperatorConfig, PauseConfig } from '../proxy/config/options/operator.ts'
 import { OperatorClient } from './proxy-client.ts'
-import { formatJson, printable } from './table.ts'
+import { formatJson, toPrintable } from './table.ts'
 
 const Paused = Type.Object({ status: Type.String(), drained: Type.Boolean(), in_flight: Type.Integer() })
 const Resumed = Type.Object({ status: Type.String() })
@@ -29,7 +29,7 @@ export async function resume({ json, ...address }: OperatorConfig): Promise<numb
 export async function setWeights({ json, ...address }: OperatorConfig, [version]: string[]): Promise<number> {
   const body = { weight_version: version! }
   const answer = await new OperatorClient(address).call('POST', '/admin/weight_version', Weights, body)
-  print(json, answer, `weight version: ${printable(String(answer.weight_version))}`)
+  print(json, answer, `weight version: ${toPrintable(String(answer.weight_version))}`)
   return 0
 }
 

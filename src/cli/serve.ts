@@ -1,7 +1,7 @@
 import type { ServerRolloutsConfig } from '../included-products.ts'
 import { checkServeConfig } from '../proxy/config/check-serve.ts'
 import type { ServeConfig } from '../proxy/config/options/serve.ts'
-import { databaseName } from '../proxy/store/port/database-name.ts'
+import { toDatabaseName } from '../proxy/store/port/database-name.ts'
 import type { StartingModel } from '../proxy/tokens/model/token-model.ts'
 import { explainListenFailure } from './fail.ts'
 import { createLogger } from './logger.ts'
@@ -23,9 +23,9 @@ export async function run(config: ServeConfig & ServerRolloutsConfig): Promise<n
   const { url, healthUrl, inspectorUrl } = server
   const { mode, db } = config
   return serveAnnounced(server, config.shutdownGraceMs, logger, {
-    readyLine: readyLine(config, url),
-    hints: hints(url, inspectorUrl),
-    started: { command: 'serve', url, health_url: healthUrl, mode, db: databaseName(db) },
+    readyLine: formatReadyLine(config, url),
+    hints: formatHints(url, inspectorUrl),
+    started: { command: 'serve', url, health_url: healthUrl, mode, db: toDatabaseName(db) },
   })
 }
 
@@ -42,10 +42,10 @@ async function beginModel(config: ServeConfig): Promise<StartingModel | undefine
  * Returns the line for stdout: `llm-proxy listening on http://127.0.0.1:8080 (local, embedded engine, db
  * ./llm-proxy.db)`
  */
-export function readyLine(config: ServeConfig, url: string): string {
+export function formatReadyLine(config: ServeConfig, url: string): string {
   const engines = config.mode === 'local' ? [describeEngines(config)] : []
   const store =
-    config.db === 'memory' ? 'sessions that end with the process' : `db ${databaseName(config.db)}`
+    config.db === 'memory' ? 'sessions that end with the process' : `db ${toDatabaseName(config.db)}`
   return `llm-proxy listening on ${url} (${[config.mode, ...engines, store].join(', ')})`
 }
 
@@ -57,7 +57,7 @@ function describeEngines(config: ServeConfig): string {
 }
 
 /** Returns the lines that tell a person how to use the server. */
-export function hints(url: string, inspectorUrl: string | undefined): string[] {
+export function formatHints(url: string, inspectorUrl: string | undefined): string[] {
   const inspector = inspectorUrl === undefined ? '' : `${inspectorUrl} in a browser; `
   return [
     '',

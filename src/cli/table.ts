@@ -13,7 +13,7 @@ export interface Column<Row> {
  * Returns text as one line that is safe for a terminal: model output must not move the cursor, ring the bell or reverse
  * the direction of text. Truncated at `maxLength`.
  */
-export function printable(text: string, maxLength = Number.POSITIVE_INFINITY): string {
+export function toPrintable(text: string, maxLength = Number.POSITIVE_INFINITY): string {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what must go
   const clean = revealInvisible(stripStyles(text).replace(/[\u0000-\u001f\u007f-\u009f]+/g, ' ')).trim()
   return clean.length > maxLength ? `${clean.slice(0, maxLength - 1)}…` : clean

@@ -1,6 +1,6 @@
 import { ProxyError } from '../base/errors.ts'
 import type { WorkerConfig } from '../proxy/config/options/worker.ts'
-import { shownUrl } from '../worker/proxy-url.ts'
+import { toShownUrl } from '../worker/proxy-url.ts'
 import { createLogger } from './logger.ts'
 import { serveAnnounced } from './serve-announced.ts'
 
@@ -14,7 +14,7 @@ export async function run(config: WorkerConfig): Promise<number> {
   const worker = startWorker(config, { logger })
   const { workerId } = worker
   return serveAnnounced(worker, config.shutdownGraceMs, logger, {
-    readyLine: `llm-proxy worker ${workerId} serves ${config.proxyUrls.map(shownUrl).join(', ')}`,
+    readyLine: `llm-proxy worker ${workerId} serves ${config.proxyUrls.map(toShownUrl).join(', ')}`,
     started: { command: 'worker', worker_id: workerId },
   })
 }

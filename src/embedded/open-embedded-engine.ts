@@ -4,7 +4,10 @@ import type { EngineClient, EngineKind } from '../proxy/engines/port/engine-clie
 import { EmbeddedEngine } from './engine/embedded-engine.ts'
 import { Playbook } from './engine/playbook.ts'
 
-export { embeddedModelFolder, loadEmbeddedTokenizer } from './engine/embedded-model.ts'
+export {
+  getEmbeddedModelFolder as embeddedModelFolder,
+  loadEmbeddedTokenizer,
+} from './engine/embedded-model.ts'
 
 export interface EmbeddedEngineChoice {
   engineKind: EngineKind | 'auto'

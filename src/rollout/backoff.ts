@@ -8,7 +8,7 @@ const LONGEST_MS = 60_000
  * @param failures so far, at least 1
  * @param random as Math.random
  */
-export function backoffMs(baseMs: number, failures: number, random: () => number): number {
+export function computeBackoffMs(baseMs: number, failures: number, random: () => number): number {
   const limitMs = Math.min(LONGEST_MS, baseMs * 2 ** (failures - 1))
   return (limitMs * (1 + random())) / 2
 }

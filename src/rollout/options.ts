@@ -3,9 +3,9 @@
  * that it adds to the proxy's.
  */
 import {
+  addFlagGroup,
   type CommandSpec,
   type ConfigOf,
-  groupedFlags,
   groupOptions,
   type OptionTable,
   withAll,
@@ -207,7 +207,7 @@ export const ROLLOUT = {
   name: 'rollout',
   summary: 'Run agents on a file of tasks and write training rows',
   options: {
-    ...groupedFlags('Rollouts', {
+    ...addFlagGroup('Rollouts', {
       tasks: {
         flag: 'tasks',
         type: 'path',
@@ -285,14 +285,14 @@ export const SERVER_ROLLOUTS = {
         'which are those of llm-proxy rollout',
     },
   }),
-  ...ownRollouts(ownOptions),
+  ...hideOptions(ownOptions),
 } as const satisfies OptionTable
 
 /**
  * Hides options from `--help`, because few users need them, and removes their environment variables: trainers set
  * these, and the values on this machine may be those of rollouts that run elsewhere.
  */
-function ownRollouts<T extends OptionTable>(options: T): T {
+function hideOptions<T extends OptionTable>(options: T): T {
   return withAll(options, { hidden: true, group: 'Rollouts', env: [] }) as T
 }
 

@@ -8,10 +8,10 @@ import { nullable, pickFields, toProperties, toReader } from '../protocol/schema
 import { readFormerNames } from '../protocol/schema/former-names.ts'
 import { rowFields, rowTurnFields } from '../protocol/schema/row.ts'
 import { capturedFields } from '../protocol/schema/row-details.ts'
-import { backoffMs, pause } from './backoff.ts'
+import { computeBackoffMs, pause } from './backoff.ts'
 import type { HttpClient, HttpResponse } from './http-client.ts'
-import { shownDetails } from './row-details.ts'
-import { sessionSegment } from './session-urls.ts'
+import { selectDetails } from './row-details.ts'
+import { toSessionSegment } from './session-urls.ts'
 
 const Status = Type.Enum(['active', 'completed', 'aborted'])
 
@@ -116,7 +116,7 @@ export class ProxyClient {
   /** Creates a session. @returns the key for the session's agent; on a proxy without keys the session's id */
   async createSession(session: SessionRequest, signal: AbortSignal): Promise<string> {
     const created = await this.#sendRequest('POST', '/sessions', Created, signal, session)
-    return created.agent_key ?? sessionSegment(created.session_id)
+    return created.agent_key ?? toSessionSegment(created.session_id)
   }
 
   /** Completes a session. @returns `not_found` if it has been removed */
@@ -159,7 +159,7 @@ export class ProxyClient {
     if (responseLength !== undefined) query.set('response_length', String(responseLength))
     if (maskStaleTokens) query.set('mask_stale_tokens', 'true')
     if (images) query.set('images', 'true')
-    if (record.length > 0) query.set('details', shownDetails(record).join(','))
+    if (record.length > 0) query.set('details', selectDetails(record).join(','))
     return this.#sendRequest(
       'GET',
       `${getSessionPath(sessionId)}/trajectories?${query}`,
@@ -180,7 +180,7 @@ export class ProxyClient {
       if (response instanceof ProxyError || NOT_THERE.includes(response.status)) {
         if (failures > RETRIES)
           throw response instanceof ProxyError ? response : this.#createRejection(path, response)
-        await pause(backoffMs(RETRY_BASE_MS, failures, this.#options.random ?? Math.random), signal)
+        await pause(computeBackoffMs(RETRY_BASE_MS, failures, this.#options.random ?? Math.random), signal)
       } else {
         const value = parseJson(response.text)
         readFormerNames(schema, value)
@@ -236,7 +236,7 @@ function getReason(cause: unknown): string {
 }
 
 function getSessionPath(sessionId: string): string {
-  return `/sessions/${sessionSegment(sessionId)}`
+  return `/sessions/${toSessionSegment(sessionId)}`
 }
 
 function isErrorCode(code: string): code is ErrorCode {

@@ -1,7 +1,7 @@
 import { ProxyError } from '../base/errors.ts'
 import type { Logger } from '../base/logger.ts'
 import { loadConfig } from '../proxy/config/load.ts'
-import { trustedAuthorities } from '../proxy/config/trusted-authorities.ts'
+import { readTrustedAuthorities } from '../proxy/config/trusted-authorities.ts'
 import type { AgentLoopOutputs, RolloutResult } from './agent-loop-output.ts'
 import { HttpClient } from './http-client.ts'
 import { REMOTE_AGENT, type RemoteAgentConfig } from './options.ts'
@@ -9,7 +9,7 @@ import { ProxyClient, type RowChoice } from './proxy-client.ts'
 import { Rollout, type RolloutOptions } from './rollout.ts'
 import { HarborRunner } from './runners/harbor-runner.ts'
 import type { AgentRunner, Sample } from './runners/runner.ts'
-import { agentFacingUrl, proxyBaseUrl } from './session-urls.ts'
+import { getAgentFacingUrl, toProxyBaseUrl } from './session-urls.ts'
 import { findTaskPath } from './task-path.ts'
 
 /** The options of the loop. Omitted ones are read from the environment; docs/rollouts.md lists the names. */
@@ -52,12 +52,12 @@ export class RemoteAgentLoop {
   /** @throws ProxyError `config_invalid` that names the option or the variable */
   constructor(options: RemoteAgentLoopOptions = {}, env: NodeJS.ProcessEnv = process.env) {
     const { runner, logger = NO_LOGGER, random = Math.random, ...rest } = options
-    const config = { ...loadConfig(REMOTE_AGENT, {}, env), ...onlyDefined(rest) }
+    const config = { ...loadConfig(REMOTE_AGENT, {}, env), ...omitUndefined(rest) }
     if (config.proxyUrl === undefined) {
       throw new ProxyError('config_invalid', NO_PROXY)
     }
-    const proxyUrl = proxyBaseUrl(config.proxyUrl)
-    this.#http = new HttpClient(trustedAuthorities(config.tlsCa))
+    const proxyUrl = toProxyBaseUrl(config.proxyUrl)
+    this.#http = new HttpClient(readTrustedAuthorities(config.tlsCa))
     this.#proxyUrl = proxyUrl
     const adminKey = config.adminKeys[0]
     this.#proxy = new ProxyClient({ proxyUrl, adminKey, http: this.#http, random })
@@ -67,7 +67,7 @@ export class RemoteAgentLoop {
       random,
       runner: runner ?? new HarborRunner(config),
       proxy: this.#proxy,
-      agentFacingUrl: agentFacingUrl(proxyUrl, config.agentHost),
+      agentFacingUrl: getAgentFacingUrl(proxyUrl, config.agentHost),
       taskPathOf: (sample) => findTaskPath(sample, config),
     }
   }
@@ -107,8 +107,8 @@ export class RemoteAgentLoop {
     { agentHost, ...settings }: RolloutSettings,
     signal: AbortSignal,
   ): Promise<RolloutResult> {
-    const options = { ...this.#rollout, ...onlyDefined(settings) }
-    if (agentHost !== undefined) options.agentFacingUrl = agentFacingUrl(this.#proxyUrl, agentHost)
+    const options = { ...this.#rollout, ...omitUndefined(settings) }
+    if (agentHost !== undefined) options.agentFacingUrl = getAgentFacingUrl(this.#proxyUrl, agentHost)
     return new Rollout(options, samplingParams, sample).run(signal)
   }
 
@@ -123,7 +123,7 @@ const NO_LOGGER: Logger = { debug() {}, info() {}, warn() {}, error() {} }
 
 type WithoutUndefined<T> = { [K in keyof T]?: Exclude<T[K], undefined> }
 
-export function onlyDefined<T extends object>(options: T): WithoutUndefined<T> {
+export function omitUndefined<T extends object>(options: T): WithoutUndefined<T> {
   const defined = Object.entries(options).filter(([, value]) => value !== undefined)
   return Object.fromEntries(defined) as WithoutUndefined<T>
 }

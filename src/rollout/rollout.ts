@@ -13,10 +13,10 @@ import {
   type RolloutResult,
   toRolloutResult,
 } from './agent-loop-output.ts'
-import { backoffMs, pause } from './backoff.ts'
+import { computeBackoffMs, pause } from './backoff.ts'
 import type { ProxyClient, RowChoice } from './proxy-client.ts'
 import type { AgentResult, AgentRunner, AgentSettings, AgentTask, Sample } from './runners/runner.ts'
-import { sessionSegment } from './session-urls.ts'
+import { toSessionSegment } from './session-urls.ts'
 import { createSessionId, getInstanceId, newTrialId } from './trial-id.ts'
 
 export interface RolloutOptions extends RowChoice {
@@ -73,7 +73,7 @@ export class Rollout {
         const row = createPaddingOutput(facts, { score: null, components: {} }, { failed: 1 })
         return { rows: [row], reward: null, left_out_turns: 0 }
       }
-      await pause(backoffMs(retryBaseDelayMs, tryNumber, random), signal)
+      await pause(computeBackoffMs(retryBaseDelayMs, tryNumber, random), signal)
     }
   }
 
@@ -113,7 +113,7 @@ export class Rollout {
   #createTask(sessionId: string, tryNumber: number, apiKey: string): AgentTask {
     const { agentFacingUrl, modelName, taskPathOf, proxy, agent } = this.#options
     const sample = structuredClone(this.#sample)
-    const anthropicBaseUrl = `${agentFacingUrl}/${sessionSegment(sessionId)}`
+    const anthropicBaseUrl = `${agentFacingUrl}/${toSessionSegment(sessionId)}`
     return {
       trialId: this.#trialId,
       sessionId,

@@ -7,7 +7,7 @@ export function selectRowDetails(row: TokenDataJson): TokenDataJson {
 }
 
 /** Returns the `details` to request for the rows of a session with these capture names. */
-export function shownDetails(record: readonly string[]): string[] {
+export function selectDetails(record: readonly string[]): string[] {
   const names = record.map((name) => name.replace(/:\d+$/, ''))
   return names.flatMap((name) => (name === 'sampling_mask' ? [name, 'sampling_logprobs'] : [name]))
 }

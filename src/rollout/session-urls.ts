@@ -1,7 +1,7 @@
 import { ProxyError } from '../base/errors.ts'
 
 /** Returns a base URL such as `http://proxy:8080`. It accepts a worker's `ws://` URL, and has no slash at the end. */
-export function proxyBaseUrl(url: string): string {
+export function toProxyBaseUrl(url: string): string {
   return url.replace(/^ws(s?):/, 'http$1:').replace(/\/+$/, '')
 }
 
@@ -10,13 +10,13 @@ export function proxyBaseUrl(url: string): string {
  * @param agentHost address or name, with a port if it differs from the proxy's (an IPv6 address then in brackets)
  * @throws ProxyError `config_invalid`
  */
-export function agentFacingUrl(proxyUrl: string, agentHost?: string): string {
+export function getAgentFacingUrl(proxyUrl: string, agentHost?: string): string {
   const url = new URL(proxyUrl)
   // These credentials are the trainer's and must not reach agents.
   url.username = ''
   url.password = ''
   if (agentHost !== undefined) url.host = parseHost(agentHost)
-  return proxyBaseUrl(url.href)
+  return toProxyBaseUrl(url.href)
 }
 
 function parseHost(agentHost: string): string {
@@ -30,6 +30,6 @@ function parseHost(agentHost: string): string {
 }
 
 /** Returns a session's id as one segment of a URL. On a proxy without keys it is also the agent's key. */
-export function sessionSegment(sessionId: string): string {
+export function toSessionSegment(sessionId: string): string {
   return encodeURIComponent(sessionId).replaceAll('%3A', ':')
 }

@@ -32,16 +32,16 @@ export function findTaskPath(
   const found = candidates.find(({ root, path }) => isInside(root, path) && isDirectory(path))
   if (found || taskPathTemplate === undefined) return found?.path
   const path = taskPathTemplate.replaceAll(PLACEHOLDER, () => instanceId)
-  return isInside(templateRoot(taskPathTemplate), path) ? path : undefined
+  return isInside(getTemplateRoot(taskPathTemplate), path) ? path : undefined
 }
 
 /** Returns the configured directories. If there are none, rows are trusted with the entire disk. */
 function getAllowedRoots({ datasetDirs, taskPathTemplate }: TaskPathOptions): string[] {
-  return [...datasetDirs, ...(taskPathTemplate === undefined ? [] : [templateRoot(taskPathTemplate)])]
+  return [...datasetDirs, ...(taskPathTemplate === undefined ? [] : [getTemplateRoot(taskPathTemplate)])]
 }
 
 /** Returns the directory that contains all paths of the template. */
-function templateRoot(template: string): string {
+function getTemplateRoot(template: string): string {
   const [fixed = ''] = template.split(PLACEHOLDER)
   return fixed.endsWith('/') ? fixed : dirname(fixed)
 }
@@ -56,16 +56,16 @@ function isDirectory(path: string): boolean {
 
 /** Returns whether a path is inside a directory: a row must not name what lies beside its dataset. */
 function isInside(root: string, path: string): boolean {
-  const way = relative(realPath(root), realPath(path))
+  const way = relative(resolveRealPath(root), resolveRealPath(path))
   return way !== '' && way !== '..' && !way.startsWith('../') && !isAbsolute(way)
 }
 
 /** Returns the path with links resolved, as far as it exists. */
-function realPath(path: string): string {
+function resolveRealPath(path: string): string {
   try {
     return realpathSync(path)
   } catch {
     const parent = dirname(resolve(path))
-    return parent === resolve(path) ? parent : join(realPath(parent), basename(resolve(path)))
+    return parent === resolve(path) ? parent : join(resolveRealPath(parent), basename(resolve(path)))
   }
 }

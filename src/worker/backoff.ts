@@ -33,13 +33,13 @@ export async function keepConnected({
   while (!signal.aborted) {
     const heldMs = await connection()
     if (heldMs >= STABLE_MS) failures = 0
-    await wait(random() * backoffLimitMs(failures), clock, signal)
+    await wait(random() * computeBackoffLimitMs(failures), clock, signal)
     failures += 1
   }
 }
 
 /** Returns the longest delay after this number of consecutive failures. */
-export function backoffLimitMs(failures: number): number {
+export function computeBackoffLimitMs(failures: number): number {
   return Math.min(LAST_LIMIT_MS, FIRST_LIMIT_MS * 2 ** failures)
 }
 

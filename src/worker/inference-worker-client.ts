@@ -15,7 +15,7 @@ import { LOOKUP_INTERVAL_MS, type Resolve, resolveBySystem } from './proxy-addre
 import { type Dial, dialOut } from './proxy-connection.ts'
 import { ProxyLink } from './proxy-link.ts'
 import { ProxyLinks, type ProxyName } from './proxy-links.ts'
-import { shownUrl, workerSocketUrl } from './proxy-url.ts'
+import { getWorkerSocketUrl, toShownUrl } from './proxy-url.ts'
 import { WorkerCache } from './worker-cache.ts'
 
 interface InferenceWorkerClientOptions {
@@ -134,10 +134,10 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
   #linkTo({ url: proxyUrl, address }: ProxyName, lost: () => void): ProxyLink {
     const { backend, logger, workerId, maxConcurrency, apiKeys = [], ca, dial = dialOut } = this.#options
     const { random = Math.random } = this.#options
-    const context = { worker_id: workerId, proxy: shownUrl(proxyUrl), address: address || undefined }
+    const context = { worker_id: workerId, proxy: toShownUrl(proxyUrl), address: address || undefined }
     const log = withContext(logger, context)
     return new ProxyLink({
-      url: workerSocketUrl(proxyUrl),
+      url: getWorkerSocketUrl(proxyUrl),
       address,
       apiKeys,
       ca,

@@ -63,7 +63,7 @@ export class ProxyAddresses {
     this.#isLooking = true
     const { host, resolve, failed } = this.#options
     try {
-      const addresses = ofOneFamily(await resolve(host))
+      const addresses = selectOneFamily(await resolve(host))
       this.#hasFailed = false
       if (!this.#hasStopped) this.#take(new Set(addresses))
     } catch (error) {
@@ -98,7 +98,7 @@ export class ProxyAddresses {
 }
 
 /** Returns the addresses of one family. A dual-stack proxy has an address in both and must be dialed once. */
-function ofOneFamily(addresses: readonly string[]): readonly string[] {
+function selectOneFamily(addresses: readonly string[]): readonly string[] {
   const fours = addresses.filter((address) => isIPv4(address))
   return fours.length > 0 ? fours : addresses
 }

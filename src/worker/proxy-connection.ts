@@ -65,7 +65,7 @@ const CLOSE_TIMEOUT_MS = 2_000
  * request. Masks prevent a page in a browser from poisoning the caches of old intermediaries; here, only the worker
  * writes.
  */
-function noMask(mask: Buffer): void {
+function createNoMask(mask: Buffer): void {
   mask.fill(0)
 }
 
@@ -95,7 +95,7 @@ export class ProxyConnection {
     this.#socket = options.dial(options.url, {
       maxPayload: MAX_FRAME_BYTES,
       perMessageDeflate: false,
-      generateMask: noMask,
+      generateMask: createNoMask,
       ...(options.ca && { ca: options.ca }),
       ...(options.address !== undefined && { lookup: always(options.address) }),
       ...(options.apiKey !== undefined && { headers: { authorization: `Bearer ${options.apiKey}` } }),

@@ -3,7 +3,7 @@
  * @param proxyUrl `http(s)://` or `ws(s)://`, with or without a base path, with or without `/ws/worker`
  * @throws TypeError for an invalid URL
  */
-export function workerSocketUrl(proxyUrl: string): string {
+export function getWorkerSocketUrl(proxyUrl: string): string {
   const url = new URL(proxyUrl)
   url.protocol = url.protocol.replace(/^http/, 'ws')
   if (!url.pathname.endsWith('/ws/worker')) url.pathname = `${url.pathname.replace(/\/$/, '')}/ws/worker`
@@ -24,6 +24,6 @@ export function toAddressUrl(proxyUrl: string): string {
 }
 
 /** Returns the URL without the key that may precede its `@`, for display. */
-export function shownUrl(proxyUrl: string): string {
+export function toShownUrl(proxyUrl: string): string {
   return proxyUrl.replace(/\/\/[^/@]*@/, '//')
 }

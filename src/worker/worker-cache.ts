@@ -29,7 +29,7 @@ const MAX_LIST_BYTES = 128 * 1024 * 1024
 /** Longer than the time that most agents take between two requests. */
 export const UNUSED_TTL_MS = 10 * 60_000
 
-/** The session id in a request: `requestJson` writes it among the first fields. */
+/** The session id in a request: `serializeRequest` writes it among the first fields. */
 const SESSION = /"session_id":"((?:[^"\\]|\\.)*)"/
 const SESSION_WITHIN_BYTES = 1_024
 

@@ -1,7 +1,7 @@
 /** The conformance suite of every backend, whether its members are engines or workers. */
 import type { Test } from 'tap'
 import type { Backend } from '../../src/proxy/engines/port/backend.ts'
-import { inexactReason } from '../../src/proxy/session/prompts/exactness.ts'
+import { findInexactReason } from '../../src/proxy/session/prompts/exactness.ts'
 import { pull } from '../helpers/event-stream.ts'
 import { chatRequest, collect, eventually, fold, noAbort } from './engine-client.ts'
 
@@ -84,7 +84,7 @@ export function backendSuite(
       {},
       async (t, subject) => {
         const completion = await serve(subject, 's', stream)
-        t.equal(inexactReason(completion), null)
+        t.equal(findInexactReason(completion), null)
         t.equal(completion.tokenIds.length, 4)
         t.ok(completion.start?.engine)
       },

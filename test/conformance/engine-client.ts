@@ -5,7 +5,7 @@ import type { GenerationEvent } from '../../src/protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
 import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
 import type { EngineClient } from '../../src/proxy/engines/port/engine-client.ts'
-import { inexactReason } from '../../src/proxy/session/prompts/exactness.ts'
+import { findInexactReason } from '../../src/proxy/session/prompts/exactness.ts'
 import { type EventStream, pull } from '../helpers/event-stream.ts'
 
 export interface EngineUnderTest {
@@ -108,7 +108,7 @@ export function engineClientSuite(
         const events = await collect(pull(client, chat({ model }, stream), noAbort))
         assertWellFormed(t, events)
         const completion = fold(events)
-        t.equal(inexactReason(completion), null)
+        t.equal(findInexactReason(completion), null)
         t.equal(completion.start?.engine, client.name)
         t.equal(completion.end?.finishReason, 'length')
         t.equal(completion.tokenIds.length, 4)
@@ -122,7 +122,7 @@ export function engineClientSuite(
         const request = completionRequest({ model, prompt: [5, 6, 7] }, stream)
         const completion = fold(await collect(pull(client, request, noAbort)))
         t.same([...(completion.start?.promptTokenIds ?? [])], [5, 6, 7])
-        t.equal(inexactReason(completion), null)
+        t.equal(findInexactReason(completion), null)
         t.equal(completion.tokenIds.length, 4)
       },
     )
@@ -133,7 +133,7 @@ export function engineClientSuite(
         for (const logprobs of [false, null]) {
           const body = { model, logprobs, return_token_ids: logprobs, stream_options: null }
           const completion = fold(await collect(pull(client, chat(body, stream), noAbort)))
-          t.equal(inexactReason(completion), null)
+          t.equal(findInexactReason(completion), null)
           t.same(completion.logprobsContent, [], 'and the agent gets none')
         }
       },
@@ -178,7 +178,7 @@ export function engineClientSuite(
     }
     const completion = fold(await events)
     t.same([...completion.start!.promptTokenIds!], [5, 6, 7])
-    t.equal(inexactReason(completion), null)
+    t.equal(findInexactReason(completion), null)
   })
 
   withEngine('nothing is asked of the engine before the first pull', async (t, engine) => {

@@ -2,7 +2,7 @@
 import { cpSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Test } from 'tap'
-import { embeddedModelFolder } from '../../src/embedded/engine/embedded-model.ts'
+import { getEmbeddedModelFolder } from '../../src/embedded/engine/embedded-model.ts'
 import { type ScriptedServer, sendJson, startScriptedServer } from './scripted-server.ts'
 
 const SUPPORTED = ['low', 'medium', 'xhigh']
@@ -27,7 +27,7 @@ export function qwen38Error(body: Record<string, unknown>): string | undefined {
 
 /** Writes the embedded model to this folder, with the check prepended to its chat template. */
 export function writeModelWithEfforts(folder: string): void {
-  cpSync(embeddedModelFolder(), folder, { recursive: true })
+  cpSync(getEmbeddedModelFolder(), folder, { recursive: true })
   const path = join(folder, 'tokenizer_config.json')
   const config = JSON.parse(readFileSync(path, 'utf8'))
   writeFileSync(path, JSON.stringify({ ...config, chat_template: QWEN_3_8_CHECK + config.chat_template }))

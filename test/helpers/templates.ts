@@ -7,7 +7,7 @@ import { PromptSpecializer, type TemplateService } from '../../src/proxy/tokens/
 import {
   ChatTemplate,
   type ChatTemplateSource,
-  chatTemplateFiles,
+  getChatTemplateFiles,
   readChatTemplate,
 } from '../../src/proxy/tokens/templates/chat-template.ts'
 import type { PromptFormat } from '../../src/proxy/tokens/templates/prompt-format.ts'
@@ -22,7 +22,7 @@ export function createTemplate(
   config?: TokenizerConfig,
   format?: PromptFormat,
 ): ChatTemplate {
-  return new ChatTemplate(python, { ...chatTemplateFiles(source, config), format })
+  return new ChatTemplate(python, { ...getChatTemplateFiles(source, config), format })
 }
 
 /** Loads a model's template and its source. */

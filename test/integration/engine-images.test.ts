@@ -9,7 +9,7 @@ import { createSglangClient } from '../../src/proxy/engines/clients/sglang/clien
 import { createVllmClient } from '../../src/proxy/engines/clients/vllm/client.ts'
 import { createLocalBackend } from '../../src/proxy/engines/dispatch/local-backend.ts'
 import type { EngineClient } from '../../src/proxy/engines/port/engine-client.ts'
-import { inexactReason } from '../../src/proxy/session/prompts/exactness.ts'
+import { findInexactReason } from '../../src/proxy/session/prompts/exactness.ts'
 import { collect, fold, noAbort, tokenRequest } from '../conformance/engine-client.ts'
 import { pull } from '../helpers/event-stream.ts'
 import { startProxy } from '../helpers/proxy.ts'
@@ -78,7 +78,7 @@ t.test('SGLang gets one placeholder and the pixels for each image, and reports i
     sampling_params: { max_new_tokens: 7 },
   })
   t.strictSame([...completion.start!.promptTokenIds!], PROMPT)
-  t.equal(inexactReason(completion), null)
+  t.equal(findInexactReason(completion), null)
 })
 
 t.test(
@@ -101,7 +101,7 @@ t.test(
       })
       t.ok(request.body.image_data)
     })
-    t.match(inexactReason(await run(silent.client)), /did not report the token ids of the prompt/)
+    t.match(findInexactReason(await run(silent.client)), /did not report the token ids of the prompt/)
   },
 )
 
@@ -150,7 +150,7 @@ t.test('vLLM reads the images itself, and reports the prompt with expanded place
     t.strictSame(completion.tokenIds, [5, 2])
     t.strictSame(completion.logprobs, [-0.5, -0.5])
     t.strictSame([...completion.start!.promptTokenIds!], PROMPT)
-    t.equal(inexactReason(completion), null)
+    t.equal(findInexactReason(completion), null)
   }
 })
 

@@ -5,7 +5,7 @@ import { createAutoClient } from '../../src/proxy/engines/clients/auto-client.ts
 import { createSglangClient } from '../../src/proxy/engines/clients/sglang/client.ts'
 import { createVllmClient } from '../../src/proxy/engines/clients/vllm/client.ts'
 import type { EngineClient } from '../../src/proxy/engines/port/engine-client.ts'
-import { inexactReason } from '../../src/proxy/session/prompts/exactness.ts'
+import { findInexactReason } from '../../src/proxy/session/prompts/exactness.ts'
 import {
   chatRequest,
   collect,
@@ -234,7 +234,7 @@ t.test("vLLM's wire returns the same in token mode as in chat mode, before parsi
     t.same(completion.start?.promptTokenIds, inChat.start?.promptTokenIds)
     t.equal(completion.end?.finishReason, 'stop')
     t.ok(completion.tokenIds.length > 16, 'beyond the default limit of the route')
-    t.equal(inexactReason(completion), null)
+    t.equal(findInexactReason(completion), null)
   }
 })
 
@@ -243,7 +243,7 @@ t.test('a chat of SGLang is requested without streaming, because its streams hav
   for (let call = 0; call < 4; call += 1) {
     const completion = fold(await collect(pull(client, chatRequest({ model: 'fake' }), noAbort)))
     t.equal(completion.content, 'Hello there, agent')
-    t.equal(inexactReason(completion), null)
+    t.equal(findInexactReason(completion), null)
     t.equal(completion.end?.weightVersion, 'default')
   }
   t.same(
@@ -252,7 +252,7 @@ t.test('a chat of SGLang is requested without streaming, because its streams hav
     'which is remembered after three rejections',
   )
   const text = fold(await collect(pull(client, completionRequest({ prompt: [5, 6] }), noAbort)))
-  t.equal(inexactReason(text), null, 'a completion is streamed')
+  t.equal(findInexactReason(text), null, 'a completion is streamed')
   t.same([server.requests.at(-1)?.path, server.requests.at(-1)?.body.stream], ['/v1/completions', true])
 })
 
@@ -359,7 +359,7 @@ t.test('the health of SGLang', async (t) => {
 t.test('an engine of an unknown kind is probed before token mode is rejected', async (t) => {
   const vllm = createClient(t, createAutoClient, await startFakeVllm())
   t.equal(vllm.client.takesTokenIds, true, 'it may')
-  t.equal(inexactReason(await run(vllm.client, {})), null)
+  t.equal(findInexactReason(await run(vllm.client, {})), null)
   const other = createClient(t, createAutoClient, await startFakeVllm({ strict: true }))
   await t.rejects(run(other.client, {}), { code: 'unsupported' })
   t.equal(other.client.takesTokenIds, false)

@@ -1,7 +1,10 @@
 /** In chat mode the texts of tokens are the engine's, if it reports them. */
 import t from 'tap'
-import { embeddedModelFolder, loadEmbeddedTokenizer } from '../../src/embedded/engine/embedded-model.ts'
-import { createTokenTextReader, tokenTexts } from '../../src/proxy/engines/clients/token-text-reader.ts'
+import { getEmbeddedModelFolder, loadEmbeddedTokenizer } from '../../src/embedded/engine/embedded-model.ts'
+import {
+  computeTokenTexts,
+  createTokenTextReader,
+} from '../../src/proxy/engines/clients/token-text-reader.ts'
 import { createVllmClient } from '../../src/proxy/engines/clients/vllm/client.ts'
 import { loadTokenizer } from '../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import { startEngine } from '../helpers/engine.ts'
@@ -23,7 +26,7 @@ t.test('an engine reports the text that each token adds, as a tokenizer does', a
   t.equal(texts?.join(''), TEXT)
   t.equal(texts?.length, ids.length)
   // The text of consecutive partial characters is at their last token; all other texts equal the tokenizer's.
-  const expected = await tokenTexts(loadTokenizer(embeddedModelFolder()), ids)
+  const expected = await computeTokenTexts(loadTokenizer(getEmbeddedModelFolder()), ids)
   const full = expected.map((text, index) => (text.length > 0 && texts?.[index] === text ? text : undefined))
   t.ok(full.filter((text) => text !== undefined).length > ids.length / 3)
   t.strictSame(await client.tokenTexts!('embedded', new Int32Array(0), AbortSignal.timeout(60_000)), [])

@@ -6,7 +6,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { ProxyError } from '../../src/base/errors.ts'
-import { inexactReason } from '../../src/proxy/session/prompts/exactness.ts'
+import { findInexactReason } from '../../src/proxy/session/prompts/exactness.ts'
 import { collect, fold, noAbort } from '../conformance/engine-client.ts'
 import { CALLS, QUESTIONS } from '../engines/wires/calls.ts'
 import { CLIENTS } from '../engines/wires/clients.ts'
@@ -41,7 +41,7 @@ async function thrownBy(run: () => Promise<unknown>): Promise<unknown> {
 
 async function checkSampled(t: Test, engine: string, wire: Wire): Promise<void> {
   const completion = fold(await collect(await getResponse(t, engine, wire)))
-  t.equal(inexactReason(completion), null, 'exact')
+  t.equal(findInexactReason(completion), null, 'exact')
   t.strictSame([...completion.start!.promptTokenIds!.whole()], wire.core!.prompt, 'the prompt')
   t.strictSame([...completion.tokenIds], wire.core!.ids, 'the ids')
   const far = [...completion.logprobs].filter(

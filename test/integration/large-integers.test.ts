@@ -2,7 +2,7 @@
  * Integers above 2^53 reach engines and recorded turns with all of their digits: 64-bit seeds, and bounds of schemas.
  */
 import t, { type Test } from 'tap'
-import { embeddedModelFolder } from '../../src/embedded/engine/embedded-model.ts'
+import { getEmbeddedModelFolder } from '../../src/embedded/engine/embedded-model.ts'
 import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { startFakeSglang } from '../helpers/fake-sglang.ts'
@@ -98,7 +98,7 @@ t.test('each dialect forwards and records them in chat mode', async (t) => {
 })
 
 t.test('each dialect forwards and records them in token mode', async (t) => {
-  const { engine, proxy } = await vllmProxy(t, { tokenizer: embeddedModelFolder() })
+  const { engine, proxy } = await vllmProxy(t, { tokenizer: getEmbeddedModelFolder() })
   await checkDialects(t, proxy, engine)
 })
 
@@ -116,7 +116,7 @@ t.test('SGLang gets the seed under its own name', async (t) => {
   const proxy = await startProxy(t, {
     engineUrls: [engine.url],
     engineKind: 'sglang',
-    tokenizer: embeddedModelFolder(),
+    tokenizer: getEmbeddedModelFolder(),
   })
   t.teardown(() => engine.close())
   const { path, body } = DIALECTS['Chat Completions']!

@@ -16,7 +16,7 @@ import t, { type Test } from 'tap'
 import { HarborClient, type HarborMetadata } from '../../src/rollout/runners/harbor-client.ts'
 import { HarborRunner, type HarborRunnerOptions } from '../../src/rollout/runners/harbor-runner.ts'
 import type { AgentTask } from '../../src/rollout/runners/runner.ts'
-import { taskArchive } from '../../src/rollout/runners/task-archive.ts'
+import { packTask } from '../../src/rollout/runners/task-archive.ts'
 import { agentTask } from '../helpers/agent-task.ts'
 import { startHarborServer } from '../helpers/harbor-server.ts'
 
@@ -77,7 +77,7 @@ function unpack(t: Test, archive: Buffer, into: string): string {
 
 t.test('an archive contains the task directory under its own name, byte for byte', async (t) => {
   const task = taskDirectory(t)
-  const unpacked = unpack(t, await taskArchive(`${task}/`), `${task}-unpacked`)
+  const unpacked = unpack(t, await packTask(`${task}/`), `${task}-unpacked`)
   t.match(unpacked, /\/@fix the bug-ü$/)
   t.strictSame(getContent(unpacked), getContent(task))
   t.match(Object.keys(getContent(task)), { length: 12 })
@@ -85,11 +85,11 @@ t.test('an archive contains the task directory under its own name, byte for byte
 
 t.test('equal directories give equal archives, independent of time and user', async (t) => {
   const task = taskDirectory(t)
-  const first = await taskArchive(task)
+  const first = await packTask(task)
   utimesSync(join(task, 'task.toml'), 1, 1)
-  t.ok(first.equals(await taskArchive(task)))
+  t.ok(first.equals(await packTask(task)))
   writeFileSync(join(task, 'task.toml'), 'version = "1.1"\n')
-  t.notOk(first.equals(await taskArchive(task)))
+  t.notOk(first.equals(await packTask(task)))
 })
 
 function runner(harborUrl: string, more: Partial<HarborRunnerOptions> = {}): HarborRunner {
@@ -150,7 +150,7 @@ t.test('a run is a form of metadata and archive', async (t) => {
     },
     environment_kwargs: { namespace: 'rl' },
   })
-  t.ok(run!.archive.equals(await taskArchive(taskPath)), 'the archive arrives byte for byte')
+  t.ok(run!.archive.equals(await packTask(taskPath)), 'the archive arrives byte for byte')
   t.equal(run!.archiveType, 'task.tar.gz application/gzip')
 })
 

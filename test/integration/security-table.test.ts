@@ -8,7 +8,7 @@ import t from 'tap'
 import WebSocket from 'ws'
 import { HELLO_TIMEOUT_MS } from '../../src/protocol/worker/protocol.ts'
 import { Accounts } from '../../src/proxy/http/access/accounts.ts'
-import { guardRoutes, inScope, REJECTED_BODY, type RouteScope } from '../../src/proxy/http/access/guard.ts'
+import { guardRoutes, REJECTED_BODY, type RouteScope, withScope } from '../../src/proxy/http/access/guard.ts'
 import { Keyring } from '../../src/proxy/http/access/keyring.ts'
 import { UnauthenticatedConnections } from '../../src/proxy/http/transport/unauthenticated-connections.ts'
 import { LIMITS } from '../../src/proxy/http/transport/web-server.ts'
@@ -100,7 +100,7 @@ t.test('a route without a scope does not start', async (t) => {
   guardRoutes(app, { keyring, unauthenticated, accounts, logger: silentLogger, loopbackOnly: false })
   t.throws(() => app.get('/forgotten', () => 'secret'), { message: /GET \/forgotten has no scope/ })
   app.register(
-    inScope('admin', async (inner: FastifyInstance) => {
+    withScope('admin', async (inner: FastifyInstance) => {
       inner.get('/inherited', () => 'secret')
       inner.register(async (innermost: FastifyInstance) => void innermost.get('/too', () => 'secret'))
     }),

@@ -3,7 +3,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import type { GenerationEvent } from '../../src/protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
-import { parseLimits, SessionUsage, withinBudget } from '../../src/proxy/session/state/limits.ts'
+import { limitToBudget, parseLimits, SessionUsage } from '../../src/proxy/session/state/limits.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { completeResponse, respond, untilAborted } from '../helpers/scripted-backend.ts'
 import { type SessionsApi, startSessionsApi } from '../helpers/sessions-api.ts'
@@ -164,7 +164,7 @@ t.test('sequential requests never exceed a budget, and the last one ends at it',
         if ((has.reached !== undefined) !== sampled >= budget) return false
         if (has.reached !== undefined) continue
         const request = { body: { messages: [], max_tokens: requested ?? 9 } } as unknown as GenerationRequest
-        const { max_tokens: most } = withinBudget(request, has).body
+        const { max_tokens: most } = limitToBudget(request, has).body
         const sampledTokens = Math.min(says, most!)
         if (most !== Math.min(requested ?? 9, budget - sampled)) return false
         sampled += sampledTokens

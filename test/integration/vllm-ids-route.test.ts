@@ -2,7 +2,7 @@
 import t, { type Test } from 'tap'
 import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
 import { createVllmClient } from '../../src/proxy/engines/clients/vllm/client.ts'
-import { inexactReason } from '../../src/proxy/session/prompts/exactness.ts'
+import { findInexactReason } from '../../src/proxy/session/prompts/exactness.ts'
 import { collect, fold, noAbort, tokenRequest } from '../conformance/engine-client.ts'
 import { pull } from '../helpers/event-stream.ts'
 import { openEventStream, type Script, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
@@ -77,7 +77,7 @@ t.test(
     const completion = fold(events)
     t.strictSame(completion.tokenIds, [5, 2])
     t.strictSame(completion.logprobs, [-0.25, -0.25])
-    t.equal(inexactReason(completion), null)
+    t.equal(findInexactReason(completion), null)
     t.match(events.at(0), { type: 'start', weightVersion: 'v1' })
     t.match(events.at(-1), { type: 'end', weightVersion: 'v2', finishReason: 'stop' })
     const details = events.flatMap((event) => (event.type === 'delta' ? (event.details ?? []) : []))
@@ -210,7 +210,7 @@ t.test('versions that are recorded without a mask are requested in a stream', as
   const getCapture = async (record: GenerationRequest['record'], body = {}) => {
     const completion = fold(await collect(pull(client, request(body, record), noAbort)))
     t.equal(server.requests.at(-1)?.path, COMPLETIONS)
-    t.equal(inexactReason(completion), null)
+    t.equal(findInexactReason(completion), null)
     return completion.details?.details(2).weight_versions
   }
   t.same(await getCapture({ weightVersions: true }), spans)
@@ -283,7 +283,7 @@ t.test('vLLM 0.32 streams there: the first token arrives while the second is sam
   const completion = fold(events)
   t.strictSame(completion.tokenIds, [5, 2])
   t.strictSame(completion.logprobs, [-0.25, -0.25])
-  t.equal(inexactReason(completion), null)
+  t.equal(findInexactReason(completion), null)
   t.match(events.at(-1), { type: 'end', finishReason: 'stop', stopReason: 'x', weightVersion: 'v2' })
   const masks = events.flatMap((event) =>
     event.type === 'delta' ? (event.details?.sampling_mask ?? []) : [],

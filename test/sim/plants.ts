@@ -205,8 +205,8 @@ export const PLANTS: readonly Plant[] = [
     edits: [
       {
         file: 'src/proxy/engines/clients/wire/weight-version.ts',
-        find: 'versionAt(holder.weight_versions, 0)',
-        put: 'versionAt(holder.weight_versions, -1)',
+        find: 'findVersionAt(holder.weight_versions, 0)',
+        put: 'findVersionAt(holder.weight_versions, -1)',
       },
     ],
   },
@@ -216,7 +216,7 @@ export const PLANTS: readonly Plant[] = [
     edits: [
       {
         file: 'src/proxy/engines/clients/wire/completion-reader.ts',
-        find: '    this.#weightVersion = lastWeightVersion(choice) ?? this.#weightVersion\n',
+        find: '    this.#weightVersion = findLastWeightVersion(choice) ?? this.#weightVersion\n',
         put: '',
       },
     ],
@@ -238,7 +238,7 @@ export const PLANTS: readonly Plant[] = [
     edits: [
       {
         file: 'src/proxy/engines/clients/wire/completion-reader.ts',
-        find: '    if (this.#finishReason === undefined) throw unfinishedResponse(engine)',
+        find: '    if (this.#finishReason === undefined) throw createUnfinishedResponseError(engine)',
         put: "    if (this.#finishReason === undefined) this.#finishReason = 'stop'",
       },
     ],

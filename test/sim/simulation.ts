@@ -4,7 +4,7 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { exitOnUnexpectedErrors } from '../../src/cli/process-lifecycle.ts'
-import { seededRandom } from '../../src/embedded/engine/random.ts'
+import { createSeededRandom } from '../../src/embedded/engine/random.ts'
 import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
 import { runAgent } from './actors/agent.ts'
 import { resetClients } from './actors/client.ts'
@@ -241,7 +241,7 @@ function startSessions(world: World, history: History, { isDefault, cuts }: Cont
         tools: dialect !== 'completions' && workload() < 0.5,
         turns: 1 + Math.floor(workload() * 6),
         startMs: 100 + 8_000 * workload() ** 2,
-        random: seededRandom(hash(`${world.seed} ${sessionId} ${at}`)),
+        random: createSeededRandom(hash(`${world.seed} ${sessionId} ${at}`)),
       })
     })
     const moves = Array.from({ length: workload() < 0.5 ? 0 : 1 + Math.floor(workload() * 2) }, () => ({
@@ -254,7 +254,7 @@ function startSessions(world: World, history: History, { isDefault, cuts }: Cont
       continueResponses: isDefault || cuts.length > 0 ? drawOverride(world.random.cuts) : undefined,
       moves,
       completes: workload() < 0.6,
-      random: seededRandom(hash(`${world.seed} ${sessionId}`)),
+      random: createSeededRandom(hash(`${world.seed} ${sessionId}`)),
     }
     return runTrainer(world, history, plan, Promise.all(agents))
   })

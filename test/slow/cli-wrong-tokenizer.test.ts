@@ -3,12 +3,12 @@ import { cpSync, existsSync, readFileSync, rmSync, writeFileSync } from 'node:fs
 import { createServer } from 'node:net'
 import { join } from 'node:path'
 import t from 'tap'
-import { embeddedModelFolder } from '../../src/embedded/engine/embedded-model.ts'
+import { getEmbeddedModelFolder } from '../../src/embedded/engine/embedded-model.ts'
 import { runLlmProxy } from '../helpers/llm-proxy.ts'
 
 /** Creates a model folder: the embedded model's files with these replaced or added; null removes one. */
 function model(folder: string, files: Record<string, string | null>): string {
-  cpSync(embeddedModelFolder(), folder, { recursive: true })
+  cpSync(getEmbeddedModelFolder(), folder, { recursive: true })
   for (const [name, content] of Object.entries(files)) {
     if (content === null) rmSync(join(folder, name), { force: true })
     else writeFileSync(join(folder, name), content)
@@ -17,7 +17,7 @@ function model(folder: string, files: Record<string, string | null>): string {
 }
 
 function configWithout(field: string): string {
-  const config = JSON.parse(readFileSync(join(embeddedModelFolder(), 'tokenizer_config.json'), 'utf8'))
+  const config = JSON.parse(readFileSync(join(getEmbeddedModelFolder(), 'tokenizer_config.json'), 'utf8'))
   return JSON.stringify({ ...config, [field]: undefined })
 }
 

@@ -4,7 +4,7 @@ import { tableFromIPC } from 'apache-arrow'
 import Database from 'better-sqlite3'
 import OpenAI from 'openai'
 import t, { type Test } from 'tap'
-import { embeddedModelFolder } from '../../src/embedded/engine/embedded-model.ts'
+import { getEmbeddedModelFolder } from '../../src/embedded/engine/embedded-model.ts'
 import { TOKEN_DATA_KINDS } from '../../src/protocol/token-data/kinds.ts'
 import { unpackTokenData } from '../../src/protocol/token-data/token-data.ts'
 import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
@@ -97,7 +97,7 @@ for (const [place, kind, isTokenMode, streams] of [
     t.test(
       `${title}: the engine's data is returned for each token, across turns, branches and a restart`,
       async (t) => {
-        const tokenizer = await loadTokenizer(embeddedModelFolder())
+        const tokenizer = await loadTokenizer(getEmbeddedModelFolder())
         const tokens = isTokenMode ? { tokens: tokenizer.encode('the agent reads files and lists them') } : {}
         const engine = await engineFor(t, tokens)
         const overrides: Partial<ServeConfig> = {
@@ -139,7 +139,7 @@ for (const [place, kind, isTokenMode, streams] of [
 }
 
 t.test('for an extended prompt only the missing experts are requested', async (t) => {
-  const tokenizer = await loadTokenizer(embeddedModelFolder())
+  const tokenizer = await loadTokenizer(getEmbeddedModelFolder())
   const engine = await engineFor(t, { tokens: tokenizer.encode('lists and files') })
   const config = {
     engineUrls: [engine.url],
@@ -163,7 +163,7 @@ t.test('for an extended prompt only the missing experts are requested', async (t
 t.test(
   'a mask is requested from SGLang only where top_k bounds it, because it rejects the request otherwise',
   async (t) => {
-    const tokenizer = await loadTokenizer(embeddedModelFolder())
+    const tokenizer = await loadTokenizer(getEmbeddedModelFolder())
     const engine = await engineFor(t, { tokens: tokenizer.encode('lists and files') })
     const proxy = await startProxy(t, {
       engineUrls: [engine.url],
@@ -240,7 +240,7 @@ for (const tokenizer of [undefined, 'embedded'])
     `relay mode, ${tokenizer ? 'token' : 'chat'} mode: a request that is not streamed returns experts and prompt logprobs`,
     async (t) => {
       const tokens = tokenizer && {
-        tokens: (await loadTokenizer(embeddedModelFolder())).encode('reads and lists'),
+        tokens: (await loadTokenizer(getEmbeddedModelFolder())).encode('reads and lists'),
       }
       const engine = await engineFor(t, tokens || {})
       const proxy = await relayProxy(t, { ...(tokenizer && { tokenizer }) })

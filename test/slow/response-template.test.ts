@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import OpenAI from 'openai'
 import t, { type Test } from 'tap'
-import { embeddedModelFolder } from '../../src/embedded/engine/embedded-model.ts'
+import { getEmbeddedModelFolder } from '../../src/embedded/engine/embedded-model.ts'
 import { loadTokenizer } from '../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { type SeenRequest, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
@@ -12,7 +12,7 @@ import { type SeenRequest, sendJson, startScriptedServer } from '../helpers/scri
 const published = JSON.parse(
   readFileSync(join(import.meta.dirname, '../unit/proxy/tokens/responses/fixtures/published.json'), 'utf8'),
 ) as { templates: Record<string, object> }
-const tokenizer = loadTokenizer(embeddedModelFolder())
+const tokenizer = loadTokenizer(getEmbeddedModelFolder())
 const END = tokenizer.eosTokenId!
 const messages = [{ role: 'user' as const, content: 'Weather in Oslo?' }]
 const tool = {
@@ -40,7 +40,7 @@ const ANSWER = '[thought]It is cold.[said]\nOne moment.\n[call weather]\ndays: 3
 async function start(t: Test, responseTemplate: object, text: string, toolParser = 'auto') {
   const model = mkdtempSync(join(tmpdir(), 'response-template-'))
   t.teardown(() => rmSync(model, { recursive: true }))
-  cpSync(embeddedModelFolder(), model, { recursive: true })
+  cpSync(getEmbeddedModelFolder(), model, { recursive: true })
   const file = join(model, 'tokenizer_config.json')
   const config = JSON.parse(readFileSync(file, 'utf8')) as object
   writeFileSync(file, JSON.stringify({ ...config, response_template: responseTemplate }))

@@ -5,7 +5,7 @@ import { Activity } from '../../src/proxy/session/state/activity.ts'
 import { Sessions } from '../../src/proxy/session/state/sessions.ts'
 import { FIRST_END, type NewLease } from '../../src/proxy/store/port/consumers.ts'
 import type { TurnStore } from '../../src/proxy/store/port/turn-store.ts'
-import { connect, inTransaction } from '../../src/proxy/store/postgres/connection.ts'
+import { connect, runInTransaction } from '../../src/proxy/store/postgres/connection.ts'
 import { openPostgresStore } from '../../src/proxy/store/postgres/open.ts'
 import { consumerConformance, createConsumer } from '../conformance/consumers.ts'
 import { createSession, turnStoreConformance } from '../conformance/turn-store.ts'
@@ -149,7 +149,7 @@ if (noPostgres !== false) {
     await end(stores[0], ['s1'])
     const stopped = await connect(url)
     const goesOn = Promise.withResolvers<void>()
-    const stop = inTransaction(stopped, async () => {
+    const stop = runInTransaction(stopped, async () => {
       await stopped.query('SELECT FROM llm_proxy.consumers FOR UPDATE')
       await goesOn.promise
     })

@@ -4,12 +4,12 @@
  */
 import OpenAI from 'openai'
 import t, { type Test } from 'tap'
-import { embeddedModelFolder } from '../../src/embedded/engine/embedded-model.ts'
+import { getEmbeddedModelFolder } from '../../src/embedded/engine/embedded-model.ts'
 import { loadTokenizer } from '../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { type SeenRequest, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
 
-const tokenizer = loadTokenizer(embeddedModelFolder())
+const tokenizer = loadTokenizer(getEmbeddedModelFolder())
 const END = tokenizer.eosTokenId!
 
 /** Starts an engine with vLLM's wire format that always writes `text`. */

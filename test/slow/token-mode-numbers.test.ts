@@ -2,7 +2,7 @@
  * Token mode: the model sees the numbers of tools and calls as the agent wrote them, and as Python writes parsed ones.
  */
 import t, { type Test } from 'tap'
-import { embeddedModelFolder } from '../../src/embedded/engine/embedded-model.ts'
+import { getEmbeddedModelFolder } from '../../src/embedded/engine/embedded-model.ts'
 import { loadTokenizer } from '../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
@@ -53,7 +53,7 @@ function getPrompt(tool: string, talk: string): number[] {
     `${tool}\n</tools>\n\nFor each function call, return a json object with function name and arguments within ` +
     '<tool_call></tool_call> XML tags:\n<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n' +
     `</tool_call><|im_end|>\n${talk}<|im_start|>assistant\n`
-  return loadTokenizer(embeddedModelFolder()).encode(text)
+  return loadTokenizer(getEmbeddedModelFolder()).encode(text)
 }
 
 const userTurn = (question: string) => `<|im_start|>user\n${question}<|im_end|>\n`

@@ -2,7 +2,7 @@
  * The training corpus: conversations generated from `corpus-text.ts` with a fixed seed, so that the model is
  * reproducible byte for byte on any machine.
  */
-import { type RandomSource, seededRandom } from '../../src/embedded/engine/random.ts'
+import { createSeededRandom, type RandomSource } from '../../src/embedded/engine/random.ts'
 import * as text from './corpus-text.ts'
 
 export interface CorpusMessage {
@@ -29,7 +29,7 @@ const SHARES: readonly (readonly [count: number, make: (random: RandomSource) =>
 ]
 
 export function makeCorpus(): CorpusConversation[] {
-  const random = seededRandom(SEED)
+  const random = createSeededRandom(SEED)
   return SHARES.flatMap(([count, make]) => Array.from({ length: count }, () => [SYSTEM, ...make(random)]))
 }
 

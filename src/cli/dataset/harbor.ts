@@ -6,7 +6,7 @@ import {
   type DirectorySkip,
   type HarborTasks,
   readHarborTasks,
-  verlRows,
+  toVerlRows,
 } from '../../rollout/datasets/harbor-tasks.ts'
 import { writeParquet } from '../../rollout/datasets/parquet-file.ts'
 
@@ -21,7 +21,7 @@ export async function run(config: DatasetHarborConfig): Promise<number> {
   if (out === undefined)
     throw new ProxyError('config_invalid', '--out is missing: name a directory to write to')
   const splits = await readSplits(config)
-  const rows = splits.map(({ name, tasks }) => verlRows(tasks.slice(0, limit), { split: name, dataSource }))
+  const rows = splits.map(({ name, tasks }) => toVerlRows(tasks.slice(0, limit), { split: name, dataSource }))
   await makeDirectory(out)
   for (const [index, split] of splits.entries()) {
     const path = join(out, `${split.name}.parquet`)
@@ -39,7 +39,7 @@ async function readSplits({ train, val }: DatasetHarborConfig): Promise<Split[]>
     const directory = directories[name]
     if (directory === undefined) continue
     const split = { name, directory, ...(await readHarborTasks(directory)) }
-    if (split.tasks.length === 0) throw noTasks(split)
+    if (split.tasks.length === 0) throw createNoTasksError(split)
     splits.push(split)
   }
   if (splits.length > 0) return splits
@@ -49,7 +49,7 @@ async function readSplits({ train, val }: DatasetHarborConfig): Promise<Split[]>
   )
 }
 
-function noTasks({ directory, skipped }: Split): ProxyError {
+function createNoTasksError({ directory, skipped }: Split): ProxyError {
   const [first] = skipped
   const reason = first === undefined ? 'it holds no directories' : `${first.directory}: ${first.reason}`
   return new ProxyError('start_failed', `there is no Harbor task in ${directory} (${reason})`)

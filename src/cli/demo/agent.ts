@@ -4,7 +4,7 @@
  */
 import OpenAI from 'openai'
 import type { ChatCompletionMessageParam, ChatCompletionTool } from 'openai/resources/chat/completions'
-import { printable } from '../table.ts'
+import { toPrintable } from '../table.ts'
 
 const MAX_TURNS = 8
 
@@ -30,7 +30,7 @@ function runCalculator(argumentsText: string): string {
 }
 
 /** @param onCalculation called with each line that the calculator prints */
-async function answer(question: string, onCalculation: (line: string) => void): Promise<string> {
+async function answerQuestion(question: string, onCalculation: (line: string) => void): Promise<string> {
   const openai = new OpenAI()
   const messages: ChatCompletionMessageParam[] = [
     { role: 'system', content: 'You are a careful assistant. Use the calculator for every step.' },
@@ -63,8 +63,8 @@ async function answer(question: string, onCalculation: (line: string) => void): 
  * @returns the exit code
  */
 export async function run(question = process.env.TASK_PROMPT ?? ''): Promise<number> {
-  const print = (text: string) => process.stdout.write(`${printable(text.replaceAll(/\s+/g, ' '))}\n`)
-  print(await answer(question, print))
+  const print = (text: string) => process.stdout.write(`${toPrintable(text.replaceAll(/\s+/g, ' '))}\n`)
+  print(await answerQuestion(question, print))
   return 0
 }
 

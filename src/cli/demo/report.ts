@@ -9,30 +9,30 @@ const COLUMNS: readonly Column<DemoRollout>[] = [
   { header: 'session', value: ({ rows }) => rows[0].extra_fields.session_id },
   { header: 'task', value: ({ task }) => task.question },
   { header: 'turns', value: ({ rows }) => String(sum(rows, (row) => row.num_turns)), align: 'right' },
-  { header: 'prompt', value: ({ rows }) => String(sum(rows, promptTokens)), align: 'right' },
-  { header: 'sampled', value: ({ rows }) => String(sum(rows, sampledTokens)), align: 'right' },
-  { header: 'mean logprob', value: ({ rows }) => meanLogprob(rows).toFixed(3), align: 'right' },
+  { header: 'prompt', value: ({ rows }) => String(sum(rows, countPromptTokens)), align: 'right' },
+  { header: 'sampled', value: ({ rows }) => String(sum(rows, countSampledTokens)), align: 'right' },
+  { header: 'mean logprob', value: ({ rows }) => computeMeanLogprob(rows).toFixed(3), align: 'right' },
   { header: 'reward', value: ({ rows }) => rows[0].reward_score?.toFixed(2) ?? '-', align: 'right' },
   { header: 'rows', value: ({ rows }) => String(rows.length), align: 'right' },
 ]
 
 /** Returns a table with a line per rollout: `prompt` counts prompt tokens, `sampled` those that would be trained on. */
-export function rolloutTable(rollouts: readonly DemoRollout[]): string {
+export function formatRolloutTable(rollouts: readonly DemoRollout[]): string {
   return renderTable(COLUMNS, rollouts)
 }
 
-function sampledTokens({ response_mask }: AgentLoopOutput): number {
+function countSampledTokens({ response_mask }: AgentLoopOutput): number {
   return response_mask.reduce((ones, bit) => ones + bit, 0)
 }
 
-function promptTokens(row: AgentLoopOutput): number {
-  return row.prompt_ids.length + row.response_ids.length - sampledTokens(row)
+function countPromptTokens(row: AgentLoopOutput): number {
+  return row.prompt_ids.length + row.response_ids.length - countSampledTokens(row)
 }
 
-function meanLogprob(rows: readonly AgentLoopOutput[]): number {
+function computeMeanLogprob(rows: readonly AgentLoopOutput[]): number {
   // Logprobs are 0 where the mask is 0.
   const total = sum(rows, (row) => row.response_logprobs.reduce((a, b) => a + b, 0))
-  return total / Math.max(1, sum(rows, sampledTokens))
+  return total / Math.max(1, sum(rows, countSampledTokens))
 }
 
 function sum<T>(items: readonly T[], value: (item: T) => number): number {

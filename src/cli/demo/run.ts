@@ -9,7 +9,7 @@ import { Interrupt } from '../interrupt.ts'
 import { createLogger } from '../logger.ts'
 import { getTypedCommand } from '../own-command.ts'
 import { Progress } from '../progress.ts'
-import { COLOURED, PLAIN, rolloutTable, showTrajectory } from './report.ts'
+import { COLOURED, formatRolloutTable, PLAIN, showTrajectory } from './report.ts'
 import { type DemoRollout, runRollouts } from './rollouts.ts'
 
 /**
@@ -59,7 +59,7 @@ function report(rollouts: readonly DemoRollout[], { db }: DemoConfig): void {
   const decode = (ids: readonly number[]) => tokenizer.decode([...ids], { skipSpecialTokens: false })
   const { rows } = rollouts.find((rollout) => rollout.rows[0].num_turns > 2) ?? rollouts[0]!
   const sessionId = rows[0].extra_fields.session_id
-  print(`\n${rolloutTable(rollouts)}\n`)
+  print(`\n${formatRolloutTable(rollouts)}\n`)
   print(
     `The trajectory of ${sessionId}; what is ${isColoured ? 'green' : 'in ⟦brackets⟧'} was sampled and is trained on:\n`,
   )

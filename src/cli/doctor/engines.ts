@@ -1,6 +1,10 @@
 /** Checks engines through a temporary proxy: one request each, and the recorded turn. */
 import { ProxyError } from '../../base/errors.ts'
-import { EFFORT_LEVELS, nearestLevel, REASONING_EFFORTS } from '../../protocol/canonical/reasoning-effort.ts'
+import {
+  EFFORT_LEVELS,
+  findNearestLevel,
+  REASONING_EFFORTS,
+} from '../../protocol/canonical/reasoning-effort.ts'
 import type { ServeConfig } from '../../proxy/config/options/serve.ts'
 import { parseEndpoint } from '../../proxy/engines/clients/endpoint.ts'
 import { type FirstTokens, HOT, WARM } from '../../proxy/engines/dispatch/logprobs-probe.ts'
@@ -8,7 +12,7 @@ import { NO_KEYS } from '../../proxy/http/access/keyring.ts'
 import { withCause } from '../fail.ts'
 import { createLogger } from '../logger.ts'
 import type { SessionWithTurnsJson, TurnJson } from '../sessions/api.ts'
-import { type Finding, failure, ok, warning } from './finding.ts'
+import { createFailure, createOkFinding, createWarning, type Finding } from './finding.ts'
 import { judgeLogprobs } from './logprobs.ts'
 
 const MESSAGES = [{ role: 'user', content: 'Say hello.' }]
@@ -27,18 +31,22 @@ export async function checkEngine(config: ServeConfig, url: string | undefined):
     if (!exact) {
       const seen = `answers, but its turns cannot be trained on: ${inexact_reason}`
       return [
-        failure(about, seen, 'see docs/engines.md for what an engine has to tell, and how it is switched on'),
+        createFailure(
+          about,
+          seen,
+          'see docs/engines.md for what an engine has to tell, and how it is switched on',
+        ),
       ]
     }
     const from = config.tokenizer === undefined ? 'reported by the engine' : 'made in token mode'
     const seen = `answers with ${sampled.length} ids and logprobs; ${prompt.length} prompt ids, ${from}`
     const more = url === undefined ? [] : await checkPrompt(config, url, turn)
-    return [ok(about, seen), logprobs, ...warnings, ...more]
+    return [createOkFinding(about, seen), logprobs, ...warnings, ...more]
   } catch (error) {
     const isOption = error instanceof ProxyError && error.code === 'config_invalid'
-    if (isOption) return [failure('options', withCause(error), 'correct the one that it names')]
+    if (isOption) return [createFailure('options', withCause(error), 'correct the one that it names')]
     const remedy = 'see that it runs, and that --engine-url and its key are right'
-    return [failure(about, withCause(error), remedy)]
+    return [createFailure(about, withCause(error), remedy)]
   }
 }
 
@@ -73,8 +81,8 @@ async function probeThroughProxy(config: ServeConfig, url: string | undefined): 
     const model = data[0]?.id ?? 'default'
     const turn = await getRecordedTurn(server.url, 'doctor', { model, ...masks })
     const [warm, hot] = [
-      await firstTokens(server.url, model, WARM),
-      await firstTokens(server.url, model, HOT),
+      await readFirstTokens(server.url, model, WARM),
+      await readFirstTokens(server.url, model, HOT),
     ]
     const logprobs = judgeLogprobs(warm, hot, config.logprobsMode)
     return { turn, logprobs, warnings: await findWarnings(server.url, data[0]?.max_model_len) }
@@ -94,21 +102,23 @@ async function findWarnings(proxyUrl: string, served = Number.POSITIVE_INFINITY)
   }
   const encoder = health.prompt_format?.encoder
   const less = (health.engines ?? []).flatMap(({ warning: text }) => text ?? [])
-  const found = less.map((text) => warning('engine', text, 'see docs/engines.md'))
+  const found = less.map((text) => createWarning('engine', text, 'see docs/engines.md'))
   const unread = health.tool_parser?.warning
   if (unread !== undefined)
-    found.push(warning('tool calls', unread, 'see docs/token-mode.md for the formats'))
+    found.push(createWarning('tool calls', unread, 'see docs/token-mode.md for the formats'))
   if (encoder !== undefined)
-    found.push(ok('prompt encoder', `${encoder.file} writes the prompts, SHA-256 ${encoder.sha256}`))
+    found.push(
+      createOkFinding('prompt encoder', `${encoder.file} writes the prompts, SHA-256 ${encoder.sha256}`),
+    )
   const source = encoder === undefined ? 'the chat template' : 'the prompt encoder'
   const roles = health.prompt_format?.roles
-  if (roles !== undefined) found.push(ok('roles', describeRoles(source, roles)))
+  if (roles !== undefined) found.push(createOkFinding('roles', describeRoles(source, roles)))
   if (health.reasoning_efforts !== undefined) {
-    found.push(ok('reasoning efforts', describeEfforts(source, health.reasoning_efforts)))
+    found.push(createOkFinding('reasoning efforts', describeEfforts(source, health.reasoning_efforts)))
   }
   if (health.context_length === undefined || served >= health.context_length) return found
   const seen = `the engine serves ${served} tokens, and the model has ${health.context_length}`
-  return [...found, warning('context', seen, `give --context-length ${served}, or the engine more`)]
+  return [...found, createWarning('context', seen, `give --context-length ${served}, or the engine more`)]
 }
 
 interface PromptRoles {
@@ -137,7 +147,7 @@ function describeEfforts(source: string, { accepted, read }: EffortFacts): strin
   if (!read) return `${source} ignores reasoning_effort`
   if (accepted.length === REASONING_EFFORTS.length) return `${source} accepts every reasoning_effort`
   const nearest = EFFORT_LEVELS.filter((level) => !accepted.includes(level)).flatMap((level) => {
-    const sent = nearestLevel(level, (other) => accepted.includes(other))
+    const sent = findNearestLevel(level, (other) => accepted.includes(other))
     return sent === undefined ? [] : [`${level} becomes ${sent}`]
   })
   const list = accepted.join(', ') || 'none of the known efforts'
@@ -155,7 +165,7 @@ interface ChatResponse {
   }[]
 }
 
-function chat(proxyUrl: string, session: string, more: object): Promise<Response> {
+function sendChat(proxyUrl: string, session: string, more: object): Promise<Response> {
   return fetch(`${proxyUrl}/${session}/v1/chat/completions`, {
     method: 'POST',
     headers: { 'content-type': 'application/json' },
@@ -164,19 +174,19 @@ function chat(proxyUrl: string, session: string, more: object): Promise<Response
   })
 }
 
-async function firstTokens(
+async function readFirstTokens(
   proxyUrl: string,
   model: string,
   sampling: typeof WARM | typeof HOT,
 ): Promise<FirstTokens> {
-  const response = await chat(proxyUrl, `doctor-${sampling.temperature}`, { model, ...sampling })
+  const response = await sendChat(proxyUrl, `doctor-${sampling.temperature}`, { model, ...sampling })
   const { choices } = (await response.json()) as ChatResponse
   const listed = choices?.[0]?.logprobs?.content?.[0]?.top_logprobs ?? []
   return new Map(listed.map(({ token, logprob }) => [token, logprob]))
 }
 
 async function getRecordedTurn(proxyUrl: string, session: string, more: object): Promise<TurnJson> {
-  const response = await chat(proxyUrl, session, more)
+  const response = await sendChat(proxyUrl, session, more)
   const answer = (await response.json()) as ChatResponse
   if (!response.ok) throw new Error(answer.error?.message ?? `status ${response.status}`)
   const { turns } = (await (await fetch(`${proxyUrl}/sessions/${session}`)).json()) as SessionWithTurnsJson
@@ -202,26 +212,26 @@ async function checkPrompt(config: ServeConfig, url: string, turn: TurnJson): Pr
   const offMs = Math.max(askedAtMs - saidMs, saidMs - Date.now())
   const clock =
     offMs > CLOCK_OFF_MS
-      ? [warning('clock', `${Math.round(offMs / 1_000)} s apart from the engine's`, 'set both by NTP')]
+      ? [createWarning('clock', `${Math.round(offMs / 1_000)} s apart from the engine's`, 'set both by NTP')]
       : []
   if (config.tokenizer === undefined) return clock
-  const tokens = await tokensIn(response)
+  const tokens = await readTokens(response)
   if (tokens === undefined) {
     const seen = 'the engine has no /tokenize to compare prompts with'
     return [
       ...clock,
-      warning('token mode', seen, 'record a turn and compare it: llm-proxy verify, docs/verify.md'),
+      createWarning('token mode', seen, 'record a turn and compare it: llm-proxy verify, docs/verify.md'),
     ]
   }
   const differs = describeDifference(turn.prompt_token_ids, tokens)
   if (differs !== undefined) {
-    return [...clock, failure('token mode', differs, "give --tokenizer the engine's own model")]
+    return [...clock, createFailure('token mode', differs, "give --tokenizer the engine's own model")]
   }
-  return [...clock, ok('token mode', `the same ${tokens.length} prompt ids as the engine's own`)]
+  return [...clock, createOkFinding('token mode', `the same ${tokens.length} prompt ids as the engine's own`)]
 }
 
 /** Returns the token ids; undefined: the engine reports none. */
-async function tokensIn(response: Response): Promise<number[] | undefined> {
+async function readTokens(response: Response): Promise<number[] | undefined> {
   const { tokens } = (await response.json().catch(() => ({}))) as { tokens?: number[] }
   return response.ok ? tokens : undefined
 }

@@ -9,14 +9,14 @@ export interface Finding {
   remedy?: string
 }
 
-export function ok(about: string, seen: string): Finding {
+export function createOkFinding(about: string, seen: string): Finding {
   return { about, state: 'ok', seen }
 }
 
-export function warning(about: string, seen: string, remedy: string): Finding {
+export function createWarning(about: string, seen: string, remedy: string): Finding {
   return { about, state: 'warning', seen, remedy }
 }
 
-export function failure(about: string, seen: string, remedy: string): Finding {
+export function createFailure(about: string, seen: string, remedy: string): Finding {
   return { about, state: 'failure', seen, remedy }
 }

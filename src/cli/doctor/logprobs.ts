@@ -4,7 +4,7 @@ import {
   type LogprobsMode,
   readLogprobsMode,
 } from '../../proxy/engines/dispatch/logprobs-probe.ts'
-import { type Finding, failure, ok, warning } from './finding.ts'
+import { createFailure, createOkFinding, createWarning, type Finding } from './finding.ts'
 
 const ABOUT = 'logprobs'
 
@@ -30,16 +30,17 @@ export function judgeLogprobs(warm: FirstTokens, hot: FirstTokens, mode: string 
   const reading = readLogprobsMode(warm, hot)
   if ('mode' in reading) return judgeMode(reading.mode, mode)
   if (reading.unknown === 'logits')
-    return failure(ABOUT, 'are logits: numbers above 0', 'start the engine with logprobs')
-  if (reading.unknown !== 'other_gap') return ok(ABOUT, UNKNOWN[reading.unknown])
+    return createFailure(ABOUT, 'are logits: numbers above 0', 'start the engine with logprobs')
+  if (reading.unknown !== 'other_gap') return createOkFinding(ABOUT, UNKNOWN[reading.unknown])
   const apart = reading.gapRatio.toFixed(2)
   const seen = `of an unknown distribution: at temperature 2 two tokens are ${apart} times as far apart`
-  return warning(ABOUT, seen, 'ask its makers, and say what it is with --logprobs-mode')
+  return createWarning(ABOUT, seen, 'ask its makers, and say what it is with --logprobs-mode')
 }
 
 function judgeMode(found: LogprobsMode, mode: string | undefined): Finding {
   const seen = SEEN[found]
   const isOther = mode !== undefined && mode in SEEN && mode !== found
-  if (isOther) return failure(ABOUT, `${seen}, not ${mode}`, `give --logprobs-mode ${found}, or nothing`)
-  return ok(ABOUT, `${seen} (${mode ?? found})`)
+  if (isOther)
+    return createFailure(ABOUT, `${seen}, not ${mode}`, `give --logprobs-mode ${found}, or nothing`)
+  return createOkFinding(ABOUT, `${seen} (${mode ?? found})`)
 }

@@ -7,29 +7,29 @@ import { requireProduct } from '../../included-products.ts'
 import { isLoopback, isOpenDoor } from '../../proxy/config/notes.ts'
 import type { ServeConfig } from '../../proxy/config/options/serve.ts'
 import { readCertificate } from '../../proxy/http/transport/certificate.ts'
-import { databaseName, isPostgresUrl } from '../../proxy/store/port/database-name.ts'
+import { isPostgresUrl, toDatabaseName } from '../../proxy/store/port/database-name.ts'
 import { explainListenFailure, withCause } from '../fail.ts'
 import { openDatabase } from '../open-database.ts'
-import { type Finding, failure, ok, warning } from './finding.ts'
+import { createFailure, createOkFinding, createWarning, type Finding } from './finding.ts'
 
 export function checkKeys(config: ServeConfig): Finding {
   const { host, mode, adminKeys, agentKeySecrets } = config
   if (isOpenDoor(config)) {
-    return warning(
+    return createWarning(
       'keys',
       `--open: anyone who can reach ${host} may do everything`,
       'give --admin-key, or listen on 127.0.0.1',
     )
   }
-  if (adminKeys.length === 0) return ok('keys', 'none; only this machine reaches the proxy')
+  if (adminKeys.length === 0) return createOkFinding('keys', 'none; only this machine reaches the proxy')
   if (agentKeySecrets.length === 0) {
-    return warning(
+    return createWarning(
       'keys',
       'agents have none of their own, so that they would need an admin key',
       'give --agent-key-secret',
     )
   }
-  return ok('keys', `of admins and agents${mode === 'relay' ? ', and of workers' : ''}`)
+  return createOkFinding('keys', `of admins and agents${mode === 'relay' ? ', and of workers' : ''}`)
 }
 
 /** A certificate that expires sooner causes a warning. */
@@ -37,33 +37,37 @@ const SOON_MS = 14 * 86_400_000
 
 export function checkTls({ host, tlsCert, tlsKey, trustedProxies }: ServeConfig): Finding {
   if (tlsCert === undefined || tlsKey === undefined) {
-    if (isLoopback(host) || trustedProxies.length > 0) return ok('tls', 'none here')
-    return warning('tls', 'keys and prompts cross the network in plain HTTP', 'give --tls-cert and --tls-key')
+    if (isLoopback(host) || trustedProxies.length > 0) return createOkFinding('tls', 'none here')
+    return createWarning(
+      'tls',
+      'keys and prompts cross the network in plain HTTP',
+      'give --tls-cert and --tls-key',
+    )
   }
   try {
     const { cert } = readCertificate({ certPath: tlsCert, keyPath: tlsKey })
     const { validTo, subject } = new X509Certificate(cert)
     const leftMs = Date.parse(validTo) - Date.now()
     const seen = `${subject.replaceAll('\n', ', ') || 'a certificate'}, valid to ${validTo}`
-    if (leftMs < 0) return failure('tls', seen, 'renew it: clients reject it')
-    return leftMs < SOON_MS ? warning('tls', seen, 'renew it soon') : ok('tls', seen)
+    if (leftMs < 0) return createFailure('tls', seen, 'renew it: clients reject it')
+    return leftMs < SOON_MS ? createWarning('tls', seen, 'renew it soon') : createOkFinding('tls', seen)
   } catch (error) {
-    return failure('tls', withCause(error), 'name a certificate and its key, both PEM')
+    return createFailure('tls', withCause(error), 'name a certificate and its key, both PEM')
   }
 }
 
 export async function checkPort({ host, port }: ServeConfig): Promise<Finding> {
-  if (port === 0) return ok('port', 'any free one')
+  if (port === 0) return createOkFinding('port', 'any free one')
   const server = createServer()
   const { promise, resolve, reject } = Promise.withResolvers<void>()
   server.once('error', reject)
   server.listen({ host, port }, resolve)
   try {
     await promise
-    return ok('port', `${port} on ${host} is free`)
+    return createOkFinding('port', `${port} on ${host} is free`)
   } catch (error) {
     const reason = withCause(explainListenFailure(error, host, port))
-    return warning('port', reason, 'expected if this proxy is running')
+    return createWarning('port', reason, 'expected if this proxy is running')
   } finally {
     server.close()
   }
@@ -76,30 +80,35 @@ const LITTLE_SPACE_BYTES = 1024 ** 3
 
 /** Checks the disk. Writes a file next to the database as a commit does, and deletes it. */
 export function checkDisk({ db, durability }: ServeConfig): Finding {
-  if (isPostgresUrl(db)) return ok('disk', 'none here: the record is in PostgreSQL')
+  if (isPostgresUrl(db)) return createOkFinding('disk', 'none here: the record is in PostgreSQL')
   if (db === 'memory') {
-    return warning('disk', 'sessions end with the process', 'give --db a file, if they are to be trained on')
+    return createWarning(
+      'disk',
+      'sessions end with the process',
+      'give --db a file, if they are to be trained on',
+    )
   }
   const folder = dirname(resolve(db))
   try {
-    const syncMs = medianSyncMs(join(folder, `.llm-proxy-doctor-${process.pid}`))
+    const syncMs = measureMedianSyncMs(join(folder, `.llm-proxy-doctor-${process.pid}`))
     const { bavail, bsize } = statfsSync(folder)
     const seen = `${folder} syncs a write in ${syncMs.toFixed(1)} ms, ${((bavail * bsize) / 1024 ** 3).toFixed(1)} GiB free`
-    if (bavail * bsize < LITTLE_SPACE_BYTES) return warning('disk', seen, 'make room, or put --db elsewhere')
+    if (bavail * bsize < LITTLE_SPACE_BYTES)
+      return createWarning('disk', seen, 'make room, or put --db elsewhere')
     if (syncMs > SLOW_SYNC_MS && durability === 'power') {
-      return warning(
+      return createWarning(
         'disk',
         seen,
         'every answer waits so long: put --db on a local disk, or give --durability process',
       )
     }
-    return ok('disk', seen)
+    return createOkFinding('disk', seen)
   } catch (error) {
-    return failure('disk', withCause(error), `let the proxy write to ${folder}, or put --db elsewhere`)
+    return createFailure('disk', withCause(error), `let the proxy write to ${folder}, or put --db elsewhere`)
   }
 }
 
-function medianSyncMs(path: string): number {
+function measureMedianSyncMs(path: string): number {
   const file = openSync(path, 'wx')
   try {
     const page = Buffer.alloc(4096, 1)
@@ -118,18 +127,23 @@ function medianSyncMs(path: string): number {
 
 export async function checkDatabase({ db, durability }: ServeConfig): Promise<Finding[]> {
   if (db === 'memory') return []
-  if (!isPostgresUrl(db) && !existsSync(db)) return [ok('database', `${db} will be made`)]
+  if (!isPostgresUrl(db) && !existsSync(db)) return [createOkFinding('database', `${db} will be made`)]
   try {
     const server = isPostgresUrl(db) ? await checkServer(db, durability) : []
     const reader = await openDatabase(db)
     try {
       const { sessions, turns } = await reader.totalSessions({})
-      return [...server, ok('database', `${databaseName(db)} has ${sessions} sessions, ${turns} turns`)]
+      return [
+        ...server,
+        createOkFinding('database', `${toDatabaseName(db)} has ${sessions} sessions, ${turns} turns`),
+      ]
     } finally {
       await reader.close()
     }
   } catch (error) {
-    return [failure('database', withCause(error), 'name another database with --db, or repair this one')]
+    return [
+      createFailure('database', withCause(error), 'name another database with --db, or repair this one'),
+    ]
   }
 }
 
@@ -138,8 +152,11 @@ async function checkServer(db: string, durability: ServeConfig['durability']): P
   const { server, fsync, ...settings } = await requireProduct('postgres').lookAtPostgres(db, durability)
   const { synchronous_commit: commit, synchronous_standby_names: standbys } = settings
   const seen = `PostgreSQL ${server}, fsync ${fsync}, synchronous_commit ${commit}`
-  if (standbys !== '') return [ok('database server', `${seen}, synchronous standby ${standbys}`)]
+  if (standbys !== '') return [createOkFinding('database server', `${seen}, synchronous standby ${standbys}`)]
   return [
-    ok('database server', `${seen}, no synchronous standby: one that takes over loses the newest turns`),
+    createOkFinding(
+      'database server',
+      `${seen}, no synchronous standby: one that takes over loses the newest turns`,
+    ),
   ]
 }

@@ -3,9 +3,9 @@ import { hasRollouts, requireProduct } from '../../included-products.ts'
 import { checkServeConfig } from '../../proxy/config/check-serve.ts'
 import { applyColour } from '../colours.ts'
 import { withCause } from '../fail.ts'
-import { formatJson, printable } from '../table.ts'
+import { formatJson, toPrintable } from '../table.ts'
 import { checkEngine } from './engines.ts'
-import { type Finding, failure, ok } from './finding.ts'
+import { createFailure, createOkFinding, type Finding } from './finding.ts'
 import { checkDatabase, checkDisk, checkKeys, checkPort, checkTls } from './machine.ts'
 
 /** Runs `llm-proxy doctor`: checks what `serve` would encounter. @returns the exit code: 1 if something would fail */
@@ -23,9 +23,9 @@ async function* checkAll(config: DoctorConfig): AsyncGenerator<Finding> {
   try {
     checkServeConfig(config)
     if (hasRollouts(config)) requireProduct('rollouts').checkRollouts(config)
-    yield ok('options', `${config.mode} mode`)
+    yield createOkFinding('options', `${config.mode} mode`)
   } catch (error) {
-    yield failure('options', withCause(error), 'serve does not start with them')
+    yield createFailure('options', withCause(error), 'serve does not start with them')
     return
   }
   yield checkKeys(config)
@@ -33,14 +33,14 @@ async function* checkAll(config: DoctorConfig): AsyncGenerator<Finding> {
   yield await checkPort(config)
   yield checkDisk(config)
   yield* await checkDatabase(config)
-  if (config.mode === 'relay') yield ok('engines', 'are the business of workers, who dial in')
-  else if (config.awaitEngines) yield ok('engines', 'are registered later')
+  if (config.mode === 'relay') yield createOkFinding('engines', 'are the business of workers, who dial in')
+  else if (config.awaitEngines) yield createOkFinding('engines', 'are registered later')
   else if (config.engineUrls.length === 0) yield* await checkEngine(config, undefined)
   else for (const url of config.engineUrls) yield* await checkEngine(config, url)
 }
 
 /** Formats a finding: `ok disk /data syncs a write in 0.4 ms` */
 function formatFinding({ about, state, seen, remedy }: Finding): string {
-  const what = printable(remedy === undefined ? seen : `${seen}: ${remedy}`)
-  return `${applyColour(state, state.padEnd(7))}  ${printable(about)}: ${what}`
+  const what = toPrintable(remedy === undefined ? seen : `${seen}: ${remedy}`)
+  return `${applyColour(state, state.padEnd(7))}  ${toPrintable(about)}: ${what}`
 }

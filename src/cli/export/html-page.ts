@@ -2,7 +2,7 @@
 import type { Static } from 'typebox'
 import { ProxyError } from '../../base/errors.ts'
 import { VERSION } from '../../base/version.ts'
-import { type ApiSnapshot, oneFilePage } from '../../inspector/routes/one-file.ts'
+import { type ApiSnapshot, writeOneFilePage } from '../../inspector/routes/one-file.ts'
 import type { SessionsExportConfig } from '../../proxy/config/options/sessions.ts'
 import type { Rows, Tree } from '../../proxy/http/trainer/sessions/read-schemas.ts'
 import { buildView } from '../../proxy/http/view.ts'
@@ -14,7 +14,7 @@ import { withView } from '../view/open-view.ts'
 type GetPath = (path: string) => Promise<Buffer>
 
 /** Returns the page. @throws ProxyError `config_invalid` if no session is given */
-export async function htmlPage(
+export async function createHtmlPage(
   config: SessionsExportConfig,
   sessionIds: readonly string[],
 ): Promise<Iterable<string>> {
@@ -22,7 +22,7 @@ export async function htmlPage(
     throw new ProxyError('config_invalid', 'name the sessions that --format html is to show')
   }
   const page = async (ask: GetPath) =>
-    oneFilePage(sessionIds.join(', '), await fetchResponses(ask, sessionIds))
+    writeOneFilePage(sessionIds.join(', '), await fetchResponses(ask, sessionIds))
   if (config.url !== undefined) {
     if (config.tokenizer !== undefined)
       throw new ProxyError(

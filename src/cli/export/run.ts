@@ -7,7 +7,7 @@ import { escapeInvisible } from '../../protocol/transcript/visible.ts'
 import type { SessionsExportConfig } from '../../proxy/config/options/sessions.ts'
 import { isColumns } from '../../rollout/datasets/row-columns.ts'
 import type { SessionsApi } from '../sessions/api.ts'
-import { namedOrAll } from '../sessions/list.ts'
+import { listSessionIds } from '../sessions/list.ts'
 import { withSessionsApi } from '../sessions/open-api.ts'
 
 /** Runs `llm-proxy sessions export [session-id...]`: exports these sessions, or all of them. @returns the exit code */
@@ -15,7 +15,7 @@ export async function run(config: SessionsExportConfig, sessionIds: string[]): P
   if (config.tokenizer !== undefined && config.format !== 'html')
     throw new ProxyError('config_invalid', '--tokenizer is for --format html')
   if (config.format === 'html') {
-    const { htmlPage } = await import('./html-page.ts')
+    const { createHtmlPage: htmlPage } = await import('./html-page.ts')
     await write(config.output, await htmlPage(config, sessionIds))
   } else {
     const { output } = config
@@ -52,7 +52,7 @@ async function* exportLines(
   config: SessionsExportConfig,
   sessionIds: readonly string[],
 ): AsyncGenerator<string> {
-  for await (const sessionId of namedOrAll(api, sessionIds, config.run)) {
+  for await (const sessionId of listSessionIds(api, sessionIds, config.run)) {
     yield* exportSessionLines(api, sessionId, config)
   }
 }

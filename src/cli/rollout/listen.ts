@@ -1,7 +1,7 @@
 import type { AddressInfo } from 'node:net'
 import { ProxyError } from '../../base/errors.ts'
 import { isLoopback } from '../../proxy/config/notes.ts'
-import { baseUrl } from '../../proxy/http/transport/base-url.ts'
+import { formatBaseUrl } from '../../proxy/http/transport/base-url.ts'
 import type { RolloutConfig } from '../../rollout/options.ts'
 import { NO_PROXY } from '../../rollout/remote-agent-loop.ts'
 import { InProcessRollouts } from '../../rollout/server/in-process-rollouts.ts'
@@ -34,7 +34,7 @@ export async function listen(config: RolloutConfig, address: string): Promise<nu
     throw explainListenFailure(error, host, port)
   })
   const bound = server.server.address() as AddressInfo
-  const url = baseUrl({ host: bound.address, port: bound.port })
+  const url = formatBaseUrl({ host: bound.address, port: bound.port })
   const stop = async (graceMs: number) => ({ drained: await rollouts.stop(graceMs) })
   return await serveAnnounced({ stop }, STOP_GRACE_MS, logger, {
     readyLine: `llm-proxy rollout listening on ${url}`,

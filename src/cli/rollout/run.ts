@@ -8,7 +8,7 @@ import type { AgentRunner } from '../../rollout/runners/runner.ts'
 import { getInstanceId } from '../../rollout/trial-id.ts'
 import { Interrupt } from '../interrupt.ts'
 import { Progress } from '../progress.ts'
-import { printable } from '../table.ts'
+import { toPrintable } from '../table.ts'
 import { OutputFile } from './output-file.ts'
 import { planSamples, readSamples, type SamplePlan } from './samples.ts'
 import { describeTally, summarise, Tally } from './tally.ts'
@@ -34,7 +34,7 @@ export async function run(config: RolloutConfig): Promise<number> {
     throw new ProxyError('config_invalid', 'there is nothing to run: give --tasks, or --listen')
   const samples = planSamples(await readSamples(config.tasks), config.samplesPerTask)
   let notify = print
-  const logger = loggerOn((text) => notify(text))
+  const logger = createLogger((text) => notify(text))
   const runner = createRunner(config, (text) => notify(text))
   const loop = new RemoteAgentLoop({ ...config, runner, logger })
   await using closing = new AsyncDisposableStack()
@@ -130,15 +130,18 @@ function describeFailed(failed: readonly SamplePlan[], retryFailed: boolean): st
     )
   const more = failed.length > NAMED_FAILED ? ', …' : ''
   const fate = retryFailed ? 'are run again' : 'are not run again without --retry-failed'
-  return printable(`${failed.length} of them failed and ${fate}: ${names.join(', ')}${more}`, FAILURE_LENGTH)
+  return toPrintable(
+    `${failed.length} of them failed and ${fate}: ${names.join(', ')}${more}`,
+    FAILURE_LENGTH,
+  )
 }
 
 /** Returns a logger that reports failed attempts. */
-function loggerOn(notify: (text: string) => void): Logger {
+function createLogger(notify: (text: string) => void): Logger {
   const log = (fields: object, message: string) => {
     const { session_id: sessionId, agent_status: status, reason, note } = fields as Record<string, unknown>
     const failure = `${sessionId}: agent failed (${status}): ${reason ?? ''}`
-    notify(printable(sessionId === undefined ? `${message}: ${note ?? ''}` : failure, FAILURE_LENGTH))
+    notify(toPrintable(sessionId === undefined ? `${message}: ${note ?? ''}` : failure, FAILURE_LENGTH))
   }
   return { debug() {}, info() {}, warn: log, error: log }
 }

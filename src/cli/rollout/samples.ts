@@ -3,7 +3,7 @@ import { createReadStream } from 'node:fs'
 import { createInterface } from 'node:readline'
 import { ProxyError } from '../../base/errors.ts'
 import { isRecord } from '../../base/json.ts'
-import { canonicalJson } from '../../proxy/session/matching/canonical-json.ts'
+import { toCanonicalJson } from '../../proxy/session/matching/canonical-json.ts'
 import { readParquet } from '../../rollout/datasets/parquet-file.ts'
 import { isParquet } from '../../rollout/datasets/row-columns.ts'
 import type { Sample } from '../../rollout/runners/runner.ts'
@@ -23,7 +23,7 @@ const DIGEST_LENGTH = 16
 /** Returns the samples, ordered by task. */
 export function planSamples(tasks: readonly Sample[], samplesPerTask: number): SamplePlan[] {
   return tasks.flatMap((task, taskIndex) => {
-    const digest = createHash('sha256').update(canonicalJson(task)).digest('hex').slice(0, DIGEST_LENGTH)
+    const digest = createHash('sha256').update(toCanonicalJson(task)).digest('hex').slice(0, DIGEST_LENGTH)
     return Array.from({ length: samplesPerTask }, (_, sampleIndex) => ({
       taskIndex,
       sampleIndex,

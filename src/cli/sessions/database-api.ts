@@ -1,26 +1,26 @@
 import { ProxyError } from '../../base/errors.ts'
 import { exportSession } from '../../proxy/http/trainer/formats/export-session.ts'
 import { hitsToWire } from '../../proxy/http/trainer/sessions/filter.ts'
-import { metadataFilter } from '../../proxy/http/trainer/sessions/metadata-filter.ts'
-import { sessionToWire, sessionWithTurns } from '../../proxy/http/trainer/sessions/serialise.ts'
+import { parseMetadataFilter } from '../../proxy/http/trainer/sessions/metadata-filter.ts'
+import { sessionToWire, writeSessionWithTurns } from '../../proxy/http/trainer/sessions/serialise.ts'
 import { readTrajectories } from '../../proxy/http/trainer/sessions/trajectory-query.ts'
 import { readTree } from '../../proxy/http/trainer/sessions/tree.ts'
-import { idPrefixOfRun } from '../../proxy/session/state/session-id.ts'
+import { getRunIdPrefix } from '../../proxy/session/state/session-id.ts'
 import type { SessionRecord, TurnReader } from '../../proxy/store/port/turn-store.ts'
 import { openDatabase } from '../open-database.ts'
 import type { SessionsApi, TurnDisplayJson } from './api.ts'
 
 /** Opens the sessions API over a database, to which a proxy may be writing. @throws ProxyError `start_failed` */
-export async function databaseApi(path: string): Promise<SessionsApi> {
+export async function openDatabaseApi(path: string): Promise<SessionsApi> {
   const reader = await openDatabase(path)
   return {
     list: async ({ status, run, sort, since, label, metadata = {}, limit, cursor }) => {
       const named = Object.entries(metadata).map(([name, value]) => [`metadata.${name}`, value])
       const query = {
         limit,
-        metadata: metadataFilter(Object.fromEntries(named)),
+        metadata: parseMetadataFilter(Object.fromEntries(named)),
         status,
-        idPrefix: run === undefined ? undefined : idPrefixOfRun(run),
+        idPrefix: run === undefined ? undefined : getRunIdPrefix(run),
         sort,
         sinceMs: since === undefined ? undefined : since * 1_000,
         label,
@@ -30,13 +30,13 @@ export async function databaseApi(path: string): Promise<SessionsApi> {
       return { sessions: sessions.map(sessionToWire), next_cursor: nextCursor ?? null }
     },
     search: async ({ text: wanted, run, per_session: perSession, limit, cursor }) => {
-      const within = run !== undefined && { idPrefix: idPrefixOfRun(run) }
+      const within = run !== undefined && { idPrefix: getRunIdPrefix(run) }
       const page = { wanted, perSession, limit, cursor }
       return hitsToWire(await reader.searchTurns({ ...page, ...within }))
     },
     withTurns: async (sessionId) => {
       const session = await findSession(reader, sessionId)
-      return parseChunks(sessionWithTurns(session, reader.readTurns(sessionId), 'all'))
+      return parseChunks(writeSessionWithTurns(session, reader.readTurns(sessionId), 'all'))
     },
     tree: async (sessionId) => {
       const session = await findSession(reader, sessionId)
@@ -44,7 +44,7 @@ export async function databaseApi(path: string): Promise<SessionsApi> {
     },
     conversation: async (sessionId) => {
       const session = await findSession(reader, sessionId)
-      const chunks = sessionWithTurns(session, reader.readOutlines(sessionId), 'new')
+      const chunks = writeSessionWithTurns(session, reader.readOutlines(sessionId), 'new')
       return (await parseChunks<{ turns: TurnDisplayJson[] }>(chunks)).turns
     },
     withTrajectories: async (sessionId, query) => {

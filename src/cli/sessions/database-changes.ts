@@ -3,11 +3,11 @@ import { existsSync } from 'node:fs'
 import type { Static, TSchema } from 'typebox'
 import { ProxyError } from '../../base/errors.ts'
 import { parseJson } from '../../base/json.ts'
-import { inScope } from '../../proxy/http/access/guard.ts'
+import { withScope } from '../../proxy/http/access/guard.ts'
 import { buildAppWith } from '../../proxy/http/app.ts'
 import { sessionsRoutes } from '../../proxy/http/trainer/sessions/routes.ts'
 import { Sessions } from '../../proxy/session/state/sessions.ts'
-import { databaseName, isPostgresUrl } from '../../proxy/store/port/database-name.ts'
+import { isPostgresUrl, toDatabaseName } from '../../proxy/store/port/database-name.ts'
 import type { TurnStore } from '../../proxy/store/port/turn-store.ts'
 import { createLogger } from '../logger.ts'
 import { openIdleDatabase } from '../open-database.ts'
@@ -33,7 +33,7 @@ export async function withDatabaseChanges<T>(db: string, use: (api: ChangesApi) 
   closing.defer(() => sessions.close())
   const base = { logger: createLogger('silent'), bodyLimitBytes: BODY_LIMIT_BYTES }
   const { fastify } = await buildAppWith(base, async (app, { keyring }) => {
-    await app.register(inScope('admin', sessionsRoutes), { sessions, store, keyring })
+    await app.register(withScope('admin', sessionsRoutes), { sessions, store, keyring })
   })
   closing.defer(() => fastify.close())
   const call = async <S extends TSchema>(
@@ -47,7 +47,7 @@ export async function withDatabaseChanges<T>(db: string, use: (api: ChangesApi) 
       url: path,
       ...(body && { payload: body }),
     })
-    return checkResponse(schema, parseJson(payload), statusCode, databaseName(db) + path)
+    return checkResponse(schema, parseJson(payload), statusCode, toDatabaseName(db) + path)
   }
   return await use({ call })
 }

@@ -5,7 +5,7 @@
 import type { Static, TSchema } from 'typebox'
 import type { SessionsChangeConfig } from '../../proxy/config/options/operator.ts'
 import { DeletedSession, EndedSession } from '../../proxy/http/trainer/sessions/schemas.ts'
-import { formatJson, printable } from '../table.ts'
+import { formatJson, toPrintable } from '../table.ts'
 import { withChangesApi } from './open-changes.ts'
 
 export function complete(config: SessionsChangeConfig, sessionIds: string[]): Promise<number> {
@@ -33,7 +33,7 @@ function forEach(
       const path = `/sessions/${encodeURIComponent(id)}${action}`
       const answer = (await api.call(method, path, schema)) as EndResult
       if (answer.status === 'not_found') missing += 1
-      const line = json ? formatJson(answer) : `${printable(id)}: ${answer.status.replace('_', ' ')}`
+      const line = json ? formatJson(answer) : `${toPrintable(id)}: ${answer.status.replace('_', ' ')}`
       process.stdout.write(`${line}\n`)
     }
     return missing > 0 ? 1 : 0

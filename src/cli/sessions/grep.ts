@@ -1,7 +1,7 @@
 import { ProxyError } from '../../base/errors.ts'
 import type { SessionsGrepConfig } from '../../proxy/config/options/sessions.ts'
 import { MIN_SEARCHED_CHARS } from '../../proxy/store/port/turn-search.ts'
-import { formatJson, printable } from '../table.ts'
+import { formatJson, toPrintable } from '../table.ts'
 import type { HitJson, SessionsApi } from './api.ts'
 import { withSessionsApi } from './open-api.ts'
 
@@ -54,5 +54,5 @@ function formatHit({
   match,
   after,
 }: HitJson): string {
-  return `${printable(sessionId)}#${index} ${foundIn}: ${printable(before + match + after)}`
+  return `${toPrintable(sessionId)}#${index} ${foundIn}: ${toPrintable(before + match + after)}`
 }

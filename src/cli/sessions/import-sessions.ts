@@ -6,8 +6,8 @@ import { TOKEN_DATA_KINDS } from '../../protocol/token-data/kinds.ts'
 import { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
 import { readSamplingParams } from '../../proxy/session/state/turn-allocation.ts'
 import type { ConsumerReader } from '../../proxy/store/port/consumers.ts'
-import { everySession } from '../../proxy/store/port/every-session.ts'
-import { isUnmarked, noMarks } from '../../proxy/store/port/marks.ts'
+import { listEverySession } from '../../proxy/store/port/every-session.ts'
+import { createNoMarks, isUnmarked } from '../../proxy/store/port/marks.ts'
 import type { SessionRecord, TurnReader, TurnStep, TurnStore } from '../../proxy/store/port/turn-store.ts'
 
 type Source = TurnReader & ConsumerReader
@@ -35,7 +35,7 @@ export async function importSessions(
   consumers: ReadonlySet<string>,
 ): Promise<ImportCounts> {
   const counts: ImportCounts = { sessions: 0, turns: 0, completed: 0, kept: 0, deleted: 0, different: [] }
-  for await (const session of everySession(reader, { order: 'asc' }))
+  for await (const session of listEverySession(reader, { order: 'asc' }))
     await importSession(reader, store, session, { counts, consumers })
   return counts
 }
@@ -151,7 +151,7 @@ async function copySession(reader: Source, store: TurnStore, session: SessionRec
     await copyTurn(reader, store, step, prompts)
     turns += 1
   }
-  await finish(store, session, { status: 'active', reward: null, marks: noMarks() })
+  await finish(store, session, { status: 'active', reward: null, marks: createNoMarks() })
   return turns
 }
 

@@ -4,9 +4,9 @@
  */
 import { ProxyError } from '../../base/errors.ts'
 import type { SessionsImportConfig } from '../../proxy/config/options/sessions.ts'
-import { databaseName } from '../../proxy/store/port/database-name.ts'
+import { toDatabaseName } from '../../proxy/store/port/database-name.ts'
 import { openDatabase, openIdleDatabase } from '../open-database.ts'
-import { printable } from '../table.ts'
+import { toPrintable } from '../table.ts'
 import { importConsumers } from './import-consumers.ts'
 import { type ImportCounts, importSessions } from './import-sessions.ts'
 
@@ -22,13 +22,13 @@ export async function run({ db, durability }: SessionsImportConfig, args: string
     try {
       const consumers = await importConsumers(reader, store)
       const counts = await importSessions(reader, store, consumers.merged)
-      report = toReport(databaseName(db), counts, consumers)
+      report = toReport(toDatabaseName(db), counts, consumers)
     } finally {
       await store.close()
     }
     // Opening a database marks turns that were in flight as interrupted.
     await (await openIdleDatabase(db, durability)).close()
-    process.stdout.write(`${report.map((line) => printable(line)).join('\n')}\n`)
+    process.stdout.write(`${report.map((line) => toPrintable(line)).join('\n')}\n`)
     return 0
   } finally {
     await reader.close()

@@ -1,14 +1,14 @@
 import { ProxyError } from '../../base/errors.ts'
 import type { SessionsListConfig } from '../../proxy/config/options/sessions.ts'
 import { applyColour } from '../colours.ts'
-import { type Column, formatJson, formatNumber, printable, renderTable } from '../table.ts'
+import { type Column, formatJson, formatNumber, renderTable, toPrintable } from '../table.ts'
 import type { ListQuery, SessionJson, SessionsApi } from './api.ts'
 import { withSessionsApi } from './open-api.ts'
 
 const PAGE_SIZE = 200
 
 const COLUMNS: readonly Column<SessionJson>[] = [
-  { header: 'session', value: (session) => printable(session.session_id) },
+  { header: 'session', value: (session) => toPrintable(session.session_id) },
   { header: 'status', value: ({ status }) => status, style: ({ status }, cell) => applyColour(status, cell) },
   { header: 'turns', value: (session) => String(session.num_turns), align: 'right' },
   {
@@ -16,7 +16,7 @@ const COLUMNS: readonly Column<SessionJson>[] = [
     value: (session) => (session.reward === null ? '-' : formatNumber(session.reward)),
     align: 'right',
   },
-  { header: 'labels', value: ({ labels }) => printable(labels.join(', ')) },
+  { header: 'labels', value: ({ labels }) => toPrintable(labels.join(', ')) },
   { header: 'created', value: (session) => new Date(session.created_at * 1000).toISOString() },
 ]
 
@@ -68,7 +68,7 @@ export async function* listSessions(
 }
 
 /** Yields the named sessions, or all of them if none is named. @param run only sessions of this run */
-export async function* namedOrAll(
+export async function* listSessionIds(
   api: SessionsApi,
   named: readonly string[],
   run?: string,

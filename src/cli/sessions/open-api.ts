@@ -3,7 +3,7 @@ import { SearchHits, SessionList, Tree } from '../../proxy/http/trainer/sessions
 import { SessionWithTurns, ShownTurn, Trajectories } from '../../proxy/http/trainer/sessions/schemas.ts'
 import { OperatorClient, type ProxyAddress } from '../proxy-client.ts'
 import type { SessionsApi } from './api.ts'
-import { databaseApi } from './database-api.ts'
+import { openDatabaseApi } from './database-api.ts'
 
 const Conversation = Type.Object({ turns: Type.Array(ShownTurn) })
 
@@ -17,7 +17,7 @@ export async function withSessionsApi<T>(
   { db, ...address }: SessionsSource,
   use: (api: SessionsApi) => Promise<T>,
 ): Promise<T> {
-  const api = address.url === undefined ? await databaseApi(db) : proxyApi(address)
+  const api = address.url === undefined ? await openDatabaseApi(db) : createProxyApi(address)
   try {
     return await use(api)
   } finally {
@@ -29,7 +29,7 @@ export async function withSessionsApi<T>(
  * Returns the sessions API of a running proxy.
  * @throws ProxyError `config_invalid` for a file without certificate authorities
  */
-function proxyApi(address: ProxyAddress): SessionsApi {
+function createProxyApi(address: ProxyAddress): SessionsApi {
   const proxy = new OperatorClient(address)
   const at = (sessionId: string) => `/sessions/${encodeURIComponent(sessionId)}`
   return {

@@ -1,7 +1,7 @@
 import { ProxyError } from '../../base/errors.ts'
 import type { SessionsRewardConfig } from '../../proxy/config/options/operator.ts'
 import { Session } from '../../proxy/http/trainer/sessions/schemas.ts'
-import { formatJson, formatNumber, printable } from '../table.ts'
+import { formatJson, formatNumber, toPrintable } from '../table.ts'
 import { withChangesApi } from './open-changes.ts'
 
 /** Runs `llm-proxy sessions reward <session-id> <reward>`. @returns the exit code */
@@ -16,7 +16,7 @@ export async function run(
   const session = await withChangesApi(target, (api) =>
     api.call('POST', path, Session, { reward, components, turns }),
   )
-  const line = json ? formatJson(session) : `${printable(sessionId!)}: reward ${formatNumber(reward)}`
+  const line = json ? formatJson(session) : `${toPrintable(sessionId!)}: reward ${formatNumber(reward)}`
   process.stdout.write(`${line}\n`)
   return 0
 }

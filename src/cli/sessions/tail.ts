@@ -3,7 +3,7 @@ import type { SessionsTailConfig } from '../../proxy/config/options/operator.ts'
 import { ProxyEvent, SessionList } from '../../proxy/http/trainer/sessions/read-schemas.ts'
 import { applyColour } from '../colours.ts'
 import { OperatorClient } from '../proxy-client.ts'
-import { formatJson, formatNumber, printable } from '../table.ts'
+import { formatJson, formatNumber, toPrintable } from '../table.ts'
 import type { SessionJson } from './api.ts'
 
 type Event = Static<typeof ProxyEvent>
@@ -13,11 +13,11 @@ export async function run({ follow, limit, json, ...address }: SessionsTailConfi
   const proxy = new OperatorClient(address)
   if (limit > 0) {
     const { sessions } = await proxy.get(`/sessions?sort=changed&limit=${limit}`, SessionList)
-    for (const session of sessions.reverse()) print(json ? formatJson(session) : sessionLine(session))
+    for (const session of sessions.reverse()) print(json ? formatJson(session) : formatSessionLine(session))
   }
   if (!follow) return 0
   for await (const event of proxy.lines('/events', ProxyEvent)) {
-    if (event.type !== 'ping') print(json ? formatJson(event) : eventLine(event))
+    if (event.type !== 'ping') print(json ? formatJson(event) : getEventLine(event))
   }
   return 0
 }
@@ -26,9 +26,9 @@ function print(line: string): void {
   process.stdout.write(`${line}\n`)
 }
 
-function sessionLine({ session_id, status, num_turns, reward, updated_at }: SessionJson): string {
+function formatSessionLine({ session_id, status, num_turns, reward, updated_at }: SessionJson): string {
   const turns = `${num_turns} turn${num_turns === 1 ? '' : 's'}`
-  return line(
+  return formatLine(
     updated_at,
     session_id,
     `${applyColour(status)}, ${turns}, reward ${reward === null ? '-' : formatNumber(reward)}`,
@@ -36,7 +36,7 @@ function sessionLine({ session_id, status, num_turns, reward, updated_at }: Sess
 }
 
 /** Formats an event: its session comes first, or else its member. */
-function eventLine({
+function getEventLine({
   at: atMs,
   type,
   session_id,
@@ -50,12 +50,12 @@ function eventLine({
     type.replaceAll('_', ' '),
     ...(index === undefined ? [] : [String(index)]),
     ...(status === undefined ? [] : [applyColour(status)]),
-    ...(finish_reason == null ? [] : [printable(finish_reason)]),
+    ...(finish_reason == null ? [] : [toPrintable(finish_reason)]),
     ...(reward === undefined ? [] : [formatNumber(reward)]),
   ]
-  return line(atMs, session_id ?? member ?? '-', what.join(' '))
+  return formatLine(atMs, session_id ?? member ?? '-', what.join(' '))
 }
 
-function line(atS: number, who: string, what: string): string {
-  return `${new Date(atS * 1_000).toISOString()}  ${printable(who)}  ${what}`
+function formatLine(atS: number, who: string, what: string): string {
+  return `${new Date(atS * 1_000).toISOString()}  ${toPrintable(who)}  ${what}`
 }

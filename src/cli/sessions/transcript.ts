@@ -14,7 +14,7 @@ import { describeMissingText } from '../../protocol/transcript/missing-text.ts'
 import { getSettings } from '../../protocol/transcript/settings.ts'
 import { ToolCallReader, type ToolCallView, type ToolCallWire } from '../../protocol/transcript/tool-calls.ts'
 import { isBlank, revealInvisible } from '../../protocol/transcript/visible.ts'
-import { formatNumber, printable } from '../table.ts'
+import { formatNumber, toPrintable } from '../table.ts'
 import type { TreeJson, TurnDisplayJson } from './api.ts'
 
 /** Limits of a text without `full`. */
@@ -27,7 +27,7 @@ type Style = Parameters<typeof styleText>[0]
 const applyStyle = (style: Style, text: string) => styleText(style, text, { stream: process.stdout })
 
 /** Yields the lines of a transcript. @param full show complete texts, and tools with their descriptions */
-export function* transcript(
+export function* formatTranscript(
   tree: TreeJson,
   turns: readonly TurnDisplayJson[],
   full: boolean,
@@ -39,7 +39,7 @@ export function* transcript(
   for (const turn of turns) {
     yield formatHeading(turn, tree.reward_turns[turn.index])
     if (turn.note !== null) yield* cut(`note: ${turn.note}`, full, '  ', 'yellow')
-    const settings = [...settingsLines(turn, full)].join('\n')
+    const settings = [...formatSettingsLines(turn, full)].join('\n')
     if (settings !== settingsBefore && settings !== '') yield settings
     settingsBefore = settings
     const begins = newRows.get(turn.index)
@@ -48,16 +48,16 @@ export function* transcript(
     if (from > 0)
       yield applyStyle('dim', `  … ${formatCount(from, 'earlier message')}${echo(echoOf)} not repeated`)
     const read = (calls: readonly unknown[]) => calls.map((call) => reader.read(call as ToolCallWire))
-    for (const message of messages) yield* messageLines(message, read(message.tool_calls ?? []), full)
-    yield* responseLines(turn, read(turn.tool_calls), full)
+    for (const message of messages) yield* formatMessageLines(message, read(message.tool_calls ?? []), full)
+    yield* formatResponseLines(turn, read(turn.tool_calls), full)
   }
 }
 
 function* newRowLines({ text, changes }: NewRowJson, full: boolean): Generator<string> {
-  yield applyStyle('yellow', `  a new row: ${printable(text)}`)
+  yield applyStyle('yellow', `  a new row: ${toPrintable(text)}`)
   for (const { what, before, now } of changes) {
-    yield `    ${applyStyle('dim', `${printable(what)}:`)}`
-    yield* differenceLines(diffLines(before ?? '', now ?? ''), full)
+    yield `    ${applyStyle('dim', `${toPrintable(what)}:`)}`
+    yield* formatDifferenceLines(diffLines(before ?? '', now ?? ''), full)
   }
 }
 
@@ -75,11 +75,11 @@ function formatHeading(turn: TurnDisplayJson, reward: number | undefined): strin
     turn.exact || turn.status !== 'completed' ? null : 'inexact',
     ...turn.labels,
   ]
-  const known = facts.filter((fact) => fact !== null).map((fact) => printable(fact))
+  const known = facts.filter((fact) => fact !== null).map((fact) => toPrintable(fact))
   return `\n${applyStyle('bold', `── turn ${turn.index}`)}${applyStyle('dim', ` · ${known.join(' · ')}`)}`
 }
 
-function* settingsLines(turn: TurnDisplayJson, full: boolean): Generator<string> {
+function* formatSettingsLines(turn: TurnDisplayJson, full: boolean): Generator<string> {
   const { params, tools } = getSettings(turn)
   if (params.length > 0)
     yield* cut(params.map(([name, value]) => `${name} ${value}`).join(', '), full, '  ', 'dim')
@@ -88,27 +88,27 @@ function* settingsLines(turn: TurnDisplayJson, full: boolean): Generator<string>
   for (const { name, description } of tools) yield* cut(`tool ${name}: ${description}`, full, '  ', 'dim')
 }
 
-function* messageLines(
+function* formatMessageLines(
   message: MessageWire,
   calls: readonly ToolCallView[],
   full: boolean,
 ): Generator<string> {
   const { role = '?', name, reasoning_content: reasoning, content } = message
-  yield applyStyle('cyan', printable(role === 'tool' && name ? `tool ${name}` : role))
-  if (reasoning) yield* reasoningLines(reasoning, full)
+  yield applyStyle('cyan', toPrintable(role === 'tool' && name ? `tool ${name}` : role))
+  if (reasoning) yield* formatReasoningLines(reasoning, full)
   const text = getContentText(content)
   if (!isBlank(text)) yield* cut(text, full, '  ')
   for (const image of getImages(content)) yield `  [image, ${image.length} characters of base64]`
   for (const call of calls) yield* callLines(call, full)
 }
 
-function* responseLines(
+function* formatResponseLines(
   turn: TurnDisplayJson,
   calls: readonly ToolCallView[],
   full: boolean,
 ): Generator<string> {
   yield applyStyle('green', 'sampled')
-  if (turn.reasoning_content) yield* reasoningLines(turn.reasoning_content, full)
+  if (turn.reasoning_content) yield* formatReasoningLines(turn.reasoning_content, full)
   if (!isBlank(turn.completion_text)) yield* cut(turn.completion_text, full, '  ')
   for (const call of calls) yield* callLines(call, full)
   const missing = calls.length > 0 || turn.error !== null ? undefined : describeMissingText(turn)
@@ -118,35 +118,35 @@ function* responseLines(
 }
 
 /** Yields reasoning with a label, because without colours it would look like the text after it. */
-function* reasoningLines(text: string, full: boolean): Generator<string> {
+function* formatReasoningLines(text: string, full: boolean): Generator<string> {
   yield applyStyle('dim', '  reasoning:')
   yield* cut(text, full, '    ', 'dim')
 }
 
 function* callLines({ name, fields }: ToolCallView, full: boolean): Generator<string> {
-  yield `  ${applyStyle(['bold', 'magenta'], printable(name))}`
+  yield `  ${applyStyle(['bold', 'magenta'], toPrintable(name))}`
   for (const field of fields) {
-    const label = field.name === '' ? '' : `${printable(field.name)}: `
+    const label = field.name === '' ? '' : `${toPrintable(field.name)}: `
     if ('text' in field && label.length + field.text.length < 100 && !field.text.includes('\n')) {
       yield `    ${applyStyle('dim', label)}${revealInvisible(field.text)}`
       continue
     }
     if (label !== '') yield `    ${applyStyle('dim', label.trimEnd())}`
     if ('text' in field) yield* cut(field.text, full, '      ')
-    else yield* differenceLines(field.diff, full)
+    else yield* formatDifferenceLines(field.diff, full)
   }
 }
 
 const MARKS = { same: ' ', added: '+', removed: '-', place: '' }
 const COLOURS = { added: 'green', removed: 'red', place: 'dim' } as const
 
-function* differenceLines(lines: readonly DiffLine[], full: boolean): Generator<string> {
+function* formatDifferenceLines(lines: readonly DiffLine[], full: boolean): Generator<string> {
   const shown = full ? lines : lines.slice(0, MAX_LINES)
   for (const { kind, text } of shown) {
     const line = revealInvisible(`${MARKS[kind]}${full ? text : text.slice(0, MAX_CHARS)}`)
     yield `      ${kind === 'same' ? line : applyStyle(COLOURS[kind], line)}`
   }
-  yield* left(lines.length - shown.length, '      ')
+  yield* formatOmitted(lines.length - shown.length, '      ')
 }
 
 /** Yields the lines of a text; without `full` only its beginning, and the size of the rest. */
@@ -158,10 +158,10 @@ function* cut(text: string, full: boolean, indent: string, style?: Style): Gener
       ? ''
       : `${indent}${style ? applyStyle(style, revealInvisible(line)) : revealInvisible(line)}`
   const length = shown.reduce((sum, line) => sum + line.length + 1, -1)
-  yield* left(text.length - length, indent, 'character')
+  yield* formatOmitted(text.length - length, indent, 'character')
 }
 
-function* left(count: number, indent: string, what = 'line'): Generator<string> {
+function* formatOmitted(count: number, indent: string, what = 'line'): Generator<string> {
   if (count > 0)
     yield applyStyle('dim', `${indent}… ${formatCount(count, `more ${what}`)} (--full shows them)`)
 }

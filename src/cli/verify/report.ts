@@ -2,7 +2,7 @@
 import type { Comparison } from '../../proxy/verify/compare.ts'
 import type { VerifyRun } from '../../proxy/verify/run.ts'
 import type { TurnResult } from '../../proxy/verify/verifier.ts'
-import { type Column, printable, renderTable } from '../table.ts'
+import { type Column, renderTable, toPrintable } from '../table.ts'
 
 interface Report extends VerifyRun {
   engine: string
@@ -19,7 +19,7 @@ const show = (pick: (comparison: Comparison) => number) => (turn: TurnResult) =>
   turn.comparison === undefined ? '-' : figure(pick(turn.comparison))
 
 const COLUMNS: readonly Column<TurnResult>[] = [
-  { header: 'session', value: ({ session_id }) => printable(session_id, 40) },
+  { header: 'session', value: ({ session_id }) => toPrintable(session_id, 40) },
   { header: 'turn', value: ({ index }) => String(index), align: 'right' },
   { header: 'tokens', value: show(({ tokens }) => tokens), align: 'right' },
   { header: 'mean', value: show((comparison) => comparison.mean_difference), align: 'right' },
@@ -39,19 +39,19 @@ export function formatReport(report: Report): string {
   const { compared, differing, skipped, overall, control, turns } = report
   const different = turns.filter(({ verdict }) => verdict === 'differs')
   const counts = Object.entries(skipped).map(([reason, count]) => `${count} ${reason}`)
-  const weights = report.weight_version === null ? '' : `, weights ${printable(report.weight_version)}`
+  const weights = report.weight_version === null ? '' : `, weights ${toPrintable(report.weight_version)}`
   return [
-    `engine ${printable(report.engine)}${weights}; logprobs ${report.logprobs}`,
+    `engine ${toPrintable(report.engine)}${weights}; logprobs ${report.logprobs}`,
     `${compared} turns compared, ${differing} differ${counts.length > 0 ? `; skipped: ${counts.join(', ')}` : ''}`,
     ...(different.length > 0 ? ['', renderTable(COLUMNS, different.slice(0, MAX_ROWS)), ''] : []),
     ...(different.length > MAX_ROWS ? [`and ${different.length - MAX_ROWS} more`, ''] : []),
-    ...(overall === null ? [] : overallLines(overall)),
-    controlLine(control, compared),
+    ...(overall === null ? [] : formatOverallLines(overall)),
+    formatControlLine(control, compared),
     report.verdict,
   ].join('\n')
 }
 
-function overallLines({
+function formatOverallLines({
   tokens,
   mean_difference,
   max_difference,
@@ -66,7 +66,7 @@ function overallLines({
   ]
 }
 
-function controlLine({ caught, turns }: Report['control'], compared: number): string {
+function formatControlLine({ caught, turns }: Report['control'], compared: number): string {
   if (compared === 0) return 'nothing was compared'
   return caught
     ? 'control: the engine detected a prompt with one changed token'

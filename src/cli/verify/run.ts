@@ -8,7 +8,7 @@ import { type VerifyRun, verifyTurns } from '../../proxy/verify/run.ts'
 import { getRecordedLogprobs, type TurnMasks } from '../../proxy/verify/turn-masks.ts'
 import { type TurnResult, type VerifiableTurn, Verifier } from '../../proxy/verify/verifier.ts'
 import type { SessionsApi, TurnJson } from '../sessions/api.ts'
-import { namedOrAll } from '../sessions/list.ts'
+import { listSessionIds } from '../sessions/list.ts'
 import { withSessionsApi } from '../sessions/open-api.ts'
 import { formatJson } from '../table.ts'
 import { formatReport } from './report.ts'
@@ -59,7 +59,7 @@ async function verifyWith(
     greedy,
   })
   const turns: TurnResult[] = []
-  const run = await verifyTurns(verifier, recordedTurns(api, sessionIds), {
+  const run = await verifyTurns(verifier, readRecordedTurns(api, sessionIds), {
     limit,
     signal: new AbortController().signal,
     onTurn: (result) => turns.push(result),
@@ -86,14 +86,14 @@ async function checkEngine(engine: EngineClient): Promise<EngineHealth> {
   }
 }
 
-async function* recordedTurns(
+async function* readRecordedTurns(
   api: SessionsApi,
   sessionIds: readonly string[],
 ): AsyncGenerator<VerifiableTurn> {
-  for await (const sessionId of namedOrAll(api, sessionIds)) {
+  for await (const sessionId of listSessionIds(api, sessionIds)) {
     const { turns } = await api.withTurns(sessionId)
     const masks = turns.some(({ params }) => isFiltered(params)) ? await readMasks(api, sessionId) : NO_MASKS
-    for (const turn of turns) yield { ...verifiable(sessionId, turn), ...masks.get(turn.turn_id) }
+    for (const turn of turns) yield { ...toVerifiableTurn(sessionId, turn), ...masks.get(turn.turn_id) }
   }
 }
 
@@ -122,7 +122,7 @@ async function readMasks(api: SessionsApi, sessionId: string): Promise<ReadonlyM
   return masks
 }
 
-function verifiable(sessionId: string, turn: TurnJson): VerifiableTurn {
+function toVerifiableTurn(sessionId: string, turn: TurnJson): VerifiableTurn {
   const logprobsOf = getRecordedLogprobs(turn.annotations)
   return {
     logprobsOf,

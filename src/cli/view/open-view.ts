@@ -4,7 +4,7 @@ import { loadEmbeddedTokenizer } from '../../embedded/engine/embedded-model.ts'
 import { uiRoutes } from '../../inspector/routes/routes.ts'
 import { createTokenTextReader } from '../../proxy/engines/clients/token-text-reader.ts'
 import type { ViewOptions } from '../../proxy/http/view.ts'
-import { databaseName } from '../../proxy/store/port/database-name.ts'
+import { toDatabaseName } from '../../proxy/store/port/database-name.ts'
 import { loadModelFiles } from '../../proxy/tokens/model/load-model-files.ts'
 import { openTokenizerDirectory } from '../../proxy/tokens/tokenizer/published-tokenizer.ts'
 import { loadTokenizer, type Tokenizer } from '../../proxy/tokens/tokenizer/tokenizer.ts'
@@ -36,7 +36,7 @@ export async function withView<T>(
       logger,
       inspector: uiRoutes,
       tokenTexts: createTokenTextReader(tokenizer && { name: name!, tokenizer }, loadEmbeddedTokenizer),
-      facts: { version: VERSION, db: databaseName(db) },
+      facts: { version: VERSION, db: toDatabaseName(db) },
       bodyLimitBytes: NO_BODY_BYTES,
     })
   } finally {

@@ -3,7 +3,7 @@ import { isLoopback } from '../../proxy/config/notes.ts'
 import type { ViewConfig } from '../../proxy/config/options/view.ts'
 import { NO_KEYS } from '../../proxy/http/access/keyring.ts'
 import { listenToViewers } from '../../proxy/http/view.ts'
-import { databaseName } from '../../proxy/store/port/database-name.ts'
+import { toDatabaseName } from '../../proxy/store/port/database-name.ts'
 import { explainListenFailure } from '../fail.ts'
 import { createLogger } from '../logger.ts'
 import { serveAnnounced } from '../serve-announced.ts'
@@ -34,7 +34,7 @@ export function run(config: ViewConfig): Promise<number> {
     }
     return serveAnnounced({ stop }, GRACE_MS, logger, {
       readyLine: `llm-proxy view of ${db} on ${http.url}/ui`,
-      started: { command: 'view', url: http.url, db: databaseName(db) },
+      started: { command: 'view', url: http.url, db: toDatabaseName(db) },
     })
   })
 }

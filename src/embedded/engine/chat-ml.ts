@@ -25,7 +25,7 @@ export function renderChatMl(
   const [first] = messages
   const hasSystem = first?.role === 'system' || first?.role === 'developer'
   const system = (hasSystem && getText(first, 0)) || (hasSystem ? '' : DEFAULT_SYSTEM)
-  const toolLines = (tools ?? []).map((tool) => `\n${pythonJson(tool)}`)
+  const toolLines = (tools ?? []).map((tool) => `\n${formatPythonJson(tool)}`)
   const signatures = toolLines.length === 0 ? '' : TOOLS_HEAD + toolLines.join('') + TOOLS_TAIL
   const blocks = messages.flatMap((_, index) =>
     index === 0 && hasSystem ? [] : [renderMessage(messages, index, hasSystem ? 1 : 0)],
@@ -63,7 +63,7 @@ function renderCompletion(message: ChatMessage, content: string): string {
   for (const [index, { function: called }] of calls.entries()) {
     if (index > 0 || (body !== '' && !body.endsWith('\n'))) text += '\n'
     const { name, arguments: written } = called
-    text += `<tool_call>\n{"name": ${pythonJson(name)}, "arguments": ${formatArguments(written)}}\n</tool_call>`
+    text += `<tool_call>\n{"name": ${formatPythonJson(name)}, "arguments": ${formatArguments(written)}}\n</tool_call>`
   }
   return text
 }
@@ -71,10 +71,10 @@ function renderCompletion(message: ChatMessage, content: string): string {
 /** Formats the arguments of a tool call. Arguments that are not an object stay as the model wrote them. */
 function formatArguments(written: unknown): string {
   if (written === undefined || written === null || written === '') return '{}'
-  if (typeof written !== 'string') return pythonJson(written)
+  if (typeof written !== 'string') return formatPythonJson(written)
   try {
     const parsed: unknown = JSON.parse(written)
-    return typeof parsed === 'object' && parsed !== null ? pythonJson(parsed) : written
+    return typeof parsed === 'object' && parsed !== null ? formatPythonJson(parsed) : written
   } catch {
     return written
   }
@@ -93,11 +93,13 @@ function getText({ content }: ChatMessage, index: number): string {
 }
 
 /** Formats JSON as Python does, with a space after each comma and colon. */
-export function pythonJson(value: unknown): string {
-  if (Array.isArray(value)) return `[${value.map(pythonJson).join(', ')}]`
+export function formatPythonJson(value: unknown): string {
+  if (Array.isArray(value)) return `[${value.map(formatPythonJson).join(', ')}]`
   if (typeof value !== 'object' || value === null) return JSON.stringify(value)
   const number = getRawNumber(value)
   if (number !== undefined) return number
-  const members = Object.entries(value).map(([key, item]) => `${JSON.stringify(key)}: ${pythonJson(item)}`)
+  const members = Object.entries(value).map(
+    ([key, item]) => `${JSON.stringify(key)}: ${formatPythonJson(item)}`,
+  )
   return `{${members.join(', ')}}`
 }

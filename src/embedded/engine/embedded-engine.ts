@@ -9,15 +9,30 @@ import type { TokenizerQuestion } from '../../proxy/engines/port/expected-tokeni
 import type { ScoreRequest, ScoreResult } from '../../proxy/engines/port/score.ts'
 import { hermes } from '../../proxy/tokens/parsers/json-families.ts'
 import type { OutputParser } from '../../proxy/tokens/parsers/output-parser.ts'
-import { javaScriptEncoder, openRustEncoder, type TextEncoder } from '../../proxy/tokens/tokenizer/encoder.ts'
+import {
+  createJavaScriptEncoder,
+  openRustEncoder,
+  type TextEncoder,
+} from '../../proxy/tokens/tokenizer/encoder.ts'
 import defaultPlaybook from './default-playbook.json' with { type: 'json' }
-import { type EmbeddedModel, embeddedModelFolder, loadEmbeddedModel } from './embedded-model.ts'
+import { type EmbeddedModel, getEmbeddedModelFolder, loadEmbeddedModel } from './embedded-model.ts'
 import { Generation } from './generation.ts'
 import { Pace } from './pace.ts'
 import { Playbook } from './playbook.ts'
-import { chatPrompt, checkTokenIds, completionPrompt, type EmbeddedPrompt, tokenPrompt } from './prompt.ts'
+import {
+  buildChatPrompt,
+  buildCompletionPrompt,
+  buildTokenPrompt,
+  checkTokenIds,
+  type EmbeddedPrompt,
+} from './prompt.ts'
 import { readPrompt } from './prompt-conversation.ts'
-import { readLogprobsOptions, readSamplingParams, type SamplingParams, tooLong } from './sampling-params.ts'
+import {
+  createTooLongError,
+  readLogprobsOptions,
+  readSamplingParams,
+  type SamplingParams,
+} from './sampling-params.ts'
 import { rankTokens, type TokenRank } from './score.ts'
 
 export interface EmbeddedEngineOptions {
@@ -79,7 +94,9 @@ export class EmbeddedEngine implements EngineClient {
     this.#playbook = options.playbook ?? new Playbook(defaultPlaybook, 'default-playbook.json')
     this.#latencyMs = options.latencyMs ?? 0
     this.#tokensPerSecond = options.tokensPerSecond ?? 0
-    this.#canned = options.cannedTokens ? cannedCompletion(this.#model, options.cannedTokens) : undefined
+    this.#canned = options.cannedTokens
+      ? createCannedCompletion(this.#model, options.cannedTokens)
+      : undefined
   }
 
   /** The number of running completions. */
@@ -119,7 +136,7 @@ export class EmbeddedEngine implements EngineClient {
 
   /** Returns the prompt of these messages, as `generate` uses it. @throws ProxyError as `generate` */
   async tokenizeChat(body: ChatBody): Promise<number[]> {
-    return (await chatPrompt((text) => this.tokenizeText(text), body)).ids
+    return (await buildChatPrompt((text) => this.tokenizeText(text), body)).ids
   }
 
   async countTokens(body: ChatBody): Promise<number> {
@@ -145,8 +162,8 @@ export class EmbeddedEngine implements EngineClient {
   async tokenizeText(text: string): Promise<number[]> {
     const { tokenizer } = this.#model
     if (text.length <= INLINE_LIMIT_CHARS) return tokenizer.encode(text)
-    this.#encoder ??= openRustEncoder(embeddedModelFolder()).then(
-      (rust) => rust ?? javaScriptEncoder(tokenizer),
+    this.#encoder ??= openRustEncoder(getEmbeddedModelFolder()).then(
+      (rust) => rust ?? createJavaScriptEncoder(tokenizer),
     )
     return Array.from(await (await this.#encoder).encode(text))
   }
@@ -186,15 +203,15 @@ export class EmbeddedEngine implements EngineClient {
   /** A text that cannot fit, whatever its tokens are, is rejected before it is encoded. */
   readonly #encodePrompt = (text: string): Promise<number[]> => {
     const atLeast = Math.ceil(text.length / this.#model.longestTokenChars)
-    if (atLeast > this.contextLength) throw tooLong({ contextLength: this.contextLength, atLeast })
+    if (atLeast > this.contextLength) throw createTooLongError({ contextLength: this.contextLength, atLeast })
     return this.tokenizeText(text)
   }
 
   async #createPrompt(request: GenerationRequest): Promise<EmbeddedPrompt> {
-    if (isTokenRequest(request)) return tokenPrompt(this.#model, Array.from(request.promptTokenIds))
+    if (isTokenRequest(request)) return buildTokenPrompt(this.#model, Array.from(request.promptTokenIds))
     return request.kind === 'chat'
-      ? await chatPrompt(this.#encodePrompt, request.body)
-      : await completionPrompt(this.#model, this.#encodePrompt, request.body)
+      ? await buildChatPrompt(this.#encodePrompt, request.body)
+      : await buildCompletionPrompt(this.#model, this.#encodePrompt, request.body)
   }
 
   /**
@@ -249,7 +266,7 @@ const SENTENCE =
   'The server reads a request, asks the engine for tokens, and writes them down before it answers. '
 
 /** Returns the ids of a text of exactly `length` tokens; the last one ends the turn. */
-function cannedCompletion({ tokenizer, eosTokenId }: EmbeddedModel, length: number): number[] {
+function createCannedCompletion({ tokenizer, eosTokenId }: EmbeddedModel, length: number): number[] {
   const sentence = tokenizer.encode(SENTENCE)
   const text = Array.from({ length: length - 1 }, (_, i) => sentence[i % sentence.length]!)
   return [...text, eosTokenId]

@@ -1,19 +1,23 @@
 import { readFileSync } from 'node:fs'
-import { folderPath } from '../../base/assets.ts'
-import { loadTokenizer, longestTokenChars, type Tokenizer } from '../../proxy/tokens/tokenizer/tokenizer.ts'
+import { getFolderPath } from '../../base/assets.ts'
+import {
+  computeLongestTokenChars,
+  loadTokenizer,
+  type Tokenizer,
+} from '../../proxy/tokens/tokenizer/tokenizer.ts'
 import { NgramModel } from './ngram-model.ts'
 
 /**
  * Returns the folder to which `tools/embedded-model/train-model.ts` writes the tokenizer, its chat template and the
  * n-gram counts.
  */
-export function embeddedModelFolder(): string {
-  return folderPath(new URL('../model', import.meta.url))
+export function getEmbeddedModelFolder(): string {
+  return getFolderPath(new URL('../model', import.meta.url))
 }
 
 /** Loads only the tokenizer. */
 export function loadEmbeddedTokenizer(): Tokenizer {
-  return loadTokenizer(embeddedModelFolder())
+  return loadTokenizer(getEmbeddedModelFolder())
 }
 
 export interface EmbeddedModel {
@@ -27,7 +31,7 @@ export interface EmbeddedModel {
 
 /** Loads the committed model, which takes about 20 ms. */
 export function loadEmbeddedModel(): EmbeddedModel {
-  const folder = embeddedModelFolder()
+  const folder = getEmbeddedModelFolder()
   const tokenizer = loadTokenizer(folder)
   if (tokenizer.eosTokenId === undefined) {
     throw new Error(`${folder} lacks an end-of-turn token; train it again`)
@@ -37,6 +41,6 @@ export function loadEmbeddedModel(): EmbeddedModel {
     tokenizer,
     ngrams,
     eosTokenId: tokenizer.eosTokenId,
-    longestTokenChars: longestTokenChars(tokenizer),
+    longestTokenChars: computeLongestTokenChars(tokenizer),
   }
 }

@@ -14,7 +14,7 @@ import type { EmbeddedModel } from './embedded-model.ts'
 import type { NextToken } from './ngram-model.ts'
 import { Sampler } from './sampler.ts'
 import type { LogprobsOptions, SamplingParams } from './sampling-params.ts'
-import { mostProbable } from './score.ts'
+import { selectMostProbable } from './score.ts'
 
 interface GenerationInput {
   promptIds: readonly number[]
@@ -157,7 +157,7 @@ function describeToken(
 ): TokenLogprob {
   return {
     ...describe(tokenizer, next, id, options),
-    top_logprobs: mostProbable(next, tokenizer.vocabSize, options.top).map((other) =>
+    top_logprobs: selectMostProbable(next, tokenizer.vocabSize, options.top).map((other) =>
       describe(tokenizer, next, other, options),
     ),
   }
@@ -175,6 +175,6 @@ function describe(tokenizer: Tokenizer, next: NextToken, id: number, options: Lo
 
 /** Returns the most probable tokens as a row of token data. */
 function getAlternatives(tokenizer: Tokenizer, next: NextToken, count: number): TokenTable {
-  const ids = mostProbable(next, tokenizer.vocabSize, count)
+  const ids = selectMostProbable(next, tokenizer.vocabSize, count)
   return { counts: [ids.length], ids, logprobs: ids.map((id) => next.logprob(id)) }
 }

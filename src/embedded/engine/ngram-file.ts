@@ -35,10 +35,10 @@ export function encodeNgrams(counts: NgramCounts): Buffer {
     blocks.push(Uint32Array.of(level.ends.length, level.tokens.length))
     blocks.push(level.contexts, level.ends, level.tokens, level.counts)
   }
-  return Buffer.concat(blocks.map(alignedBytes))
+  return Buffer.concat(blocks.map(toAlignedBytes))
 }
 
-function alignedBytes(block: ArrayBufferView): Buffer {
+function toAlignedBytes(block: ArrayBufferView): Buffer {
   const bytes = Buffer.alloc(Math.ceil(block.byteLength / 4) * 4)
   bytes.set(new Uint8Array(block.buffer, block.byteOffset, block.byteLength))
   return bytes

@@ -19,7 +19,7 @@ export class NgramModel {
 
   constructor(counts: NgramCounts) {
     this.vocabularySize = counts.vocabularySize
-    this.#base = baseProbabilities(counts.unigrams)
+    this.#base = computeBaseProbabilities(counts.unigrams)
     this.#contexts = counts.levels.map((level, i) => new ContextIndex(level, i + 1))
   }
 
@@ -81,7 +81,7 @@ export class NextToken {
   probability(token: number): number {
     let probability = this.#base[token]! * this.#baseWeight
     for (const { level, from, to, weight } of this.#matches) {
-      const offset = indexOfSorted(level.tokens, token, from, to)
+      const offset = findInSorted(level.tokens, token, from, to)
       if (offset >= 0) probability += weight * (level.counts[offset]! - DISCOUNT)
     }
     return probability
@@ -112,7 +112,7 @@ class ContextIndex {
     this.#length = length
     this.#totals = new Uint32Array(level.ends.length)
     for (let i = 0; i < level.ends.length; i++) {
-      this.#positions.set(contextKey(level.contexts, i * length, length), i)
+      this.#positions.set(computeContextKey(level.contexts, i * length, length), i)
       for (let index = this.#from(i); index < level.ends[i]!; index++)
         this.#totals[i]! += level.counts[index]!
     }
@@ -120,7 +120,7 @@ class ContextIndex {
 
   find(ids: ArrayLike<number>, end: number): ContextMatch | undefined {
     if (end < this.#length) return undefined
-    const position = this.#positions.get(contextKey(ids, end - this.#length, this.#length))
+    const position = this.#positions.get(computeContextKey(ids, end - this.#length, this.#length))
     if (position === undefined) return undefined
     return {
       level: this.#level,
@@ -136,20 +136,20 @@ class ContextIndex {
 }
 
 /** Three ids of 16 bits fit into the 53 bits of an exact number. */
-function contextKey(ids: ArrayLike<number>, from: number, length: number): number {
+function computeContextKey(ids: ArrayLike<number>, from: number, length: number): number {
   let key = 0
   for (let i = from; i < from + length; i++) key = key * 0x10000 + ids[i]!
   return key
 }
 
-function baseProbabilities(unigrams: Uint32Array): Float64Array {
+function computeBaseProbabilities(unigrams: Uint32Array): Float64Array {
   const total = unigrams.reduce((sum, count) => sum + count, 0)
   const seen = unigrams.reduce((sum, count) => sum + Math.min(count, 1), 0)
   const floor = (DISCOUNT * seen) / total / unigrams.length
   return Float64Array.from(unigrams, (count) => Math.max(count - DISCOUNT, 0) / total + floor)
 }
 
-function indexOfSorted(sorted: Uint16Array, value: number, from: number, to: number): number {
+function findInSorted(sorted: Uint16Array, value: number, from: number, to: number): number {
   let low = from
   let high = to
   while (low < high) {

@@ -6,9 +6,9 @@
 import { readFileSync } from 'node:fs'
 import Type, { type Static } from 'typebox'
 import { ProxyError } from '../../base/errors.ts'
-import { pythonJson } from './chat-ml.ts'
+import { formatPythonJson } from './chat-ml.ts'
 import type { PromptConversation } from './prompt-conversation.ts'
-import { firstSchemaError } from './schema-error.ts'
+import { findSchemaError } from './schema-error.ts'
 
 const closed = { additionalProperties: false }
 
@@ -84,8 +84,8 @@ export class Playbook {
    * @throws ProxyError `config_invalid` naming the rule and the invalid field
    */
   constructor(source: unknown, origin = 'playbook') {
-    const error = firstSchemaError(PlaybookFile, source)
-    if (error) throw playbookError(origin, `${error.path || 'the whole'} ${error.reason}`)
+    const error = findSchemaError(PlaybookFile, source)
+    if (error) throw createPlaybookError(origin, `${error.path || 'the whole'} ${error.reason}`)
     this.#rules = (source as Static<typeof PlaybookFile>).rules.map((rule, i) => ({
       ...rule,
       text: compilePattern(rule.when.text, `${origin}: rules.${i}.when.text`),
@@ -100,7 +100,7 @@ export class Playbook {
     try {
       source = JSON.parse(readFileSync(path, 'utf8'))
     } catch (error) {
-      throw playbookError(origin, (error as Error).message, error)
+      throw createPlaybookError(origin, (error as Error).message, error)
     }
     return new Playbook(source, origin)
   }
@@ -164,7 +164,7 @@ function writeResponse(response: PlaybookResponse, captures: Captures): string {
   const content = substitute(response.content ?? '', captures)
   const calls = (response.tool_calls ?? []).map((call) => {
     const args = substituteDeep(call.arguments, captures)
-    return `<tool_call>\n{"name": ${JSON.stringify(call.name)}, "arguments": ${pythonJson(args)}}\n</tool_call>`
+    return `<tool_call>\n{"name": ${JSON.stringify(call.name)}, "arguments": ${formatPythonJson(args)}}\n</tool_call>`
   })
   const spoken = [...(content === '' ? [] : [content]), ...calls].join('\n')
   return reasoning === '' ? spoken : `<think>\n${reasoning}\n</think>\n\n${spoken}`
@@ -190,10 +190,10 @@ function compilePattern(pattern: string | undefined, path: string): RegExp | und
   try {
     return new RegExp(pattern, 'iu')
   } catch (error) {
-    throw playbookError(path, (error as Error).message, error)
+    throw createPlaybookError(path, (error as Error).message, error)
   }
 }
 
-function playbookError(origin: string, reason: string, cause?: unknown): ProxyError {
+function createPlaybookError(origin: string, reason: string, cause?: unknown): ProxyError {
   return new ProxyError('config_invalid', `${origin}: ${reason}`, { cause })
 }

@@ -6,9 +6,9 @@ export type RandomSource = () => number
  * PractRand), two 32-bit draws per number so that all 53 bits of a double are random.
  * @param seed any integer; its low 64 bits are used, so that -1 and 2^40 are distinct seeds
  */
-export function seededRandom(seed: number | bigint): RandomSource {
+export function createSeededRandom(seed: number | bigint): RandomSource {
   const bits = BigInt.asUintN(64, BigInt(typeof seed === 'number' ? Math.trunc(seed) : seed))
-  const draw = sfc32(Number(bits & 0xffffffffn), Number(bits >> 32n))
+  const draw = createSfc32(Number(bits & 0xffffffffn), Number(bits >> 32n))
   return () => {
     const high = draw() >>> 5
     const low = draw() >>> 6
@@ -16,7 +16,7 @@ export function seededRandom(seed: number | bigint): RandomSource {
   }
 }
 
-function sfc32(low: number, high: number): () => number {
+function createSfc32(low: number, high: number): () => number {
   let a = 0
   let b = high | 0
   let c = low | 0

@@ -3,7 +3,7 @@
  * logits, then greedy or temperature, min_p, top_k, top_p, draw. The model's log-softmax is used as logits.
  */
 import type { NextToken } from './ngram-model.ts'
-import { type RandomSource, seededRandom } from './random.ts'
+import { createSeededRandom, type RandomSource } from './random.ts'
 import type { SamplingParams } from './sampling-params.ts'
 
 /** Below this temperature vLLM samples greedily. */
@@ -29,7 +29,7 @@ export class Sampler {
 
   constructor({ params, vocabularySize, eosTokenId, promptIds }: SamplerOptions) {
     this.#params = params
-    this.#random = seededRandom(params.seed)
+    this.#random = createSeededRandom(params.seed)
     this.#weights = new Float64Array(vocabularySize)
     this.#endings = [...(params.ignoreEos ? [] : [eosTokenId]), ...params.stopTokenIds]
     this.#inPrompt = new Set(params.repetitionPenalty === 1 ? [] : Array.from(promptIds))
@@ -41,7 +41,7 @@ export class Sampler {
     next.fill(weights)
     if (this.#length < this.#params.minTokens) for (const id of this.#endings) weights[id] = 0
     this.#penalize(weights)
-    if (this.#params.temperature < GREEDY_BELOW) return indexOfLargest(weights)
+    if (this.#params.temperature < GREEDY_BELOW) return findIndexOfLargest(weights)
     applyTemperature(weights, this.#params.temperature)
     const kept = this.#restrict(weights)
     return kept === undefined ? drawFromAll(weights, this.#random()) : drawFrom(kept, weights, this.#random())
@@ -70,7 +70,7 @@ export class Sampler {
   /** Returns the tokens that remain after min_p, top_k and top_p, most probable first; undefined: all with weight. */
   #restrict(weights: Float64Array): number[] | undefined {
     const { minP, topK, topP } = this.#params
-    if (minP > 0) clearBelow(weights, minP * weights[indexOfLargest(weights)]!)
+    if (minP > 0) clearBelow(weights, minP * weights[findIndexOfLargest(weights)]!)
     if (topK > 0 && topK < weights.length) {
       const ranked = rankUntil(weights, (ids) => ids.length >= topK).slice(0, topK)
       return cutAtMass(ranked, weights, topP * sumIds(ranked, weights))
@@ -88,7 +88,7 @@ export class Sampler {
 function applyTemperature(weights: Float64Array, temperature: number): void {
   if (temperature === 1) return
   // Normalized to the largest, which stays 1: otherwise a low temperature would underflow all of them.
-  const largest = weights[indexOfLargest(weights)]!
+  const largest = weights[findIndexOfLargest(weights)]!
   for (let id = 0; id < weights.length; id++) weights[id] = (weights[id]! / largest) ** (1 / temperature)
 }
 
@@ -101,17 +101,17 @@ function clearBelow(weights: Float64Array, floor: number): void {
  * many as are enough. Sorting the whole vocabulary for each token would dominate the engine's time.
  */
 function rankUntil(weights: Float64Array, areEnough: (ids: readonly number[]) => boolean): number[] {
-  const largest = weights[indexOfLargest(weights)]!
+  const largest = weights[findIndexOfLargest(weights)]!
   let threshold = largest
   let ids: number[] = []
   do {
     threshold = threshold > largest * 1e-9 ? threshold / 32 : Number.MIN_VALUE
-    ids = idsFrom(weights, threshold)
+    ids = selectIds(weights, threshold)
   } while (threshold > Number.MIN_VALUE && !areEnough(ids))
   return ids.sort((a, b) => weights[b]! - weights[a]! || a - b)
 }
 
-function idsFrom(weights: Float64Array, threshold: number): number[] {
+function selectIds(weights: Float64Array, threshold: number): number[] {
   const ids: number[] = []
   for (let id = 0; id < weights.length; id++) if (weights[id]! >= threshold) ids.push(id)
   return ids
@@ -147,7 +147,7 @@ function drawFromAll(weights: Float64Array, random: number): number {
 }
 
 /** Returns the index of the largest weight, the lowest among equals. */
-export function indexOfLargest(weights: Float64Array): number {
+export function findIndexOfLargest(weights: Float64Array): number {
   let largest = 0
   for (let id = 1; id < weights.length; id++) if (weights[id]! > weights[largest]!) largest = id
   return largest

@@ -6,8 +6,8 @@ import Type, { type Static } from 'typebox'
 import type { ProxyError } from '../../base/errors.ts'
 import { getRawNumber, readInteger } from '../../protocol/canonical/number-texts.ts'
 import type { SamplingFields } from '../../protocol/canonical/request.ts'
-import { rejection } from './rejection.ts'
-import { firstSchemaError } from './schema-error.ts'
+import { createRejectionError } from './rejection.ts'
+import { findSchemaError } from './schema-error.ts'
 
 /** vLLM's `--max-logprobs` default. */
 const MAX_TOP_LOGPROBS = 20
@@ -125,11 +125,14 @@ export function readLogprobsOptions(body: SamplingFields): LogprobsOptions | und
   if (logprobs === undefined || logprobs === null || logprobs === false) return undefined
   const top = logprobs === true ? (topLogprobs ?? 0) : logprobs
   if (!Number.isInteger(top) || Number(top) < 0) {
-    throw rejection('logprobs must be a non-negative integer', 'logprobs')
+    throw createRejectionError('logprobs must be a non-negative integer', 'logprobs')
   }
   if (Number(top) > MAX_TOP_LOGPROBS) {
     const problem = `Requested sample logprobs of ${top}`
-    throw rejection(`${problem}, which is greater than max allowed: ${MAX_TOP_LOGPROBS}`, 'logprobs')
+    throw createRejectionError(
+      `${problem}, which is greater than max allowed: ${MAX_TOP_LOGPROBS}`,
+      'logprobs',
+    )
   }
   return { top: Number(top), asTokenIds: body.return_tokens_as_token_ids === true }
 }
@@ -138,8 +141,8 @@ function checkSampling(body: SamplingFields): Static<typeof SamplingRequest> {
   const set = Object.fromEntries(Object.entries(body).filter(([, value]) => value !== null))
   if (typeof set.stop === 'string') set.stop = [set.stop]
   if (getRawNumber(set.seed) !== undefined) set.seed = readInteger(set.seed)
-  const error = firstSchemaError(SamplingRequest, set)
-  if (error) throw rejection(`${error.path} ${error.reason}`, error.path)
+  const error = findSchemaError(SamplingRequest, set)
+  if (error) throw createRejectionError(`${error.path} ${error.reason}`, error.path)
   return set as Static<typeof SamplingRequest>
 }
 
@@ -149,7 +152,7 @@ function checkSampling(body: SamplingFields): Static<typeof SamplingRequest> {
  */
 function checkContext({ contextLength, promptLength }: SamplingLimits, maxTokens: number): void {
   if (promptLength + maxTokens <= contextLength) return
-  throw rejection(
+  throw createRejectionError(
     `This model's maximum context length is ${contextLength} tokens. However, you requested ${maxTokens} output ` +
       `tokens and your prompt contains ${promptLength} input tokens, for a total of ${promptLength + maxTokens} ` +
       'tokens. Please reduce the length of the input prompt or the number of requested output tokens. ' +
@@ -159,8 +162,14 @@ function checkContext({ contextLength, promptLength }: SamplingLimits, maxTokens
 }
 
 /** Returns the error for a prompt that is certainly too long, without its exact number of tokens. */
-export function tooLong({ contextLength, atLeast }: { contextLength: number; atLeast: number }): ProxyError {
-  return rejection(
+export function createTooLongError({
+  contextLength,
+  atLeast,
+}: {
+  contextLength: number
+  atLeast: number
+}): ProxyError {
+  return createRejectionError(
     `This model's maximum context length is ${contextLength} tokens. However, your prompt contains at least ${atLeast} ` +
       `input tokens. Please reduce the length of the input prompt. (parameter=input_tokens, value=${atLeast})`,
     'input_tokens',

@@ -4,7 +4,7 @@ import { Errors } from 'typebox/value'
 /**
  * Returns the path of the first schema violation, such as `rules.2.when`, with the reason; undefined if there is none.
  */
-export function firstSchemaError(
+export function findSchemaError(
   schema: TSchema,
   value: unknown,
 ): { path: string; reason: string } | undefined {

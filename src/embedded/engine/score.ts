@@ -1,7 +1,7 @@
 /** Scores given tokens with the embedded model. */
 import type { TokenScore } from '../../proxy/engines/port/score.ts'
 import type { NextToken, NgramModel } from './ngram-model.ts'
-import { indexOfLargest } from './sampler.ts'
+import { findIndexOfLargest } from './sampler.ts'
 
 /** A token's score with its rank among all tokens, from 1. */
 export interface TokenRank extends TokenScore {
@@ -27,7 +27,7 @@ export function rankTokens(
     next.fill(probabilities)
     const own = probabilities[id]!
     const rank = 1 + probabilities.reduce((more, probability) => more + Number(probability > own), 0)
-    const order = mostProbable(next, model.vocabularySize, count)
+    const order = selectMostProbable(next, model.vocabularySize, count)
     const top = order.map((other) => ({ id: other, logprob: next.logprob(other) }))
     return {
       logprob: next.logprob(id),
@@ -43,12 +43,12 @@ export function rankTokens(
  * Returns the most probable tokens in descending order, lower id first among equals. One pass for each is far cheaper
  * than sorting the vocabulary.
  */
-export function mostProbable(next: NextToken, vocabularySize: number, count: number): number[] {
+export function selectMostProbable(next: NextToken, vocabularySize: number, count: number): number[] {
   if (count === 0) return []
   const probabilities = new Float64Array(vocabularySize)
   next.fill(probabilities)
   return Array.from({ length: Math.min(count, vocabularySize) }, () => {
-    const id = indexOfLargest(probabilities)
+    const id = findIndexOfLargest(probabilities)
     probabilities[id] = -1
     return id
   })

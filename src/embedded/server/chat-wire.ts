@@ -61,7 +61,7 @@ class ChatChunks implements ChunkMaker {
 
   delta(event: GenerationDelta, end: GenerationEnd | undefined): object | undefined {
     const { tokenIds, logprobs } = this.#fields
-    const delta = messageDelta(event)
+    const delta = buildMessageDelta(event)
     // A token without text, because the parser buffers it, yields a chunk only for clients that count tokens.
     if (Object.keys(delta).length === 0 && end === undefined && !tokenIds && !logprobs) return undefined
     return {
@@ -79,7 +79,7 @@ class ChatChunks implements ChunkMaker {
   }
 }
 
-function messageDelta({ content, reasoning, toolCalls }: GenerationDelta): object {
+function buildMessageDelta({ content, reasoning, toolCalls }: GenerationDelta): object {
   const delta: { content?: string; reasoning?: string; tool_calls?: unknown } = {}
   if (content !== undefined) delta.content = content
   if (reasoning !== undefined) delta.reasoning = reasoning

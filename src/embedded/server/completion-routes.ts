@@ -9,7 +9,7 @@ import { createDisconnectSignal } from '../../proxy/http/transport/on-close.ts'
 import type { EmbeddedEngine } from '../engine/embedded-engine.ts'
 import { chatFormat } from './chat-wire.ts'
 import { completionFormat } from './completion-wire.ts'
-import { vllmError } from './errors.ts'
+import { buildVllmError } from './errors.ts'
 import {
   type AnyCompletionRequest,
   type CompletionRequest,
@@ -45,20 +45,20 @@ export async function completionRoutes(app: FastifyInstance, options: Completion
   app.post('/v1/chat/completions', (request, reply) => {
     const body = checkChatRequest(request.body)
     const generation: CanonicalRequest = { kind: 'chat', body: body as ChatBody }
-    return result({ format: chatFormat, body, generation }, options, request, reply)
+    return handleCompletion({ format: chatFormat, body, generation }, options, request, reply)
   })
   app.post('/v1/completions', (request, reply) => {
     const body = checkCompletionRequest(request.body)
-    const prompt = onlyPrompt(body.prompt)
+    const prompt = getSinglePrompt(body.prompt)
     const generation: CanonicalRequest = { kind: 'completion', body: { ...body, prompt } as CompletionBody }
     const format =
-      typeof body.prompt_logprobs === 'number' ? scoringFormat(options.engine, body) : completionFormat
-    return result({ format, body, generation }, options, request, reply)
+      typeof body.prompt_logprobs === 'number' ? createScoringFormat(options.engine, body) : completionFormat
+    return handleCompletion({ format, body, generation }, options, request, reply)
   })
 }
 
 /** Returns the completion format with the logprobs of the prompt's tokens in the choice. */
-function scoringFormat(
+function createScoringFormat(
   engine: EmbeddedEngine,
   { prompt_logprobs: count }: CompletionRequest,
 ): ResponseFormat {
@@ -66,7 +66,7 @@ function scoringFormat(
     ...completionFormat,
     whole: (head, completion, fields) => {
       const response = completionFormat.whole(head, completion, fields) as { choices: object[] }
-      const prompt_logprobs = promptLogprobs(
+      const prompt_logprobs = buildPromptLogprobs(
         engine,
         completion.start?.promptTokenIds?.whole() ?? [],
         count ?? 0,
@@ -77,13 +77,13 @@ function scoringFormat(
 }
 
 /** Returns the single prompt. vLLM accepts a list of prompts; this engine accepts one, alone or in a list. */
-function onlyPrompt(prompt: string | number[] | string[] | number[][]): string | number[] {
+function getSinglePrompt(prompt: string | number[] | string[] | number[][]): string | number[] {
   if (typeof prompt === 'string') return prompt
   const [first] = prompt
   return typeof first === 'string' || Array.isArray(first) ? first : (prompt as number[])
 }
 
-async function result(
+async function handleCompletion(
   { format, body, generation }: EngineRequest,
   { engine, counters }: CompletionRoutesOptions,
   request: FastifyRequest,
@@ -160,7 +160,7 @@ async function sendStream(
     await generate({ write })
   } catch (thrown) {
     if (!sse) throw thrown
-    void sse.send(`data: ${JSON.stringify(vllmError(toProxyError(thrown)))}\n\ndata: [DONE]\n\n`)
+    void sse.send(`data: ${JSON.stringify(buildVllmError(toProxyError(thrown)))}\n\ndata: [DONE]\n\n`)
   }
   sse?.end()
 }
@@ -175,7 +175,7 @@ interface PromptLogprob {
  * Returns, for each token of the prompt, the logprobs of the token itself and of the most probable ones, keyed by token
  * id; null for the first, which has no context (`PromptLogprobs` of `vllm/logprobs.py`).
  */
-function promptLogprobs(
+function buildPromptLogprobs(
   engine: EmbeddedEngine,
   prompt: ArrayLike<number>,
   count: number,

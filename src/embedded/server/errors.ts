@@ -9,7 +9,7 @@ const TYPES: Readonly<Record<number, string>> = {
 /**
  * Returns vLLM's error body; `code` is the HTTP status (`vllm/entrypoints/openai/engine/protocol.py`, `ErrorResponse`).
  */
-export function vllmError(error: ProxyError): unknown {
+export function buildVllmError(error: ProxyError): unknown {
   if (error.engineBody !== undefined) return error.engineBody
   const type = TYPES[error.status] ?? 'InternalServerError'
   return { error: { message: error.message, type, param: error.param ?? null, code: error.status } }

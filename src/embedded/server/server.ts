@@ -8,7 +8,7 @@ import type { ChatBody } from '../../protocol/canonical/request.ts'
 import { toRequestError } from '../../proxy/http/transport/errors.ts'
 import type { EmbeddedEngine } from '../engine/embedded-engine.ts'
 import { completionRoutes, type EngineCounters } from './completion-routes.ts'
-import { vllmError } from './errors.ts'
+import { buildVllmError } from './errors.ts'
 import { checkDetokenizeRequest, checkTokenizeRequest, checkWeightVersionRequest } from './request-schemas.ts'
 
 interface EngineServerOptions {
@@ -38,7 +38,7 @@ export function buildEngineServer(engine: EmbeddedEngine, options: EngineServerO
   )
   app.setErrorHandler((thrown, _request, reply) => {
     const error = toRequestError(thrown)
-    void reply.code(error.status).send(vllmError(error))
+    void reply.code(error.status).send(buildVllmError(error))
   })
   app.setNotFoundHandler((_request, reply) => void reply.code(404).send({ detail: 'Not Found' }))
   app.register(completionRoutes, { engine, counters })
@@ -56,7 +56,7 @@ interface InfoRoutesOptions {
 /** Routes that describe the engine and its health; the weight version is vLLM's `serve/dev/rlhf/api_router.py`. */
 async function infoRoutes(app: FastifyInstance, { engine, counters, version }: InfoRoutesOptions) {
   const createdS = Math.floor(Date.now() / 1000)
-  app.get('/v1/models', () => ({ object: 'list', data: [modelCard(engine, createdS)] }))
+  app.get('/v1/models', () => ({ object: 'list', data: [buildModelCard(engine, createdS)] }))
   app.get('/version', () => ({ version }))
   app.get('/load', () => ({ server_load: counters.running }))
   app.get('/health', (_request, reply) => reply.send())
@@ -69,7 +69,7 @@ async function infoRoutes(app: FastifyInstance, { engine, counters, version }: I
   })
 }
 
-function modelCard({ model, contextLength }: EmbeddedEngine, createdS: number): object {
+function buildModelCard({ model, contextLength }: EmbeddedEngine, createdS: number): object {
   return {
     id: model,
     object: 'model',

@@ -12,7 +12,7 @@ export interface ApiSnapshot {
  * Yields the file. It loads nothing from elsewhere, and no recorded text becomes markup.
  * @param title plain text
  */
-export function* oneFilePage(title: string, snapshot: ApiSnapshot): Generator<string> {
+export function* writeOneFilePage(title: string, snapshot: ApiSnapshot): Generator<string> {
   const { script, style } = readPageSource()
   const policy =
     `default-src 'none'; script-src '${hashSource(script)}'; style-src '${hashSource(style)}'; img-src data:; ` +
@@ -27,25 +27,25 @@ export function* oneFilePage(title: string, snapshot: ApiSnapshot): Generator<st
 <body><div id="app"></div>
 <script type="application/json" id="recorded">`
   yield '{"json":{'
-  yield* members(snapshot.json)
+  yield* writeMembers(snapshot.json)
   yield '},"base64":{'
-  yield* members(snapshot.base64)
+  yield* writeMembers(snapshot.base64)
   yield `}}</script>
 <script type="module">${script}</script>
 `
 }
 
 /** Serializes the members one by one: together they may exceed the maximum length of a string. */
-function* members(values: Record<string, unknown>): Generator<string> {
+function* writeMembers(values: Record<string, unknown>): Generator<string> {
   let comma = ''
   for (const [name, value] of Object.entries(values)) {
-    yield `${comma}${inScript(name)}:${inScript(value)}`
+    yield `${comma}${toScriptJson(name)}:${toScriptJson(value)}`
     comma = ','
   }
 }
 
 /** Serializes JSON that can neither end the script element nor open a comment. */
-function inScript(value: unknown): string {
+function toScriptJson(value: unknown): string {
   return JSON.stringify(value).replaceAll('<', '\\u003c')
 }
 

@@ -46,15 +46,15 @@ function readPage(): ReadonlyMap<string, PageFile> {
   const { script, style } = readPageSource()
   return new Map(
     [
-      pageFile('/ui', 'text/html', HTML),
-      pageFile('/ui/app.js', 'text/javascript', script),
-      pageFile('/ui/app.css', 'text/css', style),
-      pageFile('/ui/icon.svg', 'image/svg+xml', ICON),
+      createPageFile('/ui', 'text/html', HTML),
+      createPageFile('/ui/app.js', 'text/javascript', script),
+      createPageFile('/ui/app.css', 'text/css', style),
+      createPageFile('/ui/icon.svg', 'image/svg+xml', ICON),
     ].map((file) => [file.path, file]),
   )
 }
 
-function pageFile(path: string, type: string, text: string): PageFile {
+function createPageFile(path: string, type: string, text: string): PageFile {
   const plain = Buffer.from(text)
   const hash = createHash('sha256').update(plain).digest('base64url').slice(0, 22)
   return {

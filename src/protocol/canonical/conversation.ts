@@ -178,7 +178,7 @@ export class MessageTree {
     if (this.#keepsJson) return
     for (const message of this.#withJson) {
       const { json } = message
-      if (message.letGoOfJson()) this.#jsonBytes -= textBytes(json)
+      if (message.letGoOfJson()) this.#jsonBytes -= boundTextBytes(json)
     }
     this.#withJson = []
   }
@@ -219,8 +219,8 @@ export class MessageTree {
       following.add(key, message)
       this.#withJson.push(message)
       this.#nodeBytes += NODE_BYTES
-      this.#jsonBytes += textBytes(json)
-      if (typeof sent !== 'string') this.#valueBytes += textBytes(json)
+      this.#jsonBytes += boundTextBytes(json)
+      if (typeof sent !== 'string') this.#valueBytes += boundTextBytes(json)
     }
     following.meet(message, sent)
     return message
@@ -228,7 +228,7 @@ export class MessageTree {
 }
 
 /** Returns an upper bound of a text's memory in bytes: one character beyond Latin-1 makes all take two bytes. */
-function textBytes(text: string): number {
+function boundTextBytes(text: string): number {
   return Buffer.byteLength(text) === text.length ? text.length : 2 * text.length
 }
 

@@ -41,7 +41,7 @@ type EffortFields = Pick<ChatBody, 'reasoning_effort' | 'chat_template_kwargs'>
  * @param limit the highest level that may be returned
  * @returns undefined if no level is accepted, or `requested` is not a level
  */
-export function nearestLevel(
+export function findNearestLevel(
   requested: string,
   isAccepted: (level: string) => boolean,
   limit: string = 'max',
@@ -88,7 +88,7 @@ export function adaptEffort<Body extends EffortFields>(
   }
   const isDisabled = disablesThinking(body)
   const isAccepted = (level: string) => !support.rejected.has(level)
-  const sent = nearestLevel(requested, isAccepted, isDisabled ? requested : 'max')
+  const sent = findNearestLevel(requested, isAccepted, isDisabled ? requested : 'max')
   if (sent === undefined && !isDisabled) return { body }
   return { body: withEffort(body, sent), change: { requested, sent: sent ?? null } }
 }
@@ -120,7 +120,7 @@ function withEffort<Body extends EffortFields>(body: Body, effort: string | unde
  * `vllm/entrypoints/openai/chat_completion/protocol.py`): the effort under its own name, overriding the other
  * variables, and as the switch that some templates have instead, unless the variables set it.
  */
-export function templateVariables(body: EffortFields): Record<string, unknown> | undefined {
+export function readTemplateVariables(body: EffortFields): Record<string, unknown> | undefined {
   const { chat_template_kwargs: kwargs, reasoning_effort: effort } = body
   const variables = isRecord(kwargs) ? kwargs : undefined
   if (effort === undefined || effort === null) return variables

@@ -246,7 +246,7 @@ export class RequestReader implements PartMemo {
       let left = MAX_NUMBER_LENGTH
       for (const [position, element] of added.entries()) {
         const before = found.ends[position - 1] ?? from
-        left = keepNumberTexts(element, elementText(json, before, found.ends[position]!), left)
+        left = keepNumberTexts(element, readElementText(json, before, found.ends[position]!), left)
       }
     }
     this.#parsed += added.length
@@ -254,7 +254,7 @@ export class RequestReader implements PartMemo {
       elements: [...shared.elements, ...added],
       ends,
       weights,
-      bytes: knownNow(shared.bytes, json.subarray(start, start + (ends.at(-1) ?? 0)), alike, options),
+      bytes: verifyPrefix(shared.bytes, json.subarray(start, start + (ends.at(-1) ?? 0)), alike, options),
     }
     this.#remember(list, index, shared)
     return { list, close: found.close }
@@ -317,7 +317,7 @@ function readAsWritten(json: Buffer, admit: WeightCheck): BodyContent | undefine
 }
 
 /** @param alike lower bound of the number of bytes of the list that are known */
-function knownNow(
+function verifyPrefix(
   known: VerifiedPrefix,
   list: Buffer,
   alike: number,
@@ -343,7 +343,7 @@ function measureElements(list: Buffer, ends: readonly number[], known: readonly 
 }
 
 /** @param from offset of the byte after the previous element, or after the opening bracket */
-function elementText(json: Buffer, from: number, to: number): string {
+function readElementText(json: Buffer, from: number, to: number): string {
   const text = json.toString('utf8', from, to)
   return text.trimStart().replace(/^,/, '')
 }

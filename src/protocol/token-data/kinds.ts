@@ -105,6 +105,6 @@ export function getCaptureNames(requested: CaptureOptions): string[] {
 }
 
 /** Returns the options, or undefined if they are empty, so that they cost a request nothing. */
-export function undefinedIfEmpty(requested: CaptureOptions): CaptureOptions | undefined {
+export function omitEmpty(requested: CaptureOptions): CaptureOptions | undefined {
   return getCaptureNames(requested).length > 0 ? requested : undefined
 }

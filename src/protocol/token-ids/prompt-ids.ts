@@ -39,7 +39,7 @@ export class PromptIds {
     this.length = shared + rest.length
     this.shared = shared + sampled
     this.rest = sampled === 0 ? rest : rest.slice(sampled)
-    this.base = firstWith(this.shared, base)
+    this.base = findFirstWith(this.shared, base)
     this.depth = this.base === undefined ? 0 : this.base.depth + 1
   }
 
@@ -98,7 +98,7 @@ export class PromptIds {
     const shared = earlier.sharedWith(this)
     if (shared > this.shared) {
       this.rest = this.slice(shared, this.length)
-      this.base = firstWith(shared, earlier)
+      this.base = findFirstWith(shared, earlier)
       this.shared = shared
     }
     return shared === earlier.tokenCount
@@ -120,7 +120,7 @@ export class PromptIds {
     }
     const known = mine === undefined ? 0 : Math.min(myEnd, itsEnd)
     const end = Math.min(this.tokenCount, prompt.length)
-    return known + sharedOfParts(this.#parts(known, end), prompt.#parts(known, end))
+    return known + countSharedIds(this.#parts(known, end), prompt.#parts(known, end))
   }
 
   /** Returns the ids in order, in parts. */
@@ -142,13 +142,13 @@ export class PromptIds {
 /**
  * Returns the earliest prompt that has that many common tokens, so that later ones need not be kept in memory for them.
  */
-function firstWith(shared: number, base: PromptIds | undefined): PromptIds | undefined {
+function findFirstWith(shared: number, base: PromptIds | undefined): PromptIds | undefined {
   let first = base
   while (first !== undefined && shared <= first.shared) first = first.base
   return first
 }
 
-function sharedOfParts(left: readonly Int32Array[], right: readonly Int32Array[]): number {
+function countSharedIds(left: readonly Int32Array[], right: readonly Int32Array[]): number {
   let total = 0
   let [mine, its] = [NO_IDS as Int32Array, NO_IDS as Int32Array]
   let [nextMine, nextIts] = [0, 0]

@@ -67,7 +67,7 @@ export class PromptLists {
     const echoed = this.#written.find(({ json }) => isText(json, list))
     if (echoed !== undefined) return echoed.ids.again()
     const { known, alike } = this.#mostAlike(list)
-    const { shared, from } = known === undefined ? NOTHING_SHARED : sharedIds(known, list, alike)
+    const { shared, from } = known === undefined ? NOTHING_SHARED : countSharedPrefix(known, list, alike)
     const isKnown = shared > 0 && from === list.length
     const more = isKnown ? NO_IDS : readIds(list, shared === 0 ? 0 : from + 1, list.length)
     if (more === undefined) return undefined
@@ -148,7 +148,7 @@ function isText(json: JsonList, text: Buffer): boolean {
 const NOTHING_SHARED = { shared: 0, from: 0 }
 
 /** Returns how many ids of a known list another one begins with, and the offset where the last of these ends. */
-function sharedIds(
+function countSharedPrefix(
   { ids, text }: EngineIdList,
   list: Buffer,
   alike: number,

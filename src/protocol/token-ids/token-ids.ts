@@ -16,12 +16,12 @@ export function isTokenId(value: unknown): value is number {
 export function getSharedLength(a: Int32Array, b: Int32Array): number {
   const end = Math.min(a.length, b.length)
   let index = 0
-  while (index + BLOCK <= end && bytes(a, index).equals(bytes(b, index))) index += BLOCK
+  while (index + BLOCK <= end && toBytes(a, index).equals(toBytes(b, index))) index += BLOCK
   while (index < end && a[index] === b[index]) index += 1
   return index
 }
 
-function bytes(ids: Int32Array, from: number): Buffer {
+function toBytes(ids: Int32Array, from: number): Buffer {
   return Buffer.from(ids.buffer, ids.byteOffset + from * ids.BYTES_PER_ELEMENT, BLOCK * ids.BYTES_PER_ELEMENT)
 }
 

@@ -24,7 +24,7 @@ export function diffLines(before: string, now: string): DiffLine[] {
   return changes.flatMap(({ value, added, removed }, index) => {
     const lines = splitLines(value)
     if (added || removed) return lines.map((text) => ({ kind: added ? 'added' : 'removed', text }) as const)
-    return nearChanges(lines, index > 0, index < changes.length - 1)
+    return selectNearChanges(lines, index > 0, index < changes.length - 1)
   })
 }
 
@@ -33,7 +33,7 @@ function splitLines(text: string): string[] {
   return (text.endsWith('\n') ? text.slice(0, -1) : text).split('\n')
 }
 
-function nearChanges(lines: readonly string[], isAfter: boolean, isBefore: boolean): DiffLine[] {
+function selectNearChanges(lines: readonly string[], isAfter: boolean, isBefore: boolean): DiffLine[] {
   const same = (kept: readonly string[]) => kept.map((text) => ({ kind: 'same', text }) as const)
   const [head, tail] = [isAfter ? CONTEXT : 0, isBefore ? CONTEXT : 0]
   const rest = lines.length - head - tail

@@ -18,7 +18,7 @@ export function requestToV1(request: GenerationRequest, requestId: string): Comp
   if (request.kind !== 'chat' || request.promptTokenIds) {
     throw new ProxyError('unsupported', 'the worker speaks protocol version 1, which has chat messages only')
   }
-  return fieldsOfV1(request, request.body.messages, requestId)
+  return encodeFieldsV1(request, request.body.messages, requestId)
 }
 
 /**
@@ -34,14 +34,14 @@ export function requestToV2(
     const { messages, tools, ...rest } = request.body
     const body = Array.isArray(tools) || tools === undefined ? rest : { ...rest, tools }
     const ids = promptToWire(request.promptTokenIds, requestId, known)
-    const more = { ...imagesToWire(request), ...readingToWire(request), ...besideBody(request) }
-    return { ...fieldsOfV1(request, messages, requestId), kind: 'chat', body, ...ids, ...more }
+    const more = { ...imagesToWire(request), ...readingToWire(request), ...encodeRequestFields(request) }
+    return { ...encodeFieldsV1(request, messages, requestId), kind: 'chat', body, ...ids, ...more }
   }
   const { prompt, ...rest } = request.body
   const fields = {
-    ...fieldsOfV1(request, [], requestId),
+    ...encodeFieldsV1(request, [], requestId),
     kind: 'completion',
-    ...besideBody(request),
+    ...encodeRequestFields(request),
     ...promptToWire(undefined, requestId, known),
   } as const
   if (typeof prompt === 'string') return { ...fields, body: { ...rest, prompt } }
@@ -57,7 +57,7 @@ export interface PromptBase {
 }
 
 /** Serializes a request's frame to text or UTF-8; messages that are JSON already are not serialized again. */
-export function requestJson(
+export function serializeRequest(
   fullRequest: GenerationRequest,
   requestId: string,
   version: 1 | 2,
@@ -165,7 +165,7 @@ function imagesFromWire(frame: CompletionRequestV2) {
 }
 
 /** Encodes the fields of a request that are not the agent's. */
-function besideBody(request: GenerationRequest) {
+function encodeRequestFields(request: GenerationRequest) {
   const { subagent, minWeightVersion, traceparent } = request
   return {
     ...captureToWire(request),
@@ -190,7 +190,11 @@ function captureFromWire({ record: names, experts_start: expertsStart }: Complet
   return { record, ...(expertsStart !== undefined && { expertsStart }) }
 }
 
-function fieldsOfV1(request: GenerationRequest, messages: unknown[], requestId: string): CompletionRequestV1 {
+function encodeFieldsV1(
+  request: GenerationRequest,
+  messages: unknown[],
+  requestId: string,
+): CompletionRequestV1 {
   const { body } = request
   const maxTokens = body.max_completion_tokens ?? body.max_tokens
   const { tools, repetition_penalty: repetitionPenalty } = body

@@ -41,12 +41,12 @@ export function createChunkFrame(
     else if (event.type === 'start') start = startToWire(event, base)
   }
   if (start === undefined && deltas.length === 0) return undefined
-  return number<CompletionChunk>('completion_chunk', requestId, { start, deltas })
+  return formatNumber<CompletionChunk>('completion_chunk', requestId, { start, deltas })
 }
 
 /** Creates the last frame of a finished completion. */
 export function createResponseFrame(requestId: string, end: GenerationEnd): (seq: number) => string {
-  return number<CompletionResponseV2>('completion_response', requestId, {
+  return formatNumber<CompletionResponseV2>('completion_response', requestId, {
     finish_reason: end.finishReason,
     stop_reason: end.stopReason,
     usage: end.usage && { ...end.usage },
@@ -58,21 +58,21 @@ export function createResponseFrame(requestId: string, end: GenerationEnd): (seq
 
 /** Creates the last frame of a failed request. */
 export function createFailureFrame(requestId: string, error: ProxyError): (seq: number) => string {
-  return failedWith(requestId, errorToWire(error))
+  return createFailedFrame(requestId, errorToWire(error))
 }
 
 /** Creates the frame that requests the complete prompt from the proxy. */
 export function createPromptForgottenFrame(requestId: string): (seq: number) => string {
   const message = 'the worker no longer has the prompt that this one extends'
-  return failedWith(requestId, { code: PROMPT_FORGOTTEN, message, status: 409 })
+  return createFailedFrame(requestId, { code: PROMPT_FORGOTTEN, message, status: 409 })
 }
 
-function failedWith(requestId: string, error: BeforeJson<ErrorOnWire>): (seq: number) => string {
-  return number<CompletionResponseV2>('completion_response', requestId, { finish_reason: null, error })
+function createFailedFrame(requestId: string, error: BeforeJson<ErrorOnWire>): (seq: number) => string {
+  return formatNumber<CompletionResponseV2>('completion_response', requestId, { finish_reason: null, error })
 }
 
 /** Returns a function that serializes the frame with its sequence number. */
-function number<Frame extends CompletionChunk | CompletionResponseV2>(
+function formatNumber<Frame extends CompletionChunk | CompletionResponseV2>(
   type: Frame['type'],
   requestId: string,
   rest: BeforeJson<Omit<Frame, 'type' | 'request_id' | 'seq'>>,

@@ -2,17 +2,17 @@
 import { readFileSync } from 'node:fs'
 import { ProxyError } from '../../base/errors.ts'
 import { isRecord } from '../../base/json.ts'
-import { didYouMean, nearest } from './nearest.ts'
+import { didYouMean, findNearest } from './nearest.ts'
 import {
   CONFIG_FLAG,
   type CommandSpec,
   type ConfigOf,
   ENV_PREFIX,
-  envNames,
-  fileKeys,
+  listEnvNames,
+  listFileKeys,
   type OptionSpec,
 } from './option.ts'
-import { expectation, parseValue } from './values.ts'
+import { describeExpectation, parseValue } from './values.ts'
 
 /** The values of the command line, by option key. */
 export type Flags = Readonly<Record<string, string | boolean | readonly string[] | undefined>>
@@ -72,7 +72,7 @@ function fromFlag(option: OptionSpec, value: Flags[string]): OptionValue | undef
 
 /** Returns the value of an option's variable. An empty variable counts as unset, as in compose files and shells. */
 function fromEnv(command: CommandSpec, option: OptionSpec, env: Env): OptionValue | undefined {
-  for (const name of envNames(command, option)) {
+  for (const name of listEnvNames(command, option)) {
     const text = env[name]
     if (!text || isServiceLink(name, text)) continue
     return { value: option.repeatable ? splitList(option, text) : text, from: name }
@@ -89,7 +89,7 @@ function splitList(option: OptionSpec, text: string): string[] {
 
 function fromFile(option: OptionSpec, file: ConfigFile | undefined): OptionValue | undefined {
   if (!file) return undefined
-  const key = fileKeys(option).find((name) => Object.hasOwn(file.values, name))
+  const key = listFileKeys(option).find((name) => Object.hasOwn(file.values, name))
   if (key === undefined) return undefined
   return { value: file.values[key], from: `${key} in ${file.path}` }
 }
@@ -134,7 +134,7 @@ function parseOne(option: OptionSpec, value: unknown, from: string): unknown {
   if (parsed !== undefined) return parsed
   const shown = option.secret ? 'invalid value' : `invalid value ${withoutCredentials(JSON.stringify(value))}`
   const hint = option.type === 'enum' && text !== undefined ? didYouMean(text, option.values) : ''
-  throw new ProxyError('config_invalid', `${from}: ${shown}: expected ${expectation(option)}${hint}`)
+  throw new ProxyError('config_invalid', `${from}: ${shown}: expected ${describeExpectation(option)}${hint}`)
 }
 
 /**
@@ -196,7 +196,7 @@ function parseConfigFile(path: string, text: string): Readonly<Record<string, un
 }
 
 function rejectUnknownKeys(command: CommandSpec, file: ConfigFile): void {
-  const known = Object.values(command.options).flatMap(fileKeys)
+  const known = Object.values(command.options).flatMap(listFileKeys)
   const unknown = Object.keys(file.values).find((key) => !known.includes(key))
   if (unknown === undefined) return
   const hint = didYouMean(unknown, known)
@@ -218,19 +218,19 @@ function isServiceLink(name: string, text: string): boolean {
  */
 export function rejectUnknownEnv(commands: readonly CommandSpec[], env: Env): void {
   const known = commands.flatMap((command) =>
-    Object.values(command.options).flatMap((option) => envNames(command, option)),
+    Object.values(command.options).flatMap((option) => listEnvNames(command, option)),
   )
   for (const [name, text] of Object.entries(env)) {
     if (!name.startsWith(ENV_PREFIX) || known.includes(name) || isServiceLink(name, text ?? '')) continue
-    throw new ProxyError('config_invalid', `${name} is not a setting of llm-proxy${hintFor(name, known)}`)
+    throw new ProxyError('config_invalid', `${name} is not a setting of llm-proxy${getHint(name, known)}`)
   }
 }
 
 /** Returns a hint. It compares names without their common prefix, which would make them appear similar. */
-function hintFor(name: string, known: readonly string[]): string {
+function getHint(name: string, known: readonly string[]): string {
   const ownParts = known
     .filter((other) => other.startsWith(ENV_PREFIX))
     .map((other) => other.slice(ENV_PREFIX.length))
-  const meant = nearest(name.slice(ENV_PREFIX.length), ownParts)
+  const meant = findNearest(name.slice(ENV_PREFIX.length), ownParts)
   return meant === undefined ? '' : ` (did you mean ${ENV_PREFIX}${meant}?)`
 }

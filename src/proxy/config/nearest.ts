@@ -1,5 +1,5 @@
 /** Returns the one of `names` that `wrong` probably means; undefined if none is close. */
-export function nearest(wrong: string, names: readonly string[]): string | undefined {
+export function findNearest(wrong: string, names: readonly string[]): string | undefined {
   const limit = Math.max(1, Math.floor(wrong.length / 3))
   let best: string | undefined
   let bestDistance = limit + 1
@@ -14,7 +14,7 @@ export function nearest(wrong: string, names: readonly string[]): string | undef
 
 /** Returns ` (did you mean x?)`, or an empty string. */
 export function didYouMean(wrong: string, names: readonly string[]): string {
-  const name = nearest(wrong, names)
+  const name = findNearest(wrong, names)
   return name === undefined ? '' : ` (did you mean ${name}?)`
 }
 

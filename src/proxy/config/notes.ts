@@ -2,7 +2,7 @@ import type { ServeConfig } from './options/serve.ts'
 import type { WorkerConfig } from './options/worker.ts'
 
 /** Returns the note for the log, `/health` and each session that the embedded engine serves by default. */
-export function fallbackNote({ tokenizer = 'embedded' }: { tokenizer?: string | undefined } = {}): string {
+export function getFallbackNote({ tokenizer = 'embedded' }: { tokenizer?: string | undefined } = {}): string {
   const beyond = tokenizer === 'embedded' ? '' : `, and it rejects prompts in the tokens of ${tokenizer}`
   return `No engine was named: the small embedded model answers${beyond}. Name one with --engine-url.`
 }
@@ -22,7 +22,7 @@ export function namesNoEngine({ engineUrls, engineKind }: ServeConfig | WorkerCo
 }
 
 /** Returns notes that readers of recorded data need to know about the configuration. */
-export function notesOn(config: ServeConfig): string[] {
+export function listNotes(config: ServeConfig): string[] {
   const { host, db, adminKeys, agentKeySecrets, tlsCert, trustedProxies } = config
   const notes: [holds: boolean, note: string][] = [
     [
@@ -38,7 +38,7 @@ export function notesOn(config: ServeConfig): string[] {
       'Keys and prompts cross the network in plain HTTP: give --tls-cert and --tls-key, or name the ingress that has TLS with ' +
         '--trusted-proxy.',
     ],
-    [fallsBack(config), fallbackNote(config)],
+    [fallsBack(config), getFallbackNote(config)],
     [db === 'memory', 'Sessions end with this process: their database is removed with it.'],
   ]
   return notes.filter(([holds]) => holds).map(([, note]) => note)

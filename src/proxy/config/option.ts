@@ -82,7 +82,7 @@ export function groupOptions<const T extends OptionSpecs>(group: string, options
 }
 
 /** Returns the options with a heading of the help text, all of them `flagOnly`. */
-export function groupedFlags<const T extends OptionSpecs>(group: string, options: T): WithGroup<T> {
+export function addFlagGroup<const T extends OptionSpecs>(group: string, options: T): WithGroup<T> {
   return withAll(options, { group, flagOnly: true }) as WithGroup<T>
 }
 
@@ -129,14 +129,14 @@ export type ConfigOf<C extends CommandSpec> = {
 export const ENV_PREFIX = 'LLM_PROXY_'
 
 /** Returns the option's environment variables; the first one that is set applies. */
-export function envNames({ envPrefix = ENV_PREFIX }: CommandSpec, option: OptionSpec): string[] {
+export function listEnvNames({ envPrefix = ENV_PREFIX }: CommandSpec, option: OptionSpec): string[] {
   if (option.flagOnly) return []
   const derived = getFlags(option).map((flag) => envPrefix + underscore(flag).toUpperCase())
   return [...derived, ...(option.env ?? [])]
 }
 
 /** Returns the option's keys in a configuration file; the first one present applies. Empty if a file cannot set it. */
-export function fileKeys(option: OptionSpec): string[] {
+export function listFileKeys(option: OptionSpec): string[] {
   return option.flagOnly || option.flag === CONFIG_FLAG ? [] : getFlags(option).map(underscore)
 }
 

@@ -7,7 +7,7 @@ import { ProxyError } from '../../base/errors.ts'
  * @returns an empty object without a file, for Node.js' defaults
  * @throws ProxyError `config_invalid`
  */
-export function trustedAuthorities(path: string | undefined): { ca?: string[] } {
+export function readTrustedAuthorities(path: string | undefined): { ca?: string[] } {
   if (path === undefined) return {}
   try {
     const ca = [...getCACertificates('default'), readFileSync(path, 'utf8')]

@@ -62,7 +62,7 @@ export function parseValue(
 }
 
 /** Returns what the option expects, to follow "expected": `an integer from 0 to 65535`. */
-export function expectation(option: OptionSpec): string {
+export function describeExpectation(option: OptionSpec): string {
   switch (option.type) {
     case 'text':
       return 'some text'
@@ -89,13 +89,13 @@ export function expectation(option: OptionSpec): string {
       return `a JSON object, such as {"temperature": 0.7}`
     case 'port':
     case 'integer':
-      return `an integer ${range(option)}`
+      return `an integer ${describeRange(option)}`
     case 'number':
-      return `a number ${range(option)}`
+      return `a number ${describeRange(option)}`
     case 'duration':
-      return `a duration ${range(option)}, such as 500ms, 30s or 5m`
+      return `a duration ${describeRange(option)}, such as 500ms, 30s or 5m`
     case 'bytes':
-      return `a size ${range(option)}, such as 512KiB or 64MiB`
+      return `a size ${describeRange(option)}, such as 512KiB or 64MiB`
   }
 }
 
@@ -103,13 +103,13 @@ function describeEnum(option: EnumOption): string {
   return `${option.values.slice(0, -1).join(', ')} or ${option.values.at(-1)}`
 }
 
-function range(option: QuantityOption): string {
-  const { min, max } = limits(option)
+function describeRange(option: QuantityOption): string {
+  const { min, max } = formatLimits(option)
   return max === undefined ? `of at least ${min}` : `from ${min} to ${max}`
 }
 
 /** Returns the limits in the user's notation. */
-function limits(option: QuantityOption): { min: string; max: string | undefined } {
+function formatLimits(option: QuantityOption): { min: string; max: string | undefined } {
   const max = option.type === 'port' ? MAX_PORT : option.type === 'duration' ? MAX_TIMER : undefined
   return { min: option.min ?? '0', max: option.max ?? max }
 }
@@ -117,7 +117,7 @@ function limits(option: QuantityOption): { min: string; max: string | undefined 
 function parseWithinLimits(option: QuantityOption, text: string): number | undefined {
   const value = parseQuantity(option.type, text)
   if (value === undefined) return undefined
-  const { min, max } = limits(option)
+  const { min, max } = formatLimits(option)
   if (value < parseQuantity(option.type, min)!) return undefined
   if (max !== undefined && value > parseQuantity(option.type, max)!) return undefined
   return value

@@ -14,8 +14,8 @@ import { ERROR_CATALOGUE, ProxyError } from '../../base/errors.ts'
 import { logEvent } from '../../base/log-events.ts'
 import type { Logger } from '../../base/logger.ts'
 import { openAiError } from '../dialects/common/openai-error.ts'
-import { googleError } from '../dialects/gemini/error.ts'
-import { anthropicError } from '../dialects/messages/error.ts'
+import { buildGoogleError } from '../dialects/gemini/error.ts'
+import { buildAnthropicError } from '../dialects/messages/error.ts'
 import type { Registry } from '../engines/port/registry.ts'
 import type { MetricsSource } from '../metrics/proxy-metrics.ts'
 import { Consumers } from '../session/consumers/consumers.ts'
@@ -25,7 +25,7 @@ import type { Trajectory } from '../session/trajectories/trajectories.ts'
 import type { WeightAnnouncement } from '../session/turn/weight-announcement.ts'
 import type { TurnStore } from '../store/port/turn-store.ts'
 import { type AccountLimits, Accounts } from './access/accounts.ts'
-import { guardRoutes, inScope, REJECTED_BODY, type RouteScope } from './access/guard.ts'
+import { guardRoutes, REJECTED_BODY, type RouteScope, withScope } from './access/guard.ts'
 import { Keyring, type KeySettings, NO_KEYS } from './access/keyring.ts'
 import { type AgentRoutesOptions, agentRoutes } from './agent/routes.ts'
 import { forwardToOwner } from './nodes/forward-to-owner.ts'
@@ -47,8 +47,8 @@ import { sessionsRoutes } from './trainer/sessions/routes.ts'
 import { tracesRoutes } from './trainer/traces/routes.ts'
 import { rejectConnection } from './transport/connection-errors.ts'
 import { discardBody, OVERSIZED_BODY } from './transport/discard-body.ts'
-import { errorHeaders, logFailure, toRequestError } from './transport/errors.ts'
-import { sessionPaths, toOriginForm } from './transport/session-paths.ts'
+import { buildErrorHeaders, logFailure, toRequestError } from './transport/errors.ts'
+import { createSessionPaths, toOriginForm } from './transport/session-paths.ts'
 import type { UnauthenticatedConnections } from './transport/unauthenticated-connections.ts'
 import { createUnauthenticatedConnections, createWebServer } from './transport/web-server.ts'
 import { type WorkerSocketOptions, workerSocket } from './worker/worker-socket.ts'
@@ -140,7 +140,7 @@ export function buildApp(options: AppOptions, sockets?: AppSockets): Promise<App
 export async function buildAppWith(
   options: AppBase,
   add: (app: FastifyInstance, guards: AppGuards) => Promise<void>,
-  { serverFactory, unauthenticated }: AppSockets = plainSockets(),
+  { serverFactory, unauthenticated }: AppSockets = createPlainSockets(),
 ): Promise<App> {
   const { logger, keys = NO_KEYS, loopbackOnly = false, trustedProxies = [] } = options
   const keyring = new Keyring(keys)
@@ -168,7 +168,7 @@ export async function buildAppWith(
   })
   const answering = watchResponses(fastify)
   fastify.addHook('onReady', async () => {
-    routable = sessionPaths(routes)
+    routable = createSessionPaths(routes)
   })
   const accounts = new Accounts(options.bodyLimitBytes, options.limits)
   const { verifyNode } = options
@@ -198,7 +198,7 @@ export async function buildAppWith(
     const error = toRequestError(thrown)
     logFailure(logger, request, error)
     if (request.is404) return sendRouteless(error, request, reply)
-    void reply.code(error.status).headers(errorHeaders(error)).send(detail(error))
+    void reply.code(error.status).headers(buildErrorHeaders(error)).send(buildErrorBody(error))
   })
   fastify.setNotFoundHandler((request, reply) => {
     const path = request.url.split('?')[0] ?? ''
@@ -212,7 +212,7 @@ export async function buildAppWith(
   return { fastify, routes, answering }
 }
 
-function plainSockets(): AppSockets {
+function createPlainSockets(): AppSockets {
   const unauthenticated = createUnauthenticatedConnections()
   const serverFactory: FastifyServerFactory = (handler) => createWebServer(handler, { unauthenticated })
   return { serverFactory, unauthenticated }
@@ -226,45 +226,45 @@ async function addRoutes(
   const { sessions, store, runner, backend, activity = new Activity() } = options
   const onRow = (row: Trajectory) => options.metrics?.rowRead(row, options.weights.version)
   await app.register(openApi, { basePath: options.basePath ?? '', asksForKeys: !keyring.isOpen })
-  await app.register(inScope('view', openApiRoute))
+  await app.register(withScope('view', openApiRoute))
   const consumers = new Consumers(store, activity)
   const facts = () => ({ ...options.facts(), late_rewards: consumers.lateRewards.count })
-  await app.register(inScope('open', healthRoute), { backend, runner, store, facts })
-  if (options.metrics) await app.register(inScope('metrics', metricsRoute), { source: options.metrics })
-  await app.register(inScope('admin', sessionsRoutes), { sessions, store, keyring })
-  await app.register(inScope('admin', consumerRoutes), {
+  await app.register(withScope('open', healthRoute), { backend, runner, store, facts })
+  if (options.metrics) await app.register(withScope('metrics', metricsRoute), { source: options.metrics })
+  await app.register(withScope('admin', sessionsRoutes), { sessions, store, keyring })
+  await app.register(withScope('admin', consumerRoutes), {
     consumers,
     reader: store,
     onRow,
   })
-  await app.register(inScope('admin', detailRoutes), { sessions, store, backend })
-  await app.register(inScope('view', readRoutes), {
+  await app.register(withScope('admin', detailRoutes), { sessions, store, backend })
+  await app.register(withScope('view', readRoutes), {
     reader: store,
     tokenTexts: options.tokenTexts ?? (async () => undefined),
     turnMessages: options.turnMessages ?? 'all',
     onRow,
   })
-  await app.register(inScope('view', formatRoutes), { reader: store, onRow })
-  if (options.inspector) await app.register(inScope('open', options.inspector))
+  await app.register(withScope('view', formatRoutes), { reader: store, onRow })
+  if (options.inspector) await app.register(withScope('open', options.inspector))
   const others = options.nodes?.others
-  await app.register(inScope('view', eventsRoutes), { activity, sessions, backend, reader: store, others })
-  await app.register(inScope('worker', workerSocket), {
+  await app.register(withScope('view', eventsRoutes), { activity, sessions, backend, reader: store, others })
+  await app.register(withScope('worker', workerSocket), {
     accept: options.acceptWorker,
     maxFrameBytes: options.maxWorkerFrameBytes,
     greeted: (socket) => unauthenticated.know(socket),
   })
-  await app.register(inScope('admin', adminRoutes), {
+  await app.register(withScope('admin', adminRoutes), {
     controls: options.controls ?? new Controls({ backend, weights: options.weights, activity }),
     weights: options.weights,
     sessions,
     others,
   })
-  await app.register(inScope('admin', workersRoutes), { registry: options.registry })
-  await app.register(inScope('node', nodeRoutes), { deliveries: options.nodes?.deliveries })
-  await app.register(inScope('view', tracesRoutes), { store })
-  await app.register(inScope('admin', gatewayRoutes), { sessions, store, keyring })
-  if (options.rollouts) await app.register(inScope('admin', options.rollouts))
-  await app.register<AgentRoutesOptions>(inScope('agent', agentRoutes), options)
+  await app.register(withScope('admin', workersRoutes), { registry: options.registry })
+  await app.register(withScope('node', nodeRoutes), { deliveries: options.nodes?.deliveries })
+  await app.register(withScope('view', tracesRoutes), { store })
+  await app.register(withScope('admin', gatewayRoutes), { sessions, store, keyring })
+  if (options.rollouts) await app.register(withScope('admin', options.rollouts))
+  await app.register<AgentRoutesOptions>(withScope('agent', agentRoutes), options)
 }
 
 /** Returns the set of responses that are not complete yet, which stays up to date. */
@@ -320,14 +320,15 @@ function createAuditHook(logger: Logger): onResponseHookHandler {
 
 /** Sends an error of a request without a route; the path shows whether an agent sent it, and in which dialect. */
 function sendRouteless(error: ProxyError, { url, id }: FastifyRequest, reply: FastifyReply): void {
-  void reply.code(error.status).headers({ ...errorHeaders(error), 'x-request-id': id })
-  if (url.includes('/v1beta/')) void reply.send(googleError(error))
-  else if (url.includes('/v1/messages')) void reply.header('request-id', id).send(anthropicError(error, id))
+  void reply.code(error.status).headers({ ...buildErrorHeaders(error), 'x-request-id': id })
+  if (url.includes('/v1beta/')) void reply.send(buildGoogleError(error))
+  else if (url.includes('/v1/messages'))
+    void reply.header('request-id', id).send(buildAnthropicError(error, id))
   else if (url.includes('/v1/') || WITHOUT_V1.test(url)) void reply.send(openAiError(error))
-  else void reply.send(detail(error))
+  else void reply.send(buildErrorBody(error))
 }
 
 /** Returns the error body of every route that has no agent dialect. */
-function detail({ message, code, param }: ProxyError): object {
+function buildErrorBody({ message, code, param }: ProxyError): object {
   return { detail: message, code, param: param ?? null }
 }

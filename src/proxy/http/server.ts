@@ -4,7 +4,7 @@ import { type AddressInfo, createServer, type Server, type Socket } from 'node:n
 import type { FastifyServerFactory } from 'fastify'
 import type { RouteScope } from './access/guard.ts'
 import { type App, type AppBase, type AppOptions, type AppSockets, buildApp } from './app.ts'
-import { baseUrl } from './transport/base-url.ts'
+import { formatBaseUrl } from './transport/base-url.ts'
 import {
   type Certificate,
   type CertificateFiles,
@@ -74,7 +74,12 @@ export async function listenWith(
   const bound = app.fastify.server.address() as AddressInfo
   const hold = portHolder ?? (shared ? await holdPort(bound.port) : undefined)
   return {
-    url: baseUrl({ host: bound.address, port: bound.port, secure: certificate !== undefined, basePath }),
+    url: formatBaseUrl({
+      host: bound.address,
+      port: bound.port,
+      secure: certificate !== undefined,
+      basePath,
+    }),
     routes: app.routes,
     close: async () => {
       await closeServer(app, handles, unauthenticated)
@@ -143,7 +148,7 @@ const SHARES_PORTS = process.platform === 'linux'
 async function holdPort(port: number): Promise<Server | undefined> {
   // Any user of the machine may connect to this name; such a connection must not occupy a file descriptor.
   const name = createServer((socket) => socket.destroy()).unref()
-  return await started(name, { path: `\0llm-proxy/port/${port}` }).catch(() => undefined)
+  return await waitUntilListening(name, { path: `\0llm-proxy/port/${port}` }).catch(() => undefined)
 }
 
 /** Opens further handles on this server's address, whose connections it serves. @returns the handles */
@@ -159,7 +164,9 @@ async function addHandles(server: Server): Promise<Server[]> {
   // The options of Node's HTTP servers.
   const options = { allowHalfOpen: true, noDelay: true }
   const handles = Array.from({ length: HANDLES - 1 }, () => createServer(options, handOver))
-  return await Promise.all(handles.map((handle) => started(handle, { host, port, ...SHARED_PORT })))
+  return await Promise.all(
+    handles.map((handle) => waitUntilListening(handle, { host, port, ...SHARED_PORT })),
+  )
 }
 
 /** Resolves once the handles accept nothing more and the connections that they accepted are closed. */
@@ -167,7 +174,7 @@ async function closeHandles(handles: readonly Server[]): Promise<void> {
   await Promise.all(handles.map((handle) => new Promise((resolve) => handle.close(resolve))))
 }
 
-function started(server: Server, where: object): Promise<Server> {
+function waitUntilListening(server: Server, where: object): Promise<Server> {
   return new Promise((resolve, reject) => {
     server.once('error', reject)
     server.listen(where, () => {

@@ -1,6 +1,6 @@
 /** A viewer of recorded data: the read routes and the inspector over a database, without a proxy. */
 import type { FastifyPluginCallback } from 'fastify'
-import { inScope } from './access/guard.ts'
+import { withScope } from './access/guard.ts'
 import { type App, type AppBase, type AppSockets, buildAppWith } from './app.ts'
 import { type HttpServer, type ListenOptions, listenWith } from './server.ts'
 import { formatRoutes } from './trainer/formats/routes.ts'
@@ -25,11 +25,11 @@ export function listenToViewers(options: ViewOptions & ListenOptions): Promise<H
 export function buildView(options: ViewOptions, sockets?: AppSockets): Promise<App> {
   const { reader, tokenTexts, facts, inspector } = options
   const add: Parameters<typeof buildAppWith>[1] = async (app) => {
-    await app.register(inScope('open', viewHealth), { facts })
-    await app.register(inScope('view', readRoutes), { reader, tokenTexts })
-    await app.register(inScope('view', formatRoutes), { reader })
-    await app.register(inScope('view', noEvents))
-    if (inspector) await app.register(inScope('open', inspector))
+    await app.register(withScope('open', viewHealth), { facts })
+    await app.register(withScope('view', readRoutes), { reader, tokenTexts })
+    await app.register(withScope('view', formatRoutes), { reader })
+    await app.register(withScope('view', noEvents))
+    if (inspector) await app.register(withScope('open', inspector))
   }
   return buildAppWith(options, add, sockets)
 }

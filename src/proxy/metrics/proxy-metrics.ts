@@ -50,12 +50,12 @@ interface RolloutCounts {
  * Returns the difference of versions whose names end in a number, such as `step-120`. @returns undefined if either has
  * none
  */
-function staleness(oldest: string, served: string | undefined): number | undefined {
+function computeStaleness(oldest: string, served: string | undefined): number | undefined {
   const [from, to] = [parseVersionNumber(oldest), parseVersionNumber(served ?? '')]
   return from === undefined || to === undefined ? undefined : Math.max(0, to - from)
 }
 
-function newest(members: readonly BackendMember[]): string | undefined {
+function findNewest(members: readonly BackendMember[]): string | undefined {
   const versions = members.flatMap(({ weightVersion }) => weightVersion ?? [])
   return versions.reduce<string | undefined>(
     (best, version) =>
@@ -143,9 +143,9 @@ export class ProxyMetrics implements Disposable {
       expose: (accept) => this.#expose(parts, accept),
       requestFailed: (code) => this.#metrics.httpErrors.add(1, code),
       rowRead: ({ weight_version_min: oldest, unversioned_turns: unversioned }, trainerVersion) => {
-        const served = trainerVersion ?? newest(parts.backend.status().members)
+        const served = trainerVersion ?? findNewest(parts.backend.status().members)
         if (unversioned > 0) this.#metrics.unversionedRows.add(1)
-        const versions = oldest === null ? undefined : staleness(oldest, served)
+        const versions = oldest === null ? undefined : computeStaleness(oldest, served)
         if (versions !== undefined) this.#metrics.rowStaleness.observe(versions)
       },
     }

@@ -79,7 +79,7 @@ export class ProcessReader implements Disposable {
     const cpuSeconds = (user + system) / 1e6
     metrics.cpuSeconds.add(cpuSeconds - this.#cpuSeconds)
     this.#cpuSeconds = cpuSeconds
-    const resident = residentBytes()
+    const resident = readResidentBytes()
     if (resident === undefined) metrics.residentBytes.clear()
     else metrics.residentBytes.set(resident)
     metrics.heapBytes.set(getHeapStatistics().used_heap_size)
@@ -106,7 +106,7 @@ export class ProcessReader implements Disposable {
 }
 
 /** Returns the resident memory; undefined if the system does not report it, such as Linux without `/proc`. */
-function residentBytes(): number | undefined {
+function readResidentBytes(): number | undefined {
   try {
     return process.memoryUsage.rss()
   } catch {

@@ -9,7 +9,7 @@ import type { EventSink } from '../../protocol/canonical/events.ts'
 import { readEffortChange } from '../../protocol/canonical/reasoning-effort.ts'
 import type { Backend } from '../engines/port/backend.ts'
 import { readEchoAnnotation } from '../session/prompts/echo-annotation.ts'
-import { inexactCode } from '../session/prompts/exactness.ts'
+import { getInexactCode } from '../session/prompts/exactness.ts'
 import { readAnsweredRetries } from '../store/port/answered-retries.ts'
 import type { OpenTurn, SessionRecord, TurnOutcome, TurnStore } from '../store/port/turn-store.ts'
 import type { Metrics } from './metrics.ts'
@@ -56,7 +56,7 @@ export class TurnWatch {
         if (answered !== undefined) metrics.answeredRetries.add(1, 'recorded')
         return answered
       },
-      ...sessionWatch(metrics),
+      ...createSessionWatch(metrics),
     })
   }
 
@@ -112,12 +112,12 @@ export class TurnWatch {
     const metrics = this.#metrics
     const { finishReason, inexactReason, weightVersionStart, weightVersionEnd } = outcome
     metrics.finishReasons.add(1, FINISH_REASONS.has(finishReason ?? '') ? finishReason! : 'other')
-    if (inexactReason !== null) metrics.inexact.add(1, inexactCode(inexactReason))
+    if (inexactReason !== null) metrics.inexact.add(1, getInexactCode(inexactReason))
     if (weightVersionStart !== weightVersionEnd) metrics.weightChanges.add(1)
-    const { prompt, completion } = tokenCounts(outcome)
+    const { prompt, completion } = countTokens(outcome)
     metrics.promptTokens.add(prompt)
     metrics.completionTokens.add(completion)
-    const reused = reusedTokens(outcome.annotations)
+    const reused = readReusedTokens(outcome.annotations)
     if (reused !== undefined) {
       metrics.reusedTokens.add(reused)
       metrics.renderedTokens.add(Math.max(0, prompt - reused))
@@ -162,7 +162,7 @@ function timeChunks(sink: EventSink, turn: TurnTimes): EventSink {
   }
 }
 
-function sessionWatch(metrics: Metrics): Interceptor<TurnStore> {
+function createSessionWatch(metrics: Metrics): Interceptor<TurnStore> {
   const counted = <T>(written: Promise<T>, count: (value: T) => void): Promise<T> => {
     written.then(count, (error) => countFailure(metrics, error))
     return written
@@ -194,7 +194,7 @@ function countFailure(metrics: Metrics, error: unknown): void {
 }
 
 /** Returns the token counts of a turn: the reported ids, or the engine's own counts if it reported no ids. */
-function tokenCounts({ promptTokenIds, completionTokenIds, usage }: TurnOutcome) {
+function countTokens({ promptTokenIds, completionTokenIds, usage }: TurnOutcome) {
   if (promptTokenIds.length > 0 || usage === null) {
     return { prompt: promptTokenIds.length, completion: completionTokenIds.length }
   }
@@ -203,7 +203,7 @@ function tokenCounts({ promptTokenIds, completionTokenIds, usage }: TurnOutcome)
 }
 
 /** Returns the reused prompt tokens of a token-mode turn, as the prompt service writes them to the annotations. */
-function reusedTokens(annotations: string): number | undefined {
+function readReusedTokens(annotations: string): number | undefined {
   const match = /"reused_tokens":(\d+)/.exec(annotations)
   return match ? Number(match[1]) : undefined
 }

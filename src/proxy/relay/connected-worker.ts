@@ -28,7 +28,7 @@ import {
   type WorkerStatusRequest,
 } from '../../protocol/worker/protocol.ts'
 import { attachReportedPrompt, findBasePrompt } from '../../protocol/worker/reported-prompts.ts'
-import { requestJson, withoutCapture } from '../../protocol/worker/request-frames.ts'
+import { serializeRequest, withoutCapture } from '../../protocol/worker/request-frames.ts'
 import type { ModelInfo, Unavailable } from '../engines/port/engine-client.ts'
 import { RelayRequest } from './relay-request.ts'
 import type { RelaySocket } from './relay-socket.ts'
@@ -199,7 +199,7 @@ export class ConnectedWorker {
     for (const [requestId, sent] of [...this.#requests]) {
       if (reported.has(requestId)) continue
       if (sent.handle.received === 0) this.#sendFullRequest(socket, requestId, sent)
-      else sent.handle.fail(lost(this.identity.workerId, 'reconnected without this request'))
+      else sent.handle.fail(createLostError(this.identity.workerId, 'reconnected without this request'))
     }
   }
 
@@ -220,7 +220,8 @@ export class ConnectedWorker {
    */
   lose(reason: string): void {
     this.#transition('closed')
-    for (const { handle } of [...this.#requests.values()]) handle.fail(lost(this.identity.workerId, reason))
+    for (const { handle } of [...this.#requests.values()])
+      handle.fail(createLostError(this.identity.workerId, reason))
   }
 
   /**
@@ -239,13 +240,13 @@ export class ConnectedWorker {
     }
     const request = this.#can(CAPABILITIES.details) ? agentRequest : withoutCapture(agentRequest)
     const socket = this.#socket
-    if (!socket) throw lost(this.identity.workerId, 'has no connection')
+    if (!socket) throw createLostError(this.identity.workerId, 'has no connection')
     const { version } = this.identity
     const known = {
       reported: findBasePrompt(request, this),
       takesShared: this.#can(CAPABILITIES.promptShared),
     }
-    const json = requestJson(request, requestId, version, known)
+    const json = serializeRequest(request, requestId, version, known)
     // A worker closes the connection on receiving such a frame, reconnects, and would get it again.
     if (Buffer.byteLength(json) > MAX_FRAME_BYTES) {
       throw new ProxyError('body_too_large', 'the request is larger than a frame to a worker may be')
@@ -330,7 +331,7 @@ export class ConnectedWorker {
   #sendFullRequest(socket: RelaySocket, requestId: string, sent: WorkerRequest): void {
     sent.fullRequestSocket = socket
     const takesShared = this.#can(CAPABILITIES.promptShared)
-    sendRequest(socket, requestJson(sent.request, requestId, 2, { takesShared }))
+    sendRequest(socket, serializeRequest(sent.request, requestId, 2, { takesShared }))
   }
 
   /** Sends the complete prompt if the response requests it. @returns whether it does */
@@ -418,7 +419,7 @@ export class ConnectedWorker {
       heartbeat_ms: limits.heartbeatMs,
       grace_ms: this.resumes ? limits.graceMs : 0,
       window_bytes: limits.windowBytes,
-      ...(this.#can(CAPABILITIES.alive) && { alive_ms: aliveMs(limits) }),
+      ...(this.#can(CAPABILITIES.alive) && { alive_ms: getAliveMs(limits) }),
       requests: resumed.map(([request_id, { handle }]) => ({ request_id, received: handle.received })),
     }
   }
@@ -450,7 +451,7 @@ function sendRequest(socket: RelaySocket, json: string | Buffer): void {
   })
 }
 
-function aliveMs({ heartbeatMs, requestTimeoutMs }: WorkerLimits): number {
+function getAliveMs({ heartbeatMs, requestTimeoutMs }: WorkerLimits): number {
   return Math.max(1, Math.floor(Math.min(heartbeatMs, requestTimeoutMs / SIGNS_OF_LIFE)))
 }
 
@@ -464,6 +465,6 @@ export function toWorkerIdentity(hello: WorkerHelloV2): WorkerIdentity {
   }
 }
 
-function lost(workerId: string, reason: string): ProxyError {
+function createLostError(workerId: string, reason: string): ProxyError {
   return new ProxyError('worker_lost', `worker ${workerId} ${reason}`)
 }

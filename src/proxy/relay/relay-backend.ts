@@ -115,7 +115,7 @@ export class RelayBackend implements Backend, Registry {
         dispatcher: this.#dispatcher,
         serve: async (workerId, adapted, to, failedAttempts) => {
           const worker = this.#getWorker(workerId)
-          await worker.begin(adapted, wireId(adapted.requestId, failedAttempts)).pushTo(to, signal)
+          await worker.begin(adapted, getWireId(adapted.requestId, failedAttempts)).pushTo(to, signal)
         },
         kindOf: () => 'worker',
         judge: (thrown, workerId) => {
@@ -243,7 +243,7 @@ export class RelayBackend implements Backend, Registry {
  * Returns a request's id on the wire: the request's own, from the second attempt on with the number of the attempt, so
  * that late frames of an earlier attempt are never attributed to a later one.
  */
-function wireId(requestId: string, failedAttempts: number): string {
+function getWireId(requestId: string, failedAttempts: number): string {
   return failedAttempts === 0 ? requestId : `${requestId}.${failedAttempts + 1}`
 }
 

@@ -13,7 +13,7 @@ export function toEvents(response: CompletionResponseV1, workerId: string): Gene
     const logMessage = 'the worker reported that the request failed'
     throw new ProxyError('engine_failed', response.error, { logMessage })
   }
-  const toolCalls = toolCallDeltas(response)
+  const toolCalls = toToolCallDeltas(response)
   // content_text is the text for the agent; completion_text also contains the markup of the tool calls.
   const content = response.content_text ?? (toolCalls.length > 0 ? null : response.completion_text)
   const deltas: GenerationDelta[] = []
@@ -39,7 +39,7 @@ interface ToolCallV1 {
   function: { name: string; arguments?: unknown }
 }
 
-function toolCallDeltas({
+function toToolCallDeltas({
   request_id: requestId,
   tool_calls: toolCalls,
 }: CompletionResponseV1): ToolCallDelta[] {
@@ -47,7 +47,7 @@ function toolCallDeltas({
     index,
     id: call.id ?? `call_${requestId}_${index}`,
     type: 'function',
-    function: { name: call.function.name, arguments: argumentsText(call.function.arguments) },
+    function: { name: call.function.name, arguments: toArgumentsText(call.function.arguments) },
   }))
 }
 
@@ -66,6 +66,6 @@ function parseToolCalls(toolCalls: ToolCallV1[] | string): ToolCallV1[] {
   return list as ToolCallV1[]
 }
 
-function argumentsText(value: unknown): string {
+function toArgumentsText(value: unknown): string {
   return typeof value === 'string' ? value : JSON.stringify(value ?? {})
 }

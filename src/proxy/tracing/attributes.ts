@@ -7,7 +7,7 @@ import type { Attributes } from '@opentelemetry/api'
 import { toProxyError } from '../../base/errors.ts'
 import { getRawNumber } from '../../protocol/canonical/number-texts.ts'
 import type { EngineRequestStart, IncomingRequest } from '../../protocol/canonical/spans.ts'
-import { inexactCode } from '../session/prompts/exactness.ts'
+import { getInexactCode } from '../session/prompts/exactness.ts'
 import type { TurnOutcome } from '../store/port/turn-store.ts'
 
 export function getRequestAttributes(call: IncomingRequest): Attributes {
@@ -98,7 +98,7 @@ export function getTurnAttributes(outcome: TurnOutcome, index: number): Attribut
     // Until 0.3.0.
     'llm_proxy.line': line?.told,
     'llm_proxy.exact': outcome.exact,
-    'llm_proxy.inexact_reason': inexactReason === null ? undefined : inexactCode(inexactReason),
+    'llm_proxy.inexact_reason': inexactReason === null ? undefined : getInexactCode(inexactReason),
     'llm_proxy.prompt.reason': prompt?.reason,
     'llm_proxy.prompt.reused_tokens': prompt?.reused_tokens,
     'llm_proxy.weight_version': weightVersionStart ?? undefined,
@@ -109,7 +109,7 @@ export function getTurnAttributes(outcome: TurnOutcome, index: number): Attribut
 }
 
 /** Returns the code of an error. Its message is never exported, because it may quote a prompt. */
-export function errorType(thrown: unknown): string {
+export function getErrorType(thrown: unknown): string {
   return toProxyError(thrown).code
 }
 

@@ -6,7 +6,7 @@
 import type { Attributes } from '@opentelemetry/api'
 import type { ChatMessage, Tool, ToolCall } from '../../protocol/canonical/messages.ts'
 import type { TurnStart } from '../../protocol/canonical/spans.ts'
-import { promptJson } from '../session/prompts/prompt-chunks.ts'
+import { writePromptJson } from '../session/prompts/prompt-chunks.ts'
 import type { TurnOutcome } from '../store/port/turn-store.ts'
 
 type SpanPart =
@@ -47,7 +47,10 @@ class TextBudget {
  * Returns the latest messages that fit, so that a long conversation costs no more than a short one.
  * @param chars longest text of an attribute, in characters
  */
-export function inputAttributes({ lastMessage, tools, promptPieces }: TurnStart, chars: number): Attributes {
+export function buildInputAttributes(
+  { lastMessage, tools, promptPieces }: TurnStart,
+  chars: number,
+): Attributes {
   const room = new TextBudget(chars)
   const messages: SpanMessage[] = []
   let message = lastMessage
@@ -56,31 +59,31 @@ export function inputAttributes({ lastMessage, tools, promptPieces }: TurnStart,
   if (promptPieces.length > 0)
     messages.push({
       role: 'user',
-      parts: [{ type: 'text', content: promptStart(promptPieces, room, chars) }],
+      parts: [{ type: 'text', content: getPromptStart(promptPieces, room, chars) }],
     })
   return {
     'gen_ai.input.messages': JSON.stringify(messages),
     ...(message !== undefined && { 'llm_proxy.input.left_out': message.depth }),
-    ...(tools !== null && tools.length <= chars && { 'gen_ai.tool.definitions': definitions(tools) }),
+    ...(tools !== null && tools.length <= chars && { 'gen_ai.tool.definitions': toDefinitions(tools) }),
   }
 }
 
-export function outputAttributes(outcome: TurnOutcome, chars: number): Attributes {
+export function buildOutputAttributes(outcome: TurnOutcome, chars: number): Attributes {
   const { completionText, reasoning, toolCalls, finishReason } = outcome
   const room = new TextBudget(chars)
-  const parts = answerParts(completionText, reasoning, JSON.parse(toolCalls) as ToolCall[], room)
+  const parts = toResponseParts(completionText, reasoning, JSON.parse(toolCalls) as ToolCall[], room)
   const reason = finishReason === 'tool_calls' ? 'tool_call' : (finishReason ?? 'error')
   return { 'gen_ai.output.messages': JSON.stringify([{ role: 'assistant', parts, finish_reason: reason }]) }
 }
 
 /** Returns the beginning of a prompt; only what is shown is joined. */
-function promptStart(chunks: readonly string[], room: TextBudget, chars: number): string {
+function getPromptStart(chunks: readonly string[], room: TextBudget, chars: number): string {
   let [text, length] = ['', 1]
   for (const chunk of chunks) {
     if (text.length < chars) text += chunk
     length += chunk.length
   }
-  return room.take(text.length + 1 === length ? [...promptJson([text])].join('') : text, length)
+  return room.take(text.length + 1 === length ? [...writePromptJson([text])].join('') : text, length)
 }
 
 function toSpanMessage(message: ChatMessage, room: TextBudget): SpanMessage {
@@ -89,12 +92,12 @@ function toSpanMessage(message: ChatMessage, room: TextBudget): SpanMessage {
     const response = room.take(getText(message.content))
     return { role, parts: [{ type: 'tool_call_response', id: message.tool_call_id, response }] }
   }
-  if (role !== 'assistant') return { role, parts: contentParts(message.content, room) }
+  if (role !== 'assistant') return { role, parts: toContentParts(message.content, room) }
   const calls = (message.tool_calls ?? []).filter((call) => call.type === 'function')
-  return { role, parts: answerParts(getText(message.content), message.reasoning_content, calls, room) }
+  return { role, parts: toResponseParts(getText(message.content), message.reasoning_content, calls, room) }
 }
 
-function answerParts(
+function toResponseParts(
   text: string | null,
   reasoning: string | null | undefined,
   calls: readonly ToolCall[],
@@ -112,17 +115,17 @@ function answerParts(
 }
 
 /** Converts message content; an image is replaced by a note. */
-function contentParts(content: unknown, room: TextBudget): SpanPart[] {
+function toContentParts(content: unknown, room: TextBudget): SpanPart[] {
   if (!Array.isArray(content)) return [{ type: 'text', content: room.take(getText(content)) }]
   const parts: SpanPart[] = []
   for (const part of content) {
     if (room.isFull) break
-    parts.push(contentPart(part, room))
+    parts.push(toContentPart(part, room))
   }
   return parts
 }
 
-function contentPart(part: unknown, room: TextBudget): SpanPart {
+function toContentPart(part: unknown, room: TextBudget): SpanPart {
   const { text, image_url: image } = Object(part) as { text?: unknown; image_url?: { url?: unknown } }
   if (typeof text === 'string') return { type: 'text', content: room.take(text) }
   const url = image?.url
@@ -148,7 +151,7 @@ function parse(text: string): unknown {
   }
 }
 
-function definitions(tools: string): string {
+function toDefinitions(tools: string): string {
   const known = (JSON.parse(tools) as Tool[]).filter((tool) => tool.type === 'function')
   return JSON.stringify(known.map((tool) => ({ type: 'function', ...tool.function })))
 }

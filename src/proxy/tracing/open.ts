@@ -7,7 +7,7 @@ const CONTENT_CHARS = 32_768
 
 /** Opens tracing. @returns undefined if the environment names no endpoint; no OpenTelemetry library is loaded then */
 export async function openTracing(env: TracingEnv, logger: Logger): Promise<Tracing | undefined> {
-  const settings = tracingSettings(env)
+  const settings = readTracingSettings(env)
   if (settings.on) {
     const { OtlpTracing } = await import('./otlp-tracing.ts')
     const { contentChars } = settings
@@ -33,19 +33,22 @@ const PROTOCOL = 'http/protobuf'
  * batches, resource attributes).
  * @see https://opentelemetry.io/docs/specs/otel/protocol/exporter/
  */
-export function tracingSettings(env: TracingEnv): TracingSettings {
+export function readTracingSettings(env: TracingEnv): TracingSettings {
   const endpoint = env.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT || env.OTEL_EXPORTER_OTLP_ENDPOINT
   const exporter = env.OTEL_TRACES_EXPORTER || 'otlp'
   const isDisabled = env.OTEL_SDK_DISABLED?.trim().toLowerCase() === 'true'
   if (!endpoint || isDisabled || exporter === 'none') return { on: false }
-  if (exporter !== 'otlp') return off(`OTEL_TRACES_EXPORTER is ${exporter}, and only otlp is known`)
+  if (exporter !== 'otlp')
+    return createDisabledSettings(`OTEL_TRACES_EXPORTER is ${exporter}, and only otlp is known`)
   const protocol = env.OTEL_EXPORTER_OTLP_TRACES_PROTOCOL || env.OTEL_EXPORTER_OTLP_PROTOCOL || PROTOCOL
   if (protocol !== PROTOCOL)
-    return off(`the protocol of OTLP is set to ${protocol}, and only ${PROTOCOL} is spoken`)
+    return createDisabledSettings(
+      `the protocol of OTLP is set to ${protocol}, and only ${PROTOCOL} is spoken`,
+    )
   if (!/^https?:$/.test(URL.parse(endpoint)?.protocol ?? ''))
-    return off('the endpoint of OTLP is no URL that begins with http:// or https://')
+    return createDisabledSettings('the endpoint of OTLP is no URL that begins with http:// or https://')
   const content = env.OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT?.trim().toLowerCase() ?? ''
-  return { on: true, endpoint, contentChars: ON_SPANS.has(content) ? contentLimit(env) : undefined }
+  return { on: true, endpoint, contentChars: ON_SPANS.has(content) ? readContentLimit(env) : undefined }
 }
 
 /**
@@ -59,11 +62,11 @@ const ON_SPANS: ReadonlySet<string> = new Set(['true', 'span_only', 'span_and_ev
  * Returns the limit on the captured text in characters. The SDK truncates a longer attribute value, so JSON must be
  * shorter than the SDK's limit, escapes included, to stay valid.
  */
-function contentLimit(env: TracingEnv): number {
+function readContentLimit(env: TracingEnv): number {
   const limit = Number(env.OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT || env.OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT)
   return limit > 0 ? Math.min(CONTENT_CHARS, Math.floor(limit / 4)) : CONTENT_CHARS
 }
 
-function off(reason: string): TracingSettings {
+function createDisabledSettings(reason: string): TracingSettings {
   return { on: false, why: reason }
 }

@@ -39,7 +39,7 @@ export class OtlpTracing implements Tracing {
     const ids = new SessionIds()
     this.#provider = new BasicTracerProvider({
       idGenerator: ids,
-      resource: resource(),
+      resource: createResource(),
       spanProcessors: [
         new BatchSpanProcessor(new LoggingExporter(new OTLPTraceExporter(), endpoint, logger)),
       ],
@@ -79,7 +79,7 @@ export class OtlpTracing implements Tracing {
 }
 
 /** Returns the resource. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take precedence over the values set here. */
-function resource() {
+function createResource() {
   const own = resourceFromAttributes({
     'service.name': 'llm-proxy',
     'service.version': VERSION,

@@ -20,14 +20,14 @@ import type {
 } from '../../protocol/canonical/spans.ts'
 import type { TurnOutcome } from '../store/port/turn-store.ts'
 import {
-  errorType,
   getEngineAttributes,
+  getErrorType,
   getRequestAttributes,
   getResponseAttributes,
   getSpanName,
   getTurnAttributes,
 } from './attributes.ts'
-import { inputAttributes, outputAttributes } from './content.ts'
+import { buildInputAttributes, buildOutputAttributes } from './content.ts'
 import type { SessionIds } from './session-ids.ts'
 
 export interface Tracers {
@@ -155,7 +155,10 @@ class OtlpTurnSpan implements TurnSpans {
   #content(outcome: TurnOutcome): Attributes {
     const { contentChars } = this.#parts
     if (contentChars === undefined) return {}
-    return { ...inputAttributes(this.#begun, contentChars), ...outputAttributes(outcome, contentChars) }
+    return {
+      ...buildInputAttributes(this.#begun, contentChars),
+      ...buildOutputAttributes(outcome, contentChars),
+    }
   }
 }
 
@@ -222,6 +225,6 @@ class OtlpEngineSpan implements EngineRequestSpan {
 }
 
 function markFailed(span: Span, thrown: unknown): void {
-  span.setAttribute('error.type', errorType(thrown))
+  span.setAttribute('error.type', getErrorType(thrown))
   span.setStatus({ code: SpanStatusCode.ERROR })
 }

@@ -62,7 +62,7 @@ export function pairTokens(
   return scored.map((token, index) => {
     const was = recorded[index]!
     if (!isScaled) return { recorded: was, recomputed: token.logprob }
-    const { low, high } = atTemperature(token, temperature)
+    const { low, high } = applyTemperature(token, temperature)
     return { recorded: was, recomputed: Math.min(Math.max(was, low), high) }
   })
 }
@@ -89,14 +89,14 @@ export function pairMasked(
     const left = mask[index]
     const isLeft = left?.includes(tokenIds[index]!) === true
     const { low, high } = isLeft
-      ? overMask(token, tokenIds[index]!, left!, power)
-      : atTemperature(token, power)
+      ? computeOverMask(token, tokenIds[index]!, left!, power)
+      : applyTemperature(token, power)
     return { recorded: was, recomputed: Math.min(Math.max(was, low), high) }
   })
 }
 
 /** Returns the token's logprob among the remaining ids, after temperature, as an interval. */
-function overMask(token: TokenScore, id: number, left: readonly number[], temperature: number) {
+function computeOverMask(token: TokenScore, id: number, left: readonly number[], temperature: number) {
   const power = 1 / temperature
   const known = new Map(
     token.alternativeIds.map((other, index) => [other, token.alternatives[index]!] as const),
@@ -121,7 +121,7 @@ export function isScaling(of: LogprobsKind, temperature: number): boolean {
  * alternatives and bounded for the rest: its total mass is known, and none of its tokens is more probable than the last
  * alternative.
  */
-export function atTemperature(token: TokenScore, temperature: number): { low: number; high: number } {
+export function applyTemperature(token: TokenScore, temperature: number): { low: number; high: number } {
   const power = 1 / temperature
   const known = token.alternatives.includes(token.logprob)
     ? token.alternatives
@@ -147,11 +147,11 @@ export function compare(pairs: readonly TokenPair[]): Comparison {
   const at = (share: number) => ratios[Math.round(share * (ratios.length - 1))]!
   return {
     tokens: pairs.length,
-    mean_difference: mean(differences),
+    mean_difference: computeMean(differences),
     max_difference: differences.reduce((most, difference) => Math.max(most, difference), 0),
-    mean_shift: mean(shifts),
+    mean_shift: computeMean(shifts),
     ratio: { min: at(0), p01: at(0.01), p10: at(0.1), p50: at(0.5), p90: at(0.9), p99: at(0.99), max: at(1) },
-    ratio_outside: mean(Array.from(ratios, (ratio) => Number(ratio < 0.9 || ratio > 1.1))),
+    ratio_outside: computeMean(Array.from(ratios, (ratio) => Number(ratio < 0.9 || ratio > 1.1))),
   }
 }
 
@@ -163,7 +163,7 @@ export function isWithin(
 }
 
 /** Returns the first token whose difference exceeds the mean tolerance; null if there is none. */
-export function firstDifference(
+export function findFirstDifference(
   pairs: readonly TokenPair[],
   tokenIds: ArrayLike<number>,
   tolerance: Tolerance,
@@ -174,6 +174,6 @@ export function firstDifference(
   return index === -1 ? null : { index, token_id: tokenIds[index]!, ...pairs[index]! }
 }
 
-function mean(values: readonly number[]): number {
+function computeMean(values: readonly number[]): number {
   return values.length === 0 ? 0 : values.reduce((sum, value) => sum + value, 0) / values.length
 }

@@ -8,7 +8,7 @@ import type { DriftEngine } from './drift-meter.ts'
  * an engine, because engines update at different times and turns of other weights are not compared.
  * @returns `busy` if requests are queued or all engines are serving
  */
-export function idleEngine(
+export function findIdle(
   engines: readonly EngineEntry[],
   { queued, members }: BackendStatus,
   turn: Pick<TurnRecord, 'engine' | 'weightVersionEnd'>,

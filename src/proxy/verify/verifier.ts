@@ -11,7 +11,7 @@ import type { ScoreRequest, TokenScore } from '../engines/port/score.ts'
 import {
   type Comparison,
   compare,
-  firstDifference,
+  findFirstDifference,
   isScaling,
   isWithin,
   type LogprobsKind,
@@ -151,7 +151,7 @@ export class Verifier {
     try {
       const scored = await this.#score(turn, Int32Array.from(turn.promptTokenIds), signal)
       const pairs = this.#pairTokens(turn, scored)
-      const masked = maskedPairs(turn, scored)
+      const masked = createMaskedPairs(turn, scored)
       const greedy = this.#isGreedyChecked(turn) ? await this.#sampleAgain(turn, signal) : undefined
       return { result: { ...head, ...this.#judge(turn, { pairs, masked, greedy }) }, pairs, scored }
     } catch (thrown) {
@@ -170,7 +170,7 @@ export class Verifier {
    */
   async control(turn: VerifiableTurn, { scored }: TurnVerification, signal: AbortSignal): Promise<boolean> {
     const truth = scored.map(({ logprob }) => logprob)
-    for (const prompt of otherPrompts(turn)) {
+    for (const prompt of createOtherPrompts(turn)) {
       const changed = await this.#score(turn, prompt, signal)
       if (!isWithin(compare(pairTokens(truth, changed, 'raw', 1)), this.tolerance)) return true
     }
@@ -200,7 +200,7 @@ export class Verifier {
       comparison,
       ...(overMask && { masked: overMask }),
       ...(isSame && !isMaskSame && { hint: MASK_DIFFERS }),
-      first_difference: firstDifference(pairs, turn.completionTokenIds, tolerance),
+      first_difference: findFirstDifference(pairs, turn.completionTokenIds, tolerance),
       ...(hint !== undefined && { hint }),
       ...(greedy && { greedy }),
     }
@@ -286,7 +286,7 @@ const MASK_DIFFERS =
   'the logprobs among what top_p, top_k or min_p had left differ: a mask is missing, or another one'
 
 /** Returns pairs for the tokens that have a recorded logprob over the mask; the mask itself may be missing. */
-function maskedPairs(turn: VerifiableTurn, scored: readonly TokenScore[]): TokenPair[] {
+function createMaskedPairs(turn: VerifiableTurn, scored: readonly TokenScore[]): TokenPair[] {
   const { samplingLogprobs, samplingMask, completionTokenIds } = turn
   if (samplingLogprobs === undefined) return []
   const indices = scored
@@ -310,7 +310,7 @@ function getTemperature({ params: { temperature } }: VerifiableTurn): number {
 }
 
 /** Returns prompts with another last token, taken from the turn. A model cannot overlook the last token. */
-function otherPrompts({ promptTokenIds, completionTokenIds }: VerifiableTurn): Int32Array[] {
+function createOtherPrompts({ promptTokenIds, completionTokenIds }: VerifiableTurn): Int32Array[] {
   const prompt = Int32Array.from(promptTokenIds)
   const last = prompt.at(-1)!
   const others = new Set([...Array.from(completionTokenIds), ...prompt.toReversed()])

@@ -8,7 +8,7 @@ import type { DataType, Field, RecordBatch, Schema } from 'apache-arrow'
 import { writeFileAtomically } from '../../base/atomic-file.ts'
 import { importOptionalPackage } from '../../base/optional-package.ts'
 import type { Row } from './parquet-columns.ts'
-import { type Fields, fit, type Shape, storable } from './shape.ts'
+import { type Fields, fit, type Shape, toStorable } from './shape.ts'
 
 type Arrow = typeof import('apache-arrow')
 
@@ -29,12 +29,15 @@ export async function writeArrowGroups(
 ): Promise<void> {
   const arrow = await openArrow()
   await writeFileAtomically(path, (partial) =>
-    pipeline(Readable.from(arrowFile(arrow, columns, groups)), createWriteStream(partial, { flags: 'wx' })),
+    pipeline(
+      Readable.from(writeArrowFile(arrow, columns, groups)),
+      createWriteStream(partial, { flags: 'wx' }),
+    ),
   )
 }
 
 /** Yields the bytes of the file, with backpressure. */
-async function* arrowFile(
+async function* writeArrowFile(
   arrow: Arrow,
   columns: Fields,
   groups: AsyncIterable<readonly Row[]>,
@@ -60,7 +63,7 @@ function toFields(arrow: Arrow, columns: Fields): Field[] {
 }
 
 function toDataType(arrow: Arrow, shape: Shape): DataType {
-  const column = storable(shape)
+  const column = toStorable(shape)
   switch (column.kind) {
     case 'boolean':
       return new arrow.Bool()

@@ -74,14 +74,15 @@ async function search(path: string, depth: number): Promise<Candidate[]> {
   const children = entries.filter((entry) => entry.isDirectory() && !entry.name.startsWith('.'))
   const below: Candidate[] = []
   if (depth < MAX_DEPTH) {
-    for (const { name } of children.sort(byName)) below.push(...(await search(join(path, name), depth + 1)))
+    for (const { name } of children.sort(compareNames))
+      below.push(...(await search(join(path, name), depth + 1)))
   }
   const holdsTask = below.some((each) => each.names.has(CONFIG) || each.names.has(INSTRUCTION))
   // Report a directory without tasks once, not once for each of its subdirectories.
   return holdsTask || depth === 0 ? below : [{ path, names }]
 }
 
-function byName(a: { name: string }, b: { name: string }): number {
+function compareNames(a: { name: string }, b: { name: string }): number {
   return a.name < b.name ? -1 : 1
 }
 
@@ -142,7 +143,7 @@ interface RowFacts {
  * Converts tasks to rows of verl's data sets (`RLHFDataset`, which passes a row's columns to the agent loop), one per
  * task. They have no reward, because the task's verifier computes it.
  */
-export function verlRows(tasks: readonly HarborTask[], { split, dataSource }: RowFacts): Row[] {
+export function toVerlRows(tasks: readonly HarborTask[], { split, dataSource }: RowFacts): Row[] {
   return tasks.map(({ taskId, path, instruction, metadata }, index) => ({
     data_source: dataSource,
     prompt: [{ role: 'user', content: instruction }],

@@ -1,6 +1,6 @@
 /** Converts rows to the columns of a Parquet file. */
 import type { SchemaElement } from 'hyparquet'
-import { type Fields, fit, inferShape, type Shape, storable, type Value } from './shape.ts'
+import { type Fields, fit, inferShape, type Shape, toStorable, type Value } from './shape.ts'
 
 export type Row = { readonly [column: string]: Value }
 
@@ -41,7 +41,7 @@ const elementsIn = (fields: Fields) => [...fields].flatMap((field) => toSchemaEl
 
 /** Every value is nullable, as in files that pyarrow writes; lists have the three levels that the format defines. */
 function toSchemaElements(name: string, shape: Shape): SchemaElement[] {
-  const column = storable(shape)
+  const column = toStorable(shape)
   const optional = { name, repetition_type: 'OPTIONAL' } as const
   if (column.kind === 'list') {
     return [

@@ -66,10 +66,10 @@ export async function writeRowColumns(
   lines: AsyncIterable<string>,
 ): Promise<void> {
   const write = isArrow(path) ? writeArrowGroups : writeParquetGroups
-  await write(path, new Map(Object.entries(columns)), inGroups(lines))
+  await write(path, new Map(Object.entries(columns)), groupRows(lines))
 }
 
-async function* inGroups(lines: AsyncIterable<string>): AsyncGenerator<Row[]> {
+async function* groupRows(lines: AsyncIterable<string>): AsyncGenerator<Row[]> {
   let [group, tokens]: [Row[], number] = [[], 0]
   for await (const line of lines) {
     const row: Row = JSON.parse(line)

@@ -51,12 +51,12 @@ function merge(a: Shape, b: Shape): Shape {
   if (b.kind === 'null') return a
   if (a.kind === 'list' && b.kind === 'list') return { kind: 'list', of: merge(a.of, b.of) }
   if (a.kind === 'struct' && b.kind === 'struct')
-    return { kind: 'struct', fields: mergedFields(a.fields, b.fields) }
+    return { kind: 'struct', fields: mergeFields(a.fields, b.fields) }
   if (a.kind === b.kind) return a
   return isNumeric(a) && isNumeric(b) ? { kind: 'number' } : TEXT
 }
 
-function mergedFields(a: Fields, b: Fields): Fields {
+function mergeFields(a: Fields, b: Fields): Fields {
   const fields = new Map(a)
   for (const [name, shape] of b) fields.set(name, merge(fields.get(name) ?? NULL, shape))
   return fields
@@ -71,7 +71,7 @@ function isList(value: object): value is readonly Value[] {
 }
 
 /** Returns a shape that files support. An empty one becomes text: columns need a type, and structs need a field. */
-export function storable(shape: Shape): Shape {
+export function toStorable(shape: Shape): Shape {
   const isEmpty = shape.kind === 'null' || (shape.kind === 'struct' && shape.fields.size === 0)
   return isEmpty ? TEXT : shape
 }
@@ -79,7 +79,7 @@ export function storable(shape: Shape): Shape {
 /** Converts a value for a column whose shape was inferred with it; to JSON text if the column became text. */
 export function fit(value: Value, shape: Shape): unknown {
   if (value === null || value === undefined) return null
-  const column = storable(shape)
+  const column = toStorable(shape)
   if (column.kind === 'integer' && (typeof value === 'number' || typeof value === 'bigint'))
     return BigInt(value)
   if (column.kind === 'number') return Number(value)

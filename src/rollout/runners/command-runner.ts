@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { type CommandLine, type GroupEnd, getLastLine, runGroup } from './process-group.ts'
 import type { AgentResult, AgentRunner, AgentTask, Sample } from './runner.ts'
 import { openSandbox, type Sandbox, type SandboxOptions, type View } from './sandbox.ts'
-import { outerEnvironment, sessionEnvironment, textVariables } from './session-environment.ts'
+import { createSessionEnvironment, getOuterEnvironment, toTextVariables } from './session-environment.ts'
 import { type RewardVerifier, readRewards } from './verifier.ts'
 
 export interface CommandRunnerOptions {
@@ -88,7 +88,7 @@ export class CommandRunner implements AgentRunner {
     try {
       const end = await this.#runCommand(
         command,
-        agentView(task, files),
+        createAgentView(task, files),
         this.#agentEnvironment(task, files),
         signal,
       )
@@ -117,12 +117,12 @@ export class CommandRunner implements AgentRunner {
 
   #agentEnvironment(task: AgentTask, files: AttemptFiles): NodeJS.ProcessEnv {
     return {
-      ...outerEnvironment(),
-      ...textVariables(task.settings?.environmentOverrides ?? this.#options.environment ?? {}),
+      ...getOuterEnvironment(),
+      ...toTextVariables(task.settings?.environmentOverrides ?? this.#options.environment ?? {}),
       // Anthropic's clients would send it in addition to the session's key.
       ANTHROPIC_API_KEY: undefined,
-      ...sessionEnvironment(task),
-      ...taskEnvironment(task, files.task),
+      ...createSessionEnvironment(task),
+      ...createTaskEnvironment(task, files.task),
     }
   }
 
@@ -145,8 +145,8 @@ export class CommandRunner implements AgentRunner {
     const files = await makeVerifierFiles(task.sample, output)
     // Without the session: model requests of a verifier must not be recorded, and trained on, as the agent's.
     const env = {
-      ...outerEnvironment(verifierEnvironment),
-      ...taskEnvironment(task, files.task),
+      ...getOuterEnvironment(verifierEnvironment),
+      ...createTaskEnvironment(task, files.task),
       AGENT_OUTPUT_FILE: files.output,
       REWARD_FILE: files.reward,
     }
@@ -164,7 +164,7 @@ function withoutColumns(sample: Sample, hidden: readonly string[]): Sample {
 }
 
 /** Returns the agent's view. The task is read-only, because all attempts share it, and excludes the answers. */
-function agentView(task: AgentTask, { work, task: taskFile }: AttemptFiles): View {
+function createAgentView(task: AgentTask, { work, task: taskFile }: AttemptFiles): View {
   const { taskPath } = task
   const masked = taskPath === undefined ? [] : ANSWERS.map((name) => join(taskPath, name))
   return { cwd: work, readable: [taskFile, ...getReadablePaths(task)], masked }
@@ -194,7 +194,10 @@ async function replaceFile(path: string, text: string): Promise<void> {
   await writeFile(path, text, { flag: 'wx' })
 }
 
-function taskEnvironment({ trialId, sample, taskPath }: AgentTask, taskFile: string): Record<string, string> {
+function createTaskEnvironment(
+  { trialId, sample, taskPath }: AgentTask,
+  taskFile: string,
+): Record<string, string> {
   const prompt = getPromptText(sample)
   const fits =
     prompt !== undefined && Buffer.byteLength(prompt) < VARIABLE_LIMIT_BYTES && !prompt.includes('\0')

@@ -7,7 +7,7 @@ import { FormData } from 'undici'
 import { parseJson } from '../../base/json.ts'
 import { HttpClient } from '../http-client.ts'
 import { mapConcurrently } from '../map-concurrently.ts'
-import { taskArchive } from './task-archive.ts'
+import { packTask } from './task-archive.ts'
 
 /** The form field `metadata`, as JSON with the names of the wire; an absent value is null. */
 export interface HarborMetadata {
@@ -64,7 +64,7 @@ export class HarborClient {
    * @throws Error that quotes the server's or the connection's error; `signal.reason`
    */
   async submit(metadata: HarborMetadata, signal: AbortSignal): Promise<HarborRun> {
-    return this.#send(metadata, await taskArchive(metadata.task_path), signal)
+    return this.#send(metadata, await packTask(metadata.task_path), signal)
   }
 
   /**
@@ -78,7 +78,7 @@ export class HarborClient {
     signal: AbortSignal,
   ): Promise<HarborRun[]> {
     const archives = new Map<string, Promise<Buffer>>()
-    const getArchive = (path: string) => archives.get(path) ?? remember(archives, path, taskArchive(path))
+    const getArchive = (path: string) => archives.get(path) ?? remember(archives, path, packTask(path))
     const runs: HarborRun[] = []
     await mapConcurrently(batch, concurrency, async (metadata, index) => {
       runs[index] = await this.#sendOrReport(metadata, getArchive(metadata.task_path), signal)

@@ -2,7 +2,7 @@ import { ProxyError } from '../../base/errors.ts'
 import { HarborClient, type HarborMetadata } from './harbor-client.ts'
 import type { HarborFields, HarborOptions } from './harbor-trials.ts'
 import type { AgentResult, AgentRunner, AgentTask } from './runner.ts'
-import { sessionEnvironment } from './session-environment.ts'
+import { createSessionEnvironment } from './session-environment.ts'
 
 export interface HarborRunnerOptions extends HarborOptions {
   /** The URL of the server. */
@@ -60,7 +60,7 @@ export class HarborRunner implements AgentRunner {
       },
       timeout_multiplier: options.timeoutMultiplier ?? 1,
       verifier: options.harborVerifier ?? {},
-      environment_overrides: { ...environmentOverrides, ...sessionEnvironment(task) },
+      environment_overrides: { ...environmentOverrides, ...createSessionEnvironment(task) },
       environment_kwargs: options.environmentKwargs ?? {},
     }
   }

@@ -9,7 +9,7 @@ import { join } from 'node:path'
 import { ProxyError } from '../../base/errors.ts'
 import { type GroupEnd, getLastLine, runGroup } from './process-group.ts'
 import type { AgentResult, AgentRunner, AgentStatus, AgentTask } from './runner.ts'
-import { sessionEnvironment, textVariables } from './session-environment.ts'
+import { createSessionEnvironment, toTextVariables } from './session-environment.ts'
 
 /** Fields of Harbor's own configuration, passed unchanged. */
 export type HarborFields = Readonly<Record<string, unknown>>
@@ -68,7 +68,7 @@ export class HarborTrials implements AgentRunner {
     const limits = { timeLimitMs: 120_000, graceMs: 1_000, outputLimitBytes: 4096 }
     const end = await runGroup(
       `${harborCommand} --version`,
-      { cwd: tmpdir(), env: trainersEnvironment(), ...limits },
+      { cwd: tmpdir(), env: getTrainerEnvironment(), ...limits },
       signal,
     )
     if (end.exitCode === 0) return
@@ -92,7 +92,7 @@ export class HarborTrials implements AgentRunner {
       const config = join(folder, 'trial.json')
       await writeFile(config, JSON.stringify(this.#toConfig(task, folder)), { mode: 0o600 })
       const limits = { timeLimitMs, graceMs: GRACE_MS }
-      const env = { ...trainersEnvironment(), ...(this.#isOutside(task) && sessionEnvironment(task)) }
+      const env = { ...getTrainerEnvironment(), ...(this.#isOutside(task) && createSessionEnvironment(task)) }
       const end = await runGroup(
         `exec ${harborCommand} trial start --config "$TRIAL_CONFIG"`,
         { cwd: folder, env: { ...env, TRIAL_CONFIG: config }, ...limits, stopSignal: 'SIGINT' },
@@ -123,7 +123,7 @@ export class HarborTrials implements AgentRunner {
         import_path: agentImportPath ?? null,
         model_name: task.modelName ?? null,
         kwargs: { ...api, ...agentKwargs },
-        env: { ...textVariables(options.environmentOverrides ?? {}), ...agentEnvironment(task) },
+        env: { ...toTextVariables(options.environmentOverrides ?? {}), ...createAgentEnvironment(task) },
       },
       environment: {
         ...(harborEnvironment.includes(':')
@@ -149,10 +149,10 @@ function toTaskConfig({ taskPath, sample }: AgentTask): object {
 }
 
 /** Returns the variables by which Harbor's agents find their model, including those of Google and OpenHands. */
-function agentEnvironment(task: AgentTask): Record<string, string> {
+function createAgentEnvironment(task: AgentTask): Record<string, string> {
   const { openaiBaseUrl, anthropicBaseUrl, apiKey } = task
   return {
-    ...sessionEnvironment(task),
+    ...createSessionEnvironment(task),
     ANTHROPIC_API_KEY: apiKey,
     GOOGLE_GEMINI_BASE_URL: anthropicBaseUrl,
     GEMINI_API_KEY: apiKey,
@@ -162,7 +162,7 @@ function agentEnvironment(task: AgentTask): Record<string, string> {
 }
 
 /** Returns the environment for Harbor, which needs the keys of its sandboxes and judges, but not those of llm-proxy. */
-function trainersEnvironment(): NodeJS.ProcessEnv {
+function getTrainerEnvironment(): NodeJS.ProcessEnv {
   return Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith('LLM_PROXY_')))
 }
 
@@ -183,14 +183,14 @@ async function readResult(end: GroupEnd, path: string): Promise<AgentResult> {
     exception_info: raised,
     agent_result: details,
   } = JSON.parse(text) as TrialResult
-  const rewards = rewardsIn(verified?.rewards ?? {})
+  const rewards = checkRewards(verified?.rewards ?? {})
   if (!raised) return { status: 'completed', rewards, output, details }
   const error = `${raised.exception_type}: ${raised.exception_message}`
   return { status: STATUS_OF[raised.exception_type] ?? 'error', rewards, error, output, details }
 }
 
 /** Validates rewards. @throws Error for a reward that is not a finite number */
-function rewardsIn(rewards: Record<string, unknown>): Record<string, number> {
+function checkRewards(rewards: Record<string, unknown>): Record<string, number> {
   for (const [name, value] of Object.entries(rewards)) {
     if (typeof value !== 'number' || !Number.isFinite(value)) {
       throw new Error(`the trial's reward '${name}' is not a finite number: ${JSON.stringify(value)}`)

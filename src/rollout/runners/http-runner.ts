@@ -43,7 +43,7 @@ export class HttpRunner implements AgentRunner {
 
   async #run(task: AgentTask, signal: AbortSignal): Promise<AgentResult> {
     const { webhookUrl: url, headers = {} } = this.#options
-    const body = JSON.stringify(webhookBody(task))
+    const body = JSON.stringify(buildWebhookBody(task))
     const { status, text } = await this.#http.send({ method: 'POST', url, headers, body, signal })
     if (status >= 300)
       throw new Error(`the webhook responded with ${status}: ${text.slice(0, QUOTED_LENGTH)}`)
@@ -54,7 +54,7 @@ export class HttpRunner implements AgentRunner {
 }
 
 /** Returns the body of the POST, with the names of the HTTP API. */
-function webhookBody(task: AgentTask): object {
+function buildWebhookBody(task: AgentTask): object {
   return {
     trial_id: task.trialId,
     session_id: task.sessionId,

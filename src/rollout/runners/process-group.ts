@@ -83,7 +83,7 @@ export async function runGroup(
   const limit = new AbortController()
   const timer = setTimeout(() => limit.abort(), timeLimitMs)
   const stop = AbortSignal.any([signal, limit.signal])
-  const { exitCode, exitSignal } = await untilExit(child, stop, { graceMs, stopSignal }).finally(() =>
+  const { exitCode, exitSignal } = await waitForExit(child, stop, { graceMs, stopSignal }).finally(() =>
     clearTimeout(timer),
   )
   await Promise.race([closed, sleep(LAST_WORDS_MS, undefined, { ref: false })])
@@ -110,7 +110,7 @@ interface Exit {
 }
 
 /** Waits for the exit. @param stop when it aborts, the group is requested to stop, and killed `graceMs` later */
-function untilExit(
+function waitForExit(
   child: ChildProcess,
   stop: AbortSignal,
   { graceMs, stopSignal }: Required<Pick<GroupOptions, 'graceMs' | 'stopSignal'>>,

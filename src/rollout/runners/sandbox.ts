@@ -65,7 +65,7 @@ export function openSandbox({ mode, visible = [], hidden = [] }: SandboxOptions)
     throw new ProxyError('start_failed', `agents cannot be run in bubblewrap: ${missing}`)
   }
   if (missing !== undefined) return { missing, wrap: (command) => command }
-  return { missing, wrap: (command, view) => inBubblewrap(command, view, { visible, hidden }) }
+  return { missing, wrap: (command, view) => wrapInBubblewrap(command, view, { visible, hidden }) }
 }
 
 function explainBubblewrapFailure(): string | undefined {
@@ -79,21 +79,21 @@ function explainBubblewrapFailure(): string | undefined {
   return status === 0 ? undefined : stderr.trim().slice(0, 200) || `bwrap ended with exit code ${status}`
 }
 
-function inBubblewrap(
+function wrapInBubblewrap(
   command: CommandLine,
   { cwd, writable = [], readable = [], masked = [] }: View,
   { visible, hidden }: { visible: readonly string[]; hidden: readonly string[] },
 ): CommandLine {
   // Later mounts override earlier ones: hide private directories, show what is needed, hide parts of that again.
-  const shown = [...programDirectories(), ...visible]
+  const shown = [...listProgramDirectories(), ...visible]
   const [first, ...base] = BASE
   const args = [
     ...base,
-    ...privateRoots().flatMap((path) => ['--tmpfs', path]),
-    ...existing(shown).flatMap((path) => ['--ro-bind', path, path]),
-    ...hidden.flatMap(hiding),
-    ...existing(readable).flatMap((path) => ['--ro-bind', path, path]),
-    ...masked.flatMap(hiding),
+    ...listPrivateRoots().flatMap((path) => ['--tmpfs', path]),
+    ...resolveExisting(shown).flatMap((path) => ['--ro-bind', path, path]),
+    ...hidden.flatMap(createHidingArguments),
+    ...resolveExisting(readable).flatMap((path) => ['--ro-bind', path, path]),
+    ...masked.flatMap(createHidingArguments),
     ...[cwd, ...writable].flatMap((path) => ['--bind', path, path]),
     ...['--chdir', cwd],
     ...PROGRAM,
@@ -102,31 +102,33 @@ function inBubblewrap(
 }
 
 /** Returns arguments that replace a directory by an empty one and a file by an empty file. */
-function hiding(path: string): string[] {
-  const [there] = existing([path])
+function createHidingArguments(path: string): string[] {
+  const [there] = resolveExisting([path])
   if (there === undefined) return []
   return statSync(there).isDirectory() ? ['--tmpfs', there] : ['--ro-bind', '/dev/null', there]
 }
 
-function privateRoots(): string[] {
+function listPrivateRoots(): string[] {
   const others = readdirSync('/', { withFileTypes: true })
     .filter((entry) => entry.isDirectory() || entry.isSymbolicLink())
     .map(({ name }) => `/${name}`)
     .filter((path) => !SYSTEM.has(path))
-  const roots = [...new Set(existing([...others, '/dev/shm', tmpdir(), homedir()]))].filter(
+  const roots = [...new Set(resolveExisting([...others, '/dev/shm', tmpdir(), homedir()]))].filter(
     (path) => path !== '/',
   )
   return roots.filter((path) => !roots.some((other) => path.startsWith(`${other}/`)))
 }
 
 /** Returns the private directories that contain the user's programs: those of PATH, and the prefix of each `bin`. */
-function programDirectories(): string[] {
-  const roots = privateRoots()
+function listProgramDirectories(): string[] {
+  const roots = listPrivateRoots()
   const isPrivate = (path: string) => roots.some((root) => path.startsWith(`${root}/`))
   const isTooMuch = (path: string) =>
     roots.includes(path) || basename(path) === '.local' || path === homedir()
-  const own = existing((process.env.PATH ?? '').split(delimiter).filter((path) => path.startsWith('/')))
-  const cwd = existing([process.cwd()]).filter((path) => isPrivate(path) && !isTooMuch(path))
+  const own = resolveExisting(
+    (process.env.PATH ?? '').split(delimiter).filter((path) => path.startsWith('/')),
+  )
+  const cwd = resolveExisting([process.cwd()]).filter((path) => isPrivate(path) && !isTooMuch(path))
   const programs = own.filter(isPrivate).flatMap((path) => {
     const prefix = dirname(path)
     return basename(path) !== 'bin' || isTooMuch(prefix) ? [path, join(prefix, 'lib')] : [prefix]
@@ -135,6 +137,6 @@ function programDirectories(): string[] {
 }
 
 /** Returns the existing paths with links resolved: nothing can be mounted on a link. */
-function existing(paths: readonly string[]): string[] {
+function resolveExisting(paths: readonly string[]): string[] {
   return paths.filter((path) => existsSync(path)).map((path) => realpathSync(resolve(path)))
 }

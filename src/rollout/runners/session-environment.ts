@@ -4,7 +4,7 @@ import type { AgentTask } from './runner.ts'
  * Returns the variables by which agents find a session, as the clients of OpenAI, LiteLLM, Anthropic and Claude Code
  * read them.
  */
-export function sessionEnvironment({
+export function createSessionEnvironment({
   openaiBaseUrl,
   anthropicBaseUrl,
   apiKey,
@@ -31,14 +31,14 @@ const PASSED_ON = [
  * llm-proxy, tokens of model hubs, clouds and trackers.
  * @param more names of further variables
  */
-export function outerEnvironment(more: readonly string[] = []): NodeJS.ProcessEnv {
+export function getOuterEnvironment(more: readonly string[] = []): NodeJS.ProcessEnv {
   const isPassedOn = (name: string) =>
     PASSED_ON.includes(name) || name.startsWith('LC_') || more.includes(name)
   return Object.fromEntries(Object.entries(process.env).filter(([name]) => isPassedOn(name)))
 }
 
 /** Converts variables to text. @throws TypeError that names a variable that is neither text, number nor boolean */
-export function textVariables(variables: Readonly<Record<string, unknown>>): Record<string, string> {
+export function toTextVariables(variables: Readonly<Record<string, unknown>>): Record<string, string> {
   return Object.fromEntries(
     Object.entries(variables).map(([name, value]) => {
       if (!['string', 'number', 'boolean'].includes(typeof value)) {

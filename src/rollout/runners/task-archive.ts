@@ -8,7 +8,7 @@ import { create } from 'tar'
  * directories give equal archives.
  * @throws the operating system's error
  */
-export async function taskArchive(directory: string): Promise<Buffer> {
+export async function packTask(directory: string): Promise<Buffer> {
   const root = resolve(directory)
   const cwd = dirname(root)
   const entries = (await Array.fromAsync(walk(cwd, basename(root)))).sort().map(asPath)

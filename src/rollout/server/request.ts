@@ -2,7 +2,7 @@
 import Type, { type Static } from 'typebox'
 import { Value } from 'typebox/value'
 import { ProxyError } from '../../base/errors.ts'
-import { onlyDefined, type RolloutSettings } from '../remote-agent-loop.ts'
+import { omitUndefined, type RolloutSettings } from '../remote-agent-loop.ts'
 
 const fields = Type.Record(Type.String(), Type.Unknown())
 const text = Type.String({ minLength: 1 })
@@ -57,7 +57,7 @@ export function toRolloutSettings(request: RolloutRequest): RolloutSettings {
     environmentKwargs: request.environment_kwargs,
   }
   return {
-    agent: onlyDefined(agent),
+    agent: omitUndefined(agent),
     agentHost: request.agent_host,
     modelName: request.model_name,
     trustAgent: request.trust_agent,

@@ -43,7 +43,7 @@ export function rolloutRoutes(options: RolloutRoutesOptions): FastifyPluginCallb
         }),
     )
     const schema = { hide: true }
-    app.post('/rollouts', { schema }, (request, reply) => result(options, request, reply))
+    app.post('/rollouts', { schema }, (request, reply) => handleRollout(options, request, reply))
     app.get('/rollouts', { schema }, async (request) => {
       const others = (await owners?.listOthers<RolloutSummary>(request)) ?? []
       const all = [...rollouts.list(), ...others]
@@ -69,7 +69,7 @@ export function rolloutRoutes(options: RolloutRoutesOptions): FastifyPluginCallb
 }
 
 /** Responds to `POST /rollouts`. It sends spaces, with which JSON may begin, until the rollout has ended. */
-async function result(
+async function handleRollout(
   { rollouts, owners, heartbeatMs = HEARTBEAT_MS }: RolloutRoutesOptions,
   request: FastifyRequest,
   reply: FastifyReply,

@@ -26,7 +26,7 @@ export function buildRolloutServer(options: RolloutServerOptions): FastifyInstan
     guarded.addHook('onRequest', async ({ headers }) => admit(headers.authorization, keys))
     await guarded.register(rolloutRoutes(options))
     guarded.get('/metrics', (_request, reply) =>
-      reply.type('text/plain; version=0.0.4').send(metrics(rollouts)),
+      reply.type('text/plain; version=0.0.4').send(formatMetrics(rollouts)),
     )
   })
   return app
@@ -45,7 +45,7 @@ function digest(key: string): Buffer {
   return createHash('sha256').update(key).digest()
 }
 
-function metrics({ running, waiting, ended, seconds, tries }: Rollouts): string {
+function formatMetrics({ running, waiting, ended, seconds, tries }: Rollouts): string {
   const lines = [
     '# TYPE llm_proxy_rollouts gauge',
     `llm_proxy_rollouts{state="running"} ${running}`,

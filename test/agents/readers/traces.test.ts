@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t from 'tap'
 import type { TurnOutcome } from '../../../src/proxy/store/port/turn-store.ts'
-import { inputAttributes, outputAttributes } from '../../../src/proxy/tracing/content.ts'
+import { buildInputAttributes, buildOutputAttributes } from '../../../src/proxy/tracing/content.ts'
 import { lastOfTexts } from '../../helpers/messages.ts'
 import { QUIET_TURN } from '../../helpers/sessions-api.ts'
 import { hasPython, installFromPyPI } from '../parts/install.ts'
@@ -68,8 +68,8 @@ if (!(await hasPython())) {
     const outcome = { ...QUIET_TURN, toolCalls: JSON.stringify([call]), finishReason: 'tool_calls' }
     const attributes = {
       'gen_ai.operation.name': 'chat',
-      ...inputAttributes(begun, 10_000),
-      ...outputAttributes(outcome as unknown as TurnOutcome, 10_000),
+      ...buildInputAttributes(begun, 10_000),
+      ...buildOutputAttributes(outcome as unknown as TurnOutcome, 10_000),
     }
     const { output } = await python('-c', READ, JSON.stringify(attributes))
     const read = JSON.parse(output)

@@ -2,7 +2,7 @@
  * The model of token mode in the proxy's own process: the embedded engine's tokenizer and chat template, rendered by
  * the same Python as on the product's thread. Replies are delayed; their recipient may have died meanwhile.
  */
-import { embeddedModelFolder } from '../../../src/embedded/engine/embedded-model.ts'
+import { getEmbeddedModelFolder } from '../../../src/embedded/engine/embedded-model.ts'
 import type { TokenModel } from '../../../src/proxy/tokens/model/token-model.ts'
 import { chooseParser } from '../../../src/proxy/tokens/parsers/choose-parser.ts'
 import { PromptEngine } from '../../../src/proxy/tokens/prompt/prompt-engine.ts'
@@ -39,7 +39,7 @@ export function simModel(): Promise<SimModel> {
 }
 
 async function openSimModel(): Promise<SimModel> {
-  const folder = embeddedModelFolder()
+  const folder = getEmbeddedModelFolder()
   const files = readTokenizerFiles(folder)
   const tokenizer = loadTokenizer(files)
   const template = readChatTemplate(folder, files.tokenizerConfig)!

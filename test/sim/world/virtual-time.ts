@@ -7,7 +7,7 @@
 import crypto from 'node:crypto'
 import { syncBuiltinESMExports } from 'node:module'
 import timers from 'node:timers/promises'
-import { seededRandom } from '../../../src/embedded/engine/random.ts'
+import { createSeededRandom } from '../../../src/embedded/engine/random.ts'
 import { Machine } from './machine.ts'
 
 /** An arbitrary but constant time: 2026-01-01. */
@@ -178,7 +178,7 @@ export class VirtualTime {
    * @returns a function that restores them
    */
   install(seed: number): () => void {
-    const random = seededRandom(seed)
+    const random = createSeededRandom(seed)
     const timer = (delayMs: number, run: () => void, options?: object) =>
       new VirtualTimer(delayMs, run, options)
     installed = this

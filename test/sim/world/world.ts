@@ -3,7 +3,7 @@
  * equal seeds.
  */
 import { createHash } from 'node:crypto'
-import { seededRandom } from '../../../src/embedded/engine/random.ts'
+import { createSeededRandom } from '../../../src/embedded/engine/random.ts'
 import { hash } from '../actors/oracle.ts'
 import { Disk } from './disk.ts'
 import { Machine } from './machine.ts'
@@ -30,7 +30,7 @@ export class World {
     this.seed = seed
     this.#echo = echo
     this.random = Object.fromEntries(
-      STREAMS.map((name) => [name, seededRandom(seed * 64 + (hash(name) % 61))]),
+      STREAMS.map((name) => [name, createSeededRandom(seed * 64 + (hash(name) % 61))]),
     ) as Record<Stream, () => number>
     this.network = new Network(this.time, this.random.network)
     this.disk = new Disk(this.time, this.random.disk)

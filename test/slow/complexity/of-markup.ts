@@ -12,7 +12,7 @@ import { AddedTokenFinder } from '../../../src/proxy/tokens/tokenizer/added-toke
 import { MarkerSearch, MarkerSet } from '../../../src/proxy/tokens/tokenizer/markers.ts'
 import { StopStrings } from '../../../src/proxy/tokens/tokenizer/stop-strings.ts'
 import { StreamingDecoder } from '../../../src/proxy/tokens/tokenizer/streaming-decoder.ts'
-import { pieceFromBytes, type TokenPieces } from '../../../src/proxy/tokens/tokenizer/token-pieces.ts'
+import { createPiece, type TokenPieces } from '../../../src/proxy/tokens/tokenizer/token-pieces.ts'
 import { BEGUN } from '../../helpers/begun-calls.ts'
 import { ofUnits, repeat, type Subject, times, UNITS } from './subject.ts'
 
@@ -47,7 +47,7 @@ function familySubject(family: ParserFamily): Subject {
 }
 
 /** Tokens of one byte each, including characters that are never completed. */
-const CHUNKS = Array.from({ length: 256 }, (_, id) => pieceFromBytes(Uint8Array.of(id)))
+const CHUNKS = Array.from({ length: 256 }, (_, id) => createPiece(Uint8Array.of(id)))
 const BYTES: TokenPieces = {
   stripsFirstSpace: false,
   tokenToId: () => undefined,

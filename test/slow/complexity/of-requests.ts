@@ -11,8 +11,8 @@ import { EVENT_FRAME, GeminiStreamWriter } from '../../../src/proxy/dialects/gem
 import { lowerMessagesRequest } from '../../../src/proxy/dialects/messages/request.ts'
 import { lowerResponsesRequest } from '../../../src/proxy/dialects/responses/request.ts'
 import { checkResponsesRequest } from '../../../src/proxy/dialects/responses/schema.ts'
-import { canonicalJson } from '../../../src/proxy/session/matching/canonical-json.ts'
-import { messageKey } from '../../../src/proxy/session/matching/message-key.ts'
+import { toCanonicalJson } from '../../../src/proxy/session/matching/canonical-json.ts'
+import { computeMessageKey } from '../../../src/proxy/session/matching/message-key.ts'
 import { PrefixIndex } from '../../../src/proxy/session/matching/prefix-index.ts'
 import { readArguments } from '../../../src/proxy/session/matching/tool-arguments.ts'
 import { ToolCallIds } from '../../../src/proxy/session/matching/tool-call-ids.ts'
@@ -277,19 +277,19 @@ export const REQUESTS: readonly Subject[] = [
       'src/proxy/session/matching/tool-arguments.ts',
     ],
     cases: {
-      'deep values': fresh(deepValues, canonicalJson),
-      'a wide object': fresh((n) => wideObject(n / 4), canonicalJson),
+      'deep values': fresh(deepValues, toCanonicalJson),
+      'a wide object': fresh((n) => wideObject(n / 4), toCanonicalJson),
       'calls of a message': fresh(
         (n) => ({
           role: 'assistant',
           content: null,
           tool_calls: times(n / 20, (index) => call(index, '{"a": 1}')),
         }),
-        (message) => messageKey(message as never),
+        (message) => computeMessageKey(message as never),
       ),
       'parts of a message': fresh(
         (n) => ({ role: 'user', content: times(n / 10, () => ({ type: 'text', text: '' })) }),
-        (message) => messageKey(message as never),
+        (message) => computeMessageKey(message as never),
       ),
       ...ofUnits((text) => () => readArguments(`{"a": ${JSON.stringify(text)}}`)),
       ...ofUnits((text) => () => readArguments(text), {

@@ -3,7 +3,7 @@ import { execFileSync, spawnSync } from 'node:child_process'
 import { mkdirSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { seededRandom } from '../../../src/embedded/engine/random.ts'
+import { createSeededRandom } from '../../../src/embedded/engine/random.ts'
 import type { Durability } from '../../../src/proxy/store/port/turn-store.ts'
 import { openForWriting } from '../../../src/proxy/store/sqlite/database.ts'
 import { IS_FULL } from '../../helpers/tier.ts'
@@ -64,7 +64,7 @@ function lookAt(cut: PowerCut, left: Left, reported: readonly string[], random: 
 for (const durability of ['power', 'process'] as const) {
   t.test(`${durability}: power loss after each call that changes a file`, { skip }, async (t) => {
     const calls = getCalls(durability)
-    const random = seededRandom(20_260_101)
+    const random = createSeededRandom(20_260_101)
     const cut = new PowerCut()
     const reported: string[] = []
     const found: string[] = []

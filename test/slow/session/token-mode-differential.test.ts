@@ -6,7 +6,7 @@ import { isDeepStrictEqual } from 'node:util'
 import fc from 'fast-check'
 import t from 'tap'
 import { EmbeddedEngine } from '../../../src/embedded/engine/embedded-engine.ts'
-import { embeddedModelFolder } from '../../../src/embedded/engine/embedded-model.ts'
+import { getEmbeddedModelFolder } from '../../../src/embedded/engine/embedded-model.ts'
 import { type Completion, CompletionBuilder } from '../../../src/protocol/canonical/completion.ts'
 import type { ChatMessage, Tool } from '../../../src/protocol/canonical/messages.ts'
 import type { ChatBody, GenerationRequest } from '../../../src/protocol/canonical/request.ts'
@@ -20,7 +20,7 @@ import { openMemoryStore } from '../../helpers/store-in-process.ts'
 
 const engine = new EmbeddedEngine({ contextLength: 700 })
 const model = await openTokenModel({
-  source: embeddedModelFolder(),
+  source: getEmbeddedModelFolder(),
   parser: 'auto',
   contextLength: engine.contextLength,
 })

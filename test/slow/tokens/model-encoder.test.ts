@@ -3,7 +3,7 @@ import { hash } from 'node:crypto'
 import { cpSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
-import { embeddedModelFolder } from '../../../src/embedded/engine/embedded-model.ts'
+import { getEmbeddedModelFolder } from '../../../src/embedded/engine/embedded-model.ts'
 import type { ServeConfig } from '../../../src/proxy/config/options/serve.ts'
 import { startEngine } from '../../helpers/engine.ts'
 import { listingLogger } from '../../helpers/listing-logger.ts'
@@ -40,7 +40,7 @@ const FILE = 'encoding/encoding_chatml.py'
 
 /** Creates the embedded engine's model without its chat template. */
 function publish(t: Test): string {
-  const folder = embeddedModelFolder()
+  const folder = getEmbeddedModelFolder()
   const { chat_template: _, ...config } = JSON.parse(
     readFileSync(join(folder, 'tokenizer_config.json'), 'utf8'),
   ) as Record<string, unknown>

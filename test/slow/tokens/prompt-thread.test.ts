@@ -1,12 +1,12 @@
 import t from 'tap'
 import { parseRequest } from '../../../src/protocol/canonical/number-texts.ts'
 import { PromptThread } from '../../../src/proxy/tokens/prompt/prompt-service.ts'
-import { chatTemplateFiles } from '../../../src/proxy/tokens/templates/chat-template.ts'
+import { getChatTemplateFiles } from '../../../src/proxy/tokens/templates/chat-template.ts'
 import type { PythonThreadLimits } from '../../../src/proxy/tokens/templates/python/python-thread.ts'
 
 const tokens = { ids: new Map([['<|im_end|>', 1]]), eosIds: new Set([1]) }
 async function start(source: string, limits?: Partial<PythonThreadLimits>): Promise<PromptThread> {
-  const thread = new PromptThread({ template: chatTemplateFiles(source), tokens }, limits)
+  const thread = new PromptThread({ template: getChatTemplateFiles(source), tokens }, limits)
   await thread.begin().catch(async (error: unknown) => {
     await thread.close()
     throw error

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { formatJson, formatNumber, printable, renderTable } from '../../../src/cli/table.ts'
+import { formatJson, formatNumber, renderTable, toPrintable } from '../../../src/cli/table.ts'
 
 t.test('columns are as wide as their widest cell, numbers on the right', async (t) => {
   const columns = [
@@ -25,17 +25,17 @@ t.test('a table without rows is its headers, and no line ends in white space', a
 })
 
 t.test('text from a model cannot control the terminal', async (t) => {
-  t.equal(printable('a\u001b[2Jb\u0007c\r\nd\u009b31me'), 'a [2Jb c d 31me')
-  t.equal(printable('\u001b[1;32mok\u001b[0m'), 'ok', 'removed colours leave no characters behind')
-  t.equal(printable('a\u202eb'), 'a⟨U+202E⟩b')
+  t.equal(toPrintable('a\u001b[2Jb\u0007c\r\nd\u009b31me'), 'a [2Jb c d 31me')
+  t.equal(toPrintable('\u001b[1;32mok\u001b[0m'), 'ok', 'removed colours leave no characters behind')
+  t.equal(toPrintable('a\u202eb'), 'a⟨U+202E⟩b')
   const value = { a: '\u009b2J\u202e\u{e0041}\u001b é' }
   t.equal(formatJson(value), '{"a":"\\u009b2J\\u202e\\udb40\\udc41\\u001b é"}')
   t.same(JSON.parse(formatJson(value, 2)), value)
 })
 
 t.test('long text is cut, and the cut is marked', async (t) => {
-  t.equal(printable('abcdef', 4), 'abc…')
-  t.equal(printable('abcd', 4), 'abcd')
+  t.equal(toPrintable('abcdef', 4), 'abc…')
+  t.equal(toPrintable('abcd', 4), 'abcd')
 })
 
 t.test('numbers are printed without the error of binary rounding', async (t) => {

@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import t from 'tap'
 import { renderChatMl } from '../../../src/embedded/engine/chat-ml.ts'
-import { embeddedModelFolder, loadEmbeddedModel } from '../../../src/embedded/engine/embedded-model.ts'
+import { getEmbeddedModelFolder, loadEmbeddedModel } from '../../../src/embedded/engine/embedded-model.ts'
 import { readPrompt } from '../../../src/embedded/engine/prompt-conversation.ts'
 import type { ChatMessage, Tool, ToolCall } from '../../../src/protocol/canonical/messages.ts'
 import { hermes } from '../../../src/proxy/tokens/parsers/json-families.ts'
@@ -9,7 +9,7 @@ import { parseWhole } from '../../helpers/parsed-output.ts'
 import { loadTemplate } from '../../helpers/templates.ts'
 
 const { tokenizer } = loadEmbeddedModel()
-const { template } = loadTemplate(embeddedModelFolder())
+const { template } = loadTemplate(getEmbeddedModelFolder())
 const TOOLS: Tool[] = ['calculator', 'bash'].map((name) => ({
   type: 'function',
   function: {

@@ -1,19 +1,19 @@
 import t from 'tap'
-import { backoffMs, pause } from '../../../src/rollout/backoff.ts'
+import { computeBackoffMs, pause } from '../../../src/rollout/backoff.ts'
 
 t.test('waits double with each failure, between half and all of the limit, up to a minute', async (t) => {
-  const limits = [1, 2, 3, 4].map((failures) => backoffMs(2_000, failures, () => 1))
+  const limits = [1, 2, 3, 4].map((failures) => computeBackoffMs(2_000, failures, () => 1))
   t.strictSame(limits, [2_000, 4_000, 8_000, 16_000])
   t.equal(
-    backoffMs(2_000, 3, () => 0),
+    computeBackoffMs(2_000, 3, () => 0),
     4_000,
   )
   t.equal(
-    backoffMs(2_000, 50, () => 1),
+    computeBackoffMs(2_000, 50, () => 1),
     60_000,
   )
   t.equal(
-    backoffMs(0, 3, () => 1),
+    computeBackoffMs(0, 3, () => 1),
     0,
   )
 })

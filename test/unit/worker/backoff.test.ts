@@ -1,5 +1,5 @@
 import t from 'tap'
-import { backoffLimitMs, keepConnected } from '../../../src/worker/backoff.ts'
+import { computeBackoffLimitMs, keepConnected } from '../../../src/worker/backoff.ts'
 import { FakeClock } from '../../helpers/fake-clock.ts'
 
 /** Runs all tasks that wait only for promises. */
@@ -22,7 +22,7 @@ function setUp(random: () => number, getDelayMs: () => number = () => 0) {
 
 t.test('the limits of the waits double from 1 s to 60 s', async (t) => {
   t.strictSame(
-    [0, 1, 2, 3, 4, 5, 6, 7, 50].map(backoffLimitMs),
+    [0, 1, 2, 3, 4, 5, 6, 7, 50].map(computeBackoffLimitMs),
     [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000, 60_000],
   )
 })

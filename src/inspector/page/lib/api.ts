@@ -67,7 +67,7 @@ function toUrl(path: string): string {
   return new URL(path, BASE).href
 }
 
-export function sessionPath(sessionId: string, rest = ''): string {
+export function formatSessionPath(sessionId: string, rest = ''): string {
   return `sessions/${encodeURIComponent(sessionId)}${rest}`
 }
 
@@ -81,7 +81,7 @@ export async function getJson<T>(path: string, stop?: AbortSignal): Promise<T> {
  * @throws ApiError, also if the key lacks permission
  */
 export async function changeJson(path: string, body: object): Promise<void> {
-  const headers = { 'content-type': 'application/json', ...keyHeader() }
+  const headers = { 'content-type': 'application/json', ...getKeyHeader() }
   const response = await fetch(toUrl(path), { method: 'PATCH', headers, body: JSON.stringify(body) })
   if (!response.ok) throw await toApiError(response)
 }
@@ -110,7 +110,7 @@ export async function* getLines<T>(path: string, stop: AbortSignal): AsyncGenera
 
 async function get(path: string, stop?: AbortSignal): Promise<Response> {
   if (recorded !== undefined) return toResponse(recorded, path)
-  const sent = { headers: keyHeader(), ...(stop && { signal: stop }) }
+  const sent = { headers: getKeyHeader(), ...(stop && { signal: stop }) }
   const response = await fetch(toUrl(path), sent).catch((error) => {
     if (!stop?.aborted) void retryUntilReachable()
     throw error
@@ -122,7 +122,7 @@ async function get(path: string, stop?: AbortSignal): Promise<Response> {
   throw error
 }
 
-function keyHeader(): Record<string, string> {
+function getKeyHeader(): Record<string, string> {
   const key = sessionStorage.getItem(KEY)
   return key === null ? {} : { authorization: `Bearer ${key}` }
 }

@@ -1,6 +1,6 @@
 /** Maps each token to a class. The style sheet has a colour for each class, in light and in dark mode. */
 import type { RowData } from './row-texts.ts'
-import { findEngineRequest, rowVersions } from './turns.ts'
+import { findEngineRequest, listRowVersions } from './turns.ts'
 
 /** The property that determines a token's colour; other values are names of tensors that were added to the tokens. */
 export type ColourBy = 'logprob' | 'mask' | 'turn' | 'weights' | (string & {})
@@ -52,7 +52,7 @@ export function createClassGetter(read: RowData, by: ColourBy): (index: number) 
       return (index) => (turns[index]! >= 0 ? `k${order.get(turns[index]!)! % 6}` : 'read')
     }
     case 'weights': {
-      const colours = new Map(rowVersions(row).map((version, order) => [version, `k${order % 6}`]))
+      const colours = new Map(listRowVersions(row).map((version, order) => [version, `k${order % 6}`]))
       const byIndex = new Map(row.turns.map((turn) => [turn.index, turn]))
       return (index) => {
         const turn = byIndex.get(turns[index]!)

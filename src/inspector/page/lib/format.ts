@@ -1,7 +1,7 @@
 /** Formats numbers, times and texts for display. */
 export { isBlank, revealExactly, revealInvisible, stripStyles } from '../../../protocol/transcript/visible.ts'
 
-export function number(value: number | null | undefined, digits = 3): string {
+export function formatNumber(value: number | null | undefined, digits = 3): string {
   if (value === null || value === undefined) return '–'
   if (Number.isInteger(value)) return value.toLocaleString('en-US')
   const size = Math.abs(value)
@@ -10,13 +10,13 @@ export function number(value: number | null | undefined, digits = 3): string {
 }
 
 /** Shortens a number: 1,234 → 1.2k. */
-export function short(value: number): string {
+export function shorten(value: number): string {
   if (value < 1_000) return String(value)
   if (value < 1_000_000) return `${(value / 1_000).toFixed(value < 10_000 ? 1 : 0)}k`
   return `${(value / 1_000_000).toFixed(1)}M`
 }
 
-export function duration(ms: number | null | undefined): string {
+export function formatDuration(ms: number | null | undefined): string {
   if (ms === null || ms === undefined) return '–'
   if (ms < 1_000) return `${Math.round(ms)} ms`
   if (ms < 60_000) return `${(ms / 1_000).toFixed(ms < 10_000 ? 1 : 0)} s`
@@ -28,7 +28,7 @@ export function duration(ms: number | null | undefined): string {
  * Returns the time since `s`.
  * @param s seconds since the epoch
  */
-export function ago(s: number): string {
+export function formatAge(s: number): string {
   const past = Date.now() / 1_000 - s
   if (past < 60) return `${Math.max(0, Math.round(past))} s ago`
   if (past < 3_600) return `${Math.round(past / 60)} min ago`
@@ -36,7 +36,7 @@ export function ago(s: number): string {
   return `${Math.round(past / 86_400)} d ago`
 }
 
-export function clockTime(s: number): string {
+export function formatClockTime(s: number): string {
   return new Date(s * 1_000)
     .toISOString()
     .replace('T', ' ')

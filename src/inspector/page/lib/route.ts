@@ -28,7 +28,7 @@ function decode(part: string): string {
 
 type Query = Record<string, string | number | undefined>
 
-export function href(path: readonly (string | number)[], query: Query = {}): string {
+export function formatHref(path: readonly (string | number)[], query: Query = {}): string {
   const parameters = new URLSearchParams()
   for (const [name, value] of Object.entries(query)) {
     if (value !== undefined && value !== '') parameters.set(name, String(value))
@@ -46,6 +46,6 @@ export function navigate(to: string): void {
 /** Changes the query of this view, without a step in the history. */
 export function setQuery(changes: Query): void {
   const query: Query = { ...Object.fromEntries(route.value.query), ...changes }
-  history.replaceState(null, '', href(route.value.path, query))
+  history.replaceState(null, '', formatHref(route.value.path, query))
   route.value = read()
 }

@@ -1,5 +1,5 @@
 /** A row's tokens with their texts. */
-import { getBytes, sessionPath } from './api.ts'
+import { formatSessionPath, getBytes } from './api.ts'
 import type { Row } from './wire.ts'
 
 export interface RowData extends RowTokens {
@@ -8,7 +8,7 @@ export interface RowData extends RowTokens {
 
 /** Loads a row in one request, because assembling a long row costs the proxy more than sending it. */
 export async function loadRow(sessionId: string, row: number, stop?: AbortSignal): Promise<RowData> {
-  const path = sessionPath(sessionId, `/rows/${row}/tokens?texts=true`)
+  const path = formatSessionPath(sessionId, `/rows/${row}/tokens?texts=true`)
   return { sessionId, ...readRowTokens(await getBytes(path, stop)) }
 }
 
@@ -16,15 +16,15 @@ export async function loadRow(sessionId: string, row: number, stop?: AbortSignal
 const UTF8 = new TextDecoder('utf-8', { ignoreBOM: true })
 
 /** Returns a token's text, or its id if no tokenizer is known. */
-export function textAt(read: RowData, index: number): string {
-  return textBetween(read, index, index + 1)
+export function getTokenText(read: RowData, index: number): string {
+  return joinTokenTexts(read, index, index + 1)
 }
 
 /**
  * Returns the text of several tokens.
  * @param end exclusive
  */
-export function textBetween({ texts, ids }: RowData, from: number, end: number): string {
+export function joinTokenTexts({ texts, ids }: RowData, from: number, end: number): string {
   if (texts === null) return [...ids.subarray(from, end)].map((id) => ` ${id}`).join('')
   const start = from === 0 ? 0 : texts.ends[from - 1]!
   return from >= end ? '' : UTF8.decode(texts.utf8.subarray(start, texts.ends[end - 1]))

@@ -9,12 +9,12 @@ export function isRowSplit({ new_row: begins }: TreeTurn): boolean {
 }
 
 /** Returns the kind of an agent role; all of `subagent:…` are one kind. */
-export function lineKind(line: string): string {
+export function getLineKind(line: string): string {
   return line.startsWith('subagent') ? 'subagent' : line
 }
 
 /** Returns each weight version of the turns once, in order of first use. */
-export function weightVersions(turns: readonly TreeTurn[]): string[] {
+export function listWeightVersions(turns: readonly TreeTurn[]): string[] {
   const versions = turns.flatMap((turn) => [turn.weight_version_start, turn.weight_version_end])
   return [...new Set(versions)].filter((version) => version !== null)
 }
@@ -30,7 +30,7 @@ export function findEngineRequest(turn: RowTurn | undefined, index: number): Eng
 }
 
 /** Returns the weight versions of a row's turns and engine requests, each once; null: unknown. */
-export function rowVersions({ turns }: Row): (string | null)[] {
+export function listRowVersions({ turns }: Row): (string | null)[] {
   const versions = turns.flatMap(
     (turn) => turn.engine_requests?.map(({ weight_version }) => weight_version) ?? [turn.weight_version_end],
   )

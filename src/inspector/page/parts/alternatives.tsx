@@ -1,11 +1,11 @@
 /** The alternatives that could have been sampled at a token; loaded when a token is selected. */
 import { useMemo } from 'preact/hooks'
-import { getJson, sessionPath } from '../lib/api.ts'
-import { number, revealInvisible } from '../lib/format.ts'
+import { formatSessionPath, getJson } from '../lib/api.ts'
+import { formatNumber, revealInvisible } from '../lib/format.ts'
 import { useLoad } from '../lib/load.ts'
 import type { RowData } from '../lib/row-texts.ts'
 import type { Alternatives } from '../lib/wire.ts'
-import { scrollable } from './parts.tsx'
+import { getScrollableProps } from './parts.tsx'
 
 /** Tokens per request: the pointer usually moves to a neighbour next. */
 const BLOCK = 64
@@ -34,12 +34,12 @@ export function AlternativesView({ read, place: index }: { read: RowData; place:
   const isHere = loaded?.read === read && loaded.block === block
   const here = isSampled && isHere ? loaded.alternatives[index - block * BLOCK] : undefined
   return (
-    <div class="alternatives" {...scrollable('Alternatives')}>
+    <div class="alternatives" {...getScrollableProps('Alternatives')}>
       {here && <span class="quiet">alternatives</span>}
       {here?.map(({ id, logprob, text }) => (
         <span key={id} class={id === read.ids[index] ? 'sampled' : ''} title={`id ${id}, logprob ${logprob}`}>
           <code>{text === null ? id : revealInvisible(JSON.stringify(text))}</code>{' '}
-          <small>{logprob === null ? '' : `p ${number(Math.exp(logprob), 4)}`}</small>
+          <small>{logprob === null ? '' : `p ${formatNumber(Math.exp(logprob), 4)}`}</small>
         </span>
       ))}
     </div>
@@ -47,5 +47,5 @@ export function AlternativesView({ read, place: index }: { read: RowData; place:
 }
 
 function getAlternativesPath({ sessionId, row }: RowData, block: number): string {
-  return sessionPath(sessionId, `/rows/${row.row}/alternatives?from=${block * BLOCK}&count=${BLOCK}`)
+  return formatSessionPath(sessionId, `/rows/${row.row}/alternatives?from=${block * BLOCK}&count=${BLOCK}`)
 }

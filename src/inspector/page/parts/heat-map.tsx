@@ -5,7 +5,7 @@
 import { useLayoutEffect, useRef } from 'preact/hooks'
 import { type ColourBy, createClassGetter } from '../lib/colours.ts'
 import { revealExactly } from '../lib/format.ts'
-import { type RowData, textAt, textBetween } from '../lib/row-texts.ts'
+import { getTokenText, joinTokenTexts, type RowData } from '../lib/row-texts.ts'
 
 /** Tokens per block. */
 const BLOCK = 400
@@ -108,7 +108,7 @@ class Blocks {
     for (let start = from; start < to; start += BLOCK) {
       const block = document.createElement('div')
       block.className = 'block'
-      block.textContent = revealExactly(textBetween(read, start, Math.min(to, start + BLOCK)))
+      block.textContent = revealExactly(joinTokenTexts(read, start, Math.min(to, start + BLOCK)))
       this.#bare.set(block, start)
     }
     box.replaceChildren(...this.#bare.keys())
@@ -155,7 +155,7 @@ class Blocks {
     const spans: HTMLElement[] = []
     for (let index = start; index < Math.min(to, start + BLOCK); index += 1) {
       const span = document.createElement('span')
-      const text = textAt(read, index)
+      const text = getTokenText(read, index)
       span.className = `${getClass(index)}${/^\n+$/.test(text) ? ' nl' : ''}${marked?.has(index) ? ' differs' : ''}`
       span.textContent = revealExactly(text)
       span.dataset.t = String(index)

@@ -1,4 +1,4 @@
-import { number } from '../lib/format.ts'
+import { formatNumber } from '../lib/format.ts'
 import type { Totals } from '../lib/wire.ts'
 
 interface HistogramProps {
@@ -21,14 +21,14 @@ export function Histogram({ rewards, min, max, pick }: HistogramProps) {
         <button
           type="button"
           key={from}
-          title={`reward ${number(from)}${to > from ? ` to ${number(to)}` : ''}: ${number(count)} sessions`}
+          title={`reward ${formatNumber(from)}${to > from ? ` to ${formatNumber(to)}` : ''}: ${formatNumber(count)} sessions`}
           onClick={() =>
             picked && histogram.length === 1
               ? clear()
               : pick({ reward_min: String(from), reward_max: String(to) })
           }
         >
-          <svg viewBox="0 0 10 30" preserveAspectRatio="none" role="img" aria-label={number(count)}>
+          <svg viewBox="0 0 10 30" preserveAspectRatio="none" role="img" aria-label={formatNumber(count)}>
             <rect
               x="1"
               width="8"
@@ -41,11 +41,11 @@ export function Histogram({ rewards, min, max, pick }: HistogramProps) {
       <span class="ends">
         {picked ? (
           <button type="button" class="chip on" onClick={clear}>
-            reward {min !== null && number(Number(min))}
-            {max !== min && ` to ${max === null ? '' : number(Number(max))}`} ✕
+            reward {min !== null && formatNumber(Number(min))}
+            {max !== min && ` to ${max === null ? '' : formatNumber(Number(max))}`} ✕
           </button>
         ) : (
-          `reward ${number(rewards.min)} … ${number(rewards.max)}`
+          `reward ${formatNumber(rewards.min)} … ${formatNumber(rewards.max)}`
         )}
       </span>
     </span>

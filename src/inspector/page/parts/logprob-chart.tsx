@@ -8,12 +8,12 @@ import { Chart } from './chart.tsx'
 const MAX_POINTS = 4_000
 
 export function LogprobChart({ read, pick }: { read: RowData; pick(index: number): void }) {
-  const data = useMemo(() => lowest(read), [read])
+  const data = useMemo(() => findLowestLogprobs(read), [read])
   return <Chart data={data} hasPoints={false} range={(low) => [Math.min(-1, low), 0]} pick={pick} />
 }
 
 /** Returns the lowest logprob of a trained token in each chunk; null if it has none. */
-function lowest({ ids, mask, logprobs }: RowData): uPlot.AlignedData {
+function findLowestLogprobs({ ids, mask, logprobs }: RowData): uPlot.AlignedData {
   const step = Math.max(1, Math.ceil(ids.length / MAX_POINTS))
   const indices: number[] = []
   const values: (number | null)[] = []

@@ -5,7 +5,7 @@
 import type { ComponentChildren } from 'preact'
 import { useState } from 'preact/hooks'
 import type { DiffLine } from '../../../protocol/transcript/diff-lines.ts'
-import { number, revealInvisible } from '../lib/format.ts'
+import { formatNumber, revealInvisible } from '../lib/format.ts'
 import { Markdown } from './markdown.tsx'
 
 /** Characters that are shown initially. */
@@ -30,7 +30,7 @@ export function Diff({ lines }: { lines: readonly DiffLine[] }) {
     <Cut length={length}>
       {(limit) => (
         <pre class="diff">
-          {upTo(lines, limit).map(({ kind, text }, index) => (
+          {limitLines(lines, limit).map(({ kind, text }, index) => (
             <span key={index} class={kind}>
               {MARKS[kind]}
               {revealInvisible(text)}
@@ -43,7 +43,7 @@ export function Diff({ lines }: { lines: readonly DiffLine[] }) {
   )
 }
 
-function upTo(lines: readonly DiffLine[], limit: number): DiffLine[] {
+function limitLines(lines: readonly DiffLine[], limit: number): DiffLine[] {
   const shown: DiffLine[] = []
   let rest = limit
   for (const { kind, text } of lines) {
@@ -68,7 +68,7 @@ function Cut({ length, children }: CutProps) {
       {children(limit)}
       {length > limit && (
         <button type="button" onClick={() => setLimit((before) => before * 10)}>
-          {number(length - limit)} more characters
+          {formatNumber(length - limit)} more characters
         </button>
       )}
     </>

@@ -6,16 +6,16 @@ import { revealInvisible, stripStyles } from '../lib/format.ts'
 
 export function Markdown({ text }: { text: string }) {
   const tokens = useMemo(() => lexer(stripStyles(text)), [text])
-  return <div class="markdown">{blocks(tokens)}</div>
+  return <div class="markdown">{renderBlocks(tokens)}</div>
 }
 
-function blocks(tokens: readonly Token[]): ComponentChildren {
+function renderBlocks(tokens: readonly Token[]): ComponentChildren {
   return tokens.map((token, index) => <Piece key={index} token={token as MarkedToken} />)
 }
 
 /** Returns a token's child tokens, or else its text. */
-function inside(token: { tokens?: Token[]; text?: string; raw: string }): ComponentChildren {
-  return token.tokens === undefined ? revealInvisible(token.text ?? token.raw) : blocks(token.tokens)
+function renderChildren(token: { tokens?: Token[]; text?: string; raw: string }): ComponentChildren {
+  return token.tokens === undefined ? revealInvisible(token.text ?? token.raw) : renderBlocks(token.tokens)
 }
 
 function Piece({ token }: { token: MarkedToken }) {
@@ -24,15 +24,15 @@ function Piece({ token }: { token: MarkedToken }) {
     case 'def':
       return null
     case 'heading':
-      return <p class={`heading level-${token.depth}`}>{inside(token)}</p>
+      return <p class={`heading level-${token.depth}`}>{renderChildren(token)}</p>
     case 'paragraph':
-      return <p>{inside(token)}</p>
+      return <p>{renderChildren(token)}</p>
     case 'strong':
-      return <strong>{inside(token)}</strong>
+      return <strong>{renderChildren(token)}</strong>
     case 'em':
-      return <i>{inside(token)}</i>
+      return <i>{renderChildren(token)}</i>
     case 'del':
-      return <s>{inside(token)}</s>
+      return <s>{renderChildren(token)}</s>
     case 'br':
       return <br />
     case 'hr':
@@ -42,7 +42,7 @@ function Piece({ token }: { token: MarkedToken }) {
     case 'codespan':
       return <code>{revealInvisible(token.text)}</code>
     case 'blockquote':
-      return <blockquote>{inside(token)}</blockquote>
+      return <blockquote>{renderChildren(token)}</blockquote>
     case 'list':
       return <List token={token} />
     case 'table':
@@ -54,7 +54,7 @@ function Piece({ token }: { token: MarkedToken }) {
     case 'html':
       return <>{revealInvisible(token.raw)}</>
     default:
-      return <>{inside(token as { tokens?: Token[]; text?: string; raw: string })}</>
+      return <>{renderChildren(token as { tokens?: Token[]; text?: string; raw: string })}</>
   }
 }
 
@@ -62,7 +62,7 @@ function List({ token: { ordered, start, items } }: { token: Tokens.List }) {
   const entries = items.map((item, index) => (
     <li key={index}>
       {item.task && (item.checked ? '☑ ' : '☐ ')}
-      {inside(item)}
+      {renderChildren(item)}
     </li>
   ))
   return ordered ? <ol start={Number(start) || 1}>{entries}</ol> : <ul>{entries}</ul>
@@ -74,7 +74,7 @@ function Table({ token: { header, rows } }: { token: Tokens.Table }) {
       <thead>
         <tr>
           {header.map((cell, index) => (
-            <th key={index}>{blocks(cell.tokens)}</th>
+            <th key={index}>{renderBlocks(cell.tokens)}</th>
           ))}
         </tr>
       </thead>
@@ -82,7 +82,7 @@ function Table({ token: { header, rows } }: { token: Tokens.Table }) {
         {rows.map((row, line) => (
           <tr key={line}>
             {row.map((cell, index) => (
-              <td key={index}>{blocks(cell.tokens)}</td>
+              <td key={index}>{renderBlocks(cell.tokens)}</td>
             ))}
           </tr>
         ))}
@@ -95,7 +95,7 @@ function Table({ token: { header, rows } }: { token: Tokens.Table }) {
 function Link({ token }: { token: Tokens.Link }) {
   return (
     <>
-      {inside(token)}
+      {renderChildren(token)}
       {token.text !== token.href && <span class="quiet"> ({revealInvisible(token.href)})</span>}
     </>
   )

@@ -1,6 +1,6 @@
 /** Labels and notes of a session or turn; they can be edited if the page is served by a proxy. */
 import { useLayoutEffect, useRef, useState } from 'preact/hooks'
-import { changeJson, isReadOnly, sessionPath } from '../lib/api.ts'
+import { changeJson, formatSessionPath, isReadOnly } from '../lib/api.ts'
 import { revealInvisible } from '../lib/format.ts'
 import type { Marks, Session } from '../lib/wire.ts'
 import { Tag } from './parts.tsx'
@@ -54,7 +54,7 @@ export function Labels({ of }: { of: readonly string[] }) {
 }
 
 /** Returns the labels of a session and its turns. */
-export function labelsIn({ labels, turn_labels: turns }: Session): string[] {
+export function listLabels({ labels, turn_labels: turns }: Session): string[] {
   return [...new Set([labels, ...Object.values(turns).map((turn) => turn.labels)].flat())]
 }
 
@@ -66,9 +66,12 @@ function MarksForm({ of, marks, marking }: Omit<MarksProps, 'edits'>) {
   useLayoutEffect(() => first.current?.focus(), [])
   const save = async (event?: Event) => {
     event?.preventDefault()
-    const set = { labels: typedLabels(labels), note: note.trim() || null }
+    const set = { labels: parseLabels(labels), note: note.trim() || null }
     try {
-      await changeJson(sessionPath(marking.sessionId), of === 'session' ? set : { turns: { [of]: set } })
+      await changeJson(
+        formatSessionPath(marking.sessionId),
+        of === 'session' ? set : { turns: { [of]: set } },
+      )
       marking.edit(undefined)
       marking.changed()
     } catch (failure) {
@@ -106,6 +109,6 @@ function MarksForm({ of, marks, marking }: Omit<MarksProps, 'edits'>) {
   )
 }
 
-function typedLabels(text: string): string[] {
+function parseLabels(text: string): string[] {
   return [...new Set(text.split(',').map((label) => label.trim()))].filter((label) => label !== '')
 }

@@ -2,11 +2,11 @@
 import type { ComponentChildren } from 'preact'
 import { useState } from 'preact/hooks'
 import { formatCurl, getBytes, IS_FILE } from '../lib/api.ts'
-import { number, revealInvisible } from '../lib/format.ts'
+import { formatNumber, revealInvisible } from '../lib/format.ts'
 import type { LoadState } from '../lib/load.ts'
 
 /** Returns the properties of a region that the keyboard can scroll. */
-export function scrollable(label: string) {
+export function getScrollableProps(label: string) {
   return { role: 'region', tabIndex: 0, 'aria-label': label } as const
 }
 
@@ -51,7 +51,7 @@ export function Await<T>({ of, children }: { of: LoadState<T>; children: (value:
 export function Reward({ value }: { value: number | null }) {
   if (value === null) return <span class="quiet">–</span>
   // A small positive reward is not a success: the page shows 1 and more in green.
-  return <span class={value >= 1 ? 'good' : value < 0 ? 'bad' : ''}>{number(value)}</span>
+  return <span class={value >= 1 ? 'good' : value < 0 ? 'bad' : ''}>{formatNumber(value)}</span>
 }
 
 /**
@@ -63,7 +63,13 @@ export function Bar({ value, range, kind }: { value: number; range: [number, num
   const span = high - low || 1
   const from = ((Math.min(0, value) - low) / span) * 100
   return (
-    <svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" role="img" aria-label={number(value)}>
+    <svg
+      class="bar"
+      viewBox="0 0 100 10"
+      preserveAspectRatio="none"
+      role="img"
+      aria-label={formatNumber(value)}
+    >
       <rect class="track" x="0" y="0" width="100" height="10" />
       <rect
         class={`${kind} ${value < 0 ? 'negative' : ''}`}
@@ -88,7 +94,7 @@ export function Sources({ paths }: { paths: readonly string[] }) {
     const text = new TextDecoder().decode(bytes.slice(0, MAX_RAW))
     setRaw({
       path,
-      text: bytes.byteLength > MAX_RAW ? `${text} … (${number(bytes.byteLength)} bytes)` : indent(text),
+      text: bytes.byteLength > MAX_RAW ? `${text} … (${formatNumber(bytes.byteLength)} bytes)` : indent(text),
     })
   }
   const copy = async (path: string) => {

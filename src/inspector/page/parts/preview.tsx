@@ -1,6 +1,6 @@
 /** The task and the result of a session, loaded once its row stays in view. */
 import { useEffect, useState } from 'preact/hooks'
-import { getJson, IS_FILE, sessionPath } from '../lib/api.ts'
+import { formatSessionPath, getJson, IS_FILE } from '../lib/api.ts'
 import { revealInvisible } from '../lib/format.ts'
 import type { Preview, Session } from '../lib/wire.ts'
 
@@ -18,7 +18,7 @@ export function PreviewLine({ of: { session_id: id, updated_at: changed } }: { o
     if (IS_FILE || known.has(key)) return
     const controller = new AbortController()
     const sendRequest = () =>
-      getJson<Preview>(sessionPath(id, '/preview'), controller.signal).then(
+      getJson<Preview>(formatSessionPath(id, '/preview'), controller.signal).then(
         (preview) => {
           if (known.size >= MAX_KNOWN) known.clear()
           known.set(key, preview)

@@ -2,14 +2,14 @@
 import { useEffect, useRef } from 'preact/hooks'
 import { describeMissingText } from '../../../protocol/transcript/missing-text.ts'
 import { summarizeToolCall, type ToolCallWire } from '../../../protocol/transcript/tool-calls.ts'
-import { getJson, sessionPath } from '../lib/api.ts'
-import { number, revealInvisible } from '../lib/format.ts'
+import { formatSessionPath, getJson } from '../lib/api.ts'
+import { formatNumber, revealInvisible } from '../lib/format.ts'
 import { useLoad } from '../lib/load.ts'
-import { href } from '../lib/route.ts'
+import { formatHref } from '../lib/route.ts'
 import { getFinalResponse, loadEach, type Sample } from '../lib/samples.ts'
 import type { Turn } from '../lib/wire.ts'
 import { Long } from './long-text.tsx'
-import { Labels, labelsIn } from './marks.tsx'
+import { Labels, listLabels } from './marks.tsx'
 import { Await, Reward } from './parts.tsx'
 
 /** The maximum number of columns: more than a group has. */
@@ -28,7 +28,7 @@ export function SampleColumns({ samples, by, selected }: SampleColumnsProps) {
   const turns = useLoad(
     (stop) =>
       loadEach(shown, async (id) => {
-        const path = sessionPath(id, '?messages=none&ids=false')
+        const path = formatSessionPath(id, '?messages=none&ids=false')
         return (await getJson<{ turns: Turn[] }>(path, stop)).turns
       }),
     [samples],
@@ -69,13 +69,14 @@ function Column({ sample: { session }, turns, by, selected }: ColumnProps) {
   return (
     <article class={selected ? 'selected' : ''}>
       <header>
-        <a href={href(['session', id], { by })}>{revealInvisible(id)}</a> <Labels of={labelsIn(session)} />
+        <a href={formatHref(['session', id], { by })}>{revealInvisible(id)}</a>{' '}
+        <Labels of={listLabels(session)} />
         <div>
           reward <Reward value={reward} />
           {Object.entries(components).map(([name, value]) => (
             <small key={name}>
               {' '}
-              · {revealInvisible(name)} {number(value)}
+              · {revealInvisible(name)} {formatNumber(value)}
             </small>
           ))}
         </div>
@@ -89,7 +90,7 @@ function Column({ sample: { session }, turns, by, selected }: ColumnProps) {
             key={turn.index}
             turn={turn}
             reward={rewards[turn.index]}
-            to={href(['session', id], { by, turn: turn.index })}
+            to={formatHref(['session', id], { by, turn: turn.index })}
           />
         ))}
       </ol>

@@ -3,7 +3,7 @@ import { getJson, IS_FILE } from '../lib/api.ts'
 import { revealInvisible } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
 import { useLoad } from '../lib/load.ts'
-import { href, navigate, route } from '../lib/route.ts'
+import { formatHref, navigate, route } from '../lib/route.ts'
 import { GROUP_KEYS, groupPath, toSamples } from '../lib/samples.ts'
 import type { SessionList, Tree } from '../lib/wire.ts'
 
@@ -32,7 +32,7 @@ function Neighbours({
     before: index > 0 ? ids?.[index - 1] : undefined,
     after: index >= 0 ? ids?.[index + 1] : undefined,
   }
-  const open = (to: string | undefined) => to !== undefined && navigate(href(['session', to], { by }))
+  const open = (to: string | undefined) => to !== undefined && navigate(formatHref(['session', to], { by }))
   useKeys([
     { key: ']', help: 'Next sample of the group', run: () => open(others.after) },
     { key: '[', help: 'Previous sample of the group', run: () => open(others.before) },
@@ -41,15 +41,15 @@ function Neighbours({
   return (
     <nav class="sample-nav" aria-label={`Samples of one ${revealInvisible(by)}`}>
       {others.before && (
-        <a href={href(['session', others.before], { by })} title={revealInvisible(others.before)}>
+        <a href={formatHref(['session', others.before], { by })} title={revealInvisible(others.before)}>
           ‹ before
         </a>
       )}
-      <a href={href(['group', by, value], { view: 'answers' })}>
+      <a href={formatHref(['group', by, value], { view: 'answers' })}>
         sample {index + 1} of {ids.length}
       </a>
       {others.after && (
-        <a href={href(['session', others.after], { by })} title={revealInvisible(others.after)}>
+        <a href={formatHref(['session', others.after], { by })} title={revealInvisible(others.after)}>
           next ›
         </a>
       )}

@@ -1,9 +1,9 @@
 /** Facts about a session. */
 import type { ComponentChildren } from 'preact'
 import { IS_FILE } from '../lib/api.ts'
-import { clockTime, duration, number, revealInvisible, short } from '../lib/format.ts'
-import { href } from '../lib/route.ts'
-import { isRowSplit, weightVersions } from '../lib/turns.ts'
+import { formatClockTime, formatDuration, formatNumber, revealInvisible, shorten } from '../lib/format.ts'
+import { formatHref } from '../lib/route.ts'
+import { isRowSplit, listWeightVersions } from '../lib/turns.ts'
 import type { Row, Tree } from '../lib/wire.ts'
 import { type Marking, MarksView } from './marks.tsx'
 import { Reward, Tag } from './parts.tsx'
@@ -25,7 +25,7 @@ export function SessionFacts({ tree, rows, marking, edits }: SessionFactsProps) 
   const prompt = tree.turns.reduce((sum, turn) => sum + turn.prompt_tokens, 0)
   const shared = tree.turns.reduce((sum, turn) => sum + turn.shared_tokens, 0)
   const broken = tree.turns.filter(isRowSplit).length
-  const versions = weightVersions(tree.turns)
+  const versions = listWeightVersions(tree.turns)
   return (
     <header class="facts">
       <h1>
@@ -44,13 +44,14 @@ export function SessionFacts({ tree, rows, marking, edits }: SessionFactsProps) 
           <MarksView of="session" marks={tree} marking={marking} edits={edits} />
         </Fact>
         <Fact name="turns">
-          {number(tree.turn_count)}
+          {formatNumber(tree.turn_count)}
           {tree.failed_turns > 0 && <em class="bad"> {tree.failed_turns} failed</em>}
           {tree.inexact_turns > 0 && <em class="warn"> {tree.inexact_turns} inexact</em>}
         </Fact>
-        <Fact name="sampled">{number(tree.sampled_tokens)}</Fact>
+        <Fact name="sampled">{formatNumber(tree.sampled_tokens)}</Fact>
         <Fact name="prompts re-used">
-          {prompt === 0 ? '–' : `${((shared / prompt) * 100).toFixed(1)} %`} <small>of {short(prompt)}</small>
+          {prompt === 0 ? '–' : `${((shared / prompt) * 100).toFixed(1)} %`}{' '}
+          <small>of {shorten(prompt)}</small>
         </Fact>
         <Fact name="rows split">{broken === 0 ? 'never' : <em class="warn">{broken} ×</em>}</Fact>
         <Fact name="rows">
@@ -58,7 +59,8 @@ export function SessionFacts({ tree, rows, marking, edits }: SessionFactsProps) 
         </Fact>
         {versions.length > 0 && <Fact name="weights">{versions.map(revealInvisible).join(' → ')}</Fact>}
         <Fact name="created">
-          {clockTime(tree.created_at)} <small>{duration((tree.updated_at - tree.created_at) * 1000)}</small>
+          {formatClockTime(tree.created_at)}{' '}
+          <small>{formatDuration((tree.updated_at - tree.created_at) * 1000)}</small>
         </Fact>
         {Object.entries(tree.metadata).map(([name, value]) => (
           <Fact key={name} name={revealInvisible(name)}>
@@ -76,7 +78,7 @@ function Components({ of }: { of: Tree['reward_components'] }) {
   return (
     <small>
       {' '}
-      {components.map(([name, value]) => `${revealInvisible(name)} ${number(value)}`).join(' · ')}
+      {components.map(([name, value]) => `${revealInvisible(name)} ${formatNumber(value)}`).join(' · ')}
     </small>
   )
 }
@@ -89,13 +91,13 @@ function RowLinks({ sessionId, rows }: { sessionId: string; rows: readonly Row[]
         <a
           key={row}
           class="rowlink"
-          href={href(['tokens', sessionId, row])}
-          title={`${agent_role}: ${number(response_tokens)} tokens`}
+          href={formatHref(['tokens', sessionId, row])}
+          title={`${agent_role}: ${formatNumber(response_tokens)} tokens`}
         >
           {row}
         </a>
       ))}
-      <small> {short(trained)} trained</small>
+      <small> {shorten(trained)} trained</small>
     </>
   )
 }
@@ -105,7 +107,7 @@ function MetadataValue({ name, value }: { name: string; value: unknown }) {
   const text = revealInvisible(typeof value === 'string' ? value : JSON.stringify(value)).slice(0, 160)
   if (IS_FILE) return <>{text}</>
   return (
-    <a href={href(['group', name, JSON.stringify(value)])} title="sessions of this value">
+    <a href={formatHref(['group', name, JSON.stringify(value)])} title="sessions of this value">
       {text}
     </a>
   )

@@ -5,7 +5,7 @@ import { useEffect, useLayoutEffect, useRef } from 'preact/hooks'
 import { getJson, IS_FILE, isReadOnly, isUnreachable, refusal, setKey } from '../lib/api.ts'
 import { commands, useKeys } from '../lib/keys.ts'
 import { useLoad } from '../lib/load.ts'
-import { href, navigate, route } from '../lib/route.ts'
+import { formatHref, navigate, route } from '../lib/route.ts'
 import type { Health } from '../lib/wire.ts'
 
 const ALL_VIEWS = [
@@ -33,7 +33,7 @@ export function Shell({ children }: { children: ComponentChildren }) {
   const views = getViews(health)
   const title = views.find(({ name }) => name === view)?.title
   useKeys([
-    ...views.map(({ name, title, key }) => ({ key, help: title, run: () => navigate(href([name])) })),
+    ...views.map(({ name, title, key }) => ({ key, help: title, run: () => navigate(formatHref([name])) })),
     { key: '?', help: 'Show or hide the keys', run: () => (helps.value = !helps.value) },
     {
       key: 'Escape',
@@ -53,7 +53,7 @@ export function Shell({ children }: { children: ComponentChildren }) {
         </a>
         <nav>
           {views.map(({ name, title }) => (
-            <a key={name} href={href([name])} class={isWithin(view, name) ? 'here' : ''}>
+            <a key={name} href={formatHref([name])} class={isWithin(view, name) ? 'here' : ''}>
               {title}
             </a>
           ))}

@@ -8,7 +8,7 @@ import {
   type ToolCallView,
   type ToolCallWire,
 } from '../../../protocol/transcript/tool-calls.ts'
-import { clockTime, duration, number, revealInvisible } from '../lib/format.ts'
+import { formatClockTime, formatDuration, formatNumber, revealInvisible } from '../lib/format.ts'
 import { getEngineRequests } from '../lib/turns.ts'
 import type { Marks, TreeTurn, Turn } from '../lib/wire.ts'
 import { Diff } from './long-text.tsx'
@@ -142,8 +142,8 @@ const TurnView = memo(function TurnView(props: TurnViewProps) {
       <header>
         <b>turn {turn.index}</b>
         <span class="quiet">{revealInvisible(turn.agent_role)}</span>
-        <span class="quiet" title={clockTime(turn.started_at)}>
-          {duration(turn.latency_ms)}
+        <span class="quiet" title={formatClockTime(turn.started_at)}>
+          {formatDuration(turn.latency_ms)}
         </span>
         {turn.error && <Tag kind="bad">{turn.error.code}</Tag>}
         {!turn.exact && turn.status === 'completed' && <Tag kind="warn">inexact</Tag>}
@@ -169,7 +169,7 @@ const TurnView = memo(function TurnView(props: TurnViewProps) {
       {split && <SplitWhy split={split} />}
       {from > 0 && (
         <p class="goes-on quiet">
-          … {number(from)} earlier {from === 1 ? 'message' : 'messages'}
+          … {formatNumber(from)} earlier {from === 1 ? 'message' : 'messages'}
           {echoOf !== undefined && ` and the completion of turn ${echoOf}`} not repeated
         </p>
       )}

@@ -1,6 +1,6 @@
 /** The turns of a session, one per line, with the prefix that their prompts share with earlier turns. */
-import { duration, number, revealInvisible, short } from '../lib/format.ts'
-import { getTurnTimes, isRowSplit, lineKind, type Span } from '../lib/turns.ts'
+import { formatDuration, formatNumber, revealInvisible, shorten } from '../lib/format.ts'
+import { getLineKind, getTurnTimes, isRowSplit, type Span } from '../lib/turns.ts'
 import type { TreeTurn } from '../lib/wire.ts'
 import { Reward } from './parts.tsx'
 import { VirtualRows } from './virtual-table.tsx'
@@ -64,7 +64,7 @@ function Line({
   select(): void
 }) {
   const broken = isRowSplit(turn)
-  const end = leftOut(turn) ?? turn.error?.code ?? turn.finish_reason ?? turn.status
+  const end = findExclusionReason(turn) ?? turn.error?.code ?? turn.finish_reason ?? turn.status
   const isBad = turn.status === 'failed' || turn.status === 'interrupted'
   return (
     <button
@@ -74,9 +74,9 @@ function Line({
       title={explain(turn)}
     >
       <span class="num">
-        <i class={`line-dot ${lineKind(turn.agent_role)}`} />
+        <i class={`line-dot ${getLineKind(turn.agent_role)}`} />
         {turn.index}
-        {(turn.labels.length > 0 || turn.note !== null) && <b title={marksLine(turn)}>⚑</b>}
+        {(turn.labels.length > 0 || turn.note !== null) && <b title={formatMarksLine(turn)}>⚑</b>}
       </span>
       <span class="prefix">
         {span ? <TimeBar turn={turn} span={span} /> : <PrefixBar turn={turn} most={most} />}
@@ -87,7 +87,7 @@ function Line({
         )}
       </span>
       <span class="num">
-        {short(turn.prompt_tokens)} <b>+{short(turn.sampled_tokens)}</b>
+        {shorten(turn.prompt_tokens)} <b>+{shorten(turn.sampled_tokens)}</b>
       </span>
       {reward !== undefined && (
         <span class="num">
@@ -98,7 +98,7 @@ function Line({
         {!turn.exact && turn.status === 'completed' && '≈ '}
         {revealInvisible(end)}
       </span>
-      <span class="num quiet">{duration(turn.duration_ms)}</span>
+      <span class="num quiet">{formatDuration(turn.duration_ms)}</span>
     </button>
   )
 }
@@ -155,7 +155,7 @@ function BarKey({ isTimed }: { isTimed: boolean }) {
 function TimeBar({ turn, span: { fromMs, toMs } }: { turn: TreeTurn; span: Span }) {
   const { startMs, firstMs, endMs } = getTurnTimes(turn, toMs)
   const scale = (ms: number) => (ms / Math.max(1, toMs - fromMs)) * 200
-  const label = `began after ${duration(startMs - fromMs)}, first token after ${duration(turn.first_token_ms)}, took ${duration(turn.duration_ms)}`
+  const label = `began after ${formatDuration(startMs - fromMs)}, first token after ${formatDuration(turn.first_token_ms)}, took ${formatDuration(turn.duration_ms)}`
   return (
     <svg class="prefix-bar" viewBox="0 0 200 10" preserveAspectRatio="none" role="img" aria-label={label}>
       <title>{label}</title>
@@ -172,22 +172,22 @@ function TimeBar({ turn, span: { fromMs, toMs } }: { turn: TreeTurn; span: Span 
   )
 }
 
-function marksLine({ labels, note }: TreeTurn): string {
+function formatMarksLine({ labels, note }: TreeTurn): string {
   return [labels.join(', '), note ?? ''].filter((part) => part !== '').join(': ')
 }
 
 /** Returns why a turn is excluded from training although its status does not show it. */
-function leftOut({ excluded }: TreeTurn): string | undefined {
+function findExclusionReason({ excluded }: TreeTurn): string | undefined {
   return excluded === 'superseded' || excluded === 'rejected' ? excluded : undefined
 }
 
 function explain(turn: TreeTurn): string {
   const { shared_tokens: shared, prompt_tokens: prompt, parent, new_row: begins } = turn
-  const rest = `${number(prompt - shared)} new, ${number(turn.sampled_tokens)} sampled`
+  const rest = `${formatNumber(prompt - shared)} new, ${formatNumber(turn.sampled_tokens)} sampled`
   const inexact = turn.inexact_reason === null ? '' : `; inexact: ${turn.inexact_reason}`
   const excluded = turn.excluded === null ? '' : `in no row: ${turn.excluded}; `
   const row = begins === null ? excluded : `${excluded}a new row: ${begins.text}; `
   if (parent === null) return `${row}${rest}${inexact}`
   const from = turn.continues ? 'continues' : 'shares a prefix with'
-  return `${row}${from} turn ${parent}: ${number(shared)} tokens re-used, ${rest}${inexact}`
+  return `${row}${from} turn ${parent}: ${formatNumber(shared)} tokens re-used, ${rest}${inexact}`
 }

@@ -1,12 +1,12 @@
 /** Compares two rows: shows where they diverge, then each turn. */
 import { diffArrays } from 'diff'
 import { useMemo, useState } from 'preact/hooks'
-import { sessionPath } from '../lib/api.ts'
-import { number, revealExactly, revealInvisible } from '../lib/format.ts'
+import { formatSessionPath } from '../lib/api.ts'
+import { formatNumber, revealExactly, revealInvisible } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
 import { useLoad } from '../lib/load.ts'
-import { href, route, setQuery } from '../lib/route.ts'
-import { loadRow, type RowData, textBetween } from '../lib/row-texts.ts'
+import { formatHref, route, setQuery } from '../lib/route.ts'
+import { joinTokenTexts, loadRow, type RowData } from '../lib/row-texts.ts'
 import { HeatMap } from '../parts/heat-map.tsx'
 import { Await, Empty, Reward, Sources } from '../parts/parts.tsx'
 
@@ -75,19 +75,19 @@ function Both({ a, b }: { a: RowReference; b: RowReference }) {
   return (
     <>
       <Await of={rows}>{([left, right]) => <Difference left={left} right={right} />}</Await>
-      <Sources paths={[a, b].map(({ sessionId }) => sessionPath(sessionId, '/rows'))} />
+      <Sources paths={[a, b].map(({ sessionId }) => formatSessionPath(sessionId, '/rows'))} />
     </>
   )
 }
 
-function firstDifference(left: ArrayLike<number>, right: ArrayLike<number>): number {
+function findFirstDifference(left: ArrayLike<number>, right: ArrayLike<number>): number {
   const end = Math.min(left.length, right.length)
   for (let index = 0; index < end; index += 1) if (left[index] !== right[index]) return index
   return left.length === right.length ? -1 : end
 }
 
 function Difference({ left, right }: { left: RowData; right: RowData }) {
-  const parts = useMemo(() => firstDifference(left.ids, right.ids), [left, right])
+  const parts = useMemo(() => findFirstDifference(left.ids, right.ids), [left, right])
   const [turn, setTurn] = useState(0)
   const turns = Math.max(left.row.turns.length, right.row.turns.length)
   useKeys([
@@ -102,7 +102,7 @@ function Difference({ left, right }: { left: RowData; right: RowData }) {
           <>The rows are the same, token for token.</>
         ) : (
           <>
-            The first token that differs is <b>{number(parts)}</b>
+            The first token that differs is <b>{formatNumber(parts)}</b>
             {isInPrompt ? ', in the prompt' : ''}.
           </>
         )}
@@ -145,7 +145,7 @@ function Side({ read, parts }: { read: RowData; parts: number }) {
   return (
     <section>
       <h2>
-        <a href={href(['tokens', sessionId, row.row], parts >= 0 ? { t: parts } : {})}>
+        <a href={formatHref(['tokens', sessionId, row.row], parts >= 0 ? { t: parts } : {})}>
           {revealInvisible(sessionId)}
         </a>{' '}
         <span class="quiet">row {row.row}</span>
@@ -165,7 +165,7 @@ function Side({ read, parts }: { read: RowData; parts: number }) {
   )
 }
 
-function sampledBy(read: RowData, turn: number): { ids: number[]; from: number } {
+function getSampledIds(read: RowData, turn: number): { ids: number[]; from: number } {
   const span = read.row.turns[turn]
   if (span === undefined) return { ids: [], from: 0 }
   const from = read.row.prompt_tokens + span.start
@@ -184,15 +184,15 @@ function TurnLine({
   selected,
   select,
 }: TurnProps & { place: number; selected: boolean; select(): void }) {
-  const [a, b] = [sampledBy(left, index).ids, sampledBy(right, index).ids]
-  const alike = firstDifference(a, b)
+  const [a, b] = [getSampledIds(left, index).ids, getSampledIds(right, index).ids]
+  const alike = findFirstDifference(a, b)
   const isSame = alike === -1
   return (
     <tr class={selected ? 'selected' : ''} onClick={select} onKeyDown={() => {}}>
       <td class="num">{index}</td>
-      <td class="num">{index < left.row.turns.length ? number(a.length) : '–'}</td>
-      <td class="num">{index < right.row.turns.length ? number(b.length) : '–'}</td>
-      <td class={isSame ? 'good' : 'warn'}>{isSame ? 'all' : `first ${number(alike)}`}</td>
+      <td class="num">{index < left.row.turns.length ? formatNumber(a.length) : '–'}</td>
+      <td class="num">{index < right.row.turns.length ? formatNumber(b.length) : '–'}</td>
+      <td class={isSame ? 'good' : 'warn'}>{isSame ? 'all' : `first ${formatNumber(alike)}`}</td>
       <td>
         <button type="button" onClick={select}>
           show
@@ -205,7 +205,7 @@ function TurnLine({
 /** The tokens that one row sampled and the other did not, by ids. */
 function TurnDifference({ left, right, turn }: TurnProps & { turn: number }) {
   const chunks = useMemo(() => {
-    const [a, b] = [sampledBy(left, turn), sampledBy(right, turn)]
+    const [a, b] = [getSampledIds(left, turn), getSampledIds(right, turn)]
     const changes = diffArrays(a.ids.slice(0, MAX_DIFF), b.ids.slice(0, MAX_DIFF))
     let [atA, atB] = [a.from, b.from]
     return changes.map(({ added, removed, value }) => {
@@ -213,7 +213,7 @@ function TurnDifference({ left, right, turn }: TurnProps & { turn: number }) {
       const from = added ? atB : atA
       if (!added) atA += value.length
       if (!removed) atB += value.length
-      const texts = textBetween(read, from, from + value.length)
+      const texts = joinTokenTexts(read, from, from + value.length)
       return { kind: added ? 'added' : removed ? 'removed' : 'same', texts }
     })
   }, [left, right, turn])

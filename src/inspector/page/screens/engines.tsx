@@ -1,6 +1,6 @@
 /** Engines and workers, the queue, and how prompts are built. */
 import { getJson } from '../lib/api.ts'
-import { ago, duration, number, revealInvisible } from '../lib/format.ts'
+import { formatAge, formatDuration, formatNumber, revealInvisible } from '../lib/format.ts'
 import { useLoad, useTick } from '../lib/load.ts'
 import type { Health, Member } from '../lib/wire.ts'
 import { Await, Bar, Empty, Sources, Tag } from '../parts/parts.tsx'
@@ -94,7 +94,7 @@ function Cards({ health, members, isRelay }: CardsProps) {
         {versions.length === 0 ? '–' : versions.map((version) => revealInvisible(version)).join(', ')}
         {versions.length > 1 && <Tag kind="warn">differ</Tag>}
       </Card>
-      <Card title="up for">{duration((health.uptime_s ?? 0) * 1000)}</Card>
+      <Card title="up for">{formatDuration((health.uptime_s ?? 0) * 1000)}</Card>
     </div>
   )
 }
@@ -159,7 +159,7 @@ function MemberLine({ member, most }: { member: Member; most: number }) {
       </td>
       <td>{revealInvisible(member.models.join(', ') || '–')}</td>
       <td>{revealInvisible(member.weight_version ?? '–')}</td>
-      <td class="time">{ago(member.connected_since)}</td>
+      <td class="time">{formatAge(member.connected_since)}</td>
     </tr>
   )
 }
@@ -174,7 +174,7 @@ function PromptReasons({ counts }: { counts: Readonly<Record<string, number>> })
         {reasons.map(([reason, count]) => (
           <tr key={reason}>
             <td>{reason}</td>
-            <td class="num">{number(count)}</td>
+            <td class="num">{formatNumber(count)}</td>
             <td>
               <Bar value={count} range={[0, prompts]} kind="reward" />
             </td>

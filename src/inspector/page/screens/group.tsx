@@ -1,14 +1,14 @@
 /** The samples of one task, side by side. */
 import { useMemo, useState } from 'preact/hooks'
-import { getJson, sessionPath } from '../lib/api.ts'
-import { duration, number, revealInvisible, short } from '../lib/format.ts'
+import { formatSessionPath, getJson } from '../lib/api.ts'
+import { formatDuration, formatNumber, revealInvisible, shorten } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
 import { useLoad } from '../lib/load.ts'
-import { href, navigate, route, setQuery } from '../lib/route.ts'
+import { formatHref, navigate, route, setQuery } from '../lib/route.ts'
 import { groupPath, loadEach, type Sample, toSamples } from '../lib/samples.ts'
-import { weightVersions } from '../lib/turns.ts'
+import { listWeightVersions } from '../lib/turns.ts'
 import type { Session, SessionList, Tree } from '../lib/wire.ts'
-import { Labels, labelsIn } from '../parts/marks.tsx'
+import { Labels, listLabels } from '../parts/marks.tsx'
 import { Await, Bar, Chip, Empty, Reward, Sources, Tag } from '../parts/parts.tsx'
 import { SampleColumns } from '../parts/sample-columns.tsx'
 
@@ -42,13 +42,14 @@ function Samples({ by, value, sessions }: { by: string; value: string; sessions:
   const { samples, mean, std, count, isFlat } = useMemo(() => toSamples(sessions), [sessions])
   const isSideBySide = route.value.query.get('view') === 'answers'
   const trees = useLoad(
-    (stop) => loadEach(samples.slice(0, MAX_TREES), (id) => getJson<Tree>(sessionPath(id, '/tree'), stop)),
+    (stop) =>
+      loadEach(samples.slice(0, MAX_TREES), (id) => getJson<Tree>(formatSessionPath(id, '/tree'), stop)),
     [samples],
   ).value
   const components = [...new Set(sessions.flatMap(({ reward_components }) => Object.keys(reward_components)))]
   const compare = (id: string) => {
     if (first === undefined || first === id) setFirst(first === id ? undefined : id)
-    else navigate(href(['compare'], { a: `${first}#0`, b: `${id}#0` }))
+    else navigate(formatHref(['compare'], { a: `${first}#0`, b: `${id}#0` }))
   }
   const withCurrent = (run: (id: string) => void) => () => {
     const current = samples[selected]?.session.session_id
@@ -61,7 +62,7 @@ function Samples({ by, value, sessions }: { by: string; value: string; sessions:
     {
       key: 'Enter',
       help: 'Open the sample',
-      run: withCurrent((id) => navigate(href(['session', id], { by }))),
+      run: withCurrent((id) => navigate(formatHref(['session', id], { by }))),
     },
     { key: 'v', help: 'Answers side by side, or the table', run: changeView },
     { key: 'c', help: 'Compare with another: once on each', run: withCurrent(compare) },
@@ -70,12 +71,12 @@ function Samples({ by, value, sessions }: { by: string; value: string; sessions:
   return (
     <>
       <h1>
-        <span class="quiet">{by} =</span> {revealInvisible(readable(value))}{' '}
+        <span class="quiet">{by} =</span> {revealInvisible(toReadable(value))}{' '}
         {isFlat && <Tag kind="warn">no variance: every advantage is 0</Tag>}
       </h1>
       <p class="summary">
-        <b>{sessions.length}</b> samples, <b>{count}</b> with a reward · mean {count > 0 ? number(mean) : '–'}{' '}
-        · std {count > 1 ? number(std) : '–'}
+        <b>{sessions.length}</b> samples, <b>{count}</b> with a reward · mean{' '}
+        {count > 0 ? formatNumber(mean) : '–'} · std {count > 1 ? formatNumber(std) : '–'}
         {first !== undefined && <> · comparing {revealInvisible(first)} with … (press c on another)</>}
       </p>
       <div class="switches">
@@ -181,7 +182,8 @@ function SampleLine(props: SampleLineProps) {
     <tr class={selected ? 'selected' : ''}>
       <td class="id">
         <i class={`dot ${session.open_turns > 0 ? 'live' : session.status}`} title={session.status} />
-        <a href={href(['session', id], { by })}>{revealInvisible(id)}</a> <Labels of={labelsIn(session)} />
+        <a href={formatHref(['session', id], { by })}>{revealInvisible(id)}</a>{' '}
+        <Labels of={listLabels(session)} />
       </td>
       <td>
         <Measure value={session.reward} range={ranges.reward} kind="reward" />
@@ -209,9 +211,9 @@ function SampleLine(props: SampleLineProps) {
       <td>
         <Measure value={session.sampled_tokens} range={ranges.tokens} kind="tokens" />
       </td>
-      <td class="num">{longestPrompt(tree)}</td>
-      <td class="num">{duration((updatedAt - createdAt) * 1000)}</td>
-      <td>{weights(tree)}</td>
+      <td class="num">{formatLongestPrompt(tree)}</td>
+      <td class="num">{formatDuration((updatedAt - createdAt) * 1000)}</td>
+      <td>{formatWeights(tree)}</td>
       <td>
         <button type="button" class={isFirst ? 'on' : ''} onClick={() => compare(id)}>
           compare
@@ -226,24 +228,30 @@ function Measure({ value, range, kind }: { value: number | null; range: [number,
   return (
     <span class="measure">
       <span class="num">
-        {kind === 'reward' ? <Reward value={value} /> : kind === 'tokens' ? short(value) : number(value)}
+        {kind === 'reward' ? (
+          <Reward value={value} />
+        ) : kind === 'tokens' ? (
+          shorten(value)
+        ) : (
+          formatNumber(value)
+        )}
       </span>
       <Bar value={value} range={range} kind={kind} />
     </span>
   )
 }
 
-function longestPrompt(tree: Tree | undefined): string {
+function formatLongestPrompt(tree: Tree | undefined): string {
   return tree === undefined
     ? '…'
-    : short(tree.turns.reduce((most, turn) => Math.max(most, turn.prompt_tokens), 0))
+    : shorten(tree.turns.reduce((most, turn) => Math.max(most, turn.prompt_tokens), 0))
 }
 
-function weights(tree: Tree | undefined): string {
-  return tree === undefined ? '…' : weightVersions(tree.turns).map(revealInvisible).join(' → ') || '–'
+function formatWeights(tree: Tree | undefined): string {
+  return tree === undefined ? '…' : listWeightVersions(tree.turns).map(revealInvisible).join(' → ') || '–'
 }
 
-function readable(value: string): string {
+function toReadable(value: string): string {
   try {
     return String(JSON.parse(value))
   } catch {

@@ -1,10 +1,10 @@
 /** Tasks and the distribution of their samples' rewards. */
 import { useState } from 'preact/hooks'
 import { getJson } from '../lib/api.ts'
-import { ago, number, revealInvisible, short } from '../lib/format.ts'
+import { formatAge, formatNumber, revealInvisible, shorten } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
 import { useLoad } from '../lib/load.ts'
-import { href, navigate, route, setQuery } from '../lib/route.ts'
+import { formatHref, navigate, route, setQuery } from '../lib/route.ts'
 import { GROUP_KEYS } from '../lib/samples.ts'
 import type { Group, Groups as GroupsResponse, SessionList } from '../lib/wire.ts'
 import { Await, Bar, Empty, Sources } from '../parts/parts.tsx'
@@ -91,7 +91,7 @@ function GroupTable({ by }: { by: string }) {
 }
 
 function groupHref(by: string, { value }: Group): string {
-  return href(['group', by, JSON.stringify(value)])
+  return formatHref(['group', by, JSON.stringify(value)])
 }
 
 function GroupRow({
@@ -110,7 +110,7 @@ function GroupRow({
     <a class={selected ? 'cells selected' : 'cells'} href={groupHref(by, group)}>
       <span class="id">{revealInvisible(String(group.value))}</span>
       <span class="num">{group.sessions}</span>
-      <span class="num">{number(rewards.mean)}</span>
+      <span class="num">{formatNumber(rewards.mean)}</span>
       <span>{rewards.mean !== null && <Bar value={rewards.mean} range={range} kind="reward" />}</span>
       <span class="num">
         {group.zero_variance ? (
@@ -118,13 +118,15 @@ function GroupRow({
             no variance
           </em>
         ) : (
-          number(rewards.std)
+          formatNumber(rewards.std)
         )}
       </span>
-      <span class="num">{rewards.count > 0 ? `${number(rewards.min)} … ${number(rewards.max)}` : '–'}</span>
+      <span class="num">
+        {rewards.count > 0 ? `${formatNumber(rewards.min)} … ${formatNumber(rewards.max)}` : '–'}
+      </span>
       <span class="num">{group.failed > 0 ? <em class="bad">{group.failed}</em> : '–'}</span>
-      <span class="num">{short(group.sampled_tokens)}</span>
-      <span class="time">{ago(group.created_at)}</span>
+      <span class="num">{shorten(group.sampled_tokens)}</span>
+      <span class="time">{formatAge(group.created_at)}</span>
     </a>
   )
 }

@@ -1,8 +1,8 @@
 /** Rollouts that the proxy runs for trainers, itself or through the configured rollout server. */
 import { getJson } from '../lib/api.ts'
-import { ago, duration, number, revealInvisible } from '../lib/format.ts'
+import { formatAge, formatDuration, formatNumber, revealInvisible } from '../lib/format.ts'
 import { useLoad, useTick } from '../lib/load.ts'
-import { href } from '../lib/route.ts'
+import { formatHref } from '../lib/route.ts'
 import type { Rollout } from '../lib/wire.ts'
 import { Await, Empty, Sources, Tag } from '../parts/parts.tsx'
 
@@ -29,8 +29,9 @@ function List({ rollouts }: { rollouts: readonly Rollout[] }) {
   return (
     <>
       <p class="quiet">
-        {number(count('running'))} running, {number(count('waiting'))} waiting, {number(count('done'))} done
-        {rollouts.length > MAX_SHOWN && `; the latest ${number(MAX_SHOWN)} are shown`}
+        {formatNumber(count('running'))} running, {formatNumber(count('waiting'))} waiting,{' '}
+        {formatNumber(count('done'))} done
+        {rollouts.length > MAX_SHOWN && `; the latest ${formatNumber(MAX_SHOWN)} are shown`}
       </p>
       <table class="plain-table">
         <thead>
@@ -62,11 +63,13 @@ function Line({ rollout }: { rollout: Rollout }) {
           {error === null ? status : revealInvisible(error)}
         </Tag>
       </td>
-      <td class="num">{reward === null ? '–' : number(reward)}</td>
+      <td class="num">{reward === null ? '–' : formatNumber(reward)}</td>
       <td class="num">{tries ?? '–'}</td>
-      <td class="time">{duration(((ended ?? Date.now() / 1000) - begun) * 1000)}</td>
-      <td class="time">{ago(begun)}</td>
-      <td>{session === null ? '–' : <a href={href(['session', session])}>{revealInvisible(session)}</a>}</td>
+      <td class="time">{formatDuration(((ended ?? Date.now() / 1000) - begun) * 1000)}</td>
+      <td class="time">{formatAge(begun)}</td>
+      <td>
+        {session === null ? '–' : <a href={formatHref(['session', session])}>{revealInvisible(session)}</a>}
+      </td>
     </tr>
   )
 }

@@ -1,10 +1,10 @@
 /** Searches the text of turns: of models, agents and tools. */
 import { useLayoutEffect, useRef, useState } from 'preact/hooks'
 import { getJson } from '../lib/api.ts'
-import { ago, number, revealInvisible } from '../lib/format.ts'
+import { formatAge, formatNumber, revealInvisible } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
 import { useLoad } from '../lib/load.ts'
-import { href, route, setQuery } from '../lib/route.ts'
+import { formatHref, route, setQuery } from '../lib/route.ts'
 import type { SearchHits } from '../lib/wire.ts'
 import { Await, Empty, Reward, Sources } from '../parts/parts.tsx'
 
@@ -69,7 +69,7 @@ function getSearchPath(text: string, cursor: string | undefined): string {
 }
 
 /** Returns the first page with hits: a page of the API may be empty because its time limit was reached. */
-async function firstWithHits(text: string, cursor: string | undefined, stop: AbortSignal) {
+async function fetchFirstWithHits(text: string, cursor: string | undefined, stop: AbortSignal) {
   let page = await getJson<SearchHits>(getSearchPath(text, cursor), stop)
   while (page.hits.length === 0 && page.next_cursor !== null)
     page = await getJson<SearchHits>(getSearchPath(text, page.next_cursor), stop)
@@ -84,7 +84,7 @@ interface PageProps {
 }
 
 function Page({ text, cursor, more }: PageProps) {
-  const page = useLoad((stop) => firstWithHits(text, cursor, stop), [text, cursor])
+  const page = useLoad((stop) => fetchFirstWithHits(text, cursor, stop), [text, cursor])
   return (
     <Await of={page}>
       {({ hits, next_cursor: next }) => (
@@ -109,11 +109,11 @@ function Page({ text, cursor, more }: PageProps) {
 function Hit({ hit }: { hit: SearchHits['hits'][number] }) {
   return (
     <li>
-      <a href={href(['session', hit.session_id], { turn: hit.index })}>
-        {revealInvisible(hit.session_id)} · turn {number(hit.index)}
+      <a href={formatHref(['session', hit.session_id], { turn: hit.index })}>
+        {revealInvisible(hit.session_id)} · turn {formatNumber(hit.index)}
       </a>{' '}
       <span class="quiet">
-        {hit.found_in === 'completion' ? 'sampled' : 'in the request'}, {ago(hit.started_at)}
+        {hit.found_in === 'completion' ? 'sampled' : 'in the request'}, {formatAge(hit.started_at)}
         {hit.reward !== null && ', reward '}
       </span>
       {hit.reward !== null && <Reward value={hit.reward} />}

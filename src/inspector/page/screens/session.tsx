@@ -1,12 +1,12 @@
 /** One session: its turns and how they continue each other, and its conversation. */
 import { useCallback, useEffect, useMemo, useRef, useState } from 'preact/hooks'
-import { getJson, getLines, sessionPath } from '../lib/api.ts'
+import { formatSessionPath, getJson, getLines } from '../lib/api.ts'
 import { useEvents } from '../lib/events.ts'
-import { duration, revealInvisible } from '../lib/format.ts'
+import { formatDuration, revealInvisible } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
 import { useLoad } from '../lib/load.ts'
-import { href, navigate, route, setQuery } from '../lib/route.ts'
-import { getTimeSpan, isRowSplit, lineKind, type Span } from '../lib/turns.ts'
+import { formatHref, navigate, route, setQuery } from '../lib/route.ts'
+import { getLineKind, getTimeSpan, isRowSplit, type Span } from '../lib/turns.ts'
 import type { LiveEvent, Row, Tree, TreeTurn, Turn } from '../lib/wire.ts'
 import type { Marking, MarkTarget } from '../parts/marks.tsx'
 import type { MessageContent } from '../parts/message.tsx'
@@ -19,17 +19,17 @@ export function SessionScreen({ sessionId }: { sessionId: string }) {
   const [refresh, setRefresh] = useState(0)
   const reload = useCallback(() => setRefresh((before) => before + 1), [])
   useEvents(reload, (event) => event.session_id === sessionId)
-  const path = sessionPath(sessionId, '/tree')
+  const path = formatSessionPath(sessionId, '/tree')
   const tree = useLoad((stop) => getJson<Tree>(path, stop), [path, refresh])
   return <Await of={tree}>{(value) => <Session tree={value} refresh={refresh} reload={reload} />}</Await>
 }
 
 function Session({ tree, refresh, reload }: { tree: Tree; refresh: number; reload(): void }) {
   const { session_id: sessionId, turns } = tree
-  const full = sessionPath(sessionId, '?messages=new&ids=false')
+  const full = formatSessionPath(sessionId, '?messages=new&ids=false')
   const conversation = useLoad((stop) => getJson<{ turns: Turn[] }>(full, stop), [full, refresh])
   const rows = useLoad(
-    async (stop) => (await getJson<{ rows: Row[] }>(sessionPath(sessionId, '/rows'), stop)).rows,
+    async (stop) => (await getJson<{ rows: Row[] }>(formatSessionPath(sessionId, '/rows'), stop)).rows,
     [sessionId, refresh],
   )
   const query = route.value.query
@@ -52,7 +52,7 @@ function Session({ tree, refresh, reload }: { tree: Tree; refresh: number; reloa
   )
   const getTokens = (index: number) => {
     const row = rows.value?.find((each) => each.turns.some((turn) => turn.index === index))
-    return row && href(['tokens', sessionId, row.row], { turn: index })
+    return row && formatHref(['tokens', sessionId, row.row], { turn: index })
   }
   const splits = useMemo(
     () => new Map(turns.filter(isRowSplit).map(({ index, new_row: begins }) => [index, begins])),
@@ -123,9 +123,9 @@ function Session({ tree, refresh, reload }: { tree: Tree; refresh: number; reloa
       </div>
       <Sources
         paths={[
-          sessionPath(sessionId, '/tree'),
-          sessionPath(sessionId, `/turns/${i}`),
-          sessionPath(sessionId, '/rows'),
+          formatSessionPath(sessionId, '/tree'),
+          formatSessionPath(sessionId, `/turns/${i}`),
+          formatSessionPath(sessionId, '/rows'),
         ]}
       />
     </div>
@@ -144,7 +144,7 @@ interface SessionKeys {
 }
 
 function useSessionKeys({ turns, place: index, tokens, toggle, isTimed, mark }: SessionKeys): void {
-  const broken = (step: 1 | -1) => selectTurn(turns, nextBroken(turns, index, step))
+  const broken = (step: 1 | -1) => selectTurn(turns, findNextBroken(turns, index, step))
   useKeys([
     { key: 'j', help: 'Next turn', run: () => selectTurn(turns, index + 1) },
     { key: 'k', help: 'Previous turn', run: () => selectTurn(turns, index - 1) },
@@ -171,7 +171,7 @@ function selectTurn(turns: readonly TreeTurn[], index: number): void {
   if (turn) setQuery({ turn: turn.index })
 }
 
-function nextBroken(turns: readonly TreeTurn[], from: number, step: 1 | -1): number {
+function findNextBroken(turns: readonly TreeTurn[], from: number, step: 1 | -1): number {
   for (let index = from + step; index >= 0 && index < turns.length; index += step)
     if (isRowSplit(turns[index]!)) return index
   return from
@@ -196,12 +196,12 @@ function Switches({ turns, line, shown, span, toggle }: SwitchesProps) {
       </Chip>
       {[...lines].map(([name, { length }]) => (
         <Chip key={name} on={line === name} onClick={() => setQuery({ line: name, turn: undefined })}>
-          <i class={`line-dot ${lineKind(name)}`} /> {revealInvisible(name)} <span>{length}</span>
+          <i class={`line-dot ${getLineKind(name)}`} /> {revealInvisible(name)} <span>{length}</span>
         </Chip>
       ))}
       <span class="space" />
       <Chip on={span !== undefined} onClick={() => showTime(span === undefined)}>
-        waterfall{span && ` of ${duration(span.toMs - span.fromMs)}`}
+        waterfall{span && ` of ${formatDuration(span.toMs - span.fromMs)}`}
       </Chip>
       {(['system', 'reasoning', 'tools', 'markdown'] as const).map((name) => (
         <Chip key={name} on={shown[name]} onClick={() => toggle(name)}>
@@ -219,7 +219,10 @@ function LiveTail({ sessionId }: { sessionId: string }) {
   useEffect(() => {
     const controller = new AbortController()
     const follow = async () => {
-      for await (const event of getLines<LiveEvent>(sessionPath(sessionId, '/live'), controller.signal)) {
+      for await (const event of getLines<LiveEvent>(
+        formatSessionPath(sessionId, '/live'),
+        controller.signal,
+      )) {
         const { type, index } = event
         if (index === undefined) continue
         setTexts((before) => {

@@ -1,15 +1,15 @@
 /** The list of all sessions, of any length: filtered, sorted, searched. */
 import type { RefObject } from 'preact'
 import { useEffect, useRef, useState } from 'preact/hooks'
-import { getJson, IS_FILE, sessionPath } from '../lib/api.ts'
+import { formatSessionPath, getJson, IS_FILE } from '../lib/api.ts'
 import { useEvents } from '../lib/events.ts'
-import { ago, number, revealInvisible, short } from '../lib/format.ts'
+import { formatAge, formatNumber, revealInvisible, shorten } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
 import { useLoad } from '../lib/load.ts'
-import { href, navigate, route, setQuery } from '../lib/route.ts'
+import { formatHref, navigate, route, setQuery } from '../lib/route.ts'
 import type { Session, SessionList, Totals } from '../lib/wire.ts'
 import { Histogram } from '../parts/histogram.tsx'
-import { Labels, labelsIn } from '../parts/marks.tsx'
+import { Labels, listLabels } from '../parts/marks.tsx'
 import { Chip, Empty, Reward, Sources } from '../parts/parts.tsx'
 import { PreviewLine } from '../parts/preview.tsx'
 import { VirtualRows } from '../parts/virtual-table.tsx'
@@ -94,7 +94,7 @@ export function Sessions() {
   const move = (by: number) => select((index) => Math.max(0, Math.min(count - 1, index + by)))
   const open = () => {
     const session = sessions[selected]
-    if (session) navigate(href(['session', session.session_id]))
+    if (session) navigate(formatHref(['session', session.session_id]))
   }
   useKeys([
     { key: 'j', help: 'Next session', run: () => move(1) },
@@ -157,7 +157,7 @@ function Filters({ search, totals, labels }: FiltersProps) {
         const on = query.get(name) === value
         return (
           <Chip key={title} on={on} onClick={() => setQuery({ [name]: on ? undefined : value })}>
-            {title} {totals && <span>{number(count(totals))}</span>}
+            {title} {totals && <span>{formatNumber(count(totals))}</span>}
           </Chip>
         )
       })}
@@ -190,9 +190,9 @@ function Filters({ search, totals, labels }: FiltersProps) {
 function Summary({ of: { sessions, turns, sampled_tokens: sampled, rewards } }: { of: Totals }) {
   return (
     <p class="summary">
-      <b>{number(sessions)}</b> sessions · <b>{short(turns)}</b> turns · <b>{short(sampled)}</b> tokens
-      sampled · reward {number(rewards.mean)}
-      {rewards.std !== null && ` ± ${number(rewards.std)}`}
+      <b>{formatNumber(sessions)}</b> sessions · <b>{shorten(turns)}</b> turns · <b>{shorten(sampled)}</b>{' '}
+      tokens sampled · reward {formatNumber(rewards.mean)}
+      {rewards.std !== null && ` ± ${formatNumber(rewards.std)}`}
     </p>
   )
 }
@@ -226,8 +226,8 @@ function SessionRow({ session, selected }: { session: Session | undefined; selec
   return (
     <a
       class={selected ? 'cells selected' : 'cells'}
-      href={href(['session', session.session_id])}
-      title={sessionPath(session.session_id)}
+      href={formatHref(['session', session.session_id])}
+      title={formatSessionPath(session.session_id)}
     >
       <span class="id">
         <i class={`dot ${session.open_turns > 0 ? 'live' : session.status}`} title={session.status} />
@@ -248,26 +248,26 @@ function SessionRow({ session, selected }: { session: Session | undefined; selec
           </em>
         )}
       </span>
-      <span class="num">{short(session.sampled_tokens)}</span>
+      <span class="num">{shorten(session.sampled_tokens)}</span>
       <span class="num">
         <Reward value={session.reward} />
       </span>
       <span class="meta">
-        <Labels of={labelsIn(session)} />{' '}
-        <span class="metadata">{revealInvisible(metadataLine(session.metadata))}</span>{' '}
+        <Labels of={listLabels(session)} />{' '}
+        <span class="metadata">{revealInvisible(formatMetadataLine(session.metadata))}</span>{' '}
         <PreviewLine of={session} />
       </span>
-      <span class="time">{ago(session.updated_at)}</span>
-      <span class="time">{ago(session.created_at)}</span>
+      <span class="time">{formatAge(session.updated_at)}</span>
+      <span class="time">{formatAge(session.created_at)}</span>
     </a>
   )
 }
 
 function collectLabels(sessions: readonly Session[]): string[] {
-  return [...new Set(sessions.flatMap(labelsIn))].sort().slice(0, MAX_LABELS)
+  return [...new Set(sessions.flatMap(listLabels))].sort().slice(0, MAX_LABELS)
 }
 
-function metadataLine(metadata: Record<string, unknown>): string {
+function formatMetadataLine(metadata: Record<string, unknown>): string {
   return Object.entries(metadata)
     .map(([name, value]) => `${name}=${typeof value === 'string' ? value : JSON.stringify(value)}`)
     .join('  ')

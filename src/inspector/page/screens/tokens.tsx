@@ -1,18 +1,18 @@
 /** The tokens of one training-ready row. */
 import { useMemo, useState } from 'preact/hooks'
-import { getJson, sessionPath } from '../lib/api.ts'
+import { formatSessionPath, getJson } from '../lib/api.ts'
 import { type ColourBy, findRange, STEPS } from '../lib/colours.ts'
-import { number, revealInvisible } from '../lib/format.ts'
+import { formatNumber, revealInvisible } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
 import { useLoad } from '../lib/load.ts'
-import { href, navigate, route, setQuery } from '../lib/route.ts'
-import { loadRow, type RowData, textAt } from '../lib/row-texts.ts'
-import { findEngineRequest, rowVersions } from '../lib/turns.ts'
+import { formatHref, navigate, route, setQuery } from '../lib/route.ts'
+import { getTokenText, loadRow, type RowData } from '../lib/row-texts.ts'
+import { findEngineRequest, listRowVersions } from '../lib/turns.ts'
 import type { Row } from '../lib/wire.ts'
 import { AlternativesView } from '../parts/alternatives.tsx'
 import { HeatMap } from '../parts/heat-map.tsx'
 import { LogprobChart } from '../parts/logprob-chart.tsx'
-import { Await, Chip, Empty, Sources, scrollable, Tag } from '../parts/parts.tsx'
+import { Await, Chip, Empty, getScrollableProps, Sources, Tag } from '../parts/parts.tsx'
 
 /** The logprob of a token that is sampled once in a hundred times; tokens below it count as unlikely. */
 const UNLIKELY = Math.log(0.01)
@@ -29,7 +29,7 @@ export function Tokens({ sessionId, row }: { sessionId: string; row: number }) {
   const rows = useLoad(
     async (stop) => {
       if (!isRead) return undefined
-      return (await getJson<{ rows: Row[] }>(sessionPath(sessionId, '/rows'), stop)).rows
+      return (await getJson<{ rows: Row[] }>(formatSessionPath(sessionId, '/rows'), stop)).rows
     },
     [sessionId, isRead],
   ).value
@@ -37,17 +37,17 @@ export function Tokens({ sessionId, row }: { sessionId: string; row: number }) {
     <div class="tokens">
       <header class="facts">
         <h1>
-          <a href={href(['session', sessionId])}>{revealInvisible(sessionId)}</a>{' '}
+          <a href={formatHref(['session', sessionId])}>{revealInvisible(sessionId)}</a>{' '}
           <span class="quiet">tokens of row</span>{' '}
           <select
             value={row}
             aria-label="Row"
-            onChange={(event) => navigate(href(['tokens', sessionId, event.currentTarget.value]))}
+            onChange={(event) => navigate(formatHref(['tokens', sessionId, event.currentTarget.value]))}
           >
             {(rows ?? [{ row, agent_role: '', response_tokens: 0 }]).map((each) => (
               <option key={each.row} value={each.row}>
                 {each.row} {each.agent_role}{' '}
-                {each.response_tokens > 0 ? `(${number(each.response_tokens)})` : ''}
+                {each.response_tokens > 0 ? `(${formatNumber(each.response_tokens)})` : ''}
               </option>
             ))}
           </select>
@@ -55,7 +55,10 @@ export function Tokens({ sessionId, row }: { sessionId: string; row: number }) {
       </header>
       <Await of={read}>{(value) => <RowView read={value} />}</Await>
       <Sources
-        paths={[sessionPath(sessionId, '/rows'), sessionPath(sessionId, `/rows/${row}/token_texts`)]}
+        paths={[
+          formatSessionPath(sessionId, '/rows'),
+          formatSessionPath(sessionId, `/rows/${row}/token_texts`),
+        ]}
       />
     </div>
   )
@@ -68,7 +71,7 @@ function RowView({ read }: { read: RowData }) {
   const [over, setOver] = useState<{ place: number; box: DOMRect } | undefined>()
   const start = useMemo(() => findCompletionStart(read, query.get('turn')), [read])
   const selected = query.has('t') ? Number(query.get('t')) : start
-  const unlikely = useMemo(() => unlikelyTokens(read), [read])
+  const unlikely = useMemo(() => findUnlikelyTokens(read), [read])
   useTokenKeys({ read, selected, unlikely, by })
   if (read.ids.length === 0) {
     const { inexact_reason: reason } = read.row
@@ -87,7 +90,7 @@ function RowView({ read }: { read: RowData }) {
         <RowSummary read={read} unlikely={unlikely.length} />
       </div>
       <LogprobChart read={read} pick={pick} />
-      <div class="text-scroll" {...scrollable('Tokens')}>
+      <div class="text-scroll" {...getScrollableProps('Tokens')}>
         <HeatMap
           read={read}
           by={by}
@@ -105,7 +108,7 @@ function RowView({ read }: { read: RowData }) {
 }
 
 /** Returns the positions of the unlikely tokens in the row. */
-function unlikelyTokens({ ids, mask, logprobs }: RowData): number[] {
+function findUnlikelyTokens({ ids, mask, logprobs }: RowData): number[] {
   const indices: number[] = []
   for (let index = 0; index < ids.length; index += 1)
     if (mask[index] === 1 && logprobs[index]! < UNLIKELY) indices.push(index)
@@ -132,7 +135,7 @@ function useTokenKeys({ read, selected, unlikely, by }: TokenKeys): void {
   const nextColours = colours[(colours.indexOf(by) + 1) % colours.length]
   const openTurn = () => {
     const turn = turns[selected] ?? -1
-    if (turn >= 0) navigate(href(['session', sessionId], { turn }))
+    if (turn >= 0) navigate(formatHref(['session', sessionId], { turn }))
   }
   useKeys([
     { key: 'n', help: 'Next unlikely token (1 in 100 or less)', run: () => pick(findNext(unlikely)) },
@@ -150,9 +153,9 @@ function useTokenKeys({ read, selected, unlikely, by }: TokenKeys): void {
 function RowSummary({ read: { row, texts }, unlikely }: { read: RowData; unlikely: number }) {
   return (
     <span class="summary">
-      <b>{number(row.prompt_tokens)}</b> prompt · <b>{number(row.response_tokens)}</b> response ·{' '}
-      <b>{number(row.trained_tokens)}</b> trained · mean logprob <b>{number(row.mean_logprob)}</b> ·{' '}
-      <b>{number(unlikely)}</b> unlikely
+      <b>{formatNumber(row.prompt_tokens)}</b> prompt · <b>{formatNumber(row.response_tokens)}</b> response ·{' '}
+      <b>{formatNumber(row.trained_tokens)}</b> trained · mean logprob <b>{formatNumber(row.mean_logprob)}</b>{' '}
+      · <b>{formatNumber(unlikely)}</b> unlikely
       {texts === null && <Tag kind="warn">no tokenizer is known: ids are shown</Tag>}
       {!row.exact && <Tag kind="bad">{revealInvisible(row.inexact_reason ?? 'inexact')}</Tag>}
     </span>
@@ -180,7 +183,8 @@ function Scale({ from, to }: { from: string; to: string }) {
 function Legend({ by, read }: { by: ColourBy; read: RowData }) {
   if (by === 'logprob') return <Scale from="certain" to="unlikely" />
   const range = findRange(read.added.get(by) ?? new Float32Array())
-  if (range !== undefined) return <Scale from={number(range.most, 4)} to={number(range.least, 4)} />
+  if (range !== undefined)
+    return <Scale from={formatNumber(range.most, 4)} to={formatNumber(range.least, 4)} />
   if (by === 'mask') {
     return (
       <span class="legend">
@@ -191,7 +195,7 @@ function Legend({ by, read }: { by: ColourBy; read: RowData }) {
   }
   if (by === 'turn')
     return <span class="legend">{read.row.turns.length} turns, each completion in a separate colour</span>
-  const versions = rowVersions(read.row)
+  const versions = listRowVersions(read.row)
   return (
     <span class="legend">
       {versions.map((version, index) => (
@@ -208,7 +212,7 @@ function TokenBar({ read, place: position }: { read: RowData; place: number }) {
   const { ids, mask, logprobs, turns, row, texts, added } = read
   if (position < 0 || position >= ids.length) {
     return (
-      <div class="token-bar quiet" {...scrollable('Token')}>
+      <div class="token-bar quiet" {...getScrollableProps('Token')}>
         Point at a token, click one to link to it, or press n for the next unlikely one.
       </div>
     )
@@ -219,18 +223,18 @@ function TokenBar({ read, place: position }: { read: RowData; place: number }) {
   const version = sampledBy ? sampledBy.weight_version : span?.weight_version_end
   const isTrained = mask[position] === 1
   return (
-    <div class="token-bar" {...scrollable('Token')}>
+    <div class="token-bar" {...getScrollableProps('Token')}>
       <span>
-        token <b>{number(position)}</b>
+        token <b>{formatNumber(position)}</b>
       </span>
       <span>
         id <b>{ids[position]}</b>
       </span>
-      {texts !== null && <code>{revealInvisible(JSON.stringify(textAt(read, position)))}</code>}
+      {texts !== null && <code>{revealInvisible(JSON.stringify(getTokenText(read, position)))}</code>}
       {isTrained ? (
         <span>
-          logprob <b>{number(logprobs[position]!, 4)}</b>{' '}
-          <small>p {number(Math.exp(logprobs[position]!), 4)}</small>
+          logprob <b>{formatNumber(logprobs[position]!, 4)}</b>{' '}
+          <small>p {formatNumber(Math.exp(logprobs[position]!), 4)}</small>
         </span>
       ) : (
         <Tag kind="plain">
@@ -244,16 +248,16 @@ function TokenBar({ read, place: position }: { read: RowData; place: number }) {
       {[...added].map(([name, numbers]) =>
         Number.isNaN(numbers[position]) ? null : (
           <span key={name}>
-            {name.replaceAll('_', ' ')} <b>{number(numbers[position]!, 4)}</b>
+            {name.replaceAll('_', ' ')} <b>{formatNumber(numbers[position]!, 4)}</b>
           </span>
         ),
       )}
-      {turn >= 0 && <a href={href(['session', read.sessionId], { turn })}>turn {turn}</a>}
+      {turn >= 0 && <a href={formatHref(['session', read.sessionId], { turn })}>turn {turn}</a>}
       {version && <span class="quiet">weights {revealInvisible(version)}</span>}
       {sampledBy && (
         <span class="quiet">
-          engine request {number(span!.engine_requests!.indexOf(sampledBy) + 1)} of{' '}
-          {number(span!.engine_requests!.length)}
+          engine request {formatNumber(span!.engine_requests!.indexOf(sampledBy) + 1)} of{' '}
+          {formatNumber(span!.engine_requests!.length)}
         </span>
       )}
     </div>

@@ -1,11 +1,11 @@
 /** Options of the commands that create data sets. */
-import { type CommandSpec, type ConfigOf, groupedFlags } from '../option.ts'
+import { addFlagGroup, type CommandSpec, type ConfigOf } from '../option.ts'
 
 export const DATASET_HARBOR = {
   name: 'dataset harbor',
   summary: "Make a data set with verl's columns from Harbor task directories, one Parquet file per split",
   options: {
-    ...groupedFlags('Tasks', {
+    ...addFlagGroup('Tasks', {
       train: {
         flag: 'train',
         type: 'directory',
@@ -23,7 +23,7 @@ export const DATASET_HARBOR = {
         help: 'At most this many per split, the first by name',
       },
     }),
-    ...groupedFlags('Output', {
+    ...addFlagGroup('Output', {
       out: {
         flag: 'out',
         type: 'directory',

@@ -1,12 +1,12 @@
 /** Options of the demo. */
-import { type CommandSpec, type ConfigOf, groupedFlags } from '../option.ts'
+import { addFlagGroup, type CommandSpec, type ConfigOf } from '../option.ts'
 import { logLevel } from './shared.ts'
 
 export const DEMO = {
   name: 'demo',
   summary: 'Show the whole system on this machine: relay mode, a worker, agents, trajectories, rewards',
   options: {
-    ...groupedFlags('Demo', {
+    ...addFlagGroup('Demo', {
       rollouts: {
         flag: 'rollouts',
         type: 'integer',

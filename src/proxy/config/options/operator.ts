@@ -1,5 +1,5 @@
 /** Options of the commands that control and monitor a running proxy. */
-import { type CommandSpec, type ConfigOf, groupedFlags, groupOptions, type OptionTable } from '../option.ts'
+import { addFlagGroup, type CommandSpec, type ConfigOf, groupOptions, type OptionTable } from '../option.ts'
 import { json, proxyKeys, proxyUrl, tlsCa } from './shared.ts'
 
 /** Address and access of the proxy. */
@@ -26,7 +26,7 @@ const db = {
 export const SESSIONS_TAIL = defineCommand(
   'sessions tail',
   'Show the sessions that changed last, and follow new events',
-  groupedFlags('Output', {
+  addFlagGroup('Output', {
     follow: {
       flag: 'follow',
       short: 'f',
@@ -54,7 +54,7 @@ export const SESSIONS_COMPLETE = defineCommand(
 
 export const SESSIONS_REWARD = defineCommand('sessions reward', 'Set the reward of a session', {
   db,
-  ...groupedFlags('Reward', {
+  ...addFlagGroup('Reward', {
     components: {
       flag: 'components',
       type: 'json',
@@ -87,7 +87,7 @@ export const PAUSE = defineCommand(
   'pause',
   'Queue new requests and wait for running requests to finish; exit 1 on timeout',
   {
-    ...groupedFlags('Pause', {
+    ...addFlagGroup('Pause', {
       drainTimeoutMs: {
         flag: 'drain-timeout',
         type: 'duration',
@@ -113,7 +113,7 @@ export const CHAT = defineCommand(
   'chat',
   'Send one request like an agent, and show the response and the recorded turn',
   {
-    ...groupedFlags('Call', {
+    ...addFlagGroup('Call', {
       session: {
         flag: 'session',
         type: 'text',

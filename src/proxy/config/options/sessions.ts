@@ -1,5 +1,5 @@
 /** Options of the commands that read recorded sessions, from a database or from a running proxy. */
-import { type CommandSpec, type ConfigOf, groupedFlags, groupOptions } from '../option.ts'
+import { addFlagGroup, type CommandSpec, type ConfigOf, groupOptions } from '../option.ts'
 import { SERVE } from './serve.ts'
 import { db, json, proxyKeys, select, tlsCa } from './shared.ts'
 
@@ -31,7 +31,7 @@ export const SESSIONS_LIST = {
   summary: 'List sessions, newest first',
   options: {
     ...sessionSource,
-    ...groupedFlags('Output', {
+    ...addFlagGroup('Output', {
       status: {
         flag: 'status',
         type: 'enum',
@@ -78,7 +78,7 @@ export const SESSIONS_GREP = {
   summary: 'Search the text of turns, the latest first',
   options: {
     ...sessionSource,
-    ...groupedFlags('Output', {
+    ...addFlagGroup('Output', {
       run,
       perSession: {
         flag: 'per-session',
@@ -116,7 +116,7 @@ export const SESSIONS_SHOW = {
   summary: 'Show one session: its turns and their text',
   options: {
     ...sessionSource,
-    ...groupedFlags('Output', {
+    ...addFlagGroup('Output', {
       summary: {
         flag: 'summary',
         type: 'boolean',
@@ -139,7 +139,7 @@ export const SESSIONS_EXPORT = {
   summary: 'Write sessions as JSON lines (training rows, turns, foreign formats), or as an HTML page',
   options: {
     ...sessionSource,
-    ...groupedFlags('Output', {
+    ...addFlagGroup('Output', {
       run,
       format: {
         flag: 'format',

@@ -1,5 +1,5 @@
 /** Options of the command that verifies recorded turns with an engine. */
-import { type CommandSpec, type ConfigOf, groupedFlags, groupOptions } from '../option.ts'
+import { addFlagGroup, type CommandSpec, type ConfigOf, groupOptions } from '../option.ts'
 import { sessionSource } from './sessions.ts'
 import { engineApiKey, engineKind, json } from './shared.ts'
 
@@ -26,7 +26,7 @@ export const VERIFY = {
         help: "Model or adapter to request, instead of each turn's own",
       },
     }),
-    ...groupedFlags('Turns', {
+    ...addFlagGroup('Turns', {
       limit: {
         flag: 'limit',
         type: 'integer',
@@ -41,7 +41,7 @@ export const VERIFY = {
         help: 'Also compare turns of other weights than the engine has now, to see by how much they differ',
       },
     }),
-    ...groupedFlags('Comparison', {
+    ...addFlagGroup('Comparison', {
       logprobsOf: {
         flag: 'logprobs',
         type: 'enum',

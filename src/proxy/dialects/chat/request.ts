@@ -2,10 +2,10 @@
 import Type, { type Static } from 'typebox'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
-import { createChecker, createListChecker, LargeInteger, nullable } from '../common/check.ts'
+import { createChecker, createListChecker, LargeInteger, toNullable } from '../common/check.ts'
 import { parseChoiceCount } from '../common/choices.ts'
 import type { DialectRequest } from '../common/dialect-request.ts'
-import { invalid } from '../common/request-errors.ts'
+import { createInvalidError } from '../common/request-errors.ts'
 
 /** The engine interprets fields other than `type`: text, images, audio, files, and later kinds of parts. */
 const ContentPart = Type.Object({ type: Type.String() })
@@ -18,11 +18,11 @@ const MessageToolCall = Type.Object({
 
 const Message = Type.Object({
   role: Type.String({ minLength: 1 }),
-  content: nullable(Type.Union([Type.String(), Type.Array(ContentPart)])),
-  name: nullable(Type.String()),
-  tool_calls: nullable(Type.Array(MessageToolCall)),
-  tool_call_id: nullable(Type.String()),
-  reasoning_content: nullable(Type.String()),
+  content: toNullable(Type.Union([Type.String(), Type.Array(ContentPart)])),
+  name: toNullable(Type.String()),
+  tool_calls: toNullable(Type.Array(MessageToolCall)),
+  tool_call_id: toNullable(Type.String()),
+  reasoning_content: toNullable(Type.String()),
 })
 
 /**
@@ -31,25 +31,25 @@ const Message = Type.Object({
  */
 export const ChatCompletionRequest = Type.Object(
   {
-    model: nullable(Type.String()),
+    model: toNullable(Type.String()),
     messages: Type.Array(Message, { minItems: 1 }),
-    stream: nullable(Type.Boolean()),
-    stream_options: nullable(Type.Object({ include_usage: nullable(Type.Boolean()) })),
-    n: nullable(Type.Integer({ minimum: 1 })),
-    max_tokens: nullable(Type.Integer({ minimum: 0 })),
-    max_completion_tokens: nullable(Type.Integer({ minimum: 0 })),
-    temperature: nullable(Type.Number({ minimum: 0 })),
-    top_p: nullable(Type.Number({ minimum: 0, maximum: 1 })),
-    seed: nullable(LargeInteger),
-    stop: nullable(Type.Union([Type.String(), Type.Array(Type.String())])),
-    logprobs: nullable(Type.Boolean()),
-    top_logprobs: nullable(Type.Integer({ minimum: 0 })),
-    return_token_ids: nullable(Type.Boolean()),
-    include_reasoning: nullable(Type.Boolean()),
-    tools: nullable(Type.Array(Type.Object({ type: Type.String() }))),
-    tool_choice: nullable(Type.Union([Type.String(), Type.Object({ type: Type.String() })])),
-    parallel_tool_calls: nullable(Type.Boolean()),
-    response_format: nullable(Type.Object({ type: Type.String() })),
+    stream: toNullable(Type.Boolean()),
+    stream_options: toNullable(Type.Object({ include_usage: toNullable(Type.Boolean()) })),
+    n: toNullable(Type.Integer({ minimum: 1 })),
+    max_tokens: toNullable(Type.Integer({ minimum: 0 })),
+    max_completion_tokens: toNullable(Type.Integer({ minimum: 0 })),
+    temperature: toNullable(Type.Number({ minimum: 0 })),
+    top_p: toNullable(Type.Number({ minimum: 0, maximum: 1 })),
+    seed: toNullable(LargeInteger),
+    stop: toNullable(Type.Union([Type.String(), Type.Array(Type.String())])),
+    logprobs: toNullable(Type.Boolean()),
+    top_logprobs: toNullable(Type.Integer({ minimum: 0 })),
+    return_token_ids: toNullable(Type.Boolean()),
+    include_reasoning: toNullable(Type.Boolean()),
+    tools: toNullable(Type.Array(Type.Object({ type: Type.String() }))),
+    tool_choice: toNullable(Type.Union([Type.String(), Type.Object({ type: Type.String() })])),
+    parallel_tool_calls: toNullable(Type.Boolean()),
+    response_format: toNullable(Type.Object({ type: Type.String() })),
   },
   { $id: 'ChatCompletionRequest', description: 'OpenAI Chat Completions; unknown fields are forwarded.' },
 )
@@ -67,7 +67,7 @@ const check = createListChecker(ChatCompletionRequest, 'messages', Message)
 export function lowerChatRequest(raw: unknown, memo: PartMemo = NO_MEMO): DialectRequest {
   const request = check(raw, memo)
   if (request.logprobs !== true && (request.top_logprobs ?? 0) > 0)
-    throw invalid("'logprobs' must be true for 'top_logprobs'", 'top_logprobs')
+    throw createInvalidError("'logprobs' must be true for 'top_logprobs'", 'top_logprobs')
   checkFunctions(request)
   return {
     kind: 'chat',

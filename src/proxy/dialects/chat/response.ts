@@ -10,7 +10,7 @@ import { sumUsage } from '../common/choices.ts'
 import type { ResponseIdentity, ResponseOptions } from '../common/dialect-request.ts'
 
 /** Returns the body of a complete response with all choices. `end` of each completion must be set. */
-export function chatCompletion(
+export function buildChatCompletion(
   identity: ResponseIdentity,
   responseOptions: ResponseOptions,
   ...completions: readonly [Completion, ...Completion[]]
@@ -24,7 +24,7 @@ export function chatCompletion(
     model: first.start?.model ?? identity.model,
     choices: completions.map((completion, index) => toChoice(completion, index, responseOptions)),
     usage,
-    ...(responseOptions.tokenIds && { prompt_token_ids: promptIds(first) }),
+    ...(responseOptions.tokenIds && { prompt_token_ids: findPromptIds(first) }),
   }
 }
 
@@ -34,7 +34,9 @@ function toChoice(completion: Completion, index: number, responseOptions: Respon
     role: 'assistant',
     content: completion.content ?? (saysElse(completion) ? null : ''),
     refusal: completion.refusal,
-    ...(responseOptions.reasoning && completion.reasoning !== null && reasoningFields(completion.reasoning)),
+    ...(responseOptions.reasoning &&
+      completion.reasoning !== null &&
+      buildReasoningFields(completion.reasoning)),
     ...(toolCalls.length > 0 && { tool_calls: toolCalls }),
     ...completion.extra,
   }
@@ -44,12 +46,12 @@ function toChoice(completion: Completion, index: number, responseOptions: Respon
     logprobs: responseOptions.logprobs ? { content: completion.logprobsContent, refusal: null } : null,
     finish_reason: end?.finishReason ?? null,
     stop_reason: end?.stopReason,
-    ...(responseOptions.tokenIds && tokenFields(completion.tokenIds)),
+    ...(responseOptions.tokenIds && buildTokenFields(completion.tokenIds)),
   }
 }
 
 /** Returns both names: current vLLM only has `reasoning`; SGLang, LiteLLM and vLLM before 0.12 `reasoning_content`. */
-function reasoningFields(reasoning: string): object {
+function buildReasoningFields(reasoning: string): object {
   return { reasoning_content: reasoning, reasoning }
 }
 
@@ -61,11 +63,11 @@ function saysElse({ toolCalls, refusal, extra }: Completion): boolean {
   return toolCalls.length > 0 || refusal !== null || 'function_call' in extra || 'audio' in extra
 }
 
-function tokenFields(tokenIds: readonly number[]): object {
+function buildTokenFields(tokenIds: readonly number[]): object {
   return { token_ids: tokenIds, provider_specific_fields: { token_ids: tokenIds } }
 }
 
-function promptIds({ start }: Pick<Completion, 'start'>): number[] | null {
+function findPromptIds({ start }: Pick<Completion, 'start'>): number[] | null {
   return start?.promptTokenIds ? Array.from(start.promptTokenIds) : null
 }
 
@@ -91,7 +93,7 @@ export class ChatStreamWriter {
       else {
         if (event.model) this.#frame(event.model)
         const ids = this.#responseOptions.tokenIds
-          ? `,"prompt_token_ids":${JSON.stringify(promptIds({ start: event }))}`
+          ? `,"prompt_token_ids":${JSON.stringify(findPromptIds({ start: event }))}`
           : ''
         text += this.#chunk('{"role":"assistant","content":""}', ',"logprobs":null,"finish_reason":null', ids)
       }
@@ -112,7 +114,7 @@ export class ChatStreamWriter {
   }
 
   #delta(delta: GenerationDelta): string {
-    const message = messageDelta(delta, this.#responseOptions.reasoning)
+    const message = buildMessageDelta(delta, this.#responseOptions.reasoning)
     const tokens = this.#tokens(delta)
     if (message === '{}' && tokens === undefined) return ''
     return this.#chunk(message, `${tokens ?? ',"logprobs":null'},"finish_reason":null`)
@@ -125,7 +127,7 @@ export class ChatStreamWriter {
     const showIds = tokenIds && delta.tokenIds !== undefined
     if (!showLogprobs && !showIds) return undefined
     const entries = showLogprobs ? JSON.stringify({ content: delta.logprobsContent, refusal: null }) : 'null'
-    const ids = showIds ? `,${JSON.stringify(tokenFields(delta.tokenIds ?? [])).slice(1, -1)}` : ''
+    const ids = showIds ? `,${JSON.stringify(buildTokenFields(delta.tokenIds ?? [])).slice(1, -1)}` : ''
     return `,"logprobs":${entries}${ids}`
   }
 
@@ -150,7 +152,7 @@ export class ChatStreamWriter {
   }
 }
 
-function messageDelta(delta: GenerationDelta, showReasoning: boolean): string {
+function buildMessageDelta(delta: GenerationDelta, showReasoning: boolean): string {
   const reasoning = showReasoning ? delta.reasoning : undefined
   // Most deltas are text only, and there is one for every token.
   if ((delta.toolCalls ?? reasoning ?? delta.refusal ?? delta.extra) === undefined) {
@@ -158,7 +160,7 @@ function messageDelta(delta: GenerationDelta, showReasoning: boolean): string {
   }
   return JSON.stringify({
     content: delta.content,
-    ...(reasoning !== undefined && reasoningFields(reasoning)),
+    ...(reasoning !== undefined && buildReasoningFields(reasoning)),
     refusal: delta.refusal,
     tool_calls: delta.toolCalls,
     ...delta.extra,

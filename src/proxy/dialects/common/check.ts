@@ -5,7 +5,7 @@ import { type RawNumber, readInteger } from '../../../protocol/canonical/number-
 import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
 
 /** Returns the schema of a field that may be absent or null, which clients use interchangeably. */
-export function nullable<S extends TSchema>(schema: S) {
+export function toNullable<S extends TSchema>(schema: S) {
   return Type.Optional(Type.Union([schema, Type.Null()]))
 }
 

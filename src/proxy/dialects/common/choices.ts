@@ -2,7 +2,7 @@
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEnd, GenerationEvent } from '../../../protocol/canonical/events.ts'
 import type { Usage } from '../../../protocol/canonical/messages.ts'
-import { invalid } from './request-errors.ts'
+import { createInvalidError } from './request-errors.ts'
 
 /** A batch of events of one choice. */
 export interface ChoiceEvents {
@@ -18,7 +18,7 @@ export function parseChoiceCount(n: number | null | undefined): { choices?: numb
 
 /** @throws ProxyError `invalid_request` for more choices than one request may have */
 export function rejectTooManyChoices(choices: number, limit: number): void {
-  if (choices > limit) throw invalid(`'n' must be at most ${limit}, and is ${choices}`, 'n')
+  if (choices > limit) throw createInvalidError(`'n' must be at most ${limit}, and is ${choices}`, 'n')
 }
 
 /**

@@ -36,14 +36,14 @@ const COMPLETION = [
 /** @returns undefined for any other error */
 export function readContextOverflow({ code, message }: ProxyError): ContextOverflow | undefined {
   if (code !== 'engine_rejected' && code !== 'context_length_exceeded') return undefined
-  const limit = firstNumber(LIMIT, message)
+  const limit = findFirstNumber(LIMIT, message)
   if (limit === undefined) return undefined
-  const prompt = firstNumber(PROMPT, message)
-  const completion = firstNumber(COMPLETION, message)
+  const prompt = findFirstNumber(PROMPT, message)
+  const completion = findFirstNumber(COMPLETION, message)
   return { limit, prompt, completion }
 }
 
-function firstNumber(patterns: readonly RegExp[], text: string): number | undefined {
+function findFirstNumber(patterns: readonly RegExp[], text: string): number | undefined {
   for (const pattern of patterns) {
     const found = pattern.exec(text)?.[1]
     if (found !== undefined) return Number(found)

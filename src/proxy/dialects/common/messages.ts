@@ -16,7 +16,7 @@ export function toMessageContent(parts: readonly ContentPart[]): string | Conten
  * Returns a text in place of a file that no engine can show to its model. An agent that read the file continues, and
  * its model knows why it sees nothing.
  */
-export function fileInWords(mediaType?: string): ContentPart {
+export function describeFile(mediaType?: string): ContentPart {
   const ofType = mediaType === undefined ? '' : ` of type ${mediaType}`
   return {
     type: 'text',
@@ -35,11 +35,15 @@ export function asError([first, ...rest]: readonly ContentPart[]): ContentPart[]
   return [{ type: 'text', text: ERROR_PREFIX }, ...(first ? [first] : []), ...rest]
 }
 
-export function systemMessage(content: string): ChatMessage {
+export function buildSystemMessage(content: string): ChatMessage {
   return { role: 'system', content }
 }
 
-export function assistantMessage(content: string, reasoning: string, toolCalls: ToolCall[]): ChatMessage {
+export function buildAssistantMessage(
+  content: string,
+  reasoning: string,
+  toolCalls: ToolCall[],
+): ChatMessage {
   return {
     role: 'assistant',
     content: content === '' && toolCalls.length > 0 ? null : content,

@@ -17,7 +17,7 @@ interface OpenAiErrorBody {
  * its message; a prompt that does not fit has the code by which agents recognize it.
  */
 export function openAiError(error: ProxyError): OpenAiErrorBody {
-  const fromEngine = engineError(error.engineBody)
+  const fromEngine = findEngineError(error.engineBody)
   const { message, type, param, code } = fromEngine ?? { param: error.param }
   return {
     error: {
@@ -26,7 +26,7 @@ export function openAiError(error: ProxyError): OpenAiErrorBody {
       type: typeof type === 'string' ? type : getErrorType(error.status),
       param: typeof param === 'string' ? param : null,
       code: toErrorCode(code) ?? error.code,
-      ...overlong(error),
+      ...describeOverflow(error),
     },
   }
 }
@@ -35,7 +35,7 @@ export function openAiError(error: ProxyError): OpenAiErrorBody {
  * Returns OpenAI's type and code for a context overflow, for which engines have other types, and the status as the
  * code.
  */
-function overlong(error: ProxyError): { type?: string; code?: string } {
+function describeOverflow(error: ProxyError): { type?: string; code?: string } {
   if (!readContextOverflow(error)) return {}
   return { type: 'invalid_request_error', code: 'context_length_exceeded' }
 }
@@ -43,7 +43,7 @@ function overlong(error: ProxyError): { type?: string; code?: string } {
 /**
  * Returns the engine's error, which is wrapped as `{"error": {...}}` or flat as `{"object": "error", "message": ...}`.
  */
-function engineError(body: unknown): Record<string, unknown> | undefined {
+function findEngineError(body: unknown): Record<string, unknown> | undefined {
   if (typeof body !== 'object' || body === null) return undefined
   const { error, message } = body as { error?: unknown; message?: unknown }
   if (typeof error === 'object' && error !== null) return error as Record<string, unknown>

@@ -6,7 +6,7 @@ export function createUnsupportedError(message: string, param: string): ProxyErr
 }
 
 /** Returns the error for a choice that demands a tool call where no tool is left, which engines reject or ignore. */
-export function noToolLeft(param: string): ProxyError {
+export function createNoToolLeftError(param: string): ProxyError {
   return createUnsupportedError(
     `'${param}' demands a tool call, and no tool is left that the model can call`,
     param,
@@ -14,6 +14,6 @@ export function noToolLeft(param: string): ProxyError {
 }
 
 /** Returns the error for a request that is invalid beyond its schema. @param param as for {@link createUnsupportedError} */
-export function invalid(message: string, param: string): ProxyError {
+export function createInvalidError(message: string, param: string): ProxyError {
   return new ProxyError('invalid_request', message, { param })
 }

@@ -2,7 +2,7 @@
 import Type, { type Static } from 'typebox'
 import type { CompletionBody } from '../../../protocol/canonical/request.ts'
 import { MAX_TOKEN_ID } from '../../../protocol/token-ids/token-ids.ts'
-import { createChecker, LargeInteger, nullable } from '../common/check.ts'
+import { createChecker, LargeInteger, toNullable } from '../common/check.ts'
 import { parseChoiceCount } from '../common/choices.ts'
 import type { DialectRequest } from '../common/dialect-request.ts'
 import { createUnsupportedError } from '../common/request-errors.ts'
@@ -11,25 +11,25 @@ const TokenId = Type.Integer({ minimum: 0, maximum: MAX_TOKEN_ID })
 
 export const CompletionRequest = Type.Object(
   {
-    model: nullable(Type.String()),
+    model: toNullable(Type.String()),
     prompt: Type.Union([
       Type.String(),
       Type.Array(TokenId, { minItems: 1 }),
       Type.Array(Type.String(), { minItems: 1 }),
       Type.Array(Type.Array(TokenId, { minItems: 1 }), { minItems: 1 }),
     ]),
-    stream: nullable(Type.Boolean()),
-    stream_options: nullable(Type.Object({ include_usage: nullable(Type.Boolean()) })),
-    n: nullable(Type.Integer({ minimum: 1 })),
-    best_of: nullable(Type.Integer({ minimum: 1 })),
-    echo: nullable(Type.Boolean()),
-    max_tokens: nullable(Type.Integer({ minimum: 0 })),
-    temperature: nullable(Type.Number({ minimum: 0 })),
-    top_p: nullable(Type.Number({ minimum: 0, maximum: 1 })),
-    seed: nullable(LargeInteger),
-    stop: nullable(Type.Union([Type.String(), Type.Array(Type.String())])),
-    logprobs: nullable(Type.Integer({ minimum: 0 })),
-    return_token_ids: nullable(Type.Boolean()),
+    stream: toNullable(Type.Boolean()),
+    stream_options: toNullable(Type.Object({ include_usage: toNullable(Type.Boolean()) })),
+    n: toNullable(Type.Integer({ minimum: 1 })),
+    best_of: toNullable(Type.Integer({ minimum: 1 })),
+    echo: toNullable(Type.Boolean()),
+    max_tokens: toNullable(Type.Integer({ minimum: 0 })),
+    temperature: toNullable(Type.Number({ minimum: 0 })),
+    top_p: toNullable(Type.Number({ minimum: 0, maximum: 1 })),
+    seed: toNullable(LargeInteger),
+    stop: toNullable(Type.Union([Type.String(), Type.Array(Type.String())])),
+    logprobs: toNullable(Type.Integer({ minimum: 0 })),
+    return_token_ids: toNullable(Type.Boolean()),
   },
   { $id: 'CompletionRequest', description: 'OpenAI Completions; unknown fields are forwarded.' },
 )
@@ -46,7 +46,7 @@ export function lowerCompletionRequest(raw: unknown): DialectRequest {
   rejectUnrecordable(request, bestOf ?? 1)
   return {
     kind: 'completion',
-    body: { ...request, prompt: onePrompt(request.prompt) } as CompletionBody,
+    body: { ...request, prompt: getSinglePrompt(request.prompt) } as CompletionBody,
     stream: request.stream === true,
     ...parseChoiceCount(request.n),
     responseOptions: {
@@ -71,7 +71,7 @@ function rejectUnrecordable({ n, echo }: Static<typeof CompletionRequest>, bestO
     )
 }
 
-function onePrompt(prompt: string | number[] | string[] | number[][]): string | number[] {
+function getSinglePrompt(prompt: string | number[] | string[] | number[][]): string | number[] {
   if (typeof prompt === 'string') return prompt
   const first = prompt[0]
   if (typeof first === 'number') return prompt as number[]

@@ -6,7 +6,7 @@ import { sumUsage } from '../common/choices.ts'
 import type { ResponseIdentity, ResponseOptions } from '../common/dialect-request.ts'
 
 /** Returns the body of a complete response with all choices. */
-export function textCompletion(
+export function buildTextCompletion(
   identity: ResponseIdentity,
   responseOptions: ResponseOptions,
   ...completions: readonly [Completion, ...Completion[]]
@@ -14,7 +14,7 @@ export function textCompletion(
   const [first] = completions
   const usage = completions.length === 1 ? first.end?.usage : sumUsage(completions)
   return {
-    ...root(identity, first.start?.model),
+    ...buildRoot(identity, first.start?.model),
     choices: completions.map((completion, index) => toChoice(completion, index, responseOptions)),
     usage,
   }
@@ -25,14 +25,14 @@ function toChoice(completion: Completion, index: number, responseOptions: Respon
   return {
     index,
     text: completion.content ?? '',
-    logprobs: responseOptions.logprobs ? legacyLogprobs(completion.logprobsContent, 0) : null,
+    logprobs: responseOptions.logprobs ? buildLegacyLogprobs(completion.logprobsContent, 0) : null,
     finish_reason: end?.finishReason ?? null,
     stop_reason: end?.stopReason,
-    ...(responseOptions.tokenIds && { token_ids: completion.tokenIds, ...promptIds(start) }),
+    ...(responseOptions.tokenIds && { token_ids: completion.tokenIds, ...buildPromptIds(start) }),
   }
 }
 
-function root(identity: ResponseIdentity, model: string | undefined): object {
+function buildRoot(identity: ResponseIdentity, model: string | undefined): object {
   return {
     id: `cmpl-${identity.turnId}`,
     object: 'text_completion',
@@ -42,7 +42,7 @@ function root(identity: ResponseIdentity, model: string | undefined): object {
 }
 
 /** Returns the prompt's ids, which vLLM has on the choice here, and at the root for chat. */
-function promptIds(start: GenerationStart | undefined): object {
+function buildPromptIds(start: GenerationStart | undefined): object {
   return { prompt_token_ids: start?.promptTokenIds ? Array.from(start.promptTokenIds) : null }
 }
 
@@ -50,7 +50,7 @@ function promptIds(start: GenerationStart | undefined): object {
  * Returns parallel lists instead of chat's entries. @param offset the start of the first token in the text, in
  * characters
  */
-function legacyLogprobs(entries: readonly TokenLogprob[], offset: number): object {
+function buildLegacyLogprobs(entries: readonly TokenLogprob[], offset: number): object {
   let position = offset
   return {
     tokens: entries.map((entry) => entry.token),
@@ -93,7 +93,7 @@ export class CompletionStreamWriter {
         if (!event.content && !entries && !ids) continue
         text += this.#chunk({
           text: event.content ?? '',
-          logprobs: entries ? legacyLogprobs(entries, this.#offset) : null,
+          logprobs: entries ? buildLegacyLogprobs(entries, this.#offset) : null,
           finish_reason: null,
           token_ids: ids,
         })
@@ -110,12 +110,12 @@ export class CompletionStreamWriter {
   }
 
   #chunk(choice: object): string {
-    const ids = this.#responseOptions.tokenIds && !this.#promptIdsSent ? promptIds(this.#start) : {}
+    const ids = this.#responseOptions.tokenIds && !this.#promptIdsSent ? buildPromptIds(this.#start) : {}
     this.#promptIdsSent = true
     return this.#event({ choices: [{ index: this.#identity.choice ?? 0, ...choice, ...ids }] })
   }
 
   #event(fields: object): string {
-    return `data: ${JSON.stringify({ ...root(this.#identity, this.#start?.model), ...fields })}\n\n`
+    return `data: ${JSON.stringify({ ...buildRoot(this.#identity, this.#start?.model), ...fields })}\n\n`
   }
 }

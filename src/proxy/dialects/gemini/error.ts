@@ -13,7 +13,7 @@ const STATUSES: Readonly<Record<number, string>> = {
   504: 'DEADLINE_EXCEEDED',
 }
 
-export function googleError(error: ProxyError): object {
+export function buildGoogleError(error: ProxyError): object {
   const { code, status, message, param } = error
   const overflow = readContextOverflow(error)
   return {

@@ -5,7 +5,7 @@
 import { ProxyError } from '../../../base/errors.ts'
 import { isRecord } from '../../../base/json.ts'
 import { isNestedTooDeeply } from '../../../protocol/json/nesting.ts'
-import { camelCased } from './names.ts'
+import { toCamelNames } from './names.ts'
 
 /** Counts, which Google's APIs write as text because they have 64 bits. */
 const COUNTS = new Set(['minItems', 'maxItems', 'minLength', 'maxLength', 'minProperties', 'maxProperties'])
@@ -43,7 +43,7 @@ export function toJsonSchema(schema: unknown): unknown {
 
 function convertSchema(schema: unknown): unknown {
   if (!isRecord(schema)) return schema
-  const { nullable, propertyOrdering: _, defs, ref, ...members } = camelCased(schema)
+  const { nullable, propertyOrdering: _, defs, ref, ...members } = toCamelNames(schema)
   if (defs !== undefined) members.$defs ??= defs
   if (typeof ref === 'string') members.$ref ??= ref.replace(/^#\/defs\//, '#/$defs/')
   const entries = Object.entries(members).map(([name, value]) => [name, convertMember(name, value)] as const)

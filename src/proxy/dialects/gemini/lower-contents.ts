@@ -2,16 +2,16 @@
 import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages.ts'
 import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import { toJsonText } from '../common/json-text.ts'
-import { assistantMessage, systemMessage, toMessageContent } from '../common/messages.ts'
+import { buildAssistantMessage, buildSystemMessage, toMessageContent } from '../common/messages.ts'
 import { createUnsupportedError } from '../common/request-errors.ts'
 import {
+  createUnsupportedPartError,
   decodeSignature,
   type PartWithPath,
   parseFunctionCall,
   parseFunctionResponse,
   parseText,
   toContentParts,
-  unsupportedPart,
   withPaths,
 } from './parts.ts'
 import type { Content } from './schema.ts'
@@ -39,7 +39,7 @@ export function lowerContents(
     toolCalls = getToolCalls(lowered.at(-1))
     return lowered
   })
-  return system === '' ? conversation : [memo.once(systemMessage, system), ...conversation]
+  return system === '' ? conversation : [memo.once(buildSystemMessage, system), ...conversation]
 }
 
 /**
@@ -87,7 +87,7 @@ function lowerGroup(
 function lowerUser(parts: readonly PartWithPath[], toolCalls: readonly ToolCall[]): ChatMessage[] {
   const isResult = ({ part }: PartWithPath) => part.functionResponse !== undefined
   const answered = new PendingToolCalls(toolCalls)
-  const results = distinct(
+  const results = removeDuplicates(
     parts.filter(isResult).map((placed) => {
       const { id, name, parts: shown } = parseFunctionResponse(placed)
       return {
@@ -106,7 +106,7 @@ function lowerUser(parts: readonly PartWithPath[], toolCalls: readonly ToolCall[
 }
 
 /** Removes duplicates: Gemini CLI sends each result of a resumed session twice. */
-function distinct(results: readonly ChatMessage[]): ChatMessage[] {
+function removeDuplicates(results: readonly ChatMessage[]): ChatMessage[] {
   return [...new Map(results.map((result) => [toJsonText(result), result])).values()]
 }
 
@@ -145,7 +145,7 @@ function lowerModel(parts: readonly PartWithPath[]): ChatMessage {
     if (part.functionCall !== undefined) toolCalls.push(parseFunctionCall(placed, `call_${at}`))
     else if (part.thought === true) thoughts.push(part.text === undefined ? '' : parseText(placed))
     else if (part.text !== undefined) texts.push(parseText(placed))
-    else if (part.thoughtSignature === undefined) throw unsupportedPart(placed)
+    else if (part.thoughtSignature === undefined) throw createUnsupportedPartError(placed)
   }
-  return assistantMessage(texts.join(''), thoughts.join('') || signed.join(''), toolCalls)
+  return buildAssistantMessage(texts.join(''), thoughts.join('') || signed.join(''), toolCalls)
 }

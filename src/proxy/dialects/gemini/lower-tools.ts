@@ -1,9 +1,9 @@
 /** Gemini's tools, their schemas and the tool choice, in the form of Chat Completions. */
 import { isRecord } from '../../../base/json.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
-import { invalid, noToolLeft } from '../common/request-errors.ts'
+import { createInvalidError, createNoToolLeftError } from '../common/request-errors.ts'
 import { toJsonSchema } from './json-schema.ts'
-import { camelMembers } from './names.ts'
+import { convertMembers } from './names.ts'
 import type { FunctionCallingConfig, FunctionDeclaration } from './schema.ts'
 
 /**
@@ -15,15 +15,15 @@ export function lowerTools(tools: readonly Record<string, unknown>[]): Tool[] {
 }
 
 /** Returns the names of the tools that {@link lowerTools} omits. */
-export function droppedTools(tools: readonly Record<string, unknown>[]): string[] {
+export function listDroppedTools(tools: readonly Record<string, unknown>[]): string[] {
   return tools.flatMap((tool) => Object.keys(tool).filter((name) => name !== 'functionDeclarations'))
 }
 
 /** Converts names to camelCase before a schema validates them. */
-export function camelTool(tool: unknown): unknown {
-  const named = camelMembers(tool)
+export function toCamelTool(tool: unknown): unknown {
+  const named = convertMembers(tool)
   if (!isRecord(named) || !Array.isArray(named.functionDeclarations)) return named
-  return { ...named, functionDeclarations: named.functionDeclarations.map(camelMembers) }
+  return { ...named, functionDeclarations: named.functionDeclarations.map(convertMembers) }
 }
 
 function lowerTool({ name, description, parameters, parametersJsonSchema }: FunctionDeclaration): Tool {
@@ -52,9 +52,9 @@ export function lowerToolChoice(
   tools: Tool[],
 ): { tool_choice?: unknown; tools?: Tool[] } {
   const upper = mode?.toUpperCase() ?? 'MODE_UNSPECIFIED'
-  if (!MODES.has(upper)) throw invalid(`${CONFIG}.mode: unknown mode '${mode}'`, `${CONFIG}.mode`)
+  if (!MODES.has(upper)) throw createInvalidError(`${CONFIG}.mode: unknown mode '${mode}'`, `${CONFIG}.mode`)
   if (tools.length === 0) {
-    if (upper === 'ANY') throw noToolLeft(CONFIG)
+    if (upper === 'ANY') throw createNoToolLeftError(CONFIG)
     return {}
   }
   if (upper === 'NONE') return { tool_choice: 'none' }
@@ -66,7 +66,7 @@ export function lowerToolChoice(
   const allowed = new Set(names)
   const left = tools.filter((tool) => 'function' in tool && allowed.has(tool.function.name))
   const param = `${CONFIG}.allowedFunctionNames`
-  if (left.length === 0) throw invalid(`${param}: no tool has one of these names`, param)
+  if (left.length === 0) throw createInvalidError(`${param}: no tool has one of these names`, param)
   return left.length === tools.length ? { tool_choice: choice } : { tool_choice: choice, tools: left }
 }
 

@@ -2,7 +2,7 @@
 import { isRecord } from '../../../base/json.ts'
 
 /** @returns the object, or a copy with its own names in camelCase; names inside its values are unchanged */
-export function camelCased(object: Record<string, unknown>): Record<string, unknown> {
+export function toCamelNames(object: Record<string, unknown>): Record<string, unknown> {
   let isCamel = true
   for (const name in object) if (name.includes('_')) isCamel = false
   if (isCamel) return object
@@ -17,9 +17,9 @@ export function toCamelCase(name: string): string {
  * Returns an object with its own names in camelCase and without members that are null, which means "not set" in
  * protobuf's JSON. Any other value is returned unchanged, for a schema to reject.
  */
-export function camelMembers(object: unknown): unknown {
+export function convertMembers(object: unknown): unknown {
   if (!isRecord(object)) return object
-  const named = camelCased(object)
+  const named = toCamelNames(object)
   if (!Object.values(named).includes(null)) return named
   return Object.fromEntries(Object.entries(named).filter(([, value]) => value !== null))
 }

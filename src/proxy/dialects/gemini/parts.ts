@@ -4,11 +4,11 @@ import type { ProxyError } from '../../../base/errors.ts'
 import type { ToolCall } from '../../../protocol/canonical/messages.ts'
 import { createChecker } from '../common/check.ts'
 import { toJsonText } from '../common/json-text.ts'
-import { asError, type ContentPart, fileInWords } from '../common/messages.ts'
+import { asError, type ContentPart, describeFile } from '../common/messages.ts'
 import { createUnsupportedError } from '../common/request-errors.ts'
 import { seal, unseal } from '../common/sealed-reasoning.ts'
 import { formatToolArguments } from '../common/tool-input.ts'
-import { camelMembers } from './names.ts'
+import { convertMembers } from './names.ts'
 import type { Content } from './schema.ts'
 
 /** A part, and its path in the body. */
@@ -42,7 +42,7 @@ export function withPaths(parts: Content['parts'], at: string): PartWithPath[] {
   const list = Array.isArray(parts) ? parts : [parts ?? {}]
   return list
     .map((part, index) => ({
-      part: camelMembers(part) as Record<string, unknown>,
+      part: convertMembers(part) as Record<string, unknown>,
       at: `${at}.parts.${index}`,
     }))
     .filter(({ part }) => Object.keys(part).length > 0)
@@ -50,7 +50,7 @@ export function withPaths(parts: Content['parts'], at: string): PartWithPath[] {
 
 /** @throws ProxyError `invalid_request`, `unsupported` */
 export function parseText({ part, at }: PartWithPath): string {
-  if (part.text === undefined) throw unsupportedPart({ part, at })
+  if (part.text === undefined) throw createUnsupportedPartError({ part, at })
   return checkText(part, at).text
 }
 
@@ -61,28 +61,28 @@ export function parseText({ part, at }: PartWithPath): string {
 export function toContentParts(placed: PartWithPath): ContentPart[] {
   const { part, at } = placed
   if (part.inlineData !== undefined) return [inlinePart(part.inlineData, `${at}.inlineData`)]
-  if (part.fileData !== undefined) return [filePart(part.fileData, `${at}.fileData`)]
+  if (part.fileData !== undefined) return [readFilePart(part.fileData, `${at}.fileData`)]
   return [{ type: 'text', text: parseText(placed) }]
 }
 
 function inlinePart(blob: unknown, at: string): ContentPart {
-  const { mimeType, data } = checkBlob(camelMembers(blob), at)
+  const { mimeType, data } = checkBlob(convertMembers(blob), at)
   if (mimeType.startsWith('text/')) return { type: 'text', text: Buffer.from(data, 'base64').toString() }
-  if (!isImage(mimeType)) return fileInWords(mimeType)
+  if (!isImage(mimeType)) return describeFile(mimeType)
   // Python's SDK encodes bytes as base64url.
   const base64 = data.replaceAll('-', '+').replaceAll('_', '/')
   return { type: 'image_url', image_url: { url: `data:${mimeType};base64,${base64}` } }
 }
 
-function filePart(file: unknown, at: string): ContentPart {
-  const { fileUri: url, mimeType = 'image/*' } = checkFile(camelMembers(file), at)
-  if (!isImage(mimeType)) return fileInWords(mimeType)
+function readFilePart(file: unknown, at: string): ContentPart {
+  const { fileUri: url, mimeType = 'image/*' } = checkFile(convertMembers(file), at)
+  if (!isImage(mimeType)) return describeFile(mimeType)
   return { type: 'image_url', image_url: { url } }
 }
 
 const isImage = (mimeType: string) => mimeType.startsWith('image/')
 
-export function unsupportedPart({ part, at }: PartWithPath): ProxyError {
+export function createUnsupportedPartError({ part, at }: PartWithPath): ProxyError {
   const [kind = 'nothing'] = Object.keys(part).filter((name) => !BESIDE_A_KIND.has(name))
   return createUnsupportedError(`${at}: a part with '${kind}' is not supported here`, at)
 }
@@ -96,7 +96,7 @@ const BESIDE_A_KIND: ReadonlySet<string> = new Set([
 
 /** @param unnamed the id for a call without one */
 export function parseFunctionCall({ part, at }: PartWithPath, unnamed: string): ToolCall {
-  const { id, name, args } = checkCall(camelMembers(part.functionCall), `${at}.functionCall`)
+  const { id, name, args } = checkCall(convertMembers(part.functionCall), `${at}.functionCall`)
   return {
     id: id || unnamed,
     type: 'function',
@@ -115,7 +115,7 @@ interface FunctionResponse {
  */
 export function parseFunctionResponse({ part, at }: PartWithPath): FunctionResponse {
   const here = `${at}.functionResponse`
-  const { id, name, response = {}, parts = [] } = checkResponse(camelMembers(part.functionResponse), here)
+  const { id, name, response = {}, parts = [] } = checkResponse(convertMembers(part.functionResponse), here)
   const { output, error } = response
   const isError = error !== undefined && output === undefined
   const textParts: ContentPart[] = [{ type: 'text', text: toText(isError ? error : (output ?? response)) }]

@@ -10,8 +10,8 @@ import { createUnsupportedError } from '../common/request-errors.ts'
 import { type Removal, removeVolatile, VOLATILE_RULES, type VolatileRule } from '../common/volatile.ts'
 import { toJsonSchema } from './json-schema.ts'
 import { lowerContents, rejectPrefill } from './lower-contents.ts'
-import { camelTool, droppedTools, lowerToolChoice, lowerTools } from './lower-tools.ts'
-import { camelMembers, toCamelCase } from './names.ts'
+import { listDroppedTools, lowerToolChoice, lowerTools, toCamelTool } from './lower-tools.ts'
+import { convertMembers, toCamelCase } from './names.ts'
 import { parseText, withPaths } from './parts.ts'
 import { Content, GeminiRequest, type GenerationConfig } from './schema.ts'
 
@@ -35,7 +35,7 @@ export function lowerGeminiRequest(
   volatileRules: readonly VolatileRule[] = VOLATILE_RULES,
   memo: PartMemo = NO_MEMO,
 ): DialectRequest {
-  const request = check(namedRequest(raw, memo), memo) as GeminiRequest & Record<string, unknown>
+  const request = check(toCamelRequest(raw, memo), memo) as GeminiRequest & Record<string, unknown>
   rejectServerFeatures(request)
   rejectPrefill(request.contents)
   const { generationConfig } = request
@@ -51,7 +51,7 @@ export function lowerGeminiRequest(
     ...routeFields('record', request, FIELDS),
     ...(Object.keys(rest).length > 0 && { generationConfig: rest }),
   }
-  const dropped = droppedTools((request.tools ?? []) as Record<string, unknown>[])
+  const dropped = listDroppedTools((request.tools ?? []) as Record<string, unknown>[])
   const annotations = toAnnotations(kept, removed, dropped)
   const reasoning = config.thinkingConfig?.includeThoughts === true
   return {
@@ -78,7 +78,7 @@ export function lowerGeminiCount(
   memo: PartMemo = NO_MEMO,
 ): ChatBody {
   const named = isRecord(raw) ? (raw.generateContentRequest ?? raw.generate_content_request ?? raw) : raw
-  const request = check(namedRequest(named, memo), memo) as GeminiRequest & Record<string, unknown>
+  const request = check(toCamelRequest(named, memo), memo) as GeminiRequest & Record<string, unknown>
   rejectServerFeatures(request)
   const { prompt } = lowerPrompt(request, model, volatileRules, memo)
   const body = { ...routeFields('engine', request, FIELDS), ...prompt }
@@ -87,7 +87,7 @@ export function lowerGeminiCount(
 }
 
 /** Converts the request's own names to camelCase; an engine's fields, such as `repetition_penalty`, are unchanged. */
-function namedRequest(raw: unknown, memo: PartMemo): unknown {
+function toCamelRequest(raw: unknown, memo: PartMemo): unknown {
   if (!isRecord(raw)) return raw
   const entries = Object.entries(raw).map(([name, value]) => {
     const camel = toCamelCase(name)
@@ -95,21 +95,21 @@ function namedRequest(raw: unknown, memo: PartMemo): unknown {
   })
   const named: Record<string, unknown> = Object.fromEntries(entries)
   const { tools, toolConfig, generationConfig: config, systemInstruction: system } = named
-  if (Array.isArray(tools)) named.tools = memo.once(camelTools, tools)
+  if (Array.isArray(tools)) named.tools = memo.once(toCamelTools, tools)
   if (isRecord(toolConfig)) named.toolConfig = toCamelMembers(toolConfig, 'functionCallingConfig')
   if (isRecord(config)) named.generationConfig = toCamelMembers(config, 'thinkingConfig')
   if (typeof system === 'string') named.systemInstruction = { parts: [{ text: system }] }
   return named
 }
 
-function camelTools(tools: unknown[]): unknown[] {
-  return tools.map(camelTool)
+function toCamelTools(tools: unknown[]): unknown[] {
+  return tools.map(toCamelTool)
 }
 
 /** Converts the object's names and those of this member to camelCase. */
 function toCamelMembers(object: Record<string, unknown>, member: string): unknown {
-  const named = camelMembers(object) as Record<string, unknown>
-  return isRecord(named[member]) ? { ...named, [member]: camelMembers(named[member]) } : named
+  const named = convertMembers(object) as Record<string, unknown>
+  return isRecord(named[member]) ? { ...named, [member]: convertMembers(named[member]) } : named
 }
 
 function lowerPrompt(
@@ -127,7 +127,7 @@ function lowerPrompt(
     messages: lowerContents(texts, contents, memo),
     ...(lowered.length > 0 && { tools: lowered }),
     ...(toolConfig?.functionCallingConfig && lowerToolChoice(toolConfig.functionCallingConfig, lowered)),
-    ...reasoningFields(generationConfig?.thinkingConfig),
+    ...buildReasoningFields(generationConfig?.thinkingConfig),
     ...formatField(generationConfig ?? {}),
   }
   return { prompt, removed }
@@ -137,7 +137,7 @@ function lowerPrompt(
  * Returns the reasoning fields. Chat templates of models with optional reasoning read `enable_thinking`; a negative
  * budget leaves the choice to the model.
  */
-function reasoningFields(thinking: GenerationConfig['thinkingConfig']): Partial<ChatBody> {
+function buildReasoningFields(thinking: GenerationConfig['thinkingConfig']): Partial<ChatBody> {
   const { thinkingBudget: budget, thinkingLevel: level } = thinking ?? {}
   const switched = typeof budget === 'number' && budget >= 0
   const effort = level?.toLowerCase()

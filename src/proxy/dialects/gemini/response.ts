@@ -21,7 +21,7 @@ interface ResponsePart {
 }
 
 /** Returns the body of a complete response. `completion.end` must be set. */
-export function geminiResponse(
+export function buildGeminiResponse(
   identity: ResponseIdentity,
   responseOptions: ResponseOptions,
   completion: Completion,

@@ -6,8 +6,8 @@
 import Type from 'typebox'
 import type { ProxyError } from '../../../base/errors.ts'
 import type { ToolCall } from '../../../protocol/canonical/messages.ts'
-import { createChecker, nullable } from '../common/check.ts'
-import { asError, type ContentPart, fileInWords } from '../common/messages.ts'
+import { createChecker, toNullable } from '../common/check.ts'
+import { asError, type ContentPart, describeFile } from '../common/messages.ts'
 import { createUnsupportedError } from '../common/request-errors.ts'
 import { unseal } from '../common/sealed-reasoning.ts'
 import { formatToolArguments } from '../common/tool-input.ts'
@@ -23,7 +23,7 @@ export interface BlockWithPath {
 const SearchText = Type.Object({ type: Type.Literal('text'), text: Type.String() })
 const checkText = createChecker(Type.Object({ text: Type.String() }))
 const checkThinking = createChecker(
-  Type.Object({ thinking: nullable(Type.String()), signature: nullable(Type.String()) }),
+  Type.Object({ thinking: toNullable(Type.String()), signature: toNullable(Type.String()) }),
 )
 const checkSource = createChecker(Type.Object({ source: Type.Object({ type: Type.String() }) }))
 const checkBase64 = createChecker(
@@ -44,8 +44,8 @@ const checkToolUse = createChecker(
 const checkToolResult = createChecker(
   Type.Object({
     tool_use_id: Type.String({ minLength: 1 }),
-    content: nullable(Content),
-    is_error: nullable(Type.Boolean()),
+    content: toNullable(Content),
+    is_error: toNullable(Type.Boolean()),
   }),
 )
 
@@ -56,7 +56,7 @@ const checkToolReference = createChecker(Type.Object({ tool_name: Type.String({ 
 
 /** @throws ProxyError `invalid_request`, `unsupported` */
 export function parseText({ block, at }: BlockWithPath): string {
-  if (block.type !== 'text') throw unsupportedBlock({ block, at })
+  if (block.type !== 'text') throw createUnsupportedBlockError({ block, at })
   return checkText(block, at).text
 }
 
@@ -71,8 +71,8 @@ export function parseThinking({ block, at }: BlockWithPath): string {
  */
 export function toContentParts(placed: BlockWithPath): ContentPart[] {
   const { type } = placed.block
-  if (type === 'image') return [{ type: 'image_url', image_url: { url: imageUrl(placed) } }]
-  if (type === 'document') return documentParts(placed)
+  if (type === 'image') return [{ type: 'image_url', image_url: { url: getImageUrl(placed) } }]
+  if (type === 'document') return buildDocumentParts(placed)
   if (type === 'search_result') return [searchResultPart(placed)]
   return [{ type: 'text', text: parseText(placed) }]
 }
@@ -82,36 +82,38 @@ function searchResultPart({ block, at }: BlockWithPath): ContentPart {
   return { type: 'text', text: [title, source, ...content.map(({ text }) => text)].join('\n') }
 }
 
-function imageUrl({ block, at }: BlockWithPath): string {
+function getImageUrl({ block, at }: BlockWithPath): string {
   const { type } = checkSource(block, at).source
   if (type === 'url') return checkUrl(block, at).source.url
-  if (type !== 'base64') throw unsupportedSource(type, at)
+  if (type !== 'base64') throw createUnsupportedSourceError(type, at)
   const { media_type, data } = checkBase64(block, at).source
   return `data:${media_type};base64,${data}`
 }
 
 /** Returns the text of a text document; a document that would have to be rendered is described in words. */
-function documentParts({ block, at }: BlockWithPath): ContentPart[] {
+function buildDocumentParts({ block, at }: BlockWithPath): ContentPart[] {
   const { type } = checkSource(block, at).source
   if (type === 'text') return [{ type: 'text', text: checkTextSource(block, at).source.data }]
   if (type === 'base64') {
     const { media_type, data } = checkBase64(block, at).source
     const isText = media_type.startsWith('text/')
-    return [isText ? { type: 'text', text: Buffer.from(data, 'base64').toString() } : fileInWords(media_type)]
+    return [
+      isText ? { type: 'text', text: Buffer.from(data, 'base64').toString() } : describeFile(media_type),
+    ]
   }
   // A URL source is always a PDF.
-  if (type === 'url') return [fileInWords('application/pdf')]
-  if (type === 'file') return [fileInWords()]
-  if (type !== 'content') throw unsupportedSource(type, at)
-  return contentParts(checkContentSource(block, at).source.content, `${at}.source.content`)
+  if (type === 'url') return [describeFile('application/pdf')]
+  if (type === 'file') return [describeFile()]
+  if (type !== 'content') throw createUnsupportedSourceError(type, at)
+  return buildContentParts(checkContentSource(block, at).source.content, `${at}.source.content`)
 }
 
-function unsupportedSource(type: string, at: string): ProxyError {
+function createUnsupportedSourceError(type: string, at: string): ProxyError {
   const param = `${at}.source.type`
   return createUnsupportedError(`${param}: a source of type '${type}' is not supported`, param)
 }
 
-export function unsupportedBlock({ block, at }: BlockWithPath): ProxyError {
+export function createUnsupportedBlockError({ block, at }: BlockWithPath): ProxyError {
   return createUnsupportedError(`${at}: a block of type '${block.type}' is not supported here`, `${at}.type`)
 }
 
@@ -121,7 +123,7 @@ export function withPaths(content: string | readonly Block[], at: string): Block
   return content.map((block, index) => ({ block, at: `${at}.${index}` }))
 }
 
-function contentParts(content: string | readonly Block[], at: string): ContentPart[] {
+function buildContentParts(content: string | readonly Block[], at: string): ContentPart[] {
   return withPaths(content, at).flatMap(toContentParts)
 }
 

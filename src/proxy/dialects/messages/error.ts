@@ -1,7 +1,7 @@
 /** Errors in the form of Anthropic's API: https://platform.claude.com/docs/en/api/errors */
 import type { ErrorCode, ProxyError } from '../../../base/errors.ts'
 import { type ContextOverflow, readContextOverflow } from '../common/context-overflow.ts'
-import { sseEvent } from './stream.ts'
+import { formatSseEvent } from './stream.ts'
 
 /** The SDK's tool runner requests a thread, and sends the whole conversation when it receives this code. */
 const NO_THREADS = 'thread_unsupported_request'
@@ -17,15 +17,15 @@ interface AnthropicErrorBody {
   request_id: string | null
 }
 
-export function anthropicError(error: ProxyError, requestId: string | null = null): AnthropicErrorBody {
+export function buildAnthropicError(error: ProxyError, requestId: string | null = null): AnthropicErrorBody {
   const { code, param, message } = error
   const overflow = readContextOverflow(error)
   return {
     type: 'error',
     error: {
-      type: getErrorType(anthropicStatus(error)),
+      type: getErrorType(getAnthropicStatus(error)),
       // Agents shorten their conversation when they read the API's own message, and do not recognize others.
-      message: overflow ? overflowWords(overflow, message) : message,
+      message: overflow ? describeOverflow(overflow, message) : message,
       details: {
         error_code: code === 'unsupported' && param === 'thread' ? NO_THREADS : code,
         param,
@@ -36,15 +36,15 @@ export function anthropicError(error: ProxyError, requestId: string | null = nul
 }
 
 /** Returns an error that occurs after the stream began, as the text of its event. */
-export function anthropicErrorEvent(error: ProxyError): string {
-  const { type, ...fields } = anthropicError(error)
-  return sseEvent(type, fields)
+export function formatAnthropicErrorEvent(error: ProxyError): string {
+  const { type, ...fields } = buildAnthropicError(error)
+  return formatSseEvent(type, fields)
 }
 
 /** The status of this API for too many concurrent requests. */
 const OVERLOADED = 529
 
-export function anthropicStatus({ code, status }: ProxyError): number {
+export function getAnthropicStatus({ code, status }: ProxyError): number {
   return code === 'queue_full' || code === 'no_worker' ? OVERLOADED : status
 }
 
@@ -70,7 +70,7 @@ function getErrorType(status: number): string {
  * `max_tokens` exceed context limit: 188240 + 21333 > 200000``.
  * @param message the engine's message, which is used if it contains no numbers
  */
-function overflowWords({ limit, prompt, completion }: ContextOverflow, message: string): string {
+function describeOverflow({ limit, prompt, completion }: ContextOverflow, message: string): string {
   if (prompt === undefined) return `prompt is too long: ${message}`
   if (completion !== undefined && prompt < limit) {
     return (

@@ -1,17 +1,17 @@
 /** The conversation of an Anthropic request as canonical messages. `docs/dialects.md` lists these decisions. */
 import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages.ts'
 import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
-import { assistantMessage, systemMessage, toMessageContent } from '../common/messages.ts'
+import { buildAssistantMessage, buildSystemMessage, toMessageContent } from '../common/messages.ts'
 import { createUnsupportedError } from '../common/request-errors.ts'
 import {
   type BlockWithPath,
+  createUnsupportedBlockError,
   getReferencedTools,
   parseText,
   parseThinking,
   parseToolResult,
   parseToolUse,
   toContentParts,
-  unsupportedBlock,
   withPaths,
 } from './blocks.ts'
 import type { CountTokensRequest, MessageParam, ToolParam } from './schema.ts'
@@ -56,7 +56,7 @@ export function lowerConversation(
     // The first reference to a tool depends on all messages before it.
     return found.size > 0 ? lowerGroup(last, { ...utterance, found }) : memo.once(lowerGroup, last, utterance)
   })
-  return system === '' ? conversation : [memo.once(systemMessage, system), ...conversation]
+  return system === '' ? conversation : [memo.once(buildSystemMessage, system), ...conversation]
 }
 
 /**
@@ -157,13 +157,14 @@ function lowerAssistant(blocks: readonly BlockWithPath[]): ChatMessage {
     if (type === 'text') texts.push(parseText(placed))
     else if (type === 'thinking') thoughts.push(parseThinking(placed))
     else if (type === 'tool_use') toolCalls.push(parseToolUse(placed))
-    else if (type.endsWith('_tool_result')) texts.push(serverToolLines(placed))
-    else if (type !== 'redacted_thinking' && type !== 'server_tool_use') throw unsupportedBlock(placed)
+    else if (type.endsWith('_tool_result')) texts.push(formatServerTool(placed))
+    else if (type !== 'redacted_thinking' && type !== 'server_tool_use')
+      throw createUnsupportedBlockError(placed)
   }
-  return assistantMessage(texts.join(''), thoughts.join(''), toolCalls)
+  return buildAssistantMessage(texts.join(''), thoughts.join(''), toolCalls)
 }
 
-function serverToolLines({ block }: BlockWithPath): string {
+function formatServerTool({ block }: BlockWithPath): string {
   const text = formatServerToolResult(block)
   return text && `\n${text}\n`
 }

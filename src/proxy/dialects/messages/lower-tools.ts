@@ -2,7 +2,7 @@
 import Type from 'typebox'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
 import { createChecker } from '../common/check.ts'
-import { createUnsupportedError, invalid } from '../common/request-errors.ts'
+import { createInvalidError, createUnsupportedError } from '../common/request-errors.ts'
 import type { ToolChoice, ToolParam } from './schema.ts'
 
 const checkNamed = createChecker(Type.Object({ name: Type.String({ minLength: 1 }) }))
@@ -28,7 +28,7 @@ function isServerTool({ type, input_schema: schema }: ToolParam): boolean {
 }
 
 /** Returns the types of the tools that {@link lowerTools} omits. */
-export function droppedTools(tools: readonly ToolParam[]): string[] {
+export function listDroppedTools(tools: readonly ToolParam[]): string[] {
   return tools.filter(isServerTool).map(({ type }) => type!)
 }
 
@@ -74,5 +74,5 @@ function toToolChoice({ type, name }: ToolChoice): unknown {
   if (type === 'any') return 'required'
   if (type !== 'tool') return type
   if (name) return { type: 'function', function: { name } }
-  throw invalid("'tool_choice.name' is required", 'tool_choice.name')
+  throw createInvalidError("'tool_choice.name' is required", 'tool_choice.name')
 }

@@ -5,10 +5,10 @@ import { createListChecker, isObject } from '../common/check.ts'
 import type { DialectRequest, ResponseOptions } from '../common/dialect-request.ts'
 import { toJsonText } from '../common/json-text.ts'
 import { routeFields, toAnnotations } from '../common/other-fields.ts'
-import { createUnsupportedError, noToolLeft } from '../common/request-errors.ts'
+import { createNoToolLeftError, createUnsupportedError } from '../common/request-errors.ts'
 import { type Removal, removeVolatile, VOLATILE_RULES, type VolatileRule } from '../common/volatile.ts'
 import { lowerConversation, rejectPrefill } from './lower-messages.ts'
-import { droppedTools, lowerToolChoice, lowerTools } from './lower-tools.ts'
+import { listDroppedTools, lowerToolChoice, lowerTools } from './lower-tools.ts'
 import { CountTokensRequest, Message, MessagesRequest, type ToolChoice } from './schema.ts'
 
 const checkMessages = createListChecker(MessagesRequest, 'messages', Message)
@@ -34,14 +34,14 @@ export function lowerMessagesRequest(
     ...prompt,
     ...toSamplingFields(request),
   } as ChatBody
-  const dropped = droppedTools(request.tools ?? [])
+  const dropped = listDroppedTools(request.tools ?? [])
   const annotations = toAnnotations(routeFields('record', request, FIELDS), removed, dropped)
   return {
     kind: 'chat',
     body,
     rejectOverlong: true,
     stream: request.stream === true,
-    responseOptions: { logprobs: false, tokenIds: false, streamUsage: true, ...thinkingOptions(request) },
+    responseOptions: { logprobs: false, tokenIds: false, streamUsage: true, ...readThinkingOptions(request) },
     ...(annotations && { annotations }),
   }
 }
@@ -86,27 +86,27 @@ function lowerPrompt(
     model,
     messages: lowerConversation(texts, request, memo),
     ...(tools.length > 0 && { tools }),
-    ...(toolChoice && choiceFields(toolChoice, tools.length > 0 || !request.tools?.length)),
-    ...reasoningFields(request),
+    ...(toolChoice && buildChoiceFields(toolChoice, tools.length > 0 || !request.tools?.length)),
+    ...buildReasoningFields(request),
     ...formatField(request),
   }
   return { prompt, removed }
 }
 
 /** Omits or rejects a choice if no tool is left, because engines reject it. */
-function choiceFields(choice: ToolChoice, hasTools: boolean): Record<string, unknown> {
+function buildChoiceFields(choice: ToolChoice, hasTools: boolean): Record<string, unknown> {
   if (hasTools) return lowerToolChoice(choice)
   if (choice.type === 'auto' || choice.type === 'none') return {}
-  throw noToolLeft('tool_choice')
+  throw createNoToolLeftError('tool_choice')
 }
 
 /**
  * Returns the reasoning fields. Chat templates of models with optional reasoning read `enable_thinking`; others ignore
  * it.
  */
-function reasoningFields(request: CountTokensRequest): Partial<ChatBody> {
+function buildReasoningFields(request: CountTokensRequest): Partial<ChatBody> {
   const effort = request.output_config?.effort
-  const kwargs = templateKwargs(request)
+  const kwargs = readTemplateKwargs(request)
   return {
     ...(kwargs && { chat_template_kwargs: kwargs }),
     ...(effort && { reasoning_effort: effort }),
@@ -116,7 +116,7 @@ function reasoningFields(request: CountTokensRequest): Partial<ChatBody> {
 /**
  * Returns the template's arguments. The agent's own have precedence; an invalid value is left for the engine to reject.
  */
-function templateKwargs(request: CountTokensRequest): object | undefined {
+function readTemplateKwargs(request: CountTokensRequest): object | undefined {
   const { chat_template_kwargs: kwargs } = request as Record<string, unknown>
   const { type } = request.thinking ?? {}
   if (kwargs !== undefined && !isObject(kwargs)) return undefined
@@ -142,7 +142,7 @@ function toSamplingFields(request: MessagesRequest): Partial<ChatBody> {
   }
 }
 
-function thinkingOptions({
+function readThinkingOptions({
   thinking,
 }: MessagesRequest): Pick<ResponseOptions, 'reasoning' | 'sealedReasoning'> {
   const wanted = thinking?.type !== 'disabled'

@@ -7,17 +7,17 @@ import { SIGNATURE, seal } from '../common/sealed-reasoning.ts'
 import { parseToolInput } from '../common/tool-input.ts'
 
 /** Returns the body of a complete response. `completion.end` must be set. */
-export function message(
+export function buildMessage(
   identity: ResponseIdentity,
   responseOptions: ResponseOptions,
   completion: Completion,
 ): object {
   const { start, end } = completion
   return {
-    ...messageHead(identity, start),
-    content: contentBlocks(identity, responseOptions, completion),
+    ...buildMessageHead(identity, start),
+    content: buildContentBlocks(identity, responseOptions, completion),
     ...(end && stopFields(end, completion.toolCalls.length > 0)),
-    usage: usage(start, end, completion.tokenIds.length),
+    usage: buildUsage(start, end, completion.tokenIds.length),
   }
 }
 
@@ -25,7 +25,10 @@ export function message(
  * Returns a message without content. A key without a value is left out, except for the two that the API always sends:
  * clients that validate responses (the AI SDK) reject others that are null.
  */
-export function messageHead({ turnId, model }: ResponseIdentity, start: GenerationStart | undefined): object {
+export function buildMessageHead(
+  { turnId, model }: ResponseIdentity,
+  start: GenerationStart | undefined,
+): object {
   return {
     // Claude Code accepts letters and digits in an id, no dashes.
     id: `msg_${turnId.replaceAll('-', '')}`,
@@ -38,7 +41,7 @@ export function messageHead({ turnId, model }: ResponseIdentity, start: Generati
   }
 }
 
-function contentBlocks(
+function buildContentBlocks(
   identity: ResponseIdentity,
   responseOptions: ResponseOptions,
   completion: Completion,
@@ -46,13 +49,13 @@ function contentBlocks(
   const { reasoning, content, refusal, toolCalls } = completion
   const text = `${content ?? ''}${refusal ?? ''}`
   const blocks: object[] = []
-  if (reasoning && responseOptions.reasoning) blocks.push(thinkingBlock(reasoning, SIGNATURE))
-  else if (reasoning && responseOptions.sealedReasoning) blocks.push(thinkingBlock('', seal(reasoning)))
+  if (reasoning && responseOptions.reasoning) blocks.push(buildThinkingBlock(reasoning, SIGNATURE))
+  else if (reasoning && responseOptions.sealedReasoning) blocks.push(buildThinkingBlock('', seal(reasoning)))
   // The API has no texts of white space alone; between reasoning and tool calls such a text carries no information.
-  if (hasText(text)) blocks.push(textBlock(text))
+  if (hasText(text)) blocks.push(buildTextBlock(text))
   toolCalls.forEach((call, index) => {
-    const id = call.id || toolUseId(identity, index)
-    blocks.push(toolUseBlock(id, call.function.name, parseToolInput(call.function.arguments)))
+    const id = call.id || createToolUseId(identity, index)
+    blocks.push(buildToolUseBlock(id, call.function.name, parseToolInput(call.function.arguments)))
   })
   return blocks
 }
@@ -61,20 +64,20 @@ export function hasText(text: string): boolean {
   return /\S/.test(text)
 }
 
-export function textBlock(text: string): object {
+export function buildTextBlock(text: string): object {
   return { type: 'text', text }
 }
 
-export function thinkingBlock(thinking: string, signature: string): object {
+export function buildThinkingBlock(thinking: string, signature: string): object {
   return { type: 'thinking', thinking, signature }
 }
 
-export function toolUseBlock(id: string, name: string, input: object): object {
+export function buildToolUseBlock(id: string, name: string, input: object): object {
   return { type: 'tool_use', id, name, input, caller: { type: 'direct' } }
 }
 
 /** Returns the id for a tool call without one: workers of version 1 may omit it. */
-export function toolUseId({ turnId }: ResponseIdentity, index: number): string {
+export function createToolUseId({ turnId }: ResponseIdentity, index: number): string {
   return `toolu_${turnId.replaceAll('-', '')}_${index}`
 }
 
@@ -106,7 +109,7 @@ interface CacheTokens {
  * Returns token counts by the engine's usage, else by the ids that it reported. Anthropic counts input that was read
  * from the cache, or written to it, separately.
  */
-export function usage(
+export function buildUsage(
   start: GenerationStart | undefined,
   end: GenerationEnd | undefined,
   outputTokens: number,

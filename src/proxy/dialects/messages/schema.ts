@@ -1,6 +1,6 @@
 /** Anthropic Messages, the schemas of requests: https://platform.claude.com/docs/en/api/messages */
 import Type, { type Static } from 'typebox'
-import { nullable } from '../common/check.ts'
+import { toNullable } from '../common/check.ts'
 
 const Json = Type.Record(Type.String(), Type.Unknown())
 
@@ -19,19 +19,19 @@ export type MessageParam = Static<typeof Message>
 const Tool = Type.Object({
   /** Absent only from tools of type `mcp_toolset`. */
   name: Type.Optional(Type.String({ minLength: 1 })),
-  type: nullable(Type.String()),
-  description: nullable(Type.String()),
+  type: toNullable(Type.String()),
+  description: toNullable(Type.String()),
   input_schema: Type.Optional(Json),
-  strict: nullable(Type.Boolean()),
-  defer_loading: nullable(Type.Boolean()),
+  strict: toNullable(Type.Boolean()),
+  defer_loading: toNullable(Type.Boolean()),
 })
 export type ToolParam = Static<typeof Tool>
 
 const ToolChoice = Type.Object({
   type: Type.Union([Type.Literal('auto'), Type.Literal('any'), Type.Literal('tool'), Type.Literal('none')]),
   /** Required for type `tool`, and for that type only. */
-  name: nullable(Type.String()),
-  disable_parallel_tool_use: nullable(Type.Boolean()),
+  name: toNullable(Type.String()),
+  disable_parallel_tool_use: toNullable(Type.Boolean()),
 })
 export type ToolChoice = Static<typeof ToolChoice>
 
@@ -41,36 +41,38 @@ const OutputFormat = Type.Object({ type: Type.Literal('json_schema'), schema: Js
 const prompt = {
   model: Type.String({ minLength: 1 }),
   messages: Type.Array(Message, { minItems: 1 }),
-  system: nullable(
+  system: toNullable(
     Type.Union([Type.String(), Type.Array(Type.Object({ type: Type.Literal('text'), text: Type.String() }))]),
   ),
-  tools: nullable(Type.Array(Tool)),
-  tool_choice: nullable(ToolChoice),
-  thinking: nullable(
+  tools: toNullable(Type.Array(Tool)),
+  tool_choice: toNullable(ToolChoice),
+  thinking: toNullable(
     Type.Object({
       type: Type.String(),
-      budget_tokens: nullable(Type.Integer({ minimum: 0 })),
-      display: nullable(Type.String()),
+      budget_tokens: toNullable(Type.Integer({ minimum: 0 })),
+      display: toNullable(Type.String()),
     }),
   ),
-  output_config: nullable(Type.Object({ effort: nullable(Type.String()), format: nullable(OutputFormat) })),
-  output_format: nullable(OutputFormat),
+  output_config: toNullable(
+    Type.Object({ effort: toNullable(Type.String()), format: toNullable(OutputFormat) }),
+  ),
+  output_format: toNullable(OutputFormat),
 }
 
 export const MessagesRequest = Type.Object(
   {
     ...prompt,
     max_tokens: Type.Integer({ minimum: 1 }),
-    stream: nullable(Type.Boolean()),
-    stop_sequences: nullable(Type.Array(Type.String({ minLength: 1 }))),
-    temperature: nullable(Type.Number({ minimum: 0 })),
-    top_p: nullable(Type.Number({ minimum: 0, maximum: 1 })),
-    top_k: nullable(Type.Integer({ minimum: 0 })),
-    metadata: nullable(Type.Object({ user_id: nullable(Type.String()) })),
-    context_management: nullable(
-      Type.Object({ edits: nullable(Type.Array(Type.Object({ type: Type.String() }))) }),
+    stream: toNullable(Type.Boolean()),
+    stop_sequences: toNullable(Type.Array(Type.String({ minLength: 1 }))),
+    temperature: toNullable(Type.Number({ minimum: 0 })),
+    top_p: toNullable(Type.Number({ minimum: 0, maximum: 1 })),
+    top_k: toNullable(Type.Integer({ minimum: 0 })),
+    metadata: toNullable(Type.Object({ user_id: toNullable(Type.String()) })),
+    context_management: toNullable(
+      Type.Object({ edits: toNullable(Type.Array(Type.Object({ type: Type.String() }))) }),
     ),
-    mcp_servers: nullable(Type.Array(Json)),
+    mcp_servers: toNullable(Type.Array(Json)),
   },
   { $id: 'MessagesRequest', description: 'Anthropic Messages; unknown fields are forwarded.' },
 )

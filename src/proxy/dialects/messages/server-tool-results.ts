@@ -28,20 +28,20 @@ const MAX_DEPTH = 10
  * fetched text. Fields that are encrypted, binary or unknown are left out.
  */
 export function formatServerToolResult({ content }: Record<string, unknown>): string {
-  return readableTexts(content, 0).join('\n')
+  return collectTexts(content, 0).join('\n')
 }
 
-function readableTexts(value: unknown, depth: number): string[] {
+function collectTexts(value: unknown, depth: number): string[] {
   if (typeof value === 'string') return value === '' ? [] : [value]
   if (depth > MAX_DEPTH) return []
-  if (Array.isArray(value)) return value.flatMap((element) => readableTexts(element, depth + 1))
+  if (Array.isArray(value)) return value.flatMap((element) => collectTexts(element, depth + 1))
   if (!isRecord(value)) return []
-  const texts = READABLE.flatMap((name) => memberTexts(name, value[name], depth))
+  const texts = READABLE.flatMap((name) => collectMemberTexts(name, value[name], depth))
   // Sources of type `text` have text as their data; others have Base64.
-  return value.type === 'text' ? [...texts, ...readableTexts(value.data, depth + 1)] : texts
+  return value.type === 'text' ? [...texts, ...collectTexts(value.data, depth + 1)] : texts
 }
 
-function memberTexts(name: string, value: unknown, depth: number): string[] {
-  if (!NAMED.has(name)) return readableTexts(value, depth + 1)
+function collectMemberTexts(name: string, value: unknown, depth: number): string[] {
+  if (!NAMED.has(name)) return collectTexts(value, depth + 1)
   return typeof value === 'string' || typeof value === 'number' ? [`${name}: ${value}`] : []
 }

@@ -11,22 +11,22 @@ import type { ResponseIdentity, ResponseOptions } from '../common/dialect-reques
 import { SIGNATURE, seal } from '../common/sealed-reasoning.ts'
 import { ToolCallOrder } from '../common/tool-call-order.ts'
 import {
+  buildMessageHead,
+  buildTextBlock,
+  buildThinkingBlock,
+  buildToolUseBlock,
+  buildUsage,
+  createToolUseId,
   hasText,
-  messageHead,
   stopFields,
-  textBlock,
-  thinkingBlock,
-  toolUseBlock,
-  toolUseId,
-  usage,
 } from './response.ts'
 
-export function sseEvent(type: string, fields: object = {}): string {
+export function formatSseEvent(type: string, fields: object = {}): string {
   return `event: ${type}\ndata: ${JSON.stringify({ type, ...fields })}\n\n`
 }
 
 /** Keeps the connection alive until the response begins; SDKs ignore it at any position. */
-export const PING = sseEvent('ping')
+export const PING = formatSseEvent('ping')
 
 type BlockKind = 'text' | 'thinking' | 'tool_use'
 
@@ -74,8 +74,8 @@ export class MessagesStreamWriter {
 
   #begin(start: GenerationStart): string {
     this.#start = start
-    const message = { ...messageHead(this.#identity, start), usage: usage(start, undefined, 0) }
-    return sseEvent('message_start', { message })
+    const message = { ...buildMessageHead(this.#identity, start), usage: buildUsage(start, undefined, 0) }
+    return formatSseEvent('message_start', { message })
   }
 
   #delta({ reasoning, content, refusal, toolCalls, tokenIds }: GenerationDelta): string {
@@ -91,7 +91,7 @@ export class MessagesStreamWriter {
   #thinking(reasoning: string): string {
     const { reasoning: shown, sealedReasoning: sealed } = this.#responseOptions
     if (!shown && !sealed) return ''
-    const opened = this.#openBlock('thinking', () => thinkingBlock('', ''))
+    const opened = this.#openBlock('thinking', () => buildThinkingBlock('', ''))
     if (shown) return `${opened}${this.#piece(reasoning)}`
     this.#unsaid += reasoning
     return opened
@@ -103,7 +103,7 @@ export class MessagesStreamWriter {
     // The pending text is white space only, and a model may sample any amount of it.
     if (!hasText(content)) return ''
     const space = this.#pendingSpace
-    const opened = this.#openBlock('text', () => textBlock(''))
+    const opened = this.#openBlock('text', () => buildTextBlock(''))
     return `${opened}${this.#piece(space)}`
   }
 
@@ -124,7 +124,7 @@ export class MessagesStreamWriter {
         `The engine continued tool call ${index} after it began the next one`,
       )
     }
-    const block = toolUseBlock(id || toolUseId(this.#identity, this.#calls.size), name ?? '', {})
+    const block = buildToolUseBlock(id || createToolUseId(this.#identity, this.#calls.size), name ?? '', {})
     this.#calls.add(index)
     const opened = this.#closeBlock() + this.#startBlock('tool_use', block)
     this.#call = index
@@ -145,7 +145,7 @@ export class MessagesStreamWriter {
     const head = { type: 'content_block_delta', index: this.#index, delta: { type, [field]: '' } }
     // Everything before the quotes of the empty text.
     this.#deltaHead = `event: content_block_delta\ndata: ${JSON.stringify(head).slice(0, -'""}}'.length)}`
-    return sseEvent('content_block_start', { index: this.#index, content_block: block })
+    return formatSseEvent('content_block_start', { index: this.#index, content_block: block })
   }
 
   #piece(text: string): string {
@@ -157,13 +157,13 @@ export class MessagesStreamWriter {
     const index = this.#index
     const signed = this.#open === 'thinking' ? this.#sign() : ''
     this.#open = undefined
-    return signed + sseEvent('content_block_stop', { index })
+    return signed + formatSseEvent('content_block_stop', { index })
   }
 
   #sign(): string {
     const signature = this.#unsaid === '' ? SIGNATURE : seal(this.#unsaid)
     this.#unsaid = ''
-    return sseEvent('content_block_delta', {
+    return formatSseEvent('content_block_delta', {
       index: this.#index,
       delta: { type: 'signature_delta', signature },
     })
@@ -172,8 +172,8 @@ export class MessagesStreamWriter {
   #end(end: GenerationEnd): string {
     const closed = this.#toolCalls(this.#order.end()) + this.#closeBlock()
     const delta = stopFields(end, this.#calls.size > 0)
-    const counts = usage(this.#start, end, this.#outputTokens)
-    return closed + sseEvent('message_delta', { delta, usage: counts }) + sseEvent('message_stop')
+    const counts = buildUsage(this.#start, end, this.#outputTokens)
+    return closed + formatSseEvent('message_delta', { delta, usage: counts }) + formatSseEvent('message_stop')
   }
 }
 

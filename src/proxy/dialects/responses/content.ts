@@ -1,15 +1,15 @@
 /** Content parts of the Responses API in the form of Chat Completions. */
 import Type, { type Static } from 'typebox'
-import { nullable } from '../common/check.ts'
+import { toNullable } from '../common/check.ts'
 import { without } from '../common/other-fields.ts'
-import { createUnsupportedError, invalid } from '../common/request-errors.ts'
+import { createInvalidError, createUnsupportedError } from '../common/request-errors.ts'
 
 const Part = Type.Object({
   type: Type.String(),
   text: Type.Optional(Type.String()),
   refusal: Type.Optional(Type.String()),
-  image_url: nullable(Type.String()),
-  file_data: nullable(Type.String()),
+  image_url: toNullable(Type.String()),
+  file_data: toNullable(Type.String()),
 })
 type Part = Static<typeof Part> & Record<string, unknown>
 
@@ -53,7 +53,7 @@ function lowerImage({ image_url, detail }: Part, at: string): object {
 }
 
 /** Returns the text and the refusal of an assistant's content. */
-export function assistantTexts(
+export function joinAssistantTexts(
   content: Content,
   at: string,
 ): { text: string | null; refusal: string | null } {
@@ -73,5 +73,5 @@ export function assistantTexts(
 
 function parseText({ text }: Part, at: string): string {
   if (text !== undefined) return text
-  throw invalid(`'${at}.text' is required`, `${at}.text`)
+  throw createInvalidError(`'${at}.text' is required`, `${at}.text`)
 }

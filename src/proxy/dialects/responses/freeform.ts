@@ -18,17 +18,17 @@ export const FREEFORM_PARAMETERS = {
 }
 
 /** Returns the call id for the agent. */
-export function freeformCallId(callId: string, isRaw: boolean): string {
+export function toFreeformCallId(callId: string, isRaw: boolean): string {
   return isRaw ? callId + RAW_MARK : callId
 }
 
 /** Returns the engine's call id. */
-export function modelCallId(freeformId: string): string {
+export function toModelCallId(freeformId: string): string {
   return freeformId.endsWith(RAW_MARK) ? freeformId.slice(0, -RAW_MARK.length) : freeformId
 }
 
 /** Returns the arguments that the model sampled for this input. */
-export function freeformArguments(freeformId: string, input: string): string {
+export function getFreeformArguments(freeformId: string, input: string): string {
   return freeformId.endsWith(RAW_MARK) ? input : JSON.stringify({ [ARGUMENT]: input })
 }
 

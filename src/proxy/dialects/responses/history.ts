@@ -7,7 +7,13 @@ import type { TurnRecord } from '../../store/port/turn-store.ts'
 import { toOutputItems } from './output.ts'
 import type { OutputItem } from './output-item.ts'
 import type { ResponsesAnnotation } from './request.ts'
-import { endState, outputOptions, parseTurnId, type ResponseFrame, responseObject } from './response.ts'
+import {
+  buildResponseObject,
+  endState,
+  parseTurnId,
+  type ResponseFrame,
+  readOutputOptions,
+} from './response.ts'
 import type { InputItem, ResponsesRequest } from './schema.ts'
 
 /** Finds a turn of the request's own session. */
@@ -19,25 +25,25 @@ export async function readHistory(request: ResponsesRequest, find: FindTurn): Pr
   if (id === undefined || id === null) return []
   const turn = await findResponse(id, find, 'previous_response_id')
   const messages = getMessagesBetween(undefined, turn.lastMessage).map(({ value }) => value)
-  return [...(readAnnotation(turn).instructions ? messages.slice(1) : messages), assistantMessage(turn)]
+  return [...(readAnnotation(turn).instructions ? messages.slice(1) : messages), buildAssistantMessage(turn)]
 }
 
 /** Returns the input as items, with item references resolved. */
-export async function inputItems({ input }: ResponsesRequest, find: FindTurn): Promise<InputItem[]> {
+export async function resolveInputItems({ input }: ResponsesRequest, find: FindTurn): Promise<InputItem[]> {
   if (typeof input === 'string') return [{ type: 'message', role: 'user', content: input }]
   const items: InputItem[] = []
   for (const [index, item] of ((input ?? []) as InputItem[]).entries()) {
     const isReference = item.type === 'item_reference'
-    items.push(isReference ? await referredItem(item.id, `input.${index}.id`, find) : item)
+    items.push(isReference ? await resolveReference(item.id, `input.${index}.id`, find) : item)
   }
   return items
 }
 
 /** Resolves a reference: the proxy names items after their turn: `msg_{turnId}_0`. */
-async function referredItem(id: unknown, param: string, find: FindTurn): Promise<InputItem> {
+async function resolveReference(id: unknown, param: string, find: FindTurn): Promise<InputItem> {
   const turnId = typeof id === 'string' ? /^[a-z]+_(.+)_\d+$/.exec(id)?.[1] : undefined
   const turn = turnId === undefined ? undefined : await find(turnId)
-  const item = turn && isResponse(turn) && outputItems(turn).find((candidate) => candidate.id === id)
+  const item = turn && isResponse(turn) && buildOutputItems(turn).find((candidate) => candidate.id === id)
   if (item) return item
   throw new ProxyError('response_not_found', `Item with id '${String(id)}' not found.`, { param })
 }
@@ -58,18 +64,18 @@ function isResponse(turn: TurnRecord): boolean {
 }
 
 /** Returns the response object of a turn. Its tools are the functions that the model was shown. */
-export function recordedResponse(turn: TurnRecord): object {
+export function buildRecordedResponse(turn: TurnRecord): object {
   const frame = toResponseFrame(turn)
-  return responseObject(frame, {
+  return buildResponseObject(frame, {
     ...endState({ finishReason: turn.finishReason ?? '' }),
     model: turn.model ?? undefined,
-    output: outputItems(turn),
+    output: buildOutputItems(turn),
     usage: turn.usage === null ? undefined : (JSON.parse(turn.usage) as Usage),
     endedAtS: turn.endedAtMs === null ? undefined : Math.floor(turn.endedAtMs / 1000),
   })
 }
 
-function outputItems(turn: TurnRecord): OutputItem[] {
+function buildOutputItems(turn: TurnRecord): OutputItem[] {
   const isComplete = endState({ finishReason: turn.finishReason ?? '' }).status === 'completed'
   const completion = {
     content: turn.completionText,
@@ -77,10 +83,10 @@ function outputItems(turn: TurnRecord): OutputItem[] {
     refusal: null,
     toolCalls: JSON.parse(turn.toolCalls) as ToolCall[],
   }
-  return toOutputItems(outputOptions(toResponseFrame(turn)), completion, isComplete)
+  return toOutputItems(readOutputOptions(toResponseFrame(turn)), completion, isComplete)
 }
 
-function assistantMessage(turn: TurnRecord): ChatMessage {
+function buildAssistantMessage(turn: TurnRecord): ChatMessage {
   const toolCalls = JSON.parse(turn.toolCalls) as ToolCall[]
   return {
     role: 'assistant',
@@ -105,17 +111,17 @@ function toResponseFrame(turn: TurnRecord): ResponseFrame {
     wireTools: new Map(Object.entries(annotation.wire_tools)),
     params,
     instructions: typeof first?.content === 'string' ? first.content : null,
-    tools: (turn.tools === null ? [] : (JSON.parse(turn.tools) as Tool[])).map(flatTool),
-    toolChoice: flatChoice(params.tool_choice),
+    tools: (turn.tools === null ? [] : (JSON.parse(turn.tools) as Tool[])).map(flattenTool),
+    toolChoice: flattenChoice(params.tool_choice),
   }
 }
 
 /** Returns a tool in the flat form of the Responses API, which Chat Completions nests. */
-function flatTool(tool: Tool): Tool {
+function flattenTool(tool: Tool): Tool {
   return tool.type === 'function' ? ({ type: 'function', ...tool.function } as unknown as Tool) : tool
 }
 
-function flatChoice(choice: unknown): unknown {
+function flattenChoice(choice: unknown): unknown {
   if (typeof choice !== 'object' || choice === null) return choice ?? 'auto'
   return { type: 'function', ...(choice as { function: object }).function }
 }

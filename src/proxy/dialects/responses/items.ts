@@ -6,19 +6,19 @@ import Type from 'typebox'
 import type { ProxyError } from '../../../base/errors.ts'
 import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages.ts'
 import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
-import { createChecker, nullable } from '../common/check.ts'
+import { createChecker, toNullable } from '../common/check.ts'
 import { toJsonText } from '../common/json-text.ts'
 import { without } from '../common/other-fields.ts'
 import { createUnsupportedError } from '../common/request-errors.ts'
 import { unseal } from '../common/sealed-reasoning.ts'
 import { formatToolArguments } from '../common/tool-input.ts'
-import { assistantTexts, Content, lowerContent } from './content.ts'
-import { freeformArguments, modelCallId } from './freeform.ts'
+import { Content, joinAssistantTexts, lowerContent } from './content.ts'
+import { getFreeformArguments, toModelCallId } from './freeform.ts'
 import type { InputItem, ToolParam } from './schema.ts'
-import { lowerTools, modelName, toolsInWords } from './tools.ts'
+import { describeTools, lowerTools, toModelName } from './tools.ts'
 
 const CallId = Type.String({ minLength: 1 })
-const called = { name: Type.String({ minLength: 1 }), namespace: nullable(Type.String()) }
+const called = { name: Type.String({ minLength: 1 }), namespace: toNullable(Type.String()) }
 const Texts = Type.Array(Type.Object({ text: Type.String() }))
 
 const checkMessage = createChecker(
@@ -39,19 +39,19 @@ const checkAgentMessage = createChecker(
 )
 const checkReasoning = createChecker(
   Type.Object({
-    summary: nullable(Texts),
-    content: nullable(Texts),
-    encrypted_content: nullable(Type.String()),
+    summary: toNullable(Texts),
+    content: toNullable(Texts),
+    encrypted_content: toNullable(Type.String()),
   }),
 )
 const checkFunctionCall = createChecker(Type.Object({ ...called, call_id: CallId, arguments: Type.String() }))
 const checkCustomCall = createChecker(Type.Object({ ...called, call_id: CallId, input: Type.String() }))
 const Action = Type.Object({
   command: Type.Array(Type.String()),
-  env: nullable(Type.Record(Type.String(), Type.Unknown())),
+  env: toNullable(Type.Record(Type.String(), Type.Unknown())),
 })
 const checkShellCall = createChecker(
-  Type.Object({ call_id: nullable(CallId), id: nullable(CallId), action: Action }),
+  Type.Object({ call_id: toNullable(CallId), id: toNullable(CallId), action: Action }),
 )
 const checkSearchCall = createChecker(
   Type.Object({ call_id: CallId, execution: Type.Literal('client'), arguments: Type.Unknown() }),
@@ -175,7 +175,7 @@ class ItemConverter implements CanonicalItems {
     else if (type.endsWith('_call_output')) this.#addOutput(type, item, at)
     else if (type === 'additional_tools') {
       this.tools.push({ tools: checkTools(item, at).tools, at: `${at}.tools`, isFound: false })
-    } else throw unsupportedItem(type, at)
+    } else throw createUnsupportedItemError(type, at)
     this.#lastWasMessage = type === 'message'
   }
 
@@ -185,7 +185,7 @@ class ItemConverter implements CanonicalItems {
     if (role !== 'assistant' || this.#lastWasMessage) this.#assistantItem = undefined
     if (role === 'assistant') {
       const item = this.#openAssistantItem()
-      const { text, refusal } = assistantTexts(content, `${at}.content`)
+      const { text, refusal } = joinAssistantTexts(content, `${at}.content`)
       if (text !== null) item.content = (item.content ?? '') + text
       if (refusal !== null) item.refusal = (item.refusal ?? '') + refusal
       return
@@ -212,13 +212,17 @@ class ItemConverter implements CanonicalItems {
   #addCallItem(type: string, item: InputItem, at: string): void {
     if (type === 'function_call') {
       const { call_id, name, namespace, arguments: written } = checkFunctionCall(item, at)
-      this.#addCall(call_id, modelName(name, namespace), written)
+      this.#addCall(call_id, toModelName(name, namespace), written)
     } else if (type === 'custom_tool_call') {
       const { call_id, name, namespace, input } = checkCustomCall(item, at)
-      this.#addCall(modelCallId(call_id), modelName(name, namespace), freeformArguments(call_id, input))
+      this.#addCall(
+        toModelCallId(call_id),
+        toModelName(name, namespace),
+        getFreeformArguments(call_id, input),
+      )
     } else if (type === 'local_shell_call') {
       const { call_id, id, action } = checkShellCall(item, at)
-      this.#addCall(call_id ?? id ?? '', 'local_shell', shellArguments(action))
+      this.#addCall(call_id ?? id ?? '', 'local_shell', formatShellArguments(action))
     } else if (type === 'tool_search_call') {
       const { call_id, arguments: written } = checkSearchCall(item, at)
       this.#addCall(
@@ -226,7 +230,7 @@ class ItemConverter implements CanonicalItems {
         'tool_search',
         typeof written === 'string' ? written : formatToolArguments(written),
       )
-    } else throw unsupportedItem(type, at)
+    } else throw createUnsupportedItemError(type, at)
   }
 
   #addSearchOutput(item: InputItem, at: string): void {
@@ -234,12 +238,12 @@ class ItemConverter implements CanonicalItems {
     this.#assistantItem = undefined
     const found = { tools, at: `${at}.tools`, isFound: true }
     this.tools.push(found)
-    const content = toolsInWords(lowerTools(tools, found.at))
+    const content = describeTools(lowerTools(tools, found.at))
     this.messages.push({ role: 'tool', tool_call_id: call_id, content })
   }
 
   #addOutput(type: string, item: InputItem, at: string): void {
-    if (!OUTPUTS.includes(type)) throw unsupportedItem(type, at)
+    if (!OUTPUTS.includes(type)) throw createUnsupportedItemError(type, at)
     this.#assistantItem = undefined
     if (isNotice(item)) {
       this.#addNotice(item, at)
@@ -249,7 +253,7 @@ class ItemConverter implements CanonicalItems {
     const isShell = type === 'local_shell_call_output' && item.call_id === undefined
     const { call_id, output } = checkOutput(isShell ? { ...item, call_id: item.id } : item, at)
     const content = lowerContent(output, `${at}.output`)
-    this.messages.push({ role: 'tool', tool_call_id: modelCallId(call_id), content } as ChatMessage)
+    this.messages.push({ role: 'tool', tool_call_id: toModelCallId(call_id), content } as ChatMessage)
   }
 
   /**
@@ -293,7 +297,7 @@ function isNotice({ type, call_id, name }: InputItem): boolean {
   return type === 'function_call_output' && call_id === undefined && typeof name === 'string'
 }
 
-function unsupportedItem(type: string, at: string): ProxyError {
+function createUnsupportedItemError(type: string, at: string): ProxyError {
   return createUnsupportedError(`Input items of type '${type}' are not supported`, `${at}.type`)
 }
 
@@ -307,7 +311,7 @@ const OUTPUTS: readonly string[] = [
 const BOOKKEEPING = new Set(['type', 'id', 'status', 'phase', 'internal_chat_message_metadata_passthrough'])
 
 /** Returns the arguments that the model sampled, without the empty fields that the API's action also has. */
-function shellArguments(action: { env?: Record<string, unknown> | null | undefined }): string {
+function formatShellArguments(action: { env?: Record<string, unknown> | null | undefined }): string {
   const members = Object.entries(action).filter(([name, value]) => {
     if (name === 'type' || value === null) return false
     return name !== 'env' || Object.keys(value as object).length > 0

@@ -4,9 +4,13 @@ import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import type { DialectRequest } from '../common/dialect-request.ts'
 import { toJsonText } from '../common/json-text.ts'
-import { systemMessage } from '../common/messages.ts'
+import { buildSystemMessage } from '../common/messages.ts'
 import { without } from '../common/other-fields.ts'
-import { createUnsupportedError, invalid, noToolLeft } from '../common/request-errors.ts'
+import {
+  createInvalidError,
+  createNoToolLeftError,
+  createUnsupportedError,
+} from '../common/request-errors.ts'
 import { type InputTools, lowerItems } from './items.ts'
 import {
   checkJsonSchemaFormat,
@@ -54,10 +58,10 @@ export function lowerResponsesRequest(
 ): CanonicalResponsesRequest {
   rejectHostedFeatures(request)
   const { messages, tools: itemTools } = lowerItems(items, memo)
-  const instructions = request.instructions ? [memo.once(systemMessage, request.instructions)] : []
+  const instructions = request.instructions ? [memo.once(buildSystemMessage, request.instructions)] : []
   const all = [...instructions, ...history, ...messages]
-  if (all.length === 0) throw invalid("'input' must hold at least one message", 'input')
-  const tools = allTools(request, itemTools, memo)
+  if (all.length === 0) throw createInvalidError("'input' must hold at least one message", 'input')
+  const tools = collectTools(request, itemTools, memo)
   const annotation = createAnnotation(request, tools)
   // Checked now, because the response repeats these fields, and the turn records them.
   toJsonText([annotation, request.tools, request.tool_choice])
@@ -65,8 +69,8 @@ export function lowerResponsesRequest(
     // Fields that Chat Completions has as well, and unknown fields.
     ...without(request, LOWERED_FIELDS),
     messages: all,
-    ...toolFields(request, tools),
-    ...samplingFields(request),
+    ...buildToolFields(request, tools),
+    ...buildSamplingFields(request),
   } as ChatBody
   const responseOptions = {
     logprobs: body.logprobs === true,
@@ -95,7 +99,11 @@ function rejectHostedFeatures({ background, conversation, prompt }: ResponsesReq
   if (param !== undefined) throw createUnsupportedError(`'${param}' is not supported`, param)
 }
 
-function allTools({ tools }: ResponsesRequest, among: readonly InputTools[], memo: PartMemo): ToolConversion {
+function collectTools(
+  { tools }: ResponsesRequest,
+  among: readonly InputTools[],
+  memo: PartMemo,
+): ToolConversion {
   const own = memo.once(lowerTools, tools ?? NO_TOOLS, 'tools')
   if (among.length === 0) return own
   const shown = [own, ...among.filter((some) => !some.isFound).map((some) => lowerTools(some.tools, some.at))]
@@ -153,23 +161,23 @@ const LOWERED_FIELDS = new Set([
   'best_of',
 ])
 
-function toolFields({ tool_choice: requested }: ResponsesRequest, lowered: ToolConversion): object {
+function buildToolFields({ tool_choice: requested }: ResponsesRequest, lowered: ToolConversion): object {
   const { choice, tools } = requested
     ? lowerToolChoice(requested, lowered.tools)
     : { choice: undefined, ...lowered }
   // Engines reject a choice without tools.
   const isIdle = tools.length === 0 && (choice === 'auto' || choice === 'none')
-  if (tools.length === 0 && choice !== undefined && !isIdle) throw noToolLeft('tool_choice')
+  if (tools.length === 0 && choice !== undefined && !isIdle) throw createNoToolLeftError('tool_choice')
   return {
     ...(tools.length > 0 && { tools }),
     ...(choice !== undefined && !isIdle && { tool_choice: choice }),
   }
 }
 
-function samplingFields(request: ResponsesRequest): object {
+function buildSamplingFields(request: ResponsesRequest): object {
   const { reasoning, text, max_output_tokens, top_logprobs, include } = request
   const wantsLogprobs = (top_logprobs ?? 0) > 0 || include?.includes('message.output_text.logprobs')
-  const format = text?.format && responseFormat(text.format)
+  const format = text?.format && toResponseFormat(text.format)
   return {
     ...(max_output_tokens !== undefined && { max_completion_tokens: max_output_tokens }),
     ...(reasoning?.effort && { reasoning_effort: reasoning.effort }),
@@ -179,7 +187,7 @@ function samplingFields(request: ResponsesRequest): object {
   }
 }
 
-function responseFormat(format: TextFormat): object | undefined {
+function toResponseFormat(format: TextFormat): object | undefined {
   if (format.type === 'text') return undefined
   if (format.type === 'json_object') return { type: 'json_object' }
   const { type, ...json_schema } = format

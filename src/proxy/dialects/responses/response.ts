@@ -47,7 +47,7 @@ export function parseTurnId(responseId: string): string | undefined {
   return responseId.startsWith('resp_') ? responseId.slice('resp_'.length) : undefined
 }
 
-export function responseObject(frame: ResponseFrame, state: ResponseState): object {
+export function buildResponseObject(frame: ResponseFrame, state: ResponseState): object {
   const { identity, annotation, params, instructions, tools, toolChoice } = frame
   const { status, output, incompleteReason, usage, error } = state
   return {
@@ -57,7 +57,7 @@ export function responseObject(frame: ResponseFrame, state: ResponseState): obje
     status,
     completed_at: status === 'completed' ? (state.endedAtS ?? null) : null,
     background: false,
-    error: error ? responseError(error) : null,
+    error: error ? buildResponseError(error) : null,
     incomplete_details: incompleteReason === undefined ? null : { reason: incompleteReason },
     instructions,
     max_output_tokens: params.max_completion_tokens ?? null,
@@ -79,7 +79,7 @@ export function responseObject(frame: ResponseFrame, state: ResponseState): obje
     top_logprobs: params.top_logprobs ?? 0,
     top_p: params.top_p ?? null,
     truncation: annotation.truncation,
-    usage: usage ? responseUsage(usage) : null,
+    usage: usage ? buildResponseUsage(usage) : null,
     user: params.user ?? null,
     ...state.tokenFields,
   }
@@ -99,17 +99,17 @@ export function endState({ finishReason }: Pick<GenerationEnd, 'finishReason'>):
 export function createResponse(frame: ResponseFrame, completion: Completion): object {
   const { start, end } = completion
   const ended = endState(end!)
-  return responseObject(frame, {
+  return buildResponseObject(frame, {
     ...ended,
     model: start?.model,
-    output: toOutputItems(outputOptions(frame), completion, ended.status === 'completed'),
+    output: toOutputItems(readOutputOptions(frame), completion, ended.status === 'completed'),
     usage: end?.usage,
     endedAtS: frame.identity.endedS,
-    tokenFields: tokenFields(frame, completion),
+    tokenFields: buildTokenFields(frame, completion),
   })
 }
 
-export function outputOptions({
+export function readOutputOptions({
   identity,
   responseOptions,
   annotation,
@@ -121,7 +121,7 @@ export function outputOptions({
 }
 
 /** Returns the fields for agents that requested token ids; the names are those of Chat Completions. */
-export function tokenFields(
+export function buildTokenFields(
   { responseOptions }: ResponseFrame,
   { start, tokenIds }: Pick<Completion, 'start' | 'tokenIds'>,
 ): object | undefined {
@@ -136,7 +136,7 @@ export function tokenFields(
 /**
  * Returns usage. The SDKs' types require both details as objects with numbers, which are 0 if no engine counted them.
  */
-function responseUsage(usage: Usage): object {
+function buildResponseUsage(usage: Usage): object {
   return {
     input_tokens: usage.prompt_tokens,
     input_tokens_details: {
@@ -149,7 +149,7 @@ function responseUsage(usage: Usage): object {
   }
 }
 
-function responseError(error: ProxyError): object {
+function buildResponseError(error: ProxyError): object {
   const { message, type, code, param } = openAiError(error).error
   return { code: String(code), message, type, param }
 }

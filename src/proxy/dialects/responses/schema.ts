@@ -1,12 +1,12 @@
 /** OpenAI Responses, the schemas of requests: https://platform.openai.com/docs/api-reference/responses/create */
 import Type, { type Static } from 'typebox'
-import { createChecker, createListChecker, nullable } from '../common/check.ts'
+import { createChecker, createListChecker, toNullable } from '../common/check.ts'
 
 /**
  * The other fields of an item or a tool depend on its type: `items.ts` and `tools.ts` validate the types that they
  * know.
  */
-const InputItem = Type.Object({ type: nullable(Type.String()) })
+const InputItem = Type.Object({ type: toNullable(Type.String()) })
 export type InputItem = Static<typeof InputItem> & Record<string, unknown>
 
 const Tool = Type.Object({ type: Type.String({ minLength: 1 }) })
@@ -14,8 +14,8 @@ export type ToolParam = Static<typeof Tool> & Record<string, unknown>
 
 const ChosenTool = Type.Object({
   type: Type.String(),
-  name: nullable(Type.String({ minLength: 1 })),
-  namespace: nullable(Type.String()),
+  name: toNullable(Type.String({ minLength: 1 })),
+  namespace: toNullable(Type.String()),
 })
 export type ChosenTool = Static<typeof ChosenTool>
 
@@ -23,8 +23,8 @@ const ToolChoice = Type.Union([
   Type.Union([Type.Literal('none'), Type.Literal('auto'), Type.Literal('required')]),
   Type.Object({
     ...ChosenTool.properties,
-    mode: nullable(Type.Union([Type.Literal('auto'), Type.Literal('required')])),
-    tools: nullable(Type.Array(ChosenTool)),
+    mode: toNullable(Type.Union([Type.Literal('auto'), Type.Literal('required')])),
+    tools: toNullable(Type.Array(ChosenTool)),
   }),
 ])
 export type ToolChoice = Static<typeof ToolChoice>
@@ -39,8 +39,8 @@ export const checkJsonSchemaFormat = createChecker(
   Type.Object({
     name: Type.String(),
     schema: Type.Record(Type.String(), Type.Unknown()),
-    description: nullable(Type.String()),
-    strict: nullable(Type.Boolean()),
+    description: toNullable(Type.String()),
+    strict: toNullable(Type.Boolean()),
   }),
 )
 
@@ -49,30 +49,32 @@ export const checkJsonSchemaFormat = createChecker(
  */
 export const ResponsesRequest = Type.Object(
   {
-    model: nullable(Type.String()),
-    input: nullable(Type.Union([Type.String(), Type.Array(InputItem)])),
-    instructions: nullable(Type.String()),
-    previous_response_id: nullable(Type.String()),
-    store: nullable(Type.Boolean()),
-    stream: nullable(Type.Boolean()),
-    include: nullable(Type.Array(Type.String())),
-    tools: nullable(Type.Array(Tool)),
-    tool_choice: nullable(ToolChoice),
-    parallel_tool_calls: nullable(Type.Boolean()),
-    max_tool_calls: nullable(Type.Integer({ minimum: 0 })),
-    reasoning: nullable(Type.Object({ effort: nullable(Type.String()), summary: nullable(Type.String()) })),
-    text: nullable(Type.Object({ format: nullable(TextFormat), verbosity: nullable(Type.String()) })),
-    truncation: nullable(Type.Union([Type.Literal('auto'), Type.Literal('disabled')])),
-    max_output_tokens: nullable(Type.Integer({ minimum: 0 })),
-    temperature: nullable(Type.Number({ minimum: 0 })),
-    top_p: nullable(Type.Number({ minimum: 0, maximum: 1 })),
-    top_logprobs: nullable(Type.Integer({ minimum: 0 })),
-    metadata: nullable(Type.Record(Type.String(), Type.Unknown())),
-    background: nullable(Type.Boolean()),
-    conversation: nullable(Type.Union([Type.String(), Type.Object({ id: Type.String() })])),
-    prompt: nullable(Type.Object({ id: Type.String() })),
-    return_token_ids: nullable(Type.Boolean()),
-    include_reasoning: nullable(Type.Boolean()),
+    model: toNullable(Type.String()),
+    input: toNullable(Type.Union([Type.String(), Type.Array(InputItem)])),
+    instructions: toNullable(Type.String()),
+    previous_response_id: toNullable(Type.String()),
+    store: toNullable(Type.Boolean()),
+    stream: toNullable(Type.Boolean()),
+    include: toNullable(Type.Array(Type.String())),
+    tools: toNullable(Type.Array(Tool)),
+    tool_choice: toNullable(ToolChoice),
+    parallel_tool_calls: toNullable(Type.Boolean()),
+    max_tool_calls: toNullable(Type.Integer({ minimum: 0 })),
+    reasoning: toNullable(
+      Type.Object({ effort: toNullable(Type.String()), summary: toNullable(Type.String()) }),
+    ),
+    text: toNullable(Type.Object({ format: toNullable(TextFormat), verbosity: toNullable(Type.String()) })),
+    truncation: toNullable(Type.Union([Type.Literal('auto'), Type.Literal('disabled')])),
+    max_output_tokens: toNullable(Type.Integer({ minimum: 0 })),
+    temperature: toNullable(Type.Number({ minimum: 0 })),
+    top_p: toNullable(Type.Number({ minimum: 0, maximum: 1 })),
+    top_logprobs: toNullable(Type.Integer({ minimum: 0 })),
+    metadata: toNullable(Type.Record(Type.String(), Type.Unknown())),
+    background: toNullable(Type.Boolean()),
+    conversation: toNullable(Type.Union([Type.String(), Type.Object({ id: Type.String() })])),
+    prompt: toNullable(Type.Object({ id: Type.String() })),
+    return_token_ids: toNullable(Type.Boolean()),
+    include_reasoning: toNullable(Type.Boolean()),
   },
   { $id: 'ResponsesRequest', description: 'OpenAI Responses; unknown fields are forwarded.' },
 )

@@ -4,12 +4,12 @@ import type { GenerationEnd, GenerationEvent, GenerationStart } from '../../../p
 import { ResponseOutput } from './output.ts'
 import type { ResponseEvent } from './output-item.ts'
 import {
+  buildResponseObject,
+  buildTokenFields,
   endState,
-  outputOptions,
   type ResponseFrame,
   type ResponseState,
-  responseObject,
-  tokenFields,
+  readOutputOptions,
 } from './response.ts'
 
 export class ResponsesStreamWriter {
@@ -23,7 +23,7 @@ export class ResponsesStreamWriter {
 
   constructor(frame: ResponseFrame) {
     this.#frame = frame
-    this.#output = new ResponseOutput(outputOptions(frame))
+    this.#output = new ResponseOutput(readOutputOptions(frame))
   }
 
   /** Returns the text to send for these events; empty if none of them is visible. */
@@ -69,7 +69,7 @@ export class ResponsesStreamWriter {
   #end(end: GenerationEnd): string {
     const ended = endState(end)
     const last = this.#texts(this.#output.end(ended.status === 'completed'))
-    const tokens = tokenFields(this.#frame, { start: this.#start, tokenIds: this.#tokenIds })
+    const tokens = buildTokenFields(this.#frame, { start: this.#start, tokenIds: this.#tokenIds })
     const state = {
       ...ended,
       usage: end.usage,
@@ -81,7 +81,7 @@ export class ResponsesStreamWriter {
 
   #response(type: string, state: Omit<ResponseState, 'output' | 'model'>): string {
     const output = this.#output.items.filter((item) => item !== undefined)
-    const response = responseObject(this.#frame, { ...state, model: this.#start?.model, output })
+    const response = buildResponseObject(this.#frame, { ...state, model: this.#start?.model, output })
     return this.#texts([{ type, response }])
   }
 

@@ -81,7 +81,7 @@ export class MessageItem implements ItemInProgress {
 
   close(status: ItemStatus): ResponseEvent[] {
     const events = this.#parts.flatMap((part, index) => [
-      { ...textEvent(part, 'done'), ...this.#at(index) },
+      { ...buildTextEvent(part, 'done'), ...this.#at(index) },
       { type: 'response.content_part.done', ...this.#at(index), part: createPart(part) },
     ])
     return [...events, this.#itemEvent('done', status)]
@@ -98,7 +98,7 @@ export class MessageItem implements ItemInProgress {
     const part = this.#parts[index]!
     part.text += text
     for (const entry of logprobs) part.logprobs.push(entry)
-    if (text !== '') events.push({ ...textEvent({ type, text, logprobs }, 'delta'), ...this.#at(index) })
+    if (text !== '') events.push({ ...buildTextEvent({ type, text, logprobs }, 'delta'), ...this.#at(index) })
     return events
   }
 
@@ -129,7 +129,7 @@ function createPart({ type, text, logprobs }: MessagePart): object {
 }
 
 /** Returns the event of a delta of a part, or of its full text. */
-function textEvent({ type, text, logprobs }: MessagePart, what: 'delta' | 'done'): ResponseEvent {
+function buildTextEvent({ type, text, logprobs }: MessagePart, what: 'delta' | 'done'): ResponseEvent {
   const isDelta = what === 'delta'
   const field = isDelta ? 'delta' : type === 'refusal' ? 'refusal' : 'text'
   return { type: `response.${type}.${what}`, [field]: text, ...(type === 'output_text' && { logprobs }) }

@@ -2,7 +2,7 @@
 import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
 import { isNestedTooDeeply } from '../../../protocol/json/nesting.ts'
 import { parseToolInput } from '../common/tool-input.ts'
-import { FreeformReader, freeformCallId } from './freeform.ts'
+import { FreeformReader, toFreeformCallId } from './freeform.ts'
 import type { ItemInProgress, ItemStatus, OutputItem, ResponseEvent } from './output-item.ts'
 import type { WireTool, WireTools } from './tools.ts'
 
@@ -153,7 +153,7 @@ class CustomCall extends ToolCallItem {
   }
 
   #fields(input: string) {
-    const call_id = freeformCallId(this.facts.callId, this.#reader.isRaw)
+    const call_id = toFreeformCallId(this.facts.callId, this.#reader.isRaw)
     return { call_id, ...this.nameFields, input }
   }
 }
@@ -171,7 +171,7 @@ class LocalShellCall extends ToolCallItem {
   }
 
   close(status: ItemStatus): ResponseEvent[] {
-    const action = shellAction(this.#arguments)
+    const action = readShellAction(this.#arguments)
     if (action !== undefined) {
       const added = this.open('local_shell_call', { action })
       return [...added, this.done('local_shell_call', { action }, status)]
@@ -198,7 +198,7 @@ class ToolSearchCall extends ToolCallItem {
   }
 }
 
-function shellAction(written: string): object | undefined {
+function readShellAction(written: string): object | undefined {
   try {
     const action = JSON.parse(written)
     const { command } = action

@@ -5,7 +5,7 @@
  */
 import Type from 'typebox'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
-import { createChecker, nullable } from '../common/check.ts'
+import { createChecker, toNullable } from '../common/check.ts'
 import { createUnsupportedError } from '../common/request-errors.ts'
 import { FREEFORM_PARAMETERS } from './freeform.ts'
 import type { ChosenTool, ToolChoice, ToolParam } from './schema.ts'
@@ -30,17 +30,17 @@ export interface ToolConversion {
 }
 
 const Json = Type.Record(Type.String(), Type.Unknown())
-const named = { name: Type.String({ minLength: 1 }), description: nullable(Type.String()) }
+const named = { name: Type.String({ minLength: 1 }), description: toNullable(Type.String()) }
 
 const checkFunction = createChecker(
-  Type.Object({ ...named, parameters: nullable(Json), strict: nullable(Type.Boolean()) }),
+  Type.Object({ ...named, parameters: toNullable(Json), strict: toNullable(Type.Boolean()) }),
 )
 const checkCustom = createChecker(
-  Type.Object({ ...named, format: nullable(Type.Object({ type: Type.String() })) }),
+  Type.Object({ ...named, format: toNullable(Type.Object({ type: Type.String() })) }),
 )
 const checkGrammar = createChecker(Type.Object({ syntax: Type.String(), definition: Type.String() }))
 const checkSearch = createChecker(
-  Type.Object({ description: nullable(Type.String()), parameters: nullable(Json) }),
+  Type.Object({ description: toNullable(Type.String()), parameters: toNullable(Json) }),
 )
 const checkNamespace = createChecker(
   Type.Object({ ...named, tools: Type.Array(Type.Object({ type: Type.String() })) }),
@@ -100,7 +100,7 @@ function isClientSearch({ type, execution }: ToolParam): boolean {
 }
 
 /** Returns the definitions of tools that a search found, as text for the model. */
-export function toolsInWords({ tools }: ToolConversion): string {
+export function describeTools({ tools }: ToolConversion): string {
   return tools.length === 0 ? 'No tools were found.' : tools.map((tool) => JSON.stringify(tool)).join('\n')
 }
 
@@ -112,14 +112,14 @@ function addTool(
   namespace: string | undefined,
   { tools, wireTools }: ToolConversion,
 ): void {
-  const name = modelName(definition.name, namespace)
+  const name = toModelName(definition.name, namespace)
   tools.push({ type: 'function', function: { ...definition, name } })
   if (type === 'function' && namespace === undefined) return
   wireTools.set(name, { type, name: definition.name, ...(namespace !== undefined && { namespace }) })
 }
 
 /** Returns the function's name. Codex's namespaces of MCP servers already end in the separator: `mcp__github__`. */
-export function modelName(name: string, namespace: string | null | undefined): string {
+export function toModelName(name: string, namespace: string | null | undefined): string {
   if (!namespace) return name
   return namespace.endsWith('__') ? namespace + name : `${namespace}__${name}`
 }
@@ -135,7 +135,7 @@ function toFunction(param: { name: string; strict?: boolean | null | undefined }
 type CustomTool = ReturnType<typeof checkCustom>
 
 function toFreeformFunction({ name, description, format }: CustomTool, at: string): FunctionDefinition {
-  const grammar = format?.type === 'grammar' && grammarText(checkGrammar(format, `${at}.format`))
+  const grammar = format?.type === 'grammar' && describeGrammar(checkGrammar(format, `${at}.format`))
   const texts = [description, grammar].filter(Boolean)
   return {
     name,
@@ -145,7 +145,7 @@ function toFreeformFunction({ name, description, format }: CustomTool, at: strin
 }
 
 /** Describes the grammar to the model, because no engine constrains decoding to a grammar per tool. */
-function grammarText({ syntax, definition }: { syntax: string; definition: string }): string {
+function describeGrammar({ syntax, definition }: { syntax: string; definition: string }): string {
   return `The input must match this grammar (${syntax}):\n${definition}`
 }
 
@@ -177,16 +177,16 @@ export function lowerToolChoice(
 ): { choice: string | { type: 'function'; function: { name: string } }; tools: Tool[] } {
   if (typeof choice === 'string') return { choice, tools }
   if (choice.type === 'allowed_tools') {
-    const allowed = new Set(choice.tools?.map(chosenName))
+    const allowed = new Set(choice.tools?.map(getChosenName))
     const left = tools.filter((tool) => tool.type === 'function' && allowed.has(tool.function.name))
     return { choice: choice.mode ?? 'auto', tools: left }
   }
-  const name = chosenName(choice)
+  const name = getChosenName(choice)
   if (name !== undefined) return { choice: { type: 'function', function: { name } }, tools }
   throw createUnsupportedError(`'tool_choice' of type '${choice.type}' is not supported`, 'tool_choice.type')
 }
 
-function chosenName({ type, name, namespace }: ChosenTool): string | undefined {
+function getChosenName({ type, name, namespace }: ChosenTool): string | undefined {
   if (type === 'local_shell' || type === 'tool_search') return type
-  return (type === 'function' || type === 'custom') && name ? modelName(name, namespace) : undefined
+  return (type === 'function' || type === 'custom') && name ? toModelName(name, namespace) : undefined
 }

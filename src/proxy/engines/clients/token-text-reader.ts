@@ -31,11 +31,12 @@ export function createTokenTextReader(
 ) {
   let embedded: Tokenizer | undefined
   return async (model: string | null, ids: Int32Array) => {
-    if (named !== undefined) return { source: named.name, texts: await tokenTexts(named.tokenizer, ids) }
+    if (named !== undefined)
+      return { source: named.name, texts: await computeTokenTexts(named.tokenizer, ids) }
     if (model === null) return undefined
     if (model !== 'embedded' || loadEmbedded === undefined) return queryEngines(engines(), model, ids)
     embedded ??= loadEmbedded()
-    return { source: model, texts: await tokenTexts(embedded, ids) }
+    return { source: model, texts: await computeTokenTexts(embedded, ids) }
   }
 }
 
@@ -57,7 +58,7 @@ const SLICE_TOKENS = 10_000
  * Returns the text that each token adds. A character that spans several tokens belongs to the last of them, and the
  * others have empty text, so that all texts joined are the text of the ids.
  */
-export async function tokenTexts(tokenizer: Tokenizer, ids: Int32Array): Promise<string[]> {
+export async function computeTokenTexts(tokenizer: Tokenizer, ids: Int32Array): Promise<string[]> {
   const decoder = new StreamingDecoder(tokenizer)
   const texts: string[] = []
   for (const [index, id] of ids.entries()) {

@@ -94,7 +94,7 @@ export class EnginePool {
           logprobs?.forget()
           this.#options.efforts?.forget(name)
         }
-        dispatcher.updateMember(name, memberChange(client, health))
+        dispatcher.updateMember(name, toMemberChange(client, health))
       },
     })
     const standing = {
@@ -172,7 +172,7 @@ function createEngineId(name: string): string {
  * Returns the change of the dispatcher's member. Capabilities are read after each check, since they may be known only
  * once the server has responded.
  */
-function memberChange(client: EngineClient, health: EngineHealthReport) {
+function toMemberChange(client: EngineClient, health: EngineHealthReport) {
   const lacks: Ability[] = []
   if (!client.takesTokenIds) lacks.push('token_ids')
   if (!client.takesImages) lacks.push('images')

@@ -6,7 +6,7 @@ import { ProxyError } from '../../../base/errors.ts'
 import type { EventSink, GenerationEvent } from '../../../protocol/canonical/events.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { Dispatcher, Lease } from './dispatcher.ts'
-import { EffortNegotiation, type EffortRegistry, renderedBody } from './learned-efforts.ts'
+import { EffortNegotiation, type EffortRegistry, getRenderedBody } from './learned-efforts.ts'
 import { isEngineFault } from './outlier-detector.ts'
 import { getRequiredAbility } from './placement.ts'
 import type { QueuedRequest } from './scheduler.ts'
@@ -65,7 +65,7 @@ export async function generateWithFailover(
 ): Promise<void> {
   const { requestId, sessionId, body, mustServe, minWeightVersion } = request
   const failed: string[] = []
-  const negotiation = policy.efforts && new EffortNegotiation(policy.efforts, renderedBody(request))
+  const negotiation = policy.efforts && new EffortNegotiation(policy.efforts, getRenderedBody(request))
   let attempts = 0
   let failures = 0
   for (let losses = 0; ; ) {

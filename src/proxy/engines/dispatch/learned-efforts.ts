@@ -42,7 +42,7 @@ export class EffortRegistry {
   learn(memberId: string, model = '', rejected: EffortSet): void {
     const existing = this.#rejected.get(memberId) ?? new Map<string, EffortSet>()
     const before = existing.get(model) ?? NOTHING_REJECTED
-    const all = union(before, rejected)
+    const all = joinEfforts(before, rejected)
     if (all.size === before.size) return
     if (existing.size >= MAX_MODELS) existing.clear()
     existing.set(model, all)
@@ -56,7 +56,7 @@ export class EffortRegistry {
   }
 }
 
-function union(one: EffortSet, other: EffortSet): EffortSet {
+function joinEfforts(one: EffortSet, other: EffortSet): EffortSet {
   return new Set([...one, ...other])
 }
 
@@ -154,7 +154,10 @@ export class EffortNegotiation {
 
   #getSupport(memberId: string): EffortSupport {
     const known = this.#learned.rejectedBy(memberId, this.#model)
-    return { rejected: union(known, this.#rejection?.rejected ?? NOTHING_REJECTED), hasThinkingSwitch: true }
+    return {
+      rejected: joinEfforts(known, this.#rejection?.rejected ?? NOTHING_REJECTED),
+      hasThinkingSwitch: true,
+    }
   }
 }
 
@@ -167,6 +170,6 @@ function isEngineError(thrown: unknown): thrown is ProxyError {
 }
 
 /** Returns the body of a request whose prompt the engine renders: efforts have no effect on others. */
-export function renderedBody(request: GenerationRequest): ChatBody | undefined {
+export function getRenderedBody(request: GenerationRequest): ChatBody | undefined {
   return request.kind === 'chat' && request.promptTokenIds === undefined ? request.body : undefined
 }

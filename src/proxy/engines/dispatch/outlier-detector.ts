@@ -76,7 +76,7 @@ export class OutlierDetector {
     }
     const isLimited = error.status === TOO_MANY_REQUESTS
     if ((!isLimited && member.failures < FAILURES) || !this.#mayEject(nowMs, memberCount)) return undefined
-    const forMs = isLimited ? limitedForMs(error) : backOffMs(member, nowMs)
+    const forMs = isLimited ? getLimitedForMs(error) : backOffMs(member, nowMs)
     const { failures } = member
     member.ejectedUntilMs = nowMs + forMs
     if (isLimited) member.failures = 0
@@ -114,7 +114,7 @@ export class OutlierDetector {
   }
 }
 
-function limitedForMs({ retryAfterS }: ProxyError): number {
+function getLimitedForMs({ retryAfterS }: ProxyError): number {
   return Math.min(MAX_EJECTION_MS, retryAfterS === undefined ? BASE_EJECTION_MS : retryAfterS * 1_000)
 }
 

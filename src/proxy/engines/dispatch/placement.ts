@@ -94,7 +94,7 @@ export function isClearlyMoreLoaded(home: MemberLoad, other: MemberLoad): boolea
  * requests; then the one that has started no request for longest, so that consecutive sessions are distributed; then
  * the older.
  */
-export function leastLoaded(members: readonly MemberLoad[]): MemberLoad | undefined {
+export function findLeastLoaded(members: readonly MemberLoad[]): MemberLoad | undefined {
   let best = members[0]
   for (const member of members) {
     if (best === undefined || isLessLoaded(member, best)) best = member
@@ -112,7 +112,7 @@ function isLessLoaded(member: MemberLoad, than: MemberLoad): boolean {
  * that no member lists: an engine rejects it with its own message, or has loaded it since its last check. The same
  * applies to a capability that all members lack.
  */
-export function candidatesFor(members: Iterable<MemberLoad>, requirements: Requirements): MemberLoad[] {
+export function listCandidates(members: Iterable<MemberLoad>, requirements: Requirements): MemberLoad[] {
   const all = [...members]
   const serving = all.filter((member) => serves(member, requirements))
   const candidates = serving.length > 0 || requirements.mustServe ? serving : all
@@ -176,7 +176,7 @@ export function chooseMember(
   candidates: readonly MemberLoad[],
   homeId: string | undefined,
 ): MemberLoad | undefined {
-  const least = leastLoaded(candidates)
+  const least = findLeastLoaded(candidates)
   if (least === undefined) return undefined
   const home = candidates.find((member) => member.id === homeId)
   const target = home !== undefined && !isClearlyMoreLoaded(home, least) ? home : least

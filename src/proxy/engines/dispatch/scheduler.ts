@@ -7,9 +7,9 @@
  * walk for all requests with equal requirements, since thousands may wait for hundreds of members.
  */
 import {
-  candidatesFor,
   chooseMember,
   hasRoom,
+  listCandidates,
   type Member,
   type MemberLoad,
   type Requirements,
@@ -141,7 +141,7 @@ export class Scheduler {
 
   /** Returns whether a member that is not in `requirements.avoid` could serve such a request, now or later. */
   hasUntried(requirements: Requirements): boolean {
-    return candidatesFor(this.#members.values(), requirements).some(
+    return listCandidates(this.#members.values(), requirements).some(
       ({ id }) => !requirements.avoid?.includes(id),
     )
   }
@@ -165,7 +165,7 @@ export class Scheduler {
     if (this.#waiting.has(request.requestId) || this.#running.has(request.requestId)) {
       throw new RangeError(`request ${request.requestId} was submitted twice`)
     }
-    const candidates = this.#paused ? [] : candidatesFor(this.#members.values(), request)
+    const candidates = this.#paused ? [] : listCandidates(this.#members.values(), request)
     const member = chooseMember(candidates, this.#homes.get(request.sessionId))
     if (member !== undefined) {
       this.#start(request, member, true)
@@ -277,7 +277,7 @@ export class Scheduler {
   #getKind(request: WaitingRequest, kinds: Map<string, Kind>): Kind {
     let kind = kinds.get(request.kind)
     if (kind === undefined) {
-      kind = { candidates: candidatesFor(this.#members.values(), request), stuckAt: new Set() }
+      kind = { candidates: listCandidates(this.#members.values(), request), stuckAt: new Set() }
       kinds.set(request.kind, kind)
     }
     return kind

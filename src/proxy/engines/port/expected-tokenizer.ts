@@ -73,7 +73,7 @@ export function judgeTokenizer(
   const { ids, decode } = expected
   if (textIds === undefined) {
     if (!idTexts?.some((text) => text !== undefined)) return 'unknown'
-    return otherText(expected, idTexts) === -1 ? 'same' : 'other'
+    return findOtherText(expected, idTexts) === -1 ? 'same' : 'other'
   }
   // Some tokenizers prepend a BOS token even if none is requested.
   const theirs = textIds.length === ids.length + 1 ? textIds.slice(1) : textIds
@@ -90,11 +90,11 @@ export function describeTokenizer(
   const { name, ids, decode } = expected
   const model = models[0]?.id ?? 'its model'
   if (textIds === undefined) {
-    const index = otherText(expected, idTexts)
+    const index = findOtherText(expected, idTexts)
     const texts = `${JSON.stringify(idTexts[index])} here and ${JSON.stringify(decode([ids[index]!]))} there`
     return `the tokenizer of ${model} is not that of --tokenizer ${name}: id ${ids[index]} reads ${texts}`
   }
-  const i = firstDifference(ids, textIds)!
+  const i = findFirstDifference(ids, textIds)!
   const difference = `id ${i + 1} of a text is ${textIds[i] ?? 'missing'} here and ${ids[i] ?? 'missing'} there`
   return verdict === 'other'
     ? `the tokenizer of ${model} is not that of --tokenizer ${name}: ${difference}`
@@ -108,7 +108,7 @@ export function describePrompts(
 ): string | undefined {
   for (const chat of Object.keys(COMPARED_CHATS)) {
     const [own, engines] = [ours[chat], theirs[chat]]
-    const at = own && engines && firstDifference(own, engines)
+    const at = own && engines && findFirstDifference(own, engines)
     if (at === undefined) continue
     const lengths = `the engine's chat endpoint renders ${engines!.length} tokens, --tokenizer ${name} renders ${own!.length}`
     const difference = `(engine: ${engines![at] ?? 'none'}, tokenizer: ${own![at] ?? 'none'})`
@@ -121,7 +121,7 @@ export function describePrompts(
  * Returns the index of the first id with different texts, or -1. Skips incomplete characters, which servers display in
  * their own way, and ignores white space at both ends, which depends on the decoder.
  */
-function otherText({ ids, decode }: ExpectedTokenizer, texts: readonly (string | undefined)[]): number {
+function findOtherText({ ids, decode }: ExpectedTokenizer, texts: readonly (string | undefined)[]): number {
   return ids.findIndex((id, index) => {
     const [own, theirs] = [decode([id]), texts[index]]
     if (theirs === undefined || own.includes('\uFFFD')) return false
@@ -129,7 +129,7 @@ function otherText({ ids, decode }: ExpectedTokenizer, texts: readonly (string |
   })
 }
 
-function firstDifference(ours: readonly number[], theirs: readonly number[]): number | undefined {
+function findFirstDifference(ours: readonly number[], theirs: readonly number[]): number | undefined {
   const index = theirs.findIndex((id, i) => id !== ours[i])
   if (index !== -1) return index
   return ours.length === theirs.length ? undefined : theirs.length

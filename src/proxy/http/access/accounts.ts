@@ -9,7 +9,7 @@ import { getHeapStatistics } from 'node:v8'
 import type { FastifyRequest } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
 import { hasBody } from '../transport/discard-body.ts'
-import { onClose } from '../transport/on-close.ts'
+import { runOnClose } from '../transport/on-close.ts'
 import { getKeys } from './keyring.ts'
 
 export interface AccountLimits {
@@ -64,7 +64,7 @@ export class AccountUsage {
   constructor(accounts: Accounts, account: Account, response: ServerResponse) {
     this.#accounts = accounts
     this.#account = account
-    onClose(response, () => {
+    runOnClose(response, () => {
       this.#add(-this.#calls, -this.#memoryBytes)
       this.#isClosed = true
       account.requests -= 1
@@ -183,7 +183,7 @@ export class Accounts {
     const calls = connections.get(socket)
     connections.delete(socket)
     connections.set(socket, (calls ?? 0) + 1)
-    onClose(response, () => {
+    runOnClose(response, () => {
       const running = connections.get(socket)
       if (running !== undefined) connections.set(socket, running - 1)
     })
@@ -213,8 +213,8 @@ export class Accounts {
 
   /** Rejects the largest body of the caller with the most bytes in transit, so that other callers are not affected. */
   #rejectLargest(): void {
-    const most = largest(this.#accounts.values(), ({ arrivingBytes }) => arrivingBytes)
-    const [request, bytes] = largest(most.arriving, ([, bytes]) => bytes)
+    const most = findLargest(this.#accounts.values(), ({ arrivingBytes }) => arrivingBytes)
+    const [request, bytes] = findLargest(most.arriving, ([, bytes]) => bytes)
     this.#arrived(most, request)
     const message = `Too many bytes of request bodies are in transit, most of them from this caller: this body has ${bytes} bytes so far`
     // A body that came with a GET, or after the request was rejected, has no reader.
@@ -263,6 +263,6 @@ function closeFirstIdle(connections: Map<Socket, number>): void {
 }
 
 /** @param items at least one */
-function largest<Item>(items: Iterable<Item>, getSize: (item: Item) => number): Item {
+function findLargest<Item>(items: Iterable<Item>, getSize: (item: Item) => number): Item {
   return [...items].reduce((most, each) => (getSize(each) > getSize(most) ? each : most))
 }

@@ -58,7 +58,7 @@ export function verifyAgentKey(secrets: readonly string[], key: string): AgentKe
   const proof = Buffer.from(parts.proof)
   // All secrets are compared, so that the duration does not reveal which one matched.
   const matches = (made: (secret: string) => string) =>
-    secrets.filter((secret) => equal(proof, Buffer.from(made(secret)))).length > 0
+    secrets.filter((secret) => isEqual(proof, Buffer.from(made(secret)))).length > 0
   const tag = tagIn(parts.proof)
   const isPlain = matches((secret) => computeProof(secret, sessionId))
   const isTagged = matches((secret) => computeTaggedProof(secret, sessionId, tag))
@@ -76,7 +76,7 @@ export function verifyRunKey(secrets: readonly string[], key: string): string | 
   const run = decodeSessionId(encoded)
   if (run === undefined) return undefined
   const made = secrets.filter((secret) =>
-    equal(Buffer.from(proof), Buffer.from(computeRunProof(secret, run))),
+    isEqual(Buffer.from(proof), Buffer.from(computeRunProof(secret, run))),
   )
   return made.length > 0 ? run : undefined
 }
@@ -106,6 +106,6 @@ function tagIn(proof: string): string {
   return Buffer.from(proof, 'base64url').subarray(0, TAG_BYTES).toString('base64url')
 }
 
-function equal(a: Buffer, b: Buffer): boolean {
+function isEqual(a: Buffer, b: Buffer): boolean {
   return a.length === b.length && timingSafeEqual(a, b)
 }

@@ -49,7 +49,7 @@ export interface RouteScope {
 }
 
 /** Returns the plugin with this scope for all its routes. */
-export function inScope<Options extends FastifyPluginOptions>(
+export function withScope<Options extends FastifyPluginOptions>(
   scope: Scope,
   plugin: FastifyPluginCallback<Options> | FastifyPluginAsync<Options>,
 ): FastifyPluginAsync<Options> {
@@ -128,7 +128,7 @@ function collectScopes(app: FastifyInstance): readonly RouteScope[] {
     const scope = route.config?.scope ?? this.scope
     const methods = [route.method].flat()
     if (scope === undefined) {
-      throw new Error(`${methods} ${route.url} has no scope: register its plugin as inScope('admin', ...)`)
+      throw new Error(`${methods} ${route.url} has no scope: register its plugin as withScope('admin', ...)`)
     }
     route.config = { ...route.config, scope }
     const knowsRuns = route.config.knowsRuns === true

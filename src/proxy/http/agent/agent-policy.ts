@@ -177,7 +177,7 @@ export interface PolicyResult<Body> {
  * Creates the function that restricts a body to what an agent may request.
  * @returns a function that throws ProxyError `forbidden` for a body that requests more
  */
-export function agentPolicy({ agentFields = [], agentMedia = 'data' }: AgentPolicy) {
+export function createAgentPolicy({ agentFields = [], agentMedia = 'data' }: AgentPolicy) {
   const allowed = new Set<string>([...OPENAI_FIELDS, ...ENGINE_FIELDS, ...agentFields])
   const anyField = allowed.has('*')
   return <Body extends CanonicalRequest['body']>(body: Body): PolicyResult<Body> => {

@@ -2,21 +2,21 @@ import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import { createDisconnectSignal } from '../transport/on-close.ts'
-import { agentPolicy } from './agent-policy.ts'
+import { createAgentPolicy } from './agent-policy.ts'
 import type { RequestHandlerOptions } from './request-handler.ts'
-import { getSessionId, namedSession } from './request-session.ts'
+import { getNamedSession, getSessionId } from './request-session.ts'
 import { getSessionBody } from './session-body.ts'
 
 /** Returns a handler that counts the tokens of a prompt. It records no turn and creates no session. */
 export function countTokens({ sessions, runner, ...policy }: RequestHandlerOptions) {
-  const restrict = agentPolicy(policy)
+  const restrict = createAgentPolicy(policy)
   return async (
     request: FastifyRequest,
     reply: FastifyReply,
     lower: (body: unknown, memo: PartMemo) => ChatBody,
   ): Promise<number> => {
     const { caller } = request
-    const sessionOf = caller.is === 'anyone' && !sessions.strict ? namedSession : getSessionId
+    const sessionOf = caller.is === 'anyone' && !sessions.strict ? getNamedSession : getSessionId
     const sessionId = await sessionOf(request, sessions)
     const { read, memo, nextStep } = getSessionBody(request)
     await nextStep()

@@ -2,7 +2,7 @@ import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { ProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
 import { isMoved } from '../../store/port/node-coordination.ts'
-import { errorHeaders, logFailure, toRequestError } from '../transport/errors.ts'
+import { buildErrorHeaders, logFailure, toRequestError } from '../transport/errors.ts'
 
 interface ErrorShape {
   /** The response header that contains the request id. */
@@ -15,7 +15,7 @@ interface ErrorShape {
  * Returns a handler that sends errors in the format of a dialect. A request that did not become a turn because another node
  * has created its session is forwarded there.
  */
-export function errorHandler(logger: Logger, { idHeader, status, body }: ErrorShape) {
+export function createErrorHandler(logger: Logger, { idHeader, status, body }: ErrorShape) {
   return async (thrown: unknown, request: FastifyRequest, reply: FastifyReply) => {
     const error = toRequestError(thrown)
     const isTurn = reply.hasHeader(idHeader)
@@ -25,7 +25,7 @@ export function errorHandler(logger: Logger, { idHeader, status, body }: ErrorSh
     const requestId = String(reply.getHeader(idHeader) ?? request.id)
     return reply
       .code(status?.(error) ?? error.status)
-      .headers({ ...errorHeaders(error), [idHeader]: requestId })
+      .headers({ ...buildErrorHeaders(error), [idHeader]: requestId })
       .send(body(error, requestId))
   }
 }

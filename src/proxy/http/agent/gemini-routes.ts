@@ -1,13 +1,13 @@
 /** Gemini's agent routes: content, complete and streamed, token counting, models, and errors in Google's format. */
 import type { FastifyInstance, FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
-import { googleError } from '../../dialects/gemini/error.ts'
+import { buildGoogleError } from '../../dialects/gemini/error.ts'
 import { type GeminiPathParams, lowerGeminiCount, lowerGeminiRequest } from '../../dialects/gemini/request.ts'
 import {
   ArrayFrame,
+  buildGeminiResponse,
   EVENT_FRAME,
   GeminiStreamWriter,
-  geminiResponse,
   type StreamFrame,
 } from '../../dialects/gemini/response.ts'
 import { GeminiRequest } from '../../dialects/gemini/schema.ts'
@@ -15,7 +15,7 @@ import type { Backend } from '../../engines/port/backend.ts'
 import type { ModelInfo } from '../../engines/port/engine-client.ts'
 import type { AgentDialect } from './agent-dialect.ts'
 import { countTokens } from './count-tokens.ts'
-import { errorHandler } from './error-handler.ts'
+import { createErrorHandler } from './error-handler.ts'
 import type { MessagesRoutesOptions } from './messages-routes.ts'
 import { createRequestHandler } from './request-handler.ts'
 import { BASE_PATHS } from './request-session.ts'
@@ -31,15 +31,19 @@ import {
 type GeminiRoutesOptions = MessagesRoutesOptions & { backend: Backend }
 
 /** Returns the dialect of one request: the URL declares the model, streaming and its framing. */
-function geminiDialect(path: GeminiPathParams, isSse: boolean, options: GeminiRoutesOptions): AgentDialect {
+function createGeminiDialect(
+  path: GeminiPathParams,
+  isSse: boolean,
+  options: GeminiRoutesOptions,
+): AgentDialect {
   const frame = isSse ? EVENT_FRAME : new ArrayFrame()
   return {
     name: 'gemini',
     lower: (body, memo) => lowerGeminiRequest(body, path, options.volatileRules, memo),
-    complete: geminiResponse,
+    complete: buildGeminiResponse,
     streamWriter: (identity, responseOptions) => new GeminiStreamWriter(identity, responseOptions, frame),
     streamError: (error) => streamError(error, frame, isSse),
-    errorBody: googleError,
+    errorBody: buildGoogleError,
     // Python's SDK would parse a comment as JSON.
     keepAlive: () => '\n\n',
     ...(!isSse && { streamType: 'application/json; charset=utf-8' }),
@@ -53,12 +57,14 @@ function geminiDialect(path: GeminiPathParams, isSse: boolean, options: GeminiRo
  * that parse events receive the event.
  */
 function streamError(error: ProxyError, frame: StreamFrame, isSse: boolean): string {
-  const body = googleError(error)
+  const body = buildGoogleError(error)
   return frame.element(body) + (isSse ? JSON.stringify(body) : frame.end())
 }
 
 export const geminiRoutes: FastifyPluginCallback<GeminiRoutesOptions> = (app, options, done) => {
-  app.setErrorHandler(errorHandler(options.logger, { idHeader: 'x-request-id', body: googleError }))
+  app.setErrorHandler(
+    createErrorHandler(options.logger, { idHeader: 'x-request-id', body: buildGoogleError }),
+  )
   const handle = createRequestHandler(options)
   const count = countTokens(options)
   const handleMethod = (request: FastifyRequest, reply: FastifyReply) => {
@@ -66,7 +72,7 @@ export const geminiRoutes: FastifyPluginCallback<GeminiRoutesOptions> = (app, op
     if (method === 'countTokens') return countPrompt(request, reply, model)
     const isSse = (request.query as { alt?: unknown }).alt === 'sse'
     const path = { model, stream: method === 'streamGenerateContent' }
-    return handle(geminiDialect(path, isSse, options))(request, reply)
+    return handle(createGeminiDialect(path, isSse, options))(request, reply)
   }
   const countPrompt = async (request: FastifyRequest, reply: FastifyReply, model: string) => ({
     totalTokens: await count(request, reply, (body, memo) =>
@@ -106,7 +112,7 @@ function modelRoutes(app: FastifyInstance, base: string, backend: Backend): void
     `${base}/models`,
     createReadDocs('Models that the engines serve, as Gemini lists them', GeminiModels, GoogleErrorReply),
     async () => ({
-      models: (await backend.models()).map(modelObject),
+      models: (await backend.models()).map(toModelObject),
     }),
   )
   app.get(
@@ -115,13 +121,13 @@ function modelRoutes(app: FastifyInstance, base: string, backend: Backend): void
     async ({ params }) => {
       const id = (params as { '*': string })['*']
       const model = (await backend.models()).find((candidate) => candidate.id === id)
-      if (model) return modelObject(model)
+      if (model) return toModelObject(model)
       throw new ProxyError('route_not_found', `No engine serves a model '${id}'`, { param: 'model' })
     },
   )
 }
 
-function modelObject({ id, maxModelLen }: ModelInfo): object {
+function toModelObject({ id, maxModelLen }: ModelInfo): object {
   return {
     name: `models/${id}`,
     inputTokenLimit: maxModelLen,

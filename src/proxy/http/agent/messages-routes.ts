@@ -1,27 +1,31 @@
 /** Anthropic's agent routes: Messages, token counting, and errors in its format. */
 import type { FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
-import { anthropicError, anthropicErrorEvent, anthropicStatus } from '../../dialects/messages/error.ts'
+import {
+  buildAnthropicError,
+  formatAnthropicErrorEvent,
+  getAnthropicStatus,
+} from '../../dialects/messages/error.ts'
 import { lowerCountTokensRequest, lowerMessagesRequest } from '../../dialects/messages/request.ts'
-import { message } from '../../dialects/messages/response.ts'
+import { buildMessage } from '../../dialects/messages/response.ts'
 import { CountTokensRequest, MessagesRequest } from '../../dialects/messages/schema.ts'
 import { MessagesStreamWriter, PING } from '../../dialects/messages/stream.ts'
 import type { AgentDialect } from './agent-dialect.ts'
 import { countTokens } from './count-tokens.ts'
-import { errorHandler } from './error-handler.ts'
+import { createErrorHandler } from './error-handler.ts'
 import { createRequestHandler, type RequestHandlerOptions } from './request-handler.ts'
 import { BASE_PATHS } from './request-session.ts'
 import { AnthropicErrorReply, CountResponse, createRouteDocs, MessagesResponse } from './route-docs.ts'
 
 export type MessagesRoutesOptions = RequestHandlerOptions
 
-function messagesDialect({ volatileRules }: MessagesRoutesOptions): AgentDialect {
+function createMessagesDialect({ volatileRules }: MessagesRoutesOptions): AgentDialect {
   return {
     name: 'messages',
     lower: (body, memo) => lowerMessagesRequest(body, volatileRules, memo),
-    complete: message,
+    complete: buildMessage,
     streamWriter: (identity, responseOptions) => new MessagesStreamWriter(identity, responseOptions),
-    streamError: anthropicErrorEvent,
-    errorBody: (error) => anthropicError(error),
+    streamError: formatAnthropicErrorEvent,
+    errorBody: (error) => buildAnthropicError(error),
     keepAlive: () => PING,
     headers: (turnId) => ({ 'request-id': `req_${turnId}`, 'x-request-id': turnId }),
   }
@@ -29,9 +33,13 @@ function messagesDialect({ volatileRules }: MessagesRoutesOptions): AgentDialect
 
 export const messagesRoutes: FastifyPluginCallback<MessagesRoutesOptions> = (app, options, done) => {
   app.setErrorHandler(
-    errorHandler(options.logger, { idHeader: 'request-id', status: anthropicStatus, body: anthropicError }),
+    createErrorHandler(options.logger, {
+      idHeader: 'request-id',
+      status: getAnthropicStatus,
+      body: buildAnthropicError,
+    }),
   )
-  const create = createRequestHandler(options)(messagesDialect(options))
+  const create = createRequestHandler(options)(createMessagesDialect(options))
   const count = countHandler(options)
   for (const base of BASE_PATHS) {
     app.post(

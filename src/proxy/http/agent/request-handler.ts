@@ -13,9 +13,9 @@ import type { RequestMetadata } from '../../session/turn/agent-request.ts'
 import type { RequestLog, RequestLogger } from '../../session/turn/request-log.ts'
 import { beginChoices } from '../../session/turn/run-choices.ts'
 import type { ResponseHandle, TurnRunner } from '../../session/turn/run-turn.ts'
-import { onClose } from '../transport/on-close.ts'
+import { runOnClose } from '../transport/on-close.ts'
 import type { AgentDialect } from './agent-dialect.ts'
-import { type AgentPolicy, agentPolicy } from './agent-policy.ts'
+import { type AgentPolicy, createAgentPolicy } from './agent-policy.ts'
 import { getOrCreateSessionId, readRetryInfo } from './request-session.ts'
 import { type DeliveryOptions, ResponseDelivery } from './response-delivery.ts'
 import { acquireSession, getSessionBody } from './session-body.ts'
@@ -46,7 +46,7 @@ const CHOICE_LIMIT = 128
  */
 export function createRequestHandler(options: RequestHandlerOptions) {
   const { sessions, runner, choiceLimit = CHOICE_LIMIT, tracer, logRequest } = options
-  const restrict = agentPolicy(options)
+  const restrict = createAgentPolicy(options)
   return (of: AgentDialect | DialectReader, continuedTurnOf: FindContinuation = () => undefined) =>
     async (request: FastifyRequest, reply: FastifyReply): Promise<unknown> => {
       // 1. The body has been parsed with the cache of its session, which is acquired once.
@@ -132,17 +132,20 @@ function beginSpan(
     ageMs: reply.elapsedTime,
   })
   const { raw } = reply
-  onClose(raw, () => span.over({ status: raw.statusCode, isComplete: raw.writableFinished }))
+  runOnClose(raw, () => span.over({ status: raw.statusCode, isComplete: raw.writableFinished }))
   return span
 }
 
 /** Logs the end of the response, or that its connection has closed before. */
 function logDelivery(log: RequestLog, turnId: string, { raw }: FastifyReply): void {
-  onClose(raw, () => log.delivered(turnId, raw.statusCode, raw.writableFinished))
+  runOnClose(raw, () => log.delivered(turnId, raw.statusCode, raw.writableFinished))
 }
 
 /** Restricts a request. The turn's annotation `request_fields` contains the dropped fields. */
-function restrictRequest(request: DialectRequest, restrict: ReturnType<typeof agentPolicy>): DialectRequest {
+function restrictRequest(
+  request: DialectRequest,
+  restrict: ReturnType<typeof createAgentPolicy>,
+): DialectRequest {
   const { body, dropped } = restrict(request.body)
   if (body === request.body) return request
   const { annotations } = request

@@ -1,5 +1,5 @@
 import type { ServerResponse } from 'node:http'
-import { onClose } from '../transport/on-close.ts'
+import { runOnClose } from '../transport/on-close.ts'
 
 /**
  * The number of new nodes of a heavy request, which brings thousands of new messages. A caller begins one heavy request
@@ -41,6 +41,6 @@ export class RequestQuota {
       for (const resume of waiting) resume()
     }
     const timer = setTimeout(end, HEAVY_MS)
-    onClose(response, end)
+    runOnClose(response, end)
   }
 }

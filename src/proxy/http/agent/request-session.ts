@@ -31,7 +31,7 @@ const NO_SESSION =
  * @throws ProxyError `unauthorized` or `invalid_request` without a session, `invalid_request` for an invalid id
  */
 export async function getSessionId(request: FastifyRequest, sessions: Sessions): Promise<string> {
-  const sessionId = await namedSession(request, sessions)
+  const sessionId = await getNamedSession(request, sessions)
   if (sessionId !== undefined) return sessionId
   throw new ProxyError(request.caller.is === 'anyone' ? 'unauthorized' : 'invalid_request', NO_SESSION)
 }
@@ -49,9 +49,9 @@ export async function getOrCreateSessionId(
   continuedTurn?: string,
 ): Promise<string> {
   if (request.caller.is !== 'anyone' || sessions.strict) return getSessionId(request, sessions)
-  const named = await namedSession(request, sessions)
+  const named = await getNamedSession(request, sessions)
   if (named !== undefined) return named
-  const sessionId = (await bareSession(continuedTurn, sessions)) ?? (await createBareSession(sessions))
+  const sessionId = (await findUnnamedSession(continuedTurn, sessions)) ?? (await createBareSession(sessions))
   void reply.header('x-session-id', sessionId)
   return sessionId
 }
@@ -66,7 +66,10 @@ async function createBareSession(sessions: Sessions): Promise<string> {
  * Returns the session of a turn if it was created for a request without one. Named sessions are not found this way:
  * only clients that know the name may read them.
  */
-async function bareSession(turnId: string | undefined, sessions: Sessions): Promise<string | undefined> {
+async function findUnnamedSession(
+  turnId: string | undefined,
+  sessions: Sessions,
+): Promise<string | undefined> {
   const sessionId = turnId && findBareSession(turnId)
   return sessionId && (await isSession(sessionId, sessions)) ? sessionId : undefined
 }
@@ -93,7 +96,7 @@ declare module 'fastify' {
  * Returns the session that a request identifies; determines it once.
  * @throws ProxyError `invalid_request` for an invalid id
  */
-export function namedSession(request: FastifyRequest, sessions: Sessions): SessionLookup {
+export function getNamedSession(request: FastifyRequest, sessions: Sessions): SessionLookup {
   request.namedSession ??= findNamedSession(request, sessions)
   return request.namedSession
 }
@@ -104,8 +107,8 @@ function findNamedSession(request: FastifyRequest, sessions: Sessions): SessionL
   const { caller, headers } = request
   if (caller.is === 'agent') return parseSessionId(caller.sessionId)
   if (caller.is !== 'anyone') return undefined
-  return sessionNamedByKey(headers, sessions).then(
-    (named) => named ?? bareSession(parseTurnId(responseId ?? ''), sessions),
+  return findSessionOfKey(headers, sessions).then(
+    (named) => named ?? findUnnamedSession(parseTurnId(responseId ?? ''), sessions),
   )
 }
 
@@ -128,7 +131,7 @@ function rejectApiPath(sessionId: string): string {
  * cannot contain it. Such a key never creates a session: SDKs send placeholder keys (`EMPTY`, `sk-none`), and all
  * rollouts that are configured incorrectly would share one session.
  */
-async function sessionNamedByKey(
+async function findSessionOfKey(
   headers: IncomingHttpHeaders,
   sessions: Sessions,
 ): Promise<string | undefined> {

@@ -3,9 +3,9 @@ import { STATUS_CODES } from 'node:http'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { ProxyError, toProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
-import { errorHeaders, logFailure } from '../transport/errors.ts'
+import { buildErrorHeaders, logFailure } from '../transport/errors.ts'
 import { hijack } from '../transport/hijack.ts'
-import { abortOnDisconnect, onClose } from '../transport/on-close.ts'
+import { abortOnDisconnect, runOnClose } from '../transport/on-close.ts'
 import type { AgentDialect, StreamWriter } from './agent-dialect.ts'
 import { SseReply } from './sse-reply.ts'
 
@@ -110,7 +110,7 @@ export class ResponseDelivery {
   /** Marks the turn as undelivered if the connection closes before the committed response has been sent. */
   #watchDelivery(turn: { undelivered(): Promise<void> }): void {
     const { raw } = this.#reply
-    onClose(raw, () => {
+    runOnClose(raw, () => {
       if (!raw.writableFinished) void turn.undelivered()
     })
   }
@@ -146,7 +146,7 @@ function withStatus(error: ProxyError): ProxyError {
 function isRetryable(error: ProxyError): boolean {
   const isTransient =
     error.status >= 500 || error.status === 408 || error.status === 409 || error.status === 429
-  return isTransient && errorHeaders(error)['x-should-retry'] !== 'false'
+  return isTransient && buildErrorHeaders(error)['x-should-retry'] !== 'false'
 }
 
 function startHeartbeat(reply: FastifyReply, everyMs: number) {

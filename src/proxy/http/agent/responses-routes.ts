@@ -4,11 +4,11 @@ import { ProxyError } from '../../../base/errors.ts'
 import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import type { ResponseIdentity, ResponseOptions } from '../../dialects/common/dialect-request.ts'
 import {
+  buildRecordedResponse,
   type FindTurn,
   findResponse,
-  inputItems,
   readHistory,
-  recordedResponse,
+  resolveInputItems,
 } from '../../dialects/responses/history.ts'
 import { lowerResponsesRequest } from '../../dialects/responses/request.ts'
 import { createResponse, parseTurnId, type ResponseFrame } from '../../dialects/responses/response.ts'
@@ -18,7 +18,7 @@ import type { TurnStore } from '../../store/port/turn-store.ts'
 import type { AgentDialect } from './agent-dialect.ts'
 import { OPENAI } from './openai-common.ts'
 import { createRequestHandler, type RequestHandlerOptions } from './request-handler.ts'
-import { BASE_PATHS, getSessionId, namedSession } from './request-session.ts'
+import { BASE_PATHS, getNamedSession, getSessionId } from './request-session.ts'
 import { createReadDocs, createRouteDocs, ResponsesResponse } from './route-docs.ts'
 
 export interface ResponsesRoutesOptions extends RequestHandlerOptions {
@@ -42,9 +42,9 @@ export const responsesRoutes: FastifyPluginCallback<ResponsesRoutesOptions> = (a
       rejectReplay(request.query as { stream?: string })
       const { responseId } = request.params as { responseId: string }
       const mayBeBare = request.caller.is === 'anyone' && !sessions.strict
-      const sessionId = await (mayBeBare ? namedSession : getSessionId)(request, sessions)
+      const sessionId = await (mayBeBare ? getNamedSession : getSessionId)(request, sessions)
       const find = sessionId === undefined ? async () => undefined : finder(sessionId)
-      return recordedResponse(await findResponse(responseId, find, 'response_id'))
+      return buildRecordedResponse(await findResponse(responseId, find, 'response_id'))
     })
   }
   done()
@@ -71,7 +71,7 @@ async function createResponsesDialect(body: unknown, find: FindTurn, memo: PartM
   const { lowered, annotation, wireTools } = lowerResponsesRequest(
     request,
     history,
-    await inputItems(request, find),
+    await resolveInputItems(request, find),
     memo,
   )
   const frame = (identity: ResponseIdentity, responseOptions: ResponseOptions): ResponseFrame => ({

@@ -3,15 +3,15 @@ import '@fastify/swagger'
 import type { FastifyInstance, FastifyPluginCallback } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
 import { ChatCompletionRequest, lowerChatRequest } from '../../dialects/chat/request.ts'
-import { ChatStreamWriter, chatCompletion } from '../../dialects/chat/response.ts'
+import { buildChatCompletion, ChatStreamWriter } from '../../dialects/chat/response.ts'
 import { ChoicesWriter } from '../../dialects/common/choices.ts'
 import { openAiError } from '../../dialects/common/openai-error.ts'
 import { CompletionRequest, lowerCompletionRequest } from '../../dialects/completions/request.ts'
-import { CompletionStreamWriter, textCompletion } from '../../dialects/completions/response.ts'
+import { buildTextCompletion, CompletionStreamWriter } from '../../dialects/completions/response.ts'
 import type { Backend } from '../../engines/port/backend.ts'
 import type { ModelInfo } from '../../engines/port/engine-client.ts'
 import type { AgentDialect } from './agent-dialect.ts'
-import { errorHandler } from './error-handler.ts'
+import { createErrorHandler } from './error-handler.ts'
 import { geminiRoutes } from './gemini-routes.ts'
 import { type MessagesRoutesOptions, messagesRoutes } from './messages-routes.ts'
 import { OPENAI } from './openai-common.ts'
@@ -36,7 +36,7 @@ export interface AgentRoutesOptions extends ResponsesRoutesOptions, MessagesRout
 const CHAT: AgentDialect = {
   name: 'chat',
   lower: lowerChatRequest,
-  complete: chatCompletion,
+  complete: buildChatCompletion,
   streamWriter: (identity, responseOptions) => new ChatStreamWriter(identity, responseOptions),
   choicesWriter: (identity, responseOptions, count) =>
     new ChoicesWriter(count, (choice) => new ChatStreamWriter({ ...identity, choice }, responseOptions)),
@@ -46,7 +46,7 @@ const CHAT: AgentDialect = {
 const COMPLETIONS: AgentDialect = {
   name: 'completions',
   lower: lowerCompletionRequest,
-  complete: textCompletion,
+  complete: buildTextCompletion,
   streamWriter: (identity, responseOptions) => new CompletionStreamWriter(identity, responseOptions),
   choicesWriter: (identity, responseOptions, count) =>
     new ChoicesWriter(
@@ -57,7 +57,7 @@ const COMPLETIONS: AgentDialect = {
 }
 
 export const agentRoutes: FastifyPluginCallback<AgentRoutesOptions> = (app, options, done) => {
-  app.setErrorHandler(errorHandler(options.logger, { idHeader: 'x-request-id', body: openAiError }))
+  app.setErrorHandler(createErrorHandler(options.logger, { idHeader: 'x-request-id', body: openAiError }))
   app.addHook('preHandler', rejectEndedKeys(options.sessions))
   readBodiesOfSessions(app, options.sessions)
   app.addHook('onRequest', ({ charge }, _reply, next) => {
@@ -89,18 +89,18 @@ export const agentRoutes: FastifyPluginCallback<AgentRoutesOptions> = (app, opti
 function modelRoutes(app: FastifyInstance, base: string, backend: Backend): void {
   app.get(`${base}/models`, createReadDocs('Models that the engines serve', ModelList), async () => ({
     object: 'list',
-    data: (await backend.models()).map(modelObject),
+    data: (await backend.models()).map(toModelObject),
   }))
   app.get(`${base}/models/*`, createReadDocs('A model that the engines serve', Model), async (request) => {
     const id = (request.params as { '*': string })['*']
     const model = (await backend.models()).find((candidate) => candidate.id === id)
     if (!model)
       throw new ProxyError('route_not_found', `No engine serves a model '${id}'`, { param: 'model' })
-    return modelObject(model)
+    return toModelObject(model)
   })
 }
 
-function modelObject({ id, maxModelLen }: ModelInfo): object {
+function toModelObject({ id, maxModelLen }: ModelInfo): object {
   const length = maxModelLen === undefined ? {} : { max_model_len: maxModelLen }
   return { id, object: 'model', created: 0, owned_by: 'llm-proxy', ...length }
 }

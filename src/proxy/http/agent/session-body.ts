@@ -15,10 +15,10 @@ import { detachBuffer } from '../../../protocol/json/detach-buffer.ts'
 import type { SessionReference } from '../../session/state/live-sessions.ts'
 import type { Sessions } from '../../session/state/sessions.ts'
 import { readBody, takeAnyBodyAsBytes } from '../transport/json-body.ts'
-import { onClose } from '../transport/on-close.ts'
+import { runOnClose } from '../transport/on-close.ts'
 import { TimeSlices } from '../transport/time-slices.ts'
 import { RequestQuota } from './request-quota.ts'
-import { namedSession } from './request-session.ts'
+import { getNamedSession } from './request-session.ts'
 
 /** A body that was parsed with the cache of its session's earlier ones. */
 interface SessionBody {
@@ -100,7 +100,7 @@ function readWith(sessions: Sessions): preHandlerAsyncHookHandler {
       detachChunks(request)
       await slice
     }
-    const named = namedSession(request, sessions)
+    const named = getNamedSession(request, sessions)
     const sessionId = named instanceof Promise ? await named : named
     const session = sessionId === undefined ? undefined : acquireSession(sessionId, sessions, raw)
     const requests = session?.memory.requests ?? new RequestReader()
@@ -135,6 +135,6 @@ export function acquireSession(
   response: ServerResponse,
 ): SessionReference {
   const session = sessions.acquire(sessionId)
-  onClose(response, () => session[Symbol.dispose]())
+  runOnClose(response, () => session[Symbol.dispose]())
   return session
 }

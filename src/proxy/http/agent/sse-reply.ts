@@ -81,11 +81,11 @@ export class SseReply {
 
   #closeWhenStalled(): () => void {
     const { raw } = this.#reply
-    const stalled = setTimeout(() => raw.destroy(tooSlow(this.#stallMs)), this.#stallMs)
+    const stalled = setTimeout(() => raw.destroy(createTooSlowError(this.#stallMs)), this.#stallMs)
     return () => clearTimeout(stalled)
   }
 }
 
-function tooSlow(stallMs: number): ProxyError {
+function createTooSlowError(stallMs: number): ProxyError {
   return new ProxyError('agent_too_slow', `The agent read nothing of its response in ${stallMs / 1000} s`)
 }

@@ -7,8 +7,8 @@ import Type from 'typebox'
 import { ProxyError } from '../../../base/errors.ts'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import { lowerChatRequest } from '../../dialects/chat/request.ts'
-import { createChecker, nullable } from '../../dialects/common/check.ts'
-import { agentPolicy } from './agent-policy.ts'
+import { createChecker, toNullable } from '../../dialects/common/check.ts'
+import { createAgentPolicy } from './agent-policy.ts'
 import type { RequestHandlerOptions } from './request-handler.ts'
 import { getSessionId } from './request-session.ts'
 import { createRouteDocs } from './route-docs.ts'
@@ -20,12 +20,12 @@ const TokenizeRequest = Type.Object(
       Type.String({ description: 'The text to tokenize; instead of `messages` with `tools`' }),
     ),
     messages: Type.Optional(Type.Array(Type.Unknown())),
-    add_special_tokens: nullable(
+    add_special_tokens: toNullable(
       Type.Boolean({ description: 'Adds special tokens to `prompt`; default: true' }),
     ),
-    add_generation_prompt: nullable(Type.Literal(true)),
-    continue_final_message: nullable(Type.Literal(false)),
-    return_token_strs: nullable(Type.Boolean()),
+    add_generation_prompt: toNullable(Type.Literal(true)),
+    continue_final_message: toNullable(Type.Literal(false)),
+    return_token_strs: toNullable(Type.Boolean()),
   },
   {
     $id: 'TokenizeRequest',
@@ -69,7 +69,7 @@ export const tokenizerRoutes: FastifyPluginCallback<RequestHandlerOptions> = (ap
 }
 
 function tokenizeHandler({ sessions, runner, ...policy }: RequestHandlerOptions) {
-  const restrict = agentPolicy(policy)
+  const restrict = createAgentPolicy(policy)
   return async (request: FastifyRequest) => {
     const { tokenizer, contextLength } = toTokens({ runner })
     const sessionId = await getSessionId(request, sessions)

@@ -6,7 +6,7 @@
 import type { ServerResponse } from 'node:http'
 import { type Clock, systemClock } from '../../../base/clock.ts'
 import type { NodeCoordination } from '../../store/port/node-coordination.ts'
-import { onClose } from '../transport/on-close.ts'
+import { runOnClose } from '../transport/on-close.ts'
 import type { NodeMessage } from './node-identity.ts'
 
 /** The response header by which the responding node requests an acknowledgement from the forwarding node. */
@@ -57,12 +57,12 @@ export class Deliveries {
     onOutcome: (outcome: DeliveryOutcome) => void,
   ): void {
     if (message === undefined) {
-      onClose(response, () => onOutcome(response.writableFinished ? 'delivered' : 'cut'))
+      runOnClose(response, () => onOutcome(response.writableFinished ? 'delivered' : 'cut'))
       return
     }
     const delivery = this.#track(message, sessionId, onOutcome)
     if (!response.headersSent) response.setHeader(DELIVERY_HEADER, 'tracked')
-    onClose(response, () => {
+    runOnClose(response, () => {
       if (response.writableFinished) delivery.isWritten = true
       else delivery.settle('cut')
     })

@@ -7,8 +7,12 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyReply, FastifyRequest, onRequestAsyncHookHandler } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
 import type { Sessions } from '../../session/state/sessions.ts'
-import { type NodeCoordination, type NodeInfo, sessionMoved } from '../../store/port/node-coordination.ts'
-import { namedSession } from '../agent/request-session.ts'
+import {
+  createSessionMovedError,
+  type NodeCoordination,
+  type NodeInfo,
+} from '../../store/port/node-coordination.ts'
+import { getNamedSession } from '../agent/request-session.ts'
 import type { Deliveries } from './deliveries.ts'
 import { type Forwarder, getHops, isRepeated, MAX_HOPS } from './forwarder.ts'
 import type { NodeIdentity } from './node-identity.ts'
@@ -65,7 +69,7 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
   const { sessions, shared, identity, deliveries, forwarder, isDraining } = options
   return async (request, reply) => {
     const kind = getKind(request)
-    const sessionId = kind && (await namedSession(request, sessions))
+    const sessionId = kind && (await getNamedSession(request, sessions))
     if (kind === undefined || sessionId === undefined) return
     let untilMs = performance.now() + MAX_WAIT_MS
     let loss: OwnerLoss | undefined
@@ -89,7 +93,7 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
           request.otherOwner = createOtherOwner(request, sessionId)
         return
       }
-      if (getHops(request) >= MAX_HOPS) throw sessionMoved(sessionId)
+      if (getHops(request) >= MAX_HOPS) throw createSessionMovedError(sessionId)
       const { id, url, isDraining = false } = node ?? {}
       const acceptsRequests = kind !== 'request' || !isDraining
       if (id !== undefined && id !== loss?.id && url !== undefined && acceptsRequests) {
@@ -107,7 +111,7 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
       }
       await sleep(POLL_MS)
     }
-    throw loss?.error ?? sessionMoved(sessionId)
+    throw loss?.error ?? createSessionMovedError(sessionId)
   }
 
   /** Prepares the session for a request that this node serves. */

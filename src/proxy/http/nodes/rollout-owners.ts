@@ -59,13 +59,13 @@ export class RolloutOwners {
     { url }: NodeInfo,
     body?: string,
   ): Promise<FastifyReply> {
-    if (url === undefined || getHops(request) >= MAX_HOPS) throw ownerLost()
+    if (url === undefined || getHops(request) >= MAX_HOPS) throw createOwnerLostError()
     const left = new AbortController()
     reply.raw.once('close', () => left.abort())
     const method = request.method as 'GET' | 'POST' | 'DELETE'
     const sent = { method, signal: left.signal, ...(body !== undefined && { body }) }
     const response = await this.#nodes.forwarder.send(request, url, sent).catch((cause: unknown) => {
-      throw ownerLost(cause)
+      throw createOwnerLostError(cause)
     })
     const headers = FORWARDED_HEADERS.flatMap((name) =>
       response.headers[name] === undefined ? [] : [[name, response.headers[name]]],
@@ -74,7 +74,7 @@ export class RolloutOwners {
   }
 }
 
-function ownerLost(cause?: unknown): ProxyError {
+function createOwnerLostError(cause?: unknown): ProxyError {
   const message = 'The node that runs this rollout does not respond'
   return new ProxyError('proxy_away', message, { cause, retryAfterS: 1 })
 }

@@ -2,7 +2,7 @@
 import type { FastifyPluginCallback } from 'fastify'
 import Type, { type Static } from 'typebox'
 import { describe, STRICT } from '../schemas/described.ts'
-import { typedApp } from '../schemas/typed-app.ts'
+import { toTypedApp } from '../schemas/typed-app.ts'
 import { readAnyBodyAsJson } from '../transport/json-body.ts'
 import type { Deliveries } from './deliveries.ts'
 
@@ -34,7 +34,7 @@ interface NodeRoutesOptions {
 }
 
 export const nodeRoutes: FastifyPluginCallback<NodeRoutesOptions> = (plain, { deliveries }, done) => {
-  const app = typedApp(plain)
+  const app = toTypedApp(plain)
   readAnyBodyAsJson(app)
   app.post(
     '/nodes/deliveries',

@@ -6,7 +6,7 @@ import type { InFlightTurn } from '../../session/state/live-turn.ts'
 import type { Sessions } from '../../session/state/sessions.ts'
 import type { WeightAnnouncement } from '../../session/turn/weight-announcement.ts'
 import { describe, Nothing, STRICT } from '../schemas/described.ts'
-import { typedApp } from '../schemas/typed-app.ts'
+import { toTypedApp } from '../schemas/typed-app.ts'
 import { readAnyBodyAsJson } from '../transport/json-body.ts'
 import type { Controls } from './controls.ts'
 
@@ -81,7 +81,7 @@ const OpenTurns = Type.Object({
 
 export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options, done) => {
   const { controls, weights, sessions, others } = options
-  const app = typedApp(plain)
+  const app = toTypedApp(plain)
   readAnyBodyAsJson(app)
 
   app.post(

@@ -22,7 +22,7 @@ interface RouteFacts {
 }
 
 /** Returns the description of a response in a media type other than JSON. */
-export function inMedia(media: string, schema: TSchema) {
+export function describeMedia(media: string, schema: TSchema) {
   return { description: 'The response', content: { [media]: { schema } } }
 }
 
@@ -32,7 +32,7 @@ export function inMedia(media: string, schema: TSchema) {
 export function describe<P extends object>(
   tag: string,
   summary: string,
-  success: TSchema | ReturnType<typeof inMedia>,
+  success: TSchema | ReturnType<typeof describeMedia>,
   parts: P,
 ): { schema: RouteFacts & P } {
   const response = { 200: success, '4xx': ErrorReply, '5xx': ErrorReply }

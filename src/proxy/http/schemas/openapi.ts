@@ -46,7 +46,7 @@ type Transform = NonNullable<FastifyDynamicSwaggerOptions['transform']>
 /** Returns the function that completes the description of a route. */
 function createTransform({ basePath, asksForKeys }: OpenApiOptions): Transform {
   return ({ schema, url, route }) => {
-    const named = namedRest(url)
+    const named = nameRest(url)
     const { params, querystring, body } = schema as Record<
       'params' | 'querystring' | 'body',
       TSchema | undefined
@@ -68,7 +68,7 @@ function createTransform({ basePath, asksForKeys }: OpenApiOptions): Transform {
 }
 
 /** Names the rest of a path as a parameter: OpenAPI has no wildcard. */
-function namedRest(url: string): { url: string; params?: TSchema } {
+function nameRest(url: string): { url: string; params?: TSchema } {
   if (!url.endsWith('/*')) return { url }
   const names = [...url.matchAll(/:(\w+)/g)].map(([, name]) => [name!, Type.String()])
   const model = Type.String({ description: 'May have slashes' })

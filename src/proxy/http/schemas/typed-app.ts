@@ -18,7 +18,7 @@ export type SchemaApp = FastifyInstance<
 >
 
 /** Returns the same plugin scope with routes that are typed and validated by their schemas. */
-export function typedApp(plain: FastifyInstance): SchemaApp {
+export function toTypedApp(plain: FastifyInstance): SchemaApp {
   const app: SchemaApp = plain.withTypeProvider<TypeBoxTypeProvider>()
   app.setValidatorCompiler(validatorCompiler)
   // Response schemas only document: the response of the handler is sent unfiltered.

@@ -10,12 +10,12 @@ interface ServerAddress {
 }
 
 /** Returns the base URL of a server; an IPv6 address is put into brackets. */
-export function baseUrl({ host, port, secure = false, basePath = '' }: ServerAddress): string {
+export function formatBaseUrl({ host, port, secure = false, basePath = '' }: ServerAddress): string {
   return `${secure ? 'https' : 'http'}://${host.includes(':') ? `[${host}]` : host}:${port}${basePath}`
 }
 
 /** Returns the URL at which other machines reach the proxy: if it listens on all addresses, the first external one. */
-export function reachableUrl(url: string): string {
+export function getReachableUrl(url: string): string {
   const reachable = new URL(url)
   if (reachable.hostname === '0.0.0.0' || reachable.hostname === '[::]') {
     const addresses = Object.values(networkInterfaces()).flatMap((all = []) => all)

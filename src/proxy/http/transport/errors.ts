@@ -34,7 +34,7 @@ interface FailureBurst {
 const stretches = new WeakMap<Logger, Map<string, FailureBurst>>()
 
 /** @returns the number of failures omitted before this one, to be logged with it; undefined: omit this one, too */
-function leftOut(logger: Logger, sessionId: string): number | undefined {
+function countOmitted(logger: Logger, sessionId: string): number | undefined {
   const of = stretches.get(logger) ?? new Map<string, FailureBurst>()
   stretches.set(logger, of)
   const nowMs = performance.now()
@@ -55,7 +55,7 @@ function leftOut(logger: Logger, sessionId: string): number | undefined {
 export function logFailure(logger: Logger, request: FastifyRequest, error: ProxyError): void {
   const { caller } = request
   if (caller?.is === 'stranger') return
-  const missing = caller?.is === 'agent' ? leftOut(logger, caller.sessionId) : 0
+  const missing = caller?.is === 'agent' ? countOmitted(logger, caller.sessionId) : 0
   if (missing === undefined) return
   const { sessionId } = request.params as { sessionId?: string }
   const { code, status, cause, logMessage } = error
@@ -93,7 +93,7 @@ const RETRY_AFTER_S: Partial<Record<ErrorCode, number>> = {
 const MAX_RETRY_AFTER_S = 300
 
 /** Returns the headers of an error, which the SDKs' retry loops use or HTTP requires. */
-export function errorHeaders(error: ProxyError): Record<string, string> {
+export function buildErrorHeaders(error: ProxyError): Record<string, string> {
   // 501: not implemented, now or later.
   if (FINAL.has(error.code) || error.status === 501) return { 'x-should-retry': 'false' }
   if (error.status === 401) return { 'www-authenticate': 'Bearer realm="llm-proxy"' }

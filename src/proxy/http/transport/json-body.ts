@@ -96,11 +96,11 @@ function parseJson(body: Buffer, read: () => BodyContent): BodyContent {
     if (error instanceof ProxyError) throw error
     const text = body.toString()
     if (text.trim() === '') return { value: undefined, newNodes: 0 }
-    throw invalidJson(text, error as Error)
+    throw createInvalidJsonError(text, error as Error)
   }
 }
 
-function invalidJson(text: string, { message }: Error): ProxyError {
+function createInvalidJsonError(text: string, { message }: Error): ProxyError {
   const [, param, value] = NOT_FINITE.exec(text) ?? []
   if (param !== undefined) {
     return new ProxyError('invalid_request', `'${param}' must be a finite number, not ${value}`, { param })

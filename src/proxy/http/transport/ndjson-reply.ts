@@ -1,6 +1,6 @@
 import type { FastifyReply } from 'fastify'
 import { hijack } from './hijack.ts'
-import { onClose } from './on-close.ts'
+import { runOnClose } from './on-close.ts'
 
 export const NDJSON = 'application/x-ndjson'
 
@@ -44,6 +44,6 @@ export class NdjsonReply {
 
   /** Runs `stop` when the client has left. */
   until(stop: () => void): void {
-    onClose(this.#reply.raw, stop)
+    runOnClose(this.#reply.raw, stop)
   }
 }

@@ -3,7 +3,7 @@ import type { FastifyReply } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
 
 /** Runs `run` when a response is complete or its connection has closed: at once if that has already happened. */
-export function onClose(response: ServerResponse, run: () => void): void {
+export function runOnClose(response: ServerResponse, run: () => void): void {
   if (response.closed) run()
   // `close` is emitted once: `once` would wrap and remove each of a request's listeners.
   else response.on('close', run)
@@ -20,7 +20,7 @@ export function createDisconnectSignal(reply: FastifyReply): AbortSignal {
 /** Returns a controller with the same signal, for callers that may also cancel the request. */
 export function abortOnDisconnect({ raw }: FastifyReply): AbortController {
   const controller = new AbortController()
-  onClose(raw, () => {
+  runOnClose(raw, () => {
     if (raw.writableFinished) return
     controller.abort(
       raw.errored instanceof ProxyError

@@ -19,7 +19,7 @@ interface Template {
 }
 
 /** Returns a function that converts a request's URL into the form that the router expects. */
-export function sessionPaths(routes: readonly { method: string; path: string }[]) {
+export function createSessionPaths(routes: readonly { method: string; path: string }[]) {
   const templates = new Map<string, Template[]>()
   for (const { method, path } of routes) {
     const segments = splitPath(path)

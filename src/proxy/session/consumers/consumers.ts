@@ -10,9 +10,9 @@ import {
   type Consumer,
   type ConsumerCounts,
   type ConsumerSelection,
+  createNoConsumerError,
   FIRST_END,
   type LeaseChange,
-  noConsumer,
 } from '../../store/port/consumers.ts'
 import { matchesFilter } from '../../store/port/session-list.ts'
 import { groupValue } from '../../store/port/session-summary.ts'
@@ -82,14 +82,14 @@ export class Consumers {
   /** @throws ProxyError `consumer_not_found` */
   async get(name: string): Promise<Consumer> {
     const consumer = await this.#store.getConsumer(name)
-    if (consumer === undefined) throw noConsumer(name)
+    if (consumer === undefined) throw createNoConsumerError(name)
     return consumer
   }
 
   /** @throws ProxyError `consumer_not_found` */
   async count(name: string): Promise<ConsumerCounts> {
     const counts = await this.#store.countForConsumer(name, Date.now())
-    if (counts === undefined) throw noConsumer(name)
+    if (counts === undefined) throw createNoConsumerError(name)
     return counts
   }
 
@@ -144,7 +144,7 @@ export class Consumers {
     while (true) {
       signal.throwIfAborted()
       // Subscribe before reading, so that no end is missed between the two.
-      using next = nextEnd(this.#activity, untilMs, signal)
+      using next = waitForNextEnd(this.#activity, untilMs, signal)
       const taken = await this.take(lease, limit, progress)
       if (taken.length > 0 || performance.now() >= untilMs) return taken
       await next.ready
@@ -248,7 +248,7 @@ const DEBOUNCE_MS = 50
  * @param untilMs deadline on the process's monotonic clock, at which sessions are read once more
  * @returns `ready` resolves when sessions should be read again or the signal is aborted
  */
-function nextEnd(
+function waitForNextEnd(
   activity: Activity,
   untilMs: number,
   signal: AbortSignal,

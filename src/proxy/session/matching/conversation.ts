@@ -6,8 +6,8 @@ import { yieldToEventLoop } from '../../../base/yield-to-event-loop.ts'
 import { getMessagesBetween, type Message } from '../../../protocol/canonical/conversation.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
 import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
-import { canonicalJson } from './canonical-json.ts'
-import { computeDigest, type MessageKey, messageKey } from './message-key.ts'
+import { toCanonicalJson } from './canonical-json.ts'
+import { computeDigest, computeMessageKey, type MessageKey } from './message-key.ts'
 import { isProxyToolCallId, restoreId } from './tool-call-ids.ts'
 
 export interface ConversationKeys {
@@ -37,7 +37,7 @@ export function readConversation(
 ): ConversationKeys {
   try {
     for (const _batch of readMessages(last));
-    return { toolsKey: tools && tools.length > 0 ? memo.once(toolsKey, tools) : '', last }
+    return { toolsKey: tools && tools.length > 0 ? memo.once(computeToolsKey, tools) : '', last }
   } catch (cause) {
     throw explain(cause)
   }
@@ -94,18 +94,18 @@ export function getMessageKey(message: Message): MessageKey {
  * Returns a key that is equal for equal tools in the same order, since a template renders the order. Null, absent and
  * empty tools share the empty key.
  */
-function toolsKey(tools: readonly Tool[]): string {
-  return computeDigest(canonicalJson(tools))
+function computeToolsKey(tools: readonly Tool[]): string {
+  return computeDigest(toCanonicalJson(tools))
 }
 
 function readMessage({ parent, value }: Message, calls: ToolCallPositions): MessageInfo {
-  const answered = 'tool_call_id' in value ? answeredBy(restoreId(value.tool_call_id), calls) : undefined
-  const key = messageKey(value, answered)
+  const answered = 'tool_call_id' in value ? findToolCallKey(restoreId(value.tool_call_id), calls) : undefined
+  const key = computeMessageKey(value, answered)
   return { key, callCount: callsUpTo(parent) + (key.assistant?.toolCallIds.length ?? 0) }
 }
 
 /** Returns the id if a proxy generated it, since that identifies the tool call; otherwise the tool call's index. */
-function answeredBy(id: string, calls: ToolCallPositions): number | string | undefined {
+function findToolCallKey(id: string, calls: ToolCallPositions): number | string | undefined {
   const index = calls.getIndex(id)
   return index !== undefined && isProxyToolCallId(id) ? id : index
 }
@@ -126,7 +126,7 @@ class ToolCallPositions {
 
   getIndex(id: string): number | undefined {
     for (; this.#older !== undefined && !this.#indices.has(id); this.#older = this.#older.parent) {
-      const older = placesIn(this.#older)
+      const older = listToolCallPositions(this.#older)
       for (const [known, index] of older) if (!this.#indices.has(known)) this.#indices.set(known, index)
     }
     return this.#indices.get(id)
@@ -134,11 +134,11 @@ class ToolCallPositions {
 
   /** Adds the tool calls of the next message. */
   add(message: Message): void {
-    for (const [id, index] of placesIn(message)) this.#indices.set(id, index)
+    for (const [id, index] of listToolCallPositions(message)) this.#indices.set(id, index)
   }
 }
 
-function placesIn(message: Message): Map<string | undefined, number> {
+function listToolCallPositions(message: Message): Map<string | undefined, number> {
   const ids = getMessageKey(message).assistant?.toolCallIds ?? []
   const before = callsUpTo(message.parent)
   return new Map(ids.map((id, index) => [id, before + index]))

@@ -14,7 +14,7 @@
  */
 import { hash } from 'node:crypto'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
-import { canonicalJson } from './canonical-json.ts'
+import { toCanonicalJson } from './canonical-json.ts'
 import { readArguments, type ToolArguments } from './tool-arguments.ts'
 import { isProxyToolCallId, restoreId } from './tool-call-ids.ts'
 
@@ -75,22 +75,22 @@ export function computeDigest(text: string): string {
  * @param answeredCall for a tool result: the tool call that it answers, by id if a proxy generated the id, otherwise by
  *   index, because clients rename other ids
  */
-export function messageKey(message: ChatMessage, answeredCall?: number | string): MessageKey {
+export function computeMessageKey(message: ChatMessage, answeredCall?: number | string): MessageKey {
   const loose = message as LooseMessage
   return loose.role === 'assistant'
-    ? assistantKey(loose)
-    : { digest: computeDigest(othersText(loose, answeredCall)) }
+    ? computeAssistantKey(loose)
+    : { digest: computeDigest(serializeOther(loose, answeredCall)) }
 }
 
-function othersText(message: LooseMessage, answeredCall: number | string | undefined): string {
+function serializeOther(message: LooseMessage, answeredCall: number | string | undefined): string {
   const { content, ...fields } = message
   if (answeredCall !== undefined) delete fields.tool_call_id
-  const meaningful = shownMembers(fields).filter(([, value]) => !isEmpty(value))
-  return `${partsText(normalizeParts(content))}${canonicalJson([Object.fromEntries(meaningful), answeredCall])}`
+  const meaningful = listShownMembers(fields).filter(([, value]) => !isEmpty(value))
+  return `${serializeParts(normalizeParts(content))}${toCanonicalJson([Object.fromEntries(meaningful), answeredCall])}`
 }
 
 /** Returns the members that a template can render. */
-function shownMembers(fields: object): [string, unknown][] {
+function listShownMembers(fields: object): [string, unknown][] {
   return Object.entries(fields).filter(([name]) => name !== 'cache_control' && !name.startsWith('_'))
 }
 
@@ -107,7 +107,7 @@ function normalizeParts(content: unknown): unknown[] {
 
 function normalizePart(part: unknown): unknown {
   if (typeof part !== 'object' || part === null) return part
-  const fields = Object.fromEntries(shownMembers(part))
+  const fields = Object.fromEntries(listShownMembers(part))
   if (fields.type === 'text' && typeof fields.text === 'string') return fields.text
   if (fields.type === 'refusal' && typeof fields.refusal === 'string') return fields.refusal
   return fields
@@ -117,14 +117,14 @@ function normalizePart(part: unknown): unknown {
  * Serializes parts unambiguously. Text is length-prefixed rather than escaped, since escaping a long text takes longer
  * than hashing it. Lone surrogates are escaped, because hashing would map all of them to the same character.
  */
-function partsText(parts: readonly unknown[]): string {
+function serializeParts(parts: readonly unknown[]): string {
   const texts = parts.map((part) =>
-    typeof part === 'string' && part.isWellFormed() ? `${part.length}:${part}` : canonicalJson(part),
+    typeof part === 'string' && part.isWellFormed() ? `${part.length}:${part}` : toCanonicalJson(part),
   )
   return `${texts.join(',')}\n`
 }
 
-function assistantKey(message: LooseMessage): MessageKey {
+function computeAssistantKey(message: LooseMessage): MessageKey {
   const calls = getToolCalls(message)
   const args = calls.map((call) => readArguments(call.function?.arguments))
   const ids = calls.map(({ id }) => (typeof id === 'string' && id !== '' ? restoreId(id) : undefined))
@@ -153,7 +153,7 @@ function toToolCallKey(ids: readonly (string | undefined)[]): string | undefined
 export function countLetters({ message, arguments: args }: AssistantKey): number {
   const names = getToolCalls(message).map((call) => String(call.function?.name ?? ''))
   const texts = normalizeParts(message.content).map((part) =>
-    typeof part === 'string' ? part : canonicalJson(part),
+    typeof part === 'string' ? part : toCanonicalJson(part),
   )
   return [...texts, ...names, ...args.map(({ text }) => text)].reduce(
     (count, text) => count + text.replace(/[^\p{L}\p{N}]+/gu, '').length,
@@ -163,7 +163,7 @@ export function countLetters({ message, arguments: args }: AssistantKey): number
 
 /** Serializes an assistant message without reasoning and arguments. Computed on demand: it is as long as the text. */
 function formatFrame(message: LooseMessage): string {
-  const fields = canonicalJson([
+  const fields = toCanonicalJson([
     isEmpty(message.name) ? null : message.name,
     isEmpty(message.function_call) ? null : message.function_call,
     getToolCalls(message).map(({ type, function: called, custom }) => [
@@ -172,7 +172,7 @@ function formatFrame(message: LooseMessage): string {
       custom,
     ]),
   ])
-  return `${partsText(trimEnds(joinTexts(normalizeParts(message.content))))}${fields}`
+  return `${serializeParts(trimEnds(joinTexts(normalizeParts(message.content))))}${fields}`
 }
 
 /** Computes the digest of the parts that an echo preserves when the message's arguments are malformed. */
@@ -218,14 +218,14 @@ export function readWording({ message, toolCallIds }: AssistantKey): Wording {
   return {
     toolCallIds: toolCallIds.join(' '),
     arguments: args.length === 0 ? '' : computeDigest(JSON.stringify(args)),
-    margins: `${leadingSpace(text[0])} ${trailingSpace(text.at(-1))}`,
+    margins: `${countLeadingSpace(text[0])} ${countTrailingSpace(text.at(-1))}`,
   }
 }
 
-function leadingSpace(text: unknown): number {
+function countLeadingSpace(text: unknown): number {
   return typeof text === 'string' ? text.length - text.trimStart().length : 0
 }
 
-function trailingSpace(text: unknown): number {
+function countTrailingSpace(text: unknown): number {
   return typeof text === 'string' ? text.length - text.trimEnd().length : 0
 }

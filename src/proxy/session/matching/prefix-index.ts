@@ -6,7 +6,7 @@ import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { ToolCallRewritePolicy } from '../../store/port/turn-store.ts'
 import { type ConversationKeys, getMessageKey } from './conversation.ts'
 import type { MessageKey } from './message-key.ts'
-import { messageKey, readWording } from './message-key.ts'
+import { computeMessageKey, readWording } from './message-key.ts'
 import { MessageNode } from './message-tree.ts'
 
 /** A completed turn in the tree. `turn` is the caller's data. */
@@ -149,7 +149,7 @@ export class PrefixIndex<Turn> {
     for (const message of getMessagesBetween(undefined, conversation.last, isShared)) {
       request = request.descend(getMessageKey(message), this.#forked)
     }
-    const sampledKey = messageKey(sampledMessage(completion))
+    const sampledKey = computeMessageKey(toMessage(completion))
     const node = request.descend(sampledKey, this.#forked)
     const added: IndexTurn<Turn> = {
       turn,
@@ -247,6 +247,6 @@ function choose<Turn>(
 }
 
 /** Converts a completion to an assistant message. */
-export function sampledMessage({ content, reasoning, toolCalls }: CompletionMessage): ChatMessage {
+export function toMessage({ content, reasoning, toolCalls }: CompletionMessage): ChatMessage {
   return { role: 'assistant', content, reasoning_content: reasoning, tool_calls: [...toolCalls] }
 }

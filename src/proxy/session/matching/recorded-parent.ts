@@ -37,7 +37,10 @@ export function getDeclaredParent(turn: TurnAnnotations): string | null | undefi
  * Returns the annotation field for a parent that differs from `from`.
  * @param from the turn whose tokens the prompt begins with
  */
-export function parentPart(parent: string | undefined, from: string | undefined): { parent?: string | null } {
+export function getParentPart(
+  parent: string | undefined,
+  from: string | undefined,
+): { parent?: string | null } {
   return parent === from ? {} : { parent: parent ?? null }
 }
 

@@ -1,7 +1,7 @@
 /** The arguments of a tool call, compared by value: clients parse and reserialize them. */
 import { isRecord } from '../../../base/json.ts'
 import { weigh } from '../../../protocol/json/json-weight.ts'
-import { canonicalJson } from './canonical-json.ts'
+import { toCanonicalJson } from './canonical-json.ts'
 
 export interface ToolArguments {
   /** Canonical JSON; for arguments that are not JSON, the trimmed text. */
@@ -44,7 +44,7 @@ function isHeavy(text: string): boolean {
 }
 
 function readValue(value: unknown): ToolArguments {
-  return { text: canonicalJson(value), malformed: !isRecord(value) }
+  return { text: toCanonicalJson(value), malformed: !isRecord(value) }
 }
 
 /**

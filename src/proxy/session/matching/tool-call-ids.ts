@@ -20,8 +20,8 @@ const SUM_AT = { short: 6, long: 'call_'.length + 16 }
 
 /** Returns whether an id has the form of a proxy-generated id, for this session or another one. */
 export function isProxyToolCallId(id: string): boolean {
-  if (SHORT.test(id)) return id.endsWith(shortSum(id.slice(0, SUM_AT.short)))
-  return LONG.test(id) && id.endsWith(longSum(id.slice(0, SUM_AT.long)))
+  if (SHORT.test(id)) return id.endsWith(computeShortSum(id.slice(0, SUM_AT.short)))
+  return LONG.test(id) && id.endsWith(computeLongSum(id.slice(0, SUM_AT.long)))
 }
 
 /** Restores a proxy-generated id whose underscore a client has stripped. Returns any other id unchanged. */
@@ -34,17 +34,17 @@ export function restoreId(id: string): string {
 function createToolCallId(isShort: boolean): string {
   if (isShort) {
     const random = encodeLetters(randomBytes(SUM_AT.short))
-    return random + shortSum(random)
+    return random + computeShortSum(random)
   }
   const random = `call_${randomBytes(8).toString('hex')}`
-  return random + longSum(random)
+  return random + computeLongSum(random)
 }
 
-function longSum(random: string): string {
+function computeLongSum(random: string): string {
   return hash('sha256', random, 'hex').slice(0, 8)
 }
 
-function shortSum(random: string): string {
+function computeShortSum(random: string): string {
   return encodeLetters(hash('sha256', random, 'buffer').subarray(0, SHORT_SUM_BYTES))
 }
 

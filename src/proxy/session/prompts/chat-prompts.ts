@@ -18,14 +18,14 @@ import { type SessionTurn, SessionTurns } from '../matching/session-turns.ts'
 import { type RequestBudget, UNLIMITED } from '../state/limits.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
 import { createEchoAnnotation, findUnknownIds } from './echo-annotation.ts'
-import { inexactReason } from './exactness.ts'
+import { findInexactReason } from './exactness.ts'
 import type { ChatGeneration } from './prompt-planner.ts'
 import {
+  createPlainPrompt,
   type MaybePromise,
   PromptCounts,
   type PromptSession,
   type Prompts,
-  plainPrompt,
   type RequestPrompt,
 } from './prompts.ts'
 import { restoreSampled } from './restore-sampled.ts'
@@ -56,7 +56,7 @@ export class ChatPrompts implements Prompts {
     memory: SessionMemory,
     { contextTokens }: RequestBudget = UNLIMITED,
   ): Promise<RequestPrompt> {
-    if (request.kind !== 'chat') return plainPrompt(request)
+    if (request.kind !== 'chat') return createPlainPrompt(request)
     if (Number.isFinite(contextTokens)) {
       const message = 'limits.context_tokens requires token mode: start the proxy with --tokenizer'
       throw new ProxyError('unsupported', message, { param: 'limits' })
@@ -147,7 +147,7 @@ class ChatRequestPrompt implements RequestPrompt {
 
   onCommitted(completion: Completion): void {
     const { content, reasoning, toolCalls, start, tokenIds } = completion
-    if (this.#match === undefined || !start?.promptTokenIds || inexactReason(completion) !== null) {
+    if (this.#match === undefined || !start?.promptTokenIds || findInexactReason(completion) !== null) {
       this.#parts.memory.isComplete = false
       return
     }

@@ -2,10 +2,10 @@
 import { SideTable } from '../../../base/side-table.ts'
 import { getMessagesBetween, type Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
-import { canonicalJson } from '../matching/canonical-json.ts'
+import { toCanonicalJson } from '../matching/canonical-json.ts'
 import { getMessageKey } from '../matching/conversation.ts'
-import { messageKey } from '../matching/message-key.ts'
-import { type IndexTurn, type PrefixMatch, sampledMessage } from '../matching/prefix-index.ts'
+import { computeMessageKey } from '../matching/message-key.ts'
+import { type IndexTurn, type PrefixMatch, toMessage } from '../matching/prefix-index.ts'
 import type { SessionTurn } from '../matching/session-turns.ts'
 import { readArguments } from '../matching/tool-arguments.ts'
 import { restoreId, type ToolCallIds } from '../matching/tool-call-ids.ts'
@@ -61,11 +61,11 @@ function findChanges({ turn, depth }: IndexTurn<SessionTurn>, last: Message | un
   let echo = last
   while (echo !== undefined && echo.depth > depth) echo = echo.parent
   if (turn.completionMessage === undefined || echo?.value.role !== 'assistant') return []
-  const sampled = sampledMessage(turn.completionMessage)
+  const sampled = toMessage(turn.completionMessage)
   const calls = (echo.value.tool_calls ?? []) as ToolCallEcho[]
   const echoed = calls.map((call) => ({ ...call, id: restoreId(call.id) }))
   const isInOrder = turn.completionMessage.toolCalls.every(({ id }, index) => echoed[index]?.id === id)
-  if (isInOrder && messageKey(sampled).digest === getMessageKey(echo).digest) return []
+  if (isInOrder && computeMessageKey(sampled).digest === getMessageKey(echo).digest) return []
   const byId = new Map(echoed.map((call) => [call.id, call]))
   const changes = turn.completionMessage.toolCalls.flatMap((call) => findCallChanges(call, byId.get(call.id)))
   if (!isInOrder) {
@@ -94,7 +94,7 @@ function findCallChanges(
   const paths = new Set([...Object.keys(sampledArgs!), ...Object.keys(echoedArgs!)])
   const members = [...paths].flatMap((path) => {
     const [was, is] = [sampledArgs!, echoedArgs!].map((args) =>
-      Object.hasOwn(args, path) ? canonicalJson(args[path]) : null,
+      Object.hasOwn(args, path) ? toCanonicalJson(args[path]) : null,
     )
     return was === is ? [] : [change('arguments', { call, path }, was!, is!)]
   })
@@ -107,10 +107,10 @@ function change(
   sampled: string | null,
   echoed: string | null,
 ): EchoChange {
-  return { kind, ...of, sampled: shortened(sampled), echoed: shortened(echoed) }
+  return { kind, ...of, sampled: shorten(sampled), echoed: shorten(echoed) }
 }
 
-function shortened(text: string | null): string | null {
+function shorten(text: string | null): string | null {
   return text === null || text.length <= MAX_CHARS ? text : `${text.slice(0, MAX_CHARS)}…`.toWellFormed()
 }
 

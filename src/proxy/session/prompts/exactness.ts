@@ -15,7 +15,7 @@ const MISSING_LOGPROB = -9_999
  * an id and a log-probability, and the engine's own count agrees. Engines lose ids in known ways (a tool parser that
  * swallows chunks, an unknown flag), so missing ids are never interpreted as "no tokens".
  */
-export function inexactReason(completion: Completion): string | null {
+export function findInexactReason(completion: Completion): string | null {
   const { start, end, tokenIds, logprobs } = completion
   if (start === undefined) return 'the engine gave no answer'
   // Nothing was sampled, and nothing is missing.
@@ -31,7 +31,7 @@ export function inexactReason(completion: Completion): string | null {
   if (tokenIds.length !== logprobs.length) {
     return `the engine reported ${tokenIds.length} token ids but ${logprobs.length} logprobs`
   }
-  const wrong = wrongId(tokenIds, start.vocabularySize)
+  const wrong = findWrongId(tokenIds, start.vocabularySize)
   if (wrong !== undefined) return wrong
   if (!logprobs.every(isLogprob)) return 'the engine reported a logprob that is none'
   const { completion_tokens: counted, prompt_tokens: promptCounted } = end?.usage ?? {}
@@ -54,8 +54,8 @@ const INEXACT_CODES = [
   ['invalid_logprob', / logprob that is none$/],
 ] as const
 
-/** @param reason as returned by {@link inexactReason} */
-export function inexactCode(reason: string): (typeof INEXACT_CODES)[number][0] | 'other' {
+/** @param reason as returned by {@link findInexactReason} */
+export function getInexactCode(reason: string): (typeof INEXACT_CODES)[number][0] | 'other' {
   return INEXACT_CODES.find(([, pattern]) => pattern.test(reason))?.[0] ?? 'other'
 }
 
@@ -63,7 +63,7 @@ function hasText({ content, reasoning, refusal, toolCalls }: Completion): boolea
   return Boolean(content) || Boolean(reasoning) || Boolean(refusal) || toolCalls.length > 0
 }
 
-function wrongId(ids: readonly number[], vocabularySize = MAX_TOKEN_ID + 1): string | undefined {
+function findWrongId(ids: readonly number[], vocabularySize = MAX_TOKEN_ID + 1): string | undefined {
   const wrong = ids.find((id) => !isTokenId(id) || id >= vocabularySize)
   if (wrong === undefined) return undefined
   return isTokenId(wrong)

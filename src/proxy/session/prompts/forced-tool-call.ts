@@ -14,11 +14,12 @@ type FunctionTool = Extract<Tool, { type: 'function' }>
  * Returns the schema that the completion must match; undefined if the agent forces no tool call.
  * @throws ProxyError `unsupported` or `invalid_request`, naming the field
  */
-export function forcedToolCallSchema(body: ChatBody): object | undefined {
+export function findForcedToolCallSchema(body: ChatBody): object | undefined {
   const { tool_choice: choice } = body
   if (choice === undefined || choice === null || choice === 'auto' || choice === 'none') return undefined
   const tools = (body.tools ?? []).filter(isFunction)
-  if (tools.length === 0) throw invalid("'tool_choice' forces a tool call, and 'tools' has no function")
+  if (tools.length === 0)
+    throw createInvalidError("'tool_choice' forces a tool call, and 'tools' has no function")
   rejectSecondConstraint(body)
   if (choice === 'required') return toCallsSchema(tools, body.parallel_tool_calls === false)
   const name = getFunctionName(choice)
@@ -29,12 +30,13 @@ export function forcedToolCallSchema(body: ChatBody): object | undefined {
     )
   }
   const tool = tools.find(({ function: { name: offered } }) => offered === name)
-  if (tool === undefined) throw invalid(`'tool_choice' names ${name}, which is not one of the tools`)
+  if (tool === undefined)
+    throw createInvalidError(`'tool_choice' names ${name}, which is not one of the tools`)
   return toCallsSchema([tool], true)
 }
 
 /** Returns the body with the constraint in place of the tool choice, which the engine does not receive. */
-export function constrainedBody(body: ChatBody, schema: object): ChatBody {
+export function constrainBody(body: ChatBody, schema: object): ChatBody {
   const format = { type: 'json_schema', json_schema: { name: 'tool_calls', schema } }
   return { ...body, response_format: format }
 }
@@ -107,7 +109,7 @@ function isFunction(tool: Tool): tool is FunctionTool {
   return tool.type === 'function'
 }
 
-function invalid(message: string): ProxyError {
+function createInvalidError(message: string): ProxyError {
   return new ProxyError('invalid_request', message, { param: 'tool_choice' })
 }
 

@@ -26,7 +26,7 @@ export function toPromptChunks(prompt: CompletionBody['prompt']): string[] {
 }
 
 /** @param chunks those of one prompt, or the rest of them: `[` or `"` and the text after it */
-export function* promptJson(chunks: readonly string[]): Generator<string> {
+export function* writePromptJson(chunks: readonly string[]): Generator<string> {
   yield* chunks
   yield chunks[0]!.startsWith('[') ? ']' : '"'
 }

@@ -3,7 +3,7 @@ import { ProxyError } from '../../../base/errors.ts'
 import { getMessagesBetween, type Message, MessageTree } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import { formatTools } from '../../../protocol/canonical/number-texts.ts'
-import { templateVariables } from '../../../protocol/canonical/reasoning-effort.ts'
+import { readTemplateVariables } from '../../../protocol/canonical/reasoning-effort.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
@@ -107,7 +107,7 @@ export async function renderFullPrompt(model: PlanningModel, body: ChatBody): Pr
   const { renderer, imageRule } = model
   rejectUnsupportedFields(body)
   rejectTooLong(model, new MessageTree().addMessages(body.messages))
-  const input = inputAsSent(body, imageRule)
+  const input = getSentInput(body, imageRule)
   return await renderFull(renderer, input, { ...toPromptOptions(body), ...getEnding(body) })
 }
 
@@ -146,7 +146,7 @@ async function planEnding(planning: PromptRequest, ending: Ending): Promise<Prom
   if (continues && cut && match.sharedMessages === messages.length && isCut(cut, model.renderer)) {
     const ids = cut.prompt.continuedBy([])
     const origin = { reason: 'extended', from: cut.turnId, reusedTokens: ids.length } as const
-    const text = unfinishedIn(cut, model).reasoningClose !== undefined ? model.parser.reasoning!.open : ''
+    const text = getCutOffState(cut, model).reasoningClose !== undefined ? model.parser.reasoning!.open : ''
     const prefix = model.tokenizer.decode(ids.slice(Math.max(0, cut.prompt.length - HEAD_TOKENS), ids.length))
     return {
       ids,
@@ -175,7 +175,7 @@ function isCut({ prompt }: SessionTurn, renderer: PromptRenderer): boolean {
 const HEAD_TOKENS = 16
 
 /** Returns the block that was open when the completion was truncated. */
-function unfinishedIn({ prompt }: SessionTurn, { tokenizer, parser }: PlanningModel): CutOffState {
+function getCutOffState({ prompt }: SessionTurn, { tokenizer, parser }: PlanningModel): CutOffState {
   const completion = tokenizer.decode(prompt.completion)
   // More tokens than the head of a turn with an open reasoning block has.
   const head = tokenizer.decode(prompt.slice(Math.max(0, prompt.length - HEAD_TOKENS), prompt.length))
@@ -213,20 +213,23 @@ function toInput(
   ids: ToolCallIds,
   { imageRule, seesToolImages }: Pick<PlanningModel, 'imageRule' | 'seesToolImages'>,
 ): PromptInput {
-  if (lastMessage === undefined) return inputAsSent(body, imageRule)
+  if (lastMessage === undefined) return getSentInput(body, imageRule)
   const sent = getMessagesBetween(undefined, lastMessage)
   const sampled = restoreSampled(sent, match.parent, ids)
   const restored = seesToolImages ? sampled : replaceToolImages(sampled)
   const messages = restored.map(({ value }) => value)
-  return { ...promptInput(messages, toTemplateMessages(restored, imageRule), imageRule), known: restored }
+  return {
+    ...createPromptInput(messages, toTemplateMessages(restored, imageRule), imageRule),
+    known: restored,
+  }
 }
 
-function inputAsSent({ messages }: ChatBody, imageRule: ImageRule | undefined): PromptInput {
+function getSentInput({ messages }: ChatBody, imageRule: ImageRule | undefined): PromptInput {
   const shown = messages.map((message, index) => toTemplateMessage(message, imageRule, index))
-  return promptInput(messages, shown, imageRule)
+  return createPromptInput(messages, shown, imageRule)
 }
 
-function promptInput(
+function createPromptInput(
   messages: readonly ChatMessage[],
   shown: readonly TemplateMessage[],
   imageRule: ImageRule | undefined,
@@ -264,7 +267,7 @@ async function extend(
   const history = messages.slice(0, sharedMessages)
   const lastCompletionId = parent.prompt.completion.at(-1)
   const texts = shown.map(({ json }) => json)
-  const unfinished = isCut(parent, model.renderer) ? unfinishedIn(parent, model) : undefined
+  const unfinished = isCut(parent, model.renderer) ? getCutOffState(parent, model) : undefined
   const continuationInput = { history, newMessages, texts, known, lastCompletionId, unfinished }
   const continuation = await model.renderer.renderContinuation(continuationInput, options)
   if ('refused' in continuation) return continuation
@@ -285,7 +288,7 @@ export function toPromptOptions(body: ChatBody, memo: PartMemo = NO_MEMO): Promp
   return {
     // Converted to text, because the notation of a number is lost between threads.
     tools: tools && tools.length > 0 ? memo.once(formatTools, tools) : null,
-    kwargs: templateVariables(body),
+    kwargs: readTemplateVariables(body),
     documents: Array.isArray(documents) ? documents : undefined,
   }
 }

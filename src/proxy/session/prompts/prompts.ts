@@ -77,7 +77,7 @@ export interface RequestPrompt {
  * Returns the prompt of a request without messages, which is forwarded to the engine unchanged, as is its response to
  * the agent.
  */
-export function plainPrompt(request: GenerationRequest): RequestPrompt {
+export function createPlainPrompt(request: GenerationRequest): RequestPrompt {
   return {
     request,
     prepareToRead() {},
@@ -91,7 +91,7 @@ export function plainPrompt(request: GenerationRequest): RequestPrompt {
  * @param limit the limit's name, to be recorded
  */
 export function endAtLimit(request: GenerationRequest, limit: string): RequestPrompt {
-  return { ...plainPrompt(request), response: createEmptyResponse({ annotations: { limit } }, 'stop') }
+  return { ...createPlainPrompt(request), response: createEmptyResponse({ annotations: { limit } }, 'stop') }
 }
 
 /** Returns the events of an empty completion without an engine. */

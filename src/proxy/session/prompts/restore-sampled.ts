@@ -6,8 +6,8 @@ import { SideTable } from '../../../base/side-table.ts'
 import { Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import { getMessageKey } from '../matching/conversation.ts'
-import { messageKey } from '../matching/message-key.ts'
-import { type IndexTurn, sampledMessage } from '../matching/prefix-index.ts'
+import { computeMessageKey } from '../matching/message-key.ts'
+import { type IndexTurn, toMessage } from '../matching/prefix-index.ts'
 import type { SessionTurn } from '../matching/session-turns.ts'
 import { restoreId, type ToolCallIds } from '../matching/tool-call-ids.ts'
 
@@ -61,11 +61,11 @@ function getSampled(
   completionMessage: NonNullable<SessionTurn['completionMessage']>,
   ids: ToolCallIds,
 ): ChatMessage | undefined {
-  const sampled = sampledMessage(completionMessage) as AssistantMessage
+  const sampled = toMessage(completionMessage) as AssistantMessage
   const hasOriginalIds = completionMessage.toolCalls.every(({ id }) => ids.findOriginal(id) === undefined)
   const echoedIds = ((echo.value as AssistantMessage).tool_calls ?? []).map(({ id }) => id)
   const isInOrder = completionMessage.toolCalls.every(({ id }, index) => echoedIds[index] === id)
-  if (hasOriginalIds && isInOrder && messageKey(sampled).digest === getMessageKey(echo).digest)
+  if (hasOriginalIds && isInOrder && computeMessageKey(sampled).digest === getMessageKey(echo).digest)
     return undefined
   const { reasoning_content: reasoning, ...rest } = withOriginalIds(sampled, ids) ?? sampled
   return { ...rest, ...(reasoning !== null && { reasoning_content: reasoning }) } as ChatMessage

@@ -18,7 +18,7 @@ import type { TokenModel } from '../../tokens/model/token-model.ts'
 import { leavesRoomToReason } from '../../tokens/parsers/choose-parser.ts'
 import type { PromptOptions } from '../../tokens/prompt/prompt-renderer.ts'
 import { createConversationReader } from '../matching/rebuild-index.ts'
-import { getDeclaredParent, parentPart } from '../matching/recorded-parent.ts'
+import { getDeclaredParent, getParentPart } from '../matching/recorded-parent.ts'
 import { readSessionTurns, type SessionTurns } from '../matching/session-turns.ts'
 import type { ToolCallIds } from '../matching/tool-call-ids.ts'
 import { type RequestBudget, UNLIMITED } from '../state/limits.ts'
@@ -28,8 +28,8 @@ import { findAdaptedRoles } from './adapted-roles.ts'
 import { type CompletionDecoder, createDecoder, createText, getEndTokenIds } from './completion-decoder.ts'
 import { PromptContinuation } from './continuation.ts'
 import { createEchoAnnotation, findUnknownIds } from './echo-annotation.ts'
-import { inexactReason } from './exactness.ts'
-import { constrainedBody, forcedToolCallSchema } from './forced-tool-call.ts'
+import { findInexactReason } from './exactness.ts'
+import { constrainBody, findForcedToolCallSchema } from './forced-tool-call.ts'
 import {
   type ChatGeneration,
   planPrompt,
@@ -49,7 +49,7 @@ import {
 import { readText } from './restore-sampled.ts'
 import { rejectSpecialTokens, SpecialTokenFinder } from './special-tokens.ts'
 import { TextPrompt } from './text-prompt.ts'
-import { tooLong } from './too-long.ts'
+import { createTooLongError } from './too-long.ts'
 
 export interface TokenPromptsOptions {
   /** What happens to a request with the text of a special token in a message. Default: `allow`. */
@@ -182,7 +182,7 @@ export class TokenPrompts implements Prompts {
 
   /** @throws ProxyError `unsupported`, `invalid_request` */
   #getForcedToolCall(body: ChatBody): object | undefined {
-    const schema = forcedToolCallSchema(body)
+    const schema = findForcedToolCallSchema(body)
     if (schema === undefined || this.#model.parser.grammar !== undefined) return schema
     throw new ProxyError(
       'unsupported',
@@ -202,7 +202,7 @@ export class TokenPrompts implements Prompts {
     // If the room is unknown, an engine would reject a number that is too large.
     const budget = Number.isFinite(room) ? Math.min(room, tokensLeft) : room
     if (room > 0) return new TokenIdsPrompt(parts, this.#model, budget)
-    if (request.rejectOverlong || rejectsOverlong) throw tooLong(contextLength, prompt.ids.length)
+    if (request.rejectOverlong || rejectsOverlong) throw createTooLongError(contextLength, prompt.ids.length)
     return new FullContextPrompt(parts)
   }
 }
@@ -235,14 +235,14 @@ abstract class TokenRequestPrompt implements RequestPrompt {
 
   onCommitted(completion: Completion): void {
     // A prompt that is built on wrong or missing ids would be wrong, too.
-    if (inexactReason(completion) !== null) return
+    if (findInexactReason(completion) !== null) return
     const { request, turns, prompt } = this.parts
     const { content, reasoning, toolCalls, start, tokenIds } = completion
     const seen = start?.promptTokenIds ?? prompt.ids
     seen.completion = Int32Array.from(tokenIds)
     const hasExperts = completion.details?.hasExperts ?? false
     const turn = { turnId: request.requestId, prompt: seen, hasExperts }
-    const text = joinedText(prompt.textBefore, content)
+    const text = joinTexts(prompt.textBefore, content)
     turns.add(prompt.match, { content: text, reasoning, toolCalls }, turn)
   }
 }
@@ -258,11 +258,11 @@ class TokenIdsPrompt extends TokenRequestPrompt {
     super(parts)
     const { request, prompt, forcedToolCall } = parts
     const body = withBudget(request.body, room)
-    const sent = forcedToolCall ? constrainedBody(body, forcedToolCall) : body
-    const tokenIds = { promptTokenIds: prompt.ids, ...imagesPart(prompt, model) }
+    const sent = forcedToolCall ? constrainBody(body, forcedToolCall) : body
+    const tokenIds = { promptTokenIds: prompt.ids, ...getImagesPart(prompt, model) }
     const format = body.tools?.length ? { callFormat: model.parser.name } : {}
     const mayReason = leavesRoomToReason(model.parser, prompt.text) && { mayReason: true }
-    const planned = { ...request, ...expertsPart(parts), ...tokenIds, ...format, ...mayReason, body: sent }
+    const planned = { ...request, ...getExpertsPart(parts), ...tokenIds, ...format, ...mayReason, body: sent }
     this.request = planned
     this.continuation = new PromptContinuation({
       request: planned,
@@ -333,7 +333,7 @@ class TokenIdsPrompt extends TokenRequestPrompt {
  * Returns the first token whose experts are requested: those of the tokens that the prompt shares with an earlier turn
  * are recorded with it, except the last token's.
  */
-function expertsPart({ request, prompt }: PromptParts): { expertsStart?: number } {
+function getExpertsPart({ request, prompt }: PromptParts): { expertsStart?: number } {
   const { parent, origin } = prompt
   if (!request.record?.routedExperts || !parent?.hasExperts || origin.reusedTokens === 0) return {}
   return { expertsStart: origin.reusedTokens - 1 }
@@ -368,13 +368,13 @@ async function* joinCompletions(turns: AsyncIterable<TurnStep>, ids: ToolCallIds
 }
 
 function join(turn: TurnStep, final: Message): TurnStep {
-  const completionText = joinedText(readText(final.value), turn.completionText)
+  const completionText = joinTexts(readText(final.value), turn.completionText)
   // An older record only has the turn whose message it continues, and not its parent.
   const annotations = getDeclaredParent(turn) === undefined ? '{}' : turn.annotations
   return { ...turn, lastMessage: final.parent, completionText, annotations }
 }
 
-function joinedText(before: string | undefined, content: string | null): string | null {
+function joinTexts(before: string | undefined, content: string | null): string | null {
   return before === undefined ? content : before + (content ?? '')
 }
 
@@ -392,7 +392,7 @@ function withBudget(body: ChatBody, room: number): ChatBody {
   return { ...rest, max_tokens: Math.min(requested ?? room, room) }
 }
 
-function imagesPart({ images }: PromptPlan, { imageRule }: TokenModel): { images?: PromptImages } {
+function getImagesPart({ images }: PromptPlan, { imageRule }: TokenModel): { images?: PromptImages } {
   if (imageRule === undefined || images.length === 0) return {}
   const { tokenId, edges } = imageRule
   return { images: { tokenId, edges, tokens: images.map(({ tokens }) => tokens) } }
@@ -411,7 +411,7 @@ function originToWire(
   return {
     reason,
     from,
-    ...parentPart(match.parent?.turn.turnId, from),
+    ...getParentPart(match.parent?.turn.turnId, from),
     reused_tokens: reusedTokens,
     ...(replacedTokens && { replaced_tokens: replacedTokens }),
     mismatched,

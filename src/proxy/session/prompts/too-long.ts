@@ -19,7 +19,11 @@ const USUAL_LONGEST_CHARS = 16
 /**
  * Returns the error with vLLM's message; each dialect converts it. @param tokens the number of tokens, or a lower bound
  */
-export function tooLong(contextLength: number | undefined, tokens: number, atLeast = ''): ProxyError {
+export function createTooLongError(
+  contextLength: number | undefined,
+  tokens: number,
+  atLeast = '',
+): ProxyError {
   const limit = `This model's maximum context length is ${contextLength} tokens.`
   const message = `${limit} However, your prompt contains ${atLeast}${tokens} input tokens.`
   return new ProxyError('context_length_exceeded', message)
@@ -29,14 +33,14 @@ export function tooLong(contextLength: number | undefined, tokens: number, atLea
 export function rejectTooLong(model: ContextLimits, last: Message | undefined): void {
   const contextLength = model.contextLength ?? model.servedLength
   if (contextLength === undefined || last === undefined) return
-  const chars = charsIn(last)
+  const chars = countMessageChars(last)
   if (chars <= contextLength * USUAL_LONGEST_CHARS) return
   const atLeast = Math.ceil(chars / model.longestTokenChars())
-  if (atLeast > contextLength) throw tooLong(contextLength, atLeast, 'at least ')
+  if (atLeast > contextLength) throw createTooLongError(contextLength, atLeast, 'at least ')
 }
 
 /** Counts in a loop, because a conversation may be ten thousand messages deep; each message is counted once. */
-function charsIn(last: Message): number {
+function countMessageChars(last: Message): number {
   const added: Message[] = []
   let current: Message | undefined = last
   while (current !== undefined && charsUpTo.of(current) === undefined) {

@@ -58,7 +58,7 @@ export class AgentRoleFinder {
   }
 
   #continued({ opening, last }: RoleRequest): AgentRole | undefined {
-    const line = findContinuedRole(last, spokenTo(opening))
+    const line = findContinuedRole(last, getOpeningKey(opening))
     // A request that continues a compaction resumes the main work.
     return line === 'compaction' ? 'main' : line
   }
@@ -79,7 +79,7 @@ export class AgentRoleFinder {
 
   #remember(turn: RoleInput, { opening, last }: RoleRequest, { line, rule }: AgentRoleMatch): void {
     // A request without messages cannot be continued.
-    if (last.parent !== undefined) last.lines.set(spokenTo(opening), line)
+    if (last.parent !== undefined) last.lines.set(getOpeningKey(opening), line)
     if (line === 'side' || line === 'compaction') return
     const { agent, task } = getLikenesses(opening)
     this.#know(task, line)
@@ -119,7 +119,7 @@ function findContinuedRole(last: MessagePath, spokenTo: string): AgentRole | und
   return lines?.get(spokenTo) ?? [...(lines?.values() ?? [])].findLast((line) => line !== 'side')
 }
 
-function spokenTo({ systemKey, toolsKey }: Opening): string {
+function getOpeningKey({ systemKey, toolsKey }: Opening): string {
   return `${systemKey}\n${toolsKey}`
 }
 

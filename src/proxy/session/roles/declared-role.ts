@@ -4,7 +4,7 @@ import { CLAUDE_CODE_RULES } from './rules/claude-code.ts'
 import { CODEX_RULES } from './rules/codex.ts'
 import { KNOWN_PROMPT_RULES } from './rules/known-prompts.ts'
 import { OPENCODE_RULES } from './rules/opencode.ts'
-import { type AgentRoleRule, header, type RequestEvidence } from './rules/rule.ts'
+import { type AgentRoleRule, findHeader, type RequestEvidence } from './rules/rule.ts'
 
 export type { Headers } from './rules/rule.ts'
 
@@ -12,7 +12,7 @@ const explicit: AgentRoleRule = {
   name: 'header',
   find(call) {
     for (const name of AGENT_ROLE_HEADERS) {
-      const role = header(call, name)
+      const role = findHeader(call, name)
       if (role !== undefined) return parseAgentRole(role, name)
     }
     return undefined

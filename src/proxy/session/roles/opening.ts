@@ -2,7 +2,7 @@
 import { getMessagesBetween, type Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { TurnRecord } from '../../store/port/turn-store.ts'
-import { computeDigest, messageKey } from '../matching/message-key.ts'
+import { computeDigest, computeMessageKey } from '../matching/message-key.ts'
 import type { AgentRole } from './agent-role.ts'
 
 /** The fields of a turn that determine its agent role. */
@@ -101,7 +101,7 @@ export class RoleRequestReader {
 function readMessage(text: string): RoleMessage {
   const message = JSON.parse(text) as ChatMessage
   try {
-    return { key: messageKey(message).digest, role: message.role }
+    return { key: computeMessageKey(message).digest, role: message.role }
   } catch {
     // The message is nested too deeply to compare by value.
     return { key: computeDigest(text), role: message.role }

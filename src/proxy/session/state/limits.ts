@@ -102,7 +102,7 @@ export async function readUsage(
 }
 
 /** Reduces the requested number of tokens to those that the session has left. */
-export function withinBudget<T extends CanonicalRequest>(request: T, { tokensLeft }: RequestBudget): T {
+export function limitToBudget<T extends CanonicalRequest>(request: T, { tokensLeft }: RequestBudget): T {
   const { max_completion_tokens: newer, max_tokens: older } = request.body
   const requested = newer ?? older
   if (requested === undefined || requested === null || requested <= tokensLeft) return request

@@ -20,14 +20,21 @@ export function readPolicies(policy: string | Record<string, string> | undefined
   if (policy === undefined) return {}
   const policies = typeof policy === 'string' ? { [ALL_ROLES]: policy } : policy
   const entries = Object.entries(policies)
-  if (entries.length > MAX_ROLES) throw invalid('policy', `'policy' names more than ${MAX_ROLES} lines`)
+  if (entries.length > MAX_ROLES)
+    throw createInvalidError('policy', `'policy' names more than ${MAX_ROLES} lines`)
   for (const [role, name] of entries) {
     if (role !== ALL_ROLES && !isDeclaredRole(role)) {
       const roles = 'main, compaction, side, subagent, subagent:<name> or *'
-      throw invalid('policy', `'policy' names lines: ${roles}; there is no '${role.slice(0, 100)}'`)
+      throw createInvalidError(
+        'policy',
+        `'policy' names lines: ${roles}; there is no '${role.slice(0, 100)}'`,
+      )
     }
     if (name === '' || name.length > MAX_NAME_CHARS) {
-      throw invalid('policy', `the policy of '${role}' must be a name of 1 to ${MAX_NAME_CHARS} characters`)
+      throw createInvalidError(
+        'policy',
+        `the policy of '${role}' must be a name of 1 to ${MAX_NAME_CHARS} characters`,
+      )
     }
   }
   return policies
@@ -50,7 +57,7 @@ function getKeys(role: DeclaredRole): string[] {
   return role.startsWith('subagent:') ? [role, 'subagent', ALL_ROLES] : [role, ALL_ROLES]
 }
 
-function invalid(param: string, message: string): ProxyError {
+function createInvalidError(param: string, message: string): ProxyError {
   return new ProxyError('invalid_request', message, { param })
 }
 

@@ -99,7 +99,7 @@ export function parseRun(sessionId: string): string | undefined {
  * Returns the common prefix of the ids of a run's sessions. @throws ProxyError `invalid_request` for an invalid name of
  * a run
  */
-export function idPrefixOfRun(run: string): string {
+export function getRunIdPrefix(run: string): string {
   const prefix = `${RUNS}/${run}/`
   if (!run.includes('/') && isSessionId(`${prefix}s`)) return prefix
   throw new ProxyError('invalid_request', `Not a run's name, which is one segment of a path: '${run}'`, {

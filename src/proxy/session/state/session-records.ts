@@ -1,6 +1,6 @@
 /** Creates stored sessions, and finds those that requests name. */
 import { ProxyError } from '../../../base/errors.ts'
-import { type SessionOwnership, sessionMoved } from '../../store/port/node-coordination.ts'
+import { createSessionMovedError, type SessionOwnership } from '../../store/port/node-coordination.ts'
 import type { SessionLimits, SessionRecord, TurnStore } from '../../store/port/turn-store.ts'
 import type { Activity } from './activity.ts'
 import type { NewSessionRequest } from './new-session.ts'
@@ -79,8 +79,8 @@ export class SessionRecords {
       if (shared === undefined || claimed !== undefined) return { record: session, claimed }
     }
     const existing = await this.claim(sessionId)
-    if (existing === undefined && keyTag !== null) throw endedKey()
-    return found(existing)
+    if (existing === undefined && keyTag !== null) throw createEndedKeyError()
+    return requireSession(existing)
   }
 
   /**
@@ -93,20 +93,20 @@ export class SessionRecords {
     const claimed = await shared?.claim(sessionId)
     const record = await this.#store.getSession(sessionId)
     if (record === undefined) return undefined
-    if (shared !== undefined && claimed === undefined) throw sessionMoved(sessionId)
+    if (shared !== undefined && claimed === undefined) throw createSessionMovedError(sessionId)
     return { record, claimed }
   }
 }
 
-export function found<T>(session: T | undefined): T {
-  if (session === undefined) throw notFound()
+export function requireSession<T>(session: T | undefined): T {
+  if (session === undefined) throw createNotFoundError()
   return session
 }
 
-export function notFound(): ProxyError {
+export function createNotFoundError(): ProxyError {
   return new ProxyError('session_not_found', 'Session not found')
 }
 
-export function endedKey(): ProxyError {
+export function createEndedKeyError(): ProxyError {
   return new ProxyError('unauthorized', 'This key is for a session that no longer exists')
 }

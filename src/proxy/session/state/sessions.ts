@@ -9,7 +9,7 @@
 import { randomUUID } from 'node:crypto'
 import { ProxyError } from '../../../base/errors.ts'
 import type { MarksChange } from '../../store/port/marks.ts'
-import { isMoved, type NodeInfo, sessionMoved } from '../../store/port/node-coordination.ts'
+import { createSessionMovedError, isMoved, type NodeInfo } from '../../store/port/node-coordination.ts'
 import type { Reward, SessionRecord, TurnStore } from '../../store/port/turn-store.ts'
 import { Activity } from './activity.ts'
 import { readUsage } from './limits.ts'
@@ -19,9 +19,9 @@ import type { InFlightTurn } from './live-turn.ts'
 import { checkNewSession, type NewSessionRequest } from './new-session.ts'
 import { parseSessionId } from './session-id.ts'
 import {
-  endedKey,
-  found,
-  notFound,
+  createEndedKeyError,
+  createNotFoundError,
+  requireSession,
   type SessionClaim,
   SessionRecords,
   type SessionsOptions,
@@ -146,7 +146,7 @@ export class Sessions {
 
   /** @throws ProxyError `session_not_found` */
   async get(sessionId: string): Promise<SessionRecord> {
-    return found(await this.find(sessionId))
+    return requireSession(await this.find(sessionId))
   }
 
   /** @returns undefined if there is no such session */
@@ -173,7 +173,7 @@ export class Sessions {
       const session = await this.#store.resetSession(sessionId, this.#options.clock(), epoch)
       live.replaceState(session, { epoch })
       this.#onEnded(sessionId)
-      const reset = found(session)
+      const reset = requireSession(session)
       this.#options.activity.emit({ type: 'session_reset', session_id: sessionId })
       return reset
     })
@@ -195,7 +195,7 @@ export class Sessions {
   setReward(sessionId: string, reward: Reward): Promise<SessionRecord> {
     return this.#inOrder(sessionId, async () => {
       const byIndex = await withTurnsByIndex(this.#store, () => this.get(sessionId), reward)
-      const session = found(await this.#store.setReward(sessionId, byIndex, this.#options.clock()))
+      const session = requireSession(await this.#store.setReward(sessionId, byIndex, this.#options.clock()))
       this.#options.activity.emit({ type: 'reward', session_id: sessionId, reward: reward.reward })
       return session
     })
@@ -205,7 +205,7 @@ export class Sessions {
   mark(sessionId: string, change: MarksChange): Promise<SessionRecord> {
     return this.#inOrder(sessionId, async () => {
       const byIndex = await withTurnsByIndex(this.#store, () => this.get(sessionId), change)
-      const session = found(await this.#store.changeMarks(sessionId, byIndex, this.#options.clock()))
+      const session = requireSession(await this.#store.changeMarks(sessionId, byIndex, this.#options.clock()))
       this.#options.activity.emit({ type: 'session_marked', session_id: sessionId })
       return session
     })
@@ -249,7 +249,7 @@ export class Sessions {
       const { shared } = this.#store
       if (shared) await shared.valid()
       if (!live.isLoaded) await this.#loadState(live, await this.#records.findOrCreate(sessionId, keyTag))
-      if (keyTag !== undefined && keyTag !== live.config.keyTag) throw endedKey()
+      if (keyTag !== undefined && keyTag !== live.config.keyTag) throw createEndedKeyError()
       if (!live.isActive) throw new ProxyError('session_ended', `Session ${sessionId} has ended`)
       const budget = live.budgetAt(this.#options.clock())
       const retained = session.retain()
@@ -264,7 +264,7 @@ export class Sessions {
   async rejectEndedKey(sessionId: string, keyTag: string | null): Promise<void> {
     const live = this.#lives.get(sessionId)
     const config = live?.isLoaded ? live.config : await this.find(sessionId)
-    if (keyTag !== (config?.keyTag ?? null)) throw endedKey()
+    if (keyTag !== (config?.keyTag ?? null)) throw createEndedKeyError()
   }
 
   /** The expired sessions whose removal is deferred because they are so many, as of the last sweep. */
@@ -332,7 +332,7 @@ export class Sessions {
       const hadEnded = live.isLoaded && !live.isActive
       const record = await this.#store.endSession(sessionId, status, atMs, epoch)
       live.replaceState(record, { epoch })
-      const session = found(record)
+      const session = requireSession(record)
       this.#onEnded(sessionId)
       live.resolveWaiters(session)
       // Not for a session that had ended before, in this millisecond or an earlier one.
@@ -368,7 +368,7 @@ export class Sessions {
 
   async #loadState(live: LiveSession, { record, claimed }: SessionClaim): Promise<void> {
     // Cancels requests of an earlier ownership of this node: another node has owned the session since.
-    await live.cancelRequests(() => sessionMoved(live.sessionId), this.#options.settleMs)
+    await live.cancelRequests(() => createSessionMovedError(live.sessionId), this.#options.settleMs)
     const wasLost = claimed?.wasLost ?? (!this.#store.endedWell && record.updatedAtMs < this.#beganAtMs)
     const resumedAt = wasLost && record.nextIndex > 0 ? record.nextIndex : undefined
     live.replaceState(record, { ...claimed, resumedAt, usage: await readUsage(this.#store, record) })
@@ -377,20 +377,20 @@ export class Sessions {
   async #loseOwnership(live: LiveSession): Promise<void> {
     live.replaceState(undefined)
     live.discardMemory()
-    await live.cancelRequests(() => sessionMoved(live.sessionId), this.#options.settleMs)
+    await live.cancelRequests(() => createSessionMovedError(live.sessionId), this.#options.settleMs)
   }
 
   /** Checks whether the session was ended at another node. */
   async #pollForEnd(live: LiveSession): Promise<void> {
     const session = await this.find(live.sessionId).catch(() => 'unknown' as const)
-    if (session === undefined) live.rejectWaiters(notFound())
+    if (session === undefined) live.rejectWaiters(createNotFoundError())
     else if (session !== 'unknown' && session.status !== 'active') live.resolveWaiters(session)
   }
 
   /** Discards the state of a session that was deleted from the store. */
   #forget(live: LiveSession): void {
     live.replaceState(undefined)
-    live.rejectWaiters(notFound())
+    live.rejectWaiters(createNotFoundError())
     this.#onEnded(live.sessionId)
     this.#options.activity.emit({ type: 'session_deleted', session_id: live.sessionId })
   }

@@ -6,7 +6,7 @@ import type { Reward } from '../../store/port/turn-store.ts'
 import type { AgentRole } from '../roles/agent-role.ts'
 import { placeEngineRequests } from './engine-requests.ts'
 import type { RowLayout } from './row-details.ts'
-import { beginOutside, endOutside, imagesWithin } from './row-images.ts'
+import { beginOutside, endOutside, selectImages } from './row-images.ts'
 import type { TurnNode } from './turn-tree.ts'
 
 export interface TrajectoryOptions {
@@ -79,7 +79,10 @@ export function assignTraining(
   return new Map([...best].map(([turn, { plan }]) => [turn, plan]))
 }
 
-function keptResponse(plan: Plan, { responseLength = Number.POSITIVE_INFINITY }: TrajectoryOptions): number {
+function countKeptTokens(
+  plan: Plan,
+  { responseLength = Number.POSITIVE_INFINITY }: TrajectoryOptions,
+): number {
   if (responseLength >= plan.responseLength) return plan.responseLength
   return endOutside(plan.images, plan.base + responseLength) - plan.base
 }
@@ -89,7 +92,7 @@ function computeSpan(
   plan: Plan,
   options: TrajectoryOptions,
 ): { start: number; end: number } {
-  const kept = keptResponse(plan, options)
+  const kept = countKeptTokens(plan, options)
   const start = plan.chain[position]!.promptLength - plan.base
   return { start: Math.min(start, kept), end: Math.min(start + getKeptLength(plan.chain, position), kept) }
 }
@@ -115,7 +118,7 @@ export function assemble(
 ): Trajectory {
   const { chain, last, base, images } = plan
   const tokens = last.tokens.read(base + plan.responseLength)
-  const kept = keptResponse(plan, options)
+  const kept = countKeptTokens(plan, options)
   const promptStart = beginOutside(images, Math.max(0, base - (options.promptLength ?? base)))
   const mask = new Uint8Array(kept)
   const logprobs = new Float64Array(kept)
@@ -143,7 +146,7 @@ export function assemble(
     logprobs.set(chain[position]!.completionLogprobs.subarray(0, end - start), start)
   })
   const keptTurns = turns.filter(({ start, end }) => end > start)
-  const versions = versionRange(keptTurns)
+  const versions = computeVersionRange(keptTurns)
   if (options.maskStaleTokens)
     for (const [start, end] of findStaleSpans(keptTurns)) {
       mask.fill(0, start, end)
@@ -169,7 +172,7 @@ export function assemble(
     inexact_reason: last.inexactReason,
     truncated: kept < plan.responseLength || isCutByEngine(last.finishReason),
     prompt_truncated: promptStart > 0,
-    ...(last.exact && images.length > 0 && { images: imagesWithin(images, promptStart, base + kept) }),
+    ...(last.exact && images.length > 0 && { images: selectImages(images, promptStart, base + kept) }),
   }
 }
 
@@ -208,7 +211,7 @@ function getAgentRole(chain: readonly TurnNode[]): AgentRole {
  * If the version of one turn is unknown, both are null: the row may contain tokens of any age, and a trainer that drops
  * stale rows must not treat it as being as fresh as its other turns.
  */
-function versionRange(turns: readonly TurnSpan[]): { min: string | null; max: string | null } {
+function computeVersionRange(turns: readonly TurnSpan[]): { min: string | null; max: string | null } {
   if (turns.some(isUnversioned)) return { min: null, max: null }
   const versions = turns.flatMap(getVersions).map((version) => version!)
   if (versions.every(isNumeric)) versions.sort((a, b) => Number(a) - Number(b))

@@ -55,7 +55,7 @@ export class Compactions {
 
   #lookThrough(last: Message | undefined): void {
     const texts = getMessagesBetween(undefined, last, (message) => this.#requestMessages.has(message)).map(
-      ({ value }) => plain(getText(value)),
+      ({ value }) => collapseSpace(getText(value)),
     )
     for (const attempt of this.#attempts)
       attempt.isUsed ||= attempt.words !== '' && texts.some((text) => text.includes(attempt.words))
@@ -72,13 +72,13 @@ export class Compactions {
 
 function extractWords(text: string): string {
   const [, summary = text] = /<summary>([\s\S]*)<\/summary>/.exec(text) ?? []
-  const words = plain(summary)
+  const words = collapseSpace(summary)
   if (words.length < TOO_SHORT) return ''
   const start = Math.max(0, Math.floor((words.length - KNOWN_BY) / 2))
   return words.slice(start, start + KNOWN_BY).trim()
 }
 
 /** Collapses white space, because agents reformat texts. */
-function plain(text: string): string {
+function collapseSpace(text: string): string {
   return text.replace(/\s+/g, ' ').trim()
 }

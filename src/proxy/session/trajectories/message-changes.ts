@@ -18,12 +18,12 @@ const MAX_CHARS = 800
 
 /** @param what the changed element, in a few words */
 export function describeChange(what: string, before: string, now: string): MessageChange {
-  const [line, start] = firstDifference(before, now)
-  return { what, before: excerpt(before, start), now: excerpt(now, start), line }
+  const [line, start] = findFirstDifference(before, now)
+  return { what, before: toExcerpt(before, start), now: toExcerpt(now, start), line }
 }
 
 /** Returns the line of the first difference and the offset of the line before it. */
-function firstDifference(before: string, now: string): [line: number, start: number] {
+function findFirstDifference(before: string, now: string): [line: number, start: number] {
   let index = 0
   let line = 1
   let starts: [number, number] = [0, 0]
@@ -34,7 +34,7 @@ function firstDifference(before: string, now: string): [line: number, start: num
   return [line, starts[0]]
 }
 
-function excerpt(text: string, start: number): string {
+function toExcerpt(text: string, start: number): string {
   const end = start + MAX_CHARS
   return text.length <= end ? text.slice(start) : `${text.slice(start, end)}…`.toWellFormed()
 }
@@ -124,7 +124,7 @@ export function findToolCallChanges(
       ...(path === undefined ? [] : [mark + path]),
     ])
     const what = path === undefined ? whose : `${name}.${path}`
-    return { what, before: readable(sampled), now: readable(echoed), line: 1 }
+    return { what, before: toReadable(sampled), now: toReadable(echoed), line: 1 }
   })
   const words = [...changedMembers].map(([whose, paths]) =>
     paths.length === 0 ? whose : `${whose}: ${paths.join(', ')}`,
@@ -133,7 +133,7 @@ export function findToolCallChanges(
 }
 
 /** Decodes a JSON string; other values stay as they are. */
-function readable(value: string | null): string | null {
+function toReadable(value: string | null): string | null {
   if (value === null || !value.startsWith('"')) return value
   try {
     return String(JSON.parse(value))

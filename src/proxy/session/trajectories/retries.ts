@@ -172,7 +172,7 @@ class RequestKeys {
   getKey({ lastMessage, promptPieces, tools, params }: AttemptTurn): string {
     // A request has one of the two.
     const last = lastMessage ?? this.#prompts.addMessageTexts(promptPieces)
-    return `${last === undefined ? 0 : this.#getId(last)} ${short(tools ?? '')} ${short(params)}`
+    return `${last === undefined ? 0 : this.#getId(last)} ${shorten(tools ?? '')} ${shorten(params)}`
   }
 
   #getId(last: Message): number {
@@ -182,6 +182,6 @@ class RequestKeys {
   }
 }
 
-function short(text: string): string {
+function shorten(text: string): string {
   return text.length <= MAX_KEPT_CHARS ? text : computeDigest(text)
 }

@@ -76,26 +76,26 @@ export interface RowDetails {
 }
 
 /** Returns `top_logprobs` as in {@link RowDetails}. */
-export function topLogprobs(
+export function collectTopLogprobs(
   layout: RowLayout,
   detailsOf: ReadonlyMap<string, TokenData>,
 ): RowDetails['top_logprobs'] {
-  return perToken(layout, (turn) => createRowGetter(detailsOf.get(turn)?.top_logprobs))
+  return collectPerToken(layout, (turn) => createRowGetter(detailsOf.get(turn)?.top_logprobs))
 }
 
-export function rowDetails(layout: RowLayout, detailsOf: ReadonlyMap<string, TokenData>): RowDetails {
+export function collectRowDetails(layout: RowLayout, detailsOf: ReadonlyMap<string, TokenData>): RowDetails {
   const numbers = (of: (details: TokenData) => readonly number[] | undefined) =>
-    perToken(layout, (turn) => numbersAt(of(detailsOf.get(turn) ?? {})))
+    collectPerToken(layout, (turn) => createNumberReader(of(detailsOf.get(turn) ?? {})))
   const trained = layout.turns.filter(({ start, end }) => end > start)
   const teachers = trained.flatMap(({ turnId }) => detailsOf.get(turnId)?.teacher_logprobs?.teacher ?? [])
   const teacher = teachers.at(-1) ?? null
   return {
-    sampling_mask: perToken(layout, (turn) => createRowGetter(detailsOf.get(turn)?.sampling_mask)),
+    sampling_mask: collectPerToken(layout, (turn) => createRowGetter(detailsOf.get(turn)?.sampling_mask)),
     sampling_logprobs: numbers(({ sampling_logprobs: logprobs }) => logprobs),
-    top_logprobs: topLogprobs(layout, detailsOf),
-    prompt_logprobs: promptLogprobs(layout, detailsOf),
-    routed_experts: routedExperts(layout, detailsOf),
-    weight_versions: weightVersions(layout, detailsOf),
+    top_logprobs: collectTopLogprobs(layout, detailsOf),
+    prompt_logprobs: collectPromptLogprobs(layout, detailsOf),
+    routed_experts: collectRoutedExperts(layout, detailsOf),
+    weight_versions: collectWeightVersions(layout, detailsOf),
     teacher,
     teacher_logprobs: numbers(({ teacher_logprobs: by }) =>
       by?.teacher === teacher ? by?.logprobs : undefined,
@@ -110,7 +110,7 @@ export function rowDetails(layout: RowLayout, detailsOf: ReadonlyMap<string, Tok
 /** Returns a turn's data at its nth token. */
 type At<Detail> = (token: number) => Detail | null
 
-function perToken<Detail>(
+function collectPerToken<Detail>(
   { turns, responseLength }: RowLayout,
   getDetail: (turnId: string) => At<Detail> | undefined,
 ): (Detail | null)[] | null {
@@ -125,7 +125,7 @@ function perToken<Detail>(
   return isReported ? row : null
 }
 
-function numbersAt(numbers: readonly number[] | undefined): At<number> | undefined {
+function createNumberReader(numbers: readonly number[] | undefined): At<number> | undefined {
   return numbers && ((index) => (Number.isNaN(numbers[index] ?? Number.NaN) ? null : numbers[index]!))
 }
 
@@ -147,7 +147,7 @@ function createRowGetter(table: TokenTable | undefined): At<TokenRow> | undefine
   }
 }
 
-function promptLogprobs(
+function collectPromptLogprobs(
   { turns, first, base, responseLength }: RowLayout,
   detailsOf: ReadonlyMap<string, TokenData>,
 ): (TokenRow | null)[] | null {
@@ -169,7 +169,7 @@ function promptLogprobs(
  * Merges the experts of the turns. A turn has experts for all its tokens except the last, which no forward pass has
  * read.
  */
-function routedExperts(
+function collectRoutedExperts(
   { turns, first, base, responseLength }: RowLayout,
   detailsOf: ReadonlyMap<string, TokenData>,
 ): RowExperts | null {
@@ -179,7 +179,7 @@ function routedExperts(
   })
   const model = tables[0]?.table.experts
   if (model === undefined) return null
-  const widest = tables.reduce((wide, { table }) => wider(wide, table.experts.dtype), model.dtype)
+  const widest = tables.reduce((wide, { table }) => getWiderType(wide, table.experts.dtype), model.dtype)
   const length = base - first + responseLength
   const bytes = getRowSize({ ...model, dtype: widest })
   const data = new Uint8Array(length * bytes)
@@ -189,15 +189,15 @@ function routedExperts(
     if (!isOfModel(table, model)) continue
     const covered = [table.start, Math.min(table.start + table.experts.shape[0]!, end)] as const
     const rows = asType(table.experts, widest)
-    for (const [from, to] of missing.flatMap((span) => within(span, covered)))
+    for (const [from, to] of missing.flatMap((span) => intersectSpans(span, covered)))
       data.set(
         rows.subarray((from - table.start) * bytes, (to - table.start) * bytes),
         (from - first) * bytes,
       )
-    missing = missing.flatMap((span) => outside(span, covered))
+    missing = missing.flatMap((span) => subtractSpan(span, covered))
   }
   const known = missing.reduce<TokenSpan[]>(
-    (left, gap) => left.flatMap((part) => outside(part, gap)),
+    (left, gap) => left.flatMap((part) => subtractSpan(part, gap)),
     [[first, first + length]],
   )
   return {
@@ -211,22 +211,22 @@ function routedExperts(
 type TokenSpan = readonly [from: number, to: number]
 
 /** Returns the intersection of two spans: one span, or none. */
-function within([from, to]: TokenSpan, [start, end]: TokenSpan): TokenSpan[] {
+function intersectSpans([from, to]: TokenSpan, [start, end]: TokenSpan): TokenSpan[] {
   const shared: TokenSpan = [Math.max(from, start), Math.min(to, end)]
   return shared[0] < shared[1] ? [shared] : []
 }
 
 /** Returns a span without another one: at most two spans. */
-function outside([from, to]: TokenSpan, [start, end]: TokenSpan): TokenSpan[] {
+function subtractSpan([from, to]: TokenSpan, [start, end]: TokenSpan): TokenSpan[] {
   if (end <= start) return [[from, to]]
-  return [...within([from, to], [from, start]), ...within([from, to], [end, to])]
+  return [...intersectSpans([from, to], [from, start]), ...intersectSpans([from, to], [end, to])]
 }
 
 function isOfModel({ experts }: ExpertTable, model: Tensor): boolean {
   return experts.shape.slice(1).join() === model.shape.slice(1).join()
 }
 
-function wider(a: Tensor['dtype'], b: Tensor['dtype']): Tensor['dtype'] {
+function getWiderType(a: Tensor['dtype'], b: Tensor['dtype']): Tensor['dtype'] {
   if (a === b) return a
   const [narrow, wide] = getElementSize(a) < getElementSize(b) ? [a, b] : [b, a]
   // Two types of one width and different sign cannot represent each other's values, nor an unsigned type negative ones.
@@ -243,7 +243,7 @@ function asType(tensor: Tensor, dtype: Tensor['dtype']): Uint8Array {
 /**
  * Returns the weight versions. If an engine reports the same version at the start and at the end, all tokens have it.
  */
-function weightVersions(
+function collectWeightVersions(
   { turns, responseLength }: RowLayout,
   detailsOf: ReadonlyMap<string, TokenData>,
 ): VersionSpan[] | null {

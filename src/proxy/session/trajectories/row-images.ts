@@ -43,7 +43,7 @@ export function beginOutside(images: readonly RowImage[], begin: number): number
 }
 
 /** Returns the images that lie completely between two positions, with positions relative to `begin`. */
-export function imagesWithin(images: readonly RowImage[], begin: number, end: number): RowImage[] {
+export function selectImages(images: readonly RowImage[], begin: number, end: number): RowImage[] {
   const isWithin = ({ at: index, tokens }: RowImage) => index >= begin && index + tokens <= end
   return images.filter(isWithin).map((image) => ({ ...image, at: image.at - begin }))
 }

@@ -3,7 +3,7 @@
  * and each sampled token is trained in only one row.
  */
 import type { RowImage } from '../../../protocol/schema/row.ts'
-import { noMarks, type SessionMarks } from '../../store/port/marks.ts'
+import { createNoMarks, type SessionMarks } from '../../store/port/marks.ts'
 import type { Reward, TurnRecord } from '../../store/port/turn-store.ts'
 import { getReplacedEnd } from '../matching/recorded-parent.ts'
 import { type AgentRole, isMainWork } from '../roles/agent-role.ts'
@@ -171,7 +171,7 @@ export class TrajectoryBuilder {
   *placedRows(
     options: TrajectoryOptions,
     reward: Reward | null,
-    marks: SessionMarks = noMarks(),
+    marks: SessionMarks = createNoMarks(),
   ): Generator<RowLocation> {
     const leaves = this.#tree.leaves(new Set([...this.superseded(), ...this.#rejected()]))
     const getPolicy = (turn: TurnNode) => this.#policies.get(turn.turnId) ?? null
@@ -187,7 +187,7 @@ export class TrajectoryBuilder {
     }
   }
 
-  readonly #planOf = (leaf: TurnNode): Plan => this.#planOfChain(chainTo(leaf))
+  readonly #planOf = (leaf: TurnNode): Plan => this.#planOfChain(getChain(leaf))
 
   readonly #planOfChain = (chain: readonly TurnNode[]): Plan => {
     const last = chain.at(-1)!
@@ -203,7 +203,7 @@ function isEmpty({ exact, completionTokenIds }: TrainableTurn): boolean {
   return exact && completionTokenIds.length === 0
 }
 
-function chainTo(leaf: TurnNode): TurnNode[] {
+function getChain(leaf: TurnNode): TurnNode[] {
   const chain: TurnNode[] = []
   for (let turn: TurnNode | undefined = leaf; turn !== undefined; turn = turn.parent) chain.push(turn)
   return chain.reverse()

@@ -1,9 +1,9 @@
 /** Applies a session's config to a request: what is requested of an engine, and what is recorded. */
 import { readInteger, toJsonInteger } from '../../../protocol/canonical/number-texts.ts'
 import type { CanonicalRequest, GenerationRequest } from '../../../protocol/canonical/request.ts'
-import { type CaptureOptions, undefinedIfEmpty } from '../../../protocol/token-data/kinds.ts'
+import { type CaptureOptions, omitEmpty } from '../../../protocol/token-data/kinds.ts'
 import type { OpenTurn } from '../../store/port/turn-store.ts'
-import { withinBudget } from '../state/limits.ts'
+import { limitToBudget } from '../state/limits.ts'
 import type { RetryInfo } from '../state/live-turn.ts'
 import { findPolicy } from '../state/policies.ts'
 import { newTurnId } from '../state/session-id.ts'
@@ -65,7 +65,7 @@ export function prepareTurn(
   const { dialect, metadata, choice, stream, span, messagesJson } = agentRequest
   const { sessionId, config, memory } = allocation
   const { request: configured, line: agentRole, policy } = applySessionConfig(agentRequest, config, model)
-  const { request, recorded } = requestOfChoice(configured, choice)
+  const { request, recorded } = getChoiceRequest(configured, choice)
   const isTrusted = config.trustAgent || !metadata.hasAgentKey
   const open: OpenTurn = {
     turnId: choice?.index === 0 ? choice.call : newTurnId(sessionId),
@@ -89,7 +89,7 @@ export function prepareTurn(
   }
   const log = agentRequest.log?.opened(open, agentRole?.told)
   const generation: GenerationRequest = {
-    ...withinBudget(request, allocation.budget),
+    ...limitToBudget(request, allocation.budget),
     requestId: open.turnId,
     sessionId,
     stream,
@@ -97,7 +97,7 @@ export function prepareTurn(
     subagent: agentRole?.told.startsWith(SUBAGENT) ? agentRole.told.slice(SUBAGENT.length) : undefined,
     // The session determines the model, so only engines that serve it may be used.
     mustServe: policy !== undefined || undefined,
-    record: undefinedIfEmpty(config.record ?? record),
+    record: omitEmpty(config.record ?? record),
     log,
     spans: span?.turn(open),
     choiceOf: choice?.call,
@@ -138,7 +138,7 @@ function withoutLimits(body: CanonicalRequest['body']): object {
  * since all would be equal otherwise: the sum of the agent's seed and the choice's index, as in vLLM
  * (`_get_child_sampling_params` of `vllm/v1/engine/parallel_sampling.py`).
  */
-function requestOfChoice(
+function getChoiceRequest(
   request: CanonicalRequest,
   choice: Choice | undefined,
 ): { request: CanonicalRequest; recorded: CanonicalRequest } {

@@ -55,7 +55,7 @@ export async function beginChoices(
   const turns = begun.flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []))
   const rejected = begun.find((one) => one.status === 'rejected')
   if (rejected !== undefined) {
-    others.abort(notBegun(toProxyError(rejected.reason)))
+    others.abort(createNotBegunError(toProxyError(rejected.reason)))
     // Their runs close them.
     await Promise.allSettled(turns.map((turn) => turn.deliver({ write: () => undefined })))
     throw rejected.reason
@@ -98,7 +98,7 @@ async function deliverAll(
     await Promise.all(delivered)
   } catch (thrown) {
     const failure = toProxyError(thrown)
-    const reason = siblingFailed(failure)
+    const reason = createSiblingFailedError(failure)
     others.abort(reason)
     await Promise.allSettled(delivered)
     await undelivered(failure.code === 'agent_gone' ? failure : reason)
@@ -106,10 +106,10 @@ async function deliverAll(
   }
 }
 
-function notBegun(cause: ProxyError): ProxyError {
+function createNotBegunError(cause: ProxyError): ProxyError {
   return new ProxyError('turn_cancelled', `Another choice of this request could not begin: ${cause.message}`)
 }
 
-function siblingFailed(cause: ProxyError): ProxyError {
+function createSiblingFailedError(cause: ProxyError): ProxyError {
   return new ProxyError('turn_cancelled', `Another choice of this request failed: ${cause.message}`)
 }

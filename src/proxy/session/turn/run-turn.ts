@@ -13,12 +13,12 @@ import { isMoved } from '../../store/port/node-coordination.ts'
 import type { OpenTurn, ToolCallRewritePolicy, TurnOutcome, TurnStore } from '../../store/port/turn-store.ts'
 import type { ResponsePlanner } from '../prompts/continuation.ts'
 import {
+  createPlainPrompt,
   endAtLimit,
   type MaybePromise,
   type PromptSession,
   type Prompts,
   type PromptTokens,
-  plainPrompt,
   type RequestPrompt,
 } from '../prompts/prompts.ts'
 import { Activity } from '../state/activity.ts'
@@ -261,7 +261,7 @@ export class TurnRunner {
   async #undelivered(
     { sessionId, turnId }: TurnName,
     retriesServed: number,
-    reason = agentGone(),
+    reason = createAgentGoneError(),
   ): Promise<void> {
     const { store, logger } = this.#options
     const { code, message } = reason
@@ -307,7 +307,7 @@ export class TurnRunner {
   #planPrompt({ generation, allocation: { budget, memory } }: RunningTurn): MaybePromise<RequestPrompt> {
     if (budget.reached !== undefined) return endAtLimit(generation, budget.reached)
     const { prompts } = this.#options
-    return prompts ? prompts.begin(generation, memory, budget) : plainPrompt(generation)
+    return prompts ? prompts.begin(generation, memory, budget) : createPlainPrompt(generation)
   }
 
   /** Generates the response and writes all but its last event to the turn. @returns the last event */
@@ -442,6 +442,6 @@ export class TurnRunner {
 
 type TurnName = Pick<OpenTurn, 'sessionId' | 'turnId'>
 
-function agentGone(): ProxyError {
+function createAgentGoneError(): ProxyError {
   return new ProxyError('agent_gone', 'The agent disconnected before its response')
 }

@@ -35,12 +35,12 @@ export function withUsage(end: GenerationEnd, sampled: Completion): GenerationEn
   if (end.usage) return end
   const { start, tokenIds } = sampled
   const prompt = start?.promptTokenIds?.length ?? 0
-  const completion = tokenIds.length || Math.ceil(textBytes(sampled) / BYTES_PER_TOKEN)
+  const completion = tokenIds.length || Math.ceil(countTextBytes(sampled) / BYTES_PER_TOKEN)
   const usage = { prompt_tokens: prompt, completion_tokens: completion, total_tokens: prompt + completion }
   return { ...end, usage }
 }
 
-function textBytes({ content, reasoning, toolCalls }: Completion): number {
+function countTextBytes({ content, reasoning, toolCalls }: Completion): number {
   const texts = toolCalls.map((call) => call.function.name + call.function.arguments)
   return Buffer.byteLength([reasoning ?? '', content ?? '', ...texts].join(''))
 }

@@ -53,7 +53,7 @@ export class TokenDataConcatenation {
     const { prompt_logprobs: prompt, routed_experts: experts, weight_versions: versions, ...rows } = details
     const joined: WholeData = {
       ...(prompt && {
-        prompt_logprobs: this.#earlier.prompt_logprobs ?? untilRow(prompt, this.#promptLength),
+        prompt_logprobs: this.#earlier.prompt_logprobs ?? truncateTable(prompt, this.#promptLength),
       }),
       ...(experts && { routed_experts: this.#joinExperts(experts) }),
       ...(versions && { weight_versions: this.#joinVersions(versions) }),
@@ -84,7 +84,7 @@ export class TokenDataConcatenation {
 }
 
 /** Returns the rows of a table of positions before `end`: later positions are tokens of the completion. */
-function untilRow({ start, counts, ids, logprobs }: PromptTable, end: number): PromptTable {
+function truncateTable({ start, counts, ids, logprobs }: PromptTable, end: number): PromptTable {
   const kept = counts.slice(0, Math.max(0, end - start))
   const length = kept.reduce((sum, count) => sum + count, 0)
   return {
@@ -113,8 +113,8 @@ function truncateDetails(details: TokenData, count: number, tokens: number): Tok
   const isPerToken = (table: TokenTable | undefined) => table?.counts.length === tokens
   return {
     ...rest,
-    ...(mask && isPerToken(mask) && { sampling_mask: untilRow({ start: 0, ...mask }, count) }),
-    ...(tops && isPerToken(tops) && { top_logprobs: untilRow({ start: 0, ...tops }, count) }),
+    ...(mask && isPerToken(mask) && { sampling_mask: truncateTable({ start: 0, ...mask }, count) }),
+    ...(tops && isPerToken(tops) && { top_logprobs: truncateTable({ start: 0, ...tops }, count) }),
     ...(logprobs?.length === tokens && { sampling_logprobs: logprobs.slice(0, count) }),
   }
 }

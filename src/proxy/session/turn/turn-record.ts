@@ -4,8 +4,8 @@ import type { GenerationEvent } from '../../../protocol/canonical/events.ts'
 import { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import { isTokenId } from '../../../protocol/token-ids/token-ids.ts'
 import type { TurnOutcome } from '../../store/port/turn-store.ts'
-import { inexactReason } from '../prompts/exactness.ts'
-import { unnamedPart } from './retries/redelivery.ts'
+import { findInexactReason } from '../prompts/exactness.ts'
+import { getUnnamedPart } from './retries/redelivery.ts'
 import type { RunningTurn } from './running-turn.ts'
 
 /**
@@ -31,8 +31,8 @@ export function toOutcome(
 ): TurnOutcome {
   const { completion, open, generation } = turn
   const { start, end } = completion
-  const inexact = inexactReason(completion)
-  const extras = unnamedPart(completion)
+  const inexact = findInexactReason(completion)
+  const extras = getUnnamedPart(completion)
   const hasIds = completion.tokenIds.every(isTokenId)
   return {
     turnId: open.turnId,

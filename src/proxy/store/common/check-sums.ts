@@ -17,7 +17,11 @@ const REWARD_SUMMED = ['session_id', 'reward', 'reward_components', 'reward_line
 /**
  * Returns the columns of a reward. Without rewards of turns the sum equals that of older rewards, which predate them.
  */
-export function rewardSummed({ reward_turns: turns }: { reward_turns: string | null }): readonly string[] {
+export function listRewardColumns({
+  reward_turns: turns,
+}: {
+  reward_turns: string | null
+}): readonly string[] {
   return turns === null ? REWARD_SUMMED : [...REWARD_SUMMED, 'reward_turns']
 }
 

@@ -1,7 +1,7 @@
 /** The queue of commands for the writer, which takes them in groups: a group is one transaction. */
 import { FairQueue } from '../../../base/fair-queue.ts'
 import type { ThreadCommand } from './calls.ts'
-import { getWork, inStretches } from './text-batches.ts'
+import { getWork, splitCommand } from './text-batches.ts'
 import type { TurnMessage } from './turn-message.ts'
 import type { WriteMethods } from './write-methods.ts'
 
@@ -32,7 +32,7 @@ export class PendingCommands {
   }
 
   push(call: ThreadCommand<WriteMethods>): void {
-    for (const each of inStretches(call)) {
+    for (const each of splitCommand(call)) {
       this.#waiting.push(getSession(call), { call: each, work: getWork(each) })
     }
   }

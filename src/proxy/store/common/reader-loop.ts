@@ -5,11 +5,11 @@
 import type { Transferable } from 'node:worker_threads'
 import {
   invoke,
+  listWholeBuffers,
   type MaybeAsync,
   type Reply,
   type ThreadCommand,
   toWireError,
-  wholeBuffers,
 } from './calls.ts'
 import type { ReaderMethods, TurnPage } from './reader.ts'
 
@@ -69,7 +69,7 @@ export class ReaderLoop {
 function listBuffers(call: ThreadCommand<ReaderMethods>, reply: Reply): Transferable[] {
   if (call.method !== 'readPage' || 'error' in reply) return []
   const { turns } = reply.value as TurnPage
-  return wholeBuffers(
+  return listWholeBuffers(
     turns.flatMap((turn) => [turn.promptTokenIds, turn.completionTokenIds, turn.completionLogprobs]),
   )
 }

@@ -26,7 +26,7 @@ import { MAX_PAGE_TURNS, type ReaderTables, type ReadingPosition, type TextRow }
 import { TokenSequences } from './token-sequences.ts'
 import { IDS_SUMMED, TURN_SUMMED } from './turn-columns.ts'
 import {
-  outlinePart,
+  getOutlinePart,
   readIds,
   readLogprobs,
   type StepRow,
@@ -167,7 +167,7 @@ export class Reader implements TurnPages {
       (position) => this.#tables.stepsAfter(position),
       (row) => {
         checkSum(row, IDS_SUMMED, { sum: row.ids_sum, what: `Turn ${row.turn_id}` })
-        return outlinePart(row)
+        return getOutlinePart(row)
       },
     )
   }
@@ -241,9 +241,9 @@ export class Reader implements TurnPages {
       reading.index = row.call_index
       reading.id = row.id
       page.turns.push(turn)
-      bytes += promptBytes(part)
+      bytes += countPromptBytes(part)
       bytes += turn.completionText?.length ?? 0
-      page.done = page.turns.length < MAX_PAGE_TURNS && bytes + textLength(page) <= MAX_PAGE_BYTES
+      page.done = page.turns.length < MAX_PAGE_TURNS && bytes + countText(page) <= MAX_PAGE_BYTES
       if (!page.done) break
     }
     return page
@@ -333,10 +333,13 @@ type PageCommonPart = Omit<PageTurn, 'promptTokenIds' | 'completionTokenIds' | '
 
 const NO_TOKEN_IDS = () => ({ promptIds: new Int32Array(0), completionIds: new Int32Array(0) })
 
-function promptBytes(part: { promptTokenIds?: Int32Array; promptStep?: TurnStep['promptStep'] }): number {
+function countPromptBytes(part: {
+  promptTokenIds?: Int32Array
+  promptStep?: TurnStep['promptStep']
+}): number {
   return (part.promptTokenIds ?? part.promptStep?.rest)?.byteLength ?? 0
 }
 
-function textLength(page: Pick<TurnPage, 'texts'>): number {
+function countText(page: Pick<TurnPage, 'texts'>): number {
   return page.texts.reduce((sum, [, text]) => sum + text.length, 0)
 }

@@ -147,7 +147,7 @@ export class RequestWriter {
 function computeLinks(texts: readonly TextWithHash[], link: string): string[] {
   let above = link
   return texts.map(({ hash }) => {
-    above = shortened(digest('sha256', `${above}${hash.toString('latin1')}`, 'buffer')).toString('latin1')
+    above = shorten(digest('sha256', `${above}${hash.toString('latin1')}`, 'buffer')).toString('latin1')
     return above
   })
 }
@@ -157,13 +157,13 @@ function computeLinks(texts: readonly TextWithHash[], link: string): string[] {
  * same replacement character, and their UTF-16 could equal another text's UTF-8.
  */
 export function computeHash(text: string): Buffer {
-  return shortened(
+  return shorten(
     text.isWellFormed()
       ? digest('sha256', text, 'buffer')
       : digest('sha512', Buffer.from(text, 'utf16le'), 'buffer'),
   )
 }
 
-function shortened(full: Buffer): Buffer {
+function shorten(full: Buffer): Buffer {
   return full.subarray(0, LINK_LENGTH)
 }

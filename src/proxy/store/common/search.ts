@@ -1,6 +1,6 @@
 /** Search for a text in turns, latest first, in bounded time slices. */
 import { matchesFilter } from '../port/session-list.ts'
-import { encodeSearchCursor, findIn, spokenText, type TurnContent } from '../port/turn-search.ts'
+import { encodeSearchCursor, extractText, findIn, type TurnContent } from '../port/turn-search.ts'
 import type { SearchPage, SessionRecord, TurnSearch } from '../port/turn-store.ts'
 import { unpackOptionalText, unpackRowIds, unpackText } from './packing.ts'
 import type { TextRow } from './tables.ts'
@@ -62,7 +62,7 @@ export async function searchPart(source: SearchSource, part: SearchRequest): Pro
     before = candidates.at(-1)!
     const isWanted = (session: SessionRecord) => !isFull(session) && matchesFilter(session, part)
     for (const { turn, session } of await source.turns(candidates, isWanted)) {
-      const place = isFull(session) ? undefined : findIn(spokenText(turn), wanted)
+      const place = isFull(session) ? undefined : findIn(extractText(turn), wanted)
       if (place === undefined) continue
       const { turnId, index, startedAtMs } = turn
       hits.push({ session, turnId, index, startedAtMs, ...place })
@@ -123,7 +123,7 @@ export function toFoundTurn(row: SearchRow, texts: readonly TextWithoutHash[]): 
     turnId: row.turn_id,
     index: row.call_index,
     startedAtMs: row.started_at_ms,
-    messages: texts.flatMap(literalText),
+    messages: texts.flatMap(listLiteralTexts),
     completionText: unpackOptionalText(row.completion_text),
     reasoning: unpackOptionalText(row.reasoning),
     toolCalls: unpackOptionalText(row.tool_calls),
@@ -131,12 +131,12 @@ export function toFoundTurn(row: SearchRow, texts: readonly TextWithoutHash[]): 
 }
 
 /** Returns the searchable text. Echoes are omitted, since the completion itself is searched; blobs have no text. */
-function literalText({ echo_of: echo, blobs, body }: TextWithoutHash): string[] {
+function listLiteralTexts({ echo_of: echo, blobs, body }: TextWithoutHash): string[] {
   if (echo !== null) return []
   return [blobs === null ? unpackText(body) : (JSON.parse(unpackText(body)) as string[]).join('')]
 }
 
 /** Unpacks text ids. @param packed `nodes.texts` */
-export function textIds(packed: readonly Buffer[]): number[] {
+export function unpackTextIds(packed: readonly Buffer[]): number[] {
   return packed.flatMap((texts) => unpackRowIds(texts))
 }

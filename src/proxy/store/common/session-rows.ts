@@ -1,12 +1,12 @@
 /** Rows of `sessions` of both adapters, and their conversions. */
 
-import { isUnmarked, noMarks, type SessionMarks } from '../port/marks.ts'
+import { createNoMarks, isUnmarked, type SessionMarks } from '../port/marks.ts'
 import {
   decodeCursor,
   encodeCursor,
-  firstPosition,
+  getFirstPosition,
+  getLastValue,
   getOrder,
-  lastValue,
   matchesFilter,
   type SessionFilterFields,
   sortValue,
@@ -22,7 +22,7 @@ import type {
   SessionStatus,
   ToolCallRewritePolicy,
 } from '../port/turn-store.ts'
-import { checkSum, computeSum, rewardSummed } from './check-sums.ts'
+import { checkSum, computeSum, listRewardColumns } from './check-sums.ts'
 
 /** The number of sessions that are listed or aggregated before other reads are served: some milliseconds of work. */
 export const SESSIONS_AT_ONCE = 2_000
@@ -131,7 +131,14 @@ interface RowFilter {
   idPrefix: string | null
 }
 
-function rowFilter({ status, rewardMin, rewardMax, inexact, failed, idPrefix }: SessionFilter): RowFilter {
+function createRowFilter({
+  status,
+  rewardMin,
+  rewardMax,
+  inexact,
+  failed,
+  idPrefix,
+}: SessionFilter): RowFilter {
   const asBit = (flag: boolean | undefined) => (flag === undefined ? null : Number(flag))
   return {
     status: status ?? null,
@@ -211,11 +218,11 @@ function toCounted(row: AggregateRow): SessionAggregateFields & SessionFilterFie
 }
 
 function readMarks({ marks }: Pick<SessionRow, 'marks'>): SessionMarks {
-  return marks === null ? noMarks() : JSON.parse(marks)
+  return marks === null ? createNoMarks() : JSON.parse(marks)
 }
 
 /** Returns the value of the `marks` column: NULL if there are none. */
-export function marksColumn(marks: SessionMarks): string | null {
+export function formatMarksColumn(marks: SessionMarks): string | null {
   return isUnmarked(marks) ? null : JSON.stringify(marks)
 }
 
@@ -257,11 +264,14 @@ export function toRecord(row: SessionRow): SessionRecord {
 
 /** Verifies the checksum of a reward. @throws ProxyError `data_damaged` */
 export function checkReward(row: SessionRow): void {
-  checkSum(row, rewardSummed(row), { sum: row.reward_sum, what: `The reward of session ${row.session_id}` })
+  checkSum(row, listRewardColumns(row), {
+    sum: row.reward_sum,
+    what: `The reward of session ${row.session_id}`,
+  })
 }
 
 /** Returns the columns of a reward. */
-export function rewardColumns(sessionId: string, { reward, components, lines, turns }: Reward) {
+export function buildRewardColumns(sessionId: string, { reward, components, lines, turns }: Reward) {
   const columns = {
     reward,
     reward_components: JSON.stringify(components),
@@ -269,7 +279,7 @@ export function rewardColumns(sessionId: string, { reward, components, lines, tu
     reward_turns: turns ? JSON.stringify(turns) : null,
   }
   const row = { session_id: sessionId, ...columns }
-  return { ...columns, reward_sum: computeSum(row, rewardSummed(row)) }
+  return { ...columns, reward_sum: computeSum(row, listRewardColumns(row)) }
 }
 
 export type ListParameters = RowFilter & { value: number; key: number; none?: number }
@@ -277,9 +287,9 @@ export type ListParameters = RowFilter & { value: number; key: number; none?: nu
 /** Returns the position at which a list continues, and the part of its filter that SQL evaluates. */
 export function listParameters(query: SessionQuery): ListParameters {
   const order = getOrder(query)
-  const after = query.cursor === undefined ? firstPosition(order) : decodeCursor(query.cursor, order)
-  const none = order.sort === 'reward' ? { none: lastValue(order.order) } : {}
-  return { ...rowFilter(query), ...after, ...none }
+  const after = query.cursor === undefined ? getFirstPosition(order) : decodeCursor(query.cursor, order)
+  const none = order.sort === 'reward' ? { none: getLastValue(order.order) } : {}
+  return { ...createRowFilter(query), ...after, ...none }
 }
 
 /**
@@ -291,7 +301,7 @@ export function listPart(rows: Iterable<SessionRow>, query: SessionQuery, most: 
   const order = getOrder(query)
   const page: ListPart = { sessions: [] }
   let looked = 0
-  let last = firstPosition(order)
+  let last = getFirstPosition(order)
   const cursorThere = () => (looked === 0 ? query.cursor! : encodeCursor(last, order))
   for (const row of rows) {
     const session = toRecord(row)

@@ -1,12 +1,12 @@
 /** Changes of sessions. The databases differ in how a row is found and written. */
-import { changedMarks, type MarksChange } from '../port/marks.ts'
+import { applyMarks, type MarksChange } from '../port/marks.ts'
 import type { Reward, SESSION_WRITES, SessionCreation, SessionRecord, TurnStore } from '../port/turn-store.ts'
 import type { ThreadMethods } from './calls.ts'
 import {
-  marksColumn,
+  buildRewardColumns,
+  formatMarksColumn,
   type NewSessionRow,
   NO_TURNS,
-  rewardColumns,
   type SessionRow,
   type TurnChange,
   toRecord,
@@ -51,12 +51,12 @@ export abstract class SessionWriter<R extends SessionRow = SessionRow> implement
   }
 
   setReward(sessionId: string, reward: Reward, atMs: number): SessionRecord | undefined {
-    return this.#change(sessionId, () => ({ ...rewardColumns(sessionId, reward), updated_at_ms: atMs }))
+    return this.#change(sessionId, () => ({ ...buildRewardColumns(sessionId, reward), updated_at_ms: atMs }))
   }
 
   changeMarks(sessionId: string, change: MarksChange, atMs: number): SessionRecord | undefined {
     return this.#change(sessionId, (row) => ({
-      marks: marksColumn(changedMarks(toRecord(row).marks, change)),
+      marks: formatMarksColumn(applyMarks(toRecord(row).marks, change)),
       updated_at_ms: atMs,
     }))
   }

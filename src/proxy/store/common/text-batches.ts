@@ -48,7 +48,7 @@ class TextBatches implements TextListMessage {
     const before = () => (order === 0 ? this.#full.base : ends[order - 1])
     return {
       ...of,
-      work: workOfTexts(texts),
+      work: computeTextWork(texts),
       get texts() {
         const base = before()
         return base && { base, texts }
@@ -60,13 +60,13 @@ class TextBatches implements TextListMessage {
 }
 
 /** Returns the commands that replace a command: batches of it if it is long, and the command after them. */
-export function inStretches(call: ThreadCommand<WriteMethods>): ThreadCommand<WriteMethods>[] {
+export function splitCommand(call: ThreadCommand<WriteMethods>): ThreadCommand<WriteMethods>[] {
   if (!isOfTurn(call)) return [call]
   const [turn, ...others] = call.args as [TurnMessage, ...unknown[]]
   const before: ThreadCommand<WriteMethods>[] = []
   const lists: Partial<Record<ListName, TextListMessage>> = {}
   for (const list of ['messages', 'prompt'] as const) {
-    if (workOfTexts(turn[list].texts) <= MAX_STRETCH_WORK) continue
+    if (computeTextWork(turn[list].texts) <= MAX_STRETCH_WORK) continue
     const stretched = new TextBatches(turn[list])
     lists[list] = stretched
     const { sessionId, epoch } = turn
@@ -81,14 +81,14 @@ export function getWork(call: ThreadCommand<WriteMethods>): number {
   if (call.method === 'putStretch') return (call.args[0] as TextBatch).work
   if (!isOfTurn(call)) return 1
   const { messages, prompt } = call.args[0] as TurnMessage
-  return workOfTexts(messages.texts) + workOfTexts(prompt.texts)
+  return computeTextWork(messages.texts) + computeTextWork(prompt.texts)
 }
 
 function isOfTurn({ method }: ThreadCommand<WriteMethods>): boolean {
   return method === 'openTurn' || method === 'recordTurn'
 }
 
-function workOfTexts(texts: readonly string[]): number {
+function computeTextWork(texts: readonly string[]): number {
   let bytes = 0
   for (const text of texts) bytes += text.length
   return texts.length + bytes / BYTES_OF_WORK
@@ -98,7 +98,7 @@ function getPositions(texts: readonly string[]): number[] {
   const indices = [0]
   let work = 0
   for (const [index, text] of texts.entries()) {
-    work += workOfTexts([text])
+    work += computeTextWork([text])
     if (work < MAX_STRETCH_WORK && index < texts.length - 1) continue
     indices.push(index + 1)
     work = 0

@@ -15,7 +15,7 @@ import {
   type TurnOutcome,
   type TurnStore,
 } from '../port/turn-store.ts'
-import { wholeBuffers } from './calls.ts'
+import { listWholeBuffers } from './calls.ts'
 import type { ReaderMethods } from './reader.ts'
 import { toNewRow } from './session-rows.ts'
 import { forwardMethods, type StoreThread } from './store-thread.ts'
@@ -132,7 +132,7 @@ export class ThreadStore extends PageReader implements Omit<TurnStore, keyof Thr
     const recorded = this.#sendWhole(opening.turn, outcome)
     opening.settle(recorded)
     // If the session does not exist, the opening is rejected; there is nothing to close.
-    return recorded.catch(unlessSessionIsGone)
+    return recorded.catch(rethrowUnlessSessionIsGone)
   }
 
   override get lost(): Promise<ProxyError> {
@@ -229,9 +229,9 @@ export class ThreadStore extends PageReader implements Omit<TurnStore, keyof Thr
 function listBuffers(outcome: OutcomeMessage): Transferable[] {
   const { prompt, completionTokenIds, completionLogprobs, details = [] } = outcome
   const bodies = details.map(({ body }) => body)
-  return wholeBuffers([prompt?.rest ?? NO_IDS, completionTokenIds, completionLogprobs, ...bodies])
+  return listWholeBuffers([prompt?.rest ?? NO_IDS, completionTokenIds, completionLogprobs, ...bodies])
 }
 
-function unlessSessionIsGone(thrown: unknown): void {
+function rethrowUnlessSessionIsGone(thrown: unknown): void {
   if (!(thrown instanceof ProxyError) || thrown.code !== 'session_not_found') throw thrown
 }

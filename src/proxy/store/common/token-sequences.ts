@@ -59,7 +59,7 @@ export class TokenSequences {
   #getRow(id: number): SequenceRow | undefined {
     const row = this.#tables.sequence(id)
     if (row !== undefined)
-      checkSum(inColumns(row), IDS_SUMMED, { sum: row.sum, what: `The prompt of turn ${id}` })
+      checkSum(toColumns(row), IDS_SUMMED, { sum: row.sum, what: `The prompt of turn ${id}` })
     return row
   }
 
@@ -115,7 +115,7 @@ function extend(start: Int32Array, chain: SequenceRow[]): Int32Array {
   return growing.take()
 }
 
-function inColumns({ base, shared, rest, completion }: SequenceRow) {
+function toColumns({ base, shared, rest, completion }: SequenceRow) {
   return { prompt_base: base, prompt_shared: shared, prompt_rest: rest, completion_ids: completion }
 }
 

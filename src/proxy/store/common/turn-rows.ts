@@ -50,7 +50,7 @@ export function readLogprobs({ completion_logprobs: packed }: TurnRow): Float64A
   return packed === null ? new Float64Array(0) : unpackLogprobs(packed)
 }
 
-export function outlinePart(row: StepRow) {
+export function getOutlinePart(row: StepRow) {
   const { prompt_shared: shared, prompt_rest: rest, completion_ids: sampled } = row
   return {
     promptTokens: rest === null ? 0 : (shared ?? 0) + countIds(rest),

@@ -1,6 +1,6 @@
 /** The writer of rows of `turns`. */
 import { ProxyError } from '../../../base/errors.ts'
-import { type Annotations, answerFor } from '../port/answered-retries.ts'
+import { type Annotations, annotateRetry } from '../port/answered-retries.ts'
 import type { TurnDetails, TurnError, TurnStatus } from '../port/turn-store.ts'
 import { computeSum, DETAIL_SUMMED } from './check-sums.ts'
 import { packIds, packLogprobs, packOptionalText, unpackOptionalText } from './packing.ts'
@@ -57,7 +57,7 @@ export class TurnWriter {
     const tree = this.#sessions.tree(outcome.sessionId)
     const turn = tree === undefined ? undefined : this.#tables.findOpen(tree, outcome.turnId)
     if (turn === undefined) return undefined
-    const row = endedRow(turn, outcome, this.#packPrompt(turn, outcome.prompt))
+    const row = buildEndedRow(turn, outcome, this.#packPrompt(turn, outcome.prompt))
     this.#tables.closeTurn(turn.id, row)
     this.#putDetails(turn, outcome)
     this.#sessions.touch(outcome.sessionId, { openTurns: -1, ...getCounts(outcome) }, outcome.endedAtMs)
@@ -68,7 +68,7 @@ export class TurnWriter {
   record(turn: TurnMessage, outcome: OutcomeMessage): TurnReply {
     const { row: request, recorded } = this.#putRequest(turn)
     const { tree, node } = request
-    const row = endedRow(request, outcome, this.#packPrompt({ id: NO_TURN, tree, node }, outcome.prompt))
+    const row = buildEndedRow(request, outcome, this.#packPrompt({ id: NO_TURN, tree, node }, outcome.prompt))
     const id = this.#tables.addTurn(row)
     this.#putDetails({ id, tree }, outcome)
     const endedAtMs = Math.max(turn.startedAtMs, outcome.endedAtMs)
@@ -149,7 +149,7 @@ export class TurnWriter {
     const turn = this.#tables.findEnded(sessionId, turnId)
     if (turn?.session_status !== 'active') return undefined
     const annotations = getAnnotations(turn)
-    const answered = answerFor(retryCount, {
+    const answered = annotateRetry(retryCount, {
       status: turn.status,
       finishReason: unpackOptionalText(turn.finish_reason),
       errorCode: turn.error_code,
@@ -203,7 +203,7 @@ function getAnnotations({ annotations }: TurnEndRow): Annotations {
 }
 
 /** Builds the columns of an ended turn. @param request the stored columns of its request */
-function endedRow(request: Row, outcome: OutcomeMessage, { base, shared, rest }: PromptColumns): Row {
+function buildEndedRow(request: Row, outcome: OutcomeMessage, { base, shared, rest }: PromptColumns): Row {
   const { completionTokenIds: ids, completionLogprobs: logprobs } = outcome
   const row: Row = {
     ...request,

@@ -58,7 +58,7 @@ export class OpenFailures {
   }
 }
 
-export function sessionWriteMethods(
+export function createSessionWriteMethods(
   turns: TurnWriter,
   sessions: SessionWriter,
   unopened: OpenFailures,

@@ -26,7 +26,7 @@ export function hasCompleteResponse({ status, finishReason, errorCode }: Complet
 }
 
 /** Adds a retry to a turn. @returns the new annotations; undefined: the turn has no response to redeliver */
-export function answerFor(
+export function annotateRetry(
   retryCount: number,
   turn: CompletionFields & { annotations: Annotations },
 ): (Annotations & { answered_retries: number[] }) | undefined {

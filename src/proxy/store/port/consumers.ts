@@ -199,7 +199,7 @@ export const CONSUMER_WRITES = [
   'putSessionStates',
 ] as const satisfies (keyof ConsumerStore)[]
 
-export function noConsumer(name: string): ProxyError {
+export function createNoConsumerError(name: string): ProxyError {
   return new ProxyError('consumer_not_found', `There is no consumer '${name}': create it first`)
 }
 

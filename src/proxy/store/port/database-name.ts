@@ -16,7 +16,7 @@ export function isPostgresUrl(db: string): boolean {
 }
 
 /** Returns the name for display, without the password. */
-export function databaseName(db: string): string {
+export function toDatabaseName(db: string): string {
   return isPostgresUrl(db) ? withoutPassword(db) : db
 }
 

@@ -1,7 +1,7 @@
 import type { SessionQuery, SessionRecord, TurnReader } from './turn-store.ts'
 
 /** Yields all matching sessions, reading page by page. */
-export async function* everySession(
+export async function* listEverySession(
   reader: Pick<TurnReader, 'listSessions'>,
   query: Omit<SessionQuery, 'limit' | 'cursor'>,
 ): AsyncGenerator<SessionRecord> {

@@ -22,12 +22,12 @@ const MAX_CHARS = 256 * 1024
 
 export const NO_MARKS: Readonly<Marks> = { labels: [], note: null }
 
-export function noMarks(): SessionMarks {
+export function createNoMarks(): SessionMarks {
   return { ...NO_MARKS, turns: {} }
 }
 
 /** Applies a change. @throws ProxyError `invalid_request` if the marks exceed the size limit */
-export function changedMarks(
+export function applyMarks(
   { turns: marked, ...before }: SessionMarks,
   { turns = {}, ...change }: MarksChange,
 ): SessionMarks {

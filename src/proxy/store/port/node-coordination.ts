@@ -92,7 +92,7 @@ export interface NodeCoordination {
 }
 
 /** Creates the error of a request whose session another node now owns. */
-export function sessionMoved(sessionId: string): ProxyError {
+export function createSessionMovedError(sessionId: string): ProxyError {
   return new ProxyError('session_moved', `Session ${sessionId} has moved to another node`, { retryAfterS: 1 })
 }
 

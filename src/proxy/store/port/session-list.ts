@@ -36,19 +36,19 @@ export function sortValue(session: SessionRecord, { sort, order }: ListOrder): n
     case 'tokens':
       return session.sampledTokens
     case 'reward':
-      return session.reward?.reward ?? lastValue(order)
+      return session.reward?.reward ?? getLastValue(order)
   }
 }
 
 /** Returns the position before all sessions. */
-export function firstPosition({ order }: ListOrder): ListPosition {
+export function getFirstPosition({ order }: ListOrder): ListPosition {
   return order === 'desc'
     ? { value: Number.POSITIVE_INFINITY, key: Number.MAX_SAFE_INTEGER }
     : { value: Number.NEGATIVE_INFINITY, key: 0 }
 }
 
 /** Returns the sort value of sessions without a value, which come last. */
-export function lastValue(order: ListOrder['order']): number {
+export function getLastValue(order: ListOrder['order']): number {
   return order === 'desc' ? Number.NEGATIVE_INFINITY : Number.POSITIVE_INFINITY
 }
 
@@ -60,12 +60,12 @@ export function encodeCursor({ value, key }: ListPosition, { sort, order }: List
 export function decodeCursor(cursor: string, { sort, order }: ListOrder): ListPosition {
   const position = parseJson(Buffer.from(cursor, 'base64url').toString())
   if (!Array.isArray(position) || position.length !== 4 || position[0] !== sort || position[1] !== order) {
-    throw notOurs()
+    throw createNotOursError()
   }
   // JSON has no infinity: null is the value of sessions without one.
-  const value = position[2] ?? lastValue(order)
+  const value = position[2] ?? getLastValue(order)
   const key = position[3]
-  if (typeof value !== 'number' || !Number.isFinite(key)) throw notOurs()
+  if (typeof value !== 'number' || !Number.isFinite(key)) throw createNotOursError()
   return { value, key }
 }
 
@@ -102,17 +102,17 @@ function matchesMetadata(
 
 /** @param text the text to find, in lower case */
 function holdsText({ sessionId, metadata, marks }: SessionFilterFields, text: string): boolean {
-  return sessionId.toLowerCase().includes(text) || valueHolds(metadata, text) || valueHolds(marks, text)
+  return sessionId.toLowerCase().includes(text) || matchesValue(metadata, text) || matchesValue(marks, text)
 }
 
-function valueHolds(value: unknown, text: string): boolean {
+function matchesValue(value: unknown, text: string): boolean {
   if (typeof value === 'object' && value !== null) {
-    return Object.values(value).some((part) => valueHolds(part, text))
+    return Object.values(value).some((part) => matchesValue(part, text))
   }
   return value !== null && String(value).toLowerCase().includes(text)
 }
 
-function notOurs(): ProxyError {
+function createNotOursError(): ProxyError {
   const message = 'cursor is not one that this list returned, in this order'
   return new ProxyError('invalid_request', message, { param: 'cursor' })
 }

@@ -27,10 +27,10 @@ export interface TextOfTurn {
   completion: string
 }
 
-export function spokenText({ messages, completionText, reasoning, toolCalls }: TurnContent): TextOfTurn {
-  const sampled = [reasoning, completionText, ...(toolCalls === null ? [] : textsIn(toolCalls))]
+export function extractText({ messages, completionText, reasoning, toolCalls }: TurnContent): TextOfTurn {
+  const sampled = [reasoning, completionText, ...(toolCalls === null ? [] : extractTexts(toolCalls))]
   return {
-    request: limitTexts(messages.flatMap(textsIn)),
+    request: limitTexts(messages.flatMap(extractTexts)),
     completion: limitTexts(sampled.filter((text) => text !== null)),
   }
 }
@@ -83,7 +83,7 @@ const UNSPOKEN = new Set([
 ])
 
 /** Returns the decoded strings of a message or of tool calls; arguments, which are JSON within JSON, are parsed too. */
-function textsIn(json: string): string[] {
+function extractTexts(json: string): string[] {
   const full = json.length > MAX_TEXT_CHARS ? undefined : parse(json)
   if (full === undefined) return [json.slice(0, MAX_TEXT_CHARS)]
   const texts: string[] = []
@@ -92,12 +92,12 @@ function textsIn(json: string): string[] {
     const value = left.pop()
     if (typeof value === 'string') texts.push(value)
     else if (Array.isArray(value)) left.push(...value.toReversed())
-    else if (typeof value === 'object' && value !== null) left.push(...spokenMembers(value).reverse())
+    else if (typeof value === 'object' && value !== null) left.push(...selectMembers(value).reverse())
   }
   return texts
 }
 
-function spokenMembers(value: object): unknown[] {
+function selectMembers(value: object): unknown[] {
   return Object.entries(value).flatMap(([name, member]) => {
     if (UNSPOKEN.has(name) && typeof member === 'string') return []
     return [name === 'arguments' && typeof member === 'string' ? (parse(member) ?? member) : member]

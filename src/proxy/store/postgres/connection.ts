@@ -71,7 +71,7 @@ const TIMEOUT_MARGIN_MS = 500
 
 /**
  * Removes limits that a database or a role may set for ad-hoc queries. They must not apply to the proxy, as they do not
- * apply to pg_dump: its connections stay idle between requests, its commits wait for locks, and {@link inTransaction}
+ * apply to pg_dump: its connections stay idle between requests, its commits wait for locks, and {@link runInTransaction}
  * sets its own limit. `transaction_timeout` exists since PostgreSQL 17, so the names are looked up.
  */
 const REMOVE_TIMEOUTS = `
@@ -124,7 +124,7 @@ export function isConnectionLoss(error: unknown): boolean {
 const SILENT_MS = 3_000
 
 /** Runs queries in one transaction. @param run sends the queries */
-export async function inTransaction<T>(client: pg.Client, run: () => Promise<T>): Promise<T> {
+export async function runInTransaction<T>(client: pg.Client, run: () => Promise<T>): Promise<T> {
   await client.query(`BEGIN; SET LOCAL idle_in_transaction_session_timeout = ${SILENT_MS}`)
   try {
     const result = await run()

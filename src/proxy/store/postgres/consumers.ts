@@ -22,15 +22,15 @@ import {
   type Consumer,
   type ConsumerCounts,
   type ConsumerSession,
+  createNoConsumerError,
   type GroupMember,
   type GroupQuery,
   type GroupsPage,
   type LeaseChange,
   type NewLease,
-  noConsumer,
 } from '../port/consumers.ts'
 import { fromDriver } from './columns.ts'
-import { inTransaction } from './connection.ts'
+import { runInTransaction } from './connection.ts'
 import { SELECT_SESSIONS } from './select-sessions.ts'
 
 const NOW_MS = '(extract(epoch FROM clock_timestamp()) * 1000)::bigint'
@@ -62,7 +62,7 @@ async function listConsumers(client: Client, idPrefix: string): Promise<Consumer
   return rows.map(toConsumer)
 }
 
-async function availableSessions(
+async function selectAvailableSessions(
   client: Client,
   { consumer, leaseId, after, limit, rewarded = false, ungrouped = false }: AvailableQuery,
 ): Promise<AvailableSession[]> {
@@ -269,10 +269,10 @@ function changeLease(
 
 /** Locks the consumer's row. @param work receives the consumer's id. @throws ProxyError `consumer_not_found` */
 function withConsumer<T>(client: Client, name: string, work: (consumer: number) => Promise<T>): Promise<T> {
-  return inTransaction(client, async () => {
+  return runInTransaction(client, async () => {
     const sql = 'SELECT id FROM llm_proxy.consumers WHERE name = $1 FOR UPDATE'
     const { rows } = await client.query<{ id: number }>(sql, [name])
-    if (rows[0] === undefined) throw noConsumer(name)
+    if (rows[0] === undefined) throw createNoConsumerError(name)
     return work(rows[0].id)
   })
 }
@@ -281,7 +281,7 @@ function withConsumer<T>(client: Client, name: string, work: (consumer: number) 
 export const consumerReads = {
   getConsumer,
   listConsumers,
-  availableSessions,
+  availableSessions: selectAvailableSessions,
   countForConsumer,
   findGroups,
   listSessionStates,

@@ -6,7 +6,7 @@
 import type { Client } from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
 import type { LeaseRenewal, OwnState, SessionOwnership } from '../port/node-coordination.ts'
-import { inTransaction } from './connection.ts'
+import { runInTransaction } from './connection.ts'
 import { FIRST_IDS, type NextIds, SLOTS } from './group-changes.ts'
 import { SCHEMA_VERSION } from './schema.ts'
 
@@ -45,7 +45,7 @@ export interface OwnerLease {
  *   use
  */
 export async function takeLease(client: Client, name: string): Promise<OwnerLease> {
-  const lease = await inTransaction(client, async () => {
+  const lease = await runInTransaction(client, async () => {
     await client.query('SELECT pg_advisory_xact_lock($1)', [LEASES_LOCK])
     const { rows: before } = await client.query<{ id: number }>(
       `SELECT id FROM llm_proxy.proxies WHERE ended = 0 AND name = $1 AND pg_try_advisory_xact_lock(${CONNECTIONS_LOCK}, id::int)`,
@@ -66,7 +66,7 @@ export async function takeLease(client: Client, name: string): Promise<OwnerLeas
     const slot = free[0]?.slot
     if (slot === undefined)
       throw new ProxyError('start_failed', `${SLOTS} proxies write to this database already`)
-    const nextIds = await idsAfter(client, slot)
+    const nextIds = await readNextIds(client, slot)
     await client.query('DELETE FROM llm_proxy.proxies WHERE slot = $1', [slot])
     const { rows } = await client.query<{ id: number }>(
       `INSERT INTO llm_proxy.proxies (slot, name, lease_until, epoch, last_group, next_ids, schema)
@@ -97,7 +97,7 @@ export async function endLeases(client: Client, ids: readonly number[]): Promise
 }
 
 /** Returns the next ids of the slot, above all ids in the tables and all that earlier leases of the slot allocated. */
-async function idsAfter(client: Client, slot: number): Promise<NextIds> {
+async function readNextIds(client: Client, slot: number): Promise<NextIds> {
   const next: NextIds = { ...FIRST_IDS }
   const raise = (table: keyof NextIds, count: number) => {
     next[table] = Math.max(next[table], count)
@@ -181,7 +181,7 @@ interface ProxyRow {
  * @returns the number of the change
  */
 export function setControl(client: Client, name: string, value: unknown): Promise<number> {
-  return inTransaction(client, async () => {
+  return runInTransaction(client, async () => {
     await client.query('SELECT pg_advisory_xact_lock($1)', [CONTROLS_LOCK])
     const { rows } = await client.query<{ change: number }>(
       `INSERT INTO llm_proxy.controls VALUES ($1, $2, nextval('llm_proxy.control_changes'))
@@ -234,7 +234,7 @@ export async function claimSession(
   sessionId: string,
   { lease, seizes }: { lease: number; seizes: boolean },
 ): Promise<SessionOwnership | undefined> {
-  return inTransaction(client, async () => {
+  return runInTransaction(client, async () => {
     const { rows } = await client.query<OwnerRow>(`${SELECT_OWNER} FOR NO KEY UPDATE OF sessions`, [
       sessionId,
     ])
@@ -276,7 +276,7 @@ export function freeSomeSessions(
   over: readonly number[],
   withUnowned = false,
 ): Promise<number> {
-  return inTransaction(client, async () => {
+  return runInTransaction(client, async () => {
     await client.query(`UPDATE llm_proxy.proxies SET ended = 1 WHERE id = ANY($1::bigint[]) AND ${IS_OVER}`, [
       over,
     ])

@@ -165,7 +165,7 @@ export class PageFetch {
          FROM llm_proxy.nodes JOIN up ON nodes.id = up.parent WHERE up.id <> ALL($2::bigint[])
        )
        SELECT * FROM up`,
-      [unique(wanted), known],
+      [removeDuplicates(wanted), known],
     )
     for (const row of rows) this.#rows.nodes.set(row.id, row)
   }
@@ -175,7 +175,7 @@ export class PageFetch {
     const ofTurns = this.#rows.turns.flatMap(({ tools, params }) =>
       tools === null ? [params] : [tools, params],
     )
-    const wanted = unique([...inNodes, ...ofTurns]).filter((id) => !reading?.textsGiven.has(id))
+    const wanted = removeDuplicates([...inNodes, ...ofTurns]).filter((id) => !reading?.textsGiven.has(id))
     const rows = await this.#select<TextRow & { id: number }>(
       'SELECT id, echo_of, blobs, body, hash FROM llm_proxy.texts WHERE id = ANY($1::bigint[])',
       [wanted],
@@ -189,7 +189,7 @@ export class PageFetch {
     if (ids.length === 0) return
     const rows = await this.#select<CompletionRow>(
       'SELECT id, completion_text, reasoning, tool_calls FROM llm_proxy.turns WHERE id = ANY($1::bigint[])',
-      [unique(ids)],
+      [removeDuplicates(ids)],
     )
     for (const row of rows) this.#rows.completions.set(row.id, row)
   }
@@ -198,7 +198,7 @@ export class PageFetch {
     if (ids.length === 0) return
     const rows = await this.#select<{ id: number; body: Buffer }>(
       'SELECT id, body FROM llm_proxy.blobs WHERE id = ANY($1::bigint[])',
-      [unique(ids)],
+      [removeDuplicates(ids)],
     )
     for (const { id, body } of rows) this.#rows.blobs.set(id, body)
   }
@@ -216,7 +216,7 @@ export class PageFetch {
       (tokens === 'steps' && reading?.stepsGiven.has(id) === true)
     const bases = turns.flatMap(({ prompt_base: base }) => (base === null || isKnown(base) ? [] : [base]))
     if (bases.length === 0) return
-    for (const row of await this.#select<SequenceRow>(SEQUENCE_CHAIN, [unique(bases)]))
+    for (const row of await this.#select<SequenceRow>(SEQUENCE_CHAIN, [removeDuplicates(bases)]))
       sequences.set(row.id, row)
   }
 
@@ -226,6 +226,6 @@ export class PageFetch {
   }
 }
 
-function unique(ids: readonly number[]): number[] {
+function removeDuplicates(ids: readonly number[]): number[] {
   return [...new Set(ids)]
 }

@@ -1,6 +1,6 @@
 /** Removes rows of deleted and reset sessions, some at a time. */
 import type { Client } from 'pg'
-import { inTransaction } from './connection.ts'
+import { runInTransaction } from './connection.ts'
 
 /** The number of rows that one step removes, in some milliseconds. */
 const PURGE_ROWS = 1_000
@@ -43,7 +43,7 @@ function withSearchNotes(deleteTurns: string): string {
 
 /** Deletes some references to blobs, and the blobs that no text uses any more. @returns whether there were any */
 function purgeBlobs(client: Client, tree: number): Promise<boolean> {
-  return inTransaction(client, async () => {
+  return runInTransaction(client, async () => {
     const { rows: uses } = await client.query<{ blob: number }>(`${deleteSome('blob_uses')} RETURNING blob`, [
       tree,
     ])

@@ -8,15 +8,15 @@ import {
   type SearchRow,
   type SearchSource,
   searchPart,
-  textIds,
   toFoundTurn,
+  unpackTextIds,
 } from '../common/search.ts'
 import { type SessionRow, toRecord } from '../common/session-rows.ts'
 import type { TextRow } from '../common/tables.ts'
-import { spokenText } from '../port/turn-search.ts'
+import { extractText } from '../port/turn-search.ts'
 import type { SessionRecord } from '../port/turn-store.ts'
 import { fromDriver } from './columns.ts'
-import { inTransaction } from './connection.ts'
+import { runInTransaction } from './connection.ts'
 import { SELECT_SESSIONS } from './select-sessions.ts'
 
 /** Number of turns that one step indexes. */
@@ -61,7 +61,7 @@ class PostgresSearch implements SearchSource {
 
   /** Indexes some turns. Several processes may run it at the same time. @returns whether more are left */
   indexSome(): Promise<boolean> {
-    return inTransaction(this.#client, async () => {
+    return runInTransaction(this.#client, async () => {
       const waiting = await this.#select<{ id: number }>(
         `SELECT id FROM llm_proxy.unsearched ORDER BY id LIMIT ${INDEXED_AT_ONCE} FOR UPDATE SKIP LOCKED`,
       )
@@ -74,7 +74,7 @@ class PostgresSearch implements SearchSource {
   async #index(ids: readonly number[]): Promise<void> {
     const turns = await this.#withTexts(await this.#rows(ids))
     const texts = turns.map((turn) => {
-      const { request, completion } = spokenText(turn)
+      const { request, completion } = extractText(turn)
       return fold(`${request}\n${completion}`)
     })
     // The lock makes a later deletion of the turn delete its text as well. A turn being deleted stays noted until it is
@@ -111,7 +111,7 @@ class PostgresSearch implements SearchSource {
        WHERE turns.id = ANY($1::bigint[]) ORDER BY nodes.depth`,
       [rows.map(({ id }) => id)],
     )
-    const ids = textIds(nodes.map(({ texts }) => texts))
+    const ids = unpackTextIds(nodes.map(({ texts }) => texts))
     const texts = await this.#select<Text>(
       'SELECT id, echo_of, blobs, body FROM llm_proxy.texts WHERE id = ANY($1::bigint[])',
       [[...new Set(ids)]],
@@ -121,7 +121,7 @@ class PostgresSearch implements SearchSource {
       const packed = nodes.filter(({ turn }) => turn === row.id).map((node) => node.texts)
       return toFoundTurn(
         row,
-        textIds(packed).flatMap((id) => byId.get(id) ?? []),
+        unpackTextIds(packed).flatMap((id) => byId.get(id) ?? []),
       )
     })
   }

@@ -9,7 +9,7 @@ import {
 } from '../common/session-rows.ts'
 import { SessionWriter } from '../common/session-writer.ts'
 import type { Row } from '../common/tables.ts'
-import { sessionMoved } from '../port/node-coordination.ts'
+import { createSessionMovedError } from '../port/node-coordination.ts'
 import type { SessionCreation } from '../port/turn-store.ts'
 import type { GroupChanges } from './group-changes.ts'
 import { RowCache } from './row-cache.ts'
@@ -29,7 +29,7 @@ export interface SessionOwnershipRow extends SessionRow, OwnershipRow {
 }
 
 export class WriterSessions extends SessionWriter<SessionOwnershipRow> {
-  readonly rows = new RowCache<string, SessionOwnershipRow>(MAX_SESSION_CHARS, sessionChars)
+  readonly rows = new RowCache<string, SessionOwnershipRow>(MAX_SESSION_CHARS, countSessionChars)
   readonly #changes: GroupChanges
   readonly #lease: number
   /** Ids of the sessions that the group depends on. */
@@ -62,7 +62,7 @@ export class WriterSessions extends SessionWriter<SessionOwnershipRow> {
   checkEpoch(sessionId: string, epoch: number): void {
     const row = this.find(sessionId)
     if (row === undefined || (row.epoch === epoch && row.owner === this.#lease)) return
-    throw sessionMoved(sessionId)
+    throw createSessionMovedError(sessionId)
   }
 
   override create(session: NewSessionRow): SessionCreation {
@@ -128,6 +128,6 @@ export class WriterSessions extends SessionWriter<SessionOwnershipRow> {
   }
 }
 
-function sessionChars({ metadata, sampling_params: params, marks }: SessionOwnershipRow): number {
+function countSessionChars({ metadata, sampling_params: params, marks }: SessionOwnershipRow): number {
   return SESSION_CHARS + metadata.length + params.length + (marks?.length ?? 0)
 }

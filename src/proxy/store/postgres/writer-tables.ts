@@ -50,14 +50,14 @@ export class WriterTables implements TurnTables {
   /** By tree and turn id. */
   readonly openTurns = new RowCache<string, OpenRow>(MAX_KEYS, ONE_ROW)
   readonly endedTurns = new RowCache<string, TurnEndColumns>(MAX_KEYS / 20, ONE_ROW)
-  readonly sequences = new RowCache<number, SequenceRow>(MAX_ID_BYTES, sequenceBytes)
+  readonly sequences = new RowCache<number, SequenceRow>(MAX_ID_BYTES, countSequenceBytes)
   /** The last turn with a prompt, by tree. */
   readonly lastPrompts = new RowCache<number, number>(MAX_KEYS, ONE_ROW)
   /**
    * Completions by tree, the newest first. They are not read from the database: a message that is not a known echo is
    * stored in full.
    */
-  readonly #completions = new LruCache<number, readonly CompletionRow[]>(MAX_CHARS, completionChars)
+  readonly #completions = new LruCache<number, readonly CompletionRow[]>(MAX_CHARS, countCompletionChars)
   /** The ended turn of the last lookup. */
   #found: { key: string; row: TurnEndColumns } | undefined
 
@@ -296,11 +296,11 @@ function turnKey({ tree, turn_id: turnId }: Row): string {
   return `${tree} ${turnId}`
 }
 
-function sequenceBytes({ rest, completion }: SequenceRow): number {
+function countSequenceBytes({ rest, completion }: SequenceRow): number {
   return (rest?.length ?? 0) + (completion?.length ?? 0)
 }
 
-function completionChars(completions: readonly CompletionRow[]): number {
+function countCompletionChars(completions: readonly CompletionRow[]): number {
   return completions.reduce((sum, { completion_text: text, reasoning, tool_calls: calls }) => {
     return sum + (text?.length ?? 0) + (reasoning?.length ?? 0) + (calls?.length ?? 0)
   }, 0)

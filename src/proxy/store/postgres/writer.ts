@@ -24,10 +24,10 @@ import {
 } from '../common/calls.ts'
 import { TurnWriter } from '../common/turns.ts'
 import {
+  createSessionWriteMethods,
   OpenFailures,
   type OtherWriteMethods,
   type SessionWriteMethods,
-  sessionWriteMethods,
   type WriteMethods,
 } from '../common/write-methods.ts'
 import type { SessionOwnership } from '../port/node-coordination.ts'
@@ -92,7 +92,7 @@ export class Writer {
     const { lease } = this.#connection
     const tables = new WriterTables(lease)
     const turns = new TurnWriter(tables, tables.sessions, this.#cacheBytes)
-    const methods = sessionWriteMethods(turns, tables.sessions, this.#unopened)
+    const methods = createSessionWriteMethods(turns, tables.sessions, this.#unopened)
     return { lease, tables, turns, methods }
   }
 

@@ -2,7 +2,7 @@
 import { closeSync, fsyncSync, openSync } from 'node:fs'
 import Database from 'better-sqlite3'
 import { ProxyError } from '../../../base/errors.ts'
-import { openForReading, openingError } from './database.ts'
+import { createOpeningError, openForReading } from './database.ts'
 import { createOwnerOnly } from './database-files.ts'
 import { checkOwner } from './schema.ts'
 
@@ -26,7 +26,7 @@ export function copyDatabase(from: string, to: string): CopyCounts {
     return verifyCopy(to, source.pragma('user_version', { simple: true }))
   } catch (error) {
     const isOfSource = error instanceof Database.SqliteError && /^SQLITE_(CORRUPT|NOTADB)/.test(error.code)
-    throw openingError(isOfSource ? from : to, error)
+    throw createOpeningError(isOfSource ? from : to, error)
   } finally {
     source.close()
   }

@@ -19,9 +19,9 @@ import {
   type ConsumerCounts,
   type ConsumerSession,
   type ConsumerStore,
+  createNoConsumerError,
   type GroupQuery,
   type GroupsPage,
-  noConsumer,
   type SessionKey,
 } from '../port/consumers.ts'
 import { SELECT_SESSIONS } from './sessions.ts'
@@ -86,7 +86,7 @@ function groupReads(db: Database.Database): Pick<ConsumerReads, 'findGroups'> {
 }
 
 /** Prepares the reader's methods for consumers. */
-export function consumerReads(db: Database.Database): ConsumerReads {
+export function prepareConsumerReads(db: Database.Database): ConsumerReads {
   const find = db.prepare<[string], ConsumerRow>('SELECT * FROM consumers WHERE name = ?')
   const list = db.prepare<[{ idPrefix: string }], ConsumerRow>(`
     SELECT * FROM consumers WHERE substr(id_prefix, 1, length(@idPrefix)) = @idPrefix ORDER BY name`)
@@ -136,8 +136,8 @@ interface LeaseParameters {
 }
 
 /** Prepares the writer's methods for consumers. */
-export function consumerMethods(db: Database.Database): ThreadMethods<ConsumerStore> {
-  const { getConsumer } = consumerReads(db)
+export function prepareConsumerMethods(db: Database.Database): ThreadMethods<ConsumerStore> {
+  const { getConsumer } = prepareConsumerReads(db)
   const findId = db.prepare<[string], number>('SELECT id FROM consumers WHERE name = ?').pluck()
   const create = db.prepare<[ConsumerRow]>(`
     INSERT INTO consumers (name, id_prefix, created_at_ms, since_ms, hold_ms, selection)
@@ -187,7 +187,7 @@ export function consumerMethods(db: Database.Database): ThreadMethods<ConsumerSt
     WHERE consumer = @consumer AND group_hash = @group AND leased_until_ms IS NOT NULL AND leased_until_ms <= @nowMs`)
   const getId = (name: string) => {
     const id = findId.get(name)
-    if (id === undefined) throw noConsumer(name)
+    if (id === undefined) throw createNoConsumerError(name)
     return id
   }
   return {

@@ -160,12 +160,12 @@ function explainError<T>(path: string, open: () => T): T {
   try {
     return open()
   } catch (error) {
-    throw openingError(path, error)
+    throw createOpeningError(path, error)
   }
 }
 
 /** Returns the error for a database that cannot be opened, with a remedy. */
-export function openingError(path: string, error: unknown): ProxyError {
+export function createOpeningError(path: string, error: unknown): ProxyError {
   return error instanceof ProxyError
     ? error
     : new ProxyError('start_failed', explain(path, error), { cause: error })

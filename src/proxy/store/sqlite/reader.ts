@@ -3,19 +3,19 @@ import type Database from 'better-sqlite3'
 import { bindMethods } from '../common/calls.ts'
 import { Reader, TURN_PAGES } from '../common/reader.ts'
 import type { Reads } from '../common/reader-loop.ts'
-import { consumerReads } from './consumers.ts'
+import { prepareConsumerReads } from './consumers.ts'
 import { importReads } from './imports.ts'
 import { type IndexLocation, SqliteSearch } from './search.ts'
-import { SessionReader, sessionReads } from './sessions.ts'
-import { readerTables } from './tables.ts'
+import { prepareSessionReads, SessionReader } from './sessions.ts'
+import { prepareReaderTables } from './tables.ts'
 
 /** @param index the location of the search index; without one a search reads every turn */
 export function createReader(db: Database.Database, cacheBytes: number, index?: IndexLocation) {
   const sessions = new SessionReader(db)
   return {
-    ...bindMethods(new Reader(readerTables(db), cacheBytes), TURN_PAGES),
-    ...sessionReads(sessions),
-    ...consumerReads(db),
+    ...bindMethods(new Reader(prepareReaderTables(db), cacheBytes), TURN_PAGES),
+    ...prepareSessionReads(sessions),
+    ...prepareConsumerReads(db),
     ...importReads(db),
     ...bindMethods(new SqliteSearch(db, sessions, index), ['search', 'hasIndex', 'indexSome', 'close']),
   } satisfies Reads

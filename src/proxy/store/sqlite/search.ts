@@ -9,11 +9,11 @@ import {
   type SearchRow,
   type SearchSource,
   searchPart,
-  textIds,
   toFoundTurn,
+  unpackTextIds,
 } from '../common/search.ts'
 import type { TextRow } from '../common/tables.ts'
-import { spokenText } from '../port/turn-search.ts'
+import { extractText } from '../port/turn-search.ts'
 import type { SessionRecord } from '../port/turn-store.ts'
 import { SearchIndex } from './search-index.ts'
 import type { SessionReader } from './sessions.ts'
@@ -106,7 +106,7 @@ export class SqliteSearch implements SearchSource {
     for (const { id, turn_id: turnId, status } of this.#after.all(index.state.indexedTo)) {
       // The text of an open turn is unknown: it and all later turns are searched without the index.
       if (status === 'open') break
-      const { request, completion } = spokenText(this.#turn(this.#row.get(id)!))
+      const { request, completion } = extractText(this.#turn(this.#row.get(id)!))
       index.add({ id, turnId, text: `${request}\n${completion}` })
       more = true
       if (performance.now() - began > STEP_MS) break
@@ -155,7 +155,7 @@ export class SqliteSearch implements SearchSource {
     const packed = nodes.flatMap((node) => this.#texts.get(node) ?? [])
     return toFoundTurn(
       row,
-      textIds(packed).flatMap((text) => this.#text.get(text) ?? []),
+      unpackTextIds(packed).flatMap((text) => this.#text.get(text) ?? []),
     )
   }
 }

@@ -123,7 +123,7 @@ export class SessionReader {
 }
 
 /** The reader's methods for sessions. */
-export function sessionReads(reader: SessionReader): SessionReads {
+export function prepareSessionReads(reader: SessionReader): SessionReads {
   return {
     getSession: (sessionId) => reader.getSound(sessionId),
     listSessions: (query) => reader.list(query),

@@ -27,7 +27,7 @@ const RECORDED_COLUMNS = [...REQUEST_COLUMNS, ...OUTCOME_COLUMNS]
 /** The number of turns of a node that are compared: it may have hundreds, samples of the same prompt. */
 const MAX_SIBLINGS = 16
 
-function sequenceTables(db: Database.Database): SequenceTables {
+function prepareSequenceTables(db: Database.Database): SequenceTables {
   const sequence = db.prepare<[number], SequenceRow>(`
     SELECT id, prompt_base AS base, prompt_shared AS shared, prompt_rest AS rest, completion_ids AS completion,
       ids_sum AS sum
@@ -73,7 +73,7 @@ function sequenceTables(db: Database.Database): SequenceTables {
   }
 }
 
-export function writerTables(db: Database.Database): TurnTables {
+export function prepareWriterTables(db: Database.Database): TurnTables {
   const findText = db
     .prepare<[number, Buffer], number>('SELECT id FROM texts WHERE tree = ? AND hash = ?')
     .pluck()
@@ -87,7 +87,7 @@ export function writerTables(db: Database.Database): TurnTables {
   const addNode = db.prepare<[NewNode]>(
     'INSERT INTO nodes (tree, parent, depth, texts, hash, node_sum) VALUES (@tree, @parent, @depth, @texts, @hash, @sum)',
   )
-  // Unary plus: see sequenceTables.
+  // Unary plus: see prepareSequenceTables.
   const responses = db.prepare<[{ tree: number; node: number }], CompletionRow>(`
     WITH
       to_this AS (
@@ -124,16 +124,16 @@ export function writerTables(db: Database.Database): TurnTables {
     INSERT INTO details (tree, turn, kind, body, detail_sum) VALUES (@tree, @turn, @kind, @body, @sum)
     ON CONFLICT (tree, turn, kind) DO UPDATE SET body = excluded.body, detail_sum = excluded.detail_sum`)
   return {
-    ...sequenceTables(db),
+    ...prepareSequenceTables(db),
     findText: (tree, textHash) => findText.get(tree, textHash),
     treeOfText: (id) => treeOfText.get(id),
-    addText: (text) => rowid(addText.run(text)),
+    addText: (text) => getRowid(addText.run(text)),
     findNode: (tree, nodeHash) => findNode.get(tree, nodeHash),
-    addNode: (node) => rowid(addNode.run(node)),
+    addNode: (node) => getRowid(addNode.run(node)),
     answers: (tree, node) => responses.iterate({ tree, node }),
     putBlob(tree, body) {
       const sha256 = hash('sha256', body, 'buffer')
-      const blob = findBlob.get(sha256) ?? rowid(addBlob.run(sha256, body))
+      const blob = findBlob.get(sha256) ?? getRowid(addBlob.run(sha256, body))
       useBlob.run(tree, blob)
       return blob
     },
@@ -144,7 +144,7 @@ export function writerTables(db: Database.Database): TurnTables {
     closeTurn: (id, row) => {
       closeTurn.run([...toValues(row, OUTCOME_COLUMNS), id])
     },
-    addTurn: (row) => rowid(addTurn.run(toValues(row, RECORDED_COLUMNS))),
+    addTurn: (row) => getRowid(addTurn.run(toValues(row, RECORDED_COLUMNS))),
     findEnded: (sessionId, turnId) => findEnded.get(sessionId, turnId),
     deliver: (row) => {
       deliver.run(row)
@@ -155,9 +155,9 @@ export function writerTables(db: Database.Database): TurnTables {
   }
 }
 
-export function readerTables(db: Database.Database): ReaderTables {
+export function prepareReaderTables(db: Database.Database): ReaderTables {
   const tree = db.prepare<[string], number>('SELECT tree FROM sessions WHERE session_id = ?').pluck()
-  // Unary plus: see sequenceTables.
+  // Unary plus: see prepareSequenceTables.
   const after = (columns: string) => `
     SELECT ${columns} FROM turns WHERE tree = +@tree AND (call_index, id) > (@index, @id)
     ORDER BY call_index, id LIMIT ${MAX_PAGE_TURNS}`
@@ -179,7 +179,7 @@ export function readerTables(db: Database.Database): ReaderTables {
     WHERE turns.tree = ? AND turns.turn_id = ?`)
   const transaction = db.transaction((read: () => unknown) => read())
   return {
-    ...sequenceTables(db),
+    ...prepareSequenceTables(db),
     tree: (sessionId) => tree.get(sessionId),
     turnsAfter: (place) => turnsAfter.iterate(place),
     stepsAfter: (place) => stepsAfter.iterate(place),
@@ -193,7 +193,7 @@ export function readerTables(db: Database.Database): ReaderTables {
   }
 }
 
-function rowid(result: Database.RunResult): number {
+function getRowid(result: Database.RunResult): number {
   return Number(result.lastInsertRowid)
 }
 

@@ -40,14 +40,16 @@ export function lockForWriting(path: string): WriterLock {
     return { endedWell, unlock }
   } catch (cause) {
     const busy = cause instanceof Database.SqliteError && cause.code.startsWith('SQLITE_BUSY')
-    const message = busy ? inUse(path, lock) : `${lockPath} cannot be locked: ${(cause as Error).message}`
+    const message = busy
+      ? describeOwner(path, lock)
+      : `${lockPath} cannot be locked: ${(cause as Error).message}`
     lock.close()
     throw new ProxyError('start_failed', message, { cause })
   }
 }
 
 /** Returns a message with the process that has the lock, which writes its pid before it takes the lock. */
-function inUse(path: string, lock: Database.Database): string {
+function describeOwner(path: string, lock: Database.Database): string {
   const pid = lock.pragma('user_version', { simple: true })
   return `${path} is in use by another llm-proxy (process ${pid}): stop that one, or name another file`
 }

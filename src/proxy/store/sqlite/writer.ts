@@ -5,11 +5,11 @@
 import type Database from 'better-sqlite3'
 import { invoke, type Reply, type ThreadCommand, toWireError } from '../common/calls.ts'
 import { TurnWriter } from '../common/turns.ts'
-import { OpenFailures, sessionWriteMethods, type WriteMethods } from '../common/write-methods.ts'
-import { consumerMethods } from './consumers.ts'
+import { createSessionWriteMethods, OpenFailures, type WriteMethods } from '../common/write-methods.ts'
+import { prepareConsumerMethods } from './consumers.ts'
 import { importMethods } from './imports.ts'
 import { SqliteSessionWriter } from './sessions.ts'
-import { writerTables } from './tables.ts'
+import { prepareWriterTables } from './tables.ts'
 
 /**
  * The number of rows of deleted sessions that one step removes, about a millisecond's work. Referencing rows are
@@ -50,16 +50,16 @@ export class Writer {
     this.#checkFiles = checkFiles
     const sessions = new SqliteSessionWriter(db)
     this.#db = db
-    this.#turns = new TurnWriter(writerTables(db), sessions, cacheBytes)
+    this.#turns = new TurnWriter(prepareWriterTables(db), sessions, cacheBytes)
     this.#methods = {
-      ...sessionWriteMethods(this.#turns, sessions, this.#unopened),
+      ...createSessionWriteMethods(this.#turns, sessions, this.#unopened),
       sweep: (...args) => sessions.sweep(...args),
       tryCommit: () => {
         checkRoom()
         const version = db.pragma('user_version', { simple: true })
         db.pragma(`user_version = ${version}`)
       },
-      ...consumerMethods(db),
+      ...prepareConsumerMethods(db),
       ...importMethods(db),
     }
     this.#begin = db.prepare('BEGIN IMMEDIATE')

@@ -5,7 +5,13 @@
 import { join } from 'node:path'
 import type { ImageEdges } from '../../../protocol/canonical/images.ts'
 import { readModelJson } from '../tokenizer/model-file.ts'
-import { gemmaTokens, glmResize, type ImageSide, kimiTokens, smartResize } from './image-sizes.ts'
+import {
+  computeGlmResize,
+  computeSmartResize,
+  countGemmaTokens,
+  countKimiTokens,
+  type ImageSide,
+} from './image-sizes.ts'
 
 export interface ImageRule {
   /** The id of the placeholder token. */
@@ -147,7 +153,7 @@ function createQwenCounter(config: ProcessorConfig): ImageRule['countTokens'] {
   const factor = (config.patch_size ?? 14) * (config.merge_size ?? 2)
   const minPixels = config.min_pixels ?? config.size?.shortest_edge ?? 56 * 56
   const maxPixels = config.max_pixels ?? config.size?.longest_edge ?? 28 * 28 * 1280
-  return (image) => countSquares(smartResize(image, { factor, minPixels, maxPixels }), factor)
+  return (image) => countSquares(computeSmartResize(image, { factor, minPixels, maxPixels }), factor)
 }
 
 /**
@@ -160,7 +166,7 @@ function createGlmCounter(config: ProcessorConfig): ImageRule['countTokens'] | u
   const factor = (config.patch_size ?? 14) * (config.merge_size ?? 2)
   const frames = config.temporal_patch_size ?? 2
   const bounds = { factor, minPixels: least / frames, maxPixels: most / frames }
-  return (image) => countSquares(glmResize(image, bounds), factor)
+  return (image) => countSquares(computeGlmResize(image, bounds), factor)
 }
 
 function countSquares(resized: ImageSide | undefined, factor: number): number | undefined {
@@ -170,7 +176,7 @@ function countSquares(resized: ImageSide | undefined, factor: number): number | 
 function createGemmaCounter(config: ProcessorConfig): ImageRule['countTokens'] {
   const factor = (config.patch_size ?? 16) * (config.pooling_kernel_size ?? 3)
   const maxTokens = config.max_soft_tokens ?? 280
-  return (image) => gemmaTokens(image, { factor, maxTokens })
+  return (image) => countGemmaTokens(image, { factor, maxTokens })
 }
 
 function createKimiCounter(config: ProcessorConfig): ImageRule['countTokens'] | undefined {
@@ -182,5 +188,5 @@ function createKimiCounter(config: ProcessorConfig): ImageRule['countTokens'] | 
     maxPatches: media?.in_patch_limit ?? config.max_patches ?? 16_384,
     maxSidePatches: media?.patch_limit_on_one_side ?? config.size?.max_height ?? 512,
   }
-  return (image) => kimiTokens(image, bounds)
+  return (image) => countKimiTokens(image, bounds)
 }

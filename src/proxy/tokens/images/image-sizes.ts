@@ -24,7 +24,10 @@ const MAX_RATIO = 200
  * (`models/qwen2_vl/image_processing_qwen2_vl.py`).
  * @returns undefined for an image that is too long and narrow
  */
-export function smartResize({ width, height }: ImageSide, bounds: ResizeBounds): ImageSide | undefined {
+export function computeSmartResize(
+  { width, height }: ImageSide,
+  bounds: ResizeBounds,
+): ImageSide | undefined {
   const { factor, minPixels, maxPixels } = bounds
   if (Math.max(width, height) / Math.min(width, height) > MAX_RATIO) return undefined
   const nearest = (side: number) => roundHalfEven(side / factor) * factor
@@ -52,13 +55,13 @@ function roundHalfEven(value: number): number {
 /**
  * Returns GLM's size (`models/glm4v/image_processing_glm4v.py`): an image that is smaller than one token is enlarged
  * first.
- * @returns see {@link smartResize}
+ * @returns see {@link computeSmartResize}
  */
-export function glmResize({ width, height }: ImageSide, bounds: ResizeBounds): ImageSide | undefined {
+export function computeGlmResize({ width, height }: ImageSide, bounds: ResizeBounds): ImageSide | undefined {
   const { factor } = bounds
-  if (Math.min(width, height) >= factor) return smartResize({ width, height }, bounds)
+  if (Math.min(width, height) >= factor) return computeSmartResize({ width, height }, bounds)
   const scale = Math.max(factor / height, factor / width)
-  return smartResize({ width: Math.trunc(width * scale), height: Math.trunc(height * scale) }, bounds)
+  return computeSmartResize({ width: Math.trunc(width * scale), height: Math.trunc(height * scale) }, bounds)
 }
 
 /**
@@ -66,7 +69,7 @@ export function glmResize({ width, height }: ImageSide, bounds: ResizeBounds): I
  * within the token limit that keeps its aspect ratio. An image too narrow for that becomes a single row of all tokens.
  * @param factor the side, in pixels, of the square that becomes one token
  */
-export function gemmaTokens(
+export function countGemmaTokens(
   { width, height }: ImageSide,
   { factor, maxTokens }: { factor: number; maxTokens: number },
 ): number {
@@ -88,7 +91,7 @@ interface PatchBounds {
  * Returns Kimi K2.5's token count (`navit_resize` in `models/kimi_k25/image_processing_kimi_k25.py`): the image is
  * never enlarged, and is padded to complete tokens.
  */
-export function kimiTokens({ width, height }: ImageSide, bounds: PatchBounds): number {
+export function countKimiTokens({ width, height }: ImageSide, bounds: PatchBounds): number {
   const { patch, merge, maxPatches, maxSidePatches } = bounds
   const patches = (side: number) => Math.max(1, Math.floor(side / patch))
   const maxSide = maxSidePatches * patch

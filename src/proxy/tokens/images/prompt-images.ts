@@ -89,7 +89,7 @@ export function toTemplateMessage(
   rejectPlaceholder(message, index)
   const parts = getImageParts(message)
   if (parts.length === 0) return { json: json ?? JSON.stringify(message), images: NO_IMAGES }
-  const images = parts.map(({ url, path }) => tokenImage(url, rule, `messages.${index}.${path}`))
+  const images = parts.map(({ url, path }) => readTokenImage(url, rule, `messages.${index}.${path}`))
   const content = (message.content as readonly unknown[]).map((part) =>
     isImagePart(part) ? PLACEHOLDER_IMAGE : part,
   )
@@ -107,7 +107,7 @@ function rejectPlaceholder({ content }: ChatMessage, index: number): void {
   throw new ProxyError('unsupported', message, { param: `messages.${index}.content.${i}` })
 }
 
-function tokenImage(url: string | undefined, rule: ImageRule | undefined, param: string): TokenImage {
+function readTokenImage(url: string | undefined, rule: ImageRule | undefined, param: string): TokenImage {
   if (rule === undefined) {
     const message =
       'images are not supported for this model in token mode (supported by their preprocessor_config.json: Qwen, ' +

@@ -61,8 +61,8 @@ export async function fetchModelDirectory(
   environment: HubEnvironment,
 ): Promise<ModelDirectory> {
   const repository = join(cacheDirectory(environment), `models--${modelId.replaceAll('/', '--')}`)
-  const cached = await cachedSnapshot(repository)
-  const unlisted = cached === undefined ? [] : unlistedFiles(repository, cached)
+  const cached = await findCachedSnapshot(repository)
+  const unlisted = cached === undefined ? [] : listUnlistedFiles(repository, cached)
   const directory = cached && join(repository, 'snapshots', cached)
   if (directory !== undefined && unlisted.length === 0 && hasPromptSource(directory)) {
     return { directory, unlisted }
@@ -79,7 +79,7 @@ export async function fetchModelDirectory(
   try {
     return { directory: await download.run(cached), unlisted: [] }
   } catch (error) {
-    if (directory !== undefined) return { directory, unlisted: unlistedFiles(repository, cached!) }
+    if (directory !== undefined) return { directory, unlisted: listUnlistedFiles(repository, cached!) }
     if (error instanceof ProxyError) throw error
     // The message mentions this machine, because a mistyped directory name looks like a model id.
     const message = `there is no ${modelId} on this machine, and it cannot be downloaded from ${endpoint} into ${repository}`
@@ -94,7 +94,7 @@ function cacheDirectory(environment: HubEnvironment): string {
 }
 
 /** @returns the commit */
-async function cachedSnapshot(repository: string): Promise<string | undefined> {
+async function findCachedSnapshot(repository: string): Promise<string | undefined> {
   try {
     const commit = (await readFile(join(repository, 'refs', 'main'), 'utf8')).trim()
     const snapshot = join(repository, 'snapshots', commit)
@@ -108,14 +108,14 @@ async function cachedSnapshot(repository: string): Promise<string | undefined> {
  * Returns the wanted files that the cache does not list as present or absent. huggingface_hub marks a file that a
  * revision does not have by an empty file in `.no_exist` (`file_download.py`).
  */
-function unlistedFiles(repository: string, commit: string): string[] {
+function listUnlistedFiles(repository: string, commit: string): string[] {
   const isListed = (file: string) =>
     ['snapshots', '.no_exist'].some((folder) => existsSync(join(repository, folder, commit, file)))
   const hasTokenizerJson = existsSync(join(repository, 'snapshots', commit, 'tokenizer.json'))
-  return wantedFiles(hasTokenizerJson).filter((file) => !isListed(file))
+  return listWantedFiles(hasTokenizerJson).filter((file) => !isListed(file))
 }
 
-function wantedFiles(hasTokenizerJson: boolean): readonly string[] {
+function listWantedFiles(hasTokenizerJson: boolean): readonly string[] {
   return hasTokenizerJson ? WANTED_FILES : [...WANTED_FILES, ...PUBLISHED_FILES]
 }
 
@@ -171,8 +171,8 @@ class Download {
     )
     const wanted =
       cached === undefined
-        ? wantedFiles(available.has('tokenizer.json'))
-        : unlistedFiles(this.#repository, cached)
+        ? listWantedFiles(available.has('tokenizer.json'))
+        : listUnlistedFiles(this.#repository, cached)
     for (const file of [...wanted, ...encoders]) {
       if (available.has(file)) await this.#downloadFile(revision.sha, file, join(directory, file))
       else await this.#noteAbsent(revision.sha, file)

@@ -44,7 +44,7 @@ export function readModelCode(
   const file = chooseEncoder(directory, model, { hasTemplate, promptEncoder })
   if (file === undefined) {
     if (trustModelCode === undefined) return undefined
-    throw invalid(`${model} has no prompt encoder that would run: leave out --trust-model-code`)
+    throw createInvalidError(`${model} has no prompt encoder that would run: leave out --trust-model-code`)
   }
   const bytes = readFileSync(join(directory, file))
   const sha256 = hash('sha256', bytes)
@@ -54,7 +54,7 @@ export function readModelCode(
     trusted === undefined
       ? 'which runs only if you trust it'
       : `which is other code than the trusted one (SHA-256 ${trusted})`
-  throw invalid(
+  throw createInvalidError(
     `${model} writes its prompts with code of its authors, ${file}, ${found}: read it, then add ` +
       `--trust-model-code ${sha256}`,
   )
@@ -68,11 +68,15 @@ function chooseEncoder(
   const files = findPromptEncoders(directory)
   if (promptEncoder !== undefined) {
     if (files.includes(promptEncoder)) return promptEncoder
-    throw invalid(`${model} has no prompt encoder ${promptEncoder}; it has ${files.join(', ') || 'none'}`)
+    throw createInvalidError(
+      `${model} has no prompt encoder ${promptEncoder}; it has ${files.join(', ') || 'none'}`,
+    )
   }
   if (hasTemplate || files.length === 0) return undefined
   if (files.length === 1) return files[0]
-  throw invalid(`${model} has several prompt encoders: name one of ${files.join(', ')} with --prompt-encoder`)
+  throw createInvalidError(
+    `${model} has several prompt encoders: name one of ${files.join(', ')} with --prompt-encoder`,
+  )
 }
 
 /** Returns the prompt encoders in a model's folder, by their paths in it. */
@@ -97,6 +101,6 @@ function getTrustedDigest(trustModelCode: string): string {
   }
 }
 
-function invalid(message: string): ProxyError {
+function createInvalidError(message: string): ProxyError {
   return new ProxyError('config_invalid', message)
 }

@@ -9,7 +9,7 @@ import { PromptRenderer } from '../prompt/prompt-renderer.ts'
 import { PromptThread } from '../prompt/prompt-service.ts'
 import { PromptSpecializer } from '../prompt/prompt-specializer.ts'
 import { ResponseReader } from '../responses/response-reader.ts'
-import { type ChatTemplateFiles, encoderFiles, readChatTemplate } from '../templates/chat-template.ts'
+import { type ChatTemplateFiles, getEncoderFiles, readChatTemplate } from '../templates/chat-template.ts'
 import { probeEfforts, type TemplateEfforts } from '../templates/probe-efforts.ts'
 import {
   choosePromptFormat,
@@ -22,7 +22,7 @@ import {
 } from '../templates/prompt-format.ts'
 import { ContentCache } from '../tokenizer/content-cache.ts'
 import {
-  javaScriptEncoder,
+  createJavaScriptEncoder,
   type OnFault,
   openPlainEncoder,
   openRustEncoder,
@@ -33,11 +33,11 @@ import { openTokenizerDirectory, verifyConversion } from '../tokenizer/published
 import { mayCutAtSpaces } from '../tokenizer/safe-cuts.ts'
 import { SegmentEncoder } from '../tokenizer/segments.ts'
 import {
+  computeLongestTokenChars,
+  createTokenizer,
   loadTokenizer,
-  longestTokenChars,
   readAddedTokens,
   type Tokenizer,
-  tokenizerNamedBy,
 } from '../tokenizer/tokenizer.ts'
 import { readTokenizerFilesWithoutModel, type TokenizerFiles } from '../tokenizer/tokenizer-files.ts'
 import { loadModelFiles, type ModelFiles } from './load-model-files.ts'
@@ -138,7 +138,7 @@ export async function startTokenModel(options: TokenModelOptions): Promise<Start
   const chatTemplate = readChatTemplate(directory, files.tokenizerConfig)
   const hasTemplate = chatTemplate !== undefined
   const promptEncoder = readModelCode(directory, options.source, { ...options, hasTemplate })
-  const template = promptEncoder ? encoderFiles(promptEncoder.source) : chatTemplate
+  const template = promptEncoder ? getEncoderFiles(promptEncoder.source) : chatTemplate
   if (template === undefined) {
     throw new ProxyError(
       'config_invalid',
@@ -271,7 +271,7 @@ async function createTokenModel(
   return {
     tokenizer,
     longestTokenChars: () => {
-      longest ??= longestTokenChars(tokenizer)
+      longest ??= computeLongestTokenChars(tokenizer)
       return longest
     },
     renderer,
@@ -312,9 +312,9 @@ async function openTokenizer(
   const rust = await openRustEncoder(directory)
   if (rust === undefined) {
     const tokenizer = loadTokenizer(directory)
-    return { tokenizer, encoder: javaScriptEncoder(tokenizer) }
+    return { tokenizer, encoder: createJavaScriptEncoder(tokenizer) }
   }
-  const tokenizer = tokenizerNamedBy(rust, files, directory)
+  const tokenizer = createTokenizer(rust, files, directory)
   const encoder = fast && (await openFastEncoder(fast, rust, [...addedTokens.keys()]))
   return { tokenizer, encoder: encoder ?? rust }
 }

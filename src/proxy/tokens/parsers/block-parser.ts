@@ -199,7 +199,7 @@ function* readBlock(
     reader.putBack(open + body)
     return true
   } else {
-    const bodyLength = reading === 'misread' ? firstEndIn(body, call) : body.length
+    const bodyLength = reading === 'misread' ? findFirstEnd(body, call) : body.length
     reader.putBack(body.slice(bodyLength))
     content.add(open + body.slice(0, bodyLength))
   }
@@ -207,7 +207,7 @@ function* readBlock(
 }
 
 /** Returns the length of a misread block up to and including its first closing marker. */
-function firstEndIn(body: string, { opens, close }: ToolCallSyntax): number {
+function findFirstEnd(body: string, { opens, close }: ToolCallSyntax): number {
   if (close === undefined) {
     const next = opens.map((open) => body.indexOf(open)).filter((index) => index !== -1)
     return Math.min(body.length, ...next)

@@ -4,7 +4,7 @@ import { blockGrammar } from './block-parser.ts'
 import { readArguments } from './json-tool-calls.ts'
 import type { DeltaBuilder } from './output-delta.ts'
 import { OutputParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
-import { invokeTags, taggedCallSyntax } from './tagged-tool-calls.ts'
+import { createTaggedSyntax, invokeTags } from './tagged-tool-calls.ts'
 import { type Reading, RunScanner, type TextReader } from './text-reader.ts'
 
 const RECIPIENT_MARK = '>>>'
@@ -55,7 +55,7 @@ const MESSAGE = '<|message|>'
 const HEADER_END = new MarkerSet([MESSAGE])
 const BODY_ENDS = new MarkerSet(['<|eom|>', '<|eot|>', START])
 const readAtem = blockGrammar({
-  call: taggedCallSyntax({
+  call: createTaggedSyntax({
     ...invokeTags('atem:'),
     mustClose: true,
     untyped: 'json',
@@ -108,12 +108,12 @@ function addCalls(body: string, delta: DeltaBuilder, options: OutputParserOption
   for (const { content = '', toolCalls = [] } of [parser.push(body), parser.finish()]) {
     delta.addContent(content)
     for (const { function: call } of toolCalls)
-      delta.addCalls([{ name: ownName(call!.name!, options), arguments: call!.arguments! }])
+      delta.addCalls([{ name: getOwnName(call!.name!, options), arguments: call!.arguments! }])
   }
 }
 
 /** Returns the tool's name. The template describes a tool's recipient as `f.*`, so the model may write `f.f`. */
-function ownName(name: string, { tools }: OutputParserOptions): string {
+function getOwnName(name: string, { tools }: OutputParserOptions): string {
   const [head, tail] = name.split('.')
   const isDoubled = head === tail && name === `${head}.${tail}`
   const isTool = (toolName: string) =>

@@ -8,7 +8,7 @@
 import { MarkerSet } from '../tokenizer/markers.ts'
 import { type BlockOptions, type BlockResult, blockFamily } from './block-parser.ts'
 import { SCALAR } from './json-scanner.ts'
-import { getTypes, parameterSchemas, toJsonValue } from './text-arguments.ts'
+import { getTypes, readParameterSchemas, toJsonValue } from './text-arguments.ts'
 import type { Reading, TextReader } from './text-reader.ts'
 
 const QUOTE = '<|"|>'
@@ -27,7 +27,7 @@ function* readCall(reader: TextReader, { tools }: BlockOptions): Reading<BlockRe
   const head = /^\s*(?:call)?:\s*([\w.-]+)\s*(?=\{)/.exec(text)
   if (head === null) return 'malformed'
   const name = head[1]!
-  const written = new BareReader(text, head[0].length, parameterSchemas(name, tools)).whole()
+  const written = new BareReader(text, head[0].length, readParameterSchemas(name, tools)).whole()
   return written === undefined ? 'malformed' : [{ name, arguments: written }]
 }
 
@@ -35,11 +35,11 @@ class NotBare extends Error {}
 
 class BareReader {
   readonly #text: string
-  readonly #schemas: ReturnType<typeof parameterSchemas>
+  readonly #schemas: ReturnType<typeof readParameterSchemas>
   #at: number
   #depth = 0
 
-  constructor(text: string, index: number, schemas: ReturnType<typeof parameterSchemas>) {
+  constructor(text: string, index: number, schemas: ReturnType<typeof readParameterSchemas>) {
     this.#text = text
     this.#at = index
     this.#schemas = schemas

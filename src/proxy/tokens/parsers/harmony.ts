@@ -20,7 +20,7 @@ export const harmony: ParserFamily = {
   name: 'harmony',
   keepTokens: ['<|start|>', '<|channel|>', '<|constrain|>', MESSAGE, '<|end|>', '<|call|>', '<|return|>'],
   create: (options) => new OutputParser(readMessages, options),
-  headerRest,
+  headerRest: getHeaderRest,
 }
 
 const CHANNELS = ['final', 'analysis', 'commentary']
@@ -29,7 +29,7 @@ const CHANNELS = ['final', 'analysis', 'commentary']
  * Returns the missing end of a truncated header. A header without a channel becomes one of `final`. After
  * `<|start|>assistant`, where prompts end, nothing is missing.
  */
-function headerRest(completion: string): string {
+function getHeaderRest(completion: string): string {
   const opened = completion.slice(
     Math.max(completion.lastIndexOf('<|start|>'), completion.lastIndexOf('<|channel|>'), 0),
   )

@@ -1,13 +1,13 @@
 /** The families that write tool calls as JSON between markers, most of them as one array. */
 import { blockFamily, THINK, THINK_OR_CALL } from './block-parser.ts'
 import {
-  arrayToolCallSyntax,
+  createArraySyntax,
+  createHeaderSyntax,
+  createObjectSyntax,
+  createSequenceSyntax,
   decodeString,
-  headerToolCallSyntax,
   keepJson,
-  objectToolCallSyntax,
   readArray,
-  sequenceToolCallSyntax,
   type ToolCallKeys,
 } from './json-tool-calls.ts'
 
@@ -21,7 +21,7 @@ const HERMES_KEYS: ToolCallKeys = { name: 'name', arguments: ['arguments'], toAr
  */
 export const hermes = blockFamily('hermes', [], {
   reasoning: THINK_OR_CALL,
-  call: objectToolCallSyntax('<tool_call>', '</tool_call>', HERMES_KEYS),
+  call: createObjectSyntax('<tool_call>', '</tool_call>', HERMES_KEYS),
 })
 
 /**
@@ -31,7 +31,7 @@ export const hermes = blockFamily('hermes', [], {
 export const granite = blockFamily('granite', [], {
   reasoning: THINK,
   answer: [{ open: '<response>', close: '</response>' }],
-  call: arrayToolCallSyntax(['<|tool_call|>', '<tool_call>'], '</tool_call>', {
+  call: createArraySyntax(['<|tool_call|>', '<tool_call>'], '</tool_call>', {
     ...NAMED,
     toArguments: decodeString,
   }),
@@ -43,7 +43,7 @@ export const granite = blockFamily('granite', [], {
  */
 export const phi4Mini = blockFamily('phi4_mini_json', [], {
   reasoning: THINK,
-  call: arrayToolCallSyntax(['functools', '<|tool_call|>'], '<|/tool_call|>', {
+  call: createArraySyntax(['functools', '<|tool_call|>'], '<|/tool_call|>', {
     ...NAMED,
     toArguments: keepJson,
   }),
@@ -56,7 +56,7 @@ export const phi4Mini = blockFamily('phi4_mini_json', [], {
 export const hunyuanA13b = blockFamily('hunyuan_a13b', [], {
   reasoning: THINK,
   answer: [{ open: '<answer>', close: '</answer>' }],
-  call: arrayToolCallSyntax(['<tool_calls>'], '</tool_calls>', {
+  call: createArraySyntax(['<tool_calls>'], '</tool_calls>', {
     ...NAMED,
     toArguments: (json) => (json.startsWith('"') ? decodeString(json) : undefined),
   }),
@@ -68,7 +68,7 @@ export const hunyuanA13b = blockFamily('hunyuan_a13b', [], {
  */
 export const nemotronJson = blockFamily('nemotron_json', [], {
   reasoning: THINK,
-  call: arrayToolCallSyntax(['<TOOLCALL>'], '</TOOLCALL>', NAMED),
+  call: createArraySyntax(['<TOOLCALL>'], '</TOOLCALL>', NAMED),
 })
 
 /**
@@ -82,7 +82,7 @@ export const cohere = blockFamily('cohere_command', [], {
     { open: '<|START_RESPONSE|>', close: '<|END_RESPONSE|>' },
     { open: '<|START_TEXT|>', close: '<|END_TEXT|>' },
   ],
-  call: arrayToolCallSyntax(['<|START_ACTION|>'], '<|END_ACTION|>', {
+  call: createArraySyntax(['<|START_ACTION|>'], '<|END_ACTION|>', {
     name: 'tool_name',
     arguments: ['parameters'],
     id: null,
@@ -93,7 +93,7 @@ export const cohere = blockFamily('cohere_command', [], {
  * Command R+: ``Action:\n```json\n[{"tool_name": "f", "parameters": {…}}]\n``` ``. Source: the model's chat template.
  */
 export const commandRPlus = blockFamily('command_r_plus', [], {
-  call: arrayToolCallSyntax(['Action:\n```json', 'Action: ```json', 'Action:```json'], '```', {
+  call: createArraySyntax(['Action:\n```json', 'Action: ```json', 'Action:```json'], '```', {
     name: 'tool_name',
     arguments: ['parameters'],
   }),
@@ -106,13 +106,13 @@ export const commandRPlus = blockFamily('command_r_plus', [], {
 export const apriel = blockFamily('apriel', [], {
   reasoning: { open: 'Here are my reasoning steps:', close: '[BEGIN FINAL RESPONSE]', callEndsIt: true },
   answer: [{ open: '[BEGIN FINAL RESPONSE]', close: '[END FINAL RESPONSE]' }],
-  call: arrayToolCallSyntax(['<tool_calls>'], '</tool_calls>', NAMED),
+  call: createArraySyntax(['<tool_calls>'], '</tool_calls>', NAMED),
 })
 
 /** MiniMax M1: `<tool_calls>\n{"name": "f", "arguments": {…}}\n…\n</tool_calls>`. Source: the model's chat template. */
 export const minimaxM1 = blockFamily('minimax_m1', [], {
   reasoning: THINK,
-  call: sequenceToolCallSyntax('<tool_calls>', '</tool_calls>', NAMED),
+  call: createSequenceSyntax('<tool_calls>', '</tool_calls>', NAMED),
 })
 
 /**
@@ -120,7 +120,7 @@ export const minimaxM1 = blockFamily('minimax_m1', [], {
  * `<|function_call|>{"name": "f", "arguments": {…}}<|message_sep|>`.
  * Sources: the models' chat templates; vLLM's `gigachat3_tool_parser.py`; SGLang's `gigachat3_detector.py`.
  */
-const GIGACHAT_CALL = objectToolCallSyntax('<|function_call|>', '<|message_sep|>', NAMED)
+const GIGACHAT_CALL = createObjectSyntax('<|function_call|>', '<|message_sep|>', NAMED)
 export const gigaChat3 = blockFamily('gigachat3', ['<|role_sep|>'], {
   silent: ['<|message_sep|>'],
   call: { ...GIGACHAT_CALL, opens: [...GIGACHAT_CALL.opens, 'function call<|role_sep|>\n'] },
@@ -137,7 +137,7 @@ export const solarOpen = blockFamily(
   {
     reasoning: { open: '<|think|>', close: '<|end|>' },
     silent: ['<|begin|>assistant', '<|content|>', '<|flush|>'],
-    call: headerToolCallSyntax('<|tool_call:begin|>', ['<|tool_call:name|>', '<|tool_call:args|>'], {
+    call: createHeaderSyntax('<|tool_call:begin|>', ['<|tool_call:name|>', '<|tool_call:args|>'], {
       close: '<|tool_call:end|>',
       wrapper: { open: '<|tool_calls|>', close: '<|calls|>' },
     }),
@@ -152,7 +152,7 @@ export const solarOpen = blockFamily(
  */
 export const kimi = blockFamily('kimi_k2', ['<|tool_call_argument_begin|>'], {
   reasoning: THINK_OR_CALL,
-  call: headerToolCallSyntax(
+  call: createHeaderSyntax(
     '<|tool_call_begin|>',
     ['<|tool_call_argument_begin|>'],
     {
@@ -193,7 +193,7 @@ export const apertus = blockFamily('apertus', [], {
 
 /** Functionary 3.1: `<function=f>{…}</function>`. Source: the model's chat template. */
 export const functionaryV31 = blockFamily('functionary_v3_1', [], {
-  call: headerToolCallSyntax('<function=', ['>'], { close: '</function>' }),
+  call: createHeaderSyntax('<function=', ['>'], { close: '</function>' }),
 })
 
 /**
@@ -201,7 +201,7 @@ export const functionaryV31 = blockFamily('functionary_v3_1', [], {
  * Source: vLLM's `longcat_tool_parser.py`.
  */
 export const longcat = blockFamily('longcat', [], {
-  call: objectToolCallSyntax('<longcat_tool_call>', '</longcat_tool_call>', HERMES_KEYS),
+  call: createObjectSyntax('<longcat_tool_call>', '</longcat_tool_call>', HERMES_KEYS),
 })
 
 /**
@@ -212,14 +212,14 @@ export const longcat = blockFamily('longcat', [], {
 export const ernie45 = blockFamily('ernie45', [], {
   reasoning: THINK,
   answer: [{ open: '<response>', close: '</response>' }],
-  call: objectToolCallSyntax('<tool_call>', '</tool_call>', HERMES_KEYS),
+  call: createObjectSyntax('<tool_call>', '</tool_call>', HERMES_KEYS),
 })
 
 /**
  * InternLM 2 and 3, Intern-S1: `<|action_start|><|plugin|>\n{"name": "f", "parameters": {…}}<|action_end|>`.
  * Sources: vLLM's `internlm2_tool_parser.py`; SGLang's `internlm_detector.py`.
  */
-const INTERNLM_CALL = objectToolCallSyntax('<|action_start|><|plugin|>', '<|action_end|>', {
+const INTERNLM_CALL = createObjectSyntax('<|action_start|><|plugin|>', '<|action_end|>', {
   name: 'name',
   arguments: ['parameters', 'arguments'],
   toArguments: keepJson,

@@ -58,14 +58,14 @@ export function decodeString(json: string): string {
 }
 
 /** Returns the syntax of an object with a name and an object of arguments between two markers. */
-export function objectToolCallSyntax(open: string, close: string, keys: ToolCallKeys): ToolCallSyntax {
+export function createObjectSyntax(open: string, close: string, keys: ToolCallKeys): ToolCallSyntax {
   return {
     opens: [open],
     close,
     *read(reader) {
       const object = yield* readObject(reader)
       const isClosed = object !== undefined && (yield* endsBlock(reader, close))
-      return isClosed ? (namedCall(object.members, keys) ?? 'malformed') : 'misread'
+      return isClosed ? (readNamedCall(object.members, keys) ?? 'malformed') : 'misread'
     },
   }
 }
@@ -74,7 +74,7 @@ export function objectToolCallSyntax(open: string, close: string, keys: ToolCall
  * Returns the syntax of an array of such objects between two markers. The closing one is optional: the array has its
  * own end.
  */
-export function arrayToolCallSyntax(
+export function createArraySyntax(
   opens: readonly string[],
   close: string,
   keys: ToolCallKeys,
@@ -92,12 +92,12 @@ export function arrayToolCallSyntax(
 }
 
 /** Returns the syntax of a sequence of such objects between two markers. */
-export function sequenceToolCallSyntax(open: string, close: string, keys: ToolCallKeys): ToolCallSyntax {
+export function createSequenceSyntax(open: string, close: string, keys: ToolCallKeys): ToolCallSyntax {
   return {
     opens: [open],
     close,
     *read(reader) {
-      const toCall: CallOf = (members) => namedCall(members, keys)
+      const toCall: CallOf = (members) => readNamedCall(members, keys)
       return yield* readRow(reader, toCall, function* () {
         return !(yield* endsBlock(reader, close))
       })
@@ -112,11 +112,11 @@ export function sequenceToolCallSyntax(open: string, close: string, keys: ToolCa
  * @param getHead converts the texts before these markers, if they are not just id and name; returns undefined if they
  *   describe no tool call
  */
-export function headerToolCallSyntax(
+export function createHeaderSyntax(
   open: string,
   headEnds: readonly string[],
   { takesAnyJson = false, ...markers }: { close: string; wrapper?: Markers; takesAnyJson?: boolean },
-  getHead: (heads: readonly string[]) => ToolCallHead | undefined = bareHead,
+  getHead: (heads: readonly string[]) => ToolCallHead | undefined = createBareHead,
 ): ToolCallSyntax {
   const { close } = markers
   const ends = headEnds.map((end) => new MarkerSet([end, close]))
@@ -141,14 +141,14 @@ export function headerToolCallSyntax(
 
 type ToolCallHead = Omit<OutputToolCall, 'arguments'>
 
-function bareHead(heads: readonly string[]): ToolCallHead {
+function createBareHead(heads: readonly string[]): ToolCallHead {
   const [name = '', id] = heads.toReversed()
   return { ...(id && { id }), name }
 }
 
 /** Reads a JSON array of such objects, or a single one. */
 export function* readNamedCalls(reader: TextReader, keys: ToolCallKeys): Reading<BlockResult> {
-  const toCall: CallOf = (members) => namedCall(members, keys)
+  const toCall: CallOf = (members) => readNamedCall(members, keys)
   yield* reader.space()
   if (yield* reader.literal('[')) return yield* readArray(reader, toCall)
   const object = yield* readObject(reader)
@@ -221,7 +221,7 @@ export function* endsBlock(reader: TextReader, close: string): Reading<boolean> 
   return (yield* reader.literal(close)) || (yield* reader.atEnd())
 }
 
-export function namedCall(
+export function readNamedCall(
   members: ReadonlyMap<string, string>,
   keys: ToolCallKeys,
 ): OutputToolCall[] | undefined {

@@ -16,28 +16,28 @@ import { type Reading, RunScanner, type TextReader } from './text-reader.ts'
  * newlines.
  * Sources: the chat templates of GLM-4.5 and 4.7; vLLM's `glm4_moe_tool_parser.py` and `glm47_moe_tool_parser.py`.
  */
-export const glm = keyedFamily('glm45', '')
+export const glm = createKeyedFamily('glm45', '')
 
 /**
  * Hunyuan 3: `<tool_calls>\n<tool_call>f<tool_sep>\n<arg_key>a</arg_key>\n<arg_value>value</arg_value>\n` and so on.
  * Its public tokenizers add a suffix to each of these markers: `<tool_call:opensource>`.
  * Sources: the chat template of Hy3; SGLang's `hunyuan_detector.py`.
  */
-export const hunyuan = hunyuanFamily('hy_v3', '')
-export const hunyuanOpenSource = hunyuanFamily('hy_v3_opensource', ':opensource')
+export const hunyuan = createHunyuanFamily('hy_v3', '')
+export const hunyuanOpenSource = createHunyuanFamily('hy_v3_opensource', ':opensource')
 
-function hunyuanFamily(name: string, suffix: string): ParserFamily {
-  return keyedFamily(name, suffix, `<tool_sep${suffix}>`, createMarkers('tool_calls', suffix))
+function createHunyuanFamily(name: string, suffix: string): ParserFamily {
+  return createKeyedFamily(name, suffix, `<tool_sep${suffix}>`, createMarkers('tool_calls', suffix))
 }
 
 /**
  * Returns the family for a suffix of the markers.
  * @param nameEnd an optional marker after the function's name
  */
-function keyedFamily(name: string, suffix: string, nameEnd?: string, wrapper?: Markers): ParserFamily {
+function createKeyedFamily(name: string, suffix: string, nameEnd?: string, wrapper?: Markers): ParserFamily {
   const [key, value] = [createMarkers('arg_key', suffix), createMarkers('arg_value', suffix)]
   const inner = [key.open, key.close, value.open, value.close, ...(nameEnd ? [nameEnd] : [])]
-  const call = keyedCallSyntax({ call: createMarkers('tool_call', suffix), key, value, nameEnd })
+  const call = createKeyedSyntax({ call: createMarkers('tool_call', suffix), key, value, nameEnd })
   return blockFamily(name, inner, {
     reasoning: { ...createMarkers('think', suffix), callEndsIt: true },
     call: { ...call, wrapper },
@@ -48,7 +48,7 @@ function createMarkers(tag: string, suffix: string): Markers {
   return { open: `<${tag}${suffix}>`, close: `</${tag}${suffix}>` }
 }
 
-function keyedCallSyntax({
+function createKeyedSyntax({
   call,
   key,
   value,

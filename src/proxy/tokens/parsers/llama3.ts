@@ -4,7 +4,7 @@
  * Sources: the chat templates of Llama 3.1 and 3.2; vLLM's `llama_tool_parser.py`.
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
-import { keepJson, namedCall, readObject, type ToolCallKeys } from './json-tool-calls.ts'
+import { keepJson, readNamedCall, readObject, type ToolCallKeys } from './json-tool-calls.ts'
 import type { DeltaBuilder, OutputToolCall } from './output-delta.ts'
 import { OutputParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
 import type { Reading, TextReader } from './text-reader.ts'
@@ -44,7 +44,7 @@ function* readCalls(reader: TextReader): Reading<OutputToolCall[] | undefined> {
   const calls: OutputToolCall[] = []
   for (;;) {
     const object = yield* readObject(reader, begun)
-    const call = object && namedCall(object.members, KEYS)
+    const call = object && readNamedCall(object.members, KEYS)
     if (call === undefined) return undefined
     calls.push(...call)
     yield* reader.space()

@@ -6,7 +6,7 @@
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
 import { type BlockOptions, type BlockResult, blockFamily } from './block-parser.ts'
-import { type ArgumentSchema, getTypes, parameterSchemas, toJsonValue } from './text-arguments.ts'
+import { type ArgumentSchema, getTypes, readParameterSchemas, toJsonValue } from './text-arguments.ts'
 import type { Reading, TextReader } from './text-reader.ts'
 
 const NAMESPACE = ']<]minimax[>['
@@ -32,7 +32,7 @@ function* readCall(reader: TextReader, { tools }: BlockOptions): Reading<BlockRe
   const { text, marker: end } = yield* reader.upTo(CLOSES)
   const elements = end === undefined ? undefined : parseElements(text)
   if (elements === undefined) return 'malformed'
-  const properties = parameterSchemas(name, tools)
+  const properties = readParameterSchemas(name, tools)
   return [{ name, arguments: toJsonObject(elements, { properties }) }]
 }
 
@@ -78,11 +78,11 @@ function toJson({ text, children }: Element, schema: unknown): string {
   if (container?.kind === 'array' || (areItems && getTypes(schema).length === 0)) {
     return `[${children.map((child) => toJson(child, container?.schema.items)).join(', ')}]`
   }
-  return toJsonObject(textBeside(text, children), container?.schema ?? {})
+  return toJsonObject(addTextBeside(text, children), container?.schema ?? {})
 }
 
 /** Adds the text between elements as an element with an unused name, as in vLLM. */
-function textBeside(text: string, children: Element[]): Element[] {
+function addTextBeside(text: string, children: Element[]): Element[] {
   if (text.trim() === '') return children
   let name = '$text'
   while (children.some((child) => child.name === name)) name = `$${name}`

@@ -17,7 +17,7 @@ const SYNTAX: BlockSyntax = {
 export const mistral: ParserFamily = {
   ...blockFamily('mistral', ['[CALL_ID]', '[ARGS]'], SYNTAX),
   create: (options) =>
-    new OutputParser(blockGrammar(SYNTAX), { makeToolCallId: randomMistralId, ...options }),
+    new OutputParser(blockGrammar(SYNTAX), { makeToolCallId: createMistralId, ...options }),
 }
 
 const KEYS: ToolCallKeys = {
@@ -46,6 +46,6 @@ function withGoodId<Call extends { id?: string }>({ id, ...call }: Call) {
   return { ...call, ...(id !== undefined && /^[0-9A-Za-z]{9}$/.test(id) && { id }) }
 }
 
-function randomMistralId(): string {
+function createMistralId(): string {
   return randomBytes(5).toString('hex').slice(0, 9)
 }

@@ -24,7 +24,7 @@ export class DeltaBuilder {
   #callCount = 0
 
   /** @param makeToolCallId creates the id of a tool call to which the model gives none */
-  constructor(makeToolCallId = randomToolCallId) {
+  constructor(makeToolCallId = createToolCallId) {
     this.#makeToolCallId = makeToolCallId
   }
 
@@ -57,6 +57,6 @@ export class DeltaBuilder {
   }
 }
 
-function randomToolCallId(): string {
+function createToolCallId(): string {
   return `call_${randomBytes(12).toString('hex')}`
 }

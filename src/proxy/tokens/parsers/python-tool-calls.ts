@@ -9,20 +9,20 @@ import type { OutputToolCall } from './output-delta.ts'
 
 /** Parses a list of calls with named arguments. Returns undefined if the text is anything else. */
 export function readPythonCalls(text: string): OutputToolCall[] | undefined {
-  return unlessNotPython(() => new PythonReader(text).calls())
+  return readUnlessNotPython(() => new PythonReader(text).calls())
 }
 
 /** Parses calls that are separated by lines or commas, without brackets around them. Returns undefined for other text. */
 export function readPythonCallLines(text: string): OutputToolCall[] | undefined {
-  return unlessNotPython(() => new PythonReader(text.trim()).callLines())
+  return readUnlessNotPython(() => new PythonReader(text.trim()).callLines())
 }
 
 /** Returns a list, an object or another literal as JSON; undefined if the text is none. */
 export function readPythonValue(text: string): string | undefined {
-  return unlessNotPython(() => new PythonReader(text).value())
+  return readUnlessNotPython(() => new PythonReader(text).value())
 }
 
-function unlessNotPython<T>(read: () => T): T | undefined {
+function readUnlessNotPython<T>(read: () => T): T | undefined {
   try {
     return read()
   } catch (error) {
@@ -143,7 +143,7 @@ class PythonReader {
     const quote = this.#text[this.#at]
     if (quote === '"' || quote === "'") return JSON.stringify(this.#string(quote))
     const number = this.#match(NUMBER)
-    if (number !== undefined && number !== '') return jsonNumber(number)
+    if (number !== undefined && number !== '') return toJsonNumber(number)
     const constant = CONSTANTS[this.#name(ARGUMENT_NAME)]
     if (constant === undefined) throw new NotPython()
     return constant
@@ -212,7 +212,7 @@ class PythonReader {
 }
 
 /** Converts a Python number to JSON, which differs only in underscores, leading signs and points. */
-function jsonNumber(written: string): string {
+function toJsonNumber(written: string): string {
   const plain = written
     .replaceAll('_', '')
     .replace(/^\+/, '')

@@ -1,6 +1,6 @@
 /** The families that write each parameter of a tool call as an element that contains plain text. */
 import { blockFamily, type Markers, THINK, THINK_OR_CALL } from './block-parser.ts'
-import { invokeTags, taggedCallSyntax } from './tagged-tool-calls.ts'
+import { createTaggedSyntax, invokeTags } from './tagged-tool-calls.ts'
 
 const FUNCTION_TAGS = {
   call: '<function=',
@@ -18,7 +18,7 @@ const FUNCTION_TAGS = {
  */
 export const qwen3Coder = blockFamily('qwen3_coder', [], {
   reasoning: THINK_OR_CALL,
-  call: taggedCallSyntax({ ...FUNCTION_TAGS, wrapper: { open: '<tool_call>', close: '</tool_call>' } }),
+  call: createTaggedSyntax({ ...FUNCTION_TAGS, wrapper: { open: '<tool_call>', close: '</tool_call>' } }),
 })
 
 /**
@@ -27,7 +27,7 @@ export const qwen3Coder = blockFamily('qwen3_coder', [], {
  */
 export const mimo = blockFamily('mimo', [], {
   reasoning: THINK_OR_CALL,
-  call: taggedCallSyntax({
+  call: createTaggedSyntax({
     ...FUNCTION_TAGS,
     keepsNewlines: true,
     wrapper: { open: '<tool_call>', close: '</tool_call>' },
@@ -40,7 +40,7 @@ export const mimo = blockFamily('mimo', [], {
  */
 export const seedOss = blockFamily('seed_oss', [], {
   reasoning: { open: '<seed:think>', close: '</seed:think>', callEndsIt: true },
-  call: taggedCallSyntax({
+  call: createTaggedSyntax({
     ...FUNCTION_TAGS,
     wrapper: { open: '<seed:tool_call>', close: '</seed:tool_call>' },
   }),
@@ -52,7 +52,7 @@ export const seedOss = blockFamily('seed_oss', [], {
  */
 export const minimaxM2 = blockFamily('minimax_m2', [], {
   reasoning: THINK_OR_CALL,
-  call: taggedCallSyntax({
+  call: createTaggedSyntax({
     ...invokeTags(''),
     wrapper: { open: '<minimax:tool_call>', close: '</minimax:tool_call>' },
   }),
@@ -65,7 +65,7 @@ export const minimaxM2 = blockFamily('minimax_m2', [], {
  */
 export const deepseekV32 = blockFamily('deepseek_v32', [], {
   reasoning: THINK,
-  call: dsmlCallSyntax('function_calls'),
+  call: createDsmlSyntax('function_calls'),
 })
 
 /**
@@ -74,7 +74,7 @@ export const deepseekV32 = blockFamily('deepseek_v32', [], {
  */
 export const deepseekV4 = blockFamily('deepseek_v4', [], {
   reasoning: THINK_OR_CALL,
-  call: dsmlCallSyntax('tool_calls'),
+  call: createDsmlSyntax('tool_calls'),
 })
 
 /**
@@ -83,11 +83,11 @@ export const deepseekV4 = blockFamily('deepseek_v4', [], {
  */
 export const deepseekV41 = blockFamily('deepseek_v41', [], {
   reasoning: THINK_OR_CALL,
-  call: dsmlCallSyntax(' calls', ' '),
+  call: createDsmlSyntax(' calls', ' '),
 })
 
-function dsmlCallSyntax(wrapper: string, space = '') {
-  return taggedCallSyntax({
+function createDsmlSyntax(wrapper: string, space = '') {
+  return createTaggedSyntax({
     ...invokeTags(`｜DSML｜${space}`),
     nameEnds: {
       '">': {},
@@ -105,7 +105,7 @@ function dsmlCallSyntax(wrapper: string, space = '') {
  */
 export const miniCpm5 = blockFamily('minicpm5', [], {
   reasoning: THINK,
-  call: taggedCallSyntax({
+  call: createTaggedSyntax({
     call: '<function name="',
     callClose: '</function>',
     parameter: '<param name="',
@@ -123,7 +123,7 @@ export const miniCpm5 = blockFamily('minicpm5', [], {
  */
 export const dots = blockFamily('dots', [], {
   reasoning: THINK,
-  call: taggedCallSyntax({
+  call: createTaggedSyntax({
     ...invokeTags(''),
     mustClose: true,
     wrapper: { open: '<dots_function_call>', close: '</dots_function_call>' },
@@ -140,7 +140,7 @@ export const step3 = blockFamily(
   ['<｜tool_call_begin｜>', '<｜tool_sep｜>', '<｜tool_call_end｜>'],
   {
     reasoning: THINK,
-    call: taggedCallSyntax({
+    call: createTaggedSyntax({
       ...invokeTags('steptml:'),
       call: '<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="',
       callClose: '</steptml:invoke><｜tool_call_end｜>',
@@ -157,26 +157,26 @@ export const step3 = blockFamily(
  * Sources: the model's chat template; SGLang's `kimik3_detector.py` and `kimik3_format.py`.
  */
 export const kimiK3 = blockFamily('kimi_k3', ['<|open|>', '<|close|>', '<|sep|>'], {
-  reasoning: channel('think'),
-  silent: [...Object.values(channel('response')), channel('message').close],
-  call: taggedCallSyntax({
+  reasoning: createChannel('think'),
+  silent: [...Object.values(createChannel('response')), createChannel('message').close],
+  call: createTaggedSyntax({
     call: '<|open|>call ',
-    callClose: channel('call').close,
+    callClose: createChannel('call').close,
     parameter: '<|open|>argument ',
-    parameterClose: channel('argument').close,
+    parameterClose: createChannel('argument').close,
     nameEnds: { '<|sep|>': {} },
-    head: kimiHead,
+    head: parseKimiHead,
     keepsNewlines: true,
     mustClose: true,
-    wrapper: channel('tools'),
+    wrapper: createChannel('tools'),
   }),
 })
 
-function channel(name: string): Markers {
+function createChannel(name: string): Markers {
   return { open: `<|open|>${name}<|sep|>`, close: `<|close|>${name}<|sep|>` }
 }
 
-function kimiHead(text: string): { name: string; type: 'string' | 'json' } {
+function parseKimiHead(text: string): { name: string; type: 'string' | 'json' } {
   const attribute = (name: string) =>
     new RegExp(`(?:^|\\s)${name}="([^"]*)"`)
       .exec(text)?.[1]

@@ -44,7 +44,7 @@ export function invokeTags(prefix: string) {
   } as const
 }
 
-export function taggedCallSyntax(syntax: TagSyntax): ToolCallSyntax {
+export function createTaggedSyntax(syntax: TagSyntax): ToolCallSyntax {
   const { call, callClose, parameter, parameterClose, wrapper } = syntax
   const nameEnds = new MarkerSet([...Object.keys(syntax.nameEnds), '\n'])
   /** The texts that may follow a parameter. If the call is not closed, the wrapper's closing marker ends it. */

@@ -21,7 +21,7 @@ export function toJsonArguments(
   /** The type of a value for which the schema declares none. */
   untyped: 'string' | 'json' = 'string',
 ): string {
-  const schemas = parameterSchemas(toolName, tools)
+  const schemas = readParameterSchemas(toolName, tools)
   const members = textArguments.map(
     ({ name, text, type }) =>
       `${JSON.stringify(name)}: ${toJsonValue(text, type ? [type] : getTypes(schemas[name]), untyped)}`,
@@ -42,7 +42,7 @@ export function toJsonValue(
   const may = (type: string) => types.includes(type)
   if (may('null') && /^(?:null|None)$/i.test(text)) return 'null'
   const bare = text.trim()
-  const number = may('integer') || may('number') ? jsonNumber(bare, may('number')) : undefined
+  const number = may('integer') || may('number') ? toJsonNumber(bare, may('number')) : undefined
   if (number !== undefined) return number
   if (may('boolean') && BOOLEANS.has(bare.toLowerCase())) return BOOLEANS.get(bare.toLowerCase())!
   if ((may('object') || may('array')) && isJson(bare)) return bare
@@ -67,7 +67,7 @@ const BOOLEANS = new Map([
 ])
 
 /** Converts a number as Python reads it: `+5` and `007` are integers, `.5` is a fraction. */
-function jsonNumber(text: string, mayBeFraction: boolean): string | undefined {
+function toJsonNumber(text: string, mayBeFraction: boolean): string | undefined {
   const full = /^([+-]?)0*(\d+)$/.exec(text)
   if (full !== null) return `${full[1] === '-' && full[2] !== '0' ? '-' : ''}${full[2]}`
   if (!mayBeFraction || !/^[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$/.test(text)) return undefined
@@ -91,7 +91,7 @@ export interface ArgumentSchema {
   allOf?: unknown[]
 }
 
-export function parameterSchemas(
+export function readParameterSchemas(
   toolName: string,
   tools: readonly Tool[] | null | undefined,
 ): Record<string, unknown> {

@@ -5,7 +5,7 @@
  */
 import type { TokenMatch } from '../tokenizer/added-tokens.ts'
 import type { PromptTokenFinder } from '../tokenizer/segments.ts'
-import { sharedLength } from './sentinels.ts'
+import { countSharedChars } from './sentinels.ts'
 
 /** The tokens at which a tokenizer splits every text. */
 export interface BoundaryTokens {
@@ -43,11 +43,11 @@ export function findEndOfTurn(
 ): EndOfTurn | undefined {
   if (behinds.length === 0) return undefined
   // A token that opens a message does not end the previous one, although it follows each time.
-  const opener = firstToken(opening, finder)?.id
-  const common = sharedTokens(behinds, finder).filter(({ id }) => id !== opener)
+  const opener = findFirstToken(opening, finder)?.id
+  const common = findSharedTokens(behinds, finder).filter(({ id }) => id !== opener)
   const end = common.find(({ id }) => eosIds.has(id)) ?? common[0]
   if (end !== undefined) return { id: end.id }
-  return behinds.every((text) => firstToken(text, finder) !== undefined) ? { id: undefined } : undefined
+  return behinds.every((text) => findFirstToken(text, finder) !== undefined) ? { id: undefined } : undefined
 }
 
 /**
@@ -64,7 +64,7 @@ export function findBridge(
   eosIds: ReadonlySet<number>,
 ): Bridge | undefined {
   const tokens = [...finder.find(header)]
-  const shared = sharedLength(header, tail)
+  const shared = countSharedChars(header, tail)
   // If an opening token ends turns, a token that is written even if nothing follows is not one: Apertus ends tool calls
   // so.
   const ends = (token: TokenMatch) =>
@@ -99,16 +99,16 @@ function bridgeUpTo(header: string, tokens: readonly TokenMatch[], finder: Promp
 }
 
 /** Returns the special tokens in the common prefix of all texts. */
-function sharedTokens(texts: readonly string[], finder: PromptTokenFinder): TokenMatch[] {
+function findSharedTokens(texts: readonly string[], finder: PromptTokenFinder): TokenMatch[] {
   const length = texts.reduce(
-    (shared, text) => Math.min(shared, sharedLength(texts[0]!, text)),
+    (shared, text) => Math.min(shared, countSharedChars(texts[0]!, text)),
     texts[0]!.length,
   )
   return [...finder.find(texts[0]!)].filter(({ end }) => end <= length)
 }
 
 /** Returns the token that the text begins with. */
-function firstToken(text: string, finder: PromptTokenFinder): TokenMatch | undefined {
+function findFirstToken(text: string, finder: PromptTokenFinder): TokenMatch | undefined {
   const { value } = finder.find(text).next()
   return value && finder.removeMarks(text.slice(0, value.begin)) === '' ? value : undefined
 }

@@ -295,7 +295,7 @@ export class PromptEngine {
     after: string,
     situation: string,
   ): boolean {
-    const key = JSON.stringify([situation, form.says, form.reasons, namesIn(form)])
+    const key = JSON.stringify([situation, form.says, form.reasons, listToolNames(form)])
     const idless = withoutIds(after, form)
     const existing = this.#pasts.get(key)
     if (existing !== undefined && isSameHistory(existing, idless)) return true
@@ -346,7 +346,7 @@ function withoutIds(past: string, { toolCalls }: EchoShape): string {
   return toolCalls.reduce((text, { id }) => text.replace(`, "id": ${JSON.stringify(id)}`, ''), past)
 }
 
-function namesIn({ toolCalls }: EchoShape): string[] {
+function listToolNames({ toolCalls }: EchoShape): string[] {
   return toolCalls.map(({ function: { name } }) => name)
 }
 

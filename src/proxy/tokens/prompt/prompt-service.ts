@@ -42,7 +42,7 @@ export class PromptThread {
       data: isModelCode ? toJsonData(data) : data,
       limits: { timeLimitMs: TIME_LIMIT_MS, ...limits },
       task: 'renders prompts',
-      refusal: (reason) => refusal(source, reason),
+      refusal: (reason) => createRefusalError(source, reason),
     })
   }
 
@@ -128,6 +128,6 @@ function toJsonData({ template, tokens }: PromptThreadData): EncoderProcessData 
   return { template, tokens: { ids: [...tokens.ids], eosIds: [...tokens.eosIds] } }
 }
 
-function refusal(source: string, reason: string): ProxyError {
+function createRefusalError(source: string, reason: string): ProxyError {
   return new ProxyError('invalid_request', `${source} cannot be rendered: ${reason}`, { param: 'messages' })
 }

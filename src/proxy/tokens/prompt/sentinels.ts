@@ -85,10 +85,10 @@ export function losesAtMost(before: string, after: string): boolean {
 
 /** Returns whether `rest` is `full` without one contiguous part. */
 function isWithoutOnePart(full: string, rest: string): boolean {
-  return rest.length <= full.length && full.endsWith(rest.slice(sharedLength(rest, full)))
+  return rest.length <= full.length && full.endsWith(rest.slice(countSharedChars(rest, full)))
 }
 
-export function sharedLength(left: string, right: string): number {
+export function countSharedChars(left: string, right: string): number {
   let length = 0
   while (length < left.length && left[length] === right[length]) length += 1
   return length

@@ -54,7 +54,7 @@ export function createTemplateSignature(
   return {
     past: withAllImages(shorten(shapes), pastImages),
     ...(pastImages > 0 && { pastImages }),
-    echo: { ...getMessageShape(echo), toolCalls: getToolCalls(echo).map(bareCall) },
+    echo: { ...getMessageShape(echo), toolCalls: getToolCalls(echo).map(toBareCall) },
     newShapes: withoutRepeats(newMessages.map(getMessageShape)).slice(0, MAX_NEW_SHAPES),
     withTools,
   }
@@ -98,7 +98,7 @@ function shorten(shapes: readonly MessageShape[]): MessageShape[] {
   const head = withoutRepeats(shapes.slice(0, firstOther === -1 ? shapes.length : firstOther))
   const rest = firstOther === -1 ? [] : shapes.slice(firstOther)
   const question = startOfLatestQuestion(rest)
-  return [...head, ...inOneRound(rest.slice(0, question)), ...currentRounds(rest.slice(question))]
+  return [...head, ...toOneRound(rest.slice(0, question)), ...selectCurrentRounds(rest.slice(question))]
 }
 
 function startOfLatestQuestion(shapes: readonly MessageShape[]): number {
@@ -108,27 +108,27 @@ function startOfLatestQuestion(shapes: readonly MessageShape[]): number {
 }
 
 /** Returns a question and its answer, with a tool call and its result between them if there were any. */
-function inOneRound(shapes: readonly MessageShape[]): MessageShape[] {
+function toOneRound(shapes: readonly MessageShape[]): MessageShape[] {
   if (shapes.length === 0) return []
   const responses = shapes.filter(({ role, calls }) => role === 'assistant' && calls === 0)
   const others = shapes.filter(({ role }) => !['user', 'assistant', 'tool'].includes(role))
   return [
     ...shapes.filter(({ role }) => role === 'user').slice(0, 1),
-    ...calledRound(shapes),
+    ...selectCalledRound(shapes),
     ...unite(responses),
     ...withoutRepeats(others).slice(0, MANY),
   ]
 }
 
-function currentRounds(shapes: readonly MessageShape[]): MessageShape[] {
+function selectCurrentRounds(shapes: readonly MessageShape[]): MessageShape[] {
   const starts = shapes.flatMap(({ role }, index) => (role === 'assistant' ? [index] : []))
   const last = starts.at(-1)
   if (last === undefined) return withoutRepeats(shapes)
   const lead = withoutRepeats(shapes.slice(0, starts[0]))
-  return [...lead, ...calledRound(shapes.slice(starts[0], last)), ...withoutRepeats(shapes.slice(last))]
+  return [...lead, ...selectCalledRound(shapes.slice(starts[0], last)), ...withoutRepeats(shapes.slice(last))]
 }
 
-function calledRound(shapes: readonly MessageShape[]): MessageShape[] {
+function selectCalledRound(shapes: readonly MessageShape[]): MessageShape[] {
   const calling = shapes.filter(({ role, calls }) => role === 'assistant' && calls > 0)
   const results = withoutRepeats(shapes.filter(({ role }) => role === 'tool'))
   return [...unite(calling), ...results.slice(0, 1)]
@@ -175,9 +175,9 @@ export function createDummyMessages(shapes: readonly MessageShape[], from: numbe
     }
     if (shape.role !== 'assistant')
       return { role: shape.role, content: withImages(content, shape) } as ChatMessage
-    const toolCalls = Array.from({ length: shape.calls }, (_, call) => emptyCall(callId(number, call)))
+    const toolCalls = Array.from({ length: shape.calls }, (_, call) => createEmptyCall(callId(number, call)))
     openCalls = toolCalls.map(({ id }) => id)
-    return assistant(shape, content, createSentinel('reasoning', number), toolCalls)
+    return createAssistantMessage(shape, content, createSentinel('reasoning', number), toolCalls)
   })
 }
 
@@ -201,7 +201,12 @@ export function createSentinelEcho(echo: EchoShape): { message: ChatMessage; mar
     function: { name, arguments: JSON.stringify({ text: call }) },
   }))
   const says = echo.says || toolCalls.length === 0
-  const message = assistant({ ...echo, says }, says ? (echo.text ?? '') + text : '', reasoning, toolCalls)
+  const message = createAssistantMessage(
+    { ...echo, says },
+    says ? (echo.text ?? '') + text : '',
+    reasoning,
+    toolCalls,
+  )
   return { message, marks: [text, call, reasoning] }
 }
 
@@ -220,7 +225,7 @@ export const SENTINEL_TOOLS: readonly Tool[] = [
   },
 ]
 
-function assistant(
+function createAssistantMessage(
   { reasons }: MessageShape,
   content: string,
   reasoning: string,
@@ -239,11 +244,11 @@ function callId(message: number, call: number): string {
   return `stand${String((message % 100) * 100 + call).padStart(4, '0')}`
 }
 
-function emptyCall(id: string): ToolCall {
+function createEmptyCall(id: string): ToolCall {
   return { id, type: 'function', function: { name: 'first_tool', arguments: '{}' } }
 }
 
-function bareCall({ id, function: called }: ToolCall): EchoShape['toolCalls'][number] {
+function toBareCall({ id, function: called }: ToolCall): EchoShape['toolCalls'][number] {
   return { id, function: { name: called?.name ?? '', arguments: '' } }
 }
 
@@ -265,11 +270,11 @@ export const ANSWER: EchoShape = { role: 'assistant', says: true, reasons: false
  * rendering.
  */
 export function listEchoForms({ text, ...echo }: EchoShape): EchoShape[] {
-  const forms = wordlessForms(echo)
+  const forms = listWordlessForms(echo)
   return text === undefined ? forms : [...forms.map((form) => ({ ...form, text })), ...forms]
 }
 
-function wordlessForms(echo: EchoShape): EchoShape[] {
+function listWordlessForms(echo: EchoShape): EchoShape[] {
   if (echo.calls === 0) return [echo, { ...echo, reasons: false }]
   const mute = { ...echo, reasons: false }
   const spoken = { ...mute, says: true }

@@ -114,7 +114,7 @@ class TemplateOutputReader implements OutputReader {
       if (!(error instanceof ProxyError) || error.code === 'shutting_down') throw error
       this.#isRaw = true
       const [first = '', ...rest] = texts
-      return asWritten([lastCodePoints(this.#past, this.#undecided) + first, ...rest], isEnd)
+      return asWritten([getLastCodePoints(this.#past, this.#undecided) + first, ...rest], isEnd)
     }
   }
 
@@ -158,6 +158,6 @@ function splitText(text: string): string[] {
   return pieces
 }
 
-function lastCodePoints(text: string, count: number): string {
+function getLastCodePoints(text: string, count: number): string {
   return count === 0 ? '' : [...text].slice(-count).join('')
 }

@@ -7,8 +7,8 @@ import { ProxyError } from '../../../base/errors.ts'
 import type { ChatMessage, Tool } from '../../../protocol/canonical/messages.ts'
 import { readModelFile, readModelJson } from '../tokenizer/model-file.ts'
 import {
+  getSpecialTokenText,
   type SpecialTokenConfig,
-  specialTokenText,
   type TokenizerConfig,
 } from '../tokenizer/tokenizer-files.ts'
 import { findEntryPoint, type PromptFormat, type PromptRoles } from './prompt-format.ts'
@@ -57,18 +57,18 @@ export interface ChatTemplateFiles {
  */
 export function readChatTemplate(directory: string, config: TokenizerConfig): ChatTemplateFiles | undefined {
   const source = readTemplateFile(directory) ?? config.chat_template
-  return source === undefined ? undefined : chatTemplateFiles(source, config)
+  return source === undefined ? undefined : getChatTemplateFiles(source, config)
 }
 
 /**
  * Returns the templates and special tokens that a model's config declares.
  * @throws ProxyError `config_invalid` if several templates are declared and none is a default
  */
-export function chatTemplateFiles(
+export function getChatTemplateFiles(
   source: ChatTemplateSource,
   config: TokenizerConfig = {},
 ): ChatTemplateFiles {
-  const specialTokens = specialTokenVariables(config)
+  const specialTokens = getSpecialTokenVariables(config)
   if (typeof source === 'string') return { plain: source, withTools: source, specialTokens }
   const named = new Map(source.map(({ name, template }) => [name, template]))
   const plain = named.get('default') ?? named.get('tool_use')
@@ -78,7 +78,7 @@ export function chatTemplateFiles(
 }
 
 /** Returns the code of a prompt encoder in the form of a template. */
-export function encoderFiles(source: string): ChatTemplateFiles {
+export function getEncoderFiles(source: string): ChatTemplateFiles {
   return { plain: source, withTools: source, specialTokens: {}, format: 'encoder' }
 }
 
@@ -144,7 +144,7 @@ export class ChatTemplate {
   render(messages: readonly MessageOrJson[], options: RenderOptions = {}): string {
     const outcome = this.#templateFor(options).render(
       toJsonList(messages),
-      toolsToJson(options),
+      serializeTools(options),
       toVariables(options),
     )
     if ('text' in outcome) return outcome.text
@@ -174,7 +174,7 @@ export class ChatTemplate {
   ): Specialization | undefined {
     const found = this.#templateFor(options).specialize(
       toJsonList(messages),
-      toolsToJson(options),
+      serializeTools(options),
       toVariables(options),
       JSON.stringify(paths),
     )
@@ -211,7 +211,7 @@ function getHolder(messages: readonly ChatMessage[], path: TextPath): object {
   return path.slice(0, -1).reduce<object>((value, step) => Reflect.get(value, step) as object, messages)
 }
 
-function toolsToJson({ tools }: RenderOptions): string {
+function serializeTools({ tools }: RenderOptions): string {
   return typeof tools === 'string' ? tools : JSON.stringify(tools ?? null)
 }
 
@@ -243,11 +243,11 @@ function readTemplateFile(directory: string): ChatTemplateSource | undefined {
 }
 
 /** Returns transformers' `special_tokens_map`: every `…_token` of the config that is set. */
-function specialTokenVariables(config: TokenizerConfig): Record<string, string> {
+function getSpecialTokenVariables(config: TokenizerConfig): Record<string, string> {
   const variables: Record<string, string> = {}
   for (const [name, value] of Object.entries(config)) {
     if (!/^(bos|eos|unk|sep|pad|cls|mask)_token$/.test(name)) continue
-    const text = specialTokenText(value as SpecialTokenConfig)
+    const text = getSpecialTokenText(value as SpecialTokenConfig)
     if (text !== undefined) variables[name] = text
   }
   return variables

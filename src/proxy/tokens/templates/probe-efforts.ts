@@ -3,7 +3,7 @@ import { ProxyError } from '../../../base/errors.ts'
 import {
   type EffortSupport,
   REASONING_EFFORTS,
-  templateVariables,
+  readTemplateVariables,
 } from '../../../protocol/canonical/reasoning-effort.ts'
 
 /** The result of {@link probeEfforts}. */
@@ -21,15 +21,15 @@ export interface TemplateEfforts extends EffortSupport {
 export async function probeEfforts(
   render: (kwargs: Record<string, unknown> | undefined) => Promise<string>,
 ): Promise<TemplateEfforts | undefined> {
-  const textWith = (kwargs: Record<string, unknown>) => render(kwargs).catch(undefinedIfRejected)
+  const textWith = (kwargs: Record<string, unknown>) => render(kwargs).catch(ignoreRejection)
   const texts = new Map<string, string | undefined>()
   try {
     await render(undefined)
     for (const effort of REASONING_EFFORTS)
-      texts.set(effort, await textWith(templateVariables({ reasoning_effort: effort })!))
+      texts.set(effort, await textWith(readTemplateVariables({ reasoning_effort: effort })!))
     const [on, off] = [await textWith({ enable_thinking: true }), await textWith({ enable_thinking: false })]
     const rejected = new Set(REASONING_EFFORTS.filter((effort) => texts.get(effort) === undefined))
-    const isRead = new Set([off, texts.get('none')]).size > 1 || levelTexts(texts).size > 1
+    const isRead = new Set([off, texts.get('none')]).size > 1 || collectLevelTexts(texts).size > 1
     return { rejected, hasThinkingSwitch: off !== undefined && on !== off, isRead }
   } catch (error) {
     if (error instanceof ProxyError) return undefined
@@ -38,10 +38,10 @@ export async function probeEfforts(
 }
 
 /** Returns the different prompts of the levels; they include undefined if the template rejects a level. */
-function levelTexts(texts: ReadonlyMap<string, string | undefined>): Set<string | undefined> {
+function collectLevelTexts(texts: ReadonlyMap<string, string | undefined>): Set<string | undefined> {
   return new Set([...texts].filter(([effort]) => effort !== 'none').map(([, text]) => text))
 }
 
-function undefinedIfRejected(error: unknown): undefined {
+function ignoreRejection(error: unknown): undefined {
   if (!(error instanceof ProxyError) || error.code !== 'invalid_request') throw error
 }

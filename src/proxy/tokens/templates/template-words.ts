@@ -45,13 +45,13 @@ export class WordFinder {
 
 /** Returns a message's content as one text; undefined if it is empty. */
 export function getMessageText({ content }: ChatMessage): string | undefined {
-  return contentTexts(content).join('\n') || undefined
+  return collectTexts(content).join('\n') || undefined
 }
 
 function getTexts(message: ChatMessage): string[] {
   const { content, reasoning_content, reasoning, tool_calls } = message as ChatMessage & TextFields
   const called = (tool_calls ?? []).flatMap(({ function: call }) => [call?.name, call?.arguments])
-  return [...contentTexts(content), reasoning_content, reasoning, ...called].filter(isText)
+  return [...collectTexts(content), reasoning_content, reasoning, ...called].filter(isText)
 }
 
 interface TextFields {
@@ -60,7 +60,7 @@ interface TextFields {
   tool_calls?: readonly Partial<Pick<ToolCall & { type: 'function' }, 'function'>>[] | null
 }
 
-function contentTexts(content: unknown): string[] {
+function collectTexts(content: unknown): string[] {
   if (!Array.isArray(content)) return isText(content) ? [content] : []
   return content.map((part) => part?.text ?? part?.refusal).filter(isText)
 }

@@ -9,7 +9,7 @@
  */
 import { ProxyError } from '../../../base/errors.ts'
 import type { AddedToken } from './added-tokens.ts'
-import { byteLevelName } from './token-pieces.ts'
+import { encodeByteLevel } from './token-pieces.ts'
 import type { TokenizerJson } from './tokenizer-files.ts'
 
 /** A special token, at whose text every other text is split. */
@@ -33,12 +33,12 @@ export interface BytePairTokenizer {
 export function createTokenizerJson(tokenizer: BytePairTokenizer, path: string): TokenizerJson {
   const { tokens, firstId, pattern, specialTokens } = tokenizer
   const ranks = new Map(tokens.map((token, rank) => [token, rank]))
-  if (ranks.size !== tokens.length) throw invalidFile(path, 'a token occurs twice')
+  if (ranks.size !== tokens.length) throw createInvalidFileError(path, 'a token occurs twice')
   for (let byte = 0; byte < 256; byte += 1) {
     if (!ranks.has(String.fromCharCode(byte)))
-      throw invalidFile(path, `there is no token for the byte ${byte}`)
+      throw createInvalidFileError(path, `there is no token for the byte ${byte}`)
   }
-  const names = tokens.map(byteLevelName)
+  const names = tokens.map(encodeByteLevel)
   // The model, nearly all of the file, is last: the other fields can be read without it.
   return {
     version: '1.0',
@@ -97,7 +97,10 @@ function makeVocabulary(
   const taken = new Set(ids.values())
   for (const { content, id } of specialTokens) {
     if (ids.has(content) || taken.has(id))
-      throw invalidFile(path, `the special token ${content} (${id}) has the text or the id of another token`)
+      throw createInvalidFileError(
+        path,
+        `the special token ${content} (${id}) has the text or the id of another token`,
+      )
     ids.set(content, id)
     taken.add(id)
   }
@@ -145,7 +148,7 @@ export function mergeBytes(
   }
 }
 
-export function invalidFile(path: string, reason: string): ProxyError {
+export function createInvalidFileError(path: string, reason: string): ProxyError {
   return new ProxyError(
     'config_invalid',
     `cannot use ${path}: ${reason}; convert the tokenizer to a tokenizer.json with transformers, and put it beside this file`,

@@ -72,10 +72,10 @@ export async function openPlainEncoder(directory: string): Promise<TextEncoder> 
   const library = await import('tokenizers').catch(() => undefined)
   return library
     ? new RustEncoder(library.Tokenizer.fromString(JSON.stringify(plainJson)))
-    : javaScriptEncoder(loadTokenizer({ tokenizerJson: plainJson, tokenizerConfig }))
+    : createJavaScriptEncoder(loadTokenizer({ tokenizerJson: plainJson, tokenizerConfig }))
 }
 
-export function javaScriptEncoder(tokenizer: Tokenizer): TextEncoder {
+export function createJavaScriptEncoder(tokenizer: Tokenizer): TextEncoder {
   return { kind: 'javascript', encode: async (text) => tokenizer.encode(text), close: async () => {} }
 }
 
@@ -120,7 +120,7 @@ export class RustEncoder implements TextEncoder, TokenNames {
 
   encode(text: string, promptChars = text.length): Promise<number[]> {
     return new Promise((resolve, reject) => {
-      if (this.#closed) return reject(closedError())
+      if (this.#closed) return reject(createClosedError())
       if (this.#queue.length >= MAX_QUEUED) {
         return reject(new ProxyError('queue_full', 'too many texts wait to be tokenized', { retryAfterS: 1 }))
       }
@@ -140,7 +140,7 @@ export class RustEncoder implements TextEncoder, TokenNames {
 
   async close(): Promise<void> {
     this.#closed = true
-    for (const job of this.#queue.splice(0)) job.reject(closedError())
+    for (const job of this.#queue.splice(0)) job.reject(createClosedError())
   }
 
   #dispatch(): void {
@@ -189,6 +189,6 @@ function isLong({ promptChars }: Job): boolean {
   return promptChars > LONG_CHARS
 }
 
-function closedError(): ProxyError {
+function createClosedError(): ProxyError {
   return new ProxyError('shutting_down', 'the tokenizer is shutting down')
 }

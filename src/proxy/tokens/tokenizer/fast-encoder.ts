@@ -7,7 +7,7 @@ import { hash } from 'node:crypto'
 import { join } from 'node:path'
 import { loadOwnAddon } from '../../../base/assets.ts'
 import type { OnFault, TextEncoder, TokenizerFault } from './encoder.ts'
-import { proofTexts } from './proof-texts.ts'
+import { createProofTexts } from './proof-texts.ts'
 
 /** The interface of `fastokens/addon.rs`. */
 interface FastTokenizer {
@@ -51,7 +51,7 @@ export async function openFastEncoder(
 ): Promise<FastEncoder | undefined> {
   const encoder = new FastEncoder(reference)
   const wasBuilt = await encoder.open(loading)
-  for (const text of proofTexts(addedTokens)) await encoder.check(text)
+  for (const text of createProofTexts(addedTokens)) await encoder.check(text)
   return wasBuilt ? encoder : undefined
 }
 

@@ -10,7 +10,7 @@ export function readModelFile(path: string): string | undefined {
     return readFileSync(path, 'utf8')
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined
-    throw unreadable(path, error)
+    throw createUnreadableError(path, error)
   }
 }
 
@@ -20,11 +20,11 @@ export function readModelJson<T>(path: string): T | undefined {
   try {
     return text === undefined ? undefined : (JSON.parse(text) as T)
   } catch (error) {
-    throw unreadable(path, error)
+    throw createUnreadableError(path, error)
   }
 }
 
-function unreadable(path: string, error: unknown): ProxyError {
+function createUnreadableError(path: string, error: unknown): ProxyError {
   return new ProxyError('config_invalid', `cannot read ${path}: ${(error as Error).message}`, {
     cause: error,
   })

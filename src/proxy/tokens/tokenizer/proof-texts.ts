@@ -24,7 +24,7 @@ const LETTERS = [
 const MOST_TOKENS = 64
 
 /** Returns the texts to compare. @param addedTokens the texts of the added tokens */
-export function proofTexts(addedTokens: readonly string[]): string[] {
+export function createProofTexts(addedTokens: readonly string[]): string[] {
   const some = [...addedTokens.slice(0, MOST_TOKENS / 2), ...addedTokens.slice(-MOST_TOKENS / 2)]
   const among = some.flatMap((token) => [
     token,

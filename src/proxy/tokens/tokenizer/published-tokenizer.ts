@@ -11,7 +11,7 @@ import { unpackMade } from '../../../base/unpack.ts'
 import { type BytePairTokenizer, createTokenizerJson } from './byte-pair-tokenizer.ts'
 import type { TextEncoder } from './encoder.ts'
 import { readModelJson } from './model-file.ts'
-import { proofTexts } from './proof-texts.ts'
+import { createProofTexts } from './proof-texts.ts'
 import { readTekken, TEKKEN_CONFIG } from './tekken.ts'
 import { readTiktokenModel } from './tiktoken-model.ts'
 import type { Tokenizer } from './tokenizer.ts'
@@ -78,7 +78,7 @@ function convert(directory: string, { file, read, config }: TokenizerFormat) {
  * @throws ProxyError `config_invalid` if it does not
  */
 export async function verifyConversion(tokenizer: Tokenizer, encoder: TextEncoder): Promise<void> {
-  for (const text of proofTexts([...tokenizer.addedTokens.keys()])) {
+  for (const text of createProofTexts([...tokenizer.addedTokens.keys()])) {
     const ids = await encoder.encode(text).catch((error: unknown) => error as Error)
     if (!(ids instanceof Error) && tokenizer.decode(Array.from(ids)) === text.toWellFormed()) continue
     const reason = ids instanceof Error ? `: ${ids.message}` : ''

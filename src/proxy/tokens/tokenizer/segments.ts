@@ -47,12 +47,12 @@ export function removeMarks(marked: string): string {
 }
 
 /** Returns a segment in which special tokens are text. @param text well-formed */
-export function textSegment(text: string): string {
+export function createTextSegment(text: string): string {
   return TEXT_MARK + text
 }
 
 /** Returns a segment in which special tokens are recognized. @param text well-formed */
-export function specialSegment(text: string): string {
+export function createSpecialSegment(text: string): string {
   return SPECIAL_MARK + text
 }
 

@@ -3,7 +3,7 @@
  * listed tokens as the vocabulary has room for follow (mistral-common's `tekken.py`).
  */
 import { join } from 'node:path'
-import { type BytePairTokenizer, invalidFile, type SpecialToken } from './byte-pair-tokenizer.ts'
+import { type BytePairTokenizer, createInvalidFileError, type SpecialToken } from './byte-pair-tokenizer.ts'
 import { readModelJson } from './model-file.ts'
 
 interface TekkenJson {
@@ -37,15 +37,16 @@ export function readTekken(directory: string): BytePairTokenizer {
   const { config, vocab, special_tokens: listed } = readModelJson<Partial<TekkenJson>>(path) ?? {}
   const { pattern, default_vocab_size: size, default_num_special_tokens: count, version } = config ?? {}
   if (typeof pattern !== 'string' || !isCount(size) || !isCount(count) || !Array.isArray(vocab))
-    throw invalidFile(path, 'it has no pattern, sizes or vocabulary')
+    throw createInvalidFileError(path, 'it has no pattern, sizes or vocabulary')
   const specialTokens = listed?.map(({ rank, token_str }) => ({ id: rank, content: token_str }))
   if (!specialTokens && !(Number(/^v(\d+)$/.exec(version ?? '')?.[1]) <= LAST_UNLISTED_VERSION))
-    throw invalidFile(path, `it lists no special tokens, which version ${version} must`)
+    throw createInvalidFileError(path, `it lists no special tokens, which version ${version} must`)
   const used = size - count
-  if (used < 256 || used > vocab.length) throw invalidFile(path, `it lists ${vocab.length} of ${used} tokens`)
+  if (used < 256 || used > vocab.length)
+    throw createInvalidFileError(path, `it lists ${vocab.length} of ${used} tokens`)
   return {
     tokens: vocab.slice(0, used).map(({ rank, token_bytes }, index) => {
-      if (rank !== index) throw invalidFile(path, 'its tokens are not in the order of their ranks')
+      if (rank !== index) throw createInvalidFileError(path, 'its tokens are not in the order of their ranks')
       return Buffer.from(token_bytes, 'base64').toString('latin1')
     }),
     firstId: count,
@@ -65,7 +66,7 @@ function isCount(value: unknown): value is number {
 /** Returns all special tokens: the listed ones, and unnamed ones after them. */
 function fillSpecialTokens(listed: SpecialToken[], count: number, path: string): SpecialToken[] {
   if (listed.length > count || listed.some(({ id }, index) => id !== index))
-    throw invalidFile(path, 'its special tokens are not in the order of their ids')
+    throw createInvalidFileError(path, 'its special tokens are not in the order of their ids')
   return Array.from({ length: count }, (_, id) => ({
     ...(listed[id] ?? { id, content: `<SPECIAL_${id}>` }),
     special: true,

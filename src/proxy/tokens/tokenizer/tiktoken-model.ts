@@ -5,7 +5,7 @@
  * names of special tokens are in `tokenizer_config.json`.
  */
 import { join } from 'node:path'
-import { type BytePairTokenizer, invalidFile, type SpecialToken } from './byte-pair-tokenizer.ts'
+import { type BytePairTokenizer, createInvalidFileError, type SpecialToken } from './byte-pair-tokenizer.ts'
 import { readModelFile, readModelJson } from './model-file.ts'
 
 /** The fields of `tokenizer_config.json` that are used here. */
@@ -33,13 +33,14 @@ export function readTiktokenModel(directory: string): BytePairTokenizer {
   const path = join(directory, 'tiktoken.model')
   const config = readModelJson<KimiConfig>(join(directory, 'tokenizer_config.json')) ?? {}
   const tokens = parseRanks(readModelFile(path) ?? '', path)
-  const codePath = join(directory, tokenizerCodeFile(config, path))
+  const codePath = join(directory, findTokenizerCodeFile(config, path))
   const code = readModelFile(codePath)
-  if (code === undefined) throw invalidFile(path, `its expression is in ${codePath}, which does not exist`)
+  if (code === undefined)
+    throw createInvalidFileError(path, `its expression is in ${codePath}, which does not exist`)
   const reserved = /^\s*num_reserved_special_tokens\s*=\s*(\d+)\s*$/m.exec(code)?.[1]
   const pattern = parsePattern(code)
   if (reserved === undefined || pattern === undefined || !code.includes(RESERVED_NAME))
-    throw invalidFile(path, `${codePath} does not have the form of Kimi's tokenization_kimi.py`)
+    throw createInvalidFileError(path, `${codePath} does not have the form of Kimi's tokenization_kimi.py`)
   return {
     tokens,
     firstId: 0,
@@ -49,11 +50,14 @@ export function readTiktokenModel(directory: string): BytePairTokenizer {
 }
 
 /** Returns the Python file that defines the tokenizer. */
-function tokenizerCodeFile({ auto_map }: KimiConfig, path: string): string {
+function findTokenizerCodeFile({ auto_map }: KimiConfig, path: string): string {
   const [name] = [auto_map?.AutoTokenizer].flat()
   const module = typeof name === 'string' ? /^(\w+)\.\w+$/.exec(name)?.[1] : undefined
   if (module === undefined)
-    throw invalidFile(path, 'auto_map of tokenizer_config.json names no Python file of this folder')
+    throw createInvalidFileError(
+      path,
+      'auto_map of tokenizer_config.json names no Python file of this folder',
+    )
   return `${module}.py`
 }
 
@@ -63,12 +67,12 @@ function parseRanks(text: string, path: string): string[] {
   for (const line of text.split('\n')) {
     if (line === '') continue
     const [, token, rank] = /^([A-Za-z0-9+/]+={0,2}) (\d+)\r?$/.exec(line) ?? []
-    if (token === undefined) throw invalidFile(path, 'a line is not a token in base64 and a rank')
+    if (token === undefined) throw createInvalidFileError(path, 'a line is not a token in base64 and a rank')
     tokens[Number(rank)] = Buffer.from(token, 'base64').toString('latin1')
     lines += 1
   }
   if (lines === 0 || lines !== tokens.length || tokens.includes(undefined as never))
-    throw invalidFile(path, 'its ranks are not the numbers from 0')
+    throw createInvalidFileError(path, 'its ranks are not the numbers from 0')
   return tokens
 }
 
@@ -94,12 +98,12 @@ function listSpecialTokens(config: KimiConfig, firstId: number, count: number, p
   )
   for (const [id, { content, lstrip, rstrip, single_word }] of named) {
     if (id < firstId || id >= firstId + count)
-      throw invalidFile(
+      throw createInvalidFileError(
         path,
         `the special token ${content} has the id ${id}, which is not after its vocabulary`,
       )
     if (lstrip || rstrip || single_word)
-      throw invalidFile(path, `the special token ${content} has lstrip, rstrip or single_word`)
+      throw createInvalidFileError(path, `the special token ${content} has lstrip, rstrip or single_word`)
   }
   return Array.from({ length: count }, (_, index) => {
     const id = firstId + index

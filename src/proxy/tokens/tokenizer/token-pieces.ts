@@ -43,7 +43,7 @@ export interface PieceRules {
 const utf8 = new TextEncoder()
 const strictUtf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
 
-export function pieceFromBytes(bytes: Uint8Array): TokenPiece {
+export function createPiece(bytes: Uint8Array): TokenPiece {
   try {
     return { bytes, text: strictUtf8.decode(bytes) }
   } catch {
@@ -56,7 +56,7 @@ export function readPieceRules(decoder: DecoderConfig | null | undefined): Piece
   const steps = decoder?.type === 'Sequence' ? (decoder.decoders ?? []) : decoder ? [decoder] : []
   if (steps.some((step) => step.type === 'ByteLevel')) {
     return {
-      bytesOf: (token, isAdded) => (isAdded ? utf8.encode(token) : byteLevelBytes(token)),
+      bytesOf: (token, isAdded) => (isAdded ? utf8.encode(token) : decodeByteLevel(token)),
       stripsFirstSpace: false,
     }
   }
@@ -68,7 +68,7 @@ export function readPieceRules(decoder: DecoderConfig | null | undefined): Piece
     )
   }
   return {
-    bytesOf: (token) => byteFallbackBytes(token, spaceMark),
+    bytesOf: (token) => decodeByteFallback(token, spaceMark),
     stripsFirstSpace: steps.some(stripsFirstSpace),
   }
 }
@@ -84,7 +84,7 @@ function stripsFirstSpace(step: DecoderConfig): boolean {
   return step.type === 'Strip' && step.content === ' ' && step.start === 1
 }
 
-function byteFallbackBytes(token: string, spaceMark: string): Uint8Array {
+function decodeByteFallback(token: string, spaceMark: string): Uint8Array {
   const byte = /^<0x([0-9A-F]{2})>$/.exec(token)?.[1]
   return byte === undefined
     ? utf8.encode(token.replaceAll(spaceMark, ' '))
@@ -95,7 +95,7 @@ function byteFallbackBytes(token: string, spaceMark: string): Uint8Array {
  * Returns the bytes of a token. A character outside the byte alphabet represents itself, as in Hugging Face's own
  * decoder.
  */
-function byteLevelBytes(token: string): Uint8Array {
+function decodeByteLevel(token: string): Uint8Array {
   const bytes: number[] = []
   for (const character of token) {
     const byte = BYTE_OF_CHARACTER.get(character)
@@ -106,7 +106,7 @@ function byteLevelBytes(token: string): Uint8Array {
 }
 
 /** Returns the name of a token in a byte-level vocabulary. @param bytes one character from U+0000 to U+00FF per byte */
-export function byteLevelName(bytes: string): string {
+export function encodeByteLevel(bytes: string): string {
   let name = ''
   for (let index = 0; index < bytes.length; index += 1) name += CHARACTER_OF_BYTE[bytes.charCodeAt(index)]
   return name

@@ -29,7 +29,7 @@ export interface TokenizerConfig {
 export type SpecialTokenConfig = string | { content: string } | null | undefined
 
 /** Returns the text of a special token in either form of the config. */
-export function specialTokenText(token: SpecialTokenConfig): string | undefined {
+export function getSpecialTokenText(token: SpecialTokenConfig): string | undefined {
   return typeof token === 'string' ? token : token?.content
 }
 

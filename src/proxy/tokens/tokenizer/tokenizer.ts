@@ -6,20 +6,20 @@ import { Tokenizer as HuggingFaceTokenizer } from '@huggingface/tokenizers'
 import { ProxyError } from '../../../base/errors.ts'
 import { StreamingDecoder } from './streaming-decoder.ts'
 import {
+  createPiece,
   type PieceRules,
-  pieceFromBytes,
   readPieceRules,
   type TokenPiece,
   type TokenPieces,
 } from './token-pieces.ts'
-import { readTokenizerFiles, specialTokenText, type TokenizerFiles } from './tokenizer-files.ts'
-import { listedVocabulary, type TokenNames } from './vocabulary.ts'
+import { getSpecialTokenText, readTokenizerFiles, type TokenizerFiles } from './tokenizer-files.ts'
+import { readVocabulary, type TokenNames } from './vocabulary.ts'
 
 /**
  * Returns an upper bound of the characters per token. A character of a vocabulary entry represents one byte, and a
  * character of a text has at least one byte.
  */
-export function longestTokenChars(tokenizer: Pick<Tokenizer, 'vocabSize' | 'idToToken'>): number {
+export function computeLongestTokenChars(tokenizer: Pick<Tokenizer, 'vocabSize' | 'idToToken'>): number {
   let longest = 1
   for (let id = 0; id < tokenizer.vocabSize; id += 1)
     longest = Math.max(longest, tokenizer.idToToken(id)?.length ?? 0)
@@ -34,7 +34,7 @@ export function longestTokenChars(tokenizer: Pick<Tokenizer, 'vocabSize' | 'idTo
  */
 export function loadTokenizer(source: string | TokenizerFiles): Tokenizer {
   const files = typeof source === 'string' ? readTokenizerFiles(source) : source
-  return usable(() => new Tokenizer(files, listedVocabulary(files.tokenizerJson), () => files))
+  return checkUsable(() => new Tokenizer(files, readVocabulary(files.tokenizerJson), () => files))
 }
 
 /**
@@ -43,11 +43,11 @@ export function loadTokenizer(source: string | TokenizerFiles): Tokenizer {
  * @param directory contains the complete files
  * @throws ProxyError `config_invalid` for a decoder that is not supported
  */
-export function tokenizerNamedBy(names: TokenNames, files: TokenizerFiles, directory: string): Tokenizer {
-  return usable(() => new Tokenizer(files, names, () => readTokenizerFiles(directory)))
+export function createTokenizer(names: TokenNames, files: TokenizerFiles, directory: string): Tokenizer {
+  return checkUsable(() => new Tokenizer(files, names, () => readTokenizerFiles(directory)))
 }
 
-function usable(make: () => Tokenizer): Tokenizer {
+function checkUsable(make: () => Tokenizer): Tokenizer {
   try {
     return make()
   } catch (error) {
@@ -64,7 +64,7 @@ export function readAddedTokens({ tokenizerJson, tokenizerConfig }: TokenizerFil
   eosTokenId: number | undefined
 } {
   const addedTokens = new Map((tokenizerJson.added_tokens ?? []).map(({ content, id }) => [content, id]))
-  const eos = specialTokenText(tokenizerConfig.eos_token)
+  const eos = getSpecialTokenText(tokenizerConfig.eos_token)
   return { addedTokens, eosTokenId: eos === undefined ? undefined : addedTokens.get(eos) }
 }
 
@@ -93,13 +93,13 @@ export class Tokenizer implements TokenPieces {
     this.#addedIds = new Set(added.map((token) => token.id))
     this.#specialIds = new Set(added.filter((token) => token.special).map((token) => token.id))
     this.addedTokens = new Map(added.map((token) => [token.content, token.id]))
-    const eos = specialTokenText(tokenizerConfig.eos_token)
+    const eos = getSpecialTokenText(tokenizerConfig.eos_token)
     this.eosTokenId = eos === undefined ? undefined : this.tokenToId(eos)
   }
 
   /** One more than the highest token id. */
   get vocabSize(): number {
-    this.#size ??= this.#vocabulary.size ?? listedVocabulary(this.#wholeFiles().tokenizerJson).size
+    this.#size ??= this.#vocabulary.size ?? readVocabulary(this.#wholeFiles().tokenizerJson).size
     return this.#size
   }
 
@@ -153,7 +153,7 @@ export class Tokenizer implements TokenPieces {
     if (existing !== undefined) return existing
     const token = this.#vocabulary.getToken(id)
     if (token === undefined) return NOTHING
-    const piece = pieceFromBytes(this.#rules.bytesOf(token, this.#addedIds.has(id)))
+    const piece = createPiece(this.#rules.bytesOf(token, this.#addedIds.has(id)))
     this.#pieces.set(id, piece)
     return piece
   }

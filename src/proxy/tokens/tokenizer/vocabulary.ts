@@ -11,8 +11,8 @@ export interface TokenNames {
 }
 
 /** Reads the vocabulary of a parsed tokenizer.json. @throws ProxyError `config_invalid` if there is no vocabulary */
-export function listedVocabulary(tokenizerJson: TokenizerJson): TokenNames & { readonly size: number } {
-  const tokens = tokensById(tokenizerJson)
+export function readVocabulary(tokenizerJson: TokenizerJson): TokenNames & { readonly size: number } {
+  const tokens = listTokensById(tokenizerJson)
   return {
     size: tokens.length,
     getToken: (id) => tokens[id],
@@ -29,7 +29,7 @@ export function listedVocabulary(tokenizerJson: TokenizerJson): TokenNames & { r
  * A vocabulary has at least 150,000 tokens, and the start of a process waits for it, so entries are not converted to
  * arrays here.
  */
-function tokensById({ model, added_tokens: added = [] }: TokenizerJson): (string | undefined)[] {
+function listTokensById({ model, added_tokens: added = [] }: TokenizerJson): (string | undefined)[] {
   const vocab = model?.vocab
   if (typeof vocab !== 'object' || vocab === null) {
     throw new ProxyError('config_invalid', 'cannot use this tokenizer.json: it has no vocabulary')

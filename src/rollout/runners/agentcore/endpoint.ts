@@ -6,7 +6,7 @@ import { ProxyError } from '../../../base/errors.ts'
 import { parseJson } from '../../../base/json.ts'
 import { importOptionalPackage } from '../../../base/optional-package.ts'
 import { raceAbort } from '../../../base/race-abort.ts'
-import { backoffMs, pause } from '../../backoff.ts'
+import { computeBackoffMs, pause } from '../../backoff.ts'
 import { AgentCoreError, type AgentCoreErrorKind, toAgentCoreError } from './errors.ts'
 import { getRateLimiter, type LimiterClock, type RateLimiter } from './rate-limiter.ts'
 import type { AgentCoreSession } from './result-source.ts'
@@ -189,7 +189,7 @@ export class AgentCoreEndpoint {
       } catch (error) {
         if (!(error instanceof AgentCoreError) || !again.includes(error.kind) || failures === TRIES)
           throw error
-        await pause(backoffMs(retryBaseMs, failures, random), signal)
+        await pause(computeBackoffMs(retryBaseMs, failures, random), signal)
       }
     }
   }

@@ -36,7 +36,7 @@ export class EnvelopeResults implements ResultSource {
 
   async run(session: AgentCoreSession, signal: AbortSignal): Promise<AgentResult> {
     const { id, inputId, payload, model } = session
-    const start = { ...payload, _config: model, ...envelope(id, { operation: 'start', background: true }) }
+    const start = { ...payload, _config: model, ...addEnvelope(id, { operation: 'start', background: true }) }
     const response = await this.#endpoint.start(session, start, signal)
     if (!isState(response, id)) return toAgentResult(response, inputId)
     let state = response
@@ -55,14 +55,14 @@ export class EnvelopeResults implements ResultSource {
   async close(): Promise<void> {}
 
   async #sendRequest(id: string, signal: AbortSignal): Promise<Static<typeof State>> {
-    const response = await this.#endpoint.ask(id, envelope(id, { operation: 'get' }), signal)
+    const response = await this.#endpoint.ask(id, addEnvelope(id, { operation: 'get' }), signal)
     if (isState(response, id)) return response
     throw new AgentCoreError('agent', `it responded to a poll with ${quote(response)}`)
   }
 }
 
 /** Adds the envelope. The session has one invocation, with the session's id. */
-function envelope(id: string, more: object): object {
+function addEnvelope(id: string, more: object): object {
   return { _agentcore_runtime: { version: 1, invocation_id: id, ...more } }
 }
 

@@ -81,7 +81,7 @@ export class Ledger {
    * @throws Error of the file system
    */
   async takeOver(): Promise<string[]> {
-    const left = await leftOpen(this.#folder, this.#endpoint, this.#path)
+    const left = await readLeftOpen(this.#folder, this.#endpoint, this.#path)
     if (left.size === 0) return []
     const sessions = [...new Set([...left.values()].flat())]
     for (const opened of sessions) this.#open.add(opened)
@@ -134,7 +134,7 @@ function toLine(value: object): string {
  * Returns the files of dead processes with this endpoint, and the open sessions of each.
  * @param own the file to skip
  */
-async function leftOpen(
+async function readLeftOpen(
   folder: string,
   endpoint: LedgerEndpoint,
   own: string,

@@ -2,8 +2,8 @@
 import type { Message, SQSClient } from '@aws-sdk/client-sqs'
 import { ProxyError } from '../../../base/errors.ts'
 import { importOptionalPackage } from '../../../base/optional-package.ts'
-import { backoffMs, pause } from '../../backoff.ts'
-import { isTestEvent, parseSessionId, writtenKeys } from './sqs-records.ts'
+import { computeBackoffMs, pause } from '../../backoff.ts'
+import { isTestEvent, parseSessionId, parseWrittenKeys } from './sqs-records.ts'
 
 export interface ResultQueueOptions {
   url: string
@@ -81,7 +81,7 @@ export class ResultQueue {
         if (failures === WARN_AFTER) {
           this.#options.warn(`the queue cannot be read, S3 is polled instead: ${(error as Error).message}`)
         }
-        await pause(backoffMs(RETRY_BASE_MS, failures, this.#options.random), signal).catch(() => {})
+        await pause(computeBackoffMs(RETRY_BASE_MS, failures, this.#options.random), signal).catch(() => {})
       }
     }
     // Synchronous with the last check of the expected results, so that the next `expect` starts a new loop.
@@ -111,7 +111,7 @@ export class ResultQueue {
    * expected
    */
   #take({ Body = '' }: Message): boolean {
-    const keys = writtenKeys(Body)
+    const keys = parseWrittenKeys(Body)
     const isOurs = (key: string) => key.startsWith(`${this.#options.experiment}/`)
     for (const key of keys.filter(isOurs)) this.#expected.get(parseSessionId(key))?.(key)
     // A message that is not about this experiment may be another program's.

@@ -12,16 +12,17 @@ import type { AgentResult } from '../runner.ts'
  * @param inputId the id that the agent received
  */
 export function readResult(result: unknown, inputId: string): AgentResult {
-  if (!isRecord(result)) return wrong('its result is not a JSON object')
+  if (!isRecord(result)) return createErrorResult('its result is not a JSON object')
   const { status_code: status = 200, stop_reason: reason, input_id: id, payload: _, ...details } = result
-  if (id !== undefined && id !== inputId) return wrong(`its result is for another sample: ${quote(id)}`)
+  if (id !== undefined && id !== inputId)
+    return createErrorResult(`its result is for another sample: ${quote(id)}`)
   if (typeof status !== 'number' || status < 200 || status > 299) {
     const error = typeof reason === 'string' && reason !== '' ? reason : `status_code ${quote(status)}`
     return { status: 'failed', rewards: {}, error, details }
   }
   const rewards = parseRewards(result.reward ?? result.rewards)
   if (rewards === undefined)
-    return wrong(`its reward is not a number: ${quote(result.reward ?? result.rewards)}`)
+    return createErrorResult(`its reward is not a number: ${quote(result.reward ?? result.rewards)}`)
   return { status: 'completed', rewards, details }
 }
 
@@ -30,7 +31,7 @@ export function parseResult(text: string, inputId: string): AgentResult {
   try {
     return readResult(JSON.parse(text), inputId)
   } catch {
-    return wrong(`its result is not JSON: ${quote(text)}`)
+    return createErrorResult(`its result is not JSON: ${quote(text)}`)
   }
 }
 
@@ -44,7 +45,7 @@ function parseRewards(rewards: unknown): Record<string, number> | undefined {
   return Number.isFinite(rewards) ? { reward: rewards as number } : undefined
 }
 
-function wrong(error: string): AgentResult {
+function createErrorResult(error: string): AgentResult {
   return { status: 'error', rewards: {}, error }
 }
 

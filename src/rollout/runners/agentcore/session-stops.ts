@@ -1,5 +1,5 @@
 /** Stops sessions in the background: each stop is retried until it succeeds, or the runner is closed. */
-import { backoffMs, pause } from '../../backoff.ts'
+import { computeBackoffMs, pause } from '../../backoff.ts'
 import type { AgentCoreEndpoint } from './endpoint.ts'
 import { AgentCoreError } from './errors.ts'
 import type { Ledger } from './ledger.ts'
@@ -61,7 +61,7 @@ export class SessionStops {
         // The ledger keeps the session for a run that has the permission.
         if (!(error instanceof AgentCoreError) || error.kind === 'refused')
           return this.#warnOnce(error as Error)
-        await pause(backoffMs(retryBaseMs, failures, random), signal)
+        await pause(computeBackoffMs(retryBaseMs, failures, random), signal)
       }
     }
   }

@@ -17,9 +17,9 @@ const Record = Type.Object({
  * Returns the decoded keys of the objects whose creation a message reports; none for other events, or if it is not a
  * notification. Messages that SNS forwarded are supported, too.
  */
-export function writtenKeys(body: string): string[] {
+export function parseWrittenKeys(body: string): string[] {
   const message = parseJson(body)
-  if (isFromSns(message)) return writtenKeys(message.Message)
+  if (isFromSns(message)) return parseWrittenKeys(message.Message)
   if (!Value.Check(Notification, message)) return []
   return message.Records.flatMap((record) => {
     if (!Value.Check(Record, record)) return []

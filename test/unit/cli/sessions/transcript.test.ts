@@ -1,6 +1,6 @@
 /** The transcript of a session as lines for a terminal. */
 import t, { type Test } from 'tap'
-import { transcript } from '../../../../src/cli/sessions/transcript.ts'
+import { formatTranscript } from '../../../../src/cli/sessions/transcript.ts'
 import { recordTurn, startSessionsApi } from '../../../helpers/sessions-api.ts'
 
 const tool = (content: string) => JSON.stringify({ role: 'tool', tool_call_id: 'a', content })
@@ -12,7 +12,7 @@ async function getLines(t: Test, turn: Parameters<typeof recordTurn>[3]): Promis
   await recordTurn(store, 's', 0, turn)
   const tree = await call('GET', '/sessions/s/tree')
   const { body } = await call('GET', '/sessions/s?messages=new&ids=false')
-  return [...transcript(tree.body, body.turns, false)]
+  return [...formatTranscript(tree.body, body.turns, false)]
 }
 
 t.test('a completion without text is reported as such, with its finish reason', async (t) => {

@@ -4,8 +4,8 @@ import {
   adaptEffort,
   EFFORT_LEVELS,
   type EffortSupport,
+  findNearestLevel,
   getEffort,
-  nearestLevel,
   parseEffortRejection,
   REASONING_EFFORTS,
   readEffortChange,
@@ -43,7 +43,7 @@ t.test(
     const rank = (level: string) => (EFFORT_LEVELS as readonly string[]).indexOf(level)
     fc.assert(
       fc.property(levels, fc.uniqueArray(levels, { minLength: 1 }), levels, (requested, accepted, limit) => {
-        const found = nearestLevel(requested, (level) => accepted.includes(level), limit)
+        const found = findNearestLevel(requested, (level) => accepted.includes(level), limit)
         const allowed = accepted.filter((level) => rank(level) <= rank(limit))
         if (allowed.length === 0) return found === undefined
         const distance = (level: string) => Math.abs(rank(level) - rank(requested))

@@ -9,9 +9,9 @@ import * as frames from '../../../../src/protocol/worker/frames.ts'
 import { MIN_REPORTED_IDS } from '../../../../src/protocol/worker/reported-prompts.ts'
 import {
   requestFromV2,
-  requestJson,
   requestToV1,
   requestToV2,
+  serializeRequest,
 } from '../../../../src/protocol/worker/request-frames.ts'
 import {
   createChunkFrame,
@@ -208,7 +208,7 @@ t.test('a chat request in token mode keeps its ids, and is not sent to version 1
   } as const
   const frame = receive(
     frames.requestV2,
-    requestJson({ ...request, body: { messages: [] } }, 'r', 2).toString(),
+    serializeRequest({ ...request, body: { messages: [] } }, 'r', 2).toString(),
   )
   t.strictSame(requestFromV2(frame), request)
   t.throws(() => requestToV1({ ...request, body: { messages: [] } }, 'r'), { code: 'unsupported' })
@@ -228,9 +228,9 @@ t.test('messages that are already JSON are sent unchanged', async (t) => {
   } as GenerationRequest
   const messagesJson = [Buffer.from(JSON.stringify(messages).slice(1, -1))]
   for (const version of [1, 2] as const) {
-    const written = requestJson(request, 'r', version).toString()
+    const written = serializeRequest(request, 'r', version).toString()
     t.strictSame(
-      JSON.parse(requestJson({ ...request, messagesJson }, 'r', version).toString()),
+      JSON.parse(serializeRequest({ ...request, messagesJson }, 'r', version).toString()),
       JSON.parse(written),
     )
   }
@@ -330,7 +330,10 @@ t.test(
         const request = { kind: 'chat', requestId: 'r', sessionId: 's', stream: true, body, promptTokenIds }
         const known = PromptIds.from(base)
         const reported = { requestId: 'before', ids: known, reportedBy: {} }
-        const text = requestJson(request as GenerationRequest, 'r', 2, { reported, takesShared }).toString()
+        const text = serializeRequest(request as GenerationRequest, 'r', 2, {
+          reported,
+          takesShared,
+        }).toString()
         const frame = receive(frames.requestV2, text)
         const decoded = requestFromV2(frame, undefined, frame.prompt_shared === undefined ? undefined : known)
         assert.ok(decoded.kind === 'chat')
@@ -350,10 +353,10 @@ t.test('messages are sent beside the ids when an engine needs their images', asy
   const images = { tokenId: 1, tokens: [1] }
   const request = { kind: 'chat', requestId: 'r', sessionId: 's', stream: true, body, images }
   const tokenRequest = { ...request, promptTokenIds: PromptIds.of(1) } as GenerationRequest
-  const frame = JSON.parse(requestJson(tokenRequest, 'r', 2, { takesShared: true }).toString())
+  const frame = JSON.parse(serializeRequest(tokenRequest, 'r', 2, { takesShared: true }).toString())
   t.strictSame(frame.messages, body.messages)
   // In chat mode the engine always needs them.
   const { promptTokenIds: _ids, images: _images, ...inChatMode } = tokenRequest
-  const chat = requestJson(inChatMode as GenerationRequest, 'r', 2, { takesShared: true }).toString()
+  const chat = serializeRequest(inChatMode as GenerationRequest, 'r', 2, { takesShared: true }).toString()
   t.strictSame(JSON.parse(chat).messages, body.messages)
 })

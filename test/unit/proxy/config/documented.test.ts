@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { ERROR_CATALOGUE } from '../../../../src/base/errors.ts'
 import { COMMANDS } from '../../../../src/commands.ts'
-import { type CommandSpec, envNames, type OptionSpec } from '../../../../src/proxy/config/option.ts'
+import { type CommandSpec, listEnvNames, type OptionSpec } from '../../../../src/proxy/config/option.ts'
 import { OPERATOR_COMMANDS } from '../../../../src/proxy/config/options/operator.ts'
 import { OWN_ROLLOUTS, REMOTE_AGENT, ROLLOUT } from '../../../../src/rollout/options.ts'
 import { generatedSection } from '../../../helpers/generated-text.ts'
@@ -15,7 +15,7 @@ const DOCS = join(import.meta.dirname, '../../../../docs')
  * help, and names that do not follow from it.
  */
 function optionRow(command: CommandSpec, option: OptionSpec): string {
-  const [own, ...others] = envNames(command, option)
+  const [own, ...others] = listEnvNames(command, option)
   const names = others.map((name) => `\`${name}\``).join(', ')
   const mark = own === undefined ? '\\*' : ''
   const remark = names === '' ? '' : ` (also ${names})`

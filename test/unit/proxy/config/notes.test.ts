@@ -1,9 +1,9 @@
 import t from 'tap'
 import { loadConfig } from '../../../../src/proxy/config/load.ts'
-import { notesOn } from '../../../../src/proxy/config/notes.ts'
+import { listNotes } from '../../../../src/proxy/config/notes.ts'
 import { SERVE } from '../../../../src/proxy/config/options/serve.ts'
 
-const notes = (flags: Record<string, string | string[]>) => notesOn(loadConfig(SERVE, flags, {}))
+const notes = (flags: Record<string, string | string[]>) => listNotes(loadConfig(SERVE, flags, {}))
 
 t.test('a local proxy with a database and a named engine has no warnings', async (t) => {
   for (const host of ['127.0.0.1', '127.1.2.3', 'localhost', '::1'])

@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import type { OptionSpec } from '../../../../src/proxy/config/option.ts'
 import { SERVE } from '../../../../src/proxy/config/options/serve.ts'
-import { expectation, parseValue } from '../../../../src/proxy/config/values.ts'
+import { describeExpectation, parseValue } from '../../../../src/proxy/config/values.ts'
 
 const base = { flag: 'x', group: 'g', help: 'h' }
 const option = (rest: object) => ({ ...base, ...rest }) as OptionSpec
@@ -52,7 +52,7 @@ t.test('limits are named in the expectation of a quantity, and are inclusive', a
   t.equal(parseValue(size, '2048'), 2048)
   t.equal(parseValue(size, '1023'), undefined)
   t.equal(parseValue(size, '2049'), undefined)
-  t.match(expectation(size), 'from 1KiB to 2KiB')
+  t.match(describeExpectation(size), 'from 1KiB to 2KiB')
 })
 
 t.test('only JSON objects are parsed as such', async (t) => {
@@ -94,7 +94,7 @@ t.test('an enum is case-insensitive and returns its own spelling', async (t) => 
   const mode = option({ type: 'enum', values: ['local', 'relay'] })
   t.equal(parseValue(mode, 'Relay'), 'relay')
   t.equal(parseValue(mode, 'relays'), undefined)
-  t.equal(expectation(mode), 'local or relay')
+  t.equal(describeExpectation(mode), 'local or relay')
 })
 
 t.test('an enum accepts other common names of its values', async (t) => {
@@ -103,7 +103,7 @@ t.test('an enum accepts other common names of its values', async (t) => {
   for (const [theirs, ours] of Object.entries(python)) t.equal(parseValue(logLevel, theirs), ours)
   t.equal(parseValue(logLevel, 'warnings'), undefined)
   t.equal(parseValue(logLevel, 'constructor'), undefined)
-  t.equal(expectation(logLevel), 'fatal, error, warn, audit, info, debug, trace or silent')
+  t.equal(describeExpectation(logLevel), 'fatal, error, warn, audit, info, debug, trace or silent')
 })
 
 t.test('a boolean takes true, false, 1 and 0', async (t) => {

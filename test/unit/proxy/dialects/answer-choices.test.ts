@@ -3,11 +3,11 @@ import t from 'tap'
 import { CompletionBuilder } from '../../../../src/protocol/canonical/completion.ts'
 import type { GenerationEvent } from '../../../../src/protocol/canonical/events.ts'
 import { PromptIds } from '../../../../src/protocol/token-ids/prompt-ids.ts'
-import { ChatStreamWriter, chatCompletion } from '../../../../src/proxy/dialects/chat/response.ts'
+import { buildChatCompletion, ChatStreamWriter } from '../../../../src/proxy/dialects/chat/response.ts'
 import { ChoicesWriter, sumUsage } from '../../../../src/proxy/dialects/common/choices.ts'
 import {
+  buildTextCompletion,
   CompletionStreamWriter,
-  textCompletion,
 } from '../../../../src/proxy/dialects/completions/response.ts'
 
 const identity = { turnId: 'T', createdS: 5, model: 'asked' }
@@ -48,13 +48,13 @@ t.test('the usage of several choices counts the prompt once and every sampled to
 const KINDS = {
   chat: {
     writer: (choice: number) => new ChatStreamWriter({ ...identity, choice }, responseOptions),
-    whole: chatCompletion,
+    whole: buildChatCompletion,
     // biome-ignore lint/suspicious/noExplicitAny: a choice of either dialect
     textOf: (choice: any) => choice.delta?.content ?? choice.message?.content ?? '',
   },
   completions: {
     writer: (choice: number) => new CompletionStreamWriter({ ...identity, choice }, responseOptions),
-    whole: textCompletion,
+    whole: buildTextCompletion,
     textOf: (choice: { text?: string }) => choice.text ?? '',
   },
 }

@@ -3,7 +3,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import type { ChatMessage, Tool } from '../../../../src/protocol/canonical/messages.ts'
 import { toJsonChunks } from '../../../../src/protocol/json/json-member.ts'
-import { bodyJson } from '../../../../src/proxy/engines/clients/wire/request.ts'
+import { serializeBody } from '../../../../src/proxy/engines/clients/wire/request.ts'
 
 const MESSAGES: ChatMessage[] = [{ role: 'user', content: 'é' }]
 const TOOLS: Tool[] = [{ type: 'function', function: { name: 'f' } }]
@@ -21,7 +21,7 @@ const REQUEST = {
 } as const
 
 t.test('messages and tools that exist as JSON are sent unchanged and without a copy', (t) => {
-  const chunks = bodyJson({ ...REQUEST.body, stream: true }, REQUEST)
+  const chunks = serializeBody({ ...REQUEST.body, stream: true }, REQUEST)
   assert.ok(typeof chunks !== 'string')
   for (const chunk of [...MESSAGES_JSON, TOOLS_JSON]) t.ok(chunks.includes(chunk))
   t.same(JSON.parse(Buffer.concat(chunks).toString()), { ...REQUEST.body, stream: true })
@@ -30,7 +30,7 @@ t.test('messages and tools that exist as JSON are sent unchanged and without a c
 
 t.test('a field that an engine client changed is serialized with its present value', (t) => {
   const serialize = (body: Record<string, unknown>) => {
-    const json = bodyJson(body, REQUEST)
+    const json = serializeBody(body, REQUEST)
     return JSON.parse(typeof json === 'string' ? json : Buffer.concat(json).toString())
   }
   const others = [{ type: 'function', function: { name: 'g' } }]

@@ -11,7 +11,7 @@ import {
   packTokenData,
   type TokenData,
 } from '../../../../src/protocol/token-data/token-data.ts'
-import { detailMembers } from '../../../../src/proxy/http/trainer/sessions/details.ts'
+import { writeDetailMembers } from '../../../../src/proxy/http/trainer/sessions/details.ts'
 import {
   TrajectoryBuilder,
   type TrajectoryOptions,
@@ -158,8 +158,8 @@ function getReader(turns: readonly TurnWithDetails[]): TurnReader {
   return { readDetails } as TurnReader
 }
 
-async function show(row: Parameters<typeof detailMembers>[2], reader: TurnReader): Promise<object> {
-  const members = await Array.fromAsync(detailMembers(reader, 's', row, TOKEN_DATA_KINDS))
+async function show(row: Parameters<typeof writeDetailMembers>[2], reader: TurnReader): Promise<object> {
+  const members = await Array.fromAsync(writeDetailMembers(reader, 's', row, TOKEN_DATA_KINDS))
   return JSON.parse(`{${members.join('').replace(/^,/, '')}}`)
 }
 

@@ -9,7 +9,7 @@ import type {
   PromptRendererOptions,
 } from '../../../../src/proxy/tokens/prompt/prompt-renderer.ts'
 import { TEMPLATE_REJECTIONS } from '../../../../src/proxy/tokens/prompt/template-rejection.ts'
-import { ChatTemplate, chatTemplateFiles } from '../../../../src/proxy/tokens/templates/chat-template.ts'
+import { ChatTemplate, getChatTemplateFiles } from '../../../../src/proxy/tokens/templates/chat-template.ts'
 import { PythonTemplates } from '../../../../src/proxy/tokens/templates/python/python-templates.ts'
 import { createTemplate, rendererFor, unspecializedRendererFor } from '../../../helpers/templates.ts'
 import { TOOLS } from './prompt-conversations.ts'
@@ -130,7 +130,7 @@ t.test(
       encoded += text.length
       return tokenizer.encode(text)
     }
-    const template = new CountingTemplate(await PythonTemplates.start(), chatTemplateFiles(embedded))
+    const template = new CountingTemplate(await PythonTemplates.start(), getChatTemplateFiles(embedded))
     const renderer = unspecializedRendererFor(template, tokenizer, { source: embedded, encode })
     const getCost = async (turns: number, tools: Tool[]) => {
       const history = Array.from({ length: turns }, () => [QUESTION, CALL, RESULT, ANSWER]).flat()

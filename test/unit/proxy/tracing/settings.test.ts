@@ -1,24 +1,27 @@
 import { registerHooks } from 'node:module'
 import t from 'tap'
-import { openTracing, tracingSettings } from '../../../../src/proxy/tracing/open.ts'
+import { openTracing, readTracingSettings } from '../../../../src/proxy/tracing/open.ts'
 import { listingLogger } from '../../../helpers/listing-logger.ts'
 import { silentLogger } from '../../../helpers/silent-logger.ts'
 
 const ENDPOINT = { OTEL_EXPORTER_OTLP_ENDPOINT: 'http://127.0.0.1:4318' }
 
 t.test('tracing is off until an endpoint is set', async (t) => {
-  t.strictSame(tracingSettings({}), { on: false })
-  t.strictSame(tracingSettings({ OTEL_EXPORTER_OTLP_ENDPOINT: '' }), { on: false })
-  t.strictSame(tracingSettings({ OTEL_SERVICE_NAME: 'x' }), { on: false })
-  t.match(tracingSettings(ENDPOINT), { on: true, endpoint: 'http://127.0.0.1:4318' })
+  t.strictSame(readTracingSettings({}), { on: false })
+  t.strictSame(readTracingSettings({ OTEL_EXPORTER_OTLP_ENDPOINT: '' }), { on: false })
+  t.strictSame(readTracingSettings({ OTEL_SERVICE_NAME: 'x' }), { on: false })
+  t.match(readTracingSettings(ENDPOINT), { on: true, endpoint: 'http://127.0.0.1:4318' })
   const own = { OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: 'https://spans.test/v1/traces' }
-  t.match(tracingSettings({ ...ENDPOINT, ...own }), { on: true, endpoint: 'https://spans.test/v1/traces' })
+  t.match(readTracingSettings({ ...ENDPOINT, ...own }), {
+    on: true,
+    endpoint: 'https://spans.test/v1/traces',
+  })
 })
 
 t.test('it is off where the standard variables disable it', async (t) => {
-  t.strictSame(tracingSettings({ ...ENDPOINT, OTEL_SDK_DISABLED: 'true' }), { on: false })
-  t.strictSame(tracingSettings({ ...ENDPOINT, OTEL_TRACES_EXPORTER: 'none' }), { on: false })
-  t.match(tracingSettings({ ...ENDPOINT, OTEL_SDK_DISABLED: 'false' }), { on: true })
+  t.strictSame(readTracingSettings({ ...ENDPOINT, OTEL_SDK_DISABLED: 'true' }), { on: false })
+  t.strictSame(readTracingSettings({ ...ENDPOINT, OTEL_TRACES_EXPORTER: 'none' }), { on: false })
+  t.match(readTracingSettings({ ...ENDPOINT, OTEL_SDK_DISABLED: 'false' }), { on: true })
 })
 
 t.test('an unsupported setting disables it, with the reason', async (t) => {
@@ -28,7 +31,7 @@ t.test('an unsupported setting disables it, with the reason', async (t) => {
     [{ OTEL_TRACES_EXPORTER: 'zipkin' }, /zipkin/],
     [{ OTEL_EXPORTER_OTLP_ENDPOINT: 'collector:4318' }, /is no URL/],
   ] as const)
-    t.match(tracingSettings({ ...ENDPOINT, ...env }), { on: false, why: reason })
+    t.match(readTracingSettings({ ...ENDPOINT, ...env }), { on: false, why: reason })
   const { logger, lines } = listingLogger()
   t.equal(await openTracing({ ...ENDPOINT, OTEL_EXPORTER_OTLP_PROTOCOL: 'grpc' }, logger), undefined)
   t.match(lines, [{ event: 'tracing_disabled', reason: /grpc/ }])
@@ -53,7 +56,7 @@ t.test('no library of OpenTelemetry is loaded before tracing is on', async (t) =
 t.test('texts are in spans for operators that enable them, within the length limit of values', async (t) => {
   const CONTENT = 'OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT'
   const chars = (env: Record<string, string>) => {
-    const settings = tracingSettings({ ...ENDPOINT, ...env })
+    const settings = readTracingSettings({ ...ENDPOINT, ...env })
     return settings.on ? settings.contentChars : 'off'
   }
   for (const word of ['true', 'span_only', ' SPAN_AND_EVENT '])

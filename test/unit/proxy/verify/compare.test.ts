@@ -1,9 +1,9 @@
 import fc from 'fast-check'
 import t from 'tap'
 import {
-  atTemperature,
+  applyTemperature,
   compare,
-  firstDifference,
+  findFirstDifference,
   isWithin,
   pairTokens,
 } from '../../../../src/proxy/verify/compare.ts'
@@ -26,7 +26,7 @@ t.test('the logprob after temperature lies within the bounds of a few alternativ
         const token = raw[pick % raw.length]!
         const alternatives = raw.toSorted((a, b) => b - a).slice(0, k)
         const truth = logSoftmax(raw.map((logprob) => logprob / T))[pick % raw.length]!
-        const { low, high } = atTemperature({ logprob: token, alternatives, alternativeIds: [] }, T)
+        const { low, high } = applyTemperature({ logprob: token, alternatives, alternativeIds: [] }, T)
         return low <= truth + 1e-9 && truth <= high + 1e-9
       },
     ),
@@ -48,17 +48,17 @@ t.test('a comparison has mean, maximum, shift and quantiles of the ratio', async
   t.notOk(isWithin(comparison, { mean: 0.25, token: 0.4 }))
   t.notOk(isWithin(comparison, { mean: 0.2, token: 0.5 }))
   const tolerance = { mean: 0.2, token: 1 }
-  t.same(firstDifference(pairs, [7, 8, 9], tolerance), {
+  t.same(findFirstDifference(pairs, [7, 8, 9], tolerance), {
     index: 1,
     token_id: 8,
     recorded: -2.5,
     recomputed: -2,
   })
-  t.equal(firstDifference(pairs.slice(0, 1), [7], tolerance), null)
+  t.equal(findFirstDifference(pairs.slice(0, 1), [7], tolerance), null)
 })
 
 t.test('a logprob that is not a number is a difference, never equality', async (t) => {
   const pairs = pairTokens([Number.NaN], [{ logprob: -1, alternatives: [], alternativeIds: [] }], 'raw', 1)
   t.notOk(isWithin(compare(pairs), { mean: 1, token: 1 }))
-  t.match(firstDifference(pairs, [5], { mean: 1, token: 1 }), { index: 0 })
+  t.match(findFirstDifference(pairs, [5], { mean: 1, token: 1 }), { index: 0 })
 })

@@ -17,11 +17,11 @@ export function getRequestLevels({ stream }: GenerationRequest): RequestLevel[] 
  * Returns the body that requests token data in addition to ids, with SGLang's field names and vLLM's. Only SGLang's
  * chat returns all kinds, and none of them in a stream.
  */
-export function detailsBody(request: GenerationRequest): Record<string, unknown> {
+export function buildDetailsBody(request: GenerationRequest): Record<string, unknown> {
   const { record = {}, body } = request
   const top = record.topLogprobs === undefined ? undefined : getRequestedAlternatives(request)
   return {
-    ...openaiBody(request, 'ids_whole'),
+    ...buildOpenaiBody(request, 'ids_whole'),
     ...(top !== undefined && (request.kind === 'chat' ? { top_logprobs: top } : { logprobs: top })),
     ...(top !== undefined &&
       (request.kind === 'chat' || !wantsLogprobs(request)) && { return_tokens_as_token_ids: true }),
@@ -36,7 +36,7 @@ export function detailsBody(request: GenerationRequest): Record<string, unknown>
  * Returns the body for an OpenAI-compatible engine: a shallow copy; fields that are `undefined` are omitted from the
  * JSON.
  */
-export function openaiBody(request: GenerationRequest, level: RequestLevel): Record<string, unknown> {
+export function buildOpenaiBody(request: GenerationRequest, level: RequestLevel): Record<string, unknown> {
   const { body } = request
   const stream = request.stream && level !== 'ids_whole'
   const wantsIds = level === 'ids' || level === 'ids_whole'
@@ -44,15 +44,15 @@ export function openaiBody(request: GenerationRequest, level: RequestLevel): Rec
   const streamOptions = level === 'plain' ? agentOptions : { ...agentOptions, include_usage: true }
   return {
     ...withoutEmptyTools(body),
-    ...(level !== 'plain' && logprobsFields(request)),
-    ...(wantsIds ? idFields(request) : { return_token_ids: undefined }),
+    ...(level !== 'plain' && buildLogprobsFields(request)),
+    ...(wantsIds ? buildIdFields(request) : { return_token_ids: undefined }),
     include_reasoning: undefined,
     stream,
     stream_options: stream ? streamOptions : undefined,
   }
 }
 
-function logprobsFields(request: GenerationRequest): Record<string, unknown> {
+function buildLogprobsFields(request: GenerationRequest): Record<string, unknown> {
   const wanted = wantsLogprobs(request)
   if (request.kind === 'chat')
     return { logprobs: true, top_logprobs: wanted ? request.body.top_logprobs : undefined }
@@ -64,7 +64,7 @@ function logprobsFields(request: GenerationRequest): Record<string, unknown> {
  * Returns the fields that request ids: as `token_ids` from engines that have them, otherwise written into the tokens.
  * The latter is not requested if the agent wants alternatives, because their text would be lost.
  */
-function idFields(request: GenerationRequest): Record<string, unknown> {
+function buildIdFields(request: GenerationRequest): Record<string, unknown> {
   const { top_logprobs: top, logprobs } = request.body
   const wantsAlternatives =
     typeof logprobs === 'number' ? logprobs > 0 : logprobs === true && Number(top ?? 0) > 0

@@ -5,9 +5,9 @@ import type { GenerationRequest } from '../../../../protocol/canonical/request.t
 import type { EngineConnection } from '../wire/connection.ts'
 import type { EngineResponse } from '../wire/engine-response.ts'
 import { readCompletion } from '../wire/generation.ts'
-import { bodyJson, getRoute } from '../wire/request.ts'
+import { getRoute, serializeBody } from '../wire/request.ts'
 import { CapabilityNegotiation } from './capability-negotiation.ts'
-import { detailsBody, getRequestLevels, openaiBody } from './request.ts'
+import { buildDetailsBody, buildOpenaiBody, getRequestLevels } from './request.ts'
 
 interface RouteResponse {
   response: EngineResponse
@@ -59,7 +59,7 @@ export class OpenaiRoutes {
     signal: AbortSignal,
   ): Promise<EngineResponse | undefined> {
     try {
-      const json = bodyJson(detailsBody(request), request)
+      const json = serializeBody(buildDetailsBody(request), request)
       return await this.#connection.request(getRoute(request), signal, json, request)
     } catch (thrown) {
       if (isMalformed(thrown) && !rejectsEffort(thrown, request)) return undefined
@@ -95,7 +95,7 @@ export class OpenaiRoutes {
     let rejection: unknown
     for (const level of plan.levels) {
       try {
-        const json = bodyJson(openaiBody(request, level), request)
+        const json = serializeBody(buildOpenaiBody(request, level), request)
         const response = await this.#connection.request(getRoute(request), signal, json, request)
         return {
           response,

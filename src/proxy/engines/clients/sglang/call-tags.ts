@@ -67,7 +67,7 @@ const STRUCTURES: Readonly<
 export const TAGS_SINCE = '0.5.11'
 
 /** Returns the fields that constrain tool calls; undefined if there are none. Any other constraint takes precedence. */
-export function sglangCallTag(request: TokenRequest): { response_format: object } | undefined {
+export function buildSglangCallTag(request: TokenRequest): { response_format: object } | undefined {
   const tag = callTag(request)
   return tag && { response_format: { type: 'structural_tag', ...tag } }
 }
@@ -79,10 +79,10 @@ function callTag(request: TokenRequest): object | undefined {
   const isFree = !calls.tools.some(({ strict }) => strict === true) || hasOtherConstraint(request.body)
   if (!isForced && isFree) return undefined
   const write = FORMATS[calls.format]
-  if (write === undefined) return structures(calls, isForced)
+  if (write === undefined) return buildStructures(calls, isForced)
   const format = write({
     ...calls,
-    schemaOf: (tool) => nativeSchema(tool, calls.format === 'kimi_k2' && isForced),
+    schemaOf: (tool) => getNativeSchema(tool, calls.format === 'kimi_k2' && isForced),
   })
   return { format: withoutThinkExcludes(format) }
 }
@@ -95,7 +95,7 @@ function hasOtherConstraint({ response_format: format, regex, ebnf }: ChatBody):
  * Returns the schema of arguments. xgrammar leaves only tools with `strict: false` unconstrained; Kimi's parser accepts
  * only objects, so forced tool calls require one.
  */
-function nativeSchema({ strict, parameters }: FunctionTool, isForcedKimi: boolean): unknown {
+function getNativeSchema({ strict, parameters }: FunctionTool, isForcedKimi: boolean): unknown {
   if (isForcedKimi && !strict) return { type: 'object' }
   return strict === false ? true : (parameters ?? true)
 }
@@ -111,7 +111,7 @@ function withoutThinkExcludes(format: Readonly<Record<string, unknown>>): Record
  * Returns the tag of a detector without a format. SGLang allows a forced tool call to name any of the offered
  * functions; here the forced name is enforced.
  */
-function structures({ format, tools }: ToolCallRequest, isForced: boolean): object | undefined {
+function buildStructures({ format, tools }: ToolCallRequest, isForced: boolean): object | undefined {
   const written = STRUCTURES[format]
   if (written === undefined) return undefined
   const { begin, afterName, end, trigger } = written

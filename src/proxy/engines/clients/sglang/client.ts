@@ -12,20 +12,20 @@ import { readWith } from '../wire/generation.ts'
 import { getModels } from '../wire/models.ts'
 import { RemoteTokenizer } from '../wire/remote-tokenizer.ts'
 import {
-  bodyWithIds,
   getMaxTokens,
+  getShownAlternatives,
   isTokenRequest,
-  shownAlternatives,
+  serializeBodyWithIds,
   type TokenRequest,
   wantsLogprobs,
 } from '../wire/request.ts'
 import { ServerClient } from '../wire/server-client.ts'
 import { ServerVersion } from '../wire/server-version.ts'
-import { weightVersionIn } from '../wire/weight-version.ts'
-import { sglangCallTag, TAGS_SINCE } from './call-tags.ts'
+import { findWeightVersion } from '../wire/weight-version.ts'
+import { buildSglangCallTag, TAGS_SINCE } from './call-tags.ts'
 import { GenerateReader } from './generate-reader.ts'
-import { generateBody, imageBody } from './request.ts'
-import { readSglangScores, SGLANG_READING, sglangScoreBody } from './score.ts'
+import { buildImageBody, generateBody } from './request.ts'
+import { buildSglangScoreBody, readSglangScores, SGLANG_READING } from './score.ts'
 import { SglangSessions } from './sessions.ts'
 
 /** The version that `npm run test:sglang` runs. */
@@ -108,14 +108,14 @@ class SglangClient extends ServerClient implements EngineClient {
   async #generateTokens(tokenRequest: TokenRequest, sink: EventSink, signal: AbortSignal): Promise<void> {
     const constrained = await this.#toolCallConstraints.constrain(
       tokenRequest,
-      sglangCallTag(tokenRequest),
+      buildSglangCallTag(tokenRequest),
       signal,
     )
-    const request = withinLength(constrained, this.#contextLength)
+    const request = limitToContext(constrained, this.#contextLength)
     const json =
       request.images === undefined
-        ? bodyWithIds(generateBody(request), 'input_ids', request)
-        : JSON.stringify(imageBody(request, request.images))
+        ? serializeBodyWithIds(generateBody(request), 'input_ids', request)
+        : JSON.stringify(buildImageBody(request, request.images))
     const response = await this.connection.request('/generate', signal, json, request)
     const reader = new GenerateReader({
       engine: this.name,
@@ -123,7 +123,7 @@ class SglangClient extends ServerClient implements EngineClient {
       hasImages: request.images !== undefined,
       wantsLogprobs: wantsLogprobs(request),
       ...(request.record && { record: request.record }),
-      alternatives: shownAlternatives(request),
+      alternatives: getShownAlternatives(request),
       expertsStart: request.expertsStart,
       redact: this.connection.endpoint.redact,
     })
@@ -131,7 +131,7 @@ class SglangClient extends ServerClient implements EngineClient {
   }
 
   async score(request: ScoreRequest, signal: AbortSignal): Promise<ScoreResult> {
-    const text = await this.connection.query('/generate', signal, sglangScoreBody(request))
+    const text = await this.connection.query('/generate', signal, buildSglangScoreBody(request))
     return { tokens: readSglangScores(this.name, text, request) }
   }
 
@@ -175,7 +175,7 @@ class SglangClient extends ServerClient implements EngineClient {
     const tokenizer = isPaused ? {} : await this.#tokenizer.query(question, models[0]?.id, signal)
     return {
       models,
-      weightVersion: weightVersionIn(info),
+      weightVersion: findWeightVersion(info),
       unavailable: isPaused ? 'paused' : undefined,
       ...tokenizer,
     }
@@ -207,7 +207,7 @@ class SglangClient extends ServerClient implements EngineClient {
  * Removes a limit that exceeds the context. Limits are derived from the length in the model's files; an engine may
  * serve less (`--context-length`), and would reject the request. Without a limit it samples up to the context length.
  */
-function withinLength(request: TokenRequest, contextLength = Number.POSITIVE_INFINITY): TokenRequest {
+function limitToContext(request: TokenRequest, contextLength = Number.POSITIVE_INFINITY): TokenRequest {
   const { body, promptTokenIds } = request
   if (promptTokenIds.length + (getMaxTokens(body) ?? 0) < contextLength) return request
   return { ...request, body: { ...body, max_tokens: null, max_completion_tokens: null } }

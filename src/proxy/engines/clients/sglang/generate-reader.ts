@@ -22,18 +22,23 @@ import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
 import { isTokenId } from '../../../../protocol/token-ids/token-ids.ts'
 import type { ReaderOptions } from '../wire/completion-reader.ts'
 import {
-  expertsInInt32,
-  promptEntries,
+  createAlternativesTable,
   readAlternatives,
-  samplingLogprobs,
-  samplingMask,
-  tableOfAlternatives,
-  versionSpans,
+  readInt32Experts,
+  readPromptEntries,
+  readSamplingLogprobs,
+  readSamplingMask,
+  readVersionSpans,
 } from '../wire/details/read.ts'
-import { engineFailure, isError, responseError, unfinishedResponse } from '../wire/failures.ts'
+import {
+  convertErrorBody,
+  createEngineError,
+  createUnfinishedResponseError,
+  isError,
+} from '../wire/failures.ts'
 import type { JsonReader } from '../wire/generation.ts'
-import { sampledIds } from '../wire/sampled-ids.ts'
-import { firstWeightVersion, readWeightVersion } from '../wire/weight-version.ts'
+import { readSampledIds } from '../wire/sampled-ids.ts'
+import { findFirstWeightVersion, readWeightVersion } from '../wire/weight-version.ts'
 
 export interface GenerateReaderOptions extends ReaderOptions {
   /** The ids that were sent; the engine does not repeat them. */
@@ -90,8 +95,8 @@ export class GenerateReader implements JsonReader {
     if (!isRecord(finish) || typeof finish.type !== 'string') {
       const { engine, redact } = this.#options
       throw this.#skipped === undefined
-        ? unfinishedResponse(engine)
-        : responseError(engine, this.#skipped, redact)
+        ? createUnfinishedResponseError(engine)
+        : convertErrorBody(engine, this.#skipped, redact)
     }
     const { matched } = finish
     return {
@@ -117,7 +122,7 @@ export class GenerateReader implements JsonReader {
       const isCut =
         this.#seen > 0 && isRecord(response) && isError(response) && !isRecord(this.#meta.finish_reason)
       const { engine, redact } = this.#options
-      throw responseError(engine, json, redact, isCut ? 'engine_lost' : 'engine_failed')
+      throw convertErrorBody(engine, json, redact, isCut ? 'engine_lost' : 'engine_failed')
     }
     this.#skipped = json
     return undefined
@@ -136,7 +141,7 @@ export class GenerateReader implements JsonReader {
         logMessage: 'the engine aborted the request',
       })
     }
-    return engineFailure(
+    return createEngineError(
       'engine_aborted',
       `the engine at ${this.#options.engine} aborted the request`,
       `: ${message}`,
@@ -163,14 +168,14 @@ export class GenerateReader implements JsonReader {
       type: 'start',
       engine,
       promptTokenIds,
-      weightVersion: firstWeightVersion(this.#meta, isComplete),
+      weightVersion: findFirstWeightVersion(this.#meta, isComplete),
     }
   }
 
   /** Converts the new tokens. @returns undefined if there are none */
   #delta({ output_ids: ids }: Record<string, unknown>): GenerationDelta | undefined {
     if (!Array.isArray(ids)) throw this.#failure('gave no output_ids')
-    const fresh = this.#fresh(sampledIds(ids))
+    const fresh = this.#fresh(readSampledIds(ids))
     if (fresh === undefined) {
       const { completion_tokens: count } = this.#meta
       throw this.#failure(`lost token ids: it gave ${this.#seen}, then ${ids.length}, of ${count}`)
@@ -196,24 +201,24 @@ export class GenerateReader implements JsonReader {
     const tops = requested.topLogprobs === undefined ? undefined : getFresh(meta.output_top_logprobs)
     const details: { [Kind in keyof TokenData]: TokenData[Kind] | undefined } = {
       ...(requested.samplingMask && {
-        sampling_mask: samplingMask(getFresh(meta.output_token_sampling_mask), support),
-        sampling_logprobs: samplingLogprobs(support),
+        sampling_mask: readSamplingMask(getFresh(meta.output_token_sampling_mask), support),
+        sampling_logprobs: readSamplingLogprobs(support),
       }),
       top_logprobs:
         tops &&
-        tableOfAlternatives(tops.map((row) => readAlternatives(row)?.slice(0, requested.topLogprobs))),
+        createAlternativesTable(tops.map((row) => readAlternatives(row)?.slice(0, requested.topLogprobs))),
       prompt_logprobs:
         requested.promptLogprobs === undefined
           ? undefined
-          : promptEntries(meta.input_token_logprobs, meta.input_top_logprobs, requested.promptLogprobs),
+          : readPromptEntries(meta.input_token_logprobs, meta.input_top_logprobs, requested.promptLogprobs),
       routed_experts: requested.routedExperts
-        ? expertsInInt32(
+        ? readInt32Experts(
             meta.routed_experts,
             expertsStart,
             promptTokenIds.length + Number(meta.completion_tokens),
           )
         : undefined,
-      weight_versions: requested.weightVersions ? versionSpans(meta.weight_versions) : undefined,
+      weight_versions: requested.weightVersions ? readVersionSpans(meta.weight_versions) : undefined,
     }
     const known = Object.entries(details).filter(([, detail]) => detail !== undefined)
     return known.length === 0 ? undefined : (Object.fromEntries(known) as TokenData)
@@ -243,13 +248,13 @@ export class GenerateReader implements JsonReader {
     if (!this.#options.wantsLogprobs) return
     const tops = Array.isArray(allTops) ? this.#fresh<TokenEntry[] | null>(allTops) : undefined
     delta.logprobsContent = entries.map((entry, index) => ({
-      ...tokenLogprob(entry),
-      top_logprobs: (tops?.[index] ?? []).slice(0, this.#options.alternatives).map(tokenLogprob),
+      ...toTokenLogprob(entry),
+      top_logprobs: (tops?.[index] ?? []).slice(0, this.#options.alternatives).map(toTokenLogprob),
     }))
   }
 
   #failure(what: string, detail = ''): ProxyError {
-    return engineFailure('engine_failed', `the engine at ${this.#options.engine} ${what}`, detail)
+    return createEngineError('engine_failed', `the engine at ${this.#options.engine} ${what}`, detail)
   }
 }
 
@@ -258,7 +263,7 @@ function parseIds(ids: unknown): PromptIds | undefined {
   return Array.isArray(ids) && ids.every(isTokenId) ? PromptIds.from(ids) : undefined
 }
 
-function tokenLogprob([logprob, , text]: TokenEntry): Omit<TokenLogprob, 'top_logprobs'> {
+function toTokenLogprob([logprob, , text]: TokenEntry): Omit<TokenLogprob, 'top_logprobs'> {
   const token = typeof text === 'string' ? text : ''
   return {
     token,

@@ -65,15 +65,15 @@ const NOT_THE_AGENTS: Readonly<Record<string, undefined>> = {
 export function generateBody(request: TokenRequest): Record<string, unknown> {
   const { body, stream } = request
   return {
-    ...forwardedFields(body),
-    sampling_params: samplingParams(body),
+    ...buildForwardedFields(body),
+    sampling_params: buildSamplingParams(body),
     // Its chat route derives this from the template; without it, the constraint begins with the first token.
     ...(request.mayReason && isConstrained(body) && { require_reasoning: true }),
     return_logprob: true,
     // Logprobs of the completion only.
     logprob_start_len: -1,
     top_logprobs_num: getRequestedAlternatives(request),
-    ...detailFields(request),
+    ...buildDetailFields(request),
     return_text_in_logprobs: wantsLogprobs(request),
     stream,
   }
@@ -84,7 +84,7 @@ export function generateBody(request: TokenRequest): Record<string, unknown> {
  * number that its processor computes (`_expand_input_ids` in
  * `python/sglang/srt/multimodal/processors/base_processor.py`, 0.5.23). The resulting prompt is requested.
  */
-export function imageBody(request: TokenRequest, images: PromptImages): Record<string, unknown> {
+export function buildImageBody(request: TokenRequest, images: PromptImages): Record<string, unknown> {
   return {
     ...generateBody(request),
     input_ids: Array.from(collapseImages(request.promptTokenIds.whole(), images)),
@@ -94,7 +94,11 @@ export function imageBody(request: TokenRequest, images: PromptImages): Record<s
 }
 
 /** Returns the fields for token data. The number of alternatives is the same for prompt and completion. */
-function detailFields({ record, expertsStart = 0, body }: TokenRequest): Record<string, unknown> | undefined {
+function buildDetailFields({
+  record,
+  expertsStart = 0,
+  body,
+}: TokenRequest): Record<string, unknown> | undefined {
   if (record === undefined) return undefined
   const { promptLogprobs } = record
   return {
@@ -105,11 +109,11 @@ function detailFields({ record, expertsStart = 0, body }: TokenRequest): Record<
   }
 }
 
-function samplingParams(body: ChatBody): Record<string, unknown> {
+function buildSamplingParams(body: ChatBody): Record<string, unknown> {
   const params: Record<string, unknown> = {
     // null stands for the rest of the context; without the field, the route stops after 128 tokens.
     max_new_tokens: getMaxTokens(body) ?? null,
-    ...constraint(body),
+    ...buildConstraint(body),
   }
   for (const field in SAMPLING_PARAMS) {
     const value = body[field]
@@ -119,7 +123,7 @@ function samplingParams(body: ChatBody): Record<string, unknown> {
 }
 
 /** Returns the other fields of the body that do not concern the prompt, such as `priority` or `lora_path`. */
-function forwardedFields(body: ChatBody): Record<string, unknown> {
+function buildForwardedFields(body: ChatBody): Record<string, unknown> {
   const fields = { ...withoutRenderedFields(body), ...NOT_THE_AGENTS }
   for (const field in SAMPLING_PARAMS) fields[field] = undefined
   for (const field of ['max_tokens', 'max_completion_tokens', 'logprobs', 'top_logprobs'])
@@ -129,14 +133,14 @@ function forwardedFields(body: ChatBody): Record<string, unknown> {
 }
 
 function isConstrained(body: ChatBody): boolean {
-  return Boolean(body.regex || body.ebnf) || Object.keys(constraint(body)).length > 0
+  return Boolean(body.regex || body.ebnf) || Object.keys(buildConstraint(body)).length > 0
 }
 
 /**
  * Returns the constraint on the output in the form that SGLang's chat route uses internally: JSON schemas and tags as
  * text.
  */
-function constraint(body: ChatBody): Record<string, unknown> {
+function buildConstraint(body: ChatBody): Record<string, unknown> {
   rejectVllmConstraints(body)
   const format = body.response_format
   if (format === undefined || format === null) return {}

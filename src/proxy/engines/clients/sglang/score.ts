@@ -6,13 +6,13 @@
 import { isRecord, parseJson } from '../../../../base/json.ts'
 import type { ScoreRequest, TokenScore } from '../../port/score.ts'
 import type { IdReading } from '../wire/remote-tokenizer.ts'
-import { notScored, readAsPrompt, readLogprob, scoredIds } from '../wire/score.ts'
+import { createNotScoredError, joinScoredIds, readAsPrompt, readLogprob } from '../wire/score.ts'
 
 /** Returns the body. @param withTexts whether the text of each token is requested too */
-export function sglangScoreBody(request: ScoreRequest, withTexts = false): string {
+export function buildSglangScoreBody(request: ScoreRequest, withTexts = false): string {
   const { promptTokenIds, loraPath, alternatives } = request
   return JSON.stringify({
-    input_ids: scoredIds(request),
+    input_ids: joinScoredIds(request),
     lora_path: loraPath,
     sampling_params: { max_new_tokens: 0, temperature: 0 },
     return_logprob: true,
@@ -29,17 +29,19 @@ export function readSglangScores(engine: string, text: string, request: ScoreReq
   const body = parseJson(text)
   const meta = isRecord(body) ? body.meta_info : undefined
   const entries = isRecord(meta) ? meta.input_token_logprobs : undefined
-  if (!isRecord(meta) || !Array.isArray(entries)) throw notScored(engine, 'it has no input_token_logprobs')
+  if (!isRecord(meta) || !Array.isArray(entries))
+    throw createNotScoredError(engine, 'it has no input_token_logprobs')
   const { completionTokenIds: ids } = request
   const tops: unknown = meta.input_top_logprobs
   // Counted from the end: versions differ in the number of prompt entries at the start.
   const from = entries.length - ids.length
-  if (from < 0) throw notScored(engine, `it reports ${entries.length} of ${ids.length} tokens`)
+  if (from < 0) throw createNotScoredError(engine, `it reports ${entries.length} of ${ids.length} tokens`)
   return Array.from(ids, (id, index) => {
     const [value, reportedId] = parseTriple(entries[from + index])
-    if (reportedId !== id) throw notScored(engine, 'it read other tokens than it was sent')
+    if (reportedId !== id) throw createNotScoredError(engine, 'it read other tokens than it was sent')
     const logprob = value === null ? undefined : readLogprob(value)
-    if (logprob === undefined) throw notScored(engine, `it does not report token ${index} of the completion`)
+    if (logprob === undefined)
+      throw createNotScoredError(engine, `it does not report token ${index} of the completion`)
     const top = Array.isArray(tops) ? parseTopLogprobs(tops[tops.length - ids.length + index]) : []
     return {
       logprob,
@@ -65,7 +67,7 @@ function parseTopLogprobs(entries: unknown): (readonly [logprob: number, id: num
 
 export const SGLANG_READING: IdReading = {
   path: '/generate',
-  body: (ids) => sglangScoreBody(readAsPrompt(ids), true),
+  body: (ids) => buildSglangScoreBody(readAsPrompt(ids), true),
   textsIn(body, ids) {
     const meta = isRecord(body) ? body.meta_info : undefined
     const entries = isRecord(meta) ? meta.input_token_logprobs : undefined

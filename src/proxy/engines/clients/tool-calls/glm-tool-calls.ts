@@ -5,15 +5,15 @@
  */
 import { isRecord } from '../../../../base/json.ts'
 import {
-  anyText,
-  constant,
-  either,
+  createAnyTextFormat,
+  createConstantFormat,
+  createEitherFormat,
+  createJsonSchemaFormat,
+  createSequenceFormat,
+  createTriggeredTags,
   type Format,
-  jsonSchema,
-  sequence,
   tag,
   tagList,
-  triggeredTags,
 } from './structural-tag.ts'
 import type { ToolCallFormat } from './tool-call-formats.ts'
 import type { FunctionTool, Schema } from './tool-call-request.ts'
@@ -39,51 +39,59 @@ export const glm: ToolCallFormat = ({ tools, choice, onlyOne }) => {
   const allStrict = tools.every(({ strict }) => strict)
   if (allStrict && isForced) return tags[0]!
   if (!allStrict && choice !== 'auto') return tagList(tags, onlyOne || isForced)
-  return triggeredTags(OPEN, tags, { onlyOne, atLeastOne: choice === 'required', excludes: TEXT_EXCLUDES })
+  return createTriggeredTags(OPEN, tags, {
+    onlyOne,
+    atLeastOne: choice === 'required',
+    excludes: TEXT_EXCLUDES,
+  })
 }
 
 function callTag({ name, strict, parameters }: FunctionTool): Format {
-  const properties = strict ? undefined : plainProperties(parameters ?? {})
+  const properties = strict ? undefined : findPlainProperties(parameters ?? {})
   const schema = strict ? (parameters ?? true) : true
   const content =
-    properties === undefined ? jsonSchema(schema, 'glm_xml') : anyProperty(Object.entries(properties))
+    properties === undefined
+      ? createJsonSchemaFormat(schema, 'glm_xml')
+      : buildAnyProperty(Object.entries(properties))
   return tag(OPEN + name, content, '</tool_call>')
 }
 
 /** Returns the properties of a schema; undefined if the schema specifies more than its keys. */
-function plainProperties(schema: Schema): Schema | undefined {
+function findPlainProperties(schema: Schema): Schema | undefined {
   const { properties } = schema
   const isPlain = typeof properties === 'object' && properties !== null && Object.keys(properties).length > 0
   const says = ['$ref', 'allOf', 'anyOf', 'oneOf', 'patternProperties'].some((key) => key in schema)
   return isPlain && !says && schema.additionalProperties !== true ? (properties as Schema) : undefined
 }
 
-function anyProperty(properties: readonly (readonly [string, unknown])[]): Format {
+function buildAnyProperty(properties: readonly (readonly [string, unknown])[]): Format {
   const pairs = properties.map(([key, property]) =>
-    sequence(
-      constant(`<arg_key>${key}</arg_key><arg_value>`),
-      valueFormat(isRecord(property) ? property : {}),
-      constant('</arg_value>'),
+    createSequenceFormat(
+      createConstantFormat(`<arg_key>${key}</arg_key><arg_value>`),
+      buildValueFormat(isRecord(property) ? property : {}),
+      createConstantFormat('</arg_value>'),
     ),
   )
-  return { type: 'star', content: oneFormat(pairs) }
+  return { type: 'star', content: mergeFormats(pairs) }
 }
 
-function valueFormat(property: Schema): Format {
+function buildValueFormat(property: Schema): Format {
   if (Array.isArray(property.enum)) {
-    return oneFormat(
-      property.enum.map((value) => constant(typeof value === 'string' ? value : JSON.stringify(value))),
+    return mergeFormats(
+      property.enum.map((value) =>
+        createConstantFormat(typeof value === 'string' ? value : JSON.stringify(value)),
+      ),
     )
   }
   const { type } = property
   if (Array.isArray(type)) {
-    const others = type.filter((one) => one !== 'string').map((one) => valueFormat({ type: one }))
-    return oneFormat(type.includes('string') ? [...others, anyText(MARKUP)] : others)
+    const others = type.filter((one) => one !== 'string').map((one) => buildValueFormat({ type: one }))
+    return mergeFormats(type.includes('string') ? [...others, createAnyTextFormat(MARKUP)] : others)
   }
-  if (type === undefined || type === null || type === 'string') return anyText(MARKUP)
-  return jsonSchema({ type })
+  if (type === undefined || type === null || type === 'string') return createAnyTextFormat(MARKUP)
+  return createJsonSchemaFormat({ type })
 }
 
-function oneFormat(formats: readonly Format[]): Format {
-  return formats.length === 1 ? formats[0]! : either(formats)
+function mergeFormats(formats: readonly Format[]): Format {
+  return formats.length === 1 ? formats[0]! : createEitherFormat(formats)
 }

@@ -9,7 +9,7 @@ export type Format = Readonly<Record<string, unknown>>
 export type SchemaStyle = 'json' | 'qwen_xml' | 'minimax_xml' | 'deepseek_xml' | 'glm_xml'
 
 /** Returns the format of arguments. @param schema true: any value */
-export function jsonSchema(schema: unknown, style: SchemaStyle = 'json'): Format {
+export function createJsonSchemaFormat(schema: unknown, style: SchemaStyle = 'json'): Format {
   return {
     type: 'json_schema',
     json_schema: schema,
@@ -24,19 +24,19 @@ export function tag(begin: string, content: Format, end: string): Format {
   return { type: 'tag', begin, content, end }
 }
 
-export function constant(value: string): Format {
+export function createConstantFormat(value: string): Format {
   return { type: 'const_string', value }
 }
 
-export function anyText(excludes: readonly string[]): Format {
+export function createAnyTextFormat(excludes: readonly string[]): Format {
   return { type: 'any_text', excludes, max_tokens: null, max_chars: null }
 }
 
-export function sequence(...elements: readonly Format[]): Format {
+export function createSequenceFormat(...elements: readonly Format[]): Format {
   return { type: 'sequence', elements }
 }
 
-export function either(elements: readonly Format[]): Format {
+export function createEitherFormat(elements: readonly Format[]): Format {
   return { type: 'or', elements }
 }
 
@@ -46,7 +46,7 @@ export function tagList(tags: readonly Format[], onlyOne: boolean, separator = '
 }
 
 /** Returns the format of free text in which a trigger starts one of the tags. */
-export function triggeredTags(
+export function createTriggeredTags(
   trigger: string,
   tags: readonly Format[],
   more: { onlyOne: boolean; atLeastOne?: boolean; excludes?: readonly string[] },

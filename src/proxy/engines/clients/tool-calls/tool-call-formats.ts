@@ -4,14 +4,14 @@
  */
 
 import {
-  constant,
+  createConstantFormat,
+  createJsonSchemaFormat,
+  createSequenceFormat,
+  createTriggeredTags,
   type Format,
-  jsonSchema,
   type SchemaStyle,
-  sequence,
   tag,
   tagList,
-  triggeredTags,
 } from './structural-tag.ts'
 import type { FunctionTool, ToolCallRequest } from './tool-call-request.ts'
 
@@ -53,13 +53,13 @@ export const llama3 = freeStanding({
 export const hermes: ToolCallFormat = ({ tools, choice, onlyOne, schemaOf }) => {
   const tags = tools.flatMap((tool) => {
     const begin = `{"name": "${tool.name}", "arguments": `
-    const content = jsonSchema(schemaOf(tool))
+    const content = createJsonSchemaFormat(schemaOf(tool))
     return [
       tag(`<tool_call>\n${begin}`, content, '}\n</tool_call>'),
       tag(`<tool_call>${begin}`, content, '}</tool_call>'),
     ]
   })
-  if (choice === 'auto') return triggeredTags('<tool_call>', tags, { onlyOne })
+  if (choice === 'auto') return createTriggeredTags('<tool_call>', tags, { onlyOne })
   return tagList(tags, onlyOne || choice === 'forced')
 }
 
@@ -80,26 +80,30 @@ export const deepseekV31 = wrapMarkup({
   end: '<｜tool▁call▁end｜>',
 })
 
-export const deepseekV32 = sectioned({
+export const deepseekV32 = createSectionedFormat({
   trigger: '<｜DSML｜function_calls>',
   open: '<｜DSML｜function_calls>\n',
   lead: '\n\n',
   close: '</｜DSML｜function_calls>',
   call: ({ name }, schema) =>
-    tag(`<｜DSML｜invoke name="${name}">\n`, jsonSchema(schema, 'deepseek_xml'), '</｜DSML｜invoke>\n'),
+    tag(
+      `<｜DSML｜invoke name="${name}">\n`,
+      createJsonSchemaFormat(schema, 'deepseek_xml'),
+      '</｜DSML｜invoke>\n',
+    ),
 })
 
-export const minimaxM2 = sectioned({
+export const minimaxM2 = createSectionedFormat({
   trigger: '<minimax:tool_call>',
   open: '<minimax:tool_call>\n',
   lead: '\n',
   close: '</minimax:tool_call>',
   listsForced: true,
   call: ({ name }, schema) =>
-    tag(`<invoke name="${name}">\n`, jsonSchema(schema, 'minimax_xml'), '</invoke>\n'),
+    tag(`<invoke name="${name}">\n`, createJsonSchemaFormat(schema, 'minimax_xml'), '</invoke>\n'),
 })
 
-export const kimiK2 = sectioned({
+export const kimiK2 = createSectionedFormat({
   trigger: '<|tool_calls_section_begin|>',
   open: '<|tool_calls_section_begin|>',
   lead: '',
@@ -108,10 +112,10 @@ export const kimiK2 = sectioned({
   call: ({ name }, schema) =>
     tag(
       `<|tool_call_begin|>functions.${name}:`,
-      sequence(
+      createSequenceFormat(
         { type: 'regex', pattern: '\\d+' },
-        constant('<|tool_call_argument_begin|>'),
-        jsonSchema(schema),
+        createConstantFormat('<|tool_call_argument_begin|>'),
+        createJsonSchemaFormat(schema),
       ),
       '<|tool_call_end|>',
     ),
@@ -127,11 +131,11 @@ function freeStanding(markup: {
 }): ToolCallFormat {
   return ({ tools, choice, onlyOne, schemaOf }) => {
     const tags = tools.map((tool) =>
-      tag(markup.begin(tool.name), jsonSchema(schemaOf(tool), markup.style), markup.end),
+      tag(markup.begin(tool.name), createJsonSchemaFormat(schemaOf(tool), markup.style), markup.end),
     )
     if (choice === 'forced') return tags[0]!
     const more = { onlyOne, atLeastOne: choice === 'required', excludes: markup.excludes ?? THINK }
-    return triggeredTags(markup.trigger, tags, more)
+    return createTriggeredTags(markup.trigger, tags, more)
   }
 }
 
@@ -149,7 +153,7 @@ function wrapMarkup(markup: {
   const { open, close } = markup
   return ({ tools, choice, onlyOne, schemaOf }) => {
     const callTag = (tool: FunctionTool, before = '', after = '') =>
-      tag(before + markup.begin(tool.name), jsonSchema(schemaOf(tool)), markup.end + after)
+      tag(before + markup.begin(tool.name), createJsonSchemaFormat(schemaOf(tool)), markup.end + after)
     if (choice === 'forced') return callTag(tools[0]!, open, close)
     const calls = tagList(
       tools.map((tool) => callTag(tool)),
@@ -157,12 +161,14 @@ function wrapMarkup(markup: {
       markup.separator,
     )
     const section = tag(open, calls, close)
-    return choice === 'required' ? section : triggeredTags(open, [section], { onlyOne, excludes: THINK })
+    return choice === 'required'
+      ? section
+      : createTriggeredTags(open, [section], { onlyOne, excludes: THINK })
   }
 }
 
 /** Creates the same format, with a forced section as a sequence. */
-function sectioned(markup: {
+function createSectionedFormat(markup: {
   trigger: string
   open: string
   /** The text before a forced section. */
@@ -178,7 +184,8 @@ function sectioned(markup: {
     const tags = tools.map((tool) => markup.call(tool, schemaOf(tool)))
     const isForced = choice === 'forced'
     const calls = isForced && !markup.listsForced ? tags[0]! : tagList(tags, onlyOne || isForced)
-    if (choice !== 'auto') return sequence(constant(lead + open), calls, constant(close))
-    return triggeredTags(trigger, [tag(open, calls, close)], { onlyOne, excludes })
+    if (choice !== 'auto')
+      return createSequenceFormat(createConstantFormat(lead + open), calls, createConstantFormat(close))
+    return createTriggeredTags(trigger, [tag(open, calls, close)], { onlyOne, excludes })
   }
 }

@@ -6,7 +6,12 @@
 import { isRecord, parseJson } from '../../../../base/json.ts'
 import type { ChatBody } from '../../../../protocol/canonical/request.ts'
 import { glm } from '../tool-calls/glm-tool-calls.ts'
-import { constant, either, type Format, jsonSchema } from '../tool-calls/structural-tag.ts'
+import {
+  createConstantFormat,
+  createEitherFormat,
+  createJsonSchemaFormat,
+  type Format,
+} from '../tool-calls/structural-tag.ts'
 import * as formats from '../tool-calls/tool-call-formats.ts'
 import {
   type FunctionTool,
@@ -33,7 +38,7 @@ const FORMATS: Readonly<Record<string, formats.ToolCallFormat>> = {
 export const TAGS_SINCE = '0.32'
 
 /** Returns the fields that constrain tool calls; undefined if there are none. */
-export function vllmCallTag(request: TokenRequest): Record<string, unknown> | undefined {
+export function buildVllmCallTag(request: TokenRequest): Record<string, unknown> | undefined {
   const calls = getToolCallRequest(request)
   const write = calls && FORMATS[calls.format]
   if (calls === undefined || write === undefined) return undefined
@@ -45,7 +50,10 @@ export function vllmCallTag(request: TokenRequest): Record<string, unknown> | un
   // As an alternative to another output, the free text of `auto` would accept everything.
   const choice = outputFormat ? 'required' : calls.choice
   const written = write({ ...calls, choice, schemaOf: getArgumentSchema })
-  const tag = { type: 'structural_tag', format: outputFormat ? either([written, outputFormat]) : written }
+  const tag = {
+    type: 'structural_tag',
+    format: outputFormat ? createEitherFormat([written, outputFormat]) : written,
+  }
   return { structured_outputs: { structural_tag: JSON.stringify(tag) }, response_format: undefined }
 }
 
@@ -78,11 +86,12 @@ function getRequestedOutput(body: ChatBody): Record<string, unknown> | undefined
  */
 function toOutputFormat(output: Record<string, unknown>): Format | undefined {
   const { json_object: anyObject, json, regex, choice, grammar, structural_tag: tag } = output
-  if (anyObject) return jsonSchema({ type: 'object' })
+  if (anyObject) return createJsonSchemaFormat({ type: 'object' })
   if (json !== undefined && json !== null)
-    return jsonSchema(typeof json === 'string' ? parseJson(json) : json)
+    return createJsonSchemaFormat(typeof json === 'string' ? parseJson(json) : json)
   if (typeof regex === 'string') return { type: 'regex', pattern: regex }
-  if (Array.isArray(choice)) return either(choice.map((value) => constant(String(value))))
+  if (Array.isArray(choice))
+    return createEitherFormat(choice.map((value) => createConstantFormat(String(value))))
   // A Lark grammar, which vLLM would translate, remains the only constraint.
   if (typeof grammar === 'string' && grammar.includes('::=')) return { type: 'grammar', grammar }
   const parsed = typeof tag === 'string' ? parseJson(tag) : undefined

@@ -14,33 +14,33 @@ import { readCompletion } from '../wire/generation.ts'
 import { getModels } from '../wire/models.ts'
 import { RemoteTokenizer } from '../wire/remote-tokenizer.ts'
 import {
-  bodyJson,
-  bodyWithIds,
   getMaxTokens,
   getRoute,
   isTokenRequest,
+  serializeBody,
+  serializeBodyWithIds,
   type TokenRequest,
 } from '../wire/request.ts'
 import { ServerClient } from '../wire/server-client.ts'
 import { ServerVersion } from '../wire/server-version.ts'
-import { weightVersionIn } from '../wire/weight-version.ts'
-import { TAGS_SINCE, vllmCallTag } from './call-tags.ts'
+import { findWeightVersion } from '../wire/weight-version.ts'
+import { buildVllmCallTag, TAGS_SINCE } from './call-tags.ts'
 import {
-  defaultsIn,
-  detailsByIds,
+  buildVllmIdsBody,
+  buildVllmImagesBody,
+  findDetailsReason,
   IDS_ROUTE,
   type IdsRequestOptions,
   type IdsRoute,
   IMAGES_SINCE,
   isRouteMissing,
+  readDefaults,
   SPANS_SINCE,
   STREAMS_SINCE,
-  vllmIdsBody,
-  vllmImagesBody,
 } from './ids-route.ts'
 import { PromptChecks } from './prompt-checks.ts'
-import { vllmBody, vllmTokenBody, vllmTokenizeBody } from './request.ts'
-import { readVllmScores, VLLM_READING, vllmScoreBody } from './score.ts'
+import { buildVllmBody, buildVllmTokenBody, buildVllmTokenizeBody } from './request.ts'
+import { buildVllmScoreBody, readVllmScores, VLLM_READING } from './score.ts'
 import { TokenTextCache } from './token-text-cache.ts'
 
 const NO_ROUTE = {
@@ -105,8 +105,12 @@ class VllmClient extends ServerClient implements EngineClient {
   }
 
   async #generateTokens(agentRequest: TokenRequest, sink: EventSink, signal: AbortSignal): Promise<void> {
-    const request = await this.#toolCallConstraints.constrain(agentRequest, vllmCallTag(agentRequest), signal)
-    const details = detailsByIds(request, await this.#idsRoute(request, signal))
+    const request = await this.#toolCallConstraints.constrain(
+      agentRequest,
+      buildVllmCallTag(agentRequest),
+      signal,
+    )
+    const details = findDetailsReason(request, await this.#idsRoute(request, signal))
     const byIds = details && (await this.#sendByIds(request, signal))
     if (byIds !== undefined) {
       if (details !== 'masks') return await readCompletion(this.connection, request, byIds, sink)
@@ -117,8 +121,8 @@ class VllmClient extends ServerClient implements EngineClient {
       return
     }
     const budget = await this.#contextLength.budget(request, signal)
-    const body = vllmTokenBody(request, budget, this.#promptChecks.next())
-    const json = bodyWithIds(body, 'prompt', request)
+    const body = buildVllmTokenBody(request, budget, this.#promptChecks.next())
+    const json = serializeBodyWithIds(body, 'prompt', request)
     const response = await this.connection.request(getRoute(request), signal, json, request)
     // The server serves this request, so it was the route that was missing, not the model.
     if (details !== undefined) this.#noRoute = `${NO_ROUTE[details]}: ${SCALE_OUT}`
@@ -134,7 +138,7 @@ class VllmClient extends ServerClient implements EngineClient {
     const isComplete =
       agentRequest.kind === 'chat' && agentRequest.stream && (await this.#detectLostIds(signal))
     const request = isComplete ? { ...agentRequest, stream: false } : agentRequest
-    const json = bodyJson(vllmBody(request), request)
+    const json = serializeBody(buildVllmBody(request), request)
     const response = await this.connection.request(getRoute(request), signal, json, request)
     await readCompletion(this.connection, request, response, sink)
   }
@@ -163,9 +167,9 @@ class VllmClient extends ServerClient implements EngineClient {
    * @returns undefined if the server lacks it; `/v1/completions` supports everything but masks and versions
    */
   async #sendByIds(request: TokenRequest, signal: AbortSignal): Promise<EngineResponse | undefined> {
-    const body = vllmIdsBody(request, await this.#sentByIds(request, signal))
+    const body = buildVllmIdsBody(request, await this.#sentByIds(request, signal))
     try {
-      const json = bodyWithIds(body, 'token_ids', request)
+      const json = serializeBodyWithIds(body, 'token_ids', request)
       return await this.connection.request(IDS_ROUTE, signal, json, request)
     } catch (thrown) {
       if (isRouteMissing(thrown)) return undefined
@@ -174,7 +178,7 @@ class VllmClient extends ServerClient implements EngineClient {
   }
 
   async #sentByIds(request: TokenRequest, signal: AbortSignal): Promise<IdsRequestOptions> {
-    this.#defaults ??= defaultsIn(await this.#rendered(request, signal))
+    this.#defaults ??= readDefaults(await this.#rendered(request, signal))
     const defaults = this.#defaults
     const maxTokens = await this.#contextLength.budget(request, signal)
     return { maxTokens, defaults, streams: await this.#version.isSince(STREAMS_SINCE, signal) }
@@ -202,21 +206,21 @@ class VllmClient extends ServerClient implements EngineClient {
       throw new ProxyError('unsupported', message, { param: 'messages' })
     }
     const ids = new PromptIds(collapseImages(request.promptTokenIds.whole(), images, images.edges))
-    const body = vllmImagesBody(request, await this.#sentByIds(request, signal))
-    const json = bodyWithIds(body, 'token_ids', { ...request, promptTokenIds: ids })
+    const body = buildVllmImagesBody(request, await this.#sentByIds(request, signal))
+    const json = serializeBodyWithIds(body, 'token_ids', { ...request, promptTokenIds: ids })
     const response = await this.connection.request(IDS_ROUTE, signal, json, request)
     await readCompletion(this.connection, request, response, sink)
   }
 
   async countTokens(body: ChatBody, signal: AbortSignal): Promise<number> {
-    const json = JSON.stringify(vllmTokenizeBody(body))
+    const json = JSON.stringify(buildVllmTokenizeBody(body))
     const counted = parseJson(await this.connection.query('/tokenize', signal, json))
     if (isRecord(counted) && typeof counted.count === 'number') return counted.count
     throw new ProxyError('engine_failed', `the engine at ${this.name} counted no tokens`)
   }
 
   async score(request: ScoreRequest, signal: AbortSignal): Promise<ScoreResult> {
-    const text = await this.connection.query('/v1/completions', signal, vllmScoreBody(request))
+    const text = await this.connection.query('/v1/completions', signal, buildVllmScoreBody(request))
     return { tokens: readVllmScores(this.name, text, request) }
   }
 
@@ -260,7 +264,7 @@ class VllmClient extends ServerClient implements EngineClient {
     const models = await getModels(this.connection, signal)
     this.#contextLength.note(models)
     // Served in vLLM's development mode: `{"weight_version": "v7"}`.
-    const weightVersion = weightVersionIn(await this.connection.queryOptional('/weight_info', signal))
+    const weightVersion = findWeightVersion(await this.connection.queryOptional('/weight_info', signal))
     const unavailable = await this.#unavailable(signal)
     this.#isOld = await this.#version.warningBefore(TESTED, signal)
     // Without a tokenizer question the proxy is in chat mode.

@@ -82,7 +82,7 @@ export interface IdsRoute {
  * uses only fields that the route supports. The route supports no constraints on the output, and reports no texts of
  * tokens.
  */
-export function detailsByIds(request: TokenRequest, route: IdsRoute): 'masks' | 'versions' | undefined {
+export function findDetailsReason(request: TokenRequest, route: IdsRoute): 'masks' | 'versions' | undefined {
   const { record, body } = request
   const wantsMask = route.masks && record?.samplingMask === true && isMaskBounded(body)
   const wantsSpans = route.spans && record?.weightVersions === true
@@ -115,7 +115,7 @@ const DEFAULTED = [
  * them; this route uses those of `SamplingParams` only.
  * @param rendered a response of `/v1/completions/render`
  */
-export function defaultsIn(rendered: unknown): Record<string, unknown> {
+export function readDefaults(rendered: unknown): Record<string, unknown> {
   const first: unknown = Array.isArray(rendered) ? rendered[0] : rendered
   const params = isRecord(first) && isRecord(first.sampling_params) ? first.sampling_params : {}
   return Object.fromEntries(DEFAULTED.flatMap((name) => (isSet(params[name]) ? [[name, params[name]]] : [])))
@@ -130,7 +130,7 @@ export interface IdsRequestOptions {
 }
 
 /** Returns the body of a request without images, except `token_ids`. */
-export function vllmIdsBody(
+export function buildVllmIdsBody(
   request: TokenRequest,
   { maxTokens, defaults, streams }: IdsRequestOptions,
 ): Record<string, unknown> {
@@ -163,7 +163,7 @@ export function vllmIdsBody(
  * @throws ProxyError `unsupported` for a constraint on the output, which this route does not accept under an agent's
  *   name
  */
-export function vllmImagesBody(request: TokenRequest, sent: IdsRequestOptions): Record<string, unknown> {
+export function buildVllmImagesBody(request: TokenRequest, sent: IdsRequestOptions): Record<string, unknown> {
   const { body } = request
   for (const [field, value] of Object.entries(body)) {
     const isConstraint = field === 'structured_outputs' || field.startsWith('guided_')
@@ -173,7 +173,7 @@ export function vllmImagesBody(request: TokenRequest, sent: IdsRequestOptions): 
     throw new ProxyError('unsupported', message, { param: field })
   }
   const content_parts = getImageUrls(body.messages).map((url) => ({ type: 'image_url', url }))
-  return { ...vllmIdsBody(request, sent), content_parts }
+  return { ...buildVllmIdsBody(request, sent), content_parts }
 }
 
 /**

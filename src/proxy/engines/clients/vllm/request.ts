@@ -1,4 +1,4 @@
-import { templateVariables } from '../../../../protocol/canonical/reasoning-effort.ts'
+import { readTemplateVariables } from '../../../../protocol/canonical/reasoning-effort.ts'
 import type { ChatBody, GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import {
   getRequestedAlternatives,
@@ -13,12 +13,12 @@ import {
  * Returns the body for vLLM: the agent's, with the fields that recording requires overridden. It is a shallow copy,
  * since bodies can be large; fields that are `undefined` are omitted from the JSON.
  */
-export function vllmBody(request: GenerationRequest): Record<string, unknown> {
+export function buildVllmBody(request: GenerationRequest): Record<string, unknown> {
   return {
     ...withoutEmptyTools(request.body),
-    ...(request.kind === 'chat' ? chatLogprobs(request) : completionFields(request)),
-    ...recordingFields(request),
-    ...detailFields(request),
+    ...(request.kind === 'chat' ? getChatLogprobs(request) : buildCompletionFields(request)),
+    ...buildRecordingFields(request),
+    ...buildDetailFields(request),
   }
 }
 
@@ -33,7 +33,7 @@ export function vllmBody(request: GenerationRequest): Record<string, unknown> {
  * @param maxTokens always sent: the route stops after 16 tokens otherwise
  * @param repeatsPrompt whether the server should report the prompt that it saw
  */
-export function vllmTokenBody(
+export function buildVllmTokenBody(
   request: TokenRequest,
   maxTokens: number,
   repeatsPrompt: boolean,
@@ -47,8 +47,8 @@ export function vllmTokenBody(
     // 0: the sampled token's logprob and no alternatives.
     logprobs: getRequestedAlternatives(request),
     top_logprobs: undefined,
-    ...recordingFields(request),
-    ...detailFields(request),
+    ...buildRecordingFields(request),
+    ...buildDetailFields(request),
     return_token_ids: repeatsPrompt ? true : undefined,
     return_tokens_as_token_ids: true,
   }
@@ -58,14 +58,14 @@ export function vllmTokenBody(
  * Returns the body for `TokenizeChatRequest` of `vllm/entrypoints/serve/tokenize/protocol.py`, without the model's
  * name: agents name models that the proxy replaces, and an engine serves one.
  */
-export function vllmTokenizeBody(body: ChatBody): Record<string, unknown> {
+export function buildVllmTokenizeBody(body: ChatBody): Record<string, unknown> {
   const { messages, tools } = withoutEmptyTools(body)
   // The schema has no `reasoning_effort`: the template gets it as the variable that vLLM derives from it in a chat.
-  const chat_template_kwargs = templateVariables(body) ?? body.chat_template_kwargs
+  const chat_template_kwargs = readTemplateVariables(body) ?? body.chat_template_kwargs
   return { messages, tools, chat_template_kwargs, add_generation_prompt: true }
 }
 
-function recordingFields({ body, stream }: GenerationRequest): Record<string, unknown> {
+function buildRecordingFields({ body, stream }: GenerationRequest): Record<string, unknown> {
   return {
     return_token_ids: true,
     // With a parser configured, false removes ids and logprobs from every chunk. The dialect hides reasoning instead.
@@ -82,7 +82,7 @@ function recordingFields({ body, stream }: GenerationRequest): Record<string, un
  * Returns the fields for token data. A server that returns routed experts does so unrequested, and never in a stream;
  * it rejects prompt logprobs in one.
  */
-function detailFields(request: GenerationRequest): Record<string, unknown> | undefined {
+function buildDetailFields(request: GenerationRequest): Record<string, unknown> | undefined {
   const { record, expertsStart } = request
   if (record === undefined) return undefined
   const isComplete = record.routedExperts === true || record.promptLogprobs !== undefined
@@ -105,7 +105,7 @@ function recordsAlternatives(request: GenerationRequest): boolean {
   return getRoute(request) === '/v1/chat/completions' || !wantsLogprobs(request)
 }
 
-function chatLogprobs(request: GenerationRequest): Record<string, unknown> {
+function getChatLogprobs(request: GenerationRequest): Record<string, unknown> {
   const { body, record } = request
   const requested = record?.topLogprobs === undefined ? undefined : getRequestedAlternatives(request)
   return {
@@ -114,7 +114,7 @@ function chatLogprobs(request: GenerationRequest): Record<string, unknown> {
   }
 }
 
-function completionFields(request: GenerationRequest): Record<string, unknown> {
+function buildCompletionFields(request: GenerationRequest): Record<string, unknown> {
   const { max_tokens, max_completion_tokens } = request.body
   return {
     // The sampled token's logprob is always reported.

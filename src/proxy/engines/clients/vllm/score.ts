@@ -6,13 +6,13 @@
 import { isRecord, parseJson } from '../../../../base/json.ts'
 import type { ScoreRequest, TokenScore } from '../../port/score.ts'
 import type { IdReading } from '../wire/remote-tokenizer.ts'
-import { notScored, readAsPrompt, readLogprob, scoredIds } from '../wire/score.ts'
+import { createNotScoredError, joinScoredIds, readAsPrompt, readLogprob } from '../wire/score.ts'
 
-export function vllmScoreBody(request: ScoreRequest): string {
+export function buildVllmScoreBody(request: ScoreRequest): string {
   const { model, alternatives } = request
   return JSON.stringify({
     model,
-    prompt: scoredIds(request),
+    prompt: joinScoredIds(request),
     add_special_tokens: false,
     // The minimum that the route samples.
     max_tokens: 1,
@@ -29,19 +29,26 @@ export function readVllmScores(engine: string, text: string, request: ScoreReque
   const body = parseJson(text)
   const choice = isRecord(body) && Array.isArray(body.choices) ? body.choices[0] : undefined
   const entries: unknown = isRecord(choice) ? choice.prompt_logprobs : undefined
-  const ids = scoredIds(request)
-  if (!isRecord(choice) || !Array.isArray(entries)) throw notScored(engine, 'it has no prompt_logprobs')
+  const ids = joinScoredIds(request)
+  if (!isRecord(choice) || !Array.isArray(entries))
+    throw createNotScoredError(engine, 'it has no prompt_logprobs')
   if (entries.length !== ids.length) {
-    throw notScored(engine, `it read ${entries.length} tokens for the ${ids.length} that it was sent`)
+    throw createNotScoredError(
+      engine,
+      `it read ${entries.length} tokens for the ${ids.length} that it was sent`,
+    )
   }
   const seen: unknown = choice.prompt_token_ids
   if (Array.isArray(seen) && ids.some((id, index) => seen[index] !== id)) {
-    throw notScored(engine, 'it read other tokens than it was sent')
+    throw createNotScoredError(engine, 'it read other tokens than it was sent')
   }
   const from = request.promptTokenIds.length
   return entries.slice(from).map((entry: unknown, index) => {
-    const scored = isRecord(entry) ? scoredToken(entry, ids[from + index]!, request.alternatives) : undefined
-    if (scored === undefined) throw notScored(engine, `it does not report token ${index} of the completion`)
+    const scored = isRecord(entry)
+      ? readTokenScore(entry, ids[from + index]!, request.alternatives)
+      : undefined
+    if (scored === undefined)
+      throw createNotScoredError(engine, `it does not report token ${index} of the completion`)
     return scored
   })
 }
@@ -50,16 +57,16 @@ export function readVllmScores(engine: string, text: string, request: ScoreReque
  * Reads the score of one token.
  * @param entry logprobs by token id: this one, and the most probable ones, which may include it
  */
-function scoredToken(
+function readTokenScore(
   entry: Record<string, unknown>,
   id: number,
   alternatives: number,
 ): TokenScore | undefined {
-  const own = logprobIn(entry[String(id)])
+  const own = readEntryLogprob(entry[String(id)])
   if (own === undefined) return undefined
   if (alternatives === 0) return { logprob: own, alternatives: [], alternativeIds: [] }
   const known = Object.entries(entry).flatMap(([key, score]) => {
-    const logprob = logprobIn(score)
+    const logprob = readEntryLogprob(score)
     return logprob === undefined ? [] : [{ id: Number(key), logprob }]
   })
   return {
@@ -69,14 +76,14 @@ function scoredToken(
   }
 }
 
-function logprobIn(entry: unknown): number | undefined {
+function readEntryLogprob(entry: unknown): number | undefined {
   return isRecord(entry) ? readLogprob(entry.logprob) : undefined
 }
 
 /** Reads `decoded_token` of `prompt_logprobs`; the first token has none. */
 export const VLLM_READING: IdReading = {
   path: '/v1/completions',
-  body: (ids, model) => vllmScoreBody({ ...readAsPrompt(ids), model }),
+  body: (ids, model) => buildVllmScoreBody({ ...readAsPrompt(ids), model }),
   textsIn(body, ids) {
     const choice = isRecord(body) && Array.isArray(body.choices) ? body.choices[0] : undefined
     const entries: unknown = isRecord(choice) ? choice.prompt_logprobs : undefined

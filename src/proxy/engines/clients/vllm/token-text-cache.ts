@@ -36,7 +36,7 @@ export class TokenTextCache {
    */
   async getTexts(ids: Int32Array, post: Post): Promise<string[] | undefined> {
     if (!(await this.#requestUnknown([...new Set(ids)].map(String), post))) return undefined
-    const runs = partialRuns(ids, (id) => this.#known.get(String(id))!)
+    const runs = findPartialRuns(ids, (id) => this.#known.get(String(id))!)
     if (!(await this.#requestUnknown([...new Set(runs.map(({ key }) => key))], post))) return undefined
     const texts = Array.from(ids, (id) => this.#known.get(String(id))!)
     for (const { start, end, key } of runs) {
@@ -90,7 +90,7 @@ interface TextRun {
 }
 
 /** Returns runs of adjacent tokens that have incomplete characters. */
-function partialRuns(ids: Int32Array, getText: (id: number) => string): TextRun[] {
+function findPartialRuns(ids: Int32Array, getText: (id: number) => string): TextRun[] {
   const runs: TextRun[] = []
   for (let start = 0; start < ids.length; start += 1) {
     let end = start

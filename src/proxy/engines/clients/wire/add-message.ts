@@ -66,7 +66,7 @@ function toToolCallPiece(entry: Record<string, unknown>): ToolCallPiece {
   const { index, function: called } = entry
   const { name, arguments: args } = isRecord(called) ? called : {}
   const id = readText(entry.id)
-  const text = argumentsText(args)
+  const text = toArgumentsText(args)
   return {
     index: typeof index === 'number' ? index : undefined,
     ...(id !== undefined && { id, type: 'function' }),
@@ -87,7 +87,7 @@ function readText(value: unknown): string | undefined {
  * Returns the arguments as text. The API requires text; llama.cpp's server sent an object for a while, and some
  * gateways do.
  */
-function argumentsText(args: unknown): string | undefined {
+function toArgumentsText(args: unknown): string | undefined {
   if (typeof args === 'string') return args
   if (!isRecord(args)) return undefined
   if (isNestedTooDeeply(args))

@@ -16,11 +16,17 @@ import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
 import { isTokenId } from '../../../../protocol/token-ids/token-ids.ts'
 import { addMessage } from './add-message.ts'
 import { readTokenData } from './details/read-token-data.ts'
-import { engineFailure, excerpt, isError, responseError, unfinishedResponse } from './failures.ts'
+import {
+  convertErrorBody,
+  createEngineError,
+  createUnfinishedResponseError,
+  isError,
+  toExcerpt,
+} from './failures.ts'
 import { type PromptIdParser, parseResponse } from './parse-response.ts'
-import { sampledIds } from './sampled-ids.ts'
+import { readSampledIds } from './sampled-ids.ts'
 import { ToolCallAssembler } from './tool-call-assembler.ts'
-import { firstWeightVersion, lastWeightVersion, readWeightVersion } from './weight-version.ts'
+import { findFirstWeightVersion, findLastWeightVersion, readWeightVersion } from './weight-version.ts'
 
 /** The properties of a request that all engines' readers need. */
 export interface ReaderOptions {
@@ -92,13 +98,13 @@ export class CompletionReader {
       return
     }
     this.#skipped = undefined
-    const choice = firstChoice(response.choices)
+    const choice = getFirstChoice(response.choices)
     // vLLM: at the root in chat, in the choice in completions; SGLang: in the choice in both.
     const reported = response.prompt_token_ids ?? choice?.prompt_token_ids
     if (!this.#started) this.#start(response, choice, events, isComplete, reported)
     else this.#notePrompt(reported)
     if (choice === undefined) return
-    this.#weightVersion = lastWeightVersion(choice) ?? this.#weightVersion
+    this.#weightVersion = findLastWeightVersion(choice) ?? this.#weightVersion
     const delta = this.#delta(choice, response)
     if (delta !== undefined) events.push(delta)
     if (typeof choice.finish_reason === 'string') {
@@ -116,8 +122,8 @@ export class CompletionReader {
   end(): GenerationEnd {
     const { engine } = this.#options
     if (this.#finishReason === undefined && this.#skipped !== undefined)
-      throw responseError(engine, this.#skipped, this.#options.redact)
-    if (this.#finishReason === undefined) throw unfinishedResponse(engine)
+      throw convertErrorBody(engine, this.#skipped, this.#options.redact)
+    if (this.#finishReason === undefined) throw createUnfinishedResponseError(engine)
     const failed = FAILURES.get(this.#finishReason)
     if (failed !== undefined) throw new ProxyError(failed.code, `the engine at ${engine} ${failed.what}`)
     return {
@@ -136,12 +142,16 @@ export class CompletionReader {
     try {
       response = parseResponse(json, readPrompt)
     } catch {
-      const text = excerpt(redact(json.toString()))
-      throw engineFailure('engine_failed', `the engine at ${engine} did not respond with JSON`, `: ${text}`)
+      const text = toExcerpt(redact(json.toString()))
+      throw createEngineError(
+        'engine_failed',
+        `the engine at ${engine} did not respond with JSON`,
+        `: ${text}`,
+      )
     }
     if (isRecord(response) && !isError(response)) return response
     const isCut = this.#started && this.#finishReason === undefined && isRecord(response)
-    throw responseError(engine, json.toString(), redact, isCut ? 'engine_lost' : 'engine_failed')
+    throw convertErrorBody(engine, json.toString(), redact, isCut ? 'engine_lost' : 'engine_failed')
   }
 
   /**
@@ -150,7 +160,7 @@ export class CompletionReader {
    */
   #skip(json: string | Buffer, isComplete: boolean): void {
     const { engine, redact } = this.#options
-    if (isComplete) throw responseError(engine, json.toString(), redact)
+    if (isComplete) throw convertErrorBody(engine, json.toString(), redact)
     this.#skipped = json.toString()
   }
 
@@ -171,7 +181,7 @@ export class CompletionReader {
   ): void {
     this.#started = true
     const holders = [response.metadata, choice].filter(isRecord)
-    const first = holders.map((holder) => firstWeightVersion(holder, isComplete)).find(Boolean)
+    const first = holders.map((holder) => findFirstWeightVersion(holder, isComplete)).find(Boolean)
     const weightVersion = first ?? (isComplete ? undefined : this.#weightVersion)
     const promptTokenIds = readIds(reported ?? this.#options.sentPromptTokenIds)
     this.#prompt = promptTokenIds
@@ -205,7 +215,7 @@ export class CompletionReader {
     // null means "not reported" rather than "no tokens": some vLLM versions return it although ids were requested.
     // SGLang's complete chat responses use `response_token_ids` since 0.5.18.
     const ids = choice.token_ids ?? choice.response_token_ids
-    if (Array.isArray(ids)) delta.tokenIds = sampledIds(ids)
+    if (Array.isArray(ids)) delta.tokenIds = readSampledIds(ids)
     if (this.#options.record) this.#addDetails(delta, choice, response, entries)
     return Object.keys(delta).length > 1 ? delta : undefined
   }
@@ -226,8 +236,8 @@ export class CompletionReader {
   /** Adds the logprobs of a choice. @returns the engine's entries, unchanged */
   #addLogprobs(delta: GenerationDelta, logprobs: Record<string, unknown>): readonly TokenLogprob[] {
     const reported = Array.isArray(logprobs.content)
-      ? writtenEntries(logprobs.content)
-      : legacyEntries(logprobs)
+      ? normalizeEntries(logprobs.content)
+      : toLegacyEntries(logprobs)
     if (reported.length === 0) return reported
     if (!reported.every(isTokenEntry)) {
       throw new ProxyError(
@@ -248,7 +258,7 @@ export class CompletionReader {
   }
 }
 
-function firstChoice(choices: unknown[]): Record<string, unknown> | undefined {
+function getFirstChoice(choices: unknown[]): Record<string, unknown> | undefined {
   const first = choices.find((choice) => isRecord(choice) && (choice.index ?? 0) === 0)
   return first as Record<string, unknown> | undefined
 }
@@ -271,18 +281,18 @@ function readIds(ids: unknown): PromptIds | undefined {
  * Converts the parallel lists of the legacy completions API to entries. A null logprob becomes NaN, which keeps the
  * position and cannot be mistaken for a probability.
  */
-function legacyEntries(logprobs: Record<string, unknown>): TokenLogprob[] {
+function toLegacyEntries(logprobs: Record<string, unknown>): TokenLogprob[] {
   const { tokens, token_logprobs: values, top_logprobs: tops } = logprobs
   if (!Array.isArray(values)) return []
   return values.map((value, index) => ({
     token: Array.isArray(tokens) && typeof tokens[index] === 'string' ? tokens[index] : '',
     logprob: typeof value === 'number' ? value : Number.NaN,
     bytes: null,
-    top_logprobs: Array.isArray(tops) && isRecord(tops[index]) ? topEntries(tops[index]) : [],
+    top_logprobs: Array.isArray(tops) && isRecord(tops[index]) ? toTopEntries(tops[index]) : [],
   }))
 }
 
-function topEntries(top: Record<string, unknown>): TokenLogprob['top_logprobs'] {
+function toTopEntries(top: Record<string, unknown>): TokenLogprob['top_logprobs'] {
   return Object.entries(top).map(([token, logprob]) => ({
     token,
     logprob: typeof logprob === 'number' ? logprob : Number.NaN,
@@ -295,7 +305,7 @@ function topEntries(top: Record<string, unknown>): TokenLogprob['top_logprobs'] 
  * (`GenerateLogProbsContent`, since 0.28). Such an entry is converted to the older form, with the id written as a
  * token.
  */
-function writtenEntries(content: unknown[]): TokenLogprob[] {
+function normalizeEntries(content: unknown[]): TokenLogprob[] {
   const isByIds = isRecord(content[0]) && content[0].token_id !== undefined
   return isByIds ? content.map(withTokenAsId) : (content as TokenLogprob[])
 }

@@ -4,7 +4,7 @@ import { parseJson } from '../../../../base/json.ts'
 import type { GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import { type Endpoint, parseEndpoint } from '../endpoint.ts'
 import { EngineResponse } from './engine-response.ts'
-import { healthFailure, rejectionError, responseTooLarge } from './failures.ts'
+import { convertHealthError, convertRejection, createResponseTooLargeError } from './failures.ts'
 import { joinChunks } from './join-chunks.ts'
 import type { BodyPieces } from './request.ts'
 import { type RequestSession, SessionTokens } from './session-tokens.ts'
@@ -121,7 +121,12 @@ export class EngineConnection {
     if (agentRequest) this.#sessions.storeToken(agentRequest, headers)
     if (status >= 200 && status < 300) return response
     const text = this.endpoint.redact(await this.text(response))
-    throw rejectionError({ engine: this.name, status, text, retryAfter: headers['retry-after']?.toString() })
+    throw convertRejection({
+      engine: this.name,
+      status,
+      text,
+      retryAfter: headers['retry-after']?.toString(),
+    })
   }
 
   #headers(
@@ -159,7 +164,7 @@ export class EngineConnection {
           parts.push(chunk)
           size += chunk.length
         }
-        if (size > this.maxResponseBytes) throw responseTooLarge(this.name, this.maxResponseBytes)
+        if (size > this.maxResponseBytes) throw createResponseTooLargeError(this.name, this.maxResponseBytes)
         return undefined
       },
     })
@@ -195,7 +200,8 @@ export class EngineConnection {
     try {
       return await this.query(path, signal)
     } catch (thrown) {
-      if (!(thrown instanceof ProxyError && thrown.code === 'engine_rejected')) throw healthFailure(thrown)
+      if (!(thrown instanceof ProxyError && thrown.code === 'engine_rejected'))
+        throw convertHealthError(thrown)
       if (thrown.status === 404 || thrown.status === 405) this.#missing.add(path)
       return undefined
     }

@@ -1,7 +1,7 @@
 import type { IncomingHttpHeaders } from 'node:http'
 import type { Dispatcher } from 'undici'
 import { PushLoop, type PushSource } from '../../../../base/push-loop.ts'
-import { requestFailure, responseFailure } from './failures.ts'
+import { convertRequestError, convertResponseError } from './failures.ts'
 
 /** Reads the body of a response. */
 export interface BodyReader {
@@ -97,9 +97,9 @@ export class EngineResponse implements Dispatcher.DispatchHandler, PushSource {
     clearTimeout(this.#drain)
     if (this.statusCode === 0) {
       this.#close()
-      this.#head.reject(requestFailure(this.#engine, thrown))
+      this.#head.reject(convertRequestError(this.#engine, thrown))
     } else {
-      this.#end = { error: responseFailure(this.#engine, thrown) }
+      this.#end = { error: convertResponseError(this.#engine, thrown) }
       this.#schedule()
     }
   }

@@ -8,24 +8,25 @@ const LOST = new Set(['UND_ERR_SOCKET', 'ECONNRESET', 'EPIPE', 'UND_ERR_DESTROYE
 const SILENT = new Set(['UND_ERR_HEADERS_TIMEOUT', 'UND_ERR_BODY_TIMEOUT'])
 
 /** Converts an error of undici before the response began. The code depends on whether there was a connection. */
-export function requestFailure(engine: string, thrown: unknown): ProxyError {
+export function convertRequestError(engine: string, thrown: unknown): ProxyError {
   const code = getErrorCode(thrown)
-  if (SILENT.has(code) || LOST.has(code) || NOT_HTTP.test(code)) return responseFailure(engine, thrown)
-  return failure('engine_unreachable', `cannot connect to the engine at ${engine}`, code, thrown)
+  if (SILENT.has(code) || LOST.has(code) || NOT_HTTP.test(code)) return convertResponseError(engine, thrown)
+  return createFailure('engine_unreachable', `cannot connect to the engine at ${engine}`, code, thrown)
 }
 
 /** Converts an error of undici after a connection was established. */
-export function responseFailure(engine: string, thrown: unknown): ProxyError {
+export function convertResponseError(engine: string, thrown: unknown): ProxyError {
   const code = getErrorCode(thrown)
-  if (SILENT.has(code)) return failure('engine_timeout', `the engine at ${engine} fell silent`, code, thrown)
+  if (SILENT.has(code))
+    return createFailure('engine_timeout', `the engine at ${engine} fell silent`, code, thrown)
   if (NOT_HTTP.test(code)) {
     // The cause is omitted: the parser's error contains the data that it could not parse.
-    return failure('engine_failed', `the server at ${engine} does not speak HTTP`, code, undefined)
+    return createFailure('engine_failed', `the server at ${engine} does not speak HTTP`, code, undefined)
   }
-  return failure('engine_lost', `the connection to the engine at ${engine} was lost`, code, thrown)
+  return createFailure('engine_lost', `the connection to the engine at ${engine} was lost`, code, thrown)
 }
 
-function failure(code: ErrorCode, message: string, detail: string, cause: unknown): ProxyError {
+function createFailure(code: ErrorCode, message: string, detail: string, cause: unknown): ProxyError {
   return new ProxyError(code, detail === '' ? message : `${message} (${detail})`, { cause })
 }
 
@@ -38,7 +39,7 @@ function getErrorCode(thrown: unknown): string {
 }
 
 /** Returns the error for a response that ended before its finish reason. */
-export function unfinishedResponse(engine: string): ProxyError {
+export function createUnfinishedResponseError(engine: string): ProxyError {
   return new ProxyError(
     'engine_lost',
     `the response of the engine at ${engine} ended without a finish reason`,
@@ -46,7 +47,7 @@ export function unfinishedResponse(engine: string): ProxyError {
 }
 
 /** Returns the error for a response that is too large to be buffered. @param limit in bytes */
-export function responseTooLarge(engine: string, limit: number): ProxyError {
+export function createResponseTooLargeError(engine: string, limit: number): ProxyError {
   return new ProxyError('engine_failed', `the engine at ${engine} sent more than ${limit} bytes at once`)
 }
 
@@ -59,10 +60,10 @@ export interface EngineRejection {
 }
 
 /** Converts a response whose HTTP status is not 2xx. */
-export function rejectionError({ engine, status, text, retryAfter }: EngineRejection): ProxyError {
+export function convertRejection({ engine, status, text, retryAfter }: EngineRejection): ProxyError {
   const body = parseJson(text)
-  const detail = engineMessage(body) ?? excerpt(text)
-  const retryAfterS = retryAfter === undefined ? undefined : secondsUntil(retryAfter)
+  const detail = findEngineMessage(body) ?? toExcerpt(text)
+  const retryAfterS = retryAfter === undefined ? undefined : parseRetryAfter(retryAfter)
   if (status >= 400 && status < 500) {
     return new ProxyError(
       'engine_rejected',
@@ -97,7 +98,7 @@ export function isError(response: Record<string, unknown>): boolean {
  * @param code the code of an error of the engine. `engine_lost`: in the middle of a response, as vLLM reports the end of
  *   its core; the tokens before it are complete
  */
-export function responseError(
+export function convertErrorBody(
   engine: string,
   json: string,
   redact: (text: string) => string,
@@ -106,17 +107,21 @@ export function responseError(
   const text = redact(json)
   const body = parseJson(text)
   const status = isRecord(body) && isRecord(body.error) ? Number(body.error.code) : Number.NaN
-  if (status >= 400 && status < 500) return rejectionError({ engine, status, text })
-  return engineFailure(code, `the engine at ${engine} failed`, `: ${engineMessage(body) ?? excerpt(text)}`)
+  if (status >= 400 && status < 500) return convertRejection({ engine, status, text })
+  return createEngineError(
+    code,
+    `the engine at ${engine} failed`,
+    `: ${findEngineMessage(body) ?? toExcerpt(text)}`,
+  )
 }
 
 /** Returns an error with the proxy's message and the engine's text, of which logs contain only the former. */
-export function engineFailure(code: ErrorCode, ours: string, theirs: string): ProxyError {
+export function createEngineError(code: ErrorCode, ours: string, theirs: string): ProxyError {
   return new ProxyError(code, ours + theirs, { logMessage: ours })
 }
 
 /** Converts an error of a health check, for which every rejection is a failure. */
-export function healthFailure(thrown: unknown): unknown {
+export function convertHealthError(thrown: unknown): unknown {
   if (!(thrown instanceof ProxyError)) return thrown
   const { code, message, status } = thrown
   if (code === 'engine_lost' || code === 'engine_timeout') {
@@ -127,7 +132,7 @@ export function healthFailure(thrown: unknown): unknown {
 }
 
 /** Converts a Retry-After header, seconds or a date, to seconds. */
-function secondsUntil(retryAfter: string): number | undefined {
+function parseRetryAfter(retryAfter: string): number | undefined {
   const seconds = /^\d+$/.test(retryAfter) ? Number(retryAfter) : (Date.parse(retryAfter) - Date.now()) / 1000
   return Number.isFinite(seconds) ? Math.max(0, Math.ceil(seconds)) : undefined
 }
@@ -137,17 +142,17 @@ function secondsUntil(retryAfter: string): number | undefined {
  * `{"object":"error","message"}` (SGLang, older vLLM), `{"error":"Unauthorized"}` (vLLM's key check), `{"detail"}`
  * (FastAPI).
  */
-export function engineMessage(body: unknown): string | undefined {
+export function findEngineMessage(body: unknown): string | undefined {
   if (!isRecord(body)) return undefined
   for (const value of [isRecord(body.error) ? body.error.message : body.error, body.message, body.detail]) {
     if (typeof value === 'string') return value
-    if (value !== undefined && value !== null) return excerpt(JSON.stringify(value))
+    if (value !== undefined && value !== null) return toExcerpt(JSON.stringify(value))
   }
   return undefined
 }
 
 /** Returns the beginning of a text as one line. */
-export function excerpt(text: string): string {
+export function toExcerpt(text: string): string {
   const line = text
     .slice(0, 2 * EXCERPT_CHARS)
     .replace(/\s+/g, ' ')

@@ -5,7 +5,7 @@ import { CompletionReader } from './completion-reader.ts'
 import type { EngineConnection } from './connection.ts'
 import type { BodyReader, EngineResponse } from './engine-response.ts'
 import { joinChunks } from './join-chunks.ts'
-import { getSentPromptTokenIds, shownAlternatives, wantsLogprobs } from './request.ts'
+import { getSentPromptTokenIds, getShownAlternatives, wantsLogprobs } from './request.ts'
 import { SseParser } from './sse.ts'
 
 const DONE = /^\s*\[DONE\]\s*$/
@@ -27,7 +27,7 @@ export function readCompletion(
     engine: connection.name,
     wantsLogprobs: wantsLogprobs(request),
     ...(request.record && { record: request.record }),
-    alternatives: shownAlternatives(request),
+    alternatives: getShownAlternatives(request),
     expertsStart: request.expertsStart,
     wantsIdsAsTokens: request.body.return_tokens_as_token_ids === true,
     sentPromptTokenIds: sent,

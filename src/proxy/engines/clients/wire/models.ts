@@ -2,20 +2,20 @@ import { ProxyError } from '../../../../base/errors.ts'
 import { isRecord, parseJson } from '../../../../base/json.ts'
 import type { ModelInfo } from '../../port/engine-client.ts'
 import type { EngineConnection } from './connection.ts'
-import { excerpt, healthFailure } from './failures.ts'
+import { convertHealthError, toExcerpt } from './failures.ts'
 
 /** Requests `GET /v1/models`. @throws ProxyError `engine_unreachable` or `engine_failed` */
 export async function getModels(connection: EngineConnection, signal: AbortSignal): Promise<ModelInfo[]> {
   const text = await connection.query('/v1/models', signal).catch((thrown) => {
-    throw healthFailure(thrown)
+    throw convertHealthError(thrown)
   })
   const body = parseJson(text)
-  if (isRecord(body) && Array.isArray(body.data)) return body.data.filter(isRecord).flatMap(modelInfo)
-  const detail = excerpt(connection.endpoint.redact(text))
+  if (isRecord(body) && Array.isArray(body.data)) return body.data.filter(isRecord).flatMap(readModelInfo)
+  const detail = toExcerpt(connection.endpoint.redact(text))
   throw new ProxyError('engine_failed', `the engine at ${connection.name} lists no models: ${detail}`)
 }
 
-function modelInfo({ id, max_model_len: maxModelLen, parent }: Record<string, unknown>): ModelInfo[] {
+function readModelInfo({ id, max_model_len: maxModelLen, parent }: Record<string, unknown>): ModelInfo[] {
   if (typeof id !== 'string') return []
   return [
     {

@@ -18,7 +18,10 @@ export type BodyPieces = readonly Buffer[]
  * Serializes a body. The request's messages and tools, if the body contains them, are not serialized again if their
  * JSON is available.
  */
-export function bodyJson(body: Record<string, unknown>, request: GenerationRequest): string | BodyPieces {
+export function serializeBody(
+  body: Record<string, unknown>,
+  request: GenerationRequest,
+): string | BodyPieces {
   const { messages, ...others } = body
   const { messagesJson, toolsJson } = request
   if (messages !== request.body.messages || messagesJson === undefined) return JSON.stringify(body)
@@ -29,7 +32,7 @@ export function bodyJson(body: Record<string, unknown>, request: GenerationReque
 }
 
 /** Serializes a body with the ids of the prompt under the given name. */
-export function bodyWithIds(
+export function serializeBodyWithIds(
   body: Record<string, unknown>,
   field: string,
   { promptLists, promptTokenIds: ids }: TokenRequest,
@@ -50,7 +53,7 @@ export function wantsLogprobs({ body }: GenerationRequest): boolean {
  * Returns the number of alternatives per token for an agent that requested logprobs; undefined: all, since the
  * completions route has one number for both.
  */
-export function shownAlternatives(request: GenerationRequest): number | undefined {
+export function getShownAlternatives(request: GenerationRequest): number | undefined {
   return request.kind === 'chat' ? Number(request.body.top_logprobs ?? 0) : undefined
 }
 

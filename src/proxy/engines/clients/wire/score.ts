@@ -10,7 +10,7 @@ export function readAsPrompt(ids: readonly number[]): ScoreRequest {
   return { promptTokenIds: new Int32Array(), completionTokenIds: Int32Array.from(ids), alternatives: 0 }
 }
 
-export function scoredIds({ promptTokenIds, completionTokenIds }: ScoreRequest): number[] {
+export function joinScoredIds({ promptTokenIds, completionTokenIds }: ScoreRequest): number[] {
   return [...promptTokenIds, ...completionTokenIds]
 }
 
@@ -20,6 +20,6 @@ export function readLogprob(value: unknown): number | undefined {
   return typeof value === 'number' && Number.isFinite(value) ? Math.max(value, NEVER) : undefined
 }
 
-export function notScored(engine: string, reason: string): ProxyError {
+export function createNotScoredError(engine: string, reason: string): ProxyError {
   return new ProxyError('engine_failed', `the engine at ${engine} did not score the tokens: ${reason}`)
 }

@@ -7,7 +7,7 @@
  * It works on bytes, because a read of the socket may end anywhere, even within a character. Only complete lines are
  * decoded, and long lines are returned as bytes: an engine's first event contains all ids of the prompt.
  */
-import { responseTooLarge } from './failures.ts'
+import { createResponseTooLargeError } from './failures.ts'
 import { joinChunks, keep } from './join-chunks.ts'
 
 const LF = 0x0a
@@ -70,7 +70,7 @@ export class SseParser {
     }
     if (typeof this.#data === 'object') this.#data = keep(this.#data)
     const bufferedBytes = this.#chunkBytes + (this.#data?.length ?? 0)
-    if (bufferedBytes > this.#maxBytes) throw responseTooLarge(this.#engine, this.#maxBytes)
+    if (bufferedBytes > this.#maxBytes) throw createResponseTooLargeError(this.#engine, this.#maxBytes)
     return events
   }
 

@@ -6,7 +6,7 @@ export function readWeightVersion(value: unknown): string | undefined {
 }
 
 /** Returns the `weight_version` of a JSON object. @param text undefined: the engine did not respond */
-export function weightVersionIn(text: string | undefined): string | undefined {
+export function findWeightVersion(text: string | undefined): string | undefined {
   const body = text === undefined ? undefined : parseJson(text)
   return isRecord(body) ? readWeightVersion(body.weight_version) : undefined
 }
@@ -16,19 +16,22 @@ export function weightVersionIn(text: string | undefined): string | undefined {
  * tokens; `weight_version` is the server's version when it wrote the response.
  * @param isComplete whether the response arrived at once: the version at its end does not apply to its beginning
  */
-export function firstWeightVersion(holder: Record<string, unknown>, isComplete: boolean): string | undefined {
+export function findFirstWeightVersion(
+  holder: Record<string, unknown>,
+  isComplete: boolean,
+): string | undefined {
   return (
-    versionAt(holder.weight_versions, 0) ??
+    findVersionAt(holder.weight_versions, 0) ??
     (isComplete ? undefined : readWeightVersion(holder.weight_version))
   )
 }
 
 /** Returns the version of the weights that sampled the last token, by the same spans. */
-export function lastWeightVersion(holder: Record<string, unknown>): string | undefined {
-  return versionAt(holder.weight_versions, -1)
+export function findLastWeightVersion(holder: Record<string, unknown>): string | undefined {
+  return findVersionAt(holder.weight_versions, -1)
 }
 
-function versionAt(spans: unknown, index: number): string | undefined {
+function findVersionAt(spans: unknown, index: number): string | undefined {
   const span: unknown = Array.isArray(spans) ? spans.at(index) : undefined
   return isRecord(span) ? readWeightVersion(span.version) : undefined
 }

@@ -7,7 +7,7 @@ import { once } from 'node:events'
 import type { Worker } from 'node:worker_threads'
 import { startThread } from '../../../../base/assets.ts'
 import { ProxyError } from '../../../../base/errors.ts'
-import { baseUrl } from '../../transport/base-url.ts'
+import { formatBaseUrl } from '../../transport/base-url.ts'
 import type { HealthResponse, HealthThreadData, HealthThreadReply } from './health-thread.ts'
 
 interface HealthPortOptions {
@@ -52,7 +52,7 @@ export async function openHealthPort(options: HealthPortOptions): Promise<Health
     const telling = setInterval(() => void notify().catch(() => {}), intervalMs).unref()
     thread.unref()
     return {
-      url: `${baseUrl({ host, port })}${path}`,
+      url: `${formatBaseUrl({ host, port })}${path}`,
       close: async () => {
         clearInterval(telling)
         await thread.terminate()

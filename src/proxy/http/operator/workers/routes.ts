@@ -7,7 +7,7 @@ import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
 import type { Registry, RegistryEntry } from '../../../engines/port/registry.ts'
 import { describe, Nothing } from '../../schemas/described.ts'
-import { typedApp } from '../../schemas/typed-app.ts'
+import { toTypedApp } from '../../schemas/typed-app.ts'
 import { readAnyBodyAsJson } from '../../transport/json-body.ts'
 import * as schemas from './schemas.ts'
 
@@ -16,7 +16,7 @@ interface WorkersRoutesOptions {
 }
 
 export const workersRoutes: FastifyPluginCallback<WorkersRoutesOptions> = (plain, { registry }, done) => {
-  const app = typedApp(plain)
+  const app = toTypedApp(plain)
   readAnyBodyAsJson(app)
 
   app.get(

@@ -4,13 +4,13 @@ import type { FastifyPluginCallback } from 'fastify'
 import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
 import type { Consumers } from '../../../session/consumers/consumers.ts'
-import { idPrefixOfRun } from '../../../session/state/session-id.ts'
+import { getRunIdPrefix } from '../../../session/state/session-id.ts'
 import type { Trajectory } from '../../../session/trajectories/trajectories.ts'
 import type { Consumer } from '../../../store/port/consumers.ts'
 import type { TurnReader } from '../../../store/port/turn-store.ts'
 import { type Caller, getRequestedRun } from '../../access/scopes.ts'
 import { describe } from '../../schemas/described.ts'
-import { type SchemaApp, typedApp } from '../../schemas/typed-app.ts'
+import { type SchemaApp, toTypedApp } from '../../schemas/typed-app.ts'
 import { readAnyBodyAsJson } from '../../transport/json-body.ts'
 import { createDisconnectSignal } from '../../transport/on-close.ts'
 import { streamJson } from '../sessions/json-stream.ts'
@@ -25,7 +25,7 @@ interface ConsumerRoutesOptions {
 }
 
 export const consumerRoutes: FastifyPluginCallback<ConsumerRoutesOptions> = (plain, options, done) => {
-  const app = typedApp(plain)
+  const app = toTypedApp(plain)
   readAnyBodyAsJson(app)
   namedRoutes(app, options)
   fetchRoute(app, options)
@@ -46,7 +46,7 @@ interface ConsumerRequest {
 /** @throws ProxyError `forbidden`, `invalid_request` */
 function getNamePrefix({ query, caller }: Pick<ConsumerRequest, 'query' | 'caller'>): string {
   const run = getRequestedRun(caller, query.run)
-  return run === undefined ? '' : idPrefixOfRun(run)
+  return run === undefined ? '' : getRunIdPrefix(run)
 }
 
 /** Returns the stored name. A run's consumers have a separate namespace. */

@@ -17,15 +17,15 @@ const MEDIA_TYPES: Readonly<Record<string, string>> = {
  * Converts content. Text stays text. An image with an address becomes a part with this address; an image in the message
  * becomes a text that describes it, because a path in ATIF names a file next to the trajectory, and there is none.
  */
-export function atifContent(content: unknown): string | AtifPart[] {
+export function toAtifContent(content: unknown): string | AtifPart[] {
   if (typeof content === 'string') return content
   if (!Array.isArray(content)) return content === null || content === undefined ? '' : JSON.stringify(content)
-  const parts = content.map(atifPart)
+  const parts = content.map(toAtifPart)
   const texts = parts.flatMap((part) => (part.type === 'text' ? [part.text] : []))
   return texts.length === parts.length ? texts.join('\n') : parts
 }
 
-function atifPart(part: unknown): AtifPart {
+function toAtifPart(part: unknown): AtifPart {
   const {
     type,
     text,

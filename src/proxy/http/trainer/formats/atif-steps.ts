@@ -3,9 +3,9 @@ import { isRecord } from '../../../../base/json.ts'
 import { getMessagesBetween, type Message } from '../../../../protocol/canonical/conversation.ts'
 import type { ChatMessage, ToolCall, Usage } from '../../../../protocol/canonical/messages.ts'
 import { withFormerNames } from '../../../../protocol/schema/former-names.ts'
-import { promptJson } from '../../../session/prompts/prompt-chunks.ts'
+import { writePromptJson } from '../../../session/prompts/prompt-chunks.ts'
 import { NewPrompts } from '../sessions/new-prompts.ts'
-import { type AtifPart, atifContent } from './atif-content.ts'
+import { type AtifPart, toAtifContent } from './atif-content.ts'
 import type { TurnText } from './read-session.ts'
 
 interface AtifResult {
@@ -60,8 +60,8 @@ export class AtifSteps {
       this.#read(message, timestamp, known)
     }
     if (promptPieces.length > 0) {
-      const prompt: unknown = JSON.parse([...promptJson(this.#prompts.add(turn).pieces)].join(''))
-      this.#push({ timestamp, source: 'user', message: atifContent(prompt) })
+      const prompt: unknown = JSON.parse([...writePromptJson(this.#prompts.add(turn).pieces)].join(''))
+      this.#push({ timestamp, source: 'user', message: toAtifContent(prompt) })
     }
     if (lastMessage) this.#answered.add(lastMessage)
     this.turns.set(this.#addAgentStep(turn, timestamp), turn)
@@ -75,7 +75,7 @@ export class AtifSteps {
       const source = sent.role === 'user' ? 'user' : 'system'
       const isCopy = known?.has(message.json) === true
       this.#texts.add(message.json)
-      const step = { timestamp, source, message: atifContent(sent.content) } as const
+      const step = { timestamp, source, message: toAtifContent(sent.content) } as const
       this.#push(isCopy ? { ...step, is_copied_context: true } : step)
     }
   }
@@ -88,7 +88,7 @@ export class AtifSteps {
     const step = this.#push({
       timestamp,
       source: 'agent',
-      message: atifContent(sent.content),
+      message: toAtifContent(sent.content),
       reasoning_content: sent.reasoning_content || undefined,
       is_copied_context: true,
     })
@@ -100,7 +100,7 @@ export class AtifSteps {
     const id = sent.role === 'tool' ? sent.tool_call_id : undefined
     const caller = id === undefined ? undefined : this.#calls.get(id)
     const step = caller ?? this.steps.findLast(({ source }) => source === 'agent')
-    const content = atifContent(sent.content)
+    const content = toAtifContent(sent.content)
     if (step === undefined) {
       this.#push({ timestamp, source: 'user', message: content })
       return

@@ -6,7 +6,7 @@ import { withFormerNames } from '../../../../protocol/schema/former-names.ts'
 import { isMainWork } from '../../../session/roles/agent-role.ts'
 import { isTrace } from '../../../session/trajectories/traces.ts'
 import type { SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
-import { member, numberArray, openObject } from '../sessions/json-stream.ts'
+import { openObject, writeMember, writeNumbers } from '../sessions/json-stream.ts'
 import { type AtifCounts, type AtifStep, AtifSteps, parseTokenCounts } from './atif-steps.ts'
 import type { TurnText } from './read-session.ts'
 
@@ -26,7 +26,7 @@ interface AtifSource {
  * @param turns in the order of their indices
  * @returns chunks of one JSON text; undefined without a completed turn, because a trajectory has at least one step
  */
-export function atifDocument(
+export function writeAtifDocument(
   source: AtifSource,
   turns: Iterable<TurnText>,
 ): AsyncGenerator<string> | undefined {
@@ -39,17 +39,17 @@ export function atifDocument(
     steps.add(turn)
   }
   const [first, ...others] = [...lines].sort(([a], [b]) => Number(b === 'main') - Number(a === 'main'))
-  return first && rootDocument(source, first, others)
+  return first && writeRootDocument(source, first, others)
 }
 
-async function* rootDocument(
+async function* writeRootDocument(
   source: AtifSource,
   first: [string, AtifSteps],
   others: readonly [string, AtifSteps][],
 ): AsyncGenerator<string> {
   const { status, reward, marks, metadata } = source.session
-  yield* trajectory(source, first)
-  yield* member('extra', [
+  yield* writeTrajectory(source, first)
+  yield* writeMember('extra', [
     JSON.stringify(
       withFormerNames({
         status,
@@ -65,7 +65,7 @@ async function* rootDocument(
   let separator = ',"subagent_trajectories":['
   for (const other of others) {
     yield separator
-    yield* trajectory(source, other)
+    yield* writeTrajectory(source, other)
     yield '}'
     separator = ','
   }
@@ -73,7 +73,7 @@ async function* rootDocument(
 }
 
 /** Yields a trajectory whose object is left open for further members. */
-async function* trajectory(
+async function* writeTrajectory(
   source: AtifSource,
   [line, { steps, turns }]: [string, AtifSteps],
 ): AsyncGenerator<string> {
@@ -98,7 +98,7 @@ async function* trajectory(
     separator = ','
   }
   yield ']'
-  yield* member('final_metrics', [JSON.stringify(finalMetrics(steps, turns.values()))])
+  yield* writeMember('final_metrics', [JSON.stringify(computeFinalMetrics(steps, turns.values()))])
 }
 
 async function* stepToWire(
@@ -116,13 +116,13 @@ async function* stepToWire(
     completion_tokens: fullTurn.completionTokenIds.length,
     ...counts,
   })
-  yield* member('prompt_token_ids', numberArray(fullTurn.promptTokenIds))
-  yield* member('completion_token_ids', numberArray(fullTurn.completionTokenIds))
-  yield* member('logprobs', numberArray(fullTurn.completionLogprobs))
+  yield* writeMember('prompt_token_ids', writeNumbers(fullTurn.promptTokenIds))
+  yield* writeMember('completion_token_ids', writeNumbers(fullTurn.completionTokenIds))
+  yield* writeMember('logprobs', writeNumbers(fullTurn.completionLogprobs))
   yield '}}'
 }
 
-function finalMetrics(steps: readonly AtifStep[], turns: Iterable<TurnText>) {
+function computeFinalMetrics(steps: readonly AtifStep[], turns: Iterable<TurnText>) {
   const counts = [...turns].map(({ usage }) => parseTokenCounts(usage))
   const sum = (name: keyof AtifCounts) => counts.reduce((sum, each) => sum + (each[name] ?? 0), 0)
   return {

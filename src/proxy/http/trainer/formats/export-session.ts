@@ -3,12 +3,12 @@ import type { Static } from 'typebox'
 import { isMainWork } from '../../../session/roles/agent-role.ts'
 import { type Trajectory, TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
 import type { SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
-import { reportRows, selectedBy, toTurnSelection } from '../sessions/trajectory-query.ts'
-import { atifDocument } from './atif.ts'
+import { parseSelect, reportRows, toTurnSelection } from '../sessions/trajectory-query.ts'
+import { writeAtifDocument } from './atif.ts'
 import { readSession, type TurnText } from './read-session.ts'
 import type { ExportQuery } from './schemas.ts'
-import { sftLines } from './sft.ts'
-import { trainingTrace } from './training-trace.ts'
+import { writeSftLines } from './sft.ts'
+import { writeTrainingTrace } from './training-trace.ts'
 
 type ExportQueryString = Static<typeof ExportQuery>
 
@@ -32,11 +32,13 @@ export async function exportSession(
     const shown = [...turns.values()].filter(
       (turn) => isRequested(turn, query) && !superseded.has(turn.turnId),
     )
-    const document = atifDocument({ reader, session, ids: query.ids }, shown)
-    return document ? line(document) : []
+    const document = writeAtifDocument({ reader, session, ids: query.ids }, shown)
+    return document ? writeLine(document) : []
   }
-  const rows = reportRows(builder.rows(selectedBy(query.select), session.reward, session.marks), onRow)
-  return query.format === 'sft' ? sftLines(session.sessionId, rows) : line(trainingTrace(rows, turns))
+  const rows = reportRows(builder.rows(parseSelect(query.select), session.reward, session.marks), onRow)
+  return query.format === 'sft'
+    ? writeSftLines(session.sessionId, rows)
+    : writeLine(writeTrainingTrace(rows, turns))
 }
 
 function isRequested({ line }: TurnText, { select, side_calls: sideCalls }: ExportQueryString): boolean {
@@ -44,7 +46,7 @@ function isRequested({ line }: TurnText, { select, side_calls: sideCalls }: Expo
   return select !== 'main' || isMainWork(line)
 }
 
-async function* line(chunks: Iterable<string> | AsyncIterable<string>): AsyncGenerator<string> {
+async function* writeLine(chunks: Iterable<string> | AsyncIterable<string>): AsyncGenerator<string> {
   yield* chunks
   yield '\n'
 }

@@ -2,11 +2,11 @@
 import type { FastifyPluginCallback } from 'fastify'
 import type { Trajectory } from '../../../session/trajectories/trajectories.ts'
 import type { TurnReader } from '../../../store/port/turn-store.ts'
-import { describe, inMedia } from '../../schemas/described.ts'
-import { typedApp } from '../../schemas/typed-app.ts'
+import { describe, describeMedia } from '../../schemas/described.ts'
+import { toTypedApp } from '../../schemas/typed-app.ts'
 import { NDJSON } from '../../transport/ndjson-reply.ts'
 import { getSessionOrThrow } from '../sessions/get-session.ts'
-import { jsonStream } from '../sessions/json-stream.ts'
+import { createJsonStream } from '../sessions/json-stream.ts'
 import { SessionParams } from '../sessions/schemas.ts'
 import { exportSession } from './export-session.ts'
 import { ExportLine, ExportQuery } from './schemas.ts'
@@ -18,9 +18,9 @@ interface FormatRoutesOptions {
 }
 
 export const formatRoutes: FastifyPluginCallback<FormatRoutesOptions> = (plain, { reader, onRow }, done) => {
-  typedApp(plain).get(
+  toTypedApp(plain).get(
     '/sessions/:sessionId/export',
-    describe('sessions', 'Read a session in a foreign format', inMedia(NDJSON, ExportLine), {
+    describe('sessions', 'Read a session in a foreign format', describeMedia(NDJSON, ExportLine), {
       description:
         'One line of JSON per row; for `atif` and `training_trace` one line with the whole document.',
       params: SessionParams,
@@ -29,7 +29,7 @@ export const formatRoutes: FastifyPluginCallback<FormatRoutesOptions> = (plain, 
     async ({ params: { sessionId }, query }, reply) => {
       const session = await getSessionOrThrow(reader, sessionId)
       const lines = await exportSession(reader, session, query, onRow)
-      return reply.type(NDJSON).send(jsonStream(lines))
+      return reply.type(NDJSON).send(createJsonStream(lines))
     },
   )
   done()

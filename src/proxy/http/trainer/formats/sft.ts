@@ -4,13 +4,13 @@
  */
 import { withFormerNames } from '../../../../protocol/schema/former-names.ts'
 import type { Trajectory } from '../../../session/trajectories/trajectories.ts'
-import { member, numberArray, openObject } from '../sessions/json-stream.ts'
+import { openObject, writeMember, writeNumbers } from '../sessions/json-stream.ts'
 
 /** The label that PyTorch's cross entropy ignores. */
 const NO_LOSS = -100
 
 /** Yields a line for each row with trained tokens; keeps one row in memory at a time. */
-export function* sftLines(sessionId: string, rows: Iterable<Trajectory>): Generator<string> {
+export function* writeSftLines(sessionId: string, rows: Iterable<Trajectory>): Generator<string> {
   for (const row of rows) {
     const { prompt_ids: prompt, response_ids: response, response_mask: mask } = row
     if (!mask.includes(1)) continue
@@ -23,8 +23,8 @@ export function* sftLines(sessionId: string, rows: Iterable<Trajectory>): Genera
     })
     const { agent_role, num_turns, reward } = row
     yield openObject(withFormerNames({ session_id: sessionId, agent_role, num_turns, reward }))
-    yield* member('input_ids', numberArray(ids))
-    yield* member('labels', numberArray(labels))
+    yield* writeMember('input_ids', writeNumbers(ids))
+    yield* writeMember('labels', writeNumbers(labels))
     yield '}\n'
   }
 }

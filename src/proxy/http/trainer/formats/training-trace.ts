@@ -5,8 +5,8 @@
 import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import { withFormerNames } from '../../../../protocol/schema/former-names.ts'
 import type { Trajectory, TurnSpan } from '../../../session/trajectories/trajectories.ts'
-import { member, numberArray, openObject, textArray } from '../sessions/json-stream.ts'
-import { responseMessage } from '../traces/serialise.ts'
+import { openObject, writeMember, writeNumbers, writeTexts } from '../sessions/json-stream.ts'
+import { buildResponseMessage } from '../traces/serialise.ts'
 import type { TurnText } from './read-session.ts'
 
 /**
@@ -16,7 +16,7 @@ import type { TurnText } from './read-session.ts'
  * @param turns by their ids
  * @returns chunks of one JSON text; keeps one row in memory at a time
  */
-export function* trainingTrace(
+export function* writeTrainingTrace(
   rows: Iterable<Trajectory>,
   turns: ReadonlyMap<string, TurnText>,
 ): Generator<string> {
@@ -26,14 +26,14 @@ export function* trainingTrace(
     for (const span of row.turns) {
       if (!row.exact || !span.trained) continue
       yield separator
-      yield* trainingTurn(row, span, turns.get(span.turn_id)!)
+      yield* writeTrainingTurn(row, span, turns.get(span.turn_id)!)
       separator = ','
     }
   }
   yield ']}'
 }
 
-function* trainingTurn(row: Trajectory, span: TurnSpan, turn: TurnText): Generator<string> {
+function* writeTrainingTurn(row: Trajectory, span: TurnSpan, turn: TurnText): Generator<string> {
   const { turn_id, start, end, weight_version_start, weight_version_end } = span
   const { index, agent_role, policy, reward, labels } = span
   const promptLength = row.prompt_ids.length + start
@@ -45,15 +45,15 @@ function* trainingTurn(row: Trajectory, span: TurnSpan, turn: TurnText): Generat
   const own = { index, agent_role, policy, reward, labels, model: turn.model }
   const metadata = { ...withFormerNames(own), ...versions }
   yield openObject({ node_id: turn_id, metadata })
-  yield* member('prompt_token_ids', numberArray(prompt))
-  yield* member('completion_token_ids', numberArray(row.response_ids.subarray(start, end)))
-  yield* member('per_token_logps', numberArray(row.response_logprobs.subarray(start, end)))
-  yield* member('loss_mask', numberArray(mask))
+  yield* writeMember('prompt_token_ids', writeNumbers(prompt))
+  yield* writeMember('completion_token_ids', writeNumbers(row.response_ids.subarray(start, end)))
+  yield* writeMember('per_token_logps', writeNumbers(row.response_logprobs.subarray(start, end)))
+  yield* writeMember('loss_mask', writeNumbers(mask))
   yield ',"request":{"messages":'
-  yield* textArray(getTextsUpTo(turn.lastMessage))
-  yield* member('tools', [turn.tools ?? '[]'])
+  yield* writeTexts(getTextsUpTo(turn.lastMessage))
+  yield* writeMember('tools', [turn.tools ?? '[]'])
   yield '},"response":{"choices":[{"message":'
-  yield* responseMessage(turn)
-  yield* member('finish_reason', [JSON.stringify(turn.finishReason)])
+  yield* buildResponseMessage(turn)
+  yield* writeMember('finish_reason', [JSON.stringify(turn.finishReason)])
   yield '}]}}'
 }

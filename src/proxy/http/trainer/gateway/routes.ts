@@ -12,7 +12,7 @@ import type { TurnStore } from '../../../store/port/turn-store.ts'
 import { createKeyTag } from '../../access/agent-key.ts'
 import type { Keyring } from '../../access/keyring.ts'
 import { describe, ErrorReply } from '../../schemas/described.ts'
-import { typedApp } from '../../schemas/typed-app.ts'
+import { toTypedApp } from '../../schemas/typed-app.ts'
 import { readAnyBodyAsJson } from '../../transport/json-body.ts'
 import { streamJson } from '../sessions/json-stream.ts'
 import { SessionParams } from '../sessions/schemas.ts'
@@ -27,7 +27,7 @@ interface GatewayRoutesOptions {
 
 export const gatewayRoutes: FastifyPluginCallback<GatewayRoutesOptions> = (plain, options, done) => {
   const { sessions, store, keyring } = options
-  const app = typedApp(plain)
+  const app = toTypedApp(plain)
   readAnyBodyAsJson(app)
 
   app.post(

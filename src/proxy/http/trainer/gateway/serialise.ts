@@ -1,10 +1,10 @@
 /** Turns as the traces of the second model-gateway contract, in chunks of JSON text. */
 import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
-import { promptJson } from '../../../session/prompts/prompt-chunks.ts'
+import { writePromptJson } from '../../../session/prompts/prompt-chunks.ts'
 import type { TurnTrace } from '../../../session/trajectories/traces.ts'
 import type { SessionRecord, TurnRecord } from '../../../store/port/turn-store.ts'
-import { member, numberArray, openObject, textArray } from '../sessions/json-stream.ts'
-import { exactTokens, parseInteger } from '../traces/serialise.ts'
+import { openObject, writeMember, writeNumbers, writeTexts } from '../sessions/json-stream.ts'
+import { getExactTokens, parseInteger } from '../traces/serialise.ts'
 
 /** Yields a session with its completed turns; keeps one of them in memory at a time. */
 export async function* sessionTracesToWire(
@@ -15,39 +15,39 @@ export async function* sessionTracesToWire(
   let separator = ''
   for await (const traced of turns) {
     yield separator
-    yield* gatewayTrace(traced)
+    yield* writeGatewayTrace(traced)
     separator = ','
   }
   yield ']}'
 }
 
-function* gatewayTrace({ turn, lineage }: TurnTrace): Generator<string> {
+function* writeGatewayTrace({ turn, lineage }: TurnTrace): Generator<string> {
   yield openObject({
     lineage: { parent_request_id: lineage.parent?.turnId ?? null, root_request_id: lineage.root },
     started_at: turn.startedAtMs / 1_000,
     completed_at: (turn.endedAtMs ?? turn.startedAtMs) / 1_000,
   })
-  yield* member('request', request(turn))
-  yield* member('response', response(turn))
-  yield* member('input', input(turn))
-  yield* member('output', output(turn))
+  yield* writeMember('request', writeRequest(turn))
+  yield* writeMember('response', writeResponse(turn))
+  yield* writeMember('input', writeInput(turn))
+  yield* writeMember('output', writeOutput(turn))
   yield '}'
 }
 
 /** Yields exactly one of messages, prompt and prompt_token_ids: rLLM's client rejects the session otherwise. */
-function* request({ turnId, sessionId, lastMessage, promptPieces, tools, params }: TurnRecord) {
+function* writeRequest({ turnId, sessionId, lastMessage, promptPieces, tools, params }: TurnRecord) {
   yield openObject({ request_id: turnId, session_id: sessionId })
-  yield* member('messages', textArray(getTextsUpTo(lastMessage)))
-  const prompt = promptPieces.length === 0 ? ['null'] : [...promptJson(promptPieces)]
+  yield* writeMember('messages', writeTexts(getTextsUpTo(lastMessage)))
+  const prompt = promptPieces.length === 0 ? ['null'] : [...writePromptJson(promptPieces)]
   const isIds = prompt[0]!.startsWith('[')
-  yield* member('prompt', isIds ? ['null'] : prompt)
-  yield* member('prompt_token_ids', isIds ? prompt : ['null'])
-  yield* member('tools', [tools ?? '[]'])
-  yield* member('sampling_params', [params])
+  yield* writeMember('prompt', isIds ? ['null'] : prompt)
+  yield* writeMember('prompt_token_ids', isIds ? prompt : ['null'])
+  yield* writeMember('tools', [tools ?? '[]'])
+  yield* writeMember('sampling_params', [params])
   yield '}'
 }
 
-function* response(turn: TurnRecord): Generator<string> {
+function* writeResponse(turn: TurnRecord): Generator<string> {
   yield openObject({
     request_id: turn.turnId,
     text: turn.completionText ?? '',
@@ -57,18 +57,18 @@ function* response(turn: TurnRecord): Generator<string> {
     prompt_tokens: turn.promptTokenIds.length,
     completion_tokens: turn.completionTokenIds.length,
   })
-  yield* member('tool_calls', [turn.toolCalls])
+  yield* writeMember('tool_calls', [turn.toolCalls])
   yield '}'
 }
 
-function* input(turn: TurnRecord): Generator<string> {
+function* writeInput(turn: TurnRecord): Generator<string> {
   yield openObject({ routing_key: turn.sessionId })
-  yield* member('prompt_token_ids', numberArray(exactTokens(turn).promptTokenIds))
-  yield* member('sampling_params', [turn.params])
+  yield* writeMember('prompt_token_ids', writeNumbers(getExactTokens(turn).promptTokenIds))
+  yield* writeMember('sampling_params', [turn.params])
   yield '}'
 }
 
-function* output(turn: TurnRecord): Generator<string> {
+function* writeOutput(turn: TurnRecord): Generator<string> {
   const { exact, inexactReason, engine, dialect, index, weightVersionStart, weightVersionEnd } = turn
   yield openObject({
     routed_experts: null,
@@ -85,8 +85,8 @@ function* output(turn: TurnRecord): Generator<string> {
       weight_version_end: weightVersionEnd,
     },
   })
-  const { completionTokenIds, completionLogprobs } = exactTokens(turn)
-  yield* member('completion_token_ids', numberArray(completionTokenIds))
-  yield* member('logprobs', numberArray(completionLogprobs))
+  const { completionTokenIds, completionLogprobs } = getExactTokens(turn)
+  yield* writeMember('completion_token_ids', writeNumbers(completionTokenIds))
+  yield* writeMember('logprobs', writeNumbers(completionLogprobs))
   yield '}'
 }

@@ -1,7 +1,11 @@
 /** The tokens that the sampler might have chosen instead at some positions of a row. */
 import type { Static } from 'typebox'
 import type { TokenData } from '../../../../protocol/token-data/token-data.ts'
-import { type RowLayout, type TokenRow, topLogprobs } from '../../../session/trajectories/row-details.ts'
+import {
+  collectTopLogprobs,
+  type RowLayout,
+  type TokenRow,
+} from '../../../session/trajectories/row-details.ts'
 import type { Trajectory } from '../../../session/trajectories/trajectories.ts'
 import type { Alternatives } from './read-schemas.ts'
 import type { TextsOfTokens } from './rows.ts'
@@ -36,7 +40,7 @@ export async function readAlternatives(
   const turns = layout.turns.filter(
     (turn) => turn.start < turn.end && promptLength + turn.start < end && promptLength + turn.end > from,
   )
-  const rows = topLogprobs({ ...layout, turns }, await details(turns))
+  const rows = collectTopLogprobs({ ...layout, turns }, await details(turns))
   const shown: (TokenRow | null)[] = []
   for (let index = from; index < end; index += 1) shown.push(rows?.[index - promptLength] ?? null)
   const textOf = await readTexts(shown, texts)
@@ -45,7 +49,7 @@ export async function readAlternatives(
       ? null
       : at.ids.map((id, index) => ({
           id,
-          logprob: finite(at.logprobs?.[index]),
+          logprob: toFinite(at.logprobs?.[index]),
           text: textOf.get(id) ?? null,
         })),
   )
@@ -68,6 +72,6 @@ async function readTexts(
   return found
 }
 
-function finite(logprob: number | undefined): number | null {
+function toFinite(logprob: number | undefined): number | null {
   return logprob !== undefined && Number.isFinite(logprob) ? logprob : null
 }

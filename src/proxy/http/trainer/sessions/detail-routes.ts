@@ -6,7 +6,7 @@ import { scoreSession } from '../../../session/trainer-data/teacher.ts'
 import { toTokenData } from '../../../session/trainer-data/trainer-data.ts'
 import type { TurnStore } from '../../../store/port/turn-store.ts'
 import { describe } from '../../schemas/described.ts'
-import { typedApp } from '../../schemas/typed-app.ts'
+import { toTypedApp } from '../../schemas/typed-app.ts'
 import { readAnyBodyAsJson } from '../../transport/json-body.ts'
 import { createDisconnectSignal } from '../../transport/on-close.ts'
 import { AddedDetails, DetailsBody, ScoreBody, ScoredSession } from './detail-schemas.ts'
@@ -24,7 +24,7 @@ export const detailRoutes: FastifyPluginCallback<DetailRoutesOptions> = (
   { sessions, store, backend },
   done,
 ) => {
-  const app = typedApp(plain)
+  const app = toTypedApp(plain)
   readAnyBodyAsJson(app)
   app.post(
     '/sessions/:sessionId/details',

@@ -58,7 +58,7 @@ export const ScoredSession = Type.Object({
   ),
 })
 
-export function detailsParameter() {
+export function createDetailsParameter() {
   return Type.Optional(
     Type.String({
       description:

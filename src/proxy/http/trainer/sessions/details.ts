@@ -8,14 +8,14 @@ import {
 import type { Tensor } from '../../../../protocol/token-data/tensors.ts'
 import { type TokenData, unpackTokenData } from '../../../../protocol/token-data/token-data.ts'
 import {
+  collectRowDetails,
   type RowDetails,
   type RowExperts,
   type RowLayout,
-  rowDetails,
   type TokenRow,
 } from '../../../session/trajectories/row-details.ts'
 import type { TurnReader } from '../../../store/port/turn-store.ts'
-import { member } from './json-stream.ts'
+import { writeMember } from './json-stream.ts'
 
 /** The details that a client may request: the kinds, and the parameters with which turns were sampled. */
 const DETAIL_NAMES = [...TOKEN_DATA_KINDS, 'sampling'] as const
@@ -51,7 +51,7 @@ function isDetailName(name: string): name is DetailName {
 }
 
 /** Returns the stored details by turn id. */
-export async function detailsOnRecord(
+export async function readStoredDetails(
   reader: Pick<TurnReader, 'readDetails'>,
   sessionId: string,
   turns: RowLayout['turns'],
@@ -63,7 +63,7 @@ export async function detailsOnRecord(
 }
 
 /** Yields the members of a row with its details; each requested kind is present, null if no turn reported it. */
-export async function* detailMembers(
+export async function* writeDetailMembers(
   reader: Pick<TurnReader, 'readDetails'>,
   sessionId: string,
   getLayout: () => RowLayout,
@@ -71,43 +71,43 @@ export async function* detailMembers(
 ): AsyncGenerator<string> {
   if (kinds.length === 0) return
   const layout = getLayout()
-  const row = rowDetails(layout, await detailsOnRecord(reader, sessionId, layout.turns, kinds))
+  const row = collectRowDetails(layout, await readStoredDetails(reader, sessionId, layout.turns, kinds))
   for (const kind of kinds) yield* MEMBERS[kind](row)
 }
 
 const MEMBERS: Readonly<Record<TokenDataKind, (row: RowDetails) => Generator<string>>> = {
   *sampling_mask({ sampling_mask: rows }) {
-    yield* member('sampling_mask', writeList(rows, idsText))
-    yield* member('sampling_mask_logprobs', writeList(hasLogprobs(rows) ? rows : null, logprobsText))
+    yield* writeMember('sampling_mask', writeList(rows, formatIds))
+    yield* writeMember('sampling_mask_logprobs', writeList(hasLogprobs(rows) ? rows : null, formatLogprobs))
   },
   *sampling_logprobs({ sampling_logprobs: logprobs }) {
-    yield* member('sampling_logprobs', writeList(logprobs, JSON.stringify))
+    yield* writeMember('sampling_logprobs', writeList(logprobs, JSON.stringify))
   },
   *top_logprobs({ top_logprobs: rows }) {
-    yield* member('top_logprob_ids', writeList(rows, idsText))
-    yield* member('top_logprobs', writeList(rows, logprobsText))
+    yield* writeMember('top_logprob_ids', writeList(rows, formatIds))
+    yield* writeMember('top_logprobs', writeList(rows, formatLogprobs))
   },
   *prompt_logprobs({ prompt_logprobs: rows }) {
-    yield* member('prompt_logprob_ids', writeList(rows, idsText))
-    yield* member('prompt_logprobs', writeList(rows, logprobsText))
+    yield* writeMember('prompt_logprob_ids', writeList(rows, formatIds))
+    yield* writeMember('prompt_logprobs', writeList(rows, formatLogprobs))
   },
   *routed_experts({ routed_experts: experts }) {
-    yield* member('routed_experts', experts === null ? ['null'] : expertsText(experts))
+    yield* writeMember('routed_experts', experts === null ? ['null'] : writeExpertsText(experts))
   },
   *weight_versions({ weight_versions: spans }) {
-    yield* member('weight_versions', [JSON.stringify(spans)])
+    yield* writeMember('weight_versions', [JSON.stringify(spans)])
   },
   *teacher_logprobs({ teacher, teacher_logprobs: logprobs }) {
-    yield* member('teacher', [JSON.stringify(teacher)])
-    yield* member('teacher_logprobs', writeList(logprobs, JSON.stringify))
+    yield* writeMember('teacher', [JSON.stringify(teacher)])
+    yield* writeMember('teacher_logprobs', writeList(logprobs, JSON.stringify))
   },
-  ...numberMembers('advantages', 'ratios', 'entropies', 'loss_weights'),
+  ...createNumberMembers('advantages', 'ratios', 'entropies', 'loss_weights'),
 }
 
-function numberMembers<Kind extends Exclude<TrainerDataKind, 'teacher_logprobs'>>(...kinds: Kind[]) {
+function createNumberMembers<Kind extends Exclude<TrainerDataKind, 'teacher_logprobs'>>(...kinds: Kind[]) {
   const members = kinds.map((kind) => [
     kind,
-    (row: RowDetails) => member(kind, writeList(row[kind], JSON.stringify)),
+    (row: RowDetails) => writeMember(kind, writeList(row[kind], JSON.stringify)),
   ])
   return Object.fromEntries(members) as Record<Kind, (row: RowDetails) => Generator<string>>
 }
@@ -129,7 +129,7 @@ function* writeList<Entry>(
   yield ']'
 }
 
-function idsText({ ids }: TokenRow): string {
+function formatIds({ ids }: TokenRow): string {
   return `[${ids.join(',')}]`
 }
 
@@ -137,7 +137,7 @@ function idsText({ ids }: TokenRow): string {
  * Writes logprobs; those that are not finite become null, which JSON has no number for, and a mask has no sampled token
  * there.
  */
-function logprobsText({ logprobs }: TokenRow): string {
+function formatLogprobs({ logprobs }: TokenRow): string {
   return JSON.stringify(logprobs ?? null)
 }
 
@@ -159,7 +159,7 @@ const DTYPES: Readonly<Record<Tensor['dtype'], string>> = {
 /** The number of bytes in one chunk; a multiple of three, so that chunks of base64 can be concatenated. */
 const BYTES_PER_CHUNK = 3 * 16_384
 
-function* expertsText({ dtype, shape, data, known }: RowExperts): Generator<string> {
+function* writeExpertsText({ dtype, shape, data, known }: RowExperts): Generator<string> {
   const head = JSON.stringify({ dtype: DTYPES[dtype], shape, known })
   yield `${head.slice(0, -1)},"data":"`
   const bytes = Buffer.from(data.buffer, data.byteOffset, data.byteLength)

@@ -5,7 +5,7 @@ import type { Activity } from '../../../session/state/activity.ts'
 import type { InFlightTurn } from '../../../session/state/live-turn.ts'
 import type { Sessions } from '../../../session/state/sessions.ts'
 import type { TurnReader } from '../../../store/port/turn-store.ts'
-import { describe, inMedia } from '../../schemas/described.ts'
+import { describe, describeMedia } from '../../schemas/described.ts'
 import { validatorCompiler } from '../../schemas/validate.ts'
 import { NDJSON, NdjsonReply } from '../../transport/ndjson-reply.ts'
 import { getSessionOrThrow } from './get-session.ts'
@@ -44,7 +44,7 @@ export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options,
   app.setValidatorCompiler(validatorCompiler)
   app.get(
     '/events',
-    describe('sessions', 'Stream events of the proxy', inMedia(NDJSON, ProxyEvent), {}),
+    describe('sessions', 'Stream events of the proxy', describeMedia(NDJSON, ProxyEvent), {}),
     async (request, reply) => {
       const lines = linesTo(reply)
       others?.follow(request, lines)
@@ -60,9 +60,14 @@ export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options,
     '/sessions/:sessionId/live',
     {
       config: { ofOwner: 'watch' },
-      ...describe('sessions', "Stream the output of a session's open turns", inMedia(NDJSON, LiveEvent), {
-        params: SessionParams,
-      }),
+      ...describe(
+        'sessions',
+        "Stream the output of a session's open turns",
+        describeMedia(NDJSON, LiveEvent),
+        {
+          params: SessionParams,
+        },
+      ),
     },
     async ({ params: { sessionId } }, reply) => {
       await getSessionOrThrow(reader, sessionId)

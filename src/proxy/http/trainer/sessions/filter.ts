@@ -1,6 +1,6 @@
 /** Converts the conditions of a query on sessions, and the totals and hits of a response. */
 import type { Static } from 'typebox'
-import { idPrefixOfRun } from '../../../session/state/session-id.ts'
+import { getRunIdPrefix } from '../../../session/state/session-id.ts'
 import type {
   SearchPage,
   SessionFilter,
@@ -8,7 +8,7 @@ import type {
   SessionTotals,
 } from '../../../store/port/turn-store.ts'
 import { type Caller, getRequestedRun } from '../../access/scopes.ts'
-import { metadataFilter } from './metadata-filter.ts'
+import { parseMetadataFilter } from './metadata-filter.ts'
 import type {
   ForestQuery,
   Group,
@@ -27,8 +27,8 @@ export function toSessionFilter(
   const run = getRequestedRun(caller, query.run)
   const { status, since, label, q, reward_min: rewardMin, reward_max: rewardMax, inexact, failed } = query
   return {
-    metadata: metadataFilter(query),
-    idPrefix: run === undefined ? undefined : idPrefixOfRun(run),
+    metadata: parseMetadataFilter(query),
+    idPrefix: run === undefined ? undefined : getRunIdPrefix(run),
     status,
     sinceMs: since === undefined ? undefined : since * 1_000,
     label,

@@ -6,10 +6,10 @@ import { TOKEN_DATA_KINDS, type TokenDataKind } from '../../../../protocol/token
 import { type CompletionTokens, Forest, type PromptTokens } from '../../../session/trajectories/forest.ts'
 import { type Trajectory, TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
 import type { SessionFilter, SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
-import { DetailChoice, detailMembers } from './details.ts'
-import { member, numberArray, openObject } from './json-stream.ts'
+import { DetailChoice, writeDetailMembers } from './details.ts'
+import { openObject, writeMember, writeNumbers } from './json-stream.ts'
 import type { ForestQuery } from './read-schemas.ts'
-import { rowWithFormerNames, sessionToWire } from './serialise.ts'
+import { addFormerNames, sessionToWire } from './serialise.ts'
 import { rejectPartial, reportRows } from './trajectory-query.ts'
 
 /** More than the samples of a group; all of their tokens are in memory at once. */
@@ -61,7 +61,7 @@ export async function queryForest(
   const completed = new Set(
     sessions.filter(({ status }) => status === 'completed').map(({ sessionId }) => sessionId),
   )
-  const shownRows = rows.map((row) => rowWithFormerNames({ ...row, finished: completed.has(row.session_id) }))
+  const shownRows = rows.map((row) => addFormerNames({ ...row, finished: completed.has(row.session_id) }))
   return forestToWire({ sessions: shown, rows: shownRows }, nodes, (node) =>
     writeNodeDetails(reader, node, kinds),
   )
@@ -92,9 +92,9 @@ async function* forestToWire(
       openObject(
         isSampled ? { parent, session_id: node.sessionId, ...withFormerNames(node.turn) } : { parent },
       )
-    yield* member('ids', numberArray(node.ids))
+    yield* writeMember('ids', writeNumbers(node.ids))
     if (isSampled) {
-      yield* member('logprobs', numberArray(node.logprobs))
+      yield* writeMember('logprobs', writeNumbers(node.logprobs))
       yield* details(node)
     }
     yield '}'
@@ -120,5 +120,5 @@ function writeNodeDetails(
     weightVersionEnd: turn.weight_version_end,
   }
   const layout = { turns: [placed], first: 0, base: 0, responseLength: length }
-  return detailMembers(reader, sessionId, () => layout, kinds)
+  return writeDetailMembers(reader, sessionId, () => layout, kinds)
 }

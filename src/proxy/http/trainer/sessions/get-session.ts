@@ -5,11 +5,11 @@ import type { SessionRecord, TurnReader } from '../../../store/port/turn-store.t
 export async function getSessionOrThrow(reader: TurnReader, sessionId: string): Promise<SessionRecord> {
   const session = await reader.getSession(sessionId)
   if (session !== undefined) return session
-  throw new ProxyError('session_not_found', `Session not found${await routeHint(reader, sessionId)}`)
+  throw new ProxyError('session_not_found', `Session not found${await findRouteHint(reader, sessionId)}`)
 }
 
 /** Returns a hint for a misspelled route: `/sessions/a/trajectorie` names the session `a/trajectorie`. */
-async function routeHint(reader: TurnReader, sessionId: string): Promise<string> {
+async function findRouteHint(reader: TurnReader, sessionId: string): Promise<string> {
   const end = sessionId.lastIndexOf('/')
   const parent = end > 0 ? await reader.getSession(sessionId.slice(0, end)) : undefined
   return parent === undefined

@@ -18,18 +18,18 @@ type Chunks = AsyncIterable<string> | Iterable<string>
 
 /** Responds with the JSON text that the chunks form. */
 export function streamJson(reply: FastifyReply, chunks: Chunks): FastifyReply {
-  return reply.type('application/json; charset=utf-8').send(jsonStream(chunks))
+  return reply.type('application/json; charset=utf-8').send(createJsonStream(chunks))
 }
 
 /**
  * Returns a body that is produced no faster than the client reads it; when the client disconnects, `return()` of
  * `chunks` is called.
  */
-export function jsonStream(chunks: Chunks): Readable {
-  return Readable.from(inBlocks(chunks), { objectMode: false })
+export function createJsonStream(chunks: Chunks): Readable {
+  return Readable.from(joinBlocks(chunks), { objectMode: false })
 }
 
-async function* inBlocks(chunks: Chunks): AsyncGenerator<string> {
+async function* joinBlocks(chunks: Chunks): AsyncGenerator<string> {
   let block = ''
   for await (const chunk of chunks) {
     block += chunk
@@ -43,19 +43,19 @@ async function* inBlocks(chunks: Chunks): AsyncGenerator<string> {
 }
 
 /** Yields a plain object as JSON, its arrays element by element, so that no chunk is as long as the response. */
-export function* objectChunks(values: object): Generator<string> {
+export function* writeObject(values: object): Generator<string> {
   let separator = '{'
   for (const [name, value] of Object.entries(values)) {
     if (value === undefined) continue
     yield `${separator}${JSON.stringify(name)}:`
     separator = ','
-    if (Array.isArray(value)) yield* arrayChunks(value)
+    if (Array.isArray(value)) yield* writeArray(value)
     else yield JSON.stringify(value)
   }
   yield separator === '{' ? '{}' : '}'
 }
 
-function* arrayChunks(items: readonly unknown[]): Generator<string> {
+function* writeArray(items: readonly unknown[]): Generator<string> {
   yield '['
   for (const [position, item] of items.entries())
     yield `${position > 0 ? ',' : ''}${JSON.stringify(item) ?? 'null'}`
@@ -63,7 +63,7 @@ function* arrayChunks(items: readonly unknown[]): Generator<string> {
 }
 
 /** Yields a JSON array of numbers. Numbers that are not finite become the lowest double. */
-export function* numberArray(numbers: NumberArray): Generator<string> {
+export function* writeNumbers(numbers: NumberArray): Generator<string> {
   yield '['
   for (let start = 0; start < numbers.length; start += NUMBERS_PER_CHUNK) {
     const text = numbers.subarray(start, start + NUMBERS_PER_CHUNK).join(',')
@@ -74,7 +74,7 @@ export function* numberArray(numbers: NumberArray): Generator<string> {
 }
 
 /** Yields a JSON array of items that already are JSON texts. */
-export function* textArray(items: readonly string[]): Generator<string> {
+export function* writeTexts(items: readonly string[]): Generator<string> {
   yield '['
   for (const [position, item] of items.entries()) yield position > 0 ? `,${item}` : item
   yield ']'
@@ -86,7 +86,7 @@ export function openObject(values: object): string {
 }
 
 /** Yields a member that follows others. */
-export function* member(name: string, chunks: Iterable<string>): Generator<string> {
+export function* writeMember(name: string, chunks: Iterable<string>): Generator<string> {
   yield `,"${name}":`
   yield* chunks
 }

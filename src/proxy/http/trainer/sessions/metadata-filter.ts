@@ -3,7 +3,7 @@ import type { SessionQuery } from '../../../store/port/turn-store.ts'
 const PREFIX = 'metadata.'
 
 /** Returns the metadata that `metadata.<key>=<value>` parameters of a query select. */
-export function metadataFilter(query: object): NonNullable<SessionQuery['metadata']> {
+export function parseMetadataFilter(query: object): NonNullable<SessionQuery['metadata']> {
   const parameters = Object.entries(query).filter(([name]) => name.startsWith(PREFIX))
   return Object.fromEntries(parameters.map(([name, text]) => [name.slice(PREFIX.length), readValue(text)]))
 }

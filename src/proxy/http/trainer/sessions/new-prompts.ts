@@ -35,12 +35,12 @@ export class NewPrompts {
     let node = this.#first
     let known: CommonPrefix | undefined
     for (const [position, chunk] of chunks.entries()) {
-      known = longestEnd(node, chunks, position) ?? known
+      known = findLongestEnd(node, chunks, position) ?? known
       if (position === chunks.length - 1) remember(node, chunk, turnId)
-      else node = nextNode(node, chunk)
+      else node = getNextNode(node, chunk)
     }
     return known
-      ? { turnId: known.turnId, pieces: [textAfter(known, chunks)] }
+      ? { turnId: known.turnId, pieces: [getTextAfter(known, chunks)] }
       : { turnId: null, pieces: chunks }
   }
 }
@@ -49,7 +49,7 @@ function newPlace(): PromptNode {
   return { next: new Map(), ends: new Map() }
 }
 
-function nextNode(node: PromptNode, chunk: string): PromptNode {
+function getNextNode(node: PromptNode, chunk: string): PromptNode {
   const existing = node.next.get(chunk)
   if (existing !== undefined) return existing
   const added = newPlace()
@@ -65,7 +65,7 @@ function remember({ ends }: PromptNode, end: string, turnId: string): void {
   if (ends.size > MAX_ENDS) ends.delete(ends.keys().next().value!)
 }
 
-function longestEnd(
+function findLongestEnd(
   { ends }: PromptNode,
   chunks: readonly string[],
   position: number,
@@ -81,7 +81,7 @@ function longestEnd(
   return longest
 }
 
-function textAfter({ position, length }: CommonPrefix, chunks: readonly string[]): string {
+function getTextAfter({ position, length }: CommonPrefix, chunks: readonly string[]): string {
   const text = chunks.slice(position).join('').slice(length)
   return chunks[0]!.startsWith('[') ? `[${text.replace(/^,/, '')}` : `"${text}`
 }

@@ -16,13 +16,16 @@ export function passAtK(tasks: readonly TaskSamples[]): Record<string, number> {
   for (let k = 1; ; k *= 2) {
     const enough = tasks.filter(({ rewards }) => rewards.count >= k)
     if (enough.length === 0) return found
-    const sum = enough.reduce((sum, { rewards, passed = 0 }) => sum + chance(rewards.count, passed, k), 0)
+    const sum = enough.reduce(
+      (sum, { rewards, passed = 0 }) => sum + computeChance(rewards.count, passed, k),
+      0,
+    )
     found[k] = sum / enough.length
   }
 }
 
 /** Returns the probability that k of n samples, drawn without replacement, include one of the c that pass. */
-function chance(n: number, c: number, k: number): number {
+function computeChance(n: number, c: number, k: number): number {
   if (n - c < k) return 1
   let none = 1
   for (let index = n - c + 1; index <= n; index += 1) none *= 1 - k / index

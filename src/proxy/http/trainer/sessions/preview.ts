@@ -28,7 +28,7 @@ export async function readPreview(
     if (!isMainWork(lines.add(turn).line)) continue
     task ??= getTask(turn)
     if (turnCount > MAX_TURNS) break
-    if (turn.status === 'completed') completion = oneLine(turn.completionText ?? '') ?? completion
+    if (turn.status === 'completed') completion = toOneLine(turn.completionText ?? '') ?? completion
   }
   return { task, answer: completion }
 }
@@ -38,13 +38,13 @@ function getTask({ lastMessage, promptPieces }: TurnOutline): string | null {
     (text) => JSON.parse(text) as { role?: unknown; content?: unknown },
   )
   const texts = messages.filter(({ role }) => role === 'user').map(({ content }) => getContentText(content))
-  if (texts.length === 0) return oneLine(promptPieces.join('').slice(0, MAX_CHARS))
+  if (texts.length === 0) return toOneLine(promptPieces.join('').slice(0, MAX_CHARS))
   // Some agents add their own notes before or after the task, as a user's text.
-  const tasks = texts.map((text) => oneLine(text.replaceAll(REMINDER, '')))
-  return tasks.findLast((task) => task !== null) ?? oneLine(texts.at(-1)!)
+  const tasks = texts.map((text) => toOneLine(text.replaceAll(REMINDER, '')))
+  return tasks.findLast((task) => task !== null) ?? toOneLine(texts.at(-1)!)
 }
 
-function oneLine(text: string): string | null {
+function toOneLine(text: string): string | null {
   const line = text
     .slice(0, 4 * MAX_CHARS)
     .replaceAll(/\s+/g, ' ')

@@ -5,14 +5,14 @@ import type { FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastif
 import Type, { type Static } from 'typebox'
 import type { Trajectory } from '../../../session/trajectories/trajectories.ts'
 import type { TurnReader } from '../../../store/port/turn-store.ts'
-import { describe, inMedia } from '../../schemas/described.ts'
-import { type SchemaApp, typedApp } from '../../schemas/typed-app.ts'
+import { describe, describeMedia } from '../../schemas/described.ts'
+import { type SchemaApp, toTypedApp } from '../../schemas/typed-app.ts'
 import { readAlternatives } from './alternatives.ts'
-import { detailsOnRecord } from './details.ts'
+import { readStoredDetails } from './details.ts'
 import { groupToWire, hitsToWire, toSessionFilter, totalsToWire } from './filter.ts'
 import { findForestSessions, queryForest } from './forest.ts'
 import { getSessionOrThrow } from './get-session.ts'
-import { jsonStream, objectChunks, streamJson } from './json-stream.ts'
+import { createJsonStream, streamJson, writeObject } from './json-stream.ts'
 import { turnByIndex } from './one-turn.ts'
 import { passAtK } from './pass-at-k.ts'
 import { readPreview } from './preview.ts'
@@ -22,12 +22,12 @@ import {
   getTrainerData,
   readRow,
   readRows,
-  rowSummary,
-  rowTensors,
+  summarizeRow,
   type TextsOfTokens,
+  writeRowTensors,
 } from './rows.ts'
 import * as schemas from './schemas.ts'
-import { sessionToWire, sessionWithTurns } from './serialise.ts'
+import { sessionToWire, writeSessionWithTurns } from './serialise.ts'
 import { readTrajectories } from './trajectory-query.ts'
 import { readTree } from './tree.ts'
 import { readTurnFigures, turnFiguresToWire } from './turn-figures.ts'
@@ -45,7 +45,7 @@ export interface ReadRoutesOptions {
 }
 
 export const readRoutes: FastifyPluginCallback<ReadRoutesOptions> = (plain, options, done) => {
-  const app = typedApp(plain)
+  const app = toTypedApp(plain)
   listRoutes(app, options)
   fullRoutes(app, options)
   forestRoutes(app, options)
@@ -130,7 +130,7 @@ function fullRoutes(app: SchemaApp, { reader, turnMessages = 'all', onRow }: Rea
     async ({ params: { sessionId }, query }, reply) => {
       const session = await getSessionOrThrow(reader, sessionId)
       const turns = query.ids ? reader.readTurns(sessionId) : reader.readOutlines(sessionId)
-      return streamJson(reply, sessionWithTurns(session, turns, query.messages ?? turnMessages))
+      return streamJson(reply, writeSessionWithTurns(session, turns, query.messages ?? turnMessages))
     },
   )
   app.get(
@@ -204,12 +204,12 @@ function turnRoutes(app: SchemaApp, { reader }: ReadRoutesOptions): void {
       const { sessionId, index } = request.params
       const session = await getSessionOrThrow(reader, sessionId)
       const chunks = await turnByIndex(reader, session, Number(index), request.query)
-      return sendCompressed(request, reply, jsonStream(chunks))
+      return sendCompressed(request, reply, createJsonStream(chunks))
     },
   )
 }
 
-const TENSORS = inMedia('application/octet-stream', Type.String({ format: 'binary' }))
+const TENSORS = describeMedia('application/octet-stream', Type.String({ format: 'binary' }))
 
 function rowRoutes(app: SchemaApp, { reader, tokenTexts }: ReadRoutesOptions): void {
   const getRow = async (
@@ -226,7 +226,7 @@ function rowRoutes(app: SchemaApp, { reader, tokenTexts }: ReadRoutesOptions): v
     async (request, reply) => {
       const session = await getSessionOrThrow(reader, request.params.sessionId)
       const { placed } = await readRows(reader, session, request.query)
-      const rows = Array.from(placed, ({ row }, index) => rowSummary(row, index))
+      const rows = Array.from(placed, ({ row }, index) => summarizeRow(row, index))
       return sendJson(request, reply, { rows })
     },
   )
@@ -243,7 +243,7 @@ function rowRoutes(app: SchemaApp, { reader, tokenTexts }: ReadRoutesOptions): v
       const { row, layout, model } = await getRow(params, query)
       const texts = query.texts ? await tokenTexts(model, getRowIds(row)) : undefined
       const later = await getTrainerData(reader, params.sessionId, { layout })
-      const tensors = rowTensors(row, Number(params.row), { later, texts })
+      const tensors = writeRowTensors(row, Number(params.row), { later, texts })
       return reply.type('application/octet-stream').send(Readable.from(tensors, { objectMode: false }))
     },
   )
@@ -270,7 +270,7 @@ function rowRoutes(app: SchemaApp, { reader, tokenTexts }: ReadRoutesOptions): v
       const { params, query } = request
       const placed = await getRow(params, query)
       const alternatives = await readAlternatives(placed, query, {
-        details: (turns) => detailsOnRecord(reader, params.sessionId, turns, ['top_logprobs']),
+        details: (turns) => readStoredDetails(reader, params.sessionId, turns, ['top_logprobs']),
         texts: (ids) => tokenTexts(placed.model, ids),
       })
       return sendJson(request, reply, { from: query.from, alternatives })
@@ -280,7 +280,7 @@ function rowRoutes(app: SchemaApp, { reader, tokenTexts }: ReadRoutesOptions): v
 
 /** Sends a plain object, its arrays element by element. */
 function sendJson(request: FastifyRequest, reply: FastifyReply, value: object): FastifyReply {
-  return sendCompressed(request, reply, jsonStream(objectChunks(value)))
+  return sendCompressed(request, reply, createJsonStream(writeObject(value)))
 }
 
 /** Responses are so repetitive that the fastest level suffices. */

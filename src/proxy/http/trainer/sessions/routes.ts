@@ -4,14 +4,14 @@ import type { FastifyPluginCallback } from 'fastify'
 import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
 import type { NewSessionRequest } from '../../../session/state/new-session.ts'
-import { idPrefixOfRun } from '../../../session/state/session-id.ts'
+import { getRunIdPrefix } from '../../../session/state/session-id.ts'
 import type { Sessions } from '../../../session/state/sessions.ts'
-import { everySession } from '../../../store/port/every-session.ts'
+import { listEverySession } from '../../../store/port/every-session.ts'
 import type { TurnReader } from '../../../store/port/turn-store.ts'
 import type { Keyring } from '../../access/keyring.ts'
 import { getRequestedRun, rejectForeignRun } from '../../access/scopes.ts'
 import { describe, Nothing } from '../../schemas/described.ts'
-import { type SchemaApp, typedApp } from '../../schemas/typed-app.ts'
+import { type SchemaApp, toTypedApp } from '../../schemas/typed-app.ts'
 import { readAnyBodyAsJson } from '../../transport/json-body.ts'
 import { createDisconnectSignal } from '../../transport/on-close.ts'
 import { MarksBody } from './mark-schemas.ts'
@@ -26,7 +26,7 @@ interface SessionsRoutesOptions {
 }
 
 export const sessionsRoutes: FastifyPluginCallback<SessionsRoutesOptions> = (plain, options, done) => {
-  const app = typedApp(plain)
+  const app = toTypedApp(plain)
   readAnyBodyAsJson(app)
   creationRoutes(app, options)
   lifeRoutes(app, options)
@@ -51,7 +51,7 @@ function creationRoutes(app: SchemaApp, { sessions, keyring }: SessionsRoutesOpt
     async (request) => {
       const { body, caller } = request
       const isUnnamed = caller.is === 'run' && body.session_id === undefined
-      const named = isUnnamed ? { session_id: idPrefixOfRun(caller.run) + randomUUID() } : {}
+      const named = isUnnamed ? { session_id: getRunIdPrefix(caller.run) + randomUUID() } : {}
       const session = toNewSessionRequest({ ...body, ...named })
       if (session.sessionId !== undefined) rejectForeignRun(caller, session.sessionId)
       const created = await create(session)
@@ -85,7 +85,7 @@ function creationRoutes(app: SchemaApp, { sessions, keyring }: SessionsRoutesOpt
       params: schemas.RunParams,
     }),
     async ({ params: { run } }) => {
-      idPrefixOfRun(run)
+      getRunIdPrefix(run)
       const key = keyring.runKey(run)
       if (key !== undefined) return { run, run_key: key }
       throw new ProxyError('unsupported', 'Runs have no keys: start the proxy with --agent-key-secret')
@@ -98,12 +98,12 @@ function lifeRoutes(app: SchemaApp, { sessions, store }: SessionsRoutesOptions):
     complete: {
       summary: 'End a session as completed',
       answer: schemas.EndedSession,
-      change: (id: string) => unlessMissing(id, async () => sessionToWire(await sessions.complete(id))),
+      change: (id: string) => runUnlessMissing(id, async () => sessionToWire(await sessions.complete(id))),
     },
     abort: {
       summary: 'End a session as aborted',
       answer: schemas.EndedSession,
-      change: (id: string) => unlessMissing(id, async () => sessionToWire(await sessions.abort(id))),
+      change: (id: string) => runUnlessMissing(id, async () => sessionToWire(await sessions.abort(id))),
     },
     reset: {
       summary: 'Delete the turns of a session and reopen it',
@@ -192,7 +192,7 @@ function lifeRoutes(app: SchemaApp, { sessions, store }: SessionsRoutesOptions):
       const ids = new Set(body.session_ids)
       for (const sessionId of ids) rejectForeignRun(caller, sessionId)
       const ofRun =
-        run === undefined ? [] : everySession(store, { idPrefix: idPrefixOfRun(run), order: 'asc' })
+        run === undefined ? [] : listEverySession(store, { idPrefix: getRunIdPrefix(run), order: 'asc' })
       for await (const { sessionId } of ofRun) ids.add(sessionId)
       const deleted = await Promise.all([...ids].map((sessionId) => sessions.delete(sessionId)))
       return { deleted: deleted.filter(Boolean).length }
@@ -204,7 +204,7 @@ function lifeRoutes(app: SchemaApp, { sessions, store }: SessionsRoutesOptions):
  * Runs a change, and returns `not_found` instead of an error if there is no session. Trainers end and remove sessions
  * in a `finally`, whether or not their agent has made a request: an error there would cost them the whole rollout.
  */
-async function unlessMissing(sessionId: string, change: () => Promise<object>): Promise<object> {
+async function runUnlessMissing(sessionId: string, change: () => Promise<object>): Promise<object> {
   try {
     return await change()
   } catch (error) {

@@ -2,16 +2,16 @@
 import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
 import { TRAINER_DATA_KINDS } from '../../../../protocol/token-data/kinds.ts'
-import { rowDetails } from '../../../session/trajectories/row-details.ts'
+import { collectRowDetails } from '../../../session/trajectories/row-details.ts'
 import {
   type RowLocation,
   type Trajectory,
   TrajectoryBuilder,
 } from '../../../session/trajectories/trajectories.ts'
 import type { SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
-import { detailsOnRecord } from './details.ts'
+import { readStoredDetails } from './details.ts'
 import type { RowsQuery } from './read-schemas.ts'
-import { rowWithFormerNames } from './serialise.ts'
+import { addFormerNames } from './serialise.ts'
 
 /** The turn index of a token that no turn sampled. */
 const NO_TURN = -1
@@ -41,7 +41,7 @@ export async function readRow(reader: TurnReader, session: SessionRecord, number
 }
 
 /** Summarizes a row: the lengths of its arrays and statistics of them, in place of the arrays. */
-export function rowSummary(row: Trajectory, number: number) {
+export function summarizeRow(row: Trajectory, number: number) {
   const { prompt_ids, response_ids, response_mask, response_logprobs, ...rest } = row
   let [trained, sum, lowest] = [0, 0, 0]
   for (const [index, bit] of response_mask.entries()) {
@@ -56,9 +56,9 @@ export function rowSummary(row: Trajectory, number: number) {
     prompt_tokens: prompt_ids.length,
     response_tokens: response_ids.length,
     trained_tokens: trained,
-    mean_logprob: trained === 0 ? null : finite(sum / trained),
-    min_logprob: trained === 0 ? null : finite(lowest),
-    ...rowWithFormerNames(rest),
+    mean_logprob: trained === 0 ? null : toFinite(sum / trained),
+    min_logprob: trained === 0 ? null : toFinite(lowest),
+    ...addFormerNames(rest),
   }
 }
 
@@ -86,9 +86,9 @@ export async function getTrainerData(
   { layout: layoutOf }: Pick<RowLocation, 'layout'>,
 ): Promise<NumbersOfTokens> {
   const layout = layoutOf()
-  const details = rowDetails(
+  const details = collectRowDetails(
     layout,
-    await detailsOnRecord(reader, sessionId, layout.turns, TRAINER_DATA_KINDS),
+    await readStoredDetails(reader, sessionId, layout.turns, TRAINER_DATA_KINDS),
   )
   return Object.fromEntries(
     TRAINER_DATA_KINDS.flatMap((kind) => (details[kind] ? [[kind, details[kind]]] : [])),
@@ -99,7 +99,7 @@ export async function getTrainerData(
  * Yields a safetensors file. `ids` are the prompt and the response; the other arrays have one entry for each id. Texts
  * are concatenated in `text`, in UTF-8, and `text_ends` is the end offset of each token in it.
  */
-export function* rowTensors(
+export function* writeRowTensors(
   row: Trajectory,
   number: number,
   { later, texts }: { later: NumbersOfTokens; texts: TextsOfTokens | undefined },
@@ -113,7 +113,7 @@ export function* rowTensors(
   mask.set(row.response_mask, promptLength)
   const turns = new Int32Array(length).fill(NO_TURN)
   for (const { index, start, end } of row.turns) turns.fill(index, promptLength + start, promptLength + end)
-  yield* safetensors(
+  yield* writeSafetensors(
     {
       ids: { dtype: 'I32', data: ids },
       logprobs: { dtype: 'F32', data: logprobs },
@@ -133,7 +133,7 @@ export function* rowTensors(
       mask: { dtype: 'U8', data: mask },
       ...(texts && { text: { dtype: 'U8', data: Buffer.from(texts.texts.join('')) } }),
     },
-    { row: JSON.stringify(rowSummary(row, number)), ...(texts && { tokenizer: texts.source }) },
+    { row: JSON.stringify(summarizeRow(row, number)), ...(texts && { tokenizer: texts.source }) },
   )
 }
 
@@ -143,7 +143,7 @@ function getEndOffsets(texts: readonly string[]): Int32Array {
   return Int32Array.from(texts, (text) => (end += Buffer.byteLength(text)))
 }
 
-function finite(value: number): number {
+function toFinite(value: number): number {
   return Number.isFinite(value) ? value : -Number.MAX_VALUE
 }
 
@@ -161,7 +161,7 @@ interface ArrayEntry {
 const ALIGNMENT = 8
 
 /** @param metadata text by name, as the format requires */
-function* safetensors(
+function* writeSafetensors(
   tensors: Readonly<Record<string, ArrayEntry>>,
   metadata: Readonly<Record<string, string>>,
 ): Generator<Uint8Array> {

@@ -10,7 +10,7 @@ import { turnFields, turnTokenFields } from '../../../../protocol/schema/turn.ts
 import { MAX_SESSION_ID_BYTES } from '../../../session/state/session-id.ts'
 import { EXCLUSIONS } from '../../../session/trajectories/trajectories.ts'
 import { STRICT } from '../../schemas/described.ts'
-import { detailsParameter } from './detail-schemas.ts'
+import { createDetailsParameter } from './detail-schemas.ts'
 import { sessionMarkFields, turnMarkFields } from './mark-schemas.ts'
 
 const withDescription = (description?: string) => (description === undefined ? {} : { description })
@@ -175,7 +175,7 @@ export const TrajectoriesQuery = Type.Object(
       default: false,
       description: 'Also `images`: those of token mode by `sha256`, as `data:` URLs',
     }),
-    details: detailsParameter(),
+    details: createDetailsParameter(),
   },
   STRICT,
 )

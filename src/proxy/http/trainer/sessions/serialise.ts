@@ -4,7 +4,7 @@ import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import { FORMER_NAMES, withFormerNames } from '../../../../protocol/schema/former-names.ts'
 import { RECORD_FIELDS, type RecordField, turnFields } from '../../../../protocol/schema/turn.ts'
 import { readEchoAnnotation } from '../../../session/prompts/echo-annotation.ts'
-import { promptJson } from '../../../session/prompts/prompt-chunks.ts'
+import { writePromptJson } from '../../../session/prompts/prompt-chunks.ts'
 import { AgentRoleFinder, type AgentRoleMatch } from '../../../session/roles/agent-role-finder.ts'
 import { readSamplingParams } from '../../../session/state/turn-allocation.ts'
 import { isTrace } from '../../../session/trajectories/traces.ts'
@@ -12,7 +12,7 @@ import type { ExclusionCounts, Trajectory } from '../../../session/trajectories/
 import type { TurnSampling } from '../../../session/turn/sampling.ts'
 import { NO_MARKS, type SessionMarks } from '../../../store/port/marks.ts'
 import type { SessionRecord, TurnOutline, TurnRecord } from '../../../store/port/turn-store.ts'
-import { member, numberArray, openObject, textArray } from './json-stream.ts'
+import { openObject, writeMember, writeNumbers, writeTexts } from './json-stream.ts'
 import { type KnownParts, RequestHistory } from './request-history.ts'
 import type { Session } from './schemas.ts'
 
@@ -72,7 +72,7 @@ export function sessionToWire(session: SessionRecord): Static<typeof Session> {
 }
 
 /** Yields the session with its turns, as chunks of one JSON text; keeps one turn in memory at a time. */
-export async function* sessionWithTurns(
+export async function* writeSessionWithTurns(
   session: SessionRecord,
   turns: AsyncIterable<TurnRecord | TurnOutline>,
   messages: 'all' | 'new' | 'none',
@@ -134,14 +134,14 @@ export function* turnToWire(
     withFormerNames({ ...Object.fromEntries(values), ...(marks.turns[turn.index] ?? NO_MARKS) }),
   )
   const texts = getTextsUpTo(isShown ? turn.lastMessage : undefined, known?.count)
-  yield* member('request_messages', textArray(texts))
+  yield* writeMember('request_messages', writeTexts(texts))
   const prompt = isShown ? (shown?.pieces ?? turn.promptPieces) : []
   for (const { name, property, whenNull = 'null' } of JSON_FIELDS) {
     const text = (turn as unknown as Readonly<Record<string, string | null>>)[property] ?? whenNull
-    if (name === 'tools') yield* member(name, [isShown ? text : whenNull])
-    else if (name === 'params') yield* member(name, paramsToWire(text, prompt))
-    else if (name === 'annotations') yield* member(name, [annotationsToWire(text)])
-    else yield* member(name, [text])
+    if (name === 'tools') yield* writeMember(name, [isShown ? text : whenNull])
+    else if (name === 'params') yield* writeMember(name, paramsToWire(text, prompt))
+    else if (name === 'annotations') yield* writeMember(name, [annotationsToWire(text)])
+    else yield* writeMember(name, [text])
   }
   if ('promptTokenIds' in turn) yield* turnTokens(turn)
   yield '}'
@@ -163,16 +163,16 @@ export function annotationsToWire(stored: string): string {
 }
 
 function* turnTokens(turn: TurnRecord): Generator<string> {
-  yield* member('prompt_token_ids', numberArray(turn.promptTokenIds))
-  yield* member('completion_token_ids', numberArray(turn.completionTokenIds))
-  yield* member('completion_logprobs', numberArray(turn.completionLogprobs))
+  yield* writeMember('prompt_token_ids', writeNumbers(turn.promptTokenIds))
+  yield* writeMember('completion_token_ids', writeNumbers(turn.completionTokenIds))
+  yield* writeMember('completion_logprobs', writeNumbers(turn.completionLogprobs))
 }
 
 /** Yields the request without its messages and tools. */
 function* paramsToWire(params: string, prompt: readonly string[]): Generator<string> {
   if (prompt.length === 0) return yield params
   yield params === '{}' ? '{"prompt":' : `${params.slice(0, -1)},"prompt":`
-  yield* promptJson(prompt)
+  yield* writePromptJson(prompt)
   yield '}'
 }
 
@@ -188,7 +188,7 @@ export interface RowView {
  * Yields the session with its trajectories, as chunks of one JSON text; keeps one row in memory at a time.
  * @param more further fields of the session
  */
-export async function* sessionWithTrajectories(
+export async function* writeSessionWithTrajectories(
   session: SessionRecord,
   excluded: ExclusionCounts,
   rows: Iterable<RowView>,
@@ -202,7 +202,7 @@ export async function* sessionWithTrajectories(
     separator = ','
   }
   yield ']'
-  if (images !== undefined) yield* member('images', imagesToWire(images))
+  if (images !== undefined) yield* writeMember('images', imagesToWire(images))
   yield '}'
 }
 
@@ -216,7 +216,7 @@ function* imagesToWire(images: ReadonlyMap<string, string>): Generator<string> {
 }
 
 /** Returns the fields of a row, and of its turns, under both names. */
-export function rowWithFormerNames<Row extends { readonly turns: readonly object[] }>(row: Row) {
+export function addFormerNames<Row extends { readonly turns: readonly object[] }>(row: Row) {
   return withFormerNames({ ...row, turns: row.turns.map((turn) => withFormerNames(turn)) })
 }
 
@@ -226,9 +226,9 @@ async function* rowToWire({ row, details, sampling }: RowView, finished: boolean
     const sampled = sampling(turn.turn_id)
     return sampled ? { ...turn, sampling: sampled } : turn
   })
-  yield openObject(rowWithFormerNames({ ...rest, turns, finished }))
+  yield openObject(addFormerNames({ ...rest, turns, finished }))
   const arrays = { prompt_ids, response_ids, response_mask, response_logprobs }
-  for (const [name, numbers] of Object.entries(arrays)) yield* member(name, numberArray(numbers))
+  for (const [name, numbers] of Object.entries(arrays)) yield* writeMember(name, writeNumbers(numbers))
   yield* details
   yield '}'
 }

@@ -13,9 +13,9 @@ import {
 } from '../../../session/trajectories/trajectories.ts'
 import { readSampling, type TurnSampling } from '../../../session/turn/sampling.ts'
 import type { SessionRecord, TurnReader, TurnStep } from '../../../store/port/turn-store.ts'
-import { DetailChoice, detailMembers } from './details.ts'
+import { DetailChoice, writeDetailMembers } from './details.ts'
 import type { TrajectoriesQuery } from './schemas.ts'
-import { type RowView, sessionWithTrajectories } from './serialise.ts'
+import { type RowView, writeSessionWithTrajectories } from './serialise.ts'
 
 export type TrajectoryQuery = Static<typeof TrajectoriesQuery>
 
@@ -57,14 +57,14 @@ export async function readTrajectories(
   function* show(onRow: (row: Trajectory) => void): Generator<RowView> {
     for (const { row, layout } of rows()) {
       onRow(row)
-      const details = detailMembers(reader, sessionId, layout, choice.kinds)
+      const details = writeDetailMembers(reader, sessionId, layout, choice.kinds)
       yield { row, details, sampling: (turnId) => samplings.get(turnId) }
     }
   }
   return {
     rows,
     toWire: (onRow = () => {}, more = {}) =>
-      sessionWithTrajectories(session, builder.excluded(), show(onRow), { ...more, images }),
+      writeSessionWithTrajectories(session, builder.excluded(), show(onRow), { ...more, images }),
   }
 }
 
@@ -112,13 +112,13 @@ export function toTurnSelection({
 function toTrajectoryOptions(query: TrajectoryQuery): TrajectoryOptions {
   const { prompt_length: promptLength, response_length: responseLength, select } = query
   const { per_turn: perTurn, mask_stale_tokens: maskStaleTokens } = query
-  return { ...selectedBy(select), perTurn, promptLength, responseLength, maskStaleTokens }
+  return { ...parseSelect(select), perTurn, promptLength, responseLength, maskStaleTokens }
 }
 
 const POLICY = 'policy:'
 
 /** Returns the options that select rows of the selected turns. */
-export function selectedBy(select: string): Pick<TrajectoryOptions, 'select' | 'policy'> {
+export function parseSelect(select: string): Pick<TrajectoryOptions, 'select' | 'policy'> {
   if (select.startsWith(POLICY)) return { select: 'all', policy: select.slice(POLICY.length) }
   return { select: select === 'longest' || select === 'last' ? select : 'all' }
 }

@@ -4,7 +4,7 @@
  */
 import { isCutOff } from '../../../../protocol/canonical/finish-reason.ts'
 import { TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
-import { everySession } from '../../../store/port/every-session.ts'
+import { listEverySession } from '../../../store/port/every-session.ts'
 import { groupValue } from '../../../store/port/session-summary.ts'
 import type { SessionFilter, SessionGroup, TurnReader } from '../../../store/port/turn-store.ts'
 
@@ -31,7 +31,7 @@ export async function readTurnFigures(
 ): Promise<Map<SessionGroup['value'], TurnFigures>> {
   const groups = new Map<SessionGroup['value'], TurnFigures>()
   let looked = 0
-  for await (const session of everySession(reader, filter)) {
+  for await (const session of listEverySession(reader, filter)) {
     const value = groupValue(session, by)
     if (value === undefined) continue
     const figures = groups.get(value) ?? { ...NONE, versions: new Map() }

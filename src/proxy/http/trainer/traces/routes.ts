@@ -15,7 +15,7 @@ import {
 import { NO_MARKS } from '../../../store/port/marks.ts'
 import type { TurnStore } from '../../../store/port/turn-store.ts'
 import { describe } from '../../schemas/described.ts'
-import { typedApp } from '../../schemas/typed-app.ts'
+import { toTypedApp } from '../../schemas/typed-app.ts'
 import { readAnyBodyAsJson } from '../../transport/json-body.ts'
 import { DetailChoice } from '../sessions/details.ts'
 import { streamJson } from '../sessions/json-stream.ts'
@@ -30,7 +30,7 @@ interface TracesRoutesOptions {
 export const tracesRoutes: FastifyPluginCallback<TracesRoutesOptions> = (plain, options, done) => {
   const { store } = options
   const show = (details: string | undefined) => ({ reader: store, choice: DetailChoice.parse(details) })
-  const app = typedApp(plain)
+  const app = toTypedApp(plain)
   readAnyBodyAsJson(app)
 
   app.get(

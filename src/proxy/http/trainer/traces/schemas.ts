@@ -4,7 +4,7 @@ import { nullable, pickFields, toProperties } from '../../../../protocol/schema/
 import { rowTurnFields } from '../../../../protocol/schema/row.ts'
 import { rowDetailFields } from '../../../../protocol/schema/row-details.ts'
 import { STRICT } from '../../schemas/described.ts'
-import { detailsParameter } from '../sessions/detail-schemas.ts'
+import { createDetailsParameter } from '../sessions/detail-schemas.ts'
 import { turnMarkFields } from '../sessions/mark-schemas.ts'
 
 const fields = () => Type.Record(Type.String(), Type.Unknown())
@@ -18,7 +18,7 @@ export const TracesQuery = Type.Object(
   {
     since,
     limit,
-    details: detailsParameter(),
+    details: createDetailsParameter(),
     format: Type.Optional(
       Type.String({
         description:
@@ -29,10 +29,10 @@ export const TracesQuery = Type.Object(
   STRICT,
 )
 export const TracesQueryBody = Type.Object(
-  { session_ids: Type.Array(Type.String()), since, limit, details: detailsParameter() },
+  { session_ids: Type.Array(Type.String()), since, limit, details: createDetailsParameter() },
   STRICT,
 )
-export const TraceQuery = Type.Object({ details: detailsParameter() }, STRICT)
+export const TraceQuery = Type.Object({ details: createDetailsParameter() }, STRICT)
 export const TraceParams = Type.Object({ traceId: Type.String() })
 
 const facts = {

@@ -5,8 +5,8 @@ import type { RowLayout } from '../../../session/trajectories/row-details.ts'
 import { formatTraceId, type TurnTrace } from '../../../session/trajectories/traces.ts'
 import { readSampling } from '../../../session/turn/sampling.ts'
 import type { TurnReader, TurnRecord } from '../../../store/port/turn-store.ts'
-import { type DetailChoice, detailMembers } from '../sessions/details.ts'
-import { member, numberArray, openObject, textArray } from '../sessions/json-stream.ts'
+import { type DetailChoice, writeDetailMembers } from '../sessions/details.ts'
+import { openObject, writeMember, writeNumbers, writeTexts } from '../sessions/json-stream.ts'
 
 const NO_TOKENS = {
   promptTokenIds: new Int32Array(),
@@ -15,7 +15,7 @@ const NO_TOKENS = {
 }
 
 /** Returns the tokens of a turn; none without exact ids, on which training would be a guess. */
-export function exactTokens(turn: TurnRecord): Pick<TurnRecord, keyof typeof NO_TOKENS> {
+export function getExactTokens(turn: TurnRecord): Pick<TurnRecord, keyof typeof NO_TOKENS> {
   return turn.exact ? turn : NO_TOKENS
 }
 
@@ -56,7 +56,7 @@ export async function* graphToWire(
     const { turn, lineage } = traced
     const parent = lineage.parent && seen.has(lineage.parent.turnId) ? lineage.parent : null
     seen.add(turn.turnId)
-    const { promptTokenIds } = exactTokens(turn)
+    const { promptTokenIds } = getExactTokens(turn)
     yield separator
     yield openObject({
       ...traceFacts(traced),
@@ -64,10 +64,10 @@ export async function* graphToWire(
       lineage_id: lineage.root,
     })
     const newMessages = getTextsUpTo(turn.lastMessage, parent ? parent.messageCount + 1 : 0)
-    yield* member('messages_suffix', textArray(newMessages))
-    yield* member('prompt_ids_suffix', numberArray(promptTokenIds.subarray(parent?.tokenCount ?? 0)))
-    yield* answerMembers(turn)
-    yield* shownDetails(turn, details)
+    yield* writeMember('messages_suffix', writeTexts(newMessages))
+    yield* writeMember('prompt_ids_suffix', writeNumbers(promptTokenIds.subarray(parent?.tokenCount ?? 0)))
+    yield* writeAnswerMembers(turn)
+    yield* writeDetails(turn, details)
     yield '}'
     separator = ','
   }
@@ -81,10 +81,10 @@ export async function* traceToWire(
 ): AsyncGenerator<string> {
   const { turn } = traced
   yield openObject(traceFacts(traced))
-  yield* member('messages', textArray(getTextsUpTo(turn.lastMessage)))
-  yield* member('prompt_token_ids', numberArray(exactTokens(turn).promptTokenIds))
-  yield* answerMembers(turn)
-  yield* shownDetails(turn, details)
+  yield* writeMember('messages', writeTexts(getTextsUpTo(turn.lastMessage)))
+  yield* writeMember('prompt_token_ids', writeNumbers(getExactTokens(turn).promptTokenIds))
+  yield* writeAnswerMembers(turn)
+  yield* writeDetails(turn, details)
   yield '}'
 }
 
@@ -98,7 +98,7 @@ function traceFacts({ turn, marks }: Omit<TurnTrace, 'lineage'>) {
     finish_reason: turn.finishReason,
     weight_version: parseInteger(turn.weightVersionStart),
     latency_ms: endedAtMs - turn.startedAtMs,
-    token_counts: tokenCounts(turn),
+    token_counts: countTokens(turn),
     timestamp: endedAtMs / 1_000,
     metadata: {
       index: turn.index,
@@ -113,19 +113,21 @@ function traceFacts({ turn, marks }: Omit<TurnTrace, 'lineage'>) {
   }
 }
 
-function* answerMembers(turn: TurnRecord): Generator<string> {
-  const { completionTokenIds, completionLogprobs } = exactTokens(turn)
-  yield* member('response_message', responseMessage(turn))
-  yield* member('completion_token_ids', numberArray(completionTokenIds))
-  yield* member('logprobs', numberArray(completionLogprobs))
+function* writeAnswerMembers(turn: TurnRecord): Generator<string> {
+  const { completionTokenIds, completionLogprobs } = getExactTokens(turn)
+  yield* writeMember('response_message', buildResponseMessage(turn))
+  yield* writeMember('completion_token_ids', writeNumbers(completionTokenIds))
+  yield* writeMember('logprobs', writeNumbers(completionLogprobs))
 }
 
-async function* shownDetails(turn: TurnRecord, { reader, choice }: TraceDetails): AsyncGenerator<string> {
+async function* writeDetails(turn: TurnRecord, { reader, choice }: TraceDetails): AsyncGenerator<string> {
   const { sessionId } = turn
-  if (turn.exact) yield* detailMembers(reader, sessionId, () => getLayout(turn), choice.kinds)
+  if (turn.exact) yield* writeDetailMembers(reader, sessionId, () => getLayout(turn), choice.kinds)
   if (!choice.sampling) return
   const session = await reader.getSession(sessionId)
-  yield* member('sampling', [JSON.stringify(readSampling(turn, session ? readSamplingParams(session) : {}))])
+  yield* writeMember('sampling', [
+    JSON.stringify(readSampling(turn, session ? readSamplingParams(session) : {})),
+  ])
 }
 
 /** Returns the layout of a row that consists of this turn only. */
@@ -145,7 +147,7 @@ function getLayout(turn: TurnRecord): RowLayout {
  * Yields the message as the agent received it: an empty completion has an empty text, one of tool calls alone has none.
  * Reasoning is under both names that engines use, because trainers read either.
  */
-export function* responseMessage({
+export function* buildResponseMessage({
   completionText,
   reasoning,
   toolCalls,
@@ -156,7 +158,7 @@ export function* responseMessage({
     reasoning_content: reasoning ?? undefined,
     reasoning: reasoning ?? undefined,
   })
-  if (toolCalls !== '[]') yield* member('tool_calls', [toolCalls])
+  if (toolCalls !== '[]') yield* writeMember('tool_calls', [toolCalls])
   yield '}'
 }
 
@@ -168,7 +170,7 @@ export function parseInteger(version: string | null): number | null {
   return Number.isSafeInteger(number) ? number : null
 }
 
-function tokenCounts({ usage, promptTokenIds, completionTokenIds }: TurnRecord) {
+function countTokens({ usage, promptTokenIds, completionTokenIds }: TurnRecord) {
   const counted: Record<string, unknown> = usage === null ? {} : JSON.parse(usage)
   const prompt = counted.prompt_tokens ?? promptTokenIds.length
   const completion = counted.completion_tokens ?? completionTokenIds.length

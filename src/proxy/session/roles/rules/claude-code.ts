@@ -7,12 +7,12 @@ import type { DeclaredRole } from '../agent-role.ts'
 import { getSubagentRole } from '../agent-role.ts'
 import {
   type AgentRoleRule,
+  findHeader,
+  getLastUserText,
   getMessages,
   getText,
   hasTools,
-  header,
   isAgent,
-  lastUserText,
   type RequestEvidence,
 } from './rule.ts'
 
@@ -32,8 +32,8 @@ const isClaudeCode = (call: RequestEvidence) => isAgent(call, /^claude-cli\//)
 const requestClass: AgentRoleRule = {
   name: 'claude_code_request_class',
   find(call) {
-    const line = LINE_OF_CLASS.get(header(call, 'x-claude-code-request-class'))
-    const agentId = header(call, AGENT_ID)
+    const line = LINE_OF_CLASS.get(findHeader(call, 'x-claude-code-request-class'))
+    const agentId = findHeader(call, AGENT_ID)
     // A sub-agent's compaction is part of its own work.
     return agentId !== undefined && line !== undefined && line !== 'side' ? getSubagentRole(agentId) : line
   },
@@ -42,7 +42,7 @@ const requestClass: AgentRoleRule = {
 const agentId: AgentRoleRule = {
   name: 'claude_code_agent_id',
   find(call) {
-    const id = header(call, AGENT_ID)
+    const id = findHeader(call, AGENT_ID)
     return id === undefined ? undefined : getSubagentRole(id)
   },
 }
@@ -51,7 +51,7 @@ const compactionPrompt: AgentRoleRule = {
   name: 'claude_code_compaction_prompt',
   find: (call) =>
     isClaudeCode(call) &&
-    /^CRITICAL: Respond with TEXT ONLY\. Do NOT call any tools\./m.test(lastUserText(call))
+    /^CRITICAL: Respond with TEXT ONLY\. Do NOT call any tools\./m.test(getLastUserText(call))
       ? 'compaction'
       : undefined,
 }
@@ -72,7 +72,7 @@ const sessionTitle: AgentRoleRule = {
     isClaudeCode(call) &&
     !hasTools(call) &&
     call.request.body.response_format !== undefined &&
-    lastUserText(call).startsWith('<session>\n')
+    getLastUserText(call).startsWith('<session>\n')
       ? 'side'
       : undefined,
 }
@@ -81,7 +81,7 @@ const sessionTitle: AgentRoleRule = {
 const webPage: AgentRoleRule = {
   name: 'claude_code_web_page',
   find: (call) =>
-    isClaudeCode(call) && !hasTools(call) && /^\s*Web page content:\n---\n/.test(lastUserText(call))
+    isClaudeCode(call) && !hasTools(call) && /^\s*Web page content:\n---\n/.test(getLastUserText(call))
       ? 'side'
       : undefined,
 }

@@ -4,7 +4,7 @@
  * the purpose of the request: `turn`, `compaction`, `memory` or `prewarm`.
  */
 import { getSubagentRole } from '../agent-role.ts'
-import { type AgentRoleRule, header, type RequestEvidence } from './rule.ts'
+import { type AgentRoleRule, findHeader, type RequestEvidence } from './rule.ts'
 
 const SUBAGENT = 'x-openai-subagent'
 
@@ -14,31 +14,33 @@ const AUXILIARY = new Set(['memory_consolidation', 'guardian', 'guardian_review'
 const memory: AgentRoleRule = {
   name: 'codex_memory',
   find: (call) =>
-    header(call, 'x-openai-memgen-request') === 'true' || requestKind(call) === 'memory' ? 'side' : undefined,
+    findHeader(call, 'x-openai-memgen-request') === 'true' || readRequestKind(call) === 'memory'
+      ? 'side'
+      : undefined,
 }
 
 const subagent: AgentRoleRule = {
   name: 'codex_subagent',
   find(call) {
-    const kind = header(call, SUBAGENT)
+    const kind = findHeader(call, SUBAGENT)
     if (kind === undefined) return undefined
     if (AUXILIARY.has(kind)) return 'side'
-    return kind === 'compact' ? 'compaction' : getSubagentRole(header(call, 'thread-id'))
+    return kind === 'compact' ? 'compaction' : getSubagentRole(findHeader(call, 'thread-id'))
   },
 }
 
 const kindOfRequest: AgentRoleRule = {
   name: 'codex_request_kind',
   find(call) {
-    const kind = requestKind(call)
+    const kind = readRequestKind(call)
     if (kind === 'compaction') return 'compaction'
     if (kind === 'prewarm') return 'side'
     return kind === 'turn' ? 'main' : undefined
   },
 }
 
-function requestKind(call: RequestEvidence): unknown {
-  const text = header(call, 'x-codex-turn-metadata')
+function readRequestKind(call: RequestEvidence): unknown {
+  const text = findHeader(call, 'x-codex-turn-metadata')
   if (text === undefined) return undefined
   try {
     return (JSON.parse(text) as { request_kind?: unknown } | null)?.request_kind

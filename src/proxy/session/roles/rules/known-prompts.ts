@@ -5,7 +5,7 @@
  * Read in released packages: Cline CLI 3.0.65, nanocoder 1.30.0.
  */
 import type { DeclaredRole } from '../agent-role.ts'
-import { type AgentRoleRule, isAgent, lastUserText, type RequestEvidence, systemText } from './rule.ts'
+import { type AgentRoleRule, getLastUserText, getSystemText, isAgent, type RequestEvidence } from './rule.ts'
 
 interface PromptPattern {
   readonly name: string
@@ -99,7 +99,7 @@ const KNOWN_PROMPTS: readonly PromptPattern[] = [
 
 function matches(call: RequestEvidence, { agent, system, lastUser }: PromptPattern): boolean {
   if (agent !== undefined && !isAgent(call, agent)) return false
-  return system?.test(systemText(call)) ?? lastUser!.test(lastUserText(call))
+  return system?.test(getSystemText(call)) ?? lastUser!.test(getLastUserText(call))
 }
 
 export const KNOWN_PROMPT_RULES: readonly AgentRoleRule[] = KNOWN_PROMPTS.map((prompt) => ({

@@ -3,18 +3,18 @@
  * compaction requests have specific system prompts and run in the session that they concern.
  */
 import { getSubagentRole } from '../agent-role.ts'
-import { type AgentRoleRule, header, isAgent, type RequestEvidence, systemText } from './rule.ts'
+import { type AgentRoleRule, findHeader, getSystemText, isAgent, type RequestEvidence } from './rule.ts'
 
 const SESSION_IDS = ['x-session-id', 'x-session-affinity', 'x-opencode-session']
 
 const startsWith = (call: RequestEvidence, ...beginnings: string[]) =>
-  isAgent(call, /^opencode\//) && beginnings.some((beginning) => systemText(call).startsWith(beginning))
+  isAgent(call, /^opencode\//) && beginnings.some((beginning) => getSystemText(call).startsWith(beginning))
 
 const parentSession: AgentRoleRule = {
   name: 'opencode_parent_session',
   find(call) {
-    if (header(call, 'x-parent-session-id') === undefined) return undefined
-    return getSubagentRole(SESSION_IDS.map((name) => header(call, name)).find((id) => id !== undefined))
+    if (findHeader(call, 'x-parent-session-id') === undefined) return undefined
+    return getSubagentRole(SESSION_IDS.map((name) => findHeader(call, name)).find((id) => id !== undefined))
   },
 }
 

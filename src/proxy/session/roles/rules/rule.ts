@@ -19,14 +19,14 @@ export interface AgentRoleRule {
 }
 
 /** Returns the value of a header that occurs exactly once and is not empty. */
-export function header({ headers }: RequestEvidence, name: string): string | undefined {
+export function findHeader({ headers }: RequestEvidence, name: string): string | undefined {
   const value = headers[name]
   return typeof value === 'string' && value !== '' ? value : undefined
 }
 
 /** Returns whether the user agent matches. */
 export function isAgent(call: RequestEvidence, userAgent: RegExp): boolean {
-  return userAgent.test(header(call, 'user-agent') ?? '')
+  return userAgent.test(findHeader(call, 'user-agent') ?? '')
 }
 
 export function getMessages({ request }: RequestEvidence): readonly ChatMessage[] {
@@ -48,12 +48,12 @@ export function getText(message: ChatMessage | undefined): string {
 }
 
 /** Returns the text of the first message if it is a system or developer message. */
-export function systemText(call: RequestEvidence): string {
+export function getSystemText(call: RequestEvidence): string {
   const [first] = getMessages(call)
   return first?.role === 'system' || first?.role === 'developer' ? getText(first) : ''
 }
 
 /** Returns the text of the last message with role `user`. */
-export function lastUserText(call: RequestEvidence): string {
+export function getLastUserText(call: RequestEvidence): string {
   return getText(getMessages(call).findLast(({ role }) => role === 'user'))
 }

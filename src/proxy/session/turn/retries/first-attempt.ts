@@ -43,11 +43,14 @@ export function locateFirstAttempt(
 ): EarlierAttempt | undefined {
   const { idempotencyKey } = retry
   const named = attempts.filter((each) => each.idempotencyKey === idempotencyKey)
-  const found = idempotencyKey === undefined ? byCount(retry, named) : named.findLast(hasResponse)
+  const found = idempotencyKey === undefined ? findByCount(retry, named) : named.findLast(hasResponse)
   return found && hasResponse(found) ? found : undefined
 }
 
-function byCount({ retryCount }: RetryInfo, attempts: readonly EarlierAttempt[]): EarlierAttempt | undefined {
+function findByCount(
+  { retryCount }: RetryInfo,
+  attempts: readonly EarlierAttempt[],
+): EarlierAttempt | undefined {
   const asTurns = attempts.map((each): Attempt => {
     const status = seemsDelivered(each) ? 'completed' : 'aborted'
     return { turnId: each.turnId, retryCount: each.retryCount, answeredCount: each.answeredCount, status }

@@ -7,7 +7,7 @@ import { hash } from 'node:crypto'
 import { zstdDecompressSync } from 'node:zlib'
 import { loadPyodide, type PyodideAPI, version } from 'pyodide'
 import type { PyProxy } from 'pyodide/ffi'
-import { filesPath, readAsset } from '../../../../base/assets.ts'
+import { getFilesPath, readAsset } from '../../../../base/assets.ts'
 
 /** The files of Pyodide. */
 const PYODIDE_FILES: [URL, ...URL[]] = [
@@ -67,7 +67,7 @@ datetime.now().strftime('%Y')
 export async function bootPython(modules = MODULES, folder = getPyodideFolder()): Promise<PyodideAPI> {
   const snapshot = readSnapshot()
   if (snapshot === undefined) return await bootWithout(modules, false, folder)
-  const python = await loadPyodide({ ...options(folder), _loadSnapshot: snapshot })
+  const python = await loadPyodide({ ...createOptions(folder), _loadSnapshot: snapshot })
   if (!hasModules(python, modules)) {
     // The snapshot contains memory, but no files.
     writeWheels(python)
@@ -77,17 +77,17 @@ export async function bootPython(modules = MODULES, folder = getPyodideFolder())
 }
 
 /** Returns whether the snapshot exists and is current. */
-export async function snapshotFits(): Promise<boolean> {
+export async function isSnapshotCurrent(): Promise<boolean> {
   const snapshot = readSnapshot()
   return (
     snapshot !== undefined &&
-    hasModules(await loadPyodide({ ...options(getPyodideFolder()), _loadSnapshot: snapshot }), MODULES)
+    hasModules(await loadPyodide({ ...createOptions(getPyodideFolder()), _loadSnapshot: snapshot }), MODULES)
   )
 }
 
 /** Returns whether Python's modules are those of the current files. */
 function hasModules(python: PyodideAPI, modules: Modules): boolean {
-  return (python.pyimport('sys') as ModulesMark).llm_proxy_modules === modulesKey(modules)
+  return (python.pyimport('sys') as ModulesMark).llm_proxy_modules === computeModulesKey(modules)
 }
 
 /** The attribute of Python's `sys` that identifies the imported modules. */
@@ -111,11 +111,11 @@ import sys, importlib
 importlib.invalidate_caches()
 for name in ${names}: sys.modules.pop(name, None)
 for name in ${names}: importlib.import_module(name)
-sys.llm_proxy_modules = '${modulesKey(modules)}'
+sys.llm_proxy_modules = '${computeModulesKey(modules)}'
 `)
 }
 
-function modulesKey(modules: Modules): string {
+function computeModulesKey(modules: Modules): string {
   const digests = Object.entries(modules).map(([name, file]) => [name, hash('sha256', readAsset(file))])
   return hash('sha256', JSON.stringify(digests))
 }
@@ -126,7 +126,7 @@ export async function bootWithout(
   forSnapshot = false,
   folder = getPyodideFolder(),
 ): Promise<PyodideAPI> {
-  const python = await loadPyodide({ ...options(folder), _makeSnapshot: forSnapshot })
+  const python = await loadPyodide({ ...createOptions(folder), _makeSnapshot: forSnapshot })
   writeWheels(python)
   python.runPython(WARM_UP)
   importModules(python, modules)
@@ -134,7 +134,7 @@ export async function bootWithout(
 }
 
 /** Returns a key of the snapshot's contents. */
-export function snapshotKey(): string {
+export function computeSnapshotKey(): string {
   const wheels = WHEELS.map((wheel) => hash('sha256', readAsset(wheel)))
   return hash('sha256', JSON.stringify([version, WARM_UP, ...wheels]))
 }
@@ -149,16 +149,16 @@ function readSnapshot(): Uint8Array | undefined {
   const key = Buffer.from(file.subarray(0, KEY_LENGTH)).toString('latin1')
   // One chunk instead of thousands that are copied: half the time.
   const options = { chunkSize: PICTURE_BYTES }
-  return key === snapshotKey() ? zstdDecompressSync(file.subarray(KEY_LENGTH), options) : undefined
+  return key === computeSnapshotKey() ? zstdDecompressSync(file.subarray(KEY_LENGTH), options) : undefined
 }
 
 /** Returns the folder of Pyodide's files, which the standalone executable unpacks. @throws ProxyError `start_failed` */
 export function getPyodideFolder(): string {
-  return filesPath(PYODIDE_FILES)
+  return getFilesPath(PYODIDE_FILES)
 }
 
 /** Returns options without access to JavaScript and without packages to fetch. */
-function options(indexURL: string) {
+function createOptions(indexURL: string) {
   return {
     indexURL,
     lockFileContents: { info: LOCK_INFO, packages: {} } as never,

@@ -5,7 +5,7 @@ import { CompletionBuilder } from '../../../../../src/protocol/canonical/complet
 import type { GenerationDelta, GenerationEvent } from '../../../../../src/protocol/canonical/events.ts'
 import type { ToolCallDelta } from '../../../../../src/protocol/canonical/messages.ts'
 import { PromptIds } from '../../../../../src/protocol/token-ids/prompt-ids.ts'
-import { ChatStreamWriter, chatCompletion } from '../../../../../src/proxy/dialects/chat/response.ts'
+import { buildChatCompletion, ChatStreamWriter } from '../../../../../src/proxy/dialects/chat/response.ts'
 
 const identity = { turnId: 'T', createdS: 5, model: 'asked' }
 const quiet = { logprobs: false, tokenIds: false, reasoning: true, streamUsage: false }
@@ -50,7 +50,7 @@ t.test('an agent that requests no extras receives no trace of the recording', as
     { type: 'end', finishReason: 'stop', usage },
   ]
   for (const event of events) fold.add(event)
-  t.same(JSON.parse(JSON.stringify(chatCompletion(identity, quiet, fold))), {
+  t.same(JSON.parse(JSON.stringify(buildChatCompletion(identity, quiet, fold))), {
     id: 'chatcmpl-T',
     object: 'chat.completion',
     created: 5,
@@ -89,7 +89,7 @@ t.test('a response without text has an empty text, or null beside a tool call', 
     const fold = new CompletionBuilder()
     for (const event of [start, ...deltas]) fold.add(event)
     fold.add({ type: 'end', finishReason: 'stop', usage })
-    const { choices } = chatCompletion(identity, quiet, fold) as { choices: { message: object }[] }
+    const { choices } = buildChatCompletion(identity, quiet, fold) as { choices: { message: object }[] }
     return choices[0]?.message
   }
   t.match(getContent(), { content: '' })
@@ -110,7 +110,7 @@ t.test('token ids, logprobs and usage are sent to an agent that requests them', 
   ]
   const fold = new CompletionBuilder()
   for (const event of events) fold.add(event)
-  const full = JSON.parse(JSON.stringify(chatCompletion(identity, curious, fold)))
+  const full = JSON.parse(JSON.stringify(buildChatCompletion(identity, curious, fold)))
   t.same(full.prompt_token_ids, [7, 8])
   t.same(full.choices[0].token_ids, [1, 2])
   t.same(full.choices[0].provider_specific_fields, { token_ids: [1, 2] })
@@ -138,7 +138,8 @@ t.test('reasoning is sent under both names that engines use, unless the agent de
   for (const event of events) fold.add(event)
   for (const reasoning of [true, false]) {
     const responseOptions = { ...quiet, reasoning }
-    const { message } = JSON.parse(JSON.stringify(chatCompletion(identity, responseOptions, fold))).choices[0]
+    const { message } = JSON.parse(JSON.stringify(buildChatCompletion(identity, responseOptions, fold)))
+      .choices[0]
     const shown = reasoning ? { reasoning_content: 'hm!', reasoning: 'hm!' } : {}
     t.strictSame(reasoningIn(message), shown)
     const merged = merge(readChunks(new ChatStreamWriter(identity, responseOptions).write(events)))
@@ -180,7 +181,7 @@ t.test('a stream with any batches of events adds up to the complete response', a
       const events: GenerationEvent[] = [start, ...deltas, { type: 'end', finishReason: 'stop' }]
       const fold = new CompletionBuilder()
       for (const event of events) fold.add(event)
-      const full = JSON.parse(JSON.stringify(chatCompletion(identity, curious, fold))).choices[0]
+      const full = JSON.parse(JSON.stringify(buildChatCompletion(identity, curious, fold))).choices[0]
       const writer = new ChatStreamWriter(identity, curious)
       const merged = merge(readChunks(writer.write(events.slice(0, cut)) + writer.write(events.slice(cut))))
       assert.equal(merged.message.content, full.message.content ?? '')

@@ -4,8 +4,8 @@ import type { GenerationEvent } from '../../../../../src/protocol/canonical/even
 import { PromptIds } from '../../../../../src/protocol/token-ids/prompt-ids.ts'
 import { lowerCompletionRequest } from '../../../../../src/proxy/dialects/completions/request.ts'
 import {
+  buildTextCompletion,
   CompletionStreamWriter,
-  textCompletion,
 } from '../../../../../src/proxy/dialects/completions/response.ts'
 
 const identity = { turnId: 'T', createdS: 5, model: 'asked' }
@@ -51,7 +51,7 @@ t.test('logprobs are arranged as parallel lists with offsets into the text', asy
   const fold = new CompletionBuilder()
   for (const event of events) fold.add(event)
   const responseOptions = { logprobs: true, tokenIds: true, reasoning: false, streamUsage: false }
-  t.same(JSON.parse(JSON.stringify(textCompletion(identity, responseOptions, fold))), {
+  t.same(JSON.parse(JSON.stringify(buildTextCompletion(identity, responseOptions, fold))), {
     id: 'cmpl-T',
     object: 'text_completion',
     created: 5,

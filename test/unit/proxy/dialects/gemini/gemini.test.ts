@@ -12,12 +12,12 @@ import type {
 } from '../../../../../src/protocol/canonical/events.ts'
 import type { ChatMessage } from '../../../../../src/protocol/canonical/messages.ts'
 import { PromptIds } from '../../../../../src/protocol/token-ids/prompt-ids.ts'
-import { googleError } from '../../../../../src/proxy/dialects/gemini/error.ts'
+import { buildGoogleError } from '../../../../../src/proxy/dialects/gemini/error.ts'
 import { lowerGeminiCount, lowerGeminiRequest } from '../../../../../src/proxy/dialects/gemini/request.ts'
 import {
   ArrayFrame,
+  buildGeminiResponse,
   GeminiStreamWriter,
-  geminiResponse,
 } from '../../../../../src/proxy/dialects/gemini/response.ts'
 
 const CALL = { model: 'm', stream: false }
@@ -251,7 +251,7 @@ type Answer = {
 function createResponse(events: readonly GenerationEvent[], reasoning: boolean): Answer {
   const fold = new CompletionBuilder()
   for (const event of events) fold.add(event)
-  return JSON.parse(JSON.stringify(geminiResponse(identity, createWishes(reasoning), fold)))
+  return JSON.parse(JSON.stringify(buildGeminiResponse(identity, createWishes(reasoning), fold)))
 }
 
 /** @param sizes the number of events in each batch */
@@ -399,7 +399,7 @@ t.test('usage counts thoughts separately, and an end has its finish reason', asy
 })
 
 t.test("errors have the shape of Google's", async (t) => {
-  t.match(googleError(new ProxyError('invalid_request', 'no', { param: 'contents' })), {
+  t.match(buildGoogleError(new ProxyError('invalid_request', 'no', { param: 'contents' })), {
     error: {
       code: 400,
       message: 'no',
@@ -408,7 +408,7 @@ t.test("errors have the shape of Google's", async (t) => {
     },
   })
   const long = "This model's maximum context length is 40 tokens. However, your request has 50 input tokens."
-  t.match(googleError(new ProxyError('context_length_exceeded', long)), {
+  t.match(buildGoogleError(new ProxyError('context_length_exceeded', long)), {
     error: { message: 'The input token count (50) exceeds the maximum number of tokens allowed (40).' },
   })
 })

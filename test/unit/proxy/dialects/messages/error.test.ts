@@ -1,9 +1,9 @@
 import t from 'tap'
 import { ERROR_CATALOGUE, type ErrorCode, ProxyError } from '../../../../../src/base/errors.ts'
 import {
-  anthropicError,
-  anthropicErrorEvent,
-  anthropicStatus,
+  buildAnthropicError,
+  formatAnthropicErrorEvent,
+  getAnthropicStatus,
 } from '../../../../../src/proxy/dialects/messages/error.ts'
 
 /** Error types of Anthropic's API: https://platform.claude.com/docs/en/api/errors */
@@ -28,10 +28,10 @@ const TYPE_OF_STATUS: Record<number, string> = {
 t.test('every error has the type of its status, with its own code beside it', async (t) => {
   for (const code of Object.keys(ERROR_CATALOGUE) as ErrorCode[]) {
     const error = new ProxyError(code, 'no', { param: 'x' })
-    t.same(anthropicError(error, 'r'), {
+    t.same(buildAnthropicError(error, 'r'), {
       type: 'error',
       error: {
-        type: TYPE_OF_STATUS[anthropicStatus(error)],
+        type: TYPE_OF_STATUS[getAnthropicStatus(error)],
         message: 'no',
         details: { error_code: code, param: 'x' },
       },
@@ -41,21 +41,21 @@ t.test('every error has the type of its status, with its own code beside it', as
 })
 
 t.test('a rate limit becomes an overload; every other error keeps its status', async (t) => {
-  t.equal(anthropicStatus(new ProxyError('queue_full', 'x')), 529)
-  t.equal(anthropicStatus(new ProxyError('no_worker', 'x')), 529)
-  t.equal(anthropicStatus(new ProxyError('engine_rejected', 'x', { status: 429 })), 429)
-  t.equal(anthropicStatus(new ProxyError('engine_unreachable', 'x')), 503)
+  t.equal(getAnthropicStatus(new ProxyError('queue_full', 'x')), 529)
+  t.equal(getAnthropicStatus(new ProxyError('no_worker', 'x')), 529)
+  t.equal(getAnthropicStatus(new ProxyError('engine_rejected', 'x', { status: 429 })), 429)
+  t.equal(getAnthropicStatus(new ProxyError('engine_unreachable', 'x')), 503)
 })
 
 t.test('an error in a stream is an event', async (t) => {
-  const text = anthropicErrorEvent(new ProxyError('engine_lost', 'gone'))
+  const text = formatAnthropicErrorEvent(new ProxyError('engine_lost', 'gone'))
   const [, data] = /^event: error\ndata: (.*)\n\n$/.exec(text) ?? []
   t.match(JSON.parse(data!), { type: 'error', error: { type: 'api_error', message: 'gone' } })
 })
 
 t.test('a prompt that does not fit is reported with the text that agents search for', async (t) => {
   const convertMessage = (message: string) =>
-    anthropicError(new ProxyError('engine_rejected', message)).error.message
+    buildAnthropicError(new ProxyError('engine_rejected', message)).error.message
   const tooLong = 'prompt is too long: 5000 tokens > 4096 maximum'
   const tooMuch =
     'input length and `max_tokens` exceed context limit: 3000 + 2000 > 4096, ' +
@@ -104,10 +104,10 @@ t.test('a prompt that does not fit is reported with the text that agents search 
   // A message of token mode.
   const filled =
     "This model's maximum context length is 4096 tokens. However, your prompt contains 5000 input tokens."
-  t.equal(anthropicError(new ProxyError('context_length_exceeded', filled)).error.message, tooLong)
+  t.equal(buildAnthropicError(new ProxyError('context_length_exceeded', filled)).error.message, tooLong)
 })
 
 t.test("only an engine's own error is parsed as an engine's message", async (t) => {
   const message = 'the engine fell silent after "maximum context length is 5"'
-  t.equal(anthropicError(new ProxyError('engine_timeout', message)).error.message, message)
+  t.equal(buildAnthropicError(new ProxyError('engine_timeout', message)).error.message, message)
 })

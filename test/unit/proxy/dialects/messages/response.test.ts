@@ -11,7 +11,7 @@ import type {
 } from '../../../../../src/protocol/canonical/events.ts'
 import { PromptIds } from '../../../../../src/protocol/token-ids/prompt-ids.ts'
 import { lowerMessagesRequest } from '../../../../../src/proxy/dialects/messages/request.ts'
-import { message } from '../../../../../src/proxy/dialects/messages/response.ts'
+import { buildMessage } from '../../../../../src/proxy/dialects/messages/response.ts'
 import { MessagesStreamWriter } from '../../../../../src/proxy/dialects/messages/stream.ts'
 
 const identity = { turnId: 'ab-cd', createdS: 5, model: 'asked' }
@@ -26,7 +26,7 @@ const end: GenerationEnd = {
 function createResponse(events: readonly GenerationEvent[], reasoning = true): Message {
   const fold = new CompletionBuilder()
   for (const event of events) fold.add(event)
-  return JSON.parse(JSON.stringify(message(identity, { ...responseOptions, reasoning }, fold)))
+  return JSON.parse(JSON.stringify(buildMessage(identity, { ...responseOptions, reasoning }, fold)))
 }
 
 /** Returns the events of a stream as name and data, and asserts that the name equals the type in the data. */
@@ -151,7 +151,7 @@ t.test('hidden reasoning is sent in a signature, and restored from it', async (t
   const sealing = { ...responseOptions, reasoning: false, sealedReasoning: true }
   const fold = new CompletionBuilder()
   for (const event of callEvents) fold.add(event)
-  const { content } = message(identity, sealing, fold) as Message
+  const { content } = buildMessage(identity, sealing, fold) as Message
   t.match(content[0], { type: 'thinking', thinking: '', signature: /^llm-proxy:/ })
   const read = await readBySdk(new MessagesStreamWriter(identity, sealing).write(callEvents), 64)
   t.same(read.content[0], content[0])

@@ -3,9 +3,9 @@ import fc from 'fast-check'
 import t from 'tap'
 import {
   FreeformReader,
-  freeformArguments,
-  freeformCallId,
-  modelCallId,
+  getFreeformArguments,
+  toFreeformCallId,
+  toModelCallId,
 } from '../../../../../src/proxy/dialects/responses/freeform.ts'
 
 /**
@@ -14,9 +14,9 @@ import {
 function thereAndBack(chunks: readonly string[]): { input: string; pieces: string; echo: string } {
   const reader = new FreeformReader()
   const decoded = chunks.map((chunk) => reader.add(chunk)).join('') + reader.end()
-  const callId = freeformCallId('call_1', reader.isRaw)
-  assert.equal(modelCallId(callId), 'call_1')
-  return { input: reader.input, pieces: decoded, echo: freeformArguments(callId, reader.input) }
+  const callId = toFreeformCallId('call_1', reader.isRaw)
+  assert.equal(toModelCallId(callId), 'call_1')
+  return { input: reader.input, pieces: decoded, echo: getFreeformArguments(callId, reader.input) }
 }
 
 const anyText = fc.string({ unit: 'binary' })

@@ -1,9 +1,9 @@
 import t from 'tap'
 import {
-  candidatesFor,
   chooseMember,
+  findLeastLoaded,
   isClearlyMoreLoaded,
-  leastLoaded,
+  listCandidates,
   type MemberLoad,
 } from '../../../../../src/proxy/engines/dispatch/placement.ts'
 
@@ -31,7 +31,7 @@ const ids = (members: MemberLoad[]) => members.map(({ id }) => id)
 t.test('the rest of a response is sampled by weights that are not older', (t) => {
   const versions = { a: '9', b: '10', c: undefined, d: 'step-1' }
   const members = Object.entries(versions).map(([id, weightVersion]) => member(id, 0, 1, { weightVersion }))
-  const able = (minWeightVersion?: string) => ids(candidatesFor(members, { minWeightVersion })).join('')
+  const able = (minWeightVersion?: string) => ids(listCandidates(members, { minWeightVersion })).join('')
   t.equal(able(), 'abcd')
   t.equal(able('9'), 'abcd')
   t.equal(able('10'), 'bcd', 'numbers are compared as numbers')
@@ -62,25 +62,29 @@ t.test('a member is clearly more loaded than another', (t) => {
 })
 
 t.test('the least loaded member is selected', (t) => {
-  t.equal(leastLoaded([]), undefined, 'is undefined when there is none')
-  t.equal(leastLoaded([member('a', 2, 4), member('b', 3, 8)])?.id, 'b', 'is measured relative to its limit')
+  t.equal(findLeastLoaded([]), undefined, 'is undefined when there is none')
   t.equal(
-    leastLoaded([member('a', 1, 4, { sessions: 5 }), member('b', 1, 4, { sessions: 2 })])?.id,
+    findLeastLoaded([member('a', 2, 4), member('b', 3, 8)])?.id,
+    'b',
+    'is measured relative to its limit',
+  )
+  t.equal(
+    findLeastLoaded([member('a', 1, 4, { sessions: 5 }), member('b', 1, 4, { sessions: 2 })])?.id,
     'b',
     'is, among equals, the one with fewer sessions',
   )
   t.equal(
-    leastLoaded([member('a', 1, 4, { lastStart: 7 }), member('b', 1, 4, { lastStart: 3 })])?.id,
+    findLeastLoaded([member('a', 1, 4, { lastStart: 7 }), member('b', 1, 4, { lastStart: 3 })])?.id,
     'b',
     'is, with equal sessions, the one that started a request longest ago',
   )
   t.equal(
-    leastLoaded([member('a', 1, 4), member('b', 1, 4)])?.id,
+    findLeastLoaded([member('a', 1, 4), member('b', 1, 4)])?.id,
     'a',
     'is, among identical ones, the older one',
   )
   t.equal(
-    leastLoaded([member('a', 0, 8, { busyElsewhere: 5 }), member('b', 4, 8)])?.id,
+    findLeastLoaded([member('a', 0, 8, { busyElsewhere: 5 }), member('b', 4, 8)])?.id,
     'b',
     'is measured by its requests of other proxies too',
   )
@@ -91,40 +95,40 @@ t.test('candidates for a request are selected', (t) => {
   const qwen = member('qwen', 0, 1, { models: ['qwen'] })
   const llama = member('llama', 0, 1, { models: ['llama'] })
   const any = member('any', 0, 1)
-  t.same(ids(candidatesFor([qwen, llama, any], { model: 'qwen' })), ['qwen', 'any'], 'serve its model')
+  t.same(ids(listCandidates([qwen, llama, any], { model: 'qwen' })), ['qwen', 'any'], 'serve its model')
   t.same(
-    ids(candidatesFor([qwen, llama, any], { model: 'qwen', mustServe: true })),
+    ids(listCandidates([qwen, llama, any], { model: 'qwen', mustServe: true })),
     ['qwen'],
     'list it, where no other member may serve',
   )
-  t.same(ids(candidatesFor([qwen, llama, any], { model: 'gpt', mustServe: true })), [], 'or do not exist')
+  t.same(ids(listCandidates([qwen, llama, any], { model: 'gpt', mustServe: true })), [], 'or do not exist')
   t.same(
-    ids(candidatesFor([qwen, llama], { model: 'gpt' })),
+    ids(listCandidates([qwen, llama], { model: 'gpt' })),
     ['qwen', 'llama'],
     'are all members when none lists it',
   )
   t.same(
-    ids(candidatesFor([{ ...qwen, healthy: false }, llama], { model: 'qwen' })),
+    ids(listCandidates([{ ...qwen, healthy: false }, llama], { model: 'qwen' })),
     [],
     'are none while the only member with the model is unhealthy',
   )
   const plain = member('plain', 0, 1, { lacks: ['completion'] })
-  t.same(ids(candidatesFor([plain, any], { needs: 'completion' })), ['any'], 'have the required capability')
+  t.same(ids(listCandidates([plain, any], { needs: 'completion' })), ['any'], 'have the required capability')
   t.same(
-    ids(candidatesFor([plain, any], { needs: 'token_ids' })),
+    ids(listCandidates([plain, any], { needs: 'token_ids' })),
     ['plain', 'any'],
     'may lack another capability',
   )
-  t.same(ids(candidatesFor([plain], { needs: 'completion' })), ['plain'], 'are all members when none has it')
+  t.same(ids(listCandidates([plain], { needs: 'completion' })), ['plain'], 'are all members when none has it')
   t.same(
-    ids(candidatesFor([plain, { ...any, healthy: false }], { needs: 'completion' })),
+    ids(listCandidates([plain, { ...any, healthy: false }], { needs: 'completion' })),
     [],
     'are none while the capable one does not serve',
   )
-  t.same(ids(candidatesFor([{ ...qwen, draining: true }, any], {})), ['any'], 'do not drain')
-  t.same(ids(candidatesFor([qwen, any], { avoid: ['qwen'] })), ['any'], 'have not failed it')
+  t.same(ids(listCandidates([{ ...qwen, draining: true }, any], {})), ['any'], 'do not drain')
+  t.same(ids(listCandidates([qwen, any], { avoid: ['qwen'] })), ['any'], 'have not failed it')
   t.same(
-    ids(candidatesFor([qwen], { avoid: ['qwen'] })),
+    ids(listCandidates([qwen], { avoid: ['qwen'] })),
     ['qwen'],
     'have failed it only if there is no other',
   )

@@ -1,10 +1,10 @@
 import fc from 'fast-check'
 import t from 'tap'
 import {
-  candidatesFor,
+  findLeastLoaded,
   hasRoom,
   isClearlyMoreLoaded,
-  leastLoaded,
+  listCandidates,
   type MemberLoad,
 } from '../../../../../src/proxy/engines/dispatch/placement.ts'
 import {
@@ -94,7 +94,7 @@ class Model {
     const paused = this.scheduler.stats().paused
     for (const requestId of this.scheduler.expire(this.nowMs)) {
       const call = this.waiting.get(requestId)!
-      if (paused || candidatesFor(this.members(), call).length > 0)
+      if (paused || listCandidates(this.members(), call).length > 0)
         throw new Error('expired although it could be served')
       this.waiting.delete(requestId)
     }
@@ -114,7 +114,7 @@ class Model {
         throw new Error(`${member.id} counts ${member.inFlight}, serves ${served}`)
     }
     for (const call of paused ? [] : this.waiting.values()) {
-      const candidates = candidatesFor(members, call)
+      const candidates = listCandidates(members, call)
       if (candidates.length > 0 && candidates.every(hasRoom))
         throw new Error(`${call.requestId} waits for nothing`)
     }
@@ -137,8 +137,8 @@ class Model {
    */
   #expectedMember(call: QueuedRequest): string | undefined {
     const { members, paused } = this.scheduler.stats()
-    const candidates = candidatesFor(members, call)
-    const least = leastLoaded(candidates)
+    const candidates = listCandidates(members, call)
+    const least = findLeastLoaded(candidates)
     if (paused || least === undefined) return undefined
     const home = candidates.find(({ id }) => id === this.homes.get(call.sessionId))
     const target = home !== undefined && !isClearlyMoreLoaded(home, least) ? home : least

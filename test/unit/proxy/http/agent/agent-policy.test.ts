@@ -4,7 +4,7 @@ import t from 'tap'
 import type { ChatBody } from '../../../../../src/protocol/canonical/request.ts'
 import {
   type AgentPolicy,
-  agentPolicy,
+  createAgentPolicy,
   type OPENAI_FIELDS,
   RESTRICTED_FIELDS,
 } from '../../../../../src/proxy/http/agent/agent-policy.ts'
@@ -22,7 +22,7 @@ const HELLO = [{ role: 'user', content: 'hi' }]
 /** Returns the field for which a body is rejected, or undefined if it is accepted. */
 function rejectedAt(body: object, policy: AgentPolicy = {}): string | undefined {
   try {
-    agentPolicy(policy)({ messages: HELLO, ...body } as ChatBody)
+    createAgentPolicy(policy)({ messages: HELLO, ...body } as ChatBody)
     return undefined
   } catch (error) {
     const { code, param } = error as { code: string; param: string }
@@ -69,7 +69,7 @@ t.test('fields that make engines do more than sample are rejected with their nam
 })
 
 t.test('fields that no engine reads are dropped, and the other fields are kept', async (t) => {
-  const restrict = agentPolicy({})
+  const restrict = createAgentPolicy({})
   const body = {
     messages: HELLO,
     temperature: 1,
@@ -82,7 +82,7 @@ t.test('fields that no engine reads are dropped, and the other fields are kept',
   t.strictSame(dropped, { client_metadata: { a: 1 }, access_programs: [], session_id: 's' })
   const plain = { messages: HELLO } as ChatBody
   t.equal(restrict(plain).body, plain, 'the body is not copied needlessly')
-  const named = agentPolicy({ agentFields: ['client_metadata'] })
+  const named = createAgentPolicy({ agentFields: ['client_metadata'] })
   t.match(named(body as unknown as ChatBody).body, { client_metadata: { a: 1 } })
   t.equal(RESTRICTED_FIELDS.includes('client_metadata'), false)
 })

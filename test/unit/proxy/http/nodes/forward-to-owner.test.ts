@@ -1,6 +1,6 @@
 import Fastify from 'fastify'
 import t, { type Test } from 'tap'
-import { errorHandler } from '../../../../../src/proxy/http/agent/error-handler.ts'
+import { createErrorHandler } from '../../../../../src/proxy/http/agent/error-handler.ts'
 import { Deliveries } from '../../../../../src/proxy/http/nodes/deliveries.ts'
 import { forwardToOwner } from '../../../../../src/proxy/http/nodes/forward-to-owner.ts'
 import { Forwarder } from '../../../../../src/proxy/http/nodes/forwarder.ts'
@@ -10,7 +10,10 @@ import {
   NodeIdentity,
 } from '../../../../../src/proxy/http/nodes/node-identity.ts'
 import type { Sessions } from '../../../../../src/proxy/session/state/sessions.ts'
-import { type NodeInfo, sessionMoved } from '../../../../../src/proxy/store/port/node-coordination.ts'
+import {
+  createSessionMovedError,
+  type NodeInfo,
+} from '../../../../../src/proxy/store/port/node-coordination.ts'
 import { fakeSharedRecord } from '../../../../helpers/fake-shared-record.ts'
 import { type Script, sendJson, startScriptedServer } from '../../../../helpers/scripted-server.ts'
 import { silentLogger } from '../../../../helpers/silent-logger.ts'
@@ -66,7 +69,7 @@ async function startNode(t: Test, scripts: Script[]) {
     done()
   })
   app.setErrorHandler(
-    errorHandler(silentLogger, {
+    createErrorHandler(silentLogger, {
       idHeader: 'x-request-id',
       body: ({ code, retryAfterS }) => ({ code, retryAfterS }),
     }),
@@ -76,7 +79,7 @@ async function startNode(t: Test, scripts: Script[]) {
     if (session.isOwned) return 'served here'
     session.isMoved = true
     if (session.isTurn) reply.header('x-request-id', 'turn')
-    throw sessionMoved('s')
+    throw createSessionMovedError('s')
   })
   const url = await app.listen({ host: '127.0.0.1', port: 0 })
   t.teardown(() => app.close())

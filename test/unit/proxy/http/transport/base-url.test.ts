@@ -1,11 +1,11 @@
 import { networkInterfaces } from 'node:os'
 import t from 'tap'
-import { baseUrl, reachableUrl } from '../../../../../src/proxy/http/transport/base-url.ts'
+import { formatBaseUrl, getReachableUrl } from '../../../../../src/proxy/http/transport/base-url.ts'
 
 t.test('a base URL has the address, the port and the base path', async (t) => {
-  t.equal(baseUrl({ host: '127.0.0.1', port: 8080 }), 'http://127.0.0.1:8080')
+  t.equal(formatBaseUrl({ host: '127.0.0.1', port: 8080 }), 'http://127.0.0.1:8080')
   t.equal(
-    baseUrl({ host: '::1', port: 8443, secure: true, basePath: '/llm' }),
+    formatBaseUrl({ host: '::1', port: 8443, secure: true, basePath: '/llm' }),
     'https://[::1]:8443/llm',
     'an IPv6 address is in brackets',
   )
@@ -19,11 +19,11 @@ t.test(
       .filter(({ internal, family }) => !internal && family === 'IPv4')
       .map(({ address }) => address)
     for (const any of ['0.0.0.0', '[::]']) {
-      const { hostname, port, pathname } = new URL(reachableUrl(`http://${any}:8080/llm`))
+      const { hostname, port, pathname } = new URL(getReachableUrl(`http://${any}:8080/llm`))
       t.ok([...external, '127.0.0.1'].includes(hostname), hostname)
       t.not(hostname, '0.0.0.0')
       t.strictSame([port, pathname], ['8080', '/llm'])
     }
-    t.equal(reachableUrl('http://10.1.2.3:8080/'), 'http://10.1.2.3:8080/', 'a chosen address is kept')
+    t.equal(getReachableUrl('http://10.1.2.3:8080/'), 'http://10.1.2.3:8080/', 'a chosen address is kept')
   },
 )

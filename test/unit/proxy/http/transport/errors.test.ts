@@ -1,6 +1,6 @@
 import t from 'tap'
 import { ProxyError } from '../../../../../src/base/errors.ts'
-import { errorHeaders } from '../../../../../src/proxy/http/transport/errors.ts'
+import { buildErrorHeaders } from '../../../../../src/proxy/http/transport/errors.ts'
 
 t.test("an engine's Retry-After is forwarded, up to five minutes", async (t) => {
   for (const [retryAfterS, sent] of [
@@ -10,21 +10,21 @@ t.test("an engine's Retry-After is forwarded, up to five minutes", async (t) => 
     [86_400, '300'],
   ] as const) {
     const limited = new ProxyError('engine_rejected', 'slow down', { status: 429, retryAfterS })
-    t.strictSame(errorHeaders(limited), { 'retry-after': sent })
-    t.strictSame(errorHeaders(new ProxyError('engine_failed', 'overloaded', { retryAfterS })), {
+    t.strictSame(buildErrorHeaders(limited), { 'retry-after': sent })
+    t.strictSame(buildErrorHeaders(new ProxyError('engine_failed', 'overloaded', { retryAfterS })), {
       'retry-after': sent,
     })
   }
 })
 
 t.test('an error without a Retry-After has that of its code, or none', async (t) => {
-  t.strictSame(errorHeaders(new ProxyError('store_failed', 'full')), { 'retry-after': '5' })
-  t.strictSame(errorHeaders(new ProxyError('engine_failed', 'broken')), {})
+  t.strictSame(buildErrorHeaders(new ProxyError('store_failed', 'full')), { 'retry-after': '5' })
+  t.strictSame(buildErrorHeaders(new ProxyError('engine_failed', 'broken')), {})
 })
 
 t.test('an error that no retry can resolve has no Retry-After', async (t) => {
   const ended = new ProxyError('session_ended', 'over', { retryAfterS: 1 })
-  t.strictSame(errorHeaders(ended), { 'x-should-retry': 'false' })
+  t.strictSame(buildErrorHeaders(ended), { 'x-should-retry': 'false' })
   const absent = new ProxyError('unsupported', 'no', { status: 501, retryAfterS: 1 })
-  t.strictSame(errorHeaders(absent), { 'x-should-retry': 'false' })
+  t.strictSame(buildErrorHeaders(absent), { 'x-should-retry': 'false' })
 })

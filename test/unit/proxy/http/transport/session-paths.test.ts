@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { sessionPaths, toOriginForm } from '../../../../../src/proxy/http/transport/session-paths.ts'
+import { createSessionPaths, toOriginForm } from '../../../../../src/proxy/http/transport/session-paths.ts'
 import { isSessionId } from '../../../../../src/proxy/session/state/session-id.ts'
 
 const ROUTES = [
@@ -29,7 +29,7 @@ const ROUTES = [
   const [method = '', path = ''] = route.split(' ')
   return { method, path }
 })
-const routed = sessionPaths(ROUTES)
+const routed = createSessionPaths(ROUTES)
 
 t.test('slashes of an id are encoded on every route, and nothing else is changed', async (t) => {
   for (const [method, url, expected] of [
@@ -75,7 +75,7 @@ t.test('slashes of an id are encoded on every route, and nothing else is changed
 })
 
 t.test('the same below a base path', async (t) => {
-  const below = sessionPaths(ROUTES.map(({ method, path }) => ({ method, path: `/llm${path}` })))
+  const below = createSessionPaths(ROUTES.map(({ method, path }) => ({ method, path: `/llm${path}` })))
   t.equal(below('POST', '/llm/a/b/v1/chat/completions'), '/llm/a%2Fb/v1/chat/completions')
   t.equal(below('GET', '/llm/sessions/a/b/traces'), '/llm/sessions/a%2Fb/traces')
   t.equal(below('POST', '/a/b/v1/chat/completions'), '/a/b/v1/chat/completions')

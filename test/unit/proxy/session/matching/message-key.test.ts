@@ -1,10 +1,10 @@
 /** The parts of a message that distinguish it from others. */
 import t from 'tap'
 import type { ChatMessage } from '../../../../../src/protocol/canonical/messages.ts'
-import { countLetters, messageKey } from '../../../../../src/proxy/session/matching/message-key.ts'
+import { computeMessageKey, countLetters } from '../../../../../src/proxy/session/matching/message-key.ts'
 import { MessageNode } from '../../../../../src/proxy/session/matching/message-tree.ts'
 
-const getKey = (message: object, answered?: number) => messageKey(message as ChatMessage, answered)
+const getKey = (message: object, answered?: number) => computeMessageKey(message as ChatMessage, answered)
 const getAssistant = (message: object) => getKey({ role: 'assistant', ...message }).assistant!
 
 t.test('a result is identified by its tool call, or by its id where that is unknown', async (t) => {

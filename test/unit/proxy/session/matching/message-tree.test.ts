@@ -1,18 +1,18 @@
 /** The messages of a session as a tree: which messages share a node. */
 import t from 'tap'
 import type { ChatMessage } from '../../../../../src/protocol/canonical/messages.ts'
-import { messageKey } from '../../../../../src/proxy/session/matching/message-key.ts'
+import { computeMessageKey } from '../../../../../src/proxy/session/matching/message-key.ts'
 import { MessageNode } from '../../../../../src/proxy/session/matching/message-tree.ts'
 
 type Fields = Partial<Omit<ChatMessage, 'role'>> & { content: string }
-const respond = (fields: Fields) => messageKey({ role: 'assistant', ...fields } as ChatMessage)
+const respond = (fields: Fields) => computeMessageKey({ role: 'assistant', ...fields } as ChatMessage)
 const never = () => {
   throw new Error('nothing forks')
 }
 
 t.test('equal messages after the same message have one node', async (t) => {
   const root = MessageNode.root()
-  for (const key of [messageKey({ role: 'user', content: 'hi' }), respond({ content: 'The sea' })]) {
+  for (const key of [computeMessageKey({ role: 'user', content: 'hi' }), respond({ content: 'The sea' })]) {
     const node = root.descend(key, never)
     t.equal(root.descend(key, never), node)
     t.equal(node.descend(key, never), node.descend(key, never))

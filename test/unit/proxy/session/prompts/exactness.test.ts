@@ -6,7 +6,7 @@ import type {
   GenerationStart,
 } from '../../../../../src/protocol/canonical/events.ts'
 import { PromptIds } from '../../../../../src/protocol/token-ids/prompt-ids.ts'
-import { inexactCode, inexactReason } from '../../../../../src/proxy/session/prompts/exactness.ts'
+import { findInexactReason, getInexactCode } from '../../../../../src/proxy/session/prompts/exactness.ts'
 
 const usage = (prompt: number, completion: number) => ({
   prompt_tokens: prompt,
@@ -23,7 +23,7 @@ function reason(
   fold.add({ type: 'start', engine: 'e', ...start })
   fold.add({ type: 'delta', ...delta })
   fold.add({ type: 'end', finishReason: 'stop', ...end })
-  return inexactReason(fold)
+  return findInexactReason(fold)
 }
 
 t.test('a completion whose prompt, ids, logprobs and counts agree is exact', async (t) => {
@@ -67,14 +67,14 @@ t.test('missing or contradictory data makes a completion inexact, with the reaso
 })
 
 t.test('a request without a response from the engine has no reason about missing data', async (t) => {
-  t.equal(inexactReason(new CompletionBuilder()), 'the engine gave no answer')
+  t.equal(findInexactReason(new CompletionBuilder()), 'the engine gave no answer')
 })
 
 t.test('each reason has a code without its numbers', async (t) => {
   const full = { content: 'x', tokenIds: [5, 6], logprobs: [-1, -2] }
   const start = { promptTokenIds: PromptIds.of(1, 2), vocabularySize: 6 }
   for (const [text, code] of [
-    [inexactReason(new CompletionBuilder()), 'no_answer'],
+    [findInexactReason(new CompletionBuilder()), 'no_answer'],
     [reason(full, {}, {}), 'prompt_ids_missing'],
     [reason({ content: 'x' }), 'completion_ids_missing'],
     [reason({ ...full, logprobs: [-1] }), 'counts_differ'],
@@ -85,7 +85,7 @@ t.test('each reason has a code without its numbers', async (t) => {
     [reason({ ...full, logprobs: [-1, Number.NaN] }), 'invalid_logprob'],
     ['a reason of a later version', 'other'],
   ] as const) {
-    t.equal(inexactCode(text ?? ''), code, text ?? 'exact')
+    t.equal(getInexactCode(text ?? ''), code, text ?? 'exact')
   }
 })
 

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { promptJson, toPromptChunks } from '../../../../../src/proxy/session/prompts/prompt-chunks.ts'
+import { toPromptChunks, writePromptJson } from '../../../../../src/proxy/session/prompts/prompt-chunks.ts'
 
 const ids = fc.array(fc.nat(150_000), { minLength: 1, maxLength: 1500 })
 const text = fc.string({ unit: 'binary', maxLength: 4000, size: 'max' })
@@ -8,7 +8,7 @@ const text = fc.string({ unit: 'binary', maxLength: 4000, size: 'max' })
 t.test('the chunks of a prompt are its JSON text, for any content', (t) => {
   const property = fc.property(
     fc.oneof(ids, text),
-    (prompt) => [...promptJson(toPromptChunks(prompt))].join('') === JSON.stringify(prompt),
+    (prompt) => [...writePromptJson(toPromptChunks(prompt))].join('') === JSON.stringify(prompt),
   )
   fc.assert(property, { numRuns: 100 })
   t.end()

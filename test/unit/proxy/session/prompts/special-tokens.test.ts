@@ -6,7 +6,7 @@ import {
   readSpecialTokens,
   SpecialTokenFinder,
 } from '../../../../../src/proxy/session/prompts/special-tokens.ts'
-import { noMarks } from '../../../../../src/proxy/store/port/marks.ts'
+import { createNoMarks } from '../../../../../src/proxy/store/port/marks.ts'
 import type { TokenModel } from '../../../../../src/proxy/tokens/model/token-model.ts'
 import { tokenModeRig } from '../../../../helpers/token-mode-rig.ts'
 import { loadTokenModel } from '../token-mode-talk.ts'
@@ -66,7 +66,7 @@ t.test('a turn is annotated with the special tokens of its new messages', async 
     [{ message: 0 }, { message: 0 }],
     'a prompt that was rendered in full',
   )
-  const tree = await readTree(store.readSteps('s'), noMarks())
+  const tree = await readTree(store.readSteps('s'), createNoMarks())
   t.strictSame(
     tree.map(({ special_tokens: tokens }) => tokens),
     [['<|im_end|>', '<|im_start|>'], [], ['<|im_end|>', '<|im_start|>']],

@@ -1,7 +1,7 @@
 /** Reasons for new rows, as `/tree` reports them: only changes by agents and templates. */
 import t from 'tap'
 import { readTree } from '../../../../../src/proxy/http/trainer/sessions/tree.ts'
-import { noMarks } from '../../../../../src/proxy/store/port/marks.ts'
+import { createNoMarks } from '../../../../../src/proxy/store/port/marks.ts'
 import { recordTurn } from '../../../../helpers/sessions-api.ts'
 import { openMemoryStore } from '../../../../helpers/store-in-process.ts'
 
@@ -23,7 +23,7 @@ async function getReasons(...turns: Facts[]) {
   const at = { createdAtMs: 1, ttlMs: null, metadata: {}, samplingParams: {}, trustAgent: false }
   await store.createSession({ sessionId: 's', ...at })
   for (const [index, facts] of turns.entries()) await recordTurn(store, 's', index, facts)
-  return (await readTree(store.readSteps('s'), noMarks())).map(({ new_row }) => new_row)
+  return (await readTree(store.readSteps('s'), createNoMarks())).map(({ new_row }) => new_row)
 }
 
 const prompt = (fields: object, more: object = {}) => ({

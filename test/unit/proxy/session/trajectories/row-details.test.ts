@@ -1,7 +1,10 @@
 import fc from 'fast-check'
 import t from 'tap'
 import type { TokenData } from '../../../../../src/protocol/token-data/token-data.ts'
-import { type RowDetails, rowDetails } from '../../../../../src/proxy/session/trajectories/row-details.ts'
+import {
+  collectRowDetails,
+  type RowDetails,
+} from '../../../../../src/proxy/session/trajectories/row-details.ts'
 import {
   type Trajectory,
   TrajectoryBuilder,
@@ -130,7 +133,7 @@ t.test('token data stands beside its tokens, for any rows and cuts', async (t) =
     fc.property(session, options, (planned, chosen) => {
       const { builder, details } = build(planned)
       for (const { row, layout } of builder.placedRows(chosen, null)) {
-        const data = rowDetails(layout(), details)
+        const data = collectRowDetails(layout(), details)
         t.equal(
           isAligned(row, data, (turnId) => details.has(turnId)),
           undefined,
@@ -145,7 +148,7 @@ t.test('in a conversation whose turns all have experts, only the last token has 
     fc.property(session, fc.boolean(), (planned, perTurn) => {
       const { builder, details } = build(planned.map((turn) => ({ ...turn, isReported: true })))
       for (const { row, layout } of builder.placedRows({ perTurn }, null)) {
-        const { routed_experts: experts, prompt_logprobs: prompt } = rowDetails(layout(), details)
+        const { routed_experts: experts, prompt_logprobs: prompt } = collectRowDetails(layout(), details)
         const length = row.prompt_ids.length + row.response_ids.length
         t.same(experts?.known, [[0, length - 1]], 'trimmed where an earlier turn has reported them')
         t.ok(prompt?.slice(1, row.prompt_ids.length).every((entry) => entry !== null))
@@ -173,7 +176,7 @@ t.test('experts with integers of different widths are read in the wider one', as
     base: 1,
     responseLength: 3,
   }
-  const experts = rowDetails(
+  const experts = collectRowDetails(
     layout,
     new Map([
       [
@@ -191,7 +194,10 @@ t.test('a version that an engine reports at both ends of a response is that of a
   const turn = { turnId: 'a', promptLength: 1, completionLength: 3, start: 0, end: 2 }
   const layout = { first: 0, base: 1, responseLength: 2 }
   const getData = (weightVersionEnd: string) =>
-    rowDetails({ ...layout, turns: [{ ...turn, weightVersionStart: '4', weightVersionEnd }] }, new Map())
+    collectRowDetails(
+      { ...layout, turns: [{ ...turn, weightVersionStart: '4', weightVersionEnd }] },
+      new Map(),
+    )
   t.same(getData('4').weight_versions, [{ version: '4', start: 0, end: 2 }])
   t.equal(getData('5').weight_versions, null, 'the position of the change is unknown')
 })

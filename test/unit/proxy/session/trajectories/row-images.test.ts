@@ -4,8 +4,8 @@ import type { RowImage } from '../../../../../src/protocol/schema/row.ts'
 import {
   beginOutside,
   endOutside,
-  imagesWithin,
   SessionImages,
+  selectImages,
 } from '../../../../../src/proxy/session/trajectories/row-images.ts'
 
 const image = (index: number, tokens: number): RowImage => ({
@@ -51,7 +51,7 @@ t.test('no row begins or ends within an image, and each row lists its complete i
         ),
       )
       t.strictSame(
-        imagesWithin(images, from, to),
+        selectImages(images, from, to),
         full.map((placed) => ({ ...placed, at: placed.at - from })),
       )
     }),

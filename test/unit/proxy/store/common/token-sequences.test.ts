@@ -3,7 +3,7 @@ import t, { type Test } from 'tap'
 import { packIds } from '../../../../../src/proxy/store/common/packing.ts'
 import { TokenSequences } from '../../../../../src/proxy/store/common/token-sequences.ts'
 import { openForWriting } from '../../../../../src/proxy/store/sqlite/database.ts'
-import { readerTables } from '../../../../../src/proxy/store/sqlite/tables.ts'
+import { prepareReaderTables } from '../../../../../src/proxy/store/sqlite/tables.ts'
 
 /** So small that only the newest sequence is cached. */
 const NO_CACHE = 1
@@ -15,7 +15,7 @@ function openSequences(t: Test) {
     INSERT INTO turns (id, tree, call_index, turn_id, status, dialect, started_at_ms, retry_count, node, params,
       prompt_base, prompt_shared, prompt_rest)
     VALUES (@id, 1, @id, @id, 'completed', 'chat', 0, 0, 0, 0, @base, @shared, @rest)`)
-  const sequences = new TokenSequences(readerTables(db), NO_CACHE)
+  const sequences = new TokenSequences(prepareReaderTables(db), NO_CACHE)
   const store = (id: number, promptIds: Int32Array) => {
     const stored = sequences.pack({ id, tree: 1, node: 0 }, promptIds)
     insert.run({ id, ...stored })
@@ -28,7 +28,7 @@ function openSequences(t: Test) {
 function openOutdated(t: Test): TokenSequences {
   const { db, store } = openSequences(t)
   store(1, upTo(100))
-  const sequences = new TokenSequences(readerTables(db), 1_000_000)
+  const sequences = new TokenSequences(prepareReaderTables(db), 1_000_000)
   t.strictSame(sequences.read(1).promptIds, upTo(100))
   db.prepare('UPDATE turns SET prompt_rest = ? WHERE id = 1').run(packIds(Int32Array.of(7)))
   return sequences
@@ -56,7 +56,7 @@ t.test('a prompt is stored as a difference from an intact one, if the nearest on
   db.prepare('UPDATE turns SET ids_sum = 0 WHERE id = 2').run()
   t.match(store(3, upTo(300)), { base: 1, shared: 100 })
   db.prepare('UPDATE turns SET ids_sum = 0 WHERE id = 1').run()
-  const fresh = new TokenSequences(readerTables(db), NO_CACHE)
+  const fresh = new TokenSequences(prepareReaderTables(db), NO_CACHE)
   t.match(fresh.pack({ id: 4, tree: 1, node: 0 }, upTo(50)), { base: null }, 'all of them depend on it')
 })
 
@@ -65,7 +65,7 @@ t.test('a chain of 10,000 turns is assembled from its first turn on', async (t) 
   db.transaction(() => {
     for (let id = 1; id <= 10_000; id += 1) store(id, upTo(10 + id))
   })()
-  const fresh = new TokenSequences(readerTables(db), NO_CACHE)
+  const fresh = new TokenSequences(prepareReaderTables(db), NO_CACHE)
   t.strictSame(fresh.read(10_000).promptIds, upTo(10_010))
 })
 

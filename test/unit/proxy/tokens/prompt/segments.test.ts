@@ -7,11 +7,11 @@ import t from 'tap'
 import type { ChatMessage } from '../../../../../src/protocol/canonical/messages.ts'
 import { openTokenModel, type TokenModel } from '../../../../../src/proxy/tokens/model/token-model.ts'
 import {
+  createSpecialSegment,
+  createTextSegment,
   removeMarks,
   SegmentEncoder,
-  specialSegment,
   splitSegments,
-  textSegment,
 } from '../../../../../src/proxy/tokens/tokenizer/segments.ts'
 import { kimiFiles } from '../../../../helpers/kimi-files.ts'
 import { tokenModeRig } from '../../../../helpers/token-mode-rig.ts'
@@ -191,7 +191,7 @@ t.test('a marked text splits into the segments that it was made of', (t) => {
   fc.assert(
     fc.property(fc.array(segment), (segments) => {
       const marked = segments
-        .map(({ text, allowsSpecial }) => (allowsSpecial ? specialSegment : textSegment)(text))
+        .map(({ text, allowsSpecial }) => (allowsSpecial ? createSpecialSegment : createTextSegment)(text))
         .join('')
       t.same(
         splitSegments(marked).map(({ text, allowsSpecial }) => ({ text, allowsSpecial })),
@@ -207,7 +207,9 @@ t.test('a marked text splits into the segments that it was made of', (t) => {
 t.test('thousands of segments are encoded in order', async (t) => {
   const encode = async (text: string) => [...Buffer.from(text)]
   const encoder = new SegmentEncoder({ special: encode, text: encode }, [{ id: 999, content: 'X' }])
-  const marked = Array.from({ length: 3000 }, (_, index) => specialSegment(index % 2 ? 'X' : 'a')).join('')
+  const marked = Array.from({ length: 3000 }, (_, index) => createSpecialSegment(index % 2 ? 'X' : 'a')).join(
+    '',
+  )
   const ids = await encoder.encode(marked)
   t.equal(ids.length, 3000)
   t.same([...ids.slice(2998)], [97, 999])

@@ -3,7 +3,7 @@ import t from 'tap'
 import { ContentCache } from '../../../../../src/proxy/tokens/tokenizer/content-cache.ts'
 import type { TextEncoder, TokenizerFault } from '../../../../../src/proxy/tokens/tokenizer/encoder.ts'
 import { FastEncoder } from '../../../../../src/proxy/tokens/tokenizer/fast-encoder.ts'
-import { proofTexts } from '../../../../../src/proxy/tokens/tokenizer/proof-texts.ts'
+import { createProofTexts } from '../../../../../src/proxy/tokens/tokenizer/proof-texts.ts'
 import { until } from '../../../../helpers/until.ts'
 
 const getIds = (text: string) => [...text].map((char) => char.codePointAt(0)!)
@@ -93,7 +93,7 @@ t.test('a fast tokenizer that cannot be loaded leaves the reference', async (t) 
 t.test(
   'samples contain each added token alone and among others, for large vocabularies the first and last',
   async (t) => {
-    const texts = proofTexts(Array.from({ length: 9_000 }, (_, index) => `<|t${index}|>`))
+    const texts = createProofTexts(Array.from({ length: 9_000 }, (_, index) => `<|t${index}|>`))
     for (const token of ['<|t0|>', '<|t31|>', '<|t8968|>', '<|t8999|>'])
       t.ok(texts.some((text) => text.includes(`a${token}b`)))
     t.ok(texts.join('').length < 40_000, 'the start has time for it')

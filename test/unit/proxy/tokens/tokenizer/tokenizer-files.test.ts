@@ -1,15 +1,15 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { embeddedModelFolder } from '../../../../../src/embedded/engine/embedded-model.ts'
+import { getEmbeddedModelFolder } from '../../../../../src/embedded/engine/embedded-model.ts'
 import { openRustEncoder } from '../../../../../src/proxy/tokens/tokenizer/encoder.ts'
-import { loadTokenizer, tokenizerNamedBy } from '../../../../../src/proxy/tokens/tokenizer/tokenizer.ts'
+import { createTokenizer, loadTokenizer } from '../../../../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import {
   readTokenizerFilesWithoutModel,
   type TokenizerJson,
 } from '../../../../../src/proxy/tokens/tokenizer/tokenizer-files.ts'
 
-const TEXT = readFileSync(join(embeddedModelFolder(), 'tokenizer.json'), 'utf8')
+const TEXT = readFileSync(join(getEmbeddedModelFolder(), 'tokenizer.json'), 'utf8')
 const WHOLE = JSON.parse(TEXT) as TokenizerJson
 
 t.test('a model in the last position is skipped, for any spacing of the file', async (t) => {
@@ -55,11 +55,11 @@ t.test('a file that is missing or invalid is rejected with its path', async (t) 
 })
 
 t.test('the library in Rust has the same names and ids of tokens as the file', async (t) => {
-  const folder = embeddedModelFolder()
+  const folder = getEmbeddedModelFolder()
   const listed = loadTokenizer(folder)
   const rust = (await openRustEncoder(folder))!
   t.teardown(() => rust.close())
-  const named = tokenizerNamedBy(rust, readTokenizerFilesWithoutModel(folder), folder)
+  const named = createTokenizer(rust, readTokenizerFilesWithoutModel(folder), folder)
   const ids = [...Array(listed.vocabSize + 10).keys(), -1, 0.5, 2 ** 32, 2 ** 32 + 5, Number.NaN]
   t.same(
     ids.map((id) => named.idToToken(id)),

@@ -3,7 +3,7 @@ import t from 'tap'
 import {
   isTestEvent,
   parseSessionId,
-  writtenKeys,
+  parseWrittenKeys,
 } from '../../../../../src/rollout/runners/agentcore/sqs-records.ts'
 
 const record = (key: string, eventName = 'ObjectCreated:Put') => ({
@@ -14,7 +14,7 @@ const record = (key: string, eventName = 'ObjectCreated:Put') => ({
 const createBody = (...Records: object[]) => JSON.stringify({ Records })
 
 t.test('keys are decoded: percent signs and plus signs', async (t) => {
-  t.strictSame(writtenKeys(createBody(record('e%2Fi%7E2%2Fs.json'), record('a+b/%2B.json'))), [
+  t.strictSame(parseWrittenKeys(createBody(record('e%2Fi%7E2%2Fs.json'), record('a+b/%2B.json'))), [
     'e/i~2/s.json',
     'a b/+.json',
   ])
@@ -34,22 +34,22 @@ t.test(
       '[]',
       '',
     ]) {
-      t.strictSame(writtenKeys(body), [])
+      t.strictSame(parseWrittenKeys(body), [])
     }
   },
 )
 
 t.test('a message forwarded by SNS is read', async (t) => {
   const body = JSON.stringify({ Type: 'Notification', Message: createBody(record('e/i/s.json')) })
-  t.strictSame(writtenKeys(body), ['e/i/s.json'])
+  t.strictSame(parseWrittenKeys(body), ['e/i/s.json'])
 })
 
 t.test('no text makes it throw, and any key is decoded', async (t) => {
-  fc.assert(fc.property(fc.string({ unit: 'binary' }), (body) => Array.isArray(writtenKeys(body))))
-  fc.assert(fc.property(fc.json(), (body) => Array.isArray(writtenKeys(body))))
+  fc.assert(fc.property(fc.string({ unit: 'binary' }), (body) => Array.isArray(parseWrittenKeys(body))))
+  fc.assert(fc.property(fc.json(), (body) => Array.isArray(parseWrittenKeys(body))))
   fc.assert(
     fc.property(fc.string({ unit: 'grapheme' }), (key) => {
-      const [written] = writtenKeys(createBody(record(encodeURIComponent(key).replaceAll('%20', '+'))))
+      const [written] = parseWrittenKeys(createBody(record(encodeURIComponent(key).replaceAll('%20', '+'))))
       return written === key
     }),
   )

@@ -5,14 +5,14 @@ import type { CaptureOptions } from '../../../../../protocol/token-data/kinds.ts
 import type { TokenData } from '../../../../../protocol/token-data/token-data.ts'
 import type { PromptIds } from '../../../../../protocol/token-ids/prompt-ids.ts'
 import {
-  expertsInInt32,
-  expertsInNpy,
-  promptObjects,
-  samplingLogprobs,
-  samplingMask,
-  tableOfAlternatives,
-  versionSpans,
-  writtenAlternatives,
+  createAlternativesTable,
+  readInt32Experts,
+  readNpyExperts,
+  readPromptObjects,
+  readSamplingLogprobs,
+  readSamplingMask,
+  readVersionSpans,
+  readWrittenAlternatives,
 } from './read.ts'
 
 export interface TokenDataResponse {
@@ -36,13 +36,13 @@ export function readTokenData(requested: CaptureOptions, chunk: TokenDataRespons
   const versions = choice.weight_versions ?? meta.weight_versions ?? metadata.weight_versions
   const details: { [Kind in keyof TokenData]: TokenData[Kind] | undefined } = {
     ...(requested.samplingMask && readMask(choice, meta)),
-    top_logprobs: requested.topLogprobs === undefined ? undefined : topLogprobs(entries),
+    top_logprobs: requested.topLogprobs === undefined ? undefined : readTopLogprobs(entries),
     prompt_logprobs:
       requested.promptLogprobs === undefined
         ? undefined
-        : promptObjects(response.prompt_logprobs ?? choice.prompt_logprobs, prompt),
+        : readPromptObjects(response.prompt_logprobs ?? choice.prompt_logprobs, prompt),
     routed_experts: requested.routedExperts ? readExperts(chunk, meta) : undefined,
-    weight_versions: requested.weightVersions ? versionSpans(versions) : undefined,
+    weight_versions: requested.weightVersions ? readVersionSpans(versions) : undefined,
   }
   const known = Object.entries(details).filter(([, detail]) => detail !== undefined)
   return known.length === 0 ? undefined : (Object.fromEntries(known) as TokenData)
@@ -51,18 +51,21 @@ export function readTokenData(requested: CaptureOptions, chunk: TokenDataRespons
 function readMask(choice: Record<string, unknown>, meta: Record<string, unknown>) {
   const rows = choice.sampling_mask ?? meta.output_token_sampling_mask
   const logprobs = choice.sampling_mask_logprobs ?? meta.output_token_sampling_logprobs
-  return { sampling_mask: samplingMask(rows, logprobs), sampling_logprobs: samplingLogprobs(logprobs) }
+  return {
+    sampling_mask: readSamplingMask(rows, logprobs),
+    sampling_logprobs: readSamplingLogprobs(logprobs),
+  }
 }
 
-function topLogprobs(entries: readonly TokenLogprob[]) {
-  const rows = entries.map(({ top_logprobs: tops }) => writtenAlternatives(tops ?? []))
-  return rows.some((row) => row !== undefined && row.length > 0) ? tableOfAlternatives(rows) : undefined
+function readTopLogprobs(entries: readonly TokenLogprob[]) {
+  const rows = entries.map(({ top_logprobs: tops }) => readWrittenAlternatives(tops ?? []))
+  return rows.some((row) => row !== undefined && row.length > 0) ? createAlternativesTable(rows) : undefined
 }
 
 function readExperts({ response, choice, prompt, tokens, expertsStart }: TokenDataResponse, meta: object) {
   if (prompt === undefined) return undefined
-  const npy = expertsInNpy(choice.routed_experts, expertsStart, prompt.length + tokens)
+  const npy = readNpyExperts(choice.routed_experts, expertsStart, prompt.length + tokens)
   if (npy !== undefined) return npy
   const source = isRecord(response.sglext) ? response.sglext : (meta as Record<string, unknown>)
-  return expertsInInt32(source.routed_experts, expertsStart, prompt.length + tokens)
+  return readInt32Experts(source.routed_experts, expertsStart, prompt.length + tokens)
 }

@@ -24,7 +24,7 @@ import { readWeightVersion } from '../weight-version.ts'
 export type Alternative = readonly [id: number, logprob: number]
 
 /** Converts rows of alternatives to a table; an undefined row was not reported. */
-export function tableOfAlternatives(rows: readonly (readonly Alternative[] | undefined)[]): TokenTable {
+export function createAlternativesTable(rows: readonly (readonly Alternative[] | undefined)[]): TokenTable {
   const table = { counts: [] as number[], ids: [] as number[], logprobs: [] as number[] }
   for (const row of rows) {
     table.counts.push(row?.length ?? 0)
@@ -40,7 +40,7 @@ export function tableOfAlternatives(rows: readonly (readonly Alternative[] | und
  * Reads sampling masks: a list of ids for each token, with logprobs if the engine reports them for all ids.
  * @param logprobs of the same lengths; otherwise they belong to something else and are ignored
  */
-export function samplingMask(rows: unknown, logprobs?: unknown): TokenTable | undefined {
+export function readSamplingMask(rows: unknown, logprobs?: unknown): TokenTable | undefined {
   if (!Array.isArray(rows)) return undefined
   const ids: number[] = []
   const counts: number[] = []
@@ -55,33 +55,33 @@ export function samplingMask(rows: unknown, logprobs?: unknown): TokenTable | un
 
 function createRaggedError(rows: readonly unknown[], counts: readonly number[]): number[] | undefined {
   const isOfCounts = rows.every((row, index) => Array.isArray(row) && row.length === counts[index])
-  return rows.length === counts.length && isOfCounts ? rows.flat().map(numberOrNaN) : undefined
+  return rows.length === counts.length && isOfCounts ? rows.flat().map(toNumber) : undefined
 }
 
 /** Reads one logprob for each token. */
-export function samplingLogprobs(values: unknown): number[] | undefined {
+export function readSamplingLogprobs(values: unknown): number[] | undefined {
   if (!Array.isArray(values) || values.length === 0 || values.some(Array.isArray)) return undefined
-  return values.map(numberOrNaN)
+  return values.map(toNumber)
 }
 
 /** Reads SGLang's `[logprob, id, text]`. */
 export function readAlternatives(row: unknown): Alternative[] | undefined {
   if (!Array.isArray(row)) return undefined
-  const alternatives = row.map((entry): Alternative => [entry?.[1], numberOrNaN(entry?.[0])])
+  const alternatives = row.map((entry): Alternative => [entry?.[1], toNumber(entry?.[0])])
   return alternatives.every(([id]) => isTokenId(id)) ? alternatives : undefined
 }
 
 const TOKEN_ID = /^token_id:(\d+)$/
 
 /** Reads tokens in the form `token_id:123`, each with a logprob. */
-export function writtenAlternatives(
+export function readWrittenAlternatives(
   entries: readonly { token: string; logprob: unknown }[],
 ): Alternative[] | undefined {
   const alternatives: Alternative[] = []
   for (const { token, logprob } of entries) {
     const id = Number(TOKEN_ID.exec(token)?.[1] ?? Number.NaN)
     if (!isTokenId(id)) return undefined
-    alternatives.push([id, numberOrNaN(logprob)])
+    alternatives.push([id, toNumber(logprob)])
   }
   return alternatives
 }
@@ -90,18 +90,18 @@ export function writtenAlternatives(
  * Reads vLLM's objects of `{logprob}` by token id, one for each prompt position. JSON does not preserve their order
  * here, so the prompt's own token comes first, then the most probable.
  */
-export function promptObjects(rows: unknown, prompt: PromptIds | undefined): PromptTable | undefined {
+export function readPromptObjects(rows: unknown, prompt: PromptIds | undefined): PromptTable | undefined {
   if (!Array.isArray(rows) || rows.length !== prompt?.length) return undefined
   const ids = prompt.whole()
   const alternatives = rows.map((row, position) => {
     if (!isRecord(row)) return undefined
     const alternatives = Object.entries(row).map(([id, entry]): Alternative => {
-      return [Number(id), isRecord(entry) ? numberOrNaN(entry.logprob) : Number.NaN]
+      return [Number(id), isRecord(entry) ? toNumber(entry.logprob) : Number.NaN]
     })
     const isOwn = ([id]: Alternative) => id === ids[position]
     return alternatives.sort((a, b) => Number(isOwn(b)) - Number(isOwn(a)) || b[1] - a[1])
   })
-  return { ...tableOfAlternatives(alternatives), start: 0 }
+  return { ...createAlternativesTable(alternatives), start: 0 }
 }
 
 /**
@@ -109,7 +109,7 @@ export function promptObjects(rows: unknown, prompt: PromptIds | undefined): Pro
  * @param tops alternatives for the same positions
  * @param count the maximum number of alternatives
  */
-export function promptEntries(entries: unknown, tops: unknown, count: number): PromptTable | undefined {
+export function readPromptEntries(entries: unknown, tops: unknown, count: number): PromptTable | undefined {
   if (!Array.isArray(entries)) return undefined
   const rows = entries.map((entry, index) => {
     const own = readAlternatives([entry])
@@ -118,7 +118,7 @@ export function promptEntries(entries: unknown, tops: unknown, count: number): P
     const others = readAlternatives(Array.isArray(tops) ? tops[index] : undefined) ?? []
     return [...own, ...others.slice(0, count).filter(([id]) => id !== own[0]![0])]
   })
-  return { ...tableOfAlternatives(rows), start: 0 }
+  return { ...createAlternativesTable(rows), start: 0 }
 }
 
 /**
@@ -126,7 +126,7 @@ export function promptEntries(entries: unknown, tops: unknown, count: number): P
  * @param start the requested first position; a server without this parameter reports all positions
  * @param tokens the number of tokens of prompt and completion together
  */
-export function expertsInNpy(base64: unknown, start: number, tokens: number): ExpertTable | undefined {
+export function readNpyExperts(base64: unknown, start: number, tokens: number): ExpertTable | undefined {
   if (typeof base64 !== 'string') return undefined
   const experts = readNpy(Buffer.from(base64, 'base64'))
   if (experts === undefined || experts.shape.length < 2) return undefined
@@ -139,7 +139,7 @@ export function expertsInNpy(base64: unknown, start: number, tokens: number): Ex
  * reported, so a row is flat.
  * @param tokens the number of tokens of prompt and completion together
  */
-export function expertsInInt32(base64: unknown, start: number, tokens: number): ExpertTable | undefined {
+export function readInt32Experts(base64: unknown, start: number, tokens: number): ExpertTable | undefined {
   if (typeof base64 !== 'string') return undefined
   const bytes = Buffer.from(base64, 'base64')
   const rows = tokens - 1 - start
@@ -157,7 +157,7 @@ function narrow(numbers: Tensor): Tensor {
 }
 
 /** Reads `[{version, start, end}]`, in tokens of the completion. */
-export function versionSpans(spans: unknown): VersionSpan[] | undefined {
+export function readVersionSpans(spans: unknown): VersionSpan[] | undefined {
   if (!Array.isArray(spans)) return undefined
   const read = spans.map((span) => {
     const fields = isRecord(span) ? span : {}
@@ -174,7 +174,7 @@ function isSpan({ version, start, end }: VersionSpan): boolean {
   return version !== '' && isTokenId(start) && isTokenId(end) && start <= end
 }
 
-function numberOrNaN(value: unknown): number {
+function toNumber(value: unknown): number {
   return typeof value === 'number' ? value : Number.NaN
 }
 

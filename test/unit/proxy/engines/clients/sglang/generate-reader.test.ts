@@ -8,7 +8,7 @@ import {
   type GenerateReaderOptions,
 } from '../../../../../../src/proxy/engines/clients/sglang/generate-reader.ts'
 import { SseParser } from '../../../../../../src/proxy/engines/clients/wire/sse.ts'
-import { inexactReason } from '../../../../../../src/proxy/session/prompts/exactness.ts'
+import { findInexactReason } from '../../../../../../src/proxy/session/prompts/exactness.ts'
 import { fold } from '../../../../../conformance/engine-client.ts'
 import { createGenerateResponse, STREAMS } from '../../../../../helpers/fake-sglang.ts'
 import type { Token } from '../../../../../helpers/sampled-words.ts'
@@ -83,7 +83,7 @@ t.test('a stream has the content of the complete response, for every stream form
           fromStream.tokenIds,
           tokens.map(({ id }) => id),
         )
-        assert.equal(inexactReason(fromStream), null)
+        assert.equal(findInexactReason(fromStream), null)
       },
     ),
   )
@@ -115,7 +115,10 @@ t.test('ids lost in transit fail the request, because the remaining ones have no
 })
 
 t.test('a complete response that counts more tokens than it has ids is not exact', (t) => {
-  t.match(inexactReason(fold(read([createResponse([1, 2], { completion_tokens: 3 })]))), /counted 3 .* 2 ids/)
+  t.match(
+    findInexactReason(fold(read([createResponse([1, 2], { completion_tokens: 3 })]))),
+    /counted 3 .* 2 ids/,
+  )
   t.end()
 })
 

@@ -8,8 +8,8 @@ import t from 'tap'
 import type { Tool } from '../../../../../../src/protocol/canonical/messages.ts'
 import type { ChatBody } from '../../../../../../src/protocol/canonical/request.ts'
 import { PromptIds } from '../../../../../../src/protocol/token-ids/prompt-ids.ts'
-import { sglangCallTag } from '../../../../../../src/proxy/engines/clients/sglang/call-tags.ts'
-import { vllmCallTag } from '../../../../../../src/proxy/engines/clients/vllm/call-tags.ts'
+import { buildSglangCallTag } from '../../../../../../src/proxy/engines/clients/sglang/call-tags.ts'
+import { buildVllmCallTag } from '../../../../../../src/proxy/engines/clients/vllm/call-tags.ts'
 
 interface Case {
   engine: 'vllm' | 'sglang'
@@ -88,14 +88,14 @@ function request(callFormat: string | undefined, body: Partial<ChatBody>) {
 }
 
 function vllmTag(format: string | undefined, body: Partial<ChatBody>): unknown {
-  const sent = vllmCallTag(request(format, body)) as
+  const sent = buildVllmCallTag(request(format, body)) as
     | { structured_outputs: { structural_tag: string } }
     | undefined
   return sent === undefined ? null : JSON.parse(sent.structured_outputs.structural_tag)
 }
 
 function sglangTag(format: string | undefined, body: Partial<ChatBody>): unknown {
-  return sglangCallTag(request(format, body))?.response_format ?? null
+  return buildSglangCallTag(request(format, body))?.response_format ?? null
 }
 
 function isNamed(choice: unknown): boolean {

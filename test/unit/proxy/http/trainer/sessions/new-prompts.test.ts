@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import t from 'tap'
 import { NewPrompts } from '../../../../../../src/proxy/http/trainer/sessions/new-prompts.ts'
-import { promptJson, toPromptChunks } from '../../../../../../src/proxy/session/prompts/prompt-chunks.ts'
+import { toPromptChunks, writePromptJson } from '../../../../../../src/proxy/session/prompts/prompt-chunks.ts'
 
 type Prompt = string | number[]
 
@@ -13,7 +13,10 @@ function show(prompts: Prompt[]): { of: number | null; rest: Prompt }[] {
       turnId: String(index),
       promptPieces: toPromptChunks(prompt),
     })
-    return { of: turnId === null ? null : Number(turnId), rest: JSON.parse([...promptJson(chunks)].join('')) }
+    return {
+      of: turnId === null ? null : Number(turnId),
+      rest: JSON.parse([...writePromptJson(chunks)].join('')),
+    }
   })
 }
 
