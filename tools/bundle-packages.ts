@@ -12,7 +12,7 @@ const PACKAGES = join(import.meta.dirname, '../node_modules')
 /** Begins each bundle, and tells that an entry point is one. */
 const MARK = '// Bundled by tools/bundle-packages.ts.'
 
-/** Defines `require` in an ES module, which CommonJS packages call for Node's own modules. */
+/** Defines `require` in an ES module. */
 const REQUIRE =
   "import * as nodeModule from 'node:module'; const require = nodeModule.createRequire(import.meta.url)"
 
@@ -22,6 +22,11 @@ interface PackageBundle {
   /** The entry points, relative to it. Modules that several of them use are written beside the first. */
   entries: string[]
   format: 'esm' | 'cjs'
+  /**
+   * Whether an ES module contains CommonJS modules that call `require` for Node's own ones. Packages of the product must
+   * not: `import.meta.url` is undefined in the executable, which is one CommonJS module.
+   */
+  callsRequire?: boolean
   /** Packages that stay separate, because other code loads them too and compares what it got. */
   external?: string[]
 }
@@ -33,7 +38,13 @@ const BUNDLES: PackageBundle[] = [
     format: 'esm',
   },
   // The runner loads `@tapjs/processinfo` into each process.
-  { folder: 'tap/dist/esm', entries: ['index.js'], format: 'esm', external: ['@tapjs/processinfo'] },
+  {
+    folder: 'tap/dist/esm',
+    entries: ['index.js'],
+    format: 'esm',
+    callsRequire: true,
+    external: ['@tapjs/processinfo'],
+  },
   { folder: 'fastify', entries: ['fastify.js'], format: 'cjs', external: ['pino'] },
   { folder: '@fastify/swagger', entries: ['index.js'], format: 'cjs', external: ['fastify-plugin'] },
   { folder: '@fastify/websocket', entries: ['index.js'], format: 'cjs', external: ['ws', 'fastify-plugin'] },
@@ -45,7 +56,13 @@ const BUNDLES: PackageBundle[] = [
 await Promise.all(BUNDLES.map(bundlePackage))
 
 /** Replaces the entry points of a package, unless they have been replaced. */
-async function bundlePackage({ folder, entries, format, external = [] }: PackageBundle): Promise<void> {
+async function bundlePackage({
+  folder,
+  entries,
+  format,
+  callsRequire = false,
+  external = [],
+}: PackageBundle): Promise<void> {
   const root = join(PACKAGES, folder)
   const paths = entries.map((entry) => join(root, entry))
   if (paths.every((path) => readFileSync(path, 'utf8').startsWith(MARK))) return
@@ -61,7 +78,7 @@ async function bundlePackage({ folder, entries, format, external = [] }: Package
     platform: 'node',
     target: 'node24',
     external,
-    banner: { js: format === 'esm' ? `${MARK}\n${REQUIRE}` : MARK },
+    banner: { js: callsRequire ? `${MARK}\n${REQUIRE}` : MARK },
     ...(format === 'cjs' && { footer: { js: await listExports(paths[0]!) } }),
     logLevel: 'error',
     write: false,
