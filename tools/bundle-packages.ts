@@ -9,7 +9,7 @@ import { type BuildOptions, build } from 'esbuild'
 
 const PACKAGES = join(import.meta.dirname, '../node_modules')
 
-/** Begins each bundle, and tells that an entry point is one. */
+/** Begins each bundle: an entry point that begins with it has been replaced. */
 const MARK = '// Bundled by tools/bundle-packages.ts.'
 
 /** Defines `require` in an ES module. */
@@ -92,7 +92,7 @@ async function bundlePackage({
   }
 }
 
-/** Returns a statement, never executed, that tells Node the names that an ES module can import from the package. */
+/** Returns a statement that is never executed: Node reads from it which names an ES module can import from the package. */
 async function listExports(path: string): Promise<string> {
   const names = Object.keys(await import(path)).filter(
     (name) => name !== 'default' && name !== 'module.exports',

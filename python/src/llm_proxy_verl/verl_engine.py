@@ -234,7 +234,7 @@ def _details(request: CompletionRequest, output: TokenOutput, tokens: int) -> di
 
 
 def _shown(log_prob: float) -> float:
-    """Returns the log-probability like vLLM shows it to agents: always a number."""
+    """Returns the log-probability as vLLM shows it to agents: always a number."""
     return max(log_prob, _LOWEST) if math.isfinite(log_prob) else _LOWEST
 
 

@@ -34,7 +34,7 @@ export async function checkEngine(config: ServeConfig, url: string | undefined):
         createFailure(
           about,
           seen,
-          'see docs/engines.md for what an engine has to tell, and how it is switched on',
+          'see docs/engines.md for what an engine has to report, and how to enable it',
         ),
       ]
     }

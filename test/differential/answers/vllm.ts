@@ -220,7 +220,7 @@ function scalarText(value: unknown): unknown {
   return isObject(value) ? value : String(value)
 }
 
-/** Returns a text without white space at its ends, or what it says if it is JSON. */
+/** Returns a text without white space at its ends, or its value if it is JSON. */
 function parsedText(value: unknown): unknown {
   if (typeof value !== 'string') return value
   const parsed = jsonOr(value.trim())

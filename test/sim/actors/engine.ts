@@ -229,7 +229,8 @@ export class SimEngine {
     const { maxTokens = Number.POSITIVE_INFINITY } = wanted
     const sampled = sample(vocabulary, earlier.prompt, { ...earlier.wanted, maxTokens: offset + maxTokens })
     const rest = sampled.tokens.slice(offset)
-    if (rest.length === 0) this.#world.violated('an engine was asked to continue a complete response')
+    if (rest.length === 0)
+      this.#world.violated('an engine received a request that continues a complete response')
     return { sampled: { ...sampled, tokens: rest }, whole: sampled.tokens }
   }
 

@@ -143,9 +143,7 @@ function checkCalm(world: World, { history, engines, faults, continues }: Checke
     const begun = countBy(engines, (engine) => engine.begun.get(call))
     const cut = countBy(engines, ({ cuts }) => cuts.get(call))
     if (begun > count + cut)
-      world.violated(
-        `${call} was asked ${count} times and cut ${cut} times, and given to engines ${begun} times`,
-      )
+      world.violated(`${call} has ${count} attempts and ${cut} cuts, and engines received ${begun} requests`)
   }
 }
 

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import type { Noted } from './log.ts'
 
 /** The remainder of unsynced data: `all`, `none`, or `some`: parts, torn and out of order. */
-export type Left = 'all' | 'none' | 'some'
+export type KeptWrites = 'all' | 'none' | 'some'
 
 /** Disks write sectors atomically. */
 const SECTOR = 512
@@ -29,7 +29,7 @@ export class PowerCut {
   }
 
   /** Writes the files in their state after the power loss. */
-  leave(folder: string, left: Left, random: () => number): void {
+  leave(folder: string, left: KeptWrites, random: () => number): void {
     for (const [name, { synced, pending }] of this.#files) {
       const written = left === 'all' ? pending : left === 'none' ? [] : some(pending, random)
       writeFileSync(join(folder, name), written.reduce(apply, synced))

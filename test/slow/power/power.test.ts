@@ -8,12 +8,12 @@ import type { Durability } from '../../../src/proxy/store/port/turn-store.ts'
 import { openForWriting } from '../../../src/proxy/store/sqlite/database.ts'
 import { IS_FULL } from '../../helpers/tier.ts'
 import { type Noted, readLog } from './log.ts'
-import { type Left, PowerCut } from './power-cut.ts'
+import { type KeptWrites, PowerCut } from './power-cut.ts'
 
 /** What may be left after each call of what was not synced. */
-const ALL_LEFT: readonly Left[] = ['all', 'none', 'some', 'some']
+const ALL_LEFT: readonly KeptWrites[] = ['all', 'none', 'some', 'some']
 /** What is left after successive calls without `FULL=1`. */
-const FEWER_LEFT: readonly (readonly Left[])[] = [['all'], ['some'], ['none']]
+const FEWER_LEFT: readonly (readonly KeptWrites[])[] = [['all'], ['some'], ['none']]
 
 const folder = t.testdir({ log: {} })
 const shim = join(folder, 'shim.so')
@@ -40,7 +40,7 @@ function getCalls(durability: Durability): Noted[] {
 }
 
 /** Returns what is wrong with the files after the power loss, or ''. */
-function lookAt(cut: PowerCut, left: Left, reported: readonly string[], random: () => number): string {
+function lookAt(cut: PowerCut, left: KeptWrites, reported: readonly string[], random: () => number): string {
   const place = join(folder, 'found')
   mkdirSync(place)
   try {

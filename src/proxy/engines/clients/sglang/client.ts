@@ -143,7 +143,7 @@ class SglangClient extends ServerClient implements EngineClient {
   checkHealth(signal: AbortSignal, question?: TokenizerQuestion): Promise<EngineHealth> {
     return this.#openai.watch(() =>
       this.#checkHealth(signal, question).catch((thrown) => {
-        // A server that is only silent was not replaced, and requests would wait for what it has told already.
+        // A server that only does not respond was not replaced: what it reported still holds.
         if (signal.aborted) throw thrown
         this.#version.forget()
         this.#toolCallConstraints.forget()

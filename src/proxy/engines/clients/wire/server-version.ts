@@ -35,7 +35,7 @@ export class ServerVersion {
    * @param signal ends the wait of this caller
    */
   async fields(signal: AbortSignal): Promise<Record<string, unknown>> {
-    // Every request of some servers asks for it, which must not create the promises of a wait.
+    // Some clients need the version for each request, which must not create the promises of a wait.
     if (this.#known !== undefined) return this.#known
     this.#fields ??= this.#query()
     const query = this.#fields
@@ -63,7 +63,7 @@ export class ServerVersion {
     return `it is ${program} ${version}, older than ${tested}, the oldest with which llm-proxy is tested: upgrade it`
   }
 
-  /** Requests and health checks share a query, so that none of them may cancel it, and each has its own patience. */
+  /** Requests and health checks share a query: none of them cancels it, and each waits for its own time. */
   async #query(): Promise<Record<string, unknown>> {
     const limit = AbortSignal.timeout(this.#limitMs)
     for (const path of this.#paths) {
