@@ -319,7 +319,7 @@ export const LOG_EVENTS = {
     'parent_turn_id?',
   ),
   turn_branched: debug(
-    'Prompt branches from the turns of its session',
+    'Turn starts a branch: its prompt continues no turn of the session',
     ...REQUEST_IDS,
     'prompt_reason',
     'reused_tokens',
@@ -418,14 +418,14 @@ export const LOG_EVENTS = {
   runner_note: warn('Note on the runner', 'note'),
 }
 
-export type LogEvent = keyof typeof LOG_EVENTS
+export type LogEventName = keyof typeof LOG_EVENTS
 
 type Value<F extends LogField> = (typeof LOG_FIELDS)[F] extends Field<infer T> ? T : never
-type FieldNames<E extends LogEvent> = (typeof LOG_EVENTS)[E]['fields'][number]
+type FieldNames<E extends LogEventName> = (typeof LOG_EVENTS)[E]['fields'][number]
 type Optional<F> = F extends `${infer Name extends LogField}?` ? Name : never
 
 /** The fields of an event, without those that a context logger adds. */
-export type EventFields<E extends LogEvent, Context extends object = object> = {
+export type EventFields<E extends LogEventName, Context extends object = object> = {
   [F in Exclude<Extract<FieldNames<E>, LogField>, keyof Context>]: Value<F>
 } & { [F in Exclude<Optional<FieldNames<E>>, keyof Context>]?: Value<F> | undefined }
 
@@ -433,7 +433,7 @@ export type EventFields<E extends LogEvent, Context extends object = object> = {
  * Logs an event of the catalogue at its level. Does nothing without a logger.
  * @param chosen the level of an event whose caller chooses it
  */
-export function logEvent<E extends LogEvent, Context extends object>(
+export function logEvent<E extends LogEventName, Context extends object>(
   logger: ContextLogger<Context> | undefined,
   event: E,
   fields: EventFields<E, Context>,

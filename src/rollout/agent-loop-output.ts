@@ -11,7 +11,7 @@ import {
   rolloutFields,
   type rowExtraFields,
 } from '../protocol/schema/agent-loop-output.ts'
-import type { RecordOf } from '../protocol/schema/field.ts'
+import type { FieldValues } from '../protocol/schema/field.ts'
 import { isDeprecated, withFormerNames } from '../protocol/schema/former-names.ts'
 import type { SessionTrajectories, TrajectoryRow } from './proxy-client.ts'
 import { selectRowDetails } from './row-details.ts'
@@ -147,7 +147,7 @@ function toExtraFields(
     reward_components: { ...rewardComponents },
     turn_rewards:
       row?.turns.flatMap(({ start, end, reward }) => (reward === null ? [] : { start, end, reward })) ?? [],
-  } satisfies RecordOf<typeof rolloutFields>
+  } satisfies FieldValues<typeof rolloutFields>
   const values = Object.entries(extraFields).flatMap(([name, { type }]) => {
     if (isDeprecated(type)) return []
     if (name in rolloutFields) return [[name, own[name]]]

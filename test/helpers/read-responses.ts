@@ -4,8 +4,8 @@
  */
 import { isDeepStrictEqual } from 'node:util'
 import type {
+  ResponseDeltas,
   ResponseTemplate,
-  ResponseTexts,
 } from '../../src/proxy/tokens/templates/python/python-responses.ts'
 
 export interface ResponseCase {
@@ -54,7 +54,7 @@ function isCall({ name, arguments: input }: { name: unknown; arguments: unknown 
   return typeof name === 'string' && name !== '' && input !== undefined && input !== null
 }
 
-type Delta = ResponseTexts['deltas'][number]
+type Delta = ResponseDeltas['deltas'][number]
 
 export function readCut(
   template: ResponseTemplate,

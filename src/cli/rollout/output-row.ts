@@ -1,7 +1,7 @@
 /** A line of a rollout's output file. */
 import Type, { type Static } from 'typebox'
 import type { AgentLoopOutput } from '../../protocol/schema/agent-loop-output.ts'
-import { type FieldTable, nullableText, type RecordOf, toProperties } from '../../protocol/schema/field.ts'
+import { type FieldTable, type FieldValues, nullableText, toProperties } from '../../protocol/schema/field.ts'
 
 /** The fields that identify a row. */
 export const sampleFields = {
@@ -21,4 +21,4 @@ export const FileRow = Type.Object({
 
 export type FileRow = Static<typeof FileRow>
 
-export type OutputRow = RecordOf<typeof sampleFields> & AgentLoopOutput
+export type OutputRow = FieldValues<typeof sampleFields> & AgentLoopOutput

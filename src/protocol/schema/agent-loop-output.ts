@@ -6,11 +6,11 @@ import Type from 'typebox'
 import {
   type Field,
   type FieldTable,
+  type FieldValues,
   nullable,
   nullableText,
   numbersByName,
   pickFields,
-  type RecordOf,
   text,
   toProperties,
 } from './field.ts'
@@ -80,11 +80,11 @@ export const ownRowFields = selectOutputFields(rowFields, 'row')
 /** The fields of the session's row in `extra_fields`; in a padding row they are null, and booleans false. */
 export const rowExtraFields = selectOutputFields(rowFields, 'extra_fields')
 
-type Extra = RecordOf<typeof rowExtraFields>
+type Extra = FieldValues<typeof rowExtraFields>
 type PaddingExtra = { [Name in keyof Extra]: Extra[Name] extends boolean ? boolean : Extra[Name] | null }
 
-export type AgentLoopMetrics = RecordOf<typeof metricFields>
-export type AgentLoopExtraFields = RecordOf<typeof rolloutFields> & PaddingExtra
+export type AgentLoopMetrics = FieldValues<typeof metricFields>
+export type AgentLoopExtraFields = FieldValues<typeof rolloutFields> & PaddingExtra
 
 /** The extra fields; those of 0.1.0 in the order that its files have. */
 export const extraFields = {
@@ -111,7 +111,7 @@ export const outputFields = {
 } satisfies Record<string, Field>
 
 /** A row with the token data that its session captured: `routed_experts` is verl's own name, too. */
-export type AgentLoopOutput = Omit<RecordOf<typeof outputFields>, 'extra_fields'> &
+export type AgentLoopOutput = Omit<FieldValues<typeof outputFields>, 'extra_fields'> &
   TokenDataJson & {
     extra_fields: AgentLoopExtraFields
     /** Keys of `RolloutResult.images` in the order of their tokens. Absent: not requested. */

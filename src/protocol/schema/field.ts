@@ -20,7 +20,7 @@ export type FieldTable = Readonly<Record<string, Field>>
 export type Properties<F extends FieldTable> = { -readonly [Name in keyof F]: F[Name]['type'] }
 
 /** A value with the fields of a table. */
-export type RecordOf<F extends FieldTable> = Static<TObject<Properties<F>>>
+export type FieldValues<F extends FieldTable> = Static<TObject<Properties<F>>>
 
 /** Returns the TypeBox properties of a table. */
 export function toProperties<F extends FieldTable>(fields: F): Properties<F> {

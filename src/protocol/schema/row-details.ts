@@ -1,6 +1,6 @@
 /** The token data of a row, present if requested: docs/details.md. */
 import Type, { type TSchema } from 'typebox'
-import { type Field, ids, nullable, nullableText, type RecordOf } from './field.ts'
+import { type Field, type FieldValues, ids, nullable, nullableText } from './field.ts'
 
 const perToken = <T extends TSchema>(schema: T, description: string) =>
   Type.Optional(Type.Union([Type.Array(nullable(schema)), Type.Null()], { description }))
@@ -63,4 +63,4 @@ const trainerDataFields = {
 /** The fields that `details` names; null: no turn reported it, and in a list: not reported for this token. */
 export const rowDetailFields = { ...capturedFields, ...trainerDataFields }
 
-export type TokenDataJson = RecordOf<typeof capturedFields>
+export type TokenDataJson = FieldValues<typeof capturedFields>

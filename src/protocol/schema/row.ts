@@ -2,11 +2,11 @@
 import Type from 'typebox'
 import {
   type Field,
+  type FieldValues,
   ids,
   nullable,
   nullableText,
   numbersByName,
-  type RecordOf,
   text,
   toProperties,
 } from './field.ts'
@@ -161,8 +161,8 @@ export const optionalRowFields = {
   ...rowDetailFields,
 } satisfies Record<string, RowField>
 
-export type RowTurn = RecordOf<typeof rowTurnFields>
-export type RowJson = RecordOf<typeof rowFields>
+export type RowTurn = FieldValues<typeof rowTurnFields>
+export type RowJson = FieldValues<typeof rowFields>
 /** An engine request of a response. Offsets are in tokens of the completion, in a row those of `response_ids`. */
-export type EngineRequest = Readonly<RecordOf<typeof engineRequestFields>>
-export type RowImage = RecordOf<typeof rowImageFields>
+export type EngineRequest = Readonly<FieldValues<typeof engineRequestFields>>
+export type RowImage = FieldValues<typeof rowImageFields>

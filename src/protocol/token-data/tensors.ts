@@ -34,7 +34,7 @@ const ARRAYS = {
 
 export type TensorType = keyof typeof ARRAYS
 
-export function getElementSize(dtype: TensorType): number {
+export function getElementBytes(dtype: TensorType): number {
   return ARRAYS[dtype].BYTES_PER_ELEMENT
 }
 
@@ -46,7 +46,7 @@ const LENGTH_BYTES = 8
 
 export function packTensors({ tensors, metadata }: TensorFile): Buffer {
   const entries = Object.entries(tensors).sort(
-    ([, a], [, b]) => getElementSize(b.dtype) - getElementSize(a.dtype),
+    ([, a], [, b]) => getElementBytes(b.dtype) - getElementBytes(a.dtype),
   )
   const header: Record<string, unknown> = { __metadata__: metadata }
   let end = 0
@@ -95,7 +95,7 @@ function toTensor(entry: unknown, data: Buffer): Tensor {
   if (!isTensorType(dtype) || !isCounts(shape) || !isCounts(offsets) || offsets.length !== 2)
     throw new RangeError('packed token data has an array of unknown layout')
   const [start, end] = offsets as [number, number]
-  const bytes = shape.reduce((product, length) => product * length, getElementSize(dtype))
+  const bytes = shape.reduce((product, length) => product * length, getElementBytes(dtype))
   if (end > data.length || end - start !== bytes)
     throw new RangeError('packed token data has an array whose size differs from its header')
   return { dtype, shape, data: data.subarray(start, end) }

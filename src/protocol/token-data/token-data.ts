@@ -4,7 +4,7 @@ import type { TokenDataKind, TrainerDataKind } from './kinds.ts'
 import {
   createIntegerTensor,
   createNumberTensor,
-  getElementSize,
+  getElementBytes,
   packTensors,
   type Tensor,
   toNumbers,
@@ -203,5 +203,5 @@ function parseTexts(json: string | undefined, count: number): string[] {
 
 /** Returns the number of bytes of one row of a tensor. */
 export function getRowSize({ dtype, shape }: Tensor): number {
-  return shape.slice(1).reduce((product, length) => product * length, getElementSize(dtype))
+  return shape.slice(1).reduce((product, length) => product * length, getElementBytes(dtype))
 }

@@ -1,6 +1,6 @@
 /** An inference worker as `llm-proxy worker` creates it. */
 
-import type { LogEvent } from '../../../src/base/log-events.ts'
+import type { LogEventName } from '../../../src/base/log-events.ts'
 import type { Logger } from '../../../src/base/logger.ts'
 import { type RunningWorker, startWorker } from '../../../src/main.ts'
 import { loadConfig } from '../../../src/proxy/config/load.ts'
@@ -95,7 +95,7 @@ export class SimWorker {
     }
     const info: Logger['info'] = (fields, message) => {
       logger.info(fields, message)
-      if ((fields as { event?: LogEvent }).event === 'proxy_connected') connected()
+      if ((fields as { event?: LogEventName }).event === 'proxy_connected') connected()
     }
     return { ...logger, info }
   }

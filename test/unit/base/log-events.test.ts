@@ -4,7 +4,7 @@
 import { globSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { LOG_EVENTS, LOG_FIELDS, type LogEvent, logEvent } from '../../../src/base/log-events.ts'
+import { LOG_EVENTS, LOG_FIELDS, type LogEventName, logEvent } from '../../../src/base/log-events.ts'
 import { isLevelEnabled, type Logger, withContext } from '../../../src/base/logger.ts'
 import { generatedSection } from '../../helpers/generated-text.ts'
 import { listingLogger } from '../../helpers/listing-logger.ts'
@@ -122,7 +122,7 @@ t.test('a context logger adds its fields to each line, at any depth', async (t) 
   const { logger, lines } = listingLogger()
   const session = withContext(logger, { session_id: 's' })
   const turn = withContext(session, { turn_id: 't' })
-  for (const event of ['turn_not_recorded', 'turn_not_updated'] satisfies LogEvent[])
+  for (const event of ['turn_not_recorded', 'turn_not_updated'] satisfies LogEventName[])
     logEvent(turn, event, { session_id: 's', err: undefined })
   const { audit: _, ...plain } = logger
   logEvent(withContext(plain, { by: 'admin' }), 'admin_request', { route: 'r', address: 'a', status: 200 })

@@ -9,7 +9,7 @@ import { isBlank, revealInvisible } from '../lib/format.ts'
 import type { Turn } from '../lib/wire.ts'
 import { Diff, Long } from './long-text.tsx'
 
-export interface MessageContent {
+export interface MessageDisplayOptions {
   system: boolean
   reasoning: boolean
   tools: boolean
@@ -20,7 +20,7 @@ export interface MessageContent {
 interface MessageViewProps {
   message: MessageWire
   calls: readonly ToolCallView[]
-  shown: MessageContent
+  shown: MessageDisplayOptions
 }
 
 export function MessageView({ message, calls, shown }: MessageViewProps) {
@@ -54,7 +54,7 @@ export function Answer({
 }: {
   turn: Turn
   calls: readonly ToolCallView[]
-  shown: MessageContent
+  shown: MessageDisplayOptions
 }) {
   const hasCalls = shown.tools && calls.length > 0
   // Tool calls and errors show what happened; otherwise a box without text would look like a fault of the page.

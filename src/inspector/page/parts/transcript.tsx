@@ -13,7 +13,7 @@ import { getEngineRequests } from '../lib/turns.ts'
 import type { Marks, TreeTurn, Turn } from '../lib/wire.ts'
 import { Diff } from './long-text.tsx'
 import { type Marking, MarksView, type MarkTarget } from './marks.tsx'
-import { Answer, type MessageContent, MessageView } from './message.tsx'
+import { Answer, type MessageDisplayOptions, MessageView } from './message.tsx'
 import { Empty, Reward, Tag } from './parts.tsx'
 import { TurnSettings } from './turn-settings.tsx'
 
@@ -23,7 +23,7 @@ interface TranscriptProps {
   turns: readonly Turn[]
   /** The index of the turn that is kept in view. */
   selected: number
-  shown: MessageContent
+  shown: MessageDisplayOptions
   tokensOf(index: number): string | undefined
   /** Rewards of turns by index; turns without one are absent. */
   rewards: Readonly<Record<string, number>>
@@ -100,7 +100,7 @@ function readTurns(turns: readonly Turn[]): TurnWithMessages[] {
 interface TurnViewProps {
   read: TurnWithMessages
   selected: boolean
-  shown: MessageContent
+  shown: MessageDisplayOptions
   tokens: string | undefined
   reward: number | undefined
   marks: Marks

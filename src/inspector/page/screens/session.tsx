@@ -9,7 +9,7 @@ import { formatHref, navigate, route, setQuery } from '../lib/route.ts'
 import { getLineKind, getTimeSpan, isRowSplit, type Span } from '../lib/turns.ts'
 import type { LiveEvent, Row, Tree, TreeTurn, Turn } from '../lib/wire.ts'
 import type { Marking, MarkTarget } from '../parts/marks.tsx'
-import type { MessageContent } from '../parts/message.tsx'
+import type { MessageDisplayOptions } from '../parts/message.tsx'
 import { Await, Chip, Sources } from '../parts/parts.tsx'
 import { SessionFacts } from '../parts/session-facts.tsx'
 import { Transcript } from '../parts/transcript.tsx'
@@ -38,13 +38,14 @@ function Session({ tree, refresh, reload }: { tree: Tree; refresh: number; reloa
     () => (line === null ? turns : turns.filter((turn) => turn.agent_role === line)),
     [turns, line],
   )
-  const [shown, setShown] = useState<MessageContent>({
+  const [shown, setShown] = useState<MessageDisplayOptions>({
     system: false,
     reasoning: true,
     tools: true,
     markdown: false,
   })
-  const toggle = (name: keyof MessageContent) => setShown((before) => ({ ...before, [name]: !before[name] }))
+  const toggle = (name: keyof MessageDisplayOptions) =>
+    setShown((before) => ({ ...before, [name]: !before[name] }))
   const i = Number(query.get('turn') ?? shownTurns[0]?.index ?? 0)
   const position = Math.max(
     0,
@@ -138,7 +139,7 @@ interface SessionKeys {
   place: number
   /** The address of its tokens; undefined: it has none. */
   tokens: string | undefined
-  toggle(name: keyof MessageContent): void
+  toggle(name: keyof MessageDisplayOptions): void
   isTimed: boolean
   mark(what: MarkTarget): void
 }
@@ -181,10 +182,10 @@ interface SwitchesProps {
   turns: readonly TreeTurn[]
   /** The selected agent role; null: all. */
   line: string | null
-  shown: MessageContent
+  shown: MessageDisplayOptions
   /** The span from the first request to the end of the last one if bars show it; undefined: they show tokens. */
   span: Span | undefined
-  toggle(name: keyof MessageContent): void
+  toggle(name: keyof MessageDisplayOptions): void
 }
 
 function Switches({ turns, line, shown, span, toggle }: SwitchesProps) {

@@ -7,7 +7,7 @@ import { type CompletionMessage, type IndexTurn, PrefixIndex } from './prefix-in
 import { getRecordedParent } from './recorded-parent.ts'
 
 /** The fields of a recorded turn that matching reads. */
-export type IndexTurnRecord = Pick<
+export type PrefixIndexFields = Pick<
   TurnRecord,
   'turnId' | 'status' | 'annotations' | 'lastMessage' | 'tools' | 'completionText' | 'reasoning' | 'toolCalls'
 >
@@ -19,7 +19,7 @@ export type IndexTurnRecord = Pick<
  * @param getConversation computes the keys of a recorded request as they were computed in flight
  * @param editedCalls the session's tool-call rewrite policy
  */
-export async function rebuildIndex<Recorded extends IndexTurnRecord, Turn>(
+export async function rebuildIndex<Recorded extends PrefixIndexFields, Turn>(
   records: AsyncIterable<Recorded> | Iterable<Recorded>,
   getTurn: (record: Recorded) => Turn | undefined,
   getConversation: (
@@ -46,7 +46,7 @@ export async function rebuildIndex<Recorded extends IndexTurnRecord, Turn>(
 /** Creates a function that computes the keys of recorded requests as they were computed in flight. */
 export function createConversationReader(
   memo?: PartMemo,
-): (record: Pick<IndexTurnRecord, 'lastMessage' | 'tools'>) => ConversationKeys {
+): (record: Pick<PrefixIndexFields, 'lastMessage' | 'tools'>) => ConversationKeys {
   let latest: { json: string; tools: Tool[] } | undefined
   return ({ lastMessage, tools: json }) => {
     if (json !== null && latest?.json !== json) latest = { json, tools: parseKeepingNumbers(json) as Tool[] }
@@ -57,7 +57,7 @@ export function createConversationReader(
 
 /** Returns the completion of a recorded turn. */
 export function toSampledMessage(
-  turn: Pick<IndexTurnRecord, 'completionText' | 'reasoning' | 'toolCalls'>,
+  turn: Pick<PrefixIndexFields, 'completionText' | 'reasoning' | 'toolCalls'>,
 ): CompletionMessage {
   const { completionText: content, reasoning, toolCalls } = turn
   return { content, reasoning, toolCalls: JSON.parse(toolCalls) as ToolCall[] }

@@ -43,13 +43,13 @@ export class SessionTurns {
     completion: CompletionMessage,
     turn: Omit<SessionTurn, 'completionMessage'>,
   ): void {
-    const known = { ...turn, ...getCompletionPart(completion) }
+    const known = { ...turn, ...toCompletionMessageField(completion) }
     this.#index.add(call, completion, known)
     this.#bytes += getByteSize(known)
   }
 }
 
-function getCompletionPart({
+function toCompletionMessageField({
   content,
   reasoning,
   toolCalls,
@@ -83,7 +83,11 @@ export async function readSessionTurns(
   let bytes = 0
   const getTurn = (turn: TurnStep): SessionTurn | undefined => {
     const { turnId, exact } = turn
-    const known = { turnId, prompt: prompts.get(turnId)!, ...getCompletionPart(toSampledMessage(turn)) }
+    const known = {
+      turnId,
+      prompt: prompts.get(turnId)!,
+      ...toCompletionMessageField(toSampledMessage(turn)),
+    }
     bytes += getByteSize(known)
     // A turn at a limit of its session has no prompt, because no engine sampled it.
     return exact && known.prompt.length > 0 ? known : undefined

@@ -58,7 +58,7 @@ function encodeLetters(bytes: Uint8Array): string {
 const ID_BYTES = 200
 
 /** The recorded map from proxy-generated ids to the ids of the model or its engine. */
-export type ToolCallNames = Record<string, string | null>
+export type EngineToolCallIds = Record<string, string | null>
 
 /** The proxy-generated ids of one session. */
 export class ToolCallIds {
@@ -90,14 +90,14 @@ export class ToolCallIds {
     return id
   }
 
-  learn(names: ToolCallNames): void {
+  learn(names: EngineToolCallIds): void {
     for (const [id, own] of Object.entries(names)) this.#learn(id, own)
   }
 
   /** Adds the ids in the annotations of a recorded turn. */
   learnFrom({ annotations }: { annotations: string }): void {
     if (!annotations.includes('"call_ids"')) return
-    const { call_ids: names } = JSON.parse(annotations) as { call_ids?: ToolCallNames }
+    const { call_ids: names } = JSON.parse(annotations) as { call_ids?: EngineToolCallIds }
     if (names !== undefined) this.learn(names)
   }
 

@@ -1,5 +1,5 @@
 /** Finds the agent role of each turn of a session. Rules and reasons: `docs/lines.md`. */
-import { type AgentRole, type DeclaredRole, isDeclaredRole } from './agent-role.ts'
+import { type AgentRole, type DeclaredAgentRole, isDeclaredRole } from './agent-role.ts'
 import type { AgentRoleAnnotation } from './declared-role.ts'
 import {
   type MessagePath,
@@ -51,7 +51,7 @@ export class AgentRoleFinder {
   }
 
   /** Resolves a declared role: finds which sub-agent it is if the request declares only `subagent`. */
-  #named(stated: DeclaredRole, call: RoleRequest): AgentRole {
+  #named(stated: DeclaredAgentRole, call: RoleRequest): AgentRole {
     if (stated !== 'subagent') return stated
     const known = this.#continued(call) ?? this.#opensAlike(call.opening)
     return known?.startsWith('subagent:') ? known : this.#newSubagent()

@@ -15,12 +15,12 @@ import { ProxyError } from '../../../base/errors.ts'
 export type AgentRole = 'main' | 'compaction' | 'side' | `subagent:${string}`
 
 /** A role that a client declares. `subagent`: a helper that is not identified. */
-export type DeclaredRole = AgentRole | 'subagent'
+export type DeclaredAgentRole = AgentRole | 'subagent'
 
-const WORDS: readonly string[] = ['main', 'compaction', 'side', 'subagent'] satisfies DeclaredRole[]
+const WORDS: readonly string[] = ['main', 'compaction', 'side', 'subagent'] satisfies DeclaredAgentRole[]
 const SUBAGENT = /^subagent:[\x21-\x7e]{1,200}$/
 
-export function isDeclaredRole(value: unknown): value is DeclaredRole {
+export function isDeclaredRole(value: unknown): value is DeclaredAgentRole {
   return typeof value === 'string' && (WORDS.includes(value) || SUBAGENT.test(value))
 }
 
@@ -28,7 +28,7 @@ export function isDeclaredRole(value: unknown): value is DeclaredRole {
  * Returns the role of a sub-agent.
  * @param id as the agent sends it; an id with unprintable characters or an invalid length counts as absent
  */
-export function getSubagentRole(id: unknown): DeclaredRole {
+export function getSubagentRole(id: unknown): DeclaredAgentRole {
   const line = `subagent:${id}`
   return typeof id === 'string' && isDeclaredRole(line) ? line : 'subagent'
 }
@@ -48,7 +48,7 @@ export const AGENT_ROLE_HEADERS = ['x-llm-proxy-agent-role', 'x-llm-proxy-line']
  * Parses the value of the header.
  * @throws ProxyError `invalid_request` for an unknown role
  */
-export function parseAgentRole(text: string, name: string): DeclaredRole {
+export function parseAgentRole(text: string, name: string): DeclaredAgentRole {
   if (isDeclaredRole(text)) return text
   throw new ProxyError(
     'invalid_request',

@@ -1,5 +1,5 @@
 /** Finds the role that a request declares, by the proxy's header or by the conventions of a known agent. */
-import { AGENT_ROLE_HEADERS, type DeclaredRole, parseAgentRole } from './agent-role.ts'
+import { AGENT_ROLE_HEADERS, type DeclaredAgentRole, parseAgentRole } from './agent-role.ts'
 import { CLAUDE_CODE_RULES } from './rules/claude-code.ts'
 import { CODEX_RULES } from './rules/codex.ts'
 import { KNOWN_PROMPT_RULES } from './rules/known-prompts.ts'
@@ -30,7 +30,7 @@ export const AGENT_ROLE_RULES: readonly AgentRoleRule[] = [
 
 /** The recorded form: `line` in a turn's annotations. */
 export interface AgentRoleAnnotation {
-  told: DeclaredRole
+  told: DeclaredAgentRole
   rule: string
 }
 

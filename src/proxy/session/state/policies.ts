@@ -3,7 +3,7 @@
  * with several policies goes wrong silently if a request runs on the weights of another policy.
  */
 import { ProxyError } from '../../../base/errors.ts'
-import { type DeclaredRole, isDeclaredRole } from '../roles/agent-role.ts'
+import { type DeclaredAgentRole, isDeclaredRole } from '../roles/agent-role.ts'
 
 /** Names of models by agent role; `*` is the default of all roles. */
 export type Policies = Readonly<Record<string, string>>
@@ -45,14 +45,14 @@ export function readPolicies(policy: string | Record<string, string> | undefined
  * @param role the role that the request declares; the main role if it declares none
  * @returns undefined: the session names none for it
  */
-export function findPolicy(policies: Policies, role: DeclaredRole = 'main'): string | undefined {
+export function findPolicy(policies: Policies, role: DeclaredAgentRole = 'main'): string | undefined {
   return getKeys(role)
     .map((key) => policies[key])
     .find((name) => name !== undefined)
 }
 
 /** Returns the keys from the narrowest to the widest. The main role's policy samples summaries. */
-function getKeys(role: DeclaredRole): string[] {
+function getKeys(role: DeclaredAgentRole): string[] {
   if (role === 'compaction') return [role, 'main', ALL_ROLES]
   return role.startsWith('subagent:') ? [role, 'subagent', ALL_ROLES] : [role, ALL_ROLES]
 }

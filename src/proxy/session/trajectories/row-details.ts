@@ -4,7 +4,7 @@
  * report one position, the earliest counts: it sampled the token, or was the first to read it.
  */
 
-import { getElementSize, type Tensor, toNumbers } from '../../../protocol/token-data/tensors.ts'
+import { getElementBytes, type Tensor, toNumbers } from '../../../protocol/token-data/tensors.ts'
 import type {
   ExpertTable,
   TokenData,
@@ -228,9 +228,10 @@ function isOfModel({ experts }: ExpertTable, model: Tensor): boolean {
 
 function getWiderType(a: Tensor['dtype'], b: Tensor['dtype']): Tensor['dtype'] {
   if (a === b) return a
-  const [narrow, wide] = getElementSize(a) < getElementSize(b) ? [a, b] : [b, a]
+  const [narrow, wide] = getElementBytes(a) < getElementBytes(b) ? [a, b] : [b, a]
   // Two types of one width and different sign cannot represent each other's values, nor an unsigned type negative ones.
-  const isLossy = getElementSize(a) === getElementSize(b) || (narrow.startsWith('I') && wide.startsWith('U'))
+  const isLossy =
+    getElementBytes(a) === getElementBytes(b) || (narrow.startsWith('I') && wide.startsWith('U'))
   return isLossy ? 'I32' : wide
 }
 

@@ -5,7 +5,7 @@ import type { EventSink, GenerationEvent } from '../../../protocol/canonical/eve
 import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
 import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { OpenTurn } from '../../store/port/turn-store.ts'
-import type { ToolCallIds, ToolCallNames } from '../matching/tool-call-ids.ts'
+import type { EngineToolCallIds, ToolCallIds } from '../matching/tool-call-ids.ts'
 import type { InFlightTurn, ResponseHandle, RetryInfo } from '../state/live-turn.ts'
 import type { TurnAllocation } from '../state/turn-allocation.ts'
 import type { PreparedTurn } from './prepared-turn.ts'
@@ -236,7 +236,7 @@ class ToolCallIdentities {
   readonly #ids: ToolCallIds
   readonly #byIndex = new Map<number, string>()
   /** The generated ids of the tool calls so far, and the ids of the model or engine. */
-  readonly names: ToolCallNames = {}
+  readonly names: EngineToolCallIds = {}
 
   /** @param ids the session's tool-call ids */
   constructor(ids: ToolCallIds) {

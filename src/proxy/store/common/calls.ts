@@ -14,7 +14,7 @@ export type ThreadMethods<Port> = {
 }
 
 /** The methods of a thread as other threads call them. */
-export type Remote<T extends Methods<T>> = {
+export type RemoteMethods<T extends Methods<T>> = {
   [M in keyof T]: (...args: Parameters<T[M]>) => Promise<ReturnType<T[M]>>
 }
 

@@ -6,7 +6,7 @@ import {
   fromWireError,
   type Methods,
   type OpeningReport,
-  type Remote,
+  type RemoteMethods,
   type Reply,
   type SchemaChange,
   type ThreadCommand,
@@ -210,7 +210,7 @@ export class StoreThread<T extends Methods<T>> {
 export function forwardMethods<T extends Methods<T>, M extends keyof T & string>(
   thread: Pick<StoreThread<T>, 'call'>,
   names: readonly M[],
-): Remote<Pick<T, M>> {
+): RemoteMethods<Pick<T, M>> {
   const forwarded = names.map((name) => [name, (...args: Parameters<T[M]>) => thread.call(name, args)])
-  return Object.fromEntries(forwarded) as Remote<Pick<T, M>>
+  return Object.fromEntries(forwarded) as RemoteMethods<Pick<T, M>>
 }

@@ -21,7 +21,7 @@ import {
   type TurnSearch,
   type TurnStep,
 } from '../port/turn-store.ts'
-import type { Remote } from './calls.ts'
+import type { RemoteMethods } from './calls.ts'
 import { keepIndexing } from './keep-indexing.ts'
 import type { PageList, PageTurn, ReaderMethods, TurnPage, TurnParts } from './reader.ts'
 import { searchPage } from './search.ts'
@@ -42,7 +42,7 @@ export function connectReader(thread: StoreThread<ReaderMethods>): ThreadReader 
 /** Returns the reads that are forwarded to the thread as they are. */
 export function forwardReads(
   thread: StoreThread<ReaderMethods>,
-): Remote<Pick<ReaderMethods, ForwardableRead>> {
+): RemoteMethods<Pick<ReaderMethods, ForwardableRead>> {
   return forwardMethods<ReaderMethods, ForwardableRead>(thread, READS)
 }
 

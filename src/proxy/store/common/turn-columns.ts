@@ -169,7 +169,7 @@ function defineColumn(
  * @throws Error if there is none for the type, or if older turns could not have the field
  */
 function getStorage({ name, type, form, since, whenNull }: RecordField): [ColumnType, Codec] {
-  const kinds = getKinds(type)
+  const kinds = getJsonTypes(type)
   if (since !== undefined && whenNull === undefined && !kinds.has('null'))
     throw new Error(`the field ${name} of a turn must be nullable: older turns do not have it`)
   if (form === 'time') return ['integer', OPTIONAL]
@@ -182,7 +182,7 @@ function getStorage({ name, type, form, since, whenNull }: RecordField): [Column
 }
 
 /** Returns the types of JSON that a schema permits. */
-function getKinds(schema: object): Set<unknown> {
+function getJsonTypes(schema: object): Set<unknown> {
   const {
     type,
     anyOf = [],
@@ -194,7 +194,7 @@ function getKinds(schema: object): Set<unknown> {
   }
   return new Set([
     type,
-    ...anyOf.flatMap((member) => [...getKinds(member)]),
+    ...anyOf.flatMap((member) => [...getJsonTypes(member)]),
     ...values.map((value) => typeof value),
   ])
 }

@@ -136,7 +136,7 @@ export class TurnWriter {
   markUndelivered(sessionId: string, turnId: string, error: TurnError, retriesAnswered = 0): void {
     const turn = this.#tables.findEnded(sessionId, turnId)
     if (turn?.status !== 'completed') return
-    const annotations = getAnnotations(turn)
+    const annotations = parseAnnotations(turn)
     if ((annotations.answered_retries?.length ?? 0) !== retriesAnswered) return
     this.#setDelivery(sessionId, turn, { status: 'aborted', error, annotations })
   }
@@ -148,7 +148,7 @@ export class TurnWriter {
   answerRetry(sessionId: string, turnId: string, retryCount: number): number | undefined {
     const turn = this.#tables.findEnded(sessionId, turnId)
     if (turn?.session_status !== 'active') return undefined
-    const annotations = getAnnotations(turn)
+    const annotations = parseAnnotations(turn)
     const answered = annotateRetry(retryCount, {
       status: turn.status,
       finishReason: unpackOptionalText(turn.finish_reason),
@@ -198,7 +198,7 @@ function getCounts({ status, exact, completionTokenIds }: OutcomeMessage): TurnC
   }
 }
 
-function getAnnotations({ annotations }: TurnEndRow): Annotations {
+function parseAnnotations({ annotations }: TurnEndRow): Annotations {
   return JSON.parse(unpackOptionalText(annotations) ?? '{}')
 }
 

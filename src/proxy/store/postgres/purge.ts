@@ -19,7 +19,7 @@ export async function purgeRows(client: Client): Promise<'done' | 'rows' | 'blob
   const tree = rows[0].id
   for (const table of PURGED_TABLES) {
     const { rowCount } = await client.query(
-      table === 'turns' ? withSearchNotes(deleteSome(table)) : deleteSome(table),
+      table === 'turns' ? addSearchNoteDeletion(deleteSome(table)) : deleteSome(table),
       [tree],
     )
     if (rowCount! > 0) return 'rows'
@@ -34,8 +34,8 @@ function deleteSome(table: string): string {
   return `DELETE FROM llm_proxy.${table} WHERE id IN (${some})`
 }
 
-/** Deletes turns together with their notes for the search index, which nothing else deletes if no search runs. */
-function withSearchNotes(deleteTurns: string): string {
+/** Extends an SQL deletion of turns by that of their notes for the search index, which remain if no search runs. */
+function addSearchNoteDeletion(deleteTurns: string): string {
   return `WITH deleted AS (${deleteTurns} RETURNING id),
     notes AS (DELETE FROM llm_proxy.unsearched USING deleted WHERE unsearched.id = deleted.id)
     SELECT FROM deleted`

@@ -5,7 +5,7 @@
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { ProxyError } from '../../../base/errors.ts'
-import { invoke, type Remote, type Reply, type ThreadCommand, toWireError } from '../common/calls.ts'
+import { invoke, type RemoteMethods, type Reply, type ThreadCommand, toWireError } from '../common/calls.ts'
 import { PendingCommands } from '../common/pending-commands.ts'
 import type { OtherWriteMethods, WriteMethods } from '../common/write-methods.ts'
 import type { LeaseRenewal, OwnState, SessionOwnership } from '../port/node-coordination.ts'
@@ -62,8 +62,8 @@ export class WriterLoop {
   readonly #writer: Writer
   readonly #port: WriterPort
   readonly #aside: LeaseConnection
-  readonly #separate: Remote<SeparateMethods>
-  readonly #lease: Remote<LeaseMethods>
+  readonly #separate: RemoteMethods<SeparateMethods>
+  readonly #lease: RemoteMethods<LeaseMethods>
   /** Received commands, in order. */
   #inbox: Call[] = []
   readonly #waiting = new PendingCommands()
@@ -161,7 +161,7 @@ export class WriterLoop {
     }
   }
 
-  #separateMethods(): Remote<SeparateMethods> {
+  #separateMethods(): RemoteMethods<SeparateMethods> {
     const writer = this.#writer
     return {
       ...writer.others,
@@ -180,7 +180,7 @@ export class WriterLoop {
     }
   }
 
-  #leaseMethods(): Remote<LeaseMethods> {
+  #leaseMethods(): RemoteMethods<LeaseMethods> {
     const [writer, aside] = [this.#writer, this.#aside]
     return {
       beat: (state) => aside.beat({ ...state, lease: writer.lease }),

@@ -17,7 +17,7 @@ import { ProxyError } from '../../../base/errors.ts'
 import {
   fromWireError,
   invoke,
-  type Remote,
+  type RemoteMethods,
   type Reply,
   type ThreadCommand,
   toWireError,
@@ -71,8 +71,9 @@ export class Writer {
   readonly #unopened = new OpenFailures()
   #lastState: WriterState
   /** The methods outside groups. They wait for concurrent changes of a consumer by other nodes. */
-  readonly others: Remote<OtherWriteMethods> = bindQueries({ ...consumerWrites, ...importWrites }, (change) =>
-    this.#connection.run(change),
+  readonly others: RemoteMethods<OtherWriteMethods> = bindQueries(
+    { ...consumerWrites, ...importWrites },
+    (change) => this.#connection.run(change),
   )
 
   /** Takes a lease, and marks turns that crashed nodes left open as `interrupted`. */

@@ -35,7 +35,7 @@ export interface ParserFamily {
   create(options: OutputParserOptions): OutputParser
 }
 
-/** Parses a complete completion by a family's markup. */
+/** A generator that parses one completion in the markup of a model family. */
 export type Grammar = (reader: TextReader, delta: DeltaBuilder, options: OutputParserOptions) => Reading<void>
 
 /** Runs a grammar over a text that arrives in parts. */

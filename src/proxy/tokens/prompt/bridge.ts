@@ -4,7 +4,7 @@
  * is truncated. In GLM's format it is empty: the model ends its turn by sampling the token that opens the next message.
  */
 import type { TokenMatch } from '../tokenizer/added-tokens.ts'
-import type { PromptTokenFinder } from '../tokenizer/segments.ts'
+import type { PromptAddedTokenFinder } from '../tokenizer/segments.ts'
 import { countSharedChars } from './sentinels.ts'
 
 /** The tokens at which a tokenizer splits every text. */
@@ -38,7 +38,7 @@ export interface Bridge {
 export function findEndOfTurn(
   behinds: readonly string[],
   opening: string,
-  finder: PromptTokenFinder,
+  finder: PromptAddedTokenFinder,
   eosIds: ReadonlySet<number>,
 ): EndOfTurn | undefined {
   if (behinds.length === 0) return undefined
@@ -60,7 +60,7 @@ export function findBridge(
   header: string,
   tail: string,
   end: EndOfTurn,
-  finder: PromptTokenFinder,
+  finder: PromptAddedTokenFinder,
   eosIds: ReadonlySet<number>,
 ): Bridge | undefined {
   const tokens = [...finder.find(header)]
@@ -89,7 +89,7 @@ export function findBridge(
  * Returns the bridge that ends with the last token. All tokens can be added if nothing separates them; else only the
  * last.
  */
-function bridgeUpTo(header: string, tokens: readonly TokenMatch[], finder: PromptTokenFinder): Bridge {
+function bridgeUpTo(header: string, tokens: readonly TokenMatch[], finder: PromptAddedTokenFinder): Bridge {
   const adjoin = tokens.every(
     ({ begin }, index) => finder.removeMarks(header.slice(tokens[index - 1]?.end ?? 0, begin)) === '',
   )
@@ -99,7 +99,7 @@ function bridgeUpTo(header: string, tokens: readonly TokenMatch[], finder: Promp
 }
 
 /** Returns the special tokens in the common prefix of all texts. */
-function findSharedTokens(texts: readonly string[], finder: PromptTokenFinder): TokenMatch[] {
+function findSharedTokens(texts: readonly string[], finder: PromptAddedTokenFinder): TokenMatch[] {
   const length = texts.reduce(
     (shared, text) => Math.min(shared, countSharedChars(texts[0]!, text)),
     texts[0]!.length,
@@ -108,7 +108,7 @@ function findSharedTokens(texts: readonly string[], finder: PromptTokenFinder): 
 }
 
 /** Returns the token that the text begins with. */
-function findFirstToken(text: string, finder: PromptTokenFinder): TokenMatch | undefined {
+function findFirstToken(text: string, finder: PromptAddedTokenFinder): TokenMatch | undefined {
   const { value } = finder.find(text).next()
   return value && finder.removeMarks(text.slice(0, value.begin)) === '' ? value : undefined
 }

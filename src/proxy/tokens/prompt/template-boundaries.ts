@@ -6,7 +6,7 @@
 import { hash } from 'node:crypto'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { ChatTemplate, RenderOptions } from '../templates/chat-template.ts'
-import { PromptTokenFinder } from '../tokenizer/segments.ts'
+import { PromptAddedTokenFinder } from '../tokenizer/segments.ts'
 import { type BoundaryTokens, type Bridge, type EndOfTurn, findBridge, findEndOfTurn } from './bridge.ts'
 import { createSentinel, getTextBeforeSentinel, splitAfterSentinels } from './sentinels.ts'
 import {
@@ -44,13 +44,13 @@ const MAX_KEY_CHARS = 256
 
 export class TemplateBoundaries {
   readonly #template: ChatTemplate
-  readonly #finder: PromptTokenFinder
+  readonly #finder: PromptAddedTokenFinder
   readonly #eosIds: ReadonlySet<number>
   readonly #ends = new Map<string, EndOfTurn | undefined>()
 
   constructor(template: ChatTemplate, { ids, eosIds }: BoundaryTokens) {
     this.#template = template
-    this.#finder = new PromptTokenFinder(ids, template.hasSegments)
+    this.#finder = new PromptAddedTokenFinder(ids, template.hasSegments)
     this.#eosIds = eosIds
   }
 

@@ -9,7 +9,7 @@ import { ProxyError } from '../../../base/errors.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
 import { DeltaBuilder, type OutputDelta } from '../parsers/output-delta.ts'
 import type { OutputReader } from '../parsers/output-reader.ts'
-import type { ResponseOpening, ResponseTexts } from '../templates/python/python-responses.ts'
+import type { ResponseDeltas, ResponseOpening } from '../templates/python/python-responses.ts'
 import { PythonThread, type PythonThreadLimits } from '../templates/python/python-thread.ts'
 import type { ResponseJob, ResponseReply, ResponseThreadData } from './response-thread.ts'
 
@@ -118,7 +118,7 @@ class TemplateOutputReader implements OutputReader {
     }
   }
 
-  async #sendRequest(texts: readonly string[], isEnd: boolean): Promise<ResponseTexts> {
+  async #sendRequest(texts: readonly string[], isEnd: boolean): Promise<ResponseDeltas> {
     const job = { kind: 'read', id: this.#id, texts, isEnd } as const
     const reply = await this.#thread.ask(this.#isOpen ? job : { ...job, opening: this.#opening })
     if (reply !== 'unknown') return reply
@@ -129,10 +129,10 @@ class TemplateOutputReader implements OutputReader {
     }
     return (await this.#thread.ask(
       this.#past === '' ? { ...job, opening: this.#opening } : job,
-    )) as ResponseTexts
+    )) as ResponseDeltas
   }
 
-  #shown({ content = '', reasoning = '', calls = [] }: ResponseTexts['deltas'][number]): OutputDelta {
+  #shown({ content = '', reasoning = '', calls = [] }: ResponseDeltas['deltas'][number]): OutputDelta {
     this.#delta.addContent(content)
     this.#delta.addReasoning(reasoning)
     this.#delta.addCalls(calls)

@@ -5,9 +5,9 @@ import { workerData } from 'node:worker_threads'
 import type { PyProxy } from 'pyodide/ffi'
 import {
   PythonResponses,
+  type ResponseDeltas,
   type ResponseOpening,
   type ResponseTemplate,
-  type ResponseTexts,
 } from '../templates/python/python-responses.ts'
 import { serveJobs } from '../templates/python/thread-jobs.ts'
 
@@ -21,9 +21,9 @@ export type ResponseJob =
   | { kind: 'close'; id: number }
 
 /** The reply to a job. `unknown`: another thread was reading the completion. */
-export type ResponseReply = ResponseTexts | 'unknown'
+export type ResponseReply = ResponseDeltas | 'unknown'
 
-const NOTHING: ResponseTexts = { deltas: [], undecided: 0 }
+const NOTHING: ResponseDeltas = { deltas: [], undecided: 0 }
 const responses = new Map<number, PyProxy>()
 
 void serveJobs<PythonResponses, ResponseJob, ResponseReply>(PythonResponses.start, (python) => {

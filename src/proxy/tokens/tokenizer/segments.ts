@@ -57,7 +57,7 @@ export function createSpecialSegment(text: string): string {
 }
 
 /** Finds added tokens in a prompt's text. */
-export class PromptTokenFinder {
+export class PromptAddedTokenFinder {
   readonly #finder: AddedTokenFinder
   readonly #hasSegments: boolean
 

@@ -1,5 +1,5 @@
 import t from 'tap'
-import type { LogEvent } from '../../../../src/base/log-events.ts'
+import type { LogEventName } from '../../../../src/base/log-events.ts'
 import type { ConnectedWorker } from '../../../../src/proxy/relay/connected-worker.ts'
 import { WorkerRegistry } from '../../../../src/proxy/relay/worker-registry.ts'
 import { pullFrom } from '../../../helpers/event-stream.ts'
@@ -17,7 +17,8 @@ function setUp() {
   const clock = new FakeClock()
   const notices: string[] = []
   const { logger, lines } = listingLogger()
-  const logged = (...events: LogEvent[]) => lines.filter(({ event }) => events.includes(event as LogEvent))
+  const logged = (...events: LogEventName[]) =>
+    lines.filter(({ event }) => events.includes(event as LogEventName))
   const defects: Error[] = []
   const note = (what: string) => (worker: ConnectedWorker) => {
     const defect = defects.pop()

@@ -1,6 +1,6 @@
 import t from 'tap'
 import type { PrefixIndex } from '../../../../src/proxy/session/matching/prefix-index.ts'
-import { type IndexTurnRecord, rebuildIndex } from '../../../../src/proxy/session/matching/rebuild-index.ts'
+import { type PrefixIndexFields, rebuildIndex } from '../../../../src/proxy/session/matching/rebuild-index.ts'
 import { createConversation, lastOfTexts } from '../../../helpers/messages.ts'
 
 type Message = { role: 'user' | 'assistant'; content: string }
@@ -12,7 +12,7 @@ const assistant = (content: string): Message => ({ role: 'assistant', content })
  * Creates a recorded turn.
  * @param prompt how its prompt came about
  */
-function turn(turnId: string, messages: Message[], response: string, prompt?: object): IndexTurnRecord {
+function turn(turnId: string, messages: Message[], response: string, prompt?: object): PrefixIndexFields {
   return {
     turnId,
     status: 'completed',
@@ -25,7 +25,7 @@ function turn(turnId: string, messages: Message[], response: string, prompt?: ob
   }
 }
 
-const rebuild = (records: IndexTurnRecord[]) => rebuildIndex(records, ({ turnId }) => turnId)
+const rebuild = (records: PrefixIndexFields[]) => rebuildIndex(records, ({ turnId }) => turnId)
 
 function found(index: PrefixIndex<string>, messages: Message[], tools: [] | null = null): string {
   const { parent, sharedMessages } = index.match(createConversation(messages, tools))

@@ -4,7 +4,7 @@
  */
 import t from 'tap'
 import { findBridge, findEndOfTurn } from '../../../../src/proxy/tokens/prompt/bridge.ts'
-import { PromptTokenFinder } from '../../../../src/proxy/tokens/tokenizer/segments.ts'
+import { PromptAddedTokenFinder } from '../../../../src/proxy/tokens/tokenizer/segments.ts'
 
 const [EOM, EOS, USER, ASSISTANT, CALL_END] = [1, 2, 3, 4, 5]
 const IDS = new Map([
@@ -14,7 +14,7 @@ const IDS = new Map([
   ['<assistant>', ASSISTANT],
   ['</call>', CALL_END],
 ])
-const finder = new PromptTokenFinder(IDS, false)
+const finder = new PromptAddedTokenFinder(IDS, false)
 const eosIds = new Set([EOS])
 
 t.test('a turn ends with the token that all continuations start with', async (t) => {
@@ -58,7 +58,7 @@ t.test('a truncated completion gets its closing tokens, up to the next text', as
 
 t.test('only texts that are made of segments have marks', async (t) => {
   const found = (hasSegments: boolean, text: string) => {
-    const finder = new PromptTokenFinder(IDS, hasSegments)
+    const finder = new PromptAddedTokenFinder(IDS, hasSegments)
     return [[...finder.find(text)].map(({ id }) => id), finder.removeMarks(text)]
   }
   for (const text of ['\udc00<eom>', '\udc01<eom>']) t.strictSame(found(false, text), [[EOM], text])

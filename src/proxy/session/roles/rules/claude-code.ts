@@ -3,7 +3,7 @@
  * `x-claude-code-request-class`, but only with `CLAUDE_CODE_GATEWAY_HINT_HEADERS=1` in the agent's environment; without
  * it, the rules recognize known requests by their text.
  */
-import type { DeclaredRole } from '../agent-role.ts'
+import type { DeclaredAgentRole } from '../agent-role.ts'
 import { getSubagentRole } from '../agent-role.ts'
 import {
   type AgentRoleRule,
@@ -18,7 +18,7 @@ import {
 
 const AGENT_ID = 'x-claude-code-agent-id'
 
-const LINE_OF_CLASS: ReadonlyMap<string | undefined, DeclaredRole> = new Map([
+const LINE_OF_CLASS: ReadonlyMap<string | undefined, DeclaredAgentRole> = new Map([
   ['main', 'main'],
   ['subagent', 'subagent'],
   ['workflow', 'subagent'],

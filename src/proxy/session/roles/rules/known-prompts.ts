@@ -4,12 +4,12 @@
  * Gemini CLI 0.61.0, Claude Code 2.1.330, pi 1.6.0, LangChain 1.4 (`SummarizationMiddleware`).
  * Read in released packages: Cline CLI 3.0.65, nanocoder 1.30.0.
  */
-import type { DeclaredRole } from '../agent-role.ts'
+import type { DeclaredAgentRole } from '../agent-role.ts'
 import { type AgentRoleRule, getLastUserText, getSystemText, isAgent, type RequestEvidence } from './rule.ts'
 
 interface PromptPattern {
   readonly name: string
-  readonly line: DeclaredRole
+  readonly line: DeclaredAgentRole
   /** Pattern of the user agent; absent for a library or an agent that does not identify itself. */
   readonly agent?: RegExp
   /** Beginning of the system prompt. */

@@ -1,7 +1,7 @@
 /** Shared parts of the rules that find the role of a request by the conventions of known agents. */
 import type { ChatMessage } from '../../../../protocol/canonical/messages.ts'
 import type { CanonicalRequest } from '../../../../protocol/canonical/request.ts'
-import type { DeclaredRole } from '../agent-role.ts'
+import type { DeclaredAgentRole } from '../agent-role.ts'
 
 export type Headers = Readonly<Record<string, string | string[] | undefined>>
 
@@ -15,7 +15,7 @@ export interface RequestEvidence {
 export interface AgentRoleRule {
   readonly name: string
   /** @returns undefined if the rule does not apply to the request */
-  find(call: RequestEvidence): DeclaredRole | undefined
+  find(call: RequestEvidence): DeclaredAgentRole | undefined
 }
 
 /** Returns the value of a header that occurs exactly once and is not empty. */

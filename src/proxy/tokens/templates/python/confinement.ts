@@ -60,7 +60,7 @@ export function openConfinedPort<Data extends object>(
     open(first, {
       maxMemoryBytes: first.maxMemoryBytes,
       postMessage: (reply) => process.send!(reply),
-      on: (event, listener) => process.on(event, (job) => runLimited(() => listener(job))),
+      on: (event, listener) => process.on(event, (job) => runWithTimeLimit(() => listener(job))),
     })
   })
 }
@@ -68,7 +68,7 @@ export function openConfinedPort<Data extends object>(
 const script = new Script('runConfinedJob()')
 
 /** Runs a function that V8 terminates at the time limit, also in WebAssembly. @throws Error at the limit */
-function runLimited(run: () => void): void {
+function runWithTimeLimit(run: () => void): void {
   Reflect.set(globalThis, 'runConfinedJob', run)
   script.runInThisContext({ timeout: JOB_LIMIT_MS })
 }

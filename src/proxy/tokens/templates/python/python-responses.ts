@@ -10,7 +10,7 @@ export interface ResponseOpening {
 }
 
 /** The output that Python has parsed so far. */
-export interface ResponseTexts {
+export interface ResponseDeltas {
   /** One delta for each text, and one more at the end. */
   deltas: { content?: string; reasoning?: string; calls?: { name: string; arguments: string }[] }[]
   /** The number of code points at the end of all texts that are not yet part of a delta. */
@@ -19,7 +19,7 @@ export interface ResponseTexts {
 
 export interface ResponseTemplate {
   begin(opening: ResponseOpening): PyProxy
-  read(answer: PyProxy, texts: readonly string[], isEnd: boolean): ResponseTexts
+  read(answer: PyProxy, texts: readonly string[], isEnd: boolean): ResponseDeltas
 }
 
 interface ResponseReaderModule extends PyProxy {
@@ -52,7 +52,7 @@ export class PythonResponses {
       return {
         begin: ({ prefix, tools }) => module.open_answer(template, prefix, tools),
         read: (answer, texts, isEnd) =>
-          JSON.parse(module.read(answer, JSON.stringify(texts), isEnd)) as ResponseTexts,
+          JSON.parse(module.read(answer, JSON.stringify(texts), isEnd)) as ResponseDeltas,
       }
     } catch (error) {
       // The error message is the last line of Python's traceback.

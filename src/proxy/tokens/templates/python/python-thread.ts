@@ -14,7 +14,7 @@ export interface PythonThreadLimits {
   maxQueued?: number | undefined
 }
 
-/** What runs Python: a thread (Node's `Worker`), or a process. */
+/** A thread (Node's `Worker`) or a process that runs Python. */
 export interface PythonHost {
   on(event: 'message', listener: (reply: unknown) => void): unknown
   on(event: 'error', listener: (cause: unknown) => void): unknown

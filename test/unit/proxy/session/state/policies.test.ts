@@ -1,5 +1,5 @@
 import t from 'tap'
-import type { DeclaredRole } from '../../../../../src/proxy/session/roles/agent-role.ts'
+import type { DeclaredAgentRole } from '../../../../../src/proxy/session/roles/agent-role.ts'
 import {
   findPolicy,
   type Policies,
@@ -19,7 +19,7 @@ t.test('a single name is the policy of every agent role', async (t) => {
 
 t.test('an agent role has its own policy, or that of its parent role', async (t) => {
   const policies: Policies = { main: 'actor', subagent: 'helper', 'subagent:critic': 'critic', '*': 'base' }
-  const expected: [DeclaredRole | undefined, string][] = [
+  const expected: [DeclaredAgentRole | undefined, string][] = [
     [undefined, 'actor'],
     ['main', 'actor'],
     ['compaction', 'actor'],

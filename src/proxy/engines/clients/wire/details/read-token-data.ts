@@ -6,13 +6,13 @@ import type { TokenData } from '../../../../../protocol/token-data/token-data.ts
 import type { PromptIds } from '../../../../../protocol/token-ids/prompt-ids.ts'
 import {
   createAlternativesTable,
+  parseTokenIdAlternatives,
   readInt32Experts,
   readNpyExperts,
   readPromptObjects,
   readSamplingLogprobs,
   readSamplingMask,
   readVersionSpans,
-  readWrittenAlternatives,
 } from './read.ts'
 
 export interface TokenDataResponse {
@@ -58,7 +58,7 @@ function readMask(choice: Record<string, unknown>, meta: Record<string, unknown>
 }
 
 function readTopLogprobs(entries: readonly TokenLogprob[]) {
-  const rows = entries.map(({ top_logprobs: tops }) => readWrittenAlternatives(tops ?? []))
+  const rows = entries.map(({ top_logprobs: tops }) => parseTokenIdAlternatives(tops ?? []))
   return rows.some((row) => row !== undefined && row.length > 0) ? createAlternativesTable(rows) : undefined
 }
 

@@ -5,7 +5,7 @@
 import { isRecord } from '../../../../../base/json.ts'
 import {
   createIntegerTensor,
-  getElementSize,
+  getElementBytes,
   type Tensor,
   type TensorType,
   toNumbers,
@@ -74,7 +74,7 @@ export function readAlternatives(row: unknown): Alternative[] | undefined {
 const TOKEN_ID = /^token_id:(\d+)$/
 
 /** Reads tokens in the form `token_id:123`, each with a logprob. */
-export function readWrittenAlternatives(
+export function parseTokenIdAlternatives(
   entries: readonly { token: string; logprob: unknown }[],
 ): Alternative[] | undefined {
   const alternatives: Alternative[] = []
@@ -207,6 +207,6 @@ function readNpy(file: Buffer): Tensor | undefined {
     return undefined
   const shape = dimensions.split(',').flatMap((text) => (text.trim() === '' ? [] : [Number(text)]))
   const data = file.subarray(dataStart)
-  const bytes = shape.reduce((product, length) => product * length, getElementSize(dtype))
+  const bytes = shape.reduce((product, length) => product * length, getElementBytes(dtype))
   return data.length === bytes ? { dtype, shape, data } : undefined
 }
