@@ -1,4 +1,4 @@
-/** The commands of products. A reduced program is started without them, or with a list of its own. */
+/** The commands of products. A reduced program starts without them, or with another list. */
 import { DATASET_HARBOR } from '../proxy/config/options/dataset.ts'
 import { DEMO } from '../proxy/config/options/demo.ts'
 import { ENGINE } from '../proxy/config/options/engine.ts'
