@@ -31,7 +31,8 @@ export function linkCheckout(root: string, directory: string): void {
   const names = readdirSync(root).filter((name) => !/^\.(git|tap)$|^dist$|\.db(-wal|-shm)?$/.test(name))
   // A command that finds outdated dependencies would install them through the link, while other tests use them.
   const changedMs = (path: string) => statSync(join(root, path), { throwIfNoEntry: false })?.mtimeMs ?? 0
-  if (changedMs('node_modules/.ready') <= changedMs('package-lock.json'))
+  const sources = ['package-lock.json', 'tools/bundle-packages.ts']
+  if (sources.some((path) => changedMs('node_modules/.ready') <= changedMs(path)))
     throw new Error('run npm run setup first')
   for (const name of names) symlinkSync(join(root, name), join(directory, name))
 }
