@@ -46,7 +46,7 @@ export const PLANTS: readonly Plant[] = [
     edits: [
       {
         file: 'src/proxy/session/trajectories/retries.ts',
-        find: '  return retryCount > 0 || resumedAt !== undefined\n',
+        find: '  return retryCount > 0 || lostMessageId !== undefined || resumedAt !== undefined\n',
         put: '  return true\n',
       },
       {

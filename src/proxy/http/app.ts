@@ -181,6 +181,7 @@ export async function buildAppWith(
     verifyNode,
   })
   fastify.decorateRequest('otherOwner', null)
+  fastify.decorateRequest('forwarding', null)
   fastify.decorateRequest('namedSession', null)
   if (options.toOwner) fastify.addHook('onRequest', options.toOwner)
   fastify.addHook('onError', (_request, _reply, thrown, done) => {

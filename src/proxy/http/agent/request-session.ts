@@ -2,6 +2,7 @@ import type { IncomingHttpHeaders } from 'node:http'
 import type { FastifyReply, FastifyRequest, preHandlerHookHandler } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
 import { parseTurnId } from '../../dialects/responses/response.ts'
+import type { RetryInfo } from '../../session/state/live-turn.ts'
 import {
   decodeSessionId,
   findBareSession,
@@ -155,8 +156,11 @@ async function isSession(key: string, sessions: Sessions): Promise<boolean> {
 /** The maximum length of an idempotency key; longer ones are ignored. */
 const MAX_KEY_CHARS = 255
 
-/** Returns the retry info that the client declares. The OpenAI and Anthropic SDKs count attempts in this header. */
-export function readRetryInfo({ headers }: FastifyRequest) {
+/**
+ * Returns the retry info that the client and other nodes declare. The OpenAI and Anthropic SDKs count attempts in this
+ * header.
+ */
+export function readRetryInfo({ headers, forwarding }: FastifyRequest): RetryInfo {
   const header = headers['x-stainless-retry-count']
   const count = Number(header)
   const { 'idempotency-key': key } = headers
@@ -165,5 +169,6 @@ export function readRetryInfo({ headers }: FastifyRequest) {
     retryCount: Number.isInteger(count) && count > 0 ? count : 0,
     sendsRetryCount: header !== undefined,
     idempotencyKey: isKey ? key : undefined,
+    ...forwarding,
   }
 }

@@ -14,7 +14,7 @@ import {
 } from '../../store/port/node-coordination.ts'
 import { getNamedSession } from '../agent/request-session.ts'
 import type { Deliveries } from './deliveries.ts'
-import { type Forwarder, getHops, isRepeated, MAX_HOPS } from './forwarder.ts'
+import { type Forwarder, getHops, getLostMessageId, MAX_HOPS } from './forwarder.ts'
 import type { NodeIdentity } from './node-identity.ts'
 import { RequestBody } from './request-body.ts'
 
@@ -29,7 +29,17 @@ declare module 'fastify' {
   interface FastifyRequest {
     /** Set for a request whose session did not exist, because another node may create it first; otherwise null. */
     otherOwner: OtherOwner | null
+    /** The messages between nodes that this request was sent in; null: an agent sent it to this node. */
+    forwarding: Forwarding | null
   }
+}
+
+/** The messages between nodes that a request was sent in. */
+interface Forwarding {
+  /** Of the node that forwarded it to this node. */
+  nodeMessageId: string | undefined
+  /** To a node that was lost before it responded. */
+  lostMessageId: string | undefined
 }
 
 /** Forwards a request, whose body this node has read, to the node that has created its session meanwhile. */
@@ -76,7 +86,7 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
     const body = new RequestBody(request.raw, {
       limitBytes: kind === 'request' ? request.routeOptions.bodyLimit : 0,
       setMemory: (bytes) => request.charge.setMemory(bytes),
-      isRepeated: isRepeated(request, identity),
+      lostMessageId: getLostMessageId(request, identity),
     })
     while (performance.now() < untilMs && !reply.raw.destroyed) {
       const owner = await findServingNode(sessionId)
@@ -88,7 +98,7 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
           await sleep(POLL_MS)
           continue
         }
-        if (kind === 'request') await prepare(request, reply, sessionId, body.isRepeated)
+        if (kind === 'request') await prepare(request, reply, sessionId, body.lostMessageId)
         if (kind === 'request' && !sessions.isOwned(sessionId))
           request.otherOwner = createOtherOwner(request, sessionId)
         return
@@ -103,7 +113,7 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
           if (kind === 'change') return
         } catch (error) {
           // A second loss may be the fault of the request.
-          if (kind !== 'request' || body.isRepeated || !isLost(error) || !(await body.complete(true)))
+          if (kind !== 'request' || body.lostMessageId || !isLost(error) || !(await body.complete(true)))
             throw error
           loss = { id, error }
           untilMs = performance.now() + LOST_WAIT_MS
@@ -119,12 +129,13 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
     request: FastifyRequest,
     { raw }: FastifyReply,
     sessionId: string,
-    isRepeated: boolean,
+    lostMessageId: string | undefined,
   ): Promise<void> {
     await deliveries.settle(sessionId)
-    // The lost node may have committed the turn: the turn of this request supersedes it.
-    if (isRepeated) sessions.markDeliveryUnknown(sessionId)
+    // The lost node may have committed the turn: this request gets its response, or its turn supersedes it.
+    if (lostMessageId !== undefined) sessions.markDeliveryUnknown(sessionId)
     const message = identity.verify(request)
+    request.forwarding = { nodeMessageId: message?.id, lostMessageId }
     if (message === undefined) return
     deliveries.watch(raw, message, sessionId, (outcome) => {
       if (outcome === 'lost') sessions.markDeliveryUnknown(sessionId)
@@ -135,7 +146,7 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
     const body = new RequestBody(request.raw, {
       limitBytes: MAX_COPIED_BYTES,
       setMemory: () => {},
-      isRepeated: isRepeated(request, identity),
+      lostMessageId: getLostMessageId(request, identity),
     })
     return {
       copyBody: () => body.copy(),

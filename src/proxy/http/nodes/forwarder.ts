@@ -16,7 +16,10 @@ import type { DeliveryReport } from './routes.ts'
 /** The number of nodes that have forwarded a request. Not authenticated: it only bounds loops. */
 const HOPS_HEADER = 'x-llm-proxy-hops'
 
-/** Marks a request that was sent before, to a node that was lost. It counts in requests that a node has signed. */
+/**
+ * The id of the message in which the request was sent before, to a node that was lost. It counts in requests that a
+ * node has signed. Earlier releases send `1`.
+ */
 const REPEATED_HEADER = 'x-llm-proxy-repeated'
 
 /** Each of a series of owners may have lost the session by the time a request arrives there. */
@@ -44,9 +47,10 @@ export function getHops({ headers }: Pick<FastifyRequest, 'headers'>): number {
   return Number.isInteger(hops) && hops >= 0 ? hops : MAX_HOPS
 }
 
-/** Returns whether another node reports that a lost node may have executed this request before. */
-export function isRepeated(request: FastifyRequest, identity: NodeIdentity): boolean {
-  return request.headers[REPEATED_HEADER] !== undefined && identity.verify(request) !== undefined
+/** Returns the message in which a lost node, which may have executed it, received this request before. */
+export function getLostMessageId(request: FastifyRequest, identity: NodeIdentity): string | undefined {
+  const { [REPEATED_HEADER]: id } = request.headers
+  return typeof id === 'string' && identity.verify(request) !== undefined ? id : undefined
 }
 
 interface ForwarderOptions {
@@ -117,9 +121,9 @@ export class Forwarder {
         headers: {
           ...toForwardedHeaders(headers),
           ...toNodeHeaders(headers, message),
-          ...(body.isRepeated && { [REPEATED_HEADER]: '1' }),
+          ...(body.lostMessageId !== undefined && { [REPEATED_HEADER]: body.lostMessageId }),
         },
-        body: body.open(),
+        body: body.open(message?.id),
       },
       exchange,
     )

@@ -2,13 +2,16 @@ import type { IncomingMessage } from 'node:http'
 import { PassThrough } from 'node:stream'
 import { discardBody, hasBody, OVERSIZED_BODY } from '../transport/discard-body.ts'
 
+/** Stands for the id of a message without a signature. */
+const UNSIGNED = 'unsigned'
+
 interface RequestBodyOptions {
   /** The maximum length of a body that is kept. */
   limitBytes: number
   /** Charges the caller for the kept bytes; throws if they are too many. */
   setMemory(bytes: number): void
-  /** Whether the forwarding node had already sent it to another node. Default: false. */
-  isRepeated?: boolean
+  /** The id of the message in which it was sent to a node that was lost, if the forwarding node reports one. */
+  lostMessageId?: string | undefined
 }
 
 /**
@@ -18,7 +21,8 @@ interface RequestBodyOptions {
 export class RequestBody {
   readonly #incoming: IncomingMessage
   readonly #options: RequestBodyOptions
-  #isRepeated: boolean
+  #lostMessageId: string | undefined
+  #messageId = UNSIGNED
   #stream: PassThrough | undefined
   #complete: Buffer | undefined
   #kept: Buffer[] | undefined = []
@@ -27,16 +31,20 @@ export class RequestBody {
   constructor(incoming: IncomingMessage, options: RequestBodyOptions) {
     this.#incoming = incoming
     this.#options = options
-    this.#isRepeated = options.isRepeated ?? false
+    this.#lostMessageId = options.lostMessageId
   }
 
-  /** Whether the body was sent before, to a node that was lost. */
-  get isRepeated(): boolean {
-    return this.#isRepeated
+  /** The id of the message in which the body was sent before, to a node that was lost. */
+  get lostMessageId(): string | undefined {
+    return this.#lostMessageId
   }
 
-  /** Returns the body for a node: a stream that {@link start} fills, all bytes, or null for no body. */
-  open(): PassThrough | Buffer | null {
+  /**
+   * Returns the body for a node: a stream that {@link start} fills, all bytes, or null for no body.
+   * @param messageId of the message in which it is sent; undefined: it is not signed
+   */
+  open(messageId?: string): PassThrough | Buffer | null {
+    this.#messageId = messageId ?? UNSIGNED
     if (!hasBody(this.#incoming)) return null
     if (this.#complete !== undefined) return this.#complete
     this.#stream = new PassThrough()
@@ -81,10 +89,10 @@ export class RequestBody {
 
   /**
    * Waits for the rest of the body.
-   * @param isRepeated whether a lost node may have executed the request
+   * @param isLost whether the node that it was sent to was lost, and may have executed the request
    * @returns whether all of it was kept, so that it can be sent
    */
-  async complete(isRepeated: boolean): Promise<boolean> {
+  async complete(isLost: boolean): Promise<boolean> {
     const incoming = this.#incoming
     const isRead = () => incoming.readableEnded || !hasBody(incoming)
     if (!isRead() && !incoming.destroyed)
@@ -94,7 +102,7 @@ export class RequestBody {
     if (this.#kept === undefined || !isRead()) return false
     this.#complete = Buffer.concat(this.#kept)
     this.#kept = []
-    this.#isRepeated ||= isRepeated
+    if (isLost) this.#lostMessageId ??= this.#messageId
     return true
   }
 

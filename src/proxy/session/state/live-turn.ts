@@ -4,7 +4,7 @@ import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { EventSink } from '../../../protocol/canonical/events.ts'
 import type { OpenTurn } from '../../store/port/turn-store.ts'
 
-/** The retry info that a client sends. */
+/** The retry info that a client and other nodes send. */
 export interface RetryInfo {
   /** The number of earlier attempts. */
   retryCount: number
@@ -12,6 +12,10 @@ export interface RetryInfo {
   sendsRetryCount?: boolean
   /** The same key for all attempts of a request, and for no other request. */
   idempotencyKey?: string | undefined
+  /** The id of the message in which another node forwarded the request. */
+  nodeMessageId?: string | undefined
+  /** The id of the message in which the request was sent to a node that was lost before it responded. */
+  lostMessageId?: string | undefined
 }
 
 export interface InFlightTurn {

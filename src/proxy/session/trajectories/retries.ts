@@ -1,6 +1,6 @@
 /** Finds the turns that a client's retries repeat, to distinguish undelivered responses from samples. */
 import { type Message, MessageTree } from '../../../protocol/canonical/conversation.ts'
-import { readAnsweredRetries } from '../../store/port/answered-retries.ts'
+import { type Annotations, readAnsweredRetries } from '../../store/port/answered-retries.ts'
 import type { TurnRecord } from '../../store/port/turn-store.ts'
 import { computeDigest } from '../matching/message-key.ts'
 
@@ -31,6 +31,10 @@ export interface Attempt {
    * Count of the last retry that received this attempt's response; that retry and those before it delivered a response.
    */
   readonly answeredCount?: number | undefined
+  /** The id of the message in which another node forwarded the request. */
+  readonly nodeMessageId?: string | undefined
+  /** The id of the message in which the request was sent to a node that was lost before it responded. */
+  readonly lostMessageId?: string | undefined
   /** Turns below this index were served by a crashed node. Absent: there was no fail-over. */
   readonly resumedAt?: number | undefined
   /** Returns whether its response may have been lost with its node, which another node followed at this index. */
@@ -44,6 +48,9 @@ export interface Attempt {
  * was aborted and no other retry accounts for it, it is that one, because the client observed the failure. Otherwise
  * exactly one response was lost in transit: the latest that is possible. The others are samples that the agent
  * received.
+ *
+ * A node that repeats a request, because the owner of the session was lost before its response began, names the message
+ * in which it sent it before: that attempt delivered nothing.
  *
  * A client that does not send retry counts is assumed to retry in one case: its node crashed after a response, and the
  * first request to the next node is identical.
@@ -113,6 +120,7 @@ function findRepeated(
     const before = tries.slice(Math.max(0, index - MAX_TRIES), index).filter((turn) => !spokenFor.has(turn))
     const earlier = before.filter((turn) => isEarlierAttempt(turn, retry))
     const first =
+      before.findLast(({ nodeMessageId: id }) => id !== undefined && id === retry.lostMessageId) ??
       findLatestAttempt(earlier.filter(({ status }) => status !== 'completed')) ??
       findLatestAttempt(earlier.filter(({ status, turnId }) => status === 'completed' && !wasRead(turnId)))
     if (first !== undefined) spokenFor.add(first)
@@ -120,14 +128,15 @@ function findRepeated(
   })
 }
 
-/** Returns whether the client declared a retry, or may have retried without declaring it. */
-function isRetry({ retryCount, resumedAt }: Attempt): boolean {
-  return retryCount > 0 || resumedAt !== undefined
+/** Returns whether the client or a node declared a retry, or the client may have retried without declaring it. */
+function isRetry({ retryCount, resumedAt, lostMessageId }: Attempt): boolean {
+  return retryCount > 0 || lostMessageId !== undefined || resumedAt !== undefined
 }
 
 function isEarlierAttempt(turn: Attempt, { retryCount, resumedAt = 0 }: Attempt): boolean {
   if (retryCount > 0) return (turn.answeredCount ?? turn.retryCount) < retryCount
-  return turn.mayBeLost?.(resumedAt) ?? false
+  // A response that a later request received was not lost.
+  return turn.answeredCount === undefined && (turn.mayBeLost?.(resumedAt) ?? false)
 }
 
 /** Returns the attempt with the highest count, the last of several. */
@@ -144,9 +153,9 @@ class NodeHistory {
   readonly #lastStarts = new Map<number, number>()
   #life = 0
 
-  add(turn: AttemptTurn): Pick<Attempt, 'resumedAt' | 'mayBeLost'> {
-    const { index, startedAtMs, endedAtMs, status, annotations } = turn
-    const resumedAt = readRecoveredAtIndex(annotations)
+  add(turn: AttemptTurn): Pick<Attempt, 'nodeMessageId' | 'lostMessageId' | 'resumedAt' | 'mayBeLost'> {
+    const { index, startedAtMs, endedAtMs, status } = turn
+    const { resumed_at: resumedAt, node_message, lost_message } = readNodeAnnotations(turn)
     const life = resumedAt ?? this.#life
     this.#life = life
     const isClosed = status !== 'open' && status !== 'interrupted'
@@ -154,15 +163,21 @@ class NodeHistory {
     if (isClosed) this.#lastStarts.set(life, Math.max(this.#lastStarts.get(life) ?? 0, startedAtMs))
     // Requests after the end of this turn usually come from a client that received its response.
     const isLatest = () => !isClosed || (endedAtMs ?? 0) >= this.#lastStarts.get(life)!
-    return { resumedAt, mayBeLost: (followedAt) => index < followedAt && isLatest() }
+    return {
+      nodeMessageId: node_message,
+      lostMessageId: lost_message,
+      resumedAt,
+      mayBeLost: (followedAt) => index < followedAt && isLatest(),
+    }
   }
 }
 
-function readRecoveredAtIndex(annotations: string): number | undefined {
-  // Few turns have it, and parsing all annotations costs more than reading the turns.
-  if (!annotations.includes('"resumed_at"')) return undefined
-  return (JSON.parse(annotations) as { resumed_at?: number }).resumed_at
+function readNodeAnnotations({ annotations }: AttemptTurn): Annotations & { resumed_at?: number } {
+  // Few turns have one, and parsing all annotations costs more than reading the turns.
+  return NODE_ANNOTATION.test(annotations) ? JSON.parse(annotations) : {}
 }
+
+const NODE_ANNOTATION = /"(?:resumed_at|node_message|lost_message)"/
 
 /** Assigns equal keys to equal requests of one session. */
 class RequestKeys {

@@ -86,6 +86,8 @@ export function prepareTurn(
     policy,
     resumed_at: allocation.resumedAt,
     idempotency_key: metadata.idempotencyKey,
+    node_message: metadata.nodeMessageId,
+    lost_message: metadata.lostMessageId,
   }
   const log = agentRequest.log?.opened(open, agentRole?.told)
   const generation: GenerationRequest = {

@@ -7,6 +7,10 @@ export interface Annotations {
   answered_retries?: number[]
   /** The idempotency key that the client sent with all attempts of the request. */
   idempotency_key?: string
+  /** The id of the message in which another node forwarded the request. */
+  node_message?: string
+  /** The id of the message in which the request was sent to a node that was lost before it responded. */
+  lost_message?: string
 }
 
 /** The fields that determine whether a turn has a complete response. */

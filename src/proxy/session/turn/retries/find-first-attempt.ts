@@ -94,6 +94,7 @@ function fromRecord(turn: TurnOutline): AttemptAtIndex {
     retryCount,
     answeredCount: annotations.answered_retries?.at(-1),
     idempotencyKey: annotations.idempotency_key,
+    nodeMessageId: annotations.node_message,
     response: isComplete && isRestorable(turn) ? 'complete' : 'none',
     isDisconnected: status === 'aborted' || status === 'interrupted',
     wasRead: false,

@@ -20,9 +20,10 @@ export interface EarlierAttempt extends RetryInfo {
  * @param keys the idempotency keys of all earlier requests of the session, if they are known
  */
 export function mayBeRetry(
-  { retryCount, sendsRetryCount, idempotencyKey: key }: RetryInfo,
+  { retryCount, sendsRetryCount, idempotencyKey: key, lostMessageId }: RetryInfo,
   keys: ReadonlySet<string> | undefined,
 ): boolean {
+  if (lostMessageId !== undefined) return true
   // A client that counts its attempts declares the first one as such.
   if (sendsRetryCount || key === undefined) return retryCount > 0
   return keys?.has(key) ?? true
@@ -30,8 +31,8 @@ export function mayBeRetry(
 
 /**
  * Returns the attempt whose response a retry receives. Agents also send identical requests on purpose, to get a sample
- * for each: a retry receives an earlier response only if that cannot belong to another request. A key identifies the
- * request. A count declares that one earlier attempt brought its client nothing: one that failed or whose connection
+ * for each: a retry receives an earlier response only if that cannot belong to another request. The
+ * message between nodes in which it was sent before, or a key, identifies the request. A count declares that one earlier attempt brought its client nothing: one that failed or whose connection
  * broke. Only if there is none, a response that seems delivered was lost in transit, and there must be exactly one such
  * response.
  * @param attempts in the order of requests
@@ -41,7 +42,11 @@ export function locateFirstAttempt(
   retry: RetryInfo,
   attempts: readonly EarlierAttempt[],
 ): EarlierAttempt | undefined {
-  const { idempotencyKey } = retry
+  const { idempotencyKey, lostMessageId } = retry
+  const sent = attempts.findLast(
+    (each) => lostMessageId !== undefined && each.nodeMessageId === lostMessageId,
+  )
+  if (sent && hasResponse(sent)) return sent
   const named = attempts.filter((each) => each.idempotencyKey === idempotencyKey)
   const found = idempotencyKey === undefined ? findByCount(retry, named) : named.findLast(hasResponse)
   return found && hasResponse(found) ? found : undefined

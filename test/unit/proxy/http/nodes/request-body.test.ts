@@ -33,18 +33,19 @@ function keep(incoming: IncomingMessage, limitBytes = 1024) {
 t.test('a body that was partly sent to a crashed node can be sent again completely', async (t) => {
   const { incoming, client } = await receive(t, 'content-length: 6')
   const { body, charged } = keep(incoming)
-  const stream = body.open() as PassThrough
+  const stream = body.open('message-1') as PassThrough
   body.start()
   client.send('abc')
   await new Promise((resolve) => stream.once('readable', resolve))
   t.equal(String(stream.read()), 'abc')
   body.stop()
-  t.notOk(body.isRepeated)
+  t.equal(body.lostMessageId, undefined)
   const complete = body.complete(true)
   client.send('def')
   t.ok(await complete)
-  t.ok(body.isRepeated)
-  t.equal(String(body.open()), 'abcdef')
+  t.equal(body.lostMessageId, 'message-1')
+  t.equal(String(body.open('message-2')), 'abcdef')
+  t.equal(body.lostMessageId, 'message-1')
   t.ok(charged.includes(6), 'the caller is charged for it')
   body.release()
   t.equal(charged.at(-1), 0, 'until the response begins')
@@ -73,7 +74,7 @@ for (const [what, limitBytes, size] of [
     t.equal((await buffer(stream)).length, size)
     t.equal(charged.at(-1), 0)
     t.notOk(await body.complete(true))
-    t.notOk(body.isRepeated)
+    t.equal(body.lostMessageId, undefined)
   })
 }
 
@@ -98,6 +99,7 @@ t.test('a request without a body can be sent again', async (t) => {
   body.start()
   body.stop()
   t.ok(await body.complete(true))
+  t.equal(body.lostMessageId, 'unsigned', 'the node had no lease')
   t.equal(body.open(), null)
 })
 
@@ -110,5 +112,5 @@ t.test('a body that this node has parsed can be sent to another one', async (t) 
   structuredClone(0, { transfer: [(await buffer(incoming)).buffer as ArrayBuffer] })
   t.ok(await body.complete(false))
   t.equal(String(body.open()), 'abc')
-  t.notOk(body.isRepeated)
+  t.equal(body.lostMessageId, undefined)
 })

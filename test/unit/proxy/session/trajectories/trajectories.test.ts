@@ -295,6 +295,35 @@ t.test('the same request, sent to the proxy after a lost one, supersedes its las
   )
 })
 
+t.test(
+  'a node that sends the request of a lost owner again names the completion that it supersedes',
+  async (t) => {
+    const note = (annotations: object): Partial<Sketch> => ({ annotations: JSON.stringify(annotations) })
+    const first = (completion: number, node_message?: string): Sketch => {
+      return { prompt: [1], completion: [completion], ...note({ node_message }) }
+    }
+    const again = { prompt: [1], completion: [9], ...note({ resumed_at: 3, lost_message: 'm' }) }
+    const parallel = { prompt: [7], completion: [8] }
+    t.same(getRows([first(2, 'm'), parallel, first(3), again]).map(turnIds), [['t1'], ['t2'], ['t3']])
+    t.same(
+      getRows([first(2, 'm'), first(3, 'm'), parallel, again, again]).map(turnIds),
+      [['t2'], ['t3'], ['t4']],
+      'each choice of it',
+    )
+    t.same(
+      getRows([first(2, 'other'), parallel, again]).map(turnIds),
+      [['t0'], ['t1'], ['t2']],
+      'the lost owner did not complete it',
+    )
+  },
+)
+
+t.test('a completion that a repeated request received is not superseded by an equal request', async (t) => {
+  const received = { prompt: [1], completion: [2], annotations: '{"answered_retries":[0]}' }
+  const second = { prompt: [1], completion: [3], annotations: '{"resumed_at":1}' }
+  t.same(getRows([received, second]).map(turnIds), [['t0'], ['t1']])
+})
+
 t.test('turns whose prompts are recorded as differences make the same rows', async (t) => {
   const builder = new TrajectoryBuilder()
   builder.add(turnStep(0, [1, 2], [3, 4]))

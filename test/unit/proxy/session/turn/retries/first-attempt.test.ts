@@ -65,6 +65,25 @@ t.test('a retry of a retry gets the result of the second attempt', async (t) => 
   t.equal(found(2, failed('a'), tried('b', { retryCount: 1 })), 'b')
 })
 
+t.test(
+  'a node that repeats a request identifies its first attempt, whatever the client declares',
+  async (t) => {
+    const tries = [
+      tried('a', { nodeMessageId: 'm' }),
+      tried('b', { nodeMessageId: 'n', response: 'none' }),
+      tried('c', { idempotencyKey: 'x' }),
+    ]
+    const locate = (lostMessageId: string, idempotencyKey?: string) =>
+      locateFirstAttempt({ retryCount: 0, sendsRetryCount: true, lostMessageId, idempotencyKey }, tries)
+        ?.turnId
+    t.ok(mayBeRetry({ retryCount: 0, sendsRetryCount: true, lostMessageId: 'm' }, new Set()))
+    t.equal(locate('m'), 'a')
+    t.equal(locate('n'), undefined)
+    t.equal(locate('unsigned'), undefined)
+    t.equal(locate('n', 'x'), 'c')
+  },
+)
+
 t.test('an idempotency key identifies the request, among siblings and with any count', async (t) => {
   const tries = [
     tried('a', { idempotencyKey: 'x' }),
