@@ -4,13 +4,13 @@ import { openEngines } from './open-engines.ts'
 import { fallsBack, isOpenDoor } from './proxy/config/notes.ts'
 import type { ServeConfig } from './proxy/config/options/serve.ts'
 import { checkEngines, openServer } from './proxy/engines/clients/open-servers.ts'
-import type { Connect } from './proxy/engines/clients/wire/connection.ts'
+import type { SocketConnector } from './proxy/engines/clients/wire/connection.ts'
 import type { EngineEntry } from './proxy/engines/dispatch/engine-pool.ts'
 import { EngineRegistry } from './proxy/engines/dispatch/engine-registry.ts'
 import { createLocalBackend } from './proxy/engines/dispatch/local-backend.ts'
 import type { Backend } from './proxy/engines/port/backend.ts'
 import { createTokenizerQuestion, type ExpectedTokenizer } from './proxy/engines/port/expected-tokenizer.ts'
-import type { Registry } from './proxy/engines/port/registry.ts'
+import type { MemberRegistry } from './proxy/engines/port/registry.ts'
 import type { ProxyMetrics } from './proxy/metrics/proxy-metrics.ts'
 import { rejectWorkers } from './proxy/relay/reject-workers.ts'
 import { RelayBackend } from './proxy/relay/relay-backend.ts'
@@ -19,7 +19,7 @@ import type { RelaySocket } from './proxy/relay/relay-socket.ts'
 interface BackendParts {
   metrics: ProxyMetrics
   logger: Logger
-  connect: Connect | undefined
+  connect: SocketConnector | undefined
   /** Token mode: what an engine reports that has the model's tokenizer. */
   tokenizer: ExpectedTokenizer | undefined
 }
@@ -27,7 +27,7 @@ interface BackendParts {
 interface OpenBackend {
   /** The caller closes it. */
   backend: Backend
-  registry: Registry
+  registry: MemberRegistry
   /** Returns the engines of local mode; none in relay mode, whose workers have them. */
   engines(): readonly EngineEntry[]
   /** Takes over the socket of a worker, or closes it in local mode. */

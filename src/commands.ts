@@ -2,7 +2,7 @@
  * All commands with their options. Flags, environment variables, file keys, defaults, the help text, the tables of
  * `docs/configuration.md` and the types of the configurations are derived from these tables.
  */
-import type { CommandSpec, ConfigOf } from './proxy/config/option.ts'
+import type { CommandConfig, CommandSpec } from './proxy/config/option.ts'
 import { BACKUP } from './proxy/config/options/backup.ts'
 import { DATASET_HARBOR } from './proxy/config/options/dataset.ts'
 import { DEMO } from './proxy/config/options/demo.ts'
@@ -29,7 +29,7 @@ export const SERVE_COMMAND = {
   options: { ...SERVE.options, ...SERVER_ROLLOUTS },
 } as const satisfies CommandSpec
 
-export type ServerConfig = ConfigOf<typeof SERVE_COMMAND>
+export type ServerConfig = CommandConfig<typeof SERVE_COMMAND>
 
 /** The command that checks a setup: it has the options of `serve`, whose configuration it checks. */
 export const DOCTOR = {
@@ -42,7 +42,7 @@ export const DOCTOR = {
   },
 } as const satisfies CommandSpec
 
-export type DoctorConfig = ConfigOf<typeof DOCTOR>
+export type DoctorConfig = CommandConfig<typeof DOCTOR>
 
 export const COMMANDS = [
   SERVE_COMMAND,

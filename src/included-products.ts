@@ -4,7 +4,7 @@ import * as all from './products.ts'
 
 type Products = typeof all
 
-export type EmbeddedEngineChoice = all.embedded.EmbeddedEngineChoice
+export type EmbeddedEngineConfig = all.embedded.EmbeddedEngineConfig
 export type ServerRolloutsConfig = all.rollouts.ServerRolloutsConfig
 
 /** Returns whether a server runs rollouts or forwards them. */

@@ -7,7 +7,7 @@ export { ERROR_CATALOGUE, type ErrorCode, ProxyError } from './base/errors.ts'
 export type { Logger } from './base/logger.ts'
 export { SERVE_COMMAND as SERVE, type ServerConfig as ServeConfig } from './commands.ts'
 export { type RunningServer, type RunningWorker, startServer, startWorker } from './main.ts'
-export { type EngineChoice, openEngines } from './open-engines.ts'
+export { type EnginesConfig as EngineChoice, openEngines } from './open-engines.ts'
 export type {
   AgentLoopExtraFields,
   AgentLoopMetrics,

@@ -26,7 +26,7 @@ import type { WorkerConfig } from './proxy/config/options/worker.ts'
 import { readTrustedAuthorities } from './proxy/config/trusted-authorities.ts'
 import { openServer } from './proxy/engines/clients/open-servers.ts'
 import { createTokenTextReader } from './proxy/engines/clients/token-text-reader.ts'
-import type { Connect } from './proxy/engines/clients/wire/connection.ts'
+import type { SocketConnector } from './proxy/engines/clients/wire/connection.ts'
 import { createLocalBackend } from './proxy/engines/dispatch/local-backend.ts'
 import { ClusterControls } from './proxy/http/nodes/cluster-controls.ts'
 import { createNodes } from './proxy/http/nodes/nodes.ts'
@@ -47,7 +47,7 @@ import { describeBacklog, type SweepBacklog } from './proxy/session/state/sweepe
 import { createRequestLogger } from './proxy/session/turn/request-log.ts'
 import { TurnRunner } from './proxy/session/turn/run-turn.ts'
 import { WeightAnnouncement } from './proxy/session/turn/weight-announcement.ts'
-import type { SpawnThread } from './proxy/store/common/store-thread.ts'
+import type { ThreadSpawner } from './proxy/store/common/store-thread.ts'
 import { isPostgresUrl, toDatabaseName } from './proxy/store/port/database-name.ts'
 import type { TurnRecord, TurnStore } from './proxy/store/port/turn-store.ts'
 import { openSqliteStore } from './proxy/store/sqlite/open.ts'
@@ -64,21 +64,21 @@ import {
   reportMarkup,
 } from './token-mode.ts'
 import { InferenceWorkerClient } from './worker/inference-worker-client.ts'
-import type { Resolve } from './worker/proxy-addresses.ts'
-import type { Dial } from './worker/proxy-connection.ts'
+import type { HostResolver } from './worker/proxy-addresses.ts'
+import type { SocketDialer } from './worker/proxy-connection.ts'
 
 /** System dependencies of a process. Default of each: the operating system's. */
 export interface Platform {
   /** Listens for agents, trainers and workers. */
   listen?: (options: ServerOptions) => Promise<HttpServer>
   /** Opens sockets to engines. */
-  connect?: Connect | undefined
+  connect?: SocketConnector | undefined
   /** Opens WebSockets to proxies. */
-  dial?: Dial
+  dial?: SocketDialer
   /** Resolves the addresses of proxies. */
-  resolve?: Resolve
+  resolve?: HostResolver
   /** Starts the threads of the store. */
-  spawn?: SpawnThread
+  spawn?: ThreadSpawner
   /** Opens the model of token mode, with the threads that render and tokenize. */
   openModel?: typeof openTokenModel
 }

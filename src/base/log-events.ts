@@ -420,14 +420,14 @@ export const LOG_EVENTS = {
 
 export type LogEventName = keyof typeof LOG_EVENTS
 
-type Value<F extends LogField> = (typeof LOG_FIELDS)[F] extends Field<infer T> ? T : never
+type LogFieldValue<F extends LogField> = (typeof LOG_FIELDS)[F] extends Field<infer T> ? T : never
 type FieldNames<E extends LogEventName> = (typeof LOG_EVENTS)[E]['fields'][number]
-type Optional<F> = F extends `${infer Name extends LogField}?` ? Name : never
+type OptionalFieldNames<F> = F extends `${infer Name extends LogField}?` ? Name : never
 
 /** The fields of an event, without those that a context logger adds. */
 export type EventFields<E extends LogEventName, Context extends object = object> = {
-  [F in Exclude<Extract<FieldNames<E>, LogField>, keyof Context>]: Value<F>
-} & { [F in Exclude<Optional<FieldNames<E>>, keyof Context>]?: Value<F> | undefined }
+  [F in Exclude<Extract<FieldNames<E>, LogField>, keyof Context>]: LogFieldValue<F>
+} & { [F in Exclude<OptionalFieldNames<FieldNames<E>>, keyof Context>]?: LogFieldValue<F> | undefined }
 
 /**
  * Logs an event of the catalogue at its level. Does nothing without a logger.

@@ -1,29 +1,30 @@
-/**
- * A side table: data that a module attaches to shared objects and that is released with them. Must be created at module
- * level when the program starts, not per session: each object has a slot for every table.
- */
-
+/** An object that data can be attached to. */
 export interface Attachable {
   /** The attached values, one slot for each table. */
   readonly notes: unknown[]
 }
 
-let noteCount = 0
+let tableCount = 0
 
 /** Returns slots for all tables, exactly as many as needed: an array that grows would allocate about twenty more. */
 export function createAttachmentSlots(): unknown[] {
-  return new Array(noteCount)
+  return new Array(tableCount)
 }
 
-export class SideTable<Thing extends Attachable, Known> {
-  readonly #place = noteCount++
+/**
+ * Data that a module attaches to shared objects, and that is released with them. It must be created at module level
+ * when the program starts, not per session: each object has a slot for every table.
+ */
+export class SideTable<Target extends Attachable, Value> {
+  readonly #slot = tableCount++
 
-  of(thing: Thing): Known | undefined {
-    return thing.notes[this.#place] as Known | undefined
+  of(target: Target): Value | undefined {
+    return target.notes[this.#slot] as Value | undefined
   }
 
-  put(thing: Thing, known: Known): Known {
-    thing.notes[this.#place] = known
-    return known
+  /** Attaches a value. @returns the value */
+  put(target: Target, value: Value): Value {
+    target.notes[this.#slot] = value
+    return value
   }
 }

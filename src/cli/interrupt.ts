@@ -1,7 +1,7 @@
 import { SIGNAL_EXIT_CODES } from './process-lifecycle.ts'
 
 /** Handles signals: the first SIGINT or SIGTERM cancels the work; a second one ends the process at once. */
-export class Interrupt {
+export class InterruptHandler {
   readonly #controller = new AbortController()
   readonly #listeners = new Map<NodeJS.Signals, () => void>()
   #exitCode: number | undefined

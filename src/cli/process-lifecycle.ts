@@ -5,7 +5,7 @@ import { logEvent } from '../base/log-events.ts'
 import type { Logger } from '../base/logger.ts'
 
 /** A service that runs until it is stopped. */
-export interface Stoppable {
+export interface RunningService {
   /**
    * Rejects new requests, waits up to `graceMs` for running ones, then cancels them.
    * @returns whether all of them completed
@@ -45,7 +45,7 @@ const LINGER_MS = 1_000
  * @returns the exit code: 0 if every request completed, 1 if some were cancelled
  */
 export async function serveUntilSignal(
-  service: Stoppable,
+  service: RunningService,
   graceMs: number,
   logger: Logger,
   port: ProcessPort = process,
@@ -57,7 +57,7 @@ export async function serveUntilSignal(
   return code
 }
 
-async function stop(service: Stoppable, graceMs: number, logger: Logger): Promise<number> {
+async function stop(service: RunningService, graceMs: number, logger: Logger): Promise<number> {
   try {
     const { drained } = await service.stop(graceMs)
     if (drained) logEvent(logger, 'server_stopped', {})

@@ -3,8 +3,8 @@ import { Command, Option } from 'commander'
 import { COMMANDS, DOCTOR, SERVE_COMMAND } from '../commands.ts'
 import { type Env, type Flags, loadConfig, rejectUnknownEnv } from '../proxy/config/load.ts'
 import {
+  type CommandConfig,
   type CommandSpec,
-  type ConfigOf,
   getFlags,
   listEnvNames,
   type OptionSpec,
@@ -43,12 +43,12 @@ const GROUPS: Readonly<Record<string, string>> = {
 }
 
 /** Runs a command and resolves to the exit code. */
-type Run<C extends CommandSpec> = (config: ConfigOf<C>, args: string[]) => Promise<number>
+type CommandRun<C extends CommandSpec> = (config: CommandConfig<C>, args: string[]) => Promise<number>
 
 /** Adds commands to the program. The code of a command is loaded when it runs: `--version` does not load the server. */
 export interface CommandRegistry {
   /** @param args the arguments in the form of help: `<session-id>` */
-  add<C extends CommandSpec>(spec: C, load: () => Promise<{ run: Run<C> }>, args?: string): void
+  add<C extends CommandSpec>(spec: C, load: () => Promise<{ run: CommandRun<C> }>, args?: string): void
   /** Adds a command without options, which help does not list. @param usage its name and its argument */
   addHidden(
     usage: string,

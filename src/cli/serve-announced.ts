@@ -2,7 +2,12 @@ import { writeSync } from 'node:fs'
 import { type EventFields, logEvent } from '../base/log-events.ts'
 import type { Logger } from '../base/logger.ts'
 import { VERSION } from '../base/version.ts'
-import { exitOnUnexpectedErrors, logWarnings, type Stoppable, serveUntilSignal } from './process-lifecycle.ts'
+import {
+  exitOnUnexpectedErrors,
+  logWarnings,
+  type RunningService,
+  serveUntilSignal,
+} from './process-lifecycle.ts'
 
 interface Announcement {
   /** The line on stdout from which scripts read the URL. */
@@ -19,7 +24,7 @@ interface Announcement {
  * @returns the exit code
  */
 export function serveAnnounced(
-  service: Stoppable,
+  service: RunningService,
   graceMs: number,
   logger: Logger,
   { readyLine, hints = [], started }: Announcement,

@@ -9,7 +9,7 @@ export {
   loadEmbeddedTokenizer,
 } from './engine/embedded-model.ts'
 
-export interface EmbeddedEngineChoice {
+export interface EmbeddedEngineConfig {
   engineKind: EngineKind | 'auto'
   /** A file of forced completions. Default: none. */
   playbook?: string | undefined
@@ -22,7 +22,7 @@ export interface EmbeddedEngineChoice {
  * be trained on.
  * @throws ProxyError `config_invalid` for an invalid playbook and for a kind of server
  */
-export function openEmbeddedEngine({ engineKind, playbook, model }: EmbeddedEngineChoice): EngineClient {
+export function openEmbeddedEngine({ engineKind, playbook, model }: EmbeddedEngineConfig): EngineClient {
   if (engineKind !== 'auto' && engineKind !== 'embedded')
     throw new ProxyError(
       'config_invalid',

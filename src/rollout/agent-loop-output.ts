@@ -18,7 +18,7 @@ import { selectRowDetails } from './row-details.ts'
 import type { AgentStatus } from './runners/runner.ts'
 
 /** The outcome of a rollout other than its rows. */
-export interface RolloutFacts {
+export interface RolloutOutcome {
   trialId: string
   sessionId: string
   status: AgentStatus
@@ -49,7 +49,7 @@ export interface RolloutResult {
 export function toRolloutResult(
   session: SessionTrajectories,
   chosen: SessionTrajectories,
-  facts: RolloutFacts,
+  facts: RolloutOutcome,
 ): RolloutResult {
   const getTurns = (rows: readonly TrajectoryRow[]) =>
     new Set(rows.filter((row) => row.exact).flatMap(({ turns }) => turns.map((turn) => turn.turn_id)))
@@ -70,7 +70,7 @@ export function toRolloutResult(
  */
 export function toOutputs(
   session: SessionTrajectories,
-  facts: RolloutFacts,
+  facts: RolloutOutcome,
   chosen: readonly TrajectoryRow[] = session.trajectories,
 ): AgentLoopOutputs {
   const exact = chosen.filter((row) => row.exact)
@@ -108,7 +108,7 @@ export function toOutputs(
  *   judgement in the mean of the sample's group
  */
 export function createPaddingOutput(
-  facts: RolloutFacts,
+  facts: RolloutOutcome,
   reward: { score: number | null; components: Record<string, number> },
   counts: { failed?: 1; inexactTurns?: number } = {},
 ): AgentLoopOutput {
@@ -125,14 +125,14 @@ export function createPaddingOutput(
   }
 }
 
-function toMetrics(facts: RolloutFacts, more: Partial<Omit<AgentLoopMetrics, 'inert'>>): AgentLoopMetrics {
+function toMetrics(facts: RolloutOutcome, more: Partial<Omit<AgentLoopMetrics, 'inert'>>): AgentLoopMetrics {
   const { agentSeconds, tries } = facts
   const counts = { failed: 0, padding: 0, num_rows: 1, inexact_turns: 0 } as const
   return withFormerNames({ agent_seconds: agentSeconds, tries, ...counts, ...more })
 }
 
 function toExtraFields(
-  { trialId, sessionId, status, error }: RolloutFacts,
+  { trialId, sessionId, status, error }: RolloutOutcome,
   rewardComponents: Record<string, number>,
   position: number,
   /** Absent: a padding row. */

@@ -4,8 +4,8 @@
  */
 import {
   addFlagGroup,
+  type CommandConfig,
   type CommandSpec,
-  type ConfigOf,
   groupOptions,
   type OptionTable,
   withAll,
@@ -201,7 +201,7 @@ export const REMOTE_AGENT = {
   },
 } as const satisfies CommandSpec
 
-export type RemoteAgentConfig = ConfigOf<typeof REMOTE_AGENT>
+export type RemoteAgentConfig = CommandConfig<typeof REMOTE_AGENT>
 
 export const ROLLOUT = {
   name: 'rollout',
@@ -251,7 +251,7 @@ export const ROLLOUT = {
   },
 } as const satisfies CommandSpec
 
-export type RolloutConfig = ConfigOf<typeof ROLLOUT>
+export type RolloutConfig = CommandConfig<typeof ROLLOUT>
 
 const {
   proxyUrl: _url,
@@ -264,7 +264,7 @@ const {
 /** Options for in-process rollouts, minus those that the proxy already has. */
 export const OWN_ROLLOUTS = { ...RUNNER_OPTIONS, ...LOOP_OPTIONS }
 
-export type RunnerConfig = ConfigOf<CommandSpec<typeof OWN_ROLLOUTS>>
+export type RunnerConfig = CommandConfig<CommandSpec<typeof OWN_ROLLOUTS>>
 
 const { runner, ...ownOptions } = OWN_ROLLOUTS
 
@@ -298,5 +298,5 @@ function hideOptions<T extends OptionTable>(options: T): T {
 
 /** The configuration of a proxy's rollouts, which a proxy without rollouts may lack. */
 export type ServerRolloutsConfig =
-  | ConfigOf<CommandSpec<typeof SERVER_ROLLOUTS>>
+  | CommandConfig<CommandSpec<typeof SERVER_ROLLOUTS>>
   | { runner?: undefined; rolloutServer?: undefined }

@@ -9,7 +9,7 @@ import type { Logger } from '../base/logger.ts'
 import { cloneJson } from '../protocol/canonical/number-texts.ts'
 import {
   createPaddingOutput,
-  type RolloutFacts,
+  type RolloutOutcome,
   type RolloutResult,
   toRolloutResult,
 } from './agent-loop-output.ts'
@@ -154,7 +154,7 @@ export class Rollout {
   }
 
   /** Fetches the rows. A subset is requested separately, because tokens shared with other rows then train in it. */
-  async #collect(facts: RolloutFacts, signal: AbortSignal): Promise<RolloutResult> {
+  async #collect(facts: RolloutOutcome, signal: AbortSignal): Promise<RolloutResult> {
     const { proxy, ...choice } = this.#options
     const all = await proxy.trajectories(facts.sessionId, { ...choice, select: 'all' }, signal)
     const isComplete =
@@ -163,12 +163,12 @@ export class Rollout {
     return toRolloutResult(all, chosen, facts)
   }
 
-  #toFacts(sessionId: string, tries: number, { status, error }: AgentResult): RolloutFacts {
+  #toFacts(sessionId: string, tries: number, { status, error }: AgentResult): RolloutOutcome {
     const agentSeconds = (performance.now() - this.#startedAtMs) / 1000
     return { trialId: this.#trialId, sessionId, status, error: error ?? null, tries, agentSeconds }
   }
 
-  #notify({ trialId, sessionId, status, error, tries }: RolloutFacts): void {
+  #notify({ trialId, sessionId, status, error, tries }: RolloutOutcome): void {
     logEvent(this.#options.logger, 'agent_failed', {
       ...{ trial_id: trialId, session_id: sessionId, agent_status: status, attempt: tries },
       reason: error ?? undefined,

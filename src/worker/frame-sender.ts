@@ -11,7 +11,7 @@ interface UnacknowledgedFrame {
   bytes: number
 }
 
-export class OutgoingFrames {
+export class FrameSender {
   /** Frames that were sent and not acknowledged, in order. */
   #kept: UnacknowledgedFrame[] = []
   #keptBytes = 0

@@ -9,12 +9,12 @@ import { type Logger, withContext } from '../base/logger.ts'
 import { CLOSE, MAX_WARNING_LENGTH, type WorkerStatus } from '../protocol/worker/protocol.ts'
 import { Dispatcher } from '../proxy/engines/dispatch/dispatcher.ts'
 import type { Backend, BackendMember } from '../proxy/engines/port/backend.ts'
-import type { ModelInfo } from '../proxy/engines/port/engine-client.ts'
+import type { EngineModel } from '../proxy/engines/port/engine-client.ts'
 import { TOKENIZER_TEXT } from '../proxy/engines/port/expected-tokenizer.ts'
-import { LOOKUP_INTERVAL_MS, type Resolve, resolveBySystem } from './proxy-addresses.ts'
-import { type Dial, dialOut } from './proxy-connection.ts'
+import { type HostResolver, LOOKUP_INTERVAL_MS, resolveBySystem } from './proxy-addresses.ts'
+import { dialOut, type SocketDialer } from './proxy-connection.ts'
 import { ProxyLink } from './proxy-link.ts'
-import { ProxyLinks, type ProxyName } from './proxy-links.ts'
+import { ProxyLinks, type ProxyTarget } from './proxy-links.ts'
 import { getWorkerSocketUrl, toShownUrl } from './proxy-url.ts'
 import { WorkerCache } from './worker-cache.ts'
 
@@ -39,9 +39,9 @@ interface InferenceWorkerClientOptions {
   ca?: string[]
   clock?: Clock
   /** Opens the WebSockets to proxies. Default: over the network. */
-  dial?: Dial | undefined
+  dial?: SocketDialer | undefined
   /** Resolves the host of a `dns+` URL. Default: the system's resolver. */
-  resolve?: Resolve | undefined
+  resolve?: HostResolver | undefined
   /** Interval of these lookups. */
   lookupIntervalMs?: number
   /** Same contract as Math.random; draws the delays between connection attempts. */
@@ -73,7 +73,7 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
   readonly #links: ProxyLinks
   /** Identifies this run of the worker: proxies keep its requests while it is disconnected. */
   readonly #epoch = Date.now()
-  #models: ModelInfo[] = []
+  #models: EngineModel[] = []
   #draining = false
   #hasStopped = false
   #lastStatus = ''
@@ -131,7 +131,7 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
     return { drained }
   }
 
-  #linkTo({ url: proxyUrl, address }: ProxyName, lost: () => void): ProxyLink {
+  #linkTo({ url: proxyUrl, address }: ProxyTarget, lost: () => void): ProxyLink {
     const { backend, logger, workerId, maxConcurrency, apiKeys = [], ca, dial = dialOut } = this.#options
     const { random = Math.random } = this.#options
     const context = { worker_id: workerId, proxy: toShownUrl(proxyUrl), address: address || undefined }

@@ -7,15 +7,15 @@ import { isIPv4 } from 'node:net'
 import type { Clock } from '../base/clock.ts'
 
 /** Resolves a host to all its addresses. @throws Error if it has none, or the lookup fails */
-export type Resolve = (host: string) => Promise<readonly string[]>
+export type HostResolver = (host: string) => Promise<readonly string[]>
 
 /** Resolves like the system, with `/etc/hosts` and the search list of a cluster. */
-export const resolveBySystem: Resolve = async (host) =>
+export const resolveBySystem: HostResolver = async (host) =>
   (await lookup(host, { all: true })).map(({ address }) => address)
 
 interface ProxyAddressesOptions {
   host: string
-  resolve: Resolve
+  resolve: HostResolver
   /** Interval between two lookups. */
   intervalMs: number
   clock: Clock

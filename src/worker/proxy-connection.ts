@@ -26,9 +26,9 @@ interface DialOptions extends ClientOptions {
 }
 
 /** Opens a WebSocket of the package `ws`. */
-export type Dial = (url: string, options: DialOptions) => WebSocket
+export type SocketDialer = (url: string, options: DialOptions) => WebSocket
 
-export const dialOut: Dial = (url, options) => new WebSocket(url, options)
+export const dialOut: SocketDialer = (url, options) => new WebSocket(url, options)
 
 export interface ProxyConnectionOptions {
   /** URL of the proxy's `/ws/worker`. */
@@ -40,7 +40,7 @@ export interface ProxyConnectionOptions {
   ca: string[] | undefined
   clock: Clock
   memory: ProxyCache
-  dial: Dial
+  dial: SocketDialer
   logger: ContextLogger<{ worker_id: string; proxy: string; address: string | undefined }>
   /** Returns the hello for this connection, which lists the current requests. */
   hello(): WorkerHelloV2

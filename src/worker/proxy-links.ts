@@ -4,12 +4,12 @@
 import type { Clock } from '../base/clock.ts'
 import { logEvent } from '../base/log-events.ts'
 import type { Logger } from '../base/logger.ts'
-import { ProxyAddresses, type Resolve } from './proxy-addresses.ts'
+import { type HostResolver, ProxyAddresses } from './proxy-addresses.ts'
 import type { ProxyLink } from './proxy-link.ts'
 import { standsForSeveral, toAddressUrl } from './proxy-url.ts'
 
 /** The proxy that a link connects to. */
-export interface ProxyName {
+export interface ProxyTarget {
   url: string
   /** Address of this proxy, if the URL's host has several. */
   address?: string
@@ -19,8 +19,8 @@ interface ProxyLinksOptions {
   /** URLs as configured. */
   proxyUrls: readonly string[]
   /** Creates a link. The link calls `lost` when its connection has ended. */
-  link(proxy: ProxyName, lost: () => void): ProxyLink
-  resolve: Resolve
+  link(proxy: ProxyTarget, lost: () => void): ProxyLink
+  resolve: HostResolver
   lookupIntervalMs: number
   clock: Clock
   logger: Logger
@@ -103,7 +103,7 @@ export class ProxyLinks {
     addresses.start()
   }
 
-  #begin(proxy: ProxyName, lost: () => void = () => {}): ProxyLink {
+  #begin(proxy: ProxyTarget, lost: () => void = () => {}): ProxyLink {
     const link = this.#options.link(proxy, lost)
     this.#links.add(link)
     const life = link.run().finally(() => {

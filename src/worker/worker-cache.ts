@@ -10,7 +10,7 @@ import { RequestReader } from '../protocol/canonical/request-reader.ts'
 import { encodeElements } from '../protocol/json/json-member.ts'
 import type { PromptIds } from '../protocol/token-ids/prompt-ids.ts'
 import { PromptLists } from '../protocol/token-ids/prompt-lists.ts'
-import type { FrameData } from '../protocol/worker/frames.ts'
+import type { RawFrame } from '../protocol/worker/frames.ts'
 import { MIN_REPORTED_IDS } from '../protocol/worker/reported-prompts.ts'
 import type { FrameJson } from '../protocol/worker/request-frames.ts'
 
@@ -82,7 +82,7 @@ export class ProxyCache {
   /**
    * Parses a frame of the proxy. Large frames are requests, each of which repeats the conversation of an earlier one.
    */
-  read(data: FrameData): FrameContent {
+  read(data: RawFrame): FrameContent {
     const session = Buffer.isBuffer(data) ? parseSessionId(data) : undefined
     if (session === undefined || !Buffer.isBuffer(data)) return { value: JSON.parse(data.toString()) }
     const { requests } = this.#memory

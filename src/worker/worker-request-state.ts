@@ -1,7 +1,7 @@
-import { OutgoingFrames } from './frame-sender.ts'
+import { FrameSender } from './frame-sender.ts'
 
 /** A request at the worker: the unacknowledged frames of its response, the wait for window space, and cancellation. */
-export class WorkerRequestState extends OutgoingFrames {
+export class WorkerRequestState extends FrameSender {
   readonly requestId: string
   readonly #controller = new AbortController()
   #windowBytes: number

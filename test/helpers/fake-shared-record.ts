@@ -1,4 +1,4 @@
-import type { NodeCoordination, NodeInfo } from '../../src/proxy/store/port/node-coordination.ts'
+import type { NodeCoordination, NodeStatus } from '../../src/proxy/store/port/node-coordination.ts'
 
 export interface FakeSharedRecord extends NodeCoordination {
   /** Ends the lease of another node. */
@@ -16,7 +16,7 @@ export function fakeSharedRecord({ lease }: { lease?: number | undefined } = {})
     gone.set(id, controller)
     return controller
   }
-  const self: NodeInfo | undefined =
+  const self: NodeStatus | undefined =
     lease === undefined
       ? undefined
       : { id: lease, name: 'fake', url: undefined, isDraining: false, seen: 0, isDrained: false }

@@ -2,7 +2,7 @@ import type { EventSink, GenerationEvent } from '../../src/protocol/canonical/ev
 import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
 import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
 import type { Backend, BackendStatus } from '../../src/proxy/engines/port/backend.ts'
-import type { ModelInfo } from '../../src/proxy/engines/port/engine-client.ts'
+import type { EngineModel } from '../../src/proxy/engines/port/engine-client.ts'
 import { type EventStream, push } from './event-stream.ts'
 
 export type Script = (request: GenerationRequest, signal: AbortSignal) => EventStream
@@ -23,7 +23,7 @@ export class ScriptedBackend implements Backend {
     return push(this.script(request, signal), sink)
   }
 
-  async models(): Promise<ModelInfo[]> {
+  async models(): Promise<EngineModel[]> {
     return [{ id: 'scripted', maxModelLen: 1000 }]
   }
 

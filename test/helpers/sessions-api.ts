@@ -2,7 +2,7 @@ import type { Test } from 'tap'
 import type { TSchema } from 'typebox'
 import { Compile } from 'typebox/compile'
 import { uiRoutes } from '../../src/inspector/routes/routes.ts'
-import type { Registry } from '../../src/proxy/engines/port/registry.ts'
+import type { MemberRegistry } from '../../src/proxy/engines/port/registry.ts'
 import { type HttpServer, listen, type ServerOptions } from '../../src/proxy/http/server.ts'
 import { ProxyMetrics } from '../../src/proxy/metrics/proxy-metrics.ts'
 import { Activity } from '../../src/proxy/session/state/activity.ts'
@@ -85,7 +85,7 @@ export function serverParts(store: TurnStore, options: Partial<SessionsOptions> 
   return { options: serverOptions, sessions, backend }
 }
 
-const NO_REGISTRY: Registry = {
+const NO_REGISTRY: MemberRegistry = {
   list: () => [],
   register: () => Promise.reject(new Error('no engines here')),
   remove() {},

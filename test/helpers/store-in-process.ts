@@ -6,17 +6,21 @@ import { EventEmitter } from 'node:events'
 import type { Transferable } from 'node:worker_threads'
 import Database from 'better-sqlite3'
 import { type OpeningReport, toWireError } from '../../src/proxy/store/common/calls.ts'
-import { ReaderLoop, type ReaderMessage, type Reads } from '../../src/proxy/store/common/reader-loop.ts'
-import type { SpawnThread, ThreadPort } from '../../src/proxy/store/common/store-thread.ts'
+import {
+  type DatabaseReader,
+  ReaderLoop,
+  type ReaderMessage,
+} from '../../src/proxy/store/common/reader-loop.ts'
+import type { ThreadPort, ThreadSpawner } from '../../src/proxy/store/common/store-thread.ts'
 import type { TurnStore } from '../../src/proxy/store/port/turn-store.ts'
 import { openForReading, openForWriting } from '../../src/proxy/store/sqlite/database.ts'
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { createReader } from '../../src/proxy/store/sqlite/reader.ts'
-import type { ReaderData } from '../../src/proxy/store/sqlite/reader-thread.ts'
+import type { SqliteReaderConfig } from '../../src/proxy/store/sqlite/reader-thread.ts'
 import { migrate } from '../../src/proxy/store/sqlite/schema.ts'
 import { Writer } from '../../src/proxy/store/sqlite/writer.ts'
 import { WriterLoop, type WriterMessage } from '../../src/proxy/store/sqlite/writer-loop.ts'
-import type { WriterData } from '../../src/proxy/store/sqlite/writer-thread.ts'
+import type { SqliteWriterConfig } from '../../src/proxy/store/sqlite/writer-thread.ts'
 
 const CACHE_BYTES = 1024 * 1024
 
@@ -50,13 +54,13 @@ export class InProcess extends EventEmitter implements ThreadPort {
 }
 
 /** Opens databases in files, as `writer-thread.ts` and `reader-thread.ts` do. */
-export const inProcess: SpawnThread = (role, data) =>
+export const inProcess: ThreadSpawner = (role, data) =>
   openEnd((port, ends) => (role === 'writer' ? openWriter(port, ends, data) : openReader(port, ends, data)))
 
 /** Opens the store on a database in memory. A test need not close it: it has neither files nor threads. */
 export function openMemoryStore(): Promise<TurnStore> {
   const db = new Database(migratedDatabase())
-  const spawn: SpawnThread = (role) =>
+  const spawn: ThreadSpawner = (role) =>
     openEnd((port, ends) => {
       if (role === 'reader') return serveReads(port, ends, createReader(db, CACHE_BYTES), () => {})
       return serveWrites(port, ends, new Writer(db, CACHE_BYTES), () => db.close())
@@ -97,7 +101,7 @@ function openEnd(open: (port: InProcess, ends: Ends) => OpeningReport): InProces
 }
 
 function openWriter(port: InProcess, ends: Ends, data: object): OpeningReport {
-  const { path, durability, servesAgents } = data as WriterData
+  const { path, durability, servesAgents } = data as SqliteWriterConfig
   const { db, endedWell, migrated, close, files } = openForWriting(path, durability, servesAgents)
   const writer = new Writer(
     db,
@@ -123,7 +127,7 @@ function serveWrites(
 }
 
 function openReader(port: InProcess, ends: Ends, data: object): OpeningReport {
-  const { path, indexes } = data as ReaderData
+  const { path, indexes } = data as SqliteReaderConfig
   const db = openForReading(path)
   const reader = createReader(db, CACHE_BYTES, { path: `${path}-search`, mayWrite: indexes })
   return serveReads(port, ends, reader, () => {
@@ -132,7 +136,12 @@ function openReader(port: InProcess, ends: Ends, data: object): OpeningReport {
   })
 }
 
-function serveReads(port: InProcess, ends: Ends, reader: Reads, close: () => void): { opened: true } {
+function serveReads(
+  port: InProcess,
+  ends: Ends,
+  reader: DatabaseReader,
+  close: () => void,
+): { opened: true } {
   const loop = new ReaderLoop(reader, close, ends)
   port.receive = (message) => loop.receive(message as ReaderMessage)
   return { opened: true }

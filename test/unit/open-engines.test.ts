@@ -1,7 +1,7 @@
 import t from 'tap'
-import { type EngineChoice, openEngines } from '../../src/open-engines.ts'
+import { type EnginesConfig, openEngines } from '../../src/open-engines.ts'
 
-const getKinds = (engineKind: EngineChoice['engineKind'], engineUrls: string[] = []) =>
+const getKinds = (engineKind: EnginesConfig['engineKind'], engineUrls: string[] = []) =>
   openEngines({ engineKind, engineUrls }).map(({ kind }) => kind)
 
 t.test('without a URL the embedded engine serves, whether selected or not', async (t) => {

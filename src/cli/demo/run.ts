@@ -5,7 +5,7 @@ import type { DemoConfig } from '../../proxy/config/options/demo.ts'
 import { SERVE } from '../../proxy/config/options/serve.ts'
 import { VIEW } from '../../proxy/config/options/view.ts'
 import { WORKER } from '../../proxy/config/options/worker.ts'
-import { Interrupt } from '../interrupt.ts'
+import { InterruptHandler } from '../interrupt.ts'
 import { createLogger } from '../logger.ts'
 import { getTypedCommand } from '../own-command.ts'
 import { Progress } from '../progress.ts'
@@ -18,7 +18,7 @@ import { type DemoRollout, runRollouts } from './rollouts.ts'
  * @returns the exit code
  */
 export async function run(config: DemoConfig): Promise<number> {
-  using interrupt = new Interrupt()
+  using interrupt = new InterruptHandler()
   await using started = new AsyncDisposableStack()
   const logger = createLogger(config.logLevel)
   const { db, rollouts: count, concurrency } = config

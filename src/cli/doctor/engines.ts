@@ -97,7 +97,7 @@ async function findWarnings(proxyUrl: string, served = Number.POSITIVE_INFINITY)
     engines?: { warning?: string }[]
     tool_parser?: { warning?: string }
     prompt_format?: { encoder?: { file: string; sha256: string }; roles?: PromptRoles }
-    reasoning_efforts?: EffortFacts
+    reasoning_efforts?: EffortSupport
     context_length?: number
   }
   const encoder = health.prompt_format?.encoder
@@ -138,12 +138,12 @@ function describeRoles(source: string, { developer, later_system: laterSystem }:
     : `${source} does not render every role: ${changes.join(', ')}`
 }
 
-interface EffortFacts {
+interface EffortSupport {
   accepted: string[]
   read: boolean
 }
 
-function describeEfforts(source: string, { accepted, read }: EffortFacts): string {
+function describeEfforts(source: string, { accepted, read }: EffortSupport): string {
   if (!read) return `${source} ignores reasoning_effort`
   if (accepted.length === REASONING_EFFORTS.length) return `${source} accepts every reasoning_effort`
   const nearest = EFFORT_LEVELS.filter((level) => !accepted.includes(level)).flatMap((level) => {

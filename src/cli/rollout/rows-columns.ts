@@ -6,7 +6,7 @@ import { outputFields } from '../../protocol/schema/agent-loop-output.ts'
 import { capturedFields } from '../../protocol/schema/row-details.ts'
 import { readCompleteLines } from '../../rollout/datasets/complete-lines.ts'
 import { toColumns, writeRowColumns } from '../../rollout/datasets/row-columns.ts'
-import type { Shape } from '../../rollout/datasets/shape.ts'
+import type { ColumnShape } from '../../rollout/datasets/shape.ts'
 import { sampleFields } from './output-row.ts'
 
 /** Writes the columns of a file of lines. @throws ProxyError `start_failed` */
@@ -19,7 +19,7 @@ export async function writeColumns(path: string, linesPath: string): Promise<voi
 }
 
 /** Finds the token data columns by their names in the text, which is far cheaper than parsing it twice. */
-async function findDetailColumns(linesPath: string): Promise<Record<string, Shape>> {
+async function findDetailColumns(linesPath: string): Promise<Record<string, ColumnShape>> {
   const details = toColumns(capturedFields)
   const missing = new Set(Object.keys(details))
   for await (const line of readCompleteLines(linesPath)) {

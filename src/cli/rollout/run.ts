@@ -6,12 +6,12 @@ import type { RolloutConfig } from '../../rollout/options.ts'
 import { RemoteAgentLoop } from '../../rollout/remote-agent-loop.ts'
 import type { AgentRunner } from '../../rollout/runners/runner.ts'
 import { getInstanceId } from '../../rollout/trial-id.ts'
-import { Interrupt } from '../interrupt.ts'
+import { InterruptHandler } from '../interrupt.ts'
 import { Progress } from '../progress.ts'
 import { toPrintable } from '../table.ts'
 import { OutputFile } from './output-file.ts'
 import { planSamples, readSamples, type SamplePlan } from './samples.ts'
-import { describeTally, summarise, Tally } from './tally.ts'
+import { describeTally, SampleStatistics, summarise } from './tally.ts'
 
 /** Interval of lines without a terminal: a run may have thousands of samples. */
 const LINE_EVERY_MS = 1_000
@@ -72,8 +72,8 @@ interface RolloutRun {
 
 /** Runs the missing samples. @returns the exit code */
 async function runMissing(run: RolloutRun): Promise<number> {
-  using interrupt = new Interrupt()
-  const tally = new Tally()
+  using interrupt = new InterruptHandler()
+  const tally = new SampleStatistics()
   try {
     await runSamples(run, tally, interrupt.signal)
   } catch (error) {
@@ -93,7 +93,7 @@ async function runMissing(run: RolloutRun): Promise<number> {
  */
 async function runSamples(
   { config, loop, runner, output, missing, progress }: RolloutRun,
-  tally: Tally,
+  tally: SampleStatistics,
   signal: AbortSignal,
 ): Promise<void> {
   const failure = new AbortController()

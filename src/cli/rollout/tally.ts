@@ -1,7 +1,7 @@
 import type { AgentLoopOutputs } from '../../rollout/agent-loop-output.ts'
 
 /** Statistics of a run's completed samples. */
-export class Tally {
+export class SampleStatistics {
   done = 0
   /** Samples whose attempts all failed. */
   failed = 0
@@ -52,13 +52,13 @@ export class Tally {
 }
 
 /** Formats the statistics: `2 failed, 1,234 tokens/s, mean reward 0.52` */
-export function describeTally({ failed, tokensPerSecond, meanReward }: Tally): string {
+export function describeTally({ failed, tokensPerSecond, meanReward }: SampleStatistics): string {
   const reward = meanReward === undefined ? 'no reward' : `mean reward ${meanReward.toFixed(2)}`
   return `${failed} failed, ${Math.round(tokensPerSecond).toLocaleString('en')} tokens/s, ${reward}`
 }
 
 /** Returns a line for each figure, for the end of a run. */
-export function summarise(tally: Tally, planned: number): string {
+export function summarise(tally: SampleStatistics, planned: number): string {
   const { done, failed, padding, rows, turns, tries, promptTokens, sampledTokens, meanReward, seconds } =
     tally
   const figures: [string, string][] = [

@@ -19,7 +19,7 @@ export type TreeJson = Static<typeof Tree>
 type TrajectoriesJson = Static<typeof Trajectories>
 export type TrajectoryJson = TrajectoriesJson['trajectories'][number]
 
-export type HitJson = Static<typeof SearchHits>['hits'][number]
+export type SearchHitJson = Static<typeof SearchHits>['hits'][number]
 
 export interface SearchQuery {
   text: string
@@ -46,7 +46,10 @@ export interface ListQuery {
   cursor?: string | undefined
 }
 
-type WhichRows = Pick<TrajectoryQuery, 'select' | 'side_calls' | 'rejected' | 'finished_only' | 'details'> &
+type RowSelection = Pick<
+  TrajectoryQuery,
+  'select' | 'side_calls' | 'rejected' | 'finished_only' | 'details'
+> &
   Partial<Pick<TrajectoryQuery, 'per_turn'>>
 
 /** The sessions API. Every method throws ProxyError `session_not_found` or `start_failed`. */
@@ -58,7 +61,7 @@ export interface SessionsApi {
   tree(sessionId: string): Promise<TreeJson>
   /** Returns the turns, each with only its new messages and without token ids. */
   conversation(sessionId: string): Promise<TurnDisplayJson[]>
-  withTrajectories(sessionId: string, rows: WhichRows): Promise<TrajectoriesJson>
+  withTrajectories(sessionId: string, rows: RowSelection): Promise<TrajectoriesJson>
   /** Yields chunks of lines in an export format. */
   exported(sessionId: string, query: Static<typeof ExportQuery>): AsyncIterable<string>
   close(): Promise<void>

@@ -2,7 +2,7 @@ import { ProxyError } from '../../base/errors.ts'
 import type { SessionsGrepConfig } from '../../proxy/config/options/sessions.ts'
 import { MIN_SEARCHED_CHARS } from '../../proxy/store/port/turn-search.ts'
 import { formatJson, toPrintable } from '../table.ts'
-import type { HitJson, SessionsApi } from './api.ts'
+import type { SearchHitJson, SessionsApi } from './api.ts'
 import { withSessionsApi } from './open-api.ts'
 
 const PAGE_SIZE = 100
@@ -53,6 +53,6 @@ function formatHit({
   before,
   match,
   after,
-}: HitJson): string {
+}: SearchHitJson): string {
   return `${toPrintable(sessionId)}#${index} ${foundIn}: ${toPrintable(before + match + after)}`
 }

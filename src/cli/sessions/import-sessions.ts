@@ -40,7 +40,7 @@ export async function importSessions(
   return counts
 }
 
-interface Progress {
+interface ImportProgress {
   counts: ImportCounts
   consumers: ReadonlySet<string>
 }
@@ -49,7 +49,7 @@ async function importSession(
   reader: Source,
   store: TurnStore,
   session: SessionRecord,
-  { counts, consumers }: Progress,
+  { counts, consumers }: ImportProgress,
 ): Promise<void> {
   const { sessionId, createdAtMs } = session
   const item = { kind: 'session', name: sessionId, createdAtMs } as const
@@ -96,14 +96,14 @@ async function importGiven(
  * has the same turns. `longer`: it has more. `different`: the source has turns that it lacks. `other`: it is another
  * session of the same name.
  */
-type Destination = 'beginning' | 'equal' | 'longer' | 'different' | 'other'
+type ComparisonResult = 'beginning' | 'equal' | 'longer' | 'different' | 'other'
 
 async function compare(
   reader: Source,
   store: TurnStore,
   source: SessionRecord,
   known: SessionRecord,
-): Promise<Destination> {
+): Promise<ComparisonResult> {
   if (known.createdAtMs !== source.createdAtMs) return 'other'
   if (hasEqualEnd(known, source)) return 'equal'
   const isActive = known.status === 'active'

@@ -32,7 +32,7 @@ export function run(config: SessionsListConfig): Promise<number> {
 }
 
 /** Converts the options to a query. @throws ProxyError `config_invalid` */
-function toListQuery({ status, run, sort, sinceMs, label, metadata }: SessionsListConfig): ListWanted {
+function toListQuery({ status, run, sort, sinceMs, label, metadata }: SessionsListConfig): ListOptions {
   return {
     status,
     run,
@@ -49,12 +49,12 @@ function toListQuery({ status, run, sort, sinceMs, label, metadata }: SessionsLi
   }
 }
 
-type ListWanted = Omit<ListQuery, 'limit' | 'cursor'>
+type ListOptions = Omit<ListQuery, 'limit' | 'cursor'>
 
 /** Yields sessions page by page, newest first unless `sort` is set. @param limit default: all of them */
 export async function* listSessions(
   api: SessionsApi,
-  wanted: ListWanted,
+  wanted: ListOptions,
   limit = Number.POSITIVE_INFINITY,
 ): AsyncGenerator<SessionJson> {
   let left = limit

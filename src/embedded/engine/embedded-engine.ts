@@ -5,7 +5,7 @@ import type { ChatBody, GenerationRequest } from '../../protocol/canonical/reque
 import { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
 import { isTokenRequest } from '../../proxy/engines/clients/wire/request.ts'
 import type { EngineClient, EngineHealth } from '../../proxy/engines/port/engine-client.ts'
-import type { TokenizerQuestion } from '../../proxy/engines/port/expected-tokenizer.ts'
+import type { TokenizerQuery } from '../../proxy/engines/port/expected-tokenizer.ts'
 import type { ScoreRequest, ScoreResult } from '../../proxy/engines/port/score.ts'
 import { hermes } from '../../proxy/tokens/parsers/json-families.ts'
 import type { OutputParser } from '../../proxy/tokens/parsers/output-parser.ts'
@@ -17,7 +17,7 @@ import {
 import defaultPlaybook from './default-playbook.json' with { type: 'json' }
 import { type EmbeddedModel, getEmbeddedModelFolder, loadEmbeddedModel } from './embedded-model.ts'
 import { Generation } from './generation.ts'
-import { Pace } from './pace.ts'
+import { TokenPacer } from './pace.ts'
 import { Playbook } from './playbook.ts'
 import {
   buildChatPrompt,
@@ -123,7 +123,7 @@ export class EmbeddedEngine implements EngineClient {
     })
   }
 
-  checkHealth(signal: AbortSignal, question?: TokenizerQuestion): Promise<EngineHealth> {
+  checkHealth(signal: AbortSignal, question?: TokenizerQuery): Promise<EngineHealth> {
     signal.throwIfAborted()
     const { model: id, contextLength: maxModelLen, weightVersion } = this
     const reply = question && { textIds: this.#model.tokenizer.encode(question.text) }
@@ -238,7 +238,7 @@ export class EmbeddedEngine implements EngineClient {
     signal: AbortSignal,
     write: (batch: readonly GenerationEvent[]) => Promise<void>,
   ): Promise<void> {
-    const pace = new Pace(this.#latencyMs, this.#tokensPerSecond)
+    const pace = new TokenPacer(this.#latencyMs, this.#tokensPerSecond)
     this.#running++
     try {
       while (!generation.done) {

@@ -11,7 +11,7 @@ import { StopStrings } from '../../proxy/tokens/tokenizer/stop-strings.ts'
 import { StreamingDecoder } from '../../proxy/tokens/tokenizer/streaming-decoder.ts'
 import type { Tokenizer } from '../../proxy/tokens/tokenizer/tokenizer.ts'
 import type { EmbeddedModel } from './embedded-model.ts'
-import type { NextToken } from './ngram-model.ts'
+import type { NextTokenDistribution } from './ngram-model.ts'
 import { Sampler } from './sampler.ts'
 import type { LogprobsOptions, SamplingParams } from './sampling-params.ts'
 import { selectMostProbable } from './score.ts'
@@ -113,7 +113,7 @@ export class Generation {
     return isLast ? joinDeltas(parsed, parser.finish()) : parsed
   }
 
-  #makeDelta(id: number, next: NextToken, parsed: OutputDelta): GenerationDelta {
+  #makeDelta(id: number, next: NextTokenDistribution, parsed: OutputDelta): GenerationDelta {
     if (parsed.toolCalls) this.#hasToolCalls = true
     const delta: GenerationDelta = { type: 'delta', ...parsed, tokenIds: [id], logprobs: [next.logprob(id)] }
     const { tokenizer } = this.#model
@@ -151,7 +151,7 @@ function joinDeltas(first: OutputDelta, second: OutputDelta): OutputDelta {
 /** Describes a token with its logprob and its most probable alternatives, as OpenAI and vLLM list them. */
 function describeToken(
   tokenizer: Tokenizer,
-  next: NextToken,
+  next: NextTokenDistribution,
   id: number,
   options: LogprobsOptions,
 ): TokenLogprob {
@@ -164,7 +164,7 @@ function describeToken(
 }
 
 /** Describes a token. With `return_tokens_as_token_ids` the bytes are still those of the text. */
-function describe(tokenizer: Tokenizer, next: NextToken, id: number, options: LogprobsOptions) {
+function describe(tokenizer: Tokenizer, next: NextTokenDistribution, id: number, options: LogprobsOptions) {
   const text = tokenizer.getPiece(id).text ?? tokenizer.decode([id])
   return {
     token: options.asTokenIds ? `token_id:${id}` : text,
@@ -174,7 +174,7 @@ function describe(tokenizer: Tokenizer, next: NextToken, id: number, options: Lo
 }
 
 /** Returns the most probable tokens as a row of token data. */
-function getAlternatives(tokenizer: Tokenizer, next: NextToken, count: number): TokenTable {
+function getAlternatives(tokenizer: Tokenizer, next: NextTokenDistribution, count: number): TokenTable {
   const ids = selectMostProbable(next, tokenizer.vocabSize, count)
   return { counts: [ids.length], ids, logprobs: ids.map((id) => next.logprob(id)) }
 }

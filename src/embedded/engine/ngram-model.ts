@@ -28,7 +28,7 @@ export class NgramModel {
   }
 
   /** Returns the distribution of the token after the first `length` of `ids`. */
-  next(ids: ArrayLike<number>, length = ids.length): NextToken {
+  next(ids: ArrayLike<number>, length = ids.length): NextTokenDistribution {
     const matches: ContextMatch[] = []
     for (const contexts of this.#contexts) {
       // If a shorter context was never seen, the longer ones were not seen either.
@@ -36,7 +36,7 @@ export class NgramModel {
       if (match === undefined) break
       matches.push(match)
     }
-    return new NextToken(this.#base, matches)
+    return new NextTokenDistribution(this.#base, matches)
   }
 }
 
@@ -56,7 +56,7 @@ interface NgramMatch extends ContextMatch {
  * The distribution of one token. Both methods add the same terms in the same order, so their results are equal bit for
  * bit.
  */
-export class NextToken {
+export class NextTokenDistribution {
   readonly #base: Float64Array
   readonly #baseWeight: number
   readonly #matches: readonly NgramMatch[]

@@ -8,7 +8,7 @@ const TOKENS_PER_TURN = 32
 const MS_PER_TURN = 0.5
 
 /** Schedules tokens: the first one after the latency, the others at an even rate. */
-export class Pace {
+export class TokenPacer {
   readonly #firstAtMs: number
   readonly #tokensPerSecond: number
   #taken = 0

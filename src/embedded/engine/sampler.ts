@@ -2,7 +2,7 @@
  * Samples the next token. The order of the steps is vLLM's (`vllm/v1/sample/sampler.py`): masks and penalties on the
  * logits, then greedy or temperature, min_p, top_k, top_p, draw. The model's log-softmax is used as logits.
  */
-import type { NextToken } from './ngram-model.ts'
+import type { NextTokenDistribution } from './ngram-model.ts'
 import { createSeededRandom, type RandomSource } from './random.ts'
 import type { SamplingParams } from './sampling-params.ts'
 
@@ -36,7 +36,7 @@ export class Sampler {
   }
 
   /** Draws a token. @returns its id; it does not count as generated before `accept` */
-  draw(next: NextToken): number {
+  draw(next: NextTokenDistribution): number {
     const weights = this.#weights
     next.fill(weights)
     if (this.#length < this.#params.minTokens) for (const id of this.#endings) weights[id] = 0

@@ -1,6 +1,6 @@
 /** Scores given tokens with the embedded model. */
 import type { TokenScore } from '../../proxy/engines/port/score.ts'
-import type { NextToken, NgramModel } from './ngram-model.ts'
+import type { NextTokenDistribution, NgramModel } from './ngram-model.ts'
 import { findIndexOfLargest } from './sampler.ts'
 
 /** A token's score with its rank among all tokens, from 1. */
@@ -43,7 +43,11 @@ export function rankTokens(
  * Returns the most probable tokens in descending order, lower id first among equals. One pass for each is far cheaper
  * than sorting the vocabulary.
  */
-export function selectMostProbable(next: NextToken, vocabularySize: number, count: number): number[] {
+export function selectMostProbable(
+  next: NextTokenDistribution,
+  vocabularySize: number,
+  count: number,
+): number[] {
   if (count === 0) return []
   const probabilities = new Float64Array(vocabularySize)
   next.fill(probabilities)

@@ -2,7 +2,7 @@
 import type { Completion } from '../../protocol/canonical/completion.ts'
 import type { GenerationDelta, GenerationEnd } from '../../protocol/canonical/events.ts'
 import type { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
-import type { ChunkMaker, ResponseFields, ResponseFormat, ResponseHead } from './response-wire.ts'
+import type { ChunkBuilder, ResponseFields, ResponseFormat, ResponseHead } from './response-wire.ts'
 
 export const chatFormat: ResponseFormat = {
   idPrefix: 'chatcmpl-',
@@ -44,7 +44,7 @@ function toChatCompletion(head: ResponseHead, completion: Completion, fields: Re
   }
 }
 
-class ChatChunks implements ChunkMaker {
+class ChatChunks implements ChunkBuilder {
   readonly #fields: ResponseFields
 
   constructor(fields: ResponseFields) {

@@ -16,7 +16,12 @@ import {
   checkChatRequest,
   checkCompletionRequest,
 } from './request-schemas.ts'
-import { type ResponseFormat, type ResponseHead, readResponseFields, StreamText } from './response-wire.ts'
+import {
+  type ResponseFormat,
+  type ResponseHead,
+  readResponseFields,
+  StreamFormatter,
+} from './response-wire.ts'
 
 /** Counters for tests and benchmarks; not on the wire. */
 export interface EngineCounters {
@@ -109,7 +114,7 @@ async function handleCompletion(
     await generate(completion)
     return format.whole(head, completion, fields)
   }
-  await sendStream(generate, new StreamText(head, format.chunks(fields), fields), reply)
+  await sendStream(generate, new StreamFormatter(head, format.chunks(fields), fields), reply)
   return reply
 }
 
@@ -148,7 +153,7 @@ async function countCompletion(
  */
 async function sendStream(
   generate: (sink: EventSink) => Promise<void>,
-  text: StreamText,
+  text: StreamFormatter,
   reply: FastifyReply,
 ): Promise<void> {
   let sse: SseReply | undefined

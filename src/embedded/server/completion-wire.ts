@@ -3,7 +3,7 @@ import type { Completion } from '../../protocol/canonical/completion.ts'
 import type { GenerationDelta, GenerationEnd } from '../../protocol/canonical/events.ts'
 import type { TokenLogprob } from '../../protocol/canonical/messages.ts'
 import type { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
-import type { ChunkMaker, ResponseFields, ResponseFormat, ResponseHead } from './response-wire.ts'
+import type { ChunkBuilder, ResponseFields, ResponseFormat, ResponseHead } from './response-wire.ts'
 
 export const completionFormat: ResponseFormat = {
   idPrefix: 'cmpl-',
@@ -36,7 +36,7 @@ function toCompletion(head: ResponseHead, completion: Completion, fields: Respon
   }
 }
 
-class CompletionChunks implements ChunkMaker {
+class CompletionChunks implements ChunkBuilder {
   readonly #fields: ResponseFields
   /** Sent with the first token, then null. */
   #promptTokenIds: number[] | null = null

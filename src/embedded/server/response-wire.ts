@@ -35,11 +35,11 @@ export interface ResponseFormat {
   wholeObject: string
   chunkObject: string
   whole(head: ResponseHead, completion: Completion, fields: ResponseFields): object
-  chunks(fields: ResponseFields): ChunkMaker
+  chunks(fields: ResponseFields): ChunkBuilder
 }
 
 /** Creates the chunks of one stream, as the members of the JSON object after those of the head. */
-export interface ChunkMaker {
+export interface ChunkBuilder {
   /** @returns undefined if this kind of response begins with its first token */
   first(promptTokenIds: PromptIds | undefined): object | undefined
   /**
@@ -53,12 +53,12 @@ export interface ChunkMaker {
  * Formats events as server-sent events. A batch is one text, so that tokens that are ready together need one write; the
  * head is formatted once, because it is most of a chunk.
  */
-export class StreamText {
+export class StreamFormatter {
   readonly #head: string
-  readonly #chunks: ChunkMaker
+  readonly #chunks: ChunkBuilder
   readonly #fields: ResponseFields
 
-  constructor(head: ResponseHead, chunks: ChunkMaker, fields: ResponseFields) {
+  constructor(head: ResponseHead, chunks: ChunkBuilder, fields: ResponseFields) {
     this.#head = `data: ${JSON.stringify(head).slice(0, -1)},`
     this.#chunks = chunks
     this.#fields = fields

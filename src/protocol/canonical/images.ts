@@ -7,7 +7,7 @@ import { concatIds } from '../token-ids/token-ids.ts'
 import type { ChatMessage } from './messages.ts'
 
 /** The ids before and after an image's tokens. */
-export type ImageEdges = readonly [number, number]
+export type ImageDelimiters = readonly [number, number]
 
 /** The image tokens of a prompt of token ids. */
 export interface PromptImages {
@@ -16,7 +16,7 @@ export interface PromptImages {
   /** The number of tokens of each image, in the order of the messages' image parts. */
   readonly tokens: readonly number[]
   /** The ids around each image that the template does not render; absent: none. */
-  readonly edges?: ImageEdges | undefined
+  readonly edges?: ImageDelimiters | undefined
 }
 
 interface ImagePart {
@@ -71,7 +71,7 @@ export function findImageRuns(ids: Int32Array, { tokenId, tokens }: PromptImages
  * @param edges ids to omit around each image, for an engine whose processor of the model adds them itself
  * @throws RangeError as {@link findImageRuns}, and if an image has other edges
  */
-export function collapseImages(ids: Int32Array, images: PromptImages, edges?: ImageEdges): Int32Array {
+export function collapseImages(ids: Int32Array, images: PromptImages, edges?: ImageDelimiters): Int32Array {
   const parts: Int32Array[] = []
   let from = 0
   for (const { offset, length } of findImageRuns(ids, images)) {

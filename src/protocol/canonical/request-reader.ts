@@ -84,7 +84,7 @@ interface ListEntry {
 export type WeightCheck = (weight: JsonWeight) => void
 
 /** The values that a step derived from objects or from texts. */
-type Results = Pick<WeakMap<never, unknown>, 'get' | 'set'> | LruCache<never, unknown>
+type DerivedValues = Pick<WeakMap<never, unknown>, 'get' | 'set'> | LruCache<never, unknown>
 
 const NOTHING: ListEntry = { elements: [], ends: [], weights: [], bytes: DigestPrefix.NONE }
 
@@ -99,7 +99,7 @@ export class RequestReader implements PartMemo {
   readonly #lists: ListEntry[] = []
   readonly #parts = new PartCache()
   /** The derived values by step. */
-  readonly #made = new Map<unknown, Results>()
+  readonly #made = new Map<unknown, DerivedValues>()
   #parsed = 0
   #steps = 0
 
@@ -151,7 +151,7 @@ export class RequestReader implements PartMemo {
     return made
   }
 
-  #getResults(step: unknown, part: object | string): Results {
+  #getResults(step: unknown, part: object | string): DerivedValues {
     let results = this.#made.get(step)
     if (results === undefined) {
       results = typeof part === 'string' ? new LruCache(MAX_PARTS, () => 1) : new WeakMap()

@@ -7,14 +7,17 @@ export interface ToolSummary {
   parameters: unknown
 }
 
-export interface Settings {
+export interface RequestSettings {
   /** Sampling parameters and other fields of the request, by name, with JSON values. */
   params: readonly (readonly [name: string, value: string])[]
   tools: readonly ToolSummary[]
 }
 
 /** Returns the settings of a turn. The `prompt` of a completion is part of the conversation and omitted. */
-export function getSettings(turn: { params: Record<string, unknown>; tools: readonly unknown[] }): Settings {
+export function getSettings(turn: {
+  params: Record<string, unknown>
+  tools: readonly unknown[]
+}): RequestSettings {
   const params = Object.entries(turn.params)
     .filter(([name]) => name !== 'prompt')
     .map(([name, value]) => [name, typeof value === 'string' ? value : JSON.stringify(value)] as const)

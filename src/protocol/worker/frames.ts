@@ -24,7 +24,7 @@ export interface Frame {
 }
 
 /** A message as a socket of `ws` delivers it, usually bytes. */
-export interface FrameData {
+export interface RawFrame {
   toString(): string
 }
 
@@ -33,13 +33,13 @@ export interface FrameData {
  * @param parse parses JSON; a reader that knows what to expect may do so with less work
  * @returns undefined for anything that is not a frame: binary, not JSON, or without a `type`
  */
-export function parseFrame(data: FrameData, isBinary: boolean, parse = parseText): Frame | undefined {
+export function parseFrame(data: RawFrame, isBinary: boolean, parse = parseText): Frame | undefined {
   if (isBinary) return undefined
   const value = read(() => parse(data)) ?? read(() => parseRepaired(data.toString(), parse === parseText))
   return isFrame(value) ? value : undefined
 }
 
-function parseText(data: FrameData): unknown {
+function parseText(data: RawFrame): unknown {
   return JSON.parse(data.toString())
 }
 
@@ -66,7 +66,7 @@ function isFrame(value: unknown): value is Frame {
  * unchanged. It takes one pass for any text, because the text is untrusted.
  */
 function withoutNonNumbers(text: string): string {
-  const strings = new StringWalk(text)
+  const strings = new JsonStringTracker(text)
   const parts: string[] = []
   let done = 0
   for (const { 0: word, index } of text.matchAll(/-?Infinity|NaN/g)) {
@@ -80,7 +80,7 @@ function withoutNonNumbers(text: string): string {
 const [QUOTE, BACKSLASH] = [0x22, 0x5c]
 
 /** Walks once through a JSON text and tracks which parts of it are in strings. */
-class StringWalk {
+class JsonStringTracker {
   readonly #text: string
   #at = 0
   #inString = false

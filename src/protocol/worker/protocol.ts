@@ -290,7 +290,7 @@ const ToolCallDeltaOnWire = Type.Object({
 })
 
 /** One delta of the completion, as the engine sent it. */
-export const DeltaOnWire = Type.Object({
+export const WireDelta = Type.Object({
   content: Type.Optional(Type.String()),
   reasoning: Type.Optional(Type.String()),
   refusal: Type.Optional(Type.String()),
@@ -306,7 +306,7 @@ export const DeltaOnWire = Type.Object({
   extra: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
 })
 
-export const StartOnWire = Type.Object({
+export const WireStart = Type.Object({
   engine: Type.String(),
   model: Type.Optional(Type.String()),
   /** The prompt as the engine reports it. */
@@ -329,13 +329,13 @@ export const CompletionChunk = Type.Object({
   /** 1, 2, 3 … per request, without gaps; the response counts too. */
   seq: Type.Integer({ minimum: 1 }),
   /** Set in the first chunk. */
-  start: Type.Optional(StartOnWire),
+  start: Type.Optional(WireStart),
   /** The deltas that were available at once, in order. */
-  deltas: Type.Array(DeltaOnWire),
+  deltas: Type.Array(WireDelta),
 })
 
 /** A ProxyError on the wire, so that an agent receives the same error in both modes. */
-export const ErrorOnWire = Type.Object({
+export const WireError = Type.Object({
   /** A code of the error catalogue; an unknown one counts as `engine_failed`. */
   code: Type.String(),
   message: Type.String(),
@@ -359,7 +359,7 @@ export const CompletionResponseV2 = Type.Object({
   /** All ids of the prompt, if the engine reports other ones after the start. */
   prompt_token_ids: Type.Optional(PackedTokenIds),
   weight_version: Type.Optional(WeightVersion),
-  error: nullable(ErrorOnWire),
+  error: nullable(WireError),
 })
 
 /** Sent after the acknowledgement and when any field changes. */
@@ -393,9 +393,9 @@ export type CompletionChunk = Type.Static<typeof CompletionChunk>
 export type CompletionCancel = Type.Static<typeof CompletionCancel>
 export type SessionEnd = Type.Static<typeof SessionEnd>
 export type CompletionAck = Type.Static<typeof CompletionAck>
-export type DeltaOnWire = Type.Static<typeof DeltaOnWire>
-export type StartOnWire = Type.Static<typeof StartOnWire>
-export type ErrorOnWire = Type.Static<typeof ErrorOnWire>
+export type WireDelta = Type.Static<typeof WireDelta>
+export type WireStart = Type.Static<typeof WireStart>
+export type WireError = Type.Static<typeof WireError>
 export type WorkerStatusRequest = Type.Static<typeof WorkerStatusRequest>
 export type CallsAlive = Type.Static<typeof CallsAlive>
 export type WorkerStatus = Type.Static<typeof WorkerStatus>

@@ -13,10 +13,10 @@ import { PromptIds } from '../token-ids/prompt-ids.ts'
 import {
   type CompletionChunk,
   type CompletionResponseV2,
-  type DeltaOnWire,
-  type ErrorOnWire,
   PROMPT_FORGOTTEN,
-  type StartOnWire,
+  type WireDelta,
+  type WireError,
+  type WireStart,
 } from './protocol.ts'
 import { packTokenIds, unpackTokenIds } from './token-ids.ts'
 
@@ -34,8 +34,8 @@ export function createChunkFrame(
   events: readonly GenerationEvent[],
   base?: PromptIds,
 ): ((seq: number) => string) | undefined {
-  let start: BeforeJson<StartOnWire> | undefined
-  const deltas: DeltaOnWire[] = []
+  let start: BeforeJson<WireStart> | undefined
+  const deltas: WireDelta[] = []
   for (const event of events) {
     if (event.type === 'delta') deltas.push(deltaToWire(event))
     else if (event.type === 'start') start = startToWire(event, base)
@@ -67,7 +67,7 @@ export function createPromptForgottenFrame(requestId: string): (seq: number) => 
   return createFailedFrame(requestId, { code: PROMPT_FORGOTTEN, message, status: 409 })
 }
 
-function createFailedFrame(requestId: string, error: BeforeJson<ErrorOnWire>): (seq: number) => string {
+function createFailedFrame(requestId: string, error: BeforeJson<WireError>): (seq: number) => string {
   return formatNumber<CompletionResponseV2>('completion_response', requestId, { finish_reason: null, error })
 }
 
@@ -121,7 +121,7 @@ export function parseResponseEnd(response: CompletionResponseV2): GenerationEnd 
 function startToWire(
   { engine, model, promptTokenIds, weightVersion, sampling }: GenerationStart,
   base: PromptIds | undefined,
-): BeforeJson<StartOnWire> {
+): BeforeJson<WireStart> {
   return {
     engine,
     model,
@@ -138,14 +138,14 @@ function samplingToWire({ logprobsMode, defaults }: EngineSampling) {
 function samplingFromWire({
   logprobs_mode: logprobsMode,
   defaults,
-}: NonNullable<StartOnWire['sampling']>): EngineSampling {
+}: NonNullable<WireStart['sampling']>): EngineSampling {
   return { ...(logprobsMode !== undefined && { logprobsMode }), ...(defaults && { defaults }) }
 }
 
 function promptToWire(
   ids: PromptIds,
   base: PromptIds | undefined,
-): Pick<StartOnWire, 'prompt_token_ids' | 'prompt_shared'> {
+): Pick<WireStart, 'prompt_token_ids' | 'prompt_shared'> {
   // Without the base's completion: this side may not know it, and the other one may not know it yet.
   const shared = base === undefined ? 0 : Math.min(base.sharedWith(ids), base.length)
   const rest = packTokenIds(ids.slice(shared, ids.length))
@@ -153,7 +153,7 @@ function promptToWire(
 }
 
 function promptFromWire(
-  { prompt_token_ids: packed, prompt_shared: shared = 0 }: StartOnWire,
+  { prompt_token_ids: packed, prompt_shared: shared = 0 }: WireStart,
   base: PromptIds | undefined,
 ): PromptIds | undefined {
   if (packed === undefined) return undefined
@@ -162,7 +162,7 @@ function promptFromWire(
   return new PromptIds(rest, base, shared)
 }
 
-function startFromWire(start: StartOnWire, workerId: string, base: PromptIds | undefined): GenerationStart {
+function startFromWire(start: WireStart, workerId: string, base: PromptIds | undefined): GenerationStart {
   const { engine, model, weight_version: weightVersion, sampling } = start
   const promptTokenIds = promptFromWire(start, base)
   return {
@@ -177,8 +177,8 @@ function startFromWire(start: StartOnWire, workerId: string, base: PromptIds | u
 
 // One object and few branches per delta in each direction: this path handles fifty thousand deltas a second.
 
-function deltaToWire(delta: GenerationDelta): DeltaOnWire {
-  const wire: DeltaOnWire = {}
+function deltaToWire(delta: GenerationDelta): WireDelta {
+  const wire: WireDelta = {}
   if (delta.content !== undefined) wire.content = delta.content
   if (delta.reasoning !== undefined) wire.reasoning = delta.reasoning
   if (delta.refusal !== undefined) wire.refusal = delta.refusal
@@ -191,7 +191,7 @@ function deltaToWire(delta: GenerationDelta): DeltaOnWire {
   return wire
 }
 
-function deltaFromWire(wire: DeltaOnWire): GenerationDelta {
+function deltaFromWire(wire: WireDelta): GenerationDelta {
   const delta: GenerationDelta = { type: 'delta' }
   if (wire.content !== undefined) delta.content = wire.content
   if (wire.reasoning !== undefined) delta.reasoning = wire.reasoning
@@ -207,13 +207,13 @@ function deltaFromWire(wire: DeltaOnWire): GenerationDelta {
   return delta
 }
 
-function detailsToWire(details: TokenData): NonNullable<DeltaOnWire['details']> {
+function detailsToWire(details: TokenData): NonNullable<WireDelta['details']> {
   const packed = packTokenData(details).map(({ kind, body }) => [kind, Buffer.from(body).toString('base64')])
   return Object.fromEntries(packed)
 }
 
 /** Ignores kinds that only a newer worker knows. @throws RangeError on invalid token data */
-function detailsFromWire(wire: NonNullable<DeltaOnWire['details']>): TokenData {
+function detailsFromWire(wire: NonNullable<WireDelta['details']>): TokenData {
   return unpackTokenData(
     Object.entries(wire).flatMap(([kind, text]) =>
       isTokenDataKind(kind) ? [{ kind, body: Buffer.from(text, 'base64') }] : [],
@@ -230,7 +230,7 @@ function asRecord(entry: TokenLogprob): Record<string, unknown> {
   return entry as unknown as Record<string, unknown>
 }
 
-function errorToWire(error: ProxyError): BeforeJson<ErrorOnWire> {
+function errorToWire(error: ProxyError): BeforeJson<WireError> {
   return {
     code: error.code,
     message: error.message,
@@ -261,7 +261,7 @@ const WORKERS_CODES: ReadonlySet<string> = new Set<ErrorCode>([
   'shutting_down',
 ])
 
-function errorFromWire(wire: ErrorOnWire): ProxyError {
+function errorFromWire(wire: WireError): ProxyError {
   const code = WORKERS_CODES.has(wire.code) ? (wire.code as ErrorCode) : 'engine_failed'
   return new ProxyError(code, wire.message, {
     status: wire.status,

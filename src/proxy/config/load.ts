@@ -5,8 +5,8 @@ import { isRecord } from '../../base/json.ts'
 import { didYouMean, findNearest } from './nearest.ts'
 import {
   CONFIG_FLAG,
+  type CommandConfig,
   type CommandSpec,
-  type ConfigOf,
   ENV_PREFIX,
   listEnvNames,
   listFileKeys,
@@ -34,7 +34,7 @@ interface ConfigFile {
  * Loads the command's configuration. It reads only `flags`, `env` and the files that they name.
  * @throws ProxyError `config_invalid`: one line with the fault, the value's source and the allowed values
  */
-export function loadConfig<C extends CommandSpec>(command: C, flags: Flags, env: Env): ConfigOf<C> {
+export function loadConfig<C extends CommandSpec>(command: C, flags: Flags, env: Env): CommandConfig<C> {
   const file = readConfigFile(command, flags, env)
   const config: Record<string, unknown> = {}
   // The variables may name key files of other commands, too.
@@ -48,7 +48,7 @@ export function loadConfig<C extends CommandSpec>(command: C, flags: Flags, env:
     if (value && option.type === 'key') secrets.push(...getKeyFiles(value.value))
   }
   Object.defineProperty(config, SECRET_FILES, { value: secrets })
-  return config as ConfigOf<C>
+  return config as CommandConfig<C>
 }
 
 /** The property is not enumerable, because configurations are printed and spread. */

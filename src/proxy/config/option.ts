@@ -122,7 +122,7 @@ type ValueOf<O extends OptionSpec> = O extends { repeatable: true }
     : Scalar<O> | undefined
 
 /** The configuration that a command's table describes. */
-export type ConfigOf<C extends CommandSpec> = {
+export type CommandConfig<C extends CommandSpec> = {
   readonly [K in keyof C['options']]: ValueOf<C['options'][K]>
 }
 

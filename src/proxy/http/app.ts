@@ -16,7 +16,7 @@ import type { Logger } from '../../base/logger.ts'
 import { openAiError } from '../dialects/common/openai-error.ts'
 import { buildGoogleError } from '../dialects/gemini/error.ts'
 import { buildAnthropicError } from '../dialects/messages/error.ts'
-import type { Registry } from '../engines/port/registry.ts'
+import type { MemberRegistry } from '../engines/port/registry.ts'
 import type { MetricsSource } from '../metrics/proxy-metrics.ts'
 import { Consumers } from '../session/consumers/consumers.ts'
 import { Activity } from '../session/state/activity.ts'
@@ -54,7 +54,7 @@ import { createUnauthenticatedConnections, createWebServer } from './transport/w
 import { type WorkerSocketOptions, workerSocket } from './worker/worker-socket.ts'
 
 /** The parts that every application needs, whatever its routes. */
-export interface AppBase {
+export interface CommonAppOptions {
   logger: Logger
   bodyLimitBytes: number
   /** The resources that callers may use. */
@@ -81,7 +81,7 @@ export interface AppBase {
   metrics?: MetricsSource
 }
 
-export interface AppOptions extends AppBase, AgentRoutesOptions {
+export interface AppOptions extends CommonAppOptions, AgentRoutesOptions {
   store: TurnStore
   /** Returns the fields of `/health` other than the state of the backend. */
   facts: () => Record<string, unknown>
@@ -96,7 +96,7 @@ export interface AppOptions extends AppBase, AgentRoutesOptions {
   acceptWorker: WorkerSocketOptions['accept']
   maxWorkerFrameBytes: number
   /** The engines or workers in use. */
-  registry: Registry
+  registry: MemberRegistry
   /** The other nodes, if several share the database. Default: this is the only node. */
   nodes?: Nodes | undefined
   /** The settings that admins change. Default: settings of this proxy alone. */
@@ -138,7 +138,7 @@ export function buildApp(options: AppOptions, sockets?: AppSockets): Promise<App
  * scope
  */
 export async function buildAppWith(
-  options: AppBase,
+  options: CommonAppOptions,
   add: (app: FastifyInstance, guards: AppGuards) => Promise<void>,
   { serverFactory, unauthenticated }: AppSockets = createPlainSockets(),
 ): Promise<App> {

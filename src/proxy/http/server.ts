@@ -3,7 +3,7 @@ import { Server as HttpsServer } from 'node:https'
 import { type AddressInfo, createServer, type Server, type Socket } from 'node:net'
 import type { FastifyServerFactory } from 'fastify'
 import type { RouteScope } from './access/guard.ts'
-import { type App, type AppBase, type AppOptions, type AppSockets, buildApp } from './app.ts'
+import { type App, type AppOptions, type AppSockets, buildApp, type CommonAppOptions } from './app.ts'
 import { formatBaseUrl } from './transport/base-url.ts'
 import {
   type Certificate,
@@ -14,7 +14,7 @@ import {
 import type { UnauthenticatedConnections } from './transport/unauthenticated-connections.ts'
 import { createUnauthenticatedConnections, createWebServer } from './transport/web-server.ts'
 
-export interface ListenOptions extends AppBase {
+export interface ListenOptions extends CommonAppOptions {
   host: string
   /** 0: any free port. */
   port: number
@@ -24,7 +24,7 @@ export interface ListenOptions extends AppBase {
   certificateIntervalMs?: number
 }
 
-export interface ServerOptions extends AppOptions, Omit<ListenOptions, keyof AppBase> {}
+export interface ServerOptions extends AppOptions, Omit<ListenOptions, keyof CommonAppOptions> {}
 
 export interface HttpServer {
   /** The URL that it listens at, with the actual port and the base path. */

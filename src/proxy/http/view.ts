@@ -1,20 +1,20 @@
 /** A viewer of recorded data: the read routes and the inspector over a database, without a proxy. */
 import type { FastifyPluginCallback } from 'fastify'
 import { withScope } from './access/guard.ts'
-import { type App, type AppBase, type AppSockets, buildAppWith } from './app.ts'
+import { type App, type AppSockets, buildAppWith, type CommonAppOptions } from './app.ts'
 import { type HttpServer, type ListenOptions, listenWith } from './server.ts'
 import { formatRoutes } from './trainer/formats/routes.ts'
 import { type ReadRoutesOptions, readRoutes } from './trainer/sessions/read-routes.ts'
 
 /** The fields of `/health` other than its state. */
-interface ViewFacts {
+interface ViewHealthFields {
   version: string
   /** The path of the database file. */
   db: string
 }
 
-export interface ViewOptions extends AppBase, ReadRoutesOptions {
-  facts: ViewFacts
+export interface ViewOptions extends CommonAppOptions, ReadRoutesOptions {
+  facts: ViewHealthFields
 }
 
 export function listenToViewers(options: ViewOptions & ListenOptions): Promise<HttpServer> {
@@ -34,7 +34,7 @@ export function buildView(options: ViewOptions, sockets?: AppSockets): Promise<A
   return buildAppWith(options, add, sockets)
 }
 
-const viewHealth: FastifyPluginCallback<{ facts: ViewFacts }> = (app, { facts }, done) => {
+const viewHealth: FastifyPluginCallback<{ facts: ViewHealthFields }> = (app, { facts }, done) => {
   app.get('/health', async () => ({ status: 'ok', mode: 'view', connected_workers: 0, ...facts }))
   done()
 }

@@ -3,7 +3,7 @@
  * (https://prometheus.io/docs/instrumenting/exposition_formats/) and OpenMetrics 1.0
  * (https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md).
  */
-import type { Exemplar, Family, MetricSample } from './families.ts'
+import type { Exemplar, MetricFamily, MetricSample } from './families.ts'
 
 export interface Exposition {
   contentType: string
@@ -14,7 +14,7 @@ export interface Exposition {
  * Formats the families. A client that does not accept OpenMetrics receives the Prometheus format.
  * @param accept the `Accept` header
  */
-export function expose(families: readonly Family[], accept = ''): Exposition {
+export function expose(families: readonly MetricFamily[], accept = ''): Exposition {
   const isOpenMetrics = accept.includes('application/openmetrics-text')
   const text = families.map((family) => formatFamily(family, isOpenMetrics)).join('')
   return isOpenMetrics
@@ -22,7 +22,7 @@ export function expose(families: readonly Family[], accept = ''): Exposition {
     : { contentType: 'text/plain; version=0.0.4; charset=utf-8', text }
 }
 
-function formatFamily(family: Family, isOpenMetrics: boolean): string {
+function formatFamily(family: MetricFamily, isOpenMetrics: boolean): string {
   const { name, type, help } = family
   // OpenMetrics omits the sample's `_total` suffix from the name of a counter family.
   const familyName = isOpenMetrics && type === 'counter' ? name.replace(/_total$/, '') : name

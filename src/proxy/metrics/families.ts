@@ -20,7 +20,7 @@ export interface MetricSample {
 }
 
 /** All series of one name. */
-export interface Family {
+export interface MetricFamily {
   /** The name in the Prometheus text format: a counter's ends in `_total`. */
   readonly name: string
   readonly type: MetricType
@@ -73,7 +73,7 @@ class SeriesMap<T> {
   }
 }
 
-abstract class SeriesFamily<T> implements Family {
+abstract class SeriesFamily<T> implements MetricFamily {
   abstract readonly type: MetricType
   readonly name: string
   readonly help: string

@@ -2,7 +2,7 @@
  * All metrics. Labels have few values: never the id of a session, task or trial, a model name as an agent wrote it, or
  * the text of an error. The table in docs/metrics.md is generated from these definitions.
  */
-import { Counter, type Family, Gauge, Histogram } from './families.ts'
+import { Counter, Gauge, Histogram, type MetricFamily } from './families.ts'
 
 /** Buckets of vLLM (`vllm/v1/metrics/loggers.py`), so that both distributions can be compared. */
 const FIRST_TOKEN_S = [
@@ -24,7 +24,7 @@ const VERSIONS = [0, 1, 2, 3, 4, 6, 8, 12, 16, 32, 64]
 const REWARDS = [-1, -0.5, -0.1, 0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 2, 5, 10]
 
 export class Metrics {
-  readonly families: Family[] = []
+  readonly families: MetricFamily[] = []
 
   readonly turns = this.#counter('turns_total', 'Turns that ended, by dialect and outcome', [
     'dialect',
@@ -259,7 +259,7 @@ export class Metrics {
     return this.#add(new Histogram({ name: `llm_proxy_${name}`, help, buckets, labelNames }))
   }
 
-  #add<T extends Family>(family: T): T {
+  #add<T extends MetricFamily>(family: T): T {
     this.families.push(family)
     return family
   }

@@ -2,7 +2,7 @@
 import { type Clock, systemClock } from '../../base/clock.ts'
 import type { Logger } from '../../base/logger.ts'
 import { VERSION } from '../../base/version.ts'
-import type { DispatchWatch } from '../engines/dispatch/dispatcher.ts'
+import type { DispatchObserver } from '../engines/dispatch/dispatcher.ts'
 import type { Backend, BackendMember } from '../engines/port/backend.ts'
 import type { Prompts } from '../session/prompts/prompts.ts'
 import type { Trajectory } from '../session/trajectories/trajectories.ts'
@@ -95,7 +95,7 @@ export class ProxyMetrics implements Disposable {
     return this.#turns.ofBackend(backend)
   }
 
-  readonly dispatch: DispatchWatch = {
+  readonly dispatch: DispatchObserver = {
     waited: (ms) => this.#metrics.queueWait.observe(ms / 1_000),
     failedOver: () => this.#metrics.failovers.add(1),
     ejected: () => this.#metrics.ejections.add(1),

@@ -29,7 +29,7 @@ import {
 } from '../../protocol/worker/protocol.ts'
 import { attachReportedPrompt, findBasePrompt } from '../../protocol/worker/reported-prompts.ts'
 import { serializeRequest, withoutCapture } from '../../protocol/worker/request-frames.ts'
-import type { ModelInfo, Unavailable } from '../engines/port/engine-client.ts'
+import type { EngineModel, UnavailableReason } from '../engines/port/engine-client.ts'
 import { RelayRequest } from './relay-request.ts'
 import type { RelaySocket } from './relay-socket.ts'
 import { StatusRequests } from './status-requests.ts'
@@ -104,14 +104,14 @@ interface WorkerRequest {
 export class ConnectedWorker {
   identity: WorkerIdentity
   readonly connectedSinceMs = Date.now()
-  models: ModelInfo[] = []
+  models: EngineModel[] = []
   /** The version that the worker reported last; undefined if none, or none since the last status request. */
   weightVersion: string | undefined
   healthy = true
   /** The ids by which its engines' tokenizers are compared. */
   textIds: WorkerStatus['text_ids']
   /** Set while its engines are healthy but receive no new requests, because they are asleep or paused. */
-  unavailable: Unavailable | undefined
+  unavailable: UnavailableReason | undefined
   /** The reason why turns of its engines may be degraded. */
   warning: string | undefined
   /** The number of its requests in flight, as reported, for all its proxies. */

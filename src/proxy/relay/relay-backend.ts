@@ -9,11 +9,11 @@ import { CAPABILITIES } from '../../protocol/worker/protocol.ts'
 import { DISPATCH_DEFAULTS, Dispatcher, type DispatcherOptions } from '../engines/dispatch/dispatcher.ts'
 import { type FailureVerdict, generateWithFailover, judgeResponse } from '../engines/dispatch/failover.ts'
 import { EffortRegistry } from '../engines/dispatch/learned-efforts.ts'
-import { type Ability, createUnlistedPolicyError } from '../engines/dispatch/placement.ts'
+import { createUnlistedPolicyError, type MemberCapability } from '../engines/dispatch/placement.ts'
 import type { QueuedRequest } from '../engines/dispatch/scheduler.ts'
 import type { Backend, BackendMember, BackendStatus } from '../engines/port/backend.ts'
 import { createCannotCountError } from '../engines/port/count-tokens.ts'
-import type { ModelInfo } from '../engines/port/engine-client.ts'
+import type { EngineModel } from '../engines/port/engine-client.ts'
 import {
   describePrompts,
   describeTokenizer,
@@ -22,7 +22,7 @@ import {
   TOKENIZER_TEXT,
   type TokenizerVerdict,
 } from '../engines/port/expected-tokenizer.ts'
-import type { Registry, RegistryEntry } from '../engines/port/registry.ts'
+import type { MemberRegistry, RegistryEntry } from '../engines/port/registry.ts'
 import type { ConnectedWorker, WorkerLimits } from './connected-worker.ts'
 import type { RelaySocket } from './relay-socket.ts'
 import { WorkerRegistry } from './worker-registry.ts'
@@ -56,7 +56,7 @@ const UNAVAILABLE: readonly ErrorCode[] = ['engine_unreachable', 'shutting_down'
 
 const NO_ENGINE_SERVES = 'none of its engines serves'
 
-export class RelayBackend implements Backend, Registry {
+export class RelayBackend implements Backend, MemberRegistry {
   readonly mode = 'relay'
   readonly #registry: WorkerRegistry
   readonly #dispatcher: Dispatcher
@@ -137,8 +137,8 @@ export class RelayBackend implements Backend, Registry {
     throw createCannotCountError('Workers cannot count the tokens of a prompt')
   }
 
-  async models(): Promise<ModelInfo[]> {
-    const models = new Map<string, ModelInfo>()
+  async models(): Promise<EngineModel[]> {
+    const models = new Map<string, EngineModel>()
     for (const worker of this.#registry.connected()) {
       for (const model of worker.healthy ? worker.models : []) {
         if (!models.has(model.id)) models.set(model.id, model)
@@ -261,9 +261,9 @@ function toMember(worker: ConnectedWorker) {
   }
 }
 
-function findMissingAbilities({ identity: { version, capabilities } }: ConnectedWorker): Ability[] {
+function findMissingAbilities({ identity: { version, capabilities } }: ConnectedWorker): MemberCapability[] {
   if (version === 1) return ['completion', 'token_ids', 'images']
-  const lacks: Ability[] = []
+  const lacks: MemberCapability[] = []
   if (!capabilities.includes(CAPABILITIES.tokenIds)) lacks.push('token_ids')
   if (!capabilities.includes(CAPABILITIES.images)) lacks.push('images')
   return lacks

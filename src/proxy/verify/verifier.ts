@@ -137,7 +137,7 @@ export class Verifier {
     return this.#options.logprobsOf ?? turn.logprobsOf ?? this.logprobsOf
   }
 
-  /** Verifies a turn. @throws ProxyError as {@link Score}, except `engine_rejected`, which skips the turn */
+  /** Verifies a turn. @throws ProxyError as {@link ScoreFunction}, except `engine_rejected`, which skips the turn */
   async verify(turn: VerifiableTurn, signal: AbortSignal): Promise<TurnVerification> {
     const { sessionId: session_id, turnId: turn_id, index } = turn
     const head = { session_id, turn_id, index }

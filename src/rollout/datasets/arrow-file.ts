@@ -7,8 +7,8 @@ import { pipeline } from 'node:stream/promises'
 import type { DataType, Field, RecordBatch, Schema } from 'apache-arrow'
 import { writeFileAtomically } from '../../base/atomic-file.ts'
 import { importOptionalPackage } from '../../base/optional-package.ts'
-import type { Row } from './parquet-columns.ts'
-import { type Fields, fit, type Shape, toStorable } from './shape.ts'
+import type { DatasetRow } from './parquet-columns.ts'
+import { type ColumnShape, type ColumnShapes, fit, toStorable } from './shape.ts'
 
 type Arrow = typeof import('apache-arrow')
 
@@ -24,8 +24,8 @@ export function openArrow(): Promise<Arrow> {
  */
 export async function writeArrowGroups(
   path: string,
-  columns: Fields,
-  groups: AsyncIterable<readonly Row[]>,
+  columns: ColumnShapes,
+  groups: AsyncIterable<readonly DatasetRow[]>,
 ): Promise<void> {
   const arrow = await openArrow()
   await writeFileAtomically(path, (partial) =>
@@ -39,8 +39,8 @@ export async function writeArrowGroups(
 /** Yields the bytes of the file, with backpressure. */
 async function* writeArrowFile(
   arrow: Arrow,
-  columns: Fields,
-  groups: AsyncIterable<readonly Row[]>,
+  columns: ColumnShapes,
+  groups: AsyncIterable<readonly DatasetRow[]>,
 ): AsyncGenerator<Uint8Array> {
   const schema = new arrow.Schema(toFields(arrow, columns))
   const writer = new arrow.RecordBatchFileWriter()
@@ -58,11 +58,11 @@ async function* writeArrowFile(
   if (!isWritten) await written
 }
 
-function toFields(arrow: Arrow, columns: Fields): Field[] {
+function toFields(arrow: Arrow, columns: ColumnShapes): Field[] {
   return [...columns].map(([name, column]) => new arrow.Field(name, toDataType(arrow, column), true))
 }
 
-function toDataType(arrow: Arrow, shape: Shape): DataType {
+function toDataType(arrow: Arrow, shape: ColumnShape): DataType {
   const column = toStorable(shape)
   switch (column.kind) {
     case 'boolean':
@@ -80,7 +80,12 @@ function toDataType(arrow: Arrow, shape: Shape): DataType {
   }
 }
 
-function toRecordBatch(arrow: Arrow, schema: Schema, columns: Fields, rows: readonly Row[]): RecordBatch {
+function toRecordBatch(
+  arrow: Arrow,
+  schema: Schema,
+  columns: ColumnShapes,
+  rows: readonly DatasetRow[],
+): RecordBatch {
   const children = [...columns].map(([name, column]) => {
     const builder = arrow.makeBuilder({ type: toDataType(arrow, column), nullValues: [null, undefined] })
     for (const row of rows) builder.append(fit(row[name], column))

@@ -7,8 +7,8 @@ import { readdir, readFile } from 'node:fs/promises'
 import { basename, join, relative, resolve, sep } from 'node:path'
 import { parse, TomlError } from 'smol-toml'
 import { ProxyError } from '../../base/errors.ts'
-import type { Row } from './parquet-columns.ts'
-import type { Value } from './shape.ts'
+import type { DatasetRow } from './parquet-columns.ts'
+import type { ColumnValue } from './shape.ts'
 
 export interface HarborTask {
   /** The path relative to the searched directory, with `/`; the directory's own name if it is a task itself. */
@@ -17,7 +17,7 @@ export interface HarborTask {
   path: string
   instruction: string
   /** The table `metadata` of task.toml. Other tables may contain secrets: environments of agents and verifiers. */
-  metadata: { [field: string]: Value }
+  metadata: { [field: string]: ColumnValue }
 }
 
 export interface DirectorySkip {
@@ -90,34 +90,34 @@ async function readTask(root: string, { path, names }: Candidate): Promise<Harbo
   const below = relative(root, path).replaceAll(sep, '/')
   const directory = below === '' ? basename(root) : below
   try {
-    for (const name of [CONFIG, INSTRUCTION]) if (!names.has(name)) throw new Incomplete(`no ${name}`)
+    for (const name of [CONFIG, INSTRUCTION]) if (!names.has(name)) throw new IncompleteReason(`no ${name}`)
     const instruction = await read(path, INSTRUCTION)
-    if (instruction.trim() === '') throw new Incomplete(`${INSTRUCTION} is empty`)
+    if (instruction.trim() === '') throw new IncompleteReason(`${INSTRUCTION} is empty`)
     return { taskId: directory, path, instruction, metadata: parseMetadata(await read(path, CONFIG)) }
   } catch (error) {
-    if (error instanceof Incomplete) return { directory, reason: error.message }
+    if (error instanceof IncompleteReason) return { directory, reason: error.message }
     throw error
   }
 }
 
 /** The reason why a directory is not a task. */
-class Incomplete extends Error {}
+class IncompleteReason extends Error {}
 
 async function read(path: string, name: string): Promise<string> {
   const bytes = await readFile(join(path, name)).catch((error: NodeJS.ErrnoException) => {
-    throw new Incomplete(`${name} cannot be read (${error.code})`)
+    throw new IncompleteReason(`${name} cannot be read (${error.code})`)
   })
   try {
     return new TextDecoder('utf-8', { fatal: true }).decode(bytes)
   } catch {
-    throw new Incomplete(`${name} is not UTF-8`)
+    throw new IncompleteReason(`${name} is not UTF-8`)
   }
 }
 
 function parseMetadata(toml: string): HarborTask['metadata'] {
   const { metadata = {} } = parseToml(toml)
   if (typeof metadata !== 'object' || Array.isArray(metadata) || metadata instanceof Date) {
-    throw new Incomplete(`metadata in ${CONFIG} is not a table`)
+    throw new IncompleteReason(`metadata in ${CONFIG} is not a table`)
   }
   return metadata as HarborTask['metadata']
 }
@@ -128,11 +128,13 @@ function parseToml(text: string): Record<string, unknown> {
   } catch (error) {
     if (!(error instanceof TomlError)) throw error
     const [what = ''] = error.message.split('\n')
-    throw new Incomplete(`${CONFIG} line ${error.line}: ${what.replace(/^Invalid TOML document: /, '')}`)
+    throw new IncompleteReason(
+      `${CONFIG} line ${error.line}: ${what.replace(/^Invalid TOML document: /, '')}`,
+    )
   }
 }
 
-interface RowFacts {
+interface DatasetFields {
   /** `train` or `val`. */
   split: string
   /** The name of the data set, by which verl chooses its reward function and groups its metrics. */
@@ -143,7 +145,7 @@ interface RowFacts {
  * Converts tasks to rows of verl's data sets (`RLHFDataset`, which passes a row's columns to the agent loop), one per
  * task. They have no reward, because the task's verifier computes it.
  */
-export function toVerlRows(tasks: readonly HarborTask[], { split, dataSource }: RowFacts): Row[] {
+export function toVerlRows(tasks: readonly HarborTask[], { split, dataSource }: DatasetFields): DatasetRow[] {
   return tasks.map(({ taskId, path, instruction, metadata }, index) => ({
     data_source: dataSource,
     prompt: [{ role: 'user', content: instruction }],

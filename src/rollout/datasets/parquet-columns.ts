@@ -1,10 +1,17 @@
 /** Converts rows to the columns of a Parquet file. */
 import type { SchemaElement } from 'hyparquet'
-import { type Fields, fit, inferShape, type Shape, toStorable, type Value } from './shape.ts'
+import {
+  type ColumnShape,
+  type ColumnShapes,
+  type ColumnValue,
+  fit,
+  inferShape,
+  toStorable,
+} from './shape.ts'
 
-export type Row = { readonly [column: string]: Value }
+export type DatasetRow = { readonly [column: string]: ColumnValue }
 
-export interface Columns {
+export interface ParquetColumns {
   schema: SchemaElement[]
   columnData: { name: string; data: unknown[] }[]
 }
@@ -14,13 +21,13 @@ export interface Columns {
  * @param all these rows and others for which the types must be suitable, too: files of several splits that have one
  *   schema can be read as one data set
  */
-export function inferColumns(rows: readonly Row[], all: readonly Row[] = rows): Columns {
+export function inferColumns(rows: readonly DatasetRow[], all: readonly DatasetRow[] = rows): ParquetColumns {
   const shape = inferShape(all)
   return toColumns(shape.kind === 'struct' ? shape.fields : new Map(), rows)
 }
 
 /** Returns the columns of rows with known shapes. */
-export function toColumns(columns: Fields, rows: readonly Row[]): Columns {
+export function toColumns(columns: ColumnShapes, rows: readonly DatasetRow[]): ParquetColumns {
   return {
     schema: [{ name: 'root', num_children: columns.size }, ...elementsIn(columns)],
     columnData: [...columns].map(([name, column]) => ({
@@ -37,10 +44,10 @@ const PRIMITIVES = {
   text: { type: 'BYTE_ARRAY', converted_type: 'UTF8', logical_type: { type: 'STRING' } },
 } as const satisfies Record<string, Partial<SchemaElement>>
 
-const elementsIn = (fields: Fields) => [...fields].flatMap((field) => toSchemaElements(...field))
+const elementsIn = (fields: ColumnShapes) => [...fields].flatMap((field) => toSchemaElements(...field))
 
 /** Every value is nullable, as in files that pyarrow writes; lists have the three levels that the format defines. */
-function toSchemaElements(name: string, shape: Shape): SchemaElement[] {
+function toSchemaElements(name: string, shape: ColumnShape): SchemaElement[] {
   const column = toStorable(shape)
   const optional = { name, repetition_type: 'OPTIONAL' } as const
   if (column.kind === 'list') {

@@ -5,8 +5,8 @@ import { asyncBufferFromFile, type Compressors, parquetMetadataAsync, parquetRea
 import { fileWriter, ParquetWriter, parquetWriteBuffer } from 'hyparquet-writer'
 import { writeFileAtomically } from '../../base/atomic-file.ts'
 import { ProxyError } from '../../base/errors.ts'
-import { type Columns, inferColumns, type Row, toColumns } from './parquet-columns.ts'
-import type { Fields } from './shape.ts'
+import { type DatasetRow, inferColumns, type ParquetColumns, toColumns } from './parquet-columns.ts'
+import type { ColumnShapes } from './shape.ts'
 
 /** hyparquet itself supports Snappy and uncompressed files. */
 const COMPRESSORS: Compressors = {
@@ -23,8 +23,8 @@ const COMPRESSORS: Compressors = {
  */
 export async function writeParquet(
   path: string,
-  rows: readonly Row[],
-  all?: readonly Row[],
+  rows: readonly DatasetRow[],
+  all?: readonly DatasetRow[],
 ): Promise<boolean> {
   const bytes = encode(inferColumns(rows, all))
   const before = await readFile(path).catch(() => undefined)
@@ -40,8 +40,8 @@ export async function writeParquet(
  */
 export async function writeParquetGroups(
   path: string,
-  columns: Fields,
-  groups: AsyncIterable<readonly Row[]>,
+  columns: ColumnShapes,
+  groups: AsyncIterable<readonly DatasetRow[]>,
 ): Promise<void> {
   await writeFileAtomically(path, async (partial) => {
     const { schema } = toColumns(columns, [])
@@ -54,7 +54,7 @@ export async function writeParquetGroups(
 }
 
 /** Encodes rows deterministically. */
-function encode({ schema, columnData }: Columns): Buffer {
+function encode({ schema, columnData }: ParquetColumns): Buffer {
   return Buffer.from(parquetWriteBuffer({ schema, columnData, createdBy: 'llm-proxy' }))
 }
 

@@ -2,14 +2,14 @@
 import Type, { type TSchema } from 'typebox'
 import type { FieldTable } from '../../protocol/schema/field.ts'
 import { writeArrowGroups } from './arrow-file.ts'
-import type { Row } from './parquet-columns.ts'
+import type { DatasetRow } from './parquet-columns.ts'
 import { writeParquetGroups } from './parquet-file.ts'
-import type { Shape } from './shape.ts'
+import type { ColumnShape } from './shape.ts'
 
-const TEXT: Shape = { kind: 'text' }
+const TEXT: ColumnShape = { kind: 'text' }
 
 /** Returns the columns of a record. */
-export function toColumns(fields: FieldTable): Record<string, Shape> {
+export function toColumns(fields: FieldTable): Record<string, ColumnShape> {
   const stored = Object.entries(fields).filter(([, { column }]) => column !== 'none')
   return Object.fromEntries(
     stored.map(([name, { type, column }]) => [name, column === 'json' ? TEXT : toShape(type)]),
@@ -17,7 +17,7 @@ export function toColumns(fields: FieldTable): Record<string, Shape> {
 }
 
 /** Returns the shape of a column of this type. Every column can be null. */
-function toShape(type: TSchema): Shape {
+function toShape(type: TSchema): ColumnShape {
   if (Type.IsUnion(type)) return toShape(type.anyOf.find((member) => !Type.IsNull(member))!)
   if (Type.IsInteger(type) || (Type.IsEnum(type) && typeof type.enum[0] === 'number'))
     return { kind: 'integer' }
@@ -30,8 +30,8 @@ function toShape(type: TSchema): Shape {
   return TEXT
 }
 
-export const listOf = (of: Shape): Shape => ({ kind: 'list', of })
-export const struct = (fields: Iterable<readonly [string, Shape]>): Shape => ({
+export const listOf = (of: ColumnShape): ColumnShape => ({ kind: 'list', of })
+export const struct = (fields: Iterable<readonly [string, ColumnShape]>): ColumnShape => ({
   kind: 'struct',
   fields: new Map(fields),
 })
@@ -62,17 +62,17 @@ const TOKENS = ['prompt_ids', 'response_ids', 'input_ids']
  */
 export async function writeRowColumns(
   path: string,
-  columns: Record<string, Shape>,
+  columns: Record<string, ColumnShape>,
   lines: AsyncIterable<string>,
 ): Promise<void> {
   const write = isArrow(path) ? writeArrowGroups : writeParquetGroups
   await write(path, new Map(Object.entries(columns)), groupRows(lines))
 }
 
-async function* groupRows(lines: AsyncIterable<string>): AsyncGenerator<Row[]> {
-  let [group, tokens]: [Row[], number] = [[], 0]
+async function* groupRows(lines: AsyncIterable<string>): AsyncGenerator<DatasetRow[]> {
+  let [group, tokens]: [DatasetRow[], number] = [[], 0]
   for await (const line of lines) {
-    const row: Row = JSON.parse(line)
+    const row: DatasetRow = JSON.parse(line)
     group.push(row)
     for (const name of TOKENS) tokens += (row[name] as readonly unknown[] | undefined)?.length ?? 0
     if (tokens < TOKENS_PER_GROUP) continue

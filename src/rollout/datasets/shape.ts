@@ -3,16 +3,16 @@
  * field by field; a field that a row lacks is null there.
  */
 
-export type Shape =
+export type ColumnShape =
   | { kind: 'null' | 'boolean' | 'integer' | 'number' | 'text' }
-  | { kind: 'list'; of: Shape }
-  | { kind: 'struct'; fields: Fields }
+  | { kind: 'list'; of: ColumnShape }
+  | { kind: 'struct'; fields: ColumnShapes }
 
 /** The columns of a file, or the fields of a struct. */
-export type Fields = ReadonlyMap<string, Shape>
+export type ColumnShapes = ReadonlyMap<string, ColumnShape>
 
 /** A JSON value, or one of TOML's other types. */
-export type Value =
+export type ColumnValue =
   | null
   | undefined
   | boolean
@@ -20,20 +20,20 @@ export type Value =
   | bigint
   | string
   | Date
-  | readonly Value[]
-  | { readonly [field: string]: Value }
+  | readonly ColumnValue[]
+  | { readonly [field: string]: ColumnValue }
 
-const NULL: Shape = { kind: 'null' }
-const TEXT: Shape = { kind: 'text' }
+const NULL: ColumnShape = { kind: 'null' }
+const TEXT: ColumnShape = { kind: 'text' }
 
 /** Returns the shape that all values have. Values of incompatible shapes become text. */
-export function inferShape(values: Iterable<Value>): Shape {
+export function inferShape(values: Iterable<ColumnValue>): ColumnShape {
   let shape = NULL
   for (const value of values) shape = merge(shape, inferValueShape(value))
   return shape
 }
 
-function inferValueShape(value: Value): Shape {
+function inferValueShape(value: ColumnValue): ColumnShape {
   if (value === null || value === undefined) return NULL
   if (typeof value === 'boolean') return { kind: 'boolean' }
   if (typeof value === 'bigint' || Number.isSafeInteger(value)) return { kind: 'integer' }
@@ -46,7 +46,7 @@ function inferValueShape(value: Value): Shape {
   }
 }
 
-function merge(a: Shape, b: Shape): Shape {
+function merge(a: ColumnShape, b: ColumnShape): ColumnShape {
   if (a.kind === 'null') return b
   if (b.kind === 'null') return a
   if (a.kind === 'list' && b.kind === 'list') return { kind: 'list', of: merge(a.of, b.of) }
@@ -56,28 +56,28 @@ function merge(a: Shape, b: Shape): Shape {
   return isNumeric(a) && isNumeric(b) ? { kind: 'number' } : TEXT
 }
 
-function mergeFields(a: Fields, b: Fields): Fields {
+function mergeFields(a: ColumnShapes, b: ColumnShapes): ColumnShapes {
   const fields = new Map(a)
   for (const [name, shape] of b) fields.set(name, merge(fields.get(name) ?? NULL, shape))
   return fields
 }
 
-function isNumeric({ kind }: Shape): boolean {
+function isNumeric({ kind }: ColumnShape): boolean {
   return kind === 'integer' || kind === 'number'
 }
 
-function isList(value: object): value is readonly Value[] {
+function isList(value: object): value is readonly ColumnValue[] {
   return Array.isArray(value)
 }
 
 /** Returns a shape that files support. An empty one becomes text: columns need a type, and structs need a field. */
-export function toStorable(shape: Shape): Shape {
+export function toStorable(shape: ColumnShape): ColumnShape {
   const isEmpty = shape.kind === 'null' || (shape.kind === 'struct' && shape.fields.size === 0)
   return isEmpty ? TEXT : shape
 }
 
 /** Converts a value for a column whose shape was inferred with it; to JSON text if the column became text. */
-export function fit(value: Value, shape: Shape): unknown {
+export function fit(value: ColumnValue, shape: ColumnShape): unknown {
   if (value === null || value === undefined) return null
   const column = toStorable(shape)
   if (column.kind === 'integer' && (typeof value === 'number' || typeof value === 'bigint'))
@@ -89,11 +89,11 @@ export function fit(value: Value, shape: Shape): unknown {
   return column.kind === 'struct' ? fitFields(value, column.fields) : value
 }
 
-function fitFields(value: { readonly [field: string]: Value }, fields: Fields): object {
+function fitFields(value: { readonly [field: string]: ColumnValue }, fields: ColumnShapes): object {
   return Object.fromEntries([...fields].map(([name, shape]) => [name, fit(value[name], shape)]))
 }
 
-function toText(value: Value): string {
+function toText(value: ColumnValue): string {
   if (value instanceof Date) return value.toISOString()
   return JSON.stringify(value, (_key, inner) => (typeof inner === 'bigint' ? Number(inner) : inner))
 }

@@ -1,9 +1,9 @@
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { type CommandLine, type GroupEnd, getLastLine, runGroup } from './process-group.ts'
+import { type CommandLine, getLastLine, type ProcessGroupResult, runGroup } from './process-group.ts'
 import type { AgentResult, AgentRunner, AgentTask, Sample } from './runner.ts'
-import { openSandbox, type Sandbox, type SandboxOptions, type View } from './sandbox.ts'
+import { openSandbox, type Sandbox, type SandboxOptions, type SandboxPaths } from './sandbox.ts'
 import { createSessionEnvironment, getOuterEnvironment, toTextVariables } from './session-environment.ts'
 import { type RewardVerifier, readRewards } from './verifier.ts'
 
@@ -126,7 +126,7 @@ export class CommandRunner implements AgentRunner {
     }
   }
 
-  #runCommand(command: CommandLine, view: View, env: NodeJS.ProcessEnv, signal: AbortSignal) {
+  #runCommand(command: CommandLine, view: SandboxPaths, env: NodeJS.ProcessEnv, signal: AbortSignal) {
     const { timeLimitMs = TIME_LIMIT_MS, graceMs = GRACE_MS } = this.#options
     const sandboxed = this.#sandbox.missing === undefined
     const options = { cwd: view.cwd, env, timeLimitMs, graceMs, sandboxed }
@@ -164,7 +164,7 @@ function withoutColumns(sample: Sample, hidden: readonly string[]): Sample {
 }
 
 /** Returns the agent's view. The task is read-only, because all attempts share it, and excludes the answers. */
-function createAgentView(task: AgentTask, { work, task: taskFile }: AttemptFiles): View {
+function createAgentView(task: AgentTask, { work, task: taskFile }: AttemptFiles): SandboxPaths {
   const { taskPath } = task
   const masked = taskPath === undefined ? [] : ANSWERS.map((name) => join(taskPath, name))
   return { cwd: work, readable: [taskFile, ...getReadablePaths(task)], masked }
@@ -210,7 +210,7 @@ function createTaskEnvironment(
 }
 
 /** Describes the end of a command: `exit code 3: the last line that it printed` */
-function describeEnd({ exitCode, signal, output }: GroupEnd): string {
+function describeEnd({ exitCode, signal, output }: ProcessGroupResult): string {
   const lastLine = getLastLine(output)
   return `${signal === null ? `exit code ${exitCode}` : `ended by ${signal}`}${lastLine ? `: ${lastLine}` : ''}`
 }

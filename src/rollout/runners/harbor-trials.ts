@@ -7,7 +7,7 @@ import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { ProxyError } from '../../base/errors.ts'
-import { type GroupEnd, getLastLine, runGroup } from './process-group.ts'
+import { getLastLine, type ProcessGroupResult, runGroup } from './process-group.ts'
 import type { AgentResult, AgentRunner, AgentStatus, AgentTask } from './runner.ts'
 import { createSessionEnvironment, toTextVariables } from './session-environment.ts'
 
@@ -166,7 +166,7 @@ function getTrainerEnvironment(): NodeJS.ProcessEnv {
   return Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith('LLM_PROXY_')))
 }
 
-async function readResult(end: GroupEnd, path: string): Promise<AgentResult> {
+async function readResult(end: ProcessGroupResult, path: string): Promise<AgentResult> {
   const { output } = end
   if (end.timedOut) return { status: 'timeout', rewards: {}, error: 'the trial ran out of time', output }
   const text = await readFile(path, 'utf8').catch(() => undefined)

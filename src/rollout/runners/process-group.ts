@@ -7,7 +7,7 @@ import { OutputTail } from './output-tail.ts'
 /** A command: a string is a line for `sh`; a list is a program and its arguments. */
 export type CommandLine = string | readonly [string, ...string[]]
 
-export interface GroupOptions {
+export interface ProcessGroupOptions {
   cwd: string
   env: NodeJS.ProcessEnv
   timeLimitMs: number
@@ -24,7 +24,7 @@ export interface GroupOptions {
   sandboxed?: boolean
 }
 
-export interface GroupEnd {
+export interface ProcessGroupResult {
   /** false when the sandbox could not start it: output and exit code are the sandbox's. */
   started: boolean
   /** null when a signal ended it, or when it was stopped. */
@@ -64,9 +64,9 @@ const LAST_WORDS_MS = 200
  */
 export async function runGroup(
   command: CommandLine,
-  options: GroupOptions,
+  options: ProcessGroupOptions,
   signal: AbortSignal,
-): Promise<GroupEnd> {
+): Promise<ProcessGroupResult> {
   const { cwd, env, timeLimitMs, graceMs, stopSignal = 'SIGTERM', sandboxed = false } = options
   signal.throwIfAborted()
   const [program, ...args] = typeof command === 'string' ? ['/bin/sh', '-c', command] : command
@@ -113,7 +113,7 @@ interface Exit {
 function waitForExit(
   child: ChildProcess,
   stop: AbortSignal,
-  { graceMs, stopSignal }: Required<Pick<GroupOptions, 'graceMs' | 'stopSignal'>>,
+  { graceMs, stopSignal }: Required<Pick<ProcessGroupOptions, 'graceMs' | 'stopSignal'>>,
 ): Promise<Exit> {
   return new Promise((resolve, reject) => {
     let killTimer: NodeJS.Timeout | undefined

@@ -19,7 +19,7 @@ export interface SandboxOptions {
 }
 
 /** The paths one program can access in addition to the system's programs and `visible`. */
-export interface View {
+export interface SandboxPaths {
   /** The working directory; the program may write only here and in `writable`. */
   cwd: string
   writable?: readonly string[]
@@ -33,7 +33,7 @@ export interface Sandbox {
   /** The reason why programs run without a sandbox; undefined if they run in one. */
   readonly missing: string | undefined
   /** Returns a command that runs `command` in the sandbox with this view. */
-  wrap(command: CommandLine, view: View): CommandLine
+  wrap(command: CommandLine, view: SandboxPaths): CommandLine
 }
 
 /** The directories of the system's programs and settings. All others are private until they are shown. */
@@ -81,7 +81,7 @@ function explainBubblewrapFailure(): string | undefined {
 
 function wrapInBubblewrap(
   command: CommandLine,
-  { cwd, writable = [], readable = [], masked = [] }: View,
+  { cwd, writable = [], readable = [], masked = [] }: SandboxPaths,
   { visible, hidden }: { visible: readonly string[]; hidden: readonly string[] },
 ): CommandLine {
   // Later mounts override earlier ones: hide private directories, show what is needed, hide parts of that again.

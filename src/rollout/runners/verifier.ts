@@ -5,7 +5,7 @@ import { constants as system } from 'node:os'
 import Type from 'typebox'
 import { Value } from 'typebox/value'
 import { parseJson } from '../../base/json.ts'
-import type { GroupEnd } from './process-group.ts'
+import type { ProcessGroupResult } from './process-group.ts'
 import type { AgentTask } from './runner.ts'
 
 export interface AgentWork {
@@ -30,7 +30,10 @@ const KILLED = 128
  * memory ran out, gave no judgement, whatever it had written before.
  * @throws Error when there is no reward
  */
-export async function readRewards(end: GroupEnd, rewardFile: string): Promise<Record<string, number>> {
+export async function readRewards(
+  end: ProcessGroupResult,
+  rewardFile: string,
+): Promise<Record<string, number>> {
   if (end.timedOut) throw new Error('the verifier ran out of time')
   const output = end.output.trim()
   if (!end.started) throw new Error(`the verifier could not be run: ${output}`)

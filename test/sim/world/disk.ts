@@ -5,10 +5,10 @@
 import { EventEmitter } from 'node:events'
 import type { Transferable } from 'node:worker_threads'
 import type Database from 'better-sqlite3'
-import type { Reply } from '../../../src/proxy/store/common/calls.ts'
+import type { ThreadReply } from '../../../src/proxy/store/common/calls.ts'
 import { toWireError } from '../../../src/proxy/store/common/calls.ts'
 import { ReaderLoop, type ReaderMessage } from '../../../src/proxy/store/common/reader-loop.ts'
-import type { SpawnThread, StoreRole, ThreadPort } from '../../../src/proxy/store/common/store-thread.ts'
+import type { StoreRole, ThreadPort, ThreadSpawner } from '../../../src/proxy/store/common/store-thread.ts'
 import type { Durability } from '../../../src/proxy/store/port/turn-store.ts'
 import { openForReading, openForWriting } from '../../../src/proxy/store/sqlite/database.ts'
 import { createReader } from '../../../src/proxy/store/sqlite/reader.ts'
@@ -73,7 +73,7 @@ export class Disk {
   }
 
   /** Starts a thread for the proxy on whose machine it is called. */
-  spawn: SpawnThread = (role, data) => {
+  spawn: ThreadSpawner = (role, data) => {
     const thread = new SimThread(
       this.#time,
       () => this.#delayMs(role),
@@ -198,7 +198,7 @@ class SimThread extends EventEmitter implements ThreadPort {
     const loop = this.#machine.run(
       () =>
         new WriterLoop(writer, close, {
-          reply: (replies: Reply[]) => this.#notify(replies),
+          reply: (replies: ThreadReply[]) => this.#notify(replies),
           next: () => this.#inbox.shift() as WriterMessage | undefined,
           close: () => this.#exit(),
         }),
@@ -210,7 +210,7 @@ class SimThread extends EventEmitter implements ThreadPort {
     const db = openForReading(path)
     this.#close = () => db.close()
     const loop = new ReaderLoop(createReader(db, cacheBytes), () => db.close(), {
-      reply: (replies: Reply[], transfer) => this.#notify(replies, transfer),
+      reply: (replies: ThreadReply[], transfer) => this.#notify(replies, transfer),
       close: () => this.#exit(),
     })
     this.#receive = (message) => loop.receive(message as ReaderMessage)

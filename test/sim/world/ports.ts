@@ -2,8 +2,8 @@
 import type { Socket } from 'node:net'
 import WebSocket from 'ws'
 import type { Logger } from '../../../src/base/logger.ts'
-import type { Connect } from '../../../src/proxy/engines/clients/wire/connection.ts'
-import type { Dial } from '../../../src/worker/proxy-connection.ts'
+import type { SocketConnector } from '../../../src/proxy/engines/clients/wire/connection.ts'
+import type { SocketDialer } from '../../../src/worker/proxy-connection.ts'
 import type { Network } from './network.ts'
 import { Machine, type World } from './world.ts'
 
@@ -11,7 +11,7 @@ import { Machine, type World } from './world.ts'
 const NUMBERED = /^\{"type":"completion_(chunk|response)"/
 const REPEATED_WITHIN_MS = 20
 
-export function connectEngine(network: Network): Connect {
+export function connectEngine(network: Network): SocketConnector {
   return ({ hostname, port }, callback) => {
     const socket = network.connect({ host: hostname, port: Number(port) })
     const onError = (error: Error) => callback(error, null)
@@ -27,7 +27,7 @@ export function connectEngine(network: Network): Connect {
  * Connects to the proxy.
  * @param repeats returns for each numbered frame whether it is sent again, a while later
  */
-export function dialProxy(network: Network, repeats: () => boolean): Dial {
+export function dialProxy(network: Network, repeats: () => boolean): SocketDialer {
   return (url, options) => {
     const { hostname, port } = new URL(url)
     const machine = Machine.current

@@ -1,8 +1,8 @@
 import t from 'tap'
-import { type RolloutFacts, toOutputs } from '../../../src/rollout/agent-loop-output.ts'
+import { type RolloutOutcome, toOutputs } from '../../../src/rollout/agent-loop-output.ts'
 import type { SessionTrajectories, TrajectoryRow } from '../../../src/rollout/proxy-client.ts'
 
-const FACTS: RolloutFacts = {
+const FACTS: RolloutOutcome = {
   trialId: 'trial',
   sessionId: 'trial~2',
   status: 'completed',

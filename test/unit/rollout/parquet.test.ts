@@ -4,23 +4,23 @@ import { gzipSync, zstdCompressSync } from 'node:zlib'
 import fc from 'fast-check'
 import { parquetWriteBuffer } from 'hyparquet-writer'
 import t, { type Test } from 'tap'
-import { inferColumns, type Row } from '../../../src/rollout/datasets/parquet-columns.ts'
+import { type DatasetRow, inferColumns } from '../../../src/rollout/datasets/parquet-columns.ts'
 import { readParquet, writeParquet } from '../../../src/rollout/datasets/parquet-file.ts'
-import type { Value } from '../../../src/rollout/datasets/shape.ts'
+import type { ColumnValue } from '../../../src/rollout/datasets/shape.ts'
 
 /** Objects as JSON.parse makes them. */
 const PLAIN = { noNullPrototype: true }
 
 const read = (path: string) => Array.fromAsync(readParquet(path))
 
-async function roundTrip(t: Test, rows: readonly Row[]) {
+async function roundTrip(t: Test, rows: readonly DatasetRow[]) {
   const path = join(t.testdir({}), 'rows.parquet')
   await writeParquet(path, rows)
   return read(path)
 }
 
 t.test('rows are read back unchanged, with null for missing fields', async (t) => {
-  const rows: Row[] = [
+  const rows: DatasetRow[] = [
     {
       text: 'ünï\n',
       yes: true,
@@ -59,7 +59,7 @@ t.test('rows are read back unchanged, with null for missing fields', async (t) =
 
 t.test('columns with different types in rows are text, and JSON for other types', async (t) => {
   const when = new Date(0)
-  const values: Value[] = ['text', 1, { a: [true] }, [1, 'two'], when, null]
+  const values: ColumnValue[] = ['text', 1, { a: [true] }, [1, 'two'], when, null]
   const back = await roundTrip(
     t,
     values.map((mixed) => ({ mixed })),

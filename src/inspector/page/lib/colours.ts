@@ -3,7 +3,7 @@ import type { RowData } from './row-texts.ts'
 import { findEngineRequest, listRowVersions } from './turns.ts'
 
 /** The property that determines a token's colour; other values are names of tensors that were added to the tokens. */
-export type ColourBy = 'logprob' | 'mask' | 'turn' | 'weights' | (string & {})
+export type ColourProperty = 'logprob' | 'mask' | 'turn' | 'weights' | (string & {})
 
 /** Steps of the scale from likely to unlikely. */
 export const STEPS = 10
@@ -38,7 +38,7 @@ function createNumberClassGetter(numbers: Float32Array): (index: number) => stri
 }
 
 /** Returns a function that maps a token to its class. The logprob scale contains trained tokens only. */
-export function createClassGetter(read: RowData, by: ColourBy): (index: number) => string {
+export function createClassGetter(read: RowData, by: ColourProperty): (index: number) => string {
   const { mask, logprobs, turns, row, added } = read
   const numbers = added.get(by)
   if (numbers !== undefined) return createNumberClassGetter(numbers)

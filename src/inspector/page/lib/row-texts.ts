@@ -42,11 +42,11 @@ interface RowTokens {
   /** Tensors that a teacher or the trainer added, by name; NaN for a token without a value. */
   added: ReadonlyMap<string, Float32Array>
   /** null: no tokenizer is known for the model. */
-  texts: TextsOfTokens | null
+  texts: TokenTexts | null
 }
 
 /** Texts as bytes: those of a long row are decoded when they become visible. */
-interface TextsOfTokens {
+interface TokenTexts {
   utf8: Uint8Array
   /** The end of each token in `utf8`, exclusive. */
   ends: Int32Array
@@ -55,7 +55,7 @@ interface TextsOfTokens {
 /** The names of added tensors, as in docs/details.md. */
 const ADDED = ['teacher_logprobs', 'advantages', 'ratios', 'entropies', 'loss_weights']
 
-interface TensorPlace {
+interface TensorLocation {
   data_offsets: [number, number]
 }
 
@@ -64,7 +64,7 @@ function readRowTokens(buffer: ArrayBuffer): RowTokens {
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, headerLength)))
   const start = 8 + headerLength
   const span = (name: string) => {
-    const [from, to] = (header[name] as TensorPlace).data_offsets
+    const [from, to] = (header[name] as TensorLocation).data_offsets
     return { from: start + from, bytes: to - from }
   }
   const words = <T>(name: string, View: new (buffer: ArrayBuffer, from: number, length: number) => T): T => {

@@ -3,7 +3,7 @@
  * each is split into one element per token when it approaches the viewport.
  */
 import { useLayoutEffect, useRef } from 'preact/hooks'
-import { type ColourBy, createClassGetter } from '../lib/colours.ts'
+import { type ColourProperty, createClassGetter } from '../lib/colours.ts'
 import { revealExactly } from '../lib/format.ts'
 import { getTokenText, joinTokenTexts, type RowData } from '../lib/row-texts.ts'
 
@@ -15,7 +15,7 @@ const NEAR = '600px'
 
 interface HeatMapProps {
   read: RowData
-  by: ColourBy
+  by: ColourProperty
   /** The token that is kept in view; -1: none. */
   selected: number
   /** Tokens that are marked, such as those where two rows differ. */
@@ -82,7 +82,7 @@ interface BlocksOptions {
   from: number
   to: number
   marked: ReadonlySet<number> | undefined
-  by: ColourBy
+  by: ColourProperty
 }
 
 class Blocks {
@@ -91,7 +91,7 @@ class Blocks {
   readonly #near: IntersectionObserver
   /** The first token of each block that has no token elements yet. */
   readonly #bare = new Map<Element, number>()
-  #by: ColourBy
+  #by: ColourProperty
   #here: HTMLElement | undefined
 
   constructor(box: HTMLElement, options: BlocksOptions) {
@@ -120,7 +120,7 @@ class Blocks {
   }
 
   /** Changes the colours in place: the text stays, and with it the browser's search results. */
-  paint(by: ColourBy): void {
+  paint(by: ColourProperty): void {
     if (this.#by === by) return
     this.#by = by
     const getClass = createClassGetter(this.#options.read, by)

@@ -1,6 +1,6 @@
 /** The parameters and tools of a turn's request: one line, which opens to the complete values. */
 import { useMemo, useState } from 'preact/hooks'
-import { getSettings, type Settings, type ToolSummary } from '../../../protocol/transcript/settings.ts'
+import { getSettings, type RequestSettings, type ToolSummary } from '../../../protocol/transcript/settings.ts'
 import { revealInvisible } from '../lib/format.ts'
 import type { Turn } from '../lib/wire.ts'
 import { Long } from './long-text.tsx'
@@ -20,7 +20,7 @@ export function TurnSettings({ turn }: { turn: Turn }) {
   )
 }
 
-function Whole({ params, tools }: Settings) {
+function Whole({ params, tools }: RequestSettings) {
   return (
     <dl class="fields">
       {params.map(([name, value]) => (

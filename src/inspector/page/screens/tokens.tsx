@@ -1,7 +1,7 @@
 /** The tokens of one training-ready row. */
 import { useMemo, useState } from 'preact/hooks'
 import { formatSessionPath, getJson } from '../lib/api.ts'
-import { type ColourBy, findRange, STEPS } from '../lib/colours.ts'
+import { type ColourProperty, findRange, STEPS } from '../lib/colours.ts'
 import { formatNumber, revealInvisible } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
 import { useLoad } from '../lib/load.ts'
@@ -18,7 +18,7 @@ import { Await, Chip, Empty, getScrollableProps, Sources, Tag } from '../parts/p
 const UNLIKELY = Math.log(0.01)
 
 /** Returns the properties by which tokens can be coloured. */
-function getColourings({ added }: RowData): readonly ColourBy[] {
+function getColourings({ added }: RowData): readonly ColourProperty[] {
   return ['logprob', 'mask', 'turn', 'weights', ...added.keys()]
 }
 
@@ -123,7 +123,7 @@ interface TokenKeys {
   read: RowData
   selected: number
   unlikely: readonly number[]
-  by: ColourBy
+  by: ColourProperty
 }
 
 function useTokenKeys({ read, selected, unlikely, by }: TokenKeys): void {
@@ -180,7 +180,7 @@ function Scale({ from, to }: { from: string; to: string }) {
   )
 }
 
-function Legend({ by, read }: { by: ColourBy; read: RowData }) {
+function Legend({ by, read }: { by: ColourProperty; read: RowData }) {
   if (by === 'logprob') return <Scale from="certain" to="unlikely" />
   const range = findRange(read.added.get(by) ?? new Float32Array())
   if (range !== undefined)

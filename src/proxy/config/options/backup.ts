@@ -1,5 +1,5 @@
 /** Options of the command that copies a database. */
-import { type CommandSpec, type ConfigOf, groupOptions } from '../option.ts'
+import { type CommandConfig, type CommandSpec, groupOptions } from '../option.ts'
 import { db } from './shared.ts'
 
 export const BACKUP = {
@@ -17,4 +17,4 @@ export const BACKUP = {
   }),
 } as const satisfies CommandSpec
 
-export type BackupConfig = ConfigOf<typeof BACKUP>
+export type BackupConfig = CommandConfig<typeof BACKUP>

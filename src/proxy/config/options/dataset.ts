@@ -1,5 +1,5 @@
 /** Options of the commands that create data sets. */
-import { addFlagGroup, type CommandSpec, type ConfigOf } from '../option.ts'
+import { addFlagGroup, type CommandConfig, type CommandSpec } from '../option.ts'
 
 export const DATASET_HARBOR = {
   name: 'dataset harbor',
@@ -39,4 +39,4 @@ export const DATASET_HARBOR = {
   },
 } as const satisfies CommandSpec
 
-export type DatasetHarborConfig = ConfigOf<typeof DATASET_HARBOR>
+export type DatasetHarborConfig = CommandConfig<typeof DATASET_HARBOR>

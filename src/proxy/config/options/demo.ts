@@ -1,5 +1,5 @@
 /** Options of the demo. */
-import { addFlagGroup, type CommandSpec, type ConfigOf } from '../option.ts'
+import { addFlagGroup, type CommandConfig, type CommandSpec } from '../option.ts'
 import { logLevel } from './shared.ts'
 
 export const DEMO = {
@@ -34,4 +34,4 @@ export const DEMO = {
   },
 } as const satisfies CommandSpec
 
-export type DemoConfig = ConfigOf<typeof DEMO>
+export type DemoConfig = CommandConfig<typeof DEMO>

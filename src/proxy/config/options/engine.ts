@@ -1,5 +1,5 @@
 /** Options of the embedded engine as a server. */
-import { type CommandSpec, type ConfigOf, groupOptions } from '../option.ts'
+import { type CommandConfig, type CommandSpec, groupOptions } from '../option.ts'
 import { host, logFormat, logLevel, port } from './shared.ts'
 
 export const ENGINE = {
@@ -50,4 +50,4 @@ export const ENGINE = {
   },
 } as const satisfies CommandSpec
 
-export type EngineConfig = ConfigOf<typeof ENGINE>
+export type EngineConfig = CommandConfig<typeof ENGINE>

@@ -1,5 +1,5 @@
 /** Options of the command that container health checks run. */
-import { type CommandSpec, type ConfigOf, groupOptions } from '../option.ts'
+import { type CommandConfig, type CommandSpec, groupOptions } from '../option.ts'
 import { proxyUrl, tlsCa } from './shared.ts'
 
 export const HEALTH = {
@@ -21,4 +21,4 @@ export const HEALTH = {
   },
 } as const satisfies CommandSpec
 
-export type HealthConfig = ConfigOf<typeof HEALTH>
+export type HealthConfig = CommandConfig<typeof HEALTH>

@@ -1,5 +1,11 @@
 /** Options of the commands that control and monitor a running proxy. */
-import { addFlagGroup, type CommandSpec, type ConfigOf, groupOptions, type OptionTable } from '../option.ts'
+import {
+  addFlagGroup,
+  type CommandConfig,
+  type CommandSpec,
+  groupOptions,
+  type OptionTable,
+} from '../option.ts'
 import { json, proxyKeys, proxyUrl, tlsCa } from './shared.ts'
 
 /** Address and access of the proxy. */
@@ -136,14 +142,14 @@ export const CHAT = defineCommand(
   },
 )
 
-export type SessionsTailConfig = ConfigOf<typeof SESSIONS_TAIL>
-export type SessionsRewardConfig = ConfigOf<typeof SESSIONS_REWARD>
+export type SessionsTailConfig = CommandConfig<typeof SESSIONS_TAIL>
+export type SessionsRewardConfig = CommandConfig<typeof SESSIONS_REWARD>
 /** The configuration of `sessions complete`, `abort` and `delete`. */
-export type SessionsChangeConfig = ConfigOf<typeof SESSIONS_DELETE>
-export type PauseConfig = ConfigOf<typeof PAUSE>
-export type ChatConfig = ConfigOf<typeof CHAT>
+export type SessionsChangeConfig = CommandConfig<typeof SESSIONS_DELETE>
+export type PauseConfig = CommandConfig<typeof PAUSE>
+export type ChatConfig = CommandConfig<typeof CHAT>
 /** The configuration of a command that adds no options. */
-export type OperatorConfig = ConfigOf<typeof RESUME>
+export type OperatorConfig = CommandConfig<typeof RESUME>
 
 export const OPERATOR_COMMANDS = [
   SESSIONS_TAIL,

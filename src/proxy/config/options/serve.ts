@@ -1,5 +1,5 @@
 /** Options of the proxy itself. */
-import { type CommandSpec, type ConfigOf, groupOptions } from '../option.ts'
+import { type CommandConfig, type CommandSpec, groupOptions } from '../option.ts'
 import { drift, engines, relayMode, scheduling, tokenMode } from './serve-engines.ts'
 import { sessions } from './serve-sessions.ts'
 import {
@@ -175,4 +175,4 @@ export const SERVE = {
   },
 } as const satisfies CommandSpec
 
-export type ServeConfig = ConfigOf<typeof SERVE>
+export type ServeConfig = CommandConfig<typeof SERVE>

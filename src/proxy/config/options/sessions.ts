@@ -1,5 +1,5 @@
 /** Options of the commands that read recorded sessions, from a database or from a running proxy. */
-import { addFlagGroup, type CommandSpec, type ConfigOf, groupOptions } from '../option.ts'
+import { addFlagGroup, type CommandConfig, type CommandSpec, groupOptions } from '../option.ts'
 import { SERVE } from './serve.ts'
 import { db, json, proxyKeys, select, tlsCa } from './shared.ts'
 
@@ -196,8 +196,8 @@ export const SESSIONS_EXPORT = {
   },
 } as const satisfies CommandSpec
 
-export type SessionsImportConfig = ConfigOf<typeof SESSIONS_IMPORT>
-export type SessionsGrepConfig = ConfigOf<typeof SESSIONS_GREP>
-export type SessionsListConfig = ConfigOf<typeof SESSIONS_LIST>
-export type SessionsShowConfig = ConfigOf<typeof SESSIONS_SHOW>
-export type SessionsExportConfig = ConfigOf<typeof SESSIONS_EXPORT>
+export type SessionsImportConfig = CommandConfig<typeof SESSIONS_IMPORT>
+export type SessionsGrepConfig = CommandConfig<typeof SESSIONS_GREP>
+export type SessionsListConfig = CommandConfig<typeof SESSIONS_LIST>
+export type SessionsShowConfig = CommandConfig<typeof SESSIONS_SHOW>
+export type SessionsExportConfig = CommandConfig<typeof SESSIONS_EXPORT>

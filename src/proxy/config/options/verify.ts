@@ -1,5 +1,5 @@
 /** Options of the command that verifies recorded turns with an engine. */
-import { addFlagGroup, type CommandSpec, type ConfigOf, groupOptions } from '../option.ts'
+import { addFlagGroup, type CommandConfig, type CommandSpec, groupOptions } from '../option.ts'
 import { sessionSource } from './sessions.ts'
 import { engineApiKey, engineKind, json } from './shared.ts'
 
@@ -85,4 +85,4 @@ export const VERIFY = {
   },
 } as const satisfies CommandSpec
 
-export type VerifyConfig = ConfigOf<typeof VERIFY>
+export type VerifyConfig = CommandConfig<typeof VERIFY>

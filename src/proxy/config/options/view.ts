@@ -1,5 +1,5 @@
 /** Options of the command that serves a database without a proxy. */
-import { type CommandSpec, type ConfigOf, groupOptions } from '../option.ts'
+import { type CommandConfig, type CommandSpec, groupOptions } from '../option.ts'
 import { SERVE } from './serve.ts'
 import { db, host, logFormat, logLevel, port } from './shared.ts'
 
@@ -41,4 +41,4 @@ export const VIEW = {
   },
 } as const satisfies CommandSpec
 
-export type ViewConfig = ConfigOf<typeof VIEW>
+export type ViewConfig = CommandConfig<typeof VIEW>

@@ -1,5 +1,5 @@
 /** Options of a worker, which connects to a proxy. */
-import { type CommandSpec, type ConfigOf, groupOptions } from '../option.ts'
+import { type CommandConfig, type CommandSpec, groupOptions } from '../option.ts'
 import {
   engineApiKey,
   engineKind,
@@ -60,4 +60,4 @@ export const WORKER = {
   },
 } as const satisfies CommandSpec
 
-export type WorkerConfig = ConfigOf<typeof WORKER>
+export type WorkerConfig = CommandConfig<typeof WORKER>

@@ -6,7 +6,7 @@ import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
  * a complete JSON object, or until the end.
  */
 export class ToolCallOrder {
-  #current: CallArguments | undefined
+  #current: ToolCallArguments | undefined
   readonly #waiting = new Map<number, ToolCallDelta>()
   /**
    * The indices of all tool calls that have waited. Reading a map from its start would step over each deleted entry.
@@ -20,7 +20,7 @@ export class ToolCallOrder {
    * its writer rejects.
    */
   add(delta: ToolCallDelta): ToolCallDelta[] {
-    this.#current ??= new CallArguments(delta.index)
+    this.#current ??= new ToolCallArguments(delta.index)
     if (delta.index === this.#current.index) {
       this.#current.add(delta)
       return this.#waiting.size === 0 ? [delta] : [delta, ...this.#release()]
@@ -47,7 +47,7 @@ export class ToolCallOrder {
       const delta = this.#waiting.get(index)!
       this.#waiting.delete(index)
       this.#complete.add(this.#current!.index)
-      this.#current = new CallArguments(index)
+      this.#current = new ToolCallArguments(index)
       this.#current.add(delta)
       released.push(delta)
     }
@@ -63,7 +63,7 @@ function join(before: ToolCallDelta, delta: ToolCallDelta): ToolCallDelta {
 }
 
 /** The arguments of one tool call so far. */
-class CallArguments {
+class ToolCallArguments {
   readonly index: number
   #depth = 0
   #isInString = false

@@ -55,19 +55,19 @@ export class ToolCallInProgress implements ItemInProgress {
   }
 }
 
-interface ToolCallFacts extends Omit<ToolCallOptions, 'wireTools'> {
+interface ToolCallItemOptions extends Omit<ToolCallOptions, 'wireTools'> {
   tool: WireTool
   callId: string
 }
 
 /** A tool call, which is reported to the agent as soon as its kind of item is known. */
 abstract class ToolCallItem implements ItemInProgress {
-  protected readonly facts: ToolCallFacts
+  protected readonly facts: ToolCallItemOptions
   /** The prefix of the item's id. */
   protected abstract readonly prefix: string
   #outputIndex: number | undefined
 
-  constructor(facts: ToolCallFacts) {
+  constructor(facts: ToolCallItemOptions) {
     this.facts = facts
   }
 

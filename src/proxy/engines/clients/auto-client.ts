@@ -4,7 +4,7 @@ import type { EventSink } from '../../../protocol/canonical/events.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import { createCannotCountError } from '../port/count-tokens.ts'
 import type { EngineClient, EngineHealth, EngineKind } from '../port/engine-client.ts'
-import type { TokenizerQuestion } from '../port/expected-tokenizer.ts'
+import type { TokenizerQuery } from '../port/expected-tokenizer.ts'
 import type { ScoreRequest, ScoreResult } from '../port/score.ts'
 import { CLIENT_OF_KIND } from './client-of-kind.ts'
 import { parseEndpoint } from './endpoint.ts'
@@ -71,7 +71,7 @@ class AutoClient implements EngineClient {
     return (await this.#found(signal)).tokenTexts?.(model, ids, signal)
   }
 
-  async checkHealth(signal: AbortSignal, question?: TokenizerQuestion): Promise<EngineHealth> {
+  async checkHealth(signal: AbortSignal, question?: TokenizerQuery): Promise<EngineHealth> {
     const client = await this.#found(signal)
     return client.checkHealth(signal, question)
   }

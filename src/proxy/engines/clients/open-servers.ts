@@ -1,33 +1,33 @@
 /** Creates and checks the clients of the configured engines. */
 import { ProxyError, toProxyError } from '../../../base/errors.ts'
 import type { EngineClient, EngineHealth, EngineKind } from '../port/engine-client.ts'
-import type { TokenizerQuestion } from '../port/expected-tokenizer.ts'
+import type { TokenizerQuery } from '../port/expected-tokenizer.ts'
 import { createAutoClient } from './auto-client.ts'
 import { CLIENT_OF_KIND } from './client-of-kind.ts'
-import type { Connect, ConnectionOptions } from './wire/connection.ts'
+import type { ConnectionOptions, SocketConnector } from './wire/connection.ts'
 
 /** The options that determine how to connect to servers. */
-export interface ServerChoice {
+export interface ServerConnectionConfig {
   engineKind: EngineKind | 'auto'
   engineApiKey?: string | undefined
   /** Header names, separated by commas; `none` for none. */
   engineSessionHeader?: string | undefined
   /** Opens sockets to engines; see {@link ConnectionOptions}. */
-  connect?: Connect | undefined
+  connect?: SocketConnector | undefined
 }
 
-export interface ServersChoice extends ServerChoice {
+export interface EngineServersConfig extends ServerConnectionConfig {
   engineUrls: readonly string[]
 }
 
 /** Creates the clients of servers. @throws ProxyError `config_invalid` for an invalid URL */
-export function openServers(choice: ServersChoice): EngineClient[] {
+export function openServers(choice: EngineServersConfig): EngineClient[] {
   return choice.engineUrls.map((url) => openServer(choice, url))
 }
 
 /** Creates the client of a server. @throws ProxyError `config_invalid` for an invalid URL */
 export function openServer(
-  { engineKind, engineApiKey, engineSessionHeader, connect }: ServerChoice,
+  { engineKind, engineApiKey, engineSessionHeader, connect }: ServerConnectionConfig,
   url: string,
 ): EngineClient {
   const sessionHeaders = parseSessionHeaders(engineSessionHeader ?? 'none')
@@ -65,7 +65,7 @@ const CHECK_MS = 10_000
  */
 export async function checkEngines(
   clients: readonly EngineClient[],
-  question?: TokenizerQuestion,
+  question?: TokenizerQuery,
 ): Promise<ReadonlyMap<string, EngineHealth>> {
   const healths = new Map<string, EngineHealth>()
   const failures: { engine: string; error: ProxyError }[] = []

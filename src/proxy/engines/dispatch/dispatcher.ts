@@ -9,7 +9,7 @@ import type { Logger } from '../../../base/logger.ts'
 import { LruCache } from '../../../base/lru-cache.ts'
 import { isEngineFault, OutlierDetector } from './outlier-detector.ts'
 import { PauseWatch } from './pause-watch.ts'
-import type { Member, Requirements } from './placement.ts'
+import type { Member, PlacementRequirements } from './placement.ts'
 import {
   type Assignment,
   type QueuedRequest,
@@ -25,11 +25,11 @@ export interface DispatcherOptions extends SchedulerOptions {
   pauseLimitMs?: number | undefined
   clock?: Clock | undefined
   logger?: Logger | undefined
-  watch?: DispatchWatch | undefined
+  watch?: DispatchObserver | undefined
 }
 
 /** Observer of dispatching, for metrics. */
-export interface DispatchWatch {
+export interface DispatchObserver {
   /** A request has got its slot after this wait. */
   waited(ms: number): void
   /** A request fails over to another member because its member was lost or failed. */
@@ -91,7 +91,7 @@ export class Dispatcher {
   #cancelExpiry: (() => void) | undefined
   #closed = false
   readonly #pauseWatch: PauseWatch
-  readonly #watch: DispatchWatch | undefined
+  readonly #watch: DispatchObserver | undefined
   readonly #logger: Logger | undefined
   readonly #outliers = new OutlierDetector()
   /** The member that failed a session's last request. */
@@ -163,7 +163,7 @@ export class Dispatcher {
   }
 
   /** Returns whether a member that is not in `requirements.avoid` could serve such a request, now or later. */
-  hasUntried(requirements: Requirements): boolean {
+  hasUntried(requirements: PlacementRequirements): boolean {
     return this.#scheduler.hasUntried(requirements)
   }
 

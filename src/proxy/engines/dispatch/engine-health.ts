@@ -3,7 +3,7 @@ import { ProxyError } from '../../../base/errors.ts'
 import { logEvent } from '../../../base/log-events.ts'
 import { type ContextLogger, type Logger, withContext } from '../../../base/logger.ts'
 import { assertTransition, type Transitions } from '../../../base/transitions.ts'
-import type { EngineClient, EngineHealth, ModelInfo, Unavailable } from '../port/engine-client.ts'
+import type { EngineClient, EngineHealth, EngineModel, UnavailableReason } from '../port/engine-client.ts'
 import {
   createTokenizerQuestion,
   describePrompts,
@@ -31,13 +31,13 @@ export interface EngineHealthWatchOptions {
 
 export interface EngineHealthReport {
   healthy: boolean
-  unavailable: Unavailable | undefined
+  unavailable: UnavailableReason | undefined
   models: string[]
   weightVersion: string | undefined
 }
 
 /** `unchecked`: no check has shown yet whether the engine serves. */
-type EngineHealthState = 'unchecked' | 'serving' | Unavailable | 'down' | 'closed'
+type EngineHealthState = 'unchecked' | 'serving' | UnavailableReason | 'down' | 'closed'
 
 export const ENGINE_HEALTH_TRANSITIONS: Transitions<EngineHealthState> = {
   unchecked: ['serving', 'asleep', 'paused', 'down', 'closed'],
@@ -62,7 +62,7 @@ export class EngineHealthWatch {
   chatIds: EngineHealth['chatIds']
   /** The reason why prompts of this healthy engine may be wrong. */
   warning: string | undefined
-  models: ModelInfo[] = []
+  models: EngineModel[] = []
   /** The version that the engine reported last; undefined if none, or none since its weights may have changed. */
   weightVersion: string | undefined
   /** The number of times that the weight version was discarded because the weights may have changed. */
@@ -105,7 +105,7 @@ export class EngineHealthWatch {
   }
 
   /** Set while the engine is asleep or paused, though healthy. */
-  get unavailable(): Unavailable | undefined {
+  get unavailable(): UnavailableReason | undefined {
     return this.#state === 'asleep' || this.#state === 'paused' ? this.#state : undefined
   }
 

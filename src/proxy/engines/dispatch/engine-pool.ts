@@ -7,7 +7,7 @@ import type { Dispatcher } from './dispatcher.ts'
 import { type EngineHealthReport, EngineHealthWatch, type EngineHealthWatchOptions } from './engine-health.ts'
 import type { EffortRegistry } from './learned-efforts.ts'
 import { LogprobsProbe } from './logprobs-probe.ts'
-import type { Ability } from './placement.ts'
+import type { MemberCapability } from './placement.ts'
 
 export interface EnginePoolOptions
   extends Pick<EngineHealthWatchOptions, 'tokenizer' | 'reportsTextIds' | 'logger' | 'clock'> {
@@ -20,7 +20,7 @@ export interface EnginePoolOptions
   efforts?: EffortRegistry | undefined
 }
 
-export interface EngineFacts {
+export interface EngineSettings {
   weight: number
   modelName: string | null
   /** Whether the engine is a fallback that serves only until another engine is added. */
@@ -36,7 +36,7 @@ const TRANSITIONS: Transitions<EngineState> = {
   closed: [],
 }
 
-export interface EngineEntry extends EngineFacts {
+export interface EngineEntry extends EngineSettings {
   /**
    * Derived from the engine's URL, so that an engine that is registered again keeps it, across restarts of the proxy
    * too.
@@ -75,7 +75,7 @@ export class EnginePool {
    * Adds an engine and takes ownership of its client. There must be no engine of this name.
    * @param known the result of a check that has just been made
    */
-  add(client: EngineClient, facts: Partial<EngineFacts> = {}, known?: EngineHealth): EngineEntry {
+  add(client: EngineClient, facts: Partial<EngineSettings> = {}, known?: EngineHealth): EngineEntry {
     const { dispatcher, healthIntervalMs: intervalMs, logger, tokenizer } = this.#options
     const { name } = client
     const { weight = 1, modelName = null, isFallback = false } = facts
@@ -113,7 +113,7 @@ export class EnginePool {
    * Updates an engine that is registered again; cancels its removal if it was draining.
    * @throws AssertionError if it was removed
    */
-  renew(engine: EngineEntry, { weight, modelName }: Omit<EngineFacts, 'isFallback'>): void {
+  renew(engine: EngineEntry, { weight, modelName }: Omit<EngineSettings, 'isFallback'>): void {
     const { dispatcher } = this.#options
     const { name } = engine.client
     if (engine.state !== 'serving') this.#transition(engine, 'serving')
@@ -173,7 +173,7 @@ function createEngineId(name: string): string {
  * once the server has responded.
  */
 function toMemberChange(client: EngineClient, health: EngineHealthReport) {
-  const lacks: Ability[] = []
+  const lacks: MemberCapability[] = []
   if (!client.takesTokenIds) lacks.push('token_ids')
   if (!client.takesImages) lacks.push('images')
   return { ...health, lacks }

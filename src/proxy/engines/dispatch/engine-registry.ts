@@ -3,7 +3,7 @@ import { ProxyError } from '../../../base/errors.ts'
 import { logEvent } from '../../../base/log-events.ts'
 import type { Logger } from '../../../base/logger.ts'
 import type { EngineClient } from '../port/engine-client.ts'
-import type { NewEngine, Registry, RegistryEntry } from '../port/registry.ts'
+import type { EngineRegistration, MemberRegistry, RegistryEntry } from '../port/registry.ts'
 import type { EngineEntry } from './engine-pool.ts'
 import type { LocalBackend } from './local-backend.ts'
 
@@ -16,7 +16,7 @@ export interface EngineRegistryOptions {
   logger: Logger
 }
 
-export class EngineRegistry implements Registry {
+export class EngineRegistry implements MemberRegistry {
   readonly #options: EngineRegistryOptions
 
   constructor(options: EngineRegistryOptions) {
@@ -29,7 +29,7 @@ export class EngineRegistry implements Registry {
     return backend.engines.all().map((engine) => toRegistryEntry(engine, loads.get(engine.client.name)))
   }
 
-  async register({ url, weight, modelName }: NewEngine): Promise<RegistryEntry> {
+  async register({ url, weight, modelName }: EngineRegistration): Promise<RegistryEntry> {
     const engine = await this.#put(this.#options.open(url), { weight, modelName })
     this.#retireStandIns()
     await engine.watch.firstCheck

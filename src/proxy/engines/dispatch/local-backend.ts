@@ -6,7 +6,7 @@ import type { EventSink, GenerationEvent } from '../../../protocol/canonical/eve
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { Backend, BackendStatus } from '../port/backend.ts'
 import { createCannotCountError } from '../port/count-tokens.ts'
-import type { EngineClient, EngineHealth, ModelInfo } from '../port/engine-client.ts'
+import type { EngineClient, EngineHealth, EngineModel } from '../port/engine-client.ts'
 import type { ExpectedTokenizer } from '../port/expected-tokenizer.ts'
 import { DISPATCH_DEFAULTS, Dispatcher, type DispatcherOptions } from './dispatcher.ts'
 import { EnginePool } from './engine-pool.ts'
@@ -162,8 +162,8 @@ class EngineBackend implements LocalBackend {
     return this.engines.get(name)!
   }
 
-  async models(): Promise<ModelInfo[]> {
-    const models = new Map<string, ModelInfo>()
+  async models(): Promise<EngineModel[]> {
+    const models = new Map<string, EngineModel>()
     for (const { watch, state } of this.engines.all()) {
       await watch.firstCheck
       for (const model of watch.healthy && state === 'serving' ? watch.models : []) {

@@ -3,13 +3,13 @@
  * state.
  */
 import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
-import type { Unavailable } from '../port/engine-client.ts'
+import type { UnavailableReason } from '../port/engine-client.ts'
 
 /**
  * A capability that a request may require and that some members lack: to serve a text completion, to sample after given
  * token ids, or after ids with images.
  */
-export type Ability = 'completion' | 'token_ids' | 'images'
+export type MemberCapability = 'completion' | 'token_ids' | 'images'
 
 /** The properties of an engine or worker that placement depends on. */
 export interface Member {
@@ -21,7 +21,7 @@ export interface Member {
    * Set while the member gets no new requests because it is asleep or paused. Requests wait for it as for a full
    * member; running ones are not interrupted.
    */
-  readonly unavailable?: Unavailable | undefined
+  readonly unavailable?: UnavailableReason | undefined
   /** Whether the member finishes its running requests and gets no new ones. */
   readonly draining: boolean
   /** Its last requests failed: it gets new ones only if no other member could serve them. */
@@ -31,7 +31,7 @@ export interface Member {
   /** The version of its weights as last reported; absent: unknown. */
   readonly weightVersion?: string | undefined
   /** The capabilities that it lacks; absent: none. */
-  readonly lacks?: readonly Ability[] | undefined
+  readonly lacks?: readonly MemberCapability[] | undefined
   /**
    * The number of requests that it serves for other proxies, as last reported. They count in comparisons of loads; the
    * member itself enforces its limit over all proxies.
@@ -48,9 +48,9 @@ export interface MemberLoad extends Member {
   readonly lastStart: number
 }
 
-export interface Requirements {
+export interface PlacementRequirements {
   readonly model?: string | undefined
-  readonly needs?: Ability | undefined
+  readonly needs?: MemberCapability | undefined
   /** Whether only members qualify that list the model, even if none does. */
   readonly mustServe?: boolean | undefined
   /** Only members qualify whose weights are not known to be older. */
@@ -112,7 +112,10 @@ function isLessLoaded(member: MemberLoad, than: MemberLoad): boolean {
  * that no member lists: an engine rejects it with its own message, or has loaded it since its last check. The same
  * applies to a capability that all members lack.
  */
-export function listCandidates(members: Iterable<MemberLoad>, requirements: Requirements): MemberLoad[] {
+export function listCandidates(
+  members: Iterable<MemberLoad>,
+  requirements: PlacementRequirements,
+): MemberLoad[] {
   const all = [...members]
   const serving = all.filter((member) => serves(member, requirements))
   const candidates = serving.length > 0 || requirements.mustServe ? serving : all
@@ -134,7 +137,7 @@ export function listCandidates(members: Iterable<MemberLoad>, requirements: Requ
  * @param members all members
  */
 export function createUnlistedPolicyError(
-  { model, mustServe }: Requirements,
+  { model, mustServe }: PlacementRequirements,
   members: readonly Pick<Member, 'healthy' | 'models'>[],
 ): { code: 'policy_not_served'; message: string } | undefined {
   const listed = new Set(members.flatMap(({ healthy, models }) => (healthy ? models : [])))
@@ -155,14 +158,14 @@ export function isOlderVersion(version: string | undefined, than: string | undef
   return Number(version || Number.NaN) < Number(than || Number.NaN)
 }
 
-function serves(member: Member, { model, needs, mustServe }: Requirements): boolean {
+function serves(member: Member, { model, needs, mustServe }: PlacementRequirements): boolean {
   if (needs !== undefined && member.lacks?.includes(needs)) return false
   if (mustServe) return model !== undefined && member.models.includes(model)
   return model === undefined || member.models.length === 0 || member.models.includes(model)
 }
 
 /** Returns the capability that a request requires of its member. */
-export function getRequiredAbility(request: GenerationRequest): Ability | undefined {
+export function getRequiredAbility(request: GenerationRequest): MemberCapability | undefined {
   if (request.kind === 'completion') return 'completion'
   if (request.images !== undefined) return 'images'
   return request.promptTokenIds ? 'token_ids' : undefined

@@ -12,7 +12,7 @@ import {
   listCandidates,
   type Member,
   type MemberLoad,
-  type Requirements,
+  type PlacementRequirements,
 } from './placement.ts'
 
 export interface SchedulerOptions {
@@ -25,7 +25,7 @@ export interface SchedulerOptions {
   waitMs: number
 }
 
-export interface QueuedRequest extends Requirements {
+export interface QueuedRequest extends PlacementRequirements {
   requestId: string
   sessionId: string
 }
@@ -36,7 +36,7 @@ export interface Assignment {
   memberId: string
 }
 
-export type Submission =
+export type SubmissionOutcome =
   | { outcome: 'assigned'; memberId: string }
   | { outcome: 'waiting' }
   | { outcome: 'queue_full' }
@@ -67,7 +67,7 @@ interface WaitingRequest extends QueuedRequest {
 }
 
 /** The results of one walk of the queue for requests of one kind. */
-interface Kind {
+interface QueueWalkResult {
   readonly candidates: readonly MemberLoad[]
   /**
    * Home members of sessions whose requests cannot start: other requests with the same home cannot either, since loads
@@ -140,7 +140,7 @@ export class Scheduler {
   }
 
   /** Returns whether a member that is not in `requirements.avoid` could serve such a request, now or later. */
-  hasUntried(requirements: Requirements): boolean {
+  hasUntried(requirements: PlacementRequirements): boolean {
     return listCandidates(this.#members.values(), requirements).some(
       ({ id }) => !requirements.avoid?.includes(id),
     )
@@ -161,7 +161,7 @@ export class Scheduler {
   }
 
   /** Assigns the request to a member, or queues it. @throws RangeError if the request is already waiting or running */
-  submit(request: QueuedRequest, nowMs: number): Submission {
+  submit(request: QueuedRequest, nowMs: number): SubmissionOutcome {
     if (this.#waiting.has(request.requestId) || this.#running.has(request.requestId)) {
       throw new RangeError(`request ${request.requestId} was submitted twice`)
     }
@@ -197,7 +197,7 @@ export class Scheduler {
    */
   expire(nowMs: number): string[] {
     const expired: string[] = []
-    const kinds = new Map<string, Kind>()
+    const kinds = new Map<string, QueueWalkResult>()
     for (const request of this.#waiting.values()) {
       if (this.#paused || this.#getKind(request, kinds).candidates.length > 0) {
         request.giveUpAtMs = nowMs + this.#options.waitMs
@@ -246,7 +246,7 @@ export class Scheduler {
     const assignments: Assignment[] = []
     if (this.#paused) return assignments
     let freeSlots = this.#freeSlots()
-    const kinds = new Map<string, Kind>()
+    const kinds = new Map<string, QueueWalkResult>()
     for (const request of this.#waiting.values()) {
       if (freeSlots === 0) break
       const { candidates, stuckAt } = this.#getKind(request, kinds)
@@ -274,7 +274,7 @@ export class Scheduler {
   }
 
   /** @param kinds those of this walk, during which only loads change */
-  #getKind(request: WaitingRequest, kinds: Map<string, Kind>): Kind {
+  #getKind(request: WaitingRequest, kinds: Map<string, QueueWalkResult>): QueueWalkResult {
     let kind = kinds.get(request.kind)
     if (kind === undefined) {
       kind = { candidates: listCandidates(this.#members.values(), request), stuckAt: new Set() }

@@ -4,8 +4,8 @@
  */
 import type { EventSink } from '../../../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
-import type { CountTokens } from './count-tokens.ts'
-import type { ModelInfo, Unavailable } from './engine-client.ts'
+import type { TokenCounter } from './count-tokens.ts'
+import type { EngineModel, UnavailableReason } from './engine-client.ts'
 import type { TokenizerReply, TokenizerVerdict } from './expected-tokenizer.ts'
 
 /** An engine or worker, as `/health` reports it. */
@@ -14,7 +14,7 @@ export interface BackendMember {
   kind: string
   healthy: boolean
   /** Set while the member receives no new requests because it is asleep or paused. */
-  unavailable?: Unavailable | undefined
+  unavailable?: UnavailableReason | undefined
   /**
    * The time for which the member receives no new requests because its last ones failed; undefined: it is in rotation.
    */
@@ -65,10 +65,10 @@ export interface Backend {
   generate(request: GenerationRequest, sink: EventSink, signal: AbortSignal): Promise<void>
 
   /** Returns the models that can be requested now, each once. */
-  models(): Promise<ModelInfo[]>
+  models(): Promise<EngineModel[]>
 
   /** Counts the tokens of a prompt; rejected if no engine can count exactly. */
-  countTokens: CountTokens
+  countTokens: TokenCounter
 
   /** Discards the affinity of a session that has ended. */
   releaseSession(sessionId: string): void

@@ -7,7 +7,7 @@ import type { ChatBody } from '../../../protocol/canonical/request.ts'
  * have, which may extend recorded tokens.
  * @throws ProxyError `unsupported` with status 501 if no component can count; otherwise as `EngineClient.generate`
  */
-export type CountTokens = (body: ChatBody, signal: AbortSignal, sessionId?: string) => Promise<number>
+export type TokenCounter = (body: ChatBody, signal: AbortSignal, sessionId?: string) => Promise<number>
 
 /** Returns the error for an endpoint that is not implemented: a retry there cannot succeed. */
 export function createCannotCountError(message: string): ProxyError {

@@ -4,13 +4,13 @@
  */
 import type { EventSink } from '../../../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
-import type { CountTokens } from './count-tokens.ts'
-import type { TokenizerQuestion, TokenizerReply } from './expected-tokenizer.ts'
-import type { Score } from './score.ts'
+import type { TokenCounter } from './count-tokens.ts'
+import type { TokenizerQuery, TokenizerReply } from './expected-tokenizer.ts'
+import type { ScoreFunction } from './score.ts'
 
 export type EngineKind = 'vllm' | 'sglang' | 'openai' | 'embedded'
 
-export interface ModelInfo {
+export interface EngineModel {
   id: string
   /** The context length in tokens, if the engine reports it. */
   maxModelLen?: number | undefined
@@ -19,18 +19,18 @@ export interface ModelInfo {
 }
 
 export interface EngineHealth extends TokenizerReply {
-  models: ModelInfo[]
+  models: EngineModel[]
   /** The version of the weights that the engine serves, in the engine's own notation, if it reports one. */
   weightVersion?: string | undefined
   /** Set while the engine is alive but samples nothing until it is woken. */
-  unavailable?: Unavailable | undefined
+  unavailable?: UnavailableReason | undefined
 }
 
 /**
  * The reason: a trainer has put the engine to sleep, or has paused it. An engine that pauses in order to sleep may
  * report only `paused`.
  */
-export type Unavailable = 'asleep' | 'paused'
+export type UnavailableReason = 'asleep' | 'paused'
 
 export interface EngineClient {
   readonly kind: EngineKind
@@ -57,10 +57,10 @@ export interface EngineClient {
   generate(request: GenerationRequest, sink: EventSink, signal: AbortSignal): Promise<void>
 
   /** Present if the engine can render the prompt of a chat. */
-  countTokens?: CountTokens
+  countTokens?: TokenCounter
 
   /** Present if the engine can compute the log-probabilities of given tokens. */
-  score?: Score
+  score?: ScoreFunction
 
   /**
    * Returns the text that each token adds. Present if this kind of engine may support it.
@@ -74,7 +74,7 @@ export interface EngineClient {
    * @param question about its tokenizer
    * @throws ProxyError `engine_unreachable` or `engine_failed`
    */
-  checkHealth(signal: AbortSignal, question?: TokenizerQuestion): Promise<EngineHealth>
+  checkHealth(signal: AbortSignal, question?: TokenizerQuery): Promise<EngineHealth>
 
   /** Discards a session that sends no more requests, here and at the server. Returns immediately. */
   endSession?(sessionId: string): void

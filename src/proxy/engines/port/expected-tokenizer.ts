@@ -27,7 +27,7 @@ export const COMPARED_CHATS: Readonly<Record<string, ChatBody>> = {
 }
 
 /** A query about an engine's tokenizer. */
-export interface TokenizerQuestion {
+export interface TokenizerQuery {
   text: string
   /** The ids whose texts are requested from an engine that does not report the ids of `text`. */
   ids?: readonly number[]
@@ -35,7 +35,7 @@ export interface TokenizerQuestion {
   chats?: boolean
 }
 
-/** The engine's response to a {@link TokenizerQuestion}, as far as it supports one. */
+/** The engine's response to a {@link TokenizerQuery}, as far as it supports one. */
 export interface TokenizerReply {
   /** The engine's ids of the text in the question. */
   textIds?: readonly number[]
@@ -55,7 +55,7 @@ export interface ExpectedTokenizer {
   decode(ids: readonly number[]): string
 }
 
-export function createTokenizerQuestion({ ids }: Pick<ExpectedTokenizer, 'ids'>): TokenizerQuestion {
+export function createTokenizerQuestion({ ids }: Pick<ExpectedTokenizer, 'ids'>): TokenizerQuery {
   return { text: TOKENIZER_TEXT, ids, chats: true }
 }
 

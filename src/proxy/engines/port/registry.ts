@@ -30,7 +30,7 @@ export interface RegistryEntry {
   sinceMs: number
 }
 
-export interface NewEngine {
+export interface EngineRegistration {
   /** The base URL, with or without `/v1`. */
   url: string
   /** A positive integer. */
@@ -38,7 +38,7 @@ export interface NewEngine {
   modelName: string | null
 }
 
-export interface Registry {
+export interface MemberRegistry {
   /** Returns the entries in the order of registration. */
   list(): RegistryEntry[]
 
@@ -47,7 +47,7 @@ export interface Registry {
    * id. An engine that does not respond is added as well: it may be starting.
    * @throws ProxyError `config_invalid` (an invalid URL), `unsupported` (it cannot serve token mode), `wrong_mode`
    */
-  register(engine: NewEngine): Promise<RegistryEntry>
+  register(engine: EngineRegistration): Promise<RegistryEntry>
 
   /**
    * Drains the engine: it receives no new requests and leaves the list when its running ones have ended.

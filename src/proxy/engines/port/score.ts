@@ -35,4 +35,4 @@ export interface ScoreResult {
  * Scores a completion.
  * @throws ProxyError as `EngineClient.generate`, and `engine_failed` for a response that does not cover every token
  */
-export type Score = (request: ScoreRequest, signal: AbortSignal) => Promise<ScoreResult>
+export type ScoreFunction = (request: ScoreRequest, signal: AbortSignal) => Promise<ScoreResult>

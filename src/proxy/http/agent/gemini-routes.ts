@@ -12,7 +12,7 @@ import {
 } from '../../dialects/gemini/response.ts'
 import { GeminiRequest } from '../../dialects/gemini/schema.ts'
 import type { Backend } from '../../engines/port/backend.ts'
-import type { ModelInfo } from '../../engines/port/engine-client.ts'
+import type { EngineModel } from '../../engines/port/engine-client.ts'
 import type { AgentDialect } from './agent-dialect.ts'
 import { countTokens } from './count-tokens.ts'
 import { createErrorHandler } from './error-handler.ts'
@@ -127,7 +127,7 @@ function modelRoutes(app: FastifyInstance, base: string, backend: Backend): void
   )
 }
 
-function toModelObject({ id, maxModelLen }: ModelInfo): object {
+function toModelObject({ id, maxModelLen }: EngineModel): object {
   return {
     name: `models/${id}`,
     inputTokenLimit: maxModelLen,

@@ -9,7 +9,7 @@ import { openAiError } from '../../dialects/common/openai-error.ts'
 import { CompletionRequest, lowerCompletionRequest } from '../../dialects/completions/request.ts'
 import { buildTextCompletion, CompletionStreamWriter } from '../../dialects/completions/response.ts'
 import type { Backend } from '../../engines/port/backend.ts'
-import type { ModelInfo } from '../../engines/port/engine-client.ts'
+import type { EngineModel } from '../../engines/port/engine-client.ts'
 import type { AgentDialect } from './agent-dialect.ts'
 import { createErrorHandler } from './error-handler.ts'
 import { geminiRoutes } from './gemini-routes.ts'
@@ -100,7 +100,7 @@ function modelRoutes(app: FastifyInstance, base: string, backend: Backend): void
   })
 }
 
-function toModelObject({ id, maxModelLen }: ModelInfo): object {
+function toModelObject({ id, maxModelLen }: EngineModel): object {
   const length = maxModelLen === undefined ? {} : { max_model_len: maxModelLen }
   return { id, object: 'model', created: 0, owned_by: 'llm-proxy', ...length }
 }

@@ -4,26 +4,26 @@
  */
 import { ProxyError, toProxyError } from '../../../base/errors.ts'
 import { logEvent } from '../../../base/log-events.ts'
-import type { NewEngine, Registry, RegistryEntry } from '../../engines/port/registry.ts'
+import type { EngineRegistration, MemberRegistry, RegistryEntry } from '../../engines/port/registry.ts'
 import type { ControlSetting, NodeCoordination } from '../../store/port/node-coordination.ts'
-import { type ControlParts, Controls } from '../operator/controls.ts'
+import { type ControlDependencies, Controls } from '../operator/controls.ts'
 import { createNodeSecret, NODE_SECRETS, type NodeIdentity } from './node-identity.ts'
 
 const POLL_MS = 100
 
-interface ClusterControlParts extends ControlParts {
+interface ClusterControlParts extends ControlDependencies {
   shared: NodeCoordination
   /** The registry of local mode; a relay's workers connect to each node. */
-  registry: Registry
+  registry: MemberRegistry
   identity: NodeIdentity
 }
 
 const ENGINE = 'engine '
 
 /** The controls of a node that shares its database. */
-export class ClusterControls extends Controls implements Registry {
+export class ClusterControls extends Controls implements MemberRegistry {
   readonly #shared: NodeCoordination
-  readonly #registry: Registry
+  readonly #registry: MemberRegistry
   readonly #identity: NodeIdentity
   #isPaused = false
   /** The number of pauses and resumptions so far. */
@@ -74,7 +74,7 @@ export class ClusterControls extends Controls implements Registry {
     return this.#registry.list()
   }
 
-  async register(engine: NewEngine): Promise<RegistryEntry> {
+  async register(engine: EngineRegistration): Promise<RegistryEntry> {
     const entry = await this.#registry.register(engine)
     await this.#waitForAllNodes(await this.#shared.setControl(`${ENGINE}${entry.id}`, engine))
     return entry
@@ -96,14 +96,14 @@ export class ClusterControls extends Controls implements Registry {
     else if (name === 'weight_version') await super.announce(value as string | number | null)
     else if (name === NODE_SECRETS) this.#identity.setSecrets(value)
     else if (name.startsWith(ENGINE)) {
-      await this.#followEngine(name.slice(ENGINE.length), value as NewEngine | null).catch(
+      await this.#followEngine(name.slice(ENGINE.length), value as EngineRegistration | null).catch(
         (thrown: unknown) =>
           logEvent(this.parts.logger, 'node_engine_rejected', { err: toProxyError(thrown) }),
       )
     }
   }
 
-  async #followEngine(id: string, engine: NewEngine | null): Promise<void> {
+  async #followEngine(id: string, engine: EngineRegistration | null): Promise<void> {
     if (engine !== null) await this.#registry.register(engine)
     else if (this.#registry.list().some((entry) => entry.id === id)) await this.#registry.remove(id)
   }

@@ -10,7 +10,7 @@ import type { Sessions } from '../../session/state/sessions.ts'
 import {
   createSessionMovedError,
   type NodeCoordination,
-  type NodeInfo,
+  type NodeStatus,
 } from '../../store/port/node-coordination.ts'
 import { getNamedSession } from '../agent/request-session.ts'
 import type { Deliveries } from './deliveries.ts'
@@ -167,7 +167,7 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
   }
 
   /** @returns undefined: this node */
-  async function findServingNode(sessionId: string): Promise<NodeInfo | undefined> {
+  async function findServingNode(sessionId: string): Promise<NodeStatus | undefined> {
     const owner = await sessions.ownerElsewhere(sessionId)
     if (owner !== undefined || !isDraining()) return owner
     const others = shared.proxies.filter(({ id, url, isDraining }) => {

@@ -2,7 +2,7 @@
 import { createInterface } from 'node:readline'
 import { json } from 'node:stream/consumers'
 import type { FastifyRequest } from 'fastify'
-import type { NodeCoordination, NodeInfo } from '../../store/port/node-coordination.ts'
+import type { NodeCoordination, NodeStatus } from '../../store/port/node-coordination.ts'
 import type { NdjsonReply } from '../transport/ndjson-reply.ts'
 import { type Forwarder, getHops } from './forwarder.ts'
 
@@ -48,7 +48,7 @@ export class OtherNodes {
     return responses.filter((response) => response !== undefined)
   }
 
-  get #others(): (NodeInfo & { url: string })[] {
+  get #others(): (NodeStatus & { url: string })[] {
     const { self, proxies } = this.#shared
     return proxies.flatMap((proxy) =>
       proxy.id === self?.id || proxy.url === undefined ? [] : [{ ...proxy, url: proxy.url }],

@@ -4,7 +4,7 @@
  */
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
-import type { NodeInfo } from '../../store/port/node-coordination.ts'
+import type { NodeStatus } from '../../store/port/node-coordination.ts'
 import { getHops, MAX_HOPS } from './forwarder.ts'
 import type { Nodes } from './nodes.ts'
 
@@ -49,14 +49,14 @@ export class RolloutOwners {
     return lists.flatMap(({ rollouts }) => rollouts)
   }
 
-  #toForward(node: NodeInfo | undefined): ForwardRollout | undefined {
+  #toForward(node: NodeStatus | undefined): ForwardRollout | undefined {
     return node && ((request, reply, body) => this.#forward(request, reply, node, body))
   }
 
   async #forward(
     request: FastifyRequest,
     reply: FastifyReply,
-    { url }: NodeInfo,
+    { url }: NodeStatus,
     body?: string,
   ): Promise<FastifyReply> {
     if (url === undefined || getHops(request) >= MAX_HOPS) throw createOwnerLostError()

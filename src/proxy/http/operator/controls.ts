@@ -9,7 +9,7 @@ import type { WeightAnnouncement } from '../../session/turn/weight-announcement.
 
 const DRAIN_POLL_MS = 20
 
-export interface ControlParts {
+export interface ControlDependencies {
   backend: Backend
   weights: WeightAnnouncement
   activity: Activity
@@ -19,9 +19,9 @@ export interface ControlParts {
 
 /** The controls of a node that is the only one of its database. */
 export class Controls {
-  protected readonly parts: ControlParts & { clock: Clock }
+  protected readonly parts: ControlDependencies & { clock: Clock }
 
-  constructor({ clock = systemClock, ...parts }: ControlParts) {
+  constructor({ clock = systemClock, ...parts }: ControlDependencies) {
     this.parts = { ...parts, clock }
   }
 

@@ -15,7 +15,7 @@ export const ErrorReply = Type.Object({
 })
 
 /** The response's type is not derived: handlers return JSON that the response schema only describes. */
-interface RouteFacts {
+interface RouteDescription {
   tags: string[]
   summary: string
   response: unknown
@@ -34,7 +34,7 @@ export function describe<P extends object>(
   summary: string,
   success: TSchema | ReturnType<typeof describeMedia>,
   parts: P,
-): { schema: RouteFacts & P } {
+): { schema: RouteDescription & P } {
   const response = { 200: success, '4xx': ErrorReply, '5xx': ErrorReply }
   return { schema: { tags: [tag], summary, querystring: Nothing, ...parts, response } }
 }

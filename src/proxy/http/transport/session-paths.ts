@@ -11,7 +11,7 @@ import { RESERVED_SEGMENTS } from '../../session/state/session-id.ts'
 /** Parameters that contain a session's id; a trace's id begins with it. */
 const ID_PARAMS: ReadonlySet<string> = new Set([':sessionId', ':traceId'])
 
-interface Template {
+interface PathTemplate {
   /** The segments before the id. */
   readonly before: readonly string[]
   /** The segments after it; `:name` matches any segment, `*` at the end any number of segments. */
@@ -20,7 +20,7 @@ interface Template {
 
 /** Returns a function that converts a request's URL into the form that the router expects. */
 export function createSessionPaths(routes: readonly { method: string; path: string }[]) {
-  const templates = new Map<string, Template[]>()
+  const templates = new Map<string, PathTemplate[]>()
   for (const { method, path } of routes) {
     const segments = splitPath(path)
     const index = segments.findIndex((segment) => ID_PARAMS.has(segment))

@@ -39,7 +39,7 @@ export interface FetchProgress {
 }
 
 /** Sessions that are leased together: one session, or all of a group. */
-export type Unit = readonly AvailableSession[]
+export type LeaseUnit = readonly AvailableSession[]
 
 type ConsumersStore = Pick<
   TurnStore,
@@ -110,10 +110,10 @@ export class Consumers {
    * Leases the next units in the order in which sessions ended, after those that the lease already includes.
    * @throws ProxyError `consumer_not_found`
    */
-  async take(lease: LeaseRequest, limit: number, progress: FetchProgress): Promise<Unit[]> {
+  async take(lease: LeaseRequest, limit: number, progress: FetchProgress): Promise<LeaseUnit[]> {
     const isGrouped = lease.consumer.selection.groupBy !== null
     if (isGrouped) await this.#sortIntoGroups(lease)
-    const taken: Unit[] = []
+    const taken: LeaseUnit[] = []
     while (taken.length < limit) {
       const missing = limit - taken.length
       const units = isGrouped
@@ -140,7 +140,7 @@ export class Consumers {
     limit: number,
     progress: FetchProgress,
     { untilMs, signal }: { untilMs: number; signal: AbortSignal },
-  ): Promise<Unit[]> {
+  ): Promise<LeaseUnit[]> {
     while (true) {
       signal.throwIfAborted()
       // Subscribe before reading, so that no end is missed between the two.
@@ -151,8 +151,12 @@ export class Consumers {
     }
   }
 
-  async #findSingles(lease: LeaseRequest, limit: number, { leasedTrees }: FetchProgress): Promise<Unit[]> {
-    const units: Unit[] = []
+  async #findSingles(
+    lease: LeaseRequest,
+    limit: number,
+    { leasedTrees }: FetchProgress,
+  ): Promise<LeaseUnit[]> {
+    const units: LeaseUnit[] = []
     for await (const own of this.#ownPages(lease)) {
       for (const found of own) if (!leasedTrees.has(found.key.tree)) units.push([found])
       if (units.length >= limit) break
@@ -172,7 +176,7 @@ export class Consumers {
     }
   }
 
-  async #findGroups(lease: LeaseRequest, limit: number, progress: FetchProgress): Promise<Unit[]> {
+  async #findGroups(lease: LeaseRequest, limit: number, progress: FetchProgress): Promise<LeaseUnit[]> {
     const { consumer, leaseId } = lease
     const { groupSize: size, groupTimeoutMs: timeoutMs } = consumer.selection
     const { units, stale } = await this.#store.findGroups({
@@ -203,7 +207,7 @@ export class Consumers {
     }
   }
 
-  #lease({ consumer, leaseId, leaseMs }: LeaseRequest, units: readonly Unit[]): Promise<number[]> {
+  #lease({ consumer, leaseId, leaseMs }: LeaseRequest, units: readonly LeaseUnit[]): Promise<number[]> {
     const keys = units.map((unit) => unit.map(({ key }) => key))
     return this.#store.leaseSessions({
       ...{ consumer: consumer.name, leaseId, units: keys, leaseMs, nowMs: Date.now() },
@@ -214,7 +218,7 @@ export class Consumers {
    * Acknowledges sessions outside the selection, so that each is examined once: the selection reads only properties
    * that never change.
    */
-  async #acknowledgeForeign(lease: LeaseRequest, foreign: Unit): Promise<void> {
+  async #acknowledgeForeign(lease: LeaseRequest, foreign: LeaseUnit): Promise<void> {
     const own = { ...lease, leaseId: `passed over by ${lease.leaseId}` }
     const units = foreign.map((one) => [one])
     const passed = new Set(await this.#lease(own, units))

@@ -53,7 +53,7 @@ interface EchoPath<Turn> {
 const NONE: readonly never[] = []
 
 /** The position at which a request passed a turn that it may continue. */
-interface Passage<Turn> {
+interface ParentCandidate<Turn> {
   /** The last message of the turn; undefined: before all messages. */
   readonly message: Message | undefined
   readonly paths: readonly EchoPath<Turn>[]
@@ -63,7 +63,7 @@ interface Passage<Turn> {
  * The only path on which an index leads to a message. It is attached to the message, so that each request of a
  * conversation starts where the previous request passed its parent.
  */
-interface Way {
+interface IndexPath {
   readonly index: object
   readonly toolsKey: string
   /** Fork count of the index when the path was stored; another count invalidates it. */
@@ -71,7 +71,7 @@ interface Way {
   readonly node: unknown
 }
 
-const ways = new SideTable<Message, Way>()
+const ways = new SideTable<Message, IndexPath>()
 
 /**
  * An index of a session's completed turns by their messages. The parent of a request is the deepest completed turn
@@ -171,7 +171,7 @@ export class PrefixIndex<Turn> {
   }
 
   /** Returns the latest stored passage of the request's conversation, or the root. */
-  #findPassage({ toolsKey, last }: ConversationKeys): Passage<Turn> {
+  #findPassage({ toolsKey, last }: ConversationKeys): ParentCandidate<Turn> {
     for (let message = last; message !== undefined; message = message.parent) {
       const way = ways.of(message)
       if (way?.index !== this || way.toolsKey !== toolsKey || way.forkCount !== this.#forkCount) continue
@@ -207,7 +207,7 @@ export class PrefixIndex<Turn> {
     return responses.find((answer) => !answer.isKeptBy(key, this.#editedCalls))?.answers[0]
   }
 
-  #remember({ message, paths: [path] }: Passage<Turn>, toolsKey: string): void {
+  #remember({ message, paths: [path] }: ParentCandidate<Turn>, toolsKey: string): void {
     if (message === undefined || path === undefined) return
     ways.put(message, { index: this, toolsKey, forkCount: this.#forkCount, node: path.node })
   }

@@ -10,7 +10,7 @@ import type { Completion } from '../../../protocol/canonical/completion.ts'
 import { getMessagesBetween } from '../../../protocol/canonical/conversation.ts'
 import type { GenerationEvent, GenerationStart } from '../../../protocol/canonical/events.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
-import type { CountTokens } from '../../engines/port/count-tokens.ts'
+import type { TokenCounter } from '../../engines/port/count-tokens.ts'
 import type { TurnStore } from '../../store/port/turn-store.ts'
 import { type ConversationKeys, getMessageKey, readInSlices } from '../matching/conversation.ts'
 import { PrefixIndex, type PrefixMatch } from '../matching/prefix-index.ts'
@@ -37,7 +37,7 @@ import { restoreSampled } from './restore-sampled.ts'
 type ChatPromptReason = 'first' | 'branched' | 'extended' | 'forked' | 'broken' | 'unknown'
 
 export class ChatPrompts implements Prompts {
-  readonly #countTokens: CountTokens
+  readonly #countTokens: TokenCounter
   readonly #counts = new PromptCounts()
 
   readonly #store: Pick<TurnStore, 'readOutlines'> | undefined
@@ -46,7 +46,7 @@ export class ChatPrompts implements Prompts {
    * @param countTokens counts with the engines, which render prompts
    * @param store has the ids of tool calls that this process has not seen
    */
-  constructor(countTokens: CountTokens, store?: Pick<TurnStore, 'readOutlines'>) {
+  constructor(countTokens: TokenCounter, store?: Pick<TurnStore, 'readOutlines'>) {
     this.#countTokens = countTokens
     this.#store = store
   }

@@ -11,19 +11,19 @@ import type { StreamingDecoder } from '../../tokens/tokenizer/streaming-decoder.
 import type { CompletionText } from './completion-decoder.ts'
 
 /** How a response ends, as an engine reports it. */
-export type Finish = Pick<GenerationEnd, 'finishReason' | 'stopReason'>
+export type ResponseEnd = Pick<GenerationEnd, 'finishReason' | 'stopReason'>
 
 /** The rest of a response: a request to an engine, or nothing, because the tokens so far are complete. */
-export type ResponseRest =
-  | { readonly request: GenerationRequest; readonly stops: StopsAcrossCut }
-  | { readonly finish: Finish }
+export type ResponseRemainder =
+  | { readonly request: GenerationRequest; readonly stops: SplitStopFinder }
+  | { readonly finish: ResponseEnd }
 
 /** Plans the rest of a response that was cut. */
 export interface ResponsePlanner {
   /** The reason why the rest cannot be requested; undefined: it can. */
   readonly obstacle: string | undefined
   /** Returns the rest of the response after the tokens so far. */
-  plan(sampled: readonly number[]): ResponseRest
+  plan(sampled: readonly number[]): ResponseRemainder
 }
 
 interface ContinuationParts {
@@ -55,9 +55,9 @@ export class PromptContinuation implements ResponsePlanner {
     return findObstacle(body)
   }
 
-  plan(sampled: readonly number[]): ResponseRest {
+  plan(sampled: readonly number[]): ResponseRemainder {
     const { request, body, endTokenIds, createText, extend } = this.#parts
-    const stops = new StopsAcrossCut(createText())
+    const stops = new SplitStopFinder(createText())
     stops.read(sampled)
     if (stops.matched !== undefined) return { finish: { finishReason: 'stop', stopReason: stops.matched } }
     const last = sampled.at(-1)
@@ -75,7 +75,7 @@ export class PromptContinuation implements ResponsePlanner {
  * Finds a stop string of which the cut separates the beginning from the end. The engine finds those that are in its part
  * completely.
  */
-export class StopsAcrossCut {
+export class SplitStopFinder {
   readonly #decoder: StreamingDecoder
   readonly #stops: StopStrings
 

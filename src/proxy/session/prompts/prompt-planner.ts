@@ -112,10 +112,10 @@ export async function renderFullPrompt(model: PlanningModel, body: ChatBody): Pr
 }
 
 /** The end of a prompt that does not end with the head of the assistant's turn. */
-type Ending = Required<Pick<RenderOptions, 'addGenerationPrompt' | 'continueFinalMessage'>>
+type PromptEnd = Required<Pick<RenderOptions, 'addGenerationPrompt' | 'continueFinalMessage'>>
 
 /** Returns the end as in vLLM; undefined: the prompt ends with the head of the assistant's turn. */
-function getEnding(body: ChatBody): Ending | undefined {
+function getEnding(body: ChatBody): PromptEnd | undefined {
   const { add_generation_prompt: opens, continue_final_message: continues } = body
   if (continues === true) return { addGenerationPrompt: false, continueFinalMessage: true }
   return opens === false ? { addGenerationPrompt: false, continueFinalMessage: false } : undefined
@@ -134,7 +134,7 @@ interface PromptRequest {
  * Builds a prompt with another end. A final message that was sampled and truncated is continued from its tokens. Any
  * other is rendered: it is prompt, and the completion after it is recorded as the end of the message that both form.
  */
-async function planEnding(planning: PromptRequest, ending: Ending): Promise<PromptPlan> {
+async function planEnding(planning: PromptRequest, ending: PromptEnd): Promise<PromptPlan> {
   const { model, session, conversation, match, input, options } = planning
   const { messages } = input
   const continues = ending.continueFinalMessage

@@ -6,7 +6,7 @@
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import { type GenerationEvent, type GenerationStart, NO_ENGINE } from '../../../protocol/canonical/events.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
-import type { CountTokens } from '../../engines/port/count-tokens.ts'
+import type { TokenCounter } from '../../engines/port/count-tokens.ts'
 import type { Tokenizer } from '../../tokens/tokenizer/tokenizer.ts'
 import type { RequestBudget } from '../state/limits.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
@@ -22,7 +22,7 @@ export interface Prompts {
    */
   begin(request: GenerationRequest, memory: SessionMemory, budget?: RequestBudget): Promise<RequestPrompt>
   /**
-   * Returns the number of tokens of the prompt of a body, like {@link CountTokens}.
+   * Returns the number of tokens of the prompt of a body, like {@link TokenCounter}.
    * @param session the session of the request, whose prompt may extend recorded tokens
    */
   countTokens(body: ChatBody, signal: AbortSignal, session?: PromptSession): Promise<number>

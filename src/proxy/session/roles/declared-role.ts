@@ -6,7 +6,7 @@ import { KNOWN_PROMPT_RULES } from './rules/known-prompts.ts'
 import { OPENCODE_RULES } from './rules/opencode.ts'
 import { type AgentRoleRule, findHeader, type RequestEvidence } from './rules/rule.ts'
 
-export type { Headers } from './rules/rule.ts'
+export type { RequestHeaders as Headers } from './rules/rule.ts'
 
 const explicit: AgentRoleRule = {
   name: 'header',

@@ -9,7 +9,7 @@
 import { randomUUID } from 'node:crypto'
 import { ProxyError } from '../../../base/errors.ts'
 import type { MarksChange } from '../../store/port/marks.ts'
-import { createSessionMovedError, isMoved, type NodeInfo } from '../../store/port/node-coordination.ts'
+import { createSessionMovedError, isMoved, type NodeStatus } from '../../store/port/node-coordination.ts'
 import type { Reward, SessionRecord, TurnStore } from '../../store/port/turn-store.ts'
 import { Activity } from './activity.ts'
 import { readUsage } from './limits.ts'
@@ -99,7 +99,7 @@ export class Sessions {
   /**
    * Returns another node that owns the session, if several share the database; undefined: this node or none owns it.
    */
-  async ownerElsewhere(sessionId: string): Promise<NodeInfo | undefined> {
+  async ownerElsewhere(sessionId: string): Promise<NodeStatus | undefined> {
     const { shared } = this.#store
     if (shared === undefined) return undefined
     await shared.valid()

@@ -51,7 +51,7 @@ interface RowArrays {
 }
 
 /** A row before its tokens are assembled. */
-export interface Plan {
+export interface RowPlan {
   /** Turns from first to last; each is the parent of the next. Never empty. */
   readonly chain: readonly TurnNode[]
   readonly last: TurnNode
@@ -64,11 +64,11 @@ export interface Plan {
 
 /** Assigns each turn to the row that trains it: the one that keeps most of its tokens, the first of several. */
 export function assignTraining(
-  plans: Plan[],
+  plans: RowPlan[],
   options: TrajectoryOptions,
   isRequested: (turn: TurnNode) => boolean,
-): Map<TurnNode, Plan> {
-  const best = new Map<TurnNode, { plan: Plan; kept: number }>()
+): Map<TurnNode, RowPlan> {
+  const best = new Map<TurnNode, { plan: RowPlan; kept: number }>()
   for (const plan of plans) {
     for (const [position, turn] of plan.chain.entries()) {
       if (!isRequested(turn)) continue
@@ -80,7 +80,7 @@ export function assignTraining(
 }
 
 function countKeptTokens(
-  plan: Plan,
+  plan: RowPlan,
   { responseLength = Number.POSITIVE_INFINITY }: TrajectoryOptions,
 ): number {
   if (responseLength >= plan.responseLength) return plan.responseLength
@@ -89,7 +89,7 @@ function countKeptTokens(
 
 function computeSpan(
   position: number,
-  plan: Plan,
+  plan: RowPlan,
   options: TrajectoryOptions,
 ): { start: number; end: number } {
   const kept = countKeptTokens(plan, options)
@@ -105,14 +105,14 @@ function getKeptLength(chain: readonly TurnNode[], position: number): number {
 
 /** Data that all rows of a session share. */
 interface RowContext {
-  readonly trainedBy: ReadonlyMap<TurnNode, Plan>
+  readonly trainedBy: ReadonlyMap<TurnNode, RowPlan>
   readonly reward: Reward | null
   readonly marks: SessionMarks
   policyOf(turn: TurnNode): string | null
 }
 
 export function assemble(
-  plan: Plan,
+  plan: RowPlan,
   options: TrajectoryOptions,
   { trainedBy, reward, marks, policyOf }: RowContext,
 ): Trajectory {
@@ -180,7 +180,7 @@ export function assemble(
  * Returns the row's layout. It includes the turns before a row of one turn, because they reported token data of its
  * prompt as well.
  */
-export function createLayout({ chain, base }: Plan, row: Trajectory): RowLayout {
+export function createLayout({ chain, base }: RowPlan, row: Trajectory): RowLayout {
   const history: TurnNode[] = []
   for (let turn = chain[0]!.parent; turn !== undefined; turn = turn.parent) history.push(turn)
   const turns = [...history.reverse(), ...chain]

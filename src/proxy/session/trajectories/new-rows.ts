@@ -36,12 +36,12 @@ export const NEW_ROW_REASONS = [
   'other_model',
 ] as const
 
-type Why = (typeof NEW_ROW_REASONS)[number]
+type NewRowReason = (typeof NEW_ROW_REASONS)[number]
 
-const EXPECTED: ReadonlySet<Why> = new Set(['conversation', 'sampled_again'])
+const EXPECTED: ReadonlySet<NewRowReason> = new Set(['conversation', 'sampled_again'])
 
 export interface NewRow {
-  readonly why: Why
+  readonly why: NewRowReason
   /** The turn that it could have continued, or that it is another sample of. */
   readonly turnId: string | null
   readonly text: string

@@ -108,11 +108,11 @@ export function collectRowDetails(layout: RowLayout, detailsOf: ReadonlyMap<stri
 }
 
 /** Returns a turn's data at its nth token. */
-type At<Detail> = (token: number) => Detail | null
+type TokenDetailGetter<Detail> = (token: number) => Detail | null
 
 function collectPerToken<Detail>(
   { turns, responseLength }: RowLayout,
-  getDetail: (turnId: string) => At<Detail> | undefined,
+  getDetail: (turnId: string) => TokenDetailGetter<Detail> | undefined,
 ): (Detail | null)[] | null {
   const row = new Array<Detail | null>(responseLength).fill(null)
   let isReported = false
@@ -125,12 +125,12 @@ function collectPerToken<Detail>(
   return isReported ? row : null
 }
 
-function createNumberReader(numbers: readonly number[] | undefined): At<number> | undefined {
+function createNumberReader(numbers: readonly number[] | undefined): TokenDetailGetter<number> | undefined {
   return numbers && ((index) => (Number.isNaN(numbers[index] ?? Number.NaN) ? null : numbers[index]!))
 }
 
 /** Returns a getter of a table's rows by index; it returns null for a row that was not reported. */
-function createRowGetter(table: TokenTable | undefined): At<TokenRow> | undefined {
+function createRowGetter(table: TokenTable | undefined): TokenDetailGetter<TokenRow> | undefined {
   if (table === undefined) return undefined
   const { counts, ids, logprobs } = table
   const ends: number[] = []

@@ -14,7 +14,7 @@ import {
   assemble,
   assignTraining,
   createLayout,
-  type Plan,
+  type RowPlan,
   type Trajectory,
   type TrajectoryOptions,
 } from './assemble-row.ts'
@@ -187,9 +187,9 @@ export class TrajectoryBuilder {
     }
   }
 
-  readonly #planOf = (leaf: TurnNode): Plan => this.#planOfChain(getChain(leaf))
+  readonly #planOf = (leaf: TurnNode): RowPlan => this.#planOfChain(getChain(leaf))
 
-  readonly #planOfChain = (chain: readonly TurnNode[]): Plan => {
+  readonly #planOfChain = (chain: readonly TurnNode[]): RowPlan => {
     const last = chain.at(-1)!
     const base = chain[0]!.promptLength
     const responseLength = last.promptLength + last.completionLength - base
@@ -209,13 +209,13 @@ function getChain(leaf: TurnNode): TurnNode[] {
   return chain.reverse()
 }
 
-function select(plans: Plan[], which: 'all' | 'longest' | 'last'): Plan[] {
+function select(plans: RowPlan[], which: 'all' | 'longest' | 'last'): RowPlan[] {
   if (which === 'all' || plans.length === 0) return plans
   if (which === 'last') return plans.slice(-1)
   return [plans.reduce((longest, plan) => (plan.responseLength > longest.responseLength ? plan : longest))]
 }
 
-function splitByTurn(plans: Plan[]): TurnNode[][] {
+function splitByTurn(plans: RowPlan[]): TurnNode[][] {
   const turns = new Set(plans.flatMap((plan) => plan.chain))
   return [...turns].sort((a, b) => a.index - b.index).map((turn) => [turn])
 }

@@ -191,9 +191,9 @@ function createNode(
   }
 }
 
-type Chosen = Pick<TrainableTurn, 'chosenModel'>
+type ParentChoice = Pick<TrainableTurn, 'chosenModel'>
 
-function mayContinue({ chosenModel: before }: Chosen, { chosenModel: now }: Chosen): boolean {
+function mayContinue({ chosenModel: before }: ParentChoice, { chosenModel: now }: ParentChoice): boolean {
   return before === undefined || now === undefined || before === now
 }
 

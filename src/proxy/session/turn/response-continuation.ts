@@ -16,7 +16,12 @@ import type { VersionSpan } from '../../../protocol/token-data/token-data.ts'
 import { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import { isTokenId } from '../../../protocol/token-ids/token-ids.ts'
 import type { Backend } from '../../engines/port/backend.ts'
-import type { Finish, ResponsePlanner, ResponseRest, StopsAcrossCut } from '../prompts/continuation.ts'
+import type {
+  ResponseEnd,
+  ResponsePlanner,
+  ResponseRemainder,
+  SplitStopFinder,
+} from '../prompts/continuation.ts'
 import { TokenDataConcatenation, truncateDelta } from './token-data-concatenation.ts'
 
 interface ResponseContinuationOptions {
@@ -51,7 +56,7 @@ interface Part {
   /** The number of tokens before it. */
   readonly offset: number
   /** Absent in the first part. */
-  readonly stops: StopsAcrossCut | undefined
+  readonly stops: SplitStopFinder | undefined
   start: GenerationStart | undefined
   end: GenerationEnd | undefined
   announcedVersion: string | undefined
@@ -128,7 +133,7 @@ export class ResponseContinuation {
     }
   }
 
-  #planRest(cut: ProxyError): ResponseRest {
+  #planRest(cut: ProxyError): ResponseRemainder {
     const why = this.#findObstacle()
     if (why !== undefined) throw withReason(cut, why)
     return this.#options.continuation!.plan(this.#sampled)
@@ -144,7 +149,7 @@ export class ResponseContinuation {
     return undefined
   }
 
-  #createPart(request: GenerationRequest, stops?: StopsAcrossCut): Part {
+  #createPart(request: GenerationRequest, stops?: SplitStopFinder): Part {
     const offset = this.#sampled.length
     return { request, offset, stops, start: undefined, end: undefined, announcedVersion: undefined }
   }
@@ -235,7 +240,7 @@ export class ResponseContinuation {
   }
 
   /** Ends a response whose tokens were complete when its engine request was cut. */
-  async #finish(finish: Finish): Promise<void> {
+  async #finish(finish: ResponseEnd): Promise<void> {
     const passed: GenerationEvent[] = []
     this.#end({ type: 'end', ...finish }, passed)
     await this.#sink!.write(passed)

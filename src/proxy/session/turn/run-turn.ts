@@ -140,7 +140,7 @@ export class TurnRunner {
 
   /**
    * Counts the tokens of the prompt that a request with this body would have now. It records nothing and creates no
-   * session. @throws ProxyError see {@link CountTokens}, `store_failed`
+   * session. @throws ProxyError see {@link TokenCounter}, `store_failed`
    */
   async countTokens(sessionId: string | undefined, body: ChatBody, signal: AbortSignal): Promise<number> {
     const { backend, prompts } = this.#options

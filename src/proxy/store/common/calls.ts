@@ -19,7 +19,7 @@ export type RemoteMethods<T extends Methods<T>> = {
 }
 
 /** The methods of a thread, of which any may be asynchronous. */
-export type MaybeAsync<T extends Methods<T>> = {
+export type MaybeAsyncMethods<T extends Methods<T>> = {
   [M in keyof T]: (...args: Parameters<T[M]>) => ReturnType<T[M]> | Promise<ReturnType<T[M]>>
 }
 
@@ -29,7 +29,7 @@ export interface ThreadCommand<T = Record<string, unknown>> {
   args: unknown[]
 }
 
-export type Reply = { id: number; value: unknown } | { id: number; error: WireError }
+export type ThreadReply = { id: number; value: unknown } | { id: number; error: WireError }
 
 /** The first message of a thread, after it has opened the database or has failed to. */
 export type OpeningReport =

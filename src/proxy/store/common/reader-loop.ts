@@ -6,9 +6,9 @@ import type { Transferable } from 'node:worker_threads'
 import {
   invoke,
   listWholeBuffers,
-  type MaybeAsync,
-  type Reply,
+  type MaybeAsyncMethods,
   type ThreadCommand,
+  type ThreadReply,
   toWireError,
 } from './calls.ts'
 import type { ReaderMethods, TurnPage } from './reader.ts'
@@ -16,19 +16,19 @@ import type { ReaderMethods, TurnPage } from './reader.ts'
 export type ReaderMessage = ThreadCommand<ReaderMethods>[] | 'close'
 
 /** The reads of a database, which are asynchronous in some. */
-export type Reads = MaybeAsync<ReaderMethods>
+export type DatabaseReader = MaybeAsyncMethods<ReaderMethods>
 
 interface ReaderPort {
-  reply(replies: Reply[], transfer: Transferable[]): void
+  reply(replies: ThreadReply[], transfer: Transferable[]): void
   close(): void
 }
 
 export class ReaderLoop {
-  readonly #reader: Reads
+  readonly #reader: DatabaseReader
   readonly #closeDatabase: () => void
   readonly #port: ReaderPort
 
-  constructor(reader: Reads, closeDatabase: () => void, port: ReaderPort) {
+  constructor(reader: DatabaseReader, closeDatabase: () => void, port: ReaderPort) {
     this.#reader = reader
     this.#closeDatabase = closeDatabase
     this.#port = port
@@ -47,15 +47,15 @@ export class ReaderLoop {
     }
   }
 
-  #reply(call: ThreadCommand<ReaderMethods>, reply: Reply): void {
+  #reply(call: ThreadCommand<ReaderMethods>, reply: ThreadReply): void {
     this.#port.reply([reply], listBuffers(call, reply))
   }
 
-  #serve(call: ThreadCommand<ReaderMethods>): Reply | Promise<Reply> {
+  #serve(call: ThreadCommand<ReaderMethods>): ThreadReply | Promise<ThreadReply> {
     const { id } = call
-    const failed = (error: unknown): Reply => ({ id, error: toWireError(error) })
+    const failed = (error: unknown): ThreadReply => ({ id, error: toWireError(error) })
     try {
-      const value = invoke<Reads>(this.#reader, call as unknown as ThreadCommand<Reads>)
+      const value = invoke<DatabaseReader>(this.#reader, call as unknown as ThreadCommand<DatabaseReader>)
       return value instanceof Promise
         ? value.then((waited) => ({ id, value: waited }), failed)
         : { id, value }
@@ -66,7 +66,7 @@ export class ReaderLoop {
 }
 
 /** Returns the buffers of token ids and logprobs, which are transferred to the main thread rather than copied. */
-function listBuffers(call: ThreadCommand<ReaderMethods>, reply: Reply): Transferable[] {
+function listBuffers(call: ThreadCommand<ReaderMethods>, reply: ThreadReply): Transferable[] {
   if (call.method !== 'readPage' || 'error' in reply) return []
   const { turns } = reply.value as TurnPage
   return listWholeBuffers(

@@ -7,9 +7,9 @@ import {
   type Methods,
   type OpeningReport,
   type RemoteMethods,
-  type Reply,
   type SchemaChange,
   type ThreadCommand,
+  type ThreadReply,
 } from './calls.ts'
 
 export type StoreRole = 'writer' | 'reader'
@@ -17,7 +17,7 @@ export type StoreRole = 'writer' | 'reader'
 /** The subset of a thread that this module uses; a `Worker` implements it. */
 export interface ThreadPort {
   postMessage(message: unknown, transfer?: readonly Transferable[]): void
-  on(event: 'message', listener: (replies: Reply[]) => void): unknown
+  on(event: 'message', listener: (replies: ThreadReply[]) => void): unknown
   on(event: 'error', listener: (cause: unknown) => void): unknown
   once(event: 'message', listener: (report: OpeningReport) => void): unknown
   once(event: 'error', listener: (cause: unknown) => void): unknown
@@ -25,10 +25,10 @@ export interface ThreadPort {
 }
 
 /** Starts the thread of a role; its first message reports whether it has opened the database. */
-export type SpawnThread = (role: StoreRole, workerData: object) => ThreadPort
+export type ThreadSpawner = (role: StoreRole, workerData: object) => ThreadPort
 
 /** Returns a function that starts threads. @param entryPoints of an adapter's threads */
-export function spawnFrom(entryPoints: Record<StoreRole, URL>): SpawnThread {
+export function spawnFrom(entryPoints: Record<StoreRole, URL>): ThreadSpawner {
   return (role, workerData) => startThread(entryPoints[role], { workerData, name: `store-${role}` })
 }
 
@@ -38,15 +38,15 @@ interface StoreThreadOptions {
    * them was issued.
    */
   onReplies?: ((count: number, waitedMs: number) => void) | undefined
-  spawn: SpawnThread
+  spawn: ThreadSpawner
 }
 
-interface Unsent {
+interface CommandToSend {
   call: ThreadCommand
   transfer: Transferable[]
 }
 
-interface Pending {
+interface PendingCommand {
   resolve: (value: unknown) => void
   reject: (error: ProxyError) => void
   calledAtMs: number
@@ -62,9 +62,9 @@ export class StoreThread<T extends Methods<T>> {
   readonly migrated: SchemaChange | undefined
   readonly #worker: ThreadPort
   readonly #exited: Promise<void>
-  readonly #pending = new Map<number, Pending>()
+  readonly #pending = new Map<number, PendingCommand>()
   /** Commands of the current event-loop tick: waking the thread costs more than sending it another command. */
-  #unsent: Unsent[] = []
+  #unsent: CommandToSend[] = []
   #lastId = 0
   /** Set once no further command can be served. */
   #ended: ProxyError | undefined
@@ -97,7 +97,7 @@ export class StoreThread<T extends Methods<T>> {
     this.#worker = worker
     this.endedWell = endedWell
     this.migrated = migrated
-    worker.on('message', (replies: Reply[]) => {
+    worker.on('message', (replies: ThreadReply[]) => {
       if (onReplies) this.#notify(replies, onReplies)
       this.#settle(replies)
     })
@@ -159,7 +159,7 @@ export class StoreThread<T extends Methods<T>> {
     }
   }
 
-  #sendAlone(unsent: Unsent): void {
+  #sendAlone(unsent: CommandToSend): void {
     const { id, method } = unsent.call
     try {
       this.#post([unsent])
@@ -173,21 +173,21 @@ export class StoreThread<T extends Methods<T>> {
     }
   }
 
-  #post(unsent: readonly Unsent[]): void {
+  #post(unsent: readonly CommandToSend[]): void {
     this.#worker.postMessage(
       unsent.map(({ call }) => call),
       unsent.flatMap(({ transfer }) => transfer),
     )
   }
 
-  #notify(replies: readonly Reply[], onReplies: NonNullable<StoreThreadOptions['onReplies']>): void {
+  #notify(replies: readonly ThreadReply[], onReplies: NonNullable<StoreThreadOptions['onReplies']>): void {
     // Commands that the thread issues to itself have no caller here.
     const commands = replies.flatMap(({ id }) => this.#pending.get(id) ?? [])
     const [first] = commands
     if (first) onReplies(commands.length, performance.now() - first.calledAtMs)
   }
 
-  #settle(replies: Reply[]): void {
+  #settle(replies: ThreadReply[]): void {
     for (const reply of replies) {
       const pending = this.#pending.get(reply.id)
       this.#pending.delete(reply.id)

@@ -9,7 +9,7 @@ import type { TextColumn } from './packing.ts'
 import type { CompletionRow, StepRow, TurnRow } from './turn-rows.ts'
 
 /** Values by column name. */
-export type Row = Readonly<Record<string, unknown>>
+export type ColumnValues = Readonly<Record<string, unknown>>
 
 export interface NewNode {
   tree: number
@@ -63,7 +63,7 @@ export interface SequenceTables {
 }
 
 /** An open turn: its id, and the columns of its request. */
-export type OpenRow = Row & { id: number; tree: number; node: number }
+export type OpenRow = ColumnValues & { id: number; tree: number; node: number }
 
 /** The columns of an ended turn that delivery reads or changes. */
 export interface TurnEndRow {
@@ -78,17 +78,17 @@ export interface TurnEndRow {
 
 export interface TurnTables extends RequestTables, SequenceTables {
   /** Adds an open turn. */
-  openTurn(row: Row): void
+  openTurn(row: ColumnValues): void
   findOpen(tree: number, turnId: string): OpenRow | undefined
   /** Closes an open turn. @param row its columns, with its outcome */
-  closeTurn(id: number, row: Row): void
+  closeTurn(id: number, row: ColumnValues): void
   /** Adds a turn that has ended already. @returns its row */
-  addTurn(row: Row): number
+  addTurn(row: ColumnValues): number
   findEnded(sessionId: string, turnId: string): TurnEndRow | undefined
   /** Updates the delivery of a turn. @param row `id`, `status`, `code`, `message`, `annotations` */
-  deliver(row: Row): void
+  deliver(row: ColumnValues): void
   /** Stores token data, replacing that of the same turn and kind. */
-  putDetail(row: Row): void
+  putDetail(row: ColumnValues): void
 }
 
 export interface NodeRow {

@@ -38,21 +38,21 @@ class SessionRowIds {
 }
 
 /** The stored message list up to a message; valid for these rows only. */
-interface OnRecord {
+interface MessageListRecord {
   readonly records: SessionRowIds
   readonly messages: TextListNode
 }
 
-const onRecord = new SideTable<Message, OnRecord>()
+const onRecord = new SideTable<Message, MessageListRecord>()
 
 /** The committed turn of a prompt; valid for these rows only. */
-interface TurnOnRecord {
+interface PromptTurn {
   readonly records: SessionRowIds
   /** The turn's row. */
   readonly turn: number
 }
 
-const turnOnRecord = new SideTable<PromptIds, TurnOnRecord>()
+const turnOnRecord = new SideTable<PromptIds, PromptTurn>()
 
 export class TurnSender {
   readonly #records = new LruCache<string, SessionRowIds>(MAX_CHARS, ({ chars }) => chars)

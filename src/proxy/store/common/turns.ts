@@ -7,7 +7,7 @@ import { packIds, packLogprobs, packOptionalText, unpackOptionalText } from './p
 import { RequestWriter } from './requests.ts'
 import type { TurnChange } from './session-rows.ts'
 import type { SessionWriter } from './session-writer.ts'
-import type { PromptColumns, Row, TurnEndRow, TurnTables } from './tables.ts'
+import type { ColumnValues, PromptColumns, TurnEndRow, TurnTables } from './tables.ts'
 import { TokenSequences } from './token-sequences.ts'
 import { IDS_SUMMED, packAnnotations, packFields, TURN_SUMMED } from './turn-columns.ts'
 import type {
@@ -203,9 +203,13 @@ function parseAnnotations({ annotations }: TurnEndRow): Annotations {
 }
 
 /** Builds the columns of an ended turn. @param request the stored columns of its request */
-function buildEndedRow(request: Row, outcome: OutcomeMessage, { base, shared, rest }: PromptColumns): Row {
+function buildEndedRow(
+  request: ColumnValues,
+  outcome: OutcomeMessage,
+  { base, shared, rest }: PromptColumns,
+): ColumnValues {
   const { completionTokenIds: ids, completionLogprobs: logprobs } = outcome
-  const row: Row = {
+  const row: ColumnValues = {
     ...request,
     ...packFields('outcome', outcome),
     error_code: outcome.error?.code ?? null,

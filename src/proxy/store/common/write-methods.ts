@@ -3,7 +3,7 @@ import { ProxyError } from '../../../base/errors.ts'
 import type { ConsumerStore } from '../port/consumers.ts'
 import type { ImportStore } from '../port/imports.ts'
 import { SESSION_WRITES, type SessionCreation, TURN_WRITES, type TurnStore } from '../port/turn-store.ts'
-import { bindMethods, type Reply, type ThreadCommand, type ThreadMethods } from './calls.ts'
+import { bindMethods, type ThreadCommand, type ThreadMethods, type ThreadReply } from './calls.ts'
 import type { NewSessionRow } from './session-rows.ts'
 import type { SessionWriter } from './session-writer.ts'
 import type { OutcomeMessage, RequestReply, TextBatch, TurnMessage, TurnReply } from './turn-message.ts'
@@ -41,7 +41,7 @@ export class OpenFailures {
   readonly #turns = new Set<string>()
 
   /** Records the outcome of a group. @param calls its commands, in the order of `replies` */
-  note(calls: readonly ThreadCommand<WriteMethods>[], replies: readonly Reply[]): void {
+  note(calls: readonly ThreadCommand<WriteMethods>[], replies: readonly ThreadReply[]): void {
     for (const [place, call] of calls.entries()) {
       if (call.method === 'closeTurn') this.#turns.delete((call.args[0] as OutcomeMessage).turnId)
       const reply = replies[place]!

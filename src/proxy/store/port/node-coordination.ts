@@ -6,7 +6,7 @@
 import { ProxyError } from '../../../base/errors.ts'
 
 /** A node that shares the database; the local node is one of them. */
-export interface NodeInfo {
+export interface NodeStatus {
   /** The number of its lease. */
   readonly id: number
   /** The name of its machine or pod. */
@@ -34,7 +34,7 @@ export interface ControlSetting {
 export interface LeaseRenewal {
   readonly lease: number
   /** The nodes whose leases are valid. */
-  readonly proxies: readonly NodeInfo[]
+  readonly proxies: readonly NodeStatus[]
   /** Leases that expired some time ago. */
   readonly over: readonly number[]
   /** Number of sessions of lost nodes that this renewal freed. */
@@ -43,7 +43,7 @@ export interface LeaseRenewal {
 }
 
 /** The state that a node publishes to the others. */
-export interface OwnState {
+export interface NodeStateReport {
   url?: string
   isDraining?: boolean
   isDrained?: boolean
@@ -60,7 +60,7 @@ export interface NodeCoordination {
   /** Resolves when this node's lease is valid. @throws ProxyError `store_failed` if it stays invalid for a while */
   valid(): Promise<void>
   /** Returns the owner of a session if it is another node; {@link getGoneSignal} reports when that node is lost. */
-  readOwner(sessionId: string): Promise<NodeInfo | undefined>
+  readOwner(sessionId: string): Promise<NodeStatus | undefined>
   /**
    * Makes this node the owner of the session; turns that an earlier owner left open become `interrupted`.
    * @param seizes whether to take it from an owner with a valid lease, too
@@ -71,18 +71,18 @@ export interface NodeCoordination {
    * Makes this node the owner of a rollout, unless another one runs it.
    * @returns the other node; undefined: this node is the owner
    */
-  claimRollout(rolloutId: string): Promise<NodeInfo | undefined>
+  claimRollout(rolloutId: string): Promise<NodeStatus | undefined>
   /** Finds the owner of a rollout. @returns the other node that runs it; undefined: there is none */
-  findRollout(rolloutId: string): Promise<NodeInfo | undefined>
+  findRollout(rolloutId: string): Promise<NodeStatus | undefined>
   /** Releases a rollout of this node. Later claims observe it. */
   releaseRollout(rolloutId: string): Promise<void>
   /** The nodes with valid leases, this one included, as of the last second. */
-  readonly proxies: readonly NodeInfo[]
-  readonly self: NodeInfo | undefined
+  readonly proxies: readonly NodeStatus[]
+  readonly self: NodeStatus | undefined
   /** Aborts when the lease of that node has expired. */
   getGoneSignal(id: number): AbortSignal
   /** Publishes the state to the other nodes immediately. */
-  tell(state: OwnState): Promise<void>
+  tell(state: NodeStateReport): Promise<void>
   /** Changes a setting, which this node applies immediately. @returns the number of the change */
   setControl(name: string, value: unknown): Promise<number>
   /** Calls `follow` with all settings, and then with each change, in order and one at a time. */

@@ -9,7 +9,7 @@ import { holdLease } from './lease.ts'
 import { checkSchema, migrate } from './migrate.ts'
 import { createReader } from './reader.ts'
 import { Writer } from './writer.ts'
-import type { Reconnect } from './writer-connection.ts'
+import type { DatabaseReconnector } from './writer-connection.ts'
 
 /** Maximum number of connections for reads. */
 const READERS = 4
@@ -30,7 +30,7 @@ export async function openForWriting(options: {
       await rejectSharedSessions(client, () => connect(url))
       await askForDurability(client, durability)
       const migrated = await migrate(client)
-      const reconnectAs: Reconnect = async (patienceMs, lease) => {
+      const reconnectAs: DatabaseReconnector = async (patienceMs, lease) => {
         const again = await reconnect(url, durability, patienceMs)
         await holdLease(again, lease).catch(() => {})
         return again

@@ -1,5 +1,5 @@
 /** The changes of a group: collected while the group is computed, and written by one statement. */
-import type { Row } from '../common/tables.ts'
+import type { ColumnValues } from '../common/tables.ts'
 import { OUTCOME_COLUMNS } from '../common/turn-columns.ts'
 import { COLUMNS } from './columns.ts'
 import type { GroupStatement } from './group-statement.ts'
@@ -32,12 +32,12 @@ export class GroupChanges {
   #ids: NextIds
   #undo = new UndoLog()
   /** New rows of tables other than `turns` and `details`. */
-  readonly #inserted = new Map<keyof typeof COLUMNS, Row[]>()
+  readonly #inserted = new Map<keyof typeof COLUMNS, ColumnValues[]>()
   /** Turns that are new or closed in this group, by id, in their final state. */
-  readonly #turns = new Map<number, { row: Row; isNew: boolean }>()
-  readonly #deliveries = new Map<number, Row>()
+  readonly #turns = new Map<number, { row: ColumnValues; isNew: boolean }>()
+  readonly #deliveries = new Map<number, ColumnValues>()
   /** The latest row of each turn and kind, because a statement can write a row only once. */
-  readonly #details = new Map<string, Row>()
+  readonly #details = new Map<string, ColumnValues>()
   readonly #deletedSessions: number[] = []
   readonly #droppedTrees: number[] = []
 
@@ -67,11 +67,11 @@ export class GroupChanges {
   }
 
   /** Yields the rows of turns that are new or closed in this group. */
-  *turnRows(): Generator<Row> {
+  *turnRows(): Generator<ColumnValues> {
     for (const { row } of this.#turns.values()) yield row
   }
 
-  turn(id: number): { row: Row; isNew: boolean } | undefined {
+  turn(id: number): { row: ColumnValues; isNew: boolean } | undefined {
     return this.#turns.get(id)
   }
 
@@ -82,7 +82,7 @@ export class GroupChanges {
     return count * SLOTS + this.#slot
   }
 
-  insert(table: keyof typeof COLUMNS, row: Row): void {
+  insert(table: keyof typeof COLUMNS, row: ColumnValues): void {
     const rows = this.#inserted.get(table) ?? []
     this.#inserted.set(table, rows)
     this.#push(rows, row)
@@ -93,11 +93,11 @@ export class GroupChanges {
     this.#undo.push(() => list.pop())
   }
 
-  putTurn(row: Row, isNew: boolean): void {
+  putTurn(row: ColumnValues, isNew: boolean): void {
     this.#set(this.#turns, row.id as number, { row: { ...row }, isNew })
   }
 
-  putDelivery(row: Row): void {
+  putDelivery(row: ColumnValues): void {
     this.#set(this.#deliveries, row.id as number, row)
   }
 
@@ -107,7 +107,7 @@ export class GroupChanges {
     changes.set(key, value)
   }
 
-  putDetail(row: Row): void {
+  putDetail(row: ColumnValues): void {
     this.#set(this.#details, `${row.turn} ${row.kind}`, row)
   }
 
@@ -120,7 +120,7 @@ export class GroupChanges {
   }
 
   /** Writes the changes to the statement. @param sessions rows of all changed sessions, including new ones */
-  writeTo(statement: GroupStatement, sessions: readonly Row[]): void {
+  writeTo(statement: GroupStatement, sessions: readonly ColumnValues[]): void {
     const isNew = new Set(this.#inserted.get('sessions')?.map(({ id }) => id))
     for (const [table, rows] of this.#inserted) if (table !== 'sessions') statement.insert(table, rows)
     statement.insert(

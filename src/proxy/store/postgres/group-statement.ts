@@ -12,7 +12,7 @@
  * Every change joins `lease`, which has no row if a precondition is not met: then nothing changes. Sessions are locked in
  * order of their ids, so that groups of two nodes cannot deadlock.
  */
-import type { Row } from '../common/tables.ts'
+import type { ColumnValues } from '../common/tables.ts'
 import { COLUMNS, getColumnType, type Table, toDriver } from './columns.ts'
 
 /** The preconditions of a group, and its number. */
@@ -68,7 +68,7 @@ export class GroupStatement {
   }
 
   /** Inserts rows. @param conflict the `ON CONFLICT` clause; default: a duplicate row is an error */
-  insert(table: Table, rows: readonly Row[], conflict = ''): void {
+  insert(table: Table, rows: readonly ColumnValues[], conflict = ''): void {
     if (rows.length === 0) return
     const columns = COLUMNS[table]
     this.#add(`insert_${table}`, [
@@ -81,14 +81,14 @@ export class GroupStatement {
   /**
    * Inserts rows, or replaces all columns but the id of a row with the same key. @param key columns of a unique index
    */
-  put(table: Table, key: readonly string[], rows: readonly Row[]): void {
+  put(table: Table, key: readonly string[], rows: readonly ColumnValues[]): void {
     const others = COLUMNS[table].filter((column) => column !== 'id' && !key.includes(column))
     const replaced = others.map((column) => `${column} = excluded.${column}`)
     this.insert(table, rows, `ON CONFLICT (${key.join(', ')}) DO UPDATE SET ${replaced.join(', ')}`)
   }
 
   /** Updates rows. @param columns the columns that change, without `id` */
-  update(table: Table, columns: readonly string[], rows: readonly Row[]): void {
+  update(table: Table, columns: readonly string[], rows: readonly ColumnValues[]): void {
     if (rows.length === 0) return
     this.#add(`update_${table}_${columns.length}`, [
       `UPDATE llm_proxy.${table} SET ${columns.map((column) => `${column} = input.${column}`).join(', ')}`,
@@ -116,7 +116,7 @@ export class GroupStatement {
   }
 
   /** Returns rows as a table `input`. They are sent as an array per column. */
-  #unnest(table: Table, columns: readonly string[], rows: readonly Row[]): string {
+  #unnest(table: Table, columns: readonly string[], rows: readonly ColumnValues[]): string {
     const arrays = columns.map((column) => {
       const type = getColumnType(table, column)
       return `${this.#bind(rows.map((row) => toDriver(type, row[column])))}::${type}[]`

@@ -5,7 +5,7 @@
  */
 import type { Client } from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
-import type { LeaseRenewal, OwnState, SessionOwnership } from '../port/node-coordination.ts'
+import type { LeaseRenewal, NodeStateReport, SessionOwnership } from '../port/node-coordination.ts'
 import { runInTransaction } from './connection.ts'
 import { FIRST_IDS, type NextIds, SLOTS } from './group-changes.ts'
 import { SCHEMA_VERSION } from './schema.ts'
@@ -124,7 +124,7 @@ async function readNextIds(client: Client, slot: number): Promise<NextIds> {
 }
 
 /** The state that a node reports with each renewal. */
-export interface Heartbeat extends OwnState {
+export interface Heartbeat extends NodeStateReport {
   lease: number
   /** Number of the last control change that the node has applied. */
   seen: number

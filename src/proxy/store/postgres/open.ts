@@ -4,15 +4,15 @@ import { hostname } from 'node:os'
 import { logEvent } from '../../../base/log-events.ts'
 import type { Logger } from '../../../base/logger.ts'
 import type { ReaderMethods } from '../common/reader.ts'
-import { type SpawnThread, StoreThread, spawnFrom } from '../common/store-thread.ts'
+import { StoreThread, spawnFrom, type ThreadSpawner } from '../common/store-thread.ts'
 import { connectReader, type ThreadReader } from '../common/thread-reader.ts'
 import { ThreadStore } from '../common/thread-store.ts'
 import type { Durability, TurnStore } from '../port/turn-store.ts'
 import { askForDurability, connect, type DurabilitySettings, explain } from './connection.ts'
-import type { ReaderData } from './reader-thread.ts'
+import type { PostgresReaderConfig } from './reader-thread.ts'
 import { PostgresShared } from './shared.ts'
 import type { NodeWriteMethods } from './writer-loop.ts'
-import type { WriterData } from './writer-thread.ts'
+import type { PostgresWriterConfig } from './writer-thread.ts'
 
 export interface PostgresStoreOptions {
   /** `postgres://user:password@host:port/database`. */
@@ -29,7 +29,7 @@ export interface PostgresStoreOptions {
   searchIndex?: boolean
   logger?: Logger | undefined
   /** Starts the store's threads. Default: threads of this process. */
-  spawn?: SpawnThread | undefined
+  spawn?: ThreadSpawner | undefined
 }
 
 const spawnWorker = spawnFrom({
@@ -65,7 +65,7 @@ export async function openPostgresStore({
   logger,
   spawn = spawnWorker,
 }: PostgresStoreOptions): Promise<TurnStore> {
-  const writerData: WriterData = { url, durability, name, cacheBytes: TOKEN_CACHE_BYTES }
+  const writerData: PostgresWriterConfig = { url, durability, name, cacheBytes: TOKEN_CACHE_BYTES }
   const writer = await StoreThread.start<NodeWriteMethods>('writer', writerData, {
     onReplies: onCommit,
     spawn,
@@ -88,12 +88,12 @@ export async function openPostgresStore({
 /** Opens the database for reading only, whether or not a server writes to it. @throws ProxyError `start_failed` */
 export async function openPostgresReader(
   url: string,
-  spawn: SpawnThread = spawnWorker,
+  spawn: ThreadSpawner = spawnWorker,
 ): Promise<ThreadReader> {
   return connectReader(await startReader(url, spawn))
 }
 
-function startReader(url: string, spawn: SpawnThread): Promise<StoreThread<ReaderMethods>> {
-  const readerData: ReaderData = { url, cacheBytes: TOKEN_CACHE_BYTES }
+function startReader(url: string, spawn: ThreadSpawner): Promise<StoreThread<ReaderMethods>> {
+  const readerData: PostgresReaderConfig = { url, cacheBytes: TOKEN_CACHE_BYTES }
   return StoreThread.start<ReaderMethods>('reader', readerData, { spawn })
 }

@@ -92,7 +92,7 @@ export class PageTables implements ReaderTables {
 type PageReading = NonNullable<ReturnType<Reader['reading']>>
 
 /** The token ids that a page needs: of each turn all, or only those that it adds to turns already returned. */
-export type TokensOf = 'turns' | 'steps' | 'none'
+export type PageTokenScope = 'turns' | 'steps' | 'none'
 
 const FIRST_POSITION = { index: -1, id: 0 }
 
@@ -107,7 +107,7 @@ export class PageFetch {
   }
 
   /** Fetches the next turns of a reading. */
-  async page(sessionId: string, reading: PageReading | undefined, tokens: TokensOf): Promise<PageRows> {
+  async page(sessionId: string, reading: PageReading | undefined, tokens: PageTokenScope): Promise<PageRows> {
     const tree = await selectTree(this.#client, sessionId)
     this.#rows.tree = tree
     if (tree === undefined || (reading !== undefined && reading.tree !== tree)) return this.#rows
@@ -146,7 +146,7 @@ export class PageFetch {
     return this.#rows
   }
 
-  async #rest(reading: PageReading | undefined, tokens: TokensOf): Promise<void> {
+  async #rest(reading: PageReading | undefined, tokens: PageTokenScope): Promise<void> {
     if (this.#rows.turns.length === 0) return
     await this.#nodes(reading)
     await this.#texts(reading)
@@ -204,7 +204,7 @@ export class PageFetch {
   }
 
   /** Fetches the sequences of the page's turns and of their base turns, back to those in the cache. */
-  async #sequences(reading: PageReading | undefined, tokens: TokensOf): Promise<void> {
+  async #sequences(reading: PageReading | undefined, tokens: PageTokenScope): Promise<void> {
     const { sequences, turns } = this.#rows
     for (const { id, prompt_base, prompt_shared, prompt_rest, completion_ids, ids_sum } of turns) {
       const prompt = { base: prompt_base, shared: prompt_shared, rest: prompt_rest }

@@ -4,7 +4,7 @@ import { type OpeningReport, toWireError } from '../common/calls.ts'
 import { ReaderLoop, type ReaderMessage } from '../common/reader-loop.ts'
 import { openForReading } from './database.ts'
 
-export interface ReaderData {
+export interface PostgresReaderConfig {
   url: string
   /** Memory for the token ids of recent turns. */
   cacheBytes: number
@@ -12,7 +12,7 @@ export interface ReaderData {
 
 const port = parentPort!
 
-async function open({ url, cacheBytes }: ReaderData): Promise<OpeningReport> {
+async function open({ url, cacheBytes }: PostgresReaderConfig): Promise<OpeningReport> {
   try {
     const reader = await openForReading(url, cacheBytes)
     const loop = new ReaderLoop(reader, () => void reader.close(), {

@@ -1,8 +1,8 @@
 /** Serves reads from the database. Runs on the reader thread, without dependence on threads. */
 import type { Client } from 'pg'
-import type { MaybeAsync } from '../common/calls.ts'
+import type { MaybeAsyncMethods } from '../common/calls.ts'
 import { Reader, type TurnPages } from '../common/reader.ts'
-import type { Reads } from '../common/reader-loop.ts'
+import type { DatabaseReader } from '../common/reader-loop.ts'
 import { bindQueries } from './connection.ts'
 import { consumerReads } from './consumers.ts'
 import { importReads } from './imports.ts'
@@ -20,11 +20,11 @@ export function createReader(connect: () => Promise<Client>, cacheBytes: number,
     ...bindQueries(QUERIES, (query) => pool.run(query)),
     ...turnPages(pool, cacheBytes),
     close: () => pool.close(),
-  } satisfies Reads & { close(): Promise<void> }
+  } satisfies DatabaseReader & { close(): Promise<void> }
 }
 
 /** Returns reads that fetch rows from one snapshot, and build the page from them synchronously. */
-function turnPages(pool: ReaderPool, cacheBytes: number): MaybeAsync<TurnPages> {
+function turnPages(pool: ReaderPool, cacheBytes: number): MaybeAsyncMethods<TurnPages> {
   const tables = new PageTables()
   const reader = new Reader(tables, cacheBytes)
   const read = async <T>(fetch: (page: PageFetch) => Promise<PageTables['rows']>, build: () => T) => {

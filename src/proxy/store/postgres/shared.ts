@@ -10,8 +10,8 @@ import type {
   ControlSetting,
   LeaseRenewal,
   NodeCoordination,
-  NodeInfo,
-  OwnState,
+  NodeStateReport,
+  NodeStatus,
   SessionOwnership,
 } from '../port/node-coordination.ts'
 import type { NodeWriteMethods } from './writer-loop.ts'
@@ -49,9 +49,9 @@ export class PostgresShared implements NodeCoordination {
   readonly #gone = new Map<number, AbortController>()
   #state: NodeState = 'joining'
   #lease: number | undefined
-  #published: OwnState = {}
+  #published: NodeStateReport = {}
   #validUntilMs = 0
-  #proxies: readonly NodeInfo[] = []
+  #proxies: readonly NodeStatus[] = []
   /** Number of the last control change that this node has applied. */
   #seen = 0
   #cancelNext: (() => void) | undefined
@@ -74,11 +74,11 @@ export class PostgresShared implements NodeCoordination {
     this.#transition('closed')
   }
 
-  get proxies(): readonly NodeInfo[] {
+  get proxies(): readonly NodeStatus[] {
     return this.#proxies
   }
 
-  get self(): NodeInfo | undefined {
+  get self(): NodeStatus | undefined {
     return this.#proxies.find(({ id }) => id === this.#lease)
   }
 
@@ -94,17 +94,17 @@ export class PostgresShared implements NodeCoordination {
     }
   }
 
-  async readOwner(sessionId: string): Promise<NodeInfo | undefined> {
+  async readOwner(sessionId: string): Promise<NodeStatus | undefined> {
     await this.valid()
     return this.#other(await this.#writer.call('ownerOf', [sessionId]))
   }
 
-  async claimRollout(rolloutId: string): Promise<NodeInfo | undefined> {
+  async claimRollout(rolloutId: string): Promise<NodeStatus | undefined> {
     await this.valid()
     return this.#other(await this.#writer.call('claimRollout', [rolloutId]))
   }
 
-  async findRollout(rolloutId: string): Promise<NodeInfo | undefined> {
+  async findRollout(rolloutId: string): Promise<NodeStatus | undefined> {
     return this.#other(await this.#writer.call('findRollout', [rolloutId]))
   }
 
@@ -113,7 +113,7 @@ export class PostgresShared implements NodeCoordination {
   }
 
   /** @param owner the number of a lease. @returns undefined: there is no owner, or it is this node */
-  #other(owner: number | undefined): NodeInfo | undefined {
+  #other(owner: number | undefined): NodeStatus | undefined {
     if (owner === undefined || owner === this.#lease) return undefined
     const existing = this.#proxies.find(({ id }) => id === owner)
     // Its lease is expiring, or was taken a moment ago.
@@ -130,7 +130,7 @@ export class PostgresShared implements NodeCoordination {
     return existing.signal
   }
 
-  async tell(state: OwnState): Promise<void> {
+  async tell(state: NodeStateReport): Promise<void> {
     this.#published = { ...this.#published, ...state }
     // A renewal in flight may have been sent without the new state.
     await this.#beating?.catch(() => {})
@@ -209,8 +209,8 @@ export class PostgresShared implements NodeCoordination {
   }
 
   /** Logs which other nodes joined and left since the previous renewal. @param own this node's leases */
-  #logChanges(now: readonly NodeInfo[], own: readonly number[]): void {
-    const isIn = (nodes: readonly NodeInfo[], { id }: NodeInfo) => nodes.some((node) => node.id === id)
+  #logChanges(now: readonly NodeStatus[], own: readonly number[]): void {
+    const isIn = (nodes: readonly NodeStatus[], { id }: NodeStatus) => nodes.some((node) => node.id === id)
     const before = this.#proxies
     for (const node of now.filter((each) => !isIn(before, each) && !own.includes(each.id)))
       logEvent(this.#logger, 'node_joined', { node: node.name, url: node.url })

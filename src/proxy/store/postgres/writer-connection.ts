@@ -10,7 +10,7 @@ import type { GroupResult, GroupStatement } from './group-statement.ts'
 import { endLeases, type OwnerLease, takeLease } from './lease.ts'
 
 /** Returns a new connection once there is one. Rejects with the reason after `patienceMs`. */
-export type Reconnect = (patienceMs: number, lease: OwnerLease) => Promise<Client>
+export type DatabaseReconnector = (patienceMs: number, lease: OwnerLease) => Promise<Client>
 
 /** The time limit of a command that has changed nothing and waits for the database. */
 export const PATIENCE_MS = 10_000
@@ -25,7 +25,7 @@ export interface GroupNumber {
 }
 
 export class WriterConnection {
-  readonly #reconnect: Reconnect
+  readonly #reconnect: DatabaseReconnector
   readonly #name: string
   #client: Client
   #lease: OwnerLease
@@ -36,11 +36,11 @@ export class WriterConnection {
   #lost: ProxyError | undefined
 
   /** Takes a lease. @param name name of the machine or pod */
-  static async open(client: Client, reconnect: Reconnect, name: string): Promise<WriterConnection> {
+  static async open(client: Client, reconnect: DatabaseReconnector, name: string): Promise<WriterConnection> {
     return new WriterConnection(client, reconnect, name, await takeLease(client, name))
   }
 
-  private constructor(client: Client, reconnect: Reconnect, name: string, lease: OwnerLease) {
+  private constructor(client: Client, reconnect: DatabaseReconnector, name: string, lease: OwnerLease) {
     this.#client = client
     this.#reconnect = reconnect
     this.#name = name

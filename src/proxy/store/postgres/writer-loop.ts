@@ -5,10 +5,16 @@
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { ProxyError } from '../../../base/errors.ts'
-import { invoke, type RemoteMethods, type Reply, type ThreadCommand, toWireError } from '../common/calls.ts'
+import {
+  invoke,
+  type RemoteMethods,
+  type ThreadCommand,
+  type ThreadReply,
+  toWireError,
+} from '../common/calls.ts'
 import { PendingCommands } from '../common/pending-commands.ts'
 import type { OtherWriteMethods, WriteMethods } from '../common/write-methods.ts'
-import type { LeaseRenewal, OwnState, SessionOwnership } from '../port/node-coordination.ts'
+import type { LeaseRenewal, NodeStateReport, SessionOwnership } from '../port/node-coordination.ts'
 import type { LeaseConnection } from './lease-connection.ts'
 import type { Writer } from './writer.ts'
 import { PATIENCE_MS } from './writer-connection.ts'
@@ -16,7 +22,7 @@ import { PATIENCE_MS } from './writer-connection.ts'
 /** The methods that run at once, concurrently with changes. */
 interface LeaseMethods {
   /** @returns undefined: the lease has ended */
-  beat(state: OwnState & { seen: number }): LeaseRenewal | undefined
+  beat(state: NodeStateReport & { seen: number }): LeaseRenewal | undefined
   ownerOf(sessionId: string): number | undefined
   setControl(name: string, value: unknown): number
   claimRollout(rolloutId: string): number
@@ -35,7 +41,7 @@ interface SeparateMethods extends OtherWriteMethods, Pick<WriteMethods, 'sweep' 
 /** The commands that the writer of a shared database serves. */
 export interface NodeWriteMethods extends WriteMethods, SeparateMethods, LeaseMethods {}
 
-type Call = ThreadCommand<WriteMethods>
+type WriterCommand = ThreadCommand<WriteMethods>
 
 /**
  * Commands that run after all earlier commands have completed, and before any later one starts: they may concern any
@@ -43,10 +49,10 @@ type Call = ThreadCommand<WriteMethods>
  */
 const BARRIERS: ReadonlySet<string> = new Set(['sweep', 'renew'] satisfies (keyof NodeWriteMethods)[])
 
-export type WriterMessage = Call[] | 'close'
+export type WriterMessage = WriterCommand[] | 'close'
 
 interface WriterPort {
-  reply(replies: Reply[]): void
+  reply(replies: ThreadReply[]): void
   /** Reports that the writer can never write again. */
   fail(error: ProxyError): void
   close(): void
@@ -65,7 +71,7 @@ export class WriterLoop {
   readonly #separate: RemoteMethods<SeparateMethods>
   readonly #lease: RemoteMethods<LeaseMethods>
   /** Received commands, in order. */
-  #inbox: Call[] = []
+  #inbox: WriterCommand[] = []
   readonly #waiting = new PendingCommands()
   #isRunning = false
   /** Whether a command waits that must not be delayed for others. */
@@ -146,13 +152,13 @@ export class WriterLoop {
     this.#isDue = this.#waiting.size > 0
   }
 
-  async #serveAlone(call: Call): Promise<void> {
+  async #serveAlone(call: WriterCommand): Promise<void> {
     this.#busySinceMs = performance.now()
     await this.#serve(this.#separate, call)
     this.#busySinceMs = undefined
   }
 
-  async #serve(methods: object, { id, method, args }: Call): Promise<void> {
+  async #serve(methods: object, { id, method, args }: WriterCommand): Promise<void> {
     try {
       const value = await invoke(methods as Record<string, () => unknown>, { id, method, args })
       this.#port.reply([{ id, value }])

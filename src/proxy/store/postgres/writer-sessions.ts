@@ -8,7 +8,7 @@ import {
   type TurnChange,
 } from '../common/session-rows.ts'
 import { SessionWriter } from '../common/session-writer.ts'
-import type { Row } from '../common/tables.ts'
+import type { ColumnValues } from '../common/tables.ts'
 import { createSessionMovedError } from '../port/node-coordination.ts'
 import type { SessionCreation } from '../port/turn-store.ts'
 import type { GroupChanges } from './group-changes.ts'
@@ -121,7 +121,7 @@ export class WriterSessions extends SessionWriter<SessionOwnershipRow> {
   }
 
   /** Advances the next turn index of the session. */
-  advanceNextIndex({ tree, call_index: index }: Row): void {
+  advanceNextIndex({ tree, call_index: index }: ColumnValues): void {
     const session = this.rows.get(this.#sessionIds.get(tree as number)!)!
     const next = Math.max(session.next_index, (index as number) + 1)
     if (next > session.next_index) this.rows.set(session.session_id, { ...session, next_index: next })

@@ -3,11 +3,11 @@ import { hash as digest } from 'node:crypto'
 import { LruCache } from '../../../base/lru-cache.ts'
 import type { TextColumn } from '../common/packing.ts'
 import {
+  type ColumnValues,
   MAX_ANSWERS,
   type NewNode,
   type NewText,
   type OpenRow,
-  type Row,
   type SequenceRow,
   type TurnEndRow,
   type TurnTables,
@@ -131,7 +131,7 @@ export class WriterTables implements TurnTables {
   /** Adds the group's changes to its statement. */
   writeTo(statement: GroupStatement): void {
     const changed = [...this.sessions.rows.changed.values()].filter((row) => row !== undefined)
-    this.#changes.writeTo(statement, changed as readonly object[] as readonly Row[])
+    this.#changes.writeTo(statement, changed as readonly object[] as readonly ColumnValues[])
   }
 
   /** Applies the group's changes to the caches, after their commit. */
@@ -199,7 +199,7 @@ export class WriterTables implements TurnTables {
 
   // Turns.
 
-  openTurn(row: Row): void {
+  openTurn(row: ColumnValues): void {
     const open = { ...row, id: this.#changes.allocateId('turns') } as unknown as OpenRow
     this.#changes.putTurn(open, true)
     this.sessions.advanceNextIndex(row)
@@ -210,13 +210,13 @@ export class WriterTables implements TurnTables {
     return this.openTurns.get(`${tree} ${turnId}`)
   }
 
-  closeTurn(id: number, row: Row): void {
+  closeTurn(id: number, row: ColumnValues): void {
     this.#changes.putTurn({ ...row, id }, this.#changes.turn(id)?.isNew ?? false)
     this.openTurns.set(turnKey(row), undefined)
     this.#cacheEnded({ ...row, id })
   }
 
-  addTurn(row: Row): number {
+  addTurn(row: ColumnValues): number {
     const id = this.#changes.allocateId('turns')
     this.#changes.putTurn({ ...row, id }, true)
     this.sessions.advanceNextIndex(row)
@@ -233,7 +233,7 @@ export class WriterTables implements TurnTables {
     return row && { ...row, session_status: session.status }
   }
 
-  deliver({ id, status, code, message, annotations }: Row): void {
+  deliver({ id, status, code, message, annotations }: ColumnValues): void {
     const delivery = { status, error_code: code, error_message: message, annotations }
     const found = this.#found
     if (found !== undefined && found.row.id === id) {
@@ -244,7 +244,7 @@ export class WriterTables implements TurnTables {
     else this.#changes.putDelivery({ id, ...delivery })
   }
 
-  putDetail({ sum, ...detail }: Row): void {
+  putDetail({ sum, ...detail }: ColumnValues): void {
     this.#changes.putDetail({ ...detail, id: this.#changes.allocateId('others'), detail_sum: sum })
   }
 
@@ -265,7 +265,7 @@ export class WriterTables implements TurnTables {
   }
 
   /** Caches what later turns need of a turn that ended. */
-  #cacheEnded(row: Row): void {
+  #cacheEnded(row: ColumnValues): void {
     const { id, tree, prompt_base, prompt_shared, prompt_rest, completion_ids, ids_sum } =
       row as unknown as StepRow & {
         tree: number
@@ -277,7 +277,7 @@ export class WriterTables implements TurnTables {
     this.lastPrompts.set(tree, id)
   }
 
-  #cacheCompletion(row: Row): void {
+  #cacheCompletion(row: ColumnValues): void {
     const { tree, tool_calls: toolCalls } = row as { tree: number; tool_calls?: TextColumn | null }
     if (toolCalls === null || toolCalls === undefined) return
     const { id, completion_text, reasoning } = row as unknown as CompletionRow
@@ -292,7 +292,7 @@ export function getKey(tree: number, hash: Buffer): string {
   return `${tree} ${hash.toString('hex')}`
 }
 
-function turnKey({ tree, turn_id: turnId }: Row): string {
+function turnKey({ tree, turn_id: turnId }: ColumnValues): string {
   return `${tree} ${turnId}`
 }
 

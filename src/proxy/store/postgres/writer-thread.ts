@@ -7,7 +7,7 @@ import { openForWriting } from './database.ts'
 import { LeaseConnection } from './lease-connection.ts'
 import { WriterLoop, type WriterMessage } from './writer-loop.ts'
 
-export interface WriterData {
+export interface PostgresWriterConfig {
   url: string
   durability: Durability
   /** Name of the machine or pod. */
@@ -21,7 +21,7 @@ const ASIDE_MS = 2_500
 
 const port = parentPort!
 
-async function open(data: WriterData): Promise<OpeningReport> {
+async function open(data: PostgresWriterConfig): Promise<OpeningReport> {
   try {
     const aside = new LeaseConnection(() => connect(data.url, { timeoutMs: ASIDE_MS, writes: true }))
     const { writer, migrated } = await openForWriting(data)

@@ -18,8 +18,8 @@ import {
   fromWireError,
   invoke,
   type RemoteMethods,
-  type Reply,
   type ThreadCommand,
+  type ThreadReply,
   toWireError,
 } from '../common/calls.ts'
 import { TurnWriter } from '../common/turns.ts'
@@ -39,7 +39,7 @@ import { claimSession, freeSessions, type OwnerLease } from './lease.ts'
 import { loadMissingRows } from './missing-rows.ts'
 import { purgeRows } from './purge.ts'
 import { IS_EXPIRED } from './select-sessions.ts'
-import { type Reconnect, WriterConnection } from './writer-connection.ts'
+import { type DatabaseReconnector, WriterConnection } from './writer-connection.ts'
 import { WriterTables } from './writer-tables.ts'
 
 /** Size of the probe table: more than a turn usually takes. */
@@ -50,7 +50,7 @@ const MAX_ATTEMPTS = 100
 
 interface WriterOptions {
   client: Client
-  reconnect: Reconnect
+  reconnect: DatabaseReconnector
   /** Name of the machine or pod. */
   name: string
   /** Memory for the token ids of recent turns. */
@@ -114,21 +114,21 @@ export class Writer {
   }
 
   /** Commits a group. An operation that fails does so alone; if the commit fails, all fail. */
-  async commit(commands: readonly ThreadCommand<WriteMethods>[]): Promise<Reply[]> {
+  async commit(commands: readonly ThreadCommand<WriteMethods>[]): Promise<ThreadReply[]> {
     try {
       const replies = await this.#commitGroup(commands)
       this.#unopened.note(commands, replies)
       return replies
     } catch (error) {
       if (commands.length === 1 || !isRejectedRow(error)) return this.refuse(commands, error)
-      const alone: Reply[] = []
+      const alone: ThreadReply[] = []
       for (const command of commands) alone.push(...(await this.commit([command])))
       return alone
     }
   }
 
   /** Rejects commands, none of which has changed anything. */
-  refuse(commands: readonly ThreadCommand<WriteMethods>[], error: unknown): Reply[] {
+  refuse(commands: readonly ThreadCommand<WriteMethods>[], error: unknown): ThreadReply[] {
     const replies = commands.map(({ id }) => ({ id, error: toWireError(error) }))
     this.#unopened.note(commands, replies)
     return replies
@@ -202,7 +202,10 @@ export class Writer {
   }
 
   /** Commits a group, or leaves the caches as they were. */
-  async #commitGroup(commands: readonly ThreadCommand<WriteMethods>[], isRetry = false): Promise<Reply[]> {
+  async #commitGroup(
+    commands: readonly ThreadCommand<WriteMethods>[],
+    isRetry = false,
+  ): Promise<ThreadReply[]> {
     try {
       for (let attempt = 1; attempt <= MAX_ATTEMPTS; attempt += 1) {
         const state = this.#state
@@ -228,7 +231,7 @@ export class Writer {
   async #compute(
     state: WriterState,
     commands: readonly ThreadCommand<WriteMethods>[],
-  ): Promise<Reply[] | undefined> {
+  ): Promise<ThreadReply[] | undefined> {
     const { lease, tables, turns } = state
     let hasSavepoints = false
     while (true) {
@@ -272,7 +275,7 @@ function apply(command: ThreadCommand<WriteMethods>, methods: SessionWriteMethod
 function applyAll(
   commands: readonly ThreadCommand<WriteMethods>[],
   { methods }: WriterState,
-): Reply[] | undefined {
+): ThreadReply[] | undefined {
   try {
     return commands.map((command) => ({ id: command.id, value: apply(command, methods) }))
   } catch {
@@ -283,7 +286,7 @@ function applyAll(
 function applyWithSavepoint(
   command: ThreadCommand<WriteMethods>,
   { tables, turns, methods }: WriterState,
-): Reply {
+): ThreadReply {
   try {
     return { id: command.id, value: tables.withSavepoint(() => apply(command, methods)) }
   } catch (error) {

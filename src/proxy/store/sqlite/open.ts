@@ -2,13 +2,13 @@
 import { logEvent } from '../../../base/log-events.ts'
 import type { Logger } from '../../../base/logger.ts'
 import type { ReaderMethods } from '../common/reader.ts'
-import { type SpawnThread, StoreThread, spawnFrom } from '../common/store-thread.ts'
+import { StoreThread, spawnFrom, type ThreadSpawner } from '../common/store-thread.ts'
 import { connectReader, type ThreadReader } from '../common/thread-reader.ts'
 import { ThreadStore } from '../common/thread-store.ts'
 import type { WriteMethods } from '../common/write-methods.ts'
 import type { Durability, TurnStore } from '../port/turn-store.ts'
-import type { ReaderData } from './reader-thread.ts'
-import type { WriterData } from './writer-thread.ts'
+import type { SqliteReaderConfig } from './reader-thread.ts'
+import type { SqliteWriterConfig } from './writer-thread.ts'
 
 export interface SqliteStoreOptions {
   /** The database file, created with its folder if it does not exist. */
@@ -25,7 +25,7 @@ export interface SqliteStoreOptions {
   /** Called when the store has been closed and its files are no longer open. */
   onClosed?: () => void
   /** Starts the store's threads. Default: threads of this process. */
-  spawn?: SpawnThread | undefined
+  spawn?: ThreadSpawner | undefined
 }
 
 const spawnWorker = spawnFrom({
@@ -51,7 +51,7 @@ export async function openSqliteStore({
   logger,
   spawn = spawnWorker,
 }: SqliteStoreOptions): Promise<TurnStore> {
-  const writerData: WriterData = { path, durability, servesAgents, cacheBytes: TOKEN_CACHE_BYTES }
+  const writerData: SqliteWriterConfig = { path, durability, servesAgents, cacheBytes: TOKEN_CACHE_BYTES }
   const writer = await StoreThread.start<WriteMethods>('writer', writerData, { onReplies: onCommit, spawn })
   if (writer.migrated) logEvent(logger, 'schema_migrated', writer.migrated)
   try {
@@ -70,7 +70,7 @@ export async function openSqliteStore({
  */
 export async function openSqliteReader(
   path: string,
-  spawn: SpawnThread = spawnWorker,
+  spawn: ThreadSpawner = spawnWorker,
 ): Promise<ThreadReader> {
   return connectReader(await startReader(path, false, spawn))
 }
@@ -78,8 +78,8 @@ export async function openSqliteReader(
 function startReader(
   path: string,
   indexes: boolean,
-  spawn: SpawnThread,
+  spawn: ThreadSpawner,
 ): Promise<StoreThread<ReaderMethods>> {
-  const readerData: ReaderData = { path, cacheBytes: TOKEN_CACHE_BYTES, indexes }
+  const readerData: SqliteReaderConfig = { path, cacheBytes: TOKEN_CACHE_BYTES, indexes }
   return StoreThread.start<ReaderMethods>('reader', readerData, { spawn })
 }

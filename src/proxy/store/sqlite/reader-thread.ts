@@ -7,7 +7,7 @@ import { ReaderLoop, type ReaderMessage } from '../common/reader-loop.ts'
 import { openForReading } from './database.ts'
 import { createReader } from './reader.ts'
 
-export interface ReaderData {
+export interface SqliteReaderConfig {
   path: string
   /** Memory for recent turns' token ids. */
   cacheBytes: number
@@ -17,7 +17,7 @@ export interface ReaderData {
 
 const port = parentPort!
 
-function open({ path, cacheBytes, indexes }: ReaderData): OpeningReport {
+function open({ path, cacheBytes, indexes }: SqliteReaderConfig): OpeningReport {
   try {
     const db = openForReading(path)
     const reader = createReader(db, cacheBytes, { path: `${path}-search`, mayWrite: indexes })

@@ -2,7 +2,7 @@
 import type Database from 'better-sqlite3'
 import { bindMethods } from '../common/calls.ts'
 import { Reader, TURN_PAGES } from '../common/reader.ts'
-import type { Reads } from '../common/reader-loop.ts'
+import type { DatabaseReader } from '../common/reader-loop.ts'
 import { prepareConsumerReads } from './consumers.ts'
 import { importReads } from './imports.ts'
 import { type IndexLocation, SqliteSearch } from './search.ts'
@@ -18,5 +18,5 @@ export function createReader(db: Database.Database, cacheBytes: number, index?: 
     ...prepareConsumerReads(db),
     ...importReads(db),
     ...bindMethods(new SqliteSearch(db, sessions, index), ['search', 'hasIndex', 'indexSome', 'close']),
-  } satisfies Reads
+  } satisfies DatabaseReader
 }

@@ -3,6 +3,7 @@ import { hash } from 'node:crypto'
 import type Database from 'better-sqlite3'
 import type { TokenDataBlob } from '../../../protocol/token-data/token-data.ts'
 import {
+  type ColumnValues,
   MAX_ANSWERS,
   MAX_PAGE_TURNS,
   type NewNode,
@@ -11,7 +12,6 @@ import {
   type OpenRow,
   type ReaderTables,
   type ReadingPosition,
-  type Row,
   type SequenceRow,
   type SequenceTables,
   type TextRow,
@@ -117,10 +117,10 @@ export function prepareWriterTables(db: Database.Database): TurnTables {
   const findEnded = db.prepare<[string, string], TurnEndRow>(`
     SELECT turns.id, turns.status, exact, finish_reason, error_code, annotations, sessions.status AS session_status
     FROM turns JOIN sessions ON sessions.tree = turns.tree WHERE session_id = ? AND turn_id = ?`)
-  const deliver = db.prepare<[Row]>(`
+  const deliver = db.prepare<[ColumnValues]>(`
     UPDATE turns SET status = @status, error_code = @code, error_message = @message, annotations = @annotations
     WHERE id = @id`)
-  const putDetail = db.prepare<[Row]>(`
+  const putDetail = db.prepare<[ColumnValues]>(`
     INSERT INTO details (tree, turn, kind, body, detail_sum) VALUES (@tree, @turn, @kind, @body, @sum)
     ON CONFLICT (tree, turn, kind) DO UPDATE SET body = excluded.body, detail_sum = excluded.detail_sum`)
   return {
@@ -197,7 +197,7 @@ function getRowid(result: Database.RunResult): number {
   return Number(result.lastInsertRowid)
 }
 
-function toValues(row: Row, columns: readonly string[]): unknown[] {
+function toValues(row: ColumnValues, columns: readonly string[]): unknown[] {
   return columns.map((column) => row[column])
 }
 

@@ -3,7 +3,7 @@
  * is synced form the next group, so that throughput grows with load while a single command does not wait. Sessions
  * alternate, and a large command forms a group alone: others wait for at most one such group.
  */
-import type { Reply, ThreadCommand } from '../common/calls.ts'
+import type { ThreadCommand, ThreadReply } from '../common/calls.ts'
 import { MAX_GROUP, PendingCommands } from '../common/pending-commands.ts'
 import type { WriteMethods } from '../common/write-methods.ts'
 import type { Writer } from './writer.ts'
@@ -12,7 +12,7 @@ export type WriterMessage = ThreadCommand<WriteMethods>[] | 'close'
 
 /** The loop's connection to the calling thread. */
 interface WriterPort {
-  reply(replies: Reply[]): void
+  reply(replies: ThreadReply[]): void
   /** Returns a message that has arrived and was not yet passed to `receive`. */
   next(): WriterMessage | undefined
   close(): void

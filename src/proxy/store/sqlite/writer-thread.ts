@@ -6,7 +6,7 @@ import { openForWriting } from './database.ts'
 import { Writer } from './writer.ts'
 import { WriterLoop, type WriterMessage } from './writer-loop.ts'
 
-export interface WriterData {
+export interface SqliteWriterConfig {
   path: string
   durability: Durability
   servesAgents: boolean
@@ -16,7 +16,7 @@ export interface WriterData {
 
 const port = parentPort!
 
-function open({ path, durability, servesAgents, cacheBytes }: WriterData): OpeningReport {
+function open({ path, durability, servesAgents, cacheBytes }: SqliteWriterConfig): OpeningReport {
   try {
     const { db, endedWell, migrated, close, files } = openForWriting(path, durability, servesAgents)
     const writer = new Writer(

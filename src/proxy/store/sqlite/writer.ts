@@ -3,7 +3,7 @@
  * threads.
  */
 import type Database from 'better-sqlite3'
-import { invoke, type Reply, type ThreadCommand, toWireError } from '../common/calls.ts'
+import { invoke, type ThreadCommand, type ThreadReply, toWireError } from '../common/calls.ts'
 import { TurnWriter } from '../common/turns.ts'
 import { createSessionWriteMethods, OpenFailures, type WriteMethods } from '../common/write-methods.ts'
 import { prepareConsumerMethods } from './consumers.ts'
@@ -78,8 +78,8 @@ export class Writer {
   }
 
   /** Commits a group in one transaction. A failed operation fails alone; a failed commit fails all of them. */
-  commit(calls: readonly ThreadCommand<WriteMethods>[]): Reply[] {
-    let replies: Reply[]
+  commit(calls: readonly ThreadCommand<WriteMethods>[]): ThreadReply[] {
+    let replies: ThreadReply[]
     try {
       this.#checkFiles()
       this.#begin.run()
@@ -120,7 +120,7 @@ export class Writer {
    * operation.
    * @returns undefined if one has failed: nothing is changed then, and a new transaction has begun
    */
-  #applyAll(calls: readonly ThreadCommand<WriteMethods>[]): Reply[] | undefined {
+  #applyAll(calls: readonly ThreadCommand<WriteMethods>[]): ThreadReply[] | undefined {
     try {
       return calls.map((call) => ({ id: call.id, value: invoke(this.#methods, call) }))
     } catch {
@@ -130,7 +130,7 @@ export class Writer {
     }
   }
 
-  #apply(call: ThreadCommand<WriteMethods>): Reply {
+  #apply(call: ThreadCommand<WriteMethods>): ThreadReply {
     this.#savepoint.run()
     try {
       const value = invoke(this.#methods, call)

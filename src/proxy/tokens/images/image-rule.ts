@@ -3,7 +3,7 @@
  * each image; it is repeated as often as the image has tokens.
  */
 import { join } from 'node:path'
-import type { ImageEdges } from '../../../protocol/canonical/images.ts'
+import type { ImageDelimiters } from '../../../protocol/canonical/images.ts'
 import { readModelJson } from '../tokenizer/model-file.ts'
 import {
   computeGlmResize,
@@ -17,7 +17,7 @@ export interface ImageRule {
   /** The id of the placeholder token. */
   readonly tokenId: number
   /** The ids before and after an image's tokens, if the template writes the placeholder alone. */
-  readonly edges?: ImageEdges
+  readonly edges?: ImageDelimiters
   /**
    * Returns the number of tokens, or undefined for an image that the model's processor rejects because of its shape.
    */
@@ -67,7 +67,7 @@ interface ImageFamily {
    */
   createCounter(config: ProcessorConfig): ImageRule['countTokens'] | undefined
   /** Returns the ids around an image. @returns undefined if the files do not declare them */
-  edges?(model: VisionConfig): ImageEdges | undefined
+  edges?(model: VisionConfig): ImageDelimiters | undefined
 }
 
 const FAMILIES: readonly ImageFamily[] = [

@@ -23,10 +23,10 @@ import {
 import { ContentCache } from '../tokenizer/content-cache.ts'
 import {
   createJavaScriptEncoder,
-  type OnFault,
   openPlainEncoder,
   openRustEncoder,
   type TextEncoder,
+  type TokenizerFaultListener,
 } from '../tokenizer/encoder.ts'
 import { loadFastTokenizer, openFastEncoder } from '../tokenizer/fast-encoder.ts'
 import { openTokenizerDirectory, verifyConversion } from '../tokenizer/published-tokenizer.ts'
@@ -81,7 +81,7 @@ export interface TokenModel {
   /**
    * Registers a listener that receives the reason why this encoder was abandoned, also if that has already happened.
    */
-  onTokenizerFault?(listener: OnFault): void
+  onTokenizerFault?(listener: TokenizerFaultListener): void
   /** Registers a listener that is called if a specialization of the template differed from it. */
   onTemplateFault?(listener: () => void): void
   /** See {@link ModelFiles.unlisted}. */

@@ -6,7 +6,7 @@
 import { MarkerSet } from '../tokenizer/markers.ts'
 import type { DeltaBuilder, OutputToolCall } from './output-delta.ts'
 import { type Grammar, OutputParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
-import type { Reading, TextReader } from './text-reader.ts'
+import type { GrammarStep, TextReader } from './text-reader.ts'
 
 /**
  * The result of reading a block: its tool calls, or the reason why it has none.
@@ -30,7 +30,7 @@ export interface ToolCallSyntax {
   /** Markers around a tool call or a group of tool calls, without further meaning. */
   wrapper?: Markers | undefined
   /** Reads the block after its opening marker, including the closing marker. */
-  read(reader: TextReader, options: BlockOptions): Reading<BlockResult>
+  read(reader: TextReader, options: BlockOptions): GrammarStep<BlockResult>
 }
 
 export interface BlockSyntax {
@@ -128,7 +128,7 @@ function getCallBegin({ reasoning, call }: BlockSyntax): string[] {
 /**
  * Reads the opening marker of reasoning. It is recognized only at the beginning: a later one is part of the content.
  */
-function* opensReasoning(reader: TextReader, open: string, content: ContentGate): Reading<boolean> {
+function* opensReasoning(reader: TextReader, open: string, content: ContentGate): GrammarStep<boolean> {
   const space = yield* reader.space()
   if (yield* reader.literal(open)) return true
   content.add(space)
@@ -145,7 +145,7 @@ export function* readReasoning(
   reader: TextReader,
   delta: DeltaBuilder,
   { open, ends }: { open: string; ends: MarkerSet },
-): Reading<string | undefined> {
+): GrammarStep<string | undefined> {
   while (yield* reader.literal(open)) {}
   const { marker } = yield* reader.upTo(ends, (text) => delta.addReasoning(text))
   return marker
@@ -160,7 +160,7 @@ function* readContent(
     call,
   }: { markers: MarkerSet; ignored: readonly string[]; call: ToolCallSyntax | undefined },
   options: OutputParserOptions,
-): Reading<void> {
+): GrammarStep<void> {
   let closesEarly = false
   for (;;) {
     const { marker } = yield* reader.upTo(markers, (text) => content.add(text))
@@ -177,7 +177,7 @@ function* readContent(
 }
 
 /** Reads a marker that ends the content if only white space follows it. */
-function* readAnswerEnd(reader: TextReader, content: ContentGate, marker: string): Reading<void> {
+function* readAnswerEnd(reader: TextReader, content: ContentGate, marker: string): GrammarStep<void> {
   const space = yield* reader.space()
   if (yield* reader.atEnd()) content.dropSpace()
   else content.add(marker + space)
@@ -189,7 +189,7 @@ function* readBlock(
   content: ContentGate,
   { call, open }: { call: ToolCallSyntax; open: string },
   options: BlockOptions,
-): Reading<boolean> {
+): GrammarStep<boolean> {
   reader.startRecord()
   const reading = yield* call.read(reader, options)
   const body = reader.stopRecord()

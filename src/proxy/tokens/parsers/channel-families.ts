@@ -5,7 +5,7 @@ import { readArguments } from './json-tool-calls.ts'
 import type { DeltaBuilder } from './output-delta.ts'
 import { OutputParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
 import { createTaggedSyntax, invokeTags } from './tagged-tool-calls.ts'
-import { type Reading, RunScanner, type TextReader } from './text-reader.ts'
+import { type GrammarStep, RunScanner, type TextReader } from './text-reader.ts'
 
 const RECIPIENT_MARK = '>>>'
 const RECIPIENT_MARKS = new MarkerSet([RECIPIENT_MARK])
@@ -25,7 +25,7 @@ function* readRecipients(
   reader: TextReader,
   delta: DeltaBuilder,
   { tools }: OutputParserOptions,
-): Reading<void> {
+): GrammarStep<void> {
   const names = new Set(tools?.map((tool) => (tool.type === 'function' ? tool.function.name : '')))
   let mark: string | undefined = ''
   while (mark !== undefined) {
@@ -41,7 +41,7 @@ function* readCall(
   reader: TextReader,
   delta: DeltaBuilder,
   { name, header }: { name: string; header: string },
-): Reading<void> {
+): GrammarStep<void> {
   reader.startRecord()
   const reading = yield* readArguments(reader, { name })
   const body = reader.stopRecord()
@@ -75,7 +75,11 @@ export const museGlimmer: ParserFamily = {
   create: (options) => new OutputParser(readMessages, options),
 }
 
-function* readMessages(reader: TextReader, delta: DeltaBuilder, options: OutputParserOptions): Reading<void> {
+function* readMessages(
+  reader: TextReader,
+  delta: DeltaBuilder,
+  options: OutputParserOptions,
+): GrammarStep<void> {
   // The prompt ends before the first header.
   let isHeader = yield* beginsHeader(reader)
   for (;;) {
@@ -96,7 +100,7 @@ function* readMessages(reader: TextReader, delta: DeltaBuilder, options: OutputP
  * Returns whether a header comes next: ` to=…`, or the marker after an empty header. Other text is content without a
  * header.
  */
-function* beginsHeader(reader: TextReader): Reading<boolean> {
+function* beginsHeader(reader: TextReader): GrammarStep<boolean> {
   const space = yield* reader.space()
   const begun = yield* reader.oneOf(['to=', MESSAGE, START])
   reader.putBack(space + (begun ?? ''))

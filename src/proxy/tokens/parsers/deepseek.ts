@@ -8,7 +8,7 @@ import { MarkerSet } from '../tokenizer/markers.ts'
 import { type BlockResult, blockFamily, THINK } from './block-parser.ts'
 import { endsBlock, readJsonArguments, startsJson } from './json-tool-calls.ts'
 import type { ParserFamily } from './output-parser.ts'
-import type { Reading, TextReader } from './text-reader.ts'
+import type { GrammarStep, TextReader } from './text-reader.ts'
 
 const SEPARATOR = '<｜tool▁sep｜>'
 const CLOSE = '<｜tool▁call▁end｜>'
@@ -28,7 +28,7 @@ export const deepseek = blockFamily('deepseek_v3', [SEPARATOR], {
 /** The same parser: the two differ only in how tool calls are constrained. */
 export const deepseekV31: ParserFamily = { ...deepseek, name: 'deepseek_v31' }
 
-function* readCall(reader: TextReader): Reading<BlockResult> {
+function* readCall(reader: TextReader): GrammarStep<BlockResult> {
   const header = yield* reader.upTo(HEADER_ENDS)
   if (header.marker !== SEPARATOR) return 'malformed'
   const space = yield* reader.space()

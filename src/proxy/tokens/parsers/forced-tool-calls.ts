@@ -11,7 +11,7 @@ import { readReasoning } from './block-parser.ts'
 import { readNamedCalls } from './json-tool-calls.ts'
 import type { OutputToolCall } from './output-delta.ts'
 import { type Grammar, OutputParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
-import type { Reading, TextReader } from './text-reader.ts'
+import type { GrammarStep, TextReader } from './text-reader.ts'
 
 export function createForcedToolCallParser(family: ParserFamily, options: OutputParserOptions): OutputParser {
   const { reasoning, callBegin = [], grammar } = family
@@ -19,7 +19,7 @@ export function createForcedToolCallParser(family: ParserFamily, options: Output
   const readFreely = grammar
   const reasoningEnd = new MarkerSet(reasoning ? [reasoning.close, ...callBegin] : [])
 
-  function* readCompletion(...[reader, delta]: Parameters<Grammar>): Reading<void> {
+  function* readCompletion(...[reader, delta]: Parameters<Grammar>): GrammarStep<void> {
     const first = yield* readCalls(reader)
     if (Array.isArray(first)) return delta.addCalls(first)
     reader.putBack(first)
@@ -47,7 +47,7 @@ export function createForcedToolCallParser(family: ParserFamily, options: Output
  * Reads tool calls to the end of the text. @returns the tool calls; or the text that was read, if it contains anything
  * else
  */
-function* readCalls(reader: TextReader): Reading<OutputToolCall[] | string> {
+function* readCalls(reader: TextReader): GrammarStep<OutputToolCall[] | string> {
   reader.startRecord()
   const reading = yield* readNamedCalls(reader, { name: 'name', arguments: ['parameters'] })
   yield* reader.space()

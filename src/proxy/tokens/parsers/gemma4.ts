@@ -9,7 +9,7 @@ import { MarkerSet } from '../tokenizer/markers.ts'
 import { type BlockOptions, type BlockResult, blockFamily } from './block-parser.ts'
 import { SCALAR } from './json-scanner.ts'
 import { getTypes, readParameterSchemas, toJsonValue } from './text-arguments.ts'
-import type { Reading, TextReader } from './text-reader.ts'
+import type { GrammarStep, TextReader } from './text-reader.ts'
 
 const QUOTE = '<|"|>'
 const CLOSE = '<tool_call|>'
@@ -22,7 +22,7 @@ export const gemma4 = blockFamily('gemma4', [QUOTE], {
   call: { opens: ['<|tool_call>'], close: CLOSE, read: readCall },
 })
 
-function* readCall(reader: TextReader, { tools }: BlockOptions): Reading<BlockResult> {
+function* readCall(reader: TextReader, { tools }: BlockOptions): GrammarStep<BlockResult> {
   const { text } = yield* reader.upTo(CLOSES)
   const head = /^\s*(?:call)?:\s*([\w.-]+)\s*(?=\{)/.exec(text)
   if (head === null) return 'malformed'
@@ -31,7 +31,7 @@ function* readCall(reader: TextReader, { tools }: BlockOptions): Reading<BlockRe
   return written === undefined ? 'malformed' : [{ name, arguments: written }]
 }
 
-class NotBare extends Error {}
+class NotBareError extends Error {}
 
 class BareReader {
   readonly #text: string
@@ -51,7 +51,7 @@ class BareReader {
       const json = this.#value('')
       return this.#text.slice(this.#at).trim() === '' ? json : undefined
     } catch (error) {
-      if (error instanceof NotBare) return undefined
+      if (error instanceof NotBareError) return undefined
       throw error
     }
   }
@@ -60,7 +60,7 @@ class BareReader {
     if (this.#text.startsWith(QUOTE, this.#at)) return JSON.stringify(this.#string())
     const opening = this.#text[this.#at]
     if (opening !== '{' && opening !== '[') return this.#bare(key)
-    if (++this.#depth > MAX_DEPTH) throw new NotBare()
+    if (++this.#depth > MAX_DEPTH) throw new NotBareError()
     this.#at++
     const json = opening === '{' ? `{${this.#items('}')}}` : `[${this.#items(']')}]`
     this.#depth--
@@ -71,7 +71,7 @@ class BareReader {
     const items: string[] = []
     for (;;) {
       this.#skip(/[\s,]*/y)
-      if (this.#at >= this.#text.length) throw new NotBare()
+      if (this.#at >= this.#text.length) throw new NotBareError()
       if (this.#text[this.#at] === close) {
         this.#at++
         return items.join(', ')
@@ -85,7 +85,7 @@ class BareReader {
   #key(): string {
     const key = this.#text.startsWith(QUOTE, this.#at) ? this.#string() : this.#skip(/[^:{}[\],]*/y).trim()
     this.#skip(/\s*/y)
-    if (this.#text[this.#at] !== ':') throw new NotBare()
+    if (this.#text[this.#at] !== ':') throw new NotBareError()
     this.#at++
     this.#skip(/\s*/y)
     return key
@@ -94,7 +94,7 @@ class BareReader {
   #string(): string {
     const start = this.#at + QUOTE.length
     const end = this.#text.indexOf(QUOTE, start)
-    if (end === -1) throw new NotBare()
+    if (end === -1) throw new NotBareError()
     this.#at = end + QUOTE.length
     return this.#text.slice(start, end)
   }
@@ -102,7 +102,7 @@ class BareReader {
   #bare(key: string): string {
     const text = this.#skip(/[^,}\]]*/y).trim()
     // The character closes another value.
-    if (text === '' && key === '') throw new NotBare()
+    if (text === '' && key === '') throw new NotBareError()
     const types = this.#depth === 1 ? getTypes(this.#schemas[key]) : []
     if (types.length > 0) return toJsonValue(text, types)
     // The template writes null with Python's `str`.

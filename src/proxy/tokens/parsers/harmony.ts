@@ -9,7 +9,7 @@ import { MarkerSet } from '../tokenizer/markers.ts'
 import { JsonScanner } from './json-scanner.ts'
 import type { DeltaBuilder } from './output-delta.ts'
 import { OutputParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
-import type { Reading, TextReader } from './text-reader.ts'
+import type { GrammarStep, TextReader } from './text-reader.ts'
 
 const MESSAGE = '<|message|>'
 const HEADER_END = new MarkerSet([MESSAGE])
@@ -47,7 +47,7 @@ function* readMessages(
   reader: TextReader,
   delta: DeltaBuilder,
   { tools }: OutputParserOptions,
-): Reading<void> {
+): GrammarStep<void> {
   const messages = new MessageJoiner(delta)
   let opening = ''
   for (;;) {
@@ -69,7 +69,7 @@ function* readBody(
   header: string,
   messages: MessageJoiner,
   hasTools: boolean,
-): Reading<string> {
+): GrammarStep<string> {
   const name = hasTools ? parseRecipient(header) : undefined
   let end: string | undefined
   if (name === undefined) {

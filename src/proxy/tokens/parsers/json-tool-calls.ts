@@ -10,7 +10,7 @@ import { MarkerSet } from '../tokenizer/markers.ts'
 import type { BlockResult, Markers, ToolCallSyntax } from './block-parser.ts'
 import { JsonScanner, SCALAR } from './json-scanner.ts'
 import type { OutputToolCall } from './output-delta.ts'
-import { type Reading, RunScanner, type TextReader } from './text-reader.ts'
+import { type GrammarStep, RunScanner, type TextReader } from './text-reader.ts'
 
 interface ObjectText {
   text: string
@@ -22,7 +22,7 @@ interface ObjectText {
  * Reads the JSON object that comes next and skips the space before it. Returns undefined if none comes next.
  * @param begun the beginning of the object, if it was read before
  */
-export function* readObject(reader: TextReader, begun = ''): Reading<ObjectText | undefined> {
+export function* readObject(reader: TextReader, begun = ''): GrammarStep<ObjectText | undefined> {
   if (begun === '') {
     yield* reader.space()
     if ((yield* reader.peek()) !== '{') return undefined
@@ -97,7 +97,7 @@ export function createSequenceSyntax(open: string, close: string, keys: ToolCall
     opens: [open],
     close,
     *read(reader) {
-      const toCall: CallOf = (members) => readNamedCall(members, keys)
+      const toCall: ToolCallConverter = (members) => readNamedCall(members, keys)
       return yield* readRow(reader, toCall, function* () {
         return !(yield* endsBlock(reader, close))
       })
@@ -147,8 +147,8 @@ function createBareHead(heads: readonly string[]): ToolCallHead {
 }
 
 /** Reads a JSON array of such objects, or a single one. */
-export function* readNamedCalls(reader: TextReader, keys: ToolCallKeys): Reading<BlockResult> {
-  const toCall: CallOf = (members) => readNamedCall(members, keys)
+export function* readNamedCalls(reader: TextReader, keys: ToolCallKeys): GrammarStep<BlockResult> {
+  const toCall: ToolCallConverter = (members) => readNamedCall(members, keys)
   yield* reader.space()
   if (yield* reader.literal('[')) return yield* readArray(reader, toCall)
   const object = yield* readObject(reader)
@@ -156,10 +156,10 @@ export function* readNamedCalls(reader: TextReader, keys: ToolCallKeys): Reading
 }
 
 /** Returns the tool call that the members of an object describe; undefined if they describe none. */
-type CallOf = (members: ReadonlyMap<string, string>) => OutputToolCall[] | undefined
+type ToolCallConverter = (members: ReadonlyMap<string, string>) => OutputToolCall[] | undefined
 
 /** Reads an array's objects after its opening bracket, and the closing bracket. */
-export function* readArray(reader: TextReader, callOf: CallOf): Reading<BlockResult> {
+export function* readArray(reader: TextReader, callOf: ToolCallConverter): GrammarStep<BlockResult> {
   const reading = yield* readRow(reader, callOf, function* () {
     yield* reader.space()
     return yield* reader.literal(',')
@@ -171,7 +171,11 @@ export function* readArray(reader: TextReader, callOf: CallOf): Reading<BlockRes
  * Reads a series of objects.
  * @param goesOn reads the separator, and returns whether another object follows
  */
-function* readRow(reader: TextReader, callOf: CallOf, goesOn: () => Reading<boolean>): Reading<BlockResult> {
+function* readRow(
+  reader: TextReader,
+  callOf: ToolCallConverter,
+  goesOn: () => GrammarStep<boolean>,
+): GrammarStep<BlockResult> {
   const calls: OutputToolCall[] = []
   let isCalls = true
   do {
@@ -185,21 +189,21 @@ function* readRow(reader: TextReader, callOf: CallOf, goesOn: () => Reading<bool
 }
 
 /** Reads the arguments of a tool call whose name is outside the JSON. */
-export function* readArguments(reader: TextReader, call: ToolCallHead): Reading<BlockResult> {
+export function* readArguments(reader: TextReader, call: ToolCallHead): GrammarStep<BlockResult> {
   const object = yield* readObject(reader)
   if (object === undefined) return 'misread'
   return call.name === '' ? 'malformed' : [{ ...call, arguments: object.text }]
 }
 
 /** Reads arguments of any JSON type, as vLLM does, in a block whose closing marker confirms the tool call. */
-export function* readJsonArguments(reader: TextReader, call: ToolCallHead): Reading<BlockResult> {
+export function* readJsonArguments(reader: TextReader, call: ToolCallHead): GrammarStep<BlockResult> {
   const json = yield* readJson(reader)
   if (json === undefined) return 'misread'
   return call.name === '' ? 'malformed' : [{ ...call, arguments: json }]
 }
 
 /** Reads the JSON value that comes next and skips the space before it. Returns undefined if none comes next. */
-function* readJson(reader: TextReader): Reading<string | undefined> {
+function* readJson(reader: TextReader): GrammarStep<string | undefined> {
   yield* reader.space()
   if (startsJson(yield* reader.peek())) {
     const scanner = new JsonScanner()
@@ -216,7 +220,7 @@ export function startsJson(character: string): boolean {
 }
 
 /** Returns whether the block ends here: with its marker, or with the text, which may lack the marker. */
-export function* endsBlock(reader: TextReader, close: string): Reading<boolean> {
+export function* endsBlock(reader: TextReader, close: string): GrammarStep<boolean> {
   yield* reader.space()
   return (yield* reader.literal(close)) || (yield* reader.atEnd())
 }

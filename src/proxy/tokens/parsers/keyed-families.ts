@@ -9,7 +9,7 @@ import {
 } from './block-parser.ts'
 import type { ParserFamily } from './output-parser.ts'
 import { type TextArgument, toJsonArguments } from './text-arguments.ts'
-import { type Reading, RunScanner, type TextReader } from './text-reader.ts'
+import { type GrammarStep, RunScanner, type TextReader } from './text-reader.ts'
 
 /**
  * GLM, since 4.5: `<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>value</arg_value>\n</tool_call>`; 4.7 writes no
@@ -63,7 +63,7 @@ function createKeyedSyntax({
   const valueEnds = new MarkerSet([value.close])
   const earlyValueEnds = new MarkerSet([value.close, call.close])
 
-  function* readCall(reader: TextReader, { tools, closesEarly }: BlockOptions): Reading<BlockResult> {
+  function* readCall(reader: TextReader, { tools, closesEarly }: BlockOptions): GrammarStep<BlockResult> {
     yield* reader.space()
     const name = (yield* reader.scan(new RunScanner(/[^<\n{]*/y))).trim()
     if (name === '') return 'malformed'

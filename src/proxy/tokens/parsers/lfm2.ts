@@ -6,7 +6,7 @@ import { MarkerSet } from '../tokenizer/markers.ts'
 import { type BlockResult, blockFamily, THINK } from './block-parser.ts'
 import { readNamedCalls } from './json-tool-calls.ts'
 import { readPythonCalls } from './python-tool-calls.ts'
-import { type Reading, TextReader } from './text-reader.ts'
+import { type GrammarStep, TextReader } from './text-reader.ts'
 
 const CLOSE = '<|tool_call_end|>'
 /** A special token, which no string contains. */
@@ -17,7 +17,7 @@ export const lfm2 = blockFamily('lfm2', [], {
   call: { opens: ['<|tool_call_start|>'], close: CLOSE, read: readCalls },
 })
 
-function* readCalls(reader: TextReader): Reading<BlockResult> {
+function* readCalls(reader: TextReader): GrammarStep<BlockResult> {
   const { text } = yield* reader.upTo(END)
   const isJson = /^\s*\[?\s*\{/.test(text)
   return isJson ? readJson(text) : (readPythonCalls(text) ?? 'malformed')

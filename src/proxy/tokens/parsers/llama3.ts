@@ -7,7 +7,7 @@ import { MarkerSet } from '../tokenizer/markers.ts'
 import { keepJson, readNamedCall, readObject, type ToolCallKeys } from './json-tool-calls.ts'
 import type { DeltaBuilder, OutputToolCall } from './output-delta.ts'
 import { OutputParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
-import type { Reading, TextReader } from './text-reader.ts'
+import type { GrammarStep, TextReader } from './text-reader.ts'
 
 const PYTHON_TAG = '<|python_tag|>'
 const KEYS: ToolCallKeys = { name: 'name', arguments: ['parameters', 'arguments'], toArguments: keepJson }
@@ -26,7 +26,7 @@ function* readCompletion(
   reader: TextReader,
   delta: DeltaBuilder,
   { tools }: OutputParserOptions,
-): Reading<void> {
+): GrammarStep<void> {
   reader.startRecord()
   const calls = tools?.length ? yield* readCalls(reader) : undefined
   const begun = reader.stopRecord()
@@ -36,7 +36,7 @@ function* readCompletion(
 }
 
 /** Reads tool calls. Returns undefined unless the complete text consists of tool calls. */
-function* readCalls(reader: TextReader): Reading<OutputToolCall[] | undefined> {
+function* readCalls(reader: TextReader): GrammarStep<OutputToolCall[] | undefined> {
   yield* reader.space()
   const isTagged = yield* reader.literal(PYTHON_TAG)
   let begun = isTagged ? '' : yield* readFirstKey(reader)
@@ -60,7 +60,7 @@ function* readCalls(reader: TextReader): Reading<OutputToolCall[] | undefined> {
  * Reads an object up to its first key. A response in JSON is streamed as soon as it cannot be a tool call.
  * @returns undefined if the text is not a tool call's beginning
  */
-function* readFirstKey(reader: TextReader): Reading<string | undefined> {
+function* readFirstKey(reader: TextReader): GrammarStep<string | undefined> {
   if (!(yield* reader.literal('{'))) return undefined
   const space = yield* reader.space()
   if (!(yield* reader.literal('"'))) return undefined

@@ -7,7 +7,7 @@
 import { MarkerSet } from '../tokenizer/markers.ts'
 import { type BlockOptions, type BlockResult, blockFamily } from './block-parser.ts'
 import { type ArgumentSchema, getTypes, readParameterSchemas, toJsonValue } from './text-arguments.ts'
-import type { Reading, TextReader } from './text-reader.ts'
+import type { GrammarStep, TextReader } from './text-reader.ts'
 
 const NAMESPACE = ']<]minimax[>['
 const CLOSE = `${NAMESPACE}</invoke>`
@@ -26,7 +26,7 @@ export const minimaxM3 = blockFamily('minimax_m3', [NAMESPACE], {
   },
 })
 
-function* readCall(reader: TextReader, { tools }: BlockOptions): Reading<BlockResult> {
+function* readCall(reader: TextReader, { tools }: BlockOptions): GrammarStep<BlockResult> {
   const { text: name, marker } = yield* reader.upTo(NAME_END)
   if (marker !== '">' || name.trim() === '') return 'malformed'
   const { text, marker: end } = yield* reader.upTo(CLOSES)

@@ -7,7 +7,7 @@ import { randomBytes } from 'node:crypto'
 import { type BlockResult, type BlockSyntax, blockFamily, blockGrammar } from './block-parser.ts'
 import { decodeString, readArguments, readNamedCalls, type ToolCallKeys } from './json-tool-calls.ts'
 import { OutputParser, type ParserFamily } from './output-parser.ts'
-import { type Reading, RunScanner, type TextReader } from './text-reader.ts'
+import { type GrammarStep, RunScanner, type TextReader } from './text-reader.ts'
 
 const SYNTAX: BlockSyntax = {
   reasoning: { open: '[THINK]', close: '[/THINK]', callEndsIt: true },
@@ -26,7 +26,7 @@ const KEYS: ToolCallKeys = {
   toArguments: (json) => (json === 'null' ? '{}' : decodeString(json)),
 }
 
-function* readCalls(reader: TextReader): Reading<BlockResult> {
+function* readCalls(reader: TextReader): GrammarStep<BlockResult> {
   yield* reader.space()
   const name = yield* reader.scan(new RunScanner(/[\w.-]*/y))
   if (name === '') {

@@ -5,7 +5,7 @@
  */
 import type { Tool } from '../../../protocol/canonical/messages.ts'
 import { DeltaBuilder, type OutputDelta } from './output-delta.ts'
-import { type Reading, TextReader } from './text-reader.ts'
+import { type GrammarStep, TextReader } from './text-reader.ts'
 
 export interface OutputParserOptions {
   /** The request's tools. Tool calls are parsed only if there are any, as in vLLM. */
@@ -36,13 +36,17 @@ export interface ParserFamily {
 }
 
 /** A generator that parses one completion in the markup of a model family. */
-export type Grammar = (reader: TextReader, delta: DeltaBuilder, options: OutputParserOptions) => Reading<void>
+export type Grammar = (
+  reader: TextReader,
+  delta: DeltaBuilder,
+  options: OutputParserOptions,
+) => GrammarStep<void>
 
 /** Runs a grammar over a text that arrives in parts. */
 export class OutputParser {
   readonly #reader = new TextReader()
   readonly #delta: DeltaBuilder
-  readonly #run: Reading<void>
+  readonly #run: GrammarStep<void>
 
   constructor(grammar: Grammar, options: OutputParserOptions) {
     this.#delta = new DeltaBuilder(options.makeToolCallId)

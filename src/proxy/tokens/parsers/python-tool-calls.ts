@@ -26,12 +26,12 @@ function readUnlessNotPython<T>(read: () => T): T | undefined {
   try {
     return read()
   } catch (error) {
-    if (error instanceof NotPython) return undefined
+    if (error instanceof NotPythonError) return undefined
     throw error
   }
 }
 
-class NotPython extends Error {}
+class NotPythonError extends Error {}
 
 /** The maximum nesting depth. No tool accepts deeper arguments. */
 const MAX_DEPTH = 100
@@ -89,7 +89,7 @@ class PythonReader {
       calls.push(this.#call())
       this.#has(',')
     }
-    if (calls.length === 0) throw new NotPython()
+    if (calls.length === 0) throw new NotPythonError()
     return calls
   }
 
@@ -101,7 +101,7 @@ class PythonReader {
 
   #end(): void {
     this.#match(SPACE)
-    if (this.#at < this.#text.length) throw new NotPython()
+    if (this.#at < this.#text.length) throw new NotPythonError()
   }
 
   #call(): OutputToolCall {
@@ -130,7 +130,7 @@ class PythonReader {
 
   /** Reads a value and returns it as JSON. */
   #value(): string {
-    if (++this.#depth > MAX_DEPTH) throw new NotPython()
+    if (++this.#depth > MAX_DEPTH) throw new NotPythonError()
     const json = this.#unboundedValue()
     this.#depth--
     return json
@@ -145,14 +145,14 @@ class PythonReader {
     const number = this.#match(NUMBER)
     if (number !== undefined && number !== '') return toJsonNumber(number)
     const constant = CONSTANTS[this.#name(ARGUMENT_NAME)]
-    if (constant === undefined) throw new NotPython()
+    if (constant === undefined) throw new NotPythonError()
     return constant
   }
 
   #member(): string {
     this.#match(SPACE)
     const quote = this.#text[this.#at]
-    if (quote !== '"' && quote !== "'") throw new NotPython()
+    if (quote !== '"' && quote !== "'") throw new NotPythonError()
     const key = this.#string(quote)
     this.#expect(':')
     return `${JSON.stringify(key)}: ${this.#value()}`
@@ -176,7 +176,7 @@ class PythonReader {
       if (escaped !== undefined) this.#at++
       value += escaped ?? char
     }
-    throw new NotPython()
+    throw new NotPythonError()
   }
 
   #endsString(): boolean {
@@ -187,7 +187,7 @@ class PythonReader {
   #name(pattern: RegExp): string {
     this.#match(SPACE)
     const name = this.#match(pattern)
-    if (name === undefined) throw new NotPython()
+    if (name === undefined) throw new NotPythonError()
     return name
   }
 
@@ -200,7 +200,7 @@ class PythonReader {
   }
 
   #expect(char: string): void {
-    if (!this.#has(char)) throw new NotPython()
+    if (!this.#has(char)) throw new NotPythonError()
   }
 
   #match(pattern: RegExp): string | undefined {
@@ -217,6 +217,6 @@ function toJsonNumber(written: string): string {
     .replaceAll('_', '')
     .replace(/^\+/, '')
     .replace(/^(-?)\./, '$10.')
-  if (!SCALAR.test(plain)) throw new NotPython()
+  if (!SCALAR.test(plain)) throw new NotPythonError()
   return plain
 }

@@ -7,7 +7,7 @@ import { type BlockResult, blockFamily, THINK } from './block-parser.ts'
 import type { DeltaBuilder, OutputToolCall } from './output-delta.ts'
 import { type Grammar, OutputParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
 import { readPythonCallLines, readPythonCalls } from './python-tool-calls.ts'
-import { type Reading, RunScanner, type TextReader } from './text-reader.ts'
+import { type GrammarStep, RunScanner, type TextReader } from './text-reader.ts'
 
 const PYTHON_START = '<|python_start|>'
 const PYTHON_END = '<|python_end|>'
@@ -37,7 +37,7 @@ export const olmo3 = blockFamily('olmo3', [], {
 
 const LINES_END = new MarkerSet(['</function_calls>'])
 
-function* readLines(reader: TextReader): Reading<BlockResult> {
+function* readLines(reader: TextReader): GrammarStep<BlockResult> {
   const { text } = yield* reader.upTo(LINES_END)
   return readPythonCallLines(text) ?? 'malformed'
 }
@@ -53,7 +53,7 @@ function* readCompletion(
   delta: DeltaBuilder,
   { tools }: OutputParserOptions,
   opens: readonly string[],
-): Reading<void> {
+): GrammarStep<void> {
   reader.startRecord()
   const calls = tools?.length ? yield* readList(reader, opens) : undefined
   const begun = reader.stopRecord()
@@ -63,7 +63,7 @@ function* readCompletion(
 }
 
 /** Reads tool calls. Returns undefined unless the complete text is a list of them. */
-function* readList(reader: TextReader, opens: readonly string[]): Reading<OutputToolCall[] | undefined> {
+function* readList(reader: TextReader, opens: readonly string[]): GrammarStep<OutputToolCall[] | undefined> {
   yield* reader.space()
   yield* reader.oneOf(opens)
   yield* reader.space()

@@ -8,7 +8,7 @@
 import { MarkerSet } from '../tokenizer/markers.ts'
 import type { BlockOptions, BlockResult, ToolCallSyntax } from './block-parser.ts'
 import { type TextArgument, toJsonArguments } from './text-arguments.ts'
-import type { Reading, TextReader } from './text-reader.ts'
+import type { GrammarStep, TextReader } from './text-reader.ts'
 
 interface TagSyntax {
   /** The beginning of a call, up to its name: `<function=`. */
@@ -52,7 +52,7 @@ export function createTaggedSyntax(syntax: TagSyntax): ToolCallSyntax {
   const valueEnds = new MarkerSet([parameterClose, `\n${parameter}`])
   const earlyValueEnds = new MarkerSet([parameterClose, `\n${parameter}`, callClose])
 
-  function* readCall(reader: TextReader, options: BlockOptions): Reading<BlockResult> {
+  function* readCall(reader: TextReader, options: BlockOptions): GrammarStep<BlockResult> {
     const { name } = yield* readName(reader)
     if (name === '') return 'malformed'
     const written: TextArgument[] = []
@@ -71,7 +71,7 @@ export function createTaggedSyntax(syntax: TagSyntax): ToolCallSyntax {
   }
 
   /** Reads a tag's name. @returns the name, empty if there is none, and the type that the tag's end declares */
-  function* readName(reader: TextReader): Reading<Pick<TextArgument, 'name' | 'type'>> {
+  function* readName(reader: TextReader): GrammarStep<Pick<TextArgument, 'name' | 'type'>> {
     const { text, marker = '\n' } = yield* reader.upTo(nameEnds)
     if (marker === '\n') return { name: '' }
     return syntax.head?.(text) ?? { name: text.trim(), ...syntax.nameEnds[marker] }
@@ -86,7 +86,7 @@ export function createTaggedSyntax(syntax: TagSyntax): ToolCallSyntax {
   function* readValue(
     reader: TextReader,
     closesEarly: boolean,
-  ): Reading<{ text: string; follower: string | undefined }> {
+  ): GrammarStep<{ text: string; follower: string | undefined }> {
     let text = ''
     for (;;) {
       const part = yield* reader.upTo(closesEarly ? earlyValueEnds : valueEnds)

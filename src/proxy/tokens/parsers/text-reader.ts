@@ -8,7 +8,7 @@
 import { MarkerSearch, type MarkerSet } from '../tokenizer/markers.ts'
 
 /** A part of a grammar, which yields when it needs more text. */
-export type Reading<T> = Generator<void, T, void>
+export type GrammarStep<T> = Generator<void, T, void>
 
 /** Reads one value character by character; keeps its position between the parts of a text. */
 export interface Scanner {
@@ -58,23 +58,23 @@ export class TextReader {
   }
 
   /** Returns whether the text ends here. */
-  *atEnd(): Reading<boolean> {
+  *atEnd(): GrammarStep<boolean> {
     while (this.#at === this.#ahead.length && !this.#isEnded) yield
     return this.#at === this.#ahead.length
   }
 
   /** Returns the next character without reading it; empty at the end. */
-  *peek(): Reading<string> {
+  *peek(): GrammarStep<string> {
     return (yield* this.atEnd()) ? '' : this.#ahead[this.#at]!
   }
 
   /** Reads white space. */
-  *space(): Reading<string> {
+  *space(): GrammarStep<string> {
     return yield* this.scan(new RunScanner(/\s*/y))
   }
 
   /** Reads whichever of the literals comes next, if one does. None may be a prefix of another. */
-  *oneOf(literals: readonly string[]): Reading<string | undefined> {
+  *oneOf(literals: readonly string[]): GrammarStep<string | undefined> {
     for (;;) {
       const found = literals.find((literal) => this.#ahead.startsWith(literal, this.#at))
       if (found !== undefined) {
@@ -87,7 +87,7 @@ export class TextReader {
   }
 
   /** Reads `literal` if it comes next. */
-  *literal(literal: string): Reading<boolean> {
+  *literal(literal: string): GrammarStep<boolean> {
     return (yield* this.oneOf([literal])) !== undefined
   }
 
@@ -95,7 +95,7 @@ export class TextReader {
    * Reads up to and including the first of the markers, or to the end.
    * @param onText receives the text before the marker as it arrives; without it, the text is returned
    */
-  *upTo(markers: MarkerSet, onText?: (text: string) => void): Reading<{ text: string; marker?: string }> {
+  *upTo(markers: MarkerSet, onText?: (text: string) => void): GrammarStep<{ text: string; marker?: string }> {
     const search = new MarkerSearch(markers)
     let text = ''
     const gather = (more: string) => {
@@ -116,7 +116,7 @@ export class TextReader {
   }
 
   /** Reads the text that `scanner` accepts. @returns that text */
-  *scan(scanner: Scanner): Reading<string> {
+  *scan(scanner: Scanner): GrammarStep<string> {
     let text = ''
     while (scanner.isOpen && !(yield* this.atEnd())) {
       text += this.#take(scanner.read(this.#ahead, this.#at))

@@ -7,7 +7,7 @@ import { type BlockResult, type BlockSyntax, blockFamily, blockGrammar } from '.
 import { decodeString, readNamedCalls, type ToolCallKeys } from './json-tool-calls.ts'
 import type { DeltaBuilder } from './output-delta.ts'
 import { OutputParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
-import type { Reading, TextReader } from './text-reader.ts'
+import type { GrammarStep, TextReader } from './text-reader.ts'
 
 const CLOSES = ['```', '</tool_call>']
 const SYNTAX: BlockSyntax = {
@@ -31,7 +31,7 @@ function* readCompletion(
   reader: TextReader,
   delta: DeltaBuilder,
   options: OutputParserOptions,
-): Reading<void> {
+): GrammarStep<void> {
   reader.startRecord()
   yield* reader.space()
   const isArray = options.tools?.length && (yield* reader.peek()) === '['
@@ -44,7 +44,7 @@ function* readCompletion(
   yield* readContent(reader, delta, options)
 }
 
-function* readBlock(reader: TextReader): Reading<BlockResult> {
+function* readBlock(reader: TextReader): GrammarStep<BlockResult> {
   const calls = yield* readNamedCalls(reader, KEYS)
   yield* reader.space()
   yield* reader.oneOf(CLOSES)

@@ -8,13 +8,13 @@ import { PromptEngine } from './prompt-engine.ts'
 import { type PromptJob, type PromptReply, runPromptJob } from './prompt-jobs.ts'
 
 /** The data of `prompt-thread.ts` as JSON. */
-export interface EncoderProcessData {
+export interface EncoderProcessConfig {
   template: ChatTemplateFiles
   tokens: { ids: [text: string, id: number][]; eosIds: number[] }
 }
 
 confine()
-openConfinedPort<EncoderProcessData>(({ template, tokens, pyodideFolder }, port) => {
+openConfinedPort<EncoderProcessConfig>(({ template, tokens, pyodideFolder }, port) => {
   const boundaries: BoundaryTokens = { ids: new Map(tokens.ids), eosIds: new Set(tokens.eosIds) }
   void serveJobs<PythonTemplates, PromptJob, PromptReply>(
     () => PythonTemplates.start(pyodideFolder),

@@ -240,7 +240,11 @@ export class PromptEngine {
    * Returns the text after the echo of a dummy history; undefined if that cannot represent the complete history.
    * @param key key of the signature
    */
-  #behindShort({ situation, newMessages }: NewPartRequest, options: PromptOptions, key: string): Behind {
+  #behindShort(
+    { situation, newMessages }: NewPartRequest,
+    options: PromptOptions,
+    key: string,
+  ): TextAfterEcho {
     const dressed = { ...options, tools: situation.withTools ? MARKED_TOOLS_JSON : null }
     const behind = createDummyHistories(situation)
       .map((past, index) =>
@@ -257,8 +261,8 @@ export class PromptEngine {
     { situation, history, echoText, newMessages }: NewPartRequest,
     options: PromptOptions,
     staysTheSame: typeof isSameHistory | undefined,
-  ): Behind {
-    const stays: StaysAsItWas = (form, after) => {
+  ): TextAfterEcho {
+    const stays: HistoryCheck = (form, after) => {
       const before = staysTheSame && this.#pastAlone(history!, form, options)
       return before === undefined || staysTheSame!(before, withoutIds(after, form))
     }
@@ -271,8 +275,8 @@ export class PromptEngine {
     echo: EchoShape,
     newMessages: readonly MessageOrJson[],
     options: PromptOptions,
-    stays: StaysAsItWas,
-  ): Behind {
+    stays: HistoryCheck,
+  ): TextAfterEcho {
     for (const form of listEchoForms(echo)) {
       const { message, marks } = createSentinelEcho(form)
       const after = splitAfterSentinels(
@@ -321,10 +325,10 @@ const PAST_CHANGES = 'past_changes'
 const isSame = (before: string, after: string) => before === after
 
 /** Returns whether a history is unchanged when messages follow this form of the echo. */
-type StaysAsItWas = (form: EchoShape, after: string) => boolean
+type HistoryCheck = (form: EchoShape, after: string) => boolean
 
 /** The text after the echo; undefined: the template rejects the conversation, or does not render the echo's content. */
-type Behind = string | undefined
+type TextAfterEcho = string | undefined
 
 /** Splits pieces after the echo with these sentinels. Returns undefined if that is not in the first of the texts. */
 function cutPieces(

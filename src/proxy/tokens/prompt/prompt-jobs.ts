@@ -7,7 +7,7 @@ import type { BoundaryTokens } from './bridge.ts'
 import type { NewPartReply, NewPartRequest, PartSpecialization, PromptEngine } from './prompt-engine.ts'
 import type { Beginnings, PromptOptions } from './template-boundaries.ts'
 
-export interface PromptThreadData {
+export interface PromptThreadConfig {
   template: ChatTemplateFiles
   tokens: BoundaryTokens
 }

@@ -10,9 +10,9 @@ import { startConfinedProcess } from '../templates/python/confined-process.ts'
 import { PythonThread, type PythonThreadLimits } from '../templates/python/python-thread.ts'
 import type { Specialization, TextPath } from '../templates/specialization.ts'
 import type { TemplateWords } from '../templates/template-words.ts'
-import type { EncoderProcessData } from './encoder-process.ts'
+import type { EncoderProcessConfig } from './encoder-process.ts'
 import type { NewPartReply, NewPartRequest, PartSpecialization, PromptEngine } from './prompt-engine.ts'
-import type { PromptJob, PromptReply, PromptThreadData } from './prompt-jobs.ts'
+import type { PromptJob, PromptReply, PromptThreadConfig } from './prompt-jobs.ts'
 import type { Beginnings, PromptOptions } from './template-boundaries.ts'
 
 /** The interface for rendering prompts, on any thread. */
@@ -30,7 +30,7 @@ const CONFINED_ENTRY_POINT = new URL('./encoder-process.ts', import.meta.url)
 export class PromptThread {
   readonly #thread: PythonThread<PromptJob, PromptReply>
 
-  constructor(data: PromptThreadData, limits: Partial<PythonThreadLimits> = {}) {
+  constructor(data: PromptThreadConfig, limits: Partial<PythonThreadLimits> = {}) {
     const isModelCode = data.template.format === 'encoder'
     const source = isModelCode ? "the model's prompt encoder" : 'the chat template'
     this.#thread = new PythonThread({
@@ -124,7 +124,7 @@ function asText<Options extends PromptOptions>(options: Options): Options {
   }
 }
 
-function toJsonData({ template, tokens }: PromptThreadData): EncoderProcessData {
+function toJsonData({ template, tokens }: PromptThreadConfig): EncoderProcessConfig {
   return { template, tokens: { ids: [...tokens.ids], eosIds: [...tokens.eosIds] } }
 }
 

@@ -4,9 +4,9 @@ import { ChatTemplate } from '../templates/chat-template.ts'
 import { PythonTemplates } from '../templates/python/python-templates.ts'
 import { serveJobs } from '../templates/python/thread-jobs.ts'
 import { PromptEngine } from './prompt-engine.ts'
-import { type PromptJob, type PromptReply, type PromptThreadData, runPromptJob } from './prompt-jobs.ts'
+import { type PromptJob, type PromptReply, type PromptThreadConfig, runPromptJob } from './prompt-jobs.ts'
 
-const { template, tokens } = workerData as PromptThreadData
+const { template, tokens } = workerData as PromptThreadConfig
 
 void serveJobs<PythonTemplates, PromptJob, PromptReply>(
   () => PythonTemplates.start(),

@@ -11,7 +11,7 @@ import { DeltaBuilder, type OutputDelta } from '../parsers/output-delta.ts'
 import type { OutputReader } from '../parsers/output-reader.ts'
 import type { ResponseDeltas, ResponseOpening } from '../templates/python/python-responses.ts'
 import { PythonThread, type PythonThreadLimits } from '../templates/python/python-thread.ts'
-import type { ResponseJob, ResponseReply, ResponseThreadData } from './response-thread.ts'
+import type { ResponseJob, ResponseReply, ResponseThreadConfig } from './response-thread.ts'
 
 const ENTRY_POINT = new URL('./response-thread.ts', import.meta.url)
 
@@ -29,7 +29,7 @@ export class ResponseReader {
 
   /** @param template the value of `response_template` in `tokenizer_config.json` */
   constructor(template: object, limits: Partial<PythonThreadLimits> = {}) {
-    const data: ResponseThreadData = { template: JSON.stringify(template) }
+    const data: ResponseThreadConfig = { template: JSON.stringify(template) }
     this.#thread = new PythonThread({
       start: (workerData) => startThread(ENTRY_POINT, { workerData, name: 'responses' }),
       name: 'responses',

@@ -11,7 +11,7 @@ import {
 } from '../templates/python/python-responses.ts'
 import { serveJobs } from '../templates/python/thread-jobs.ts'
 
-export interface ResponseThreadData {
+export interface ResponseThreadConfig {
   /** The template as JSON. */
   template: string
 }
@@ -27,7 +27,7 @@ const NOTHING: ResponseDeltas = { deltas: [], undecided: 0 }
 const responses = new Map<number, PyProxy>()
 
 void serveJobs<PythonResponses, ResponseJob, ResponseReply>(PythonResponses.start, (python) => {
-  const template = python.open((workerData as ResponseThreadData).template)
+  const template = python.open((workerData as ResponseThreadConfig).template)
   return (job) => run(template, job)
 })
 

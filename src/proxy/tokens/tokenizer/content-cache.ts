@@ -28,7 +28,7 @@ const STRETCH_CHARS = 32 * 1024
 const ENTRY_BYTES = 200
 
 /** Encodes a segment of a prompt. @param promptChars length of the complete prompt */
-type EncodePiece = (text: string, promptChars: number) => Promise<ArrayLike<number>>
+type SegmentEncoding = (text: string, promptChars: number) => Promise<ArrayLike<number>>
 
 interface ContentCacheOptions {
   /** The maximum size. Default: 64 MiB. */
@@ -38,7 +38,7 @@ interface ContentCacheOptions {
 }
 
 export class ContentCache {
-  readonly #encode: EncodePiece
+  readonly #encode: SegmentEncoding
   readonly #finder: AddedTokenFinder | undefined
   readonly #boundaries: ReadonlySet<number>
   readonly #cutsAtSpaces: boolean
@@ -48,7 +48,7 @@ export class ContentCache {
   readonly #underWay = new Map<string, Promise<Int32Array>>()
 
   constructor(
-    encode: EncodePiece,
+    encode: SegmentEncoding,
     addedTokens: readonly AddedToken[],
     { maxBytes = MAX_BYTES, cutsAtSpaces = false }: ContentCacheOptions = {},
   ) {

@@ -21,7 +21,7 @@ export interface TextEncoder {
    * Registers a listener for a fault, past or future, after which another encoder is used. Present if the encoder may
    * return wrong ids.
    */
-  onFault?(listener: OnFault): void
+  onFault?(listener: TokenizerFaultListener): void
   close(): Promise<void>
 }
 
@@ -33,7 +33,7 @@ export interface TokenizerFault {
   error?: unknown
 }
 
-export type OnFault = (fault: TokenizerFault) => void
+export type TokenizerFaultListener = (fault: TokenizerFault) => void
 
 /**
  * Opens the Rust encoder, which also provides the names of tokens.

@@ -6,7 +6,7 @@
 import { hash } from 'node:crypto'
 import { join } from 'node:path'
 import { loadOwnAddon } from '../../../base/assets.ts'
-import type { OnFault, TextEncoder, TokenizerFault } from './encoder.ts'
+import type { TextEncoder, TokenizerFault, TokenizerFaultListener } from './encoder.ts'
 import { createProofTexts } from './proof-texts.ts'
 
 /** The interface of `fastokens/addon.rs`. */
@@ -57,7 +57,7 @@ export async function openFastEncoder(
 
 export class FastEncoder implements TextEncoder {
   readonly #reference: TextEncoder
-  readonly #listeners: OnFault[] = []
+  readonly #listeners: TokenizerFaultListener[] = []
   #fault: TokenizerFault | undefined
   #fast: FastTokenizer | undefined
   #texts = 0
@@ -81,7 +81,7 @@ export class FastEncoder implements TextEncoder {
   }
 
   /** Registers a listener, and reports a past fault to it. */
-  onFault(listener: OnFault): void {
+  onFault(listener: TokenizerFaultListener): void {
     this.#listeners.push(listener)
     if (this.#fault) listener(this.#fault)
   }

@@ -163,7 +163,7 @@ export class AgentCoreRunner implements AgentRunner {
   }
 }
 
-interface Tellers {
+interface ResultSourceDependencies {
   warn(text: string): void
   random: () => number
 }
@@ -171,7 +171,7 @@ interface Tellers {
 function createResultSource(
   options: AgentCoreRunnerOptions,
   endpoint: AgentCoreEndpoint,
-  { warn, random }: Tellers,
+  { warn, random }: ResultSourceDependencies,
 ): ResultSource {
   const { bucket: bucketName, queueUrl, experiment = `llm-proxy-${randomBytes(6).toString('hex')}` } = options
   const results = options.results ?? (queueUrl ? 'sqs' : bucketName ? 's3' : 'envelope')

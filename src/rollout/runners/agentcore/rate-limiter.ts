@@ -5,7 +5,7 @@
  */
 import { waitInQueue } from '../../wait-in-queue.ts'
 
-export type CallKind = 'start' | 'stop' | 'poll'
+export type ApiRequestKind = 'start' | 'stop' | 'poll'
 
 export interface LimiterClock {
   nowMs(): number
@@ -34,13 +34,13 @@ const SLOWEST = 1 / 32
 /** Grants calls at a rate that halves when the service throttles, and recovers. */
 export class RateLimiter {
   readonly #clock: LimiterClock
-  readonly #waiting: Record<CallKind, Set<() => void>> = {
+  readonly #waiting: Record<ApiRequestKind, Set<() => void>> = {
     stop: new Set(),
     start: new Set(),
     poll: new Set(),
   }
   /** The order of the kinds; the first one that has waiting calls is next. */
-  #turns: CallKind[] = ['stop', 'start', 'poll']
+  #turns: ApiRequestKind[] = ['stop', 'start', 'poll']
   #fullRate: number
   #rate: number
   #rateAtMs: number
@@ -70,7 +70,7 @@ export class RateLimiter {
   }
 
   /** Waits until the call may be made. @throws `signal.reason`; the call is then not counted */
-  acquire(kind: CallKind, signal: AbortSignal): Promise<void> {
+  acquire(kind: ApiRequestKind, signal: AbortSignal): Promise<void> {
     const turn = waitInQueue(this.#waiting[kind], signal)
     this.#schedule()
     return turn
@@ -114,7 +114,7 @@ export class RateLimiter {
     first!()
   }
 
-  #nextKind(): CallKind | undefined {
+  #nextKind(): ApiRequestKind | undefined {
     return this.#turns.find((kind) => this.#waiting[kind].size > 0)
   }
 }

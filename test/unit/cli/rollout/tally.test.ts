@@ -1,9 +1,9 @@
 import t from 'tap'
-import { describeTally, summarise, Tally } from '../../../../src/cli/rollout/tally.ts'
+import { describeTally, SampleStatistics, summarise } from '../../../../src/cli/rollout/tally.ts'
 import { agentLoopOutputs } from '../../../helpers/agent-loop-outputs.ts'
 
 t.test('the counts of a run add up', async (t) => {
-  const counts = new Tally()
+  const counts = new SampleStatistics()
   t.match(describeTally(counts), /^0 failed, 0 tokens\/s, no reward$/)
   counts.add(agentLoopOutputs(1, { reward_score: 1 }))
   counts.add(agentLoopOutputs(3, { reward_score: 0.5 }, { tries: 2 }))

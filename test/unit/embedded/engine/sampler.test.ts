@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import t from 'tap'
 import { loadEmbeddedModel } from '../../../../src/embedded/engine/embedded-model.ts'
-import type { NextToken } from '../../../../src/embedded/engine/ngram-model.ts'
+import type { NextTokenDistribution } from '../../../../src/embedded/engine/ngram-model.ts'
 import { Sampler } from '../../../../src/embedded/engine/sampler.ts'
 import { readSamplingParams } from '../../../../src/embedded/engine/sampling-params.ts'
 
@@ -18,12 +18,12 @@ function makeSampler(body: Record<string, unknown>, promptIds: number[] = [], vo
 }
 
 /** A distribution made for the test. */
-function fixed(probabilities: number[]): NextToken {
-  return { fill: (out: Float64Array) => out.set(probabilities) } as unknown as NextToken
+function fixed(probabilities: number[]): NextTokenDistribution {
+  return { fill: (out: Float64Array) => out.set(probabilities) } as unknown as NextTokenDistribution
 }
 
 /** Counts how often each id is drawn. */
-function support(sampler: Sampler, next: NextToken, draws = 2000): number[] {
+function support(sampler: Sampler, next: NextTokenDistribution, draws = 2000): number[] {
   return [...new Set(Array.from({ length: draws }, () => sampler.draw(next)))].sort((a, b) => a - b)
 }
 
@@ -43,7 +43,11 @@ function chiSquare(counts: ReadonlyMap<number, number>, expected: Float64Array, 
   return { statistic: statistic + (restCount - restExpected) ** 2 / restExpected, freedom: bins }
 }
 
-function drawMany(body: Record<string, unknown>, next: NextToken, draws: number): Map<number, number> {
+function drawMany(
+  body: Record<string, unknown>,
+  next: NextTokenDistribution,
+  draws: number,
+): Map<number, number> {
   const sampler = makeSampler(body, [], ngrams.vocabularySize)
   const counts = new Map<number, number>()
   for (let i = 0; i < draws; i++) {

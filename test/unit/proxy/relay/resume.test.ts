@@ -4,7 +4,7 @@ import t from 'tap'
 import type { GenerationEvent } from '../../../../src/protocol/canonical/events.ts'
 import { MAX_FRAME_BYTES } from '../../../../src/protocol/worker/protocol.ts'
 import { FrameReceiver } from '../../../../src/proxy/relay/frame-receiver.ts'
-import { OutgoingFrames } from '../../../../src/worker/frame-sender.ts'
+import { FrameSender } from '../../../../src/worker/frame-sender.ts'
 import { limitRuns } from '../../../helpers/tier.ts'
 
 const WINDOW_BYTES = 30
@@ -24,7 +24,7 @@ const contents = (events: readonly GenerationEvent[]) =>
 
 /** Two state machines and a connection between them that the test can break. */
 class Exchange {
-  readonly outgoing = new OutgoingFrames()
+  readonly outgoing = new FrameSender()
   readonly incoming: FrameReceiver
   readonly #windowBytes: number
   readonly sent: string[] = []
@@ -174,7 +174,7 @@ t.test('acknowledgements are rare: one for each quarter of the window', async (t
 })
 
 t.test('a text beyond the frame limit is rejected, and the next one has its number', async (t) => {
-  const outgoing = new OutgoingFrames()
+  const outgoing = new FrameSender()
   const most = 'x'.repeat(MAX_FRAME_BYTES)
   t.throws(() => outgoing.add(() => `${most}x`), { code: 'engine_failed' })
   t.ok(outgoing.hasRoom(1), 'no part of it is kept')
@@ -186,7 +186,7 @@ t.test('a text beyond the frame limit is rejected, and the next one has its numb
 })
 
 t.test('a request is delivered once its last frame was acknowledged', async (t) => {
-  const outgoing = new OutgoingFrames()
+  const outgoing = new FrameSender()
   outgoing.add(write('a'))
   outgoing.acknowledge(1)
   t.notOk(outgoing.isDelivered, 'more frames may follow')

@@ -3,7 +3,7 @@ import { isRecord } from '../../../../base/json.ts'
 import type { EventSink } from '../../../../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import type { EngineClient, EngineHealth } from '../../port/engine-client.ts'
-import type { TokenizerQuestion } from '../../port/expected-tokenizer.ts'
+import type { TokenizerQuery } from '../../port/expected-tokenizer.ts'
 import type { ScoreRequest, ScoreResult } from '../../port/score.ts'
 import { OpenaiRoutes } from '../openai/routes.ts'
 import { ToolCallConstraints } from '../tool-calls/tool-call-constraints.ts'
@@ -140,7 +140,7 @@ class SglangClient extends ServerClient implements EngineClient {
     return warnings.filter((each) => each !== undefined).join('; ') || undefined
   }
 
-  checkHealth(signal: AbortSignal, question?: TokenizerQuestion): Promise<EngineHealth> {
+  checkHealth(signal: AbortSignal, question?: TokenizerQuery): Promise<EngineHealth> {
     return this.#openai.watch(() =>
       this.#checkHealth(signal, question).catch((thrown) => {
         // A server that only does not respond was not replaced: what it reported still holds.
@@ -155,7 +155,7 @@ class SglangClient extends ServerClient implements EngineClient {
     )
   }
 
-  async #checkHealth(signal: AbortSignal, question?: TokenizerQuestion): Promise<EngineHealth> {
+  async #checkHealth(signal: AbortSignal, question?: TokenizerQuery): Promise<EngineHealth> {
     const isPaused = await this.#isPaused(signal)
     // Most versions generate a token for it: a dead engine behind its server fails, and so does a paused one.
     if (!isPaused) await this.connection.queryOptional('/health', signal)

@@ -5,7 +5,7 @@
  */
 import { isRecord, parseJson } from '../../../../base/json.ts'
 import type { ScoreRequest, TokenScore } from '../../port/score.ts'
-import type { IdReading } from '../wire/remote-tokenizer.ts'
+import type { DetokenizeRequest } from '../wire/remote-tokenizer.ts'
 import { createNotScoredError, joinScoredIds, readAsPrompt, readLogprob } from '../wire/score.ts'
 
 /** Returns the body. @param withTexts whether the text of each token is requested too */
@@ -65,7 +65,7 @@ function parseTopLogprobs(entries: unknown): (readonly [logprob: number, id: num
   })
 }
 
-export const SGLANG_READING: IdReading = {
+export const SGLANG_READING: DetokenizeRequest = {
   path: '/generate',
   body: (ids) => buildSglangScoreBody(readAsPrompt(ids), true),
   textsIn(body, ids) {

@@ -11,12 +11,12 @@ import {
   createJsonSchemaFormat,
   createSequenceFormat,
   createTriggeredTags,
-  type Format,
+  type StructuralTagFormat,
   tag,
   tagList,
 } from './structural-tag.ts'
 import type { ToolCallFormat } from './tool-call-formats.ts'
-import type { FunctionTool, Schema } from './tool-call-request.ts'
+import type { FunctionTool, JsonSchema } from './tool-call-request.ts'
 
 const OPEN = '<tool_call>'
 const MARKUP = [
@@ -46,7 +46,7 @@ export const glm: ToolCallFormat = ({ tools, choice, onlyOne }) => {
   })
 }
 
-function callTag({ name, strict, parameters }: FunctionTool): Format {
+function callTag({ name, strict, parameters }: FunctionTool): StructuralTagFormat {
   const properties = strict ? undefined : findPlainProperties(parameters ?? {})
   const schema = strict ? (parameters ?? true) : true
   const content =
@@ -57,14 +57,14 @@ function callTag({ name, strict, parameters }: FunctionTool): Format {
 }
 
 /** Returns the properties of a schema; undefined if the schema specifies more than its keys. */
-function findPlainProperties(schema: Schema): Schema | undefined {
+function findPlainProperties(schema: JsonSchema): JsonSchema | undefined {
   const { properties } = schema
   const isPlain = typeof properties === 'object' && properties !== null && Object.keys(properties).length > 0
   const says = ['$ref', 'allOf', 'anyOf', 'oneOf', 'patternProperties'].some((key) => key in schema)
-  return isPlain && !says && schema.additionalProperties !== true ? (properties as Schema) : undefined
+  return isPlain && !says && schema.additionalProperties !== true ? (properties as JsonSchema) : undefined
 }
 
-function buildAnyProperty(properties: readonly (readonly [string, unknown])[]): Format {
+function buildAnyProperty(properties: readonly (readonly [string, unknown])[]): StructuralTagFormat {
   const pairs = properties.map(([key, property]) =>
     createSequenceFormat(
       createConstantFormat(`<arg_key>${key}</arg_key><arg_value>`),
@@ -75,7 +75,7 @@ function buildAnyProperty(properties: readonly (readonly [string, unknown])[]): 
   return { type: 'star', content: mergeFormats(pairs) }
 }
 
-function buildValueFormat(property: Schema): Format {
+function buildValueFormat(property: JsonSchema): StructuralTagFormat {
   if (Array.isArray(property.enum)) {
     return mergeFormats(
       property.enum.map((value) =>
@@ -92,6 +92,6 @@ function buildValueFormat(property: Schema): Format {
   return createJsonSchemaFormat({ type })
 }
 
-function mergeFormats(formats: readonly Format[]): Format {
+function mergeFormats(formats: readonly StructuralTagFormat[]): StructuralTagFormat {
   return formats.length === 1 ? formats[0]! : createEitherFormat(formats)
 }

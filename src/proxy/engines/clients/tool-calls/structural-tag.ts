@@ -3,13 +3,13 @@
  * `Format` of xgrammar's `python/xgrammar/structural_tag.py` (0.2.8). Fields are in the order in which xgrammar writes
  * them, so that an engine that caches compiled grammars by their text recognizes a tag of the engine's chat route.
  */
-export type Format = Readonly<Record<string, unknown>>
+export type StructuralTagFormat = Readonly<Record<string, unknown>>
 
 /** The notation of arguments in the markup. */
 export type SchemaStyle = 'json' | 'qwen_xml' | 'minimax_xml' | 'deepseek_xml' | 'glm_xml'
 
 /** Returns the format of arguments. @param schema true: any value */
-export function createJsonSchemaFormat(schema: unknown, style: SchemaStyle = 'json'): Format {
+export function createJsonSchemaFormat(schema: unknown, style: SchemaStyle = 'json'): StructuralTagFormat {
   return {
     type: 'json_schema',
     json_schema: schema,
@@ -20,37 +20,41 @@ export function createJsonSchemaFormat(schema: unknown, style: SchemaStyle = 'js
   }
 }
 
-export function tag(begin: string, content: Format, end: string): Format {
+export function tag(begin: string, content: StructuralTagFormat, end: string): StructuralTagFormat {
   return { type: 'tag', begin, content, end }
 }
 
-export function createConstantFormat(value: string): Format {
+export function createConstantFormat(value: string): StructuralTagFormat {
   return { type: 'const_string', value }
 }
 
-export function createAnyTextFormat(excludes: readonly string[]): Format {
+export function createAnyTextFormat(excludes: readonly string[]): StructuralTagFormat {
   return { type: 'any_text', excludes, max_tokens: null, max_chars: null }
 }
 
-export function createSequenceFormat(...elements: readonly Format[]): Format {
+export function createSequenceFormat(...elements: readonly StructuralTagFormat[]): StructuralTagFormat {
   return { type: 'sequence', elements }
 }
 
-export function createEitherFormat(elements: readonly Format[]): Format {
+export function createEitherFormat(elements: readonly StructuralTagFormat[]): StructuralTagFormat {
   return { type: 'or', elements }
 }
 
 /** Returns the format of at least one of the tags. */
-export function tagList(tags: readonly Format[], onlyOne: boolean, separator = ''): Format {
+export function tagList(
+  tags: readonly StructuralTagFormat[],
+  onlyOne: boolean,
+  separator = '',
+): StructuralTagFormat {
   return { type: 'tags_with_separator', tags, separator, at_least_one: true, stop_after_first: onlyOne }
 }
 
 /** Returns the format of free text in which a trigger starts one of the tags. */
 export function createTriggeredTags(
   trigger: string,
-  tags: readonly Format[],
+  tags: readonly StructuralTagFormat[],
   more: { onlyOne: boolean; atLeastOne?: boolean; excludes?: readonly string[] },
-): Format {
+): StructuralTagFormat {
   return {
     type: 'triggered_tags',
     triggers: [trigger],

@@ -8,15 +8,15 @@ import {
   createJsonSchemaFormat,
   createSequenceFormat,
   createTriggeredTags,
-  type Format,
   type SchemaStyle,
+  type StructuralTagFormat,
   tag,
   tagList,
 } from './structural-tag.ts'
 import type { FunctionTool, ToolCallRequest } from './tool-call-request.ts'
 
 /** A function that creates the structural tag of a request. */
-export type ToolCallFormat = (calls: ToolCallFormatInput) => Format
+export type ToolCallFormat = (calls: ToolCallFormatInput) => StructuralTagFormat
 
 export interface ToolCallFormatInput extends Omit<ToolCallRequest, 'format'> {
   /** Returns the schema that a tool's arguments must match; true: any value. */
@@ -177,7 +177,7 @@ function createSectionedFormat(markup: {
   excludes?: readonly string[]
   /** Whether a forced tool call is in a list of one. */
   listsForced?: boolean
-  call(tool: FunctionTool, schema: unknown): Format
+  call(tool: FunctionTool, schema: unknown): StructuralTagFormat
 }): ToolCallFormat {
   const { trigger, open, lead, close, excludes = THINK } = markup
   return ({ tools, choice, onlyOne, schemaOf }) => {

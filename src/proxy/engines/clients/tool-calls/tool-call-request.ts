@@ -18,10 +18,10 @@ export interface FunctionTool {
   readonly name: string
   readonly strict: boolean | undefined
   /** A JSON schema; undefined if the agent gave none. */
-  readonly parameters: Schema | undefined
+  readonly parameters: JsonSchema | undefined
 }
 
-export type Schema = Readonly<Record<string, unknown>>
+export type JsonSchema = Readonly<Record<string, unknown>>
 
 /** Returns the requirements; undefined for a request that offers no function. */
 export function getToolCallRequest({ body, callFormat: format }: TokenRequest): ToolCallRequest | undefined {

@@ -10,7 +10,7 @@ import {
   createConstantFormat,
   createEitherFormat,
   createJsonSchemaFormat,
-  type Format,
+  type StructuralTagFormat,
 } from '../tool-calls/structural-tag.ts'
 import * as formats from '../tool-calls/tool-call-formats.ts'
 import {
@@ -84,7 +84,7 @@ function getRequestedOutput(body: ChatBody): Record<string, unknown> | undefined
 /**
  * Converts a constraint as `structured_outputs_to_format` of the same file does; undefined if it has no format here.
  */
-function toOutputFormat(output: Record<string, unknown>): Format | undefined {
+function toOutputFormat(output: Record<string, unknown>): StructuralTagFormat | undefined {
   const { json_object: anyObject, json, regex, choice, grammar, structural_tag: tag } = output
   if (anyObject) return createJsonSchemaFormat({ type: 'object' })
   if (json !== undefined && json !== null)

@@ -4,8 +4,8 @@ import type { EventSink, GenerationEvent } from '../../../../protocol/canonical/
 import { collapseImages, type PromptImages } from '../../../../protocol/canonical/images.ts'
 import type { ChatBody, GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
-import type { EngineClient, EngineHealth, ModelInfo, Unavailable } from '../../port/engine-client.ts'
-import type { TokenizerQuestion } from '../../port/expected-tokenizer.ts'
+import type { EngineClient, EngineHealth, EngineModel, UnavailableReason } from '../../port/engine-client.ts'
+import type { TokenizerQuery } from '../../port/expected-tokenizer.ts'
 import type { ScoreRequest, ScoreResult } from '../../port/score.ts'
 import { ToolCallConstraints } from '../tool-calls/tool-call-constraints.ts'
 import type { ConnectionOptions, EngineConnection } from '../wire/connection.ts'
@@ -31,7 +31,7 @@ import {
   findDetailsReason,
   IDS_ROUTE,
   type IdsRequestOptions,
-  type IdsRoute,
+  type IdsRouteFeatures,
   IMAGES_SINCE,
   isRouteMissing,
   readDefaults,
@@ -154,7 +154,7 @@ class VllmClient extends ServerClient implements EngineClient {
     return true
   }
 
-  async #idsRoute({ record }: TokenRequest, signal: AbortSignal): Promise<IdsRoute> {
+  async #idsRoute({ record }: TokenRequest, signal: AbortSignal): Promise<IdsRouteFeatures> {
     if (this.#noRoute !== undefined || (!record?.samplingMask && !record?.weightVersions))
       return { masks: false, streams: false, spans: false }
     const streams = await this.#version.isSince(STREAMS_SINCE, signal)
@@ -243,7 +243,7 @@ class VllmClient extends ServerClient implements EngineClient {
     return lacks.filter((lack) => lack !== undefined).join('; ') || undefined
   }
 
-  async checkHealth(signal: AbortSignal, question?: TokenizerQuestion): Promise<EngineHealth> {
+  async checkHealth(signal: AbortSignal, question?: TokenizerQuery): Promise<EngineHealth> {
     try {
       return await this.#checkHealth(signal, question)
     } catch (thrown) {
@@ -258,7 +258,7 @@ class VllmClient extends ServerClient implements EngineClient {
     }
   }
 
-  async #checkHealth(signal: AbortSignal, question?: TokenizerQuestion): Promise<EngineHealth> {
+  async #checkHealth(signal: AbortSignal, question?: TokenizerQuery): Promise<EngineHealth> {
     // The list of models is available even if the engine behind the server is dead; /health is not.
     await this.connection.queryOptional('/health', signal)
     const models = await getModels(this.connection, signal)
@@ -278,7 +278,7 @@ class VllmClient extends ServerClient implements EngineClient {
    * Returns whether the engine is asleep or paused, from routes of development mode; requests to a sleeping engine wait
    * in it. vLLM 0.32 reports a paused engine as sleeping too.
    */
-  async #unavailable(signal: AbortSignal): Promise<Unavailable | undefined> {
+  async #unavailable(signal: AbortSignal): Promise<UnavailableReason | undefined> {
     const isTrue = async (name: string) => {
       const body = parseJson((await this.connection.queryOptional(`/${name}`, signal)) ?? '')
       return isRecord(body) && body[name] === true
@@ -315,14 +315,14 @@ class MaskWatch implements EventSink {
 /** The context length of an engine's models in tokens, prompt and completion together. */
 class ContextLength {
   readonly #connection: EngineConnection
-  #models: readonly ModelInfo[] | undefined
+  #models: readonly EngineModel[] | undefined
 
   constructor(connection: EngineConnection) {
     this.#connection = connection
   }
 
   /** Stores the models that a health check has reported. */
-  note(models: readonly ModelInfo[]): void {
+  note(models: readonly EngineModel[]): void {
     this.#models = models
   }
 

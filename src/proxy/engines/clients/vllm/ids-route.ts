@@ -69,7 +69,7 @@ export const STREAMS_SINCE = '0.32'
 export const SPANS_SINCE = '0.33'
 
 /** The features that a server is known to have on this route. */
-export interface IdsRoute {
+export interface IdsRouteFeatures {
   readonly masks: boolean
   /** Whether every event of a stream has the fields of a complete response, and stops are reported. */
   readonly streams: boolean
@@ -82,7 +82,10 @@ export interface IdsRoute {
  * uses only fields that the route supports. The route supports no constraints on the output, and reports no texts of
  * tokens.
  */
-export function findDetailsReason(request: TokenRequest, route: IdsRoute): 'masks' | 'versions' | undefined {
+export function findDetailsReason(
+  request: TokenRequest,
+  route: IdsRouteFeatures,
+): 'masks' | 'versions' | undefined {
   const { record, body } = request
   const wantsMask = route.masks && record?.samplingMask === true && isMaskBounded(body)
   const wantsSpans = route.spans && record?.weightVersions === true

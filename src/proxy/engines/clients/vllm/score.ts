@@ -5,7 +5,7 @@
  */
 import { isRecord, parseJson } from '../../../../base/json.ts'
 import type { ScoreRequest, TokenScore } from '../../port/score.ts'
-import type { IdReading } from '../wire/remote-tokenizer.ts'
+import type { DetokenizeRequest } from '../wire/remote-tokenizer.ts'
 import { createNotScoredError, joinScoredIds, readAsPrompt, readLogprob } from '../wire/score.ts'
 
 export function buildVllmScoreBody(request: ScoreRequest): string {
@@ -81,7 +81,7 @@ function readEntryLogprob(entry: unknown): number | undefined {
 }
 
 /** Reads `decoded_token` of `prompt_logprobs`; the first token has none. */
-export const VLLM_READING: IdReading = {
+export const VLLM_READING: DetokenizeRequest = {
   path: '/v1/completions',
   body: (ids, model) => buildVllmScoreBody({ ...readAsPrompt(ids), model }),
   textsIn(body, ids) {

@@ -5,7 +5,7 @@
 import { isRecord, parseJson } from '../../../../base/json.ts'
 
 /** POSTs JSON to a path of the engine. @returns the response body @throws ProxyError */
-export type Post = (path: string, json: string) => Promise<string>
+export type JsonPoster = (path: string, json: string) => Promise<string>
 
 /** Characters of no language, so that no token forms a character with them. */
 const SEPARATOR = '\u241e\u241f\u241e'
@@ -34,7 +34,7 @@ export class TokenTextCache {
    * @returns undefined if the engine's text cannot be split
    * @throws ProxyError
    */
-  async getTexts(ids: Int32Array, post: Post): Promise<string[] | undefined> {
+  async getTexts(ids: Int32Array, post: JsonPoster): Promise<string[] | undefined> {
     if (!(await this.#requestUnknown([...new Set(ids)].map(String), post))) return undefined
     const runs = findPartialRuns(ids, (id) => this.#known.get(String(id))!)
     if (!(await this.#requestUnknown([...new Set(runs.map(({ key }) => key))], post))) return undefined
@@ -47,7 +47,7 @@ export class TokenTextCache {
   }
 
   /** Requests unknown texts. @returns whether all of them are known then */
-  async #requestUnknown(keys: readonly string[], post: Post): Promise<boolean> {
+  async #requestUnknown(keys: readonly string[], post: JsonPoster): Promise<boolean> {
     if (this.#known.size > MAX_KNOWN) this.#known.clear()
     const unknown = keys.filter((key) => !this.#known.has(key))
     if (unknown.length > MAX_REQUESTED) return false
@@ -60,7 +60,7 @@ export class TokenTextCache {
     return keys.every((key) => this.#known.has(key))
   }
 
-  async #requestTexts(keys: readonly string[], post: Post): Promise<string[] | undefined> {
+  async #requestTexts(keys: readonly string[], post: JsonPoster): Promise<string[] | undefined> {
     this.#separator ??= await this.#tokenize(SEPARATOR, post)
     const separator = this.#separator
     if (separator === undefined || separator.length === 0) return undefined
@@ -71,13 +71,13 @@ export class TokenTextCache {
     return isUnderstood ? texts.slice(1, -1) : undefined
   }
 
-  async #tokenize(prompt: string, post: Post): Promise<number[] | undefined> {
+  async #tokenize(prompt: string, post: JsonPoster): Promise<number[] | undefined> {
     const json = JSON.stringify({ model: this.#model, prompt, add_special_tokens: false })
     const response = parseJson(await post('/tokenize', json))
     return isRecord(response) && Array.isArray(response.tokens) ? (response.tokens as number[]) : undefined
   }
 
-  async #detokenize(tokens: readonly number[], post: Post): Promise<string | undefined> {
+  async #detokenize(tokens: readonly number[], post: JsonPoster): Promise<string | undefined> {
     const response = parseJson(await post('/detokenize', JSON.stringify({ model: this.#model, tokens })))
     return isRecord(response) && typeof response.prompt === 'string' ? response.prompt : undefined
   }

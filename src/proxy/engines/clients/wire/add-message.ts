@@ -3,7 +3,7 @@ import { ProxyError } from '../../../../base/errors.ts'
 import { isRecord } from '../../../../base/json.ts'
 import type { GenerationDelta } from '../../../../protocol/canonical/events.ts'
 import { isNestedTooDeeply } from '../../../../protocol/json/nesting.ts'
-import type { ToolCallAssembler, ToolCallPiece } from './tool-call-assembler.ts'
+import type { ToolCallAssembler, ToolCallChunk } from './tool-call-assembler.ts'
 
 /** Fields with a counterpart in the events. */
 const NAMED_FIELDS = new Set(['role', 'content', 'reasoning', 'reasoning_content', 'refusal', 'tool_calls'])
@@ -62,7 +62,7 @@ function toParts(content: unknown): MessageParts {
 }
 
 /** Converts an entry. Some engines omit the index, and omit fields that a chunk lacks or set them to null. */
-function toToolCallPiece(entry: Record<string, unknown>): ToolCallPiece {
+function toToolCallPiece(entry: Record<string, unknown>): ToolCallChunk {
   const { index, function: called } = entry
   const { name, arguments: args } = isRecord(called) ? called : {}
   const id = readText(entry.id)

@@ -6,7 +6,7 @@ import { type Endpoint, parseEndpoint } from '../endpoint.ts'
 import { EngineResponse } from './engine-response.ts'
 import { convertHealthError, convertRejection, createResponseTooLargeError } from './failures.ts'
 import { joinChunks } from './join-chunks.ts'
-import type { BodyPieces } from './request.ts'
+import type { BodyChunks } from './request.ts'
 import { type RequestSession, SessionTokens } from './session-tokens.ts'
 
 export interface ConnectionOptions {
@@ -20,7 +20,7 @@ export interface ConnectionOptions {
   maxSilenceMs?: number
   connectTimeoutMs?: number
   /** Opens a socket to the engine. Default: TCP or TLS, within `connectTimeoutMs`. */
-  connect?: Connect | undefined
+  connect?: SocketConnector | undefined
   /**
    * The limit on a response, or an event of a streamed one; a larger one is a failure of the engine. Default: 100 MiB.
    */
@@ -33,7 +33,7 @@ export interface ConnectionOptions {
 export type RequestIdentity = RequestSession & Pick<GenerationRequest, 'traceparent'>
 
 /** A function that opens sockets, as undici defines it. */
-export type Connect = buildConnector.connector
+export type SocketConnector = buildConnector.connector
 
 const MAX_SILENCE_MS = 30 * 60_000
 /** As large as a frame between worker and proxy may be. */
@@ -104,7 +104,7 @@ export class EngineConnection {
   async request(
     path: string,
     signal: AbortSignal,
-    json?: string | BodyPieces,
+    json?: string | BodyChunks,
     agentRequest?: RequestIdentity,
   ): Promise<EngineResponse> {
     signal.throwIfAborted()
@@ -130,7 +130,7 @@ export class EngineConnection {
   }
 
   #headers(
-    json: string | BodyPieces | undefined,
+    json: string | BodyChunks | undefined,
     agentRequest: RequestIdentity | undefined,
   ): Record<string, string> {
     const headers = agentRequest ? this.#sessions.getHeaders(agentRequest) : {}
@@ -218,13 +218,13 @@ export class EngineConnection {
  * not declare it. Each chunk is a system call, and often a packet, which for a short body takes ten times as long as
  * copying it.
  */
-function readBody(json: string | BodyPieces | undefined): string | Buffer | null {
+function readBody(json: string | BodyChunks | undefined): string | Buffer | null {
   if (json === undefined || typeof json === 'string') return json ?? null
   const length = toBytes(json)
   return length <= MAX_COPIED_BYTES ? Buffer.concat(json, length) : (json as unknown as Buffer)
 }
 
-function toBytes(json: string | BodyPieces): number {
+function toBytes(json: string | BodyChunks): number {
   if (typeof json === 'string') return Buffer.byteLength(json)
   return json.reduce((sum, chunk) => sum + chunk.length, 0)
 }

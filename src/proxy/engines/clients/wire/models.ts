@@ -1,11 +1,11 @@
 import { ProxyError } from '../../../../base/errors.ts'
 import { isRecord, parseJson } from '../../../../base/json.ts'
-import type { ModelInfo } from '../../port/engine-client.ts'
+import type { EngineModel } from '../../port/engine-client.ts'
 import type { EngineConnection } from './connection.ts'
 import { convertHealthError, toExcerpt } from './failures.ts'
 
 /** Requests `GET /v1/models`. @throws ProxyError `engine_unreachable` or `engine_failed` */
-export async function getModels(connection: EngineConnection, signal: AbortSignal): Promise<ModelInfo[]> {
+export async function getModels(connection: EngineConnection, signal: AbortSignal): Promise<EngineModel[]> {
   const text = await connection.query('/v1/models', signal).catch((thrown) => {
     throw convertHealthError(thrown)
   })
@@ -15,7 +15,7 @@ export async function getModels(connection: EngineConnection, signal: AbortSigna
   throw new ProxyError('engine_failed', `the engine at ${connection.name} lists no models: ${detail}`)
 }
 
-function readModelInfo({ id, max_model_len: maxModelLen, parent }: Record<string, unknown>): ModelInfo[] {
+function readModelInfo({ id, max_model_len: maxModelLen, parent }: Record<string, unknown>): EngineModel[] {
   if (typeof id !== 'string') return []
   return [
     {

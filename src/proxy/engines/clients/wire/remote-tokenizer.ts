@@ -1,12 +1,12 @@
 import { isRecord } from '../../../../base/json.ts'
-import { COMPARED_CHATS, type TokenizerQuestion, type TokenizerReply } from '../../port/expected-tokenizer.ts'
+import { COMPARED_CHATS, type TokenizerQuery, type TokenizerReply } from '../../port/expected-tokenizer.ts'
 import type { EngineConnection } from './connection.ts'
 
 /** The time limit for a query; a busy engine is queried again at the next check. */
 const READING_MS = 3_000
 
 /** The request by which a kind of engine returns the texts of ids, and the parser of its response. */
-export interface IdReading {
+export interface DetokenizeRequest {
   path: string
   body(ids: readonly number[], model: string | undefined): string
   textsIn(response: unknown, ids: readonly number[]): (string | undefined)[] | undefined
@@ -19,10 +19,10 @@ export interface IdReading {
  */
 export class RemoteTokenizer {
   readonly #connection: EngineConnection
-  readonly #reading: IdReading
+  readonly #reading: DetokenizeRequest
   #known: TokenizerReply | undefined
 
-  constructor(connection: EngineConnection, reading: IdReading) {
+  constructor(connection: EngineConnection, reading: DetokenizeRequest) {
     this.#connection = connection
     this.#reading = reading
   }
@@ -32,7 +32,7 @@ export class RemoteTokenizer {
   }
 
   async query(
-    question: TokenizerQuestion | undefined,
+    question: TokenizerQuery | undefined,
     model: string | undefined,
     signal: AbortSignal,
   ): Promise<TokenizerReply> {

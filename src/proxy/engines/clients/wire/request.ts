@@ -12,7 +12,7 @@ export function isTokenRequest(request: GenerationRequest): request is TokenRequ
 }
 
 /** The UTF-8 body of a request, in chunks. */
-export type BodyPieces = readonly Buffer[]
+export type BodyChunks = readonly Buffer[]
 
 /**
  * Serializes a body. The request's messages and tools, if the body contains them, are not serialized again if their
@@ -21,7 +21,7 @@ export type BodyPieces = readonly Buffer[]
 export function serializeBody(
   body: Record<string, unknown>,
   request: GenerationRequest,
-): string | BodyPieces {
+): string | BodyChunks {
   const { messages, ...others } = body
   const { messagesJson, toolsJson } = request
   if (messages !== request.body.messages || messagesJson === undefined) return JSON.stringify(body)
@@ -36,7 +36,7 @@ export function serializeBodyWithIds(
   body: Record<string, unknown>,
   field: string,
   { promptLists, promptTokenIds: ids }: TokenRequest,
-): BodyPieces {
+): BodyChunks {
   return toJsonChunks(body, { [field]: promptLists?.write(ids) ?? [writeIds(ids.whole())] })
 }
 

@@ -1,7 +1,7 @@
 import type { ToolCallDelta } from '../../../../protocol/canonical/messages.ts'
 
 /** A chunk of a tool call as an engine streams it. */
-export type ToolCallPiece = Omit<ToolCallDelta, 'index'> & { readonly index: number | undefined }
+export type ToolCallChunk = Omit<ToolCallDelta, 'index'> & { readonly index: number | undefined }
 
 interface OpenToolCall {
   /** Position among the tool calls of the response, in order of appearance. */
@@ -27,7 +27,7 @@ export class ToolCallAssembler {
   #count = 0
 
   /** Returns the chunk with the index of its tool call, without an id or a name that the tool call already has. */
-  assign({ index, id, type, function: called }: ToolCallPiece): ToolCallDelta {
+  assign({ index, id, type, function: called }: ToolCallChunk): ToolCallDelta {
     const name = called?.name || undefined
     const toolCall = this.#find(index, id, name) ?? this.#start(index, id)
     this.#last = toolCall

@@ -8,7 +8,7 @@ import type { Worker } from 'node:worker_threads'
 import { startThread } from '../../../../base/assets.ts'
 import { ProxyError } from '../../../../base/errors.ts'
 import { formatBaseUrl } from '../../transport/base-url.ts'
-import type { HealthResponse, HealthThreadData, HealthThreadReply } from './health-thread.ts'
+import type { HealthResponse, HealthThreadConfig, HealthThreadReply } from './health-thread.ts'
 
 interface HealthPortOptions {
   host: string
@@ -42,7 +42,7 @@ const STUCK_MS = 30_000
 export async function openHealthPort(options: HealthPortOptions): Promise<HealthPort> {
   const { host, basePath = '', health, intervalMs = INTERVAL_MS, stuckMs = STUCK_MS } = options
   const path = `${basePath}/health`
-  const workerData: HealthThreadData = { host, port: options.port, path, stuckMs }
+  const workerData: HealthThreadConfig = { host, port: options.port, path, stuckMs }
   const thread = startThread(ENTRY_POINT, { workerData, name: 'health' })
   try {
     const port = await waitForPort(thread)

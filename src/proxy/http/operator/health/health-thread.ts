@@ -4,7 +4,7 @@ import type { AddressInfo } from 'node:net'
 import { parentPort, workerData } from 'node:worker_threads'
 import { UnauthenticatedConnections } from '../../transport/unauthenticated-connections.ts'
 
-export interface HealthThreadData {
+export interface HealthThreadConfig {
   host: string
   port: number
   /** The path that is served: `/health`, after the base path. */
@@ -22,7 +22,7 @@ export interface HealthResponse {
 /** The port that the thread listens on, or the reason why it cannot listen. */
 export type HealthThreadReply = { port: number } | { failure: string }
 
-const { host, port, path, stuckMs } = workerData as HealthThreadData
+const { host, port, path, stuckMs } = workerData as HealthThreadConfig
 const proxy = parentPort!
 
 const STUCK: HealthResponse = { code: 503, body: '{"status":"stuck"}' }

@@ -5,14 +5,14 @@
 import type { FastifyPluginCallback } from 'fastify'
 import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
-import type { Registry, RegistryEntry } from '../../../engines/port/registry.ts'
+import type { MemberRegistry, RegistryEntry } from '../../../engines/port/registry.ts'
 import { describe, Nothing } from '../../schemas/described.ts'
 import { toTypedApp } from '../../schemas/typed-app.ts'
 import { readAnyBodyAsJson } from '../../transport/json-body.ts'
 import * as schemas from './schemas.ts'
 
 interface WorkersRoutesOptions {
-  registry: Registry
+  registry: MemberRegistry
 }
 
 export const workersRoutes: FastifyPluginCallback<WorkersRoutesOptions> = (plain, { registry }, done) => {

@@ -1,7 +1,12 @@
 /** One fetch of a consumer: leases units, and writes their rows with one unit in memory at a time. */
 import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
-import type { Consumers, FetchProgress, LeaseRequest, Unit } from '../../../session/consumers/consumers.ts'
+import type {
+  Consumers,
+  FetchProgress,
+  LeaseRequest,
+  LeaseUnit,
+} from '../../../session/consumers/consumers.ts'
 import type { Trajectory } from '../../../session/trajectories/trajectories.ts'
 import type { LeaseChange } from '../../../store/port/consumers.ts'
 import type { TurnReader } from '../../../store/port/turn-store.ts'
@@ -24,7 +29,7 @@ export class ConsumerFetch {
   readonly #body: Static<typeof FetchBody>
   readonly #progress: FetchProgress = { leasedTrees: new Set(), incomplete: 0 }
   /** The units that are leased, and neither in the response nor discarded. */
-  #waiting: Unit[] = []
+  #waiting: LeaseUnit[] = []
   readonly #discarded = { stale: 0, unversioned: 0 }
   /** The sessions that are in the response. */
   readonly #acknowledged: string[] = []
@@ -98,7 +103,7 @@ export class ConsumerFetch {
   }
 
   /** @returns undefined for a unit that is discarded, or was removed or reset meanwhile */
-  async #read(unit: Unit): Promise<UnitTrajectories | undefined> {
+  async #read(unit: LeaseUnit): Promise<UnitTrajectories | undefined> {
     const sessions = await this.#readAll(unit)
     if (sessions === undefined) {
       await this.#change('released', getSessionIds(unit))
@@ -117,7 +122,7 @@ export class ConsumerFetch {
     return sessions
   }
 
-  async #readAll(unit: Unit): Promise<UnitTrajectories | undefined> {
+  async #readAll(unit: LeaseUnit): Promise<UnitTrajectories | undefined> {
     const sessions: { deliveries: number; trajectories: SessionTrajectories }[] = []
     try {
       for (const { session, deliveries } of unit) {
@@ -142,7 +147,7 @@ export class ConsumerFetch {
   }
 }
 
-function getSessionIds(unit: Unit): string[] {
+function getSessionIds(unit: LeaseUnit): string[] {
   return unit.map(({ session }) => session.sessionId)
 }
 

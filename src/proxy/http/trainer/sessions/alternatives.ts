@@ -8,9 +8,9 @@ import {
 } from '../../../session/trajectories/row-details.ts'
 import type { Trajectory } from '../../../session/trajectories/trajectories.ts'
 import type { Alternatives } from './read-schemas.ts'
-import type { TextsOfTokens } from './rows.ts'
+import type { TokenTexts } from './rows.ts'
 
-type AtToken = Static<typeof Alternatives>['alternatives'][number]
+type TokenAlternatives = Static<typeof Alternatives>['alternatives'][number]
 
 interface AlternativesRow {
   row: Pick<Trajectory, 'prompt_ids' | 'response_ids'>
@@ -18,22 +18,22 @@ interface AlternativesRow {
 }
 
 /** A range of tokens of prompt and response. */
-interface Window {
+interface TokenRange {
   from: number
   count: number
 }
 
-interface Sources {
+interface AlternativesSources {
   details(turns: RowLayout['turns']): Promise<ReadonlyMap<string, TokenData>>
-  texts(ids: Int32Array): Promise<TextsOfTokens | undefined>
+  texts(ids: Int32Array): Promise<TokenTexts | undefined>
 }
 
 /** @returns an entry for each token of the window that the row has; only details of its own turns are read */
 export async function readAlternatives(
   { row, layout: layoutOf }: AlternativesRow,
-  { from, count }: Window,
-  { details, texts }: Sources,
-): Promise<AtToken[]> {
+  { from, count }: TokenRange,
+  { details, texts }: AlternativesSources,
+): Promise<TokenAlternatives[]> {
   const promptLength = row.prompt_ids.length
   const end = Math.min(from + count, promptLength + row.response_ids.length)
   const layout = layoutOf()
@@ -58,7 +58,7 @@ export async function readAlternatives(
 /** Reads the text of each token alone: none of them follows another one. */
 async function readTexts(
   rows: readonly (TokenRow | null)[],
-  texts: Sources['texts'],
+  texts: AlternativesSources['texts'],
 ): Promise<Map<number, string>> {
   const found = new Map<number, string>()
   const ids = new Set(rows.flatMap((row) => row?.ids ?? []))

@@ -22,7 +22,7 @@ const DETAIL_NAMES = [...TOKEN_DATA_KINDS, 'sampling'] as const
 
 type DetailName = (typeof DETAIL_NAMES)[number]
 
-export class DetailChoice {
+export class DetailSelection {
   readonly kinds: readonly TokenDataKind[]
   readonly sampling: boolean
 
@@ -36,11 +36,11 @@ export class DetailChoice {
    * @param text names separated by commas, or `all`; undefined: none
    * @throws ProxyError `invalid_request`
    */
-  static parse(text: string | undefined): DetailChoice {
-    if (text === 'all') return new DetailChoice(new Set(DETAIL_NAMES))
+  static parse(text: string | undefined): DetailSelection {
+    if (text === 'all') return new DetailSelection(new Set(DETAIL_NAMES))
     const names = (text ?? '').split(',').filter((name) => name !== '')
     const unknown = names.find((name) => !isDetailName(name))
-    if (unknown === undefined) return new DetailChoice(new Set(names.filter(isDetailName)))
+    if (unknown === undefined) return new DetailSelection(new Set(names.filter(isDetailName)))
     const message = `'${unknown}' is no detail: ${DETAIL_NAMES.join(', ')}, or all`
     throw new ProxyError('invalid_request', message, { param: 'details' })
   }

@@ -49,7 +49,7 @@ export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options,
       const lines = linesTo(reply)
       others?.follow(request, lines)
       lines.until(activity.listen((event) => lines.send(event)))
-      const members = new Members(backend)
+      const members = new MemberWatch(backend)
       lines.every(MEMBERS_MS, () => {
         for (const event of members.changes()) lines.send(event)
       })
@@ -72,7 +72,7 @@ export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options,
     async ({ params: { sessionId } }, reply) => {
       await getSessionOrThrow(reader, sessionId)
       const lines = linesTo(reply)
-      const tail = new Tail()
+      const tail = new OutputTail()
       const look = () => {
         for (const event of tail.additions(sessions.listTurns(sessionId))) lines.send(event)
       }
@@ -85,7 +85,7 @@ export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options,
 }
 
 /** Detects engines and workers that came up, went down or left since the last poll; the first poll reports all. */
-class Members {
+class MemberWatch {
   readonly #backend: Backend
   #up = new Map<string, boolean>()
 
@@ -116,7 +116,7 @@ interface TextLengths {
 }
 
 /** Collects the output of turns since the last poll. */
-class Tail {
+class OutputTail {
   #shown: ReadonlyMap<InFlightTurn, TextLengths> = new Map()
 
   additions(turns: Iterable<InFlightTurn>): object[] {

@@ -6,7 +6,7 @@ import { TOKEN_DATA_KINDS, type TokenDataKind } from '../../../../protocol/token
 import { type CompletionTokens, Forest, type PromptTokens } from '../../../session/trajectories/forest.ts'
 import { type Trajectory, TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
 import type { SessionFilter, SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
-import { DetailChoice, writeDetailMembers } from './details.ts'
+import { DetailSelection, writeDetailMembers } from './details.ts'
 import { openObject, writeMember, writeNumbers } from './json-stream.ts'
 import type { ForestQuery } from './read-schemas.ts'
 import { addFormerNames, sessionToWire } from './serialise.ts'
@@ -69,7 +69,7 @@ export async function queryForest(
 
 /** @throws ProxyError `invalid_request` */
 function parseDetailKinds(details: string | undefined): readonly TokenDataKind[] {
-  const { kinds } = DetailChoice.parse(details)
+  const { kinds } = DetailSelection.parse(details)
   if (kinds.length === TOKEN_DATA_KINDS.length) return kinds.filter((kind) => !OF_PROMPTS.includes(kind))
   const rejected = kinds.find((kind) => OF_PROMPTS.includes(kind))
   if (rejected === undefined) return kinds

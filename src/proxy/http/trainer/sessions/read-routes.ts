@@ -23,7 +23,7 @@ import {
   readRow,
   readRows,
   summarizeRow,
-  type TextsOfTokens,
+  type TokenTexts,
   writeRowTensors,
 } from './rows.ts'
 import * as schemas from './schemas.ts'
@@ -33,7 +33,7 @@ import { readTree } from './tree.ts'
 import { readTurnFigures, turnFiguresToWire } from './turn-figures.ts'
 
 /** Returns the texts of tokens by the tokenizer of this model; undefined if none is available. */
-export type TokenTextReader = (model: string | null, ids: Int32Array) => Promise<TextsOfTokens | undefined>
+export type TokenTextReader = (model: string | null, ids: Int32Array) => Promise<TokenTexts | undefined>
 
 export interface ReadRoutesOptions {
   reader: TurnReader

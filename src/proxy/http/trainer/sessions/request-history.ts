@@ -2,7 +2,7 @@ import type { Message } from '../../../../protocol/canonical/conversation.ts'
 import type { TurnRecord } from '../../../store/port/turn-store.ts'
 import { NewPrompts } from './new-prompts.ts'
 
-export type KnownParts = ReturnType<RequestHistory['add']>
+export type RequestOverlap = ReturnType<RequestHistory['add']>
 
 /**
  * Finds the part of each request that no earlier request begins with, so that a conversation can be shown without

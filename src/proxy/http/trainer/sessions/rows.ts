@@ -63,7 +63,7 @@ export function summarizeRow(row: Trajectory, number: number) {
 }
 
 /** The text that each token adds, and the tokenizer that decoded it. */
-export interface TextsOfTokens {
+export interface TokenTexts {
   source: string
   texts: readonly string[]
 }
@@ -77,14 +77,14 @@ export function getRowIds({ prompt_ids: prompt, response_ids: response }: Trajec
 }
 
 /** Lists with a number for each token of the response, by their names. */
-type NumbersOfTokens = Readonly<Record<string, readonly (number | null)[]>>
+type TokenNumberLists = Readonly<Record<string, readonly (number | null)[]>>
 
 /** Returns the numbers that a trainer or a teacher added to the row's tokens. */
 export async function getTrainerData(
   reader: Pick<TurnReader, 'readDetails'>,
   sessionId: string,
   { layout: layoutOf }: Pick<RowLocation, 'layout'>,
-): Promise<NumbersOfTokens> {
+): Promise<TokenNumberLists> {
   const layout = layoutOf()
   const details = collectRowDetails(
     layout,
@@ -102,7 +102,7 @@ export async function getTrainerData(
 export function* writeRowTensors(
   row: Trajectory,
   number: number,
-  { later, texts }: { later: NumbersOfTokens; texts: TextsOfTokens | undefined },
+  { later, texts }: { later: TokenNumberLists; texts: TokenTexts | undefined },
 ): Generator<Uint8Array> {
   const promptLength = row.prompt_ids.length
   const ids = getRowIds(row)

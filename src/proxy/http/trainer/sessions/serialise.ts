@@ -13,7 +13,7 @@ import type { TurnSampling } from '../../../session/turn/sampling.ts'
 import { NO_MARKS, type SessionMarks } from '../../../store/port/marks.ts'
 import type { SessionRecord, TurnOutline, TurnRecord } from '../../../store/port/turn-store.ts'
 import { openObject, writeMember, writeNumbers, writeTexts } from './json-stream.ts'
-import { type KnownParts, RequestHistory } from './request-history.ts'
+import { RequestHistory, type RequestOverlap } from './request-history.ts'
 import type { Session } from './schemas.ts'
 
 const STORED_NAMES = [FORMER_NAMES.agent_role, FORMER_NAMES.recovered_at_index]
@@ -114,7 +114,7 @@ export function* turnToWire(
   turn: TurnRecord | TurnOutline,
   { line, rule }: AgentRoleMatch,
   marks: SessionMarks,
-  parts: KnownParts | 'none' | undefined,
+  parts: RequestOverlap | 'none' | undefined,
 ): Generator<string> {
   const isShown = parts !== 'none'
   const { messages: known, prompt: shown } = isShown && parts ? parts : {}

@@ -13,7 +13,7 @@ import {
 } from '../../../session/trajectories/trajectories.ts'
 import { readSampling, type TurnSampling } from '../../../session/turn/sampling.ts'
 import type { SessionRecord, TurnReader, TurnStep } from '../../../store/port/turn-store.ts'
-import { DetailChoice, writeDetailMembers } from './details.ts'
+import { DetailSelection, writeDetailMembers } from './details.ts'
 import type { TrajectoriesQuery } from './schemas.ts'
 import { type RowView, writeSessionWithTrajectories } from './serialise.ts'
 
@@ -40,7 +40,7 @@ export async function readTrajectories(
   session: SessionRecord,
   query: TrajectoryQuery,
 ): Promise<SessionTrajectories> {
-  const choice = DetailChoice.parse(query.details)
+  const choice = DetailSelection.parse(query.details)
   const { sessionId } = session
   const builder = new TrajectoryBuilder(toTurnSelection(query))
   const samplings = new Map<string, TurnSampling>()

@@ -17,7 +17,7 @@ import type { TurnStore } from '../../../store/port/turn-store.ts'
 import { describe } from '../../schemas/described.ts'
 import { toTypedApp } from '../../schemas/typed-app.ts'
 import { readAnyBodyAsJson } from '../../transport/json-body.ts'
-import { DetailChoice } from '../sessions/details.ts'
+import { DetailSelection } from '../sessions/details.ts'
 import { streamJson } from '../sessions/json-stream.ts'
 import { SessionParams } from '../sessions/schemas.ts'
 import * as schemas from './schemas.ts'
@@ -29,7 +29,7 @@ interface TracesRoutesOptions {
 
 export const tracesRoutes: FastifyPluginCallback<TracesRoutesOptions> = (plain, options, done) => {
   const { store } = options
-  const show = (details: string | undefined) => ({ reader: store, choice: DetailChoice.parse(details) })
+  const show = (details: string | undefined) => ({ reader: store, choice: DetailSelection.parse(details) })
   const app = toTypedApp(plain)
   readAnyBodyAsJson(app)
 

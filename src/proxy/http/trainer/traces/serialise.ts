@@ -5,7 +5,7 @@ import type { RowLayout } from '../../../session/trajectories/row-details.ts'
 import { formatTraceId, type TurnTrace } from '../../../session/trajectories/traces.ts'
 import { readSampling } from '../../../session/turn/sampling.ts'
 import type { TurnReader, TurnRecord } from '../../../store/port/turn-store.ts'
-import { type DetailChoice, writeDetailMembers } from '../sessions/details.ts'
+import { type DetailSelection, writeDetailMembers } from '../sessions/details.ts'
 import { openObject, writeMember, writeNumbers, writeTexts } from '../sessions/json-stream.ts'
 
 const NO_TOKENS = {
@@ -22,7 +22,7 @@ export function getExactTokens(turn: TurnRecord): Pick<TurnRecord, keyof typeof 
 /** The token data that traces include beyond ids and logprobs, and its source. */
 interface TraceDetails {
   readonly reader: TurnReader
-  readonly choice: DetailChoice
+  readonly choice: DetailSelection
 }
 
 /** Yields an array; keeps one turn in memory at a time. */

@@ -3,11 +3,11 @@ import type { ChatMessage } from '../../../../protocol/canonical/messages.ts'
 import type { CanonicalRequest } from '../../../../protocol/canonical/request.ts'
 import type { DeclaredAgentRole } from '../agent-role.ts'
 
-export type Headers = Readonly<Record<string, string | string[] | undefined>>
+export type RequestHeaders = Readonly<Record<string, string | string[] | undefined>>
 
 /** A request as its agent sent it, in canonical form. */
 export interface RequestEvidence {
-  readonly headers: Headers
+  readonly headers: RequestHeaders
   readonly request: CanonicalRequest
 }
 

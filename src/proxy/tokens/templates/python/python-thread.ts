@@ -37,7 +37,7 @@ interface PythonThreadOptions {
   refusal(reason: string): ProxyError
 }
 
-interface Waiting<Job, Reply> {
+interface WaitingJob<Job, Reply> {
   job: Job
   resolve(answer: Reply): void
   reject(error: ProxyError): void
@@ -54,10 +54,10 @@ const START_LIMIT_MS = 120_000
 
 export class PythonThread<Job, Reply> {
   readonly #options: PythonThreadOptions
-  readonly #short: Waiting<Job, Reply>[] = []
-  readonly #long: Waiting<Job, Reply>[] = []
+  readonly #short: WaitingJob<Job, Reply>[] = []
+  readonly #long: WaitingJob<Job, Reply>[] = []
   #shortInARow = 0
-  #current: Waiting<Job, Reply> | undefined
+  #current: WaitingJob<Job, Reply> | undefined
   #worker: PythonHost | undefined
   #timer: NodeJS.Timeout | undefined
   #closed = false
@@ -103,7 +103,7 @@ export class PythonThread<Job, Reply> {
     else this.#send(this.#worker, this.#current)
   }
 
-  #take(): Waiting<Job, Reply> | undefined {
+  #take(): WaitingJob<Job, Reply> | undefined {
     const isLongOnesTurn = this.#short.length === 0 || this.#shortInARow >= MAX_SHORT_IN_A_ROW
     const long = isLongOnesTurn ? this.#long.shift() : undefined
     this.#shortInARow = long === undefined ? this.#shortInARow + 1 : 0
@@ -140,7 +140,7 @@ export class PythonThread<Job, Reply> {
     this.#limit(START_LIMIT_MS, () => this.#startError(undefined))
   }
 
-  #send(worker: PythonHost, { job }: Waiting<Job, Reply>): void {
+  #send(worker: PythonHost, { job }: WaitingJob<Job, Reply>): void {
     worker.ref()
     worker.postMessage(job)
     this.#limitJob()

@@ -12,7 +12,7 @@ import {
 import type { Sessions } from '../../../../../src/proxy/session/state/sessions.ts'
 import {
   createSessionMovedError,
-  type NodeInfo,
+  type NodeStatus,
 } from '../../../../../src/proxy/store/port/node-coordination.ts'
 import { fakeSharedRecord } from '../../../../helpers/fake-shared-record.ts'
 import { type Script, sendJson, startScriptedServer } from '../../../../helpers/scripted-server.ts'
@@ -36,7 +36,7 @@ function createIdentity(lease: number): NodeIdentity {
 async function startNode(t: Test, scripts: Script[]) {
   const others = await Promise.all(scripts.map((script) => startScriptedServer(script)))
   for (const other of others) t.teardown(() => other.close())
-  const owner = (): NodeInfo | undefined => {
+  const owner = (): NodeStatus | undefined => {
     const index = others.findIndex(({ requests }) => requests.length === 0)
     if (index === -1) return undefined
     return { id: index + 2, name: '', url: others[index]!.url, isDraining: false, seen: 0, isDrained: false }

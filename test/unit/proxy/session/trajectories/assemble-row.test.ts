@@ -4,7 +4,7 @@ import {
   assemble,
   assignTraining,
   createLayout,
-  type Plan,
+  type RowPlan,
   type TrajectoryOptions,
 } from '../../../../../src/proxy/session/trajectories/assemble-row.ts'
 import {
@@ -37,7 +37,7 @@ function buildTree(specs: readonly TurnSpec[]): TurnNode[] {
 }
 
 /** Returns a row of these turns, each the parent of the next. */
-function getPlan(chain: readonly TurnNode[], images: readonly RowImage[] = []): Plan {
+function getPlan(chain: readonly TurnNode[], images: readonly RowImage[] = []): RowPlan {
   const [first, last] = [chain[0]!, chain.at(-1)!]
   const base = first.promptLength
   return { chain, last, base, responseLength: last.promptLength + last.completionLength - base, images }
@@ -45,7 +45,7 @@ function getPlan(chain: readonly TurnNode[], images: readonly RowImage[] = []): 
 
 const NO_MARKS = { labels: [], notes: [], turns: {} } as never
 
-function assembleRow(plan: Plan, options: TrajectoryOptions = {}, more: object = {}) {
+function assembleRow(plan: RowPlan, options: TrajectoryOptions = {}, more: object = {}) {
   const trainedBy = assignTraining([plan], options, () => true)
   return assemble(plan, options, { trainedBy, reward: null, marks: NO_MARKS, policyOf: () => null, ...more })
 }

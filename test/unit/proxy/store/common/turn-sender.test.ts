@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t, { type Test } from 'tap'
-import type { Reply } from '../../../../../src/proxy/store/common/calls.ts'
+import type { ThreadReply } from '../../../../../src/proxy/store/common/calls.ts'
 import type { PageList } from '../../../../../src/proxy/store/common/reader.ts'
 import type {
   RequestReply,
@@ -18,7 +18,7 @@ import { limitRuns } from '../../../../helpers/tier.ts'
 function openWriter(t: Test) {
   const { writer, reader } = openStoreWriter(t)
   let lastReading = 0
-  const commit = (method: keyof WriteMethods, ...args: unknown[]): Reply =>
+  const commit = (method: keyof WriteMethods, ...args: unknown[]): ThreadReply =>
     writer.commit([{ id: 0, method, args }])[0]!
   const createSession = (sessionId: string) => commit('createSession', sessionRow(sessionId))
   /** Messages, tools and prompts of a session's turns, as recorded. */
@@ -48,7 +48,7 @@ function openWriter(t: Test) {
   return { commit, createSession, getRequests }
 }
 
-function getRecorded(reply: Reply): RequestReply {
+function getRecorded(reply: ThreadReply): RequestReply {
   if ('error' in reply) throw new Error(reply.error.message)
   const value = reply.value as RequestReply | TurnReply
   return 'request' in value ? value.request : value

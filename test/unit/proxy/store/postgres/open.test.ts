@@ -1,7 +1,7 @@
 import { EventEmitter } from 'node:events'
 import t from 'tap'
 import type { ThreadCommand } from '../../../../../src/proxy/store/common/calls.ts'
-import type { SpawnThread, ThreadPort } from '../../../../../src/proxy/store/common/store-thread.ts'
+import type { ThreadPort, ThreadSpawner } from '../../../../../src/proxy/store/common/store-thread.ts'
 import { openPostgresStore } from '../../../../../src/proxy/store/postgres/open.ts'
 import { listingLogger } from '../../../../helpers/listing-logger.ts'
 
@@ -29,7 +29,7 @@ t.test('a node whose reader fails to open stops renewing its lease', async (t) =
   const { logger, lines } = listingLogger()
   const renewal = { lease: 1, proxies: [], over: [], freed: 0, controls: [] }
   const failure = { code: 'start_failed', message: 'no connection left', param: undefined, cause: undefined }
-  const spawn: SpawnThread = (role) =>
+  const spawn: ThreadSpawner = (role) =>
     role === 'writer'
       ? new FakeThread({ opened: true }, renewal)
       : new FakeThread({ opened: false, error: failure })

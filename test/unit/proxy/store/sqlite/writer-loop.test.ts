@@ -1,7 +1,7 @@
 /** Which operations of the store share a commit, and which wait for others. */
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import t, { type Test } from 'tap'
-import type { Reply, ThreadCommand } from '../../../../../src/proxy/store/common/calls.ts'
+import type { ThreadCommand, ThreadReply } from '../../../../../src/proxy/store/common/calls.ts'
 import { NO_TEXTS, type TextBatch } from '../../../../../src/proxy/store/common/turn-message.ts'
 import type { WriteMethods } from '../../../../../src/proxy/store/common/write-methods.ts'
 import type { Writer } from '../../../../../src/proxy/store/sqlite/writer.ts'
@@ -14,7 +14,7 @@ function aLoop(t: Test) {
   const groups: number[][] = []
   const inbox: WriterMessage[] = []
   const writer = {
-    commit: (calls: readonly Call[]): Reply[] => {
+    commit: (calls: readonly Call[]): ThreadReply[] => {
       groups.push(calls.map(({ id }) => id))
       for (const { method, args } of calls)
         if (method === 'putStretch') (args[0] as TextBatch).written(NO_TEXTS)

@@ -1,13 +1,16 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { type CallKind, RateLimiter } from '../../../../../src/rollout/runners/agentcore/rate-limiter.ts'
+import {
+  type ApiRequestKind,
+  RateLimiter,
+} from '../../../../../src/rollout/runners/agentcore/rate-limiter.ts'
 import { FakeClock } from '../../../../helpers/fake-clock.ts'
 
 const NEVER = new AbortController().signal
 
 /** Requests so many grants of a kind, and records the time of each. */
-function sendRequest(limiter: RateLimiter, clock: FakeClock, kinds: readonly CallKind[]) {
-  const granted: { kind: CallKind; atMs: number }[] = []
+function sendRequest(limiter: RateLimiter, clock: FakeClock, kinds: readonly ApiRequestKind[]) {
+  const granted: { kind: ApiRequestKind; atMs: number }[] = []
   for (const kind of kinds) {
     // A fake clock's tasks and the promises that they resolve run one after the other.
     limiter.acquire(kind, NEVER).then(
