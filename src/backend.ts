@@ -68,7 +68,7 @@ async function openLocal(
     needsTokenIds: config.tokenizer !== undefined,
     logger,
   })
-  return { backend, registry, engines: () => backend.engines.all(), acceptWorker: rejectWorkers }
+  return { backend, registry, engines: () => backend.engines.list(), acceptWorker: rejectWorkers }
 }
 
 async function openRelay(
@@ -87,7 +87,7 @@ async function openRelay(
   })
   const acceptWorker: OpenBackend['acceptWorker'] = (socket, greeted) =>
     relay.accept(socket, () => {
-      metrics.workerConnected()
+      metrics.countWorkerConnection()
       greeted()
     })
   return { backend: relay, registry: relay, engines: () => [], acceptWorker }

@@ -129,7 +129,7 @@ export async function startServer(
   stack.defer(() => store.close())
   const { shared } = store
   const database = isPostgresUrl(config.db)
-    ? await requireProduct('postgres').lookAtPostgres(config.db, config.durability)
+    ? await requireProduct('postgres').openPostgresForInspection(config.db, config.durability)
     : undefined
 
   // 3. The model of token mode, and what engines that have its tokenizer report.
@@ -145,7 +145,7 @@ export async function startServer(
   const isFallback = () => engines().some((engine) => engine.isFallback)
 
   // 5. Prompts, which the engines render in chat mode and the proxy in token mode.
-  if (model) checkTokenEngines(backend.status().members)
+  if (model) checkTokenEngines(backend.getStatus().members)
   const markup = model && reportMarkup(model, logger)
   const prompts = model
     ? new TokenPrompts(
@@ -174,7 +174,7 @@ export async function startServer(
   stack.defer(() => sessions.close())
 
   // 7. The drift meter, with its own engine or those of the backend.
-  const findIdleEngine = (turn: TurnRecord) => findIdle(engines(), backend.status(), turn)
+  const findIdleEngine = (turn: TurnRecord) => findIdle(engines(), backend.getStatus(), turn)
   const drift =
     config.verifyShare > 0
       ? openDriftMeter(config, { store, logger, metrics, platform, findIdleEngine })
@@ -221,18 +221,18 @@ export async function startServer(
       products.embedded?.loadEmbeddedTokenizer,
       engines,
     ),
-    metrics: metrics.source({
+    metrics: metrics.createSource({
       ...{ backend, prompts, store, rollouts: rollouts?.own?.rollouts },
       ...(config.db !== 'memory' && !isPostgresUrl(config.db) && { databasePath: config.db }),
     }),
-    facts: () => ({
+    getHealthFields: () => ({
       version: VERSION,
       db: toDatabaseName(config.db),
       database,
       ...(usesRollouts && { rollouts: true }),
-      prompts: prompts.counts(),
+      prompts: prompts.getCounts(),
       ...markup,
-      drift: drift?.meter.state(),
+      drift: drift?.meter.getState(),
       notes: [
         ...listNotes(config).filter((note) => note !== getFallbackNote(config) || isFallback()),
         ...(mode === 'local' && !engines().some(({ watch }) => watch.healthy) ? [NO_ENGINE_NOTE] : []),
@@ -246,7 +246,8 @@ export async function startServer(
     return { code, body: JSON.stringify(health) }
   }
   const { healthPort: port } = config
-  const healthPort = port === undefined ? undefined : await openHealthPort({ host, port, basePath, health })
+  const healthPort =
+    port === undefined ? undefined : await openHealthPort({ host, port, basePath, getHealth: health })
   stack.defer(() => healthPort?.close())
   // Sessions end the long polls for which the HTTP server would wait.
   stack.defer(() => sessions.close())
@@ -256,7 +257,7 @@ export async function startServer(
   if (notes.length > 0) logEvent(logger, 'configuration_note', { note: notes.join(' ') })
   stack.defer(() => rollouts?.own?.close())
   await rollouts?.own?.begin({ proxyUrl: http.url, adminKeys, tlsCa: undefined })
-  await shared?.tell({ url: config.nodeUrl ?? getReachableUrl(http.url) })
+  await shared?.publish({ url: config.nodeUrl ?? getReachableUrl(http.url) })
   const running = stack.move()
   return {
     url: http.url,
@@ -267,7 +268,7 @@ export async function startServer(
       // Agents run for minutes, so they are ended and the trainer retries.
       await rollouts?.own?.rollouts.stop(0)
       // Without a database the other nodes cannot be notified, and nothing more is recorded.
-      await shared?.tell({ isDraining: true }).catch(() => {})
+      await shared?.publish({ isDraining: true }).catch(() => {})
       const drained = await runner.drain(graceMs)
       await running.disposeAsync()
       return { drained }
@@ -285,7 +286,7 @@ async function openStore(
   { db, durability, searchIndex }: ServeConfig,
   { metrics, logger, platform: { spawn } }: Observers,
 ): Promise<TurnStore> {
-  const onCommit = (operations: number, tookMs: number) => metrics.committed(operations, tookMs)
+  const onCommit = (operations: number, tookMs: number) => metrics.countCommit(operations, tookMs)
   const options = { onCommit, searchIndex, logger, spawn }
   if (db === 'memory') return openPassingStore(options)
   if (isPostgresUrl(db))
@@ -312,9 +313,9 @@ function openDriftMeter(
     share,
     store,
     logger,
-    onVerdict: (verdict, result) => metrics.verified(verdict, result?.comparison?.mean_difference),
-    onControl: (isCaught) => metrics.controlTried(isCaught),
-    engineFor: async (turn, signal) =>
+    onVerdict: (verdict, result) => metrics.countVerification(verdict, result?.comparison?.mean_difference),
+    onControl: (isCaught) => metrics.countControl(isCaught),
+    findEngine: async (turn, signal) =>
       own ? { client: own, health: await own.checkHealth(signal) } : findIdleEngine(turn),
   })
   const close = async () => {

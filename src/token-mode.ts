@@ -104,7 +104,7 @@ export async function findServedLength(
   backend: Backend,
   logger: Logger,
 ): Promise<number | undefined> {
-  const served = (await backend.models()).flatMap(({ maxModelLen }) => maxModelLen ?? [])
+  const served = (await backend.listModels()).flatMap(({ maxModelLen }) => maxModelLen ?? [])
   const least = Math.min(...served)
   const most = served.length === 0 ? undefined : Math.max(...served)
   if (length === undefined || least >= length) return most

@@ -20,20 +20,20 @@ export async function run(config: ChatConfig, [message = 'Say hello.']: string[]
   const at = `/sessions/${encodeURIComponent(sessionId)}`
   try {
     // The proxy may require that sessions are created before their first request.
-    if (config.session === undefined) await proxy.call('POST', at, Type.Unknown())
+    if (config.session === undefined) await proxy.sendJson('POST', at, Type.Unknown())
     const model = config.model ?? (await proxy.get(`${at}/v1/models`, Models)).data[0]?.id
     const body = {
       model,
       messages: [{ role: 'user', content: message }],
       max_tokens: config.maxTokens,
     }
-    await proxy.call('POST', `${at}/v1/chat/completions`, Answer, body)
+    await proxy.sendJson('POST', `${at}/v1/chat/completions`, Answer, body)
     const turn = (await proxy.get(at, SessionWithTurns)).turns.at(-1)
     if (turn === undefined) throw new ProxyError('start_failed', 'the request was answered but not recorded')
     process.stdout.write(`${config.json ? formatJson(turn, 2) : describe(turn)}\n`)
     return turn.exact ? 0 : 1
   } finally {
-    if (config.session === undefined) await proxy.call('DELETE', at, Type.Unknown()).catch(() => {})
+    if (config.session === undefined) await proxy.sendJson('DELETE', at, Type.Unknown()).catch(() => {})
   }
 }
 

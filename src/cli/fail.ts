@@ -59,11 +59,11 @@ function toOneLine(text: string): string {
 
 /** Explains why a server did not start, and how to fix it. */
 export function explainListenFailure(error: unknown, host: string, port: number): unknown {
-  const message = listenFailureMessage(error, host, port)
+  const message = formatListenFailure(error, host, port)
   return message === undefined ? error : new ProxyError('start_failed', message)
 }
 
-function listenFailureMessage(error: unknown, host: string, port: number): string | undefined {
+function formatListenFailure(error: unknown, host: string, port: number): string | undefined {
   if (!(error instanceof Error) || !('code' in error)) return undefined
   switch (error.code) {
     case 'EADDRINUSE':

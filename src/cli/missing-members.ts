@@ -9,7 +9,7 @@ import { SINCE } from '../protocol/schema/field.ts'
  * of other types stay missing; those that a later release added are optional in {@link toClientSchema}.
  */
 export function addMissingMembers(schema: TSchema, value: unknown): void {
-  if (Type.IsUnion(schema)) addOfUnion(schema.anyOf, value)
+  if (Type.IsUnion(schema)) addUnionMembers(schema.anyOf, value)
   else if (Type.IsArray(schema) && Array.isArray(value))
     for (const item of value) addMissingMembers(schema.items, item)
   else if (Type.IsObject(schema) && isRecord(value))
@@ -25,7 +25,7 @@ function addMember(value: Record<string, unknown>, name: string, schema: TSchema
 }
 
 /** Adds the members of the first type that the value then has. */
-function addOfUnion(types: readonly TSchema[], value: unknown): void {
+function addUnionMembers(types: readonly TSchema[], value: unknown): void {
   const type = types.find((candidate) => {
     const copy = structuredClone(value)
     addMissingMembers(candidate, copy)

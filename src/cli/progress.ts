@@ -22,7 +22,7 @@ export class Progress {
     this.#draw()
   }
 
-  step(note: string): void {
+  advance(note: string): void {
     this.#done += 1
     this.update(note)
   }
@@ -36,7 +36,7 @@ export class Progress {
   }
 
   /** Prints a message above the bar. */
-  say(text: string): void {
+  printMessage(text: string): void {
     this.#out.write(this.#out.isTTY ? `\r\u001b[2K${text}\n` : `${text}\n`)
     this.#draw()
   }

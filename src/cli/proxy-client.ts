@@ -44,7 +44,7 @@ export class OperatorClient {
   }
 
   get<T extends TSchema>(path: string, schema: T): Promise<Static<T>> {
-    return this.call('GET', path, schema)
+    return this.sendJson('GET', path, schema)
   }
 
   /**
@@ -52,22 +52,27 @@ export class OperatorClient {
    * @param body sent as JSON
    * @throws ProxyError `session_not_found` for a 404, `start_failed` for any other failure
    */
-  async call<T extends TSchema>(method: string, path: string, schema: T, body?: object): Promise<Static<T>> {
+  async sendJson<T extends TSchema>(
+    method: string,
+    path: string,
+    schema: T,
+    body?: object,
+  ): Promise<Static<T>> {
     const response = await this.#sendRequest(method, path, body)
     const answer = parseJson(await text(response))
     return checkResponse(schema, answer, response.statusCode ?? 0, this.#url + path)
   }
 
-  /** Returns the body of a response. @throws ProxyError as {@link call} */
-  async bytes(path: string): Promise<Buffer> {
+  /** Returns the body of a response. @throws ProxyError as {@link sendJson} */
+  async getBytes(path: string): Promise<Buffer> {
     return buffer(await this.#open(path))
   }
 
   /**
    * Yields the body of a response as text chunks.
-   * @throws ProxyError as {@link call}, and if the response is interrupted
+   * @throws ProxyError as {@link sendJson}, and if the response is interrupted
    */
-  async *pieces(path: string): AsyncGenerator<string> {
+  async *streamText(path: string): AsyncGenerator<string> {
     const response = await this.#open(path)
     try {
       yield* response.setEncoding('utf8')
@@ -76,8 +81,8 @@ export class OperatorClient {
     }
   }
 
-  /** Yields each parsed line of a streamed response. Ends when the proxy does. @throws ProxyError as {@link call} */
-  async *lines<T extends TSchema>(path: string, schema: T): AsyncGenerator<Static<T>> {
+  /** Yields each parsed line of a streamed response. Ends when the proxy does. @throws ProxyError as {@link sendJson} */
+  async *streamLines<T extends TSchema>(path: string, schema: T): AsyncGenerator<Static<T>> {
     const response = await this.#open(path)
     const expected = toClientSchema(schema)
     try {

@@ -14,7 +14,7 @@ export async function run(config: ServeConfig & ServerRolloutsConfig): Promise<n
   const logger = createLogger(config.logLevel, config.logFormat)
   const model = config.tokenizer === undefined ? undefined : await beginModel(config)
   const { startServer } = await import('../main.ts')
-  const platform = model && { openModel: () => model.ready() }
+  const platform = model && { openModel: () => model.waitUntilReady() }
   const server = await startServer(config, { logger, platform }).catch(async (error: unknown) => {
     await model?.close()
     throw explainListenFailure(error, config.host, config.port)

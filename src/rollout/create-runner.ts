@@ -33,12 +33,12 @@ export function createRunner(
     case 'harbor-server':
       return new HarborRunner(config)
     case 'http':
-      if (webhookUrl === undefined) throw lacks('http', '--webhook-url')
+      if (webhookUrl === undefined) throw createMissingOptionError('http', '--webhook-url')
       return new HttpRunner({ webhookUrl, timeLimitMs })
     case 'agentcore':
       return createAgentCoreRunner(config, print)
     case 'command':
-      if (command === undefined) throw lacks('command', '--command')
+      if (command === undefined) throw createMissingOptionError('command', '--command')
       return new CommandRunner({
         command,
         timeLimitMs,
@@ -70,7 +70,7 @@ function getRunnerKind({
 
 function createAgentCoreRunner(config: RunnerConfig, warn: (text: string) => void): AgentCoreRunner {
   const { agentcoreArn: arn, timeLimitMs } = config
-  if (arn === undefined) throw lacks('agentcore', '--agentcore-arn')
+  if (arn === undefined) throw createMissingOptionError('agentcore', '--agentcore-arn')
   return new AgentCoreRunner({
     arn,
     timeLimitMs,
@@ -99,6 +99,6 @@ function getSecretPaths(config: RunnerConfig & Partial<TaskFiles>): string[] {
   return [...rollouts, ...getSecretFiles(config), '.env', ...record]
 }
 
-function lacks(runner: string, flag: string): ProxyError {
+function createMissingOptionError(runner: string, flag: string): ProxyError {
   return new ProxyError('config_invalid', `the ${runner} runner needs ${flag}, or choose another --runner`)
 }

@@ -144,7 +144,7 @@ export class ProxyClient {
   }
 
   /** Resolves when the session has been completed or aborted. */
-  async untilEnded(sessionId: string, signal: AbortSignal): Promise<'completed' | 'aborted'> {
+  async waitForEnd(sessionId: string, signal: AbortSignal): Promise<'completed' | 'aborted'> {
     for (;;) {
       const path = `${getSessionPath(sessionId)}/wait?timeout_s=${POLL_S}`
       const { status } = await this.#sendRequest('GET', path, Session, signal)
@@ -152,7 +152,7 @@ export class ProxyClient {
     }
   }
 
-  trajectories(sessionId: string, choice: RowChoice, signal: AbortSignal): Promise<SessionTrajectories> {
+  getTrajectories(sessionId: string, choice: RowChoice, signal: AbortSignal): Promise<SessionTrajectories> {
     const { select, promptLength, responseLength, maskStaleTokens, images, record = [] } = choice
     const query = new URLSearchParams({ select, finished_only: 'true' })
     if (promptLength !== undefined) query.set('prompt_length', String(promptLength))

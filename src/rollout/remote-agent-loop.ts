@@ -68,7 +68,7 @@ export class RemoteAgentLoop {
       runner: runner ?? new HarborRunner(config),
       proxy: this.#proxy,
       agentFacingUrl: getAgentFacingUrl(proxyUrl, config.agentHost),
-      taskPathOf: (sample) => findTaskPath(sample, config),
+      findTaskPath: (sample) => findTaskPath(sample, config),
     }
   }
 

@@ -34,7 +34,7 @@ export interface RolloutOptions extends RowChoice {
   onTimeLimit: 'retry' | 'keep'
   /** The runner's settings that this rollout overrides. */
   agent?: AgentSettings | undefined
-  taskPathOf(sample: Sample): string | undefined
+  findTaskPath(sample: Sample): string | undefined
   /** Returns a random number from 0 to 1, as `Math.random` does. */
   random(): number
 }
@@ -111,7 +111,7 @@ export class Rollout {
   }
 
   #createTask(sessionId: string, tryNumber: number, apiKey: string): AgentTask {
-    const { agentFacingUrl, modelName, taskPathOf, proxy, agent } = this.#options
+    const { agentFacingUrl, modelName, findTaskPath: taskPathOf, proxy, agent } = this.#options
     const sample = structuredClone(this.#sample)
     const anthropicBaseUrl = `${agentFacingUrl}/${toSessionSegment(sessionId)}`
     return {
@@ -126,7 +126,7 @@ export class Rollout {
       apiKey,
       modelName,
       settings: agent,
-      untilEnded: (untilSignal) => proxy.untilEnded(sessionId, untilSignal),
+      untilEnded: (untilSignal) => proxy.waitForEnd(sessionId, untilSignal),
     }
   }
 
@@ -156,10 +156,10 @@ export class Rollout {
   /** Fetches the rows. A subset is requested separately, because tokens shared with other rows then train in it. */
   async #collect(facts: RolloutOutcome, signal: AbortSignal): Promise<RolloutResult> {
     const { proxy, ...choice } = this.#options
-    const all = await proxy.trajectories(facts.sessionId, { ...choice, select: 'all' }, signal)
+    const all = await proxy.getTrajectories(facts.sessionId, { ...choice, select: 'all' }, signal)
     const isComplete =
       choice.select === 'all' || (choice.select === 'longest' && all.trajectories.length <= 1)
-    const chosen = isComplete ? all : await proxy.trajectories(facts.sessionId, choice, signal)
+    const chosen = isComplete ? all : await proxy.getTrajectories(facts.sessionId, choice, signal)
     return toRolloutResult(all, chosen, facts)
   }
 

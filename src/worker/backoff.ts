@@ -15,7 +15,7 @@ interface KeepConnectedOptions {
    * Dials, and resolves after the disconnection with the duration of the connection (0: it was not established). Never
    * rejects.
    */
-  connection(): Promise<number>
+  connect(): Promise<number>
   clock: Clock
   /** Same contract as Math.random. */
   random(): number
@@ -24,7 +24,7 @@ interface KeepConnectedOptions {
 
 /** Maintains the connection. Resolves when `signal` has aborted and the current connection is closed. */
 export async function keepConnected({
-  connection,
+  connect: connection,
   clock,
   random,
   signal,

@@ -66,7 +66,7 @@ export class FrameSender {
    * Returns the frames after `received`, the last one that the proxy has received. Unacknowledged frames before it
    * still count against the window.
    */
-  after(received: number): string[] {
+  listAfter(received: number): string[] {
     return this.#kept.filter((frame) => frame.seq > received).map((frame) => frame.text)
   }
 

@@ -92,7 +92,7 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
     this.#memory = new WorkerCache(() => clock.nowMs())
     this.#links = new ProxyLinks({
       ...{ proxyUrls, resolve, lookupIntervalMs, clock, logger },
-      link: (proxy, lost) => this.#linkTo(proxy, lost),
+      createLink: (proxy, lost) => this.#linkTo(proxy, lost),
     })
   }
 
@@ -151,12 +151,12 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
       dial,
       random,
       logger: log,
-      status: () => this.#status(),
-      connected: () => {
+      getStatus: () => this.#status(),
+      onConnected: () => {
         logEvent(log, 'proxy_connected', {})
         this.emit('connected', { proxyUrl, address })
       },
-      disconnected: ({ code, reason, keyRejected }) => {
+      onDisconnected: ({ code, reason, keyRejected }) => {
         const mistake = keyRejected ? 'the proxy rejects the worker key' : MISTAKES[code]
         const event = mistake === undefined ? 'proxy_disconnected' : 'proxy_rejected_worker'
         logEvent(log, event, {
@@ -170,8 +170,8 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
   }
 
   #status(): WorkerStatus {
-    const { members } = this.#options.backend.status()
-    const { members: slots, waiting } = this.#slots.stats()
+    const { members } = this.#options.backend.getStatus()
+    const { members: slots, waiting } = this.#slots.getStats()
     return {
       type: 'worker_status',
       healthy: members.some((member) => member.healthy),
@@ -190,7 +190,7 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
   /** Watches the status. Resolves after the first check, so that the first hello lists the models. */
   async #watchStatus(): Promise<void> {
     try {
-      this.#models = await this.#options.backend.models()
+      this.#models = await this.#options.backend.listModels()
     } catch (error) {
       logEvent(this.#options.logger, 'models_unknown', { err: error })
     }
@@ -207,7 +207,12 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
 function createSlots(maxConcurrency: number, clock: Clock): Dispatcher {
   const waitMs = Number.POSITIVE_INFINITY
   const absent = () => ({ code: 'internal', message: 'the worker has no slots' }) as const
-  const slots = new Dispatcher({ queueLimit: Number.POSITIVE_INFINITY, waitMs, absent, clock })
+  const slots = new Dispatcher({
+    queueLimit: Number.POSITIVE_INFINITY,
+    waitMs,
+    createAbsentError: absent,
+    clock,
+  })
   slots.addMember({ id: 'slots', maxConcurrency, healthy: true, draining: false, models: [] })
   return slots
 }

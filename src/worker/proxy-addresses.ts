@@ -19,10 +19,10 @@ interface ProxyAddressesOptions {
   /** Interval between two lookups. */
   intervalMs: number
   clock: Clock
-  found(address: string): void
-  gone(address: string): void
+  onFound(address: string): void
+  onGone(address: string): void
   /** Called once for consecutive failures. Known addresses stay. */
-  failed(error: unknown): void
+  onFailed(error: unknown): void
 }
 
 /** The interval of Envoy for a name that stands for several hosts. */
@@ -61,7 +61,7 @@ export class ProxyAddresses {
 
   async #look(): Promise<void> {
     this.#isLooking = true
-    const { host, resolve, failed } = this.#options
+    const { host, resolve, onFailed: failed } = this.#options
     try {
       const addresses = selectOneFamily(await resolve(host))
       this.#hasFailed = false
@@ -84,14 +84,14 @@ export class ProxyAddresses {
     for (const address of addresses) {
       const isNew = !this.#misses.has(address)
       this.#misses.set(address, 0)
-      if (isNew) this.#options.found(address)
+      if (isNew) this.#options.onFound(address)
     }
     for (const [address, misses] of this.#misses) {
       if (addresses.has(address)) continue
       if (misses + 1 < LOOKUPS_TO_BE_GONE) this.#misses.set(address, misses + 1)
       else {
         this.#misses.delete(address)
-        this.#options.gone(address)
+        this.#options.onGone(address)
       }
     }
   }

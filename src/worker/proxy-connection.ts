@@ -43,10 +43,10 @@ export interface ProxyConnectionOptions {
   dial: SocketDialer
   logger: ContextLogger<{ worker_id: string; proxy: string; address: string | undefined }>
   /** Returns the hello for this connection, which lists the current requests. */
-  hello(): WorkerHelloV2
-  greeted(ack: WorkerHelloAckV2): void
+  createHello(): WorkerHelloV2
+  onGreeted(ack: WorkerHelloAckV2): void
   /** Receives a frame after the ack. @param json parts of a request that are available as bytes */
-  received(frame: Frame, json?: FrameJson): void
+  onFrame(frame: Frame, json?: FrameJson): void
 }
 
 export interface ConnectionEnd {
@@ -100,7 +100,7 @@ export class ProxyConnection {
       ...(options.address !== undefined && { lookup: always(options.address) }),
       ...(options.apiKey !== undefined && { headers: { authorization: `Bearer ${options.apiKey}` } }),
     })
-    this.#socket.on('open', () => this.#guard(() => this.#socket.send(JSON.stringify(options.hello()))))
+    this.#socket.on('open', () => this.#guard(() => this.#socket.send(JSON.stringify(options.createHello()))))
     this.#socket.on('message', (data, isBinary) => {
       let read: FrameContent | undefined
       const frame = parseFrame(data, isBinary, (bytes) => {
@@ -155,8 +155,8 @@ export class ProxyConnection {
     this.#receive()
     if (frame === undefined) this.#reject('the proxy sent a frame that is not JSON with a type')
     else if (frame.type === 'ping') this.send('{"type":"pong"}')
-    else if (this.#greetedAtMs !== undefined) this.#options.received(frame, json)
-    else if (helloAckV2.passes(frame)) this.#greeted(frame)
+    else if (this.#greetedAtMs !== undefined) this.#options.onFrame(frame, json)
+    else if (helloAckV2.isValid(frame)) this.#greeted(frame)
     else this.#reject(`the proxy does not speak this protocol: ${helloAckV2.explain(frame)}`)
   }
 
@@ -164,7 +164,7 @@ export class ProxyConnection {
     this.#greetedAtMs = this.#options.clock.nowMs()
     this.#silenceMs = ack.heartbeat_ms * MISSED_HEARTBEATS
     this.#watchSilence(this.#silenceMs)
-    this.#options.greeted(ack)
+    this.#options.onGreeted(ack)
   }
 
   #reject(reason: string): void {

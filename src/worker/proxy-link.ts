@@ -59,9 +59,9 @@ interface ProxyLinkOptions
   /** Cache that all links of the worker share. */
   memory: WorkerCache
   random(): number
-  status(): WorkerStatus
-  connected(): void
-  disconnected(end: ConnectionEnd): void
+  getStatus(): WorkerStatus
+  onConnected(): void
+  onDisconnected(end: ConnectionEnd): void
 }
 
 export class ProxyLink {
@@ -96,12 +96,12 @@ export class ProxyLink {
   /** Maintains the connection until `stop`. */
   run(): Promise<void> {
     const { clock, random } = this.#options
-    return keepConnected({ connection: () => this.#connect(), clock, random, signal: this.#stopping.signal })
+    return keepConnected({ connect: () => this.#connect(), clock, random, signal: this.#stopping.signal })
   }
 
   /**
    * Rejects new requests. Resolves when no request is left, with whether each was delivered or cancelled by its proxy.
-   * Never resolves after {@link stay}.
+   * Never resolves after {@link resumeServing}.
    */
   drain(): Promise<boolean> {
     if (this.#drained) return this.#drained.promise
@@ -113,7 +113,7 @@ export class ProxyLink {
   }
 
   /** Reverts {@link drain}: running requests continue, and new ones are accepted. */
-  stay(): void {
+  resumeServing(): void {
     this.#drained = undefined
     if (this.#state === 'draining') this.#transition('serving')
     this.sendStatus()
@@ -132,7 +132,7 @@ export class ProxyLink {
   /** Sends the status. @param answeredSequence the sequence number of the request that the status answers */
   sendStatus(answeredSequence?: number): void {
     const status = {
-      ...this.#options.status(),
+      ...this.#options.getStatus(),
       ...(this.#state === 'draining' && { draining: true }),
       ...(answeredSequence !== undefined && { answers: answeredSequence }),
     }
@@ -140,22 +140,22 @@ export class ProxyLink {
   }
 
   async #connect(): Promise<number> {
-    const { apiKeys, connected, disconnected } = this.#options
+    const { apiKeys, onConnected: connected, onDisconnected: disconnected } = this.#options
     this.#connection = new ProxyConnection({
       ...this.#options,
       apiKey: apiKeys[this.#rejectionCount % apiKeys.length],
       memory: this.#memory,
-      hello: () => {
+      createHello: () => {
         this.#transition('handshaking')
         return this.#hello()
       },
-      greeted: (ack) => {
+      onGreeted: (ack) => {
         // The ack may have arrived when the link was stopped.
         if (this.#state === 'closed') return
         this.#resume(ack)
         connected()
       },
-      received: (frame, json) => this.#receive(frame, json),
+      onFrame: (frame, json) => this.#receive(frame, json),
     })
     const end = await this.#connection.ended
     if (end.keyRejected) this.#rejectionCount += 1
@@ -166,7 +166,7 @@ export class ProxyLink {
   }
 
   #hello(): WorkerHelloV2 {
-    const { workerId, epoch, maxConcurrency, status } = this.#options
+    const { workerId, epoch, maxConcurrency, getStatus: status } = this.#options
     const { models, weight_version, healthy, unavailable, text_ids } = status()
     return {
       type: 'worker_hello',
@@ -185,7 +185,7 @@ export class ProxyLink {
   }
 
   #capabilities(): string[] {
-    const { members } = this.#options.backend.status()
+    const { members } = this.#options.backend.getStatus()
     const lacks = new Set<string>()
     if (members.length === 0 || members.some(({ takesTokenIds }) => !takesTokenIds))
       lacks.add(CAPABILITIES.tokenIds)
@@ -211,7 +211,7 @@ export class ProxyLink {
         this.#abandon(state, 'the proxy does not know this request any more')
         continue
       }
-      for (const text of state.after(last)) this.#connection?.send(text)
+      for (const text of state.listAfter(last)) this.#connection?.send(text)
       state.setWindow(ack.window_bytes)
     }
     this.sendStatus()
@@ -254,11 +254,11 @@ export class ProxyLink {
   }
 
   #receive(frame: Frame, json?: FrameJson): void {
-    if (frames.requestV2.passes(frame)) this.#begin(frame, json)
-    else if (frames.ack.passes(frame)) this.#acknowledge(frame.request_id, frame.seq)
-    else if (frames.cancel.passes(frame)) this.#cancel(frame.request_id)
-    else if (frames.sessionEnd.passes(frame)) this.#endSession(frame.session_id)
-    else if (frames.workerStatusRequest.passes(frame)) void this.#reportStatus(frame.seq)
+    if (frames.requestV2.isValid(frame)) this.#begin(frame, json)
+    else if (frames.ack.isValid(frame)) this.#acknowledge(frame.request_id, frame.seq)
+    else if (frames.cancel.isValid(frame)) this.#cancel(frame.request_id)
+    else if (frames.sessionEnd.isValid(frame)) this.#endSession(frame.session_id)
+    else if (frames.workerStatusRequest.isValid(frame)) void this.#reportStatus(frame.seq)
     else if (frame.type !== 'pong') this.#reportUnreadable(frame)
   }
 
@@ -309,10 +309,10 @@ export class ProxyLink {
       const chunk = createChunkFrame(state.requestId, batch, promptBase)
       const [first] = batch
       if (first?.type === 'start' && first.promptTokenIds)
-        this.#memory.sentPrompt(request, first.promptTokenIds)
+        this.#memory.recordSentPrompt(request, first.promptTokenIds)
       if (chunk) this.#send(state.add(chunk))
       const last = batch.at(-1)
-      const room = state.room()
+      const room = state.waitForSpace()
       if (last?.type !== 'end') return room
       const end = () => this.#send(state.end(createResponseFrame(state.requestId, last)))
       if (room !== undefined) return room.then(end)

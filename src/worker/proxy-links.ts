@@ -19,7 +19,7 @@ interface ProxyLinksOptions {
   /** URLs as configured. */
   proxyUrls: readonly string[]
   /** Creates a link. The link calls `lost` when its connection has ended. */
-  link(proxy: ProxyTarget, lost: () => void): ProxyLink
+  createLink(proxy: ProxyTarget, lost: () => void): ProxyLink
   resolve: HostResolver
   lookupIntervalMs: number
   clock: Clock
@@ -76,16 +76,16 @@ export class ProxyLinks {
     const leaving = new Map<string, ProxyLink>()
     const addresses = new ProxyAddresses({
       ...{ host, resolve, intervalMs, clock },
-      found: (address) => {
+      onFound: (address) => {
         logEvent(logger, 'proxy_resolved', { host, address })
         // A proxy treats a second link of the same worker as a restart that lost its requests, so there is never more
         // than one.
         const left = leaving.get(address)
         leaving.delete(address)
-        left?.stay()
+        left?.resumeServing()
         found.set(address, left ?? this.#begin({ url, address }, () => addresses.lookSoon()))
       },
-      gone: (address) => {
+      onGone: (address) => {
         logEvent(logger, 'proxy_unresolved', { host, address })
         const link = found.get(address)
         if (link === undefined) return
@@ -97,14 +97,14 @@ export class ProxyLinks {
           link.stop()
         })
       },
-      failed: (error) => logEvent(logger, 'proxy_lookup_failed', { host, err: error }),
+      onFailed: (error) => logEvent(logger, 'proxy_lookup_failed', { host, err: error }),
     })
     this.#names.push(addresses)
     addresses.start()
   }
 
   #begin(proxy: ProxyTarget, lost: () => void = () => {}): ProxyLink {
-    const link = this.#options.link(proxy, lost)
+    const link = this.#options.createLink(proxy, lost)
     this.#links.add(link)
     const life = link.run().finally(() => {
       this.#links.delete(link)

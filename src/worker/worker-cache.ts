@@ -92,7 +92,7 @@ export class ProxyCache {
     if (list?.json === undefined) return { value }
     const { tools } = value as { tools?: unknown }
     const isList = Array.isArray(tools) && tools.length > 0
-    const toolsJson = isList && encodeElements(reader.once(formatTools, tools))
+    const toolsJson = isList && encodeElements(reader.computeOnce(formatTools, tools))
     return { value, json: { messagesJson: [list.json], ...(toolsJson && { toolsJson }) } }
   }
 
@@ -110,7 +110,7 @@ export class ProxyCache {
   }
 
   /** Records that a prompt is sent to the proxy, which may refer to it as the base of another. */
-  sentPrompt({ requestId, sessionId, promptLists: lists }: GenerationRequest, ids: PromptIds): void {
+  recordSentPrompt({ requestId, sessionId, promptLists: lists }: GenerationRequest, ids: PromptIds): void {
     if (ids.length >= MIN_REPORTED_IDS) this.#memory.reported.set(this.#getSessionName(requestId), ids)
     // Short lists are not kept. Setting a list again updates its size.
     if (lists !== undefined && lists.bytes > 0) this.#memory.lists.set(this.#getSessionName(sessionId), lists)

@@ -33,7 +33,7 @@ export class WorkerRequestState extends FrameSender {
    * Returns when another frame may be sent; undefined: now. The engine's stream is not read in the meantime, so that the
    * engine's back-pressure applies.
    */
-  room(): Promise<void> | undefined {
+  waitForSpace(): Promise<void> | undefined {
     return this.hasRoom(this.#windowBytes) ? undefined : this.#waitForRoom()
   }
 

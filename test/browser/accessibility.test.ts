@@ -54,13 +54,13 @@ async function judge(t: Test, browser: Browser, colorScheme: 'light' | 'dark'): 
   const api = await startSessionsApi(t)
   await recordToolSession(api, 'run-1', 1)
   const marks = { labels: ['cheat'], note: 'It edits the test.' }
-  await api.sessions.mark('run-1', { ...marks, turns: { 0: marks } })
+  await api.sessions.updateMarks('run-1', { ...marks, turns: { 0: marks } })
   for (const step of [1, 2, 3]) {
     await api.sessions.create({ sessionId: `step-${step}`, metadata: { step } })
     await api.sessions.setReward(`step-${step}`, { reward: step, components: { tests: step } })
   }
   await api.sessions.create({ sessionId: 'run-2', metadata: { instance_id: 'sea' } })
-  await api.sessions.mark('run-2', marks)
+  await api.sessions.updateMarks('run-2', marks)
   await recordTurn(api.store, 'run-2', 0, {})
   const page = await browser.newPage({ viewport: { width: 1440, height: 900 }, colorScheme })
   t.teardown(() => page.close())

@@ -494,7 +494,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
 
   t.test('shows groups, their samples, and where two of them diverge', async (t) => {
     const { url } = await startInspector(t, {
-      facts: () => ({ engines: [{ name: 'a', warning: 'its streams lose ids' }] }),
+      getHealthFields: () => ({ engines: [{ name: 'a', warning: 'its streams lose ids' }] }),
     })
     const { page, isSilent } = await openPage(t, browser)
     await page.goto(`${url}/ui#/groups`)

@@ -92,7 +92,7 @@ const ANSWERS = {
 async function recordAll(api: SessionsApi): Promise<void> {
   await recordToolSession(api, 'run-1', 1)
   const marks = { labels: ['cheat'], note: 'It edits the test.' }
-  await api.sessions.mark('run-1', { ...marks, turns: { 0: marks } })
+  await api.sessions.updateMarks('run-1', { ...marks, turns: { 0: marks } })
   for (const step of [1, 2, 3]) {
     await api.sessions.create({ sessionId: `step-${step}`, metadata: { step } })
     await recordTurn(api.store, `step-${step}`, 0, {})
@@ -120,7 +120,7 @@ async function recordAll(api: SessionsApi): Promise<void> {
   await api.sessions.setReward('known', { reward: -1, components: { correct: -1, format: 0 } })
   await api.sessions.create({ sessionId: 'silent', metadata: { instance_id: 'sea' } })
   await recordTurn(api.store, 'silent', 0, { completionText: '', finishReason: 'length' })
-  await api.sessions.mark('silent', marks)
+  await api.sessions.updateMarks('silent', marks)
   await api.sessions.create({ sessionId: 'failed', metadata: { instance_id: 'sea' } })
   await recordTurn(api.store, 'failed', 0, {
     status: 'failed',
@@ -185,7 +185,7 @@ t.test('legibility', { skip: !existsSync(CHROMIUM) && 'there is no chromium' }, 
     texts: [...tokens].map((id) => (id % 7 === 5 ? '\n' : ` w${id}`)),
   })
   const facts = () => ({ engines: [{ name: 'a', warning: 'its streams lose ids' }], notes: ['A note.'] })
-  const api = await startSessionsApi(t, undefined, {}, { tokenTexts, facts })
+  const api = await startSessionsApi(t, undefined, {}, { tokenTexts, getHealthFields: facts })
   await recordAll(api)
   await beginRunning(api)
 

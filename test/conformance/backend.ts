@@ -108,14 +108,14 @@ export function backendSuite(
     async (t, subject) => {
       const running = [await begin(subject, 'a'), await begin(subject, 'b')]
       const waiting = serve(subject, 'c')
-      await eventually(() => subject.backend.status().queued === 1)
+      await eventually(() => subject.backend.getStatus().queued === 1)
       t.same(
         subject.members.map((member) => member.running()),
         [1, 1],
       )
       await running[1]!.return?.(undefined)
       t.equal((await waiting).tokenIds.length, 4)
-      t.equal(subject.backend.status().queued, 0)
+      t.equal(subject.backend.getStatus().queued, 0)
       await running[0]!.return?.(undefined)
     },
   )
@@ -158,7 +158,7 @@ export function backendSuite(
     await serve(subject, 's')
     await subject.members[0]!.stop()
     const waiting = serve(subject, 's')
-    await eventually(() => subject.backend.status().queued === 1)
+    await eventually(() => subject.backend.getStatus().queued === 1)
     await subject.members[0]!.restart()
     t.equal((await waiting).tokenIds.length, 4)
   })
@@ -187,7 +187,7 @@ export function backendSuite(
       while (!(await running.next()).done);
     }, reason)
     await eventually(() => subject.members.every((member) => member.running() === 0))
-    t.ok(subject.backend.status().members.every((member) => member.inFlight === 0))
+    t.ok(subject.backend.getStatus().members.every((member) => member.inFlight === 0))
   })
 
   withBackend(
@@ -198,25 +198,25 @@ export function backendSuite(
       const controller = new AbortController()
       const waiting = collect(pull(subject.backend, request(subject, 'b'), controller.signal))
       waiting.catch(() => {})
-      await eventually(() => subject.backend.status().queued === 1)
+      await eventually(() => subject.backend.getStatus().queued === 1)
       controller.abort(new Error('agent left'))
       await t.rejects(waiting, { message: 'agent left' })
-      t.equal(subject.backend.status().queued, 0)
+      t.equal(subject.backend.getStatus().queued, 0)
       await running.return?.(undefined)
     },
   )
 
   withBackend('models are listed once', {}, async (t, subject) => {
     t.same(
-      (await subject.backend.models()).map(({ id }) => id),
+      (await subject.backend.listModels()).map(({ id }) => id),
       [subject.model],
     )
   })
 
   withBackend('status shows each member and what it does', {}, async (t, subject) => {
-    await subject.backend.models()
+    await subject.backend.listModels()
     const running = await begin(subject, 's')
-    const { members, queued } = subject.backend.status()
+    const { members, queued } = subject.backend.getStatus()
     t.equal(queued, 0)
     t.same(
       members.map(({ healthy, inFlight, models }) => ({ healthy, inFlight, models })),
@@ -232,7 +232,7 @@ export function backendSuite(
     const running = await begin(subject, 's')
     subject.backend.pause()
     const waiting = serve(subject, 't')
-    t.equal(subject.backend.status().queued, 1)
+    t.equal(subject.backend.getStatus().queued, 1)
     t.notOk((await running.next()).done)
     await subject.backend.resume()
     t.equal((await waiting).tokenIds.length, 4)
@@ -247,7 +247,7 @@ export function backendSuite(
       await begin(subject, 'a', controller.signal)
       const waiting = serve(subject, 'b')
       waiting.catch(() => {})
-      await eventually(() => subject.backend.status().queued === 1)
+      await eventually(() => subject.backend.getStatus().queued === 1)
       const closing = subject.backend.close()
       controller.abort()
       await t.rejects(waiting, { code: 'shutting_down' })

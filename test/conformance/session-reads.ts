@@ -346,7 +346,7 @@ function join(steps: readonly TurnStep[]): TurnRecord[] {
 function getRows(turns: readonly (TurnRecord | TurnStep)[]) {
   const builder = new TrajectoryBuilder({ sideCalls: true })
   for (const turn of turns) builder.add(turn)
-  return { rows: [...builder.rows({}, null)], excluded: builder.excluded() }
+  return { rows: [...builder.assembleRows({}, null)], excluded: builder.countExcluded() }
 }
 
 /** Records two sessions of two and three turns, and one with an open turn. */

@@ -35,7 +35,7 @@ export class CountingBackend extends ScriptedBackend {
     this.#counting = { pieces: 20, pieceMs: 0, startMs: 0, opened: Promise.resolve(), ...counting }
   }
 
-  override status() {
+  override getStatus() {
     const member = {
       name: 'counting',
       kind: 'embedded',

@@ -23,7 +23,7 @@ export function fakeSharedRecord({ lease }: { lease?: number | undefined } = {})
   const fake: Partial<FakeSharedRecord> = {
     self,
     proxies: self ? [self] : [],
-    getGoneSignal: (id) => getGone(id).signal,
+    getLossSignal: (id) => getGone(id).signal,
     end: (id) => getGone(id).abort(),
   }
   return fake as FakeSharedRecord

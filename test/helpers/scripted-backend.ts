@@ -23,7 +23,7 @@ export class ScriptedBackend implements Backend {
     return push(this.script(request, signal), sink)
   }
 
-  async models(): Promise<EngineModel[]> {
+  async listModels(): Promise<EngineModel[]> {
     return [{ id: 'scripted', maxModelLen: 1000 }]
   }
 
@@ -36,7 +36,7 @@ export class ScriptedBackend implements Backend {
     this.released.push(sessionId)
   }
 
-  status(): BackendStatus {
+  getStatus(): BackendStatus {
     return { members: [], queued: 0 }
   }
 

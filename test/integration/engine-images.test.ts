@@ -219,7 +219,7 @@ t.test('a worker whose engines accept images gets them in the messages', async (
   const { url, backend } = await relayServerFor(t)
   const local = createLocalBackend({ clients: [engine.client] })
   t.teardown(() => local.close())
-  await local.models()
+  await local.listModels()
   await once(workerFor(t, url, 'w', local), 'connected')
   const [start] = await readEvents(backend, imageRequest())
   t.match(engine.server.requests.at(-1)?.body, { input_ids: [1, 9, 2, 9, 3], image_data: URLS })

@@ -22,14 +22,14 @@ t.test('an engine reports the text that each token adds, as a tokenizer does', a
   const client = createVllmClient({ url })
   t.teardown(() => client.close())
   const ids = Int32Array.from(await engine.tokenizeText(TEXT))
-  const texts = await client.tokenTexts!('embedded', ids, AbortSignal.timeout(60_000))
+  const texts = await client.getTokenTexts!('embedded', ids, AbortSignal.timeout(60_000))
   t.equal(texts?.join(''), TEXT)
   t.equal(texts?.length, ids.length)
   // The text of consecutive partial characters is at their last token; all other texts equal the tokenizer's.
   const expected = await computeTokenTexts(loadTokenizer(getEmbeddedModelFolder()), ids)
   const full = expected.map((text, index) => (text.length > 0 && texts?.[index] === text ? text : undefined))
   t.ok(full.filter((text) => text !== undefined).length > ids.length / 3)
-  t.strictSame(await client.tokenTexts!('embedded', new Int32Array(0), AbortSignal.timeout(60_000)), [])
+  t.strictSame(await client.getTokenTexts!('embedded', new Int32Array(0), AbortSignal.timeout(60_000)), [])
 })
 
 t.test('the text of a token is requested once', async (t) => {

@@ -42,7 +42,7 @@ async function thrownBy(run: () => Promise<unknown>): Promise<unknown> {
 async function checkSampled(t: Test, engine: string, wire: Wire): Promise<void> {
   const completion = fold(await collect(await getResponse(t, engine, wire)))
   t.equal(findInexactReason(completion), null, 'exact')
-  t.strictSame([...completion.start!.promptTokenIds!.whole()], wire.core!.prompt, 'the prompt')
+  t.strictSame([...completion.start!.promptTokenIds!.toArray()], wire.core!.prompt, 'the prompt')
   t.strictSame([...completion.tokenIds], wire.core!.ids, 'the ids')
   const far = [...completion.logprobs].filter(
     (value, index) => Math.abs(value - wire.core!.logprobs[index]!) > 1e-6,

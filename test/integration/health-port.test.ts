@@ -56,7 +56,7 @@ t.test("it forwards the proxy's own report", async (t) => {
     port: 0,
     basePath: '/llm',
     intervalMs: 1,
-    health: async () => now,
+    getHealth: async () => now,
   })
   t.teardown(() => port.close())
   t.match(port.url, /\/llm\/health$/)
@@ -67,13 +67,13 @@ t.test("it forwards the proxy's own report", async (t) => {
 })
 
 t.test('a proxy that reports nothing for long is stuck', async (t) => {
-  const port = await openHealthPort({ host: '127.0.0.1', port: 0, stuckMs: 50, health: async () => OK })
+  const port = await openHealthPort({ host: '127.0.0.1', port: 0, stuckMs: 50, getHealth: async () => OK })
   t.teardown(() => port.close())
   t.ok(await answersWhileStuck(t, port.url, 503))
 })
 
 t.test('a port in use is an error at the start', async (t) => {
-  const options = { host: '127.0.0.1', health: async () => OK }
+  const options = { host: '127.0.0.1', getHealth: async () => OK }
   const port = await openHealthPort({ ...options, port: 0 })
   t.teardown(() => port.close())
   await t.rejects(openHealthPort({ ...options, port: Number(new URL(port.url).port) }), {

@@ -139,7 +139,7 @@ for (const mode of ['local', 'relay'] as const) {
     for (const row of rows) {
       t.equal(row.teacher, 'wise')
       for (const { start, end } of row.turns) {
-        const ids = PromptIds.from([...row.prompt_ids, ...row.response_ids.slice(0, start)]).whole()
+        const ids = PromptIds.from([...row.prompt_ids, ...row.response_ids.slice(0, start)]).toArray()
         const completion = Int32Array.from(row.response_ids.slice(start, end))
         const request = { promptTokenIds: ids, completionTokenIds: completion, alternatives: 0 }
         const { tokens } = await client.score!(request, AbortSignal.timeout(10_000))

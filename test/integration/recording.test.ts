@@ -300,7 +300,7 @@ t.test('a tool call of a lost turn is reported in the session, its tree and the 
     const proxy = await startProxy(t, { db: 'memory', ...(tokenizer && { tokenizer }) })
     const openai = client(proxy)
     await sendRequest(openai, [user('task')])
-    const id = new ToolCallIds().draw(undefined)
+    const id = new ToolCallIds().create(undefined)
     const called = { id, type: 'function' as const, function: { name: 'f', arguments: '{}' } }
     const messages: ChatCompletionMessageParam[] = [
       { role: 'assistant', content: null, tool_calls: [called] },

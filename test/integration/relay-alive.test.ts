@@ -23,7 +23,7 @@ async function relayWithClock(t: Test) {
 
 /** Reports a healthy engine, since a worker without one gets no requests. */
 class HealthyBackend extends ScriptedBackend {
-  override status() {
+  override getStatus() {
     const member = {
       name: 'e',
       kind: 'vllm',
@@ -87,7 +87,7 @@ t.test('a request that the worker no longer reports fails after the relay timeou
   worker.send({ type: 'worker_status', ...status, answers: seq })
   await response
   clock.advance(TIMEOUT_MS - 1)
-  t.equal(backend.status().members[0]?.inFlight, 1, 'it was alive')
+  t.equal(backend.getStatus().members[0]?.inFlight, 1, 'it was alive')
   clock.advance(1)
   await lost
 })

@@ -22,7 +22,7 @@ function createRequest(sessionId: string, more: Partial<GenerationRequest> = {})
 
 function getPrompt(events: readonly GenerationEvent[]): Int32Array | undefined {
   const [start] = events
-  return start?.type === 'start' ? start.promptTokenIds?.whole() : undefined
+  return start?.type === 'start' ? start.promptTokenIds?.toArray() : undefined
 }
 
 t.test('whatever an engine saw before, its prompts arrive unchanged', async (t) => {
@@ -41,7 +41,7 @@ t.test('whatever an engine saw before, its prompts arrive unchanged', async (t) 
     capacity: 8,
     takesTokenIds: true,
   }
-  engine.status = () => ({ members: [member], queued: 0 })
+  engine.getStatus = () => ({ members: [member], queued: 0 })
   await once(workerFor(t, url, 'w', engine), 'connected')
   const prompts = [LONG, LONGER, LONGER, LONG.with(2_999, 1), Int32Array.of(5), LONGER, LONG.subarray(7)]
   for (const each of prompts) {
@@ -214,7 +214,7 @@ t.test('whatever a worker of this version has cached, its engine gets the prompt
     return respond([{ type: 'start', engine: 'e', promptTokenIds }, ...rest])
   })
   const member = { name: 'e', kind: 'scripted', healthy: true, inFlight: 0, models: [], capacity: 8 }
-  engine.status = () => ({ members: [{ ...member, takesTokenIds: true }], queued: 0 })
+  engine.getStatus = () => ({ members: [{ ...member, takesTokenIds: true }], queued: 0 })
   await once(workerFor(t, url, 'w', engine), 'connected')
   const prompts = [LONG, LONGER, LONG.with(2_999, 1), Int32Array.of(5), LONGER, LONG.subarray(7)]
   // Enough other prompts that the worker evicts its own, and one that continues then.
@@ -223,6 +223,6 @@ t.test('whatever a worker of this version has cached, its engine gets the prompt
     const events = await readEvents(backend, createRequest('a', { promptTokenIds: new PromptIds(each) }))
     t.ok(getPrompt(events)!.length === each.length)
     const last = requests.at(-1) as { promptTokenIds: PromptIds }
-    t.ok(Buffer.from(last.promptTokenIds.whole().buffer).equals(Buffer.from(Int32Array.from(each).buffer)))
+    t.ok(Buffer.from(last.promptTokenIds.toArray().buffer).equals(Buffer.from(Int32Array.from(each).buffer)))
   }
 })

@@ -364,7 +364,7 @@ t.test('a reconnected worker has its newly reported state, and drains if it did 
   const second = await RawWorker.hello(url, { capabilities, max_concurrency: 9, healthy: false })
   t.match(await second.next('worker_hello_ack'), { capabilities })
   t.match(backend.list(), [{ draining: true, healthy: false, maxConcurrency: 9 }])
-  t.match(backend.status().members, [{ takesTokenIds: true }])
+  t.match(backend.getStatus().members, [{ takesTokenIds: true }])
 })
 
 t.test('a request that crashes its workers is failed before it has crashed all', async (t) => {

@@ -19,7 +19,7 @@ class EndlessBackend extends ScriptedBackend {
     super(({ body }, signal) => this.#respond(JSON.stringify(body.messages).includes('go on'), signal))
   }
 
-  override status() {
+  override getStatus() {
     const { running: inFlight } = this
     const member = {
       name: 'endless',

@@ -96,7 +96,7 @@ t.test('a worker that does not send its token ids is warned of, until it sends t
     log_probs: ids?.map(() => -0.5),
     ...{ timing, node_id: 'n', gpu_id: null, worker_id: 'w1', rank_info: null },
   }))
-  const warning = () => backend.status().members[0]?.warning
+  const warning = () => backend.getStatus().members[0]?.warning
   t.equal(warning(), undefined)
   t.match(await readEvents(backend, chatRequest('hello')), [
     { engine: 'w1' },

@@ -49,7 +49,7 @@ t.test('a worker drops its requests at the timeout', async (t) => {
   await until(() => engine.running === 1)
   t.same(await worker.stop(AbortSignal.abort()), { drained: false })
   await until(() => engine.running === 0)
-  await until(() => backend.status().queued === 1)
+  await until(() => backend.getStatus().queued === 1)
   controller.abort(new Error('disconnected'))
   await t.rejects(waiting, { message: 'disconnected' }, 'the request was waiting for another worker')
 })
@@ -116,7 +116,7 @@ t.test(
     engine.healthy = false
     await connected(t, url, 'w', engine)
     t.match(backend.list(), [{ id: 'w', healthy: false, load: 0 }])
-    t.equal(backend.status().queued, 1, 'the request still waits')
+    t.equal(backend.getStatus().queued, 1, 'the request still waits')
     engine.healthy = true
     t.equal(await text, countedText(2))
   },
@@ -193,12 +193,12 @@ t.test('a worker reports its load, models and weights when they change', async (
   const engine = new CountingBackend({ startMs: 60_000 })
   await connected(t, url, 'w', engine)
   t.match(backend.list(), [{ models: ['scripted'], weightVersion: '7', load: 0 }])
-  t.same(await backend.models(), [{ id: 'scripted', maxModelLen: 1000 }])
+  t.same(await backend.listModels(), [{ id: 'scripted', maxModelLen: 1000 }])
   engine.weightVersion = '8'
   await until(() => backend.list()[0]?.weightVersion === '8')
   engine.healthy = false
   await until(() => backend.list()[0]?.healthy === false)
-  t.same(await backend.models(), [])
+  t.same(await backend.listModels(), [])
 })
 
 t.test('a worker retries until the proxy listens, and reports each connection', async (t) => {

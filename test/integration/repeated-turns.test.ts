@@ -177,7 +177,7 @@ t.test(
       ids = [...ids, 100, 200, 300]
       // Alternates between chat mode, which reads the engine's report, and token mode, which serializes the request.
       if (prompt !== undefined && turn % 2 === 1) {
-        prompt = prompt.continuedBy([100, 200, 300])
+        prompt = prompt.createContinuation([100, 200, 300])
         lists.write(prompt)
       } else prompt = lists.read(Buffer.from(ids.join()), 0, ids.join().length)!
       converted.push(lists.converted - before)
@@ -185,7 +185,7 @@ t.test(
       frames.push(
         createChunkFrame('r', [{ type: 'start', engine: 'e', promptTokenIds: prompt }], base)!(1).length,
       )
-      worker.sentPrompt(request, prompt)
+      worker.recordSentPrompt(request, prompt)
       t.equal(prompt.length, ids.length)
     }
     t.equal(frames[200], frames[20])

@@ -29,10 +29,10 @@ const KEY_OF: Record<CallerName, string | undefined> = {
   worker: KEYS.workerKeys[1],
   view: KEYS.viewKeys[1],
   metrics: KEYS.metricsKeys[1],
-  'run of this session': keyring.runKey('r'),
-  'another run': keyring.runKey('q'),
-  'agent of this session': keyring.agentKey('runs/r/this'),
-  'agent of another session': keyring.agentKey('another'),
+  'run of this session': keyring.getRunKey('r'),
+  'another run': keyring.getRunKey('q'),
+  'agent of this session': keyring.getAgentKey('runs/r/this'),
+  'agent of another session': keyring.getAgentKey('another'),
 }
 
 t.test('docs/security.md has every route with what each key may do (UPDATE=1 writes it)', async (t) => {

@@ -211,7 +211,7 @@ t.test('versions that are recorded without a mask are requested in a stream', as
     const completion = fold(await collect(pull(client, request(body, record), noAbort)))
     t.equal(server.requests.at(-1)?.path, COMPLETIONS)
     t.equal(findInexactReason(completion), null)
-    return completion.details?.details(2).weight_versions
+    return completion.details?.buildTokenData(2).weight_versions
   }
   t.same(await getCapture({ weightVersions: true }), spans)
   t.equal(server.requests.at(-1)?.body.return_weight_versions, true)

@@ -36,7 +36,7 @@ export const PLANTS: readonly Plant[] = [
     edits: [
       {
         file: 'src/proxy/session/turn/run-turn.ts',
-        find: 'opened.catch(() => allocation.unrecorded())',
+        find: 'opened.catch(() => allocation.freeIndex())',
         put: 'opened.catch(() => {})',
       },
     ],

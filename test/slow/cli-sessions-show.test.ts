@@ -53,7 +53,7 @@ async function startRecord(t: Test) {
 t.test('labels and notes of a session and its turns are printed with them', async (t) => {
   const { url, db, sessions } = await startRecord(t)
   const note = 'looks \u001b[2Jfine\nask Kim'
-  await sessions.mark('code', {
+  await sessions.updateMarks('code', {
     labels: ['seen', 'odd'],
     note,
     turns: { 1: { labels: ['cheat'], note: 'here' } },

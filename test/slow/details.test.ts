@@ -411,7 +411,7 @@ t.test('the TypeScript loop has sessions recorded, and its rows contain the data
   await client.createSession({ session_id: 's', metadata: {}, sampling_params: {}, record }, signal)
   await runConversation(proxy, 's', false)
   await client.complete('s', signal)
-  const session = await client.trajectories('s', { select: 'all', record }, signal)
+  const session = await client.getTrajectories('s', { select: 'all', record }, signal)
   for (const row of session.trajectories) {
     t.equal(getFault(getTokens(row as unknown as Row), 2), undefined)
     t.ok(row.sampling_mask && row.top_logprob_ids && row.routed_experts)

@@ -48,7 +48,7 @@ t.test(
     t.equal((await fetch(`${url}/sessions/s/reward`, init)).status, 200)
     await client.setReward('s', { reward: 0.5, components: {} }, signal)
     await client.complete('s', signal)
-    const { trajectories } = await client.trajectories('s', { select: 'all' }, signal)
+    const { trajectories } = await client.getTrajectories('s', { select: 'all' }, signal)
     t.match(trajectories, [{ agent_role: 'subagent:critic', reward: -1 }], 'the reward of the role stays')
     const listed = await runLlmProxy(['sessions', 'list', '--json', '--url', url])
     t.equal(listed.code, 0, listed.stderr)

@@ -58,5 +58,5 @@ for (let done = 0; done < rounds; done += 1) {
   await round()
   heaps.push(heapBytes())
 }
-console.log(JSON.stringify({ heaps, queued: backend.status().queued }))
+console.log(JSON.stringify({ heaps, queued: backend.getStatus().queued }))
 process.exit()

@@ -262,7 +262,7 @@ if (noPostgres !== false) {
     const [one, other] = [await open(t, url), await open(t, url)]
     await one.createSession({ ...createSession('s'), isOwn: true })
     await one.openTurn(aTurn('t', { sessionId: 's', epoch: 1 }))
-    await one.shared!.tell({ isDraining: true })
+    await one.shared!.publish({ isDraining: true })
     t.equal(await other.shared!.claim('s'), undefined)
     await one.closeTurn(anOutcome('t', { sessionId: 's', epoch: 1 }))
     t.strictSame(await other.shared!.claim('s'), { epoch: 2, wasLost: false })

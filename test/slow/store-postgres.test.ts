@@ -133,7 +133,7 @@ if (noPostgres !== false) {
       return rows[0]?.epoch
     }
     const call = await allocateTurn(own, 's')
-    call.done()
+    call.reportClosed()
     for (const change of ['complete', 'reset', 'abort', 'reset'] as const) await own[change]('s')
     t.equal(await epoch(), 1, 'each was one commit, without a takeover')
     await other.reset('s')

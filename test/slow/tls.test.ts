@@ -117,7 +117,7 @@ t.test('a certificate without its new key is ignored until the key is there', as
   const stop = watchCertificate({
     files: certificates,
     current: readCertificate(certificates),
-    renewed: ({ key }) => used.push(key),
+    onRenewed: ({ key }) => used.push(key),
     logger,
     intervalMs: 5,
   })
@@ -191,7 +191,7 @@ t.test('a connection with TLS belongs to its agent once it has sent a key', asyn
   const certificate = readCertificate(await certificateFolder(t))
   const server = createWebServer(
     (request, response) => {
-      unauthenticated.know(request.socket)
+      unauthenticated.markAuthenticated(request.socket)
       response.end('hello')
     },
     { certificate, unauthenticated },

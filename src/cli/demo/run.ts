@@ -45,7 +45,7 @@ async function rollOut(config: DemoConfig, proxyUrl: string, signal: AbortSignal
   const { rollouts: count, concurrency } = config
   const progress = new Progress(count, process.stdout)
   const onDone = ({ task, rows }: DemoRollout) =>
-    progress.step(`reward ${rows[0].reward_score?.toFixed(2)}  ${task.question}`)
+    progress.advance(`reward ${rows[0].reward_score?.toFixed(2)}  ${task.question}`)
   try {
     return await runRollouts({ proxyUrl, count, concurrency, signal, onDone })
   } finally {

@@ -149,7 +149,10 @@ export async function checkDatabase({ db, durability }: ServeConfig): Promise<Fi
 
 /** Checks the server's settings for the durability of commits. */
 async function checkServer(db: string, durability: ServeConfig['durability']): Promise<Finding[]> {
-  const { server, fsync, ...settings } = await requireProduct('postgres').lookAtPostgres(db, durability)
+  const { server, fsync, ...settings } = await requireProduct('postgres').openPostgresForInspection(
+    db,
+    durability,
+  )
   const { synchronous_commit: commit, synchronous_standby_names: standbys } = settings
   const seen = `PostgreSQL ${server}, fsync ${fsync}, synchronous_commit ${commit}`
   if (standbys !== '') return [createOkFinding('database server', `${seen}, synchronous standby ${standbys}`)]

@@ -30,7 +30,7 @@ export async function createHtmlPage(
         '--tokenizer is for --db: with --url, the proxy has the tokenizer',
       )
     const proxy = new OperatorClient(config)
-    return page((path) => proxy.bytes(`/${path}`))
+    return page((path) => proxy.getBytes(`/${path}`))
   }
   return withView(
     { db: config.db, tokenizer: config.tokenizer, logger: createLogger('silent') },

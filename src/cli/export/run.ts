@@ -64,13 +64,13 @@ async function* exportSessionLines(
 ): AsyncGenerator<string> {
   const which = { select, side_calls: sideCalls, rejected, finished_only: finishedOnly }
   if (format === 'atif' || format === 'training_trace' || format === 'sft')
-    yield* api.exported(sessionId, { format, ids: true, ...which })
+    yield* api.exportSession(sessionId, { format, ids: true, ...which })
   else {
     const shown = details.length > 0 ? { ...which, details: details.join(',') } : which
     const rows =
       format === 'turns'
-        ? (await api.withTurns(sessionId)).turns
-        : (await api.withTrajectories(sessionId, shown)).trajectories
+        ? (await api.getWithTurns(sessionId)).turns
+        : (await api.getWithTrajectories(sessionId, shown)).trajectories
     for (const row of rows) yield `${JSON.stringify({ session_id: sessionId, ...row })}\n`
   }
 }

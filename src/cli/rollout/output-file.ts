@@ -62,7 +62,7 @@ export class OutputFile {
   }
 
   /** Returns the samples that the file lacks. @throws ProxyError `config_invalid` if it has rows of other tasks */
-  missing(samples: readonly SamplePlan[]): SamplePlan[] {
+  selectMissing(samples: readonly SamplePlan[]): SamplePlan[] {
     return samples.filter((sample) => {
       const row = this.#written.get(getSampleKey(sample.taskIndex, sample.sampleIndex))
       if (row !== undefined && !isRowOfSample(row, sample)) throw this.#ofOtherTasks(sample, row)
@@ -71,7 +71,7 @@ export class OutputFile {
   }
 
   /** Returns the samples in the file whose attempts all failed. */
-  failed(samples: readonly SamplePlan[]): SamplePlan[] {
+  selectFailed(samples: readonly SamplePlan[]): SamplePlan[] {
     return samples.filter(({ taskIndex, sampleIndex }) => {
       const row = this.#written.get(getSampleKey(taskIndex, sampleIndex))
       return row !== undefined && (row.metrics.failed ?? 0) > 0

@@ -41,19 +41,19 @@ export async function run(config: RolloutConfig): Promise<number> {
   closing.defer(() => loop.close())
   const output = await OutputFile.open(config.output)
   closing.defer(() => output.close())
-  const here = samples.length - output.missing(samples).length
+  const here = samples.length - output.selectMissing(samples).length
   if (here > 0) print(`${config.output} has ${here} of ${samples.length} samples already`)
-  const failed = output.failed(samples)
+  const failed = output.selectFailed(samples)
   if (failed.length > 0) print(describeFailed(failed, config.retryFailed))
   const again = config.retryFailed ? failed : []
   if (here < samples.length || again.length > 0) await loop.reach()
   if (again.length > 0) await output.takeOut(again)
-  const missing = output.missing(samples)
+  const missing = output.selectMissing(samples)
   // The exit code of the run that wrote the output: repeating a command must not turn its failure into a success.
   let exitCode = failed.length === samples.length ? 1 : 0
   if (missing.length > 0) {
     const progress = new Progress(missing.length, process.stdout, { lineEveryMs: LINE_EVERY_MS })
-    notify = (text) => progress.say(text)
+    notify = (text) => progress.printMessage(text)
     exitCode = await runMissing({ config, loop, runner, output, missing, progress })
     notify = print
   }
@@ -108,7 +108,7 @@ async function runSamples(
         const outputs = await loop.run(config.samplingParams, sample.task, stop)
         await output.append(sample, outputs)
         tally.add(outputs)
-        progress.step(note())
+        progress.advance(note())
       } catch (error) {
         failure.abort(error)
         throw error

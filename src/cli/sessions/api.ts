@@ -56,21 +56,21 @@ type RowSelection = Pick<
 export interface SessionsApi {
   list(query: ListQuery): Promise<Static<typeof SessionList>>
   search(query: SearchQuery): Promise<Static<typeof SearchHits>>
-  withTurns(sessionId: string): Promise<SessionWithTurnsJson>
+  getWithTurns(sessionId: string): Promise<SessionWithTurnsJson>
   /** Returns the tree of turns. */
-  tree(sessionId: string): Promise<TreeJson>
+  getTree(sessionId: string): Promise<TreeJson>
   /** Returns the turns, each with only its new messages and without token ids. */
-  conversation(sessionId: string): Promise<TurnDisplayJson[]>
-  withTrajectories(sessionId: string, rows: RowSelection): Promise<TrajectoriesJson>
+  getConversation(sessionId: string): Promise<TurnDisplayJson[]>
+  getWithTrajectories(sessionId: string, rows: RowSelection): Promise<TrajectoriesJson>
   /** Yields chunks of lines in an export format. */
-  exported(sessionId: string, query: Static<typeof ExportQuery>): AsyncIterable<string>
+  exportSession(sessionId: string, query: Static<typeof ExportQuery>): AsyncIterable<string>
   close(): Promise<void>
 }
 
 /** The routes that change sessions. */
 export interface ChangesApi {
   /** Sends a request. @throws ProxyError `session_not_found` for a 404, `start_failed` for any other failure */
-  call<S extends TSchema>(
+  sendJson<S extends TSchema>(
     method: 'POST' | 'DELETE',
     path: string,
     schema: S,

@@ -34,25 +34,25 @@ export async function openDatabaseApi(path: string): Promise<SessionsApi> {
       const page = { wanted, perSession, limit, cursor }
       return hitsToWire(await reader.searchTurns({ ...page, ...within }))
     },
-    withTurns: async (sessionId) => {
+    getWithTurns: async (sessionId) => {
       const session = await findSession(reader, sessionId)
       return parseChunks(writeSessionWithTurns(session, reader.readTurns(sessionId), 'all'))
     },
-    tree: async (sessionId) => {
+    getTree: async (sessionId) => {
       const session = await findSession(reader, sessionId)
       return { ...sessionToWire(session), turns: await readTree(reader.readSteps(sessionId), session.marks) }
     },
-    conversation: async (sessionId) => {
+    getConversation: async (sessionId) => {
       const session = await findSession(reader, sessionId)
       const chunks = writeSessionWithTurns(session, reader.readOutlines(sessionId), 'new')
       return (await parseChunks<{ turns: TurnDisplayJson[] }>(chunks)).turns
     },
-    withTrajectories: async (sessionId, query) => {
+    getWithTrajectories: async (sessionId, query) => {
       const session = await findSession(reader, sessionId)
       const withDefaults = { per_turn: false, mask_stale_tokens: false, images: false, ...query }
       return parseChunks((await readTrajectories(reader, session, withDefaults)).toWire())
     },
-    exported: async function* (sessionId, query) {
+    exportSession: async function* (sessionId, query) {
       yield* await exportSession(reader, await findSession(reader, sessionId), query)
     },
     close: () => reader.close(),

@@ -49,7 +49,7 @@ export async function withDatabaseChanges<T>(db: string, use: (api: ChangesApi) 
     })
     return checkResponse(schema, parseJson(payload), statusCode, toDatabaseName(db) + path)
   }
-  return await use({ call })
+  return await use({ sendJson: call })
 }
 
 /** Opens the database. A misspelt file is not created. @throws ProxyError `start_failed` */

@@ -9,20 +9,20 @@ import { formatJson, toPrintable } from '../table.ts'
 import { withChangesApi } from './open-changes.ts'
 
 export function complete(config: SessionsChangeConfig, sessionIds: string[]): Promise<number> {
-  return forEach(config, sessionIds, { method: 'POST', action: '/complete', schema: EndedSession })
+  return changeSessions(config, sessionIds, { method: 'POST', action: '/complete', schema: EndedSession })
 }
 
 export function abort(config: SessionsChangeConfig, sessionIds: string[]): Promise<number> {
-  return forEach(config, sessionIds, { method: 'POST', action: '/abort', schema: EndedSession })
+  return changeSessions(config, sessionIds, { method: 'POST', action: '/abort', schema: EndedSession })
 }
 
 export function remove(config: SessionsChangeConfig, sessionIds: string[]): Promise<number> {
-  return forEach(config, sessionIds, { method: 'DELETE', action: '', schema: DeletedSession })
+  return changeSessions(config, sessionIds, { method: 'DELETE', action: '', schema: DeletedSession })
 }
 
 type EndResult = Static<typeof EndedSession | typeof DeletedSession>
 
-function forEach(
+function changeSessions(
   { json, ...target }: SessionsChangeConfig,
   sessionIds: readonly string[],
   { method, action, schema }: { method: 'POST' | 'DELETE'; action: string; schema: TSchema },
@@ -31,7 +31,7 @@ function forEach(
     let missing = 0
     for (const id of sessionIds) {
       const path = `/sessions/${encodeURIComponent(id)}${action}`
-      const answer = (await api.call(method, path, schema)) as EndResult
+      const answer = (await api.sendJson(method, path, schema)) as EndResult
       if (answer.status === 'not_found') missing += 1
       const line = json ? formatJson(answer) : `${toPrintable(id)}: ${answer.status.replace('_', ' ')}`
       process.stdout.write(`${line}\n`)

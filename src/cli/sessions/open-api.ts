@@ -39,13 +39,13 @@ function createProxyApi(address: ProxyAddress): SessionsApi {
       return proxy.get(`/sessions?${query}`, SessionList)
     },
     search: (search) => proxy.get(`/search?${toSearchParams(search)}`, SearchHits),
-    withTurns: (sessionId) => proxy.get(`${at(sessionId)}?messages=all`, SessionWithTurns),
-    tree: (sessionId) => proxy.get(`${at(sessionId)}/tree`, Tree),
-    conversation: async (sessionId) =>
+    getWithTurns: (sessionId) => proxy.get(`${at(sessionId)}?messages=all`, SessionWithTurns),
+    getTree: (sessionId) => proxy.get(`${at(sessionId)}/tree`, Tree),
+    getConversation: async (sessionId) =>
       (await proxy.get(`${at(sessionId)}?messages=new&ids=false`, Conversation)).turns,
-    withTrajectories: (sessionId, rows) =>
+    getWithTrajectories: (sessionId, rows) =>
       proxy.get(`${at(sessionId)}/trajectories?${toSearchParams(rows)}`, Trajectories),
-    exported: (sessionId, query) => proxy.pieces(`${at(sessionId)}/export?${toSearchParams(query)}`),
+    exportSession: (sessionId, query) => proxy.streamText(`${at(sessionId)}/export?${toSearchParams(query)}`),
     close: async () => {},
   }
 }

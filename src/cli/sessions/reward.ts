@@ -14,7 +14,7 @@ export async function run(
     throw new ProxyError('config_invalid', `invalid reward "${text}": expected a number`)
   const path = `/sessions/${encodeURIComponent(sessionId!)}/reward`
   const session = await withChangesApi(target, (api) =>
-    api.call('POST', path, Session, { reward, components, turns }),
+    api.sendJson('POST', path, Session, { reward, components, turns }),
   )
   const line = json ? formatJson(session) : `${toPrintable(sessionId!)}: reward ${formatNumber(reward)}`
   process.stdout.write(`${line}\n`)

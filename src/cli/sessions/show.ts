@@ -25,13 +25,13 @@ const COLUMNS: readonly Column<TreeJson['turns'][number]>[] = [
 export function run(config: SessionsShowConfig, [sessionId]: string[]): Promise<number> {
   return withSessionsApi(config, async (api) => {
     if (config.json) {
-      process.stdout.write(`${formatJson(await api.withTurns(sessionId!), 2)}\n`)
+      process.stdout.write(`${formatJson(await api.getWithTurns(sessionId!), 2)}\n`)
       return 0
     }
-    const tree = await api.tree(sessionId!)
+    const tree = await api.getTree(sessionId!)
     process.stdout.write(`${formatOverview(tree)}\n`)
     if (config.summary) return 0
-    const turns = await api.conversation(sessionId!)
+    const turns = await api.getConversation(sessionId!)
     for (const line of formatTranscript(tree, turns, config.full)) process.stdout.write(`${line}\n`)
     return 0
   })

@@ -16,7 +16,7 @@ export async function run({ follow, limit, json, ...address }: SessionsTailConfi
     for (const session of sessions.reverse()) print(json ? formatJson(session) : formatSessionLine(session))
   }
   if (!follow) return 0
-  for await (const event of proxy.lines('/events', ProxyEvent)) {
+  for await (const event of proxy.streamLines('/events', ProxyEvent)) {
     if (event.type !== 'ping') print(json ? formatJson(event) : getEventLine(event))
   }
   return 0

@@ -38,22 +38,25 @@ export function* formatTranscript(
   let settingsBefore = ''
   for (const turn of turns) {
     yield formatHeading(turn, tree.reward_turns[turn.index])
-    if (turn.note !== null) yield* cut(`note: ${turn.note}`, full, '  ', 'yellow')
+    if (turn.note !== null) yield* truncateText(`note: ${turn.note}`, full, '  ', 'yellow')
     const settings = [...formatSettingsLines(turn, full)].join('\n')
     if (settings !== settingsBefore && settings !== '') yield settings
     settingsBefore = settings
     const begins = newRows.get(turn.index)
-    if (begins) yield* newRowLines(begins, full)
+    if (begins) yield* formatNewRowLines(begins, full)
     const { from, echoOf, messages } = getNewMessages(turn, byId.get(turn.request_messages_of ?? ''))
     if (from > 0)
-      yield applyStyle('dim', `  … ${formatCount(from, 'earlier message')}${echo(echoOf)} not repeated`)
+      yield applyStyle(
+        'dim',
+        `  … ${formatCount(from, 'earlier message')}${describeEcho(echoOf)} not repeated`,
+      )
     const read = (calls: readonly unknown[]) => calls.map((call) => reader.read(call as ToolCallWire))
     for (const message of messages) yield* formatMessageLines(message, read(message.tool_calls ?? []), full)
     yield* formatResponseLines(turn, read(turn.tool_calls), full)
   }
 }
 
-function* newRowLines({ text, changes }: NewRowJson, full: boolean): Generator<string> {
+function* formatNewRowLines({ text, changes }: NewRowJson, full: boolean): Generator<string> {
   yield applyStyle('yellow', `  a new row: ${toPrintable(text)}`)
   for (const { what, before, now } of changes) {
     yield `    ${applyStyle('dim', `${toPrintable(what)}:`)}`
@@ -61,7 +64,7 @@ function* newRowLines({ text, changes }: NewRowJson, full: boolean): Generator<s
   }
 }
 
-function echo(turn: number | undefined): string {
+function describeEcho(turn: number | undefined): string {
   return turn === undefined ? '' : ` and the completion of turn ${turn}`
 }
 
@@ -82,10 +85,12 @@ function formatHeading(turn: TurnDisplayJson, reward: number | undefined): strin
 function* formatSettingsLines(turn: TurnDisplayJson, full: boolean): Generator<string> {
   const { params, tools } = getSettings(turn)
   if (params.length > 0)
-    yield* cut(params.map(([name, value]) => `${name} ${value}`).join(', '), full, '  ', 'dim')
+    yield* truncateText(params.map(([name, value]) => `${name} ${value}`).join(', '), full, '  ', 'dim')
   if (tools.length === 0) return
-  if (!full) return yield* cut(`tools: ${tools.map(({ name }) => name).join(', ')}`, full, '  ', 'dim')
-  for (const { name, description } of tools) yield* cut(`tool ${name}: ${description}`, full, '  ', 'dim')
+  if (!full)
+    return yield* truncateText(`tools: ${tools.map(({ name }) => name).join(', ')}`, full, '  ', 'dim')
+  for (const { name, description } of tools)
+    yield* truncateText(`tool ${name}: ${description}`, full, '  ', 'dim')
 }
 
 function* formatMessageLines(
@@ -97,9 +102,9 @@ function* formatMessageLines(
   yield applyStyle('cyan', toPrintable(role === 'tool' && name ? `tool ${name}` : role))
   if (reasoning) yield* formatReasoningLines(reasoning, full)
   const text = getContentText(content)
-  if (!isBlank(text)) yield* cut(text, full, '  ')
+  if (!isBlank(text)) yield* truncateText(text, full, '  ')
   for (const image of getImages(content)) yield `  [image, ${image.length} characters of base64]`
-  for (const call of calls) yield* callLines(call, full)
+  for (const call of calls) yield* formatToolCallLines(call, full)
 }
 
 function* formatResponseLines(
@@ -109,21 +114,21 @@ function* formatResponseLines(
 ): Generator<string> {
   yield applyStyle('green', 'sampled')
   if (turn.reasoning_content) yield* formatReasoningLines(turn.reasoning_content, full)
-  if (!isBlank(turn.completion_text)) yield* cut(turn.completion_text, full, '  ')
-  for (const call of calls) yield* callLines(call, full)
+  if (!isBlank(turn.completion_text)) yield* truncateText(turn.completion_text, full, '  ')
+  for (const call of calls) yield* formatToolCallLines(call, full)
   const missing = calls.length > 0 || turn.error !== null ? undefined : describeMissingText(turn)
-  if (missing !== undefined) yield* cut(missing, full, '  ', 'dim')
-  if (turn.error !== null) yield* cut(`${turn.error.code}: ${turn.error.message}`, full, '  ', 'red')
-  if (turn.inexact_reason !== null) yield* cut(turn.inexact_reason, full, '  ', 'yellow')
+  if (missing !== undefined) yield* truncateText(missing, full, '  ', 'dim')
+  if (turn.error !== null) yield* truncateText(`${turn.error.code}: ${turn.error.message}`, full, '  ', 'red')
+  if (turn.inexact_reason !== null) yield* truncateText(turn.inexact_reason, full, '  ', 'yellow')
 }
 
 /** Yields reasoning with a label, because without colours it would look like the text after it. */
 function* formatReasoningLines(text: string, full: boolean): Generator<string> {
   yield applyStyle('dim', '  reasoning:')
-  yield* cut(text, full, '    ', 'dim')
+  yield* truncateText(text, full, '    ', 'dim')
 }
 
-function* callLines({ name, fields }: ToolCallView, full: boolean): Generator<string> {
+function* formatToolCallLines({ name, fields }: ToolCallView, full: boolean): Generator<string> {
   yield `  ${applyStyle(['bold', 'magenta'], toPrintable(name))}`
   for (const field of fields) {
     const label = field.name === '' ? '' : `${toPrintable(field.name)}: `
@@ -132,7 +137,7 @@ function* callLines({ name, fields }: ToolCallView, full: boolean): Generator<st
       continue
     }
     if (label !== '') yield `    ${applyStyle('dim', label.trimEnd())}`
-    if ('text' in field) yield* cut(field.text, full, '      ')
+    if ('text' in field) yield* truncateText(field.text, full, '      ')
     else yield* formatDifferenceLines(field.diff, full)
   }
 }
@@ -150,7 +155,7 @@ function* formatDifferenceLines(lines: readonly DiffLine[], full: boolean): Gene
 }
 
 /** Yields the lines of a text; without `full` only its beginning, and the size of the rest. */
-function* cut(text: string, full: boolean, indent: string, style?: Style): Generator<string> {
+function* truncateText(text: string, full: boolean, indent: string, style?: Style): Generator<string> {
   const lines = (full ? text : text.slice(0, MAX_CHARS)).split('\n')
   const shown = full ? lines : lines.slice(0, MAX_LINES)
   for (const line of shown)

@@ -91,7 +91,7 @@ async function* readRecordedTurns(
   sessionIds: readonly string[],
 ): AsyncGenerator<VerifiableTurn> {
   for await (const sessionId of listSessionIds(api, sessionIds)) {
-    const { turns } = await api.withTurns(sessionId)
+    const { turns } = await api.getWithTurns(sessionId)
     const masks = turns.some(({ params }) => isFiltered(params)) ? await readMasks(api, sessionId) : NO_MASKS
     for (const turn of turns) yield { ...toVerifiableTurn(sessionId, turn), ...masks.get(turn.turn_id) }
   }
@@ -110,7 +110,7 @@ const MASK_ROWS = {
 
 /** Returns the recorded masks by turn id. */
 async function readMasks(api: SessionsApi, sessionId: string): Promise<ReadonlyMap<string, TurnMasks>> {
-  const { trajectories } = await api.withTrajectories(sessionId, MASK_ROWS)
+  const { trajectories } = await api.getWithTrajectories(sessionId, MASK_ROWS)
   const masks = new Map<string, TurnMasks>()
   for (const { turns, sampling_mask: mask, sampling_logprobs: logprobs } of trajectories) {
     const { turn_id: turnId, start, end } = turns[0]!

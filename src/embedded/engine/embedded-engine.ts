@@ -174,7 +174,7 @@ export class EmbeddedEngine implements EngineClient {
   }
 
   /** Returns the vocabulary entry of each token. */
-  tokenStrings(ids: readonly number[]): string[] {
+  getTokenStrings(ids: readonly number[]): string[] {
     return ids.map((id) => this.#model.tokenizer.idToToken(id) ?? '')
   }
 
@@ -224,7 +224,7 @@ export class EmbeddedEngine implements EngineClient {
   ): { params: SamplingParams; forcedIds?: readonly number[] } {
     if (this.#canned) return { params, forcedIds: this.#canned }
     const conversation = this.#playbook.isEmpty ? undefined : readPrompt(prompt.text())
-    const response = conversation && this.#playbook.answer(conversation, model)
+    const response = conversation && this.#playbook.findResponse(conversation, model)
     if (!response) return { params }
     const forcedIds = [...this.#model.tokenizer.encode(response.text), this.#model.eosTokenId]
     if (response.cutAfterTokens === undefined) return { params, forcedIds }
@@ -244,7 +244,7 @@ export class EmbeddedEngine implements EngineClient {
       while (!generation.done) {
         const events: GenerationEvent[] = []
         await pace.takeDue(signal, () => {
-          events.push(...generation.next())
+          events.push(...generation.generateNext())
           return !generation.done
         })
         const last = events.at(-1)

@@ -63,8 +63,8 @@ export class Generation {
   }
 
   /** Generates the next token. @returns its delta and, after the last token, the end */
-  next(): GenerationEvent[] {
-    const next = this.#model.ngrams.next(this.#ids)
+  generateNext(): GenerationEvent[] {
+    const next = this.#model.ngrams.getNextDistribution(this.#ids)
     const id = this.#input.forcedIds?.[this.#completionLength] ?? this.#sampler.draw(next)
     this.#ids.push(id)
     this.#sampler.accept(id)
@@ -115,7 +115,12 @@ export class Generation {
 
   #makeDelta(id: number, next: NextTokenDistribution, parsed: OutputDelta): GenerationDelta {
     if (parsed.toolCalls) this.#hasToolCalls = true
-    const delta: GenerationDelta = { type: 'delta', ...parsed, tokenIds: [id], logprobs: [next.logprob(id)] }
+    const delta: GenerationDelta = {
+      type: 'delta',
+      ...parsed,
+      tokenIds: [id],
+      logprobs: [next.getLogprob(id)],
+    }
     const { tokenizer } = this.#model
     const { record, logprobsOptions } = this.#input
     if (record?.topLogprobs !== undefined)
@@ -168,7 +173,7 @@ function describe(tokenizer: Tokenizer, next: NextTokenDistribution, id: number,
   const text = tokenizer.getPiece(id).text ?? tokenizer.decode([id])
   return {
     token: options.asTokenIds ? `token_id:${id}` : text,
-    logprob: next.logprob(id),
+    logprob: next.getLogprob(id),
     bytes: [...Buffer.from(text)],
   }
 }
@@ -176,5 +181,5 @@ function describe(tokenizer: Tokenizer, next: NextTokenDistribution, id: number,
 /** Returns the most probable tokens as a row of token data. */
 function getAlternatives(tokenizer: Tokenizer, next: NextTokenDistribution, count: number): TokenTable {
   const ids = selectMostProbable(next, tokenizer.vocabSize, count)
-  return { counts: [ids.length], ids, logprobs: ids.map((id) => next.logprob(id)) }
+  return { counts: [ids.length], ids, logprobs: ids.map((id) => next.getLogprob(id)) }
 }

@@ -28,7 +28,7 @@ export class NgramModel {
   }
 
   /** Returns the distribution of the token after the first `length` of `ids`. */
-  next(ids: ArrayLike<number>, length = ids.length): NextTokenDistribution {
+  getNextDistribution(ids: ArrayLike<number>, length = ids.length): NextTokenDistribution {
     const matches: ContextMatch[] = []
     for (const contexts of this.#contexts) {
       // If a shorter context was never seen, the longer ones were not seen either.
@@ -74,11 +74,11 @@ export class NextTokenDistribution {
     this.#matches = weighted
   }
 
-  logprob(token: number): number {
-    return Math.log(this.probability(token))
+  getLogprob(token: number): number {
+    return Math.log(this.getProbability(token))
   }
 
-  probability(token: number): number {
+  getProbability(token: number): number {
     let probability = this.#base[token]! * this.#baseWeight
     for (const { level, from, to, weight } of this.#matches) {
       const offset = findInSorted(level.tokens, token, from, to)

@@ -111,7 +111,7 @@ export class Playbook {
   }
 
   /** Returns the completion of the first rule that applies; undefined if none does. */
-  answer(conversation: PromptConversation, model: string | undefined): PlaybookText | undefined {
+  findResponse(conversation: PromptConversation, model: string | undefined): PlaybookText | undefined {
     for (const rule of this.#rules) {
       const values = matchRule(rule, conversation, model)
       if (values === undefined) continue

@@ -48,10 +48,10 @@ function readBlock(role: string, text: string): PromptMessage[] {
 
 function readToolNames(system: string): ReadonlySet<string> {
   const lines = /\n<tools>\n(.*)\n<\/tools>\n/su.exec(system)?.[1]?.split('\n') ?? []
-  return new Set(lines.flatMap(nameOfTool))
+  return new Set(lines.flatMap(getToolName))
 }
 
-function nameOfTool(line: string): string[] {
+function getToolName(line: string): string[] {
   try {
     const tool = JSON.parse(line) as { name?: unknown; function?: { name?: unknown } }
     const name = tool.function?.name ?? tool.name

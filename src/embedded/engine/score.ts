@@ -23,14 +23,14 @@ export function rankTokens(
 ): TokenRank[] {
   const probabilities = new Float64Array(model.vocabularySize)
   return ids.slice(from).map((id, index) => {
-    const next = model.next(ids, from + index)
+    const next = model.getNextDistribution(ids, from + index)
     next.fill(probabilities)
     const own = probabilities[id]!
     const rank = 1 + probabilities.reduce((more, probability) => more + Number(probability > own), 0)
     const order = selectMostProbable(next, model.vocabularySize, count)
-    const top = order.map((other) => ({ id: other, logprob: next.logprob(other) }))
+    const top = order.map((other) => ({ id: other, logprob: next.getLogprob(other) }))
     return {
-      logprob: next.logprob(id),
+      logprob: next.getLogprob(id),
       rank,
       top,
       alternatives: top.map(({ logprob }) => logprob),

@@ -8,8 +8,8 @@ export const chatFormat: ResponseFormat = {
   idPrefix: 'chatcmpl-',
   wholeObject: 'chat.completion',
   chunkObject: 'chat.completion.chunk',
-  whole: toChatCompletion,
-  chunks: (fields) => new ChatChunks(fields),
+  buildComplete: toChatCompletion,
+  createChunkBuilder: (fields) => new ChatChunks(fields),
 }
 
 function toChatCompletion(head: ResponseHead, completion: Completion, fields: ResponseFields): object {
@@ -51,7 +51,7 @@ class ChatChunks implements ChunkBuilder {
     this.#fields = fields
   }
 
-  first(promptTokenIds: PromptIds | undefined): object {
+  buildFirst(promptTokenIds: PromptIds | undefined): object {
     const delta = { role: 'assistant', content: '' }
     return {
       choices: [{ index: 0, delta, logprobs: null, finish_reason: null }],
@@ -59,7 +59,7 @@ class ChatChunks implements ChunkBuilder {
     }
   }
 
-  delta(event: GenerationDelta, end: GenerationEnd | undefined): object | undefined {
+  buildDelta(event: GenerationDelta, end: GenerationEnd | undefined): object | undefined {
     const { tokenIds, logprobs } = this.#fields
     const delta = buildMessageDelta(event)
     // A token without text, because the parser buffers it, yields a chunk only for clients that count tokens.

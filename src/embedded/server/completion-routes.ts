@@ -69,11 +69,11 @@ function createScoringFormat(
 ): ResponseFormat {
   return {
     ...completionFormat,
-    whole: (head, completion, fields) => {
-      const response = completionFormat.whole(head, completion, fields) as { choices: object[] }
+    buildComplete: (head, completion, fields) => {
+      const response = completionFormat.buildComplete(head, completion, fields) as { choices: object[] }
       const prompt_logprobs = buildPromptLogprobs(
         engine,
-        completion.start?.promptTokenIds?.whole() ?? [],
+        completion.start?.promptTokenIds?.toArray() ?? [],
         count ?? 0,
       )
       return { ...response, choices: response.choices.map((choice) => ({ ...choice, prompt_logprobs })) }
@@ -112,9 +112,9 @@ async function handleCompletion(
   if (!stream) {
     const completion = new CompletionBuilder()
     await generate(completion)
-    return format.whole(head, completion, fields)
+    return format.buildComplete(head, completion, fields)
   }
-  await sendStream(generate, new StreamFormatter(head, format.chunks(fields), fields), reply)
+  await sendStream(generate, new StreamFormatter(head, format.createChunkBuilder(fields), fields), reply)
   return reply
 }
 

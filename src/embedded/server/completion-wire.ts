@@ -9,8 +9,8 @@ export const completionFormat: ResponseFormat = {
   idPrefix: 'cmpl-',
   wholeObject: 'text_completion',
   chunkObject: 'text_completion',
-  whole: toCompletion,
-  chunks: (fields) => new CompletionChunks(fields),
+  buildComplete: toCompletion,
+  createChunkBuilder: (fields) => new CompletionChunks(fields),
 }
 
 function toCompletion(head: ResponseHead, completion: Completion, fields: ResponseFields): object {
@@ -47,11 +47,11 @@ class CompletionChunks implements ChunkBuilder {
     this.#fields = fields
   }
 
-  first(promptTokenIds: PromptIds | undefined): undefined {
+  buildFirst(promptTokenIds: PromptIds | undefined): undefined {
     if (this.#fields.tokenIds) this.#promptTokenIds = Array.from(promptTokenIds ?? [])
   }
 
-  delta(event: GenerationDelta, end: GenerationEnd | undefined): object {
+  buildDelta(event: GenerationDelta, end: GenerationEnd | undefined): object {
     const choice = {
       index: 0,
       text: event.content ?? '',

@@ -34,19 +34,19 @@ export interface ResponseFormat {
   idPrefix: string
   wholeObject: string
   chunkObject: string
-  whole(head: ResponseHead, completion: Completion, fields: ResponseFields): object
-  chunks(fields: ResponseFields): ChunkBuilder
+  buildComplete(head: ResponseHead, completion: Completion, fields: ResponseFields): object
+  createChunkBuilder(fields: ResponseFields): ChunkBuilder
 }
 
 /** Creates the chunks of one stream, as the members of the JSON object after those of the head. */
 export interface ChunkBuilder {
   /** @returns undefined if this kind of response begins with its first token */
-  first(promptTokenIds: PromptIds | undefined): object | undefined
+  buildFirst(promptTokenIds: PromptIds | undefined): object | undefined
   /**
    * @param end set with the last token, whose chunk contains the finish reason
    * @returns undefined if the delta contains nothing for the client
    */
-  delta(delta: GenerationDelta, end: GenerationEnd | undefined): object | undefined
+  buildDelta(delta: GenerationDelta, end: GenerationEnd | undefined): object | undefined
 }
 
 /**
@@ -68,9 +68,9 @@ export class StreamFormatter {
     let text = ''
     for (let i = 0; i < events.length; i++) {
       const event = events[i]!
-      if (event.type === 'start') text += this.#chunk(this.#chunks.first(event.promptTokenIds))
+      if (event.type === 'start') text += this.#chunk(this.#chunks.buildFirst(event.promptTokenIds))
       else if (event.type === 'end') text += this.#end(event)
-      else text += this.#chunk(this.#chunks.delta(event, endBehind(events, i)))
+      else text += this.#chunk(this.#chunks.buildDelta(event, endBehind(events, i)))
     }
     return text
   }

@@ -93,7 +93,7 @@ async function tokenizerRoutes(app: FastifyInstance, { engine }: { engine: Embed
       count: tokens.length,
       max_model_len: engine.contextLength,
       tokens,
-      token_strs: body.return_token_strs ? engine.tokenStrings(tokens) : null,
+      token_strs: body.return_token_strs ? engine.getTokenStrings(tokens) : null,
     }
   })
   app.post('/detokenize', (request) => {

@@ -55,7 +55,7 @@ export class CompletionBuilder implements Completion, EventSink {
   }
 
   /** Returns the events received so far as one batch, for a reader that joins late. */
-  soFar(): GenerationEvent[] {
+  getEventsSoFar(): GenerationEvent[] {
     const { start, end } = this
     const delta: GenerationDelta = { type: 'delta' }
     if (this.content !== null) delta.content = this.content

@@ -44,7 +44,7 @@ export class Message implements Attachable {
   }
 
   /** Releases the JSON and keeps the value. @returns whether there was JSON that can be serialized again */
-  letGoOfJson(): boolean {
+  releaseJson(): boolean {
     if (!this.#isWritten || this.#json === undefined) return false
     this.#json = undefined
     return true
@@ -91,7 +91,7 @@ class ChildMessages {
   }
 
   /** Keeps one text or object per message: a client that repeats messages as new objects must not fill the memory. */
-  meet(message: Message, sent: string | ChatMessage): void {
+  rememberForm(message: Message, sent: string | ChatMessage): void {
     if (message === this.#first) {
       this.#firstSent = sent
       return
@@ -135,7 +135,7 @@ export class MessageTree {
     return this.#written
   }
 
-  /** The number of bytes of JSON written so far for {@link jsonUpTo}. */
+  /** The number of bytes of JSON written so far for {@link getJsonUpTo}. */
   get encoded(): number {
     return this.#encoded
   }
@@ -146,7 +146,7 @@ export class MessageTree {
    * @throws RangeError for nesting that JSON cannot represent
    */
   addMessages(values: readonly ChatMessage[]): Message | undefined {
-    this.letGoOfJson()
+    this.releaseJson()
     let last: Message | undefined
     for (const value of values) {
       const following = this.#after(last)
@@ -158,12 +158,12 @@ export class MessageTree {
   /** Does the same as {@link addMessages} for messages that are JSON texts, as they are stored. */
   addMessageTexts(texts: readonly string[]): Message | undefined {
     let last: Message | undefined
-    for (const text of texts) last = this.follow(last, text)
+    for (const text of texts) last = this.addMessageText(last, text)
     return last
   }
 
   /** Adds the message with the JSON `text` after `last`. @returns the message */
-  follow(last: Message | undefined, text: string): Message {
+  addMessageText(last: Message | undefined, text: string): Message {
     const following = this.#after(last)
     return following.get(text) ?? this.#say(following, last, text)
   }
@@ -174,11 +174,11 @@ export class MessageTree {
   }
 
   /** Releases the JSON of messages whose values are kept: most requests need the JSON of new messages only. */
-  letGoOfJson(): void {
+  releaseJson(): void {
     if (this.#keepsJson) return
     for (const message of this.#withJson) {
       const { json } = message
-      if (message.letGoOfJson()) this.#jsonBytes -= boundTextBytes(json)
+      if (message.releaseJson()) this.#jsonBytes -= boundTextBytes(json)
     }
     this.#withJson = []
   }
@@ -187,7 +187,7 @@ export class MessageTree {
    * Returns all messages up to this one as JSON in UTF-8, separated by commas, in chunks that must not be modified.
    * Later requests append to them; earlier text is neither written nor copied again.
    */
-  jsonUpTo(last: Message): Buffer[] {
+  getJsonUpTo(last: Message): Buffer[] {
     const added = getMessagesBetween(undefined, last, (message) => jsonSoFar.of(message) !== undefined)
     const known = added.length === 0 ? last : added[0]!.parent
     let soFar = known && jsonSoFar.of(known)
@@ -222,7 +222,7 @@ export class MessageTree {
       this.#jsonBytes += boundTextBytes(json)
       if (typeof sent !== 'string') this.#valueBytes += boundTextBytes(json)
     }
-    following.meet(message, sent)
+    following.rememberForm(message, sent)
     return message
   }
 }

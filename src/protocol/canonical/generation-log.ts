@@ -4,15 +4,15 @@
  */
 export interface GenerationLog {
   /** Logs how the prompt is related to the session's turns. */
-  matched(match: PromptMatch): void
+  logMatch(match: PromptMatch): void
   /** Logs that the request waits for a slot. */
-  queued(): void
+  logQueued(): void
   /** Logs that the request is sent to an engine or worker. */
-  dispatched(member: string): void
+  logDispatched(member: string): void
   /** Logs that an engine or worker failed the request, which another one serves. */
-  failedOver(member: string, error: unknown): void
+  logFailover(member: string, error: unknown): void
   /** Logs that the response continues after its engine request was cut. @param sampledTokens number of its tokens so far */
-  continued(error: unknown, sampledTokens: number): void
+  logContinuation(error: unknown, sampledTokens: number): void
 }
 
 export interface PromptMatch {

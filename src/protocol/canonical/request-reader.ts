@@ -59,7 +59,7 @@ export interface PartMemo {
    * @param part an object of the request, or one of few texts
    * @param context further arguments of the step; determined by the part, and for an element by all before it
    */
-  once<Part extends object | string, Context extends unknown[], Made>(
+  computeOnce<Part extends object | string, Context extends unknown[], Made>(
     step: (part: Part, ...context: Context) => Made,
     part: Part,
     ...context: Context
@@ -67,7 +67,7 @@ export interface PartMemo {
 }
 
 /** A memo that stores nothing, for a single request. */
-export const NO_MEMO: PartMemo = { once: (step, part, ...context) => step(part, ...context) }
+export const NO_MEMO: PartMemo = { computeOnce: (step, part, ...context) => step(part, ...context) }
 
 /** A list that has been parsed. */
 interface ListEntry {
@@ -137,7 +137,7 @@ export class RequestReader implements PartMemo {
     return short ?? this.#readParts(json, admit, options) ?? readComplete(json, admit)
   }
 
-  once<Part extends object | string, Context extends unknown[], Made>(
+  computeOnce<Part extends object | string, Context extends unknown[], Made>(
     step: (part: Part, ...context: Context) => Made,
     part: Part,
     ...context: Context
@@ -267,7 +267,7 @@ export class RequestReader implements PartMemo {
   #mostAlike(json: Buffer): { place: number; shared: ListEntry; alike: number } {
     let best = { place: -1, count: 0, alike: 0 }
     for (const [index, { bytes, ends }] of this.#lists.entries()) {
-      const alike = bytes.sharedWith(json)
+      const alike = bytes.measureShared(json)
       const count = alike === bytes.length ? ends.length : ends.findLastIndex((end) => end <= alike) + 1
       if (count > best.count) best = { place: index, count, alike }
       // The known list matches completely: a search for a longer match is not worth the time.
@@ -324,7 +324,7 @@ function verifyPrefix(
   { listJson }: RequestReaderOptions,
 ): VerifiedPrefix {
   const isAsRequested = known instanceof BytePrefix === (listJson === true)
-  if (isAsRequested) return known.followedBy(list, Math.min(alike, list.length))
+  if (isAsRequested) return known.extendTo(list, Math.min(alike, list.length))
   return listJson === true ? BytePrefix.of(list) : DigestPrefix.of(list)
 }
 

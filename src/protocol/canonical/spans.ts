@@ -27,13 +27,13 @@ export interface IncomingRequest {
 /** A request from the agent's point of view. */
 export interface RequestSpan {
   /** Reports that the request becomes a turn; one with several choices becomes more than one. */
-  turn(turn: TurnStart): TurnSpans
+  startTurn(turn: TurnStart): TurnSpans
   /** Reports the turn whose response the request receives: a new one, or that of its original attempt. */
-  answeredBy(turnId: string): void
+  reportTurn(turnId: string): void
   /** Reports a failure before a response began. @param code of the error catalogue */
-  failed(code: string): void
+  reportFailure(code: string): void
   /** Reports that the last byte was sent, or that the connection closed. */
-  over(response: { status: number; isComplete: boolean }): void
+  reportEnd(response: { status: number; isComplete: boolean }): void
 }
 
 /** The start of a turn. */
@@ -51,9 +51,9 @@ export interface TurnStart {
 /** The spans of a turn. */
 export interface TurnSpans {
   /** Begins the wait for a slot of an engine or worker. */
-  queued(): OpenSpan
+  startWait(): OpenSpan
   /** Begins a request to an engine or worker. */
-  dispatched(engine: EngineRequestStart): EngineRequestSpan
+  startEngineRequest(engine: EngineRequestStart): EngineRequestSpan
 }
 
 export interface EngineRequestStart {

@@ -12,12 +12,12 @@ export interface VerifiedPrefix {
   /** Its memory in bytes. Memory that several prefixes share counts for each of them. */
   readonly bytes: number
   /** Returns the length of the common prefix with other bytes; a lower bound unless it is the whole length. */
-  sharedWith(others: Buffer): number
+  measureShared(others: Buffer): number
   /**
    * Returns a prefix for other bytes, which extend this one if possible. It keeps copies only.
-   * @param shared the result of {@link sharedWith}
+   * @param shared the result of {@link measureShared}
    */
-  followedBy(others: Buffer, shared: number): VerifiedPrefix
+  extendTo(others: Buffer, shared: number): VerifiedPrefix
 }
 
 export class BytePrefix implements VerifiedPrefix {
@@ -42,11 +42,11 @@ export class BytePrefix implements VerifiedPrefix {
     return this.#bytes.upTo(this.length)
   }
 
-  sharedWith(others: Buffer): number {
+  measureShared(others: Buffer): number {
     return getSharedLength(this.whole, others)
   }
 
-  followedBy(others: Buffer, shared: number): BytePrefix {
+  extendTo(others: Buffer, shared: number): BytePrefix {
     const goesOn = shared === this.length && this.#bytes.length === shared
     if (!goesOn) return BytePrefix.of(others)
     this.#bytes.append(others.subarray(shared))
@@ -87,21 +87,21 @@ export class DigestPrefix implements VerifiedPrefix {
   }
 
   static of(bytes: Buffer): DigestPrefix {
-    return DigestPrefix.NONE.followedBy(bytes, 0)
+    return DigestPrefix.NONE.extendTo(bytes, 0)
   }
 
   get bytes(): number {
     return this.#tags.length * TAG_BYTES + this.#end.capacity
   }
 
-  sharedWith(others: Buffer): number {
+  measureShared(others: Buffer): number {
     const units = this.#sharedUnits(others)
     const inUnits = units * UNIT_BYTES
     if (units < this.#tags.length) return inUnits
     return inUnits + getSharedLength(this.#end.upTo(this.#endLength), others.subarray(inUnits))
   }
 
-  followedBy(others: Buffer, shared: number): DigestPrefix {
+  extendTo(others: Buffer, shared: number): DigestPrefix {
     const units = Math.max(0, Math.ceil((others.length - END_BYTES - UNIT_BYTES) / UNIT_BYTES))
     const known = Math.min(units, this.#tags.length, Math.floor(shared / UNIT_BYTES))
     // Never append to the empty prefix: NONE is shared, and the bytes would stay with it.

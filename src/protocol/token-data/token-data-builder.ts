@@ -22,7 +22,7 @@ class TableBuilder {
     for (let index = 0; index < ids.length; index += 1) this.logprobs.push(logprobs?.[index] ?? Number.NaN)
   }
 
-  table(): TokenTable {
+  buildTable(): TokenTable {
     const { counts, ids, logprobs } = this
     return { counts, ids, ...(logprobs && { logprobs }) }
   }
@@ -74,11 +74,11 @@ export class TokenDataBuilder {
   }
 
   /** Returns the collected token data. @param tokens number of tokens of the complete completion */
-  details(tokens: number): TokenData {
+  buildTokenData(tokens: number): TokenData {
     const details: TokenData = { ...this.#whole }
     for (const [kind, fold] of this.#tables) {
       fold.pad(tokens)
-      details[kind] = fold.table()
+      details[kind] = fold.buildTable()
     }
     if (this.#samplingLogprobs) {
       padWithNaN(this.#samplingLogprobs, tokens)
@@ -88,7 +88,7 @@ export class TokenDataBuilder {
   }
 
   pack(tokens: number): TokenDataBlob[] {
-    return packTokenData(this.details(tokens))
+    return packTokenData(this.buildTokenData(tokens))
   }
 
   #getTable(kind: (typeof PER_TOKEN)[number]): TableBuilder {

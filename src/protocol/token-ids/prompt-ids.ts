@@ -62,7 +62,7 @@ export class PromptIds {
   }
 
   /** Returns all ids; possibly the list that this prompt keeps, without a copy. */
-  whole(): Int32Array {
+  toArray(): Int32Array {
     return this.base === undefined ? this.rest : concatIds(...this.#parts(0, this.length))
   }
 
@@ -72,30 +72,30 @@ export class PromptIds {
   }
 
   [Symbol.iterator](): Iterator<number> {
-    return this.whole()[Symbol.iterator]()
+    return this.toArray()[Symbol.iterator]()
   }
 
   /** Returns the prompt of a request that continues after this one and its completion. */
-  continuedBy(...more: readonly TokenIds[]): PromptIds {
+  createContinuation(...more: readonly TokenIds[]): PromptIds {
     return new PromptIds(concatIds(...more), this, this.tokenCount)
   }
 
   /** Returns the same prompt for another response, with a separate completion. */
-  again(): PromptIds {
+  createCopy(): PromptIds {
     return new PromptIds(NO_IDS, this, this.length)
   }
 
   /** Returns whether the two have the same ids. */
   equals(other: PromptIds): boolean {
-    return this === other || (this.length === other.length && other.sharedWith(this) >= this.length)
+    return this === other || (this.length === other.length && other.countShared(this) >= this.length)
   }
 
   /**
    * Returns whether this prompt begins with all tokens of an earlier one, completion included. The earlier one becomes
    * its base, so that shared ids are stored once, if they have more in common than this prompt and its base.
    */
-  goesOnFrom(earlier: PromptIds): boolean {
-    const shared = earlier.sharedWith(this)
+  continuesFrom(earlier: PromptIds): boolean {
+    const shared = earlier.countShared(this)
     if (shared > this.shared) {
       this.rest = this.slice(shared, this.length)
       this.base = findFirstWith(shared, earlier)
@@ -105,7 +105,7 @@ export class PromptIds {
   }
 
   /** Returns how many leading tokens of another prompt are those of this prompt and its completion. */
-  sharedWith(prompt: PromptIds): number {
+  countShared(prompt: PromptIds): number {
     let [mine, its]: (PromptIds | undefined)[] = [this, prompt]
     let [myEnd, itsEnd] = [this.tokenCount, prompt.length]
     // Walk to the common base. Without one, or if it was found too late, the prompts are compared completely.

@@ -65,7 +65,7 @@ export class PromptLists {
   read(bytes: Buffer, start: number, end: number): PromptIds | undefined {
     const list = bytes.subarray(start, end)
     const echoed = this.#written.find(({ json }) => isText(json, list))
-    if (echoed !== undefined) return echoed.ids.again()
+    if (echoed !== undefined) return echoed.ids.createCopy()
     const { known, alike } = this.#mostAlike(list)
     const { shared, from } = known === undefined ? NOTHING_SHARED : countSharedPrefix(known, list, alike)
     const isKnown = shared > 0 && from === list.length
@@ -74,7 +74,7 @@ export class PromptLists {
     this.#converted += more.length
     const ids = shared === 0 ? new PromptIds(more) : new PromptIds(more, known!.ids, shared)
     if (list.length >= MIN_BYTES) {
-      const text = (known?.text ?? DigestPrefix.NONE).followedBy(list, alike)
+      const text = (known?.text ?? DigestPrefix.NONE).extendTo(list, alike)
       const own = more.length + (isReplaced(known, shared) ? known.own : 0)
       keep(this.#read, { ids, own, text }, known, shared)
       this.#count()
@@ -84,7 +84,7 @@ export class PromptLists {
 
   /** Writes a prompt. @returns the ids separated by commas, in chunks that must not be modified */
   write(ids: PromptIds): readonly Buffer[] {
-    const existing = this.#written.find((list) => list.ids.sharedWith(ids) >= list.ids.length)
+    const existing = this.#written.find((list) => list.ids.countShared(ids) >= list.ids.length)
     const from = existing?.ids.length ?? 0
     const more = ids.slice(from, ids.length)
     this.#converted += more.length
@@ -103,7 +103,7 @@ export class PromptLists {
     let best: EngineIdList | undefined
     let most = 0
     for (const known of list.length < MIN_BYTES ? [] : this.#read) {
-      const alike = known.text.sharedWith(list)
+      const alike = known.text.measureShared(list)
       if (alike > most) [best, most] = [known, alike]
       // The known list matches completely: a search for a longer match is not worth the time.
       if (alike === known.text.length) break

@@ -70,7 +70,7 @@ function withoutNonNumbers(text: string): string {
   const parts: string[] = []
   let done = 0
   for (const { 0: word, index } of text.matchAll(/-?Infinity|NaN/g)) {
-    if (strings.holds(index)) continue
+    if (strings.isInString(index)) continue
     parts.push(text.slice(done, index), 'null')
     done = index + word.length
   }
@@ -90,7 +90,7 @@ class JsonStringTracker {
   }
 
   /** Returns whether an index is in a string. @param index not below that of the previous invocation */
-  holds(index: number): boolean {
+  isInString(index: number): boolean {
     while (this.#at < index) {
       const code = this.#text.charCodeAt(this.#at)
       if (code === QUOTE) this.#inString = !this.#inString
@@ -109,7 +109,7 @@ class FrameCheck<Schema extends Type.TSchema> {
     this.#schema = schema
   }
 
-  passes(frame: unknown): frame is Type.Static<Schema> {
+  isValid(frame: unknown): frame is Type.Static<Schema> {
     this.#compiled ??= Compile(this.#schema)
     return this.#compiled.Check(frame)
   }

@@ -94,9 +94,9 @@ function promptToWire(
 ): Pick<CompletionRequestV2, 'prompt_base' | 'prompt_shared' | 'prompt_token_ids'> {
   if (ids === undefined) return reported ? { prompt_base: reported.requestId } : {}
   // Without the base's completion, which the worker may not know yet.
-  const shared = takesShared && reported ? Math.min(reported.ids.sharedWith(ids), reported.ids.length) : 0
+  const shared = takesShared && reported ? Math.min(reported.ids.countShared(ids), reported.ids.length) : 0
   if (reported === undefined || shared < MIN_REPORTED_IDS)
-    return { prompt_base: requestId, prompt_token_ids: packTokenIds(ids.whole()) }
+    return { prompt_base: requestId, prompt_token_ids: packTokenIds(ids.toArray()) }
   const rest = packTokenIds(ids.slice(shared, ids.length))
   return { prompt_base: reported.requestId, prompt_shared: shared, prompt_token_ids: rest }
 }

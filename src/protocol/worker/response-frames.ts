@@ -50,7 +50,7 @@ export function createResponseFrame(requestId: string, end: GenerationEnd): (seq
     finish_reason: end.finishReason,
     stop_reason: end.stopReason,
     usage: end.usage && { ...end.usage },
-    prompt_token_ids: end.promptTokenIds && packTokenIds(end.promptTokenIds.whole()),
+    prompt_token_ids: end.promptTokenIds && packTokenIds(end.promptTokenIds.toArray()),
     weight_version: end.weightVersion,
     error: null,
   })
@@ -147,7 +147,7 @@ function promptToWire(
   base: PromptIds | undefined,
 ): Pick<WireStart, 'prompt_token_ids' | 'prompt_shared'> {
   // Without the base's completion: this side may not know it, and the other one may not know it yet.
-  const shared = base === undefined ? 0 : Math.min(base.sharedWith(ids), base.length)
+  const shared = base === undefined ? 0 : Math.min(base.countShared(ids), base.length)
   const rest = packTokenIds(ids.slice(shared, ids.length))
   return { ...(shared > 0 && { prompt_shared: shared }), prompt_token_ids: rest }
 }

@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs'
 import { ProxyError } from '../../base/errors.ts'
 import { isRecord } from '../../base/json.ts'
-import { didYouMean, findNearest } from './nearest.ts'
+import { findNearest, formatSuggestion } from './nearest.ts'
 import {
   CONFIG_FLAG,
   type CommandConfig,
@@ -133,7 +133,7 @@ function parseOne(option: OptionSpec, value: unknown, from: string): unknown {
   const parsed = text === undefined ? undefined : parseValue(option, text)
   if (parsed !== undefined) return parsed
   const shown = option.secret ? 'invalid value' : `invalid value ${withoutCredentials(JSON.stringify(value))}`
-  const hint = option.type === 'enum' && text !== undefined ? didYouMean(text, option.values) : ''
+  const hint = option.type === 'enum' && text !== undefined ? formatSuggestion(text, option.values) : ''
   throw new ProxyError('config_invalid', `${from}: ${shown}: expected ${describeExpectation(option)}${hint}`)
 }
 
@@ -199,7 +199,7 @@ function rejectUnknownKeys(command: CommandSpec, file: ConfigFile): void {
   const known = Object.values(command.options).flatMap(listFileKeys)
   const unknown = Object.keys(file.values).find((key) => !known.includes(key))
   if (unknown === undefined) return
-  const hint = didYouMean(unknown, known)
+  const hint = formatSuggestion(unknown, known)
   throw new ProxyError('config_invalid', `${file.path}: there is no option "${unknown}"${hint}`)
 }
 

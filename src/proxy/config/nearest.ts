@@ -4,7 +4,7 @@ export function findNearest(wrong: string, names: readonly string[]): string | u
   let best: string | undefined
   let bestDistance = limit + 1
   for (const name of names) {
-    const distance = editDistance(wrong.toLowerCase(), name.toLowerCase())
+    const distance = computeEditDistance(wrong.toLowerCase(), name.toLowerCase())
     if (distance >= bestDistance) continue
     best = name
     bestDistance = distance
@@ -13,13 +13,13 @@ export function findNearest(wrong: string, names: readonly string[]): string | u
 }
 
 /** Returns ` (did you mean x?)`, or an empty string. */
-export function didYouMean(wrong: string, names: readonly string[]): string {
+export function formatSuggestion(wrong: string, names: readonly string[]): string {
   const name = findNearest(wrong, names)
   return name === undefined ? '' : ` (did you mean ${name}?)`
 }
 
 /** Returns the optimal string alignment distance: insertion, deletion, substitution and transposition cost one each. */
-function editDistance(a: string, b: string): number {
+function computeEditDistance(a: string, b: string): number {
   let beforeLast: number[] = []
   let last = Array.from({ length: b.length + 1 }, (_, column) => column)
   for (let row = 1; row <= a.length; row++) {

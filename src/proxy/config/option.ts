@@ -131,13 +131,13 @@ export const ENV_PREFIX = 'LLM_PROXY_'
 /** Returns the option's environment variables; the first one that is set applies. */
 export function listEnvNames({ envPrefix = ENV_PREFIX }: CommandSpec, option: OptionSpec): string[] {
   if (option.flagOnly) return []
-  const derived = getFlags(option).map((flag) => envPrefix + underscore(flag).toUpperCase())
+  const derived = getFlags(option).map((flag) => envPrefix + toSnakeCase(flag).toUpperCase())
   return [...derived, ...(option.env ?? [])]
 }
 
 /** Returns the option's keys in a configuration file; the first one present applies. Empty if a file cannot set it. */
 export function listFileKeys(option: OptionSpec): string[] {
-  return option.flagOnly || option.flag === CONFIG_FLAG ? [] : getFlags(option).map(underscore)
+  return option.flagOnly || option.flag === CONFIG_FLAG ? [] : getFlags(option).map(toSnakeCase)
 }
 
 /** Returns the flag and its name in earlier releases, without dashes. */
@@ -145,7 +145,7 @@ export function getFlags({ flag, formerly }: OptionSpec): string[] {
   return formerly === undefined ? [flag] : [flag, formerly]
 }
 
-function underscore(flag: string): string {
+function toSnakeCase(flag: string): string {
   return flag.replaceAll('-', '_')
 }
 

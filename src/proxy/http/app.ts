@@ -13,7 +13,7 @@ import Fastify, {
 import { ERROR_CATALOGUE, ProxyError } from '../../base/errors.ts'
 import { logEvent } from '../../base/log-events.ts'
 import type { Logger } from '../../base/logger.ts'
-import { openAiError } from '../dialects/common/openai-error.ts'
+import { buildOpenAiError } from '../dialects/common/openai-error.ts'
 import { buildGoogleError } from '../dialects/gemini/error.ts'
 import { buildAnthropicError } from '../dialects/messages/error.ts'
 import type { MemberRegistry } from '../engines/port/registry.ts'
@@ -84,7 +84,7 @@ export interface CommonAppOptions {
 export interface AppOptions extends CommonAppOptions, AgentRoutesOptions {
   store: TurnStore
   /** Returns the fields of `/health` other than the state of the backend. */
-  facts: () => Record<string, unknown>
+  getHealthFields: () => Record<string, unknown>
   weights: WeightAnnouncement
   /** The events of sessions and turns. Default: they have no listener. */
   activity?: Activity
@@ -185,7 +185,7 @@ export async function buildAppWith(
   fastify.decorateRequest('namedSession', null)
   if (options.toOwner) fastify.addHook('onRequest', options.toOwner)
   fastify.addHook('onError', (_request, _reply, thrown, done) => {
-    options.metrics?.requestFailed(toRequestError(thrown).code)
+    options.metrics?.countFailedRequest(toRequestError(thrown).code)
     done()
   })
   fastify.addHook('onResponse', createAuditHook(logger))
@@ -225,12 +225,12 @@ async function addRoutes(
   { keyring, unauthenticated }: AppGuards,
 ): Promise<void> {
   const { sessions, store, runner, backend, activity = new Activity() } = options
-  const onRow = (row: Trajectory) => options.metrics?.rowRead(row, options.weights.version)
+  const onRow = (row: Trajectory) => options.metrics?.countRow(row, options.weights.version)
   await app.register(openApi, { basePath: options.basePath ?? '', asksForKeys: !keyring.isOpen })
   await app.register(withScope('view', openApiRoute))
   const consumers = new Consumers(store, activity)
-  const facts = () => ({ ...options.facts(), late_rewards: consumers.lateRewards.count })
-  await app.register(withScope('open', healthRoute), { backend, runner, store, facts })
+  const facts = () => ({ ...options.getHealthFields(), late_rewards: consumers.lateRewards.count })
+  await app.register(withScope('open', healthRoute), { backend, runner, store, getFields: facts })
   if (options.metrics) await app.register(withScope('metrics', metricsRoute), { source: options.metrics })
   await app.register(withScope('admin', sessionsRoutes), { sessions, store, keyring })
   await app.register(withScope('admin', consumerRoutes), {
@@ -252,7 +252,7 @@ async function addRoutes(
   await app.register(withScope('worker', workerSocket), {
     accept: options.acceptWorker,
     maxFrameBytes: options.maxWorkerFrameBytes,
-    greeted: (socket) => unauthenticated.know(socket),
+    onGreeted: (socket) => unauthenticated.markAuthenticated(socket),
   })
   await app.register(withScope('admin', adminRoutes), {
     controls: options.controls ?? new Controls({ backend, weights: options.weights, activity }),
@@ -325,7 +325,7 @@ function sendRouteless(error: ProxyError, { url, id }: FastifyRequest, reply: Fa
   if (url.includes('/v1beta/')) void reply.send(buildGoogleError(error))
   else if (url.includes('/v1/messages'))
     void reply.header('request-id', id).send(buildAnthropicError(error, id))
-  else if (url.includes('/v1/') || WITHOUT_V1.test(url)) void reply.send(openAiError(error))
+  else if (url.includes('/v1/') || WITHOUT_V1.test(url)) void reply.send(buildOpenAiError(error))
   else void reply.send(buildErrorBody(error))
 }
 

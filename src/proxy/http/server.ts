@@ -62,7 +62,7 @@ export async function listenWith(
   if (certificateFiles && certificate)
     renewCertificate(app, servers, { ...options, certificateFiles, certificate })
   // A port that another proxy has reserved is in use, and listening without sharing it fails with that error.
-  const portHolder = SHARES_PORTS && port !== 0 ? await holdPort(port) : undefined
+  const portHolder = SHARES_PORTS && port !== 0 ? await reservePort(port) : undefined
   const shared = SHARES_PORTS && (port === 0 || portHolder !== undefined)
   try {
     await app.fastify.listen({ host, port, ...(shared && SHARED_PORT) })
@@ -72,7 +72,7 @@ export async function listenWith(
   }
   const handles = shared ? (await Promise.all(servers.map(addHandles))).flat() : []
   const bound = app.fastify.server.address() as AddressInfo
-  const hold = portHolder ?? (shared ? await holdPort(bound.port) : undefined)
+  const hold = portHolder ?? (shared ? await reservePort(bound.port) : undefined)
   return {
     url: formatBaseUrl({
       host: bound.address,
@@ -99,7 +99,7 @@ function renewCertificate({ fastify }: App, servers: readonly object[], options:
     files,
     current,
     logger,
-    renewed: (certificate) => {
+    onRenewed: (certificate) => {
       for (const server of servers) if (server instanceof HttpsServer) server.setSecureContext(certificate)
     },
     intervalMs,
@@ -145,7 +145,7 @@ const SHARES_PORTS = process.platform === 'linux'
  * would get half of the requests. An abstract socket name, which exists as long as the process, prevents this.
  * @returns undefined if it is already reserved, or cannot be: the port must not be shared then
  */
-async function holdPort(port: number): Promise<Server | undefined> {
+async function reservePort(port: number): Promise<Server | undefined> {
   // Any user of the machine may connect to this name; such a connection must not occupy a file descriptor.
   const name = createServer((socket) => socket.destroy()).unref()
   return await waitUntilListening(name, { path: `\0llm-proxy/port/${port}` }).catch(() => undefined)

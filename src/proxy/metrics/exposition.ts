@@ -27,7 +27,7 @@ function formatFamily(family: MetricFamily, isOpenMetrics: boolean): string {
   // OpenMetrics omits the sample's `_total` suffix from the name of a counter family.
   const familyName = isOpenMetrics && type === 'counter' ? name.replace(/_total$/, '') : name
   const lines = [`# HELP ${familyName} ${escapeText(help)}`, `# TYPE ${familyName} ${type}`]
-  for (const sample of family.samples()) lines.push(formatSample(name, sample, isOpenMetrics))
+  for (const sample of family.listSamples()) lines.push(formatSample(name, sample, isOpenMetrics))
   return `${lines.join('\n')}\n`
 }
 

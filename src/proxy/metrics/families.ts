@@ -27,7 +27,7 @@ export interface MetricFamily {
   /** One sentence without a full stop. */
   readonly help: string
   readonly labelNames: readonly string[]
-  samples(): Iterable<MetricSample>
+  listSamples(): Iterable<MetricSample>
 }
 
 interface MetricDescription {
@@ -87,7 +87,7 @@ abstract class SeriesFamily<T> implements MetricFamily {
     this.series = new SeriesMap(labelNames, create)
   }
 
-  abstract samples(): Iterable<MetricSample>
+  abstract listSamples(): Iterable<MetricSample>
 }
 
 /** A family with one number per series. */
@@ -96,7 +96,7 @@ abstract class Numbers extends SeriesFamily<number> {
     super(described, () => 0)
   }
 
-  *samples(): Iterable<MetricSample> {
+  *listSamples(): Iterable<MetricSample> {
     for (const { labels, state } of this.series.all()) yield { suffix: '', labels, value: state }
   }
 }
@@ -157,7 +157,7 @@ export class Histogram extends SeriesFamily<Distribution> {
     exemplars[bucket] = { labels: { turn_id: turnId }, value, atMs: Date.now() }
   }
 
-  *samples(): Iterable<MetricSample> {
+  *listSamples(): Iterable<MetricSample> {
     for (const { labels, state } of this.series.all()) {
       let count = 0
       for (const [bucket, own] of state.counts.entries()) {

@@ -19,9 +19,9 @@ export interface MetricsSource {
   /** @param accept the `Accept` header */
   expose(accept: string | undefined): Promise<Exposition>
   /** Counts a request that failed. @param code error code of the catalogue */
-  requestFailed(code: string): void
+  countFailedRequest(code: string): void
   /** Counts a row that a trainer read. @param trainerVersion the weight version that the trainer declares */
-  rowRead(row: RowVersions, trainerVersion: string | undefined): void
+  countRow(row: RowVersions, trainerVersion: string | undefined): void
 }
 
 /** The weight versions that sampled a row. */
@@ -32,7 +32,7 @@ interface ScrapeSources {
   store: Pick<TurnStore, 'countSessions'>
   /** Absent for an in-memory store. */
   databasePath?: string
-  prompts: Pick<Prompts, 'counts'>
+  prompts: Pick<Prompts, 'getCounts'>
   /** Rollouts that the proxy runs itself; absent if it runs none. */
   rollouts?: RolloutCounts | undefined
 }
@@ -87,34 +87,34 @@ export class ProxyMetrics implements Disposable {
 
   /** @returns the store to use in place of `store` */
   watchStore(store: TurnStore): TurnStore {
-    return this.#turns.ofStore(store)
+    return this.#turns.watchStore(store)
   }
 
   /** @returns the backend to use in place of `backend` */
   watchBackend<T extends Backend>(backend: T): T {
-    return this.#turns.ofBackend(backend)
+    return this.#turns.watchBackend(backend)
   }
 
   readonly dispatch: DispatchObserver = {
-    waited: (ms) => this.#metrics.queueWait.observe(ms / 1_000),
-    failedOver: () => this.#metrics.failovers.add(1),
-    ejected: () => this.#metrics.ejections.add(1),
-    refused: (code) => this.#metrics.queueRefusals.add(1, code),
+    recordWait: (ms) => this.#metrics.queueWait.observe(ms / 1_000),
+    countFailover: () => this.#metrics.failovers.add(1),
+    countEjection: () => this.#metrics.ejections.add(1),
+    countRejection: (code) => this.#metrics.queueRefusals.add(1, code),
   }
 
-  committed(operations: number, tookMs: number): void {
+  countCommit(operations: number, tookMs: number): void {
     this.#metrics.commitOperations.observe(operations)
     this.#metrics.commitTime.observe(tookMs / 1_000)
   }
 
   /** @param meanDifference mean difference of a compared turn, in nats */
-  verified(verdict: string, meanDifference: number | undefined): void {
+  countVerification(verdict: string, meanDifference: number | undefined): void {
     this.#metrics.verified.add(1, verdict)
     if (meanDifference !== undefined) this.#metrics.verifiedDifference.observe(meanDifference)
   }
 
   /** Counts a negative control: an engine scored a turn whose prompt was changed on purpose. */
-  controlTried(isCaught: boolean): void {
+  countControl(isCaught: boolean): void {
     this.#metrics.verifyControls.add(1, String(isCaught))
   }
 
@@ -125,25 +125,25 @@ export class ProxyMetrics implements Disposable {
       logger,
       clock,
       readTotals: () => ({
-        requests: sum(turns.samples()),
-        failed: sum(turns.samples(), 'failed'),
-        sampled_tokens: sum(completionTokens.samples()),
+        requests: sum(turns.listSamples()),
+        failed: sum(turns.listSamples(), 'failed'),
+        sampled_tokens: sum(completionTokens.listSamples()),
       }),
-      readLoad: () => ({ in_flight: this.#turns.openCount, waiting: backend.status().queued }),
+      readLoad: () => ({ in_flight: this.#turns.openCount, waiting: backend.getStatus().queued }),
     })
   }
 
-  workerConnected(): void {
+  countWorkerConnection(): void {
     this.#metrics.connections.add(1)
   }
 
   /** Returns the metrics as the HTTP server uses them. */
-  source(parts: ScrapeSources): MetricsSource {
+  createSource(parts: ScrapeSources): MetricsSource {
     return {
       expose: (accept) => this.#expose(parts, accept),
-      requestFailed: (code) => this.#metrics.httpErrors.add(1, code),
-      rowRead: ({ weight_version_min: oldest, unversioned_turns: unversioned }, trainerVersion) => {
-        const served = trainerVersion ?? findNewest(parts.backend.status().members)
+      countFailedRequest: (code) => this.#metrics.httpErrors.add(1, code),
+      countRow: ({ weight_version_min: oldest, unversioned_turns: unversioned }, trainerVersion) => {
+        const served = trainerVersion ?? findNewest(parts.backend.getStatus().members)
         if (unversioned > 0) this.#metrics.unversionedRows.add(1)
         const versions = oldest === null ? undefined : computeStaleness(oldest, served)
         if (versions !== undefined) this.#metrics.rowStaleness.observe(versions)
@@ -155,11 +155,11 @@ export class ProxyMetrics implements Disposable {
     const metrics = this.#metrics
     const { backend, databasePath, prompts, store, rollouts } = parts
     readBackend(metrics, backend, this.#turns.openCount)
-    for (const [reason, count] of Object.entries(prompts.counts())) {
+    for (const [reason, count] of Object.entries(prompts.getCounts())) {
       metrics.prompts.add(this.#growth(`prompts ${reason}`, count), reason)
     }
     if (rollouts) this.#readRollouts(rollouts)
-    metrics.moves.add(this.#growth('moves', backend.status().moves ?? 0))
+    metrics.moves.add(this.#growth('moves', backend.getStatus().moves ?? 0))
     metrics.buildInfo.set(1, VERSION, backend.mode, process.versions.node)
     await Promise.all([this.#process.read(metrics), readSessions(metrics, store)])
     if (databasePath !== undefined) await readFiles(metrics, databasePath)

@@ -13,7 +13,7 @@ const OTHER = 'other'
 
 /** Reads engines, workers, the queue and the turns in flight. The series of a removed member are removed. */
 export function readBackend(metrics: Metrics, backend: Backend, openTurns: number): void {
-  const { members, queued, pausedSinceMs } = backend.status()
+  const { members, queued, pausedSinceMs } = backend.getStatus()
   const { memberUp, memberUnavailable, memberEjected, memberCalls, memberCapacity, weightInfo, inFlight } =
     metrics
   for (const gauge of [memberUp, memberUnavailable, memberEjected, memberCalls, memberCapacity, weightInfo])

@@ -43,7 +43,7 @@ export class TurnWatch {
   }
 
   /** Wraps a store. @returns the store, with each write counted */
-  ofStore(store: TurnStore): TurnStore {
+  watchStore(store: TurnStore): TurnStore {
     const metrics = this.#metrics
     return intercept(store, {
       openTurn: (call, turn) => {
@@ -61,7 +61,7 @@ export class TurnWatch {
   }
 
   /** Wraps a backend. @returns the backend, with the responses of turns timed */
-  ofBackend<T extends Backend>(backend: T): T {
+  watchBackend<T extends Backend>(backend: T): T {
     const around: Interceptor<Backend> = {
       generate: (call, request, sink, signal) => {
         const turn = this.#turns.get(request.requestId)

@@ -259,9 +259,9 @@ export class ConnectedWorker {
       continuesAfter: request.continuesAfter,
       timeoutMs: limits.requestTimeoutMs,
       clock,
-      prompt: (ids) => attachReportedPrompt(request, { requestId, ids, reportedBy: this }),
+      onPrompt: (ids) => attachReportedPrompt(request, { requestId, ids, reportedBy: this }),
       acknowledge: (seq) => this.#acknowledge(requestId, seq),
-      leave: (isComplete) => this.#leave(requestId, isComplete),
+      onEnd: (isComplete) => this.#leave(requestId, isComplete),
     })
     this.#requests.set(requestId, { handle, request, fullRequestSocket: undefined })
     this.#sessions.set(request.sessionId, true)
@@ -353,11 +353,11 @@ export class ConnectedWorker {
     const sent = typeof frame.request_id === 'string' ? this.#requests.get(frame.request_id) : undefined
     const v1 = this.identity.version === 1
     if (!sent) this.#ignore(frame, 'belongs to no request in flight')
-    else if (!v1 && frame.type === 'completion_chunk' && frames.chunk.passes(frame))
+    else if (!v1 && frame.type === 'completion_chunk' && frames.chunk.isValid(frame))
       sent.handle.receiveChunk(frame, bytes)
-    else if (!v1 && frames.responseV2.passes(frame)) {
+    else if (!v1 && frames.responseV2.isValid(frame)) {
       if (!this.#sendsForgotten(sent, frame)) sent.handle.receiveResponse(frame, bytes)
-    } else if (v1 && frames.responseV1.passes(frame)) {
+    } else if (v1 && frames.responseV1.isValid(frame)) {
       this.#noteIds(frame)
       sent.handle.receiveComplete(frame, bytes)
     } else
@@ -378,7 +378,7 @@ export class ConnectedWorker {
   }
 
   #receiveStatus(frame: Frame): void {
-    if (this.identity.version === 1 || !frames.workerStatus.passes(frame)) {
+    if (this.identity.version === 1 || !frames.workerStatus.isValid(frame)) {
       this.#ignore(frame, 'is not a status of this version')
       return
     }
@@ -396,7 +396,7 @@ export class ConnectedWorker {
   }
 
   #receiveAlive(frame: Frame): void {
-    if (this.#can(CAPABILITIES.alive) && frames.callsAlive.passes(frame))
+    if (this.#can(CAPABILITIES.alive) && frames.callsAlive.isValid(frame))
       for (const requestId of frame.request_ids) this.#requests.get(requestId)?.handle.noteAlive()
     else this.#ignore(frame, 'is not agreed on')
   }

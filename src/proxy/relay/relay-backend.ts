@@ -29,7 +29,7 @@ import { WorkerRegistry } from './worker-registry.ts'
 
 export interface RelayBackendOptions
   extends Partial<WorkerLimits>,
-    Partial<Omit<DispatcherOptions, 'absent' | 'logger'>> {
+    Partial<Omit<DispatcherOptions, 'createAbsentError' | 'logger'>> {
   logger: Logger
   /** Token mode: the expected tokenizer. A worker with an engine that has another one receives no requests. */
   tokenizer?: ExpectedTokenizer | undefined
@@ -72,7 +72,7 @@ export class RelayBackend implements Backend, MemberRegistry {
     const { logger, clock = systemClock } = options
     const settings = { ...DISPATCH_DEFAULTS, ...DEFAULTS, ...options }
     const absent = (request: QueuedRequest) =>
-      createUnlistedPolicyError(request, this.status().members) ??
+      createUnlistedPolicyError(request, this.getStatus().members) ??
       ({
         code: 'no_worker',
         message: `no worker that could serve this request is connected${this.#describeRejections()}`,
@@ -80,18 +80,18 @@ export class RelayBackend implements Backend, MemberRegistry {
     this.#tokenizer = options.tokenizer
     this.#logger = logger
     this.#efforts = new EffortRegistry(logger)
-    this.#dispatcher = new Dispatcher({ ...settings, absent, logger })
+    this.#dispatcher = new Dispatcher({ ...settings, createAbsentError: absent, logger })
     this.#registry = new WorkerRegistry(
       { limits: settings, clock, logger },
       {
-        joined: (worker) => this.#dispatcher.addMember(this.#toMember(worker)),
-        changed: (worker) => {
+        onJoined: (worker) => this.#dispatcher.addMember(this.#toMember(worker)),
+        onChanged: (worker) => {
           const { id, ...change } = this.#toMember(worker)
           // Its engines may be replaced meanwhile.
           if (!change.healthy) this.#efforts.forget(id)
           this.#dispatcher.updateMember(id, change)
         },
-        left: ({ identity: { workerId } }) => {
+        onLeft: ({ identity: { workerId } }) => {
           this.#down.delete(workerId)
           this.#warned.delete(workerId)
           this.#efforts.forget(workerId)
@@ -117,7 +117,7 @@ export class RelayBackend implements Backend, MemberRegistry {
           const worker = this.#getWorker(workerId)
           await worker.begin(adapted, getWireId(adapted.requestId, failedAttempts)).pushTo(to, signal)
         },
-        kindOf: () => 'worker',
+        getKind: () => 'worker',
         judge: (thrown, workerId) => {
           const verdict = judge(thrown)
           if (verdict === 'lost' || verdict === 'unavailable') this.#efforts.forget(workerId)
@@ -125,7 +125,7 @@ export class RelayBackend implements Backend, MemberRegistry {
         },
         efforts: this.#efforts,
         maxLosses: MAX_LOSSES,
-        memberCount: () => this.#registry.connected().length,
+        countMembers: () => this.#registry.listConnected().length,
       },
       request,
       sink,
@@ -137,9 +137,9 @@ export class RelayBackend implements Backend, MemberRegistry {
     throw createCannotCountError('Workers cannot count the tokens of a prompt')
   }
 
-  async models(): Promise<EngineModel[]> {
+  async listModels(): Promise<EngineModel[]> {
     const models = new Map<string, EngineModel>()
-    for (const worker of this.#registry.connected()) {
+    for (const worker of this.#registry.listConnected()) {
       for (const model of worker.healthy ? worker.models : []) {
         if (!models.has(model.id)) models.set(model.id, model)
       }
@@ -149,11 +149,11 @@ export class RelayBackend implements Backend, MemberRegistry {
 
   releaseSession(sessionId: string): void {
     this.#dispatcher.releaseSession(sessionId)
-    for (const worker of this.#registry.connected()) worker.endSession(sessionId)
+    for (const worker of this.#registry.listConnected()) worker.endSession(sessionId)
   }
 
-  status(): BackendStatus {
-    const { members, waiting, pausedSinceMs, moves } = this.#dispatcher.stats()
+  getStatus(): BackendStatus {
+    const { members, waiting, pausedSinceMs, moves } = this.#dispatcher.getStats()
     return {
       queued: waiting,
       pausedSinceMs,
@@ -161,14 +161,14 @@ export class RelayBackend implements Backend, MemberRegistry {
       members: members.flatMap(({ id, inFlight }) => {
         const worker = this.#registry.get(id)
         if (worker === undefined) return []
-        const ejectedForMs = this.#dispatcher.ejectedForMs(id) || undefined
+        const ejectedForMs = this.#dispatcher.getEjectionMs(id) || undefined
         return [{ ...toBackendMember(worker, inFlight, this.#tokenizer), ejectedForMs }]
       }),
     }
   }
 
   list(): RegistryEntry[] {
-    return this.#registry.connected().map(toRegistryEntry)
+    return this.#registry.listConnected().map(toRegistryEntry)
   }
 
   async register(): Promise<never> {
@@ -194,7 +194,7 @@ export class RelayBackend implements Backend, MemberRegistry {
   }
 
   async refresh(): Promise<void> {
-    await Promise.all(this.#registry.connected().map((worker) => worker.refresh()))
+    await Promise.all(this.#registry.listConnected().map((worker) => worker.refresh()))
   }
 
   async close(): Promise<void> {

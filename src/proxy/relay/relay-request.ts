@@ -28,11 +28,11 @@ interface RelayRequestOptions {
   timeoutMs: number
   clock: Clock
   /** Called when the worker has reported the prompt. */
-  prompt(ids: PromptIds): void
+  onPrompt(ids: PromptIds): void
   /** Tells the worker that frames up to `seq` need not be kept. */
   acknowledge(seq: number): void
   /** Called when the request has ended on this side. @param isComplete false: the worker may still be serving it */
-  leave(isComplete: boolean): void
+  onEnd(isComplete: boolean): void
 }
 
 export class RelayRequest {
@@ -94,7 +94,7 @@ export class RelayRequest {
       const { workerId, promptBase } = this.#options
       const events = parseChunk(chunk, workerId, promptBase)
       const [first] = events
-      if (first?.type === 'start' && first.promptTokenIds) this.#options.prompt(first.promptTokenIds)
+      if (first?.type === 'start' && first.promptTokenIds) this.#options.onPrompt(first.promptTokenIds)
       return events
     })
   }
@@ -198,7 +198,7 @@ export class RelayRequest {
     if (this.#left) return
     this.#left = true
     this.#cancelTimeout?.()
-    this.#options.leave(this.#isComplete)
+    this.#options.onEnd(this.#isComplete)
   }
 
   /**

@@ -17,9 +17,9 @@ import type { RelaySocket } from './relay-socket.ts'
 
 /** The observer of workers that join, change and leave; requests fail only after `left`. */
 interface RegistryListener {
-  joined(worker: ConnectedWorker): void
-  changed(worker: ConnectedWorker): void
-  left(worker: ConnectedWorker): void
+  onJoined(worker: ConnectedWorker): void
+  onChanged(worker: ConnectedWorker): void
+  onLeft(worker: ConnectedWorker): void
 }
 
 /** Clients of a proxy without keys must not fill the disk with lines about their rejections. */
@@ -46,7 +46,7 @@ export class WorkerRegistry {
   }
 
   /** Returns the workers with a connection, in the order in which they joined. */
-  connected(): ConnectedWorker[] {
+  listConnected(): ConnectedWorker[] {
     return [...this.#workers.values()].filter((worker) => worker.isConnected)
   }
 
@@ -67,7 +67,7 @@ export class WorkerRegistry {
       this.#reject(socket, CLOSE.badHello, 'no worker_hello in time'),
     )
     const receive = (data: { toString(): string }, isBinary: boolean) => {
-      heartbeat.heard()
+      heartbeat.reportReceived()
       // A socket that was rejected or replaced may deliver frames until it has closed.
       if (!this.#sockets.has(socket) || (worker && !worker.isOn(socket))) return
       const frame = parseFrame(data, isBinary)
@@ -89,7 +89,7 @@ export class WorkerRegistry {
         socket.terminate()
       }
     })
-    socket.on('pong', () => heartbeat.heard())
+    socket.on('pong', () => heartbeat.reportReceived())
     socket.on('close', (code) => {
       cancelHello()
       heartbeat.stop()
@@ -112,11 +112,11 @@ export class WorkerRegistry {
       return this.#reject(socket, CLOSE.notHello, 'the first frame must be a worker_hello')
     }
     if (frame.protocol === undefined || frame.protocol === 1) {
-      return helloV1.passes(frame)
+      return helloV1.isValid(frame)
         ? this.#welcomeV1(socket, frame)
         : this.#reject(socket, CLOSE.badHello, `bad worker_hello: ${helloV1.explain(frame)}`)
     }
-    return helloV2.passes(frame)
+    return helloV2.isValid(frame)
       ? this.#welcomeV2(socket, frame)
       : this.#reject(socket, CLOSE.badHello, `bad worker_hello: ${helloV2.explain(frame)}`)
   }
@@ -164,7 +164,7 @@ export class WorkerRegistry {
     worker.disconnect()?.close(CLOSE.replaced, 'the worker has a newer connection')
     worker.connectV2(socket, hello)
     logEvent(this.#context.logger, 'worker_resumed', { worker_id: worker.identity.workerId })
-    this.#listener.changed(worker)
+    this.#listener.onChanged(worker)
     return worker
   }
 
@@ -177,7 +177,7 @@ export class WorkerRegistry {
       return
     }
     worker.receive(frame, getByteSize(data))
-    if (frame.type === 'worker_status') this.#listener.changed(worker)
+    if (frame.type === 'worker_status') this.#listener.onChanged(worker)
   }
 
   /**
@@ -197,7 +197,7 @@ export class WorkerRegistry {
     }
     worker.disconnect()
     if (silence === undefined) this.#log('worker_disconnected', worker, `close code ${code}`)
-    this.#listener.changed(worker)
+    this.#listener.onChanged(worker)
     const { graceMs } = this.#context.limits
     const cancel = this.#context.clock.after(graceMs, () =>
       this.#remove(worker, `lost its connection and was not back within ${graceMs / 1000} s`),
@@ -218,7 +218,7 @@ export class WorkerRegistry {
     const { workerId, version } = worker.identity
     this.#workers.set(workerId, worker)
     logEvent(this.#context.logger, 'worker_connected', { worker_id: workerId, protocol: version })
-    this.#listener.joined(worker)
+    this.#listener.onJoined(worker)
   }
 
   #remove(worker: ConnectedWorker, reason: string): void {
@@ -226,7 +226,7 @@ export class WorkerRegistry {
     worker.disconnect()
     this.#workers.delete(worker.identity.workerId)
     this.#log('worker_left', worker, reason)
-    this.#listener.left(worker)
+    this.#listener.onLeft(worker)
     worker.lose(reason)
   }
 
@@ -271,7 +271,7 @@ class WorkerHeartbeat {
     this.#lastReceivedMs = context.clock.nowMs()
   }
 
-  heard(): void {
+  reportReceived(): void {
     this.#lastReceivedMs = this.#context.clock.nowMs()
   }
 

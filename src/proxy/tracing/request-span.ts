@@ -82,7 +82,7 @@ export class OtlpRequestSpan implements RequestSpan {
     this.#turns = turns
   }
 
-  turn(begun: TurnStart): TurnSpans {
+  startTurn(begun: TurnStart): TurnSpans {
     const { turnId, index } = begun
     this.#open += 1
     const closed = (outcome: TurnOutcome) => {
@@ -98,15 +98,15 @@ export class OtlpRequestSpan implements RequestSpan {
     return turn
   }
 
-  answeredBy(turnId: string): void {
+  reportTurn(turnId: string): void {
     this.#span.setAttribute('llm_proxy.turn.id', turnId)
   }
 
-  failed(code: string): void {
+  reportFailure(code: string): void {
     this.#span.setAttribute('error.type', code)
   }
 
-  over({ status, isComplete }: { status: number; isComplete: boolean }): void {
+  reportEnd({ status, isComplete }: { status: number; isComplete: boolean }): void {
     this.#overAtMs ??= this.#parts.nowMs()
     this.#span.setAttribute('http.response.status_code', status)
     if (!isComplete) this.#span.setAttribute('error.type', 'agent_gone')
@@ -133,11 +133,11 @@ class OtlpTurnSpan implements TurnSpans {
     this.#closed = closed
   }
 
-  queued(): OpenSpan {
+  startWait(): OpenSpan {
     return new OtlpStepSpan(this.#parts, 'queue')
   }
 
-  dispatched(engine: EngineRequestStart): EngineRequestSpan {
+  startEngineRequest(engine: EngineRequestStart): EngineRequestSpan {
     const span = new OtlpEngineSpan(this.#parts, engine)
     this.#engineSpans.push(span)
     return span

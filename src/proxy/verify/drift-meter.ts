@@ -25,7 +25,7 @@ export interface DriftMeterOptions {
   readonly share: number
   readonly store: Pick<TurnReader, 'getTurn' | 'readDetails'>
   /** Finds an engine. @returns `busy` if no engine is idle; undefined if no engine can score the turn */
-  engineFor(turn: TurnRecord, signal: AbortSignal): Promise<DriftEngine | 'busy' | undefined>
+  findEngine(turn: TurnRecord, signal: AbortSignal): Promise<DriftEngine | 'busy' | undefined>
   /** Called for each sampled turn. */
   onVerdict(verdict: DriftVerdict, result?: TurnResult): void
   /** Called after a negative control (a prompt that was changed on purpose). */
@@ -95,7 +95,7 @@ export class DriftMeter {
     })
   }
 
-  state(): DriftState {
+  getState(): DriftState {
     return {
       share: this.#options.share,
       waiting: this.#waiting.length,
@@ -125,7 +125,7 @@ export class DriftMeter {
 
   /** @returns false if no engine was idle */
   async #verifyFirst(end: AbortSignal): Promise<boolean> {
-    const { store, engineFor } = this.#options
+    const { store, findEngine: engineFor } = this.#options
     const { sessionId, turnId } = this.#waiting[0]!
     const turn = await store.getTurn(sessionId, turnId)
     // The turn was deleted, reset or undelivered in the meantime, so it is not trained on.
@@ -171,7 +171,7 @@ export class DriftMeter {
     signal: AbortSignal,
   ): Promise<void> {
     if (this.#compared++ % CONTROL_EVERY !== 0) return
-    this.#controlCaught = await verifier.control(turn, verified, signal)
+    this.#controlCaught = await verifier.runControl(turn, verified, signal)
     this.#options.onControl(this.#controlCaught)
     if (this.#controlCaught) return
     logEvent(this.#options.logger, 'verify_control_missed', {})

@@ -10,7 +10,7 @@ interface HintInput {
 /** @returns undefined if the difference matches no known cause */
 export function findHint({ pairs, params, tolerance }: HintInput): string | undefined {
   for (const by of [1, -1]) {
-    if (isWithin(compare(shift(pairs, by)), tolerance)) {
+    if (isWithin(compare(shiftPairs(pairs, by)), tolerance)) {
       return `each logprob is that of the token ${by === 1 ? 'before' : 'after'} it`
     }
   }
@@ -29,7 +29,7 @@ export function findHint({ pairs, params, tolerance }: HintInput): string | unde
 }
 
 /** Pairs each recorded logprob with the token `by` positions away. */
-function shift(pairs: readonly TokenPair[], by: number): TokenPair[] {
+function shiftPairs(pairs: readonly TokenPair[], by: number): TokenPair[] {
   return pairs.flatMap(({ recorded }, index) => {
     const other = pairs[index - by]
     return other === undefined ? [] : [{ recorded, recomputed: other.recomputed }]

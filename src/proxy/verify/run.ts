@@ -41,7 +41,7 @@ export async function verifyTurns(
       for (const pair of verified.pairs) pairs.push(pair)
       if (!control.caught && control.turns < CONTROL_TURNS) {
         control.turns += 1
-        control.caught = await verifier.control(turn, verified, signal)
+        control.caught = await verifier.runControl(turn, verified, signal)
       }
     }
     onTurn(result)

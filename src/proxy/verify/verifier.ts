@@ -168,7 +168,11 @@ export class Verifier {
    * @param verified result of {@link verify}
    * @returns whether the engine noticed the change
    */
-  async control(turn: VerifiableTurn, { scored }: TurnVerification, signal: AbortSignal): Promise<boolean> {
+  async runControl(
+    turn: VerifiableTurn,
+    { scored }: TurnVerification,
+    signal: AbortSignal,
+  ): Promise<boolean> {
     const truth = scored.map(({ logprob }) => logprob)
     for (const prompt of createOtherPrompts(turn)) {
       const changed = await this.#score(turn, prompt, signal)

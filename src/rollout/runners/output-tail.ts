@@ -20,7 +20,7 @@ export class OutputTail {
   }
 
   /** Returns the text, preceded by a line with the number of omitted bytes, if any. */
-  text(): string {
+  getText(): string {
     const excess = Math.max(0, this.#length - this.#limitBytes)
     const text = Buffer.concat(this.#chunks).subarray(excess).toString()
     const dropped = this.#dropped + excess

@@ -91,11 +91,11 @@ export async function runGroup(
   signal.throwIfAborted()
   return {
     // The status is written when the program has ended, and only if it was started.
-    started: !sandboxed || status.text().includes('"exit-code"'),
+    started: !sandboxed || status.getText().includes('"exit-code"'),
     exitCode,
     signal: exitSignal,
     timedOut: limit.signal.aborted && exitCode === null,
-    output: tail.text(),
+    output: tail.getText(),
   }
 }
 

@@ -78,7 +78,7 @@ async function record(store: TurnStore, sample: number, trace: Trace, calls: num
   const common = Int32Array.from({ length: trace.system + trace.tools }, (_, index) => index % VOCABULARY)
   const task = Int32Array.from({ length: TASK_TOKENS }, (_, index) => index + 1)
   const lastMessage = new MessageTree().addMessageTexts(['{"role":"user","content":"the task"}'])
-  let prompt = new PromptIds(common).continuedBy(task)
+  let prompt = new PromptIds(common).createContinuation(task)
   for (const [index, [tokensIn, tokensOut]] of trace.main.slice(0, calls).entries()) {
     const turnId = `${sessionId}-${index}`
     const opened = { turnId, sessionId, index, dialect: 'messages', startedAtMs: Date.now(), lastMessage }
@@ -112,7 +112,7 @@ async function record(store: TurnStore, sample: number, trace: Trace, calls: num
     const grown = following - tokensIn - tokensOut
     prompt =
       grown > 0
-        ? prompt.continuedBy(completionTokenIds, fresh(grown))
-        : new PromptIds(common).continuedBy(fresh(Math.max(1, following - common.length)))
+        ? prompt.createContinuation(completionTokenIds, fresh(grown))
+        : new PromptIds(common).createContinuation(fresh(Math.max(1, following - common.length)))
   }
 }

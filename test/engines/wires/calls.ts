@@ -62,7 +62,7 @@ export const QUESTIONS: Record<string, (client: EngineClient) => Promise<unknown
     client.checkHealth(noAbort, { text: TOKENIZER_TEXT, chats: true }),
   'how many tokens a chat has': (client) =>
     client.countTokens?.({ model: MODEL, messages: [{ role: 'user', content: 'the wind' }] }, noAbort),
-  'what tokens read like': (client) => client.tokenTexts?.(MODEL, Int32Array.from(PROMPT), noAbort),
+  'what tokens read like': (client) => client.getTokenTexts?.(MODEL, Int32Array.from(PROMPT), noAbort),
   'how probable tokens are': (client) =>
     client.score?.(
       {

@@ -82,7 +82,7 @@ async function openSimModel(): Promise<SimModel> {
         promptFormat: { name: 'template', chosenBy: 'template', evidence: [] },
         eosTokenIds,
         contextLength: 100_000,
-        longestTokenChars: () => 128,
+        getLongestTokenChars: () => 128,
         imageRule: undefined,
         seesToolImages: false,
         vocabularySize: tokenizer.vocabSize,

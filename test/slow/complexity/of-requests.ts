@@ -319,7 +319,7 @@ export const REQUESTS: readonly Subject[] = [
         (n) => {
           const ids = new ToolCallIds()
           const calls = times(n, () => ({
-            id: ids.draw(undefined),
+            id: ids.create(undefined),
             function: { name: 'f', arguments: '{}' },
           }))
           return [...createTalk(1), { role: 'assistant', tool_calls: calls }] as Message[]
@@ -387,7 +387,7 @@ export const REQUESTS: readonly Subject[] = [
         return () => {
           const retries = new Retries()
           for (const each of marked) findRepeatedByLast(retries.add(each), () => false)
-          retries.ghosts(() => false)
+          retries.findSuperseded(() => false)
         }
       },
     },

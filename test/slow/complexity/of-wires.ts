@@ -152,7 +152,7 @@ export const WIRES: readonly Subject[] = [
       'deltas to check': (n) => {
         const deltas = times(n / 20, () => ({ content: 'x' }))
         const frame = { type: 'completion_chunk', request_id: 'r', seq: 1, deltas }
-        return () => frames.chunk.passes(frame)
+        return () => frames.chunk.isValid(frame)
       },
     },
   },
@@ -264,13 +264,13 @@ export const WIRES: readonly Subject[] = [
       'as they were': (n) => {
         const bytes = Buffer.alloc(16 * n, 'x')
         const known = DigestPrefix.of(bytes)
-        return () => known.followedBy(bytes, known.sharedWith(bytes))
+        return () => known.extendTo(bytes, known.measureShared(bytes))
       },
       'with another byte late': (n) => {
         const [bytes, others] = [Buffer.alloc(16 * n, 'x'), Buffer.alloc(16 * n, 'x')]
         others[15 * n] = 0
         const both = [BytePrefix.of(bytes), DigestPrefix.of(bytes)]
-        return () => both.map((known) => known.followedBy(others, known.sharedWith(others)))
+        return () => both.map((known) => known.extendTo(others, known.measureShared(others)))
       },
     },
   },

@@ -120,7 +120,7 @@ t.test(`${RUNS} invalid frames end only their own request, and none stays open`,
     ),
     { numRuns: RUNS, endOnFailure: true },
   )
-  t.equal(server.backend.status().queued, 0)
+  t.equal(server.backend.getStatus().queued, 0)
 })
 
 t.test(`${RUNS} invalid hellos are accepted or rejected`, async (t) => {
@@ -146,5 +146,5 @@ t.test(`${RUNS} invalid hellos are accepted or rejected`, async (t) => {
     { numRuns: RUNS, endOnFailure: true },
   )
   t.ok((outcomes.taken ?? 0) > 0, `some are accepted: ${JSON.stringify(outcomes)}`)
-  t.equal(backend.status().queued, 0)
+  t.equal(backend.getStatus().queued, 0)
 })

@@ -40,7 +40,7 @@ async function startHostile(t: Test): Promise<SessionsApi> {
     weightVersionEnd: LINES,
   })
   const marks = { labels: [HOSTILE], note: HOSTILE }
-  await sessions.mark(SESSION, { ...marks, turns: { 0: marks } })
+  await sessions.updateMarks(SESSION, { ...marks, turns: { 0: marks } })
   const [start, delta, , end] = completeResponse()
   const hostile = [start, { ...delta, content: LINES }, { ...end, finishReason: LINES }] as GenerationEvent[]
   backend.script = () => respond(hostile)

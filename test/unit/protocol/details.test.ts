@@ -158,7 +158,7 @@ t.test('for any chunks of a completion, its token data is that of the whole', as
         sampling_mask: mask,
         top_logprobs: top,
         sampling_logprobs: logprobs,
-      } = fold.details(tokens.length)
+      } = fold.buildTokenData(tokens.length)
       const expected = cut.flatMap(([chunk, isReported]) =>
         chunk.map((token) => (isReported ? token : undefined)),
       )
@@ -184,5 +184,5 @@ t.test('for any chunks of a completion, its token data is that of the whole', as
 t.test('rows that differ in number from their tokens are rejected', async (t) => {
   const fold = new TokenDataBuilder()
   fold.add(getDetails([1], [2, 3]), 0, 1)
-  t.same(Object.keys(fold.details(1)).sort(), ['prompt_logprobs', 'routed_experts', 'weight_versions'])
+  t.same(Object.keys(fold.buildTokenData(1)).sort(), ['prompt_logprobs', 'routed_experts', 'weight_versions'])
 })

@@ -31,12 +31,12 @@ for (const [name, of] of Object.entries(KINDS)) {
     let known = of(LONG)
     for (let grown = 0; grown < 20; grown += 1) {
       const others = Buffer.concat([LONG, someBytes(grown * 3_000, 2)])
-      const shared = known.sharedWith(others)
+      const shared = known.measureShared(others)
       t.equal(shared, known.length)
-      known = known.followedBy(others, shared)
+      known = known.extendTo(others, shared)
       t.equal(known.length, others.length)
-      t.equal(known.sharedWith(others), others.length)
-      t.equal(known.sharedWith(others.subarray(0, -1)), others.length - 1, 'and all but their last byte')
+      t.equal(known.measureShared(others), others.length)
+      t.equal(known.measureShared(others.subarray(0, -1)), others.length - 1, 'and all but their last byte')
     }
     t.end()
   })
@@ -44,10 +44,10 @@ for (const [name, of] of Object.entries(KINDS)) {
   t.test(`${name}: one changed bit is detected at any position`, (t) => {
     const known = of(LONG)
     for (const index of [0, 1, 16_383, 16_384, 40_000, 65_536, 81_919, 81_920, 99_998, 99_999]) {
-      const shared = known.sharedWith(changedAt(LONG, index))
+      const shared = known.measureShared(changedAt(LONG, index))
       t.ok(shared <= index && shared > index - UNIT_BYTES, `${shared} of ${index}`)
       const full = Buffer.concat([changedAt(LONG, index), LONG])
-      t.ok(known.sharedWith(full) <= index)
+      t.ok(known.measureShared(full) <= index)
     }
     t.end()
   })
@@ -55,7 +55,7 @@ for (const [name, of] of Object.entries(KINDS)) {
   t.test(`${name}: near their end, a difference is located to the byte`, (t) => {
     const known = of(LONG)
     for (const index of [LONG.length - 1, LONG.length - 5_000, LONG.length - UNIT_BYTES]) {
-      t.equal(known.sharedWith(changedAt(LONG, index)), index)
+      t.equal(known.measureShared(changedAt(LONG, index)), index)
     }
     t.end()
   })
@@ -64,12 +64,12 @@ for (const [name, of] of Object.entries(KINDS)) {
     const known = of(LONG)
     const left = Buffer.concat([LONG, Buffer.alloc(2_000, 'l')])
     const right = Buffer.concat([LONG, Buffer.alloc(2_000, 'r')])
-    const one = known.followedBy(left, LONG.length)
-    const other = known.followedBy(right, LONG.length)
-    t.equal(one.sharedWith(left), left.length)
-    t.equal(other.sharedWith(right), right.length)
-    t.equal(one.sharedWith(right), LONG.length)
-    t.equal(known.sharedWith(left), LONG.length)
+    const one = known.extendTo(left, LONG.length)
+    const other = known.extendTo(right, LONG.length)
+    t.equal(one.measureShared(left), left.length)
+    t.equal(other.measureShared(right), right.length)
+    t.equal(one.measureShared(right), LONG.length)
+    t.equal(known.measureShared(left), LONG.length)
     t.end()
   })
 
@@ -77,7 +77,7 @@ for (const [name, of] of Object.entries(KINDS)) {
     const bytes = Buffer.from(LONG)
     const known = of(bytes)
     bytes.fill(0)
-    t.equal(known.sharedWith(LONG), LONG.length)
+    t.equal(known.measureShared(LONG), LONG.length)
     t.end()
   })
 }
@@ -95,13 +95,13 @@ t.test('for any earlier bytes, the shared length is correct', async () => {
       for (const { from, keep, more, seed } of steps) {
         const { bytes, known } = all[from % all.length]!
         const others = Buffer.concat([bytes.subarray(0, keep), someBytes(more, seed)])
-        const shared = known.sharedWith(others)
+        const shared = known.measureShared(others)
         if (!bytes.subarray(0, shared).equals(others.subarray(0, shared))) return false
-        const next = known.followedBy(others, shared)
-        if (next.length !== others.length || next.sharedWith(others) !== others.length) return false
+        const next = known.extendTo(others, shared)
+        if (next.length !== others.length || next.measureShared(others) !== others.length) return false
         all.push({ bytes: others, known: next })
       }
-      return all.every(({ bytes, known }) => known.sharedWith(bytes) === bytes.length)
+      return all.every(({ bytes, known }) => known.measureShared(bytes) === bytes.length)
     }),
     { numRuns: limitRuns(60) },
   )
@@ -115,6 +115,6 @@ t.test('little more than the end of verified bytes is kept', (t) => {
 })
 
 t.test('an empty prefix stays empty: its continuations are kept by their own session only', async (t) => {
-  DigestPrefix.NONE.followedBy(Buffer.from('["of one session"'), 0)
+  DigestPrefix.NONE.extendTo(Buffer.from('["of one session"'), 0)
   t.strictSame([DigestPrefix.NONE.length, DigestPrefix.NONE.bytes], [0, 0])
 })

@@ -16,7 +16,7 @@ function setUp(random: () => number, getDelayMs: () => number = () => 0) {
     clock.advance(delayMs)
     return delayMs
   }
-  const done = keepConnected({ connection, clock, random, signal: controller.signal })
+  const done = keepConnected({ connect: connection, clock, random, signal: controller.signal })
   return { clock, controller, dialledAtMs, done }
 }
 

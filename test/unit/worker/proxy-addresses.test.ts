@@ -21,9 +21,9 @@ function setUp(first: readonly string[] | Error) {
       if (name.answer instanceof Error) throw name.answer
       return name.answer
     },
-    found: (address) => changes.push(`+${address}`),
-    gone: (address) => changes.push(`-${address}`),
-    failed: (error) => changes.push((error as Error).message),
+    onFound: (address) => changes.push(`+${address}`),
+    onGone: (address) => changes.push(`-${address}`),
+    onFailed: (error) => changes.push((error as Error).message),
   })
   addresses.start()
   const look = async (response: readonly string[] | Error) => {

@@ -55,7 +55,7 @@ function setUp() {
   const sockets: FakeSocket[] = []
   const slots = new Dispatcher({
     ...{ queueLimit: 1, waitMs: 1, clock },
-    absent: () => ({ code: 'internal', message: 'no slots' }),
+    createAbsentError: () => ({ code: 'internal', message: 'no slots' }),
   })
   slots.addMember({ id: 'slots', maxConcurrency: 4, healthy: true, draining: false, models: [] })
   const defects: Error[] = []
@@ -72,15 +72,15 @@ function setUp() {
       sockets.push(socket)
       return socket as unknown as WebSocket
     },
-    status: () => ({
+    getStatus: () => ({
       ...{ type: 'worker_status', healthy: true, load: 0, models: [], weight_version: null },
       draining: false,
     }),
-    connected: () => {
+    onConnected: () => {
       const defect = defects.pop()
       if (defect) throw defect
     },
-    disconnected: () => {},
+    onDisconnected: () => {},
   })
   const run = link.run()
   const socket = () => sockets.at(-1)!
@@ -92,7 +92,7 @@ function setUp() {
       await settle()
     },
     handshaking: () => void socket().emit('open'),
-    serving: () => (link.isConnected ? link.stay() : socket().says(ACK)),
+    serving: () => (link.isConnected ? link.resumeServing() : socket().says(ACK)),
     draining: () => void (link.isConnected ? link.drain() : socket().says(ACK)),
     closed: () => link.stop(),
   }
@@ -140,7 +140,7 @@ t.test('a stopped link ignores a late ack, and stays closed', async (t) => {
   socket().on('close', () => {})
   link.stop()
   socket().says(ACK)
-  link.stay()
+  link.resumeServing()
   link.stop()
   t.notOk(link.isConnected)
   t.equal(transitions().at(-1), 'debug w http://proxy handshaking closed')

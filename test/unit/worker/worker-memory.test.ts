@@ -18,7 +18,7 @@ function serve(memory: ProxyCache, sessionId: string): void {
   )
   const promptLists = new PromptLists()
   const ids = promptLists.read(ID_BYTES, 0, ID_BYTES.length)!
-  memory.sentPrompt({ requestId: `${sessionId} 1`, sessionId, promptLists } as GenerationRequest, ids)
+  memory.recordSentPrompt({ requestId: `${sessionId} 1`, sessionId, promptLists } as GenerationRequest, ids)
 }
 
 t.test("a worker's memory does not depend on the number of proxies that it dials", (t) => {
@@ -44,12 +44,12 @@ t.test('sessions of two proxies with the same name are separate', (t) => {
   t.equal(b.getPrompt('s 1'), undefined)
   t.ok(a.getPromptLists('s').idBytes > 0)
   t.equal(b.getPromptLists('s').idBytes, 0)
-  b.sentPrompt(
+  b.recordSentPrompt(
     { requestId: 's 1', sessionId: 's' } as GenerationRequest,
     new PromptIds(Int32Array.from(IDS).fill(7)),
   )
-  t.equal(a.getPrompt('s 1')!.whole()[1], 1)
-  t.equal(b.getPrompt('s 1')!.whole()[1], 7)
+  t.equal(a.getPrompt('s 1')!.toArray()[1], 1)
+  t.equal(b.getPrompt('s 1')!.toArray()[1], 7)
   t.end()
 })
 

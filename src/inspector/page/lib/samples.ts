@@ -50,7 +50,7 @@ export const GROUP_KEYS = ['instance_id', 'task_id', 'task', 'group', 'uid', 'pr
  * Returns the path of the API's list of the sessions with this value.
  * @param value JSON text
  */
-export function groupPath(by: string, value: string): string {
+export function formatGroupPath(by: string, value: string): string {
   return `sessions?limit=1000&metadata.${encodeURIComponent(by)}=${encodeURIComponent(value)}`
 }
 

@@ -4,7 +4,7 @@ import { revealInvisible } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
 import { useLoad } from '../lib/load.ts'
 import { formatHref, navigate, route } from '../lib/route.ts'
-import { GROUP_KEYS, groupPath, toSamples } from '../lib/samples.ts'
+import { formatGroupPath, GROUP_KEYS, toSamples } from '../lib/samples.ts'
 import type { SessionList, Tree } from '../lib/wire.ts'
 
 interface SampleNavProps {
@@ -24,7 +24,7 @@ function Neighbours({
   by,
   value,
 }: SampleNavProps & { by: string; value: string }) {
-  const path = groupPath(by, value)
+  const path = formatGroupPath(by, value)
   const sessions = useLoad(async (stop) => (await getJson<SessionList>(path, stop)).sessions, [path]).value
   const ids = sessions && toSamples(sessions).samples.map(({ session }) => session.session_id)
   const index = ids?.indexOf(id) ?? -1

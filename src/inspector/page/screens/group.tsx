@@ -5,7 +5,7 @@ import { formatDuration, formatNumber, revealInvisible, shorten } from '../lib/f
 import { useKeys } from '../lib/keys.ts'
 import { useLoad } from '../lib/load.ts'
 import { formatHref, navigate, route, setQuery } from '../lib/route.ts'
-import { groupPath, loadEach, type Sample, toSamples } from '../lib/samples.ts'
+import { formatGroupPath, loadEach, type Sample, toSamples } from '../lib/samples.ts'
 import { listWeightVersions } from '../lib/turns.ts'
 import type { Session, SessionList, Tree } from '../lib/wire.ts'
 import { Labels, listLabels } from '../parts/marks.tsx'
@@ -16,7 +16,7 @@ import { SampleColumns } from '../parts/sample-columns.tsx'
 const MAX_TREES = 64
 
 export function GroupScreen({ by, value }: { by: string; value: string }) {
-  const path = groupPath(by, value)
+  const path = formatGroupPath(by, value)
   const sessions = useLoad(async (stop) => (await getJson<SessionList>(path, stop)).sessions, [path])
   return (
     <div class="group scroll">

@@ -70,7 +70,7 @@ export function createListChecker<S extends TObject>(
     const isKnown =
       Array.isArray(list) &&
       list.length > 0 &&
-      list.every((part) => isObject(part) && memo.once(passes, part))
+      list.every((part) => isObject(part) && memo.computeOnce(passes, part))
     return isKnown ? (value as Static<S>) : checkAll(value)
   }
 }

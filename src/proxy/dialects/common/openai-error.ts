@@ -16,7 +16,7 @@ interface OpenAiErrorBody {
  * Converts an error into OpenAI's form: https://platform.openai.com/docs/guides/error-codes. An engine's error keeps
  * its message; a prompt that does not fit has the code by which agents recognize it.
  */
-export function openAiError(error: ProxyError): OpenAiErrorBody {
+export function buildOpenAiError(error: ProxyError): OpenAiErrorBody {
   const fromEngine = findEngineError(error.engineBody)
   const { message, type, param, code } = fromEngine ?? { param: error.param }
   return {

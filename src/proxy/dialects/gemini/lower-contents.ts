@@ -35,11 +35,11 @@ export function lowerContents(
   let toolCalls: ToolCall[] = []
   const conversation = groupContents(contents).flatMap((utterance) => {
     const last = utterance.contents.at(-1)!.content
-    const lowered = memo.once(lowerGroup, last, utterance, toolCalls)
+    const lowered = memo.computeOnce(lowerGroup, last, utterance, toolCalls)
     toolCalls = getToolCalls(lowered.at(-1))
     return lowered
   })
-  return system === '' ? conversation : [memo.once(buildSystemMessage, system), ...conversation]
+  return system === '' ? conversation : [memo.computeOnce(buildSystemMessage, system), ...conversation]
 }
 
 /**

@@ -60,12 +60,12 @@ export function parseText({ part, at }: PartWithPath): string {
  */
 export function toContentParts(placed: PartWithPath): ContentPart[] {
   const { part, at } = placed
-  if (part.inlineData !== undefined) return [inlinePart(part.inlineData, `${at}.inlineData`)]
+  if (part.inlineData !== undefined) return [toInlinePart(part.inlineData, `${at}.inlineData`)]
   if (part.fileData !== undefined) return [readFilePart(part.fileData, `${at}.fileData`)]
   return [{ type: 'text', text: parseText(placed) }]
 }
 
-function inlinePart(blob: unknown, at: string): ContentPart {
+function toInlinePart(blob: unknown, at: string): ContentPart {
   const { mimeType, data } = checkBlob(convertMembers(blob), at)
   if (mimeType.startsWith('text/')) return { type: 'text', text: Buffer.from(data, 'base64').toString() }
   if (!isImage(mimeType)) return describeFile(mimeType)

@@ -95,7 +95,7 @@ function toCamelRequest(raw: unknown, memo: PartMemo): unknown {
   })
   const named: Record<string, unknown> = Object.fromEntries(entries)
   const { tools, toolConfig, generationConfig: config, systemInstruction: system } = named
-  if (Array.isArray(tools)) named.tools = memo.once(toCamelTools, tools)
+  if (Array.isArray(tools)) named.tools = memo.computeOnce(toCamelTools, tools)
   if (isRecord(toolConfig)) named.toolConfig = toCamelMembers(toolConfig, 'functionCallingConfig')
   if (isRecord(config)) named.generationConfig = toCamelMembers(config, 'thinkingConfig')
   if (typeof system === 'string') named.systemInstruction = { parts: [{ text: system }] }
@@ -121,7 +121,7 @@ function lowerPrompt(
   const { systemInstruction, contents, tools, toolConfig, generationConfig } = request
   const system = withPaths(systemInstruction?.parts ?? [], 'systemInstruction').map(parseText)
   const { texts, removed } = removeVolatile(system, rules)
-  const lowered = tools ? memo.once(lowerTools, tools as Record<string, unknown>[]) : []
+  const lowered = tools ? memo.computeOnce(lowerTools, tools as Record<string, unknown>[]) : []
   const prompt = {
     model,
     messages: lowerContents(texts, contents, memo),

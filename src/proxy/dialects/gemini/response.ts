@@ -111,7 +111,9 @@ export class GeminiStreamWriter {
       else text += this.#end(event)
     }
     const parts = this.#parts.take()
-    return parts.length === 0 ? text : this.#frame.element(toResponse(this.#identity, this.#start, parts))
+    return parts.length === 0
+      ? text
+      : this.#frame.formatElement(toResponse(this.#identity, this.#start, parts))
   }
 
   #add({ reasoning, content, refusal, toolCalls, tokenIds }: GenerationDelta): void {
@@ -134,34 +136,34 @@ export class GeminiStreamWriter {
       this.#parts.addCall(id, name, written)
     const counts = { end, outputTokens: this.#outputTokens }
     return (
-      this.#frame.element(toResponse(this.#identity, this.#start, this.#parts.take(), counts)) +
-      this.#frame.end()
+      this.#frame.formatElement(toResponse(this.#identity, this.#start, this.#parts.take(), counts)) +
+      this.#frame.formatEnd()
     )
   }
 }
 
 /** The framing of the responses of a stream. */
 export interface StreamFrame {
-  element(value: object): string
-  end(): string
+  formatElement(value: object): string
+  formatEnd(): string
 }
 
 export const EVENT_FRAME: StreamFrame = {
-  element: (value) => `data: ${JSON.stringify(value)}\n\n`,
-  end: () => '',
+  formatElement: (value) => `data: ${JSON.stringify(value)}\n\n`,
+  formatEnd: () => '',
 }
 
 /** The framing for a request without `alt=sse`. */
 export class ArrayFrame implements StreamFrame {
   #hasBegun = false
 
-  element(value: object): string {
+  formatElement(value: object): string {
     const before = this.#hasBegun ? ',\n' : '['
     this.#hasBegun = true
     return before + JSON.stringify(value)
   }
 
-  end(): string {
+  formatEnd(): string {
     return ']'
   }
 }

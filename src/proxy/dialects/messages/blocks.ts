@@ -73,11 +73,11 @@ export function toContentParts(placed: BlockWithPath): ContentPart[] {
   const { type } = placed.block
   if (type === 'image') return [{ type: 'image_url', image_url: { url: getImageUrl(placed) } }]
   if (type === 'document') return buildDocumentParts(placed)
-  if (type === 'search_result') return [searchResultPart(placed)]
+  if (type === 'search_result') return [toSearchResultPart(placed)]
   return [{ type: 'text', text: parseText(placed) }]
 }
 
-function searchResultPart({ block, at }: BlockWithPath): ContentPart {
+function toSearchResultPart({ block, at }: BlockWithPath): ContentPart {
   const { title, source, content } = checkSearchResult(block, at)
   return { type: 'text', text: [title, source, ...content.map(({ text }) => text)].join('\n') }
 }

@@ -54,9 +54,11 @@ export function lowerConversation(
     const last = utterance.messages.at(-1)!.message
     const found = takeReferencedTools(utterance, unseen)
     // The first reference to a tool depends on all messages before it.
-    return found.size > 0 ? lowerGroup(last, { ...utterance, found }) : memo.once(lowerGroup, last, utterance)
+    return found.size > 0
+      ? lowerGroup(last, { ...utterance, found })
+      : memo.computeOnce(lowerGroup, last, utterance)
   })
-  return system === '' ? conversation : [memo.once(buildSystemMessage, system), ...conversation]
+  return system === '' ? conversation : [memo.computeOnce(buildSystemMessage, system), ...conversation]
 }
 
 /**

@@ -79,7 +79,7 @@ function lowerPrompt(
   memo: PartMemo,
 ): { prompt: ChatBody; removed: Removal[] } {
   const { system, tool_choice: toolChoice, model } = request
-  const tools = request.tools?.length ? memo.once(lowerTools, request.tools) : []
+  const tools = request.tools?.length ? memo.computeOnce(lowerTools, request.tools) : []
   const blocks = typeof system === 'string' ? [system] : (system ?? []).map(({ text }) => text)
   const { texts, removed } = removeVolatile(blocks, rules)
   const prompt = {

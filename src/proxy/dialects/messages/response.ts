@@ -16,7 +16,7 @@ export function buildMessage(
   return {
     ...buildMessageHead(identity, start),
     content: buildContentBlocks(identity, responseOptions, completion),
-    ...(end && stopFields(end, completion.toolCalls.length > 0)),
+    ...(end && buildStopFields(end, completion.toolCalls.length > 0)),
     usage: buildUsage(start, end, completion.tokenIds.length),
   }
 }
@@ -82,7 +82,7 @@ export function createToolUseId({ turnId }: ResponseIdentity, index: number): st
 }
 
 /** Returns why the model stopped, in Anthropic's terms. */
-export function stopFields({ finishReason, stopReason }: GenerationEnd, calledTools: boolean): object {
+export function buildStopFields({ finishReason, stopReason }: GenerationEnd, calledTools: boolean): object {
   const stopped = typeof stopReason === 'string' && finishReason === 'stop'
   return {
     stop_reason: stopped ? 'stop_sequence' : toStopReason(finishReason, calledTools),

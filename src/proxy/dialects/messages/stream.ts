@@ -12,13 +12,13 @@ import { SIGNATURE, seal } from '../common/sealed-reasoning.ts'
 import { ToolCallOrder } from '../common/tool-call-order.ts'
 import {
   buildMessageHead,
+  buildStopFields,
   buildTextBlock,
   buildThinkingBlock,
   buildToolUseBlock,
   buildUsage,
   createToolUseId,
   hasText,
-  stopFields,
 } from './response.ts'
 
 export function formatSseEvent(type: string, fields: object = {}): string {
@@ -171,7 +171,7 @@ export class MessagesStreamWriter {
 
   #end(end: GenerationEnd): string {
     const closed = this.#toolCalls(this.#order.end()) + this.#closeBlock()
-    const delta = stopFields(end, this.#calls.size > 0)
+    const delta = buildStopFields(end, this.#calls.size > 0)
     const counts = buildUsage(this.#start, end, this.#outputTokens)
     return closed + formatSseEvent('message_delta', { delta, usage: counts }) + formatSseEvent('message_stop')
   }

@@ -9,10 +9,10 @@ import type { OutputItem } from './output-item.ts'
 import type { ResponsesAnnotation } from './request.ts'
 import {
   buildResponseObject,
-  endState,
   parseTurnId,
   type ResponseFrame,
   readOutputOptions,
+  toEndState,
 } from './response.ts'
 import type { InputItem, ResponsesRequest } from './schema.ts'
 
@@ -67,7 +67,7 @@ function isResponse(turn: TurnRecord): boolean {
 export function buildRecordedResponse(turn: TurnRecord): object {
   const frame = toResponseFrame(turn)
   return buildResponseObject(frame, {
-    ...endState({ finishReason: turn.finishReason ?? '' }),
+    ...toEndState({ finishReason: turn.finishReason ?? '' }),
     model: turn.model ?? undefined,
     output: buildOutputItems(turn),
     usage: turn.usage === null ? undefined : (JSON.parse(turn.usage) as Usage),
@@ -76,7 +76,7 @@ export function buildRecordedResponse(turn: TurnRecord): object {
 }
 
 function buildOutputItems(turn: TurnRecord): OutputItem[] {
-  const isComplete = endState({ finishReason: turn.finishReason ?? '' }).status === 'completed'
+  const isComplete = toEndState({ finishReason: turn.finishReason ?? '' }).status === 'completed'
   const completion = {
     content: turn.completionText,
     reasoning: turn.reasoning,

@@ -93,7 +93,7 @@ interface ItemWithPath {
 export function lowerItems(items: readonly InputItem[], memo: PartMemo = NO_MEMO): CanonicalItems {
   const lowered: CanonicalItems = { messages: [], tools: [] }
   for (const group of groupItems(items)) {
-    const { messages, tools } = memo.once(lowerGroup, group.at(-1)!.item, group)
+    const { messages, tools } = memo.computeOnce(lowerGroup, group.at(-1)!.item, group)
     lowered.messages.push(...messages)
     lowered.tools.push(...tools)
   }
@@ -117,7 +117,7 @@ function groupItems(items: readonly InputItem[]): ItemWithPath[][] {
   for (const [index, item] of items.entries()) {
     const type = item.type ?? 'message'
     const isPart = isPartOfAnswer(type, item)
-    const named = turnOfItem(item)
+    const named = findTurnOfItem(item)
     const isOther = named !== undefined && turn !== undefined && named !== turn
     // Two messages in a row are two completions: for instance an agent's own examples.
     const goesOn = isOpen && isPart && !isOther && !(type === 'message' && before === 'message')
@@ -137,7 +137,7 @@ const ITEM_ID = /^[a-z]+_([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})_\d+$/
  * Returns the turn that the id of an item names. Codex keeps the items that a lost stream had completed, such as its
  * reasoning, before those of the next attempt: two completions in a row.
  */
-function turnOfItem({ id }: InputItem): string | undefined {
+function findTurnOfItem({ id }: InputItem): string | undefined {
   return typeof id === 'string' ? ITEM_ID.exec(id)?.[1] : undefined
 }
 

@@ -130,7 +130,7 @@ export class ResponseOutput {
     const { turnId, wireTools } = this.#options
     const itemId = `${turnId}_${this.#calls.size}`
     const getPosition = () => this.#nextIndex++
-    this.#call = new ToolCallInProgress({ itemId, wireTools, place: getPosition })
+    this.#call = new ToolCallInProgress({ itemId, wireTools, allocateIndex: getPosition })
     this.#calls.set(delta.index, this.#call)
     return [...events, ...this.#call.add(delta)]
   }

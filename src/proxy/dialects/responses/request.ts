@@ -58,7 +58,9 @@ export function lowerResponsesRequest(
 ): CanonicalResponsesRequest {
   rejectHostedFeatures(request)
   const { messages, tools: itemTools } = lowerItems(items, memo)
-  const instructions = request.instructions ? [memo.once(buildSystemMessage, request.instructions)] : []
+  const instructions = request.instructions
+    ? [memo.computeOnce(buildSystemMessage, request.instructions)]
+    : []
   const all = [...instructions, ...history, ...messages]
   if (all.length === 0) throw createInvalidError("'input' must hold at least one message", 'input')
   const tools = collectTools(request, itemTools, memo)
@@ -104,7 +106,7 @@ function collectTools(
   among: readonly InputTools[],
   memo: PartMemo,
 ): ToolConversion {
-  const own = memo.once(lowerTools, tools ?? NO_TOOLS, 'tools')
+  const own = memo.computeOnce(lowerTools, tools ?? NO_TOOLS, 'tools')
   if (among.length === 0) return own
   const shown = [own, ...among.filter((some) => !some.isFound).map((some) => lowerTools(some.tools, some.at))]
   const lowered = [

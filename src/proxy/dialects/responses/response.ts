@@ -6,7 +6,7 @@ import { isCutOff } from '../../../protocol/canonical/finish-reason.ts'
 import type { Tool, Usage } from '../../../protocol/canonical/messages.ts'
 import type { SamplingFields } from '../../../protocol/canonical/request.ts'
 import type { ResponseIdentity, ResponseOptions } from '../common/dialect-request.ts'
-import { openAiError } from '../common/openai-error.ts'
+import { buildOpenAiError } from '../common/openai-error.ts'
 import { type OutputOptions, toOutputItems } from './output.ts'
 import type { OutputItem } from './output-item.ts'
 import type { ResponsesAnnotation } from './request.ts'
@@ -40,7 +40,7 @@ export interface ResponseState {
   tokenFields?: object | undefined
 }
 
-export const responseId = (turnId: string) => `resp_${turnId}`
+export const toResponseId = (turnId: string) => `resp_${turnId}`
 
 /** @returns undefined for an id of another form */
 export function parseTurnId(responseId: string): string | undefined {
@@ -51,7 +51,7 @@ export function buildResponseObject(frame: ResponseFrame, state: ResponseState):
   const { identity, annotation, params, instructions, tools, toolChoice } = frame
   const { status, output, incompleteReason, usage, error } = state
   return {
-    id: responseId(identity.turnId),
+    id: toResponseId(identity.turnId),
     object: 'response',
     created_at: identity.createdS,
     status,
@@ -86,7 +86,7 @@ export function buildResponseObject(frame: ResponseFrame, state: ResponseState):
 }
 
 /** Returns the final status of a generation that ended. */
-export function endState({ finishReason }: Pick<GenerationEnd, 'finishReason'>): {
+export function toEndState({ finishReason }: Pick<GenerationEnd, 'finishReason'>): {
   status: 'completed' | 'incomplete'
   incompleteReason?: string
 } {
@@ -98,7 +98,7 @@ export function endState({ finishReason }: Pick<GenerationEnd, 'finishReason'>):
 /** Returns the body of a complete response. `completion.end` must be set. */
 export function createResponse(frame: ResponseFrame, completion: Completion): object {
   const { start, end } = completion
-  const ended = endState(end!)
+  const ended = toEndState(end!)
   return buildResponseObject(frame, {
     ...ended,
     model: start?.model,
@@ -150,6 +150,6 @@ function buildResponseUsage(usage: Usage): object {
 }
 
 function buildResponseError(error: ProxyError): object {
-  const { message, type, code, param } = openAiError(error).error
+  const { message, type, code, param } = buildOpenAiError(error).error
   return { code: String(code), message, type, param }
 }

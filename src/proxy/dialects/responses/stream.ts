@@ -6,10 +6,10 @@ import type { ResponseEvent } from './output-item.ts'
 import {
   buildResponseObject,
   buildTokenFields,
-  endState,
   type ResponseFrame,
   type ResponseState,
   readOutputOptions,
+  toEndState,
 } from './response.ts'
 
 export class ResponsesStreamWriter {
@@ -67,7 +67,7 @@ export class ResponsesStreamWriter {
   }
 
   #end(end: GenerationEnd): string {
-    const ended = endState(end)
+    const ended = toEndState(end)
     const last = this.#texts(this.#output.end(ended.status === 'completed'))
     const tokens = buildTokenFields(this.#frame, { start: this.#start, tokenIds: this.#tokenIds })
     const state = {

@@ -15,7 +15,7 @@ interface ToolCallOptions {
    * Allocates the next output index, when the call is first reported to the agent, so that the order of indices is that
    * of the events.
    */
-  place(): number
+  allocateIndex(): number
 }
 
 /** A tool call of the model, of any kind of tool. */
@@ -49,9 +49,9 @@ export class ToolCallInProgress implements ItemInProgress {
   }
 
   #start(): ToolCallItem {
-    const { itemId, wireTools, place } = this.#options
+    const { itemId, wireTools, allocateIndex: place } = this.#options
     const tool = wireTools.get(this.#name) ?? { type: 'function', name: this.#name }
-    return new ITEM_OF[tool.type]({ tool, itemId, callId: this.#id, place })
+    return new ITEM_OF[tool.type]({ tool, itemId, callId: this.#id, allocateIndex: place })
   }
 }
 
@@ -77,7 +77,7 @@ abstract class ToolCallItem implements ItemInProgress {
   /** Returns the event that reports the call, the first time. */
   protected open(type: string, fields: object): ResponseEvent[] {
     if (this.#outputIndex !== undefined) return []
-    this.#outputIndex = this.facts.place()
+    this.#outputIndex = this.facts.allocateIndex()
     return [this.#itemEvent('added', type, fields, 'in_progress')]
   }
 

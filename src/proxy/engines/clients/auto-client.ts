@@ -67,8 +67,8 @@ class AutoClient implements EngineClient {
     )
   }
 
-  async tokenTexts(model: string, ids: Int32Array, signal: AbortSignal): Promise<string[] | undefined> {
-    return (await this.#found(signal)).tokenTexts?.(model, ids, signal)
+  async getTokenTexts(model: string, ids: Int32Array, signal: AbortSignal): Promise<string[] | undefined> {
+    return (await this.#found(signal)).getTokenTexts?.(model, ids, signal)
   }
 
   async checkHealth(signal: AbortSignal, question?: TokenizerQuery): Promise<EngineHealth> {

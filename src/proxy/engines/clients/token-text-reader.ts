@@ -10,7 +10,7 @@ export interface TokenizerWithName {
 
 /** The properties of an engine that this module reads. */
 interface EngineWithModels {
-  client: Pick<EngineClient, 'name' | 'tokenTexts'>
+  client: Pick<EngineClient, 'name' | 'getTokenTexts'>
   watch: { healthy: boolean; models: readonly { id: string }[] }
 }
 
@@ -45,7 +45,7 @@ async function queryEngines(engines: readonly EngineWithModels[], model: string,
     if (!watch.healthy || !watch.models.some(({ id }) => id === model)) continue
     const signal = AbortSignal.timeout(TIMEOUT_MS)
     // An error is ignored: no request depends on these texts.
-    const texts = await client.tokenTexts?.(model, ids, signal).catch(() => undefined)
+    const texts = await client.getTokenTexts?.(model, ids, signal).catch(() => undefined)
     if (texts !== undefined) return { source: client.name, texts }
   }
   return undefined

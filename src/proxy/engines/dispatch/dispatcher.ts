@@ -20,7 +20,7 @@ import {
 
 export interface DispatcherOptions extends SchedulerOptions {
   /** Returns the error for a request that no member could serve for `waitMs`. */
-  absent(request: QueuedRequest): { code: ErrorCode; message: string }
+  createAbsentError(request: QueuedRequest): { code: ErrorCode; message: string }
   /** The longest pause before requests are rejected; 0: unlimited. */
   pauseLimitMs?: number | undefined
   clock?: Clock | undefined
@@ -31,13 +31,13 @@ export interface DispatcherOptions extends SchedulerOptions {
 /** Observer of dispatching, for metrics. */
 export interface DispatchObserver {
   /** A request has got its slot after this wait. */
-  waited(ms: number): void
+  recordWait(ms: number): void
   /** A request fails over to another member because its member was lost or failed. */
-  failedOver(): void
+  countFailover(): void
   /** A member is ejected because its requests fail. */
-  ejected(): void
+  countEjection(): void
   /** A request has got no slot. @param code of its error */
-  refused(code: string): void
+  countRejection(code: string): void
 }
 
 export interface DispatcherStats extends SchedulerStats {
@@ -51,9 +51,9 @@ export interface Lease {
   /** Releases the slot; idempotent. To be called before the same request acquires another lease. */
   release(): void
   /** Reports that the member has served the request. */
-  succeeded(): void
+  reportSuccess(): void
   /** Reports that the member has failed the request: it may be ejected, and the session's next request avoids it. */
-  failed(error: ProxyError): void
+  reportFailure(error: ProxyError): void
 }
 
 /** The number of sessions whose failed last request is remembered: more than the agents that retry at one time. */
@@ -82,7 +82,7 @@ const EXPIRY_CHECK_MS = 1_000
 
 export class Dispatcher {
   readonly #scheduler: Scheduler
-  readonly #absent: DispatcherOptions['absent']
+  readonly #absent: DispatcherOptions['createAbsentError']
   readonly #clock: Clock
   readonly #expiryCheckMs: number
   readonly #waiters = new Map<string, Waiter>()
@@ -100,7 +100,7 @@ export class Dispatcher {
 
   constructor(options: DispatcherOptions) {
     this.#scheduler = new Scheduler(options)
-    this.#absent = options.absent
+    this.#absent = options.createAbsentError
     this.#clock = options.clock ?? systemClock
     this.#watch = options.watch
     this.#logger = options.logger
@@ -122,7 +122,7 @@ export class Dispatcher {
   acquire(request: QueuedRequest, signal: AbortSignal): Lease | Promise<Lease> {
     signal.throwIfAborted()
     const reportRefusal = (error: unknown) => {
-      if (error instanceof ProxyError && !signal.aborted) this.#watch?.refused(error.code)
+      if (error instanceof ProxyError && !signal.aborted) this.#watch?.countRejection(error.code)
       return error
     }
     try {
@@ -147,19 +147,19 @@ export class Dispatcher {
       })
     }
     if (submission.outcome === 'assigned') {
-      this.#watch?.waited(0)
+      this.#watch?.recordWait(0)
       return this.#lease(request, submission.memberId)
     }
     this.#watchExpiry()
     return this.#waitForSlot(request, signal).then((memberId) => {
-      this.#watch?.waited(this.#clock.nowMs() - submittedAtMs)
+      this.#watch?.recordWait(this.#clock.nowMs() - submittedAtMs)
       return this.#lease(request, memberId)
     })
   }
 
   /** Reports that a request fails over to another member. */
-  failedOver(): void {
-    this.#watch?.failedOver()
+  reportFailover(): void {
+    this.#watch?.countFailover()
   }
 
   /** Returns whether a member that is not in `requirements.avoid` could serve such a request, now or later. */
@@ -168,8 +168,8 @@ export class Dispatcher {
   }
 
   /** Returns for how long the member gets no requests because its last ones failed; 0: it is in rotation. */
-  ejectedForMs(memberId: string): number {
-    return this.#outliers.ejectedForMs(memberId, this.#clock.nowMs())
+  getEjectionMs(memberId: string): number {
+    return this.#outliers.getEjectionMs(memberId, this.#clock.nowMs())
   }
 
   addMember(member: Member): void {
@@ -231,8 +231,8 @@ export class Dispatcher {
     if (pauses === this.#pauses) this.resume()
   }
 
-  stats(): DispatcherStats {
-    return { ...this.#scheduler.stats(), pausedSinceMs: this.#pauseWatch.sinceEpochMs }
+  getStats(): DispatcherStats {
+    return { ...this.#scheduler.getStats(), pausedSinceMs: this.#pauseWatch.sinceEpochMs }
   }
 
   /** Fails all waiting and future requests with `shutting_down`. Leases remain valid. */
@@ -288,11 +288,11 @@ export class Dispatcher {
         this.#grant(this.#scheduler.release(requestId))
         this.#takeOutIdle(memberId)
       },
-      succeeded: () => {
+      reportSuccess: () => {
         this.#failedAt.delete(sessionId)
-        this.#outliers.succeeded(memberId)
+        this.#outliers.reportSuccess(memberId)
       },
-      failed: (error) => {
+      reportFailure: (error) => {
         if (isEngineFault(error)) this.#failedAt.set(sessionId, memberId)
         this.#ejectOutlier(memberId, error, dispatchedAtMs)
       },
@@ -302,26 +302,26 @@ export class Dispatcher {
   #ejectOutlier(memberId: string, error: ProxyError, dispatchedAtMs: number): void {
     const nowMs = this.#clock.nowMs()
     const memberCount = this.#scheduler.healthyCount
-    const ejection = this.#outliers.failed(memberId, error, { dispatchedAtMs, nowMs, memberCount })
+    const ejection = this.#outliers.reportFailure(memberId, error, { dispatchedAtMs, nowMs, memberCount })
     if (ejection === undefined) return
     const { forMs, failures } = ejection
     const fields = { member: memberId, failures, for_ms: forMs, reason: error.logMessage }
     logEvent(this.#logger, 'member_ejected', fields)
-    this.#watch?.ejected()
+    this.#watch?.countEjection()
     this.updateMember(memberId, { ejected: true })
     this.#clock.after(forMs, () => this.#endEjection(memberId))
   }
 
   #endEjection(memberId: string): void {
     // The member may have left, or may have been ejected again.
-    if (this.ejectedForMs(memberId) > 0 || !this.#scheduler.isEjected(memberId)) return
+    if (this.getEjectionMs(memberId) > 0 || !this.#scheduler.isEjected(memberId)) return
     logEvent(this.#logger, 'member_readmitted', { member: memberId })
     this.updateMember(memberId, { ejected: false })
   }
 
   #takeOutIdle(memberId: string): void {
     const onOut = this.#retiring.get(memberId)
-    if (onOut === undefined || this.#scheduler.inFlightAt(memberId) > 0) return
+    if (onOut === undefined || this.#scheduler.countInFlight(memberId) > 0) return
     this.#retiring.delete(memberId)
     this.removeMember(memberId)
     onOut()

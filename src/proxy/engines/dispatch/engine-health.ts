@@ -166,7 +166,7 @@ export class EngineHealthWatch {
     if (this.#state === 'closed') return
     const forgotten = this.timesForgotten
     const timeout = new AbortController()
-    const cancelTimeout = afterLooking(this.#clock, CHECK_TIMEOUT_MS, () => timeout.abort())
+    const cancelTimeout = scheduleWhileRunning(this.#clock, CHECK_TIMEOUT_MS, () => timeout.abort())
     try {
       const signal = AbortSignal.any([timeout.signal, this.#stopping.signal])
       const { client, tokenizer, reportsTextIds } = this.#options
@@ -267,7 +267,7 @@ const POLL_MS = 500
  * Runs `task` after `delayMs` in which this process could receive a response. After a process has been blocked for
  * seconds, its timers fire before it has read what arrived meanwhile: the engine was not silent.
  */
-function afterLooking(clock: Clock, delayMs: number, task: () => void): () => void {
+function scheduleWhileRunning(clock: Clock, delayMs: number, task: () => void): () => void {
   let cancel = () => {}
   const look = (leftMs: number) => {
     if (leftMs <= 0) return task()

@@ -63,7 +63,7 @@ export class EnginePool {
     return this.#engines.size
   }
 
-  all(): EngineEntry[] {
+  list(): EngineEntry[] {
     return [...this.#engines.values()]
   }
 
@@ -142,7 +142,7 @@ export class EnginePool {
   }
 
   async close(): Promise<void> {
-    await Promise.all(this.all().map((engine) => this.#close(engine)))
+    await Promise.all(this.list().map((engine) => this.#close(engine)))
   }
 
   async #close(engine: EngineEntry): Promise<void> {

@@ -25,8 +25,8 @@ export class EngineRegistry implements MemberRegistry {
 
   list(): RegistryEntry[] {
     const { backend } = this.#options
-    const loads = backend.loads()
-    return backend.engines.all().map((engine) => toRegistryEntry(engine, loads.get(engine.client.name)))
+    const loads = backend.getLoads()
+    return backend.engines.list().map((engine) => toRegistryEntry(engine, loads.get(engine.client.name)))
   }
 
   async register({ url, weight, modelName }: EngineRegistration): Promise<RegistryEntry> {
@@ -34,11 +34,11 @@ export class EngineRegistry implements MemberRegistry {
     this.#retireStandIns()
     await engine.watch.firstCheck
     this.#rejectUseless(engine)
-    return toRegistryEntry(engine, this.#options.backend.loads().get(engine.client.name))
+    return toRegistryEntry(engine, this.#options.backend.getLoads().get(engine.client.name))
   }
 
   remove(id: string): void {
-    const engine = this.#options.backend.engines.all().find((each) => each.id === id)
+    const engine = this.#options.backend.engines.list().find((each) => each.id === id)
     if (engine === undefined) {
       throw new ProxyError('worker_not_found', `There is no engine ${id}; GET /admin/workers lists them`)
     }
@@ -62,7 +62,7 @@ export class EngineRegistry implements MemberRegistry {
 
   /** Retires fallback engines immediately, even if the new engine is not up: their samples might be trained on. */
   #retireStandIns(): void {
-    for (const engine of this.#options.backend.engines.all()) {
+    for (const engine of this.#options.backend.engines.list()) {
       if (!engine.isFallback || engine.state !== 'serving') continue
       logEvent(this.#options.logger, 'embedded_engine_retired', {})
       this.#options.backend.engines.retire(engine)

@@ -29,7 +29,7 @@ export interface FailoverPolicy {
   /** Reasoning efforts that members reject; absent: efforts are forwarded unchanged. */
   efforts?: EffortRegistry | undefined
   /** Returns the kind of a member, for the request's spans. */
-  kindOf(memberId: string): string
+  getKind(memberId: string): string
   /**
    * Judges a failure. Called before the slot is released: otherwise the next waiting request would get a dead member.
    */
@@ -40,7 +40,7 @@ export interface FailoverPolicy {
    */
   maxLosses: number
   /** Returns the current number of members. */
-  memberCount(): number
+  countMembers(): number
 }
 
 /** The minimum number of attempts, however few members there are: a restarted member deserves another one. */
@@ -74,15 +74,15 @@ export async function generateWithFailover(
     const leaseRequest = { requestId, sessionId, ...requirements }
     let lease = acquireLease(leaseRequest, policy, request, signal)
     if (lease instanceof Promise) {
-      request.log?.queued()
+      request.log?.logQueued()
       lease = await lease
     }
     const { memberId } = lease
-    const adapted = withBody(request, negotiation?.bodyFor(memberId))
-    const span = request.spans?.dispatched({
+    const adapted = withBody(request, negotiation?.adaptBody(memberId))
+    const span = request.spans?.startEngineRequest({
       ...adapted,
       member: memberId,
-      memberKind: policy.kindOf(memberId),
+      memberKind: policy.getKind(memberId),
     })
     const sent = span ? { ...adapted, traceparent: span.traceparent } : adapted
     let begun = false
@@ -93,17 +93,17 @@ export async function generateWithFailover(
       return sink.write(negotiation?.annotate(batch) ?? batch)
     }
     request.onDispatched?.()
-    request.log?.dispatched(memberId)
+    request.log?.logDispatched(memberId)
     try {
       await policy.serve(memberId, sent, { write }, attempts)
-      lease.succeeded()
+      lease.reportSuccess()
       return
     } catch (thrown) {
       span?.end(signal.aborted ? signal.reason : thrown)
       if (signal.aborted) throw signal.reason
       attempts += 1
-      if (!begun && negotiation?.rejected(memberId, thrown)) continue
-      if (thrown instanceof ProxyError) lease.failed(thrown)
+      if (!begun && negotiation?.checkRejection(memberId, thrown)) continue
+      if (thrown instanceof ProxyError) lease.reportFailure(thrown)
       const verdict = policy.judge(thrown, memberId)
       if (verdict === 'lost') losses += 1
       if (verdict === 'failed') failures += 1
@@ -113,10 +113,10 @@ export async function generateWithFailover(
           policy.dispatcher.hasUntried({ ...requirements, avoid: [...failed, memberId] }))
       if (begun || verdict === 'final' || losses === policy.maxLosses || !hasNext)
         throw begun ? thrown : (negotiation?.toAgentError(thrown) ?? thrown)
-      if (failed.length + 1 >= Math.max(MIN_ATTEMPTS, policy.memberCount())) throw thrown
+      if (failed.length + 1 >= Math.max(MIN_ATTEMPTS, policy.countMembers())) throw thrown
       failed.push(memberId)
-      policy.dispatcher.failedOver()
-      request.log?.failedOver(memberId, thrown)
+      policy.dispatcher.reportFailover()
+      request.log?.logFailover(memberId, thrown)
     } finally {
       span?.end()
       lease.release()
@@ -143,7 +143,7 @@ function acquireLease(
   { spans }: GenerationRequest,
   signal: AbortSignal,
 ): Lease | Promise<Lease> {
-  const span = spans?.queued()
+  const span = spans?.startWait()
   const lease = dispatcher.acquire(leaseRequest, signal)
   if (span === undefined) return lease
   Promise.resolve(lease).then(

@@ -34,7 +34,7 @@ export class EffortRegistry {
   }
 
   /** Returns the efforts that the member is known to reject for this model. */
-  rejectedBy(memberId: string, model = ''): EffortSet {
+  getRejected(memberId: string, model = ''): EffortSet {
     return this.#rejected.get(memberId)?.get(model) ?? NOTHING_REJECTED
   }
 
@@ -85,7 +85,7 @@ export class EffortNegotiation {
   }
 
   /** Returns the body adapted to the member. */
-  bodyFor(memberId: string): ChatBody | undefined {
+  adaptBody(memberId: string): ChatBody | undefined {
     if (this.#body === undefined) return undefined
     const { body, change } = adaptEffort(this.#body, this.#getSupport(memberId))
     this.#change = change
@@ -93,10 +93,10 @@ export class EffortNegotiation {
   }
 
   /**
-   * Determines from an error whether the member rejected the effort of the body that {@link bodyFor} returned last.
+   * Determines from an error whether the member rejected the effort of the body that {@link adaptBody} returned last.
    * @returns whether to send the request once more with another effort
    */
-  rejected(memberId: string, thrown: unknown): boolean {
+  checkRejection(memberId: string, thrown: unknown): boolean {
     if (this.#body === undefined || !isEngineError(thrown)) return false
     const sent = this.#change === undefined ? getEffort(this.#body) : this.#change.sent
     const rejected = parseEffortRejection(thrown.message, sent ?? undefined)
@@ -153,7 +153,7 @@ export class EffortNegotiation {
   }
 
   #getSupport(memberId: string): EffortSupport {
-    const known = this.#learned.rejectedBy(memberId, this.#model)
+    const known = this.#learned.getRejected(memberId, this.#model)
     return {
       rejected: joinEfforts(known, this.#rejection?.rejected ?? NOTHING_REJECTED),
       hasThinkingSwitch: true,

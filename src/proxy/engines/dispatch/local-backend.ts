@@ -17,7 +17,7 @@ import { isEngineFault } from './outlier-detector.ts'
 import { createUnlistedPolicyError, type MemberLoad } from './placement.ts'
 import { WeightStamp } from './weight-stamp.ts'
 
-export interface LocalBackendOptions extends Partial<Omit<DispatcherOptions, 'absent'>> {
+export interface LocalBackendOptions extends Partial<Omit<DispatcherOptions, 'createAbsentError'>> {
   /** The initial engines. */
   clients: readonly EngineClient[]
   /** Results of checks that have just been made, by client name; the other engines are checked. */
@@ -43,7 +43,7 @@ export interface LocalBackendOptions extends Partial<Omit<DispatcherOptions, 'ab
 export interface LocalBackend extends Backend {
   readonly engines: EnginePool
   /** Returns each engine's load by its name. */
-  loads(): ReadonlyMap<string, MemberLoad>
+  getLoads(): ReadonlyMap<string, MemberLoad>
 }
 
 const HEALTH_INTERVAL_MS = 5_000
@@ -75,8 +75,8 @@ class EngineBackend implements LocalBackend {
       ...options,
       queueLimit: options.queueLimit ?? DISPATCH_DEFAULTS.queueLimit,
       waitMs: options.waitMs ?? DISPATCH_DEFAULTS.waitMs,
-      absent: (request) =>
-        createUnlistedPolicyError(request, this.status().members) ?? {
+      createAbsentError: (request) =>
+        createUnlistedPolicyError(request, this.getStatus().members) ?? {
           code: 'engine_unreachable',
           message: `no engine that could serve this request is healthy${this.#describeRejections()}`,
         },
@@ -98,11 +98,11 @@ class EngineBackend implements LocalBackend {
       {
         dispatcher: this.#dispatcher,
         serve: (engine, adapted, to) => this.#generateAt(engine, adapted, to, signal),
-        kindOf: (engine) => this.#engine(engine).client.kind,
+        getKind: (engine) => this.#engine(engine).client.kind,
         judge: (thrown, engine) => this.#judge(thrown, engine),
         efforts: this.#efforts,
         maxLosses: MAX_LOSSES,
-        memberCount: () => this.engines.size,
+        countMembers: () => this.engines.size,
       },
       request,
       sink,
@@ -112,7 +112,7 @@ class EngineBackend implements LocalBackend {
 
   /** Formats the reasons why reachable engines receive no requests. */
   #describeRejections(): string {
-    const rejected = this.engines.all().filter(({ watch }) => watch.tokenizer === 'other')
+    const rejected = this.engines.list().filter(({ watch }) => watch.tokenizer === 'other')
     return rejected.length === 0
       ? ''
       : `: ${rejected.map(({ client, watch }) => `${client.name}: ${watch.error}`).join('; ')}`
@@ -125,7 +125,7 @@ class EngineBackend implements LocalBackend {
     signal: AbortSignal,
   ): Promise<void> {
     const { client, watch, logprobs } = this.#engine(engine)
-    const mode = logprobs?.mode(watch.models[0]?.id, signal)
+    const mode = logprobs?.getMode(watch.models[0]?.id, signal)
     const logprobsMode = mode instanceof Promise ? await mode : mode
     // The weights of each part of a response are recorded: they must be known at its dispatch.
     if (request.minWeightVersion !== undefined && watch.refreshing) await raceAbort(watch.refreshing, signal)
@@ -162,9 +162,9 @@ class EngineBackend implements LocalBackend {
     return this.engines.get(name)!
   }
 
-  async models(): Promise<EngineModel[]> {
+  async listModels(): Promise<EngineModel[]> {
     const models = new Map<string, EngineModel>()
-    for (const { watch, state } of this.engines.all()) {
+    for (const { watch, state } of this.engines.list()) {
       await watch.firstCheck
       for (const model of watch.healthy && state === 'serving' ? watch.models : []) {
         if (!models.has(model.id)) models.set(model.id, model)
@@ -176,7 +176,7 @@ class EngineBackend implements LocalBackend {
   /** Queries the healthy engines in order until one can count: all of them serve the same model. */
   async countTokens(body: ChatBody, signal: AbortSignal): Promise<number> {
     let failure: unknown = createCannotCountError('No engine can count the tokens of a prompt')
-    for (const { client, watch, state } of this.engines.all()) {
+    for (const { client, watch, state } of this.engines.list()) {
       if (!client.countTokens || !watch.healthy || state !== 'serving') continue
       try {
         return await this.#countAt(client, body, signal)
@@ -193,11 +193,11 @@ class EngineBackend implements LocalBackend {
     const count = (sent: ChatBody) => client.countTokens!(sent, signal)
     if (this.#efforts === undefined) return await count(body)
     const negotiation = new EffortNegotiation(this.#efforts, body)
-    const adapt = () => negotiation.bodyFor(client.name) ?? body
+    const adapt = () => negotiation.adaptBody(client.name) ?? body
     try {
       return await count(adapt())
     } catch (thrown) {
-      if (!negotiation.rejected(client.name, thrown)) throw thrown
+      if (!negotiation.checkRejection(client.name, thrown)) throw thrown
     }
     try {
       const counted = await count(adapt())
@@ -210,11 +210,11 @@ class EngineBackend implements LocalBackend {
 
   releaseSession(sessionId: string): void {
     this.#dispatcher.releaseSession(sessionId)
-    for (const { client } of this.engines.all()) client.endSession?.(sessionId)
+    for (const { client } of this.engines.list()) client.endSession?.(sessionId)
   }
 
-  status(): BackendStatus {
-    const { members, waiting, pausedSinceMs, moves } = this.#dispatcher.stats()
+  getStatus(): BackendStatus {
+    const { members, waiting, pausedSinceMs, moves } = this.#dispatcher.getStats()
     return {
       queued: waiting,
       pausedSinceMs,
@@ -228,7 +228,7 @@ class EngineBackend implements LocalBackend {
           kind: client.kind,
           healthy,
           unavailable,
-          ejectedForMs: this.#dispatcher.ejectedForMs(id) || undefined,
+          ejectedForMs: this.#dispatcher.getEjectionMs(id) || undefined,
           inFlight,
           capacity,
           models: models.map((model) => model.id),
@@ -244,8 +244,8 @@ class EngineBackend implements LocalBackend {
     }
   }
 
-  loads(): ReadonlyMap<string, MemberLoad> {
-    return new Map(this.#dispatcher.stats().members.map((member) => [member.id, member]))
+  getLoads(): ReadonlyMap<string, MemberLoad> {
+    return new Map(this.#dispatcher.getStats().members.map((member) => [member.id, member]))
   }
 
   pause(): void {
@@ -257,7 +257,7 @@ class EngineBackend implements LocalBackend {
   }
 
   async refresh(): Promise<void> {
-    const engines = this.engines.all()
+    const engines = this.engines.list()
     for (const { watch } of engines) watch.forgetWeights()
     const serving = engines.filter(({ watch }) => watch.healthy)
     await Promise.all(serving.map(({ watch }) => watch.refresh()))

@@ -103,7 +103,7 @@ export class LogprobsProbe {
    * @returns undefined if it could not be determined: an engine that responds with errors is queried {@link MAX_TRIES}
    *   times, and not again before {@link forget}
    */
-  mode(
+  getMode(
     model: string | undefined,
     signal: AbortSignal,
   ): LogprobsMode | undefined | Promise<LogprobsMode | undefined> {

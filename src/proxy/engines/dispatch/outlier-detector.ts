@@ -50,7 +50,7 @@ export class OutlierDetector {
   readonly #members = new Map<string, MemberState>()
 
   /** Reports a served request. */
-  succeeded(memberId: string): void {
+  reportSuccess(memberId: string): void {
     const member = this.#members.get(memberId)
     if (member !== undefined) member.failures = 0
   }
@@ -62,7 +62,7 @@ export class OutlierDetector {
    * @param memberCount the number of members, ejected ones included
    * @returns the ejection that begins now, if any
    */
-  failed(
+  reportFailure(
     memberId: string,
     error: ProxyError,
     { dispatchedAtMs, nowMs, memberCount }: { dispatchedAtMs: number; nowMs: number; memberCount: number },
@@ -89,7 +89,7 @@ export class OutlierDetector {
   }
 
   /** Returns for how long the member stays ejected; 0: it is in rotation. */
-  ejectedForMs(memberId: string, nowMs: number): number {
+  getEjectionMs(memberId: string, nowMs: number): number {
     return Math.max(0, (this.#members.get(memberId)?.ejectedUntilMs ?? 0) - nowMs)
   }
 

@@ -156,7 +156,7 @@ export class Scheduler {
   }
 
   /** Returns the number of requests in flight at the member; 0 if it is unknown. */
-  inFlightAt(memberId: string): number {
+  countInFlight(memberId: string): number {
     return this.#members.get(memberId)?.inFlight ?? 0
   }
 
@@ -228,7 +228,7 @@ export class Scheduler {
     return this.#assignWaiting()
   }
 
-  stats(): SchedulerStats {
+  getStats(): SchedulerStats {
     return {
       members: [...this.#members.values()].map((member) => ({ ...member })),
       waiting: this.#waiting.size,

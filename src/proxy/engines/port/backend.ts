@@ -65,7 +65,7 @@ export interface Backend {
   generate(request: GenerationRequest, sink: EventSink, signal: AbortSignal): Promise<void>
 
   /** Returns the models that can be requested now, each once. */
-  models(): Promise<EngineModel[]>
+  listModels(): Promise<EngineModel[]>
 
   /** Counts the tokens of a prompt; rejected if no engine can count exactly. */
   countTokens: TokenCounter
@@ -73,7 +73,7 @@ export interface Backend {
   /** Discards the affinity of a session that has ended. */
   releaseSession(sessionId: string): void
 
-  status(): BackendStatus
+  getStatus(): BackendStatus
 
   /**
    * Queues new requests while running ones finish, for instance during a weight update. A pause that exceeds the

@@ -67,7 +67,7 @@ export interface EngineClient {
    * @returns undefined if this engine does not
    * @throws ProxyError as {@link generate}
    */
-  tokenTexts?(model: string, ids: Int32Array, signal: AbortSignal): Promise<string[] | undefined>
+  getTokenTexts?(model: string, ids: Int32Array, signal: AbortSignal): Promise<string[] | undefined>
 
   /**
    * Checks whether the engine serves.

@@ -68,7 +68,7 @@ export class AccountUsage {
       this.#add(-this.#calls, -this.#memoryBytes)
       this.#isClosed = true
       account.requests -= 1
-      accounts.tidy(account)
+      accounts.removeIfUnused(account)
     })
   }
 
@@ -193,7 +193,7 @@ export class Accounts {
   #disconnect(socket: Socket): void {
     const owner = this.#owners.get(socket)
     owner?.connections.delete(socket)
-    if (owner) this.tidy(owner)
+    if (owner) this.removeIfUnused(owner)
   }
 
   watch(account: Account, request: IncomingMessage): void {
@@ -227,11 +227,11 @@ export class Accounts {
     account.arriving.delete(request)
     account.arrivingBytes -= bytes
     this.#arrivingBytes -= bytes
-    this.tidy(account)
+    this.removeIfUnused(account)
   }
 
   /** Removes an account without resources in use. */
-  tidy({ name, requests, connections, arriving }: Account): void {
+  removeIfUnused({ name, requests, connections, arriving }: Account): void {
     if (requests + connections.size + arriving.size === 0) this.#accounts.delete(name)
   }
 }

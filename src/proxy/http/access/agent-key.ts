@@ -59,7 +59,7 @@ export function verifyAgentKey(secrets: readonly string[], key: string): AgentKe
   // All secrets are compared, so that the duration does not reveal which one matched.
   const matches = (made: (secret: string) => string) =>
     secrets.filter((secret) => isEqual(proof, Buffer.from(made(secret)))).length > 0
-  const tag = tagIn(parts.proof)
+  const tag = findKeyTag(parts.proof)
   const isPlain = matches((secret) => computeProof(secret, sessionId))
   const isTagged = matches((secret) => computeTaggedProof(secret, sessionId, tag))
   return isPlain || isTagged ? { sessionId, tag: isTagged ? tag : null } : undefined
@@ -102,7 +102,7 @@ function computeTaggedProof(secret: string, sessionId: string, tag: string): str
   return Buffer.concat([bytes, hmac.digest().subarray(0, 32 - TAG_BYTES)]).toString('base64url')
 }
 
-function tagIn(proof: string): string {
+function findKeyTag(proof: string): string {
   return Buffer.from(proof, 'base64url').subarray(0, TAG_BYTES).toString('base64url')
 }
 

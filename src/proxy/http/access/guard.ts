@@ -107,13 +107,13 @@ export function guardRoutes(app: FastifyInstance, options: GuardOptions): readon
       if (request.caller.is === 'stranger') rejections.add(refusal, request.ip)
       discardBody(request.raw, REJECTED_BODY)
     } else if (HAVE_SHOWN_A_KEY.has(request.caller.is)) {
-      unauthenticated.know(request.raw.socket)
+      unauthenticated.markAuthenticated(request.raw.socket)
     }
     done(refusal)
   })
   // Without keys, a complete request suffices as authentication; a worker authenticates with its `hello`.
   app.addHook('preHandler', ({ caller, raw }, _reply, done) => {
-    if (caller.is === 'anyone' && !asksForUpgrade(raw)) unauthenticated.know(raw.socket)
+    if (caller.is === 'anyone' && !asksForUpgrade(raw)) unauthenticated.markAuthenticated(raw.socket)
     done()
   })
   app.addHook('onResponse', endAnsweredUpgrade)

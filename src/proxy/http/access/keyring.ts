@@ -42,13 +42,13 @@ export class Keyring {
    * Returns the key of the agent of a session; undefined if agents have no keys. @param tag the session's, if it has
    * one
    */
-  agentKey(sessionId: string, tag: string | null = null): string | undefined {
+  getAgentKey(sessionId: string, tag: string | null = null): string | undefined {
     const [secret] = this.#agentKeySecrets
     return secret === undefined ? undefined : createAgentKey(secret, sessionId, tag)
   }
 
   /** Returns the key for the trainer of a run; undefined without a secret to make it with. */
-  runKey(run: string): string | undefined {
+  getRunKey(run: string): string | undefined {
     const [secret] = this.#agentKeySecrets
     return secret === undefined ? undefined : createRunKey(secret, run)
   }

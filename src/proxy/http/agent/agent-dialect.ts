@@ -15,28 +15,28 @@ export interface AgentDialect {
   name: string
   lower(body: unknown, memo: PartMemo): DialectRequest
   /** @param completions one, or as many as the request asked for */
-  complete(
+  buildResponse(
     identity: ResponseIdentity,
     responseOptions: ResponseOptions,
     ...completions: readonly [Completion, ...Completion[]]
   ): object
-  streamWriter(identity: ResponseIdentity, responseOptions: ResponseOptions): StreamWriter
+  createStreamWriter(identity: ResponseIdentity, responseOptions: ResponseOptions): StreamWriter
   /** Returns the writer of a stream of several choices. Present if the dialect supports them. */
-  choicesWriter?(
+  createChoicesWriter?(
     identity: ResponseIdentity,
     responseOptions: ResponseOptions,
     count: number,
   ): StreamWriter<ChoiceEvents>
   /** Returns the text of the event for an error after the beginning of a stream. */
-  streamError(error: ProxyError): string
+  formatStreamError(error: ProxyError): string
   /** Returns the body of an error. */
-  errorBody(error: ProxyError): object
+  buildErrorBody(error: ProxyError): object
   /** Returns the text of a keep-alive for a silent stream, which clients' idle timers must count. */
   keepAlive(): string
   /** The content type of a stream; default: that of server-sent events. */
   streamType?: string
   /** Returns the headers that identify a response's turn. */
-  headers(turnId: string): Record<string, string>
+  getHeaders(turnId: string): Record<string, string>
 }
 
 /** Converts events to the text to send. */

@@ -18,7 +18,7 @@ export function countTokens({ sessions, runner, ...policy }: RequestHandlerOptio
     const { caller } = request
     const sessionOf = caller.is === 'anyone' && !sessions.strict ? getNamedSession : getSessionId
     const sessionId = await sessionOf(request, sessions)
-    const { read, memo, nextStep } = getSessionBody(request)
+    const { read, memo, waitForSlice: nextStep } = getSessionBody(request)
     await nextStep()
     const body = lower(read.value, memo)
     const allowed = caller.is === 'agent' ? restrict(body).body : body

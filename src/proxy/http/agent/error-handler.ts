@@ -7,15 +7,18 @@ import { buildErrorHeaders, logFailure, toRequestError } from '../transport/erro
 interface ErrorShape {
   /** The response header that contains the request id. */
   idHeader: 'request-id' | 'x-request-id'
-  status?(error: ProxyError): number
-  body(error: ProxyError, requestId: string): object
+  getStatus?(error: ProxyError): number
+  buildBody(error: ProxyError, requestId: string): object
 }
 
 /**
  * Returns a handler that sends errors in the format of a dialect. A request that did not become a turn because another node
  * has created its session is forwarded there.
  */
-export function createErrorHandler(logger: Logger, { idHeader, status, body }: ErrorShape) {
+export function createErrorHandler(
+  logger: Logger,
+  { idHeader, getStatus: status, buildBody: body }: ErrorShape,
+) {
   return async (thrown: unknown, request: FastifyRequest, reply: FastifyReply) => {
     const error = toRequestError(thrown)
     const isTurn = reply.hasHeader(idHeader)

@@ -40,14 +40,15 @@ function createGeminiDialect(
   return {
     name: 'gemini',
     lower: (body, memo) => lowerGeminiRequest(body, path, options.volatileRules, memo),
-    complete: buildGeminiResponse,
-    streamWriter: (identity, responseOptions) => new GeminiStreamWriter(identity, responseOptions, frame),
-    streamError: (error) => streamError(error, frame, isSse),
-    errorBody: buildGoogleError,
+    buildResponse: buildGeminiResponse,
+    createStreamWriter: (identity, responseOptions) =>
+      new GeminiStreamWriter(identity, responseOptions, frame),
+    formatStreamError: (error) => formatStreamError(error, frame, isSse),
+    buildErrorBody: buildGoogleError,
     // Python's SDK would parse a comment as JSON.
     keepAlive: () => '\n\n',
     ...(!isSse && { streamType: 'application/json; charset=utf-8' }),
-    headers: (turnId) => ({ 'x-request-id': turnId }),
+    getHeaders: (turnId) => ({ 'x-request-id': turnId }),
   }
 }
 
@@ -56,14 +57,14 @@ function createGeminiDialect(
  * CLI 0.61's SDK recognizes only this as an error: JSON in a chunk alone, or as the rest when the stream ends. Clients
  * that parse events receive the event.
  */
-function streamError(error: ProxyError, frame: StreamFrame, isSse: boolean): string {
+function formatStreamError(error: ProxyError, frame: StreamFrame, isSse: boolean): string {
   const body = buildGoogleError(error)
-  return frame.element(body) + (isSse ? JSON.stringify(body) : frame.end())
+  return frame.formatElement(body) + (isSse ? JSON.stringify(body) : frame.formatEnd())
 }
 
 export const geminiRoutes: FastifyPluginCallback<GeminiRoutesOptions> = (app, options, done) => {
   app.setErrorHandler(
-    createErrorHandler(options.logger, { idHeader: 'x-request-id', body: buildGoogleError }),
+    createErrorHandler(options.logger, { idHeader: 'x-request-id', buildBody: buildGoogleError }),
   )
   const handle = createRequestHandler(options)
   const count = countTokens(options)
@@ -112,7 +113,7 @@ function modelRoutes(app: FastifyInstance, base: string, backend: Backend): void
     `${base}/models`,
     createReadDocs('Models that the engines serve, as Gemini lists them', GeminiModels, GoogleErrorReply),
     async () => ({
-      models: (await backend.models()).map(toModelObject),
+      models: (await backend.listModels()).map(toModelObject),
     }),
   )
   app.get(
@@ -120,7 +121,7 @@ function modelRoutes(app: FastifyInstance, base: string, backend: Backend): void
     createReadDocs('A model, as Gemini shows it', GeminiModel, GoogleErrorReply),
     async ({ params }) => {
       const id = (params as { '*': string })['*']
-      const model = (await backend.models()).find((candidate) => candidate.id === id)
+      const model = (await backend.listModels()).find((candidate) => candidate.id === id)
       if (model) return toModelObject(model)
       throw new ProxyError('route_not_found', `No engine serves a model '${id}'`, { param: 'model' })
     },

@@ -22,12 +22,12 @@ function createMessagesDialect({ volatileRules }: MessagesRoutesOptions): AgentD
   return {
     name: 'messages',
     lower: (body, memo) => lowerMessagesRequest(body, volatileRules, memo),
-    complete: buildMessage,
-    streamWriter: (identity, responseOptions) => new MessagesStreamWriter(identity, responseOptions),
-    streamError: formatAnthropicErrorEvent,
-    errorBody: (error) => buildAnthropicError(error),
+    buildResponse: buildMessage,
+    createStreamWriter: (identity, responseOptions) => new MessagesStreamWriter(identity, responseOptions),
+    formatStreamError: formatAnthropicErrorEvent,
+    buildErrorBody: (error) => buildAnthropicError(error),
     keepAlive: () => PING,
-    headers: (turnId) => ({ 'request-id': `req_${turnId}`, 'x-request-id': turnId }),
+    getHeaders: (turnId) => ({ 'request-id': `req_${turnId}`, 'x-request-id': turnId }),
   }
 }
 
@@ -35,12 +35,12 @@ export const messagesRoutes: FastifyPluginCallback<MessagesRoutesOptions> = (app
   app.setErrorHandler(
     createErrorHandler(options.logger, {
       idHeader: 'request-id',
-      status: getAnthropicStatus,
-      body: buildAnthropicError,
+      getStatus: getAnthropicStatus,
+      buildBody: buildAnthropicError,
     }),
   )
   const create = createRequestHandler(options)(createMessagesDialect(options))
-  const count = countHandler(options)
+  const count = createCountHandler(options)
   for (const base of BASE_PATHS) {
     app.post(
       `${base}/messages`,
@@ -58,7 +58,7 @@ export const messagesRoutes: FastifyPluginCallback<MessagesRoutesOptions> = (app
   done()
 }
 
-function countHandler(options: MessagesRoutesOptions) {
+function createCountHandler(options: MessagesRoutesOptions) {
   const count = countTokens(options)
   return async (request: FastifyRequest, reply: FastifyReply) => ({
     input_tokens: await count(request, reply, (body, memo) =>

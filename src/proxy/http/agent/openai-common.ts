@@ -1,11 +1,11 @@
 /** The parts that the routes of OpenAI's dialects share. */
 import type { ProxyError } from '../../../base/errors.ts'
-import { openAiError } from '../../dialects/common/openai-error.ts'
+import { buildOpenAiError } from '../../dialects/common/openai-error.ts'
 
 export const OPENAI = {
-  streamError: (error: ProxyError) => `data: ${JSON.stringify(openAiError(error))}\n\n`,
-  errorBody: openAiError,
+  formatStreamError: (error: ProxyError) => `data: ${JSON.stringify(buildOpenAiError(error))}\n\n`,
+  buildErrorBody: buildOpenAiError,
   // A comment: the SDKs ignore it, and their timers count bytes.
   keepAlive: () => ': keep-alive\n\n',
-  headers: (turnId: string) => ({ 'x-request-id': turnId }),
+  getHeaders: (turnId: string) => ({ 'x-request-id': turnId }),
 }

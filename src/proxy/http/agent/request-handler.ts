@@ -50,7 +50,7 @@ export function createRequestHandler(options: RequestHandlerOptions) {
   return (of: AgentDialect | DialectReader, continuedTurnOf: FindContinuation = () => undefined) =>
     async (request: FastifyRequest, reply: FastifyReply): Promise<unknown> => {
       // 1. The body has been parsed with the cache of its session, which is acquired once.
-      const { read, memo, session: acquired, nextStep } = getSessionBody(request)
+      const { read, memo, session: acquired, waitForSlice: nextStep } = getSessionBody(request)
       const sessionId =
         acquired?.live.sessionId ??
         (await getOrCreateSessionId(request, reply, sessions, continuedTurnOf(read.value)))
@@ -85,28 +85,30 @@ export function createRequestHandler(options: RequestHandlerOptions) {
         }
         const delivery = new ResponseDelivery(dialect, request, reply, options)
         const identify = (turn: TurnIdentity): ResponseIdentity => {
-          reply.headers(dialect.headers(turn.turnId))
-          span?.answeredBy(turn.turnId)
+          reply.headers(dialect.getHeaders(turn.turnId))
+          span?.reportTurn(turn.turnId)
           if (log) logDelivery(log, turn.turnId, reply)
           return getIdentity(turn, canonical.body.model ?? '')
         }
         // 5. Deliver the response.
-        if (count > 1 && dialect.choicesWriter) {
+        if (count > 1 && dialect.createChoicesWriter) {
           const turns = await beginChoices(runner, agentRequest, count, delivery.gone.signal)
           const identity = identify(turns)
           return stream
-            ? await delivery.stream(turns, dialect.choicesWriter(identity, responseOptions, count))
+            ? await delivery.stream(turns, dialect.createChoicesWriter(identity, responseOptions, count))
             : await delivery.complete(turns, () =>
-                dialect.complete(identity, responseOptions, ...turns.completions),
+                dialect.buildResponse(identity, responseOptions, ...turns.completions),
               )
         }
         const turn = await runner.begin(agentRequest, delivery.gone.signal)
         const identity = identify(turn)
         return stream
-          ? await delivery.stream(turn, dialect.streamWriter(identity, responseOptions))
-          : await delivery.complete(turn, () => dialect.complete(identity, responseOptions, turn.completion))
+          ? await delivery.stream(turn, dialect.createStreamWriter(identity, responseOptions))
+          : await delivery.complete(turn, () =>
+              dialect.buildResponse(identity, responseOptions, turn.completion),
+            )
       } catch (thrown) {
-        span?.failed(toProxyError(thrown).code)
+        span?.reportFailure(toProxyError(thrown).code)
         throw thrown
       }
     }
@@ -132,13 +134,13 @@ function beginSpan(
     ageMs: reply.elapsedTime,
   })
   const { raw } = reply
-  runOnClose(raw, () => span.over({ status: raw.statusCode, isComplete: raw.writableFinished }))
+  runOnClose(raw, () => span.reportEnd({ status: raw.statusCode, isComplete: raw.writableFinished }))
   return span
 }
 
 /** Logs the end of the response, or that its connection has closed before. */
 function logDelivery(log: RequestLog, turnId: string, { raw }: FastifyReply): void {
-  runOnClose(raw, () => log.delivered(turnId, raw.statusCode, raw.writableFinished))
+  runOnClose(raw, () => log.logDelivered(turnId, raw.statusCode, raw.writableFinished))
 }
 
 /** Restricts a request. The turn's annotation `request_fields` contains the dropped fields. */

@@ -22,7 +22,7 @@ interface DeliverableTurn<Batch> {
   deliver(sink: { write(batch: Batch): Promise<void> | undefined }): Promise<void>
   readonly signal: AbortSignal
   readonly isComplete: boolean
-  undelivered(): Promise<void>
+  markUndelivered(): Promise<void>
 }
 
 const KEEP_ALIVE_MS = 15_000
@@ -68,7 +68,7 @@ export class ResponseDelivery {
     } catch (thrown) {
       const error = toProxyError(thrown)
       if (!sse) throw error
-      void sse.send(dialect.streamError(withStatus(error)), turn.signal)
+      void sse.send(dialect.formatStreamError(withStatus(error)), turn.signal)
       logFailure(this.#options.logger, this.#request, error)
     } finally {
       clearInterval(silence)
@@ -100,7 +100,7 @@ export class ResponseDelivery {
       const error = toProxyError(thrown)
       logFailure(logger, this.#request, error)
       if (isRetryable(error)) raw.destroy()
-      else raw.end(JSON.stringify(this.#dialect.errorBody(error)))
+      else raw.end(JSON.stringify(this.#dialect.buildErrorBody(error)))
     } finally {
       heart?.stop()
     }
@@ -108,10 +108,10 @@ export class ResponseDelivery {
   }
 
   /** Marks the turn as undelivered if the connection closes before the committed response has been sent. */
-  #watchDelivery(turn: { undelivered(): Promise<void> }): void {
+  #watchDelivery(turn: { markUndelivered(): Promise<void> }): void {
     const { raw } = this.#reply
     runOnClose(raw, () => {
-      if (!raw.writableFinished) void turn.undelivered()
+      if (!raw.writableFinished) void turn.markUndelivered()
     })
   }
 

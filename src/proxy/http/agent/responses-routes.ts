@@ -89,13 +89,13 @@ async function createResponsesDialect(body: unknown, find: FindTurn, memo: PartM
     ...OPENAI,
     name: 'responses',
     lower: () => lowered,
-    complete: (identity, responseOptions, completion) =>
+    buildResponse: (identity, responseOptions, completion) =>
       createResponse(frame(identity, responseOptions), completion),
-    streamWriter: (identity, responseOptions) => {
+    createStreamWriter: (identity, responseOptions) => {
       writer = new ResponsesStreamWriter(frame(identity, responseOptions))
       return writer
     },
     keepAlive: () => writer?.keepAlive() ?? OPENAI.keepAlive(),
-    streamError: (error) => writer?.fail(error) ?? OPENAI.streamError(error),
+    formatStreamError: (error) => writer?.fail(error) ?? OPENAI.formatStreamError(error),
   }
 }

@@ -5,7 +5,7 @@ import { ProxyError } from '../../../base/errors.ts'
 import { ChatCompletionRequest, lowerChatRequest } from '../../dialects/chat/request.ts'
 import { buildChatCompletion, ChatStreamWriter } from '../../dialects/chat/response.ts'
 import { ChoicesWriter } from '../../dialects/common/choices.ts'
-import { openAiError } from '../../dialects/common/openai-error.ts'
+import { buildOpenAiError } from '../../dialects/common/openai-error.ts'
 import { CompletionRequest, lowerCompletionRequest } from '../../dialects/completions/request.ts'
 import { buildTextCompletion, CompletionStreamWriter } from '../../dialects/completions/response.ts'
 import type { Backend } from '../../engines/port/backend.ts'
@@ -36,9 +36,9 @@ export interface AgentRoutesOptions extends ResponsesRoutesOptions, MessagesRout
 const CHAT: AgentDialect = {
   name: 'chat',
   lower: lowerChatRequest,
-  complete: buildChatCompletion,
-  streamWriter: (identity, responseOptions) => new ChatStreamWriter(identity, responseOptions),
-  choicesWriter: (identity, responseOptions, count) =>
+  buildResponse: buildChatCompletion,
+  createStreamWriter: (identity, responseOptions) => new ChatStreamWriter(identity, responseOptions),
+  createChoicesWriter: (identity, responseOptions, count) =>
     new ChoicesWriter(count, (choice) => new ChatStreamWriter({ ...identity, choice }, responseOptions)),
   ...OPENAI,
 }
@@ -46,9 +46,9 @@ const CHAT: AgentDialect = {
 const COMPLETIONS: AgentDialect = {
   name: 'completions',
   lower: lowerCompletionRequest,
-  complete: buildTextCompletion,
-  streamWriter: (identity, responseOptions) => new CompletionStreamWriter(identity, responseOptions),
-  choicesWriter: (identity, responseOptions, count) =>
+  buildResponse: buildTextCompletion,
+  createStreamWriter: (identity, responseOptions) => new CompletionStreamWriter(identity, responseOptions),
+  createChoicesWriter: (identity, responseOptions, count) =>
     new ChoicesWriter(
       count,
       (choice) => new CompletionStreamWriter({ ...identity, choice }, responseOptions),
@@ -57,7 +57,9 @@ const COMPLETIONS: AgentDialect = {
 }
 
 export const agentRoutes: FastifyPluginCallback<AgentRoutesOptions> = (app, options, done) => {
-  app.setErrorHandler(createErrorHandler(options.logger, { idHeader: 'x-request-id', body: openAiError }))
+  app.setErrorHandler(
+    createErrorHandler(options.logger, { idHeader: 'x-request-id', buildBody: buildOpenAiError }),
+  )
   app.addHook('preHandler', rejectEndedKeys(options.sessions))
   readBodiesOfSessions(app, options.sessions)
   app.addHook('onRequest', ({ charge }, _reply, next) => {
@@ -89,11 +91,11 @@ export const agentRoutes: FastifyPluginCallback<AgentRoutesOptions> = (app, opti
 function modelRoutes(app: FastifyInstance, base: string, backend: Backend): void {
   app.get(`${base}/models`, createReadDocs('Models that the engines serve', ModelList), async () => ({
     object: 'list',
-    data: (await backend.models()).map(toModelObject),
+    data: (await backend.listModels()).map(toModelObject),
   }))
   app.get(`${base}/models/*`, createReadDocs('A model that the engines serve', Model), async (request) => {
     const id = (request.params as { '*': string })['*']
-    const model = (await backend.models()).find((candidate) => candidate.id === id)
+    const model = (await backend.listModels()).find((candidate) => candidate.id === id)
     if (!model)
       throw new ProxyError('route_not_found', `No engine serves a model '${id}'`, { param: 'model' })
     return toModelObject(model)

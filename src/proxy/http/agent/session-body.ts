@@ -28,7 +28,7 @@ interface SessionBody {
   /** The session, until the response is complete; undefined: the request names none. */
   readonly session: SessionReference | undefined
   /** Schedules each further CPU-heavy step. @returns undefined: it may run now; else a promise of when it may */
-  nextStep(): Promise<void> | undefined
+  waitForSlice(): Promise<void> | undefined
 }
 
 /** Chunks of longer bodies are left to garbage collection, because they are rare. */
@@ -39,7 +39,7 @@ const NO_BODY: SessionBody = {
   read: { value: undefined, newNodes: 0 },
   memo: NO_MEMO,
   session: undefined,
-  nextStep: AT_ONCE,
+  waitForSlice: AT_ONCE,
 }
 
 /** Requests with shorter bodies take negligible time. */
@@ -95,7 +95,7 @@ function readWith(sessions: Sessions): preHandlerAsyncHookHandler {
     const isLarge = body.length >= LARGE_BYTES
     charge.setMemory(body.length)
     const { account } = charge
-    const slice = isLarge ? slices.first(account) : undefined
+    const slice = isLarge ? slices.waitForFirst(account) : undefined
     if (slice) {
       detachChunks(request)
       await slice
@@ -112,7 +112,7 @@ function readWith(sessions: Sessions): preHandlerAsyncHookHandler {
       read,
       memo: requests,
       session,
-      nextStep: isLarge ? () => slices.further(account) : AT_ONCE,
+      waitForSlice: isLarge ? () => slices.waitForNext(account) : AT_ONCE,
     }
     // The body has been parsed, and the request may take minutes.
     request.body = undefined

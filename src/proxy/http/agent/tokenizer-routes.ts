@@ -48,7 +48,7 @@ const checkTokenize = createChecker(TokenizeRequest)
 const checkDetokenize = createChecker(DetokenizeRequest)
 
 export const tokenizerRoutes: FastifyPluginCallback<RequestHandlerOptions> = (app, options, done) => {
-  const tokenize = tokenizeHandler(options)
+  const tokenize = createTokenizeHandler(options)
   const detokenize = async (request: FastifyRequest) => {
     const { tokens } = checkDetokenize(getSessionBody(request).read.value)
     return { prompt: toTokens(options).tokenizer.decode(tokens) }
@@ -68,18 +68,18 @@ export const tokenizerRoutes: FastifyPluginCallback<RequestHandlerOptions> = (ap
   done()
 }
 
-function tokenizeHandler({ sessions, runner, ...policy }: RequestHandlerOptions) {
+function createTokenizeHandler({ sessions, runner, ...policy }: RequestHandlerOptions) {
   const restrict = createAgentPolicy(policy)
   return async (request: FastifyRequest) => {
     const { tokenizer, contextLength } = toTokens({ runner })
     const sessionId = await getSessionId(request, sessions)
-    const { read, memo, nextStep } = getSessionBody(request)
+    const { read, memo, waitForSlice: nextStep } = getSessionBody(request)
     await nextStep()
     const tokenizeBody = checkTokenize(read.value)
     const addSpecialTokens = tokenizeBody.add_special_tokens !== false
     const tokens =
       tokenizeBody.prompt === undefined
-        ? await runner.promptIds(sessionId, toChat(read.value, memo))
+        ? await runner.getPromptIds(sessionId, toChat(read.value, memo))
         : tokenizer.encode(tokenizeBody.prompt, { addSpecialTokens })
     return {
       count: tokens.length,

@@ -126,7 +126,7 @@ export class ClusterControls extends Controls implements MemberRegistry {
 
   /** Reports whether this node is drained. If the database is unreachable, the next renewal of the lease reports it. */
   #reportDrained(isDrained: boolean): void {
-    this.#shared.tell({ isDrained }).catch(() => {})
+    this.#shared.publish({ isDrained }).catch(() => {})
   }
 }
 

@@ -93,7 +93,7 @@ export class Deliveries {
     onOutcome: (outcome: DeliveryOutcome) => void,
   ): PendingDelivery {
     const key = toDeliveryKey(message)
-    const gone = this.#shared.getGoneSignal(message.from)
+    const gone = this.#shared.getLossSignal(message.from)
     const { promise: settled, resolve } = Promise.withResolvers<void>()
     const onGone = () => settle('lost')
     const settle = (outcome: DeliveryOutcome) => {

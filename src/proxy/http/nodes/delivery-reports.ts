@@ -13,7 +13,7 @@ interface ReportsOptions {
   /** Sends one batch. @returns whether the owner has taken it, or never will; false: retry */
   send(target: ReportTarget, reports: readonly DeliveryReport[], signal: AbortSignal): Promise<boolean>
   /** Returns a signal that aborts when the lease of the node has ended, after which nothing is reported to it. */
-  goneOf(id: number): AbortSignal
+  getLossSignal(id: number): AbortSignal
   /** Default: the system's. */
   clock?: Clock
 }
@@ -55,7 +55,7 @@ export class DeliveryReports {
 
   /** Never rejects. */
   async #drain(target: ReportTarget, queue: DeliveryReport[]): Promise<void> {
-    const gone = this.#options.goneOf(target.id)
+    const gone = this.#options.getLossSignal(target.id)
     while (queue.length > 0 && !gone.aborted) {
       const batch = queue.slice(0, MAX_REPORTS)
       const isDone = await this.#options.send(target, batch, gone).catch(() => false)

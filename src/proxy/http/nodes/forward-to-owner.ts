@@ -154,7 +154,7 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
         if (getHops(request) >= MAX_HOPS || !(await body.complete(false))) return false
         const untilMs = performance.now() + LOST_WAIT_MS
         while (performance.now() < untilMs && !reply.raw.destroyed) {
-          const owner = await sessions.ownerElsewhere(sessionId)
+          const owner = await sessions.findOtherOwner(sessionId)
           if (owner === undefined) return false
           const { id, url } = owner
           // The address of a node that has just started is known with the next renewal of the lease.
@@ -168,7 +168,7 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
 
   /** @returns undefined: this node */
   async function findServingNode(sessionId: string): Promise<NodeStatus | undefined> {
-    const owner = await sessions.ownerElsewhere(sessionId)
+    const owner = await sessions.findOtherOwner(sessionId)
     if (owner !== undefined || !isDraining()) return owner
     const others = shared.proxies.filter(({ id, url, isDraining }) => {
       return id !== shared.self?.id && url !== undefined && !isDraining

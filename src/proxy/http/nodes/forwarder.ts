@@ -82,7 +82,7 @@ export class Forwarder {
     })
     this.#reports = new DeliveryReports({
       send: (...args) => this.#sendReports(...args),
-      goneOf: (id) => shared.getGoneSignal(id),
+      getLossSignal: (id) => shared.getLossSignal(id),
     })
   }
 
@@ -107,7 +107,7 @@ export class Forwarder {
       if (message !== undefined) this.#reports.add(owner, { id: message.id, delivered })
     }
     const exchange = new NodeExchange(body, reply, {
-      gone: shared.getGoneSignal(owner.id),
+      gone: shared.getLossSignal(owner.id),
       onTracked: () =>
         deliveries.watch(reply.raw, identity.verify(request), undefined, (outcome) =>
           report(outcome === 'delivered'),

@@ -69,7 +69,7 @@ export class OtherNodes {
     left: AbortSignal,
   ): Promise<void> {
     try {
-      const signal = AbortSignal.any([left, this.#shared.getGoneSignal(id)])
+      const signal = AbortSignal.any([left, this.#shared.getLossSignal(id)])
       const { statusCode, body } = await this.#forwarder.ask(request, url, signal)
       if (statusCode !== 200) return void (await body.dump())
       for await (const line of createInterface(body))

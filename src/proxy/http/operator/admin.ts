@@ -15,7 +15,7 @@ interface AdminOptions {
   /** Sends a request to the other nodes of the database and returns their responses. Default: there are none. */
   others?: { ask<T>(request: FastifyRequest): Promise<T[]> } | undefined
   weights: WeightAnnouncement
-  sessions: Pick<Sessions, 'sweep' | 'deferredSweep' | 'openTurns'>
+  sessions: Pick<Sessions, 'sweep' | 'deferredSweep' | 'listInFlightTurns'>
 }
 
 const Version = Type.Union([Type.String(), Type.Number()])
@@ -148,7 +148,7 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
     },
     async (request) => {
       const { limit } = request.query
-      const own = openTurns(sessions.openTurns(), limit, Date.now())
+      const own = listOpenTurns(sessions.listInFlightTurns(), limit, Date.now())
       return merge([own, ...((await others?.ask<Static<typeof OpenTurns>>(request)) ?? [])], limit)
     },
   )
@@ -182,7 +182,11 @@ function merge(parts: readonly Static<typeof OpenTurns>[], limit: number): Stati
   return { turns: turns.slice(0, limit), total: sum('total'), sampled_tokens: sum('sampled_tokens') }
 }
 
-function openTurns(turns: readonly InFlightTurn[], limit: number, nowMs: number): Static<typeof OpenTurns> {
+function listOpenTurns(
+  turns: readonly InFlightTurn[],
+  limit: number,
+  nowMs: number,
+): Static<typeof OpenTurns> {
   return {
     turns: turns.slice(0, limit).map(({ open, completion }) => ({
       session_id: open.sessionId,

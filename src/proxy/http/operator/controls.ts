@@ -76,7 +76,7 @@ export class Controls {
     const { backend, clock } = this.parts
     const endMs = clock.nowMs() + timeoutMs
     for (;;) {
-      const inFlight = backend.status().members.reduce((sum, member) => sum + member.inFlight, 0)
+      const inFlight = backend.getStatus().members.reduce((sum, member) => sum + member.inFlight, 0)
       if (inFlight === 0 || isOver() || clock.nowMs() >= endMs) return inFlight
       await new Promise<void>((resolve) => clock.after(DRAIN_POLL_MS, resolve))
     }

@@ -42,7 +42,7 @@ interface CertificateWatchOptions {
   /** The certificate in use. */
   current: Certificate
   /** Installs a new certificate. */
-  renewed(certificate: Certificate): void
+  onRenewed(certificate: Certificate): void
   logger: Logger
   /** Default: 10 s. */
   intervalMs?: number | undefined
@@ -59,7 +59,7 @@ const INTERVAL_MS = 10_000
 export function watchCertificate({
   files,
   current,
-  renewed,
+  onRenewed: renewed,
   logger,
   ...options
 }: CertificateWatchOptions): () => void {

@@ -31,12 +31,12 @@ export class TimeSlices {
   }
 
   /** Schedules the first step of a request. @returns undefined: it may run now; else a promise of when it may */
-  first(account: string): Promise<void> | undefined {
+  waitForFirst(account: string): Promise<void> | undefined {
     return this.#next(this.#first, account)
   }
 
   /** Schedules a further step. */
-  further(account: string): Promise<void> | undefined {
+  waitForNext(account: string): Promise<void> | undefined {
     return this.#next(this.#further, account)
   }
 
@@ -52,12 +52,12 @@ export class TimeSlices {
   #hasTime(): boolean {
     if (this.#begunAtMs === undefined) {
       this.#begunAtMs = this.#nowMs()
-      setImmediate(() => this.#nextTurn())
+      setImmediate(() => this.#startNextSlice())
     }
     return this.#nowMs() - this.#begunAtMs < this.#sliceMs
   }
 
-  #nextTurn(): void {
+  #startNextSlice(): void {
     this.#begunAtMs = undefined
     if (this.#isWaitedFor) this.#begin()
   }

@@ -43,7 +43,7 @@ export class UnauthenticatedConnections {
   }
 
   /** Marks the connection as authenticated. @param socket the socket of the request: with TLS not the admitted one */
-  know(socket: Socket): void {
+  markAuthenticated(socket: Socket): void {
     if (this.#known.has(socket)) return
     this.#known.add(socket)
     this.#forget(getConnectionId(socket))

@@ -36,7 +36,7 @@ const CHECK_INTERVAL_MS = 2_000
 const SHARE_OF_OPEN_FILES = 0.25
 
 export function createUnauthenticatedConnections(): UnauthenticatedConnections {
-  const limit = Math.min(LIMITS.unauthenticated, Math.floor(openFilesLimit() * SHARE_OF_OPEN_FILES))
+  const limit = Math.min(LIMITS.unauthenticated, Math.floor(getOpenFilesLimit() * SHARE_OF_OPEN_FILES))
   return new UnauthenticatedConnections({
     limit,
     limitPerAddress: Math.min(LIMITS.unauthenticatedPerAddress, limit),
@@ -79,7 +79,7 @@ export function createWebServer(
  * Returns how many files and sockets the operating system lets this process open. Node raises the limit as far as it
  * may when it starts. @returns Infinity if the system does not report it (Linux does)
  */
-function openFilesLimit(): number {
+function getOpenFilesLimit(): number {
   try {
     const [, limit] = /^Max open files +(\d+)/m.exec(readFileSync('/proc/self/limits', 'utf8')) ?? []
     return limit === undefined ? Number.POSITIVE_INFINITY : Number(limit)

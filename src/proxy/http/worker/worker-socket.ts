@@ -8,7 +8,7 @@ export interface WorkerSocketOptions {
   accept(socket: WebSocket, greeted: () => void): void
   maxFrameBytes: number
   /** Called when a worker's `hello` was accepted over this connection. */
-  greeted?(connection: Socket): void
+  onGreeted?(connection: Socket): void
 }
 
 const GOING_AWAY = 1001
@@ -17,7 +17,7 @@ const CLOSE_TIMEOUT_MS = 2_000
 
 export const workerSocket: FastifyPluginAsync<WorkerSocketOptions> = async (
   app,
-  { accept, maxFrameBytes, greeted },
+  { accept, maxFrameBytes, onGreeted: greeted },
 ) => {
   // Declared separately, because the types of `ws` lack `closeTimeout`.
   const options = {

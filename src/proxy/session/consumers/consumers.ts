@@ -15,7 +15,7 @@ import {
   type LeaseChange,
 } from '../../store/port/consumers.ts'
 import { matchesFilter } from '../../store/port/session-list.ts'
-import { groupValue } from '../../store/port/session-summary.ts'
+import { getGroupValue } from '../../store/port/session-summary.ts'
 import type { SessionRecord, TurnStore } from '../../store/port/turn-store.ts'
 import type { Activity } from '../state/activity.ts'
 import { LateRewards } from './late-rewards.ts'
@@ -232,13 +232,14 @@ export class Consumers {
 
 function belongs(session: SessionRecord, { metadata, groupBy }: ConsumerSelection): boolean {
   return (
-    matchesFilter(session, { metadata }) && (groupBy === null || groupValue(session, groupBy) !== undefined)
+    matchesFilter(session, { metadata }) &&
+    (groupBy === null || getGroupValue(session, groupBy) !== undefined)
   )
 }
 
 /** Returns a hash of the value that the sessions of a group share: values may exceed the size of an index entry. */
 function hashGroup(session: SessionRecord, groupBy: string): string {
-  return hash('sha256', JSON.stringify(groupValue(session, groupBy)), 'base64url')
+  return hash('sha256', JSON.stringify(getGroupValue(session, groupBy)), 'base64url')
 }
 
 /** Polling interval: no event reports that a lease expired or that a session of another node ended. */

@@ -23,7 +23,7 @@ export class LateRewards {
   }
 
   /** Records that a consumer has fetched the session with this reward. */
-  delivered(sessionId: string, reward: object | null): void {
+  recordDelivery(sessionId: string, reward: object | null): void {
     if (reward === null) this.#unrewarded.set(sessionId, true)
     else this.#unrewarded.delete(sessionId)
   }

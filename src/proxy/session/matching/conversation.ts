@@ -37,7 +37,7 @@ export function readConversation(
 ): ConversationKeys {
   try {
     for (const _batch of readMessages(last));
-    return { toolsKey: tools && tools.length > 0 ? memo.once(computeToolsKey, tools) : '', last }
+    return { toolsKey: tools && tools.length > 0 ? memo.computeOnce(computeToolsKey, tools) : '', last }
   } catch (cause) {
     throw explain(cause)
   }
@@ -101,7 +101,7 @@ function computeToolsKey(tools: readonly Tool[]): string {
 function readMessage({ parent, value }: Message, calls: ToolCallPositions): MessageInfo {
   const answered = 'tool_call_id' in value ? findToolCallKey(restoreId(value.tool_call_id), calls) : undefined
   const key = computeMessageKey(value, answered)
-  return { key, callCount: callsUpTo(parent) + (key.assistant?.toolCallIds.length ?? 0) }
+  return { key, callCount: listToolCallsUpTo(parent) + (key.assistant?.toolCallIds.length ?? 0) }
 }
 
 /** Returns the id if a proxy generated it, since that identifies the tool call; otherwise the tool call's index. */
@@ -140,10 +140,10 @@ class ToolCallPositions {
 
 function listToolCallPositions(message: Message): Map<string | undefined, number> {
   const ids = getMessageKey(message).assistant?.toolCallIds ?? []
-  const before = callsUpTo(message.parent)
+  const before = listToolCallsUpTo(message.parent)
   return new Map(ids.map((id, index) => [id, before + index]))
 }
 
-function callsUpTo(message: Message | undefined): number {
+function listToolCallsUpTo(message: Message | undefined): number {
   return message === undefined ? 0 : keyed.of(message)!.callCount
 }

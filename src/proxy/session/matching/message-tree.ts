@@ -68,7 +68,7 @@ export class MessageNode<Answer> {
   }
 
   /** Registers the node of a completion under the key of its tool calls. */
-  noteCalls({ assistant }: MessageKey, answer: MessageNode<Answer>): void {
+  registerToolCalls({ assistant }: MessageKey, answer: MessageNode<Answer>): void {
     if (assistant?.drawnCalls === undefined) return
     answer.#letters = countLetters(assistant)
     this.#called ??= new Map()
@@ -76,7 +76,7 @@ export class MessageNode<Answer> {
   }
 
   /** Finds the completion whose tool-call ids are exactly those of this message. */
-  calledBy({ assistant }: MessageKey): MessageNode<Answer> | undefined {
+  findByToolCalls({ assistant }: MessageKey): MessageNode<Answer> | undefined {
     return assistant?.drawnCalls === undefined ? undefined : this.#called?.get(assistant.drawnCalls)
   }
 
@@ -87,7 +87,7 @@ export class MessageNode<Answer> {
   }
 
   /** Returns the recorded messages that a request's next message may be an echo of. */
-  echoedBy(key: MessageKey): readonly MessageNode<Answer>[] {
+  listEchoCandidates(key: MessageKey): readonly MessageNode<Answer>[] {
     const alike = this.#withDigest(key.digest)
     const assistant = key.assistant
     if (assistant === undefined) return alike
@@ -135,7 +135,7 @@ export class MessageNode<Answer> {
    * Scores how well an echo preserves the wording of this message. Each preserved feature outweighs all later ones.
    * An id belongs to one completion; arguments, white space and reasoning may be equal by chance.
    */
-  likenessTo(wording: Wording, reasoning: string | undefined): number {
+  scoreLikeness(wording: Wording, reasoning: string | undefined): number {
     const own = this.#reference
     if (own === undefined) return 0
     const kept = [

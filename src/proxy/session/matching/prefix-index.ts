@@ -130,7 +130,7 @@ export class PrefixIndex<Turn> {
   }
 
   /** Creates the match of a recorded request, whose parent was found when it was in flight. */
-  continuing(parent: IndexTurn<Turn> | undefined, conversation: ConversationKeys): PrefixMatch<Turn> {
+  createMatch(parent: IndexTurn<Turn> | undefined, conversation: ConversationKeys): PrefixMatch<Turn> {
     const order = this.#callCount++
     const sharedMessages = parent?.depth ?? 0
     const knownMessages = sharedMessages
@@ -161,7 +161,7 @@ export class PrefixIndex<Turn> {
       continuations: NONE,
     }
     node.addAnswer(added)
-    request.noteCalls(sampledKey, node)
+    request.registerToolCalls(sampledKey, node)
     if (parent) parent.continuations = parent.continuations.concat(added)
     return added
   }
@@ -191,19 +191,19 @@ export class PrefixIndex<Turn> {
     const wording = readWording(assistant)
     return next.map(({ node, likeness }) => ({
       node,
-      likeness: likeness + node.likenessTo(wording, assistant.reasoning),
+      likeness: likeness + node.scoreLikeness(wording, assistant.reasoning),
     }))
   }
 
   /** Finds a completion by its tool calls; a message without such tool calls or with edited ones, by content. */
   #echoedBy(node: Node<Turn>, key: MessageKey): readonly Node<Turn>[] {
-    const answer = node.calledBy(key)
-    return answer?.isKeptBy(key, this.#editedCalls) ? [answer] : node.echoedBy(key)
+    const answer = node.findByToolCalls(key)
+    return answer?.isKeptBy(key, this.#editedCalls) ? [answer] : node.listEchoCandidates(key)
   }
 
   #editedBy(paths: readonly EchoPath<Turn>[], key: MessageKey): IndexTurn<Turn> | undefined {
     if (key.assistant?.drawnCalls === undefined) return undefined
-    const responses = paths.flatMap(({ node }) => node.calledBy(key) ?? [])
+    const responses = paths.flatMap(({ node }) => node.findByToolCalls(key) ?? [])
     return responses.find((answer) => !answer.isKeptBy(key, this.#editedCalls))?.answers[0]
   }
 

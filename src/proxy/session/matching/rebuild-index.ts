@@ -37,7 +37,7 @@ export async function rebuildIndex<Recorded extends PrefixIndexFields, Turn>(
     const parentId = getRecordedParent(record)
     const parent = typeof parentId === 'string' ? known.get(parentId) : undefined
     const isOnRecord = parentId === null || parent !== undefined
-    const call = isOnRecord ? index.continuing(parent, conversation) : index.match(conversation)
+    const call = isOnRecord ? index.createMatch(parent, conversation) : index.match(conversation)
     known.set(record.turnId, index.add(call, toSampledMessage(record), turn))
   }
   return index

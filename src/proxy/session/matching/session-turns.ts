@@ -43,13 +43,13 @@ export class SessionTurns {
     completion: CompletionMessage,
     turn: Omit<SessionTurn, 'completionMessage'>,
   ): void {
-    const known = { ...turn, ...toCompletionMessageField(completion) }
+    const known = { ...turn, ...toMessageField(completion) }
     this.#index.add(call, completion, known)
     this.#bytes += getByteSize(known)
   }
 }
 
-function toCompletionMessageField({
+function toMessageField({
   content,
   reasoning,
   toolCalls,
@@ -86,7 +86,7 @@ export async function readSessionTurns(
     const known = {
       turnId,
       prompt: prompts.get(turnId)!,
-      ...toCompletionMessageField(toSampledMessage(turn)),
+      ...toMessageField(toSampledMessage(turn)),
     }
     bytes += getByteSize(known)
     // A turn at a limit of its session has no prompt, because no engine sampled it.

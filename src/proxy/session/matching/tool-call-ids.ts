@@ -83,7 +83,7 @@ export class ToolCallIds {
    * Generates an id that is unique in the session.
    * @param own the id by the model or its engine; the new id has its form
    */
-  draw(own: string | undefined): string {
+  create(own: string | undefined): string {
     const isShort = own !== undefined && SHORT.test(own)
     let id = createToolCallId(isShort)
     while (this.#own.has(id)) id = createToolCallId(isShort)

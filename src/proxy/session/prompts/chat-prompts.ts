@@ -86,7 +86,7 @@ export class ChatPrompts implements Prompts {
     return this.#countTokens(body, signal, session?.sessionId)
   }
 
-  counts(): Readonly<Record<string, number>> {
+  getCounts(): Readonly<Record<string, number>> {
     return this.#counts.toJSON()
   }
 }
@@ -170,7 +170,7 @@ class ChatRequestPrompt implements RequestPrompt {
 
   #logMatch(reason: ChatPromptReason, parent: SessionTurn | undefined): void {
     const isReused = reason === 'extended' || reason === 'forked'
-    this.request.log?.matched({
+    this.request.log?.logMatch({
       reason,
       parent: parent?.turnId,
       reusedTokens: isReused ? parent!.prompt.tokenCount : 0,
@@ -181,7 +181,7 @@ class ChatRequestPrompt implements RequestPrompt {
   #getReason({ promptTokenIds }: GenerationStart): ChatPromptReason {
     if (!promptTokenIds || this.#match === undefined) return 'unknown'
     const { parent, isFork, conversation } = this.#match
-    if (parent && !promptTokenIds.goesOnFrom(parent.turn.prompt)) return 'broken'
+    if (parent && !promptTokenIds.continuesFrom(parent.turn.prompt)) return 'broken'
     if (parent) return isFork ? 'forked' : 'extended'
     // If every turn that it could be a completion of is cached, an assistant message is an example, or was edited.
     if (this.#parts.memory.isComplete) return this.#turns.bytes > 0 ? 'branched' : 'first'

@@ -38,7 +38,7 @@ export function createDecoder(
     ...createText(model, body, forcesCall),
     endTokenIds: getEndTokenIds(model, body),
     includeStop,
-    ...(body.return_tokens_as_token_ids !== true && { textOf: (id: number) => tokenizer.decode([id]) }),
+    ...(body.return_tokens_as_token_ids !== true && { getText: (id: number) => tokenizer.decode([id]) }),
     oneToolCall: body.parallel_tool_calls === false,
     minTokens: typeof body.min_tokens === 'number' ? body.min_tokens : 0,
     ...(parser.reasoning && { reasoningCount: new ReasoningCount(parser.reasoning, startsInReasoning) }),
@@ -124,7 +124,7 @@ interface CompletionDecoderParts {
    */
   oneToolCall: boolean
   /** Returns the text of a single token; absent: the agent requested tokens as `token_id:123`. */
-  textOf?: (id: number) => string
+  getText?: (id: number) => string
   reader: OutputReader
   /** Absent: the format has no markers of reasoning. */
   reasoningCount?: ReasoningCount
@@ -243,7 +243,7 @@ export class CompletionDecoder {
 
   /** Converts tokens to text: an engine writes them as ids if alternatives are recorded. */
   #withTexts(delta: GenerationDelta): GenerationDelta {
-    const { textOf } = this.#parts
+    const { getText: textOf } = this.#parts
     const { logprobsContent: entries } = delta
     if (textOf === undefined || !entries?.[0]?.token.startsWith(TOKEN_AS_ID)) return delta
     const write = <Entry extends Pick<TokenLogprob, 'token' | 'bytes'>>(entry: Entry): Entry => {

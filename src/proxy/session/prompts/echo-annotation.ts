@@ -70,10 +70,10 @@ function findChanges({ turn, depth }: IndexTurn<SessionTurn>, last: Message | un
   const changes = turn.completionMessage.toolCalls.flatMap((call) => findCallChanges(call, byId.get(call.id)))
   if (!isInOrder) {
     const getIds = (calls: readonly { id: string }[]) => calls.map(({ id }) => id).join(' ')
-    changes.push(change('order', {}, getIds(turn.completionMessage.toolCalls), getIds(echoed)))
+    changes.push(createChange('order', {}, getIds(turn.completionMessage.toolCalls), getIds(echoed)))
   }
   const [sampledText, echoedText] = [readText(sampled).trim(), readText(echo.value).trim()]
-  if (sampledText !== echoedText) changes.push(change('text', {}, sampledText, echoedText))
+  if (sampledText !== echoedText) changes.push(createChange('text', {}, sampledText, echoedText))
   return changes
 }
 
@@ -83,11 +83,11 @@ function findCallChanges(
 ): EchoChange[] {
   if (echo === undefined) return []
   const [name, echoedName] = [sampled?.name ?? null, echo.function?.name ?? null]
-  const renamed = name === echoedName ? [] : [change('name', { call }, name, echoedName)]
+  const renamed = name === echoedName ? [] : [createChange('name', { call }, name, echoedName)]
   const [before, after] = [sampled?.arguments, echo.function?.arguments].map((args) => readArguments(args))
   if (before!.text === after!.text) return renamed
   if (before!.malformed || after!.malformed)
-    return [...renamed, change('arguments', { call }, before!.text, after!.text)]
+    return [...renamed, createChange('arguments', { call }, before!.text, after!.text)]
   const [sampledArgs, echoedArgs] = [before!, after!].map(
     ({ text }) => JSON.parse(text) as Record<string, unknown>,
   )
@@ -96,12 +96,12 @@ function findCallChanges(
     const [was, is] = [sampledArgs!, echoedArgs!].map((args) =>
       Object.hasOwn(args, path) ? toCanonicalJson(args[path]) : null,
     )
-    return was === is ? [] : [change('arguments', { call, path }, was!, is!)]
+    return was === is ? [] : [createChange('arguments', { call, path }, was!, is!)]
   })
   return [...renamed, ...members]
 }
 
-function change(
+function createChange(
   kind: EchoKind,
   of: Pick<EchoChange, 'call' | 'path'>,
   sampled: string | null,
@@ -127,10 +127,10 @@ const searched = new SideTable<Message, true>()
 export function findUnknownIds(last: Message | undefined, ids: ToolCallIds): string[] {
   const added = getMessagesBetween(undefined, last, (message) => searched.of(message) === true)
   for (const message of added) searched.put(message, true)
-  return added.flatMap(({ value }) => callIdsIn(value)).filter((id) => ids.isStray(id))
+  return added.flatMap(({ value }) => listToolCallIds(value)).filter((id) => ids.isStray(id))
 }
 
-function callIdsIn(message: ChatMessage): string[] {
+function listToolCallIds(message: ChatMessage): string[] {
   if (message.role !== 'assistant' || !Array.isArray(message.tool_calls)) return []
   return message.tool_calls.flatMap(({ id }) => (typeof id === 'string' ? [id] : []))
 }

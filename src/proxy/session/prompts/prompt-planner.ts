@@ -49,7 +49,7 @@ type PlanningModel = Pick<
   | 'seesToolImages'
   | 'contextLength'
   | 'servedLength'
-  | 'longestTokenChars'
+  | 'getLongestTokenChars'
 >
 
 /**
@@ -144,7 +144,7 @@ async function planEnding(planning: PromptRequest, ending: PromptEnd): Promise<P
   const continued = continues ? { textBefore: readText(messages.at(-1)) } : undefined
   const cut = match.parent?.turn
   if (continues && cut && match.sharedMessages === messages.length && isCut(cut, model.renderer)) {
-    const ids = cut.prompt.continuedBy([])
+    const ids = cut.prompt.createContinuation([])
     const origin = { reason: 'extended', from: cut.turnId, reusedTokens: ids.length } as const
     const text = getCutOffState(cut, model).reasoningClose !== undefined ? model.parser.reasoning!.open : ''
     const prefix = model.tokenizer.decode(ids.slice(Math.max(0, cut.prompt.length - HEAD_TOKENS), ids.length))
@@ -240,7 +240,7 @@ function createPromptInput(
 /** @throws ProxyError `unsupported` if recorded tokens have a placeholder without an image */
 function getImagePositions(ids: PromptIds, { images, imageRule }: PromptInput): ImagePosition[] {
   if (imageRule === undefined || images.length === 0) return []
-  const positions = locateImages(ids.whole(), images, imageRule.tokenId)
+  const positions = locateImages(ids.toArray(), images, imageRule.tokenId)
   if (positions !== undefined) return positions
   const message = 'the model has sampled an image placeholder, so the positions of the images are ambiguous'
   throw new ProxyError('unsupported', message, { param: 'messages' })
@@ -252,7 +252,7 @@ export async function withVariables(
   options: PromptOptions,
   conversation: ConversationKeys,
 ): Promise<ConversationKeys> {
-  const variablesKey = await renderer.variablesKey(options)
+  const variablesKey = await renderer.getVariablesKey(options)
   return { ...conversation, toolsKey: `${conversation.toolsKey} ${variablesKey}` }
 }
 
@@ -287,7 +287,7 @@ export function toPromptOptions(body: ChatBody, memo: PartMemo = NO_MEMO): Promp
   const { tools, documents } = body
   return {
     // Converted to text, because the notation of a number is lost between threads.
-    tools: tools && tools.length > 0 ? memo.once(formatTools, tools) : null,
+    tools: tools && tools.length > 0 ? memo.computeOnce(formatTools, tools) : null,
     kwargs: readTemplateVariables(body),
     documents: Array.isArray(documents) ? documents : undefined,
   }

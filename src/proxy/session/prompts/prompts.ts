@@ -29,7 +29,7 @@ export interface Prompts {
   /** Only if the proxy builds prompts itself. */
   readonly tokens?: PromptTokens
   /** Returns the number of prompts by reason since the start of the process. */
-  counts(): Readonly<Record<string, number>>
+  getCounts(): Readonly<Record<string, number>>
 }
 
 /** The tokens of a model, of which prompts are built. */
@@ -38,7 +38,7 @@ export interface PromptTokens {
   /** The maximum tokens of prompt and completion together; undefined: the model's files do not specify it. */
   readonly contextLength: number | undefined
   /** Returns the ids that {@link Prompts.countTokens} counts. */
-  idsOf(body: ChatBody, session?: PromptSession): Promise<number[]>
+  getIds(body: ChatBody, session?: PromptSession): Promise<number[]>
 }
 
 export interface PromptSession {

@@ -50,7 +50,7 @@ export class TextPrompt implements RequestPrompt {
     if (this.#sampled !== undefined) return this.#decode(this.#sampled, events)
     for (const event of events)
       if (event.type === 'start')
-        this.#promptIds ??= event.promptTokenIds && [...event.promptTokenIds.whole()]
+        this.#promptIds ??= event.promptTokenIds && [...event.promptTokenIds.toArray()]
       else if (event.type === 'delta') this.#text += event.content ?? ''
     return events
   }

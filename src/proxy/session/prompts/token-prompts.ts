@@ -122,7 +122,7 @@ export class TokenPrompts implements Prompts {
       return planned
     }
     const planned = await cached.planned
-    return { ...planned, ids: planned.ids.again() }
+    return { ...planned, ids: planned.ids.createCopy() }
   }
 
   /** Returns the ids of the prompt of a body; with a session it may extend recorded ids. Caches nothing of it. */
@@ -141,11 +141,11 @@ export class TokenPrompts implements Prompts {
 
   get tokens(): PromptTokens {
     const { tokenizer, contextLength } = this.#model
-    const getIds: PromptTokens['idsOf'] = async (...args) => [...(await this.#getIds(...args))]
-    return { tokenizer, contextLength, idsOf: getIds }
+    const getIds: PromptTokens['getIds'] = async (...args) => [...(await this.#getIds(...args))]
+    return { tokenizer, contextLength, getIds: getIds }
   }
 
-  counts(): Readonly<Record<string, number>> {
+  getCounts(): Readonly<Record<string, number>> {
     return this.#counts.toJSON()
   }
 
@@ -319,7 +319,7 @@ class TokenIdsPrompt extends TokenRequestPrompt {
   #imagesIn(prompt: PromptIds, engine: string): readonly ImagePosition[] {
     const { images } = this.parts.prompt
     if (images.length === 0) return images
-    const positions = locateImages(prompt.whole(), images, this.request.images!.tokenId)
+    const positions = locateImages(prompt.toArray(), images, this.request.images!.tokenId)
     if (positions !== undefined) return positions
     throw new ProxyError(
       'engine_failed',
@@ -381,7 +381,7 @@ function joinTexts(before: string | undefined, content: string | null): string |
 function logMatch({ log }: ChatGeneration, { origin, match }: PromptPlan): void {
   const { reason, reusedTokens } = origin
   const parent = origin.from ?? match.parent?.turn.turnId
-  log?.matched({ reason, parent, reusedTokens, knownMessages: match.knownMessages })
+  log?.logMatch({ reason, parent, reusedTokens, knownMessages: match.knownMessages })
 }
 
 /** Limits the requested number of tokens to the room; if that is unknown, it is unchanged. */

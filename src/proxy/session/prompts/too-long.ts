@@ -5,7 +5,7 @@ import type { Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { TokenModel } from '../../tokens/model/token-model.ts'
 
-type ContextLimits = Pick<TokenModel, 'contextLength' | 'servedLength' | 'longestTokenChars'>
+type ContextLimits = Pick<TokenModel, 'contextLength' | 'servedLength' | 'getLongestTokenChars'>
 
 /** The number of characters, of a message and those before it, that every template shows and no model sampled. */
 const charsUpTo = new SideTable<Message, number>()
@@ -35,7 +35,7 @@ export function rejectTooLong(model: ContextLimits, last: Message | undefined): 
   if (contextLength === undefined || last === undefined) return
   const chars = countMessageChars(last)
   if (chars <= contextLength * USUAL_LONGEST_CHARS) return
-  const atLeast = Math.ceil(chars / model.longestTokenChars())
+  const atLeast = Math.ceil(chars / model.getLongestTokenChars())
   if (atLeast > contextLength) throw createTooLongError(contextLength, atLeast, 'at least ')
 }
 

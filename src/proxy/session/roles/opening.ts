@@ -35,7 +35,7 @@ export class MessagePath {
     this.firstKey = firstKey
   }
 
-  after({ key, role }: RoleMessage): MessagePath {
+  append({ key, role }: RoleMessage): MessagePath {
     let next = this.#next.get(key)
     if (next === undefined) {
       next = new MessagePath(this, role, this.firstKey || key)
@@ -86,7 +86,7 @@ export class RoleRequestReader {
     this.#messages.set(json, message)
     const { role, key } = message
     const isSystem = path === this.#start.path && (role === 'system' || role === 'developer')
-    if (!isSystem) return { systemKey, path: path.after(message) }
+    if (!isSystem) return { systemKey, path: path.append(message) }
     return { systemKey: systemKey === '' ? key : `${systemKey} ${key}`, path }
   }
 

@@ -65,7 +65,7 @@ export class LiveSession {
 
   /** Releases memory that only requests in flight need. */
   releaseRequestMemory(): void {
-    this.#memory?.messages.letGoOfJson()
+    this.#memory?.messages.releaseJson()
   }
 
   /** The turns in flight, in the order of their indices. */
@@ -139,7 +139,7 @@ export class LiveSession {
    * Returns the budget of a request that begins now. Only for a session that {@link isLoaded}.
    * @throws ProxyError `limit_reached`
    */
-  budgetAt(nowMs: number): RequestBudget {
+  computeBudget(nowMs: number): RequestBudget {
     const { config, usage } = this.#state!
     const running = [...this.#allocations].filter(({ isUsageCounted }) => !isUsageCounted)
     const sampled = running.map(({ turn }) => turn?.completion.tokenIds.length ?? 0)
@@ -158,7 +158,7 @@ export class LiveSession {
         this.#allocations.delete(allocation)
         onDone()
       },
-      onUnrecorded: () => freeIndex(state, index),
+      onUnrecorded: () => getFreeIndex(state, index),
     })
     this.#allocations.add(allocation)
     return allocation
@@ -202,7 +202,7 @@ export class LiveSession {
    * @returns the ended session, undefined after `timeoutMs`
    * @throws the error that {@link rejectWaiters} receives, `signal.reason`
    */
-  async untilEnded(timeoutMs: number, signal: AbortSignal): Promise<SessionRecord | undefined> {
+  async waitForEnd(timeoutMs: number, signal: AbortSignal): Promise<SessionRecord | undefined> {
     signal.throwIfAborted()
     const waiter = Promise.withResolvers<SessionRecord | undefined>()
     const onAbort = () => waiter.reject(signal.reason)
@@ -235,7 +235,7 @@ function toConfig(session: SessionRecord): SessionConfig {
 }
 
 /** Frees an index. One below that of a later request is only reused if that request fails as well. */
-function freeIndex(state: SessionState, index: number): void {
+function getFreeIndex(state: SessionState, index: number): void {
   state.unrecorded.add(index)
   while (state.unrecorded.delete(state.nextIndex - 1)) state.nextIndex -= 1
 }

@@ -50,13 +50,13 @@ export class LiveSessions {
     return this.#entries.get(sessionId)?.live
   }
 
-  *all(): Generator<LiveSession> {
+  *list(): Generator<LiveSession> {
     for (const { live } of this.#entries.values()) yield live
   }
 
   /** Returns all turns in flight, the oldest first. */
-  turns(): InFlightTurn[] {
-    return [...this.all()]
+  listTurns(): InFlightTurn[] {
+    return [...this.list()]
       .flatMap((live) => live.turns)
       .sort((a, b) => a.open.startedAtMs - b.open.startedAtMs)
   }
@@ -86,7 +86,7 @@ export class LiveSessions {
   }
 
   #allocations(): TurnAllocation[] {
-    return [...this.all()].flatMap((live) => [...live.allocations])
+    return [...this.list()].flatMap((live) => [...live.allocations])
   }
 
   acquire(sessionId: string): SessionReference {

@@ -62,5 +62,5 @@ export interface ResponseHandle {
    * a turn that is not `completed`, and when repeated.
    * @param reason default: the agent left
    */
-  undelivered(reason?: ProxyError): Promise<void>
+  markUndelivered(reason?: ProxyError): Promise<void>
 }

@@ -80,7 +80,7 @@ export class Sessions {
     const sweeperHooks = { ...hooks, onSwept: (sessionId: string) => this.#swept(sessionId) }
     this.#sweeper = new Sweeper(store, sweeperHooks, this.#options)
     store.shared?.onLost(() => {
-      for (const live of this.#lives.all()) void this.#loseOwnership(live)
+      for (const live of this.#lives.list()) void this.#loseOwnership(live)
     })
   }
 
@@ -99,10 +99,10 @@ export class Sessions {
   /**
    * Returns another node that owns the session, if several share the database; undefined: this node or none owns it.
    */
-  async ownerElsewhere(sessionId: string): Promise<NodeStatus | undefined> {
+  async findOtherOwner(sessionId: string): Promise<NodeStatus | undefined> {
     const { shared } = this.#store
     if (shared === undefined) return undefined
-    await shared.valid()
+    await shared.waitUntilValid()
     return this.#lives.get(sessionId)?.isLoaded ? undefined : shared.readOwner(sessionId)
   }
 
@@ -202,7 +202,7 @@ export class Sessions {
   }
 
   /** Sets labels and notes, like {@link setReward}. */
-  mark(sessionId: string, change: MarksChange): Promise<SessionRecord> {
+  updateMarks(sessionId: string, change: MarksChange): Promise<SessionRecord> {
     return this.#inOrder(sessionId, async () => {
       const byIndex = await withTurnsByIndex(this.#store, () => this.get(sessionId), change)
       const session = requireSession(await this.#store.changeMarks(sessionId, byIndex, this.#options.clock()))
@@ -224,7 +224,7 @@ export class Sessions {
       const session = await this.get(sessionId)
       if (session.status !== 'active') return { session, ended: undefined }
       this.#rejectIfClosed()
-      return { session, ended: live.untilEnded(timeoutMs, signal) }
+      return { session, ended: live.waitForEnd(timeoutMs, signal) }
     })
     if (ended === undefined) return { session, timedOut: false }
     const polling = this.#store.shared && setInterval(() => void this.#pollForEnd(live), POLL_MS)
@@ -247,11 +247,11 @@ export class Sessions {
     return live.runInOrder(async () => {
       this.#rejectIfClosed()
       const { shared } = this.#store
-      if (shared) await shared.valid()
+      if (shared) await shared.waitUntilValid()
       if (!live.isLoaded) await this.#loadState(live, await this.#records.findOrCreate(sessionId, keyTag))
       if (keyTag !== undefined && keyTag !== live.config.keyTag) throw createEndedKeyError()
       if (!live.isActive) throw new ProxyError('session_ended', `Session ${sessionId} has ended`)
-      const budget = live.budgetAt(this.#options.clock())
+      const budget = live.computeBudget(this.#options.clock())
       const retained = session.retain()
       return live.allocateTurn(budget, () => retained[Symbol.dispose]())
     })
@@ -295,14 +295,14 @@ export class Sessions {
     this.#closed = true
     this.#sweeper.stop()
     const reason = new ProxyError('shutting_down', 'llm-proxy is shutting down')
-    const lives = [...this.#lives.all()]
+    const lives = [...this.#lives.list()]
     for (const live of lives) live.rejectWaiters(reason)
     await Promise.all(lives.map((live) => live.cancelRequests(() => reason, this.#options.settleMs)))
   }
 
   /** The size of all sessions in memory, in bytes, and the number of those with a cache of requests. */
   get memory(): { bytes: number; sessions: number } {
-    const remembered = [...this.#lives.all()].filter(({ hasMemory }) => hasMemory)
+    const remembered = [...this.#lives.list()].filter(({ hasMemory }) => hasMemory)
     return { bytes: this.#lives.bytes, sessions: remembered.length }
   }
 
@@ -312,8 +312,8 @@ export class Sessions {
   }
 
   /** Returns all turns in flight, the oldest first. */
-  openTurns(): InFlightTurn[] {
-    return this.#lives.turns()
+  listInFlightTurns(): InFlightTurn[] {
+    return this.#lives.listTurns()
   }
 
   /** Returns the session's turns in flight. */
@@ -353,7 +353,7 @@ export class Sessions {
     return this.#inOrder(sessionId, async (live) => {
       const { shared } = this.#store
       await live.cancelRequests(() => createCancelledError(sessionId, how), this.#options.settleMs)
-      await shared?.valid()
+      await shared?.waitUntilValid()
       // A request that has not settled is fenced by another epoch.
       if (live.epoch !== undefined && !live.isBusy) {
         try {

@@ -102,15 +102,15 @@ export class TurnAllocation {
   }
 
   /** To be called when the turn is closed in the store, however it ended. Repeated calls do nothing. */
-  done(): void {
+  reportClosed(): void {
     if (this.#isDone) return
     this.#isDone = true
     this.#over.resolve()
     this.#ends.onDone()
   }
 
-  /** Frees the index. To be called, before {@link done}, if the turn could not be committed. */
-  unrecorded(): void {
+  /** Frees the index. To be called, before {@link reportClosed}, if the turn could not be committed. */
+  freeIndex(): void {
     this.#ends.onUnrecorded()
   }
 }

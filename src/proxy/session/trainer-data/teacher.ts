@@ -47,7 +47,7 @@ export async function scoreSession(
   const scored: TurnDetails[] = []
   const leftOut = { inexact: 0, images: 0 }
   let [teacher, rows, tokens]: [string | null, number, number] = [null, 0, 0]
-  for (const row of builder.rows({}, null)) {
+  for (const row of builder.assembleRows({}, null)) {
     const spans = row.turns.filter(({ trained, start, end }) => trained && end > start)
     if (!row.exact) leftOut.inexact += 1
     else if (row.images) leftOut.images += 1

@@ -62,7 +62,7 @@ export class Forest {
   }
 
   /** Returns the layout. All rows must have been added, because each may split a prompt. */
-  place(): ForestLayout {
+  createLayout(): ForestLayout {
     const nodes: (PromptTokens | CompletionTokens)[] = []
     const indices = new Map<TokenNode | CompletionSpan, number | null>([[this.#roots, null]])
     const put = (key: TokenNode | CompletionSpan, node: PromptTokens | CompletionTokens): number => {

@@ -76,7 +76,7 @@ export class Retries {
    * it
    * @returns the ids of turns whose response never reached the agent
    */
-  ghosts(wasRead: (turnId: string) => boolean): Set<string> {
+  findSuperseded(wasRead: (turnId: string) => boolean): Set<string> {
     const ghosts = new Set<string>()
     for (const tries of this.#tries.values()) {
       for (const turn of findRepeated(tries, wasRead))

@@ -26,7 +26,7 @@ export class SessionImages {
   }
 
   /** Returns the images of the turn's prompt, in order. */
-  of(turnId: string): readonly RowImage[] {
+  getImages(turnId: string): readonly RowImage[] {
     return this.#byTurn.get(turnId) ?? NO_IMAGES
   }
 }

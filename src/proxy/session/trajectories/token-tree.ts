@@ -45,7 +45,7 @@ export class TokenNode {
   }
 
   /** Returns or creates the node of the first `length` tokens of this sequence, whose length is `full`. */
-  prefix(full: number, length: number): TokenNode {
+  getPrefix(full: number, length: number): TokenNode {
     let node: TokenNode = this
     for (let end = full; end > length; ) {
       const start = end - node.#edge.length

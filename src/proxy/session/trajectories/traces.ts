@@ -35,13 +35,13 @@ export async function* readTraces(
   // The turns are read twice, because only a later turn shows that an earlier one was retried.
   const lineages = new Lineages()
   for await (const turn of store.readSteps(sessionId)) lineages.add(turn)
-  const superseded = lineages.superseded()
+  const superseded = lineages.findSuperseded()
   const marked = (await store.getSession(sessionId))?.marks.turns ?? {}
   let count = 0
   for await (const turn of store.readTurns(sessionId)) {
     if (count >= limit) return
     if (!isTrace(turn) || superseded.has(turn.turnId) || (turn.endedAtMs ?? 0) < sinceMs) continue
-    yield { turn, lineage: lineages.of(turn.turnId), marks: marked[turn.index] ?? NO_MARKS }
+    yield { turn, lineage: lineages.getLineage(turn.turnId), marks: marked[turn.index] ?? NO_MARKS }
     count += 1
   }
 }
@@ -105,13 +105,13 @@ class Lineages {
   }
 
   /** Returns the lineage of a turn that was added. */
-  of(turnId: string): Lineage {
+  getLineage(turnId: string): Lineage {
     return this.#calls.get(turnId) ?? { parent: null, root: turnId }
   }
 
-  /** Returns the same as {@link TrajectoryBuilder.superseded}. */
-  superseded(): ReadonlySet<string> {
-    return this.#rows.superseded()
+  /** Returns the same as {@link TrajectoryBuilder.findSuperseded}. */
+  findSuperseded(): ReadonlySet<string> {
+    return this.#rows.findSuperseded()
   }
 }
 

@@ -62,7 +62,7 @@ interface RowParent {
 
 export interface RowLocation {
   readonly row: Trajectory
-  layout(): RowLayout
+  computeLayout(): RowLayout
 }
 
 /** Builds rows. Receives turns one by one, in index order, and keeps only the parts that rows need. */
@@ -136,23 +136,23 @@ export class TrajectoryBuilder {
     return { turnId: parent.turnId, tokenCount: tokenCount!, isWhole: isComplete }
   }
 
-  excluded(): ExclusionCounts {
+  countExcluded(): ExclusionCounts {
     const counts = Object.fromEntries(EXCLUSIONS.map((reason) => [reason, 0])) as ExclusionCounts
-    for (const reason of this.exclusions().values()) counts[reason] += 1
+    for (const reason of this.listExclusions().values()) counts[reason] += 1
     return counts
   }
 
   /** Returns the reasons for exclusion by turn id. */
-  exclusions(): ReadonlyMap<string, Exclusion> {
+  listExclusions(): ReadonlyMap<string, Exclusion> {
     const all = new Map(this.#excluded)
     for (const turnId of this.#rejected()) all.set(turnId, 'rejected')
-    for (const turnId of this.superseded()) all.set(turnId, 'superseded')
+    for (const turnId of this.findSuperseded()) all.set(turnId, 'superseded')
     return all
   }
 
   /** Returns the ids of turns whose response never reached the agent, according to its retries; see {@link Retries}. */
-  superseded(): ReadonlySet<string> {
-    const ghosts = this.#retries.ghosts(this.#wasRead)
+  findSuperseded(): ReadonlySet<string> {
+    const ghosts = this.#retries.findSuperseded(this.#wasRead)
     return new Set([...ghosts].filter((turnId) => this.#tree.has(turnId)))
   }
 
@@ -163,17 +163,21 @@ export class TrajectoryBuilder {
   }
 
   /** Yields the rows in order of their last turns; each is assembled on demand. */
-  *rows(options: TrajectoryOptions, reward: Reward | null, marks?: SessionMarks): Generator<Trajectory> {
-    for (const { row } of this.placedRows(options, reward, marks)) yield row
+  *assembleRows(
+    options: TrajectoryOptions,
+    reward: Reward | null,
+    marks?: SessionMarks,
+  ): Generator<Trajectory> {
+    for (const { row } of this.locateRows(options, reward, marks)) yield row
   }
 
   /** Yields the same rows, each with its layout. */
-  *placedRows(
+  *locateRows(
     options: TrajectoryOptions,
     reward: Reward | null,
     marks: SessionMarks = createNoMarks(),
   ): Generator<RowLocation> {
-    const leaves = this.#tree.leaves(new Set([...this.superseded(), ...this.#rejected()]))
+    const leaves = this.#tree.listLeaves(new Set([...this.findSuperseded(), ...this.#rejected()]))
     const getPolicy = (turn: TurnNode) => this.#policies.get(turn.turnId) ?? null
     const isRequested = (turn: TurnNode) => options.policy === undefined || getPolicy(turn) === options.policy
     const selected = select(leaves.map(this.#planOf), options.select ?? 'all')
@@ -183,7 +187,7 @@ export class TrajectoryBuilder {
       const trains = plan.chain.some((turn) => trainedBy.get(turn) === plan)
       if (!trains && options.policy !== undefined) continue
       const row = assemble(plan, options, { trainedBy, reward, marks, policyOf: getPolicy })
-      yield { row, layout: () => createLayout(plan, row) }
+      yield { row, computeLayout: () => createLayout(plan, row) }
     }
   }
 
@@ -193,7 +197,7 @@ export class TrajectoryBuilder {
     const last = chain.at(-1)!
     const base = chain[0]!.promptLength
     const responseLength = last.promptLength + last.completionLength - base
-    return { chain, last, base, responseLength, images: this.#images.of(last.turnId) }
+    return { chain, last, base, responseLength, images: this.#images.getImages(last.turnId) }
   }
 
   readonly #wasRead = (turnId: string) => this.#tree.isContinued(turnId)

@@ -116,7 +116,7 @@ export class TurnTree {
     const parent = turnId === undefined ? undefined : this.#byId.get(turnId)
     if (parent === undefined || !parent.exact || !mayContinue(parent, call)) return undefined
     const sharedLength = getLength(parent) - tokens!
-    const shared = parent.tokens.prefix(getLength(parent), sharedLength)
+    const shared = parent.tokens.getPrefix(getLength(parent), sharedLength)
     for (let at: TokenNode | undefined = prompt; at !== undefined; at = at.parent)
       if (at === shared) return { parent, sharedLength }
     return undefined
@@ -135,7 +135,7 @@ export class TurnTree {
    * one.
    * @param leftOut ids of turns to ignore
    */
-  leaves(leftOut: ReadonlySet<string>): TurnNode[] {
+  listLeaves(leftOut: ReadonlySet<string>): TurnNode[] {
     const counted = this.#turns.filter(({ turnId }) => !leftOut.has(turnId))
     const continued = new Set(counted.map(({ parent }) => parent))
     return counted.filter((turn) => !continued.has(turn))
@@ -238,7 +238,7 @@ class TurnSequences {
     if (base === null) return this.#root
     const found = this.#byTurn.get(base)
     if (found === undefined) throw new Error(`turn ${base}, the base of another one, was not read before it`)
-    return found.tokens.prefix(found.length, shared)
+    return found.tokens.getPrefix(found.length, shared)
   }
 }
 

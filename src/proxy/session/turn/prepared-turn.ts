@@ -89,7 +89,7 @@ export function prepareTurn(
     node_message: metadata.nodeMessageId,
     lost_message: metadata.lostMessageId,
   }
-  const log = agentRequest.log?.opened(open, agentRole?.told)
+  const log = agentRequest.log?.logOpened(open, agentRole?.told)
   const generation: GenerationRequest = {
     ...limitToBudget(request, allocation.budget),
     requestId: open.turnId,
@@ -101,7 +101,7 @@ export function prepareTurn(
     mustServe: policy !== undefined || undefined,
     record: omitEmpty(config.record ?? record),
     log,
-    spans: span?.turn(open),
+    spans: span?.startTurn(open),
     choiceOf: choice?.call,
     ...getKnownJson(request, written, memory, messagesJson),
   }

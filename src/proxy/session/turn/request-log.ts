@@ -56,26 +56,26 @@ export class RequestLog {
   }
 
   /** Logs that the request is recorded as a turn. @param agentRole the role that it declares @returns its log */
-  opened(turn: OpenTurn, agentRole: string | undefined): TurnLog {
+  logOpened(turn: OpenTurn, agentRole: string | undefined): TurnLog {
     const log = new TurnLog(this.#target, { ...this.#ids, turn_id: turn.turnId }, turn, agentRole)
-    log.opened()
+    log.logOpened()
     return log
   }
 
   /** Logs that the request, a retry, joined a turn in flight. */
-  joined(turnId: string, retryCount: number): void {
+  logJoined(turnId: string, retryCount: number): void {
     if (this.#target.hasSteps)
       logEvent(this.#target.logger, 'retry_joined', this.#fields(turnId, { retry_count: retryCount }))
   }
 
   /** Logs that the request, a retry, receives a recorded response. */
-  redelivered(turnId: string, retryCount: number): void {
+  logRedelivered(turnId: string, retryCount: number): void {
     if (this.#target.hasSteps)
       logEvent(this.#target.logger, 'response_redelivered', this.#fields(turnId, { retry_count: retryCount }))
   }
 
   /** Logs the end of the response. @param complete whether all of it was sent */
-  delivered(turnId: string, status: number, complete: boolean): void {
+  logDelivered(turnId: string, status: number, complete: boolean): void {
     if (this.#target.hasSteps)
       logEvent(this.#target.logger, 'response_delivered', this.#fields(turnId, { status, complete }))
   }
@@ -111,11 +111,11 @@ export class TurnLog implements GenerationLog {
     this.#agentRole = agentRole
   }
 
-  opened(): void {
+  logOpened(): void {
     if (this.#hasSteps) logEvent(this.#logger, 'turn_opened', { turn_index: this.#turn.index })
   }
 
-  matched({ reason, parent, reusedTokens, knownMessages }: PromptMatch): void {
+  logMatch({ reason, parent, reusedTokens, knownMessages }: PromptMatch): void {
     this.#match = { prompt_reason: reason, reused_tokens: reusedTokens }
     if (!this.#hasSteps) return
     const fields = { ...this.#match, prompt_reason: reason, parent_turn_id: parent }
@@ -123,32 +123,32 @@ export class TurnLog implements GenerationLog {
     else logEvent(this.#logger, 'turn_branched', { ...fields, known_messages: knownMessages })
   }
 
-  queued(): void {
+  logQueued(): void {
     this.#queuedAtMs = performance.now()
     if (this.#hasSteps) logEvent(this.#logger, 'turn_queued', {})
   }
 
-  dispatched(member: string): void {
+  logDispatched(member: string): void {
     this.#endWait()
     this.#attempts += 1
     if (!this.#hasSteps) return
     logEvent(this.#logger, 'turn_dispatched', { member, attempt: this.#attempts, queue_ms: this.#queueMs })
   }
 
-  failedOver(member: string, error: unknown): void {
+  logFailover(member: string, error: unknown): void {
     if (!this.#hasSteps) return
     const { code, logMessage: reason } = toProxyError(error)
     logEvent(this.#logger, 'turn_failed_over', { member, code, reason })
   }
 
-  continued(error: unknown, sampledTokens: number): void {
+  logContinuation(error: unknown, sampledTokens: number): void {
     if (!this.#hasSteps) return
     const { code, logMessage: reason } = toProxyError(error)
     logEvent(this.#logger, 'turn_continued', { code, reason, sampled_tokens: sampledTokens })
   }
 
   /** Logs the first token. @param atMs its time, in milliseconds since the epoch */
-  firstToken(atMs: number): void {
+  logFirstToken(atMs: number): void {
     if (!this.#hasSteps) return
     logEvent(this.#logger, 'turn_first_token', { first_token_ms: atMs - this.#turn.startedAtMs })
   }
@@ -157,7 +157,7 @@ export class TurnLog implements GenerationLog {
    * Logs that the turn is committed, and the line of the turn.
    * @param tokens the numbers of its tokens: the store may own the outcome's lists already
    */
-  committed(
+  logCommitted(
     outcome: TurnOutcome,
     tokens: Pick<TurnUsage, 'promptTokens' | 'sampledTokens'>,
     joinedRetries: number,

@@ -26,7 +26,7 @@ export function writeRequest(
     const { tools } = request.body
     return {
       lastMessage: messages.addMessages(request.body.messages),
-      tools: tools ? requests.once(formatTools, tools) : null,
+      tools: tools ? requests.computeOnce(formatTools, tools) : null,
       params,
       promptPieces: [],
     }
@@ -51,12 +51,12 @@ export function getKnownJson(
   { messages, prompts, requests }: SessionMemory,
   messagesJson: readonly Buffer[] | undefined,
 ): Pick<GenerationRequest, 'messagesJson' | 'toolsJson' | 'promptLists'> {
-  const json = messagesJson ?? (lastMessage && messages.jsonUpTo(lastMessage))
+  const json = messagesJson ?? (lastMessage && messages.getJsonUpTo(lastMessage))
   const tools = (request.kind === 'chat' && request.body.tools) || []
   return {
     promptLists: prompts,
     messagesJson: json,
     // The bytes are encoded again each time, because caching them would keep a third copy of the tools.
-    ...(tools.length > 0 && { toolsJson: encodeElements(requests.once(formatTools, tools)) }),
+    ...(tools.length > 0 && { toolsJson: encodeElements(requests.computeOnce(formatTools, tools)) }),
   }
 }

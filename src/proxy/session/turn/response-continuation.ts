@@ -98,8 +98,8 @@ export class ResponseContinuation {
       if (cut === undefined) return
       const rest = this.#planRest(cut)
       if ('finish' in rest) return await this.#finish(rest.finish)
-      this.#options.request.log?.continued(cut, this.#sampled.length)
-      this.#data.next(this.#sampled.length)
+      this.#options.request.log?.logContinuation(cut, this.#sampled.length)
+      this.#data.startRequest(this.#sampled.length)
       this.#part = this.#createPart(this.#toRequest(rest.request), rest.stops)
     }
   }

@@ -28,7 +28,7 @@ export interface Choices {
   /** Aborts when a turn is cancelled. */
   readonly signal: AbortSignal
   readonly isComplete: boolean
-  undelivered(reason?: ProxyError): Promise<void>
+  markUndelivered(reason?: ProxyError): Promise<void>
 }
 
 /**
@@ -70,7 +70,7 @@ function readChoices(
   const [{ turnId, startedAtMs }] = turns
   const completions = turns.map(({ completion }) => completion) as [Completion, ...Completion[]]
   const undelivered = async (reason?: ProxyError) => {
-    await Promise.all(turns.map((turn) => turn.undelivered(reason)))
+    await Promise.all(turns.map((turn) => turn.markUndelivered(reason)))
   }
   return {
     turnId,
@@ -81,7 +81,7 @@ function readChoices(
     get isComplete() {
       return turns.every(({ isComplete }) => isComplete)
     },
-    undelivered,
+    markUndelivered: undelivered,
   }
 }
 

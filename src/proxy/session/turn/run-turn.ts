@@ -130,10 +130,10 @@ export class TurnRunner {
       memory.editedCalls = allocation.config.editedCalls ?? this.#options.editedCalls ?? 'auto'
       // A reset of the session while the request waited for its index also replaces the cache.
       const request = memory === early ? written : writeRequest(agentRequest.request, memory)
-      return this.#open(agentRequest, request, allocation).first(agentSignal)
+      return this.#open(agentRequest, request, allocation).createFirstHandle(agentSignal)
     } catch (error) {
       // Release the index, because the session's end would wait for it.
-      allocation.done()
+      allocation.reportClosed()
       throw error
     }
   }
@@ -152,11 +152,11 @@ export class TurnRunner {
   }
 
   /** Returns the tokens that {@link countTokens} counts. It requires {@link tokens}. */
-  async promptIds(sessionId: string, body: ChatBody): Promise<number[]> {
+  async getPromptIds(sessionId: string, body: ChatBody): Promise<number[]> {
     return await this.#withSessionConfig(
       sessionId,
       body,
-      async (...args) => await this.tokens!.idsOf(...args),
+      async (...args) => await this.tokens!.getIds(...args),
     )
   }
 
@@ -193,7 +193,7 @@ export class TurnRunner {
       allocation.memory.idempotencyKeys?.add(retryInfo.idempotencyKey)
     const opened = store.openTurn(open)
     // It is awaited before the turn is closed; until then a rejection needs a handler.
-    opened.catch(() => allocation.unrecorded())
+    opened.catch(() => allocation.freeIndex())
     this.#activity.emit({ type: 'turn_opened', session_id: open.sessionId, index: open.index })
     return new RunningTurn(prepared, opened, this.#createHooks(agentRequest))
   }
@@ -202,9 +202,9 @@ export class TurnRunner {
     return {
       run: (turn) => this.#run(turn),
       // A retry cannot join one of several choices.
-      graceMs: ({ retryInfo, firstTokenAtMs }) =>
+      getGraceMs: ({ retryInfo, firstTokenAtMs }) =>
         choice ? 0 : this.#graceMs(session.live, retryInfo, stream && firstTokenAtMs !== undefined),
-      undelivered: (turn, retriesServed, reason) => this.#undelivered(turn, retriesServed, reason),
+      markUndelivered: (turn, retriesServed, reason) => this.#undelivered(turn, retriesServed, reason),
     }
   }
 
@@ -230,18 +230,18 @@ export class TurnRunner {
     memory.idempotencyKeys ??= idempotencyKeys
     if (first === undefined) return undefined
     if ('running' in first) {
-      agentRequest.log?.joined(first.running.open.turnId, metadata.retryCount)
+      agentRequest.log?.logJoined(first.running.open.turnId, metadata.retryCount)
       return first.running.join(metadata.retryCount, gone)
     }
     const of = { sessionId, turnId: first.recorded }
     const redelivery = await redeliver(store, of, metadata.retryCount)
-    if (redelivery) agentRequest.log?.redelivered(of.turnId, metadata.retryCount)
+    if (redelivery) agentRequest.log?.logRedelivered(of.turnId, metadata.retryCount)
     return (
       redelivery && {
         ...redelivery,
         signal: gone,
         isComplete: true,
-        undelivered: (reason) => this.#undelivered(of, redelivery.retriesServed, reason),
+        markUndelivered: (reason) => this.#undelivered(of, redelivery.retriesServed, reason),
       }
     )
   }
@@ -300,7 +300,7 @@ export class TurnRunner {
     } finally {
       prompt?.close?.()
       if (turn.endedAtMs === undefined && failure) await this.#closeQuietly(turn, failure)
-      allocation.done()
+      allocation.reportClosed()
     }
   }
 
@@ -397,7 +397,7 @@ export class TurnRunner {
 
   #beginTokens(turn: RunningTurn): void {
     turn.firstTokenAtMs = this.#clock()
-    turn.log?.firstToken(turn.firstTokenAtMs)
+    turn.log?.logFirstToken(turn.firstTokenAtMs)
   }
 
   async #close(turn: RunningTurn, status: TurnOutcome['status'], failure: ProxyError | null): Promise<void> {
@@ -414,7 +414,7 @@ export class TurnRunner {
       throw error
     })
     turn.endedAtMs = endedAtMs
-    turn.log?.committed(outcome, { promptTokens, sampledTokens }, turn.answeredRetries.length)
+    turn.log?.logCommitted(outcome, { promptTokens, sampledTokens }, turn.answeredRetries.length)
     if (status === 'completed' && outcome.exact && sampledTokens > 0) this.#options.onTrainable?.(turn.open)
     const { sessionId: session_id, index } = turn.open
     const { finishReason: finish_reason } = outcome

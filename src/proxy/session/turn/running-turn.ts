@@ -16,9 +16,9 @@ export interface TurnHooks {
   /** Requests the response, writes its events to the turn and commits it. @throws ProxyError the turn's failure */
   run(turn: RunningTurn): Promise<void>
   /** Returns how long it may continue for an agent that has disconnected now. */
-  graceMs(turn: RunningTurn): number
+  getGraceMs(turn: RunningTurn): number
   /** Marks the committed response as undelivered. */
-  undelivered(turn: OpenTurn, retriesServed: number, reason?: ProxyError): Promise<void>
+  markUndelivered(turn: OpenTurn, retriesServed: number, reason?: ProxyError): Promise<void>
 }
 
 export class RunningTurn implements InFlightTurn, PreparedTurn {
@@ -66,7 +66,7 @@ export class RunningTurn implements InFlightTurn, PreparedTurn {
     this.#hooks = hooks
     this.#subscribers = new Subscribers(
       (reason) => allocation.cancel(toProxyError(reason)),
-      () => hooks.graceMs(this),
+      () => hooks.getGraceMs(this),
     )
     void allocation.over.then(() => this.#subscribers.close())
     allocation.turn = this
@@ -85,7 +85,7 @@ export class RunningTurn implements InFlightTurn, PreparedTurn {
   }
 
   /** Returns the response handle of the request's own connection. @param gone aborts when it has disconnected */
-  first(gone: AbortSignal): ResponseHandle {
+  createFirstHandle(gone: AbortSignal): ResponseHandle {
     return this.#createHandle(gone)
   }
 
@@ -113,7 +113,7 @@ export class RunningTurn implements InFlightTurn, PreparedTurn {
     const delivery = new Delivery(sink)
     const hasEnded = this.endedAtMs !== undefined
     if (this.#outcome !== undefined) {
-      const soFar = this.completion.soFar().filter(({ type }) => hasEnded || type !== 'end')
+      const soFar = this.completion.getEventsSoFar().filter(({ type }) => hasEnded || type !== 'end')
       if (soFar.length > 0) void delivery.write(soFar)
     }
     if (!hasEnded) this.#deliveries.push(delivery)
@@ -143,11 +143,11 @@ export class RunningTurn implements InFlightTurn, PreparedTurn {
       get isComplete() {
         return endedAtMs() !== undefined
       },
-      undelivered: async (reason) => {
+      markUndelivered: async (reason) => {
         if (!isUndelivered) this.#undeliveredCount += 1
         isUndelivered = true
         if (this.#undeliveredCount === this.#handleCount)
-          await this.#hooks.undelivered(open, this.answeredRetries.length, reason)
+          await this.#hooks.markUndelivered(open, this.answeredRetries.length, reason)
       },
     }
   }
@@ -263,7 +263,7 @@ class ToolCallIdentities {
    */
   #readDelta({ id: originalId, ...delta }: ToolCallDelta): ToolCallDelta {
     const assignedId = this.#byIndex.get(delta.index)
-    const id = assignedId ?? this.#ids.draw(originalId)
+    const id = assignedId ?? this.#ids.create(originalId)
     this.#byIndex.set(delta.index, id)
     if (originalId || assignedId === undefined) {
       const name = this.names[id] ?? (originalId || null)

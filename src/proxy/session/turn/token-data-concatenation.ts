@@ -24,7 +24,7 @@ export class TokenDataConcatenation {
   }
 
   /** Begins the next engine request. @param offset number of tokens of the completion so far */
-  next(offset: number): void {
+  startRequest(offset: number): void {
     this.#earlier = this.#joined
     this.#offset = offset
   }

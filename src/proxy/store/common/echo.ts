@@ -20,7 +20,7 @@ const MIN_SAVED_CHARS = 64
  * Returns the template of `message`: literals at even indices, names of the completion's parts at odd ones; undefined
  * if it repeats too little of this completion.
  */
-export function echoTemplate(message: string, completion: CompletionFieldNames): string | undefined {
+export function createEchoTemplate(message: string, completion: CompletionFieldNames): string | undefined {
   let chunks = [message]
   for (const [name, part] of toParts(completion)) {
     if (part.length >= MIN_PART_CHARS) chunks = spliceFirst(chunks, name, part)

@@ -135,7 +135,7 @@ export class Reader implements TurnPages {
   }
 
   remembersTokens(turn: number): boolean {
-    return this.#sequences.remembers(turn)
+    return this.#sequences.isCached(turn)
   }
 
   /**
@@ -146,7 +146,7 @@ export class Reader implements TurnPages {
     return this.#pageOf(
       reading,
       sessionId,
-      (position) => this.#tables.turnsAfter(position),
+      (position) => this.#tables.listTurnsAfter(position),
       (row) => this.#fullPart(row),
     )
   }
@@ -155,7 +155,7 @@ export class Reader implements TurnPages {
     return this.#pageOf(
       reading,
       sessionId,
-      (position) => this.#tables.stepsAfter(position),
+      (position) => this.#tables.listStepsAfter(position),
       (row, { stepsGiven }) => this.#stepPart(row, stepsGiven),
     )
   }
@@ -164,7 +164,7 @@ export class Reader implements TurnPages {
     return this.#pageOf(
       reading,
       sessionId,
-      (position) => this.#tables.stepsAfter(position),
+      (position) => this.#tables.listStepsAfter(position),
       (row) => {
         checkSum(row, IDS_SUMMED, { sum: row.ids_sum, what: `Turn ${row.turn_id}` })
         return getOutlinePart(row)
@@ -178,9 +178,9 @@ export class Reader implements TurnPages {
 
   /** Reads one turn as a page; the page is empty if the turn does not exist. */
   readTurn(sessionId: string, turnId: string): TurnPage {
-    return this.#tables.inOneSnapshot(() => {
+    return this.#tables.runInSnapshot(() => {
       const reading = this.#begin(sessionId)
-      const row = reading && this.#tables.turnById(reading.tree, turnId)
+      const row = reading && this.#tables.findTurn(reading.tree, turnId)
       const page: TurnPage = { texts: [], turns: [], done: true }
       if (reading === undefined || row === undefined) return page
       page.turns.push({ ...this.#sharedPart(row, reading, page), ...this.#fullPart(row) })
@@ -189,9 +189,9 @@ export class Reader implements TurnPages {
   }
 
   readDetails(sessionId: string, turnIds: readonly string[], kinds: readonly TokenDataKind[]) {
-    return this.#tables.inOneSnapshot(() => {
+    return this.#tables.runInSnapshot(() => {
       const found = new Map<string, TokenDataBlob[]>()
-      const tree = this.#tables.tree(sessionId)
+      const tree = this.#tables.findTree(sessionId)
       if (tree === undefined) return found
       for (const turnId of turnIds) {
         const rows = this.#tables.listDetails(tree, turnId).filter(({ kind }) => kinds.includes(kind))
@@ -206,7 +206,7 @@ export class Reader implements TurnPages {
   }
 
   #begin(sessionId: string): ReadingProgress | undefined {
-    const tree = this.#tables.tree(sessionId)
+    const tree = this.#tables.findTree(sessionId)
     if (tree === undefined) return undefined
     const progress = { textsGiven: new Set<number>(), stepsGiven: new Map<number, string>() }
     return { sessionId, tree, index: -1, id: 0, messages: [], prompt: [], ...progress }
@@ -220,7 +220,7 @@ export class Reader implements TurnPages {
   ): TurnPage<T> {
     const reading = this.#readings.get(number) ?? this.#begin(sessionId)
     if (reading === undefined) return { texts: [], turns: [], done: true }
-    const page = this.#tables.inOneSnapshot(() => this.#nextPage(reading, rowsAfter, getPart))
+    const page = this.#tables.runInSnapshot(() => this.#nextPage(reading, rowsAfter, getPart))
     if (page.done) this.#readings.delete(number)
     else this.#readings.set(number, reading)
     return page
@@ -233,7 +233,7 @@ export class Reader implements TurnPages {
   ): TurnPage<T> {
     const page: TurnPage<T> = { texts: [], turns: [], done: true }
     // The session was deleted or reset since the last page: some of its rows may be gone already.
-    if (this.#tables.tree(reading.sessionId) !== reading.tree) return page
+    if (this.#tables.findTree(reading.sessionId) !== reading.tree) return page
     let bytes = 0
     for (const row of rowsAfter(reading)) {
       const part = getPart(row, reading)
@@ -295,7 +295,7 @@ export class Reader implements TurnPages {
     const runs: number[][] = []
     let index = node
     while (index !== ROOT) {
-      const row = this.#tables.node(index)!
+      const row = this.#tables.getNode(index)!
       checkSum(row, NODE_SUMMED, { sum: row.node_sum, what: `Node ${index}` })
       const { parent, depth, texts } = row
       // Depth decreases on the way to the root: a node of the path that is deeper is not an ancestor.
@@ -314,7 +314,7 @@ export class Reader implements TurnPages {
   #giveText(id: number, reading: ReadingProgress, page: Pick<TurnPage, 'texts'>): void {
     if (reading.textsGiven.has(id)) return
     reading.textsGiven.add(id)
-    const row = this.#tables.text(id)!
+    const row = this.#tables.getText(id)!
     const text = this.#fullText(row)
     if (!computeHash(text).equals(row.hash)) throw createDamagedError(`Text ${id}`)
     page.texts.push([id, text])
@@ -322,9 +322,9 @@ export class Reader implements TurnPages {
 
   #fullText({ echo_of: echoOf, blobs, body }: TextRow): string {
     const text = unpackText(body)
-    if (echoOf !== null) return expandEcho(text, toCompletion(this.#tables.completion(echoOf)!))
+    if (echoOf !== null) return expandEcho(text, toCompletion(this.#tables.findCompletion(echoOf)!))
     if (blobs === null) return text
-    const rows = unpackRowIds(blobs).map((blob) => this.#tables.blob(blob)!)
+    const rows = unpackRowIds(blobs).map((blob) => this.#tables.findBlob(blob)!)
     return joinBlobs({ literals: JSON.parse(text), blobs: rows })
   }
 }

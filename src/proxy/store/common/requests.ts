@@ -8,7 +8,7 @@
 import { hash as digest } from 'node:crypto'
 import { cutBlobs } from './blobs.ts'
 import { computeSum, NODE_SUMMED } from './check-sums.ts'
-import { echoTemplate } from './echo.ts'
+import { createEchoTemplate } from './echo.ts'
 import { packRowIds, packText } from './packing.ts'
 import type { NewText, RequestTables } from './tables.ts'
 import {
@@ -85,7 +85,7 @@ export class RequestWriter {
   /** Stores the tools, or verifies their row. @returns the row */
   putTools(tree: number, tools: Exclude<TurnMessage['tools'], null>): number {
     if (typeof tools === 'string') return this.putText(tree, tools)
-    if (this.#tables.treeOfText(tools) !== tree)
+    if (this.#tables.findTreeOfText(tools) !== tree)
       throw new Error('the tools that a request refers to are not stored')
     return tools
   }
@@ -126,8 +126,8 @@ export class RequestWriter {
   /** Returns a message as an echo of an earlier response, if it is one. */
   #asEcho(tree: number, node: number, message: string): Pick<NewText, 'echoOf' | 'body'> | undefined {
     if (!message.includes('"assistant"')) return undefined
-    for (const answer of this.#tables.answers(tree, node)) {
-      const template = echoTemplate(message, toCompletion(answer))
+    for (const answer of this.#tables.listEchoCandidates(tree, node)) {
+      const template = createEchoTemplate(message, toCompletion(answer))
       if (template !== undefined) return { echoOf: answer.id, body: packText(template) }
     }
     return undefined

@@ -40,15 +40,15 @@ export interface SearchSource {
    * Returns the turns before `before` that may contain the text: all turns that are not indexed yet, and those of the
    * others that match in the index. Latest first; at most `limit`.
    */
-  candidates(wanted: string, before: number, limit: number): Awaitable<number[]>
+  findCandidates(wanted: string, before: number, limit: number): Awaitable<number[]>
   /** Returns turns in the order of `turns`, without deleted ones and those of sessions that are not wanted. */
-  turns(
+  readTurns(
     turns: readonly number[],
     isWanted: (session: SessionRecord) => boolean,
   ): Awaitable<{ turn: SearchCandidate; session: SessionRecord }[]>
 }
 
-export async function searchPart(source: SearchSource, part: SearchRequest): Promise<SearchPart> {
+export async function searchBatch(source: SearchSource, part: SearchRequest): Promise<SearchPart> {
   const began = performance.now()
   const wanted = part.wanted.toLowerCase()
   const found = new Map<string, number>()
@@ -57,11 +57,11 @@ export async function searchPart(source: SearchSource, part: SearchRequest): Pro
   const hits: SearchPart['hits'] = []
   let before = part.before
   while (performance.now() - began < PART_MS) {
-    const candidates = await source.candidates(wanted, before, BATCH)
+    const candidates = await source.findCandidates(wanted, before, BATCH)
     if (candidates.length === 0) return { hits }
     before = candidates.at(-1)!
     const isWanted = (session: SessionRecord) => !isFull(session) && matchesFilter(session, part)
-    for (const { turn, session } of await source.turns(candidates, isWanted)) {
+    for (const { turn, session } of await source.readTurns(candidates, isWanted)) {
       const place = isFull(session) ? undefined : findIn(extractText(turn), wanted)
       if (place === undefined) continue
       const { turnId, index, startedAtMs } = turn

@@ -7,11 +7,15 @@ import {
   getFirstPosition,
   getLastValue,
   getOrder,
+  getSortValue,
   matchesFilter,
   type SessionFilterFields,
-  sortValue,
 } from '../port/session-list.ts'
-import { type AggregateList, type SessionAggregateFields, tallySessions } from '../port/session-summary.ts'
+import {
+  type AggregateList,
+  aggregateSessions,
+  type SessionAggregateFields,
+} from '../port/session-summary.ts'
 import type {
   NewSession,
   Reward,
@@ -311,7 +315,7 @@ export function listPart(rows: Iterable<SessionRow>, query: SessionQuery, most: 
       break
     }
     if (matches) page.sessions.push(session)
-    last = { value: sortValue(session, order), key: row.id }
+    last = { value: getSortValue(session, order), key: row.id }
     looked += 1
     if (looked < most) continue
     page.lookOnFrom = cursorThere()
@@ -321,12 +325,12 @@ export function listPart(rows: Iterable<SessionRow>, query: SessionQuery, most: 
 }
 
 /** Aggregates a part. @param rows the next ones, at most {@link SESSIONS_AT_ONCE} */
-export function tallyPart(
+export function aggregatePart(
   rows: readonly AggregateRow[],
   filter: SessionFilter,
   by: string | undefined,
 ): AggregatePart {
   const sessions = rows.map(toCounted).filter((session) => matchesFilter(session, filter))
-  const tallies = tallySessions(sessions, by)
+  const tallies = aggregateSessions(sessions, by)
   return rows.length < SESSIONS_AT_ONCE ? { tallies } : { tallies, countOnAfter: rows.at(-1)!.id }
 }

@@ -29,7 +29,7 @@ export function selectCount(schema: string, expired: string): string {
 }
 
 /** Returns the query of the rows that a part of an aggregate reads. @param after the parameter of the row before them */
-export function selectTallied(schema: string, after: string): string {
+export function selectAggregateColumns(schema: string, after: string): string {
   const columns = TALLIED_COLUMNS.join(', ')
   return `SELECT ${columns} FROM ${schema}sessions WHERE id > ${after} ORDER BY id LIMIT ${SESSIONS_AT_ONCE}`
 }

@@ -17,7 +17,7 @@ type PortWrites = ThreadMethods<Pick<TurnStore, (typeof SESSION_WRITES)[number]>
 
 export abstract class SessionWriter<R extends SessionRow = SessionRow> implements PortWrites {
   /** Returns `trees.id` of the session's turns. */
-  abstract tree(sessionId: string): number | undefined
+  abstract findTree(sessionId: string): number | undefined
   /**
    * Verifies the epoch of a session in a database that several nodes share.
    * @throws ProxyError `session_moved` if this node does not own the session, or owns it with another epoch

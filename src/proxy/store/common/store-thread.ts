@@ -123,7 +123,7 @@ export class StoreThread<T extends Methods<T>> {
    * Sends a command. Commands are served in the order in which they are issued. `transfer` moves buffers instead of
    * copying them.
    */
-  call<M extends keyof T & string>(
+  execute<M extends keyof T & string>(
     method: M,
     args: Parameters<T[M]>,
     transfer: Transferable[] = [],
@@ -208,9 +208,9 @@ export class StoreThread<T extends Methods<T>> {
 
 /** Returns the methods of these names, each of which sends its command to the thread. */
 export function forwardMethods<T extends Methods<T>, M extends keyof T & string>(
-  thread: Pick<StoreThread<T>, 'call'>,
+  thread: Pick<StoreThread<T>, 'execute'>,
   names: readonly M[],
 ): RemoteMethods<Pick<T, M>> {
-  const forwarded = names.map((name) => [name, (...args: Parameters<T[M]>) => thread.call(name, args)])
+  const forwarded = names.map((name) => [name, (...args: Parameters<T[M]>) => thread.execute(name, args)])
   return Object.fromEntries(forwarded) as RemoteMethods<Pick<T, M>>
 }

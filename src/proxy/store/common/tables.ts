@@ -30,14 +30,14 @@ export interface NewText {
 
 export interface RequestTables {
   findText(tree: number, hash: Buffer): number | undefined
-  treeOfText(id: number): number | undefined
+  findTreeOfText(id: number): number | undefined
   /** Adds a text. @returns its row */
   addText(text: NewText): number
   findNode(tree: number, hash: Buffer): { id: number; depth: number } | undefined
   /** Adds a node. @returns its row */
   addNode(node: NewNode): number
   /** Returns completions that a message after this node may echo, the most likely first. */
-  answers(tree: number, node: number): Iterable<CompletionRow>
+  listEchoCandidates(tree: number, node: number): Iterable<CompletionRow>
   /** Stores a blob. @returns its row, which exists as long as the tree */
   putBlob(tree: number, body: Buffer): number
 }
@@ -56,9 +56,9 @@ export interface SequenceRow extends PromptColumns {
 }
 
 export interface SequenceTables {
-  sequence(id: number): SequenceRow | undefined
+  findSequence(id: number): SequenceRow | undefined
   /** Returns turns whose sequences this turn's prompt may extend, the most likely first. */
-  basesFor(turn: { id: number; tree: number; node: number }): Iterable<number>
+  listBases(turn: { id: number; tree: number; node: number }): Iterable<number>
   listTurns(tree: number): Iterable<number>
 }
 
@@ -113,18 +113,18 @@ export interface ReadingPosition {
 }
 
 export interface ReaderTables extends SequenceTables {
-  tree(sessionId: string): number | undefined
+  findTree(sessionId: string): number | undefined
   /** Returns turns without the columns of token ids. */
-  turnsAfter(position: ReadingPosition): Iterable<TurnRow>
-  stepsAfter(position: ReadingPosition): Iterable<StepRow>
-  turnById(tree: number, turnId: string): TurnRow | undefined
-  node(id: number): NodeRow | undefined
-  text(id: number): TextRow | undefined
-  blob(id: number): Buffer | undefined
-  completion(id: number): CompletionRow | undefined
+  listTurnsAfter(position: ReadingPosition): Iterable<TurnRow>
+  listStepsAfter(position: ReadingPosition): Iterable<StepRow>
+  findTurn(tree: number, turnId: string): TurnRow | undefined
+  getNode(id: number): NodeRow | undefined
+  getText(id: number): TextRow | undefined
+  findBlob(id: number): Buffer | undefined
+  findCompletion(id: number): CompletionRow | undefined
   listDetails(tree: number, turnId: string): (TokenDataBlob & { detail_sum: number | null })[]
   /** Runs `read` in a transaction that sees one snapshot. */
-  inOneSnapshot<T>(read: () => T): T
+  runInSnapshot<T>(read: () => T): T
 }
 
 /**

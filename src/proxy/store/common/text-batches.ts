@@ -38,7 +38,7 @@ class TextBatches implements TextListMessage {
     return this.#full.texts.slice(this.#indices[this.#ends.length])
   }
 
-  stretches(turn: Pick<TurnMessage, 'sessionId' | 'epoch'>, list: ListName): TextBatch[] {
+  listBatches(turn: Pick<TurnMessage, 'sessionId' | 'epoch'>, list: ListName): TextBatch[] {
     return this.#indices.slice(1).map((end, order) => this.#stretch({ ...turn, list }, order, end))
   }
 
@@ -53,8 +53,8 @@ class TextBatches implements TextListMessage {
         const base = before()
         return base && { base, texts }
       },
-      written: (recorded) => ends.splice(order, ends.length, recorded),
-      undone: () => ends.splice(order),
+      onWritten: (recorded) => ends.splice(order, ends.length, recorded),
+      onUndone: () => ends.splice(order),
     }
   }
 }
@@ -70,7 +70,7 @@ export function splitCommand(call: ThreadCommand<WriteMethods>): ThreadCommand<W
     const stretched = new TextBatches(turn[list])
     lists[list] = stretched
     const { sessionId, epoch } = turn
-    const chunks = stretched.stretches({ sessionId, epoch }, list)
+    const chunks = stretched.listBatches({ sessionId, epoch }, list)
     for (const chunk of chunks) before.push({ id: NO_REPLY, method: 'putStretch', args: [chunk] })
   }
   return [...before, { ...call, args: [{ ...turn, ...lists }, ...others] }]

@@ -58,11 +58,11 @@ export class PageReader implements Omit<TurnReader, ForwardableRead> {
 
   async listSessions(query: SessionQuery): Promise<SessionPage> {
     if (query.cursor !== undefined) decodeCursor(query.cursor, getOrder(query))
-    const { sessions, ...found } = await this.#thread.call('listSessions', [query])
+    const { sessions, ...found } = await this.#thread.execute('listSessions', [query])
     let { lookOnFrom, nextCursor } = found
     while (lookOnFrom !== undefined) {
       const rest = { ...query, limit: query.limit - sessions.length, cursor: lookOnFrom }
-      const more = await this.#thread.call('listSessions', [rest])
+      const more = await this.#thread.execute('listSessions', [rest])
       sessions.push(...more.sessions)
       ;({ lookOnFrom, nextCursor } = more)
     }
@@ -76,7 +76,7 @@ export class PageReader implements Omit<TurnReader, ForwardableRead> {
   async searchTurns(search: TurnSearch): Promise<SearchPage> {
     this.#beginIndex?.()
     return searchPage(search, decodeSearchCursor(search.cursor), (part) =>
-      this.#thread.call('search', [part]),
+      this.#thread.execute('search', [part]),
     )
   }
 
@@ -87,10 +87,10 @@ export class PageReader implements Omit<TurnReader, ForwardableRead> {
   keepIndex(onFailed: (error: Error) => void): void {
     this.#beginIndex = () => {
       this.#beginIndex = undefined
-      keepIndexing(() => this.#thread.call('indexSome', []), onFailed)
+      keepIndexing(() => this.#thread.execute('indexSome', []), onFailed)
     }
     const found = (hasIndex: boolean) => hasIndex && this.#beginIndex?.()
-    this.#thread.call('hasIndex', []).then(found, () => {})
+    this.#thread.execute('hasIndex', []).then(found, () => {})
   }
 
   async groupSessions(by: string, filter: SessionFilter, passReward?: number): Promise<SessionGroup[]> {
@@ -102,7 +102,7 @@ export class PageReader implements Omit<TurnReader, ForwardableRead> {
     const aggregates: AggregateList = new Map()
     let after: number | undefined = 0
     while (after !== undefined) {
-      const part: AggregatePart = await this.#thread.call('tallySessions', [filter, by, after])
+      const part: AggregatePart = await this.#thread.execute('tallySessions', [filter, by, after])
       addAggregates(aggregates, part.tallies)
       after = part.countOnAfter
     }
@@ -110,15 +110,15 @@ export class PageReader implements Omit<TurnReader, ForwardableRead> {
   }
 
   readTurns(sessionId: string): AsyncIterable<TurnRecord> {
-    return this.#read((reading) => this.#thread.call('readPage', [reading, sessionId]))
+    return this.#read((reading) => this.#thread.execute('readPage', [reading, sessionId]))
   }
 
   readSteps(sessionId: string, messages?: MessageTree): AsyncIterable<TurnStep> {
-    return this.#read((reading) => this.#thread.call('readStepPage', [reading, sessionId]), messages)
+    return this.#read((reading) => this.#thread.execute('readStepPage', [reading, sessionId]), messages)
   }
 
   readOutlines(sessionId: string): AsyncIterable<TurnOutline> {
-    return this.#read((reading) => this.#thread.call('readOutlinePage', [reading, sessionId]))
+    return this.#read((reading) => this.#thread.execute('readOutlinePage', [reading, sessionId]))
   }
 
   async *#read<T extends TurnParts>(
@@ -138,12 +138,12 @@ export class PageReader implements Omit<TurnReader, ForwardableRead> {
       }
     } finally {
       // The consumer left early. A thread that has ended has discarded the reading anyway.
-      if (!done) this.#thread.call('endReading', [reading]).catch(() => {})
+      if (!done) this.#thread.execute('endReading', [reading]).catch(() => {})
     }
   }
 
   async getTurn(sessionId: string, turnId: string): Promise<TurnRecord | undefined> {
-    const { texts, turns } = await this.#thread.call('readTurn', [sessionId, turnId])
+    const { texts, turns } = await this.#thread.execute('readTurn', [sessionId, turnId])
     const assembler = new TurnAssembler()
     assembler.addTexts(texts)
     return turns[0] && assembler.assemble(turns[0])
@@ -178,7 +178,8 @@ class TurnAssembler {
   assemble<T extends TurnParts>(paged: PageTurn<T>): T {
     const { messages, prompt, ...turn } = paged
     this.#lastMessage = getAncestor(this.#lastMessage, messages.shared)
-    for (const id of messages.added) this.#lastMessage = this.#tree.follow(this.#lastMessage, this.#text(id))
+    for (const id of messages.added)
+      this.#lastMessage = this.#tree.addMessageText(this.#lastMessage, this.#text(id))
     this.#prompt = this.#next(this.#prompt, prompt)
     return {
       ...turn,

@@ -66,7 +66,7 @@ export class ThreadStore extends PageReader implements Omit<TurnStore, keyof Thr
     hooks: ThreadStoreHooks = {},
   ): ThreadStore & TurnStore {
     const store = new ThreadStore(writer, reader, hooks)
-    const writes = forwardMethods<WriteMethods, Write>({ call: store.#call }, WRITES)
+    const writes = forwardMethods<WriteMethods, Write>({ execute: store.#call }, WRITES)
     return Object.assign(store, forwardReads(reader), writes)
   }
 
@@ -120,7 +120,7 @@ export class ThreadStore extends PageReader implements Omit<TurnStore, keyof Thr
   }
 
   openTurn(turn: OpenTurn): Promise<void> {
-    const opened = this.#openings.hold(turn)
+    const opened = this.#openings.enqueue(turn)
     // The caller need not wait: closing the turn fails if opening it did.
     opened.catch(() => {})
     return opened
@@ -178,7 +178,7 @@ export class ThreadStore extends PageReader implements Omit<TurnStore, keyof Thr
         return this.#noteIfFailed(call())
       },
       readOwner: (call) => this.#noteIfFailed(call()),
-      valid: (call) => this.#noteIfFailed(call()),
+      waitUntilValid: (call) => this.#noteIfFailed(call()),
     })
   }
 
@@ -216,13 +216,13 @@ export class ThreadStore extends PageReader implements Omit<TurnStore, keyof Thr
   /**
    * Issues a command that may depend on committed turns, after all delayed openings. Turns do not depend on each other.
    */
-  #call: StoreThread<WriteMethods>['call'] = (method, args) => {
+  #call: StoreThread<WriteMethods>['execute'] = (method, args) => {
     this.#openings.sendAll()
     return this.#write(method, args)
   }
 
-  #write: StoreThread<WriteMethods>['call'] = (method, args, buffers) => {
-    return this.#noteIfFailed(this.#writer.call(method, args, buffers))
+  #write: StoreThread<WriteMethods>['execute'] = (method, args, buffers) => {
+    return this.#noteIfFailed(this.#writer.execute(method, args, buffers))
   }
 }
 

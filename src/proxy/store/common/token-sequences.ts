@@ -37,7 +37,7 @@ export class TokenSequences {
   }
 
   /** Returns whether the sequence is cached, so that a sequence which extends it can be assembled without its rows. */
-  remembers(id: number): boolean {
+  isCached(id: number): boolean {
     return this.#cache.get(id) !== undefined
   }
 
@@ -57,7 +57,7 @@ export class TokenSequences {
 
   /** Reads and verifies a row. @throws ProxyError `data_damaged` */
   #getRow(id: number): SequenceRow | undefined {
-    const row = this.#tables.sequence(id)
+    const row = this.#tables.findSequence(id)
     if (row !== undefined)
       checkSum(toColumns(row), IDS_SUMMED, { sum: row.sum, what: `The prompt of turn ${id}` })
     return row
@@ -65,7 +65,7 @@ export class TokenSequences {
 
   #findBase(turn: { id: number; tree: number; node: number }, promptIds: Int32Array) {
     let best = { base: 0, shared: 0 }
-    for (const base of this.#tables.basesFor(turn)) {
+    for (const base of this.#tables.listBases(turn)) {
       const sequence = this.#soundSequence(base)
       if (sequence === undefined) continue
       const shared = getSharedLength(sequence, promptIds)

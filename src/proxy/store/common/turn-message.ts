@@ -41,9 +41,9 @@ export interface TextBatch extends Pick<TurnMessage, 'sessionId' | 'epoch'> {
   /** undefined: an earlier batch has not been stored. */
   readonly texts: TextListMessage | undefined
   /** To be called with the end of these texts after each write of them. */
-  written(end: TextListNode): void
+  onWritten(end: TextListNode): void
   /** To be called if they were not committed after all. */
-  undone(): void
+  onUndone(): void
 }
 
 /** A stored list of texts. */

@@ -46,15 +46,15 @@ export class TurnWriter {
   /** Stores a batch of a list if the batches before it are stored; otherwise the turn stores these texts itself. */
   putStretch(stretch: TextBatch): void {
     this.#checkEpoch(stretch)
-    const tree = this.#sessions.tree(stretch.sessionId)
+    const tree = this.#sessions.findTree(stretch.sessionId)
     if (tree === undefined || stretch.texts === undefined) return
-    stretch.written(this.#requests.putStretch(tree, stretch.list, stretch.texts))
+    stretch.onWritten(this.#requests.putStretch(tree, stretch.list, stretch.texts))
   }
 
   /** Closes a turn. @returns its row; undefined if it does not exist, or is not open */
   close(outcome: OutcomeMessage): number | undefined {
     this.#checkEpoch(outcome)
-    const tree = this.#sessions.tree(outcome.sessionId)
+    const tree = this.#sessions.findTree(outcome.sessionId)
     const turn = tree === undefined ? undefined : this.#tables.findOpen(tree, outcome.turnId)
     if (turn === undefined) return undefined
     const row = buildEndedRow(turn, outcome, this.#packPrompt(turn, outcome.prompt))
@@ -78,7 +78,7 @@ export class TurnWriter {
 
   /** Adds token data to turns. @throws ProxyError `session_not_found`, `turn_not_found` */
   addDetails(sessionId: string, turns: readonly TurnDetails[]): void {
-    const tree = this.#sessions.tree(sessionId)
+    const tree = this.#sessions.findTree(sessionId)
     if (tree === undefined) throw new ProxyError('session_not_found', 'Session not found')
     for (const { turnId, details } of turns) {
       const turn = this.#tables.findEnded(sessionId, turnId)
@@ -114,7 +114,7 @@ export class TurnWriter {
 
   #putRequest(turn: TurnMessage) {
     this.#checkEpoch(turn)
-    const tree = this.#sessions.tree(turn.sessionId)
+    const tree = this.#sessions.findTree(turn.sessionId)
     if (tree === undefined) throw new ProxyError('session_not_found', 'Session not found')
     const messages = this.#requests.putMessages(tree, turn.messages)
     const prompt = this.#requests.putPrompt(tree, turn.prompt)
@@ -179,7 +179,7 @@ export class TurnWriter {
 
   /** Discards the cached sequences of a session whose turns no prompt will extend. */
   forgetSession(sessionId: string): void {
-    const tree = this.#sessions.tree(sessionId)
+    const tree = this.#sessions.findTree(sessionId)
     if (tree !== undefined) this.#sequences.forgetTree(tree)
   }
 

@@ -27,7 +27,7 @@ export class WriteCoalescer {
     this.#send = send
   }
 
-  hold(turn: OpenTurn): Promise<void> {
+  enqueue(turn: OpenTurn): Promise<void> {
     // The second of two turns with the same id is rejected, whatever happens to the first.
     if (this.#pending.has(turn.turnId)) {
       this.sendAll()

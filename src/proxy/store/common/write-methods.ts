@@ -41,18 +41,18 @@ export class OpenFailures {
   readonly #turns = new Set<string>()
 
   /** Records the outcome of a group. @param calls its commands, in the order of `replies` */
-  note(calls: readonly ThreadCommand<WriteMethods>[], replies: readonly ThreadReply[]): void {
+  recordOutcomes(calls: readonly ThreadCommand<WriteMethods>[], replies: readonly ThreadReply[]): void {
     for (const [place, call] of calls.entries()) {
       if (call.method === 'closeTurn') this.#turns.delete((call.args[0] as OutcomeMessage).turnId)
       const reply = replies[place]!
-      if (call.method === 'putStretch' && 'error' in reply) (call.args[0] as TextBatch).undone()
+      if (call.method === 'putStretch' && 'error' in reply) (call.args[0] as TextBatch).onUndone()
       const refused = 'error' in reply && reply.error.code === 'store_failed'
       if (call.method === 'openTurn' && refused) this.#turns.add((call.args[0] as TurnMessage).turnId)
     }
   }
 
   /** Fails the closing of such a turn. @throws ProxyError `store_failed` */
-  refuse(turnId: string): void {
+  rejectClosing(turnId: string): void {
     if (!this.#turns.has(turnId)) return
     throw new ProxyError('store_failed', 'the turn could not be stored when it was opened')
   }
@@ -86,7 +86,7 @@ export function createSessionWriteMethods(
     closeTurn: (outcome) => {
       const turn = turns.close(outcome)
       // There is no such open turn: it was deleted or reset meanwhile, or its opening failed.
-      if (turn === undefined) unopened.refuse(outcome.turnId)
+      if (turn === undefined) unopened.rejectClosing(outcome.turnId)
       return turn
     },
     recordTurn: (turn, outcome) => turns.record(turn, outcome),

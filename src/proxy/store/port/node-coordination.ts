@@ -58,8 +58,8 @@ export interface SessionOwnership {
 
 export interface NodeCoordination {
   /** Resolves when this node's lease is valid. @throws ProxyError `store_failed` if it stays invalid for a while */
-  valid(): Promise<void>
-  /** Returns the owner of a session if it is another node; {@link getGoneSignal} reports when that node is lost. */
+  waitUntilValid(): Promise<void>
+  /** Returns the owner of a session if it is another node; {@link getLossSignal} reports when that node is lost. */
   readOwner(sessionId: string): Promise<NodeStatus | undefined>
   /**
    * Makes this node the owner of the session; turns that an earlier owner left open become `interrupted`.
@@ -80,9 +80,9 @@ export interface NodeCoordination {
   readonly proxies: readonly NodeStatus[]
   readonly self: NodeStatus | undefined
   /** Aborts when the lease of that node has expired. */
-  getGoneSignal(id: number): AbortSignal
+  getLossSignal(id: number): AbortSignal
   /** Publishes the state to the other nodes immediately. */
-  tell(state: NodeStateReport): Promise<void>
+  publish(state: NodeStateReport): Promise<void>
   /** Changes a setting, which this node applies immediately. @returns the number of the change */
   setControl(name: string, value: unknown): Promise<number>
   /** Calls `follow` with all settings, and then with each change, in order and one at a time. */

@@ -25,7 +25,7 @@ export function getOrder({ sort = 'created', order = 'desc' }: SessionQuery): Li
 }
 
 /** Returns the value by which a session is sorted. */
-export function sortValue(session: SessionRecord, { sort, order }: ListOrder): number {
+export function getSortValue(session: SessionRecord, { sort, order }: ListOrder): number {
   switch (sort) {
     case 'created':
       return session.createdAtMs
@@ -88,7 +88,7 @@ export function matchesFilter(session: SessionFilterFields, filter: SessionFilte
   if (failed !== undefined && session.failedTurns > 0 !== failed) return false
   if (metadata !== undefined && !matchesMetadata(session.metadata, metadata)) return false
   if (label !== undefined && !hasLabel(session.marks, label)) return false
-  return text === undefined || holdsText(session, text.toLowerCase())
+  return text === undefined || containsText(session, text.toLowerCase())
 }
 
 function matchesMetadata(
@@ -101,7 +101,7 @@ function matchesMetadata(
 }
 
 /** @param text the text to find, in lower case */
-function holdsText({ sessionId, metadata, marks }: SessionFilterFields, text: string): boolean {
+function containsText({ sessionId, metadata, marks }: SessionFilterFields, text: string): boolean {
   return sessionId.toLowerCase().includes(text) || matchesValue(metadata, text) || matchesValue(marks, text)
 }
 

@@ -80,10 +80,10 @@ export interface Aggregate {
 export type AggregateList = Map<GroupValue | undefined, Aggregate>
 
 /** Aggregates sessions. @param by the metadata key; sessions without it are ignored. Absent: all sessions together */
-export function tallySessions(sessions: Iterable<SessionAggregateFields>, by?: string): AggregateList {
+export function aggregateSessions(sessions: Iterable<SessionAggregateFields>, by?: string): AggregateList {
   const aggregates: AggregateList = new Map()
   for (const session of sessions) {
-    const value = by === undefined ? undefined : groupValue(session, by)
+    const value = by === undefined ? undefined : getGroupValue(session, by)
     if (by !== undefined && value === undefined) continue
     const tally = aggregate(aggregates, value)
     addTo(tally, session)
@@ -124,7 +124,7 @@ export function toGroups(aggregates: AggregateList, passReward?: number): Sessio
 }
 
 /** Returns the value of a session under a metadata key. @returns undefined: it is in no group */
-export function groupValue(
+export function getGroupValue(
   { metadata }: Pick<SessionAggregateFields, 'metadata'>,
   by: string,
 ): GroupValue | undefined {

@@ -187,7 +187,7 @@ export interface DurabilitySettings {
  * @param durability `power`: commits survive a power loss of the server; `process`: the server's settings decide
  * @throws ProxyError `start_failed` if an acknowledged turn would not survive a power loss of the server
  */
-export async function askForDurability(
+export async function queryDurability(
   client: pg.Client,
   durability: Durability,
 ): Promise<DurabilitySettings> {

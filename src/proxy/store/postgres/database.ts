@@ -4,8 +4,8 @@ import type { Client } from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
 import type { SchemaChange } from '../common/calls.ts'
 import type { Durability } from '../port/turn-store.ts'
-import { askForDurability, connect, explain, rejectSharedSessions } from './connection.ts'
-import { holdLease } from './lease.ts'
+import { connect, explain, queryDurability, rejectSharedSessions } from './connection.ts'
+import { lockLease } from './lease.ts'
 import { checkSchema, migrate } from './migrate.ts'
 import { createReader } from './reader.ts'
 import { Writer } from './writer.ts'
@@ -28,11 +28,11 @@ export async function openForWriting(options: {
     const client = await connect(url, { writes: true })
     try {
       await rejectSharedSessions(client, () => connect(url))
-      await askForDurability(client, durability)
+      await queryDurability(client, durability)
       const migrated = await migrate(client)
       const reconnectAs: DatabaseReconnector = async (patienceMs, lease) => {
         const again = await reconnect(url, durability, patienceMs)
-        await holdLease(again, lease).catch(() => {})
+        await lockLease(again, lease).catch(() => {})
         return again
       }
       const writer = await Writer.open({ client, reconnect: reconnectAs, name, cacheBytes })
@@ -62,7 +62,7 @@ async function reconnect(url: string, durability: Durability, patienceMs: number
   while (true) {
     try {
       const client = await connect(url, { writes: true })
-      await askForDurability(client, durability)
+      await queryDurability(client, durability)
       return client
     } catch (cause) {
       if (performance.now() - sinceMs < patienceMs) await delay(RETRY_MS)

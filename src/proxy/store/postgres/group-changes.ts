@@ -67,11 +67,11 @@ export class GroupChanges {
   }
 
   /** Yields the rows of turns that are new or closed in this group. */
-  *turnRows(): Generator<ColumnValues> {
+  *listTurnRows(): Generator<ColumnValues> {
     for (const { row } of this.#turns.values()) yield row
   }
 
-  turn(id: number): { row: ColumnValues; isNew: boolean } | undefined {
+  findTurn(id: number): { row: ColumnValues; isNew: boolean } | undefined {
     return this.#turns.get(id)
   }
 

@@ -5,7 +5,7 @@
 import type { Client } from 'pg'
 import type { LeaseRenewal } from '../port/node-coordination.ts'
 import { isConnectionLoss } from './connection.ts'
-import { findOwner, freeSomeSessions, type Heartbeat, holdLease, renewLease, setControl } from './lease.ts'
+import { findOwner, freeSomeSessions, type Heartbeat, lockLease, renewLease, setControl } from './lease.ts'
 import { claimRollout, findRollout, releaseRollout } from './rollouts.ts'
 
 export class LeaseConnection {
@@ -26,7 +26,7 @@ export class LeaseConnection {
   /** Renews the lease, and frees sessions of crashed nodes. @returns undefined: the lease has ended */
   async beat(heartbeat: Heartbeat): Promise<LeaseRenewal | undefined> {
     const renewed = await this.#sendRequest(async (client) => {
-      if (this.#lockedLease !== heartbeat.lease) await holdLease(client, { id: heartbeat.lease })
+      if (this.#lockedLease !== heartbeat.lease) await lockLease(client, { id: heartbeat.lease })
       this.#lockedLease = heartbeat.lease
       return renewLease(client, heartbeat)
     })

@@ -80,7 +80,7 @@ export async function takeLease(client: Client, name: string): Promise<OwnerLeas
       )
     return { id: rows[0]!.id, slot, epoch: 1, group: 0, nextIds }
   })
-  await holdLease(client, lease)
+  await lockLease(client, lease)
   return lease
 }
 
@@ -88,7 +88,7 @@ export async function takeLease(client: Client, name: string): Promise<OwnerLeas
  * Marks the lease's node as running for as long as the connection lives. The lock is shared, since two connections of a node
  * hold it: the loss of one of them must not let another node of the same name end the lease.
  */
-export async function holdLease(client: Client, { id }: Pick<OwnerLease, 'id'>): Promise<void> {
+export async function lockLease(client: Client, { id }: Pick<OwnerLease, 'id'>): Promise<void> {
   await client.query(`SELECT pg_try_advisory_lock_shared(${CONNECTIONS_LOCK}, $1::int)`, [id])
 }
 
@@ -215,11 +215,11 @@ const SELECT_OWNER = `
 export async function findOwner(client: Client, sessionId: string): Promise<number | undefined> {
   const { rows } = await client.query<OwnerRow>(SELECT_OWNER, [sessionId])
   const row = rows[0]
-  return row?.is_owned && !isHandedOver(row) ? row.owner : undefined
+  return row?.is_owned && !isTransferred(row) ? row.owner : undefined
 }
 
 /** Returns whether a draining owner releases the session: it keeps sessions only while they have turns in flight. */
-function isHandedOver({ is_draining: isDraining, open_turns: openTurns }: OwnerRow): boolean {
+function isTransferred({ is_draining: isDraining, open_turns: openTurns }: OwnerRow): boolean {
   return isDraining && openTurns === 0
 }
 
@@ -241,10 +241,10 @@ export async function claimSession(
     const row = rows[0]
     if (row === undefined) return undefined
     const isOthers = row.is_owned && row.owner !== lease
-    if (isOthers && !seizes && !isHandedOver(row)) return undefined
+    if (isOthers && !seizes && !isTransferred(row)) return undefined
     if (!row.is_owned && !(await endIfOver(client, row.owner))) return undefined
-    await give(client, row, lease)
-    const wasLost = row.owner > 0 && !row.is_owned && !isHandedOver(row)
+    await transferOwnership(client, row, lease)
+    const wasLost = row.owner > 0 && !row.is_owned && !isTransferred(row)
     return { epoch: row.epoch + 1, wasLost }
   })
 }
@@ -286,13 +286,13 @@ export function freeSomeSessions(
        ORDER BY id LIMIT ${FREED_SESSIONS} FOR NO KEY UPDATE SKIP LOCKED`,
       [withUnowned],
     )
-    for (const row of rows) await give(client, row, 0)
+    for (const row of rows) await transferOwnership(client, row, 0)
     return rows.length
   })
 }
 
 /** Changes the owner and interrupts open turns. The session's row must be locked. */
-async function give(
+async function transferOwnership(
   client: Client,
   { id, tree }: Pick<OwnerRow, 'id' | 'tree'>,
   owner: number,

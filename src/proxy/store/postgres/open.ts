@@ -8,7 +8,7 @@ import { StoreThread, spawnFrom, type ThreadSpawner } from '../common/store-thre
 import { connectReader, type ThreadReader } from '../common/thread-reader.ts'
 import { ThreadStore } from '../common/thread-store.ts'
 import type { Durability, TurnStore } from '../port/turn-store.ts'
-import { askForDurability, connect, type DurabilitySettings, explain } from './connection.ts'
+import { connect, type DurabilitySettings, explain, queryDurability } from './connection.ts'
 import type { PostgresReaderConfig } from './reader-thread.ts'
 import { PostgresShared } from './shared.ts'
 import type { NodeWriteMethods } from './writer-loop.ts'
@@ -41,11 +41,11 @@ const spawnWorker = spawnFrom({
 const TOKEN_CACHE_BYTES = 64 * 1024 * 1024
 
 /** Returns the settings that determine the durability of a commit. @throws ProxyError `start_failed` */
-export function lookAtPostgres(url: string, durability: Durability): Promise<DurabilitySettings> {
+export function openPostgresForInspection(url: string, durability: Durability): Promise<DurabilitySettings> {
   return explain(url, async () => {
     const client = await connect(url)
     try {
-      return await askForDurability(client, durability)
+      return await queryDurability(client, durability)
     } finally {
       await client.end()
     }

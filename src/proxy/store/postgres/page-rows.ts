@@ -36,35 +36,35 @@ class PageRows {
 export class PageTables implements ReaderTables {
   rows = new PageRows()
 
-  tree(): number | undefined {
+  findTree(): number | undefined {
     return this.rows.tree
   }
 
-  turnsAfter(): Iterable<TurnRow> {
+  listTurnsAfter(): Iterable<TurnRow> {
     return this.rows.turns
   }
 
-  stepsAfter(): Iterable<StepRow> {
+  listStepsAfter(): Iterable<StepRow> {
     return this.rows.turns
   }
 
-  turnById(): TurnRow | undefined {
+  findTurn(): TurnRow | undefined {
     return this.rows.turns[0]
   }
 
-  node(id: number): NodeRow | undefined {
+  getNode(id: number): NodeRow | undefined {
     return this.rows.nodes.get(id)
   }
 
-  text(id: number): TextRow | undefined {
+  getText(id: number): TextRow | undefined {
     return this.rows.texts.get(id)
   }
 
-  blob(id: number): Buffer | undefined {
+  findBlob(id: number): Buffer | undefined {
     return this.rows.blobs.get(id)
   }
 
-  completion(id: number): CompletionRow | undefined {
+  findCompletion(id: number): CompletionRow | undefined {
     return this.rows.completions.get(id)
   }
 
@@ -72,11 +72,11 @@ export class PageTables implements ReaderTables {
     return this.rows.details.filter(({ turn_id: of }) => of === turnId)
   }
 
-  sequence(id: number): SequenceRow | undefined {
+  findSequence(id: number): SequenceRow | undefined {
     return this.rows.sequences.get(id)
   }
 
-  basesFor(): number[] {
+  listBases(): number[] {
     return []
   }
 
@@ -84,7 +84,7 @@ export class PageTables implements ReaderTables {
     return []
   }
 
-  inOneSnapshot<T>(read: () => T): T {
+  runInSnapshot<T>(read: () => T): T {
     return read()
   }
 }
@@ -107,7 +107,11 @@ export class PageFetch {
   }
 
   /** Fetches the next turns of a reading. */
-  async page(sessionId: string, reading: PageReading | undefined, tokens: PageTokenScope): Promise<PageRows> {
+  async fetchPage(
+    sessionId: string,
+    reading: PageReading | undefined,
+    tokens: PageTokenScope,
+  ): Promise<PageRows> {
     const tree = await selectTree(this.#client, sessionId)
     this.#rows.tree = tree
     if (tree === undefined || (reading !== undefined && reading.tree !== tree)) return this.#rows
@@ -121,7 +125,7 @@ export class PageFetch {
     return this.#rows
   }
 
-  async turn(sessionId: string, turnId: string): Promise<PageRows> {
+  async fetchTurn(sessionId: string, turnId: string): Promise<PageRows> {
     this.#rows.tree = await selectTree(this.#client, sessionId)
     this.#rows.turns = await this.#select<StepRow>(
       `SELECT ${STEP_COLUMNS} FROM llm_proxy.turns WHERE tree = $1 AND turn_id = $2`,
@@ -131,7 +135,7 @@ export class PageFetch {
     return this.#rows
   }
 
-  async details(
+  async fetchDetails(
     sessionId: string,
     turnIds: readonly string[],
     kinds: readonly TokenDataKind[],

@@ -18,13 +18,13 @@ export function createReader(connect: () => Promise<Client>, cacheBytes: number,
   const pool = new ReaderPool(connect, most)
   return {
     ...bindQueries(QUERIES, (query) => pool.run(query)),
-    ...turnPages(pool, cacheBytes),
+    ...createTurnPages(pool, cacheBytes),
     close: () => pool.close(),
   } satisfies DatabaseReader & { close(): Promise<void> }
 }
 
 /** Returns reads that fetch rows from one snapshot, and build the page from them synchronously. */
-function turnPages(pool: ReaderPool, cacheBytes: number): MaybeAsyncMethods<TurnPages> {
+function createTurnPages(pool: ReaderPool, cacheBytes: number): MaybeAsyncMethods<TurnPages> {
   const tables = new PageTables()
   const reader = new Reader(tables, cacheBytes)
   const read = async <T>(fetch: (page: PageFetch) => Promise<PageTables['rows']>, build: () => T) => {
@@ -34,28 +34,28 @@ function turnPages(pool: ReaderPool, cacheBytes: number): MaybeAsyncMethods<Turn
   return {
     readPage: (reading, sessionId) =>
       read(
-        (page) => page.page(sessionId, reader.reading(reading), 'turns'),
+        (page) => page.fetchPage(sessionId, reader.reading(reading), 'turns'),
         () => reader.readPage(reading, sessionId),
       ),
     readStepPage: (reading, sessionId) =>
       read(
-        (page) => page.page(sessionId, reader.reading(reading), 'steps'),
+        (page) => page.fetchPage(sessionId, reader.reading(reading), 'steps'),
         () => reader.readStepPage(reading, sessionId),
       ),
     readOutlinePage: (reading, sessionId) =>
       read(
-        (page) => page.page(sessionId, reader.reading(reading), 'none'),
+        (page) => page.fetchPage(sessionId, reader.reading(reading), 'none'),
         () => reader.readOutlinePage(reading, sessionId),
       ),
     endReading: (reading) => reader.endReading(reading),
     readTurn: (sessionId, turnId) =>
       read(
-        (page) => page.turn(sessionId, turnId),
+        (page) => page.fetchTurn(sessionId, turnId),
         () => reader.readTurn(sessionId, turnId),
       ),
     readDetails: (sessionId, turnIds, kinds) =>
       read(
-        (page) => page.details(sessionId, turnIds, kinds),
+        (page) => page.fetchDetails(sessionId, turnIds, kinds),
         () => reader.readDetails(sessionId, turnIds, kinds),
       ),
   }

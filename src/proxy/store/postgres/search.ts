@@ -7,7 +7,7 @@ import {
   type SearchRequest,
   type SearchRow,
   type SearchSource,
-  searchPart,
+  searchBatch,
   toFoundTurn,
   unpackTextIds,
 } from '../common/search.ts'
@@ -32,7 +32,7 @@ class PostgresSearch implements SearchSource {
     this.#client = client
   }
 
-  async candidates(wanted: string, before: number, limit: number): Promise<number[]> {
+  async findCandidates(wanted: string, before: number, limit: number): Promise<number[]> {
     const rows = await this.#select<{ id: number }>(
       `(SELECT id FROM llm_proxy.unsearched WHERE id < $1 ORDER BY id DESC LIMIT $2)
        UNION
@@ -43,7 +43,7 @@ class PostgresSearch implements SearchSource {
     return rows.map(({ id }) => id)
   }
 
-  async turns(turns: readonly number[], isWanted: (session: SessionRecord) => boolean) {
+  async readTurns(turns: readonly number[], isWanted: (session: SessionRecord) => boolean) {
     const rows = await this.#rows(turns)
     const sessions = await this.#select<SessionRow>(`${SELECT_SESSIONS} WHERE tree = ANY($1::bigint[])`, [
       [...new Set(rows.map(({ tree }) => tree))],
@@ -140,7 +140,7 @@ function fold(text: string): string {
 /** The reader's methods for searches. */
 export const searchReads = {
   search: (client: Client, part: SearchRequest): Promise<SearchPart> =>
-    searchPart(new PostgresSearch(client), part),
+    searchBatch(new PostgresSearch(client), part),
   hasIndex: (client: Client) => new PostgresSearch(client).hasIndex(),
   indexSome: (client: Client) => new PostgresSearch(client).indexSome(),
 }

@@ -3,16 +3,16 @@ import type { Client } from 'pg'
 import {
   type AggregatePart,
   type AggregateRow,
+  aggregatePart,
   checkReward,
   type ListPart,
   listParameters,
   listPart,
   SESSIONS_AT_ONCE,
   type SessionRow,
-  tallyPart,
   toRecord,
 } from '../common/session-rows.ts'
-import { isExpired, selectCount, selectTallied } from '../common/session-sql.ts'
+import { isExpired, selectAggregateColumns, selectCount } from '../common/session-sql.ts'
 import { getOrder } from '../port/session-list.ts'
 import type {
   SessionCount,
@@ -97,8 +97,8 @@ async function tallySessions(
   by: string | undefined,
   after: number,
 ): Promise<AggregatePart> {
-  const { rows } = await client.query<AggregateRow>(selectTallied('llm_proxy.', '$1'), [after])
-  return tallyPart(rows.map(fromDriver), filter, by)
+  const { rows } = await client.query<AggregateRow>(selectAggregateColumns('llm_proxy.', '$1'), [after])
+  return aggregatePart(rows.map(fromDriver), filter, by)
 }
 
 async function countSessions(client: Client, nowMs: number): Promise<SessionCount> {

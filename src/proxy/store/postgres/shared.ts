@@ -82,7 +82,7 @@ export class PostgresShared implements NodeCoordination {
     return this.#proxies.find(({ id }) => id === this.#lease)
   }
 
-  async valid(): Promise<void> {
+  async waitUntilValid(): Promise<void> {
     const untilMs = this.#clock.nowMs() + PATIENCE_MS
     while (this.#isExpired) {
       if (this.#clock.nowMs() > untilMs)
@@ -95,21 +95,21 @@ export class PostgresShared implements NodeCoordination {
   }
 
   async readOwner(sessionId: string): Promise<NodeStatus | undefined> {
-    await this.valid()
-    return this.#other(await this.#writer.call('ownerOf', [sessionId]))
+    await this.waitUntilValid()
+    return this.#other(await this.#writer.execute('ownerOf', [sessionId]))
   }
 
   async claimRollout(rolloutId: string): Promise<NodeStatus | undefined> {
-    await this.valid()
-    return this.#other(await this.#writer.call('claimRollout', [rolloutId]))
+    await this.waitUntilValid()
+    return this.#other(await this.#writer.execute('claimRollout', [rolloutId]))
   }
 
   async findRollout(rolloutId: string): Promise<NodeStatus | undefined> {
-    return this.#other(await this.#writer.call('findRollout', [rolloutId]))
+    return this.#other(await this.#writer.execute('findRollout', [rolloutId]))
   }
 
   releaseRollout(rolloutId: string): Promise<void> {
-    return this.#writer.call('releaseRollout', [rolloutId])
+    return this.#writer.execute('releaseRollout', [rolloutId])
   }
 
   /** @param owner the number of a lease. @returns undefined: there is no owner, or it is this node */
@@ -121,16 +121,16 @@ export class PostgresShared implements NodeCoordination {
   }
 
   claim(sessionId: string, seizes = false): Promise<SessionOwnership | undefined> {
-    return this.#writer.call('claim', [sessionId, seizes])
+    return this.#writer.execute('claim', [sessionId, seizes])
   }
 
-  getGoneSignal(id: number): AbortSignal {
+  getLossSignal(id: number): AbortSignal {
     const existing = this.#gone.get(id) ?? new AbortController()
     this.#gone.set(id, existing)
     return existing.signal
   }
 
-  async tell(state: NodeStateReport): Promise<void> {
+  async publish(state: NodeStateReport): Promise<void> {
     this.#published = { ...this.#published, ...state }
     // A renewal in flight may have been sent without the new state.
     await this.#beating?.catch(() => {})
@@ -138,7 +138,7 @@ export class PostgresShared implements NodeCoordination {
   }
 
   async setControl(name: string, value: unknown): Promise<number> {
-    const change = await this.#writer.call('setControl', [name, value])
+    const change = await this.#writer.execute('setControl', [name, value])
     while (this.#seen < change) await this.#beat()
     return change
   }
@@ -175,11 +175,11 @@ export class PostgresShared implements NodeCoordination {
 
   async #renew(): Promise<void> {
     const sentAtMs = this.#clock.nowMs()
-    const renewed = await this.#writer.call('beat', [{ ...this.#published, seen: this.#seen }])
+    const renewed = await this.#writer.execute('beat', [{ ...this.#published, seen: this.#seen }])
     if (this.#state === 'closed') return
     if (renewed === undefined) {
       this.#transition('fenced')
-      await this.#writer.call('renew', [])
+      await this.#writer.execute('renew', [])
       return this.#renew()
     }
     const previous = this.#lease
@@ -237,6 +237,6 @@ export class PostgresShared implements NodeCoordination {
       this.#seen = setting.change
     }
     // The node that set the control waits until all nodes report the change.
-    if (this.#seen > before) await this.#writer.call('beat', [{ ...this.#published, seen: this.#seen }])
+    if (this.#seen > before) await this.#writer.execute('beat', [{ ...this.#published, seen: this.#seen }])
   }
 }

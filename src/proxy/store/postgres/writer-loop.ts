@@ -205,7 +205,7 @@ export class WriterLoop {
     while (this.#waiting.size > 0) rejected.push(...this.#waiting.takeGroup())
     if (rejected.length === 0) return
     const message = 'the database is unavailable: turns cannot be committed until it is back'
-    this.#port.reply(this.#writer.refuse(rejected, new ProxyError('store_failed', message)))
+    this.#port.reply(this.#writer.reject(rejected, new ProxyError('store_failed', message)))
   }
 
   /** Removes rows in small steps, between which commands are served. */

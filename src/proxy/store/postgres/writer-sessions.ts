@@ -53,7 +53,7 @@ export class WriterSessions extends SessionWriter<SessionOwnershipRow> {
     return [...this.#dependencies].flatMap((sessionId) => this.rows.getCommitted(sessionId) ?? [])
   }
 
-  tree(sessionId: string): number | undefined {
+  findTree(sessionId: string): number | undefined {
     const tree = this.find(sessionId)?.tree
     if (tree !== undefined) this.#sessionIds.set(tree, sessionId)
     return tree

@@ -138,7 +138,7 @@ export class WriterTables implements TurnTables {
   commit(): void {
     this.#changes.commit()
     for (const cache of this.#caches) cache.commit()
-    for (const row of this.#changes.turnRows()) this.#cacheCompletion(row)
+    for (const row of this.#changes.listTurnRows()) this.#cacheCompletion(row)
   }
 
   /** Discards the changes of a group that was not committed. */
@@ -152,7 +152,7 @@ export class WriterTables implements TurnTables {
     return this.texts.get(getKey(tree, hash))
   }
 
-  treeOfText(id: number): number | undefined {
+  findTreeOfText(id: number): number | undefined {
     return this.textTrees.get(id)
   }
 
@@ -175,7 +175,7 @@ export class WriterTables implements TurnTables {
     return id
   }
 
-  answers(tree: number): Iterable<CompletionRow> {
+  listEchoCandidates(tree: number): Iterable<CompletionRow> {
     return this.#completions.get(tree) ?? []
   }
 
@@ -203,7 +203,7 @@ export class WriterTables implements TurnTables {
     const open = { ...row, id: this.#changes.allocateId('turns') } as unknown as OpenRow
     this.#changes.putTurn(open, true)
     this.sessions.advanceNextIndex(row)
-    this.openTurns.set(turnKey(open), open)
+    this.openTurns.set(getTurnKey(open), open)
   }
 
   findOpen(tree: number, turnId: string): OpenRow | undefined {
@@ -211,8 +211,8 @@ export class WriterTables implements TurnTables {
   }
 
   closeTurn(id: number, row: ColumnValues): void {
-    this.#changes.putTurn({ ...row, id }, this.#changes.turn(id)?.isNew ?? false)
-    this.openTurns.set(turnKey(row), undefined)
+    this.#changes.putTurn({ ...row, id }, this.#changes.findTurn(id)?.isNew ?? false)
+    this.openTurns.set(getTurnKey(row), undefined)
     this.#cacheEnded({ ...row, id })
   }
 
@@ -239,7 +239,7 @@ export class WriterTables implements TurnTables {
     if (found !== undefined && found.row.id === id) {
       this.endedTurns.set(found.key, { ...found.row, ...(delivery as Partial<TurnEndRow>) })
     }
-    const turn = this.#changes.turn(id as number)
+    const turn = this.#changes.findTurn(id as number)
     if (turn !== undefined) this.#changes.putTurn({ ...turn.row, ...delivery }, turn.isNew)
     else this.#changes.putDelivery({ id, ...delivery })
   }
@@ -250,11 +250,11 @@ export class WriterTables implements TurnTables {
 
   // Token ids.
 
-  sequence(id: number): SequenceRow | undefined {
+  findSequence(id: number): SequenceRow | undefined {
     return this.sequences.get(id)
   }
 
-  *basesFor({ tree, id }: { id: number; tree: number }): Generator<number> {
+  *listBases({ tree, id }: { id: number; tree: number }): Generator<number> {
     const last = this.lastPrompts.get(tree)
     if (last !== undefined && last !== id) yield last
   }
@@ -270,7 +270,7 @@ export class WriterTables implements TurnTables {
       row as unknown as StepRow & {
         tree: number
       }
-    this.endedTurns.set(turnKey(row), row as unknown as TurnEndRow)
+    this.endedTurns.set(getTurnKey(row), row as unknown as TurnEndRow)
     if (prompt_rest === null) return
     const prompt = { base: prompt_base, shared: prompt_shared, rest: prompt_rest }
     this.sequences.set(id, { id, ...prompt, completion: completion_ids, sum: ids_sum })
@@ -292,7 +292,7 @@ export function getKey(tree: number, hash: Buffer): string {
   return `${tree} ${hash.toString('hex')}`
 }
 
-function turnKey({ tree, turn_id: turnId }: ColumnValues): string {
+function getTurnKey({ tree, turn_id: turnId }: ColumnValues): string {
   return `${tree} ${turnId}`
 }
 

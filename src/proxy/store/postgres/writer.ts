@@ -117,10 +117,10 @@ export class Writer {
   async commit(commands: readonly ThreadCommand<WriteMethods>[]): Promise<ThreadReply[]> {
     try {
       const replies = await this.#commitGroup(commands)
-      this.#unopened.note(commands, replies)
+      this.#unopened.recordOutcomes(commands, replies)
       return replies
     } catch (error) {
-      if (commands.length === 1 || !isRejectedRow(error)) return this.refuse(commands, error)
+      if (commands.length === 1 || !isRejectedRow(error)) return this.reject(commands, error)
       const alone: ThreadReply[] = []
       for (const command of commands) alone.push(...(await this.commit([command])))
       return alone
@@ -128,9 +128,9 @@ export class Writer {
   }
 
   /** Rejects commands, none of which has changed anything. */
-  refuse(commands: readonly ThreadCommand<WriteMethods>[], error: unknown): ThreadReply[] {
+  reject(commands: readonly ThreadCommand<WriteMethods>[], error: unknown): ThreadReply[] {
     const replies = commands.map(({ id }) => ({ id, error: toWireError(error) }))
-    this.#unopened.note(commands, replies)
+    this.#unopened.recordOutcomes(commands, replies)
     return replies
   }
 

@@ -54,7 +54,7 @@ const IN_GROUPS = `
 type GroupParameters = Omit<GroupQuery, 'except'> & { except: string }
 
 /** Prepares {@link ConsumerReads.findGroups}. Parameters are bound as REAL, and divide as REAL. */
-function groupReads(db: Database.Database): Pick<ConsumerReads, 'findGroups'> {
+function prepareGroupReads(db: Database.Database): Pick<ConsumerReads, 'findGroups'> {
   const stale = db
     .prepare<[GroupParameters], string>(`
       ${IN_GROUPS} GROUP BY group_hash HAVING max(leased_until_ms) <= @nowMs - @timeoutMs AND count(*) < @size
@@ -122,7 +122,7 @@ export function prepareConsumerReads(db: Database.Database): ConsumerReads {
       const flags = { rewarded: Number(rewarded), ungrouped: Number(ungrouped) }
       return available.all({ ...query, ...after, ...flags }).map(toAvailable)
     },
-    ...groupReads(db),
+    ...prepareGroupReads(db),
     countForConsumer: (consumer, nowMs) => count.get({ consumer, nowMs, leaseId: '' }),
     listSessionStates: (sessionId) => states.all(sessionId).map(toGiven),
   }

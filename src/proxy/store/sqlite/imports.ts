@@ -5,13 +5,13 @@ import type { ImportEntry } from '../port/imports.ts'
 const IS_ITEM = 'kind = @kind AND name = @name AND created_at_ms = @createdAtMs'
 
 /** Prepares the method of the reader. */
-export function importReads(db: Database.Database) {
+export function prepareImportReads(db: Database.Database) {
   const find = db.prepare<[ImportEntry]>(`SELECT 1 FROM imports WHERE ${IS_ITEM}`)
   return { wasImported: (item: ImportEntry) => find.get(item) !== undefined }
 }
 
 /** Prepares the method of the writer. */
-export function importMethods(db: Database.Database) {
+export function prepareImportMethods(db: Database.Database) {
   const add = db.prepare<[ImportEntry]>(
     'INSERT INTO imports (kind, name, created_at_ms) VALUES (@kind, @name, @createdAtMs) ON CONFLICT DO NOTHING',
   )

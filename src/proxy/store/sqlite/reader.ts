@@ -4,7 +4,7 @@ import { bindMethods } from '../common/calls.ts'
 import { Reader, TURN_PAGES } from '../common/reader.ts'
 import type { DatabaseReader } from '../common/reader-loop.ts'
 import { prepareConsumerReads } from './consumers.ts'
-import { importReads } from './imports.ts'
+import { prepareImportReads } from './imports.ts'
 import { type IndexLocation, SqliteSearch } from './search.ts'
 import { prepareSessionReads, SessionReader } from './sessions.ts'
 import { prepareReaderTables } from './tables.ts'
@@ -16,7 +16,7 @@ export function createReader(db: Database.Database, cacheBytes: number, index?: 
     ...bindMethods(new Reader(prepareReaderTables(db), cacheBytes), TURN_PAGES),
     ...prepareSessionReads(sessions),
     ...prepareConsumerReads(db),
-    ...importReads(db),
+    ...prepareImportReads(db),
     ...bindMethods(new SqliteSearch(db, sessions, index), ['search', 'hasIndex', 'indexSome', 'close']),
   } satisfies DatabaseReader
 }

@@ -115,7 +115,7 @@ export class SearchIndex {
     return { indexedTo, turnId }
   }
 
-  candidates(wanted: string, before: number, limit: number): number[] {
+  findCandidates(wanted: string, before: number, limit: number): number[] {
     const grams = toGrams(wanted, MAX_QUERY_GRAMS).map((gram) => `"${gram}"`)
     // A shorter text does not narrow the search.
     if (grams.length === 0) return this.#all.all(before, limit)
@@ -138,7 +138,7 @@ export class SearchIndex {
     if (this.#db.inTransaction) this.#commit.run()
   }
 
-  turnsAfter(turn: number, limit: number): number[] {
+  listTurnsAfter(turn: number, limit: number): number[] {
     return this.#after.all(turn, limit)
   }
 

@@ -8,7 +8,7 @@ import {
   type SearchRequest,
   type SearchRow,
   type SearchSource,
-  searchPart,
+  searchBatch,
   toFoundTurn,
   unpackTextIds,
 } from '../common/search.ts'
@@ -75,23 +75,23 @@ export class SqliteSearch implements SearchSource {
   }
 
   search(part: SearchRequest): Promise<SearchPart> {
-    return searchPart(this, part)
+    return searchBatch(this, part)
   }
 
-  candidates(wanted: string, before: number, limit: number): number[] {
+  findCandidates(wanted: string, before: number, limit: number): number[] {
     const indexedTo = this.#index?.state.indexedTo ?? 0
     const later = this.#unindexed.all(before, indexedTo, limit)
     if (this.#index === undefined || later.length === limit) return later
     const from = Math.min(before, indexedTo + 1)
-    return [...later, ...this.#index.candidates(wanted, from, limit - later.length)]
+    return [...later, ...this.#index.findCandidates(wanted, from, limit - later.length)]
   }
 
-  turns(turns: readonly number[], isWanted: (session: SessionRecord) => boolean) {
+  readTurns(turns: readonly number[], isWanted: (session: SessionRecord) => boolean) {
     const found: { turn: SearchCandidate; session: SessionRecord }[] = []
     for (const id of turns) {
       const row = this.#row.get(id)
       // A dropped tree has no session.
-      const session = row && this.#sessions.ofTree(row.tree)
+      const session = row && this.#sessions.getByTree(row.tree)
       if (session && isWanted(session)) found.push({ turn: this.#turn(row), session })
     }
     return found
@@ -141,7 +141,7 @@ export class SqliteSearch implements SearchSource {
       this.#tidiedTo = 0
       this.#tidiedAtMs = performance.now()
     }
-    const turns = index.turnsAfter(this.#tidiedTo, CHECKED_AT_ONCE)
+    const turns = index.listTurnsAfter(this.#tidiedTo, CHECKED_AT_ONCE)
     const gone = turns.filter((turn) => this.#isThere.get(turn) === undefined)
     if (gone.length > 0) index.drop(gone)
     this.#tidiedTo = turns.length < CHECKED_AT_ONCE ? undefined : turns.at(-1)!

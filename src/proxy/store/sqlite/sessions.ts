@@ -4,6 +4,7 @@ import type { SessionReads } from '../common/reader.ts'
 import {
   type AggregatePart,
   type AggregateRow,
+  aggregatePart,
   checkReward,
   type ListParameters,
   type ListPart,
@@ -14,10 +15,9 @@ import {
   SESSIONS_AT_ONCE,
   type SessionRow,
   type TurnChange,
-  tallyPart,
   toRecord,
 } from '../common/session-rows.ts'
-import { isExpired, selectCount, selectTallied } from '../common/session-sql.ts'
+import { isExpired, selectAggregateColumns, selectCount } from '../common/session-sql.ts'
 import { SessionWriter } from '../common/session-writer.ts'
 import { getOrder, type ListOrder } from '../port/session-list.ts'
 import type {
@@ -65,7 +65,7 @@ export class SessionReader {
     this.#find = db.prepare(`${SELECT_SESSIONS} WHERE session_id = ?`)
     this.#ofTree = db.prepare(`${SELECT_SESSIONS} WHERE tree = ?`)
     this.#tree = db.prepare<[string], number>('SELECT tree FROM sessions WHERE session_id = ?').pluck()
-    this.#rowsAfter = db.prepare(selectTallied('', '?'))
+    this.#rowsAfter = db.prepare(selectAggregateColumns('', '?'))
     this.#count = db.prepare(selectCount('', IS_EXPIRED))
   }
 
@@ -82,13 +82,13 @@ export class SessionReader {
   }
 
   /** Returns the session whose turns are in this tree. */
-  ofTree(tree: number): SessionRecord | undefined {
+  getByTree(tree: number): SessionRecord | undefined {
     const row = this.#ofTree.get(tree)
     return row && toRecord(row)
   }
 
   /** Returns `trees.id` of the session's turns. */
-  tree(sessionId: string): number | undefined {
+  findTree(sessionId: string): number | undefined {
     return this.#tree.get(sessionId)
   }
 
@@ -101,7 +101,7 @@ export class SessionReader {
 
   /** Aggregates sessions. @param after the last row that has been counted; 0: none */
   tally(filter: SessionFilter, by: string | undefined, after: number): AggregatePart {
-    return tallyPart(this.#rowsAfter.all(after), filter, by)
+    return aggregatePart(this.#rowsAfter.all(after), filter, by)
   }
 
   countSessions(nowMs: number): SessionCount {
@@ -171,8 +171,8 @@ export class SqliteSessionWriter extends SessionWriter {
     return this.#reader.find(sessionId)
   }
 
-  tree(sessionId: string): number | undefined {
-    return this.#reader.tree(sessionId)
+  findTree(sessionId: string): number | undefined {
+    return this.#reader.findTree(sessionId)
   }
 
   /** Accepts every epoch: this process has the database exclusively. */

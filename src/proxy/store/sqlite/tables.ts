@@ -58,12 +58,12 @@ function prepareSequenceTables(db: Database.Database): SequenceTables {
     .pluck()
   const turnsOf = db.prepare<[number], number>('SELECT id FROM turns WHERE tree = ?').pluck()
   return {
-    sequence: (id) => sequence.get(id),
+    findSequence: (id) => sequence.get(id),
     /**
      * Yields the preceding turn first, which this one usually continues: finding others takes far longer than comparing
      * it.
      */
-    *basesFor(turn) {
+    *listBases(turn) {
       const previous = turnBefore.get(turn.tree, turn.id)
       if (previous !== undefined) yield previous
       const siblings = siblingsOf.all({ tree: turn.tree, node: turn.node, turn: turn.id })
@@ -126,11 +126,11 @@ export function prepareWriterTables(db: Database.Database): TurnTables {
   return {
     ...prepareSequenceTables(db),
     findText: (tree, textHash) => findText.get(tree, textHash),
-    treeOfText: (id) => treeOfText.get(id),
+    findTreeOfText: (id) => treeOfText.get(id),
     addText: (text) => getRowid(addText.run(text)),
     findNode: (tree, nodeHash) => findNode.get(tree, nodeHash),
     addNode: (node) => getRowid(addNode.run(node)),
-    answers: (tree, node) => responses.iterate({ tree, node }),
+    listEchoCandidates: (tree, node) => responses.iterate({ tree, node }),
     putBlob(tree, body) {
       const sha256 = hash('sha256', body, 'buffer')
       const blob = findBlob.get(sha256) ?? getRowid(addBlob.run(sha256, body))
@@ -180,16 +180,16 @@ export function prepareReaderTables(db: Database.Database): ReaderTables {
   const transaction = db.transaction((read: () => unknown) => read())
   return {
     ...prepareSequenceTables(db),
-    tree: (sessionId) => tree.get(sessionId),
-    turnsAfter: (place) => turnsAfter.iterate(place),
-    stepsAfter: (place) => stepsAfter.iterate(place),
-    turnById: (ofTree, turnId) => turnById.get(ofTree, turnId),
-    node: (id) => node.get(id),
-    text: (id) => text.get(id),
-    blob: (id) => blob.get(id),
-    completion: (id) => completion.get(id),
+    findTree: (sessionId) => tree.get(sessionId),
+    listTurnsAfter: (place) => turnsAfter.iterate(place),
+    listStepsAfter: (place) => stepsAfter.iterate(place),
+    findTurn: (ofTree, turnId) => turnById.get(ofTree, turnId),
+    getNode: (id) => node.get(id),
+    getText: (id) => text.get(id),
+    findBlob: (id) => blob.get(id),
+    findCompletion: (id) => completion.get(id),
     listDetails: (ofTree, turnId) => detailsOf.all(ofTree, turnId),
-    inOneSnapshot: <T>(read: () => T) => transaction(read) as T,
+    runInSnapshot: <T>(read: () => T) => transaction(read) as T,
   }
 }
 

@@ -7,7 +7,7 @@ import { invoke, type ThreadCommand, type ThreadReply, toWireError } from '../co
 import { TurnWriter } from '../common/turns.ts'
 import { createSessionWriteMethods, OpenFailures, type WriteMethods } from '../common/write-methods.ts'
 import { prepareConsumerMethods } from './consumers.ts'
-import { importMethods } from './imports.ts'
+import { prepareImportMethods } from './imports.ts'
 import { SqliteSessionWriter } from './sessions.ts'
 import { prepareWriterTables } from './tables.ts'
 
@@ -60,7 +60,7 @@ export class Writer {
         db.pragma(`user_version = ${version}`)
       },
       ...prepareConsumerMethods(db),
-      ...importMethods(db),
+      ...prepareImportMethods(db),
     }
     this.#begin = db.prepare('BEGIN IMMEDIATE')
     this.#commit = db.prepare('COMMIT')
@@ -91,7 +91,7 @@ export class Writer {
       this.#rollback()
       replies = calls.map(({ id }) => ({ id, error: toWireError(error) }))
     }
-    this.#unopened.note(calls, replies)
+    this.#unopened.recordOutcomes(calls, replies)
     return replies
   }
 

@@ -67,7 +67,7 @@ interface ImageFamily {
    */
   createCounter(config: ProcessorConfig): ImageRule['countTokens'] | undefined
   /** Returns the ids around an image. @returns undefined if the files do not declare them */
-  edges?(model: VisionConfig): ImageDelimiters | undefined
+  readDelimiters?(model: VisionConfig): ImageDelimiters | undefined
 }
 
 const FAMILIES: readonly ImageFamily[] = [
@@ -87,7 +87,7 @@ const FAMILIES: readonly ImageFamily[] = [
     processors: /^Gemma4ImageProcessor(Fast|Pil)?$/,
     placeholder: '<|image|>',
     createCounter: createGemmaCounter,
-    edges: ({ boi_token_id: begin, eoi_token_id: end }) =>
+    readDelimiters: ({ boi_token_id: begin, eoi_token_id: end }) =>
       begin === undefined || end === undefined ? undefined : [begin, end],
   },
   {
@@ -116,8 +116,8 @@ export function readImageRule(
     model.image_token_id ?? model.media_placeholder_token_id ?? addedTokens.get(family.placeholder)
   // A processor that does not resize requires sides that are multiples of its factor, which agents do not provide.
   const countTokens = config!.do_resize === false ? undefined : family.createCounter(config!)
-  const edges = family.edges?.(model)
-  if (tokenId === undefined || countTokens === undefined || (family.edges && edges === undefined))
+  const edges = family.readDelimiters?.(model)
+  if (tokenId === undefined || countTokens === undefined || (family.readDelimiters && edges === undefined))
     return undefined
   return { tokenId, countTokens, ...(edges && { edges }) }
 }

@@ -60,7 +60,7 @@ export async function fetchModelDirectory(
   modelId: string,
   environment: HubEnvironment,
 ): Promise<ModelDirectory> {
-  const repository = join(cacheDirectory(environment), `models--${modelId.replaceAll('/', '--')}`)
+  const repository = join(getCacheDirectory(environment), `models--${modelId.replaceAll('/', '--')}`)
   const cached = await findCachedSnapshot(repository)
   const unlisted = cached === undefined ? [] : listUnlistedFiles(repository, cached)
   const directory = cached && join(repository, 'snapshots', cached)
@@ -87,7 +87,7 @@ export async function fetchModelDirectory(
   }
 }
 
-function cacheDirectory(environment: HubEnvironment): string {
+function getCacheDirectory(environment: HubEnvironment): string {
   const { HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE, HF_HOME, XDG_CACHE_HOME } = environment
   const home = HF_HOME ?? join(XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'huggingface')
   return HF_HUB_CACHE ?? HUGGINGFACE_HUB_CACHE ?? join(home, 'hub')

@@ -73,7 +73,7 @@ export interface TokenModel {
   /** The context length that the engines reported at the start, if the model's files declare none. */
   readonly servedLength?: number | undefined
   /** Returns the length of the vocabulary's longest token, which is computed on first use (50 ms). */
-  longestTokenChars(): number
+  getLongestTokenChars(): number
   /** One more than the highest id that the model can sample, according to its files. */
   readonly vocabularySize: number
   /** The encoder that turns text into ids; the JavaScript one is slower, and its ids differ for some texts. */
@@ -112,7 +112,7 @@ export interface StartingModel {
    * @throws ProxyError `config_invalid` for a tokenizer or a template that cannot be used, `start_failed` without
    *   Python
    */
-  ready(): Promise<TokenModel>
+  waitUntilReady(): Promise<TokenModel>
   /** Releases the threads if the start has failed meanwhile. */
   close(): Promise<void>
 }
@@ -122,7 +122,7 @@ export interface StartingModel {
  * @throws ProxyError `config_invalid` for files that are missing or broken, `start_failed` if the hub cannot be reached
  */
 export async function openTokenModel(options: TokenModelOptions): Promise<TokenModel> {
-  return (await startTokenModel(options)).ready()
+  return (await startTokenModel(options)).waitUntilReady()
 }
 
 /**
@@ -175,7 +175,7 @@ export async function startTokenModel(options: TokenModelOptions): Promise<Start
     return createTokenModel(read, tokenizer, encoder, prompts, await parsers.chosen)
   }
   return {
-    ready: () =>
+    waitUntilReady: () =>
       ready().catch(async (error: unknown) => {
         await close()
         throw error
@@ -270,7 +270,7 @@ async function createTokenModel(
   let longest: number | undefined
   return {
     tokenizer,
-    longestTokenChars: () => {
+    getLongestTokenChars: () => {
       longest ??= computeLongestTokenChars(tokenizer)
       return longest
     },

@@ -61,7 +61,7 @@ export const THINK_OR_CALL = { ...THINK, callEndsIt: true } as const
  * Returns the parser family of a block syntax.
  * @param innerMarkers markers inside a tool call
  */
-export function blockFamily(
+export function createBlockFamily(
   name: string,
   innerMarkers: readonly string[],
   syntax: BlockSyntax,
@@ -69,7 +69,7 @@ export function blockFamily(
   const { reasoning, answer = [], silent = [], call } = syntax
   const pairs = [reasoning, ...answer, call?.wrapper].flatMap((pair) => [pair?.open, pair?.close])
   const markers = [...pairs, ...(call?.opens ?? []), call?.close, ...silent, ...innerMarkers]
-  const grammar = blockGrammar(syntax)
+  const grammar = parseBlocks(syntax)
   return {
     name,
     keepTokens: markers.filter((marker) => marker !== undefined),
@@ -80,7 +80,7 @@ export function blockFamily(
   }
 }
 
-export function blockGrammar(syntax: BlockSyntax): Grammar {
+export function parseBlocks(syntax: BlockSyntax): Grammar {
   const { reasoning, answer = [], silent = [], call } = syntax
   const wrapper = call?.wrapper
   const answerOpens = answer.map(({ open }) => open)

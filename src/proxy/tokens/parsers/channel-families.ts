@@ -1,10 +1,10 @@
 /** The families that write a completion as messages, each after a header that names its recipient. */
 import { MarkerSet } from '../tokenizer/markers.ts'
-import { blockGrammar } from './block-parser.ts'
+import { parseBlocks } from './block-parser.ts'
 import { readArguments } from './json-tool-calls.ts'
 import type { DeltaBuilder } from './output-delta.ts'
 import { OutputParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
-import { createTaggedSyntax, invokeTags } from './tagged-tool-calls.ts'
+import { createInvokeTags, createTaggedSyntax } from './tagged-tool-calls.ts'
 import { type GrammarStep, RunScanner, type TextReader } from './text-reader.ts'
 
 const RECIPIENT_MARK = '>>>'
@@ -54,9 +54,9 @@ const START = '<|start|>'
 const MESSAGE = '<|message|>'
 const HEADER_END = new MarkerSet([MESSAGE])
 const BODY_ENDS = new MarkerSet(['<|eom|>', '<|eot|>', START])
-const readAtem = blockGrammar({
+const readAtem = parseBlocks({
   call: createTaggedSyntax({
-    ...invokeTags('atem:'),
+    ...createInvokeTags('atem:'),
     mustClose: true,
     untyped: 'json',
     wrapper: { open: '<atem:function_calls>', close: '</atem:function_calls>' },

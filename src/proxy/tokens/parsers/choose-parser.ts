@@ -1,6 +1,6 @@
 /** Chooses the parser family for a model's output. */
 import { ProxyError } from '../../../base/errors.ts'
-import { blockFamily, THINK } from './block-parser.ts'
+import { createBlockFamily, THINK } from './block-parser.ts'
 import { functionaryV32, museGlimmer } from './channel-families.ts'
 import { deepseek, deepseekV31 } from './deepseek.ts'
 import { gemma4 } from './gemma4.ts'
@@ -47,7 +47,7 @@ import {
 import { xlam } from './xlam.ts'
 
 /** Models whose templates support no tools: `<think>…</think>` at the beginning is reasoning, the rest is content. */
-export const plain = blockFamily('plain', [], { reasoning: THINK })
+export const plain = createBlockFamily('plain', [], { reasoning: THINK })
 
 /**
  * The texts that a template must all contain for a family to be chosen. The order matters: several of the later signs

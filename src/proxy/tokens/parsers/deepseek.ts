@@ -5,7 +5,7 @@
  * Sources: the models' chat templates; vLLM's `deepseekv3_tool_parser.py` and `deepseekv31_tool_parser.py`.
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
-import { type BlockResult, blockFamily, THINK } from './block-parser.ts'
+import { type BlockResult, createBlockFamily, THINK } from './block-parser.ts'
 import { endsBlock, readJsonArguments, startsJson } from './json-tool-calls.ts'
 import type { ParserFamily } from './output-parser.ts'
 import type { GrammarStep, TextReader } from './text-reader.ts'
@@ -15,7 +15,7 @@ const CLOSE = '<｜tool▁call▁end｜>'
 const HEADER_ENDS = new MarkerSet([SEPARATOR, CLOSE])
 const NAME_ENDS = new MarkerSet(['\n', CLOSE])
 
-export const deepseek = blockFamily('deepseek_v3', [SEPARATOR], {
+export const deepseek = createBlockFamily('deepseek_v3', [SEPARATOR], {
   reasoning: THINK,
   call: {
     opens: ['<｜tool▁call▁begin｜>'],

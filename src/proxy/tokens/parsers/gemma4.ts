@@ -6,7 +6,7 @@
  * Sources: the model's chat template; vLLM's `parser/gemma4.py`; SGLang's `gemma4_detector.py`.
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
-import { type BlockOptions, type BlockResult, blockFamily } from './block-parser.ts'
+import { type BlockOptions, type BlockResult, createBlockFamily } from './block-parser.ts'
 import { SCALAR } from './json-scanner.ts'
 import { getTypes, readParameterSchemas, toJsonValue } from './text-arguments.ts'
 import type { GrammarStep, TextReader } from './text-reader.ts'
@@ -17,7 +17,7 @@ const CLOSES = new MarkerSet([CLOSE])
 /** The maximum nesting depth. No tool accepts deeper arguments. */
 const MAX_DEPTH = 100
 
-export const gemma4 = blockFamily('gemma4', [QUOTE], {
+export const gemma4 = createBlockFamily('gemma4', [QUOTE], {
   reasoning: { open: '<|channel>thought\n', close: '<channel|>', callEndsIt: true },
   call: { opens: ['<|tool_call>'], close: CLOSE, read: readCall },
 })

@@ -1,5 +1,5 @@
 /** The families that write tool calls as JSON between markers, most of them as one array. */
-import { blockFamily, THINK, THINK_OR_CALL } from './block-parser.ts'
+import { createBlockFamily, THINK, THINK_OR_CALL } from './block-parser.ts'
 import {
   createArraySyntax,
   createHeaderSyntax,
@@ -19,7 +19,7 @@ const HERMES_KEYS: ToolCallKeys = { name: 'name', arguments: ['arguments'], toAr
  * `<think>…</think>`.
  * Sources: the chat templates of Qwen2.5 and Qwen3; vLLM's `hermes_tool_parser.py` and `qwen3_reasoning_parser.py`.
  */
-export const hermes = blockFamily('hermes', [], {
+export const hermes = createBlockFamily('hermes', [], {
   reasoning: THINK_OR_CALL,
   call: createObjectSyntax('<tool_call>', '</tool_call>', HERMES_KEYS),
 })
@@ -28,7 +28,7 @@ export const hermes = blockFamily('hermes', [], {
  * Granite 3: `<|tool_call|>[{"name": "f", "arguments": {…}}]`; some versions begin with `<tool_call>`.
  * Sources: the chat template of Granite 3.3; vLLM's `granite_tool_parser.py`.
  */
-export const granite = blockFamily('granite', [], {
+export const granite = createBlockFamily('granite', [], {
   reasoning: THINK,
   answer: [{ open: '<response>', close: '</response>' }],
   call: createArraySyntax(['<|tool_call|>', '<tool_call>'], '</tool_call>', {
@@ -41,7 +41,7 @@ export const granite = blockFamily('granite', [], {
  * Phi 4 mini: `functools[{"name": "f", "arguments": {…}}]`, or the array between special tokens.
  * Sources: the model card of Phi-4-mini-instruct; vLLM's `phi4mini_tool_parser.py`.
  */
-export const phi4Mini = blockFamily('phi4_mini_json', [], {
+export const phi4Mini = createBlockFamily('phi4_mini_json', [], {
   reasoning: THINK,
   call: createArraySyntax(['functools', '<|tool_call|>'], '<|/tool_call|>', {
     ...NAMED,
@@ -53,7 +53,7 @@ export const phi4Mini = blockFamily('phi4_mini_json', [], {
  * Hunyuan A13B: `<tool_calls>[{"name": "f", "arguments": {…}}]</tool_calls>`, content in `<answer>…</answer>`.
  * Sources: the model's chat template; vLLM's `hunyuan_a13b_tool_parser.py` and `hunyuan_a13b_reasoning_parser.py`.
  */
-export const hunyuanA13b = blockFamily('hunyuan_a13b', [], {
+export const hunyuanA13b = createBlockFamily('hunyuan_a13b', [], {
   reasoning: THINK,
   answer: [{ open: '<answer>', close: '</answer>' }],
   call: createArraySyntax(['<tool_calls>'], '</tool_calls>', {
@@ -66,7 +66,7 @@ export const hunyuanA13b = blockFamily('hunyuan_a13b', [], {
  * Nemotron Nano v2: `<TOOLCALL>[{"name": "f", "arguments": {…}}]</TOOLCALL>`.
  * Sources: the model's chat template; vLLM's `nemotron_json_tool_parser.py`.
  */
-export const nemotronJson = blockFamily('nemotron_json', [], {
+export const nemotronJson = createBlockFamily('nemotron_json', [], {
   reasoning: THINK,
   call: createArraySyntax(['<TOOLCALL>'], '</TOOLCALL>', NAMED),
 })
@@ -76,7 +76,7 @@ export const nemotronJson = blockFamily('nemotron_json', [], {
  * `<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters": {…}}]<|END_ACTION|>`. Its ids count from 0 in
  * each completion. Sources: the chat template of Command R7B; SGLang's `cohere_command4_detector.py`.
  */
-export const cohere = blockFamily('cohere_command', [], {
+export const cohere = createBlockFamily('cohere_command', [], {
   reasoning: { open: '<|START_THINKING|>', close: '<|END_THINKING|>', callEndsIt: true },
   answer: [
     { open: '<|START_RESPONSE|>', close: '<|END_RESPONSE|>' },
@@ -92,7 +92,7 @@ export const cohere = blockFamily('cohere_command', [], {
 /**
  * Command R+: ``Action:\n```json\n[{"tool_name": "f", "parameters": {…}}]\n``` ``. Source: the model's chat template.
  */
-export const commandRPlus = blockFamily('command_r_plus', [], {
+export const commandRPlus = createBlockFamily('command_r_plus', [], {
   call: createArraySyntax(['Action:\n```json', 'Action: ```json', 'Action:```json'], '```', {
     name: 'tool_name',
     arguments: ['parameters'],
@@ -103,14 +103,14 @@ export const commandRPlus = blockFamily('command_r_plus', [], {
  * Apriel 1.5 and 1.6: `Here are my reasoning steps:\n…\n[BEGIN FINAL RESPONSE]\n…\n<tool_calls>[{"name": "f",
  * "arguments": {…}}]</tool_calls>`. Source: the models' chat templates.
  */
-export const apriel = blockFamily('apriel', [], {
+export const apriel = createBlockFamily('apriel', [], {
   reasoning: { open: 'Here are my reasoning steps:', close: '[BEGIN FINAL RESPONSE]', callEndsIt: true },
   answer: [{ open: '[BEGIN FINAL RESPONSE]', close: '[END FINAL RESPONSE]' }],
   call: createArraySyntax(['<tool_calls>'], '</tool_calls>', NAMED),
 })
 
 /** MiniMax M1: `<tool_calls>\n{"name": "f", "arguments": {…}}\n…\n</tool_calls>`. Source: the model's chat template. */
-export const minimaxM1 = blockFamily('minimax_m1', [], {
+export const minimaxM1 = createBlockFamily('minimax_m1', [], {
   reasoning: THINK,
   call: createSequenceSyntax('<tool_calls>', '</tool_calls>', NAMED),
 })
@@ -121,7 +121,7 @@ export const minimaxM1 = blockFamily('minimax_m1', [], {
  * Sources: the models' chat templates; vLLM's `gigachat3_tool_parser.py`; SGLang's `gigachat3_detector.py`.
  */
 const GIGACHAT_CALL = createObjectSyntax('<|function_call|>', '<|message_sep|>', NAMED)
-export const gigaChat3 = blockFamily('gigachat3', ['<|role_sep|>'], {
+export const gigaChat3 = createBlockFamily('gigachat3', ['<|role_sep|>'], {
   silent: ['<|message_sep|>'],
   call: { ...GIGACHAT_CALL, opens: [...GIGACHAT_CALL.opens, 'function call<|role_sep|>\n'] },
 })
@@ -131,7 +131,7 @@ export const gigaChat3 = blockFamily('gigachat3', ['<|role_sep|>'], {
  * `<|think|>…<|end|><|begin|>assistant<|tool_calls|><|tool_call:begin|>id<|tool_call:name|>f<|tool_call:args|>{…}`
  * `<|tool_call:end|><|calls|>`, content after `<|content|>`. Source: the model's chat template.
  */
-export const solarOpen = blockFamily(
+export const solarOpen = createBlockFamily(
   'solar_open',
   ['<|begin|>', '<|tool_call:name|>', '<|tool_call:args|>'],
   {
@@ -150,7 +150,7 @@ export const solarOpen = blockFamily(
  * `functions.f:0` is the tool call's id, which the template expects in later requests.
  * Sources: Kimi K2's `tool_call_guidance.md`; vLLM's `kimi_k2_tool_parser.py`.
  */
-export const kimi = blockFamily('kimi_k2', ['<|tool_call_argument_begin|>'], {
+export const kimi = createBlockFamily('kimi_k2', ['<|tool_call_argument_begin|>'], {
   reasoning: THINK_OR_CALL,
   call: createHeaderSyntax(
     '<|tool_call_begin|>',
@@ -171,7 +171,7 @@ export const kimi = blockFamily('kimi_k2', ['<|tool_call_argument_begin|>'], {
  * Apertus: `<|tools_prefix|>[{"f": {…}}, {"g": {…}}]<|tools_suffix|>`, reasoning in `<|inner_prefix|>…<|inner_suffix|>`.
  * Sources: the chat template of Apertus-8B; SGLang's `apertus2509_detector.py`.
  */
-export const apertus = blockFamily('apertus', [], {
+export const apertus = createBlockFamily('apertus', [], {
   reasoning: { open: '<|inner_prefix|>', close: '<|inner_suffix|>' },
   call: {
     opens: ['<|tools_prefix|>'],
@@ -192,7 +192,7 @@ export const apertus = blockFamily('apertus', [], {
 })
 
 /** Functionary 3.1: `<function=f>{…}</function>`. Source: the model's chat template. */
-export const functionaryV31 = blockFamily('functionary_v3_1', [], {
+export const functionaryV31 = createBlockFamily('functionary_v3_1', [], {
   call: createHeaderSyntax('<function=', ['>'], { close: '</function>' }),
 })
 
@@ -200,7 +200,7 @@ export const functionaryV31 = blockFamily('functionary_v3_1', [], {
  * LongCat Flash: `<longcat_tool_call>\n{"name": "f", "arguments": {…}}\n</longcat_tool_call>`.
  * Source: vLLM's `longcat_tool_parser.py`.
  */
-export const longcat = blockFamily('longcat', [], {
+export const longcat = createBlockFamily('longcat', [], {
   call: createObjectSyntax('<longcat_tool_call>', '</longcat_tool_call>', HERMES_KEYS),
 })
 
@@ -209,7 +209,7 @@ export const longcat = blockFamily('longcat', [], {
  * `<response>…</response>`.
  * Sources: vLLM's `ernie45_tool_parser.py` and `ernie45_reasoning_parser.py`.
  */
-export const ernie45 = blockFamily('ernie45', [], {
+export const ernie45 = createBlockFamily('ernie45', [], {
   reasoning: THINK,
   answer: [{ open: '<response>', close: '</response>' }],
   call: createObjectSyntax('<tool_call>', '</tool_call>', HERMES_KEYS),
@@ -224,7 +224,7 @@ const INTERNLM_CALL = createObjectSyntax('<|action_start|><|plugin|>', '<|action
   arguments: ['parameters', 'arguments'],
   toArguments: keepJson,
 })
-export const internlm = blockFamily('internlm', ['<|action_start|>', '<|plugin|>'], {
+export const internlm = createBlockFamily('internlm', ['<|action_start|>', '<|plugin|>'], {
   reasoning: THINK,
   call: { ...INTERNLM_CALL, opens: [...INTERNLM_CALL.opens, '<|action_start|> <|plugin|>'] },
 })

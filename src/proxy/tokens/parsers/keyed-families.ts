@@ -3,7 +3,7 @@ import { MarkerSet } from '../tokenizer/markers.ts'
 import {
   type BlockOptions,
   type BlockResult,
-  blockFamily,
+  createBlockFamily,
   type Markers,
   type ToolCallSyntax,
 } from './block-parser.ts'
@@ -38,7 +38,7 @@ function createKeyedFamily(name: string, suffix: string, nameEnd?: string, wrapp
   const [key, value] = [createMarkers('arg_key', suffix), createMarkers('arg_value', suffix)]
   const inner = [key.open, key.close, value.open, value.close, ...(nameEnd ? [nameEnd] : [])]
   const call = createKeyedSyntax({ call: createMarkers('tool_call', suffix), key, value, nameEnd })
-  return blockFamily(name, inner, {
+  return createBlockFamily(name, inner, {
     reasoning: { ...createMarkers('think', suffix), callEndsIt: true },
     call: { ...call, wrapper },
   })

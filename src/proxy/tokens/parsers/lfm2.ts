@@ -3,7 +3,7 @@
  * Sources: the chat template of LFM2.5; SGLang's `lfm2_detector.py`; vLLM's `lfm2_tool_parser.py`.
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
-import { type BlockResult, blockFamily, THINK } from './block-parser.ts'
+import { type BlockResult, createBlockFamily, THINK } from './block-parser.ts'
 import { readNamedCalls } from './json-tool-calls.ts'
 import { readPythonCalls } from './python-tool-calls.ts'
 import { type GrammarStep, TextReader } from './text-reader.ts'
@@ -12,7 +12,7 @@ const CLOSE = '<|tool_call_end|>'
 /** A special token, which no string contains. */
 const END = new MarkerSet([CLOSE])
 
-export const lfm2 = blockFamily('lfm2', [], {
+export const lfm2 = createBlockFamily('lfm2', [], {
   reasoning: THINK,
   call: { opens: ['<|tool_call_start|>'], close: CLOSE, read: readCalls },
 })

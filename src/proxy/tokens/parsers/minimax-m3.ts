@@ -5,7 +5,7 @@
  * Sources: the model's chat template; vLLM's `parser/minimax_m3.py`; SGLang's `minimax_m3.py`.
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
-import { type BlockOptions, type BlockResult, blockFamily } from './block-parser.ts'
+import { type BlockOptions, type BlockResult, createBlockFamily } from './block-parser.ts'
 import { type ArgumentSchema, getTypes, readParameterSchemas, toJsonValue } from './text-arguments.ts'
 import type { GrammarStep, TextReader } from './text-reader.ts'
 
@@ -16,7 +16,7 @@ const NAME_END = new MarkerSet(['">', CLOSE])
 /** The maximum nesting depth, as in vLLM. */
 const MAX_DEPTH = 128
 
-export const minimaxM3 = blockFamily('minimax_m3', [NAMESPACE], {
+export const minimaxM3 = createBlockFamily('minimax_m3', [NAMESPACE], {
   reasoning: { open: '<mm:think>', close: '</mm:think>' },
   call: {
     opens: [`${NAMESPACE}<invoke name="`],

@@ -4,7 +4,7 @@
  * Sources: mistral-common's tokenizers; vLLM's `parser/mistral.py`.
  */
 import { randomBytes } from 'node:crypto'
-import { type BlockResult, type BlockSyntax, blockFamily, blockGrammar } from './block-parser.ts'
+import { type BlockResult, type BlockSyntax, createBlockFamily, parseBlocks } from './block-parser.ts'
 import { decodeString, readArguments, readNamedCalls, type ToolCallKeys } from './json-tool-calls.ts'
 import { OutputParser, type ParserFamily } from './output-parser.ts'
 import { type GrammarStep, RunScanner, type TextReader } from './text-reader.ts'
@@ -15,9 +15,8 @@ const SYNTAX: BlockSyntax = {
 }
 
 export const mistral: ParserFamily = {
-  ...blockFamily('mistral', ['[CALL_ID]', '[ARGS]'], SYNTAX),
-  create: (options) =>
-    new OutputParser(blockGrammar(SYNTAX), { makeToolCallId: createMistralId, ...options }),
+  ...createBlockFamily('mistral', ['[CALL_ID]', '[ARGS]'], SYNTAX),
+  create: (options) => new OutputParser(parseBlocks(SYNTAX), { makeToolCallId: createMistralId, ...options }),
 }
 
 const KEYS: ToolCallKeys = {

@@ -3,7 +3,7 @@
  * only its end distinguishes it from a response that begins with a bracket.
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
-import { type BlockResult, blockFamily, THINK } from './block-parser.ts'
+import { type BlockResult, createBlockFamily, THINK } from './block-parser.ts'
 import type { DeltaBuilder, OutputToolCall } from './output-delta.ts'
 import { type Grammar, OutputParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
 import { readPythonCallLines, readPythonCalls } from './python-tool-calls.ts'
@@ -18,19 +18,19 @@ const NO_MARKERS = new MarkerSet([])
  * Llama 3.2 with a pythonic template, ToolACE and others: the complete output is `[f(a=1), g(b="x")]`.
  * Source: vLLM's `pythonic_tool_parser.py`.
  */
-export const pythonic = listFamily('pythonic', [])
+export const pythonic = createListFamily('pythonic', [])
 
 /**
  * Llama 4: the same, sometimes between `<|python_start|>` and `<|python_end|>`.
  * Source: vLLM's `llama4_pythonic_tool_parser.py`.
  */
-export const llama4Pythonic = listFamily('llama4_pythonic', [PYTHON_START, PYTHON_END])
+export const llama4Pythonic = createListFamily('llama4_pythonic', [PYTHON_START, PYTHON_END])
 
 /**
  * OLMo 3: `<function_calls>\nf(a=1)\ng(b="x")\n</function_calls>`, preceded by `<think>…</think>`.
  * Sources: vLLM's `olmo3_tool_parser.py` and `olmo3_reasoning_parser.py`.
  */
-export const olmo3 = blockFamily('olmo3', [], {
+export const olmo3 = createBlockFamily('olmo3', [], {
   reasoning: THINK,
   call: { opens: ['<function_calls>'], close: '</function_calls>', read: readLines },
 })
@@ -42,7 +42,7 @@ function* readLines(reader: TextReader): GrammarStep<BlockResult> {
   return readPythonCallLines(text) ?? 'malformed'
 }
 
-function listFamily(name: string, keepTokens: readonly string[]): ParserFamily {
+function createListFamily(name: string, keepTokens: readonly string[]): ParserFamily {
   const opens = keepTokens.includes(PYTHON_START) ? [PYTHON_START] : []
   const grammar: Grammar = (reader, delta, options) => readCompletion(reader, delta, options, opens)
   return { name, keepTokens, grammar, create: (options) => new OutputParser(grammar, options) }

@@ -1,6 +1,6 @@
 /** The families that write each parameter of a tool call as an element that contains plain text. */
-import { blockFamily, type Markers, THINK, THINK_OR_CALL } from './block-parser.ts'
-import { createTaggedSyntax, invokeTags } from './tagged-tool-calls.ts'
+import { createBlockFamily, type Markers, THINK, THINK_OR_CALL } from './block-parser.ts'
+import { createInvokeTags, createTaggedSyntax } from './tagged-tool-calls.ts'
 
 const FUNCTION_TAGS = {
   call: '<function=',
@@ -16,7 +16,7 @@ const FUNCTION_TAGS = {
  * The model sometimes omits `<tool_call>`, so `<function=…>` delimits the call.
  * Sources: the models' chat templates; vLLM's `parser/qwen3.py`; SGLang's `qwen3_coder_detector.py`.
  */
-export const qwen3Coder = blockFamily('qwen3_coder', [], {
+export const qwen3Coder = createBlockFamily('qwen3_coder', [], {
   reasoning: THINK_OR_CALL,
   call: createTaggedSyntax({ ...FUNCTION_TAGS, wrapper: { open: '<tool_call>', close: '</tool_call>' } }),
 })
@@ -25,7 +25,7 @@ export const qwen3Coder = blockFamily('qwen3_coder', [], {
  * MiMo V2: the same, with values on the line of their tags: `<parameter=a>value</parameter>`.
  * Sources: vLLM's `parser/mimo.py`; SGLang's `mimo_detector.py`.
  */
-export const mimo = blockFamily('mimo', [], {
+export const mimo = createBlockFamily('mimo', [], {
   reasoning: THINK_OR_CALL,
   call: createTaggedSyntax({
     ...FUNCTION_TAGS,
@@ -38,7 +38,7 @@ export const mimo = blockFamily('mimo', [], {
  * Seed-OSS: Qwen3-Coder's tags in `<seed:tool_call>`, reasoning in `<seed:think>`.
  * Sources: the model's chat template; vLLM's `seed_oss_tool_parser.py` and `seedoss_reasoning_parser.py`.
  */
-export const seedOss = blockFamily('seed_oss', [], {
+export const seedOss = createBlockFamily('seed_oss', [], {
   reasoning: { open: '<seed:think>', close: '</seed:think>', callEndsIt: true },
   call: createTaggedSyntax({
     ...FUNCTION_TAGS,
@@ -50,10 +50,10 @@ export const seedOss = blockFamily('seed_oss', [], {
  * MiniMax M2: `<minimax:tool_call>\n<invoke name="f">\n<parameter name="a">value</parameter>\n</invoke>\n` and so on.
  * Sources: the model's chat template; vLLM's `parser/minimax_m2.py`; SGLang's `minimax_m2.py`.
  */
-export const minimaxM2 = blockFamily('minimax_m2', [], {
+export const minimaxM2 = createBlockFamily('minimax_m2', [], {
   reasoning: THINK_OR_CALL,
   call: createTaggedSyntax({
-    ...invokeTags(''),
+    ...createInvokeTags(''),
     wrapper: { open: '<minimax:tool_call>', close: '</minimax:tool_call>' },
   }),
 })
@@ -63,7 +63,7 @@ export const minimaxM2 = blockFamily('minimax_m2', [], {
  * `<｜DSML｜parameter name="a" string="false">1</｜DSML｜parameter>`.
  * Sources: the model's chat template; SGLang's `deepseekv32_detector.py`.
  */
-export const deepseekV32 = blockFamily('deepseek_v32', [], {
+export const deepseekV32 = createBlockFamily('deepseek_v32', [], {
   reasoning: THINK,
   call: createDsmlSyntax('function_calls'),
 })
@@ -72,7 +72,7 @@ export const deepseekV32 = blockFamily('deepseek_v32', [], {
  * DeepSeek V4: the same in `tool_calls`, which may begin inside unclosed reasoning.
  * Sources: the model's chat template; vLLM's `parser/deepseek_v4.py`; SGLang's `deepseekv4_detector.py`.
  */
-export const deepseekV4 = blockFamily('deepseek_v4', [], {
+export const deepseekV4 = createBlockFamily('deepseek_v4', [], {
   reasoning: THINK_OR_CALL,
   call: createDsmlSyntax('tool_calls'),
 })
@@ -81,14 +81,14 @@ export const deepseekV4 = blockFamily('deepseek_v4', [], {
  * DeepSeek V4.1: the same with a space before the name of each tag: `<｜DSML｜ calls>`, `<｜DSML｜ invoke name="f">`.
  * Sources: the model's prompt encoder; SGLang's `deepseekv41_detector.py`.
  */
-export const deepseekV41 = blockFamily('deepseek_v41', [], {
+export const deepseekV41 = createBlockFamily('deepseek_v41', [], {
   reasoning: THINK_OR_CALL,
   call: createDsmlSyntax(' calls', ' '),
 })
 
 function createDsmlSyntax(wrapper: string, space = '') {
   return createTaggedSyntax({
-    ...invokeTags(`｜DSML｜${space}`),
+    ...createInvokeTags(`｜DSML｜${space}`),
     nameEnds: {
       '">': {},
       '" string="true">': { type: 'string' },
@@ -103,7 +103,7 @@ function createDsmlSyntax(wrapper: string, space = '') {
  * MiniCPM5: `<function name="f"><param name="a"><![CDATA[text]]></param><param name="n">5</param></function>`.
  * Sources: the model's chat template; vLLM's `minicpm5xml_tool_parser.py`; SGLang's `minicpm5_detector.py`.
  */
-export const miniCpm5 = blockFamily('minicpm5', [], {
+export const miniCpm5 = createBlockFamily('minicpm5', [], {
   reasoning: THINK,
   call: createTaggedSyntax({
     call: '<function name="',
@@ -121,10 +121,10 @@ export const miniCpm5 = blockFamily('minicpm5', [], {
  * dots: MiniMax M2's tags in `<dots_function_call>`; a call must be closed.
  * Sources: vLLM's `dots_tool_parser.py`; SGLang's `dots_detector.py`.
  */
-export const dots = blockFamily('dots', [], {
+export const dots = createBlockFamily('dots', [], {
   reasoning: THINK,
   call: createTaggedSyntax({
-    ...invokeTags(''),
+    ...createInvokeTags(''),
     mustClose: true,
     wrapper: { open: '<dots_function_call>', close: '</dots_function_call>' },
   }),
@@ -135,13 +135,13 @@ export const dots = blockFamily('dots', [], {
  * `<steptml:parameter name="a">value</steptml:parameter></steptml:invoke><｜tool_call_end｜><｜tool_calls_end｜>`.
  * Sources: vLLM's `step3_tool_parser.py` and `step3_reasoning_parser.py`; SGLang's `step3_detector.py`.
  */
-export const step3 = blockFamily(
+export const step3 = createBlockFamily(
   'step3',
   ['<｜tool_call_begin｜>', '<｜tool_sep｜>', '<｜tool_call_end｜>'],
   {
     reasoning: THINK,
     call: createTaggedSyntax({
-      ...invokeTags('steptml:'),
+      ...createInvokeTags('steptml:'),
       call: '<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="',
       callClose: '</steptml:invoke><｜tool_call_end｜>',
       mustClose: true,
@@ -156,7 +156,7 @@ export const step3 = blockFamily(
  * `<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>`, content in a separate `response`.
  * Sources: the model's chat template; SGLang's `kimik3_detector.py` and `kimik3_format.py`.
  */
-export const kimiK3 = blockFamily('kimi_k3', ['<|open|>', '<|close|>', '<|sep|>'], {
+export const kimiK3 = createBlockFamily('kimi_k3', ['<|open|>', '<|close|>', '<|sep|>'], {
   reasoning: createChannel('think'),
   silent: [...Object.values(createChannel('response')), createChannel('message').close],
   call: createTaggedSyntax({
@@ -165,7 +165,7 @@ export const kimiK3 = blockFamily('kimi_k3', ['<|open|>', '<|close|>', '<|sep|>'
     parameter: '<|open|>argument ',
     parameterClose: createChannel('argument').close,
     nameEnds: { '<|sep|>': {} },
-    head: parseKimiHead,
+    parseHead: parseKimiHead,
     keepsNewlines: true,
     mustClose: true,
     wrapper: createChannel('tools'),

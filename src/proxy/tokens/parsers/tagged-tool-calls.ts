@@ -21,7 +21,7 @@ interface TagSyntax {
   nameEnds: Readonly<Record<string, Pick<TextArgument, 'type'>>>
   wrapper?: { open: string; close: string }
   /** Parses the text between a tag's beginning and end, if it contains more than the name. */
-  head?: (text: string) => Pick<TextArgument, 'name' | 'type'>
+  parseHead?: (text: string) => Pick<TextArgument, 'name' | 'type'>
   /** Whether newlines around values belong to them, because the template writes none. */
   keepsNewlines?: true
   /** Whether a truncated call is not a tool call, because another parameter may be missing. */
@@ -33,7 +33,7 @@ interface TagSyntax {
 }
 
 /** Returns the syntax of `<invoke name="f">` and `<parameter name="a">`. @param prefix prefix of the tags' names */
-export function invokeTags(prefix: string) {
+export function createInvokeTags(prefix: string) {
   return {
     call: `<${prefix}invoke name="`,
     callClose: `</${prefix}invoke>`,
@@ -74,7 +74,7 @@ export function createTaggedSyntax(syntax: TagSyntax): ToolCallSyntax {
   function* readName(reader: TextReader): GrammarStep<Pick<TextArgument, 'name' | 'type'>> {
     const { text, marker = '\n' } = yield* reader.upTo(nameEnds)
     if (marker === '\n') return { name: '' }
-    return syntax.head?.(text) ?? { name: text.trim(), ...syntax.nameEnds[marker] }
+    return syntax.parseHead?.(text) ?? { name: text.trim(), ...syntax.nameEnds[marker] }
   }
 
   function trimText(text: string): string {

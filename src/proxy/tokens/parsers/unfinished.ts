@@ -19,7 +19,7 @@ export interface CutOffState {
 export function findCutOffState(family: ParserFamily, completion: string, head: string): CutOffState {
   const { reasoning } = family
   const header =
-    family.headerRest?.(completion) ?? (reasoning ? restOfOpener(reasoning.open, completion) : '')
+    family.headerRest?.(completion) ?? (reasoning ? getRestOfOpener(reasoning.open, completion) : '')
   const reasons = reasoning !== undefined && isInReasoning(family, completion + header, head)
   return {
     header,
@@ -41,7 +41,7 @@ export function isInReasoning(family: ParserFamily, completion: string, head: st
  * Returns the missing end of an opening marker that consists of a token and words (Gemma 4's `<|channel>thought`), if
  * the completion was truncated in the words.
  */
-function restOfOpener(open: string, completion: string): string {
+function getRestOfOpener(open: string, completion: string): string {
   const token = /^<[^>]+>/.exec(open)?.[0]
   const index = token === undefined ? -1 : completion.lastIndexOf(token)
   const begun = index === -1 ? '' : completion.slice(index)

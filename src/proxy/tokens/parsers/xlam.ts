@@ -3,7 +3,7 @@
  * in `<tool_call>…</tool_call>` or after `[TOOL_CALLS]`. Only the end of the output distinguishes the first form from a
  * response in JSON. Source: vLLM's `xlam_tool_parser.py`.
  */
-import { type BlockResult, type BlockSyntax, blockFamily, blockGrammar } from './block-parser.ts'
+import { type BlockResult, type BlockSyntax, createBlockFamily, parseBlocks } from './block-parser.ts'
 import { decodeString, readNamedCalls, type ToolCallKeys } from './json-tool-calls.ts'
 import type { DeltaBuilder } from './output-delta.ts'
 import { OutputParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
@@ -13,10 +13,10 @@ const CLOSES = ['```', '</tool_call>']
 const SYNTAX: BlockSyntax = {
   call: { opens: ['```json', '<tool_call>', '[TOOL_CALLS]'], read: readBlock },
 }
-const readContent = blockGrammar(SYNTAX)
+const readContent = parseBlocks(SYNTAX)
 
 export const xlam: ParserFamily = {
-  ...blockFamily('xlam', ['</tool_call>'], SYNTAX),
+  ...createBlockFamily('xlam', ['</tool_call>'], SYNTAX),
   grammar: readCompletion,
   create: (options) => new OutputParser(readCompletion, options),
 }

@@ -164,7 +164,7 @@ export class PromptRenderer {
    * the conversation. The key shows only whether there are tools, which the caller compares itself. It excludes the
    * date: a conversation continues over midnight, with the date that the engine received.
    */
-  async variablesKey(options: PromptOptions = {}): Promise<string> {
+  async getVariablesKey(options: PromptOptions = {}): Promise<string> {
     const variables = this.#selectVariables(options)
     const { withTools, withoutTools } = await this.#getBeginnings(getKey(variables), variables)
     return options.tools ? withTools : withoutTools

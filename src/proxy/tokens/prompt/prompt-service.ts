@@ -42,7 +42,7 @@ export class PromptThread {
       data: isModelCode ? toJsonData(data) : data,
       limits: { timeLimitMs: TIME_LIMIT_MS, ...limits },
       task: 'renders prompts',
-      refusal: (reason) => createRefusalError(source, reason),
+      createLimitError: (reason) => createRefusalError(source, reason),
     })
   }
 
@@ -63,16 +63,16 @@ export class PromptThread {
 
   /** Returns the words that the template searches for in messages. */
   async words(): Promise<TemplateWords> {
-    return (await this.#thread.ask({ kind: 'words' })) as TemplateWords
+    return (await this.#thread.execute({ kind: 'words' })) as TemplateWords
   }
 
   /** Returns the roles that the template renders. */
   async roles(): Promise<PromptRoles> {
-    return (await this.#thread.ask({ kind: 'roles' })) as PromptRoles
+    return (await this.#thread.execute({ kind: 'roles' })) as PromptRoles
   }
 
   async beginnings(options: PromptOptions): Promise<Beginnings> {
-    return (await this.#thread.ask({ kind: 'beginnings', options: asText(options) })) as Beginnings
+    return (await this.#thread.execute({ kind: 'beginnings', options: asText(options) })) as Beginnings
   }
 
   /**
@@ -81,13 +81,13 @@ export class PromptThread {
    */
   async render(messages: readonly MessageOrJson[], options: RenderOptions): Promise<string> {
     const job = { kind: 'render', messages, options: asText(options) } as const
-    return (await this.#thread.ask(job, messages.length > LONG_MESSAGES)) as string
+    return (await this.#thread.execute(job, messages.length > LONG_MESSAGES)) as string
   }
 
   async newPart(request: NewPartRequest, options: PromptOptions): Promise<NewPartReply> {
     const job = { kind: 'newPart', request, options: asText(options) } as const
     const count = (request.history?.length ?? 0) + request.newMessages.length
-    return (await this.#thread.ask(job, count > LONG_MESSAGES)) as NewPartReply
+    return (await this.#thread.execute(job, count > LONG_MESSAGES)) as NewPartReply
   }
 
   /** See {@link PromptEngine.specialize}. */
@@ -97,7 +97,7 @@ export class PromptThread {
     paths: readonly TextPath[],
   ): Promise<Specialization | undefined> {
     const job = { kind: 'specialize', messages, options: asText(options), paths } as const
-    return (await this.#thread.ask(job)) as Specialization | undefined
+    return (await this.#thread.execute(job)) as Specialization | undefined
   }
 
   /** See {@link PromptEngine.specializePart}. */
@@ -106,7 +106,7 @@ export class PromptThread {
     options: PromptOptions,
   ): Promise<PartSpecialization | undefined> {
     const job = { kind: 'specializePart', request, options: asText(options) } as const
-    return (await this.#thread.ask(job)) as PartSpecialization | undefined
+    return (await this.#thread.execute(job)) as PartSpecialization | undefined
   }
 
   close(): Promise<void> {

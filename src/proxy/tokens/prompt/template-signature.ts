@@ -97,11 +97,11 @@ function shorten(shapes: readonly MessageShape[]): MessageShape[] {
   const firstOther = shapes.findIndex(({ role }) => role !== 'system' && role !== 'developer')
   const head = withoutRepeats(shapes.slice(0, firstOther === -1 ? shapes.length : firstOther))
   const rest = firstOther === -1 ? [] : shapes.slice(firstOther)
-  const question = startOfLatestQuestion(rest)
+  const question = findLatestQuestionStart(rest)
   return [...head, ...toOneRound(rest.slice(0, question)), ...selectCurrentRounds(rest.slice(question))]
 }
 
-function startOfLatestQuestion(shapes: readonly MessageShape[]): number {
+function findLatestQuestionStart(shapes: readonly MessageShape[]): number {
   let start = shapes.findLastIndex(({ role }) => role === 'user')
   while (start > 0 && shapes[start - 1]!.role === 'user') start -= 1
   return Math.max(start, 0)
@@ -169,13 +169,15 @@ export function createDummyMessages(shapes: readonly MessageShape[], from: numbe
     const number = from + index
     const content = shape.says ? createSentinel('message', number) : ''
     if (shape.role === 'tool') {
-      const id = openCalls.shift() ?? callId(number, 0)
+      const id = openCalls.shift() ?? createCallId(number, 0)
       const toolContent = withImages(content || createSentinel('message', number), shape)
       return { role: 'tool', tool_call_id: id, content: toolContent } as ChatMessage
     }
     if (shape.role !== 'assistant')
       return { role: shape.role, content: withImages(content, shape) } as ChatMessage
-    const toolCalls = Array.from({ length: shape.calls }, (_, call) => createEmptyCall(callId(number, call)))
+    const toolCalls = Array.from({ length: shape.calls }, (_, call) =>
+      createEmptyCall(createCallId(number, call)),
+    )
     openCalls = toolCalls.map(({ id }) => id)
     return createAssistantMessage(shape, content, createSentinel('reasoning', number), toolCalls)
   })
@@ -240,7 +242,7 @@ function createAssistantMessage(
 }
 
 /** Returns an id of nine letters and digits, because Mistral's templates reject others. */
-function callId(message: number, call: number): string {
+function createCallId(message: number, call: number): string {
   return `stand${String((message % 100) * 100 + call).padStart(4, '0')}`
 }
 

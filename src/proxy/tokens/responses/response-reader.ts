@@ -36,7 +36,7 @@ export class ResponseReader {
       data,
       limits: { ...LIMITS, ...limits },
       task: 'parses completions',
-      refusal: (reason) => new ProxyError('internal', `the completion cannot be parsed: ${reason}`),
+      createLimitError: (reason) => new ProxyError('internal', `the completion cannot be parsed: ${reason}`),
     })
   }
 
@@ -45,7 +45,7 @@ export class ResponseReader {
    * @throws ProxyError `config_invalid` if the template cannot be used, `start_failed` if Python does not start
    */
   async begin(): Promise<void> {
-    await this.#thread.ask({ kind: 'close', id: 0 })
+    await this.#thread.execute({ kind: 'close', id: 0 })
   }
 
   /** Returns a reader for a completion. @param prefix the text before the completion */
@@ -89,7 +89,7 @@ class TemplateOutputReader implements OutputReader {
   }
 
   close(): void {
-    if (this.#isOpen) this.#thread.ask({ kind: 'close', id: this.#id }).catch(() => {})
+    if (this.#isOpen) this.#thread.execute({ kind: 'close', id: this.#id }).catch(() => {})
     this.#isOpen = false
   }
 
@@ -120,14 +120,14 @@ class TemplateOutputReader implements OutputReader {
 
   async #sendRequest(texts: readonly string[], isEnd: boolean): Promise<ResponseDeltas> {
     const job = { kind: 'read', id: this.#id, texts, isEnd } as const
-    const reply = await this.#thread.ask(this.#isOpen ? job : { ...job, opening: this.#opening })
+    const reply = await this.#thread.execute(this.#isOpen ? job : { ...job, opening: this.#opening })
     if (reply !== 'unknown') return reply
     // Output that was already returned is discarded.
     for (const [index, piece] of splitText(this.#past).entries()) {
       const opening = index === 0 && { opening: this.#opening }
-      await this.#thread.ask({ kind: 'read', id: this.#id, ...opening, texts: [piece], isEnd: false })
+      await this.#thread.execute({ kind: 'read', id: this.#id, ...opening, texts: [piece], isEnd: false })
     }
-    return (await this.#thread.ask(
+    return (await this.#thread.execute(
       this.#past === '' ? { ...job, opening: this.#opening } : job,
     )) as ResponseDeltas
   }

@@ -21,7 +21,7 @@ export class MarkerSet {
   }
 
   /** Returns the node after `code`. */
-  step(node: number, code: number): number {
+  getNextNode(node: number, code: number): number {
     for (let from = node; ; from = this.#fallbacks[from]!) {
       const next = this.#edges.get(getEdgeKey(from, code))
       if (next !== undefined) return next
@@ -30,12 +30,12 @@ export class MarkerSet {
   }
 
   /** Returns the marker that is complete at this node; the longest if several end here. */
-  foundAt(node: number): string | undefined {
+  getMarkerAt(node: number): string | undefined {
     return this.#found[node]
   }
 
   /** Returns the number of characters on the path to this node that may begin a marker. */
-  beginningLength(node: number): number {
+  getBeginningLength(node: number): number {
     // A complete marker that is not a prefix of a longer one cannot continue, but its suffix may begin another.
     return this.#depths[this.#hasEdges[node] ? node : this.#fallbacks[node]!]!
   }
@@ -64,7 +64,7 @@ export class MarkerSet {
     for (const [edge, node] of byDepth) {
       const parent = Math.floor(edge / CODES)
       if (parent === 0) continue
-      const fallback = this.step(this.#fallbacks[parent]!, edge % CODES)
+      const fallback = this.getNextNode(this.#fallbacks[parent]!, edge % CODES)
       this.#fallbacks[node] = fallback
       this.#found[node] ??= this.#found[fallback]
     }
@@ -95,8 +95,8 @@ export class MarkerSearch {
   /** Reads `text` from index `from` up to the first marker that is complete, else to its end. */
   read(text: string, from: number): MarkerMatch | undefined {
     for (let index = from; index < text.length; index++) {
-      this.#node = this.#markers.step(this.#node, text.charCodeAt(index))
-      const marker = this.#markers.foundAt(this.#node)
+      this.#node = this.#markers.getNextNode(this.#node, text.charCodeAt(index))
+      const marker = this.#markers.getMarkerAt(this.#node)
       if (marker !== undefined) return { marker, end: index + 1 }
     }
     return undefined
@@ -104,6 +104,6 @@ export class MarkerSearch {
 
   /** The number of the last characters that may begin a marker. */
   get heldLength(): number {
-    return this.#markers.beginningLength(this.#node)
+    return this.#markers.getBeginningLength(this.#node)
   }
 }

@@ -35,7 +35,7 @@ export interface TokenPieces {
 
 export interface PieceRules {
   /** Returns the bytes that a token represents. Added tokens are those outside the model's vocabulary. */
-  bytesOf(token: string, isAdded: boolean): Uint8Array
+  getBytes(token: string, isAdded: boolean): Uint8Array
   /** Whether the tokenizer adds a text's first space, which does not belong to the text. */
   stripsFirstSpace: boolean
 }
@@ -56,7 +56,7 @@ export function readPieceRules(decoder: DecoderConfig | null | undefined): Piece
   const steps = decoder?.type === 'Sequence' ? (decoder.decoders ?? []) : decoder ? [decoder] : []
   if (steps.some((step) => step.type === 'ByteLevel')) {
     return {
-      bytesOf: (token, isAdded) => (isAdded ? utf8.encode(token) : decodeByteLevel(token)),
+      getBytes: (token, isAdded) => (isAdded ? utf8.encode(token) : decodeByteLevel(token)),
       stripsFirstSpace: false,
     }
   }
@@ -68,7 +68,7 @@ export function readPieceRules(decoder: DecoderConfig | null | undefined): Piece
     )
   }
   return {
-    bytesOf: (token) => decodeByteFallback(token, spaceMark),
+    getBytes: (token) => decodeByteFallback(token, spaceMark),
     stripsFirstSpace: steps.some(stripsFirstSpace),
   }
 }

@@ -153,7 +153,7 @@ export class Tokenizer implements TokenPieces {
     if (existing !== undefined) return existing
     const token = this.#vocabulary.getToken(id)
     if (token === undefined) return NOTHING
-    const piece = createPiece(this.#rules.bytesOf(token, this.#addedIds.has(id)))
+    const piece = createPiece(this.#rules.getBytes(token, this.#addedIds.has(id)))
     this.#pieces.set(id, piece)
     return piece
   }

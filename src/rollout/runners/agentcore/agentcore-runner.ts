@@ -79,7 +79,7 @@ export class AgentCoreRunner implements AgentRunner {
       ...{ arn, qualifier, retryBaseMs, random, tps: options.tps ?? TPS, clock: options.clock },
       // Each session may have one pending start, and one poll or stop.
       maxCalls: 2 * maxSessions,
-      onThrottled: () => this.#counts.throttled(),
+      onThrottled: () => this.#counts.countThrottled(),
     })
     this.#results = createResultSource(options, this.#endpoint, { warn, random })
     this.#gate = new SessionGate(maxSessions)
@@ -96,12 +96,12 @@ export class AgentCoreRunner implements AgentRunner {
   async run(task: AgentTask, signal: AbortSignal): Promise<AgentResult> {
     const ledger = await this.#ledger(signal)
     const leave = await this.#gate.enter(signal)
-    this.#counts.started()
+    this.#counts.countStart()
     const session = newSession(task)
     const limit = AbortSignal.timeout(this.#timeLimitMs)
     let result: AgentResult | undefined
     try {
-      await ledger.opened(session.id)
+      await ledger.recordOpened(session.id)
       result = await this.#results.run(session, AbortSignal.any([signal, limit]))
     } catch (error) {
       signal.throwIfAborted()
@@ -109,10 +109,10 @@ export class AgentCoreRunner implements AgentRunner {
       else if (error instanceof AgentCoreError) result = error.result
       else throw error
     } finally {
-      this.#counts.ended(result?.status === 'completed')
+      this.#counts.countEnd(result?.status === 'completed')
       // Its slot is released when it has stopped: until then it counts towards the account's quota.
       if (session.isBegun) this.#stops.stop(session.id, ledger, leave)
-      else await ledger.closed(session.id).finally(leave)
+      else await ledger.recordClosed(session.id).finally(leave)
     }
     return result
   }
@@ -132,7 +132,7 @@ export class AgentCoreRunner implements AgentRunner {
   }
 
   async #timedOut(session: AgentCoreSession): Promise<AgentResult> {
-    const late = await this.#results.lastLook(session).catch(() => undefined)
+    const late = await this.#results.checkOnce(session).catch(() => undefined)
     const seconds = this.#timeLimitMs / 1000
     const error = `no result within ${seconds} s: the agent is still running, or AgentCore ended its session`
     return late ?? { status: 'timeout', rewards: {}, error }
@@ -177,15 +177,15 @@ function createResultSource(
   const results = options.results ?? (queueUrl ? 'sqs' : bucketName ? 's3' : 'envelope')
   if (results === 'envelope') return new EnvelopeResults(endpoint)
   const { region } = endpoint
-  if (bucketName === undefined) throw lacks(results, '--agentcore-bucket')
+  if (bucketName === undefined) throw createMissingOptionError(results, '--agentcore-bucket')
   const bucket = new ResultBucket(bucketName, region)
   if (results === 's3') return new S3Results({ endpoint, bucket, experiment })
-  if (queueUrl === undefined) throw lacks(results, '--agentcore-queue')
+  if (queueUrl === undefined) throw createMissingOptionError(results, '--agentcore-queue')
   const queue = new ResultQueue({ url: queueUrl, region, experiment, random, warn })
   return new S3Results({ endpoint, bucket, queue, experiment })
 }
 
-function lacks(results: string, flag: string): ProxyError {
+function createMissingOptionError(results: string, flag: string): ProxyError {
   return new ProxyError('config_invalid', `results by ${results} need ${flag}, or choose another --results`)
 }
 
@@ -213,15 +213,15 @@ class RunCounts {
   /** The times at which the sessions of the last minute ended. */
   #lastMinute: number[] = []
 
-  started(): void {
+  countStart(): void {
     this.#started += 1
   }
 
-  throttled(): void {
+  countThrottled(): void {
     this.#throttled += 1
   }
 
-  ended(isDone: boolean): void {
+  countEnd(isDone: boolean): void {
     if (isDone) this.#done += 1
     else this.#failed += 1
     this.#lastMinute.push(performance.now())

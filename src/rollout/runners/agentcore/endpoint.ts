@@ -170,7 +170,7 @@ export class AgentCoreEndpoint {
       signal.throwIfAborted()
       const refusal = toAgentCoreError(error)
       if (refusal.kind === 'throttled') {
-        this.#limiter.throttled()
+        this.#limiter.reportThrottled()
         this.#options.onThrottled()
       }
       throw refusal

@@ -48,7 +48,7 @@ export class EnvelopeResults implements ResultSource {
     }
   }
 
-  async lastLook({ id, inputId }: AgentCoreSession): Promise<AgentResult | undefined> {
+  async checkOnce({ id, inputId }: AgentCoreSession): Promise<AgentResult | undefined> {
     return parseState(await this.#sendRequest(id, AbortSignal.timeout(LONGEST_POLL_MS)), inputId)
   }
 

@@ -97,12 +97,12 @@ export class Ledger {
   }
 
   /** Records a session durably. It may be started only after this has resolved. */
-  async opened(sessionId: string): Promise<void> {
+  async recordOpened(sessionId: string): Promise<void> {
     this.#open.add(sessionId)
     await this.#append({ opened: sessionId })
   }
 
-  async closed(sessionId: string): Promise<void> {
+  async recordClosed(sessionId: string): Promise<void> {
     this.#open.delete(sessionId)
     await this.#append({ closed: sessionId })
   }

@@ -77,7 +77,7 @@ export class RateLimiter {
   }
 
   /** Reports that the service has throttled a call. */
-  throttled(): void {
+  reportThrottled(): void {
     const nowMs = this.#clock.nowMs()
     if (nowMs - this.#throttledAtMs < ONE_EVENT_MS) return
     this.#rate = Math.max(this.#fullRate * SLOWEST, this.rate / 2)

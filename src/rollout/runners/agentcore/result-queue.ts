@@ -50,7 +50,7 @@ export class ResultQueue {
   }
 
   /** Waits for a message about the session's result and resolves with its key. */
-  expect(sessionId: string): Promise<string> {
+  waitForKey(sessionId: string): Promise<string> {
     const { promise, resolve } = Promise.withResolvers<string>()
     this.#expected.set(sessionId, resolve)
     this.#reading ??= this.#read()

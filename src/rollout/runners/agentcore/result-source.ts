@@ -22,6 +22,6 @@ export interface ResultSource {
   /** Starts the agent and waits for its result. @throws AgentCoreError; `signal.reason` */
   run(session: AgentCoreSession, signal: AbortSignal): Promise<AgentResult>
   /** Checks for a result once after the time limit. @throws Error, also when the result is unknown */
-  lastLook(session: AgentCoreSession): Promise<AgentResult | undefined>
+  checkOnce(session: AgentCoreSession): Promise<AgentResult | undefined>
   close(): Promise<void>
 }

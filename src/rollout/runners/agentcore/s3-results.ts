@@ -43,7 +43,7 @@ export class S3Results implements ResultSource {
     const over = new AbortController()
     const untilOver = AbortSignal.any([signal, over.signal])
     const location = { key: this.#getObjectKey(session) }
-    const announced = this.#options.queue?.expect(session.id)
+    const announced = this.#options.queue?.waitForKey(session.id)
     try {
       // A result may exist before the call that started the agent returns.
       const written = this.#result(session, location, announced, untilOver)
@@ -54,7 +54,7 @@ export class S3Results implements ResultSource {
     }
   }
 
-  async lastLook(session: AgentCoreSession): Promise<AgentResult | undefined> {
+  async checkOnce(session: AgentCoreSession): Promise<AgentResult | undefined> {
     return this.#look(session, this.#getObjectKey(session), AbortSignal.timeout(LAST_LOOK_MS))
   }
 

@@ -55,7 +55,7 @@ export class SessionStops {
     for (let failures = 1; ; failures += 1) {
       try {
         await endpoint.stop(sessionId, signal)
-        return await ledger.closed(sessionId)
+        return await ledger.recordClosed(sessionId)
       } catch (error) {
         signal.throwIfAborted()
         // The ledger keeps the session for a run that has the permission.

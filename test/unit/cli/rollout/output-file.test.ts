@@ -25,7 +25,7 @@ function getRows(path: string) {
  */
 async function goOn(path: string, samples: readonly SamplePlan[] = SAMPLES): Promise<number> {
   const output = await OutputFile.open(path)
-  const missing = output.missing(samples)
+  const missing = output.selectMissing(samples)
   await Promise.all(
     missing.map((sample) => output.append(sample, agentLoopOutputs(ROWS[samples.indexOf(sample)]!))),
   )
@@ -67,7 +67,7 @@ t.test('recorded samples are not missing, while additional samples of the same t
   t.teardown(() => output.close())
   const more = planSamples([{ instance_id: 'ä' }, { instance_id: 'b' }, {}], 3)
   t.strictSame(
-    output.missing(more),
+    output.selectMissing(more),
     more.filter(({ sampleIndex }) => sampleIndex === 2),
   )
 })
@@ -86,10 +86,10 @@ t.test("rows of other tasks are detected by the tasks' content, also without ins
     code: 'config_invalid',
     message: `${path} has rows of other tasks: task 0 is another one there; choose another --output`,
   }
-  t.throws(() => output.missing(getTasks('test 0', 'test 1', 'test 2')), others)
-  t.throws(() => output.missing(getTasks('train 1', 'train 0')), others, 'in another order')
+  t.throws(() => output.selectMissing(getTasks('test 0', 'test 1', 'test 2')), others)
+  t.throws(() => output.selectMissing(getTasks('train 1', 'train 0')), others, 'in another order')
   const sameInAnotherOrder = planSamples([{ index: { n: 1 }, prompt: 'train 0' }], 1)
-  t.strictSame(output.missing(sameInAnotherOrder), [], 'the order of columns is irrelevant')
+  t.strictSame(output.selectMissing(sameInAnotherOrder), [], 'the order of columns is irrelevant')
 })
 
 t.test('a file of an earlier version is continued by its instance ids', async (t) => {
@@ -100,7 +100,9 @@ t.test('a file of an earlier version is continued by its instance ids', async (t
   t.equal(await goOn(path), 0)
   const output = await OutputFile.open(path)
   t.teardown(() => output.close())
-  t.throws(() => output.missing(planSamples([{ instance_id: 'b' }], 1)), { message: /task 0 is ä there/ })
+  t.throws(() => output.selectMissing(planSamples([{ instance_id: 'b' }], 1)), {
+    message: /task 0 is ä there/,
+  })
 })
 
 t.test('wherever the file was cut off, a continued run has each sample once and complete', async (t) => {
@@ -130,7 +132,7 @@ t.test('a Parquet file is made from the lines beside it once all samples are the
   t.equal(await goOn(path), 6)
   t.notOk(existsSync(path), 'the file does not exist before the run is finished')
   const output = await OutputFile.open(path)
-  t.strictSame(output.missing(SAMPLES), [])
+  t.strictSame(output.selectMissing(SAMPLES), [])
   await output.finish()
   await output.close()
   const asWritten = getRows(lines).map((row) => ({

@@ -19,7 +19,7 @@ t.test('after any context the probabilities of all tokens are positive and sum t
   const probabilities = new Float64Array(ngrams.vocabularySize)
   fc.assert(
     fc.property(anyContext, (context) => {
-      ngrams.next(context).fill(probabilities)
+      ngrams.getNextDistribution(context).fill(probabilities)
       const sum = probabilities.reduce((total, probability) => total + probability, 0)
       return Math.abs(sum - 1) < 1e-9 && probabilities.every((probability) => probability > 0)
     }),
@@ -30,9 +30,9 @@ t.test('the probability of one token equals, bit for bit, the one in the complet
   const probabilities = new Float64Array(ngrams.vocabularySize)
   fc.assert(
     fc.property(anyContext, anyId, (context, id) => {
-      const next = ngrams.next(context)
+      const next = ngrams.getNextDistribution(context)
       next.fill(probabilities)
-      return Object.is(next.probability(id), probabilities[id])
+      return Object.is(next.getProbability(id), probabilities[id])
     }),
   )
 })
@@ -43,17 +43,20 @@ t.test('interpolation gives the unseen share of a context to the shorter one', a
   const uniform = (0.25 * 3) / 4 / 4
   const unigram = (count: number) => Math.max(count - 0.25, 0) / 4 + uniform
   const left = (0.25 * 2) / 2
-  const next = model.next([0])
-  t.equal(next.probability(1), unigram(1) * left + 0.5 * 0.75)
-  t.equal(next.probability(0), unigram(2) * left)
-  t.equal(next.probability(3), unigram(0) * left)
+  const next = model.getNextDistribution([0])
+  t.equal(next.getProbability(1), unigram(1) * left + 0.5 * 0.75)
+  t.equal(next.getProbability(0), unigram(2) * left)
+  t.equal(next.getProbability(3), unigram(0) * left)
 })
 
 t.test('an unseen context falls back to the shorter one', async (t) => {
   const context = tokenizer.encode('zebra quartz How can I')
   const shorter = context.slice(-2)
   const unseen = [tokenizer.encode('§')[0]!, ...shorter]
-  t.equal(ngrams.next(unseen).probability(5), ngrams.next(shorter).probability(5))
+  t.equal(
+    ngrams.getNextDistribution(unseen).getProbability(5),
+    ngrams.getNextDistribution(shorter).getProbability(5),
+  )
 })
 
 t.test('rankTokens gives one finite logprob per completion token and depends on the prompt', async (t) => {

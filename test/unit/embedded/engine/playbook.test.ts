@@ -27,19 +27,19 @@ t.test('the first rule whose conditions all match gives the response', async (t)
     { when: { text: 'hello' }, answer: { content: 'plain' } },
     { when: {}, answer: { content: 'anything' } },
   )
-  t.equal(book.answer(createConversation([user('Hello!')]), undefined)?.text, 'plain')
-  t.equal(book.answer(createConversation([user('Hello!')], ['bash']), undefined)?.text, 'with a shell')
-  t.equal(book.answer(createConversation([user('Bye')]), undefined)?.rule, 'rule 2')
+  t.equal(book.findResponse(createConversation([user('Hello!')]), undefined)?.text, 'plain')
+  t.equal(book.findResponse(createConversation([user('Hello!')], ['bash']), undefined)?.text, 'with a shell')
+  t.equal(book.findResponse(createConversation([user('Bye')]), undefined)?.rule, 'rule 2')
 })
 
 t.test('each condition can exclude a rule', async (t) => {
   const conversation = createConversation([user('go'), assistant('x'), reports('42 files')], ['bash'])
   const holds = { role: 'tool', text: '42', user: '^go$', step: 1, tool: 'bash', model: 'm', messages: 3 }
   const fails = { role: 'user', text: '43', user: 'stop', step: 2, tool: 'python', model: 'n', messages: 2 }
-  t.ok(playbook({ when: holds, answer: { content: 'yes' } }).answer(conversation, 'm'))
+  t.ok(playbook({ when: holds, answer: { content: 'yes' } }).findResponse(conversation, 'm'))
   for (const [condition, value] of Object.entries(fails)) {
     const book = playbook({ when: { ...holds, [condition]: value }, answer: { content: 'yes' } })
-    t.equal(book.answer(conversation, 'm'), undefined, condition)
+    t.equal(book.findResponse(conversation, 'm'), undefined, condition)
   }
 })
 
@@ -56,7 +56,7 @@ t.test('captures of both patterns are inserted into content, reasoning and neste
   })
   const conversation = createConversation([user('Write a.txt'), assistant('x'), reports('12 lines')])
   t.equal(
-    book.answer(conversation, undefined)?.text,
+    book.findResponse(conversation, undefined)?.text,
     '<think>\nI saw 12 lines.\n</think>\n\nWriting a.txt for $5.\n<tool_call>\n' +
       '{"name": "write", "arguments": {"path": "/tmp/a.txt", "edits": [{"at": "12", "n": 3, "all": true}]}}\n' +
       '</tool_call>',
@@ -65,15 +65,15 @@ t.test('captures of both patterns are inserted into content, reasoning and neste
 
 t.test('a capture group that did not participate is empty', async (t) => {
   const book = playbook({ when: { text: 'a(b)?c' }, answer: { content: '[$1$2]' } })
-  t.equal(book.answer(createConversation([user('ac')]), undefined)?.text, '[]')
+  t.equal(book.findResponse(createConversation([user('ac')]), undefined)?.text, '[]')
 })
 
 t.test(
   'a conversation without messages, or one that ends with the assistant, gets no response',
   async (t) => {
     const book = playbook({ when: {}, answer: { content: 'x' } })
-    t.equal(book.answer(createConversation([user('a'), assistant('b')]), undefined), undefined)
-    t.equal(book.answer(createConversation([]), undefined), undefined)
+    t.equal(book.findResponse(createConversation([user('a'), assistant('b')]), undefined), undefined)
+    t.equal(book.findResponse(createConversation([]), undefined), undefined)
   },
 )
 
@@ -116,7 +116,7 @@ t.test('the documented example runs through its three steps', async (t) => {
   const book = new Playbook(JSON.parse(/```json\n(.*?)```/s.exec(page)![1]!))
   const messages = [user('Please fix src/a.py')]
   const rules = ['file content', '3 passed', ''].map((result) => {
-    const response = book.answer(createConversation(messages, ['bash']), undefined)
+    const response = book.findResponse(createConversation(messages, ['bash']), undefined)
     messages.push(assistant(response?.text ?? ''), reports(result))
     return response
   })
@@ -134,7 +134,8 @@ t.test('the built-in playbook solves sums with a calculator', async (t) => {
     const messages = [user(task)]
     const texts: string[] = []
     while (texts.length < 6) {
-      const text = book.answer(createConversation(messages, ['calculator']), undefined)?.text ?? 'no rule'
+      const text =
+        book.findResponse(createConversation(messages, ['calculator']), undefined)?.text ?? 'no rule'
       const expression = /"expression": "(.*?)"/.exec(text)?.[1]
       texts.push(expression ?? text)
       if (expression === undefined) break
@@ -152,7 +153,7 @@ t.test('the built-in playbook solves sums with a calculator', async (t) => {
   t.same(solve('2 + 3 * 4'), ['3 * 4', '2 + 12', 'The answer is 14.'])
   t.same(solve('20 - 3 - 4'), ['20 - 3', '17 - 4', 'The answer is 13.'])
   t.equal(
-    book.answer(createConversation([user('What is 12 + 7?')]), undefined),
+    book.findResponse(createConversation([user('What is 12 + 7?')]), undefined),
     undefined,
     'only if a calculator is offered',
   )
@@ -160,7 +161,7 @@ t.test('the built-in playbook solves sums with a calculator', async (t) => {
     [user('1 / 0'), assistant('x'), reports('Error: division by zero')],
     ['calculator'],
   )
-  t.equal(book.answer(failed, undefined)?.text, 'The calculator could not work that out.')
+  t.equal(book.findResponse(failed, undefined)?.text, 'The calculator could not work that out.')
 })
 
 function evaluate(expression: string): number {

@@ -60,7 +60,7 @@ function drawMany(
 const MIDDLE = [0.1, 0.4, 0.2, 0.15, 0.1, 0.05]
 
 t.test('sampled frequencies follow the model', async (t) => {
-  const next = ngrams.next(tokenizer.encode('<|im_start|>assistant\n'))
+  const next = ngrams.getNextDistribution(tokenizer.encode('<|im_start|>assistant\n'))
   const expected = new Float64Array(ngrams.vocabularySize)
   next.fill(expected)
   const { statistic, freedom } = chiSquare(drawMany({}, next, 10_000), expected, 10_000)
@@ -70,7 +70,7 @@ t.test('sampled frequencies follow the model', async (t) => {
 })
 
 t.test('temperature raises the probabilities to its inverse', async (t) => {
-  const next = ngrams.next(tokenizer.encode('<|im_start|>assistant\n'))
+  const next = ngrams.getNextDistribution(tokenizer.encode('<|im_start|>assistant\n'))
   const expected = new Float64Array(ngrams.vocabularySize)
   next.fill(expected)
   const powers = expected.map((probability) => probability ** (1 / 0.6))

@@ -16,14 +16,14 @@ function textsUpTo(last: Message | undefined): string[] {
 }
 
 function write(tree: MessageTree, last: Message | undefined): string {
-  return last === undefined ? '' : Buffer.concat(tree.jsonUpTo(last)).toString()
+  return last === undefined ? '' : Buffer.concat(tree.getJsonUpTo(last)).toString()
 }
 
 t.test('data about a message does not grow with the number of trees before', async (t) => {
   const countNotes = () => {
     const tree = new MessageTree()
     const last = tree.addMessages([user('a'), user('b')])!
-    tree.jsonUpTo(last)
+    tree.getJsonUpTo(last)
     return last.notes.length
   }
   const first = countNotes()
@@ -46,14 +46,14 @@ t.test('content of earlier requests is stored once: as values, or as the texts o
   const tree = new MessageTree()
   const last = tree.addMessages([user(content)])!
   t.ok(tree.bytes > content.length)
-  tree.letGoOfJson()
+  tree.releaseJson()
   t.ok(tree.bytes < 2_000, `${tree.bytes} bytes`)
   t.ok(tree.valueBytes >= content.length)
   t.equal(last.json, JSON.stringify(user(content)))
   const recorded = new MessageTree()
   const text = JSON.stringify(user(content)).replace(':', ' : ')
   const read = recorded.addMessageTexts([text])!
-  recorded.letGoOfJson()
+  recorded.releaseJson()
   t.equal(read.json, text, 'with another formatting')
   t.same(read.value, user(content))
   t.ok(recorded.bytes > content.length)
@@ -65,7 +65,7 @@ t.test('numbers keep their text when a message is serialized again', async (t) =
   const tree = new MessageTree()
   const last = tree.addMessages(messages)!
   t.equal(last.json, call)
-  tree.letGoOfJson()
+  tree.releaseJson()
   t.equal(last.json, call)
 })
 

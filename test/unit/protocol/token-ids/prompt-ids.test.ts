@@ -9,24 +9,24 @@ function getResponse(prompt: PromptIds, ...completion: number[]): PromptIds {
 
 t.test('a prompt that extends another one keeps only its addition', (t) => {
   const first = getResponse(PromptIds.of(1, 2), 3)
-  const second = first.continuedBy([4], [5])
+  const second = first.createContinuation([4], [5])
   t.strictSame([...second], [1, 2, 3, 4, 5])
   t.strictSame([...second.rest], [4, 5])
-  t.ok(second.goesOnFrom(first))
-  t.notOk(PromptIds.of(1, 2, 9).goesOnFrom(first))
-  t.notOk(PromptIds.of(1, 2).goesOnFrom(first), 'which lacks a part of it')
+  t.ok(second.continuesFrom(first))
+  t.notOk(PromptIds.of(1, 2, 9).continuesFrom(first))
+  t.notOk(PromptIds.of(1, 2).continuesFrom(first), 'which lacks a part of it')
   t.end()
 })
 
 t.test('a prompt that arrived complete keeps only its addition once its predecessor is known', (t) => {
   const first = getResponse(PromptIds.of(1, 2), 3)
   const second = PromptIds.of(1, 2, 3, 4)
-  t.ok(second.goesOnFrom(first))
+  t.ok(second.continuesFrom(first))
   t.match({ ...second }, { base: first, shared: 3 })
   t.strictSame([...second.rest], [4])
   t.strictSame([...second], [1, 2, 3, 4])
   const other = PromptIds.of(1, 7, 8)
-  t.notOk(other.goesOnFrom(first))
+  t.notOk(other.continuesFrom(first))
   t.match({ ...other }, { base: first, shared: 1 })
   t.strictSame([...other], [1, 7, 8])
   t.end()
@@ -34,9 +34,9 @@ t.test('a prompt that arrived complete keeps only its addition once its predeces
 
 t.test('a prompt that shares nothing is read without a copy', (t) => {
   const prompt = PromptIds.of(1, 2)
-  t.equal(prompt.whole(), prompt.rest)
-  const second = getResponse(prompt, 3).continuedBy([4])
-  t.strictSame(second.whole(), Int32Array.of(1, 2, 3, 4))
+  t.equal(prompt.toArray(), prompt.rest)
+  const second = getResponse(prompt, 3).createContinuation([4])
+  t.strictSame(second.toArray(), Int32Array.of(1, 2, 3, 4))
   t.end()
 })
 
@@ -71,8 +71,8 @@ t.test('prompts built in any way read as lists of ids do', (t) => {
           how === 'whole' ? PromptIds.from(ids) : new PromptIds(Int32Array.from(more), base.prompt, shared)
         const other = known[against % known.length]!
         const alike = sharedCount(other.tokens, ids)
-        if (other.prompt.sharedWith(prompt) !== alike) return false
-        if (prompt.goesOnFrom(other.prompt) !== (alike === other.tokens.length)) return false
+        if (other.prompt.countShared(prompt) !== alike) return false
+        if (prompt.continuesFrom(other.prompt) !== (alike === other.tokens.length)) return false
         if (prompt.equals(other.prompt) !== (`${ids}` === `${other.ids}`)) return false
         prompt.completion = Int32Array.from(completion)
         known.push({ prompt, ids, tokens: [...ids, ...completion] })
@@ -93,7 +93,7 @@ t.test('a session of many turns keeps its tokens once', (t) => {
   for (let turn = 0; turn < 500; turn += 1) {
     prompt.completion = Int32Array.of(turn, turn, turn)
     bytes += prompt.bytes
-    prompt = prompt.continuedBy([turn])
+    prompt = prompt.createContinuation([turn])
   }
   t.equal(bytes + prompt.bytes, prompt.length * Int32Array.BYTES_PER_ELEMENT)
   t.end()

@@ -149,7 +149,7 @@ t.test('after any earlier lists, lists are read and written as if they were the 
           how === 'continue'
             ? [...earlier, ...earlier.completion, ...more]
             : [...[...earlier].slice(0, keep), ...more]
-        let prompt = how === 'continue' ? earlier.continuedBy(more) : PromptIds.from(ids)
+        let prompt = how === 'continue' ? earlier.createContinuation(more) : PromptIds.from(ids)
         if (how === 'read') {
           const bytes = Buffer.from(`${ids.join()}${broken}`)
           const plain = readIds(bytes, 0, bytes.length)

@@ -55,9 +55,9 @@ const delta: fc.Arbitrary<GenerationDelta> = fc.record(
 )
 
 /** Returns the receiver's view of a frame's text. */
-function receive<Schema extends { passes(frame: unknown): boolean }>(check: Schema, frame: string) {
+function receive<Schema extends { isValid(frame: unknown): boolean }>(check: Schema, frame: string) {
   const value = JSON.parse(frame)
-  assert.ok(check.passes(value))
+  assert.ok(check.isValid(value))
   return value
 }
 
@@ -339,7 +339,7 @@ t.test(
         assert.ok(decoded.kind === 'chat')
         assert.deepEqual([...decoded.promptTokenIds!], [...promptTokenIds])
         assert.deepEqual(decoded.body.messages, takesShared ? [] : body.messages)
-        const isShort = takesShared && known.sharedWith(promptTokenIds) >= MIN_REPORTED_IDS
+        const isShort = takesShared && known.countShared(promptTokenIds) >= MIN_REPORTED_IDS
         assert.equal(frame.prompt_shared !== undefined, isShort)
         assert.equal(frame.prompt_base, isShort ? 'before' : 'r')
       }),

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { didYouMean, findNearest } from '../../../../src/proxy/config/nearest.ts'
+import { findNearest, formatSuggestion } from '../../../../src/proxy/config/nearest.ts'
 
 const NAMES = ['port', 'host', 'engine-url', 'engine-kind', 'db']
 
@@ -13,9 +13,9 @@ t.test('a misspelt name is matched to the intended one', async (t) => {
 t.test('a name that resembles no other has no match', async (t) => {
   t.equal(findNearest('verbose', NAMES), undefined)
   t.equal(findNearest('', NAMES), undefined)
-  t.equal(didYouMean('verbose', NAMES), '')
+  t.equal(formatSuggestion('verbose', NAMES), '')
 })
 
 t.test('the suggestion is formatted as a question', async (t) => {
-  t.equal(didYouMean('prot', NAMES), ' (did you mean port?)')
+  t.equal(formatSuggestion('prot', NAMES), ' (did you mean port?)')
 })

@@ -6,7 +6,7 @@ const ALL = ['ids', 'logprobs', 'plain'] as const
 t.test('one rejection of many concurrent requests counts once', async (t) => {
   const learnt = new CapabilityNegotiation()
   const plans = Array.from({ length: 20 }, () => learnt.planFor('k', ALL))
-  for (const plan of plans) learnt.accepted('k', plan, 'plain')
+  for (const plan of plans) learnt.reportAccepted('k', plan, 'plain')
   t.same(learnt.planFor('k', ALL).levels, ALL)
   t.equal(learnt.shortage, undefined)
 })
@@ -14,16 +14,16 @@ t.test('one rejection of many concurrent requests counts once', async (t) => {
 t.test('a request that was accepted in full is sent in full, whatever was rejected before', async (t) => {
   const learnt = new CapabilityNegotiation()
   for (const ask of ['plain', 'plain', 'ids', 'plain', 'plain'] as const)
-    learnt.accepted('k', learnt.planFor('k', ALL), ask)
+    learnt.reportAccepted('k', learnt.planFor('k', ALL), ask)
   t.same(learnt.planFor('k', ALL).levels, ALL)
 })
 
 t.test('capabilities are separate for routes, models and streams', async (t) => {
   const learnt = new CapabilityNegotiation()
-  for (let call = 0; call < 3; call += 1) learnt.accepted('k', learnt.planFor('k', ALL), 'logprobs')
+  for (let call = 0; call < 3; call += 1) learnt.reportAccepted('k', learnt.planFor('k', ALL), 'logprobs')
   t.same(learnt.planFor('k', ALL).levels, ['logprobs'])
   t.same(learnt.planFor('other', ALL).levels, ALL)
-  learnt.rejected('k')
+  learnt.reportRejected('k')
   t.same(
     learnt.planFor('k', ALL).levels,
     ALL,

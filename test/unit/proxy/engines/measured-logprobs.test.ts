@@ -160,10 +160,10 @@ t.test('a pause finds the slot occupied until the measurement is over', async (t
   const first = serve('first')
   await settle()
   backend.pause()
-  t.match(backend.status().members, [{ inFlight: 1 }], 'a caller that waits for idle engines waits')
+  t.match(backend.getStatus().members, [{ inFlight: 1 }], 'a caller that waits for idle engines waits')
   gate.resolve()
   t.equal(await first, 'raw_logprobs')
-  t.match(backend.status().members, [{ inFlight: 0 }])
+  t.match(backend.getStatus().members, [{ inFlight: 0 }])
 })
 
 t.test('a cancelled request ends its measurement, and the next one restarts it', async (t) => {

@@ -37,9 +37,9 @@ t.test('an authenticated or closed connection is no longer counted', async (t) =
   const agent = connection('10.0.0.2', 7)
   unauthenticated.admit(agent)
   // With TLS the request arrives over its own socket.
-  unauthenticated.know(connection('10.0.0.2', 7))
+  unauthenticated.markAuthenticated(connection('10.0.0.2', 7))
   t.equal(unauthenticated.count, 0)
-  unauthenticated.know(agent)
+  unauthenticated.markAuthenticated(agent)
   const gone = connection('10.0.0.2')
   unauthenticated.admit(gone)
   gone.emit('close')
@@ -56,7 +56,7 @@ t.test(
     const agent = connection('10.0.0.2')
     const silent = [connection('10.0.0.2'), connection('10.0.0.3')]
     for (const socket of [agent, ...silent]) unauthenticated.admit(socket)
-    unauthenticated.know(agent)
+    unauthenticated.markAuthenticated(agent)
     unauthenticated.closeAll()
     t.same(closed([agent, ...silent]), [false, true, true])
   },

@@ -19,7 +19,7 @@ const member = (name: string) => ({
 /** Returns the samples of members after a scrape of this state. */
 function memberLines(metrics: Metrics, status: BackendStatus, openTurns = 0): string[] {
   const backend = new ScriptedBackend()
-  backend.status = () => status
+  backend.getStatus = () => status
   readBackend(metrics, backend, openTurns)
   return expose(metrics.families)
     .text.split('\n')

@@ -21,7 +21,7 @@ async function watchedStore(broken: Partial<TurnStore> = {}) {
   const metrics = new Metrics()
   const watch = new TurnWatch(metrics)
   const inner = Object.assign(await openMemoryStore(), broken)
-  const store = watch.ofStore(inner)
+  const store = watch.watchStore(inner)
   await store.createSession(session)
   const has = (line: string) => expose(metrics.families).text.includes(`\nllm_proxy_${line}\n`)
   return { store, inner, watch, has }

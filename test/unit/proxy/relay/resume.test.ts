@@ -83,7 +83,7 @@ class Exchange {
 
   reconnect(): void {
     this.cut()
-    this.wire = this.outgoing.after(this.incoming.received)
+    this.wire = this.outgoing.listAfter(this.incoming.received)
     this.#notify(this.incoming.acknowledge())
   }
 

@@ -34,7 +34,7 @@ function setUp() {
   }
   const registry = new WorkerRegistry(
     { limits, clock, logger },
-    { joined: note('joined'), changed: note('changed'), left: note('left') },
+    { onJoined: note('joined'), onChanged: note('changed'), onLeft: note('left') },
   )
   const dial = (hello?: object) => {
     const socket = new FakeRelaySocket()

@@ -137,7 +137,7 @@ class Session {
   #createCompletion(calls: number): Answer {
     const name = `answer ${this.#count++}`
     const made = Array.from({ length: calls }, (_, index) => {
-      const id = this.ids.draw(index === 0 ? 'a1B2c3D4e' : undefined)
+      const id = this.ids.create(index === 0 ? 'a1B2c3D4e' : undefined)
       this.ids.learn({ [id]: null })
       const args = JSON.stringify({ text: LONG, at: index })
       return { id, type: 'function' as const, function: { name: 'run', arguments: args } }

@@ -85,19 +85,19 @@ function isJoined(pair: Pair, edited: ToolCallRewritePolicy, getId: (name: strin
 t.test('echoes of tool calls are matched to the sampled ones by the ids of the calls', async (t) => {
   for (const [index, pair] of PAIRS.entries()) {
     const title = `${index}: ${pair.agent}: ${pair.rules.join(', ')}`
-    const drawn = () => ids.draw(undefined)
+    const drawn = () => ids.create(undefined)
     t.equal(isJoined(pair, 'auto', drawn), pair.is === 'same', title)
     t.equal(isJoined(pair, 'keep', drawn), pair.is === 'same', `${title} (keep)`)
     t.equal(isJoined(pair, 'branch', drawn), pair.was === 'same', `${title} (branch)`)
     t.equal(isJoined(pair, 'auto', String), pair.was === 'same', `${title} (other ids)`)
-    const short = () => ids.draw('abc123XYZ')
+    const short = () => ids.create('abc123XYZ')
     t.equal(isJoined(pair, 'auto', short), pair.is === 'same', `${title} (ids of nine)`)
   }
   t.ok(PAIRS.filter(({ was, is }) => was === 'other' && is === 'same').length > 30)
 })
 
 t.test('another set of tool calls, or another history, is another message', async (t) => {
-  const [a, b, c] = [ids.draw(undefined), ids.draw(undefined), ids.draw(undefined)]
+  const [a, b, c] = [ids.create(undefined), ids.create(undefined), ids.create(undefined)]
   const talk = new Talk()
   talk.turn('two', [user('task')], { toolCalls: [call(a!, '{"x":1}'), call(b!, '{"x":2}')] })
   const go = user('go on')
@@ -115,7 +115,7 @@ t.test('another set of tool calls, or another history, is another message', asyn
 })
 
 t.test('among equal completions, the ids decide which one continues', async (t) => {
-  const [a, b] = [ids.draw(undefined), ids.draw(undefined)]
+  const [a, b] = [ids.create(undefined), ids.create(undefined)]
   const talk = new Talk()
   talk.turn('first', [user('task')], { toolCalls: [call(a!, '{"x":1}')] })
   talk.turn('second', [user('task')], { toolCalls: [call(b!, '{"x":1}')] })
@@ -124,7 +124,7 @@ t.test('among equal completions, the ids decide which one continues', async (t) 
 })
 
 t.test('results belong to the ids that they name, for any order of the tool calls', async (t) => {
-  const [a, b] = [ids.draw(undefined), ids.draw(undefined)]
+  const [a, b] = [ids.create(undefined), ids.create(undefined)]
   const calls = [call(a!, '{"x":1}'), call(b!, '{"x":2}')]
   const talk = new Talk()
   talk.turn('calls', [user('task')], { toolCalls: calls })
@@ -138,7 +138,7 @@ t.test('results belong to the ids that they name, for any order of the tool call
 })
 
 t.test('intentional cuts make another message, but removed white space and quotes do not', async (t) => {
-  const id = ids.draw(undefined)
+  const id = ids.create(undefined)
   const text = 'word '.repeat(800)
   const sampled = JSON.stringify({ path: 'a.py', content: text })
   const of = (edited: ToolCallRewritePolicy, args: string) => {
@@ -162,7 +162,7 @@ t.test('intentional cuts make another message, but removed white space and quote
 })
 
 t.test('a branch after a pruned tool call is continued as it was sent', async (t) => {
-  const id = ids.draw(undefined)
+  const id = ids.create(undefined)
   const talk = new Talk()
   const pruned = calling(call(id, '{"content":"(gone)"}'))
   talk.turn('written', [user('task')], {
@@ -175,7 +175,7 @@ t.test('a branch after a pruned tool call is continued as it was sent', async (t
 
 t.test('an id of the proxy is distinguished from all others', async (t) => {
   for (let count = 0; count < 500; count += 1) {
-    const [long, short] = [ids.draw('functions.bash:0'), ids.draw('a1B2c3D4e')]
+    const [long, short] = [ids.create('functions.bash:0'), ids.create('a1B2c3D4e')]
     t.match(long, /^call_[0-9a-f]{24}$/)
     t.match(short, /^[0-9A-Za-z]{9}$/)
     t.ok(isProxyToolCallId(long) && isProxyToolCallId(short))
@@ -188,13 +188,17 @@ t.test('an id of the proxy is distinguished from all others', async (t) => {
 
 t.test('the model sees the id that it gave, and none that its engine made up', async (t) => {
   const known = new ToolCallIds()
-  const [kimi, vllm, none] = [known.draw('functions.f:0'), known.draw('chatcmpl-tool-0a'), known.draw('')]
+  const [kimi, vllm, none] = [
+    known.create('functions.f:0'),
+    known.create('chatcmpl-tool-0a'),
+    known.create(''),
+  ]
   known.learn({ [kimi]: 'functions.f:0', [vllm]: 'chatcmpl-tool-0a', [none]: null })
   t.equal(known.findOriginal(kimi), 'functions.f:0')
   t.equal(known.findOriginal(vllm), undefined)
   t.equal(known.findOriginal(none), undefined)
   t.equal(known.findOriginal('functions.f:0'), undefined, 'that this session did not generate')
   t.equal(known.isStray(kimi), false)
-  t.equal(known.isStray(new ToolCallIds().draw('')), true)
+  t.equal(known.isStray(new ToolCallIds().create('')), true)
   t.equal(known.isStray('functions.f:0'), false)
 })

@@ -165,7 +165,7 @@ class Session {
     const lowered = dialect.lower(requests.read(Buffer.from(JSON.stringify(body))).value, requests)
     const request = writeRequest(lowered, this.#memory)
     await this.#respond(lowered, request.lastMessage)
-    messages.jsonUpTo(request.lastMessage!)
+    messages.getJsonUpTo(request.lastMessage!)
     return {
       parsed: requests.parsed - parsed,
       steps: requests.steps - steps,

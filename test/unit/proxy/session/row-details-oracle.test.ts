@@ -170,7 +170,7 @@ t.test('rows contain, bit for bit, the data that the engine reported for each of
       const { builder, turns } = build(planned)
       const reader = getReader(turns)
       const oracle = new DetailOracle(turns)
-      for (const { row, layout } of builder.placedRows(chosen, null)) {
+      for (const { row, computeLayout: layout } of builder.locateRows(chosen, null)) {
         const actual = await show(layout, reader)
         const wanted = oracle.row(row)
         deepStrictEqual(DetailOracle.perToken(actual), wanted)

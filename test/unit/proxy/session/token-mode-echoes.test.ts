@@ -65,7 +65,7 @@ function getText({ promptTokenIds }: TurnRecord): string {
 function getRows(turns: readonly TurnRecord[]): Trajectory[] {
   const builder = new TrajectoryBuilder()
   for (const turn of turns) builder.add(turn)
-  return [...builder.rows({}, null)]
+  return [...builder.assembleRows({}, null)]
 }
 
 /** An engine that sends the given responses one after the other. */

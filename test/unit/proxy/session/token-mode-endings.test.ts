@@ -54,7 +54,7 @@ t.test('a final message is continued, and only sampled tokens are trained', asyn
   t.match(getText(next), /One, two, three.<\|im_end\|>\n<\|im_start\|>user\nAnd\?/)
   const builder = new TrajectoryBuilder()
   for await (const step of store.readSteps('s')) builder.add(step)
-  const [row, ...others] = [...builder.rows({}, null)]
+  const [row, ...others] = [...builder.assembleRows({}, null)]
   t.equal(others.length, 0)
   t.equal(model.tokenizer.decode(row!.prompt_ids), getText(turn), 'the message that it continues is prompt')
   const trained = row!.response_ids.filter((_, index) => row!.response_mask[index] === 1)
@@ -148,7 +148,7 @@ t.test('a request that ends with the previous completion continues from its toke
     t.match(getPrompt(third), { reason: 'extended', from: second.turnId })
     const builder = new TrajectoryBuilder()
     for await (const step of store.readSteps('s')) builder.add(step)
-    t.equal([...builder.rows({}, null)].length, 1)
+    t.equal([...builder.assembleRows({}, null)].length, 1)
   }
 })
 
@@ -218,7 +218,7 @@ t.test('a completion truncated in its reasoning is closed as by the template, un
     const text = tokenModel.tokenizer.decode(next.promptTokenIds.slice(from))
     const builder = new TrajectoryBuilder()
     for await (const step of store.readSteps('s')) builder.add(step)
-    const rows = [...builder.rows({}, null)]
+    const rows = [...builder.assembleRows({}, null)]
     t.equal(rows.length, 1)
     const trained = rows[0]!.response_ids.filter((_, index) => rows[0]!.response_mask[index] === 1)
     t.same([...trained], [...cut.completionTokenIds, ...next.completionTokenIds])
@@ -281,7 +281,7 @@ t.test("an end of turn that differs from the next message's is replaced in one r
     t.strictSame([...next.promptTokenIds], [...ids], 'the prompt is that of the template')
     const builder = new TrajectoryBuilder()
     for await (const step of store.readSteps('s')) builder.add(step)
-    const rows = [...builder.rows({}, null)]
+    const rows = [...builder.assembleRows({}, null)]
     t.equal(rows.length, 1)
     const { response_ids, response_mask, turns, num_turns } = rows[0]!
     t.equal(num_turns, 3)
@@ -293,7 +293,7 @@ t.test("an end of turn that differs from the next message's is replaced in one r
       'the replacement is not trained',
     )
     t.equal(response_ids[kept.length], isReplaced ? gives : tokenizer.encode('\n')[0])
-    const perTurn = [...builder.rows({ perTurn: true }, null)]
+    const perTurn = [...builder.assembleRows({ perTurn: true }, null)]
     t.strictSame(
       perTurn.map(({ response_ids: own }) => [...own]),
       (await Array.fromAsync(store.readTurns('s'))).map((turn) => [...turn.completionTokenIds]),
@@ -321,7 +321,7 @@ t.test('a completion whose end one row replaces is trained up to its end in anot
   await sendRequest([user, assistantMessage('One.'), user])
   const builder = new TrajectoryBuilder()
   for await (const step of store.readSteps('s')) builder.add(step)
-  const rows = [...builder.rows({}, null)]
+  const rows = [...builder.assembleRows({}, null)]
   const length = first.completionTokenIds.length
   t.match(
     rows.map(({ turns: [turn] }) => turn),
@@ -332,7 +332,7 @@ t.test('a completion whose end one row replaces is trained up to its end in anot
   )
   const forest = new Forest()
   forest.add('s', rows)
-  const { nodes, rows: placed } = forest.place()
+  const { nodes, rows: placed } = forest.createLayout()
   for (const [index, row] of rows.entries()) {
     const path: number[][] = []
     for (let at = placed[index]!.leaf; at !== null; at = nodes[at]!.parent) path.unshift([...nodes[at]!.ids])

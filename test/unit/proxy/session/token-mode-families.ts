@@ -142,7 +142,7 @@ async function renderedIds({ renderer }: TokenModel, turn: TurnRecord): Promise<
 function checkRows(turns: TurnRecord[], sampled: number[][]): void {
   const builder = new TrajectoryBuilder()
   for (const turn of turns) builder.add(turn)
-  const rows = [...builder.rows({}, null)]
+  const rows = [...builder.assembleRows({}, null)]
   for (const row of rows) {
     const last = turns.find(({ turnId }) => turnId === row.turns.at(-1)!.turn_id)!
     assert.deepEqual([...row.prompt_ids, ...row.response_ids], getLine(last))

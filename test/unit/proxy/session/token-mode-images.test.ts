@@ -117,7 +117,7 @@ t.test('a row lists its images, and no cut divides one', async (t) => {
   const builder = new TrajectoryBuilder()
   for await (const turn of store.readSteps('s')) builder.add(turn)
   const getRows = (options: TrajectoryOptions) =>
-    [...builder.rows(options, null)].map(({ prompt_ids, response_ids, images, response_mask }) => {
+    [...builder.assembleRows(options, null)].map(({ prompt_ids, response_ids, images, response_mask }) => {
       const ids = [...prompt_ids, ...response_ids]
       for (const { at: index, tokens } of images ?? [])
         t.strictSame(ids.slice(index, index + tokens), new Array(tokens).fill(imageId))

@@ -34,7 +34,7 @@ export function loadTokenModel(name: string): TokenModel & Model {
     seesToolImages: false,
     encodedBy: 'javascript',
     contextLength: undefined,
-    longestTokenChars: () => 128,
+    getLongestTokenChars: () => 128,
     vocabularySize: model.tokenizer.vocabSize,
     close: async () => {},
   }
@@ -129,7 +129,7 @@ export class Talk {
     })
     const startsInReasoning = opensReasoning(
       parser,
-      tokenizer.decode(start!.promptTokenIds!.whole().slice(-20)),
+      tokenizer.decode(start!.promptTokenIds!.toArray().slice(-20)),
     )
     const reader = parser.create({ tools: this.#plan.tools, startsInReasoning })
     const read = mergeDeltas([reader.push(decoder.push(ids) + decoder.flush()), reader.finish()])

@@ -479,7 +479,7 @@ t.test('a key distinguishes requests whose variables change the beginning of the
   const thinking = '{% if add_generation_prompt and enable_thinking %}<think>{% endif %}'
   const renderer = getRenderer(chatMl(MESSAGE, head) + thinking)
   const key = (kwargs: Record<string, unknown>, options: PromptOptions = {}) =>
-    renderer.variablesKey({ kwargs, ...options })
+    renderer.getVariablesKey({ kwargs, ...options })
   const same = async (left: Promise<string>, right: Promise<string>, reason: string) =>
     t.equal(await left, await right, reason)
   const other = async (left: Promise<string>, right: Promise<string>, reason = 'differs') =>

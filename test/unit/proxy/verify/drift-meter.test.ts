@@ -37,7 +37,7 @@ async function meterWith(more: Partial<DriftMeterOptions> = {}) {
   const meter = new DriftMeter({
     share: 1,
     store: { getTurn: async () => turn, readDetails: async () => new Map() },
-    engineFor: async () => engine,
+    findEngine: async () => engine,
     onVerdict: (verdict) => verdicts.push(verdict),
     onControl: () => {},
     logger: silentLogger,
@@ -53,16 +53,16 @@ t.test('a share of all turns is drawn', async (t) => {
   const numbers = [0.05, 0.5, 0.009, 0.01]
   const { meter, verdicts } = await meterWith({ share: 0.01, random: () => numbers.shift()! })
   for (let turn = 0; turn < 4; turn += 1) meter.offer(drawn)
-  await until(() => verdicts.length === 1 && meter.state().waiting === 0)
-  t.match(meter.state(), { same: 1, dropped: 0 })
+  await until(() => verdicts.length === 1 && meter.getState().waiting === 0)
+  t.match(meter.getState(), { same: 1, dropped: 0 })
   await meter.close()
 })
 
 t.test('while engines are busy turns wait, and those beyond a limit are dropped', async (t) => {
   let busy = true
-  const { meter, verdicts } = await meterWith({ engineFor: async () => (busy ? 'busy' : engine) })
+  const { meter, verdicts } = await meterWith({ findEngine: async () => (busy ? 'busy' : engine) })
   for (let turn = 0; turn < 70; turn += 1) meter.offer(drawn)
-  t.match(meter.state(), { waiting: 64, dropped: 6, same: 0 })
+  t.match(meter.getState(), { waiting: 64, dropped: 6, same: 0 })
   busy = false
   await until(() => verdicts.filter((verdict) => verdict === 'same').length === 64)
   await meter.close()
@@ -74,7 +74,7 @@ t.test('failures are counted and not rethrown', async (t) => {
     async () => undefined,
     async () => engine,
   ]
-  const { meter, verdicts } = await meterWith({ engineFor: () => responses.shift()!() })
+  const { meter, verdicts } = await meterWith({ findEngine: () => responses.shift()!() })
   for (let turn = 0; turn < 3; turn += 1) meter.offer(drawn)
   await until(() => verdicts.length === 3)
   t.same(verdicts, ['failed', 'skipped', 'same'])
@@ -94,7 +94,7 @@ t.test('a turn that was deleted meanwhile is skipped', async (t) => {
 t.test('closing ends running checks and drops waiting ones', async (t) => {
   let isRequested = false
   const { meter, verdicts } = await meterWith({
-    engineFor: (_turn, signal) =>
+    findEngine: (_turn, signal) =>
       new Promise((_resolve, reject) => {
         isRequested = true
         signal.addEventListener('abort', () => reject(signal.reason), { once: true })
@@ -118,12 +118,12 @@ t.test('an engine that does not react to a changed prompt is reported', async (t
   const deaf = Object.assign(new EmbeddedEngine(), { score: async () => ({ tokens }) })
   const controls: boolean[] = []
   const { meter } = await meterWith({
-    engineFor: async () => ({ ...engine, client: deaf }),
+    findEngine: async () => ({ ...engine, client: deaf }),
     onControl: (isCaught) => controls.push(isCaught),
   })
   meter.offer(drawn)
   await until(() => controls.length === 1)
   t.same(controls, [false])
-  t.match(meter.state(), { same: 1, control_caught: false })
+  t.match(meter.getState(), { same: 1, control_caught: false })
   await meter.close()
 })

@@ -5,7 +5,7 @@ import { OutputTail } from '../../../../src/rollout/runners/output-tail.ts'
 t.test('output within the limit is kept unchanged', async (t) => {
   const tail = new OutputTail(10)
   for (const chunk of ['abc', 'def', 'ghij']) tail.add(Buffer.from(chunk))
-  t.equal(tail.text(), 'abcdefghij')
+  t.equal(tail.getText(), 'abcdefghij')
 })
 
 t.test('of longer output the end is kept, with the number of missing bytes', async () => {
@@ -16,7 +16,7 @@ t.test('of longer output the end is kept, with the number of missing bytes', asy
       const all = chunks.join('')
       const missing = all.length - 20
       const note = `[${missing} bytes before this are left out]\n`
-      return tail.text() === (missing > 0 ? note + all.slice(missing) : all)
+      return tail.getText() === (missing > 0 ? note + all.slice(missing) : all)
     }),
   )
 })

@@ -44,7 +44,7 @@ export class CapabilityNegotiation {
   }
 
   /** Reports that one of the plan's levels was accepted. */
-  accepted(key: string, { levels, rejections }: RequestPlan, level: RequestLevel): void {
+  reportAccepted(key: string, { levels, rejections }: RequestPlan, level: RequestLevel): void {
     if (level === 'ids') this.#capabilities.delete(key)
     // Requests that started at a lower level do not count; concurrent requests count once, since one cause may have
     // rejected all of them.
@@ -60,7 +60,7 @@ export class CapabilityNegotiation {
   }
 
   /** Reports that no level was accepted. What was learned may be obsolete, so the next request tries the full level. */
-  rejected(key: string): void {
+  reportRejected(key: string): void {
     const capability = this.#capabilities.get(key)
     if (capability) capability.requests = RETRY_EVERY
   }

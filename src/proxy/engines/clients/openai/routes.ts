@@ -60,7 +60,7 @@ export class OpenaiRoutes {
   ): Promise<EngineResponse | undefined> {
     try {
       const json = serializeBody(buildDetailsBody(request), request)
-      return await this.#connection.request(getRoute(request), signal, json, request)
+      return await this.#connection.sendRequest(getRoute(request), signal, json, request)
     } catch (thrown) {
       if (isMalformed(thrown) && !rejectsEffort(thrown, request)) return undefined
       throw thrown
@@ -96,18 +96,18 @@ export class OpenaiRoutes {
     for (const level of plan.levels) {
       try {
         const json = serializeBody(buildOpenaiBody(request, level), request)
-        const response = await this.#connection.request(getRoute(request), signal, json, request)
+        const response = await this.#connection.sendRequest(getRoute(request), signal, json, request)
         return {
           response,
-          onAccepted: () => this.#negotiation.accepted(key, plan, level),
-          onRejected: () => this.#negotiation.rejected(key),
+          onAccepted: () => this.#negotiation.reportAccepted(key, plan, level),
+          onRejected: () => this.#negotiation.reportRejected(key),
         }
       } catch (thrown) {
         if (!isMalformed(thrown) || rejectsEffort(thrown, request)) throw thrown
         rejection = thrown
       }
     }
-    this.#negotiation.rejected(key)
+    this.#negotiation.reportRejected(key)
     throw rejection
   }
 }

@@ -68,11 +68,11 @@ export const TAGS_SINCE = '0.5.11'
 
 /** Returns the fields that constrain tool calls; undefined if there are none. Any other constraint takes precedence. */
 export function buildSglangCallTag(request: TokenRequest): { response_format: object } | undefined {
-  const tag = callTag(request)
+  const tag = buildCallTag(request)
   return tag && { response_format: { type: 'structural_tag', ...tag } }
 }
 
-function callTag(request: TokenRequest): object | undefined {
+function buildCallTag(request: TokenRequest): object | undefined {
   const calls = getToolCallRequest(request)
   if (calls === undefined) return undefined
   const isForced = calls.choice !== 'auto'
@@ -82,7 +82,7 @@ function callTag(request: TokenRequest): object | undefined {
   if (write === undefined) return buildStructures(calls, isForced)
   const format = write({
     ...calls,
-    schemaOf: (tool) => getNativeSchema(tool, calls.format === 'kimi_k2' && isForced),
+    getSchema: (tool) => getNativeSchema(tool, calls.format === 'kimi_k2' && isForced),
   })
   return { format: withoutThinkExcludes(format) }
 }

@@ -24,7 +24,7 @@ import { ServerVersion } from '../wire/server-version.ts'
 import { findWeightVersion } from '../wire/weight-version.ts'
 import { buildSglangCallTag, TAGS_SINCE } from './call-tags.ts'
 import { GenerateReader } from './generate-reader.ts'
-import { buildImageBody, generateBody } from './request.ts'
+import { buildGenerateBody, buildImageBody } from './request.ts'
 import { buildSglangScoreBody, readSglangScores, SGLANG_READING } from './score.ts'
 import { SglangSessions } from './sessions.ts'
 
@@ -114,9 +114,9 @@ class SglangClient extends ServerClient implements EngineClient {
     const request = limitToContext(constrained, this.#contextLength)
     const json =
       request.images === undefined
-        ? serializeBodyWithIds(generateBody(request), 'input_ids', request)
+        ? serializeBodyWithIds(buildGenerateBody(request), 'input_ids', request)
         : JSON.stringify(buildImageBody(request, request.images))
-    const response = await this.connection.request('/generate', signal, json, request)
+    const response = await this.connection.sendRequest('/generate', signal, json, request)
     const reader = new GenerateReader({
       engine: this.name,
       promptTokenIds: request.promptTokenIds,
@@ -160,8 +160,8 @@ class SglangClient extends ServerClient implements EngineClient {
     // Most versions generate a token for it: a dead engine behind its server fails, and so does a paused one.
     if (!isPaused) await this.connection.queryOptional('/health', signal)
     const models = await getModels(this.connection, signal)
-    this.#sessions.note(await this.#version.fields(signal))
-    this.#isOld = await this.#version.warningBefore(TESTED, signal)
+    this.#sessions.readSupport(await this.#version.getFields(signal))
+    this.#isOld = await this.#version.findWarning(TESTED, signal)
     this.#adapters = new Set(models.filter(({ isAdapter }) => isAdapter).map(({ id }) => id))
     const weights = models.find(({ isAdapter }) => !isAdapter)
     this.#servedName ??= weights?.id

@@ -62,7 +62,7 @@ const NOT_THE_AGENTS: Readonly<Record<string, undefined>> = {
  * Returns the body: a shallow copy of the agent's. Fields that are `undefined` are omitted from the JSON.
  * @throws ProxyError `unsupported` for a constraint on the output that the route does not support
  */
-export function generateBody(request: TokenRequest): Record<string, unknown> {
+export function buildGenerateBody(request: TokenRequest): Record<string, unknown> {
   const { body, stream } = request
   return {
     ...buildForwardedFields(body),
@@ -86,8 +86,8 @@ export function generateBody(request: TokenRequest): Record<string, unknown> {
  */
 export function buildImageBody(request: TokenRequest, images: PromptImages): Record<string, unknown> {
   return {
-    ...generateBody(request),
-    input_ids: Array.from(collapseImages(request.promptTokenIds.whole(), images)),
+    ...buildGenerateBody(request),
+    input_ids: Array.from(collapseImages(request.promptTokenIds.toArray(), images)),
     image_data: getImageUrls(request.body.messages),
     return_prompt_token_ids: true,
   }

@@ -67,8 +67,8 @@ function parseTopLogprobs(entries: unknown): (readonly [logprob: number, id: num
 
 export const SGLANG_READING: DetokenizeRequest = {
   path: '/generate',
-  body: (ids) => buildSglangScoreBody(readAsPrompt(ids), true),
-  textsIn(body, ids) {
+  buildBody: (ids) => buildSglangScoreBody(readAsPrompt(ids), true),
+  readTexts(body, ids) {
     const meta = isRecord(body) ? body.meta_info : undefined
     const entries = isRecord(meta) ? meta.input_token_logprobs : undefined
     if (!Array.isArray(entries) || entries.length !== ids.length) return undefined

@@ -19,7 +19,7 @@ export class SglangSessions {
   }
 
   /** @param serverInfo the server information of a health check */
-  note({ enable_session_radix_cache: holds }: Record<string, unknown>): void {
+  readSupport({ enable_session_radix_cache: holds }: Record<string, unknown>): void {
     this.#areHeld = holds === true
   }
 

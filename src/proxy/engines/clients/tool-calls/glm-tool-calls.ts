@@ -10,10 +10,10 @@ import {
   createEitherFormat,
   createJsonSchemaFormat,
   createSequenceFormat,
+  createTag,
+  createTagList,
   createTriggeredTags,
   type StructuralTagFormat,
-  tag,
-  tagList,
 } from './structural-tag.ts'
 import type { ToolCallFormat } from './tool-call-formats.ts'
 import type { FunctionTool, JsonSchema } from './tool-call-request.ts'
@@ -35,10 +35,10 @@ const TEXT_EXCLUDES = MARKUP.filter((marker) => marker !== OPEN)
 /** For tools that are not strict, only the keys and simple types of their schema are enforced. */
 export const glm: ToolCallFormat = ({ tools, choice, onlyOne }) => {
   const isForced = choice === 'forced'
-  const tags = tools.map(callTag)
+  const tags = tools.map(buildCallTag)
   const allStrict = tools.every(({ strict }) => strict)
   if (allStrict && isForced) return tags[0]!
-  if (!allStrict && choice !== 'auto') return tagList(tags, onlyOne || isForced)
+  if (!allStrict && choice !== 'auto') return createTagList(tags, onlyOne || isForced)
   return createTriggeredTags(OPEN, tags, {
     onlyOne,
     atLeastOne: choice === 'required',
@@ -46,14 +46,14 @@ export const glm: ToolCallFormat = ({ tools, choice, onlyOne }) => {
   })
 }
 
-function callTag({ name, strict, parameters }: FunctionTool): StructuralTagFormat {
+function buildCallTag({ name, strict, parameters }: FunctionTool): StructuralTagFormat {
   const properties = strict ? undefined : findPlainProperties(parameters ?? {})
   const schema = strict ? (parameters ?? true) : true
   const content =
     properties === undefined
       ? createJsonSchemaFormat(schema, 'glm_xml')
       : buildAnyProperty(Object.entries(properties))
-  return tag(OPEN + name, content, '</tool_call>')
+  return createTag(OPEN + name, content, '</tool_call>')
 }
 
 /** Returns the properties of a schema; undefined if the schema specifies more than its keys. */

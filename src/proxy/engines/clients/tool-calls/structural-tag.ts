@@ -20,7 +20,7 @@ export function createJsonSchemaFormat(schema: unknown, style: SchemaStyle = 'js
   }
 }
 
-export function tag(begin: string, content: StructuralTagFormat, end: string): StructuralTagFormat {
+export function createTag(begin: string, content: StructuralTagFormat, end: string): StructuralTagFormat {
   return { type: 'tag', begin, content, end }
 }
 
@@ -41,7 +41,7 @@ export function createEitherFormat(elements: readonly StructuralTagFormat[]): St
 }
 
 /** Returns the format of at least one of the tags. */
-export function tagList(
+export function createTagList(
   tags: readonly StructuralTagFormat[],
   onlyOne: boolean,
   separator = '',

@@ -41,7 +41,7 @@ export class ToolCallConstraints {
     if (fields === undefined) return request
     const { since, allows } = this.#options
     const isNew = await this.#version.isSince(since, signal)
-    if (isNew && (allows?.(await this.#version.fields(signal)) ?? true))
+    if (isNew && (allows?.(await this.#version.getFields(signal)) ?? true))
       return { ...request, body: { ...request.body, ...fields } }
     const calls = getToolCallRequest(request)
     if (calls && wantsMore(calls)) this.warning = this.#words

@@ -7,11 +7,11 @@ import {
   createConstantFormat,
   createJsonSchemaFormat,
   createSequenceFormat,
+  createTag,
+  createTagList,
   createTriggeredTags,
   type SchemaStyle,
   type StructuralTagFormat,
-  tag,
-  tagList,
 } from './structural-tag.ts'
 import type { FunctionTool, ToolCallRequest } from './tool-call-request.ts'
 
@@ -20,13 +20,13 @@ export type ToolCallFormat = (calls: ToolCallFormatInput) => StructuralTagFormat
 
 export interface ToolCallFormatInput extends Omit<ToolCallRequest, 'format'> {
   /** Returns the schema that a tool's arguments must match; true: any value. */
-  schemaOf(tool: FunctionTool): unknown
+  getSchema(tool: FunctionTool): unknown
 }
 
 const THINK = ['<think>', '</think>']
 
 /** Qwen3-Coder, Qwen3.5 and similar models. */
-export const qwen3Coder = freeStanding({
+export const qwen3Coder = createFreeStandingFormat({
   trigger: '<tool_call>\n<function=',
   begin: (name) => `<tool_call>\n<function=${name}>\n`,
   end: '\n</function>\n</tool_call>',
@@ -34,7 +34,7 @@ export const qwen3Coder = freeStanding({
 })
 
 /** MiMo V2. */
-export const mimo = freeStanding({
+export const mimo = createFreeStandingFormat({
   trigger: '<tool_call>',
   begin: (name) => `<tool_call><function=${name}>`,
   end: '</function></tool_call>',
@@ -42,7 +42,7 @@ export const mimo = freeStanding({
   excludes: [...THINK, '</tool_call>', '<function='],
 })
 
-export const llama3 = freeStanding({
+export const llama3 = createFreeStandingFormat({
   trigger: '{"name": ',
   begin: (name) => `{"name": "${name}", "parameters": `,
   end: '}',
@@ -50,17 +50,17 @@ export const llama3 = freeStanding({
 })
 
 /** Accepts the object with and without newlines between it and the markers. */
-export const hermes: ToolCallFormat = ({ tools, choice, onlyOne, schemaOf }) => {
+export const hermes: ToolCallFormat = ({ tools, choice, onlyOne, getSchema: schemaOf }) => {
   const tags = tools.flatMap((tool) => {
     const begin = `{"name": "${tool.name}", "arguments": `
     const content = createJsonSchemaFormat(schemaOf(tool))
     return [
-      tag(`<tool_call>\n${begin}`, content, '}\n</tool_call>'),
-      tag(`<tool_call>${begin}`, content, '}</tool_call>'),
+      createTag(`<tool_call>\n${begin}`, content, '}\n</tool_call>'),
+      createTag(`<tool_call>${begin}`, content, '}</tool_call>'),
     ]
   })
   if (choice === 'auto') return createTriggeredTags('<tool_call>', tags, { onlyOne })
-  return tagList(tags, onlyOne || choice === 'forced')
+  return createTagList(tags, onlyOne || choice === 'forced')
 }
 
 /** DeepSeek V3 and R1. */
@@ -86,7 +86,7 @@ export const deepseekV32 = createSectionedFormat({
   lead: '\n\n',
   close: '</｜DSML｜function_calls>',
   call: ({ name }, schema) =>
-    tag(
+    createTag(
       `<｜DSML｜invoke name="${name}">\n`,
       createJsonSchemaFormat(schema, 'deepseek_xml'),
       '</｜DSML｜invoke>\n',
@@ -100,7 +100,7 @@ export const minimaxM2 = createSectionedFormat({
   close: '</minimax:tool_call>',
   listsForced: true,
   call: ({ name }, schema) =>
-    tag(`<invoke name="${name}">\n`, createJsonSchemaFormat(schema, 'minimax_xml'), '</invoke>\n'),
+    createTag(`<invoke name="${name}">\n`, createJsonSchemaFormat(schema, 'minimax_xml'), '</invoke>\n'),
 })
 
 export const kimiK2 = createSectionedFormat({
@@ -110,7 +110,7 @@ export const kimiK2 = createSectionedFormat({
   close: '<|tool_calls_section_end|>',
   excludes: [...THINK, '<|tool_call_begin|>'],
   call: ({ name }, schema) =>
-    tag(
+    createTag(
       `<|tool_call_begin|>functions.${name}:`,
       createSequenceFormat(
         { type: 'regex', pattern: '\\d+' },
@@ -122,16 +122,16 @@ export const kimiK2 = createSectionedFormat({
 })
 
 /** Creates a format in which tool calls are independent of each other. */
-function freeStanding(markup: {
+function createFreeStandingFormat(markup: {
   trigger: string
   begin(name: string): string
   end: string
   style: SchemaStyle
   excludes?: string[]
 }): ToolCallFormat {
-  return ({ tools, choice, onlyOne, schemaOf }) => {
+  return ({ tools, choice, onlyOne, getSchema: schemaOf }) => {
     const tags = tools.map((tool) =>
-      tag(markup.begin(tool.name), createJsonSchemaFormat(schemaOf(tool), markup.style), markup.end),
+      createTag(markup.begin(tool.name), createJsonSchemaFormat(schemaOf(tool), markup.style), markup.end),
     )
     if (choice === 'forced') return tags[0]!
     const more = { onlyOne, atLeastOne: choice === 'required', excludes: markup.excludes ?? THINK }
@@ -151,16 +151,16 @@ function wrapMarkup(markup: {
   end: string
 }): ToolCallFormat {
   const { open, close } = markup
-  return ({ tools, choice, onlyOne, schemaOf }) => {
+  return ({ tools, choice, onlyOne, getSchema: schemaOf }) => {
     const callTag = (tool: FunctionTool, before = '', after = '') =>
-      tag(before + markup.begin(tool.name), createJsonSchemaFormat(schemaOf(tool)), markup.end + after)
+      createTag(before + markup.begin(tool.name), createJsonSchemaFormat(schemaOf(tool)), markup.end + after)
     if (choice === 'forced') return callTag(tools[0]!, open, close)
-    const calls = tagList(
+    const calls = createTagList(
       tools.map((tool) => callTag(tool)),
       onlyOne,
       markup.separator,
     )
-    const section = tag(open, calls, close)
+    const section = createTag(open, calls, close)
     return choice === 'required'
       ? section
       : createTriggeredTags(open, [section], { onlyOne, excludes: THINK })
@@ -180,12 +180,12 @@ function createSectionedFormat(markup: {
   call(tool: FunctionTool, schema: unknown): StructuralTagFormat
 }): ToolCallFormat {
   const { trigger, open, lead, close, excludes = THINK } = markup
-  return ({ tools, choice, onlyOne, schemaOf }) => {
+  return ({ tools, choice, onlyOne, getSchema: schemaOf }) => {
     const tags = tools.map((tool) => markup.call(tool, schemaOf(tool)))
     const isForced = choice === 'forced'
-    const calls = isForced && !markup.listsForced ? tags[0]! : tagList(tags, onlyOne || isForced)
+    const calls = isForced && !markup.listsForced ? tags[0]! : createTagList(tags, onlyOne || isForced)
     if (choice !== 'auto')
       return createSequenceFormat(createConstantFormat(lead + open), calls, createConstantFormat(close))
-    return createTriggeredTags(trigger, [tag(open, calls, close)], { onlyOne, excludes })
+    return createTriggeredTags(trigger, [createTag(open, calls, close)], { onlyOne, excludes })
   }
 }

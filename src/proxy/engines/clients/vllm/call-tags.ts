@@ -49,7 +49,7 @@ export function buildVllmCallTag(request: TokenRequest): Record<string, unknown>
   if (output !== undefined && outputFormat === undefined) return undefined
   // As an alternative to another output, the free text of `auto` would accept everything.
   const choice = outputFormat ? 'required' : calls.choice
-  const written = write({ ...calls, choice, schemaOf: getArgumentSchema })
+  const written = write({ ...calls, choice, getSchema: getArgumentSchema })
   const tag = {
     type: 'structural_tag',
     format: outputFormat ? createEitherFormat([written, outputFormat]) : written,

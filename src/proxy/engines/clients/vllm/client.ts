@@ -120,10 +120,10 @@ class VllmClient extends ServerClient implements EngineClient {
       if (watch.areMissing) this.#noMasks = NO_MASKS
       return
     }
-    const budget = await this.#contextLength.budget(request, signal)
-    const body = buildVllmTokenBody(request, budget, this.#promptChecks.next())
+    const budget = await this.#contextLength.computeBudget(request, signal)
+    const body = buildVllmTokenBody(request, budget, this.#promptChecks.startRequest())
     const json = serializeBodyWithIds(body, 'prompt', request)
-    const response = await this.connection.request(getRoute(request), signal, json, request)
+    const response = await this.connection.sendRequest(getRoute(request), signal, json, request)
     // The server serves this request, so it was the route that was missing, not the model.
     if (details !== undefined) this.#noRoute = `${NO_ROUTE[details]}: ${SCALE_OUT}`
     await readCompletion(
@@ -139,7 +139,7 @@ class VllmClient extends ServerClient implements EngineClient {
       agentRequest.kind === 'chat' && agentRequest.stream && (await this.#detectLostIds(signal))
     const request = isComplete ? { ...agentRequest, stream: false } : agentRequest
     const json = serializeBody(buildVllmBody(request), request)
-    const response = await this.connection.request(getRoute(request), signal, json, request)
+    const response = await this.connection.sendRequest(getRoute(request), signal, json, request)
     await readCompletion(this.connection, request, response, sink)
   }
 
@@ -147,7 +147,7 @@ class VllmClient extends ServerClient implements EngineClient {
   async #detectLostIds(signal: AbortSignal): Promise<boolean> {
     const isKnown = await this.#version.isSince(IDS_SINCE, signal)
     if (!isKnown || (await this.#version.isSince(COMPLETE_STREAMS_SINCE, signal))) return false
-    const { version } = await this.#version.fields(signal)
+    const { version } = await this.#version.getFields(signal)
     this.#losesIds =
       `it is vLLM ${version}, whose streams lose token ids if a tool or reasoning parser is on, so chats are not ` +
       `streamed: upgrade it to ${COMPLETE_STREAMS_SINCE}, or use token mode (--tokenizer)`
@@ -170,7 +170,7 @@ class VllmClient extends ServerClient implements EngineClient {
     const body = buildVllmIdsBody(request, await this.#sentByIds(request, signal))
     try {
       const json = serializeBodyWithIds(body, 'token_ids', request)
-      return await this.connection.request(IDS_ROUTE, signal, json, request)
+      return await this.connection.sendRequest(IDS_ROUTE, signal, json, request)
     } catch (thrown) {
       if (isRouteMissing(thrown)) return undefined
       throw thrown
@@ -180,7 +180,7 @@ class VllmClient extends ServerClient implements EngineClient {
   async #sentByIds(request: TokenRequest, signal: AbortSignal): Promise<IdsRequestOptions> {
     this.#defaults ??= readDefaults(await this.#rendered(request, signal))
     const defaults = this.#defaults
-    const maxTokens = await this.#contextLength.budget(request, signal)
+    const maxTokens = await this.#contextLength.computeBudget(request, signal)
     return { maxTokens, defaults, streams: await this.#version.isSince(STREAMS_SINCE, signal) }
   }
 
@@ -205,10 +205,10 @@ class VllmClient extends ServerClient implements EngineClient {
       const message = `the engine at ${this.name} does not accept images with token ids: vLLM does since ${IMAGES_SINCE}`
       throw new ProxyError('unsupported', message, { param: 'messages' })
     }
-    const ids = new PromptIds(collapseImages(request.promptTokenIds.whole(), images, images.edges))
+    const ids = new PromptIds(collapseImages(request.promptTokenIds.toArray(), images, images.edges))
     const body = buildVllmImagesBody(request, await this.#sentByIds(request, signal))
     const json = serializeBodyWithIds(body, 'token_ids', { ...request, promptTokenIds: ids })
-    const response = await this.connection.request(IDS_ROUTE, signal, json, request)
+    const response = await this.connection.sendRequest(IDS_ROUTE, signal, json, request)
     await readCompletion(this.connection, request, response, sink)
   }
 
@@ -224,7 +224,7 @@ class VllmClient extends ServerClient implements EngineClient {
     return { tokens: readVllmScores(this.name, text, request) }
   }
 
-  tokenTexts(model: string, ids: Int32Array, signal: AbortSignal): Promise<string[] | undefined> {
+  getTokenTexts(model: string, ids: Int32Array, signal: AbortSignal): Promise<string[] | undefined> {
     const post = (path: string, json: string) => this.connection.query(path, signal, json)
     if (this.#texts?.model !== model) this.#texts = { model, of: new TokenTextCache(model) }
     return this.#texts.of.getTexts(ids, post)
@@ -262,11 +262,11 @@ class VllmClient extends ServerClient implements EngineClient {
     // The list of models is available even if the engine behind the server is dead; /health is not.
     await this.connection.queryOptional('/health', signal)
     const models = await getModels(this.connection, signal)
-    this.#contextLength.note(models)
+    this.#contextLength.readModels(models)
     // Served in vLLM's development mode: `{"weight_version": "v7"}`.
     const weightVersion = findWeightVersion(await this.connection.queryOptional('/weight_info', signal))
     const unavailable = await this.#unavailable(signal)
-    this.#isOld = await this.#version.warningBefore(TESTED, signal)
+    this.#isOld = await this.#version.findWarning(TESTED, signal)
     // Without a tokenizer question the proxy is in chat mode.
     if (question === undefined) await this.#detectLostIds(signal)
     // An engine that is asleep or paused does not respond to queries of its tokenizer.
@@ -322,7 +322,7 @@ class ContextLength {
   }
 
   /** Stores the models that a health check has reported. */
-  note(models: readonly EngineModel[]): void {
+  readModels(models: readonly EngineModel[]): void {
     this.#models = models
   }
 
@@ -333,7 +333,7 @@ class ContextLength {
    * is too long with its own message. Without a limit the models are requested unless they are known.
    * @throws ProxyError `unsupported` if there is no limit and the engine does not report one, and as `getModels`
    */
-  async budget({ body, promptTokenIds }: TokenRequest, signal: AbortSignal): Promise<number> {
+  async computeBudget({ body, promptTokenIds }: TokenRequest, signal: AbortSignal): Promise<number> {
     const limit = getMaxTokens(body)
     if (limit === undefined) this.#models ??= await getModels(this.#connection, signal)
     const own = this.#models?.find((model) => model.id === body.model)

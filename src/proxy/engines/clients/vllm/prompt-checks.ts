@@ -15,7 +15,7 @@ export class PromptChecks {
   #isDoubted = false
 
   /** Returns whether the next request should ask the server to repeat its prompt. */
-  next(): boolean {
+  startRequest(): boolean {
     const isNext = this.#isDoubted || this.#calls % PROMPTS_A_CHECK === 0
     this.#calls += 1
     return isNext

@@ -83,8 +83,8 @@ function readEntryLogprob(entry: unknown): number | undefined {
 /** Reads `decoded_token` of `prompt_logprobs`; the first token has none. */
 export const VLLM_READING: DetokenizeRequest = {
   path: '/v1/completions',
-  body: (ids, model) => buildVllmScoreBody({ ...readAsPrompt(ids), model }),
-  textsIn(body, ids) {
+  buildBody: (ids, model) => buildVllmScoreBody({ ...readAsPrompt(ids), model }),
+  readTexts(body, ids) {
     const choice = isRecord(body) && Array.isArray(body.choices) ? body.choices[0] : undefined
     const entries: unknown = isRecord(choice) ? choice.prompt_logprobs : undefined
     if (!Array.isArray(entries) || entries.length !== ids.length) return undefined

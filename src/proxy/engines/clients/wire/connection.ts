@@ -54,7 +54,7 @@ const CONFIRMATIONS = 3
 class PromptReports {
   #missing = 0
 
-  note(isReported: boolean): void {
+  countCompletion(isReported: boolean): void {
     this.#missing = isReported ? 0 : this.#missing + 1
   }
 
@@ -101,7 +101,7 @@ export class EngineConnection {
    * @throws ProxyError `engine_unreachable`, `engine_rejected`, `engine_failed`, `engine_lost`, `engine_timeout`. After
    *   an abort: `signal.reason`.
    */
-  async request(
+  async sendRequest(
     path: string,
     signal: AbortSignal,
     json?: string | BodyChunks,
@@ -120,7 +120,7 @@ export class EngineConnection {
     const { statusCode: status, headers } = response
     if (agentRequest) this.#sessions.storeToken(agentRequest, headers)
     if (status >= 200 && status < 300) return response
-    const text = this.endpoint.redact(await this.text(response))
+    const text = this.endpoint.redact(await this.readText(response))
     throw convertRejection({
       engine: this.name,
       status,
@@ -148,12 +148,12 @@ export class EngineConnection {
     this.#sessions.forget(sessionId)
   }
 
-  /** Reads the complete body as text. @throws as {@link request} */
-  async text(response: EngineResponse): Promise<string> {
+  /** Reads the complete body as text. @throws as {@link sendRequest} */
+  async readText(response: EngineResponse): Promise<string> {
     return joinChunks(await this.readChunks(response)).toString()
   }
 
-  /** Reads the complete body. @throws as {@link request}; `engine_failed` for one that is too large */
+  /** Reads the complete body. @throws as {@link sendRequest}; `engine_failed` for one that is too large */
   async readChunks(response: EngineResponse): Promise<readonly Buffer[]> {
     const parts: Buffer[] = []
     let size = 0
@@ -171,9 +171,9 @@ export class EngineConnection {
     return parts
   }
 
-  /** Returns the response body of a GET, or of a POST of `json`. @throws as {@link request} */
+  /** Returns the response body of a GET, or of a POST of `json`. @throws as {@link sendRequest} */
   async query(path: string, signal: AbortSignal, json?: string): Promise<string> {
-    return await this.text(await this.request(path, signal, json))
+    return await this.readText(await this.sendRequest(path, signal, json))
   }
 
   /**

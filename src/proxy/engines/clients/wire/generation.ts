@@ -44,7 +44,7 @@ function watchPromptIds(sink: EventSink, { promptReports }: EngineConnection): E
     write(batch) {
       for (const event of batch)
         if (event.type !== 'delta' && event.promptTokenIds !== undefined) isReported = true
-      if (batch.at(-1)?.type === 'end') promptReports.note(isReported)
+      if (batch.at(-1)?.type === 'end') promptReports.countCompletion(isReported)
       return sink.write(batch)
     },
   }

@@ -8,8 +8,8 @@ const READING_MS = 3_000
 /** The request by which a kind of engine returns the texts of ids, and the parser of its response. */
 export interface DetokenizeRequest {
   path: string
-  body(ids: readonly number[], model: string | undefined): string
-  textsIn(response: unknown, ids: readonly number[]): (string | undefined)[] | undefined
+  buildBody(ids: readonly number[], model: string | undefined): string
+  readTexts(response: unknown, ids: readonly number[]): (string | undefined)[] | undefined
 }
 
 /**
@@ -68,7 +68,7 @@ export class RemoteTokenizer {
     }
     const limit = AbortSignal.timeout(READING_MS)
     try {
-      const { path, body, textsIn } = this.#reading
+      const { path, buildBody: body, readTexts: textsIn } = this.#reading
       const either = AbortSignal.any([signal, limit])
       const response = await this.#connection.queryIfSupported(path, either, body(ids, model))
       const idTexts = textsIn(response, ids)

@@ -37,7 +37,7 @@ export function serializeBodyWithIds(
   field: string,
   { promptLists, promptTokenIds: ids }: TokenRequest,
 ): BodyChunks {
-  return toJsonChunks(body, { [field]: promptLists?.write(ids) ?? [writeIds(ids.whole())] })
+  return toJsonChunks(body, { [field]: promptLists?.write(ids) ?? [writeIds(ids.toArray())] })
 }
 
 /** Returns the route of OpenAI's API that serves the request. */

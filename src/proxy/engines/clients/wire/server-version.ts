@@ -34,7 +34,7 @@ export class ServerVersion {
    * Returns the version with the other fields of the same response; empty if the server does not report it.
    * @param signal ends the wait of this caller
    */
-  async fields(signal: AbortSignal): Promise<Record<string, unknown>> {
+  async getFields(signal: AbortSignal): Promise<Record<string, unknown>> {
     // Some clients need the version for each request, which must not create the promises of a wait.
     if (this.#known !== undefined) return this.#known
     this.#fields ??= this.#query()
@@ -46,7 +46,7 @@ export class ServerVersion {
 
   /** Returns whether the server has this version or a newer one; false if its version is unknown. */
   async isSince(first: string, signal: AbortSignal): Promise<boolean> {
-    const { version } = await this.fields(signal)
+    const { version } = await this.getFields(signal)
     return typeof version === 'string' && isSince(version, first)
   }
 
@@ -54,12 +54,12 @@ export class ServerVersion {
    * Returns a warning for operators about a server that is older than all tested versions.
    * @param first the first release: a lower number is a build without a version
    */
-  async warningBefore(
+  async findWarning(
     [program, first, tested]: readonly [program: string, first: string, tested: string],
     signal: AbortSignal,
   ): Promise<string | undefined> {
     if (!(await this.isSince(first, signal)) || (await this.isSince(tested, signal))) return undefined
-    const { version } = await this.fields(signal)
+    const { version } = await this.getFields(signal)
     return `it is ${program} ${version}, older than ${tested}, the oldest with which llm-proxy is tested: upgrade it`
   }
 

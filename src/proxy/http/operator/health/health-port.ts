@@ -17,7 +17,7 @@ interface HealthPortOptions {
   /** The path that precedes `/health`. Default: none. */
   basePath?: string
   /** Returns the current response of `/health` to a caller without a key. */
-  health: () => Promise<HealthResponse>
+  getHealth: () => Promise<HealthResponse>
   /** The interval of the reports to the thread. Default: 1 s. */
   intervalMs?: number
   /** The time without a report after which the thread reports the proxy as stuck. Default: 30 s. */
@@ -40,7 +40,7 @@ const STUCK_MS = 30_000
 
 /** @throws ProxyError `start_failed` if it cannot listen */
 export async function openHealthPort(options: HealthPortOptions): Promise<HealthPort> {
-  const { host, basePath = '', health, intervalMs = INTERVAL_MS, stuckMs = STUCK_MS } = options
+  const { host, basePath = '', getHealth: health, intervalMs = INTERVAL_MS, stuckMs = STUCK_MS } = options
   const path = `${basePath}/health`
   const workerData: HealthThreadConfig = { host, port: options.port, path, stuckMs }
   const thread = startThread(ENTRY_POINT, { workerData, name: 'health' })

@@ -17,7 +17,7 @@ const Health = Type.Object({
 interface HealthOptions {
   backend: Backend
   /** Returns further fields: version, database, the ways prompts were built, notes such as the fallback engine. */
-  facts: () => Record<string, unknown>
+  getFields: () => Record<string, unknown>
   runner: TurnRunner
   store: Pick<TurnStore, 'check' | 'shared'>
 }
@@ -53,7 +53,7 @@ export async function getHealth({
 }> {
   const canCommit = await isRecording(store)
   const status = runner.isDraining ? 'draining' : canCommit ? 'ok' : 'store_failed'
-  const { members } = backend.status()
+  const { members } = backend.getStatus()
   const workers = backend.mode === 'relay' ? members.filter((member) => member.connected).length : 0
   return {
     code: status === 'ok' ? 200 : 503,
@@ -77,7 +77,7 @@ function nodesToWire({ proxies, self }: NodeCoordination) {
  */
 export const healthRoute: FastifyPluginCallback<HealthOptions> = (
   app,
-  { backend, facts, runner, store },
+  { backend, getFields: facts, runner, store },
   done,
 ) => {
   app.get(
@@ -94,7 +94,7 @@ export const healthRoute: FastifyPluginCallback<HealthOptions> = (
       const { code, health } = await getHealth({ backend, runner, store })
       reply.code(code)
       if (!SEES_ALL.has(caller.is)) return health
-      const { members, queued, pausedSinceMs } = backend.status()
+      const { members, queued, pausedSinceMs } = backend.getStatus()
       return {
         ...health,
         [backend.mode === 'relay' ? 'workers' : 'engines']: members.map(

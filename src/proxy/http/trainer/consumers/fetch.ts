@@ -46,7 +46,7 @@ export class ConsumerFetch {
    * @returns the response, as chunks of one JSON text. If it is not read to its end, the lease is released
    * @throws ProxyError `consumer_not_found`, or `signal.reason`
    */
-  async answer(signal: AbortSignal): Promise<AsyncGenerator<string>> {
+  async createResponse(signal: AbortSignal): Promise<AsyncGenerator<string>> {
     const untilMs = performance.now() + this.#body.wait_s * 1_000
     try {
       let first: UnitTrajectories | undefined
@@ -118,7 +118,7 @@ export class ConsumerFetch {
     this.#units += 1
     this.#acknowledged.push(...getSessionIds(unit))
     for (const { session } of unit)
-      this.#parts.consumers.lateRewards.delivered(session.sessionId, session.reward)
+      this.#parts.consumers.lateRewards.recordDelivery(session.sessionId, session.reward)
     return sessions
   }
 
@@ -162,7 +162,7 @@ function judgeStaleness(
   if (minVersion === undefined) return undefined
   let isUnversioned = false
   for (const { trajectories } of unit) {
-    for (const { row } of trajectories.rows()) {
+    for (const { row } of trajectories.readRows()) {
       if (!row.turns.some(({ start, end }) => end > start)) continue
       const version = Number(row.weight_version_min ?? Number.NaN)
       if (version < minVersion) return 'stale'

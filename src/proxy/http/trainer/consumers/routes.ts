@@ -147,7 +147,7 @@ function fetchRoute(app: SchemaApp, { consumers, reader, onRow }: ConsumerRoutes
       }
       const fetch = new ConsumerFetch({ consumers, reader, onRow }, lease, request.body)
       const signal = AbortSignal.any([createDisconnectSignal(reply), closing.signal])
-      return streamJson(reply, await fetch.answer(signal))
+      return streamJson(reply, await fetch.createResponse(signal))
     },
   )
 }

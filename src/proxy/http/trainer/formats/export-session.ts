@@ -28,14 +28,17 @@ export async function exportSession(
   const builder = new TrajectoryBuilder(toTurnSelection(query))
   const turns = await readSession(reader, session, builder)
   if (query.format === 'atif') {
-    const superseded = builder.superseded()
+    const superseded = builder.findSuperseded()
     const shown = [...turns.values()].filter(
       (turn) => isRequested(turn, query) && !superseded.has(turn.turnId),
     )
     const document = writeAtifDocument({ reader, session, ids: query.ids }, shown)
     return document ? writeLine(document) : []
   }
-  const rows = reportRows(builder.rows(parseSelect(query.select), session.reward, session.marks), onRow)
+  const rows = reportRows(
+    builder.assembleRows(parseSelect(query.select), session.reward, session.marks),
+    onRow,
+  )
   return query.format === 'sft'
     ? writeSftLines(session.sessionId, rows)
     : writeLine(writeTrainingTrace(rows, turns))

@@ -50,7 +50,7 @@ export const gatewayRoutes: FastifyPluginCallback<GatewayRoutesOptions> = (plain
       // On an open proxy a session's key is its id.
       return {
         session_id: sessionId,
-        agent_key: keyring.agentKey(sessionId, keyTag) ?? encodeSessionId(sessionId),
+        agent_key: keyring.getAgentKey(sessionId, keyTag) ?? encodeSessionId(sessionId),
       }
     },
   )
@@ -95,6 +95,6 @@ export const gatewayRoutes: FastifyPluginCallback<GatewayRoutesOptions> = (plain
 
 /** @throws ProxyError `unsupported` if the admin key is the only key that may make LLM requests */
 function rejectWithoutAgentKeys(keyring: Keyring): void {
-  if (keyring.isOpen || keyring.agentKey('any') !== undefined) return
+  if (keyring.isOpen || keyring.getAgentKey('any') !== undefined) return
   throw new ProxyError('unsupported', 'Agents have no separate keys: start the proxy with --agent-key-secret')
 }

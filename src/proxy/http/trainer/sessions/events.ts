@@ -51,7 +51,7 @@ export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options,
       lines.until(activity.listen((event) => lines.send(event)))
       const members = new MemberWatch(backend)
       lines.every(MEMBERS_MS, () => {
-        for (const event of members.changes()) lines.send(event)
+        for (const event of members.takeChanges()) lines.send(event)
       })
       return reply
     },
@@ -74,7 +74,7 @@ export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options,
       const lines = linesTo(reply)
       const tail = new OutputTail()
       const look = () => {
-        for (const event of tail.additions(sessions.listTurns(sessionId))) lines.send(event)
+        for (const event of tail.takeAdditions(sessions.listTurns(sessionId))) lines.send(event)
       }
       look()
       lines.every(LIVE_MS, look)
@@ -93,8 +93,8 @@ class MemberWatch {
     this.#backend = backend
   }
 
-  changes(): object[] {
-    const up = new Map(this.#backend.status().members.map((member) => [member.name, isUp(member)]))
+  takeChanges(): object[] {
+    const up = new Map(this.#backend.getStatus().members.map((member) => [member.name, isUp(member)]))
     const left = [...this.#up.keys()].filter((name) => !up.has(name))
     const changed = [...up].filter(([name, is]) => this.#up.get(name) !== is)
     this.#up = up
@@ -119,7 +119,7 @@ interface TextLengths {
 class OutputTail {
   #shown: ReadonlyMap<InFlightTurn, TextLengths> = new Map()
 
-  additions(turns: Iterable<InFlightTurn>): object[] {
+  takeAdditions(turns: Iterable<InFlightTurn>): object[] {
     const shown = new Map<InFlightTurn, TextLengths>()
     const events: object[] = []
     for (const turn of turns) {

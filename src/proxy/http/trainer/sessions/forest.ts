@@ -54,10 +54,10 @@ export async function queryForest(
     const builder = new TrajectoryBuilder({ sideCalls, rejected })
     for await (const turn of reader.readSteps(session.sessionId)) builder.add(turn)
     rejectPartial(session, await reader.getSession(session.sessionId))
-    shown.push({ ...sessionToWire(session), excluded_turns: builder.excluded() })
-    forest.add(session.sessionId, reportRows(builder.rows({}, session.reward, session.marks), onRow))
+    shown.push({ ...sessionToWire(session), excluded_turns: builder.countExcluded() })
+    forest.add(session.sessionId, reportRows(builder.assembleRows({}, session.reward, session.marks), onRow))
   }
-  const { nodes, rows } = forest.place()
+  const { nodes, rows } = forest.createLayout()
   const completed = new Set(
     sessions.filter(({ status }) => status === 'completed').map(({ sessionId }) => sessionId),
   )

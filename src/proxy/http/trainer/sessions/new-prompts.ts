@@ -26,7 +26,7 @@ interface CommonPrefix {
  * without it.
  */
 export class NewPrompts {
-  readonly #first = newPlace()
+  readonly #first = createNode()
 
   /**
    * @returns the turn of the longest such prompt (the latest of several), and the rest after it, as chunks of a prompt
@@ -45,14 +45,14 @@ export class NewPrompts {
   }
 }
 
-function newPlace(): PromptNode {
+function createNode(): PromptNode {
   return { next: new Map(), ends: new Map() }
 }
 
 function getNextNode(node: PromptNode, chunk: string): PromptNode {
   const existing = node.next.get(chunk)
   if (existing !== undefined) return existing
-  const added = newPlace()
+  const added = createNode()
   node.next.set(chunk, added)
   return added
 }

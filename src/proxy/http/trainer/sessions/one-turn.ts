@@ -12,7 +12,7 @@ import { turnToWire } from './serialise.ts'
  * it, whose outlines are read.
  * @throws ProxyError `turn_not_found`
  */
-export async function turnByIndex(
+export async function readTurnByIndex(
   reader: TurnReader,
   { sessionId, marks }: SessionRecord,
   index: number,

@@ -11,7 +11,7 @@ interface TaskSamples {
  * Returns the mean over all tasks with at least k samples, for k of 1, 2, 4 and so on, by the unbiased estimator of
  * Chen et al., "Evaluating Large Language Models Trained on Code" (2021), section 2.1.
  */
-export function passAtK(tasks: readonly TaskSamples[]): Record<string, number> {
+export function computePassAtK(tasks: readonly TaskSamples[]): Record<string, number> {
   const found: Record<string, number> = {}
   for (let k = 1; ; k *= 2) {
     const enough = tasks.filter(({ rewards }) => rewards.count >= k)

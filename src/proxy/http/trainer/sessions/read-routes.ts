@@ -13,8 +13,8 @@ import { groupToWire, hitsToWire, toSessionFilter, totalsToWire } from './filter
 import { findForestSessions, queryForest } from './forest.ts'
 import { getSessionOrThrow } from './get-session.ts'
 import { createJsonStream, streamJson, writeObject } from './json-stream.ts'
-import { turnByIndex } from './one-turn.ts'
-import { passAtK } from './pass-at-k.ts'
+import { readTurnByIndex } from './one-turn.ts'
+import { computePassAtK } from './pass-at-k.ts'
 import { readPreview } from './preview.ts'
 import * as reads from './read-schemas.ts'
 import {
@@ -114,7 +114,7 @@ function listRoutes(app: SchemaApp, { reader }: ReadRoutesOptions): void {
         }
       })
       const response = { by, groups: groups.slice(0, limit), total: groups.length }
-      const passes = passReward !== undefined && { pass_at: passAtK(groups) }
+      const passes = passReward !== undefined && { pass_at: computePassAtK(groups) }
       return sendJson(request, reply, { ...response, ...passes })
     },
   )
@@ -203,7 +203,7 @@ function turnRoutes(app: SchemaApp, { reader }: ReadRoutesOptions): void {
     async (request, reply) => {
       const { sessionId, index } = request.params
       const session = await getSessionOrThrow(reader, sessionId)
-      const chunks = await turnByIndex(reader, session, Number(index), request.query)
+      const chunks = await readTurnByIndex(reader, session, Number(index), request.query)
       return sendCompressed(request, reply, createJsonStream(chunks))
     },
   )
@@ -242,7 +242,7 @@ function rowRoutes(app: SchemaApp, { reader, tokenTexts }: ReadRoutesOptions): v
     async ({ params, query }, reply) => {
       const { row, layout, model } = await getRow(params, query)
       const texts = query.texts ? await tokenTexts(model, getRowIds(row)) : undefined
-      const later = await getTrainerData(reader, params.sessionId, { layout })
+      const later = await getTrainerData(reader, params.sessionId, { computeLayout: layout })
       const tensors = writeRowTensors(row, Number(params.row), { later, texts })
       return reply.type('application/octet-stream').send(Readable.from(tensors, { objectMode: false }))
     },

@@ -39,7 +39,7 @@ function creationRoutes(app: SchemaApp, { sessions, keyring }: SessionsRoutesOpt
     return {
       session_id: session.sessionId,
       status: created ? 'created' : 'exists',
-      agent_key: keyring.agentKey(session.sessionId, session.keyTag),
+      agent_key: keyring.getAgentKey(session.sessionId, session.keyTag),
     }
   }
   app.post(
@@ -86,7 +86,7 @@ function creationRoutes(app: SchemaApp, { sessions, keyring }: SessionsRoutesOpt
     }),
     async ({ params: { run } }) => {
       getRunIdPrefix(run)
-      const key = keyring.runKey(run)
+      const key = keyring.getRunKey(run)
       if (key !== undefined) return { run, run_key: key }
       throw new ProxyError('unsupported', 'Runs have no keys: start the proxy with --agent-key-secret')
     },
@@ -144,7 +144,8 @@ function lifeRoutes(app: SchemaApp, { sessions, store }: SessionsRoutesOptions):
       params: schemas.SessionParams,
       body: MarksBody,
     }),
-    async ({ params, body }) => sessionToWire(await sessions.mark(params.sessionId, withTurnNames(body))),
+    async ({ params, body }) =>
+      sessionToWire(await sessions.updateMarks(params.sessionId, withTurnNames(body))),
   )
   app.get(
     '/sessions/:sessionId/wait',

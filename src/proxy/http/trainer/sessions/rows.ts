@@ -26,14 +26,14 @@ export async function readRows(reader: TurnReader, session: SessionRecord, query
     builder.add(turn)
     models.set(turn.index, turn.model)
   }
-  return { placed: builder.placedRows({ select: 'all' }, session.reward, session.marks), models }
+  return { placed: builder.locateRows({ select: 'all' }, session.reward, session.marks), models }
 }
 
 /** @throws ProxyError `row_not_found` */
 export async function readRow(reader: TurnReader, session: SessionRecord, number: number, query: RowQuery) {
   const { placed, models } = await readRows(reader, session, query)
   let index = 0
-  for (const { row, layout } of placed) {
+  for (const { row, computeLayout: layout } of placed) {
     if (index === number) return { row, layout, model: models.get(row.turns.at(-1)!.index) ?? null }
     index += 1
   }
@@ -83,7 +83,7 @@ type TokenNumberLists = Readonly<Record<string, readonly (number | null)[]>>
 export async function getTrainerData(
   reader: Pick<TurnReader, 'readDetails'>,
   sessionId: string,
-  { layout: layoutOf }: Pick<RowLocation, 'layout'>,
+  { computeLayout: layoutOf }: Pick<RowLocation, 'computeLayout'>,
 ): Promise<TokenNumberLists> {
   const layout = layoutOf()
   const details = collectRowDetails(

@@ -143,7 +143,7 @@ export function* turnToWire(
     else if (name === 'annotations') yield* writeMember(name, [annotationsToWire(text)])
     else yield* writeMember(name, [text])
   }
-  if ('promptTokenIds' in turn) yield* turnTokens(turn)
+  if ('promptTokenIds' in turn) yield* writeTurnTokens(turn)
   yield '}'
 }
 
@@ -162,7 +162,7 @@ export function annotationsToWire(stored: string): string {
   return present === '{}' ? stored : `${stored.slice(0, -1)},${present.slice(1)}`
 }
 
-function* turnTokens(turn: TurnRecord): Generator<string> {
+function* writeTurnTokens(turn: TurnRecord): Generator<string> {
   yield* writeMember('prompt_token_ids', writeNumbers(turn.promptTokenIds))
   yield* writeMember('completion_token_ids', writeNumbers(turn.completionTokenIds))
   yield* writeMember('completion_logprobs', writeNumbers(turn.completionLogprobs))

@@ -22,7 +22,7 @@ export type TrajectoryQuery = Static<typeof TrajectoriesQuery>
 /** A session whose turns have been read. */
 export interface SessionTrajectories {
   /** Yields the rows. Each is assembled when it is pulled. */
-  rows(): Iterable<RowLocation>
+  readRows(): Iterable<RowLocation>
   /**
    * Yields the response, as chunks of one JSON text; details are read row by row, while the response is.
    * @param onRow called with each row
@@ -53,18 +53,18 @@ export async function readTrajectories(
   rejectPartial(session, await reader.getSession(sessionId))
   const isLeftOut = query.finished_only && session.status !== 'completed'
   const rows = () =>
-    isLeftOut ? [] : builder.placedRows(toTrajectoryOptions(query), session.reward, session.marks)
+    isLeftOut ? [] : builder.locateRows(toTrajectoryOptions(query), session.reward, session.marks)
   function* show(onRow: (row: Trajectory) => void): Generator<RowView> {
-    for (const { row, layout } of rows()) {
+    for (const { row, computeLayout: layout } of rows()) {
       onRow(row)
       const details = writeDetailMembers(reader, sessionId, layout, choice.kinds)
       yield { row, details, sampling: (turnId) => samplings.get(turnId) }
     }
   }
   return {
-    rows,
+    readRows: rows,
     toWire: (onRow = () => {}, more = {}) =>
-      writeSessionWithTrajectories(session, builder.excluded(), show(onRow), { ...more, images }),
+      writeSessionWithTrajectories(session, builder.countExcluded(), show(onRow), { ...more, images }),
   }
 }
 

@@ -44,7 +44,7 @@ export async function readTree(steps: AsyncIterable<TurnStep>, marks: SessionMar
   }
   const indexById = new Map(turns.map(({ turnId, shown }) => [turnId, shown.index]))
   const getIndex = (turnId: string | undefined) => indexById.get(turnId ?? '') ?? null
-  const exclusions = rows.exclusions()
+  const exclusions = rows.listExclusions()
   return turns.map(({ shown, turnId, base, messageParent, newRow }) => {
     const before = rows.getParent(turnId)
     const alike = before ?? base

@@ -5,7 +5,7 @@
 import { isCutOff } from '../../../../protocol/canonical/finish-reason.ts'
 import { TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
 import { listEverySession } from '../../../store/port/every-session.ts'
-import { groupValue } from '../../../store/port/session-summary.ts'
+import { getGroupValue } from '../../../store/port/session-summary.ts'
 import type { SessionFilter, SessionGroup, TurnReader } from '../../../store/port/turn-store.ts'
 
 /** The number of sessions that are read, the latest first: of each group, and of all groups together. */
@@ -32,7 +32,7 @@ export async function readTurnFigures(
   const groups = new Map<SessionGroup['value'], TurnFigures>()
   let looked = 0
   for await (const session of listEverySession(reader, filter)) {
-    const value = groupValue(session, by)
+    const value = getGroupValue(session, by)
     if (value === undefined) continue
     const figures = groups.get(value) ?? { ...NONE, versions: new Map() }
     groups.set(value, figures)
@@ -59,7 +59,7 @@ async function addSession(reader: TurnReader, sessionId: string, figures: TurnFi
     if (Number.isFinite(version) && sampled > 0)
       figures.versions.set(version, (figures.versions.get(version) ?? 0) + sampled)
   }
-  const excluded = rows.exclusions()
+  const excluded = rows.listExclusions()
   const inRows = turnIds.filter((turnId) => !excluded.has(turnId))
   // A turn that another one continues is not the last of a row.
   const parents = new Set(inRows.map((turnId) => rows.getParent(turnId)?.turnId))

@@ -59,7 +59,7 @@ export async function* graphToWire(
     const { promptTokenIds } = getExactTokens(turn)
     yield separator
     yield openObject({
-      ...traceFacts(traced),
+      ...buildTraceFields(traced),
       parent_trace_id: parent && formatTraceId({ sessionId: turn.sessionId, turnId: parent.turnId }),
       lineage_id: lineage.root,
     })
@@ -80,7 +80,7 @@ export async function* traceToWire(
   details: TraceDetails,
 ): AsyncGenerator<string> {
   const { turn } = traced
-  yield openObject(traceFacts(traced))
+  yield openObject(buildTraceFields(traced))
   yield* writeMember('messages', writeTexts(getTextsUpTo(turn.lastMessage)))
   yield* writeMember('prompt_token_ids', writeNumbers(getExactTokens(turn).promptTokenIds))
   yield* writeAnswerMembers(turn)
@@ -88,7 +88,7 @@ export async function* traceToWire(
   yield '}'
 }
 
-function traceFacts({ turn, marks }: Omit<TurnTrace, 'lineage'>) {
+function buildTraceFields({ turn, marks }: Omit<TurnTrace, 'lineage'>) {
   const endedAtMs = turn.endedAtMs ?? turn.startedAtMs
   return {
     trace_id: formatTraceId(turn),

@@ -59,7 +59,7 @@ export async function redeliver(
     endedAtMs: turn.endedAtMs ?? undefined,
     completion,
     deliver: async (sink) => {
-      await sink.write(completion.soFar())
+      await sink.write(completion.getEventsSoFar())
     },
     retriesServed,
   }

@@ -61,7 +61,7 @@ class ProcessHost extends EventEmitter implements PythonHost {
     child.on('message', (message) => this.emit('message', message))
     child.on('error', (cause) => this.emit('error', cause))
     child.on('exit', () => {
-      if (!this.#isTerminated) this.emit('error', endError())
+      if (!this.#isTerminated) this.emit('error', createEndError())
     })
   }
 
@@ -90,7 +90,7 @@ class ProcessHost extends EventEmitter implements PythonHost {
   }
 }
 
-function endError(): ProxyError {
+function createEndError(): ProxyError {
   const message = "the model's prompt encoder has ended its process"
   return new ProxyError('invalid_request', message, { param: 'messages' })
 }

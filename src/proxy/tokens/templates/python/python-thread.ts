@@ -34,7 +34,7 @@ interface PythonThreadOptions {
   /** The task of this Python, for error messages: `renders chat templates`. */
   task: string
   /** Creates the error of a job that exceeds its time or memory limit. */
-  refusal(reason: string): ProxyError
+  createLimitError(reason: string): ProxyError
 }
 
 interface WaitingJob<Job, Reply> {
@@ -71,7 +71,7 @@ export class PythonThread<Job, Reply> {
    * @param isLong the job takes many times as long as others, which precede it
    * @throws ProxyError of the job, `start_failed` without Python, `queue_full`, `shutting_down`
    */
-  ask(job: Job, isLong = false): Promise<Reply> {
+  execute(job: Job, isLong = false): Promise<Reply> {
     return new Promise((resolve, reject) => {
       if (this.#closed) return reject(this.#closedError())
       if (this.#short.length + this.#long.length >= (this.#options.limits.maxQueued ?? 1024)) {
@@ -147,13 +147,13 @@ export class PythonThread<Job, Reply> {
   }
 
   #limitJob(): void {
-    const { limits, refusal } = this.#options
+    const { limits, createLimitError: refusal } = this.#options
     this.#limit(limits.timeLimitMs, () => refusal(`it takes more than ${limits.timeLimitMs / 1000} s`))
   }
 
   #settle(reply: ThreadReply<Reply>): void {
     if ('damaged' in reply) {
-      this.#lose(this.#options.refusal(reply.damaged))
+      this.#lose(this.#options.createLimitError(reply.damaged))
       return
     }
     const { resolve, reject } = this.#current!

@@ -1,6 +1,6 @@
 import t from 'tap'
 import { ProxyError } from '../../../../../src/base/errors.ts'
-import { openAiError } from '../../../../../src/proxy/dialects/common/openai-error.ts'
+import { buildOpenAiError } from '../../../../../src/proxy/dialects/common/openai-error.ts'
 
 const tooLong =
   "This model's maximum context length is 4096 tokens and your prompt contains 5000 input tokens."
@@ -8,7 +8,7 @@ const tooLong =
 t.test("an engine's rejection keeps its message, type and code", async (t) => {
   const engineBody = { error: { message: 'No such model', type: 'NotFoundError', code: 404, more: 1 } }
   const error = new ProxyError('engine_rejected', 'No such model', { engineBody, status: 404 })
-  t.same(openAiError(error).error, {
+  t.same(buildOpenAiError(error).error, {
     message: 'No such model',
     type: 'NotFoundError',
     param: null,
@@ -27,9 +27,9 @@ t.test(
       code: 'context_length_exceeded',
     }
     const engineBody = { error: { message: tooLong, type: 'BadRequestError', code: 400 } }
-    t.same(openAiError(new ProxyError('engine_rejected', tooLong, { engineBody })).error, known)
-    t.same(openAiError(new ProxyError('engine_rejected', tooLong)).error, known)
-    t.same(openAiError(new ProxyError('context_length_exceeded', tooLong)).error, known)
-    t.match(openAiError(new ProxyError('engine_timeout', tooLong)).error, { code: 'engine_timeout' })
+    t.same(buildOpenAiError(new ProxyError('engine_rejected', tooLong, { engineBody })).error, known)
+    t.same(buildOpenAiError(new ProxyError('engine_rejected', tooLong)).error, known)
+    t.same(buildOpenAiError(new ProxyError('context_length_exceeded', tooLong)).error, known)
+    t.match(buildOpenAiError(new ProxyError('engine_timeout', tooLong)).error, { code: 'engine_timeout' })
   },
 )

@@ -19,7 +19,13 @@ function setUp(...setup: (Member | Partial<DispatcherOptions>)[]) {
   const options = Object.assign({}, ...setup.filter((one) => !('id' in one)))
   const clock = new FakeClock()
   const absent = () => ({ code: 'no_worker', message: 'no worker is connected' }) as const
-  const dispatcher = new Dispatcher({ queueLimit: 2, waitMs: WAIT_MS, absent, clock, ...options })
+  const dispatcher = new Dispatcher({
+    queueLimit: 2,
+    waitMs: WAIT_MS,
+    createAbsentError: absent,
+    clock,
+    ...options,
+  })
   for (const one of members) dispatcher.addMember(one)
   const signal = new AbortController().signal
   const acquire = async (requestId: string) => await dispatcher.acquire(call(requestId), signal)
@@ -31,7 +37,7 @@ t.test('a lease is granted immediately, or when another one is released', async 
   const first = await acquire('1')
   t.equal(first.memberId, 'a')
   const second = acquire('2')
-  t.equal(dispatcher.stats().waiting, 1)
+  t.equal(dispatcher.getStats().waiting, 1)
   first.release()
   t.equal((await second).memberId, 'a')
 })
@@ -42,7 +48,7 @@ t.test('releasing a lease twice frees one slot', async (t) => {
   await acquire('2')
   first.release()
   first.release()
-  t.equal(dispatcher.stats().members[0]?.inFlight, 1)
+  t.equal(dispatcher.getStats().members[0]?.inFlight, 1)
 })
 
 t.test('a full queue rejects a request with queue_full', async (t) => {
@@ -78,7 +84,7 @@ t.test('an aborted request leaves the queue with the reason of the signal', asyn
   const reason = new Error('agent left')
   controller.abort(reason)
   await t.rejects(Promise.resolve(waiting), reason)
-  t.equal(dispatcher.stats().waiting, 0)
+  t.equal(dispatcher.getStats().waiting, 0)
   t.throws(() => dispatcher.acquire(call('2'), controller.signal), reason, 'and never enters it')
 })
 
@@ -89,14 +95,14 @@ t.test('the lease of a removed member is void', async (t) => {
   dispatcher.addMember(member('a'))
   await acquire('2')
   lease.release()
-  t.equal(dispatcher.stats().members[0]?.inFlight, 1)
+  t.equal(dispatcher.getStats().members[0]?.inFlight, 1)
 })
 
 t.test('a pause defers new requests until resume', async (t) => {
   const { acquire, dispatcher } = setUp(member('a'))
   dispatcher.pause()
   const waiting = acquire('1')
-  t.equal(dispatcher.stats().waiting, 1)
+  t.equal(dispatcher.getStats().waiting, 1)
   dispatcher.resume()
   t.equal((await waiting).memberId, 'a')
 })
@@ -108,7 +114,7 @@ t.test('a pause beyond its limit rejects requests until resume', async (t) => {
   dispatcher.pause()
   const waiting = acquire('1')
   clock.advance(PAUSE_LIMIT_MS - 1)
-  t.equal(dispatcher.stats().waiting, 1, 'a request waits that long')
+  t.equal(dispatcher.getStats().waiting, 1, 'a request waits that long')
   clock.advance(1)
   await t.rejects(waiting, { code: 'paused', status: 503 })
   await t.rejects(acquire('2'), { code: 'paused' })
@@ -166,5 +172,5 @@ t.test('close fails waiting and new requests, and lets running ones finish', asy
   await t.rejects(acquire('3'), { code: 'shutting_down' })
   t.equal(clock.pending, 0)
   running.release()
-  t.equal(dispatcher.stats().members[0]?.inFlight, 0)
+  t.equal(dispatcher.getStats().members[0]?.inFlight, 0)
 })

@@ -37,7 +37,7 @@ async function setUp() {
     finish()
     await request
   }
-  return { backend, engines, engine: engines.all()[0]!, complete, transitions, closes: () => closes }
+  return { backend, engines, engine: engines.list()[0]!, complete, transitions, closes: () => closes }
 }
 
 const FACTS = { weight: 1, modelName: null }

@@ -80,7 +80,7 @@ t.test('an unavailable engine at the top of the list fails no session and is tri
   clients[0]!.failure = unreachable
   for (const session of ['a', 'b', 'c']) t.match(await serve(session), [{ engine: 'alive' }, {}, {}])
   t.equal(clients[0]!.requestCount, 1)
-  t.match(backend.status().members, [{ healthy: false, error: 'connection refused' }, { healthy: true }])
+  t.match(backend.getStatus().members, [{ healthy: false, error: 'connection refused' }, { healthy: true }])
 })
 
 t.test('an engine that was unreachable is used again after a successful health check', async (t) => {
@@ -89,11 +89,11 @@ t.test('an engine that was unreachable is used again after a successful health c
   clients[0]!.failure = unreachable
   const waiting = serve('s')
   await settle()
-  t.equal(backend.status().queued, 1)
+  t.equal(backend.getStatus().queued, 1)
   clients[0]!.failure = undefined
   clock.advance(INTERVAL_MS)
   t.match(await waiting, [{ engine: 'a' }, {}, {}])
-  t.strictSame(backend.status().members[0]?.error, undefined)
+  t.strictSame(backend.getStatus().members[0]?.error, undefined)
 })
 
 t.test('a sleeping or paused engine gets no new requests, and finishes its own', async (t) => {
@@ -113,7 +113,7 @@ t.test('a sleeping or paused engine gets no new requests, and finishes its own',
   await settle()
   t.match(
     backend
-      .status()
+      .getStatus()
       .members.map(({ name, healthy, unavailable }) => [name, healthy, unavailable])
       .sort(),
     [
@@ -130,7 +130,7 @@ t.test('a sleeping or paused engine gets no new requests, and finishes its own',
     await settle()
   }
   t.notOk(ended, 'requests wait while all sleep, for longer than for unavailable engines')
-  t.equal(backend.status().queued, 1)
+  t.equal(backend.getStatus().queued, 1)
   first.health = async () => ({ models: [{ id: 'qwen' }] })
   clock.advance(INTERVAL_MS)
   t.match(await waiting, [{ engine: first.name }, {}, {}], 'and continue when one is awake')
@@ -147,11 +147,11 @@ t.test(
     clock.advance(INTERVAL_MS)
     await settle()
     t.match(await serve('s'), [{ engine: 'a' }, {}, {}])
-    t.match(backend.status().members, [{ healthy: true, tokenizer: 'same' }])
+    t.match(backend.getStatus().members, [{ healthy: true, tokenizer: 'same' }])
     a!.health = async () => ({ models: [{ id: 'llama' }], textIds: [1, 7, 3] })
     clock.advance(INTERVAL_MS)
     await settle()
-    t.match(backend.status().members, [{ healthy: false, tokenizer: 'other' }])
+    t.match(backend.getStatus().members, [{ healthy: false, tokenizer: 'other' }])
     const failing = t.rejects(serve('s'), {
       code: 'engine_unreachable',
       message:
@@ -166,7 +166,7 @@ t.test(
     a!.health = async () => ({ models: [{ id: 'qwen' }], textIds: [12, 3] })
     clock.advance(INTERVAL_MS)
     await settle()
-    t.match(backend.status().members, [
+    t.match(backend.getStatus().members, [
       { healthy: true, tokenizer: 'split', warning: /cuts text in other places/ },
     ])
     t.match(
@@ -237,7 +237,7 @@ for (const [response, error] of Object.entries(FAILING)) {
       t.match(await serve(`s${session}`), [{ engine: 'well' }, {}, {}])
     t.equal(failing!.requestCount, error.status === 429 ? 1 : 3)
     t.match(
-      backend.status().members.map(({ healthy, ejectedForMs }) => [healthy, ejectedForMs]),
+      backend.getStatus().members.map(({ healthy, ejectedForMs }) => [healthy, ejectedForMs]),
       [
         [true, error.status === 429 ? 20_000 : 10_000],
         [true, undefined],
@@ -245,7 +245,7 @@ for (const [response, error] of Object.entries(FAILING)) {
     )
     failing!.failure = undefined
     clock.advance(20_000)
-    t.equal(backend.status().members[0]!.ejectedForMs, undefined)
+    t.equal(backend.getStatus().members[0]!.ejectedForMs, undefined)
     t.match(await serve('fresh'), [{ engine: 'failing' }, {}, {}])
   })
 }
@@ -280,7 +280,7 @@ t.test('a single engine is never ejected', async (t) => {
   const { clients, serve, backend } = setUp('only')
   clients[0]!.failure = () => new ProxyError('engine_failed', 'HTTP 500')
   for (let request = 0; request < 10; request += 1) await t.rejects(serve('s'), { code: 'engine_failed' })
-  t.equal(backend.status().members[0]!.ejectedForMs, undefined)
+  t.equal(backend.getStatus().members[0]!.ejectedForMs, undefined)
   t.equal(clients[0]!.requestCount, 10)
 })
 
@@ -301,7 +301,7 @@ t.test('an engine whose health check fails while it is ejected returns without a
   await settle()
   a!.failure = () => new ProxyError('engine_failed', 'HTTP 500')
   for (const session of ['1', '2', '3', '4', '5', '6']) await serve(session)
-  t.ok(backend.status().members[0]!.ejectedForMs)
+  t.ok(backend.getStatus().members[0]!.ejectedForMs)
   a!.health = async () => {
     throw new ProxyError('engine_unreachable', 'connection refused')
   }
@@ -310,7 +310,7 @@ t.test('an engine whose health check fails while it is ejected returns without a
   Object.assign(a!, { failure: undefined, health: async () => ({ models: [{ id: 'qwen' }] }) })
   clock.advance(INTERVAL_MS)
   await settle()
-  t.match(backend.status().members[0], { healthy: true, ejectedForMs: undefined })
+  t.match(backend.getStatus().members[0], { healthy: true, ejectedForMs: undefined })
   t.match(await serve('fresh'), [{ engine: 'a' }, {}, {}])
 })
 
@@ -339,10 +339,10 @@ t.test('an engine is unhealthy after three consecutive silent checks, not after 
     clock.advance(INTERVAL_MS) // The check starts,
     clock.advance(5_000) // and gets no response.
     await settle()
-    healthy.push(backend.status().members[0]!.healthy)
+    healthy.push(backend.getStatus().members[0]!.healthy)
   }
   t.same(healthy, [true, true, false])
-  t.equal(backend.status().members[0]!.error, 'no response within 5 s')
+  t.equal(backend.getStatus().members[0]!.error, 'no response within 5 s')
 })
 
 t.test("an engine that responds while the proxy's event loop is busy stays healthy", async (t) => {
@@ -359,7 +359,7 @@ t.test("an engine that responds while the proxy's event loop is busy stays healt
     answerCheck() // and is read long after the timeout.
     await settle()
   }
-  t.ok(backend.status().members[0]!.healthy)
+  t.ok(backend.getStatus().members[0]!.healthy)
 })
 
 t.test("an engine's failure and its recovery are logged once each", async (t) => {
@@ -428,8 +428,8 @@ t.test('an engine that does not respond to a new check has no version until it r
   clock.advance(INTERVAL_MS)
   await resumed
   t.same(await versions(), [undefined, undefined], 'requests are dispatched, with an unknown version')
-  t.equal(backend.status().members[0]?.weightVersion, undefined)
-  t.match(backend.status().members, [{ healthy: true }])
+  t.equal(backend.getStatus().members[0]?.weightVersion, undefined)
+  t.match(backend.getStatus().members, [{ healthy: true }])
   clock.advance(INTERVAL_MS)
   await report('v2')
   t.same(await versions(), ['v2', 'v2'])
@@ -514,7 +514,7 @@ for (const failure of [unreachable, lost])
     const over = new AbortController()
     const failed = t.rejects(pull(backend, chatRequest({}), over.signal)[Symbol.asyncIterator]().next())
     await settle()
-    t.equal(backend.status().members[0]?.weightVersion, undefined)
+    t.equal(backend.getStatus().members[0]?.weightVersion, undefined)
     over.abort()
     await failed
     client.failure = undefined
@@ -529,11 +529,11 @@ for (const failure of [unreachable, lost])
 
 t.test('models of healthy engines are merged, each once', async (t) => {
   const { clients, backend, clock, settle } = setUp('a', 'b')
-  t.same(await backend.models(), [{ id: 'qwen' }], 'even before the first health check has ended')
+  t.same(await backend.listModels(), [{ id: 'qwen' }], 'even before the first health check has ended')
   clients[1]!.health = async () => ({ models: [{ id: 'qwen' }, { id: 'llama', maxModelLen: 8 }] })
   clock.advance(INTERVAL_MS)
   await settle()
-  t.same(await backend.models(), [{ id: 'qwen' }, { id: 'llama', maxModelLen: 8 }])
+  t.same(await backend.listModels(), [{ id: 'qwen' }, { id: 'llama', maxModelLen: 8 }])
 })
 
 t.test('the same engine twice is a configuration error', (t) => {

@@ -17,16 +17,20 @@ function setUp(memberCount: number) {
     },
     fail(memberId: string, error = failed, startedMsAgo = 1) {
       nowMs += 1
-      return detector.failed(memberId, error, { dispatchedAtMs: nowMs - startedMsAgo, nowMs, memberCount })
+      return detector.reportFailure(memberId, error, {
+        dispatchedAtMs: nowMs - startedMsAgo,
+        nowMs,
+        memberCount,
+      })
     },
-    ejectedForMs: (memberId: string) => detector.ejectedForMs(memberId, nowMs),
+    ejectedForMs: (memberId: string) => detector.getEjectionMs(memberId, nowMs),
   }
 }
 
 t.test('the third consecutive failure ejects a member, and a success in between resets the count', (t) => {
   const { fail, detector, ejectedForMs } = setUp(2)
   t.same([fail('a'), fail('a')], [undefined, undefined])
-  detector.succeeded('a')
+  detector.reportSuccess('a')
   t.same([fail('a'), fail('a')], [undefined, undefined])
   t.same(fail('a'), { forMs: 10_000, failures: 3 })
   t.equal(ejectedForMs('a'), 10_000)
@@ -53,7 +57,7 @@ t.test('each ejection lasts twice as long, up to five minutes, until the member 
   t.same(lasted, [10, 20, 40, 80, 160, 300, 300])
   t.equal(fail('a')?.forMs, 300_000, 'on probation, one failure is enough')
   advance(300_000)
-  detector.succeeded('a')
+  detector.reportSuccess('a')
   advance(300_001)
   t.same([fail('a'), fail('a'), fail('a')?.forMs], [undefined, undefined, 10_000])
   t.end()

@@ -91,7 +91,7 @@ class Model {
 
   expire(byMs: number): void {
     this.nowMs += byMs
-    const paused = this.scheduler.stats().paused
+    const paused = this.scheduler.getStats().paused
     for (const requestId of this.scheduler.expire(this.nowMs)) {
       const call = this.waiting.get(requestId)!
       if (paused || listCandidates(this.members(), call).length > 0)
@@ -101,11 +101,11 @@ class Model {
   }
 
   members(): MemberLoad[] {
-    return this.scheduler.stats().members
+    return this.scheduler.getStats().members
   }
 
   checkInvariants(): void {
-    const { members, waiting, sessions, paused } = this.scheduler.stats()
+    const { members, waiting, sessions, paused } = this.scheduler.getStats()
     if (waiting !== this.waiting.size) throw new Error(`${waiting} wait, expected ${this.waiting.size}`)
     if (sessions !== this.homes.size) throw new Error(`${sessions} sessions, expected ${this.homes.size}`)
     for (const member of members) {
@@ -136,7 +136,7 @@ class Model {
    * during a pause.
    */
   #expectedMember(call: QueuedRequest): string | undefined {
-    const { members, paused } = this.scheduler.stats()
+    const { members, paused } = this.scheduler.getStats()
     const candidates = listCandidates(members, call)
     const least = findLeastLoaded(candidates)
     if (paused || least === undefined) return undefined
@@ -238,7 +238,7 @@ t.test("when all sessions are released and all requests finished, the scheduler'
       for (const session of ['s1', 's2', 's3', 's4', 's5']) subject.releaseSession(session)
       while (subject.waiting.size > 0) subject.withdraw(0)
       while (subject.running.size > 0) subject.finish(0)
-      const { members, waiting, sessions } = subject.scheduler.stats()
+      const { members, waiting, sessions } = subject.scheduler.getStats()
       return (
         waiting === 0 && sessions === 0 && members.every((one) => one.inFlight === 0 && one.sessions === 0)
       )

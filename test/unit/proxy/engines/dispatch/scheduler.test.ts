@@ -67,7 +67,7 @@ t.test('a session leaves a member that is unhealthy, draining or gone, and stays
     t.same(scheduler.submit(call('2', 's'), 0), { outcome: 'assigned', memberId: 'b' })
     if (change !== undefined) scheduler.updateMember('a', { healthy: true, draining: false })
     t.same(scheduler.submit(call('3', 's'), 0), { outcome: 'assigned', memberId: 'b' })
-    t.equal(scheduler.stats().moves, 1, 'one migration')
+    t.equal(scheduler.getStats().moves, 1, 'one migration')
   }
   t.end()
 })
@@ -79,7 +79,7 @@ t.test('requests above the limit wait in order, and one too many is rejected', (
   t.same(scheduler.submit(call('6'), 0), { outcome: 'queue_full' })
   t.same(scheduler.release('2'), [{ requestId: '3', memberId: 'a' }])
   t.same(scheduler.release('1'), [{ requestId: '4', memberId: 'a' }])
-  t.equal(scheduler.stats().waiting, 1)
+  t.equal(scheduler.getStats().waiting, 1)
   t.end()
 })
 
@@ -133,12 +133,12 @@ t.test('sessions without an end are evicted at last, but not those with requests
     serve(`s${i}`)
     if (i % 1_000 === 0) serve('busy')
   }
-  t.match(scheduler.stats(), { sessions: 100_000, members: [{ sessions: 100_000 }] })
+  t.match(scheduler.getStats(), { sessions: 100_000, members: [{ sessions: 100_000 }] })
   scheduler.addMember(member('b'))
   scheduler.submit(call('1', 'busy'), 0)
   scheduler.submit(call('2', 's0'), 0)
   t.same(
-    scheduler.stats().members.map(({ inFlight }) => inFlight),
+    scheduler.getStats().members.map(({ inFlight }) => inFlight),
     [1, 1],
     'the busy session keeps its member, the old one is new again and goes to an idle member',
   )
@@ -152,7 +152,7 @@ t.test('a removed member returns its running requests as lost, and forgets them'
   scheduler.submit(call('3', 'other'), 0)
   t.same(scheduler.removeMember('a').lost, ['1', '2'])
   t.same(scheduler.release('1'), [], 'their release has no effect')
-  t.same(scheduler.stats().members, [{ ...member('b'), inFlight: 1, sessions: 1, lastStart: 3 }])
+  t.same(scheduler.getStats().members, [{ ...member('b'), inFlight: 1, sessions: 1, lastStart: 3 }])
   t.same(scheduler.removeMember('a'), { lost: [], assigned: [] }, 'nor does a second removal')
   t.end()
 })
@@ -198,7 +198,7 @@ t.test('while paused, requests wait and running ones finish; resume starts them 
   t.equal(scheduler.submit(call('2'), 0).outcome, 'waiting')
   t.equal(scheduler.submit(call('3'), 0).outcome, 'waiting')
   t.same(scheduler.release('1'), [])
-  t.equal(scheduler.stats().paused, true)
+  t.equal(scheduler.getStats().paused, true)
   t.same(scheduler.resume(), [
     { requestId: '2', memberId: 'a' },
     { requestId: '3', memberId: 'a' },
@@ -220,10 +220,10 @@ t.test('a released session is forgotten although one of its requests still waits
   scheduler.submit(call('1', 's'), 0)
   scheduler.submit(call('2', 's'), 0)
   scheduler.releaseSession('s')
-  t.equal(scheduler.stats().sessions, 0)
+  t.equal(scheduler.getStats().sessions, 0)
   t.same(scheduler.release('1'), [{ requestId: '2', memberId: 'a' }], 'the request is served')
-  t.equal(scheduler.stats().sessions, 0)
-  t.same(scheduler.stats().members[0]?.sessions, 0)
+  t.equal(scheduler.getStats().sessions, 0)
+  t.same(scheduler.getStats().members[0]?.sessions, 0)
   t.end()
 })
 

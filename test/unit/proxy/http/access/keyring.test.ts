@@ -20,8 +20,12 @@ const bearer = (key: string) => ({ authorization: `Bearer ${key}` })
 t.test('the key of an agent has the documented form, and is the same in every process', async (t) => {
   const proof = createHmac('sha256', 'secret').update('llm-proxy agent key 1\nrollout-1').digest('base64url')
   t.equal(createAgentKey('secret', 'rollout-1'), `lp-rollout-1-${proof}`)
-  t.equal(keyring.agentKey('s'), createAgentKey('agent-secret-number-two', 's'), 'made with the first secret')
-  t.equal(new Keyring(NO_KEYS).agentKey('s'), undefined)
+  t.equal(
+    keyring.getAgentKey('s'),
+    createAgentKey('agent-secret-number-two', 's'),
+    'made with the first secret',
+  )
+  t.equal(new Keyring(NO_KEYS).getAgentKey('s'), undefined)
 })
 
 t.test('a key that ends with its session has the tag in its proof, in the documented form', async (t) => {
@@ -86,13 +90,13 @@ t.test('a key is accepted as bearer token, as x-api-key, and as the password of 
     t.same(keyring.identify(headers), isAdmin)
   }
   t.same(keyring.identify(bearer('worker-key-number-one')), { is: 'worker' })
-  t.same(keyring.identify(bearer(keyring.agentKey('s')!)), { is: 'agent', sessionId: 's', keyTag: null })
+  t.same(keyring.identify(bearer(keyring.getAgentKey('s')!)), { is: 'agent', sessionId: 's', keyTag: null })
 })
 
 t.test(
   'a client that sends a meaningless key beside a valid one is authenticated by the valid one',
   async (t) => {
-    const own = keyring.agentKey('s')!
+    const own = keyring.getAgentKey('s')!
     for (const headers of [
       { 'x-api-key': 'sk-none', ...bearer(own) },
       { 'x-api-key': own, ...bearer('EMPTY') },

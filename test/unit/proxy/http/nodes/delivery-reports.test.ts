@@ -16,7 +16,7 @@ t.test('reports that are due while a batch is in flight are in the next one', as
       batches.push(batch.length)
       return batches.length === 1 ? sent : Promise.resolve(true)
     },
-    goneOf: fakeSharedRecord().getGoneSignal,
+    getLossSignal: fakeSharedRecord().getLossSignal,
   })
   for (let id = 0; id < 1_501; id += 1) reports.add(TARGET, report(id))
   resolve(true)
@@ -33,7 +33,7 @@ t.test('a failed batch is retried until the lease of its node has ended', async 
     if (attempts === 1) throw new Error('refused')
     return false
   }
-  const reports = new DeliveryReports({ send, goneOf: shared.getGoneSignal, clock })
+  const reports = new DeliveryReports({ send, getLossSignal: shared.getLossSignal, clock })
   reports.add(TARGET, report(1))
   for (const count of [1, 2, 3]) {
     await setImmediate()
@@ -51,7 +51,7 @@ t.test('a flush is limited in time, for any behaviour of the node', async (t) =>
   const clock = new FakeClock()
   const reports = new DeliveryReports({
     send: () => new Promise(() => {}),
-    goneOf: fakeSharedRecord().getGoneSignal,
+    getLossSignal: fakeSharedRecord().getLossSignal,
     clock,
   })
   reports.add(TARGET, report(1))

@@ -45,7 +45,7 @@ async function startNode(t: Test, scripts: Script[]) {
   const session = { isOwned: true, isMoved: false, isTurn: false }
   const sessions = {
     isOwned: () => session.isOwned,
-    ownerElsewhere: async () => (session.isOwned || session.isMoved ? owner() : undefined),
+    findOtherOwner: async () => (session.isOwned || session.isMoved ? owner() : undefined),
     acquireOwnership: async () => true,
     markDeliveryUnknown: (sessionId: string) => void unknown.push(sessionId),
   } as unknown as Sessions
@@ -71,7 +71,7 @@ async function startNode(t: Test, scripts: Script[]) {
   app.setErrorHandler(
     createErrorHandler(silentLogger, {
       idHeader: 'x-request-id',
-      body: ({ code, retryAfterS }) => ({ code, retryAfterS }),
+      buildBody: ({ code, retryAfterS }) => ({ code, retryAfterS }),
     }),
   )
   const config = { scope: 'agent' } as const

@@ -9,7 +9,7 @@ function slicesWithClock() {
   const slices = new TimeSlices({ sliceMs: 20, nowMs: () => nowMs })
   const run = async (name: string, stepsMs: number[]) => {
     for (const [index, stepMs] of stepsMs.entries()) {
-      await (index === 0 ? slices.first(name[0]!) : slices.further(name[0]!))
+      await (index === 0 ? slices.waitForFirst(name[0]!) : slices.waitForNext(name[0]!))
       nowMs += stepMs
       done.push(`${name}${index + 1}`)
     }

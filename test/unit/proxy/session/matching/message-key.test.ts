@@ -46,7 +46,7 @@ t.test('a message with the same content is an echo, under any policy for edited 
 
 t.test('a message of another role is not an echo', async (t) => {
   const node = MessageNode.root<never>().descend(getKey({ role: 'user', content: 'x' }), () => {})
-  t.equal(node.likenessTo({ toolCallIds: '', arguments: '', margins: '' } as never, undefined), 0)
+  t.equal(node.scoreLikeness({ toolCallIds: '', arguments: '', margins: '' } as never, undefined), 0)
 })
 
 t.test(

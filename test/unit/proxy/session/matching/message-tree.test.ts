@@ -37,13 +37,13 @@ t.test('completions that differ in parts that an echo may omit have their own no
   t.equal(forks, variants.length - 1)
   for (const [index, each] of variants.entries()) t.equal(root.descend(respond(each), never), nodes[index])
   t.same(
-    root.echoedBy(respond({ content: 'The sea' })).map((node) => nodes.indexOf(node)),
+    root.listEchoCandidates(respond({ content: 'The sea' })).map((node) => nodes.indexOf(node)),
     [0, 1, 2, 3],
     'the plain one may be an echo of each',
   )
   t.same(
     root
-      .echoedBy(respond({ content: 'The sea', reasoning_content: 'Salt' }))
+      .listEchoCandidates(respond({ content: 'The sea', reasoning_content: 'Salt' }))
       .map((node) => nodes.indexOf(node)),
     [2],
   )

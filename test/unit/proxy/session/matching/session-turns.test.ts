@@ -37,5 +37,5 @@ t.test('a prompt that begins with the ids of an uncontinued turn is read from th
   const echo = { role: 'assistant', content: 'Because.' }
   const { parent } = turns.match(createConversation([question, echo, question]))
   t.equal(parent?.turn.turnId, 'retried')
-  t.same([...parent!.turn.prompt.whole()], [1, 2, 3])
+  t.same([...parent!.turn.prompt.toArray()], [1, 2, 3])
 })

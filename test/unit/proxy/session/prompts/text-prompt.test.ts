@@ -9,9 +9,9 @@ import { loadTokenModel } from '../token-mode-talk.ts'
 class CountedIds extends PromptIds {
   reads = 0
 
-  override whole(): Int32Array {
+  override toArray(): Int32Array {
     this.reads += 1
-    return super.whole()
+    return super.toArray()
   }
 }
 

@@ -126,7 +126,7 @@ t.test('the first connection may close once a retry has joined', async (t) => {
   goOn()
   t.equal(getText(await joined), 'hi there')
   await reading
-  await first.undelivered()
+  await first.markUndelivered()
   t.match(await turns(), [{ status: 'completed' }], 'the retry has the response')
 })
 
@@ -138,14 +138,14 @@ t.test('a response that neither attempt received is aborted, and the next retry 
   const joined = read(second)
   goOn()
   await Promise.all([reading, joined])
-  await first.undelivered()
+  await first.markUndelivered()
   t.match(await turns(), [{ status: 'completed' }])
-  await second.undelivered()
+  await second.markUndelivered()
   t.match(await turns(), [{ status: 'aborted', error: { code: 'agent_gone' } }])
   const third = await runner.begin(call({ retryCount: 2 }), never)
   t.equal(getText(await read(third)), 'hi there')
   t.match(await turns(), [{ status: 'completed', error: null, annotations: '{"answered_retries":[1,2]}' }])
-  await second.undelivered()
+  await second.markUndelivered()
   t.match(await turns(), [{ status: 'completed' }], 'late events of an earlier connection have no effect')
 })
 

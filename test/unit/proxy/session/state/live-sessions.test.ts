@@ -72,7 +72,7 @@ t.test('an unrecorded session leaves no state', async (t) => {
     say(used.memory, 1_000)
   }
   t.equal(lives.bytes, 0)
-  t.same([...lives.all()], [])
+  t.same([...lives.list()], [])
 })
 
 t.test('as many ended sessions stay in memory as agents may still use', async (t) => {
@@ -83,7 +83,7 @@ t.test('as many ended sessions stay in memory as agents may still use', async (t
     using used = lives.acquire(`s${session}`)
     used.live.replaceState(ended)
   }
-  t.equal([...lives.all()].length, 10_001)
+  t.equal([...lives.list()].length, 10_001)
   t.ok(lives.get('active'))
   t.equal(lives.get('s0'), undefined)
 })

@@ -63,7 +63,7 @@ function createConversation(): TrajectoryBuilder {
 }
 
 const getShown = (builder: TrajectoryBuilder, options = {}, reward = {}) =>
-  [...builder.rows(options, { reward: 1, components: {}, ...reward })].map((row) => ({
+  [...builder.assembleRows(options, { reward: 1, components: {}, ...reward })].map((row) => ({
     policy: row.policy,
     mask: [...row.response_mask],
     reward: row.reward,

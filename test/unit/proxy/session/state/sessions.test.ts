@@ -145,7 +145,7 @@ t.test('indexes continue after the last recorded one after a restart', async (t)
   for (let index = 0; index < 3; index += 1) {
     const call = await allocateTurn(before.sessions, 's')
     await record(before.store, call)
-    call.done()
+    call.reportClosed()
   }
   const { sessions } = await setUp(t, { opened: before })
   t.equal((await allocateTurn(sessions, 's')).index, 3)
@@ -156,8 +156,8 @@ t.test('an index whose turn could not be recorded goes to the next request', asy
   const first = await allocateTurn(sessions, 's')
   await record(store, first)
   const [lost, alsoLost] = [await allocateTurn(sessions, 's'), await allocateTurn(sessions, 's')]
-  lost.unrecorded()
-  alsoLost.unrecorded()
+  lost.freeIndex()
+  alsoLost.freeIndex()
   t.equal((await allocateTurn(sessions, 's')).index, 1)
 })
 
@@ -165,7 +165,7 @@ t.test('an index below a later recorded turn is not reused, also after a restart
   const before = await setUp(t)
   const { sessions, store } = before
   const [lost, kept] = [await allocateTurn(sessions, 's'), await allocateTurn(sessions, 's')]
-  lost.unrecorded()
+  lost.freeIndex()
   await record(store, kept)
   t.equal((await allocateTurn(sessions, 's')).index, 2)
   const later = await setUp(t, { opened: before })
@@ -175,10 +175,10 @@ t.test('an index below a later recorded turn is not reused, also after a restart
 t.test('an index from before a reset is never reused', async (t) => {
   const { sessions } = await setUp(t)
   const before = await allocateTurn(sessions, 's')
-  before.done()
+  before.reportClosed()
   await sessions.reset('s')
   const after = await allocateTurn(sessions, 's')
-  before.unrecorded()
+  before.freeIndex()
   t.equal(after.index, 0)
   t.equal((await allocateTurn(sessions, 's')).index, 1)
 })
@@ -187,9 +187,9 @@ t.test('indexes continue after the last recorded one when an idle session was ev
   const { sessions, store } = await setUp(t, { memoryBytes: 0 })
   const [lost, kept] = [await allocateTurn(sessions, 's'), await allocateTurn(sessions, 's')]
   await record(store, kept)
-  lost.unrecorded()
-  lost.done()
-  kept.done()
+  lost.freeIndex()
+  lost.reportClosed()
+  kept.reportClosed()
   t.equal((await allocateTurn(sessions, 's')).index, 2)
 })
 
@@ -358,12 +358,12 @@ for (const how of ['complete', 'abort', 'reset', 'delete'] as const) {
     await once(one.signal, 'abort')
     t.match(one.signal.reason, { code: 'turn_cancelled', status: 409 })
     t.ok(two.signal.aborted)
-    one.done()
-    one.done()
+    one.reportClosed()
+    one.reportClosed()
     await nextTick()
     t.equal(isChanged, false, 'one request is not done yet')
     t.equal((await store.getSession('s'))?.status, 'active')
-    two.done()
+    two.reportClosed()
     await change
   })
 }
@@ -379,7 +379,7 @@ t.test('a request that arrives while the session is completed finds it ended', a
   const before = await allocateTurn(sessions, 's')
   const completion = sessions.complete('s')
   const after = t.rejects(allocateTurn(sessions, 's'), { code: 'session_ended' })
-  before.done()
+  before.reportClosed()
   await Promise.all([completion, after])
 })
 
@@ -389,7 +389,7 @@ t.test('a request that arrives during a reset is the first one after it', async 
   await record(store, before)
   const reset = sessions.reset('s')
   const after = allocateTurn(sessions, 's')
-  before.done()
+  before.reportClosed()
   t.match(await reset, { status: 'active', turnCount: 0 })
   t.match(await after, { index: 0, signal: { aborted: false } })
 })
@@ -409,7 +409,7 @@ t.test('a request that arrives while the session is deleted creates it again', a
   await record(store, before)
   const deletion = sessions.delete('s')
   const after = allocateTurn(sessions, 's')
-  before.done()
+  before.reportClosed()
   t.equal(await deletion, true)
   t.equal((await after).index, 0)
   t.equal(observed.creations, 2)
@@ -463,7 +463,7 @@ t.test('deleting or sweeping a session ends a wait for it', async (t) => {
 t.test('a sweep evicts an idle session from memory as well', async (t) => {
   const { sessions, observed, advance } = await setUp(t, { defaultTtlMs: 100 })
   const call = await allocateTurn(sessions, 's')
-  call.done()
+  call.reportClosed()
   advance(101)
   await sessions.sweep()
   t.equal((await allocateTurn(sessions, 's')).index, 0)
@@ -476,7 +476,7 @@ t.test('a request whose session is swept before its turn was opened is cancelled
   advance(101)
   await sessions.sweep()
   t.match(call.signal.reason, { code: 'turn_cancelled' })
-  call.done()
+  call.reportClosed()
 })
 
 t.test('sweeps run periodically, and a failed one is logged and retried', async (t) => {
@@ -499,7 +499,7 @@ t.test('the least recently used idle session is evicted; its next request reads 
   const use = async (sessionId: string) => {
     const call = await allocateTurn(sessions, sessionId)
     await record(store, call)
-    call.done()
+    call.reportClosed()
     return call.index
   }
   for (const sessionId of ['a', 'b', 'a', 'c']) await use(sessionId)
@@ -514,10 +514,10 @@ t.test('a session with a request in flight or a waiter is never evicted', async 
   const { sessions } = await setUp(t, { memoryBytes: 0 })
   const call = await allocateTurn(sessions, 's')
   const wait = sessions.wait('s', 60_000, never)
-  for (const other of ['a', 'b', 'c']) (await allocateTurn(sessions, other)).done()
+  for (const other of ['a', 'b', 'c']) (await allocateTurn(sessions, other)).reportClosed()
   const completion = sessions.complete('s')
   await once(call.signal, 'abort')
-  call.done()
+  call.reportClosed()
   await completion
   t.match(await wait, { session: { status: 'completed' } })
 })
@@ -529,7 +529,7 @@ t.test('closing cancels requests, ends waits and rejects later ones', async (t) 
   await nextTick()
   const closed = sessions.close()
   t.match(call.signal.reason, { code: 'shutting_down', status: 503 })
-  call.done()
+  call.reportClosed()
   await Promise.all([closed, wait])
   await t.rejects(allocateTurn(sessions, 's'), { code: 'shutting_down' })
   await t.rejects(sessions.wait('s', 60_000, never), { code: 'shutting_down' })
@@ -575,7 +575,7 @@ async function playCall(sessions: Sessions, store: TurnStore, callTicks: number,
   // A request does not wait for its opening, which fails if the session is deleted first.
   record(store, call, randomUUID()).catch(expectRejection)
   for (let left = callTicks; left > 0 && !call.signal.aborted; left -= 1) await nextTick()
-  call.done()
+  call.reportClosed()
 }
 
 function expectRejection(error: ProxyError): void {
@@ -608,6 +608,6 @@ t.test("the proxy's own metadata is in every session, below the values of its cr
   const { sessions } = await setUp(t, { metadata: () => ({ note: 'embedded', kind: 'proxy' }) })
   await sessions.create({ sessionId: 'made', metadata: { kind: 'trainer' } })
   t.same((await sessions.get('made')).metadata, { note: 'embedded', kind: 'trainer' })
-  ;(await allocateTurn(sessions, 'called')).done()
+  ;(await allocateTurn(sessions, 'called')).reportClosed()
   t.same((await sessions.get('called')).metadata, { note: 'embedded', kind: 'proxy' })
 })

@@ -132,9 +132,9 @@ t.test('a rejected summary is in no row unless it is requested', async (t) => {
   const rowsWith = (rejected?: boolean) => {
     const builder = new TrajectoryBuilder(rejected === undefined ? {} : { rejected })
     for (const turn of turns) builder.add(turn)
-    const rows = [...builder.rows({}, null)].map((row) => row.turns.map(({ turn_id }) => turn_id))
-    const excluded = Object.fromEntries(builder.exclusions())
-    return { rows, excluded, rejected: builder.excluded().rejected }
+    const rows = [...builder.assembleRows({}, null)].map((row) => row.turns.map(({ turn_id }) => turn_id))
+    const excluded = Object.fromEntries(builder.listExclusions())
+    return { rows, excluded, rejected: builder.countExcluded().rejected }
   }
   t.same(rowsWith(false), { rows: [['t0', 't2'], ['t3']], excluded: { t1: 'rejected' }, rejected: 1 })
   t.same(rowsWith(), rowsWith(false), 'by default')

@@ -43,13 +43,13 @@ function getRows(planned: readonly Planned[]): Trajectory[] {
     const completionLogprobs = Float64Array.from(completion, (_, i) => -index - i / 8)
     builder.add({ ...step, completionLogprobs, exact: isExact, inexactReason: isExact ? null : 'no ids' })
   }
-  return [...builder.rows({}, { reward: 1, components: {} })]
+  return [...builder.assembleRows({}, { reward: 1, components: {} })]
 }
 
 function getForest(sessions: readonly (readonly [sessionId: string, rows: readonly Trajectory[]])[]) {
   const forest = new Forest()
   for (const [sessionId, rows] of sessions) forest.add(sessionId, rows)
-  return forest.place()
+  return forest.createLayout()
 }
 
 /** Arrays as lists, which are equal by their numbers, in any memory. */

@@ -132,7 +132,7 @@ t.test('token data stands beside its tokens, for any rows and cuts', async (t) =
   fc.assert(
     fc.property(session, options, (planned, chosen) => {
       const { builder, details } = build(planned)
-      for (const { row, layout } of builder.placedRows(chosen, null)) {
+      for (const { row, computeLayout: layout } of builder.locateRows(chosen, null)) {
         const data = collectRowDetails(layout(), details)
         t.equal(
           isAligned(row, data, (turnId) => details.has(turnId)),
@@ -147,7 +147,7 @@ t.test('in a conversation whose turns all have experts, only the last token has 
   fc.assert(
     fc.property(session, fc.boolean(), (planned, perTurn) => {
       const { builder, details } = build(planned.map((turn) => ({ ...turn, isReported: true })))
-      for (const { row, layout } of builder.placedRows({ perTurn }, null)) {
+      for (const { row, computeLayout: layout } of builder.locateRows({ perTurn }, null)) {
         const { routed_experts: experts, prompt_logprobs: prompt } = collectRowDetails(layout(), details)
         const length = row.prompt_ids.length + row.response_ids.length
         t.same(experts?.known, [[0, length - 1]], 'trimmed where an earlier turn has reported them')

@@ -69,7 +69,7 @@ t.test('a prompt has the images of the one that it extends, followed by its own'
   t.strictSame(add('c', { from: 'b', images: [second] }), [second])
   t.strictSame(add('d', { from: 'before' }), [])
   t.strictSame(
-    ['before', 'a', 'b', 'c', 'd'].map((turnId) => images.of(turnId)),
+    ['before', 'a', 'b', 'c', 'd'].map((turnId) => images.getImages(turnId)),
     [[], [first], [first], [first, second], []],
   )
 })

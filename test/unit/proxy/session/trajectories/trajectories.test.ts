@@ -67,7 +67,7 @@ function getRows(
   options: TrajectoryOptions = {},
   selection: TurnSelection = {},
 ): Trajectory[] {
-  return [...getBuilder(sketches.map(getTurn), selection).rows(options, null)]
+  return [...getBuilder(sketches.map(getTurn), selection).assembleRows(options, null)]
 }
 
 function turnIds(row: Trajectory): string[] {
@@ -177,7 +177,7 @@ t.test('a turn without a sampled token is in no row and extends none', async (t)
   for (const perTurn of [false, true]) {
     t.same(getRows(turns, { perTurn }).map(plain), [{ prompt: [1], response: [2], mask: [1], turns: ['t0'] }])
   }
-  t.match(getBuilder(turns.map(getTurn)).excluded(), { empty: 2, superseded: 0 })
+  t.match(getBuilder(turns.map(getTurn)).countExcluded(), { empty: 2, superseded: 0 })
 })
 
 t.test('a turn that is marked as lacking ids keeps its row, which has the reason', async (t) => {
@@ -204,7 +204,7 @@ t.test("a client's retry supersedes the completion without a continuation", asyn
     { prompt: [1, 4, 5], completion: [6] },
   ]
   t.same(getRows(turns).map(turnIds), [['t2', 't3']])
-  t.equal(getBuilder(turns.map(getTurn)).excluded().superseded, 2)
+  t.equal(getBuilder(turns.map(getTurn)).countExcluded().superseded, 2)
 })
 
 t.test('a retried completion that was in no row is left out for its own reason', async (t) => {
@@ -213,7 +213,7 @@ t.test('a retried completion that was in no row is left out for its own reason',
     { prompt: [1], completion: [3], retryCount: 1 },
   ]
   t.same(getRows(turns).map(turnIds), [['t1']])
-  t.match(getBuilder(turns.map(getTurn)).excluded(), { empty: 1, superseded: 0 })
+  t.match(getBuilder(turns.map(getTurn)).countExcluded(), { empty: 1, superseded: 0 })
 })
 
 t.test('a retry supersedes an earlier one whose original attempt is not recorded', async (t) => {
@@ -329,7 +329,7 @@ t.test('turns whose prompts are recorded as differences make the same rows', asy
   builder.add(turnStep(0, [1, 2], [3, 4]))
   builder.add({ ...turnStep(1, [], [6]), promptStep: { base: '0', shared: 4, rest: Int32Array.of(5) } })
   builder.add({ ...turnStep(2, [], [8]), promptStep: { base: '0', shared: 3, rest: Int32Array.of(7) } })
-  t.match([...builder.rows({}, null)].map(plain), [
+  t.match([...builder.assembleRows({}, null)].map(plain), [
     { prompt: [1, 2], response: [3, 4, 5, 6], mask: [1, 1, 0, 1], turns: ['0', '1'] },
     { prompt: [1, 2, 3, 7], response: [8], mask: [1], turns: ['2'] },
   ])
@@ -370,7 +370,7 @@ for (const status of ['failed', 'aborted', 'interrupted'] as const) {
       { prompt: [1], completion: [5], retryCount: 1 },
     ]
     t.same(getRows(turns).map(turnIds), [['t0'], ['t1'], ['t2'], ['t4']])
-    t.equal(getBuilder(turns.map(getTurn)).excluded().superseded, 0)
+    t.equal(getBuilder(turns.map(getTurn)).countExcluded().superseded, 0)
   })
 }
 
@@ -550,11 +550,11 @@ t.test('a row that branches off another role has the role of its last turn', asy
 
 t.test('side requests are counted and not trained, unless they are requested', async (t) => {
   const turns = agents.map(getTurn)
-  t.equal(getBuilder(turns).excluded().side, 2)
+  t.equal(getBuilder(turns).countExcluded().side, 2)
   const all = getBuilder(turns, { sideCalls: true })
-  t.equal(all.excluded().side, 0)
+  t.equal(all.countExcluded().side, 0)
   t.same(
-    [...all.rows({}, null)].map((row) => [row.agent_role, turnIds(row)]),
+    [...all.assembleRows({}, null)].map((row) => [row.agent_role, turnIds(row)]),
     [
       ['side', ['t0']],
       ['subagent:a', ['t2', 't4']],
@@ -601,8 +601,8 @@ t.test('failed turns are counted and never trained', async (t) => {
     ...statuses.map((status): Sketch => ({ prompt: [1, 2, 3, 4], completion: [8], status })),
   ].map(getTurn)
   const builder = getBuilder(turns)
-  t.same([...builder.rows({}, null)].map(turnIds), [['t0', 't1', 't2']])
-  t.same(builder.excluded(), {
+  t.same([...builder.assembleRows({}, null)].map(turnIds), [['t0', 't1', 't2']])
+  t.same(builder.countExcluded(), {
     aborted: 1,
     failed: 2,
     interrupted: 1,
@@ -635,7 +635,7 @@ t.test('a turn without exact ids is a row without ids that has the reason', asyn
 
 t.test('reward and its components are on each row', async (t) => {
   const reward = { reward: 0.5, components: { tests: 1 } }
-  const [row] = getBuilder(chain.map(getTurn)).rows({}, reward)
+  const [row] = getBuilder(chain.map(getTurn)).assembleRows({}, reward)
   t.match(row, { reward: 0.5, reward_components: { tests: 1 } })
   t.match(getRows(chain)[0], { reward: null, reward_components: {} })
 })
@@ -647,7 +647,7 @@ t.test('the reward of a turn is at its tokens in each row that has the turn', as
     { prompt: [1, 2, 5], completion: [6, 7] },
   ]
   const reward = { reward: 1, components: {}, turns: { 0: 0.25, 2: -0.5 } }
-  const rows = [...getBuilder(turns.map(getTurn)).rows({}, reward)]
+  const rows = [...getBuilder(turns.map(getTurn)).assembleRows({}, reward)]
   t.same(
     rows.map((row) => row.turns.map((turn) => [turn.start, turn.end, turn.trained, turn.reward])),
     [
@@ -661,7 +661,7 @@ t.test('the reward of a turn is at its tokens in each row that has the turn', as
       ],
     ],
   )
-  const [first] = getBuilder(turns.map(getTurn)).rows({ perTurn: true }, reward)
+  const [first] = getBuilder(turns.map(getTurn)).assembleRows({ perTurn: true }, reward)
   t.match(first!.turns, [{ start: 0, end: 1, reward: 0.25 }])
   t.same(
     rows.map((row) => row.reward),
@@ -909,7 +909,7 @@ t.test('for any cuts, a row contains recorded tokens and trains each turn at mos
   fc.assert(
     fc.property(sessions, optionSets, (sketches, options) => {
       const turns = sketches.map(getTurn)
-      const rows = [...getBuilder(turns).rows(options, null)]
+      const rows = [...getBuilder(turns).assembleRows(options, null)]
       const timesTrained = new Map<string, number>()
       for (const row of rows) {
         const trained = new Set<number>()
@@ -960,8 +960,8 @@ t.test('each turn that was sampled and not superseded is in a row', async () => 
   fc.assert(
     fc.property(sessions, (sketches) => {
       const builder = getBuilder(sketches.map(getTurn))
-      const inRows = new Set([...builder.rows({}, null)].flatMap(turnIds))
-      const { superseded, empty } = builder.excluded()
+      const inRows = new Set([...builder.assembleRows({}, null)].flatMap(turnIds))
+      const { superseded, empty } = builder.countExcluded()
       ensure(inRows.size === sketches.length - superseded - empty)
     }),
     { numRuns: limitRuns(500) },
@@ -982,10 +982,10 @@ t.test('the rows of a selection are those of a session that has only the selecte
           ? line === 'main' || line === 'compaction'
           : line !== 'side' || selection.sideCalls
       const selected = turns.filter(({ index }) => isSelected(lines[index]!))
-      const rows = [...getBuilder(turns, selection).rows({}, null)]
+      const rows = [...getBuilder(turns, selection).assembleRows({}, null)]
       equal(
         rows.map((row) => JSON.stringify(plain(row))),
-        [...getBuilder(selected, { sideCalls: true }).rows({}, null)].map((row) =>
+        [...getBuilder(selected, { sideCalls: true }).assembleRows({}, null)].map((row) =>
           JSON.stringify(plain(row)),
         ),
       )
@@ -1021,7 +1021,7 @@ t.test('the interleaving of unrelated conversations changes no row', async () =>
 t.test('200 turns that grow to 100,000 tokens take well under a second', async (t) => {
   const turns = longSession(200, 100_000)
   const before = process.cpuUsage()
-  const rows = [...getBuilder(turns).rows({}, null)]
+  const rows = [...getBuilder(turns).assembleRows({}, null)]
   const { user } = process.cpuUsage(before)
   t.equal(rows.length, 1)
   t.equal(rows[0]!.num_turns, 200)
@@ -1096,5 +1096,5 @@ t.test('of a turn only the data that its rows need is kept', async (t) => {
   setFlagsFromString('--expose-gc')
   runInNewContext('gc')()
   t.equal(record.deref(), undefined)
-  t.equal([...builder.rows({}, null)].length, 1)
+  t.equal([...builder.assembleRows({}, null)].length, 1)
 })

@@ -33,7 +33,7 @@ function buildTree(...specs: readonly TurnSpec[]): TurnTree {
 
 const getParent = (tree: TurnTree, id: string) => tree.find(id)?.parent?.turnId
 const getLeaves = (tree: TurnTree, ...leftOut: string[]) =>
-  tree.leaves(new Set(leftOut)).map(({ turnId }) => turnId)
+  tree.listLeaves(new Set(leftOut)).map(({ turnId }) => turnId)
 
 t.test('a parent is the deepest turn whose prompt and completion begin the prompt', async (t) => {
   const tree = buildTree(

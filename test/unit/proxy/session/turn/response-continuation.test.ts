@@ -21,7 +21,7 @@ function startFailingWorker(failures: ProxyError[]): Pick<Backend, 'generate'> {
     generate: (request, sink, signal) => {
       const relayed = new RelayRequest({
         ...{ workerId: 'w', windowBytes: 1_000, promptBase: undefined, timeoutMs: 1_000 },
-        ...{ clock: new FakeClock(), prompt: () => {}, acknowledge: () => {}, leave: () => {} },
+        ...{ clock: new FakeClock(), onPrompt: () => {}, acknowledge: () => {}, onEnd: () => {} },
         continuesAfter: request.continuesAfter,
       })
       const pushed = relayed.pushTo(sink, signal)

@@ -233,7 +233,7 @@ t.test('equal choices are never superseded; a retry of the request supersedes ea
   const getRows = async () => {
     const builder = new TrajectoryBuilder()
     for (const turn of await getTurns(store)) builder.add(turn)
-    return { superseded: builder.excluded().superseded, rows: [...builder.rows({}, null)] }
+    return { superseded: builder.countExcluded().superseded, rows: [...builder.assembleRows({}, null)] }
   }
   await read(await runner.beginChoices(call(3), 3, never))
   const first = await getRows()
@@ -266,8 +266,8 @@ t.test(
     await read(await runner.beginChoices(call(2, {}, 1), 2, never))
     const builder = new TrajectoryBuilder()
     for (const turn of await getTurns(store)) builder.add(turn)
-    t.match(builder.excluded(), { superseded: 0, failed: 1, aborted: 1 })
-    t.equal([...builder.rows({}, null)].length, 4)
+    t.match(builder.countExcluded(), { superseded: 0, failed: 1, aborted: 1 })
+    t.equal([...builder.assembleRows({}, null)].length, 4)
   },
 )
 

@@ -473,7 +473,7 @@ t.test('a response that was committed but not delivered is marked as undelivered
   const { runner, store } = await setUp(t)
   const turn = await runner.begin(call(), never)
   await read(turn)
-  await turn.undelivered()
+  await turn.markUndelivered()
   t.match(await getTurns(store), [{ status: 'aborted', error: { code: 'agent_gone' } }])
 })
 

@@ -40,7 +40,7 @@ function startTurn(events: readonly GenerationEvent[], failure?: Error) {
   const generation = {} as GenerationRequest
   const retryInfo = { retryCount: 0 }
   const prepared = { allocation, open, retryInfo, log: undefined, annotations: {}, generation }
-  const hooks = { run, graceMs: () => 0, undelivered: async () => {} }
+  const hooks = { run, getGraceMs: () => 0, markUndelivered: async () => {} }
   const turn = new RunningTurn(prepared, Promise.resolve(), hooks)
   return { turn, gates }
 }
@@ -86,7 +86,7 @@ t.test('a connection that joins at any time receives the complete response once'
       const { turn, gates } = startTurn(response)
       const first = new Connection()
       const connections = [first]
-      const deliveries = [turn.first(never).deliver(first)]
+      const deliveries = [turn.createFirstHandle(never).deliver(first)]
       let sampled = 0
       for (const [action, number] of steps) {
         const connection = connections[number % connections.length]!
@@ -113,7 +113,7 @@ t.test('a connection that joins at any time receives the complete response once'
 
 t.test('a turn that fails fails for every connection', async (t) => {
   const { turn, gates } = startTurn(completeResponse().slice(0, 2), new Error('lost'))
-  const first = readResponse(turn.first(never))
+  const first = readResponse(turn.createFirstHandle(never))
   gates[0]!.resolve()
   await new Promise(setImmediate)
   const joined = readResponse(turn.join(1, never))
@@ -125,7 +125,7 @@ t.test('a turn that fails fails for every connection', async (t) => {
 t.test('the fastest connection determines when the engine is read', async (t) => {
   const { turn, gates } = startTurn(completeResponse())
   const [slow, fast] = [new Connection(), new Connection()]
-  const deliveries = [turn.first(never).deliver(slow), turn.join(1, never).deliver(fast)]
+  const deliveries = [turn.createFirstHandle(never).deliver(slow), turn.join(1, never).deliver(fast)]
   slow.block()
   for (const gate of gates) gate.resolve()
   await deliveries[1]

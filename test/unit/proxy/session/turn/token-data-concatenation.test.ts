@@ -19,7 +19,7 @@ t.test('the data of several engine requests is that of one response', (t) => {
     weight_versions: [{ version: '1', start: 0, end: 2 }],
   }
   t.equal(data.join(first), first)
-  data.next(2)
+  data.startRequest(2)
   t.equal(data.expertsStart, 4, 'no engine has read the last token')
   const top = { counts: [1], ids: [9], logprobs: [-3] }
   const joined = data.join({
@@ -44,14 +44,14 @@ t.test('the data of several engine requests is that of one response', (t) => {
 t.test('experts that do not follow the earlier ones are not recorded for other positions', (t) => {
   const data = new TokenDataConcatenation(3)
   data.join({ routed_experts: expertsAt(0, 1, 2, 3, 4) })
-  data.next(2)
+  data.startRequest(2)
   t.strictSame(data.join({ routed_experts: expertsAt(5, 6) }), { routed_experts: expertsAt(0, 1, 2, 3, 4) })
   t.end()
 })
 
 t.test('prompt logprobs that only a later request reports end with the prompt', (t) => {
   const data = new TokenDataConcatenation(3)
-  data.next(1)
+  data.startRequest(1)
   const { prompt_logprobs: prompt } = data.join({
     prompt_logprobs: { start: 1, counts: [2, 1, 1], ids: [1, 2, 3, 4], logprobs: [-1, -2, -3, -4] },
   })

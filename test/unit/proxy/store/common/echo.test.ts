@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { echoTemplate, expandEcho } from '../../../../../src/proxy/store/common/echo.ts'
+import { createEchoTemplate, expandEcho } from '../../../../../src/proxy/store/common/echo.ts'
 
 const completion = {
   completionText: ` I will look at "the file" ${'and think '.repeat(10)}\n`,
@@ -19,7 +19,7 @@ t.test('an echo of the complete response is stored as little more than its frame
     reasoning: completion.reasoning,
     tool_calls: JSON.parse(completion.toolCalls),
   })
-  const template = echoTemplate(echo, completion)
+  const template = createEchoTemplate(echo, completion)
   t.strictSame(JSON.parse(template ?? '[]'), [
     '{"role":"assistant","content":',
     'content',
@@ -36,22 +36,26 @@ t.test('an echo of the complete response is stored as little more than its frame
 
 t.test('trimmed content and rewritten tool calls are echoes as well', async (t) => {
   const trimmed = message({ content: completion.completionText.trim() })
-  t.match(JSON.parse(echoTemplate(trimmed, completion)!), [String, 'content_trimmed', '}'])
+  t.match(JSON.parse(createEchoTemplate(trimmed, completion)!), [String, 'content_trimmed', '}'])
   const call = { function: { arguments: '{"path":"a/rather/long/path.ts"}', name: 'read' } }
-  t.match(JSON.parse(echoTemplate(message({ content: completion.completionText, c: [call] }), completion)!), [
-    String,
-    'content',
-    String,
-    'arguments.0',
-    String,
-  ])
+  t.match(
+    JSON.parse(createEchoTemplate(message({ content: completion.completionText, c: [call] }), completion)!),
+    [String, 'content', String, 'arguments.0', String],
+  )
 })
 
 t.test('a message that repeats little or nothing is not an echo', async (t) => {
-  t.equal(echoTemplate(message({ content: 'something else' }), completion), undefined)
-  t.equal(echoTemplate(message({ content: `${completion.completionText}, edited` }), completion), undefined)
+  t.equal(createEchoTemplate(message({ content: 'something else' }), completion), undefined)
+  t.equal(
+    createEchoTemplate(message({ content: `${completion.completionText}, edited` }), completion),
+    undefined,
+  )
   const short = { completionText: 'ok', reasoning: null, toolCalls: '[]' }
-  t.equal(echoTemplate(message({ content: 'ok' }), short), undefined, 'a short response is stored unchanged')
+  t.equal(
+    createEchoTemplate(message({ content: 'ok' }), short),
+    undefined,
+    'a short response is stored unchanged',
+  )
 })
 
 t.test('a template of any parts restores the message', async () => {
@@ -59,7 +63,7 @@ t.test('a template of any parts restores the message', async () => {
   const property = fc.property(text, text, fc.json(), text, (content, reasoning, toolCalls, other) => {
     const input = { completionText: content, reasoning, toolCalls }
     const echo = `${other}${message({ content, reasoning })}${toolCalls}`
-    const template = echoTemplate(echo, input)
+    const template = createEchoTemplate(echo, input)
     return template === undefined || expandEcho(template, input) === echo
   })
   fc.assert(property, { numRuns: 500 })

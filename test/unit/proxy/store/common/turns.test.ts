@@ -8,7 +8,7 @@ import { TurnWriter } from '../../../../../src/proxy/store/common/turns.ts'
 /** A turn of a session in its second epoch. Every write fails, because there are no tables to write to. */
 function openTurns(tree?: number) {
   const sessions = {
-    tree: () => tree,
+    findTree: () => tree,
     checkEpoch(_sessionId: string, epoch: number) {
       if (epoch !== 2) throw new ProxyError('session_moved', 'moved')
     },
@@ -22,8 +22,8 @@ const stretch = (overrides: Partial<TextBatch> = {}): TextBatch => ({
   list: 'messages',
   work: 1,
   texts: { base: NO_TEXTS, texts: ['"a"'] },
-  written: () => t.fail('nothing is written'),
-  undone() {},
+  onWritten: () => t.fail('nothing is written'),
+  onUndone() {},
   ...overrides,
 })
 

@@ -13,7 +13,7 @@ function holder() {
 
 t.test('an opening is sent after a short delay, and its caller gets the result', async (t) => {
   const { openings, sent } = holder()
-  const opened = [openings.hold(aTurn('a')), openings.hold(aTurn('bad'))]
+  const opened = [openings.enqueue(aTurn('a')), openings.enqueue(aTurn('bad'))]
   t.strictSame(sent, [])
   await opened[0]
   await t.rejects(opened[1]!, { message: 'refused' })
@@ -22,7 +22,7 @@ t.test('an opening is sent after a short delay, and its caller gets the result',
 
 t.test('an opening that was taken is sent by no other task', async (t) => {
   const { openings, sent } = holder()
-  const opened = openings.hold(aTurn('a'))
+  const opened = openings.enqueue(aTurn('a'))
   const pending = openings.take('s', 'a')
   t.equal(pending?.turn.turnId, 'a')
   t.equal(openings.take('s', 'a'), undefined)
@@ -35,7 +35,7 @@ t.test('an opening that was taken is sent by no other task', async (t) => {
 t.test('delayed openings of a session are sent before another of its turns is closed', async (t) => {
   const { openings, sent } = holder()
   const turns = ['a', 'b', 'c'].map((turnId) => aTurn(turnId))
-  for (const turn of [...turns, aTurn('elsewhere', { sessionId: 'other' })]) void openings.hold(turn)
+  for (const turn of [...turns, aTurn('elsewhere', { sessionId: 'other' })]) void openings.enqueue(turn)
   t.equal(openings.take('s', 'b')?.turn.turnId, 'b')
   t.strictSame(sent, ['a', 'c'])
   t.equal(openings.take('s', 'elsewhere'), undefined, 'that another session has')
@@ -45,8 +45,8 @@ t.test('delayed openings of a session are sent before another of its turns is cl
 
 t.test('a second turn with the id of a delayed one does not replace it', async (t) => {
   const { openings, sent } = holder()
-  void openings.hold(aTurn('a'))
-  await openings.hold(aTurn('a', { index: 1 }))
+  void openings.enqueue(aTurn('a'))
+  await openings.enqueue(aTurn('a', { index: 1 }))
   t.strictSame(sent, ['a', 'a'])
   t.equal(openings.take('s', 'a'), undefined)
 })

@@ -12,13 +12,13 @@ import { listingLogger } from '../../../../helpers/listing-logger.ts'
 function startNode(t: Test, ...renewals: { lease?: number; others?: object[]; freed?: number }[]) {
   const { logger, lines } = listingLogger()
   let beats = 0
-  const call = async () => {
+  const execute = async () => {
     const { lease = 1, others = [], freed = 0 } = renewals[Math.min(beats++, renewals.length - 1)]!
     const proxies = [{ id: lease, name: 'self', url: undefined, isDraining: false }, ...others]
     return { lease, proxies, over: [], freed, controls: [] }
   }
   const shared = new PostgresShared(
-    { call } as unknown as ConstructorParameters<typeof PostgresShared>[0],
+    { execute } as unknown as ConstructorParameters<typeof PostgresShared>[0],
     logger,
   )
   t.teardown(() => shared.close())
@@ -34,12 +34,12 @@ t.test('joining nodes, crashed ones and drained ones are distinguished', async (
   const { shared, show } = startNode(t, {}, { others: [other, draining] }, { freed: 7 })
   await shared.start()
   t.strictSame(show(), [])
-  await shared.tell({})
+  await shared.publish({})
   t.match(show(), [
     { event: 'node_joined', level: 'info', node: 'b', url: 'http://b' },
     { event: 'node_joined', node: 'c' },
   ])
-  await shared.tell({})
+  await shared.publish({})
   const last = show()
   t.match(last, [
     { event: 'sessions_freed', level: 'info', sessions: 7 },
@@ -52,7 +52,7 @@ t.test('joining nodes, crashed ones and drained ones are distinguished', async (
 t.test('a node whose lease was ended logs this instead of its own loss', async (t) => {
   const { shared, show } = startNode(t, { others: [other] }, { lease: 4, others: [other] })
   await shared.start()
-  await shared.tell({})
+  await shared.publish({})
   const last = show()
   t.match(last, [{ event: 'node_fenced', level: 'warn' }])
   t.equal(last.length, 1)
@@ -75,19 +75,19 @@ function setUp() {
   const clock = new FakeClock()
   let database: 'up' | 'away' | 'has ended the lease' = 'up'
   let response = Promise.resolve()
-  const call = async (method: string) => {
+  const execute = async (method: string) => {
     const found = database
     await response
     if (found === 'up') return { lease: 1, proxies: [], over: [], freed: 0, controls: [] }
     if (found === 'away' || method === 'renew') throw new Error('connection lost')
     return undefined
   }
-  const writer = { call } as unknown as ConstructorParameters<typeof PostgresShared>[0]
+  const writer = { execute } as unknown as ConstructorParameters<typeof PostgresShared>[0]
   const shared = new PostgresShared(writer, logger, clock)
   let isStarted = false
   const renew = async (found: typeof database, isDraining = false) => {
     database = found
-    const renewed = isStarted ? shared.tell(isDraining ? { isDraining } : {}) : shared.start()
+    const renewed = isStarted ? shared.publish(isDraining ? { isDraining } : {}) : shared.start()
     isStarted = true
     await renewed.catch(() => {})
   }
@@ -145,7 +145,7 @@ t.test('a renewal that is answered after the node was closed does not reopen it'
   const { shared, clock, lines, enter, delayResponses } = setUp()
   await enter.serving()
   const respond = delayResponses()
-  const renewed = shared.tell({})
+  const renewed = shared.publish({})
   shared.close()
   lines.length = 0
   respond()

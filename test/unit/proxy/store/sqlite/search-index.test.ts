@@ -42,7 +42,7 @@ function openSearch(t: Test, path: string, isIndexed = true) {
 
 function indexedTurns(path: string): number[] | undefined {
   const index = SearchIndex.openForReading(`${path}-search`)
-  const turns = index?.turnsAfter(0, 1_000)
+  const turns = index?.listTurnsAfter(0, 1_000)
   index?.close()
   return turns
 }

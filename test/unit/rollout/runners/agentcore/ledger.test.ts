@@ -36,10 +36,10 @@ t.test(
   async (t) => {
     const folder = t.testdir({})
     const ledger = await Ledger.open(folder, ENDPOINT)
-    await ledger.opened('a')
+    await ledger.recordOpened('a')
     const [name] = readdirSync(folder)
     t.match(readFileSync(join(folder, name!), 'utf8'), /\{"opened":"a"\}\n$/)
-    await ledger.closed('a')
+    await ledger.recordClosed('a')
     await ledger.close()
     t.strictSame(readdirSync(folder), [])
   },
@@ -50,7 +50,7 @@ t.test('sessions that a dead process left open are taken over, and are in a file
   writeRecordFile(folder, 'old', {}, opened('a'), opened('b'), closed('a'), opened('c'), '{"opened":"d')
   const ledger = await Ledger.open(folder, ENDPOINT)
   t.strictSame(ledger.openSessions, ['b', 'c'])
-  await ledger.closed('b')
+  await ledger.recordClosed('b')
   await ledger.close()
   const [name, ...others] = readdirSync(folder)
   t.strictSame(others, [], 'the old file is removed')
@@ -73,7 +73,7 @@ t.test("a living process keeps its sessions, and another runtime's are not touch
 t.test("two runs of one process do not take over each other's sessions", async (t) => {
   const folder = t.testdir({})
   const first = await openIn(t, folder)
-  await first.opened('a')
+  await first.recordOpened('a')
   t.strictSame((await openIn(t, folder)).openSessions, [])
 })
 
@@ -120,7 +120,7 @@ t.test('a zombie process is dead', onLinux, async (t) => {
 t.test('sessions left by a process are taken over by one of the running processes', async (t) => {
   const folder = t.testdir({})
   const ledger = await openIn(t, folder)
-  await ledger.opened('mine')
+  await ledger.recordOpened('mine')
   t.strictSame(await ledger.takeOver(), [])
   const old = writeRecordFile(folder, 'old', {}, opened('a'), opened('b'), closed('b'))
   t.strictSame(await ledger.takeOver(), ['a'])

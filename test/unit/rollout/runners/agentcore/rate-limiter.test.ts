@@ -120,12 +120,12 @@ t.test('requests of one kind are granted in order', async (t) => {
 t.test('throttling halves the rate, once for concurrent requests, and it recovers', async (t) => {
   const clock = new FakeClock()
   const limiter = new RateLimiter(20, clock)
-  limiter.throttled()
-  limiter.throttled()
+  limiter.reportThrottled()
+  limiter.reportThrottled()
   t.equal(limiter.rate, 10)
   clock.advance(1_000)
   t.equal(limiter.rate, 11)
-  limiter.throttled()
+  limiter.reportThrottled()
   t.equal(limiter.rate, 5.5)
   clock.advance(60_000)
   t.equal(limiter.rate, 20)
@@ -135,7 +135,7 @@ t.test('a service that keeps throttling still receives a request at intervals', 
   const clock = new FakeClock()
   const limiter = new RateLimiter(32, clock)
   for (let times = 0; times < 50; times += 1) {
-    limiter.throttled()
+    limiter.reportThrottled()
     clock.advance(1_000)
   }
   t.ok(limiter.rate >= 1)

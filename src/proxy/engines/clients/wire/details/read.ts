@@ -92,7 +92,7 @@ export function parseTokenIdAlternatives(
  */
 export function readPromptObjects(rows: unknown, prompt: PromptIds | undefined): PromptTable | undefined {
   if (!Array.isArray(rows) || rows.length !== prompt?.length) return undefined
-  const ids = prompt.whole()
+  const ids = prompt.toArray()
   const alternatives = rows.map((row, position) => {
     if (!isRecord(row)) return undefined
     const alternatives = Object.entries(row).map(([id, entry]): Alternative => {

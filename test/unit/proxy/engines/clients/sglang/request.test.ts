@@ -1,7 +1,7 @@
 import t from 'tap'
 import type { ChatBody } from '../../../../../../src/protocol/canonical/request.ts'
 import { PromptIds } from '../../../../../../src/protocol/token-ids/prompt-ids.ts'
-import { generateBody } from '../../../../../../src/proxy/engines/clients/sglang/request.ts'
+import { buildGenerateBody } from '../../../../../../src/proxy/engines/clients/sglang/request.ts'
 import { serializeBodyWithIds } from '../../../../../../src/proxy/engines/clients/wire/request.ts'
 
 function bodyFor(
@@ -19,7 +19,7 @@ function bodyFor(
     body: { messages, ...body },
     ...more,
   } as const
-  const json = serializeBodyWithIds(generateBody(request), 'input_ids', request)
+  const json = serializeBodyWithIds(buildGenerateBody(request), 'input_ids', request)
   return JSON.parse(Buffer.concat(json).toString())
 }
 

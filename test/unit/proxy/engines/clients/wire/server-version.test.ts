@@ -24,7 +24,7 @@ function setUp(t: Test, { limitMs = LIMIT_MS } = {}) {
 
 t.test('the version of a server that does not respond is unknown, and queried again', async (t) => {
   const { version, queries, answer: respond } = setUp(t)
-  t.strictSame(await version.fields(new AbortController().signal), {})
+  t.strictSame(await version.getFields(new AbortController().signal), {})
   const later = version.isSince('0.32', new AbortController().signal)
   t.equal(queries.length, 2)
   respond('0.33')
@@ -35,8 +35,8 @@ t.test('a caller that is aborted neither waits for the others nor ends their que
   const { version, queries, answer: respond } = setUp(t, { limitMs: 60_000 })
   const first = new AbortController()
   const second = new AbortController()
-  const waits = [first, second].map(({ signal }) => version.fields(signal))
-  const other = version.fields(new AbortController().signal)
+  const waits = [first, second].map(({ signal }) => version.getFields(signal))
+  const other = version.getFields(new AbortController().signal)
   first.abort(new Error('left'))
   second.abort(new Error('time is up'))
   await t.rejects(waits[0]!, { message: 'left' })

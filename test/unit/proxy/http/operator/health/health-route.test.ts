@@ -4,7 +4,7 @@ import type { Backend } from '../../../../../../src/proxy/engines/port/backend.t
 import { getHealth } from '../../../../../../src/proxy/http/operator/health/health-route.ts'
 import type { TurnRunner } from '../../../../../../src/proxy/session/turn/run-turn.ts'
 
-const backend = { mode: 'local', status: () => ({ members: [], queued: 0 }) } as unknown as Backend
+const backend = { mode: 'local', getStatus: () => ({ members: [], queued: 0 }) } as unknown as Backend
 const runner = { isDraining: false } as TurnRunner
 const healthWith = (check: () => Promise<void>) => getHealth({ backend, runner, store: { check } })
 

@@ -45,7 +45,7 @@ t.test('a redelivered response has all its recorded data', async (t) => {
     start: { engine: 'e', model: 'm', weightVersion: 'v1' },
     end: { finishReason: 'tool_calls', stopReason: 'x', weightVersion: 'v2', usage: { total_tokens: 3 } },
   })
-  t.same([...completion.start!.promptTokenIds!.whole()], [1])
+  t.same([...completion.start!.promptTokenIds!.toArray()], [1])
   t.same(
     [[...completion.tokenIds], [...completion.logprobs]],
     [
