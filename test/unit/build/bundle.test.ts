@@ -31,6 +31,7 @@ t.test(
       'src/proxy/tokens/templates/python/chat_templates.py',
       'src/proxy/tokens/templates/python/encoder_words.py',
       'src/proxy/tokens/templates/python/harmony.py',
+      'src/proxy/tokens/templates/python/mistral_encoder.py',
       'src/proxy/tokens/templates/python/model_encoder.py',
       'src/proxy/tokens/templates/python/python.snapshot',
       'src/proxy/tokens/templates/python/regex.py',

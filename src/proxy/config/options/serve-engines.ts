@@ -67,8 +67,8 @@ export const tokenMode = groupOptions('Token mode', {
     hidden: true,
     type: 'text',
     help:
-      "Prompt encoder, by its path in the model's folder (encoding/encoding_dsv4.py); default: the only one, if " +
-      'the model has no chat template',
+      "Prompt encoder, by its path in the model's folder (encoding/encoding_dsv4.py, tekken.json); default: the " +
+      'only one, if the model has no chat template',
   },
   trustModelCode: {
     flag: 'trust-model-code',

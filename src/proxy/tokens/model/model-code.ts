@@ -1,12 +1,13 @@
 /**
  * A model's prompt encoder: Python code that its authors publish in the model's folder in place of a chat template
  * (`encoding/encoding_dsv4.py` of DeepSeek V4). It is third-party code, so it runs only if the operator names its
- * digest, and then in a confined process.
+ * digest, and then in a confined process. For Mistral's models, the proxy has an encoder of its own.
  */
 import { hash } from 'node:crypto'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { ProxyError } from '../../../base/errors.ts'
+import { readMistralEncoder } from './mistral-encoder.ts'
 
 export interface ModelCode {
   /** The path in the model's folder. */
@@ -21,6 +22,9 @@ export interface ModelCodeOptions {
   /** The SHA-256 of trusted code, or the path of a local file with that code. */
   trustModelCode?: string | undefined
 }
+
+/** The file that stands for the proxy's own encoder of Mistral's models, which is not third-party code. */
+const TEKKEN = 'tekken.json'
 
 /** The folders of a model in which encoders are published. */
 const FOLDERS = ['', 'encoding/']
@@ -45,6 +49,13 @@ export function readModelCode(
   if (file === undefined) {
     if (trustModelCode === undefined) return undefined
     throw createInvalidError(`${model} has no prompt encoder that would run: leave out --trust-model-code`)
+  }
+  if (file === TEKKEN) {
+    if (trustModelCode !== undefined) {
+      throw createInvalidError(`${model} runs no code of its authors: leave out --trust-model-code`)
+    }
+    const source = readMistralEncoder(directory)
+    return { file, source, sha256: hash('sha256', source) }
   }
   const bytes = readFileSync(join(directory, file))
   const sha256 = hash('sha256', bytes)
@@ -79,11 +90,14 @@ function chooseEncoder(
   )
 }
 
-/** Returns the prompt encoders in a model's folder, by their paths in it. */
+/**
+ * Returns the prompt encoders in a model's folder, by their paths in it; `tekken.json` stands for the proxy's own of
+ * Mistral's models.
+ */
 export function findPromptEncoders(directory: string): string[] {
   return FOLDERS.filter((folder) => existsSync(join(directory, folder)))
     .flatMap((folder) => readdirSync(join(directory, folder)).map((name) => folder + name))
-    .filter(isPromptEncoder)
+    .filter((file) => isPromptEncoder(file) || file === TEKKEN)
     .sort()
 }
 

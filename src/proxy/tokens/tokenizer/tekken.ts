@@ -15,6 +15,10 @@ interface TekkenJson {
   }
   vocab: { rank: number; token_bytes: string }[]
   special_tokens?: { rank: number; token_str: string }[] | null
+  /** The settings that prompts state, from version 15 on. */
+  model_settings_builder?: {
+    reasoning_effort?: { values: string[]; default?: string | null } | null
+  } | null
 }
 
 /** The special tokens of files that list none, which is allowed up to version 7, by id. */
@@ -56,6 +60,53 @@ export function readTekken(directory: string): BytePairTokenizer {
       count,
       path,
     ),
+  }
+}
+
+/** What the rules for prompts depend on. */
+export interface TekkenRules {
+  version: number
+  /** Whether the tokenizer has tokens for reasoning. */
+  hasThinking: boolean
+  /** The reasoning efforts that a prompt may state; none: it states no effort. */
+  efforts: readonly string[]
+  defaultEffort: string | undefined
+}
+
+/** The special tokens that prompts consist of, by the version that introduced them. */
+const PROMPT_TOKENS: Readonly<Record<number, readonly string[]>> = {
+  3: [
+    ...['<s>', '</s>', '[INST]', '[/INST]', '[AVAILABLE_TOOLS]', '[/AVAILABLE_TOOLS]'],
+    ...['[TOOL_RESULTS]', '[/TOOL_RESULTS]', '[TOOL_CALLS]'],
+  ],
+  7: ['[SYSTEM_PROMPT]', '[/SYSTEM_PROMPT]', '[TOOL_CONTENT]'],
+  11: ['[ARGS]', '[CALL_ID]'],
+  13: [],
+  15: ['[MODEL_SETTINGS]', '[/MODEL_SETTINGS]'],
+}
+
+/**
+ * @param directory contains `tekken.json`
+ * @throws ProxyError `config_invalid` if the version's rules are unknown, or the file lacks a token that they write
+ */
+export function readTekkenRules(directory: string): TekkenRules {
+  const path = join(directory, 'tekken.json')
+  const { config, special_tokens: listed, model_settings_builder } = readModelJson<TekkenJson>(path)!
+  const version = Number(/^v(\d+)$/.exec(config.version)?.[1])
+  if (PROMPT_TOKENS[version] === undefined) {
+    const reason = `the prompts of version ${config.version} are unknown; add a chat template to the folder`
+    throw createInvalidFileError(path, reason)
+  }
+  const tokens = new Set(listed?.map(({ token_str }) => token_str) ?? FIRST_SPECIAL_TOKENS)
+  const needed = Object.entries(PROMPT_TOKENS).filter(([introduced]) => Number(introduced) <= version)
+  const missing = needed.flatMap(([, names]) => names).find((name) => !tokens.has(name))
+  if (missing !== undefined) throw createInvalidFileError(path, `it has no token ${missing}`)
+  const effort = model_settings_builder?.reasoning_effort
+  return {
+    version,
+    hasThinking: version >= 13 && tokens.has('[THINK]') && tokens.has('[/THINK]'),
+    efforts: effort?.values ?? [],
+    defaultEffort: effort?.default ?? undefined,
   }
 }
 

@@ -22,7 +22,7 @@ import types
 
 from jinja2 import TemplateError
 
-from encoder_words import find_words
+from encoder_words import constants_of, find_words
 from template_messages import Damaged, Needs, find_roles, parts_of, template_message, with_late_systems
 
 # The module of an encoder's code.
@@ -75,6 +75,7 @@ class ModelEncoder:
         syntax_tree = ast.parse(source)
         self.words = find_words(syntax_tree, self.entry_point)
         self.parameters = parameters_of(syntax_tree, self.entry_point)
+        self.constants = constants_of(syntax_tree)
         guarded(self.fresh)
         self.needs = find_roles(NEEDS, self.shown)
 
@@ -157,9 +158,13 @@ class TextEncoder(ModelEncoder):
 
 
 class SegmentEncoder(ModelEncoder):
-    """Kimi's."""
+    """Kimi's, and the proxy's own for Mistral (`mistral_encoder.py`)."""
 
     entry_point = "build_chat_segments"
+
+    @property
+    def separator(self):
+        return self.constants.get("PART_SEPARATOR", "\n")
 
     def text_of(self, result):
         segments = [(segment.text, segment.allow_special) for segment in result]
@@ -180,8 +185,9 @@ class SegmentEncoder(ModelEncoder):
             "thinking": bool(thinks),
             # Without an effort, Kimi K3's `apply_chat_template` passes the highest one.
             "thinking_effort": kwargs.get("thinking_effort", "max" if effort in (None, "none") else effort),
+            "reasoning_effort": effort,
         }
-        return messages, arguments
+        return messages, {name: value for name, value in arguments.items() if name in self.parameters}
 
 
 INTERFACES = {interface.entry_point: interface for interface in (TextEncoder, SegmentEncoder)}

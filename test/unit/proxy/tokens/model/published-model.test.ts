@@ -44,9 +44,19 @@ t.test(
     const { ids } = await model.renderer.renderFull(MESSAGES)
     t.same(Array.from(ids), [1, 3, ...HELLO.map((byte) => byte + 20), 4])
     t.same(model.eosTokenIds, [2])
-    await t.rejects(openTokenModel({ source: `${folder}/untaught`, parser: 'plain' }), {
-      code: 'config_invalid',
-      message: /no chat template/,
-    })
+    const untaught = await openTokenModel({ source: `${folder}/untaught`, parser: 'plain' })
+    t.teardown(() => untaught.close())
+    const prompt = await untaught.renderer.renderFull([{ role: 'user', content: 'Hello.</s>' }])
+    const text = [...Buffer.from('Hello.</s>')].map((byte) => byte + 20)
+    t.same(Array.from(prompt.ids), [1, 3, ...text, 4], "mistral-common's rules, without a template")
   },
 )
+
+t.test('a folder with neither a template nor an encoder is rejected', async (t) => {
+  const tokens = BYTES.map((byte, rank) => `${byte} ${rank}\n`).join('')
+  const source = t.testdir({ 'tiktoken.model': tokens, ...kimiFiles(BYTES.length) })
+  await t.rejects(openTokenModel({ source, parser: 'plain' }), {
+    code: 'config_invalid',
+    message: /no chat template and no prompt encoder/,
+  })
+})

@@ -1,0 +1,281 @@
+"""The prompts of a model that Mistral publishes with `tekken.json` and without a chat template.
+
+The rules are those of mistral-common 1.13 (`protocol/instruct/normalize.py`, `validator.py`, `tokens/tokenizers/instruct.py`),
+whose own code needs native modules, in the mode in which vLLM calls it (`vllm/tokenizers/mistral.py`): identifiers of calls
+are cut to their last nine characters. Names and schemas of tools are not checked here. Where mistral-common would reject
+earlier reasoning, because the tokenizer has no tokens for it, the reasoning is left out.
+
+This file is run as a model's encoder is (`model_encoder.py`), with assignments behind it that replace the constants by those
+of the model's file (`mistral-encoder.ts`).
+"""
+
+import json
+import re
+
+# The version of the tokenizer's file: 3, 7, 11, 13 or 15.
+VERSION = 13
+# Whether the tokenizer has tokens for reasoning.
+HAS_THINKING = True
+# What `reasoning_effort` may be, from version 15 on, and what it is by default. None: prompts do not state it.
+EFFORTS = ()
+DEFAULT_EFFORT = None
+# Between the text parts of a content.
+PART_SEPARATOR = "\n\n"
+
+# What stands between the texts of messages that become one.
+MESSAGE_SEPARATOR = "\n\n"
+
+# The roles of a message's successor.
+SUCCESSORS = {
+    "system": ("user", "assistant", "system"),
+    "user": ("assistant", "system", "user"),
+    "assistant": ("assistant", "user", "tool"),
+    "tool": ("assistant", "tool", "user"),
+}
+
+
+class Segment:
+    def __init__(self, text, allow_special):
+        self.text = text
+        self.allow_special = allow_special
+
+
+def special(token):
+    return Segment(token, True)
+
+
+def plain(text):
+    return Segment(text, False)
+
+
+def build_chat_segments(messages, tools, *, reasoning_effort):
+    messages = [as_given(message) for message in messages]
+    check_order(messages)
+    check_results(messages)
+    merged = normalized(messages)
+    users = [at for at, message in enumerate(merged) if message["role"] == "user"]
+    # Tools and settings come before the first question or, up to version 11, before the last one.
+    at_settings = (users[0] if VERSION >= 13 else users[-1]) if users else None
+    segments = [special("<s>")]
+    for at, message in enumerate(merged):
+        if at == at_settings:
+            segments += of_tools(tools) + of_settings(reasoning_effort)
+        segments += WRITERS[message["role"]](message)
+    return segments
+
+
+def as_given(message):
+    role = "system" if message["role"] == "developer" else message["role"]
+    if role not in SUCCESSORS:
+        raise ValueError(f"Unknown message role: {role}")
+    given = {"role": role, "content": message.get("content") or ""}
+    if role == "assistant":
+        given["tool_calls"] = [as_call(call) for call in message.get("tool_calls") or []]
+        if HAS_THINKING and message.get("reasoning") is not None:
+            given["reasoning"] = message["reasoning"]
+        if VERSION < 7 and bool(given["content"]) == bool(given["tool_calls"]):
+            raise ValueError("Assistant message must have either content or tool_calls, but not both.")
+    if role == "tool":
+        given["tool_call_id"] = as_call_id(message.get("tool_call_id"))
+    return given
+
+
+def as_call(call):
+    function = call["function"]
+    arguments = value_of(function.get("arguments") or "{}")
+    return {"name": function["name"], "arguments": arguments, "id": as_call_id(call.get("id", "null"))}
+
+
+def as_call_id(call_id):
+    if not call_id or call_id == "null":
+        raise ValueError("Tool call id has to be defined.")
+    shortened = call_id[-9:]
+    if VERSION < 13 and not re.match(r"^[a-zA-Z0-9]{9}$", shortened):
+        raise ValueError(f"Tool call id was {shortened} but must be a-z, A-Z, 0-9, with a length of 9.")
+    return shortened
+
+
+def value_of(text):
+    """The value of JSON text; other text is a value itself."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def check_order(messages):
+    if len(messages) == 1 and messages[0]["role"] not in ("user", "system"):
+        raise ValueError("Conversation must start with a user message or system message")
+    for before, message in zip(messages, messages[1:]):
+        if message["role"] not in SUCCESSORS[before["role"]]:
+            raise ValueError(f"Unexpected role '{message['role']}' after role '{before['role']}'")
+
+
+def check_results(messages):
+    """Each call has a result before the next message of the assistant; by number, and from version 11 on by identifier."""
+    expected, seen = [], []
+    for message in messages[1:]:
+        if message["role"] == "tool":
+            if VERSION >= 11:
+                check_result(message["tool_call_id"], expected, seen)
+            seen.append(message["tool_call_id"])
+        elif message["role"] == "assistant":
+            if len(expected) != len(seen):
+                raise ValueError("Not the same number of function calls and responses")
+            expected, seen = [call["id"] for call in message["tool_calls"]], []
+            if VERSION >= 11 and len(set(expected)) != len(expected):
+                raise ValueError("Duplicate tool call id in assistant message")
+
+
+def check_result(call_id, expected, seen):
+    if call_id in seen:
+        raise ValueError(f"Duplicate tool call id {call_id} in tool results")
+    if call_id not in expected:
+        raise ValueError(f"Unexpected tool call id {call_id} in tool results")
+
+
+def normalized(messages):
+    """Neighboring messages of a user or of the assistant are one; results are in the order of their calls."""
+    merged, calls = [], []
+    for group in grouped(messages):
+        role = group[0]["role"]
+        if role == "user":
+            merged.append({"role": role, "content": joined(message["content"] for message in group)})
+        elif role == "assistant":
+            merged.append(joined_answers(group))
+            calls += [call["id"] for call in merged[-1]["tool_calls"]]
+        elif role == "tool":
+            merged += in_order(group, calls)
+            calls = []
+        elif VERSION >= 7:
+            merged += group
+    if VERSION >= 7:
+        return merged
+    if not merged or merged[0]["role"] != "user":
+        merged.insert(0, {"role": "user", "content": ""})
+    return with_instructions(merged, [message["content"] for message in messages if message["role"] == "system"])
+
+
+def grouped(messages):
+    groups = []
+    for message in messages:
+        if groups and groups[-1][0]["role"] == message["role"]:
+            groups[-1].append(message)
+        else:
+            groups.append([message])
+    return groups
+
+
+def joined(texts):
+    return MESSAGE_SEPARATOR.join(text for text in texts if text)
+
+
+def joined_answers(group):
+    """The content is a text, or a list of texts and reasoning if there is any."""
+    chunks = []
+    for message in group:
+        if "reasoning" in message:
+            chunks.append(("reasoning", message["reasoning"]))
+        if message["content"]:
+            if chunks and chunks[-1][0] == "text":
+                chunks[-1] = ("text", MESSAGE_SEPARATOR.join((chunks[-1][1], message["content"])))
+            else:
+                chunks.append(("text", message["content"]))
+    calls = [call for message in group for call in message["tool_calls"]]
+    if not chunks and not calls:
+        raise ValueError("Invalid assistant message: it has no content and no tool calls")
+    return {"role": "assistant", "chunks": chunks, "tool_calls": calls}
+
+
+def in_order(results, calls):
+    if VERSION < 11:
+        return results
+    places = {call_id: at for at, call_id in enumerate(calls)}
+    return sorted(results, key=lambda result: places.get(result["tool_call_id"], len(places)))
+
+
+def with_instructions(messages, instructions):
+    """Up to version 3, the last question begins with the system's messages."""
+    rules = joined(instructions)
+    if not rules:
+        return messages
+    last = max(at for at, message in enumerate(messages) if message["role"] == "user")
+    content = MESSAGE_SEPARATOR.join((rules, messages[last]["content"]))
+    return [*messages[:last], {"role": "user", "content": content}, *messages[last + 1 :]]
+
+
+def of_tools(tools):
+    if not tools:
+        return []
+    return [special("[AVAILABLE_TOOLS]"), plain(as_json([as_tool(tool) for tool in tools])), special("[/AVAILABLE_TOOLS]")]
+
+
+def as_tool(tool):
+    function = tool["function"]
+    described = {
+        "name": function["name"],
+        "description": function.get("description") or "",
+        "parameters": {} if function.get("parameters") is None else function["parameters"],
+    }
+    return {"type": "function", "function": described}
+
+
+def of_settings(effort):
+    if not EFFORTS:
+        return []
+    chosen = DEFAULT_EFFORT if effort is None else effort
+    if chosen not in EFFORTS:
+        raise ValueError(f"reasoning_effort should be one of {', '.join(EFFORTS)}, got {chosen}.")
+    settings = as_json({"reasoning_effort": chosen})
+    return [special("[MODEL_SETTINGS]"), plain(settings), special("[/MODEL_SETTINGS]")]
+
+
+def of_user(message):
+    return [special("[INST]"), plain(message["content"]), special("[/INST]")]
+
+
+def of_system(message):
+    return [special("[SYSTEM_PROMPT]"), plain(message["content"]), special("[/SYSTEM_PROMPT]")]
+
+
+def of_tool(message):
+    call_id, content = message["tool_call_id"], message["content"]
+    if VERSION < 7:
+        parts = [plain(as_json({"content": value_of(content or "{}"), "call_id": call_id}))]
+    elif VERSION < 13:
+        parts = [plain(call_id), special("[TOOL_CONTENT]"), plain(content)]
+    else:
+        parts = [plain(content)]
+    return [special("[TOOL_RESULTS]"), *parts, special("[/TOOL_RESULTS]")]
+
+
+def of_assistant(message):
+    chunks = message["chunks"]
+    has_reasoning = any(kind == "reasoning" for kind, _ in chunks)
+    segments = []
+    for kind, text in chunks:
+        if kind == "reasoning":
+            segments += [special("[THINK]"), plain(text), special("[/THINK]")]
+        else:
+            segments.append(plain(text if has_reasoning else text.rstrip(" ")))
+    return [*segments, *of_calls(message["tool_calls"]), special("</s>")]
+
+
+def of_calls(calls):
+    if not calls:
+        return []
+    if VERSION < 11:
+        return [special("[TOOL_CALLS]"), plain(as_json(calls))]
+    segments = []
+    for call in calls:
+        call_id = [special("[CALL_ID]"), plain(call["id"])] if VERSION < 13 else []
+        segments += [special("[TOOL_CALLS]"), plain(call["name"]), *call_id]
+        segments += [special("[ARGS]"), plain(as_json(call["arguments"]))]
+    return segments
+
+
+def as_json(value):
+    return json.dumps(value, ensure_ascii=False)
+
+
+WRITERS = {"user": of_user, "system": of_system, "tool": of_tool, "assistant": of_assistant}
