@@ -17,7 +17,7 @@ import { AGENTS } from './parts/agents.ts'
 import { checkDoctor, checkVerify } from './parts/commands.ts'
 import { checkContinued } from './parts/continued.ts'
 import { installedFor } from './parts/installed.ts'
-import { startContinuingModes, startModes } from './parts/proxies.ts'
+import { startModes, startTokenModes } from './parts/proxies.ts'
 import { checkTheCheck, checkTurns } from './parts/turns.ts'
 import { installSglang, SGLANG_VERSION } from './sglang/install.ts'
 import { CONTEXT_LENGTH, sglangProcess, sglangUpdates } from './sglang/sglang.ts'
@@ -56,7 +56,7 @@ if (sglang !== undefined) {
   )
   await t.test('responses that the engine aborts for new weights continue', async (t) =>
     checkContinued(t, sglangUpdates(engine), {
-      modes: await startContinuingModes(t, served, folder),
+      modes: await startTokenModes(t, served, folder, ['--continue-responses']),
       // Its Completions route reports no ids.
       dialects: Object.keys(AGENTS).filter((dialect) => dialect !== 'completions'),
       models: [base, other],

@@ -12,7 +12,7 @@ import { IS_FULL } from '../helpers/tier.ts'
 import { imagePart } from '../helpers/vision-model.ts'
 import type { EngineProcess } from './parts/engine-process.ts'
 import { installedFor } from './parts/installed.ts'
-import { type Mode, startModes } from './parts/proxies.ts'
+import { type Mode, startTokenModes } from './parts/proxies.ts'
 import { getJson } from './parts/record.ts'
 import { installVllm, NEWEST, VLLM_VERSION } from './vllm/install.ts'
 import { FAMILIES, installVision } from './vllm/vision.ts'
@@ -54,8 +54,12 @@ if (all !== undefined) {
       const engine = vllmProcess({ ...vllm, models }, folder, await freePort(), vision.packages)
       t.teardown(() => engine.kill())
       await engine.start(FLAGS)
-      const modes = await startModes(t, { url: engine.url, model, contextLength: CONTEXT_LENGTH }, folder)
-      for (const mode of modes.filter(({ name }) => name.includes('token')))
+      const modes = await startTokenModes(
+        t,
+        { url: engine.url, model, contextLength: CONTEXT_LENGTH },
+        folder,
+      )
+      for (const mode of modes)
         for (const [number, sides] of SIDES.entries()) await checkImages(t, engine, mode, `s${number}`, sides)
     })
 }

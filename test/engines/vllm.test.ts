@@ -20,7 +20,7 @@ import { AGENTS } from './parts/agents.ts'
 import { checkDoctor, checkVerify } from './parts/commands.ts'
 import { checkContinued } from './parts/continued.ts'
 import { installedFor } from './parts/installed.ts'
-import { startContinuingModes, startModes } from './parts/proxies.ts'
+import { startModes, startTokenModes } from './parts/proxies.ts'
 import { checkTheCheck, checkTurns } from './parts/turns.ts'
 import { adapterFlags, checkAdapters } from './vllm/adapters.ts'
 import { checkExperts } from './vllm/experts.ts'
@@ -34,7 +34,7 @@ import { recordWires } from './wires/record.ts'
 
 const TURNS = Number(process.env.TURNS ?? (IS_FULL ? 100 : 20))
 /** Aborted engine requests whose responses continue. */
-const CUTS = Number(process.env.CUTS ?? (IS_FULL ? 200 : 20))
+const CUTS = Number(process.env.CUTS ?? (IS_FULL ? 200 : 8))
 const SEED = Number(process.env.PROPERTY_SEED ?? Math.floor(Math.random() * 1_000_000))
 const vllm = await installedFor(t, installVllm)
 if (vllm !== undefined) {
@@ -77,7 +77,7 @@ if (vllm !== undefined) {
     )
     await t.test('responses that the engine aborts for new weights continue', async (t) =>
       checkContinued(t, vllmUpdates(engine), {
-        modes: await startContinuingModes(t, served, folder),
+        modes: await startTokenModes(t, served, folder, ['--continue-responses']),
         dialects: Object.keys(AGENTS),
         models: [base, other],
         tokens: 120,

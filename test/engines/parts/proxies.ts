@@ -29,9 +29,17 @@ export function startModes(t: Test, engine: Engine, folder: string): Promise<Mod
   return startNamedModes(t, engine, folder, ['chat', 'token', 'relay', 'relay-token'])
 }
 
-/** Starts proxies of token mode whose responses continue: local, then relay. They stop when the test ends. */
-export function startContinuingModes(t: Test, engine: Engine, folder: string): Promise<Mode[]> {
-  return startNamedModes(t, engine, folder, ['token', 'relay-token'], ['--continue-responses'])
+/**
+ * Starts proxies of token mode: local, then relay. They stop when the test ends.
+ * @param flags of the proxies, such as `--continue-responses`
+ */
+export function startTokenModes(
+  t: Test,
+  engine: Engine,
+  folder: string,
+  flags: readonly string[] = [],
+): Promise<Mode[]> {
+  return startNamedModes(t, engine, folder, ['token', 'relay-token'], flags)
 }
 
 type ModeName = 'chat' | 'token' | 'relay' | 'relay-token'

@@ -15,7 +15,6 @@ type Json = any
 /** The interruption happens once this many tokens were sampled, far from the end. */
 const BEGUN = 20
 const SHORT = 250
-const MIDDLE = 600
 const FAR = 1_500
 /** Number of tokens in the context beside a prompt. */
 const LONGEST = 3_500
@@ -168,13 +167,12 @@ export async function checkWeights(
   const setVersion = () => vllm.post('/update_weight_version', { new_version: String(version) })
   const areStamped = () => Promise.all(modes.map((mode) => untilWeights(mode, String(version))))
   await setVersion()
-  for (const [pauseAt, pause] of ['keep', 'wait', 'abort'].entries())
+  for (const [pauseAt, pause] of (['keep', 'wait', 'abort'] as const).entries())
     for (const round of IS_FULL ? [0, 1] : [0]) {
       // A complete response reports no weights: its request started with those of the last health check.
       await areStamped()
-      // Long enough that the weights arrive in the middle of a request on a fast machine too; "wait" waits for its end.
-      const tokens = pause === 'wait' ? SHORT : MIDDLE
-      const requests = await beginAndPause(vllm, modes, pause, { tokens, firstStreams: pauseAt + round })
+      const isStream = (index: number) => (index + pauseAt + round) % 2 === 0
+      const requests = await beginAndHold(vllm, modes, `/pause?mode=${pause}`, isStream)
       version += 1
       // A complete response that the client has not read yet gets the weights of the time when it is read.
       if (pause === 'wait') for (const { mode, running } of requests) await getTurn(mode, running)
@@ -222,39 +220,43 @@ async function checkReplaced(
   )
 }
 
+/** Routes with which a trainer pauses the engine or lets it sleep, and those that resume it. */
+const RESUMED = {
+  '/pause?mode=keep': '/resume',
+  '/pause?mode=wait': '/resume',
+  '/pause?mode=abort': '/resume',
+  '/sleep?level=0&mode=keep': '/wake_up',
+}
+type Hold = keyof typeof RESUMED
+
 /**
- * Begins a request in each mode, every second one streamed, and pauses the engine. On a busy machine the pause may come
- * after a request has ended: requests of twice the length are then begun. Some length within the context keeps all of
- * them running at the pause.
+ * Begins a request in each mode, and pauses the engine. On a busy or a fast machine the pause may come after a request
+ * has ended: requests of twice the length are then begun. Some length within the context keeps all of them running at
+ * the pause.
+ * @param isStream whether the request of a mode is streamed
  */
-async function beginAndPause(
+async function beginAndHold(
   vllm: EngineProcess,
   modes: readonly Mode[],
-  pause: string,
-  how: { tokens: number; firstStreams: number },
+  hold: Hold,
+  isStream: (index: number) => boolean,
 ): Promise<ModeRequest[]> {
-  for (let { tokens } = how; ; tokens = Math.min(2 * tokens, LONGEST)) {
+  for (let tokens = SHORT; ; tokens = Math.min(2 * tokens, LONGEST)) {
     const requests: ModeRequest[] = []
     for (const [index, mode] of modes.entries()) {
-      const stream = (index + how.firstStreams) % 2 === 0
+      const stream = isStream(index)
       const running = await begin(vllm.core, mode, { stream, tokens, record: ['weight_versions'] })
       requests.push({ mode, stream, running })
     }
-    // "wait" responds when all requests have ended.
-    await vllm.post(`/pause?mode=${pause}`)
+    await vllm.post(hold)
     vllm.core.calls()
     const areInTheirMiddle = requests.every(({ running }) => running.core.ids.length < tokens)
-    if (areInTheirMiddle || pause === 'wait' || tokens === LONGEST) return requests
-    await vllm.post('/resume')
+    // "wait" responds when all requests have ended.
+    if (areInTheirMiddle || hold === '/pause?mode=wait' || tokens === LONGEST) return requests
+    await vllm.post(RESUMED[hold])
     for (const { mode, running } of requests) await getTurn(mode, running)
   }
 }
-
-/** Routes with which a trainer pauses the engine and resumes it. */
-const HELD = [
-  ['/pause?mode=keep', '/resume'],
-  ['/sleep?level=0&mode=keep', '/wake_up'],
-] as const
 
 /**
  * Checks that a paused or sleeping engine gets no requests: new ones wait until it resumes, and running ones continue
@@ -265,11 +267,8 @@ export async function checkHeld(t: Test, modes: readonly Mode[], vllm: EnginePro
   const version = String(Date.now())
   await vllm.post('/update_weight_version', { new_version: version })
   await Promise.all(modes.map((mode) => untilWeights(mode, version)))
-  for (const [hold, resume] of HELD) {
-    const requests: { mode: Mode; running: Running }[] = []
-    for (const mode of modes)
-      requests.push({ mode, running: await begin(vllm.core, mode, { tokens: MIDDLE }) })
-    await vllm.post(hold)
+  for (const hold of ['/pause?mode=keep', '/sleep?level=0&mode=keep'] as const) {
+    const requests = await beginAndHold(vllm, modes, hold, () => true)
     await Promise.all(modes.map((mode) => until(async () => (await getEngine(mode)).unavailable)))
     const before = vllm.core.calls().length
     number += 1
@@ -279,7 +278,7 @@ export async function checkHeld(t: Test, modes: readonly Mode[], vllm: EnginePro
     )
     await Promise.all(modes.map(({ url }) => until(async () => (await getJson(`${url}/health`)).queued > 0)))
     t.equal(vllm.core.calls().length, before, `${hold}: nothing is sent to the engine`)
-    await vllm.post(resume)
+    await vllm.post(RESUMED[hold])
     for (const { finish } of await Promise.all(waiting))
       t.equal(finish, 'length', `${hold}: the request was served when it resumed`)
     for (const { mode, running } of requests) {
