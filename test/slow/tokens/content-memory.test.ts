@@ -7,7 +7,7 @@ import { mayCutAtSpaces } from '../../../src/proxy/tokens/tokenizer/safe-cuts.ts
 import { readTokenizerFiles } from '../../../src/proxy/tokens/tokenizer/tokenizer-files.ts'
 import { limitRuns } from '../../helpers/tier.ts'
 import { loadModel } from '../../unit/proxy/tokens/prompt-rollout.ts'
-import { modelDirectory, REAL_MODELS } from '../../unit/proxy/tokens/real-models.ts'
+import { DISTINCT_MODELS, modelDirectory } from '../../unit/proxy/tokens/real-models.ts'
 
 const { tokenizer } = loadModel('embedded')
 const SPECIAL = [...tokenizer.addedTokens]
@@ -27,7 +27,7 @@ function getMemory(maxBytes?: number) {
 const message = (role: string, text: string) => `<|im_start|>${role}\n${text}<|im_end|>\n`
 const LONG = 'A long rule. '.repeat(100)
 
-for (const name of REAL_MODELS) {
+for (const name of DISTINCT_MODELS) {
   t.test(`${name}: ids are those of the whole text, cached or not`, async (t) => {
     const encoder = (await openRustEncoder(modelDirectory(name)))!
     t.teardown(() => encoder.close())

@@ -4,7 +4,7 @@ import t from 'tap'
 import { openRustEncoder, RustEncoder } from '../../../src/proxy/tokens/tokenizer/encoder.ts'
 import { loadTokenizer } from '../../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import { IS_FULL } from '../../helpers/tier.ts'
-import { modelDirectory, REAL_MODELS, readFixture } from '../../unit/proxy/tokens/real-models.ts'
+import { DISTINCT_MODELS, modelDirectory, readFixture } from '../../unit/proxy/tokens/real-models.ts'
 
 /** Unicode characters that were seen to cause errors in tokenizers. */
 const odd = fc.constantFrom(
@@ -26,7 +26,7 @@ const odd = fc.constantFrom(
   '\ud7ff',
 )
 
-for (const name of REAL_MODELS) {
+for (const name of DISTINCT_MODELS) {
   t.test(`${name}: the tokenizers in Rust and in JavaScript`, async (t) => {
     const rust = (await openRustEncoder(modelDirectory(name)))!
     t.teardown(() => rust.close())

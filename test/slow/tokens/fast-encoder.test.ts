@@ -7,14 +7,14 @@ import { loadOwnAddon } from '../../../src/base/assets.ts'
 import { openRustEncoder, type TokenizerFault } from '../../../src/proxy/tokens/tokenizer/encoder.ts'
 import { loadFastTokenizer, openFastEncoder } from '../../../src/proxy/tokens/tokenizer/fast-encoder.ts'
 import { IS_FULL } from '../../helpers/tier.ts'
-import { modelDirectory, REAL_MODELS } from '../../unit/proxy/tokens/real-models.ts'
+import { DISTINCT_MODELS, modelDirectory } from '../../unit/proxy/tokens/real-models.ts'
 
 const FOLDER = new URL('../../../src/proxy/tokens/tokenizer/fastokens/', import.meta.url)
 const isBuilt = loadOwnAddon(new URL('fastokens.node', FOLDER)) !== undefined
 const skip = isBuilt ? false : 'it is not built: npm run build:addon, which needs cargo'
 const POINTS_A_TEXT = 64
 /** Without `FULL=1` each text of code points is read by one of the models. */
-const SHARES = IS_FULL ? 1 : REAL_MODELS.length
+const SHARES = IS_FULL ? 1 : DISTINCT_MODELS.length
 const RUNS = IS_FULL ? 1_000 : 150
 
 async function encoderFor(t: Test, model: string) {
@@ -31,7 +31,7 @@ async function encoderFor(t: Test, model: string) {
   return { encoder, tokens, faults }
 }
 
-for (const [index, model] of REAL_MODELS.entries()) {
+for (const [index, model] of DISTINCT_MODELS.entries()) {
   t.test(`${model}: the same ids`, { skip }, async (t) => {
     const { encoder, tokens, faults } = await encoderFor(t, model)
     t.equal(encoder.kind, 'fastokens', 'the encoder supports this kind of tokenizer, and passes its checks')

@@ -4,8 +4,14 @@ import { fileURLToPath } from 'node:url'
 import type { ChatMessage, Tool } from '../../../../src/protocol/canonical/messages.ts'
 import { loadTokenizer, type Tokenizer } from '../../../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import type { TokenizerConfig } from '../../../../src/proxy/tokens/tokenizer/tokenizer-files.ts'
+import { IS_FULL } from '../../../helpers/tier.ts'
 
 export const REAL_MODELS = ['qwen2_5', 'qwen3', 'llama3_1', 'llama3_2', 'deepseek_v3', 'gemma3'] as const
+
+/** Without `FULL=1`, one model of those with the same vocabulary, merges and expressions. */
+export const DISTINCT_MODELS = IS_FULL
+  ? REAL_MODELS
+  : REAL_MODELS.filter((model) => model !== 'qwen2_5' && model !== 'llama3_1')
 
 export interface Fixture {
   now: string
