@@ -113,17 +113,19 @@ def check_order(messages):
 
 def check_results(messages):
     """Each call has a result before the next message of the assistant; by number, and from version 11 on by identifier."""
-    expected, seen = [], []
+    missing, expected, seen = 0, set(), set()
     for message in messages[1:]:
         if message["role"] == "tool":
             if VERSION >= 11:
                 check_result(message["tool_call_id"], expected, seen)
-            seen.append(message["tool_call_id"])
+            seen.add(message["tool_call_id"])
+            missing -= 1
         elif message["role"] == "assistant":
-            if len(expected) != len(seen):
+            if missing != 0:
                 raise ValueError("Not the same number of function calls and responses")
-            expected, seen = [call["id"] for call in message["tool_calls"]], []
-            if VERSION >= 11 and len(set(expected)) != len(expected):
+            missing = len(message["tool_calls"])
+            expected, seen = {call["id"] for call in message["tool_calls"]}, set()
+            if VERSION >= 11 and len(expected) != missing:
                 raise ValueError("Duplicate tool call id in assistant message")
 
 
@@ -171,16 +173,15 @@ def joined(texts):
 
 
 def joined_answers(group):
-    """The content is a text, or a list of texts and reasoning if there is any."""
+    """Texts that follow each other are one. Each chunk is the kind and a list of texts."""
     chunks = []
     for message in group:
         if "reasoning" in message:
-            chunks.append(("reasoning", message["reasoning"]))
+            chunks.append(("reasoning", [message["reasoning"]]))
         if message["content"]:
-            if chunks and chunks[-1][0] == "text":
-                chunks[-1] = ("text", MESSAGE_SEPARATOR.join((chunks[-1][1], message["content"])))
-            else:
-                chunks.append(("text", message["content"]))
+            if not chunks or chunks[-1][0] == "reasoning":
+                chunks.append(("text", []))
+            chunks[-1][1].append(message["content"])
     calls = [call for message in group for call in message["tool_calls"]]
     if not chunks and not calls:
         raise ValueError("Invalid assistant message: it has no content and no tool calls")
@@ -253,7 +254,8 @@ def of_assistant(message):
     chunks = message["chunks"]
     has_reasoning = any(kind == "reasoning" for kind, _ in chunks)
     segments = []
-    for kind, text in chunks:
+    for kind, texts in chunks:
+        text = MESSAGE_SEPARATOR.join(texts)
         if kind == "reasoning":
             segments += [special("[THINK]"), plain(text), special("[/THINK]")]
         else:
