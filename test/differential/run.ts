@@ -6,9 +6,9 @@
  * node test/differential/run.ts [--turns 2000] [--answers 300] [--texts 1000] [--tokenizer FOLDER] [--seed 1] [--family NAME]
  * [--write]
  *
- * --turns of all families, --answers of each of vLLM's readers (0: none), --texts of each published tokenizer, or of the one in
- * FOLDER; --write puts the table into docs/prompts.md, its numbers into comparisons.json, and what vLLM reads otherwise
- * into answers/vllm.json, unless no answers were compared.
+ * --turns of all families, --answers of each of vLLM's readers, --texts of each published tokenizer, or of the one in FOLDER;
+ * 0 leaves a part out. --write puts the numbers of the families into comparisons.json, the table of all of them into
+ * docs/prompts.md, and what vLLM reads otherwise into answers/vllm.json.
  */
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
 import { globSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
@@ -144,13 +144,12 @@ oracle.close()
 const { seed, write } = options
 const answers = Number(options.answers)
 const wrongReadings = answers === 0 ? 0 : await compareWithVllm({ python, answers, seed, write })
-const wrongTokenizers = await compareTokenizers({
-  python,
-  vocabulary: join(INSTALLED, 'vocabulary/o200k_base.tiktoken'),
-  texts: Number(options.texts),
-  seed: Number(seed),
-  folder: options.tokenizer,
-})
+const texts = Number(options.texts)
+const vocabulary = join(INSTALLED, 'vocabulary/o200k_base.tiktoken')
+const wrongTokenizers =
+  texts === 0
+    ? 0
+    : await compareTokenizers({ python, vocabulary, texts, seed: Number(seed), folder: options.tokenizer })
 report()
 
 /** Installs Python with transformers and the templates, once. @returns the path of Python */
@@ -470,7 +469,8 @@ function report(): void {
     const page = readFileSync(PAGE, 'utf8')
     const text = `<!-- differential -->\n${lines.join('\n')}\n<!-- /differential -->`
     writeComparisons({ templates: compared })
-    writeFileSync(PAGE, page.replace(/<!-- differential -->[\s\S]*<!-- \/differential -->/, text))
+    if (options.family === undefined)
+      writeFileSync(PAGE, page.replace(/<!-- differential -->[\s\S]*<!-- \/differential -->/, text))
   }
   console.log(lines.join('\n'))
   console.log(JSON.stringify(total))
