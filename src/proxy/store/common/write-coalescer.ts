@@ -4,8 +4,11 @@
  */
 import type { OpenTurn } from '../port/turn-store.ts'
 
-/** The longest delay of an opening. */
-const HOLD_MS = 10
+/**
+ * The longest delay of an opening. A crash within it leaves no record of the turn, whose response was not complete. A
+ * busy proxy takes longer than 10 ms for a short turn.
+ */
+const HOLD_MS = 50
 
 interface PendingOpen {
   readonly turn: OpenTurn

@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { WriteCoalescer } from '../../../../../src/proxy/store/common/write-coalescer.ts'
 import { aTurn } from '../../../../conformance/turn-store.ts'
@@ -18,6 +19,14 @@ t.test('an opening is sent after a short delay, and its caller gets the result',
   await opened[0]
   await t.rejects(opened[1]!, { message: 'refused' })
   t.strictSame(sent, ['a', 'bad'])
+})
+
+t.test('a turn of 25 ms is not sent before its end', async (t) => {
+  const { openings, sent } = holder()
+  void openings.enqueue(aTurn('a'))
+  await sleep(25)
+  t.equal(openings.take('s', 'a')?.turn.turnId, 'a')
+  t.strictSame(sent, [])
 })
 
 t.test('an opening that was taken is sent by no other task', async (t) => {
