@@ -84,9 +84,17 @@ export function computeMessageKey(message: ChatMessage, answeredCall?: number | 
 
 function serializeOther(message: LooseMessage, answeredCall: number | string | undefined): string {
   const { content, ...fields } = message
+  // Most messages are one text of a role.
+  if (typeof content === 'string' && content !== '' && answeredCall === undefined && hasRoleOnly(fields))
+    return `${serializeParts([content])}[{"role":${JSON.stringify(fields.role)}},null]`
   if (answeredCall !== undefined) delete fields.tool_call_id
   const meaningful = listShownMembers(fields).filter(([, value]) => !isEmpty(value))
   return `${serializeParts(normalizeParts(content))}${toCanonicalJson([Object.fromEntries(meaningful), answeredCall])}`
+}
+
+function hasRoleOnly(fields: LooseMessage): boolean {
+  for (const name in fields) if (name !== 'role') return false
+  return typeof fields.role === 'string' && fields.role !== ''
 }
 
 /** Returns the members that a template can render. */
@@ -163,16 +171,17 @@ export function countLetters({ message, arguments: args }: AssistantKey): number
 
 /** Serializes an assistant message without reasoning and arguments. Computed on demand: it is as long as the text. */
 function formatFrame(message: LooseMessage): string {
-  const fields = toCanonicalJson([
-    isEmpty(message.name) ? null : message.name,
-    isEmpty(message.function_call) ? null : message.function_call,
-    getToolCalls(message).map(({ type, function: called, custom }) => [
-      type ?? 'function',
-      called?.name,
-      custom,
-    ]),
-  ])
-  return `${serializeParts(trimEnds(joinTexts(normalizeParts(message.content))))}${fields}`
+  const { content, name, function_call: legacyCall } = message
+  const calls = getToolCalls(message)
+  const isTextOnly = calls.length === 0 && isEmpty(name) && isEmpty(legacyCall)
+  const fields = isTextOnly
+    ? '[null,null,[]]'
+    : toCanonicalJson([
+        isEmpty(name) ? null : name,
+        isEmpty(legacyCall) ? null : legacyCall,
+        calls.map(({ type, function: called, custom }) => [type ?? 'function', called?.name, custom]),
+      ])
+  return `${serializeParts(trimEnds(joinTexts(normalizeParts(content))))}${fields}`
 }
 
 /** Computes the digest of the parts that an echo preserves when the message's arguments are malformed. */

@@ -36,6 +36,12 @@ export class LiveSessions {
   /** The ids of ended sessions without a reference, in the order of use. */
   readonly #ended = new Set<string>()
   #bytes = 0
+  readonly #references: References = {
+    // The entry may have been evicted since the reference was released.
+    retain: (entry, isReleased) =>
+      isReleased ? this.acquire(entry.live.sessionId) : this.#createReference(entry),
+    release: (entry) => this.#release(entry),
+  }
 
   constructor(maxBytes: number) {
     this.#maxBytes = maxBytes
@@ -97,20 +103,7 @@ export class LiveSessions {
 
   #createReference(entry: SessionEntry): SessionReference {
     entry.users += 1
-    const { live } = entry
-    let isReferenced = true
-    return {
-      live,
-      get memory() {
-        return live.memory
-      },
-      // The entry may have been evicted since this reference was released.
-      retain: () => (isReferenced ? this.#createReference(entry) : this.acquire(live.sessionId)),
-      [Symbol.dispose]: () => {
-        if (isReferenced) this.#release(entry)
-        isReferenced = false
-      },
-    }
+    return new EntryReference(entry, this.#references)
   }
 
   #add(live: LiveSession): SessionEntry {
@@ -145,5 +138,37 @@ export class LiveSessions {
     this.#entries.delete(live.sessionId)
     this.#ended.delete(live.sessionId)
     this.#bytes -= bytes
+  }
+}
+
+interface References {
+  retain(entry: SessionEntry, isReleased: boolean): SessionReference
+  release(entry: SessionEntry): void
+}
+
+/** A class, because an object literal with an accessor takes a microsecond to create, three times in each request. */
+class EntryReference implements SessionReference {
+  readonly live: LiveSession
+  readonly #entry: SessionEntry
+  readonly #references: References
+  #isReleased = false
+
+  constructor(entry: SessionEntry, references: References) {
+    this.live = entry.live
+    this.#entry = entry
+    this.#references = references
+  }
+
+  get memory(): SessionMemory {
+    return this.live.memory
+  }
+
+  retain(): SessionReference {
+    return this.#references.retain(this.#entry, this.#isReleased)
+  }
+
+  [Symbol.dispose](): void {
+    if (!this.#isReleased) this.#references.release(this.#entry)
+    this.#isReleased = true
   }
 }

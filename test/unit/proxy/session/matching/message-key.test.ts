@@ -14,6 +14,18 @@ t.test('a result is identified by its tool call, or by its id where that is unkn
   t.not(getKey(result('a'), 1).digest, getKey(result('a'), 2).digest)
 })
 
+t.test('a text of a role alone has the key of the same message with empty fields', async (t) => {
+  for (const role of ['user', 'system', 'assistant']) {
+    const { digest } = getKey({ role, content: 'a "b"\ud800' })
+    const empty = { name: null, function_call: '', tool_calls: [] }
+    t.equal(getKey({ role, content: 'a "b"\ud800', ...empty }).digest, digest)
+    t.equal(getKey({ role, content: [{ type: 'text', text: 'a "b"\ud800' }], ...empty }).digest, digest)
+    t.not(getKey({ role: 'developer', content: 'a "b"\ud800' }).digest, digest)
+    t.not(getKey({ role, content: 'a "b"\ud800', name: 'x' }).digest, digest)
+  }
+  t.not(getKey({ role: 'user', content: 'x' }, 0).digest, getKey({ role: 'user', content: 'x' }).digest)
+})
+
 t.test('an invalid id counts as absent', async (t) => {
   const calls = [{ id: 'a' }, { id: '' }, { id: 7 }, {}].map((call) => ({ ...call, function: { name: 'f' } }))
   t.strictSame(getAssistant({ tool_calls: calls }).toolCallIds, ['a', undefined, undefined, undefined])
