@@ -14,7 +14,7 @@ import { LiveSessions } from '../../src/proxy/session/state/live-sessions.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { startAgentThread } from '../helpers/streamed-request.ts'
 
-const CEILINGS = { files: 136, promises: 84, hops: 3, writes: 1, acquires: 1 }
+const CEILINGS = { files: 128, promises: 76, hops: 3, writes: 1, acquires: 1 }
 
 const BATCHES = 12
 const EVENTS_PER_BATCH = 8

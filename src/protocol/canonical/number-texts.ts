@@ -4,7 +4,7 @@
  * preserve neither, so in the parts that prompts show such numbers are kept as raw JSON, which `JSON.stringify` writes
  * unchanged. So are integers that engines read with 64 bits, such as seeds, and bounds of schemas.
  */
-import { MAX_NESTING } from '../json/nesting.ts'
+import { MAX_NESTING } from '../json/json-weight.ts'
 import type { Tool } from './messages.ts'
 
 /** TypeScript does not declare these yet: https://github.com/tc39/proposal-json-parse-with-source */

@@ -3,8 +3,7 @@
  * A part that repeats byte for byte is not parsed again.
  */
 import { findValueEnd } from '../json/json-list.ts'
-import { type JsonWeight, weigh } from '../json/json-weight.ts'
-import { isNestedTooDeeply, MAX_NESTING } from '../json/nesting.ts'
+import { isNestedTooDeeply, type JsonWeight, MAX_NESTING, weigh } from '../json/json-weight.ts'
 import { computeSecretTag } from '../json/secret-tag.ts'
 import {
   INTEGER_FIELDS,

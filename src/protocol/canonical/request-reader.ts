@@ -9,8 +9,14 @@
  */
 import { LruCache } from '../../base/lru-cache.ts'
 import { findElements, findStringEnd, LETTERS, skipSpace } from '../json/json-list.ts'
-import { addWeights, type JsonWeight, WEIGHTLESS, weigh } from '../json/json-weight.ts'
-import { isNestedTooDeeply, MAX_NESTING } from '../json/nesting.ts'
+import {
+  addWeights,
+  isNestedTooDeeply,
+  type JsonWeight,
+  MAX_NESTING,
+  WEIGHTLESS,
+  weigh,
+} from '../json/json-weight.ts'
 import { BytePrefix, DigestPrefix, type VerifiedPrefix } from '../json/verified-prefix.ts'
 import {
   keepNumberTexts,

@@ -35,7 +35,7 @@ const READERS = [
 const WALK_THROUGH_NOTHING = [
   'src/protocol/json/detach-buffer.ts',
   // Types, and folds of events that add each event once.
-  'src/protocol/canonical/{completion,events,finish-reason,generation-log,messages,request,spans}.ts',
+  'src/protocol/canonical/{completion,events,generation-log,messages,request,spans}.ts',
   'src/protocol/token-ids/{prompt-ids,prompt-lists,token-ids}.ts',
   'src/protocol/json/{json-member,growable-json}.ts',
   // Combines what the store has read and validated.
@@ -47,7 +47,7 @@ const WALK_THROUGH_NOTHING = [
   'src/proxy/engines/clients/wire/{connection,engine-response,failures,generation}.ts',
   'src/proxy/engines/clients/wire/server-version.ts',
   'src/proxy/engines/clients/wire/{server-client,session-tokens,remote-tokenizer}.ts',
-  'src/proxy/engines/clients/wire/{models,sampled-ids,request,score,weight-version}.ts',
+  'src/proxy/engines/clients/wire/{models,request,score,weight-version}.ts',
   // Written by the proxy, and read with the frames' own schemas.
   'src/protocol/worker/{request-frames,reported-prompts}.ts',
 ]

@@ -4,17 +4,16 @@ import { parseKeepingNumbers, parseRequest } from '../../../src/protocol/canonic
 import { parseEffortRejection } from '../../../src/protocol/canonical/reasoning-effort.ts'
 import { RequestReader } from '../../../src/protocol/canonical/request-reader.ts'
 import { findElements } from '../../../src/protocol/json/json-list.ts'
-import { weigh } from '../../../src/protocol/json/json-weight.ts'
-import { isNestedTooDeeply } from '../../../src/protocol/json/nesting.ts'
+import { isNestedTooDeeply, weigh } from '../../../src/protocol/json/json-weight.ts'
 import { BytePrefix, DigestPrefix } from '../../../src/protocol/json/verified-prefix.ts'
 import { readIds, writeIds } from '../../../src/protocol/token-ids/token-ids-json.ts'
 import * as frames from '../../../src/protocol/worker/frames.ts'
 import { createChunkFrame, parseChunk } from '../../../src/protocol/worker/response-frames.ts'
 import { packTokenIds, unpackTokenIds } from '../../../src/protocol/worker/token-ids.ts'
+import { ToolCallAssembler } from '../../../src/proxy/engines/clients/wire/add-message.ts'
 import { CompletionReader } from '../../../src/proxy/engines/clients/wire/completion-reader.ts'
 import { parseResponse } from '../../../src/proxy/engines/clients/wire/parse-response.ts'
 import { SseParser } from '../../../src/proxy/engines/clients/wire/sse.ts'
-import { ToolCallAssembler } from '../../../src/proxy/engines/clients/wire/tool-call-assembler.ts'
 import { toTurnId } from '../../../src/proxy/http/trainer/sessions/named-turns.ts'
 import { toEvents } from '../../../src/proxy/relay/responses-v1.ts'
 import { type Case, deepValues, ofUnits, repeat, type Subject, times, UNITS, wideObject } from './subject.ts'
@@ -200,7 +199,7 @@ export const WIRES: readonly Subject[] = [
   },
   {
     name: 'pieces of tool calls',
-    covers: ['src/proxy/engines/clients/wire/tool-call-assembler.ts'],
+    covers: ['src/proxy/engines/clients/wire/add-message.ts'],
     cases: {
       'a name in pieces': (n) => () => {
         const assembler = new ToolCallAssembler()
@@ -228,7 +227,6 @@ export const WIRES: readonly Subject[] = [
       'src/protocol/canonical/{request-reader,part-cache}.ts',
       'src/protocol/json/json-weight.ts',
       'src/protocol/json/json-list.ts',
-      'src/protocol/json/nesting.ts',
       'src/protocol/canonical/number-texts.ts',
     ],
     cases: {

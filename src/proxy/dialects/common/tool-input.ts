@@ -1,6 +1,6 @@
 /** Arguments of tool calls in dialects where they are an object and not the text that the model sampled. */
 import { isRecord } from '../../../base/json.ts'
-import { isNestedTooDeeply } from '../../../protocol/json/nesting.ts'
+import { isNestedTooDeeply } from '../../../protocol/json/json-weight.ts'
 import { toJsonText } from './json-text.ts'
 
 /** The member that wraps text that is not a JSON object; Anthropic's documentation on streamed tool input names it. */

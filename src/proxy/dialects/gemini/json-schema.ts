@@ -4,7 +4,7 @@
  */
 import { ProxyError } from '../../../base/errors.ts'
 import { isRecord } from '../../../base/json.ts'
-import { isNestedTooDeeply } from '../../../protocol/json/nesting.ts'
+import { isNestedTooDeeply } from '../../../protocol/json/json-weight.ts'
 import { toCamelNames } from './names.ts'
 
 /** Counts, which Google's APIs write as text because they have 64 bits. */

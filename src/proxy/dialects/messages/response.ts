@@ -1,7 +1,7 @@
 /** Anthropic Messages, the complete response: https://platform.claude.com/docs/en/api/messages */
 import type { Completion } from '../../../protocol/canonical/completion.ts'
+import { isCutOff } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEnd, GenerationStart } from '../../../protocol/canonical/events.ts'
-import { isCutOff } from '../../../protocol/canonical/finish-reason.ts'
 import type { ResponseIdentity, ResponseOptions } from '../common/dialect-request.ts'
 import { SIGNATURE, seal } from '../common/sealed-reasoning.ts'
 import { parseToolInput } from '../common/tool-input.ts'

@@ -1,8 +1,8 @@
 /** The response object: https://platform.openai.com/docs/api-reference/responses/object */
 import type { ProxyError } from '../../../base/errors.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
+import { isCutOff } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEnd } from '../../../protocol/canonical/events.ts'
-import { isCutOff } from '../../../protocol/canonical/finish-reason.ts'
 import type { Tool, Usage } from '../../../protocol/canonical/messages.ts'
 import type { SamplingFields } from '../../../protocol/canonical/request.ts'
 import type { ResponseIdentity, ResponseOptions } from '../common/dialect-request.ts'

@@ -1,6 +1,6 @@
 /** Tool calls as output items, while the model samples them. */
 import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
-import { isNestedTooDeeply } from '../../../protocol/json/nesting.ts'
+import { isNestedTooDeeply } from '../../../protocol/json/json-weight.ts'
 import { parseToolInput } from '../common/tool-input.ts'
 import { FreeformReader, toFreeformCallId } from './freeform.ts'
 import type { ItemInProgress, ItemStatus, OutputItem, ResponseEvent } from './output-item.ts'

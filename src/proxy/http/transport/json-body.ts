@@ -7,8 +7,7 @@ import {
   type RequestReaderOptions,
   type WeightCheck,
 } from '../../../protocol/canonical/request-reader.ts'
-import type { JsonWeight } from '../../../protocol/json/json-weight.ts'
-import { isNestedTooDeeply, MAX_NESTING } from '../../../protocol/json/nesting.ts'
+import { isNestedTooDeeply, type JsonWeight, MAX_NESTING } from '../../../protocol/json/json-weight.ts'
 import { decodeBody } from './content-coding.ts'
 
 /**

@@ -5,6 +5,7 @@
 import { hash } from 'node:crypto'
 import { isDeepStrictEqual } from 'node:util'
 import { ProxyError } from '../../../base/errors.ts'
+import { LruCache } from '../../../base/lru-cache.ts'
 import {
   type AvailableSession,
   type Consumer,
@@ -18,7 +19,6 @@ import { matchesFilter } from '../../store/port/session-list.ts'
 import { getGroupValue } from '../../store/port/session-summary.ts'
 import type { SessionRecord, TurnStore } from '../../store/port/turn-store.ts'
 import type { Activity } from '../state/activity.ts'
-import { LateRewards } from './late-rewards.ts'
 
 /** Number of items examined together. */
 const PAGE = 200
@@ -275,5 +275,33 @@ function waitForNextEnd(
       stop()
       signal.removeEventListener('abort', aborted)
     },
+  }
+}
+
+/** Number of sessions tracked. The reward of a session that others have displaced is not counted. */
+const MAX_SESSIONS = 100_000
+
+/** Counts rewards set after a consumer fetched the session without one. The session is not delivered again. */
+class LateRewards {
+  readonly #unrewarded = new LruCache<string, true>(MAX_SESSIONS, () => 1)
+  #count = 0
+
+  constructor(activity: Activity) {
+    activity.listen((event) => {
+      if (event.type !== 'reward' || this.#unrewarded.get(event.session_id) === undefined) return
+      this.#unrewarded.delete(event.session_id)
+      this.#count += 1
+    })
+  }
+
+  /** Number of late rewards since the process started. */
+  get count(): number {
+    return this.#count
+  }
+
+  /** Records that a consumer has fetched the session with this reward. */
+  recordDelivery(sessionId: string, reward: object | null): void {
+    if (reward === null) this.#unrewarded.set(sessionId, true)
+    else this.#unrewarded.delete(sessionId)
   }
 }

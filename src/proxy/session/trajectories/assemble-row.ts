@@ -1,5 +1,5 @@
 /** Assembles one row of a chain of turns: the turns that it trains, the spans of their tokens, and the truncation. */
-import { isCutByEngine } from '../../../protocol/canonical/finish-reason.ts'
+import { isCutByEngine } from '../../../protocol/canonical/completion.ts'
 import type { RowImage, RowJson, RowTurn } from '../../../protocol/schema/row.ts'
 import type { SessionMarks } from '../../store/port/marks.ts'
 import type { Reward } from '../../store/port/turn-store.ts'

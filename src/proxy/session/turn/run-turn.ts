@@ -30,15 +30,20 @@ import type { Sessions, TurnAllocation } from '../state/sessions.ts'
 import { readSamplingParams } from '../state/turn-allocation.ts'
 import type { AgentRequest } from './agent-request.ts'
 import { CloseRetries } from './close-retries.ts'
-import { applyOverrides, applySessionConfig, prepareTurn } from './prepared-turn.ts'
-import { type RequestTexts, toParamsText, writeRequest } from './request-texts.ts'
+import {
+  applyOverrides,
+  applySessionConfig,
+  prepareTurn,
+  type RequestTexts,
+  toParamsText,
+  writeRequest,
+} from './prepared-turn.ts'
 import { ResponseContinuation } from './response-continuation.ts'
 import { findFirstAttempt } from './retries/find-first-attempt.ts'
 import { mayBeRetry } from './retries/first-attempt.ts'
 import { redeliver } from './retries/redelivery.ts'
 import { RunningTurn, type TurnHooks } from './running-turn.ts'
-import { addStamps, withUsage } from './stamped-events.ts'
-import { rejectUnserializable, toOutcome } from './turn-record.ts'
+import { addStamps, rejectUnserializable, toOutcome, withUsage } from './turn-record.ts'
 import type { WeightAnnouncement } from './weight-announcement.ts'
 
 export type { ResponseHandle } from '../state/live-turn.ts'

@@ -14,7 +14,7 @@ import { checkResponsesRequest, type InputItem } from '../../../../src/proxy/dia
 import { getMessageKey } from '../../../../src/proxy/session/matching/conversation.ts'
 import { ChatPrompts } from '../../../../src/proxy/session/prompts/chat-prompts.ts'
 import { SessionMemory } from '../../../../src/proxy/session/state/session-memory.ts'
-import { writeRequest } from '../../../../src/proxy/session/turn/request-texts.ts'
+import { writeRequest } from '../../../../src/proxy/session/turn/prepared-turn.ts'
 import { TurnSender } from '../../../../src/proxy/store/common/turn-sender.ts'
 import { aTurn } from '../../../conformance/turn-store.ts'
 

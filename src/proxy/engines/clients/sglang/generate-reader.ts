@@ -21,6 +21,7 @@ import type { TokenData } from '../../../../protocol/token-data/token-data.ts'
 import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
 import { isTokenId } from '../../../../protocol/token-ids/token-ids.ts'
 import type { ReaderOptions } from '../wire/completion-reader.ts'
+import { readSampledIds } from '../wire/completion-reader.ts'
 import {
   createAlternativesTable,
   readAlternatives,
@@ -37,7 +38,6 @@ import {
   isError,
 } from '../wire/failures.ts'
 import type { JsonReader } from '../wire/generation.ts'
-import { readSampledIds } from '../wire/sampled-ids.ts'
 import { findFirstWeightVersion, readWeightVersion } from '../wire/weight-version.ts'
 
 export interface GenerateReaderOptions extends ReaderOptions {

@@ -14,7 +14,7 @@ import type { TokenLogprob, Usage } from '../../../../protocol/canonical/message
 import type { CaptureOptions } from '../../../../protocol/token-data/kinds.ts'
 import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
 import { isTokenId } from '../../../../protocol/token-ids/token-ids.ts'
-import { addMessage } from './add-message.ts'
+import { addMessage, ToolCallAssembler } from './add-message.ts'
 import { readTokenData } from './details/read-token-data.ts'
 import {
   convertErrorBody,
@@ -24,8 +24,6 @@ import {
   toExcerpt,
 } from './failures.ts'
 import { type PromptIdParser, parseResponse } from './parse-response.ts'
-import { readSampledIds } from './sampled-ids.ts'
-import { ToolCallAssembler } from './tool-call-assembler.ts'
 import { findFirstWeightVersion, findLastWeightVersion, readWeightVersion } from './weight-version.ts'
 
 /** The properties of a request that all engines' readers need. */
@@ -363,4 +361,14 @@ function withFewer(entry: TokenLogprob, count: number): TokenLogprob {
 function readStopReason(choice: Record<string, unknown>): string | number | null | undefined {
   const reason = choice.stop_reason === undefined ? choice.matched_stop : choice.stop_reason
   return typeof reason === 'string' || typeof reason === 'number' || reason === null ? reason : undefined
+}
+
+const isNumber = (value: unknown): value is number => typeof value === 'number'
+
+/**
+ * Returns the ids of an engine's list. A value that is not a number becomes NaN, an invalid id, so that the turn is
+ * inexact and later code can rely on numbers.
+ */
+export function readSampledIds(list: unknown[]): number[] {
+  return list.every(isNumber) ? list : list.map((value) => (isNumber(value) ? value : Number.NaN))
 }

@@ -2,7 +2,7 @@
  * Figures of the turns of groups of sessions: of some sessions of each group, because all turns of a long run are too
  * many to read.
  */
-import { isCutOff } from '../../../../protocol/canonical/finish-reason.ts'
+import { isCutOff } from '../../../../protocol/canonical/completion.ts'
 import { TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
 import { listEverySession } from '../../../store/port/every-session.ts'
 import { getGroupValue } from '../../../store/port/session-summary.ts'

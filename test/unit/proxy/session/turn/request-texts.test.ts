@@ -3,7 +3,7 @@ import { getMessagesBetween } from '../../../../../src/protocol/canonical/conver
 import type { ChatMessage, Tool } from '../../../../../src/protocol/canonical/messages.ts'
 import type { CanonicalRequest } from '../../../../../src/protocol/canonical/request.ts'
 import { SessionMemory } from '../../../../../src/proxy/session/state/session-memory.ts'
-import { writeRequest } from '../../../../../src/proxy/session/turn/request-texts.ts'
+import { writeRequest } from '../../../../../src/proxy/session/turn/prepared-turn.ts'
 
 const userMessage = (content: string): ChatMessage => ({ role: 'user', content })
 const TOOLS: Tool[] = [{ type: 'function', function: { name: 'f' } }]

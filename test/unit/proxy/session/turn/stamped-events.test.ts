@@ -1,7 +1,7 @@
 import t from 'tap'
 import { CompletionBuilder } from '../../../../../src/protocol/canonical/completion.ts'
 import type { GenerationEvent } from '../../../../../src/protocol/canonical/events.ts'
-import { addStamps, withUsage } from '../../../../../src/proxy/session/turn/stamped-events.ts'
+import { addStamps, withUsage } from '../../../../../src/proxy/session/turn/turn-record.ts'
 
 const start: GenerationEvent = { type: 'start', engine: 'e' }
 const stamps = { weightsAtDispatch: undefined, weightsNow: undefined, logprobsMode: undefined }
