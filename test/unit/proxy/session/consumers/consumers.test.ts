@@ -9,7 +9,14 @@ import { createConsumer } from '../../../../conformance/consumers.ts'
 import { createSession } from '../../../../conformance/turn-store.ts'
 import { openMemoryStore } from '../../../../helpers/store-in-process.ts'
 
-const SELECTION = { metadata: {}, groupBy: 'task', groupSize: 8, groupTimeoutMs: Date.now(), rewarded: false }
+const SELECTION = {
+  metadata: {},
+  groupBy: 'task',
+  groupSize: 8,
+  // The sessions ended in 1970: none of them is too old, however long these tests take.
+  groupTimeoutMs: 2 * Date.now(),
+  rewarded: false,
+}
 
 /** Opens a store that counts the sessions that it returns. */
 async function openCountingStore() {
