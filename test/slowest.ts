@@ -21,9 +21,9 @@ const NOISE_MS = 20_000
 const HEADER = '| file | seconds |\n|---|---|\n'
 const TABLE = /\| file \| seconds \|\n\|---\|---\|\n((?:\|.*\|\n)*)/
 
-/** The files of a run, the slowest first. */
+/** The files of a run, the slowest first: those of processes of their own, and those within groups. */
 export function fileTimes(tap: string): FileTime[] {
-  return [...tap.matchAll(/^(?:not )?ok \d+ - (test\/\S+\.test\.ts) # time=([\d.]+)ms$/gm)]
+  return [...tap.matchAll(/^(?: {4})?(?:not )?ok \d+ - (test\/\S+\.test\.ts) # time=([\d.]+)ms$/gm)]
     .map(([, path, ms]) => ({ path: path!, ms: Number(ms) }))
     .sort((a, b) => b.ms - a.ms)
 }

@@ -8,9 +8,11 @@ import { complaints, fileTimes, getTable, withTable } from '../slowest.ts'
 
 const ROOT = join(import.meta.dirname, '..', '..')
 const TAP = `TAP version 14
-# Subtest: test/unit/a.test.ts
-    ok 1 - test/unit/inner.test.ts # time=9999ms
-ok 1 - test/unit/a.test.ts # time=1500.25ms
+# Subtest: test/groups/some.ts
+    # Subtest: test/unit/a.test.ts
+        ok 1 - test/unit/inner.test.ts # time=9999ms
+    ok 1 - test/unit/a.test.ts # time=1500.25ms
+ok 1 - test/groups/some.ts # time=1600ms
 
 ok 2 - test/unit/b.test.ts # time=20.5ms
 not ok 3 - test/integration/c.test.ts # time=4000ms

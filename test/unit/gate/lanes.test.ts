@@ -68,7 +68,7 @@ t.test('at the time limit running parts are stopped and fail, and the closing li
 const NPM = `npm() {
     case "$*" in
       exec*) echo 'ok 1 - test/a.test.ts'; echo '# { total: 5, pass: 5 }' ;;
-      *) echo 'ok 1 - test/b.test.ts'; echo 'not ok 2 - test/a.test.ts'; echo '# { total: 9, pass: 7, fail: 2 }'; return 1 ;;
+      *) echo 'ok 1 - test/b.test.ts'; echo 'not ok 2 - test/groups/g.ts'; echo '    not ok 1 - test/a.test.ts'; echo '# { total: 9, pass: 7, fail: 2 }'; return 1 ;;
     esac
   }
   export -f npm

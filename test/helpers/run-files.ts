@@ -1,0 +1,64 @@
+/**
+ * Runs several test files in one process, one after another. A process loads the modules of the proxy, compiles them,
+ * and starts Python: for most files this costs more CPU time than their tests. Each file is one test, named by its path;
+ * what its code imports as `tap` is that test.
+ */
+import { globSync, readFileSync } from 'node:fs'
+import { registerHooks } from 'node:module'
+import { join } from 'node:path'
+import { pathToFileURL } from 'node:url'
+import { isDeepStrictEqual } from 'node:util'
+import tap, { type Test } from 'tap'
+
+const ROOT = join(import.meta.dirname, '../..')
+const SCHEME = 'tap-of:'
+
+/** The files that run in their own processes: they measure the process, break its threads, or take most of a group's time. */
+export function listSeparateFiles(): string[] {
+  const { tap } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
+    tap: { include: string[] }
+  }
+  return tap.include.filter((path) => path.endsWith('.test.ts'))
+}
+
+/** Returns the files of a group: those of the patterns without those that run separately, sorted. */
+export function listGroupFiles(patterns: readonly string[]): string[] {
+  const separate = new Set(listSeparateFiles())
+  return globSync([...patterns], { cwd: ROOT })
+    .filter((path) => !separate.has(path))
+    .sort()
+}
+
+/** Returns what one file must not change for the next. */
+function getProcessState() {
+  return { env: { ...process.env }, cwd: process.cwd(), fetch, setTimeout, Date }
+}
+
+/** Runs the files of these patterns, relative to the repository's root. A file that leaves the process changed fails. */
+export async function runFiles(...patterns: string[]): Promise<void> {
+  const tests = new Map<string, Test>()
+  Object.assign(globalThis, { getTestOfFile: (url: string) => tests.get(url) })
+  registerHooks({
+    resolve(specifier, context, next) {
+      if (specifier !== 'tap' || !tests.has(context.parentURL ?? '')) return next(specifier, context)
+      return { url: SCHEME + context.parentURL, format: 'module', shortCircuit: true }
+    },
+    load(url, context, next) {
+      if (!url.startsWith(SCHEME)) return next(url, context)
+      const name = JSON.stringify(url.slice(SCHEME.length))
+      return { format: 'module', source: `export default getTestOfFile(${name})`, shortCircuit: true }
+    },
+  })
+  // A file's own process ends when nothing keeps it alive; a group's must not.
+  const alive = setInterval(() => {}, 1000)
+  for (const path of listGroupFiles(patterns)) {
+    const before = getProcessState()
+    await tap.test(path, async (t) => {
+      const { href } = pathToFileURL(join(ROOT, path))
+      tests.set(href, t)
+      await import(href)
+    })
+    if (!isDeepStrictEqual(getProcessState(), before)) tap.fail(`a file leaves the process changed: ${path}`)
+  }
+  clearInterval(alive)
+}

@@ -1,0 +1,75 @@
+/** `test/groups`, whose files run several test files in one process. */
+import { spawnSync } from 'node:child_process'
+import { globSync, readFileSync, writeFileSync } from 'node:fs'
+import { join, relative } from 'node:path'
+import t, { type Test } from 'tap'
+import { listGroupFiles, listSeparateFiles } from '../../helpers/run-files.ts'
+
+const ROOT = join(import.meta.dirname, '../../..')
+const RUN_FILES = join(ROOT, 'test/helpers/run-files.ts')
+
+t.test('each file of npm test runs once, in a group or separately', async (t) => {
+  const grouped = globSync('test/groups/*.ts', { cwd: ROOT }).flatMap((group) => {
+    const text = readFileSync(join(ROOT, group), 'utf8')
+    const patterns = [...text.matchAll(/'(test\/[^']*)'/g)].map(([, pattern]) => pattern!)
+    const files = listGroupFiles(patterns)
+    t.ok(files.length > 1, `${group} has files`)
+    return files
+  })
+  const all = globSync('test/{unit,conformance,integration}/**/*.test.ts', { cwd: ROOT })
+  t.strictSame([...grouped, ...listSeparateFiles()].sort(), all.sort())
+})
+
+/** Runs these files as a group. @returns its TAP output and exit code */
+function runGroup(t: Test, files: Record<string, string>) {
+  const folder = t.testdir(files)
+  const group = join(folder, 'group.ts')
+  const patterns = JSON.stringify(`${relative(ROOT, folder)}/*.test.ts`)
+  writeFileSync(group, `import { runFiles } from ${JSON.stringify(RUN_FILES)}\nawait runFiles(${patterns})\n`)
+  const { stdout, status } = spawnSync(process.execPath, [group], { cwd: ROOT, encoding: 'utf8' })
+  return {
+    lines: stdout.split('\n').map((line) => line.replace(/ # time=.*/, '')),
+    status,
+    folder: relative(ROOT, folder),
+  }
+}
+
+const PASSES = `import t from 'tap'\nt.test('one', async (t) => t.ok(true))\n`
+
+t.test(
+  'a file that fails, or that cannot be loaded, is reported by its path, and the next one runs',
+  async (t) => {
+    const { lines, status, folder } = runGroup(t, {
+      'a.test.ts': `import t from 'tap'\nt.test('one', async (t) => t.equal(1, 2))\n`,
+      'b.test.ts': `throw new Error('not loaded')\n`,
+      'c.test.ts': PASSES,
+    })
+    t.ok(lines.includes(`not ok 1 - ${folder}/a.test.ts`))
+    t.ok(lines.includes(`not ok 2 - ${folder}/b.test.ts`))
+    t.ok(lines.includes(`ok 3 - ${folder}/c.test.ts`))
+    t.not(status, 0)
+  },
+)
+
+t.test('teardowns of a file run before the next file', async (t) => {
+  const { status } = runGroup(t, {
+    'a.test.ts': `import t from 'tap'\nprocess.env.OF_A = '1'\nt.teardown(() => delete process.env.OF_A)\n${'t.ok(true)'}\n`,
+    'b.test.ts': `import t from 'tap'\nt.test('one', async (t) => t.equal(process.env.OF_A, undefined))\n`,
+  })
+  t.equal(status, 0)
+})
+
+t.test('a file that leaves the process changed fails', async (t) => {
+  const changes = {
+    environment: "process.env.LEFT = '1'",
+    clock: 'globalThis.Date = class {} as typeof Date',
+  }
+  for (const [what, change] of Object.entries(changes)) {
+    const { lines, status, folder } = runGroup(t, {
+      'a.test.ts': `${PASSES}${change}\n`,
+      'b.test.ts': PASSES,
+    })
+    t.ok(lines.includes(`not ok 2 - a file leaves the process changed: ${folder}/a.test.ts`), what)
+    t.not(status, 0)
+  }
+})
