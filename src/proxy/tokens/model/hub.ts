@@ -173,7 +173,7 @@ class Download {
       cached === undefined
         ? listWantedFiles(available.has('tokenizer.json'))
         : listUnlistedFiles(this.#repository, cached)
-    for (const file of [...wanted, ...encoders]) {
+    for (const file of new Set([...wanted, ...encoders])) {
       if (available.has(file)) await this.#downloadFile(revision.sha, file, join(directory, file))
       else await this.#noteAbsent(revision.sha, file)
     }

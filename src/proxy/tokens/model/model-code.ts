@@ -29,9 +29,12 @@ const TEKKEN = 'tekken.json'
 /** The folders of a model in which encoders are published. */
 const FOLDERS = ['', 'encoding/']
 
-/** Returns whether a file of a model is a prompt encoder, by its path in the model's folder. */
+/**
+ * Returns whether a file of a model is a prompt encoder, by its path in the model's folder; `tekken.json` stands for the
+ * proxy's own of Mistral's models.
+ */
 export function isPromptEncoder(file: string): boolean {
-  return /^(encoding\/)?(encoding_\w+|(?!test_)\w+_encoding)\.py$/.test(file)
+  return file === TEKKEN || /^(encoding\/)?(encoding_\w+|(?!test_)\w+_encoding)\.py$/.test(file)
 }
 
 /**
@@ -90,14 +93,11 @@ function chooseEncoder(
   )
 }
 
-/**
- * Returns the prompt encoders in a model's folder, by their paths in it; `tekken.json` stands for the proxy's own of
- * Mistral's models.
- */
+/** Returns the prompt encoders in a model's folder, by their paths in it. */
 export function findPromptEncoders(directory: string): string[] {
   return FOLDERS.filter((folder) => existsSync(join(directory, folder)))
     .flatMap((folder) => readdirSync(join(directory, folder)).map((name) => folder + name))
-    .filter((file) => isPromptEncoder(file) || file === TEKKEN)
+    .filter(isPromptEncoder)
     .sort()
 }
 

@@ -113,7 +113,8 @@ t.test('a model without a tokenizer.json is downloaded with the files that repla
   const both = await loadModelFiles('org/model', {
     environment: { HF_HOME: t.testdir({ other: {} }), HF_ENDPOINT: full.endpoint },
   })
-  t.notOk(existsSync(`${both.directory}/tekken.json`), 'a tokenizer.json is sufficient')
+  t.notOk(existsSync(`${both.directory}/tiktoken.model`), 'a tokenizer.json is sufficient')
+  t.ok(existsSync(`${both.directory}/tekken.json`), 'which --prompt-encoder may name')
 })
 
 t.test('models that other tools cached are found, also offline', async (t) => {
