@@ -1,4 +1,3 @@
-import { setTimeout as delay } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import { Consumers } from '../../src/proxy/session/consumers/consumers.ts'
 import { Activity } from '../../src/proxy/session/state/activity.ts'
@@ -148,12 +147,13 @@ if (noPostgres !== false) {
     const { url, stores } = await openTwo(t)
     await end(stores[0], ['s1'])
     const stopped = await connect(url)
-    const goesOn = Promise.withResolvers<void>()
+    const [locked, goesOn] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
     const stop = runInTransaction(stopped, async () => {
       await stopped.query('SELECT FROM llm_proxy.consumers FOR UPDATE')
+      locked.resolve()
       await goesOn.promise
     })
-    await delay(100)
+    await locked.promise
     const of = { consumer: ONE_BY_ONE, leaseId: 'l', leaseMs: LEASE_MS }
     const beganMs = performance.now()
     const units = await new Consumers(stores[0], new Activity()).take(of, 1, {
