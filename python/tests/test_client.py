@@ -17,7 +17,7 @@ from helpers.forwarder import Forwarder
 from helpers.proxy import Proxy, start_proxy
 from llm_proxy import AsyncClient, Client, ProxyApiError, Row, api
 from llm_proxy.records import RowFields
-from llm_proxy.rows import row_of
+from llm_proxy.rows import parse_row
 
 KEY = "admin-key-of-a-test"
 
@@ -67,7 +67,7 @@ def test_a_row_has_the_engine_requests_of_a_turn_that_continued_after_a_cut() ->
     }
     others = {spec.name: None for spec in dataclasses.fields(RowFields)}
     continued = {**turn, "engine_requests": [request]}
-    row = row_of("s", {**others, **lists, "turns": [continued, turn]})
+    row = parse_row("s", {**others, **lists, "turns": [continued, turn]})
     assert [dataclasses.asdict(each) for each in row.turns[0].engine_requests] == [request]
     assert row.turns[1].engine_requests == []
 

@@ -15,7 +15,7 @@ from helpers.loaders import LOADERS
 from helpers.loops import SAMPLING, make_loop, sample
 from helpers.proxy import Proxy
 from helpers.rollout_servers import RolloutServers, completion, trainer_config
-from llm_proxy_verl.details import experts_of, pack_experts
+from llm_proxy_verl.details import pack_experts, unpack_experts
 
 LAYERS, CHOSEN = 2, 3
 
@@ -76,10 +76,10 @@ def test_experts_are_packed_from_where_they_are_wanted_in_a_type_that_the_wire_h
 def test_experts_of_a_row_end_with_the_last_reported_token() -> None:
     data = base64.b64encode(bytes(range(8))).decode()
     encoded = {"dtype": "uint8", "shape": [4, 1, 2], "known": [[0, 2], [3, 4]], "data": data}
-    assert experts_of({"routed_experts": encoded}).tolist() == [[[0, 1]], [[2, 3]]]
-    assert experts_of({"routed_experts": {**encoded, "known": [[1, 4]]}}) is None
-    assert experts_of({"routed_experts": None}) is None
-    assert experts_of({}) is None
+    assert unpack_experts({"routed_experts": encoded}).tolist() == [[[0, 1]], [[2, 3]]]
+    assert unpack_experts({"routed_experts": {**encoded, "known": [[1, 4]]}}) is None
+    assert unpack_experts({"routed_experts": None}) is None
+    assert unpack_experts({}) is None
 
 
 @pytest.mark.parametrize("number", range(len(LOADERS)))

@@ -97,10 +97,10 @@ TURN = {
 
 
 def rows_of_one(row: dict[str, Any]) -> Row:
-    from llm_proxy.rows import rows_of
+    from llm_proxy.rows import parse_rows
 
     session_id = row.pop("session_id")
-    return rows_of({"session_id": session_id, "trajectories": [row]})[0]
+    return parse_rows({"session_id": session_id, "trajectories": [row]})[0]
 
 
 def sorted_rows(rows: list[Row]) -> list[Row]:

@@ -11,7 +11,7 @@ import pytest
 
 from llm_proxy_verl.errors import CallError
 from llm_proxy_verl.images import one_placeholder_each, open_image
-from llm_proxy_verl.rows import result_of
+from llm_proxy_verl.rows import parse_result
 from llm_proxy_verl.verl_engine import RolloutLimits, VerlEngine
 from llm_proxy_verl.worker.frames import BadFrameError, pack_token_ids, parse_request
 
@@ -102,6 +102,6 @@ def test_a_row_has_its_images_in_order() -> None:
         "reward": None,
         "left_out_turns": 0,
     }
-    first, second = result_of(answer, 0).rows
+    first, second = parse_result(answer, 0).rows
     assert list(first.images) == ["data:b", "data:a", "data:b"]
     assert list(second.images) == []

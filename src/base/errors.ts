@@ -109,3 +109,13 @@ export function toProxyError(thrown: unknown): ProxyError {
   if (thrown instanceof ProxyError) return thrown
   return new ProxyError('internal', 'llm-proxy failed to handle this call', { cause: thrown })
 }
+
+/** Returns the error for a request that no engine can serve. @param param the field's path, as the client wrote it */
+export function createUnsupportedError(message: string, param: string): ProxyError {
+  return new ProxyError('unsupported', message, { param })
+}
+
+/** Returns the error for a request that is invalid beyond its schema. @param param as for {@link createUnsupportedError} */
+export function createInvalidError(message: string, param: string): ProxyError {
+  return new ProxyError('invalid_request', message, { param })
+}

@@ -34,12 +34,19 @@ function addUnionMembers(types: readonly TSchema[], value: unknown): void {
   if (type !== undefined) addMissingMembers(type, value)
 }
 
+/** The schemas for clients by schema: there is one for each route. */
+const clientSchemas = new Map<TSchema, TSchema>()
+
 /**
  * Returns the schema of a response for a client: members with {@link SINCE} are optional. A later release may add only
  * such members, nullable ones and lists; test/slow/earlier-proxy.test.ts finds all others.
  */
 export function toClientSchema<T extends TSchema>(schema: T): T {
-  return toOptionalMembers(schema) as T
+  const known = clientSchemas.get(schema)
+  if (known !== undefined) return known as T
+  const created = toOptionalMembers(schema)
+  clientSchemas.set(schema, created)
+  return created as T
 }
 
 function toOptionalMembers(schema: TSchema): TSchema {

@@ -66,7 +66,7 @@ class Api:
         began, delay = time.monotonic(), _RETRY_BASE_S
         while True:
             try:
-                return _json_of(request.url, (yield request), lines)
+                return _parse_json(request.url, (yield request), lines)
             except ProxyApiError as error:
                 refusal = error
             except httpx.HTTPError as error:
@@ -95,7 +95,7 @@ def open_key(session_id: str) -> str:
     return quote(session_id, safe=":!*'()")
 
 
-def query_of(filters: Mapping[str, Any]) -> dict[str, Any]:
+def build_query(filters: Mapping[str, Any]) -> dict[str, Any]:
     """Converts filters to parameters: ``metadata`` is a mapping, and each text in it is a JSON string."""
     metadata = filters.get("metadata") or {}
     query = {name: value for name, value in filters.items() if name != "metadata"}
@@ -112,7 +112,7 @@ def row_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _json_of(url: str, answer: Answer, lines: bool) -> Any:
+def _parse_json(url: str, answer: Answer, lines: bool) -> Any:
     """Returns the JSON of a response.
 
     :raises ProxyApiError: for a rejection, and for a response that is not a proxy's

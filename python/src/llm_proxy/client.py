@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import httpx
 
-from .api import Api, open_key, query_of, without_none
+from .api import Api, build_query, open_key, without_none
 from .consumers import AsyncConsumer, Consumer, ConsumerApi
 from .forest import TokenForest
 from .rollouts import Rollouts
@@ -81,14 +81,14 @@ class _ClientCalls(Generic[S, C]):
     @call
     def groups(self, /, by: str, **filters: Any) -> Steps[list[dict[str, Any]]]:
         """Returns sessions grouped by a metadata value, with counts and statistics of rewards."""
-        answer = yield from self._api.call("GET", "/groups", params={"by": by, **query_of(filters)})
+        answer = yield from self._api.call("GET", "/groups", params={"by": by, **build_query(filters)})
         found: list[dict[str, Any]] = answer["groups"]
         return found
 
     @call
     def forest(self, /, **filters: Any) -> Steps[TokenForest]:
         """Returns the rows of all matching sessions, with each token once; filters are those of :meth:`sessions`."""
-        answer = yield from self._api.call("GET", "/forest", params=query_of(filters))
+        answer = yield from self._api.call("GET", "/forest", params=build_query(filters))
         return TokenForest.of(answer)
 
     @call
@@ -185,7 +185,7 @@ class _ClientCalls(Generic[S, C]):
 
     def _page(self, filters: Mapping[str, Any]) -> Steps[tuple[list[dict[str, Any]], str | None]]:
         """Returns one page of sessions, and the cursor of the next one."""
-        answer = yield from self._api.call("GET", "/sessions", params=query_of(filters))
+        answer = yield from self._api.call("GET", "/sessions", params=build_query(filters))
         return answer["sessions"], answer["next_cursor"]
 
     def _session(self, session_id: str, agent_key: str | None) -> S:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from .api import POLL_S, Api, row_options
-from .rows import Row, rows_of
+from .rows import Row, parse_rows
 from .steps import Loop, Steps, Threads, call
 
 
@@ -204,4 +204,4 @@ class AsyncConsumer(_ConsumerCalls[AsyncLease], Loop):
 def _fetched(session: Mapping[str, Any]) -> Fetched:
     fields = {name: value for name, value in session.items() if name != "trajectories"}
     copied = ("session_id", "reward", "metadata", "deliveries")
-    return Fetched(rows=rows_of(session), fields=fields, **{name: session[name] for name in copied})
+    return Fetched(rows=parse_rows(session), fields=fields, **{name: session[name] for name in copied})

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .rows import Row, row_of
+from .rows import Row, parse_row
 
 if TYPE_CHECKING:
     import numpy as np
@@ -83,7 +83,7 @@ class PackedForest:
             "response_logprobs": np.where(mask, self.logprobs[response], 0.0).tolist(),
         }
         rest = {name: value for name, value in row.items() if name not in _OF_A_FOREST}
-        return row_of(row["session_id"], {**rest, **lists})
+        return parse_row(row["session_id"], {**rest, **lists})
 
 
 @dataclass(frozen=True)

@@ -66,19 +66,19 @@ _LISTS = ("prompt_ids", "response_ids", "response_mask", "response_logprobs")
 T = TypeVar("T", Row, Turn, EngineRequest)
 
 
-def rows_of(answer: Mapping[str, Any]) -> list[Row]:
+def parse_rows(answer: Mapping[str, Any]) -> list[Row]:
     """Returns the rows of a response of ``GET /sessions/{id}/trajectories``."""
-    return [row_of(answer["session_id"], row) for row in answer["trajectories"]]
+    return [parse_row(answer["session_id"], row) for row in answer["trajectories"]]
 
 
-def row_of(session_id: str, row: Mapping[str, Any]) -> Row:
+def parse_row(session_id: str, row: Mapping[str, Any]) -> Row:
     """Returns one row of such a response."""
-    turns = [_made(Turn, turn, engine_requests=_requests_of(turn), fields=turn) for turn in row["turns"]]
+    turns = [_made(Turn, turn, engine_requests=_parse_requests(turn), fields=turn) for turn in row["turns"]]
     others = {name: value for name, value in row.items() if name not in _LISTS}
     return _made(Row, row, session_id=session_id, turns=turns, fields=others)
 
 
-def _requests_of(turn: Mapping[str, Any]) -> list[EngineRequest]:
+def _parse_requests(turn: Mapping[str, Any]) -> list[EngineRequest]:
     return [_made(EngineRequest, request) for request in turn.get("engine_requests", [])]
 
 

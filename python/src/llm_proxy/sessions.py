@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from .api import POLL_S, Api, query_of, quoted, row_options, without_none
+from .api import POLL_S, Api, build_query, quoted, row_options, without_none
 from .forest import TokenForest
-from .rows import Row, rows_of
+from .rows import Row, parse_rows
 from .steps import Loop, Steps, Threads, call
 
 Numbers = Mapping[str, Mapping[str, Sequence[float | None]]]
@@ -171,14 +171,14 @@ class _SessionCalls:
             "mask_stale_tokens": mask_stale_tokens,
             "details": details,
         }
-        answer = yield from self._ask("GET", "/trajectories", params=query_of(row_options(options)))
-        return rows_of(answer)
+        answer = yield from self._ask("GET", "/trajectories", params=build_query(row_options(options)))
+        return parse_rows(answer)
 
     @call
     def forest(self, *, side_calls: bool = False, rejected: bool = False) -> Steps[TokenForest]:
         """Returns its rows with each token once, for packing with tree attention."""
         options = {"side_calls": side_calls, "rejected": rejected}
-        answer = yield from self._ask("GET", "/forest", params=query_of(options))
+        answer = yield from self._ask("GET", "/forest", params=build_query(options))
         return TokenForest.of(answer)
 
     @call
@@ -188,7 +188,7 @@ class _SessionCalls:
 
         :param options: options of its rows, such as ``select``
         """
-        query = query_of({"format": format, **options})
+        query = build_query({"format": format, **options})
         found: list[dict[str, Any]] = yield from self._ask("GET", "/export", params=query, lines=True)
         return found
 

@@ -19,7 +19,7 @@ from .details import no_experts
 from .images import open_image
 from .process import shared_resources
 from .reward_groups import Member
-from .rows import RolloutResult, Row, result_of
+from .rows import RolloutResult, Row, parse_result
 from .sampling import verl_sampling_params
 from .values import plain
 from .verl_engine import VerlEngine
@@ -81,11 +81,11 @@ class RemoteAgentLoop(AgentLoopBase):
                 "select": "all" if takes_all else "longest",
             }
         )
-        result = result_of(answer, self._filler_id())
+        result = parse_result(answer, self._filler_id())
         rows = await self._replayable(result)
         if result.numbers["padding"]:
             rows = [_of_its_step(row, kwargs.get("global_steps")) for row in rows]
-        reward = await self._reward_of(result, member)
+        reward = await self._get_reward(result, member)
         outputs = [self._output(result, row, reward) for row in rows]
         return outputs if takes_all else outputs[-1]
 
@@ -154,7 +154,7 @@ class RemoteAgentLoop(AgentLoopBase):
             extra_fields=_extra_fields(result, row),
         )
 
-    async def _reward_of(self, result: RolloutResult, member: Member) -> float | None:
+    async def _get_reward(self, result: RolloutResult, member: Member) -> float | None:
         """Returns the rollout's reward, or the mean of its group's if it has none."""
         return None if self._options.reward == "verl" else await member.reward_or_mean(result.reward)
 

@@ -23,7 +23,7 @@ from llm_proxy.api import open_key
 from .config import RemoteAgentConfig
 from .errors import ConfigError
 from .process import shared_resources
-from .rows import step_of
+from .rows import parse_step
 from .verl_engine import VerlEngine
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class ProxyGateway:
         await self._lent
         rows = await asyncio.to_thread(self._ended, sid)
         most = self._context.pop(sid, 0) or sys.maxsize
-        self._steps[sid] = _steps_of(rows)
+        self._steps[sid] = _parse_steps(rows)
         rollout_id = None if base_sample is None else base_sample.rollout_id
         return [
             _record(row, most - len(row.prompt_ids), rollout_id, reward)
@@ -142,9 +142,9 @@ def _record(row: Row, room: int, rollout_id: str | int | None, reward: float) ->
     )
 
 
-def _steps_of(rows: Sequence[Row]) -> dict[str, int]:
-    first = [step_of(row.weight_version_min) for row in rows]
-    last = [step_of(row.weight_version_max) for row in rows]
+def _parse_steps(rows: Sequence[Row]) -> dict[str, int]:
+    first = [parse_step(row.weight_version_min) for row in rows]
+    last = [parse_step(row.weight_version_max) for row in rows]
     reported = [step for step in (*first, *last) if step is not None]
     return {"min_global_steps": min(reported), "max_global_steps": max(reported)} if reported else {}
 

@@ -38,7 +38,7 @@ def pack_experts(experts: Any, start: int, tokens: int) -> str | None:
     return base64.b64encode(len(header).to_bytes(8, "little") + header + rows.tobytes()).decode("ascii")
 
 
-def experts_of(row: Mapping[str, Any]) -> Any:
+def unpack_experts(row: Mapping[str, Any]) -> Any:
     """Returns the experts of a row as a NumPy array, for its tokens up to the first without reported experts; else
     ``None``. verl pads missing rows at the end, and replays none of those.
     """

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .details import experts_of
+from .details import unpack_experts
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class RolloutResult:
     about: Mapping[str, Any]
 
 
-def result_of(answer: Mapping[str, Any], filler_id: int) -> RolloutResult:
+def parse_result(answer: Mapping[str, Any], filler_id: int) -> RolloutResult:
     """Converts the response of a rollout server; the row with the most trained tokens is last. verl treats the last of
     several outputs as the rollout's final one: it takes the reward and the advantage of all from it, the latter from
     a token with mask 1.
@@ -64,7 +64,7 @@ def result_of(answer: Mapping[str, Any], filler_id: int) -> RolloutResult:
     :param filler_id: any id of the vocabulary, for a row that trains nothing
     """
     first = answer["rows"][0]
-    rows = [_row_of(row, answer.get("images") or {}) for row in answer["rows"]]
+    rows = [_parse_row(row, answer.get("images") or {}) for row in answer["rows"]]
     # Rollout servers of 0.1.0 report it as ``inert``.
     padding = first["metrics"].get("padding", first["metrics"].get("inert"))
     if padding:
@@ -82,7 +82,7 @@ def result_of(answer: Mapping[str, Any], filler_id: int) -> RolloutResult:
     )
 
 
-def _row_of(row: Mapping[str, Any], images: Mapping[str, str]) -> Row:
+def _parse_row(row: Mapping[str, Any], images: Mapping[str, str]) -> Row:
     about = row["extra_fields"]
     return Row(
         prompt_ids=row["prompt_ids"],
@@ -95,13 +95,13 @@ def _row_of(row: Mapping[str, Any], images: Mapping[str, str]) -> Row:
         truncated=about["truncated"],
         turn_rewards=about["turn_rewards"],
         prompt_truncated=about["prompt_truncated"],
-        min_global_steps=step_of(about["weight_version_min"]),
-        max_global_steps=step_of(about["weight_version_max"]),
-        routed_experts=experts_of(row),
+        min_global_steps=parse_step(about["weight_version_min"]),
+        max_global_steps=parse_step(about["weight_version_max"]),
+        routed_experts=unpack_experts(row),
         images=[images[image["sha256"]] for image in row.get("images", ())],
     )
 
 
-def step_of(weight_version: str | None) -> int | None:
+def parse_step(weight_version: str | None) -> int | None:
     """Returns verl's step, an integer; ``None`` for a weight version of another engine."""
     return int(weight_version) if weight_version is not None and weight_version.isdecimal() else None

@@ -114,7 +114,7 @@ class VerlEngine:
 
         :raises CallError: the error for the agent
         """
-        prompt_ids = self._prompt_of(request)
+        prompt_ids = self._get_prompt(request)
         params = verl_sampling_params(request.body, self._limits.name)
         # Servers remove what they read from the dictionary.
         output = await self.client.generate(
@@ -134,7 +134,7 @@ class VerlEngine:
             return list(prompt_ids)
         return one_placeholder_each(prompt_ids, request.image_token_id)
 
-    def _prompt_of(self, request: CompletionRequest) -> list[int]:
+    def _get_prompt(self, request: CompletionRequest) -> list[int]:
         ids = request.prompt_token_ids
         if ids is None:
             what = "messages" if request.kind == "chat" else "a prompt of text"
@@ -175,7 +175,7 @@ class VerlEngine:
             token_ids=token_ids,
             log_probs=log_probs,
             finish_reason=self._finish_reason(output, prompt_tokens, requested),
-            text=self._text_of(request, token_ids),
+            text=self._decode_text(request, token_ids),
             agent_logprobs=self._agent_logprobs(request, token_ids, log_probs),
             weight_version_start=start,
             weight_version_end=end,
@@ -207,7 +207,7 @@ class VerlEngine:
             )
         return [math.nan if value is None else float(value) for value in log_probs]
 
-    def _text_of(self, request: CompletionRequest, token_ids: list[int]) -> str | None:
+    def _decode_text(self, request: CompletionRequest, token_ids: list[int]) -> str | None:
         if request.kind == "chat" or self._tokenizer is None:
             return None
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))

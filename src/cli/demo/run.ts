@@ -8,6 +8,7 @@ import { WORKER } from '../../proxy/config/options/worker.ts'
 import { InterruptHandler } from '../interrupt.ts'
 import { createLogger } from '../logger.ts'
 import { getTypedCommand } from '../own-command.ts'
+import { printLine } from '../print-line.ts'
 import { Progress } from '../progress.ts'
 import { COLOURED, formatRolloutTable, PLAIN, showTrajectory } from './report.ts'
 import { type DemoRollout, runRollouts } from './rollouts.ts'
@@ -27,16 +28,16 @@ export async function run(config: DemoConfig): Promise<number> {
   const engine = { proxyUrls: [server.url], engineKind: 'embedded', workerId: 'demo-worker' } as const
   const worker = startWorker({ ...loadConfig(WORKER, {}, {}), ...engine }, { logger })
   started.defer(async () => void (await worker.stop(0)))
-  print(`llm-proxy runs on ${server.url} in relay mode and records into ${db}.`)
-  print(`A worker dials it and serves its calls with the embedded engine.`)
-  print(`${count} rollouts of a calculator agent, ${concurrency} at a time:\n`)
+  printLine(`llm-proxy runs on ${server.url} in relay mode and records into ${db}.`)
+  printLine(`A worker dials it and serves its calls with the embedded engine.`)
+  printLine(`${count} rollouts of a calculator agent, ${concurrency} at a time:\n`)
   try {
     const rollouts = await rollOut(config, server.url, interrupt.signal)
     report(rollouts, config)
     return rollouts.some(({ rows }) => rows[0].metrics.failed) ? 1 : 0
   } catch (error) {
     if (interrupt.exitCode === undefined) throw error
-    print('\ninterrupted')
+    printLine('\ninterrupted')
     return interrupt.exitCode
   }
 }
@@ -59,19 +60,15 @@ function report(rollouts: readonly DemoRollout[], { db }: DemoConfig): void {
   const decode = (ids: readonly number[]) => tokenizer.decode([...ids], { skipSpecialTokens: false })
   const { rows } = rollouts.find((rollout) => rollout.rows[0].num_turns > 2) ?? rollouts[0]!
   const sessionId = rows[0].extra_fields.session_id
-  print(`\n${formatRolloutTable(rollouts)}\n`)
-  print(
+  printLine(`\n${formatRolloutTable(rollouts)}\n`)
+  printLine(
     `The trajectory of ${sessionId}; what is ${isColoured ? 'green' : 'in ⟦brackets⟧'} was sampled and is trained on:\n`,
   )
-  for (const row of rows) print(showTrajectory(row, decode, isColoured ? COLOURED : PLAIN))
-  print(`\nRecorded in ${db}. To look further:`)
-  print(`  ${getTypedCommand()} sessions list --db ${db}`)
-  print(`  ${getTypedCommand()} sessions show ${sessionId} --db ${db}`)
-  print(`  ${getTypedCommand()} sessions export ${sessionId} --db ${db}`)
-  print(`  ${getTypedCommand()} view --db ${db}`)
-  print(`and then in a browser: http://127.0.0.1:${VIEW.options.port.default}/ui#/session/${sessionId}`)
-}
-
-function print(text: string): void {
-  process.stdout.write(`${text}\n`)
+  for (const row of rows) printLine(showTrajectory(row, decode, isColoured ? COLOURED : PLAIN))
+  printLine(`\nRecorded in ${db}. To look further:`)
+  printLine(`  ${getTypedCommand()} sessions list --db ${db}`)
+  printLine(`  ${getTypedCommand()} sessions show ${sessionId} --db ${db}`)
+  printLine(`  ${getTypedCommand()} sessions export ${sessionId} --db ${db}`)
+  printLine(`  ${getTypedCommand()} view --db ${db}`)
+  printLine(`and then in a browser: http://127.0.0.1:${VIEW.options.port.default}/ui#/session/${sessionId}`)
 }

@@ -7,6 +7,7 @@ import { RemoteAgentLoop } from '../../rollout/remote-agent-loop.ts'
 import type { AgentRunner } from '../../rollout/runners/runner.ts'
 import { getInstanceId } from '../../rollout/trial-id.ts'
 import { InterruptHandler } from '../interrupt.ts'
+import { printLine } from '../print-line.ts'
 import { Progress } from '../progress.ts'
 import { toPrintable } from '../table.ts'
 import { OutputFile } from './output-file.ts'
@@ -33,7 +34,7 @@ export async function run(config: RolloutConfig): Promise<number> {
   if (config.tasks === undefined)
     throw new ProxyError('config_invalid', 'there is nothing to run: give --tasks, or --listen')
   const samples = planSamples(await readSamples(config.tasks), config.samplesPerTask)
-  let notify = print
+  let notify = printLine
   const logger = createLogger((text) => notify(text))
   const runner = createRunner(config, (text) => notify(text))
   const loop = new RemoteAgentLoop({ ...config, runner, logger })
@@ -42,9 +43,9 @@ export async function run(config: RolloutConfig): Promise<number> {
   const output = await OutputFile.open(config.output)
   closing.defer(() => output.close())
   const here = samples.length - output.selectMissing(samples).length
-  if (here > 0) print(`${config.output} has ${here} of ${samples.length} samples already`)
+  if (here > 0) printLine(`${config.output} has ${here} of ${samples.length} samples already`)
   const failed = output.selectFailed(samples)
-  if (failed.length > 0) print(describeFailed(failed, config.retryFailed))
+  if (failed.length > 0) printLine(describeFailed(failed, config.retryFailed))
   const again = config.retryFailed ? failed : []
   if (here < samples.length || again.length > 0) await loop.reach()
   if (again.length > 0) await output.takeOut(again)
@@ -55,7 +56,7 @@ export async function run(config: RolloutConfig): Promise<number> {
     const progress = new Progress(missing.length, process.stdout, { lineEveryMs: LINE_EVERY_MS })
     notify = (text) => progress.printMessage(text)
     exitCode = await runMissing({ config, loop, runner, output, missing, progress })
-    notify = print
+    notify = printLine
   }
   if (exitCode < EXIT_INTERRUPTED) await output.finish()
   return exitCode
@@ -80,10 +81,10 @@ async function runMissing(run: RolloutRun): Promise<number> {
     if (interrupt.exitCode === undefined) throw error
   } finally {
     run.progress.end()
-    print(`\n${summarise(tally, run.missing.length)}`)
+    printLine(`\n${summarise(tally, run.missing.length)}`)
   }
   if (interrupt.exitCode === undefined) return tally.failed === run.missing.length ? 1 : 0
-  print('\ninterrupted; run the same command to resume')
+  printLine('\ninterrupted; run the same command to resume')
   return interrupt.exitCode
 }
 
@@ -144,8 +145,4 @@ function createLogger(notify: (text: string) => void): Logger {
     notify(toPrintable(sessionId === undefined ? `${message}: ${note ?? ''}` : failure, FAILURE_LENGTH))
   }
   return { debug() {}, info() {}, warn: log, error: log }
-}
-
-function print(text: string): void {
-  process.stdout.write(`${text}\n`)
 }

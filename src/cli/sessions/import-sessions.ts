@@ -55,7 +55,7 @@ async function importSession(
   const item = { kind: 'session', name: sessionId, createdAtMs } as const
   const wasImported = await store.wasImported(item)
   const known = await store.getSession(sessionId)
-  const found = known === undefined ? 'absent' : await compare(reader, store, session, known)
+  const found = known === undefined ? 'absent' : await compareWithStored(reader, store, session, known)
   if (found === 'absent' && wasImported) {
     counts.deleted += 1
     return
@@ -98,7 +98,7 @@ async function importGiven(
  */
 type ComparisonResult = 'beginning' | 'equal' | 'longer' | 'different' | 'other'
 
-async function compare(
+async function compareWithStored(
   reader: Source,
   store: TurnStore,
   source: SessionRecord,

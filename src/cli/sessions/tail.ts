@@ -2,6 +2,7 @@ import type { Static } from 'typebox'
 import type { SessionsTailConfig } from '../../proxy/config/options/operator.ts'
 import { ProxyEvent, SessionList } from '../../proxy/http/trainer/sessions/read-schemas.ts'
 import { applyColour } from '../colours.ts'
+import { printLine } from '../print-line.ts'
 import { OperatorClient } from '../proxy-client.ts'
 import { formatJson, formatNumber, toPrintable } from '../table.ts'
 import type { SessionJson } from './api.ts'
@@ -13,17 +14,14 @@ export async function run({ follow, limit, json, ...address }: SessionsTailConfi
   const proxy = new OperatorClient(address)
   if (limit > 0) {
     const { sessions } = await proxy.get(`/sessions?sort=changed&limit=${limit}`, SessionList)
-    for (const session of sessions.reverse()) print(json ? formatJson(session) : formatSessionLine(session))
+    for (const session of sessions.reverse())
+      printLine(json ? formatJson(session) : formatSessionLine(session))
   }
   if (!follow) return 0
   for await (const event of proxy.streamLines('/events', ProxyEvent)) {
-    if (event.type !== 'ping') print(json ? formatJson(event) : getEventLine(event))
+    if (event.type !== 'ping') printLine(json ? formatJson(event) : getEventLine(event))
   }
   return 0
-}
-
-function print(line: string): void {
-  process.stdout.write(`${line}\n`)
 }
 
 function formatSessionLine({ session_id, status, num_turns, reward, updated_at }: SessionJson): string {

@@ -117,7 +117,7 @@ export class Playbook {
       if (values === undefined) continue
       return {
         rule: rule.name,
-        text: writeResponse(rule.answer, values),
+        text: formatResponse(rule.answer, values),
         cutAfterTokens: rule.answer.cut_after_tokens,
       }
     }
@@ -159,7 +159,7 @@ function capture(pattern: RegExp, text: string, captures: Map<string, string>): 
 }
 
 /** Formats a completion like the chat template, which renders the reasoning of a later prompt the same way. */
-function writeResponse(response: PlaybookResponse, captures: Captures): string {
+function formatResponse(response: PlaybookResponse, captures: Captures): string {
   const reasoning = substitute(response.reasoning ?? '', captures)
   const content = substitute(response.content ?? '', captures)
   const calls = (response.tool_calls ?? []).map((call) => {

@@ -3,7 +3,7 @@
  * fields.
  */
 import Type, { type Static } from 'typebox'
-import { ProxyError } from '../../base/errors.ts'
+import { createInvalidError } from '../../base/errors.ts'
 import { createChecker, toNullable } from '../../proxy/dialects/common/check.ts'
 
 const TokenIds = Type.Array(Type.Integer())
@@ -98,8 +98,4 @@ function rejectStreamOptions(body: AnyCompletionRequest): void {
   if (body.stream_options && body.stream !== true) {
     throw createInvalidError('Stream options can only be defined when `stream=True`.', 'stream_options')
   }
-}
-
-function createInvalidError(message: string, param: string): ProxyError {
-  return new ProxyError('invalid_request', message, { param })
 }

@@ -22,7 +22,7 @@ export function* writeOneFilePage(title: string, snapshot: ApiSnapshot): Generat
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="${policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>${asText(title)}</title>
+<title>${escapeHtml(title)}</title>
 <style>${style}</style>
 <body><div id="app"></div>
 <script type="application/json" id="recorded">`
@@ -49,7 +49,7 @@ function toScriptJson(value: unknown): string {
   return JSON.stringify(value).replaceAll('<', '\\u003c')
 }
 
-function asText(text: string): string {
+function escapeHtml(text: string): string {
   return text.replaceAll('&', '&amp;').replaceAll('<', '&lt;')
 }
 

@@ -128,7 +128,7 @@ function rejectPlaceholder({ flag, type }: OptionSpec, text: string, from: strin
 }
 
 function parseOne(option: OptionSpec, value: unknown, from: string): unknown {
-  const text = asText(option, value)
+  const text = toOptionText(option, value)
   if (text !== undefined) rejectPlaceholder(option, text, from)
   const parsed = text === undefined ? undefined : parseValue(option, text)
   if (parsed !== undefined) return parsed
@@ -141,7 +141,7 @@ function parseOne(option: OptionSpec, value: unknown, from: string): unknown {
  * Returns the text of a file's value. A number or a boolean is valid for an option of that type; every other value must
  * be text.
  */
-function asText(option: OptionSpec, value: unknown): string | undefined {
+function toOptionText(option: OptionSpec, value: unknown): string | undefined {
   const isQuantity = ['port', 'integer', 'number', 'bytes', 'duration'].includes(option.type)
   switch (typeof value) {
     case 'string':

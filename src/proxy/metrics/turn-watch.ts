@@ -114,7 +114,7 @@ export class TurnWatch {
     metrics.finishReasons.add(1, FINISH_REASONS.has(finishReason ?? '') ? finishReason! : 'other')
     if (inexactReason !== null) metrics.inexact.add(1, getInexactCode(inexactReason))
     if (weightVersionStart !== weightVersionEnd) metrics.weightChanges.add(1)
-    const { prompt, completion } = countTokens(outcome)
+    const { prompt, completion } = getTokenCounts(outcome)
     metrics.promptTokens.add(prompt)
     metrics.completionTokens.add(completion)
     const reused = readReusedTokens(outcome.annotations)
@@ -194,7 +194,7 @@ function countFailure(metrics: Metrics, error: unknown): void {
 }
 
 /** Returns the token counts of a turn: the reported ids, or the engine's own counts if it reported no ids. */
-function countTokens({ promptTokenIds, completionTokenIds, usage }: TurnOutcome) {
+function getTokenCounts({ promptTokenIds, completionTokenIds, usage }: TurnOutcome) {
   if (promptTokenIds.length > 0 || usage === null) {
     return { prompt: promptTokenIds.length, completion: completionTokenIds.length }
   }

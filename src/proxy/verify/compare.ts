@@ -140,7 +140,7 @@ export function applyTemperature(token: TokenScore, temperature: number): { low:
   return { low: own - Math.log(scaled + most), high: own - Math.log(scaled + least) }
 }
 
-export function compare(pairs: readonly TokenPair[]): Comparison {
+export function comparePairs(pairs: readonly TokenPair[]): Comparison {
   const shifts = pairs.map(({ recorded, recomputed }) => recomputed - recorded)
   const differences = shifts.map(Math.abs)
   const ratios = Float64Array.from(shifts, Math.exp).sort()
@@ -163,7 +163,7 @@ export function isWithin(
 }
 
 /** Returns the first token whose difference exceeds the mean tolerance; null if there is none. */
-export function findFirstDifference(
+export function findFirstDeviation(
   pairs: readonly TokenPair[],
   tokenIds: ArrayLike<number>,
   tolerance: Tolerance,

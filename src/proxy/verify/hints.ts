@@ -1,5 +1,5 @@
 /** Probable causes of a difference. */
-import { compare, isWithin, type TokenPair, type Tolerance } from './compare.ts'
+import { comparePairs, isWithin, type TokenPair, type Tolerance } from './compare.ts'
 
 interface HintInput {
   readonly pairs: readonly TokenPair[]
@@ -10,7 +10,7 @@ interface HintInput {
 /** @returns undefined if the difference matches no known cause */
 export function findHint({ pairs, params, tolerance }: HintInput): string | undefined {
   for (const by of [1, -1]) {
-    if (isWithin(compare(shiftPairs(pairs, by)), tolerance)) {
+    if (isWithin(comparePairs(shiftPairs(pairs, by)), tolerance)) {
       return `each logprob is that of the token ${by === 1 ? 'before' : 'after'} it`
     }
   }

@@ -1,5 +1,5 @@
 /** One verification run over many turns, with its negative control. */
-import { type Comparison, compare, type TokenPair } from './compare.ts'
+import { type Comparison, comparePairs, type TokenPair } from './compare.ts'
 import type { SkipReason, TurnResult, VerifiableTurn, Verifier } from './verifier.ts'
 
 export interface VerifyRun {
@@ -48,5 +48,5 @@ export async function verifyTurns(
     if (run.compared >= limit) break
   }
   const verdict = !control.caught ? 'void' : run.differing > 0 ? 'differs' : 'same'
-  return { verdict, ...run, overall: pairs.length === 0 ? null : compare(pairs), control }
+  return { verdict, ...run, overall: pairs.length === 0 ? null : comparePairs(pairs), control }
 }

@@ -10,8 +10,8 @@ import type { EngineClient, EngineHealth } from '../engines/port/engine-client.t
 import type { ScoreRequest, TokenScore } from '../engines/port/score.ts'
 import {
   type Comparison,
-  compare,
-  findFirstDifference,
+  comparePairs,
+  findFirstDeviation,
   isScaling,
   isWithin,
   type LogprobsKind,
@@ -176,7 +176,7 @@ export class Verifier {
     const truth = scored.map(({ logprob }) => logprob)
     for (const prompt of createOtherPrompts(turn)) {
       const changed = await this.#score(turn, prompt, signal)
-      if (!isWithin(compare(pairTokens(truth, changed, 'raw', 1)), this.tolerance)) return true
+      if (!isWithin(comparePairs(pairTokens(truth, changed, 'raw', 1)), this.tolerance)) return true
     }
     return false
   }
@@ -193,8 +193,8 @@ export class Verifier {
     { pairs, masked, greedy }: TurnFindings,
   ): Omit<TurnResult, 'session_id' | 'turn_id' | 'index'> {
     const { tolerance } = this
-    const comparison = compare(pairs)
-    const overMask = masked.length > 0 ? compare(masked) : undefined
+    const comparison = comparePairs(pairs)
+    const overMask = masked.length > 0 ? comparePairs(masked) : undefined
     const isSame = isWithin(comparison, tolerance)
     const isMaskSame = overMask === undefined || isWithin(overMask, tolerance)
     const hint = isSame ? undefined : findHint({ pairs, params: turn.params, tolerance })
@@ -204,7 +204,7 @@ export class Verifier {
       comparison,
       ...(overMask && { masked: overMask }),
       ...(isSame && !isMaskSame && { hint: MASK_DIFFERS }),
-      first_difference: findFirstDifference(pairs, turn.completionTokenIds, tolerance),
+      first_difference: findFirstDeviation(pairs, turn.completionTokenIds, tolerance),
       ...(hint !== undefined && { hint }),
       ...(greedy && { greedy }),
     }

@@ -10,7 +10,7 @@ export function formatNumber(value: number | null | undefined, digits = 3): stri
 }
 
 /** Shortens a number: 1,234 → 1.2k. */
-export function shorten(value: number): string {
+export function formatShortNumber(value: number): string {
   if (value < 1_000) return String(value)
   if (value < 1_000_000) return `${(value / 1_000).toFixed(value < 10_000 ? 1 : 0)}k`
   return `${(value / 1_000_000).toFixed(1)}M`

@@ -1,7 +1,13 @@
 /** Facts about a session. */
 import type { ComponentChildren } from 'preact'
 import { IS_FILE } from '../lib/api.ts'
-import { formatClockTime, formatDuration, formatNumber, revealInvisible, shorten } from '../lib/format.ts'
+import {
+  formatClockTime,
+  formatDuration,
+  formatNumber,
+  formatShortNumber,
+  revealInvisible,
+} from '../lib/format.ts'
 import { formatHref } from '../lib/route.ts'
 import { isRowSplit, listWeightVersions } from '../lib/turns.ts'
 import type { Row, Tree } from '../lib/wire.ts'
@@ -51,7 +57,7 @@ export function SessionFacts({ tree, rows, marking, edits }: SessionFactsProps) 
         <Fact name="sampled">{formatNumber(tree.sampled_tokens)}</Fact>
         <Fact name="prompts re-used">
           {prompt === 0 ? '–' : `${((shared / prompt) * 100).toFixed(1)} %`}{' '}
-          <small>of {shorten(prompt)}</small>
+          <small>of {formatShortNumber(prompt)}</small>
         </Fact>
         <Fact name="rows split">{broken === 0 ? 'never' : <em class="warn">{broken} ×</em>}</Fact>
         <Fact name="rows">
@@ -97,7 +103,7 @@ function RowLinks({ sessionId, rows }: { sessionId: string; rows: readonly Row[]
           {row}
         </a>
       ))}
-      <small> {shorten(trained)} trained</small>
+      <small> {formatShortNumber(trained)} trained</small>
     </>
   )
 }

@@ -1,5 +1,5 @@
 /** The turns of a session, one per line, with the prefix that their prompts share with earlier turns. */
-import { formatDuration, formatNumber, revealInvisible, shorten } from '../lib/format.ts'
+import { formatDuration, formatNumber, formatShortNumber, revealInvisible } from '../lib/format.ts'
 import { getLineKind, getTurnTimes, isRowSplit, type Span } from '../lib/turns.ts'
 import type { TreeTurn } from '../lib/wire.ts'
 import { Reward } from './parts.tsx'
@@ -87,7 +87,7 @@ function Line({
         )}
       </span>
       <span class="num">
-        {shorten(turn.prompt_tokens)} <b>+{shorten(turn.sampled_tokens)}</b>
+        {formatShortNumber(turn.prompt_tokens)} <b>+{formatShortNumber(turn.sampled_tokens)}</b>
       </span>
       {reward !== undefined && (
         <span class="num">

@@ -1,4 +1,5 @@
 /** Compares two rows: shows where they diverge, then each turn. */
+
 import { diffArrays } from 'diff'
 import { useMemo, useState } from 'preact/hooks'
 import { formatSessionPath } from '../lib/api.ts'
@@ -80,14 +81,15 @@ function Both({ a, b }: { a: RowReference; b: RowReference }) {
   )
 }
 
-function findFirstDifference(left: ArrayLike<number>, right: ArrayLike<number>): number {
+/** Returns the index of the first id that two lists do not share; undefined if they are equal. */
+function findDivergence(left: ArrayLike<number>, right: ArrayLike<number>): number | undefined {
   const end = Math.min(left.length, right.length)
   for (let index = 0; index < end; index += 1) if (left[index] !== right[index]) return index
-  return left.length === right.length ? -1 : end
+  return left.length === right.length ? undefined : end
 }
 
 function Difference({ left, right }: { left: RowData; right: RowData }) {
-  const parts = useMemo(() => findFirstDifference(left.ids, right.ids), [left, right])
+  const parts = useMemo(() => findDivergence(left.ids, right.ids) ?? -1, [left, right])
   const [turn, setTurn] = useState(0)
   const turns = Math.max(left.row.turns.length, right.row.turns.length)
   useKeys([
@@ -185,8 +187,8 @@ function TurnLine({
   select,
 }: TurnProps & { place: number; selected: boolean; select(): void }) {
   const [a, b] = [getSampledIds(left, index).ids, getSampledIds(right, index).ids]
-  const alike = findFirstDifference(a, b)
-  const isSame = alike === -1
+  const alike = findDivergence(a, b)
+  const isSame = alike === undefined
   return (
     <tr class={selected ? 'selected' : ''} onClick={select} onKeyDown={() => {}}>
       <td class="num">{index}</td>

@@ -1,7 +1,7 @@
 /** The samples of one task, side by side. */
 import { useMemo, useState } from 'preact/hooks'
 import { formatSessionPath, getJson } from '../lib/api.ts'
-import { formatDuration, formatNumber, revealInvisible, shorten } from '../lib/format.ts'
+import { formatDuration, formatNumber, formatShortNumber, revealInvisible } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
 import { useLoad } from '../lib/load.ts'
 import { formatHref, navigate, route, setQuery } from '../lib/route.ts'
@@ -231,7 +231,7 @@ function Measure({ value, range, kind }: { value: number | null; range: [number,
         {kind === 'reward' ? (
           <Reward value={value} />
         ) : kind === 'tokens' ? (
-          shorten(value)
+          formatShortNumber(value)
         ) : (
           formatNumber(value)
         )}
@@ -244,7 +244,7 @@ function Measure({ value, range, kind }: { value: number | null; range: [number,
 function formatLongestPrompt(tree: Tree | undefined): string {
   return tree === undefined
     ? '…'
-    : shorten(tree.turns.reduce((most, turn) => Math.max(most, turn.prompt_tokens), 0))
+    : formatShortNumber(tree.turns.reduce((most, turn) => Math.max(most, turn.prompt_tokens), 0))
 }
 
 function formatWeights(tree: Tree | undefined): string {

@@ -1,7 +1,7 @@
 /** Tasks and the distribution of their samples' rewards. */
 import { useState } from 'preact/hooks'
 import { getJson } from '../lib/api.ts'
-import { formatAge, formatNumber, revealInvisible, shorten } from '../lib/format.ts'
+import { formatAge, formatNumber, formatShortNumber, revealInvisible } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
 import { useLoad } from '../lib/load.ts'
 import { formatHref, navigate, route, setQuery } from '../lib/route.ts'
@@ -125,7 +125,7 @@ function GroupRow({
         {rewards.count > 0 ? `${formatNumber(rewards.min)} … ${formatNumber(rewards.max)}` : '–'}
       </span>
       <span class="num">{group.failed > 0 ? <em class="bad">{group.failed}</em> : '–'}</span>
-      <span class="num">{shorten(group.sampled_tokens)}</span>
+      <span class="num">{formatShortNumber(group.sampled_tokens)}</span>
       <span class="time">{formatAge(group.created_at)}</span>
     </a>
   )

@@ -3,7 +3,7 @@ import type { RefObject } from 'preact'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { formatSessionPath, getJson, IS_FILE } from '../lib/api.ts'
 import { useEvents } from '../lib/events.ts'
-import { formatAge, formatNumber, revealInvisible, shorten } from '../lib/format.ts'
+import { formatAge, formatNumber, formatShortNumber, revealInvisible } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
 import { useLoad } from '../lib/load.ts'
 import { formatHref, navigate, route, setQuery } from '../lib/route.ts'
@@ -190,8 +190,8 @@ function Filters({ search, totals, labels }: FiltersProps) {
 function Summary({ of: { sessions, turns, sampled_tokens: sampled, rewards } }: { of: Totals }) {
   return (
     <p class="summary">
-      <b>{formatNumber(sessions)}</b> sessions · <b>{shorten(turns)}</b> turns · <b>{shorten(sampled)}</b>{' '}
-      tokens sampled · reward {formatNumber(rewards.mean)}
+      <b>{formatNumber(sessions)}</b> sessions · <b>{formatShortNumber(turns)}</b> turns ·{' '}
+      <b>{formatShortNumber(sampled)}</b> tokens sampled · reward {formatNumber(rewards.mean)}
       {rewards.std !== null && ` ± ${formatNumber(rewards.std)}`}
     </p>
   )
@@ -248,7 +248,7 @@ function SessionRow({ session, selected }: { session: Session | undefined; selec
           </em>
         )}
       </span>
-      <span class="num">{shorten(session.sampled_tokens)}</span>
+      <span class="num">{formatShortNumber(session.sampled_tokens)}</span>
       <span class="num">
         <Reward value={session.reward} />
       </span>

@@ -1,11 +1,11 @@
 /** OpenAI Chat Completions, the request: https://platform.openai.com/docs/api-reference/chat/create */
 import Type, { type Static } from 'typebox'
+import { createInvalidError } from '../../../base/errors.ts'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import { createChecker, createListChecker, LargeInteger, toNullable } from '../common/check.ts'
 import { parseChoiceCount } from '../common/choices.ts'
 import type { DialectRequest } from '../common/dialect-request.ts'
-import { createInvalidError } from '../common/request-errors.ts'
 
 /** The engine interprets fields other than `type`: text, images, audio, files, and later kinds of parts. */
 const ContentPart = Type.Object({ type: Type.String() })

@@ -1,8 +1,9 @@
 /** Responses with several choices (`n` above 1), in either of OpenAI's dialects. */
+
+import { createInvalidError } from '../../../base/errors.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEnd, GenerationEvent } from '../../../protocol/canonical/events.ts'
 import type { Usage } from '../../../protocol/canonical/messages.ts'
-import { createInvalidError } from './request-errors.ts'
 
 /** A batch of events of one choice. */
 export interface ChoiceEvents {

@@ -1,9 +1,4 @@
-import { ProxyError } from '../../../base/errors.ts'
-
-/** Returns the error for a request that no engine can serve. @param param the field's path, as the client wrote it */
-export function createUnsupportedError(message: string, param: string): ProxyError {
-  return new ProxyError('unsupported', message, { param })
-}
+import { createUnsupportedError, type ProxyError } from '../../../base/errors.ts'
 
 /** Returns the error for a choice that demands a tool call where no tool is left, which engines reject or ignore. */
 export function createNoToolLeftError(param: string): ProxyError {
@@ -11,9 +6,4 @@ export function createNoToolLeftError(param: string): ProxyError {
     `'${param}' demands a tool call, and no tool is left that the model can call`,
     param,
   )
-}
-
-/** Returns the error for a request that is invalid beyond its schema. @param param as for {@link createUnsupportedError} */
-export function createInvalidError(message: string, param: string): ProxyError {
-  return new ProxyError('invalid_request', message, { param })
 }

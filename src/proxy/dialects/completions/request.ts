@@ -1,11 +1,11 @@
 /** OpenAI Completions (legacy), the request: https://platform.openai.com/docs/api-reference/completions/create */
 import Type, { type Static } from 'typebox'
+import { createUnsupportedError } from '../../../base/errors.ts'
 import type { CompletionBody } from '../../../protocol/canonical/request.ts'
 import { MAX_TOKEN_ID } from '../../../protocol/token-ids/token-ids.ts'
 import { createChecker, LargeInteger, toNullable } from '../common/check.ts'
 import { parseChoiceCount } from '../common/choices.ts'
 import type { DialectRequest } from '../common/dialect-request.ts'
-import { createUnsupportedError } from '../common/request-errors.ts'
 
 const TokenId = Type.Integer({ minimum: 0, maximum: MAX_TOKEN_ID })
 

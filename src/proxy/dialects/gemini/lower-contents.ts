@@ -1,9 +1,10 @@
 /** The conversation of a Gemini request as canonical messages. `docs/dialects.md` lists these decisions. */
+
+import { createUnsupportedError } from '../../../base/errors.ts'
 import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages.ts'
 import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import { toJsonText } from '../common/json-text.ts'
 import { buildAssistantMessage, buildSystemMessage, toMessageContent } from '../common/messages.ts'
-import { createUnsupportedError } from '../common/request-errors.ts'
 import {
   createUnsupportedPartError,
   decodeSignature,
@@ -87,7 +88,7 @@ function lowerGroup(
 function lowerUser(parts: readonly PartWithPath[], toolCalls: readonly ToolCall[]): ChatMessage[] {
   const isResult = ({ part }: PartWithPath) => part.functionResponse !== undefined
   const answered = new PendingToolCalls(toolCalls)
-  const results = removeDuplicates(
+  const results = removeDuplicateResults(
     parts.filter(isResult).map((placed) => {
       const { id, name, parts: shown } = parseFunctionResponse(placed)
       return {
@@ -106,7 +107,7 @@ function lowerUser(parts: readonly PartWithPath[], toolCalls: readonly ToolCall[
 }
 
 /** Removes duplicates: Gemini CLI sends each result of a resumed session twice. */
-function removeDuplicates(results: readonly ChatMessage[]): ChatMessage[] {
+function removeDuplicateResults(results: readonly ChatMessage[]): ChatMessage[] {
   return [...new Map(results.map((result) => [toJsonText(result), result])).values()]
 }
 

@@ -1,7 +1,9 @@
 /** Gemini's tools, their schemas and the tool choice, in the form of Chat Completions. */
+
+import { createInvalidError } from '../../../base/errors.ts'
 import { isRecord } from '../../../base/json.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
-import { createInvalidError, createNoToolLeftError } from '../common/request-errors.ts'
+import { createNoToolLeftError } from '../common/request-errors.ts'
 import { toJsonSchema } from './json-schema.ts'
 import { convertMembers } from './names.ts'
 import type { FunctionCallingConfig, FunctionDeclaration } from './schema.ts'

@@ -1,11 +1,10 @@
 /** Parts of Gemini's contents as parts of canonical messages. */
 import Type from 'typebox'
-import type { ProxyError } from '../../../base/errors.ts'
+import { createUnsupportedError, type ProxyError } from '../../../base/errors.ts'
 import type { ToolCall } from '../../../protocol/canonical/messages.ts'
 import { createChecker } from '../common/check.ts'
 import { toJsonText } from '../common/json-text.ts'
 import { asError, type ContentPart, describeFile } from '../common/messages.ts'
-import { createUnsupportedError } from '../common/request-errors.ts'
 import { seal, unseal } from '../common/sealed-reasoning.ts'
 import { formatToolArguments } from '../common/tool-input.ts'
 import { convertMembers } from './names.ts'

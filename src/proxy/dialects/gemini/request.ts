@@ -1,4 +1,6 @@
 /** Gemini's generateContent, the request, in canonical form: https://ai.google.dev/api/generate-content */
+
+import { createUnsupportedError } from '../../../base/errors.ts'
 import { isRecord } from '../../../base/json.ts'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
@@ -6,7 +8,6 @@ import { createListChecker } from '../common/check.ts'
 import type { DialectRequest } from '../common/dialect-request.ts'
 import { toJsonText } from '../common/json-text.ts'
 import { routeFields, toAnnotations, without } from '../common/other-fields.ts'
-import { createUnsupportedError } from '../common/request-errors.ts'
 import { type Removal, removeVolatile, VOLATILE_RULES, type VolatileRule } from '../common/volatile.ts'
 import { toJsonSchema } from './json-schema.ts'
 import { lowerContents, rejectPrefill } from './lower-contents.ts'

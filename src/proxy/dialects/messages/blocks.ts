@@ -4,11 +4,10 @@
  * to request.
  */
 import Type from 'typebox'
-import type { ProxyError } from '../../../base/errors.ts'
+import { createUnsupportedError, type ProxyError } from '../../../base/errors.ts'
 import type { ToolCall } from '../../../protocol/canonical/messages.ts'
 import { createChecker, toNullable } from '../common/check.ts'
 import { asError, type ContentPart, describeFile } from '../common/messages.ts'
-import { createUnsupportedError } from '../common/request-errors.ts'
 import { unseal } from '../common/sealed-reasoning.ts'
 import { formatToolArguments } from '../common/tool-input.ts'
 import { describeTool } from './lower-tools.ts'

@@ -1,8 +1,9 @@
 /** The conversation of an Anthropic request as canonical messages. `docs/dialects.md` lists these decisions. */
+
+import { createUnsupportedError } from '../../../base/errors.ts'
 import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages.ts'
 import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import { buildAssistantMessage, buildSystemMessage, toMessageContent } from '../common/messages.ts'
-import { createUnsupportedError } from '../common/request-errors.ts'
 import {
   type BlockWithPath,
   createUnsupportedBlockError,

@@ -1,8 +1,8 @@
 /** Anthropic's tools and tool choice in the form of Chat Completions. */
 import Type from 'typebox'
+import { createInvalidError, createUnsupportedError } from '../../../base/errors.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
 import { createChecker } from '../common/check.ts'
-import { createInvalidError, createUnsupportedError } from '../common/request-errors.ts'
 import type { ToolChoice, ToolParam } from './schema.ts'
 
 const checkNamed = createChecker(Type.Object({ name: Type.String({ minLength: 1 }) }))

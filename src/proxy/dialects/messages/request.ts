@@ -1,11 +1,13 @@
 /** Anthropic Messages, the request, in canonical form: https://platform.claude.com/docs/en/api/messages */
+
+import { createUnsupportedError } from '../../../base/errors.ts'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import { createListChecker, isObject } from '../common/check.ts'
 import type { DialectRequest, ResponseOptions } from '../common/dialect-request.ts'
 import { toJsonText } from '../common/json-text.ts'
 import { routeFields, toAnnotations } from '../common/other-fields.ts'
-import { createNoToolLeftError, createUnsupportedError } from '../common/request-errors.ts'
+import { createNoToolLeftError } from '../common/request-errors.ts'
 import { type Removal, removeVolatile, VOLATILE_RULES, type VolatileRule } from '../common/volatile.ts'
 import { lowerConversation, rejectPrefill } from './lower-messages.ts'
 import { listDroppedTools, lowerToolChoice, lowerTools } from './lower-tools.ts'

@@ -1,8 +1,8 @@
 /** Content parts of the Responses API in the form of Chat Completions. */
 import Type, { type Static } from 'typebox'
+import { createInvalidError, createUnsupportedError } from '../../../base/errors.ts'
 import { toNullable } from '../common/check.ts'
 import { without } from '../common/other-fields.ts'
-import { createInvalidError, createUnsupportedError } from '../common/request-errors.ts'
 
 const Part = Type.Object({
   type: Type.String(),

@@ -3,13 +3,12 @@
  * codex-rs).
  */
 import Type from 'typebox'
-import type { ProxyError } from '../../../base/errors.ts'
+import { createUnsupportedError, type ProxyError } from '../../../base/errors.ts'
 import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages.ts'
 import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import { createChecker, toNullable } from '../common/check.ts'
 import { toJsonText } from '../common/json-text.ts'
 import { without } from '../common/other-fields.ts'
-import { createUnsupportedError } from '../common/request-errors.ts'
 import { unseal } from '../common/sealed-reasoning.ts'
 import { formatToolArguments } from '../common/tool-input.ts'
 import { Content, joinAssistantTexts, lowerContent } from './content.ts'

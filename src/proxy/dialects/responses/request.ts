@@ -1,4 +1,6 @@
 /** OpenAI Responses, the request: https://platform.openai.com/docs/api-reference/responses/create */
+
+import { createInvalidError, createUnsupportedError } from '../../../base/errors.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
@@ -6,11 +8,7 @@ import type { DialectRequest } from '../common/dialect-request.ts'
 import { toJsonText } from '../common/json-text.ts'
 import { buildSystemMessage } from '../common/messages.ts'
 import { without } from '../common/other-fields.ts'
-import {
-  createInvalidError,
-  createNoToolLeftError,
-  createUnsupportedError,
-} from '../common/request-errors.ts'
+import { createNoToolLeftError } from '../common/request-errors.ts'
 import { type InputTools, lowerItems } from './items.ts'
 import {
   checkJsonSchemaFormat,

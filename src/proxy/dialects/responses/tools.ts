@@ -4,9 +4,9 @@
  * the agent expects.
  */
 import Type from 'typebox'
+import { createUnsupportedError } from '../../../base/errors.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
 import { createChecker, toNullable } from '../common/check.ts'
-import { createUnsupportedError } from '../common/request-errors.ts'
 import { FREEFORM_PARAMETERS } from './freeform.ts'
 import type { ChosenTool, ToolChoice, ToolParam } from './schema.ts'
 

@@ -3,6 +3,7 @@
  * an engine with another tokenizer, and its responses do not show this. Therefore each engine is queried for its ids of
  * one text, and for the prompts that its own template renders of chats.
  */
+
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 
 /** Scripts, digits, spaces and an emoji: vocabularies that agree on all of it agree on every prompt. */
@@ -129,8 +130,9 @@ function findOtherText({ ids, decode }: ExpectedTokenizer, texts: readonly (stri
   })
 }
 
-function findFirstDifference(ours: readonly number[], theirs: readonly number[]): number | undefined {
-  const index = theirs.findIndex((id, i) => id !== ours[i])
-  if (index !== -1) return index
-  return ours.length === theirs.length ? undefined : theirs.length
+/** Returns the index of the first id that two lists do not share; undefined if they are equal. */
+function findFirstDifference(a: ArrayLike<number>, b: ArrayLike<number>): number | undefined {
+  const end = Math.min(a.length, b.length)
+  for (let index = 0; index < end; index += 1) if (a[index] !== b[index]) return index
+  return a.length === b.length ? undefined : end
 }

@@ -8,7 +8,7 @@ import { getNamedSession, getSessionId } from './request-session.ts'
 import { getSessionBody } from './session-body.ts'
 
 /** Returns a handler that counts the tokens of a prompt. It records no turn and creates no session. */
-export function countTokens({ sessions, runner, ...policy }: RequestHandlerOptions) {
+export function createTokenCounter({ sessions, runner, ...policy }: RequestHandlerOptions) {
   const restrict = createAgentPolicy(policy)
   return async (
     request: FastifyRequest,

@@ -14,7 +14,7 @@ import { GeminiRequest } from '../../dialects/gemini/schema.ts'
 import type { Backend } from '../../engines/port/backend.ts'
 import type { EngineModel } from '../../engines/port/engine-client.ts'
 import type { AgentDialect } from './agent-dialect.ts'
-import { countTokens } from './count-tokens.ts'
+import { createTokenCounter } from './count-tokens.ts'
 import { createErrorHandler } from './error-handler.ts'
 import type { MessagesRoutesOptions } from './messages-routes.ts'
 import { createRequestHandler } from './request-handler.ts'
@@ -67,7 +67,7 @@ export const geminiRoutes: FastifyPluginCallback<GeminiRoutesOptions> = (app, op
     createErrorHandler(options.logger, { idHeader: 'x-request-id', buildBody: buildGoogleError }),
   )
   const handle = createRequestHandler(options)
-  const count = countTokens(options)
+  const count = createTokenCounter(options)
   const handleMethod = (request: FastifyRequest, reply: FastifyReply) => {
     const { model, method } = parseTarget(request)
     if (method === 'countTokens') return countPrompt(request, reply, model)

@@ -10,7 +10,7 @@ import { buildMessage } from '../../dialects/messages/response.ts'
 import { CountTokensRequest, MessagesRequest } from '../../dialects/messages/schema.ts'
 import { MessagesStreamWriter, PING } from '../../dialects/messages/stream.ts'
 import type { AgentDialect } from './agent-dialect.ts'
-import { countTokens } from './count-tokens.ts'
+import { createTokenCounter } from './count-tokens.ts'
 import { createErrorHandler } from './error-handler.ts'
 import { createRequestHandler, type RequestHandlerOptions } from './request-handler.ts'
 import { BASE_PATHS } from './request-session.ts'
@@ -59,7 +59,7 @@ export const messagesRoutes: FastifyPluginCallback<MessagesRoutesOptions> = (app
 }
 
 function createCountHandler(options: MessagesRoutesOptions) {
-  const count = countTokens(options)
+  const count = createTokenCounter(options)
   return async (request: FastifyRequest, reply: FastifyReply) => ({
     input_tokens: await count(request, reply, (body, memo) =>
       lowerCountTokensRequest(body, options.volatileRules, memo),

@@ -27,8 +27,8 @@ export const LIMITS = {
   unauthenticatedPerAddress: 2_048,
 } as const
 
-/** The interval at which Node checks the time limits. */
-const CHECK_INTERVAL_MS = 2_000
+/** The interval at which Node checks the time limits: short compared with the limits, which are 10 s and longer. */
+const CONNECTION_CHECK_INTERVAL_MS = 2_000
 /**
  * The share of the file descriptors that unauthenticated connections may use; engines, workers and the database need
  * some, too.
@@ -66,7 +66,7 @@ export function createWebServer(
     headersTimeout: LIMITS.headersMs,
     requestTimeout: LIMITS.requestMs,
     keepAliveTimeout: LIMITS.keepAliveMs,
-    connectionsCheckingInterval: CHECK_INTERVAL_MS,
+    connectionsCheckingInterval: CONNECTION_CHECK_INTERVAL_MS,
     shouldUpgradeCallback: isWorkerSocket,
   }
   const server = certificate

@@ -93,7 +93,7 @@ function createStops(body: SamplingFields): StopStrings {
 
 /** Returns the tokens that end a completion if they are its last. */
 export function getEndTokenIds({ eosTokenIds }: TokenModel, body: SamplingFields): ReadonlySet<number> {
-  return new Set([...eosTokenIds, ...toNumbers(body.stop_token_ids)])
+  return new Set([...eosTokenIds, ...filterNumbers(body.stop_token_ids)])
 }
 
 /** The names of the option in vLLM and in SGLang. */
@@ -101,7 +101,7 @@ function includesStop(body: SamplingFields): boolean {
   return body.include_stop_str_in_output === true || body.no_stop_trim === true
 }
 
-function toNumbers(value: unknown): number[] {
+function filterNumbers(value: unknown): number[] {
   return Array.isArray(value) ? value.filter((id) => typeof id === 'number') : []
 }
 

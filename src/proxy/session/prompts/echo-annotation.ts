@@ -107,10 +107,10 @@ function createChange(
   sampled: string | null,
   echoed: string | null,
 ): EchoChange {
-  return { kind, ...of, sampled: shorten(sampled), echoed: shorten(echoed) }
+  return { kind, ...of, sampled: truncateText(sampled), echoed: truncateText(echoed) }
 }
 
-function shorten(text: string | null): string | null {
+function truncateText(text: string | null): string | null {
   return text === null || text.length <= MAX_CHARS ? text : `${text.slice(0, MAX_CHARS)}…`.toWellFormed()
 }
 

@@ -4,7 +4,7 @@
  * as `response_format`, which vLLM and SGLang accept together with token ids. Source: SGLang's
  * `get_json_schema_constraint` of `function_call/utils.py`; vLLM's for `required` is the same.
  */
-import { ProxyError } from '../../../base/errors.ts'
+import { createInvalidError, createUnsupportedError } from '../../../base/errors.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 
@@ -19,7 +19,7 @@ export function findForcedToolCallSchema(body: ChatBody): object | undefined {
   if (choice === undefined || choice === null || choice === 'auto' || choice === 'none') return undefined
   const tools = (body.tools ?? []).filter(isFunction)
   if (tools.length === 0)
-    throw createInvalidError("'tool_choice' forces a tool call, and 'tools' has no function")
+    throw createInvalidError("'tool_choice' forces a tool call, and 'tools' has no function", 'tool_choice')
   rejectSecondConstraint(body)
   if (choice === 'required') return toCallsSchema(tools, body.parallel_tool_calls === false)
   const name = getFunctionName(choice)
@@ -31,7 +31,7 @@ export function findForcedToolCallSchema(body: ChatBody): object | undefined {
   }
   const tool = tools.find(({ function: { name: offered } }) => offered === name)
   if (tool === undefined)
-    throw createInvalidError(`'tool_choice' names ${name}, which is not one of the tools`)
+    throw createInvalidError(`'tool_choice' names ${name}, which is not one of the tools`, 'tool_choice')
   return toCallsSchema([tool], true)
 }
 
@@ -107,12 +107,4 @@ function getParameters({ function: { parameters } }: FunctionTool): { $defs?: ob
 
 function isFunction(tool: Tool): tool is FunctionTool {
   return tool.type === 'function'
-}
-
-function createInvalidError(message: string): ProxyError {
-  return new ProxyError('invalid_request', message, { param: 'tool_choice' })
-}
-
-function createUnsupportedError(message: string, param: string): ProxyError {
-  return new ProxyError('unsupported', message, { param })
 }

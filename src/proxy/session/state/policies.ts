@@ -2,7 +2,7 @@
  * Policies: the model or adapter that samples the requests of a session, whatever model its agents request. Training
  * with several policies goes wrong silently if a request runs on the weights of another policy.
  */
-import { ProxyError } from '../../../base/errors.ts'
+import { createInvalidError } from '../../../base/errors.ts'
 import { type DeclaredAgentRole, isDeclaredRole } from '../roles/agent-role.ts'
 
 /** Names of models by agent role; `*` is the default of all roles. */
@@ -21,19 +21,19 @@ export function readPolicies(policy: string | Record<string, string> | undefined
   const policies = typeof policy === 'string' ? { [ALL_ROLES]: policy } : policy
   const entries = Object.entries(policies)
   if (entries.length > MAX_ROLES)
-    throw createInvalidError('policy', `'policy' names more than ${MAX_ROLES} lines`)
+    throw createInvalidError(`'policy' names more than ${MAX_ROLES} agent roles`, 'policy')
   for (const [role, name] of entries) {
     if (role !== ALL_ROLES && !isDeclaredRole(role)) {
       const roles = 'main, compaction, side, subagent, subagent:<name> or *'
       throw createInvalidError(
+        `'policy' names agent roles: ${roles}; there is no '${role.slice(0, 100)}'`,
         'policy',
-        `'policy' names lines: ${roles}; there is no '${role.slice(0, 100)}'`,
       )
     }
     if (name === '' || name.length > MAX_NAME_CHARS) {
       throw createInvalidError(
-        'policy',
         `the policy of '${role}' must be a name of 1 to ${MAX_NAME_CHARS} characters`,
+        'policy',
       )
     }
   }
@@ -55,10 +55,6 @@ export function findPolicy(policies: Policies, role: DeclaredAgentRole = 'main')
 function getKeys(role: DeclaredAgentRole): string[] {
   if (role === 'compaction') return [role, 'main', ALL_ROLES]
   return role.startsWith('subagent:') ? [role, 'subagent', ALL_ROLES] : [role, ALL_ROLES]
-}
-
-function createInvalidError(param: string, message: string): ProxyError {
-  return new ProxyError('invalid_request', message, { param })
 }
 
 /** Returns the policy that a stored turn was sampled with; null: none. */

@@ -18,12 +18,12 @@ const MAX_CHARS = 800
 
 /** @param what the changed element, in a few words */
 export function describeChange(what: string, before: string, now: string): MessageChange {
-  const [line, start] = findFirstDifference(before, now)
+  const [line, start] = findFirstChange(before, now)
   return { what, before: toExcerpt(before, start), now: toExcerpt(now, start), line }
 }
 
 /** Returns the line of the first difference and the offset of the line before it. */
-function findFirstDifference(before: string, now: string): [line: number, start: number] {
+function findFirstChange(before: string, now: string): [line: number, start: number] {
   let index = 0
   let line = 1
   let starts: [number, number] = [0, 0]

@@ -187,7 +187,7 @@ class RequestKeys {
   getKey({ lastMessage, promptPieces, tools, params }: AttemptTurn): string {
     // A request has one of the two.
     const last = lastMessage ?? this.#prompts.addMessageTexts(promptPieces)
-    return `${last === undefined ? 0 : this.#getId(last)} ${shorten(tools ?? '')} ${shorten(params)}`
+    return `${last === undefined ? 0 : this.#getId(last)} ${digestLongText(tools ?? '')} ${digestLongText(params)}`
   }
 
   #getId(last: Message): number {
@@ -197,6 +197,6 @@ class RequestKeys {
   }
 }
 
-function shorten(text: string): string {
+function digestLongText(text: string): string {
   return text.length <= MAX_KEPT_CHARS ? text : computeDigest(text)
 }

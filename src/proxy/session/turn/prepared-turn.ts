@@ -168,7 +168,7 @@ export type RequestTexts = Pick<OpenTurn, 'lastMessage' | 'tools' | 'params' | '
  * Serializes a request. Only the parts that the session's earlier requests did not contain are converted to JSON.
  * @throws ProxyError `invalid_request` for nesting that JSON cannot represent
  */
-export function writeRequest(
+export function serializeRequestTexts(
   request: CanonicalRequest,
   { messages, requests }: Pick<SessionMemory, 'messages' | 'requests'>,
 ): RequestTexts {

@@ -35,8 +35,8 @@ import {
   applySessionConfig,
   prepareTurn,
   type RequestTexts,
+  serializeRequestTexts,
   toParamsText,
-  writeRequest,
 } from './prepared-turn.ts'
 import { ResponseContinuation } from './response-continuation.ts'
 import { findFirstAttempt } from './retries/find-first-attempt.ts'
@@ -116,7 +116,7 @@ export class TurnRunner {
     using _turn = key && !agentRequest.choice ? await session.live.serializeAttempts(key) : undefined
     // Serialize before allocating an index: a request that cannot be serialized must not consume one.
     const early = session.memory
-    const written = writeRequest(agentRequest.request, early)
+    const written = serializeRequestTexts(agentRequest.request, early)
     const isRetry =
       agentRequest.choice === undefined && mayBeRetry(agentRequest.metadata, early.idempotencyKeys)
     const firstAttempt = isRetry
@@ -134,7 +134,7 @@ export class TurnRunner {
       }
       memory.editedCalls = allocation.config.editedCalls ?? this.#options.editedCalls ?? 'auto'
       // A reset of the session while the request waited for its index also replaces the cache.
-      const request = memory === early ? written : writeRequest(agentRequest.request, memory)
+      const request = memory === early ? written : serializeRequestTexts(agentRequest.request, memory)
       return this.#open(agentRequest, request, allocation).createFirstHandle(agentSignal)
     } catch (error) {
       // Release the index, because the session's end would wait for it.

@@ -19,7 +19,7 @@ import type { ThreadMethods } from './calls.ts'
 import { checkSum, createDamagedError, DETAIL_SUMMED, NODE_SUMMED } from './check-sums.ts'
 import { expandEcho } from './echo.ts'
 import { unpackRowIds, unpackText } from './packing.ts'
-import { computeHash, ROOT } from './requests.ts'
+import { computeTextHash, ROOT } from './requests.ts'
 import type { SearchPart, SearchRequest } from './search.ts'
 import type { AggregatePart, ListPart } from './session-rows.ts'
 import { MAX_PAGE_TURNS, type ReaderTables, type ReadingPosition, type TextRow } from './tables.ts'
@@ -316,7 +316,7 @@ export class Reader implements TurnPages {
     reading.textsGiven.add(id)
     const row = this.#tables.getText(id)!
     const text = this.#fullText(row)
-    if (!computeHash(text).equals(row.hash)) throw createDamagedError(`Text ${id}`)
+    if (!computeTextHash(text).equals(row.hash)) throw createDamagedError(`Text ${id}`)
     page.texts.push([id, text])
   }
 

@@ -68,7 +68,7 @@ export class RequestWriter {
   ): TextListNode {
     if (base.depth > 0 && this.#nodeAt(tree, base.link)?.id !== base.node)
       throw new Error('the list that a request extends is not stored')
-    const hashed = texts.map((text) => ({ text, hash: computeHash(text) }))
+    const hashed = texts.map((text) => ({ text, hash: computeTextHash(text) }))
     const links = computeLinks(hashed, base.link)
     const known = this.#deepestKnown(tree, links, base)
     const added = hashed.slice(known.depth - base.depth)
@@ -92,7 +92,7 @@ export class RequestWriter {
 
   /** Stores a text. @returns its row */
   putText(tree: number, text: string): number {
-    return this.#putHashed(tree, { text, hash: computeHash(text) })
+    return this.#putHashed(tree, { text, hash: computeTextHash(text) })
   }
 
   #putHashed(tree: number, { text, hash }: TextWithHash): number {
@@ -147,7 +147,7 @@ export class RequestWriter {
 function computeLinks(texts: readonly TextWithHash[], link: string): string[] {
   let above = link
   return texts.map(({ hash }) => {
-    above = shorten(digest('sha256', `${above}${hash.toString('latin1')}`, 'buffer')).toString('latin1')
+    above = truncateHash(digest('sha256', `${above}${hash.toString('latin1')}`, 'buffer')).toString('latin1')
     return above
   })
 }
@@ -156,14 +156,14 @@ function computeLinks(texts: readonly TextWithHash[], link: string): string[] {
  * Hashes a text. A text with lone surrogates is hashed by another algorithm over UTF-16: in UTF-8 they would all be the
  * same replacement character, and their UTF-16 could equal another text's UTF-8.
  */
-export function computeHash(text: string): Buffer {
-  return shorten(
+export function computeTextHash(text: string): Buffer {
+  return truncateHash(
     text.isWellFormed()
       ? digest('sha256', text, 'buffer')
       : digest('sha512', Buffer.from(text, 'utf16le'), 'buffer'),
   )
 }
 
-function shorten(full: Buffer): Buffer {
+function truncateHash(full: Buffer): Buffer {
   return full.subarray(0, LINK_LENGTH)
 }

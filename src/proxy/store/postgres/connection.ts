@@ -34,13 +34,13 @@ const INT8_ARRAY = 1016
 const types: pg.CustomTypesConfig = {
   getTypeParser: (oid: number, format?: 'text' | 'binary') => {
     if (format !== 'binary' && oid === INT8) return Number
-    if (format !== 'binary' && oid === INT8_ARRAY) return toNumbers
+    if (format !== 'binary' && oid === INT8_ARRAY) return parseArray
     return pg.types.getTypeParser(oid, format as 'text')
   },
 }
 
 /** Parses an array without nulls. */
-function toNumbers(text: string): number[] {
+function parseArray(text: string): number[] {
   return text === '{}' ? [] : text.slice(1, -1).split(',').map(Number)
 }
 

@@ -169,7 +169,7 @@ export class PageFetch {
          FROM llm_proxy.nodes JOIN up ON nodes.id = up.parent WHERE up.id <> ALL($2::bigint[])
        )
        SELECT * FROM up`,
-      [removeDuplicates(wanted), known],
+      [removeDuplicateIds(wanted), known],
     )
     for (const row of rows) this.#rows.nodes.set(row.id, row)
   }
@@ -179,7 +179,7 @@ export class PageFetch {
     const ofTurns = this.#rows.turns.flatMap(({ tools, params }) =>
       tools === null ? [params] : [tools, params],
     )
-    const wanted = removeDuplicates([...inNodes, ...ofTurns]).filter((id) => !reading?.textsGiven.has(id))
+    const wanted = removeDuplicateIds([...inNodes, ...ofTurns]).filter((id) => !reading?.textsGiven.has(id))
     const rows = await this.#select<TextRow & { id: number }>(
       'SELECT id, echo_of, blobs, body, hash FROM llm_proxy.texts WHERE id = ANY($1::bigint[])',
       [wanted],
@@ -193,7 +193,7 @@ export class PageFetch {
     if (ids.length === 0) return
     const rows = await this.#select<CompletionRow>(
       'SELECT id, completion_text, reasoning, tool_calls FROM llm_proxy.turns WHERE id = ANY($1::bigint[])',
-      [removeDuplicates(ids)],
+      [removeDuplicateIds(ids)],
     )
     for (const row of rows) this.#rows.completions.set(row.id, row)
   }
@@ -202,7 +202,7 @@ export class PageFetch {
     if (ids.length === 0) return
     const rows = await this.#select<{ id: number; body: Buffer }>(
       'SELECT id, body FROM llm_proxy.blobs WHERE id = ANY($1::bigint[])',
-      [removeDuplicates(ids)],
+      [removeDuplicateIds(ids)],
     )
     for (const { id, body } of rows) this.#rows.blobs.set(id, body)
   }
@@ -220,7 +220,7 @@ export class PageFetch {
       (tokens === 'steps' && reading?.stepsGiven.has(id) === true)
     const bases = turns.flatMap(({ prompt_base: base }) => (base === null || isKnown(base) ? [] : [base]))
     if (bases.length === 0) return
-    for (const row of await this.#select<SequenceRow>(SEQUENCE_CHAIN, [removeDuplicates(bases)]))
+    for (const row of await this.#select<SequenceRow>(SEQUENCE_CHAIN, [removeDuplicateIds(bases)]))
       sequences.set(row.id, row)
   }
 
@@ -230,6 +230,6 @@ export class PageFetch {
   }
 }
 
-function removeDuplicates(ids: readonly number[]): number[] {
+function removeDuplicateIds(ids: readonly number[]): number[] {
   return [...new Set(ids)]
 }

@@ -179,7 +179,7 @@ function toGrams(text: string, most = Number.POSITIVE_INFINITY): string[] {
   let [first, second] = [lower.charCodeAt(0), lower.charCodeAt(1)]
   for (let end = 2; end < lower.length && grams.length < most; end++) {
     const third = lower.charCodeAt(end)
-    const d = computeHash(first, second, third)
+    const d = mixHash(first, second, third)
     const least = Math.min(a, b, c, d)
     if (end >= WINDOW + 1 && seen[least] !== round) {
       seen[least] = round
@@ -195,7 +195,7 @@ function toGrams(text: string, most = Number.POSITIVE_INFINITY): string[] {
   return grams
 }
 
-function computeHash(a: number, b: number, c: number): number {
+function mixHash(a: number, b: number, c: number): number {
   const mixed = Math.imul(a, 0x9e3779b1) ^ Math.imul(b, 0x85ebca6b) ^ Math.imul(c, 0xc2b2ae35)
   return ((mixed ^ (mixed >>> 15)) >>> 0) % HASHES
 }

@@ -51,11 +51,11 @@ export function readModelCode(
   const file = chooseEncoder(directory, model, { hasTemplate, promptEncoder })
   if (file === undefined) {
     if (trustModelCode === undefined) return undefined
-    throw createInvalidError(`${model} has no prompt encoder that would run: leave out --trust-model-code`)
+    throw createConfigError(`${model} has no prompt encoder that would run: leave out --trust-model-code`)
   }
   if (file === TEKKEN) {
     if (trustModelCode !== undefined) {
-      throw createInvalidError(`${model} runs no code of its authors: leave out --trust-model-code`)
+      throw createConfigError(`${model} runs no code of its authors: leave out --trust-model-code`)
     }
     const source = readMistralEncoder(directory)
     return { file, source, sha256: hash('sha256', source) }
@@ -68,7 +68,7 @@ export function readModelCode(
     trusted === undefined
       ? 'which runs only if you trust it'
       : `which is other code than the trusted one (SHA-256 ${trusted})`
-  throw createInvalidError(
+  throw createConfigError(
     `${model} writes its prompts with code of its authors, ${file}, ${found}: read it, then add ` +
       `--trust-model-code ${sha256}`,
   )
@@ -82,13 +82,13 @@ function chooseEncoder(
   const files = findPromptEncoders(directory)
   if (promptEncoder !== undefined) {
     if (files.includes(promptEncoder)) return promptEncoder
-    throw createInvalidError(
+    throw createConfigError(
       `${model} has no prompt encoder ${promptEncoder}; it has ${files.join(', ') || 'none'}`,
     )
   }
   if (hasTemplate || files.length === 0) return undefined
   if (files.length === 1) return files[0]
-  throw createInvalidError(
+  throw createConfigError(
     `${model} has several prompt encoders: name one of ${files.join(', ')} with --prompt-encoder`,
   )
 }
@@ -115,6 +115,6 @@ function getTrustedDigest(trustModelCode: string): string {
   }
 }
 
-function createInvalidError(message: string): ProxyError {
+function createConfigError(message: string): ProxyError {
   return new ProxyError('config_invalid', message)
 }

@@ -143,7 +143,7 @@ class PythonReader {
     const quote = this.#text[this.#at]
     if (quote === '"' || quote === "'") return JSON.stringify(this.#string(quote))
     const number = this.#match(NUMBER)
-    if (number !== undefined && number !== '') return toJsonNumber(number)
+    if (number !== undefined && number !== '') return convertPythonNumber(number)
     const constant = CONSTANTS[this.#name(ARGUMENT_NAME)]
     if (constant === undefined) throw new NotPythonError()
     return constant
@@ -212,7 +212,7 @@ class PythonReader {
 }
 
 /** Converts a Python number to JSON, which differs only in underscores, leading signs and points. */
-function toJsonNumber(written: string): string {
+function convertPythonNumber(written: string): string {
   const plain = written
     .replaceAll('_', '')
     .replace(/^\+/, '')

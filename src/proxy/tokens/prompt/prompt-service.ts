@@ -72,7 +72,10 @@ export class PromptThread {
   }
 
   async beginnings(options: PromptOptions): Promise<Beginnings> {
-    return (await this.#thread.execute({ kind: 'beginnings', options: asText(options) })) as Beginnings
+    return (await this.#thread.execute({
+      kind: 'beginnings',
+      options: serializeOptions(options),
+    })) as Beginnings
   }
 
   /**
@@ -80,12 +83,12 @@ export class PromptThread {
    *   text
    */
   async render(messages: readonly MessageOrJson[], options: RenderOptions): Promise<string> {
-    const job = { kind: 'render', messages, options: asText(options) } as const
+    const job = { kind: 'render', messages, options: serializeOptions(options) } as const
     return (await this.#thread.execute(job, messages.length > LONG_MESSAGES)) as string
   }
 
   async newPart(request: NewPartRequest, options: PromptOptions): Promise<NewPartReply> {
-    const job = { kind: 'newPart', request, options: asText(options) } as const
+    const job = { kind: 'newPart', request, options: serializeOptions(options) } as const
     const count = (request.history?.length ?? 0) + request.newMessages.length
     return (await this.#thread.execute(job, count > LONG_MESSAGES)) as NewPartReply
   }
@@ -96,7 +99,7 @@ export class PromptThread {
     options: RenderOptions,
     paths: readonly TextPath[],
   ): Promise<Specialization | undefined> {
-    const job = { kind: 'specialize', messages, options: asText(options), paths } as const
+    const job = { kind: 'specialize', messages, options: serializeOptions(options), paths } as const
     return (await this.#thread.execute(job)) as Specialization | undefined
   }
 
@@ -105,7 +108,7 @@ export class PromptThread {
     request: NewPartRequest,
     options: PromptOptions,
   ): Promise<PartSpecialization | undefined> {
-    const job = { kind: 'specializePart', request, options: asText(options) } as const
+    const job = { kind: 'specializePart', request, options: serializeOptions(options) } as const
     return (await this.#thread.execute(job)) as PartSpecialization | undefined
   }
 
@@ -115,7 +118,7 @@ export class PromptThread {
 }
 
 /** Converts variables to JSON, because a number's original notation is lost between threads. */
-function asText<Options extends PromptOptions>(options: Options): Options {
+function serializeOptions<Options extends PromptOptions>(options: Options): Options {
   const { kwargs, documents } = options
   return {
     ...options,

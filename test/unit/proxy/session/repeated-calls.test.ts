@@ -14,7 +14,7 @@ import { checkResponsesRequest, type InputItem } from '../../../../src/proxy/dia
 import { getMessageKey } from '../../../../src/proxy/session/matching/conversation.ts'
 import { ChatPrompts } from '../../../../src/proxy/session/prompts/chat-prompts.ts'
 import { SessionMemory } from '../../../../src/proxy/session/state/session-memory.ts'
-import { writeRequest } from '../../../../src/proxy/session/turn/prepared-turn.ts'
+import { serializeRequestTexts } from '../../../../src/proxy/session/turn/prepared-turn.ts'
 import { TurnSender } from '../../../../src/proxy/store/common/turn-sender.ts'
 import { aTurn } from '../../../conformance/turn-store.ts'
 
@@ -163,7 +163,7 @@ class Session {
     const { parsed, steps } = requests
     const { written, encoded } = messages
     const lowered = dialect.lower(requests.read(Buffer.from(JSON.stringify(body))).value, requests)
-    const request = writeRequest(lowered, this.#memory)
+    const request = serializeRequestTexts(lowered, this.#memory)
     await this.#respond(lowered, request.lastMessage)
     messages.getJsonUpTo(request.lastMessage!)
     return {
@@ -190,7 +190,7 @@ class Session {
     return added.length
   }
 
-  #record(request: ReturnType<typeof writeRequest>): number {
+  #record(request: ReturnType<typeof serializeRequestTexts>): number {
     const { sent, recorded } = this.#sent.pack({ ...aTurn('t'), ...request })
     const { base, texts } = sent.messages
     const messages = { node: this.#calls, depth: base.depth + texts.length, link: 'x' }

@@ -2,8 +2,8 @@ import fc from 'fast-check'
 import t from 'tap'
 import {
   applyTemperature,
-  compare,
-  findFirstDifference,
+  comparePairs,
+  findFirstDeviation,
   isWithin,
   pairTokens,
 } from '../../../../src/proxy/verify/compare.ts'
@@ -36,7 +36,7 @@ t.test('the logprob after temperature lies within the bounds of a few alternativ
 t.test('a comparison has mean, maximum, shift and quantiles of the ratio', async (t) => {
   const scored = [-1, -2, -3].map((logprob) => ({ logprob, alternatives: [], alternativeIds: [] }))
   const pairs = pairTokens([-1, -2.5, -2.75], scored, 'raw', 0.5)
-  const comparison = compare(pairs)
+  const comparison = comparePairs(pairs)
   t.match(comparison, { tokens: 3, mean_difference: 0.25, max_difference: 0.5 })
   t.ok(Math.abs(comparison.mean_shift - 0.25 / 3) < 1e-12)
   t.same(
@@ -48,17 +48,17 @@ t.test('a comparison has mean, maximum, shift and quantiles of the ratio', async
   t.notOk(isWithin(comparison, { mean: 0.25, token: 0.4 }))
   t.notOk(isWithin(comparison, { mean: 0.2, token: 0.5 }))
   const tolerance = { mean: 0.2, token: 1 }
-  t.same(findFirstDifference(pairs, [7, 8, 9], tolerance), {
+  t.same(findFirstDeviation(pairs, [7, 8, 9], tolerance), {
     index: 1,
     token_id: 8,
     recorded: -2.5,
     recomputed: -2,
   })
-  t.equal(findFirstDifference(pairs.slice(0, 1), [7], tolerance), null)
+  t.equal(findFirstDeviation(pairs.slice(0, 1), [7], tolerance), null)
 })
 
 t.test('a logprob that is not a number is a difference, never equality', async (t) => {
   const pairs = pairTokens([Number.NaN], [{ logprob: -1, alternatives: [], alternativeIds: [] }], 'raw', 1)
-  t.notOk(isWithin(compare(pairs), { mean: 1, token: 1 }))
-  t.match(findFirstDifference(pairs, [5], { mean: 1, token: 1 }), { index: 0 })
+  t.notOk(isWithin(comparePairs(pairs), { mean: 1, token: 1 }))
+  t.match(findFirstDeviation(pairs, [5], { mean: 1, token: 1 }), { index: 0 })
 })

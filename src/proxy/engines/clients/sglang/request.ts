@@ -151,7 +151,7 @@ function buildConstraint(body: ChatBody): Record<string, unknown> {
     const schema = isRecord(format.json_schema) ? format.json_schema.schema : undefined
     if (format.type === 'json_schema' && schema !== undefined) return { json_schema: JSON.stringify(schema) }
   }
-  throw createUnsupportedError(
+  throw createUnsupportedFieldError(
     'response_format',
     'it must be text, json_object, json_schema with a schema, or structural_tag',
   )
@@ -162,11 +162,11 @@ function rejectVllmConstraints(body: ChatBody): void {
   for (const field in body) {
     if (field !== 'structured_outputs' && !field.startsWith('guided_')) continue
     if (body[field] === null || body[field] === undefined) continue
-    throw createUnsupportedError(field, 'use response_format, regex or ebnf instead')
+    throw createUnsupportedFieldError(field, 'use response_format, regex or ebnf instead')
   }
 }
 
-function createUnsupportedError(field: string, hint: string): ProxyError {
+function createUnsupportedFieldError(field: string, hint: string): ProxyError {
   return new ProxyError('unsupported', `SGLang does not support this '${field}' in token mode: ${hint}`, {
     param: field,
   })

@@ -77,14 +77,14 @@ export class ServerVersion {
 
 /** Compares versions such as `0.32.1.dev12+gabc`; one without numbers is older than all others. */
 function isSince(version: string, first: string): boolean {
-  const parts = toNumbers(version)
-  for (const [index, number] of toNumbers(first).entries()) {
+  const parts = parseVersion(version)
+  for (const [index, number] of parseVersion(first).entries()) {
     const part = parts[index] ?? 0
     if (part !== number) return part > number
   }
   return true
 }
 
-function toNumbers(version: string): number[] {
+function parseVersion(version: string): number[] {
   return (/^v?(\d+(?:\.\d+)*)/.exec(version)?.[1] ?? '').split('.').map(Number)
 }

@@ -49,7 +49,7 @@ export async function readAlternatives(
       ? null
       : at.ids.map((id, index) => ({
           id,
-          logprob: toFinite(at.logprobs?.[index]),
+          logprob: toFiniteOrNull(at.logprobs?.[index]),
           text: textOf.get(id) ?? null,
         })),
   )
@@ -72,6 +72,6 @@ async function readTexts(
   return found
 }
 
-function toFinite(logprob: number | undefined): number | null {
+function toFiniteOrNull(logprob: number | undefined): number | null {
   return logprob !== undefined && Number.isFinite(logprob) ? logprob : null
 }

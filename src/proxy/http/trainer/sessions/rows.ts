@@ -56,8 +56,8 @@ export function summarizeRow(row: Trajectory, number: number) {
     prompt_tokens: prompt_ids.length,
     response_tokens: response_ids.length,
     trained_tokens: trained,
-    mean_logprob: trained === 0 ? null : toFinite(sum / trained),
-    min_logprob: trained === 0 ? null : toFinite(lowest),
+    mean_logprob: trained === 0 ? null : limitToFinite(sum / trained),
+    min_logprob: trained === 0 ? null : limitToFinite(lowest),
     ...addFormerNames(rest),
   }
 }
@@ -143,7 +143,7 @@ function getEndOffsets(texts: readonly string[]): Int32Array {
   return Int32Array.from(texts, (text) => (end += Buffer.byteLength(text)))
 }
 
-function toFinite(value: number): number {
+function limitToFinite(value: number): number {
   return Number.isFinite(value) ? value : -Number.MAX_VALUE
 }
 

@@ -98,7 +98,7 @@ function buildTraceFields({ turn, marks }: Omit<TurnTrace, 'lineage'>) {
     finish_reason: turn.finishReason,
     weight_version: parseInteger(turn.weightVersionStart),
     latency_ms: endedAtMs - turn.startedAtMs,
-    token_counts: countTokens(turn),
+    token_counts: getTokenCounts(turn),
     timestamp: endedAtMs / 1_000,
     metadata: {
       index: turn.index,
@@ -170,7 +170,7 @@ export function parseInteger(version: string | null): number | null {
   return Number.isSafeInteger(number) ? number : null
 }
 
-function countTokens({ usage, promptTokenIds, completionTokenIds }: TurnRecord) {
+function getTokenCounts({ usage, promptTokenIds, completionTokenIds }: TurnRecord) {
   const counted: Record<string, unknown> = usage === null ? {} : JSON.parse(usage)
   const prompt = counted.prompt_tokens ?? promptTokenIds.length
   const completion = counted.completion_tokens ?? completionTokenIds.length

@@ -125,7 +125,7 @@ export class PythonThread<Job, Reply> {
         if (works === 'template') this.#send(worker, this.#current!)
         else this.#limitJob()
       } else if (works === 'template') this.#settle(reply)
-      else this.#lose('error' in reply ? toProxyError(reply.error) : this.#startError(undefined))
+      else this.#lose('error' in reply ? fromThreadError(reply.error) : this.#startError(undefined))
     })
     worker.on('error', (cause) => {
       if (this.#worker !== worker) return
@@ -159,7 +159,7 @@ export class PythonThread<Job, Reply> {
     const { resolve, reject } = this.#current!
     this.#current = undefined
     if ('answer' in reply) resolve(reply.answer)
-    else reject(toProxyError(reply.error))
+    else reject(fromThreadError(reply.error))
     this.#next()
   }
 
@@ -193,6 +193,6 @@ export class PythonThread<Job, Reply> {
   }
 }
 
-function toProxyError({ code, message, param }: ThreadError): ProxyError {
+function fromThreadError({ code, message, param }: ThreadError): ProxyError {
   return new ProxyError(code, message, param === undefined ? {} : { param })
 }

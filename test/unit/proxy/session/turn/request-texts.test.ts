@@ -3,7 +3,7 @@ import { getMessagesBetween } from '../../../../../src/protocol/canonical/conver
 import type { ChatMessage, Tool } from '../../../../../src/protocol/canonical/messages.ts'
 import type { CanonicalRequest } from '../../../../../src/protocol/canonical/request.ts'
 import { SessionMemory } from '../../../../../src/proxy/session/state/session-memory.ts'
-import { writeRequest } from '../../../../../src/proxy/session/turn/prepared-turn.ts'
+import { serializeRequestTexts } from '../../../../../src/proxy/session/turn/prepared-turn.ts'
 
 const userMessage = (content: string): ChatMessage => ({ role: 'user', content })
 const TOOLS: Tool[] = [{ type: 'function', function: { name: 'f' } }]
@@ -13,7 +13,7 @@ function chat(messages: ChatMessage[], tools: Tool[] | null = null): CanonicalRe
 }
 
 function write(memory: SessionMemory, request: CanonicalRequest) {
-  const { lastMessage, ...written } = writeRequest(request, memory)
+  const { lastMessage, ...written } = serializeRequestTexts(request, memory)
   return { ...written, messages: getMessagesBetween(undefined, lastMessage).map(({ json }) => json) }
 }
 

@@ -1,0 +1,4 @@
+/** Writes a line to stdout. */
+export function printLine(text: string): void {
+  process.stdout.write(`${text}\n`)
+}
