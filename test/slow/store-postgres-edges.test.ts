@@ -220,6 +220,7 @@ if (noPostgres !== false) {
 
   t.test('a setting whose commit takes long is still applied', async (t) => {
     const url = await server.newDatabase()
+    const name = new URL(url).pathname.slice(1)
     const [one, other] = [await open(t, url), await open(t, url)]
     const followed: Record<string, unknown>[] = [{}, {}]
     for (const [index, store] of [one, other].entries())
@@ -229,10 +230,16 @@ if (noPostgres !== false) {
     await one.shared!.setControl('weight_version', 'v1')
     const client = await connect(t, url)
     await client.query("BEGIN; SELECT 1 FROM llm_proxy.controls WHERE name = 'weight_version' FOR UPDATE")
+    const areBlocked = async (count: number) => {
+      const blocked = `SELECT FROM pg_stat_activity WHERE datname = '${name}' AND wait_event_type = 'Lock'`
+      return (await server.query(blocked)).length >= count
+    }
     const set = one.shared!.setControl('weight_version', 'v2')
-    await delay(300)
+    await until(() => areBlocked(1))
     const setBeside = other.shared!.setControl('paused', true)
-    await delay(700)
+    // Without a common lock it would commit first, and the nodes would miss the change before it.
+    const isApplied = () => followed.every(({ paused }) => paused === true)
+    await until(async () => isApplied() || (await areBlocked(2)))
     await client.query('COMMIT')
     await Promise.all([set, setBeside])
     await until(() =>
