@@ -17,7 +17,7 @@ interface KeepConnectedOptions {
    */
   connect(): Promise<number>
   clock: Clock
-  /** Same contract as Math.random. */
+  /** Returns a random number from 0 to 1, as `Math.random` does. */
   random(): number
   signal: AbortSignal
 }

@@ -44,7 +44,7 @@ interface InferenceWorkerClientOptions {
   resolve?: HostResolver | undefined
   /** Interval of these lookups. */
   lookupIntervalMs?: number
-  /** Same contract as Math.random; draws the delays between connection attempts. */
+  /** Returns a random number from 0 to 1, as `Math.random` does, for the delays between connection attempts. */
   random?: () => number
 }
 

@@ -193,7 +193,7 @@ async function getRecordedTurn(proxyUrl: string, session: string, more: object):
   return turns[0]!
 }
 
-/** With a larger difference, times of two machines are hard to compare. */
+/** The largest tolerated difference between two clocks: beyond it, times of two machines are hard to compare. */
 const CLOCK_OFF_MS = 5_000
 
 /** Compares the prompt with the engine's `/tokenize`, if it exists, and the engine's clock with the local one. */

@@ -17,7 +17,7 @@ import type { ChangesApi } from './api.ts'
 /** Enough for the rewards of all turns of a session. */
 const BODY_LIMIT_BYTES = 16 * 1024 * 1024
 
-/** What the store advises if a proxy has the database open. */
+/** The advice in the store's error if a proxy has the database open. */
 const IN_USE = /: stop (that one|these proxies).*$/
 
 /**

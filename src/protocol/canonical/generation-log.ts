@@ -16,7 +16,7 @@ export interface GenerationLog {
 }
 
 export interface PromptMatch {
-  /** As in the turn's annotation `prompt`. */
+  /** The reason in the turn's annotation `prompt`. */
   readonly reason: string
   /** The turn that the request continues. */
   readonly parent: string | undefined

@@ -35,7 +35,7 @@ export interface SamplingFields {
 export interface ChatBody extends SamplingFields {
   messages: ChatMessage[]
   tools?: Tool[] | null
-  /** As the agent sent it: whether the agent wants logprobs. Recording never depends on it. */
+  /** Whether the agent requests logprobs, as it sent the field. Recording never depends on it. */
   logprobs?: boolean | null
   top_logprobs?: number | null
 }

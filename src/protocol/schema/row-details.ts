@@ -6,7 +6,7 @@ const perToken = <T extends TSchema>(schema: T, description: string) =>
   Type.Optional(Type.Union([Type.Array(nullable(schema)), Type.Null()], { description }))
 const logprobs = () => Type.Array(nullable(Type.Number()))
 
-/** What an engine reports and a session captures. */
+/** The token data that an engine reports and a session captures. */
 export const capturedFields = {
   sampling_mask: { type: perToken(ids(), 'Per response token: the ids that the sampler could choose from') },
   sampling_mask_logprobs: {
@@ -46,7 +46,7 @@ export const capturedFields = {
   },
 } satisfies Record<string, Field>
 
-/** What a trainer adds to turns. */
+/** The token data that a trainer adds to turns. */
 const trainerDataFields = {
   teacher: { type: Type.Optional(nullableText('The teacher of `teacher_logprobs`')) },
   teacher_logprobs: {

@@ -40,23 +40,26 @@ export const PROXY_SHUTS_DOWN = 'the proxy shuts down'
 
 /** Optional features. A connection uses those that both the proxy and the worker support. */
 export const CAPABILITIES = {
-  /** Cancels a request on `completion_cancel`. */
+  /** The worker cancels a request on `completion_cancel`. */
   cancel: 'cancel',
-  /** Keeps requests across a reconnect and resends what was not received. */
+  /** The worker keeps requests across a reconnect and resends the frames that were not received. */
   resume: 'resume',
-  /** Reports requests that are in progress without having anything to send. */
+  /** The worker reports requests in progress for which it has no frame to send. */
   alive: 'alive',
-  /** Queries the state of its engines when the proxy requests it. */
+  /** The worker checks its engines when the proxy requests their status. */
   status: 'status',
-  /** All its engines serve chat requests by the token ids of the prompt. */
+  /** All engines of the worker serve chat requests by the token ids of the prompt. */
   tokenIds: 'token_ids',
-  /** Requests from its engines what `record` names, and sends it. */
+  /** The worker requests the token data that `record` names from its engines, and sends it. */
   details: 'details',
-  /** All its engines serve chat requests by token ids that represent the images of the messages. */
+  /** All engines of the worker accept token ids that represent the images of a request's messages. */
   images: 'images',
-  /** Releases what it and its engines keep of a session when the proxy reports its end. */
+  /** The worker and its engines discard a session's cached state when the proxy reports the session's end. */
   sessionEnd: 'session_end',
-  /** Accepts prompts as the ids they add to an earlier one, and chat requests by ids without their messages. */
+  /**
+   * The worker accepts a prompt as the ids that it adds to an earlier one, and chat requests by ids without their
+   * messages.
+   */
   promptShared: 'prompt_shared',
 } as const
 

@@ -36,9 +36,9 @@ declare module 'fastify' {
 
 /** The messages between nodes that a request was sent in. */
 interface Forwarding {
-  /** Of the node that forwarded it to this node. */
+  /** The message of the node that forwarded the request to this node. */
   nodeMessageId: string | undefined
-  /** To a node that was lost before it responded. */
+  /** The message to a node that was lost before it responded. */
   lostMessageId: string | undefined
 }
 

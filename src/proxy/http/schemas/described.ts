@@ -2,7 +2,7 @@
 import Type, { type TSchema } from 'typebox'
 import { nullable } from '../../../protocol/schema/field.ts'
 
-/** For a request object: a field that it does not define is rejected. */
+/** The options of a request's schema, which rejects fields that it does not define. */
 export const STRICT = { additionalProperties: false }
 
 /** A body, or a query, without fields. */

@@ -47,7 +47,7 @@ export class WriterTables implements TurnTables {
   readonly nodes = new RowCache<string, ListPosition>(MAX_KEYS, ONE_ROW)
   readonly blobs = new RowCache<string, number>(MAX_KEYS, ONE_ROW)
   readonly blobUses = new RowCache<string, number>(MAX_KEYS, ONE_ROW)
-  /** By tree and turn id. */
+  /** The cached rows by tree and turn id. */
   readonly openTurns = new RowCache<string, OpenRow>(MAX_KEYS, ONE_ROW)
   readonly endedTurns = new RowCache<string, TurnEndColumns>(MAX_KEYS / 20, ONE_ROW)
   readonly sequences = new RowCache<number, SequenceRow>(MAX_ID_BYTES, countSequenceBytes)

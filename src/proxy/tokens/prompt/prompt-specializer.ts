@@ -47,7 +47,7 @@ const MAX_PATHS = 4
 const MAX_SHAPES = 64
 /** The size of all groups. */
 const MAX_CHARS = 8 * 1024 ** 2
-/** What an entry takes besides its texts. */
+/** The memory of an entry besides its texts, in characters. */
 const ENTRY_CHARS = 200
 /** Variables and tools of this size are in the key and in the text of a specialization. */
 const MAX_KEY_CHARS = 8 * 1024

@@ -5,7 +5,7 @@
 
 /** A set of markers to search for, which any number of searches can share. */
 export class MarkerSet {
-  /** From a node and a UTF-16 code to a node. Node 0 represents the empty prefix. */
+  /** The next node by node and UTF-16 code. Node 0 represents the empty prefix. */
   readonly #edges = new Map<number, number>()
   /** Per node: the longest prefix of a marker that is a suffix of the node's text. */
   readonly #fallbacks: number[] = [0]

@@ -63,7 +63,7 @@ export function readTekken(directory: string): BytePairTokenizer {
   }
 }
 
-/** What the rules for prompts depend on. */
+/** The properties on which the rules for prompts depend. */
 export interface TekkenRules {
   version: number
   /** Whether the tokenizer has tokens for reasoning. */

@@ -37,7 +37,7 @@ const WORDS: Readonly<Record<AgentCoreErrorKind, string>> = {
 }
 
 export class AgentCoreError extends Error {
-  override readonly name = 'Refusal'
+  override readonly name = 'AgentCoreError'
   readonly kind: AgentCoreErrorKind
 
   constructor(kind: AgentCoreErrorKind, detail: string, options: ErrorOptions = {}) {

@@ -26,7 +26,7 @@ const CATCH_UP_MS = 100
 const WINDOW_MS = 1_000
 /** Concurrent calls are throttled together, which counts as one event. */
 const ONE_EVENT_MS = 1_000
-/** From half of the rate to all of it in 10 s. */
+/** The fraction of the rate that is regained per second: from a half to all of it in 10 s. */
 const RECOVERY_PER_S = 0.05
 /** The lowest fraction of the rate. */
 const SLOWEST = 1 / 32

@@ -36,7 +36,7 @@ export type RequestIdentity = RequestSession & Pick<GenerationRequest, 'tracepar
 export type SocketConnector = buildConnector.connector
 
 const MAX_SILENCE_MS = 30 * 60_000
-/** As large as a frame between worker and proxy may be. */
+/** The size limit in bytes, equal to that of a frame between worker and proxy. */
 const MAX_RESPONSE_BYTES = 100 * 1024 * 1024
 const CONNECT_TIMEOUT_MS = 5_000
 /** Shorter than uvicorn's 5 s, so that no request is sent on a connection that the engine is closing. */
