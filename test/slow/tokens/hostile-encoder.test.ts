@@ -90,6 +90,8 @@ const CHANGES = [
   'load("sys").modules["json"] = None',
   'load("sys").modules = {}',
   'load("builtins").len = None',
+  'load("builtins").added = None',
+  'load("builtins").len = type("Any", (), {"__eq__": lambda *_: True, "__hash__": lambda _: 0})()',
   'json.count = getattr(json, "count", 0) + 1; answer = str(json.count)',
 ]
 

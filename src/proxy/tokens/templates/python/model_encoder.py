@@ -19,6 +19,7 @@ import builtins
 import gc
 import sys
 import types
+from operator import is_
 
 from jinja2 import TemplateError
 
@@ -250,21 +251,19 @@ def described(error):
 # What an encoder sees in the place of `builtins`.
 BUILTINS = {}
 
-# Pairs of the names of a module and the identities of their values, of what every call and what some calls are checked for.
+# Pairs of the names of a module and their values, of what every call and what some calls are checked for.
 INTERPRETER_STATE = []
 LIBRARY_STATE = []
 
-# Not looked up in `builtins`, which an encoder may have changed.
-identity, each = id, map
-
-
-def identities(names):
-    return [*each(identity, names.values())]
+# Not looked up in `builtins` and `operator`, which an encoder may have changed.
+is_same, each, holds_for_all, size = is_, map, all, len
 
 
 def check_intact(state):
+    """Compares identities, because an encoder's value could be equal to any other. The values are kept, so that none of
+    them has the identity of a deleted one. The loop runs in C: more than 500 values are compared for each prompt."""
     for names, before in state:
-        if identities(names) != before:
+        if size(names) != size(before) or not holds_for_all(each(is_same, names.values(), before)):
             raise Damaged("it changes Python's modules")
 
 
@@ -291,8 +290,8 @@ def confine():
     BUILTINS["__import__"] = import_listed
     for name in ("open", "input", "breakpoint", "help", "exit", "quit"):
         BUILTINS.pop(name, None)
-    INTERPRETER_STATE.extend((names, identities(names)) for names in (sys.modules, vars(builtins), vars(sys)))
-    LIBRARY_STATE.extend((vars(sys.modules[name]), identities(vars(sys.modules[name]))) for name in (*LIBRARY, MODULE))
+    INTERPRETER_STATE.extend((names, [*names.values()]) for names in (sys.modules, vars(builtins), vars(sys)))
+    LIBRARY_STATE.extend((vars(sys.modules[name]), [*vars(sys.modules[name]).values()]) for name in (*LIBRARY, MODULE))
     # As in `chat_templates.settled`.
     gc.set_threshold(100_000)
     gc.freeze()
