@@ -48,7 +48,7 @@ def plain(text):
     return Segment(text, False)
 
 
-def build_chat_segments(messages, tools, *, reasoning_effort):
+def build_chat_segments(messages, tools, *, reasoning_effort, **_):
     messages = [as_given(message) for message in messages]
     check_order(messages)
     check_results(messages)

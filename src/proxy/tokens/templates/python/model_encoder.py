@@ -186,9 +186,11 @@ class SegmentEncoder(ModelEncoder):
             "thinking": bool(thinks),
             # Without an effort, Kimi K3's `apply_chat_template` passes the highest one.
             "thinking_effort": kwargs.get("thinking_effort", "max" if effort in (None, "none") else effort),
-            "reasoning_effort": effort,
         }
-        return messages, {name: value for name, value in arguments.items() if name in self.parameters}
+        # As the request has it, for the proxy's own encoder.
+        if "reasoning_effort" in self.parameters:
+            arguments["reasoning_effort"] = effort
+        return messages, arguments
 
 
 INTERFACES = {interface.entry_point: interface for interface in (TextEncoder, SegmentEncoder)}
