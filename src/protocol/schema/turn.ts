@@ -94,7 +94,9 @@ export const turnFields = withFormerFields({
       'Further data: how its prompt was built; `adapted_roles`: its new messages with another role than the agent sent, because the ' +
         'model rejects that one; `answered_retries`: the counts of retries that received its response; `call_ids`: the ids that the ' +
         "model or its engine gave the tool calls; `echo`: the agent's changes to its tool calls; `engine_requests`: those of a " +
-        'response that continued after a cut, with offsets in its tokens; `prompt_encoder`: `file` and `sha256` of the ' +
+        'response that continued after a cut, with offsets in its tokens; `lost_message`: the id of the message in which the ' +
+        'request was sent to a node that was lost; `node_message`: the id of the message in which another node forwarded ' +
+        'it; `prompt_encoder`: `file` and `sha256` of the ' +
         "model's code that wrote its prompt; `reasoning_effort`: the effort `requested` and the one `sent` where the model " +
         'rejects the former (null: none was sent); `recovered_at_index`: the index from which its node serves the session, ' +
         'after the crash of another one; `special_tokens_in_text`: in token mode, the special tokens that texts of its new ' +
