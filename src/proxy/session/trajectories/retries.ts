@@ -77,12 +77,12 @@ export class Retries {
    * @returns the ids of turns whose response never reached the agent
    */
   findSuperseded(wasRead: (turnId: string) => boolean): Set<string> {
-    const ghosts = new Set<string>()
+    const superseded = new Set<string>()
     for (const tries of this.#tries.values()) {
       for (const turn of findRepeated(tries, wasRead))
-        if (turn?.status === 'completed') ghosts.add(turn.turnId)
+        if (turn?.status === 'completed') superseded.add(turn.turnId)
     }
-    return ghosts
+    return superseded
   }
 }
 

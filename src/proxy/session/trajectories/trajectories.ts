@@ -152,8 +152,8 @@ export class TrajectoryBuilder {
 
   /** Returns the ids of turns whose response never reached the agent, according to its retries; see {@link Retries}. */
   findSuperseded(): ReadonlySet<string> {
-    const ghosts = this.#retries.findSuperseded(this.#wasRead)
-    return new Set([...ghosts].filter((turnId) => this.#tree.has(turnId)))
+    const superseded = this.#retries.findSuperseded(this.#wasRead)
+    return new Set([...superseded].filter((turnId) => this.#tree.has(turnId)))
   }
 
   #rejected(): string[] {
