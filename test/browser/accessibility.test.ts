@@ -12,7 +12,7 @@ const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.mi
 const SCREENS: readonly { path: string; shows: string; keys?: string; opens?: string }[] = [
   { path: 'sessions', shows: 'run-1' },
   { path: 'session/run-1', shows: 'run-1' },
-  { path: 'session/run-1', shows: 'run-1', keys: 'jl', opens: '.marks-form' },
+  { path: 'session/run-1', shows: 'run-1', keys: 'jl', opens: '.labels-form' },
   { path: 'tokens/run-1/0', shows: 'run-1' },
   { path: 'groups?by=instance_id', shows: 'sea' },
   { path: 'groups?by=step', shows: 'staleness, versions' },

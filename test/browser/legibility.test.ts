@@ -30,7 +30,7 @@ const SCREENS: Readonly<Record<string, Screen>> = {
   session: { path: 'session/run-1', shows: '.rowlink' },
   markdown: { path: 'session/run-1', shows: '.turn', keys: ['m', 's'], opens: '.markdown' },
   waterfall: { path: 'session/run-1', shows: '.turn', keys: ['w'], opens: '.prefix-bar title' },
-  labels: { path: 'session/run-1', shows: '.turn', keys: ['l'], opens: '.marks-form' },
+  labels: { path: 'session/run-1', shows: '.turn', keys: ['l'], opens: '.labels-form' },
   code: { path: 'session/code', shows: '.split-why' },
   raw: { path: 'session/run-1', shows: '.turn', click: 'raw JSON', opens: '.dialog pre' },
   logprob: { path: 'tokens/known/0?t=5', shows: '.heat-map .here' },

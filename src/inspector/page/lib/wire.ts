@@ -5,7 +5,7 @@ import type * as reads from '../../../proxy/http/trainer/sessions/read-schemas.t
 import type * as sessions from '../../../proxy/http/trainer/sessions/schemas.ts'
 
 export type Session = Static<typeof sessions.Session>
-export type Marks = Pick<Session, 'labels' | 'note'>
+export type LabelsAndNote = Pick<Session, 'labels' | 'note'>
 export type Turn = Omit<
   Static<typeof sessions.Turn>,
   'completion_token_ids' | 'completion_logprobs' | 'prompt_token_ids'

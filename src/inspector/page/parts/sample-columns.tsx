@@ -8,8 +8,8 @@ import { useLoad } from '../lib/load.ts'
 import { formatHref } from '../lib/route.ts'
 import { getFinalResponse, loadEach, type Sample } from '../lib/samples.ts'
 import type { Turn } from '../lib/wire.ts'
+import { Labels, listLabels } from './labels.tsx'
 import { Long } from './long-text.tsx'
-import { Labels, listLabels } from './marks.tsx'
 import { Await, Reward } from './parts.tsx'
 
 /** The maximum number of columns: more than a group has. */

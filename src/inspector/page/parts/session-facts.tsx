@@ -11,7 +11,7 @@ import {
 import { formatHref } from '../lib/route.ts'
 import { isRowSplit, listWeightVersions } from '../lib/turns.ts'
 import type { Row, Tree } from '../lib/wire.ts'
-import { type Marking, MarksView } from './marks.tsx'
+import { type LabelsEditor, LabelsView } from './labels.tsx'
 import { Reward, Tag } from './parts.tsx'
 import { SampleNav } from './sample-nav.tsx'
 
@@ -22,12 +22,12 @@ interface SessionFactsProps {
   tree: Tree
   /** The rows; undefined: not loaded yet. */
   rows: readonly Row[] | undefined
-  marking: Marking
+  labelsEditor: LabelsEditor
   /** Whether the form for its labels is open. */
   edits: boolean
 }
 
-export function SessionFacts({ tree, rows, marking, edits }: SessionFactsProps) {
+export function SessionFacts({ tree, rows, labelsEditor, edits }: SessionFactsProps) {
   const prompt = tree.turns.reduce((sum, turn) => sum + turn.prompt_tokens, 0)
   const shared = tree.turns.reduce((sum, turn) => sum + turn.shared_tokens, 0)
   const broken = tree.turns.filter(isRowSplit).length
@@ -47,7 +47,7 @@ export function SessionFacts({ tree, rows, marking, edits }: SessionFactsProps) 
           <Components of={tree.reward_components} />
         </Fact>
         <Fact name="labels and note">
-          <MarksView of="session" marks={tree} marking={marking} edits={edits} />
+          <LabelsView of="session" values={tree} editor={labelsEditor} edits={edits} />
         </Fact>
         <Fact name="turns">
           {formatNumber(tree.turn_count)}

@@ -10,9 +10,9 @@ import {
 } from '../../../protocol/transcript/tool-calls.ts'
 import { formatClockTime, formatDuration, formatNumber, revealInvisible } from '../lib/format.ts'
 import { getEngineRequests } from '../lib/turns.ts'
-import type { Marks, TreeTurn, Turn } from '../lib/wire.ts'
+import type { LabelsAndNote, TreeTurn, Turn } from '../lib/wire.ts'
+import { type LabelsEditor, type LabelsTarget, LabelsView } from './labels.tsx'
 import { Diff } from './long-text.tsx'
-import { type Marking, MarksView, type MarkTarget } from './marks.tsx'
 import { Answer, type MessageDisplayOptions, MessageView } from './message.tsx'
 import { Empty, Reward, Tag } from './parts.tsx'
 import { TurnSettings } from './turn-settings.tsx'
@@ -28,10 +28,10 @@ interface TranscriptProps {
   /** Rewards of turns by index; turns without one are absent. */
   rewards: Readonly<Record<string, number>>
   /** Labels and notes of turns by index; turns without any are absent. */
-  marks: Readonly<Record<string, Marks>>
-  marking: Marking
+  labels: Readonly<Record<string, LabelsAndNote>>
+  labelsEditor: LabelsEditor
   /** The session or turn for which the form is open. */
-  marked: MarkTarget | undefined
+  labelsTarget: LabelsTarget | undefined
   /** Returns why the turn splits a row; undefined if it does not. */
   splitOf(index: number): RowSplit | undefined
   /** Returns the kinds of changes that the agent made to tool calls of earlier completions. */
@@ -41,7 +41,7 @@ interface TranscriptProps {
 }
 
 export function Transcript(props: TranscriptProps) {
-  const { turns, selected, shown, tokensOf, rewards, marks, marking, marked } = props
+  const { turns, selected, shown, tokensOf, rewards, labels, labelsEditor, labelsTarget } = props
   const { splitOf, changedCallsOf, specialTokensOf } = props
   const box = useRef<HTMLDivElement>(null)
   const first = useRef(true)
@@ -66,9 +66,9 @@ export function Transcript(props: TranscriptProps) {
           shown={shown}
           tokens={tokensOf(each.turn.index)}
           reward={rewards[each.turn.index]}
-          marks={marks[each.turn.index] ?? UNMARKED}
-          marking={marking}
-          edits={marked === each.turn.index}
+          labels={labels[each.turn.index] ?? UNLABELED}
+          labelsEditor={labelsEditor}
+          edits={labelsTarget === each.turn.index}
           split={splitOf(each.turn.index)}
           changedCalls={changedCallsOf(each.turn.index).join(', ')}
           specialTokens={specialTokensOf(each.turn.index).join(' ')}
@@ -103,8 +103,8 @@ interface TurnViewProps {
   shown: MessageDisplayOptions
   tokens: string | undefined
   reward: number | undefined
-  marks: Marks
-  marking: Marking
+  labels: LabelsAndNote
+  labelsEditor: LabelsEditor
   edits: boolean
   split: RowSplit | undefined
   /** The kinds of changes to tool calls; empty: none. */
@@ -130,10 +130,10 @@ function ContinuedTag({ turn }: { turn: Turn }) {
   )
 }
 
-const UNMARKED: Marks = { labels: [], note: null }
+const UNLABELED: LabelsAndNote = { labels: [], note: null }
 
 const TurnView = memo(function TurnView(props: TurnViewProps) {
-  const { read, selected, shown, tokens, reward, marks, marking, edits, split } = props
+  const { read, selected, shown, tokens, reward, labels, labelsEditor, edits, split } = props
   const { changedCalls, specialTokens } = props
   const { turn, added, calls, sampled } = read
   const { from, echoOf, messages } = added
@@ -160,7 +160,7 @@ const TurnView = memo(function TurnView(props: TurnViewProps) {
             reward <Reward value={reward} />
           </span>
         )}
-        <MarksView of={turn.index} marks={marks} marking={marking} edits={edits} />
+        <LabelsView of={turn.index} values={labels} editor={labelsEditor} edits={edits} />
         <span class="space" />
         {turn.model && <span class="quiet">{revealInvisible(turn.model)}</span>}
         {tokens && <a href={tokens}>tokens</a>}

@@ -76,7 +76,7 @@ function Line({
       <span class="num">
         <i class={`line-dot ${getLineKind(turn.agent_role)}`} />
         {turn.index}
-        {(turn.labels.length > 0 || turn.note !== null) && <b title={formatMarksLine(turn)}>⚑</b>}
+        {(turn.labels.length > 0 || turn.note !== null) && <b title={formatLabelsLine(turn)}>⚑</b>}
       </span>
       <span class="prefix">
         {span ? <TimeBar turn={turn} span={span} /> : <PrefixBar turn={turn} most={most} />}
@@ -172,7 +172,7 @@ function TimeBar({ turn, span: { fromMs, toMs } }: { turn: TreeTurn; span: Span 
   )
 }
 
-function formatMarksLine({ labels, note }: TreeTurn): string {
+function formatLabelsLine({ labels, note }: TreeTurn): string {
   return [labels.join(', '), note ?? ''].filter((part) => part !== '').join(': ')
 }
 

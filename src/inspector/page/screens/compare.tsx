@@ -187,14 +187,14 @@ function TurnLine({
   select,
 }: TurnProps & { place: number; selected: boolean; select(): void }) {
   const [a, b] = [getSampledIds(left, index).ids, getSampledIds(right, index).ids]
-  const alike = findDivergence(a, b)
-  const isSame = alike === undefined
+  const divergence = findDivergence(a, b)
+  const isSame = divergence === undefined
   return (
     <tr class={selected ? 'selected' : ''} onClick={select} onKeyDown={() => {}}>
       <td class="num">{index}</td>
       <td class="num">{index < left.row.turns.length ? formatNumber(a.length) : '–'}</td>
       <td class="num">{index < right.row.turns.length ? formatNumber(b.length) : '–'}</td>
-      <td class={isSame ? 'good' : 'warn'}>{isSame ? 'all' : `first ${formatNumber(alike)}`}</td>
+      <td class={isSame ? 'good' : 'warn'}>{isSame ? 'all' : `first ${formatNumber(divergence)}`}</td>
       <td>
         <button type="button" onClick={select}>
           show

@@ -8,7 +8,7 @@ import { formatHref, navigate, route, setQuery } from '../lib/route.ts'
 import { formatGroupPath, loadEach, type Sample, toSamples } from '../lib/samples.ts'
 import { listWeightVersions } from '../lib/turns.ts'
 import type { Session, SessionList, Tree } from '../lib/wire.ts'
-import { Labels, listLabels } from '../parts/marks.tsx'
+import { Labels, listLabels } from '../parts/labels.tsx'
 import { Await, Bar, Chip, Empty, Reward, Sources, Tag } from '../parts/parts.tsx'
 import { SampleColumns } from '../parts/sample-columns.tsx'
 

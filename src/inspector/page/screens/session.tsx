@@ -8,7 +8,7 @@ import { useLoad } from '../lib/load.ts'
 import { formatHref, navigate, route, setQuery } from '../lib/route.ts'
 import { getLineKind, getTimeSpan, isRowSplit, type Span } from '../lib/turns.ts'
 import type { LiveEvent, Row, Tree, TreeTurn, Turn } from '../lib/wire.ts'
-import type { Marking, MarkTarget } from '../parts/marks.tsx'
+import type { LabelsEditor, LabelsTarget } from '../parts/labels.tsx'
 import type { MessageDisplayOptions } from '../parts/message.tsx'
 import { Await, Chip, Sources } from '../parts/parts.tsx'
 import { SessionFacts } from '../parts/session-facts.tsx'
@@ -72,9 +72,9 @@ function Session({ tree, refresh, reload }: { tree: Tree; refresh: number; reloa
     () => (isTimed ? getTimeSpan(shownTurns, Date.now()) : undefined),
     [shownTurns, isTimed],
   )
-  const [marked, setMarked] = useState<MarkTarget | undefined>()
-  const marking = useMemo(
-    (): Marking => ({ sessionId, edit: setMarked, changed: reload }),
+  const [labelsTarget, setLabelsTarget] = useState<LabelsTarget | undefined>()
+  const labelsEditor = useMemo(
+    (): LabelsEditor => ({ sessionId, edit: setLabelsTarget, changed: reload }),
     [sessionId, reload],
   )
   useSessionKeys({
@@ -83,7 +83,7 @@ function Session({ tree, refresh, reload }: { tree: Tree; refresh: number; reloa
     tokens: getTokens(i),
     toggle,
     isTimed,
-    mark: setMarked,
+    editLabels: setLabelsTarget,
   })
   const inLine = useMemo(() => {
     const indexes = new Set(shownTurns.map(({ index }) => index))
@@ -91,7 +91,12 @@ function Session({ tree, refresh, reload }: { tree: Tree; refresh: number; reloa
   }, [conversation.value, shownTurns])
   return (
     <div class="session">
-      <SessionFacts tree={tree} rows={rows.value} marking={marking} edits={marked === 'session'} />
+      <SessionFacts
+        tree={tree}
+        rows={rows.value}
+        labelsEditor={labelsEditor}
+        edits={labelsTarget === 'session'}
+      />
       <Switches turns={turns} line={line} shown={shown} span={span} toggle={toggle} />
       <div class="split">
         <TurnList
@@ -110,9 +115,9 @@ function Session({ tree, refresh, reload }: { tree: Tree; refresh: number; reloa
                 shown={shown}
                 tokensOf={getTokens}
                 rewards={tree.reward_turns}
-                marks={tree.turn_labels}
-                marking={marking}
-                marked={marked}
+                labels={tree.turn_labels}
+                labelsEditor={labelsEditor}
+                labelsTarget={labelsTarget}
                 splitOf={(index) => splits.get(index) ?? undefined}
                 changedCallsOf={(index) => changedCalls.get(index) ?? []}
                 specialTokensOf={(index) => specialTokens.get(index) ?? []}
@@ -141,10 +146,10 @@ interface SessionKeys {
   tokens: string | undefined
   toggle(name: keyof MessageDisplayOptions): void
   isTimed: boolean
-  mark(what: MarkTarget): void
+  editLabels(target: LabelsTarget): void
 }
 
-function useSessionKeys({ turns, place: index, tokens, toggle, isTimed, mark }: SessionKeys): void {
+function useSessionKeys({ turns, place: index, tokens, toggle, isTimed, editLabels }: SessionKeys): void {
   const broken = (step: 1 | -1) => selectTurn(turns, findNextBroken(turns, index, step))
   useKeys([
     { key: 'j', help: 'Next turn', run: () => selectTurn(turns, index + 1) },
@@ -152,8 +157,12 @@ function useSessionKeys({ turns, place: index, tokens, toggle, isTimed, mark }: 
     { key: 'n', help: 'Next turn that splits a row', run: () => broken(1) },
     { key: 'p', help: 'Previous turn that splits a row', run: () => broken(-1) },
     { key: 'Enter', help: 'Tokens of the turn', run: () => tokens !== undefined && navigate(tokens) },
-    { key: 'l', help: 'Labels and note of the turn', run: () => turns[index] && mark(turns[index].index) },
-    { key: 'L', help: 'Labels and note of the session', run: () => mark('session') },
+    {
+      key: 'l',
+      help: 'Labels and note of the turn',
+      run: () => turns[index] && editLabels(turns[index].index),
+    },
+    { key: 'L', help: 'Labels and note of the session', run: () => editLabels('session') },
     { key: 'w', help: 'Show times or tokens of the turns', run: () => showTime(!isTimed) },
     { key: 's', help: 'Show or hide the system message', run: () => toggle('system') },
     { key: 'r', help: 'Show or hide reasoning', run: () => toggle('reasoning') },

@@ -2,39 +2,39 @@
 import { useLayoutEffect, useRef, useState } from 'preact/hooks'
 import { changeJson, formatSessionPath, isReadOnly } from '../lib/api.ts'
 import { revealInvisible } from '../lib/format.ts'
-import type { Marks, Session } from '../lib/wire.ts'
+import type { LabelsAndNote, Session } from '../lib/wire.ts'
 import { Tag } from './parts.tsx'
 
-/** The owner of labels and a note: the session, or a turn by its index. */
-export type MarkTarget = number | 'session'
+/** What labels and a note belong to: the session, or a turn by its index. */
+export type LabelsTarget = number | 'session'
 
 /** The functions that change the labels and notes of one session. */
-export interface Marking {
+export interface LabelsEditor {
   readonly sessionId: string
   /** Opens the form; undefined: closes it. */
-  edit(what: MarkTarget | undefined): void
+  edit(target: LabelsTarget | undefined): void
   /** Reloads what has changed. */
   changed(): void
 }
 
-interface MarksProps {
-  of: MarkTarget
-  marks: Marks
-  marking: Marking
+interface LabelsProps {
+  of: LabelsTarget
+  values: LabelsAndNote
+  editor: LabelsEditor
   /** Whether the form is open. */
   edits: boolean
 }
 
-export function MarksView({ edits, ...props }: MarksProps) {
-  const { of, marks, marking } = props
-  if (edits && !isReadOnly.value) return <MarksForm {...props} />
+export function LabelsView({ edits, ...props }: LabelsProps) {
+  const { of, values, editor } = props
+  if (edits && !isReadOnly.value) return <LabelsForm {...props} />
   return (
-    <span class="marks">
-      <Labels of={marks.labels} />
-      {marks.note !== null && <q>{revealInvisible(marks.note)}</q>}
+    <span class="labels">
+      <Labels of={values.labels} />
+      {values.note !== null && <q>{revealInvisible(values.note)}</q>}
       {!isReadOnly.value && (
-        <button type="button" class="plain" onClick={() => marking.edit(of)}>
-          {marks.labels.length > 0 || marks.note !== null ? 'change' : 'label'}
+        <button type="button" class="plain" onClick={() => editor.edit(of)}>
+          {values.labels.length > 0 || values.note !== null ? 'change' : 'label'}
         </button>
       )}
     </span>
@@ -58,22 +58,19 @@ export function listLabels({ labels, turn_labels: turns }: Session): string[] {
   return [...new Set([labels, ...Object.values(turns).map((turn) => turn.labels)].flat())]
 }
 
-function MarksForm({ of, marks, marking }: Omit<MarksProps, 'edits'>) {
+function LabelsForm({ of, values, editor }: Omit<LabelsProps, 'edits'>) {
   const first = useRef<HTMLInputElement>(null)
-  const [labels, setLabels] = useState(marks.labels.join(', '))
-  const [note, setNote] = useState(marks.note ?? '')
+  const [labels, setLabels] = useState(values.labels.join(', '))
+  const [note, setNote] = useState(values.note ?? '')
   const [error, setError] = useState('')
   useLayoutEffect(() => first.current?.focus(), [])
   const save = async (event?: Event) => {
     event?.preventDefault()
     const set = { labels: parseLabels(labels), note: note.trim() || null }
     try {
-      await changeJson(
-        formatSessionPath(marking.sessionId),
-        of === 'session' ? set : { turns: { [of]: set } },
-      )
-      marking.edit(undefined)
-      marking.changed()
+      await changeJson(formatSessionPath(editor.sessionId), of === 'session' ? set : { turns: { [of]: set } })
+      editor.edit(undefined)
+      editor.changed()
     } catch (failure) {
       setError((failure as Error).message)
     }
@@ -82,10 +79,10 @@ function MarksForm({ of, marks, marking }: Omit<MarksProps, 'edits'>) {
     if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) void save(event)
     if (event.key !== 'Escape') return
     event.stopPropagation()
-    marking.edit(undefined)
+    editor.edit(undefined)
   }
   return (
-    <form class="marks-form" onSubmit={(event) => void save(event)} onKeyDown={onKeyDown}>
+    <form class="labels-form" onSubmit={(event) => void save(event)} onKeyDown={onKeyDown}>
       <label>
         labels, with commas between them
         <input ref={first} value={labels} onInput={(event) => setLabels(event.currentTarget.value)} />
@@ -101,7 +98,7 @@ function MarksForm({ of, marks, marking }: Omit<MarksProps, 'edits'>) {
       )}
       <p>
         <button type="submit">save</button>{' '}
-        <button type="button" onClick={() => marking.edit(undefined)}>
+        <button type="button" onClick={() => editor.edit(undefined)}>
           cancel
         </button>
       </p>
