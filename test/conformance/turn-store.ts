@@ -410,7 +410,7 @@ function turnCells(cell: Cell): void {
     await record(store, aTurn('a', { index: 0 }), { annotations: '{"line":"main \ud800"}', exact: false })
     await store.markUndelivered('s', 'a', gone)
     t.match(await store.getSession('s'), { inexactTurns: 0 })
-    t.equal(await store.answerRetry('s', 'a', 1), 1)
+    t.equal(await store.markRedelivered('s', 'a', 1), 1)
     await store.markUndelivered('s', 'a', gone, 0)
     t.match(await getTurns(store), [
       {
@@ -426,7 +426,7 @@ function turnCells(cell: Cell): void {
       [{ status: 'aborted', error: gone }],
       'it was not delivered to the retry either',
     )
-    t.equal(await store.answerRetry('s', 'a', 3), 2)
+    t.equal(await store.markRedelivered('s', 'a', 3), 2)
     t.match(await getTurns(store), [{ status: 'completed', completionText: 'hello' }])
   })
 
@@ -445,10 +445,10 @@ function turnCells(cell: Cell): void {
       await store.openTurn(aTurn('d', { index: 3 }))
       await record(store, aTurn('e', { index: 4 }))
       for (const turnId of ['a', 'b', 'c', 'd', 'none'])
-        t.notOk(await store.answerRetry('s', turnId, 1), turnId)
-      t.notOk(await store.answerRetry('none', 'e', 1))
+        t.notOk(await store.markRedelivered('s', turnId, 1), turnId)
+      t.notOk(await store.markRedelivered('none', 'e', 1))
       await store.endSession('s', 'completed', 5000)
-      t.notOk(await store.answerRetry('s', 'e', 1))
+      t.notOk(await store.markRedelivered('s', 'e', 1))
       t.match((await getTurns(store)).at(-1), { turnId: 'e', status: 'completed' })
     },
   )

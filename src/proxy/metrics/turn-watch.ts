@@ -51,7 +51,7 @@ export class TurnWatch {
         return call()
       },
       closeTurn: (call, outcome) => this.#close(call, outcome),
-      answerRetry: async (call) => {
+      markRedelivered: async (call) => {
         const answered = await call()
         if (answered !== undefined) metrics.answeredRetries.add(1, 'recorded')
         return answered

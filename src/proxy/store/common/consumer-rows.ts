@@ -36,7 +36,7 @@ export interface ConsumerSessionRow {
   deliveries: number
 }
 
-export function toGiven(row: ConsumerSessionRow): ConsumerSession {
+export function toConsumerSession(row: ConsumerSessionRow): ConsumerSession {
   return {
     ...{ consumer: row.name, leaseId: row.lease_id },
     ...{ leasedUntilMs: row.leased_until_ms, deliveries: row.deliveries },
@@ -74,7 +74,7 @@ export function toConsumerRow(consumer: Consumer): ConsumerRow {
   }
 }
 
-export function toAvailable({ deliveries, ...row }: AvailableRow): AvailableSession {
+export function toAvailableSession({ deliveries, ...row }: AvailableRow): AvailableSession {
   return { key: { row: row.id, tree: row.tree }, session: toRecord(row), deliveries }
 }
 
@@ -82,7 +82,7 @@ export function toUnits(rows: readonly MemberRow[]): AvailableSession[][] {
   const units = new Map<string, AvailableSession[]>()
   for (const { unit, ...row } of rows) {
     const members = units.get(unit) ?? []
-    members.push(toAvailable(row))
+    members.push(toAvailableSession(row))
     units.set(unit, members)
   }
   return [...units.values()]

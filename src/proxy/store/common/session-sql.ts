@@ -13,8 +13,8 @@ export function isExpired(schema: string, nowMs: string): string {
       WHERE ended_at_ms >= since_ms AND ended_at_ms + hold_ms > ${nowMs}
         AND substr(session_id, 1, length(id_prefix)) = id_prefix
         AND NOT EXISTS (
-          SELECT 1 FROM ${schema}consumer_sessions AS given
-          WHERE given.tree = sessions.tree AND given.consumer = consumers.id AND leased_until_ms IS NULL))`
+          SELECT 1 FROM ${schema}consumer_sessions AS delivery
+          WHERE delivery.tree = sessions.tree AND delivery.consumer = consumers.id AND leased_until_ms IS NULL))`
   return `
     ttl_ms IS NOT NULL AND updated_at_ms + ttl_ms <= ${nowMs}
     AND NOT EXISTS (SELECT 1 FROM ${schema}turns WHERE turns.tree = sessions.tree AND turns.status = 'open')

@@ -145,7 +145,7 @@ export class TurnWriter {
    * Marks a turn's response as delivered to a retry.
    * @returns the number of retries that received it; undefined if it cannot be redelivered
    */
-  answerRetry(sessionId: string, turnId: string, retryCount: number): number | undefined {
+  markRedelivered(sessionId: string, turnId: string, retryCount: number): number | undefined {
     const turn = this.#tables.findEnded(sessionId, turnId)
     if (turn?.session_status !== 'active') return undefined
     const annotations = parseAnnotations(turn)

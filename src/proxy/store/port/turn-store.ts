@@ -325,12 +325,12 @@ export interface TurnStore extends TurnReader, ConsumerReader, ConsumerStore, Im
     retriesAnswered?: number,
   ): Promise<void>
   /**
-   * Redelivers a turn with a complete response, delivered or not, to a retry: it becomes `completed`, and the retry's
-   * count is appended to its annotation `answered_retries`.
+   * Marks a turn with a complete response, delivered or not, as redelivered to a retry: it becomes `completed`, and the
+   * retry's count is appended to its annotation `answered_retries`.
    * @returns the number of retries that received it; undefined, without a change: the session has ended, or there is no
    *   such turn with a complete response
    */
-  answerRetry(sessionId: string, turnId: string, retryCount: number): Promise<number | undefined>
+  markRedelivered(sessionId: string, turnId: string, retryCount: number): Promise<number | undefined>
 
   /**
    * Adds token data to turns that have ended, for all of them or none; existing data of the same kind is replaced.
@@ -363,6 +363,6 @@ export const TURN_READS = ['readDetails'] as const satisfies (keyof TurnReader)[
 export const SESSION_WRITES = ['setReward', 'changeMarks'] as const satisfies (keyof TurnStore)[]
 export const TURN_WRITES = [
   'markUndelivered',
-  'answerRetry',
+  'markRedelivered',
   'addDetails',
 ] as const satisfies (keyof TurnStore)[]

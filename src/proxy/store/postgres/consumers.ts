@@ -10,10 +10,10 @@ import {
   type ConsumerSessionRow,
   type MemberRow,
   NO_LEASE,
-  toAvailable,
+  toAvailableSession,
   toConsumer,
   toConsumerRow,
-  toGiven,
+  toConsumerSession,
   toUnits,
 } from '../common/consumer-rows.ts'
 import {
@@ -39,15 +39,15 @@ const NOW_MS = '(extract(epoch FROM clock_timestamp()) * 1000)::bigint'
  * Returns the condition under which a session can be leased. @param leaseId the parameter that contains the lease id
  */
 const isFree = (leaseId: string) => `(
-  given.id IS NULL
-  OR given.leased_until_ms IS NOT NULL AND (given.leased_until_ms <= ${NOW_MS} OR given.lease_id = ${leaseId}))`
+  delivery.id IS NULL
+  OR delivery.leased_until_ms IS NOT NULL AND (delivery.leased_until_ms <= ${NOW_MS} OR delivery.lease_id = ${leaseId}))`
 
 /** The sessions that consumer `$1` can lease with lease `$2`. */
 const AVAILABLE = `
   llm_proxy.consumers JOIN llm_proxy.sessions AS ended
     ON ended.status = 'completed' AND ended.ended_at_ms >= consumers.since_ms
     AND starts_with(ended.session_id, consumers.id_prefix)
-  LEFT JOIN llm_proxy.consumer_sessions AS given ON given.tree = ended.tree AND given.consumer = consumers.id
+  LEFT JOIN llm_proxy.consumer_sessions AS delivery ON delivery.tree = ended.tree AND delivery.consumer = consumers.id
   WHERE consumers.name = $1 AND ${isFree('$2')}`
 
 async function getConsumer(client: Client, name: string): Promise<Consumer | undefined> {
@@ -68,25 +68,25 @@ async function selectAvailableSessions(
 ): Promise<AvailableSession[]> {
   const { rows } = await client.query<AvailableRow>(
     `SELECT chosen.*, found.deliveries FROM (
-       SELECT ended.id, coalesce(given.deliveries, 0) + (given.lease_id IS DISTINCT FROM $2)::int AS deliveries,
+       SELECT ended.id, coalesce(delivery.deliveries, 0) + (delivery.lease_id IS DISTINCT FROM $2)::int AS deliveries,
          ended.ended_at_ms AS end_ms, ended.tree AS end_tree FROM ${AVAILABLE}
          AND (ended.ended_at_ms, ended.tree) > ($3::bigint, $4::bigint)
-         AND (NOT $6::boolean OR ended.reward IS NOT NULL) AND (NOT $7::boolean OR given.group_hash IS NULL)
+         AND (NOT $6::boolean OR ended.reward IS NOT NULL) AND (NOT $7::boolean OR delivery.group_hash IS NULL)
        ORDER BY ended.ended_at_ms, ended.tree LIMIT $5
      ) AS found JOIN LATERAL (${SELECT_SESSIONS} WHERE sessions.id = found.id) AS chosen ON true
      ORDER BY end_ms, end_tree`,
     [consumer, leaseId, after.endedAtMs, after.tree, limit, rewarded, ungrouped],
   )
-  return rows.map((row) => toAvailable(fromDriver(row)))
+  return rows.map((row) => toAvailableSession(fromDriver(row)))
 }
 
 async function countForConsumer(client: Client, name: string): Promise<ConsumerCounts | undefined> {
   const { rows } = await client.query<ConsumerCounts>(
     `SELECT (SELECT count(*) FROM ${AVAILABLE}) AS available,
-       count(given.id) FILTER (WHERE given.leased_until_ms > ${NOW_MS}) AS leased,
-       count(given.id) FILTER (WHERE given.leased_until_ms IS NULL) AS acknowledged,
-       count(given.id) FILTER (WHERE given.leased_until_ms IS NULL AND given.lease_id = '${NO_LEASE}') AS discarded
-     FROM llm_proxy.consumers AS one LEFT JOIN llm_proxy.consumer_sessions AS given ON given.consumer = one.id
+       count(delivery.id) FILTER (WHERE delivery.leased_until_ms > ${NOW_MS}) AS leased,
+       count(delivery.id) FILTER (WHERE delivery.leased_until_ms IS NULL) AS acknowledged,
+       count(delivery.id) FILTER (WHERE delivery.leased_until_ms IS NULL AND delivery.lease_id = '${NO_LEASE}') AS discarded
+     FROM llm_proxy.consumers AS one LEFT JOIN llm_proxy.consumer_sessions AS delivery ON delivery.consumer = one.id
      WHERE one.name = $1 GROUP BY one.id`,
     [name, ''],
   )
@@ -115,12 +115,12 @@ async function findGroups(
          SELECT group_hash, place / $3::bigint AS number, end_ms AS unit_ms, tree AS unit_tree FROM placed
          WHERE place % $3::bigint = $3::bigint - 1 ORDER BY end_ms, tree LIMIT $4)
      SELECT chosen.*, units.group_hash || ' ' || number AS unit,
-       given.deliveries + (given.lease_id <> $2)::int AS deliveries
+       delivery.deliveries + (delivery.lease_id <> $2)::int AS deliveries
      FROM units JOIN placed USING (group_hash)
      JOIN LATERAL (${SELECT_SESSIONS} WHERE sessions.id = placed.id) AS chosen ON true
      JOIN LATERAL (
        SELECT deliveries, lease_id FROM llm_proxy.consumer_sessions WHERE consumer_sessions.tree = placed.tree
-         AND consumer = (SELECT id FROM llm_proxy.consumers WHERE name = $1)) AS given ON true
+         AND consumer = (SELECT id FROM llm_proxy.consumers WHERE name = $1)) AS delivery ON true
      WHERE place / $3::bigint = number ORDER BY unit_ms, unit_tree, place`,
     [consumer, leaseId, size, limit, except],
   )
@@ -173,7 +173,7 @@ async function listSessionStates(client: Client, sessionId: string): Promise<Con
      WHERE session_id = $1 ORDER BY name`,
     [sessionId],
   )
-  return rows.map(toGiven)
+  return rows.map(toConsumerSession)
 }
 
 /** Inserts the consumers' leases of a session with one statement. */
@@ -184,10 +184,10 @@ async function putSessionStates(
 ): Promise<void> {
   await client.query(
     `INSERT INTO llm_proxy.consumer_sessions (tree, consumer, session, lease_id, leased_until_ms, deliveries)
-     SELECT tree, consumers.id, sessions.id, given.lease_id, given.leased_until_ms, given.deliveries
+     SELECT tree, consumers.id, sessions.id, delivery.lease_id, delivery.leased_until_ms, delivery.deliveries
      FROM unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[])
-       AS given (name, lease_id, leased_until_ms, deliveries)
-     JOIN llm_proxy.consumers ON consumers.name = given.name JOIN llm_proxy.sessions ON session_id = $1
+       AS delivery (name, lease_id, leased_until_ms, deliveries)
+     JOIN llm_proxy.consumers ON consumers.name = delivery.name JOIN llm_proxy.sessions ON session_id = $1
      ON CONFLICT (tree, consumer) DO UPDATE SET lease_id = excluded.lease_id, leased_until_ms = NULL
        WHERE excluded.leased_until_ms IS NULL AND consumer_sessions.leased_until_ms IS NOT NULL`,
     [
@@ -228,7 +228,7 @@ function leaseSessions(
     const { rows: free } = await client.query<{ tree: number }>(
       `SELECT sessions.tree FROM unnest($3::bigint[], $4::bigint[]) AS wanted (id, tree)
        JOIN llm_proxy.sessions ON sessions.id = wanted.id AND sessions.tree = wanted.tree AND status = 'completed'
-       LEFT JOIN llm_proxy.consumer_sessions AS given ON given.tree = sessions.tree AND given.consumer = $1
+       LEFT JOIN llm_proxy.consumer_sessions AS delivery ON delivery.tree = sessions.tree AND delivery.consumer = $1
        WHERE ${isFree('$2')}`,
       [consumer, leaseId, keys.map(({ row }) => row), keys.map(({ tree }) => tree)],
     )
@@ -253,13 +253,13 @@ function changeLease(
   return withConsumer(client, name, async (consumer) => {
     const moved = `${NOW_MS} + $4`
     const { rows } = await client.query<{ session_id: string }>(
-      `UPDATE llm_proxy.consumer_sessions AS given
+      `UPDATE llm_proxy.consumer_sessions AS delivery
        SET leased_until_ms = ${to === 'acknowledged' ? 'NULL' : moved}
        FROM llm_proxy.sessions
-       WHERE given.consumer = $1 AND ($2::text IS NULL OR given.lease_id = $2)
-         AND ($3::text[] IS NULL OR sessions.session_id = ANY($3)) AND given.lease_id <> '${NO_LEASE}'
-         AND sessions.id = given.session AND sessions.tree = given.tree
-         AND ($4::bigint IS NULL OR given.leased_until_ms IS NOT NULL)
+       WHERE delivery.consumer = $1 AND ($2::text IS NULL OR delivery.lease_id = $2)
+         AND ($3::text[] IS NULL OR sessions.session_id = ANY($3)) AND delivery.lease_id <> '${NO_LEASE}'
+         AND sessions.id = delivery.session AND sessions.tree = delivery.tree
+         AND ($4::bigint IS NULL OR delivery.leased_until_ms IS NOT NULL)
        RETURNING sessions.session_id`,
       [consumer, leaseId, sessionIds, { acknowledged: null, released: 0, extended: leaseMs }[to]],
     )

@@ -9,8 +9,8 @@ import { connectReader, type ThreadReader } from '../common/thread-reader.ts'
 import { ThreadStore } from '../common/thread-store.ts'
 import type { Durability, TurnStore } from '../port/turn-store.ts'
 import { connect, type DurabilitySettings, explain, queryDurability } from './connection.ts'
+import { PostgresNodeCoordination } from './node-coordination.ts'
 import type { PostgresReaderConfig } from './reader-thread.ts'
-import { PostgresShared } from './shared.ts'
 import type { NodeWriteMethods } from './writer-loop.ts'
 import type { PostgresWriterConfig } from './writer-thread.ts'
 
@@ -71,15 +71,18 @@ export async function openPostgresStore({
     spawn,
   })
   if (writer.migrated) logEvent(logger, 'schema_migrated', writer.migrated)
-  const shared = new PostgresShared(writer, logger)
+  const coordination = new PostgresNodeCoordination(writer, logger)
   try {
-    await shared.start()
+    await coordination.start()
     const reader = await startReader(url, spawn)
-    const store = ThreadStore.connect(writer, reader, { shared, onClosing: () => shared.close() })
+    const store = ThreadStore.connect(writer, reader, {
+      shared: coordination,
+      onClosing: () => coordination.close(),
+    })
     if (searchIndex) store.keepIndex((err) => logEvent(logger, 'search_index_failed', { err }))
     return store
   } catch (error) {
-    shared.close()
+    coordination.close()
     await writer.close()
     throw error
   }

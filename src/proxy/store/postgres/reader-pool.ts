@@ -16,7 +16,10 @@ export class ReaderPool {
     this.#most = most
   }
 
-  /** Runs a read, once more over another connection if it is lost. Idle connections are likely lost with it. */
+  /**
+   * Runs a read, and retries it once over another connection if the first one is lost. The idle connections are likely
+   * lost too.
+   */
   async run<T>(read: (client: Client) => Promise<T>): Promise<T> {
     for (let isLast = false; ; isLast = true) {
       const client = await this.#take()

@@ -7,10 +7,10 @@ import {
   type ConsumerSessionRow,
   type MemberRow,
   NO_LEASE,
-  toAvailable,
+  toAvailableSession,
   toConsumer,
   toConsumerRow,
-  toGiven,
+  toConsumerSession,
   toUnits,
 } from '../common/consumer-rows.ts'
 import type { ConsumerReads } from '../common/reader.ts'
@@ -28,13 +28,13 @@ import { SELECT_SESSIONS } from './sessions.ts'
 
 /** The condition that a session is neither acknowledged by the consumer nor leased at `@nowMs` by another lease. */
 const IS_FREE = `
-  given.id IS NULL
-  OR given.leased_until_ms IS NOT NULL AND (given.leased_until_ms <= @nowMs OR given.lease_id = @leaseId)`
+  delivery.id IS NULL
+  OR delivery.leased_until_ms IS NOT NULL AND (delivery.leased_until_ms <= @nowMs OR delivery.lease_id = @leaseId)`
 
 /** Sessions in the order of their ends, found without reading those that are acknowledged. */
 const AVAILABLE = `
   consumers CROSS JOIN sessions AS ended INDEXED BY sessions_by_end
-  LEFT JOIN consumer_sessions AS given ON given.tree = ended.tree AND given.consumer = consumers.id
+  LEFT JOIN consumer_sessions AS delivery ON delivery.tree = ended.tree AND delivery.consumer = consumers.id
   WHERE consumers.name = @consumer AND ended.status = 'completed' AND ended.ended_at_ms >= consumers.since_ms
     AND (${IS_FREE}) AND substr(ended.session_id, 1, length(consumers.id_prefix)) = consumers.id_prefix`
 
@@ -72,10 +72,10 @@ function prepareGroupReads(db: Database.Database): Pick<ConsumerReads, 'findGrou
         SELECT group_hash, place / CAST(@size AS INTEGER) AS number, end_ms AS unit_ms, tree AS unit_tree FROM placed
         WHERE place % CAST(@size AS INTEGER) = @size - 1 ORDER BY end_ms, tree LIMIT @limit)
     SELECT chosen.*, units.group_hash || ' ' || number AS unit,
-      given.deliveries + (given.lease_id <> @leaseId) AS deliveries
+      delivery.deliveries + (delivery.lease_id <> @leaseId) AS deliveries
     FROM units JOIN placed USING (group_hash) JOIN (${SELECT_SESSIONS}) AS chosen ON chosen.id = placed.id
-    JOIN consumer_sessions AS given ON given.tree = placed.tree
-      AND given.consumer = (SELECT id FROM consumers WHERE name = @consumer)
+    JOIN consumer_sessions AS delivery ON delivery.tree = placed.tree
+      AND delivery.consumer = (SELECT id FROM consumers WHERE name = @consumer)
     WHERE place / CAST(@size AS INTEGER) = number ORDER BY unit_ms, unit_tree, place`)
   return {
     findGroups({ except, ...query }): GroupsPage {
@@ -92,10 +92,10 @@ export function prepareConsumerReads(db: Database.Database): ConsumerReads {
     SELECT * FROM consumers WHERE substr(id_prefix, 1, length(@idPrefix)) = @idPrefix ORDER BY name`)
   const available = db.prepare<[AvailableParameters], AvailableRow>(`
     SELECT chosen.*, found.deliveries FROM (
-      SELECT ended.id, ifnull(given.deliveries, 0) + (given.lease_id IS NOT @leaseId) AS deliveries,
+      SELECT ended.id, ifnull(delivery.deliveries, 0) + (delivery.lease_id IS NOT @leaseId) AS deliveries,
         ended.ended_at_ms AS end_ms, ended.tree AS end_tree FROM ${AVAILABLE}
         AND (ended.ended_at_ms, ended.tree) > (@endedAtMs, @tree)
-        AND (@rewarded = 0 OR ended.reward IS NOT NULL) AND (@ungrouped = 0 OR given.group_hash IS NULL)
+        AND (@rewarded = 0 OR ended.reward IS NOT NULL) AND (@ungrouped = 0 OR delivery.group_hash IS NULL)
       ORDER BY ended.ended_at_ms, ended.tree LIMIT @limit
     ) AS found JOIN (${SELECT_SESSIONS}) AS chosen ON chosen.id = found.id ORDER BY end_ms, end_tree`)
   const count = db.prepare<[{ consumer: string; nowMs: number; leaseId: string }], ConsumerCounts>(`
@@ -120,11 +120,11 @@ export function prepareConsumerReads(db: Database.Database): ConsumerReads {
     listConsumers: (idPrefix) => list.all({ idPrefix }).map(toConsumer),
     availableSessions: ({ after, rewarded = false, ungrouped = false, ...query }) => {
       const flags = { rewarded: Number(rewarded), ungrouped: Number(ungrouped) }
-      return available.all({ ...query, ...after, ...flags }).map(toAvailable)
+      return available.all({ ...query, ...after, ...flags }).map(toAvailableSession)
     },
     ...prepareGroupReads(db),
     countForConsumer: (consumer, nowMs) => count.get({ consumer, nowMs, leaseId: '' }),
-    listSessionStates: (sessionId) => states.all(sessionId).map(toGiven),
+    listSessionStates: (sessionId) => states.all(sessionId).map(toConsumerSession),
   }
 }
 
@@ -145,7 +145,7 @@ export function prepareConsumerMethods(db: Database.Database): ThreadMethods<Con
   const remove = db.prepare<[string]>('DELETE FROM consumers WHERE name = ?')
   const findFree = db.prepare<[LeaseParameters & { row: number; nowMs: number }], number>(`
     SELECT 1 FROM sessions
-    LEFT JOIN consumer_sessions AS given ON given.tree = sessions.tree AND given.consumer = @consumer
+    LEFT JOIN consumer_sessions AS delivery ON delivery.tree = sessions.tree AND delivery.consumer = @consumer
     WHERE sessions.id = @row AND sessions.tree = @tree AND sessions.status = 'completed' AND (${IS_FREE})`)
   const lease = db.prepare<[LeaseParameters & { row: number; untilMs: number }]>(`
     INSERT INTO consumer_sessions (tree, consumer, session, lease_id, leased_until_ms, deliveries)

@@ -102,7 +102,8 @@ export class SearchIndex {
       db.pragma('journal_mode = WAL')
       db.pragma('synchronous = NORMAL')
       if (db.pragma('user_version', { simple: true }) === 0) db.exec(SCHEMA)
-      if (db.pragma('user_version', { simple: true }) !== VERSION) throw new Error('it is of another version')
+      if (db.pragma('user_version', { simple: true }) !== VERSION)
+        throw new Error(`the search index ${path} has another schema version`)
       return new SearchIndex(db)
     } catch (error) {
       db.close()

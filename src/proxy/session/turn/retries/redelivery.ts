@@ -43,13 +43,13 @@ interface Redelivery
 
 /** Redelivers a turn's response to a retry and records that. @returns undefined if it no longer exists */
 export async function redeliver(
-  store: Pick<TurnStore, 'getTurn' | 'answerRetry'>,
+  store: Pick<TurnStore, 'getTurn' | 'markRedelivered'>,
   { sessionId, turnId }: Pick<TurnRecord, 'sessionId' | 'turnId'>,
   retryCount: number,
 ): Promise<Redelivery | undefined> {
   const turn = await store.getTurn(sessionId, turnId)
   if (turn === undefined) return undefined
-  const retriesServed = await store.answerRetry(sessionId, turnId, retryCount)
+  const retriesServed = await store.markRedelivered(sessionId, turnId, retryCount)
   if (retriesServed === undefined) return undefined
   const completion = new CompletionBuilder()
   for (const event of [getStart(turn), toDelta(turn), toEnd(turn)]) completion.add(event)

@@ -11,7 +11,7 @@ import { openMemoryStore } from '../../../../../helpers/store-in-process.ts'
 async function openOneTurnStore(turn: Partial<TurnRecord>, position: number | undefined) {
   return intercept(await openMemoryStore(), {
     getTurn: async () => turn as TurnRecord,
-    answerRetry: async () => position,
+    markRedelivered: async () => position,
   })
 }
 

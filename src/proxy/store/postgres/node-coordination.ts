@@ -1,4 +1,4 @@
-/** The main thread's side of a database that several nodes share: renews the lease, and knows the other nodes. */
+/** The main thread's side of a database that several nodes share: it renews the lease, and knows the other nodes. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { type Clock, systemClock } from '../../../base/clock.ts'
 import { ProxyError } from '../../../base/errors.ts'
@@ -40,7 +40,11 @@ export const NODE_TRANSITIONS: Transitions<NodeState> = {
   closed: [],
 }
 
-export class PostgresShared implements NodeCoordination {
+/**
+ * Coordination of the nodes that share a PostgreSQL database: this node's lease, its published state and the control
+ * setting.
+ */
+export class PostgresNodeCoordination implements NodeCoordination {
   readonly #writer: StoreThread<NodeWriteMethods>
   readonly #logger: Logger | undefined
   readonly #clock: Clock

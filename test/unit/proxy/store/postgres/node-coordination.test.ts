@@ -1,6 +1,9 @@
 import t, { type Test } from 'tap'
 import { assertTransition } from '../../../../../src/base/transitions.ts'
-import { NODE_TRANSITIONS, PostgresShared } from '../../../../../src/proxy/store/postgres/shared.ts'
+import {
+  NODE_TRANSITIONS,
+  PostgresNodeCoordination,
+} from '../../../../../src/proxy/store/postgres/node-coordination.ts'
 import { FakeClock } from '../../../../helpers/fake-clock.ts'
 import { listTransitions } from '../../../../helpers/listed-transitions.ts'
 import { listingLogger } from '../../../../helpers/listing-logger.ts'
@@ -17,8 +20,8 @@ function startNode(t: Test, ...renewals: { lease?: number; others?: object[]; fr
     const proxies = [{ id: lease, name: 'self', url: undefined, isDraining: false }, ...others]
     return { lease, proxies, over: [], freed, controls: [] }
   }
-  const shared = new PostgresShared(
-    { execute } as unknown as ConstructorParameters<typeof PostgresShared>[0],
+  const shared = new PostgresNodeCoordination(
+    { execute } as unknown as ConstructorParameters<typeof PostgresNodeCoordination>[0],
     logger,
   )
   t.teardown(() => shared.close())
@@ -82,8 +85,8 @@ function setUp() {
     if (found === 'away' || method === 'renew') throw new Error('connection lost')
     return undefined
   }
-  const writer = { execute } as unknown as ConstructorParameters<typeof PostgresShared>[0]
-  const shared = new PostgresShared(writer, logger, clock)
+  const writer = { execute } as unknown as ConstructorParameters<typeof PostgresNodeCoordination>[0]
+  const shared = new PostgresNodeCoordination(writer, logger, clock)
   let isStarted = false
   const renew = async (found: typeof database, isDraining = false) => {
     database = found
