@@ -191,13 +191,13 @@ def text_before_tag(text):
     return text[:end] if text.startswith(FINAL_TAG, end) else text[:end].rstrip()
 
 
-def value_of(given):
-    return json.loads(given) if isinstance(given, str) else given
+def parse_if_text(value):
+    return json.loads(value) if isinstance(value, str) else value
 
 
-def parsed(given):
-    """@param given JSON, or JavaScript's bytes of it"""
-    return json.loads(given if isinstance(given, str) else given.to_bytes())
+def parsed(value):
+    """@param value JSON, or JavaScript's bytes of it"""
+    return json.loads(value if isinstance(value, str) else value.to_bytes())
 
 
 def time_in(options):
@@ -226,11 +226,11 @@ def settled(template):
     return template
 
 
-def needs_of(template):
+def get_needs(template):
     return json.dumps(template.needs._asdict())
 
 
-def words_of(template):
+def get_words(template):
     return json.dumps(template.words)
 
 
@@ -260,9 +260,9 @@ def specialize(template, messages, tools, options, paths):
         text = traced.render(
             traced.prepared(slotted),
             parsed(tools),
-            value_of(variables.get("documents")),
+            parse_if_text(variables.get("documents")),
             variables["add_generation_prompt"],
-            value_of(variables.get("kwargs")) or {},
+            parse_if_text(variables.get("kwargs")) or {},
         )
         return tagged("specialization", specialization(text, traced.conditions))
     except MemoryError:
@@ -285,9 +285,9 @@ def render(template, messages, tools, options):
         text = template.render(
             prepared,
             parsed(tools),
-            value_of(variables.get("documents")),
+            parse_if_text(variables.get("documents")),
             variables["add_generation_prompt"],
-            value_of(variables.get("kwargs")) or {},
+            parse_if_text(variables.get("kwargs")) or {},
         )
         return tagged("text", text_before_tag(text) if continues else text)
     except Unsupported as refusal:

@@ -10,13 +10,13 @@ from template_words import ANY, SEARCHES
 
 def find_words(module, entry_point):
     """@returns the words that a text may have in it, and those that it may be as a whole"""
-    search = WordSearch(constants_of(module))
+    search = WordSearch(find_constants(module))
     for function in reachable(module, entry_point):
         search.visit(function)
     return {"inside": sorted(search.inside), "whole": sorted(search.whole - {""})}
 
 
-def constants_of(module):
+def find_constants(module):
     """Each name that a text is assigned to, once."""
     found = {}
     for statement in module.body:
@@ -67,7 +67,7 @@ class WordSearch(ast.NodeVisitor):
                 self.read_equality(part, item)
             return
         # A name that is looked up is one of a list or a dictionary; a text is looked for by what it says.
-        self.inside.update(word for word in self.texts_of(part) if word is not ANY)
+        self.inside.update(word for word in self.list_texts(part) if word is not ANY)
 
     def read_equality(self, text, other):
         """A slice of a text that is a word is in the text."""
@@ -83,17 +83,17 @@ class WordSearch(ast.NodeVisitor):
                 self.inside.add(ANY)
             elif function.attr in SEARCHES:
                 for argument in node.args[:1]:
-                    self.inside.update(self.texts_of(argument))
+                    self.inside.update(self.list_texts(argument))
         self.generic_visit(node)
 
-    def texts_of(self, expression):
+    def list_texts(self, expression):
         match expression:
             case ast.Constant(value=str(text)):
                 return [text]
             case ast.Constant():
                 return []
             case ast.Tuple(elts=items):
-                return [text for item in items for text in self.texts_of(item)]
+                return [text for item in items for text in self.list_texts(item)]
             case ast.Name(id=name) if name in self.constants:
                 return [self.constants[name]]
         return [ANY]

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from jinja2 import TemplateError
 
-from template_messages import REASONING_FIELDS, parts_of, Needs
+from template_messages import REASONING_FIELDS, Needs, to_parts
 from template_words import NO_WORDS
 
 # What the model's own template has in these places, too.
@@ -43,7 +43,7 @@ class HarmonyTemplate:
         rendered = [system_message(kwargs, self.now or datetime.now(), bool(tools))]
         if instructions or tools:
             rendered.append(developer_message(instructions, tools))
-        rendered.extend(without_old_analysis(messages_of(talk)))
+        rendered.extend(without_old_analysis(pair_with_channels(talk)))
         return "".join(rendered) + ("<|start|>assistant" if add_generation_prompt else "")
 
 
@@ -51,7 +51,7 @@ def prepared_message(message, path):
     result = {name: value for name, value in message.items() if value is not None}
     if "content" in result:
         # Parts stand one behind the other.
-        result["content"] = "".join(parts_of(result["content"], f"{path}.content", NEEDS))
+        result["content"] = "".join(to_parts(result["content"], f"{path}.content", NEEDS))
     return result
 
 
@@ -62,9 +62,9 @@ def cut_instructions(messages):
     return None, messages
 
 
-def messages_of(messages):
+def pair_with_channels(messages):
     """Pairs of a channel and a text, `final` of the assistant's answers and `analysis` of its reasoning."""
-    calls = [call for message in messages for call in calls_of(message)]
+    calls = [call for message in messages for call in get_calls(message)]
     names = {call.get("id"): call["function"].get("name", "") for call in calls}
     for message in messages:
         role, content = message.get("role"), message.get("content", "")
@@ -83,7 +83,7 @@ def messages_of(messages):
 
 def assistant_messages(message, content):
     reasoning = next((message[name] for name in REASONING_FIELDS if name in message), None)
-    calls = calls_of(message)
+    calls = get_calls(message)
     if calls and content:
         yield "commentary", assistant_message("commentary", content)
     if reasoning:
@@ -96,7 +96,7 @@ def assistant_messages(message, content):
         yield "commentary", f"{head}<|message|>{written(function.get('arguments'))}<|call|>"
 
 
-def calls_of(message):
+def get_calls(message):
     calls = message.get("tool_calls")
     return [call for call in calls if isinstance(call.get("function"), dict)] if isinstance(calls, list) else []
 
@@ -145,14 +145,14 @@ def joined(sections):
 def tool_namespace(functions):
     lines = ["## functions\n", "namespace functions {\n"]
     for function in functions:
-        lines += [f"// {line}" for line in lines_of(function.get("description") or "")]
+        lines += [f"// {line}" for line in split_lines(function.get("description") or "")]
         parameters = function.get("parameters")
         taken = "()" if parameters is None else f"(_: {typescript(parameters, '')})"
         lines.append(f"type {function.get('name', '')} = {taken} => any;\n")
     return "\n".join([*lines, "} // namespace functions"])
 
 
-def lines_of(text):
+def split_lines(text):
     """As Rust's `str::lines`: a carriage return goes with the line feed behind it, and no empty line is last."""
     *ended, last = text.split("\n")
     lines = [line.removesuffix("\r") for line in ended]
@@ -207,7 +207,7 @@ def property_lines(name, schema, optional, indent):
         text += f"{indent}// Examples:\n" + "".join(shown)
     if isinstance(schema.get("oneOf"), list):
         return text + union_lines(name, schema, optional, indent)
-    default = "" if "oneOf" in schema or "default" not in schema else f" // {default_of(schema)}"
+    default = "" if "oneOf" in schema or "default" not in schema else f" // {format_default(schema)}"
     return text + f"{indent}{name}{optional}: {nullable(schema, indent + '    ')},{default}\n"
 
 
@@ -219,12 +219,12 @@ def union_lines(name, schema, optional, indent):
     is_above = isinstance(description, str) and description != first
     text = f"{indent}// {description}\n" if is_above else ""
     if "default" in schema:
-        text += f"{indent}// {default_of(schema)}\n"
+        text += f"{indent}// {format_default(schema)}\n"
     text += f"{indent}{name}{optional}:\n"
     for at, variant in enumerate(described):
         own = variant.get("description")
         is_told = isinstance(own, str) and own != description and not (at == 0 and is_above)
-        notes = ([own] if is_told else []) + ([default_of(variant)] if "default" in variant else [])
+        notes = ([own] if is_told else []) + ([format_default(variant)] if "default" in variant else [])
         behind = f" // {' '.join(notes)}" if notes else ""
         text += f"{indent} | {nullable(variant, indent + '   ')}{behind}\n"
     return text + f"{indent},\n"
@@ -245,11 +245,11 @@ def trailing(variant):
         default = variant["default"]
         # Here, and here only, a default among choices is quoted as JSON.
         is_choice = isinstance(default, str) and has_choices(variant)
-        notes.append(f"default: {as_json(default)}" if is_choice else default_of(variant))
+        notes.append(f"default: {as_json(default)}" if is_choice else format_default(variant))
     return f" // {' '.join(notes)}" if notes else ""
 
 
-def default_of(schema):
+def format_default(schema):
     default = schema["default"]
     if not isinstance(default, str):
         return f"default: {as_json(default)}"

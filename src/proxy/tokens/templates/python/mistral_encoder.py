@@ -82,7 +82,7 @@ def as_given(message):
 
 def as_call(call):
     function = call["function"]
-    arguments = value_of(function.get("arguments") or "{}")
+    arguments = parse_or_keep(function.get("arguments") or "{}")
     return {"name": function["name"], "arguments": arguments, "id": as_call_id(call.get("id", "null"))}
 
 
@@ -95,7 +95,7 @@ def as_call_id(call_id):
     return shortened
 
 
-def value_of(text):
+def parse_or_keep(text):
     """The value of JSON text; other text is a value itself."""
     try:
         return json.loads(text)
@@ -242,7 +242,7 @@ def of_system(message):
 def of_tool(message):
     call_id, content = message["tool_call_id"], message["content"]
     if VERSION < 7:
-        parts = [plain(as_json({"content": value_of(content or "{}"), "call_id": call_id}))]
+        parts = [plain(as_json({"content": parse_or_keep(content or "{}"), "call_id": call_id}))]
     elif VERSION < 13:
         parts = [plain(call_id), special("[TOOL_CONTENT]"), plain(content)]
     else:

@@ -23,8 +23,8 @@ from operator import is_
 
 from jinja2 import TemplateError
 
-from encoder_words import constants_of, find_words
-from template_messages import Damaged, Needs, find_roles, parts_of, template_message, with_late_systems
+from encoder_words import find_constants, find_words
+from template_messages import Damaged, Needs, find_roles, template_message, to_parts, with_late_systems
 
 # The module of an encoder's code.
 MODULE = "model_encoder_code"
@@ -75,16 +75,16 @@ class ModelEncoder:
         self.code = compile(source, "encoder", "exec", dont_inherit=True)
         syntax_tree = ast.parse(source)
         self.words = find_words(syntax_tree, self.entry_point)
-        self.parameters = parameters_of(syntax_tree, self.entry_point)
-        self.constants = constants_of(syntax_tree)
+        self.parameters = find_parameters(syntax_tree, self.entry_point)
+        self.constants = find_constants(syntax_tree)
         guarded(self.fresh)
         self.needs = find_roles(NEEDS, self.shown)
 
     def shown(self, messages, needs):
         """The text of messages for `find_roles`."""
         try:
-            given, arguments = self.call_for(self.prepared(messages, needs), None, True, {})
-            return self.called(given, arguments)
+            encoder_messages, arguments = self.build_arguments(self.prepared(messages, needs), None, True, {})
+            return self.called(encoder_messages, arguments)
         except TemplateError:
             return ""
 
@@ -102,22 +102,22 @@ class ModelEncoder:
         return with_late_systems(prepared, needs)
 
     def prepared_message(self, message, needs, path):
-        parts = parts_of(message.get("content"), f"{path}.content", needs)
+        parts = to_parts(message.get("content"), f"{path}.content", needs)
         return template_message({**message, "content": self.separator.join(parts)}, needs, path)
 
     def render(self, messages, tools, documents, add_generation_prompt, kwargs):
-        given, arguments = self.call_for(messages, tools, add_generation_prompt, kwargs)
-        text = self.called(given, arguments)
+        encoder_messages, arguments = self.build_arguments(messages, tools, add_generation_prompt, kwargs)
+        text = self.called(encoder_messages, arguments)
         self.calls += 1
         if self.calls <= REPEATED_FIRST or self.calls % CALLS_A_REPEAT == 0:
-            repeated = self.called(given, arguments)
+            repeated = self.called(encoder_messages, arguments)
             check_intact(LIBRARY_STATE)
             if repeated != text:
                 raise TemplateError("it returns another prompt for the same messages")
         return text
 
     def called(self, messages, arguments):
-        text = guarded(lambda: self.text_of(self.fresh()(copied(messages), **copied(arguments))))
+        text = guarded(lambda: self.to_text(self.fresh()(copied(messages), **copied(arguments))))
         if len(text) > MAX_CHARS:
             raise TemplateError(f"it returns more than {MAX_CHARS} characters")
         return text
@@ -137,12 +137,13 @@ class TextEncoder(ModelEncoder):
         # DeepSeek V4 puts an empty line between parts.
         return "\n\n" if self.has_efforts else "\n"
 
-    def text_of(self, result):
+    def to_text(self, result):
         if type(result) is not str:
             raise TemplateError(f"it returns no text, but {type(result).__name__}")
         return result
 
-    def call_for(self, messages, tools, add_generation_prompt, kwargs):
+    def build_arguments(self, messages, tools, add_generation_prompt, kwargs):
+        """Returns the messages and the keyword arguments for the encoder's function."""
         effort = kwargs.get("reasoning_effort")
         thinks = kwargs.get("thinking") or kwargs.get("enable_thinking")
         if "thinking" not in kwargs and "enable_thinking" not in kwargs:
@@ -167,7 +168,7 @@ class SegmentEncoder(ModelEncoder):
     def separator(self):
         return self.constants.get("PART_SEPARATOR", "\n")
 
-    def text_of(self, result):
+    def to_text(self, result):
         segments = [(segment.text, segment.allow_special) for segment in result]
         for text, allows_special in segments:
             if type(text) is not str or type(allows_special) is not bool:
@@ -177,7 +178,8 @@ class SegmentEncoder(ModelEncoder):
             for text, allows_special in segments
         )
 
-    def call_for(self, messages, tools, add_generation_prompt, kwargs):
+    def build_arguments(self, messages, tools, add_generation_prompt, kwargs):
+        """Returns the messages and the keyword arguments for the encoder's function."""
         effort = kwargs.get("reasoning_effort")
         thinks = kwargs.get("thinking", kwargs.get("enable_thinking", effort != "none"))
         arguments = {
@@ -207,7 +209,7 @@ def without_surrogates(text):
 without_surrogates("\ud800")
 
 
-def parameters_of(syntax_tree, entry_point):
+def find_parameters(syntax_tree, entry_point):
     for node in syntax_tree.body:
         if isinstance(node, ast.FunctionDef) and node.name == entry_point:
             return frozenset(argument.arg for argument in [*node.args.args, *node.args.kwonlyargs])

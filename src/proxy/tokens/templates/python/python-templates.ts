@@ -50,8 +50,8 @@ export interface PythonTemplate {
 interface ChatTemplatesModule extends PyProxy {
   open_template(source: string, specialTokens: string): PyProxy
   open_harmony(): PyProxy
-  needs_of(template: PyProxy): string
-  words_of(template: PyProxy): string
+  get_needs(template: PyProxy): string
+  get_words(template: PyProxy): string
   render(template: PyProxy, messages: TemplateSource, tools: TemplateSource, options: string): string
   specialize(template: PyProxy, messages: string, tools: string, options: string, paths: string): string
 }
@@ -105,8 +105,8 @@ export class PythonTemplates {
 
   #opened(template: PyProxy): PythonTemplate {
     return {
-      needs: this.#module.needs_of(template),
-      words: this.#module.words_of(template),
+      needs: this.#module.get_needs(template),
+      words: this.#module.get_words(template),
       render: (messages, tools, variables) =>
         JSON.parse(
           this.#module.render(template, parseSource(messages), parseSource(tools), JSON.stringify(variables)),

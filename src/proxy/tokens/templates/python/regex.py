@@ -58,7 +58,7 @@ def word_codes():
             yield code
 
 
-def sets_of(codes):
+def to_sets(codes):
     """What is in it, and what is not, as members of a set."""
     inside, outside, behind = [], [], 0
     for code in codes:
@@ -72,8 +72,8 @@ def sets_of(codes):
     return inside, [*outside, (RANGE, (behind, LAST))]
 
 
-SPACE, NOT_SPACE = sets_of(SPACES)
-WORD, NOT_WORD = sets_of(word_codes())
+SPACE, NOT_SPACE = to_sets(SPACES)
+WORD, NOT_WORD = to_sets(word_codes())
 CLASSES = {
     CATEGORY_SPACE: SPACE,
     CATEGORY_NOT_SPACE: NOT_SPACE,

@@ -150,15 +150,15 @@ class Answer:
             name: TextField(field.content_args.get("strip", True)) for name, field in template.fields.items()
         }
         self.content = self.texts.get("content", TextField(False))
-        self.deltas_of(self.regions.initial_events)
+        self.to_delta(self.regions.initial_events)
 
     def read(self, text):
-        return self.deltas_of(self.regions.feed(text))
+        return self.to_delta(self.regions.feed(text))
 
     def finish(self):
-        return self.deltas_of(self.regions.finalize()[1])
+        return self.to_delta(self.regions.finalize()[1])
 
-    def deltas_of(self, events):
+    def to_delta(self, events):
         delta = {"content": "", "reasoning": "", "calls": []}
         for event in events:
             if event["field"] == "tool_calls":
@@ -181,21 +181,21 @@ class Answer:
             text = event["text"] if kind == "region_chunk" else event["written"]
             delta["content"] += self.content.push_call(text)
         elif kind in ("region_close", "region_malformed"):
-            calls = calls_of(event.get("value"))
+            calls = to_calls(event.get("value"))
             if calls:
                 delta["calls"] += calls
             else:
                 delta["content"] += self.content.push_call(event["whole"])
 
 
-def calls_of(value):
+def to_calls(value):
     """Of a region; none if one of them is no call."""
     values = value if isinstance(value, list) else [value]
     functions = [item.get("function") if isinstance(item, dict) else None for item in values]
     if not all(is_call(function) for function in functions):
         return []
     try:
-        return [{"name": function["name"], "arguments": json_of(function["arguments"])} for function in functions]
+        return [{"name": function["name"], "arguments": to_json(function["arguments"])} for function in functions]
     except (ValueError, RecursionError):
         return []
 
@@ -209,7 +209,7 @@ def is_call(function):
     )
 
 
-def json_of(arguments):
+def to_json(arguments):
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, allow_nan=False)
 
 

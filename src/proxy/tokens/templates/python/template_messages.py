@@ -67,14 +67,14 @@ def with_late_systems(messages, needs):
 def with_one_system(messages, needs):
     """Codex begins with its instructions, and a message of the developer."""
     rules = list(itertools.takewhile(lambda message: message.get("role") == "system", messages))
-    texts = [text for rule in rules for text in texts_of(rule["content"])]
+    texts = [text for rule in rules for text in list_texts(rule["content"])]
     # An image has no text.
     if len(rules) < 2 or None in texts:
         return messages
-    return [{**rules[0], "content": content_of(["\n".join(texts)], needs)}, *messages[len(rules) :]]
+    return [{**rules[0], "content": to_content(["\n".join(texts)], needs)}, *messages[len(rules) :]]
 
 
-def texts_of(content):
+def list_texts(content):
     return [part.get("text") for part in content] if isinstance(content, list) else [content]
 
 
@@ -92,9 +92,9 @@ def template_message(message, needs, path):
         calls = []
     if calls:
         result["tool_calls"] = [template_call(call, needs) for call in calls]
-    parts = parts_of(message.get("content"), f"{path}.content", needs)
+    parts = to_parts(message.get("content"), f"{path}.content", needs)
     is_bare_call = calls and all(part == "" for part in parts)
-    result["content"] = None if needs.null_content and is_bare_call else content_of(parts, needs)
+    result["content"] = None if needs.null_content and is_bare_call else to_content(parts, needs)
     return result
 
 
@@ -102,22 +102,22 @@ def template_message(message, needs, path):
 IMAGE = {"type": "image"}
 
 
-def content_of(parts, needs):
+def to_content(parts, needs):
     """One part says the same as text, and a template that loops over content in one place may want text in another."""
     if IMAGE not in parts and needs.takes_text and (len(parts) <= 1 or not needs.takes_parts):
         return parts[0] if parts and isinstance(parts[0], Opaque) else "\n".join(parts)
     return [dict(IMAGE) if part is IMAGE else {"type": "text", "text": part} for part in parts]
 
 
-def parts_of(content, path, needs):
+def to_parts(content, path, needs):
     if content is None:
         return []
     if isinstance(content, (str, Opaque)):
         return [content]
-    return [part_of(part, f"{path}.{at}", needs) for at, part in enumerate(content)]
+    return [to_part(part, f"{path}.{at}", needs) for at, part in enumerate(content)]
 
 
-def part_of(part, path, needs):
+def to_part(part, path, needs):
     kind = part.get("type")
     if kind in ("text", "refusal"):
         return part[kind]

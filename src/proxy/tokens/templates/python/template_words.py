@@ -61,7 +61,7 @@ class WordSearch:
                 self.read_equality(part, item)
             return
         # What is known only then is a name that is looked up in a list: of parameters that are required, for instance.
-        words = [word for word in self.texts_of(part) if word is not ANY]
+        words = [word for word in self.list_texts(part) if word is not ANY]
         is_field = repr(whole) in self.mappings
         self.inside.update(word for word in words if not (is_field and word.isidentifier()))
 
@@ -78,9 +78,9 @@ class WordSearch:
             searches = isinstance(call.node, nodes.Getattr) and call.node.attr in SEARCHES
         # The first is what is looked for, all the others what is done then.
         for argument in call.args[:1] if searches else []:
-            self.inside.update(self.texts_of(argument))
+            self.inside.update(self.list_texts(argument))
 
-    def texts_of(self, expression):
+    def list_texts(self, expression):
         """Each text that an expression may be; none for what is no text."""
         match expression:
             case nodes.Const(value=str(text)):
@@ -88,11 +88,11 @@ class WordSearch:
             case nodes.Const():
                 return []
             case nodes.Tuple(items=items):
-                return [text for item in items for text in self.texts_of(item)]
+                return [text for item in items for text in self.list_texts(item)]
             case nodes.Name(name=name) if name in self.assigned:
                 values = self.assigned[name]
                 if all(isinstance(value, nodes.Const) for value in values):
-                    return [text for value in values for text in self.texts_of(value)]
+                    return [text for value in values for text in self.list_texts(value)]
         return [ANY]
 
 
