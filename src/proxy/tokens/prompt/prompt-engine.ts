@@ -133,10 +133,10 @@ export class PromptEngine {
     if (closing === undefined || !shortHolds) return undefined
     const [past] = createDummyHistories(situation)
     const [form] = listEchoForms(situation.echo)
-    const { message, marks } = createSentinelEcho(form!)
+    const { message, sentinels } = createSentinelEcho(form!)
     const split = splitContents(newMessages, past!.length + 1)
     if (split === undefined) return undefined
-    const dressed = { ...options, tools: situation.withTools ? MARKED_TOOLS_JSON : null }
+    const dressed = { ...options, tools: situation.withTools ? SENTINEL_TOOLS_JSON : null }
     const idPaths = form!.toolCalls.map((_, index) => [past!.length, 'tool_calls', index, 'id'])
     const alone = this.#template.specialize(
       [...past!, message],
@@ -147,8 +147,8 @@ export class PromptEngine {
       ...split.paths,
       ...idPaths,
     ])
-    const before = alone && cutPieces(alone.pieces, marks)
-    const after = followed && cutPieces(followed.pieces, marks)
+    const before = alone && splitTextsAfterSentinels(alone.pieces, sentinels)
+    const after = followed && splitTextsAfterSentinels(followed.pieces, sentinels)
     if (before === undefined || after === undefined || !isSameHistory(before.past, after.past))
       return undefined
     const [first, ...rest] = after.behind
@@ -245,7 +245,7 @@ export class PromptEngine {
     options: PromptOptions,
     key: string,
   ): TextAfterEcho {
-    const dressed = { ...options, tools: situation.withTools ? MARKED_TOOLS_JSON : null }
+    const dressed = { ...options, tools: situation.withTools ? SENTINEL_TOOLS_JSON : null }
     const behind = createDummyHistories(situation)
       .map((past, index) =>
         this.#behind(past, situation.echo, newMessages, dressed, (form, after) =>
@@ -278,10 +278,10 @@ export class PromptEngine {
     stays: HistoryCheck,
   ): TextAfterEcho {
     for (const form of listEchoForms(echo)) {
-      const { message, marks } = createSentinelEcho(form)
+      const { message, sentinels } = createSentinelEcho(form)
       const after = splitAfterSentinels(
         this.#template.tryRender([...past, message, ...newMessages], options),
-        marks,
+        sentinels,
       )
       if (after !== undefined) return stays(form, after.past) ? after.behind : PAST_CHANGES
     }
@@ -314,9 +314,9 @@ export class PromptEngine {
 
   /** Returns a rendered history and the echo, up to its sentinels; undefined if the template does not render them. */
   #pastAlone(past: readonly MessageOrJson[], form: EchoShape, options: PromptOptions): string | undefined {
-    const { message, marks } = createSentinelEcho(form)
+    const { message, sentinels } = createSentinelEcho(form)
     const text = this.#template.tryRender([...past, message], { ...options, addGenerationPrompt: false })
-    return splitAfterSentinels(text, marks)?.past
+    return splitAfterSentinels(text, sentinels)?.past
   }
 }
 
@@ -330,14 +330,17 @@ type HistoryCheck = (form: EchoShape, after: string) => boolean
 /** The text after the echo; undefined: the template rejects the conversation, or does not render the echo's content. */
 type TextAfterEcho = string | undefined
 
-/** Splits pieces after the echo with these sentinels. Returns undefined if that is not in the first of the texts. */
-function cutPieces(
+/**
+ * Splits a specialization after the echo with these sentinels. Returns undefined if the texts before its first content
+ * do not contain the echo.
+ */
+function splitTextsAfterSentinels(
   pieces: Specialization['pieces'],
-  marks: readonly string[],
+  sentinels: readonly string[],
 ): { past: string; behind: readonly [string, ...Specialization['pieces']] } | undefined {
   const first = pieces.findIndex((piece) => typeof piece !== 'string')
   const texts = first === -1 ? pieces : pieces.slice(0, first)
-  const cut = splitAfterSentinels(texts.join(''), marks)
+  const cut = splitAfterSentinels(texts.join(''), sentinels)
   return cut && { past: cut.past, behind: [cut.behind, ...pieces.slice(texts.length)] }
 }
 
@@ -354,7 +357,7 @@ function listToolNames({ toolCalls }: EchoShape): string[] {
   return toolCalls.map(({ function: { name } }) => name)
 }
 
-const MARKED_TOOLS_JSON = JSON.stringify(SENTINEL_TOOLS)
+const SENTINEL_TOOLS_JSON = JSON.stringify(SENTINEL_TOOLS)
 
 function isFound<Found>(found: Found | undefined): found is Found {
   return found !== undefined

@@ -11,10 +11,10 @@ const SECRET = Array.from(randomBytes(12), (byte) => String.fromCharCode(97 + (b
 type SentinelField = 'message' | 'reasoning'
 
 const LETTER: Record<SentinelField, string> = { message: 'm', reasoning: 'r' }
-const MARK = new RegExp(`${SECRET}[mr]\\d+x`, 'g')
+const SENTINEL = new RegExp(`${SECRET}[mr]\\d+x`, 'g')
 
-export function createSentinel(marked: SentinelField, number: number): string {
-  return `${SECRET}${LETTER[marked]}${number}x`
+export function createSentinel(field: SentinelField, number: number): string {
+  return `${SECRET}${LETTER[field]}${number}x`
 }
 
 export function hasSentinel(text: string): boolean {
@@ -30,18 +30,18 @@ export function getTextBeforeSentinel(text: string): string {
 /** Splits a text after the echo with these sentinels; undefined if it shows neither of the first two. */
 export function splitAfterSentinels(
   text: string | undefined,
-  marks: readonly string[],
+  sentinels: readonly string[],
 ): { past: string; behind: string } | undefined {
   // The end of reasoning is not necessarily the end of the message.
-  const isShown = text !== undefined && marks.slice(0, 2).some((mark) => text.includes(mark))
-  const end = isShown ? findSentinelsEnd(text, marks) : undefined
+  const isShown = text !== undefined && sentinels.slice(0, 2).some((sentinel) => text.includes(sentinel))
+  const end = isShown ? findSentinelsEnd(text, sentinels) : undefined
   return end === undefined ? undefined : { past: text!.slice(0, end), behind: text!.slice(end) }
 }
 
 /** Returns the end of the last of these sentinels; undefined if the text contains none of them. */
-export function findSentinelsEnd(text: string, marks: readonly string[]): number | undefined {
-  const ends = marks.map((mark) => text.lastIndexOf(mark) + mark.length)
-  const found = ends.filter((end, index) => end >= marks[index]!.length)
+export function findSentinelsEnd(text: string, sentinels: readonly string[]): number | undefined {
+  const ends = sentinels.map((sentinel) => text.lastIndexOf(sentinel) + sentinel.length)
+  const found = ends.filter((end, index) => end >= sentinels[index]!.length)
   return found.length === 0 ? undefined : Math.max(...found)
 }
 
@@ -51,18 +51,19 @@ export function findSentinelsEnd(text: string, marks: readonly string[]): number
  */
 export function isSameHistory(before: string, after: string): boolean {
   if (before === after) return true
-  const kept = after.match(MARK) ?? []
+  const kept = after.match(SENTINEL) ?? []
   const left = new Set(kept)
-  const stays = (mark: string) => left.has(mark) || !mark.startsWith(SECRET + LETTER.reasoning)
-  const stayed = (before.match(MARK) ?? []).filter(stays)
-  if (stayed.length !== kept.length || stayed.some((mark, index) => mark !== kept[index])) return false
+  const stays = (sentinel: string) => left.has(sentinel) || !sentinel.startsWith(SECRET + LETTER.reasoning)
+  const stayed = (before.match(SENTINEL) ?? []).filter(stays)
+  if (stayed.length !== kept.length || stayed.some((sentinel, index) => sentinel !== kept[index]))
+    return false
   const pieces = (text: string) => {
     const ends: string[] = []
     let from = 0
-    for (const mark of kept) {
-      const index = text.indexOf(mark, from)
+    for (const sentinel of kept) {
+      const index = text.indexOf(sentinel, from)
       ends.push(text.slice(from, index))
-      from = index + mark.length
+      from = index + sentinel.length
     }
     return [...ends, text.slice(from)]
   }

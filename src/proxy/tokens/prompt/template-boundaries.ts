@@ -70,8 +70,8 @@ export class TemplateBoundaries {
 
   /** Returns the end of reasoning in the last message: many templates omit the reasoning of earlier ones. */
   #findEndOfReasoning(options: RenderOptions): string | undefined {
-    const { message, marks } = createSentinelEcho({ ...ANSWER, reasons: true })
-    const [contentSentinel, , reasoning] = marks
+    const { message, sentinels } = createSentinelEcho({ ...ANSWER, reasons: true })
+    const [contentSentinel, , reasoning] = sentinels
     const user: ChatMessage = { role: 'user', content: createSentinel('message', FIRST_SENTINEL) }
     const text = this.#template.tryRender([user, message], options) ?? ''
     const from = text.indexOf(reasoning!)
@@ -84,13 +84,13 @@ export class TemplateBoundaries {
     const key = getVariablesKey(options)
     if (this.#ends.has(key)) return this.#ends.get(key)
     const user: ChatMessage = { role: 'user', content: createSentinel('message', FIRST_SENTINEL) }
-    const { message, marks } = createSentinelEcho(ANSWER)
+    const { message, sentinels } = createSentinelEcho(ANSWER)
     const followers: ChatMessage[][] = [[user], []]
     const endWith = (tools: PromptOptions['tools']) => {
       const dressed = { ...options, tools }
       const behinds = followers.flatMap((follower) => {
         const text = this.#template.tryRender([user, message, ...follower], dressed)
-        const cut = splitAfterSentinels(text, marks)
+        const cut = splitAfterSentinels(text, sentinels)
         // Hunyuan's template writes nothing after an assistant message that is the last one.
         return cut === undefined || cut.behind === '' ? [] : [getTextBeforeSentinel(cut.behind)]
       })
@@ -125,12 +125,12 @@ export class TemplateBoundaries {
   ): Bridge | undefined {
     const following = createFollowingMessages(situation)
     for (const echo of listEchoForms(situation.echo)) {
-      const { message, marks } = createSentinelEcho(echo)
+      const { message, sentinels } = createSentinelEcho(echo)
       const text = this.#template.tryRender([...past, message, ...following], options)
-      const followed = splitAfterSentinels(text, marks)
+      const followed = splitAfterSentinels(text, sentinels)
       if (followed === undefined) continue
       const alone = this.#template.tryRender([...past, message], { ...options, addGenerationPrompt: false })
-      const tail = splitAfterSentinels(alone, marks)?.behind ?? ''
+      const tail = splitAfterSentinels(alone, sentinels)?.behind ?? ''
       return findBridge(getTextBeforeSentinel(followed.behind), tail, end, this.#finder, this.#eosIds)
     }
     return undefined

@@ -190,7 +190,7 @@ function withImages(text: string, { images = 0 }: MessageShape): string | object
 }
 
 /** Returns the message that represents the echo, and the sentinels that it ends with. */
-export function createSentinelEcho(echo: EchoShape): { message: ChatMessage; marks: string[] } {
+export function createSentinelEcho(echo: EchoShape): { message: ChatMessage; sentinels: string[] } {
   const [text, call, reasoning] = [
     createSentinel('message', 0),
     createSentinel('message', 1),
@@ -209,7 +209,7 @@ export function createSentinelEcho(echo: EchoShape): { message: ChatMessage; mar
     reasoning,
     toolCalls,
   )
-  return { message, marks: [text, call, reasoning] }
+  return { message, sentinels: [text, call, reasoning] }
 }
 
 /** The first number of other sentinels; those of an echo are lower. */

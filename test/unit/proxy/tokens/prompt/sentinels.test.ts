@@ -9,7 +9,7 @@ import {
   getTextBeforeSentinel,
   isSameHistory,
   losesAtMost,
-} from '../../../../src/proxy/tokens/prompt/sentinels.ts'
+} from '../../../../../src/proxy/tokens/prompt/sentinels.ts'
 
 const [question, completion, thought] = [
   createSentinel('message', 0),
