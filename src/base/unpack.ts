@@ -74,7 +74,10 @@ function getFolder(name: string): string {
   }
 }
 
-/** Returns whether the folder has all files as they were written. They are in the order of their names. */
+/**
+ * Returns whether the folder's files match the digest that was stored when they were written. The digest covers the
+ * files in the order of their names.
+ */
 function isComplete(folder: string): boolean {
   try {
     const names = readdirSync(folder).filter((name) => name !== DIGEST_FILE && !/\.\d+\.\d+$/.test(name))

@@ -10,8 +10,11 @@ import { createLogger } from '../logger.ts'
 import { OperatorClient } from '../proxy-client.ts'
 import { withView } from '../view/open-view.ts'
 
-/** Reads a path of the API. @throws ProxyError `session_not_found` or `start_failed` */
-type GetPath = (path: string) => Promise<Buffer>
+/**
+ * A function that returns the response body of an API path.
+ * @throws ProxyError `session_not_found` or `start_failed`
+ */
+type ApiReader = (path: string) => Promise<Buffer>
 
 /** Returns the page. @throws ProxyError `config_invalid` if no session is given */
 export async function createHtmlPage(
@@ -21,8 +24,8 @@ export async function createHtmlPage(
   if (sessionIds.length === 0) {
     throw new ProxyError('config_invalid', 'name the sessions that --format html is to show')
   }
-  const page = async (ask: GetPath) =>
-    writeOneFilePage(sessionIds.join(', '), await fetchResponses(ask, sessionIds))
+  const page = async (readApi: ApiReader) =>
+    writeOneFilePage(sessionIds.join(', '), await fetchResponses(readApi, sessionIds))
   if (config.url !== undefined) {
     if (config.tokenizer !== undefined)
       throw new ProxyError(
@@ -47,8 +50,8 @@ export async function createHtmlPage(
 }
 
 /** Returns the responses that the page requests for these sessions. */
-async function fetchResponses(ask: GetPath, sessionIds: readonly string[]): Promise<ApiSnapshot> {
-  const json = async (path: string) => JSON.parse((await ask(path)).toString())
+async function fetchResponses(readApi: ApiReader, sessionIds: readonly string[]): Promise<ApiSnapshot> {
+  const json = async (path: string) => JSON.parse((await readApi(path)).toString())
   const responses: ApiSnapshot = { json: {}, base64: {} }
   const sessions: object[] = []
   for (const id of sessionIds) {
@@ -63,7 +66,7 @@ async function fetchResponses(ask: GetPath, sessionIds: readonly string[]): Prom
     responses.json[withMessages] = await json(withMessages)
     for (const { row } of rows.rows) {
       const tokens = `${path}/rows/${row}/tokens?texts=true`
-      responses.base64[tokens] = (await ask(tokens)).toString('base64')
+      responses.base64[tokens] = (await readApi(tokens)).toString('base64')
     }
   }
   responses.json.sessions = { sessions, next_cursor: null }

@@ -46,12 +46,6 @@ export interface ListQuery {
   cursor?: string | undefined
 }
 
-type RowSelection = Pick<
-  TrajectoryQuery,
-  'select' | 'side_calls' | 'rejected' | 'finished_only' | 'details'
-> &
-  Partial<Pick<TrajectoryQuery, 'per_turn'>>
-
 /** The sessions API. Every method throws ProxyError `session_not_found` or `start_failed`. */
 export interface SessionsApi {
   list(query: ListQuery): Promise<Static<typeof SessionList>>
@@ -61,7 +55,11 @@ export interface SessionsApi {
   getTree(sessionId: string): Promise<TreeJson>
   /** Returns the turns, each with only its new messages and without token ids. */
   getConversation(sessionId: string): Promise<TurnDisplayJson[]>
-  getWithTrajectories(sessionId: string, rows: RowSelection): Promise<TrajectoriesJson>
+  getWithTrajectories(
+    sessionId: string,
+    rows: Pick<TrajectoryQuery, 'select' | 'side_calls' | 'rejected' | 'finished_only' | 'details'> &
+      Partial<Pick<TrajectoryQuery, 'per_turn'>>,
+  ): Promise<TrajectoriesJson>
   /** Yields chunks of lines in an export format. */
   exportSession(sessionId: string, query: Static<typeof ExportQuery>): AsyncIterable<string>
   close(): Promise<void>

@@ -50,8 +50,11 @@ interface PartEntry extends PartValue {
   readonly tag: string
 }
 
-/** @param known the portion of `more` that earlier requests already contained */
-export type AddWeight = (more: JsonWeight, known?: JsonWeight) => void
+/**
+ * A function that adds to the weight of a request.
+ * @param known the portion of `more` that earlier requests already contained
+ */
+export type WeightCounter = (more: JsonWeight, known?: JsonWeight) => void
 
 export class PartCache {
   /** The parts by field name, the latest first. */
@@ -64,7 +67,7 @@ export class PartCache {
   }
 
   /** Parses a part, or returns it from the cache. @returns undefined if it is nested too deeply */
-  read(name: string, json: Buffer, start: number, add: AddWeight): PartValue | undefined {
+  read(name: string, json: Buffer, start: number, add: WeightCounter): PartValue | undefined {
     const parts = this.#parts.get(name) ?? []
     const index = parts.findIndex((part) => isSame(part, json.subarray(start, start + part.length)))
     if (index !== -1) {
@@ -116,7 +119,7 @@ function getByteSize({ json, length }: PartEntry): number {
   return PART_BYTES + 2 * length + (json?.length ?? 0)
 }
 
-function parsePart(json: Buffer, parse: (text: string) => unknown, add: AddWeight): PartValue {
+function parsePart(json: Buffer, parse: (text: string) => unknown, add: WeightCounter): PartValue {
   const weight = weigh(json)
   add(weight)
   return { weight, length: json.length, value: parse(json.toString()) }

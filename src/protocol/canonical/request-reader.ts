@@ -25,7 +25,7 @@ import {
   mayContainTools,
   parseRequest,
 } from './number-texts.ts'
-import { type AddWeight, MAX_PARTS, PartCache } from './part-cache.ts'
+import { MAX_PARTS, PartCache, type WeightCounter } from './part-cache.ts'
 
 /**
  * Shorter requests take negligible time to parse. They are read in parts only if a list's JSON is not in canonical
@@ -75,8 +75,8 @@ export interface PartMemo {
 /** A memo that stores nothing, for a single request. */
 export const NO_MEMO: PartMemo = { computeOnce: (step, part, ...context) => step(part, ...context) }
 
-/** A list that has been parsed. */
-interface ListEntry {
+/** A parsed list of an earlier request, whose elements are reused for a list that begins with the same bytes. */
+interface ListCacheEntry {
   readonly elements: readonly unknown[]
   /** A verified prefix that is the JSON of this list. */
   readonly bytes: VerifiedPrefix
@@ -92,7 +92,7 @@ export type WeightCheck = (weight: JsonWeight) => void
 /** The values that a step derived from objects or from texts. */
 type DerivedValues = Pick<WeakMap<never, unknown>, 'get' | 'set'> | LruCache<never, unknown>
 
-const NOTHING: ListEntry = { elements: [], ends: [], weights: [], bytes: DigestPrefix.NONE }
+const NOTHING: ListCacheEntry = { elements: [], ends: [], weights: [], bytes: DigestPrefix.NONE }
 
 /** Options for data of a request other than its value. */
 export interface RequestReaderOptions {
@@ -102,7 +102,7 @@ export interface RequestReaderOptions {
 
 export class RequestReader implements PartMemo {
   /** The lists, the latest first. */
-  readonly #lists: ListEntry[] = []
+  readonly #lists: ListCacheEntry[] = []
   readonly #parts = new PartCache()
   /** The derived values by step. */
   readonly #made = new Map<unknown, DerivedValues>()
@@ -116,7 +116,7 @@ export class RequestReader implements PartMemo {
 
   /** The memory of its lists' elements in bytes. */
   get valueBytes(): number {
-    const getBytes = ({ ends, weights }: ListEntry) =>
+    const getBytes = ({ ends, weights }: ListCacheEntry) =>
       (ends.at(-1) ?? 0) + NODE_BYTES * (weights.at(-1)?.nodes ?? 0)
     return this.#lists.reduce((sum, list) => sum + getBytes(list), 0)
   }
@@ -187,7 +187,7 @@ export class RequestReader implements PartMemo {
       newNodes += more.nodes - known.nodes
       admit(weight)
     }
-    let list: ListEntry | undefined
+    let list: ListCacheEntry | undefined
     let elements: readonly unknown[] = []
     let offset = skipSpace(json, 0)
     if (json[offset] !== LETTERS.object) return undefined
@@ -229,10 +229,10 @@ export class RequestReader implements PartMemo {
   #readList(
     json: Buffer,
     start: number,
-    add: AddWeight,
+    add: WeightCounter,
     options: RequestReaderOptions,
-  ): { list: ListEntry; close: number } | undefined {
-    const { place: index, shared, alike } = this.#mostAlike(json.subarray(start))
+  ): { list: ListCacheEntry; close: number } | undefined {
+    const { index, shared, sharedBytes } = this.#findLongestShared(json.subarray(start))
     const goesOn = shared.ends.length > 0
     const from = start + (shared.ends.at(-1) ?? 0)
     const found = findElements(json, from, goesOn)
@@ -260,7 +260,12 @@ export class RequestReader implements PartMemo {
       elements: [...shared.elements, ...added],
       ends,
       weights,
-      bytes: verifyPrefix(shared.bytes, json.subarray(start, start + (ends.at(-1) ?? 0)), alike, options),
+      bytes: verifyPrefix(
+        shared.bytes,
+        json.subarray(start, start + (ends.at(-1) ?? 0)),
+        sharedBytes,
+        options,
+      ),
     }
     this.#remember(list, index, shared)
     return { list, close: found.close }
@@ -270,28 +275,33 @@ export class RequestReader implements PartMemo {
    * Returns the known list with the longest common prefix, what the two share, and a lower bound of the common bytes.
    * @param json from the first byte of the list's content on
    */
-  #mostAlike(json: Buffer): { place: number; shared: ListEntry; alike: number } {
-    let best = { place: -1, count: 0, alike: 0 }
+  #findLongestShared(json: Buffer): {
+    index: number
+    shared: ListCacheEntry
+    sharedBytes: number
+  } {
+    let best = { index: -1, count: 0, sharedBytes: 0 }
     for (const [index, { bytes, ends }] of this.#lists.entries()) {
-      const alike = bytes.measureShared(json)
-      const count = alike === bytes.length ? ends.length : ends.findLastIndex((end) => end <= alike) + 1
-      if (count > best.count) best = { place: index, count, alike }
+      const sharedBytes = bytes.measureShared(json)
+      const count =
+        sharedBytes === bytes.length ? ends.length : ends.findLastIndex((end) => end <= sharedBytes) + 1
+      if (count > best.count) best = { index, count, sharedBytes }
       // The known list matches completely: a search for a longer match is not worth the time.
-      if (alike === bytes.length) break
+      if (sharedBytes === bytes.length) break
     }
-    const { place: position, count, alike } = best
-    if (count === 0) return { place: position, shared: NOTHING, alike: 0 }
-    const { bytes, ends, weights, elements } = this.#lists[position]!
+    const { index, count, sharedBytes } = best
+    if (count === 0) return { index, shared: NOTHING, sharedBytes: 0 }
+    const { bytes, ends, weights, elements } = this.#lists[index]!
     const first = <Each>(all: readonly Each[]) => all.slice(0, count)
     const shared = { bytes, ends: first(ends), weights: first(weights), elements: first(elements) }
-    return { place: position, shared, alike }
+    return { index, shared, sharedBytes }
   }
 
   /**
    * Replaces the list that this one extends. A list that shares less than half of another one is a separate
    * conversation.
    */
-  #remember(list: ListEntry, index: number, shared: ListEntry): void {
+  #remember(list: ListCacheEntry, index: number, shared: ListCacheEntry): void {
     if (list.ends.length === 0) return
     const before = this.#lists[index]
     if (before && shared.ends.length * 2 >= before.ends.length) this.#lists.splice(index, 1)
@@ -322,19 +332,19 @@ function readAsWritten(json: Buffer, admit: WeightCheck): BodyContent | undefine
   return isSame ? { ...read, list: { elements, json: Buffer.from(list.slice(1, -1)) } } : undefined
 }
 
-/** @param alike lower bound of the number of bytes of the list that are known */
+/** @param sharedBytes lower bound of the number of bytes of the list that are known */
 function verifyPrefix(
   known: VerifiedPrefix,
   list: Buffer,
-  alike: number,
+  sharedBytes: number,
   { listJson }: RequestReaderOptions,
 ): VerifiedPrefix {
   const isAsRequested = known instanceof BytePrefix === (listJson === true)
-  if (isAsRequested) return known.extendTo(list, Math.min(alike, list.length))
+  if (isAsRequested) return known.extendTo(list, Math.min(sharedBytes, list.length))
   return listJson === true ? BytePrefix.of(list) : DigestPrefix.of(list)
 }
 
-function getFullBytes({ bytes }: ListEntry, { listJson }: RequestReaderOptions): Buffer | undefined {
+function getFullBytes({ bytes }: ListCacheEntry, { listJson }: RequestReaderOptions): Buffer | undefined {
   return listJson === true && bytes instanceof BytePrefix ? bytes.whole : undefined
 }
 

@@ -151,10 +151,10 @@ const BLOCK_BYTES = 4 * 1024
 /** Returns the length of the common prefix. */
 function getSharedLength(left: Buffer, right: Buffer): number {
   const end = Math.min(left.length, right.length)
-  const isAlike = (from: number, to: number) => left.compare(right, from, to, from, to) === 0
-  if (isAlike(0, end)) return end
+  const isEqual = (from: number, to: number) => left.compare(right, from, to, from, to) === 0
+  if (isEqual(0, end)) return end
   let index = 0
-  while (index + BLOCK_BYTES <= end && isAlike(index, index + BLOCK_BYTES)) index += BLOCK_BYTES
+  while (index + BLOCK_BYTES <= end && isEqual(index, index + BLOCK_BYTES)) index += BLOCK_BYTES
   while (left[index] === right[index]) index += 1
   return index
 }

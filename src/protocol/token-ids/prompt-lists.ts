@@ -66,15 +66,16 @@ export class PromptLists {
     const list = bytes.subarray(start, end)
     const echoed = this.#written.find(({ json }) => isText(json, list))
     if (echoed !== undefined) return echoed.ids.createCopy()
-    const { known, alike } = this.#mostAlike(list)
-    const { shared, from } = known === undefined ? NOTHING_SHARED : countSharedPrefix(known, list, alike)
+    const { known, sharedBytes } = this.#findLongestShared(list)
+    const { shared, from } =
+      known === undefined ? NOTHING_SHARED : countSharedPrefix(known, list, sharedBytes)
     const isKnown = shared > 0 && from === list.length
     const more = isKnown ? NO_IDS : readIds(list, shared === 0 ? 0 : from + 1, list.length)
     if (more === undefined) return undefined
     this.#converted += more.length
     const ids = shared === 0 ? new PromptIds(more) : new PromptIds(more, known!.ids, shared)
     if (list.length >= MIN_BYTES) {
-      const text = (known?.text ?? DigestPrefix.NONE).extendTo(list, alike)
+      const text = (known?.text ?? DigestPrefix.NONE).extendTo(list, sharedBytes)
       const own = more.length + (isReplaced(known, shared) ? known.own : 0)
       keep(this.#read, { ids, own, text }, known, shared)
       this.#count()
@@ -99,16 +100,16 @@ export class PromptLists {
   }
 
   /** Returns the known list with the longest common prefix in bytes, and that length. */
-  #mostAlike(list: Buffer): { known: EngineIdList | undefined; alike: number } {
+  #findLongestShared(list: Buffer): { known: EngineIdList | undefined; sharedBytes: number } {
     let best: EngineIdList | undefined
     let most = 0
     for (const known of list.length < MIN_BYTES ? [] : this.#read) {
-      const alike = known.text.measureShared(list)
-      if (alike > most) [best, most] = [known, alike]
+      const sharedBytes = known.text.measureShared(list)
+      if (sharedBytes > most) [best, most] = [known, sharedBytes]
       // The known list matches completely: a search for a longer match is not worth the time.
-      if (alike === known.text.length) break
+      if (sharedBytes === known.text.length) break
     }
-    return { known: best, alike: most }
+    return { known: best, sharedBytes: most }
   }
 
   #count(): void {
@@ -151,12 +152,13 @@ const NOTHING_SHARED = { shared: 0, from: 0 }
 function countSharedPrefix(
   { ids, text }: EngineIdList,
   list: Buffer,
-  alike: number,
+  sharedBytes: number,
 ): { shared: number; from: number } {
-  const isComplete = alike === text.length && (alike === list.length || list[alike] === COMMA)
-  if (isComplete) return { shared: ids.length, from: alike }
+  const isComplete =
+    sharedBytes === text.length && (sharedBytes === list.length || list[sharedBytes] === COMMA)
+  if (isComplete) return { shared: ids.length, from: sharedBytes }
   // Up to the last comma: the id after it may be longer in one of the two.
-  const from = list.lastIndexOf(COMMA, alike - 1)
+  const from = list.lastIndexOf(COMMA, sharedBytes - 1)
   return from < MIN_BYTES ? NOTHING_SHARED : { shared: 1 + countCommas(list, from), from }
 }
 

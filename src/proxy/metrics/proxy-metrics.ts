@@ -21,11 +21,11 @@ export interface MetricsSource {
   /** Counts a request that failed. @param code error code of the catalogue */
   countFailedRequest(code: string): void
   /** Counts a row that a trainer read. @param trainerVersion the weight version that the trainer declares */
-  countRow(row: RowVersions, trainerVersion: string | undefined): void
+  countRow(
+    row: Pick<Trajectory, 'weight_version_min' | 'unversioned_turns'>,
+    trainerVersion: string | undefined,
+  ): void
 }
-
-/** The weight versions that sampled a row. */
-type RowVersions = Pick<Trajectory, 'weight_version_min' | 'unversioned_turns'>
 
 interface ScrapeSources {
   backend: Backend

@@ -21,7 +21,7 @@ export interface HarborOptions {
   agentName?: string | undefined
   agentImportPath?: string | undefined
   agentKwargs?: HarborFields
-  /** Additional variables of the agent. */
+  /** Additional environment variables of the agent. */
   environmentOverrides?: HarborFields
   environmentKwargs?: HarborFields
 }
@@ -135,7 +135,10 @@ export class HarborTrials implements AgentRunner {
   }
 }
 
-/** Returns a directory, or a task of Harbor's registry: `org/name`, with `@` and a tag, revision or digest. */
+/**
+ * Returns Harbor's task configuration: the path of a directory, or a task of its registry: `org/name`, with `@` and a
+ * tag, revision or digest.
+ */
 function toTaskConfig({ taskPath, sample }: AgentTask): object {
   if (taskPath !== undefined) return { path: taskPath }
   const { harbor_task: named } = sample

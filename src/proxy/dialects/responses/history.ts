@@ -16,11 +16,11 @@ import {
 } from './response.ts'
 import type { InputItem, ResponsesRequest } from './schema.ts'
 
-/** Finds a turn of the request's own session. */
-export type FindTurn = (turnId: string) => Promise<TurnRecord | undefined>
+/** A function that returns a turn of the request's own session by its id. */
+export type TurnFinder = (turnId: string) => Promise<TurnRecord | undefined>
 
 /** Returns the messages that a request continues, without the instructions of earlier requests, as in the API. */
-export async function readHistory(request: ResponsesRequest, find: FindTurn): Promise<ChatMessage[]> {
+export async function readHistory(request: ResponsesRequest, find: TurnFinder): Promise<ChatMessage[]> {
   const { previous_response_id: id } = request
   if (id === undefined || id === null) return []
   const turn = await findResponse(id, find, 'previous_response_id')
@@ -29,7 +29,7 @@ export async function readHistory(request: ResponsesRequest, find: FindTurn): Pr
 }
 
 /** Returns the input as items, with item references resolved. */
-export async function resolveInputItems({ input }: ResponsesRequest, find: FindTurn): Promise<InputItem[]> {
+export async function resolveInputItems({ input }: ResponsesRequest, find: TurnFinder): Promise<InputItem[]> {
   if (typeof input === 'string') return [{ type: 'message', role: 'user', content: input }]
   const items: InputItem[] = []
   for (const [index, item] of ((input ?? []) as InputItem[]).entries()) {
@@ -40,7 +40,7 @@ export async function resolveInputItems({ input }: ResponsesRequest, find: FindT
 }
 
 /** Resolves a reference: the proxy names items after their turn: `msg_{turnId}_0`. */
-async function resolveReference(id: unknown, param: string, find: FindTurn): Promise<InputItem> {
+async function resolveReference(id: unknown, param: string, find: TurnFinder): Promise<InputItem> {
   const turnId = typeof id === 'string' ? /^[a-z]+_(.+)_\d+$/.exec(id)?.[1] : undefined
   const turn = turnId === undefined ? undefined : await find(turnId)
   const item = turn && isResponse(turn) && buildOutputItems(turn).find((candidate) => candidate.id === id)
@@ -51,7 +51,7 @@ async function resolveReference(id: unknown, param: string, find: FindTurn): Pro
 /**
  * @throws ProxyError `response_not_found`, also for a response that was requested not to be stored, or is incomplete
  */
-export async function findResponse(id: string, find: FindTurn, param: string): Promise<TurnRecord> {
+export async function findResponse(id: string, find: TurnFinder, param: string): Promise<TurnRecord> {
   const turnId = parseTurnId(id)
   const turn = turnId === undefined ? undefined : await find(turnId)
   if (turn && isResponse(turn)) return turn

@@ -23,13 +23,11 @@ export interface OutputOptions {
   sealedReasoning: boolean
 }
 
-type CompletionPart = Pick<Completion, 'content' | 'reasoning' | 'refusal' | 'toolCalls'> &
-  Partial<Pick<Completion, 'logprobsContent' | 'extra'>>
-
 /** Returns the output items of a complete completion. */
 export function toOutputItems(
   options: OutputOptions,
-  completion: CompletionPart,
+  completion: Pick<Completion, 'content' | 'reasoning' | 'refusal' | 'toolCalls'> &
+    Partial<Pick<Completion, 'logprobsContent' | 'extra'>>,
   isComplete: boolean,
 ): OutputItem[] {
   const { content, reasoning, refusal, toolCalls, logprobsContent, extra } = completion

@@ -36,8 +36,8 @@ export interface RequestHandlerOptions extends DeliveryOptions, AgentPolicy {
 /** Creates a dialect that must query the session before it can convert a request. */
 type DialectReader = (body: unknown, sessionId: string, memo: PartMemo) => Promise<AgentDialect>
 
-/** Returns the turn that a request continues, if its body declares one. */
-type FindContinuation = (body: unknown) => string | undefined
+/** A function that returns the id of the turn that a request continues, if its body declares one. */
+type ContinuationFinder = (body: unknown) => string | undefined
 
 const CHOICE_LIMIT = 128
 
@@ -47,7 +47,7 @@ const CHOICE_LIMIT = 128
 export function createRequestHandler(options: RequestHandlerOptions) {
   const { sessions, runner, choiceLimit = CHOICE_LIMIT, tracer, logRequest } = options
   const restrict = createAgentPolicy(options)
-  return (of: AgentDialect | DialectReader, continuedTurnOf: FindContinuation = () => undefined) =>
+  return (of: AgentDialect | DialectReader, continuedTurnOf: ContinuationFinder = () => undefined) =>
     async (request: FastifyRequest, reply: FastifyReply): Promise<unknown> => {
       // 1. The body has been parsed with the cache of its session, which is acquired once.
       const { read, memo, session: acquired, waitForSlice: nextStep } = getSessionBody(request)

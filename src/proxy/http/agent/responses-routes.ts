@@ -5,10 +5,10 @@ import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import type { ResponseIdentity, ResponseOptions } from '../../dialects/common/dialect-request.ts'
 import {
   buildRecordedResponse,
-  type FindTurn,
   findResponse,
   readHistory,
   resolveInputItems,
+  type TurnFinder,
 } from '../../dialects/responses/history.ts'
 import { lowerResponsesRequest } from '../../dialects/responses/request.ts'
 import { createResponse, parseTurnId, type ResponseFrame } from '../../dialects/responses/response.ts'
@@ -28,7 +28,7 @@ export interface ResponsesRoutesOptions extends RequestHandlerOptions {
 export const responsesRoutes: FastifyPluginCallback<ResponsesRoutesOptions> = (app, options, done) => {
   const { sessions, store } = options
   const finder =
-    (sessionId: string): FindTurn =>
+    (sessionId: string): TurnFinder =>
     (turnId) =>
       store.getTurn(sessionId, turnId)
   const create = createRequestHandler(options)(
@@ -65,7 +65,11 @@ function rejectReplay({ stream }: { stream?: string }): void {
  * the request's parameters.
  * @throws ProxyError `invalid_request`, `unsupported`, `response_not_found`
  */
-async function createResponsesDialect(body: unknown, find: FindTurn, memo: PartMemo): Promise<AgentDialect> {
+async function createResponsesDialect(
+  body: unknown,
+  find: TurnFinder,
+  memo: PartMemo,
+): Promise<AgentDialect> {
   const request = checkResponsesRequest(body, memo)
   const history = await readHistory(request, find)
   const { lowered, annotation, wireTools } = lowerResponsesRequest(

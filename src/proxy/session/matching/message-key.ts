@@ -137,7 +137,9 @@ function computeAssistantKey(message: LooseMessage): MessageKey {
   const args = calls.map((call) => readArguments(call.function?.arguments))
   const ids = calls.map(({ id }) => (typeof id === 'string' && id !== '' ? restoreId(id) : undefined))
   return {
-    digest: computeDigest(`assistant${JSON.stringify(args.map(({ text }) => text))}${formatFrame(message)}`),
+    digest: computeDigest(
+      `assistant${JSON.stringify(args.map(({ text }) => text))}${serializeWithoutArguments(message)}`,
+    ),
     assistant: {
       reasoning: getReasoning(message),
       arguments: args,
@@ -170,7 +172,7 @@ export function countLetters({ message, arguments: args }: AssistantKey): number
 }
 
 /** Serializes an assistant message without reasoning and arguments. Computed on demand: it is as long as the text. */
-function formatFrame(message: LooseMessage): string {
+function serializeWithoutArguments(message: LooseMessage): string {
   const { content, name, function_call: legacyCall } = message
   const calls = getToolCalls(message)
   const isTextOnly = calls.length === 0 && isEmpty(name) && isEmpty(legacyCall)
@@ -186,7 +188,7 @@ function formatFrame(message: LooseMessage): string {
 
 /** Computes the digest of the parts that an echo preserves when the message's arguments are malformed. */
 export function computeFrameDigest({ message }: AssistantKey): string {
-  return computeDigest(formatFrame(message))
+  return computeDigest(serializeWithoutArguments(message))
 }
 
 function getToolCalls({ tool_calls: calls }: LooseMessage): LooseToolCall[] {

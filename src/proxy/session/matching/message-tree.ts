@@ -88,10 +88,10 @@ export class MessageNode<Answer> {
 
   /** Returns the recorded messages that a request's next message may be an echo of. */
   listEchoCandidates(key: MessageKey): readonly MessageNode<Answer>[] {
-    const alike = this.#withDigest(key.digest)
+    const withSameDigest = this.#withDigest(key.digest)
     const assistant = key.assistant
-    if (assistant === undefined) return alike
-    const echoed = alike.filter((child) => child.#hasSameReasoning(assistant))
+    if (assistant === undefined) return withSameDigest
+    const echoed = withSameDigest.filter((child) => child.#hasSameReasoning(assistant))
     if (this.#malformed.length === 0) return echoed
     const frameDigest = computeFrameDigest(assistant)
     const tidied = this.#malformed.filter(
@@ -106,12 +106,12 @@ export class MessageNode<Answer> {
    */
   descend({ digest, assistant }: MessageKey, forked: () => void): MessageNode<Answer> {
     const reference = assistant && createEchoReference(assistant)
-    const alike = this.#withDigest(digest)
-    const known = alike.find((child) => child.#isWordedLike(reference))
+    const withSameDigest = this.#withDigest(digest)
+    const known = withSameDigest.find((child) => child.#isWordedLike(reference))
     if (known !== undefined) return known
     const child = new MessageNode<Answer>(digest, reference)
-    if (alike.length > 0 || reference?.malformed !== undefined) forked()
-    this.#put(digest, alike.concat(child))
+    if (withSameDigest.length > 0 || reference?.malformed !== undefined) forked()
+    this.#put(digest, withSameDigest.concat(child))
     if (reference?.malformed !== undefined) this.#malformed = this.#malformed.concat(child)
     return child
   }
@@ -122,12 +122,12 @@ export class MessageNode<Answer> {
     return this.#others?.get(digest) ?? NONE
   }
 
-  #put(digest: string, alike: readonly MessageNode<Answer>[]): void {
-    const first = this.#children[0] ?? alike[0]!
-    if (first.#digest === digest) this.#children = alike
+  #put(digest: string, withSameDigest: readonly MessageNode<Answer>[]): void {
+    const first = this.#children[0] ?? withSameDigest[0]!
+    if (first.#digest === digest) this.#children = withSameDigest
     else {
       this.#others ??= new Map()
-      this.#others.set(digest, alike)
+      this.#others.set(digest, withSameDigest)
     }
   }
 

@@ -123,7 +123,7 @@ export class PrefixIndex<Turn> {
       edited = undefined
     }
     if (isOneWay) this.#remember(passed, toolsKey)
-    const parent = choose(selectMostAlike(passed.paths.filter(isAnswered)), paths)
+    const parent = choose(selectMostSimilar(passed.paths.filter(isAnswered)), paths)
     const isFork = parent !== undefined && parent.continuations.length > 0
     const sharedMessages = passed.message?.depth ?? 0
     return { parent, isFork, sharedMessages, knownMessages, edited, order, conversation }
@@ -223,7 +223,7 @@ function isAnswered<Turn>({ node }: EchoPath<Turn>): boolean {
   return node.answers.length > 0
 }
 
-function selectMostAlike<Turn>(paths: readonly EchoPath<Turn>[]): IndexTurn<Turn>[] {
+function selectMostSimilar<Turn>(paths: readonly EchoPath<Turn>[]): IndexTurn<Turn>[] {
   const best = paths.reduce((most, { likeness }) => Math.max(most, likeness), 0)
   return paths.filter(({ likeness }) => likeness === best).flatMap(({ node }) => node.answers)
 }

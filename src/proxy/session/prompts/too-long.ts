@@ -5,8 +5,6 @@ import type { Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { TokenModel } from '../../tokens/model/token-model.ts'
 
-type ContextLimits = Pick<TokenModel, 'contextLength' | 'servedLength' | 'getLongestTokenChars'>
-
 /** The number of characters, of a message and those before it, that every template shows and no model sampled. */
 const charsUpTo = new SideTable<Message, number>()
 
@@ -30,7 +28,10 @@ export function createTooLongError(
 }
 
 /** @throws ProxyError `context_length_exceeded` */
-export function rejectTooLong(model: ContextLimits, last: Message | undefined): void {
+export function rejectTooLong(
+  model: Pick<TokenModel, 'contextLength' | 'servedLength' | 'getLongestTokenChars'>,
+  last: Message | undefined,
+): void {
   const contextLength = model.contextLength ?? model.servedLength
   if (contextLength === undefined || last === undefined) return
   const chars = countMessageChars(last)

@@ -43,8 +43,8 @@ export class AgentRoleFinder {
   #infer(call: RoleRequest): AgentRoleMatch & { rule: (typeof INFERENCES)[number] } {
     const continued = this.#continued(call)
     if (continued !== undefined) return { line: continued, rule: 'continues' }
-    const alike = this.#opensAlike(call.opening)
-    if (alike !== undefined) return { line: alike, rule: 'opens_alike' }
+    const known = this.#findByOpening(call.opening)
+    if (known !== undefined) return { line: known, rule: 'opens_alike' }
     if (!this.#hasMain) return { line: 'main', rule: 'first' }
     if (!this.#mainIsSure && call.opening.toolsKey !== '') return { line: 'main', rule: 'first_with_tools' }
     return { line: this.#newSubagent(), rule: 'new_opening' }
@@ -53,7 +53,7 @@ export class AgentRoleFinder {
   /** Resolves a declared role: finds which sub-agent it is if the request declares only `subagent`. */
   #named(stated: DeclaredAgentRole, call: RoleRequest): AgentRole {
     if (stated !== 'subagent') return stated
-    const known = this.#continued(call) ?? this.#opensAlike(call.opening)
+    const known = this.#continued(call) ?? this.#findByOpening(call.opening)
     return known?.startsWith('subagent:') ? known : this.#newSubagent()
   }
 
@@ -63,7 +63,7 @@ export class AgentRoleFinder {
     return line === 'compaction' ? 'main' : line
   }
 
-  #opensAlike(opening: Opening): AgentRole | undefined {
+  #findByOpening(opening: Opening): AgentRole | undefined {
     const { agent, task } = getLikenesses(opening)
     for (const key of [...task, agent]) {
       const line = this.#openings.get(key)

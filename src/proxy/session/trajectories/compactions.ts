@@ -7,11 +7,6 @@ import type { TurnRecord } from '../../store/port/turn-store.ts'
 import { type AgentRole, isMainWork } from '../roles/agent-role.ts'
 import { getText } from '../roles/rules/rule.ts'
 
-type CompactionInput = Pick<
-  TurnRecord,
-  'turnId' | 'status' | 'lastMessage' | 'completionText' | 'annotations'
->
-
 interface SummaryAttempt {
   readonly turnId: string
   /** Excerpt that identifies the summary in later messages; empty if the summary is too short. */
@@ -35,7 +30,16 @@ export class Compactions {
   /** The messages of the first attempt's request. */
   #requestMessages = new Set<Message>()
 
-  add({ turnId, status, lastMessage, completionText, annotations }: CompactionInput, line: AgentRole): void {
+  add(
+    {
+      turnId,
+      status,
+      lastMessage,
+      completionText,
+      annotations,
+    }: Pick<TurnRecord, 'turnId' | 'status' | 'lastMessage' | 'completionText' | 'annotations'>,
+    line: AgentRole,
+  ): void {
     if (!isMainWork(line)) return
     if (this.#attempts.length > 0) this.#lookThrough(lastMessage)
     if (status !== 'completed') return

@@ -114,7 +114,8 @@ export class TurnTree {
   #withReplacedEnd(prompt: TokenNode, call: TrainableTurn): ParentLink | undefined {
     const { turnId, tokens } = call.replacedEnd ?? {}
     const parent = turnId === undefined ? undefined : this.#byId.get(turnId)
-    if (parent === undefined || !parent.exact || !mayContinue(parent, call)) return undefined
+    if (parent === undefined || !parent.exact || !mayContinue(parent.chosenModel, call.chosenModel))
+      return undefined
     const sharedLength = getLength(parent) - tokens!
     const shared = parent.tokens.getPrefix(getLength(parent), sharedLength)
     for (let at: TokenNode | undefined = prompt; at !== undefined; at = at.parent)
@@ -124,7 +125,7 @@ export class TurnTree {
 
   #deepestWithin(prompt: TokenNode, call: TrainableTurn): TurnNode | undefined {
     for (let at: TokenNode | undefined = prompt; at !== undefined; at = at.parent) {
-      const turns = this.#byTokens.get(at)?.filter((turn) => mayContinue(turn, call))
+      const turns = this.#byTokens.get(at)?.filter((turn) => mayContinue(turn.chosenModel, call.chosenModel))
       if (turns?.length) return turns.findLast((turn) => !turn.hasChildren) ?? turns.at(-1)
     }
     return undefined
@@ -191,9 +192,7 @@ function createNode(
   }
 }
 
-type ParentChoice = Pick<TrainableTurn, 'chosenModel'>
-
-function mayContinue({ chosenModel: before }: ParentChoice, { chosenModel: now }: ParentChoice): boolean {
+function mayContinue(before: TrainableTurn['chosenModel'], now: TrainableTurn['chosenModel']): boolean {
   return before === undefined || now === undefined || before === now
 }
 

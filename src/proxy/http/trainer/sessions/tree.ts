@@ -47,11 +47,11 @@ export async function readTree(steps: AsyncIterable<TurnStep>, marks: SessionMar
   const exclusions = rows.listExclusions()
   return turns.map(({ shown, turnId, base, messageParent, newRow }) => {
     const before = rows.getParent(turnId)
-    const alike = before ?? base
+    const prefixTurn = before ?? base
     return {
       ...shown,
-      parent: getIndex(alike?.turnId),
-      shared_tokens: alike?.tokenCount ?? 0,
+      parent: getIndex(prefixTurn?.turnId),
+      shared_tokens: prefixTurn?.tokenCount ?? 0,
       continues: before !== undefined,
       message_parent: getIndex(messageParent === undefined ? before?.turnId : (messageParent ?? undefined)),
       new_row: newRow ? newRowToWire(newRow, getIndex) : null,
